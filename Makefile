@@ -1,0 +1,77 @@
+# Needs Go, make and git; everything else is built from source into bin/, once.
+
+BIN := $(CURDIR)/bin
+
+# What `make demo` shows.
+OBJECTS    ?= 5000
+OUTPUT     ?= text
+DEMO_FLAGS ?=
+
+# Flags of `go test`, for all modules.
+TEST_FLAGS ?= -timeout 30m
+
+# Every directory with a go.mod; nested modules keep heavy dependencies away from
+# those who import the library.
+MODULES := $(patsubst %/go.mod,%,$(sort $(shell find . -name go.mod -not -path './bin/*')))
+# hack/controlplane only names what is built from it.
+CODE_MODULES := $(filter-out ./hack/controlplane,$(MODULES))
+
+# Go enables cgo when it finds a C compiler; the race detector needs one.
+RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
+
+KUBERNETES_VERSION = $(shell sed -n 's|^\tk8s.io/kubernetes \(v[0-9.]*\).*|\1|p' hack/controlplane/go.mod)
+VERSION_PARTS      = $(subst ., ,$(patsubst v%,%,$(KUBERNETES_VERSION)))
+VERSION_PACKAGE    = k8s.io/component-base/version
+APISERVER_LDFLAGS  = -s -w \
+	-X $(VERSION_PACKAGE).gitVersion=$(KUBERNETES_VERSION) \
+	-X $(VERSION_PACKAGE).gitMajor=$(word 1,$(VERSION_PARTS)) \
+	-X $(VERSION_PACKAGE).gitMinor=$(word 2,$(VERSION_PARTS))
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(BIN)/kube-apiserver $(BIN)/etcd ## Show the main job on a real API server (OBJECTS=5000 OUTPUT=text|json DEMO_FLAGS=)
+	@go -C cmd/demo build -trimpath -buildvcs=false -o $(BIN)/demo .
+	@$(BIN)/demo --bin-dir=$(BIN) --objects=$(OBJECTS) --output=$(OUTPUT) $(DEMO_FLAGS)
+
+.PHONY: test
+test: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/gotest ## Test every module, with the race detector and on a real API server (TEST_FLAGS=)
+	$(if $(RACE),,@echo "# no C compiler: the tests run without the race detector")
+	@$(BIN)/gotest $(RACE) $(TEST_FLAGS) -- $(CODE_MODULES)
+	$(if $(RACE),,@echo "# no C compiler: the tests ran without the race detector")
+
+.PHONY: lint
+lint: $(BIN)/golangci-lint ## Check format, go.mod files and the rules of .golangci.yml
+	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt -w is needed for:"; echo "$$unformatted"; exit 1; fi
+	@set -e; for module in $(MODULES); do echo "# $$module: go mod tidy -diff"; go -C $$module mod tidy -diff; done
+	@set -e; for module in $(CODE_MODULES); do echo "# $$module: golangci-lint"; (cd $$module && $(BIN)/golangci-lint run --config=$(CURDIR)/.golangci.yml ./...); done
+
+.PHONY: controlplane
+controlplane: $(BIN)/kube-apiserver $(BIN)/etcd ## Build the real kube-apiserver and etcd into bin/ (3 minutes the first time)
+
+.PHONY: clean
+clean: ## Remove bin/
+	rm -rf $(BIN)
+
+$(BIN)/kube-apiserver: hack/controlplane/go.mod hack/controlplane/go.sum
+	@echo "building kube-apiserver $(KUBERNETES_VERSION); this takes minutes the first time" >&2
+	@go -C hack/controlplane build -trimpath -buildvcs=false -ldflags '$(APISERVER_LDFLAGS)' -o $@ k8s.io/kubernetes/cmd/kube-apiserver
+	@touch $@
+
+$(BIN)/etcd: hack/controlplane/go.mod hack/controlplane/go.sum
+	@echo "building etcd" >&2
+	@go -C hack/controlplane build -trimpath -buildvcs=false -ldflags '-s -w' -o $@ go.etcd.io/etcd/server/v3
+	@touch $@
+
+$(BIN)/golangci-lint: hack/tools/go.mod hack/tools/go.sum
+	@echo "building golangci-lint" >&2
+	@go -C hack/tools build -trimpath -buildvcs=false -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@touch $@
+
+$(BIN)/gotest: hack/tools/go.mod $(wildcard hack/tools/gotest/*.go)
+	@go -C hack/tools build -trimpath -buildvcs=false -o $@ ./gotest
+	@touch $@

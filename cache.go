@@ -1,0 +1,224 @@
+package warmwatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
+)
+
+var (
+	// ErrInUse says that an identity already has an informer in this Cache, or
+	// a durable name a handler in this informer.
+	ErrInUse = queue.ErrInUse
+
+	// ErrClosed is returned by calls on a closed Cache.
+	ErrClosed = persist.ErrClosed
+
+	// ErrLocked is in Status().Err when another process holds the file.
+	ErrLocked = persist.ErrLocked
+)
+
+// A SyncPolicy says when HasSynced turns true after a warm start.
+type SyncPolicy string
+
+const (
+	// SyncFromDisk: as soon as the checkpoint is found valid and the objects
+	// can be read, with or without an API server.
+	SyncFromDisk SyncPolicy = "SyncFromDisk"
+	// SyncFromServer: once the resumed watch has reached the resourceVersion
+	// that the server had when it was asked (by an event, a bookmark, or 500 ms
+	// of quiet after the watch opened), or the relist is done.
+	SyncFromServer SyncPolicy = "SyncFromServer"
+)
+
+// Options configures [Open]. The zero value is valid.
+type Options struct {
+	// CommitInterval is the longest time a change stays in memory only.
+	// Default 1s. A longer one spares the disk; what a crash loses the API
+	// server sends again.
+	CommitInterval time.Duration
+	// DurableDelay is the same while a durable handler waits for the change.
+	// Default 10ms.
+	DurableDelay time.Duration
+	// MemoryBudget is the bytes of decoded objects kept in memory, of all
+	// informers together. Default 64 MiB; negative: all of them.
+	MemoryBudget int64
+	// MaxPendingBytes bounds what waits in memory to be written. Past it the
+	// watch slows down. Default 16 MiB.
+	MaxPendingBytes int64
+	// MaxAge: a checkpoint whose last full list is older is relisted, not
+	// resumed. Default 24h; negative: never.
+	MaxAge time.Duration
+	// ClusterID asks for the identity of the cluster behind the file, for
+	// example [KubeSystemUID]. If it is not the one that the objects came from,
+	// none of them is believed. It is asked before the first list or watch of
+	// each informer; an error of the network is tried again, a refusal by the
+	// server (no permission) counts as unknown. Default: not asked.
+	ClusterID func(context.Context) (string, error)
+	// SyncPolicy defaults to SyncFromDisk.
+	SyncPolicy SyncPolicy
+	// LockTimeout is how long Open waits for a file that another process
+	// holds, before it works from memory. Default 1s.
+	LockTimeout time.Duration
+	// Logger receives what an operator should know. Default klog's.
+	Logger *klog.Logger
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.MaxAge == 0 {
+		o.MaxAge = 24 * time.Hour
+	}
+	switch o.SyncPolicy {
+	case "":
+		o.SyncPolicy = SyncFromDisk
+	case SyncFromDisk, SyncFromServer:
+	default:
+		return o, fmt.Errorf("warmwatch: unknown SyncPolicy %q", o.SyncPolicy)
+	}
+	if o.Logger == nil {
+		l := klog.Background()
+		o.Logger = &l
+	}
+	return o, nil
+}
+
+// KubeSystemUID returns a function for Options.ClusterID: the UID of the
+// namespace kube-system, which every cluster has and none shares.
+func KubeSystemUID(client corev1.NamespacesGetter) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		ns, err := client.Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		return string(ns.UID), nil
+	}
+}
+
+// A Cache is one file, and the informers that live in it. It is safe for
+// concurrent use.
+type Cache struct {
+	opts    Options
+	db      *persist.DB
+	objects *indexer.Objects
+
+	mu        sync.Mutex
+	informers map[string]*SharedIndexInformer // By space.
+	closed    bool
+}
+
+// Open opens the file at path, or begins one (mode 0600, in a directory created
+// with mode 0700: it can hold Secrets).
+//
+// It fails for a path that cannot be meant (empty, or not a regular file) and
+// for options that make no sense. All else that may be wrong with a file does
+// not stop the program: one that is corrupt, or of an unknown format, is set
+// aside as path.corrupt-<time> and a new one begun; one that another process
+// holds, or that cannot be written, is left alone, and the Cache works from
+// memory. Status().Err says so, as does the log.
+func Open(path string, o Options) (*Cache, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	db, err := persist.Open(path, persist.Options{
+		CommitInterval:  o.CommitInterval,
+		DurableDelay:    o.DurableDelay,
+		MaxPendingBytes: o.MaxPendingBytes,
+		LockTimeout:     o.LockTimeout,
+		Logger:          o.Logger,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("warmwatch: open: %w", err)
+	}
+	return &Cache{
+		opts:      o,
+		db:        db,
+		objects:   indexer.NewObjects(o.MemoryBudget),
+		informers: map[string]*SharedIndexInformer{},
+	}, nil
+}
+
+// Close stops the informers that still run, without waiting for handlers, and
+// writes and closes the file. After nil, all that was applied and acknowledged
+// is in the file; after an error, what is missing the API server will send
+// again. Further calls return nil. The stores cannot be read afterwards.
+//
+// To have handlers finish what they were told, stop the informers first and
+// wait for their Run to return.
+func (c *Cache) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	informers := make([]*SharedIndexInformer, 0, len(c.informers))
+	for _, s := range c.informers {
+		informers = append(informers, s)
+	}
+	c.mu.Unlock()
+	for _, s := range informers {
+		s.detach()
+	}
+	if err := c.db.Close(); err != nil {
+		return fmt.Errorf("warmwatch: close: %w", err)
+	}
+	return nil
+}
+
+// claim makes s the informer of its space.
+func (c *Cache) claim(s *SharedIndexInformer) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return fmt.Errorf("warmwatch: new informer: %w", ErrClosed)
+	}
+	if c.informers[s.space] != nil {
+		return fmt.Errorf("warmwatch: %w: %s has an informer in this cache; set InformerOptions.Name to have another", ErrInUse, s.identity)
+	}
+	c.informers[s.space] = s
+	return nil
+}
+
+func (c *Cache) release(s *SharedIndexInformer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.informers[s.space] == s {
+		delete(c.informers, s.space)
+	}
+}
+
+// Status is the state of a [Cache].
+type Status struct {
+	// Path of the file.
+	Path string
+	// MemoryOnly: there is no file, see Err.
+	MemoryOnly bool
+	// Informers by identity.
+	Informers map[string]InformerStatus
+	// Err says why persistence is degraded. The informers still work.
+	Err error
+}
+
+// Status returns the present state.
+func (c *Cache) Status() Status {
+	c.mu.Lock()
+	informers := make([]*SharedIndexInformer, 0, len(c.informers))
+	for _, s := range c.informers {
+		informers = append(informers, s)
+	}
+	c.mu.Unlock()
+	st := Status{Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Err: c.db.Err()}
+	for _, s := range informers {
+		st.Informers[s.identity.String()] = s.Status()
+	}
+	return st
+}
+
+var errRequired = errors.New("is required")

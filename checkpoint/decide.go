@@ -1,0 +1,159 @@
+package checkpoint
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+)
+
+// An Action is a way to start.
+type Action string
+
+const (
+	// ActionResume: the watch goes on at the checkpoint.
+	ActionResume Action = "resume"
+	// ActionRelist: list, compare with what is stored, apply the difference.
+	ActionRelist Action = "relist"
+	// ActionDiscard: drop what is stored, then list.
+	ActionDiscard Action = "discard"
+)
+
+// A Decision says how to start, and what to do with the stored objects.
+type Decision struct {
+	Action Action
+	// Serve: the stored objects may be served before the server answered.
+	Serve bool
+	// Rewrite: the relist writes every record, also those that look unchanged.
+	Rewrite bool
+	// RebuildIndices: the stored index entries are to be made anew from the
+	// objects.
+	RebuildIndices bool
+	// Reason is for people. It names everything that does not match, the
+	// gravest first.
+	Reason string
+}
+
+// Want is what the program now expects to find.
+type Want struct {
+	Identity
+	// ClusterID is empty if it is not known yet, or nobody asked for it.
+	ClusterID        string
+	SchemaVersion    string
+	TransformVersion string
+	IndexVersion     string
+	Now              time.Time
+	// MaxAge is how long after the last full list a watch may be resumed.
+	// Negative: for ever.
+	MaxAge time.Duration
+	// NeverResume is set for resources whose server keeps no history, such as
+	// core Events: it accepts any resourceVersion, and stays silent about what
+	// it has forgotten.
+	NeverResume bool
+}
+
+// Decide compares the checkpoint found on disk, nil if there was none, with
+// what is wanted. If several things are wrong, each has its way, so that the
+// outcome is the most careful one.
+//
+// Cluster IDs are compared only if both are known. An unknown one is not a
+// mismatch: a program that starts while the server is unreachable would drop
+// its objects just when it needs them, and one that begins to ask for the ID
+// would drop them for no reason. Once the ID is known, decide again.
+func Decide(found *Record, want Want) Decision {
+	if found == nil {
+		return Decision{Action: ActionRelist, Reason: "nothing is stored"}
+	}
+	d := Decision{Action: ActionResume, Serve: true}
+	if found.ClusterID != "" && want.ClusterID != "" && d.differs("cluster", found.ClusterID, want.ClusterID) {
+		d.Action, d.Serve = ActionDiscard, false
+	}
+	if d.differs("identity", found.Identity, want.Identity) {
+		// The identity is also the place on disk, so somebody moved the data.
+		d.Action, d.Serve = ActionDiscard, false
+	}
+	if d.differs("transform version", found.TransformVersion, want.TransformVersion) {
+		// The objects are not what the handlers were promised.
+		d.relist()
+		d.Serve, d.Rewrite = false, true
+	}
+	if d.differs("schema version", found.SchemaVersion, want.SchemaVersion) {
+		// The objects are true, but lack what the other program did not know.
+		d.relist()
+		d.Rewrite = true
+	}
+	switch found.State {
+	case StateComplete:
+	case StateRefreshing:
+		d.relist() // Every object was true once, and none is missing.
+		d.because("the last relist is incomplete")
+	case StateSyncing:
+		d.relist()
+		d.Serve = false // Objects are missing.
+		d.because("the first list is incomplete")
+	default:
+		d.relist()
+		d.Serve = false
+		d.because("the state %q is unknown", found.State)
+	}
+	if _, err := resourceversion.CompareResourceVersion(found.ResourceVersion, found.ResourceVersion); err != nil {
+		d.relist()
+		d.because("no watch can start at resourceVersion %q", found.ResourceVersion)
+	}
+	if reason := tooOld(found.LastFullList, want); reason != "" {
+		d.relist()
+		d.because("%s", reason)
+	}
+	if want.NeverResume {
+		d.relist()
+		d.because("the server keeps no history of %s", want.resource())
+	}
+	if d.differs("index version", found.IndexVersion, want.IndexVersion) {
+		// An index is a function of the objects (I1): the watch is not
+		// concerned.
+		d.RebuildIndices = true
+	}
+	if d.Reason == "" {
+		d.Reason = "the checkpoint is complete and matches"
+	}
+	return d
+}
+
+// relist rules out to resume.
+func (d *Decision) relist() {
+	if d.Action == ActionResume {
+		d.Action = ActionRelist
+	}
+}
+
+func (d *Decision) because(format string, args ...any) {
+	if d.Reason != "" {
+		d.Reason += "; "
+	}
+	d.Reason += fmt.Sprintf(format, args...)
+}
+
+func (d *Decision) differs(what string, stored, now any) bool {
+	if stored == now {
+		return false
+	}
+	d.because("%s differs: %q is stored, now it is %q", what, stored, now)
+	return true
+}
+
+// tooOld returns why a list of that time is too old, or "".
+func tooOld(lastFullList time.Time, want Want) string {
+	age := want.Now.Sub(lastFullList)
+	switch {
+	case lastFullList.IsZero():
+		return "the time of the last full list is unknown"
+	case want.MaxAge < 0:
+		return ""
+	case age < 0:
+		// The clock went back, so nothing is known about the age.
+		return fmt.Sprintf("the last full list lies %v in the future", -age)
+	case age > want.MaxAge:
+		return fmt.Sprintf("the last full list is %v old, more than %v", age, want.MaxAge)
+	}
+	return ""
+}

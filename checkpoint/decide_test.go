@@ -1,0 +1,210 @@
+package checkpoint
+
+import (
+	"flag"
+	"math/rand"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+var seed = flag.Int64("seed", time.Now().UnixNano(), "seed of the random tests")
+
+// complete and wanted match in everything.
+func complete() Record {
+	return Record{
+		ResourceVersion: "4711",
+		State:           StateComplete,
+		LastFullList:    time.Date(2026, 3, 1, 9, 0, 0, 0, time.UTC),
+		ClusterID:       "c-1",
+		Identity: Identity{
+			Group: "apps", Version: "v1", Resource: "deployments", Namespace: "shop",
+			LabelSelector: "a=b", FieldSelector: "c=d", Name: "n", Form: FormTyped,
+		},
+		SchemaVersion:    "s-1",
+		TransformVersion: "t-1",
+		IndexVersion:     "i-1",
+	}
+}
+
+func wanted() Want {
+	found := complete()
+	return Want{
+		Identity:         found.Identity,
+		ClusterID:        found.ClusterID,
+		SchemaVersion:    found.SchemaVersion,
+		TransformVersion: found.TransformVersion,
+		IndexVersion:     found.IndexVersion,
+		Now:              found.LastFullList.Add(time.Hour),
+		MaxAge:           24 * time.Hour,
+	}
+}
+
+var (
+	resume  = Decision{Action: ActionResume, Serve: true}
+	refresh = Decision{Action: ActionRelist, Serve: true}
+	resync  = Decision{Action: ActionRelist}
+	discard = Decision{Action: ActionDiscard}
+	rewrite = Decision{Action: ActionRelist, Serve: true, Rewrite: true}
+	redo    = Decision{Action: ActionRelist, Rewrite: true}
+	reindex = Decision{Action: ActionResume, Serve: true, RebuildIndices: true}
+)
+
+// rows are the ways to differ from a checkpoint that resumes, with what DESIGN
+// says of each.
+var rows = []struct {
+	topic  string // Rows of one topic exclude each other.
+	name   string
+	change func(*Record, *Want)
+	want   Decision
+	reason string
+}{
+	{"age", "the last full list is older than MaxAge", func(r *Record, w *Want) { w.Now = r.LastFullList.Add(24*time.Hour + 1) }, refresh, "24h0m0.000000001s old, more than 24h0m0s"},
+	{"age", "the last full list lies in the future, because the clock went back", func(r *Record, w *Want) { w.Now = r.LastFullList.Add(-time.Minute) }, refresh, "1m0s in the future"},
+	{"age", "the time of the last full list is missing", func(r *Record, _ *Want) { r.LastFullList = time.Time{} }, refresh, "unknown"},
+	{"age", "the time of the last full list is missing, though its age does not matter", func(r *Record, w *Want) { r.LastFullList, w.MaxAge = time.Time{}, -1 }, refresh, "unknown"},
+	{"age", "MaxAge of zero trusts no list of the past", func(_ *Record, w *Want) { w.MaxAge = 0 }, refresh, "old"},
+
+	{"state", "the first list is incomplete", func(r *Record, _ *Want) { r.State = StateSyncing }, resync, "first list is incomplete"},
+	{"state", "a relist is incomplete", func(r *Record, _ *Want) { r.State = StateRefreshing }, refresh, "relist is incomplete"},
+	{"state", "the state is missing", func(r *Record, _ *Want) { r.State = "" }, resync, `state "" is unknown`},
+	{"state", "the state is unknown", func(r *Record, _ *Want) { r.State = "Complete" }, resync, `"Complete" is unknown`},
+
+	{"schema", "the schema version differs", func(_ *Record, w *Want) { w.SchemaVersion = "s-2" }, rewrite, `schema version differs: "s-1" is stored, now it is "s-2"`},
+	{"schema", "the schema version is missing", func(r *Record, _ *Want) { r.SchemaVersion = "" }, rewrite, "schema version"},
+	{"transform", "the transform version differs", func(_ *Record, w *Want) { w.TransformVersion = "t-2" }, redo, "transform version"},
+	{"transform", "there is no transform any more", func(_ *Record, w *Want) { w.TransformVersion = "" }, redo, "transform version"},
+	{"transform", "there was no transform", func(r *Record, _ *Want) { r.TransformVersion = "" }, redo, "transform version"},
+	{"index", "the index version differs", func(_ *Record, w *Want) { w.IndexVersion = "i-2" }, reindex, "index version"},
+	{"index", "there were no indexers", func(r *Record, _ *Want) { r.IndexVersion = "" }, reindex, "index version"},
+
+	{"cluster", "it is another cluster", func(_ *Record, w *Want) { w.ClusterID = "c-2" }, discard, `cluster differs: "c-1" is stored, now it is "c-2"`},
+	{"identity", "another group", func(_ *Record, w *Want) { w.Group = "extensions" }, discard, "identity"},
+	{"identity", "another version", func(_ *Record, w *Want) { w.Version = "v2" }, discard, "identity"},
+	{"identity", "another resource", func(_ *Record, w *Want) { w.Resource = "daemonsets" }, discard, "identity"},
+	{"identity", "another namespace", func(_ *Record, w *Want) { w.Namespace = "" }, discard, "identity"},
+	{"identity", "another label selector", func(_ *Record, w *Want) { w.LabelSelector = "a=c" }, discard, "identity"},
+	{"identity", "another field selector", func(_ *Record, w *Want) { w.FieldSelector = "c=e" }, discard, "identity"},
+	{"identity", "another name", func(_ *Record, w *Want) { w.Identity.Name = "m" }, discard, "identity"},
+	{"identity", "another form", func(_ *Record, w *Want) { w.Form = FormUnstructured }, discard, "identity"},
+	{"identity", "the identity is missing", func(r *Record, _ *Want) { r.Identity = Identity{} }, discard, "identity"},
+
+	{"version", "the resourceVersion is missing (C1)", func(r *Record, _ *Want) { r.ResourceVersion = "" }, refresh, `resourceVersion ""`},
+	{"version", "the resourceVersion is the one that means any (C1)", func(r *Record, _ *Want) { r.ResourceVersion = "0" }, refresh, `resourceVersion "0"`},
+	{"version", "the resourceVersion is not a number (C2)", func(r *Record, _ *Want) { r.ResourceVersion = "12a" }, refresh, `resourceVersion "12a"`},
+	{"version", "the resourceVersion has leading zeros (C2)", func(r *Record, _ *Want) { r.ResourceVersion = "012" }, refresh, `resourceVersion "012"`},
+	{"version", "the resourceVersion is negative (C2)", func(r *Record, _ *Want) { r.ResourceVersion = "-1" }, refresh, `resourceVersion "-1"`},
+	{"history", "the server keeps no history", func(_ *Record, w *Want) { w.NeverResume = true }, refresh, "keeps no history of deployments.apps/v1"},
+}
+
+func checkDecision(t *testing.T, want, got Decision) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Decision{}, "Reason")); diff != "" {
+		t.Errorf("-want +got:\n%s\nreason: %s", diff, got.Reason)
+	}
+}
+
+func TestDecideOnOneDifference(t *testing.T) {
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			found, want := complete(), wanted()
+			row.change(&found, &want)
+			got := Decide(&found, want)
+			checkDecision(t, row.want, got)
+			if !strings.Contains(got.Reason, row.reason) {
+				t.Errorf("reason = %q, want something with %q", got.Reason, row.reason)
+			}
+		})
+	}
+}
+
+func TestDecideToResume(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(*Record, *Want)
+	}{
+		{"all matches", func(*Record, *Want) {}},
+		{"the last full list is just not too old", func(r *Record, w *Want) { w.Now = r.LastFullList.Add(w.MaxAge) }},
+		{"the last full list is very old, and may be", func(r *Record, w *Want) { w.Now, w.MaxAge = r.LastFullList.AddDate(5, 0, 0), -1 }},
+		{"the clock went back, but age does not matter", func(r *Record, w *Want) { w.Now, w.MaxAge = r.LastFullList.Add(-1), -1 }},
+		{"the cluster is not known yet", func(_ *Record, w *Want) { w.ClusterID = "" }},
+		{"the cluster was not known", func(r *Record, _ *Want) { r.ClusterID = "" }},
+		{"the resourceVersion has more digits than an integer", func(r *Record, _ *Want) { r.ResourceVersion = strings.Repeat("9", 40) }},
+		{"there is neither transform nor indexer", func(r *Record, w *Want) {
+			r.TransformVersion, r.IndexVersion = "", ""
+			w.TransformVersion, w.IndexVersion = "", ""
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			found, want := complete(), wanted()
+			tc.change(&found, &want)
+			got := Decide(&found, want)
+			checkDecision(t, resume, got)
+			if !mayResume(found, want) {
+				t.Error("mayResume, which other tests rely on, disagrees")
+			}
+		})
+	}
+}
+
+func TestDecideOnNothingFound(t *testing.T) {
+	got := Decide(nil, wanted())
+	checkDecision(t, resync, got)
+	if got.Reason == "" {
+		t.Error("no reason given")
+	}
+	// Neither an empty record nor an empty want is a match.
+	if got := Decide(&Record{}, Want{}); got.Action == ActionResume || got.Serve {
+		t.Errorf("two zero values: %+v", got)
+	}
+}
+
+// TestDecideOnSeveralDifferences checks that each difference has its way,
+// whatever others there are, and with them C1.
+func TestDecideOnSeveralDifferences(t *testing.T) {
+	rank := map[Action]int{ActionResume: 0, ActionRelist: 1, ActionDiscard: 2}
+	rng := rand.New(rand.NewSource(*seed))
+	for range 20_000 {
+		found, want, expected := complete(), wanted(), resume
+		names := map[string]string{}
+		for _, i := range rng.Perm(len(rows))[:1+rng.Intn(6)] {
+			row := rows[i]
+			if names[row.topic] != "" {
+				continue
+			}
+			names[row.topic] = row.name
+			row.change(&found, &want)
+			if rank[row.want.Action] > rank[expected.Action] {
+				expected.Action = row.want.Action
+			}
+			expected.Serve = expected.Serve && row.want.Serve
+			expected.Rewrite = expected.Rewrite || row.want.Rewrite
+			expected.RebuildIndices = expected.RebuildIndices || row.want.RebuildIndices
+		}
+		got := Decide(&found, want)
+		checkDecision(t, expected, got)
+		if got.Action == ActionResume && !mayResume(found, want) {
+			t.Error("resumed")
+		}
+		if t.Failed() {
+			t.Fatalf("differences: %q; repeat with -seed=%d", names, *seed)
+		}
+	}
+}
+
+// mayResume is C1, written down a second time.
+func mayResume(r Record, w Want) bool {
+	age := w.Now.Sub(r.LastFullList)
+	return r.State == "complete" &&
+		regexp.MustCompile(`^[1-9][0-9]*$`).MatchString(r.ResourceVersion) &&
+		r.Identity == w.Identity &&
+		r.SchemaVersion == w.SchemaVersion &&
+		r.TransformVersion == w.TransformVersion &&
+		(r.ClusterID == w.ClusterID || r.ClusterID == "" || w.ClusterID == "") &&
+		!r.LastFullList.IsZero() && (w.MaxAge < 0 || age >= 0 && age <= w.MaxAge) &&
+		!w.NeverResume
+}

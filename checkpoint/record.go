@@ -1,0 +1,127 @@
+package checkpoint
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// ErrBadRecord says that bytes are not a checkpoint.
+var ErrBadRecord = errors.New("checkpoint: malformed record")
+
+// A State says how much of the cluster the stored objects show.
+type State string
+
+const (
+	// StateSyncing: the first list is incomplete, and so are the objects.
+	StateSyncing State = "syncing"
+	// StateRefreshing: a later relist is incomplete. There are all objects,
+	// but some are older than others.
+	StateRefreshing State = "refreshing"
+	// StateComplete: the objects are those at the resourceVersion.
+	StateComplete State = "complete"
+)
+
+// A Form is the Go form of the stored objects.
+type Form string
+
+// The forms of client-go's three sorts of informers.
+const (
+	FormTyped        Form = "typed"
+	FormMetadata     Form = "metadata"
+	FormUnstructured Form = "unstructured"
+)
+
+// An Identity says which data is meant. Data of different identities never
+// share a place on disk. The cluster is not part of it, because it is learnt
+// only when the server is reached.
+type Identity struct {
+	Group         string `json:"group,omitempty"`
+	Version       string `json:"version,omitempty"`
+	Resource      string `json:"resource,omitempty"`
+	Namespace     string `json:"namespace,omitempty"`
+	LabelSelector string `json:"labelSelector,omitempty"`
+	FieldSelector string `json:"fieldSelector,omitempty"`
+	Name          string `json:"name,omitempty"` // Tells apart two informers over the same data.
+	Form          Form   `json:"form,omitempty"`
+}
+
+// String describes i to people. It leaves out what is empty.
+func (i Identity) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s (%s)", i.resource(), i.Form)
+	for _, f := range []struct{ name, value string }{
+		{"namespace", i.Namespace},
+		{"labels", i.LabelSelector},
+		{"fields", i.FieldSelector},
+		{"name", i.Name},
+	} {
+		if f.value != "" {
+			fmt.Fprintf(&b, " %s=%q", f.name, f.value)
+		}
+	}
+	return b.String()
+}
+
+// resource returns deployments.apps/v1, or pods/v1 for the core group.
+func (i Identity) resource() string {
+	if i.Group == "" {
+		return i.Resource + "/" + i.Version
+	}
+	return i.Resource + "." + i.Group + "/" + i.Version
+}
+
+// Space returns the name under which data of this identity is stored: short,
+// the same in every process, and different for every other identity. Only its
+// beginning is for people.
+func (i Identity) Space() string {
+	// Each field is preceded by its length. Without it, and with any
+	// separator, what one selector ends with could as well begin the next.
+	// The order of the fields is part of the file format.
+	var b []byte
+	for _, field := range []string{
+		i.Group, i.Version, i.Resource, i.Namespace, i.LabelSelector, i.FieldSelector, i.Name, string(i.Form),
+	} {
+		b = binary.AppendUvarint(b, uint64(len(field)))
+		b = append(b, field...)
+	}
+	sum := sha256.Sum256(b)
+	return i.resource() + "-" + hex.EncodeToString(sum[:16])
+}
+
+// A Record is the resume point of one informer.
+type Record struct {
+	ResourceVersion  string    `json:"resourceVersion,omitempty"`
+	State            State     `json:"state,omitempty"`
+	LastFullList     time.Time `json:"lastFullList,omitzero"` // When the last list completed.
+	ClusterID        string    `json:"clusterID,omitempty"`   // Empty if it was not known.
+	Identity         Identity  `json:"identity,omitzero"`
+	SchemaVersion    string    `json:"schemaVersion,omitempty"`    // See the function [SchemaVersion].
+	TransformVersion string    `json:"transformVersion,omitempty"` // Empty without a transform.
+	IndexVersion     string    `json:"indexVersion,omitempty"`     // Empty without indexers.
+}
+
+// AppendTo appends the encoded record to dst.
+func (r Record) AppendTo(dst []byte) ([]byte, error) {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return dst, fmt.Errorf("checkpoint: encoding the record of %v: %w", r.Identity, err)
+	}
+	return append(dst, b...), nil
+}
+
+// Parse decodes what [Record.AppendTo] appended. Fields that it does not know
+// are ignored, missing ones are zero: [Decide] judges them. An error wraps
+// [ErrBadRecord].
+func Parse(b []byte) (Record, error) {
+	var r Record
+	if err := json.Unmarshal(b, &r); err != nil {
+		return Record{}, fmt.Errorf("%w: %w", ErrBadRecord, err)
+	}
+	return r, nil
+}

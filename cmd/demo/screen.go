@@ -1,0 +1,196 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/warmwatch/warmwatch/test/e2e/workload"
+)
+
+// screen shows the demonstration to a person: what happens on out, what takes time
+// on progressOut.
+type screen struct {
+	out         io.Writer
+	progressOut io.Writer
+}
+
+// tell is for what takes time.
+func (s *screen) tell(format string, args ...any) {
+	fmt.Fprintf(s.progressOut, "... "+format+"\n", args...)
+}
+
+func (s *screen) progress(verb string) workload.Progress {
+	return func(done, total int) {
+		s.tell("%s %s of %s Pods", verb, thousands(done), thousands(total))
+	}
+}
+
+func (s *screen) heading(number int, title string) {
+	fmt.Fprintf(s.out, "\n%d. %s\n", number, title)
+}
+
+func (s *screen) scene(sc *scene) {
+	if sc.Skipped != "" {
+		fmt.Fprintf(s.out, "   skipped: %s\n", sc.Skipped)
+		return
+	}
+	for _, c := range sc.Claims {
+		if c.OK {
+			fmt.Fprintf(s.out, "   ok    %s\n", c.Text)
+		} else {
+			fmt.Fprintf(s.out, "   FAIL  %s\n         %s\n", c.Text, c.Detail)
+		}
+	}
+	table := s.table()
+	fmt.Fprintln(table, "   \tHasSynced\tall OnAdd\treceived\trequests\tpeak memory\t")
+	for _, r := range []struct {
+		name string
+		*run
+	}{{implWarmwatch, sc.Warmwatch}, {implClientGo, sc.ClientGo}} {
+		fmt.Fprintf(table, "   %s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.name,
+			millisText(r.HasSyncedMillis), millisText(r.AllAddedMillis), bytesText(r.BytesReceived),
+			requestsText(r.Requests), bytesText(r.PeakMemoryBytes), catchUpText(r.CatchUpMillis))
+	}
+	table.Flush()
+	if sc.Warmwatch.Status != nil && sc.Warmwatch.Status.Reason != "" {
+		fmt.Fprintf(s.out, "   warmwatch's reason: %s\n", sc.Warmwatch.Status.Reason)
+	}
+}
+
+func catchUpText(ms *float64) string {
+	if ms == nil {
+		return ""
+	}
+	return "up to date " + millisText(ms) + " after the link returned"
+}
+
+// summary prints the closing tables.
+func (s *screen) summary(r *result) {
+	fmt.Fprintf(s.out, "\n%s Pods, API server %s, %s\n\n", thousands(r.Objects), r.Server, r.System)
+	table := s.table()
+	fmt.Fprintln(table, "\tHasSynced\t\t\treceived\t\t\trequests\t\t")
+	fmt.Fprintln(table, "scene\twarmwatch\tclient-go\tratio\twarmwatch\tclient-go\tratio\twarmwatch\tclient-go\tresult")
+	for _, sc := range r.Scenes {
+		s.summaryRow(table, sc)
+	}
+	table.Flush()
+
+	fmt.Fprintln(s.out)
+	table = s.table()
+	fmt.Fprintln(table, "events a second\tclient-go\twarmwatch\tratio\twarmwatch, durable handler\tbound by")
+	for _, stream := range r.Streams {
+		if stream.Skipped != "" {
+			fmt.Fprintf(table, "%s\tnot measured: %s\n", stream.Name, stream.Skipped)
+			continue
+		}
+		plain, stock := stream.PerSecond[warmPlain.String()], stream.PerSecond[stockPlain.String()]
+		fmt.Fprintf(table, "%s of %s\t%s\t%s\t%.2f\t%s\t%s\n", thousands(stream.Events), stream.Name,
+			thousands(int(stock)), thousands(int(plain)), plain/stock,
+			thousands(int(stream.PerSecond[warmDurable.String()])), stream.BoundBy)
+	}
+	table.Flush()
+
+	fmt.Fprintln(s.out)
+	table = s.table()
+	fmt.Fprintln(table, "figure\there\taim for 50,000 Pods\t")
+	for _, f := range r.Figures {
+		met := "reached"
+		if !f.Met {
+			met = "not reached"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", f.Name, numberText(f.Value), f.Aim, met)
+	}
+	table.Flush()
+	if r.OK {
+		fmt.Fprintln(s.out, "\nEvery scene did what it says.")
+	} else {
+		fmt.Fprintln(s.out, "\nNOT every scene did what it says; see FAIL above.")
+	}
+}
+
+func (s *screen) summaryRow(table io.Writer, sc *scene) {
+	if !sc.played() {
+		fmt.Fprintf(table, "%s\t\t\t\t\t\t\t\t\tskipped: %s\n", sc.Name, sc.Skipped)
+		return
+	}
+	w, c := sc.Warmwatch, sc.ClientGo
+	verdict := "ok"
+	if !sc.ok() {
+		verdict = "FAIL"
+	}
+	received := 0.0
+	if w.BytesReceived > 0 {
+		received = float64(c.BytesReceived) / float64(w.BytesReceived)
+	}
+	fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", sc.Name,
+		millisText(w.HasSyncedMillis), millisText(c.HasSyncedMillis), timesText(ratio(c.HasSyncedMillis, w.HasSyncedMillis)),
+		bytesText(w.BytesReceived), bytesText(c.BytesReceived), timesText(received),
+		requestsText(w.Requests), requestsText(c.Requests), verdict)
+}
+
+func (s *screen) table() *tabwriter.Writer {
+	return tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+}
+
+func requestsText(requests map[string]int) string {
+	var parts []string
+	for kind, n := range requests {
+		parts = append(parts, fmt.Sprintf("%d %s", n, kind))
+	}
+	slices.Sort(parts)
+	if parts == nil {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}
+
+func millisText(ms *float64) string {
+	switch {
+	case ms == nil:
+		return "-"
+	case *ms < 10:
+		return fmt.Sprintf("%.1f ms", *ms)
+	case *ms < 10_000:
+		return fmt.Sprintf("%.0f ms", *ms)
+	}
+	return fmt.Sprintf("%.1f s", *ms/1000)
+}
+
+func timesText(times float64) string {
+	switch {
+	case times == 0:
+		return "-"
+	case times < 10:
+		return fmt.Sprintf("%.1f×", times)
+	}
+	return thousands(int(times)) + "×"
+}
+
+func bytesText(n int64) string {
+	switch {
+	case n < 10_000:
+		return thousands(int(n)) + " B"
+	case n < 10_000_000:
+		return thousands(int(n/1000)) + " KB"
+	}
+	return thousands(int(n/1_000_000)) + " MB"
+}
+
+func numberText(f float64) string {
+	if f < 100 {
+		return fmt.Sprintf("%.2f", f)
+	}
+	return thousands(int(f))
+}
+
+// thousands writes 1234567 as 1,234,567.
+func thousands(n int) string {
+	digits := fmt.Sprint(n)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}

@@ -1,0 +1,14 @@
+// Package warmwatch provides a [cache.SharedIndexInformer] whose store,
+// indices, undelivered deltas and resourceVersion live in one file. A restarted
+// program reads its cache from disk, resumes the watch where it stopped,
+// delivers what it missed, deletions too, and relists, with a diff, only when
+// the API server no longer holds the history.
+//
+// [Open] opens the file, [Cache.NewSharedIndexInformer] makes an informer in
+// it, and from there on everything is as in client-go. What is more:
+// [SharedIndexInformer.AddDurableEventHandler] for handlers that go on where
+// they stopped, and [SharedIndexInformer.Status].
+//
+// The file can be thrown away at any time: whatever happens to it, the program
+// lives and the cache becomes right, see [Open].
+package warmwatch

@@ -1,0 +1,14 @@
+// Package indexer is a client-go [cache.Indexer] whose objects and index
+// entries live in a persist.DB, with a bounded number of decoded objects in
+// memory. It can be used alone under client-go's own cache.Reflector.
+//
+// It keeps these invariants of DESIGN.md:
+//
+//   - P1: an object and its index entries change in one batch.
+//   - P6: an object that cannot be read is never served. The owner hears of it
+//     through Options.OnCorrupt.
+//   - I1: an index is a function of the objects, see Indexer.RebuildIndices.
+//
+// Beyond client-go's contract: objects that were evicted from memory are
+// decoded anew, so two calls may return equal objects at different addresses.
+package indexer

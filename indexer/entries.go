@@ -1,0 +1,119 @@
+package indexer
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// An index entry is a key
+//
+//	len(name) name  len(token) token  object key
+//
+// with lengths as uvarints, so that no name or value can be taken for another.
+// The token is 'v' and the indexed value, or for a long one, which bbolt would
+// not take as a key, 'h' and its SHA-256; the entry's value then is the indexed
+// value.
+const (
+	inlineToken = 'v'
+	hashedToken = 'h'
+
+	maxInlineBytes = 1024
+)
+
+type indexPut struct {
+	key   string
+	value persist.Bytes
+}
+
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+func token(value string) string {
+	if len(value) <= maxInlineBytes {
+		return string(inlineToken) + value
+	}
+	sum := sha256.Sum256([]byte(value))
+	return string(hashedToken) + string(sum[:])
+}
+
+func indexPrefix(name string) string { return string(appendString(nil, name)) }
+
+func valuePrefix(name, value string) string {
+	return string(appendString(appendString(nil, name), token(value)))
+}
+
+func newIndexPut(name, value, objectKey string) indexPut {
+	p := indexPut{key: valuePrefix(name, value) + objectKey}
+	if len(value) > maxInlineBytes {
+		p.value = persist.Bytes(value)
+	}
+	return p
+}
+
+// parseEntry splits the key of an entry behind its index's prefix.
+func parseEntry(it *persist.Item, namePrefix string) (value, prefix, objectKey string, err error) {
+	rest := it.Key[len(namePrefix):]
+	n, used := binary.Uvarint([]byte(rest[:min(len(rest), binary.MaxVarintLen64)]))
+	if used <= 0 || n == 0 || n > uint64(len(rest)-used) {
+		return "", "", "", &persist.CorruptError{Key: it.Key, Bucket: persist.Bucket{Name: indexBucket}, Err: fmt.Errorf("malformed index entry")}
+	}
+	tok := rest[used : used+int(n)]
+	prefix = it.Key[:len(namePrefix)+used+int(n)]
+	objectKey = it.Key[len(prefix):]
+	value = tok[1:]
+	if tok[0] == hashedToken {
+		if v, inMemory := it.Value.(persist.Bytes); inMemory {
+			return string(v), prefix, objectKey, nil
+		}
+	}
+	if it.Value == nil { // The checksum also covers the key.
+		payload, err := it.Payload()
+		if err != nil {
+			return "", "", "", err
+		}
+		if tok[0] == hashedToken {
+			value = string(payload)
+		}
+	}
+	return value, prefix, objectKey, nil
+}
+
+// indexValues calls an index function. A failing one panics, as in client-go
+// (thread_safe_store.go, updateSingleIndex): the index could never be right.
+func indexValues(f cache.IndexFunc, name, key string, obj any) []string {
+	values, err := f(obj)
+	if err != nil {
+		panic(fmt.Errorf("unable to calculate an index entry for key %q on index %q: %w", key, name, err))
+	}
+	return values
+}
+
+// scanPrefix calls fn for all index entries with a prefix.
+func scanPrefix(s *persist.Snapshot, prefix string, fn func(*persist.Item) (bool, error)) error {
+	return s.Scan(indexBucket, prefix, func(it *persist.Item) (bool, error) {
+		if !strings.HasPrefix(it.Key, prefix) {
+			return false, nil
+		}
+		return fn(it)
+	})
+}
+
+// after is the smallest string greater than all that begin with prefix, which
+// never is all 0xff: it begins with a length.
+func after(prefix string) string {
+	b := []byte(prefix)
+	for i := len(b) - 1; i >= 0; i-- {
+		if b[i] < 0xff {
+			b[i]++
+			return string(b[:i+1])
+		}
+	}
+	return prefix
+}

@@ -1,0 +1,393 @@
+package indexer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// The buckets of an Indexer in its space.
+const (
+	objectsBucket = "objects"
+	indexBucket   = "index"
+	storeBucket   = "store"
+
+	stateKey = "state"
+)
+
+// Buckets are the names of the buckets that an Indexer has in its space.
+func Buckets() []string { return []string{objectsBucket, indexBucket, storeBucket} }
+
+// Options configures [New].
+type Options struct {
+	DB *persist.DB
+	// Space names the buckets. One space belongs to one Indexer at a time.
+	Space string
+	// NewObject returns an empty object of the type that is stored. Not needed
+	// for unstructured objects.
+	NewObject func() any
+	// KeyFunc defaults to cache.DeletionHandlingMetaNamespaceKeyFunc.
+	KeyFunc  cache.KeyFunc
+	Indexers cache.Indexers
+	// Objects keeps decoded objects in memory. Default: one of its own.
+	Objects *Objects
+	// OnCorrupt, if set, hears of everything that could not be read. It is
+	// called by readers and writers and must not call back.
+	OnCorrupt func(error)
+	// Logger defaults to klog's.
+	Logger *klog.Logger
+}
+
+// Indexer implements [cache.Indexer] on a persist.DB. All methods are safe for
+// concurrent use. What a method wrote is visible when it returns, and durable
+// with the DB's next commit.
+//
+// Methods of cache.Indexer that have no error to return log what went wrong
+// (a corrupt record, a closed DB) and leave it out.
+type Indexer struct {
+	db        *persist.DB
+	space     string
+	newObject func() any
+	keyFunc   cache.KeyFunc
+	objects   *Objects
+	owner     uint32
+	onCorrupt func(error)
+	log       klog.Logger
+
+	objectsName, indexName, storeName persist.Bucket
+
+	// writer serialises writers: each reads the old object and its index
+	// entries before it writes. Readers never take it.
+	writer   sync.Mutex
+	state    state // Guarded by writer.
+	indexers atomic.Pointer[cache.Indexers]
+	hidden   atomic.Bool
+	// visible is state as of the last batch, for readers.
+	visible atomic.Pointer[state]
+}
+
+var _ cache.Indexer = (*Indexer)(nil)
+
+// state changes with every batch and is stored in it.
+type state struct {
+	ResourceVersion string `json:"resourceVersion,omitempty"`
+	// Seq numbers the writes of this space. It never goes back.
+	Seq uint64 `json:"seq"`
+	// Count is the number of objects.
+	Count int `json:"count"`
+}
+
+func (s *state) AppendTo(dst []byte) ([]byte, error) {
+	b, err := json.Marshal(s)
+	return append(dst, b...), err
+}
+
+func (s *state) SizeBytes() int { return 64 + len(s.ResourceVersion) }
+
+// New returns the Indexer of a space, with the objects that are in the DB.
+// The caller rebuilds the indices if they may be of other index functions.
+func New(o Options) (*Indexer, error) {
+	if o.DB == nil || o.Space == "" {
+		return nil, errors.New("indexer: DB and Space are required")
+	}
+	if o.KeyFunc == nil {
+		o.KeyFunc = cache.DeletionHandlingMetaNamespaceKeyFunc
+	}
+	if o.Objects == nil {
+		o.Objects = NewObjects(0)
+	}
+	if o.OnCorrupt == nil {
+		o.OnCorrupt = func(error) {}
+	}
+	if o.Logger == nil {
+		l := klog.Background()
+		o.Logger = &l
+	}
+	ix := &Indexer{
+		db: o.DB, space: o.Space, newObject: o.NewObject, keyFunc: o.KeyFunc,
+		objects: o.Objects, owner: o.Objects.newOwner(), onCorrupt: o.OnCorrupt, log: *o.Logger,
+		objectsName: persist.Bucket{Space: o.Space, Name: objectsBucket},
+		indexName:   persist.Bucket{Space: o.Space, Name: indexBucket},
+		storeName:   persist.Bucket{Space: o.Space, Name: storeBucket},
+	}
+	indexers := maps.Clone(o.Indexers)
+	if indexers == nil {
+		indexers = cache.Indexers{}
+	}
+	ix.indexers.Store(&indexers)
+	if err := ix.load(); err != nil {
+		return nil, err
+	}
+	return ix, nil
+}
+
+func (ix *Indexer) load() error {
+	var s state
+	_, err := ix.db.View(ix.storeName, stateKey, func(it *persist.Item) error { return readState(it, &s) })
+	if err != nil {
+		return err
+	}
+	ix.state = s
+	ix.visible.Store(&s)
+	return nil
+}
+
+func readState(it *persist.Item, s *state) error {
+	if it.Value != nil {
+		*s = *it.Value.(*state)
+		return nil
+	}
+	payload, err := it.Payload()
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(payload, s)
+}
+
+// Key is the key that the object is stored under.
+func (ix *Indexer) Key(obj any) (string, error) {
+	key, err := ix.keyFunc(obj)
+	if err != nil {
+		return "", cache.KeyError{Obj: obj, Err: err}
+	}
+	return key, nil
+}
+
+// Len is the number of objects.
+func (ix *Indexer) Len() int { return ix.visible.Load().Count }
+
+// Seq is the number of the last write.
+func (ix *Indexer) Seq() uint64 { return ix.visible.Load().Seq }
+
+// Hide makes all reads find nothing, and Hide(false) ends that. Objects that
+// must not be served yet are still there for a relist to compare with.
+func (ix *Indexer) Hide(hidden bool) { ix.hidden.Store(hidden) }
+
+// Hidden reports whether reads find nothing.
+func (ix *Indexer) Hidden() bool { return ix.hidden.Load() }
+
+// failed reports an error of a read: to the log, and if it means that the file
+// is bad, to the owner.
+func (ix *Indexer) failed(err error, what string) {
+	if errors.Is(err, persist.ErrCorrupt) || errors.Is(err, persist.ErrBadRecord) || errors.Is(err, persist.ErrTypeMismatch) {
+		ix.onCorrupt(err)
+	}
+	ix.log.Error(err, "Could not read from the cache", "what", what, "space", ix.space)
+}
+
+// Add implements [cache.Store].
+func (ix *Indexer) Add(obj any) error { return ix.Update(obj) }
+
+// Update implements [cache.Store].
+func (ix *Indexer) Update(obj any) error {
+	key, err := ix.Key(obj)
+	if err != nil {
+		return err
+	}
+	w := ix.Writer()
+	defer w.Close()
+	w.Set(key, obj, false)
+	if rv, ok := resourceVersion(obj); ok {
+		w.SetResourceVersion(rv)
+	}
+	_, err = w.Commit(nil)
+	return err
+}
+
+// Delete implements [cache.Store]. A cache.DeletedFinalStateUnknown leaves the
+// store's resourceVersion alone.
+func (ix *Indexer) Delete(obj any) error {
+	key, err := ix.Key(obj)
+	if err != nil {
+		return err
+	}
+	w := ix.Writer()
+	defer w.Close()
+	w.Delete(key, false)
+	if rv, ok := resourceVersion(obj); ok {
+		w.SetResourceVersion(rv)
+	}
+	_, err = w.Commit(nil)
+	return err
+}
+
+func resourceVersion(obj any) (string, bool) {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return "", false
+	}
+	return m.GetResourceVersion(), true
+}
+
+// Replace implements [cache.Store]: in one batch the store has these objects
+// and no others.
+func (ix *Indexer) Replace(list []any, resourceVersion string) error {
+	items := make(map[string]any, len(list))
+	for _, obj := range list {
+		key, err := ix.Key(obj)
+		if err != nil {
+			return err
+		}
+		items[key] = obj
+	}
+	w := ix.Writer()
+	defer w.Close()
+	old, err := ix.keys()
+	if err != nil {
+		return err
+	}
+	for _, key := range old {
+		if _, stays := items[key]; !stays {
+			w.Delete(key, false)
+		}
+	}
+	for key, obj := range items {
+		w.Set(key, obj, false)
+	}
+	w.SetResourceVersion(resourceVersion)
+	_, err = w.Commit(nil)
+	return err
+}
+
+// Resync implements [cache.Store]. As in client-go's Indexer, it does nothing.
+func (ix *Indexer) Resync() error { return nil }
+
+// Bookmark implements [cache.Store].
+func (ix *Indexer) Bookmark(rv string) {
+	w := ix.Writer()
+	defer w.Close()
+	w.SetResourceVersion(rv)
+	if _, err := w.Commit(nil); err != nil {
+		ix.failed(err, "bookmark")
+	}
+}
+
+// LastStoreSyncResourceVersion implements [cache.Store].
+func (ix *Indexer) LastStoreSyncResourceVersion() string { return ix.visible.Load().ResourceVersion }
+
+// GetIndexers implements [cache.Indexer].
+func (ix *Indexer) GetIndexers() cache.Indexers { return *ix.indexers.Load() }
+
+// AddIndexers implements [cache.Indexer]. It reads all objects once; writers
+// wait meanwhile.
+func (ix *Indexer) AddIndexers(added cache.Indexers) error {
+	ix.writer.Lock()
+	defer ix.writer.Unlock()
+	old := *ix.indexers.Load()
+	if both := sets.KeySet(old).Intersection(sets.KeySet(added)); len(both) > 0 {
+		return fmt.Errorf("indexer conflict: %v", sets.List(both))
+	}
+	all := maps.Clone(old)
+	maps.Copy(all, added)
+	if err := ix.buildLocked(added, false); err != nil {
+		return err
+	}
+	ix.indexers.Store(&all)
+	return nil
+}
+
+// RebuildIndices computes all index entries from the objects (I1), and counts
+// them. Readers of an index see it incomplete meanwhile.
+func (ix *Indexer) RebuildIndices() error {
+	ix.writer.Lock()
+	defer ix.writer.Unlock()
+	ix.state.Count = 0
+	if err := ix.Keys(func(keys []string) error { ix.state.Count += len(keys); return nil }); err != nil {
+		return err
+	}
+	next := ix.state
+	if _, err := ix.db.Update(func(b *persist.Batch) { b.Put(ix.storeName, stateKey, &next) }); err != nil {
+		return err
+	}
+	ix.visible.Store(&next)
+	return ix.buildLocked(*ix.indexers.Load(), true)
+}
+
+// Release gives the memory of decoded objects back. The Indexer can still be
+// used.
+func (ix *Indexer) Release() { ix.objects.removeOwner(ix.owner) }
+
+// buildLocked adds the entries of some indexers for all objects.
+func (ix *Indexer) buildLocked(indexers cache.Indexers, drop bool) error {
+	if drop {
+		if _, err := ix.db.Update(func(b *persist.Batch) { b.Drop(ix.indexName) }); err != nil {
+			return err
+		}
+	}
+	// Entries of an index of the same name that the file knows from earlier
+	// would shine through: a program may drop an index and bring it back.
+	stale, err := ix.staleEntries(indexers, drop)
+	if err != nil {
+		return err
+	}
+	if len(stale) > 0 {
+		if _, err := ix.db.Update(func(b *persist.Batch) {
+			for _, key := range stale {
+				b.Delete(ix.indexName, key)
+			}
+		}); err != nil {
+			return err
+		}
+	}
+	if len(indexers) == 0 {
+		return nil
+	}
+	for from := ""; ; {
+		c, err := ix.Chunk(from, false)
+		if err != nil {
+			return err
+		}
+		var puts []indexPut
+		for i, obj := range c.Objects {
+			for _, name := range slices.Sorted(maps.Keys(indexers)) {
+				for _, v := range sets.New(indexValues(indexers[name], name, c.Keys[i], obj)...).UnsortedList() {
+					puts = append(puts, newIndexPut(name, v, c.Keys[i]))
+				}
+			}
+		}
+		if _, err := ix.db.Update(func(b *persist.Batch) {
+			for _, p := range puts {
+				b.Put(ix.indexName, p.key, p.value)
+			}
+		}); err != nil {
+			return err
+		}
+		if c.Done {
+			return nil
+		}
+		from = c.Next
+	}
+}
+
+func (ix *Indexer) staleEntries(indexers cache.Indexers, dropped bool) ([]string, error) {
+	if dropped {
+		return nil, nil
+	}
+	s, err := ix.db.Snapshot(ix.space)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	var stale []string
+	for name := range indexers {
+		err := scanPrefix(s, indexPrefix(name), func(it *persist.Item) (bool, error) {
+			stale = append(stale, it.Key)
+			return true, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return stale, nil
+}

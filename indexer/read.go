@@ -1,0 +1,408 @@
+package indexer
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// get returns the current object of a key.
+func (ix *Indexer) get(key string) (obj any, exists bool, err error) {
+	k := objectKey{ix.owner, key}
+	if obj, ok := ix.objects.get(k); ok {
+		return obj, true, nil
+	}
+	version := ix.objects.version(k)
+	var seq uint64
+	size := 0
+	exists, err = ix.db.View(ix.objectsName, key, func(it *persist.Item) error {
+		if o, inMemory := it.Value.(*persist.Object); inMemory {
+			obj, seq, size = o.Object, o.Seq, o.SizeBytes()
+			return nil
+		}
+		r, err := record(it)
+		if err != nil {
+			return err
+		}
+		seq, size = r.Seq, len(r.Body)
+		obj, err = r.Decode(ix.newObject)
+		return err
+	})
+	if err != nil || !exists {
+		return nil, exists, err
+	}
+	ix.objects.add(k, obj, seq, size, version)
+	return obj, true, nil
+}
+
+// Get implements [cache.Store].
+func (ix *Indexer) Get(obj any) (item any, exists bool, err error) {
+	key, err := ix.Key(obj)
+	if err != nil {
+		return nil, false, err
+	}
+	return ix.GetByKey(key)
+}
+
+// GetByKey implements [cache.Store]. Unlike client-go's it can fail: with an
+// object that cannot be read, which a relist will bring back.
+func (ix *Indexer) GetByKey(key string) (item any, exists bool, err error) {
+	if ix.hidden.Load() {
+		return nil, false, nil
+	}
+	item, exists, err = ix.get(key)
+	if err != nil {
+		ix.failed(err, key)
+		return nil, false, err
+	}
+	return item, exists, nil
+}
+
+// A lazyObject is an object, or the bytes to make it from.
+type lazyObject struct {
+	key    string
+	seq    uint64
+	object any
+	record persist.Record
+	err    error
+}
+
+// fetch takes an object out of a snapshot: as it is, if it is in memory, else
+// as a copy of its record, so that it can be decoded without the transaction.
+func (ix *Indexer) fetch(it *persist.Item) lazyObject {
+	l := lazyObject{key: it.Key}
+	if o, inMemory := it.Value.(*persist.Object); inMemory {
+		l.object, l.seq = o.Object, o.Seq
+		return l
+	}
+	r, err := record(it)
+	if err != nil {
+		l.err = err
+		return l
+	}
+	l.seq = r.Seq
+	if obj, ok := ix.objects.getVersion(objectKey{ix.owner, it.Key}, r.Seq); ok {
+		l.object = obj
+		return l
+	}
+	r.Body = append(make([]byte, 0, len(r.Body)), r.Body...)
+	l.record = r
+	return l
+}
+
+// minParallel objects are worth a second goroutine.
+const minParallel = 32
+
+// decode makes the objects, in parallel. What cannot be read is reported and
+// left out.
+func (ix *Indexer) decode(ls []lazyObject) (objects []any, good []lazyObject) {
+	one := func(l *lazyObject) {
+		if l.object == nil && l.err == nil {
+			l.object, l.err = l.record.Decode(ix.newObject)
+			l.record.Body = nil
+		}
+	}
+	workers := min(runtime.GOMAXPROCS(0), 8, len(ls)/minParallel)
+	if workers < 2 {
+		for i := range ls {
+			one(&ls[i])
+		}
+	} else {
+		var wg sync.WaitGroup
+		for w := range workers {
+			wg.Go(func() {
+				for i := w; i < len(ls); i += workers {
+					one(&ls[i])
+				}
+			})
+		}
+		wg.Wait()
+	}
+	objects, good = make([]any, 0, len(ls)), ls[:0]
+	for _, l := range ls {
+		if l.err != nil {
+			ix.failed(l.err, l.key)
+			continue
+		}
+		objects, good = append(objects, l.object), append(good, l)
+	}
+	return objects, good
+}
+
+// List implements [cache.Store].
+func (ix *Indexer) List() []any {
+	list := []any{}
+	if ix.hidden.Load() {
+		return list
+	}
+	s, err := ix.db.Snapshot(ix.space)
+	if err != nil {
+		ix.failed(err, "list")
+		return list
+	}
+	defer s.Close()
+	for from, done := "", false; !done; {
+		var ls []lazyObject
+		ls, from, done, err = ix.scanChunk(s, from)
+		if err != nil {
+			ix.failed(err, "list")
+			return list
+		}
+		objects, _ := ix.decode(ls)
+		list = append(list, objects...)
+	}
+	return list
+}
+
+// Chunks are as large as is worth a snapshot, and small enough to hold.
+const (
+	chunkObjects = 512
+	chunkBytes   = 4 << 20
+)
+
+func (ix *Indexer) scanChunk(s *persist.Snapshot, from string) (ls []lazyObject, next string, done bool, err error) {
+	size := 0
+	done = true
+	err = s.Scan(objectsBucket, from, func(it *persist.Item) (bool, error) {
+		if len(ls) == chunkObjects || size > chunkBytes {
+			done = false
+			return false, nil
+		}
+		l := ix.fetch(it)
+		size += len(l.record.Body)
+		ls, next = append(ls, l), it.Key+"\x00"
+		return true, nil
+	})
+	return ls, next, done, err
+}
+
+// A Chunk is a part of the store in key order, as it was at one moment.
+type Chunk struct {
+	Keys    []string
+	Objects []any
+	Seqs    []uint64 // Of the last write to each object.
+	// Seq is the number of the last write that the chunk has seen.
+	Seq uint64
+	// Next is where the next chunk begins, unless Done.
+	Next string
+	Done bool
+}
+
+// Chunk reads objects from the key from on. With durable it reads what is in
+// the file, and not what is still in memory. No transaction is open when it
+// returns.
+func (ix *Indexer) Chunk(from string, durable bool) (Chunk, error) {
+	snapshot := ix.db.Snapshot
+	if durable {
+		snapshot = ix.db.DurableSnapshot
+	}
+	s, err := snapshot(ix.space)
+	if err != nil {
+		return Chunk{}, err
+	}
+	defer s.Close()
+	var st state
+	if _, err := s.View(storeBucket, stateKey, func(it *persist.Item) error { return readState(it, &st) }); err != nil {
+		return Chunk{}, err
+	}
+	c := Chunk{Seq: st.Seq}
+	var ls []lazyObject
+	if ls, c.Next, c.Done, err = ix.scanChunk(s, from); err != nil {
+		return Chunk{}, err
+	}
+	s.Close()
+	c.Objects, ls = ix.decode(ls)
+	c.Keys, c.Seqs = make([]string, len(ls)), make([]uint64, len(ls))
+	for i, l := range ls {
+		c.Keys[i], c.Seqs[i] = l.key, l.seq
+	}
+	return c, nil
+}
+
+// keys returns the keys of all objects, sorted.
+func (ix *Indexer) keys() ([]string, error) {
+	s, err := ix.db.Snapshot(ix.space)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	keys := make([]string, 0, ix.Len())
+	err = s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
+		keys = append(keys, it.Key)
+		return true, nil
+	})
+	return keys, err
+}
+
+// Keys calls fn with all keys, in order and in batches of bounded size, without
+// a transaction open. It sees each key that is there all the time.
+func (ix *Indexer) Keys(fn func([]string) error) error {
+	for from, done := "", false; !done; {
+		s, err := ix.db.Snapshot(ix.space)
+		if err != nil {
+			return err
+		}
+		var keys []string
+		done = true
+		err = s.Scan(objectsBucket, from, func(it *persist.Item) (bool, error) {
+			if len(keys) == 8*chunkObjects {
+				done = false
+				return false, nil
+			}
+			keys = append(keys, it.Key)
+			return true, nil
+		})
+		s.Close()
+		if err == nil && len(keys) > 0 {
+			from = keys[len(keys)-1] + "\x00"
+			err = fn(keys)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ListKeys implements [cache.Store].
+func (ix *Indexer) ListKeys() []string {
+	if ix.hidden.Load() {
+		return []string{}
+	}
+	keys, err := ix.keys()
+	if err != nil {
+		ix.failed(err, "list keys")
+	}
+	return keys
+}
+
+// Index implements [cache.Indexer].
+func (ix *Indexer) Index(indexName string, obj any) ([]any, error) {
+	f := (*ix.indexers.Load())[indexName]
+	if f == nil {
+		return nil, errNoIndex(indexName)
+	}
+	values, err := f(obj)
+	if err != nil {
+		return nil, err
+	}
+	return ix.byIndex(indexName, values...)
+}
+
+func errNoIndex(name string) error { return fmt.Errorf("Index with name %s does not exist", name) } //nolint:staticcheck // client-go's words.
+
+// ByIndex implements [cache.Indexer].
+func (ix *Indexer) ByIndex(indexName, indexedValue string) ([]any, error) {
+	if (*ix.indexers.Load())[indexName] == nil {
+		return nil, errNoIndex(indexName)
+	}
+	return ix.byIndex(indexName, indexedValue)
+}
+
+func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
+	if ix.hidden.Load() {
+		return []any{}, nil
+	}
+	s, err := ix.db.Snapshot(ix.space)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	keys, err := ix.indexKeys(s, name, values...)
+	if err != nil {
+		ix.failed(err, name)
+		return nil, err
+	}
+	ls := make([]lazyObject, 0, len(keys))
+	for _, key := range keys {
+		found, err := s.View(objectsBucket, key, func(it *persist.Item) error {
+			ls = append(ls, ix.fetch(it))
+			return nil
+		})
+		if err == nil && !found {
+			err = &persist.CorruptError{Bucket: ix.indexName, Key: key, Err: fmt.Errorf("index %q has an object that does not exist", name)}
+		}
+		if err != nil {
+			ix.failed(err, key)
+			return nil, err
+		}
+	}
+	objects, _ := ix.decode(ls)
+	return objects, nil
+}
+
+// indexKeys returns the sorted keys of the objects that have any of the values.
+func (ix *Indexer) indexKeys(s *persist.Snapshot, name string, values ...string) ([]string, error) {
+	namePrefix := indexPrefix(name)
+	keys := sets.New[string]()
+	for _, v := range values {
+		err := scanPrefix(s, valuePrefix(name, v), func(it *persist.Item) (bool, error) {
+			_, _, key, err := parseEntry(it, namePrefix)
+			keys.Insert(key)
+			return true, err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return sets.List(keys), nil
+}
+
+// IndexKeys implements [cache.Indexer].
+func (ix *Indexer) IndexKeys(indexName, indexedValue string) ([]string, error) {
+	if (*ix.indexers.Load())[indexName] == nil {
+		return nil, errNoIndex(indexName)
+	}
+	if ix.hidden.Load() {
+		return []string{}, nil
+	}
+	s, err := ix.db.Snapshot(ix.space)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	keys, err := ix.indexKeys(s, indexName, indexedValue)
+	if err != nil {
+		ix.failed(err, indexName)
+	}
+	return keys, err
+}
+
+// ListIndexFuncValues implements [cache.Indexer]. It costs one seek for each
+// value, however many objects have it.
+func (ix *Indexer) ListIndexFuncValues(indexName string) []string {
+	values := []string{}
+	if ix.hidden.Load() {
+		return values
+	}
+	s, err := ix.db.Snapshot(ix.space)
+	if err != nil {
+		ix.failed(err, indexName)
+		return values
+	}
+	defer s.Close()
+	namePrefix := indexPrefix(indexName)
+	for from := namePrefix; ; {
+		next := ""
+		err := s.Scan(indexBucket, from, func(it *persist.Item) (bool, error) {
+			if len(it.Key) < len(namePrefix) || it.Key[:len(namePrefix)] != namePrefix {
+				return false, nil
+			}
+			value, prefix, _, err := parseEntry(it, namePrefix)
+			values, next = append(values, value), after(prefix)
+			return false, err
+		})
+		if err != nil {
+			ix.failed(err, indexName)
+			return values
+		}
+		if next == "" {
+			return values
+		}
+		from = next
+	}
+}

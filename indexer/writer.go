@@ -1,0 +1,296 @@
+package indexer
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// A Change is what a Writer did to one key.
+type Change struct {
+	Key string
+	// Old is the object before, New the one after; nil if there was or is
+	// none. Old is only set if it was asked for or an index needed it, and nil
+	// too if it could not be read.
+	Old, New any
+	// Existed reports whether there was an object before, readable or not.
+	Existed bool
+	// Seq numbers the write. An object read back carries the Seq that it was
+	// written with.
+	Seq uint64
+
+	value      *persist.Object
+	puts, dels []indexPut
+}
+
+// SizeBytes is about what New takes when encoded.
+func (c *Change) SizeBytes() int {
+	if c.value == nil {
+		return 0
+	}
+	return c.value.SizeBytes()
+}
+
+// A Writer collects changes and applies them in one batch. It excludes other
+// writers until Close.
+type Writer struct {
+	ix      *Indexer
+	next    state
+	changes []Change
+	byKey   map[string]int // Only once there are several changes.
+	one     [1]Change
+}
+
+// Writer begins to write. Close must be called, and no other method of the
+// Indexer that writes before.
+func (ix *Indexer) Writer() *Writer {
+	ix.writer.Lock()
+	w := &Writer{ix: ix, next: ix.state}
+	w.changes = w.one[:0]
+	return w
+}
+
+// Close ends the Writer. Changes that were not committed are forgotten.
+func (w *Writer) Close() { w.ix.writer.Unlock() }
+
+// Changes are what the next Commit will do.
+func (w *Writer) Changes() []Change { return w.changes }
+
+// NextSeq numbers something that is not a change of an object.
+func (w *Writer) NextSeq() uint64 {
+	w.next.Seq++
+	return w.next.Seq
+}
+
+// SetResourceVersion sets what LastStoreSyncResourceVersion returns.
+func (w *Writer) SetResourceVersion(rv string) { w.next.ResourceVersion = rv }
+
+// Head returns uid and resourceVersion of the stored object without decoding
+// it. An object that cannot be read exists and has neither.
+func (w *Writer) Head(key string) (uid types.UID, resourceVersion string, exists bool) {
+	if c := w.staged(key); c != nil {
+		uid, resourceVersion = head(c.New)
+		return uid, resourceVersion, c.New != nil
+	}
+	exists, err := w.ix.db.View(w.ix.objectsName, key, func(it *persist.Item) error {
+		if o, inMemory := it.Value.(*persist.Object); inMemory {
+			uid, resourceVersion = head(o.Object)
+			return nil
+		}
+		r, err := record(it)
+		uid, resourceVersion = r.UID, r.ResourceVersion
+		return err
+	})
+	if err != nil {
+		w.ix.failed(err, key)
+		return "", "", true
+	}
+	return uid, resourceVersion, exists
+}
+
+func head(obj any) (types.UID, string) {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return "", ""
+	}
+	return m.GetUID(), m.GetResourceVersion()
+}
+
+func record(it *persist.Item) (persist.Record, error) {
+	payload, err := it.Payload()
+	if err != nil {
+		return persist.Record{}, err
+	}
+	return persist.ParseRecord(payload)
+}
+
+func (w *Writer) staged(key string) *Change {
+	if len(w.changes) == 0 {
+		return nil
+	}
+	if w.byKey == nil {
+		w.byKey = make(map[string]int, len(w.changes))
+		for i := range w.changes {
+			w.byKey[w.changes[i].Key] = i
+		}
+	}
+	if i, ok := w.byKey[key]; ok {
+		return &w.changes[i]
+	}
+	return nil
+}
+
+// Set stages a new object for a key and returns the change, valid until the
+// next call. With wantOld the old object is read.
+func (w *Writer) Set(key string, obj any, wantOld bool) *Change {
+	c := w.change(key, wantOld)
+	c.New = obj
+	c.value = persist.NewObject(c.Seq, obj)
+	if !c.Existed {
+		w.next.Count++
+	}
+	return w.stage(c)
+}
+
+// Delete stages a deletion and returns the change, or nil if there is no such
+// object.
+func (w *Writer) Delete(key string, wantOld bool) *Change {
+	c := w.change(key, wantOld)
+	if !c.Existed {
+		return nil
+	}
+	w.next.Count--
+	return w.stage(c)
+}
+
+// change looks at what is there.
+func (w *Writer) change(key string, wantOld bool) Change {
+	c := Change{Key: key}
+	c.Seq = w.NextSeq()
+	if s := w.staged(key); s != nil {
+		c.Old, c.Existed = s.New, s.New != nil
+		return c
+	}
+	if wantOld || len(*w.ix.indexers.Load()) > 0 {
+		var err error
+		c.Old, c.Existed, err = w.ix.get(key)
+		if err != nil {
+			w.ix.failed(err, key)
+			c.Old, c.Existed = nil, true
+		}
+		return c
+	}
+	var err error
+	c.Existed, err = w.ix.db.View(w.ix.objectsName, key, func(*persist.Item) error { return nil })
+	if err != nil {
+		w.ix.failed(err, key)
+	}
+	return c
+}
+
+func (w *Writer) stage(c Change) *Change {
+	c.puts, c.dels = w.ix.diffIndices(&c)
+	if s := w.staged(c.Key); s != nil {
+		// The same key twice in one batch: both diffs, in order. What the
+		// first put and the second deletes must not survive.
+		c.dels = append(s.dels, c.dels...)
+		c.puts = append(slices.DeleteFunc(s.puts, func(p indexPut) bool {
+			return slices.ContainsFunc(c.dels, func(d indexPut) bool { return d.key == p.key })
+		}), c.puts...)
+		c.dels = slices.DeleteFunc(c.dels, func(d indexPut) bool {
+			return slices.ContainsFunc(c.puts, func(p indexPut) bool { return d.key == p.key })
+		})
+		*s = c
+		return s
+	}
+	if w.byKey != nil {
+		w.byKey[c.Key] = len(w.changes)
+	}
+	w.changes = append(w.changes, c)
+	return &w.changes[len(w.changes)-1]
+}
+
+// diffIndices computes which entries a change adds and removes.
+func (ix *Indexer) diffIndices(c *Change) (puts, dels []indexPut) {
+	for name, f := range *ix.indexers.Load() {
+		var before, now []string
+		if c.Old != nil {
+			before = indexValues(f, name, c.Key, c.Old)
+		}
+		if c.New != nil {
+			now = indexValues(f, name, c.Key, c.New)
+		}
+		if len(before) == 1 && len(now) == 1 && before[0] == now[0] {
+			continue // The common case.
+		}
+		for _, v := range before {
+			if !slices.Contains(now, v) {
+				dels = append(dels, newIndexPut(name, v, c.Key))
+			}
+		}
+		for _, v := range now {
+			if !slices.Contains(before, v) {
+				puts = append(puts, newIndexPut(name, v, c.Key))
+			}
+		}
+	}
+	return puts, dels
+}
+
+// Commit applies the staged changes, and what more puts, in one batch (P1),
+// and begins anew. It returns the number of the batch. more runs under the
+// DB's lock, see [persist.Batch]; it may be nil.
+func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
+	ix := w.ix
+	next := w.next
+	batch, err = ix.db.Update(func(b *persist.Batch) {
+		for i := range w.changes {
+			c := &w.changes[i]
+			if c.New != nil {
+				b.Put(ix.objectsName, c.Key, c.value)
+			} else {
+				b.Delete(ix.objectsName, c.Key)
+			}
+			for _, d := range c.dels {
+				b.Delete(ix.indexName, d.key)
+			}
+			for _, p := range c.puts {
+				b.Put(ix.indexName, p.key, p.value)
+			}
+		}
+		b.Put(ix.storeName, stateKey, &next)
+		if more != nil {
+			more(b)
+		}
+	})
+	if err != nil {
+		w.next = ix.state
+		w.reset()
+		return 0, fmt.Errorf("indexer: %w", err)
+	}
+	ix.state = next
+	ix.visible.Store(&next)
+	for i := range w.changes {
+		c := &w.changes[i]
+		k := objectKey{ix.owner, c.Key}
+		if c.New != nil {
+			ix.objects.set(k, c.New, c.Seq, c.value.SizeBytes())
+		} else {
+			ix.objects.remove(k)
+		}
+	}
+	w.reset()
+	return batch, nil
+}
+
+func (w *Writer) reset() {
+	clear(w.changes)
+	w.changes, w.byKey = w.changes[:0], nil
+}
+
+// DropAll removes every object and index entry in one batch with what more
+// puts. Seq goes on.
+func (w *Writer) DropAll(more func(*persist.Batch)) (batch uint64, err error) {
+	ix := w.ix
+	next := state{Seq: ix.state.Seq}
+	batch, err = ix.db.Update(func(b *persist.Batch) {
+		b.Drop(ix.objectsName)
+		b.Drop(ix.indexName)
+		b.Put(ix.storeName, stateKey, &next)
+		if more != nil {
+			more(b)
+		}
+	})
+	if err != nil {
+		return 0, fmt.Errorf("indexer: %w", err)
+	}
+	ix.state, w.next = next, next
+	ix.visible.Store(&next)
+	ix.objects.removeOwner(ix.owner)
+	w.reset()
+	return batch, nil
+}

@@ -1,0 +1,548 @@
+package warmwatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
+	"github.com/warmwatch/warmwatch/reflector"
+)
+
+// InformerOptions configures [Cache.NewSharedIndexInformer]. Resource is
+// required. Resource, Namespace, the selectors and Name are the identity of the
+// data on disk: they must say what the ListerWatcher lists.
+type InformerOptions struct {
+	// Resource is what the ListerWatcher lists. Version and Resource are
+	// required.
+	Resource schema.GroupVersionResource
+	// Namespace that the list is restricted to. Default: none.
+	Namespace string
+	// LabelSelector and FieldSelector that the list is restricted to.
+	LabelSelector string
+	FieldSelector string
+	// Name tells apart two informers over the same data.
+	Name string
+	// ResyncPeriod is the default of handlers. Default 0: no resync. As in
+	// client-go, it should not be used without a reason.
+	ResyncPeriod time.Duration
+	// Indexers of the cache. More can be added later.
+	Indexers cache.Indexers
+	// Transformed is an example of what the function given to SetTransform
+	// returns, if that is of another Go type than the example object.
+	Transformed runtime.Object
+	// TransformVersion is the version of the function given to SetTransform:
+	// objects that another version has transformed are not served. Default: it
+	// changes with the program's binary.
+	TransformVersion string
+	// IndexVersion is likewise for the Indexers: if it changes, the indices are
+	// computed anew.
+	IndexVersion string
+	// NotifyUnchanged makes a relist also notify of objects that did not
+	// change, as client-go does.
+	NotifyUnchanged bool
+	// NeverResume makes every start a relist with a diff. For servers that
+	// accept any resourceVersion, as some aggregated ones do. Core Events,
+	// whose history the API server does not keep, are never resumed.
+	NeverResume bool
+}
+
+// SharedIndexInformer is a [cache.SharedIndexInformer] that lives in a [Cache].
+//
+//	caller's ListerWatcher
+//	      │ list / watch
+//	reflector.Resumer ──► client-go's Reflector
+//	      │ relist's items      │ Add Update Delete Bookmark
+//	      └────────► sink ◄─────┘      one event = one batch:
+//	                  │ object, index entries (indexer), delta (queue), checkpoint
+//	                  ▼
+//	            persist.DB ──► file
+//	                  │ the batch is visible: publish the delta
+//	                  ▼
+//	      queue.DeltaFIFO ──► listeners, each at its own cursor ──► handlers
+//
+// A start: read the checkpoint and decide (package checkpoint); if the objects
+// may be served, serve them; list, which means to ask the server whether the
+// watch can be resumed, or to relist with a diff; watch.
+//
+// It is client-go's contract, see there, with these differences: a relist
+// notifies only what changed (see NotifyUnchanged); handlers never make memory
+// grow; GetStore().Get may return an error, for an object that cannot be read.
+// All methods are safe for concurrent use.
+type SharedIndexInformer struct {
+	cache    *Cache
+	opts     InformerOptions
+	identity checkpoint.Identity
+	space    string
+	lw       cache.ListerWatcher
+	example  runtime.Object
+	logger   klog.Logger
+
+	indexer  *indexer.Indexer
+	log      *queue.DeltaFIFO
+	sink     *sink
+	detector cache.MutationDetector
+	progress progress
+	syncGate syncGate
+	removeHk func()
+
+	synced   chan struct{} // Closed when HasSynced.
+	syncOnce sync.Once
+	served   chan struct{} // Closed when the store may be read.
+	serveOne sync.Once
+	servedAt atomic.Uint64 // Number of the last batch before that.
+	resumer  atomic.Pointer[reflector.Resumer]
+
+	mu                sync.Mutex
+	started, stopped  bool
+	cancel            context.CancelFunc // Of the run.
+	detached          chan struct{}      // Closed when the reflector has ended.
+	controller        cache.Controller
+	watchErrorHandler cache.WatchErrorHandlerWithContext
+	transform         cache.TransformFunc
+	resyncCheckPeriod time.Duration
+	listeners         map[*listener]struct{}
+	running           sync.WaitGroup // Listeners.
+}
+
+var _ cache.SharedIndexInformer = (*SharedIndexInformer)(nil)
+
+// NewSharedIndexInformer makes an informer in the Cache. example is of the type
+// that lw lists; a *unstructured.Unstructured should have its apiVersion and
+// kind set.
+//
+// While an informer is there, a second one of the same identity is an error:
+// errors.Is(err, [ErrInUse]). The identity is free again when Run has returned.
+func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions) (*SharedIndexInformer, error) {
+	if lw == nil {
+		return nil, fmt.Errorf("warmwatch: new informer: ListerWatcher %w", errRequired)
+	}
+	if example == nil || (reflect.ValueOf(example).Kind() == reflect.Pointer && reflect.ValueOf(example).IsNil()) {
+		return nil, fmt.Errorf("warmwatch: new informer: an example object %w", errRequired)
+	}
+	if o.Resource.Resource == "" || o.Resource.Version == "" {
+		return nil, fmt.Errorf("warmwatch: new informer: InformerOptions.Resource %w (version and resource), got %q", errRequired, o.Resource)
+	}
+	if o.ResyncPeriod < 0 {
+		return nil, fmt.Errorf("warmwatch: new informer: ResyncPeriod is negative: %v", o.ResyncPeriod)
+	}
+	id := checkpoint.Identity{
+		Group: o.Resource.Group, Version: o.Resource.Version, Resource: o.Resource.Resource,
+		Namespace: o.Namespace, LabelSelector: o.LabelSelector, FieldSelector: o.FieldSelector,
+		Name: o.Name, Form: formOf(example),
+	}
+	s := &SharedIndexInformer{
+		cache: c, opts: o, identity: id, space: id.Space(), lw: lw, example: example,
+		logger:            klog.LoggerWithValues(*c.opts.Logger, "informer", id.String()),
+		detector:          cache.NewCacheMutationDetector(fmt.Sprintf("%T", example)),
+		synced:            make(chan struct{}),
+		served:            make(chan struct{}),
+		detached:          make(chan struct{}),
+		resyncCheckPeriod: o.ResyncPeriod,
+		listeners:         map[*listener]struct{}{},
+	}
+	s.progress.phase = PhaseLoading
+	s.syncGate.caughtUp = s.setSynced
+	if err := c.claim(s); err != nil {
+		return nil, err
+	}
+	if err := s.open(); err != nil {
+		c.release(s)
+		return nil, fmt.Errorf("warmwatch: new informer for %s: %w", id, err)
+	}
+	return s, nil
+}
+
+func formOf(example runtime.Object) checkpoint.Form {
+	switch example.(type) {
+	case *unstructured.Unstructured:
+		return checkpoint.FormUnstructured
+	case *metav1.PartialObjectMetadata:
+		return checkpoint.FormMetadata
+	}
+	return checkpoint.FormTyped
+}
+
+// storedType is an object of the type that is stored.
+func (s *SharedIndexInformer) storedType() runtime.Object {
+	if s.opts.Transformed != nil {
+		return s.opts.Transformed
+	}
+	return s.example
+}
+
+func (s *SharedIndexInformer) newObject() any {
+	return reflect.New(reflect.TypeOf(s.storedType()).Elem()).Interface()
+}
+
+// open makes the parts that live in the DB. A space that cannot be read is
+// begun anew.
+func (s *SharedIndexInformer) open() error {
+	err := s.openParts()
+	if errors.Is(err, persist.ErrCorrupt) {
+		s.logger.Error(err, "Could not read the cache, beginning anew")
+		if err := s.dropSpace(); err != nil {
+			return err
+		}
+		err = s.openParts()
+	}
+	return err
+}
+
+func (s *SharedIndexInformer) openParts() (err error) {
+	s.indexer, err = indexer.New(indexer.Options{
+		DB: s.cache.db, Space: s.space, NewObject: s.newObject, Indexers: s.opts.Indexers,
+		Objects: s.cache.objects, OnCorrupt: s.corrupt, Logger: &s.logger,
+	})
+	if err != nil {
+		return err
+	}
+	s.indexer.Hide(true)
+	s.log, err = queue.New(queue.Options{
+		DB: s.cache.db, Space: s.space, Seq: s.indexer.Seq(), NewObject: s.newObject,
+		OnCorrupt: s.corrupt, Logger: &s.logger,
+	})
+	if err != nil {
+		return err
+	}
+	s.sink = newSink(s)
+	s.removeHk = s.cache.db.AddHook(&persist.Hook{AfterReset: s.corrupt})
+	return nil
+}
+
+func (s *SharedIndexInformer) dropSpace() error {
+	_, err := s.cache.db.Update(func(b *persist.Batch) {
+		for _, name := range append(append(indexer.Buckets(), queue.Buckets()...), checkpointBucket) {
+			b.Drop(persist.Bucket{Space: s.space, Name: name})
+		}
+	})
+	return err
+}
+
+// corrupt is told of what cannot be read: the whole store is then compared with
+// the server, and written anew.
+func (s *SharedIndexInformer) corrupt(err error) {
+	s.progress.mu.Lock()
+	first := s.progress.corruptErr == nil
+	s.progress.corruptErr = err
+	s.progress.mu.Unlock()
+	if !first {
+		return // On its way.
+	}
+	if r := s.resumer.Load(); r != nil {
+		r.ForceRelist(reflector.Relisting{Reason: fmt.Sprintf("the cache could not be read: %v", err), Rewrite: true})
+	}
+}
+
+// want is what a checkpoint must match.
+func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
+	w := checkpoint.Want{
+		Identity:      s.identity,
+		ClusterID:     clusterID,
+		SchemaVersion: checkpoint.SchemaVersion(s.storedType()),
+		Now:           time.Now(),
+		MaxAge:        s.cache.opts.MaxAge,
+		NeverResume:   s.opts.NeverResume || isEvents(s.opts.Resource),
+		IndexVersion:  s.indexVersion(),
+	}
+	if s.transform != nil {
+		if w.TransformVersion = s.opts.TransformVersion; w.TransformVersion == "" {
+			w.TransformVersion = checkpoint.BinaryVersion()
+		}
+	}
+	return w
+}
+
+// indexVersion is of the index functions that the index entries are made by.
+func (s *SharedIndexInformer) indexVersion() string {
+	indexers := s.indexer.GetIndexers()
+	if len(indexers) == 0 {
+		return ""
+	}
+	version := s.opts.IndexVersion
+	if version == "" {
+		version = checkpoint.BinaryVersion()
+	}
+	return version + " " + strings.Join(sortedKeys(indexers), " ")
+}
+
+// isEvents: the API server keeps no watch cache for Events, and answers an old
+// version with a watch that closes at once (kubernetes#104171).
+func isEvents(r schema.GroupVersionResource) bool {
+	return r.Resource == "events" && (r.Group == "" || r.Group == "events.k8s.io")
+}
+
+// Run implements [cache.SharedInformer].
+func (s *SharedIndexInformer) Run(stopCh <-chan struct{}) {
+	s.RunWithContext(wait.ContextForChannel(stopCh))
+}
+
+// RunWithContext implements [cache.SharedInformer]: it runs the informer until
+// ctx is done, and returns when all it started has ended, callbacks in flight
+// included. What handlers have not been told by then they are told after the
+// next start. An informer runs once.
+func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
+	defer utilruntime.HandleCrashWithContext(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if !s.begin(ctx, cancel) {
+		return
+	}
+	var wg wait.Group
+	detectorStop := make(chan struct{})
+	wg.StartWithChannel(detectorStop, s.detector.Run)
+	defer func() {
+		s.end()
+		close(detectorStop)
+		wg.Wait()
+	}()
+	s.controller.RunWithContext(ctx)
+}
+
+// begin decides how to start and starts the listeners.
+func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFunc) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.started {
+		klog.FromContext(ctx).Info("Warning: the sharedIndexInformer has started, run more than once is not allowed")
+		return false
+	}
+	if s.stopped { // The Cache was closed.
+		return false
+	}
+	decision := s.sink.load(s.want(""))
+	s.logger.V(2).Info("Starting", "action", decision.Action, "serve", decision.Serve, "reason", decision.Reason)
+	relisting := relistingOf(decision)
+	if err := s.Status().Err; errors.Is(err, persist.ErrCorrupt) { // Found while opening.
+		relisting = &reflector.Relisting{Reason: err.Error(), Rewrite: true}
+	}
+	resumer := reflector.NewResumer(reflector.Options{
+		ListerWatcher: s.lw,
+		Store:         s.sink,
+		Observer:      (*observer)(s),
+		Relist:        relisting,
+		NeverResume:   s.opts.NeverResume || isEvents(s.opts.Resource),
+		BeforeList:    s.checkCluster,
+		Logger:        &s.logger,
+	})
+	s.resumer.Store(resumer)
+	s.controller = cache.New(&cache.Config{
+		Queue:                        s.sink,
+		ListerWatcher:                resumer,
+		ObjectType:                   s.example,
+		FullResyncPeriod:             s.resyncCheckPeriod,
+		ShouldResync:                 s.shouldResync,
+		WatchErrorHandlerWithContext: s.watchErrorHandler,
+	})
+	s.progress.mu.Lock()
+	s.progress.reason, s.progress.startedFrom = decision.Reason, "server"
+	if decision.Serve {
+		s.progress.startedFrom = "disk"
+	}
+	s.progress.mu.Unlock()
+	s.cancel, s.started = cancel, true
+	if decision.Serve {
+		if s.cache.opts.SyncPolicy == SyncFromServer {
+			s.syncGate.arm()
+		} else {
+			s.setSynced()
+		}
+		s.serve()
+	}
+	for l := range s.listeners {
+		s.running.Go(l.run)
+	}
+	return true
+}
+
+func relistingOf(d checkpoint.Decision) *reflector.Relisting {
+	if d.Action == checkpoint.ActionResume {
+		return nil
+	}
+	return &reflector.Relisting{Reason: d.Reason, Rewrite: d.Rewrite}
+}
+
+// end waits for everything that the run has started. Order matters: nothing is
+// written once the listeners' last acknowledgements are.
+func (s *SharedIndexInformer) end() {
+	s.mu.Lock()
+	s.stopped = true
+	s.mu.Unlock()
+	s.progress.setPhase(PhaseStopped)
+	s.sink.close()
+	s.resumer.Load().Stop()
+	s.syncGate.interrupted()
+	s.mu.Lock()
+	for l := range s.listeners {
+		l.stop()
+	}
+	s.mu.Unlock()
+	close(s.detached)
+	s.running.Wait()
+	if err := s.log.Stop(); err != nil && !errors.Is(err, ErrClosed) {
+		s.logger.Error(err, "Could not store what the handlers have acknowledged")
+	}
+	s.removeHk()
+	s.indexer.Release()
+	s.cache.release(s)
+}
+
+// detach ends the run, as far as the file is concerned. The Cache is closing.
+func (s *SharedIndexInformer) detach() {
+	s.mu.Lock()
+	started, cancel := s.started, s.cancel
+	s.stopped = true
+	s.mu.Unlock()
+	if !started {
+		if err := s.log.Stop(); err != nil {
+			s.logger.Error(err, "Could not store the cursors of handlers")
+		}
+		return
+	}
+	cancel()
+	<-s.detached
+}
+
+// checkCluster asks, before the first list, whose objects these are.
+func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Relisting, error) {
+	ask := s.cache.opts.ClusterID
+	if ask == nil || s.sink.clusterKnown() {
+		return nil, nil
+	}
+	id, err := ask(ctx)
+	if err != nil {
+		if isAnswer(err) {
+			s.logger.Error(err, "The API server does not tell which cluster it is")
+			return nil, nil
+		}
+		return nil, fmt.Errorf("warmwatch: ask for the cluster's identity: %w", err)
+	}
+	decision := s.sink.setCluster(s.want(id))
+	if decision.Action != checkpoint.ActionDiscard {
+		return nil, nil
+	}
+	return &reflector.Relisting{Reason: decision.Reason, Rewrite: true, Rewound: true}, nil
+}
+
+// serve lets the store be read.
+func (s *SharedIndexInformer) serve() {
+	s.serveOne.Do(func() {
+		s.servedAt.Store(s.cache.db.Applied())
+		s.log.Served()
+		s.indexer.Hide(false)
+		close(s.served)
+	})
+}
+
+func (s *SharedIndexInformer) setSynced() {
+	s.syncOnce.Do(func() { close(s.synced) })
+}
+
+// HasSynced implements [cache.SharedInformer]. After a warm start Options.SyncPolicy
+// says when it turns true.
+func (s *SharedIndexInformer) HasSynced() bool { return cache.IsDone(s.HasSyncedChecker()) }
+
+// HasSyncedChecker implements [cache.SharedInformer].
+func (s *SharedIndexInformer) HasSyncedChecker() cache.DoneChecker {
+	return doneChecker{fmt.Sprintf("SharedIndexInformer %T", s.example), s.synced}
+}
+
+type doneChecker struct {
+	name string
+	done <-chan struct{}
+}
+
+func (d doneChecker) Name() string          { return d.name }
+func (d doneChecker) Done() <-chan struct{} { return d.done }
+
+// LastSyncResourceVersion implements [cache.SharedInformer].
+func (s *SharedIndexInformer) LastSyncResourceVersion() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.controller == nil {
+		return ""
+	}
+	return s.controller.LastSyncResourceVersion()
+}
+
+// GetStore implements [cache.SharedInformer].
+func (s *SharedIndexInformer) GetStore() cache.Store { return s.indexer }
+
+// GetIndexer implements [cache.SharedIndexInformer].
+func (s *SharedIndexInformer) GetIndexer() cache.Indexer { return s.indexer }
+
+// AddIndexers implements [cache.SharedIndexInformer], also after the start.
+func (s *SharedIndexInformer) AddIndexers(indexers cache.Indexers) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return errors.New("indexer was not added because it has stopped already")
+	}
+	if err := s.indexer.AddIndexers(indexers); err != nil {
+		return err
+	}
+	return s.sink.setIndexVersion(s.indexVersion())
+}
+
+// GetController implements [cache.SharedInformer]. It is deprecated and does
+// nothing useful.
+func (s *SharedIndexInformer) GetController() cache.Controller { return dummyController{s} }
+
+type dummyController struct{ *SharedIndexInformer }
+
+func (dummyController) Run(<-chan struct{})            {}
+func (dummyController) RunWithContext(context.Context) {}
+
+var errStarted = errors.New("informer has already started")
+
+// SetWatchErrorHandler implements [cache.SharedInformer].
+func (s *SharedIndexInformer) SetWatchErrorHandler(handler cache.WatchErrorHandler) error {
+	return s.SetWatchErrorHandlerWithContext(func(_ context.Context, r *cache.Reflector, err error) { handler(r, err) })
+}
+
+// SetWatchErrorHandlerWithContext implements [cache.SharedInformer].
+func (s *SharedIndexInformer) SetWatchErrorHandlerWithContext(handler cache.WatchErrorHandlerWithContext) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.started {
+		return errStarted
+	}
+	s.watchErrorHandler = handler
+	return nil
+}
+
+// SetTransform implements [cache.SharedInformer]. See also
+// InformerOptions.TransformVersion and Transformed.
+func (s *SharedIndexInformer) SetTransform(f cache.TransformFunc) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.started {
+		return errStarted
+	}
+	s.transform = f
+	return nil
+}
+
+// IsStopped implements [cache.SharedInformer].
+func (s *SharedIndexInformer) IsStopped() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stopped
+}

@@ -1,0 +1,529 @@
+package warmwatch
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/queue"
+)
+
+const (
+	// minimumResyncPeriod is client-go's (shared_informer.go).
+	minimumResyncPeriod = time.Second
+	// crashPause after a handler has panicked, when panics do not end the
+	// program. client-go's processorListener.run.
+	crashPause = time.Second
+	// readRetryDelay after the store or the log could not be read.
+	readRetryDelay = time.Second
+)
+
+// listener tells one handler, in one goroutine: of the deletions that the last
+// process left untold, then of all objects, then of every delta. A durable one
+// that is known begins with the deltas.
+//
+// It implements cache.ResourceEventHandlerRegistration.
+type listener struct {
+	s        *SharedIndexInformer
+	handler  cache.ResourceEventHandler
+	name     string // For people.
+	logger   klog.Logger
+	consumer *queue.Consumer
+	durable  bool
+
+	stopCh   chan struct{}
+	stopOnce sync.Once
+	finished chan struct{} // Closed when the handler is not called any more.
+	synced   chan struct{}
+	syncOnce sync.Once
+	told     chan struct{} // Closed when the initial items were handled.
+
+	// walked is what the handler was told of by the walk, until the cursor is
+	// behind it all.
+	walked    []walkedRange
+	walkedSeq uint64 // The greatest of them.
+
+	sleepAfterCrash bool
+
+	resyncWanted atomic.Bool // Tell everything again.
+	syncing      atomic.Bool // Is told of deltas that changed nothing.
+	resyncMu     sync.Mutex
+	requested    time.Duration
+	period       time.Duration
+	next         time.Time
+}
+
+// walkedRange: objects with keys before to (and behind the range before) were
+// told as of seq.
+type walkedRange struct {
+	to   string
+	last bool // No end.
+	seq  uint64
+}
+
+var (
+	_ cache.ResourceEventHandlerRegistration      = (*listener)(nil)
+	_ interface{ ShutdownChan() <-chan struct{} } = (*listener)(nil)
+)
+
+// AddEventHandler implements [cache.SharedInformer].
+func (s *SharedIndexInformer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	return s.AddEventHandlerWithOptions(h, cache.HandlerOptions{})
+}
+
+// AddEventHandlerWithResyncPeriod implements [cache.SharedInformer].
+func (s *SharedIndexInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHandler, resyncPeriod time.Duration) (cache.ResourceEventHandlerRegistration, error) {
+	return s.AddEventHandlerWithOptions(h, cache.HandlerOptions{ResyncPeriod: &resyncPeriod})
+}
+
+// AddEventHandlerWithOptions implements [cache.SharedInformer]. The handler is
+// first told, by OnDelete, of the deletions that the handlers of the last
+// process had not been told of when it ended, and then of every object.
+func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+	return s.addListener(h, "", o)
+}
+
+// AddDurableEventHandler adds a handler that goes on where the handler of this
+// name stopped, in this process or an earlier one: it is told exactly what that
+// one had not been told, or had not finished, in order, and nothing that it
+// knows. The first handler of a name is told of every object first.
+//
+// It is told of a change only when the change is in the file, at most
+// Options.DurableDelay later than others, so that what it was told is never
+// taken back by a crash, and it hears of every deletion of an object that it
+// was told of. Delivery is at least once: after a crash the last
+// notifications, those finished within CommitInterval, may come again.
+//
+// The name holds deltas in the file even while no handler uses it, see
+// [SharedIndexInformer.ForgetDurableEventHandler]. A name can have one handler
+// at a time: errors.Is(err, [ErrInUse]).
+func (s *SharedIndexInformer) AddDurableEventHandler(name string, h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	if name == "" {
+		return nil, fmt.Errorf("warmwatch: add durable handler: a name %w", errRequired)
+	}
+	return s.addListener(h, name, cache.HandlerOptions{})
+}
+
+// ForgetDurableEventHandler removes what is kept for a durable name. The next
+// handler of the name begins as the first one did. While the name has a handler
+// it is an error: errors.Is(err, [ErrInUse]).
+func (s *SharedIndexInformer) ForgetDurableEventHandler(name string) error {
+	return s.log.Forget(name)
+}
+
+func (s *SharedIndexInformer) addListener(h cache.ResourceEventHandler, durableName string, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+	if h == nil || (reflect.ValueOf(h).Kind() == reflect.Pointer && reflect.ValueOf(h).IsNil()) {
+		return nil, fmt.Errorf("warmwatch: add handler: a handler %w", errRequired)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return nil, fmt.Errorf("handler %v was not added to shared informer because it has stopped already", h)
+	}
+	l := &listener{
+		s: s, handler: h, durable: durableName != "",
+		name:     fmt.Sprintf("%T", h),
+		logger:   ptr.Deref(o.Logger, s.logger),
+		stopCh:   make(chan struct{}),
+		finished: make(chan struct{}),
+		synced:   make(chan struct{}),
+		told:     make(chan struct{}),
+	}
+	l.syncing.Store(true) // Until the first check, as in client-go.
+	if l.durable {
+		l.name = durableName
+		c, err := s.log.Durable(durableName)
+		if err != nil {
+			return nil, fmt.Errorf("warmwatch: add durable handler: %w", err)
+		}
+		l.consumer = c
+	} else {
+		l.consumer = s.log.Plain()
+	}
+	s.setResyncLocked(l, ptr.Deref(o.ResyncPeriod, s.opts.ResyncPeriod))
+	s.listeners[l] = struct{}{}
+	if s.started {
+		s.running.Go(l.run)
+	}
+	return l, nil
+}
+
+// RemoveEventHandler implements [cache.SharedInformer]. The name of a durable
+// handler keeps its place.
+func (s *SharedIndexInformer) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
+	l, ok := handle.(*listener)
+	if !ok {
+		if handle == nil {
+			return errors.New("invalid key type: the handle is nil")
+		}
+		return nil // Not one of ours: nothing to remove.
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ours := s.listeners[l]; !ours {
+		return nil
+	}
+	delete(s.listeners, l)
+	l.stop()
+	l.consumer.Remove()
+	if !s.started {
+		close(l.finished)
+	}
+	return nil
+}
+
+// HasSynced implements [cache.ResourceEventHandlerRegistration].
+func (l *listener) HasSynced() bool { return cache.IsDone(l.HasSyncedChecker()) }
+
+// HasSyncedChecker implements [cache.ResourceEventHandlerRegistration].
+func (l *listener) HasSyncedChecker() cache.DoneChecker {
+	return doneChecker{fmt.Sprintf("SharedIndexInformer %T + event handler %s", l.s.example, l.name), l.synced}
+}
+
+// ShutdownChan is for [cache.ShutDownEventHandler].
+func (l *listener) ShutdownChan() <-chan struct{} { return l.finished }
+
+// stop makes the listener end after the callback in flight.
+func (l *listener) stop() {
+	l.stopOnce.Do(func() { close(l.stopCh) })
+	l.consumer.Stop()
+}
+
+func (l *listener) stopped() bool {
+	select {
+	case <-l.stopCh:
+		return true
+	default:
+		return false
+	}
+}
+
+// pause waits, and reports whether to go on.
+func (l *listener) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-l.stopCh:
+		return false
+	}
+}
+
+func (l *listener) run() {
+	defer close(l.finished)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	select {
+	case <-l.s.served:
+	case <-l.stopCh:
+		return
+	}
+	wg.Go(l.watchSynced)
+	initial := uint64(0) // The initial items are deltas up to here.
+	if l.consumer.Known {
+		initial = l.s.log.Head()
+	} else if !l.tellOrphans() || !l.walk() {
+		return
+	}
+	for {
+		if l.consumer.Cursor() >= initial {
+			l.tellSynced()
+		}
+		if l.resyncWanted.Swap(false) && !l.resync() {
+			return
+		}
+		ds, err := l.consumer.Next()
+		if err != nil {
+			if !l.failed(err) {
+				return
+			}
+			continue
+		}
+		if !l.tellAll(ds) {
+			return
+		}
+	}
+}
+
+// failed reports whether to go on after the log or the store could not be read.
+func (l *listener) failed(err error) bool {
+	if errors.Is(err, queue.ErrStopped) || errors.Is(err, ErrClosed) {
+		return false
+	}
+	l.logger.Error(err, "Could not read what to tell a handler, trying again", "handler", l.name)
+	return l.pause(readRetryDelay)
+}
+
+// tellSynced notes that the initial items were handled.
+func (l *listener) tellSynced() { l.syncOnce.Do(func() { close(l.told) }) }
+
+// watchSynced closes synced when both the informer has synced and the initial
+// items were handled.
+func (l *listener) watchSynced() {
+	for _, ch := range []<-chan struct{}{l.told, l.s.synced} {
+		select {
+		case <-ch:
+		case <-l.stopCh:
+			return
+		}
+	}
+	close(l.synced)
+}
+
+func (l *listener) tellAll(ds []queue.Delta) bool {
+	for i := range ds {
+		if l.stopped() {
+			return false
+		}
+		d := &ds[i]
+		if !l.toldByWalk(d) && !l.tell(d) {
+			return false
+		}
+		l.consumer.Acknowledge(d.Seq)
+	}
+	return true
+}
+
+// tellOrphans tells of the deletions that were not told before.
+func (l *listener) tellOrphans() bool {
+	for {
+		ds, err := l.consumer.Orphans()
+		if err != nil {
+			if !l.failed(err) {
+				return false
+			}
+			continue
+		}
+		if len(ds) == 0 {
+			return true
+		}
+		for i := range ds {
+			if l.stopped() {
+				return false
+			}
+			if ds[i].Type == cache.Deleted && !l.tell(&ds[i]) {
+				return false
+			}
+			l.consumer.Acknowledge(ds[i].Seq)
+		}
+	}
+}
+
+// walk tells of every object. Each chunk is read as it is at its moment, while
+// the one before is told, and its Seq noted: deltas up to there are left out
+// later. So no snapshot is held while a handler runs.
+func (l *listener) walk() bool {
+	if l.durable {
+		if err := l.consumer.WaitDurable(l.s.servedAt.Load()); err != nil {
+			return false
+		}
+	}
+	first := true
+	ok := l.chunks(func(c indexer.Chunk) bool {
+		if first {
+			l.consumer.WalkFrom(c.Seq)
+			first = false
+		}
+		l.walked = append(l.walked, walkedRange{to: c.Next, last: c.Done, seq: c.Seq})
+		l.walkedSeq = max(l.walkedSeq, c.Seq)
+		for _, obj := range c.Objects {
+			if l.stopped() || !l.call(func() { l.handler.OnAdd(obj, true) }) {
+				return false
+			}
+		}
+		return true
+	})
+	if ok {
+		l.consumer.WalkDone()
+	}
+	return ok
+}
+
+// chunks calls tell with all objects, and reads one chunk ahead.
+func (l *listener) chunks(tell func(indexer.Chunk) bool) bool {
+	type result struct {
+		chunk indexer.Chunk
+		err   error
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	read := func(from string) <-chan result {
+		ch := make(chan result, 1)
+		wg.Go(func() {
+			c, err := l.s.indexer.Chunk(from, l.durable)
+			ch <- result{c, err}
+		})
+		return ch
+	}
+	from := ""
+	for ahead := read(from); ; {
+		r := <-ahead
+		if r.err != nil {
+			if !l.failed(r.err) {
+				return false
+			}
+			ahead = read(from)
+			continue
+		}
+		if from = r.chunk.Next; !r.chunk.Done {
+			ahead = read(from)
+		}
+		if !tell(r.chunk) {
+			return false
+		}
+		if r.chunk.Done {
+			return true
+		}
+	}
+}
+
+// toldByWalk reports whether the walk has told of a delta's outcome already.
+func (l *listener) toldByWalk(d *queue.Delta) bool {
+	if l.walked == nil {
+		return false
+	}
+	if d.Seq > l.walkedSeq {
+		l.walked = nil
+		return false
+	}
+	i := sort.Search(len(l.walked), func(i int) bool { return l.walked[i].last || d.Key < l.walked[i].to })
+	return d.Seq <= l.walked[i].seq
+}
+
+// tell tells of a delta, and reports whether to go on.
+func (l *listener) tell(d *queue.Delta) bool {
+	return l.call(func() {
+		switch {
+		case d.Type == cache.Deleted:
+			l.handler.OnDelete(d.Object())
+		case d.New == nil: // Could not be read.
+		case d.Type == cache.Sync:
+			if l.syncing.Load() {
+				l.handler.OnUpdate(d.Old, d.New)
+			}
+		case d.Old != nil:
+			l.handler.OnUpdate(d.Old, d.New)
+		default:
+			l.handler.OnAdd(d.New, false)
+		}
+	})
+}
+
+// call runs a callback as client-go's processorListener does: a panic ends the
+// program, or if that is switched off, costs a pause and the notification.
+func (l *listener) call(f func()) bool {
+	if l.sleepAfterCrash && !l.pause(crashPause) {
+		return false
+	}
+	l.sleepAfterCrash = true
+	func() {
+		defer utilruntime.HandleCrashWithLogger(l.logger)
+		f()
+		l.sleepAfterCrash = false
+	}()
+	return true
+}
+
+// setResyncLocked follows client-go's AddEventHandlerWithOptions: a period is
+// at least a second; before the start the shortest one sets how often resyncs
+// are checked for, after it none is shorter than that.
+func (s *SharedIndexInformer) setResyncLocked(l *listener, period time.Duration) {
+	if period > 0 {
+		if period < minimumResyncPeriod {
+			l.logger.Info("Warning: resync period is too small. Changing it to the minimum allowed value", "resyncPeriod", period, "minimumResyncPeriod", minimumResyncPeriod)
+			period = minimumResyncPeriod
+		}
+		if period < s.resyncCheckPeriod {
+			if s.started {
+				l.logger.Info("Warning: resync period is smaller than resync check period and the informer has already started. Changing it to the resync check period", "resyncPeriod", period, "resyncCheckPeriod", s.resyncCheckPeriod)
+				period = s.resyncCheckPeriod
+			} else {
+				s.resyncCheckPeriod = period
+				for other := range s.listeners {
+					other.setPeriod(s.resyncCheckPeriod)
+				}
+			}
+		}
+	}
+	l.requested = period
+	l.setPeriod(s.resyncCheckPeriod)
+	l.next = time.Now().Add(l.period)
+}
+
+// setPeriod sets how often the handler resyncs, given how often is checked.
+func (l *listener) setPeriod(check time.Duration) {
+	l.resyncMu.Lock()
+	defer l.resyncMu.Unlock()
+	switch {
+	case l.requested == 0:
+		l.period = 0
+	case check == 0:
+		l.logger.Info("Warning: the specified resyncPeriod is invalid because this shared informer doesn't support resyncing", "desired", l.requested)
+		l.period = 0
+	default:
+		l.period = max(l.requested, check)
+	}
+}
+
+// due reports whether the handler is to resync now.
+func (l *listener) due(now time.Time) bool {
+	l.resyncMu.Lock()
+	defer l.resyncMu.Unlock()
+	if l.period == 0 || now.Before(l.next) {
+		return false
+	}
+	l.next = now.Add(l.period)
+	return true
+}
+
+// shouldResync is asked by the Reflector every check period.
+func (s *SharedIndexInformer) shouldResync() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	any, now := false, time.Now()
+	for l := range s.listeners {
+		due := l.due(now)
+		l.syncing.Store(due)
+		any = any || due
+	}
+	return any
+}
+
+// resync makes the handlers that are due tell everything again.
+func (s *SharedIndexInformer) resync() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.listeners {
+		if l.syncing.Load() {
+			l.resyncWanted.Store(true)
+			l.consumer.Interrupt()
+		}
+	}
+}
+
+// resync tells of every object, with the same one as old and new. Those with a
+// delta that the handler has not been told yet are left out: it is on its way.
+func (l *listener) resync() bool {
+	return l.chunks(func(c indexer.Chunk) bool {
+		for i, obj := range c.Objects {
+			if c.Seqs[i] > l.consumer.Cursor() {
+				continue
+			}
+			if l.stopped() || !l.call(func() { l.handler.OnUpdate(obj, obj) }) {
+				return false
+			}
+		}
+		return true
+	})
+}

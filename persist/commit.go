@@ -1,0 +1,264 @@
+package persist
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+const (
+	minRetryDelay = 200 * time.Millisecond
+	maxRetryDelay = 10 * time.Second
+
+	// maxIdleArenaBytes of encoding buffer are kept between commits.
+	maxIdleArenaBytes = 8 << 20
+)
+
+// run is the committer goroutine.
+func (db *DB) run() {
+	defer close(db.done)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		db.mu.Lock()
+		if db.closed {
+			db.mu.Unlock()
+			return
+		}
+		wait, due := db.nextCommitLocked(time.Now())
+		db.mu.Unlock()
+		if due && wait <= 0 {
+			db.commit()
+			continue
+		}
+		if !due {
+			wait = time.Hour
+		}
+		timer.Reset(wait)
+		select {
+		case <-timer.C:
+		case <-db.wake:
+		}
+	}
+}
+
+// nextCommitLocked says whether a commit is due, and in how long.
+func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
+	if db.flushRequested || db.resetCause != nil {
+		return 0, true
+	}
+	if db.commitErr != nil {
+		return db.retryAt.Sub(now), true
+	}
+	if db.dirtySince.IsZero() {
+		return 0, false
+	}
+	if !db.memoryOnly() && db.pending.bytes >= db.opts.CommitBytes {
+		return 0, true
+	}
+	wait = db.dirtySince.Add(db.opts.CommitInterval).Sub(now)
+	if !db.urgentSince.IsZero() {
+		wait = min(wait, db.urgentSince.Add(db.opts.DurableDelay).Sub(now))
+	}
+	return wait, true
+}
+
+// commit makes one attempt to write what waits.
+func (db *DB) commit() {
+	db.mu.Lock()
+	if cause := db.resetCause; cause != nil {
+		db.mu.Unlock()
+		db.reset(cause)
+		return
+	}
+	db.flushRequested = false
+	if db.flushing == nil { // Else the last attempt failed: try the same again.
+		db.dirtySince, db.urgentSince = time.Time{}, time.Time{}
+		batch := Batch{db: db}
+		for h := range db.hooks {
+			if h.BeforeCommit != nil {
+				h.BeforeCommit(&batch)
+			}
+		}
+		db.flushingTo = db.applied
+		if !db.memoryOnly() {
+			db.flushing, db.pending = db.pending, newLayer()
+		}
+		if batch.urgent { // A hook has more to put than was good at once.
+			db.noteChangeLocked(true)
+		}
+	}
+	flushing, b := db.flushing, db.bolt
+	db.mu.Unlock()
+
+	var (
+		txID        int
+		unencodable []unencodable
+		err         error
+	)
+	if flushing != nil {
+		txID, unencodable, err = db.write(b, flushing)
+	}
+
+	db.mu.Lock()
+	db.attempts++
+	if err != nil {
+		db.failedLocked(err)
+		db.cond.Broadcast()
+		db.mu.Unlock()
+		return
+	}
+	if flushing != nil {
+		db.boltTxID = txID
+		db.keepUnencodableLocked(unencodable)
+	}
+	db.flushing = nil
+	db.commitErr = nil
+	db.retryDelay = 0
+	db.durable = db.flushingTo
+	durable := db.durable
+	hooks := db.hooksLocked()
+	db.cond.Broadcast()
+	db.mu.Unlock()
+	for _, h := range hooks {
+		if h.AfterCommit != nil {
+			h.AfterCommit(durable)
+		}
+	}
+}
+
+func (db *DB) hooksLocked() []*Hook {
+	hooks := make([]*Hook, 0, len(db.hooks))
+	for h := range db.hooks {
+		hooks = append(hooks, h)
+	}
+	return hooks
+}
+
+func (db *DB) failedLocked(err error) {
+	if errors.Is(err, ErrCorrupt) {
+		db.resetCause = err
+	}
+	if db.commitErr == nil {
+		db.log.Error(err, "Could not write to the cache file, keeping the changes in memory", "path", db.path)
+	}
+	db.commitErr = fmt.Errorf("persist: commit to %s: %w", db.path, err)
+	db.retryDelay = min(max(2*db.retryDelay, minRetryDelay), maxRetryDelay)
+	db.retryAt = time.Now().Add(db.retryDelay)
+}
+
+// An unencodable value is in the file as a mark that cannot be read, which
+// the next process takes for corruption and relists. This one keeps the value.
+type unencodable struct {
+	bucket Bucket
+	key    string
+	entry  entry
+	err    error
+}
+
+func (db *DB) keepUnencodableLocked(us []unencodable) {
+	for _, u := range us {
+		if db.encodeErr == nil {
+			db.log.Error(u.err, "Could not encode a value, keeping it in memory only", "bucket", u.bucket, "key", u.key)
+		}
+		db.encodeErr = fmt.Errorf("persist: encode bucket %q, key %q: %w", u.bucket, u.key, u.err)
+		if _, newer := db.pending.lookup(u.bucket, u.key); !newer {
+			u.entry.unencodable, u.entry.fresh = true, false
+			db.pending.set(u.bucket, u.key, u.entry)
+		}
+	}
+}
+
+// write puts a layer into the file, in one transaction.
+func (db *DB) write(b *bolt.DB, l *layer) (txID int, bad []unencodable, err error) {
+	arena := db.arena[:0]
+	err = guard(func() error {
+		tx, err := b.Begin(true)
+		if err != nil {
+			return err
+		}
+		committed := false
+		defer func() {
+			if !committed {
+				_ = guard(tx.Rollback) // The first error, or panic, is the one to tell.
+			}
+		}()
+		for _, name := range l.sortedBuckets() {
+			if arena, bad, err = writeBucket(tx, name, l.buckets[name], arena, bad); err != nil {
+				return err
+			}
+		}
+		txID = tx.ID()
+		err = tx.Commit()
+		committed = err == nil
+		return err
+	})
+	if cap(arena) <= maxIdleArenaBytes {
+		db.arena = arena[:0]
+	} else {
+		db.arena = nil
+	}
+	return txID, bad, err
+}
+
+func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer, arena []byte, bad []unencodable) ([]byte, []unencodable, error) {
+	space, err := tx.CreateBucketIfNotExists([]byte(name.Space))
+	if err != nil {
+		return arena, bad, err
+	}
+	if bl.dropped {
+		if err := space.DeleteBucket([]byte(name.Name)); err != nil && !errors.Is(err, bolt.ErrBucketNotFound) {
+			return arena, bad, err
+		}
+	}
+	bucket, err := space.CreateBucketIfNotExists([]byte(name.Name))
+	if err != nil {
+		return arena, bad, err
+	}
+	var key []byte
+	bl.entries.Scan(func(k string, e entry) bool {
+		key = append(append(key[:0], keyPrefix), k...)
+		if e.value == nil {
+			err = bucket.Delete(key)
+			return err == nil
+		}
+		if e.unencodable {
+			bad = append(bad, unencodable{name, k, e, errors.New("failed before")})
+			return true // The mark is in the file already.
+		}
+		// bbolt copies the key but keeps the value until the transaction ends:
+		// the arena grows, and is reused only after that.
+		start := len(arena)
+		filled, encodeErr := e.value.AppendTo(arena)
+		if encodeErr != nil {
+			bad = append(bad, unencodable{name, k, e, encodeErr})
+			filled = append(arena, unencodableMark...)
+		} else {
+			filled = seal(filled, start, name, k)
+		}
+		arena = filled
+		err = bucket.Put(key, arena[start:len(arena):len(arena)])
+		return err == nil
+	})
+	return arena, bad, err
+}
+
+// unencodableMark is too short for a checksum, so that it never reads as a
+// value.
+var unencodableMark = []byte{0}
+
+// guard calls f and turns a panic, or a fault in the mapped file, into a
+// [CorruptError]: bbolt asserts what it reads, and a file that shrinks under
+// it faults (P6).
+func guard(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			err = &CorruptError{Err: fmt.Errorf("panic: %v", p)}
+		}
+	}()
+	return f()
+}

@@ -1,0 +1,324 @@
+package persist
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	"k8s.io/klog/v2"
+)
+
+// Options configures [Open]. The zero value is valid.
+type Options struct {
+	// CommitInterval is the longest time a change stays in memory only.
+	// Default 1s.
+	CommitInterval time.Duration
+	// DurableDelay is the same for batches marked [Batch.Urgent]. Default 10ms.
+	DurableDelay time.Duration
+	// CommitBytes pending bytes start a commit at once. Default 4 MiB.
+	CommitBytes int64
+	// MaxPendingBytes bounds what waits in memory for the committer: past it,
+	// Update blocks. The bound is lifted while commits fail, because the
+	// changes then have nowhere else to be. Default 16 MiB.
+	MaxPendingBytes int64
+	// LockTimeout is how long Open waits for another process to let go of the
+	// file. Default 1s.
+	LockTimeout time.Duration
+	// Logger receives what an operator should know. Default klog's.
+	Logger *klog.Logger
+}
+
+func (o Options) withDefaults() (Options, error) {
+	for _, d := range []struct {
+		name  string
+		value *time.Duration
+		def   time.Duration
+	}{
+		{"CommitInterval", &o.CommitInterval, time.Second},
+		{"DurableDelay", &o.DurableDelay, 10 * time.Millisecond},
+		{"LockTimeout", &o.LockTimeout, time.Second},
+	} {
+		if *d.value < 0 {
+			return o, fmt.Errorf("persist: %s is negative: %v", d.name, *d.value)
+		}
+		if *d.value == 0 {
+			*d.value = d.def
+		}
+	}
+	for _, b := range []struct {
+		name  string
+		value *int64
+		def   int64
+	}{
+		{"CommitBytes", &o.CommitBytes, 4 << 20},
+		{"MaxPendingBytes", &o.MaxPendingBytes, 16 << 20},
+	} {
+		if *b.value < 0 {
+			return o, fmt.Errorf("persist: %s is negative: %d", b.name, *b.value)
+		}
+		if *b.value == 0 {
+			*b.value = b.def
+		}
+	}
+	o.DurableDelay = min(o.DurableDelay, o.CommitInterval)
+	o.CommitBytes = min(o.CommitBytes, o.MaxPendingBytes)
+	if o.Logger == nil {
+		l := klog.Background()
+		o.Logger = &l
+	}
+	return o, nil
+}
+
+// DB is a map of buckets, in memory first and in one bbolt file soon after.
+//
+//	Update ──► pending (memory) ──swap──► flushing (memory) ──one bbolt tx──► file
+//	             ▲                          ▲                                  ▲
+//	readers: ────┴──────────────────────────┴──────────────────────────────────┘
+//
+// A write:
+//
+//  1. Update applies the batch to pending, under the lock. It is visible now.
+//  2. After CommitInterval (DurableDelay for urgent batches, at once for many
+//     bytes) the committer runs the hooks, swaps pending for an empty layer
+//     and encodes and writes the old one in one bbolt transaction.
+//  3. The batches in it are durable; hooks hear of it, flushing is dropped.
+//
+// A failed commit stays in flushing and is tried again; nothing is lost.
+//
+// A recovery: [Open] looks at the file before bbolt does. What is not a whole
+// and known bbolt file is set aside and a new one begun. A file that cannot be
+// had at all (held by another process, not writable) leaves a DB in memory,
+// whose [DB.Err] says why.
+//
+// All methods are safe for concurrent use.
+type DB struct {
+	path string
+	opts Options
+	log  klog.Logger
+
+	wake chan struct{} // Capacity 1: tells the committer to look again.
+	done chan struct{} // Closed when the committer has ended.
+
+	mu   sync.RWMutex
+	cond sync.Cond // On mu. Broadcast after each commit attempt.
+
+	bolt     *bolt.DB // Nil: memory only.
+	boltTxID int      // Of the last commit that readers may rely on.
+	pending  *layer
+	flushing *layer // Nil unless a commit is under way or has failed.
+
+	applied, durable, flushingTo uint64 // Numbers of batches.
+
+	dirtySince, urgentSince time.Time // Zero: nothing waits.
+	flushRequested          bool
+	attempts                int // Commit attempts that have ended.
+	retryAt                 time.Time
+	retryDelay              time.Duration
+
+	closing     bool
+	closed      bool
+	degradedErr error // Why there is no file. Permanent.
+	commitErr   error // Of the last commit attempt.
+	encodeErr   error // Of the last value that could not be encoded.
+	resetCause  error // Set when the file must be replaced.
+
+	hooks map[*Hook]struct{}
+
+	arena []byte // Used by the committer alone.
+}
+
+// A Hook takes part in every commit. Both functions are called by the
+// committer goroutine and may be nil.
+type Hook struct {
+	// BeforeCommit may add to what is about to be written. It runs under the
+	// DB's lock, like a function given to Update.
+	BeforeCommit func(*Batch)
+	// AfterCommit hears the number of the last durable batch, without locks.
+	AfterCommit func(durable uint64)
+	// AfterReset hears that the file was found corrupt while in use and was
+	// replaced: whatever was only in the file is gone. Called without locks.
+	AfterReset func(cause error)
+}
+
+// AddHook adds h. The function it returns removes it.
+func (db *DB) AddHook(h *Hook) (remove func()) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.hooks[h] = struct{}{}
+	return func() {
+		db.mu.Lock()
+		defer db.mu.Unlock()
+		delete(db.hooks, h)
+	}
+}
+
+// Path is the path given to Open.
+func (db *DB) Path() string { return db.path }
+
+// Err says why persistence is degraded: the file could not be had, the last
+// commit failed, or a value could not be encoded. Nil if all is well.
+func (db *DB) Err() error {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	switch {
+	case db.degradedErr != nil:
+		return db.degradedErr
+	case db.commitErr != nil:
+		return db.commitErr
+	}
+	return db.encodeErr
+}
+
+// MemoryOnly reports whether there is no file behind the DB.
+func (db *DB) MemoryOnly() bool {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return db.memoryOnly()
+}
+
+func (db *DB) memoryOnly() bool { return db.bolt == nil }
+
+// Update applies what fn puts into the batch: visible at once, durable with
+// the next commit, both as a whole (P1). It returns the number of the batch,
+// to be compared with [DB.Durable]. It blocks while MaxPendingBytes wait.
+// fn runs under the DB's lock, see [Batch]. The error is [ErrClosed] or nil.
+func (db *DB) Update(fn func(*Batch)) (uint64, error) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	for db.overBoundLocked() && !db.closing {
+		db.wakeCommitter()
+		db.cond.Wait()
+	}
+	if db.closing {
+		return 0, ErrClosed
+	}
+	b := Batch{db: db}
+	fn(&b)
+	db.applied++
+	db.noteChangeLocked(b.urgent)
+	return db.applied, nil
+}
+
+func (db *DB) overBoundLocked() bool {
+	if db.memoryOnly() || db.commitErr != nil {
+		return false
+	}
+	n := db.pending.bytes
+	if db.flushing != nil {
+		n += db.flushing.bytes
+	}
+	return n > db.opts.MaxPendingBytes
+}
+
+// noteChangeLocked starts the clocks for the next commit.
+func (db *DB) noteChangeLocked(urgent bool) {
+	wake := false
+	if db.dirtySince.IsZero() {
+		db.dirtySince, wake = time.Now(), true
+	}
+	if urgent && db.urgentSince.IsZero() {
+		db.urgentSince, wake = time.Now(), true
+	}
+	if wake || db.pending.bytes >= db.opts.CommitBytes {
+		db.wakeCommitter()
+	}
+}
+
+// Kick asks for a commit within CommitInterval although nothing was put,
+// because a hook has something to say.
+func (db *DB) Kick() {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.noteChangeLocked(false)
+}
+
+func (db *DB) wakeCommitter() {
+	select {
+	case db.wake <- struct{}{}:
+	default: // It is awake already.
+	}
+}
+
+// Durable is the number of the last batch that is in the file. Without a file
+// nothing ever is; batches then count as durable at once, so that nobody waits.
+func (db *DB) Durable() uint64 {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	if db.memoryOnly() {
+		return db.applied
+	}
+	return db.durable
+}
+
+// Applied is the number of the last applied batch.
+func (db *DB) Applied() uint64 {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return db.applied
+}
+
+// Flush returns when all that was applied before the call is durable, or with
+// the error of a commit attempt that was made for it.
+func (db *DB) Flush() error {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.flushLocked()
+}
+
+func (db *DB) flushLocked() error {
+	target := db.applied
+	for !db.memoryOnly() && db.durable < target {
+		if db.closed {
+			return ErrClosed
+		}
+		// An attempt that is under way may have begun before the call; only
+		// the verdict of one that ends after it began counts.
+		need := db.attempts + 1
+		if db.flushing != nil && db.commitErr == nil {
+			need++
+		}
+		for db.durable < target && db.attempts < need && !db.memoryOnly() {
+			db.flushRequested = true
+			db.wakeCommitter()
+			db.cond.Wait()
+		}
+		if db.durable < target && db.commitErr != nil {
+			return db.commitErr
+		}
+	}
+	return nil
+}
+
+// Close flushes and closes the file. After nil, all that was applied is in it
+// (P4). It waits for open snapshots. Further calls return nil at once; calls
+// of other methods return [ErrClosed].
+func (db *DB) Close() error {
+	db.mu.Lock()
+	if db.closing {
+		db.mu.Unlock()
+		<-db.done
+		return nil
+	}
+	db.closing = true
+	db.cond.Broadcast() // Blocked Updates give up.
+	err := db.flushLocked()
+	// A commit makes the acknowledgements durable that hooks have not told yet.
+	if err == nil && !db.memoryOnly() {
+		db.applied++
+		db.noteChangeLocked(true)
+		err = db.flushLocked()
+	}
+	db.closed = true
+	db.wakeCommitter()
+	b := db.bolt
+	db.mu.Unlock()
+
+	<-db.done
+	if b != nil {
+		if cerr := guard(b.Close); err == nil {
+			err = cerr
+		}
+	}
+	return err
+}

@@ -1,0 +1,40 @@
+package persist
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrClosed is returned by every call on a closed DB.
+	ErrClosed = errors.New("persist: database is closed")
+
+	// ErrCorrupt is what every [CorruptError] unwraps to.
+	ErrCorrupt = errors.New("persist: corrupt")
+
+	// ErrLocked says that another process, or another DB of this one, holds
+	// the file.
+	ErrLocked = errors.New("persist: file is held by another process")
+
+	// ErrUnknownFormat says that the file is a bbolt file, but was written by
+	// a version of this package that this one does not know, or by something
+	// else.
+	ErrUnknownFormat = errors.New("persist: unknown file format")
+)
+
+// CorruptError says where something unreadable was found. errors.Is(err,
+// [ErrCorrupt]) holds.
+type CorruptError struct {
+	Bucket Bucket // Zero if the file as a whole is meant.
+	Key    string
+	Err    error
+}
+
+func (e *CorruptError) Error() string {
+	if e.Bucket == (Bucket{}) {
+		return fmt.Sprintf("persist: file is corrupt: %v", e.Err)
+	}
+	return fmt.Sprintf("persist: corrupt value in bucket %q, key %q: %v", e.Bucket, e.Key, e.Err)
+}
+
+func (e *CorruptError) Unwrap() []error { return []error{ErrCorrupt, e.Err} }

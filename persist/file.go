@@ -1,0 +1,442 @@
+package persist
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// formatVersion is of everything in the file: buckets, keys and values. A file
+// with another version is set aside.
+const formatVersion = "1"
+
+const (
+	formatBucket = "warmwatch" // The only top level bucket that is not a space.
+	formatKey    = "format"
+)
+
+// Open opens the file at path, or begins one (mode 0600, in a directory
+// created with 0700). It fails only for a path that cannot be meant: empty, or
+// a directory. Whatever else is wrong with the file, the DB works: a bad file
+// is set aside as path.corrupt-<time>; one that is held by another process or
+// cannot be written is left alone and the DB works from memory. [DB.Err] says
+// so.
+func Open(path string, o Options) (*DB, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if path == "" {
+		return nil, errors.New("persist: path is empty")
+	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("persist: %s is not a regular file (%v)", path, info.Mode().Type())
+	}
+	db := &DB{
+		path:    path,
+		opts:    o,
+		log:     *o.Logger,
+		wake:    make(chan struct{}, 1),
+		done:    make(chan struct{}),
+		pending: newLayer(),
+		hooks:   map[*Hook]struct{}{},
+	}
+	db.cond.L = &db.mu
+	db.bolt, db.boltTxID, err = db.openFile()
+	if err != nil {
+		db.degradedErr = fmt.Errorf("persist: working from memory: %w", err)
+		db.log.Error(err, "Could not use the cache file, working from memory", "path", path)
+	}
+	go db.run()
+	return db, nil
+}
+
+// openFile opens the file, after setting a bad one aside or creating a missing
+// one.
+func (db *DB) openFile() (*bolt.DB, int, error) {
+	err := db.checkFile()
+	if err == nil {
+		b, txID, err := openExisting(db.path, db.opts.LockTimeout)
+		if !isBad(err) {
+			return b, txID, err
+		}
+		if err := db.setAside(err); err != nil {
+			return nil, 0, err
+		}
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return nil, 0, err
+	}
+	if err := create(db.path); err != nil {
+		return nil, 0, err
+	}
+	return openExisting(db.path, db.opts.LockTimeout)
+}
+
+// checkFile looks at the file before bbolt does, which would end the process
+// over some files and write to others that are not ours. A bad file is gone
+// afterwards, and the error os.ErrNotExist. The file is judged, and set aside,
+// under its lock: another process's commit looks like damage.
+func (db *DB) checkFile() error {
+	unlock, err := lockFile(db.path, db.opts.LockTimeout)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	err = inspect(db.path)
+	if !isBad(err) {
+		return err
+	}
+	if err := db.setAside(err); err != nil {
+		return err
+	}
+	return os.ErrNotExist
+}
+
+func isBad(err error) bool {
+	return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrUnknownFormat)
+}
+
+func (db *DB) setAside(cause error) error {
+	aside := fmt.Sprintf("%s.corrupt-%s", db.path, time.Now().UTC().Format("20060102T150405.000000000"))
+	if err := os.Rename(db.path, aside); err != nil {
+		return errors.Join(cause, err)
+	}
+	db.log.Error(cause, "Set the cache file aside and begin a new one", "path", db.path, "aside", aside)
+	return nil
+}
+
+// boltOptions has the freelist synced: without it bbolt walks all pages in a
+// goroutine of its own when it opens a file, and a corrupt page then ends the
+// process. It also makes opening fast.
+func boltOptions(timeout time.Duration) *bolt.Options {
+	mapBytes := 64 << 20
+	if math.MaxInt > math.MaxInt32 {
+		// Address space only. Growing the map waits for all readers.
+		mapBytes = 1 << 30
+	}
+	return &bolt.Options{
+		Timeout:         timeout,
+		FreelistType:    bolt.FreelistMapType,
+		InitialMmapSize: mapBytes,
+		NoStatistics:    true,
+	}
+}
+
+// create begins a file: at a temporary path first, because bbolt's first
+// initialisation is not crash-safe.
+func create(path string) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, filepath.Base(path)+".new-*") // 0600
+	if err != nil {
+		return err
+	}
+	tmp := f.Name()
+	defer func() { _ = os.Remove(tmp) }() // Gone already after a rename.
+	if err := f.Close(); err != nil {
+		return err
+	}
+	err = guard(func() error {
+		b, err := bolt.Open(tmp, 0o600, boltOptions(time.Second))
+		if err != nil {
+			return err
+		}
+		err = b.Update(func(tx *bolt.Tx) error {
+			format, err := tx.CreateBucketIfNotExists([]byte(formatBucket))
+			if err != nil {
+				return err
+			}
+			return format.Put([]byte(formatKey), []byte(formatVersion))
+		})
+		return errors.Join(err, b.Close())
+	})
+	if err != nil {
+		return fmt.Errorf("begin %s: %w", path, err)
+	}
+	// A link does not replace the file of a process that was faster. Some file
+	// systems have no links.
+	if err := os.Link(tmp, path); err != nil && !errors.Is(err, os.ErrExist) {
+		if err := os.Rename(tmp, path); err != nil {
+			return err
+		}
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// openExisting opens a whole and known file, or says what it is instead:
+// [ErrCorrupt], [ErrUnknownFormat], [ErrLocked], or the file system's error.
+func openExisting(path string, timeout time.Duration) (b *bolt.DB, txID int, err error) {
+	err = guard(func() (err error) {
+		b, err = bolt.Open(path, 0o600, boltOptions(timeout))
+		return err
+	})
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout):
+		return nil, 0, fmt.Errorf("%w: %s", ErrLocked, path)
+	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
+		return nil, 0, &CorruptError{Err: err}
+	case err != nil:
+		return nil, 0, err
+	}
+	b.AllocSize = 4 << 20
+	err = guard(func() error {
+		return b.View(func(tx *bolt.Tx) error {
+			txID = tx.ID()
+			format := tx.Bucket([]byte(formatBucket))
+			if format == nil {
+				return fmt.Errorf("%w: %s is not a warmwatch cache", ErrUnknownFormat, path)
+			}
+			if v := string(format.Get([]byte(formatKey))); v != formatVersion {
+				return fmt.Errorf("%w: %s has version %q, expected %q", ErrUnknownFormat, path, v, formatVersion)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, 0, errors.Join(err, guard(b.Close))
+	}
+	return b, txID, nil
+}
+
+// The layout of a bbolt meta page, from bbolt's internal/common: a page header
+// of 16 bytes, then these fields.
+const (
+	metaOffset     = 16
+	metaBytes      = 64
+	metaMagic      = 0xED0CDAED
+	noFreelist     = math.MaxUint64
+	maxPageBytes   = 64 << 10
+	metaPageSizeAt = 8
+	metaFreelistAt = 32
+	metaHighAt     = 40
+	metaTxIDAt     = 48
+	metaChecksumAt = 56
+)
+
+// inspect reads the two meta pages as bbolt will and refuses a file that is
+// shorter than the newer one says (a fault on access), or has no synced
+// freelist (never written by us, and dangerous to open, see boltOptions).
+func inspect(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // Only read.
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	head := make([]byte, 2*maxPageBytes)
+	n, err := f.ReadAt(head, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	head = head[:n]
+	var newest []byte
+	pageSize := uint64(0)
+	// The second meta page is at the page size, which only a valid first one
+	// tells; bbolt tries all powers of two as well.
+	for at := 0; at < len(head); at = nextMetaOffset(at) {
+		m := validMeta(head[at:])
+		if m == nil {
+			continue
+		}
+		pageSize = uint64(binary.NativeEndian.Uint32(m[metaPageSizeAt:]))
+		if newest == nil || binary.NativeEndian.Uint64(m[metaTxIDAt:]) > binary.NativeEndian.Uint64(newest[metaTxIDAt:]) {
+			newest = m
+		}
+	}
+	if newest == nil {
+		return &CorruptError{Err: fmt.Errorf("%s has no valid bbolt meta page", path)}
+	}
+	if binary.NativeEndian.Uint64(newest[metaFreelistAt:]) == noFreelist {
+		return fmt.Errorf("%w: %s has no freelist", ErrUnknownFormat, path)
+	}
+	if high := binary.NativeEndian.Uint64(newest[metaHighAt:]); high > uint64(info.Size())/pageSize {
+		return &CorruptError{Err: fmt.Errorf("%s is truncated: %d bytes, expected %d pages of %d", path, info.Size(), high, pageSize)}
+	}
+	return nil
+}
+
+func nextMetaOffset(at int) int {
+	if at == 0 {
+		return 1 << 10
+	}
+	return at * 2
+}
+
+// validMeta returns the meta at the start of a page, or nil.
+func validMeta(page []byte) []byte {
+	if len(page) < metaOffset+metaBytes {
+		return nil
+	}
+	m := page[metaOffset : metaOffset+metaBytes]
+	if binary.NativeEndian.Uint32(m) != metaMagic {
+		return nil
+	}
+	if size := binary.NativeEndian.Uint32(m[metaPageSizeAt:]); size < 1<<10 || size > maxPageBytes || size&(size-1) != 0 {
+		return nil
+	}
+	h := fnv.New64a()
+	_, _ = h.Write(m[:metaChecksumAt]) // A hash's Write never fails.
+	if h.Sum64() != binary.NativeEndian.Uint64(m[metaChecksumAt:]) {
+		return nil
+	}
+	return m
+}
+
+// salvageTimeout bounds the wait for a damaged file: after a panic bbolt may
+// hold its locks for ever.
+const salvageTimeout = 30 * time.Second
+
+// reset replaces a file that was found corrupt while in use. What can still be
+// read, and passes its checksum, is copied into the new one; what was pending
+// is kept. The owners of the spaces, told by AfterReset, put in the rest again.
+func (db *DB) reset(cause error) {
+	// The old handle is given up without Close: bbolt may hold its locks, and
+	// snapshots may still be open on it. Its descriptor and flock live on the
+	// renamed file.
+	db.mu.RLock()
+	old := db.bolt
+	db.mu.RUnlock()
+	err := db.setAside(cause)
+	var (
+		b    *bolt.DB
+		txID int
+	)
+	if err == nil {
+		b, txID, err = db.openFile()
+	}
+	if err == nil {
+		if txID, err = db.salvage(old, b, txID); err != nil {
+			db.log.Error(err, "Could not salvage all of the corrupt cache file", "path", db.path)
+			err = nil
+		}
+	}
+
+	db.mu.Lock()
+	if failed := db.flushing; failed != nil {
+		db.mergeBackLocked(failed)
+		db.flushing = nil
+	}
+	db.bolt, db.boltTxID = b, txID
+	db.commitErr, db.retryDelay, db.resetCause = nil, 0, nil
+	if err != nil {
+		db.degradedErr = fmt.Errorf("persist: working from memory: %w", err)
+	}
+	db.noteChangeLocked(true)
+	hooks := db.hooksLocked()
+	db.mu.Unlock()
+
+	for _, h := range hooks {
+		if h.AfterReset != nil {
+			h.AfterReset(cause)
+		}
+	}
+}
+
+// mergeBackLocked puts a layer that could not be committed under pending.
+func (db *DB) mergeBackLocked(l *layer) {
+	for name, bl := range l.buckets {
+		p := db.pending.bucket(name)
+		if p.dropped {
+			continue // Dropped since: nothing shines through.
+		}
+		p.dropped = bl.dropped
+		bl.entries.Scan(func(key string, e entry) bool {
+			if _, newer := db.pending.buckets[name].entries.Get(key); !newer {
+				db.pending.set(name, key, e)
+			}
+			return true
+		})
+	}
+}
+
+// salvage copies what is whole from a damaged file.
+func (db *DB) salvage(old, b *bolt.DB, txID int) (int, error) {
+	type result struct {
+		txID int
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		r := result{txID: txID}
+		r.err = guard(func() error {
+			return old.View(func(tx *bolt.Tx) error {
+				return tx.ForEach(func(space []byte, spaceBucket *bolt.Bucket) error {
+					if string(space) == formatBucket {
+						return nil
+					}
+					return spaceBucket.ForEachBucket(func(name []byte) error {
+						var err error
+						r.txID, err = copyBucket(spaceBucket.Bucket(name), b, Bucket{string(space), string(name)}, r.txID)
+						return err
+					})
+				})
+			})
+		})
+		done <- r
+	}()
+	timer := time.NewTimer(salvageTimeout)
+	defer timer.Stop()
+	select {
+	case r := <-done:
+		return r.txID, r.err
+	case <-timer.C:
+		return txID, errors.New("persist: bbolt did not answer")
+	}
+}
+
+// salvageKeys are copied in one transaction.
+const salvageKeys = 1000
+
+// copyBucket copies the values that pass their checksums. A damaged page ends
+// the bucket, not the salvage.
+func copyBucket(from *bolt.Bucket, to *bolt.DB, name Bucket, txID int) (int, error) {
+	l := newLayer()
+	flush := func() error {
+		writer := &DB{}
+		id, _, err := writer.write(to, l)
+		if err == nil {
+			txID, l = id, newLayer()
+		}
+		return err
+	}
+	n := 0
+	var writeErr error
+	_ = guard(func() error { // What is behind the damage is lost, and comes again from the server.
+		return from.ForEach(func(k, v []byte) error {
+			if len(k) == 0 {
+				return nil
+			}
+			payload, err := unseal(name, string(k[1:]), v)
+			if err != nil {
+				return nil //nolint:nilerr // Left out: that is what salvaging means.
+			}
+			l.set(name, string(k[1:]), entry{value: Bytes(append([]byte(nil), payload...))})
+			if n++; n%salvageKeys == 0 {
+				writeErr = flush()
+			}
+			return writeErr
+		})
+	})
+	if writeErr == nil {
+		writeErr = flush()
+	}
+	return txID, writeErr
+}

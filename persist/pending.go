@@ -1,0 +1,198 @@
+package persist
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/tidwall/btree"
+)
+
+// A Bucket names a map of keys to values. Buckets with the same Space belong
+// to one owner and are captured together by [DB.Snapshot].
+type Bucket struct {
+	Space, Name string
+}
+
+func (b Bucket) String() string { return b.Space + "/" + b.Name }
+
+// A Value is put into a bucket as it is and encoded later, by the committer
+// and off the caller's path. It must not change after it was put.
+type Value interface {
+	// AppendTo appends the encoded value. It is called without locks, at most
+	// once per commit attempt. An error does not lose the value: it stays in
+	// memory for the life of the process and the DB says so in [DB.Err].
+	AppendTo(dst []byte) ([]byte, error)
+	// SizeBytes is about the length of what AppendTo appends. It counts
+	// towards the bound on pending bytes.
+	SizeBytes() int
+}
+
+// Bytes is a Value that is its own encoding.
+type Bytes []byte
+
+// AppendTo implements [Value].
+func (b Bytes) AppendTo(dst []byte) ([]byte, error) { return append(dst, b...), nil }
+
+// SizeBytes implements [Value].
+func (b Bytes) SizeBytes() int { return len(b) }
+
+// An Object is a Value that holds one Kubernetes object.
+type Object struct {
+	Seq       uint64 // Distinguishes the versions of an object, see [Record].
+	Object    any
+	sizeBytes int
+}
+
+// NewObject wraps obj, which must not change from now on.
+func NewObject(seq uint64, obj any) *Object {
+	return &Object{Seq: seq, Object: obj, sizeBytes: EstimateSize(obj)}
+}
+
+// AppendTo implements [Value].
+func (o *Object) AppendTo(dst []byte) ([]byte, error) { return AppendObject(dst, o.Seq, o.Object) }
+
+// SizeBytes implements [Value].
+func (o *Object) SizeBytes() int { return o.sizeBytes }
+
+// entryOverheadBytes is what an entry costs beside its value and key.
+const entryOverheadBytes = 64
+
+type entry struct {
+	value Value // Nil: the key is deleted.
+	// fresh says that no layer below holds the key, so that deleting it needs
+	// no tombstone: a delta acknowledged before the commit is never written.
+	fresh bool
+	// unencodable entries stay in memory: AppendTo failed.
+	unencodable bool
+}
+
+func (e entry) bytes(key string) int64 {
+	n := entryOverheadBytes + len(key)
+	if e.value != nil {
+		n += e.value.SizeBytes()
+	}
+	return int64(n)
+}
+
+// A layer is a set of changes on top of what lies below it.
+type layer struct {
+	buckets map[Bucket]*bucketLayer
+	bytes   int64
+}
+
+type bucketLayer struct {
+	dropped bool // Nothing shines through from below.
+	entries *btree.Map[string, entry]
+}
+
+func newLayer() *layer { return &layer{buckets: map[Bucket]*bucketLayer{}} }
+
+func (l *layer) bucket(b Bucket) *bucketLayer {
+	bl := l.buckets[b]
+	if bl == nil {
+		bl = &bucketLayer{entries: new(btree.Map[string, entry])}
+		l.buckets[b] = bl
+	}
+	return bl
+}
+
+func (l *layer) set(b Bucket, key string, e entry) {
+	old, replaced := l.bucket(b).entries.Set(key, e)
+	if replaced {
+		l.bytes -= old.bytes(key)
+	}
+	l.bytes += e.bytes(key)
+}
+
+// lookup says what the layer knows of a key: its entry, or that the layers
+// below need not be asked.
+func (l *layer) lookup(b Bucket, key string) (e entry, found bool) {
+	if l == nil {
+		return entry{}, false
+	}
+	bl := l.buckets[b]
+	if bl == nil {
+		return entry{}, false
+	}
+	e, found = bl.entries.Get(key)
+	if !found && bl.dropped {
+		return entry{}, true
+	}
+	return e, found
+}
+
+// sortedBuckets is the order in which a commit writes: bbolt likes sorted
+// input, and tests like a deterministic one.
+func (l *layer) sortedBuckets() []Bucket {
+	names := make([]Bucket, 0, len(l.buckets))
+	for b := range l.buckets {
+		names = append(names, b)
+	}
+	slices.SortFunc(names, func(a, b Bucket) int {
+		return cmp.Or(cmp.Compare(a.Space, b.Space), cmp.Compare(a.Name, b.Name))
+	})
+	return names
+}
+
+// copySpace captures the buckets of one space. The trees are copied on write,
+// so it costs a few allocations whatever they hold. The caller holds db.mu.
+func (l *layer) copySpace(space string) *layer {
+	c := newLayer()
+	for b, bl := range l.buckets {
+		if b.Space == space {
+			c.buckets[b] = &bucketLayer{dropped: bl.dropped, entries: bl.entries.Copy()}
+		}
+	}
+	return c
+}
+
+// A Batch collects the changes of one [DB.Update]. It is valid only inside
+// the function that received it, which runs under the DB's lock: it must not
+// block, do I/O or call foreign code.
+type Batch struct {
+	db     *DB
+	urgent bool
+}
+
+// Put sets a key.
+func (b *Batch) Put(bucket Bucket, key string, v Value) {
+	b.db.pending.set(bucket, key, entry{value: v, fresh: b.db.memoryOnly()})
+}
+
+// PutNew sets a key that was never set before, so that a Delete before the
+// commit leaves no trace.
+func (b *Batch) PutNew(bucket Bucket, key string, v Value) {
+	b.db.pending.set(bucket, key, entry{value: v, fresh: true})
+}
+
+// Delete removes a key. Removing an absent key is no error.
+func (b *Batch) Delete(bucket Bucket, key string) {
+	l := b.db.pending
+	bl := l.bucket(bucket)
+	e, found := bl.entries.Get(key)
+	if b.db.memoryOnly() || (found && e.fresh) {
+		if found {
+			bl.entries.Delete(key)
+			l.bytes -= e.bytes(key)
+		}
+		return
+	}
+	l.set(bucket, key, entry{})
+}
+
+// Drop removes all keys of a bucket. In the file the whole bucket is deleted,
+// which frees its pages at once.
+func (b *Batch) Drop(bucket Bucket) {
+	l := b.db.pending
+	if bl := l.buckets[bucket]; bl != nil {
+		bl.entries.Scan(func(key string, e entry) bool {
+			l.bytes -= e.bytes(key)
+			return true
+		})
+	}
+	l.buckets[bucket] = &bucketLayer{dropped: !b.db.memoryOnly(), entries: new(btree.Map[string, entry])}
+}
+
+// Urgent asks for a commit within DurableDelay instead of CommitInterval,
+// because somebody waits for this batch to be durable.
+func (b *Batch) Urgent() { b.urgent = true }

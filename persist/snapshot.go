@@ -1,0 +1,338 @@
+package persist
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/tidwall/btree"
+	bolt "go.etcd.io/bbolt"
+)
+
+// keyPrefix begins every key in the file, because bbolt has no empty keys and
+// Kubernetes objects without a name do.
+const keyPrefix = 'k'
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+const checksumBytes = 4
+
+func checksum(b Bucket, key string, payload []byte) uint32 {
+	// The key is covered too: a value must not be taken for another key's.
+	var scratch [256]byte
+	head := append(scratch[:0], b.Space...)
+	head = append(append(head, '/'), b.Name...)
+	head = append(append(head, '/'), key...)
+	return crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, payload)
+}
+
+// seal appends the checksum of buf[start:].
+func seal(buf []byte, start int, b Bucket, key string) []byte {
+	return binary.LittleEndian.AppendUint32(buf, checksum(b, key, buf[start:]))
+}
+
+func unseal(b Bucket, key string, raw []byte) ([]byte, error) {
+	if len(raw) < checksumBytes {
+		return nil, &CorruptError{b, key, fmt.Errorf("%d bytes are too short for a checksum", len(raw))}
+	}
+	payload := raw[: len(raw)-checksumBytes : len(raw)-checksumBytes]
+	want := binary.LittleEndian.Uint32(raw[len(payload):])
+	if got := checksum(b, key, payload); got != want {
+		return nil, &CorruptError{b, key, fmt.Errorf("checksum is %08x, expected %08x", got, want)}
+	}
+	return payload, nil
+}
+
+// An Item is one key of a bucket, valid inside the callback that got it.
+type Item struct {
+	bucket Bucket
+	Key    string
+	// Value is set while the value is still in memory. Then there is no payload.
+	Value Value
+	raw   []byte
+}
+
+// Payload verifies the checksum and lends the encoded value, for as long as
+// the callback runs.
+func (it *Item) Payload() ([]byte, error) { return unseal(it.bucket, it.Key, it.raw) }
+
+// View calls fn with the value of a key, and reports whether there is one.
+// Errors are fn's, a [CorruptError] or [ErrClosed].
+func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error) {
+	db.mu.RLock()
+	e, found := db.pending.lookup(bucket, key)
+	if !found {
+		e, found = db.flushing.lookup(bucket, key)
+	}
+	b, bad := db.bolt, db.resetCause
+	db.mu.RUnlock()
+	switch {
+	case found && e.value == nil:
+		return false, nil
+	case found:
+		return true, fn(&Item{bucket: bucket, Key: key, Value: e.value})
+	case bad != nil: // bbolt may hold its locks for ever after a panic.
+		return false, bad
+	case b == nil:
+		return false, nil
+	}
+	// A commit between the lookups and here only makes the file newer: what is
+	// read was true at one moment of the call.
+	err := db.readFile(b, func(tx *bolt.Tx) error {
+		raw := fileBucket(tx, bucket).get(key)
+		if raw == nil {
+			return nil
+		}
+		found = true
+		return fn(&Item{bucket: bucket, Key: key, raw: raw})
+	})
+	return found, err
+}
+
+func (db *DB) readFile(b *bolt.DB, fn func(*bolt.Tx) error) error {
+	err := guard(func() error {
+		tx, err := b.Begin(false)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }() // A read transaction's cannot fail.
+		return fn(tx)
+	})
+	return db.readError(err)
+}
+
+// readError notes that the whole file is bad, if that is what err says.
+func (db *DB) readError(err error) error {
+	if errors.Is(err, bolt.ErrDatabaseNotOpen) || errors.Is(err, bolt.ErrTxClosed) {
+		return ErrClosed
+	}
+	var corrupt *CorruptError
+	if errors.As(err, &corrupt) && corrupt.Bucket == (Bucket{}) {
+		db.mu.Lock()
+		defer db.mu.Unlock()
+		if db.resetCause == nil && !db.memoryOnly() && !db.closing {
+			db.resetCause = err
+			db.wakeCommitter()
+		}
+	}
+	return err
+}
+
+// boltBucket is a bucket that may not exist.
+type boltBucket struct{ b *bolt.Bucket }
+
+func fileBucket(tx *bolt.Tx, bucket Bucket) boltBucket {
+	space := tx.Bucket([]byte(bucket.Space))
+	if space == nil {
+		return boltBucket{}
+	}
+	return boltBucket{space.Bucket([]byte(bucket.Name))}
+}
+
+func (b boltBucket) get(key string) []byte {
+	if b.b == nil {
+		return nil
+	}
+	var scratch [128]byte
+	return b.b.Get(append(append(scratch[:0], keyPrefix), key...))
+}
+
+// A Snapshot is the state of one space at one moment. Close it soon: bbolt can
+// reuse no page that was freed since. It is not safe for concurrent use.
+type Snapshot struct {
+	db                *DB
+	space             string
+	pending, flushing *layer
+	tx                *bolt.Tx
+}
+
+// Snapshot captures a space as it is now, with what is not yet durable.
+func (db *DB) Snapshot(space string) (*Snapshot, error) {
+	for {
+		db.mu.Lock() // Not RLock: copying a tree marks it.
+		if err := db.unreadableLocked(); err != nil {
+			db.mu.Unlock()
+			return nil, err
+		}
+		s := &Snapshot{db: db, space: space, pending: db.pending.copySpace(space), flushing: db.flushing}
+		b, committed := db.bolt, db.boltTxID
+		db.mu.Unlock()
+		if b == nil {
+			return s, nil
+		}
+		// bbolt may block here, so the lock is not held, and commits may
+		// come between. One that wrote what this snapshot has in flushing does
+		// no harm: the same values hide it. Any other makes the file too new.
+		err := s.begin(b)
+		if err != nil {
+			return nil, err
+		}
+		if id := s.tx.ID(); id == committed || (s.flushing != nil && (id == committed+1 || db.lastCommit() == committed)) {
+			return s, nil
+		}
+		s.Close()
+	}
+}
+
+// lastCommit is the bbolt transaction of the last successful commit. One that
+// failed may be visible in the file all the same, when only the fsync failed.
+func (db *DB) lastCommit() int {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return db.boltTxID
+}
+
+// DurableSnapshot captures a space as it is in the file, which is what would
+// be found after a crash. Without a file it is the same as Snapshot.
+func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
+	db.mu.RLock()
+	b, err := db.bolt, db.unreadableLocked()
+	db.mu.RUnlock()
+	switch {
+	case err != nil:
+		return nil, err
+	case b == nil:
+		return db.Snapshot(space)
+	}
+	s := &Snapshot{db: db, space: space}
+	return s, s.begin(b)
+}
+
+// unreadableLocked says why the file must not be read now.
+func (db *DB) unreadableLocked() error {
+	if db.closed {
+		return ErrClosed
+	}
+	return db.resetCause
+}
+
+func (s *Snapshot) begin(b *bolt.DB) error {
+	return s.db.readError(guard(func() (err error) {
+		s.tx, err = b.Begin(false)
+		return err
+	}))
+}
+
+// Close ends the snapshot. It is idempotent.
+func (s *Snapshot) Close() {
+	if s.tx != nil {
+		_ = guard(s.tx.Rollback) // A read transaction's cannot fail.
+		s.tx = nil
+	}
+}
+
+// View is [DB.View] at the moment of the snapshot.
+func (s *Snapshot) View(name, key string, fn func(*Item) error) (bool, error) {
+	bucket := Bucket{s.space, name}
+	e, found := s.pending.lookup(bucket, key)
+	if !found {
+		e, found = s.flushing.lookup(bucket, key)
+	}
+	if found {
+		if e.value == nil {
+			return false, nil
+		}
+		return true, fn(&Item{bucket: bucket, Key: key, Value: e.value})
+	}
+	if s.tx == nil {
+		return false, nil
+	}
+	err := guard(func() error {
+		raw := fileBucket(s.tx, bucket).get(key)
+		if raw == nil {
+			return nil
+		}
+		found = true
+		return fn(&Item{bucket: bucket, Key: key, raw: raw})
+	})
+	return found, s.db.readError(err)
+}
+
+// Scan calls fn for the keys from from on, in order, until fn returns false.
+// A scan that stopped goes on with from set to the last key and a zero byte.
+func (s *Snapshot) Scan(name, from string, fn func(*Item) (bool, error)) error {
+	bucket := Bucket{s.space, name}
+	return s.db.readError(guard(func() error {
+		c := newMergeCursor(s, bucket, from)
+		item := Item{bucket: bucket}
+		for c.next(&item) {
+			if more, err := fn(&item); err != nil || !more {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+// mergeCursor walks up to three sorted sources at once. For a key that several
+// have, the first one counts.
+type mergeCursor struct {
+	layers [2]*layerCursor
+	file   *bolt.Cursor
+	k, v   []byte
+}
+
+type layerCursor struct {
+	iter btree.MapIter[string, entry]
+	ok   bool
+}
+
+func newMergeCursor(s *Snapshot, bucket Bucket, from string) *mergeCursor {
+	c := &mergeCursor{}
+	for i, l := range []*layer{s.pending, s.flushing} {
+		if l == nil || l.buckets[bucket] == nil {
+			continue
+		}
+		bl := l.buckets[bucket]
+		lc := &layerCursor{iter: bl.entries.Iter()}
+		lc.ok = lc.iter.Seek(from)
+		c.layers[i] = lc
+		if bl.dropped {
+			return c
+		}
+	}
+	if s.tx == nil {
+		return c
+	}
+	if b := fileBucket(s.tx, bucket).b; b != nil {
+		c.file = b.Cursor()
+		c.k, c.v = c.file.Seek(append([]byte{keyPrefix}, from...))
+	}
+	return c
+}
+
+func (c *mergeCursor) next(item *Item) bool {
+	for {
+		key, inMemory := "", false
+		for _, lc := range c.layers {
+			if lc != nil && lc.ok && (!inMemory || lc.iter.Key() < key) {
+				key, inMemory = lc.iter.Key(), true
+			}
+		}
+		fromFile := c.k != nil && (!inMemory || string(c.k[1:]) < key)
+		if fromFile {
+			item.Key, item.Value, item.raw = string(c.k[1:]), nil, c.v
+			c.k, c.v = c.file.Next()
+			return true
+		}
+		if !inMemory {
+			return false
+		}
+		var e entry
+		for i := len(c.layers) - 1; i >= 0; i-- { // The upper layer has the last word.
+			if lc := c.layers[i]; lc != nil && lc.ok && lc.iter.Key() == key {
+				e = lc.iter.Value()
+				lc.ok = lc.iter.Next()
+			}
+		}
+		if c.k != nil && bytes.Equal(c.k[1:], []byte(key)) {
+			c.k, c.v = c.file.Next()
+		}
+		if e.value != nil {
+			item.Key, item.Value, item.raw = key, e.value, nil
+			return true
+		}
+	}
+}

@@ -1,0 +1,266 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"sort"
+	"sync/atomic"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// ErrStopped is returned by a consumer that was stopped or removed.
+var ErrStopped = errors.New("queue: consumer is stopped")
+
+// A Consumer reads the log at its own cursor. One goroutine reads; Stop and
+// Remove may come from others.
+type Consumer struct {
+	q       *DeltaFIFO
+	name    string // Empty: plain.
+	durable bool   // Is given only durable deltas.
+	// Known reports whether a consumer of this name was told of all objects
+	// before, by an earlier process.
+	Known bool
+
+	cursor  atomic.Uint64 // Acknowledged up to here.
+	walking atomic.Bool
+	kicked  uint64 // Cursor at the last Kick.
+	buf     []Delta
+
+	// Guarded by q.mu.
+	closed      bool
+	interrupted bool
+	orphans     bool // Has still to pass the orphans.
+
+	registered uint64 // Number of the batch with the name.
+}
+
+// Plain adds a plain consumer.
+func (q *DeltaFIFO) Plain() *Consumer {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	c := &Consumer{q: q}
+	c.cursor.Store(q.head)
+	if q.orphans.held {
+		c.orphans = true
+		c.cursor.Store(q.orphans.after)
+	}
+	q.consumers[c] = struct{}{}
+	return c
+}
+
+// Durable adds the consumer of a name. While a name has a consumer it can have
+// no other: errors.Is(err, ErrInUse).
+func (q *DeltaFIFO) Durable(name string) (*Consumer, error) { return q.named(name, true) }
+
+func (q *DeltaFIFO) named(name string, durable bool) (*Consumer, error) {
+	if name == "" {
+		return nil, errors.New("queue: name is empty")
+	}
+	c := &Consumer{q: q, name: name, durable: durable}
+	if err := q.addNamed(c); err != nil {
+		return nil, err
+	}
+	// The name must be in the file before its consumer is told of an object:
+	// from then on it must be told of the object's deletion.
+	batch, err := q.db.Update(func(b *persist.Batch) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.storeLocked(b, durablePrefix+name, cursor{c.cursor.Load(), c.walking.Load()})
+		b.Urgent()
+	})
+	if err != nil {
+		c.Remove()
+		return nil, err
+	}
+	c.registered = batch
+	return c, nil
+}
+
+func (q *DeltaFIFO) addNamed(c *Consumer) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for other := range q.consumers {
+		if other.name == c.name {
+			return fmt.Errorf("%w: %q", ErrInUse, c.name)
+		}
+	}
+	stored, seen := q.absent[c.name]
+	c.Known = seen && !stored.Walking
+	c.walking.Store(!c.Known)
+	switch {
+	case seen:
+		c.cursor.Store(min(stored.Seq, q.head))
+		c.orphans = stored.Walking
+	default:
+		c.cursor.Store(q.head)
+	}
+	delete(q.absent, c.name)
+	q.consumers[c] = struct{}{}
+	return nil
+}
+
+// limitLocked is the Seq up to which the consumer may read now.
+func (c *Consumer) limitLocked() uint64 {
+	if c.durable {
+		return c.q.durableHead
+	}
+	return c.q.head
+}
+
+// One read returns at most so many deltas, or bytes of them from disk.
+const (
+	deltasPerRead = 256
+	maxReadBytes  = 1 << 20
+)
+
+// Next waits for deltas and returns some, oldest first, valid until the next
+// call. It returns none where deltas have been removed, or after Interrupt, and
+// [ErrStopped] after Stop or Remove, or persist.ErrClosed.
+func (c *Consumer) Next() ([]Delta, error) {
+	c.kick()
+	return c.read(^uint64(0))
+}
+
+// kick lets the next commit come even if nothing else changes, so that what
+// was acknowledged is not told again after a crash.
+func (c *Consumer) kick() {
+	if at := c.cursor.Load(); at != c.kicked {
+		c.kicked = at
+		c.q.db.Kick()
+	}
+}
+
+// Orphans returns the next deltas that the last process's consumers did not
+// acknowledge, or none when all were seen. The caller acknowledges them. It
+// must be called until then, before Next, after the log is [DeltaFIFO.Served].
+func (c *Consumer) Orphans() ([]Delta, error) {
+	q := c.q
+	q.mu.Lock()
+	to, pending := q.orphans.to, c.orphans
+	q.mu.Unlock()
+	for pending && c.cursor.Load() < to {
+		ds, err := c.read(to)
+		if len(ds) > 0 || err != nil {
+			return ds, err
+		}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if c.orphans && c.name == "" {
+		q.orphans.held = false // Others that have still to see them hold them by their cursors.
+	}
+	c.orphans = false
+	return nil, nil
+}
+
+// read waits for deltas behind the cursor and returns some, up to limit. It
+// returns none after it has passed a gap.
+func (c *Consumer) read(limit uint64) ([]Delta, error) {
+	q := c.q
+	at := c.cursor.Load()
+	q.mu.Lock()
+	for !c.closed && !c.interrupted && c.limitLocked() <= at {
+		q.cond.Wait()
+	}
+	if c.closed {
+		q.mu.Unlock()
+		return nil, ErrStopped
+	}
+	c.interrupted = false
+	if c.limitLocked() <= at {
+		q.mu.Unlock()
+		return nil, nil
+	}
+	limit = min(limit, c.limitLocked())
+	clear(c.buf)
+	c.buf = c.buf[:0]
+	if at < q.tailBase {
+		q.mu.Unlock()
+		var err error
+		if c.buf, err = q.read(c.buf, at, limit); err != nil {
+			return nil, err
+		}
+	} else {
+		from := sort.Search(len(q.tail), func(i int) bool { return q.tail[i].Seq > at })
+		for i := from; i < len(q.tail) && i < from+deltasPerRead && q.tail[i].Seq <= limit; i++ {
+			c.buf = append(c.buf, q.tail[i])
+		}
+		q.mu.Unlock()
+	}
+	if len(c.buf) == 0 {
+		c.cursor.Store(limit)
+	}
+	return c.buf, nil
+}
+
+// WaitDurable waits until the consumer's name, and the batch of this number,
+// are durable.
+func (c *Consumer) WaitDurable(batch uint64) error {
+	q := c.q
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for !c.closed && q.durable < max(batch, c.registered) {
+		q.cond.Wait()
+	}
+	if c.closed {
+		return ErrStopped
+	}
+	return nil
+}
+
+// Interrupt makes a waiting Next, or the next one, return without deltas.
+func (c *Consumer) Interrupt() {
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	c.interrupted = true
+	c.q.cond.Broadcast()
+}
+
+// Acknowledge moves the cursor: everything up to seq was handled. What is
+// acknowledged is not told again after the next commit.
+func (c *Consumer) Acknowledge(seq uint64) { c.cursor.Store(seq) }
+
+// WalkFrom moves the cursor to where a walk over the store begins: the
+// consumer will be told of all objects as they were at seq or later.
+func (c *Consumer) WalkFrom(seq uint64) { c.cursor.Store(max(c.cursor.Load(), seq)) }
+
+// WalkDone notes that the consumer has been told of all objects. For a durable
+// one this is stored, and the next process goes on with the log.
+func (c *Consumer) WalkDone() {
+	c.walking.Store(false)
+	if c.name != "" {
+		c.q.db.Kick()
+	}
+}
+
+// Cursor is the Seq up to which was acknowledged.
+func (c *Consumer) Cursor() uint64 { return c.cursor.Load() }
+
+// Stop makes Next and the other waiting methods return [ErrStopped]. What is
+// acknowledged afterwards still counts, until the log is stopped or the
+// consumer removed. It is idempotent.
+func (c *Consumer) Stop() {
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	c.closed = true
+	c.q.cond.Broadcast()
+}
+
+// Remove ends the consumer as if it had never been: a plain one does not hold
+// the log any more. A durable one keeps its cursor, see [DeltaFIFO.Forget]. It
+// is idempotent.
+func (c *Consumer) Remove() {
+	q := c.q
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	c.closed = true
+	if _, ours := q.consumers[c]; !ours {
+		return
+	}
+	delete(q.consumers, c)
+	if c.name != "" {
+		q.absent[c.name] = cursor{c.cursor.Load(), c.walking.Load()}
+	}
+	q.cond.Broadcast()
+}

@@ -1,0 +1,154 @@
+package queue
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// A Delta is one change, as a handler will hear of it.
+type Delta struct {
+	// Seq orders the deltas of a log. It grows, not always by one.
+	Seq  uint64
+	Type cache.DeltaType
+	Key  string
+	// Old is the object before an update. New is the object after an addition
+	// or update, and the last known one of a deletion; it may be nil there.
+	Old, New any
+	// FinalStateUnknown marks a deletion that was noticed by its absence from
+	// a list: New is the last known object, not the deleted one.
+	FinalStateUnknown bool
+	// SizeBytes is about what Old and New take when encoded.
+	SizeBytes int
+
+	batch uint64 // Number of the DB's batch that has it.
+}
+
+// Object is what OnDelete is called with.
+func (d *Delta) Object() any {
+	if d.FinalStateUnknown {
+		return cache.DeletedFinalStateUnknown{Key: d.Key, Obj: d.New}
+	}
+	return d.New
+}
+
+// deltaKey sorts as the number does.
+func deltaKey(seq uint64) string {
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], seq)
+	return string(b[:])
+}
+
+func parseDeltaKey(key string) (uint64, error) {
+	if len(key) != 8 {
+		return 0, fmt.Errorf("queue: delta key has %d bytes, expected 8", len(key))
+	}
+	return binary.BigEndian.Uint64([]byte(key)), nil
+}
+
+const (
+	flagFinalStateUnknown = 1 << iota
+	flagOld
+	flagNew
+)
+
+// deltaValue is the persist.Value of a delta:
+//
+//	flags  len type  len key  len old record  new record
+//
+// with lengths as uvarints.
+type deltaValue struct{ *Delta }
+
+func (v deltaValue) SizeBytes() int { return v.Delta.SizeBytes + len(v.Key) + 16 }
+
+func (v deltaValue) AppendTo(dst []byte) ([]byte, error) {
+	flags := byte(0)
+	if v.FinalStateUnknown {
+		flags |= flagFinalStateUnknown
+	}
+	if v.Old != nil {
+		flags |= flagOld
+	}
+	if v.New != nil {
+		flags |= flagNew
+	}
+	dst = append(dst, flags)
+	dst = appendBytes(dst, []byte(v.Type))
+	dst = appendBytes(dst, []byte(v.Key))
+	if v.Old != nil {
+		// The length stands before the record: four bytes are kept for it.
+		at := len(dst)
+		var err error
+		dst, err = persist.AppendObject(append(dst, 0, 0, 0, 0), v.Seq, v.Old)
+		if err != nil {
+			return nil, err
+		}
+		binary.BigEndian.PutUint32(dst[at:], uint32(len(dst)-at-4))
+	}
+	if v.New != nil {
+		return persist.AppendObject(dst, v.Seq, v.New)
+	}
+	return dst, nil
+}
+
+func appendBytes(dst, b []byte) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
+}
+
+var errMalformed = errors.New("queue: malformed delta")
+
+func cutBytes(p []byte) (b, rest []byte, err error) {
+	n, used := binary.Uvarint(p)
+	if used <= 0 || n > uint64(len(p)-used) {
+		return nil, nil, errMalformed
+	}
+	return p[used : used+int(n)], p[used+int(n):], nil
+}
+
+// parseDelta decodes what AppendTo made. Nothing of p is kept.
+func parseDelta(seq uint64, p []byte, newObject func() any) (Delta, error) {
+	d := Delta{Seq: seq, SizeBytes: len(p)}
+	if len(p) == 0 {
+		return d, errMalformed
+	}
+	flags := p[0]
+	typ, p, err := cutBytes(p[1:])
+	if err != nil {
+		return d, err
+	}
+	key, p, err := cutBytes(p)
+	if err != nil {
+		return d, err
+	}
+	d.Type, d.Key = cache.DeltaType(typ), string(key)
+	d.FinalStateUnknown = flags&flagFinalStateUnknown != 0
+	if flags&flagOld != 0 {
+		if len(p) < 4 {
+			return d, errMalformed
+		}
+		n := binary.BigEndian.Uint32(p)
+		if uint64(n) > uint64(len(p)-4) {
+			return d, errMalformed
+		}
+		if d.Old, err = decode(p[4:4+n], newObject); err != nil {
+			return d, err
+		}
+		p = p[4+n:]
+	}
+	if flags&flagNew != 0 {
+		d.New, err = decode(p, newObject)
+	}
+	return d, err
+}
+
+func decode(p []byte, newObject func() any) (any, error) {
+	r, err := persist.ParseRecord(p)
+	if err != nil {
+		return nil, err
+	}
+	return r.Decode(newObject)
+}

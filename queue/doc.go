@@ -1,0 +1,10 @@
+// Package queue is a durable, ordered log of deltas with one cursor per
+// consumer, and a client-go cache.Queue made of it.
+//
+// It keeps these invariants of DESIGN.md:
+//
+//   - Q1: no delta is removed before every consumer has acknowledged it.
+//   - Q3: the memory that the log holds is bounded, whatever a consumer does.
+//     Deltas beyond the tail are read from disk.
+//   - Q4: a durable consumer is given only what is durable.
+package queue

@@ -1,0 +1,340 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// popName is the name under which the cursor of Pop is stored.
+const popName = "pop"
+
+// fifo is what makes a cache.Queue of the log: one consumer, and the count of
+// what the first Replace brought.
+type fifo struct {
+	keyFunc     cache.KeyFunc
+	known       cache.KeyListerGetter
+	transformer cache.TransformFunc
+
+	producer sync.Mutex // Serialises the methods that queue.
+	pop      struct {
+		sync.Mutex // Held while an item is processed, as client-go's DeltaFIFO does.
+		consumer   *Consumer
+		ready      []Delta
+	}
+
+	mu        sync.Mutex
+	closed    bool
+	populated bool
+	initial   int // Items of the first Replace that were not popped yet.
+	synced    chan struct{}
+}
+
+var (
+	_ cache.Queue             = (*DeltaFIFO)(nil)
+	_ cache.TransformingStore = (*DeltaFIFO)(nil)
+	_ cache.DoneChecker       = (*DeltaFIFO)(nil)
+)
+
+func (q *DeltaFIFO) initFIFO(o Options) {
+	q.fifo.keyFunc, q.fifo.known, q.fifo.transformer = o.KeyFunc, o.KnownObjects, o.Transformer
+	if q.fifo.keyFunc == nil {
+		q.fifo.keyFunc = cache.DeletionHandlingMetaNamespaceKeyFunc
+	}
+	q.fifo.synced = make(chan struct{})
+}
+
+// Add implements [cache.Queue].
+func (q *DeltaFIFO) Add(obj any) error { return q.enqueue(cache.Added, obj) }
+
+// Update implements [cache.Queue].
+func (q *DeltaFIFO) Update(obj any) error { return q.enqueue(cache.Updated, obj) }
+
+// Delete implements [cache.Queue].
+func (q *DeltaFIFO) Delete(obj any) error { return q.enqueue(cache.Deleted, obj) }
+
+func (q *DeltaFIFO) enqueue(t cache.DeltaType, obj any) error {
+	q.fifo.producer.Lock()
+	defer q.fifo.producer.Unlock()
+	if err := q.startPop(); err != nil {
+		return err
+	}
+	d, err := q.delta(t, obj)
+	if err != nil {
+		return err
+	}
+	q.populate(0)
+	return q.push([]Delta{d})
+}
+
+// startPop makes Pop's consumer before the first delta, so that it holds it.
+func (q *DeltaFIFO) startPop() error {
+	q.fifo.pop.Lock()
+	defer q.fifo.pop.Unlock()
+	return q.startPopLocked()
+}
+
+func (q *DeltaFIFO) startPopLocked() error {
+	if q.fifo.pop.consumer != nil {
+		return nil
+	}
+	c, err := q.named(popName, false)
+	q.fifo.pop.consumer = c
+	return err
+}
+
+// delta makes the delta of an object, transformed unless it has been already.
+func (q *DeltaFIFO) delta(t cache.DeltaType, obj any) (Delta, error) {
+	key, err := q.keyOf(obj)
+	if err != nil {
+		return Delta{}, err
+	}
+	if tomb, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		return Delta{Type: t, Key: key, New: tomb.Obj, FinalStateUnknown: true, SizeBytes: persist.EstimateSize(tomb.Obj)}, nil
+	}
+	if q.fifo.transformer != nil && t != cache.Sync {
+		if obj, err = q.fifo.transformer(obj); err != nil {
+			return Delta{}, err
+		}
+	}
+	return Delta{Type: t, Key: key, New: obj, SizeBytes: persist.EstimateSize(obj)}, nil
+}
+
+func (q *DeltaFIFO) keyOf(obj any) (string, error) {
+	if tomb, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		return tomb.Key, nil
+	}
+	key, err := q.fifo.keyFunc(obj)
+	if err != nil {
+		return "", cache.KeyError{Obj: obj, Err: err}
+	}
+	return key, nil
+}
+
+// push numbers deltas and adds them to the log in one batch.
+func (q *DeltaFIFO) push(ds []Delta) error {
+	if len(ds) == 0 {
+		return nil
+	}
+	seq := q.Head()
+	for i := range ds {
+		seq++
+		ds[i].Seq = seq
+	}
+	batch, err := q.db.Update(func(b *persist.Batch) { q.Append(b, ds) })
+	if err != nil {
+		return err
+	}
+	q.Publish(batch, ds)
+	return nil
+}
+
+// Replace implements [cache.Queue]: a delta Replaced for each object, after a
+// delta Deleted for each that is known, or waits in the queue, and is not
+// among them. resourceVersion is not used.
+func (q *DeltaFIFO) Replace(list []any, _ string) error {
+	q.fifo.producer.Lock()
+	defer q.fifo.producer.Unlock()
+	if err := q.startPop(); err != nil {
+		return err
+	}
+	keys := sets.New[string]()
+	for _, obj := range list {
+		key, err := q.keyOf(obj)
+		if err != nil {
+			return err
+		}
+		keys.Insert(key)
+	}
+	queued, queuedCount, err := q.queued()
+	if err != nil {
+		return err
+	}
+	var ds []Delta
+	gone := func(key string, obj any) {
+		ds = append(ds, Delta{Type: cache.Deleted, Key: key, New: obj, FinalStateUnknown: true, SizeBytes: persist.EstimateSize(obj)})
+	}
+	for key, last := range queued {
+		if !keys.Has(key) && last.Type != cache.Deleted {
+			gone(key, last.New)
+		}
+	}
+	if q.fifo.known != nil {
+		for _, key := range q.fifo.known.ListKeys() {
+			if _, waits := queued[key]; waits || keys.Has(key) {
+				continue
+			}
+			obj, exists, err := q.fifo.known.GetByKey(key)
+			if err != nil || !exists {
+				q.log.Error(err, "Could not look up a known object, its deletion is queued without it", "key", key)
+				obj = nil
+			}
+			gone(key, obj)
+		}
+	}
+	for _, obj := range list {
+		d, err := q.delta(cache.Replaced, obj)
+		if err != nil {
+			return fmt.Errorf("couldn't enqueue object: %w", err)
+		}
+		ds = append(ds, d)
+	}
+	q.populate(queuedCount + len(ds))
+	return q.push(ds)
+}
+
+// queued returns the last delta of each key that waits for Pop.
+func (q *DeltaFIFO) queued() (last map[string]Delta, count int, err error) {
+	last = map[string]Delta{}
+	q.fifo.pop.Lock()
+	after := q.fifo.pop.consumer.Cursor()
+	q.fifo.pop.Unlock()
+	for {
+		ds, err := q.read(nil, after, ^uint64(0))
+		if err != nil {
+			return nil, 0, err
+		}
+		if len(ds) == 0 {
+			return last, count, nil
+		}
+		for _, d := range ds {
+			last[d.Key] = d
+		}
+		count += len(ds)
+		after = ds[len(ds)-1].Seq
+	}
+}
+
+// Resync implements [cache.Queue]: a delta Sync for each known object that has
+// none waiting.
+func (q *DeltaFIFO) Resync() error {
+	q.fifo.producer.Lock()
+	defer q.fifo.producer.Unlock()
+	if q.fifo.known == nil {
+		return nil
+	}
+	if err := q.startPop(); err != nil {
+		return err
+	}
+	queued, _, err := q.queued()
+	if err != nil {
+		return err
+	}
+	var ds []Delta
+	for _, key := range q.fifo.known.ListKeys() {
+		if _, waits := queued[key]; waits {
+			continue
+		}
+		obj, exists, err := q.fifo.known.GetByKey(key)
+		if err != nil || !exists {
+			q.log.Error(err, "Could not look up a known object, it is not queued for sync", "key", key)
+			continue
+		}
+		d, err := q.delta(cache.Sync, obj)
+		if err != nil {
+			return err
+		}
+		ds = append(ds, d)
+	}
+	return q.push(ds)
+}
+
+// Pop implements [cache.Queue]. process is called with a cache.Deltas of one
+// delta, which is acknowledged when process returns, whatever it returns: as in
+// client-go's RealFIFO there is no requeue. What was popped but not processed
+// when the program ended is popped again by the next one.
+func (q *DeltaFIFO) Pop(process cache.PopProcessFunc) (any, error) {
+	q.fifo.pop.Lock()
+	defer q.fifo.pop.Unlock()
+	if q.isClosed() {
+		return nil, cache.ErrFIFOClosed
+	}
+	if err := q.startPopLocked(); err != nil {
+		return nil, err
+	}
+	for len(q.fifo.pop.ready) == 0 {
+		c := q.fifo.pop.consumer
+		q.fifo.pop.Unlock() // Producers look at the cursor.
+		ds, err := c.Next()
+		q.fifo.pop.Lock()
+		if err != nil {
+			if errors.Is(err, ErrStopped) || errors.Is(err, persist.ErrClosed) {
+				err = cache.ErrFIFOClosed
+			}
+			return nil, err
+		}
+		q.fifo.pop.ready = append(q.fifo.pop.ready, ds...)
+	}
+	d := q.fifo.pop.ready[0]
+	q.fifo.pop.ready = q.fifo.pop.ready[1:]
+	deltas := cache.Deltas{{Type: d.Type, Object: d.Object()}}
+	err := process(deltas, !q.HasSynced())
+	q.popped(d.Seq)
+	return deltas, err
+}
+
+// populate notes that the queue has been filled, by n items that Pop must
+// process before the queue has synced.
+func (q *DeltaFIFO) populate(n int) {
+	q.fifo.mu.Lock()
+	defer q.fifo.mu.Unlock()
+	if !q.fifo.populated {
+		q.fifo.populated, q.fifo.initial = true, n
+		if n == 0 {
+			close(q.fifo.synced)
+		}
+	}
+}
+
+func (q *DeltaFIFO) popped(seq uint64) {
+	q.fifo.pop.consumer.Acknowledge(seq)
+	q.fifo.mu.Lock()
+	defer q.fifo.mu.Unlock()
+	if q.fifo.initial > 0 {
+		q.fifo.initial--
+		if q.fifo.initial == 0 {
+			close(q.fifo.synced)
+		}
+	}
+}
+
+// HasSynced implements [cache.Queue].
+func (q *DeltaFIFO) HasSynced() bool { return cache.IsDone(q) }
+
+// HasSyncedChecker implements [cache.Queue].
+func (q *DeltaFIFO) HasSyncedChecker() cache.DoneChecker { return q }
+
+// Name implements [cache.DoneChecker].
+func (q *DeltaFIFO) Name() string { return "DeltaFIFO " + q.deltas.Space }
+
+// Done implements [cache.DoneChecker].
+func (q *DeltaFIFO) Done() <-chan struct{} { return q.fifo.synced }
+
+// Transformer implements [cache.TransformingStore].
+func (q *DeltaFIFO) Transformer() cache.TransformFunc { return q.fifo.transformer }
+
+// Close implements [cache.Queue]: a waiting Pop returns cache.ErrFIFOClosed.
+// What was not popped stays in the log.
+func (q *DeltaFIFO) Close() {
+	q.fifo.mu.Lock()
+	closed := q.fifo.closed
+	q.fifo.closed = true
+	q.fifo.mu.Unlock()
+	if closed {
+		return
+	}
+	if err := q.Stop(); err != nil {
+		q.log.Error(err, "Could not store the cursors of the queue")
+	}
+}
+
+func (q *DeltaFIFO) isClosed() bool {
+	q.fifo.mu.Lock()
+	defer q.fifo.mu.Unlock()
+	return q.fifo.closed
+}

@@ -1,0 +1,15 @@
+// Package reflector lets client-go's own cache.Reflector begin where a
+// persistent store stopped.
+//
+// A [Resumer] stands between the Reflector and the caller's ListerWatcher. Its
+// List means "bring the store up to date": it answers with an empty list at the
+// store's resourceVersion if the watch can be resumed there, and else relists
+// into the store, item by item, before it answers. Everything else (backoff,
+// 429, internal errors, bookmarks, type checks) stays the Reflector's.
+//
+// It keeps these invariants of DESIGN.md:
+//
+//   - C1: without a valid resourceVersion it never resumes.
+//   - C2: resourceVersions are never compared here; the server is asked.
+//   - I2: a watch that cannot be trusted to be complete is never resumed.
+package reflector

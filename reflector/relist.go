@@ -1,0 +1,196 @@
+package reflector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
+)
+
+// minWatchTimeout is client-go's default: a watch ends after once to twice as
+// long, so that no watch hangs for ever (reflector.go).
+const minWatchTimeout = 5 * time.Minute
+
+// relist compares the store with a list, first one that is not older than the
+// store, so that time does not go back, and if the server cannot have that, or
+// had it and it led nowhere, the newest there is.
+func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (string, error) {
+	how := *asked
+	r.mu.Lock()
+	if r.consistent || how.Rewound {
+		rv = ""
+	}
+	r.mu.Unlock()
+	listed, err := r.relistAt(ctx, rv, how)
+	if rv != "" && (isExpired(err) || isTooLarge(err)) {
+		if isTooLarge(err) {
+			how.Rewrite, how.Rewound = true, true
+		}
+		listed, err = r.relistAt(ctx, "", how)
+	}
+	if err != nil {
+		return "", fmt.Errorf("reflector: relist (%s): %w", how.Reason, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.next == asked { // Else another was forced meanwhile.
+		r.next = nil
+	}
+	r.unproven, r.eventless, r.consistent = false, true, false
+	return listed, nil
+}
+
+var (
+	// errNoStream says that a list cannot be streamed and pages are to be tried.
+	errNoStream = errors.New("the server does not stream lists")
+	// errPageExpired says that the pages took longer than the server keeps
+	// their snapshot.
+	errPageExpired = errors.New("the list expired between two pages")
+)
+
+func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (string, error) {
+	if r.useWatchList {
+		listed, err := r.withRelist(ctx, how, func(relist Relist) (string, error) { return r.stream(ctx, rv, relist) })
+		if !errors.Is(err, errNoStream) {
+			return listed, err
+		}
+		r.log.V(2).Info("Listing in pages", "reason", err)
+	}
+	pageSize := r.pageSize
+	if rv != "" {
+		pageSize = 0 // One answer, which the watch cache serves.
+	}
+	listed, err := r.withRelist(ctx, how, func(relist Relist) (string, error) { return r.pages(ctx, rv, pageSize, relist) })
+	if errors.Is(err, errPageExpired) { // All at once, as client-go's pager does.
+		listed, err = r.withRelist(ctx, how, func(relist Relist) (string, error) { return r.pages(ctx, "", 0, relist) })
+	}
+	return listed, err
+}
+
+func (r *Resumer) withRelist(ctx context.Context, how Relisting, list func(Relist) (string, error)) (string, error) {
+	relist, err := r.store.BeginRelist(ctx, how)
+	if err != nil {
+		return "", err
+	}
+	defer relist.Abort()
+	return list(relist)
+}
+
+// stream lists by a watch that begins with all objects (KEP-3157) and keeps it
+// for the Reflector.
+func (r *Resumer) stream(ctx context.Context, rv string, relist Relist) (string, error) {
+	timeout := int64((minWatchTimeout + time.Duration(rand.Float64()*float64(minWatchTimeout))).Seconds())
+	w, err := r.lw.WatchWithContext(ctx, metav1.ListOptions{
+		ResourceVersion:      rv,
+		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+		SendInitialEvents:    ptr.To(true),
+		AllowWatchBookmarks:  true,
+		TimeoutSeconds:       &timeout,
+	})
+	if err != nil {
+		return "", streamError(err)
+	}
+	listed, err := r.readStream(ctx, w, relist)
+	if err != nil {
+		w.Stop()
+		return "", streamError(err)
+	}
+	r.mu.Lock()
+	if r.stopped {
+		r.mu.Unlock()
+		w.Stop()
+		return "", context.Canceled
+	}
+	old := r.handover
+	r.handover, r.handoverRV = w, listed
+	r.mu.Unlock()
+	if old != nil {
+		old.Stop()
+	}
+	return listed, nil
+}
+
+// streamError decides as client-go's watchList does: all but what pages would
+// not do better either falls back to them.
+func streamError(err error) error {
+	if isExpired(err) || isTooLarge(err) || utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) ||
+		errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errNoStream, err)
+}
+
+func (r *Resumer) readStream(ctx context.Context, w watch.Interface, relist Relist) (string, error) {
+	for {
+		var e watch.Event
+		var ok bool
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case e, ok = <-w.ResultChan():
+		}
+		if !ok {
+			return "", errors.New("the stream ended before the list was complete")
+		}
+		r.obs.Contact()
+		switch e.Type {
+		case watch.Added, watch.Modified:
+			if err := relist.Item(ctx, e.Object); err != nil {
+				return "", err
+			}
+		case watch.Deleted:
+			if err := relist.Gone(ctx, e.Object); err != nil {
+				return "", err
+			}
+		case watch.Bookmark:
+			m, err := meta.Accessor(e.Object)
+			if err != nil {
+				return "", fmt.Errorf("understand bookmark %T: %w", e.Object, err)
+			}
+			if m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
+				rv := m.GetResourceVersion()
+				return rv, relist.Finish(ctx, rv)
+			}
+		case watch.Error:
+			return "", apierrors.FromObject(e.Object)
+		}
+	}
+}
+
+// pages lists in pages of bounded size; 0 asks for all at once.
+func (r *Resumer) pages(ctx context.Context, rv string, pageSize int64, relist Relist) (string, error) {
+	o := metav1.ListOptions{ResourceVersion: rv, Limit: pageSize}
+	if rv != "" {
+		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+	}
+	for {
+		list, err := r.lw.ListWithContext(ctx, o)
+		if isExpired(err) && o.Continue != "" {
+			return "", fmt.Errorf("%w: %w", errPageExpired, err)
+		}
+		if err != nil {
+			return "", err
+		}
+		r.obs.Contact()
+		m, err := meta.ListAccessor(list)
+		if err != nil {
+			return "", fmt.Errorf("understand list %T: %w", list, err)
+		}
+		if err := meta.EachListItemWithAlloc(list, func(obj runtime.Object) error { return relist.Item(ctx, obj) }); err != nil {
+			return "", err
+		}
+		if o.Continue = m.GetContinue(); o.Continue == "" {
+			return m.GetResourceVersion(), relist.Finish(ctx, m.GetResourceVersion())
+		}
+		o.ResourceVersion, o.ResourceVersionMatch = "", ""
+	}
+}

@@ -1,0 +1,335 @@
+package reflector
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	clientfeatures "k8s.io/client-go/features"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/watchlist"
+	"k8s.io/klog/v2"
+)
+
+// A Store is what a Resumer keeps up to date, together with the Reflector.
+type Store interface {
+	// ResourceVersion is up to where the store has everything, so that a watch
+	// may begin there. Empty if it is not known.
+	ResourceVersion() string
+	// BeginRelist begins to compare the store with a list. One relist is under
+	// way at a time.
+	BeginRelist(ctx context.Context, how Relisting) (Relist, error)
+}
+
+// Relisting says why the store is compared with a list, and how closely.
+type Relisting struct {
+	Reason string
+	// Rewrite stores every item anew, even if uid and resourceVersion say that
+	// it did not change.
+	Rewrite bool
+	// Rewound says that the server is older than the store: versions may have
+	// been used again for other content, so items are compared by content.
+	Rewound bool
+}
+
+// A Relist receives the items of a list. Its methods are called by one
+// goroutine; an error of one ends the relist.
+type Relist interface {
+	// Item tells of an object that exists.
+	Item(ctx context.Context, obj runtime.Object) error
+	// Gone tells that an object that was an Item was deleted meanwhile.
+	Gone(ctx context.Context, obj runtime.Object) error
+	// Finish tells that all objects were told of, and that the list is of this
+	// resourceVersion. After nil the store has these objects and no others.
+	Finish(ctx context.Context, resourceVersion string) error
+	// Abort ends a relist that cannot be finished. What was told is kept. It
+	// does nothing after Finish.
+	Abort()
+}
+
+// An Observer hears how things go. Its methods must not block.
+type Observer interface {
+	// Resuming tells that the watch goes on at resourceVersion, and which one
+	// the server had when it was asked.
+	Resuming(resourceVersion, serverVersion string)
+	// Relisting tells that the store is compared with a list now.
+	Relisting(reason string)
+	// Live tells that a watch is open.
+	Live()
+	// Disconnected tells that the server could not be reached, or the watch
+	// has ended.
+	Disconnected(err error)
+	// Contact tells that the server has sent something.
+	Contact()
+}
+
+// Options configures [NewResumer].
+type Options struct {
+	ListerWatcher cache.ListerWatcher
+	Store         Store
+	Observer      Observer
+	// Relist, if set, is how the first List relists instead of resuming.
+	Relist *Relisting
+	// NeverResume makes every List a relist: for servers that keep no history
+	// or accept any resourceVersion.
+	NeverResume bool
+	// BeforeList, if set, is called before each List asks the server anything.
+	// It may demand a relist. Its error ends the List, to be tried again later.
+	BeforeList func(context.Context) (*Relisting, error)
+	// PageSize of lists that are not streamed. Default 500.
+	PageSize int64
+	// Logger defaults to klog's.
+	Logger *klog.Logger
+}
+
+// quickClose is how soon a resumed watch must not end without an event: servers
+// that keep no history close it at once instead of answering 410
+// (kubernetes#104171).
+const quickClose = 2 * time.Second
+
+// Resumer is a ListerWatcher for a cache.Reflector. Use it with one Reflector,
+// whose store is, or feeds, Options.Store.
+type Resumer struct {
+	lw           cache.ListerWatcherWithContext
+	store        Store
+	obs          Observer
+	beforeList   func(context.Context) (*Relisting, error)
+	neverResume  bool
+	useWatchList bool
+	pageSize     int64
+	log          klog.Logger
+
+	// listing serialises Lists: a Reflector that is stopped leaves its List
+	// running (client-go, reflector.go, list).
+	listing  sync.Mutex
+	watchers sync.WaitGroup
+
+	mu      sync.Mutex
+	stopped bool
+	// next is how the next List relists; nil means that it resumes.
+	next *Relisting
+	// unproven: the watch that follows has to show that it is complete.
+	unproven bool
+	// eventless: no event came since the last relist. If the watch then
+	// expires, the relist made no progress (kubernetes#133810).
+	eventless bool
+	// consistent: the next relist asks for the newest state there is.
+	consistent bool
+	// handover is the open stream of a relist, at handoverRV.
+	handover   watch.Interface
+	handoverRV string
+	current    *watcher
+}
+
+var (
+	_ cache.ListerWatcher            = (*Resumer)(nil)
+	_ cache.ListerWatcherWithContext = (*Resumer)(nil)
+)
+
+// NewResumer returns a Resumer.
+func NewResumer(o Options) *Resumer {
+	r := &Resumer{
+		lw:          cache.ToListerWatcherWithContext(o.ListerWatcher),
+		store:       o.Store,
+		obs:         o.Observer,
+		beforeList:  o.BeforeList,
+		neverResume: o.NeverResume,
+		pageSize:    o.PageSize,
+		next:        o.Relist,
+		log:         klog.Background(),
+	}
+	if r.pageSize == 0 {
+		r.pageSize = 500
+	}
+	if o.Logger != nil {
+		r.log = *o.Logger
+	}
+	r.useWatchList = clientfeatures.FeatureGates().Enabled(clientfeatures.WatchListClient) &&
+		!watchlist.DoesClientNotSupportWatchListSemantics(o.ListerWatcher)
+	return r
+}
+
+// IsWatchListSemanticsUnSupported makes the Reflector always call List, see
+// k8s.io/client-go/util/watchlist. The Resumer streams lists itself.
+func (r *Resumer) IsWatchListSemanticsUnSupported() bool { return true }
+
+// List implements [cache.Lister].
+func (r *Resumer) List(o metav1.ListOptions) (runtime.Object, error) {
+	return r.ListWithContext(context.Background(), o)
+}
+
+// Watch implements [cache.Watcher].
+func (r *Resumer) Watch(o metav1.ListOptions) (watch.Interface, error) {
+	return r.WatchWithContext(context.Background(), o)
+}
+
+// Stop ends what the Reflector has left behind when it has ended, and waits
+// for it. A List that hangs in a ListerWatcher that does not heed its context
+// is not waited for; the Store must refuse what it may still bring.
+func (r *Resumer) Stop() {
+	r.mu.Lock()
+	r.stopped = true
+	handover := r.handover
+	r.handover = nil
+	r.mu.Unlock()
+	if handover != nil {
+		handover.Stop()
+	}
+	r.watchers.Wait()
+}
+
+// ForceRelist makes the Reflector relist now, because the store cannot be
+// relied on. It does not block.
+func (r *Resumer) ForceRelist(how Relisting) {
+	r.mu.Lock()
+	r.next = &how
+	w := r.current
+	r.mu.Unlock()
+	if w != nil {
+		w.expire(how.Reason)
+	}
+}
+
+// ListWithContext brings the store up to date and returns an empty list of its
+// resourceVersion. The options are the Reflector's guess and are not used.
+func (r *Resumer) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+	r.listing.Lock()
+	defer r.listing.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	rv, err := r.update(ctx)
+	if err != nil {
+		r.obs.Disconnected(err)
+		return nil, err
+	}
+	return &metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: rv}}, nil
+}
+
+func (r *Resumer) update(ctx context.Context) (rv string, err error) {
+	if r.beforeList != nil {
+		how, err := r.beforeList(ctx)
+		if err != nil {
+			return "", err
+		}
+		if how != nil {
+			r.mu.Lock()
+			r.next = how
+			r.mu.Unlock()
+		}
+	}
+	r.mu.Lock()
+	how := r.next
+	r.mu.Unlock()
+	rv = r.store.ResourceVersion()
+	switch {
+	case how != nil:
+	case rv == "" || rv == "0":
+		how = &Relisting{Reason: "nothing to resume from"}
+	case r.neverResume:
+		how = &Relisting{Reason: "this resource is never resumed"}
+	default:
+		if how, err = r.ask(ctx, rv); err != nil {
+			return "", err
+		}
+		if how != nil { // To be kept if the relist fails.
+			r.mu.Lock()
+			r.next = how
+			r.mu.Unlock()
+		}
+	}
+	if how == nil {
+		r.mu.Lock()
+		r.unproven = true
+		r.mu.Unlock()
+		return rv, nil
+	}
+	r.obs.Relisting(how.Reason)
+	r.log.V(2).Info("Relisting", "reason", how.Reason)
+	return r.relist(ctx, rv, how)
+}
+
+// ask asks the server whether it has reached the store's resourceVersion.
+// kube-apiserver accepts a watch from the future, and then filters out every
+// event up to it: without the question it would be silent, perhaps for ever.
+func (r *Resumer) ask(ctx context.Context, rv string) (*Relisting, error) {
+	list, err := r.lw.ListWithContext(ctx, metav1.ListOptions{
+		Limit:                1,
+		ResourceVersion:      rv,
+		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+	})
+	switch {
+	case isTooLarge(err):
+		return &Relisting{Reason: fmt.Sprintf("the server is behind resourceVersion %s", rv), Rewrite: true, Rewound: true}, nil
+	case isExpired(err):
+		return &Relisting{Reason: fmt.Sprintf("resourceVersion %s is too old", rv)}, nil
+	case isRefusal(err):
+		return &Relisting{Reason: fmt.Sprintf("the server did not answer whether it has reached resourceVersion %s: %v", rv, err)}, nil
+	case err != nil:
+		return nil, fmt.Errorf("reflector: ask for resourceVersion %s: %w", rv, err)
+	}
+	m, err := meta.ListAccessor(list)
+	if err != nil {
+		return nil, fmt.Errorf("reflector: understand list %T: %w", list, err)
+	}
+	r.obs.Contact()
+	r.obs.Resuming(rv, m.GetResourceVersion())
+	return nil, nil
+}
+
+// WatchWithContext implements [cache.WatcherWithContext].
+func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	r.mu.Lock()
+	if how := r.next; how != nil { // Forced since the List.
+		r.mu.Unlock()
+		return nil, apierrors.NewResourceExpired(how.Reason)
+	}
+	inner, unproven := r.handover, r.unproven
+	if inner != nil && r.handoverRV != o.ResourceVersion {
+		inner.Stop() // Not what is asked for. Cannot happen with a Reflector.
+		inner = nil
+	}
+	r.handover, r.unproven = nil, false
+	r.mu.Unlock()
+	if inner == nil {
+		var err error
+		if inner, err = r.lw.WatchWithContext(ctx, o); err != nil {
+			r.ended(err, false)
+			r.obs.Disconnected(err)
+			return nil, err
+		}
+	}
+	w := newWatcher(r, inner, unproven)
+	r.mu.Lock()
+	r.current = w
+	r.mu.Unlock()
+	r.obs.Live()
+	r.watchers.Go(w.run)
+	return w, nil
+}
+
+// ended notes what the end of a watch means for the next List: after an
+// expired one it relists, after any other it resumes where the store is.
+func (r *Resumer) ended(err error, sawEvent bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if sawEvent {
+		r.eventless = false
+	}
+	if !isExpired(err) || r.next != nil {
+		return
+	}
+	r.next = &Relisting{Reason: fmt.Sprintf("the watch expired: %v", err)}
+	r.consistent = r.eventless
+}
+
+func expiredStatus(reason string) *metav1.Status {
+	s := apierrors.NewResourceExpired(reason).Status()
+	return &s
+}

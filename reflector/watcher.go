@@ -1,0 +1,109 @@
+package reflector
+
+import (
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// eventBuffer lets the decoding of one event and the storing of another run at
+// the same time.
+const eventBuffer = 128
+
+// watcher passes a watch through and looks at how it goes.
+type watcher struct {
+	r        *Resumer
+	inner    watch.Interface
+	unproven bool
+	opened   time.Time
+	events   chan watch.Event
+	stopped  chan struct{}
+	stopOnce sync.Once
+	expired  chan string // Capacity 1: why the watch must end now.
+}
+
+func newWatcher(r *Resumer, inner watch.Interface, unproven bool) *watcher {
+	return &watcher{
+		r: r, inner: inner, unproven: unproven,
+		opened:  time.Now(),
+		events:  make(chan watch.Event, eventBuffer),
+		stopped: make(chan struct{}),
+		expired: make(chan string, 1),
+	}
+}
+
+// ResultChan implements [watch.Interface].
+func (w *watcher) ResultChan() <-chan watch.Event { return w.events }
+
+// Stop implements [watch.Interface].
+func (w *watcher) Stop() {
+	w.stopOnce.Do(func() {
+		close(w.stopped)
+		w.inner.Stop()
+	})
+}
+
+// expire ends the watch as the server does when history is gone.
+func (w *watcher) expire(reason string) {
+	select {
+	case w.expired <- reason:
+	default: // Is about to end already.
+	}
+}
+
+func (w *watcher) run() {
+	sawEvent := false
+	var err error
+	defer func() {
+		w.inner.Stop()
+		if err == nil {
+			w.r.ended(nil, sawEvent)
+		}
+		w.r.obs.Disconnected(err)
+		close(w.events)
+	}()
+	// fail tells the Reflector of an error, after noting what it means: the
+	// Reflector may call List at once.
+	fail := func(status runtime.Object) {
+		err = apierrors.FromObject(status)
+		w.r.ended(err, sawEvent)
+		w.send(watch.Event{Type: watch.Error, Object: status})
+	}
+	for {
+		select {
+		case <-w.stopped:
+			return
+		case reason := <-w.expired:
+			fail(expiredStatus(reason))
+			return
+		case e, ok := <-w.inner.ResultChan():
+			switch {
+			case !ok:
+				if w.unproven && !sawEvent && time.Since(w.opened) < quickClose {
+					fail(expiredStatus("a resumed watch was closed at once, without an event"))
+				}
+				return
+			case e.Type == watch.Error:
+				fail(e.Object)
+				return
+			}
+			sawEvent = true
+			w.r.obs.Contact()
+			if !w.send(e) {
+				return
+			}
+		}
+	}
+}
+
+func (w *watcher) send(e watch.Event) bool {
+	select {
+	case w.events <- e:
+		return true
+	case <-w.stopped:
+		return false
+	}
+}

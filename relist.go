@@ -1,0 +1,254 @@
+package warmwatch
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
+	"github.com/warmwatch/warmwatch/reflector"
+)
+
+// A relist writes chunks of so many items, or bytes.
+const (
+	relistItems = 500
+	relistBytes = 2 << 20
+)
+
+// relist implements reflector.Relist: items are compared with the store by uid
+// and resourceVersion, and only what differs is written, and told. The
+// checkpoint says that it is under way, so that a crash means another one.
+type relist struct {
+	k   *sink
+	how reflector.Relisting
+	// silent: nothing was there, so nobody is told of single objects.
+	silent bool
+	seen   map[string]struct{}
+	items  []item
+	bytes  int
+	done   bool
+}
+
+type item struct {
+	key string
+	obj any
+}
+
+// BeginRelist implements [reflector.Store].
+func (k *sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflector.Relist, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.isClosed {
+		return nil, errSinkClosed
+	}
+	k.trusted = false
+	k.record.State = checkpoint.StateRefreshing
+	if !k.complete {
+		k.record.State = checkpoint.StateSyncing
+	}
+	r := &relist{k: k, how: how, seen: make(map[string]struct{}, k.s.indexer.Len())}
+	r.silent = k.s.indexer.Len() == 0 && k.s.indexer.Hidden()
+	w := k.s.indexer.Writer()
+	defer w.Close()
+	return r, k.commitLocked(w, k.s.indexer.LastStoreSyncResourceVersion(), nil)
+}
+
+// Item implements [reflector.Relist].
+func (r *relist) Item(_ context.Context, obj runtime.Object) error {
+	k := r.k
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.expected(obj) {
+		return nil
+	}
+	transformed, key, err := k.prepareLocked(obj)
+	if err != nil {
+		return err
+	}
+	r.seen[key] = struct{}{}
+	r.items = append(r.items, item{key, transformed})
+	if r.bytes += persist.EstimateSize(transformed); len(r.items) < relistItems && r.bytes < relistBytes {
+		return nil
+	}
+	return r.flushLocked()
+}
+
+// Gone implements [reflector.Relist].
+func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
+	k := r.k
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.expected(obj) {
+		return nil
+	}
+	transformed, key, err := k.prepareLocked(obj)
+	if err != nil {
+		return err
+	}
+	if err := r.flushLocked(); err != nil {
+		return err
+	}
+	delete(r.seen, key)
+	w := k.s.indexer.Writer()
+	defer w.Close()
+	w.Delete(key, false)
+	d := queue.Delta{Seq: w.NextSeq(), Type: cache.Deleted, Key: key, New: transformed, SizeBytes: persist.EstimateSize(transformed)}
+	return r.commitLocked(w, []queue.Delta{d})
+}
+
+// expected does for a relist what the Reflector does for a watch: objects of
+// another type are left out, and logged.
+func (k *sink) expected(obj runtime.Object) bool {
+	if got, want := reflect.TypeOf(obj), reflect.TypeOf(k.s.example); got != want {
+		k.s.logger.Error(nil, "Unexpected list object type", "expectedType", want, "actualType", got)
+		return false
+	}
+	return true
+}
+
+// flushLocked writes the items that wait.
+func (r *relist) flushLocked() error {
+	if len(r.items) == 0 {
+		return nil
+	}
+	w := r.k.s.indexer.Writer()
+	defer w.Close()
+	var ds []queue.Delta
+	for _, it := range r.items {
+		if d := r.compare(w, it); d != nil {
+			ds = append(ds, *d)
+		}
+	}
+	clear(r.items)
+	r.items, r.bytes = r.items[:0], 0
+	return r.commitLocked(w, ds)
+}
+
+// compare stages what an item changes and returns what to tell of it.
+func (r *relist) compare(w *indexer.Writer, it item) *queue.Delta {
+	uid, rv, exists := w.Head(it.key)
+	m, err := meta.Accessor(it.obj)
+	same := exists && err == nil && rv != "" && uid == m.GetUID() && rv == m.GetResourceVersion()
+	notify := r.k.s.opts.NotifyUnchanged
+	if same && !r.how.Rewrite && !notify {
+		return nil
+	}
+	c := w.Set(it.key, it.obj, !r.silent)
+	if r.silent {
+		return nil
+	}
+	if same && r.how.Rewound && !notify {
+		// The version says nothing about the content.
+		notify = !apiequality.Semantic.DeepEqual(c.Old, c.New)
+	}
+	if same && !notify {
+		return nil
+	}
+	r.k.s.detector.AddObject(it.obj)
+	d := setDelta(c)
+	if same && r.how.Rewound {
+		d.Type = cache.Updated
+	}
+	return &d
+}
+
+// commitLocked applies a chunk. The checkpoint stays where it was, and says
+// that a relist is under way.
+func (r *relist) commitLocked(w *indexer.Writer, ds []queue.Delta) error {
+	if r.silent {
+		ds = nil
+	}
+	return r.k.commitLocked(w, r.k.s.indexer.LastStoreSyncResourceVersion(), ds)
+}
+
+// Finish implements [reflector.Relist].
+func (r *relist) Finish(_ context.Context, rv string) error {
+	k := r.k
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.isClosed {
+		return errSinkClosed
+	}
+	if err := r.flushLocked(); err != nil {
+		return err
+	}
+	if err := k.s.indexer.Keys(r.deleteUnseenLocked); err != nil {
+		return err
+	}
+	if r.how.Rewrite { // Entries of objects that could not be read may be left.
+		if err := k.s.indexer.RebuildIndices(); err != nil {
+			return err
+		}
+	}
+	k.trusted, k.complete = rv != "" && rv != "0", true
+	k.record.State, k.record.LastFullList = checkpoint.StateComplete, time.Now()
+	if !k.trusted {
+		k.record.ResourceVersion = "" // Not to be resumed (C1).
+	}
+	w := k.s.indexer.Writer()
+	defer w.Close()
+	if err := k.commitLocked(w, rv, nil); err != nil {
+		return err
+	}
+	r.done = true
+	k.s.relisted()
+	return nil
+}
+
+func (r *relist) deleteUnseenLocked(keys []string) error {
+	w := r.k.s.indexer.Writer()
+	defer w.Close()
+	var ds []queue.Delta
+	bytes := 0
+	for _, key := range keys {
+		if _, stays := r.seen[key]; stays {
+			continue
+		}
+		c := w.Delete(key, true)
+		if c == nil {
+			continue
+		}
+		d := queue.Delta{Seq: c.Seq, Type: cache.Deleted, Key: key, New: c.Old, FinalStateUnknown: true, SizeBytes: persist.EstimateSize(c.Old)}
+		ds = append(ds, d)
+		if bytes += d.SizeBytes; len(ds) < relistItems && bytes < relistBytes {
+			continue
+		}
+		if err := r.commitLocked(w, ds); err != nil {
+			return err
+		}
+		ds, bytes = nil, 0
+	}
+	if len(ds) == 0 {
+		return nil
+	}
+	return r.commitLocked(w, ds)
+}
+
+// Abort implements [reflector.Relist]. What was written stays: each object was
+// true, and the checkpoint says that there is more.
+func (r *relist) Abort() {
+	if r.done {
+		return
+	}
+	r.k.mu.Lock()
+	defer r.k.mu.Unlock()
+	clear(r.items)
+	r.items = nil
+}
+
+// relisted is called when the store equals a list.
+func (s *SharedIndexInformer) relisted() {
+	s.progress.mu.Lock()
+	s.progress.corruptErr = nil // Everything was compared, and written anew.
+	s.progress.mu.Unlock()
+	s.serve()
+	s.syncGate.pass()
+}

@@ -1,0 +1,308 @@
+package warmwatch
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
+)
+
+// The checkpoint of an informer in its space.
+const (
+	checkpointBucket = "checkpoint"
+	checkpointKey    = "resume"
+)
+
+// sink is where client-go's Reflector, and a relist, put what they get. Each
+// event becomes one batch of object, index entries, delta and checkpoint (P1).
+//
+// To the Reflector it is a cache.Queue, but nothing is ever popped from it: an
+// event is stored, and published to the listeners, before Add returns.
+type sink struct {
+	s      *SharedIndexInformer
+	bucket persist.Bucket
+	closed chan struct{}
+
+	mu sync.Mutex // Held while an event is applied. A Reflector that was stopped may still be relisting.
+	// record is the checkpoint as of the last batch.
+	record   checkpoint.Record
+	isClosed bool
+	// trusted: the resourceVersions of events may be resumed from. Not so
+	// after a list that had none.
+	trusted      bool
+	knownCluster bool
+	// complete: the store has been equal to a list once.
+	complete bool
+}
+
+var (
+	_ cache.Queue                  = (*sink)(nil)
+	_ cache.ReflectorBookmarkStore = (*sink)(nil)
+)
+
+func newSink(s *SharedIndexInformer) *sink {
+	return &sink{
+		s:      s,
+		bucket: persist.Bucket{Space: s.space, Name: checkpointBucket},
+		closed: make(chan struct{}),
+	}
+}
+
+// checkpointValue is a checkpoint as a persist.Value.
+type checkpointValue struct{ checkpoint.Record }
+
+func (v *checkpointValue) AppendTo(dst []byte) ([]byte, error) { return v.Record.AppendTo(dst) }
+func (v *checkpointValue) SizeBytes() int                      { return 512 }
+
+// load reads the checkpoint and decides what it is good for.
+func (k *sink) load(want checkpoint.Want) checkpoint.Decision {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var found *checkpoint.Record
+	_, err := k.s.cache.db.View(k.bucket, checkpointKey, func(it *persist.Item) error {
+		if v, inMemory := it.Value.(*checkpointValue); inMemory {
+			found = &v.Record
+			return nil
+		}
+		payload, err := it.Payload()
+		if err != nil {
+			return err
+		}
+		r, err := checkpoint.Parse(payload)
+		if err == nil {
+			found = &r
+		}
+		return err
+	})
+	if err != nil { // Then there is none.
+		k.s.logger.Error(err, "Could not read the checkpoint")
+	}
+	decision := checkpoint.Decide(found, want)
+	if decision.RebuildIndices && decision.Serve {
+		if err := k.s.indexer.RebuildIndices(); err != nil {
+			k.s.logger.Error(err, "Could not rebuild the indices, relisting")
+			decision = checkpoint.Decide(nil, want)
+		}
+	}
+	if found != nil {
+		k.record = *found
+		k.complete = found.State != checkpoint.StateSyncing
+	}
+	k.record.Identity = want.Identity
+	k.record.SchemaVersion, k.record.TransformVersion, k.record.IndexVersion = want.SchemaVersion, want.TransformVersion, want.IndexVersion
+	k.trusted = decision.Action == checkpoint.ActionResume
+	if !decision.Serve {
+		k.complete = false
+	}
+	return decision
+}
+
+func (k *sink) clusterKnown() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.knownCluster
+}
+
+// setCluster compares the identity of the cluster with the checkpoint's.
+func (k *sink) setCluster(want checkpoint.Want) checkpoint.Decision {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	decision := checkpoint.Decide(&k.record, want)
+	k.record.ClusterID, k.knownCluster = want.ClusterID, true
+	return decision
+}
+
+func (k *sink) setIndexVersion(version string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.record.ResourceVersion == "" { // Not loaded, or nothing there yet.
+		return nil
+	}
+	k.record.IndexVersion = version
+	_, err := k.s.cache.db.Update(func(b *persist.Batch) { b.Put(k.bucket, checkpointKey, k.value()) })
+	return err
+}
+
+func (k *sink) value() *checkpointValue { return &checkpointValue{k.record} }
+
+func (k *sink) close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.isClosed = true
+}
+
+var errSinkClosed = errors.New("warmwatch: the informer has stopped")
+
+// Add implements [cache.ReflectorStore].
+func (k *sink) Add(obj any) error { return k.set(obj) }
+
+// Update implements [cache.ReflectorStore].
+func (k *sink) Update(obj any) error { return k.set(obj) }
+
+func (k *sink) set(obj any) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	obj, key, err := k.prepareLocked(obj)
+	if err != nil {
+		return err
+	}
+	w := k.s.indexer.Writer()
+	defer w.Close()
+	c := w.Set(key, obj, true)
+	d := setDelta(c)
+	k.s.detector.AddObject(obj)
+	return k.commitLocked(w, resourceVersionOf(obj), []queue.Delta{d})
+}
+
+// Delete implements [cache.ReflectorStore].
+func (k *sink) Delete(obj any) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	obj, key, err := k.prepareLocked(obj)
+	if err != nil {
+		return err
+	}
+	w := k.s.indexer.Writer()
+	defer w.Close()
+	// As in client-go, the deletion of an object that is not there is told too.
+	w.Delete(key, false)
+	d := queue.Delta{Seq: w.NextSeq(), Type: cache.Deleted, Key: key, New: obj, SizeBytes: persist.EstimateSize(obj)}
+	return k.commitLocked(w, resourceVersionOf(obj), []queue.Delta{d})
+}
+
+// prepareLocked transforms an object of an event or list, once.
+func (k *sink) prepareLocked(obj any) (transformed any, key string, err error) {
+	if k.isClosed {
+		return nil, "", errSinkClosed
+	}
+	if f := k.s.transform; f != nil {
+		if obj, err = f(obj); err != nil {
+			return nil, "", err
+		}
+		if got, want := reflect.TypeOf(obj), reflect.TypeOf(k.s.storedType()); got != want {
+			return nil, "", fmt.Errorf("warmwatch: the transform returned a %v, expected a %v; set InformerOptions.Transformed", got, want)
+		}
+	}
+	key, err = k.s.indexer.Key(obj)
+	return obj, key, err
+}
+
+// setDelta is what handlers are told of a change.
+func setDelta(c *indexer.Change) queue.Delta {
+	d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: c.Key, New: c.New, SizeBytes: c.SizeBytes()}
+	if c.Old != nil {
+		d.Type, d.Old = cache.Updated, c.Old
+		d.SizeBytes *= 2
+		if resourceVersionOf(c.Old) == resourceVersionOf(c.New) {
+			d.Type = cache.Sync // Told only to handlers that resync (client-go, shared_informer.go, OnUpdate).
+		}
+	}
+	return d
+}
+
+func resourceVersionOf(obj any) string {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return ""
+	}
+	return m.GetResourceVersion()
+}
+
+// commitLocked applies one batch and publishes its deltas.
+func (k *sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta) error {
+	w.SetResourceVersion(rv)
+	if k.trusted {
+		k.record.ResourceVersion = rv
+	}
+	value := k.value()
+	urgent := k.s.log.HasDurable()
+	batch, err := w.Commit(func(b *persist.Batch) {
+		k.s.log.Append(b, ds)
+		b.Put(k.bucket, checkpointKey, value)
+		if urgent {
+			b.Urgent()
+		}
+	})
+	if err != nil {
+		return err
+	}
+	k.s.log.Publish(batch, ds)
+	k.s.syncGate.reached(rv)
+	return nil
+}
+
+// Bookmark implements [cache.ReflectorBookmarkStore].
+func (k *sink) Bookmark(rv string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.isClosed {
+		return errSinkClosed
+	}
+	k.trusted = k.complete
+	w := k.s.indexer.Writer()
+	defer w.Close()
+	return k.commitLocked(w, rv, nil)
+}
+
+// Replace implements [cache.ReflectorStore]. The Resumer has brought the store
+// up to date already: it is the Reflector's word that the watch begins.
+func (k *sink) Replace([]any, string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.isClosed {
+		return errSinkClosed
+	}
+	if !k.s.syncGate.waits() {
+		k.s.setSynced()
+	}
+	return nil
+}
+
+// Resync implements [cache.ReflectorStore].
+func (k *sink) Resync() error {
+	k.s.resync()
+	return nil
+}
+
+// Pop implements [cache.Queue]: there is nothing to pop. It waits for Close.
+func (k *sink) Pop(cache.PopProcessFunc) (any, error) {
+	<-k.closed
+	return nil, cache.ErrFIFOClosed
+}
+
+// HasSynced implements [cache.Queue].
+func (k *sink) HasSynced() bool { return k.s.HasSynced() }
+
+// HasSyncedChecker implements [cache.Queue].
+func (k *sink) HasSyncedChecker() cache.DoneChecker { return k.s.HasSyncedChecker() }
+
+// Close implements [cache.Queue]. The controller calls it once.
+func (k *sink) Close() { close(k.closed) }
+
+// ResourceVersion implements [reflector.Store].
+func (k *sink) ResourceVersion() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.trusted || k.record.State != checkpoint.StateComplete {
+		return ""
+	}
+	return k.record.ResourceVersion
+}
+
+// isAnswer reports whether a server answered, and the answer is no.
+func isAnswer(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsUnauthorized(err) || apierrors.IsMethodNotSupported(err)
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

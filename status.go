@@ -1,0 +1,133 @@
+package warmwatch
+
+import (
+	"sync"
+	"time"
+)
+
+// A Phase is what an informer is doing.
+type Phase string
+
+const (
+	// PhaseLoading: not started, or reading the file.
+	PhaseLoading Phase = "Loading"
+	// PhaseResuming: the watch goes on at the checkpoint.
+	PhaseResuming Phase = "Resuming"
+	// PhaseRelisting: the cache is being compared with a list.
+	PhaseRelisting Phase = "Relisting"
+	// PhaseLive: a watch is open.
+	PhaseLive Phase = "Live"
+	// PhaseDisconnected: the API server cannot be reached, or has closed the
+	// watch. What is in the cache is served.
+	PhaseDisconnected Phase = "Disconnected"
+	// PhaseStopped: Run has returned, or will soon.
+	PhaseStopped Phase = "Stopped"
+)
+
+// InformerStatus is the state of a [SharedIndexInformer].
+type InformerStatus struct {
+	Phase Phase
+	// StartedFrom is "disk" if the cache was served before the API server
+	// answered, else "server". Empty before the start.
+	StartedFrom string
+	// Reason says why it resumed, relisted or discarded, the last time that it
+	// had to decide.
+	Reason string
+	// ResourceVersion of the last applied event or bookmark.
+	ResourceVersion string
+	// LastContact with the API server.
+	LastContact time.Time
+	// Objects in the cache, UnackedDeltas in the log.
+	Objects, UnackedDeltas int
+	// Relists and Resumes since the start. The first list of an empty cache is
+	// a relist too.
+	Relists, Resumes int
+	// Err says why persistence is degraded. The informer still works.
+	Err error
+}
+
+// progress is the part of the status that the reflector's observer writes.
+type progress struct {
+	mu          sync.Mutex
+	phase       Phase
+	startedFrom string
+	reason      string
+	lastContact time.Time
+	relists     int
+	resumes     int
+	corruptErr  error // Of the last record that could not be read.
+}
+
+// Status returns the present state.
+func (s *SharedIndexInformer) Status() InformerStatus {
+	s.progress.mu.Lock()
+	st := InformerStatus{
+		Phase:       s.progress.phase,
+		StartedFrom: s.progress.startedFrom,
+		Reason:      s.progress.reason,
+		LastContact: s.progress.lastContact,
+		Relists:     s.progress.relists,
+		Resumes:     s.progress.resumes,
+		Err:         s.progress.corruptErr,
+	}
+	s.progress.mu.Unlock()
+	st.ResourceVersion = s.indexer.LastStoreSyncResourceVersion()
+	st.Objects = s.indexer.Len()
+	st.UnackedDeltas = s.log.Unacked()
+	if err := s.cache.db.Err(); err != nil {
+		st.Err = err
+	}
+	return st
+}
+
+func (p *progress) setPhase(phase Phase) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.phase != PhaseStopped {
+		p.phase = phase
+	}
+}
+
+// observer implements reflector.Observer.
+type observer SharedIndexInformer
+
+// Resuming implements [reflector.Observer].
+func (o *observer) Resuming(rv, serverVersion string) {
+	s := (*SharedIndexInformer)(o)
+	p := &s.progress
+	p.mu.Lock()
+	p.resumes++
+	p.reason = "resuming at resourceVersion " + rv
+	p.mu.Unlock()
+	p.setPhase(PhaseResuming)
+	s.syncGate.aim(serverVersion)
+}
+
+// Relisting implements [reflector.Observer].
+func (o *observer) Relisting(reason string) {
+	p := &o.progress
+	p.mu.Lock()
+	p.relists++
+	p.reason = reason
+	p.mu.Unlock()
+	p.setPhase(PhaseRelisting)
+}
+
+// Live implements [reflector.Observer].
+func (o *observer) Live() {
+	o.progress.setPhase(PhaseLive)
+	o.syncGate.opened((*SharedIndexInformer)(o).indexer.LastStoreSyncResourceVersion())
+}
+
+// Disconnected implements [reflector.Observer].
+func (o *observer) Disconnected(error) {
+	o.progress.setPhase(PhaseDisconnected)
+	o.syncGate.interrupted()
+}
+
+// Contact implements [reflector.Observer].
+func (o *observer) Contact() {
+	o.progress.mu.Lock()
+	defer o.progress.mu.Unlock()
+	o.progress.lastContact = time.Now()
+}

@@ -1,0 +1,99 @@
+package warmwatch
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+)
+
+// quietTime after a resumed watch was opened, or after its last event, counts
+// as having caught up: a bookmark may not come for a minute.
+const quietTime = 500 * time.Millisecond
+
+// syncGate finds out when a resumed watch has caught up with the server. It is
+// open until told to aim, and never closes again.
+type syncGate struct {
+	caughtUp func() // Called at most once, without locks held by the gate's users.
+
+	mu     sync.Mutex
+	armed  bool // SyncFromServer, and not yet caught up.
+	target string
+	timer  *time.Timer
+	watch  bool // A watch is open.
+}
+
+func (g *syncGate) arm() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.armed = true
+}
+
+// waits reports whether nobody may pass yet.
+func (g *syncGate) waits() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.armed
+}
+
+func (g *syncGate) aim(serverVersion string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.target = serverVersion
+}
+
+func (g *syncGate) opened(rv string) {
+	g.mu.Lock()
+	g.watch = true
+	if g.armed {
+		g.timer = time.AfterFunc(quietTime, g.quiet)
+	}
+	g.mu.Unlock()
+	g.reached(rv)
+}
+
+// reached tells of the resourceVersion that the store has now.
+func (g *syncGate) reached(rv string) {
+	g.mu.Lock()
+	if !g.armed || !g.watch {
+		g.mu.Unlock()
+		return
+	}
+	if g.timer != nil {
+		g.timer.Reset(quietTime)
+	}
+	order, err := resourceversion.CompareResourceVersion(rv, g.target)
+	g.mu.Unlock()
+	if err == nil && order >= 0 {
+		g.pass()
+	}
+}
+
+func (g *syncGate) quiet() {
+	g.mu.Lock()
+	open := g.watch
+	g.mu.Unlock()
+	if open {
+		g.pass()
+	}
+}
+
+// pass lets through for good: caught up, or relisted.
+func (g *syncGate) pass() {
+	g.mu.Lock()
+	g.armed = false
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+	g.mu.Unlock()
+	g.caughtUp()
+}
+
+func (g *syncGate) interrupted() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.watch = false
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+}

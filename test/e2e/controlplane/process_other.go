@@ -1,0 +1,11 @@
+//go:build !linux
+
+package controlplane
+
+import "syscall"
+
+// processAttributes puts a server into a process group of its own, so that a
+// Ctrl-C in the terminal reaches it through Stop only, in order.
+func processAttributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true}
+}

@@ -1,0 +1,71 @@
+package link_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"go.uber.org/goleak"
+	"k8s.io/client-go/rest"
+
+	"github.com/warmwatch/warmwatch/test/e2e/link"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+func TestLinkGoesDownAndUpAtTheSameAddress(t *testing.T) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "hello")
+	}))
+	defer server.Close()
+	cfg := &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	l, err := link.To(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Down()
+	client, err := rest.HTTPClientFor(l.Attach(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+
+	get := func() error {
+		response, err := client.Get(server.URL)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		_, err = io.ReadAll(response.Body)
+		return err
+	}
+	if err := get(); err != nil {
+		t.Fatalf("up: %v", err)
+	}
+	l.Down()
+	if err := get(); err == nil {
+		t.Fatal("a request went through a link that is down")
+	}
+	if err := l.Up(); err != nil {
+		t.Fatal(err)
+	}
+	if err := get(); err != nil {
+		t.Fatalf("up again: %v", err)
+	}
+	if err := l.CutAfter(10); err != nil {
+		t.Fatal(err)
+	}
+	client.CloseIdleConnections()
+	if err := get(); err == nil {
+		t.Fatal("a request went through a link that cuts after 10 bytes")
+	}
+	if err := l.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	if err := get(); err != nil {
+		t.Fatalf("healed: %v", err)
+	}
+}

@@ -1,0 +1,82 @@
+package workload_test
+
+import (
+	"flag"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
+	"github.com/warmwatch/warmwatch/test/e2e/workload"
+)
+
+var fill = flag.Int("fill", 200, "how many Pods TestFillAndTouch creates")
+
+func TestFillAndTouch(t *testing.T) {
+	ctx := t.Context()
+	cp, err := controlplane.Start(ctx, controlplane.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cp.Stop(); err != nil {
+			t.Errorf("Stop: %v", err)
+		}
+	})
+	begin := time.Now()
+	last := 0
+	progress := func(done, _ int) { last = done }
+	if err := workload.FillPods(ctx, cp.Config(), "default", *fill, progress); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d Pods created in %v", *fill, time.Since(begin))
+	if last != *fill {
+		t.Errorf("the last progress was %d, want %d", last, *fill)
+	}
+
+	client, err := kubernetes.NewForConfig(cp.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != *fill {
+		t.Fatalf("%d Pods, want %d", len(list.Items), *fill)
+	}
+	average := list.Size() / len(list.Items)
+	t.Logf("%d bytes of protobuf each, %d of them managedFields", average, managedFieldsSize(&list.Items[0]))
+	if average < 3200 || average > 3600 {
+		t.Errorf("a Pod takes %d bytes, want about 3,400", average)
+	}
+
+	var pods []*corev1.Pod
+	for i := range list.Items {
+		pods = append(pods, &list.Items[i])
+	}
+	begin = time.Now()
+	if err := workload.TouchPods(ctx, cp.Config(), pods, 2**fill, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d Pods updated in %v", 2**fill, time.Since(begin))
+}
+
+func managedFieldsSize(pod *corev1.Pod) int {
+	size := 0
+	for _, entry := range pod.ManagedFields {
+		size += entry.Size()
+	}
+	return size
+}
+
+func TestPodsInMemoryHaveAboutTheSizeOfStoredOnes(t *testing.T) {
+	for i, pod := range workload.Pods(100) {
+		if size := pod.Size(); size < 3200 || size > 4000 {
+			t.Errorf("Pod %d takes %d bytes, want about 3,400", i, size)
+		}
+	}
+}
