@@ -52,6 +52,12 @@ type listener struct {
 	// behind it all.
 	walked    []walkedRange
 	walkedSeq uint64 // The greatest of them.
+	// inherits: the handlers of the last process may know objects that this one
+	// has not been told of, and must be told of their deletion.
+	inherits bool
+	// walkedNew are the keys that the walk told of, of objects written since
+	// the walk began. What was deleted before that is not told any more.
+	walkedNew map[string]struct{}
 
 	sleepAfterCrash bool
 
@@ -233,7 +239,7 @@ func (l *listener) run() {
 	initial := uint64(0) // The initial items are deltas up to here.
 	if l.consumer.Known {
 		initial = l.s.log.Head()
-	} else if !l.tellOrphans() || !l.walk() {
+	} else if l.inherits = l.consumer.Inherits(); !l.tellOrphans() || !l.walk() {
 		return
 	}
 	for {
@@ -329,12 +335,13 @@ func (l *listener) walk() bool {
 			return false
 		}
 	}
-	first := true
+	begin, first := l.consumer.Cursor(), true
 	ok := l.chunks(func(c indexer.Chunk) bool {
-		if first {
+		if first && !l.inherits {
 			l.consumer.WalkFrom(c.Seq)
-			first = false
 		}
+		first = false
+		l.noteNew(c, begin)
 		l.walked = append(l.walked, walkedRange{to: c.Next, last: c.Done, seq: c.Seq})
 		l.walkedSeq = max(l.walkedSeq, c.Seq)
 		for _, obj := range c.Objects {
@@ -348,6 +355,20 @@ func (l *listener) walk() bool {
 		l.consumer.WalkDone()
 	}
 	return ok
+}
+
+func (l *listener) noteNew(c indexer.Chunk, begin uint64) {
+	if !l.inherits {
+		return
+	}
+	if l.walkedNew == nil {
+		l.walkedNew = map[string]struct{}{}
+	}
+	for i, seq := range c.Seqs {
+		if seq > begin {
+			l.walkedNew[c.Keys[i]] = struct{}{}
+		}
+	}
 }
 
 // chunks calls tell with all objects, and reads one chunk ahead.
@@ -394,11 +415,15 @@ func (l *listener) toldByWalk(d *queue.Delta) bool {
 		return false
 	}
 	if d.Seq > l.walkedSeq {
-		l.walked = nil
+		l.walked, l.walkedNew = nil, nil
 		return false
 	}
 	i := sort.Search(len(l.walked), func(i int) bool { return l.walked[i].last || d.Key < l.walked[i].to })
-	return d.Seq <= l.walked[i].seq
+	if d.Seq > l.walked[i].seq {
+		return false
+	}
+	_, again := l.walkedNew[d.Key]
+	return d.Type != cache.Deleted || !l.inherits || again
 }
 
 // tell tells of a delta, and reports whether to go on.

@@ -173,7 +173,8 @@ const (
 // It must be called before obj is shared with other goroutines. Computing the
 // size makes the resource.Quantity fields of obj cache their text, as encoding
 // does; once they have, [AppendObject] only reads obj, so that handlers may
-// read it at the same time.
+// read it at the same time. Objects that come from [Record.Decode] are ready
+// to be shared.
 func EstimateSize(obj any) int {
 	g := goTypeOf(obj)
 	if g == nil || isNilPointer(obj) {
@@ -246,7 +247,12 @@ func decodeBody(codec Codec, body []byte, target any) (obj any, err error) {
 	case CodecUnstructured:
 		return decodeUnstructured(body)
 	case CodecProtobuf:
-		return target, target.(protobufObject).Unmarshal(body)
+		m := target.(protobufObject)
+		if err := m.Unmarshal(body); err != nil {
+			return nil, err
+		}
+		m.Size() // For what it caches, see EstimateSize.
+		return m, nil
 	case CodecJSON:
 		return decodeJSON(body, target)
 	default:

@@ -382,26 +382,29 @@ func TestCodecEstimateSizeIsClose(t *testing.T) {
 	}
 }
 
-// TestCodecOnlyReadsObjectsAfterEstimateSize fails under the race detector
-// if encoding writes to an object that handlers are reading: a Quantity
-// caches its text when it is first marshalled.
-func TestCodecOnlyReadsObjectsAfterEstimateSize(t *testing.T) {
-	pod := newTestPod(t)
-	pod.Spec.Volumes[0].EmptyDir.SizeLimit = resource.NewQuantity(1<<30, resource.BinarySI)
+// TestCodecOnlyReadsSharedObjects fails under the race detector if encoding
+// writes to an object that handlers are reading: a Quantity caches its text
+// when it is first marshalled.
+func TestCodecOnlyReadsSharedObjects(t *testing.T) {
+	pod := newTestPod(t) // Has a limit of 512Mi, and parsing that does not fill the cache.
+	EstimateSize(pod)
+	decoded := roundTrip(t, newTestPod(t), func() any { return &corev1.Pod{} }).(*corev1.Pod)
 	custom := newCustomResource()
-	custom.MaxSize = resource.NewQuantity(1<<30, resource.BinarySI)
+	custom.MaxSize = resource.NewQuantity(512<<20, resource.BinarySI)
+	EstimateSize(custom)
 
 	for _, tc := range []struct {
 		obj  any
 		read func()
 	}{
 		{pod, func() { pod.DeepCopy() }},
-		{custom, func() { custom.MaxSize.DeepCopy(); custom.Size.DeepCopy() }},
+		{decoded, func() { decoded.DeepCopy() }},
+		{custom, func() { custom.MaxSize.DeepCopy() }},
 	} {
-		EstimateSize(tc.obj)
 		var wg sync.WaitGroup
 		wg.Go(tc.read)
 		wg.Go(func() {
+			EstimateSize(tc.obj)
 			if _, err := AppendObject(nil, 1, tc.obj); err != nil {
 				t.Error(err)
 			}

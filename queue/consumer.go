@@ -131,6 +131,14 @@ func (c *Consumer) kick() {
 	}
 }
 
+// Inherits reports whether deltas wait that consumers of the last process did
+// not acknowledge, see Orphans.
+func (c *Consumer) Inherits() bool {
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	return c.orphans
+}
+
 // Orphans returns the next deltas that the last process's consumers did not
 // acknowledge, or none when all were seen. The caller acknowledges them. It
 // must be called until then, before Next, after the log is [DeltaFIFO.Served].

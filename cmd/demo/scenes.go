@@ -26,6 +26,9 @@ func (d *demo) scripts() []script {
 	return []script{
 		{"cold-start", "Cold start: there is no cache file", d.coldStart},
 		{"nothing-changed", "kill -9, restart; nothing has changed", d.nothingChanged},
+		{"six-changes", "kill -9; 3 updates, 1 creation, 2 deletions; restart", d.sixChanges},
+		{"unreachable", "kill -9, restart while the API server is unreachable; the link returns later", d.unreachable},
+		{"history-gone", "kill -9; 4 changes, API server restarted, etcd compacted; restart", d.historyGone},
 		{"plain-handler", "kill -9, restart with a plain handler, which hears of every object again", d.plainHandler},
 	}
 }

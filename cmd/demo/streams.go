@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"syscall"
 
-	"github.com/warmwatch/warmwatch/test/e2e/link"
 	"github.com/warmwatch/warmwatch/test/e2e/workload"
 )
 
@@ -16,7 +16,7 @@ const (
 	maxBacklog = 20_000
 	minBacklog = 1_000
 	// What a replay takes from memory costs nothing to make.
-	replayed = 50_000
+	replayed = 100_000
 )
 
 // agentKind is an implementation and the kind of its handler.
@@ -31,12 +31,11 @@ var (
 	agentKinds  = []agentKind{stockPlain, warmPlain, warmDurable}
 )
 
-// linkedChild is an agent behind a link of its own.
-type linkedChild struct {
+// sleeper is an agent that sleeps through the changes.
+type sleeper struct {
 	kind agentKind
 	*child
-	link   *link.Link
-	before *report // When it was live, before the link was cut.
+	before *report // When it was live, before it fell asleep.
 }
 
 // measureStreams finds how many events a second each kind of agent delivers: those
@@ -55,7 +54,7 @@ func (d *demo) measureStreams(ctx context.Context) error {
 	}
 	d.result.Streams = append(d.result.Streams, backlog)
 	err = d.measureBacklog(ctx, backlog, len(pods), func() error {
-		d.screen.tell("making %s updates, while the agents are cut off", thousands(backlog.Events))
+		d.screen.tell("making %s updates, while the agents are suspended", thousands(backlog.Events))
 		return workload.TouchPods(ctx, d.cluster.config, pods, backlog.Events, d.screen.progress("updated"))
 	})
 	if err != nil {
@@ -71,79 +70,65 @@ func (d *demo) measureStreams(ctx context.Context) error {
 	return d.measureReplay(ctx, replay, from, len(pods))
 }
 
-// measureBacklog cuts the links of running agents, lets the updates be made, and
-// gives the agents their links back one after the other. So each resumes its watch
-// with the same backlog and has the machine for itself.
+// measureBacklog suspends running agents (SIGSTOP), lets the updates be made, and
+// wakes the agents one after the other. The server has ended their watches by
+// then: so each resumes with the same backlog, and has the machine for itself.
 func (d *demo) measureBacklog(ctx context.Context, r *rates, objects int, makeUpdates func() error) (err error) {
-	var agents []*linkedChild
+	var sleepers []*sleeper
 	defer func() {
-		for _, a := range agents {
-			err = errors.Join(err, a.stop())
+		for _, a := range sleepers {
+			err = errors.Join(err, a.kill())
 		}
 	}()
 	for _, kind := range agentKinds {
-		a, err := d.startLinked(ctx, kind, objects)
-		if a != nil {
-			agents = append(agents, a)
-		}
+		o := d.agentOptions(kind.impl, kind.handler, objects)
+		o.Quiet = true
+		o.CacheFile = filepath.Join(d.dir, "backlog-"+kind.handler+".db")
+		c, err := d.start(o)
 		if err != nil {
 			return err
 		}
-	}
-	for _, a := range agents {
-		a.link.Down()
+		a := &sleeper{kind: kind, child: c}
+		sleepers = append(sleepers, a)
+		if err := d.awaitAll(ctx, c, o, expectation{initial: true}); err != nil {
+			return err
+		}
+		if err := a.fallAsleep(ctx, r.Events); err != nil {
+			return err
+		}
 	}
 	if err := makeUpdates(); err != nil {
 		return err
 	}
-	for _, a := range agents {
+	for _, a := range sleepers {
 		if err := a.measure(ctx, r); err != nil {
 			return err
 		}
-		if err := a.stop(); err != nil {
+		if err := a.kill(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// startLinked returns once the agent has told of all objects and is live. The
-// result is to be stopped even when there is an error.
-func (d *demo) startLinked(ctx context.Context, kind agentKind, objects int) (*linkedChild, error) {
-	l, err := link.To(d.cluster.config)
-	if err != nil {
-		return nil, err
-	}
-	o := d.agentOptions(kind.impl, kind.handler, objects)
-	o.Quiet, o.Dial = true, l.Addr()
-	o.CacheFile = filepath.Join(d.dir, "backlog-"+kind.handler+".db")
-	c, err := d.start(o)
-	if err != nil {
-		l.Down()
-		return nil, err
-	}
-	a := &linkedChild{kind: kind, child: c, link: l}
-	if err := d.awaitAll(ctx, c, o, expectation{initial: true}); err != nil {
-		return a, err
-	}
+// fallAsleep suspends the agent, which will time the next n events.
+func (a *sleeper) fallAsleep(ctx context.Context, n int) error {
 	if err := sleep(ctx, settle); err != nil {
-		return a, err
-	}
-	a.before, err = c.report(ctx)
-	return a, err
-}
-
-func (a *linkedChild) stop() error {
-	a.link.Down()
-	return a.kill()
-}
-
-// measure lets the backlog through.
-func (a *linkedChild) measure(ctx context.Context, r *rates) error {
-	if err := a.ask(commandStream, r.Events); err != nil {
 		return err
 	}
-	if err := a.link.Up(); err != nil {
+	if err := a.ask(commandStream, n); err != nil {
+		return err
+	}
+	var err error
+	if a.before, err = a.report(ctx); err != nil { // It has obeyed.
+		return err
+	}
+	return a.cmd.Process.Signal(syscall.SIGSTOP)
+}
+
+// measure wakes the agent.
+func (a *sleeper) measure(ctx context.Context, r *rates) error {
+	if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		return err
 	}
 	what := fmt.Sprintf("a backlog of %d events (%s)", r.Events, a.kind)

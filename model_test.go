@@ -1,0 +1,482 @@
+package warmwatch
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+var (
+	modelCrashes = flag.Int("model.crashes", 2000, "crashes of the model test")
+	modelSeed    = flag.Uint64("model.seed", 0, "seed of the model test; 0 takes one from the clock")
+)
+
+// TestModel makes random changes to a server, restarts and crashes of an
+// informer, and compares with a plain map. A crash is a copy of the file before
+// or after a commit, with all memory forgotten.
+//
+// Replay a failure with -run TestModel -model.seed N -model.crashes M.
+func TestModel(t *testing.T) {
+	seed := *modelSeed
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	klog.SetLogger(logr.Discard()) // Of accidents there are many.
+	defer klog.ClearLogger()
+	t.Logf("replay with -run TestModel -model.seed %d -model.crashes %d", seed, *modelCrashes)
+	const perLife = 25
+	total := modelStats{}
+	for n := 0; n*perLife < *modelCrashes && !t.Failed(); n++ {
+		lifeSeed := seed + uint64(n)
+		synctest.Test(t, func(t *testing.T) {
+			m := newModel(t, lifeSeed)
+			for range min(perLife, *modelCrashes-n*perLife) {
+				if m.session(); t.Failed() {
+					t.Logf("life %d of seed %d", n, seed)
+					return
+				}
+			}
+			total.add(m.stats)
+		})
+	}
+	t.Logf("%+v", total)
+	if !t.Failed() && (total.Resumes == 0 || total.Relists == 0 || total.Deletions == 0 || total.Redelivered == 0) {
+		t.Errorf("the test did not reach what it is for: %+v", total)
+	}
+}
+
+type modelStats struct {
+	Sessions, Crashes, Resumes, Relists, Events, Deletions, Redelivered int
+}
+
+func (s *modelStats) add(o modelStats) {
+	s.Sessions += o.Sessions
+	s.Crashes += o.Crashes
+	s.Resumes += o.Resumes
+	s.Relists += o.Relists
+	s.Events += o.Events
+	s.Deletions += o.Deletions
+	s.Redelivered += o.Redelivered
+}
+
+type model struct {
+	t      *testing.T
+	rng    *rand.Rand
+	dir    string
+	path   string
+	server *modelServer
+	stats  modelStats
+	// durable and plain are what handlers have done with what they were told:
+	// they outlive crashes, as a handler's effects do.
+	durable, plain *believer
+}
+
+func newModel(t *testing.T, seed uint64) *model {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	dir := t.TempDir()
+	m := &model{
+		t: t, rng: rng, dir: dir, path: filepath.Join(dir, "cache-0.db"),
+		server:  newModelServer(rand.New(rand.NewPCG(seed, 2)), rng.IntN(2) == 0),
+		durable: newBeliever(t, "durable"), plain: newBeliever(t, "plain"),
+	}
+	m.server.change() // No server is at version 0.
+	return m
+}
+
+// believer is a handler that keeps what it believes to exist.
+type believer struct {
+	t    *testing.T
+	name string
+	slow func() // Called with each notification.
+
+	mu       sync.Mutex
+	dead     bool              // The process has crashed: what follows did not happen.
+	believed map[string]string // Key to resourceVersion.
+	since    map[string]int    // Key to the resourceVersion of the first notification.
+	told     map[string]int    // Key to the greatest resourceVersion told in this session (H1).
+	newest   int               // Of all sessions.
+	events   int
+	deleted  int
+	again    int
+}
+
+func newBeliever(t *testing.T, name string) *believer {
+	return &believer{t: t, name: name, believed: map[string]string{}, since: map[string]int{}, told: map[string]int{}}
+}
+
+func (b *believer) note(obj any, exists bool) {
+	b.mu.Lock()
+	slow := b.slow
+	defer func() {
+		b.mu.Unlock()
+		if slow != nil {
+			slow()
+		}
+	}()
+	if b.dead {
+		return
+	}
+	b.events++
+	if tomb, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		delete(b.believed, tomb.Key)
+		delete(b.told, tomb.Key)
+		b.deleted++
+		return
+	}
+	cm := obj.(*corev1.ConfigMap)
+	key := cm.Namespace + "/" + cm.Name
+	rv, err := strconv.Atoi(cm.ResourceVersion)
+	if err != nil {
+		b.t.Errorf("%s: object without resourceVersion: %v", b.name, cm)
+	}
+	if rv < b.told[key] {
+		b.t.Errorf("H1: %s handler was told of %s at %d after %d", b.name, key, rv, b.told[key])
+	}
+	if rv <= b.newest {
+		b.again++
+	}
+	b.told[key] = rv
+	b.newest = max(b.newest, rv)
+	if !exists {
+		b.deleted++
+		delete(b.believed, key)
+		return
+	}
+	if cm.Data["rv"] != cm.ResourceVersion {
+		b.t.Errorf("%s handler was told of a wrong object: %v", b.name, cm)
+	}
+	if _, known := b.believed[key]; !known {
+		b.since[key] = rv
+	}
+	b.believed[key] = cm.ResourceVersion
+}
+
+func (b *believer) OnAdd(obj any, _ bool) { b.note(obj, true) }
+func (b *believer) OnUpdate(_, obj any)   { b.note(obj, true) }
+func (b *believer) OnDelete(obj any)      { b.note(obj, false) }
+
+// restart forgets what is of one session only. Of what was told before its
+// version rv was committed, a plain handler may never hear again.
+func (b *believer) restart(forgetAfter int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.told = map[string]int{}
+	b.slow, b.dead = nil, false
+	for key := range b.believed {
+		if b.since[key] > forgetAfter {
+			delete(b.believed, key)
+		}
+	}
+}
+
+func (b *believer) state() map[string]string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return maps.Clone(b.believed)
+}
+
+func (b *believer) die() (newest int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dead = true
+	return b.newest
+}
+
+// session runs the informer once, from the file to a crash or a stop.
+func (m *model) session() {
+	t := m.t
+	c, err := Open(m.path, Options{
+		CommitInterval: time.Duration(1+m.rng.IntN(1000)) * time.Millisecond,
+		MemoryBudget:   int64(m.rng.IntN(3)-1) * 2000,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	crash := m.armCrash(c)
+	s, err := c.NewSharedIndexInformer(m.server, &corev1.ConfigMap{}, InformerOptions{
+		Resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
+		Indexers: cache.Indexers{"color": byColor},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.AddDurableEventHandler("model", m.durable); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.AddEventHandler(m.plain); err != nil {
+		t.Fatal(err)
+	}
+	if m.rng.IntN(3) == 0 {
+		d := time.Duration(m.rng.IntN(300)) * time.Millisecond
+		m.durable.slow = func() { time.Sleep(d) } // Virtual time.
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); s.RunWithContext(ctx) }()
+	m.disturb(crash)
+	if !crash.armed {
+		m.quiet(s)
+		crash.arm()
+	}
+	<-crash.done
+	st := s.Status()
+	m.stats.Resumes += st.Resumes
+	m.stats.Relists += st.Relists
+	cancel()
+	<-done
+	if err := c.Close(); err != nil {
+		t.Fatalf("close: %v", err)
+	}
+	m.afterwards(crash)
+}
+
+// disturb lets a while pass with changes and accidents.
+func (m *model) disturb(crash *modelCrash) {
+	for range m.rng.IntN(40) {
+		switch m.rng.IntN(16) {
+		case 0:
+			m.server.disconnect()
+		case 1:
+			m.server.compact()
+			if m.rng.IntN(2) == 0 {
+				m.server.disconnect()
+			}
+		case 2:
+			m.server.bookmark()
+		case 3:
+			m.server.mu.Lock()
+			m.server.failLists = m.rng.IntN(3)
+			m.server.mu.Unlock()
+		case 4:
+			time.Sleep(time.Duration(m.rng.IntN(2000)) * time.Millisecond) // Virtual time.
+		case 5:
+			crash.arm()
+		default:
+			m.server.change()
+			if m.rng.IntN(4) == 0 {
+				time.Sleep(time.Duration(m.rng.IntN(20)) * time.Millisecond)
+			}
+		}
+	}
+	if m.rng.IntN(2) == 0 {
+		crash.arm()
+	}
+}
+
+// quiet waits until everything has been told, and compares (I2, Q2).
+func (m *model) quiet(s *SharedIndexInformer) {
+	m.durable.mu.Lock()
+	m.durable.slow = nil
+	m.durable.mu.Unlock()
+	var diff string
+	for range 600 {
+		time.Sleep(time.Second) // Virtual time.
+		if diff = m.compare(s); diff == "" {
+			break
+		}
+	}
+	if diff != "" {
+		m.t.Errorf("after quiet (status %+v):\n%s", s.Status(), diff)
+	}
+	m.checkIndices(s)
+}
+
+func (m *model) compare(s *SharedIndexInformer) string {
+	want := map[string]string{}
+	for key, obj := range m.server.state(m.server.version()) {
+		want[key] = obj.ResourceVersion
+	}
+	got := map[string]string{}
+	for _, obj := range s.GetStore().List() {
+		cm := obj.(*corev1.ConfigMap)
+		got[cm.Namespace+"/"+cm.Name] = cm.ResourceVersion
+	}
+	durable := m.durable.state()
+	plain := m.plain.state()
+	for _, c := range []struct {
+		what string
+		got  map[string]string
+	}{{"I2: cache", got}, {"Q2: durable handler", durable}, {"Q2: plain handler", plain}} {
+		if d := cmp.Diff(want, c.got); d != "" {
+			return c.what + " differs from the server (-want +got):\n" + d
+		}
+	}
+	return ""
+}
+
+func byColor(obj any) ([]string, error) { return []string{obj.(*corev1.ConfigMap).Data["color"]}, nil }
+
+func (m *model) checkIndices(s *SharedIndexInformer) {
+	want := map[string][]string{}
+	for _, obj := range s.GetStore().List() {
+		cm := obj.(*corev1.ConfigMap)
+		want[cm.Data["color"]] = append(want[cm.Data["color"]], cm.Namespace+"/"+cm.Name)
+	}
+	got := map[string][]string{}
+	for _, v := range s.GetIndexer().ListIndexFuncValues("color") {
+		keys, err := s.GetIndexer().IndexKeys("color", v)
+		if err != nil {
+			m.t.Error(err)
+		}
+		got[v] = keys
+	}
+	for _, keys := range want {
+		slices.Sort(keys)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		m.t.Errorf("I1: index differs from the objects (-want +got):\n%s", d)
+	}
+}
+
+// modelCrash copies the file at a commit, once armed.
+type modelCrash struct {
+	m     *model
+	armed bool
+	done  chan struct{}
+
+	mu       sync.Mutex
+	inCommit func() // Not nil: copy at the next one.
+	before   bool
+	to       string
+	told     int // Newest version told to the durable handler by then.
+}
+
+func (m *model) armCrash(c *Cache) *modelCrash {
+	m.stats.Sessions++
+	crash := &modelCrash{m: m, done: make(chan struct{}), before: m.rng.IntN(2) == 0,
+		to: filepath.Join(m.dir, fmt.Sprintf("cache-%d.db", m.stats.Sessions))}
+	at := func() {
+		crash.mu.Lock()
+		f := crash.inCommit
+		crash.inCommit = nil
+		crash.mu.Unlock()
+		if f != nil {
+			f()
+		}
+	}
+	hook := &persist.Hook{AfterCommit: func(uint64) { at() }}
+	if crash.before {
+		hook = &persist.Hook{BeforeCommit: func(*persist.Batch) { at() }}
+	}
+	c.db.AddHook(hook)
+	crash.m.t.Logf("session %d: crash before commit: %v, file %s", m.stats.Sessions, crash.before, filepath.Base(m.path))
+	return crash
+}
+
+func (c *modelCrash) arm() {
+	if c.armed {
+		return
+	}
+	c.armed = true
+	c.m.server.change() // So that there will be a commit.
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	from := c.m.path
+	c.inCommit = func() {
+		defer close(c.done)
+		c.told = c.m.durable.die()
+		c.m.plain.die()
+		b, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(c.to, b, 0o600)
+		}
+		if err != nil {
+			c.m.t.Error(err)
+		}
+	}
+}
+
+// afterwards looks at what the crash has left, and goes on with it.
+func (m *model) afterwards(crash *modelCrash) {
+	old := m.path
+	m.path = crash.to
+	m.stats.Crashes++
+	if err := os.Remove(old); err != nil {
+		m.t.Fatal(err)
+	}
+	rv := m.inspect(crash)
+	for _, b := range []*believer{m.durable, m.plain} {
+		b.mu.Lock()
+		m.stats.Events, m.stats.Deletions = m.stats.Events+b.events, m.stats.Deletions+b.deleted
+		m.stats.Redelivered += b.again
+		b.events, b.deleted, b.again = 0, 0, 0
+		b.mu.Unlock()
+	}
+	m.durable.restart(1 << 62)
+	m.plain.restart(rv)
+}
+
+// inspect checks the invariants of the file itself: it holds the state of the
+// server at the version it says (P1, P2), and all that the durable handler was
+// told of (Q4).
+func (m *model) inspect(crash *modelCrash) (rv int) {
+	t := m.t
+	c, err := Open(m.path, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	if err := c.Status().Err; err != nil {
+		t.Errorf("the crashed file is bad: %v", err)
+	}
+	s, err := c.NewSharedIndexInformer(m.server, &corev1.ConfigMap{}, InformerOptions{
+		Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Indexers: cache.Indexers{"color": byColor}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.sink.load(s.want(""))
+	r := s.sink.record
+	rv, err = strconv.Atoi(r.ResourceVersion)
+	if r.ResourceVersion != "" && err != nil {
+		t.Error(err)
+	}
+	s.indexer.Hide(false)
+	if r.State == checkpoint.StateComplete {
+		want, got := map[string]string{}, map[string]string{}
+		for key, obj := range m.server.state(rv) {
+			want[key] = obj.ResourceVersion
+		}
+		for _, obj := range s.indexer.List() {
+			cm := obj.(*corev1.ConfigMap)
+			got[cm.Namespace+"/"+cm.Name] = cm.ResourceVersion
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("P2: the file does not hold the state at its resourceVersion %d (-want +got):\n%s", rv, d)
+		}
+		if s.indexer.Len() != len(got) {
+			t.Errorf("Len is %d, expected %d", s.indexer.Len(), len(got))
+		}
+		m.checkIndices(s)
+		if crash.told > rv {
+			t.Errorf("Q4: the durable handler was told of version %d, the file has %d", crash.told, rv)
+		}
+	}
+	if err := s.Status().Err; err != nil && !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	return rv
+}
