@@ -109,6 +109,9 @@ type SharedIndexInformer struct {
 	serveOne sync.Once
 	servedAt atomic.Uint64 // Number of the last batch before that.
 	resumer  atomic.Pointer[reflector.Resumer]
+	// How much of a list is asked for and written at once. Tests make it less.
+	pageSize    int64
+	relistItems int
 
 	mu                sync.Mutex
 	started, stopped  bool
@@ -157,6 +160,7 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 		detached:          make(chan struct{}),
 		resyncCheckPeriod: o.ResyncPeriod,
 		listeners:         map[*listener]struct{}{},
+		relistItems:       relistItems,
 	}
 	s.progress.phase = PhaseLoading
 	s.syncGate.caughtUp = s.setSynced
@@ -340,6 +344,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 		Relist:        relisting,
 		NeverResume:   s.opts.NeverResume || isEvents(s.opts.Resource),
 		BeforeList:    s.checkCluster,
+		PageSize:      s.pageSize,
 		Logger:        &s.logger,
 	})
 	s.resumer.Store(resumer)

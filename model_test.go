@@ -220,6 +220,7 @@ func (m *model) session() {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.pageSize, s.relistItems = 3, 2 // So that a crash can come in between.
 	if _, err := s.AddDurableEventHandler("model", m.durable); err != nil {
 		t.Fatal(err)
 	}

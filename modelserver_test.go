@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -131,6 +132,9 @@ func (m *modelServer) Watch(o metav1.ListOptions) (watch.Interface, error) {
 }
 
 func (m *modelServer) ListWithContext(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	if o.Continue != "" {
+		time.Sleep(200 * time.Millisecond) // Virtual time: a commit may come in between.
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	rv := len(m.events)
@@ -203,6 +207,7 @@ type modelWatch struct {
 	initial   []watch.Event
 	events    chan watch.Event
 	wake      chan struct{}
+	pace      time.Duration
 	stop      chan struct{}
 	once      sync.Once
 }
@@ -226,6 +231,8 @@ func (w *modelWatch) run(ctx context.Context) {
 	}()
 	for {
 		e, ok := w.next()
+		time.Sleep(w.pace)
+		w.pace = 0
 		if !ok {
 			select {
 			case <-w.wake:
@@ -253,6 +260,7 @@ func (w *modelWatch) next() (watch.Event, bool) {
 	case len(w.initial) > 0:
 		e := w.initial[0]
 		w.initial = w.initial[1:]
+		w.pace = 100 * time.Millisecond // Virtual time, as between pages.
 		return e, true
 	case w.at < len(w.m.events):
 		e := w.m.events[w.at]

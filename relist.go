@@ -75,7 +75,7 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 	}
 	r.seen[key] = struct{}{}
 	r.items = append(r.items, item{key, transformed})
-	if r.bytes += persist.EstimateSize(transformed); len(r.items) < relistItems && r.bytes < relistBytes {
+	if r.bytes += persist.EstimateSize(transformed); len(r.items) < r.k.s.relistItems && r.bytes < relistBytes {
 		return nil
 	}
 	return r.flushLocked()
@@ -218,7 +218,7 @@ func (r *relist) deleteUnseenLocked(keys []string) error {
 		}
 		d := queue.Delta{Seq: c.Seq, Type: cache.Deleted, Key: key, New: c.Old, FinalStateUnknown: true, SizeBytes: persist.EstimateSize(c.Old)}
 		ds = append(ds, d)
-		if bytes += d.SizeBytes; len(ds) < relistItems && bytes < relistBytes {
+		if bytes += d.SizeBytes; len(ds) < r.k.s.relistItems && bytes < relistBytes {
 			continue
 		}
 		if err := r.commitLocked(w, ds); err != nil {

@@ -18,6 +18,9 @@ import (
 	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
 )
 
+// namespacePrefix begins the name of the namespace that the demonstration makes.
+const namespacePrefix = "warmwatch-demo-"
+
 // cluster is where the scenes play.
 type cluster struct {
 	controlPlane *controlplane.ControlPlane // nil: the user's cluster.
@@ -65,18 +68,21 @@ func (c *cluster) start(ctx context.Context, o options, dir string) error {
 		return err
 	}
 	c.kubeconfig = filepath.Join(dir, "kubeconfig")
-	cfg := c.controlPlane.Config()
+	return writeKubeconfig(c.controlPlane.Config(), c.kubeconfig)
+}
+
+func writeKubeconfig(cfg *rest.Config, file string) error {
 	return clientcmd.WriteToFile(clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{"demo": {Server: cfg.Host, CertificateAuthorityData: cfg.CAData}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"demo": {Token: cfg.BearerToken}},
 		Contexts:       map[string]*clientcmdapi.Context{"demo": {Cluster: "demo", AuthInfo: "demo"}},
 		CurrentContext: "demo",
-	}, c.kubeconfig)
+	}, file)
 }
 
 func (c *cluster) createNamespace(ctx context.Context) error {
 	namespace, err := c.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "warmwatch-demo-"},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: namespacePrefix},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("create a namespace: %w", err)

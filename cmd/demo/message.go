@@ -35,7 +35,7 @@ type event struct {
 	Name      string `json:"name"`
 	OldRV     string `json:"oldResourceVersion,omitempty"`
 	NewRV     string `json:"newResourceVersion,omitempty"`
-	UID       string `json:"uid,omitempty"`
+	Marked    bool   `json:"marked,omitempty"`            // The object has a deletionTimestamp.
 	Tombstone bool   `json:"finalStateUnknown,omitempty"` // A deletion that was found by a relist.
 }
 

@@ -85,7 +85,7 @@ func (r *recorder) tell(kind string, oldObj, newObj any) {
 		r.say(message{Kind: kindError, Error: fmt.Sprintf("the handler got a %T", newObj)})
 		return
 	}
-	e.Name, e.UID, e.NewRV = object.GetName(), string(object.GetUID()), object.GetResourceVersion()
+	e.Name, e.NewRV, e.Marked = object.GetName(), object.GetResourceVersion(), object.GetDeletionTimestamp() != nil
 	if before, ok := oldObj.(metav1.Object); ok {
 		e.OldRV = before.GetResourceVersion()
 	}

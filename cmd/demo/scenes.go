@@ -57,7 +57,7 @@ func (d *demo) sixChanges(ctx context.Context, s *scene) error {
 	made := d.changes.take()
 	return d.playBoth(ctx, s, handlerDurable, expectation{events: made}, func(_ int, r *run) {
 		s.claimResumed(r)
-		s.claimDelivered("exactly these six were delivered, in order, deletions with the last known object", made, r, false)
+		s.claimDelivered("exactly these six were delivered, in order", made, r, false)
 	})
 }
 
@@ -143,7 +143,7 @@ func (d *demo) unreachable(ctx context.Context, s *scene) (err error) {
 	if err := sleep(ctx, outage); err != nil {
 		return err
 	}
-	if told, _ := stock.heard(); told.SyncedMillis == nil {
+	if heard, _ := stock.heard(); heard.SyncedMillis == nil {
 		s.claim(true, fmt.Sprintf("client-go had nothing after %v, and waits for the link", outage), "")
 	}
 	if err := l.Up(); err != nil {
@@ -197,6 +197,7 @@ func (s *scene) claimResumed(r *run) {
 		"the cache came from disk, and the watch was resumed without a list", fmt.Sprintf("status %+v", *r.Status))
 }
 
+// claimDelivered compares what the handler was called for with what was done.
 func (s *scene) claimDelivered(text string, made []event, r *run, anyOrder bool) {
 	detail := difference(made, r.Events, anyOrder)
 	if r.Calls.Initial != 0 {

@@ -132,7 +132,7 @@ func (a *sleeper) measure(ctx context.Context, r *rates) error {
 		return err
 	}
 	what := fmt.Sprintf("a backlog of %d events (%s)", r.Events, a.kind)
-	told, err := a.await(ctx, what, func(s said) bool { return s.stream != nil })
+	heard, err := a.await(ctx, what, func(s said) bool { return s.stream != nil })
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (a *sleeper) measure(ctx context.Context, r *rates) error {
 		r.Skipped = fmt.Sprintf("%s relisted, so that its events are not those of the backlog", a.kind)
 		return nil
 	}
-	r.PerSecond[a.kind.String()] = told.stream.perSecond()
+	r.PerSecond[a.kind.String()] = heard.stream.perSecond()
 	return nil
 }
 
@@ -185,11 +185,11 @@ func (d *demo) replayOne(ctx context.Context, r *rates, kind agentKind, from str
 		return err
 	}
 	what := fmt.Sprintf("a replay of %d events (%s)", r.Events, kind)
-	told, err := c.await(ctx, what, func(s said) bool { return s.stream != nil })
+	heard, err := c.await(ctx, what, func(s said) bool { return s.stream != nil })
 	if err != nil {
 		return err
 	}
-	r.PerSecond[kind.String()] = told.stream.perSecond()
+	r.PerSecond[kind.String()] = heard.stream.perSecond()
 	return nil
 }
 

@@ -74,7 +74,7 @@ func (d *demo) awaitAll(ctx context.Context, c *child, o agentOptions, want expe
 		}
 	}
 	what := fmt.Sprintf("%d notifications", len(want.events))
-	if _, err := c.await(ctx, what, func(s said) bool { return len(s.Events) >= len(want.events) }); err != nil {
+	if _, err := c.await(ctx, what, func(s said) bool { return len(told(s.Events)) >= len(want.events) }); err != nil {
 		return err
 	}
 	if o.Impl != implWarmwatch {
@@ -93,7 +93,7 @@ func (d *demo) finish(ctx context.Context, s *scene, c *child, o agentOptions) (
 	if err != nil {
 		return nil, err
 	}
-	told, _ := c.heard()
+	heard, _ := c.heard()
 	cached, err := c.digest(ctx)
 	if err != nil {
 		return nil, err
@@ -105,12 +105,12 @@ func (d *demo) finish(ctx context.Context, s *scene, c *child, o agentOptions) (
 	s.claim(*cached == *server, fmt.Sprintf("%s: the cache equals the server, %s Pods", o.Impl, thousands(server.Objects)),
 		fmt.Sprintf("cache %+v, server %+v", *cached, *server))
 	return &run{
-		HasSyncedMillis: told.SyncedMillis,
-		AllAddedMillis:  told.AddedMillis,
+		HasSyncedMillis: heard.SyncedMillis,
+		AllAddedMillis:  heard.AddedMillis,
 		BytesReceived:   figures.BytesReceived,
 		Requests:        figures.Requests,
 		Calls:           figures.Calls,
-		Events:          told.Events,
+		Events:          heard.Events,
 		PeakMemoryBytes: figures.PeakMemoryBytes,
 		Status:          figures.Status,
 	}, nil

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
+)
+
+// The demonstration runs this binary as its agent.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == agentCommand {
+		os.Exit(mainExit(os.Args[1:]))
+	}
+	os.Exit(m.Run())
+}
+
+func TestDemoPlaysEveryScene(t *testing.T) {
+	r := runForTest(t, options{Objects: 200, Output: outputJSON})
+	checkScenes(t, r)
+	if got := r.scene("history-gone").Skipped; got != "" {
+		t.Errorf("history-gone was skipped: %s", got)
+	}
+	for _, stream := range r.Streams {
+		for _, kind := range agentKinds {
+			if stream.PerSecond[kind.String()] <= 0 {
+				t.Errorf("%s: no rate for %s (%s)", stream.Name, kind, stream.Skipped)
+			}
+		}
+	}
+}
+
+func TestDemoInUsersClusterLeavesNothingBehind(t *testing.T) {
+	cp, err := controlplane.Start(t.Context(), controlplane.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cp.Stop(); err != nil {
+			t.Errorf("Stop: %v", err)
+		}
+	})
+	client, err := kubernetes.NewForConfig(cp.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	controllers := make(chan error, 1)
+	go func() { controllers <- playControllers(ctx, client) }()
+
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := writeKubeconfig(cp.Config(), file); err != nil {
+		t.Fatal(err)
+	}
+	r := runForTest(t, options{Objects: 200, Output: outputJSON, Kubeconfig: file})
+	checkScenes(t, r)
+	if r.scene("history-gone").Skipped == "" {
+		t.Error("history-gone was played in a user's cluster")
+	}
+	cancel()
+	if err := <-controllers; err != nil {
+		t.Errorf("controllers: %v", err)
+	}
+	namespaces, err := client.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, namespace := range namespaces.Items {
+		if strings.HasPrefix(namespace.Name, namespacePrefix) {
+			t.Errorf("namespace %s is still there", namespace.Name)
+		}
+	}
+}
+
+func runForTest(t *testing.T, o options) *result {
+	t.Helper()
+	t.Setenv("TMPDIR", t.TempDir())
+	var out bytes.Buffer
+	ok, err := runDemo(t.Context(), o, &out, t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !ok {
+		t.Error("not every scene did what it says")
+	}
+	var r result
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		t.Fatalf("stdout is not one JSON object: %v\n%s", err, out.Bytes())
+	}
+	left, err := os.ReadDir(os.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range left {
+		if strings.HasPrefix(entry.Name(), "warmwatch-demo-") {
+			t.Errorf("%s was left behind", entry.Name())
+		}
+	}
+	return &r
+}
+
+func checkScenes(t *testing.T, r *result) {
+	t.Helper()
+	var names []string
+	for _, s := range r.Scenes {
+		names = append(names, s.Name)
+		if s.Skipped == "" && !s.played() {
+			t.Errorf("scene %s has no figures", s.Name)
+		}
+		for _, c := range s.Claims {
+			if !c.OK {
+				t.Errorf("scene %s: not true: %s: %s", s.Name, c.Text, c.Detail)
+			}
+		}
+	}
+	want := []string{"cold-start", "nothing-changed", "six-changes", "unreachable", "history-gone", "plain-handler"}
+	if !slices.Equal(names, want) {
+		t.Errorf("scenes %v, want %v", names, want)
+	}
+}
+
+// playControllers does what a cluster's controllers do for a namespace: it gets a
+// service account, and when it is deleted, it is emptied first.
+func playControllers(ctx context.Context, client kubernetes.Interface) error {
+	for sleep(ctx, 100*time.Millisecond) == nil {
+		namespaces, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return ignoreEnd(ctx, err)
+		}
+		for _, namespace := range namespaces.Items {
+			if !strings.HasPrefix(namespace.Name, namespacePrefix) {
+				continue
+			}
+			if err := playController(ctx, client, &namespace); err != nil {
+				return ignoreEnd(ctx, err)
+			}
+		}
+	}
+	return nil
+}
+
+func playController(ctx context.Context, client kubernetes.Interface, namespace *corev1.Namespace) error {
+	if namespace.DeletionTimestamp == nil {
+		accounts := client.CoreV1().ServiceAccounts(namespace.Name)
+		if _, err := accounts.Get(ctx, "default", metav1.GetOptions{}); err == nil {
+			return nil
+		}
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+		_, err := accounts.Create(ctx, account, metav1.CreateOptions{})
+		return err
+	}
+	err := client.CoreV1().Pods(namespace.Name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	namespace.Spec.Finalizers = nil
+	_, err = client.CoreV1().Namespaces().Finalize(ctx, namespace, metav1.UpdateOptions{})
+	return err
+}
+
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func TestOptionsThatAreWrongHaveAClearError(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--objects=3"}, "at least 20"},
+		{[]string{"--objects=many"}, "invalid value"},
+		{[]string{"--output=yaml"}, "text or json"},
+		{[]string{"--kubeconfig=/no/such/file"}, "no such file"},
+		{[]string{"--context=x"}, "goes with --kubeconfig"},
+		{[]string{"extra"}, `unexpected argument "extra"`},
+	} {
+		var errOut bytes.Buffer
+		_, err := parseOptions(tc.args, &errOut)
+		if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(errOut.String(), err.Error()) {
+			t.Errorf("%v: error %v, printed %q; want %q", tc.args, err, errOut.String(), tc.want)
+		}
+	}
+	if _, err := parseOptions(nil, &bytes.Buffer{}); err != nil {
+		t.Errorf("no flags: %v", err)
+	}
+}
+
+func TestMissingBinariesAreNamed(t *testing.T) {
+	_, err := runDemo(t.Context(), options{Objects: 20, BinDir: t.TempDir()}, &bytes.Buffer{}, t.Output())
+	if !errors.Is(err, controlplane.ErrNoBinaries) {
+		t.Errorf("error %v, want ErrNoBinaries", err)
+	}
+}
