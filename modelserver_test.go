@@ -131,9 +131,13 @@ func (m *modelServer) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return m.WatchWithContext(context.Background(), o)
 }
 
-func (m *modelServer) ListWithContext(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+func (m *modelServer) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	if o.Continue != "" {
-		time.Sleep(200 * time.Millisecond) // Virtual time: a commit may come in between.
+		select { // Virtual time: a commit may come in between.
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -231,8 +235,16 @@ func (w *modelWatch) run(ctx context.Context) {
 	}()
 	for {
 		e, ok := w.next()
-		time.Sleep(w.pace)
-		w.pace = 0
+		if w.pace > 0 {
+			select {
+			case <-time.After(w.pace):
+			case <-w.stop:
+				return
+			case <-ctx.Done():
+				return
+			}
+			w.pace = 0
+		}
 		if !ok {
 			select {
 			case <-w.wake:
