@@ -19,6 +19,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -43,6 +44,10 @@ func TestModel(t *testing.T) {
 	}
 	klog.SetLogger(logr.Discard()) // Of accidents there are many.
 	defer klog.ClearLogger()
+	// apimachinery's slow down by wall clock, for years of virtual time.
+	handlers := utilruntime.ErrorHandlers
+	utilruntime.ErrorHandlers = nil
+	defer func() { utilruntime.ErrorHandlers = handlers }()
 	t.Logf("replay with -run TestModel -model.seed %d -model.crashes %d", seed, *modelCrashes)
 	const perLife = 25
 	total := modelStats{}
