@@ -34,7 +34,7 @@ help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(BIN)/kube-apiserver $(BIN)/etcd ## Show the main job on a real API server (OBJECTS=5000 OUTPUT=text|json DEMO_FLAGS=)
+demo: $(if $(findstring kubeconfig,$(DEMO_FLAGS)),,$(BIN)/kube-apiserver $(BIN)/etcd) ## Show the main job on a real API server (OBJECTS=5000 OUTPUT=text|json DEMO_FLAGS=)
 	@go -C cmd/demo build -trimpath -buildvcs=false -o $(BIN)/demo .
 	@$(BIN)/demo --bin-dir=$(BIN) --objects=$(OBJECTS) --output=$(OUTPUT) $(DEMO_FLAGS)
 
@@ -46,9 +46,18 @@ test: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/gotest ## Test every module, with
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Check format, go.mod files and the rules of .golangci.yml
-	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt -w is needed for:"; echo "$$unformatted"; exit 1; fi
-	@set -e; for module in $(MODULES); do echo "# $$module: go mod tidy -diff"; go -C $$module mod tidy -diff; done
-	@set -e; for module in $(CODE_MODULES); do echo "# $$module: golangci-lint"; (cd $$module && $(BIN)/golangci-lint run --config=$(CURDIR)/.golangci.yml ./...); done
+	@status=0; \
+	unformatted=$$(gofmt -l .); \
+	if [ -n "$$unformatted" ]; then echo "these files need gofmt -w:"; echo "$$unformatted"; status=1; fi; \
+	for module in $(MODULES); do \
+		echo "# $$module: go mod tidy -diff"; \
+		go -C $$module mod tidy -diff || status=1; \
+	done; \
+	for module in $(CODE_MODULES); do \
+		echo "# $$module: golangci-lint"; \
+		(cd $$module && $(BIN)/golangci-lint run --config=$(CURDIR)/.golangci.yml ./...) || status=1; \
+	done; \
+	exit $$status
 
 .PHONY: controlplane
 controlplane: $(BIN)/kube-apiserver $(BIN)/etcd ## Build the real kube-apiserver and etcd into bin/ (3 minutes the first time)

@@ -213,7 +213,7 @@ func (s *SharedIndexInformer) open() error {
 func (s *SharedIndexInformer) openParts() (err error) {
 	s.indexer, err = indexer.New(indexer.Options{
 		DB: s.cache.db, Space: s.space, NewObject: s.newObject, Indexers: s.opts.Indexers,
-		Objects: s.cache.objects, OnCorrupt: s.corrupt, Logger: &s.logger,
+		Objects: s.cache.objects, OnCorrupt: s.corrupt, OnDecode: s.detector.AddObject, Logger: &s.logger,
 	})
 	if err != nil {
 		return err

@@ -169,10 +169,7 @@ func (s *SharedIndexInformer) addListener(h cache.ResourceEventHandler, durableN
 func (s *SharedIndexInformer) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
 	l, ok := handle.(*listener)
 	if !ok {
-		if handle == nil {
-			return errors.New("invalid key type: the handle is nil")
-		}
-		return nil // Not one of ours: nothing to remove.
+		return fmt.Errorf("invalid key type %T", handle)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -371,42 +368,47 @@ func (l *listener) noteNew(c indexer.Chunk, begin uint64) {
 	}
 }
 
-// chunks calls tell with all objects, and reads one chunk ahead.
+// chunksAhead of the one that is being told are read and decoded.
+const chunksAhead = 2
+
+// chunks calls tell with all objects, and reads some chunks ahead. What was
+// read ahead is only told if tell goes on.
 func (l *listener) chunks(tell func(indexer.Chunk) bool) bool {
-	type result struct {
-		chunk indexer.Chunk
-		err   error
-	}
+	ahead := make(chan chan indexer.Chunk, chunksAhead)
+	gaveUp := make(chan struct{})
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	read := func(from string) <-chan result {
-		ch := make(chan result, 1)
-		wg.Go(func() {
-			c, err := l.s.indexer.Chunk(from, l.durable)
-			ch <- result{c, err}
-		})
-		return ch
-	}
-	from := ""
-	for ahead := read(from); ; {
-		r := <-ahead
-		if r.err != nil {
-			if !l.failed(r.err) {
-				return false
+	defer close(gaveUp)
+	wg.Go(func() {
+		defer close(ahead)
+		for from, done := "", false; !done; {
+			c, err := l.s.indexer.ReadChunk(from, l.durable)
+			if err != nil {
+				if !l.failed(err) {
+					return
+				}
+				continue
 			}
-			ahead = read(from)
-			continue
+			from, done = c.Next, c.Done
+			decoded := make(chan indexer.Chunk, 1)
+			wg.Go(func() { decoded <- l.s.indexer.DecodeChunk(c) })
+			select {
+			case ahead <- decoded:
+			case <-gaveUp:
+				return
+			}
 		}
-		if from = r.chunk.Next; !r.chunk.Done {
-			ahead = read(from)
-		}
-		if !tell(r.chunk) {
+	})
+	for decoded := range ahead {
+		c := <-decoded
+		if !tell(c) {
 			return false
 		}
-		if r.chunk.Done {
+		if c.Done {
 			return true
 		}
 	}
+	return false
 }
 
 // toldByWalk reports whether the walk has told of a delta's outcome already.

@@ -142,6 +142,7 @@ func (r *relist) compare(w *indexer.Writer, it item) *queue.Delta {
 		return nil
 	}
 	c := w.Set(it.key, it.obj, !r.silent)
+	r.k.s.detector.AddObject(it.obj)
 	if r.silent {
 		return nil
 	}
@@ -152,7 +153,6 @@ func (r *relist) compare(w *indexer.Writer, it item) *queue.Delta {
 	if same && !notify {
 		return nil
 	}
-	r.k.s.detector.AddObject(it.obj)
 	d := setDelta(c)
 	if same && r.how.Rewound {
 		d.Type = cache.Updated

@@ -200,7 +200,7 @@ func (k *sink) prepareLocked(obj any) (transformed any, key string, err error) {
 
 // setDelta is what handlers are told of a change.
 func setDelta(c *indexer.Change) queue.Delta {
-	d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: c.Key, New: c.New, SizeBytes: c.SizeBytes()}
+	d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: c.Key, New: c.New, NewValue: c.Value(), SizeBytes: c.SizeBytes()}
 	if c.Old != nil {
 		d.Type, d.Old = cache.Updated, c.Old
 		d.SizeBytes *= 2

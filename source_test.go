@@ -233,6 +233,20 @@ func versions[T any](objects []T) []string {
 
 func version(obj any) string { return keyOf(obj) + "@" + accessor(obj).GetResourceVersion() }
 
+func versionNumber(obj any) int64 {
+	n, _ := strconv.ParseInt(accessor(obj).GetResourceVersion(), 10, 64)
+	return n
+}
+
+// deletedAfter reports whether this version of an object has been deleted.
+func (f *source) deletedAfter(obj any) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.ContainsFunc(f.history, func(e watch.Event) bool {
+		return e.Type == watch.Deleted && keyOf(e.Object) == keyOf(obj) && versionNumber(e.Object) > versionNumber(obj)
+	})
+}
+
 func tooLarge(rv, current int64) error {
 	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", rv, current), 1)
 	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
@@ -331,7 +345,7 @@ func (f *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 		s.pushLocked(gone(fmt.Sprintf("too old resource version: %d (%d)", from, f.compacted)))
 	default:
 		for _, e := range f.history {
-			if rv, _ := strconv.ParseInt(accessor(e.Object).GetResourceVersion(), 10, 64); rv > from {
+			if versionNumber(e.Object) > from {
 				s.pushLocked(e)
 			}
 		}

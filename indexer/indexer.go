@@ -45,6 +45,9 @@ type Options struct {
 	// OnCorrupt, if set, hears of everything that could not be read. It is
 	// called by readers and writers and must not call back.
 	OnCorrupt func(error)
+	// OnDecode, if set, is given each object that was read from disk, before
+	// anybody else is.
+	OnDecode func(obj any)
 	// Logger defaults to klog's.
 	Logger *klog.Logger
 }
@@ -63,6 +66,7 @@ type Indexer struct {
 	objects   *Objects
 	owner     uint32
 	onCorrupt func(error)
+	onDecode  func(any)
 	log       klog.Logger
 
 	objectsName, indexName, storeName persist.Bucket
@@ -110,13 +114,16 @@ func New(o Options) (*Indexer, error) {
 	if o.OnCorrupt == nil {
 		o.OnCorrupt = func(error) {}
 	}
+	if o.OnDecode == nil {
+		o.OnDecode = func(any) {}
+	}
 	if o.Logger == nil {
 		l := klog.Background()
 		o.Logger = &l
 	}
 	ix := &Indexer{
 		db: o.DB, space: o.Space, newObject: o.NewObject, keyFunc: o.KeyFunc,
-		objects: o.Objects, owner: o.Objects.newOwner(), onCorrupt: o.OnCorrupt, log: *o.Logger,
+		objects: o.Objects, owner: o.Objects.newOwner(), onCorrupt: o.OnCorrupt, onDecode: o.OnDecode, log: *o.Logger,
 		objectsName: persist.Bucket{Space: o.Space, Name: objectsBucket},
 		indexName:   persist.Bucket{Space: o.Space, Name: indexBucket},
 		storeName:   persist.Bucket{Space: o.Space, Name: storeBucket},
@@ -201,7 +208,17 @@ func (ix *Indexer) Update(obj any) error {
 	if rv, ok := resourceVersion(obj); ok {
 		w.SetResourceVersion(rv)
 	}
-	_, err = w.Commit(nil)
+	return ix.commitByHand(w)
+}
+
+// commitByHand commits what a caller wrote, and ends Hide if there was nothing
+// to hide: tests fill the store of an informer before it starts, or instead.
+func (ix *Indexer) commitByHand(w *Writer) error {
+	empty := ix.state.Count == 0
+	_, err := w.Commit(nil)
+	if err == nil && empty {
+		ix.Hide(false)
+	}
 	return err
 }
 
@@ -256,8 +273,7 @@ func (ix *Indexer) Replace(list []any, resourceVersion string) error {
 		w.Set(key, obj, false)
 	}
 	w.SetResourceVersion(resourceVersion)
-	_, err = w.Commit(nil)
-	return err
+	return ix.commitByHand(w)
 }
 
 // Resync implements [cache.Store]. As in client-go's Indexer, it does nothing.

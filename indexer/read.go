@@ -29,7 +29,7 @@ func (ix *Indexer) get(key string) (obj any, exists bool, err error) {
 			return err
 		}
 		seq, size = r.Seq, len(r.Body)
-		obj, err = r.Decode(ix.newObject)
+		obj, err = ix.decodeRecord(r)
 		return err
 	})
 	if err != nil || !exists {
@@ -37,6 +37,14 @@ func (ix *Indexer) get(key string) (obj any, exists bool, err error) {
 	}
 	ix.objects.add(k, obj, seq, size, version)
 	return obj, true, nil
+}
+
+func (ix *Indexer) decodeRecord(r persist.Record) (any, error) {
+	obj, err := r.Decode(ix.newObject)
+	if err == nil {
+		ix.onDecode(obj)
+	}
+	return obj, err
 }
 
 // Get implements [cache.Store].
@@ -72,8 +80,9 @@ type lazyObject struct {
 }
 
 // fetch takes an object out of a snapshot: as it is, if it is in memory, else
-// as a copy of its record, so that it can be decoded without the transaction.
-func (ix *Indexer) fetch(it *persist.Item) lazyObject {
+// as a copy of its record in buf, so that it can be decoded without the
+// transaction.
+func (ix *Indexer) fetch(it *persist.Item, buf *[]byte) lazyObject {
 	l := lazyObject{key: it.Key}
 	if o, inMemory := it.Value.(*persist.Object); inMemory {
 		l.object, l.seq = o.Object, o.Seq
@@ -89,7 +98,9 @@ func (ix *Indexer) fetch(it *persist.Item) lazyObject {
 		l.object = obj
 		return l
 	}
-	r.Body = append(make([]byte, 0, len(r.Body)), r.Body...)
+	start := len(*buf)
+	*buf = append(*buf, r.Body...)
+	r.Body = (*buf)[start:len(*buf):len(*buf)]
 	l.record = r
 	return l
 }
@@ -102,7 +113,7 @@ const minParallel = 32
 func (ix *Indexer) decode(ls []lazyObject) (objects []any, good []lazyObject) {
 	one := func(l *lazyObject) {
 		if l.object == nil && l.err == nil {
-			l.object, l.err = l.record.Decode(ix.newObject)
+			l.object, l.err = ix.decodeRecord(l.record)
 			l.record.Body = nil
 		}
 	}
@@ -158,22 +169,24 @@ func (ix *Indexer) List() []any {
 	return list
 }
 
-// Chunks are as large as is worth a snapshot, and small enough to hold.
+// Chunks are as large as is worth a snapshot, and small enough to hold some.
 const (
-	chunkObjects = 512
-	chunkBytes   = 4 << 20
+	chunkObjects = 256
+	chunkBytes   = 1 << 20
 )
 
 func (ix *Indexer) scanChunk(s *persist.Snapshot, from string) (ls []lazyObject, next string, done bool, err error) {
-	size := 0
+	var buf []byte
 	done = true
 	err = s.Scan(objectsBucket, from, func(it *persist.Item) (bool, error) {
-		if len(ls) == chunkObjects || size > chunkBytes {
+		if len(ls) == chunkObjects || len(buf) > chunkBytes {
 			done = false
 			return false, nil
 		}
-		l := ix.fetch(it)
-		size += len(l.record.Body)
+		if buf == nil {
+			buf = make([]byte, 0, chunkBytes)
+		}
+		l := ix.fetch(it, &buf)
 		ls, next = append(ls, l), it.Key+"\x00"
 		return true, nil
 	})
@@ -190,12 +203,24 @@ type Chunk struct {
 	// Next is where the next chunk begins, unless Done.
 	Next string
 	Done bool
+
+	undecoded []lazyObject
 }
 
 // Chunk reads objects from the key from on. With durable it reads what is in
 // the file, and not what is still in memory. No transaction is open when it
 // returns.
 func (ix *Indexer) Chunk(from string, durable bool) (Chunk, error) {
+	c, err := ix.ReadChunk(from, durable)
+	if err != nil {
+		return Chunk{}, err
+	}
+	return ix.DecodeChunk(c), nil
+}
+
+// ReadChunk is the part of Chunk that must come before the next chunk is read:
+// all but the decoding.
+func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
 	snapshot := ix.db.Snapshot
 	if durable {
 		snapshot = ix.db.DurableSnapshot
@@ -210,17 +235,20 @@ func (ix *Indexer) Chunk(from string, durable bool) (Chunk, error) {
 		return Chunk{}, err
 	}
 	c := Chunk{Seq: st.Seq}
+	c.undecoded, c.Next, c.Done, err = ix.scanChunk(s, from)
+	return c, err
+}
+
+// DecodeChunk is the rest of Chunk.
+func (ix *Indexer) DecodeChunk(c Chunk) Chunk {
 	var ls []lazyObject
-	if ls, c.Next, c.Done, err = ix.scanChunk(s, from); err != nil {
-		return Chunk{}, err
-	}
-	s.Close()
-	c.Objects, ls = ix.decode(ls)
+	c.Objects, ls = ix.decode(c.undecoded)
+	c.undecoded = nil
 	c.Keys, c.Seqs = make([]string, len(ls)), make([]uint64, len(ls))
 	for i, l := range ls {
 		c.Keys[i], c.Seqs[i] = l.key, l.seq
 	}
-	return c, nil
+	return c
 }
 
 // keys returns the keys of all objects, sorted.
@@ -249,7 +277,7 @@ func (ix *Indexer) Keys(fn func([]string) error) error {
 		var keys []string
 		done = true
 		err = s.Scan(objectsBucket, from, func(it *persist.Item) (bool, error) {
-			if len(keys) == 8*chunkObjects {
+			if len(keys) == 16*chunkObjects {
 				done = false
 				return false, nil
 			}
@@ -318,9 +346,10 @@ func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
 		return nil, err
 	}
 	ls := make([]lazyObject, 0, len(keys))
+	var buf []byte
 	for _, key := range keys {
 		found, err := s.View(objectsBucket, key, func(it *persist.Item) error {
-			ls = append(ls, ix.fetch(it))
+			ls = append(ls, ix.fetch(it, &buf))
 			return nil
 		})
 		if err == nil && !found {

@@ -27,6 +27,9 @@ type Change struct {
 	puts, dels []indexPut
 }
 
+// Value is New as it is stored.
+func (c *Change) Value() *persist.Object { return c.value }
+
 // SizeBytes is about what New takes when encoded.
 func (c *Change) SizeBytes() int {
 	if c.value == nil {

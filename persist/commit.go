@@ -13,9 +13,46 @@ const (
 	minRetryDelay = 200 * time.Millisecond
 	maxRetryDelay = 10 * time.Second
 
-	// maxIdleArenaBytes of encoding buffer are kept between commits.
-	maxIdleArenaBytes = 8 << 20
+	// The encoding buffer grows by chunks of so many bytes, and so many of them
+	// are kept between commits.
+	arenaChunkBytes = 1 << 20
+	arenaIdleChunks = 8
 )
+
+// An arena is where a commit encodes values. What was appended stays where it
+// is until the next reset: bbolt keeps the values it is given until its
+// transaction ends.
+type arena struct {
+	chunks [][]byte // The last one is being filled; all are of arenaChunkBytes or more.
+	used   int      // Chunks in use.
+}
+
+// room returns the chunk to append about n bytes to.
+func (a *arena) room(n int) []byte {
+	if a.used > 0 {
+		if c := a.chunks[a.used-1]; cap(c)-len(c) >= n {
+			return c
+		}
+	}
+	if a.used == len(a.chunks) || cap(a.chunks[a.used]) < n {
+		a.chunks = append(a.chunks[:a.used], make([]byte, 0, max(n, arenaChunkBytes)))
+	}
+	a.used++
+	return a.chunks[a.used-1]
+}
+
+// filled takes back what room has returned, with values appended.
+func (a *arena) filled(c []byte) { a.chunks[a.used-1] = c }
+
+func (a *arena) reset() {
+	a.chunks = a.chunks[:min(len(a.chunks), arenaIdleChunks)]
+	for i := range a.chunks {
+		if a.chunks[i] = a.chunks[i][:0]; cap(a.chunks[i]) > arenaChunkBytes {
+			a.chunks[i] = make([]byte, 0, arenaChunkBytes)
+		}
+	}
+	a.used = 0
+}
 
 // run is the committer goroutine.
 func (db *DB) run() {
@@ -174,7 +211,7 @@ func (db *DB) keepUnencodableLocked(us []unencodable) {
 
 // write puts a layer into the file, in one transaction.
 func (db *DB) write(b *bolt.DB, l *layer) (txID int, bad []unencodable, err error) {
-	arena := db.arena[:0]
+	defer db.arena.reset()
 	err = guard(func() error {
 		tx, err := b.Begin(true)
 		if err != nil {
@@ -187,7 +224,7 @@ func (db *DB) write(b *bolt.DB, l *layer) (txID int, bad []unencodable, err erro
 			}
 		}()
 		for _, name := range l.sortedBuckets() {
-			if arena, bad, err = writeBucket(tx, name, l.buckets[name], arena, bad); err != nil {
+			if bad, err = writeBucket(tx, name, l.buckets[name], &db.arena, bad); err != nil {
 				return err
 			}
 		}
@@ -196,27 +233,22 @@ func (db *DB) write(b *bolt.DB, l *layer) (txID int, bad []unencodable, err erro
 		committed = err == nil
 		return err
 	})
-	if cap(arena) <= maxIdleArenaBytes {
-		db.arena = arena[:0]
-	} else {
-		db.arena = nil
-	}
 	return txID, bad, err
 }
 
-func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer, arena []byte, bad []unencodable) ([]byte, []unencodable, error) {
+func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer, a *arena, bad []unencodable) ([]unencodable, error) {
 	space, err := tx.CreateBucketIfNotExists([]byte(name.Space))
 	if err != nil {
-		return arena, bad, err
+		return bad, err
 	}
 	if bl.dropped {
 		if err := space.DeleteBucket([]byte(name.Name)); err != nil && !errors.Is(err, bolt.ErrBucketNotFound) {
-			return arena, bad, err
+			return bad, err
 		}
 	}
 	bucket, err := space.CreateBucketIfNotExists([]byte(name.Name))
 	if err != nil {
-		return arena, bad, err
+		return bad, err
 	}
 	var key []byte
 	bl.entries.Scan(func(k string, e entry) bool {
@@ -229,22 +261,25 @@ func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer, arena []byte, bad []
 			bad = append(bad, unencodable{name, k, e, errors.New("failed before")})
 			return true // The mark is in the file already.
 		}
-		// bbolt copies the key but keeps the value until the transaction ends:
-		// the arena grows, and is reused only after that.
-		start := len(arena)
-		filled, encodeErr := e.value.AppendTo(arena)
+		chunk := a.room(e.value.SizeBytes() + sealRoomBytes)
+		start := len(chunk)
+		filled, encodeErr := e.value.AppendTo(chunk)
 		if encodeErr != nil {
 			bad = append(bad, unencodable{name, k, e, encodeErr})
-			filled = append(arena, unencodableMark...)
+			filled = append(chunk, unencodableMark...)
 		} else {
 			filled = seal(filled, start, name, k)
 		}
-		arena = filled
-		err = bucket.Put(key, arena[start:len(arena):len(arena)])
+		a.filled(filled)
+		err = bucket.Put(key, filled[start:len(filled):len(filled)])
 		return err == nil
 	})
-	return arena, bad, err
+	return bad, err
 }
+
+// sealRoomBytes is room for the checksum, and for an estimate that is a little
+// too low. One that is lower costs a copy.
+const sealRoomBytes = 256
 
 // unencodableMark is too short for a checksum, so that it never reads as a
 // value.

@@ -125,7 +125,7 @@ type DB struct {
 
 	hooks map[*Hook]struct{}
 
-	arena []byte // Used by the committer alone.
+	arena arena // Used by the committer alone.
 }
 
 // A Hook takes part in every commit. Both functions are called by the
@@ -263,6 +263,9 @@ func (db *DB) Applied() uint64 {
 func (db *DB) Flush() error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
+	if db.closed {
+		return ErrClosed
+	}
 	return db.flushLocked()
 }
 

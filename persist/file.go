@@ -1,11 +1,8 @@
 package persist
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -131,6 +128,9 @@ func boltOptions(timeout time.Duration) *bolt.Options {
 	}
 }
 
+// allocBytes is by how much the file grows.
+const allocBytes = 4 << 20
+
 // create begins a file: at a temporary path first, because bbolt's first
 // initialisation is not crash-safe.
 func create(path string) error {
@@ -152,6 +152,7 @@ func create(path string) error {
 		if err != nil {
 			return err
 		}
+		b.AllocSize = allocBytes
 		err = b.Update(func(tx *bolt.Tx) error {
 			format, err := tx.CreateBucketIfNotExists([]byte(formatBucket))
 			if err != nil {
@@ -193,7 +194,7 @@ func openExisting(path string, timeout time.Duration) (b *bolt.DB, txID int, err
 	case err != nil:
 		return nil, 0, err
 	}
-	b.AllocSize = 4 << 20
+	b.AllocSize = allocBytes
 	err = guard(func() error {
 		return b.View(func(tx *bolt.Tx) error {
 			txID = tx.ID()
@@ -211,93 +212,6 @@ func openExisting(path string, timeout time.Duration) (b *bolt.DB, txID int, err
 		return nil, 0, errors.Join(err, guard(b.Close))
 	}
 	return b, txID, nil
-}
-
-// The layout of a bbolt meta page, from bbolt's internal/common: a page header
-// of 16 bytes, then these fields.
-const (
-	metaOffset     = 16
-	metaBytes      = 64
-	metaMagic      = 0xED0CDAED
-	noFreelist     = math.MaxUint64
-	maxPageBytes   = 64 << 10
-	metaPageSizeAt = 8
-	metaFreelistAt = 32
-	metaHighAt     = 40
-	metaTxIDAt     = 48
-	metaChecksumAt = 56
-)
-
-// inspect reads the two meta pages as bbolt will and refuses a file that is
-// shorter than the newer one says (a fault on access), or has no synced
-// freelist (never written by us, and dangerous to open, see boltOptions).
-func inspect(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }() // Only read.
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	head := make([]byte, 2*maxPageBytes)
-	n, err := f.ReadAt(head, 0)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	head = head[:n]
-	var newest []byte
-	pageSize := uint64(0)
-	// The second meta page is at the page size, which only a valid first one
-	// tells; bbolt tries all powers of two as well.
-	for at := 0; at < len(head); at = nextMetaOffset(at) {
-		m := validMeta(head[at:])
-		if m == nil {
-			continue
-		}
-		pageSize = uint64(binary.NativeEndian.Uint32(m[metaPageSizeAt:]))
-		if newest == nil || binary.NativeEndian.Uint64(m[metaTxIDAt:]) > binary.NativeEndian.Uint64(newest[metaTxIDAt:]) {
-			newest = m
-		}
-	}
-	if newest == nil {
-		return &CorruptError{Err: fmt.Errorf("%s has no valid bbolt meta page", path)}
-	}
-	if binary.NativeEndian.Uint64(newest[metaFreelistAt:]) == noFreelist {
-		return fmt.Errorf("%w: %s has no freelist", ErrUnknownFormat, path)
-	}
-	if high := binary.NativeEndian.Uint64(newest[metaHighAt:]); high > uint64(info.Size())/pageSize {
-		return &CorruptError{Err: fmt.Errorf("%s is truncated: %d bytes, expected %d pages of %d", path, info.Size(), high, pageSize)}
-	}
-	return nil
-}
-
-func nextMetaOffset(at int) int {
-	if at == 0 {
-		return 1 << 10
-	}
-	return at * 2
-}
-
-// validMeta returns the meta at the start of a page, or nil.
-func validMeta(page []byte) []byte {
-	if len(page) < metaOffset+metaBytes {
-		return nil
-	}
-	m := page[metaOffset : metaOffset+metaBytes]
-	if binary.NativeEndian.Uint32(m) != metaMagic {
-		return nil
-	}
-	if size := binary.NativeEndian.Uint32(m[metaPageSizeAt:]); size < 1<<10 || size > maxPageBytes || size&(size-1) != 0 {
-		return nil
-	}
-	h := fnv.New64a()
-	_, _ = h.Write(m[:metaChecksumAt]) // A hash's Write never fails.
-	if h.Sum64() != binary.NativeEndian.Uint64(m[metaChecksumAt:]) {
-		return nil
-	}
-	return m
 }
 
 // salvageTimeout bounds the wait for a damaged file: after a panic bbolt may

@@ -41,6 +41,7 @@ type Object struct {
 	Seq       uint64 // Distinguishes the versions of an object, see [Record].
 	Object    any
 	sizeBytes int
+	encoded   []byte // Between AppendShared and AppendTo. The committer's.
 }
 
 // NewObject wraps obj, which must not change from now on.
@@ -49,7 +50,25 @@ func NewObject(seq uint64, obj any) *Object {
 }
 
 // AppendTo implements [Value].
-func (o *Object) AppendTo(dst []byte) ([]byte, error) { return AppendObject(dst, o.Seq, o.Object) }
+func (o *Object) AppendTo(dst []byte) ([]byte, error) {
+	if b := o.encoded; b != nil {
+		o.encoded = nil
+		return append(dst, b...), nil
+	}
+	return AppendObject(dst, o.Seq, o.Object)
+}
+
+// AppendShared is AppendTo for a value that has this Object as a part. The
+// encoding is kept for the AppendTo of the Object itself, later in the same
+// commit. Only the committer may call it.
+func (o *Object) AppendShared(dst []byte) ([]byte, error) {
+	start := len(dst)
+	dst, err := AppendObject(dst, o.Seq, o.Object)
+	if err == nil {
+		o.encoded = append([]byte(nil), dst[start:]...)
+	}
+	return dst, err
+}
 
 // SizeBytes implements [Value].
 func (o *Object) SizeBytes() int { return o.sizeBytes }
@@ -62,11 +81,15 @@ type entry struct {
 	// fresh says that no layer below holds the key, so that deleting it needs
 	// no tombstone: a delta acknowledged before the commit is never written.
 	fresh bool
-	// unencodable entries stay in memory: AppendTo failed.
+	// unencodable entries stay in memory: AppendTo failed. They do not count
+	// as pending, for nobody could wait until they are not.
 	unencodable bool
 }
 
 func (e entry) bytes(key string) int64 {
+	if e.unencodable {
+		return 0
+	}
 	n := entryOverheadBytes + len(key)
 	if e.value != nil {
 		n += e.value.SizeBytes()

@@ -66,9 +66,11 @@ func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error
 	if !found {
 		e, found = db.flushing.lookup(bucket, key)
 	}
-	b, bad := db.bolt, db.resetCause
+	b, bad, closed := db.bolt, db.resetCause, db.closed
 	db.mu.RUnlock()
 	switch {
+	case closed:
+		return false, ErrClosed
 	case found && e.value == nil:
 		return false, nil
 	case found:

@@ -22,6 +22,9 @@ type Delta struct {
 	// FinalStateUnknown marks a deletion that was noticed by its absence from
 	// a list: New is the last known object, not the deleted one.
 	FinalStateUnknown bool
+	// NewValue may be New as the store has it in the same batch, so that it is
+	// encoded once for both.
+	NewValue *persist.Object
 	// SizeBytes is about what Old and New take when encoded.
 	SizeBytes int
 
@@ -88,6 +91,9 @@ func (v deltaValue) AppendTo(dst []byte) ([]byte, error) {
 			return nil, err
 		}
 		binary.BigEndian.PutUint32(dst[at:], uint32(len(dst)-at-4))
+	}
+	if v.NewValue != nil {
+		return v.NewValue.AppendShared(dst)
 	}
 	if v.New != nil {
 		return persist.AppendObject(dst, v.Seq, v.New)

@@ -41,7 +41,8 @@ type Options struct {
 	// NewObject returns an empty object of the type in the deltas. Not needed
 	// for unstructured objects.
 	NewObject func() any
-	// TailBytes of recent deltas are kept in memory. Default 8 MiB.
+	// TailBytes of recent deltas are kept in memory. Default 16 MiB: what waits
+	// to be durable should fit.
 	TailBytes int
 	// KeyFunc defaults to cache.DeletionHandlingMetaNamespaceKeyFunc. It is
 	// used by the methods of cache.Queue only, as are the next two.
@@ -139,7 +140,7 @@ func New(o Options) (*DeltaFIFO, error) {
 		return nil, errors.New("queue: DB and Space are required")
 	}
 	if o.TailBytes == 0 {
-		o.TailBytes = 8 << 20
+		o.TailBytes = 16 << 20
 	}
 	if o.OnCorrupt == nil {
 		o.OnCorrupt = func(error) {}
@@ -208,7 +209,8 @@ func (q *DeltaFIFO) load() error {
 	if c, ok := q.stored[plainCursor]; ok {
 		after = c.Seq
 	}
-	q.orphans = orphans{after: after, to: q.head, held: true, open: true}
+	// A new log has no last process.
+	q.orphans = orphans{after: after, to: q.head, held: q.head > 0 || len(q.stored) > 0, open: true}
 	return nil
 }
 
@@ -253,7 +255,7 @@ func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
 	defer q.mu.Unlock()
 	for i := range deltas {
 		d := deltas[i]
-		d.batch = batch
+		d.batch, d.NewValue = batch, nil // The committer's.
 		q.addRunLocked(d.Seq)
 		q.tail = append(q.tail, d)
 		q.tailBytes += d.SizeBytes

@@ -87,6 +87,7 @@ func TestDemoInUsersClusterLeavesNothingBehind(t *testing.T) {
 func runForTest(t *testing.T, o options) *result {
 	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
+	o.Replayed = 5000
 	var out bytes.Buffer
 	ok, err := runDemo(t.Context(), o, &out, t.Output())
 	if err != nil {

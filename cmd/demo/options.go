@@ -23,12 +23,13 @@ type options struct {
 	Kubeconfig string
 	Context    string
 	BinDir     string
+	Replayed   int // How many events are replayed from memory; not a flag.
 }
 
 // parseOptions prints usage and errors to errOut. The error is flag.ErrHelp when
 // help was asked for.
 func parseOptions(args []string, errOut io.Writer) (options, error) {
-	var o options
+	o := options{Replayed: 100_000}
 	set := flag.NewFlagSet("demo", flag.ContinueOnError)
 	set.SetOutput(errOut)
 	set.IntVar(&o.Objects, "objects", 5000, "how many Pods to create")

@@ -127,7 +127,8 @@ func (d *demo) unreachable(ctx context.Context, s *scene) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, warm.kill()) }()
-	if err := d.claimServedFromDisk(ctx, s, warm, before); err != nil {
+	peakMemory, err := d.claimServedFromDisk(ctx, s, warm, before)
+	if err != nil {
 		return err
 	}
 	stock, err := d.start(stockOptions)
@@ -162,7 +163,7 @@ func (d *demo) unreachable(ctx context.Context, s *scene) (err error) {
 	if s.Warmwatch, err = d.finish(ctx, s, warm, warmOptions); err != nil {
 		return err
 	}
-	s.Warmwatch.CatchUpMillis = &warmCaughtUp
+	s.Warmwatch.CatchUpMillis, s.Warmwatch.PeakMemoryBytes = &warmCaughtUp, peakMemory
 	s.claim(s.Warmwatch.Status.Relists == 0, "the watch was resumed without a list", fmt.Sprintf("status %+v", *s.Warmwatch.Status))
 	s.claimDelivered("the 2 changes made meanwhile were delivered when the link was back", made, s.Warmwatch, false)
 	if s.ClientGo, err = d.finish(ctx, s, stock, stockOptions); err != nil {
@@ -173,23 +174,24 @@ func (d *demo) unreachable(ctx context.Context, s *scene) (err error) {
 }
 
 // claimServedFromDisk waits for HasSynced and reads the cache, while connections
-// to the API server are refused.
-func (d *demo) claimServedFromDisk(ctx context.Context, s *scene, warm *child, before *digest) error {
+// to the API server are refused. It returns the peak of the agent's memory until
+// then: to read all of the cache is not the agent's own work.
+func (d *demo) claimServedFromDisk(ctx context.Context, s *scene, warm *child, before *digest) (peakMemory int64, err error) {
 	if _, err := warm.await(ctx, "HasSynced", func(s said) bool { return s.SyncedMillis != nil }); err != nil {
-		return err
-	}
-	served, err := warm.digest(ctx)
-	if err != nil {
-		return err
+		return 0, err
 	}
 	figures, err := warm.report(ctx)
 	if err != nil {
-		return err
+		return 0, err
+	}
+	served, err := warm.digest(ctx)
+	if err != nil {
+		return 0, err
 	}
 	s.claim(*served == *before && figures.BytesReceived == 0,
 		fmt.Sprintf("%s Pods were served from disk, with connections refused", thousands(served.Objects)),
 		fmt.Sprintf("served %+v, the server had %+v; %d bytes received", *served, *before, figures.BytesReceived))
-	return nil
+	return figures.PeakMemoryBytes, nil
 }
 
 func (s *scene) claimResumed(r *run) {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -44,6 +45,9 @@ func (s *screen) scene(sc *scene) {
 			fmt.Fprintf(s.out, "   FAIL  %s\n         %s\n", c.Text, c.Detail)
 		}
 	}
+	for _, e := range sc.Warmwatch.Events {
+		fmt.Fprintf(s.out, "         %s\n", eventText(e))
+	}
 	table := s.table()
 	fmt.Fprintln(table, "   \tHasSynced\tall OnAdd\treceived\trequests\tpeak memory\t")
 	for _, r := range []struct {
@@ -58,6 +62,16 @@ func (s *screen) scene(sc *scene) {
 	if sc.Warmwatch.Status != nil && sc.Warmwatch.Status.Reason != "" {
 		fmt.Fprintf(s.out, "   warmwatch's reason: %s\n", sc.Warmwatch.Status.Reason)
 	}
+}
+
+func eventText(e event) string {
+	switch {
+	case e.Tombstone:
+		return describe(e) + " (found by the relist; last known object delivered)"
+	case e.Type == "MODIFIED" && e.Marked:
+		return describe(e) + " (the API server's first half of a deletion)"
+	}
+	return describe(e)
 }
 
 func catchUpText(ms *float64) string {
@@ -137,10 +151,9 @@ func (s *screen) table() *tabwriter.Writer {
 
 func requestsText(requests map[string]int) string {
 	var parts []string
-	for kind, n := range requests {
-		parts = append(parts, fmt.Sprintf("%d %s", n, kind))
+	for _, kind := range slices.Sorted(maps.Keys(requests)) {
+		parts = append(parts, fmt.Sprintf("%d %s", requests[kind], kind))
 	}
-	slices.Sort(parts)
 	if parts == nil {
 		return "none"
 	}

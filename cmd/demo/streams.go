@@ -15,8 +15,6 @@ const (
 	// still hold the first when the last is made.
 	maxBacklog = 20_000
 	minBacklog = 1_000
-	// What a replay takes from memory costs nothing to make.
-	replayed = 100_000
 )
 
 // agentKind is an implementation and the kind of its handler.
@@ -62,7 +60,7 @@ func (d *demo) measureStreams(ctx context.Context) error {
 	}
 	replay := &rates{
 		Name:      "the same updates, decoded, from memory",
-		Events:    replayed,
+		Events:    d.options.Replayed,
 		BoundBy:   "the informer alone",
 		PerSecond: map[string]float64{},
 	}

@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -100,6 +101,7 @@ func start(ctx context.Context, o Options) (*ControlPlane, error) {
 		return nil, errors.Join(err, cp.Stop())
 	}
 	cp.etcd = &etcdServer{
+		name:    crand.Text(),
 		path:    filepath.Join(o.BinDir, "etcd"),
 		dir:     cp.dir,
 		url:     "http://127.0.0.1:" + strconv.Itoa(ports[0]),

@@ -12,6 +12,7 @@ import (
 
 // etcdServer is etcd with one data directory and fixed ports.
 type etcdServer struct {
+	name    string // Unlike that of any other etcd.
 	path    string
 	dir     string // Holds data/, snapshot/ and the log.
 	url     string
@@ -25,13 +26,13 @@ func (e *etcdServer) snapshotDir() string { return filepath.Join(e.dir, "etcd-sn
 
 func (e *etcdServer) start(ctx context.Context) error {
 	args := []string{
-		"--name=default",
+		"--name=" + e.name,
 		"--data-dir=" + e.dataDir(),
 		"--listen-client-urls=" + e.url,
 		"--advertise-client-urls=" + e.url,
 		"--listen-peer-urls=" + e.peerURL,
 		"--initial-advertise-peer-urls=" + e.peerURL,
-		"--initial-cluster=default=" + e.peerURL,
+		"--initial-cluster=" + e.name + "=" + e.peerURL,
 		"--unsafe-no-fsync", // The data is thrown away with the run.
 		"--quota-backend-bytes=8589934592",
 		"--log-level=warn",
@@ -50,13 +51,21 @@ func (e *etcdServer) stop() error {
 	return err
 }
 
+// healthy also makes sure that it is this etcd which answers: had another process
+// taken the port, this one would be about to end.
 func (e *etcdServer) healthy(ctx context.Context) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url+"/health", nil)
-	if err != nil {
+	var answer struct {
+		Members []struct {
+			Name string `json:"name"`
+		} `json:"members"`
+	}
+	if err := e.call(ctx, "/v3/cluster/member/list", map[string]any{"linearizable": true}, &answer); err != nil {
 		return err
 	}
-	_, err = roundTrip(http.DefaultClient, request)
-	return err
+	if len(answer.Members) != 1 || answer.Members[0].Name != e.name {
+		return fmt.Errorf("another etcd is listening at %s", e.url)
+	}
+	return nil
 }
 
 // compact drops the whole history: only the current revision stays readable.

@@ -49,6 +49,9 @@ func startProcess(ctx context.Context, dir, path string, args []string, ready fu
 	}()
 	if err := p.awaitReady(ctx, ready); err != nil {
 		_ = p.kill() // The error to report is the one of the start.
+		if errors.Is(err, context.Canceled) {
+			return nil, err
+		}
 		return nil, fmt.Errorf("%w\n%s", err, p.logTail())
 	}
 	return p, nil

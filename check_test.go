@@ -1,0 +1,97 @@
+package warmwatch_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/persist"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// checkFile checks a cache file that nobody has open: bbolt's own checks, that
+// objects can be read, and P1.
+func checkFile(t *testing.T, path string) {
+	t.Helper()
+	inFile(t, path, func(tx *bolt.Tx) error {
+		for err := range tx.Check() {
+			t.Errorf("bbolt: %v", err)
+		}
+		return tx.ForEach(func(space []byte, b *bolt.Bucket) error {
+			if string(space) == "warmwatch" {
+				return nil
+			}
+			if err := checkSpace(b); err != nil {
+				t.Errorf("%s: %v", space, err)
+			}
+			return nil
+		})
+	})
+}
+
+func inFile(t *testing.T, path string, view func(*bolt.Tx) error) {
+	t.Helper()
+	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: time.Second})
+	if err != nil {
+		t.Errorf("open %s: %v", path, err)
+		return
+	}
+	defer db.Close()
+	if err := db.View(view); err != nil {
+		t.Error(err)
+	}
+}
+
+func checkSpace(space *bolt.Bucket) error {
+	var store struct {
+		ResourceVersion string
+		Count           int
+	}
+	if raw := payload(space, "store", "state"); raw == nil {
+		return nil // Nothing was written yet.
+	} else if err := json.Unmarshal(raw, &store); err != nil {
+		return err
+	}
+	var resume checkpoint.Record
+	if raw := payload(space, "checkpoint", "resume"); raw != nil {
+		var err error
+		if resume, err = checkpoint.Parse(raw); err != nil {
+			return err
+		}
+	}
+	if resume.State == checkpoint.StateComplete && resume.ResourceVersion != "" && resume.ResourceVersion != store.ResourceVersion {
+		return fmt.Errorf("P1: the checkpoint is at %q, the store at %q", resume.ResourceVersion, store.ResourceVersion)
+	}
+	keys := map[string]bool{}
+	if objects := space.Bucket([]byte("objects")); objects != nil {
+		err := objects.ForEach(func(k, v []byte) error {
+			if _, err := persist.ParseRecord(v[:len(v)-4]); err != nil {
+				return fmt.Errorf("object %q: %w", k, err)
+			}
+			keys[string(k[1:])] = true
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if store.Count != len(keys) {
+		return fmt.Errorf("%d objects are stored, and counted %d", len(keys), store.Count)
+	}
+	return nil
+}
+
+func payload(space *bolt.Bucket, bucket, key string) []byte {
+	b := space.Bucket([]byte(bucket))
+	if b == nil {
+		return nil
+	}
+	raw := b.Get([]byte("k" + key))
+	if len(raw) < 4 {
+		return nil
+	}
+	return raw[:len(raw)-4]
+}

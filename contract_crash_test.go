@@ -1,0 +1,96 @@
+package warmwatch_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch"
+)
+
+// Some of the contract ends the program, so it runs in another process.
+
+func init() {
+	for impl, make := range map[string]func(cache.ListerWatcher, cache.Indexers) (cache.SharedIndexInformer, error){
+		"client-go": func(lw cache.ListerWatcher, indexers cache.Indexers) (cache.SharedIndexInformer, error) {
+			return cache.NewSharedIndexInformer(lw, &corev1.ConfigMap{}, 0, indexers), nil
+		},
+		"warmwatch": func(lw cache.ListerWatcher, indexers cache.Indexers) (cache.SharedIndexInformer, error) {
+			c, err := warmwatch.Open(os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{})
+			if err != nil {
+				return nil, err
+			}
+			return c.NewSharedIndexInformer(lw, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps, Indexers: indexers})
+		},
+	} {
+		for name, h := range map[string]func(f *source) cache.ResourceEventHandler{
+			"panicking handler": func(*source) cache.ResourceEventHandler {
+				return cache.ResourceEventHandlerFuncs{AddFunc: func(any) { panic("the handler's") }}
+			},
+			"handler that mutates an initial object": func(*source) cache.ResourceEventHandler {
+				return cache.ResourceEventHandlerFuncs{AddFunc: mutate}
+			},
+			"handler that mutates an update": func(f *source) cache.ResourceEventHandler {
+				return cache.ResourceEventHandlerFuncs{
+					AddFunc:    func(any) { f.put(configMap("a")) },
+					UpdateFunc: func(_, obj any) { mutate(obj) },
+				}
+			},
+			"failing index function": nil,
+		} {
+			programs[impl+"/"+name] = func() error {
+				f := &source{objects: map[string]runtime.Object{}, streams: map[*stream]struct{}{}}
+				f.put(configMap("a"))
+				indexers := cache.Indexers{}
+				if h == nil {
+					indexers["content"] = func(any) ([]string, error) { return nil, errors.New("no index value") }
+				}
+				informer, err := make(f, indexers)
+				if err != nil {
+					return err
+				}
+				if h != nil {
+					if _, err := informer.AddEventHandler(h(f)); err != nil {
+						return err
+					}
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+				defer cancel()
+				informer.RunWithContext(ctx)
+				return errors.New("still alive")
+			}
+		}
+	}
+}
+
+func mutate(obj any) { obj.(*corev1.ConfigMap).Data = map[string]string{"mutated": "yes"} }
+
+func TestWhatEndsTheProgramWithClientGoEndsItWithWarmwatch(t *testing.T) {
+	for name, want := range map[string]string{
+		"panicking handler":                      "the handler's",
+		"handler that mutates an initial object": "cache *v1.ConfigMap modified",
+		"handler that mutates an update":         "cache *v1.ConfigMap modified",
+		"failing index function":                 `unable to calculate an index entry for key "ns/a" on index "content": no index value`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, impl := range []implementation{clientGo, ours} {
+				t.Run("impl="+impl.name, func(t *testing.T) {
+					out := crash(t, impl.name+"/"+name,
+						"KUBE_CACHE_MUTATION_DETECTOR=true",
+						"WARMWATCH_TEST_FILE="+filepath.Join(t.TempDir(), "cache.db"))
+					if !strings.Contains(out, want) {
+						t.Errorf("the program did not end with %q:\n%s", want, out)
+					}
+				})
+			}
+		})
+	}
+}

@@ -1,0 +1,319 @@
+package warmwatch_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// relisted makes an informer relist after changes that its watch has missed.
+func relisted(f *source, changes func()) {
+	f.setDown(errUnreachable)
+	settle()
+	changes()
+	f.compact()
+	f.setDown(nil)
+	settle()
+}
+
+func TestARelistSendsOnlyWhatChangedUnlessNotifyUnchanged(t *testing.T) {
+	changed := []string{"update ns/b@2→4", "add ns/d@5", "lost ns/c@3"}
+	all := append([]string{"update ns/a@1→1"}, changed...)
+	for _, c := range []struct {
+		name string
+		impl implementation
+		config
+		want []string
+	}{
+		{"client-go", clientGo, config{}, all},
+		{"warmwatch with NotifyUnchanged", ours, config{notifyUnchanged: true}, all},
+		{"warmwatch", ours, config{}, changed},
+	} {
+		t.Run("impl="+c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
+				informer := c.impl.new(t, f, c.config)
+				r, _ := add(t, informer)
+				start(t, informer)
+				r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial", "add ns/c@3 initial")
+				relisted(f, func() {
+					f.put(configMap("b"), configMap("d"))
+					f.remove("c")
+				})
+				r.expectInAnyOrder(t, c.want...)
+				expectStore(t, informer, f)
+			})
+		})
+	}
+}
+
+func TestUnchangedObjectsOfARelistAreToldAsSyncsAre(t *testing.T) {
+	// To every handler until a tick of the resync timer has found that only
+	// some resync.
+	for _, c := range []struct {
+		name string
+		impl implementation
+		config
+	}{
+		{"client-go", clientGo, config{resync: time.Hour}},
+		{"warmwatch", ours, config{resync: time.Hour, notifyUnchanged: true}},
+	} {
+		t.Run("impl="+c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"))
+				informer := c.impl.new(t, f, c.config)
+				never, _ := add(t, informer, 0)
+				resyncs, _ := add(t, informer, time.Hour)
+				start(t, informer)
+				never.expect(t, "add ns/a@1 initial")
+				resyncs.expect(t, "add ns/a@1 initial")
+				relisted(f, func() {})
+				never.expect(t, "update ns/a@1→1")
+				resyncs.expect(t, "update ns/a@1→1")
+				advance(time.Hour)
+				resyncs.expect(t, "update ns/a@1→1")
+				relisted(f, func() {})
+				never.expect(t)
+				resyncs.expect(t, "update ns/a@1→1")
+			})
+		})
+	}
+}
+
+func TestTheSameKeyWithANewUIDInARelistIsOneUpdate(t *testing.T) {
+	contract(t, func(t *testing.T, impl implementation) {
+		f := newSource(t, configMap("a"))
+		informer := impl.new(t, f)
+		r, _ := add(t, informer)
+		var uids []string
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			UpdateFunc: func(old, obj any) {
+				uids = append(uids, string(accessor(old).GetUID()), string(accessor(obj).GetUID()))
+			},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		start(t, informer)
+		r.expect(t, "add ns/a@1 initial")
+		relisted(f, func() {
+			f.remove("a")
+			f.put(configMap("a"))
+		})
+		r.expect(t, "update ns/a@1→3")
+		if diff := cmp.Diff([]string{"uid-1", "uid-2"}, uids); diff != "" {
+			t.Error(diff)
+		}
+		expectStore(t, informer, f)
+	})
+}
+
+func TestAMissedDeletionIsATombstoneByValueWithTheLastKnownObject(t *testing.T) {
+	contract(t, func(t *testing.T, impl implementation) {
+		f := newSource(t, configMap("a", "last known"))
+		informer := impl.new(t, f)
+		var deleted []any
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) { deleted = append(deleted, obj) }}); err != nil {
+			t.Fatal(err)
+		}
+		start(t, informer)
+		relisted(f, func() { f.remove("a") })
+		if len(deleted) != 1 {
+			t.Fatalf("%d deletions", len(deleted))
+		}
+		lost, ok := deleted[0].(cache.DeletedFinalStateUnknown)
+		if !ok || lost.Key != "ns/a" || lost.Obj.(*corev1.ConfigMap).Data["v"] != "last known" {
+			t.Errorf("deleted %#v", deleted[0])
+		}
+		// The store's resourceVersion is the list's, not the tombstone's.
+		if rv := informer.GetStore().LastStoreSyncResourceVersion(); rv != "3" {
+			t.Errorf("the store is at %q", rv)
+		}
+	})
+}
+
+func TestARelistAlsoNoticesTheDeletionOfWhatAHandlerHasNotHeardOfYet(t *testing.T) {
+	contract(t, func(t *testing.T, impl implementation) { // kubernetes#115658
+		f := newSource(t)
+		informer := impl.new(t, f)
+		release := make(chan struct{})
+		r := &recorder{during: func(string) { <-release }}
+		if _, err := informer.AddEventHandler(r); err != nil {
+			t.Fatal(err)
+		}
+		start(t, informer)
+		f.put(configMap("a"), configMap("b"))
+		synctest.Wait()
+		relisted(f, func() { f.remove("b") })
+		f.put(configMap("b"))
+		close(release)
+		synctest.Wait()
+		got := r.take()
+		want := []string{"add ns/a@1", "add ns/b@2", "lost ns/b@2", "update ns/a@1→1", "add ns/b@5"}
+		if impl.name == "warmwatch" {
+			want = []string{"add ns/a@1", "add ns/b@2", "lost ns/b@2", "add ns/b@5"}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("unexpected notifications (-want +got):\n%s", diff)
+		}
+		expectStore(t, informer, f)
+	})
+}
+
+func TestUpdatesWithTheSameResourceVersionAreSyncs(t *testing.T) {
+	contract(t, func(t *testing.T, impl implementation) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		informer := impl.new(t, f, config{resync: 2 * time.Second})
+		two, _ := add(t, informer)
+		four, _ := add(t, informer, 4*time.Second)
+		never, _ := add(t, informer, 0)
+		start(t, informer)
+		same := configMap("a", "other content")
+		same.ResourceVersion = "1"
+		take := func() (got [3]int) {
+			for i, r := range []*recorder{two, four, never} {
+				for _, event := range r.take() {
+					if event == "update ns/a@1→1" {
+						got[i]++
+					}
+				}
+			}
+			return got
+		}
+		for _, step := range []struct {
+			when  string
+			after time.Duration
+			want  [3]int
+		}{
+			{"before the first tick every handler counts as syncing", time.Second, [3]int{1, 1, 1}},
+			{"after a tick those that were due", 2 * time.Second, [3]int{2, 0, 0}},
+			{"after the next tick all that were due then", 2 * time.Second, [3]int{2, 2, 0}},
+		} {
+			advance(step.after)
+			f.emit(watch.Modified, same)
+			synctest.Wait()
+			// Where a tick lies in between, the resync itself adds one.
+			if got := take(); got != step.want {
+				t.Errorf("%s: told %v times, expected %v", step.when, got, step.want)
+			}
+		}
+		obj, _, err := informer.GetStore().GetByKey("ns/a")
+		if err != nil || obj.(*corev1.ConfigMap).Data["v"] != "other content" {
+			t.Errorf("the store has %v, %v", obj, err)
+		}
+	})
+}
+
+func TestATransformThatDropsTheResourceVersionMakesEveryUpdateASync(t *testing.T) {
+	contract(t, func(t *testing.T, impl implementation) {
+		f := newSource(t, configMap("a"))
+		informer := impl.new(t, f, config{resync: time.Hour})
+		if err := informer.SetTransform(func(obj any) (any, error) {
+			accessor(obj).SetResourceVersion("")
+			return obj, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		resyncs, _ := add(t, informer)
+		never, _ := add(t, informer, 0)
+		start(t, informer)
+		f.put(configMap("a"))
+		synctest.Wait()
+		resyncs.expect(t, "add ns/a@ initial", "update ns/a@→")
+		never.expect(t, "add ns/a@ initial", "update ns/a@→")
+		advance(time.Hour)
+		resyncs.expect(t, "update ns/a@→")
+		f.put(configMap("a"))
+		synctest.Wait()
+		resyncs.expect(t, "update ns/a@→")
+		never.expect(t)
+	})
+}
+
+func TestResourceVersionsAreSimplyTheLastOnesSeen(t *testing.T) {
+	contract(t, func(t *testing.T, impl implementation) {
+		f := newSource(t, configMap("a"))
+		informer := impl.new(t, f)
+		expect := func(when, want string) {
+			t.Helper()
+			synctest.Wait()
+			for name, got := range map[string]string{
+				"LastSyncResourceVersion":      informer.LastSyncResourceVersion(),
+				"that of the controller":       informer.GetController().LastSyncResourceVersion(),
+				"LastStoreSyncResourceVersion": informer.GetStore().LastStoreSyncResourceVersion(),
+			} {
+				if got != want {
+					t.Errorf("%s: %s is %q, expected %q", when, name, got, want)
+				}
+			}
+		}
+		expect("before the start", "")
+		r, _ := add(t, informer)
+		start(t, informer)
+		expect("after the list", "1")
+		f.put(configMap("a"), configMap("b"))
+		expect("after an update and an addition", "3")
+		f.remove("b")
+		expect("after a deletion", "4")
+		f.bookmark()
+		expect("after a bookmark", "5")
+		r.take()
+		for _, rv := range []string{"9", "7", ""} {
+			cm := configMap("a")
+			cm.ResourceVersion = rv
+			f.emit(watch.Modified, cm)
+			expect("after an event at "+rv, rv)
+		}
+		r.expect(t, "update ns/a@2→9", "update ns/a@9→7", "update ns/a@7→")
+	})
+}
+
+func TestTheWatchGoesOnAfterFaults(t *testing.T) {
+	status := func(err *apierrors.StatusError) func(*source) {
+		return func(f *source) { f.emit(watch.Error, &err.ErrStatus) }
+	}
+	for name, fault := range map[string]func(*source){
+		"the watch is closed": (*source).closeWatches,
+		"the history is gone": (*source).restart,
+		"the watch expires":   status(apierrors.NewResourceExpired("too old resource version")),
+		"too many requests":   status(apierrors.NewTooManyRequests("slow down", 1)),
+		"an internal error":   status(apierrors.NewInternalError(errUnreachable)),
+		"a timeout":           status(apierrors.NewTimeoutError("timeout", 1)),
+		"the link is down":    func(f *source) { f.setDown(errUnreachable); settle(); f.setDown(nil) },
+		"requests are forbidden": func(f *source) {
+			f.setDown(apierrors.NewForbidden(configMaps.GroupResource(), "", nil))
+			settle()
+			f.setDown(nil)
+		},
+		"the server has no version": func(f *source) { f.setDown(apierrors.NewGone("gone")); settle(); f.setDown(nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			contract(t, func(t *testing.T, impl implementation) {
+				f := newSource(t, configMap("a"), configMap("b"))
+				informer := impl.new(t, f)
+				c := newChain(t, name)
+				if _, err := informer.AddEventHandler(c); err != nil {
+					t.Fatal(err)
+				}
+				start(t, informer)
+				for range 3 {
+					fault(f)
+					f.put(configMap("a"), configMap("c"))
+					f.remove("b", "c")
+					f.put(configMap("b"))
+					settle()
+					expectStore(t, informer, f)
+					if diff := cmp.Diff(f.contents(), c.versions()); diff != "" {
+						t.Errorf("the handler believes in something else (-source +handler):\n%s", diff)
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,289 @@
+package warmwatch_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch"
+)
+
+var configMaps = corev1.SchemeGroupVersion.WithResource("configmaps")
+
+// config is what an informer of the contract tests is made with.
+type config struct {
+	resync          time.Duration
+	indexers        cache.Indexers
+	notifyUnchanged bool
+	example         runtime.Object
+}
+
+// An implementation of SharedIndexInformer that the contract is tested of.
+// client-go's own is one: so what the tests say is client-go's contract.
+type implementation struct {
+	name string
+	make func(*testing.T, cache.ListerWatcher, config) cache.SharedIndexInformer
+}
+
+var (
+	clientGo = implementation{"client-go", func(_ *testing.T, lw cache.ListerWatcher, c config) cache.SharedIndexInformer {
+		return cache.NewSharedIndexInformerWithOptions(lw, c.example, cache.SharedIndexInformerOptions{
+			ResyncPeriod: c.resync, Indexers: c.indexers,
+		})
+	}}
+	ours = implementation{"warmwatch", func(t *testing.T, lw cache.ListerWatcher, c config) cache.SharedIndexInformer {
+		p := launch(t, filepath.Join(t.TempDir(), "cache.db"), lw, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
+			o.ResyncPeriod, o.Indexers, o.NotifyUnchanged = c.resync, c.indexers, c.notifyUnchanged
+		}, c.example)
+		return p.informer
+	}}
+)
+
+func (i implementation) new(t *testing.T, lw cache.ListerWatcher, cs ...config) cache.SharedIndexInformer {
+	c := config{}
+	if len(cs) > 0 {
+		c = cs[0]
+	}
+	if c.example == nil {
+		c.example = &corev1.ConfigMap{}
+	}
+	return i.make(t, lw, c)
+}
+
+// contract runs a test against client-go and against warmwatch, in a bubble.
+func contract(t *testing.T, test func(*testing.T, implementation)) {
+	t.Helper()
+	for _, impl := range []implementation{clientGo, ours} {
+		t.Run("impl="+impl.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(t, impl) })
+		})
+	}
+}
+
+// start runs an informer until stop is called, or the test ends.
+func start(t *testing.T, informer cache.SharedInformer) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		informer.RunWithContext(ctx)
+	}()
+	stop = func() {
+		cancel()
+		<-done
+	}
+	t.Cleanup(stop)
+	synctest.Wait()
+	return stop
+}
+
+// advance lets time pass, and everything that it makes happen.
+func advance(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// settle is longer than any delay: backoff of the Reflector, commits.
+func settle() { advance(2 * time.Minute) }
+
+// recorder is a handler that writes down what it is told:
+//
+//	add ns/a@1 initial     update ns/a@1→2     delete ns/a@3
+//	add ns/a@1                                 lost ns/a@2 (a tombstone)
+type recorder struct {
+	mu     sync.Mutex
+	events []string
+	// during, if set, is called in each callback before the event is recorded.
+	during func(event string)
+}
+
+func (r *recorder) record(format string, args ...any) {
+	event := fmt.Sprintf(format, args...)
+	if r.during != nil {
+		r.during(event)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, event)
+}
+
+func (r *recorder) OnAdd(obj any, initial bool) {
+	suffix := ""
+	if initial {
+		suffix = " initial"
+	}
+	r.record("add %s%s", version(obj), suffix)
+}
+
+func (r *recorder) OnUpdate(old, obj any) {
+	if keyOf(old) != keyOf(obj) {
+		r.record("update of %s to %s", keyOf(old), keyOf(obj))
+		return
+	}
+	r.record("update %s→%s", version(old), accessor(obj).GetResourceVersion())
+}
+
+func (r *recorder) OnDelete(obj any) {
+	if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		if key := keyOf(lost.Obj); key != lost.Key {
+			r.record("lost %s under the key %s", key, lost.Key)
+			return
+		}
+		r.record("lost %s", version(lost.Obj))
+		return
+	}
+	r.record("delete %s", version(obj))
+}
+
+// take returns what was recorded since the last call.
+func (r *recorder) take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	events := r.events
+	r.events = nil
+	return events
+}
+
+// expect compares what was recorded since the last call.
+func (r *recorder) expect(t *testing.T, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, r.take()); diff != "" {
+		t.Errorf("unexpected notifications (-want +got):\n%s", diff)
+	}
+}
+
+// expectInAnyOrder is for what has none across objects.
+func (r *recorder) expectInAnyOrder(t *testing.T, want ...string) {
+	t.Helper()
+	got := r.take()
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("unexpected notifications (-want +got):\n%s", diff)
+	}
+}
+
+// add registers a new recorder with an informer.
+func add(t *testing.T, informer cache.SharedInformer, period ...time.Duration) (*recorder, cache.ResourceEventHandlerRegistration) {
+	t.Helper()
+	r, o := &recorder{}, cache.HandlerOptions{}
+	if len(period) > 0 {
+		o.ResyncPeriod = &period[0]
+	}
+	registration, err := informer.AddEventHandlerWithOptions(r, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, registration
+}
+
+// addDurable is add for a durable handler.
+func addDurable(t *testing.T, p *process, name string) *recorder {
+	t.Helper()
+	r := &recorder{}
+	if _, err := p.informer.AddDurableEventHandler(name, r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// process is one life of a program that has a Cache with one informer.
+type process struct {
+	t        *testing.T
+	path     string
+	cache    *warmwatch.Cache
+	informer *warmwatch.SharedIndexInformer
+	end      func() // Of Run.
+	stopped  bool
+}
+
+type setup = func(*warmwatch.Options, *warmwatch.InformerOptions)
+
+// launch begins a life. Call run to run the informer.
+func launch(t *testing.T, path string, lw cache.ListerWatcher, change setup, example ...runtime.Object) *process {
+	t.Helper()
+	o, io := warmwatch.Options{}, warmwatch.InformerOptions{Resource: configMaps}
+	if change != nil {
+		change(&o, &io)
+	}
+	example = append(example, &corev1.ConfigMap{})
+	c, err := warmwatch.Open(path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, path: path, cache: c}
+	t.Cleanup(p.stop)
+	if p.informer, err = c.NewSharedIndexInformer(lw, example[0], io); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (p *process) run() *process {
+	p.end = start(p.t, p.informer)
+	return p
+}
+
+// stop ends the life in order, and checks what it left.
+func (p *process) stop() {
+	p.t.Helper()
+	if p.stopped {
+		return
+	}
+	p.stopped = true
+	if p.end != nil {
+		p.end()
+	}
+	if err := p.cache.Close(); err != nil {
+		p.t.Errorf("close: %v", err)
+	}
+	if !p.cache.Status().MemoryOnly {
+		checkFile(p.t, p.path)
+	}
+}
+
+// crash copies the file as it is now, which is what a process that is killed
+// now would leave, and returns the path of the copy.
+func (p *process) crash() string {
+	p.t.Helper()
+	copied := filepath.Join(p.t.TempDir(), "cache.db")
+	copyFile(p.t, p.path, copied)
+	checkFile(p.t, copied)
+	return copied
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// expectStore compares the store with the source (I2).
+func expectStore(t *testing.T, informer cache.SharedInformer, f *source) {
+	t.Helper()
+	if diff := cmp.Diff(f.contents(), versions(informer.GetStore().List())); diff != "" {
+		t.Errorf("the store does not equal the source (-source +store):\n%s", diff)
+	}
+}
+
+func newPath(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(t.TempDir(), "cache.db")
+}

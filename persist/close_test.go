@@ -1,0 +1,168 @@
+package persist
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestCloseWritesAllThatWasApplied is P4.
+func TestCloseWritesAllThatWasApplied(t *testing.T) {
+	path := tempPath(t)
+	db := openSound(t, path, manual)
+	want := map[string]string{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, w := range []string{"a", "b", "c"} {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				key := w + repeat("+", i%100)
+				_, err := db.Update(func(b *Batch) {
+					b.Put(testBucket, key, Bytes(repeat(w, i)))
+					mu.Lock()
+					want[key] = repeat(w, i)
+					mu.Unlock()
+				})
+				if errors.Is(err, ErrClosed) {
+					return
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for db.Applied() < 500 {
+		flush(t, db)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if diff := cmp.Diff(want, contents(t, openSound(t, path, manual))); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestCallsAfterCloseReturnErrClosed(t *testing.T) {
+	for name, path := range map[string]string{"file": tempPath(t), "memory": blockedPath(t)} {
+		t.Run(name, func(t *testing.T) {
+			db := open(t, path, manual)
+			put(t, db, "key", "value")
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+			for call, err := range map[string]error{
+				"Update":          second(db.Update(func(*Batch) { t.Error("the function was called") })),
+				"View":            second(db.View(testBucket, "key", func(*Item) error { t.Error("the function was called"); return nil })),
+				"View of nothing": second(db.View(testBucket, "none", func(*Item) error { return nil })),
+				"Snapshot":        second(db.Snapshot(testBucket.Space)),
+				"DurableSnapshot": second(db.DurableSnapshot(testBucket.Space)),
+				"Flush":           db.Flush(),
+			} {
+				if !errors.Is(err, ErrClosed) {
+					t.Errorf("%s returned %v", call, err)
+				}
+			}
+			db.Kick() // Harmless.
+			for range 2 {
+				if err := db.Close(); err != nil {
+					t.Errorf("Close returned %v", err)
+				}
+			}
+		})
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestCloseMayBeCalledByManyAtOnce(t *testing.T) {
+	path := tempPath(t)
+	db := openSound(t, path, manual)
+	put(t, db, "key", "value")
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if err := db.Close(); err != nil {
+				t.Error(err)
+			}
+			if n := db.Durable(); n < 1 {
+				t.Error("Close returned before all was durable")
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestCloseWaitsForOpenSnapshots(t *testing.T) {
+	db := openSound(t, tempPath(t), manual)
+	put(t, db, "key", "value")
+	flush(t, db)
+	s := snapshot(t, db, false)
+	closed := make(chan error, 1)
+	go func() { closed <- db.Close() }()
+	<-db.done // All that is left is to close the file.
+	if v, found, err := viewText(s, testBucket.Name, "key"); v != "value" || !found || err != nil {
+		t.Errorf("the snapshot has %q, %v, %v", v, found, err)
+	}
+	select {
+	case <-closed:
+		t.Error("Close did not wait")
+	default:
+	}
+	s.Close()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFlushWithNothingToWriteReturnsAtOnce(t *testing.T) {
+	db := openSound(t, tempPath(t), manual)
+	c := countCommits(db)
+	for range 3 {
+		flush(t, db)
+	}
+	put(t, db, "key", "value")
+	for range 3 {
+		flush(t, db)
+	}
+	if err := db.Close(); err != nil { // Waits for the hooks; commits once more.
+		t.Fatal(err)
+	}
+	if n := c.n.Load(); n != 2 {
+		t.Errorf("%d commits, expected 2", n)
+	}
+}
+
+// TestFlushIsForWhatWasAppliedBeforeIt: a commit that was under way already
+// does not count, and what comes later is not waited for.
+func TestFlushIsForWhatWasAppliedBeforeIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := openSound(t, tempPath(t), manual)
+		first := &blob{text: "1", release: make(chan struct{})}
+		apply(t, db, func(b *Batch) { b.Put(testBucket, "a", first) })
+		flushed := make(chan error, 2)
+		go func() { flushed <- db.Flush() }()
+		synctest.Wait()
+		put(t, db, "b", "2")
+		second := &blob{text: "3", release: make(chan struct{})}
+		go func() { flushed <- db.Flush() }()
+		synctest.Wait()
+		close(first.release)
+		if err := <-flushed; err != nil {
+			t.Error(err)
+		}
+		if err := <-flushed; err != nil {
+			t.Error(err)
+		}
+		wantDurable(t, db, 2)
+		apply(t, db, func(b *Batch) { b.Put(testBucket, "c", second) })
+		after(time.Minute)
+		wantDurable(t, db, 2)
+		close(second.release)
+	})
+}

@@ -1,0 +1,365 @@
+package persist
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"maps"
+	"math"
+	"math/rand"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// image is the content of a sound file, and every value that was ever written
+// to it.
+type image struct {
+	bytes    []byte
+	pageSize int
+	state    contentsOf                     // What it has.
+	ever     map[string]map[string][]string // What any key of it ever had.
+}
+
+// newImage writes a file with branch pages, overflow pages, free pages and
+// values of earlier batches in them.
+func newImage(t testing.TB, rnd *rand.Rand) *image {
+	t.Helper()
+	path := tempPath(t)
+	m := newModel(rnd)
+	db := openSound(t, path, manual)
+	im := &image{pageSize: os.Getpagesize(), ever: map[string]map[string][]string{}}
+	for i := range 60 {
+		apply(t, db, m.batch())
+		for k := range 40 { // Enough for branch pages.
+			key, value := fmt.Sprintf("%04d", i*20+k), repeat(strconv.Itoa(i), 30)
+			apply(t, db, func(b *Batch) { b.Put(Bucket{"space", "a"}, key, Bytes(value)) })
+			m.state["a"][key] = value
+		}
+		if i%10 == 0 {
+			flush(t, db)
+		}
+		for name, keys := range m.state {
+			if im.ever[name] == nil {
+				im.ever[name] = map[string][]string{}
+			}
+			for key, v := range keys {
+				if vs := im.ever[name][key]; !slices.Contains(vs, v) {
+					im.ever[name][key] = append(vs, v)
+				}
+			}
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	im.bytes, im.state = readTrimmed(t, path), m.state
+	return im
+}
+
+func (im *image) pages() int { return len(im.bytes) / im.pageSize }
+
+func (im *image) page(b []byte, id int) []byte { return b[id*im.pageSize : (id+1)*im.pageSize] }
+
+// pagesOf lists the pages of a kind, free ones included.
+func (im *image) pagesOf(flags uint16) (ids []int) {
+	for id := range im.pages() {
+		p := im.page(im.bytes, id)
+		if binary.NativeEndian.Uint64(p) == uint64(id) && binary.NativeEndian.Uint16(p[8:]) == flags {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+const (
+	branchFlag   = 0x01
+	leafFlag     = 0x02
+	freelistFlag = 0x10
+)
+
+// newestMeta is the meta page that counts.
+func (im *image) newestMeta(b []byte) []byte {
+	m0, m1 := validMeta(b), validMeta(b[im.pageSize:])
+	if m1 == nil || (m0 != nil && binary.NativeEndian.Uint64(m0[metaTxIDAt:]) > binary.NativeEndian.Uint64(m1[metaTxIDAt:])) {
+		return m0
+	}
+	return m1
+}
+
+// setMeta changes a field of both meta pages, and their checksums.
+func (im *image) setMeta(b []byte, at int, v uint64) {
+	for id := range 2 {
+		m := b[id*im.pageSize+metaOffset:][:metaBytes]
+		binary.NativeEndian.PutUint64(m[at:], v)
+		h := fnv.New64a()
+		_, _ = h.Write(m[:metaChecksumAt])
+		binary.NativeEndian.PutUint64(m[metaChecksumAt:], h.Sum64())
+	}
+}
+
+// checkDamaged opens a damaged copy of the file and uses it (P6): no panic, no
+// value that was never written under that key, and all works again in the end.
+func (im *image) checkDamaged(damaged []byte, path string) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	if err := os.WriteFile(path, damaged, 0o600); err != nil {
+		return err
+	}
+	db, err := Open(path, Options{CommitInterval: manual.CommitInterval, Logger: &quiet})
+	if err != nil {
+		return err
+	}
+	if db.MemoryOnly() {
+		return errors.Join(fmt.Errorf("no file: %w", db.Err()), db.Close())
+	}
+	if err := im.readDamaged(db); err != nil {
+		return errors.Join(err, db.Close())
+	}
+	// Writes go everywhere. If they, or the reads, have found the damage, the
+	// file is replaced; then nothing may be wrong any more.
+	for range 2 {
+		if _, err := db.Update(func(b *Batch) {
+			for i := range 50 {
+				b.Put(Bucket{"space", "a"}, strconv.Itoa(i), Bytes("after"))
+				b.Put(Bucket{"space", "b"}, strconv.Itoa(i), Bytes("after"))
+			}
+			b.Drop(Bucket{"space", "deltas"})
+			b.Put(Bucket{"new", "bucket"}, "key", Bytes("after"))
+		}); err != nil {
+			return err
+		}
+		if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
+			return fmt.Errorf("flush: %w", err)
+		}
+		if err := im.readDamaged(db); err != nil {
+			return errors.Join(err, db.Close())
+		}
+	}
+	if err := db.Flush(); err != nil {
+		return fmt.Errorf("second flush: %w", err)
+	}
+	for _, key := range []string{"0", "49"} {
+		if v, _, err := lookup(db, Bucket{"space", "b"}, key); v != "after" || err != nil {
+			return fmt.Errorf("what was written afterwards is %q, %w", v, err)
+		}
+	}
+	return db.Close()
+}
+
+// readDamaged reads all there is, in all ways.
+func (im *image) readDamaged(db *DB) error {
+	for name, keys := range im.ever {
+		s, err := db.Snapshot("space")
+		if err != nil {
+			if errors.Is(err, ErrCorrupt) {
+				continue
+			}
+			return err
+		}
+		got := map[string]string{}
+		err = s.Scan(name, "", func(it *Item) (bool, error) {
+			if v, err := text(it); err == nil {
+				got[it.Key] = v
+			}
+			return true, nil
+		})
+		s.Close()
+		if err != nil && !errors.Is(err, ErrCorrupt) {
+			return err
+		}
+		for key := range keys {
+			v, found, err := lookup(db, Bucket{"space", name}, key)
+			switch {
+			case err != nil && !errors.Is(err, ErrCorrupt):
+				return err
+			case err == nil && found:
+				if err := im.known(name, key, v); err != nil {
+					return err
+				}
+			}
+		}
+		for key, v := range got {
+			if err := im.known(name, key, v); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (im *image) known(name, key, v string) error {
+	if v != "after" && !slices.Contains(im.ever[name][key], v) {
+		return fmt.Errorf("%s/%q has a value that was never written: %.50q", name, key, v)
+	}
+	return nil
+}
+
+// checkAll opens the image with each damage.
+func (im *image) checkAll(t *testing.T, damages map[string]func([]byte) []byte) {
+	t.Helper()
+	dir := t.TempDir()
+	for i, name := range slices.Sorted(maps.Keys(damages)) {
+		path := fmt.Sprintf("%s/%d.db", dir, i)
+		if err := im.checkDamaged(damages[name](slices.Clone(im.bytes)), path); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		removeAll(t, path)
+	}
+}
+
+func removeAll(t *testing.T, path string) {
+	t.Helper()
+	for _, name := range append(setAside(t, path), path) {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAnUndamagedFileIsReadInFull(t *testing.T) {
+	im := newImage(t, newRand(t))
+	if len(im.pagesOf(branchFlag)) == 0 || im.pages() < 20 {
+		t.Fatalf("%d pages, of them branches %v", im.pages(), im.pagesOf(branchFlag))
+	}
+	path := tempPath(t)
+	if err := os.WriteFile(path, im.bytes, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	db := openSound(t, path, manual)
+	s := snapshot(t, db, false)
+	got, err := read(s)
+	s.Close()
+	if diff := cmp.Diff(im.state, got); diff != "" || err != nil {
+		t.Errorf("%v, -want +got:\n%.2000s", err, diff)
+	}
+	if names := setAside(t, path); len(names) != 0 {
+		t.Errorf("set aside: %v", names)
+	}
+}
+
+func TestTruncatedFilesAreSetAside(t *testing.T) {
+	im := newImage(t, newRand(t))
+	damages := map[string]func([]byte) []byte{}
+	cut := func(n int) {
+		if n >= 0 && n < len(im.bytes) {
+			damages[fmt.Sprintf("%07d bytes", n)] = func(b []byte) []byte { return b[:n] }
+		}
+	}
+	for n := range 4 {
+		cut(n)
+	}
+	for n := 16; n < 3*im.pageSize; n += 400 {
+		cut(n)
+	}
+	for id := 1; id <= im.pages(); id += 1 + im.pages()/60 {
+		cut(id*im.pageSize - 1)
+		cut(id * im.pageSize)
+		cut(id*im.pageSize + 1)
+	}
+	cut(len(im.bytes) - 1)
+	im.checkAll(t, damages)
+
+	path := tempPath(t)
+	if err := os.WriteFile(path, im.bytes[:len(im.bytes)-1], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	db := openSound(t, path, manual)
+	if got := contents(t, db); len(got) != 0 || len(setAside(t, path)) != 1 {
+		t.Errorf("%d keys, set aside: %v", len(got), setAside(t, path))
+	}
+}
+
+func TestFlippedBytesNeverBecomeValues(t *testing.T) {
+	rnd := newRand(t)
+	im := newImage(t, rnd)
+	inUse := slices.Concat(im.pagesOf(branchFlag), im.pagesOf(leafFlag), im.pagesOf(freelistFlag), []int{0, 1})
+	damages := map[string]func([]byte) []byte{}
+	for i := range 700 {
+		flips := 1 + rnd.Intn(3)
+		var name strings.Builder
+		fmt.Fprintf(&name, "%04d:", i)
+		at, to := make([]int, flips), make([]byte, flips)
+		for f := range flips {
+			at[f], to[f] = rnd.Intn(len(im.bytes)), byte(rnd.Intn(256))
+			if rnd.Intn(2) == 0 { // The heads of pages say what is where.
+				at[f] = inUse[rnd.Intn(len(inUse))]*im.pageSize + rnd.Intn(200)
+			}
+			fmt.Fprintf(&name, " byte %d = %02x", at[f], to[f])
+		}
+		damages[name.String()] = func(b []byte) []byte {
+			for f := range flips {
+				b[at[f]] = to[f]
+			}
+			return b
+		}
+	}
+	im.checkAll(t, damages)
+}
+
+func TestLostAndMisplacedPagesNeverBecomeValues(t *testing.T) {
+	rnd := newRand(t)
+	im := newImage(t, rnd)
+	damages := map[string]func([]byte) []byte{}
+	for id := range im.pages() {
+		damages[fmt.Sprintf("page %03d zero", id)] = func(b []byte) []byte {
+			clear(im.page(b, id))
+			return b
+		}
+		other := rnd.Intn(im.pages())
+		damages[fmt.Sprintf("page %03d is page %d", id, other)] = func(b []byte) []byte {
+			copy(im.page(b, id), im.page(im.bytes, other))
+			return b
+		}
+		noise := rand.New(rand.NewSource(rnd.Int63()))
+		damages[fmt.Sprintf("page %03d noise", id)] = func(b []byte) []byte {
+			_, _ = noise.Read(im.page(b, id)[16*rnd.Intn(2):]) // With or without the page's head.
+			return b
+		}
+	}
+	im.checkAll(t, damages)
+}
+
+func TestFilesOfNoiseAreSetAside(t *testing.T) {
+	rnd := newRand(t)
+	im := newImage(t, rnd)
+	damages := map[string]func([]byte) []byte{}
+	for _, n := range []int{1, 15, 64, 80, 1000, 4096, 8191, 8192, 16384, 100_000} {
+		damages[fmt.Sprintf("%d bytes of noise", n)] = func([]byte) []byte {
+			b := make([]byte, n)
+			_, _ = rnd.Read(b)
+			return b
+		}
+		damages[fmt.Sprintf("%d zeros", n)] = func([]byte) []byte { return make([]byte, n) }
+		damages[fmt.Sprintf("noise after %d bytes", n)] = func(b []byte) []byte {
+			_, _ = rnd.Read(b[min(n, len(b)):])
+			return b
+		}
+	}
+	damages["SQLite"] = func([]byte) []byte { return append([]byte("SQLite format 3\x00"), make([]byte, 8192)...) }
+	im.checkAll(t, damages)
+}
+
+func TestMetaPagesThatLieAreFoundOut(t *testing.T) {
+	im := newImage(t, newRand(t))
+	damages := map[string]func([]byte) []byte{}
+	for name, at := range map[string]int{"root": 16, "freelist": metaFreelistAt, "high water": metaHighAt, "txid": metaTxIDAt} {
+		old := binary.NativeEndian.Uint64(im.newestMeta(im.bytes)[at:])
+		for _, v := range []uint64{0, 1, 2, 3, old + 1, old - 1, old * 2, uint64(im.pages()) - 1, uint64(im.pages()), 1 << 20, 1 << 40, math.MaxInt64, math.MaxUint64 - 1, math.MaxUint64} {
+			damages[fmt.Sprintf("%s %d", name, v)] = func(b []byte) []byte {
+				im.setMeta(b, at, v)
+				return b
+			}
+		}
+	}
+	im.checkAll(t, damages)
+}

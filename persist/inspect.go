@@ -1,0 +1,358 @@
+package persist
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"math"
+	"os"
+)
+
+// The layout of bbolt's pages, from its internal/common.
+const (
+	pageHeaderBytes = 16 // id, flags, count, overflow
+	pageFlagsAt     = 8
+	pageCountAt     = 10
+	pageOverflowAt  = 12
+
+	branchPage   = 0x01
+	leafPage     = 0x02
+	freelistPage = 0x10
+
+	manyInFirst = 0xffff // As count of a freelist: the first element has it.
+
+	elementBytes      = 16 // Of a branch (pos, ksize, pgid) and of a leaf (flags, pos, ksize, vsize).
+	branchPageIDAt    = 8
+	leafBucketFlag    = 0x01
+	bucketHeaderBytes = 16 // root, sequence
+	metaOffset        = pageHeaderBytes
+	metaBytes         = 64
+	metaMagic         = 0xED0CDAED
+	metaVersion       = 2
+	metaVersionAt     = 4
+	metaPageSizeAt    = 8
+	metaRootAt        = 16
+	metaFreelistAt    = 32
+	metaHighAt        = 40
+	metaTxIDAt        = 48
+	metaChecksumAt    = 56
+	noFreelist        = math.MaxUint64
+	minPageBytes      = 1 << 10
+	maxPageBytes      = 64 << 10
+	maxTxID           = math.MaxInt64 / 2 // bbolt's comparisons overflow, far from here.
+	maxTreeDepth      = 64
+	maxBucketNesting  = 2 // Spaces and their buckets.
+)
+
+// inspect looks at a file before bbolt does, which believes all it reads: a
+// page that refers to itself lets its recursion run until the process ends, and
+// so does the list of free pages with a length of petabytes. It refuses a file
+//
+//   - without a valid meta page, or shorter than that says (a fault on access),
+//   - without a synced freelist (never written by us, see boltOptions), or with
+//     one that cannot be,
+//   - with a page that is used twice.
+//
+// It reads the branches and the leaves that hold buckets, not the leaves with
+// values: every value has a checksum of its own.
+func inspect(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // Only read.
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	in := &inspector{f: f}
+	meta, err := in.meta(info.Size())
+	if err != nil {
+		return err
+	}
+	in.pages = binary.NativeEndian.Uint64(meta[metaHighAt:])
+	if in.pages > uint64(info.Size())/in.pageSize {
+		return corruptFile("truncated: %d bytes, expected %d pages of %d", info.Size(), in.pages, in.pageSize)
+	}
+	if tx := binary.NativeEndian.Uint64(meta[metaTxIDAt:]); tx > maxTxID {
+		return corruptFile("transaction %d", tx)
+	}
+	in.used = make([]uint64, in.pages/64+1)
+	in.used[0] = 1<<0 | 1<<1 // The meta pages.
+	freelist := binary.NativeEndian.Uint64(meta[metaFreelistAt:])
+	if freelist == noFreelist {
+		return fmt.Errorf("%w: the file has no freelist", ErrUnknownFormat)
+	}
+	if err := in.freelist(freelist); err != nil {
+		return err
+	}
+	return in.tree(binary.NativeEndian.Uint64(meta[metaRootAt:]), 0, 0)
+}
+
+func corruptFile(format string, args ...any) error {
+	return &CorruptError{Err: fmt.Errorf(format, args...)}
+}
+
+type inspector struct {
+	f        *os.File
+	pageSize uint64
+	pages    uint64
+	used     []uint64 // A bit for each page.
+}
+
+// meta finds the newer valid meta page, where bbolt will.
+func (in *inspector) meta(size int64) ([]byte, error) {
+	head := make([]byte, 2*maxPageBytes)
+	n, err := in.f.ReadAt(head, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	head = head[:n]
+	first := validMeta(head)
+	second, at := []byte(nil), 0
+	if first != nil { // It tells where the second one is.
+		at = int(pageSizeOf(first))
+		second = validMeta(head[min(at, n):])
+	} else {
+		for at = minPageBytes; at <= maxPageBytes && at < n && second == nil; at *= 2 {
+			second = validMeta(head[at:])
+		}
+		at /= 2
+	}
+	newest := first
+	if newest == nil || (second != nil && txIDOf(second) > txIDOf(first)) {
+		newest = second
+	}
+	switch {
+	case newest == nil:
+		return nil, corruptFile("no valid bbolt meta page in %d bytes", size)
+	case first != nil && second != nil && pageSizeOf(first) != pageSizeOf(second), pageSizeOf(newest) != uint64(at):
+		return nil, corruptFile("meta pages disagree on the page size")
+	}
+	in.pageSize = uint64(at)
+	return newest, nil
+}
+
+func pageSizeOf(meta []byte) uint64 {
+	return uint64(binary.NativeEndian.Uint32(meta[metaPageSizeAt:]))
+}
+
+func txIDOf(meta []byte) uint64 { return binary.NativeEndian.Uint64(meta[metaTxIDAt:]) }
+
+// validMeta returns the meta at the start of a page, or nil.
+func validMeta(page []byte) []byte {
+	if len(page) < metaOffset+metaBytes {
+		return nil
+	}
+	m := page[metaOffset : metaOffset+metaBytes]
+	if binary.NativeEndian.Uint32(m) != metaMagic || binary.NativeEndian.Uint32(m[metaVersionAt:]) != metaVersion {
+		return nil
+	}
+	if size := pageSizeOf(m); size < minPageBytes || size > maxPageBytes || size&(size-1) != 0 {
+		return nil
+	}
+	h := fnv.New64a()
+	_, _ = h.Write(m[:metaChecksumAt]) // A hash's Write never fails.
+	if h.Sum64() != binary.NativeEndian.Uint64(m[metaChecksumAt:]) {
+		return nil
+	}
+	return m
+}
+
+// use notes that a page has been referred to.
+func (in *inspector) use(id uint64) error {
+	if id >= in.pages {
+		return corruptFile("page %d of %d", id, in.pages)
+	}
+	if in.used[id/64]&(1<<(id%64)) != 0 {
+		return corruptFile("page %d is used twice", id)
+	}
+	in.used[id/64] |= 1 << (id % 64)
+	return nil
+}
+
+// header reads the head of a page.
+func (in *inspector) header(id uint64) (h pageHeader, err error) {
+	var b [pageHeaderBytes]byte
+	if _, err := in.f.ReadAt(b[:], int64(id*in.pageSize)); err != nil {
+		return h, err
+	}
+	return in.parseHeader(b[:], id)
+}
+
+type pageHeader struct {
+	flags, count uint16
+	bytes        uint64 // With overflow pages.
+}
+
+func (in *inspector) parseHeader(b []byte, id uint64) (pageHeader, error) {
+	overflow := uint64(binary.NativeEndian.Uint32(b[pageOverflowAt:]))
+	if got := binary.NativeEndian.Uint64(b); got != id || overflow >= in.pages-id {
+		return pageHeader{}, corruptFile("page %d says that it is page %d, with %d more", id, got, overflow)
+	}
+	return pageHeader{
+		flags: binary.NativeEndian.Uint16(b[pageFlagsAt:]),
+		count: binary.NativeEndian.Uint16(b[pageCountAt:]),
+		bytes: (overflow + 1) * in.pageSize,
+	}, nil
+}
+
+// page reads a whole page, whose id is in use already, and notes its overflow
+// pages.
+func (in *inspector) page(id uint64) (pageHeader, []byte, error) {
+	h, err := in.header(id)
+	if err != nil {
+		return h, nil, err
+	}
+	for more := id + 1; more < id+h.bytes/in.pageSize; more++ {
+		if err := in.use(more); err != nil {
+			return h, nil, err
+		}
+	}
+	b := make([]byte, h.bytes)
+	_, err = in.f.ReadAt(b, int64(id*in.pageSize))
+	return h, b, err
+}
+
+func (in *inspector) freelist(id uint64) error {
+	if err := in.use(id); err != nil {
+		return err
+	}
+	h, b, err := in.page(id)
+	if err != nil {
+		return err
+	}
+	if h.flags != freelistPage {
+		return corruptFile("page %d has flags %#x, expected a freelist", id, h.flags)
+	}
+	b = b[pageHeaderBytes:]
+	count := uint64(h.count)
+	if count == manyInFirst {
+		count, b = binary.NativeEndian.Uint64(b), b[8:]
+	}
+	if count > uint64(len(b))/8 {
+		return corruptFile("a freelist of %d pages in %d bytes", count, len(b))
+	}
+	for i := range count {
+		if err := in.use(binary.NativeEndian.Uint64(b[8*i:])); err != nil {
+			return fmt.Errorf("freelist: %w", err)
+		}
+	}
+	return nil
+}
+
+// tree walks the pages of a bucket. At nesting 0 and 1, the root and the
+// spaces, it reads leaves as well, for the buckets in them.
+func (in *inspector) tree(id uint64, depth, nesting int) error {
+	if depth > maxTreeDepth {
+		return corruptFile("a tree of more than %d levels", maxTreeDepth)
+	}
+	if err := in.use(id); err != nil {
+		return err
+	}
+	h, err := in.header(id)
+	if err != nil {
+		return err
+	}
+	switch {
+	case h.flags == branchPage:
+	case h.flags != leafPage:
+		return corruptFile("page %d has flags %#x, expected a branch or a leaf", id, h.flags)
+	case nesting == maxBucketNesting:
+		return nil
+	}
+	h, b, err := in.page(id)
+	if err != nil {
+		return err
+	}
+	elements, err := elementsOf(h, b)
+	if err != nil {
+		return fmt.Errorf("page %d: %w", id, err)
+	}
+	if h.flags == leafPage {
+		return in.leaf(b, elements, nesting)
+	}
+	return in.branch(elements, depth, nesting)
+}
+
+// elementsOf returns the elements of a branch or leaf, all of which lie in it.
+func elementsOf(h pageHeader, page []byte) ([]byte, error) {
+	n := int(h.count) * elementBytes
+	if n > len(page)-pageHeaderBytes || (n == 0 && h.flags == branchPage) {
+		return nil, corruptFile("%d elements in %d bytes", h.count, len(page))
+	}
+	elements := page[pageHeaderBytes : pageHeaderBytes+n]
+	for at := 0; at < n; at += elementBytes {
+		// Of a branch: pos, ksize. Of a leaf: flags, pos, ksize, vsize.
+		words := elements[at : at+elementBytes]
+		sum := uint64(pageHeaderBytes + at)
+		if h.flags == leafPage {
+			words = words[4:]
+			sum += uint64(binary.NativeEndian.Uint32(words[8:]))
+		}
+		sum += uint64(binary.NativeEndian.Uint32(words)) + uint64(binary.NativeEndian.Uint32(words[4:]))
+		if sum > uint64(len(page)) {
+			return nil, corruptFile("an element ends at %d of %d", sum, len(page))
+		}
+	}
+	return elements, nil
+}
+
+func (in *inspector) branch(elements []byte, depth, nesting int) error {
+	leaves := false
+	for at := 0; at < len(elements); at += elementBytes {
+		child := binary.NativeEndian.Uint64(elements[at+branchPageIDAt:])
+		if at == 0 && nesting == maxBucketNesting && child < in.pages {
+			// All children are of one kind. Leaves with values are not read.
+			h, err := in.header(child)
+			if err != nil {
+				return err
+			}
+			leaves = h.flags == leafPage
+		}
+		visit := func() error { return in.tree(child, depth+1, nesting) }
+		if leaves {
+			visit = func() error { return in.use(child) }
+		}
+		if err := visit(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leaf follows the buckets in a leaf.
+func (in *inspector) leaf(page, elements []byte, nesting int) error {
+	for at := 0; at < len(elements); at += elementBytes {
+		e := elements[at:]
+		if binary.NativeEndian.Uint32(e)&leafBucketFlag == 0 {
+			continue
+		}
+		pos, ksize, vsize := binary.NativeEndian.Uint32(e[4:]), binary.NativeEndian.Uint32(e[8:]), binary.NativeEndian.Uint32(e[12:])
+		value := page[pageHeaderBytes+at+int(pos)+int(ksize):][:vsize]
+		if len(value) < bucketHeaderBytes {
+			return corruptFile("a bucket of %d bytes", vsize)
+		}
+		if root := binary.NativeEndian.Uint64(value); root != 0 {
+			if err := in.tree(root, 0, nesting+1); err != nil {
+				return err
+			}
+			continue
+		}
+		// A small bucket is a leaf within the leaf.
+		inline := value[bucketHeaderBytes:]
+		if len(inline) < pageHeaderBytes {
+			return corruptFile("an inline bucket of %d bytes", len(inline))
+		}
+		h := pageHeader{flags: binary.NativeEndian.Uint16(inline[pageFlagsAt:]), count: binary.NativeEndian.Uint16(inline[pageCountAt:])}
+		if h.flags != leafPage {
+			return corruptFile("an inline bucket has flags %#x, expected a leaf", h.flags)
+		}
+		if _, err := elementsOf(h, inline); err != nil {
+			return fmt.Errorf("inline bucket: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,339 @@
+package persist
+
+import (
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	"go.uber.org/goleak"
+	"k8s.io/klog/v2"
+)
+
+var (
+	seedFlag = flag.Int64("seed", 0, "seed of the random tests; 0 takes the time")
+	update   = flag.Bool("update", false, "write testdata/format-v1.db anew, for a new format version")
+)
+
+// programEnv names the program that a copy of the test binary is to be.
+const programEnv = "PERSIST_TEST_PROGRAM"
+
+// programs run in processes of their own: to hold a file, to be killed, or
+// because a bug would end them.
+var programs = map[string]func(args []string) error{}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if name := os.Getenv(programEnv); name != "" {
+		if err := programs[name](flag.Args()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(3)
+		}
+		os.Exit(0)
+	}
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
+	goleak.VerifyTestMain(m)
+}
+
+// program returns a command that runs one of programs.
+func program(t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), exe, args...)
+	cmd.Env = append(os.Environ(), programEnv+"="+name)
+	cmd.WaitDelay = 10 * time.Second
+	return cmd
+}
+
+// newRand returns a source of randomness, and logs how to have it again.
+func newRand(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := *seedFlag
+	if seed == 0 {
+		seed = time.Now().UnixNano()
+	}
+	t.Logf("replay with -seed=%d", seed)
+	return rand.New(rand.NewSource(seed))
+}
+
+// quiet is a logger that discards.
+var quiet klog.Logger
+
+// manual are the options of a DB that commits only when told to.
+var manual = Options{CommitInterval: time.Hour, DurableDelay: time.Hour}
+
+func tempPath(t testing.TB) string { return filepath.Join(t.TempDir(), "cache.db") }
+
+// open opens a DB. When the test is done it is closed and its file checked.
+func open(t testing.TB, path string, o Options) *DB {
+	t.Helper()
+	if o.Logger == nil {
+		o.Logger = &quiet
+	}
+	db, err := Open(path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil && !errors.Is(err, ErrClosed) {
+			t.Errorf("close: %v", err)
+		}
+		if !db.MemoryOnly() {
+			checkFile(t, path)
+		}
+	})
+	return db
+}
+
+// openSound is open for a test in which nothing is wrong with the file.
+func openSound(t testing.TB, path string, o Options) *DB {
+	t.Helper()
+	db := open(t, path, o)
+	t.Cleanup(func() {
+		if err := db.Err(); err != nil {
+			t.Errorf("degraded: %v", err)
+		}
+	})
+	if db.MemoryOnly() {
+		t.Fatalf("no file: %v", db.Err())
+	}
+	return db
+}
+
+// checkFile checks the structure of a closed file, and that every value in it
+// can be read.
+func checkFile(t testing.TB, path string) {
+	t.Helper()
+	b, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, PreLoadFreelist: true, Timeout: time.Second})
+	if err != nil {
+		t.Errorf("check %s: %v", path, err)
+		return
+	}
+	defer b.Close()
+	err = b.View(func(tx *bolt.Tx) error {
+		var errs []error
+		for err := range tx.Check() {
+			errs = append(errs, err)
+		}
+		return errors.Join(append(errs, checkValues(tx))...)
+	})
+	if err != nil {
+		t.Errorf("check %s: %v", path, err)
+	}
+}
+
+func checkValues(tx *bolt.Tx) error {
+	return tx.ForEach(func(space []byte, b *bolt.Bucket) error {
+		if string(space) == formatBucket {
+			return nil
+		}
+		return b.ForEachBucket(func(name []byte) error {
+			bucket := Bucket{string(space), string(name)}
+			return b.Bucket(name).ForEach(func(k, v []byte) error {
+				if len(k) == 0 || k[0] != keyPrefix {
+					return fmt.Errorf("key %q in %v", k, bucket)
+				}
+				if string(v) == string(unencodableMark) {
+					return nil
+				}
+				_, err := unseal(bucket, string(k[1:]), v)
+				return err
+			})
+		})
+	})
+}
+
+// update applies one batch.
+func apply(t testing.TB, db *DB, fn func(*Batch)) uint64 {
+	t.Helper()
+	n, err := db.Update(fn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func flush(t testing.TB, db *DB) {
+	t.Helper()
+	if err := db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var testBucket = Bucket{"space", "bucket"}
+
+func put(t testing.TB, db *DB, key, value string) {
+	t.Helper()
+	apply(t, db, func(b *Batch) { b.Put(testBucket, key, Bytes(value)) })
+}
+
+// text is the value of an item, wherever it is.
+func text(it *Item) (string, error) {
+	switch v := it.Value.(type) {
+	case nil:
+	case *blob:
+		return v.text, nil
+	default:
+		p, err := v.AppendTo(nil)
+		return string(p), err
+	}
+	p, err := it.Payload()
+	return string(p), err
+}
+
+func lookup(db *DB, bucket Bucket, key string) (value string, found bool, err error) {
+	found, err = db.View(bucket, key, func(it *Item) error {
+		value, err = text(it)
+		return err
+	})
+	return value, found, err
+}
+
+func get(t testing.TB, db *DB, key string) (value string, found bool) {
+	t.Helper()
+	value, found, err := lookup(db, testBucket, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value, found
+}
+
+// scan returns what a snapshot has in a bucket from a key on, and checks the
+// order.
+func scan(s *Snapshot, name, from string) (map[string]string, error) {
+	got := map[string]string{}
+	last, first := "", true
+	err := s.Scan(name, from, func(it *Item) (bool, error) {
+		if it.Key < from || (!first && it.Key <= last) {
+			return false, fmt.Errorf("scan from %q: key %q after %q", from, it.Key, last)
+		}
+		last, first = it.Key, false
+		v, err := text(it)
+		got[it.Key] = v
+		return true, err
+	})
+	return got, err
+}
+
+func snapshot(t testing.TB, db *DB, durable bool) *Snapshot {
+	t.Helper()
+	take := db.Snapshot
+	if durable {
+		take = db.DurableSnapshot
+	}
+	s, err := take(testBucket.Space)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// contents is all that the test bucket has.
+func contents(t testing.TB, db *DB) map[string]string {
+	t.Helper()
+	s := snapshot(t, db, false)
+	defer s.Close()
+	got, err := scan(s, testBucket.Name, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// setAside lists the files that were set aside.
+func setAside(t testing.TB, path string) []string {
+	t.Helper()
+	names, err := filepath.Glob(path + ".corrupt-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// readTrimmed reads a file without the empty space that it has at its end.
+func readTrimmed(t testing.TB, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := 0
+	for at := 0; at+metaOffset+metaBytes <= len(b) && at <= os.Getpagesize(); at += os.Getpagesize() {
+		if m := validMeta(b[at:]); m != nil {
+			used = max(used, int(binary.NativeEndian.Uint64(m[metaHighAt:]))*os.Getpagesize())
+		}
+	}
+	if used == 0 {
+		return b
+	}
+	return b[:min(used, len(b))]
+}
+
+func copyFile(t testing.TB, from, to string) {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// blob is a value whose encoding can be held up, or fail.
+type blob struct {
+	text    string
+	size    int           // Default len(text).
+	started chan struct{} // If set, closed when the encoding begins.
+	release chan struct{} // If set, the encoding waits for it.
+	err     error
+	encoded *int // If set, counts. Only the committer changes it.
+}
+
+func (v *blob) SizeBytes() int {
+	if v.size != 0 {
+		return v.size
+	}
+	return len(v.text)
+}
+
+func (v *blob) AppendTo(dst []byte) ([]byte, error) {
+	if v.started != nil {
+		close(v.started)
+	}
+	if v.release != nil {
+		<-v.release
+	}
+	if v.encoded != nil {
+		*v.encoded++
+	}
+	if v.err != nil {
+		return dst, v.err
+	}
+	return append(dst, v.text...), nil
+}
+
+func repeat(s string, n int) string { return strings.Repeat(s, n) }
+
+// blockedPath is a path that cannot be had: its directory is a file.
+func blockedPath(t testing.TB) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(file, "cache.db")
+}

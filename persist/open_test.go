@@ -1,0 +1,348 @@
+package persist
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	bolt "go.etcd.io/bbolt"
+)
+
+func TestANewFileIsForItsOwnerOnly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "new", "directories", "cache.db")
+	db := openSound(t, path, manual)
+	put(t, db, "key", "value")
+	flush(t, db)
+	for name, want := range map[string]os.FileMode{
+		path:                             0o600,
+		filepath.Dir(path):               0o700 | os.ModeDir,
+		filepath.Dir(filepath.Dir(path)): 0o700 | os.ModeDir,
+	} {
+		info, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode() != want {
+			t.Errorf("%s has mode %v, expected %v", name, info.Mode(), want)
+		}
+	}
+	// Made at another path first, and nothing of that is left.
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(entries) != 1 {
+		t.Errorf("the directory has %v, %v", entries, err)
+	}
+	if db.Path() != path {
+		t.Errorf("the path is %q", db.Path())
+	}
+}
+
+func TestWhatIsLeftOfACreationThatCrashedDoesNoHarm(t *testing.T) {
+	path := tempPath(t)
+	if err := os.WriteFile(path+".new-123", []byte("half of a file"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	db := openSound(t, path, manual)
+	put(t, db, "key", "value")
+}
+
+func TestOpenRefusesPathsThatCannotBeMeant(t *testing.T) {
+	dir := t.TempDir()
+	for name, path := range map[string]string{"empty": "", "a directory": dir, "a device": os.DevNull} {
+		db, err := Open(path, Options{Logger: &quiet})
+		if err == nil {
+			t.Errorf("%s: no error", name)
+			_ = db.Close()
+		}
+	}
+	if db, err := Open(filepath.Join(dir, "link"), Options{Logger: &quiet}); err != nil {
+		t.Error(err)
+	} else if err := db.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestManyMayBeginAFileAtOnce(t *testing.T) {
+	path := tempPath(t)
+	var wg sync.WaitGroup
+	dbs := make([]*DB, 8)
+	for i := range dbs {
+		wg.Go(func() {
+			db, err := Open(path, Options{Logger: &quiet, LockTimeout: time.Millisecond})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			dbs[i] = db
+		})
+	}
+	wg.Wait()
+	with := 0
+	for _, db := range dbs {
+		if !db.MemoryOnly() {
+			with++
+			put(t, db, "key", "value")
+		} else if !errors.Is(db.Err(), ErrLocked) {
+			t.Errorf("without the file: %v", db.Err())
+		}
+	}
+	if with != 1 {
+		t.Errorf("%d have the file, expected 1", with)
+	}
+	for _, db := range dbs {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if v, _ := get(t, openSound(t, path, manual), "key"); v != "value" {
+		t.Errorf("the file has %q", v)
+	}
+	if names := setAside(t, path); len(names) != 0 {
+		t.Errorf("set aside: %v", names)
+	}
+}
+
+// TestASecondDBWorksFromMemory is P5, within a process.
+func TestASecondDBWorksFromMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := tempPath(t)
+		first := openSound(t, path, manual)
+		put(t, first, "key", "first")
+		begin := time.Now()
+		secondDB := open(t, path, Options{LockTimeout: 5 * time.Second})
+		if waited := time.Since(begin); waited < 5*time.Second || waited > 6*time.Second {
+			t.Errorf("waited %v for the lock, expected 5s", waited)
+		}
+		if err := secondDB.Err(); !errors.Is(err, ErrLocked) || !secondDB.MemoryOnly() {
+			t.Errorf("memory only: %v, %v", secondDB.MemoryOnly(), err)
+		}
+		if got := contents(t, secondDB); len(got) != 0 {
+			t.Errorf("the second DB has %v", got)
+		}
+		put(t, secondDB, "key", "second")
+		if err := secondDB.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := first.Close(); err != nil {
+			t.Error(err)
+		}
+		third := openSound(t, path, manual)
+		if v, _ := get(t, third, "key"); v != "first" {
+			t.Errorf("the file has %q", v)
+		}
+		if names := setAside(t, path); len(names) != 0 {
+			t.Errorf("set aside: %v", names)
+		}
+	})
+}
+
+func TestOpenWaitsForTheLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := tempPath(t)
+		first := openSound(t, path, manual)
+		put(t, first, "key", "value")
+		go func() {
+			time.Sleep(2 * time.Second)
+			if err := first.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		if v, _ := get(t, openSound(t, path, Options{LockTimeout: 5 * time.Second}), "key"); v != "value" {
+			t.Errorf("the file has %q", v)
+		}
+	})
+}
+
+func init() {
+	// hold opens a file and holds it until its input ends.
+	programs["hold"] = func(args []string) error {
+		db, err := Open(args[0], Options{Logger: &quiet})
+		if err != nil {
+			return err
+		}
+		if db.MemoryOnly() {
+			return db.Err()
+		}
+		if _, err := db.Update(func(b *Batch) { b.Put(testBucket, "key", Bytes("held")) }); err != nil {
+			return err
+		}
+		if err := db.Flush(); err != nil {
+			return err
+		}
+		fmt.Println("held")
+		_, err = io.Copy(io.Discard, os.Stdin)
+		return err // Without Close, as if it were killed.
+	}
+}
+
+// TestAFileOfAnotherProcessIsLeftAlone is P5, between processes.
+func TestAFileOfAnotherProcessIsLeftAlone(t *testing.T) {
+	path := tempPath(t)
+	cmd := program(t, "hold", path)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "held\n" {
+		t.Fatalf("the process says %q, %v", line, err)
+	}
+	db := open(t, path, Options{LockTimeout: time.Millisecond})
+	if err := db.Err(); !errors.Is(err, ErrLocked) {
+		t.Errorf("Err is %v", err)
+	}
+	if !strings.Contains(fmt.Sprint(db.Err()), path) {
+		t.Errorf("%q does not name the file", db.Err())
+	}
+	if err := in.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if v, _ := get(t, openSound(t, path, manual), "key"); v != "held" {
+		t.Errorf("the file has %q", v)
+	}
+}
+
+// TestWithoutAFileAllWorksFromMemory is for paths that cannot be had.
+func TestWithoutAFileAllWorksFromMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := open(t, blockedPath(t), Options{CommitInterval: time.Second})
+		if !db.MemoryOnly() || db.Err() == nil {
+			t.Fatalf("memory only: %v, %v", db.MemoryOnly(), db.Err())
+		}
+		c := countCommits(db)
+		n := apply(t, db, func(b *Batch) {
+			b.Put(testBucket, "a", Bytes("1"))
+			b.PutNew(testBucket, "b", Bytes("2"))
+			b.Put(testBucket, "c", Bytes("3"))
+			b.Delete(testBucket, "c")
+			b.Delete(testBucket, "never there")
+		})
+		if db.Durable() != n { // Nobody is to wait for a file that is not there.
+			t.Errorf("durable up to %d, expected %d", db.Durable(), n)
+		}
+		flush(t, db)
+		after(time.Second)
+		if c.durable.Load() != int64(n) {
+			t.Errorf("the hooks heard of batch %d, expected %d", c.durable.Load(), n)
+		}
+		for _, durable := range []bool{false, true} {
+			s := snapshot(t, db, durable)
+			got, err := scan(s, testBucket.Name, "")
+			s.Close()
+			if diff := cmp.Diff(map[string]string{"a": "1", "b": "2"}, got); diff != "" || err != nil {
+				t.Errorf("%v, -want +got:\n%s", err, diff)
+			}
+		}
+		// More than would be let wait for a committer.
+		for range 3 {
+			put(t, db, "large", repeat("x", 20<<20))
+		}
+		apply(t, db, func(b *Batch) { b.Drop(testBucket) })
+		if got := contents(t, db); len(got) != 0 {
+			t.Errorf("left after a drop: %v", got)
+		}
+		if db.pending.bytes != 0 {
+			t.Errorf("%d bytes are held for nothing", db.pending.bytes)
+		}
+	})
+}
+
+func TestAReadOnlyFileIsLeftAlone(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root may write to every file")
+	}
+	path := tempPath(t)
+	db := openSound(t, path, manual)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o400); err != nil {
+		t.Fatal(err)
+	}
+	db = open(t, path, manual)
+	if err := db.Err(); !errors.Is(err, os.ErrPermission) || !db.MemoryOnly() {
+		t.Errorf("memory only: %v, %v", db.MemoryOnly(), err)
+	}
+}
+
+// TestAnUnknownFormatIsSetAside has files that bbolt can open, and we cannot.
+func TestAnUnknownFormatIsSetAside(t *testing.T) {
+	for name, change := range map[string]func(*bolt.Tx) error{
+		"a later version": func(tx *bolt.Tx) error {
+			return tx.Bucket([]byte(formatBucket)).Put([]byte(formatKey), []byte("2"))
+		},
+		"no version": func(tx *bolt.Tx) error {
+			return tx.Bucket([]byte(formatBucket)).Delete([]byte(formatKey))
+		},
+		"somebody else's": func(tx *bolt.Tx) error { return tx.DeleteBucket([]byte(formatBucket)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := tempPath(t)
+			if err := create(path); err != nil {
+				t.Fatal(err)
+			}
+			b, err := bolt.Open(path, 0o600, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(b.Update(change), b.Close()); err != nil {
+				t.Fatal(err)
+			}
+			before, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			db := openSound(t, path, manual)
+			put(t, db, "key", "value")
+			names := setAside(t, path)
+			if len(names) != 1 {
+				t.Fatalf("set aside: %v", names)
+			}
+			if aside, err := os.ReadFile(names[0]); err != nil || !bytes.Equal(before, aside) {
+				t.Errorf("the file that was set aside has changed: %v", err)
+			}
+		})
+	}
+}
+
+// TestAFileWithoutASyncedFreelistIsSetAside: bbolt v1.5.0 walks it in a
+// goroutine of its own, where a bad page ends the process.
+func TestAFileWithoutASyncedFreelistIsSetAside(t *testing.T) {
+	path := tempPath(t)
+	b, err := bolt.Open(path, 0o600, &bolt.Options{NoFreelistSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = b.Update(func(tx *bolt.Tx) error {
+		format, err := tx.CreateBucket([]byte(formatBucket))
+		if err != nil {
+			return err
+		}
+		return format.Put([]byte(formatKey), []byte(formatVersion))
+	})
+	if err := errors.Join(err, b.Close()); err != nil {
+		t.Fatal(err)
+	}
+	openSound(t, path, manual)
+	if names := setAside(t, path); len(names) != 1 {
+		t.Errorf("set aside: %v", names)
+	}
+}

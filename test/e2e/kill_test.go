@@ -1,0 +1,321 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
+)
+
+// kills is how often the agent is killed.
+const kills = 20
+
+// TestKill kills a real process in the middle of a stream of changes, again and
+// again, and compares what its next life knows with the server.
+func TestKill(t *testing.T) {
+	seed := newSeed(t)
+	cp := newControlPlane(t)
+	client := newClient(t, cp.Config())
+	k := &killer{
+		cp: cp, client: client, namespace: newNamespace(t, client), dir: t.TempDir(), rng: newRand(seed),
+	}
+	k.changer = newChanger(client, k.namespace, seed)
+	k.durable = story{path: filepath.Join(k.dir, "durable"), known: knowledge{}}
+	k.changer.make(t, 400)
+	for life := 1; life <= kills; life++ {
+		k.live(t, life)
+	}
+	k.begin(t)
+	k.compare(t)
+	k.agent.end(t)
+	checkFile(t, k.cacheFile())
+	t.Logf("%d changes, %d notifications, %d of them told again; %d relists, %d resumes", k.changer.made.Load(),
+		k.durable.total, k.durable.again, k.relists, k.resumes)
+	if k.relists == 0 || k.resumes == 0 {
+		t.Error("there were no relists, or no resumes: change how agents are killed")
+	}
+}
+
+// killer keeps an agent alive, more or less.
+type killer struct {
+	cp        *controlplane.ControlPlane
+	client    kubernetes.Interface
+	namespace string
+	dir       string
+	rng       *rand.Rand
+	changer   *changer
+	durable   story
+	life      int
+	agent     *agentProcess
+
+	relists, resumes int
+}
+
+func (k *killer) cacheFile() string { return filepath.Join(k.dir, "cache.db") }
+
+// live is one life of the agent, which ends with kill -9, and what happens until
+// the next one.
+func (k *killer) live(t *testing.T, life int) {
+	t.Helper()
+	// The first lives are long: they must have told of everything.
+	early := life > 2 && k.rng.IntN(3) == 0
+	down, historyLost := k.rng.IntN(150), life%5 == 0 || k.rng.IntN(10) == 0
+	t.Logf("life %d: killed early: %t, %d changes while down, history lost: %t", life, early, down, historyLost)
+	k.changer.begin(t)
+	k.begin(t)
+	if early {
+		// Before, while or after it comes up.
+		time.Sleep(time.Duration(k.rng.IntN(600)) * time.Millisecond)
+	} else {
+		k.changer.await(t, k.rng.IntN(100))
+		k.changer.end(t)
+		k.compare(t)
+		k.changer.begin(t)
+		k.changer.await(t, 100+k.rng.IntN(200))
+	}
+	k.agent.kill(t)
+	if down > 0 {
+		k.changer.await(t, down)
+	}
+	k.changer.end(t)
+	k.durable.read(t, life)
+	if historyLost {
+		if err := k.cp.RestartAPIServer(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (k *killer) begin(t *testing.T) {
+	t.Helper()
+	k.life++
+	cfg := k.cp.Config()
+	k.agent = startAgent(t, agentConfig{
+		Host: cfg.Host, Token: cfg.BearerToken, CAData: cfg.CAData,
+		Namespace: k.namespace,
+		CacheFile: k.cacheFile(),
+		Journal:   k.durable.path,
+		Plain:     k.plainPath(),
+	})
+}
+
+func (k *killer) plainPath() string { return filepath.Join(k.dir, fmt.Sprintf("plain-%d", k.life)) }
+
+// compare waits until the agent's cache, and what its handlers were told, equal
+// the server, which does not change now.
+func (k *killer) compare(t *testing.T) {
+	t.Helper()
+	list, err := k.client.CoreV1().ConfigMaps(k.namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := versionsOfList(t, list)
+	var d dump
+	eventually(t, "the agent's cache to equal the server", func() error {
+		d = k.agent.dump(t)
+		return difference(want, d.Versions)
+	})
+	if d.Err != "" {
+		t.Errorf("life %d: status: %s", k.life, d.Err)
+	}
+	k.relists += d.Status.Relists
+	k.resumes += d.Status.Resumes
+	eventually(t, "the durable handler to know what the server has", func() error {
+		k.durable.read(t, k.life)
+		return difference(want, k.durable.known)
+	})
+	// A plain handler begins anew in each life.
+	plain := story{path: k.plainPath(), known: knowledge{}, plain: true}
+	eventually(t, "the plain handler to know what the server has", func() error {
+		plain.read(t, k.life)
+		return difference(want, plain.known)
+	})
+}
+
+// story is what a journal tells. That of the durable handler goes on over all
+// lives: a life begins with what was told but not stored as acknowledged, in the
+// same order and the same words, and goes on from there.
+type story struct {
+	path  string
+	plain bool
+
+	offset       int64
+	life         int
+	known        knowledge
+	told         []told // All, without what was told again.
+	again, total int
+	replay       int // Index in told of what is expected to be told again; -1: none.
+}
+
+// read reads on. All that is new was told in the given life.
+func (s *story) read(t *testing.T, life int) {
+	t.Helper()
+	f, err := os.Open(s.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.Seek(s.offset, io.SeekStart); err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b = b[:bytes.LastIndexByte(b, '\n')+1]
+	s.offset += int64(len(b))
+	for line := range strings.Lines(string(b)) {
+		e, err := parseTold(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.hear(e, life); err != nil {
+			t.Errorf("life %d: notification %d: %v", life, s.total, err)
+		}
+	}
+}
+
+func (s *story) hear(e told, life int) error {
+	s.total++
+	if s.plain {
+		err := s.known.learn(e)
+		if e.Kind == "delete" || e.Kind == "lost" {
+			return nil // Perhaps left over from the last life.
+		}
+		return err
+	}
+	if life != s.life {
+		s.life = life
+		s.replay = s.find(e)
+		if e.Kind == "initial" && life <= 2 { // The first life ended before its cursor was stored.
+			s.told, s.known, s.replay = nil, knowledge{}, -1
+		}
+	}
+	if s.replay >= 0 && s.replay < len(s.told) {
+		want := s.told[s.replay]
+		s.replay++
+		s.again++
+		if e != want {
+			return fmt.Errorf("told %v, and before, at this place, %v", e, want)
+		}
+		return nil
+	}
+	s.told = append(s.told, e)
+	s.replay = -1
+	if e.Kind == "initial" && life > 2 {
+		return fmt.Errorf("%v: the handler was told of everything before", e)
+	}
+	return s.known.learn(e)
+}
+
+func (s *story) find(e told) int {
+	for i := len(s.told) - 1; i >= 0; i-- {
+		if s.told[i] == e {
+			return i
+		}
+	}
+	return -1
+}
+
+// agentProcess is a running agent.
+type agentProcess struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stdout *bufio.Reader
+	stderr bytes.Buffer
+	ended  bool
+}
+
+func startAgent(t *testing.T, o agentConfig) *agentProcess {
+	t.Helper()
+	config, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agentProcess{cmd: exec.Command(exe)}
+	a.cmd.Env = append(os.Environ(), agentEnv+"="+string(config))
+	a.cmd.Stderr = &a.stderr
+	if a.stdin, err = a.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := a.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.stdout = bufio.NewReader(stdout)
+	if err := a.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if !a.ended {
+			_ = a.cmd.Process.Kill()
+			_ = a.cmd.Wait()
+		}
+	})
+	return a
+}
+
+func (a *agentProcess) dump(t *testing.T) (d dump) {
+	t.Helper()
+	_, err := fmt.Fprintln(a.stdin, "dump")
+	if err == nil {
+		var line []byte
+		if line, err = a.stdout.ReadBytes('\n'); err == nil {
+			err = json.Unmarshal(line, &d)
+		}
+	}
+	if err != nil {
+		_ = a.cmd.Process.Kill()
+		t.Fatalf("ask the agent: %v, it ended with %v\n%s", err, a.wait(), &a.stderr)
+	}
+	return d
+}
+
+func (a *agentProcess) wait() error {
+	a.ended = true
+	return a.cmd.Wait()
+}
+
+// kill is kill -9. The agent must not have ended by itself.
+func (a *agentProcess) kill(t *testing.T) {
+	t.Helper()
+	if err := a.cmd.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	err := a.wait()
+	status, ok := a.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if !ok || status.Signal() != syscall.SIGKILL || bytes.Contains(a.stderr.Bytes(), []byte("DATA RACE")) {
+		t.Fatalf("the agent ended by itself: %v\n%s", err, &a.stderr)
+	}
+}
+
+// end lets the agent end in order.
+func (a *agentProcess) end(t *testing.T) {
+	t.Helper()
+	_ = a.stdin.Close()
+	if err := a.wait(); err != nil {
+		t.Errorf("the agent: %v\n%s", err, &a.stderr)
+	}
+}

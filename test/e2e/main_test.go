@@ -1,0 +1,85 @@
+// Package e2e tests warmwatch on a real kube-apiserver.
+//
+// One control plane serves most tests, each in a namespace of its own. Tests that
+// restart or rewind the server start another one.
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
+)
+
+var seedFlag = flag.Uint64("seed", 0, "seed of everything random; 0: another one each time")
+
+// shared is the control plane that no test restarts.
+var shared *controlplane.ControlPlane
+
+func TestMain(m *testing.M) {
+	if os.Getenv(agentEnv) != "" {
+		if err := runAgent(context.Background(), os.Getenv(agentEnv), os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(3)
+		}
+		os.Exit(0)
+	}
+	// What the programs under test log goes to the log of their test.
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
+	goleak.VerifyTestMain(suite{m})
+}
+
+// suite runs the tests while the shared control plane runs.
+type suite struct{ m *testing.M }
+
+func (s suite) Run() int {
+	var err error
+	if shared, err = controlplane.Start(context.Background(), controlplane.Options{}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code := s.m.Run()
+	if err := shared.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+// newControlPlane is for tests that restart or rewind it.
+func newControlPlane(t *testing.T) *controlplane.ControlPlane {
+	t.Helper()
+	cp, err := controlplane.Start(t.Context(), controlplane.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cp.Stop(); err != nil {
+			t.Errorf("stop the control plane: %v", err)
+		}
+	})
+	return cp
+}
+
+// newSeed returns the seed of a test, after saying how to have it again.
+func newSeed(t *testing.T) uint64 {
+	t.Helper()
+	seed := *seedFlag
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("again: go test -run '^%s$' . -seed=%d", t.Name(), seed)
+	return seed
+}
+
+func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0)) }
