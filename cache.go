@@ -32,10 +32,10 @@ var (
 type SyncPolicy string
 
 const (
-	// SyncFromDisk: as soon as the checkpoint is found valid and the objects
+	// SyncFromDisk means as soon as the checkpoint is found valid and the objects
 	// can be read, with or without an API server.
 	SyncFromDisk SyncPolicy = "SyncFromDisk"
-	// SyncFromServer: once the resumed watch has reached the resourceVersion
+	// SyncFromServer means once the resumed watch has reached the resourceVersion
 	// that the server had when it was asked (by an event, a bookmark, or 500 ms
 	// of quiet after the watch opened), or the relist is done.
 	SyncFromServer SyncPolicy = "SyncFromServer"

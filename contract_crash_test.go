@@ -3,6 +3,7 @@ package warmwatch_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,19 +22,22 @@ import (
 func init() {
 	for impl, make := range map[string]func(cache.ListerWatcher, cache.Indexers) (cache.SharedIndexInformer, error){
 		"client-go": func(lw cache.ListerWatcher, indexers cache.Indexers) (cache.SharedIndexInformer, error) {
-			return cache.NewSharedIndexInformer(lw, &corev1.ConfigMap{}, 0, indexers), nil
+			return cache.NewSharedIndexInformer(lw, &corev1.ConfigMap{}, time.Second, indexers), nil
 		},
 		"warmwatch": func(lw cache.ListerWatcher, indexers cache.Indexers) (cache.SharedIndexInformer, error) {
 			c, err := warmwatch.Open(os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{})
 			if err != nil {
 				return nil, err
 			}
-			return c.NewSharedIndexInformer(lw, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps, Indexers: indexers})
+			return c.NewSharedIndexInformer(lw, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps, ResyncPeriod: time.Second, Indexers: indexers})
 		},
 	} {
 		for name, h := range map[string]func(f *source) cache.ResourceEventHandler{
 			"panicking handler": func(*source) cache.ResourceEventHandler {
 				return cache.ResourceEventHandlerFuncs{AddFunc: func(any) { panic("the handler's") }}
+			},
+			"handler that panics in a resync": func(*source) cache.ResourceEventHandler {
+				return cache.ResourceEventHandlerFuncs{UpdateFunc: func(any, any) { panic("the handler's") }}
 			},
 			"handler that mutates an initial object": func(*source) cache.ResourceEventHandler {
 				return cache.ResourceEventHandlerFuncs{AddFunc: mutate}
@@ -62,10 +66,12 @@ func init() {
 						return err
 					}
 				}
-				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-				defer cancel()
-				informer.RunWithContext(ctx)
-				return errors.New("still alive")
+				time.AfterFunc(20*time.Second, func() {
+					fmt.Fprintln(os.Stderr, "still alive")
+					os.Exit(3)
+				})
+				informer.RunWithContext(context.Background())
+				return errors.New("Run has returned")
 			}
 		}
 	}
@@ -76,6 +82,7 @@ func mutate(obj any) { obj.(*corev1.ConfigMap).Data = map[string]string{"mutated
 func TestWhatEndsTheProgramWithClientGoEndsItWithWarmwatch(t *testing.T) {
 	for name, want := range map[string]string{
 		"panicking handler":                      "the handler's",
+		"handler that panics in a resync":        "the handler's",
 		"handler that mutates an initial object": "cache *v1.ConfigMap modified",
 		"handler that mutates an update":         "cache *v1.ConfigMap modified",
 		"failing index function":                 `unable to calculate an index entry for key "ns/a" on index "content": no index value`,

@@ -5,13 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -174,28 +171,6 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	return s, nil
 }
 
-func formOf(example runtime.Object) checkpoint.Form {
-	switch example.(type) {
-	case *unstructured.Unstructured:
-		return checkpoint.FormUnstructured
-	case *metav1.PartialObjectMetadata:
-		return checkpoint.FormMetadata
-	}
-	return checkpoint.FormTyped
-}
-
-// storedType is an object of the type that is stored.
-func (s *SharedIndexInformer) storedType() runtime.Object {
-	if s.opts.Transformed != nil {
-		return s.opts.Transformed
-	}
-	return s.example
-}
-
-func (s *SharedIndexInformer) newObject() any {
-	return reflect.New(reflect.TypeOf(s.storedType()).Elem()).Interface()
-}
-
 // open makes the parts that live in the DB. A space that cannot be read is
 // begun anew.
 func (s *SharedIndexInformer) open() error {
@@ -253,44 +228,6 @@ func (s *SharedIndexInformer) corrupt(err error) {
 	if r := s.resumer.Load(); r != nil {
 		r.ForceRelist(reflector.Relisting{Reason: fmt.Sprintf("the cache could not be read: %v", err), Rewrite: true})
 	}
-}
-
-// want is what a checkpoint must match.
-func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
-	w := checkpoint.Want{
-		Identity:      s.identity,
-		ClusterID:     clusterID,
-		SchemaVersion: checkpoint.SchemaVersion(s.storedType()),
-		Now:           time.Now(),
-		MaxAge:        s.cache.opts.MaxAge,
-		NeverResume:   s.opts.NeverResume || isEvents(s.opts.Resource),
-		IndexVersion:  s.indexVersion(),
-	}
-	if s.transform != nil {
-		if w.TransformVersion = s.opts.TransformVersion; w.TransformVersion == "" {
-			w.TransformVersion = checkpoint.BinaryVersion()
-		}
-	}
-	return w
-}
-
-// indexVersion is of the index functions that the index entries are made by.
-func (s *SharedIndexInformer) indexVersion() string {
-	indexers := s.indexer.GetIndexers()
-	if len(indexers) == 0 {
-		return ""
-	}
-	version := s.opts.IndexVersion
-	if version == "" {
-		version = checkpoint.BinaryVersion()
-	}
-	return version + " " + strings.Join(sortedKeys(indexers), " ")
-}
-
-// isEvents: the API server keeps no watch cache for Events, and answers an old
-// version with a watch that closes at once (kubernetes#104171).
-func isEvents(r schema.GroupVersionResource) bool {
-	return r.Resource == "events" && (r.Group == "" || r.Group == "events.k8s.io")
 }
 
 // Run implements [cache.SharedInformer].
@@ -423,27 +360,6 @@ func (s *SharedIndexInformer) detach() {
 	}
 	cancel()
 	<-s.detached
-}
-
-// checkCluster asks, before the first list, whose objects these are.
-func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Relisting, error) {
-	ask := s.cache.opts.ClusterID
-	if ask == nil || s.sink.clusterKnown() {
-		return nil, nil
-	}
-	id, err := ask(ctx)
-	if err != nil {
-		if isAnswer(err) {
-			s.logger.Error(err, "The API server does not tell which cluster it is")
-			return nil, nil
-		}
-		return nil, fmt.Errorf("warmwatch: ask for the cluster's identity: %w", err)
-	}
-	decision := s.sink.setCluster(s.want(id))
-	if decision.Action != checkpoint.ActionDiscard {
-		return nil, nil
-	}
-	return &reflector.Relisting{Reason: decision.Reason, Rewrite: true, Rewound: true}, nil
 }
 
 // serve lets the store be read.

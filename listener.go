@@ -19,8 +19,6 @@ import (
 )
 
 const (
-	// minimumResyncPeriod is client-go's (shared_informer.go).
-	minimumResyncPeriod = time.Second
 	// crashPause after a handler has panicked, when panics do not end the
 	// program. client-go's processorListener.run.
 	crashPause = time.Second
@@ -225,15 +223,13 @@ func (l *listener) pause(d time.Duration) bool {
 
 func (l *listener) run() {
 	defer close(l.finished)
-	var wg sync.WaitGroup
-	defer wg.Wait()
 	select {
 	case <-l.s.served:
 	case <-l.stopCh:
 		return
 	}
-	wg.Go(l.watchSynced)
-	initial := uint64(0) // The initial items are deltas up to here.
+	l.s.running.Go(l.watchSynced) // Not waited for here: a handler's panic must not wait.
+	initial := uint64(0)          // The initial items are deltas up to here.
 	if l.consumer.Known {
 		initial = l.s.log.Head()
 	} else if l.inherits = l.consumer.Inherits(); !l.tellOrphans() || !l.walk() {
@@ -460,97 +456,4 @@ func (l *listener) call(f func()) bool {
 		l.sleepAfterCrash = false
 	}()
 	return true
-}
-
-// setResyncLocked follows client-go's AddEventHandlerWithOptions: a period is
-// at least a second; before the start the shortest one sets how often resyncs
-// are checked for, after it none is shorter than that.
-func (s *SharedIndexInformer) setResyncLocked(l *listener, period time.Duration) {
-	if period > 0 {
-		if period < minimumResyncPeriod {
-			l.logger.Info("Warning: resync period is too small. Changing it to the minimum allowed value", "resyncPeriod", period, "minimumResyncPeriod", minimumResyncPeriod)
-			period = minimumResyncPeriod
-		}
-		if period < s.resyncCheckPeriod {
-			if s.started {
-				l.logger.Info("Warning: resync period is smaller than resync check period and the informer has already started. Changing it to the resync check period", "resyncPeriod", period, "resyncCheckPeriod", s.resyncCheckPeriod)
-				period = s.resyncCheckPeriod
-			} else {
-				s.resyncCheckPeriod = period
-				for other := range s.listeners {
-					other.setPeriod(s.resyncCheckPeriod)
-				}
-			}
-		}
-	}
-	l.requested = period
-	l.setPeriod(s.resyncCheckPeriod)
-	l.next = time.Now().Add(l.period)
-}
-
-// setPeriod sets how often the handler resyncs, given how often is checked.
-func (l *listener) setPeriod(check time.Duration) {
-	l.resyncMu.Lock()
-	defer l.resyncMu.Unlock()
-	switch {
-	case l.requested == 0:
-		l.period = 0
-	case check == 0:
-		l.logger.Info("Warning: the specified resyncPeriod is invalid because this shared informer doesn't support resyncing", "desired", l.requested)
-		l.period = 0
-	default:
-		l.period = max(l.requested, check)
-	}
-}
-
-// due reports whether the handler is to resync now.
-func (l *listener) due(now time.Time) bool {
-	l.resyncMu.Lock()
-	defer l.resyncMu.Unlock()
-	if l.period == 0 || now.Before(l.next) {
-		return false
-	}
-	l.next = now.Add(l.period)
-	return true
-}
-
-// shouldResync is asked by the Reflector every check period.
-func (s *SharedIndexInformer) shouldResync() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	any, now := false, time.Now()
-	for l := range s.listeners {
-		due := l.due(now)
-		l.syncing.Store(due)
-		any = any || due
-	}
-	return any
-}
-
-// resync makes the handlers that are due tell everything again.
-func (s *SharedIndexInformer) resync() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for l := range s.listeners {
-		if l.syncing.Load() {
-			l.resyncWanted.Store(true)
-			l.consumer.Interrupt()
-		}
-	}
-}
-
-// resync tells of every object, with the same one as old and new. Those with a
-// delta that the handler has not been told yet are left out: it is on its way.
-func (l *listener) resync() bool {
-	return l.chunks(func(c indexer.Chunk) bool {
-		for i, obj := range c.Objects {
-			if c.Seqs[i] > l.consumer.Cursor() {
-				continue
-			}
-			if l.stopped() || !l.call(func() { l.handler.OnUpdate(obj, obj) }) {
-				return false
-			}
-		}
-		return true
-	})
 }

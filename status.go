@@ -9,18 +9,18 @@ import (
 type Phase string
 
 const (
-	// PhaseLoading: not started, or reading the file.
+	// PhaseLoading means not started, or reading the file.
 	PhaseLoading Phase = "Loading"
-	// PhaseResuming: the watch goes on at the checkpoint.
+	// PhaseResuming means that the watch goes on at the checkpoint.
 	PhaseResuming Phase = "Resuming"
-	// PhaseRelisting: the cache is being compared with a list.
+	// PhaseRelisting means that the cache is being compared with a list.
 	PhaseRelisting Phase = "Relisting"
-	// PhaseLive: a watch is open.
+	// PhaseLive means that a watch is open.
 	PhaseLive Phase = "Live"
-	// PhaseDisconnected: the API server cannot be reached, or has closed the
+	// PhaseDisconnected means that the API server cannot be reached, or has closed the
 	// watch. What is in the cache is served.
 	PhaseDisconnected Phase = "Disconnected"
-	// PhaseStopped: Run has returned, or will soon.
+	// PhaseStopped means that Run has returned, or will soon.
 	PhaseStopped Phase = "Stopped"
 )
 

@@ -11,11 +11,11 @@ import (
 type Action string
 
 const (
-	// ActionResume: the watch goes on at the checkpoint.
+	// ActionResume means that the watch goes on at the checkpoint.
 	ActionResume Action = "resume"
-	// ActionRelist: list, compare with what is stored, apply the difference.
+	// ActionRelist means to list, compare with what is stored, apply the difference.
 	ActionRelist Action = "relist"
-	// ActionDiscard: drop what is stored, then list.
+	// ActionDiscard means to drop what is stored, then list.
 	ActionDiscard Action = "discard"
 )
 

@@ -18,12 +18,12 @@ var ErrBadRecord = errors.New("checkpoint: malformed record")
 type State string
 
 const (
-	// StateSyncing: the first list is incomplete, and so are the objects.
+	// StateSyncing means that the first list is incomplete, and so are the objects.
 	StateSyncing State = "syncing"
-	// StateRefreshing: a later relist is incomplete. There are all objects,
+	// StateRefreshing means that a later relist is incomplete. There are all objects,
 	// but some are older than others.
 	StateRefreshing State = "refreshing"
-	// StateComplete: the objects are those at the resourceVersion.
+	// StateComplete means that the objects are those at the resourceVersion.
 	StateComplete State = "complete"
 )
 

@@ -321,7 +321,7 @@ func (ix *Indexer) Index(indexName string, obj any) ([]any, error) {
 	return ix.byIndex(indexName, values...)
 }
 
-func errNoIndex(name string) error { return fmt.Errorf("Index with name %s does not exist", name) } //nolint:staticcheck // client-go's words.
+func errNoIndex(name string) error { return fmt.Errorf("Index with name %s does not exist", name) } // client-go's words.
 
 // ByIndex implements [cache.Indexer].
 func (ix *Indexer) ByIndex(indexName, indexedValue string) ([]any, error) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 const (
@@ -233,6 +234,9 @@ func (db *DB) write(b *bolt.DB, l *layer) (txID int, bad []unencodable, err erro
 		committed = err == nil
 		return err
 	})
+	if errors.Is(err, bolterrors.ErrIncompatibleValue) { // A bucket where a value should be, or the other way round.
+		err = &CorruptError{Err: err}
+	}
 	return txID, bad, err
 }
 
@@ -242,7 +246,7 @@ func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer, a *arena, bad []unen
 		return bad, err
 	}
 	if bl.dropped {
-		if err := space.DeleteBucket([]byte(name.Name)); err != nil && !errors.Is(err, bolt.ErrBucketNotFound) {
+		if err := space.DeleteBucket([]byte(name.Name)); err != nil && !errors.Is(err, bolterrors.ErrBucketNotFound) {
 			return bad, err
 		}
 	}

@@ -177,7 +177,11 @@ func (im *image) readDamaged(db *DB) error {
 		if err != nil && !errors.Is(err, ErrCorrupt) {
 			return err
 		}
+		left := 100 // Each map has an order of its own, each time.
 		for key := range keys {
+			if left--; left < 0 {
+				break
+			}
 			v, found, err := lookup(db, Bucket{"space", name}, key)
 			switch {
 			case err != nil && !errors.Is(err, ErrCorrupt):
@@ -284,7 +288,7 @@ func TestFlippedBytesNeverBecomeValues(t *testing.T) {
 	im := newImage(t, rnd)
 	inUse := slices.Concat(im.pagesOf(branchFlag), im.pagesOf(leafFlag), im.pagesOf(freelistFlag), []int{0, 1})
 	damages := map[string]func([]byte) []byte{}
-	for i := range 700 {
+	for i := range 500 {
 		flips := 1 + rnd.Intn(3)
 		var name strings.Builder
 		fmt.Fprintf(&name, "%04d:", i)

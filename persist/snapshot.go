@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidwall/btree"
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // keyPrefix begins every key in the file, because bbolt has no empty keys and
@@ -107,7 +108,7 @@ func (db *DB) readFile(b *bolt.DB, fn func(*bolt.Tx) error) error {
 
 // readError notes that the whole file is bad, if that is what err says.
 func (db *DB) readError(err error) error {
-	if errors.Is(err, bolt.ErrDatabaseNotOpen) || errors.Is(err, bolt.ErrTxClosed) {
+	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) || errors.Is(err, bolterrors.ErrTxClosed) {
 		return ErrClosed
 	}
 	var corrupt *CorruptError
@@ -264,7 +265,7 @@ func (s *Snapshot) Scan(name, from string, fn func(*Item) (bool, error)) error {
 				return err
 			}
 		}
-		return nil
+		return c.err
 	}))
 }
 
@@ -274,6 +275,7 @@ type mergeCursor struct {
 	layers [2]*layerCursor
 	file   *bolt.Cursor
 	k, v   []byte
+	err    error
 }
 
 type layerCursor struct {
@@ -301,6 +303,7 @@ func newMergeCursor(s *Snapshot, bucket Bucket, from string) *mergeCursor {
 	if b := fileBucket(s.tx, bucket).b; b != nil {
 		c.file = b.Cursor()
 		c.k, c.v = c.file.Seek(append([]byte{keyPrefix}, from...))
+		c.checkKey(nil)
 	}
 	return c
 }
@@ -316,10 +319,10 @@ func (c *mergeCursor) next(item *Item) bool {
 		fromFile := c.k != nil && (!inMemory || string(c.k[1:]) < key)
 		if fromFile {
 			item.Key, item.Value, item.raw = string(c.k[1:]), nil, c.v
-			c.k, c.v = c.file.Next()
+			c.nextInFile()
 			return true
 		}
-		if !inMemory {
+		if !inMemory || c.err != nil {
 			return false
 		}
 		var e entry
@@ -330,11 +333,29 @@ func (c *mergeCursor) next(item *Item) bool {
 			}
 		}
 		if c.k != nil && bytes.Equal(c.k[1:], []byte(key)) {
-			c.k, c.v = c.file.Next()
+			c.nextInFile()
 		}
 		if e.value != nil {
 			item.Key, item.Value, item.raw = key, e.value, nil
 			return true
 		}
 	}
+}
+
+// nextInFile goes on to the next key of the file.
+func (c *mergeCursor) nextInFile() {
+	last := c.k
+	c.k, c.v = c.file.Next()
+	c.checkKey(last)
+}
+
+// checkKey refuses a key that cannot be. Where keys are out of order, bbolt
+// finds them by chance only, and can neither replace nor remove them: the file
+// is of no use any more.
+func (c *mergeCursor) checkKey(last []byte) {
+	if c.k == nil || (len(c.k) > 0 && len(c.k) <= bolt.MaxKeySize && c.k[0] == keyPrefix && bytes.Compare(last, c.k) < 0) {
+		return
+	}
+	c.err = &CorruptError{Err: fmt.Errorf("key %.100q (%d bytes) behind key %.100q", c.k, len(c.k), last)}
+	c.k = nil
 }

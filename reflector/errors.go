@@ -2,6 +2,7 @@ package reflector
 
 import (
 	"errors"
+	"net/http"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,10 +31,6 @@ func isRefusal(err error) bool {
 	if !errors.As(err, &status) {
 		return false
 	}
-	switch code := status.Status().Code; {
-	case code == 429, code == 401:
-		return false
-	default:
-		return code >= 400 && code < 500
-	}
+	code := status.Status().Code
+	return code >= 400 && code < 500 && code != http.StatusUnauthorized && code != http.StatusTooManyRequests
 }

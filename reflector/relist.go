@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/utils/ptr"
 )
 
 // minWatchTimeout is client-go's default: a watch ends after once to twice as
@@ -92,7 +91,7 @@ func (r *Resumer) stream(ctx context.Context, rv string, relist Relist) (string,
 	w, err := r.lw.WatchWithContext(ctx, metav1.ListOptions{
 		ResourceVersion:      rv,
 		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
-		SendInitialEvents:    ptr.To(true),
+		SendInitialEvents:    new(true),
 		AllowWatchBookmarks:  true,
 		TimeoutSeconds:       &timeout,
 	})

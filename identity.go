@@ -1,0 +1,99 @@
+package warmwatch
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/reflector"
+)
+
+func formOf(example runtime.Object) checkpoint.Form {
+	switch example.(type) {
+	case *unstructured.Unstructured:
+		return checkpoint.FormUnstructured
+	case *metav1.PartialObjectMetadata:
+		return checkpoint.FormMetadata
+	}
+	return checkpoint.FormTyped
+}
+
+// storedType is an object of the type that is stored.
+func (s *SharedIndexInformer) storedType() runtime.Object {
+	if s.opts.Transformed != nil {
+		return s.opts.Transformed
+	}
+	return s.example
+}
+
+func (s *SharedIndexInformer) newObject() any {
+	return reflect.New(reflect.TypeOf(s.storedType()).Elem()).Interface()
+}
+
+// want is what a checkpoint must match.
+func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
+	w := checkpoint.Want{
+		Identity:      s.identity,
+		ClusterID:     clusterID,
+		SchemaVersion: checkpoint.SchemaVersion(s.storedType()),
+		Now:           time.Now(),
+		MaxAge:        s.cache.opts.MaxAge,
+		NeverResume:   s.opts.NeverResume || isEvents(s.opts.Resource),
+		IndexVersion:  s.indexVersion(),
+	}
+	if s.transform != nil {
+		if w.TransformVersion = s.opts.TransformVersion; w.TransformVersion == "" {
+			w.TransformVersion = checkpoint.BinaryVersion()
+		}
+	}
+	return w
+}
+
+// indexVersion is of the index functions that the index entries are made by.
+func (s *SharedIndexInformer) indexVersion() string {
+	indexers := s.indexer.GetIndexers()
+	if len(indexers) == 0 {
+		return ""
+	}
+	version := s.opts.IndexVersion
+	if version == "" {
+		version = checkpoint.BinaryVersion()
+	}
+	return version + " " + strings.Join(sortedKeys(indexers), " ")
+}
+
+// isEvents: the API server keeps no watch cache for Events, and answers an old
+// version with a watch that closes at once (kubernetes#104171).
+func isEvents(r schema.GroupVersionResource) bool {
+	return r.Resource == "events" && (r.Group == "" || r.Group == "events.k8s.io")
+}
+
+// checkCluster asks, before the first list, whose objects these are.
+func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Relisting, error) {
+	ask := s.cache.opts.ClusterID
+	if ask == nil || s.sink.clusterKnown() {
+		return nil, nil
+	}
+	id, err := ask(ctx)
+	if err != nil {
+		if isAnswer(err) {
+			s.logger.Error(err, "The API server does not tell which cluster it is")
+			return nil, nil
+		}
+		return nil, fmt.Errorf("warmwatch: ask for the cluster's identity: %w", err)
+	}
+	decision := s.sink.setCluster(s.want(id))
+	if decision.Action != checkpoint.ActionDiscard {
+		return nil, nil
+	}
+	return &reflector.Relisting{Reason: decision.Reason, Rewrite: true, Rewound: true}, nil
+}
+

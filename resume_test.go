@@ -1,0 +1,359 @@
+package warmwatch_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch"
+)
+
+// bubble runs a test of warmwatch alone.
+func bubble(t *testing.T, test func(*testing.T)) {
+	t.Helper()
+	synctest.Test(t, test)
+}
+
+// filled begins a file: one life that has seen these objects and ended in
+// order.
+func filled(t *testing.T, f *source, change setup) (path string) {
+	t.Helper()
+	path = newPath(t)
+	p := launch(t, path, f, change).run()
+	settle()
+	expectStore(t, p.informer, f)
+	p.stop()
+	f.takeRequests()
+	return path
+}
+
+func (p *process) expectRequests(f *source, want ...string) {
+	p.t.Helper()
+	if diff := cmp.Diff(want, f.takeRequests()); diff != "" {
+		p.t.Errorf("unexpected requests (-want +got):\n%s", diff)
+	}
+}
+
+func TestAColdStartListsOnceAndWatches(t *testing.T) {
+	for _, streams := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			f := newSource(t, configMap("a"))
+			f.watchList = streams
+			p := launch(t, newPath(t), f, nil)
+			if st := p.informer.Status(); st.Phase != warmwatch.PhaseLoading || st.StartedFrom != "" {
+				t.Errorf("before the start: %+v", st)
+			}
+			r, _ := add(t, p.informer)
+			p.run()
+			f.put(configMap("b"))
+			synctest.Wait()
+			if streams {
+				p.expectRequests(f, "WATCHLIST rv=")
+			} else {
+				p.expectRequests(f, "LIST limit=500", "WATCH rv=1")
+			}
+			r.expect(t, "add ns/a@1 initial", "add ns/b@2")
+			st := p.informer.Status()
+			want := warmwatch.InformerStatus{
+				Phase: warmwatch.PhaseLive, StartedFrom: "server", Reason: "nothing is stored", ResourceVersion: "2",
+				LastContact: time.Now(), Objects: 2, Relists: 1, UnackedDeltas: st.UnackedDeltas,
+			}
+			if diff := cmp.Diff(want, st); diff != "" {
+				t.Errorf("status (-want +got):\n%s", diff)
+			}
+			p.stop()
+			if st := p.informer.Status(); st.Phase != warmwatch.PhaseStopped {
+				t.Errorf("after the stop: %+v", st)
+			}
+		})
+	}
+}
+
+func TestAWarmStartServesAsksOnceAndResumes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a", "x"), configMap("b"), configMap("c"))
+		path := filled(t, f, nil)
+		f.put(configMap("a", "y"), configMap("d"))
+		f.remove("b")
+
+		asked := make(chan struct{})
+		f.onList = func(context.Context, metav1.ListOptions) (runtime.Object, error) { <-asked; return nil, nil }
+		p := launch(t, path, f, nil)
+		r, registration := add(t, p.informer)
+		p.run()
+		// The server has not said a word.
+		if !p.informer.HasSynced() || !registration.HasSynced() {
+			t.Error("not synced from disk")
+		}
+		r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial", "add ns/c@3 initial")
+		if st := p.informer.Status(); st.StartedFrom != "disk" || st.Objects != 3 || st.ResourceVersion != "3" {
+			t.Errorf("before the server answers: %+v", st)
+		}
+		close(asked)
+		synctest.Wait()
+		p.expectRequests(f, "LIST rv=3 limit=1", "WATCH rv=3")
+		r.expect(t, "update ns/a@1→4", "add ns/d@5", "delete ns/b@6")
+		expectStore(t, p.informer, f)
+		if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || st.Resumes != 1 || st.Relists != 0 || st.Reason != "resuming at resourceVersion 3" {
+			t.Errorf("after it: %+v", st)
+		}
+	})
+}
+
+func TestASecondInformerLifeInTheSameCacheIsWarmToo(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		p := launch(t, newPath(t), f, nil).run()
+		p.end()
+		f.takeRequests()
+		f.put(configMap("b"))
+		var err error
+		if p.informer, err = p.cache.NewSharedIndexInformer(f, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps}); err != nil {
+			t.Fatal(err)
+		}
+		r, _ := add(t, p.informer)
+		p.run()
+		r.expect(t, "add ns/a@1 initial", "add ns/b@2")
+		p.expectRequests(f, "LIST rv=1 limit=1", "WATCH rv=1")
+	})
+}
+
+func TestAServerWithoutTheHistoryMeansARelistWithADiff(t *testing.T) {
+	gone := apierrors.NewResourceExpired("too old resource version")
+	for name, c := range map[string]struct {
+		prepare  func(*source)
+		requests []string
+	}{
+		"the watch answers 410": {
+			func(f *source) { f.compact() },
+			[]string{"LIST rv=3 limit=1", "WATCH rv=3", "LIST rv=3", "WATCH rv=7"},
+		},
+		"the request to watch answers 410": {
+			func(f *source) {
+				f.onWatch = func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+					f.onWatch = nil
+					return nil, gone
+				}
+			},
+			[]string{"LIST rv=3 limit=1", "WATCH rv=3", "LIST rv=3", "WATCH rv=6"},
+		},
+		"the question answers 410": {
+			func(f *source) {
+				f.onList = func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+					f.onList = nil
+					return nil, gone
+				}
+			},
+			[]string{"LIST rv=3 limit=1", "LIST rv=3", "WATCH rv=6"},
+		},
+		"the question is refused": {
+			func(f *source) {
+				f.onList = func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+					f.onList = nil
+					return nil, apierrors.NewBadRequest("what is NotOlderThan?")
+				}
+			},
+			[]string{"LIST rv=3 limit=1", "LIST rv=3", "WATCH rv=6"},
+		},
+		"the watch closes at once": {
+			func(f *source) {
+				f.onWatch = func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+					f.onWatch = nil
+					w := watch.NewFake()
+					w.Stop()
+					return w, nil
+				}
+			},
+			[]string{"LIST rv=3 limit=1", "WATCH rv=3", "LIST rv=3", "WATCH rv=6"},
+		},
+		"a relist at the old version answers 410 too": {
+			func(f *source) {
+				f.compact()
+				f.onList = func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+					if o.ResourceVersion != "" && o.Limit != 1 {
+						return nil, gone
+					}
+					return nil, nil
+				}
+			},
+			[]string{"LIST rv=3 limit=1", "WATCH rv=3", "LIST rv=3", "LIST limit=500", "WATCH rv=7"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
+				path := filled(t, f, nil)
+				f.put(configMap("b"), configMap("d"))
+				f.remove("c")
+				c.prepare(f)
+				p := launch(t, path, f, nil)
+				r, registration := add(t, p.informer)
+				p.run()
+				if !registration.HasSynced() {
+					t.Error("not synced from disk")
+				}
+				settle()
+				got := r.take()
+				slices.Sort(got[3:])
+				want := []string{"add ns/a@1 initial", "add ns/b@2 initial", "add ns/c@3 initial", "add ns/d@5", "lost ns/c@3", "update ns/b@2→4"}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("unexpected notifications (-want +got):\n%s", diff)
+				}
+				p.expectRequests(f, c.requests...)
+				expectStore(t, p.informer, f)
+				if st := p.informer.Status(); st.Relists != 1 || st.StartedFrom != "disk" {
+					t.Errorf("status: %+v", st)
+				}
+			})
+		})
+	}
+}
+
+func TestAServerBehindTheCheckpointMeansARelistByContent(t *testing.T) {
+	for name, streams := range map[string]bool{"pages": false, "streamed": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("same", "x"), configMap("reused", "x"), configMap("older", "x"), configMap("lost", "x"))
+				f.put(configMap("older", "newer"))
+				path := filled(t, f, nil)
+				// A server restored from a backup. It uses version 2 again, for
+				// something else.
+				same, reused, older := f.objects["ns/same"], f.objects["ns/reused"].DeepCopyObject().(*corev1.ConfigMap), configMap("older", "x")
+				reused.Data["v"] = "other content"
+				older.ResourceVersion, older.UID = "3", "uid-3"
+				f.rewind(4, same, reused, older)
+				f.watchList = streams
+				p := launch(t, path, f, nil)
+				r, _ := add(t, p.informer)
+				d := addDurable(t, p, "d")
+				p.run()
+				settle()
+				for _, r := range []*recorder{r, d} {
+					got := r.take()
+					slices.Sort(got[4:])
+					want := []string{
+						"add ns/lost@4 initial", "add ns/older@5 initial", "add ns/reused@2 initial", "add ns/same@1 initial",
+						"lost ns/lost@4", "update ns/older@5→3", "update ns/reused@2→2",
+					}
+					if diff := cmp.Diff(want, got); diff != "" {
+						t.Errorf("unexpected notifications (-want +got):\n%s", diff)
+					}
+				}
+				expectStore(t, p.informer, f)
+				obj, _, err := p.informer.GetStore().GetByKey("ns/reused")
+				if err != nil || obj.(*corev1.ConfigMap).Data["v"] != "other content" {
+					t.Errorf("the store has %v, %v", obj, err)
+				}
+				f.put(configMap("same", "y"))
+				settle()
+				expectStore(t, p.informer, f)
+			})
+		})
+	}
+}
+
+func TestACheckpointThatDoesNotMatchIsNotResumed(t *testing.T) {
+	initial := []string{"add ns/a@1 initial", "add ns/b@2 initial"}
+	drop := func(obj any) (any, error) {
+		obj.(*corev1.ConfigMap).Data = nil
+		return obj, nil
+	}
+	for _, c := range []struct {
+		name          string
+		first, second setup
+		prepare       func(*testing.T, *process)
+		pause         time.Duration
+		requests      []string
+		served        bool
+		told          []string
+	}{
+		{
+			name:     "it is the same",
+			requests: []string{"LIST rv=3 limit=1", "WATCH rv=3"},
+			served:   true, told: append(slices.Clone(initial), "add ns/d@4"),
+		},
+		{
+			name:     "it is older than MaxAge",
+			pause:    25 * time.Hour,
+			requests: []string{"LIST rv=3", "WATCH rv=4"},
+			served:   true, told: append(slices.Clone(initial), "add ns/d@4"),
+		},
+		{
+			name:     "it is old, and MaxAge is negative",
+			second:   func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxAge = -1 },
+			pause:    1000 * time.Hour,
+			requests: []string{"LIST rv=3 limit=1", "WATCH rv=3"},
+			served:   true, told: append(slices.Clone(initial), "add ns/d@4"),
+		},
+		{
+			name:     "the resource is never resumed",
+			second:   func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.NeverResume = true },
+			requests: []string{"LIST rv=3", "WATCH rv=4"},
+			served:   true, told: append(slices.Clone(initial), "add ns/d@4"),
+		},
+		{
+			name: "the objects are core Events",
+			first: func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
+				o.Resource = corev1.SchemeGroupVersion.WithResource("events")
+			},
+			second: func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
+				o.Resource = corev1.SchemeGroupVersion.WithResource("events")
+			},
+			requests: []string{"LIST rv=3", "WATCH rv=4"},
+			served:   true, told: append(slices.Clone(initial), "add ns/d@4"),
+		},
+		{
+			name:   "another transform",
+			second: func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "2" },
+			prepare: func(t *testing.T, p *process) {
+				if err := p.informer.SetTransform(drop); err != nil {
+					t.Fatal(err)
+				}
+			},
+			requests: []string{"LIST rv=3", "WATCH rv=4"},
+			told:     append(slices.Clone(initial), "add ns/d@4 initial"),
+		},
+		{
+			name:     "another namespace is another informer",
+			second:   func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.Namespace = "ns" },
+			requests: []string{"LIST limit=500", "WATCH rv=4"},
+			told:     append(slices.Clone(initial), "add ns/d@4 initial"),
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a", "x"), configMap("b", "x"))
+				f.bookmark()
+				path := filled(t, f, c.first)
+				f.put(configMap("d", "x"))
+				time.Sleep(c.pause)
+				answer := make(chan struct{})
+				f.onList = func(context.Context, metav1.ListOptions) (runtime.Object, error) { <-answer; return nil, nil }
+				p := launch(t, path, f, c.second)
+				if c.prepare != nil {
+					c.prepare(t, p)
+				}
+				r, _ := add(t, p.informer)
+				p.run()
+				if got := p.informer.HasSynced() && len(p.informer.GetStore().ListKeys()) == 2; got != c.served {
+					t.Errorf("served before the server answered: %v, expected %v", got, c.served)
+				}
+				close(answer)
+				settle()
+				p.expectRequests(f, c.requests...)
+				r.expect(t, c.told...)
+				expectStore(t, p.informer, f)
+			})
+		})
+	}
+}
