@@ -270,7 +270,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 	}
 	decision := s.sink.load(s.want(""))
 	s.logger.V(2).Info("Starting", "action", decision.Action, "serve", decision.Serve, "reason", decision.Reason)
-	relisting := relistingOf(decision)
+	relisting := relistingOf(decision, s.sink.lastVersion())
 	if err := s.Status().Err; errors.Is(err, persist.ErrCorrupt) { // Found while opening.
 		relisting = &reflector.Relisting{Reason: err.Error(), Rewrite: true}
 	}
@@ -314,11 +314,11 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 	return true
 }
 
-func relistingOf(d checkpoint.Decision) *reflector.Relisting {
+func relistingOf(d checkpoint.Decision, lastVersion string) *reflector.Relisting {
 	if d.Action == checkpoint.ActionResume {
 		return nil
 	}
-	return &reflector.Relisting{Reason: d.Reason, Rewrite: d.Rewrite}
+	return &reflector.Relisting{Reason: d.Reason, Rewrite: d.Rewrite, NotOlderThan: lastVersion}
 }
 
 // end waits for everything that the run has started. Order matters: nothing is

@@ -86,8 +86,7 @@ func TestAWarmStartServesAsksOnceAndResumes(t *testing.T) {
 		f.put(configMap("a", "y"), configMap("d"))
 		f.remove("b")
 
-		asked := make(chan struct{})
-		f.onList = func(context.Context, metav1.ListOptions) (runtime.Object, error) { <-asked; return nil, nil }
+		f.hold = make(chan struct{})
 		p := launch(t, path, f, nil)
 		r, registration := add(t, p.informer)
 		p.run()
@@ -99,7 +98,7 @@ func TestAWarmStartServesAsksOnceAndResumes(t *testing.T) {
 		if st := p.informer.Status(); st.StartedFrom != "disk" || st.Objects != 3 || st.ResourceVersion != "3" {
 			t.Errorf("before the server answers: %+v", st)
 		}
-		close(asked)
+		close(f.hold)
 		synctest.Wait()
 		p.expectRequests(f, "LIST rv=3 limit=1", "WATCH rv=3")
 		r.expect(t, "update ns/a@1→4", "add ns/d@5", "delete ns/b@6")
@@ -196,12 +195,14 @@ func TestAServerWithoutTheHistoryMeansARelistWithADiff(t *testing.T) {
 				f.put(configMap("b"), configMap("d"))
 				f.remove("c")
 				c.prepare(f)
+				f.hold = make(chan struct{})
 				p := launch(t, path, f, nil)
 				r, registration := add(t, p.informer)
 				p.run()
 				if !registration.HasSynced() {
 					t.Error("not synced from disk")
 				}
+				close(f.hold)
 				settle()
 				got := r.take()
 				slices.Sort(got[3:])
@@ -233,10 +234,13 @@ func TestAServerBehindTheCheckpointMeansARelistByContent(t *testing.T) {
 				older.ResourceVersion, older.UID = "3", "uid-3"
 				f.rewind(4, same, reused, older)
 				f.watchList = streams
+				f.hold = make(chan struct{})
 				p := launch(t, path, f, nil)
 				r, _ := add(t, p.informer)
 				d := addDurable(t, p, "d")
 				p.run()
+				settle()
+				close(f.hold)
 				settle()
 				for _, r := range []*recorder{r, d} {
 					got := r.take()
@@ -337,8 +341,7 @@ func TestACheckpointThatDoesNotMatchIsNotResumed(t *testing.T) {
 				path := filled(t, f, c.first)
 				f.put(configMap("d", "x"))
 				time.Sleep(c.pause)
-				answer := make(chan struct{})
-				f.onList = func(context.Context, metav1.ListOptions) (runtime.Object, error) { <-answer; return nil, nil }
+				f.hold = make(chan struct{})
 				p := launch(t, path, f, c.second)
 				if c.prepare != nil {
 					c.prepare(t, p)
@@ -348,7 +351,7 @@ func TestACheckpointThatDoesNotMatchIsNotResumed(t *testing.T) {
 				if got := p.informer.HasSynced() && len(p.informer.GetStore().ListKeys()) == 2; got != c.served {
 					t.Errorf("served before the server answered: %v, expected %v", got, c.served)
 				}
-				close(answer)
+				close(f.hold)
 				settle()
 				p.expectRequests(f, c.requests...)
 				r.expect(t, c.told...)

@@ -10,6 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
@@ -106,6 +107,18 @@ func (k *sink) load(want checkpoint.Want) checkpoint.Decision {
 		k.complete = false
 	}
 	return decision
+}
+
+// lastVersion is where the store was, whether or not it can be resumed there.
+// Empty if it is nothing that a server understands.
+func (k *sink) lastVersion() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	rv := k.record.ResourceVersion
+	if _, err := resourceversion.CompareResourceVersion(rv, rv); err != nil {
+		return ""
+	}
+	return rv
 }
 
 func (k *sink) clusterKnown() bool {

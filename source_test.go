@@ -38,6 +38,8 @@ type source struct {
 	watchList bool
 	// down is what every request gets, if it is set.
 	down error
+	// hold keeps every request waiting, if it is set, until it is closed.
+	hold chan struct{}
 	// onList and onWatch answer requests, if they are set and return anything.
 	onList  func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	onWatch func(context.Context, metav1.ListOptions) (watch.Interface, error)
@@ -266,8 +268,11 @@ func (f *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 		request += " continue"
 	}
 	f.requests = append(f.requests, request)
-	onList, down := f.onList, f.down
+	onList, down, hold := f.onList, f.down, f.hold
 	f.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
 	if down != nil {
 		return nil, down
 	}
@@ -313,8 +318,11 @@ func (f *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 		request = "WATCHLIST"
 	}
 	f.requests = append(f.requests, request+" rv="+o.ResourceVersion)
-	onWatch, down := f.onWatch, f.down
+	onWatch, down, hold := f.onWatch, f.down, f.hold
 	f.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
 	if down != nil {
 		return nil, down
 	}

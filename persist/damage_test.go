@@ -78,12 +78,6 @@ func (im *image) pagesOf(flags uint16) (ids []int) {
 	return ids
 }
 
-const (
-	branchFlag   = 0x01
-	leafFlag     = 0x02
-	freelistFlag = 0x10
-)
-
 // newestMeta is the meta page that counts.
 func (im *image) newestMeta(b []byte) []byte {
 	m0, m1 := validMeta(b), validMeta(b[im.pageSize:])
@@ -232,8 +226,8 @@ func removeAll(t *testing.T, path string) {
 
 func TestAnUndamagedFileIsReadInFull(t *testing.T) {
 	im := newImage(t, newRand(t))
-	if len(im.pagesOf(branchFlag)) == 0 || im.pages() < 20 {
-		t.Fatalf("%d pages, of them branches %v", im.pages(), im.pagesOf(branchFlag))
+	if len(im.pagesOf(branchPage)) == 0 || im.pages() < 20 {
+		t.Fatalf("%d pages, of them branches %v", im.pages(), im.pagesOf(branchPage))
 	}
 	path := tempPath(t)
 	if err := os.WriteFile(path, im.bytes, 0o600); err != nil {
@@ -286,7 +280,7 @@ func TestTruncatedFilesAreSetAside(t *testing.T) {
 func TestFlippedBytesNeverBecomeValues(t *testing.T) {
 	rnd := newRand(t)
 	im := newImage(t, rnd)
-	inUse := slices.Concat(im.pagesOf(branchFlag), im.pagesOf(leafFlag), im.pagesOf(freelistFlag), []int{0, 1})
+	inUse := slices.Concat(im.pagesOf(branchPage), im.pagesOf(leafPage), im.pagesOf(freelistPage), []int{0, 1})
 	damages := map[string]func([]byte) []byte{}
 	for i := range 500 {
 		flips := 1 + rnd.Intn(3)
@@ -363,6 +357,49 @@ func TestMetaPagesThatLieAreFoundOut(t *testing.T) {
 				im.setMeta(b, at, v)
 				return b
 			}
+		}
+	}
+	im.checkAll(t, damages)
+}
+
+// TestPagesThatReferToThemselvesAreFoundOut: bbolt would follow them until the
+// stack overflows, or memory does, which ends the process.
+func TestPagesThatReferToThemselvesAreFoundOut(t *testing.T) {
+	im := newImage(t, newRand(t))
+	damages := map[string]func([]byte) []byte{}
+	branches := im.pagesOf(branchPage)
+	for _, id := range branches {
+		count := int(binary.NativeEndian.Uint16(im.page(im.bytes, id)[pageCountAt:]))
+		for _, to := range append([]int{0, 1}, branches...) {
+			for _, i := range []int{0, count / 2, count - 1} {
+				damages[fmt.Sprintf("page %d, child %d is page %d", id, i, to)] = func(b []byte) []byte {
+					binary.NativeEndian.PutUint64(im.page(b, id)[pageHeaderBytes+i*elementBytes+branchPageIDAt:], uint64(to))
+					return b
+				}
+			}
+		}
+	}
+	im.checkAll(t, damages)
+}
+
+// TestAFreelistOfImpossibleLengthIsFoundOut: bbolt would allocate it, which
+// ends the process.
+func TestAFreelistOfImpossibleLengthIsFoundOut(t *testing.T) {
+	im := newImage(t, newRand(t))
+	damages := map[string]func([]byte) []byte{}
+	id := int(binary.NativeEndian.Uint64(im.newestMeta(im.bytes)[metaFreelistAt:]))
+	for _, count := range []uint64{1 << 10, 1 << 20, 1 << 36, 1 << 40, 1 << 44, 1 << 60, 1<<61 + 1, 1 << 63, math.MaxUint64} {
+		damages[fmt.Sprintf("%d free pages", count)] = func(b []byte) []byte {
+			p := im.page(b, id)
+			binary.NativeEndian.PutUint16(p[pageCountAt:], manyInFirst)
+			binary.NativeEndian.PutUint64(p[pageHeaderBytes:], count)
+			return b
+		}
+	}
+	for _, free := range []uint64{0, 1, uint64(id), uint64(im.pages()), 1 << 50, binary.NativeEndian.Uint64(im.newestMeta(im.bytes)[metaRootAt:])} {
+		damages[fmt.Sprintf("page %d is free", free)] = func(b []byte) []byte {
+			binary.NativeEndian.PutUint64(im.page(b, id)[pageHeaderBytes:], free)
+			return b
 		}
 	}
 	im.checkAll(t, damages)

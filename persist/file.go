@@ -335,7 +335,7 @@ func copyBucket(from *bolt.Bucket, to *bolt.DB, name Bucket, txID int) (int, err
 	var writeErr error
 	_ = guard(func() error { // What is behind the damage is lost, and comes again from the server.
 		return from.ForEach(func(k, v []byte) error {
-			if len(k) == 0 {
+			if len(k) == 0 || len(k) > bolt.MaxKeySize {
 				return nil
 			}
 			payload, err := unseal(name, string(k[1:]), v)

@@ -205,12 +205,9 @@ func (q *DeltaFIFO) load() error {
 		}
 	}
 	q.tailBase, q.durableHead = q.head, q.head
-	after := q.head
-	if c, ok := q.stored[plainCursor]; ok {
-		after = c.Seq
+	if c, ok := q.stored[plainCursor]; ok { // Else the last process had no plain consumers.
+		q.orphans = orphans{after: c.Seq, to: q.head, held: true, open: true}
 	}
-	// A new log has no last process.
-	q.orphans = orphans{after: after, to: q.head, held: q.head > 0 || len(q.stored) > 0, open: true}
 	return nil
 }
 
@@ -261,7 +258,7 @@ func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
 		q.tailBytes += d.SizeBytes
 		q.head = d.Seq
 	}
-	if q.orphans.open {
+	if q.orphans.held && q.orphans.open {
 		q.orphans.to = q.head
 	}
 	drop := 0
@@ -379,10 +376,12 @@ func (q *DeltaFIFO) beforeCommit(b *persist.Batch) {
 	if q.floorSet {
 		plain, anyPlain = min(plain, q.plainFloor), true
 	}
-	if q.orphans.held && !anyPlain {
-		plain = q.orphans.after
+	switch {
+	case anyPlain:
+		q.storeLocked(b, plainCursor, cursor{Seq: plain})
+	case q.orphans.held:
+		q.storeLocked(b, plainCursor, cursor{Seq: q.orphans.after})
 	}
-	q.storeLocked(b, plainCursor, cursor{Seq: plain})
 	q.trimLocked(b)
 }
 
@@ -488,8 +487,19 @@ func (q *DeltaFIFO) Stop() error {
 	}
 	clear(q.consumers)
 	q.cond.Broadcast()
+	// A process without plain consumers: nobody waits for the orphans.
+	unclaimed := q.orphans.held && !q.floorSet
+	if unclaimed {
+		q.orphans.held = false
+		delete(q.stored, plainCursor)
+	}
 	q.mu.Unlock()
-	_, err := q.db.Update(q.beforeCommit)
+	_, err := q.db.Update(func(b *persist.Batch) {
+		if unclaimed {
+			b.Delete(q.cursors, plainCursor)
+		}
+		q.beforeCommit(b)
+	})
 	q.removeHk()
 	return err
 }

@@ -33,6 +33,10 @@ type Relisting struct {
 	// Rewrite stores every item anew, even if uid and resourceVersion say that
 	// it did not change.
 	Rewrite bool
+	// NotOlderThan is what the list is asked to be, if the store has no
+	// ResourceVersion: so time does not go back, and a server that is behind is
+	// noticed.
+	NotOlderThan string
 	// Rewound says that the server is older than the store: versions may have
 	// been used again for other content, so items are compared by content.
 	Rewound bool
@@ -249,6 +253,9 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 		r.unproven = true
 		r.mu.Unlock()
 		return rv, nil
+	}
+	if rv == "" {
+		rv = how.NotOlderThan
 	}
 	r.obs.Relisting(how.Reason)
 	r.log.V(2).Info("Relisting", "reason", how.Reason)

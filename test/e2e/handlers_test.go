@@ -218,7 +218,7 @@ func TestADurableHandlerComesBack(t *testing.T) {
 // TestResync: the handler that wants it is told of every object again, with the
 // same pointer as old and new.
 func TestResync(t *testing.T) {
-	c := newCrowd(t, warmwatch.Options{}, warmwatch.InformerOptions{})
+	c := newCrowd(t, warmwatch.Options{}, warmwatch.InformerOptions{ResyncPeriod: time.Hour})
 	var mu sync.Mutex
 	again := map[string]int{}
 	resynced := func(object string) int {
@@ -228,14 +228,13 @@ func TestResync(t *testing.T) {
 	}
 	quiet := newRecorder(t)
 	addHandler(t, c.informer, quiet)
-	period := time.Second
 	_, err := c.informer.AddEventHandlerWithResyncPeriod(cache.ResourceEventHandlerFuncs{UpdateFunc: func(old, obj any) {
 		if old.(*corev1.ConfigMap) == obj.(*corev1.ConfigMap) {
 			mu.Lock()
 			defer mu.Unlock()
 			again[keyOf(obj)]++
 		}
-	}}, period)
+	}}, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
