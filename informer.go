@@ -318,6 +318,9 @@ func relistingOf(d checkpoint.Decision, lastVersion string) *reflector.Relisting
 	if d.Action == checkpoint.ActionResume {
 		return nil
 	}
+	if d.Action == checkpoint.ActionDiscard {
+		lastVersion = "" // Of something else.
+	}
 	return &reflector.Relisting{Reason: d.Reason, Rewrite: d.Rewrite, NotOlderThan: lastVersion}
 }
 

@@ -140,7 +140,7 @@ func TestAServerWithoutTheHistoryMeansARelistWithADiff(t *testing.T) {
 		"the request to watch answers 410": {
 			func(f *source) {
 				f.onWatch = func(context.Context, metav1.ListOptions) (watch.Interface, error) {
-					f.onWatch = nil
+					f.with(func() { f.onWatch = nil })
 					return nil, gone
 				}
 			},
@@ -149,7 +149,7 @@ func TestAServerWithoutTheHistoryMeansARelistWithADiff(t *testing.T) {
 		"the question answers 410": {
 			func(f *source) {
 				f.onList = func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-					f.onList = nil
+					f.with(func() { f.onList = nil })
 					return nil, gone
 				}
 			},
@@ -158,7 +158,7 @@ func TestAServerWithoutTheHistoryMeansARelistWithADiff(t *testing.T) {
 		"the question is refused": {
 			func(f *source) {
 				f.onList = func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-					f.onList = nil
+					f.with(func() { f.onList = nil })
 					return nil, apierrors.NewBadRequest("what is NotOlderThan?")
 				}
 			},
@@ -167,7 +167,7 @@ func TestAServerWithoutTheHistoryMeansARelistWithADiff(t *testing.T) {
 		"the watch closes at once": {
 			func(f *source) {
 				f.onWatch = func(context.Context, metav1.ListOptions) (watch.Interface, error) {
-					f.onWatch = nil
+					f.with(func() { f.onWatch = nil })
 					w := watch.NewFake()
 					w.Stop()
 					return w, nil

@@ -487,8 +487,9 @@ func (q *DeltaFIFO) Stop() error {
 	}
 	clear(q.consumers)
 	q.cond.Broadcast()
-	// A process without plain consumers: nobody waits for the orphans.
-	unclaimed := q.orphans.held && !q.floorSet
+	// A process that served, and had no plain consumers: nobody waits for the
+	// orphans.
+	unclaimed := q.orphans.held && !q.orphans.open && !q.floorSet
 	if unclaimed {
 		q.orphans.held = false
 		delete(q.stored, plainCursor)

@@ -1,0 +1,275 @@
+package persist
+
+import (
+	"errors"
+	"fmt"
+	"math/rand"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// damageInPlace are things that happen to the file of a running DB.
+var damageInPlace = map[string]func(f *os.File, size int64, rnd *rand.Rand) error{
+	"truncated to nothing": func(f *os.File, _ int64, _ *rand.Rand) error { return f.Truncate(0) },
+	"truncated to a page":  func(f *os.File, _ int64, _ *rand.Rand) error { return f.Truncate(4096) },
+	"truncated to 4 pages": func(f *os.File, _ int64, _ *rand.Rand) error { return f.Truncate(4 * 4096) },
+	"truncated to half":    func(f *os.File, size int64, _ *rand.Rand) error { return f.Truncate(size / 2) },
+	"truncated by a byte":  func(f *os.File, size int64, _ *rand.Rand) error { return f.Truncate(size - 1) },
+	"overwritten by noise": func(f *os.File, size int64, rnd *rand.Rand) error {
+		b := make([]byte, size)
+		_, _ = rnd.Read(b)
+		_, err := f.WriteAt(b, 0)
+		return err
+	},
+	"overwritten by zeros": func(f *os.File, size int64, _ *rand.Rand) error {
+		_, err := f.WriteAt(make([]byte, size), 0)
+		return err
+	},
+	"without meta pages": func(f *os.File, _ int64, _ *rand.Rand) error {
+		_, err := f.WriteAt(make([]byte, 2*4096), 0)
+		return err
+	},
+	"with noise behind the meta pages": func(f *os.File, size int64, rnd *rand.Rand) error {
+		b := make([]byte, size-2*4096)
+		_, _ = rnd.Read(b)
+		_, err := f.WriteAt(b, 2*4096)
+		return err
+	},
+	"with noise in the second half": func(f *os.File, size int64, rnd *rand.Rand) error {
+		b := make([]byte, size/2)
+		_, _ = rnd.Read(b)
+		_, err := f.WriteAt(b, size-size/2)
+		return err
+	},
+}
+
+func damage(t *testing.T, path, how string, rnd *rand.Rand) {
+	t.Helper()
+	size := int64(len(readTrimmed(t, path)))
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(damageInPlace[how](f, size, rnd), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAFileThatIsDamagedWhileOpenIsReplaced: readers get errors or values that
+// were written; then there is a new file, and all works again.
+func TestAFileThatIsDamagedWhileOpenIsReplaced(t *testing.T) {
+	rnd := newRand(t)
+	for how := range damageInPlace {
+		t.Run(how, func(t *testing.T) {
+			path := tempPath(t)
+			db := open(t, path, manual)
+			resets := make(chan error, 10)
+			db.AddHook(&Hook{AfterReset: func(cause error) { resets <- cause }})
+			want := map[string]string{}
+			for i := range 500 {
+				key, v := fmt.Sprintf("%03d", i), repeat(strconv.Itoa(i), 50)
+				put(t, db, key, v)
+				want[key] = v
+			}
+			flush(t, db)
+			put(t, db, "pending", "survives")
+			put(t, db, "250", "survives")
+			damage(t, path, how, rnd)
+
+			// Many readers, some of them with a transaction open already.
+			early := snapshot(t, db, false)
+			var wg sync.WaitGroup
+			for r := range 4 {
+				wg.Go(func() {
+					for i := range 500 {
+						key := fmt.Sprintf("%03d", (i+r*100)%500)
+						v, found, err := lookup(db, testBucket, key)
+						switch {
+						case errors.Is(err, ErrCorrupt):
+						case err != nil:
+							t.Errorf("key %s: %v", key, err)
+						case found && v != want[key] && v != "survives":
+							t.Errorf("key %s is %q", key, v)
+						}
+					}
+				})
+			}
+			got, err := scan(early, testBucket.Name, "")
+			if err != nil && !errors.Is(err, ErrCorrupt) {
+				t.Error(err)
+			}
+			for key, v := range got {
+				if v != want[key] && v != "survives" {
+					t.Errorf("key %s is %q in a snapshot", key, v)
+				}
+			}
+			early.Close()
+			wg.Wait()
+
+			// A commit that fails because of the damage has the file replaced.
+			for range 3 {
+				if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
+					t.Fatal(err)
+				}
+				put(t, db, "later", "works")
+			}
+			flush(t, db)
+			if err := db.Err(); err != nil {
+				t.Errorf("still degraded: %v", err)
+			}
+			select {
+			case cause := <-resets:
+				if !errors.Is(cause, ErrCorrupt) {
+					t.Errorf("AfterReset was told %v", cause)
+				}
+				if names := setAside(t, path); len(names) != 1 {
+					t.Errorf("set aside: %v", names)
+				}
+			default:
+				if len(setAside(t, path)) != 0 || how != "truncated by a byte" {
+					t.Errorf("AfterReset was not called")
+				}
+			}
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+
+			db = openSound(t, path, manual)
+			got = contents(t, db)
+			for key, v := range map[string]string{"pending": "survives", "250": "survives", "later": "works"} {
+				if got[key] != v {
+					t.Errorf("key %s is %q after a restart", key, got[key])
+				}
+				delete(got, key)
+			}
+			for key, v := range got {
+				if v != want[key] {
+					t.Errorf("key %s is %q after a restart", key, v)
+				}
+			}
+		})
+	}
+}
+
+// TestWhatCanBeReadOfADamagedFileIsSalvaged: noise in one bucket costs nothing
+// of the others.
+func TestWhatCanBeReadOfADamagedFileIsSalvaged(t *testing.T) {
+	path := tempPath(t)
+	db := open(t, path, manual)
+	want := map[string]string{}
+	for i := range 2500 { // More than one transaction of the salvage.
+		key := fmt.Sprintf("%04d", i)
+		apply(t, db, func(b *Batch) { b.Put(Bucket{"space", "a"}, key, Bytes(repeat(key, 10))) })
+		want[key] = repeat(key, 10)
+	}
+	flush(t, db)
+	put(t, db, "only", "page") // Alone in its leaf.
+	flush(t, db)
+	put(t, db, "pending", "survives")
+	// All pages of the test bucket: its values are found nowhere else.
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := 0; at+4 < len(b); at++ {
+		if string(b[at:at+4]) == "only" {
+			copy(b[at:], "lost")
+		}
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil { // In place: the same inode.
+		t.Fatal(err)
+	}
+	var corrupt *CorruptError
+	if _, _, err := lookup(db, testBucket, "lost"); !errors.As(err, &corrupt) || corrupt.Bucket != testBucket {
+		t.Errorf("the damaged value reads as %v", err)
+	}
+	if len(setAside(t, path)) != 0 {
+		t.Error("one bad value had the file replaced")
+	}
+	// Now something worse, in a place that is read next.
+	db.mu.Lock()
+	db.resetCause = &CorruptError{Err: errors.New("test")}
+	db.mu.Unlock()
+	db.Kick()
+	put(t, db, "later", "works")
+	flush(t, db)
+	if len(setAside(t, path)) != 1 {
+		t.Error("the file was not replaced")
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db = openSound(t, path, manual)
+	s := snapshot(t, db, false)
+	got, err := scan(s, "a", "")
+	s.Close()
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v, -want +got:\n%.1000s", err, diff)
+	}
+	if diff := cmp.Diff(map[string]string{"pending": "survives", "later": "works"}, contents(t, db)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestAKeyOutOfOrderHasTheFileReplaced: bbolt could never remove it again.
+func TestAKeyOutOfOrderHasTheFileReplaced(t *testing.T) {
+	path := tempPath(t)
+	db := open(t, path, manual)
+	for _, key := range []string{"aaaa", "bbbb", "cccc", "dddd"} {
+		put(t, db, key, "v")
+	}
+	flush(t, db)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := 0; at+4 < len(b); at++ {
+		if string(b[at:at+4]) == "bbbb" {
+			copy(b[at:], "zzzz")
+		}
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := snapshot(t, db, false)
+	_, err = scan(s, testBucket.Name, "")
+	s.Close()
+	if !errors.Is(err, ErrCorrupt) {
+		t.Errorf("the scan returned %v", err)
+	}
+	put(t, db, "eeee", "v")
+	flush(t, db)
+	if diff := cmp.Diff(map[string]string{"aaaa": "v", "cccc": "v", "dddd": "v", "eeee": "v"}, contents(t, db)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestADamagedFileThatCannotBeReplacedLeavesMemory: the directory is gone.
+func TestADamagedFileThatCannotBeReplacedLeavesMemory(t *testing.T) {
+	path := tempPath(t)
+	db := open(t, path, manual)
+	put(t, db, "a", "1")
+	flush(t, db)
+	put(t, db, "b", "2")
+	apply(t, db, func(b *Batch) { b.PutNew(testBucket, "new", Bytes("3")) })
+	damage(t, path, "truncated to nothing", rand.New(rand.NewSource(1)))
+	if err := os.Remove(path); err != nil { // Nothing to set aside.
+		t.Fatal(err)
+	}
+	if _, _, err := lookup(db, testBucket, "a"); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("the lost value reads as %v", err)
+	}
+	flush(t, db)
+	if !db.MemoryOnly() || db.Err() == nil {
+		t.Fatalf("memory only: %v, %v", db.MemoryOnly(), db.Err())
+	}
+	put(t, db, "c", "4")
+	apply(t, db, func(b *Batch) { b.Delete(testBucket, "b") })
+	if diff := cmp.Diff(map[string]string{"c": "4", "new": "3"}, contents(t, db)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
