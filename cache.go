@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
@@ -112,7 +113,7 @@ type Cache struct {
 	objects *indexer.Objects
 
 	mu        sync.Mutex
-	informers map[string]*SharedIndexInformer // By space.
+	informers map[string]*SharedIndexInformer // By space; nil while one is being made.
 	closed    bool
 }
 
@@ -158,10 +159,7 @@ func Open(path string, o Options) (*Cache, error) {
 func (c *Cache) Close() error {
 	c.mu.Lock()
 	c.closed = true
-	informers := make([]*SharedIndexInformer, 0, len(c.informers))
-	for _, s := range c.informers {
-		informers = append(informers, s)
-	}
+	informers := c.informersLocked()
 	c.mu.Unlock()
 	for _, s := range informers {
 		s.detach()
@@ -172,24 +170,45 @@ func (c *Cache) Close() error {
 	return nil
 }
 
-// claim makes s the informer of its space.
+// claim keeps the space of s free for it.
 func (c *Cache) claim(s *SharedIndexInformer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return fmt.Errorf("warmwatch: new informer: %w", ErrClosed)
 	}
-	if c.informers[s.space] != nil {
+	if _, taken := c.informers[s.space]; taken {
 		return fmt.Errorf("warmwatch: %w: %s has an informer in this cache; set InformerOptions.Name to have another", ErrInUse, s.identity)
+	}
+	c.informers[s.space] = nil
+	return nil
+}
+
+// admit makes s, which is complete now, the informer of its space.
+func (c *Cache) admit(s *SharedIndexInformer) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrClosed
 	}
 	c.informers[s.space] = s
 	return nil
 }
 
+func (c *Cache) informersLocked() []*SharedIndexInformer {
+	informers := make([]*SharedIndexInformer, 0, len(c.informers))
+	for _, s := range c.informers {
+		if s != nil {
+			informers = append(informers, s)
+		}
+	}
+	return informers
+}
+
 func (c *Cache) release(s *SharedIndexInformer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.informers[s.space] == s {
+	if i := c.informers[s.space]; i == nil || i == s {
 		delete(c.informers, s.space)
 	}
 }
@@ -209,10 +228,7 @@ type Status struct {
 // Status returns the present state.
 func (c *Cache) Status() Status {
 	c.mu.Lock()
-	informers := make([]*SharedIndexInformer, 0, len(c.informers))
-	for _, s := range c.informers {
-		informers = append(informers, s)
-	}
+	informers := c.informersLocked()
 	c.mu.Unlock()
 	st := Status{Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Err: c.db.Err()}
 	for _, s := range informers {
@@ -222,3 +238,8 @@ func (c *Cache) Status() Status {
 }
 
 var errRequired = errors.New("is required")
+
+// isNil also finds a nil pointer in an interface.
+func isNil(v any) bool {
+	return v == nil || (reflect.ValueOf(v).Kind() == reflect.Pointer && reflect.ValueOf(v).IsNil())
+}

@@ -96,4 +96,3 @@ func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Reli
 	}
 	return &reflector.Relisting{Reason: decision.Reason, Rewrite: true, Rewound: true}, nil
 }
-

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -113,7 +112,6 @@ type SharedIndexInformer struct {
 	mu                sync.Mutex
 	started, stopped  bool
 	cancel            context.CancelFunc // Of the run.
-	detached          chan struct{}      // Closed when the reflector has ended.
 	controller        cache.Controller
 	watchErrorHandler cache.WatchErrorHandlerWithContext
 	transform         cache.TransformFunc
@@ -131,10 +129,10 @@ var _ cache.SharedIndexInformer = (*SharedIndexInformer)(nil)
 // While an informer is there, a second one of the same identity is an error:
 // errors.Is(err, [ErrInUse]). The identity is free again when Run has returned.
 func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions) (*SharedIndexInformer, error) {
-	if lw == nil {
+	if isNil(lw) {
 		return nil, fmt.Errorf("warmwatch: new informer: ListerWatcher %w", errRequired)
 	}
-	if example == nil || (reflect.ValueOf(example).Kind() == reflect.Pointer && reflect.ValueOf(example).IsNil()) {
+	if isNil(example) {
 		return nil, fmt.Errorf("warmwatch: new informer: an example object %w", errRequired)
 	}
 	if o.Resource.Resource == "" || o.Resource.Version == "" {
@@ -154,7 +152,6 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 		detector:          cache.NewCacheMutationDetector(fmt.Sprintf("%T", example)),
 		synced:            make(chan struct{}),
 		served:            make(chan struct{}),
-		detached:          make(chan struct{}),
 		resyncCheckPeriod: o.ResyncPeriod,
 		listeners:         map[*listener]struct{}{},
 		relistItems:       relistItems,
@@ -164,7 +161,11 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	if err := c.claim(s); err != nil {
 		return nil, err
 	}
-	if err := s.open(); err != nil {
+	err := s.open()
+	if err == nil {
+		err = c.admit(s)
+	}
+	if err != nil {
 		c.release(s)
 		return nil, fmt.Errorf("warmwatch: new informer for %s: %w", id, err)
 	}
@@ -201,9 +202,17 @@ func (s *SharedIndexInformer) openParts() (err error) {
 	if err != nil {
 		return err
 	}
+	s.indexer.RaiseSeq(s.log.Head()) // Never below a cursor, even if the file lost it.
 	s.sink = newSink(s)
-	s.removeHk = s.cache.db.AddHook(&persist.Hook{AfterReset: s.corrupt})
+	s.removeHk = s.cache.db.AddHook(&persist.Hook{Space: s.space, AfterReset: s.corrupt})
 	return nil
+}
+
+// corruption is what was found unreadable, and not repaired yet.
+func (s *SharedIndexInformer) corruption() error {
+	s.progress.mu.Lock()
+	defer s.progress.mu.Unlock()
+	return s.progress.corruptErr
 }
 
 func (s *SharedIndexInformer) dropSpace() error {
@@ -271,9 +280,6 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 	decision := s.sink.load(s.want(""))
 	s.logger.V(2).Info("Starting", "action", decision.Action, "serve", decision.Serve, "reason", decision.Reason)
 	relisting := relistingOf(decision, s.sink.lastVersion())
-	if err := s.Status().Err; errors.Is(err, persist.ErrCorrupt) { // Found while opening.
-		relisting = &reflector.Relisting{Reason: err.Error(), Rewrite: true}
-	}
 	resumer := reflector.NewResumer(reflector.Options{
 		ListerWatcher: s.lw,
 		Store:         s.sink,
@@ -285,6 +291,9 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 		Logger:        &s.logger,
 	})
 	s.resumer.Store(resumer)
+	if err := s.corruption(); err != nil { // Found before there was a resumer to tell.
+		resumer.ForceRelist(reflector.Relisting{Reason: err.Error(), Rewrite: true, Rewound: decision.Rewound})
+	}
 	s.controller = cache.New(&cache.Config{
 		Queue:                        s.sink,
 		ListerWatcher:                resumer,
@@ -321,7 +330,7 @@ func relistingOf(d checkpoint.Decision, lastVersion string) *reflector.Relisting
 	if d.Action == checkpoint.ActionDiscard {
 		lastVersion = "" // Of something else.
 	}
-	return &reflector.Relisting{Reason: d.Reason, Rewrite: d.Rewrite, NotOlderThan: lastVersion}
+	return &reflector.Relisting{Reason: d.Reason, Rewrite: d.Rewrite, Rewound: d.Rewound, NotOlderThan: lastVersion}
 }
 
 // end waits for everything that the run has started. Order matters: nothing is
@@ -339,7 +348,6 @@ func (s *SharedIndexInformer) end() {
 		l.stop()
 	}
 	s.mu.Unlock()
-	close(s.detached)
 	s.running.Wait()
 	if err := s.log.Stop(); err != nil && !errors.Is(err, ErrClosed) {
 		s.logger.Error(err, "Could not store what the handlers have acknowledged")
@@ -349,20 +357,24 @@ func (s *SharedIndexInformer) end() {
 	s.cache.release(s)
 }
 
-// detach ends the run, as far as the file is concerned. The Cache is closing.
+// detach ends the run, as far as the file is concerned: the Cache is closing.
+// What handlers finish from now on may not be stored.
 func (s *SharedIndexInformer) detach() {
 	s.mu.Lock()
 	started, cancel := s.started, s.cancel
 	s.stopped = true
 	s.mu.Unlock()
-	if !started {
-		if err := s.log.Stop(); err != nil {
-			s.logger.Error(err, "Could not store the cursors of handlers")
-		}
-		return
+	if started {
+		cancel()
 	}
-	cancel()
-	<-s.detached
+	// The reflector is not waited for: a ListerWatcher may hang. What it still
+	// brings is refused.
+	s.sink.close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.listeners {
+		l.stop()
+	}
 }
 
 // serve lets the store be read.

@@ -3,7 +3,6 @@ package warmwatch
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -42,9 +41,12 @@ type listener struct {
 	stopCh   chan struct{}
 	stopOnce sync.Once
 	finished chan struct{} // Closed when the handler is not called any more.
-	synced   chan struct{}
+	synced   chan struct{} // Closed when the initial items were handled, and the informer has synced.
 	syncOnce sync.Once
-	told     chan struct{} // Closed when the initial items were handled.
+	// initial is the Seq up to which deltas count as initial items, and
+	// upstream says that the informer has synced.
+	initial  atomic.Uint64
+	upstream atomic.Bool
 
 	// walked is what the handler was told of by the walk, until the cursor is
 	// behind it all.
@@ -122,11 +124,14 @@ func (s *SharedIndexInformer) AddDurableEventHandler(name string, h cache.Resour
 // handler of the name begins as the first one did. While the name has a handler
 // it is an error: errors.Is(err, [ErrInUse]).
 func (s *SharedIndexInformer) ForgetDurableEventHandler(name string) error {
+	if name == "" {
+		return fmt.Errorf("warmwatch: forget durable handler: a name %w", errRequired)
+	}
 	return s.log.Forget(name)
 }
 
 func (s *SharedIndexInformer) addListener(h cache.ResourceEventHandler, durableName string, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
-	if h == nil || (reflect.ValueOf(h).Kind() == reflect.Pointer && reflect.ValueOf(h).IsNil()) {
+	if isNil(h) {
 		return nil, fmt.Errorf("warmwatch: add handler: a handler %w", errRequired)
 	}
 	s.mu.Lock()
@@ -141,7 +146,6 @@ func (s *SharedIndexInformer) addListener(h cache.ResourceEventHandler, durableN
 		stopCh:   make(chan struct{}),
 		finished: make(chan struct{}),
 		synced:   make(chan struct{}),
-		told:     make(chan struct{}),
 	}
 	l.syncing.Store(true) // Until the first check, as in client-go.
 	if l.durable {
@@ -228,16 +232,18 @@ func (l *listener) run() {
 	case <-l.stopCh:
 		return
 	}
-	l.s.running.Go(l.watchSynced) // Not waited for here: a handler's panic must not wait.
-	initial := uint64(0)          // The initial items are deltas up to here.
 	if l.consumer.Known {
-		initial = l.s.log.Head()
+		l.initial.Store(l.s.log.Head())
+	}
+	l.s.running.Go(l.watchSynced) // Not waited for here: a handler's panic must not wait.
+	if l.consumer.Known {
+		l.logger.V(4).Info("A durable handler goes on", "handler", l.name, "from", l.consumer.Cursor())
 	} else if l.inherits = l.consumer.Inherits(); !l.tellOrphans() || !l.walk() {
 		return
 	}
 	for {
-		if l.consumer.Cursor() >= initial {
-			l.tellSynced()
+		if l.upstream.Load() && l.consumer.Cursor() >= l.initial.Load() {
+			l.syncOnce.Do(func() { close(l.synced) })
 		}
 		if l.resyncWanted.Swap(false) && !l.resync() {
 			return
@@ -264,20 +270,19 @@ func (l *listener) failed(err error) bool {
 	return l.pause(readRetryDelay)
 }
 
-// tellSynced notes that the initial items were handled.
-func (l *listener) tellSynced() { l.syncOnce.Do(func() { close(l.told) }) }
-
-// watchSynced closes synced when both the informer has synced and the initial
-// items were handled.
+// watchSynced waits for the informer. What it was told until then is initial
+// too, if it had to catch up first.
 func (l *listener) watchSynced() {
-	for _, ch := range []<-chan struct{}{l.told, l.s.synced} {
-		select {
-		case <-ch:
-		case <-l.stopCh:
-			return
-		}
+	select {
+	case <-l.s.synced:
+	case <-l.stopCh:
+		return
 	}
-	close(l.synced)
+	if l.s.cache.opts.SyncPolicy == SyncFromServer {
+		l.initial.Store(max(l.initial.Load(), l.s.log.Head()))
+	}
+	l.upstream.Store(true)
+	l.consumer.Interrupt()
 }
 
 func (l *listener) tellAll(ds []queue.Delta) bool {

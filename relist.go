@@ -54,8 +54,11 @@ func (k *sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 	if !k.complete {
 		k.record.State = checkpoint.StateSyncing
 	}
+	k.record.Rewrite = k.record.Rewrite || how.Rewrite
+	k.record.Rewound = k.record.Rewound || how.Rewound
+	how.Rewrite, how.Rewound = k.record.Rewrite, k.record.Rewound
 	r := &relist{k: k, how: how, seen: make(map[string]struct{}, k.s.indexer.Len())}
-	r.silent = k.s.indexer.Len() == 0 && k.s.indexer.Hidden()
+	r.silent = k.s.indexer.Len() == 0 && k.s.indexer.Hidden() && !k.s.log.HasKnown()
 	w := k.s.indexer.Writer()
 	defer w.Close()
 	return r, k.commitLocked(w, k.s.indexer.LastStoreSyncResourceVersion(), nil)
@@ -99,9 +102,7 @@ func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 	delete(r.seen, key)
 	w := k.s.indexer.Writer()
 	defer w.Close()
-	w.Delete(key, false)
-	d := queue.Delta{Seq: w.NextSeq(), Type: cache.Deleted, Key: key, New: transformed, SizeBytes: persist.EstimateSize(transformed)}
-	return r.commitLocked(w, []queue.Delta{d})
+	return r.commitLocked(w, []queue.Delta{deleteDelta(w, key, transformed)})
 }
 
 // expected does for a relist what the Reflector does for a watch: objects of
@@ -146,6 +147,9 @@ func (r *relist) compare(w *indexer.Writer, it item) *queue.Delta {
 	if r.silent {
 		return nil
 	}
+	if c.Existed && c.Old == nil {
+		same = false // It could not be read, so handlers may not know it.
+	}
 	if same && r.how.Rewound && !notify {
 		// The version says nothing about the content.
 		notify = !apiequality.Semantic.DeepEqual(c.Old, c.New)
@@ -183,13 +187,19 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 	if err := k.s.indexer.Keys(r.deleteUnseenLocked); err != nil {
 		return err
 	}
-	if r.how.Rewrite { // Entries of objects that could not be read may be left.
+	// Entries of objects that could not be read may be left.
+	if r.how.Rewrite || k.record.IndexVersion != k.want.IndexVersion {
 		if err := k.s.indexer.RebuildIndices(); err != nil {
 			return err
 		}
 	}
-	k.trusted, k.complete = rv != "" && rv != "0", true
+	k.trusted, k.complete, k.frozen = rv != "" && rv != "0", true, false
 	k.record.State, k.record.LastFullList = checkpoint.StateComplete, time.Now()
+	k.record.Rewrite, k.record.Rewound = false, false
+	k.record.SchemaVersion, k.record.TransformVersion, k.record.IndexVersion = k.want.SchemaVersion, k.want.TransformVersion, k.want.IndexVersion
+	if k.knownCluster {
+		k.record.ClusterID = k.clusterID
+	}
 	if !k.trusted {
 		k.record.ResourceVersion = "" // Not to be resumed (C1).
 	}
@@ -200,6 +210,9 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 	}
 	r.done = true
 	k.s.relisted()
+	if r.how.Rewrite {
+		return k.s.cache.db.ForgetSalvage(k.s.space)
+	}
 	return nil
 }
 
@@ -248,6 +261,7 @@ func (r *relist) Abort() {
 func (s *SharedIndexInformer) relisted() {
 	s.progress.mu.Lock()
 	s.progress.corruptErr = nil // Everything was compared, and written anew.
+	s.progress.relists++
 	s.progress.mu.Unlock()
 	s.serve()
 	s.syncGate.pass()

@@ -29,12 +29,17 @@ func bubble(t *testing.T, test func(*testing.T)) {
 func filled(t *testing.T, f *source, change setup) (path string) {
 	t.Helper()
 	path = newPath(t)
+	fill(t, path, f, change)
+	return path
+}
+
+func fill(t *testing.T, path string, f *source, change setup) {
+	t.Helper()
 	p := launch(t, path, f, change).run()
 	settle()
 	expectStore(t, p.informer, f)
 	p.stop()
 	f.takeRequests()
-	return path
 }
 
 func (p *process) expectRequests(f *source, want ...string) {

@@ -41,10 +41,17 @@ type sink struct {
 	isClosed bool
 	// trusted: the resourceVersions of events may be resumed from. Not so
 	// after a list that had none.
-	trusted      bool
-	knownCluster bool
+	trusted bool
+	// frozen: an event could not be applied, so the checkpoint stays before it.
+	frozen bool
 	// complete: the store has been equal to a list once.
 	complete bool
+	// want is what the checkpoint will say when a relist is finished; until
+	// then it says what the objects are of.
+	want         checkpoint.Want
+	loaded       bool
+	clusterID    string
+	knownCluster bool
 }
 
 var (
@@ -90,23 +97,51 @@ func (k *sink) load(want checkpoint.Want) checkpoint.Decision {
 		k.s.logger.Error(err, "Could not read the checkpoint")
 	}
 	decision := checkpoint.Decide(found, want)
-	if decision.RebuildIndices && decision.Serve {
-		if err := k.s.indexer.RebuildIndices(); err != nil {
-			k.s.logger.Error(err, "Could not rebuild the indices, relisting")
-			decision = checkpoint.Decide(nil, want)
-		}
-	}
 	if found != nil {
 		k.record = *found
-		k.complete = found.State != checkpoint.StateSyncing
 	}
 	k.record.Identity = want.Identity
-	k.record.SchemaVersion, k.record.TransformVersion, k.record.IndexVersion = want.SchemaVersion, want.TransformVersion, want.IndexVersion
-	k.trusted = decision.Action == checkpoint.ActionResume
-	if !decision.Serve {
-		k.complete = false
+	k.want, k.loaded = want, true
+	if found == nil && k.s.indexer.Seq() > 0 {
+		decision.Rewrite = true // Nobody knows what the objects are of.
 	}
+	if k.s.cache.db.Salvaged(k.s.space) {
+		decision.Rewrite = true
+		decision.Reason += "; the file was damaged"
+		if decision.Action == checkpoint.ActionResume {
+			decision.Action = checkpoint.ActionRelist
+		}
+	}
+	if decision.RebuildIndices && decision.Serve {
+		if err := k.rebuildLocked(); err != nil {
+			k.s.logger.Error(err, "Could not rebuild the indices, relisting")
+			decision.Action, decision.Serve, decision.Rewrite = checkpoint.ActionRelist, false, true
+		}
+	}
+	k.trusted = decision.Action == checkpoint.ActionResume
+	k.complete = decision.Serve
 	return decision
+}
+
+// rebuildLocked rebuilds the indices. Until that is done, the checkpoint says
+// that they are of no version.
+func (k *sink) rebuildLocked() error {
+	k.record.IndexVersion = ""
+	if err := k.storeLocked(); err != nil {
+		return err
+	}
+	if err := k.s.indexer.RebuildIndices(); err != nil {
+		return err
+	}
+	k.record.IndexVersion = k.want.IndexVersion
+	return k.storeLocked()
+}
+
+// storeLocked stores the checkpoint alone.
+func (k *sink) storeLocked() error {
+	value := k.value()
+	_, err := k.s.cache.db.Update(func(b *persist.Batch) { b.Put(k.bucket, checkpointKey, value) })
+	return err
 }
 
 // lastVersion is where the store was, whether or not it can be resumed there.
@@ -132,19 +167,26 @@ func (k *sink) setCluster(want checkpoint.Want) checkpoint.Decision {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	decision := checkpoint.Decide(&k.record, want)
-	k.record.ClusterID, k.knownCluster = want.ClusterID, true
+	k.clusterID, k.knownCluster = want.ClusterID, true
+	if decision.Action != checkpoint.ActionDiscard {
+		k.record.ClusterID = want.ClusterID // Else when a relist is finished.
+	}
 	return decision
 }
 
 func (k *sink) setIndexVersion(version string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.record.ResourceVersion == "" { // Not loaded, or nothing there yet.
+	if !k.loaded { // Then the start will find the difference.
+		return nil
+	}
+	valid := k.record.IndexVersion == k.want.IndexVersion
+	k.want.IndexVersion = version
+	if !valid || k.record.State == "" { // A relist will finish it.
 		return nil
 	}
 	k.record.IndexVersion = version
-	_, err := k.s.cache.db.Update(func(b *persist.Batch) { b.Put(k.bucket, checkpointKey, k.value()) })
-	return err
+	return k.storeLocked()
 }
 
 func (k *sink) value() *checkpointValue { return &checkpointValue{k.record} }
@@ -168,6 +210,7 @@ func (k *sink) set(obj any) error {
 	defer k.mu.Unlock()
 	obj, key, err := k.prepareLocked(obj)
 	if err != nil {
+		k.frozen = true
 		return err
 	}
 	w := k.s.indexer.Writer()
@@ -184,14 +227,24 @@ func (k *sink) Delete(obj any) error {
 	defer k.mu.Unlock()
 	obj, key, err := k.prepareLocked(obj)
 	if err != nil {
+		k.frozen = true
 		return err
 	}
 	w := k.s.indexer.Writer()
 	defer w.Close()
-	// As in client-go, the deletion of an object that is not there is told too.
-	w.Delete(key, false)
-	d := queue.Delta{Seq: w.NextSeq(), Type: cache.Deleted, Key: key, New: obj, SizeBytes: persist.EstimateSize(obj)}
-	return k.commitLocked(w, resourceVersionOf(obj), []queue.Delta{d})
+	return k.commitLocked(w, resourceVersionOf(obj), []queue.Delta{deleteDelta(w, key, obj)})
+}
+
+// deleteDelta stages the deletion of an object. As in client-go, that of an
+// object that is not there is told too.
+func deleteDelta(w *indexer.Writer, key string, obj any) queue.Delta {
+	d := queue.Delta{Type: cache.Deleted, Key: key, New: obj, SizeBytes: persist.EstimateSize(obj)}
+	if c := w.Delete(key, false); c != nil {
+		d.Seq = c.Seq
+	} else {
+		d.Seq = w.NextSeq()
+	}
+	return d
 }
 
 // prepareLocked transforms an object of an event or list, once.
@@ -235,7 +288,7 @@ func resourceVersionOf(obj any) string {
 // commitLocked applies one batch and publishes its deltas.
 func (k *sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta) error {
 	w.SetResourceVersion(rv)
-	if k.trusted {
+	if k.trusted && !k.frozen {
 		k.record.ResourceVersion = rv
 	}
 	value := k.value()
@@ -251,6 +304,7 @@ func (k *sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta) erro
 		return err
 	}
 	k.s.log.Publish(batch, ds)
+	k.s.log.Advance(batch, k.s.indexer.Seq())
 	k.s.syncGate.reached(rv)
 	return nil
 }
@@ -309,6 +363,9 @@ func (k *sink) ResourceVersion() string {
 	defer k.mu.Unlock()
 	if !k.trusted || k.record.State != checkpoint.StateComplete {
 		return ""
+	}
+	if k.frozen { // This process goes on; the next one tries the event again.
+		return k.s.indexer.LastStoreSyncResourceVersion()
 	}
 	return k.record.ResourceVersion
 }

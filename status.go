@@ -39,8 +39,8 @@ type InformerStatus struct {
 	LastContact time.Time
 	// Objects in the cache, UnackedDeltas in the log.
 	Objects, UnackedDeltas int
-	// Relists and Resumes since the start. The first list of an empty cache is
-	// a relist too.
+	// Relists and Resumes since the start; attempts that failed do not count.
+	// The first list of an empty cache is a relist too.
 	Relists, Resumes int
 	// Err says why persistence is degraded. The informer still works.
 	Err error
@@ -107,7 +107,6 @@ func (o *observer) Resuming(rv, serverVersion string) {
 func (o *observer) Relisting(reason string) {
 	p := &o.progress
 	p.mu.Lock()
-	p.relists++
 	p.reason = reason
 	p.mu.Unlock()
 	p.setPhase(PhaseRelisting)

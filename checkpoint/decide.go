@@ -29,6 +29,9 @@ type Decision struct {
 	// RebuildIndices: the stored index entries are to be made anew from the
 	// objects.
 	RebuildIndices bool
+	// Rewound means that versions may have been used again for other content:
+	// the relist compares contents.
+	Rewound bool
 	// Reason is for people. It names everything that does not match, the
 	// gravest first.
 	Reason string
@@ -81,6 +84,17 @@ func Decide(found *Record, want Want) Decision {
 		// The objects are true, but lack what the other program did not know.
 		d.relist()
 		d.Rewrite = true
+	}
+	if found.Rewrite {
+		d.relist()
+		d.Rewrite = true
+		d.because("not every record has been rewritten yet")
+	}
+	if found.Rewound {
+		// Of another cluster, or of a time that never was.
+		d.relist()
+		d.Serve, d.Rewrite, d.Rewound = false, true, true
+		d.because("not every record has been compared yet")
 	}
 	switch found.State {
 	case StateComplete:

@@ -103,7 +103,11 @@ type Record struct {
 	Identity         Identity  `json:"identity,omitzero"`
 	SchemaVersion    string    `json:"schemaVersion,omitempty"`    // See the function [SchemaVersion].
 	TransformVersion string    `json:"transformVersion,omitempty"` // Empty without a transform.
-	IndexVersion     string    `json:"indexVersion,omitempty"`     // Empty without indexers.
+	IndexVersion     string    `json:"indexVersion,omitempty"`     // Empty without indexers, or while the index is rebuilt.
+	// Rewrite and Rewound say how a relist that is under way, or due, must
+	// compare: it may take several processes to complete.
+	Rewrite bool `json:"rewrite,omitempty"`
+	Rewound bool `json:"rewound,omitempty"`
 }
 
 // AppendTo appends the encoded record to dst.

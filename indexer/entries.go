@@ -99,10 +99,20 @@ func indexValues(f cache.IndexFunc, name, key string, obj any) []string {
 func scanPrefix(s *persist.Snapshot, prefix string, fn func(*persist.Item) (bool, error)) error {
 	return s.Scan(indexBucket, prefix, func(it *persist.Item) (bool, error) {
 		if !strings.HasPrefix(it.Key, prefix) {
-			return false, nil
+			return beyond(it)
 		}
 		return fn(it)
 	})
+}
+
+// beyond ends a scan at the first entry that does not belong to it. The
+// checksum covers the key: a damaged one must not hide the entries behind it.
+func beyond(it *persist.Item) (bool, error) {
+	if it.Value != nil {
+		return false, nil
+	}
+	_, err := it.Payload()
+	return false, err
 }
 
 // after is the smallest string greater than all that begin with prefix, which

@@ -330,6 +330,13 @@ func (ix *Indexer) RebuildIndices() error {
 	return ix.buildLocked(*ix.indexers.Load(), true)
 }
 
+// RaiseSeq makes the numbers of writes go on behind seq.
+func (ix *Indexer) RaiseSeq(seq uint64) {
+	ix.writer.Lock()
+	defer ix.writer.Unlock()
+	ix.state.Seq = max(ix.state.Seq, seq)
+}
+
 // Release gives the memory of decoded objects back. The Indexer can still be
 // used.
 func (ix *Indexer) Release() { ix.objects.removeOwner(ix.owner) }

@@ -232,6 +232,7 @@ func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
 	defer s.Close()
 	var st state
 	if _, err := s.View(storeBucket, stateKey, func(it *persist.Item) error { return readState(it, &st) }); err != nil {
+		ix.failed(err, stateKey)
 		return Chunk{}, err
 	}
 	c := Chunk{Seq: st.Seq}
@@ -419,7 +420,7 @@ func (ix *Indexer) ListIndexFuncValues(indexName string) []string {
 		next := ""
 		err := s.Scan(indexBucket, from, func(it *persist.Item) (bool, error) {
 			if len(it.Key) < len(namePrefix) || it.Key[:len(namePrefix)] != namePrefix {
-				return false, nil
+				return beyond(it)
 			}
 			value, prefix, _, err := parseEntry(it, namePrefix)
 			values, next = append(values, value), after(prefix)

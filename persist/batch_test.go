@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	bolt "go.etcd.io/bbolt"
 )
 
 // sameEverywhere reads keys that every batch sets to its own number, from
@@ -494,19 +493,4 @@ func TestWhatWasTakenFromACallbackOutlivesTheTransaction(t *testing.T) {
 			t.Fatalf("key %q changed under its reader", key)
 		}
 	}
-}
-
-// boltKeys counts the keys of a bucket in the file of an open DB.
-func boltKeys(t *testing.T, db *DB, bucket Bucket) (n int) {
-	t.Helper()
-	err := db.bolt.View(func(tx *bolt.Tx) error {
-		if b := fileBucket(tx, bucket).b; b != nil {
-			n = b.Stats().KeyN
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
 }

@@ -110,8 +110,8 @@ func TestCloseWaitsForOpenSnapshots(t *testing.T) {
 		t.Errorf("the snapshot has %q, %v, %v", v, found, err)
 	}
 	select {
-	case <-closed:
-		t.Error("Close did not wait")
+	case err := <-closed:
+		t.Errorf("Close did not wait, and returned %v", err)
 	default:
 	}
 	s.Close()

@@ -113,14 +113,18 @@ func (db *DB) commit() {
 		return
 	}
 	db.flushRequested = false
-	if db.flushing == nil { // Else the last attempt failed: try the same again.
+	// Also before a retry: what was acknowledged meanwhile need not wait in
+	// memory until the disk has space again.
+	batch := Batch{db: db}
+	if db.flushing == nil {
 		db.dirtySince, db.urgentSince = time.Time{}, time.Time{}
-		batch := Batch{db: db}
-		for h := range db.hooks {
-			if h.BeforeCommit != nil {
-				h.BeforeCommit(&batch)
-			}
+	}
+	for h := range db.hooks {
+		if h.BeforeCommit != nil {
+			h.BeforeCommit(&batch)
 		}
+	}
+	if db.flushing == nil { // Else the last attempt failed: try the same again.
 		db.flushingTo = db.applied
 		if !db.memoryOnly() {
 			db.flushing, db.pending = db.pending, newLayer()

@@ -100,6 +100,9 @@ type DB struct {
 	wake chan struct{} // Capacity 1: tells the committer to look again.
 	done chan struct{} // Closed when the committer has ended.
 
+	closeOnce sync.Once
+	closeErr  error
+
 	mu   sync.RWMutex
 	cond sync.Cond // On mu. Broadcast after each commit attempt.
 
@@ -131,6 +134,8 @@ type DB struct {
 // A Hook takes part in every commit. Both functions are called by the
 // committer goroutine and may be nil.
 type Hook struct {
+	// Space, if set, is whose owner this is.
+	Space string
 	// BeforeCommit may add to what is about to be written. It runs under the
 	// DB's lock, like a function given to Update.
 	BeforeCommit func(*Batch)
@@ -281,12 +286,14 @@ func (db *DB) flushLocked() error {
 		if db.flushing != nil && db.commitErr == nil {
 			need++
 		}
-		for db.durable < target && db.attempts < need && !db.memoryOnly() {
+		for db.durable < target && db.attempts < need && !db.memoryOnly() && !db.closed {
 			db.flushRequested = true
 			db.wakeCommitter()
 			db.cond.Wait()
 		}
-		if db.durable < target && db.commitErr != nil {
+		// A file that was found corrupt is about to be replaced. Then it is tried
+		// again.
+		if db.durable < target && db.commitErr != nil && db.resetCause == nil {
 			return db.commitErr
 		}
 	}
@@ -294,15 +301,15 @@ func (db *DB) flushLocked() error {
 }
 
 // Close flushes and closes the file. After nil, all that was applied is in it
-// (P4). It waits for open snapshots. Further calls return nil at once; calls
-// of other methods return [ErrClosed].
+// (P4). It waits for open snapshots. Further calls wait for the first and return
+// what it does; calls of other methods return [ErrClosed].
 func (db *DB) Close() error {
+	db.closeOnce.Do(func() { db.closeErr = db.close() })
+	return db.closeErr
+}
+
+func (db *DB) close() error {
 	db.mu.Lock()
-	if db.closing {
-		db.mu.Unlock()
-		<-db.done
-		return nil
-	}
 	db.closing = true
 	db.cond.Broadcast() // Blocked Updates give up.
 	err := db.flushLocked()
@@ -313,6 +320,7 @@ func (db *DB) Close() error {
 		err = db.flushLocked()
 	}
 	db.closed = true
+	db.cond.Broadcast() // So do Flushes that came too late for an attempt.
 	db.wakeCommitter()
 	b := db.bolt
 	db.mu.Unlock()

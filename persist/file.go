@@ -66,7 +66,7 @@ func (db *DB) openFile() (*bolt.DB, int, error) {
 		if !isBad(err) {
 			return b, txID, err
 		}
-		if err := db.setAside(err); err != nil {
+		if _, err := db.setAside(err); err != nil {
 			return nil, 0, err
 		}
 	} else if !errors.Is(err, os.ErrNotExist) {
@@ -88,11 +88,11 @@ func (db *DB) checkFile() error {
 		return err
 	}
 	defer unlock()
-	err = inspect(db.path)
+	err = inspect(db.path, false)
 	if !isBad(err) {
 		return err
 	}
-	if err := db.setAside(err); err != nil {
+	if _, err := db.setAside(err); err != nil {
 		return err
 	}
 	return os.ErrNotExist
@@ -102,13 +102,13 @@ func isBad(err error) bool {
 	return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrUnknownFormat)
 }
 
-func (db *DB) setAside(cause error) error {
-	aside := fmt.Sprintf("%s.corrupt-%s", db.path, time.Now().UTC().Format("20060102T150405.000000000"))
+func (db *DB) setAside(cause error) (aside string, err error) {
+	aside = fmt.Sprintf("%s.corrupt-%s", db.path, time.Now().UTC().Format("20060102T150405.000000000"))
 	if err := os.Rename(db.path, aside); err != nil {
-		return errors.Join(cause, err)
+		return "", errors.Join(cause, err)
 	}
 	db.log.Error(cause, "Set the cache file aside and begin a new one", "path", db.path, "aside", aside)
-	return nil
+	return aside, nil
 }
 
 // boltOptions has the freelist synced: without it bbolt walks all pages in a
@@ -195,18 +195,16 @@ func openExisting(path string, timeout time.Duration) (b *bolt.DB, txID int, err
 		return nil, 0, err
 	}
 	b.AllocSize = allocBytes
-	err = guard(func() error {
-		return b.View(func(tx *bolt.Tx) error {
-			txID = tx.ID()
-			format := tx.Bucket([]byte(formatBucket))
-			if format == nil {
-				return fmt.Errorf("%w: %s is not a warmwatch cache", ErrUnknownFormat, path)
-			}
-			if v := string(format.Get([]byte(formatKey))); v != formatVersion {
-				return fmt.Errorf("%w: %s has version %q, expected %q", ErrUnknownFormat, path, v, formatVersion)
-			}
-			return nil
-		})
+	err = view(b, func(tx *bolt.Tx) error {
+		txID = tx.ID()
+		format := tx.Bucket([]byte(formatBucket))
+		if format == nil {
+			return fmt.Errorf("%w: %s is not a warmwatch cache", ErrUnknownFormat, path)
+		}
+		if v := string(format.Get([]byte(formatKey))); v != formatVersion {
+			return fmt.Errorf("%w: %s has version %q, expected %q", ErrUnknownFormat, path, v, formatVersion)
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, 0, errors.Join(err, guard(b.Close))
@@ -214,21 +212,17 @@ func openExisting(path string, timeout time.Duration) (b *bolt.DB, txID int, err
 	return b, txID, nil
 }
 
-// salvageTimeout bounds the wait for a damaged file: after a panic bbolt may
-// hold its locks for ever.
-const salvageTimeout = 30 * time.Second
-
 // reset replaces a file that was found corrupt while in use. What can still be
 // read, and passes its checksum, is copied into the new one; what was pending
 // is kept. The owners of the spaces, told by AfterReset, put in the rest again.
 func (db *DB) reset(cause error) {
-	// The old handle is given up without Close: bbolt may hold its locks, and
-	// snapshots may still be open on it. Its descriptor and flock live on the
-	// renamed file.
+	// The old handle is given up without Close: a commit that has panicked holds
+	// bbolt's locks, and snapshots may still be open on it. Its descriptor and
+	// flock live on the renamed file.
 	db.mu.RLock()
 	old := db.bolt
 	db.mu.RUnlock()
-	err := db.setAside(cause)
+	aside, err := db.setAside(cause)
 	var (
 		b    *bolt.DB
 		txID int
@@ -237,18 +231,19 @@ func (db *DB) reset(cause error) {
 		b, txID, err = db.openFile()
 	}
 	if err == nil {
-		if txID, err = db.salvage(old, b, txID); err != nil {
+		if txID, err = salvage(old, aside, b, txID); err != nil {
 			db.log.Error(err, "Could not salvage all of the corrupt cache file", "path", db.path)
 			err = nil
 		}
 	}
 
 	db.mu.Lock()
+	db.bolt, db.boltTxID = b, txID
 	if failed := db.flushing; failed != nil {
 		db.mergeBackLocked(failed)
 		db.flushing = nil
 	}
-	db.bolt, db.boltTxID = b, txID
+	db.markSalvagedLocked()
 	db.commitErr, db.retryDelay, db.resetCause = nil, 0, nil
 	if err != nil {
 		db.degradedErr = fmt.Errorf("persist: working from memory: %w", err)
@@ -274,6 +269,7 @@ func (db *DB) mergeBackLocked(l *layer) {
 		p.dropped = bl.dropped
 		bl.entries.Scan(func(key string, e entry) bool {
 			if _, newer := db.pending.buckets[name].entries.Get(key); !newer {
+				e.fresh = e.fresh && db.memoryOnly() // May be in the file, if only the last step failed.
 				db.pending.set(name, key, e)
 			}
 			return true
@@ -281,38 +277,73 @@ func (db *DB) mergeBackLocked(l *layer) {
 	}
 }
 
-// salvage copies what is whole from a damaged file.
-func (db *DB) salvage(old, b *bolt.DB, txID int) (int, error) {
-	type result struct {
-		txID int
-		err  error
+// salvage copies what is whole from a damaged file, if that is safe to walk. It
+// returns the last transaction of the new one.
+func salvage(old *bolt.DB, aside string, b *bolt.DB, txID int) (int, error) {
+	if err := inspect(aside, true); err != nil {
+		return txID, err
 	}
-	done := make(chan result, 1)
-	go func() {
-		r := result{txID: txID}
-		r.err = guard(func() error {
-			return old.View(func(tx *bolt.Tx) error {
-				return tx.ForEach(func(space []byte, spaceBucket *bolt.Bucket) error {
-					if string(space) == formatBucket {
-						return nil
-					}
-					return spaceBucket.ForEachBucket(func(name []byte) error {
-						var err error
-						r.txID, err = copyBucket(spaceBucket.Bucket(name), b, Bucket{string(space), string(name)}, r.txID)
-						return err
-					})
-				})
+	err := view(old, func(tx *bolt.Tx) error {
+		return tx.ForEach(func(space []byte, spaceBucket *bolt.Bucket) (err error) {
+			if string(space) == formatBucket {
+				return nil
+			}
+			if txID, err = markSalvaged(b, string(space), txID); err != nil {
+				return err
+			}
+			return spaceBucket.ForEachBucket(func(name []byte) (err error) {
+				txID, err = copyBucket(spaceBucket.Bucket(name), b, Bucket{string(space), string(name)}, txID)
+				return err
 			})
 		})
-		done <- r
-	}()
-	timer := time.NewTimer(salvageTimeout)
-	defer timer.Stop()
-	select {
-	case r := <-done:
-		return r.txID, r.err
-	case <-timer.C:
-		return txID, errors.New("persist: bbolt did not answer")
+	})
+	return txID, err
+}
+
+// salvagedBucket has the mark of a space that was in a damaged file: something
+// may be missing, whatever the rest of the space says.
+const (
+	salvagedBucket = "salvaged"
+	salvagedKey    = "mark"
+)
+
+// Salvaged reports whether the space was in a file that was found corrupt
+// while in use, and has not been forgiven since: something may be missing.
+func (db *DB) Salvaged(space string) bool {
+	found, err := db.View(Bucket{space, salvagedBucket}, salvagedKey, func(*Item) error { return nil })
+	return found || errors.Is(err, ErrCorrupt)
+}
+
+// ForgetSalvage removes the mark, once the owner of the space has put in
+// everything that there is.
+func (db *DB) ForgetSalvage(space string) error {
+	_, err := db.Update(func(b *Batch) { b.Delete(Bucket{space, salvagedBucket}, salvagedKey) })
+	return err
+}
+
+// markSalvaged is written before anything else of the space.
+func markSalvaged(b *bolt.DB, space string, txID int) (int, error) {
+	l := newLayer()
+	l.set(Bucket{space, salvagedBucket}, salvagedKey, entry{value: Bytes(nil)})
+	id, _, err := (&DB{}).write(b, l)
+	if err != nil {
+		return txID, err
+	}
+	return id, nil
+}
+
+// markSalvagedLocked does the same for all spaces in use.
+func (db *DB) markSalvagedLocked() {
+	spaces := map[string]struct{}{}
+	for b := range db.pending.buckets {
+		spaces[b.Space] = struct{}{}
+	}
+	for h := range db.hooks {
+		spaces[h.Space] = struct{}{}
+	}
+	delete(spaces, "")
+	for space := range spaces {
+		db.pending.set(Bucket{space, salvagedBucket}, salvagedKey, entry{value: Bytes(nil)})
 	}
 }
 

@@ -1,6 +1,7 @@
 package persist
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -53,11 +54,12 @@ const (
 //   - without a valid meta page, or shorter than that says (a fault on access),
 //   - without a synced freelist (never written by us, see boltOptions), or with
 //     one that cannot be,
-//   - with a page that is used twice.
+//   - with a page that is used twice,
+//   - with keys out of order, unless they may be.
 //
 // It reads the branches and the leaves that hold buckets, not the leaves with
 // values: every value has a checksum of its own.
-func inspect(path string) error {
+func inspect(path string, anyOrder bool) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -67,7 +69,7 @@ func inspect(path string) error {
 	if err != nil {
 		return err
 	}
-	in := &inspector{f: f}
+	in := &inspector{f: f, anyOrder: anyOrder}
 	meta, err := in.meta(info.Size())
 	if err != nil {
 		return err
@@ -100,6 +102,7 @@ type inspector struct {
 	pageSize uint64
 	pages    uint64
 	used     []uint64 // A bit for each page.
+	anyOrder bool
 }
 
 // meta finds the newer valid meta page, where bbolt will.
@@ -267,7 +270,7 @@ func (in *inspector) tree(id uint64, depth, nesting int) error {
 	if err != nil {
 		return err
 	}
-	elements, err := elementsOf(h, b)
+	elements, err := in.elementsOf(h, b)
 	if err != nil {
 		return fmt.Errorf("page %d: %w", id, err)
 	}
@@ -277,25 +280,32 @@ func (in *inspector) tree(id uint64, depth, nesting int) error {
 	return in.branch(elements, depth, nesting)
 }
 
-// elementsOf returns the elements of a branch or leaf, all of which lie in it.
-func elementsOf(h pageHeader, page []byte) ([]byte, error) {
+// elementsOf returns the elements of a branch or leaf, all of which lie in it,
+// in the order of their keys.
+func (in *inspector) elementsOf(h pageHeader, page []byte) ([]byte, error) {
 	n := int(h.count) * elementBytes
 	if n > len(page)-pageHeaderBytes || (n == 0 && h.flags == branchPage) {
 		return nil, corruptFile("%d elements in %d bytes", h.count, len(page))
 	}
 	elements := page[pageHeaderBytes : pageHeaderBytes+n]
+	var last []byte
 	for at := 0; at < n; at += elementBytes {
 		// Of a branch: pos, ksize. Of a leaf: flags, pos, ksize, vsize.
 		words := elements[at : at+elementBytes]
-		sum := uint64(pageHeaderBytes + at)
+		vsize := uint64(0)
 		if h.flags == leafPage {
 			words = words[4:]
-			sum += uint64(binary.NativeEndian.Uint32(words[8:]))
+			vsize = uint64(binary.NativeEndian.Uint32(words[8:]))
 		}
-		sum += uint64(binary.NativeEndian.Uint32(words)) + uint64(binary.NativeEndian.Uint32(words[4:]))
-		if sum > uint64(len(page)) {
-			return nil, corruptFile("an element ends at %d of %d", sum, len(page))
+		key := uint64(pageHeaderBytes+at) + uint64(binary.NativeEndian.Uint32(words))
+		end := key + uint64(binary.NativeEndian.Uint32(words[4:]))
+		if end+vsize > uint64(len(page)) {
+			return nil, corruptFile("an element ends at %d of %d", end+vsize, len(page))
 		}
+		if at > 0 && !in.anyOrder && bytes.Compare(last, page[key:end]) >= 0 {
+			return nil, corruptFile("key %.100q behind key %.100q", page[key:end], last)
+		}
+		last = page[key:end]
 	}
 	return elements, nil
 }
@@ -350,7 +360,7 @@ func (in *inspector) leaf(page, elements []byte, nesting int) error {
 		if h.flags != leafPage {
 			return corruptFile("an inline bucket has flags %#x, expected a leaf", h.flags)
 		}
-		if _, err := elementsOf(h, inline); err != nil {
+		if _, err := in.elementsOf(h, inline); err != nil {
 			return fmt.Errorf("inline bucket: %w", err)
 		}
 	}

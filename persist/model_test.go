@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -98,7 +99,7 @@ func (m *model) batch() func(*Batch) {
 		ops = append(ops, func(b *Batch) { b.PutNew(deltas, key, Bytes(value)) })
 		m.state["deltas"][key] = value
 	}
-	for key := range maps.Clone(m.state["deltas"]) {
+	for _, key := range slices.Sorted(maps.Keys(m.state["deltas"])) {
 		if n, _ := strconv.Atoi(key); n < m.next-m.rnd.Intn(30) {
 			ops = append(ops, func(b *Batch) { b.Delete(deltas, key) })
 			delete(m.state["deltas"], key)

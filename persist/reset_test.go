@@ -78,10 +78,8 @@ func TestAFileThatIsDamagedWhileOpenIsReplaced(t *testing.T) {
 			flush(t, db)
 			put(t, db, "pending", "survives")
 			put(t, db, "250", "survives")
+			early := snapshot(t, db, false) // Some have a transaction open already.
 			damage(t, path, how, rnd)
-
-			// Many readers, some of them with a transaction open already.
-			early := snapshot(t, db, false)
 			var wg sync.WaitGroup
 			for r := range 4 {
 				wg.Go(func() {
@@ -236,7 +234,7 @@ func TestAKeyOutOfOrderHasTheFileReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := snapshot(t, db, false)
-	_, err = scan(s, testBucket.Name, "")
+	err = s.Scan(testBucket.Name, "", func(*Item) (bool, error) { return true, nil })
 	s.Close()
 	if !errors.Is(err, ErrCorrupt) {
 		t.Errorf("the scan returned %v", err)
@@ -271,5 +269,33 @@ func TestADamagedFileThatCannotBeReplacedLeavesMemory(t *testing.T) {
 	apply(t, db, func(b *Batch) { b.Delete(testBucket, "b") })
 	if diff := cmp.Diff(map[string]string{"c": "4", "new": "3"}, contents(t, db)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestADamagedFileIsReplacedByClose: what was applied is in the new one (P4).
+func TestADamagedFileIsReplacedByClose(t *testing.T) {
+	rnd := newRand(t)
+	for how := range damageInPlace {
+		t.Run(how, func(t *testing.T) {
+			path := tempPath(t)
+			db := open(t, path, manual)
+			for i := range 300 {
+				put(t, db, strconv.Itoa(i), repeat("x", 100))
+			}
+			flush(t, db)
+			for i := range 300 {
+				put(t, db, strconv.Itoa(i), "new")
+			}
+			damage(t, path, how, rnd)
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+			got := contents(t, openSound(t, path, manual))
+			for i := range 300 {
+				if v := got[strconv.Itoa(i)]; v != "new" {
+					t.Fatalf("key %d is %q", i, v)
+				}
+			}
+		})
 	}
 }

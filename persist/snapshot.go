@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"reflect"
+	"sync"
 
 	"github.com/tidwall/btree"
 	bolt "go.etcd.io/bbolt"
@@ -95,15 +97,47 @@ func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error
 }
 
 func (db *DB) readFile(b *bolt.DB, fn func(*bolt.Tx) error) error {
-	err := guard(func() error {
-		tx, err := b.Begin(false)
-		if err != nil {
-			return err
-		}
+	return db.readError(view(b, fn))
+}
+
+// view runs fn in a read transaction.
+func view(b *bolt.DB, fn func(*bolt.Tx) error) error {
+	tx, err := beginRead(b)
+	if err != nil {
+		return err
+	}
+	return guard(func() error {
 		defer func() { _ = tx.Rollback() }() // A read transaction's cannot fail.
 		return fn(tx)
 	})
-	return db.readError(err)
+}
+
+// beginRead begins a read transaction. Without valid meta pages bbolt panics
+// there with its locks held, and whoever came next, to begin or to end one,
+// would wait for ever.
+func beginRead(b *bolt.DB) (tx *bolt.Tx, err error) {
+	err = guard(func() (err error) {
+		tx, err = b.Begin(false)
+		return err
+	})
+	if errors.Is(err, ErrCorrupt) {
+		if l, ok := lockOf(b, "mmaplock").(*sync.RWMutex); ok {
+			l.RUnlock()
+		}
+		if l, ok := lockOf(b, "metalock").(*sync.Mutex); ok {
+			l.Unlock()
+		}
+	}
+	return tx, err
+}
+
+// lockOf returns a pointer to a field of bbolt's, nil if there is none.
+func lockOf(b *bolt.DB, name string) any {
+	f := reflect.ValueOf(b).Elem().FieldByName(name)
+	if !f.IsValid() {
+		return nil
+	}
+	return reflect.NewAt(f.Type(), f.Addr().UnsafePointer()).Interface()
 }
 
 // readError notes that the whole file is bad, if that is what err says.
@@ -211,11 +245,9 @@ func (db *DB) unreadableLocked() error {
 	return db.resetCause
 }
 
-func (s *Snapshot) begin(b *bolt.DB) error {
-	return s.db.readError(guard(func() (err error) {
-		s.tx, err = b.Begin(false)
-		return err
-	}))
+func (s *Snapshot) begin(b *bolt.DB) (err error) {
+	s.tx, err = beginRead(b)
+	return s.db.readError(err)
 }
 
 // Close ends the snapshot. It is idempotent.
@@ -260,7 +292,11 @@ func (s *Snapshot) Scan(name, from string, fn func(*Item) (bool, error)) error {
 	return s.db.readError(guard(func() error {
 		c := newMergeCursor(s, bucket, from)
 		item := Item{bucket: bucket}
-		for c.next(&item) {
+		for last, first := from, true; c.next(&item); last, first = item.Key, false {
+			// Callers rely on the order to come to an end.
+			if item.Key < last || (item.Key == last && !first) {
+				return &CorruptError{Err: fmt.Errorf("bucket %q is out of order at key %q", bucket, item.Key)}
+			}
 			if more, err := fn(&item); err != nil || !more {
 				return err
 			}

@@ -24,7 +24,6 @@ type Consumer struct {
 
 	cursor  atomic.Uint64 // Acknowledged up to here.
 	walking atomic.Bool
-	kicked  uint64 // Cursor at the last Kick.
 	buf     []Delta
 
 	// Guarded by q.mu.
@@ -118,17 +117,7 @@ const (
 // call. It returns none where deltas have been removed, or after Interrupt, and
 // [ErrStopped] after Stop or Remove, or persist.ErrClosed.
 func (c *Consumer) Next() ([]Delta, error) {
-	c.kick()
 	return c.read(^uint64(0))
-}
-
-// kick lets the next commit come even if nothing else changes, so that what
-// was acknowledged is not told again after a crash.
-func (c *Consumer) kick() {
-	if at := c.cursor.Load(); at != c.kicked {
-		c.kicked = at
-		c.q.db.Kick()
-	}
 }
 
 // Inherits reports whether deltas wait that consumers of the last process did
@@ -227,7 +216,14 @@ func (c *Consumer) Interrupt() {
 
 // Acknowledge moves the cursor: everything up to seq was handled. What is
 // acknowledged is not told again after the next commit.
-func (c *Consumer) Acknowledge(seq uint64) { c.cursor.Store(seq) }
+func (c *Consumer) Acknowledge(seq uint64) {
+	c.cursor.Store(seq)
+	// The commit comes even if nothing else changes, and even if the consumer
+	// hangs before it asks for more.
+	if !c.q.kicked.Load() && !c.q.kicked.Swap(true) {
+		c.q.db.Kick()
+	}
+}
 
 // WalkFrom moves the cursor to where a walk over the store begins: the
 // consumer will be told of all objects as they were at seq or later.

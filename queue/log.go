@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -85,6 +87,8 @@ type DeltaFIFO struct {
 	onCorrupt func(error)
 	log       klog.Logger
 	removeHk  func()
+
+	kicked atomic.Bool // Since the last commit: cursors have moved, and the DB knows.
 
 	mu   sync.Mutex
 	cond sync.Cond // On mu: something was published or became durable, or a consumer closed.
@@ -268,12 +272,33 @@ func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
 		drop++
 	}
 	q.dropTailLocked(drop)
+	q.markLocked(batch)
+	q.cond.Broadcast()
+}
+
+// Advance moves the head to the number of a write that has no delta, so that
+// consumers that have acknowledged all deltas are known to be up to date.
+func (q *DeltaFIFO) Advance(batch, seq uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if seq <= q.head {
+		return
+	}
+	q.head = seq
+	if q.orphans.held && q.orphans.open {
+		q.orphans.to = seq
+	}
+	q.markLocked(batch)
+	q.cond.Broadcast()
+}
+
+// markLocked notes which batch has the head.
+func (q *DeltaFIFO) markLocked(batch uint64) {
 	if batch <= q.durable {
 		q.durableHead = q.head
 	} else {
 		q.marks = append(q.marks, mark{batch, q.head})
 	}
-	q.cond.Broadcast()
 }
 
 // dropTailLocked forgets the oldest deltas of the tail, and moves the rest to
@@ -306,6 +331,19 @@ func (q *DeltaFIFO) HasDurable() bool {
 		}
 	}
 	return false
+}
+
+// HasKnown reports whether there is a durable name, with a consumer or without,
+// that may know of all objects already, and must hear of every change.
+func (q *DeltaFIFO) HasKnown() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for c := range q.consumers {
+		if c.Known {
+			return true
+		}
+	}
+	return len(q.absent) > 0
 }
 
 // Head is the Seq of the last published delta.
@@ -359,6 +397,7 @@ const maxTrimPerCommit = 20_000
 // beforeCommit stores cursors and removes what everybody has acknowledged. It
 // runs under the DB's lock.
 func (q *DeltaFIFO) beforeCommit(b *persist.Batch) {
+	q.kicked.Store(false)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	plain, anyPlain := q.head, false
@@ -410,6 +449,12 @@ func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
 		}
 	}
 	q.runs = keep
+	acked := sort.Search(len(q.tail), func(i int) bool { return q.tail[i].Seq > floor })
+	for _, d := range q.tail[:acked] {
+		q.tailBytes -= d.SizeBytes
+		q.tailBase = d.Seq
+	}
+	q.dropTailLocked(acked)
 	if left == 0 {
 		b.Urgent() // There is more: come again soon.
 	}
@@ -454,19 +499,21 @@ func (q *DeltaFIFO) afterReset(error) {
 // Forget removes the cursor of a durable consumer that will not come back, so
 // that it does not hold the log any more. It is an error if the name has a
 // consumer now.
-func (q *DeltaFIFO) Forget(name string) error {
-	q.mu.Lock()
-	for c := range q.consumers {
-		if c.name == name {
-			q.mu.Unlock()
-			return fmt.Errorf("%w: %q", ErrInUse, name)
+func (q *DeltaFIFO) Forget(name string) (err error) {
+	_, updateErr := q.db.Update(func(b *persist.Batch) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		for c := range q.consumers {
+			if c.name == name {
+				err = fmt.Errorf("%w: %q", ErrInUse, name)
+				return
+			}
 		}
-	}
-	delete(q.absent, name)
-	delete(q.stored, durablePrefix+name)
-	q.mu.Unlock()
-	_, err := q.db.Update(func(b *persist.Batch) { b.Delete(q.cursors, durablePrefix+name) })
-	return err
+		delete(q.absent, name)
+		delete(q.stored, durablePrefix+name)
+		b.Delete(q.cursors, durablePrefix+name)
+	})
+	return cmp.Or(err, updateErr)
 }
 
 // Stop ends all consumers. What they did not acknowledge stays in the log. The

@@ -33,6 +33,10 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 	if rv != "" && (isExpired(err) || isTooLarge(err)) {
 		if isTooLarge(err) {
 			how.Rewrite, how.Rewound = true, true
+			asked = &how // To be kept if this fails too.
+			r.mu.Lock()
+			r.next = asked
+			r.mu.Unlock()
 		}
 		listed, err = r.relistAt(ctx, "", how)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -115,7 +114,7 @@ func (c *changer) change(ctx context.Context, w int) error {
 	i := rng.IntN(c.names)
 	object := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("object-%d-%d", w, i), Labels: map[string]string{"third": fmt.Sprint(i % 3)}},
-		Data:       map[string]string{"serial": fmt.Sprint(serial), "filling": strings.Repeat("x", rng.IntN(c.sizeBytes))},
+		Data:       map[string]string{"serial": fmt.Sprint(serial), "filling": filling(rng, rng.IntN(c.sizeBytes))},
 	}
 	var err error
 	switch exists := &c.exists[w][i]; {
@@ -133,4 +132,13 @@ func (c *changer) change(ctx context.Context, w int) error {
 		return nil
 	}
 	return err
+}
+
+// filling is text that cannot be compressed much.
+func filling(rng *rand.Rand, sizeBytes int) string {
+	b := make([]byte, sizeBytes)
+	for i := range b {
+		b[i] = byte(' ' + rng.IntN('~'-' '))
+	}
+	return string(b)
 }

@@ -49,10 +49,10 @@ func (c *crowd) expect(t *testing.T, recorders ...*recorder) {
 // does not return, memory stays bounded, and then the tenth gets it all in order.
 func TestAStuckHandlerHoldsUpNobody(t *testing.T) {
 	const (
-		objects, updates = 20, 30
+		objects, updates = 20, 20
 		sizeBytes        = 256 << 10
-		// All updates together are objects*updates*sizeBytes, 150 MiB.
-		boundBytes = 64 << 20
+		// All updates together are objects*updates*sizeBytes, 100 MiB.
+		boundBytes = 48 << 20
 	)
 	client := newClient(t, shared.Config())
 	namespace := newNamespace(t, client)
@@ -77,23 +77,30 @@ func TestAStuckHandlerHoldsUpNobody(t *testing.T) {
 
 	p := launch(t, newPath(t), warmwatch.Options{MemoryBudget: 1 << 20, MaxPendingBytes: 8 << 20})
 	informer := p.informer(configMapsIn(client, namespace), &corev1.ConfigMap{}, configMaps, warmwatch.InformerOptions{Namespace: namespace})
-	var handlers []*recorder
-	for i := range 10 {
+	stuck, release := newRecorder(t), make(chan struct{})
+	stuck.during = func() {
+		if stuck.count() == objects {
+			<-release
+		}
+	}
+	free := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(free)
+	handlers := []*recorder{stuck}
+	registrations := []cache.ResourceEventHandlerRegistration{addHandler(t, informer, stuck)}
+	for i := range 9 {
 		r := newRecorder(t)
-		if i%3 == 1 {
-			addDurable(t, informer, fmt.Sprintf("durable-%d", i), r)
+		if i%3 == 0 {
+			registrations = append(registrations, addDurable(t, informer, fmt.Sprintf("durable-%d", i), r))
 		} else {
-			addHandler(t, informer, r)
+			registrations = append(registrations, addHandler(t, informer, r))
 		}
 		handlers = append(handlers, r)
 	}
-	stuck, others := handlers[0], handlers[1:]
-	release := make(chan struct{})
-	free := sync.OnceFunc(func() { close(release) })
-	t.Cleanup(free)
-	stuck.during = func() { <-release }
+	others := handlers[1:]
 	p.run()
-	awaitSync(t, informer)
+	for _, registration := range registrations {
+		awaitSync(t, registration)
+	}
 
 	before := heapBytes()
 	for round := range updates {
@@ -103,8 +110,8 @@ func TestAStuckHandlerHoldsUpNobody(t *testing.T) {
 		}, round+1)
 	}
 	expectServer(t, listConfigMaps(t, client, namespace), informer.GetStore(), others...)
-	if n := stuck.count(); n != 0 {
-		t.Fatalf("the stuck handler was told of %d", n)
+	if n := stuck.count(); n != objects {
+		t.Fatalf("the stuck handler was told of %d, want %d", n, objects)
 	}
 	if grown := heapBytes() - before; grown > boundBytes {
 		t.Errorf("the heap grew by %d MiB, want at most %d", grown>>20, boundBytes>>20)
@@ -144,6 +151,12 @@ func TestHandlersComeAndGoUnderLoad(t *testing.T) {
 	for i := range 12 {
 		c.changer.await(t, 20)
 		r := newRecorder(t)
+		var gone atomic.Bool
+		r.during = func() {
+			if gone.Load() {
+				t.Error("called after it was shut down")
+			}
+		}
 		var registration cache.ResourceEventHandlerRegistration
 		if i%2 == 0 {
 			registration = addHandler(t, c.informer, r)
@@ -156,12 +169,6 @@ func TestHandlersComeAndGoUnderLoad(t *testing.T) {
 		}
 		awaitSync(t, registration)
 		c.changer.await(t, 20)
-		var gone atomic.Bool
-		r.during = func() {
-			if gone.Load() {
-				t.Error("called after it was shut down")
-			}
-		}
 		if i%3 == 1 {
 			if err := cache.ShutDownEventHandler(c.informer, registration); err != nil {
 				t.Fatal(err)

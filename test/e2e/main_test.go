@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 	"k8s.io/klog/v2"
 
@@ -36,7 +37,12 @@ func TestMain(m *testing.M) {
 	// What the programs under test log goes to the log of their test.
 	klog.LogToStderr(false)
 	klog.SetOutput(io.Discard)
-	goleak.VerifyTestMain(suite{m})
+	zerolog.SetGlobalLevel(zerolog.Disabled) // Toxics of toxiproxy know no other way.
+	goleak.VerifyTestMain(suite{m},
+		// What toxiproxy leaves of a connection that was cut with data under way.
+		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2.(*ToxicLink).read"),
+		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"),
+	)
 }
 
 // suite runs the tests while the shared control plane runs.

@@ -210,7 +210,7 @@ func TestMetadataOnly(t *testing.T) {
 
 // TestObjectsOfOneMebibyte are as large as ConfigMaps can be.
 func TestObjectsOfOneMebibyte(t *testing.T) {
-	const count = 40
+	const count = 24
 	client := newClient(t, shared.Config())
 	namespace := newNamespace(t, client)
 	c := client.CoreV1().ConfigMaps(namespace)

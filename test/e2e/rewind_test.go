@@ -17,11 +17,13 @@ import (
 type history struct {
 	c    typedcorev1.ConfigMapInterface
 	note string // What is written now.
+	made int
 }
 
 func (h *history) put(t *testing.T, name string) *corev1.ConfigMap {
 	t.Helper()
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"note": h.note}}
+	h.made++
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"note": h.note, "number": fmt.Sprint(h.made)}}
 	put, err := h.c.Update(t.Context(), object, metav1.UpdateOptions{})
 	if err != nil {
 		put, err = h.c.Create(t.Context(), object, metav1.CreateOptions{})
@@ -124,4 +126,36 @@ func TestEtcdWasRestored(t *testing.T) {
 	h.put(t, "new")
 	expectServer(t, listConfigMaps(t, client, namespace), informer.GetStore(), durable)
 	p.stop()
+}
+
+// TestEtcdWasRestoredUnderARunningInformer, which must not go on with a watch from
+// the future either.
+func TestEtcdWasRestoredUnderARunningInformer(t *testing.T) {
+	cp := newControlPlane(t)
+	client := newClient(t, cp.Config())
+	namespace := newNamespace(t, client)
+	h := &history{c: client.CoreV1().ConfigMaps(namespace), note: "before"}
+	h.put(t, "stays")
+	h.put(t, "returns")
+	if err := cp.SnapshotEtcd(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p, durable := launch(t, newPath(t), warmwatch.Options{}), newRecorder(t)
+	durable.rewound = true
+	informer := p.informer(configMapsIn(client, namespace), &corev1.ConfigMap{}, configMaps, warmwatch.InformerOptions{Namespace: namespace})
+	addDurable(t, informer, "handler", durable)
+	p.run()
+	h.note = "future"
+	h.put(t, "never")
+	h.delete(t, "returns")
+	for range 500 {
+		h.put(t, "stays")
+	}
+	expectServer(t, listConfigMaps(t, client, namespace), informer.GetStore(), durable)
+	if err := cp.RestoreEtcd(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h.note = "now"
+	h.put(t, "new")
+	expectServer(t, listConfigMaps(t, client, namespace), informer.GetStore(), durable)
 }

@@ -1,0 +1,475 @@
+package warmwatch_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch"
+)
+
+func TestADurableHandlerGoesOnExactlyWhereItStopped(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		path := newPath(t)
+		p := launch(t, path, f, nil)
+		r, d := add2(t, p)
+		p.run()
+		settle()
+		for _, r := range []*recorder{r, d} {
+			r.expect(t, "add ns/a@1 initial", "add ns/b@2 initial")
+		}
+		f.put(configMap("a"), configMap("c"))
+		f.remove("b")
+		settle()
+		for _, r := range []*recorder{r, d} {
+			r.expect(t, "update ns/a@1→3", "add ns/c@4", "delete ns/b@5")
+		}
+		p.stop()
+
+		// While it is down.
+		f.put(configMap("a"), configMap("d"))
+		f.remove("c")
+		p = launch(t, path, f, nil)
+		r, d = add2(t, p)
+		p.run()
+		settle()
+		r.expect(t, "add ns/a@3 initial", "add ns/c@4 initial", "update ns/a@3→6", "add ns/d@7", "delete ns/c@8")
+		d.expect(t, "update ns/a@3→6", "add ns/d@7", "delete ns/c@8")
+		p.stop()
+
+		// Nothing has happened.
+		p = launch(t, path, f, nil)
+		registration, err := p.informer.AddDurableEventHandler("d", d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		settle()
+		d.expect(t)
+		if !registration.HasSynced() {
+			t.Error("the registration is not synced")
+		}
+		p.stop()
+
+		// The history is lost.
+		f.put(configMap("a"))
+		f.remove("d")
+		f.restart()
+		p = launch(t, path, f, nil)
+		_, d = add2(t, p)
+		p.run()
+		settle()
+		d.expectInAnyOrder(t, "update ns/a@6→9", "lost ns/d@7")
+	})
+}
+
+// add2 adds a plain and a durable handler.
+func add2(t *testing.T, p *process) (plain, durable *recorder) {
+	t.Helper()
+	plain, _ = add(t, p.informer)
+	return plain, addDurable(t, p, "d")
+}
+
+func TestADurableHandlerIsToldOnlyOfWhatIsInTheFile(t *testing.T) { // Q4
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		p := launch(t, newPath(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.CommitInterval = time.Hour })
+		told, goOn := make(chan string), make(chan struct{})
+		d := &recorder{during: func(event string) { told <- event; <-goOn }}
+		if _, err := p.informer.AddDurableEventHandler("d", d); err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		down := newSource(t)
+		down.setDown(errUnreachable)
+		// check crashes during a callback. Who goes on with the file must be
+		// told of the same thing.
+		check := func() {
+			t.Helper()
+			event := <-told
+			synctest.Wait() // The committer is idle.
+			q := launch(t, p.crash(), down, nil)
+			again := addDurable(t, q, "d")
+			q.run()
+			settle()
+			if got := again.take(); !slices.Contains(got, event) {
+				t.Errorf("told of %q, after a crash of %q", event, got)
+			}
+			q.stop()
+			goOn <- struct{}{}
+		}
+		for range 2 {
+			check()
+		}
+		for i := range 5 {
+			f.put(configMap("a"), configMap(fmt.Sprint(i)))
+			f.remove(fmt.Sprint(i))
+			for range 3 {
+				check()
+			}
+		}
+	})
+}
+
+func TestAPlainHandlerHearsAtOnceADurableOneWithinDurableDelay(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t)
+		p := launch(t, newPath(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) {
+			o.CommitInterval, o.DurableDelay = time.Hour, 50*time.Millisecond
+		})
+		plain, durable := add2(t, p)
+		p.run()
+		settle()
+		f.put(configMap("a"))
+		synctest.Wait()
+		plain.expect(t, "add ns/a@1")
+		advance(49 * time.Millisecond)
+		durable.expect(t)
+		advance(time.Millisecond)
+		durable.expect(t, "add ns/a@1")
+	})
+}
+
+func TestWhatADurableHandlerHadNotFinishedIsToldAgainAfterACrash(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		p := launch(t, newPath(t), f, nil)
+		release := make(chan struct{})
+		d := &recorder{during: func(event string) {
+			if event == "update ns/a@3→4" {
+				<-release
+			}
+		}}
+		if _, err := p.informer.AddDurableEventHandler("d", d); err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		settle()
+		f.put(configMap("a"), configMap("a"), configMap("c"))
+		f.remove("b")
+		settle()
+		d.expect(t, "add ns/a@1 initial", "add ns/b@2 initial", "update ns/a@1→3")
+		if n := p.informer.Status().UnackedDeltas; n != 3 {
+			t.Errorf("%d deltas are not acknowledged, expected 3", n)
+		}
+		crashed := p.crash()
+		f.put(configMap("c"))
+
+		q := launch(t, crashed, f, nil)
+		again := addDurable(t, q, "d")
+		q.run()
+		settle()
+		again.expect(t, "update ns/a@3→4", "add ns/c@5", "delete ns/b@6", "update ns/c@5→7")
+		if n := q.informer.Status().UnackedDeltas; n != 0 {
+			t.Errorf("%d deltas are not acknowledged", n)
+		}
+		q.stop()
+
+		close(release)
+		synctest.Wait()
+		d.expect(t, "update ns/a@3→4", "add ns/c@5", "delete ns/b@6", "update ns/c@5→7")
+	})
+}
+
+func TestACrashBeforeTheFirstWalkIsDoneBeginsItAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
+		p := launch(t, newPath(t), f, nil)
+		release := make(chan struct{})
+		d := &recorder{during: func(event string) {
+			if event == "add ns/b@2 initial" {
+				<-release
+			}
+		}}
+		if _, err := p.informer.AddDurableEventHandler("d", d); err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		settle()
+		f.remove("a") // It was told of that one.
+		settle()
+		crashed := p.crash()
+		q := launch(t, crashed, f, nil)
+		again := addDurable(t, q, "d")
+		q.run()
+		settle()
+		again.expectInAnyOrder(t, "delete ns/a@4", "add ns/b@2 initial", "add ns/c@3 initial")
+		q.stop()
+		close(release)
+	})
+}
+
+func TestStoppingKeepsWhatADurableHandlerWasNotToldOf(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		path := newPath(t)
+		p := launch(t, path, f, nil)
+		release := make(chan struct{})
+		d := &recorder{during: func(event string) {
+			if event == "update ns/a@1→2" {
+				<-release
+			}
+		}}
+		if _, err := p.informer.AddDurableEventHandler("d", d); err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		settle()
+		f.put(configMap("a"), configMap("b"), configMap("a"))
+		settle()
+		go func() {
+			advance(time.Second) // Stopping waits for the callback.
+			close(release)
+		}()
+		p.stop()
+		d.expect(t, "add ns/a@1 initial", "update ns/a@1→2")
+		q := launch(t, path, f, nil)
+		d = addDurable(t, q, "d")
+		q.run()
+		settle()
+		d.expect(t, "add ns/b@3", "update ns/a@2→4")
+	})
+}
+
+func TestARemovedDurableHandlerKeepsItsPlace(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		p := launch(t, newPath(t), f, nil)
+		d := &recorder{}
+		registration, err := p.informer.AddDurableEventHandler("d", d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.informer.AddDurableEventHandler("d", &recorder{}); !errors.Is(err, warmwatch.ErrInUse) {
+			t.Errorf("a second handler of the name: %v", err)
+		}
+		if err := p.informer.ForgetDurableEventHandler("d"); !errors.Is(err, warmwatch.ErrInUse) {
+			t.Errorf("forget a name that has a handler: %v", err)
+		}
+		p.run()
+		settle()
+		if err := cache.ShutDownEventHandler(p.informer, registration); err != nil {
+			t.Fatal(err)
+		}
+		f.put(configMap("a"), configMap("b"))
+		settle()
+		if n := p.informer.Status().UnackedDeltas; n != 2 {
+			t.Errorf("%d deltas are kept for the name, expected 2", n)
+		}
+		d.expect(t, "add ns/a@1 initial")
+		d = addDurable(t, p, "d")
+		settle()
+		d.expect(t, "update ns/a@1→2", "add ns/b@3")
+	})
+}
+
+func TestAForgottenDurableHandlerBeginsAnew(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		path := newPath(t)
+		p := launch(t, path, f, nil)
+		addDurable(t, p, "d")
+		p.run()
+		settle()
+		p.stop()
+
+		f.put(configMap("a"))
+		p = launch(t, path, f, nil).run()
+		settle()
+		if n := p.informer.Status().UnackedDeltas; n != 1 {
+			t.Errorf("%d deltas are kept for the name, expected 1", n)
+		}
+		for range 2 {
+			if err := p.informer.ForgetDurableEventHandler("d"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		settle()
+		if n := p.informer.Status().UnackedDeltas; n != 0 {
+			t.Errorf("%d deltas are kept for nobody", n)
+		}
+		p.stop()
+
+		p = launch(t, path, f, nil)
+		d := addDurable(t, p, "d")
+		p.run()
+		settle()
+		d.expect(t, "add ns/a@2 initial")
+	})
+}
+
+func TestDurableHandlersOfDifferentNamesHaveCursorsOfTheirOwn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		path := newPath(t)
+		for life, names := range [][]string{{"x", "y"}, {"x"}, {"x", "y", "z"}} {
+			f.put(configMap("a"))
+			hold := make(chan struct{})
+			f.with(func() { f.hold = hold })
+			p := launch(t, path, f, nil)
+			handlers := map[string]*recorder{}
+			for _, name := range names {
+				handlers[name] = addDurable(t, p, name)
+			}
+			p.run()
+			settle()
+			close(hold)
+			settle()
+			switch life {
+			case 0:
+				handlers["x"].expect(t, "add ns/a@2 initial")
+				handlers["y"].expect(t, "add ns/a@2 initial")
+			case 1:
+				handlers["x"].expect(t, "update ns/a@2→3")
+			case 2:
+				handlers["x"].expect(t, "update ns/a@3→4")
+				handlers["y"].expect(t, "update ns/a@2→3", "update ns/a@3→4")
+				handlers["z"].expect(t, "add ns/a@3 initial", "update ns/a@3→4")
+			}
+			p.stop()
+		}
+	})
+}
+
+func TestAfterARestartPlainHandlersHearOfDeletionsThatWereNotAcknowledged(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a", "x"), configMap("b"), configMap("c"))
+		p := launch(t, newPath(t), f, nil)
+		release := make(chan struct{})
+		stuck := &recorder{during: func(event string) {
+			if event == "update ns/b@2→4" {
+				<-release
+			}
+		}}
+		if _, err := p.informer.AddEventHandler(stuck); err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		f.put(configMap("b"))
+		f.remove("a")
+		f.put(configMap("d"))
+		settle()
+		crashed := p.crash()
+		q := launch(t, crashed, f, nil)
+		r, registration := add(t, q.informer)
+		second, _ := add(t, q.informer)
+		q.run()
+		settle()
+		// First the deletion, then what there is.
+		want := []string{"delete ns/a@5", "add ns/b@4 initial", "add ns/c@3 initial", "add ns/d@6 initial"}
+		r.expect(t, want...)
+		second.expect(t, want...)
+		if !registration.HasSynced() {
+			t.Error("not synced")
+		}
+		late, _ := add(t, q.informer)
+		settle()
+		late.expect(t, want[1:]...)
+		q.stop()
+		close(release)
+	})
+}
+
+func TestDeletionsWhileTheProcessWasDownAreTold(t *testing.T) { // Q2
+	for name, history := range map[string]bool{"by the resumed watch": true, "by the relist": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a", "last known"))
+				path := newPath(t)
+				p := launch(t, path, f, nil)
+				add2(t, p)
+				p.run()
+				settle()
+				p.stop()
+				f.remove("a")
+				want := "delete ns/a@2"
+				if !history {
+					f.restart()
+					want = "lost ns/a@1"
+				}
+				f.hold = make(chan struct{})
+				p = launch(t, path, f, nil)
+				r, d := add2(t, p)
+				p.run()
+				settle()
+				close(f.hold)
+				settle()
+				r.expect(t, "add ns/a@1 initial", want)
+				d.expect(t, want)
+			})
+		})
+	}
+}
+
+func TestADurableHandlerHearsOfWhatComesIntoAnEmptyStoreThatIsNotServed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t)
+		path := newPath(t)
+		p := launch(t, path, f, nil)
+		d := addDurable(t, p, "d")
+		p.run()
+		settle()
+		p.stop()
+		f.put(configMap("a"))
+		// Nothing is served because it is transformed otherwise now, and there
+		// is nothing. Yet the handler knows all objects: none.
+		p = launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "2" })
+		if err := p.informer.SetTransform(func(obj any) (any, error) { return obj, nil }); err != nil {
+			t.Fatal(err)
+		}
+		d = addDurable(t, p, "d")
+		p.run()
+		settle()
+		d.expect(t, "add ns/a@1")
+	})
+}
+
+func TestAHandlerThatIsStuckCostsDiskNotMemory(t *testing.T) { // Q3
+	const changes = 4000
+	content := strings.Repeat("x", 8<<10)
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		path := newPath(t)
+		p := launch(t, path, f, nil)
+		release := make(chan struct{})
+		plain, durable := newChain(t, "plain"), newChain(t, "durable")
+		hang := func(any) { <-release }
+		for _, c := range []*chain{plain, durable} {
+			h := cache.FilteringResourceEventHandler{FilterFunc: func(obj any) bool { hang(obj); return true }, Handler: c}
+			var err error
+			if c == plain {
+				_, err = p.informer.AddEventHandler(h)
+			} else {
+				_, err = p.informer.AddDurableEventHandler("d", h)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.run()
+		for i := range changes {
+			f.put(configMap(fmt.Sprint(i%50), content))
+		}
+		settle()
+		if n := p.informer.Status().UnackedDeltas; n != changes {
+			t.Errorf("%d deltas wait, expected %d", n, changes)
+		}
+		close(release)
+		settle()
+		for _, c := range []*chain{plain, durable} {
+			if got, want := fmt.Sprint(c.versions()), fmt.Sprint(f.contents()); got != want {
+				t.Errorf("the %s handler believes in %s, there is %s", c.name, got, want)
+			}
+		}
+		if n := p.informer.Status().UnackedDeltas; n != 0 {
+			t.Errorf("%d deltas are kept", n)
+		}
+	})
+}

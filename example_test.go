@@ -1,0 +1,123 @@
+package warmwatch_test
+
+import (
+	"context"
+	"log"
+	"os"
+	"os/signal"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch"
+)
+
+// An agent that watches the Pods of its node, and is told across its restarts of
+// each change once.
+func ExampleOpen() {
+	run := func(ctx context.Context, client kubernetes.Interface, node string, handler toolscache.ResourceEventHandler) error {
+		cache, err := warmwatch.Open("/var/lib/agent/cache.db", warmwatch.Options{
+			ClusterID: warmwatch.KubeSystemUID(client.CoreV1()),
+		})
+		if err != nil {
+			return err
+		}
+		defer cache.Close()
+
+		pods, err := cache.NewSharedIndexInformer(
+			toolscache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "", fields.OneTermEqualSelector("spec.nodeName", node)),
+			&corev1.Pod{},
+			warmwatch.InformerOptions{
+				Resource:      corev1.SchemeGroupVersion.WithResource("pods"),
+				FieldSelector: "spec.nodeName=" + node,
+			})
+		if err != nil {
+			return err
+		}
+		if _, err := pods.AddDurableEventHandler("network", handler); err != nil { // Goes on where it stopped.
+			return err
+		}
+		pods.RunWithContext(ctx)
+		return nil
+	}
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	config, err := rest.InClusterConfig()
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { log.Println("added", obj.(*corev1.Pod).Name) },
+		UpdateFunc: func(_, obj any) { log.Println("updated", obj.(*corev1.Pod).Name) },
+		DeleteFunc: func(obj any) {
+			key, _ := toolscache.DeletionHandlingMetaNamespaceKeyFunc(obj)
+			log.Println("deleted", key)
+		},
+	}
+	if err := run(ctx, kubernetes.NewForConfigOrDie(config), os.Getenv("NODE_NAME"), handler); err != nil {
+		log.Print(err)
+	}
+}
+
+// Whatever is wrong with the file, the informers work. This is how to hear of it.
+func ExampleCache_Status() {
+	cache, err := warmwatch.Open("/var/lib/agent/cache.db", warmwatch.Options{})
+	if err != nil {
+		log.Fatal(err) // The path or the options make no sense.
+	}
+	defer cache.Close()
+	if st := cache.Status(); st.Err != nil {
+		log.Printf("%s is not used as it should: %v", st.Path, st.Err)
+	}
+}
+
+// An informer with a selector, an index and a transform. What it lists, and the
+// versions of what it indexes and transforms by, belong to the data on disk.
+func ExampleCache_NewSharedIndexInformer() {
+	start := func(ctx context.Context, cache *warmwatch.Cache, client kubernetes.Interface) (toolscache.SharedIndexInformer, error) {
+		const selector = "app=web"
+		lw := toolscache.ToListWatcherWithWatchListSemantics(&toolscache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				o.LabelSelector = selector
+				return client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
+			},
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				o.LabelSelector = selector
+				return client.CoreV1().Pods(metav1.NamespaceAll).Watch(ctx, o)
+			},
+		}, client)
+		pods, err := cache.NewSharedIndexInformer(lw, &corev1.Pod{}, warmwatch.InformerOptions{
+			Resource:         corev1.SchemeGroupVersion.WithResource("pods"),
+			LabelSelector:    selector,
+			Indexers:         toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc},
+			IndexVersion:     "1",
+			TransformVersion: "1",
+		})
+		if err != nil {
+			return nil, err
+		}
+		err = pods.SetTransform(func(obj any) (any, error) {
+			if m, err := meta.Accessor(obj); err == nil {
+				m.SetManagedFields(nil)
+			}
+			return obj, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		go pods.RunWithContext(ctx)
+		if !toolscache.WaitFor(ctx, "pods", pods.HasSyncedChecker()) {
+			return nil, context.Cause(ctx)
+		}
+		return pods, nil
+	}
+	_ = start
+}

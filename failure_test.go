@@ -1,0 +1,405 @@
+package warmwatch_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// withContentIndex is the set-up of the informers of these tests.
+func withContentIndex(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
+	o.Indexers = cache.Indexers{"content": byContent}
+}
+
+// worn is a cache file after some life: objects of many sizes, index entries,
+// deltas that wait for a durable handler, free pages.
+type worn struct {
+	file []byte
+	f    *source
+	// ever is every version of every object, by key@resourceVersion.
+	ever map[string]*corev1.ConfigMap
+}
+
+func newWorn(t *testing.T) worn {
+	t.Helper()
+	f := newSource(t)
+	random := rand.New(rand.NewPCG(7, 7))
+	content := func() string { return strings.Repeat(string(rune('a'+random.IntN(5))), 1+random.IntN(400)) }
+	for i := range 150 {
+		f.put(configMap(fmt.Sprintf("o%03d", i), content()))
+	}
+	f.put(configMap("large", strings.Repeat("x", 20<<10)))
+	path := newPath(t)
+	p := launch(t, path, f, withContentIndex)
+	release := make(chan struct{})
+	stuck := &recorder{during: func(event string) {
+		if strings.HasPrefix(event, "update") {
+			<-release
+		}
+	}}
+	if _, err := p.informer.AddDurableEventHandler("stuck", stuck); err != nil {
+		t.Fatal(err)
+	}
+	p.run()
+	settle()
+	for range 10 {
+		for range 10 {
+			name := fmt.Sprintf("o%03d", random.IntN(160))
+			f.put(configMap(name, content()))
+			if random.IntN(5) == 0 {
+				f.remove(name)
+			}
+		}
+		settle()
+	}
+	w := worn{f: f, ever: map[string]*corev1.ConfigMap{}}
+	var err error
+	if w.file, err = os.ReadFile(path); err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	p.stop()
+	for _, e := range f.history {
+		w.ever[version(e.Object)] = e.Object.(*corev1.ConfigMap)
+	}
+	return w
+}
+
+// expectTrue checks that nothing is served that never was.
+func (w worn) expectTrue(t *testing.T, informer cache.SharedIndexInformer) {
+	t.Helper()
+	ix := informer.GetIndexer()
+	objs := ix.List()
+	for version := range w.ever {
+		key, _, _ := strings.Cut(version, "@")
+		if obj, exists, err := ix.GetByKey(key); err == nil && exists {
+			objs = append(objs, obj)
+		}
+	}
+	for _, value := range ix.ListIndexFuncValues("content") {
+		indexed, err := ix.ByIndex("content", value)
+		if err == nil {
+			objs = append(objs, indexed...)
+		}
+	}
+	for _, obj := range objs {
+		if !apiequality.Semantic.DeepEqual(obj, w.ever[version(obj)]) {
+			t.Errorf("%s is served, and never was so", version(obj))
+		}
+	}
+}
+
+// expectEqual compares the whole content with the source.
+func expectEqual(t *testing.T, informer cache.SharedIndexInformer, f *source) {
+	t.Helper()
+	expectStore(t, informer, f)
+	index := map[string][]string{}
+	for key, obj := range f.objects {
+		got, exists, err := informer.GetStore().GetByKey(key)
+		if err != nil || !exists || !apiequality.Semantic.DeepEqual(got, obj) {
+			t.Errorf("%s differs: %v, %v", key, exists, err)
+		}
+		value := obj.(*corev1.ConfigMap).Data["v"]
+		index[value] = append(index[value], key)
+	}
+	values := informer.GetIndexer().ListIndexFuncValues("content")
+	for _, value := range values {
+		got, err := informer.GetIndexer().IndexKeys("content", value)
+		slices.Sort(got)
+		slices.Sort(index[value])
+		if !slices.Equal(got, index[value]) {
+			t.Errorf("index value %.20q has %q, expected %q (%v)", value, got, index[value], err)
+		}
+	}
+	if len(values) != len(index) {
+		t.Errorf("%d indexed values, expected %d", len(values), len(index))
+	}
+}
+
+// damage changes a file as disks, copies and bad luck do.
+func damage(random *rand.Rand, file []byte) (damaged []byte, what string) {
+	b := slices.Clone(file)
+	pageBytes := os.Getpagesize()
+	page := func() []byte {
+		i := random.IntN(len(b) / pageBytes)
+		return b[i*pageBytes : (i+1)*pageBytes]
+	}
+	fill := func(p []byte) {
+		for i := range p {
+			p[i] = byte(random.Uint32())
+		}
+	}
+	switch kind := random.IntN(8); kind {
+	case 0:
+		b[random.IntN(len(b))] ^= 1 << random.IntN(8)
+		what = "a bit flipped"
+	case 1:
+		for range 1 + random.IntN(100) {
+			b[random.IntN(len(b))] = byte(random.Uint32())
+		}
+		what = "bytes changed"
+	case 2:
+		fill(page())
+		what = "a page of noise"
+	case 3:
+		clear(page())
+		what = "a page of zeros"
+	case 4:
+		p := page()[:16] // The header: id, flags, count, overflow.
+		p[random.IntN(len(p))] ^= byte(1 + random.IntN(255))
+		what = "a page header changed"
+	case 5:
+		b = b[:random.IntN(len(b))]
+		what = "truncated"
+	case 6:
+		more := make([]byte, random.IntN(3*pageBytes))
+		fill(more)
+		b = append(b, more...)
+		what = "extended"
+	case 7:
+		p := b[:2*pageBytes] // The meta pages.
+		binary.NativeEndian.PutUint64(p[random.IntN(len(p)-8):], random.Uint64())
+		what = "meta pages changed"
+	}
+	return b, what
+}
+
+// TestAnyDamageOfTheFile: the program lives, nothing false is served, and once
+// the server is there the cache equals it (P6, I2).
+func TestAnyDamageOfTheFile(t *testing.T) {
+	const trials = 400
+	var w worn
+	bubble(t, func(t *testing.T) { w = newWorn(t) })
+	for seed := range uint64(trials) {
+		damaged, what := damage(rand.New(rand.NewPCG(seed, 1)), w.file)
+		t.Run(fmt.Sprintf("seed=%d: %s", seed, what), func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "cache.db")
+			if err := os.WriteFile(path, damaged, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			bubble(t, func(t *testing.T) { w.trial(t, path) })
+		})
+	}
+}
+
+// copySource returns the source as it was when the file was taken.
+func (w worn) copySource(t *testing.T) *source {
+	f := newSource(t)
+	f.rv, f.uids, f.history = w.f.rv, w.f.uids, slices.Clone(w.f.history)
+	for key, obj := range w.f.objects {
+		f.objects[key] = obj.DeepCopyObject()
+	}
+	return f
+}
+
+func (w worn) trial(t *testing.T, path string) {
+	f := w.copySource(t)
+	f.setDown(errUnreachable)
+	p := launch(t, path, f, withContentIndex)
+	p.damaged = true
+	plain, durable := newChain(t, ""), addDurable(t, p, "stuck")
+	plain.forgiving = true // Deletions that were not acknowledged may come first.
+	if _, err := p.informer.AddEventHandler(plain); err != nil {
+		t.Fatal(err)
+	}
+	p.run()
+	settle()
+	w.expectTrue(t, p.informer)
+	f.setDown(nil)
+	settle()
+	expectEqual(t, p.informer, f)
+	f.put(configMap("o000", "new"), configMap("new", "new"))
+	settle()
+	f.remove("o000")
+	settle()
+	expectEqual(t, p.informer, f)
+	if diff := cmp.Diff(f.contents(), plain.versions()); diff != "" {
+		t.Errorf("the plain handler believes in something else (-source +handler):\n%s", diff)
+	}
+	if st := p.informer.Status(); st.Err != nil || st.Phase != warmwatch.PhaseLive {
+		t.Errorf("status %+v", st)
+	}
+	if told := durable.take(); len(told) == 0 || told[len(told)-1] != fmt.Sprintf("delete ns/o000@%d", f.rv) {
+		t.Errorf("the durable handler's last notifications: %q", told[max(0, len(told)-3):])
+	}
+	p.stop()
+
+	p = launch(t, path, f, withContentIndex).run()
+	settle()
+	expectEqual(t, p.informer, f)
+}
+
+func TestARecordWithABadChecksumIsNotServedAndComesBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a", "x"), configMap("b", "x"), configMap("c", "x"))
+		path := filled(t, f, withContentIndex)
+		changeValue(t, path, "objects", "ns/b", func(v []byte) { v[len(v)/2] ^= 1 })
+		f.setDown(errUnreachable)
+		p := launch(t, path, f, withContentIndex)
+		r, registration := add(t, p.informer)
+		p.run()
+		settle()
+		r.expect(t, "add ns/a@1 initial", "add ns/c@3 initial")
+		if !p.informer.HasSynced() || !registration.HasSynced() {
+			t.Error("not synced from disk")
+		}
+		if obj, exists, err := p.informer.GetStore().GetByKey("ns/b"); err == nil || exists {
+			t.Errorf("GetByKey of what cannot be read: %v, %v", obj, exists)
+		}
+		if got := names(p.informer.GetStore().List(), nil); !slices.Equal(got, []string{"a", "c"}) {
+			t.Errorf("List: %q", got)
+		}
+		if st := p.informer.Status(); st.Err == nil || !strings.Contains(st.Err.Error(), "ns/b") {
+			t.Errorf("status while it cannot be read: %+v", st)
+		}
+		f.setDown(nil)
+		settle()
+		r.expect(t, "add ns/b@2")
+		expectEqual(t, p.informer, f)
+		if st := p.informer.Status(); st.Err != nil || st.Relists != 1 {
+			t.Errorf("status after the relist: %+v", st)
+		}
+	})
+}
+
+// changeValue changes a value in a file, of the only space in it.
+func changeValue(t *testing.T, path, bucket, key string, change func([]byte)) {
+	t.Helper()
+	db, err := bolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	err = db.Update(func(tx *bolt.Tx) error {
+		return tx.ForEach(func(space []byte, b *bolt.Bucket) error {
+			if string(space) == "warmwatch" {
+				return nil
+			}
+			v := slices.Clone(b.Bucket([]byte(bucket)).Get([]byte("k" + key)))
+			change(v)
+			return b.Bucket([]byte(bucket)).Put([]byte("k"+key), v)
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestABadCheckpointOrCursorMeansARelist(t *testing.T) {
+	for _, bad := range [][2]string{{"checkpoint", "resume"}, {"store", "state"}, {"cursors", "plain"}, {"cursors", "durable/d"}} {
+		t.Run(bad[0]+"/"+bad[1], func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a", "x"), configMap("b", "x"))
+				path := newPath(t)
+				p := launch(t, path, f, withContentIndex)
+				add2(t, p)
+				p.run()
+				settle()
+				p.stop()
+				changeValue(t, path, bad[0], bad[1], func(v []byte) { v[len(v)-1] ^= 1 })
+				f.put(configMap("a", "y"))
+				f.remove("b")
+				p = launch(t, path, f, withContentIndex)
+				_, d := add2(t, p)
+				p.run()
+				settle()
+				expectEqual(t, p.informer, f)
+				if st := p.informer.Status(); st.Err != nil || st.Relists != 1 {
+					t.Errorf("status %+v", st)
+				}
+				f.put(configMap("c", "z"))
+				settle()
+				if told := d.take(); len(told) == 0 || told[len(told)-1] != "add ns/c@5" {
+					t.Errorf("the durable handler was told %q", told)
+				}
+			})
+		})
+	}
+}
+
+// TestDamageWhileTheFileIsInUse changes the file under a running informer.
+func TestDamageWhileTheFileIsInUse(t *testing.T) {
+	const trials = 100
+	var w worn
+	bubble(t, func(t *testing.T) { w = newWorn(t) })
+	for seed := range uint64(trials) {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 2))
+			path := filepath.Join(t.TempDir(), "cache.db")
+			if err := os.WriteFile(path, w.file, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			bubble(t, func(t *testing.T) { w.damageInUse(t, path, random) })
+		})
+	}
+}
+
+func (w worn) damageInUse(t *testing.T, path string, random *rand.Rand) {
+	f := w.copySource(t)
+	p := launch(t, path, f, func(o *warmwatch.Options, io *warmwatch.InformerOptions) {
+		o.MemoryBudget = 1 // Nothing but what is in the file.
+		withContentIndex(o, io)
+	})
+	p.damaged = true
+	plain := newChain(t, "")
+	plain.forgiving = true
+	if _, err := p.informer.AddEventHandler(plain); err != nil {
+		t.Fatal(err)
+	}
+	p.run()
+	change := func() {
+		for range random.IntN(20) {
+			f.put(configMap(fmt.Sprintf("o%03d", random.IntN(160)), fmt.Sprint(random.IntN(100))))
+		}
+	}
+	change()
+	if random.IntN(2) == 0 {
+		settle()
+	}
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged, _ := damage(random, file)
+	if err := os.WriteFile(path, damaged, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if random.IntN(2) == 0 {
+		f.restart()
+	}
+	change()
+	settle()
+	// What is damaged is found when it is read.
+	p.informer.GetStore().List()
+	for _, value := range p.informer.GetIndexer().ListIndexFuncValues("content") {
+		_, _ = p.informer.GetIndexer().ByIndex("content", value)
+	}
+	settle()
+	expectEqual(t, p.informer, f)
+	change()
+	settle()
+	expectEqual(t, p.informer, f)
+	if diff := cmp.Diff(f.contents(), plain.versions()); diff != "" {
+		t.Errorf("the handler believes in something else (-source +handler):\n%s", diff)
+	}
+	p.stop()
+	p = launch(t, path, f, withContentIndex).run()
+	p.damaged = true
+	settle()
+	expectEqual(t, p.informer, f)
+}

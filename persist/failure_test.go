@@ -1,0 +1,305 @@
+package persist
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// fill makes the file of an idle DB unable to grow, or able again.
+func fill(db *DB, full bool) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.bolt.MaxSize = 0
+	if full {
+		db.bolt.MaxSize = 1
+	}
+}
+
+// TestAFailedCommitLosesNothing: readers see what waits, the DB says so, and
+// when there is room again all is written.
+func TestAFailedCommitLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := tempPath(t)
+		db := openSound(t, path, Options{CommitInterval: time.Second, CommitBytes: 1000, MaxPendingBytes: 2000})
+		c := countCommits(db)
+		put(t, db, "old", "1")
+		flush(t, db)
+		fill(db, true)
+		want := map[string]string{"old": "1"}
+		for i := range 20 { // More than may wait otherwise: there is nowhere else to be.
+			key := strconv.Itoa(i)
+			put(t, db, key, repeat(key, 400))
+			want[key] = repeat(key, 400)
+			synctest.Wait()
+		}
+		if err := db.Err(); !errors.Is(err, bolterrors.ErrMaxSizeReached) {
+			t.Errorf("Err is %v", err)
+		}
+		if err := db.Flush(); !errors.Is(err, bolterrors.ErrMaxSizeReached) {
+			t.Errorf("Flush returned %v", err)
+		}
+		apply(t, db, func(b *Batch) {
+			b.Delete(testBucket, "old")
+			b.Delete(testBucket, "7")
+			b.PutNew(testBucket, "new", Bytes("2"))
+		})
+		delete(want, "old")
+		delete(want, "7")
+		want["new"] = "2"
+		after(time.Hour)
+		if diff := cmp.Diff(want, contents(t, db)); diff != "" {
+			t.Errorf("while commits fail: -want +got:\n%.1000s", diff)
+		}
+		for key := range want {
+			if v, _ := get(t, db, key); v != want[key] {
+				t.Errorf("key %s is %.20q", key, v)
+			}
+		}
+		s := snapshot(t, db, true)
+		got, err := scan(s, testBucket.Name, "")
+		s.Close()
+		if diff := cmp.Diff(map[string]string{"old": "1"}, got); diff != "" || err != nil {
+			t.Errorf("the file has: %v, -want +got:\n%s", err, diff)
+		}
+		if n := c.n.Load(); n != 1 || db.Durable() != 1 {
+			t.Errorf("%d commits, durable up to %d", n, db.Durable())
+		}
+		fill(db, false)
+		after(maxRetryDelay + time.Second)
+		if err := db.Err(); err != nil {
+			t.Errorf("still degraded: %v", err)
+		}
+		wantDurable(t, db, db.Applied())
+		if diff := cmp.Diff(want, contents(t, db)); diff != "" {
+			t.Errorf("afterwards: -want +got:\n%.1000s", diff)
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, contents(t, openSound(t, path, manual))); diff != "" {
+			t.Errorf("after a restart: -want +got:\n%.1000s", diff)
+		}
+	})
+}
+
+// TestFailedCommitsAreTriedAgainLessAndLessOften counts attempts.
+func TestFailedCommitsAreTriedAgainLessAndLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := openSound(t, tempPath(t), Options{CommitInterval: time.Second})
+		fill(db, true)
+		put(t, db, "a", repeat("x", 8<<20))
+		synctest.Wait()
+		attempts := func() int {
+			db.mu.RLock()
+			defer db.mu.RUnlock()
+			return db.attempts
+		}
+		var at []time.Duration
+		begin, last := time.Now(), attempts()
+		for time.Since(begin) < time.Minute {
+			put(t, db, "b", "more") // Does not make it hurry.
+			after(10 * time.Millisecond)
+			if n := attempts(); n != last {
+				at, last = append(at, time.Since(begin).Round(100*time.Millisecond)), n
+			}
+		}
+		want := []time.Duration{200, 600, 1400, 3000, 6200, 12600, 22600, 32600, 42600, 52600}
+		for i := range want {
+			want[i] *= time.Millisecond
+		}
+		if diff := cmp.Diff(want, at); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		fill(db, false)
+		if err := db.Flush(); err != nil { // Does not wait for the next attempt.
+			t.Error(err)
+		}
+		fill(db, true)
+		put(t, db, "a", repeat("y", 9<<20))
+		synctest.Wait()
+		if db.Err() == nil {
+			t.Error("the commit did not fail")
+		}
+		fill(db, false)
+		after(minRetryDelay) // The delays begin anew.
+		wantDurable(t, db, db.Applied())
+	})
+}
+
+// TestCloseOfADBThatCannotWriteSaysSo, each time, and does not hang.
+func TestCloseOfADBThatCannotWriteSaysSo(t *testing.T) {
+	db := open(t, tempPath(t), manual)
+	put(t, db, "a", "1")
+	flush(t, db)
+	put(t, db, "a", repeat("x", 8<<20))
+	fill(db, true)
+	for range 2 {
+		if err := db.Close(); !errors.Is(err, bolterrors.ErrMaxSizeReached) {
+			t.Errorf("Close returned %v", err)
+		}
+	}
+	if _, err := db.Update(func(*Batch) {}); !errors.Is(err, ErrClosed) {
+		t.Errorf("Update returned %v", err)
+	}
+	db.closeErr = nil // Expected: not to be told again when the test ends.
+}
+
+// TestAFlushDuringACloseThatFailsReturns: no attempt comes after the last one.
+func TestAFlushDuringACloseThatFailsReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := open(t, tempPath(t), manual)
+		first := &blob{text: repeat("x", 8<<20), release: make(chan struct{})}
+		last := &blob{text: repeat("y", 9<<20), release: make(chan struct{})}
+		said := false
+		db.AddHook(&Hook{BeforeCommit: func(b *Batch) {
+			if said {
+				b.Put(testBucket, "hook", last)
+			}
+			said = true
+		}})
+		apply(t, db, func(b *Batch) { b.Put(testBucket, "a", first) })
+		closed, flushed := make(chan error, 1), make(chan error, 1)
+		go func() { closed <- db.Close() }()
+		synctest.Wait()
+		close(first.release) // All that was applied is written.
+		synctest.Wait()      // What the hook has put is being encoded.
+		fill(db, true)
+		go func() { flushed <- db.Flush() }()
+		synctest.Wait()
+		close(last.release)
+		if err := <-closed; !errors.Is(err, bolterrors.ErrMaxSizeReached) {
+			t.Errorf("Close returned %v", err)
+		}
+		if err := <-flushed; err == nil {
+			t.Error("Flush returned nil")
+		}
+		db.closeErr = nil
+	})
+}
+
+// TestAFullDiskLosesNothing has a small file system of its own.
+func TestAFullDiskLosesNothing(t *testing.T) {
+	dir := mountSmall(t, 6<<20)
+	path := filepath.Join(dir, "cache.db")
+	db := openSound(t, path, manual)
+	want := map[string]string{}
+	for i := range 20 {
+		key := strconv.Itoa(i)
+		put(t, db, key, repeat("x", 1000))
+		want[key] = repeat("x", 1000)
+	}
+	flush(t, db)
+	ballast := filepath.Join(dir, "ballast")
+	f, err := os.Create(ballast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil { // Until nothing fits.
+		_, err = f.Write(make([]byte, 4096))
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	failed := false
+	for i := range 400 {
+		key := strconv.Itoa(i)
+		put(t, db, key, repeat("y", 10_000))
+		want[key] = repeat("y", 10_000)
+		if i%40 == 0 {
+			if err := db.Flush(); err != nil {
+				failed = true
+				if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, ErrCorrupt) {
+					t.Fatal(err)
+				}
+				if db.Err() == nil {
+					t.Error("Err is nil")
+				}
+			}
+		}
+	}
+	if !failed {
+		t.Fatal("no commit has failed")
+	}
+	if diff := cmp.Diff(want, contents(t, db)); diff != "" {
+		t.Errorf("while the disk is full: -want +got:\n%.1000s", diff)
+	}
+	if err := errors.Join(os.Remove(ballast), db.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Err(); err != nil {
+		t.Errorf("still degraded: %v", err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if names := setAside(t, path); len(names) != 0 {
+		t.Errorf("set aside: %v", names)
+	}
+	if diff := cmp.Diff(want, contents(t, openSound(t, path, manual))); diff != "" {
+		t.Errorf("after a restart: -want +got:\n%.1000s", diff)
+	}
+}
+
+// TestAFileThatCannotBeBegunLeavesMemory: the disk is full from the start.
+func TestAFileThatCannotBeBegunLeavesMemory(t *testing.T) {
+	dir := mountSmall(t, 64<<10)
+	f, err := os.Create(filepath.Join(dir, "ballast"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = f.Write(make([]byte, 4096))
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "cache.db")
+	db := open(t, path, manual)
+	if !db.MemoryOnly() || !errors.Is(db.Err(), syscall.ENOSPC) {
+		t.Errorf("memory only: %v, %v", db.MemoryOnly(), db.Err())
+	}
+	put(t, db, "key", "value")
+	if v, _ := get(t, db, "key"); v != "value" {
+		t.Errorf("the value is %q", v)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+// mountSmall returns the directory of a file system of so many bytes.
+func mountSmall(t *testing.T, sizeBytes int) string {
+	t.Helper()
+	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
+		t.Skip("only root on Linux can mount a small file system to fill it up")
+	}
+	dir := filepath.Join(t.TempDir(), "small")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	unmount, err := mountTmpfs(dir, fmt.Sprintf("size=%d", sizeBytes))
+	if err != nil {
+		t.Skipf("cannot mount a small file system to fill it up: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unmount(); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
