@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
 	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/persist"
 
@@ -13,7 +15,7 @@ import (
 )
 
 // checkFile checks a cache file that nobody has open: bbolt's own checks, that
-// objects can be read, and P1.
+// objects can be read, and P2.
 func checkFile(t *testing.T, path string) {
 	t.Helper()
 	inFile(t, path, func(tx *bolt.Tx) error {
@@ -62,8 +64,8 @@ func checkSpace(space *bolt.Bucket) error {
 			return err
 		}
 	}
-	if resume.State == checkpoint.StateComplete && resume.ResourceVersion != "" && resume.ResourceVersion != store.ResourceVersion {
-		return fmt.Errorf("P1: the checkpoint is at %q, the store at %q", resume.ResourceVersion, store.ResourceVersion)
+	if order, err := resourceversion.CompareResourceVersion(resume.ResourceVersion, store.ResourceVersion); err == nil && order > 0 {
+		return fmt.Errorf("P2: the checkpoint is at %s, the store at %s", resume.ResourceVersion, store.ResourceVersion)
 	}
 	keys := map[string]bool{}
 	if objects := space.Bucket([]byte("objects")); objects != nil {

@@ -409,26 +409,33 @@ func TestDeletionsWhileTheProcessWasDownAreTold(t *testing.T) { // Q2
 }
 
 func TestADurableHandlerHearsOfWhatComesIntoAnEmptyStoreThatIsNotServed(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t)
-		path := newPath(t)
-		p := launch(t, path, f, nil)
-		d := addDurable(t, p, "d")
-		p.run()
-		settle()
-		p.stop()
-		f.put(configMap("a"))
-		// Nothing is served because it is transformed otherwise now, and there
-		// is nothing. Yet the handler knows all objects: none.
-		p = launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "2" })
-		if err := p.informer.SetTransform(func(obj any) (any, error) { return obj, nil }); err != nil {
-			t.Fatal(err)
-		}
-		d = addDurable(t, p, "d")
-		p.run()
-		settle()
-		d.expect(t, "add ns/a@1")
-	})
+	for name, late := range map[string]bool{"added before the list": false, "added after it": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t)
+				path := newPath(t)
+				p := launch(t, path, f, nil)
+				d := addDurable(t, p, "d")
+				p.run()
+				settle()
+				p.stop()
+				f.put(configMap("a"))
+				// Nothing is served because it is transformed otherwise now, and
+				// there is nothing. Yet the handler knows all objects: none.
+				p = launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "2" })
+				if err := p.informer.SetTransform(func(obj any) (any, error) { return obj, nil }); err != nil {
+					t.Fatal(err)
+				}
+				if late {
+					p.run()
+				}
+				d = addDurable(t, p, "d")
+				p.run()
+				settle()
+				d.expect(t, "add ns/a@1")
+			})
+		})
+	}
 }
 
 func TestAHandlerThatIsStuckCostsDiskNotMemory(t *testing.T) { // Q3

@@ -300,6 +300,46 @@ func changeValue(t *testing.T, path, bucket, key string, change func([]byte)) {
 	}
 }
 
+func TestADamagedIndexEntryIsFoundWhenTheIndexIsRead(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a", "x"), configMap("b", "y"), configMap("c", "z"))
+		path := filled(t, f, withContentIndex)
+		db, err := bolt.Open(path, 0o600, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A bit of the first entry's key: it now is of no index, and first.
+		if err := db.Update(func(tx *bolt.Tx) error {
+			return tx.ForEach(func(_ []byte, space *bolt.Bucket) error {
+				index := space.Bucket([]byte("index"))
+				if index == nil {
+					return nil
+				}
+				k, v := index.Cursor().First()
+				k, v = slices.Clone(k), slices.Clone(v)
+				if err := index.Delete(k); err != nil {
+					return err
+				}
+				k[len("kLcontent")-1] ^= 0x40
+				return index.Put(k, v)
+			})
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		p := launch(t, path, f, withContentIndex).run()
+		p.informer.GetIndexer().ListIndexFuncValues("content")
+		_, _ = p.informer.GetIndexer().ByIndex("content", "x")
+		settle()
+		expectEqual(t, p.informer, f)
+		if st := p.informer.Status(); st.Relists != 1 {
+			t.Errorf("status %+v", st)
+		}
+	})
+}
+
 func TestABadCheckpointOrCursorMeansARelist(t *testing.T) {
 	for _, bad := range [][2]string{{"checkpoint", "resume"}, {"store", "state"}, {"cursors", "plain"}, {"cursors", "durable/d"}} {
 		t.Run(bad[0]+"/"+bad[1], func(t *testing.T) {

@@ -172,18 +172,33 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	return s, nil
 }
 
-// open makes the parts that live in the DB. A space that cannot be read is
-// begun anew.
+// open makes the parts that live in the DB. If they cannot be read, that may be
+// the file as a whole, which the DB then replaces; a space that still cannot be
+// read is begun anew.
 func (s *SharedIndexInformer) open() error {
 	err := s.openParts()
-	if errors.Is(err, persist.ErrCorrupt) {
-		s.logger.Error(err, "Could not read the cache, beginning anew")
-		if err := s.dropSpace(); err != nil {
+	for _, mend := range []func() error{s.replaceFile, s.dropSpace} {
+		if !errors.Is(err, persist.ErrCorrupt) {
+			break
+		}
+		s.logger.Error(err, "Could not read the cache")
+		if err := mend(); err != nil {
 			return err
 		}
 		err = s.openParts()
 	}
 	return err
+}
+
+// replaceFile waits until the DB has replaced a damaged file, if it has to.
+func (s *SharedIndexInformer) replaceFile() error {
+	if _, err := s.cache.db.Update(func(*persist.Batch) {}); err != nil {
+		return err
+	}
+	if err := s.cache.db.Flush(); err != nil {
+		s.logger.Error(err, "Could not write to the cache file")
+	}
+	return nil
 }
 
 func (s *SharedIndexInformer) openParts() (err error) {
@@ -204,7 +219,7 @@ func (s *SharedIndexInformer) openParts() (err error) {
 	}
 	s.indexer.RaiseSeq(s.log.Head()) // Never below a cursor, even if the file lost it.
 	s.sink = newSink(s)
-	s.removeHk = s.cache.db.AddHook(&persist.Hook{Space: s.space, AfterReset: s.corrupt})
+	s.removeHk = s.cache.db.AddHook(&persist.Hook{Space: s.space, AfterReset: s.replaced})
 	return nil
 }
 
@@ -224,16 +239,25 @@ func (s *SharedIndexInformer) dropSpace() error {
 	return err
 }
 
-// corrupt is told of what cannot be read: the whole store is then compared with
-// the server, and written anew.
-func (s *SharedIndexInformer) corrupt(err error) {
-	s.progress.mu.Lock()
-	first := s.progress.corruptErr == nil
-	s.progress.corruptErr = err
-	s.progress.mu.Unlock()
-	if !first {
-		return // On its way.
+// corrupt is told of a record that cannot be read: the whole store is then
+// compared with the server, and written anew.
+func (s *SharedIndexInformer) corrupt(err error) { s.damaged(err, false) }
+
+// replaced is told that the file was damaged and has been replaced.
+func (s *SharedIndexInformer) replaced(err error) { s.damaged(err, true) }
+
+func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
+	p := &s.progress
+	p.mu.Lock()
+	p.corruptErr = err
+	// One record will be written by the relist that is due, or under way.
+	onItsWay := p.relistForced || p.rewriting
+	if onItsWay && !wholeFile {
+		p.mu.Unlock()
+		return
 	}
+	p.relistForced = true
+	p.mu.Unlock()
 	if r := s.resumer.Load(); r != nil {
 		r.ForceRelist(reflector.Relisting{Reason: fmt.Sprintf("the cache could not be read: %v", err), Rewrite: true})
 	}

@@ -57,6 +57,7 @@ func (k *sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 	k.record.Rewrite = k.record.Rewrite || how.Rewrite
 	k.record.Rewound = k.record.Rewound || how.Rewound
 	how.Rewrite, how.Rewound = k.record.Rewrite, k.record.Rewound
+	k.s.progress.relistBegun(how.Rewrite)
 	r := &relist{k: k, how: how, seen: make(map[string]struct{}, k.s.indexer.Len())}
 	r.silent = k.s.indexer.Len() == 0 && k.s.indexer.Hidden() && !k.s.log.HasKnown()
 	w := k.s.indexer.Writer()
@@ -195,7 +196,8 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 	}
 	k.trusted, k.complete, k.frozen = rv != "" && rv != "0", true, false
 	k.record.State, k.record.LastFullList = checkpoint.StateComplete, time.Now()
-	k.record.Rewrite, k.record.Rewound = false, false
+	whole := k.s.progress.relistEnded(true)
+	k.record.Rewrite, k.record.Rewound = !whole, false
 	k.record.SchemaVersion, k.record.TransformVersion, k.record.IndexVersion = k.want.SchemaVersion, k.want.TransformVersion, k.want.IndexVersion
 	if k.knownCluster {
 		k.record.ClusterID = k.clusterID
@@ -210,7 +212,7 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 	}
 	r.done = true
 	k.s.relisted()
-	if r.how.Rewrite {
+	if r.how.Rewrite && whole {
 		return k.s.cache.db.ForgetSalvage(k.s.space)
 	}
 	return nil
@@ -251,6 +253,7 @@ func (r *relist) Abort() {
 	if r.done {
 		return
 	}
+	r.k.s.progress.relistEnded(false)
 	r.k.mu.Lock()
 	defer r.k.mu.Unlock()
 	clear(r.items)
@@ -260,7 +263,6 @@ func (r *relist) Abort() {
 // relisted is called when the store equals a list.
 func (s *SharedIndexInformer) relisted() {
 	s.progress.mu.Lock()
-	s.progress.corruptErr = nil // Everything was compared, and written anew.
 	s.progress.relists++
 	s.progress.mu.Unlock()
 	s.serve()

@@ -61,7 +61,10 @@ func TestAnInterruptedListIsNotServedAnInterruptedRelistIs(t *testing.T) {
 		// A process that ends between two pages of its first list.
 		interrupt := func(p *process) string {
 			f.onList = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				if o.Continue == "" || len(f.pages) < 3 {
+				switch {
+				case o.ResourceVersion != "": // So that the list comes in pages.
+					return nil, apierrors.NewResourceExpired("too old resource version")
+				case o.Continue == "" || len(f.pages) < 3:
 					return nil, nil
 				}
 				<-ctx.Done()
@@ -102,13 +105,7 @@ func TestAnInterruptedListIsNotServedAnInterruptedRelistIs(t *testing.T) {
 
 		// And one that ends between two pages of a relist.
 		f.put(configMap("o0001"), configMap("o1999"))
-		relist := func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.NeverResume = true }
-		f.onWatch = func(context.Context, metav1.ListOptions) (watch.Interface, error) { return nil, errList }
-		rewound := f.rv
-		f.rv = 1 // Too large: so that the relist comes in pages.
-		p = launch(t, path, f, relist)
-		path = interrupt(p)
-		f.rv, f.onWatch = rewound, nil
+		path = interrupt(launch(t, p.path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.NeverResume = true }))
 		f.hold = make(chan struct{})
 		p = launch(t, path, f, nil).run()
 		if st := p.informer.Status(); !p.informer.HasSynced() || st.Objects != 1999 || st.StartedFrom != "disk" {

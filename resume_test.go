@@ -2,6 +2,7 @@ package warmwatch_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -117,18 +118,29 @@ func TestAWarmStartServesAsksOnceAndResumes(t *testing.T) {
 func TestASecondInformerLifeInTheSameCacheIsWarmToo(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"))
-		p := launch(t, newPath(t), f, nil).run()
-		p.end()
-		f.takeRequests()
-		f.put(configMap("b"))
-		var err error
-		if p.informer, err = p.cache.NewSharedIndexInformer(f, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps}); err != nil {
-			t.Fatal(err)
-		}
-		r, _ := add(t, p.informer)
+		p := launch(t, newPath(t), f, nil)
+		d := addDurable(t, p, "d")
 		p.run()
-		r.expect(t, "add ns/a@1 initial", "add ns/b@2")
-		p.expectRequests(f, "LIST rv=1 limit=1", "WATCH rv=1")
+		settle()
+		d.expect(t, "add ns/a@1 initial")
+		for life := range 3 {
+			p.end()
+			f.takeRequests()
+			f.put(configMap("a"))
+			var err error
+			if p.informer, err = p.cache.NewSharedIndexInformer(f, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps}); err != nil {
+				t.Fatal(err)
+			}
+			r, d := add2(t, p)
+			p.run()
+			settle()
+			r.expectInAnyOrder(t, fmt.Sprintf("add ns/a@%d initial", life+1), fmt.Sprintf("update ns/a@%d→%d", life+1, life+2))
+			d.expect(t, fmt.Sprintf("update ns/a@%d→%d", life+1, life+2))
+			p.expectRequests(f, fmt.Sprintf("LIST rv=%d limit=1", life+1), fmt.Sprintf("WATCH rv=%d", life+1))
+			if n := p.informer.Status().UnackedDeltas; n != 0 {
+				t.Errorf("%d deltas are kept", n)
+			}
+		}
 	})
 }
 

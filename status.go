@@ -56,6 +56,9 @@ type progress struct {
 	relists     int
 	resumes     int
 	corruptErr  error // Of the last record that could not be read.
+	// relistForced: a relist is due because of it. rewriting: one that writes
+	// everything anew is under way.
+	relistForced, rewriting bool
 }
 
 // Status returns the present state.
@@ -78,6 +81,24 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 		st.Err = err
 	}
 	return st
+}
+
+// relistBegun notes that what was found damaged before is being repaired.
+func (p *progress) relistBegun(rewriting bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.relistForced, p.rewriting = false, rewriting
+}
+
+// relistEnded reports whether nothing was found damaged since.
+func (p *progress) relistEnded(complete bool) (whole bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rewriting = false
+	if complete && !p.relistForced {
+		p.corruptErr = nil
+	}
+	return !p.relistForced
 }
 
 func (p *progress) setPhase(phase Phase) {

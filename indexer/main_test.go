@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"math/rand"
 	"path/filepath"
 	"slices"
@@ -27,8 +26,7 @@ import (
 var seedFlag = flag.Int64("seed", 0, "seed of the random tests; 0 takes the time")
 
 func TestMain(m *testing.M) {
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
+	klog.SetLogger(klog.Logger{})   // Discards.
 	utilruntime.ErrorHandlers = nil // One of them sleeps by a clock that began outside of the bubble.
 	goleak.VerifyTestMain(m)
 }

@@ -111,8 +111,8 @@ func (o *Objects) add(k objectKey, object any, seq uint64, encodedBytes int, ver
 	}
 }
 
-// set keeps the new object of a key. Called by the writer of the key, after
-// the object is visible in the DB.
+// set keeps the new object of a key. Called by the writer of the key, with the
+// batch that makes the object visible in the DB.
 func (o *Objects) set(k objectKey, object any, seq uint64, encodedBytes int) {
 	slot := o.slot(k)
 	o.mu.Lock()
@@ -121,7 +121,7 @@ func (o *Objects) set(k objectKey, object any, seq uint64, encodedBytes int) {
 	o.setLocked(k, object, seq, encodedBytes)
 }
 
-// remove forgets a key. Called by the writer, after the DB has.
+// remove forgets a key. Called by the writer, with the DB.
 func (o *Objects) remove(k objectKey) {
 	slot := o.slot(k)
 	o.mu.Lock()

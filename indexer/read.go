@@ -406,7 +406,7 @@ func (ix *Indexer) IndexKeys(indexName, indexedValue string) ([]string, error) {
 // value, however many objects have it.
 func (ix *Indexer) ListIndexFuncValues(indexName string) []string {
 	values := []string{}
-	if ix.hidden.Load() {
+	if ix.hidden.Load() || (*ix.indexers.Load())[indexName] == nil { // The file may know it from earlier.
 		return values
 	}
 	s, err := ix.db.Snapshot(ix.space)

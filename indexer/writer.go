@@ -171,6 +171,7 @@ func (w *Writer) change(key string, wantOld bool) Change {
 	c.Existed, err = w.ix.db.View(w.ix.objectsName, key, func(*persist.Item) error { return nil })
 	if err != nil {
 		w.ix.failed(err, key)
+		c.Existed = true // Perhaps. A deletion must not be left out.
 	}
 	return c
 }
@@ -233,10 +234,15 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 	batch, err = ix.db.Update(func(b *persist.Batch) {
 		for i := range w.changes {
 			c := &w.changes[i]
+			// The decoded objects change with what snapshots see, so that nobody
+			// goes back who reads now in this way and now in that.
+			k := objectKey{ix.owner, c.Key}
 			if c.New != nil {
 				b.Put(ix.objectsName, c.Key, c.value)
+				ix.objects.set(k, c.New, c.Seq, c.value.SizeBytes())
 			} else {
 				b.Delete(ix.objectsName, c.Key)
+				ix.objects.remove(k)
 			}
 			for _, d := range c.dels {
 				b.Delete(ix.indexName, d.key)
@@ -257,15 +263,6 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 	}
 	ix.state = next
 	ix.visible.Store(&next)
-	for i := range w.changes {
-		c := &w.changes[i]
-		k := objectKey{ix.owner, c.Key}
-		if c.New != nil {
-			ix.objects.set(k, c.New, c.Seq, c.value.SizeBytes())
-		} else {
-			ix.objects.remove(k)
-		}
-	}
 	w.reset()
 	return batch, nil
 }
@@ -284,6 +281,7 @@ func (w *Writer) DropAll(more func(*persist.Batch)) (batch uint64, err error) {
 		b.Drop(ix.objectsName)
 		b.Drop(ix.indexName)
 		b.Put(ix.storeName, stateKey, &next)
+		ix.objects.removeOwner(ix.owner)
 		if more != nil {
 			more(b)
 		}
@@ -293,7 +291,6 @@ func (w *Writer) DropAll(more func(*persist.Batch)) (batch uint64, err error) {
 	}
 	ix.state, w.next = next, next
 	ix.visible.Store(&next)
-	ix.objects.removeOwner(ix.owner)
 	w.reset()
 	return batch, nil
 }

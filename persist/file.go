@@ -250,6 +250,7 @@ func (db *DB) reset(cause error) {
 	}
 	db.noteChangeLocked(true)
 	hooks := db.hooksLocked()
+	db.cond.Broadcast()
 	db.mu.Unlock()
 
 	for _, h := range hooks {

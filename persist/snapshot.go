@@ -65,6 +65,11 @@ func (it *Item) Payload() ([]byte, error) { return unseal(it.bucket, it.Key, it.
 // Errors are fn's, a [CorruptError] or [ErrClosed].
 func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error) {
 	db.mu.RLock()
+	if db.resetCause != nil {
+		db.mu.RUnlock()
+		db.waitForReset()
+		db.mu.RLock()
+	}
 	e, found := db.pending.lookup(bucket, key)
 	if !found {
 		e, found = db.flushing.lookup(bucket, key)
@@ -188,6 +193,7 @@ type Snapshot struct {
 // Snapshot captures a space as it is now, with what is not yet durable.
 func (db *DB) Snapshot(space string) (*Snapshot, error) {
 	for {
+		db.waitForReset()
 		db.mu.Lock() // Not RLock: copying a tree marks it.
 		if err := db.unreadableLocked(); err != nil {
 			db.mu.Unlock()
@@ -224,6 +230,7 @@ func (db *DB) lastCommit() int {
 // DurableSnapshot captures a space as it is in the file, which is what would
 // be found after a crash. Without a file it is the same as Snapshot.
 func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
+	db.waitForReset()
 	db.mu.RLock()
 	b, err := db.bolt, db.unreadableLocked()
 	db.mu.RUnlock()
@@ -235,6 +242,22 @@ func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 	}
 	s := &Snapshot{db: db, space: space}
 	return s, s.begin(b)
+}
+
+// waitForReset waits while a damaged file is being replaced: what can be read
+// then is worth more than an error now.
+func (db *DB) waitForReset() {
+	db.mu.RLock()
+	usable := db.resetCause == nil
+	db.mu.RUnlock()
+	if usable {
+		return
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	for db.resetCause != nil && !db.closed {
+		db.cond.Wait()
+	}
 }
 
 // unreadableLocked says why the file must not be read now.

@@ -10,6 +10,7 @@
 // It keeps these invariants of DESIGN.md:
 //
 //   - C1: without a valid resourceVersion it never resumes.
-//   - C2: resourceVersions are never compared here; the server is asked.
+//   - C2: the server is asked whether it has reached a resourceVersion. Only if
+//     it does not say, its own version is compared with the store's.
 //   - I2: a watch that cannot be trusted to be complete is never resumed.
 package reflector

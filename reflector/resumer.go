@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	clientfeatures "k8s.io/client-go/features"
 	"k8s.io/client-go/tools/cache"
@@ -118,6 +119,8 @@ type Resumer struct {
 	stopped bool
 	// next is how the next List relists; nil means that it resumes.
 	next *Relisting
+	// listed: nothing was watched since the last List.
+	listed bool
 	// unproven: the watch that follows has to show that it is complete.
 	unproven bool
 	// eventless: no event came since the last relist. If the watch then
@@ -213,6 +216,9 @@ func (r *Resumer) ListWithContext(ctx context.Context, _ metav1.ListOptions) (ru
 		r.obs.Disconnected(err)
 		return nil, err
 	}
+	r.mu.Lock()
+	r.listed = true
+	r.mu.Unlock()
 	return &metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: rv}}, nil
 }
 
@@ -239,13 +245,16 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 	case r.neverResume:
 		how = &Relisting{Reason: "this resource is never resumed"}
 	default:
-		if how, err = r.ask(ctx, rv); err != nil {
+		var serverVersion string
+		if serverVersion, how, err = r.ask(ctx, rv); err != nil {
 			return "", err
 		}
 		if how != nil { // To be kept if the relist fails.
 			r.mu.Lock()
 			r.next = how
 			r.mu.Unlock()
+		} else {
+			r.obs.Resuming(rv, serverVersion)
 		}
 	}
 	if how == nil {
@@ -262,32 +271,63 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 	return r.relist(ctx, rv, how)
 }
 
+// askPatience is how long the server may take to say that it has reached a
+// version. One that has not says so after 3 s, and client-go's REST client then
+// repeats the question ten times.
+const askPatience = 5 * time.Second
+
 // ask asks the server whether it has reached the store's resourceVersion.
 // kube-apiserver accepts a watch from the future, and then filters out every
 // event up to it: without the question it would be silent, perhaps for ever.
-func (r *Resumer) ask(ctx context.Context, rv string) (*Relisting, error) {
-	list, err := r.lw.ListWithContext(ctx, metav1.ListOptions{
-		Limit:                1,
-		ResourceVersion:      rv,
-		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
-	})
+func (r *Resumer) ask(ctx context.Context, rv string) (serverVersion string, how *Relisting, err error) {
+	patient, cancel := context.WithTimeout(ctx, askPatience)
+	serverVersion, err = r.listOne(patient, rv)
+	hesitates := patient.Err() != nil && ctx.Err() == nil
+	cancel()
+	if err != nil && hesitates {
+		serverVersion, err = r.listOne(ctx, "")
+		order, uncomparable := resourceversion.CompareResourceVersion(serverVersion, rv)
+		switch {
+		case err != nil:
+		case uncomparable != nil:
+			serverVersion, err = r.listOne(ctx, rv)
+		case order < 0:
+			return "", behind(rv), nil
+		}
+	}
 	switch {
 	case isTooLarge(err):
-		return &Relisting{Reason: fmt.Sprintf("the server is behind resourceVersion %s", rv), Rewrite: true, Rewound: true}, nil
+		return "", behind(rv), nil
 	case isExpired(err):
-		return &Relisting{Reason: fmt.Sprintf("resourceVersion %s is too old", rv)}, nil
+		return "", &Relisting{Reason: fmt.Sprintf("resourceVersion %s is too old", rv)}, nil
 	case isRefusal(err):
-		return &Relisting{Reason: fmt.Sprintf("the server did not answer whether it has reached resourceVersion %s: %v", rv, err)}, nil
+		return "", &Relisting{Reason: fmt.Sprintf("the server did not answer whether it has reached resourceVersion %s: %v", rv, err)}, nil
 	case err != nil:
-		return nil, fmt.Errorf("reflector: ask for resourceVersion %s: %w", rv, err)
+		return "", nil, fmt.Errorf("reflector: ask for resourceVersion %s: %w", rv, err)
+	}
+	r.obs.Contact()
+	return serverVersion, nil, nil
+}
+
+func behind(rv string) *Relisting {
+	return &Relisting{Reason: fmt.Sprintf("the server is behind resourceVersion %s", rv), Rewrite: true, Rewound: true}
+}
+
+// listOne returns the version of the server, not older than rv.
+func (r *Resumer) listOne(ctx context.Context, rv string) (string, error) {
+	o := metav1.ListOptions{Limit: 1, ResourceVersion: rv}
+	if rv != "" {
+		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+	}
+	list, err := r.lw.ListWithContext(ctx, o)
+	if err != nil {
+		return "", err
 	}
 	m, err := meta.ListAccessor(list)
 	if err != nil {
-		return nil, fmt.Errorf("reflector: understand list %T: %w", list, err)
+		return "", fmt.Errorf("understand list %T: %w", list, err)
 	}
-	r.obs.Contact()
-	r.obs.Resuming(rv, m.GetResourceVersion())
-	return nil, nil
+	return m.GetResourceVersion(), nil
 }
 
 // WatchWithContext implements [cache.WatcherWithContext].
@@ -303,8 +343,16 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 		inner = nil
 	}
 	r.handover, r.unproven = nil, false
+	listed := r.listed
+	r.listed = false
 	r.mu.Unlock()
 	if inner == nil {
+		if !listed {
+			if err := r.askAgain(ctx, o.ResourceVersion); err != nil {
+				r.obs.Disconnected(err)
+				return nil, err
+			}
+		}
 		var err error
 		if inner, err = r.lw.WatchWithContext(ctx, o); err != nil {
 			r.ended(err, false)
@@ -319,6 +367,22 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 	r.obs.Live()
 	r.watchers.Go(w.run)
 	return w, nil
+}
+
+// askAgain asks before a watch that has ended is opened again: the server that
+// comes back may be an older one. All other answers the watch gives itself.
+func (r *Resumer) askAgain(ctx context.Context, rv string) error {
+	if r.neverResume || rv == "" || rv == "0" {
+		return nil
+	}
+	_, how, err := r.ask(ctx, rv)
+	if how == nil || !how.Rewound {
+		return err
+	}
+	r.mu.Lock()
+	r.next = how
+	r.mu.Unlock()
+	return apierrors.NewResourceExpired(how.Reason)
 }
 
 // ended notes what the end of a watch means for the next List: after an
