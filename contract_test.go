@@ -199,52 +199,59 @@ func (c *chain) versions() []string {
 	return vs
 }
 
-// TestLateHandlersLeaveNoGapAndNoRepeat has handlers join while many objects
-// change at full speed.
 func TestLateHandlersLeaveNoGapAndNoRepeat(t *testing.T) {
-	const objects, changes, handlers = 1500, 6000, 24
 	contract(t, func(t *testing.T, impl implementation) {
 		f := newSource(t)
-		name := func(i int) string { return fmt.Sprintf("o%04d", i) }
-		for i := range objects {
-			f.put(configMap(name(i)))
-		}
 		informer := impl.new(t, f)
-		start(t, informer)
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			random := rand.New(rand.NewPCG(1, 2))
-			there := map[string]bool{}
-			for range changes {
-				n := name(random.IntN(2 * objects))
-				if there[n] && random.IntN(3) == 0 {
-					f.remove(n)
-					there[n] = false
-				} else {
-					f.put(configMap(n))
-					there[n] = true
-				}
-			}
+		joinWhileObjectsChange(t, f, informer, func(h cache.ResourceEventHandler) error {
+			_, err := informer.AddEventHandler(h)
+			return err
 		})
-		chains := make([]*chain, handlers)
-		wg.Go(func() {
-			for i := range chains {
-				chains[i] = newChain(t, fmt.Sprint(i))
-				if _, err := informer.AddEventHandler(chains[i]); err != nil {
-					t.Error(err)
-				}
-				runtime.Gosched()
-			}
-		})
-		wg.Wait()
-		synctest.Wait()
-		for _, c := range chains {
-			if diff := cmp.Diff(f.contents(), c.versions()); diff != "" {
-				t.Errorf("handler %s believes in something else (-source +handler):\n%s", c.name, diff)
+	})
+}
+
+// joinWhileObjectsChange has handlers join an informer while many objects change
+// at full speed.
+func joinWhileObjectsChange(t *testing.T, f *source, informer cache.SharedInformer, join func(cache.ResourceEventHandler) error) {
+	const objects, changes, handlers = 1500, 6000, 24
+	name := func(i int) string { return fmt.Sprintf("o%04d", i) }
+	for i := range objects {
+		f.put(configMap(name(i)))
+	}
+	start(t, informer)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		random := rand.New(rand.NewPCG(1, 2))
+		there := map[string]bool{}
+		for range changes {
+			n := name(random.IntN(2 * objects))
+			if there[n] && random.IntN(3) == 0 {
+				f.remove(n)
+				there[n] = false
+			} else {
+				f.put(configMap(n))
+				there[n] = true
 			}
 		}
-		expectStore(t, informer, f)
 	})
+	chains := make([]*chain, handlers)
+	wg.Go(func() {
+		for i := range chains {
+			chains[i] = newChain(t, fmt.Sprint(i))
+			if err := join(chains[i]); err != nil {
+				t.Error(err)
+			}
+			runtime.Gosched()
+		}
+	})
+	wg.Wait()
+	settle()
+	for _, c := range chains {
+		if diff := cmp.Diff(f.contents(), c.versions()); diff != "" {
+			t.Errorf("handler %s believes in something else (-source +handler):\n%s", c.name, diff)
+		}
+	}
+	expectStore(t, informer, f)
 }
 
 func TestTheStoreShowsAnObjectAtLeastAsNewAsTheNotification(t *testing.T) {

@@ -270,6 +270,19 @@ func TestARemovedDurableHandlerKeepsItsPlace(t *testing.T) {
 	})
 }
 
+func TestLateDurableHandlersLeaveNoGapAndNoRepeat(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t)
+		p := launch(t, newPath(t), f, nil)
+		n := 0
+		joinWhileObjectsChange(t, f, p.informer, func(h cache.ResourceEventHandler) error {
+			n++
+			_, err := p.informer.AddDurableEventHandler(fmt.Sprint(n), h)
+			return err
+		})
+	})
+}
+
 func TestAForgottenDurableHandlerBeginsAnew(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"))
@@ -415,7 +428,7 @@ func TestADurableHandlerHearsOfWhatComesIntoAnEmptyStoreThatIsNotServed(t *testi
 				f := newSource(t)
 				path := newPath(t)
 				p := launch(t, path, f, nil)
-				d := addDurable(t, p, "d")
+				addDurable(t, p, "d")
 				p.run()
 				settle()
 				p.stop()
@@ -429,7 +442,7 @@ func TestADurableHandlerHearsOfWhatComesIntoAnEmptyStoreThatIsNotServed(t *testi
 				if late {
 					p.run()
 				}
-				d = addDurable(t, p, "d")
+				d := addDurable(t, p, "d")
 				p.run()
 				settle()
 				d.expect(t, "add ns/a@1")

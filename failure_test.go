@@ -2,6 +2,7 @@ package warmwatch_test
 
 import (
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -20,6 +22,9 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 )
+
+// damageTrials is how often a file is damaged, each time in another way.
+var damageTrials = flag.Uint64("damage.trials", 150, "how often TestAnyDamageOfTheFile damages a file, and a third of it while the file is in use")
 
 // withContentIndex is the set-up of the informers of these tests.
 func withContentIndex(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
@@ -182,10 +187,9 @@ func damage(random *rand.Rand, file []byte) (damaged []byte, what string) {
 // TestAnyDamageOfTheFile: the program lives, nothing false is served, and once
 // the server is there the cache equals it (P6, I2).
 func TestAnyDamageOfTheFile(t *testing.T) {
-	const trials = 400
 	var w worn
 	bubble(t, func(t *testing.T) { w = newWorn(t) })
-	for seed := range uint64(trials) {
+	for seed := range *damageTrials {
 		damaged, what := damage(rand.New(rand.NewPCG(seed, 1)), w.file)
 		t.Run(fmt.Sprintf("seed=%d: %s", seed, what), func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "cache.db")
@@ -300,44 +304,57 @@ func changeValue(t *testing.T, path, bucket, key string, change func([]byte)) {
 	}
 }
 
-func TestADamagedIndexEntryIsFoundWhenTheIndexIsRead(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a", "x"), configMap("b", "y"), configMap("c", "z"))
-		path := filled(t, f, withContentIndex)
-		db, err := bolt.Open(path, 0o600, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		// A bit of the first entry's key: it now is of no index, and first.
-		if err := db.Update(func(tx *bolt.Tx) error {
-			return tx.ForEach(func(_ []byte, space *bolt.Bucket) error {
-				index := space.Bucket([]byte("index"))
-				if index == nil {
-					return nil
-				}
-				k, v := index.Cursor().First()
-				k, v = slices.Clone(k), slices.Clone(v)
-				if err := index.Delete(k); err != nil {
-					return err
-				}
-				k[len("kLcontent")-1] ^= 0x40
-				return index.Put(k, v)
-			})
-		}); err != nil {
-			t.Fatal(err)
-		}
-		if err := db.Close(); err != nil {
-			t.Fatal(err)
-		}
-		p := launch(t, path, f, withContentIndex).run()
+func TestADamagedKeyIsFound(t *testing.T) {
+	for _, bucket := range []string{"objects", "index"} {
+		t.Run(bucket+": by itself, when it hides itself", func(t *testing.T) {
+			bubble(t, func(t *testing.T) { damagedKey(t, bucket, 0x40, false) })
+		})
+		t.Run(bucket+": by a reader, when it hides what is behind it", func(t *testing.T) {
+			bubble(t, func(t *testing.T) { damagedKey(t, bucket, 0x04, true) })
+		})
+	}
+}
+
+func damagedKey(t *testing.T, bucket string, flip byte, behind bool) {
+	f := newSource(t, configMap("a", "x"), configMap("b", "y"), configMap("c", "z"))
+	path := filled(t, f, withContentIndex)
+	db, err := bolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Both kinds of keys begin with what readers look for.
+	if err := db.Update(func(tx *bolt.Tx) error {
+		return tx.ForEach(func(_ []byte, space *bolt.Bucket) error {
+			b := space.Bucket([]byte(bucket))
+			if b == nil {
+				return nil
+			}
+			k, v := b.Cursor().First()
+			k, v = slices.Clone(k), slices.Clone(v)
+			if err := b.Delete(k); err != nil {
+				return err
+			}
+			k[2] ^= flip
+			return b.Put(k, v)
+		})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p := launch(t, path, f, withContentIndex).run()
+	if behind {
 		p.informer.GetIndexer().ListIndexFuncValues("content")
-		_, _ = p.informer.GetIndexer().ByIndex("content", "x")
+		p.informer.GetIndexer().List()
+		advance(5 * time.Second) // Enough for a relist; nothing else has read it yet.
+	} else {
 		settle()
-		expectEqual(t, p.informer, f)
-		if st := p.informer.Status(); st.Relists != 1 {
-			t.Errorf("status %+v", st)
-		}
-	})
+	}
+	expectEqual(t, p.informer, f)
+	if st := p.informer.Status(); st.Relists != 1 {
+		t.Errorf("status %+v", st)
+	}
 }
 
 func TestABadCheckpointOrCursorMeansARelist(t *testing.T) {
@@ -374,10 +391,9 @@ func TestABadCheckpointOrCursorMeansARelist(t *testing.T) {
 
 // TestDamageWhileTheFileIsInUse changes the file under a running informer.
 func TestDamageWhileTheFileIsInUse(t *testing.T) {
-	const trials = 100
 	var w worn
 	bubble(t, func(t *testing.T) { w = newWorn(t) })
-	for seed := range uint64(trials) {
+	for seed := range *damageTrials / 3 {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 2))
 			path := filepath.Join(t.TempDir(), "cache.db")

@@ -340,11 +340,26 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 			s.setSynced()
 		}
 		s.serve()
+		s.running.Go(func() { s.verify(ctx) })
 	}
 	for l := range s.listeners {
 		s.running.Go(l.run)
 	}
 	return true
+}
+
+// verifyDelay after a warm start what was served is read in full, when what was
+// urgent is done.
+const verifyDelay = 10 * time.Second
+
+func (s *SharedIndexInformer) verify(ctx context.Context) {
+	timer := time.NewTimer(verifyDelay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		s.indexer.Verify(ctx)
+	case <-ctx.Done():
+	}
 }
 
 func relistingOf(d checkpoint.Decision, lastVersion string) *reflector.Relisting {

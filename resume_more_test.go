@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -338,4 +339,70 @@ func TestAServerThatCannotBeReachedAtTheStart(t *testing.T) {
 			t.Errorf("after the link is back: %+v", st)
 		}
 	})
+}
+
+func TestAnEventThatCouldNotBeAppliedIsTriedAgainByTheNextProcess(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		path := newPath(t)
+		life := func(transform cache.TransformFunc) *recorder {
+			p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
+			if err := p.informer.SetTransform(transform); err != nil {
+				t.Fatal(err)
+			}
+			r, _ := add(t, p.informer)
+			p.run()
+			f.put(configMap("b"), configMap("c"))
+			settle()
+			p.stop()
+			return r
+		}
+		r := life(func(obj any) (any, error) {
+			if accessor(obj).GetName() == "b" {
+				return nil, errList
+			}
+			return obj, nil
+		})
+		r.expect(t, "add ns/a@1 initial", "add ns/c@3")
+		r = life(func(obj any) (any, error) { return obj, nil })
+		r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/c@3 initial", "add ns/b@2", "update ns/c@3→3", "update ns/b@2→4", "update ns/c@3→5")
+	})
+}
+
+func TestATransformToAnotherTypeNeedsToBeSaid(t *testing.T) {
+	toMetadata := func(obj any) (any, error) {
+		cm := obj.(*corev1.ConfigMap)
+		return &metav1.PartialObjectMetadata{ObjectMeta: *cm.ObjectMeta.DeepCopy()}, nil
+	}
+	for name, said := range map[string]bool{"said": true, "not said": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a", "x"))
+				path := newPath(t)
+				for range 2 {
+					p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
+						if o.TransformVersion = "1"; said {
+							o.Transformed = &metav1.PartialObjectMetadata{}
+						}
+					})
+					if err := p.informer.SetTransform(toMetadata); err != nil {
+						t.Fatal(err)
+					}
+					var errs []string
+					if err := p.informer.SetWatchErrorHandler(func(_ *cache.Reflector, err error) { errs = append(errs, err.Error()) }); err != nil {
+						t.Fatal(err)
+					}
+					p.run()
+					settle()
+					p.end()
+					if said {
+						expectStore(t, p.informer, f)
+					} else if p.informer.HasSynced() || len(errs) == 0 || !strings.Contains(errs[0], "set InformerOptions.Transformed") {
+						t.Errorf("synced: %v, errors: %q", p.informer.HasSynced(), errs)
+					}
+					p.stop()
+				}
+			})
+		})
+	}
 }

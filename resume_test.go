@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -204,14 +205,34 @@ func TestAServerWithoutTheHistoryMeansARelistWithADiff(t *testing.T) {
 			},
 			[]string{"LIST rv=3 limit=1", "WATCH rv=3", "LIST rv=3", "LIST limit=500", "WATCH rv=7"},
 		},
+		"a relist at the old version leads nowhere": { // kubernetes#133810
+			func(f *source) {
+				stale, _ := f.listLocked(metav1.ListOptions{})
+				f.onList = func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+					if o.ResourceVersion != "" && o.Limit != 1 {
+						return stale.DeepCopyObject(), nil
+					}
+					return nil, nil
+				}
+			},
+			[]string{"LIST rv=3 limit=1", "WATCH rv=3", "LIST rv=3", "WATCH rv=3", "LIST limit=500", "WATCH rv=7"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
 				path := filled(t, f, nil)
+				leadsNowhere := strings.Contains(name, "nowhere")
+				if leadsNowhere {
+					c.prepare(f)
+				}
 				f.put(configMap("b"), configMap("d"))
 				f.remove("c")
-				c.prepare(f)
+				if leadsNowhere {
+					f.compact()
+				} else {
+					c.prepare(f)
+				}
 				f.hold = make(chan struct{})
 				p := launch(t, path, f, nil)
 				r, registration := add(t, p.informer)
@@ -229,7 +250,7 @@ func TestAServerWithoutTheHistoryMeansARelistWithADiff(t *testing.T) {
 				}
 				p.expectRequests(f, c.requests...)
 				expectStore(t, p.informer, f)
-				if st := p.informer.Status(); st.Relists != 1 || st.StartedFrom != "disk" {
+				if st := p.informer.Status(); st.Relists != strings.Count(strings.Join(c.requests, "+"), "LIST")-1 || st.StartedFrom != "disk" {
 					t.Errorf("status: %+v", st)
 				}
 			})

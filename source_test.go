@@ -303,7 +303,7 @@ func (f *source) listLocked(o metav1.ListOptions) (runtime.Object, error) {
 	list := &corev1.List{ListMeta: metav1.ListMeta{ResourceVersion: rv}}
 	if rest := int64(len(items)) - o.Limit; o.Limit > 0 && rest > 0 {
 		list.Continue = fmt.Sprintf("%s %d", rv, len(f.pages))
-		list.RemainingItemCount = ptr.To(rest)
+		list.RemainingItemCount = new(rest)
 		f.pages[list.Continue] = items[o.Limit:]
 		items = items[:o.Limit]
 	}
@@ -362,7 +362,7 @@ func (f *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 }
 
 func gone(message string) watch.Event {
-	return watch.Event{Type: watch.Error, Object: ptr.To(apierrors.NewResourceExpired(message).Status())}
+	return watch.Event{Type: watch.Error, Object: new(apierrors.NewResourceExpired(message).Status())}
 }
 
 // stream is a watch of a source.

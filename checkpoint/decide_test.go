@@ -89,7 +89,7 @@ var rows = []struct {
 	{"identity", "another namespace", func(_ *Record, w *Want) { w.Namespace = "" }, discard, "identity"},
 	{"identity", "another label selector", func(_ *Record, w *Want) { w.LabelSelector = "a=c" }, discard, "identity"},
 	{"identity", "another field selector", func(_ *Record, w *Want) { w.FieldSelector = "c=e" }, discard, "identity"},
-	{"identity", "another name", func(_ *Record, w *Want) { w.Identity.Name = "m" }, discard, "identity"},
+	{"identity", "another name", func(_ *Record, w *Want) { w.Name = "m" }, discard, "identity"},
 	{"identity", "another form", func(_ *Record, w *Want) { w.Form = FormUnstructured }, discard, "identity"},
 	{"identity", "the identity is missing", func(r *Record, _ *Want) { r.Identity = Identity{} }, discard, "identity"},
 

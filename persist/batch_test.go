@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -197,6 +198,43 @@ func TestASnapshotStaysAsItIs(t *testing.T) {
 	}
 }
 
+// TestASnapshotOfANewerFileIsTakenAgain: between what is in memory and the
+// transaction, batches may come and be committed. That is pretended here.
+func TestASnapshotOfANewerFileIsTakenAgain(t *testing.T) {
+	db := openSound(t, tempPath(t), manual)
+	put(t, db, "key", "value")
+	flush(t, db)
+	shift := func(n int) {
+		db.mu.Lock()
+		defer db.mu.Unlock()
+		db.boltTxID += n
+	}
+	shift(-1)
+	taken := make(chan *Snapshot)
+	go func() {
+		s, err := db.Snapshot(testBucket.Space)
+		if err != nil {
+			t.Error(err)
+		}
+		taken <- s
+	}()
+	for range 10_000 {
+		runtime.Gosched()
+		select {
+		case s := <-taken:
+			s.Close()
+			t.Fatal("the file is newer than what is in memory")
+		default:
+		}
+	}
+	shift(1)
+	s := <-taken
+	defer s.Close()
+	if v, _, err := viewText(s, testBucket.Name, "key"); v != "value" || err != nil {
+		t.Errorf("the value is %q, %v", v, err)
+	}
+}
+
 // TestScanMergesMemoryAndFileInOrder has keys in all three places at once:
 // pending, in a commit that is under way, and in the file.
 func TestScanMergesMemoryAndFileInOrder(t *testing.T) {
@@ -302,195 +340,5 @@ func TestScanStopsWhenToldAndGoesOnBehindTheLastKey(t *testing.T) {
 	}
 	if err := db.Err(); err != nil {
 		t.Errorf("an error of the callback degraded the DB: %v", err)
-	}
-}
-
-// TestANewKeyThatIsDeletedBeforeTheCommitIsNeverWritten looks into the layers:
-// not even a tombstone is left.
-func TestANewKeyThatIsDeletedBeforeTheCommitIsNeverWritten(t *testing.T) {
-	db := openSound(t, tempPath(t), manual)
-	encoded := 0
-	apply(t, db, func(b *Batch) {
-		b.PutNew(testBucket, "short-lived", &blob{text: "x", encoded: &encoded})
-		b.PutNew(testBucket, "stays", Bytes("x"))
-	})
-	apply(t, db, func(b *Batch) { b.Delete(testBucket, "short-lived") })
-	db.mu.RLock()
-	if _, found := db.pending.lookup(testBucket, "short-lived"); found {
-		t.Error("a tombstone is pending")
-	}
-	db.mu.RUnlock()
-	flush(t, db)
-	if encoded != 0 {
-		t.Errorf("the value was encoded %d times", encoded)
-	}
-	// Once it is in the file, a tombstone is needed.
-	apply(t, db, func(b *Batch) { b.Delete(testBucket, "stays") })
-	if got := contents(t, db); len(got) != 0 {
-		t.Errorf("still there: %v", got)
-	}
-	flush(t, db)
-	if got := contents(t, db); len(got) != 0 {
-		t.Errorf("still there after the commit: %v", got)
-	}
-}
-
-// TestANewKeyIsDeletedWhileItIsBeingCommitted is the case between the two.
-func TestANewKeyIsDeletedWhileItIsBeingCommitted(t *testing.T) {
-	path := tempPath(t)
-	db := openSound(t, path, manual)
-	v := &blob{text: "x", started: make(chan struct{}), release: make(chan struct{})}
-	apply(t, db, func(b *Batch) { b.PutNew(testBucket, "key", v) })
-	flushed := make(chan error, 1)
-	go func() { flushed <- db.Flush() }()
-	<-v.started
-	apply(t, db, func(b *Batch) { b.Delete(testBucket, "key") })
-	if got := contents(t, db); len(got) != 0 {
-		t.Errorf("still there: %v", got)
-	}
-	close(v.release)
-	if err := <-flushed; err != nil {
-		t.Fatal(err)
-	}
-	if got := contents(t, db); len(got) != 0 {
-		t.Errorf("still there after the commit: %v", got)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if got := contents(t, openSound(t, path, manual)); len(got) != 0 {
-		t.Errorf("still there after a restart: %v", got)
-	}
-}
-
-func TestDropThenPutLeavesOnlyWhatWasPutAfterwards(t *testing.T) {
-	for _, flushBetween := range []bool{false, true} {
-		t.Run(fmt.Sprintf("flush between: %v", flushBetween), func(t *testing.T) {
-			path := tempPath(t)
-			db := openSound(t, path, manual)
-			other := Bucket{testBucket.Space, "other"}
-			for i := range 300 {
-				apply(t, db, func(b *Batch) {
-					b.Put(testBucket, strconv.Itoa(i), Bytes(repeat("x", 200)))
-					b.Put(other, strconv.Itoa(i), Bytes("y"))
-				})
-			}
-			if flushBetween {
-				flush(t, db)
-			}
-			apply(t, db, func(b *Batch) {
-				b.Put(testBucket, "before", Bytes("1"))
-				b.Drop(testBucket)
-				b.Put(testBucket, "7", Bytes("2"))
-				b.Put(testBucket, "after", Bytes("3"))
-				b.Delete(testBucket, "after")
-				b.Delete(testBucket, "9")
-			})
-			want := map[string]string{"7": "2"}
-			check := func(when string) {
-				t.Helper()
-				if diff := cmp.Diff(want, contents(t, db)); diff != "" {
-					t.Errorf("%s: -want +got:\n%s", when, diff)
-				}
-				if _, found := get(t, db, "8"); found {
-					t.Errorf("%s: a dropped key is found", when)
-				}
-				if v, _, _ := lookup(db, other, "8"); v != "y" {
-					t.Errorf("%s: the other bucket has %q", when, v)
-				}
-			}
-			check("pending")
-			flush(t, db)
-			check("committed")
-			if err := db.Close(); err != nil {
-				t.Fatal(err)
-			}
-			db = openSound(t, path, manual)
-			check("reopened")
-		})
-	}
-}
-
-// TestKeysMayBeEmptyAndOfAnyBytes: objects without a name have empty keys,
-// which bbolt has not.
-func TestKeysMayBeEmptyAndOfAnyBytes(t *testing.T) {
-	path := tempPath(t)
-	db := openSound(t, path, manual)
-	want := map[string]string{"": "empty", "\x00": "zero", "\xff\xff": "ff", "k": "k", "ä/ö": "umlauts", repeat("long", 5000): "long", "empty value": ""}
-	for key, v := range want {
-		put(t, db, key, v)
-	}
-	check := func(when string) {
-		t.Helper()
-		if diff := cmp.Diff(want, contents(t, db)); diff != "" {
-			t.Errorf("%s: -want +got:\n%s", when, diff)
-		}
-		for key := range want {
-			if v, found := get(t, db, key); !found || v != want[key] {
-				t.Errorf("%s: key %.20q is %q, %v", when, key, v, found)
-			}
-		}
-	}
-	check("pending")
-	flush(t, db)
-	check("committed")
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	db = openSound(t, path, manual)
-	check("reopened")
-	for key := range want {
-		apply(t, db, func(b *Batch) { b.Delete(testBucket, key) })
-	}
-	flush(t, db)
-	if got := contents(t, db); len(got) != 0 {
-		t.Errorf("left after deletion: %v", got)
-	}
-}
-
-// TestSpacesAreCapturedApart: a snapshot sees its own space and no other.
-func TestSpacesAreCapturedApart(t *testing.T) {
-	db := openSound(t, tempPath(t), manual)
-	for _, space := range []string{"space", "spac", "space2"} {
-		apply(t, db, func(b *Batch) { b.Put(Bucket{space, "bucket"}, "key", Bytes(space)) })
-	}
-	for range 2 {
-		for _, space := range []string{"space", "spac", "space2", "none"} {
-			s, err := db.Snapshot(space)
-			if err != nil {
-				t.Fatal(err)
-			}
-			v, found, err := viewText(s, "bucket", "key")
-			if want := space != "none"; err != nil || found != want || (found && v != space) {
-				t.Errorf("space %s: %q, %v, %v", space, v, found, err)
-			}
-			s.Close()
-		}
-		flush(t, db)
-	}
-}
-
-// TestWhatWasTakenFromACallbackOutlivesTheTransaction is P3: the pages are
-// used again, and the map is gone.
-func TestWhatWasTakenFromACallbackOutlivesTheTransaction(t *testing.T) {
-	db := openSound(t, tempPath(t), manual)
-	for i := range 100 {
-		put(t, db, fmt.Sprintf("%03d", i), repeat("a", 1000))
-	}
-	flush(t, db)
-	got := contents(t, db)
-	for range 3 {
-		for i := range 100 {
-			put(t, db, fmt.Sprintf("%03d", i), repeat("b", 1000))
-		}
-		flush(t, db)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for key, v := range got {
-		if len(key) != 3 || v != repeat("a", 1000) {
-			t.Fatalf("key %q changed under its reader", key)
-		}
 	}
 }

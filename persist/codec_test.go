@@ -164,7 +164,7 @@ func checkRoundTrip(t *testing.T, gvk schema.GroupVersionKind, obj any, object f
 // customResource is what a CRD of moderate imagination generates.
 type customResource struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata"`
 
 	Size      resource.Quantity     `json:"size"`
 	MaxSize   *resource.Quantity    `json:"maxSize,omitempty"`

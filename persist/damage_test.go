@@ -416,3 +416,25 @@ func TestAFreelistOfImpossibleLengthIsFoundOut(t *testing.T) {
 	}
 	im.checkAll(t, damages)
 }
+
+// TestAValueThatSeemsToBeABucketHasTheFileReplaced: bbolt refuses to write it
+// or to delete it, for ever.
+func TestAValueThatSeemsToBeABucketHasTheFileReplaced(t *testing.T) {
+	im := newImage(t, newRand(t))
+	damages := map[string]func([]byte) []byte{}
+	for _, id := range im.pagesOf(leafPage) {
+		p := im.page(im.bytes, id)
+		for i := range int(binary.NativeEndian.Uint16(p[pageCountAt:])) {
+			at := pageHeaderBytes + i*elementBytes
+			key := at + int(binary.NativeEndian.Uint32(p[at+4:])) // May be on an overflow page.
+			if n := binary.NativeEndian.Uint32(p[at+8:]); n > 3 || key >= len(p) || p[key] != keyPrefix || len(damages) > 20 {
+				continue // Not one of those that are written again.
+			}
+			damages[fmt.Sprintf("page %d, element %d", id, i)] = func(b []byte) []byte {
+				binary.NativeEndian.PutUint32(im.page(b, id)[at:], leafBucketFlag)
+				return b
+			}
+		}
+	}
+	im.checkAll(t, damages)
+}

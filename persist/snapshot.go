@@ -102,7 +102,7 @@ func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error
 }
 
 func (db *DB) readFile(b *bolt.DB, fn func(*bolt.Tx) error) error {
-	return db.readError(view(b, fn))
+	return db.readError(b, view(b, fn))
 }
 
 // view runs fn in a read transaction.
@@ -145,8 +145,9 @@ func lockOf(b *bolt.DB, name string) any {
 	return reflect.NewAt(f.Type(), f.Addr().UnsafePointer()).Interface()
 }
 
-// readError notes that the whole file is bad, if that is what err says.
-func (db *DB) readError(err error) error {
+// readError notes that the file is bad as a whole, if that is what err says and
+// the file has not been replaced meanwhile.
+func (db *DB) readError(b *bolt.DB, err error) error {
 	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) || errors.Is(err, bolterrors.ErrTxClosed) {
 		return ErrClosed
 	}
@@ -154,7 +155,7 @@ func (db *DB) readError(err error) error {
 	if errors.As(err, &corrupt) && corrupt.Bucket == (Bucket{}) {
 		db.mu.Lock()
 		defer db.mu.Unlock()
-		if db.resetCause == nil && !db.memoryOnly() && !db.closing {
+		if db.resetCause == nil && b != nil && db.bolt == b && !db.closing {
 			db.resetCause = err
 			db.wakeCommitter()
 		}
@@ -187,6 +188,7 @@ type Snapshot struct {
 	db                *DB
 	space             string
 	pending, flushing *layer
+	bolt              *bolt.DB // Nil without a file.
 	tx                *bolt.Tx
 }
 
@@ -269,8 +271,9 @@ func (db *DB) unreadableLocked() error {
 }
 
 func (s *Snapshot) begin(b *bolt.DB) (err error) {
+	s.bolt = b
 	s.tx, err = beginRead(b)
-	return s.db.readError(err)
+	return s.db.readError(b, err)
 }
 
 // Close ends the snapshot. It is idempotent.
@@ -305,18 +308,20 @@ func (s *Snapshot) View(name, key string, fn func(*Item) error) (bool, error) {
 		found = true
 		return fn(&Item{bucket: bucket, Key: key, raw: raw})
 	})
-	return found, s.db.readError(err)
+	return found, s.db.readError(s.bolt, err)
 }
 
 // Scan calls fn for the keys from from on, in order, until fn returns false.
 // A scan that stopped goes on with from set to the last key and a zero byte.
 func (s *Snapshot) Scan(name, from string, fn func(*Item) (bool, error)) error {
 	bucket := Bucket{s.space, name}
-	return s.db.readError(guard(func() error {
+	return s.db.readError(s.bolt, guard(func() error {
 		c := newMergeCursor(s, bucket, from)
 		item := Item{bucket: bucket}
 		for last, first := from, true; c.next(&item); last, first = item.Key, false {
-			// Callers rely on the order to come to an end.
+			// Callers rely on the order to come to an end. And where keys are
+			// out of order, bbolt finds them by chance only, and can neither
+			// replace nor remove them: the file is of no use any more.
 			if item.Key < last || (item.Key == last && !first) {
 				return &CorruptError{Err: fmt.Errorf("bucket %q is out of order at key %q", bucket, item.Key)}
 			}
@@ -362,7 +367,7 @@ func newMergeCursor(s *Snapshot, bucket Bucket, from string) *mergeCursor {
 	if b := fileBucket(s.tx, bucket).b; b != nil {
 		c.file = b.Cursor()
 		c.k, c.v = c.file.Seek(append([]byte{keyPrefix}, from...))
-		c.checkKey(nil)
+		c.checkKey()
 	}
 	return c
 }
@@ -403,18 +408,15 @@ func (c *mergeCursor) next(item *Item) bool {
 
 // nextInFile goes on to the next key of the file.
 func (c *mergeCursor) nextInFile() {
-	last := c.k
 	c.k, c.v = c.file.Next()
-	c.checkKey(last)
+	c.checkKey()
 }
 
-// checkKey refuses a key that cannot be. Where keys are out of order, bbolt
-// finds them by chance only, and can neither replace nor remove them: the file
-// is of no use any more.
-func (c *mergeCursor) checkKey(last []byte) {
-	if c.k == nil || (len(c.k) > 0 && len(c.k) <= bolt.MaxKeySize && c.k[0] == keyPrefix && bytes.Compare(last, c.k) < 0) {
+// checkKey refuses a key that was never written: it may be gigabytes of noise.
+func (c *mergeCursor) checkKey() {
+	if c.k == nil || (len(c.k) > 0 && len(c.k) <= bolt.MaxKeySize && c.k[0] == keyPrefix) {
 		return
 	}
-	c.err = &CorruptError{Err: fmt.Errorf("key %.100q (%d bytes) behind key %.100q", c.k, len(c.k), last)}
+	c.err = &CorruptError{Err: fmt.Errorf("a key of %d bytes, %.100q", len(c.k), c.k)}
 	c.k = nil
 }

@@ -37,8 +37,9 @@ type changer struct {
 	wg     sync.WaitGroup
 }
 
-func newChanger(client kubernetes.Interface, namespace string, seed uint64) *changer {
-	c := &changer{client: client.CoreV1().ConfigMaps(namespace), names: 60, sizeBytes: 2000}
+// newChanger returns a changer of as many names as each worker is to use.
+func newChanger(client kubernetes.Interface, namespace string, names int, seed uint64) *changer {
+	c := &changer{client: client.CoreV1().ConfigMaps(namespace), names: names, sizeBytes: 2000}
 	for w := range changers {
 		c.rands[w] = rand.New(rand.NewPCG(seed, uint64(w)+1))
 		c.exists[w] = make([]bool, c.names)

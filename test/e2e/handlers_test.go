@@ -29,12 +29,12 @@ type crowd struct {
 	changer   *changer
 }
 
-func newCrowd(t *testing.T, o warmwatch.Options, io warmwatch.InformerOptions) *crowd {
+func newCrowd(t *testing.T, objects int, o warmwatch.Options, io warmwatch.InformerOptions) *crowd {
 	t.Helper()
 	client := newClient(t, shared.Config())
 	c := &crowd{client: client, namespace: newNamespace(t, client), program: launch(t, newPath(t), o)}
-	c.changer = newChanger(client, c.namespace, newSeed(t))
-	c.changer.make(t, 100)
+	c.changer = newChanger(client, c.namespace, objects/changers, newSeed(t))
+	c.changer.make(t, objects)
 	io.Namespace = c.namespace
 	c.informer = c.program.informer(configMapsIn(client, c.namespace), &corev1.ConfigMap{}, configMaps, io)
 	return c
@@ -141,7 +141,9 @@ func heapBytes() int64 {
 // TestHandlersComeAndGoUnderLoad: each joins without a gap or a repetition (its
 // recorder checks that), and is not called any more once it was shut down.
 func TestHandlersComeAndGoUnderLoad(t *testing.T) {
-	c := newCrowd(t, warmwatch.Options{MemoryBudget: 32 << 10}, warmwatch.InformerOptions{})
+	// So many objects, told of so slowly, that they change while they are told of.
+	const objects, slowly = 1200, 100 * time.Microsecond
+	c := newCrowd(t, objects, warmwatch.Options{MemoryBudget: 32 << 10}, warmwatch.InformerOptions{})
 	always := newRecorder(t)
 	addHandler(t, c.informer, always)
 	c.run()
@@ -153,6 +155,7 @@ func TestHandlersComeAndGoUnderLoad(t *testing.T) {
 		r := newRecorder(t)
 		var gone atomic.Bool
 		r.during = func() {
+			time.Sleep(slowly)
 			if gone.Load() {
 				t.Error("called after it was shut down")
 			}
@@ -197,7 +200,7 @@ func TestHandlersComeAndGoUnderLoad(t *testing.T) {
 
 // TestADurableHandlerComesBack in the same life, to what it missed.
 func TestADurableHandlerComesBack(t *testing.T) {
-	c := newCrowd(t, warmwatch.Options{}, warmwatch.InformerOptions{})
+	c := newCrowd(t, 100, warmwatch.Options{}, warmwatch.InformerOptions{})
 	r, witness := newRecorder(t), newRecorder(t)
 	registration := addDurable(t, c.informer, "name", r)
 	addHandler(t, c.informer, witness)
@@ -225,7 +228,7 @@ func TestADurableHandlerComesBack(t *testing.T) {
 // TestResync: the handler that wants it is told of every object again, with the
 // same pointer as old and new.
 func TestResync(t *testing.T) {
-	c := newCrowd(t, warmwatch.Options{}, warmwatch.InformerOptions{ResyncPeriod: time.Hour})
+	c := newCrowd(t, 100, warmwatch.Options{}, warmwatch.InformerOptions{ResyncPeriod: time.Hour})
 	var mu sync.Mutex
 	again := map[string]int{}
 	resynced := func(object string) int {

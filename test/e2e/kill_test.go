@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -34,7 +35,7 @@ func TestKill(t *testing.T) {
 	k := &killer{
 		cp: cp, client: client, namespace: newNamespace(t, client), dir: t.TempDir(), rng: newRand(seed),
 	}
-	k.changer = newChanger(client, k.namespace, seed)
+	k.changer = newChanger(client, k.namespace, 60, seed)
 	k.durable = story{path: filepath.Join(k.dir, "durable"), known: knowledge{}}
 	k.changer.make(t, 400)
 	for life := 1; life <= kills; life++ {
@@ -74,7 +75,7 @@ func (k *killer) live(t *testing.T, life int) {
 	t.Helper()
 	// The first lives are long: they must have told of everything.
 	early := life > 2 && k.rng.IntN(3) == 0
-	down, historyLost := k.rng.IntN(150), life%5 == 0 || k.rng.IntN(10) == 0
+	down, historyLost := k.rng.IntN(150), life%5 == 0 || k.rng.IntN(20) == 0
 	t.Logf("life %d: killed early: %t, %d changes while down, history lost: %t", life, early, down, historyLost)
 	k.changer.begin(t)
 	k.begin(t)
@@ -227,8 +228,8 @@ func (s *story) hear(e told, life int) error {
 }
 
 func (s *story) find(e told) int {
-	for i := len(s.told) - 1; i >= 0; i-- {
-		if s.told[i] == e {
+	for i, t := range slices.Backward(s.told) {
+		if t == e {
 			return i
 		}
 	}

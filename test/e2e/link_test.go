@@ -43,7 +43,7 @@ func (d *dials) await(t *testing.T, n int64) {
 func TestFlakyLink(t *testing.T) {
 	client := newClient(t, shared.Config())
 	namespace := newNamespace(t, client)
-	changes := newChanger(client, namespace, newSeed(t))
+	changes := newChanger(client, namespace, 60, newSeed(t))
 	changes.make(t, 200)
 	l, err := link.To(shared.Config())
 	if err != nil {

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -163,7 +164,8 @@ func TestSyncFromServer(t *testing.T) {
 		if informer.HasSynced() || registration.HasSynced() {
 			t.Error("HasSynced before the server was reached")
 		}
-		if err := l.Up(); err != nil {
+		// The answer to the question comes well before the first event.
+		if err := errors.Join(l.Up(), l.Latency(200)); err != nil {
 			t.Fatal(err)
 		}
 		want := versionsOfList(t, listConfigMaps(t, client, namespace))
@@ -175,5 +177,8 @@ func TestSyncFromServer(t *testing.T) {
 		expectServer(t, listConfigMaps(t, client, namespace), informer.GetStore(), handler)
 		expectStart(t, informer, "disk", 0, 1)
 		p.stop()
+		if err := l.Heal(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
