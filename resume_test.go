@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,10 +131,9 @@ func TestASecondInformerLifeInTheSameCacheIsWarmToo(t *testing.T) {
 			if p.informer, err = p.cache.NewSharedIndexInformer(f, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps}); err != nil {
 				t.Fatal(err)
 			}
-			r, d := add2(t, p)
+			_, d := add2(t, p)
 			p.run()
 			settle()
-			r.expectInAnyOrder(t, fmt.Sprintf("add ns/a@%d initial", life+1), fmt.Sprintf("update ns/a@%d→%d", life+1, life+2))
 			d.expect(t, fmt.Sprintf("update ns/a@%d→%d", life+1, life+2))
 			p.expectRequests(f, fmt.Sprintf("LIST rv=%d limit=1", life+1), fmt.Sprintf("WATCH rv=%d", life+1))
 			if n := p.informer.Status().UnackedDeltas; n != 0 {
@@ -222,7 +220,7 @@ func TestAServerWithoutTheHistoryMeansARelistWithADiff(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
 				path := filled(t, f, nil)
-				leadsNowhere := strings.Contains(name, "nowhere")
+				leadsNowhere := name == "a relist at the old version leads nowhere"
 				if leadsNowhere {
 					c.prepare(f)
 				}
@@ -250,7 +248,11 @@ func TestAServerWithoutTheHistoryMeansARelistWithADiff(t *testing.T) {
 				}
 				p.expectRequests(f, c.requests...)
 				expectStore(t, p.informer, f)
-				if st := p.informer.Status(); st.Relists != strings.Count(strings.Join(c.requests, "+"), "LIST")-1 || st.StartedFrom != "disk" {
+				relists := 1
+				if leadsNowhere {
+					relists = 2
+				}
+				if st := p.informer.Status(); st.Relists != relists || st.StartedFrom != "disk" {
 					t.Errorf("status: %+v", st)
 				}
 			})

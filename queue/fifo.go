@@ -203,7 +203,9 @@ func (q *DeltaFIFO) queued() (last map[string]Delta, count int, err error) {
 			return last, count, nil
 		}
 		for _, d := range ds {
-			last[d.Key] = d
+			if d.Type != "" { // Else it could not be read.
+				last[d.Key] = d
+			}
 		}
 		count += len(ds)
 		after = ds[len(ds)-1].Seq

@@ -185,9 +185,11 @@ func (q *DeltaFIFO) load() error {
 			return false, &persist.CorruptError{Bucket: q.deltas, Key: it.Key, Err: err}
 		}
 		q.addRunLocked(seq)
-		q.head = max(q.head, seq)
 		return true, nil
 	})
+	if err == nil {
+		err = q.loadHead(s)
+	}
 	if err != nil {
 		return err
 	}
@@ -211,6 +213,36 @@ func (q *DeltaFIFO) load() error {
 	q.tailBase, q.durableHead = q.head, q.head
 	if c, ok := q.stored[plainCursor]; ok { // Else the last process had no plain consumers.
 		q.orphans = orphans{after: c.Seq, to: q.head, held: true, open: true}
+	}
+	return nil
+}
+
+// loadHead takes the head from the last delta. A damaged number may be a great
+// one, and there would be none behind it: it counts only with its checksum.
+func (q *DeltaFIFO) loadHead(s *persist.Snapshot) error {
+	for n := len(q.runs); n > 0; n = len(q.runs) {
+		last := &q.runs[n-1]
+		_, err := s.View(deltasBucket, deltaKey(last.to), func(it *persist.Item) (err error) {
+			if it.Value == nil {
+				_, err = it.Payload()
+			}
+			return err
+		})
+		if err == nil {
+			q.head = max(q.head, last.to)
+			return nil
+		}
+		if !errors.Is(err, persist.ErrCorrupt) {
+			return err
+		}
+		q.onCorrupt(err)
+		q.log.Error(err, "Could not read a delta, removing it", "seq", last.to)
+		if _, err := q.db.Update(func(b *persist.Batch) { b.Delete(q.deltas, deltaKey(last.to)) }); err != nil {
+			return err
+		}
+		if last.to--; last.to < last.from {
+			q.runs = q.runs[:n-1]
+		}
 	}
 	return nil
 }

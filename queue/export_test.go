@@ -1,0 +1,12 @@
+package queue
+
+// TailBytes is what the tail in memory holds.
+func TailBytes(q *DeltaFIFO) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := 0
+	for i := range q.tail {
+		n += q.tail[i].SizeBytes
+	}
+	return n
+}

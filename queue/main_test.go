@@ -1,0 +1,208 @@
+package queue
+
+import (
+	"flag"
+	"fmt"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+var seedFlag = flag.Int64("seed", 0, "seed of the random tests; 0 takes the time")
+
+func TestMain(m *testing.M) {
+	klog.SetLogger(klog.Logger{})   // Discards.
+	utilruntime.ErrorHandlers = nil // One of them sleeps by a clock that began outside of the bubble.
+	goleak.VerifyTestMain(m)
+}
+
+// newRand returns a source of randomness, and logs how to have it again.
+func newRand(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := *seedFlag
+	if seed == 0 {
+		seed = time.Now().UnixNano()
+	}
+	t.Logf("replay with -seed=%d", seed)
+	return rand.New(rand.NewSource(seed))
+}
+
+// manual are the options of a DB that commits only when told to.
+var manual = persist.Options{CommitInterval: time.Hour, DurableDelay: time.Hour}
+
+func openDB(t testing.TB, path string, o persist.Options) *persist.DB {
+	t.Helper()
+	var quiet klog.Logger
+	o.Logger = &quiet
+	db, err := persist.Open(path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Err(); err != nil {
+			t.Errorf("degraded: %v", err)
+		}
+		if err := db.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return db
+}
+
+func tempPath(t testing.TB) string { return filepath.Join(t.TempDir(), "cache.db") }
+
+const testSpace = "pods"
+
+func newPodObject() any { return new(corev1.Pod) }
+
+// newLog returns the log of Pods in a DB. Nothing in it may be unreadable.
+func newLog(t testing.TB, db *persist.DB, o Options) *DeltaFIFO {
+	t.Helper()
+	o.DB, o.Space, o.NewObject = db, testSpace, newPodObject
+	if o.OnCorrupt == nil {
+		o.OnCorrupt = func(err error) { t.Errorf("corrupt: %v", err) }
+	}
+	q, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+func newPod(name, rv string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, ResourceVersion: rv}}
+}
+
+// numbered returns a delta that tells its number by its object, too.
+func numbered(seq uint64) Delta {
+	pod := newPod(fmt.Sprintf("pod-%d", seq%7), fmt.Sprint(seq))
+	return Delta{Seq: seq, Type: cache.Added, Key: "ns/" + pod.Name, New: pod, SizeBytes: persist.EstimateSize(pod)}
+}
+
+// publish adds deltas as the informer does: in one batch, and then to the
+// consumers.
+func publish(t testing.TB, q *DeltaFIFO, ds ...Delta) {
+	t.Helper()
+	batch, err := q.db.Update(func(b *persist.Batch) { q.Append(b, ds) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Publish(batch, ds)
+}
+
+func publishUpTo(t testing.TB, q *DeltaFIFO, from, to uint64) {
+	t.Helper()
+	for seq := from; seq <= to; seq++ {
+		publish(t, q, numbered(seq))
+	}
+}
+
+// flush makes all durable, and waits until the log has heard of it.
+func flush(t testing.TB, q *DeltaFIFO) {
+	t.Helper()
+	if err := q.db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	durable := q.db.Durable()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for q.durable < durable {
+		q.cond.Wait()
+	}
+}
+
+// commitAnew makes a commit even if nothing was put: for what hooks have to say.
+func commitAnew(t testing.TB, q *DeltaFIFO) {
+	t.Helper()
+	if _, err := q.db.Update(func(*persist.Batch) {}); err != nil {
+		t.Fatal(err)
+	}
+	flush(t, q)
+}
+
+// available reports whether Next would return without waiting.
+func available(c *Consumer) bool {
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	return c.closed || c.interrupted || c.limitLocked() > c.cursor.Load()
+}
+
+// next takes what there is for a consumer, up to n deltas, and acknowledges it.
+func next(t testing.TB, c *Consumer, n int) (seqs []uint64) {
+	t.Helper()
+	for len(seqs) < n && available(c) {
+		ds, err := c.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range ds {
+			if len(seqs) == n {
+				break
+			}
+			checkNumbered(t, &d)
+			seqs = append(seqs, d.Seq)
+			c.Acknowledge(d.Seq)
+		}
+	}
+	return seqs
+}
+
+func checkNumbered(t testing.TB, d *Delta) {
+	t.Helper()
+	pod, ok := d.New.(*corev1.Pod)
+	if !ok || pod.ResourceVersion != fmt.Sprint(d.Seq) || d.Key != "ns/"+pod.Name || d.Type != cache.Added {
+		t.Errorf("delta %d is %+v", d.Seq, d)
+	}
+}
+
+// onDisk are the numbers of the deltas that the DB has.
+func onDisk(t testing.TB, db *persist.DB, durable bool) (seqs []uint64) {
+	t.Helper()
+	take := db.Snapshot
+	if durable {
+		take = db.DurableSnapshot
+	}
+	s, err := take(testSpace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	err = s.Scan(deltasBucket, "", func(it *persist.Item) (bool, error) {
+		seq, err := parseDeltaKey(it.Key)
+		seqs = append(seqs, seq)
+		return true, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return seqs
+}
+
+func upTo(from, to uint64) (seqs []uint64) {
+	for ; from <= to; from++ {
+		seqs = append(seqs, from)
+	}
+	return seqs
+}
+
+func copyFile(t testing.TB, from, to string) {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

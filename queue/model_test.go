@@ -1,0 +1,320 @@
+package queue
+
+import (
+	"fmt"
+	"maps"
+	"math/rand"
+	"slices"
+	"testing"
+	"testing/synctest"
+)
+
+// TestTheLogBehavesLikeItsModel makes random use of a log, over restarts and
+// crashes. The model is a list of deltas and a cursor for each consumer: all
+// are told of what is behind their cursors, in order; what all have passed is
+// removed, and nothing else (Q1); the tail stays within its bound (Q3); durable
+// ones are told only of what is durable (Q4).
+func TestTheLogBehavesLikeItsModel(t *testing.T) {
+	rnd := newRand(t)
+	for range 12 {
+		seed := rnd.Int63()
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := &logModel{t: t, rnd: rand.New(rand.NewSource(seed)), path: tempPath(t)}
+				m.file.cursors = map[string]uint64{}
+				m.open()
+				for range 400 {
+					m.step()
+				}
+			})
+		})
+	}
+}
+
+const modelTailBytes = 1500
+
+type logModel struct {
+	t    *testing.T
+	rnd  *rand.Rand
+	path string
+	q    *DeltaFIFO
+
+	seqs    []uint64 // Of all deltas that were ever published.
+	durable int      // So many of them have been in the file.
+	head    uint64
+
+	cursors   map[string]uint64    // Of durable names.
+	consumers map[*Consumer]uint64 // Present ones.
+	// orphans are left by the plain consumers of the last process: the deltas
+	// in the log behind plain, where the slowest of them was.
+	orphans []uint64
+	held    bool
+	plain   uint64
+	isPlain bool // There is such a cursor.
+
+	file struct { // The same, as the file has it.
+		head, plain uint64
+		isPlain     bool
+		cursors     map[string]uint64
+		deltas      []uint64
+	}
+}
+
+func (m *logModel) open() {
+	m.head, m.cursors = m.file.head, maps.Clone(m.file.cursors)
+	m.plain, m.isPlain = m.file.plain, m.file.isPlain
+	m.consumers = map[*Consumer]uint64{}
+	m.q = newLog(m.t, openDB(m.t, m.path, manual), Options{TailBytes: modelTailBytes, Seq: m.head})
+	m.q.Served()
+	if got := m.q.Head(); got != m.head {
+		m.t.Fatalf("the head is %d, expected %d", got, m.head)
+	}
+	wantSeqs(m.t, "in the file", m.file.deltas, onDisk(m.t, m.q.db, true))
+	m.orphans, m.held = nil, m.isPlain
+	for _, seq := range m.file.deltas {
+		if m.isPlain && seq > m.plain {
+			m.orphans = append(m.orphans, seq)
+		}
+	}
+}
+
+// behind are the deltas behind a cursor, up to the head.
+func (m *logModel) behind(cursor uint64) []uint64 {
+	i, _ := slices.BinarySearch(m.seqs, cursor+1)
+	return m.seqs[i:]
+}
+
+func (m *logModel) any() *Consumer {
+	var all []*Consumer
+	for c := range m.consumers {
+		all = append(all, c)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	slices.SortFunc(all, func(a, b *Consumer) int { // Maps have an order of their own.
+		return 2*b2i(a.name > b.name || (a.name == b.name && m.consumers[a] > m.consumers[b])) - 1
+	})
+	return all[m.rnd.Intn(len(all))]
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (m *logModel) step() {
+	switch r := m.rnd.Intn(100); {
+	case r < 35:
+		m.publish()
+	case r < 70:
+		if c := m.any(); c != nil {
+			m.read(c)
+		}
+	case r < 76:
+		m.addPlain()
+	case r < 80:
+		m.name()
+	case r < 84:
+		if c := m.any(); c != nil {
+			delete(m.consumers, c)
+			c.Remove()
+		}
+	case r < 86:
+		m.forget()
+	case r < 94:
+		m.commit()
+	case r < 97:
+		m.restart()
+	default:
+		m.crash()
+	}
+	m.check()
+}
+
+func (m *logModel) addPlain() {
+	c := m.q.Plain()
+	if c.Inherits() != m.held {
+		m.t.Fatalf("a plain consumer inherits: %v, expected %v", c.Inherits(), m.held)
+	}
+	wantSeqs(m.t, "orphans", m.orphans, orphansOf(m.t, c, 1+m.rnd.Intn(5)))
+	m.orphans, m.held = nil, false
+	c.WalkFrom(m.head) // It is told of all objects as they are now.
+	m.consumers[c] = c.Cursor()
+}
+
+func (m *logModel) publish() {
+	var ds []Delta
+	for range 1 + m.rnd.Intn(4) {
+		m.head++
+		if m.rnd.Intn(5) == 0 {
+			m.head += uint64(m.rnd.Intn(3)) // Numbers without a delta.
+		}
+		ds = append(ds, numbered(m.head))
+		m.seqs = append(m.seqs, m.head)
+	}
+	publish(m.t, m.q, ds...)
+}
+
+func (m *logModel) read(c *Consumer) {
+	n := 1 + m.rnd.Intn(8)
+	want := m.behind(m.consumers[c])
+	if c.durable {
+		i, _ := slices.BinarySearch(want, m.durableHead()+1)
+		want = want[:i]
+	}
+	got := next(m.t, c, n)
+	wantSeqs(m.t, "told", want[:min(n, len(want))], got)
+	m.consumers[c] = c.Cursor()
+	if c.name != "" {
+		m.cursors[c.name] = c.Cursor()
+	}
+}
+
+func (m *logModel) durableHead() uint64 {
+	if m.durable == 0 {
+		return 0
+	}
+	return m.seqs[m.durable-1]
+}
+
+func (m *logModel) name() {
+	name := fmt.Sprint(m.rnd.Intn(3))
+	for c := range m.consumers {
+		if c.name == name {
+			return
+		}
+	}
+	cursor, seen := m.cursors[name]
+	c, err := m.q.Durable(name)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if c.Known != seen {
+		m.t.Fatalf("name %s is known: %v, expected %v", name, c.Known, seen)
+	}
+	if !seen {
+		c.WalkFrom(m.head)
+		c.WalkDone()
+		cursor = m.head
+	}
+	if got := len(m.behind(c.Cursor())); got != len(m.behind(cursor)) {
+		m.t.Fatalf("name %s begins at %d, expected %d", name, c.Cursor(), cursor)
+	}
+	m.cursors[name], m.consumers[c] = c.Cursor(), c.Cursor()
+}
+
+func (m *logModel) forget() {
+	name := fmt.Sprint(m.rnd.Intn(3))
+	for c := range m.consumers {
+		if c.name == name {
+			return
+		}
+	}
+	if err := m.q.Forget(name); err != nil {
+		m.t.Fatal(err)
+	}
+	delete(m.cursors, name)
+}
+
+// commit makes one, which removes everything that all have passed, and nothing
+// else.
+func (m *logModel) commit() {
+	commitAnew(m.t, m.q)
+	if slowest, any := m.slowest(); any {
+		m.plain, m.isPlain = slowest, true
+	}
+	m.written()
+	wantSeqs(m.t, "in the file", m.file.deltas, onDisk(m.t, m.q.db, true))
+}
+
+// written notes what a commit has put into the file.
+func (m *logModel) written() {
+	m.durable = len(m.seqs)
+	m.file.head, m.file.plain, m.file.isPlain = m.head, m.plain, m.isPlain
+	m.file.cursors = maps.Clone(m.cursors)
+	m.file.deltas = nil
+	for _, seq := range m.seqs {
+		if seq > m.floor() || slices.Contains(m.orphans, seq) {
+			m.file.deltas = append(m.file.deltas, seq)
+		}
+	}
+}
+
+func (m *logModel) slowest() (cursor uint64, any bool) {
+	cursor = m.head
+	for c, at := range m.consumers {
+		if c.name == "" {
+			cursor, any = min(cursor, at), true
+		}
+	}
+	return cursor, any
+}
+
+// floor is up to where all have acknowledged.
+func (m *logModel) floor() uint64 {
+	floor := m.head
+	for _, at := range m.consumers {
+		floor = min(floor, at)
+	}
+	for _, at := range m.cursors {
+		floor = min(floor, at)
+	}
+	return floor
+}
+
+func (m *logModel) restart() {
+	if err := m.q.Stop(); err != nil {
+		m.t.Fatal(err)
+	}
+	if err := m.q.db.Close(); err != nil {
+		m.t.Fatal(err)
+	}
+	if slowest, any := m.slowest(); any {
+		m.plain, m.isPlain = slowest, true
+	} else if m.held { // Nobody has asked for them.
+		m.orphans, m.isPlain = nil, false
+	}
+	m.written()
+	m.open()
+}
+
+// crash goes on with a copy of the file.
+func (m *logModel) crash() {
+	path := tempPath(m.t)
+	copyFile(m.t, m.q.db.Path(), path)
+	m.path = path
+	m.seqs = m.seqs[:m.durable]
+	m.open()
+}
+
+func (m *logModel) check() {
+	m.t.Helper()
+	q := m.q
+	q.mu.Lock()
+	size := 0
+	for i, d := range q.tail {
+		size += d.SizeBytes
+		if i > 0 && d.Seq <= q.tail[i-1].Seq {
+			m.t.Fatalf("the tail has %d behind %d", d.Seq, q.tail[i-1].Seq)
+		}
+	}
+	if size != q.tailBytes || size > modelTailBytes {
+		m.t.Fatalf("the tail has %d bytes, counted %d", size, q.tailBytes)
+	}
+	for i, r := range q.runs {
+		if r.from > r.to || (i > 0 && r.from <= q.runs[i-1].to) {
+			m.t.Fatalf("runs %v", q.runs)
+		}
+	}
+	q.mu.Unlock()
+	// Q1, in memory and in the file together.
+	have := onDisk(m.t, q.db, false)
+	for _, seq := range m.behind(m.floor()) {
+		if _, found := slices.BinarySearch(have, seq); !found {
+			m.t.Fatalf("delta %d is gone, not all have acknowledged it; floor %d, there are %v", seq, m.floor(), have)
+		}
+	}
+}

@@ -1,0 +1,386 @@
+package queue
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// reopen ends a log as a process does that is stopped, and opens it again.
+func reopen(t *testing.T, q *DeltaFIFO) *DeltaFIFO {
+	t.Helper()
+	if err := errors.Join(q.Stop(), q.db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return newLog(t, openDB(t, q.db.Path(), manual), Options{})
+}
+
+// crash opens the file as it is now.
+func crash(t *testing.T, q *DeltaFIFO) *DeltaFIFO {
+	t.Helper()
+	b, err := os.ReadFile(q.db.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := tempPath(t)
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return newLog(t, openDB(t, path, manual), Options{})
+}
+
+func durable(t *testing.T, q *DeltaFIFO, name string, known bool) *Consumer {
+	t.Helper()
+	c, err := q.Durable(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Known != known {
+		t.Errorf("%s is known: %v, expected %v", name, c.Known, known)
+	}
+	return c
+}
+
+// TestADurableConsumerGoesOnWhereItStopped: exactly what it has not
+// acknowledged, and what came while it was away.
+func TestADurableConsumerGoesOnWhereItStopped(t *testing.T) {
+	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q.Served()
+	c := durable(t, q, "d", false)
+	c.WalkFrom(0)
+	c.WalkDone()
+	publishUpTo(t, q, 1, 10)
+	flush(t, q)
+	wantSeqs(t, "told", upTo(1, 4), next(t, c, 4))
+
+	q = reopen(t, q)
+	publishUpTo(t, q, 11, 12) // Before anybody asks.
+	flush(t, q)
+	c = durable(t, q, "d", true)
+	wantSeqs(t, "after a restart", upTo(5, 9), next(t, c, 5))
+	c.Remove()
+	publishUpTo(t, q, 13, 14)
+	flush(t, q)
+	c = durable(t, q, "d", true)
+	wantSeqs(t, "after it was removed", upTo(10, 14), next(t, c, 100))
+
+	q = reopen(t, q)
+	wantSeqs(t, "left", nil, onDisk(t, q.db, false))
+	if q.Head() != 14 {
+		t.Errorf("the head is %d", q.Head())
+	}
+	c = durable(t, q, "d", true)
+	publishUpTo(t, q, 15, 15)
+	flush(t, q)
+	wantSeqs(t, "new", upTo(15, 15), next(t, c, 100))
+}
+
+// TestAConsumerWhoseWalkDidNotEndBeginsAnew: it does not know all objects.
+func TestAConsumerWhoseWalkDidNotEndBeginsAnew(t *testing.T) {
+	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q.Served()
+	c := durable(t, q, "d", false)
+	publishUpTo(t, q, 1, 3)
+	flush(t, q)
+	c.WalkFrom(2)
+	q = reopen(t, q)
+	q.Served()
+	c = durable(t, q, "d", false)
+	if !c.Inherits() {
+		t.Error("it was told of objects, and is not told of their deletions")
+	}
+	wantSeqs(t, "told", upTo(3, 3), append(orphansOf(t, c, 10), next(t, c, 10)...))
+}
+
+// TestOrphansWaitForTheFirstPlainConsumer: deltas that no plain consumer of the
+// last process has acknowledged. They hold nothing that came after them.
+func TestOrphansWaitForTheFirstPlainConsumer(t *testing.T) {
+	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q.Served()
+	slow, quick := q.Plain(), q.Plain()
+	publishUpTo(t, q, 1, 10)
+	flush(t, q)
+	next(t, slow, 4)
+	next(t, quick, 8)
+
+	q = reopen(t, q)
+	publishUpTo(t, q, 11, 12) // The store is not served yet: they are orphans as well.
+	q.Served()
+	publishUpTo(t, q, 13, 20)
+	commitAnew(t, q)
+	wantSeqs(t, "held", upTo(5, 12), onDisk(t, q.db, true))
+	first, second := q.Plain(), q.Plain()
+	wantSeqs(t, "first", upTo(5, 12), orphansOf(t, first, 3))
+	commitAnew(t, q)
+	wantSeqs(t, "held for the second", upTo(5, 20), slices.Concat(onDisk(t, q.db, true), upTo(13, 20)))
+	late := q.Plain()
+	wantSeqs(t, "late", nil, orphansOf(t, late, 3))
+	wantSeqs(t, "second", upTo(5, 12), orphansOf(t, second, 100))
+	commitAnew(t, q)
+	wantSeqs(t, "left", nil, onDisk(t, q.db, true))
+}
+
+// orphansOf takes all orphans, n at a time.
+func orphansOf(t *testing.T, c *Consumer, n int) (seqs []uint64) {
+	t.Helper()
+	for {
+		ds, err := c.Orphans()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(ds) == 0 {
+			if c.Inherits() {
+				t.Error("still inherits")
+			}
+			return seqs
+		}
+		for i := range ds[:min(n, len(ds))] {
+			checkNumbered(t, &ds[i])
+			seqs = append(seqs, ds[i].Seq)
+			c.Acknowledge(ds[i].Seq)
+		}
+	}
+}
+
+// TestOrphansSurviveProcessesThatDoNotAskForThem, unless those could have.
+func TestOrphansSurviveProcessesThatDoNotAskForThem(t *testing.T) {
+	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q.Served()
+	c := q.Plain()
+	publishUpTo(t, q, 1, 5)
+	next(t, c, 2)
+	q = reopen(t, q)
+	q = reopen(t, q) // Was never served.
+	wantSeqs(t, "held", upTo(3, 5), onDisk(t, q.db, false))
+	q = crash(t, q)
+	wantSeqs(t, "held after a crash", upTo(3, 5), onDisk(t, q.db, false))
+	q.Served()
+	q = reopen(t, q) // Was served, and had no plain consumers: nobody waits for them.
+	commitAnew(t, q)
+	wantSeqs(t, "left", nil, onDisk(t, q.db, true))
+	if c := q.Plain(); c.Inherits() {
+		t.Error("a consumer inherits what is gone")
+	}
+}
+
+// TestWithoutPlainConsumersNothingIsHeldForThem: only durable ones, or none.
+func TestWithoutPlainConsumersNothingIsHeldForThem(t *testing.T) {
+	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	for range 3 {
+		q.Served()
+		head := q.Head()
+		publishUpTo(t, q, head+1, head+5)
+		commitAnew(t, q)
+		wantSeqs(t, "held", nil, onDisk(t, q.db, true))
+		q = reopen(t, q)
+	}
+}
+
+// TestAfterACrashTheLogHasWhatWasDurable: cursors and deltas of one moment.
+func TestAfterACrashTheLogHasWhatWasDurable(t *testing.T) {
+	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q.Served()
+	c := durable(t, q, "d", false)
+	c.WalkDone()
+	plain := q.Plain()
+	publishUpTo(t, q, 1, 10)
+	flush(t, q)
+	next(t, c, 3)
+	next(t, plain, 5)
+	commitAnew(t, q)
+	next(t, c, 3) // Not known to the file.
+	next(t, plain, 5)
+	publishUpTo(t, q, 11, 12)
+
+	q = crash(t, q)
+	if q.Head() != 10 {
+		t.Errorf("the head is %d, expected 10", q.Head())
+	}
+	q.Served()
+	c = durable(t, q, "d", true)
+	wantSeqs(t, "durable", upTo(4, 10), next(t, c, 100))
+	wantSeqs(t, "plain", upTo(6, 10), orphansOf(t, q.Plain(), 100))
+}
+
+// TestForgetRemovesANameForGood, over a restart too.
+func TestForgetRemovesANameForGood(t *testing.T) {
+	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q.Served()
+	c := durable(t, q, "d", false)
+	c.WalkDone()
+	publishUpTo(t, q, 1, 3)
+	flush(t, q)
+	q = reopen(t, q)
+	if !q.HasKnown() {
+		t.Error("the name is not known after a restart")
+	}
+	if err := errors.Join(q.Forget("d"), q.Forget("never there")); err != nil {
+		t.Fatal(err)
+	}
+	if q.HasKnown() {
+		t.Error("the name is still known")
+	}
+	q = reopen(t, q)
+	wantSeqs(t, "held", nil, onDisk(t, q.db, false))
+	c = durable(t, q, "d", false)
+	if c.Cursor() != q.Head() {
+		t.Errorf("begins at %d, expected %d", c.Cursor(), q.Head())
+	}
+}
+
+// TestCursorsAreWrittenAnewAfterAReset: the new file may lack them.
+func TestCursorsAreWrittenAnewAfterAReset(t *testing.T) {
+	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q.Served()
+	c := durable(t, q, "d", false)
+	c.WalkDone()
+	publishUpTo(t, q, 1, 3)
+	flush(t, q)
+	next(t, c, 3)
+	commitAnew(t, q)
+	if _, err := q.db.Update(func(b *persist.Batch) { b.Drop(q.cursors) }); err != nil {
+		t.Fatal(err)
+	}
+	q.afterReset(errors.New("test"))
+	commitAnew(t, q)
+	q = crash(t, q)
+	if c = durable(t, q, "d", true); c.Cursor() != 3 {
+		t.Errorf("the cursor is %d", c.Cursor())
+	}
+}
+
+// damageDelta writes something over a delta in the file.
+func damageDelta(t *testing.T, q *DeltaFIFO, key string, v persist.Value) {
+	t.Helper()
+	if _, err := q.db.Update(func(b *persist.Batch) { b.Put(q.deltas, key, v) }); err != nil {
+		t.Fatal(err)
+	}
+	flush(t, q)
+}
+
+// TestAnUnreadableDeltaIsReportedAndPassed: it cannot be told, and must not
+// stop those behind it.
+func TestAnUnreadableDeltaIsReportedAndPassed(t *testing.T) {
+	db := openDB(t, tempPath(t), manual)
+	reported := 0
+	q := newLog(t, db, Options{TailBytes: 1, OnCorrupt: func(error) { reported++ }})
+	q.Served()
+	c := q.Plain()
+	publishUpTo(t, q, 1, 5)
+	flush(t, q)
+	damageDelta(t, q, deltaKey(3), persist.Bytes("\x07no delta"))
+	var seqs []uint64
+	for len(seqs) < 5 {
+		ds, err := c.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range ds {
+			if ds[i].Seq == 3 {
+				if ds[i].New != nil || ds[i].Type != "" {
+					t.Errorf("the damaged delta is %+v", ds[i])
+				}
+			} else {
+				checkNumbered(t, &ds[i])
+			}
+			seqs = append(seqs, ds[i].Seq)
+			c.Acknowledge(ds[i].Seq)
+		}
+	}
+	wantSeqs(t, "told", upTo(1, 5), seqs)
+	if reported != 1 {
+		t.Errorf("reported %d times", reported)
+	}
+}
+
+// unreadable is a value that cannot be encoded: the file gets a mark that has
+// no checksum, as a damaged value has none that is right.
+type unreadable struct{}
+
+func (unreadable) SizeBytes() int                    { return 0 }
+func (unreadable) AppendTo(b []byte) ([]byte, error) { return b, errors.New("test") }
+
+// TestADamagedNumberDoesNotMoveTheHead: a number far ahead would make deltas
+// invisible, and the next one the last.
+func TestADamagedNumberDoesNotMoveTheHead(t *testing.T) {
+	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q.Served()
+	c := durable(t, q, "d", false)
+	c.WalkDone()
+	publishUpTo(t, q, 1, 3)
+	flush(t, q)
+	if err := errors.Join(q.Stop(), q.db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	// Another process puts there what looks like deltas, with no right checksum.
+	var quiet klog.Logger
+	db, err := persist.Open(q.db.Path(), persist.Options{CommitInterval: time.Hour, Logger: &quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, far := range []uint64{1 << 40, 1<<64 - 1} {
+		if _, err := db.Update(func(b *persist.Batch) { b.Put(q.deltas, deltaKey(far), unreadable{}) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	reported := 0
+	q2 := newLog(t, openDB(t, q.db.Path(), manual), Options{OnCorrupt: func(error) { reported++ }})
+	if q2.Head() != 3 {
+		t.Fatalf("the head is %d", q2.Head())
+	}
+	if reported != 2 {
+		t.Errorf("reported %d times", reported)
+	}
+	c = durable(t, q2, "d", true)
+	publishUpTo(t, q2, 4, 5)
+	flush(t, q2)
+	wantSeqs(t, "told", upTo(1, 5), next(t, c, 100))
+	commitAnew(t, q2)
+	wantSeqs(t, "left", nil, onDisk(t, q2.db, true))
+}
+
+// FuzzParseDelta: any input is refused or has the parts of a delta, and what
+// was written is read back.
+func FuzzParseDelta(f *testing.F) {
+	for _, d := range []Delta{
+		numbered(1),
+		{Seq: 2, Type: cache.Updated, Key: "ns/pod", Old: newPod("pod", "1"), New: newPod("pod", "2")},
+		{Seq: 3, Type: cache.Deleted, Key: "", FinalStateUnknown: true},
+	} {
+		b, err := deltaValue{&d}.AppendTo(nil)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+		f.Add(b[:len(b)/2])
+	}
+	f.Add([]byte{})
+	f.Add([]byte{7, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d, err := parseDelta(9, b, newPodObject)
+		if err != nil {
+			return
+		}
+		again, err := deltaValue{&d}.AppendTo(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := parseDelta(9, again, newPodObject)
+		if err != nil {
+			t.Fatalf("%x was read as %+v, and written as %x: %v", b, d, again, err)
+		}
+		if e.Type != d.Type || e.Key != d.Key || e.FinalStateUnknown != d.FinalStateUnknown || (e.Old == nil) != (d.Old == nil) || (e.New == nil) != (d.New == nil) {
+			t.Errorf("%+v, expected %+v", e, d)
+		}
+	})
+}
