@@ -244,6 +244,7 @@ func (w worn) trial(t *testing.T, path string) {
 	p.stop()
 
 	p = launch(t, path, f, withContentIndex).run()
+	p.damaged = true
 	settle()
 	expectEqual(t, p.informer, f)
 }

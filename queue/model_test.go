@@ -223,7 +223,7 @@ func (m *logModel) forget() {
 // else.
 func (m *logModel) commit() {
 	commitAnew(m.t, m.q)
-	if slowest, any := m.slowest(); any {
+	if slowest, found := m.slowest(); found {
 		m.plain, m.isPlain = slowest, true
 	}
 	m.written()
@@ -243,14 +243,14 @@ func (m *logModel) written() {
 	}
 }
 
-func (m *logModel) slowest() (cursor uint64, any bool) {
+func (m *logModel) slowest() (cursor uint64, found bool) {
 	cursor = m.head
 	for c, at := range m.consumers {
 		if c.name == "" {
-			cursor, any = min(cursor, at), true
+			cursor, found = min(cursor, at), true
 		}
 	}
-	return cursor, any
+	return cursor, found
 }
 
 // floor is up to where all have acknowledged.
@@ -272,7 +272,7 @@ func (m *logModel) restart() {
 	if err := m.q.db.Close(); err != nil {
 		m.t.Fatal(err)
 	}
-	if slowest, any := m.slowest(); any {
+	if slowest, found := m.slowest(); found {
 		m.plain, m.isPlain = slowest, true
 	} else if m.held { // Nobody has asked for them.
 		m.orphans, m.isPlain = nil, false
