@@ -294,22 +294,23 @@ func (m *logModel) check() {
 	m.t.Helper()
 	q := m.q
 	q.mu.Lock()
-	size := 0
-	for i, d := range q.tail {
-		size += d.SizeBytes
-		if i > 0 && d.Seq <= q.tail[i-1].Seq {
-			m.t.Fatalf("the tail has %d behind %d", d.Seq, q.tail[i-1].Seq)
-		}
-	}
-	if size != q.tailBytes || size > modelTailBytes {
-		m.t.Fatalf("the tail has %d bytes, counted %d", size, q.tailBytes)
-	}
-	for i, r := range q.runs {
-		if r.from > r.to || (i > 0 && r.from <= q.runs[i-1].to) {
-			m.t.Fatalf("runs %v", q.runs)
-		}
-	}
+	size, counted := 0, q.tailBytes
+	tail, runs := slices.Clone(q.tail), slices.Clone(q.runs)
 	q.mu.Unlock()
+	for i, d := range tail {
+		size += d.SizeBytes
+		if i > 0 && d.Seq <= tail[i-1].Seq {
+			m.t.Fatalf("the tail has %d behind %d", d.Seq, tail[i-1].Seq)
+		}
+	}
+	if size != counted || size > modelTailBytes {
+		m.t.Fatalf("the tail has %d bytes, counted %d", size, counted)
+	}
+	for i, r := range runs {
+		if r.from > r.to || (i > 0 && r.from <= runs[i-1].to) {
+			m.t.Fatalf("runs %v", runs)
+		}
+	}
 	// Q1, in memory and in the file together.
 	have := onDisk(m.t, q.db, false)
 	for _, seq := range m.behind(m.floor()) {
