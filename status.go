@@ -134,9 +134,9 @@ func (o *observer) Relisting(reason string) {
 }
 
 // Live implements [reflector.Observer].
-func (o *observer) Live() {
+func (o *observer) Live(opened time.Time) {
 	o.progress.setPhase(PhaseLive)
-	o.syncGate.opened((*SharedIndexInformer)(o).indexer.LastStoreSyncResourceVersion())
+	o.syncGate.opened(opened, (*SharedIndexInformer)(o).indexer.LastStoreSyncResourceVersion())
 }
 
 // Disconnected implements [reflector.Observer].

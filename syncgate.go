@@ -42,31 +42,38 @@ func (g *syncGate) aim(serverVersion string) {
 	g.target = serverVersion
 }
 
-func (g *syncGate) opened(rv string) {
+func (g *syncGate) opened(when time.Time, rv string) {
 	g.mu.Lock()
 	g.watch = true
 	if g.armed {
-		g.timer = time.AfterFunc(quietTime, g.quiet)
+		g.timer = time.AfterFunc(quietTime-time.Since(when), g.quiet)
 	}
+	there := g.reachedLocked(rv)
 	g.mu.Unlock()
-	g.reached(rv)
-}
-
-// reached tells of the resourceVersion that the store has now.
-func (g *syncGate) reached(rv string) {
-	g.mu.Lock()
-	if !g.armed || !g.watch {
-		g.mu.Unlock()
-		return
-	}
-	if g.timer != nil {
-		g.timer.Reset(quietTime)
-	}
-	order, err := resourceversion.CompareResourceVersion(rv, g.target)
-	g.mu.Unlock()
-	if err == nil && order >= 0 {
+	if there {
 		g.pass()
 	}
+}
+
+// reached tells of the resourceVersion that an event has brought the store to.
+func (g *syncGate) reached(rv string) {
+	g.mu.Lock()
+	there := g.reachedLocked(rv)
+	if g.timer != nil && g.armed && g.watch {
+		g.timer.Reset(quietTime)
+	}
+	g.mu.Unlock()
+	if there {
+		g.pass()
+	}
+}
+
+func (g *syncGate) reachedLocked(rv string) bool {
+	if !g.armed || !g.watch {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(rv, g.target)
+	return err == nil && order >= 0
 }
 
 func (g *syncGate) quiet() {

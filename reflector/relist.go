@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,10 +13,6 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
 )
-
-// minWatchTimeout is client-go's default: a watch ends after once to twice as
-// long, so that no watch hangs for ever (reflector.go).
-const minWatchTimeout = 5 * time.Minute
 
 // relist compares the store with a list, first one that is not older than the
 // store, so that time does not go back, and if the server cannot have that, or
@@ -48,7 +43,7 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 	if r.next == asked { // Else another was forced meanwhile.
 		r.next = nil
 	}
-	r.unproven, r.eventless, r.consistent = false, true, false
+	r.eventless, r.consistent = true, false
 	return listed, nil
 }
 
@@ -91,14 +86,10 @@ func (r *Resumer) withRelist(ctx context.Context, how Relisting, list func(Relis
 // stream lists by a watch that begins with all objects (KEP-3157) and keeps it
 // for the Reflector.
 func (r *Resumer) stream(ctx context.Context, rv string, relist Relist) (string, error) {
-	timeout := int64((minWatchTimeout + time.Duration(rand.Float64()*float64(minWatchTimeout))).Seconds())
-	w, err := r.lw.WatchWithContext(ctx, metav1.ListOptions{
-		ResourceVersion:      rv,
-		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
-		SendInitialEvents:    new(true),
-		AllowWatchBookmarks:  true,
-		TimeoutSeconds:       &timeout,
-	})
+	o := watchOptions(rv)
+	o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+	o.SendInitialEvents = new(true)
+	w, err := r.lw.WatchWithContext(ctx, o)
 	if err != nil {
 		return "", streamError(err)
 	}
@@ -107,19 +98,7 @@ func (r *Resumer) stream(ctx context.Context, rv string, relist Relist) (string,
 		w.Stop()
 		return "", streamError(err)
 	}
-	r.mu.Lock()
-	if r.stopped {
-		r.mu.Unlock()
-		w.Stop()
-		return "", context.Canceled
-	}
-	old := r.handover
-	r.handover, r.handoverRV = w, listed
-	r.mu.Unlock()
-	if old != nil {
-		old.Stop()
-	}
-	return listed, nil
+	return listed, r.handOver(&handover{Interface: w, resourceVersion: listed, opened: time.Now()})
 }
 
 // streamError decides as client-go's watchList does: all but what pages would

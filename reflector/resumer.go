@@ -7,10 +7,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	clientfeatures "k8s.io/client-go/features"
 	"k8s.io/client-go/tools/cache"
@@ -65,8 +63,8 @@ type Observer interface {
 	Resuming(resourceVersion, serverVersion string)
 	// Relisting tells that the store is compared with a list now.
 	Relisting(reason string)
-	// Live tells that a watch is open.
-	Live()
+	// Live tells that a watch is open, and since when.
+	Live(opened time.Time)
 	// Disconnected tells that the server could not be reached, or the watch
 	// has ended.
 	Disconnected(err error)
@@ -93,11 +91,6 @@ type Options struct {
 	Logger *klog.Logger
 }
 
-// quickClose is how soon a resumed watch must not end without an event: servers
-// that keep no history close it at once instead of answering 410
-// (kubernetes#104171).
-const quickClose = 2 * time.Second
-
 // Resumer is a ListerWatcher for a cache.Reflector. Use it with one Reflector,
 // whose store is, or feeds, Options.Store.
 type Resumer struct {
@@ -121,17 +114,14 @@ type Resumer struct {
 	next *Relisting
 	// listed: nothing was watched since the last List.
 	listed bool
-	// unproven: the watch that follows has to show that it is complete.
-	unproven bool
 	// eventless: no event came since the last relist. If the watch then
 	// expires, the relist made no progress (kubernetes#133810).
 	eventless bool
 	// consistent: the next relist asks for the newest state there is.
 	consistent bool
-	// handover is the open stream of a relist, at handoverRV.
-	handover   watch.Interface
-	handoverRV string
-	current    *watcher
+	// handover is the open watch that the next Watch of the Reflector gets.
+	handover *handover
+	current  *watcher
 }
 
 var (
@@ -182,11 +172,11 @@ func (r *Resumer) Watch(o metav1.ListOptions) (watch.Interface, error) {
 func (r *Resumer) Stop() {
 	r.mu.Lock()
 	r.stopped = true
-	handover := r.handover
+	left := r.handover
 	r.handover = nil
 	r.mu.Unlock()
-	if handover != nil {
-		handover.Stop()
+	if left != nil {
+		left.Stop()
 	}
 	r.watchers.Wait()
 }
@@ -245,23 +235,9 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 	case r.neverResume:
 		how = &Relisting{Reason: "this resource is never resumed"}
 	default:
-		var serverVersion string
-		if serverVersion, how, err = r.ask(ctx, rv); err != nil {
-			return "", err
+		if how, err = r.resume(ctx, rv); how == nil {
+			return rv, err
 		}
-		if how != nil { // To be kept if the relist fails.
-			r.mu.Lock()
-			r.next = how
-			r.mu.Unlock()
-		} else {
-			r.obs.Resuming(rv, serverVersion)
-		}
-	}
-	if how == nil {
-		r.mu.Lock()
-		r.unproven = true
-		r.mu.Unlock()
-		return rv, nil
 	}
 	if rv == "" {
 		rv = how.NotOlderThan
@@ -271,65 +247,6 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 	return r.relist(ctx, rv, how)
 }
 
-// askPatience is how long the server may take to say that it has reached a
-// version. One that has not says so after 3 s, and client-go's REST client then
-// repeats the question ten times.
-const askPatience = 5 * time.Second
-
-// ask asks the server whether it has reached the store's resourceVersion.
-// kube-apiserver accepts a watch from the future, and then filters out every
-// event up to it: without the question it would be silent, perhaps for ever.
-func (r *Resumer) ask(ctx context.Context, rv string) (serverVersion string, how *Relisting, err error) {
-	patient, cancel := context.WithTimeout(ctx, askPatience)
-	serverVersion, err = r.listOne(patient, rv)
-	hesitates := patient.Err() != nil && ctx.Err() == nil
-	cancel()
-	if err != nil && hesitates {
-		serverVersion, err = r.listOne(ctx, "")
-		order, uncomparable := resourceversion.CompareResourceVersion(serverVersion, rv)
-		switch {
-		case err != nil:
-		case uncomparable != nil:
-			serverVersion, err = r.listOne(ctx, rv)
-		case order < 0:
-			return "", behind(rv), nil
-		}
-	}
-	switch {
-	case isTooLarge(err):
-		return "", behind(rv), nil
-	case isExpired(err):
-		return "", &Relisting{Reason: fmt.Sprintf("resourceVersion %s is too old", rv)}, nil
-	case isRefusal(err):
-		return "", &Relisting{Reason: fmt.Sprintf("the server did not answer whether it has reached resourceVersion %s: %v", rv, err)}, nil
-	case err != nil:
-		return "", nil, fmt.Errorf("reflector: ask for resourceVersion %s: %w", rv, err)
-	}
-	r.obs.Contact()
-	return serverVersion, nil, nil
-}
-
-func behind(rv string) *Relisting {
-	return &Relisting{Reason: fmt.Sprintf("the server is behind resourceVersion %s", rv), Rewrite: true, Rewound: true}
-}
-
-// listOne returns the version of the server, not older than rv.
-func (r *Resumer) listOne(ctx context.Context, rv string) (string, error) {
-	o := metav1.ListOptions{Limit: 1, ResourceVersion: rv}
-	if rv != "" {
-		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
-	}
-	list, err := r.lw.ListWithContext(ctx, o)
-	if err != nil {
-		return "", err
-	}
-	m, err := meta.ListAccessor(list)
-	if err != nil {
-		return "", fmt.Errorf("understand list %T: %w", list, err)
-	}
-	return m.GetResourceVersion(), nil
-}
-
 // WatchWithContext implements [cache.WatcherWithContext].
 func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	r.mu.Lock()
@@ -337,67 +254,53 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 		r.mu.Unlock()
 		return nil, apierrors.NewResourceExpired(how.Reason)
 	}
-	inner, unproven := r.handover, r.unproven
-	if inner != nil && r.handoverRV != o.ResourceVersion {
-		inner.Stop() // Not what is asked for. Cannot happen with a Reflector.
-		inner = nil
+	open := r.handover
+	if open != nil && open.resourceVersion != o.ResourceVersion {
+		open.Stop() // Not what is asked for. Cannot happen with a Reflector.
+		open = nil
 	}
-	r.handover, r.unproven = nil, false
+	r.handover = nil
 	listed := r.listed
 	r.listed = false
 	r.mu.Unlock()
-	if inner == nil {
+	if open == nil {
 		if !listed {
 			if err := r.askAgain(ctx, o.ResourceVersion); err != nil {
 				r.obs.Disconnected(err)
 				return nil, err
 			}
 		}
-		var err error
-		if inner, err = r.lw.WatchWithContext(ctx, o); err != nil {
+		w, err := r.lw.WatchWithContext(ctx, o)
+		if err != nil {
 			r.ended(err, false)
 			r.obs.Disconnected(err)
 			return nil, err
 		}
+		open = &handover{Interface: w, opened: time.Now()}
 	}
-	w := newWatcher(r, inner, unproven)
+	w := newWatcher(r, open)
 	r.mu.Lock()
 	r.current = w
 	r.mu.Unlock()
-	r.obs.Live()
+	r.obs.Live(open.opened)
 	r.watchers.Go(w.run)
 	return w, nil
 }
 
-// askAgain asks before a watch that has ended is opened again: the server that
-// comes back may be an older one. All other answers the watch gives itself.
-func (r *Resumer) askAgain(ctx context.Context, rv string) error {
-	if r.neverResume || rv == "" || rv == "0" {
-		return nil
-	}
-	_, how, err := r.ask(ctx, rv)
-	if how == nil || !how.Rewound {
-		return err
-	}
-	r.mu.Lock()
-	r.next = how
-	r.mu.Unlock()
-	return apierrors.NewResourceExpired(how.Reason)
-}
-
 // ended notes what the end of a watch means for the next List: after an
-// expired one it relists, after any other it resumes where the store is.
-func (r *Resumer) ended(err error, sawEvent bool) {
+// expired one it relists, after any other it resumes where the store is. It
+// returns how to relist, if so.
+func (r *Resumer) ended(err error, sawEvent bool) *Relisting {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if sawEvent {
 		r.eventless = false
 	}
-	if !isExpired(err) || r.next != nil {
-		return
+	if isExpired(err) && r.next == nil {
+		r.next = &Relisting{Reason: fmt.Sprintf("the watch expired: %v", err)}
+		r.consistent = r.eventless
 	}
-	r.next = &Relisting{Reason: fmt.Sprintf("the watch expired: %v", err)}
-	r.consistent = r.eventless
+	return r.next
 }
 
 func expiredStatus(reason string) *metav1.Status {

@@ -16,19 +16,16 @@ const eventBuffer = 128
 // watcher passes a watch through and looks at how it goes.
 type watcher struct {
 	r        *Resumer
-	inner    watch.Interface
-	unproven bool
-	opened   time.Time
+	inner    *handover
 	events   chan watch.Event
 	stopped  chan struct{}
 	stopOnce sync.Once
 	expired  chan string // Capacity 1: why the watch must end now.
 }
 
-func newWatcher(r *Resumer, inner watch.Interface, unproven bool) *watcher {
+func newWatcher(r *Resumer, inner *handover) *watcher {
 	return &watcher{
-		r: r, inner: inner, unproven: unproven,
-		opened:  time.Now(),
+		r: r, inner: inner,
 		events:  make(chan watch.Event, eventBuffer),
 		stopped: make(chan struct{}),
 		expired: make(chan string, 1),
@@ -72,6 +69,13 @@ func (w *watcher) run() {
 		w.r.ended(err, sawEvent)
 		w.send(watch.Event{Type: watch.Error, Object: status})
 	}
+	if first := w.inner.first; first != nil {
+		sawEvent = true
+		w.r.obs.Contact()
+		if !w.send(*first) {
+			return
+		}
+	}
 	for {
 		select {
 		case <-w.stopped:
@@ -82,8 +86,8 @@ func (w *watcher) run() {
 		case e, ok := <-w.inner.ResultChan():
 			switch {
 			case !ok:
-				if w.unproven && !sawEvent && time.Since(w.opened) < quickClose {
-					fail(expiredStatus("a resumed watch was closed at once, without an event"))
+				if w.inner.unproven && !sawEvent && time.Since(w.inner.opened) < quickClose {
+					fail(expiredStatus(closedAtOnce))
 				}
 				return
 			case e.Type == watch.Error:

@@ -1,0 +1,197 @@
+package reflector
+
+import (
+	"context"
+	"fmt"
+	"math/rand"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// minWatchTimeout is client-go's default: a watch ends after once to twice as
+// long, so that no watch hangs for ever (reflector.go).
+const minWatchTimeout = 5 * time.Minute
+
+// watchOptions are those of client-go's Reflector (reflector.go, watch).
+func watchOptions(rv string) metav1.ListOptions {
+	timeout := int64((minWatchTimeout + time.Duration(rand.Float64()*float64(minWatchTimeout))).Seconds())
+	return metav1.ListOptions{ResourceVersion: rv, AllowWatchBookmarks: true, TimeoutSeconds: &timeout}
+}
+
+// A handover is a watch that was opened by a List.
+type handover struct {
+	watch.Interface
+	resourceVersion string
+	opened          time.Time
+	first           *watch.Event // Was received already.
+	// unproven: it has to show that it is complete.
+	unproven bool
+}
+
+// handOver keeps h for the Reflector's next Watch.
+func (r *Resumer) handOver(h *handover) error {
+	r.mu.Lock()
+	old := r.handover
+	stopped := r.stopped
+	if stopped {
+		old = h
+	} else {
+		r.handover = h
+	}
+	r.mu.Unlock()
+	if old != nil {
+		old.Stop()
+	}
+	if stopped {
+		return context.Canceled
+	}
+	return nil
+}
+
+const (
+	// quickClose is how soon a resumed watch must not end without an event:
+	// servers that keep no history close it at once instead of answering 410
+	// (kubernetes#104171).
+	quickClose = 2 * time.Second
+	// refusalTime is how long a resumed watch is looked at before the Reflector
+	// gets it. kube-apiserver says 410 in the first event of a stream that it
+	// has opened; if the Reflector were the first to read that, it would wait
+	// for 0.8 to 1.6 s before it lists.
+	refusalTime = 100 * time.Millisecond
+)
+
+// closedAtOnce is why a watch that was closed without an event is not believed.
+const closedAtOnce = "a resumed watch was closed at once, without an event"
+
+// resume opens the watch at the store's resourceVersion, for the Reflector. If
+// the server does not have what has happened since, it says how to relist.
+func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
+	serverVersion, how, err := r.ask(ctx, rv)
+	if err != nil {
+		return nil, err
+	}
+	if how != nil {
+		r.mu.Lock()
+		r.next = how // To be kept if the relist fails.
+		r.mu.Unlock()
+		return how, nil
+	}
+	r.obs.Resuming(rv, serverVersion)
+	w, err := r.lw.WatchWithContext(ctx, watchOptions(rv))
+	if err == nil {
+		open := &handover{Interface: w, resourceVersion: rv, opened: time.Now(), unproven: true}
+		if serverVersion != rv { // Else no event can be missing.
+			err = open.await(ctx)
+		}
+		if err == nil {
+			return nil, r.handOver(open)
+		}
+		w.Stop()
+	}
+	if how := r.ended(err, false); how != nil {
+		return how, nil
+	}
+	return nil, fmt.Errorf("reflector: watch from resourceVersion %s: %w", rv, err)
+}
+
+// await waits for the first event, but not for long: there may be none. It
+// returns the error by which the watch has ended.
+func (h *handover) await(ctx context.Context) error {
+	timer := time.NewTimer(refusalTime)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	case e, ok := <-h.ResultChan():
+		switch {
+		case !ok:
+			return apierrors.NewResourceExpired(closedAtOnce)
+		case e.Type == watch.Error:
+			return apierrors.FromObject(e.Object)
+		}
+		h.first = &e
+		return nil
+	}
+}
+
+// askPatience is how long the server may take to say that it has reached a
+// version. One that has not says so after 3 s, and client-go's REST client then
+// repeats the question ten times.
+const askPatience = 5 * time.Second
+
+// ask asks the server whether it has reached the store's resourceVersion.
+// kube-apiserver accepts a watch from the future, and then filters out every
+// event up to it: without the question it would be silent, perhaps for ever.
+func (r *Resumer) ask(ctx context.Context, rv string) (serverVersion string, how *Relisting, err error) {
+	patient, cancel := context.WithTimeout(ctx, askPatience)
+	serverVersion, err = r.listOne(patient, rv)
+	hesitates := patient.Err() != nil && ctx.Err() == nil
+	cancel()
+	if err != nil && hesitates {
+		serverVersion, err = r.listOne(ctx, "")
+		order, uncomparable := resourceversion.CompareResourceVersion(serverVersion, rv)
+		switch {
+		case err != nil:
+		case uncomparable != nil:
+			serverVersion, err = r.listOne(ctx, rv)
+		case order < 0:
+			return "", behind(rv), nil
+		}
+	}
+	switch {
+	case isTooLarge(err):
+		return "", behind(rv), nil
+	case isExpired(err):
+		return "", &Relisting{Reason: fmt.Sprintf("resourceVersion %s is too old", rv)}, nil
+	case isRefusal(err):
+		return "", &Relisting{Reason: fmt.Sprintf("the server did not answer whether it has reached resourceVersion %s: %v", rv, err)}, nil
+	case err != nil:
+		return "", nil, fmt.Errorf("reflector: ask for resourceVersion %s: %w", rv, err)
+	}
+	r.obs.Contact()
+	return serverVersion, nil, nil
+}
+
+func behind(rv string) *Relisting {
+	return &Relisting{Reason: fmt.Sprintf("the server is behind resourceVersion %s", rv), Rewrite: true, Rewound: true}
+}
+
+// listOne returns the version of the server, not older than rv.
+func (r *Resumer) listOne(ctx context.Context, rv string) (string, error) {
+	o := metav1.ListOptions{Limit: 1, ResourceVersion: rv}
+	if rv != "" {
+		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+	}
+	list, err := r.lw.ListWithContext(ctx, o)
+	if err != nil {
+		return "", err
+	}
+	m, err := meta.ListAccessor(list)
+	if err != nil {
+		return "", fmt.Errorf("understand list %T: %w", list, err)
+	}
+	return m.GetResourceVersion(), nil
+}
+
+// askAgain asks before a watch that has ended is opened again: the server that
+// comes back may be an older one. All other answers the watch gives itself.
+func (r *Resumer) askAgain(ctx context.Context, rv string) error {
+	if r.neverResume || rv == "" || rv == "0" {
+		return nil
+	}
+	_, how, err := r.ask(ctx, rv)
+	if how == nil || !how.Rewound {
+		return err
+	}
+	r.mu.Lock()
+	r.next = how
+	r.mu.Unlock()
+	return apierrors.NewResourceExpired(how.Reason)
+}
