@@ -156,17 +156,28 @@ func (ix *Indexer) List() []any {
 		return list
 	}
 	defer s.Close()
-	for from, done := "", false; !done; {
+	st, err := stateAt(s)
+	found := 0
+	for from, done := "", false; err == nil && !done; {
 		var ls []lazyObject
 		ls, from, done, err = ix.scanChunk(s, from)
-		if err != nil {
-			ix.failed(err, "list")
-			return list
-		}
+		found += len(ls)
 		objects, _ := ix.decode(ls)
 		list = append(list, objects...)
 	}
+	if err == nil && found != st.Count { // Where a key is damaged, nothing is just not there.
+		err = &persist.CorruptError{Bucket: ix.objectsName, Err: fmt.Errorf("%d objects, expected %d", found, st.Count)}
+	}
+	if err != nil {
+		ix.failed(err, "list")
+	}
 	return list
+}
+
+// stateAt is the state of a snapshot.
+func stateAt(s *persist.Snapshot) (st state, err error) {
+	_, err = s.View(storeBucket, stateKey, func(it *persist.Item) error { return readState(it, &st) })
+	return st, err
 }
 
 // Chunks are as large as is worth a snapshot, and small enough to hold some.
@@ -230,8 +241,8 @@ func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
 		return Chunk{}, err
 	}
 	defer s.Close()
-	var st state
-	if _, err := s.View(storeBucket, stateKey, func(it *persist.Item) error { return readState(it, &st) }); err != nil {
+	st, err := stateAt(s)
+	if err != nil {
 		ix.failed(err, stateKey)
 		return Chunk{}, err
 	}

@@ -198,15 +198,32 @@ type unencodable struct {
 	bucket Bucket
 	key    string
 	entry  entry
-	err    error
+	err    error // Nil: it failed before.
 }
 
+type unencodableKey struct {
+	bucket Bucket
+	key    string
+}
+
+// keepUnencodableLocked keeps what the last commit could not encode. Each commit
+// has all such values again.
 func (db *DB) keepUnencodableLocked(us []unencodable) {
+	before := db.encodeErrs
+	db.encodeErrs = nil
+	if len(us) > 0 {
+		db.encodeErrs = make(map[unencodableKey]error, len(us))
+	}
 	for _, u := range us {
-		if db.encodeErr == nil {
-			db.log.Error(u.err, "Could not encode a value, keeping it in memory only", "bucket", u.bucket, "key", u.key)
+		k := unencodableKey{u.bucket, u.key}
+		if u.err != nil {
+			if len(before) == 0 && len(db.encodeErrs) == 0 {
+				db.log.Error(u.err, "Could not encode a value, keeping it in memory only", "bucket", u.bucket, "key", u.key)
+			}
+			db.encodeErrs[k] = fmt.Errorf("persist: encode bucket %q, key %q: %w", u.bucket, u.key, u.err)
+		} else {
+			db.encodeErrs[k] = before[k]
 		}
-		db.encodeErr = fmt.Errorf("persist: encode bucket %q, key %q: %w", u.bucket, u.key, u.err)
 		if _, newer := db.pending.lookup(u.bucket, u.key); !newer {
 			u.entry.unencodable, u.entry.fresh = true, false
 			db.pending.set(u.bucket, u.key, u.entry)
@@ -228,6 +245,9 @@ func (db *DB) write(b *bolt.DB, l *layer) (txID int, bad []unencodable, err erro
 				_ = guard(tx.Rollback) // The first error, or panic, is the one to tell.
 			}
 		}()
+		if err := checkNotBack(tx.ID()-1, db.boltTxID); err != nil {
+			return err
+		}
 		for _, name := range l.sortedBuckets() {
 			if bad, err = writeBucket(tx, name, l.buckets[name], &db.arena, bad); err != nil {
 				return err
@@ -266,7 +286,7 @@ func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer, a *arena, bad []unen
 			return err == nil
 		}
 		if e.unencodable {
-			bad = append(bad, unencodable{name, k, e, errors.New("failed before")})
+			bad = append(bad, unencodable{name, k, e, nil})
 			return true // The mark is in the file already.
 		}
 		chunk := a.room(e.value.SizeBytes() + sealRoomBytes)

@@ -253,6 +253,26 @@ func TestValuesThatCannotBeEncodedStayInMemory(t *testing.T) {
 	}
 }
 
+func TestErrForgetsAValueThatCouldNotBeEncodedOnceItIsReplaced(t *testing.T) {
+	db := open(t, tempPath(t), manual)
+	bad := errors.New("no encoding")
+	apply(t, db, func(b *Batch) {
+		b.Put(testBucket, "replaced", &blob{text: "bad", err: bad})
+		b.Put(testBucket, "deleted", &blob{text: "bad", err: bad})
+	})
+	flush(t, db)
+	put(t, db, "replaced", "good")
+	flush(t, db)
+	if err := db.Err(); !errors.Is(err, bad) {
+		t.Errorf("Err is %v while one of them is there", err)
+	}
+	apply(t, db, func(b *Batch) { b.Delete(testBucket, "deleted") })
+	flush(t, db)
+	if err := db.Err(); err != nil {
+		t.Errorf("Err is still %v", err)
+	}
+}
+
 // TestValuesThatCannotBeEncodedDoNotHoldUpOthers: they stay, but not as
 // something that waits.
 func TestValuesThatCannotBeEncodedDoNotHoldUpOthers(t *testing.T) {

@@ -121,10 +121,10 @@ type DB struct {
 
 	closing     bool
 	closed      bool
-	degradedErr error // Why there is no file. Permanent.
-	commitErr   error // Of the last commit attempt.
-	encodeErr   error // Of the last value that could not be encoded.
-	resetCause  error // Set when the file must be replaced.
+	degradedErr error                    // Why there is no file. Permanent.
+	commitErr   error                    // Of the last commit attempt.
+	encodeErrs  map[unencodableKey]error // Of the values that are in memory only.
+	resetCause  error                    // Set when the file must be replaced.
 
 	hooks map[*Hook]struct{}
 
@@ -172,7 +172,10 @@ func (db *DB) Err() error {
 	case db.commitErr != nil:
 		return db.commitErr
 	}
-	return db.encodeErr
+	for _, err := range db.encodeErrs {
+		return err
+	}
+	return nil
 }
 
 // MemoryOnly reports whether there is no file behind the DB.

@@ -6,6 +6,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -60,6 +62,7 @@ func Open(path string, o Options) (*DB, error) {
 // openFile opens the file, after setting a bad one aside or creating a missing
 // one.
 func (db *DB) openFile() (*bolt.DB, int, error) {
+	db.removeAbandoned()
 	err := db.checkFile()
 	if err == nil {
 		b, txID, err := openExisting(db.path, db.opts.LockTimeout)
@@ -102,13 +105,61 @@ func isBad(err error) bool {
 	return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrUnknownFormat)
 }
 
+// Files beside the cache file begin with its name and one of these.
+const (
+	asideSuffix = ".corrupt-" // A bad file, for those who want to know why.
+	newSuffix   = ".new-"     // One that is being made, or was when a process crashed.
+)
+
+// asideFiles are kept: the oldest ones, of which the first may be somebody
+// else's file that was in the way, and the newest.
+const asideFiles = 3
+
 func (db *DB) setAside(cause error) (aside string, err error) {
-	aside = fmt.Sprintf("%s.corrupt-%s", db.path, time.Now().UTC().Format("20060102T150405.000000000"))
+	aside = db.path + asideSuffix + time.Now().UTC().Format("20060102T150405.000000000")
 	if err := os.Rename(db.path, aside); err != nil {
 		return "", errors.Join(cause, err)
 	}
 	db.log.Error(cause, "Set the cache file aside and begin a new one", "path", db.path, "aside", aside)
+	if all := db.beside(asideSuffix); len(all) > asideFiles {
+		db.remove(all[asideFiles-1 : len(all)-1])
+	}
 	return aside, nil
+}
+
+// abandoned is how old a file is that nobody makes any more.
+const abandoned = time.Hour
+
+// removeAbandoned removes what processes have left that crashed when they made
+// a file.
+func (db *DB) removeAbandoned() {
+	db.remove(slices.DeleteFunc(db.beside(newSuffix), func(name string) bool {
+		info, err := os.Stat(name)
+		return err != nil || time.Since(info.ModTime()) < abandoned
+	}))
+}
+
+// beside lists the files beside the cache file, sorted. If they cannot be
+// listed, there are none to be removed.
+func (db *DB) beside(suffix string) []string {
+	dir, base := filepath.Split(db.path)
+	entries, _ := os.ReadDir(filepath.Clean(dir))
+	var names []string
+	for _, e := range entries {
+		if e.Type().IsRegular() && strings.HasPrefix(e.Name(), base+suffix) {
+			names = append(names, dir+e.Name())
+		}
+	}
+	return names
+}
+
+// remove removes files. Those that cannot be are tried again the next time.
+func (db *DB) remove(names []string) {
+	for _, name := range names {
+		if err := os.Remove(name); err != nil {
+			db.log.Error(err, "Could not remove an old file", "path", name)
+		}
+	}
 }
 
 // boltOptions has the freelist synced: without it bbolt walks all pages in a
@@ -138,7 +189,7 @@ func create(path string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, filepath.Base(path)+".new-*") // 0600
+	f, err := os.CreateTemp(dir, filepath.Base(path)+newSuffix+"*") // 0600
 	if err != nil {
 		return err
 	}

@@ -93,10 +93,10 @@ func readBuckets(t *testing.T, db *DB) {
 	t.Helper()
 	buckets := []Bucket{testBucket, {"other", "bucket"}}
 	db.mu.RLock()
-	b, bad := db.bolt, db.resetCause
+	b, committed, bad := db.bolt, db.boltTxID, db.resetCause
 	db.mu.RUnlock()
 	if b != nil && bad == nil {
-		err := db.readFile(b, func(tx *bolt.Tx) error {
+		err := db.readFile(b, committed, func(tx *bolt.Tx) error {
 			return tx.ForEach(func(space []byte, sb *bolt.Bucket) error {
 				if sb == nil || string(space) == formatBucket {
 					return nil

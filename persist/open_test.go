@@ -265,6 +265,49 @@ func TestWithoutAFileAllWorksFromMemory(t *testing.T) {
 	})
 }
 
+// TestFilesBesideTheCacheAreBounded: neither crashes nor damage fill the disk,
+// and what may be somebody else's is kept.
+func TestFilesBesideTheCacheAreBounded(t *testing.T) {
+	path := tempPath(t)
+	write := func(path, content string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(path+newSuffix+"old", "")
+	write(path+newSuffix+"young", "")
+	write(path+"2"+newSuffix+"other", "")
+	long := time.Now().Add(-2 * abandoned)
+	for _, name := range []string{path + newSuffix + "old", path + "2" + newSuffix + "other"} {
+		if err := os.Chtimes(name, long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 6 {
+		write(path, fmt.Sprint("damaged ", i))
+		if err := open(t, path, manual).Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []string
+	for _, name := range setAside(t, path) {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, string(b))
+	}
+	if diff := cmp.Diff([]string{"damaged 0", "damaged 1", "damaged 5"}, got); diff != "" {
+		t.Errorf("set aside: -want +got:\n%s", diff)
+	}
+	for name, want := range map[string]bool{path + newSuffix + "old": false, path + newSuffix + "young": true, path + "2" + newSuffix + "other": true} {
+		if _, err := os.Stat(name); (err == nil) != want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestAReadOnlyFileIsLeftAlone(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("root may write to every file")

@@ -153,6 +153,65 @@ func TestAFileThatIsDamagedWhileOpenIsReplaced(t *testing.T) {
 	}
 }
 
+// TestAFileThatGoesBackIsReplaced: without its newest meta page bbolt goes on
+// with the one before, and nothing else tells that a commit is missing.
+func TestAFileThatGoesBackIsReplaced(t *testing.T) {
+	for name, meet := range map[string]func(*testing.T, *DB) error{
+		"found by View":     func(_ *testing.T, db *DB) error { return second(lookupOf(db, "old")) },
+		"found by Snapshot": func(_ *testing.T, db *DB) error { return second(db.Snapshot(testBucket.Space)) },
+		"found by DurableSnapshot": func(_ *testing.T, db *DB) error {
+			return second(db.DurableSnapshot(testBucket.Space))
+		},
+		"found by a commit": func(t *testing.T, db *DB) error {
+			put(t, db, "sooner", "value")
+			return db.Flush()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := tempPath(t)
+			db := open(t, path, manual)
+			var cause error
+			db.AddHook(&Hook{AfterReset: func(err error) { cause = err }})
+			put(t, db, "old", "value")
+			flush(t, db)
+			put(t, db, "lost", "value")
+			flush(t, db)
+			zeroNewestMeta(t, path)
+			err := meet(t, db)
+			if err != nil && !errors.Is(err, ErrCorrupt) {
+				t.Errorf("the error is %v", err)
+			}
+			put(t, db, "later", "value")
+			flush(t, db)
+			if len(setAside(t, path)) != 1 || !errors.Is(cause, ErrCorrupt) {
+				t.Errorf("the file was not replaced: %v", cause)
+			}
+			if v, _ := get(t, db, "old"); v != "value" {
+				t.Error("what could be read was not salvaged")
+			}
+		})
+	}
+}
+
+func lookupOf(db *DB, key string) (string, error) {
+	v, _, err := lookup(db, testBucket, key)
+	return v, err
+}
+
+func zeroNewestMeta(t *testing.T, path string) {
+	t.Helper()
+	b := readTrimmed(t, path)
+	clear((&image{pageSize: os.Getpagesize()}).newestMeta(b))
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteAt(b, 0)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestWhatCanBeReadOfADamagedFileIsSalvaged: noise in one bucket costs nothing
 // of the others.
 func TestWhatCanBeReadOfADamagedFileIsSalvaged(t *testing.T) {

@@ -74,7 +74,7 @@ func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error
 	if !found {
 		e, found = db.flushing.lookup(bucket, key)
 	}
-	b, bad, closed := db.bolt, db.resetCause, db.closed
+	b, committed, bad, closed := db.bolt, db.boltTxID, db.resetCause, db.closed
 	db.mu.RUnlock()
 	switch {
 	case closed:
@@ -90,7 +90,7 @@ func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error
 	}
 	// A commit between the lookups and here only makes the file newer: what is
 	// read was true at one moment of the call.
-	err := db.readFile(b, func(tx *bolt.Tx) error {
+	err := db.readFile(b, committed, func(tx *bolt.Tx) error {
 		raw := fileBucket(tx, bucket).get(key)
 		if raw == nil {
 			return nil
@@ -101,8 +101,22 @@ func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error
 	return found, err
 }
 
-func (db *DB) readFile(b *bolt.DB, fn func(*bolt.Tx) error) error {
-	return db.readError(b, view(b, fn))
+func (db *DB) readFile(b *bolt.DB, committed int, fn func(*bolt.Tx) error) error {
+	return db.readError(b, view(b, func(tx *bolt.Tx) error {
+		if err := checkNotBack(tx.ID(), committed); err != nil {
+			return err
+		}
+		return fn(tx)
+	}))
+}
+
+// checkNotBack refuses a transaction that does not have what was committed:
+// where the newest meta page is damaged, bbolt uses the one before it.
+func checkNotBack(txID, committed int) error {
+	if txID >= committed {
+		return nil
+	}
+	return &CorruptError{Err: fmt.Errorf("the file went back from transaction %d to %d", committed, txID)}
 }
 
 // view runs fn in a read transaction.
@@ -210,8 +224,7 @@ func (db *DB) Snapshot(space string) (*Snapshot, error) {
 		// bbolt may block here, so the lock is not held, and commits may
 		// come between. One that wrote what this snapshot has in flushing does
 		// no harm: the same values hide it. Any other makes the file too new.
-		err := s.begin(b)
-		if err != nil {
+		if err := s.begin(b, committed); err != nil {
 			return nil, err
 		}
 		if id := s.tx.ID(); id == committed || (s.flushing != nil && (id == committed+1 || db.lastCommit() == committed)) {
@@ -234,7 +247,7 @@ func (db *DB) lastCommit() int {
 func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 	db.waitForReset()
 	db.mu.RLock()
-	b, err := db.bolt, db.unreadableLocked()
+	b, committed, err := db.bolt, db.boltTxID, db.unreadableLocked()
 	db.mu.RUnlock()
 	switch {
 	case err != nil:
@@ -243,7 +256,10 @@ func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 		return db.Snapshot(space)
 	}
 	s := &Snapshot{db: db, space: space}
-	return s, s.begin(b)
+	if err := s.begin(b, committed); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // waitForReset waits while a damaged file is being replaced: what can be read
@@ -270,9 +286,13 @@ func (db *DB) unreadableLocked() error {
 	return db.resetCause
 }
 
-func (s *Snapshot) begin(b *bolt.DB) (err error) {
+func (s *Snapshot) begin(b *bolt.DB, committed int) (err error) {
 	s.bolt = b
-	s.tx, err = beginRead(b)
+	if s.tx, err = beginRead(b); err == nil {
+		if err = checkNotBack(s.tx.ID(), committed); err != nil {
+			s.Close()
+		}
+	}
 	return s.db.readError(b, err)
 }
 

@@ -1,0 +1,367 @@
+package reflector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// force demands a relist of every record.
+func (w *world) force() {
+	w.resumer.ForceRelist(Relisting{Reason: "forced", Rewrite: true})
+	synctest.Wait()
+}
+
+func TestARelistForcedBeforeTheStart(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", lists("9", "a@3"), opens())
+		w.open().ForceRelist(Relisting{Reason: "forced", Rewrite: true})
+		if rv := w.list(); rv != "9" {
+			t.Errorf("the list is of version %q", rv)
+		}
+		w.server.requests.expect(t, "LIST rv=5 NotOlderThan")
+		w.store.calls.expect(t, "begin rewrite", "item a@3", "finish 9")
+		open, err := w.resumer.Watch(metav1.ListOptions{ResourceVersion: "9", AllowWatchBookmarks: true, TimeoutSeconds: new(int64(300))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		open.Stop()
+	})
+}
+
+func TestARelistForcedWhileAWatchIsOpen(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := openWorld(t)
+		w.server.then(lists("9", "a@3"), opens(added("c@10")))
+		w.force()
+		w.force() // Once is enough.
+		w.observed.expect(t, "disconnected: forced")
+		if w.server.last().stopped() == 0 {
+			t.Error("the watch is open")
+		}
+		advance(firstBackoff)
+		w.server.requests.expect(t, "LIST rv=6 NotOlderThan", "WATCH rv=9")
+		w.store.calls.expect(t, "begin rewrite", "item a@3", "finish 9", "replace 9", "add c@10")
+		advance(time.Hour)
+		w.server.requests.expect(t)
+		// What was forced is not remembered.
+		w.server.then(lists("11", "a@3"), opens())
+		w.server.last().send(failure(errGone))
+		advance(firstBackoff)
+		w.store.calls.expect(t, "begin", "item a@3", "finish 11", "replace 11")
+	})
+}
+
+// Whenever a relist is forced, one begins after that, soon, and rewrites.
+func TestAForcedRelistIsNotForgotten(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		relist  *Relisting
+		answers []answer
+		then    []answer // After the force at 500 ms.
+		calls   []string
+	}{
+		{
+			"while the question is asked, and answered by a version", nil,
+			[]answer{after(time.Second, lists("9")), opens(added("b@6"))}, []answer{lists("9", "a@3"), opens()},
+			[]string{"replace 5", "begin rewrite", "item a@3", "finish 9", "replace 9"},
+		},
+		{
+			"while the question is asked, and answered by 410", nil,
+			[]answer{after(time.Second, fails(errGone))}, []answer{lists("9", "a@3"), opens()},
+			[]string{"begin rewrite", "item a@3", "finish 9", "replace 9"},
+		},
+		{
+			"while the watch of a List is opened", nil,
+			[]answer{lists("9"), after(time.Second, opens(added("b@6")))}, []answer{lists("9", "a@3"), opens()},
+			[]string{"replace 5", "begin rewrite", "item a@3", "finish 9", "replace 9"},
+		},
+		{
+			"while the watch of a List is opened, and it expires", nil,
+			[]answer{lists("9"), after(time.Second, opens(failure(errGone)))}, []answer{lists("9", "a@3"), opens()},
+			[]string{"begin rewrite", "item a@3", "finish 9", "replace 9"},
+		},
+		{
+			"during a relist", because(false, false),
+			[]answer{after(time.Second, lists("8", "a@3"))}, []answer{lists("9", "a@3"), opens()},
+			[]string{"begin", "item a@3", "finish 8", "replace 8", "begin rewrite", "item a@3", "finish 9", "replace 9"},
+		},
+		{
+			"during a relist that fails", because(false, false),
+			[]answer{after(time.Second, fails(errInternal))}, []answer{lists("9", "a@3"), opens()},
+			[]string{"begin", "abort", "begin rewrite", "item a@3", "finish 9", "replace 9"},
+		},
+		{
+			"during a relist that finds the server behind", because(false, false),
+			[]answer{after(time.Second, fails(tooLarge()))}, []answer{lists("4", "a@3"), opens()},
+			[]string{"begin", "abort", "begin rewrite rewound", "item a@3", "finish 4", "replace 4"},
+		},
+		{
+			"while the watch after a relist is opened", because(false, false),
+			[]answer{lists("8", "a@3"), after(time.Second, opens())}, []answer{lists("9", "a@3"), opens()},
+			[]string{"begin", "item a@3", "finish 8", "replace 8", "begin rewrite", "item a@3", "finish 9", "replace 9"},
+		},
+		{
+			"while the question before the next watch is asked", nil,
+			[]answer{lists("5"), closes(added("b@6")), after(time.Second, lists("6")), opens()}, []answer{lists("9", "a@3"), opens()},
+			[]string{"replace 5", "add b@6", "begin rewrite", "item a@3", "finish 9", "replace 9"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "5", append(c.answers, c.then...)...)
+				w.opts.Relist = c.relist
+				w.run()
+				advance(500 * time.Millisecond)
+				w.force()
+				advance(10 * time.Second)
+				w.store.calls.expect(t, c.calls...)
+			})
+		})
+	}
+}
+
+// A demand is a promise that the store will be all right again after it.
+func TestAnotherDemandDoesNotWeakenTheFirst(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", lists("9", "a@3"), opens())
+		w.opts.Relist = because(true, false)
+		w.open().ForceRelist(Relisting{Reason: "forced"})
+		w.list()
+		if how := w.store.lastHow(); !how.Rewrite {
+			t.Errorf("relisted by %+v", how)
+		}
+		w.server.then()
+		w.server.mu.Lock()
+		w.server.answers = nil
+		w.server.mu.Unlock()
+	})
+}
+
+func TestAForcedRelistInAStreamLeavesNoWatchBehind(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := streaming(t, "")
+		proceed := make(chan struct{})
+		w.server.then(heedless(proceed, opens(initialEnd("8"))), opens(initialEnd("9"), added("b@10")))
+		w.run()
+		w.force()
+		close(proceed)
+		synctest.Wait()
+		first := w.server.last()
+		advance(firstBackoff)
+		w.server.requests.expect(t, "STREAM NotOlderThan", "STREAM rv=8 NotOlderThan")
+		w.store.calls.expect(t, "begin", "finish 8", "replace 8", "begin rewrite", "finish 9", "replace 9", "add b@10")
+		if first.stopped() == 0 {
+			t.Error("the first stream is open")
+		}
+	})
+}
+
+func TestStopEndsAWatchThatNobodyTook(t *testing.T) {
+	for name, server := range map[string]func(*testing.T) *world{
+		"of a resumption": func(t *testing.T) *world { return newWorld(t, "5", lists("9"), opens()) },
+		"of a stream":     func(t *testing.T) *world { return streaming(t, "", opens(initialEnd("9"))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := server(t)
+				r := w.open()
+				w.list()
+				if w.server.last().stopped() != 0 {
+					t.Fatal("the watch is stopped already")
+				}
+				r.Stop()
+				if w.server.last().stopped() == 0 {
+					t.Error("the watch is open")
+				}
+				r.Stop()
+			})
+		})
+	}
+}
+
+func TestStopWaitsForTheOpenWatch(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", lists("5"), opens())
+		r := w.open()
+		w.list()
+		open, err := r.Watch(metav1.ListOptions{ResourceVersion: "5"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			time.Sleep(time.Minute)
+			open.Stop()
+		}()
+		r.Stop()
+		if w.elapsed() != time.Minute {
+			t.Errorf("it waited for %v", w.elapsed())
+		}
+		w.observed.expect(t, "contact", "resuming at 5, server at 5", "live since 0s", "disconnected")
+	})
+}
+
+func TestStopDoesNotWaitForAListThatHangs(t *testing.T) {
+	for name, c := range map[string]struct {
+		rv      string
+		streams bool
+		before  []answer
+		hangs   answer // Goes on when the test is over.
+		after   []answer
+	}{
+		"the question":            {"5", false, nil, lists("9"), []answer{opens()}},
+		"the question, no change": {"5", false, nil, lists("5"), []answer{opens()}},
+		"the watch":               {"5", false, []answer{lists("9")}, opens(), nil},
+		"the watch, no change":    {"5", false, []answer{lists("5")}, opens(), nil},
+		"a page":                  {"", false, nil, lists("9"), nil},
+		"a stream":                {"", true, nil, opens(initialEnd("9")), nil},
+		"a stream without an end": {"", true, nil, opens(added("a@3")), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				proceed := make(chan struct{})
+				w := newWorld(t, c.rv, append(append(c.before, heedless(proceed, c.hangs)), c.after...)...)
+				w.server.streamsLists = c.streams
+				w.run()
+				w.stop()
+				if w.elapsed() != 0 {
+					t.Errorf("it waited for %v", w.elapsed())
+				}
+				close(proceed)
+				synctest.Wait() // server.check sees whether what it brings is stopped.
+			})
+		})
+	}
+}
+
+func TestACancelledContextEndsAList(t *testing.T) {
+	beforeList := func(o *Options) {
+		o.BeforeList = func(ctx context.Context) (*Relisting, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+	}
+	for name, c := range map[string]struct {
+		rv      string
+		streams bool
+		change  func(*Options)
+		answers []answer
+	}{
+		"in BeforeList":                     {"5", false, beforeList, nil},
+		"in the question":                   {"5", false, nil, []answer{hangs}},
+		"in the question after a long time": {"5", false, nil, []answer{hangs, hangs}},
+		"in the request to watch":           {"5", false, nil, []answer{lists("9"), hangs}},
+		"while the watch is looked at":      {"5", false, nil, []answer{after(time.Hour-time.Millisecond, lists("9")), opens()}},
+		"in a page":                         {"", false, nil, []answer{page("9", "x"), hangs}},
+		"in the request for a stream":       {"", true, nil, []answer{hangs}},
+		"in a stream":                       {"", true, nil, []answer{opens(added("a@3"))}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, c.rv, c.answers...)
+				w.server.streamsLists = c.streams
+				if c.change != nil {
+					c.change(&w.opts)
+				}
+				r := w.open()
+				wait := time.Hour
+				if name == "in the question" || name == "while the watch is looked at" {
+					wait = time.Second
+				}
+				if name == "while the watch is looked at" {
+					w.server.answers[0] = after(wait-time.Millisecond, lists("9"))
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(wait, cancel)
+				if _, err := r.ListWithContext(ctx, metav1.ListOptions{}); !errors.Is(err, context.Canceled) {
+					t.Errorf("the error is %v", err)
+				}
+				if w.elapsed() != wait {
+					t.Errorf("it returned after %v", w.elapsed())
+				}
+				w.server.requests.take()
+				if _, err := r.ListWithContext(ctx, metav1.ListOptions{}); !errors.Is(err, context.Canceled) {
+					t.Errorf("the error of another List is %v", err)
+				}
+				w.server.requests.expect(t)
+			})
+		})
+	}
+}
+
+func TestACancelledContextEndsAWatchThatIsOpened(t *testing.T) {
+	for name, answers := range map[string][]answer{
+		"in the question":         {hangs},
+		"in the request to watch": {lists("5"), hangs},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "5", answers...)
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(time.Second, cancel)
+				o := metav1.ListOptions{ResourceVersion: "5", AllowWatchBookmarks: true, TimeoutSeconds: new(int64(300))}
+				if _, err := w.open().WatchWithContext(ctx, o); !errors.Is(err, context.Canceled) {
+					t.Errorf("the error is %v", err)
+				}
+				if w.elapsed() != time.Second {
+					t.Errorf("it returned after %v", w.elapsed())
+				}
+			})
+		})
+	}
+}
+
+func TestOneListAtATime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		proceed := make(chan struct{})
+		w := newWorld(t, "5", heedless(proceed, lists("5")), opens(), lists("5"), opens())
+		w.open()
+		for range 2 { // A Reflector that was stopped leaves its List running.
+			go w.list()
+		}
+		synctest.Wait()
+		w.server.requests.expect(t, question5)
+		close(proceed)
+		w.server.requests.expect(t, "WATCH rv=5", question5, "WATCH rv=5")
+	})
+}
+
+func TestEverythingInOneOrder(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", lists("9"), closes(added("b@6")), fails(errGone), fails(errGone)).run()
+		want := []string{
+			question5, "contact", "resuming at 5, server at 9", "WATCH rv=5", "replace 5", "live since 0s", "contact", "disconnected", "add b@6",
+			"LIST rv=6 limit=1 NotOlderThan", "WATCH rv=6", "disconnected: " + errGone.Error(),
+		}
+		got := w.all.take()
+		// The watch is read ahead of the store.
+		for i := range got {
+			if got[i] == "add b@6" && i+1 < len(got) && got[i+1] == "disconnected" {
+				got[i], got[i+1] = got[i+1], got[i]
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("the first life (-want +got):\n%s", diff)
+		}
+		w.server.then(page("9", "x", "a@3"), lists("9", "c@9"), opens())
+		advance(firstBackoff)
+		got = w.all.take()
+		if last := fmt.Sprint("live since ", w.begun); len(got) > 0 && last != "" {
+			got = got[:len(got)-1]
+		}
+		want = []string{
+			"relisting: the watch expired: " + errGone.Error(), "LIST rv=6 NotOlderThan", "begin", "contact", "item a@3", "LIST continue=x", "contact", "item c@9", "finish 9",
+			"replace 9", "WATCH rv=9",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("the second life (-want +got):\n%s", diff)
+		}
+	})
+}

@@ -1,0 +1,399 @@
+package reflector
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	clientfeatures "k8s.io/client-go/features"
+	clientfeaturestesting "k8s.io/client-go/features/testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// streaming makes a world whose server streams lists.
+func streaming(t *testing.T, rv string, answers ...answer) *world {
+	w := newWorld(t, rv, answers...)
+	w.server.streamsLists = true
+	return w
+}
+
+// because is how a relist of the store's version is demanded.
+func because(rewrite, rewound bool) *Relisting {
+	return &Relisting{Reason: "the test says so", Rewrite: rewrite, Rewound: rewound}
+}
+
+func TestAStreamedListIsHandedOverWithWhatComesAfterIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := streaming(t, "", opens(
+			added("a@3"), added("b@4"), bookmark("4"), added("c@5"), modified("b@6"), deleted("c@7"), initialEnd("8"),
+			added("d@9"), modified("a@10"), bookmark("11"),
+		)).run()
+		w.server.requests.expect(t, "STREAM NotOlderThan")
+		w.store.calls.expect(t,
+			"begin", "item a@3", "item b@4", "item c@5", "item b@6", "gone c@7", "finish 8",
+			"replace 8", "add d@9", "update a@10", "bookmark 11",
+		)
+		w.server.last().send(deleted("d@12"))
+		w.store.calls.expect(t, "delete d@12")
+		w.store.expectContents(t, "a@10", "b@6")
+		if w.elapsed() != 0 {
+			t.Errorf("it took %v", w.elapsed())
+		}
+		// It need not show that it is complete.
+		w.server.then(lists("12"), opens())
+		advance(time.Second)
+		w.server.last().end()
+		w.server.requests.expect(t, "LIST rv=12 limit=1 NotOlderThan", "WATCH rv=12")
+	})
+}
+
+func TestAStreamedListOfTheStoresVersion(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := streaming(t, "5", opens(added("a@3"), initialEnd("8")))
+		w.opts.Relist = because(true, false)
+		w.run()
+		w.server.requests.expect(t, "STREAM rv=5 NotOlderThan")
+		w.store.calls.expect(t, "begin rewrite", "item a@3", "finish 8", "replace 8")
+		w.observed.expect(t, "relisting: the test says so", "contact", "contact", "live since 0s")
+	})
+}
+
+func TestAListThatCannotBeStreamedComesInPages(t *testing.T) {
+	const stream, pages = "STREAM rv=5 NotOlderThan", "LIST rv=5 NotOlderThan"
+	noObject := watch.Event{Type: watch.Bookmark, Object: &metav1.Status{}}
+	for name, c := range map[string]struct {
+		answer answer
+		calls  []string // Until it is aborted.
+	}{
+		"the server does not know sendInitialEvents": {fails(apierrors.NewInvalid(metav1.SchemeGroupVersion.WithKind("ListOptions").GroupKind(), "", nil)), nil},
+		"the server does not allow it":               {fails(errForbidden), nil},
+		"the server fails":                           {fails(errInternal), nil},
+		"the network fails":                          {fails(errNetwork), nil},
+		"the stream ends before it is complete":      {closes(added("a@3"), bookmark("4")), []string{"item a@3"}},
+		"the stream ends with an error":              {opens(added("a@3"), failure(errInternal)), []string{"item a@3"}},
+		"a bookmark cannot be understood":            {opens(noObject), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := streaming(t, "5", c.answer, lists("9", "a@3", "b@9"), opens(added("c@10")))
+				w.opts.Relist = because(false, false)
+				w.run()
+				w.server.requests.expect(t, stream, pages, "WATCH rv=9")
+				want := append([]string{"begin"}, c.calls...)
+				want = append(want, "abort", "begin", "item a@3", "item b@9", "finish 9", "replace 9", "add c@10")
+				w.store.calls.expect(t, want...)
+				if w.elapsed() != 0 {
+					t.Errorf("it took %v", w.elapsed())
+				}
+				// The next one is tried as a stream again.
+				w.server.then(opens(initialEnd("11")))
+				w.server.last().send(failure(errGone))
+				advance(firstBackoff)
+				w.server.requests.expect(t, "STREAM rv=10 NotOlderThan")
+			})
+		})
+	}
+}
+
+func TestAStreamThatPagesWouldNotHelpIsTriedAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer   answer
+		requests []string // After the first stream.
+		calls    []string // Between begin and finish.
+		backoff  bool
+	}{
+		"the request is too old":  {fails(errGone), []string{"STREAM NotOlderThan"}, []string{"abort", "begin"}, false},
+		"the stream is too old":   {opens(added("a@1"), failure(errGone)), []string{"STREAM NotOlderThan"}, []string{"item a@1", "abort", "begin"}, false},
+		"the request is too new":  {fails(tooLarge()), []string{"STREAM NotOlderThan"}, []string{"abort", "begin rewrite rewound"}, false},
+		"the stream is too new":   {opens(failure(errTooLargeOld)), []string{"STREAM NotOlderThan"}, []string{"abort", "begin rewrite rewound"}, false},
+		"there are too many":      {fails(errBusy), []string{"STREAM NotOlderThan"}, []string{"abort", "begin"}, true},
+		"the server is not there": {fails(errRefused), []string{"STREAM NotOlderThan"}, []string{"abort", "begin"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := streaming(t, "5", c.answer)
+				w.opts.Relist = because(false, false)
+				end := opens(initialEnd("9"))
+				if !c.backoff {
+					w.server.then(end)
+				}
+				w.run()
+				if c.backoff {
+					w.server.then(end)
+					advance(firstBackoff)
+				}
+				// The store has no version after a relist that failed.
+				w.server.requests.expect(t, append([]string{"STREAM rv=5 NotOlderThan"}, c.requests...)...)
+				want := append([]string{"begin"}, c.calls...)
+				w.store.calls.expect(t, append(want, "finish 9", "replace 9")...)
+			})
+		})
+	}
+}
+
+func TestAClientThatDoesNotStreamIsNotAskedTo(t *testing.T) {
+	for name, streams := range map[string]bool{"it says so": false, "a feature gate says so": true} {
+		t.Run(name, func(t *testing.T) {
+			if streams {
+				clientfeaturestesting.SetFeatureDuringTest(t, clientfeatures.WatchListClient, false)
+			}
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "", lists("9"), opens())
+				w.server.streamsLists = streams
+				w.run()
+				w.server.requests.expect(t, "LIST limit=500", "WATCH rv=9")
+			})
+		})
+	}
+}
+
+func TestAListInPages(t *testing.T) {
+	all := []string{"begin", "item a@3", "item b@4", "item c@5", "finish 9", "replace 9"}
+	for _, c := range []struct {
+		name     string
+		rv       string
+		size     int64
+		answers  []answer
+		requests []string
+		calls    []string
+	}{
+		{
+			"one page", "", 0, []answer{lists("9", "a@3", "b@4", "c@5")},
+			[]string{"LIST limit=500"}, all,
+		},
+		{
+			"three pages", "", 0, []answer{page("9", "x", "a@3"), page("9", "y", "b@4"), page("9", "", "c@5")},
+			[]string{"LIST limit=500", "LIST limit=500 continue=x", "LIST limit=500 continue=y"}, all,
+		},
+		{
+			"pages of two", "", 2, []answer{page("9", "x", "a@3", "b@4"), page("9", "", "c@5")},
+			[]string{"LIST limit=2", "LIST limit=2 continue=x"}, all,
+		},
+		{
+			"not older than the store: all at once", "5", 2, []answer{lists("9", "a@3", "b@4", "c@5")},
+			[]string{"LIST rv=5 NotOlderThan"}, all,
+		},
+		{
+			"not older than the store, and the server insists on pages", "5", 0, []answer{page("9", "x", "a@3", "b@4"), lists("9", "c@5")},
+			[]string{"LIST rv=5 NotOlderThan", "LIST continue=x"}, all,
+		},
+		{
+			"a page has expired: all at once", "", 0, []answer{page("7", "x", "a@1"), fails(errGone), lists("9", "a@3", "b@4", "c@5")},
+			[]string{"LIST limit=500", "LIST limit=500 continue=x", "LIST"},
+			append([]string{"begin", "item a@1", "abort"}, all...),
+		},
+		{
+			"a page has expired, of a list not older than the store", "5", 0, []answer{page("7", "x", "a@1"), fails(errGone), lists("9", "a@3", "b@4", "c@5")},
+			[]string{"LIST rv=5 NotOlderThan", "LIST continue=x", "LIST"},
+			append([]string{"begin", "item a@1", "abort"}, all...),
+		},
+		{
+			"the store's version is too old", "5", 0, []answer{fails(errGone), lists("9", "a@3", "b@4", "c@5")},
+			[]string{"LIST rv=5 NotOlderThan", "LIST limit=500"},
+			append([]string{"begin", "abort"}, all...),
+		},
+		{
+			"the store's version is too new", "5", 0, []answer{fails(tooLarge()), lists("9", "a@3", "b@4", "c@5")},
+			[]string{"LIST rv=5 NotOlderThan", "LIST limit=500"},
+			append([]string{"begin", "abort", "begin rewrite rewound"}, all[1:]...),
+		},
+		{
+			"nothing is there", "", 0, []answer{lists("9")},
+			[]string{"LIST limit=500"}, []string{"begin", "finish 9", "replace 9"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, c.rv, append(c.answers, opens(added("d@10")))...)
+				w.opts.Relist, w.opts.PageSize = because(false, false), c.size
+				w.run()
+				w.server.requests.expect(t, append(c.requests, "WATCH rv=9")...)
+				w.store.calls.expect(t, append(c.calls, "add d@10")...)
+				if w.elapsed() != 0 {
+					t.Errorf("it took %v", w.elapsed())
+				}
+			})
+		})
+	}
+}
+
+func TestAFailedRelistIsTriedAgainAsItWas(t *testing.T) {
+	noList := func(context.Context, *server) (any, error) { return configMap("a@1"), nil }
+	for _, c := range []struct {
+		name    string
+		how     *Relisting
+		first   answer
+		spoil   func(*memory)
+		begin   string
+		between []string // Of the first relist, after its begin.
+	}{
+		{"the list fails", because(true, true), fails(errInternal), nil, "begin rewrite rewound", []string{"abort"}},
+		{"the list fails, of a plain relist", because(false, false), fails(errInternal), nil, "begin", []string{"abort"}},
+		{"the list is too much", because(true, false), fails(errBusy), nil, "begin rewrite", []string{"abort"}},
+		{"the list is no list", because(true, true), noList, nil, "begin rewrite rewound", []string{"abort"}},
+		{"an item fails", because(true, true), lists("8", "x@1"), func(m *memory) { m.itemErr = errNetwork }, "begin rewrite rewound", []string{"abort"}},
+		{"the end fails", because(true, false), lists("8", "x@1"), func(m *memory) { m.finishErr = errNetwork }, "begin rewrite", []string{"item x@1", "abort"}},
+		{"the beginning fails", because(true, true), nil, func(m *memory) { m.beginErr = errNetwork }, "begin rewrite rewound", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "")
+				if c.first != nil {
+					w.server.then(c.first)
+				}
+				if c.spoil != nil {
+					c.spoil(w.store)
+				}
+				w.opts.Relist = c.how
+				w.run()
+				var first []string
+				if c.first != nil {
+					first = append([]string{c.begin}, c.between...)
+				}
+				w.store.calls.expect(t, first...)
+				told := w.observed.take()
+				if end := told[len(told)-1]; !strings.HasPrefix(end, "disconnected: reflector: relist (the test says so): ") {
+					t.Errorf("the observer heard %q", told)
+				}
+				w.server.then(lists("9", "a@3"), opens())
+				advance(leastBackoff - 1)
+				w.store.calls.expect(t)
+				advance(firstBackoff)
+				w.store.calls.expect(t, c.begin, "item a@3", "finish 9", "replace 9")
+				w.store.expectContents(t, "a@3")
+				w.server.requests.take()
+				// And that was that: the next one is a plain relist.
+				w.server.then(lists("10", "a@3"), opens())
+				w.server.last().send(failure(errGone))
+				advance(2 * firstBackoff)
+				w.store.calls.expect(t, "begin", "item a@3", "finish 10", "replace 10")
+			})
+		})
+	}
+}
+
+func TestARelistThatFoundTheServerBehindStaysSo(t *testing.T) {
+	for name, first := range map[string][]answer{
+		"the question found it": {fails(tooLarge()), fails(errInternal)},
+		"the relist found it":   {fails(errGone), fails(tooLarge()), fails(errInternal)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "5", first...).run()
+				w.server.requests.take()
+				w.server.then(fails(errNetwork))
+				advance(firstBackoff)
+				w.server.requests.expect(t, "LIST limit=500")
+				w.store.calls.take()
+				w.server.then(lists("4", "a@3"), opens())
+				advance(2 * firstBackoff)
+				w.server.requests.expect(t, "LIST limit=500", "WATCH rv=4")
+				w.store.calls.expect(t, "begin rewrite rewound", "item a@3", "finish 4", "replace 4")
+			})
+		})
+	}
+}
+
+func TestARelistThatLedNowhereIsFollowedByOneOfTheNewest(t *testing.T) { // kubernetes#133810
+	for _, c := range []struct {
+		name   string
+		events []watch.Event // Of the watch after the relist.
+		ends   []answer      // Of what is opened after a normal end.
+		next   string
+	}{
+		{"no event came", nil, nil, "LIST limit=500"},
+		{"no event came, from two watches", nil, []answer{lists("6"), opens()}, "LIST limit=500"},
+		{"an event came", []watch.Event{added("b@7")}, nil, "LIST rv=7 NotOlderThan"},
+		{"a bookmark came", []watch.Event{bookmark("7")}, nil, "LIST rv=7 NotOlderThan"},
+		{"an event came, then another watch without one", []watch.Event{added("b@7")}, []answer{lists("7"), opens()}, "LIST rv=7 NotOlderThan"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "5", lists("6", "a@3"), opens(c.events...))
+				w.opts.Relist = because(false, false)
+				w.run()
+				w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "WATCH rv=6")
+				advance(time.Minute)
+				if c.ends != nil {
+					w.server.then(c.ends...)
+					w.server.last().end()
+					advance(time.Minute)
+					w.server.requests.take()
+				}
+				w.server.then(lists("8", "a@3"), opens(added("c@9")))
+				w.server.last().send(failure(errGone))
+				advance(time.Minute)
+				w.server.requests.expect(t, c.next, "WATCH rv=8")
+				// That is no reason for the one after it.
+				w.server.then(lists("10", "a@3"), opens())
+				w.server.last().send(failure(errGone))
+				advance(time.Minute)
+				w.server.requests.expect(t, "LIST rv=9 NotOlderThan", "WATCH rv=10")
+			})
+		})
+	}
+}
+
+func TestAResumedWatchThatExpiresAfterARelistWithoutEventsIsThatToo(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", lists("6", "a@3"), opens())
+		w.opts.Relist = because(false, false)
+		w.run()
+		w.server.then(lists("8"), opens(failure(errGone)), lists("8", "a@3"), opens())
+		w.server.last().send(failure(errInternal)) // So the Reflector lists, and that resumes.
+		advance(firstBackoff)
+		w.server.requests.expect(t,
+			"LIST rv=5 NotOlderThan", "WATCH rv=6",
+			"LIST rv=6 limit=1 NotOlderThan", "WATCH rv=6", "LIST limit=500", "WATCH rv=8")
+	})
+}
+
+// Pages would bring the same items to the same store.
+func TestAnErrorOfTheStoreIsNotTakenForARefusalToStream(t *testing.T) {
+	for name, spoil := range map[string]func(*memory){
+		"of Item":   func(m *memory) { m.itemErr = errNetwork },
+		"of Finish": func(m *memory) { m.finishErr = errNetwork },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := streaming(t, "5", opens(added("a@3"), initialEnd("8")), fails(errInternal))
+				spoil(w.store)
+				w.opts.Relist = because(false, false)
+				if _, err := w.open().List(metav1.ListOptions{}); !errors.Is(err, errNetwork) {
+					t.Errorf("the error is %v", err)
+				}
+				w.server.mu.Lock()
+				w.server.answers = nil
+				w.server.mu.Unlock()
+				if diff := cmp.Diff([]string{"STREAM rv=5 NotOlderThan"}, w.server.requests.take()); diff != "" {
+					t.Errorf("the requests (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestAnErrorOfBeginRelistIsReturnedAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := streaming(t, "")
+		w.store.beginErr = errNetwork
+		if _, err := w.open().List(metav1.ListOptions{}); !errors.Is(err, errNetwork) {
+			t.Errorf("the error is %v", err)
+		}
+		w.server.requests.expect(t)
+	})
+}
+
+func TestAListWithoutAVersionIsFollowedByAWatchWithoutOne(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "", lists("", "a@3"), opens()).run()
+		w.server.requests.expect(t, "LIST limit=500", "WATCH")
+		w.store.calls.expect(t, "begin", "item a@3", "finish ", "replace ")
+	})
+}

@@ -1,0 +1,414 @@
+package reflector
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const question5 = "LIST rv=5 limit=1 NotOlderThan"
+
+func TestAnExpiredWatchIsARelistInTheSameListWithoutABackoff(t *testing.T) {
+	for name, c := range map[string]struct {
+		watch answer
+		after time.Duration // Until the watch expires.
+	}{
+		"the request to watch is answered 410":             {fails(errGone), 0},
+		"the request to watch is answered Gone":            {fails(errGoneOld), 0},
+		"the first event is 410":                           {opens(failure(errGone)), 0},
+		"the first event is Gone":                          {opens(failure(errGoneOld)), 0},
+		"the watch is closed at once":                      {closes(), 0},
+		"the first event is 410, after 99 ms":              {opens(), 99 * time.Millisecond},
+		"the request takes a second, then the event comes": {after(time.Second, opens(failure(errGone))), time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "5", lists("9"), c.watch, lists("9", "a@3", "b@9"), opens()).run()
+				advance(c.after)
+				if c.after == 99*time.Millisecond {
+					w.server.last().send(failure(errGone))
+				}
+				w.server.requests.expect(t, question5, "WATCH rv=5", "LIST rv=5 NotOlderThan", "WATCH rv=9")
+				w.store.calls.expect(t, "begin", "item a@3", "item b@9", "finish 9", "replace 9")
+				if w.elapsed() != c.after {
+					t.Errorf("it took %v, expected %v", w.elapsed(), c.after)
+				}
+				told := w.observed.take()
+				want := []string{"contact", "resuming at 5, server at 9", "relisting: ", "contact", fmt.Sprint("live since ", c.after)}
+				if len(told) == len(want) {
+					told[2] = told[2][:len("relisting: ")]
+				}
+				if diff := cmp.Diff(want, told); diff != "" {
+					t.Errorf("the observer heard (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestAnotherErrorOfAResumedWatchIsTriedAgain(t *testing.T) {
+	for name, open := range map[string]answer{
+		"the request fails":          fails(errNetwork),
+		"the request is too much":    fails(errBusy),
+		"the first event is 500":     opens(failure(errInternal)),
+		"the first event is 429":     opens(failure(errBusy)),
+		"the first event is no more": opens(failure(apierrors.NewTimeoutError("too slow", 1))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "5", lists("9"), open).run()
+				w.server.requests.expect(t, question5, "WATCH rv=5")
+				w.server.then(lists("9"), opens(added("b@6")))
+				advance(leastBackoff - 1)
+				w.server.requests.expect(t)
+				advance(firstBackoff)
+				w.server.requests.expect(t, question5, "WATCH rv=5")
+				w.store.calls.expect(t, "replace 5", "add b@6")
+			})
+		})
+	}
+}
+
+func TestTheFirstEventsOfAResumedWatchAreHandedOnInOrder(t *testing.T) {
+	for name, c := range map[string]struct {
+		first watch.Event
+		call  string
+	}{
+		"an addition":     {added("b@6"), "add b@6"},
+		"a change":        {modified("a@6"), "update a@6"},
+		"a deletion":      {deleted("a@6"), "delete a@6"},
+		"a bookmark":      {bookmark("6"), "bookmark 6"},
+		"an initial list": {initialEnd("6"), "bookmark 6"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "5", lists("9"), opens(c.first, added("c@7"), modified("c@8"), deleted("c@9")), lists("9"), opens()).run()
+				if w.elapsed() != 0 {
+					t.Errorf("it took %v", w.elapsed())
+				}
+				w.store.calls.expect(t, "replace 5", c.call, "add c@7", "update c@8", "delete c@9")
+				w.observed.expect(t, "contact", "resuming at 5, server at 9", "live since 0s", "contact", "contact", "contact", "contact")
+				// It has shown that it is complete.
+				w.server.last().end()
+				w.server.requests.expect(t, question5, "WATCH rv=5", "LIST rv=9 limit=1 NotOlderThan", "WATCH rv=9")
+			})
+		})
+	}
+}
+
+func TestAQuietWatchIsHandedOverAfter100Milliseconds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", lists("9"), opens()).run()
+		advance(100*time.Millisecond - 1)
+		w.observed.expect(t, "contact", "resuming at 5, server at 9")
+		advance(1)
+		w.observed.expect(t, "live since 0s")
+		w.store.calls.expect(t, "replace 5")
+		w.server.last().send(added("b@6"))
+		w.store.calls.expect(t, "add b@6")
+	})
+}
+
+func TestAWatchThatCannotHaveMissedAnythingIsNotWaitedFor(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", lists("5"), opens()).run()
+		w.observed.expect(t, "contact", "resuming at 5, server at 5", "live since 0s")
+		if w.elapsed() != 0 {
+			t.Errorf("it took %v", w.elapsed())
+		}
+	})
+}
+
+func TestAResumedWatchThatEndsWithoutAnEvent(t *testing.T) {
+	for _, c := range []struct {
+		name, server string
+		after        time.Duration
+		resumed      bool
+	}{
+		{"at once", "9", 0, false},
+		{"after 99 ms, while it is looked at", "9", 99 * time.Millisecond, false},
+		{"after 101 ms", "9", 101 * time.Millisecond, false},
+		{"just before 2 s", "9", 2*time.Second - 1, false},
+		{"after 2 s", "9", 2 * time.Second, true},
+		{"at once, though the server has nothing newer", "5", 0, false},
+		{"after 2 s, and the server has nothing newer", "5", 2 * time.Second, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "5", lists(c.server), opens()).run()
+				advance(c.after)
+				w.server.requests.expect(t, question5, "WATCH rv=5")
+				if c.resumed {
+					w.server.then(lists("9"), opens(added("b@6")))
+				} else {
+					w.server.then(lists("9", "a@3"), opens())
+				}
+				w.server.last().end()
+				advance(firstBackoff)
+				if c.resumed {
+					w.server.requests.expect(t, question5, "WATCH rv=5")
+					w.store.calls.expect(t, "replace 5", "add b@6")
+					return
+				}
+				w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "WATCH rv=9")
+				if reason := w.store.lastHow().Reason; reason != "the watch expired: "+closedAtOnce {
+					t.Errorf("the reason is %q", reason)
+				}
+			})
+		})
+	}
+}
+
+func TestAWatchAfterARelistMayEndAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "", lists("5", "a@3"), closes()).run()
+		w.server.requests.expect(t, "LIST limit=500", "WATCH rv=5")
+		w.server.then(lists("5"), opens())
+		advance(firstBackoff)
+		w.server.requests.expect(t, question5, "WATCH rv=5")
+		w.store.calls.expect(t, "begin", "item a@3", "finish 5", "replace 5", "replace 5")
+	})
+}
+
+// An open world has a watch that has brought b@6.
+func openWorld(t *testing.T) *world {
+	w := newWorld(t, "5", lists("6"), opens(added("b@6"))).run()
+	w.server.requests.expect(t, question5, "WATCH rv=5")
+	w.store.calls.expect(t, "replace 5", "add b@6")
+	w.observed.expect(t, "contact", "resuming at 5, server at 6", "live since 0s", "contact")
+	return w
+}
+
+func TestAWatchThatHasEndedIsOpenedAgainAfterAQuestion(t *testing.T) {
+	const question = "LIST rv=6 limit=1 NotOlderThan"
+	for _, c := range []struct {
+		name     string
+		answers  []answer
+		requests []string
+		told     []string // After "disconnected".
+		calls    []string
+	}{
+		{
+			"the server is as it was", []answer{lists("9"), opens(added("c@7"))},
+			[]string{question, "WATCH rv=6"},
+			[]string{"contact", "live since 0s", "contact"},
+			[]string{"add c@7"},
+		},
+		{
+			"the server was rewound", []answer{fails(tooLarge()), lists("4", "a@3"), opens()},
+			[]string{question, "LIST limit=500", "WATCH rv=4"},
+			[]string{"disconnected: the server is behind resourceVersion 6", "relisting: the server is behind resourceVersion 6", "contact", ""},
+			[]string{"begin rewrite rewound", "item a@3", "finish 4", "replace 4"},
+		},
+		{
+			"the question is not understood", []answer{fails(apierrors.NewBadRequest("?")), opens(added("c@7"))},
+			[]string{question, "WATCH rv=6"},
+			[]string{"live since 0s", "contact"},
+			[]string{"add c@7"},
+		},
+		{
+			"the history is gone", []answer{fails(errGone), fails(errGone), lists("9", "a@3"), opens()},
+			[]string{question, "WATCH rv=6", "LIST rv=6 NotOlderThan", "WATCH rv=9"},
+			[]string{"disconnected: " + errGone.Error(), "relisting: the watch expired: " + errGone.Error(), "contact", ""},
+			[]string{"begin", "item a@3", "finish 9", "replace 9"},
+		},
+		{
+			"the question is answered 500", []answer{fails(errInternal), lists("6"), opens(added("c@7"))},
+			[]string{question, question, "WATCH rv=6"},
+			[]string{"disconnected: reflector: ask for resourceVersion 6: " + errInternal.Error(), "contact", "resuming at 6, server at 6", "", "contact"},
+			[]string{"replace 6", "add c@7"},
+		},
+		{
+			"the question is answered 429", []answer{fails(errBusy), lists("6"), opens(added("c@7"))},
+			[]string{question, question, "WATCH rv=6"},
+			[]string{"disconnected: reflector: ask for resourceVersion 6: " + errBusy.Error(), "contact", "", "contact"},
+			[]string{"add c@7"}, // client-go asks again without a List.
+		},
+		{
+			"nobody is there to be asked", []answer{fails(errRefused), lists("6"), opens(added("c@7"))},
+			[]string{question, question, "WATCH rv=6"},
+			[]string{"disconnected: reflector: ask for resourceVersion 6: " + errRefused.Error(), "contact", "", "contact"},
+			[]string{"add c@7"},
+		},
+		{
+			"the watch is answered 500", []answer{lists("6"), fails(errInternal), lists("6"), opens(added("c@7"))},
+			[]string{question, "WATCH rv=6", question, "WATCH rv=6"},
+			[]string{"contact", "disconnected: " + errInternal.Error(), "contact", "resuming at 6, server at 6", "", "contact"},
+			[]string{"replace 6", "add c@7"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := openWorld(t)
+				w.server.then(c.answers...)
+				w.server.last().end()
+				advance(firstBackoff)
+				w.server.requests.expect(t, c.requests...)
+				w.store.calls.expect(t, c.calls...)
+				told := w.observed.take()
+				for i, line := range c.told { // The backoff is random.
+					if line == "" && len(told) > i+1 && told[i+1][:11] == "live since " {
+						told[i+1] = ""
+					}
+				}
+				if diff := cmp.Diff(append([]string{"disconnected"}, c.told...), told); diff != "" {
+					t.Errorf("the observer heard (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestNoQuestionIsAskedWhereTheAnswerIsOfNoUse(t *testing.T) {
+	for name, c := range map[string]struct {
+		neverResume bool
+		rv, request string
+	}{
+		"it is never resumed":     {true, "5", "WATCH rv=5"},
+		"there is no version":     {false, "", "WATCH"},
+		"the version is 0":        {false, "0", "WATCH rv=0"},
+		"else there would be one": {false, "5", question5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, c.rv, fails(errNetwork))
+				w.opts.NeverResume = c.neverResume
+				timeout := int64(300)
+				_, err := w.open().WatchWithContext(t.Context(), metav1.ListOptions{ResourceVersion: c.rv, AllowWatchBookmarks: true, TimeoutSeconds: &timeout})
+				if err == nil {
+					t.Error("no error")
+				}
+				w.server.requests.expect(t, c.request)
+			})
+		})
+	}
+}
+
+func TestAWatchThatWasNeverToBeResumedIsOpenedAgainWithoutAQuestion(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", lists("6", "a@3"), closes(added("b@7")), opens(added("c@8")))
+		w.opts.NeverResume = true
+		w.run()
+		w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "WATCH rv=6", "WATCH rv=7")
+		w.store.expectContents(t, "a@3", "b@7", "c@8")
+		w.server.then(lists("9", "a@3"), opens())
+		w.server.last().send(failure(errInternal))
+		advance(firstBackoff)
+		w.server.requests.expect(t, "LIST rv=8 NotOlderThan", "WATCH rv=9")
+	})
+}
+
+func TestAnErrorEventEndsTheWatch(t *testing.T) {
+	for name, c := range map[string]struct {
+		err      *apierrors.StatusError
+		answers  []answer
+		requests []string
+		calls    []string
+	}{
+		"500: the Reflector lists anew": {
+			errInternal, []answer{lists("6"), opens(added("c@7"))},
+			[]string{"LIST rv=6 limit=1 NotOlderThan", "WATCH rv=6"}, []string{"replace 6", "add c@7"},
+		},
+		"429: the Reflector watches anew": {
+			errBusy, []answer{lists("6"), opens(added("c@7"))},
+			[]string{"LIST rv=6 limit=1 NotOlderThan", "WATCH rv=6"}, []string{"add c@7"},
+		},
+		"410: it is relisted": {
+			errGone, []answer{lists("9", "a@3"), opens()},
+			[]string{"LIST rv=6 NotOlderThan", "WATCH rv=9"}, []string{"begin", "item a@3", "finish 9", "replace 9"},
+		},
+		"too large: it is resumed, and asked before": {
+			tooLarge(), []answer{fails(tooLarge()), lists("4", "a@3"), opens()},
+			[]string{"LIST rv=6 limit=1 NotOlderThan", "LIST limit=500", "WATCH rv=4"}, []string{"begin rewrite rewound", "item a@3", "finish 4", "replace 4"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := openWorld(t)
+				w.server.then(c.answers...)
+				w.server.last().send(failure(c.err))
+				w.observed.expect(t, "disconnected: "+c.err.Error())
+				advance(firstBackoff)
+				w.server.requests.expect(t, c.requests...)
+				w.store.calls.expect(t, c.calls...)
+			})
+		})
+	}
+}
+
+func TestAWatchThatNobodyReadsCanBeStopped(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", lists("5"), opens())
+		r := w.open()
+		w.list()
+		open, err := r.Watch(metav1.ListOptions{ResourceVersion: "5"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 * eventBuffer {
+			w.server.last().send(added(fmt.Sprintf("b@%d", i+6)))
+		}
+		synctest.Wait()
+		if n := len(open.ResultChan()); n != eventBuffer {
+			t.Errorf("%d events wait", n)
+		}
+		open.Stop()
+		open.Stop()
+		r.Stop()
+		events := 0
+		for range open.ResultChan() {
+			events++
+		}
+		if events > eventBuffer+1 {
+			t.Errorf("%d events came after the stop", events)
+		}
+	})
+}
+
+func TestAWatchIsHandedOverOnlyToWhoAsksForItsVersion(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", lists("5"), opens(added("b@6")), opens(added("c@9")))
+		r := w.open()
+		w.list()
+		timeout := int64(300)
+		open, err := r.WatchWithContext(context.Background(), metav1.ListOptions{ResourceVersion: "8", AllowWatchBookmarks: true, TimeoutSeconds: &timeout})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer open.Stop()
+		if diff := cmp.Diff(added("c@9"), <-open.ResultChan()); diff != "" {
+			t.Error(diff)
+		}
+		w.server.requests.expect(t, question5, "WATCH rv=5", "WATCH rv=8")
+	})
+}
+
+// The Reflector acts on an error event at once. If the Observer were told of
+// the end after that, it might hear Relisting or Live first, and Disconnected
+// would be its last word.
+func TestTheObserverHearsOfTheEndOfAWatchBeforeTheReflector(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", lists("5"), opens())
+		r := w.open()
+		w.list()
+		open, err := r.Watch(metav1.ListOptions{ResourceVersion: "5"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.server.last().stopTakes = time.Second
+		w.observed.take()
+		w.server.last().send(failure(errInternal))
+		if e := <-open.ResultChan(); e.Type != watch.Error {
+			t.Fatalf("got %v", e)
+		}
+		w.observed.expect(t, "disconnected: "+errInternal.Error())
+	})
+}

@@ -1,0 +1,124 @@
+package reflector
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// world is a Resumer between a scripted server and a store in memory.
+type world struct {
+	t        *testing.T
+	begun    time.Time
+	server   *server
+	store    *memory
+	observed *journal
+	all      *journal // What server, store and observer saw, in one order.
+	opts     Options  // May be changed before the start.
+	resumer  *Resumer
+	stop     func() // Idempotent.
+}
+
+// newWorld is of a store at rv that has the object a@3, and of a server with
+// these answers. It is to be called in a bubble.
+func newWorld(t *testing.T, rv string, answers ...answer) *world {
+	all := &journal{}
+	w := &world{
+		t: t, begun: time.Now(), all: all, observed: &journal{all: all},
+		server: &server{t: t, requests: &journal{all: all}, answers: answers},
+		store:  &memory{calls: &journal{all: all}, rv: rv, objects: map[string]string{"a": "3"}},
+	}
+	w.opts = Options{ListerWatcher: w.server, Store: w.store, Observer: observer{w}}
+	t.Cleanup(w.server.check)
+	return w
+}
+
+// open makes the Resumer, for a test that calls it directly.
+func (w *world) open() *Resumer {
+	w.resumer = NewResumer(w.opts)
+	w.stop = w.resumer.Stop
+	w.t.Cleanup(func() { w.stop() })
+	return w.resumer
+}
+
+// run makes the Resumer and runs a Reflector on it.
+func (w *world) run() *world {
+	r := w.open()
+	reflector := cache.NewReflectorWithOptions(r, &corev1.ConfigMap{}, w.store, cache.ReflectorOptions{Name: "test"})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		reflector.RunWithContext(ctx)
+	}()
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		<-done
+		r.Stop()
+		synctest.Wait()
+	})
+	synctest.Wait()
+	return w
+}
+
+// list calls List directly, and expects that it succeeds at once or after some
+// time.
+func (w *world) list() (rv string) {
+	w.t.Helper()
+	obj, err := w.resumer.List(metav1.ListOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	list := obj.(*metav1.List)
+	if len(list.Items) > 0 {
+		w.t.Errorf("List returned %d items", len(list.Items))
+	}
+	return list.ResourceVersion
+}
+
+// elapsed is the time since the beginning of the test.
+func (w *world) elapsed() time.Duration { return time.Since(w.begun) }
+
+// observer writes down what an Observer hears.
+type observer struct{ w *world }
+
+func (o observer) Resuming(rv, serverVersion string) {
+	o.w.observed.note("resuming at %s, server at %s", rv, serverVersion)
+}
+func (o observer) Relisting(reason string) { o.w.observed.note("relisting: %s", reason) }
+func (o observer) Live(opened time.Time) {
+	o.w.observed.note("live since %v", opened.Sub(o.w.begun))
+}
+func (o observer) Contact() { o.w.observed.note("contact") }
+func (o observer) Disconnected(err error) {
+	if err == nil {
+		o.w.observed.note("disconnected")
+		return
+	}
+	o.w.observed.note("disconnected: %v", err)
+}
+
+// bubble runs a test by a clock of its own.
+func bubble(t *testing.T, test func(*testing.T)) {
+	t.Helper()
+	synctest.Test(t, test)
+}
+
+// advance lets time pass, and everything that it makes happen.
+func advance(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// firstBackoff is as long as client-go's Reflector waits at most, the first
+// time, before it lists again; leastBackoff is how long it waits at least.
+const (
+	leastBackoff = 800 * time.Millisecond
+	firstBackoff = 1600 * time.Millisecond
+)
