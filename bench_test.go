@@ -114,7 +114,7 @@ func (c *counter) OnUpdate(any, any) {
 // BenchmarkEvents is the time for one update of one of many Pods, until the
 // handler has returned.
 func BenchmarkEvents(b *testing.B) {
-	for _, objects := range []int{1000, 20000} {
+	for _, objects := range []int{1000, 10000} {
 		pods := benchPods(objects)
 		for _, impl := range []string{"client-go", "warmwatch", "warmwatch-durable"} {
 			b.Run(fmt.Sprintf("objects=%dk/impl=%s", objects/1000, impl), func(b *testing.B) {

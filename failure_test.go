@@ -24,8 +24,6 @@ import (
 )
 
 // damageTrials is how often a file is damaged, each time in another way.
-var damageInUse = flag.Bool("damage.inuse", false, "run TestDamageWhileTheFileIsInUse")
-
 var damageTrials = flag.Uint64("damage.trials", 150, "how often TestAnyDamageOfTheFile damages a file, and a third of it while the file is in use")
 
 // withContentIndex is the set-up of the informers of these tests.
@@ -394,9 +392,6 @@ func TestABadCheckpointOrCursorMeansARelist(t *testing.T) {
 
 // TestDamageWhileTheFileIsInUse changes the file under a running informer.
 func TestDamageWhileTheFileIsInUse(t *testing.T) {
-	if !*damageInUse {
-		t.Skip("about 2 of 100 trials still fail under the race detector: what is missing is found by a later reader only; run with -damage.inuse")
-	}
 	var w worn
 	bubble(t, func(t *testing.T) { w = newWorn(t) })
 	for seed := range *damageTrials / 3 {
