@@ -268,8 +268,8 @@ func (k *sink) prepareLocked(obj any) (transformed any, key string, err error) {
 func setDelta(c *indexer.Change) queue.Delta {
 	d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: c.Key, New: c.New, NewValue: c.Value(), SizeBytes: c.SizeBytes()}
 	if c.Old != nil {
-		d.Type, d.Old = cache.Updated, c.Old
-		d.SizeBytes *= 2
+		d.Type, d.Old, d.OldSizeBytes = cache.Updated, c.Old, c.OldSizeBytes
+		d.SizeBytes += c.OldSizeBytes
 		if resourceVersionOf(c.Old) == resourceVersionOf(c.New) {
 			d.Type = cache.Sync // Told only to handlers that resync (client-go, shared_informer.go, OnUpdate).
 		}

@@ -39,6 +39,7 @@ type objectItem struct {
 	key        objectKey
 	object     any
 	seq        uint64
+	encoded    int // Bytes of its record, about.
 	bytes      int64
 }
 
@@ -68,16 +69,17 @@ func (o *Objects) slot(k objectKey) int {
 	return int(maphash.String(o.seed, k.key) % versionSlots)
 }
 
-// get returns the current object of a key, if it is in memory.
-func (o *Objects) get(k objectKey) (any, bool) {
+// get returns the current object of a key, if it is in memory, and about how
+// long its record is.
+func (o *Objects) get(k objectKey) (object any, encodedBytes int, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	it := o.items[k]
 	if it == nil {
-		return nil, false
+		return nil, 0, false
 	}
 	o.touchLocked(it)
-	return it.object, true
+	return it.object, it.encoded, true
 }
 
 // getVersion returns the object only if it is the version with this seq.
@@ -139,7 +141,8 @@ func (o *Objects) setLocked(k objectKey, object any, seq uint64, encodedBytes in
 		o.used -= it.bytes
 		it.next.prev, it.prev.next = it.prev, it.next
 	}
-	it.object, it.seq, it.bytes = object, seq, decodedBytes(encodedBytes)+int64(len(k.key))
+	it.object, it.seq, it.encoded = object, seq, encodedBytes
+	it.bytes = decodedBytes(encodedBytes) + int64(len(k.key))
 	o.used += it.bytes
 	o.frontLocked(it)
 	for o.budget >= 0 && o.used > o.budget && o.lru.prev != &o.lru {

@@ -327,7 +327,7 @@ func TestObjectsKeepsWithinItsBudget(t *testing.T) {
 			}
 			o.add(k, uint64(1<<60), 1<<60, 10, o.version(k)-1) // Too late.
 		default:
-			if got, ok := o.get(k); ok && got != newest[k] {
+			if got, _, ok := o.get(k); ok && got != newest[k] {
 				t.Fatalf("%v is %v, expected %d", k, got, newest[k])
 			}
 			if got, ok := o.getVersion(k, newest[k]); ok && got != newest[k] {

@@ -10,15 +10,14 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// get returns the current object of a key.
-func (ix *Indexer) get(key string) (obj any, exists bool, err error) {
+// get returns the current object of a key, and about how long its record is.
+func (ix *Indexer) get(key string) (obj any, size int, exists bool, err error) {
 	k := objectKey{ix.owner, key}
-	if obj, ok := ix.objects.get(k); ok {
-		return obj, true, nil
+	if obj, size, ok := ix.objects.get(k); ok {
+		return obj, size, true, nil
 	}
 	version := ix.objects.version(k)
 	var seq uint64
-	size := 0
 	exists, err = ix.db.View(ix.objectsName, key, func(it *persist.Item) error {
 		if o, inMemory := it.Value.(*persist.Object); inMemory {
 			obj, seq, size = o.Object, o.Seq, o.SizeBytes()
@@ -28,15 +27,15 @@ func (ix *Indexer) get(key string) (obj any, exists bool, err error) {
 		if err != nil {
 			return err
 		}
-		seq, size = r.Seq, len(r.Body)
+		seq, size = r.Seq, r.SizeBytes()
 		obj, err = ix.decodeRecord(r)
 		return err
 	})
 	if err != nil || !exists {
-		return nil, exists, err
+		return nil, 0, exists, err
 	}
 	ix.objects.add(k, obj, seq, size, version)
-	return obj, true, nil
+	return obj, size, true, nil
 }
 
 func (ix *Indexer) decodeRecord(r persist.Record) (any, error) {
@@ -62,7 +61,7 @@ func (ix *Indexer) GetByKey(key string) (item any, exists bool, err error) {
 	if ix.hidden.Load() {
 		return nil, false, nil
 	}
-	item, exists, err = ix.get(key)
+	item, _, exists, err = ix.get(key)
 	if err != nil {
 		ix.failed(err, key)
 		return nil, false, err

@@ -17,6 +17,8 @@ type Change struct {
 	// none. Old is only set if it was asked for or an index needed it, and nil
 	// too if it could not be read.
 	Old, New any
+	// OldSizeBytes is about what Old takes when encoded.
+	OldSizeBytes int
 	// Existed reports whether there was an object before, readable or not.
 	Existed bool
 	// Seq numbers the write. An object read back carries the Seq that it was
@@ -155,12 +157,12 @@ func (w *Writer) change(key string, wantOld bool) Change {
 	c := Change{Key: key}
 	c.Seq = w.NextSeq()
 	if s := w.staged(key); s != nil {
-		c.Old, c.Existed = s.New, s.New != nil
+		c.Old, c.OldSizeBytes, c.Existed = s.New, s.SizeBytes(), s.New != nil
 		return c
 	}
 	if wantOld || len(*w.ix.indexers.Load()) > 0 {
 		var err error
-		c.Old, c.Existed, err = w.ix.get(key)
+		c.Old, c.OldSizeBytes, c.Existed, err = w.ix.get(key)
 		if err != nil {
 			w.ix.failed(err, key)
 			c.Old, c.Existed = nil, true

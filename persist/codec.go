@@ -190,14 +190,19 @@ func EstimateSize(obj any) int {
 	}
 }
 
-// appendBody appends the body of obj to buf.
-func (g *goType) appendBody(buf *bytes.Buffer, obj any) error {
+// appendBody appends the body of obj to buf. sizeBytes is what [EstimateSize]
+// said of it, or 0.
+func (g *goType) appendBody(buf *bytes.Buffer, obj any, sizeBytes int) error {
 	start := buf.Len()
 	switch g.codec {
 	case CodecUnstructured:
 		return appendUnstructured(buf, obj.(*unstructured.Unstructured))
 	case CodecProtobuf:
-		return appendProtobuf(buf, obj.(protobufObject))
+		o := obj.(protobufObject)
+		if appendProtobufOfSize(buf, o, sizeBytes-envelopeBytes) == nil {
+			return nil
+		}
+		return appendProtobufOfSize(buf, o, o.Size())
 	default:
 		if err := appendJSON(buf, obj); err != nil {
 			return err
@@ -209,8 +214,18 @@ func (g *goType) appendBody(buf *bytes.Buffer, obj any) error {
 	}
 }
 
-func appendProtobuf(buf *bytes.Buffer, obj protobufObject) error {
-	size := obj.Size()
+// appendProtobufOfSize appends a body of exactly so many bytes, or nothing. To
+// compute the size takes as long as to encode.
+func appendProtobufOfSize(buf *bytes.Buffer, obj protobufObject, size int) (err error) {
+	defer func() {
+		// Generated code runs into the beginning of a buffer that is too small.
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	if size < 0 {
+		return errors.New("the size is not known")
+	}
 	buf.Grow(size)
 	body := buf.AvailableBuffer()[:size]
 	n, err := obj.MarshalToSizedBuffer(body)

@@ -55,7 +55,7 @@ func (o *Object) AppendTo(dst []byte) ([]byte, error) {
 		o.encoded = nil
 		return append(dst, b...), nil
 	}
-	return AppendObject(dst, o.Seq, o.Object)
+	return AppendObjectOfSize(dst, o.Seq, o.Object, o.sizeBytes)
 }
 
 // AppendShared is AppendTo for a value that has this Object as a part. The
@@ -63,7 +63,7 @@ func (o *Object) AppendTo(dst []byte) ([]byte, error) {
 // commit. Only the committer may call it.
 func (o *Object) AppendShared(dst []byte) ([]byte, error) {
 	start := len(dst)
-	dst, err := AppendObject(dst, o.Seq, o.Object)
+	dst, err := AppendObjectOfSize(dst, o.Seq, o.Object, o.sizeBytes)
 	if err == nil {
 		o.encoded = append([]byte(nil), dst[start:]...)
 	}

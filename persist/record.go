@@ -37,6 +37,13 @@ const recordFields = 8
 // second in a metav1.Time, a RawExtension that has an Object instead of Raw
 // and, for a type without generated protobuf, fields that encoding/json skips.
 func AppendObject(dst []byte, seq uint64, obj any) (out []byte, err error) {
+	return AppendObjectOfSize(dst, seq, obj, 0)
+}
+
+// AppendObjectOfSize is AppendObject for an object that [EstimateSize], or
+// [Record.SizeBytes] where it comes from, has said the size of. A wrong size
+// costs time only.
+func AppendObjectOfSize(dst []byte, seq uint64, obj any, sizeBytes int) (out []byte, err error) {
 	g := goTypeOf(obj)
 	if g == nil || isNilPointer(obj) {
 		return dst, fmt.Errorf("%w: it is nil (%T)", ErrNotEncodable, obj)
@@ -61,7 +68,7 @@ func AppendObject(dst []byte, seq uint64, obj any) (out []byte, err error) {
 	// the widest form and filled in afterwards.
 	buf.Write([]byte{msgpcode.Bin32, 0, 0, 0, 0})
 	start := buf.Len()
-	if err := g.appendBody(buf, obj); err != nil {
+	if err := g.appendBody(buf, obj, sizeBytes); err != nil {
 		return dst, fmt.Errorf("%w: %s: %w", ErrNotEncodable, g.name, err)
 	}
 	out = buf.Bytes()
@@ -76,7 +83,9 @@ func AppendObject(dst []byte, seq uint64, obj any) (out []byte, err error) {
 // appendEnvelope appends all fields but Body. Writing to a bytes.Buffer does
 // not fail, so neither do these methods of the encoder.
 func (r *Record) appendEnvelope(buf *bytes.Buffer) {
-	enc := msgpack.NewEncoder(buf)
+	enc := msgpack.GetEncoder()
+	defer msgpack.PutEncoder(enc)
+	enc.Reset(buf)
 	_ = enc.EncodeArrayLen(recordFields)
 	_ = enc.EncodeUint(r.Seq)
 	_ = enc.EncodeString(r.ResourceVersion)
@@ -114,6 +123,9 @@ func ParseRecord(payload []byte) (Record, error) {
 	}
 	return rec, nil
 }
+
+// SizeBytes is what [EstimateSize] says of the object, or about that.
+func (r Record) SizeBytes() int { return envelopeBytes + len(r.Body) }
 
 // Decode decodes the body into the object that newObject returns: a new one,
 // of the type that the record is expected to hold. It shares no memory with

@@ -24,11 +24,13 @@ const checksumBytes = 4
 
 func checksum(b Bucket, key string, payload []byte) uint32 {
 	// The key is covered too: a value must not be taken for another key's.
-	var scratch [256]byte
-	head := append(scratch[:0], b.Space...)
-	head = append(append(head, '/'), b.Name...)
-	head = append(append(head, '/'), key...)
-	return crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, payload)
+	crc := ^uint32(0)
+	for _, s := range [...]string{b.Space, "/", b.Name, "/", key} {
+		for i := range len(s) { // crc32.Update wants slices, which are copies.
+			crc = castagnoli[byte(crc)^s[i]] ^ crc>>8
+		}
+	}
+	return crc32.Update(^crc, castagnoli, payload)
 }
 
 // seal appends the checksum of buf[start:].

@@ -25,8 +25,9 @@ type Delta struct {
 	// NewValue may be New as the store has it in the same batch, so that it is
 	// encoded once for both.
 	NewValue *persist.Object
-	// SizeBytes is about what Old and New take when encoded.
-	SizeBytes int
+	// SizeBytes is about what Old and New take when encoded, OldSizeBytes what
+	// Old does, if that is known.
+	SizeBytes, OldSizeBytes int
 
 	batch uint64 // Number of the DB's batch that has it.
 }
@@ -86,7 +87,7 @@ func (v deltaValue) AppendTo(dst []byte) ([]byte, error) {
 		// The length stands before the record: four bytes are kept for it.
 		at := len(dst)
 		var err error
-		dst, err = persist.AppendObject(append(dst, 0, 0, 0, 0), v.Seq, v.Old)
+		dst, err = persist.AppendObjectOfSize(append(dst, 0, 0, 0, 0), v.Seq, v.Old, v.OldSizeBytes)
 		if err != nil {
 			return nil, err
 		}
