@@ -316,7 +316,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 	})
 	s.resumer.Store(resumer)
 	if err := s.corruption(); err != nil { // Found before there was a resumer to tell.
-		resumer.ForceRelist(reflector.Relisting{Reason: err.Error(), Rewrite: true, Rewound: decision.Rewound})
+		resumer.ForceRelist(reflector.Relisting{Reason: err.Error(), Rewrite: true})
 	}
 	s.controller = cache.New(&cache.Config{
 		Queue:                        s.sink,

@@ -28,10 +28,8 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 	if rv != "" && (isExpired(err) || isTooLarge(err)) {
 		if isTooLarge(err) {
 			how.Rewrite, how.Rewound = true, true
-			asked = &how // To be kept if this fails too.
-			r.mu.Lock()
-			r.next = asked
-			r.mu.Unlock()
+			asked = r.demand(how) // To be kept if this fails too.
+			how = *asked
 		}
 		listed, err = r.relistAt(ctx, "", how)
 	}
@@ -50,6 +48,8 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 var (
 	// errNoStream says that a list cannot be streamed and pages are to be tried.
 	errNoStream = errors.New("the server does not stream lists")
+	// errStore says that the list was good, and the store could not take it.
+	errStore = errors.New("store")
 	// errPageExpired says that the pages took longer than the server keeps
 	// their snapshot.
 	errPageExpired = errors.New("the list expired between two pages")
@@ -104,7 +104,7 @@ func (r *Resumer) stream(ctx context.Context, rv string, relist Relist) (string,
 // streamError decides as client-go's watchList does: all but what pages would
 // not do better either falls back to them.
 func streamError(err error) error {
-	if isExpired(err) || isTooLarge(err) || utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) ||
+	if errors.Is(err, errStore) || isExpired(err) || isTooLarge(err) || utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) ||
 		errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -127,11 +127,11 @@ func (r *Resumer) readStream(ctx context.Context, w watch.Interface, relist Reli
 		switch e.Type {
 		case watch.Added, watch.Modified:
 			if err := relist.Item(ctx, e.Object); err != nil {
-				return "", err
+				return "", fmt.Errorf("%w: %w", errStore, err)
 			}
 		case watch.Deleted:
 			if err := relist.Gone(ctx, e.Object); err != nil {
-				return "", err
+				return "", fmt.Errorf("%w: %w", errStore, err)
 			}
 		case watch.Bookmark:
 			m, err := meta.Accessor(e.Object)
@@ -139,8 +139,10 @@ func (r *Resumer) readStream(ctx context.Context, w watch.Interface, relist Reli
 				return "", fmt.Errorf("understand bookmark %T: %w", e.Object, err)
 			}
 			if m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
-				rv := m.GetResourceVersion()
-				return rv, relist.Finish(ctx, rv)
+				if err := relist.Finish(ctx, m.GetResourceVersion()); err != nil {
+					return "", fmt.Errorf("%w: %w", errStore, err)
+				}
+				return m.GetResourceVersion(), nil
 			}
 		case watch.Error:
 			return "", apierrors.FromObject(e.Object)

@@ -12,12 +12,14 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	clientfeatures "k8s.io/client-go/features"
 	clientfeaturestesting "k8s.io/client-go/features/testing"
+	"k8s.io/klog/v2"
 )
 
 // streaming makes a world whose server streams lists.
 func streaming(t *testing.T, rv string, answers ...answer) *world {
 	w := newWorld(t, rv, answers...)
 	w.server.streamsLists = true
+	w.opts.Logger = new(klog.Logger) // Discards.
 	return w
 }
 
@@ -213,8 +215,8 @@ func TestAListInPages(t *testing.T) {
 				w.run()
 				w.server.requests.expect(t, append(c.requests, "WATCH rv=9")...)
 				w.store.calls.expect(t, append(c.calls, "add d@10")...)
-				if w.elapsed() != 0 {
-					t.Errorf("it took %v", w.elapsed())
+				if told := strings.Join(w.observed.take(), "\n"); w.elapsed() != 0 || strings.Contains(told, "disconnected") {
+					t.Errorf("it took %v, and the observer heard\n%s", w.elapsed(), told)
 				}
 			})
 		})
@@ -255,9 +257,8 @@ func TestAFailedRelistIsTriedAgainAsItWas(t *testing.T) {
 					first = append([]string{c.begin}, c.between...)
 				}
 				w.store.calls.expect(t, first...)
-				told := w.observed.take()
-				if end := told[len(told)-1]; !strings.HasPrefix(end, "disconnected: reflector: relist (the test says so): ") {
-					t.Errorf("the observer heard %q", told)
+				if told := strings.Join(w.observed.take(), "\n"); !strings.Contains(told, "\ndisconnected: reflector: relist (the test says so): ") {
+					t.Errorf("the observer heard\n%s", told)
 				}
 				w.server.then(lists("9", "a@3"), opens())
 				advance(leastBackoff - 1)
@@ -330,7 +331,7 @@ func TestARelistThatLedNowhereIsFollowedByOneOfTheNewest(t *testing.T) { // kube
 				w.server.requests.expect(t, c.next, "WATCH rv=8")
 				// That is no reason for the one after it.
 				w.server.then(lists("10", "a@3"), opens())
-				w.server.last().send(failure(errGone))
+				w.force()
 				advance(time.Minute)
 				w.server.requests.expect(t, "LIST rv=9 NotOlderThan", "WATCH rv=10")
 			})
@@ -356,11 +357,12 @@ func TestAResumedWatchThatExpiresAfterARelistWithoutEventsIsThatToo(t *testing.T
 func TestAnErrorOfTheStoreIsNotTakenForARefusalToStream(t *testing.T) {
 	for name, spoil := range map[string]func(*memory){
 		"of Item":   func(m *memory) { m.itemErr = errNetwork },
+		"of Gone":   func(m *memory) { m.goneErr = errNetwork },
 		"of Finish": func(m *memory) { m.finishErr = errNetwork },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				w := streaming(t, "5", opens(added("a@3"), initialEnd("8")))
+				w := streaming(t, "5", opens(added("a@3"), deleted("a@4"), initialEnd("8")))
 				spoil(w.store)
 				w.opts.Relist = because(false, false)
 				if _, err := w.open().List(metav1.ListOptions{}); !errors.Is(err, errNetwork) {

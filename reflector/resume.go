@@ -76,10 +76,7 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 		return nil, err
 	}
 	if how != nil {
-		r.mu.Lock()
-		r.next = how // To be kept if the relist fails.
-		r.mu.Unlock()
-		return how, nil
+		return r.demand(*how), nil
 	}
 	r.obs.Resuming(rv, serverVersion)
 	w, err := r.lw.WatchWithContext(ctx, watchOptions(rv))
@@ -190,8 +187,6 @@ func (r *Resumer) askAgain(ctx context.Context, rv string) error {
 	if how == nil || !how.Rewound {
 		return err
 	}
-	r.mu.Lock()
-	r.next = how
-	r.mu.Unlock()
+	r.demand(*how)
 	return apierrors.NewResourceExpired(how.Reason)
 }

@@ -1,6 +1,7 @@
 package reflector
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -184,13 +185,26 @@ func (r *Resumer) Stop() {
 // ForceRelist makes the Reflector relist now, because the store cannot be
 // relied on. It does not block.
 func (r *Resumer) ForceRelist(how Relisting) {
+	r.demand(how)
 	r.mu.Lock()
-	r.next = &how
 	w := r.current
 	r.mu.Unlock()
 	if w != nil {
 		w.expire(how.Reason)
 	}
+}
+
+// demand makes the next List relist, as closely as this and every demand that
+// was not met yet asks for. It returns how, as relist wants it.
+func (r *Resumer) demand(how Relisting) *Relisting {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if before := r.next; before != nil {
+		how.Rewrite, how.Rewound = how.Rewrite || before.Rewrite, how.Rewound || before.Rewound
+		how.NotOlderThan = cmp.Or(how.NotOlderThan, before.NotOlderThan)
+	}
+	r.next = &how
+	return r.next
 }
 
 // ListWithContext brings the store up to date and returns an empty list of its
@@ -219,9 +233,7 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 			return "", err
 		}
 		if how != nil {
-			r.mu.Lock()
-			r.next = how
-			r.mu.Unlock()
+			r.demand(*how)
 		}
 	}
 	r.mu.Lock()
@@ -255,14 +267,14 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 		return nil, apierrors.NewResourceExpired(how.Reason)
 	}
 	open := r.handover
-	if open != nil && open.resourceVersion != o.ResourceVersion {
-		open.Stop() // Not what is asked for. Cannot happen with a Reflector.
-		open = nil
-	}
 	r.handover = nil
 	listed := r.listed
 	r.listed = false
 	r.mu.Unlock()
+	if open != nil && open.resourceVersion != o.ResourceVersion {
+		open.Stop() // Not what is asked for. Cannot happen with a Reflector.
+		open = nil
+	}
 	if open == nil {
 		if !listed {
 			if err := r.askAgain(ctx, o.ResourceVersion); err != nil {
@@ -281,7 +293,11 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 	w := newWatcher(r, open)
 	r.mu.Lock()
 	r.current = w
+	how := r.next
 	r.mu.Unlock()
+	if how != nil { // Forced while the watch was opened.
+		w.expire(how.Reason)
+	}
 	r.obs.Live(open.opened)
 	r.watchers.Go(w.run)
 	return w, nil

@@ -58,8 +58,8 @@ func (w *watcher) run() {
 		w.inner.Stop()
 		if err == nil {
 			w.r.ended(nil, sawEvent)
+			w.r.obs.Disconnected(nil)
 		}
-		w.r.obs.Disconnected(err)
 		close(w.events)
 	}()
 	// fail tells the Reflector of an error, after noting what it means: the
@@ -67,6 +67,7 @@ func (w *watcher) run() {
 	fail := func(status runtime.Object) {
 		err = apierrors.FromObject(status)
 		w.r.ended(err, sawEvent)
+		w.r.obs.Disconnected(err)
 		w.send(watch.Event{Type: watch.Error, Object: status})
 	}
 	if first := w.inner.first; first != nil {
