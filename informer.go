@@ -117,7 +117,7 @@ type SharedIndexInformer struct {
 	transform         cache.TransformFunc
 	resyncCheckPeriod time.Duration
 	listeners         map[*listener]struct{}
-	running           sync.WaitGroup // Listeners.
+	running           sync.WaitGroup // Listeners, and verify.
 }
 
 var _ cache.SharedIndexInformer = (*SharedIndexInformer)(nil)
@@ -340,25 +340,32 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 			s.setSynced()
 		}
 		s.serve()
-		s.running.Go(func() { s.verify(ctx) })
 	}
+	s.running.Go(func() { s.verify(ctx) })
 	for l := range s.listeners {
 		s.running.Go(l.run)
 	}
 	return true
 }
 
-// verifyDelay after a warm start what was served is read in full, when what was
-// urgent is done.
-const verifyDelay = 10 * time.Second
+// What is in the file is read in full soon after a warm start, when what was
+// urgent is done, and seldom after that.
+const (
+	verifyDelay    = 10 * time.Second
+	verifyInterval = time.Hour
+)
 
 func (s *SharedIndexInformer) verify(ctx context.Context) {
 	timer := time.NewTimer(verifyDelay)
 	defer timer.Stop()
-	select {
-	case <-timer.C:
-		s.indexer.Verify(ctx)
-	case <-ctx.Done():
+	for {
+		select {
+		case <-timer.C:
+			s.indexer.Verify(ctx)
+			timer.Reset(verifyInterval)
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

@@ -149,13 +149,14 @@ func (ix *Indexer) List() []any {
 	if ix.hidden.Load() {
 		return list
 	}
+	atLeast := ix.Seq()
 	s, err := ix.db.Snapshot(ix.space)
 	if err != nil {
 		ix.failed(err, "list")
 		return list
 	}
 	defer s.Close()
-	st, err := stateAt(s)
+	st, err := ix.stateAt(s, atLeast)
 	found := 0
 	for from, done := "", false; err == nil && !done; {
 		var ls []lazyObject
@@ -173,9 +174,13 @@ func (ix *Indexer) List() []any {
 	return list
 }
 
-// stateAt is the state of a snapshot.
-func stateAt(s *persist.Snapshot) (st state, err error) {
+// stateAt is the state of a snapshot, which has at least the write with this
+// number. Where a whole bucket is damaged, it is just not there.
+func (ix *Indexer) stateAt(s *persist.Snapshot, atLeast uint64) (st state, err error) {
 	_, err = s.View(storeBucket, stateKey, func(it *persist.Item) error { return readState(it, &st) })
+	if err == nil && st.Seq < atLeast {
+		err = &persist.CorruptError{Bucket: ix.storeName, Key: stateKey, Err: fmt.Errorf("write %d, expected %d", st.Seq, atLeast)}
+	}
 	return st, err
 }
 
@@ -231,16 +236,16 @@ func (ix *Indexer) Chunk(from string, durable bool) (Chunk, error) {
 // ReadChunk is the part of Chunk that must come before the next chunk is read:
 // all but the decoding.
 func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
-	snapshot := ix.db.Snapshot
+	snapshot, atLeast := ix.db.Snapshot, ix.Seq()
 	if durable {
-		snapshot = ix.db.DurableSnapshot
+		snapshot, atLeast = ix.db.DurableSnapshot, 0
 	}
 	s, err := snapshot(ix.space)
 	if err != nil {
 		return Chunk{}, err
 	}
 	defer s.Close()
-	st, err := stateAt(s)
+	st, err := ix.stateAt(s, atLeast)
 	if err != nil {
 		ix.failed(err, stateKey)
 		return Chunk{}, err
