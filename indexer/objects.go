@@ -58,6 +58,8 @@ func NewObjects(budget int64) *Objects {
 // 50,000 Pods of 3.4 KB take 396 MB in client-go's informer.
 func decodedBytes(encoded int) int64 { return int64(encoded)*5/2 + 256 }
 
+func itemBytes(k objectKey, encoded int) int64 { return decodedBytes(encoded) + int64(len(k.key)) }
+
 func (o *Objects) newOwner() uint32 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -82,16 +84,18 @@ func (o *Objects) get(k objectKey) (object any, encodedBytes int, ok bool) {
 	return it.object, it.encoded, true
 }
 
-// getVersion returns the object only if it is the version with this seq.
-func (o *Objects) getVersion(k objectKey, seq uint64) (any, bool) {
+// getAsOf returns the object of a key as it was after the write with this
+// number, if it is in memory: what is in memory is the last version of the key,
+// so it was so then if it was written by then.
+func (o *Objects) getAsOf(k objectKey, seq uint64) (object any, objectSeq uint64, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	it := o.items[k]
-	if it == nil || it.seq != seq {
-		return nil, false
+	if it == nil || it.seq > seq {
+		return nil, 0, false
 	}
 	o.touchLocked(it)
-	return it.object, true
+	return it.object, it.seq, true
 }
 
 // version is to be read before an object is read from disk, and given to add.
@@ -109,6 +113,30 @@ func (o *Objects) add(k objectKey, object any, seq uint64, encodedBytes int, ver
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.versions[slot] == version {
+		o.setLocked(k, object, seq, encodedBytes)
+	}
+}
+
+// A mark is what version was of all keys at one moment.
+type mark [versionSlots]uint32
+
+// mark is to be taken before many objects are read from disk, and given to
+// offer.
+func (o *Objects) mark() *mark {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	m := mark(o.versions)
+	return &m
+}
+
+// offer keeps an object that was read from disk as add does, but only if there
+// is room: a reader of everything does not drive out what others use.
+func (o *Objects) offer(k objectKey, object any, seq uint64, encodedBytes int, m *mark) {
+	slot := o.slot(k)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	room := o.budget < 0 || o.used+itemBytes(k, encodedBytes) <= o.budget
+	if room && o.versions[slot] == m[slot] && o.items[k] == nil {
 		o.setLocked(k, object, seq, encodedBytes)
 	}
 }
@@ -142,7 +170,7 @@ func (o *Objects) setLocked(k objectKey, object any, seq uint64, encodedBytes in
 		it.next.prev, it.prev.next = it.prev, it.next
 	}
 	it.object, it.seq, it.encoded = object, seq, encodedBytes
-	it.bytes = decodedBytes(encodedBytes) + int64(len(k.key))
+	it.bytes = itemBytes(k, encodedBytes)
 	o.used += it.bytes
 	o.frontLocked(it)
 	for o.budget >= 0 && o.used > o.budget && o.lru.prev != &o.lru {

@@ -158,16 +158,20 @@ func TestABatchIsInMemoryWhenItIsVisible(t *testing.T) {
 					t.Error(err)
 					return
 				}
+				st, err := ix.stateAt(s, 0)
+				if err != nil {
+					t.Error(err)
+				}
 				var seen lazyObject
 				if _, err := s.View(objectsBucket, key, func(it *persist.Item) error {
 					var buf []byte
-					seen = ix.fetch(it, &buf)
+					seen = ix.fetch(it, st.Seq, &buf)
 					return nil
 				}); err != nil {
 					t.Error(err)
 				}
 				s.Close()
-				objs, _ := ix.decode([]lazyObject{seen})
+				objs, _ := ix.decode([]lazyObject{seen}, nil)
 				obj, exists, err := ix.GetByKey(key)
 				if err != nil || !exists {
 					t.Errorf("%s: exists %v, %v", key, exists, err)
@@ -330,11 +334,11 @@ func TestObjectsKeepsWithinItsBudget(t *testing.T) {
 			if got, _, ok := o.get(k); ok && got != newest[k] {
 				t.Fatalf("%v is %v, expected %d", k, got, newest[k])
 			}
-			if got, ok := o.getVersion(k, newest[k]); ok && got != newest[k] {
+			if got, seq, ok := o.getAsOf(k, newest[k]); ok && (got != newest[k] || seq != newest[k]) {
 				t.Fatalf("%v is %v, expected %d", k, got, newest[k])
 			}
-			if _, ok := o.getVersion(k, newest[k]+1); ok {
-				t.Fatalf("%v is there in a version that never was", k)
+			if _, _, ok := o.getAsOf(k, newest[k]-1); ok && newest[k] > 0 {
+				t.Fatalf("%v is there as it was later", k)
 			}
 		}
 		used, n := int64(0), 0

@@ -78,13 +78,17 @@ type lazyObject struct {
 	err    error
 }
 
-// fetch takes an object out of a snapshot: as it is, if it is in memory, else
-// as a copy of its record in buf, so that it can be decoded without the
-// transaction.
-func (ix *Indexer) fetch(it *persist.Item, buf *[]byte) lazyObject {
+// fetch takes an object out of a snapshot that has the writes up to asOf: as it
+// is, if it is in memory, else as a copy of its record in buf, so that it can be
+// decoded without the transaction.
+func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *[]byte) lazyObject {
 	l := lazyObject{key: it.Key}
 	if o, inMemory := it.Value.(*persist.Object); inMemory {
 		l.object, l.seq = o.Object, o.Seq
+		return l
+	}
+	var inMemory bool
+	if l.object, l.seq, inMemory = ix.objects.getAsOf(objectKey{ix.owner, it.Key}, asOf); inMemory {
 		return l
 	}
 	r, err := record(it)
@@ -93,9 +97,8 @@ func (ix *Indexer) fetch(it *persist.Item, buf *[]byte) lazyObject {
 		return l
 	}
 	l.seq = r.Seq
-	if obj, ok := ix.objects.getVersion(objectKey{ix.owner, it.Key}, r.Seq); ok {
-		l.object = obj
-		return l
+	if cap(*buf)-len(*buf) < len(r.Body) { // What has been lent of it stays as it is.
+		*buf = make([]byte, 0, max(len(r.Body), bufferBytes))
 	}
 	start := len(*buf)
 	*buf = append(*buf, r.Body...)
@@ -108,13 +111,18 @@ func (ix *Indexer) fetch(it *persist.Item, buf *[]byte) lazyObject {
 const minParallel = 32
 
 // decode makes the objects, in parallel. What cannot be read is reported and
-// left out.
-func (ix *Indexer) decode(ls []lazyObject) (objects []any, good []lazyObject) {
+// left out. With the mark that was taken before ls was fetched, objects stay in
+// memory if there is room.
+func (ix *Indexer) decode(ls []lazyObject, m *mark) (objects []any, good []lazyObject) {
 	one := func(l *lazyObject) {
-		if l.object == nil && l.err == nil {
-			l.object, l.err = ix.decodeRecord(l.record)
-			l.record.Body = nil
+		if l.object != nil || l.err != nil {
+			return
 		}
+		l.object, l.err = ix.decodeRecord(l.record)
+		if l.err == nil && m != nil {
+			ix.objects.offer(objectKey{ix.owner, l.key}, l.object, l.seq, l.record.SizeBytes(), m)
+		}
+		l.record.Body = nil
 	}
 	workers := min(runtime.GOMAXPROCS(0), 8, len(ls)/minParallel)
 	if workers < 2 {
@@ -149,7 +157,7 @@ func (ix *Indexer) List() []any {
 	if ix.hidden.Load() {
 		return list
 	}
-	atLeast := ix.Seq()
+	atLeast, m := ix.Seq(), ix.objects.mark()
 	s, err := ix.db.Snapshot(ix.space)
 	if err != nil {
 		ix.failed(err, "list")
@@ -160,9 +168,9 @@ func (ix *Indexer) List() []any {
 	found := 0
 	for from, done := "", false; err == nil && !done; {
 		var ls []lazyObject
-		ls, from, done, err = ix.scanChunk(s, from)
+		ls, from, done, err = ix.scanChunk(s, from, st.Seq)
 		found += len(ls)
-		objects, _ := ix.decode(ls)
+		objects, _ := ix.decode(ls, m)
 		list = append(list, objects...)
 	}
 	if err == nil && found != st.Count { // Where a key is damaged, nothing is just not there.
@@ -184,24 +192,26 @@ func (ix *Indexer) stateAt(s *persist.Snapshot, atLeast uint64) (st state, err e
 	return st, err
 }
 
+// bufferBytes is how much is allocated for records at a time.
+const bufferBytes = 128 << 10
+
 // Chunks are as large as is worth a snapshot, and small enough to hold some.
 const (
 	chunkObjects = 256
 	chunkBytes   = 1 << 20
 )
 
-func (ix *Indexer) scanChunk(s *persist.Snapshot, from string) (ls []lazyObject, next string, done bool, err error) {
+func (ix *Indexer) scanChunk(s *persist.Snapshot, from string, asOf uint64) (ls []lazyObject, next string, done bool, err error) {
 	var buf []byte
+	size := 0
 	done = true
 	err = s.Scan(objectsBucket, from, func(it *persist.Item) (bool, error) {
-		if len(ls) == chunkObjects || len(buf) > chunkBytes {
+		if len(ls) == chunkObjects || size > chunkBytes {
 			done = false
 			return false, nil
 		}
-		if buf == nil {
-			buf = make([]byte, 0, chunkBytes)
-		}
-		l := ix.fetch(it, &buf)
+		l := ix.fetch(it, asOf, &buf)
+		size += len(l.record.Body)
 		ls, next = append(ls, l), it.Key+"\x00"
 		return true, nil
 	})
@@ -251,14 +261,14 @@ func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
 		return Chunk{}, err
 	}
 	c := Chunk{Seq: st.Seq}
-	c.undecoded, c.Next, c.Done, err = ix.scanChunk(s, from)
+	c.undecoded, c.Next, c.Done, err = ix.scanChunk(s, from, st.Seq)
 	return c, err
 }
 
 // DecodeChunk is the rest of Chunk.
 func (ix *Indexer) DecodeChunk(c Chunk) Chunk {
 	var ls []lazyObject
-	c.Objects, ls = ix.decode(c.undecoded)
+	c.Objects, ls = ix.decode(c.undecoded, nil)
 	c.undecoded = nil
 	c.Keys, c.Seqs = make([]string, len(ls)), make([]uint64, len(ls))
 	for i, l := range ls {
@@ -351,11 +361,17 @@ func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
 	if ix.hidden.Load() {
 		return []any{}, nil
 	}
+	atLeast, m := ix.Seq(), ix.objects.mark()
 	s, err := ix.db.Snapshot(ix.space)
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close()
+	st, err := ix.stateAt(s, atLeast)
+	if err != nil {
+		ix.failed(err, name)
+		return nil, err
+	}
 	keys, err := ix.indexKeys(s, name, values...)
 	if err != nil {
 		ix.failed(err, name)
@@ -364,8 +380,12 @@ func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
 	ls := make([]lazyObject, 0, len(keys))
 	var buf []byte
 	for _, key := range keys {
+		if obj, seq, ok := ix.objects.getAsOf(objectKey{ix.owner, key}, st.Seq); ok {
+			ls = append(ls, lazyObject{key: key, object: obj, seq: seq})
+			continue
+		}
 		found, err := s.View(objectsBucket, key, func(it *persist.Item) error {
-			ls = append(ls, ix.fetch(it, &buf))
+			ls = append(ls, ix.fetch(it, st.Seq, &buf))
 			return nil
 		})
 		if err == nil && !found {
@@ -376,7 +396,7 @@ func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
 			return nil, err
 		}
 	}
-	objects, _ := ix.decode(ls)
+	objects, _ := ix.decode(ls, m)
 	return objects, nil
 }
 

@@ -206,6 +206,9 @@ type Snapshot struct {
 	pending, flushing *layer
 	bolt              *bolt.DB // Nil without a file.
 	tx                *bolt.Tx
+	// The bucket that was looked up last: it takes longer than to find a key.
+	lastName string
+	last     boltBucket
 }
 
 // Snapshot captures a space as it is now, with what is not yet durable.
@@ -323,7 +326,7 @@ func (s *Snapshot) View(name, key string, fn func(*Item) error) (bool, error) {
 		return false, nil
 	}
 	err := guard(func() error {
-		raw := fileBucket(s.tx, bucket).get(key)
+		raw := s.fileBucket(bucket).get(key)
 		if raw == nil {
 			return nil
 		}
@@ -331,6 +334,13 @@ func (s *Snapshot) View(name, key string, fn func(*Item) error) (bool, error) {
 		return fn(&Item{bucket: bucket, Key: key, raw: raw})
 	})
 	return found, s.db.readError(s.bolt, err)
+}
+
+func (s *Snapshot) fileBucket(bucket Bucket) boltBucket {
+	if s.lastName != bucket.Name {
+		s.last, s.lastName = fileBucket(s.tx, bucket), bucket.Name
+	}
+	return s.last
 }
 
 // Scan calls fn for the keys from from on, in order, until fn returns false.
@@ -386,7 +396,7 @@ func newMergeCursor(s *Snapshot, bucket Bucket, from string) *mergeCursor {
 	if s.tx == nil {
 		return c
 	}
-	if b := fileBucket(s.tx, bucket).b; b != nil {
+	if b := s.fileBucket(bucket).b; b != nil {
 		c.file = b.Cursor()
 		c.k, c.v = c.file.Seek(append([]byte{keyPrefix}, from...))
 		c.checkKey()
