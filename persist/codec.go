@@ -266,7 +266,7 @@ func decodeBody(codec Codec, body []byte, target any) (obj any, err error) {
 		if err := m.Unmarshal(body); err != nil {
 			return nil, err
 		}
-		m.Size() // For what it caches, see EstimateSize.
+		quantityPlanOf(reflect.TypeOf(m)).cacheText(reflect.ValueOf(m)) // See EstimateSize.
 		return m, nil
 	case CodecJSON:
 		return decodeJSON(body, target)

@@ -382,9 +382,6 @@ func TestCodecEstimateSizeIsClose(t *testing.T) {
 	}
 }
 
-// TestCodecOnlyReadsSharedObjects fails under the race detector if encoding
-// writes to an object that handlers are reading: a Quantity caches its text
-// when it is first marshalled.
 // TestAWrongSizeCostsTimeOnly: objects are encoded with the size that was
 // computed when they were put, and some programs change objects afterwards.
 func TestAWrongSizeCostsTimeOnly(t *testing.T) {
@@ -408,6 +405,9 @@ func TestAWrongSizeCostsTimeOnly(t *testing.T) {
 	}
 }
 
+// TestCodecOnlyReadsSharedObjects fails under the race detector if encoding
+// writes to an object that handlers are reading: a Quantity caches its text
+// when it is first marshalled.
 func TestCodecOnlyReadsSharedObjects(t *testing.T) {
 	pod := newTestPod(t) // Has a limit of 512Mi, and parsing that does not fill the cache.
 	EstimateSize(pod)
