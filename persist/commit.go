@@ -248,6 +248,11 @@ func (db *DB) write(b *bolt.DB, l *layer) (txID int, bad []unencodable, err erro
 		if err := checkNotBack(tx.ID()-1, db.boltTxID); err != nil {
 			return err
 		}
+		if db.boltFile != nil { // Else it is new.
+			if err := checkFreelist(db.boltFile, tx); err != nil {
+				return err
+			}
+		}
 		for _, name := range l.sortedBuckets() {
 			if bad, err = writeBucket(tx, name, l.buckets[name], &db.arena, bad); err != nil {
 				return err

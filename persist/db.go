@@ -2,6 +2,7 @@ package persist
 
 import (
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -107,6 +108,7 @@ type DB struct {
 	cond sync.Cond // On mu. Broadcast after each commit attempt.
 
 	bolt     *bolt.DB // Nil: memory only.
+	boltFile *os.File // bbolt's, used by the committer alone.
 	boltTxID int      // Of the last commit that readers may rely on.
 	pending  *layer
 	flushing *layer // Nil unless a commit is under way or has failed.

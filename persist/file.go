@@ -50,7 +50,8 @@ func Open(path string, o Options) (*DB, error) {
 		hooks:   map[*Hook]struct{}{},
 	}
 	db.cond.L = &db.mu
-	db.bolt, db.boltTxID, err = db.openFile()
+	file, err := db.openFile()
+	db.bolt, db.boltFile, db.boltTxID = file.bolt, file.file, file.txID
 	if err != nil {
 		db.degradedErr = fmt.Errorf("persist: working from memory: %w", err)
 		db.log.Error(err, "Could not use the cache file, working from memory", "path", path)
@@ -59,24 +60,31 @@ func Open(path string, o Options) (*DB, error) {
 	return db, nil
 }
 
+// opened is a file that bbolt has opened.
+type opened struct {
+	bolt *bolt.DB
+	file *os.File // bbolt's own.
+	txID int      // Of its last transaction.
+}
+
 // openFile opens the file, after setting a bad one aside or creating a missing
 // one.
-func (db *DB) openFile() (*bolt.DB, int, error) {
+func (db *DB) openFile() (opened, error) {
 	db.removeAbandoned()
 	err := db.checkFile()
 	if err == nil {
-		b, txID, err := openExisting(db.path, db.opts.LockTimeout)
+		o, err := openExisting(db.path, db.opts.LockTimeout)
 		if !isBad(err) {
-			return b, txID, err
+			return o, err
 		}
 		if _, err := db.setAside(err); err != nil {
-			return nil, 0, err
+			return opened{}, err
 		}
 	} else if !errors.Is(err, os.ErrNotExist) {
-		return nil, 0, err
+		return opened{}, err
 	}
 	if err := create(db.path); err != nil {
-		return nil, 0, err
+		return opened{}, err
 	}
 	return openExisting(db.path, db.opts.LockTimeout)
 }
@@ -232,22 +240,27 @@ func create(path string) error {
 
 // openExisting opens a whole and known file, or says what it is instead:
 // [ErrCorrupt], [ErrUnknownFormat], [ErrLocked], or the file system's error.
-func openExisting(path string, timeout time.Duration) (b *bolt.DB, txID int, err error) {
+func openExisting(path string, timeout time.Duration) (o opened, err error) {
+	options := boltOptions(timeout)
+	options.OpenFile = func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
+		o.file, err = os.OpenFile(name, flag, mode)
+		return o.file, err
+	}
 	err = guard(func() (err error) {
-		b, err = bolt.Open(path, 0o600, boltOptions(timeout))
+		o.bolt, err = bolt.Open(path, 0o600, options)
 		return err
 	})
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
-		return nil, 0, fmt.Errorf("%w: %s", ErrLocked, path)
+		return opened{}, fmt.Errorf("%w: %s", ErrLocked, path)
 	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
-		return nil, 0, &CorruptError{Err: err}
+		return opened{}, &CorruptError{Err: err}
 	case err != nil:
-		return nil, 0, err
+		return opened{}, err
 	}
-	b.AllocSize = allocBytes
-	err = view(b, func(tx *bolt.Tx) error {
-		txID = tx.ID()
+	o.bolt.AllocSize = allocBytes
+	err = view(o.bolt, func(tx *bolt.Tx) error {
+		o.txID = tx.ID()
 		format := tx.Bucket([]byte(formatBucket))
 		if format == nil {
 			return fmt.Errorf("%w: %s is not a warmwatch cache", ErrUnknownFormat, path)
@@ -258,9 +271,9 @@ func openExisting(path string, timeout time.Duration) (b *bolt.DB, txID int, err
 		return nil
 	})
 	if err != nil {
-		return nil, 0, errors.Join(err, guard(b.Close))
+		return opened{}, errors.Join(err, guard(o.bolt.Close))
 	}
-	return b, txID, nil
+	return o, nil
 }
 
 // reset replaces a file that was found corrupt while in use. What can still be
@@ -274,22 +287,19 @@ func (db *DB) reset(cause error) {
 	old := db.bolt
 	db.mu.RUnlock()
 	aside, err := db.setAside(cause)
-	var (
-		b    *bolt.DB
-		txID int
-	)
+	var o opened
 	if err == nil {
-		b, txID, err = db.openFile()
+		o, err = db.openFile()
 	}
 	if err == nil {
-		if txID, err = salvage(old, aside, b, txID); err != nil {
+		if o.txID, err = salvage(old, aside, o.bolt, o.txID); err != nil {
 			db.log.Error(err, "Could not salvage all of the corrupt cache file", "path", db.path)
 			err = nil
 		}
 	}
 
 	db.mu.Lock()
-	db.bolt, db.boltTxID = b, txID
+	db.bolt, db.boltFile, db.boltTxID = o.bolt, o.file, o.txID
 	if failed := db.flushing; failed != nil {
 		db.mergeBackLocked(failed)
 		db.flushing = nil

@@ -9,6 +9,8 @@ import (
 	"io"
 	"math"
 	"os"
+
+	bolt "go.etcd.io/bbolt"
 )
 
 // The layout of bbolt's pages, from its internal/common.
@@ -55,11 +57,14 @@ const (
 //   - without a synced freelist (never written by us, see boltOptions), or with
 //     one that cannot be,
 //   - with a page that is used twice,
-//   - with keys out of order, unless they may be.
+//   - with keys out of order.
+//
+// A file that is only to be read may have its keys in any order, and any
+// freelist.
 //
 // It reads the branches and the leaves that hold buckets, not the leaves with
 // values: every value has a checksum of its own.
-func inspect(path string, anyOrder bool) error {
+func inspect(path string, readOnly bool) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -69,8 +74,8 @@ func inspect(path string, anyOrder bool) error {
 	if err != nil {
 		return err
 	}
-	in := &inspector{f: f, anyOrder: anyOrder}
-	meta, err := in.meta(info.Size())
+	in := &inspector{f: f, readOnly: readOnly}
+	meta, err := in.meta(info.Size(), make([]byte, 2*maxPageBytes))
 	if err != nil {
 		return err
 	}
@@ -87,10 +92,35 @@ func inspect(path string, anyOrder bool) error {
 	if freelist == noFreelist {
 		return fmt.Errorf("%w: the file has no freelist", ErrUnknownFormat)
 	}
-	if err := in.freelist(freelist); err != nil {
-		return err
+	if !readOnly {
+		if err := in.freelist(freelist); err != nil {
+			return err
+		}
 	}
 	return in.tree(binary.NativeEndian.Uint64(meta[metaRootAt:]), 0, 0)
+}
+
+// checkFreelist looks at the page that bbolt is about to free with each commit,
+// in a loop over as many pages as it says that it has.
+func checkFreelist(f *os.File, tx *bolt.Tx) error {
+	in := &inspector{f: f}
+	meta, err := in.meta(tx.Size(), make([]byte, 2*tx.DB().Info().PageSize))
+	if err != nil {
+		return err
+	}
+	in.pages = binary.NativeEndian.Uint64(meta[metaHighAt:])
+	id := binary.NativeEndian.Uint64(meta[metaFreelistAt:])
+	if id >= in.pages {
+		return corruptFile("the freelist is page %d of %d", id, in.pages)
+	}
+	h, err := in.header(id)
+	switch {
+	case errors.Is(err, io.EOF):
+		return corruptFile("truncated before page %d", id)
+	case err == nil && h.flags != freelistPage:
+		return corruptFile("page %d has flags %#x, expected a freelist", id, h.flags)
+	}
+	return err
 }
 
 func corruptFile(format string, args ...any) error {
@@ -102,12 +132,11 @@ type inspector struct {
 	pageSize uint64
 	pages    uint64
 	used     []uint64 // A bit for each page.
-	anyOrder bool
+	readOnly bool
 }
 
-// meta finds the newer valid meta page, where bbolt will.
-func (in *inspector) meta(size int64) ([]byte, error) {
-	head := make([]byte, 2*maxPageBytes)
+// meta finds the newer valid meta page, where bbolt will. head is room for both.
+func (in *inspector) meta(size int64, head []byte) ([]byte, error) {
 	n, err := in.f.ReadAt(head, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
@@ -302,7 +331,7 @@ func (in *inspector) elementsOf(h pageHeader, page []byte) ([]byte, error) {
 		if end+vsize > uint64(len(page)) {
 			return nil, corruptFile("an element ends at %d of %d", end+vsize, len(page))
 		}
-		if at > 0 && !in.anyOrder && bytes.Compare(last, page[key:end]) >= 0 {
+		if at > 0 && !in.readOnly && bytes.Compare(last, page[key:end]) >= 0 {
 			return nil, corruptFile("key %.100q behind key %.100q", page[key:end], last)
 		}
 		last = page[key:end]

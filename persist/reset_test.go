@@ -1,6 +1,7 @@
 package persist
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand"
@@ -190,6 +191,39 @@ func TestAFileThatGoesBackIsReplaced(t *testing.T) {
 				t.Error("what could be read was not salvaged")
 			}
 		})
+	}
+}
+
+// TestAFreelistThatLiesHasTheFileReplaced: bbolt would free as many pages as it
+// says that it has, one by one.
+func TestAFreelistThatLiesHasTheFileReplaced(t *testing.T) {
+	path := tempPath(t)
+	db := open(t, path, manual)
+	put(t, db, "old", "value")
+	flush(t, db)
+	b := readTrimmed(t, path)
+	im := &image{pageSize: os.Getpagesize()}
+	id := binary.NativeEndian.Uint64(im.newestMeta(b)[metaFreelistAt:])
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteAt([]byte{0xff, 0xff, 0xff, 0xff}, int64(id)*int64(im.pageSize)+pageOverflowAt)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	put(t, db, "new", "value")
+	if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
+		t.Error(err)
+	}
+	flush(t, db)
+	if len(setAside(t, path)) != 1 {
+		t.Error("the file was not replaced")
+	}
+	for _, key := range []string{"old", "new"} {
+		if v, _ := get(t, db, key); v != "value" {
+			t.Errorf("%s is %q", key, v)
+		}
 	}
 }
 
