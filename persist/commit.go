@@ -235,6 +235,12 @@ func (db *DB) keepUnencodableLocked(us []unencodable) {
 func (db *DB) write(b *bolt.DB, l *layer) (txID int, bad []unencodable, err error) {
 	defer db.arena.reset()
 	err = guard(func() error {
+		if db.boltFile != nil && !db.leavesChecked {
+			if err := inspectLeaves(db.boltFile); err != nil {
+				return err
+			}
+			db.leavesChecked = true
+		}
 		tx, err := b.Begin(true)
 		if err != nil {
 			return err

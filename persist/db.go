@@ -110,8 +110,10 @@ type DB struct {
 	bolt     *bolt.DB // Nil: memory only.
 	boltFile *os.File // bbolt's, used by the committer alone.
 	boltTxID int      // Of the last commit that readers may rely on.
-	pending  *layer
-	flushing *layer // Nil unless a commit is under way or has failed.
+	// leavesChecked, by the committer before it writes for the first time.
+	leavesChecked bool
+	pending       *layer
+	flushing      *layer // Nil unless a commit is under way or has failed.
 
 	applied, durable, flushingTo uint64 // Numbers of batches.
 

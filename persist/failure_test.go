@@ -142,8 +142,8 @@ func TestCloseOfADBThatCannotWriteSaysSo(t *testing.T) {
 	db := open(t, tempPath(t), manual)
 	put(t, db, "a", "1")
 	flush(t, db)
-	put(t, db, "a", repeat("x", 8<<20))
 	fill(db, true)
+	put(t, db, "a", repeat("x", 8<<20))
 	for range 2 {
 		if err := db.Close(); !errors.Is(err, bolterrors.ErrMaxSizeReached) {
 			t.Errorf("Close returned %v", err)

@@ -300,6 +300,7 @@ func (db *DB) reset(cause error) {
 
 	db.mu.Lock()
 	db.bolt, db.boltFile, db.boltTxID = o.bolt, o.file, o.txID
+	db.leavesChecked = true // Of a file that was just written.
 	if failed := db.flushing; failed != nil {
 		db.mergeBackLocked(failed)
 		db.flushing = nil

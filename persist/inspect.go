@@ -63,18 +63,26 @@ const (
 // freelist.
 //
 // It reads the branches and the leaves that hold buckets, not the leaves with
-// values: every value has a checksum of its own.
+// values: every value has a checksum of its own. How long those leaves say that
+// they are matters only to who writes, see inspectLeaves.
 func inspect(path string, readOnly bool) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }() // Only read.
-	info, err := f.Stat()
+	return (&inspector{f: f, readOnly: readOnly}).file()
+}
+
+// inspectLeaves is inspect with the headers of all leaves. bbolt believes them
+// when it frees a page that has changed.
+func inspectLeaves(f *os.File) error { return (&inspector{f: f, leaves: true}).file() }
+
+func (in *inspector) file() error {
+	info, err := in.f.Stat()
 	if err != nil {
 		return err
 	}
-	in := &inspector{f: f, readOnly: readOnly}
 	meta, err := in.meta(info.Size(), make([]byte, 2*maxPageBytes))
 	if err != nil {
 		return err
@@ -92,7 +100,7 @@ func inspect(path string, readOnly bool) error {
 	if freelist == noFreelist {
 		return fmt.Errorf("%w: the file has no freelist", ErrUnknownFormat)
 	}
-	if !readOnly {
+	if !in.readOnly {
 		if err := in.freelist(freelist); err != nil {
 			return err
 		}
@@ -133,6 +141,7 @@ type inspector struct {
 	pages    uint64
 	used     []uint64 // A bit for each page.
 	readOnly bool
+	leaves   bool
 }
 
 // meta finds the newer valid meta page, where bbolt will. head is room for both.
@@ -231,17 +240,25 @@ func (in *inspector) parseHeader(b []byte, id uint64) (pageHeader, error) {
 	}, nil
 }
 
-// page reads a whole page, whose id is in use already, and notes its overflow
-// pages.
-func (in *inspector) page(id uint64) (pageHeader, []byte, error) {
+// span notes the overflow pages of a page whose id is in use already.
+func (in *inspector) span(id uint64) (pageHeader, error) {
 	h, err := in.header(id)
 	if err != nil {
-		return h, nil, err
+		return h, err
 	}
 	for more := id + 1; more < id+h.bytes/in.pageSize; more++ {
 		if err := in.use(more); err != nil {
-			return h, nil, err
+			return h, err
 		}
+	}
+	return h, nil
+}
+
+// page reads a whole page, whose id is in use already.
+func (in *inspector) page(id uint64) (pageHeader, []byte, error) {
+	h, err := in.span(id)
+	if err != nil {
+		return h, nil, err
 	}
 	b := make([]byte, h.bytes)
 	_, err = in.f.ReadAt(b, int64(id*in.pageSize))
@@ -293,7 +310,10 @@ func (in *inspector) tree(id uint64, depth, nesting int) error {
 	case h.flags != leafPage:
 		return corruptFile("page %d has flags %#x, expected a branch or a leaf", id, h.flags)
 	case nesting == maxBucketNesting:
-		return nil
+		if in.leaves {
+			_, err = in.span(id)
+		}
+		return err
 	}
 	h, b, err := in.page(id)
 	if err != nil {
@@ -352,7 +372,7 @@ func (in *inspector) branch(elements []byte, depth, nesting int) error {
 			leaves = h.flags == leafPage
 		}
 		visit := func() error { return in.tree(child, depth+1, nesting) }
-		if leaves {
+		if leaves && !in.leaves {
 			visit = func() error { return in.use(child) }
 		}
 		if err := visit(); err != nil {
