@@ -80,3 +80,18 @@ func TestPodsInMemoryHaveAboutTheSizeOfStoredOnes(t *testing.T) {
 		}
 	}
 }
+
+func TestOtherObjectsHaveTheSizeThatTheyAreSaidToHave(t *testing.T) {
+	for _, i := range []int{0, 999, 49_999} {
+		if size := workload.ConfigMap(i).Size(); size < 15_000 || size > 17_000 {
+			t.Errorf("ConfigMap %d takes %d bytes, want about 16,000", i, size)
+		}
+		encoded, err := workload.Gadget(i).MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if size := len(encoded); size < 1_700 || size > 2_300 {
+			t.Errorf("gadget %d takes %d bytes of JSON, want about 2,000", i, size)
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package workload
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// Gadgets is the custom resource of DefineGadgets.
+var Gadgets = schema.GroupVersionResource{Group: "workload.example.com", Version: "v1", Resource: "gadgets"}
+
+var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+// Clients writes objects of this package, as fast as the server takes them. It is
+// safe for concurrent use.
+type Clients struct {
+	typed   kubernetes.Interface
+	dynamic dynamic.Interface
+}
+
+// NewClients returns clients for cfg, without its limits.
+func NewClients(cfg *rest.Config) (*Clients, error) {
+	cfg = unlimited(cfg)
+	typed, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	untyped, err := dynamic.NewForConfig(cfg)
+	return &Clients{typed: typed, dynamic: untyped}, err
+}
+
+// CreateNamespace is fine with one that exists.
+func (c *Clients) CreateNamespace(ctx context.Context, name string) error {
+	_, err := c.typed.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// DefineGadgets makes the API server serve gadgets, and returns when it does.
+func (c *Clients) DefineGadgets(ctx context.Context) error {
+	_, err := c.dynamic.Resource(definitions).Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": Gadgets.GroupResource().String()},
+		"spec": map[string]any{
+			"group": Gadgets.Group, "scope": "Namespaced",
+			"names": map[string]any{"plural": "gadgets", "singular": "gadget", "kind": "Gadget", "listKind": "GadgetList"},
+			"versions": []any{map[string]any{
+				"name": Gadgets.Version, "served": true, "storage": true,
+				"schema": map[string]any{"openAPIV3Schema": map[string]any{
+					"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+				}},
+			}},
+		},
+	}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	for {
+		_, err = c.dynamic.Resource(Gadgets).List(ctx, metav1.ListOptions{Limit: 1})
+		if !apierrors.IsNotFound(err) {
+			return err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Create makes the i-th Pod, ConfigMap or gadget.
+func (c *Clients) Create(ctx context.Context, resource, namespace string, i int) error {
+	var err error
+	switch resource {
+	case "pods":
+		pod := Pod(i)
+		pod.ManagedFields = nil
+		_, err = c.typed.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
+	case "configmaps":
+		_, err = c.typed.CoreV1().ConfigMaps(namespace).Create(ctx, ConfigMap(i), metav1.CreateOptions{})
+	case Gadgets.Resource:
+		_, err = c.dynamic.Resource(Gadgets).Namespace(namespace).Create(ctx, Gadget(i), metav1.CreateOptions{})
+	default:
+		err = fmt.Errorf("no workload of %s", resource)
+	}
+	return err
+}
+
+// Annotate gives the i-th Pod, ConfigMap or gadget one annotation. Of Pods and
+// ConfigMaps other annotations are gone then: a PUT takes the server half the time
+// of a PATCH.
+func (c *Clients) Annotate(ctx context.Context, resource, namespace string, i int, name, value string) error {
+	var err error
+	annotations := map[string]string{name: value}
+	switch resource {
+	case "pods":
+		pod := Pod(i)
+		pod.ManagedFields, pod.Annotations = nil, annotations
+		_, err = c.typed.CoreV1().Pods(namespace).Update(ctx, pod, metav1.UpdateOptions{})
+	case "configmaps":
+		configMap := ConfigMap(i)
+		configMap.Annotations = annotations
+		_, err = c.typed.CoreV1().ConfigMaps(namespace).Update(ctx, configMap, metav1.UpdateOptions{})
+	case Gadgets.Resource:
+		var patch []byte
+		if patch, err = json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}}); err == nil {
+			_, err = c.dynamic.Resource(Gadgets).Namespace(namespace).
+				Patch(ctx, Gadget(i).GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
+		}
+	default:
+		err = fmt.Errorf("no workload of %s", resource)
+	}
+	return err
+}
+
+// ConfigMap returns the i-th of many different ConfigMaps of 16 KB.
+func ConfigMap(i int) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   fmt.Sprintf("config-%05x", i),
+			Labels: map[string]string{"app": fmt.Sprintf("app-%04d", i/PodsPerApp)},
+		},
+		Data: map[string]string{
+			"application.yaml": prose(i, 12_000),
+			"logging.yaml":     prose(i+1, 3_500),
+		},
+	}
+}
+
+// Gadget returns the i-th of many different custom resources of 2 KB.
+func Gadget(i int) *unstructured.Unstructured {
+	app := fmt.Sprintf("app-%04d", i/PodsPerApp)
+	var endpoints []any
+	for n := range 8 {
+		endpoints = append(endpoints, map[string]any{
+			"address": fmt.Sprintf("10.%d.%d.%d", i>>8&255, i&255, n), "port": int64(8000 + n), "weight": 0.5 * float64(n), "ready": n%2 == 0,
+		})
+	}
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": Gadgets.GroupVersion().String(), "kind": "Gadget",
+		"metadata": map[string]any{
+			"name":   fmt.Sprintf("gadget-%05x", i),
+			"labels": map[string]any{"app": app},
+		},
+		"spec": map[string]any{
+			"number": int64(i), "replicas": int64(3), "enabled": true, "ratio": 0.75,
+			"selector":    map[string]any{"app": app, "tier": "backend"},
+			"endpoints":   endpoints,
+			"description": prose(i, 600),
+		},
+		"status": map[string]any{
+			"observedGeneration": int64(1),
+			"conditions": []any{
+				map[string]any{"type": "Ready", "status": "True", "reason": "AllEndpointsReady", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+				map[string]any{"type": "Synced", "status": "True", "reason": "Reconciled", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+			},
+		},
+	}}
+}
+
+var words = strings.Fields("server listen address timeout seconds retry backoff maximum connection pool size " +
+	"database host name enabled true false level info debug output path metrics interval buffer limit")
+
+// prose is text of about that size that compresses as configuration does.
+func prose(seed, sizeBytes int) string {
+	random := rand.New(rand.NewPCG(uint64(seed), 0))
+	var b strings.Builder
+	for b.Len() < sizeBytes {
+		fmt.Fprintf(&b, "%s-%s: %s%d\n", words[random.IntN(len(words))], words[random.IntN(len(words))],
+			words[random.IntN(len(words))], random.IntN(10_000))
+	}
+	return b.String()
+}
