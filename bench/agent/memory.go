@@ -1,0 +1,133 @@
+package agent
+
+import (
+	"encoding/binary"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const samplePeriod = 10 * time.Millisecond
+
+// sampler looks at the memory of this process all the time.
+type sampler struct {
+	stop chan struct{}
+	done sync.WaitGroup
+
+	mu                 sync.Mutex
+	peakHeap, peakAnon float64
+}
+
+func startSampler() *sampler {
+	s := &sampler{stop: make(chan struct{})}
+	s.done.Go(func() {
+		tick := time.NewTicker(samplePeriod)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				s.look()
+			case <-s.stop:
+				return
+			}
+		}
+	})
+	return s
+}
+
+func (s *sampler) look() {
+	heap, anon := heapBytes(), anonBytes()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.peakHeap, s.peakAnon = max(s.peakHeap, heap), max(s.peakAnon, anon)
+}
+
+// peaks so far; no memory is sampled from now on.
+func (s *sampler) peaks() (heap, anon float64) {
+	close(s.stop)
+	s.done.Wait()
+	return s.peakHeap, s.peakAnon
+}
+
+// heapBytes is what objects take, dead ones included.
+func heapBytes() float64 {
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(sample)
+	return float64(sample[0].Value.Uint64())
+}
+
+// anonBytes is the resident memory that is not that of files. What is mapped of
+// warmwatch's file the kernel can take back at any time.
+func anonBytes() float64 { return 1024 * procField("/proc/self/status", "RssAnon:") }
+
+// steadyMemory is what is left when all garbage is gone.
+func steadyMemory() (heap, anon float64) {
+	runtime.GC()
+	debug.FreeOSMemory()
+	return heapBytes(), anonBytes()
+}
+
+// diskWritten is what this process has caused to be written to disks.
+func diskWritten() float64 { return procField("/proc/self/io", "write_bytes:") }
+
+// procField is 0 where the system does not tell.
+func procField(file, name string) float64 {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(content), name)
+	fields := strings.Fields(rest)
+	if len(fields) == 0 {
+		return 0
+	}
+	value, _ := strconv.ParseFloat(fields[0], 64) // 0 stands for "unknown".
+	return value
+}
+
+// cpuTime is what this process has used.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func fileSize(path string) float64 {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0
+	}
+	return float64(info.Size())
+}
+
+// commits is the number of the file's last transaction: the larger of those in
+// bbolt's two meta pages.
+func commits(path string) float64 {
+	file, err := os.Open(path)
+	if err != nil {
+		return 0
+	}
+	defer file.Close()
+	const (
+		pageHeader = 16
+		txidOffset = pageHeader + 4*4 + 16 + 8 + 8 // Magic, version, page size, flags; root; freelist; high water mark.
+	)
+	last := uint64(0)
+	for page := range int64(2) {
+		var txid [8]byte
+		if _, err := file.ReadAt(txid[:], page*int64(os.Getpagesize())+txidOffset); err != nil && err != io.EOF {
+			return 0
+		}
+		last = max(last, binary.NativeEndian.Uint64(txid[:]))
+	}
+	return float64(last)
+}

@@ -1,0 +1,105 @@
+package result
+
+// The two implementations.
+const (
+	Warmwatch = "warmwatch"
+	ClientGo  = "client-go"
+)
+
+// Impls in the order in which they take turns.
+var Impls = []string{ClientGo, Warmwatch}
+
+// Metrics. Each has one unit, see Unit.
+const (
+	HasSynced     = "time to HasSynced"
+	AllAdded      = "time to all OnAdd"
+	CaughtUp      = "time until caught up"
+	Received      = "bytes received"
+	Requests      = "requests"
+	PeakHeap      = "peak heap"
+	SteadyHeap    = "steady heap"
+	PeakAnon      = "peak anonymous memory"
+	SteadyAnon    = "steady anonymous memory"
+	CPU           = "CPU time"
+	Notifications = "notifications"
+	FileSize      = "file size"
+	DiskWritten   = "bytes written to disk"
+
+	EventRate      = "events a second"
+	CPUPerEvent    = "CPU time per event"
+	AchievedRate   = "updates a second, achieved"
+	EventP50       = "event to handler, p50"
+	EventP99       = "event to handler, p99"
+	EventP999      = "event to handler, p99.9"
+	WriteP50       = "write to handler, p50"
+	WriteP99       = "write to handler, p99"
+	WriteP999      = "write to handler, p99.9"
+	WrittenPerByte = "bytes written per byte changed"
+	CommitRate     = "commits a second"
+
+	GetTime      = "Get"
+	ByIndexTime  = "ByIndex of 50 objects"
+	ListTime     = "List of everything"
+	ReadersRate  = "Gets a second of 4 readers, while events pass"
+	ReadersEvent = "events a second beside 4 readers"
+
+	LastSynced   = "time until the last agent has synced"
+	LastCaughtUp = "time until the last agent has caught up"
+	ServerCPU    = "CPU time of the API server"
+	ServerPeak   = "peak memory of the API server"
+	AgentsCPU    = "CPU time of all agents"
+)
+
+const (
+	millisecond = "ms"
+	microsecond = "µs"
+	bytesUnit   = "B"
+	second      = "s"
+	perSecond   = "1/s"
+	count       = "1"
+)
+
+// units in the order in which metrics are shown.
+var units = []struct{ metric, unit string }{
+	{HasSynced, millisecond}, {AllAdded, millisecond}, {CaughtUp, millisecond},
+	{LastSynced, millisecond}, {LastCaughtUp, millisecond},
+	{ServerCPU, second}, {ServerPeak, bytesUnit},
+	{Received, bytesUnit}, {Requests, count}, {Notifications, count},
+	{CPU, second}, {AgentsCPU, second},
+	{PeakHeap, bytesUnit}, {SteadyHeap, bytesUnit}, {PeakAnon, bytesUnit}, {SteadyAnon, bytesUnit},
+	{FileSize, bytesUnit}, {DiskWritten, bytesUnit},
+	{AchievedRate, perSecond}, {EventRate, perSecond}, {CPUPerEvent, microsecond},
+	{EventP50, millisecond}, {EventP99, millisecond}, {EventP999, millisecond},
+	{WriteP50, millisecond}, {WriteP99, millisecond}, {WriteP999, millisecond},
+	{WrittenPerByte, count}, {CommitRate, perSecond},
+	{GetTime, microsecond}, {ByIndexTime, microsecond}, {ListTime, millisecond},
+	{ReadersRate, perSecond}, {ReadersEvent, perSecond},
+}
+
+// Unit of a metric: ms, µs, s, B, 1/s, or 1. Empty: there is no such metric.
+func Unit(metric string) string {
+	for _, u := range units {
+		if u.metric == metric {
+			return u.unit
+		}
+	}
+	return ""
+}
+
+// Metrics are all metrics in the order in which they are shown.
+func Metrics() []string {
+	all := make([]string, len(units))
+	for i, u := range units {
+		all[i] = u.metric
+	}
+	return all
+}
+
+// MoreIsBetter tells rates from times and amounts.
+func MoreIsBetter(metric string) bool {
+	switch metric {
+	case EventRate, AchievedRate, ReadersRate, ReadersEvent:
+		return true
+	}
+	return false
+}
