@@ -1,0 +1,7 @@
+package main
+
+import (
+	"fmt"
+)
+
+func docsCommand(args []string) error { return fmt.Errorf("todo %v", args) }

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/warmwatch/warmwatch/bench/agent"
+	"github.com/warmwatch/warmwatch/bench/report"
+	"github.com/warmwatch/warmwatch/bench/result"
+	"github.com/warmwatch/warmwatch/test/e2e/workload"
+)
+
+// eventsVariant is one kind of agent, and the scenarios that its figures belong to.
+// client-go does without a file in any case.
+type eventsVariant struct {
+	impl       string
+	handlers   int
+	memoryOnly bool
+	durable    bool
+	scenarios  []string
+}
+
+var eventsVariants = []eventsVariant{
+	{impl: result.ClientGo, handlers: 1, scenarios: []string{report.Events1, report.Events1Memory, report.Events1Durable}},
+	{impl: result.Warmwatch, handlers: 1, scenarios: []string{report.Events1}},
+	{impl: result.Warmwatch, handlers: 1, memoryOnly: true, scenarios: []string{report.Events1Memory}},
+	{impl: result.Warmwatch, handlers: 1, durable: true, scenarios: []string{report.Events1Durable}},
+	{impl: result.ClientGo, handlers: 10, scenarios: []string{report.Events10, report.Events10Memory}},
+	{impl: result.Warmwatch, handlers: 10, scenarios: []string{report.Events10}},
+	{impl: result.Warmwatch, handlers: 10, memoryOnly: true, scenarios: []string{report.Events10Memory}},
+}
+
+// events measures how fast a backlog is delivered. All agents list the past, and
+// then watch the same events, which the server holds.
+func (s *suite) events(ctx context.Context) error {
+	p, err := s.grow(ctx, "pods", s.mainSize())
+	if err != nil {
+		return err
+	}
+	from, err := s.version(ctx)
+	if err != nil {
+		return err
+	}
+	backlog := s.options.choose(2000, 20_000)
+	s.screen.tell("making a backlog of %s events", thousands(backlog))
+	err = workload.Parallel(ctx, backlog, s.screen.progress("updated "+p.kind), func(ctx context.Context, i int) error {
+		return s.clients.Annotate(ctx, p.resource, namespace, i%p.objects, agent.AnnotationRound, "backlog")
+	})
+	if err != nil {
+		return err
+	}
+	runs := min(s.options.Runs, 3)
+	for run := range runs {
+		for _, v := range eventsVariants {
+			s.screen.tell("events: run %d of %d, %s, %d handlers, persistence off: %t, durable: %t",
+				run+1, runs, v.impl, v.handlers, v.memoryOnly, v.durable)
+			figures, err := s.drain(ctx, p, v, from, backlog)
+			if err != nil {
+				return err
+			}
+			for _, scenario := range v.scenarios {
+				s.samples.Add(scenario, p.kind, p.objects, v.impl, figures)
+			}
+		}
+	}
+	for _, scenario := range []string{
+		report.Events1, report.Events1Memory, report.Events1Durable, report.Events10, report.Events10Memory,
+	} {
+		s.show(scenario, p.kind, p.objects)
+	}
+	return nil
+}
+
+func (s *suite) drain(ctx context.Context, p *population, v eventsVariant, from string, backlog int) (figures map[string]float64, err error) {
+	spec := s.spec(p, agent.ModeEvents, v.impl)
+	spec.From, spec.Events = from, backlog
+	spec.Handlers, spec.MemoryOnly, spec.Durable = v.handlers, v.memoryOnly, v.durable
+	if spec.File, err = s.cacheFile(""); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, remove(spec.File)) }()
+	c, err := startChild(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.awaitReady(ctx); err != nil {
+		return nil, errors.Join(err, c.kill())
+	}
+	if err := c.say(agent.CommandGo); err != nil {
+		return nil, errors.Join(err, c.kill())
+	}
+	if figures, err = c.awaitFigures(ctx); err != nil {
+		return nil, errors.Join(err, c.kill())
+	}
+	return figures, c.finish()
+}

@@ -1,0 +1,10 @@
+package main
+
+import "syscall"
+
+// processAttributes puts an agent into a process group of its own, so that a Ctrl-C
+// in the terminal reaches it through its parent only. Should the parent die, the
+// kernel ends the agent.
+func processAttributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}

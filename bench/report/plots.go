@@ -1,0 +1,332 @@
+package report
+
+import (
+	"fmt"
+	"image/color"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
+
+	"github.com/warmwatch/warmwatch/bench/result"
+)
+
+// WritePlots draws all plots that f has figures for, and returns the names of the
+// files in dir.
+func WritePlots(f *result.File, dir string) ([]string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, p := range allPlots {
+		content, err := p.draw(f)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p.file, err)
+		}
+		if content == nil {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, p.file), content, 0o644); err != nil {
+			return nil, err
+		}
+		names = append(names, p.file)
+	}
+	return names, nil
+}
+
+// allPlots in the order of the document. draw returns nil without figures.
+var allPlots = []struct {
+	file, text string
+	draw       func(*result.File) ([]byte, error)
+}{
+	{"start-time.svg", "Time from the start of an agent until it is of use, over the number of Pods", startTimePlot},
+	{"restart-bytes.svg", "Bytes that an agent receives when it starts, over the number of Pods", restartBytesPlot},
+	{"memory.svg", "Anonymous memory of an agent, over the number of Pods", memoryPlot},
+	{"fleet.svg", "A fleet that restarts at once, beside the API server", fleetPlot},
+	{"latency.svg", "From the decoded watch event to the handler", latencyPlot},
+}
+
+// style makes a line or a bar known without colour.
+type style struct {
+	shape  draw.GlyphDrawer
+	dashes []vg.Length
+	fill   color.Color
+}
+
+// Dashed lines and open shapes are client-go's.
+var (
+	stockMain  = style{shape: draw.RingGlyph{}, dashes: []vg.Length{vg.Points(6), vg.Points(3)}, fill: color.White}
+	stockOther = style{shape: draw.SquareGlyph{}, dashes: []vg.Length{vg.Points(2), vg.Points(3)}, fill: color.White}
+	warmMain   = style{shape: draw.CircleGlyph{}, fill: color.Black}
+	warmOther  = style{shape: draw.BoxGlyph{}, fill: color.Gray{Y: 120}}
+	warmThird  = style{shape: draw.PyramidGlyph{}, fill: color.Gray{Y: 190}}
+	warmFourth = style{shape: draw.CrossGlyph{}, fill: color.Gray{Y: 190}}
+)
+
+// line is one line of a plot.
+type line struct {
+	name  string
+	style style
+	xys   plotter.XYs
+}
+
+// overObjects collects a metric of Pods at all sizes.
+func overObjects(f *result.File, name string, s style, scenario, impl, metric string, scale float64) line {
+	l := line{name: name, style: s}
+	for _, r := range f.Rows {
+		if r.Scenario == scenario && r.Kind == "Pods" && r.Impl == impl && r.Metric == metric {
+			l.xys = append(l.xys, plotter.XY{X: float64(r.Objects), Y: r.Median * scale})
+		}
+	}
+	slices.SortFunc(l.xys, func(a, b plotter.XY) int { return int(a.X - b.X) })
+	return l
+}
+
+func startTimePlot(f *result.File) ([]byte, error) {
+	return logLog("Start of an agent", "Pods", "time (ms)", []line{
+		overObjects(f, "client-go, all OnAdd", stockMain, ColdStart, result.ClientGo, result.AllAdded, 1),
+		overObjects(f, "client-go, HasSynced", stockOther, ColdStart, result.ClientGo, result.HasSynced, 1),
+		overObjects(f, "warmwatch cold, all OnAdd", warmFourth, ColdStart, result.Warmwatch, result.AllAdded, 1),
+		overObjects(f, "warmwatch after 410, caught up", warmThird, GoneStart, result.Warmwatch, result.CaughtUp, 1),
+		overObjects(f, "warmwatch warm, all OnAdd", warmOther, WarmStart, result.Warmwatch, result.AllAdded, 1),
+		overObjects(f, "warmwatch warm, HasSynced", warmMain, WarmStart, result.Warmwatch, result.HasSynced, 1),
+	})
+}
+
+func restartBytesPlot(f *result.File) ([]byte, error) {
+	const kB = 1e-3
+	return logLog("Bytes on a restart", "Pods", "received (kB)", []line{
+		overObjects(f, "client-go", stockMain, WarmStart, result.ClientGo, result.Received, kB),
+		overObjects(f, "warmwatch, after 410", warmThird, GoneStart, result.Warmwatch, result.Received, kB),
+		overObjects(f, "warmwatch, 1 % changed", warmOther, ChangedStart, result.Warmwatch, result.Received, kB),
+		overObjects(f, "warmwatch, nothing changed", warmMain, WarmStart, result.Warmwatch, result.Received, kB),
+	})
+}
+
+func memoryPlot(f *result.File) ([]byte, error) {
+	const MB = 1e-6
+	return logLog("Anonymous memory of an agent", "Pods", "memory (MB)", []line{
+		overObjects(f, "client-go, peak", stockMain, WarmStart, result.ClientGo, result.PeakAnon, MB),
+		overObjects(f, "client-go, steady", stockOther, WarmStart, result.ClientGo, result.SteadyAnon, MB),
+		overObjects(f, "warmwatch cold, peak", warmThird, ColdStart, result.Warmwatch, result.PeakAnon, MB),
+		overObjects(f, "warmwatch warm, peak", warmMain, WarmStart, result.Warmwatch, result.PeakAnon, MB),
+		overObjects(f, "warmwatch warm, steady", warmOther, WarmStart, result.Warmwatch, result.SteadyAnon, MB),
+	})
+}
+
+// logLog draws lines over two logarithmic axes. What is not above zero has no place
+// there and stands at the lower end.
+func logLog(title, x, y string, lines []line) ([]byte, error) {
+	p := newPlot(title, x, y)
+	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, sizeTicks{lines}
+	if err := addLogLines(p, lines); err != nil || noneHas(lines) {
+		return nil, err
+	}
+	return render(18*vg.Centimeter, 12*vg.Centimeter, [][]*plot.Plot{{p}})
+}
+
+func newPlot(title, x, y string) *plot.Plot {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
+	p.Title.Padding = vg.Points(6)
+	p.BackgroundColor = color.White
+	return p
+}
+
+func noneHas(lines []line) bool {
+	return !slices.ContainsFunc(lines, func(l line) bool { return len(l.xys) > 0 })
+}
+
+// addLogLines gives the y axis whole decades around all values.
+func addLogLines(p *plot.Plot, lines []line) error {
+	if noneHas(lines) {
+		return nil
+	}
+	lowest, highest := math.Inf(1), 0.0
+	for _, l := range lines {
+		for _, xy := range l.xys {
+			if xy.Y > 0 {
+				lowest, highest = min(lowest, xy.Y), max(highest, xy.Y)
+			}
+		}
+	}
+	if highest == 0 {
+		lowest, highest = 1, 1
+	}
+	floor := math.Pow(10, math.Floor(math.Log10(lowest)))
+	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+	p.Legend.Top, p.Legend.Left = true, true
+	p.Legend.Padding = vg.Points(2)
+	for _, l := range lines {
+		if len(l.xys) == 0 {
+			continue
+		}
+		xys := slices.Clone(l.xys)
+		for i := range xys {
+			xys[i].Y = max(xys[i].Y, floor)
+		}
+		path, points, err := plotter.NewLinePoints(xys)
+		if err != nil {
+			return err
+		}
+		path.Width, path.Dashes = vg.Points(1), l.style.dashes
+		points.Shape, points.Radius = l.style.shape, vg.Points(3)
+		p.Add(path, points)
+		p.Legend.Add(l.name, path, points)
+	}
+	p.Y.Min = floor
+	// Room for the legend above the lines.
+	p.Y.Max = math.Pow(10, math.Ceil(math.Log10(highest))+1+math.Floor(math.Log10(highest/floor)/2))
+	return nil
+}
+
+// sizeTicks are the sizes that were measured.
+type sizeTicks struct{ lines []line }
+
+// Ticks implements plot.Ticker.
+func (t sizeTicks) Ticks(_, _ float64) []plot.Tick {
+	var ticks []plot.Tick
+	for _, l := range t.lines {
+		for _, xy := range l.xys {
+			if !slices.ContainsFunc(ticks, func(k plot.Tick) bool { return k.Value == xy.X }) {
+				ticks = append(ticks, plot.Tick{Value: xy.X, Label: Thousands(int(xy.X))})
+			}
+		}
+	}
+	return ticks
+}
+
+func fleetPlot(f *result.File) ([]byte, error) {
+	var panels []*plot.Plot
+	title := ""
+	for _, m := range []struct {
+		metric, name, axis string
+		scale              float64
+	}{
+		{result.ServerCPU, "API server, processor time", "s", 1},
+		{result.Received, "bytes received by all agents", "MB", 1e-6},
+		{result.ServerPeak, "API server, peak memory", "MB", 1e-6},
+		{result.LastCaughtUp, "until the last agent has caught up", "s", 1e-3},
+	} {
+		p := newPlot(m.name, "", m.axis)
+		p.Title.TextStyle.Font.Size = vg.Points(10)
+		p.Y.Min = 0
+		var names []string
+		for i, bar := range []struct {
+			name, scenario, impl string
+			style                style
+		}{
+			{"client-go", FleetKept, result.ClientGo, stockMain},
+			{"after 410", FleetGone, result.Warmwatch, warmThird},
+			{"history kept", FleetKept, result.Warmwatch, warmMain},
+		} {
+			row, ok := findAnySize(f, bar.scenario, bar.impl, m.metric)
+			if !ok {
+				return nil, nil
+			}
+			title = fmt.Sprintf("%s %s", Thousands(row.Objects), row.Kind)
+			bars, err := plotter.NewBarChart(plotter.Values{row.Median * m.scale}, vg.Points(36))
+			if err != nil {
+				return nil, err
+			}
+			bars.XMin, bars.Color = float64(i), bar.style.fill
+			p.Add(bars)
+			names = append(names, bar.name)
+		}
+		p.NominalX(names...)
+		p.X.Label.Text = "the right two: warmwatch"
+		p.X.Label.TextStyle.Font.Size = vg.Points(8)
+		panels = append(panels, p)
+	}
+	panels[0].Title.Text = title + "\n" + panels[0].Title.Text
+	return render(20*vg.Centimeter, 16*vg.Centimeter, [][]*plot.Plot{panels[:2], panels[2:]})
+}
+
+// findAnySize finds the row with the most objects.
+func findAnySize(f *result.File, scenario, impl, metric string) (best result.Row, ok bool) {
+	for _, r := range f.Rows {
+		if r.Scenario == scenario && r.Impl == impl && r.Metric == metric && r.Objects >= best.Objects {
+			best, ok = r, true
+		}
+	}
+	return best, ok
+}
+
+func latencyPlot(f *result.File) ([]byte, error) {
+	var panels []*plot.Plot
+	for _, rate := range []int{100, 1000, 5000} {
+		lines := []line{
+			quantiles(f, "client-go", stockMain, rate, false, result.ClientGo),
+			quantiles(f, "warmwatch", warmMain, rate, false, result.Warmwatch),
+			quantiles(f, "warmwatch, durable handler", warmOther, rate, true, result.Warmwatch),
+		}
+		if noneHas(lines) {
+			return nil, nil
+		}
+		name := fmt.Sprintf("%s updates a second asked for", Thousands(rate))
+		if r, ok := findAnySize(f, Updates(rate, false, false), result.Warmwatch, result.AchievedRate); ok {
+			name = fmt.Sprintf("%s updates/s (%s reached)", Thousands(rate), number(r.Median))
+		}
+		p := newPlot(name, "percentile", "event to handler (ms)")
+		p.Title.TextStyle.Font.Size = vg.Points(10)
+		if err := addLogLines(p, lines); err != nil {
+			return nil, err
+		}
+		p.NominalX("p50", "p99", "p99.9")
+		panels = append(panels, p)
+	}
+	// The same scale everywhere.
+	for _, p := range panels {
+		for _, q := range panels {
+			p.Y.Min, p.Y.Max = min(p.Y.Min, q.Y.Min), max(p.Y.Max, q.Y.Max)
+		}
+	}
+	return render(24*vg.Centimeter, 10*vg.Centimeter, [][]*plot.Plot{panels})
+}
+
+func quantiles(f *result.File, name string, s style, rate int, durable bool, impl string) line {
+	l := line{name: name, style: s}
+	for i, metric := range []string{result.EventP50, result.EventP99, result.EventP999} {
+		if r, ok := findAnySize(f, Updates(rate, durable, false), impl, metric); ok {
+			l.xys = append(l.xys, plotter.XY{X: float64(i), Y: r.Median})
+		}
+	}
+	return l
+}
+
+// render draws plots side by side and below each other.
+func render(width, height vg.Length, plots [][]*plot.Plot) ([]byte, error) {
+	canvas := vgsvg.New(width, height)
+	tiles := draw.Tiles{
+		Rows: len(plots), Cols: len(plots[0]),
+		PadX: vg.Points(12), PadY: vg.Points(12),
+		PadTop: vg.Points(8), PadBottom: vg.Points(8), PadLeft: vg.Points(8), PadRight: vg.Points(8),
+	}
+	whole := draw.New(canvas)
+	whole.FillPolygon(color.White, []vg.Point{{}, {X: width}, {X: width, Y: height}, {Y: height}})
+	for y, row := range plot.Align(plots, tiles, whole) {
+		for x, area := range row {
+			plots[y][x].Draw(area)
+		}
+	}
+	var b writer
+	if _, err := canvas.WriteTo(&b); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// writer keeps what is written to it.
+type writer []byte
+
+// Write implements io.Writer.
+func (w *writer) Write(p []byte) (int, error) {
+	*w = append(*w, p...)
+	return len(p), nil
+}

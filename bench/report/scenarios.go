@@ -1,0 +1,40 @@
+package report
+
+import "fmt"
+
+// Scenarios.
+const (
+	ColdStart        = "cold start"
+	WarmStart        = "warm start"
+	ChangedStart     = "warm start, 1 % changed meanwhile"
+	GoneStart        = "start after 410, 1 % changed meanwhile"
+	GoneStartDurable = "start after 410, 1 % changed meanwhile, durable handler"
+	OverLink         = ", over 10 Mbit/s and 50 ms" // Appended to those above.
+
+	RunningGone = "410 under a running informer, 1 % changed meanwhile"
+
+	Events1        = "backlog of events, 1 handler"
+	Events10       = "backlog of events, 10 handlers"
+	Events1Memory  = "backlog of events, 1 handler, persistence off"
+	Events10Memory = "backlog of events, 10 handlers, persistence off"
+	Events1Durable = "backlog of events, 1 durable handler"
+
+	HotReads   = "reads, all objects decoded in memory"
+	ColdReads  = "reads, no object in memory"
+	BusyReads  = "reads while events pass"
+	FleetKept  = "fleet restarts, history kept"
+	FleetGone  = "fleet restarts, after 410"
+	memoryText = ", from memory"
+)
+
+// Updates is the scenario of a steady rate of updates.
+func Updates(perSecond int, durable, fromMemory bool) string {
+	text := fmt.Sprintf("%s updates a second", Thousands(perSecond))
+	if durable {
+		text += ", durable handler"
+	}
+	if fromMemory {
+		text += memoryText
+	}
+	return text
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/warmwatch/warmwatch/bench/report"
+	"github.com/warmwatch/warmwatch/bench/result"
+	"github.com/warmwatch/warmwatch/test/e2e/workload"
+)
+
+// screen shows a run to a person: figures on out, what takes time on progressOut.
+type screen struct {
+	out, progressOut io.Writer
+	begin            time.Time
+}
+
+// tell is for what takes time.
+func (s *screen) tell(format string, args ...any) {
+	elapsed := time.Since(s.begin).Round(time.Second)
+	fmt.Fprintf(s.progressOut, "[%5s] "+format+"\n", append([]any{elapsed}, args...)...)
+}
+
+func (s *screen) progress(what string) workload.Progress {
+	next := time.Now().Add(5 * time.Second)
+	return func(done, total int) {
+		if done < total && time.Now().Before(next) {
+			return
+		}
+		next = time.Now().Add(5 * time.Second)
+		s.tell("%s: %s of %s", what, report.Thousands(done), report.Thousands(total))
+	}
+}
+
+// table prints one scenario.
+func (s *screen) table(title string, comparisons []result.Comparison) {
+	fmt.Fprintf(s.out, "\n%s\n", title)
+	table := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "  \twarmwatch (min … max)\tclient-go (min … max)\ttimes better than client-go, pair by pair")
+	slices.SortStableFunc(comparisons, func(a, b result.Comparison) int {
+		return slices.Index(result.Metrics(), a.Metric) - slices.Index(result.Metrics(), b.Metric)
+	})
+	for _, c := range comparisons {
+		fmt.Fprintf(table, "  %s\t%s\t%s\t%s\n", c.Metric, spread(c.Warmwatch), spread(c.ClientGo), ratios(c.Ratios))
+	}
+	table.Flush()
+}
+
+func spread(r result.Row) string {
+	switch {
+	case r.Runs == 0:
+		return "-"
+	case r.Runs == 1:
+		return report.Value(r.Unit, r.Median)
+	}
+	return fmt.Sprintf("%s (%s … %s)", report.Value(r.Unit, r.Median), report.Value(r.Unit, r.Min), report.Value(r.Unit, r.Max))
+}
+
+func ratios(all []float64) string {
+	var texts []string
+	for _, r := range all {
+		texts = append(texts, report.Ratio(r))
+	}
+	return strings.Join(texts, " ")
+}

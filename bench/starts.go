@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/warmwatch/warmwatch/bench/agent"
+	"github.com/warmwatch/warmwatch/bench/report"
+	"github.com/warmwatch/warmwatch/bench/result"
+	"github.com/warmwatch/warmwatch/test/e2e/link"
+	"github.com/warmwatch/warmwatch/test/e2e/workload"
+)
+
+// The slow link.
+const (
+	linkKilobytes = 1250 // A second: 10 Mbit/s.
+	linkMillis    = 50
+)
+
+// startPlan is one resource, and how often it is measured at which size.
+type startPlan struct {
+	resource string
+	sizes    []plannedSize
+}
+
+type plannedSize struct{ objects, runs, linkRuns int }
+
+func (s *suite) startPlans() []startPlan {
+	runs, fewer := s.options.Runs, min(s.options.Runs, 2)
+	if s.options.Short {
+		return []startPlan{
+			{"pods", []plannedSize{{1000, runs, 1}, {5000, runs, 0}}},
+			{"configmaps", []plannedSize{{500, runs, 0}}},
+			{workload.Gadgets.Resource, []plannedSize{{1000, runs, 0}}},
+		}
+	}
+	plans := []startPlan{
+		{"pods", []plannedSize{{1000, runs, fewer}, {10_000, runs, 1}, {50_000, runs, 0}}},
+		{"configmaps", []plannedSize{{1000, fewer, 0}, {10_000, fewer, 0}}},
+		{workload.Gadgets.Resource, []plannedSize{{1000, fewer, 0}, {10_000, fewer, 0}}},
+	}
+	if s.options.Large {
+		plans[0].sizes = append(plans[0].sizes, plannedSize{200_000, runs, 0})
+		plans[1].sizes = append(plans[1].sizes, plannedSize{50_000, fewer, 0})
+		plans[2].sizes = append(plans[2].sizes, plannedSize{50_000, fewer, 0})
+	}
+	return plans
+}
+
+// podSizes are those of the first plan; other parts use the largest.
+func (s *suite) podSizes() []int {
+	var sizes []int
+	for _, size := range s.startPlans()[0].sizes {
+		sizes = append(sizes, size.objects)
+	}
+	return sizes
+}
+
+// mainSize is that of the parts that are measured at one size.
+func (s *suite) mainSize() int { return s.options.choose(5000, 50_000) }
+
+func (s *suite) starts(ctx context.Context) error {
+	if !s.options.Large {
+		s.skip("starts with 200,000 Pods, and with 50,000 ConfigMaps or custom resources: LARGE=1 measures them")
+	}
+	for _, plan := range s.startPlans() {
+		for _, size := range plan.sizes {
+			if size.linkRuns == 0 {
+				s.skip("starts over the slow link, %s %s: a list of them takes minutes there; fewer objects show the same",
+					thousands(size.objects), kinds[plan.resource])
+			}
+			if err := s.startsAt(ctx, plan.resource, size); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// startMeasurement is one scenario of starts.
+type startMeasurement struct {
+	scenario string
+	golden   string // warmwatch starts with a copy of this file. Empty: with none.
+	round    string // Of the objects that were changed meanwhile.
+	changed  int
+	durable  bool // warmwatch's handler is a durable one, which the file knows.
+}
+
+// startsAt measures all starts with so many objects. What was changed while the
+// agents were down is there for the rest.
+func (s *suite) startsAt(ctx context.Context, resource string, size plannedSize) (err error) {
+	p, err := s.grow(ctx, resource, size.objects)
+	if err != nil {
+		return err
+	}
+	measure := func(m startMeasurement) error { return s.measureStarts(ctx, p, m, size) }
+	if err := measure(startMeasurement{scenario: report.ColdStart}); err != nil {
+		return err
+	}
+	golden, goldenDurable, err := s.goldenFiles(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, remove(golden, goldenDurable)) }()
+	if err := measure(startMeasurement{scenario: report.WarmStart, golden: golden}); err != nil {
+		return err
+	}
+	changed := p.objects / 100
+	round, err := s.change(ctx, p, changed)
+	if err != nil {
+		return err
+	}
+	if err := measure(startMeasurement{scenario: report.ChangedStart, golden: golden, round: round, changed: changed}); err != nil {
+		return err
+	}
+	if err := s.loseHistory(ctx); err != nil {
+		return err
+	}
+	err = measure(startMeasurement{scenario: report.GoneStart, golden: golden, round: round, changed: changed})
+	if err != nil || resource != "pods" {
+		return err
+	}
+	return measure(startMeasurement{scenario: report.GoneStartDurable, golden: goldenDurable, round: round, changed: changed, durable: true})
+}
+
+// goldenFiles are a cache of warmwatch as it is now, and one with a durable handler.
+func (s *suite) goldenFiles(ctx context.Context, p *population) (plain, durable string, err error) {
+	for _, file := range []*string{&plain, &durable} {
+		if *file, err = s.cacheFile(""); err != nil {
+			return "", "", err
+		}
+		spec := s.spec(p, agent.ModeStart, result.Warmwatch)
+		spec.File, spec.Durable = *file, file == &durable
+		if _, err := s.one(ctx, spec); err != nil {
+			return "", "", err
+		}
+		if p.resource != "pods" {
+			break // Only Pods are measured with durable handlers.
+		}
+	}
+	return plain, durable, nil
+}
+
+// measureStarts measures one scenario, directly and over the slow link.
+func (s *suite) measureStarts(ctx context.Context, p *population, m startMeasurement, size plannedSize) error {
+	if err := s.alternateStarts(ctx, p, m, m.scenario, "", size.runs); err != nil {
+		return err
+	}
+	if size.linkRuns == 0 || m.durable {
+		return nil
+	}
+	slow, err := link.To(s.controlPlane.Config())
+	if err != nil {
+		return err
+	}
+	defer slow.Down()
+	if err := errors.Join(slow.Bandwidth(linkKilobytes), slow.Latency(linkMillis)); err != nil {
+		return err
+	}
+	return s.alternateStarts(ctx, p, m, m.scenario+report.OverLink, slow.Addr(), size.linkRuns)
+}
+
+func (s *suite) alternateStarts(ctx context.Context, p *population, m startMeasurement, scenario, dial string, runs int) error {
+	s.screen.tell("%s, %s %s: %d runs", scenario, thousands(p.objects), p.kind, runs)
+	for range runs {
+		for _, impl := range result.Impls {
+			spec := s.spec(p, agent.ModeStart, impl)
+			spec.Dial, spec.Round, spec.Changed, spec.Durable = dial, m.round, m.changed, m.durable
+			if m.durable && impl == result.Warmwatch {
+				spec.Initial = 0
+			}
+			figures, err := s.withFile(ctx, spec, m.golden)
+			if err != nil {
+				return err
+			}
+			s.samples.Add(scenario, p.kind, p.objects, impl, figures)
+		}
+	}
+	s.show(scenario, p.kind, p.objects)
+	return nil
+}
+
+// withFile runs an agent that reports once, with a file of its own.
+func (s *suite) withFile(ctx context.Context, spec agent.Spec, golden string) (figures map[string]float64, err error) {
+	if spec.Impl == result.Warmwatch {
+		if spec.File, err = s.cacheFile(golden); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, remove(spec.File)) }()
+	}
+	return s.one(ctx, spec)
+}
