@@ -1,7 +1,105 @@
 package main
 
 import (
+	"errors"
+	"flag"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/warmwatch/warmwatch/bench/report"
+	"github.com/warmwatch/warmwatch/bench/result"
 )
 
-func docsCommand(args []string) error { return fmt.Errorf("todo %v", args) }
+// Where the generated documents are, below the root of the repository.
+const (
+	resultsDir   = "bench/results"
+	documentFile = "docs/benchmarks.md"
+	readmeFile   = "README.md"
+	plotDir      = "benchmarks" // Below docs.
+)
+
+// docsCommand generates docs/benchmarks.md, its plots, and the marked section of
+// the README.
+func docsCommand(args []string) error {
+	set := flag.NewFlagSet("bench docs", flag.ContinueOnError)
+	root := set.String("root", "..", "of the repository")
+	name := set.String("name", "", "of a result file in "+resultsDir+" (default: that of the present documents, or the only one)")
+	if err := set.Parse(args); err != nil {
+		return usageError{err}
+	}
+	if set.NArg() > 0 {
+		err := fmt.Errorf("unexpected argument %q; see --help", set.Arg(0))
+		fmt.Fprintf(os.Stderr, "bench docs: %v\n", err)
+		return usageError{err}
+	}
+	path, err := chooseResult(*root, *name)
+	if errors.Is(err, errNoResults) {
+		fmt.Printf("%v; the documents stay as they are\n", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	documents, err := generate(path, *root, filepath.Join(*root, filepath.Dir(documentFile), plotDir))
+	if err != nil {
+		return err
+	}
+	for file, content := range documents {
+		if err := os.WriteFile(filepath.Join(*root, file), []byte(content), 0o644); err != nil {
+			return err
+		}
+		fmt.Println(file)
+	}
+	return nil
+}
+
+var errNoResults = fmt.Errorf("there are no result files in %s; `make bench` writes one", resultsDir)
+
+// chooseResult returns the path of the named result, or of the one that there is no
+// doubt about.
+func chooseResult(root, name string) (string, error) {
+	all, err := filepath.Glob(filepath.Join(root, resultsDir, "*.json"))
+	if err != nil {
+		return "", err
+	}
+	if name == "" {
+		if document, err := os.ReadFile(filepath.Join(root, documentFile)); err == nil {
+			name, _ = report.ResultName(string(document))
+		}
+	}
+	switch {
+	case name != "":
+		return filepath.Join(root, resultsDir, name+".json"), nil
+	case len(all) == 0:
+		return "", errNoResults
+	case len(all) > 1:
+		return "", fmt.Errorf("say which: NAME= one of %s", strings.Join(all, ", "))
+	}
+	return all[0], nil
+}
+
+// generate returns the documents by file below root, and writes the plots.
+func generate(resultPath, root, plots string) (map[string]string, error) {
+	f, err := result.Read(resultPath)
+	if err != nil {
+		return nil, err
+	}
+	names, err := report.WritePlots(f, plots)
+	if err != nil {
+		return nil, err
+	}
+	readme, err := os.ReadFile(filepath.Join(root, readmeFile))
+	if err != nil {
+		return nil, err
+	}
+	changed, err := report.Readme(string(readme), f)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{
+		documentFile: report.Document(f, plotDir, names),
+		readmeFile:   changed,
+	}, nil
+}

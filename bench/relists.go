@@ -59,10 +59,11 @@ func (s *suite) relistOnce(ctx context.Context, p *population) (err error) {
 			return err
 		}
 	}
-	if _, err := s.change(ctx, p, changed); err != nil {
+	// In this order: what the old server sends reaches the sleepers' sockets.
+	if err := s.loseHistory(ctx); err != nil {
 		return err
 	}
-	if err := s.loseHistory(ctx); err != nil {
+	if _, err := s.change(ctx, p, changed); err != nil {
 		return err
 	}
 	for _, impl := range result.Impls {

@@ -23,6 +23,7 @@ func WritePlots(f *result.File, dir string) ([]string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
+	plot.DefaultFont.Variant = "Sans"
 	var names []string
 	for _, p := range allPlots {
 		content, err := p.draw(f)
@@ -124,11 +125,15 @@ func memoryPlot(f *result.File) ([]byte, error) {
 // there and stands at the lower end.
 func logLog(title, x, y string, lines []line) ([]byte, error) {
 	p := newPlot(title, x, y)
+	if noneHas(lines) {
+		return nil, nil
+	}
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, sizeTicks{lines}
-	if err := addLogLines(p, lines); err != nil || noneHas(lines) {
+	legend, err := addLogLines(p, lines)
+	if err != nil {
 		return nil, err
 	}
-	return render(18*vg.Centimeter, 12*vg.Centimeter, [][]*plot.Plot{{p}})
+	return render(23*vg.Centimeter, 11*vg.Centimeter, [][]*plot.Plot{{p}}, legend)
 }
 
 func newPlot(title, x, y string) *plot.Plot {
@@ -143,11 +148,9 @@ func noneHas(lines []line) bool {
 	return !slices.ContainsFunc(lines, func(l line) bool { return len(l.xys) > 0 })
 }
 
-// addLogLines gives the y axis whole decades around all values.
-func addLogLines(p *plot.Plot, lines []line) error {
-	if noneHas(lines) {
-		return nil
-	}
+// addLogLines gives the y axis whole decades around all values. At least one line
+// has points.
+func addLogLines(p *plot.Plot, lines []line) (*plot.Legend, error) {
 	lowest, highest := math.Inf(1), 0.0
 	for _, l := range lines {
 		for _, xy := range l.xys {
@@ -159,10 +162,11 @@ func addLogLines(p *plot.Plot, lines []line) error {
 	if highest == 0 {
 		lowest, highest = 1, 1
 	}
-	floor := math.Pow(10, math.Floor(math.Log10(lowest)))
-	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
-	p.Legend.Top, p.Legend.Left = true, true
-	p.Legend.Padding = vg.Points(2)
+	floor, ceiling := math.Pow(10, math.Floor(math.Log10(lowest))), math.Pow(10, math.Floor(math.Log10(highest))+1)
+	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, decadeTicks{}
+	legend := plot.NewLegend()
+	legend.Top, legend.Left = true, true
+	legend.ThumbnailWidth, legend.Padding = vg.Points(32), vg.Points(4)
 	for _, l := range lines {
 		if len(l.xys) == 0 {
 			continue
@@ -173,17 +177,29 @@ func addLogLines(p *plot.Plot, lines []line) error {
 		}
 		path, points, err := plotter.NewLinePoints(xys)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		path.Width, path.Dashes = vg.Points(1), l.style.dashes
-		points.Shape, points.Radius = l.style.shape, vg.Points(3)
+		points.Shape, points.Radius = l.style.shape, vg.Points(3.5)
 		p.Add(path, points)
-		p.Legend.Add(l.name, path, points)
+		legend.Add(l.name, path, points)
 	}
-	p.Y.Min = floor
-	// Room for the legend above the lines.
-	p.Y.Max = math.Pow(10, math.Ceil(math.Log10(highest))+1+math.Floor(math.Log10(highest/floor)/2))
-	return nil
+	p.Y.Min, p.Y.Max = floor, ceiling
+	return &legend, nil
+}
+
+// decadeTicks are plot.LogTicks whose labels are not in scientific notation.
+type decadeTicks struct{}
+
+// Ticks implements plot.Ticker.
+func (decadeTicks) Ticks(lowest, highest float64) []plot.Tick {
+	ticks := plot.LogTicks{}.Ticks(lowest, highest)
+	for i := range ticks {
+		if ticks[i].Label != "" {
+			ticks[i].Label = number(ticks[i].Value)
+		}
+	}
+	return ticks
 }
 
 // sizeTicks are the sizes that were measured.
@@ -245,7 +261,7 @@ func fleetPlot(f *result.File) ([]byte, error) {
 		panels = append(panels, p)
 	}
 	panels[0].Title.Text = title + "\n" + panels[0].Title.Text
-	return render(20*vg.Centimeter, 16*vg.Centimeter, [][]*plot.Plot{panels[:2], panels[2:]})
+	return render(20*vg.Centimeter, 16*vg.Centimeter, [][]*plot.Plot{panels[:2], panels[2:]}, nil)
 }
 
 // findAnySize finds the row with the most objects.
@@ -260,26 +276,34 @@ func findAnySize(f *result.File, scenario, impl, metric string) (best result.Row
 
 func latencyPlot(f *result.File) ([]byte, error) {
 	var panels []*plot.Plot
-	for _, rate := range []int{100, 1000, 5000} {
+	var legend *plot.Legend
+	for _, from := range []struct {
+		rate   int
+		memory bool // A server on few processors does not reach this rate.
+	}{{100, false}, {1000, false}, {5000, true}} {
 		lines := []line{
-			quantiles(f, "client-go", stockMain, rate, false, result.ClientGo),
-			quantiles(f, "warmwatch", warmMain, rate, false, result.Warmwatch),
-			quantiles(f, "warmwatch, durable handler", warmOther, rate, true, result.Warmwatch),
+			quantiles(f, "client-go", stockMain, Updates(from.rate, false, from.memory), result.ClientGo),
+			quantiles(f, "warmwatch", warmMain, Updates(from.rate, false, from.memory), result.Warmwatch),
+			quantiles(f, "warmwatch, durable handler", warmOther, Updates(from.rate, true, from.memory), result.Warmwatch),
 		}
 		if noneHas(lines) {
-			return nil, nil
+			continue
 		}
-		name := fmt.Sprintf("%s updates a second asked for", Thousands(rate))
-		if r, ok := findAnySize(f, Updates(rate, false, false), result.Warmwatch, result.AchievedRate); ok {
-			name = fmt.Sprintf("%s updates/s (%s reached)", Thousands(rate), number(r.Median))
+		name := Updates(from.rate, false, from.memory)
+		if r, ok := findAnySize(f, name, result.Warmwatch, result.AchievedRate); ok && r.Median < 0.95*float64(from.rate) {
+			name += fmt.Sprintf("\n(the server took %s)", number(r.Median))
 		}
 		p := newPlot(name, "percentile", "event to handler (ms)")
 		p.Title.TextStyle.Font.Size = vg.Points(10)
-		if err := addLogLines(p, lines); err != nil {
+		var err error
+		if legend, err = addLogLines(p, lines); err != nil {
 			return nil, err
 		}
 		p.NominalX("p50", "p99", "p99.9")
 		panels = append(panels, p)
+	}
+	if panels == nil {
+		return nil, nil
 	}
 	// The same scale everywhere.
 	for _, p := range panels {
@@ -287,32 +311,41 @@ func latencyPlot(f *result.File) ([]byte, error) {
 			p.Y.Min, p.Y.Max = min(p.Y.Min, q.Y.Min), max(p.Y.Max, q.Y.Max)
 		}
 	}
-	return render(24*vg.Centimeter, 10*vg.Centimeter, [][]*plot.Plot{panels})
+	return render(28*vg.Centimeter, 10*vg.Centimeter, [][]*plot.Plot{panels}, legend)
 }
 
-func quantiles(f *result.File, name string, s style, rate int, durable bool, impl string) line {
+func quantiles(f *result.File, name string, s style, scenario, impl string) line {
 	l := line{name: name, style: s}
 	for i, metric := range []string{result.EventP50, result.EventP99, result.EventP999} {
-		if r, ok := findAnySize(f, Updates(rate, durable, false), impl, metric); ok {
+		if r, ok := findAnySize(f, scenario, impl, metric); ok {
 			l.xys = append(l.xys, plotter.XY{X: float64(i), Y: r.Median})
 		}
 	}
 	return l
 }
 
-// render draws plots side by side and below each other.
-func render(width, height vg.Length, plots [][]*plot.Plot) ([]byte, error) {
+// legendWidth is kept free at the right for the legend.
+const legendWidth = 7.5 * vg.Centimeter
+
+// render draws plots side by side and below each other, and at the right a legend
+// if there is one.
+func render(width, height vg.Length, plots [][]*plot.Plot, legend *plot.Legend) ([]byte, error) {
 	canvas := vgsvg.New(width, height)
+	whole := draw.New(canvas)
+	whole.FillPolygon(color.White, []vg.Point{{}, {X: width}, {X: width, Y: height}, {Y: height}})
+	area := whole
+	if legend != nil {
+		area = draw.Crop(whole, 0, -legendWidth, 0, 0)
+		legend.Draw(draw.Crop(whole, width-legendWidth, 0, 0, -vg.Points(30)))
+	}
 	tiles := draw.Tiles{
 		Rows: len(plots), Cols: len(plots[0]),
 		PadX: vg.Points(12), PadY: vg.Points(12),
-		PadTop: vg.Points(8), PadBottom: vg.Points(8), PadLeft: vg.Points(8), PadRight: vg.Points(8),
+		PadTop: vg.Points(8), PadBottom: vg.Points(8), PadLeft: vg.Points(8), PadRight: vg.Points(12),
 	}
-	whole := draw.New(canvas)
-	whole.FillPolygon(color.White, []vg.Point{{}, {X: width}, {X: width, Y: height}, {Y: height}})
-	for y, row := range plot.Align(plots, tiles, whole) {
-		for x, area := range row {
-			plots[y][x].Draw(area)
+	for y, row := range plot.Align(plots, tiles, area) {
+		for x, tile := range row {
+			plots[y][x].Draw(tile)
 		}
 	}
 	var b writer
