@@ -7,6 +7,15 @@ OBJECTS    ?= 5000
 OUTPUT     ?= text
 DEMO_FLAGS ?=
 
+# What `make bench` measures; see bench/README.md.
+BENCH_FLAGS = $(if $(filter-out 0,$(SHORT)),--short) $(if $(filter-out 0,$(LARGE)),--large) \
+	$(if $(NAME),--name='$(NAME)') $(if $(RUNS),--runs='$(RUNS)') $(if $(SCENARIOS),--scenarios='$(SCENARIOS)') \
+	$(if $(AGENTS),--agents='$(AGENTS)') $(if $(BENCH_DIR),--dir='$(BENCH_DIR)')
+
+# What `make bench-compare` compares with.
+BASE          ?= HEAD~1
+COMPARE_FLAGS ?=
+
 # Flags of `go test`, for all modules.
 TEST_FLAGS ?= -timeout 30m
 
@@ -39,6 +48,18 @@ help: ## Print this list
 demo: $(if $(findstring kubeconfig,$(DEMO_FLAGS)),,$(BIN)/kube-apiserver $(BIN)/etcd) ## Show the main job on a real API server (OBJECTS=5000 OUTPUT=text|json DEMO_FLAGS=)
 	@go -C cmd/demo build -trimpath -buildvcs=false -o $(BIN)/demo .
 	@$(BIN)/demo --bin-dir=$(BIN) --objects=$(OBJECTS) --output=$(OUTPUT) $(DEMO_FLAGS)
+
+.PHONY: bench
+bench: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/bench ## Measure beside client-go, 30 minutes (SHORT=1 3 minutes, LARGE=1 NAME= RUNS= SCENARIOS= AGENTS= BENCH_DIR=)
+	@cd bench && $(BIN)/bench --bin-dir=$(BIN) $(BENCH_FLAGS)
+
+.PHONY: bench-docs
+bench-docs: $(BIN)/bench ## Make docs/benchmarks.md and the figures of the README from bench/results/NAME.json (NAME=)
+	@cd bench && $(BIN)/bench docs $(if $(NAME),--name='$(NAME)')
+
+.PHONY: bench-compare
+bench-compare: $(BIN)/bench $(BIN)/benchstat ## Run the micro-benchmarks of BASE and of here; say what got slower (BASE=HEAD~1 COMPARE_FLAGS=)
+	@$(BIN)/bench compare -C bench --benchstat=$(BIN)/benchstat $(COMPARE_FLAGS) '$(BASE)'
 
 .PHONY: test
 test: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/gotest ## Test every module, with the race detector and on a real API server (TEST_FLAGS=)
@@ -81,6 +102,15 @@ $(BIN)/etcd: hack/controlplane/go.mod hack/controlplane/go.sum
 $(BIN)/golangci-lint: hack/tools/go.mod hack/tools/go.sum
 	@echo "building golangci-lint" >&2
 	@go -C hack/tools build -trimpath -buildvcs=false -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@touch $@
+
+# Always: it measures what is there now.
+.PHONY: $(BIN)/bench
+$(BIN)/bench:
+	@go -C bench build -trimpath -buildvcs=false -o $@ .
+
+$(BIN)/benchstat: hack/tools/go.mod hack/tools/go.sum
+	@go -C hack/tools build -trimpath -buildvcs=false -o $@ golang.org/x/perf/cmd/benchstat
 	@touch $@
 
 $(BIN)/gotest: hack/tools/go.mod $(wildcard hack/tools/gotest/*.go)

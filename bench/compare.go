@@ -80,7 +80,7 @@ func (c *comparison) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(c.dir)) }()
-	worktree := filepath.Join(c.dir, "base")
+	worktree := filepath.Join(c.dir, "tree")
 	if _, err := output(ctx, c.bench, "git", "worktree", "add", "--detach", worktree, base); err != nil {
 		return err
 	}

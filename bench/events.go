@@ -49,9 +49,15 @@ func (s *suite) events(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.options.Short {
+		s.skip("ten handlers: left out by SHORT=1")
+	}
 	runs := min(s.options.Runs, 3)
 	for run := range runs {
 		for _, v := range eventsVariants {
+			if s.options.Short && v.handlers > 1 {
+				continue
+			}
 			s.screen.tell("events: run %d of %d, %s, %d handlers, persistence off: %t, durable: %t",
 				run+1, runs, v.impl, v.handlers, v.memoryOnly, v.durable)
 			figures, err := s.drain(ctx, p, v, from, backlog)

@@ -72,7 +72,7 @@ func (s *suite) fleetRun(ctx context.Context, p *population) error {
 		{result.Warmwatch, true, []string{report.FleetGone}},
 	} {
 		if !m.gone {
-			if err := s.loseHistory(ctx); err != nil {
+			if err := s.loseHistory(ctx, p.resource); err != nil {
 				return err
 			}
 		}
@@ -88,7 +88,7 @@ func (s *suite) fleetRun(ctx context.Context, p *population) error {
 			return err
 		}
 		if m.gone {
-			if err := s.loseHistory(ctx); err != nil {
+			if err := s.loseHistory(ctx, p.resource); err != nil {
 				return err
 			}
 		}

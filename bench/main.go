@@ -94,6 +94,9 @@ func commandLine(o options) string {
 	if o.Large {
 		command += " LARGE=1"
 	}
+	if o.Name != o.defaultName() {
+		command += " NAME=" + o.Name
+	}
 	if o.Scenarios != "" {
 		command += " SCENARIOS=" + o.Scenarios
 	}

@@ -47,7 +47,7 @@ func parseOptions(args []string, errOut io.Writer) (options, error) {
 	var o options
 	set := flag.NewFlagSet("bench", flag.ContinueOnError)
 	set.SetOutput(errOut)
-	set.StringVar(&o.Name, "name", "", "of the result file (default: the host's name)")
+	set.StringVar(&o.Name, "name", "", "of the result file (default: bench; short with --short)")
 	set.StringVar(&o.Out, "out", "results", "directory of result files")
 	set.BoolVar(&o.Short, "short", false, "fewer objects, one run of each: less than 3 minutes")
 	set.BoolVar(&o.Large, "large", false, "also 200,000 Pods, and 50,000 ConfigMaps and custom resources: hours")
@@ -84,7 +84,7 @@ func (o *options) complete(rest []string) error {
 		return fmt.Errorf("--agents=%d: at least 1 is needed", o.Agents)
 	}
 	if o.Name == "" {
-		o.Name = defaultName()
+		o.Name = o.defaultName()
 	}
 	if !plainName.MatchString(o.Name) {
 		return fmt.Errorf("--name=%q: want letters, digits, dots, dashes and underscores", o.Name)
@@ -121,10 +121,10 @@ func (o *options) choose(short, long int) int {
 	return long
 }
 
-func defaultName() string {
-	name, err := os.Hostname()
-	if err != nil || !plainName.MatchString(name) {
-		return "bench"
+// defaultName keeps a short run from replacing the figures of a long one.
+func (o *options) defaultName() string {
+	if o.Short {
+		return "short"
 	}
-	return name
+	return "bench"
 }

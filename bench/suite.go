@@ -128,10 +128,14 @@ func (s *suite) stopControlPlane() error {
 	return errors.Join(err, os.RemoveAll(dir))
 }
 
-// loseHistory makes every resourceVersion from before too old.
-func (s *suite) loseHistory(ctx context.Context) error {
+// loseHistory makes every resourceVersion from before too old. A server that has
+// just been started answers slowly at first; that is not measured.
+func (s *suite) loseHistory(ctx context.Context, resource string) error {
 	s.screen.tell("restarting kube-apiserver: older resourceVersions get 410 Gone")
-	return s.controlPlane.RestartAPIServer(ctx)
+	if err := s.controlPlane.RestartAPIServer(ctx); err != nil {
+		return err
+	}
+	return s.clients.AwaitWatchCache(ctx, resource)
 }
 
 var kinds = map[string]string{"pods": "Pods", "configmaps": "ConfigMaps", workload.Gadgets.Resource: "custom resources"}

@@ -15,7 +15,13 @@ import (
 // writers are how many updates may be under way at once.
 const writers = 64
 
-var updateRates = []int{100, 1000, 5000}
+// updateRates are updates a second.
+func (s *suite) updateRates() []int {
+	if s.options.Short {
+		return []int{100, 1000}
+	}
+	return []int{100, 1000, 5000}
+}
 
 // updateVariants take turns. The last is compared with the first, too.
 var updateVariants = []struct {
@@ -44,7 +50,7 @@ func (s *suite) updates(ctx context.Context) error {
 
 func (s *suite) showUpdates(kind string, objects int, fromMemory bool) {
 	for _, durable := range []bool{false, true} {
-		for _, rate := range updateRates {
+		for _, rate := range s.updateRates() {
 			s.show(report.Updates(rate, durable, fromMemory), kind, objects)
 		}
 	}
@@ -73,7 +79,7 @@ func (s *suite) updatesOnce(ctx context.Context, p *population, impl string, dur
 	if err := c.awaitReady(ctx); err != nil {
 		return errors.Join(err, c.kill())
 	}
-	for _, rate := range updateRates {
+	for _, rate := range s.updateRates() {
 		figures, err := s.updatePhase(ctx, p, c, rate)
 		if err != nil {
 			return errors.Join(err, c.kill())
@@ -91,7 +97,7 @@ func (s *suite) updatePhase(ctx context.Context, p *population, c *child, rate i
 	if err := c.awaitReady(ctx); err != nil {
 		return nil, err
 	}
-	duration := time.Duration(s.options.choose(2, 8)) * time.Second
+	duration := time.Duration(s.options.choose(1, 8)) * time.Second
 	n, achieved, err := s.updateAt(ctx, p, rate, duration)
 	if err != nil {
 		return nil, err
@@ -142,19 +148,23 @@ func (s *suite) updateAt(ctx context.Context, p *population, perSecond int, dura
 // fromMemory is updates without a server: what the informer itself adds.
 func (s *suite) fromMemory(ctx context.Context) error {
 	const kind = "Pods"
+	if s.options.Short {
+		s.skip("updates from memory: left out by SHORT=1")
+		return nil
+	}
 	objects, runs := s.mainSize(), min(s.options.Runs, 2)
 	for run := range runs {
 		for _, v := range updateVariants {
 			s.screen.tell("updates from memory: run %d of %d, %s, durable: %t", run+1, runs, v.impl, v.durable)
 			spec := agent.Spec{
 				Mode: agent.ModeMemory, Impl: v.impl, Durable: v.durable, Objects: objects,
-				Rates: updateRates, Seconds: float64(s.options.choose(1, 5)),
+				Rates: s.updateRates(), Seconds: 5,
 			}
-			all, err := s.several(ctx, spec, len(updateRates))
+			all, err := s.several(ctx, spec, len(s.updateRates()))
 			if err != nil {
 				return err
 			}
-			for i, rate := range updateRates {
+			for i, rate := range s.updateRates() {
 				s.addUpdates(kind, objects, rate, v.impl, v.durable, true, all[i])
 			}
 		}
