@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/go-logr/logr v1.4.3
+	github.com/google/go-cmp v0.7.0
 	github.com/warmwatch/warmwatch v0.0.0-00010101000000-000000000000
 	github.com/warmwatch/warmwatch/test/e2e v0.0.0-00010101000000-000000000000
 	go.uber.org/goleak v1.3.0
