@@ -51,10 +51,10 @@ func (s *screen) table(title string, comparisons []result.Comparison) {
 }
 
 func spread(r result.Row) string {
-	switch {
-	case r.Runs == 0:
+	switch r.Runs {
+	case 0:
 		return "-"
-	case r.Runs == 1:
+	case 1:
 		return report.Value(r.Unit, r.Median)
 	}
 	return fmt.Sprintf("%s (%s … %s)", report.Value(r.Unit, r.Median), report.Value(r.Unit, r.Min), report.Value(r.Unit, r.Max))

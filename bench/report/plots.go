@@ -239,8 +239,8 @@ func fleetPlot(f *result.File) ([]byte, error) {
 			style                style
 		}{
 			{"client-go", FleetKept, result.ClientGo, stockMain},
-			{"after 410", FleetGone, result.Warmwatch, warmThird},
-			{"history kept", FleetKept, result.Warmwatch, warmMain},
+			{"warmwatch\nafter 410", FleetGone, result.Warmwatch, warmThird},
+			{"warmwatch\nhistory kept", FleetKept, result.Warmwatch, warmMain},
 		} {
 			row, ok := findAnySize(f, bar.scenario, bar.impl, m.metric)
 			if !ok {
@@ -256,8 +256,6 @@ func fleetPlot(f *result.File) ([]byte, error) {
 			names = append(names, bar.name)
 		}
 		p.NominalX(names...)
-		p.X.Label.Text = "the right two: warmwatch"
-		p.X.Label.TextStyle.Font.Size = vg.Points(8)
 		panels = append(panels, p)
 	}
 	panels[0].Title.Text = title + "\n" + panels[0].Title.Text
