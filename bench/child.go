@@ -106,10 +106,18 @@ func (c *child) awaitReady(ctx context.Context) error {
 	return err
 }
 
+// skippedError says why an agent has no figures.
+type skippedError string
+
+func (e skippedError) Error() string { return string(e) }
+
 // awaitFigures expects a message with figures.
 func (c *child) awaitFigures(ctx context.Context) (map[string]float64, error) {
 	m, err := c.next(ctx)
-	if err == nil && m.Figures == nil {
+	switch {
+	case err == nil && m.Skipped != "":
+		err = skippedError(m.Skipped)
+	case err == nil && m.Figures == nil:
 		err = fmt.Errorf("agent: said %+v, want figures", m)
 	}
 	return m.Figures, err

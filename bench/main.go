@@ -119,22 +119,23 @@ func runBench(ctx context.Context, o options, command string, out, progressOut i
 		Name: o.Name, Commit: commit(ctx), Command: command,
 		Date: s.screen.begin.UTC().Format(time.RFC3339), Machine: machineFacts(s.dir),
 	}
-	if f.Versions, err = s.run(ctx); err != nil {
+	f.Versions, err = s.run(ctx)
+	if f.Rows = s.samples.Rows(); err != nil && (ctx.Err() != nil || len(f.Rows) == 0) {
 		return err
 	}
 	f.Seconds = int(time.Since(s.screen.begin).Seconds())
-	f.Skipped, f.Rows = s.skipped, s.samples.Rows()
+	f.Skipped = s.skipped
 	path := filepath.Join(o.Out, o.Name+".json")
-	if err := f.Write(path); err != nil {
-		return err
+	if err2 := f.Write(path); err2 != nil {
+		return errors.Join(err, err2)
 	}
-	plots, err := report.WritePlots(f, filepath.Join(o.Out, o.Name))
-	if err != nil {
-		return err
+	plots, err2 := report.WritePlots(f, filepath.Join(o.Out, o.Name))
+	if err2 != nil {
+		return errors.Join(err, err2)
 	}
 	fmt.Fprintf(out, "\n%s and %d plots in %s written after %s\n", path, len(plots), filepath.Join(o.Out, o.Name),
 		time.Since(s.screen.begin).Round(time.Second))
-	return nil
+	return err // Of a part that failed.
 }
 
 func thousands(n int) string { return report.Thousands(n) }

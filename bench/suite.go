@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,7 +56,7 @@ func newSuite(o options, out, progressOut io.Writer) (*suite, error) {
 }
 
 // run measures everything that the options ask for, and returns the versions of what
-// was measured.
+// was measured. What could be measured is there also after an error.
 func (s *suite) run(ctx context.Context) (versions map[string]string, err error) {
 	defer func() { err = errors.Join(err, s.stopControlPlane(), os.RemoveAll(s.dir)) }()
 	if err := s.startControlPlane(ctx); err != nil {
@@ -80,11 +81,17 @@ func (s *suite) run(ctx context.Context) (versions map[string]string, err error)
 			s.skip("%s: not asked for", part.name)
 			continue
 		}
-		if err := part.measure(ctx); err != nil {
-			return nil, fmt.Errorf("%s: %w", part.name, err)
+		if err2 := part.measure(ctx); err2 != nil {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			err = errors.Join(err, fmt.Errorf("%s: %w", part.name, err2))
+			// Not the whole error: it may quote the log of a process.
+			cause, _, _ := strings.Cut(err2.Error(), "\n")
+			s.skip("%s, as far as its figures are missing: it failed: %s", part.name, cause)
 		}
 	}
-	return versions, nil
+	return versions, err
 }
 
 // skip notes what is not measured, and why.

@@ -97,7 +97,7 @@ func (s *suite) updatePhase(ctx context.Context, p *population, c *child, rate i
 	if err := c.awaitReady(ctx); err != nil {
 		return nil, err
 	}
-	duration := time.Duration(s.options.choose(1, 8)) * time.Second
+	duration := time.Duration(s.options.choose(1, 6)) * time.Second
 	n, achieved, err := s.updateAt(ctx, p, rate, duration)
 	if err != nil {
 		return nil, err
@@ -158,7 +158,7 @@ func (s *suite) fromMemory(ctx context.Context) error {
 			s.screen.tell("updates from memory: run %d of %d, %s, durable: %t", run+1, runs, v.impl, v.durable)
 			spec := agent.Spec{
 				Mode: agent.ModeMemory, Impl: v.impl, Durable: v.durable, Objects: objects,
-				Rates: s.updateRates(), Seconds: 5,
+				Rates: s.updateRates(), Seconds: 4,
 			}
 			all, err := s.several(ctx, spec, len(s.updateRates()))
 			if err != nil {
@@ -177,24 +177,22 @@ func (s *suite) fromMemory(ctx context.Context) error {
 func (s *suite) reads(ctx context.Context) error {
 	const kind = "Pods"
 	scenarios := []string{report.HotReads, report.ColdReads, report.BusyReads}
-	for _, objects := range s.podSizes()[1:] {
-		runs := min(s.options.Runs, 2)
-		s.screen.tell("reads, %s %s: %d runs", thousands(objects), kind, runs)
-		for range runs {
-			for _, impl := range result.Impls {
-				spec := agent.Spec{Mode: agent.ModeMemory, Impl: impl, Objects: objects, Seconds: float64(s.options.choose(2, 7))}
-				all, err := s.several(ctx, spec, len(scenarios))
-				if err != nil {
-					return err
-				}
-				for i, scenario := range scenarios {
-					s.samples.Add(scenario, kind, objects, impl, all[i])
-				}
+	objects, runs := s.mainSize(), min(s.options.Runs, 2)
+	s.screen.tell("reads, %s %s: %d runs", thousands(objects), kind, runs)
+	for range runs {
+		for _, impl := range result.Impls {
+			spec := agent.Spec{Mode: agent.ModeMemory, Impl: impl, Objects: objects, Seconds: float64(s.options.choose(2, 7))}
+			all, err := s.several(ctx, spec, len(scenarios))
+			if err != nil {
+				return err
+			}
+			for i, scenario := range scenarios {
+				s.samples.Add(scenario, kind, objects, impl, all[i])
 			}
 		}
-		for _, scenario := range scenarios {
-			s.show(scenario, kind, objects)
-		}
+	}
+	for _, scenario := range scenarios {
+		s.show(scenario, kind, objects)
 	}
 	return nil
 }

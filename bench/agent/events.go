@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -71,7 +70,7 @@ func (a *agent) events(ctx context.Context) error {
 	cpuBefore, begin := cpuTime(), time.Now()
 	close(gate)
 	for _, c := range counters {
-		if err := wait(ctx, c.reached); err != nil {
+		if err := a.awaitCounter(ctx, c, lists); err != nil {
 			return err
 		}
 	}
@@ -79,7 +78,10 @@ func (a *agent) events(ctx context.Context) error {
 	time.Sleep(settle) // What is written after the last event belongs to it.
 	cpu := cpuTime() - cpuBefore
 	if a.relistedSince(lists) {
-		return errors.New("the server did not hold the backlog any more; use fewer events")
+		if err := a.out.Encode(Message{Skipped: "the server did not hold the whole backlog any more"}); err != nil {
+			return err
+		}
+		return a.stop()
 	}
 	figures := map[string]float64{
 		result.EventRate:   float64(a.Events) / elapsed.Seconds(),
@@ -89,6 +91,23 @@ func (a *agent) events(ctx context.Context) error {
 		return err
 	}
 	return a.stop()
+}
+
+// awaitCounter also returns when the informer has relisted: then the events are
+// fewer.
+func (a *agent) awaitCounter(ctx context.Context, c *counter, lists int) error {
+	for {
+		select {
+		case <-c.reached:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(time.Second):
+			if a.relistedSince(lists) {
+				return nil
+			}
+		}
+	}
 }
 
 func (a *agent) relistedSince(lists int) bool {

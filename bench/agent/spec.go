@@ -80,5 +80,6 @@ type Message struct {
 	Ready   bool               `json:"ready,omitempty"`
 	Figures map[string]float64 `json:"figures,omitempty"` // By metric.
 	Reason  string             `json:"reason,omitempty"`  // Of warmwatch: why it resumed or relisted.
+	Skipped string             `json:"skipped,omitempty"` // Instead of figures: why there are none.
 	Error   string             `json:"error,omitempty"`   // The agent gives up.
 }
