@@ -92,6 +92,9 @@ func (s *suite) fleetRun(ctx context.Context, p *population) error {
 				return err
 			}
 		}
+		if err := s.warmUp(ctx, p); err != nil {
+			return err
+		}
 		spec := s.spec(p, agent.ModeFleet, m.impl)
 		spec.Round, spec.Changed = round, p.objects/100
 		figures, err := s.restartFleet(ctx, spec, golden)

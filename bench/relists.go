@@ -60,7 +60,7 @@ func (s *suite) relistOnce(ctx context.Context, p *population) (err error) {
 		}
 	}
 	// In this order: what the old server sends reaches the sleepers' sockets.
-	if err := s.loseHistory(ctx, p.resource); err != nil {
+	if err := errors.Join(s.loseHistory(ctx, p.resource), s.warmUp(ctx, p)); err != nil {
 		return err
 	}
 	if _, err := s.change(ctx, p, changed); err != nil {

@@ -181,7 +181,7 @@ func (s *suite) reads(ctx context.Context) error {
 	s.screen.tell("reads, %s %s: %d runs", thousands(objects), kind, runs)
 	for range runs {
 		for _, impl := range result.Impls {
-			spec := agent.Spec{Mode: agent.ModeMemory, Impl: impl, Objects: objects, Seconds: float64(s.options.choose(2, 7))}
+			spec := agent.Spec{Mode: agent.ModeMemory, Impl: impl, Objects: objects, Seconds: float64(s.options.choose(1, 7))}
 			all, err := s.several(ctx, spec, len(scenarios))
 			if err != nil {
 				return err
