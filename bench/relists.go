@@ -60,6 +60,10 @@ func (s *suite) relistOnce(ctx context.Context, p *population) (err error) {
 		}
 	}
 	// In this order: what the old server sends reaches the sleepers' sockets.
+	// Killed, because one that ends in order waits for the sleepers.
+	if err := syscall.Kill(s.controlPlane.APIServerPID(), syscall.SIGKILL); err != nil {
+		return err
+	}
 	if err := errors.Join(s.loseHistory(ctx, p.resource), s.warmUp(ctx, p)); err != nil {
 		return err
 	}

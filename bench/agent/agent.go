@@ -22,7 +22,7 @@ import (
 // settle is how long an agent that has nothing left to do waits before its steady
 // state is measured. It is longer than warmwatch's CommitInterval: what that
 // writes, and the processor time of it, is counted.
-const settle = 1300 * time.Millisecond
+const settle = 1200 * time.Millisecond
 
 // agent is one run.
 type agent struct {

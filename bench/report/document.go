@@ -37,7 +37,7 @@ above 1× warmwatch is better, below 1× worse.
 - **Memory**: the heap includes garbage when it is a peak, and none when it is
   steady. Anonymous memory is RssAnon of /proc: what is mapped of warmwatch's file,
   which the kernel can take back, is not in it.
-- **Processor time** is that of the whole process, until 1.3 s after the last event:
+- **Processor time** is that of the whole process, until 1.2 s after the last event:
   what warmwatch writes later than it notifies is counted.
 - **After 410**: the API server is restarted, which drops its history. Where 1 % was
   changed, each of these objects was updated once while the agent was down.
