@@ -33,6 +33,7 @@ func TestBadArgumentsSayWhatIsWanted(t *testing.T) {
 		{"--short --large", "exclude each other"},
 		{"--runs=-1", "at least 1"},
 		{"--agents=-1", "at least 1"},
+		{"--objects=7", "at least 100"},
 		{"--name=../x", "want letters"},
 		{"--dir=/no/such/dir", "--dir:"},
 		{"more", "unexpected argument"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/warmwatch/warmwatch/bench/report"
@@ -69,6 +70,8 @@ func chooseResult(root, name string) (string, error) {
 			name, _ = report.ResultName(string(document))
 		}
 	}
+	// Short runs are for a look; their files are not committed.
+	all = slices.DeleteFunc(all, func(path string) bool { return strings.HasPrefix(filepath.Base(path), shortName) })
 	switch {
 	case name != "":
 		return filepath.Join(root, resultsDir, name+".json"), nil

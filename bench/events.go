@@ -33,7 +33,7 @@ var eventsVariants = []eventsVariant{
 // events measures how fast a backlog is delivered. All agents list the past, and
 // then watch the same events, which the server holds.
 func (s *suite) events(ctx context.Context) error {
-	p, err := s.grow(ctx, "pods", s.mainSize())
+	p, err := s.grow(ctx, "pods", s.options.Objects)
 	if err != nil {
 		return err
 	}

@@ -96,8 +96,12 @@ func (s *suite) fleetRun(ctx context.Context, p *population) error {
 			return err
 		}
 		spec := s.spec(p, agent.ModeFleet, m.impl)
-		spec.Round, spec.Changed = round, p.objects/100
+		spec.Round, spec.Changed, spec.Resumes, spec.Relists = round, p.objects/100, !m.gone, m.gone
 		figures, err := s.restartFleet(ctx, spec, golden)
+		if skipped := skippedError(""); errors.As(err, &skipped) {
+			s.skip("one run of %s: %v", m.scenarios[0], skipped)
+			continue
+		}
 		if err != nil {
 			return err
 		}

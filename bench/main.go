@@ -106,6 +106,9 @@ func commandLine(o options) string {
 	if o.Agents != o.choose(20, 200) {
 		command += fmt.Sprintf(" AGENTS=%d", o.Agents)
 	}
+	if o.Objects != o.choose(4000, 50_000) {
+		command += fmt.Sprintf(" OBJECTS=%d", o.Objects)
+	}
 	return command
 }
 

@@ -24,6 +24,9 @@ const (
 
 var allParts = []string{partStarts, partRelist, partEvents, partUpdates, partFromMemory, partReads, partFleet}
 
+// shortName is what .gitignore knows the results of short runs by.
+const shortName = "short"
+
 // options is the command line of a run.
 type options struct {
 	Name      string
@@ -35,6 +38,7 @@ type options struct {
 	BinDir    string
 	Dir       string // Of cache files. Empty: a temporary one.
 	Agents    int    // Of the fleet.
+	Objects   int    // Pods of the parts that are measured at one size.
 
 	parts []string
 }
@@ -56,6 +60,7 @@ func parseOptions(args []string, errOut io.Writer) (options, error) {
 	set.StringVar(&o.BinDir, "bin-dir", "", "directory of kube-apiserver and etcd (default: bin/ here or above)")
 	set.StringVar(&o.Dir, "dir", "", "where cache files and the control plane's data go; it must exist\n(default: the system's directory for temporary files)")
 	set.IntVar(&o.Agents, "agents", 0, "size of the fleet (default 200; 20 with --short)")
+	set.IntVar(&o.Objects, "objects", 0, "Pods of all parts but starts and fleet (default 50000; 4000 with --short)")
 	set.Usage = func() {
 		fmt.Fprintln(errOut, "Measures warmwatch beside client-go, on a real API server.\n\n"+
 			"Usage:\n  bench [flags]\n  bench docs [flags]\n  bench compare [flags] <git revision>\n\nFlags of bench:")
@@ -80,6 +85,8 @@ func (o *options) complete(rest []string) error {
 		return errors.New("--short and --large exclude each other")
 	case o.Runs < 0:
 		return fmt.Errorf("--runs=%d: at least 1 is needed", o.Runs)
+	case o.Objects != 0 && o.Objects < 100:
+		return fmt.Errorf("--objects=%d: at least 100 are needed", o.Objects)
 	case o.Agents < 0:
 		return fmt.Errorf("--agents=%d: at least 1 is needed", o.Agents)
 	}
@@ -94,6 +101,9 @@ func (o *options) complete(rest []string) error {
 	}
 	if o.Agents == 0 {
 		o.Agents = o.choose(20, 200)
+	}
+	if o.Objects == 0 {
+		o.Objects = o.choose(4000, 50_000)
 	}
 	if o.Dir != "" {
 		if _, err := os.Stat(o.Dir); err != nil {
@@ -124,7 +134,7 @@ func (o *options) choose(short, long int) int {
 // defaultName keeps a short run from replacing the figures of a long one.
 func (o *options) defaultName() string {
 	if o.Short {
-		return "short"
+		return shortName
 	}
 	return "bench"
 }

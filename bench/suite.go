@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,6 +36,7 @@ type suite struct {
 	populations  map[string]*population // By resource.
 	files        int                    // How many cache files were named.
 	rounds       int                    // Of changes.
+	restarts     int                    // Of the API server.
 }
 
 // population is the objects of one resource in the control plane.
@@ -135,10 +137,19 @@ func (s *suite) stopControlPlane() error {
 	return errors.Join(err, os.RemoveAll(dir))
 }
 
-// loseHistory makes every resourceVersion from before too old. A server that has
-// just been started answers slowly at first; that is not measured.
+// loseHistory makes every resourceVersion from before too old. The API server is
+// killed, because one that ends in order waits for clients that are asleep. One
+// that has just been started answers slowly at first; that is not measured.
 func (s *suite) loseHistory(ctx context.Context, resource string) error {
 	s.screen.tell("restarting kube-apiserver: older resourceVersions get 410 Gone")
+	// Without a change elsewhere, the last version is the one that the new server begins with.
+	s.restarts++
+	if err := s.clients.CreateNamespace(ctx, fmt.Sprintf("restart-%d", s.restarts)); err != nil {
+		return err
+	}
+	if err := syscall.Kill(s.controlPlane.APIServerPID(), syscall.SIGKILL); err != nil {
+		return err
+	}
 	if err := s.controlPlane.RestartAPIServer(ctx); err != nil {
 		return err
 	}

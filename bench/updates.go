@@ -31,7 +31,7 @@ var updateVariants = []struct {
 
 // updates measures latencies at steady rates of updates.
 func (s *suite) updates(ctx context.Context) error {
-	p, err := s.grow(ctx, "pods", s.mainSize())
+	p, err := s.grow(ctx, "pods", s.options.Objects)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (s *suite) fromMemory(ctx context.Context) error {
 		s.skip("updates from memory: left out by SHORT=1")
 		return nil
 	}
-	objects, runs := s.mainSize(), min(s.options.Runs, 2)
+	objects, runs := s.options.Objects, min(s.options.Runs, 2)
 	for run := range runs {
 		for _, v := range updateVariants {
 			s.screen.tell("updates from memory: run %d of %d, %s, durable: %t", run+1, runs, v.impl, v.durable)
@@ -177,7 +177,7 @@ func (s *suite) fromMemory(ctx context.Context) error {
 func (s *suite) reads(ctx context.Context) error {
 	const kind = "Pods"
 	scenarios := []string{report.HotReads, report.ColdReads, report.BusyReads}
-	objects, runs := s.mainSize(), min(s.options.Runs, 2)
+	objects, runs := s.options.Objects, min(s.options.Runs, 2)
 	s.screen.tell("reads, %s %s: %d runs", thousands(objects), kind, runs)
 	for range runs {
 		for _, impl := range result.Impls {

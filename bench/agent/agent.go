@@ -40,6 +40,9 @@ type agent struct {
 	begin      time.Time
 	cpuBefore  time.Duration
 	diskBefore float64
+
+	relistsBefore int      // Of warmwatch, before what is measured.
+	members       []*agent // Of a fleet.
 }
 
 // Run is the whole life of an agent. What it returns the parent was told, too.
@@ -106,16 +109,34 @@ func (a *agent) hearCommand(want string) (int, error) {
 
 func (a *agent) ready() error { return a.out.Encode(Message{Ready: true}) }
 
+// report sends figures, unless they are not of what was to be measured.
 func (a *agent) report(figures map[string]float64) error {
-	m := Message{Figures: figures}
-	if a.informer != nil && a.informer.status != nil {
-		status := a.informer.status()
-		m.Reason = status.Reason
-		if status.Err != nil && !a.MemoryOnly {
-			return fmt.Errorf("persistence is degraded: %w", status.Err)
-		}
+	relists, reason, err := a.relistsSoFar()
+	if err != nil {
+		return err
 	}
-	return a.out.Encode(m)
+	relists -= a.relistsBefore
+	if a.warm() && (a.Resumes && relists > 0 || a.Relists && relists == 0) {
+		return a.out.Encode(Message{Skipped: fmt.Sprintf("warmwatch relisted %d times (%s)", relists, reason)})
+	}
+	return a.out.Encode(Message{Figures: figures})
+}
+
+// relistsSoFar are those of warmwatch, of all members of a fleet together. That it
+// cannot write its file is an error, unless it is to do without.
+func (a *agent) relistsSoFar() (n int, reason string, err error) {
+	for _, m := range append([]*agent{a}, a.members...) {
+		if m.informer == nil || m.informer.status == nil {
+			continue
+		}
+		status := m.informer.status()
+		if status.Err != nil && !a.MemoryOnly {
+			return 0, "", fmt.Errorf("persistence is degraded: %w", status.Err)
+		}
+		n += status.Relists
+		reason = status.Reason
+	}
+	return n, reason, nil
 }
 
 // listerWatcher reaches the API server, metered, over the link if there is one.

@@ -13,11 +13,10 @@ import (
 // fleet is many agents in one process, which all start at once. Each has its own
 // connection, file and informer.
 func (a *agent) fleet(ctx context.Context) error {
-	members := make([]*agent, a.Agents)
-	for i := range members {
+	for i := range a.Agents {
 		m := &agent{Spec: a.Spec, cancel: a.cancel}
 		m.File = fmt.Sprintf("%s%03d.db", a.File, i)
-		members[i] = m
+		a.members = append(a.members, m)
 	}
 	if err := a.ready(); err != nil {
 		return err
@@ -33,7 +32,7 @@ func (a *agent) fleet(ctx context.Context) error {
 		synced   time.Duration // Of the last one.
 		caughtUp time.Duration
 	)
-	for _, m := range members {
+	for _, m := range a.members {
 		running.Go(func() {
 			s, c, err := m.startInFleet(ctx, a.begin)
 			mu.Lock()
@@ -52,7 +51,7 @@ func (a *agent) fleet(ctx context.Context) error {
 		result.LastCaughtUp: millis(caughtUp),
 		result.AgentsCPU:    (cpuTime() - a.cpuBefore).Seconds(),
 	}
-	for _, m := range members {
+	for _, m := range a.members {
 		figures[result.Received] += float64(m.meter.BytesReceived())
 		figures[result.Requests] += float64(m.requests())
 	}
@@ -61,7 +60,7 @@ func (a *agent) fleet(ctx context.Context) error {
 		return err
 	}
 	a.cancel()
-	for _, m := range members {
+	for _, m := range a.members {
 		m.running.Wait()
 		errs = append(errs, m.informer.close())
 	}

@@ -30,6 +30,9 @@ func (a *agent) relist(ctx context.Context) error {
 	a.sampler.peaks()
 	steadyMemory() // Garbage of the start does not count.
 
+	if a.relistsBefore, _, err = a.relistsSoFar(); err != nil {
+		return err
+	}
 	a.recorder.expectChanged(a.Round, changed)
 	received, requests := a.meter.BytesReceived(), a.requests()
 	a.sampler = startSampler()

@@ -46,6 +46,8 @@ type Spec struct {
 	Initial    int    // How many OnAdd of the initial state are expected.
 	Changed    int    // How many objects of the round are expected besides.
 	Round      string
+	Resumes    bool    // warmwatch is to resume: if it relists, the run does not count.
+	Relists    bool    // Likewise the other way round.
 	From       string  // ModeEvents: the resourceVersion before the backlog.
 	Events     int     // ModeEvents: how many events the backlog has.
 	Rates      []int   // ModeMemory: updates a second.
@@ -79,7 +81,6 @@ func (s Spec) warm() bool { return s.Impl == result.Warmwatch }
 type Message struct {
 	Ready   bool               `json:"ready,omitempty"`
 	Figures map[string]float64 `json:"figures,omitempty"` // By metric.
-	Reason  string             `json:"reason,omitempty"`  // Of warmwatch: why it resumed or relisted.
 	Skipped string             `json:"skipped,omitempty"` // Instead of figures: why there are none.
 	Error   string             `json:"error,omitempty"`   // The agent gives up.
 }
