@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/warmwatch/warmwatch/bench/agent"
 	"github.com/warmwatch/warmwatch/bench/report"
@@ -44,7 +45,7 @@ func (s *suite) events(ctx context.Context) error {
 	backlog := s.options.choose(2000, 20_000)
 	s.screen.tell("making a backlog of %s events", thousands(backlog))
 	err = workload.Parallel(ctx, backlog, s.screen.progress("updated "+p.kind), func(ctx context.Context, i int) error {
-		return s.clients.Annotate(ctx, p.resource, namespace, i%p.objects, agent.AnnotationRound, "backlog")
+		return s.clients.Annotate(ctx, p.resource, namespace, i%p.objects, agent.AnnotationRound, fmt.Sprintf("backlog-%d", i))
 	})
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -9,6 +10,9 @@ import (
 
 	"github.com/warmwatch/warmwatch/bench/result"
 )
+
+// drainPatience is how long the backlog may take.
+const drainPatience = 2 * time.Minute
 
 // counter is a handler that counts updates.
 type counter struct {
@@ -96,10 +100,13 @@ func (a *agent) events(ctx context.Context) error {
 // awaitCounter also returns when the informer has relisted: then the events are
 // fewer.
 func (a *agent) awaitCounter(ctx context.Context, c *counter, lists int) error {
+	deadline := time.After(drainPatience)
 	for {
 		select {
 		case <-c.reached:
 			return nil
+		case <-deadline:
+			return fmt.Errorf("%d of %d events have come within %v", c.updates.Load(), c.want, drainPatience)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-time.After(time.Second):
