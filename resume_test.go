@@ -256,7 +256,7 @@ func TestAServerWithoutTheHistoryMeansARelistWithADiff(t *testing.T) {
 				if leadsNowhere {
 					relists = 2
 				}
-				if st := p.informer.Status(); st.Relists != relists || st.StartedFrom != "disk" {
+				if st := p.informer.Status(); st.Relists != relists || st.Resumes != 0 || st.StartedFrom != "disk" {
 					t.Errorf("status: %+v", st)
 				}
 			})

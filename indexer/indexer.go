@@ -318,14 +318,15 @@ func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 func (ix *Indexer) RebuildIndices() error {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
-	ix.state.Count = 0
-	if err := ix.Keys(func(keys []string) error { ix.state.Count += len(keys); return nil }); err != nil {
+	next := ix.state
+	next.Count = 0
+	if err := ix.Keys(func(keys []string) error { next.Count += len(keys); return nil }); err != nil {
 		return err
 	}
-	next := ix.state
 	if _, err := ix.db.Update(func(b *persist.Batch) { b.Put(ix.storeName, stateKey, &next) }); err != nil {
 		return err
 	}
+	ix.state = next
 	ix.visible.Store(&next)
 	return ix.buildLocked(*ix.indexers.Load(), true)
 }

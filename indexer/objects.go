@@ -22,11 +22,13 @@ type Objects struct {
 	items  map[objectKey]*objectItem
 	// lru is the sentinel of a ring; lru.next was used last.
 	lru objectItem
-	// versions count the writes to each key's slot, so that an object read
-	// from disk is not kept if it was overwritten meanwhile.
-	versions [versionSlots]uint32
-	seed     maphash.Seed
-	owners   uint32
+	// writes counts them, and written has the number of the last one to each
+	// key's slot, so that an object read from disk is not kept if it was
+	// overwritten meanwhile.
+	writes  uint64
+	written [versionSlots]uint64
+	seed    maphash.Seed
+	owners  uint32
 }
 
 type objectKey struct {
@@ -49,7 +51,7 @@ func NewObjects(budget int64) *Objects {
 	if budget == 0 {
 		budget = DefaultMemoryBudget
 	}
-	o := &Objects{budget: budget, items: map[objectKey]*objectItem{}, seed: maphash.MakeSeed()}
+	o := &Objects{budget: budget, writes: 1, items: map[objectKey]*objectItem{}, seed: maphash.MakeSeed()}
 	o.lru.next, o.lru.prev = &o.lru, &o.lru
 	return o
 }
@@ -98,45 +100,43 @@ func (o *Objects) getAsOf(k objectKey, seq uint64) (object any, objectSeq uint64
 	return it.object, it.seq, true
 }
 
-// version is to be read before an object is read from disk, and given to add.
-func (o *Objects) version(k objectKey) uint32 {
-	slot := o.slot(k)
+// A mark is a moment between two writes.
+type mark uint64
+
+// noMark is before all writes: what is read then is not kept.
+const noMark mark = 0
+
+// mark is to be taken before objects are read from disk, and given to add or
+// offer.
+func (o *Objects) mark() mark {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.versions[slot]
+	return mark(o.writes)
+}
+
+func (o *Objects) unwrittenLocked(slot int, m mark) bool {
+	return m != noMark && o.written[slot] <= uint64(m)
 }
 
 // add keeps an object that was read from disk, unless its key may have been
-// written since version was taken.
-func (o *Objects) add(k objectKey, object any, seq uint64, encodedBytes int, version uint32) {
+// written since m.
+func (o *Objects) add(k objectKey, object any, seq uint64, encodedBytes int, m mark) {
 	slot := o.slot(k)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.versions[slot] == version {
+	if o.unwrittenLocked(slot, m) {
 		o.setLocked(k, object, seq, encodedBytes)
 	}
 }
 
-// A mark is what version was of all keys at one moment.
-type mark [versionSlots]uint32
-
-// mark is to be taken before many objects are read from disk, and given to
-// offer.
-func (o *Objects) mark() *mark {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	m := mark(o.versions)
-	return &m
-}
-
 // offer keeps an object that was read from disk as add does, but only if there
 // is room: a reader of everything does not drive out what others use.
-func (o *Objects) offer(k objectKey, object any, seq uint64, encodedBytes int, m *mark) {
+func (o *Objects) offer(k objectKey, object any, seq uint64, encodedBytes int, m mark) {
 	slot := o.slot(k)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	room := o.budget < 0 || o.used+itemBytes(k, encodedBytes) <= o.budget
-	if room && o.versions[slot] == m[slot] && o.items[k] == nil {
+	if room && o.unwrittenLocked(slot, m) && o.items[k] == nil {
 		o.setLocked(k, object, seq, encodedBytes)
 	}
 }
@@ -147,7 +147,8 @@ func (o *Objects) set(k objectKey, object any, seq uint64, encodedBytes int) {
 	slot := o.slot(k)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.versions[slot]++
+	o.writes++
+	o.written[slot] = o.writes
 	o.setLocked(k, object, seq, encodedBytes)
 }
 
@@ -156,7 +157,8 @@ func (o *Objects) remove(k objectKey) {
 	slot := o.slot(k)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.versions[slot]++
+	o.writes++
+	o.written[slot] = o.writes
 	o.removeLocked(o.items[k])
 }
 
@@ -204,8 +206,9 @@ func (o *Objects) frontLocked(it *objectItem) {
 func (o *Objects) removeOwner(owner uint32) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for i := range o.versions {
-		o.versions[i]++
+	o.writes++
+	for i := range o.written {
+		o.written[i] = o.writes
 	}
 	for k, it := range o.items {
 		if k.owner == owner {

@@ -158,7 +158,7 @@ func TestABatchIsInMemoryWhenItIsVisible(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				st, err := ix.stateAt(s, 0)
+				st, err := stateAt(s)
 				if err != nil {
 					t.Error(err)
 				}
@@ -171,7 +171,7 @@ func TestABatchIsInMemoryWhenItIsVisible(t *testing.T) {
 					t.Error(err)
 				}
 				s.Close()
-				objs, _ := ix.decode([]lazyObject{seen}, nil)
+				objs, _ := ix.decode([]lazyObject{seen}, noMark)
 				obj, exists, err := ix.GetByKey(key)
 				if err != nil || !exists {
 					t.Errorf("%s: exists %v, %v", key, exists, err)
@@ -317,7 +317,7 @@ func TestObjectsKeepsWithinItsBudget(t *testing.T) {
 			delete(newest, k)
 		case 3: // Read from disk, with or without a write meanwhile.
 			seq, exists := newest[k]
-			v := o.version(k)
+			v := o.mark()
 			if rnd.Intn(2) == 0 {
 				o.set(k, i, i, 10)
 				newest[k] = i
@@ -329,7 +329,7 @@ func TestObjectsKeepsWithinItsBudget(t *testing.T) {
 			if rnd.Intn(500) == 0 {
 				o.removeOwner(k.owner)
 			}
-			o.add(k, uint64(1<<60), 1<<60, 10, o.version(k)-1) // Too late.
+			o.add(k, uint64(1<<60), 1<<60, 10, noMark) // Too late.
 		default:
 			if got, _, ok := o.get(k); ok && got != newest[k] {
 				t.Fatalf("%v is %v, expected %d", k, got, newest[k])

@@ -16,7 +16,7 @@ func (ix *Indexer) get(key string) (obj any, size int, exists bool, err error) {
 	if obj, size, ok := ix.objects.get(k); ok {
 		return obj, size, true, nil
 	}
-	version := ix.objects.version(k)
+	m := ix.objects.mark()
 	var seq uint64
 	exists, err = ix.db.View(ix.objectsName, key, func(it *persist.Item) error {
 		if o, inMemory := it.Value.(*persist.Object); inMemory {
@@ -34,7 +34,7 @@ func (ix *Indexer) get(key string) (obj any, size int, exists bool, err error) {
 	if err != nil || !exists {
 		return nil, 0, exists, err
 	}
-	ix.objects.add(k, obj, seq, size, version)
+	ix.objects.add(k, obj, seq, size, m)
 	return obj, size, true, nil
 }
 
@@ -113,13 +113,13 @@ const minParallel = 32
 // decode makes the objects, in parallel. What cannot be read is reported and
 // left out. With the mark that was taken before ls was fetched, objects stay in
 // memory if there is room.
-func (ix *Indexer) decode(ls []lazyObject, m *mark) (objects []any, good []lazyObject) {
+func (ix *Indexer) decode(ls []lazyObject, m mark) (objects []any, good []lazyObject) {
 	one := func(l *lazyObject) {
 		if l.object != nil || l.err != nil {
 			return
 		}
 		l.object, l.err = ix.decodeRecord(l.record)
-		if l.err == nil && m != nil {
+		if l.err == nil && m != noMark {
 			ix.objects.offer(objectKey{ix.owner, l.key}, l.object, l.seq, l.record.SizeBytes(), m)
 		}
 		l.record.Body = nil
@@ -157,38 +157,69 @@ func (ix *Indexer) List() []any {
 	if ix.hidden.Load() {
 		return list
 	}
-	atLeast, m := ix.Seq(), ix.objects.mark()
+	// The snapshot has all writes up to asOf, and perhaps more.
+	asOf, m := ix.Seq(), ix.objects.mark()
 	s, err := ix.db.Snapshot(ix.space)
 	if err != nil {
 		ix.failed(err, "list")
 		return list
 	}
 	defer s.Close()
-	st, err := ix.stateAt(s, atLeast)
 	found := 0
-	for from, done := "", false; err == nil && !done; {
+	for from, done := "", false; !done; {
 		var ls []lazyObject
-		ls, from, done, err = ix.scanChunk(s, from, st.Seq)
+		ls, from, done, err = ix.scanChunk(s, from, asOf)
+		if err != nil {
+			ix.failed(err, "list")
+			return list
+		}
 		found += len(ls)
 		objects, _ := ix.decode(ls, m)
 		list = append(list, objects...)
 	}
-	if err == nil && found != st.Count { // Where a key is damaged, nothing is just not there.
-		err = &persist.CorruptError{Bucket: ix.objectsName, Err: fmt.Errorf("%d objects, expected %d", found, st.Count)}
-	}
-	if err != nil {
-		ix.failed(err, "list")
+	if ix.checkCount(s, asOf, found) != nil {
+		ix.recount() // Was it repaired meanwhile?
 	}
 	return list
 }
 
-// stateAt is the state of a snapshot, which has at least the write with this
-// number. Where a whole bucket is damaged, it is just not there.
-func (ix *Indexer) stateAt(s *persist.Snapshot, atLeast uint64) (st state, err error) {
-	_, err = s.View(storeBucket, stateKey, func(it *persist.Item) error { return readState(it, &st) })
-	if err == nil && st.Seq < atLeast {
-		err = &persist.CorruptError{Bucket: ix.storeName, Key: stateKey, Err: fmt.Errorf("write %d, expected %d", st.Seq, atLeast)}
+// checkCount compares the number of objects of a snapshot with the one that
+// every batch stores: where a page is damaged, what it had is just not there.
+func (ix *Indexer) checkCount(s *persist.Snapshot, atLeast uint64, found int) error {
+	st, err := stateAt(s)
+	switch {
+	case err != nil:
+		return err
+	case st.Seq < atLeast:
+		return &persist.CorruptError{Bucket: ix.storeName, Key: stateKey, Err: fmt.Errorf("write %d, expected %d", st.Seq, atLeast)}
+	case st.Count != found:
+		return &persist.CorruptError{Bucket: ix.objectsName, Err: fmt.Errorf("%d objects, expected %d", found, st.Count)}
 	}
+	return nil
+}
+
+// recount counts the objects, and reports if some are missing.
+func (ix *Indexer) recount() {
+	atLeast := ix.Seq()
+	s, err := ix.db.Snapshot(ix.space)
+	if err == nil {
+		defer s.Close()
+		found := 0
+		err = s.Scan(objectsBucket, "", func(*persist.Item) (bool, error) {
+			found++
+			return true, nil
+		})
+		if err == nil {
+			err = ix.checkCount(s, atLeast, found)
+		}
+	}
+	if err != nil {
+		ix.failed(err, "count")
+	}
+}
+
+func stateAt(s *persist.Snapshot) (st state, err error) {
+	_, err = s.View(storeBucket, stateKey, func(it *persist.Item) error { return readState(it, &st) })
 	return st, err
 }
 
@@ -255,11 +286,14 @@ func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
 		return Chunk{}, err
 	}
 	defer s.Close()
-	st, err := ix.stateAt(s, atLeast)
+	st, err := stateAt(s)
 	if err != nil {
 		ix.failed(err, stateKey)
-		return Chunk{}, err
+		if durable {
+			return Chunk{}, err
+		}
 	}
+	st.Seq = max(st.Seq, atLeast) // Something may be told twice rather than not at all.
 	c := Chunk{Seq: st.Seq}
 	c.undecoded, c.Next, c.Done, err = ix.scanChunk(s, from, st.Seq)
 	return c, err
@@ -268,7 +302,7 @@ func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
 // DecodeChunk is the rest of Chunk.
 func (ix *Indexer) DecodeChunk(c Chunk) Chunk {
 	var ls []lazyObject
-	c.Objects, ls = ix.decode(c.undecoded, nil)
+	c.Objects, ls = ix.decode(c.undecoded, noMark)
 	c.undecoded = nil
 	c.Keys, c.Seqs = make([]string, len(ls)), make([]uint64, len(ls))
 	for i, l := range ls {
@@ -361,17 +395,12 @@ func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
 	if ix.hidden.Load() {
 		return []any{}, nil
 	}
-	atLeast, m := ix.Seq(), ix.objects.mark()
+	asOf, m := ix.Seq(), ix.objects.mark()
 	s, err := ix.db.Snapshot(ix.space)
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close()
-	st, err := ix.stateAt(s, atLeast)
-	if err != nil {
-		ix.failed(err, name)
-		return nil, err
-	}
 	keys, err := ix.indexKeys(s, name, values...)
 	if err != nil {
 		ix.failed(err, name)
@@ -380,12 +409,12 @@ func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
 	ls := make([]lazyObject, 0, len(keys))
 	var buf []byte
 	for _, key := range keys {
-		if obj, seq, ok := ix.objects.getAsOf(objectKey{ix.owner, key}, st.Seq); ok {
+		if obj, seq, ok := ix.objects.getAsOf(objectKey{ix.owner, key}, asOf); ok {
 			ls = append(ls, lazyObject{key: key, object: obj, seq: seq})
 			continue
 		}
 		found, err := s.View(objectsBucket, key, func(it *persist.Item) error {
-			ls = append(ls, ix.fetch(it, st.Seq, &buf))
+			ls = append(ls, ix.fetch(it, asOf, &buf))
 			return nil
 		})
 		if err == nil && !found {

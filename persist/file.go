@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -117,20 +118,35 @@ func isBad(err error) bool {
 const (
 	asideSuffix = ".corrupt-" // A bad file, for those who want to know why.
 	newSuffix   = ".new-"     // One that is being made, or was when a process crashed.
+
+	asideTime = "20060102T150405.000000000" // Follows asideSuffix.
 )
+
+func isTime(s string) bool {
+	_, err := time.Parse(asideTime, s)
+	return err == nil
+}
+
+// isNumber: what os.CreateTemp appends.
+func isNumber(s string) bool {
+	_, err := strconv.ParseUint(s, 10, 64)
+	return err == nil
+}
 
 // asideFiles are kept: the oldest ones, of which the first may be somebody
 // else's file that was in the way, and the newest.
 const asideFiles = 3
 
 func (db *DB) setAside(cause error) (aside string, err error) {
-	aside = db.path + asideSuffix + time.Now().UTC().Format("20060102T150405.000000000")
+	aside = db.path + asideSuffix + time.Now().UTC().Format(asideTime)
 	if err := os.Rename(db.path, aside); err != nil {
 		return "", errors.Join(cause, err)
 	}
 	db.log.Error(cause, "Set the cache file aside and begin a new one", "path", db.path, "aside", aside)
-	if all := db.beside(asideSuffix); len(all) > asideFiles {
-		db.remove(all[asideFiles-1 : len(all)-1])
+	// The oldest ones stay, and this one.
+	others := slices.DeleteFunc(db.beside(asideSuffix, isTime), func(name string) bool { return name == aside })
+	if keep := asideFiles - 1; len(others) > keep {
+		db.remove(others[keep:])
 	}
 	return aside, nil
 }
@@ -141,20 +157,21 @@ const abandoned = time.Hour
 // removeAbandoned removes what processes have left that crashed when they made
 // a file.
 func (db *DB) removeAbandoned() {
-	db.remove(slices.DeleteFunc(db.beside(newSuffix), func(name string) bool {
+	db.remove(slices.DeleteFunc(db.beside(newSuffix, isNumber), func(name string) bool {
 		info, err := os.Stat(name)
 		return err != nil || time.Since(info.ModTime()) < abandoned
 	}))
 }
 
-// beside lists the files beside the cache file, sorted. If they cannot be
-// listed, there are none to be removed.
-func (db *DB) beside(suffix string) []string {
+// beside lists the files beside the cache file whose names go on with suffix and
+// then something of ours, sorted. If they cannot be listed, there are none to be
+// removed.
+func (db *DB) beside(suffix string, ours func(string) bool) []string {
 	dir, base := filepath.Split(db.path)
 	entries, _ := os.ReadDir(filepath.Clean(dir))
 	var names []string
 	for _, e := range entries {
-		if e.Type().IsRegular() && strings.HasPrefix(e.Name(), base+suffix) {
+		if rest, found := strings.CutPrefix(e.Name(), base+suffix); found && ours(rest) && e.Type().IsRegular() {
 			names = append(names, dir+e.Name())
 		}
 	}

@@ -275,11 +275,11 @@ func TestFilesBesideTheCacheAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(path+newSuffix+"old", "")
-	write(path+newSuffix+"young", "")
-	write(path+"2"+newSuffix+"other", "")
+	const old, young, foreign, others = newSuffix + "1234", newSuffix + "5678", newSuffix + "cluster", "2" + newSuffix + "1234"
 	long := time.Now().Add(-2 * abandoned)
-	for _, name := range []string{path + newSuffix + "old", path + "2" + newSuffix + "other"} {
+	write(path+young, "")
+	for _, name := range []string{path + old, path + foreign, path + others} {
+		write(name, "")
 		if err := os.Chtimes(name, long, long); err != nil {
 			t.Fatal(err)
 		}
@@ -301,8 +301,8 @@ func TestFilesBesideTheCacheAreBounded(t *testing.T) {
 	if diff := cmp.Diff([]string{"damaged 0", "damaged 1", "damaged 5"}, got); diff != "" {
 		t.Errorf("set aside: -want +got:\n%s", diff)
 	}
-	for name, want := range map[string]bool{path + newSuffix + "old": false, path + newSuffix + "young": true, path + "2" + newSuffix + "other": true} {
-		if _, err := os.Stat(name); (err == nil) != want {
+	for name, want := range map[string]bool{old: false, young: true, foreign: true, others: true} {
+		if _, err := os.Stat(path + name); (err == nil) != want {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -10,7 +10,8 @@ import (
 // A quantityPlan says where in values of a type there are resource.Quantity
 // fields that a method can write to: they cache their text when it is first
 // asked for, which must not happen while another goroutine reads the object.
-// Values of maps are left out, as Go copies them for every call.
+// Those in values of maps are left out, as Go copies them for every call, but
+// not what such values point to.
 type quantityPlan struct {
 	is     bool // The type is Quantity.
 	has    bool // It is, or leads to one.
@@ -73,7 +74,7 @@ func newQuantityPlan(t reflect.Type, all map[reflect.Type]*quantityPlan) *quanti
 	case p.kind == reflect.Pointer, p.kind == reflect.Slice, p.kind == reflect.Array:
 		p.elem = newQuantityPlan(t.Elem(), all)
 	case p.kind == reflect.Map:
-		if k := t.Elem().Kind(); k == reflect.Pointer || k == reflect.Slice {
+		if t.Elem() != quantityType {
 			p.elem = newQuantityPlan(t.Elem(), all)
 		}
 	}
@@ -96,7 +97,9 @@ func (p *quantityPlan) cacheText(v reflect.Value) {
 	case !p.has:
 		return
 	case p.is:
-		_ = v.Addr().Interface().(*resource.Quantity).String()
+		if v.CanAddr() { // Else it is a field of a map's value.
+			_ = v.Addr().Interface().(*resource.Quantity).String()
+		}
 		return
 	}
 	switch p.kind {

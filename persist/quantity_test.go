@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"testing"
 
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -80,6 +81,7 @@ func TestQuantitiesAreFoundWhereverTheyAre(t *testing.T) {
 		Map     map[string]*resource.Quantity
 		Slices  map[string][]tree
 		Copied  map[string]resource.Quantity
+		Structs map[string]tree
 		Nothing map[string]string
 	}
 	q := func() *resource.Quantity { q := resource.MustParse("1"); return &q }
@@ -88,6 +90,8 @@ func TestQuantitiesAreFoundWhereverTheyAre(t *testing.T) {
 		Map:    map[string]*resource.Quantity{"a": q(), "none": nil},
 		Slices: map[string][]tree{"a": {{Q: q(), Children: []*tree{{Q: q()}, nil}}}},
 		Copied: map[string]resource.Quantity{"a": *q()},
+		// As in a ResourceSlice: Devices[].Capacity[name].RequestPolicy.Default.
+		Structs: map[string]tree{"a": {Q: q()}},
 	}
 	v.Slices["a"][0].hidden = *q()
 	quantityPlanOf(reflect.TypeOf(v)).cacheText(reflect.ValueOf(v))
@@ -98,10 +102,48 @@ func TestQuantitiesAreFoundWhereverTheyAre(t *testing.T) {
 			t.Error("a Quantity has not cached its text")
 		}
 	})
-	if found != 7 {
+	if found != 8 {
 		t.Errorf("%d quantities met", found)
 	}
 	if p := quantityPlanOf(reflect.TypeFor[*metav1.ObjectMeta]()); p.has {
 		t.Error("ObjectMeta is said to have quantities")
 	}
+}
+
+// TestQuantitiesBehindAMapsValue: a ResourceSlice has Quantities behind a pointer in the struct values of a
+// map: Go copies the struct, not what it points to.
+func TestQuantitiesBehindAMapsValue(t *testing.T) {
+	q := resource.MustParse("16Gi")
+	obj := &resourcev1.ResourceSlice{Spec: resourcev1.ResourceSliceSpec{Devices: []resourcev1.Device{{
+		Name: "gpu",
+		Capacity: map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{"memory": {
+			Value:         resource.MustParse("32Gi"),
+			RequestPolicy: &resourcev1.CapacityRequestPolicy{Default: &q, ValidValues: []resource.Quantity{resource.MustParse("64Gi")}},
+		}},
+	}}}}
+	payload, err := AppendObject(nil, 1, obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, err := ParseRecord(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := rec.Decode(func() any { return &resourcev1.ResourceSlice{} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	writable(reflect.ValueOf(out), func(q *resource.Quantity) {
+		if !isCached(q) {
+			t.Errorf("a Quantity has not cached its text: %#v", q)
+		}
+	})
+	done := make(chan struct{})
+	go func() { // The committer, of a delta's Old.
+		defer close(done)
+		_, _ = AppendObject(nil, 1, out)
+	}()
+	p := out.(*resourcev1.ResourceSlice).Spec.Devices[0].Capacity["memory"].RequestPolicy
+	_ = p.Default.String() // A handler.
+	<-done
 }

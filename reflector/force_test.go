@@ -72,7 +72,7 @@ func TestAForcedRelistIsNotForgotten(t *testing.T) {
 		{
 			"while the question is asked, and answered by a version", nil,
 			[]answer{after(time.Second, lists("9")), opens(added("b@6"))}, []answer{lists("9", "a@3"), opens()},
-			[]string{"replace 5", "begin rewrite", "item a@3", "finish 9", "replace 9"},
+			[]string{"begin rewrite", "item a@3", "finish 9", "replace 9"},
 		},
 		{
 			"while the question is asked, and answered by 410", nil,
@@ -82,7 +82,7 @@ func TestAForcedRelistIsNotForgotten(t *testing.T) {
 		{
 			"while the watch of a List is opened", nil,
 			[]answer{lists("9"), after(time.Second, opens(added("b@6")))}, []answer{lists("9", "a@3"), opens()},
-			[]string{"replace 5", "begin rewrite", "item a@3", "finish 9", "replace 9"},
+			[]string{"begin rewrite", "item a@3", "finish 9", "replace 9"},
 		},
 		{
 			"while the watch of a List is opened, and it expires", nil,
@@ -332,7 +332,7 @@ func TestEverythingInOneOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "5", lists("9"), closes(added("b@6")), fails(errGone), fails(errGone)).run()
 		want := []string{
-			question5, "contact", "resuming at 5, server at 9", "WATCH rv=5", "replace 5", "live since 0s", "contact", "disconnected", "add b@6",
+			question5, "contact", "WATCH rv=5", "resuming at 5, server at 9", "replace 5", "live since 0s", "contact", "disconnected", "add b@6",
 			"LIST rv=6 limit=1 NotOlderThan", "WATCH rv=6", "disconnected: " + errGone.Error(),
 		}
 		got := w.all.take()
@@ -360,5 +360,21 @@ func TestEverythingInOneOrder(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("the second life (-want +got):\n%s", diff)
 		}
+	})
+}
+
+// TestARelistForcedWhileAWatchIsLookedAt comes at once, and leaves no watch open
+// that the Reflector could take later.
+func TestARelistForcedWhileAWatchIsLookedAt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", lists("9"), opens(), lists("9", "a@3"), opens()).run()
+		looked := w.server.last()
+		w.force()
+		advance(refusalTime)
+		if looked.stopped() == 0 {
+			t.Error("the watch that nobody will take is open")
+		}
+		w.server.requests.expect(t, question5, "WATCH rv=5", "LIST rv=5 NotOlderThan", "WATCH rv=9")
+		w.store.expectContents(t, "a@3")
 	})
 }

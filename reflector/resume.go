@@ -33,6 +33,22 @@ type handover struct {
 	unproven bool
 }
 
+// takeHandover returns the watch that was kept for the Reflector, if any.
+func (r *Resumer) takeHandover() *handover {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h := r.handover
+	r.handover = nil
+	return h
+}
+
+// forced is how a relist was forced, if it was.
+func (r *Resumer) forced() *Relisting {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.next
+}
+
 // handOver keeps h for the Reflector's next Watch.
 func (r *Resumer) handOver(h *handover) error {
 	r.mu.Lock()
@@ -78,7 +94,6 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 	if how != nil {
 		return r.demand(*how), nil
 	}
-	r.obs.Resuming(rv, serverVersion)
 	w, err := r.lw.WatchWithContext(ctx, watchOptions(rv))
 	if err == nil {
 		open := &handover{Interface: w, resourceVersion: rv, opened: time.Now(), unproven: true}
@@ -86,6 +101,11 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 			err = open.await(ctx)
 		}
 		if err == nil {
+			if how := r.forced(); how != nil { // Meanwhile.
+				w.Stop()
+				return how, nil
+			}
+			r.obs.Resuming(rv, serverVersion)
 			return nil, r.handOver(open)
 		}
 		w.Stop()

@@ -261,16 +261,18 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 
 // WatchWithContext implements [cache.WatcherWithContext].
 func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	open := r.takeHandover()
 	r.mu.Lock()
-	if how := r.next; how != nil { // Forced since the List.
-		r.mu.Unlock()
-		return nil, apierrors.NewResourceExpired(how.Reason)
-	}
-	open := r.handover
-	r.handover = nil
+	how := r.next
 	listed := r.listed
 	r.listed = false
 	r.mu.Unlock()
+	if how != nil { // Forced since the List.
+		if open != nil {
+			open.Stop()
+		}
+		return nil, apierrors.NewResourceExpired(how.Reason)
+	}
 	if open != nil && open.resourceVersion != o.ResourceVersion {
 		open.Stop() // Not what is asked for. Cannot happen with a Reflector.
 		open = nil
@@ -293,7 +295,7 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 	w := newWatcher(r, open)
 	r.mu.Lock()
 	r.current = w
-	how := r.next
+	how = r.next
 	r.mu.Unlock()
 	if how != nil { // Forced while the watch was opened.
 		w.expire(how.Reason)
