@@ -264,7 +264,18 @@ func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 	if err := s.begin(b, committed); err != nil {
 		return nil, err
 	}
+	// A commit whose last fsync has failed is visible, and not durable.
+	if err := db.failedCommit(); err != nil && s.tx.ID() > committed {
+		s.Close()
+		return nil, err
+	}
 	return s, nil
+}
+
+func (db *DB) failedCommit() error {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return db.commitErr
 }
 
 // waitForReset waits while a damaged file is being replaced: what can be read

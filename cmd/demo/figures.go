@@ -14,15 +14,17 @@ func (r *result) figures() []figure {
 		all = append(all, atLeast("warm restart until a handler got every OnAdd: times faster than client-go",
 			ratio(s.ClientGo.AllAddedMillis, s.Warmwatch.AllAddedMillis), 5, "at least 5"))
 	}
-	// Of the streams, the aims are about what a server sends.
+	// The ratio is of what a server sends. How many a durable handler can be told
+	// is seen from memory only, where a server does not send even client-go so many.
 	if len(r.Streams) > 0 {
 		rate := r.Streams[0].PerSecond
-		plain, stock, durable := rate[warmPlain.String()], rate[stockPlain.String()], rate[warmDurable.String()]
-		if plain > 0 && stock > 0 {
-			all = append(all, atLeast("events a second to a plain handler, relative to client-go's", plain/stock, 0.8, "at least 0.8"))
+		if plain, stock := rate[warmPlain.String()], rate[stockPlain.String()]; plain > 0 && stock > 0 {
+			all = append(all, atLeast("events a second from the server to a plain handler, relative to client-go's", plain/stock, 0.8, "at least 0.8"))
 		}
-		if durable > 0 {
-			all = append(all, atLeast("events a second to a durable handler", durable, 15_000, "at least 15,000"))
+	}
+	if len(r.Streams) > 1 {
+		if durable := r.Streams[1].PerSecond[warmDurable.String()]; durable > 0 {
+			all = append(all, atLeast("events a second from memory to a durable handler", durable, 15_000, "at least 15,000"))
 		}
 	}
 	return all
