@@ -322,6 +322,12 @@ func (db *DB) reset(cause error) {
 		db.mergeBackLocked(failed)
 		db.flushing = nil
 	}
+	for k := range db.encodeErrs { // The new file has no marks of them yet.
+		if e, found := db.pending.lookup(k.bucket, k.key); found && e.unencodable {
+			e.unencodable = false
+			db.pending.set(k.bucket, k.key, e)
+		}
+	}
 	db.markSalvagedLocked()
 	db.commitErr, db.retryDelay, db.resetCause = nil, 0, nil
 	if err != nil {

@@ -194,6 +194,34 @@ func TestAFileThatGoesBackIsReplaced(t *testing.T) {
 	}
 }
 
+// TestTheNewFileHasTheMarksOfWhatCannotBeEncoded, too: the next process must not
+// take it for absent.
+func TestTheNewFileHasTheMarksOfWhatCannotBeEncoded(t *testing.T) {
+	path := tempPath(t)
+	db := open(t, path, manual)
+	apply(t, db, func(b *Batch) { b.Put(testBucket, "bad", &blob{text: "bad", err: errors.New("no encoding")}) })
+	flush(t, db)
+	zeroNewestMeta(t, path)
+	put(t, db, "later", "value")
+	if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
+		t.Error(err)
+	}
+	put(t, db, "later still", "value")
+	flush(t, db)
+	if len(setAside(t, path)) != 1 {
+		t.Error("the file was not replaced")
+	}
+	if v, _ := get(t, db, "bad"); v != "bad" {
+		t.Errorf("in this process it is %q", v)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := lookup(openSound(t, path, manual), testBucket, "bad"); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("the next process finds %v", err)
+	}
+}
+
 // TestAFreelistThatLiesHasTheFileReplaced: bbolt would free as many pages as it
 // says that it has, one by one.
 func TestAFreelistThatLiesHasTheFileReplaced(t *testing.T) {

@@ -12,6 +12,25 @@ import (
 // batch is how many events one turn of a benchmark of events has.
 const batch = 10_000
 
+// Start is the time from opening the cache until a handler has heard of all
+// objects, and to close it again. warmwatch finds its file filled.
+func Start(b *testing.B, o Options) {
+	source := NewSource(o.Objects)
+	start := func() {
+		f, err := newFixture(b.Context(), o, source, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	start()
+	for b.Loop() {
+		start()
+	}
+}
+
 // Get is the time to get one of all objects, in random order.
 func Get(b *testing.B, f *Fixture) {
 	keys := f.Source.Keys()

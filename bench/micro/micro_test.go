@@ -59,6 +59,18 @@ var (
 	cold  = variant{"warmwatch-cold", micro.Options{Impl: result.Warmwatch, MemoryBudget: 1}}
 )
 
+func BenchmarkStart(b *testing.B) {
+	for _, objects := range []int{1_000, 10_000} {
+		for _, v := range []variant{stock, {"warmwatch", micro.Options{Impl: result.Warmwatch}}} {
+			b.Run(fmt.Sprintf("objects=%dk/impl=%s", objects/1000, v.name), func(b *testing.B) {
+				o := v.o
+				o.Objects, o.Path = objects, filepath.Join(b.TempDir(), "cache.db")
+				micro.Start(b, o)
+			})
+		}
+	}
+}
+
 func BenchmarkGet(b *testing.B)     { benchmarkAll(b, []variant{stock, hot, cold}, micro.Get) }
 func BenchmarkByIndex(b *testing.B) { benchmarkAll(b, []variant{stock, hot, cold}, micro.ByIndex) }
 func BenchmarkList(b *testing.B)    { benchmarkAll(b, []variant{stock, hot, cold}, micro.List) }
