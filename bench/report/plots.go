@@ -133,7 +133,7 @@ func logLog(title, x, y string, lines []line) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return render(23*vg.Centimeter, 11*vg.Centimeter, [][]*plot.Plot{{p}}, legend)
+	return render(25*vg.Centimeter, 11*vg.Centimeter, [][]*plot.Plot{{p}}, legend)
 }
 
 func newPlot(title, x, y string) *plot.Plot {
@@ -309,7 +309,7 @@ func latencyPlot(f *result.File) ([]byte, error) {
 			p.Y.Min, p.Y.Max = min(p.Y.Min, q.Y.Min), max(p.Y.Max, q.Y.Max)
 		}
 	}
-	return render(28*vg.Centimeter, 10*vg.Centimeter, [][]*plot.Plot{panels}, legend)
+	return render(30*vg.Centimeter, 10*vg.Centimeter, [][]*plot.Plot{panels}, legend)
 }
 
 func quantiles(f *result.File, name string, s style, scenario, impl string) line {
@@ -323,7 +323,7 @@ func quantiles(f *result.File, name string, s style, scenario, impl string) line
 }
 
 // legendWidth is kept free at the right for the legend.
-const legendWidth = 7.5 * vg.Centimeter
+const legendWidth = 9 * vg.Centimeter
 
 // render draws plots side by side and below each other, and at the right a legend
 // if there is one.
