@@ -227,7 +227,7 @@ func (th *theatre) historyGone(t *testing.T) {
 	awaitSync(t, a.pods)
 	th.durable.expectInAnyOrder(t, want...)
 	expectServer(t, th.server(t), a.pods.GetStore(), th.durable, a.plain)
-	expectStart(t, a.pods, "disk", 1, 1)
+	expectStart(t, a.pods, "disk", 1, 0)
 	th.expectNoMore(t, a)
 }
 
