@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/persist"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -139,7 +140,7 @@ func expectEqual(t *testing.T, informer cache.SharedIndexInformer, f *source) {
 // damage changes a file as disks, copies and bad luck do.
 func damage(random *rand.Rand, file []byte) (damaged []byte, what string) {
 	b := slices.Clone(file)
-	pageBytes := os.Getpagesize()
+	pageBytes := persist.PageBytes
 	page := func() []byte {
 		i := random.IntN(len(b) / pageBytes)
 		return b[i*pageBytes : (i+1)*pageBytes]
@@ -394,7 +395,7 @@ func TestABadCheckpointOrCursorMeansARelist(t *testing.T) {
 // that when it frees them. It is checked before the first write only, see the
 // limits in README.md.
 func keepLengths(file, damaged []byte) {
-	for at := 0; at+16 <= min(len(file), len(damaged)); at += os.Getpagesize() {
+	for at := 0; at+16 <= min(len(file), len(damaged)); at += persist.PageBytes {
 		if flags := file[at+8]; flags == 0x01 || flags == 0x02 {
 			copy(damaged[at+12:at+16], file[at+12:])
 		}

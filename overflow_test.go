@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/warmwatch/warmwatch/persist"
 )
 
 // TestALeafThatSaysItIsLonger: bbolt believes how many pages a leaf has when it
@@ -14,7 +16,7 @@ import (
 func TestALeafThatSaysItIsLonger(t *testing.T) {
 	var w worn
 	bubble(t, func(t *testing.T) { w = newWorn(t) })
-	pageBytes := os.Getpagesize()
+	pageBytes := persist.PageBytes
 	for _, overflow := range []uint32{1, 3, 40, 1 << 20, 1<<32 - 1} {
 		for third := range 3 {
 			t.Run(fmt.Sprint(overflow, third), func(t *testing.T) {

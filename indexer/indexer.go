@@ -64,7 +64,7 @@ type Indexer struct {
 	newObject func() any
 	keyFunc   cache.KeyFunc
 	objects   *Objects
-	owner     uint32
+	owner     *owner
 	onCorrupt func(error)
 	onDecode  func(any)
 	log       klog.Logger
@@ -123,7 +123,7 @@ func New(o Options) (*Indexer, error) {
 	}
 	ix := &Indexer{
 		db: o.DB, space: o.Space, newObject: o.NewObject, keyFunc: o.KeyFunc,
-		objects: o.Objects, owner: o.Objects.newOwner(), onCorrupt: o.OnCorrupt, onDecode: o.OnDecode, log: *o.Logger,
+		objects: o.Objects, onCorrupt: o.OnCorrupt, onDecode: o.OnDecode, log: *o.Logger,
 		objectsName: persist.Bucket{Space: o.Space, Name: objectsBucket},
 		indexName:   persist.Bucket{Space: o.Space, Name: indexBucket},
 		storeName:   persist.Bucket{Space: o.Space, Name: storeBucket},
@@ -147,6 +147,7 @@ func (ix *Indexer) load() error {
 	}
 	ix.state = s
 	ix.visible.Store(&s)
+	ix.owner = newOwner(s.Count)
 	return nil
 }
 
@@ -323,7 +324,10 @@ func (ix *Indexer) RebuildIndices() error {
 	if err := ix.Keys(func(keys []string) error { next.Count += len(keys); return nil }); err != nil {
 		return err
 	}
-	if _, err := ix.db.Update(func(b *persist.Batch) { b.Put(ix.storeName, stateKey, &next) }); err != nil {
+	if _, err := ix.db.Update(func(b *persist.Batch) {
+		b.Put(ix.storeName, stateKey, &next)
+		ix.objects.setCount(ix.owner, next.Count)
+	}); err != nil {
 		return err
 	}
 	ix.state = next

@@ -265,7 +265,7 @@ func (w *walk) chunks() {
 		}
 	}
 	w.same("keys of the chunks", keys, w.got.ListKeys(), nil, nil)
-	w.same("objects of the chunks", objs, w.got.List(), nil, nil)
+	w.same("objects of the chunks", sorted(objs), sorted(w.got.List()), nil, nil)
 	var batched []string
 	if err := w.got.Keys(func(ks []string) error { batched = append(batched, ks...); return nil }); err != nil {
 		w.t.Fatal(err)

@@ -19,7 +19,6 @@ type Objects struct {
 	mu     sync.Mutex
 	budget int64 // Negative: unlimited.
 	used   int64
-	items  map[objectKey]*objectItem
 	// lru is the sentinel of a ring; lru.next was used last.
 	lru objectItem
 	// writes counts them, and written has the number of the last one to each
@@ -28,13 +27,21 @@ type Objects struct {
 	writes  uint64
 	written [versionSlots]uint64
 	seed    maphash.Seed
-	owners  uint32
+}
+
+// owner has the objects of one Indexer.
+type owner struct {
+	items map[string]*objectItem
+	// count is how many objects the Indexer has, in memory or not.
+	count int
 }
 
 type objectKey struct {
-	owner uint32
+	owner *owner
 	key   string
 }
+
+func (k objectKey) item() *objectItem { return k.owner.items[k.key] }
 
 type objectItem struct {
 	next, prev *objectItem
@@ -51,7 +58,7 @@ func NewObjects(budget int64) *Objects {
 	if budget == 0 {
 		budget = DefaultMemoryBudget
 	}
-	o := &Objects{budget: budget, writes: 1, items: map[objectKey]*objectItem{}, seed: maphash.MakeSeed()}
+	o := &Objects{budget: budget, writes: 1, seed: maphash.MakeSeed()}
 	o.lru.next, o.lru.prev = &o.lru, &o.lru
 	return o
 }
@@ -62,12 +69,7 @@ func decodedBytes(encoded int) int64 { return int64(encoded)*5/2 + 256 }
 
 func itemBytes(k objectKey, encoded int) int64 { return decodedBytes(encoded) + int64(len(k.key)) }
 
-func (o *Objects) newOwner() uint32 {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.owners++
-	return o.owners
-}
+func newOwner(count int) *owner { return &owner{items: map[string]*objectItem{}, count: count} }
 
 func (o *Objects) slot(k objectKey) int {
 	return int(maphash.String(o.seed, k.key) % versionSlots)
@@ -78,7 +80,7 @@ func (o *Objects) slot(k objectKey) int {
 func (o *Objects) get(k objectKey) (object any, encodedBytes int, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	it := o.items[k]
+	it := k.item()
 	if it == nil {
 		return nil, 0, false
 	}
@@ -92,12 +94,37 @@ func (o *Objects) get(k objectKey) (object any, encodedBytes int, ok bool) {
 func (o *Objects) getAsOf(k objectKey, seq uint64) (object any, objectSeq uint64, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	it := o.items[k]
+	it := k.item()
 	if it == nil || it.seq > seq {
 		return nil, 0, false
 	}
 	o.touchLocked(it)
 	return it.object, it.seq, true
+}
+
+// all returns all objects of an owner, in no order, if all are in memory.
+func (o *Objects) all(own *owner) (objects []any, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(own.items) != own.count {
+		return nil, false
+	}
+	objects = make([]any, 0, own.count)
+	for _, it := range own.items {
+		objects = append(objects, it.object)
+	}
+	return objects, true
+}
+
+// beingWritten is the count of an owner while a batch is applied.
+const beingWritten = -1
+
+// setCount sets how many objects the owner has. It is called by the writer with
+// beingWritten before set and remove, and with the number after them.
+func (o *Objects) setCount(own *owner, count int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	own.count = count
 }
 
 // A mark is a moment between two writes.
@@ -136,7 +163,7 @@ func (o *Objects) offer(k objectKey, object any, seq uint64, encodedBytes int, m
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	room := o.budget < 0 || o.used+itemBytes(k, encodedBytes) <= o.budget
-	if room && o.unwrittenLocked(slot, m) && o.items[k] == nil {
+	if room && o.unwrittenLocked(slot, m) && k.item() == nil {
 		o.setLocked(k, object, seq, encodedBytes)
 	}
 }
@@ -159,14 +186,14 @@ func (o *Objects) remove(k objectKey) {
 	defer o.mu.Unlock()
 	o.writes++
 	o.written[slot] = o.writes
-	o.removeLocked(o.items[k])
+	o.removeLocked(k.item())
 }
 
 func (o *Objects) setLocked(k objectKey, object any, seq uint64, encodedBytes int) {
-	it := o.items[k]
+	it := k.item()
 	if it == nil {
 		it = &objectItem{key: k}
-		o.items[k] = it
+		k.owner.items[k.key] = it
 	} else {
 		o.used -= it.bytes
 		it.next.prev, it.prev.next = it.prev, it.next
@@ -186,7 +213,7 @@ func (o *Objects) removeLocked(it *objectItem) {
 	}
 	o.used -= it.bytes
 	it.next.prev, it.prev.next = it.prev, it.next
-	delete(o.items, it.key)
+	delete(it.key.owner.items, it.key.key)
 }
 
 func (o *Objects) touchLocked(it *objectItem) {
@@ -203,16 +230,14 @@ func (o *Objects) frontLocked(it *objectItem) {
 }
 
 // removeOwner forgets all objects of an Indexer.
-func (o *Objects) removeOwner(owner uint32) {
+func (o *Objects) removeOwner(own *owner) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.writes++
 	for i := range o.written {
 		o.written[i] = o.writes
 	}
-	for k, it := range o.items {
-		if k.owner == owner {
-			o.removeLocked(it)
-		}
+	for _, it := range own.items {
+		o.removeLocked(it)
 	}
 }

@@ -2,7 +2,11 @@ package indexer
 
 import (
 	"fmt"
+	"strings"
+	"sync"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/warmwatch/warmwatch/persist"
 )
@@ -34,7 +38,7 @@ func TestAListStaysInMemoryOnlyWhereThereIsRoom(t *testing.T) {
 		if len(first) != objects || len(second) != objects || same != want {
 			t.Errorf("with a budget of %d: %d of %d objects are the same, expected %d", budget, same, len(second), want)
 		}
-		if n := len(ix.objects.items); n != want {
+		if n := len(ix.owner.items); n != want {
 			t.Errorf("with a budget of %d: %d objects are in memory, expected %d", budget, n, want)
 		}
 	}
@@ -53,7 +57,7 @@ func TestAListStaysInMemoryOnlyWhereThereIsRoom(t *testing.T) {
 // TestWhatWasReadBeforeAWriteIsNotKept: the writer knows better.
 func TestWhatWasReadBeforeAWriteIsNotKept(t *testing.T) {
 	o := NewObjects(-1)
-	k := objectKey{o.newOwner(), "key"}
+	k := objectKey{newOwner(0), "key"}
 	m := o.mark()
 	o.offer(k, "read", 1, 1, m)
 	if got, _, _ := o.getAsOf(k, 1); got != "read" {
@@ -74,5 +78,65 @@ func TestWhatWasReadBeforeAWriteIsNotKept(t *testing.T) {
 	o.offer(k, "read", 1, 1, m)
 	if got, _, ok := o.getAsOf(k, 2); ok {
 		t.Errorf("it is %v", got)
+	}
+}
+
+// TestAListIsOfOneMoment: while batches replace objects, and some of them are in
+// memory and some are not, a list has all objects of one moment.
+func TestAListIsOfOneMoment(t *testing.T) {
+	db := openDB(t, tempPath(t), manual)
+	pods := []*corev1.Pod{newPod("always", "1"), newPod("large", "1"), newPod("small", "1"), newPod("little", "1")}
+	budget := int64(0)
+	for i, kilobytes := range []int{13, 15, 10, 10} {
+		pods[i].Annotations["padding"] = strings.Repeat("x", kilobytes<<10)
+		if i == 1 || i == 2 { // Also for the small one and the one that is always there.
+			budget += itemBytes(objectKey{nil, "ns/" + pods[i].Name}, persist.EstimateSize(pods[i]))
+		}
+	}
+	ix := newIndexer(t, db, nil, budget)
+	for _, pod := range pods[:2] {
+		if err := ix.Add(pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if got := names(ix.List()); len(got) != 2 || got[0] != "always" {
+				t.Errorf("listed %v", got)
+				return
+			}
+		}
+	})
+	fromMemory := 0
+	for i := range 20_000 {
+		before, after := pods[1+i%3], pods[1+(i+1)%3]
+		w := ix.Writer()
+		w.Set("ns/"+after.Name, after, false)
+		w.Delete("ns/"+before.Name, false)
+		if _, err := w.Commit(nil); err != nil {
+			t.Error(err)
+		}
+		w.Close()
+		if i%5 == 0 { // Drives another one out, or brings it back.
+			if _, _, err := ix.GetByKey("ns/always"); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, ok := ix.objects.all(ix.owner); ok {
+			fromMemory++
+		}
+	}
+	close(stop)
+	running.Wait()
+	t.Logf("all in memory after %d of 20,000 batches", fromMemory)
+	if fromMemory == 0 || fromMemory == 20_000 {
+		t.Error("that tells nothing")
 	}
 }

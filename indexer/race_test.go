@@ -163,15 +163,15 @@ func TestABatchIsInMemoryWhenItIsVisible(t *testing.T) {
 					t.Error(err)
 				}
 				var seen lazyObject
+				var buf buffers
 				if _, err := s.View(objectsBucket, key, func(it *persist.Item) error {
-					var buf []byte
 					seen = ix.fetch(it, st.Seq, &buf)
 					return nil
 				}); err != nil {
 					t.Error(err)
 				}
 				s.Close()
-				objs, _ := ix.decode([]lazyObject{seen}, noMark)
+				objs, _ := ix.decode([]lazyObject{seen}, &buf, noMark)
 				obj, exists, err := ix.GetByKey(key)
 				if err != nil || !exists {
 					t.Errorf("%s: exists %v, %v", key, exists, err)
@@ -304,7 +304,7 @@ func TestObjectsKeepsWithinItsBudget(t *testing.T) {
 	rnd := newRand(t)
 	const budget = 20_000
 	o := NewObjects(budget)
-	owners := []uint32{o.newOwner(), o.newOwner()}
+	owners := []*owner{newOwner(0), newOwner(0)}
 	newest := map[objectKey]uint64{}
 	for i := range uint64(20_000) {
 		k := objectKey{owners[rnd.Intn(2)], strconv.Itoa(rnd.Intn(200))}
@@ -341,16 +341,16 @@ func TestObjectsKeepsWithinItsBudget(t *testing.T) {
 				t.Fatalf("%v is there as it was later", k)
 			}
 		}
-		used, n := int64(0), 0
+		used, n, items := int64(0), 0, len(owners[0].items)+len(owners[1].items)
 		for it := o.lru.next; it != &o.lru; it = it.next {
-			if o.items[it.key] != it || it.next.prev != it {
+			if it.key.item() != it || it.next.prev != it {
 				t.Fatal("the ring and the map differ")
 			}
 			used += it.bytes
 			n++
 		}
-		if used != o.used || used > budget || n != len(o.items) {
-			t.Fatalf("%d bytes in %d items, counted %d in %d, of %d", used, n, o.used, len(o.items), budget)
+		if used != o.used || used > budget || n != items {
+			t.Fatalf("%d bytes in %d items, counted %d in %d, of %d", used, n, o.used, items, budget)
 		}
 	}
 }

@@ -81,7 +81,7 @@ type lazyObject struct {
 // fetch takes an object out of a snapshot that has the writes up to asOf: as it
 // is, if it is in memory, else as a copy of its record in buf, so that it can be
 // decoded without the transaction.
-func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *[]byte) lazyObject {
+func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *buffers) lazyObject {
 	l := lazyObject{key: it.Key}
 	if o, inMemory := it.Value.(*persist.Object); inMemory {
 		l.object, l.seq = o.Object, o.Seq
@@ -97,12 +97,7 @@ func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *[]byte) lazyObject 
 		return l
 	}
 	l.seq = r.Seq
-	if cap(*buf)-len(*buf) < len(r.Body) { // What has been lent of it stays as it is.
-		*buf = make([]byte, 0, max(len(r.Body), bufferBytes))
-	}
-	start := len(*buf)
-	*buf = append(*buf, r.Body...)
-	r.Body = (*buf)[start:len(*buf):len(*buf)]
+	r.Body = buf.hold(r.Body)
 	l.record = r
 	return l
 }
@@ -110,10 +105,11 @@ func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *[]byte) lazyObject 
 // minParallel objects are worth a second goroutine.
 const minParallel = 32
 
-// decode makes the objects, in parallel. What cannot be read is reported and
-// left out. With the mark that was taken before ls was fetched, objects stay in
+// decode makes the objects, in parallel, and lets go of buf, which has their
+// records. What cannot be read is reported and left out. With the mark that was taken before ls was fetched, objects stay in
 // memory if there is room.
-func (ix *Indexer) decode(ls []lazyObject, m mark) (objects []any, good []lazyObject) {
+func (ix *Indexer) decode(ls []lazyObject, buf *buffers, m mark) (objects []any, good []lazyObject) {
+	defer buf.release()
 	one := func(l *lazyObject) {
 		if l.object != nil || l.err != nil {
 			return
@@ -157,6 +153,9 @@ func (ix *Indexer) List() []any {
 	if ix.hidden.Load() {
 		return list
 	}
+	if all, ok := ix.objects.all(ix.owner); ok {
+		return all
+	}
 	// The snapshot has all writes up to asOf, and perhaps more.
 	asOf, m := ix.Seq(), ix.objects.mark()
 	s, err := ix.db.Snapshot(ix.space)
@@ -168,13 +167,14 @@ func (ix *Indexer) List() []any {
 	found := 0
 	for from, done := "", false; !done; {
 		var ls []lazyObject
-		ls, from, done, err = ix.scanChunk(s, from, asOf)
+		var buf buffers
+		ls, from, done, err = ix.scanChunk(s, from, asOf, &buf)
 		if err != nil {
 			ix.failed(err, "list")
 			return list
 		}
 		found += len(ls)
-		objects, _ := ix.decode(ls, m)
+		objects, _ := ix.decode(ls, &buf, m)
 		list = append(list, objects...)
 	}
 	if ix.checkCount(s, asOf, found) != nil {
@@ -223,25 +223,22 @@ func stateAt(s *persist.Snapshot) (st state, err error) {
 	return st, err
 }
 
-// bufferBytes is how much is allocated for records at a time.
-const bufferBytes = 128 << 10
-
 // Chunks are as large as is worth a snapshot, and small enough to hold some.
 const (
 	chunkObjects = 256
 	chunkBytes   = 1 << 20
 )
 
-func (ix *Indexer) scanChunk(s *persist.Snapshot, from string, asOf uint64) (ls []lazyObject, next string, done bool, err error) {
-	var buf []byte
+func (ix *Indexer) scanChunk(s *persist.Snapshot, from string, asOf uint64, buf *buffers) (ls []lazyObject, next string, done bool, err error) {
 	size := 0
 	done = true
+	ls = make([]lazyObject, 0, chunkObjects)
 	err = s.Scan(objectsBucket, from, func(it *persist.Item) (bool, error) {
 		if len(ls) == chunkObjects || size > chunkBytes {
 			done = false
 			return false, nil
 		}
-		l := ix.fetch(it, asOf, &buf)
+		l := ix.fetch(it, asOf, buf)
 		size += len(l.record.Body)
 		ls, next = append(ls, l), it.Key+"\x00"
 		return true, nil
@@ -261,6 +258,7 @@ type Chunk struct {
 	Done bool
 
 	undecoded []lazyObject
+	records   buffers
 }
 
 // Chunk reads objects from the key from on. With durable it reads what is in
@@ -295,14 +293,14 @@ func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
 	}
 	st.Seq = max(st.Seq, atLeast) // Something may be told twice rather than not at all.
 	c := Chunk{Seq: st.Seq}
-	c.undecoded, c.Next, c.Done, err = ix.scanChunk(s, from, st.Seq)
+	c.undecoded, c.Next, c.Done, err = ix.scanChunk(s, from, st.Seq, &c.records)
 	return c, err
 }
 
 // DecodeChunk is the rest of Chunk.
 func (ix *Indexer) DecodeChunk(c Chunk) Chunk {
 	var ls []lazyObject
-	c.Objects, ls = ix.decode(c.undecoded, noMark)
+	c.Objects, ls = ix.decode(c.undecoded, &c.records, noMark)
 	c.undecoded = nil
 	c.Keys, c.Seqs = make([]string, len(ls)), make([]uint64, len(ls))
 	for i, l := range ls {
@@ -407,7 +405,7 @@ func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
 		return nil, err
 	}
 	ls := make([]lazyObject, 0, len(keys))
-	var buf []byte
+	var buf buffers
 	for _, key := range keys {
 		if obj, seq, ok := ix.objects.getAsOf(objectKey{ix.owner, key}, asOf); ok {
 			ls = append(ls, lazyObject{key: key, object: obj, seq: seq})
@@ -425,7 +423,7 @@ func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
 			return nil, err
 		}
 	}
-	objects, _ := ix.decode(ls, m)
+	objects, _ := ix.decode(ls, &buf, m)
 	return objects, nil
 }
 

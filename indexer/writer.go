@@ -234,10 +234,14 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 	ix := w.ix
 	next := w.next
 	batch, err = ix.db.Update(func(b *persist.Batch) {
+		// The decoded objects change with what snapshots see, so that nobody goes
+		// back who reads now in this way and now in that.
+		if len(w.changes) > 0 {
+			ix.objects.setCount(ix.owner, beingWritten)
+			defer ix.objects.setCount(ix.owner, next.Count)
+		}
 		for i := range w.changes {
 			c := &w.changes[i]
-			// The decoded objects change with what snapshots see, so that nobody
-			// goes back who reads now in this way and now in that.
 			k := objectKey{ix.owner, c.Key}
 			if c.New != nil {
 				b.Put(ix.objectsName, c.Key, c.value)
@@ -284,6 +288,7 @@ func (w *Writer) DropAll(more func(*persist.Batch)) (batch uint64, err error) {
 		b.Drop(ix.indexName)
 		b.Put(ix.storeName, stateKey, &next)
 		ix.objects.removeOwner(ix.owner)
+		ix.objects.setCount(ix.owner, 0)
 		if more != nil {
 			more(b)
 		}

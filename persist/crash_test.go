@@ -241,7 +241,7 @@ func TestAPowerFailureLeavesAPrefixOfItsBatches(t *testing.T) {
 	db := openSound(t, path, manual)
 	w := newCrashWorkload(seed)
 	check := &prefixChecker{t: t, dir: t.TempDir(), w: newCrashWorkload(seed)}
-	size := os.Getpagesize()
+	size := PageBytes
 	before := bytes.TrimRight(readAll(t, path), "\x00")
 	for commit := range 1 + *crashes/8 {
 		n := w.n

@@ -37,7 +37,7 @@ func newImage(t testing.TB, rnd *rand.Rand) *image {
 	path := tempPath(t)
 	m := newModel(rnd)
 	db := openSound(t, path, manual)
-	im := &image{pageSize: os.Getpagesize(), ever: map[string]map[string][]string{}}
+	im := &image{pageSize: PageBytes, ever: map[string]map[string][]string{}}
 	for i := range 60 {
 		apply(t, db, m.batch())
 		for k := range 40 { // Enough for branch pages.

@@ -187,6 +187,11 @@ func (db *DB) remove(names []string) {
 	}
 }
 
+// PageBytes is bbolt's page in files that are begun. A leaf has at least two
+// objects, and one of two Pods fits into a page of 8 KiB, whose buffer bbolt uses
+// again; for longer leaves it allocates. Files with other pages stay as they are.
+const PageBytes = 8 << 10
+
 // boltOptions has the freelist synced: without it bbolt walks all pages in a
 // goroutine of its own when it opens a file, and a corrupt page then ends the
 // process. It also makes opening fast.
@@ -198,6 +203,7 @@ func boltOptions(timeout time.Duration) *bolt.Options {
 	}
 	return &bolt.Options{
 		Timeout:         timeout,
+		PageSize:        PageBytes,
 		FreelistType:    bolt.FreelistMapType,
 		InitialMmapSize: mapBytes,
 		NoStatistics:    true,

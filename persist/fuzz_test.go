@@ -28,7 +28,7 @@ func FuzzOpen(f *testing.F) {
 	}
 	sound := readTrimmed(f, path)
 	f.Add([]byte{})
-	for at := 0; at < len(sound); at += os.Getpagesize() {
+	for at := 0; at < len(sound); at += PageBytes {
 		for _, in := range []int{0, pageFlagsAt, pageCountAt, pageOverflowAt, 16, 24, 32, 48, 56} {
 			f.Add([]byte{byte((at + in) >> 16), byte((at + in) >> 8), byte(at + in), 1})
 		}
@@ -81,7 +81,7 @@ func FuzzOpen(f *testing.F) {
 // they say is believed.
 func resealMetas(content []byte) {
 	for id := range 2 {
-		at := id*os.Getpagesize() + metaOffset
+		at := id*PageBytes + metaOffset
 		if len(content) >= at+metaBytes && binary.NativeEndian.Uint32(content[at:]) == metaMagic {
 			binary.NativeEndian.PutUint64(content[at+metaChecksumAt:], metaChecksum(content[at:]))
 		}

@@ -269,9 +269,9 @@ func readTrimmed(t testing.TB, path string) []byte {
 		t.Fatal(err)
 	}
 	used := 0
-	for at := 0; at+metaOffset+metaBytes <= len(b) && at <= os.Getpagesize(); at += os.Getpagesize() {
+	for at := 0; at+metaOffset+metaBytes <= len(b) && at <= PageBytes; at += PageBytes {
 		if m := validMeta(b[at:]); m != nil {
-			used = max(used, int(binary.NativeEndian.Uint64(m[metaHighAt:]))*os.Getpagesize())
+			used = max(used, int(binary.NativeEndian.Uint64(m[metaHighAt:]))*PageBytes)
 		}
 	}
 	if used == 0 {

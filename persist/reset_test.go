@@ -16,8 +16,8 @@ import (
 // damageInPlace are things that happen to the file of a running DB.
 var damageInPlace = map[string]func(f *os.File, size int64, rnd *rand.Rand) error{
 	"truncated to nothing": func(f *os.File, _ int64, _ *rand.Rand) error { return f.Truncate(0) },
-	"truncated to a page":  func(f *os.File, _ int64, _ *rand.Rand) error { return f.Truncate(4096) },
-	"truncated to 4 pages": func(f *os.File, _ int64, _ *rand.Rand) error { return f.Truncate(4 * 4096) },
+	"truncated to a page":  func(f *os.File, _ int64, _ *rand.Rand) error { return f.Truncate(PageBytes) },
+	"truncated to 4 pages": func(f *os.File, _ int64, _ *rand.Rand) error { return f.Truncate(4 * PageBytes) },
 	"truncated to half":    func(f *os.File, size int64, _ *rand.Rand) error { return f.Truncate(size / 2) },
 	"truncated by a byte":  func(f *os.File, size int64, _ *rand.Rand) error { return f.Truncate(size - 1) },
 	"overwritten by noise": func(f *os.File, size int64, rnd *rand.Rand) error {
@@ -31,13 +31,13 @@ var damageInPlace = map[string]func(f *os.File, size int64, rnd *rand.Rand) erro
 		return err
 	},
 	"without meta pages": func(f *os.File, _ int64, _ *rand.Rand) error {
-		_, err := f.WriteAt(make([]byte, 2*4096), 0)
+		_, err := f.WriteAt(make([]byte, 2*PageBytes), 0)
 		return err
 	},
 	"with noise behind the meta pages": func(f *os.File, size int64, rnd *rand.Rand) error {
-		b := make([]byte, size-2*4096)
+		b := make([]byte, size-2*PageBytes)
 		_, _ = rnd.Read(b)
-		_, err := f.WriteAt(b, 2*4096)
+		_, err := f.WriteAt(b, 2*PageBytes)
 		return err
 	},
 	"with noise in the second half": func(f *os.File, size int64, rnd *rand.Rand) error {
@@ -230,7 +230,7 @@ func TestAFreelistThatLiesHasTheFileReplaced(t *testing.T) {
 	put(t, db, "old", "value")
 	flush(t, db)
 	b := readTrimmed(t, path)
-	im := &image{pageSize: os.Getpagesize()}
+	im := &image{pageSize: PageBytes}
 	id := binary.NativeEndian.Uint64(im.newestMeta(b)[metaFreelistAt:])
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -263,7 +263,7 @@ func lookupOf(db *DB, key string) (string, error) {
 func zeroNewestMeta(t *testing.T, path string) {
 	t.Helper()
 	b := readTrimmed(t, path)
-	clear((&image{pageSize: os.Getpagesize()}).newestMeta(b))
+	clear((&image{pageSize: PageBytes}).newestMeta(b))
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)

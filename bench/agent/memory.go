@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/warmwatch/warmwatch/persist"
 )
 
 const samplePeriod = 10 * time.Millisecond
@@ -124,7 +126,7 @@ func commits(path string) float64 {
 	last := uint64(0)
 	for page := range int64(2) {
 		var txid [8]byte
-		if _, err := file.ReadAt(txid[:], page*int64(os.Getpagesize())+txidOffset); err != nil && err != io.EOF {
+		if _, err := file.ReadAt(txid[:], page*int64(persist.PageBytes)+txidOffset); err != nil && err != io.EOF {
 			return 0
 		}
 		last = max(last, binary.NativeEndian.Uint64(txid[:]))
