@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -110,7 +111,8 @@ func (w worn) expectTrue(t *testing.T, informer cache.SharedIndexInformer) {
 	}
 }
 
-// expectEqual compares the whole content with the source.
+// expectEqual compares the whole content, and the index if there is one, with the
+// source.
 func expectEqual(t *testing.T, informer cache.SharedIndexInformer, f *source) {
 	t.Helper()
 	expectStore(t, informer, f)
@@ -122,6 +124,9 @@ func expectEqual(t *testing.T, informer cache.SharedIndexInformer, f *source) {
 		}
 		value := obj.(*corev1.ConfigMap).Data["v"]
 		index[value] = append(index[value], key)
+	}
+	if informer.GetIndexer().GetIndexers()["content"] == nil {
+		return
 	}
 	values := informer.GetIndexer().ListIndexFuncValues("content")
 	for _, value := range values {
@@ -315,6 +320,10 @@ func TestADamagedKeyIsFound(t *testing.T) {
 			bubble(t, func(t *testing.T) { damagedKey(t, bucket, 0x04, true) })
 		})
 	}
+	// Without it the store would seem to be empty.
+	t.Run("store: at the start", func(t *testing.T) {
+		bubble(t, func(t *testing.T) { damagedKey(t, "store", 0x40, true) })
+	})
 }
 
 func damagedKey(t *testing.T, bucket string, flip byte, behind bool) {
@@ -420,10 +429,16 @@ func TestDamageWhileTheFileIsInUse(t *testing.T) {
 
 func (w worn) damageInUse(t *testing.T, path string, random *rand.Rand) {
 	f := w.copySource(t)
-	p := launch(t, path, f, func(o *warmwatch.Options, io *warmwatch.InformerOptions) {
-		o.MemoryBudget = 1 // Nothing but what is in the file.
-		withContentIndex(o, io)
-	})
+	memory, indexed := random.IntN(2) == 0, random.IntN(2) == 0
+	setUp := func(o *warmwatch.Options, io *warmwatch.InformerOptions) {
+		if !memory {
+			o.MemoryBudget = 1 // Nothing but what is in the file.
+		}
+		if indexed {
+			withContentIndex(o, io)
+		}
+	}
+	p := launch(t, path, f, setUp)
 	p.damaged = true
 	plain := newChain(t, "")
 	plain.forgiving = true
@@ -431,9 +446,17 @@ func (w worn) damageInUse(t *testing.T, path string, random *rand.Rand) {
 		t.Fatal(err)
 	}
 	p.run()
+	if memory {
+		synctest.Wait()
+		p.informer.GetStore().List() // What is decoded stays.
+	}
 	change := func() {
 		for range random.IntN(20) {
-			f.put(configMap(fmt.Sprintf("o%03d", random.IntN(160)), fmt.Sprint(random.IntN(100))))
+			name := fmt.Sprintf("o%03d", random.IntN(160))
+			f.put(configMap(name, fmt.Sprint(random.IntN(100))))
+			if memory && random.IntN(4) == 0 { // What only the file knew can be lost with its history.
+				f.remove(name)
+			}
 		}
 	}
 	change()
@@ -459,17 +482,148 @@ func (w worn) damageInUse(t *testing.T, path string, random *rand.Rand) {
 	for _, value := range p.informer.GetIndexer().ListIndexFuncValues("content") {
 		_, _ = p.informer.GetIndexer().ByIndex("content", value)
 	}
+	advance(time.Hour) // Or, if it is entries of an index that are just not there, when all are compared.
 	settle()
 	expectEqual(t, p.informer, f)
 	change()
+	advance(time.Hour)
 	settle()
 	expectEqual(t, p.informer, f)
 	if diff := cmp.Diff(f.contents(), plain.versions()); diff != "" {
 		t.Errorf("the handler believes in something else (-source +handler):\n%s", diff)
 	}
 	p.stop()
-	p = launch(t, path, f, withContentIndex).run()
+	p = launch(t, path, f, setUp).run()
 	p.damaged = true
 	settle()
 	expectEqual(t, p.informer, f)
+}
+
+// TestWhatTheFileLostIsDeletedFromMemoryToo: the file forgets an object that is
+// in memory, and then the server deletes it.
+func TestWhatTheFileLostIsDeletedFromMemoryToo(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		missed  bool // By a relist.
+		indexed bool
+	}{{"event", false, false}, {"event, indexed", false, true}, {"relist", true, false}, {"relist, indexed", true, true}} {
+		t.Run(test.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a", "x"), configMap("b", "y"), configMap("c", "z"))
+				path := newPath(t)
+				p := launch(t, path, f, func(o *warmwatch.Options, io *warmwatch.InformerOptions) {
+					o.CommitInterval = time.Second
+					if test.indexed {
+						withContentIndex(o, io)
+					}
+				})
+				p.damaged = true
+				r, _ := add(t, p.informer)
+				p.run()
+				advance(5 * time.Second)
+				r.expect(t, "add ns/a@1 initial", "add ns/b@2 initial", "add ns/c@3 initial")
+				clearFile(t, path)
+				if test.missed {
+					f.setDown(errUnreachable)
+					f.closeWatches()
+				}
+				f.remove("b") // Now the damage is found, too.
+				advance(20 * time.Second)
+				f.setDown(nil)
+				settle()
+				expectEqual(t, p.informer, f)
+				if _, exists, err := p.informer.GetStore().GetByKey("ns/b"); exists || err != nil {
+					t.Errorf("it is still there, %v", err)
+				}
+				told := slices.DeleteFunc(r.take(), func(event string) bool { return !strings.Contains(event, "ns/b") })
+				if len(told) != 1 || told[0] != "delete ns/b@4" && told[0] != "lost ns/b@2" {
+					t.Errorf("told %q", told)
+				}
+			})
+		})
+	}
+}
+
+// clearFile overwrites a file in place.
+func clearFile(t *testing.T, path string) {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(make([]byte, info.Size()), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAnEmptiedFileIsNotServedAsComplete: the file is lost under a running
+// process, which ends before the server has sent everything again. What takes
+// absence for deletion must not see the rest as the whole.
+func TestAnEmptiedFileIsNotServedAsComplete(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a", "x"), configMap("b", "y"), configMap("c", "z"))
+		path := filled(t, f, nil)
+		p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MemoryBudget = 1 })
+		p.damaged = true
+		p.run()
+		settle()
+		clearFile(t, path)
+		f.put(configMap("a", "new")) // The damage is found, and the file replaced.
+		f.setDown(errUnreachable)
+		f.closeWatches()
+		advance(20 * time.Second)
+		after := newPath(t)
+		copyFile(t, path, after)
+
+		p = launch(t, after, f, withContentIndex)
+		r, _ := add(t, p.informer)
+		p.run()
+		settle()
+		if p.informer.HasSynced() {
+			t.Errorf("synced, with %q", names(p.informer.GetStore().List(), nil))
+		}
+		r.expect(t)
+		f.setDown(nil)
+		settle()
+		expectEqual(t, p.informer, f)
+	})
+}
+
+// TestRebuildingIndicesFindsWhatIsMissing, for it counts anew.
+func TestRebuildingIndicesFindsWhatIsMissing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a", "x"), configMap("b", "y"), configMap("c", "z"))
+		path := filled(t, f, withContentIndex)
+		db, err := bolt.Open(path, 0o600, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Update(func(tx *bolt.Tx) error {
+			return tx.ForEach(func(_ []byte, space *bolt.Bucket) error {
+				if b := space.Bucket([]byte("objects")); b != nil {
+					return b.Delete([]byte("kns/b"))
+				}
+				return nil
+			})
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		p := launch(t, path, f, func(o *warmwatch.Options, io *warmwatch.InformerOptions) {
+			withContentIndex(o, io)
+			io.IndexVersion = "another"
+		}).run()
+		advance(5 * time.Second)
+		expectEqual(t, p.informer, f)
+		if st := p.informer.Status(); st.Relists != 1 || st.Err != nil {
+			t.Errorf("status %+v", st)
+		}
+	})
 }

@@ -349,7 +349,8 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 }
 
 // What is in the file is read in full soon after a warm start, when what was
-// urgent is done, and seldom after that.
+// urgent is done, and seldom after that, then with the indices, for which every
+// object is decoded.
 const (
 	verifyDelay    = 10 * time.Second
 	verifyInterval = time.Hour
@@ -358,10 +359,14 @@ const (
 func (s *SharedIndexInformer) verify(ctx context.Context) {
 	timer := time.NewTimer(verifyDelay)
 	defer timer.Stop()
-	for {
+	for again := false; ; {
 		select {
 		case <-timer.C:
 			s.indexer.Verify(ctx)
+			if again {
+				s.indexer.VerifyIndices(ctx)
+			}
+			again = true
 			timer.Reset(verifyInterval)
 		case <-ctx.Done():
 			return

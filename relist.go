@@ -188,6 +188,10 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 	if err := k.s.indexer.Keys(r.deleteUnseenLocked); err != nil {
 		return err
 	}
+	// What a damaged file has lost may still be served from memory.
+	if err := r.deleteUnseenLocked(k.s.indexer.KeysInMemory()); err != nil {
+		return err
+	}
 	// Entries of objects that could not be read may be left.
 	if r.how.Rewrite || k.record.IndexVersion != k.want.IndexVersion {
 		if err := k.s.indexer.RebuildIndices(); err != nil {

@@ -107,10 +107,14 @@ func (k *sink) load(want checkpoint.Want) checkpoint.Decision {
 	}
 	if k.s.cache.db.Salvaged(k.s.space) {
 		decision.Rewrite = true
+		decision.Serve = decision.Serve && k.s.indexer.Complete() // Nobody is to take what is missing for deleted.
 		decision.Reason += "; the file was damaged"
 		if decision.Action == checkpoint.ActionResume {
 			decision.Action = checkpoint.ActionRelist
 		}
+	}
+	if decision.RebuildIndices && decision.Serve && !k.s.indexer.Complete() { // Rebuilding counts anew.
+		decision.Action, decision.Serve, decision.Rewrite = checkpoint.ActionRelist, false, true
 	}
 	if decision.RebuildIndices && decision.Serve {
 		if err := k.rebuildLocked(); err != nil {

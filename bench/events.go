@@ -42,7 +42,7 @@ func (s *suite) events(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	backlog := s.options.choose(2000, 20_000)
+	backlog := s.options.choose(2000, 40_000) // So many that garbage is collected in client-go's large heap, too.
 	s.screen.tell("making a backlog of %s events", thousands(backlog))
 	err = workload.Parallel(ctx, backlog, s.screen.progress("updated "+p.kind), func(ctx context.Context, i int) error {
 		return s.clients.Annotate(ctx, p.resource, namespace, i%p.objects, agent.AnnotationRound, fmt.Sprintf("backlog-%d", i))
@@ -56,7 +56,7 @@ func (s *suite) events(ctx context.Context) error {
 	runs := min(s.options.Runs, 3)
 	for run := range runs {
 		for _, v := range eventsVariants {
-			if v.handlers > 1 && (s.options.Short || run > 1) {
+			if v.handlers > 1 && (s.options.Short || run > 0) {
 				continue
 			}
 			s.screen.tell("events: run %d of %d, %s, %d handlers, persistence off: %t, durable: %t",

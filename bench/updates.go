@@ -97,7 +97,7 @@ func (s *suite) updatePhase(ctx context.Context, p *population, c *child, rate i
 	if err := c.awaitReady(ctx); err != nil {
 		return nil, err
 	}
-	duration := time.Duration(s.options.choose(1, 6)) * time.Second
+	duration := time.Duration(s.options.choose(1, 8)) * time.Second
 	n, achieved, err := s.updateAt(ctx, p, rate, duration)
 	if err != nil {
 		return nil, err
@@ -181,7 +181,7 @@ func (s *suite) reads(ctx context.Context) error {
 	s.screen.tell("reads, %s %s: %d runs", thousands(objects), kind, runs)
 	for range runs {
 		for _, impl := range result.Impls {
-			spec := agent.Spec{Mode: agent.ModeMemory, Impl: impl, Objects: objects, Seconds: float64(s.options.choose(1, 7))}
+			spec := agent.Spec{Mode: agent.ModeMemory, Impl: impl, Objects: objects, Seconds: float64(s.options.choose(1, 5))}
 			all, err := s.several(ctx, spec, len(scenarios))
 			if err != nil {
 				return err

@@ -76,6 +76,7 @@ type Indexer struct {
 	writer   sync.Mutex
 	state    state // Guarded by writer.
 	indexers atomic.Pointer[cache.Indexers]
+	builds   atomic.Uint64 // Odd while index entries are being built.
 	hidden   atomic.Bool
 	// visible is state as of the last batch, for readers.
 	visible atomic.Pointer[state]
@@ -141,9 +142,17 @@ func New(o Options) (*Indexer, error) {
 
 func (ix *Indexer) load() error {
 	var s state
-	_, err := ix.db.View(ix.storeName, stateKey, func(it *persist.Item) error { return readState(it, &s) })
+	found, err := ix.db.View(ix.storeName, stateKey, func(it *persist.Item) error { return readState(it, &s) })
 	if err != nil {
 		return err
+	}
+	if !found { // A new space, or a damaged one.
+		if s.Count, err = ix.countKeys(); err != nil {
+			return err
+		}
+		if s.Count > 0 {
+			ix.failed(&persist.CorruptError{Bucket: ix.storeName, Key: stateKey, Err: errors.New("it is missing")}, stateKey)
+		}
 	}
 	ix.state = s
 	ix.visible.Store(&s)
@@ -320,8 +329,8 @@ func (ix *Indexer) RebuildIndices() error {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
 	next := ix.state
-	next.Count = 0
-	if err := ix.Keys(func(keys []string) error { next.Count += len(keys); return nil }); err != nil {
+	var err error
+	if next.Count, err = ix.countKeys(); err != nil {
 		return err
 	}
 	if _, err := ix.db.Update(func(b *persist.Batch) {
@@ -335,6 +344,12 @@ func (ix *Indexer) RebuildIndices() error {
 	return ix.buildLocked(*ix.indexers.Load(), true)
 }
 
+// countKeys counts the objects.
+func (ix *Indexer) countKeys() (n int, err error) {
+	err = ix.Keys(func(keys []string) error { n += len(keys); return nil })
+	return n, err
+}
+
 // RaiseSeq makes the numbers of writes go on behind seq.
 func (ix *Indexer) RaiseSeq(seq uint64) {
 	ix.writer.Lock()
@@ -343,11 +358,13 @@ func (ix *Indexer) RaiseSeq(seq uint64) {
 }
 
 // Release gives the memory of decoded objects back. The Indexer can still be
-// used.
-func (ix *Indexer) Release() { ix.objects.removeOwner(ix.owner) }
+// read, and must not be written to: its space may have a new owner.
+func (ix *Indexer) Release() { ix.objects.release(ix.owner) }
 
 // buildLocked adds the entries of some indexers for all objects.
 func (ix *Indexer) buildLocked(indexers cache.Indexers, drop bool) error {
+	ix.builds.Add(1)
+	defer ix.builds.Add(1)
 	if drop {
 		if _, err := ix.db.Update(func(b *persist.Batch) { b.Drop(ix.indexName) }); err != nil {
 			return err

@@ -2,6 +2,8 @@ package indexer
 
 import (
 	"hash/maphash"
+	"maps"
+	"slices"
 	"sync"
 )
 
@@ -34,6 +36,9 @@ type owner struct {
 	items map[string]*objectItem
 	// count is how many objects the Indexer has, in memory or not.
 	count int
+	// released: nobody writes any more, so nothing is known to be the last
+	// version.
+	released bool
 }
 
 type objectKey struct {
@@ -106,7 +111,7 @@ func (o *Objects) getAsOf(k objectKey, seq uint64) (object any, objectSeq uint64
 func (o *Objects) all(own *owner) (objects []any, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(own.items) != own.count {
+	if len(own.items) != own.count || own.released {
 		return nil, false
 	}
 	objects = make([]any, 0, own.count)
@@ -114,6 +119,13 @@ func (o *Objects) all(own *owner) (objects []any, ok bool) {
 		objects = append(objects, it.object)
 	}
 	return objects, true
+}
+
+// keys returns the keys of the owner's objects that are in memory.
+func (o *Objects) keys(own *owner) []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Collect(maps.Keys(own.items))
 }
 
 // beingWritten is the count of an owner while a batch is applied.
@@ -190,6 +202,9 @@ func (o *Objects) remove(k objectKey) {
 }
 
 func (o *Objects) setLocked(k objectKey, object any, seq uint64, encodedBytes int) {
+	if k.owner.released {
+		return
+	}
 	it := k.item()
 	if it == nil {
 		it = &objectItem{key: k}
@@ -240,4 +255,12 @@ func (o *Objects) removeOwner(own *owner) {
 	for _, it := range own.items {
 		o.removeLocked(it)
 	}
+}
+
+// release is removeOwner for an Indexer that is not written to any more.
+func (o *Objects) release(own *owner) {
+	o.removeOwner(own)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	own.released = true
 }

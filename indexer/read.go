@@ -3,9 +3,8 @@ package indexer
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
-
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/warmwatch/warmwatch/persist"
 )
@@ -178,7 +177,8 @@ func (ix *Indexer) List() []any {
 		list = append(list, objects...)
 	}
 	if ix.checkCount(s, asOf, found) != nil {
-		ix.recount() // Was it repaired meanwhile?
+		s.Close()
+		ix.Complete() // Was it repaired meanwhile?
 	}
 	return list
 }
@@ -198,8 +198,10 @@ func (ix *Indexer) checkCount(s *persist.Snapshot, atLeast uint64, found int) er
 	return nil
 }
 
-// recount counts the objects, and reports if some are missing.
-func (ix *Indexer) recount() {
+// Complete counts the objects, without decoding them. It returns false, and
+// reports damage to Options.OnCorrupt, if they are not as many as the last batch
+// has said.
+func (ix *Indexer) Complete() bool {
 	atLeast := ix.Seq()
 	s, err := ix.db.Snapshot(ix.space)
 	if err == nil {
@@ -216,7 +218,12 @@ func (ix *Indexer) recount() {
 	if err != nil {
 		ix.failed(err, "count")
 	}
+	return err == nil
 }
+
+// KeysInMemory returns the keys of the objects that are in memory. All of them
+// are among Keys, unless the file has lost some.
+func (ix *Indexer) KeysInMemory() []string { return ix.objects.keys(ix.owner) }
 
 func stateAt(s *persist.Snapshot) (st state, err error) {
 	_, err = s.View(storeBucket, stateKey, func(it *persist.Item) error { return readState(it, &st) })
@@ -258,7 +265,7 @@ type Chunk struct {
 	Done bool
 
 	undecoded []lazyObject
-	records   buffers
+	records   *buffers
 }
 
 // Chunk reads objects from the key from on. With durable it reads what is in
@@ -292,15 +299,15 @@ func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
 		}
 	}
 	st.Seq = max(st.Seq, atLeast) // Something may be told twice rather than not at all.
-	c := Chunk{Seq: st.Seq}
-	c.undecoded, c.Next, c.Done, err = ix.scanChunk(s, from, st.Seq, &c.records)
+	c := Chunk{Seq: st.Seq, records: new(buffers)}
+	c.undecoded, c.Next, c.Done, err = ix.scanChunk(s, from, st.Seq, c.records)
 	return c, err
 }
 
 // DecodeChunk is the rest of Chunk.
 func (ix *Indexer) DecodeChunk(c Chunk) Chunk {
 	var ls []lazyObject
-	c.Objects, ls = ix.decode(c.undecoded, &c.records, noMark)
+	c.Objects, ls = ix.decode(c.undecoded, c.records, noMark)
 	c.undecoded = nil
 	c.Keys, c.Seqs = make([]string, len(ls)), make([]uint64, len(ls))
 	for i, l := range ls {
@@ -430,18 +437,22 @@ func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
 // indexKeys returns the sorted keys of the objects that have any of the values.
 func (ix *Indexer) indexKeys(s *persist.Snapshot, name string, values ...string) ([]string, error) {
 	namePrefix := indexPrefix(name)
-	keys := sets.New[string]()
+	keys := []string{}
 	for _, v := range values {
 		err := scanPrefix(s, valuePrefix(name, v), func(it *persist.Item) (bool, error) {
 			_, _, key, err := parseEntry(it, namePrefix)
-			keys.Insert(key)
+			keys = append(keys, key)
 			return true, err
 		})
 		if err != nil {
 			return nil, err
 		}
 	}
-	return sets.List(keys), nil
+	if len(values) > 1 { // An object may have several of them.
+		slices.Sort(keys)
+		keys = slices.Compact(keys)
+	}
+	return keys, nil
 }
 
 // IndexKeys implements [cache.Indexer].

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/persist"
 )
@@ -22,7 +24,7 @@ func TestVerifyReportsNoDamageUnderAWriter(t *testing.T) {
 	var reports atomic.Int64
 	var what atomic.Value
 	ix, err := New(Options{
-		DB: db, Space: testSpace, Objects: NewObjects(-1),
+		DB: db, Space: testSpace, Objects: NewObjects(-1), Indexers: cache.Indexers{"values": byValues},
 		NewObject: func() any { return new(corev1.Pod) },
 		OnCorrupt: func(err error) { reports.Add(1); what.Store(err.Error()) },
 	})
@@ -39,19 +41,97 @@ func TestVerifyReportsNoDamageUnderAWriter(t *testing.T) {
 	go func() {
 		defer close(done)
 		for n := 0; ctx.Err() == nil; n++ {
-			p := newPod("flapping", strconv.Itoa(n))
+			p := withValues(newPod("flapping", strconv.Itoa(n)), "one", strconv.Itoa(n%3))
 			_ = ix.Add(p)
-			_ = ix.Delete(p)
+			if n%3 == 0 {
+				_ = ix.Delete(p)
+			}
+			if n%100 == 0 {
+				_ = ix.RebuildIndices()
+			}
 		}
 	}()
 	for range 2000 {
 		ix.Verify(ctx)
+		ix.VerifyIndices(ctx)
 		ix.List()
 	}
 	cancel()
 	<-done
 	if n := reports.Load(); n > 0 {
 		t.Errorf("%d reports of damage of a sound file: %v", n, what.Load())
+	}
+}
+
+// TestVerifyIndicesFindsWhatAReaderDoesNot: an entry that is just not there.
+func TestVerifyIndicesFindsWhatAReaderDoesNot(t *testing.T) {
+	db := openDB(t, tempPath(t), manual)
+	var reports []string
+	ix, err := New(Options{
+		DB: db, Space: testSpace, Indexers: cache.Indexers{"values": byValues},
+		NewObject: func() any { return new(corev1.Pod) },
+		OnCorrupt: func(err error) { reports = append(reports, err.Error()) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 * verifyKeys {
+		if err := ix.Add(withValues(newPod(fmt.Sprintf("pod-%03d", i), "1"), "all", strconv.Itoa(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ix.VerifyIndices(t.Context())
+	if len(reports) > 0 {
+		t.Fatalf("of sound indices: %q", reports)
+	}
+	lost := newIndexPut("values", "500", "ns/pod-500").key
+	if _, err := db.Update(func(b *persist.Batch) { b.Delete(ix.indexName, lost) }); err != nil {
+		t.Fatal(err)
+	}
+	if keys, err := ix.IndexKeys("values", "500"); len(keys) > 0 || err != nil {
+		t.Fatalf("%q, %v", keys, err)
+	}
+	ix.Verify(t.Context())
+	if len(reports) > 0 {
+		t.Fatalf("it need not be compared any more: %q", reports)
+	}
+	ix.VerifyIndices(t.Context())
+	if len(reports) != 1 || !strings.Contains(reports[0], "ns/pod-500") {
+		t.Errorf("reports: %q", reports)
+	}
+}
+
+// TestAReleasedIndexerKeepsNothing: its space may belong to another one by now.
+func TestAReleasedIndexerKeepsNothing(t *testing.T) {
+	db := openDB(t, tempPath(t), manual)
+	objects := NewObjects(-1)
+	open := func() *Indexer {
+		ix, err := New(Options{DB: db, Space: testSpace, Objects: objects, NewObject: func() any { return new(corev1.Pod) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ix
+	}
+	one := open()
+	if err := one.Add(newPod("a", "1")); err != nil {
+		t.Fatal(err)
+	}
+	one.Release()
+	two := open()
+	if _, exists, err := one.GetByKey("ns/a"); !exists || err != nil {
+		t.Fatalf("%v, %v", exists, err)
+	}
+	if err := two.Delete(newPod("a", "1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := two.Add(newPod("b", "2")); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(one.List()); len(got) != 1 || got[0] != "b" {
+		t.Errorf("listed %q", got)
+	}
+	if n := len(one.owner.items); n > 0 {
+		t.Errorf("%d objects are kept", n)
 	}
 }
 

@@ -169,6 +169,10 @@ func (w *Writer) change(key string, wantOld bool) Change {
 		}
 		return c
 	}
+	// What is in memory is there, also if the file has lost it.
+	if _, _, c.Existed = w.ix.objects.get(objectKey{w.ix.owner, key}); c.Existed {
+		return c
+	}
 	var err error
 	c.Existed, err = w.ix.db.View(w.ix.objectsName, key, func(*persist.Item) error { return nil })
 	if err != nil {

@@ -269,7 +269,8 @@ func decodeBody(codec Codec, body []byte, target any) (obj any, err error) {
 		quantityPlanOf(reflect.TypeOf(m)).cacheText(reflect.ValueOf(m)) // See EstimateSize.
 		return m, nil
 	case CodecJSON:
-		return decodeJSON(body, target)
+		// Custom types get a part of what is decoded, and some keep it.
+		return decodeJSON(bytes.Clone(body), target)
 	default:
 		return nil, errors.New("unknown codec")
 	}

@@ -187,8 +187,9 @@ func (q *DeltaFIFO) load() error {
 		q.addRunLocked(seq)
 		return true, nil
 	})
+	var bad []string
 	if err == nil {
-		err = q.loadHead(s)
+		bad, err = q.loadHead(s)
 	}
 	if err != nil {
 		return err
@@ -205,6 +206,16 @@ func (q *DeltaFIFO) load() error {
 	if err != nil {
 		return err
 	}
+	s.Close() // A commit may have to wait for it, and an update for a commit.
+	if len(bad) > 0 {
+		if _, err := q.db.Update(func(b *persist.Batch) {
+			for _, key := range bad {
+				b.Delete(q.deltas, key)
+			}
+		}); err != nil {
+			return err
+		}
+	}
 	for key, c := range q.stored {
 		if name, ok := strings.CutPrefix(key, durablePrefix); ok {
 			q.absent[name] = c
@@ -218,8 +229,9 @@ func (q *DeltaFIFO) load() error {
 }
 
 // loadHead takes the head from the last delta. A damaged number may be a great
-// one, and there would be none behind it: it counts only with its checksum.
-func (q *DeltaFIFO) loadHead(s *persist.Snapshot) error {
+// one, and there would be none behind it: it counts only with its checksum. It
+// returns the keys of those that do not count, which are to be removed.
+func (q *DeltaFIFO) loadHead(s *persist.Snapshot) (bad []string, err error) {
 	for n := len(q.runs); n > 0; n = len(q.runs) {
 		last := &q.runs[n-1]
 		_, err := s.View(deltasBucket, deltaKey(last.to), func(it *persist.Item) (err error) {
@@ -230,21 +242,19 @@ func (q *DeltaFIFO) loadHead(s *persist.Snapshot) error {
 		})
 		if err == nil {
 			q.head = max(q.head, last.to)
-			return nil
+			break
 		}
 		if !errors.Is(err, persist.ErrCorrupt) {
-			return err
+			return nil, err
 		}
 		q.onCorrupt(err)
 		q.log.Error(err, "Could not read a delta, removing it", "seq", last.to)
-		if _, err := q.db.Update(func(b *persist.Batch) { b.Delete(q.deltas, deltaKey(last.to)) }); err != nil {
-			return err
-		}
+		bad = append(bad, deltaKey(last.to))
 		if last.to--; last.to < last.from {
 			q.runs = q.runs[:n-1]
 		}
 	}
-	return nil
+	return bad, nil
 }
 
 // storedCursor is a cursor as a persist.Value.
