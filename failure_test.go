@@ -1,6 +1,7 @@
 package warmwatch_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"flag"
 	"fmt"
@@ -504,9 +505,17 @@ func (w worn) damageInUse(t *testing.T, path string, random *rand.Rand) {
 func TestWhatTheFileLostIsDeletedFromMemoryToo(t *testing.T) {
 	for _, test := range []struct {
 		name    string
+		damage  func(t *testing.T, path string)
 		missed  bool // By a relist.
 		indexed bool
-	}{{"event", false, false}, {"event, indexed", false, true}, {"relist", true, false}, {"relist, indexed", true, true}} {
+	}{
+		{"event", clearFile, false, false},
+		{"event, indexed", clearFile, false, true},
+		{"event, nothing noticed", loseLast, false, false},
+		{"relist", clearFile, true, false},
+		{"relist, indexed", clearFile, true, true},
+		{"relist, nothing noticed", loseLast, true, false},
+	} {
 		t.Run(test.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newSource(t, configMap("a", "x"), configMap("b", "y"), configMap("c", "z"))
@@ -522,21 +531,21 @@ func TestWhatTheFileLostIsDeletedFromMemoryToo(t *testing.T) {
 				p.run()
 				advance(5 * time.Second)
 				r.expect(t, "add ns/a@1 initial", "add ns/b@2 initial", "add ns/c@3 initial")
-				clearFile(t, path)
+				test.damage(t, path)
 				if test.missed {
 					f.setDown(errUnreachable)
 					f.closeWatches()
 				}
-				f.remove("b") // Now the damage is found, too.
+				f.remove("c") // Now the damage is found, too.
 				advance(20 * time.Second)
 				f.setDown(nil)
 				settle()
 				expectEqual(t, p.informer, f)
-				if _, exists, err := p.informer.GetStore().GetByKey("ns/b"); exists || err != nil {
+				if _, exists, err := p.informer.GetStore().GetByKey("ns/c"); exists || err != nil {
 					t.Errorf("it is still there, %v", err)
 				}
-				told := slices.DeleteFunc(r.take(), func(event string) bool { return !strings.Contains(event, "ns/b") })
-				if len(told) != 1 || told[0] != "delete ns/b@4" && told[0] != "lost ns/b@2" {
+				told := slices.DeleteFunc(r.take(), func(event string) bool { return !strings.Contains(event, "ns/c") })
+				if len(told) != 1 || told[0] != "delete ns/c@4" && told[0] != "lost ns/c@3" {
 					t.Errorf("told %q", told)
 				}
 			})
@@ -561,6 +570,39 @@ func clearFile(t *testing.T, path string) {
 	}
 }
 
+// loseLast makes a leaf of three objects say that it has two: bbolt then sees no
+// more.
+func loseLast(t *testing.T, path string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	header := []byte{2, 0, 3, 0, 0, 0, 0, 0} // Flags, count, overflow.
+	found := 0
+	for at := 0; ; {
+		i := bytes.Index(b[at:], []byte("kns/a"))
+		if i < 0 {
+			break
+		}
+		at += i + 1
+		if count := bytes.LastIndex(b[max(0, at-100):at], header); count >= 0 {
+			if _, err := f.WriteAt([]byte{2}, int64(max(0, at-100)+count+2)); err != nil {
+				t.Fatal(err)
+			}
+			found++
+		}
+	}
+	if found == 0 {
+		t.Fatal("there is no such leaf")
+	}
+}
+
 // TestAnEmptiedFileIsNotServedAsComplete: the file is lost under a running
 // process, which ends before the server has sent everything again. What takes
 // absence for deletion must not see the rest as the whole.
@@ -580,7 +622,7 @@ func TestAnEmptiedFileIsNotServedAsComplete(t *testing.T) {
 		after := newPath(t)
 		copyFile(t, path, after)
 
-		p = launch(t, after, f, withContentIndex)
+		p = launch(t, after, f, nil)
 		r, _ := add(t, p.informer)
 		p.run()
 		settle()
