@@ -259,8 +259,8 @@ func (o *Objects) removeOwner(own *owner) {
 
 // release is removeOwner for an Indexer that is not written to any more.
 func (o *Objects) release(own *owner) {
-	o.removeOwner(own)
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	own.released = true
+	o.mu.Unlock()
+	o.removeOwner(own)
 }

@@ -105,8 +105,8 @@ func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *buffers) lazyObject
 const minParallel = 32
 
 // decode makes the objects, in parallel, and lets go of buf, which has their
-// records. What cannot be read is reported and left out. With the mark that was taken before ls was fetched, objects stay in
-// memory if there is room.
+// records. What cannot be read is reported and left out. With the mark that was
+// taken before ls was fetched, objects stay in memory if there is room.
 func (ix *Indexer) decode(ls []lazyObject, buf *buffers, m mark) (objects []any, good []lazyObject) {
 	defer buf.release()
 	one := func(l *lazyObject) {
