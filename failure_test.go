@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -553,54 +554,52 @@ func TestWhatTheFileLostIsDeletedFromMemoryToo(t *testing.T) {
 	}
 }
 
-// clearFile overwrites a file in place.
-func clearFile(t *testing.T, path string) {
+// changeInPlace changes the bytes of a file that is in use.
+func changeInPlace(t *testing.T, path string, change func([]byte)) {
 	t.Helper()
-	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := f.WriteAt(make([]byte, info.Size()), 0); err != nil {
+	b, err := io.ReadAll(f)
+	if err != nil {
 		t.Fatal(err)
 	}
+	change(b)
+	if _, err := f.WriteAt(b, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func clearFile(t *testing.T, path string) {
+	t.Helper()
+	changeInPlace(t, path, func(b []byte) { clear(b) })
 }
 
 // loseLast makes a leaf of three objects say that it has two: bbolt then sees no
 // more.
 func loseLast(t *testing.T, path string) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	header := []byte{2, 0, 3, 0, 0, 0, 0, 0} // Flags, count, overflow.
-	found := 0
-	for at := 0; ; {
-		i := bytes.Index(b[at:], []byte("kns/a"))
-		if i < 0 {
-			break
-		}
-		at += i + 1
-		if count := bytes.LastIndex(b[max(0, at-100):at], header); count >= 0 {
-			if _, err := f.WriteAt([]byte{2}, int64(max(0, at-100)+count+2)); err != nil {
-				t.Fatal(err)
+	changeInPlace(t, path, func(b []byte) {
+		header := []byte{2, 0, 3, 0, 0, 0, 0, 0} // Flags, count, overflow.
+		found := false
+		for at := 0; ; {
+			i := bytes.Index(b[at:], []byte("kns/a"))
+			if i < 0 {
+				break
 			}
-			found++
+			at += i + 1
+			near := b[max(0, at-100):at]
+			if count := bytes.LastIndex(near, header); count >= 0 {
+				near[count+2] = 2
+				found = true
+			}
 		}
-	}
-	if found == 0 {
-		t.Fatal("there is no such leaf")
-	}
+		if !found {
+			t.Fatal("there is no such leaf")
+		}
+	})
 }
 
 // TestAnEmptiedFileIsNotServedAsComplete: the file is lost under a running

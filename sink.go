@@ -105,15 +105,16 @@ func (k *sink) load(want checkpoint.Want) checkpoint.Decision {
 	if found == nil && k.s.indexer.Seq() > 0 {
 		decision.Rewrite = true // Nobody knows what the objects are of.
 	}
-	if k.s.cache.db.Salvaged(k.s.space) {
+	salvaged := k.s.cache.db.Salvaged(k.s.space)
+	if salvaged {
 		decision.Rewrite = true
-		decision.Serve = decision.Serve && k.s.indexer.Complete() // Nobody is to take what is missing for deleted.
 		decision.Reason += "; the file was damaged"
 		if decision.Action == checkpoint.ActionResume {
 			decision.Action = checkpoint.ActionRelist
 		}
 	}
-	if decision.RebuildIndices && decision.Serve && !k.s.indexer.Complete() { // Rebuilding counts anew.
+	// Nobody is to take what is missing for deleted, and rebuilding counts anew.
+	if decision.Serve && (salvaged || decision.RebuildIndices) && !k.s.indexer.Complete() {
 		decision.Action, decision.Serve, decision.Rewrite = checkpoint.ActionRelist, false, true
 	}
 	if decision.RebuildIndices && decision.Serve {

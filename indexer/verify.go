@@ -6,13 +6,15 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/client-go/tools/cache"
+
 	"github.com/warmwatch/warmwatch/persist"
 )
 
 const (
 	// verifyKeys are read in one transaction.
 	verifyKeys = 256
-	// verifyPause is how much longer Verify pauses than it reads.
+	// verifyPause is how much longer verification pauses than it reads.
 	verifyPause = 9
 )
 
@@ -21,52 +23,13 @@ const (
 // a key is damaged, what he looks for is just not there. It pauses most of the
 // time, so that events do not wait for it.
 func (ix *Indexer) Verify(ctx context.Context) {
-	err := ix.verifyBucket(ctx, objectsBucket)
-	if err == nil {
-		err = ix.verifyBucket(ctx, indexBucket)
-	}
-	if err == nil {
-		ix.Complete()
-	}
-	if err != nil && ctx.Err() == nil && !errors.Is(err, persist.ErrClosed) {
-		ix.failed(err, "verify")
-	}
-}
-
-func (ix *Indexer) verifyBucket(ctx context.Context, bucket string) error {
-	for from, done := "", false; !done; {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		begin := time.Now()
-		s, err := ix.db.Snapshot(ix.space)
-		if err != nil {
-			return err
-		}
-		keys := 0
-		done = true
-		err = s.Scan(bucket, from, func(it *persist.Item) (bool, error) {
-			if keys == verifyKeys {
-				done = false
-				return false, nil
-			}
-			keys++
-			from = it.Key + "\x00"
-			if it.Value != nil {
-				return true, nil
-			}
-			_, err := it.Payload()
-			return true, err
-		})
-		s.Close()
-		if err != nil {
-			return err
-		}
-		if !done {
-			pause(ctx, verifyPause*time.Since(begin))
+	for _, bucket := range []string{objectsBucket, indexBucket} {
+		sound := ix.verify(ctx, func(from string) (string, bool, error) { return ix.readSome(bucket, from) })
+		if !sound {
+			return
 		}
 	}
-	return nil
+	ix.Complete()
 }
 
 // VerifyIndices compares the objects with the index entries that they should
@@ -74,27 +37,67 @@ func (ix *Indexer) verifyBucket(ctx context.Context, bucket string) error {
 // damaged, entries may just not be there. It decodes every object, and pauses
 // like Verify.
 func (ix *Indexer) VerifyIndices(ctx context.Context) {
-	for from, done := "", len(*ix.indexers.Load()) == 0; !done; {
-		if ctx.Err() != nil {
-			return
-		}
-		begin := time.Now()
-		var err error
-		if from, done, err = ix.verifyChunk(from); err != nil {
-			if !errors.Is(err, persist.ErrClosed) {
-				ix.failed(err, "verify indices")
-			}
-			return
-		}
-		if !done {
-			pause(ctx, verifyPause*time.Since(begin))
-		}
+	if len(*ix.indexers.Load()) > 0 {
+		ix.verify(ctx, ix.compareChunk)
 	}
 }
 
-func (ix *Indexer) verifyChunk(from string) (next string, done bool, err error) {
-	builds := ix.builds.Load()
-	asOf, indexers := ix.Seq(), *ix.indexers.Load()
+// verify calls step until it is done, each time with where it stopped, and
+// reports whether it came to an end.
+func (ix *Indexer) verify(ctx context.Context, step func(from string) (next string, done bool, err error)) bool {
+	for from, done := "", false; !done; {
+		begin := time.Now()
+		var err error
+		from, done, err = step(from)
+		if err != nil && !errors.Is(err, persist.ErrClosed) {
+			ix.failed(err, "verify")
+		}
+		if err != nil || (!done && !pause(ctx, verifyPause*time.Since(begin))) {
+			return false
+		}
+	}
+	return true
+}
+
+// pause reports whether to go on.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
+}
+
+// readSome checks the checksums of some values.
+func (ix *Indexer) readSome(bucket, from string) (next string, done bool, err error) {
+	s, err := ix.db.Snapshot(ix.space)
+	if err != nil {
+		return "", false, err
+	}
+	defer s.Close()
+	keys := 0
+	next, done = from, true
+	err = s.Scan(bucket, from, func(it *persist.Item) (bool, error) {
+		if keys == verifyKeys {
+			done = false
+			return false, nil
+		}
+		keys++
+		next = it.Key + "\x00"
+		if it.Value != nil {
+			return true, nil
+		}
+		_, err := it.Payload()
+		return true, err
+	})
+	return next, done, err
+}
+
+// compareChunk compares some objects with their index entries.
+func (ix *Indexer) compareChunk(from string) (next string, done bool, err error) {
+	builds, indexers, asOf := ix.builds.Load(), *ix.indexers.Load(), ix.Seq() // Before the snapshot.
 	s, err := ix.db.Snapshot(ix.space)
 	if err != nil {
 		return "", false, err
@@ -107,29 +110,30 @@ func (ix *Indexer) verifyChunk(from string) (next string, done bool, err error) 
 	}
 	objects, good := ix.decode(ls, &buf, noMark)
 	for i, obj := range objects {
-		for name, f := range indexers {
-			for _, v := range indexValues(f, name, good[i].key, obj) {
-				found, err := s.View(indexBucket, newIndexPut(name, v, good[i].key).key, func(*persist.Item) error { return nil })
-				if err == nil && !found {
-					err = &persist.CorruptError{Bucket: ix.indexName, Key: good[i].key, Err: fmt.Errorf("index %q does not have an object that exists", name)}
-				}
-				if err != nil && (builds%2 == 1 || ix.builds.Load() != builds) {
-					return next, done, nil // Indices are being built, or were.
-				}
-				if err != nil {
-					return "", false, err
-				}
-			}
+		err := ix.compareEntries(s, indexers, good[i].key, obj)
+		switch {
+		case err == nil:
+		case builds%2 == 1 || ix.builds.Load() != builds: // Indices are being built, or were.
+			return next, done, nil
+		default:
+			return "", false, err
 		}
 	}
 	return next, done, nil
 }
 
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
+// compareEntries looks for the index entries that an object should have.
+func (ix *Indexer) compareEntries(s *persist.Snapshot, indexers cache.Indexers, key string, obj any) error {
+	for name, f := range indexers {
+		for _, v := range indexValues(f, name, key, obj) {
+			found, err := s.View(indexBucket, newIndexPut(name, v, key).key, func(*persist.Item) error { return nil })
+			if err != nil {
+				return err
+			}
+			if !found {
+				return &persist.CorruptError{Bucket: ix.indexName, Key: key, Err: fmt.Errorf("index %q does not have an object that exists", name)}
+			}
+		}
 	}
+	return nil
 }

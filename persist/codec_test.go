@@ -435,3 +435,22 @@ func TestCodecOnlyReadsSharedObjects(t *testing.T) {
 		wg.Wait()
 	}
 }
+
+// keeper keeps what it was decoded from, as some custom types do.
+type keeper struct{ raw []byte }
+
+func (k *keeper) UnmarshalJSON(b []byte) error { k.raw = b; return nil }
+func (k keeper) MarshalJSON() ([]byte, error)  { return k.raw, nil }
+
+// TestWhatACustomTypeKeepsStaysAsItIs: the bytes of a record are lent (P3).
+func TestWhatACustomTypeKeepsStaysAsItIs(t *testing.T) {
+	type custom struct {
+		metav1.ObjectMeta `json:"metadata"`
+		Spec              keeper `json:"spec"`
+	}
+	want := &custom{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: keeper{[]byte(`{"a":[1,2,3]}`)}}
+	got := roundTrip(t, want, func() any { return new(custom) }).(*custom)
+	if !bytes.Equal(got.Spec.raw, want.Spec.raw) {
+		t.Errorf("spec is %q, want %q", got.Spec.raw, want.Spec.raw)
+	}
+}

@@ -24,6 +24,14 @@ var dear = []struct {
 		"See processor time. Filter at the server, with selectors: an event that does not come costs nothing.",
 	},
 	{
+		"event to handler, p99", Updates(1000, false, false), result.EventP99,
+		"Where an event meets a garbage collection or a commit, it waits. A larger `MemoryBudget` makes less garbage.",
+	},
+	{
+		"processor time per event at 1,000 updates/s", Updates(1000, false, false), result.CPUPerEvent,
+		"As for processor time per event.",
+	},
+	{
 		"event to handler, p99, durable handler", Updates(1000, true, false), result.EventP99,
 		"A durable handler hears of what is durable only: `DurableDelay` is how long changes are gathered for one commit. " +
 			"A plain handler does not wait.",
