@@ -37,9 +37,11 @@ type relist struct {
 	done   bool
 }
 
+// An item of the list that has to be written.
 type item struct {
-	key string
-	obj any
+	key   string
+	value *persist.Object
+	same  bool // The store has this version of it.
 }
 
 // BeginRelist implements [reflector.Store].
@@ -77,12 +79,31 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 	if err != nil {
 		return err
 	}
+	if _, again := r.seen[key]; again { // It may wait to be written.
+		if err := r.flushLocked(); err != nil {
+			return err
+		}
+	}
 	r.seen[key] = struct{}{}
-	r.items = append(r.items, item{key, transformed})
-	if r.bytes += persist.EstimateSize(transformed); len(r.items) < r.k.s.relistItems && r.bytes < relistBytes {
+	same := r.sameLocked(key, transformed)
+	if same && !r.how.Rewrite && !k.s.opts.NotifyUnchanged {
+		return nil
+	}
+	it := item{key, k.s.indexer.NewValue(transformed), same}
+	r.items = append(r.items, it)
+	if r.bytes += it.value.SizeBytes(); len(r.items) < r.k.s.relistItems && r.bytes < relistBytes {
 		return nil
 	}
 	return r.flushLocked()
+}
+
+// sameLocked reports whether the store has this version of an object.
+func (r *relist) sameLocked(key string, obj any) bool {
+	w := r.k.s.indexer.Writer()
+	defer w.Close()
+	uid, rv, exists := w.Head(key)
+	m, err := meta.Accessor(obj)
+	return exists && err == nil && rv != "" && uid == m.GetUID() && rv == m.GetResourceVersion()
 }
 
 // Gone implements [reflector.Relist].
@@ -125,7 +146,7 @@ func (r *relist) flushLocked() error {
 	defer w.Close()
 	var ds []queue.Delta
 	for _, it := range r.items {
-		if d := r.compare(w, it); d != nil {
+		if d := r.stage(w, it); d != nil {
 			ds = append(ds, *d)
 		}
 	}
@@ -134,17 +155,11 @@ func (r *relist) flushLocked() error {
 	return r.commitLocked(w, ds)
 }
 
-// compare stages what an item changes and returns what to tell of it.
-func (r *relist) compare(w *indexer.Writer, it item) *queue.Delta {
-	uid, rv, exists := w.Head(it.key)
-	m, err := meta.Accessor(it.obj)
-	same := exists && err == nil && rv != "" && uid == m.GetUID() && rv == m.GetResourceVersion()
-	notify := r.k.s.opts.NotifyUnchanged
-	if same && !r.how.Rewrite && !notify {
-		return nil
-	}
-	c := w.Set(it.key, it.obj, !r.silent)
-	r.k.s.detector.AddObject(it.obj)
+// stage stages what an item changes and returns what to tell of it.
+func (r *relist) stage(w *indexer.Writer, it item) *queue.Delta {
+	same, notify := it.same, r.k.s.opts.NotifyUnchanged
+	c := w.SetValue(it.key, it.value, !r.silent)
+	r.k.s.detector.AddObject(c.New)
 	if r.silent {
 		return nil
 	}

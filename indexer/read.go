@@ -9,8 +9,9 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// get returns the current object of a key, and about how long its record is.
-func (ix *Indexer) get(key string) (obj any, size int, exists bool, err error) {
+// get returns the current object of a key, and about how long its record is. It
+// may share memory with next, which is about to take its place, if that is not nil.
+func (ix *Indexer) get(key string, next *persist.Object) (obj any, size int, exists bool, err error) {
 	k := objectKey{ix.owner, key}
 	if obj, size, ok := ix.objects.get(k); ok {
 		return obj, size, true, nil
@@ -27,18 +28,20 @@ func (ix *Indexer) get(key string) (obj any, size int, exists bool, err error) {
 			return err
 		}
 		seq, size = r.Seq, r.SizeBytes()
-		obj, err = ix.decodeRecord(r)
+		obj, err = ix.decodeRecord(r, next)
 		return err
 	})
 	if err != nil || !exists {
 		return nil, 0, exists, err
 	}
-	ix.objects.add(k, obj, seq, size, m)
+	if next == nil {
+		ix.objects.add(k, obj, seq, size, m)
+	}
 	return obj, size, true, nil
 }
 
-func (ix *Indexer) decodeRecord(r persist.Record) (any, error) {
-	obj, err := r.Decode(ix.newObject)
+func (ix *Indexer) decodeRecord(r persist.Record, near *persist.Object) (any, error) {
+	obj, err := r.DecodeNear(ix.newObject, near)
 	if err == nil {
 		ix.onDecode(obj)
 	}
@@ -60,7 +63,7 @@ func (ix *Indexer) GetByKey(key string) (item any, exists bool, err error) {
 	if ix.hidden.Load() {
 		return nil, false, nil
 	}
-	item, _, exists, err = ix.get(key)
+	item, _, exists, err = ix.get(key, nil)
 	if err != nil {
 		ix.failed(err, key)
 		return nil, false, err
@@ -113,7 +116,7 @@ func (ix *Indexer) decode(ls []lazyObject, buf *buffers, m mark) (objects []any,
 		if l.object != nil || l.err != nil {
 			return
 		}
-		l.object, l.err = ix.decodeRecord(l.record)
+		l.object, l.err = ix.decodeRecord(l.record, nil)
 		if l.err == nil && m != noMark {
 			ix.objects.offer(objectKey{ix.owner, l.key}, l.object, l.seq, l.record.SizeBytes(), m)
 		}

@@ -129,12 +129,20 @@ func (w *Writer) staged(key string) *Change {
 	return nil
 }
 
+// NewValue prepares an object for [Writer.SetValue]. The object must not change
+// from now on.
+func (ix *Indexer) NewValue(obj any) *persist.Object { return ix.db.NewObject(obj) }
+
 // Set stages a new object for a key and returns the change, valid until the
 // next call. With wantOld the old object is read.
 func (w *Writer) Set(key string, obj any, wantOld bool) *Change {
-	c := w.change(key, wantOld)
-	c.New = obj
-	c.value = persist.NewObject(c.Seq, obj)
+	return w.SetValue(key, w.ix.NewValue(obj), wantOld)
+}
+
+// SetValue is Set for an object that [Indexer.NewValue] has prepared.
+func (w *Writer) SetValue(key string, value *persist.Object, wantOld bool) *Change {
+	c := w.change(key, value, wantOld)
+	c.New, c.value, value.Seq = value.Object, value, c.Seq
 	if !c.Existed {
 		w.next.Count++
 	}
@@ -144,7 +152,7 @@ func (w *Writer) Set(key string, obj any, wantOld bool) *Change {
 // Delete stages a deletion and returns the change, or nil if there is no such
 // object.
 func (w *Writer) Delete(key string, wantOld bool) *Change {
-	c := w.change(key, wantOld)
+	c := w.change(key, nil, wantOld)
 	if !c.Existed {
 		return nil
 	}
@@ -152,8 +160,8 @@ func (w *Writer) Delete(key string, wantOld bool) *Change {
 	return w.stage(c)
 }
 
-// change looks at what is there.
-func (w *Writer) change(key string, wantOld bool) Change {
+// change looks at what is there. The old object may share memory with next.
+func (w *Writer) change(key string, next *persist.Object, wantOld bool) Change {
 	c := Change{Key: key}
 	c.Seq = w.NextSeq()
 	if s := w.staged(key); s != nil {
@@ -162,7 +170,7 @@ func (w *Writer) change(key string, wantOld bool) Change {
 	}
 	if wantOld || len(*w.ix.indexers.Load()) > 0 {
 		var err error
-		c.Old, c.OldSizeBytes, c.Existed, err = w.ix.get(key)
+		c.Old, c.OldSizeBytes, c.Existed, err = w.ix.get(key, next)
 		if err != nil {
 			w.ix.failed(err, key)
 			c.Old, c.Existed = nil, true

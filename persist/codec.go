@@ -66,9 +66,9 @@ type protobufObject interface {
 type goType struct {
 	name  string // Import path and name, with a star for a pointer.
 	codec Codec
-	// jsonBytes is about what the last bodies of CodecJSON were long. JSON,
-	// unlike protobuf, cannot tell without encoding.
-	jsonBytes atomic.Int64
+	// bodyBytes is about what the last bodies were long. JSON, unlike protobuf,
+	// cannot tell without encoding.
+	bodyBytes atomic.Int64
 }
 
 // goTypes caches a *goType for each reflect.Type. It is bounded by the types
@@ -85,7 +85,7 @@ func goTypeOf(obj any) *goType {
 		return known.(*goType)
 	}
 	g := &goType{name: typeName(t), codec: codecFor(t)}
-	g.jsonBytes.Store(defaultJSONBytes)
+	g.bodyBytes.Store(defaultBodyBytes)
 	known, _ := goTypes.LoadOrStore(t, g)
 	return known.(*goType)
 }
@@ -164,7 +164,7 @@ func embeds(ptr reflect.Type) bool {
 
 const (
 	envelopeBytes    = 128  // About what a record takes beside its body.
-	defaultJSONBytes = 2048 // Until the first object of a type was encoded.
+	defaultBodyBytes = 2048 // Until the first object of a type was encoded.
 )
 
 // EstimateSize returns about how many bytes the record of obj takes, without
@@ -186,7 +186,7 @@ func EstimateSize(obj any) int {
 	case CodecProtobuf:
 		return envelopeBytes + obj.(protobufObject).Size()
 	default:
-		return envelopeBytes + int(g.jsonBytes.Load())
+		return envelopeBytes + int(g.bodyBytes.Load())
 	}
 }
 
@@ -207,11 +207,16 @@ func (g *goType) appendBody(buf *bytes.Buffer, obj any, sizeBytes int) error {
 		if err := appendJSON(buf, obj); err != nil {
 			return err
 		}
-		// A moving average. It need not be exact, so a lost update is harmless.
-		old := g.jsonBytes.Load()
-		g.jsonBytes.Store(old + (int64(buf.Len()-start)-old)/4)
+		g.noteBodyBytes(buf.Len() - start)
 		return nil
 	}
+}
+
+// noteBodyBytes makes bodyBytes a moving average. It need not be exact, so a lost
+// update is harmless.
+func (g *goType) noteBodyBytes(n int) {
+	old := g.bodyBytes.Load()
+	g.bodyBytes.Store(old + (int64(n)-old)/4)
 }
 
 // appendProtobufOfSize appends a body of exactly so many bytes, or nothing. To

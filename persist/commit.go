@@ -95,7 +95,13 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 		return 0, false
 	}
 	if !db.memoryOnly() && db.pending.bytes >= db.opts.CommitBytes {
-		return 0, true
+		// Much of it need not be written any more, once the hooks are asked: deltas
+		// that were acknowledged soon.
+		db.beforeCommitLocked()
+		if db.pending.bytes >= db.opts.CommitBytes/2 {
+			return 0, true
+		}
+		db.cond.Broadcast() // There is room again.
 	}
 	wait = db.dirtySince.Add(db.opts.CommitInterval).Sub(now)
 	if !db.urgentSince.IsZero() {
@@ -115,21 +121,16 @@ func (db *DB) commit() {
 	db.flushRequested = false
 	// Also before a retry: what was acknowledged meanwhile need not wait in
 	// memory until the disk has space again.
-	batch := Batch{db: db}
 	if db.flushing == nil {
 		db.dirtySince, db.urgentSince = time.Time{}, time.Time{}
 	}
-	for h := range db.hooks {
-		if h.BeforeCommit != nil {
-			h.BeforeCommit(&batch)
-		}
-	}
+	urgent := db.beforeCommitLocked()
 	if db.flushing == nil { // Else the last attempt failed: try the same again.
 		db.flushingTo = db.applied
 		if !db.memoryOnly() {
 			db.flushing, db.pending = db.pending, newLayer()
 		}
-		if batch.urgent { // A hook has more to put than was good at once.
+		if urgent { // A hook has more to put than was good at once.
 			db.noteChangeLocked(true)
 		}
 	}
@@ -170,6 +171,18 @@ func (db *DB) commit() {
 			h.AfterCommit(durable)
 		}
 	}
+}
+
+// beforeCommitLocked lets the hooks change what waits, and returns whether one of
+// them has more to put than was good at once.
+func (db *DB) beforeCommitLocked() (urgent bool) {
+	batch := Batch{db: db}
+	for h := range db.hooks {
+		if h.BeforeCommit != nil {
+			h.BeforeCommit(&batch)
+		}
+	}
+	return batch.urgent
 }
 
 func (db *DB) hooksLocked() []*Hook {

@@ -107,6 +107,48 @@ func TestManyBytesAreCommittedAtOnce(t *testing.T) {
 	})
 }
 
+// TestWhatHooksTakeBackIsNotWritten: deltas that were acknowledged soon make no
+// commit, and Updates that waited for room have it.
+func TestWhatHooksTakeBackIsNotWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := openSound(t, tempPath(t), Options{CommitInterval: time.Hour, CommitBytes: 10_000, MaxPendingBytes: 10_000})
+		c := countCommits(db)
+		var passing []string // Guarded by the DB's lock.
+		db.AddHook(&Hook{BeforeCommit: func(b *Batch) {
+			for _, key := range passing {
+				b.Delete(testBucket, key)
+			}
+			passing = nil
+		}})
+		for i := range 1000 {
+			apply(t, db, func(b *Batch) {
+				b.PutNew(testBucket, strconv.Itoa(i), Bytes(repeat("x", 1000)))
+				passing = append(passing, strconv.Itoa(i))
+			})
+		}
+		synctest.Wait()
+		if n := c.n.Load(); n != 0 || db.Durable() != 0 {
+			t.Errorf("%d commits, durable up to %d", n, db.Durable())
+		}
+		for i := range 6 { // More than half of what makes a commit.
+			put(t, db, "stays "+strconv.Itoa(i), repeat("x", 1000))
+		}
+		for i := range 5 {
+			apply(t, db, func(b *Batch) {
+				b.PutNew(testBucket, strconv.Itoa(i), Bytes(repeat("x", 1000)))
+				passing = append(passing, strconv.Itoa(i))
+			})
+		}
+		synctest.Wait()
+		if n := c.n.Load(); n != 1 {
+			t.Errorf("%d commits, expected one of what stays", n)
+		}
+		if got := contents(t, db); len(got) > 6+5 || len(got) < 6 {
+			t.Errorf("%d keys", len(got))
+		}
+	})
+}
+
 // TestAHotKeyIsEncodedOnce is the point of keeping values unencoded.
 func TestAHotKeyIsEncodedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

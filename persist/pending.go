@@ -41,33 +41,46 @@ type Object struct {
 	Seq       uint64 // Distinguishes the versions of an object, see [Record].
 	Object    any
 	sizeBytes int
-	encoded   []byte // Between AppendShared and AppendTo. The committer's.
+	ahead     *body // Once it is put, only the committer touches it.
 }
 
-// NewObject wraps obj, which must not change from now on.
+// NewObject wraps obj, which must not change from now on. Later it is encoded.
 func NewObject(seq uint64, obj any) *Object {
 	return &Object{Seq: seq, Object: obj, sizeBytes: EstimateSize(obj)}
 }
 
+// NewObject wraps obj, which must not change from now on; Seq may be set until it
+// is put. If there is a file, objects of protobuf types are encoded at once: it
+// takes little longer than to estimate the size, which it makes unnecessary.
+func (db *DB) NewObject(obj any) *Object {
+	if g := goTypeOf(obj); g != nil && g.codec == CodecProtobuf && !isNilPointer(obj) && !db.MemoryOnly() {
+		if b, err := g.encode(obj, 0); err == nil { // Else the committer will find that, too.
+			return &Object{Object: obj, sizeBytes: envelopeBytes + len(b.bytes), ahead: b}
+		}
+	}
+	return NewObject(0, obj)
+}
+
 // AppendTo implements [Value].
 func (o *Object) AppendTo(dst []byte) ([]byte, error) {
-	if b := o.encoded; b != nil {
-		o.encoded = nil
-		return append(dst, b...), nil
+	dst, err := appendObject(dst, o.Seq, o.Object, o.sizeBytes, o.ahead)
+	if o.ahead != nil {
+		o.ahead.release()
+		o.ahead = nil
 	}
-	return AppendObjectOfSize(dst, o.Seq, o.Object, o.sizeBytes)
+	return dst, err
 }
 
 // AppendShared is AppendTo for a value that has this Object as a part. The
 // encoding is kept for the AppendTo of the Object itself, later in the same
 // commit. Only the committer may call it.
 func (o *Object) AppendShared(dst []byte) ([]byte, error) {
-	start := len(dst)
-	dst, err := AppendObjectOfSize(dst, o.Seq, o.Object, o.sizeBytes)
-	if err == nil {
-		o.encoded = append([]byte(nil), dst[start:]...)
+	if g := goTypeOf(o.Object); o.ahead == nil && g != nil && !isNilPointer(o.Object) {
+		if b, err := g.encode(o.Object, o.sizeBytes); err == nil {
+			o.ahead = b
+		}
 	}
-	return dst, err
+	return appendObject(dst, o.Seq, o.Object, o.sizeBytes, o.ahead)
 }
 
 // SizeBytes implements [Value].

@@ -44,6 +44,11 @@ func AppendObject(dst []byte, seq uint64, obj any) (out []byte, err error) {
 // [Record.SizeBytes] where it comes from, has said the size of. A wrong size
 // costs time only.
 func AppendObjectOfSize(dst []byte, seq uint64, obj any, sizeBytes int) (out []byte, err error) {
+	return appendObject(dst, seq, obj, sizeBytes, nil)
+}
+
+// appendObject appends the body that was encoded ahead, if there is one.
+func appendObject(dst []byte, seq uint64, obj any, sizeBytes int, ahead *body) (out []byte, err error) {
 	g := goTypeOf(obj)
 	if g == nil || isNilPointer(obj) {
 		return dst, fmt.Errorf("%w: it is nil (%T)", ErrNotEncodable, obj)
@@ -68,7 +73,9 @@ func AppendObjectOfSize(dst []byte, seq uint64, obj any, sizeBytes int) (out []b
 	// the widest form and filled in afterwards.
 	buf.Write([]byte{msgpcode.Bin32, 0, 0, 0, 0})
 	start := buf.Len()
-	if err := g.appendBody(buf, obj, sizeBytes); err != nil {
+	if ahead != nil {
+		buf.Write(ahead.bytes)
+	} else if err := g.appendBody(buf, obj, sizeBytes); err != nil {
 		return dst, fmt.Errorf("%w: %s: %w", ErrNotEncodable, g.name, err)
 	}
 	out = buf.Bytes()
@@ -133,7 +140,13 @@ func (r Record) SizeBytes() int { return envelopeBytes + len(r.Body) }
 //
 // An error wraps [ErrTypeMismatch] if the record holds another Go type than
 // newObject returns, and [ErrBadRecord] if the body does not decode.
-func (r Record) Decode(newObject func() any) (any, error) {
+func (r Record) Decode(newObject func() any) (any, error) { return r.DecodeNear(newObject, nil) }
+
+// DecodeNear is Decode for another version of the object that near holds. What
+// is encoded alike in both is not decoded, but shared with near's object: neither
+// may be changed. It saves time only where near was encoded ahead, see
+// [DB.NewObject]; near may be nil.
+func (r Record) DecodeNear(newObject func() any, near *Object) (any, error) {
 	var target any
 	if newObject != nil {
 		target = newObject()
@@ -151,14 +164,25 @@ func (r Record) Decode(newObject func() any) (any, error) {
 		// other way round is no problem, for every typed object has JSON.
 		return nil, fmt.Errorf("%w: found %s as %v, want %v", ErrTypeMismatch, r.TypeName, r.Codec, g.codec)
 	}
+	if r.Codec == CodecProtobuf && near != nil && near.ahead != nil && goTypeOf(near.Object) == g {
+		if decodeNear(target, near.Object, r.Body, near.ahead.bytes) {
+			return r.withTypeMeta(target), nil
+		}
+		target = newObject()
+	}
 	obj, err := decodeBody(r.Codec, r.Body, target)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrBadRecord, r.TypeName, err)
 	}
+	return r.withTypeMeta(obj), nil
+}
+
+// withTypeMeta restores the only part that protobuf drops.
+func (r Record) withTypeMeta(obj any) any {
 	if r.Codec == CodecProtobuf && (r.APIVersion != "" || r.Kind != "") {
-		setTypeMeta(obj, r.APIVersion, r.Kind) // The only part that protobuf drops.
+		setTypeMeta(obj, r.APIVersion, r.Kind)
 	}
-	return obj, nil
+	return obj
 }
 
 // A msgpackReader takes msgpack values off a byte slice, one after the other.

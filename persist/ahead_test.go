@@ -1,0 +1,131 @@
+package persist
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+func configMap(name string, sizeBytes int) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"data": repeat(name, sizeBytes)}}
+}
+
+// stored decodes what a DB has of a key.
+func stored(t *testing.T, db *DB, key string, newObject func() any) (obj any, inMemory bool) {
+	t.Helper()
+	found, err := db.View(testBucket, key, func(it *Item) error {
+		if o, ok := it.Value.(*Object); ok {
+			obj, inMemory = o.Object, true
+			return nil
+		}
+		payload, err := it.Payload()
+		if err != nil {
+			return err
+		}
+		rec, err := ParseRecord(payload)
+		if err != nil {
+			return err
+		}
+		obj, err = rec.Decode(newObject)
+		return err
+	})
+	if err != nil || !found {
+		t.Fatalf("key %s: found %t, %v", key, found, err)
+	}
+	return obj, inMemory
+}
+
+// TestObjectsThatAreEncodedAhead are what is read back, whatever their size, and
+// although their memory is used again.
+func TestObjectsThatAreEncodedAhead(t *testing.T) {
+	db := open(t, tempPath(t), manual)
+	sizes := []int{0, 1, 400, 600, 1000, 5000, scratchBytes - 200, scratchBytes, 3 * scratchBytes, 1 << 20}
+	for round := range 3 {
+		want := map[string]*corev1.ConfigMap{}
+		for i, size := range append(sizes, sizes...) {
+			key := fmt.Sprint(round, i)
+			want[key] = configMap(key, size)
+			o := db.NewObject(want[key])
+			if o.ahead == nil {
+				t.Errorf("%d bytes are not encoded ahead", size)
+			}
+			payload, err := AppendObject(nil, 0, want[key])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := len(payload); o.SizeBytes() < n-100 || o.SizeBytes() > n+100 {
+				t.Errorf("the size is %d, the record has %d", o.SizeBytes(), n)
+			}
+			apply(t, db, func(b *Batch) {
+				b.Put(testBucket, key, o)
+				b.Put(testBucket, "and "+key, sharing{o}) // Sorts behind it.
+			})
+		}
+		flush(t, db)
+		for key, cm := range want {
+			for _, key := range []string{key, "and " + key} {
+				if got, inMemory := stored(t, db, key, func() any { return &corev1.ConfigMap{} }); inMemory || !apiequality.Semantic.DeepEqual(cm, got) {
+					t.Fatalf("key %s: in memory %t, -want +got:\n%s", key, inMemory, objectDiff(cm, got))
+				}
+			}
+		}
+	}
+}
+
+// sharing is a value that has an object as a part.
+type sharing struct{ *Object }
+
+func (s sharing) AppendTo(dst []byte) ([]byte, error) { return s.AppendShared(dst) }
+
+// TestWhatIsEncodedAheadIsEncodedAgain when a commit has failed.
+func TestWhatIsEncodedAheadIsEncodedAgain(t *testing.T) {
+	db := open(t, tempPath(t), manual)
+	put(t, db, "first", "1")
+	flush(t, db)
+	fill(db, true)
+	want := configMap("name", 1<<20)
+	o := db.NewObject(want)
+	apply(t, db, func(b *Batch) { b.Put(testBucket, "key", o) })
+	if err := db.Flush(); err == nil {
+		t.Fatal("the commit did not fail")
+	}
+	fill(db, false)
+	flush(t, db)
+	if got, inMemory := stored(t, db, "key", func() any { return &corev1.ConfigMap{} }); inMemory || !apiequality.Semantic.DeepEqual(want, got) {
+		t.Errorf("in memory %t, -want +got:\n%s", inMemory, objectDiff(want, got))
+	}
+}
+
+// TestWhatIsNotEncodedAhead: what nobody will encode, what is cheaper to estimate,
+// and what cannot be.
+func TestWhatIsNotEncodedAhead(t *testing.T) {
+	path := tempPath(t)
+	db := open(t, path, manual)
+	for name, obj := range map[string]any{
+		"unstructured":  &unstructured.Unstructured{Object: map[string]any{"a": "b"}},
+		"JSON":          &customResource{},
+		"a nil pointer": (*corev1.Pod)(nil),
+		"nil":           nil,
+		"panics":        &panicky{},
+	} {
+		if o := db.NewObject(obj); o.ahead != nil || o.SizeBytes() <= 0 {
+			t.Errorf("%s: ahead %v, %d bytes", name, o.ahead, o.SizeBytes())
+		}
+	}
+	held, err := Open(path, Options{LockTimeout: 1, Logger: &quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if o := held.NewObject(newTestPod(t)); !held.MemoryOnly() || o.ahead != nil || o.SizeBytes() <= 0 {
+		t.Errorf("without a file: ahead %v, %d bytes", o.ahead, o.SizeBytes())
+	}
+	if _, err := goTypeOf(&panicky{}).encode(&panicky{}, 0); err == nil || errors.Is(err, ErrClosed) {
+		t.Errorf("encoding what panics: %v", err)
+	}
+}

@@ -1,0 +1,240 @@
+package persist
+
+import (
+	"bytes"
+	"errors"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// A message says where the fields of a protobuf message are in the Go struct of
+// its type.
+type message struct {
+	fields map[protowire.Number]messageField
+}
+
+type messageField struct {
+	index int
+	// message is that of a field which is a message, or a slice of them
+	// if repeated; else nil.
+	message  *message
+	repeated bool
+}
+
+// messages caches a *message for each reflect.Type, nil for those whose encoding
+// does not follow from their fields.
+var messages sync.Map
+
+func messageOf(t reflect.Type) *message {
+	if known, ok := messages.Load(t); ok {
+		return known.(*message)
+	}
+	m := newMessage(t, map[reflect.Type]*message{})
+	messages.Store(t, m)
+	return m
+}
+
+func newMessage(t reflect.Type, all map[reflect.Type]*message) *message {
+	if m, ok := all[t]; ok { // Types may contain themselves.
+		return m
+	}
+	if t.Kind() != reflect.Struct || !reflect.PointerTo(t).Implements(reflect.TypeFor[protobufObject]()) || methodsMayBePromoted(t) {
+		return nil
+	}
+	m := &message{fields: map[protowire.Number]messageField{}}
+	all[t] = m
+	for f := range t.Fields() {
+		number, ok := fieldNumber(f.Tag.Get("protobuf"))
+		if !ok || !f.IsExported() {
+			continue
+		}
+		field := messageField{index: f.Index[0]}
+		switch {
+		case f.Type.Kind() == reflect.Struct:
+			field.message = newMessage(f.Type, all)
+		case f.Type.Kind() == reflect.Slice && f.Type.Elem().Kind() == reflect.Struct:
+			field.message, field.repeated = newMessage(f.Type.Elem(), all), true
+		}
+		m.fields[number] = field
+	}
+	return m
+}
+
+// fieldNumber reads the tag of a generated type: "bytes,2,opt,name=spec".
+func fieldNumber(tag string) (protowire.Number, bool) {
+	_, rest, _ := strings.Cut(tag, ",")
+	number, _, _ := strings.Cut(rest, ",")
+	n, err := strconv.ParseInt(number, 10, 32)
+	return protowire.Number(n), err == nil && n > 0
+}
+
+// nearDecoder decodes a message beside another of its type.
+type nearDecoder struct {
+	rest []byte // What has to be decoded, of the messages that are being looked at.
+}
+
+var nearDecoders = sync.Pool{New: func() any { return new(nearDecoder) }}
+
+// decodeNear decodes encoded into target, a new object of the type of near, whose
+// encoding is nearEncoded. It reports whether it could: if not, target is of no use.
+func decodeNear(target, near any, encoded, nearEncoded []byte) (ok bool) {
+	t := reflect.TypeOf(target)
+	if t.Kind() != reflect.Pointer {
+		return false
+	}
+	m := messageOf(t.Elem())
+	if m == nil {
+		return false
+	}
+	defer func() {
+		if recover() != nil { // As in decodeBody, which will say why.
+			ok = false
+		}
+	}()
+	d := nearDecoders.Get().(*nearDecoder)
+	defer nearDecoders.Put(d)
+	d.rest = d.rest[:0]
+	v := reflect.ValueOf(target)
+	if d.message(m, v.Elem(), reflect.ValueOf(near).Elem(), encoded, nearEncoded) != nil {
+		return false
+	}
+	quantityPlanOf(t).cacheText(v) // What near has was cached when near was encoded.
+	return true
+}
+
+var errUnexpectedEncoding = errors.New("not as generated code encodes")
+
+// message takes from near what is encoded alike, and decodes the rest. Fields are
+// expected in the order of their numbers, as generated code writes them.
+func (d *nearDecoder) message(m *message, v, near reflect.Value, encoded, nearEncoded []byte) error {
+	begin := len(d.rest)
+	var number, nearNumber protowire.Number
+	var field, nearField []byte
+	for len(encoded) > 0 {
+		var err error
+		if number, field, encoded, err = nextField(encoded, number); err != nil {
+			return err
+		}
+		for nearNumber < number && len(nearEncoded) > 0 {
+			if nearNumber, nearField, nearEncoded, err = nextField(nearEncoded, nearNumber); err != nil {
+				return err
+			}
+		}
+		f, known := m.fields[number]
+		switch {
+		case !known || nearNumber != number:
+			d.rest = append(d.rest, field...)
+		case bytes.Equal(field, nearField):
+			v.Field(f.index).Set(near.Field(f.index))
+		case f.message == nil:
+			d.rest = append(d.rest, field...)
+		case f.repeated:
+			err = d.elements(f.message, v.Field(f.index), near.Field(f.index), field, nearField)
+		default:
+			err = d.single(f.message, v.Field(f.index), near.Field(f.index), field, nearField)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	rest := d.rest[begin:]
+	d.rest = d.rest[:begin]
+	if len(rest) == 0 {
+		return nil
+	}
+	return v.Addr().Interface().(protobufObject).Unmarshal(rest)
+}
+
+// single is for a field that is a message, and there once.
+func (d *nearDecoder) single(m *message, v, near reflect.Value, field, nearField []byte) error {
+	content, more, err := nextMessage(field)
+	if err != nil {
+		return err
+	}
+	nearContent, nearMore, err := nextMessage(nearField)
+	if err != nil {
+		return err
+	}
+	if len(more) > 0 || len(nearMore) > 0 {
+		return errUnexpectedEncoding
+	}
+	return d.message(m, v, near, content, nearContent) // They differ, as field and nearField do.
+}
+
+// elements is for a field that is a slice of messages. They are compared in pairs.
+func (d *nearDecoder) elements(m *message, v, near reflect.Value, field, nearField []byte) error {
+	n := 0
+	for rest := field; len(rest) > 0; n++ {
+		var err error
+		if _, rest, err = nextMessage(rest); err != nil {
+			return err
+		}
+	}
+	v.Set(reflect.MakeSlice(v.Type(), n, n))
+	for i := range n {
+		var content, nearContent []byte
+		var err error
+		if content, field, err = nextMessage(field); err != nil {
+			return err
+		}
+		if len(nearField) == 0 || i >= near.Len() {
+			err = v.Index(i).Addr().Interface().(protobufObject).Unmarshal(content)
+		} else if nearContent, nearField, err = nextMessage(nearField); err == nil {
+			if bytes.Equal(content, nearContent) {
+				v.Index(i).Set(near.Index(i))
+			} else {
+				err = d.message(m, v.Index(i), near.Index(i), content, nearContent)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nextField cuts off a field with all its values. Its number must be above the
+// one before.
+func nextField(encoded []byte, before protowire.Number) (number protowire.Number, field, rest []byte, err error) {
+	rest = encoded
+	for len(rest) > 0 {
+		next, typ, n := protowire.ConsumeTag(rest)
+		if n < 0 {
+			return 0, nil, nil, protowire.ParseError(n)
+		}
+		if number == 0 {
+			number = next
+		} else if next != number {
+			break
+		}
+		size := protowire.ConsumeFieldValue(next, typ, rest[n:])
+		if size < 0 {
+			return 0, nil, nil, protowire.ParseError(size)
+		}
+		rest = rest[n+size:]
+	}
+	if number <= before {
+		return 0, nil, nil, errUnexpectedEncoding
+	}
+	return number, encoded[:len(encoded)-len(rest)], rest, nil
+}
+
+// nextMessage cuts the first value off a field that has messages.
+func nextMessage(field []byte) (content, rest []byte, err error) {
+	_, typ, n := protowire.ConsumeTag(field)
+	if n < 0 {
+		return nil, nil, protowire.ParseError(n)
+	}
+	if typ != protowire.BytesType {
+		return nil, nil, errUnexpectedEncoding
+	}
+	content, size := protowire.ConsumeBytes(field[n:])
+	if size < 0 {
+		return nil, nil, protowire.ParseError(size)
+	}
+	return content, field[n+size:], nil
+}
