@@ -333,6 +333,7 @@ func (l *listener) walk() bool {
 			return false
 		}
 	}
+	defer l.s.indexer.Ballast()()
 	begin, first := l.consumer.Cursor(), true
 	ok := l.chunks(func(c indexer.Chunk) bool {
 		if first && !l.inherits {

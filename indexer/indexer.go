@@ -357,6 +357,9 @@ func (ix *Indexer) RaiseSeq(seq uint64) {
 	ix.state.Seq = max(ix.state.Seq, seq)
 }
 
+// Ballast is [Objects.Ballast] of the Indexer's Objects.
+func (ix *Indexer) Ballast() (end func()) { return ix.objects.Ballast() }
+
 // Release gives the memory of decoded objects back. The Indexer can still be
 // read, and must not be written to: its space may have a new owner.
 func (ix *Indexer) Release() { ix.objects.release(ix.owner) }

@@ -29,7 +29,13 @@ type Objects struct {
 	writes  uint64
 	written [versionSlots]uint64
 	seed    maphash.Seed
+
+	walks   int
+	ballast []byte // Never touched. While there are walks.
 }
+
+// ballastBytes is the most that a walk takes of the budget.
+const ballastBytes = 32 << 20
 
 // owner has the objects of one Indexer.
 type owner struct {
@@ -66,6 +72,30 @@ func NewObjects(budget int64) *Objects {
 	o := &Objects{budget: budget, writes: 1, seed: maphash.MakeSeed()}
 	o.lru.next, o.lru.prev = &o.lru, &o.lru
 	return o
+}
+
+// Ballast makes the garbage collector wait longer, until end is called: for a walk
+// that decodes all objects and keeps none, and that else spends a fifth of its time
+// in collections of a heap with little in it. It allocates half of what the budget
+// has left, at most 32 MiB and for all walks together. That is room for as much more
+// garbage; it takes no memory itself, since nobody touches it.
+func (o *Objects) Ballast() (end func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.walks++; o.walks == 1 {
+		room := int64(ballastBytes)
+		if o.budget >= 0 {
+			room = max(0, min(room, (o.budget-o.used)/2))
+		}
+		o.ballast = make([]byte, room)
+	}
+	return sync.OnceFunc(func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.walks--; o.walks == 0 {
+			o.ballast = nil
+		}
+	})
 }
 
 // decodedBytes estimates what an object takes in memory from its encoded size:

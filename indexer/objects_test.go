@@ -140,3 +140,25 @@ func TestAListIsOfOneMoment(t *testing.T) {
 		t.Error("that tells nothing")
 	}
 }
+
+// TestTheBallastIsWithinTheBudget, of all walks together, and gone after them.
+func TestTheBallastIsWithinTheBudget(t *testing.T) {
+	for budget, want := range map[int64]int{-1: ballastBytes, 64 << 20: ballastBytes - 500, 1 << 30: ballastBytes, 8000: 3500, 2000: 500, 1: 0} {
+		o := NewObjects(budget)
+		o.used = 1000
+		first := o.Ballast()
+		second := o.Ballast()
+		if n := len(o.ballast); n != want {
+			t.Errorf("with a budget of %d: %d bytes, expected %d", budget, n, want)
+		}
+		first()
+		first()
+		if n := len(o.ballast); n != want {
+			t.Errorf("with a budget of %d: %d bytes during the second walk, expected %d", budget, n, want)
+		}
+		second()
+		if n := len(o.ballast); n != 0 {
+			t.Errorf("with a budget of %d: %d bytes are left", budget, n)
+		}
+	}
+}
