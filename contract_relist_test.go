@@ -1,12 +1,16 @@
 package warmwatch_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
@@ -52,6 +56,34 @@ func TestARelistSendsOnlyWhatChangedUnlessNotifyUnchanged(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAListThatHasAnObjectTwice is told of once. Pages of a list may be of
+// different moments.
+func TestAListThatHasAnObjectTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		informer := ours.new(t, f, config{})
+		r, _ := add(t, informer)
+		start(t, informer)
+		r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial")
+		f.onList = func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			var list runtime.Object
+			var err error
+			f.with(func() { list, err = f.listLocked(o) })
+			if err != nil {
+				return nil, err
+			}
+			items, err := meta.ExtractList(list)
+			if err != nil {
+				return nil, err
+			}
+			return list, meta.SetList(list, append(items, items...))
+		}
+		relisted(f, func() { f.put(configMap("b"), configMap("c")) })
+		r.expectInAnyOrder(t, "update ns/b@2→3", "add ns/c@4")
+		expectStore(t, informer, f)
+	})
 }
 
 func TestUnchangedObjectsOfARelistAreToldAsSyncsAre(t *testing.T) {

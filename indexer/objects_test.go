@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/warmwatch/warmwatch/persist"
 )
@@ -160,5 +161,52 @@ func TestTheBallastIsWithinTheBudget(t *testing.T) {
 		if n := len(o.ballast); n != 0 {
 			t.Errorf("with a budget of %d: %d bytes are left", budget, n)
 		}
+	}
+}
+
+// TestTheOldObjectIsTheOneThatWasThere, where it is read beside the new one.
+func TestTheOldObjectIsTheOneThatWasThere(t *testing.T) {
+	db := openDB(t, tempPath(t), persist.Options{})
+	ix := newIndexer(t, db, nil, 1)
+	random := newRand(t)
+	write := func(pod *corev1.Pod) (old any) {
+		t.Helper()
+		w := ix.Writer()
+		defer w.Close()
+		old = w.Set("ns/pod", pod, true).Old
+		if _, err := w.Commit(nil); err != nil {
+			t.Fatal(err)
+		}
+		return old
+	}
+	before := newPod("pod", "0")
+	before.Spec.Containers = []corev1.Container{{Name: "one"}, {Name: "two"}}
+	write(before.DeepCopy())
+	for i := range 200 {
+		if random.Intn(4) > 0 { // Else it is still in memory.
+			if err := db.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		now := before.DeepCopy()
+		now.ResourceVersion = fmt.Sprint(i + 1)
+		switch random.Intn(5) {
+		case 0:
+			now.Labels = map[string]string{"label": now.ResourceVersion}
+		case 1:
+			now.Spec.Containers[random.Intn(len(now.Spec.Containers))].Image = now.ResourceVersion
+		case 2:
+			now.Spec.Containers = append(now.Spec.Containers, corev1.Container{Name: now.ResourceVersion})
+		case 3:
+			now.Spec.Containers = now.Spec.Containers[:1]
+		case 4:
+			now.Status.Conditions = []corev1.PodCondition{{Message: now.ResourceVersion}}
+		}
+		handed := now.DeepCopy()
+		old := write(handed)
+		if !apiequality.Semantic.DeepEqual(before, old) || !apiequality.Semantic.DeepEqual(now, handed) {
+			t.Fatalf("update %d: the old object is %v, expected %v; the new one %v, expected %v", i, old, before, handed, now)
+		}
+		before = now
 	}
 }
