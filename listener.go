@@ -95,6 +95,9 @@ func (s *SharedIndexInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEv
 // AddEventHandlerWithOptions implements [cache.SharedInformer]. The handler is
 // first told, by OnDelete, of the deletions that the handlers of the last
 // process had not been told of when it ended, and then of every object.
+//
+// Handlers must not change objects, as in client-go. Here the old and the new object
+// of an update may share memory, so that to change one may change the other.
 func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
 	return s.addListener(h, "", o)
 }
@@ -333,11 +336,15 @@ func (l *listener) walk() bool {
 			return false
 		}
 	}
-	defer l.s.indexer.Ballast()()
+	endBallast := func() {}
+	defer func() { endBallast() }()
 	begin, first := l.consumer.Cursor(), true
 	ok := l.chunks(func(c indexer.Chunk) bool {
 		if first && !l.inherits {
 			l.consumer.WalkFrom(c.Seq)
+		}
+		if first && !c.Done {
+			endBallast = l.s.indexer.Ballast()
 		}
 		first = false
 		l.noteNew(c, begin)

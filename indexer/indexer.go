@@ -280,7 +280,7 @@ func (ix *Indexer) Replace(list []any, resourceVersion string) error {
 		}
 	}
 	for key, obj := range items {
-		w.Set(key, obj, false)
+		w.SetValue(key, persist.NewObject(0, obj), false) // All of them wait.
 	}
 	w.SetResourceVersion(resourceVersion)
 	return ix.commitByHand(w)

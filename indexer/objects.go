@@ -3,6 +3,8 @@ package indexer
 import (
 	"hash/maphash"
 	"maps"
+	"math"
+	"runtime/metrics"
 	"slices"
 	"sync"
 )
@@ -30,8 +32,9 @@ type Objects struct {
 	written [versionSlots]uint64
 	seed    maphash.Seed
 
-	walks   int
-	ballast []byte // Never touched. While there are walks.
+	walks     int
+	ballast   []byte // While there are walks.
+	ballasted bool
 }
 
 // ballastBytes is the most that a walk takes of the budget.
@@ -77,17 +80,21 @@ func NewObjects(budget int64) *Objects {
 // Ballast makes the garbage collector wait longer, until end is called: for a walk
 // that decodes all objects and keeps none, and that else spends a fifth of its time
 // in collections of a heap with little in it. It allocates half of what the budget
-// has left, at most 32 MiB and for all walks together. That is room for as much more
-// garbage; it takes no memory itself, since nobody touches it.
+// has left, at most 32 MiB, and does not touch it: it takes no memory itself, but
+// lets as much more garbage grow.
+//
+// Only the first walk of the process has it, and those at the same time: later ones
+// would get memory that was used before and has to be cleared. Where the process has
+// a memory limit (GOMEMLIMIT), which would count it, there is none.
 func (o *Objects) Ballast() (end func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.walks++; o.walks == 1 {
+	if o.walks++; o.walks == 1 && !o.ballasted && !memoryIsLimited() {
 		room := int64(ballastBytes)
 		if o.budget >= 0 {
 			room = max(0, min(room, (o.budget-o.used)/2))
 		}
-		o.ballast = make([]byte, room)
+		o.ballast, o.ballasted = make([]byte, room), true
 	}
 	return sync.OnceFunc(func() {
 		o.mu.Lock()
@@ -96,6 +103,13 @@ func (o *Objects) Ballast() (end func()) {
 			o.ballast = nil
 		}
 	})
+}
+
+// memoryIsLimited asks runtime/metrics: debug.SetMemoryLimit stops the world.
+func memoryIsLimited() bool {
+	limit := []metrics.Sample{{Name: "/gc/gomemlimit:bytes"}}
+	metrics.Read(limit)
+	return limit[0].Value.Kind() == metrics.KindUint64 && limit[0].Value.Uint64() != math.MaxInt64
 }
 
 // decodedBytes estimates what an object takes in memory from its encoded size:

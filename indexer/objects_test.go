@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"fmt"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -161,6 +162,10 @@ func TestTheBallastIsWithinTheBudget(t *testing.T) {
 		if n := len(o.ballast); n != 0 {
 			t.Errorf("with a budget of %d: %d bytes are left", budget, n)
 		}
+		o.Ballast()
+		if n := len(o.ballast); n != 0 {
+			t.Errorf("with a budget of %d: %d bytes for a walk after the first", budget, n)
+		}
 	}
 }
 
@@ -208,5 +213,15 @@ func TestTheOldObjectIsTheOneThatWasThere(t *testing.T) {
 			t.Fatalf("update %d: the old object is %v, expected %v; the new one %v, expected %v", i, old, before, handed, now)
 		}
 		before = now
+	}
+}
+
+// TestNoBallastUnderAMemoryLimit, which would count it.
+func TestNoBallastUnderAMemoryLimit(t *testing.T) {
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 40))
+	o := NewObjects(0)
+	o.Ballast()
+	if n := len(o.ballast); n != 0 {
+		t.Errorf("%d bytes", n)
 	}
 }

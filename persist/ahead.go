@@ -42,7 +42,7 @@ func newBody(size int) *body {
 
 // release lets the memory be used again.
 func (b *body) release() {
-	if class := bits.Len(uint(cap(b.bytes))) - 1; class <= maxBodyBits {
+	if class := bits.Len(uint(cap(b.bytes))) - 1; class >= minBodyBits && class <= maxBodyBits {
 		bodyPools[class].Put(b)
 	}
 }
@@ -54,7 +54,7 @@ func (g *goType) encode(obj any, sizeBytes int) (b *body, err error) {
 			b, err = nil, fmt.Errorf("panic: %v", p)
 		}
 	}()
-	if g.codec == CodecProtobuf && g.bodyBytes.Load() <= scratchBytes/2 {
+	if g.codec == CodecProtobuf && g.bodyBytes.Load() <= scratchBytes/2 && g.fillsFromTheEnd(obj.(protobufObject)) {
 		if b, err = encodeProtobuf(obj.(protobufObject)); err == nil {
 			g.noteBodyBytes(len(b.bytes))
 			return b, nil
@@ -66,6 +66,25 @@ func (g *goType) encode(obj any, sizeBytes int) (b *body, err error) {
 	}
 	g.noteBodyBytes(buf.Len())
 	return &body{buf.Bytes()}, nil
+}
+
+// fillsFromTheEnd reports whether the type's MarshalToSizedBuffer writes into the end
+// of a larger buffer, as generated code does: the first object that is encoded must
+// come out as it does in a buffer of its size.
+func (g *goType) fillsFromTheEnd(obj protobufObject) bool {
+	if known := g.fromTheEnd.Load(); known != nil {
+		return *known
+	}
+	var exact bytes.Buffer
+	if appendProtobufOfSize(&exact, obj, obj.Size()) != nil {
+		return false // Nothing is known yet.
+	}
+	b, err := encodeProtobuf(obj)
+	same := err == nil && bytes.Equal(b.bytes, exact.Bytes())
+	if exact.Len() > 0 && exact.Len() <= scratchBytes { // Else it says nothing.
+		g.fromTheEnd.Store(&same)
+	}
+	return same
 }
 
 // encodeProtobuf encodes an object whose size is not known.

@@ -129,3 +129,72 @@ func TestWhatIsNotEncodedAhead(t *testing.T) {
 		t.Errorf("encoding what panics: %v", err)
 	}
 }
+
+// TestObjectsAreNotEncodedAheadWhileCommitsFail: they stay in memory as they are.
+func TestObjectsAreNotEncodedAheadWhileCommitsFail(t *testing.T) {
+	db := open(t, tempPath(t), manual)
+	put(t, db, "first", "1")
+	flush(t, db)
+	fill(db, true)
+	put(t, db, "large", repeat("x", 1<<20))
+	if err := db.Flush(); err == nil {
+		t.Fatal("the commit did not fail")
+	}
+	if o := db.NewObject(newTestPod(t)); o.ahead != nil {
+		t.Error("was encoded ahead")
+	}
+	fill(db, false)
+	flush(t, db)
+	if o := db.NewObject(newTestPod(t)); o.ahead == nil {
+		t.Error("was not encoded ahead after it")
+	}
+}
+
+// fromTheBeginning encodes correctly into a buffer of its size only.
+type fromTheBeginning struct{ part }
+
+func (f *fromTheBeginning) Size() int { return f.part.Size() }
+func (f *fromTheBeginning) MarshalToSizedBuffer(b []byte) (int, error) {
+	return copy(b, f.encode()), nil
+}
+func (f *fromTheBeginning) Unmarshal(b []byte) error { return f.part.Unmarshal(b) }
+
+// TestMarshallersThatFillFromTheBeginning are given buffers of the right size. What
+// is left in a larger one is of other objects.
+func TestMarshallersThatFillFromTheBeginning(t *testing.T) {
+	g := &goType{name: "fromTheBeginning", codec: CodecProtobuf}
+	for _, text := range []string{"", "one", "another one"} {
+		if _, err := encodeProtobuf(&part{repeat("secret", 1000)}); err != nil {
+			t.Fatal(err)
+		}
+		obj := &fromTheBeginning{part{text}}
+		b, err := g.encode(obj, 0)
+		if err != nil || string(b.bytes) != string(obj.encode()) {
+			t.Errorf("%q is encoded as %.100q, %v", text, b.bytes, err)
+		}
+	}
+}
+
+// nothing may be large, and may be encoded to no bytes at all.
+type nothing struct{ large []byte }
+
+func (n *nothing) Size() int                                  { return len(n.large) }
+func (n *nothing) MarshalToSizedBuffer(b []byte) (int, error) { return fromTheEnd(b, n.large) }
+func (n *nothing) Unmarshal(b []byte) error                   { n.large = append([]byte(nil), b...); return nil }
+
+func TestObjectsThatAreEncodedToNothing(t *testing.T) {
+	db := open(t, tempPath(t), manual)
+	db.AddHook(&Hook{AfterReset: func(err error) { t.Errorf("the file was replaced: %v", err) }})
+	for i, size := range []int{100 << 10, 0, 0, 100 << 10, 0} {
+		key, o := fmt.Sprint(i), db.NewObject(&nothing{make([]byte, size)})
+		apply(t, db, func(b *Batch) { b.Put(testBucket, key, o) })
+		flush(t, db)
+		got, inMemory := stored(t, db, key, func() any { return &nothing{} })
+		if n := len(got.(*nothing).large); inMemory || n != size {
+			t.Errorf("in memory %t, %d bytes, expected %d", inMemory, n, size)
+		}
+	}
+	if err := db.Err(); err != nil {
+		t.Error(err)
+	}
+}

@@ -69,6 +69,8 @@ type goType struct {
 	// bodyBytes is about what the last bodies were long. JSON, unlike protobuf,
 	// cannot tell without encoding.
 	bodyBytes atomic.Int64
+	// fromTheEnd, of CodecProtobuf: see fillsFromTheEnd. Nil until that is known.
+	fromTheEnd atomic.Pointer[bool]
 }
 
 // goTypes caches a *goType for each reflect.Type. It is bounded by the types

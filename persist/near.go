@@ -14,7 +14,7 @@ import (
 // A message says where the fields of a protobuf message are in the Go struct of
 // its type.
 type message struct {
-	fields map[protowire.Number]messageField
+	fields map[protowire.Number]*messageField
 }
 
 type messageField struct {
@@ -45,17 +45,19 @@ func newMessage(t reflect.Type, all map[reflect.Type]*message) *message {
 	if t.Kind() != reflect.Struct || !reflect.PointerTo(t).Implements(reflect.TypeFor[protobufObject]()) || methodsMayBePromoted(t) {
 		return nil
 	}
-	m := &message{fields: map[protowire.Number]messageField{}}
+	m := &message{fields: map[protowire.Number]*messageField{}}
 	all[t] = m
 	for f := range t.Fields() {
 		number, ok := fieldNumber(f.Tag.Get("protobuf"))
 		if !ok || !f.IsExported() {
 			continue
 		}
-		field := messageField{index: f.Index[0]}
+		field := &messageField{index: f.Index[0]}
 		switch {
 		case f.Type.Kind() == reflect.Struct:
 			field.message = newMessage(f.Type, all)
+		case reflect.PointerTo(f.Type).Implements(reflect.TypeFor[protobufObject]()):
+			// A list in a message of its own (+protobuf.nullable).
 		case f.Type.Kind() == reflect.Slice && f.Type.Elem().Kind() == reflect.Struct:
 			field.message, field.repeated = newMessage(f.Type.Elem(), all), true
 		}
@@ -74,7 +76,7 @@ func fieldNumber(tag string) (protowire.Number, bool) {
 
 // nearDecoder decodes a message beside another of its type.
 type nearDecoder struct {
-	rest []byte // What has to be decoded, of the messages that are being looked at.
+	rest []byte // What has to be decoded of a message.
 }
 
 var nearDecoders = sync.Pool{New: func() any { return new(nearDecoder) }}
@@ -97,7 +99,6 @@ func decodeNear(target, near any, encoded, nearEncoded []byte) (ok bool) {
 	}()
 	d := nearDecoders.Get().(*nearDecoder)
 	defer nearDecoders.Put(d)
-	d.rest = d.rest[:0]
 	v := reflect.ValueOf(target)
 	if d.message(m, v.Elem(), reflect.ValueOf(near).Elem(), encoded, nearEncoded) != nil {
 		return false
@@ -108,10 +109,55 @@ func decodeNear(target, near any, encoded, nearEncoded []byte) (ok bool) {
 
 var errUnexpectedEncoding = errors.New("not as generated code encodes")
 
-// message takes from near what is encoded alike, and decodes the rest. Fields are
-// expected in the order of their numbers, as generated code writes them.
+// message decodes what is not encoded alike, and takes the rest from near.
 func (d *nearDecoder) message(m *message, v, near reflect.Value, encoded, nearEncoded []byte) error {
-	begin := len(d.rest)
+	d.rest = d.rest[:0]
+	err := m.compare(encoded, nearEncoded, func(f *messageField, field, nearField []byte) error {
+		if f == nil || nearField == nil || (f.message == nil && !bytes.Equal(field, nearField)) {
+			d.rest = append(d.rest, field...)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if len(d.rest) > 0 {
+		// First, for there may be types that it makes empty.
+		if err := v.Addr().Interface().(protobufObject).Unmarshal(d.rest); err != nil {
+			return err
+		}
+	}
+	return m.compare(encoded, nearEncoded, func(f *messageField, field, nearField []byte) error {
+		if f == nil || nearField == nil {
+			return nil
+		}
+		fv, nearValue := v.Field(f.index), near.Field(f.index)
+		switch {
+		case bytes.Equal(field, nearField):
+			take(fv, nearValue)
+			return nil
+		case f.message == nil:
+			return nil
+		case f.repeated:
+			return d.elements(f.message, fv, nearValue, field, nearField)
+		default:
+			return d.single(f.message, fv, nearValue, field, nearField)
+		}
+	})
+}
+
+// take makes v what near is. Who appends to a slice of one of them gets a copy.
+func take(v, near reflect.Value) {
+	if near.Kind() == reflect.Slice {
+		near = near.Slice3(0, near.Len(), near.Len())
+	}
+	v.Set(near)
+}
+
+// compare calls do for each field that is encoded, with what the other encoding has
+// of it. Without one nearField is nil, and for a field that is not known f is.
+// Fields are expected in the order of their numbers, as generated code writes them.
+func (m *message) compare(encoded, nearEncoded []byte, do func(f *messageField, field, nearField []byte) error) error {
 	var number, nearNumber protowire.Number
 	var field, nearField []byte
 	for len(encoded) > 0 {
@@ -124,29 +170,15 @@ func (d *nearDecoder) message(m *message, v, near reflect.Value, encoded, nearEn
 				return err
 			}
 		}
-		f, known := m.fields[number]
-		switch {
-		case !known || nearNumber != number:
-			d.rest = append(d.rest, field...)
-		case bytes.Equal(field, nearField):
-			v.Field(f.index).Set(near.Field(f.index))
-		case f.message == nil:
-			d.rest = append(d.rest, field...)
-		case f.repeated:
-			err = d.elements(f.message, v.Field(f.index), near.Field(f.index), field, nearField)
-		default:
-			err = d.single(f.message, v.Field(f.index), near.Field(f.index), field, nearField)
+		other := nearField
+		if nearNumber != number {
+			other = nil
 		}
-		if err != nil {
+		if err := do(m.fields[number], field, other); err != nil {
 			return err
 		}
 	}
-	rest := d.rest[begin:]
-	d.rest = d.rest[:begin]
-	if len(rest) == 0 {
-		return nil
-	}
-	return v.Addr().Interface().(protobufObject).Unmarshal(rest)
+	return nil
 }
 
 // single is for a field that is a message, and there once.
@@ -185,7 +217,7 @@ func (d *nearDecoder) elements(m *message, v, near reflect.Value, field, nearFie
 			err = v.Index(i).Addr().Interface().(protobufObject).Unmarshal(content)
 		} else if nearContent, nearField, err = nextMessage(nearField); err == nil {
 			if bytes.Equal(content, nearContent) {
-				v.Index(i).Set(near.Index(i))
+				take(v.Index(i), near.Index(i))
 			} else {
 				err = d.message(m, v.Index(i), near.Index(i), content, nearContent)
 			}

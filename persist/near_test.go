@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -212,4 +213,136 @@ func FuzzDecodeNear(f *testing.F) {
 			t.Errorf("%v, expected %v; -want +got:\n%s", err, wantErr, objectDiff(want, got))
 		}
 	})
+}
+
+// The types below have methods that generators of protobuf write, in ways that those
+// of k8s.io/api do not need.
+
+// part is a message with one string.
+type part struct {
+	Text string `protobuf:"bytes,1,opt,name=text"`
+}
+
+func (p *part) Size() int { return len(p.encode()) }
+func (p *part) encode() []byte {
+	return protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), p.Text)
+}
+func (p *part) MarshalToSizedBuffer(b []byte) (int, error) { return fromTheEnd(b, p.encode()) }
+func (p *part) Unmarshal(b []byte) error {
+	return eachField(b, func(_ protowire.Number, v []byte) error { p.Text = string(v); return nil })
+}
+
+// parts is a list in a message of its own (+protobuf.nullable).
+type parts []part
+
+func (ps *parts) Size() int { return len(ps.encode()) }
+func (ps *parts) encode() (b []byte) {
+	for _, p := range *ps {
+		b = protowire.AppendBytes(protowire.AppendTag(b, 1, protowire.BytesType), p.encode())
+	}
+	return b
+}
+func (ps *parts) MarshalToSizedBuffer(b []byte) (int, error) { return fromTheEnd(b, ps.encode()) }
+func (ps *parts) Unmarshal(b []byte) error {
+	return eachField(b, func(_ protowire.Number, v []byte) error {
+		*ps = append(*ps, part{})
+		return (&(*ps)[len(*ps)-1]).Unmarshal(v)
+	})
+}
+
+// whole has parts, and forgets what it was when it is decoded.
+type whole struct {
+	One  part   `protobuf:"bytes,1,opt,name=one"`
+	Many []part `protobuf:"bytes,2,rep,name=many"`
+	List parts  `protobuf:"bytes,3,rep,name=list"`
+	Name string `protobuf:"bytes,4,opt,name=name"`
+}
+
+func (w *whole) Size() int { return len(w.encode()) }
+func (w *whole) encode() []byte {
+	b := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), w.One.encode())
+	for _, p := range w.Many {
+		b = protowire.AppendBytes(protowire.AppendTag(b, 2, protowire.BytesType), p.encode())
+	}
+	b = protowire.AppendBytes(protowire.AppendTag(b, 3, protowire.BytesType), w.List.encode())
+	return protowire.AppendString(protowire.AppendTag(b, 4, protowire.BytesType), w.Name)
+}
+func (w *whole) MarshalToSizedBuffer(b []byte) (int, error) { return fromTheEnd(b, w.encode()) }
+func (w *whole) Unmarshal(b []byte) error {
+	*w = whole{}
+	return eachField(b, func(number protowire.Number, v []byte) error {
+		switch number {
+		case 1:
+			return w.One.Unmarshal(v)
+		case 2:
+			w.Many = append(w.Many, part{})
+			return (&w.Many[len(w.Many)-1]).Unmarshal(v)
+		case 3:
+			return w.List.Unmarshal(v)
+		default:
+			w.Name = string(v)
+			return nil
+		}
+	})
+}
+
+func fromTheEnd(b, encoded []byte) (int, error) { return copy(b[len(b)-len(encoded):], encoded), nil }
+
+func eachField(b []byte, do func(protowire.Number, []byte) error) error {
+	for len(b) > 0 {
+		number, _, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		v, size := protowire.ConsumeBytes(b[n:])
+		if size < 0 {
+			return protowire.ParseError(size)
+		}
+		if err := do(number, v); err != nil {
+			return err
+		}
+		b = b[n+size:]
+	}
+	return nil
+}
+
+func TestDecodeNearOfUnusualTypes(t *testing.T) {
+	texts := func(s ...string) (ps []part) {
+		for _, text := range s {
+			ps = append(ps, part{text})
+		}
+		return ps
+	}
+	all := []*whole{
+		{}, {Name: "name"}, {One: part{"one"}, Name: "name"}, {One: part{"one"}, Name: "other"},
+		{Many: texts("a", "b"), List: texts("a", "b")}, {Many: texts("a", "c"), List: texts("a", "c")},
+		{Many: texts("a"), List: texts("a", "b", "c"), Name: "name"},
+	}
+	for _, older := range all {
+		for _, newer := range all {
+			got, err := recordOf(t, older).DecodeNear(func() any { return &whole{} }, encodedAhead(t, newer))
+			if err != nil || !apiequality.Semantic.DeepEqual(older, got) {
+				t.Errorf("beside %+v: %v, %+v, expected %+v", newer, err, got, older)
+			}
+		}
+	}
+}
+
+// TestAppendingToWhatIsSharedCopies: who appends to a list of the old object, and to
+// the same of the new one, has two lists.
+func TestAppendingToWhatIsSharedCopies(t *testing.T) {
+	older := newTestPod(t)
+	older.Finalizers = append(make([]string, 0, 8), "a", "b", "c")
+	newer := older.DeepCopy()
+	newer.Finalizers = append(make([]string, 0, 8), "a", "b", "c")
+	newer.ResourceVersion += "0"
+	got, err := recordOf(t, older).DecodeNear(func() any { return &corev1.Pod{} }, encodedAhead(t, newer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := append(got.(*corev1.Pod).Finalizers, "old")
+	other := append(newer.Finalizers, "new")
+	if one[3] != "old" || other[3] != "new" {
+		t.Errorf("%v, %v", one, other)
+	}
 }

@@ -50,10 +50,11 @@ func NewObject(seq uint64, obj any) *Object {
 }
 
 // NewObject wraps obj, which must not change from now on; Seq may be set until it
-// is put. If there is a file, objects of protobuf types are encoded at once: it
-// takes little longer than to estimate the size, which it makes unnecessary.
+// is put. If there is a file that can be written to, objects of protobuf types are
+// encoded at once: it takes little longer than to estimate the size, which it makes
+// unnecessary.
 func (db *DB) NewObject(obj any) *Object {
-	if g := goTypeOf(obj); g != nil && g.codec == CodecProtobuf && !isNilPointer(obj) && !db.MemoryOnly() {
+	if g := goTypeOf(obj); g != nil && g.codec == CodecProtobuf && !isNilPointer(obj) && db.writesSoon() {
 		if b, err := g.encode(obj, 0); err == nil { // Else the committer will find that, too.
 			return &Object{Object: obj, sizeBytes: envelopeBytes + len(b.bytes), ahead: b}
 		}
@@ -61,12 +62,20 @@ func (db *DB) NewObject(obj any) *Object {
 	return NewObject(0, obj)
 }
 
+// writesSoon reports whether what is put is written with the next commit, and does
+// not stay in memory for nobody knows how long.
+func (db *DB) writesSoon() bool {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return !db.memoryOnly() && db.commitErr == nil
+}
+
 // AppendTo implements [Value].
 func (o *Object) AppendTo(dst []byte) ([]byte, error) {
 	dst, err := appendObject(dst, o.Seq, o.Object, o.sizeBytes, o.ahead)
-	if o.ahead != nil {
-		o.ahead.release()
+	if b := o.ahead; b != nil {
 		o.ahead = nil
+		b.release()
 	}
 	return dst, err
 }
