@@ -15,8 +15,8 @@ var dear = []struct {
 }{
 	{
 		"processor time per event", Events1, result.CPUPerEvent,
-		"Each changed object is encoded and written once for each commit it is in: a longer `CommitInterval` merges more changes of the same object. " +
-			"What OnUpdate is given as the old object is decoded again unless it is in memory: raise `MemoryBudget`. " +
+		"Each changed object is encoded, and written once for each commit it is in: a longer `CommitInterval` merges more changes of the same object. " +
+			"What OnUpdate is given as the old object is read from the file unless it is in memory: raise `MemoryBudget`. " +
 			"A transform that drops `managedFields` halves a Pod.",
 	},
 	{
