@@ -24,6 +24,7 @@ type Consumer struct {
 
 	cursor  atomic.Uint64 // Acknowledged up to here.
 	walking atomic.Bool
+	removed atomic.Bool // Set before cursor is read for the last time.
 	buf     []Delta
 
 	// Guarded by q.mu.
@@ -218,10 +219,23 @@ func (c *Consumer) Interrupt() {
 // acknowledged is not told again after the next commit.
 func (c *Consumer) Acknowledge(seq uint64) {
 	c.cursor.Store(seq)
+	if c.removed.Load() {
+		c.acknowledgeRemoved(seq)
+	}
 	// The commit comes even if nothing else changes, and even if the consumer
 	// hangs before it asks for more.
 	if !c.q.kicked.Load() && !c.q.kicked.Swap(true) {
 		c.q.db.Kick()
+	}
+}
+
+// acknowledgeRemoved is for a handler that was still running when it was removed.
+func (c *Consumer) acknowledgeRemoved(seq uint64) {
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	if at, waits := c.q.absent[c.name]; waits && at.Seq < seq { // Else the name has another consumer, or is forgotten.
+		at.Seq = seq
+		c.q.absent[c.name] = at
 	}
 }
 
@@ -242,8 +256,8 @@ func (c *Consumer) WalkDone() {
 func (c *Consumer) Cursor() uint64 { return c.cursor.Load() }
 
 // Stop makes Next and the other waiting methods return [ErrStopped]. What is
-// acknowledged afterwards still counts, until the log is stopped or the
-// consumer removed. It is idempotent.
+// acknowledged afterwards still counts, until the log is stopped. It is
+// idempotent.
 func (c *Consumer) Stop() {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
@@ -252,8 +266,9 @@ func (c *Consumer) Stop() {
 }
 
 // Remove ends the consumer as if it had never been: a plain one does not hold
-// the log any more. A durable one keeps its cursor, see [DeltaFIFO.Forget]. It
-// is idempotent.
+// the log any more. A durable one keeps its cursor, see [DeltaFIFO.Forget], and
+// what it still acknowledges counts until the name has another consumer. It is
+// idempotent.
 func (c *Consumer) Remove() {
 	q := c.q
 	q.mu.Lock()
@@ -264,6 +279,7 @@ func (c *Consumer) Remove() {
 	}
 	delete(q.consumers, c)
 	if c.name != "" {
+		c.removed.Store(true)
 		q.absent[c.name] = cursor{c.cursor.Load(), c.walking.Load()}
 	}
 	q.cond.Broadcast()

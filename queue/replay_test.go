@@ -384,3 +384,43 @@ func FuzzParseDelta(f *testing.F) {
 		}
 	})
 }
+
+// TestWhatARemovedConsumerStillAcknowledgesCounts: its handler was running when it
+// was removed, and who waits for that before the name is used again is not told twice.
+func TestWhatARemovedConsumerStillAcknowledgesCounts(t *testing.T) {
+	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	c, err := q.Durable("name")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.WalkDone()
+	publishUpTo(t, q, 1, 4)
+	flush(t, q)
+	wantSeqs(t, "all", upTo(1, 4), next(t, c, 4))
+	c.Acknowledge(1)
+	c.Remove()
+	c.Acknowledge(2)
+	if c, err = q.Durable("name"); err != nil {
+		t.Fatal(err)
+	}
+	if at := c.Cursor(); at != 2 {
+		t.Errorf("the next consumer begins behind %d, expected 2", at)
+	}
+	stale := c
+	stale.Remove()
+	if c, err = q.Durable("name"); err != nil {
+		t.Fatal(err)
+	}
+	stale.Acknowledge(4) // Too late: it is another's.
+	if at := c.Cursor(); at != 2 {
+		t.Errorf("the cursor of another consumer is at %d", at)
+	}
+	c.Remove()
+	if err := q.Forget("name"); err != nil {
+		t.Fatal(err)
+	}
+	c.Acknowledge(3)
+	if n := len(q.absent); n != 0 {
+		t.Errorf("%d names are known after it was forgotten", n)
+	}
+}
