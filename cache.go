@@ -52,9 +52,9 @@ type Options struct {
 	// Default 10ms.
 	DurableDelay time.Duration
 	// MemoryBudget is the bytes of decoded objects kept in memory, of all
-	// informers together. Default 64 MiB; negative: all of them. While a new
-	// handler is told of all objects, up to half of what is left of it, at most
-	// 32 MiB, is room for garbage, so that it is collected less often.
+	// informers together. Default 64 MiB; negative: all of them. While the
+	// first handler is told of all objects, up to half of what is left of it, at
+	// most 32 MiB, is room for garbage, so that it is collected less often.
 	MemoryBudget int64
 	// MaxPendingBytes bounds what waits in memory to be written. Past it the
 	// watch slows down. Default 16 MiB.

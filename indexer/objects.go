@@ -83,13 +83,13 @@ func NewObjects(budget int64) *Objects {
 // has left, at most 32 MiB, and does not touch it: it takes no memory itself, but
 // lets as much more garbage grow.
 //
-// Only the first walk of the process has it, and those at the same time: later ones
+// Only the first walk has it, and those at the same time: later ones
 // would get memory that was used before and has to be cleared. Where the process has
 // a memory limit (GOMEMLIMIT), which would count it, there is none.
 func (o *Objects) Ballast() (end func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.walks++; o.walks == 1 && !o.ballasted && !memoryIsLimited() {
+	if o.walks++; !o.ballasted && !memoryIsLimited() {
 		room := int64(ballastBytes)
 		if o.budget >= 0 {
 			room = max(0, min(room, (o.budget-o.used)/2))

@@ -64,7 +64,6 @@ func (g *goType) encode(obj any, sizeBytes int) (b *body, err error) {
 	if err := g.appendBody(&buf, obj, sizeBytes); err != nil {
 		return nil, err
 	}
-	g.noteBodyBytes(buf.Len())
 	return &body{buf.Bytes()}, nil
 }
 

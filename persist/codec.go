@@ -201,17 +201,18 @@ func (g *goType) appendBody(buf *bytes.Buffer, obj any, sizeBytes int) error {
 		return appendUnstructured(buf, obj.(*unstructured.Unstructured))
 	case CodecProtobuf:
 		o := obj.(protobufObject)
-		if appendProtobufOfSize(buf, o, sizeBytes-envelopeBytes) == nil {
-			return nil
+		if appendProtobufOfSize(buf, o, sizeBytes-envelopeBytes) != nil {
+			if err := appendProtobufOfSize(buf, o, o.Size()); err != nil {
+				return err
+			}
 		}
-		return appendProtobufOfSize(buf, o, o.Size())
 	default:
 		if err := appendJSON(buf, obj); err != nil {
 			return err
 		}
-		g.noteBodyBytes(buf.Len() - start)
-		return nil
 	}
+	g.noteBodyBytes(buf.Len() - start)
+	return nil
 }
 
 // noteBodyBytes makes bodyBytes a moving average. It need not be exact, so a lost

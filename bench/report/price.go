@@ -25,7 +25,7 @@ var dear = []struct {
 	},
 	{
 		"event to handler, p99", Updates(1000, false, false), result.EventP99,
-		"Where an event meets a garbage collection or a commit, it waits. A larger `MemoryBudget` makes less garbage.",
+		"Where an event finds the processors busy, with a garbage collection, a commit or something else, it waits. A larger `MemoryBudget` makes less garbage.",
 	},
 	{
 		"processor time per event at 1,000 updates/s", Updates(1000, false, false), result.CPUPerEvent,
