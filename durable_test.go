@@ -36,9 +36,14 @@ func TestADurableHandlerGoesOnExactlyWhereItStopped(t *testing.T) {
 		// While it is down.
 		f.put(configMap("a"), configMap("d"))
 		f.remove("c")
+		hold := make(chan struct{}) // Else the watch may come before the plain handler's walk.
+		f.with(func() { f.hold = hold })
 		p = launch(t, path, f, nil)
 		r, d = add2(t, p)
 		p.run()
+		settle()
+		f.with(func() { f.hold = nil })
+		close(hold)
 		settle()
 		r.expect(t, "add ns/a@3 initial", "add ns/c@4 initial", "update ns/a@3→6", "add ns/d@7", "delete ns/c@8")
 		d.expect(t, "update ns/a@3→6", "add ns/d@7", "delete ns/c@8")
