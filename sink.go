@@ -38,6 +38,8 @@ type sink struct {
 	mu sync.Mutex // Held while an event is applied. A Reflector that was stopped may still be relisting.
 	// record is the checkpoint as of the last batch.
 	record   checkpoint.Record
+	base     *checkpoint.Record // Of the last checkpointValue.
+	one      [1]queue.Delta     // Of the event that is being applied.
 	isClosed bool
 	// trusted: the resourceVersions of events may be resumed from. Not so
 	// after a list that had none.
@@ -67,10 +69,19 @@ func newSink(s *SharedIndexInformer) *sink {
 	}
 }
 
-// checkpointValue is a checkpoint as a persist.Value.
-type checkpointValue struct{ checkpoint.Record }
+// checkpointValue is a checkpoint as a persist.Value. There is one for each event.
+type checkpointValue struct {
+	base            *checkpoint.Record // All but the resourceVersion, which alone changes often.
+	resourceVersion string
+}
 
-func (v *checkpointValue) AppendTo(dst []byte) ([]byte, error) { return v.Record.AppendTo(dst) }
+func (v *checkpointValue) record() checkpoint.Record {
+	r := *v.base
+	r.ResourceVersion = v.resourceVersion
+	return r
+}
+
+func (v *checkpointValue) AppendTo(dst []byte) ([]byte, error) { return v.record().AppendTo(dst) }
 func (v *checkpointValue) SizeBytes() int                      { return 512 }
 
 // load reads the checkpoint and decides what it is good for.
@@ -80,7 +91,8 @@ func (k *sink) load(want checkpoint.Want) checkpoint.Decision {
 	var found *checkpoint.Record
 	_, err := k.s.cache.db.View(k.bucket, checkpointKey, func(it *persist.Item) error {
 		if v, inMemory := it.Value.(*checkpointValue); inMemory {
-			found = &v.Record
+			r := v.record()
+			found = &r
 			return nil
 		}
 		payload, err := it.Payload()
@@ -194,7 +206,15 @@ func (k *sink) setIndexVersion(version string) error {
 	return k.storeLocked()
 }
 
-func (k *sink) value() *checkpointValue { return &checkpointValue{k.record} }
+func (k *sink) value() *checkpointValue {
+	r := k.record
+	r.ResourceVersion = ""
+	if k.base == nil || *k.base != r {
+		base := r
+		k.base = &base
+	}
+	return &checkpointValue{k.base, k.record.ResourceVersion}
+}
 
 func (k *sink) close() {
 	k.mu.Lock()
@@ -221,9 +241,10 @@ func (k *sink) set(obj any) error {
 	w := k.s.indexer.Writer()
 	defer w.Close()
 	c := w.Set(key, obj, true)
-	d := setDelta(c)
+	defer clear(k.one[:])
+	k.one[0] = setDelta(c)
 	k.s.detector.AddObject(obj)
-	return k.commitLocked(w, resourceVersionOf(obj), []queue.Delta{d})
+	return k.commitLocked(w, resourceVersionOf(obj), k.one[:])
 }
 
 // Delete implements [cache.ReflectorStore].

@@ -91,6 +91,9 @@ func (s *suite) updatesOnce(ctx context.Context, p *population, impl string, dur
 
 // updatePhase is one rate for some seconds.
 func (s *suite) updatePhase(ctx context.Context, p *population, c *child, rate int) (map[string]float64, error) {
+	if err := s.controlPlane.CollectGarbage(ctx); err != nil { // Each phase begins with the same server.
+		return nil, err
+	}
 	if err := c.say(agent.CommandPhase); err != nil {
 		return nil, err
 	}

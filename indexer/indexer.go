@@ -74,7 +74,8 @@ type Indexer struct {
 	// writer serialises writers: each reads the old object and its index
 	// entries before it writes. Readers never take it.
 	writer   sync.Mutex
-	state    state // Guarded by writer.
+	w        Writer // Guarded by writer, as is state.
+	state    state
 	indexers atomic.Pointer[cache.Indexers]
 	builds   atomic.Uint64 // Odd while index entries are being built.
 	hidden   atomic.Bool

@@ -54,13 +54,18 @@ type Writer struct {
 // Indexer that writes before.
 func (ix *Indexer) Writer() *Writer {
 	ix.writer.Lock()
-	w := &Writer{ix: ix, next: ix.state}
+	w := &ix.w // There is one at a time.
+	w.ix, w.next = ix, ix.state
 	w.changes = w.one[:0]
 	return w
 }
 
 // Close ends the Writer. Changes that were not committed are forgotten.
-func (w *Writer) Close() { w.ix.writer.Unlock() }
+func (w *Writer) Close() {
+	w.reset()
+	w.changes, w.one = nil, [1]Change{}
+	w.ix.writer.Unlock()
+}
 
 // Changes are what the next Commit will do.
 func (w *Writer) Changes() []Change { return w.changes }

@@ -12,13 +12,18 @@ import (
 // object of a protobuf type takes little longer than to say its size, which has
 // to be known when it is put.
 type body struct {
-	bytes []byte
+	memory []byte // headRoomBytes, bytes, checksumBytes.
+	bytes  []byte
 }
 
 const (
 	minBodyBits, maxBodyBits = 9, 15 // Larger ones are not used again.
 
 	scratchBytes = 1 << maxBodyBits
+
+	// headRoomBytes is room for what comes before the body in a record, so that it
+	// need not be copied. With an envelope that is longer it is.
+	headRoomBytes = 192
 )
 
 // bodyPools have bodies nobody uses, by the size of their memory.
@@ -28,23 +33,34 @@ var bodyPools [maxBodyBits + 1]sync.Pool
 var scratchPool = sync.Pool{New: func() any { return new([scratchBytes]byte) }}
 
 func newBody(size int) *body {
-	class := max(bits.Len(uint(max(size-1, 0))), minBodyBits)
+	whole := headRoomBytes + size + checksumBytes
+	class := max(bits.Len(uint(whole-1)), minBodyBits)
+	var b *body
 	if class > maxBodyBits {
-		return &body{make([]byte, size)}
+		b = &body{memory: make([]byte, whole)}
+	} else if b, _ = bodyPools[class].Get().(*body); b == nil {
+		b = &body{memory: make([]byte, 1<<class)}
 	}
-	b, _ := bodyPools[class].Get().(*body)
-	if b == nil {
-		b = &body{make([]byte, 1<<class)}
-	}
-	b.bytes = b.bytes[:size]
+	b.bytes = b.memory[headRoomBytes : headRoomBytes+size]
 	return b
 }
 
 // release lets the memory be used again.
 func (b *body) release() {
-	if class := bits.Len(uint(cap(b.bytes))) - 1; class >= minBodyBits && class <= maxBodyBits {
+	if class := bits.Len(uint(len(b.memory) - 1)); class >= minBodyBits && class <= maxBodyBits {
 		bodyPools[class].Put(b)
 	}
+}
+
+// record puts what comes before the body into the room before it, and returns the
+// record, with room for a checksum behind it. Nil: there is not so much room.
+func (b *body) record(head []byte) []byte {
+	if b.memory == nil || len(head) > headRoomBytes {
+		return nil
+	}
+	from := headRoomBytes - len(head)
+	copy(b.memory[from:], head)
+	return b.memory[from : headRoomBytes+len(b.bytes)]
 }
 
 // encode encodes an object, with sizeBytes as [goType.appendBody] has it.
@@ -64,7 +80,7 @@ func (g *goType) encode(obj any, sizeBytes int) (b *body, err error) {
 	if err := g.appendBody(&buf, obj, sizeBytes); err != nil {
 		return nil, err
 	}
-	return &body{buf.Bytes()}, nil
+	return &body{bytes: buf.Bytes()}, nil
 }
 
 // fillsFromTheEnd reports whether the type's MarshalToSizedBuffer writes into the end

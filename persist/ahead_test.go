@@ -198,3 +198,52 @@ func TestObjectsThatAreEncodedToNothing(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestRecordsAreMadeWhereTheirBodiesAre: what goes into the file is the same as if it
+// had been copied, which is still done where there is no room for the envelope.
+func TestRecordsAreMadeWhereTheirBodiesAre(t *testing.T) {
+	db := open(t, tempPath(t), manual)
+	for what, c := range map[string]struct {
+		version       string
+		size          int
+		seq           uint64
+		copied, typed bool
+	}{
+		"small":                   {version: "1"},
+		"with a type":             {version: "1", typed: true},
+		"a large number":          {version: "12345678901234567890", size: 3000, seq: 1 << 63},
+		"a class filled":          {version: "1", size: 4096 - headRoomBytes - checksumBytes - 27},
+		"a long version":          {version: repeat("v", headRoomBytes-54), size: 100},
+		"no room":                 {version: repeat("v", headRoomBytes), size: 100, copied: true},
+		"larger than all classes": {version: "1", size: 3 * scratchBytes, copied: true},
+	} {
+		obj := configMap("name", c.size)
+		obj.ResourceVersion = c.version
+		if c.typed {
+			obj.APIVersion, obj.Kind = "v1", "ConfigMap"
+		}
+		goTypeOf(obj).bodyBytes.Store(defaultBodyBytes) // As if there had been no large ones.
+		o := db.NewObject(obj)
+		o.Seq = c.seq
+		want, err := AppendObject(nil, c.seq, obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = seal(want, 0, testBucket, "key")
+		var a arena
+		got, err := a.seal(testBucket, "key", o)
+		if err != nil || string(got) != string(want) {
+			t.Errorf("%s: %d bytes, %v, expected %d", what, len(got), err, len(want))
+		}
+		if copied := len(a.bodies) == 0; copied != c.copied {
+			t.Errorf("%s: copied %t, expected %t", what, copied, c.copied)
+		}
+		if o.ahead != nil {
+			t.Errorf("%s: the encoding is kept", what)
+		}
+		a.reset()
+		if len(a.bodies) != 0 {
+			t.Errorf("%s: %d bodies are kept", what, len(a.bodies))
+		}
+	}
+}

@@ -26,6 +26,8 @@ const (
 type arena struct {
 	chunks [][]byte // The last one is being filled; all are of arenaChunkBytes or more.
 	used   int      // Chunks in use.
+	bodies []*body  // What was encoded ahead, and is kept as it is until then.
+	head   []byte   // Scratch.
 }
 
 // room returns the chunk to append about n bytes to.
@@ -53,6 +55,11 @@ func (a *arena) reset() {
 		}
 	}
 	a.used = 0
+	for _, b := range a.bodies {
+		b.release()
+	}
+	clear(a.bodies)
+	a.bodies = a.bodies[:0]
 }
 
 // run is the committer goroutine.
@@ -313,20 +320,34 @@ func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer, a *arena, bad []unen
 			bad = append(bad, unencodable{name, k, e, nil})
 			return true // The mark is in the file already.
 		}
-		chunk := a.room(e.value.SizeBytes() + sealRoomBytes)
-		start := len(chunk)
-		filled, encodeErr := e.value.AppendTo(chunk)
+		sealed, encodeErr := a.seal(name, k, e.value)
 		if encodeErr != nil {
 			bad = append(bad, unencodable{name, k, e, encodeErr})
-			filled = append(chunk, unencodableMark...)
-		} else {
-			filled = seal(filled, start, name, k)
+			sealed = unencodableMark
 		}
-		a.filled(filled)
-		err = bucket.Put(key, filled[start:len(filled):len(filled)])
+		err = bucket.Put(key, sealed)
 		return err == nil
 	})
 	return bad, err
+}
+
+// seal encodes a value and appends its checksum.
+func (a *arena) seal(name Bucket, key string, v Value) ([]byte, error) {
+	if o, ok := v.(*Object); ok {
+		if record, b := o.recordAhead(a); b != nil {
+			a.bodies = append(a.bodies, b)
+			return seal(record, 0, name, key), nil
+		}
+	}
+	chunk := a.room(v.SizeBytes() + sealRoomBytes)
+	start := len(chunk)
+	filled, err := v.AppendTo(chunk)
+	if err != nil {
+		return nil, err
+	}
+	filled = seal(filled, start, name, key)
+	a.filled(filled)
+	return filled[start:len(filled):len(filled)], nil
 }
 
 // sealRoomBytes is room for the checksum, and for an estimate that is a little

@@ -174,7 +174,7 @@ func TestDecodeNearOfAnotherType(t *testing.T) {
 		"nothing near":         nil,
 		"not encoded ahead":    NewObject(1, newTestPod(t)),
 		"of another type":      encodedAhead(t, &corev1.ConfigMap{ObjectMeta: older.ObjectMeta}),
-		"with another message": {Object: newTestPod(t), ahead: &body{[]byte("\xff")}},
+		"with another message": {Object: newTestPod(t), ahead: &body{bytes: []byte("\xff")}},
 	} {
 		got, err := recordOf(t, older).DecodeNear(func() any { return &corev1.Pod{} }, near)
 		if err != nil || !apiequality.Semantic.DeepEqual(older, got) {

@@ -1,7 +1,9 @@
 package persist
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/binary"
 	"slices"
 
 	"github.com/tidwall/btree"
@@ -78,6 +80,30 @@ func (o *Object) AppendTo(dst []byte) ([]byte, error) {
 		b.release()
 	}
 	return dst, err
+}
+
+// recordAhead returns the record, with room for a checksum behind it, in the memory
+// of the body that was encoded ahead. The caller releases that when the record is
+// not used any more. Nil: there is none, or it has to be copied.
+func (o *Object) recordAhead(a *arena) (record []byte, inMemoryOf *body) {
+	b := o.ahead
+	if b == nil {
+		return nil, nil
+	}
+	defer func() {
+		if recover() != nil { // AppendTo will say it.
+			record, inMemoryOf = nil, nil
+		}
+	}()
+	head := bytes.NewBuffer(a.head[:0])
+	appendHead(head, goTypeOf(o.Object), o.Seq, o.Object)
+	a.head = head.Bytes()
+	binary.BigEndian.PutUint32(a.head[len(a.head)-bodyLenBytes:], uint32(len(b.bytes)))
+	if record = b.record(a.head); record == nil {
+		return nil, nil
+	}
+	o.ahead = nil
+	return record, b
 }
 
 // AppendShared is AppendTo for a value that has this Object as a part. The

@@ -61,17 +61,8 @@ func appendObject(dst []byte, seq uint64, obj any, sizeBytes int, ahead *body) (
 		}
 	}()
 
-	rec := Record{Seq: seq, Codec: g.codec, TypeName: g.name}
-	if m := objectMeta(obj); m != nil {
-		rec.ResourceVersion, rec.UID = m.GetResourceVersion(), m.GetUID()
-	}
-	rec.APIVersion, rec.Kind = typeMeta(obj)
-
 	buf := bytes.NewBuffer(dst)
-	rec.appendEnvelope(buf)
-	// How long the body is turns out once it is written, so its header is of
-	// the widest form and filled in afterwards.
-	buf.Write([]byte{msgpcode.Bin32, 0, 0, 0, 0})
+	appendHead(buf, g, seq, obj)
 	start := buf.Len()
 	if ahead != nil {
 		buf.Write(ahead.bytes)
@@ -83,24 +74,34 @@ func appendObject(dst []byte, seq uint64, obj any, sizeBytes int, ahead *body) (
 	if size > math.MaxUint32 {
 		return dst, fmt.Errorf("%w: %s: %d bytes", ErrNotEncodable, g.name, size)
 	}
-	binary.BigEndian.PutUint32(out[start-4:], uint32(size))
+	binary.BigEndian.PutUint32(out[start-bodyLenBytes:], uint32(size))
 	return out, nil
 }
 
-// appendEnvelope appends all fields but Body. Writing to a bytes.Buffer does
-// not fail, so neither do these methods of the encoder.
-func (r *Record) appendEnvelope(buf *bytes.Buffer) {
+// bodyLenBytes of a record's head, its last ones, are the length of the body.
+const bodyLenBytes = 4
+
+// appendHead appends all that is before the body, without the body's length: that
+// turns out once the body is written, so it is of the widest form. Writing to a
+// bytes.Buffer does not fail, so neither do these methods of the encoder.
+func appendHead(buf *bytes.Buffer, g *goType, seq uint64, obj any) {
+	var resourceVersion, uid string
+	if m := objectMeta(obj); m != nil {
+		resourceVersion, uid = m.GetResourceVersion(), string(m.GetUID())
+	}
+	apiVersion, kind := typeMeta(obj)
 	enc := msgpack.GetEncoder()
 	defer msgpack.PutEncoder(enc)
 	enc.Reset(buf)
 	_ = enc.EncodeArrayLen(recordFields)
-	_ = enc.EncodeUint(r.Seq)
-	_ = enc.EncodeString(r.ResourceVersion)
-	_ = enc.EncodeString(string(r.UID))
-	_ = enc.EncodeUint(uint64(r.Codec))
-	_ = enc.EncodeString(r.TypeName)
-	_ = enc.EncodeString(r.APIVersion)
-	_ = enc.EncodeString(r.Kind)
+	_ = enc.EncodeUint(seq)
+	_ = enc.EncodeString(resourceVersion)
+	_ = enc.EncodeString(uid)
+	_ = enc.EncodeUint(uint64(g.codec))
+	_ = enc.EncodeString(g.name)
+	_ = enc.EncodeString(apiVersion)
+	_ = enc.EncodeString(kind)
+	buf.Write([]byte{msgpcode.Bin32, 0, 0, 0, 0})
 }
 
 // ParseRecord reads the envelope of payload. The body is not decoded or

@@ -174,6 +174,7 @@ func (c *Consumer) read(limit uint64) ([]Delta, error) {
 	clear(c.buf)
 	c.buf = c.buf[:0]
 	if at < q.tailBase {
+		limit = min(limit, q.tailBase) // Behind it not all are stored.
 		q.mu.Unlock()
 		var err error
 		if c.buf, err = q.read(c.buf, at, limit); err != nil {

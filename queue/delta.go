@@ -29,7 +29,8 @@ type Delta struct {
 	// Old does, if that is known.
 	SizeBytes, OldSizeBytes int
 
-	batch uint64 // Number of the DB's batch that has it.
+	batch  uint64 // Number of the DB's batch that has the change.
+	stored bool   // It is in the DB, too.
 }
 
 // Object is what OnDelete is called with.

@@ -74,6 +74,10 @@ type Options struct {
 // cursor, that of the slowest. Durable ones have a name and a cursor each, and
 // hold the log even while nobody consumes under their name.
 //
+// After a restart a plain consumer needs the deletions only: of all else it is
+// told by the walk. So while there is no name, the other deltas are stored only
+// when they leave the tail and somebody has still to be told of them.
+//
 // DeltaFIFO also is a cache.Queue with one consumer, Pop, see fifo.go.
 //
 // Append and Publish are for one goroutine; all else is safe for concurrent
@@ -99,10 +103,12 @@ type DeltaFIFO struct {
 	marks       []mark // Published and not yet durable, oldest first.
 
 	tail      []Delta // Published, oldest first.
+	tailArray []Delta // Begins where the memory of tail does; empty.
 	tailBytes int
 	tailBase  uint64 // Deltas up to here are not in tail.
 
-	// runs are the ranges of Seq that have a delta which was not removed.
+	// runs are the ranges of Seq that have a stored delta which was not removed,
+	// in order.
 	runs []run
 
 	consumers map[*Consumer]struct{}
@@ -281,11 +287,49 @@ func parseCursor(it *persist.Item) (c cursor, err error) {
 	return c, nil
 }
 
-// Append puts deltas into the batch that has the changes they tell of.
+// Append puts deltas into the batch that has the changes they tell of, as far as
+// they have to be stored, and notes which these are for Publish. The batch is also
+// given what Publish will drop from the tail.
 func (q *DeltaFIFO) Append(b *persist.Batch, deltas []Delta) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	named, size := q.namedLocked(), q.tailBytes
 	for i := range deltas {
-		b.PutNew(q.deltas, deltaKey(deltas[i].Seq), deltaValue{&deltas[i]})
+		size += deltas[i].SizeBytes
 	}
+	if size > q.tailMax {
+		floor := q.floorLocked()
+		for i := 0; i < len(q.tail) && size > q.tailMax; i++ {
+			d := &q.tail[i]
+			if size -= d.SizeBytes; !d.stored && d.Seq > floor {
+				q.storeDeltaLocked(b, d)
+			}
+		}
+	}
+	for i := range deltas {
+		d := &deltas[i]
+		if named || d.Type == cache.Deleted || size > q.tailMax {
+			q.storeDeltaLocked(b, d)
+		}
+		size -= d.SizeBytes
+	}
+}
+
+func (q *DeltaFIFO) storeDeltaLocked(b *persist.Batch, d *Delta) {
+	d.stored = true
+	stored := *d
+	b.PutNew(q.deltas, deltaKey(d.Seq), deltaValue{&stored})
+	q.addRunLocked(d.Seq)
+}
+
+// namedLocked reports whether there is a name, with a consumer or without.
+func (q *DeltaFIFO) namedLocked() bool {
+	for c := range q.consumers {
+		if c.name != "" {
+			return true
+		}
+	}
+	return len(q.absent) > 0
 }
 
 // Publish hands deltas to the consumers, after the batch with this number has
@@ -299,8 +343,7 @@ func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
 	for i := range deltas {
 		d := deltas[i]
 		d.batch, d.NewValue = batch, nil // The committer's.
-		q.addRunLocked(d.Seq)
-		q.tail = append(q.tail, d)
+		q.pushTailLocked(d)
 		q.tailBytes += d.SizeBytes
 		q.head = d.Seq
 	}
@@ -343,23 +386,51 @@ func (q *DeltaFIFO) markLocked(batch uint64) {
 	}
 }
 
-// dropTailLocked forgets the oldest deltas of the tail, and moves the rest to
-// the front once that is cheap for each delta.
-func (q *DeltaFIFO) dropTailLocked(n int) {
-	clear(q.tail[:n]) // The objects can go now, the array later.
-	q.tail = q.tail[n:]
-	if cap(q.tail) > 64 && len(q.tail) < cap(q.tail)/4 {
-		q.tail = append(make([]Delta, 0, 2*len(q.tail)+16), q.tail...)
+// tailIdleDeltas is for how many deltas a tail keeps its memory when it is empty.
+const tailIdleDeltas = 4096
+
+// pushTailLocked moves the tail to the front of its memory before it asks for more,
+// if half of that has become free there.
+func (q *DeltaFIFO) pushTailLocked(d Delta) {
+	if n := len(q.tail); n == cap(q.tail) && n <= cap(q.tailArray)/2 {
+		moved := append(q.tailArray, q.tail...)
+		clear(q.tail)
+		q.tail = moved
+	}
+	grows := len(q.tail) == cap(q.tail)
+	q.tail = append(q.tail, d)
+	if grows {
+		q.tailArray = q.tail[:0]
 	}
 }
 
-// addRunLocked notes that there is a delta with this Seq.
-func (q *DeltaFIFO) addRunLocked(seq uint64) {
-	if n := len(q.runs); n > 0 && q.runs[n-1].to+1 == seq {
-		q.runs[n-1].to = seq
-		return
+// dropTailLocked forgets the oldest deltas of the tail, and most of its memory if
+// it is large and hardly used any more.
+func (q *DeltaFIFO) dropTailLocked(n int) {
+	clear(q.tail[:n]) // The objects can go now, the array later.
+	q.tail = q.tail[n:]
+	if cap(q.tailArray) > tailIdleDeltas && len(q.tail) < cap(q.tailArray)/4 {
+		q.tail = append(make([]Delta, 0, 2*len(q.tail)+16), q.tail...)
+		q.tailArray = q.tail[:0]
 	}
-	q.runs = append(q.runs, run{seq, seq})
+}
+
+// addRunLocked notes that a delta with this Seq is stored.
+func (q *DeltaFIFO) addRunLocked(seq uint64) {
+	i := len(q.runs)
+	for i > 0 && q.runs[i-1].from > seq { // A late one, before deletions.
+		i--
+	}
+	if i > 0 && q.runs[i-1].to+1 == seq {
+		i--
+		q.runs[i].to = seq
+	} else {
+		q.runs = slices.Insert(q.runs, i, run{seq, seq})
+	}
+	if next := i + 1; next < len(q.runs) && q.runs[next].from == seq+1 {
+		q.runs[i].to = q.runs[next].to
+		q.runs = slices.Delete(q.runs, next, next+1)
+	}
 }
 
 // HasDurable reports whether a durable consumer waits for what is appended, so
@@ -412,6 +483,11 @@ func (q *DeltaFIFO) Unacked() int {
 	for _, r := range q.runs {
 		if from := max(r.from, floor+1); from <= r.to {
 			n += r.to - from + 1
+		}
+	}
+	for i := range q.tail {
+		if d := &q.tail[i]; !d.stored && d.Seq > floor {
+			n++
 		}
 	}
 	return int(n)

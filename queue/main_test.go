@@ -6,6 +6,7 @@ import (
 	"math/rand"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -84,10 +85,23 @@ func newPod(name, rv string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, ResourceVersion: rv}}
 }
 
-// numbered returns a delta that tells its number by its object, too.
+// numbered returns a delta that tells its number by its object, too. Every third
+// is a deletion.
 func numbered(seq uint64) Delta {
 	pod := newPod(fmt.Sprintf("pod-%d", seq%7), fmt.Sprint(seq))
-	return Delta{Seq: seq, Type: cache.Added, Key: "ns/" + pod.Name, New: pod, SizeBytes: persist.EstimateSize(pod)}
+	return Delta{Seq: seq, Type: typeOf(seq), Key: "ns/" + pod.Name, New: pod, SizeBytes: persist.EstimateSize(pod)}
+}
+
+func typeOf(seq uint64) cache.DeltaType {
+	if seq%3 == 0 {
+		return cache.Deleted
+	}
+	return cache.Added
+}
+
+// deletions are the numbers of deletions among numbered deltas.
+func deletions(seqs []uint64) []uint64 {
+	return slices.DeleteFunc(slices.Clone(seqs), func(seq uint64) bool { return typeOf(seq) != cache.Deleted })
 }
 
 // publish adds deltas as the informer does: in one batch, and then to the
@@ -161,7 +175,7 @@ func next(t testing.TB, c *Consumer, n int) (seqs []uint64) {
 func checkNumbered(t testing.TB, d *Delta) {
 	t.Helper()
 	pod, ok := d.New.(*corev1.Pod)
-	if !ok || pod.ResourceVersion != fmt.Sprint(d.Seq) || d.Key != "ns/"+pod.Name || d.Type != cache.Added {
+	if !ok || pod.ResourceVersion != fmt.Sprint(d.Seq) || d.Key != "ns/"+pod.Name || d.Type != typeOf(d.Seq) {
 		t.Errorf("delta %d is %+v", d.Seq, d)
 	}
 }

@@ -3,7 +3,6 @@ package queue
 import (
 	"errors"
 	"os"
-	"slices"
 	"testing"
 	"time"
 
@@ -99,8 +98,44 @@ func TestAConsumerWhoseWalkDidNotEndBeginsAnew(t *testing.T) {
 	wantSeqs(t, "told", upTo(3, 3), append(orphansOf(t, c, 10), next(t, c, 10)...))
 }
 
+// TestForPlainConsumersOnlyDeletionsAreStored, as long as no name is in the log: then
+// everything is, until the name is forgotten.
+func TestForPlainConsumersOnlyDeletionsAreStored(t *testing.T) {
+	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q.Served()
+	plain := q.Plain()
+	publishUpTo(t, q, 1, 9)
+	flush(t, q)
+	wantSeqs(t, "for a plain consumer", []uint64{3, 6, 9}, onDisk(t, q.db, true))
+	c := durable(t, q, "d", false)
+	c.WalkDone()
+	publishUpTo(t, q, 10, 12)
+	flush(t, q)
+	wantSeqs(t, "with a name", []uint64{3, 6, 9, 10, 11, 12}, onDisk(t, q.db, true))
+	c.Remove()
+	publishUpTo(t, q, 13, 14)
+	flush(t, q)
+	wantSeqs(t, "while the name has no consumer", []uint64{3, 6, 9, 10, 11, 12, 13, 14}, onDisk(t, q.db, true))
+	if err := q.Forget("d"); err != nil {
+		t.Fatal(err)
+	}
+	publishUpTo(t, q, 15, 16)
+	flush(t, q)
+	wantSeqs(t, "without the name", []uint64{3, 6, 9, 10, 11, 12, 13, 14, 15}, onDisk(t, q.db, true))
+	if got := q.Unacked(); got != 16 {
+		t.Errorf("%d are unacknowledged, expected 16", got)
+	}
+	wantSeqs(t, "told", upTo(1, 16), next(t, plain, 100))
+	commitAnew(t, q)
+	if got := q.Unacked(); got != 0 {
+		t.Errorf("%d are unacknowledged in the end", got)
+	}
+	wantSeqs(t, "left", nil, onDisk(t, q.db, true))
+}
+
 // TestOrphansWaitForTheFirstPlainConsumer: deltas that no plain consumer of the
-// last process has acknowledged. They hold nothing that came after them.
+// last process has acknowledged. They hold nothing that came after them. Only
+// deletions are stored for them.
 func TestOrphansWaitForTheFirstPlainConsumer(t *testing.T) {
 	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
 	q.Served()
@@ -115,14 +150,14 @@ func TestOrphansWaitForTheFirstPlainConsumer(t *testing.T) {
 	q.Served()
 	publishUpTo(t, q, 13, 20)
 	commitAnew(t, q)
-	wantSeqs(t, "held", upTo(5, 12), onDisk(t, q.db, true))
+	wantSeqs(t, "held", deletions(upTo(5, 12)), onDisk(t, q.db, true))
 	first, second := q.Plain(), q.Plain()
-	wantSeqs(t, "first", upTo(5, 12), orphansOf(t, first, 3))
+	wantSeqs(t, "first", deletions(upTo(5, 12)), orphansOf(t, first, 3))
 	commitAnew(t, q)
-	wantSeqs(t, "held for the second", upTo(5, 20), slices.Concat(onDisk(t, q.db, true), upTo(13, 20)))
+	wantSeqs(t, "held for the second", deletions(upTo(5, 12)), onDisk(t, q.db, true))
 	late := q.Plain()
 	wantSeqs(t, "late", nil, orphansOf(t, late, 3))
-	wantSeqs(t, "second", upTo(5, 12), orphansOf(t, second, 100))
+	wantSeqs(t, "second", deletions(upTo(5, 12)), orphansOf(t, second, 100))
 	commitAnew(t, q)
 	wantSeqs(t, "left", nil, onDisk(t, q.db, true))
 }
@@ -158,9 +193,9 @@ func TestOrphansSurviveProcessesThatDoNotAskForThem(t *testing.T) {
 	next(t, c, 2)
 	q = reopen(t, q)
 	q = reopen(t, q) // Was never served.
-	wantSeqs(t, "held", upTo(3, 5), onDisk(t, q.db, false))
+	wantSeqs(t, "held", deletions(upTo(3, 5)), onDisk(t, q.db, false))
 	q = crash(t, q)
-	wantSeqs(t, "held after a crash", upTo(3, 5), onDisk(t, q.db, false))
+	wantSeqs(t, "held after a crash", deletions(upTo(3, 5)), onDisk(t, q.db, false))
 	q.Served()
 	q = reopen(t, q) // Was served, and had no plain consumers: nobody waits for them.
 	commitAnew(t, q)

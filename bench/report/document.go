@@ -44,6 +44,9 @@ above 1× warmwatch is better, below 1× worse.
 - A **backlog** is listed at its first resourceVersion from etcd, by both, and then
   watched: the server sends as fast as it can. "Persistence off" is warmwatch with
   a file that another process holds.
+- Before each backlog, and each rate of updates, the **API server's garbage** is
+  collected: a collection of its heap takes as long as a backlog, and would slow down
+  whoever comes at that moment.
 - **Updates** come at a steady rate. "Event to handler" begins when client-go's
   decoder has returned the event; "write to handler", when the writer sent its
   request. On few processors the server does not take 5,000 updates a second; so

@@ -98,21 +98,27 @@ func (a *apiServer) stop() error {
 // ready wants every start hook done, and the namespace that nearly every test
 // uses; the server creates it shortly after it says that it is ready.
 func (a *apiServer) ready(ctx context.Context) error {
-	client, err := rest.HTTPClientFor(a.config())
-	if err != nil {
-		return err
-	}
-	client.Timeout = 5 * time.Second
 	for _, path := range []string{"/readyz", "/api/v1/namespaces/default"} {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url()+path, nil)
-		if err != nil {
-			return err
-		}
-		if _, err := roundTrip(client, request); err != nil {
+		if err := a.get(ctx, path, 5*time.Second); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// get asks for a page and wants status 200.
+func (a *apiServer) get(ctx context.Context, pathAndQuery string, timeout time.Duration) error {
+	client, err := rest.HTTPClientFor(a.config())
+	if err != nil {
+		return err
+	}
+	client.Timeout = timeout
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url()+pathAndQuery, nil)
+	if err != nil {
+		return err
+	}
+	_, err = roundTrip(client, request)
+	return err
 }
 
 func (a *apiServer) url() string { return "https://127.0.0.1:" + strconv.Itoa(a.port) }

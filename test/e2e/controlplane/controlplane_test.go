@@ -54,6 +54,9 @@ func TestLife(t *testing.T) {
 	client.create(ctx, t, "first")
 	before := client.list(ctx, t, 1)
 
+	if err := cp.CollectGarbage(ctx); err != nil {
+		t.Error(err)
+	}
 	first := cp.APIServerPID()
 	if err := cp.RestartAPIServer(ctx); err != nil {
 		t.Fatal(err)
