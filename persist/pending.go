@@ -107,8 +107,8 @@ func (o *Object) recordAhead(a *arena) (record []byte, inMemoryOf *body) {
 }
 
 // AppendShared is AppendTo for a value that has this Object as a part. The
-// encoding is kept for the AppendTo of the Object itself, later in the same
-// commit. Only the committer may call it.
+// encoding is kept for the Object itself, later in the same commit. Only the
+// committer may call it.
 func (o *Object) AppendShared(dst []byte) ([]byte, error) {
 	if g := goTypeOf(o.Object); o.ahead == nil && g != nil && !isNilPointer(o.Object) {
 		if b, err := g.encode(o.Object, o.sizeBytes); err == nil {

@@ -115,7 +115,7 @@ const (
 )
 
 // Next waits for deltas and returns some, oldest first, valid until the next
-// call. It returns none where deltas have been removed, or after Interrupt, and
+// call. It returns none where there are no deltas any more, or after Interrupt, and
 // [ErrStopped] after Stop or Remove, or persist.ErrClosed.
 func (c *Consumer) Next() ([]Delta, error) {
 	return c.read(^uint64(0))

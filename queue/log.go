@@ -107,8 +107,8 @@ type DeltaFIFO struct {
 	tailBytes int
 	tailBase  uint64 // Deltas up to here are not in tail.
 
-	// runs are the ranges of Seq that have a stored delta which was not removed,
-	// in order.
+	// runs are the ranges of Seq that have a stored delta which was not removed and
+	// is not in tail, in order.
 	runs []run
 
 	consumers map[*Consumer]struct{}
@@ -319,7 +319,6 @@ func (q *DeltaFIFO) storeDeltaLocked(b *persist.Batch, d *Delta) {
 	d.stored = true
 	stored := *d
 	b.PutNew(q.deltas, deltaKey(d.Seq), deltaValue{&stored})
-	q.addRunLocked(d.Seq)
 }
 
 // namedLocked reports whether there is a name, with a consumer or without.
@@ -332,14 +331,17 @@ func (q *DeltaFIFO) namedLocked() bool {
 	return len(q.absent) > 0
 }
 
-// Publish hands deltas to the consumers, after the batch with this number has
-// been applied. The deltas must not change any more.
+// Publish hands copies of the deltas to the consumers, after the batch with this
+// number has been applied. The objects must not change any more.
 func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
 	if len(deltas) == 0 {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.tailBytes > q.tailMax/ackedTailShare {
+		q.dropAckedLocked(q.floorLocked())
+	}
 	for i := range deltas {
 		d := deltas[i]
 		d.batch, d.NewValue = batch, nil // The committer's.
@@ -351,10 +353,8 @@ func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
 		q.orphans.to = q.head
 	}
 	drop := 0
-	for q.tailBytes > q.tailMax && drop < len(q.tail) {
-		q.tailBytes -= q.tail[drop].SizeBytes
-		q.tailBase = q.tail[drop].Seq
-		drop++
+	for size := q.tailBytes; size > q.tailMax && drop < len(q.tail); drop++ {
+		size -= q.tail[drop].SizeBytes
 	}
 	q.dropTailLocked(drop)
 	q.markLocked(batch)
@@ -386,8 +386,13 @@ func (q *DeltaFIFO) markLocked(batch uint64) {
 	}
 }
 
-// tailIdleDeltas is for how many deltas a tail keeps its memory when it is empty.
-const tailIdleDeltas = 4096
+const (
+	// A tail has deltas that were acknowledged until the next commit, or until it
+	// has this part of what it may have.
+	ackedTailShare = 8
+	// For so many deltas a tail keeps its memory when it is empty.
+	tailIdleDeltas = 1024
+)
 
 // pushTailLocked moves the tail to the front of its memory before it asks for more,
 // if half of that has become free there.
@@ -404,9 +409,22 @@ func (q *DeltaFIFO) pushTailLocked(d Delta) {
 	}
 }
 
+// dropAckedLocked drops from the tail what every consumer has acknowledged.
+func (q *DeltaFIFO) dropAckedLocked(floor uint64) {
+	q.dropTailLocked(sort.Search(len(q.tail), func(i int) bool { return q.tail[i].Seq > floor }))
+}
+
 // dropTailLocked forgets the oldest deltas of the tail, and most of its memory if
 // it is large and hardly used any more.
 func (q *DeltaFIFO) dropTailLocked(n int) {
+	for i := range q.tail[:n] {
+		d := &q.tail[i]
+		q.tailBytes -= d.SizeBytes
+		q.tailBase = d.Seq
+		if d.stored {
+			q.addRunLocked(d.Seq)
+		}
+	}
 	clear(q.tail[:n]) // The objects can go now, the array later.
 	q.tail = q.tail[n:]
 	if cap(q.tailArray) > tailIdleDeltas && len(q.tail) < cap(q.tailArray)/4 {
@@ -415,22 +433,13 @@ func (q *DeltaFIFO) dropTailLocked(n int) {
 	}
 }
 
-// addRunLocked notes that a delta with this Seq is stored.
+// addRunLocked notes that there is a delta with this Seq, behind all others.
 func (q *DeltaFIFO) addRunLocked(seq uint64) {
-	i := len(q.runs)
-	for i > 0 && q.runs[i-1].from > seq { // A late one, before deletions.
-		i--
+	if n := len(q.runs); n > 0 && q.runs[n-1].to+1 == seq {
+		q.runs[n-1].to = seq
+		return
 	}
-	if i > 0 && q.runs[i-1].to+1 == seq {
-		i--
-		q.runs[i].to = seq
-	} else {
-		q.runs = slices.Insert(q.runs, i, run{seq, seq})
-	}
-	if next := i + 1; next < len(q.runs) && q.runs[next].from == seq+1 {
-		q.runs[i].to = q.runs[next].to
-		q.runs = slices.Delete(q.runs, next, next+1)
-	}
+	q.runs = append(q.runs, run{seq, seq})
 }
 
 // HasDurable reports whether a durable consumer waits for what is appended, so
@@ -485,12 +494,8 @@ func (q *DeltaFIFO) Unacked() int {
 			n += r.to - from + 1
 		}
 	}
-	for i := range q.tail {
-		if d := &q.tail[i]; !d.stored && d.Seq > floor {
-			n++
-		}
-	}
-	return int(n)
+	acked := sort.Search(len(q.tail), func(i int) bool { return q.tail[i].Seq > floor })
+	return int(n) + len(q.tail) - acked
 }
 
 // floorLocked is the Seq up to which every consumer has acknowledged, orphans
@@ -552,6 +557,7 @@ func (q *DeltaFIFO) storeLocked(b *persist.Batch, key string, c cursor) {
 
 func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
 	floor, left := q.floorLocked(), maxTrimPerCommit
+	q.dropAckedLocked(floor)
 	keep := make([]run, 0, len(q.runs)+2)
 	for _, r := range q.runs {
 		for _, part := range q.splitLocked(r) {
@@ -567,12 +573,6 @@ func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
 		}
 	}
 	q.runs = keep
-	acked := sort.Search(len(q.tail), func(i int) bool { return q.tail[i].Seq > floor })
-	for _, d := range q.tail[:acked] {
-		q.tailBytes -= d.SizeBytes
-		q.tailBase = d.Seq
-	}
-	q.dropTailLocked(acked)
 	if left == 0 {
 		b.Urgent() // There is more: come again soon.
 	}

@@ -97,13 +97,13 @@ func TestTheTailStaysWithinItsBoundWhateverAConsumerDoes(t *testing.T) {
 		publish(t, q, numbered(seq))
 		next(t, quick, 10)
 		q.mu.Lock()
-		size, counted, array, runs := 0, q.tailBytes, cap(q.tailArray), len(q.runs)-len(q.tail)
+		size, counted, array, runs := 0, q.tailBytes, cap(q.tailArray), len(q.runs)
 		for _, d := range q.tail {
 			size += d.SizeBytes
 		}
 		q.mu.Unlock()
 		if size != counted || size > tailBytes || array > 1000 || runs > 1 {
-			t.Fatalf("the tail has %d bytes, counted %d, in an array of %d; %d runs behind it", size, counted, array, runs)
+			t.Fatalf("the tail has %d bytes, counted %d, in an array of %d; %d runs", size, counted, array, runs)
 		}
 	}
 	flush(t, q)
@@ -135,6 +135,38 @@ func TestTheTailStaysWithinItsBoundWhateverAConsumerDoes(t *testing.T) {
 	commitAnew(t, q)
 	if left := onDisk(t, db, true); len(left) != 0 {
 		t.Errorf("%d deltas are left", len(left))
+	}
+}
+
+// TestTheTailDoesNotFillWithWhatIsAcknowledged, even if no commit comes that would
+// empty it. What is stored of it is removed by the next one.
+func TestTheTailDoesNotFillWithWhatIsAcknowledged(t *testing.T) {
+	const tailBytes, n = 10_000, 1000
+	for _, named := range []bool{false, true} {
+		q := newLog(t, openDB(t, tempPath(t), manual), Options{TailBytes: tailBytes})
+		q.Served()
+		consumers := []*Consumer{q.Plain(), q.Plain()}
+		if named {
+			c, err := q.named("n", false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			consumers = append(consumers, c)
+		}
+		for seq := uint64(1); seq <= n; seq++ {
+			publish(t, q, numbered(seq))
+			for _, c := range consumers {
+				next(t, c, 10)
+			}
+			if got := TailBytes(q); got > tailBytes/ackedTailShare+200 {
+				t.Fatalf("named %t: the tail has %d bytes after %d", named, got, seq)
+			}
+		}
+		if got := q.Unacked(); got != 0 {
+			t.Errorf("named %t: %d are unacknowledged", named, got)
+		}
+		commitAnew(t, q)
+		wantSeqs(t, "left", nil, onDisk(t, q.db, true))
 	}
 }
 
