@@ -387,8 +387,8 @@ func (q *DeltaFIFO) markLocked(batch uint64) {
 }
 
 const (
-	// A tail has deltas that were acknowledged until the next commit, or until it
-	// has this part of what it may have.
+	// A tail larger than TailBytes/ackedTailShare does not wait for the next commit
+	// to drop what was acknowledged.
 	ackedTailShare = 8
 	// For so many deltas a tail keeps its memory when it is empty.
 	tailIdleDeltas = 1024
