@@ -240,6 +240,9 @@ func (k *sink) set(obj any) error {
 	}
 	w := k.s.indexer.Writer()
 	defer w.Close()
+	if k.s.log.HasDurable() { // Old objects will be stored with the deltas.
+		w.KeepOldValues()
+	}
 	c := w.Set(key, obj, true)
 	defer clear(k.one[:])
 	k.one[0] = setDelta(c)
@@ -294,7 +297,7 @@ func (k *sink) prepareLocked(obj any) (transformed any, key string, err error) {
 func setDelta(c *indexer.Change) queue.Delta {
 	d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: c.Key, New: c.New, NewValue: c.Value(), SizeBytes: c.SizeBytes()}
 	if c.Old != nil {
-		d.Type, d.Old, d.OldSizeBytes = cache.Updated, c.Old, c.OldSizeBytes
+		d.Type, d.Old, d.OldValue, d.OldSizeBytes = cache.Updated, c.Old, c.OldValue, c.OldSizeBytes
 		d.SizeBytes += c.OldSizeBytes
 		if resourceVersionOf(c.Old) == resourceVersionOf(c.New) {
 			d.Type = cache.Sync // Told only to handlers that resync (client-go, shared_informer.go, OnUpdate).

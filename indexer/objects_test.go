@@ -174,21 +174,26 @@ func TestTheOldObjectIsTheOneThatWasThere(t *testing.T) {
 	db := openDB(t, tempPath(t), persist.Options{})
 	ix := newIndexer(t, db, nil, 1)
 	random := newRand(t)
-	write := func(pod *corev1.Pod) (old any) {
+	write := func(pod *corev1.Pod, keepOld bool) (old any, value *persist.Object) {
 		t.Helper()
 		w := ix.Writer()
 		defer w.Close()
-		old = w.Set("ns/pod", pod, true).Old
+		if keepOld {
+			w.KeepOldValues()
+		}
+		c := w.Set("ns/pod", pod, true)
+		old, value = c.Old, c.OldValue
 		if _, err := w.Commit(nil); err != nil {
 			t.Fatal(err)
 		}
-		return old
+		return old, value
 	}
 	before := newPod("pod", "0")
 	before.Spec.Containers = []corev1.Container{{Name: "one"}, {Name: "two"}}
-	write(before.DeepCopy())
+	write(before.DeepCopy(), false)
 	for i := range 200 {
-		if random.Intn(4) > 0 { // Else it is still in memory.
+		onDisk, keepOld := random.Intn(4) > 0, random.Intn(2) > 0
+		if onDisk { // Else it is still in memory.
 			if err := db.Flush(); err != nil {
 				t.Fatal(err)
 			}
@@ -208,12 +213,38 @@ func TestTheOldObjectIsTheOneThatWasThere(t *testing.T) {
 			now.Status.Conditions = []corev1.PodCondition{{Message: now.ResourceVersion}}
 		}
 		handed := now.DeepCopy()
-		old := write(handed)
+		old, value := write(handed, keepOld)
 		if !apiequality.Semantic.DeepEqual(before, old) || !apiequality.Semantic.DeepEqual(now, handed) {
 			t.Fatalf("update %d: the old object is %v, expected %v; the new one %v, expected %v", i, old, before, handed, now)
 		}
+		if (value != nil) != (onDisk && keepOld) {
+			t.Fatalf("update %d: on disk %t, to be kept %t: its value is %v", i, onDisk, keepOld, value)
+		}
+		if value != nil {
+			if again := reread(t, value); !apiequality.Semantic.DeepEqual(before, again) {
+				t.Fatalf("update %d: the old value is %v, expected %v", i, again, before)
+			}
+		}
 		before = now
 	}
+}
+
+// reread is what a value will be read back as.
+func reread(t *testing.T, v *persist.Object) any {
+	t.Helper()
+	b, err := v.AppendTo(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := persist.ParseRecord(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	obj, err := r.Decode(func() any { return &corev1.Pod{} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return obj
 }
 
 // TestNoBallastUnderAMemoryLimit, which would count it.

@@ -11,7 +11,8 @@ import (
 
 // get returns the current object of a key, and about how long its record is. It
 // may share memory with next, which is about to take its place, if that is not nil.
-func (ix *Indexer) get(key string, next *persist.Object) (obj any, size int, exists bool, err error) {
+// fromFile, if not nil, is lent what was read from the file.
+func (ix *Indexer) get(key string, next *persist.Object, fromFile func(obj any, r persist.Record)) (obj any, size int, exists bool, err error) {
 	k := objectKey{ix.owner, key}
 	if obj, size, ok := ix.objects.get(k); ok {
 		return obj, size, true, nil
@@ -28,7 +29,9 @@ func (ix *Indexer) get(key string, next *persist.Object) (obj any, size int, exi
 			return err
 		}
 		seq, size = r.Seq, r.SizeBytes()
-		obj, err = ix.decodeRecord(r, next)
+		if obj, err = ix.decodeRecord(r, next); err == nil && fromFile != nil {
+			fromFile(obj, r)
+		}
 		return err
 	})
 	if err != nil || !exists {
@@ -63,7 +66,7 @@ func (ix *Indexer) GetByKey(key string) (item any, exists bool, err error) {
 	if ix.hidden.Load() {
 		return nil, false, nil
 	}
-	item, _, exists, err = ix.get(key, nil)
+	item, _, exists, err = ix.get(key, nil, nil)
 	if err != nil {
 		ix.failed(err, key)
 		return nil, false, err

@@ -19,6 +19,9 @@ type Change struct {
 	Old, New any
 	// OldSizeBytes is about what Old takes when encoded.
 	OldSizeBytes int
+	// OldValue is Old as it was stored, after [Writer.KeepOldValues] and if it was
+	// read from the file. Else nil.
+	OldValue *persist.Object
 	// Existed reports whether there was an object before, readable or not.
 	Existed bool
 	// Seq numbers the write. An object read back carries the Seq that it was
@@ -47,6 +50,7 @@ type Writer struct {
 	next    state
 	changes []Change
 	byKey   map[string]int // Only once there are several changes.
+	keepOld bool
 	one     [1]Change
 }
 
@@ -63,9 +67,13 @@ func (ix *Indexer) Writer() *Writer {
 // Close ends the Writer. Changes that were not committed are forgotten.
 func (w *Writer) Close() {
 	w.reset()
-	w.changes, w.one = nil, [1]Change{}
+	w.changes, w.one, w.keepOld = nil, [1]Change{}, false
 	w.ix.writer.Unlock()
 }
+
+// KeepOldValues fills [Change.OldValue] from now on, for a caller that stores the old
+// objects somewhere else: to copy what is stored takes less than to encode it again.
+func (w *Writer) KeepOldValues() { w.keepOld = true }
 
 // Changes are what the next Commit will do.
 func (w *Writer) Changes() []Change { return w.changes }
@@ -174,8 +182,12 @@ func (w *Writer) change(key string, next *persist.Object, wantOld bool) Change {
 		return c
 	}
 	if wantOld || len(*w.ix.indexers.Load()) > 0 {
+		var fromFile func(any, persist.Record)
+		if w.keepOld {
+			fromFile = func(obj any, r persist.Record) { c.OldValue = w.ix.db.StoredObject(obj, r) }
+		}
 		var err error
-		c.Old, c.OldSizeBytes, c.Existed, err = w.ix.get(key, next)
+		c.Old, c.OldSizeBytes, c.Existed, err = w.ix.get(key, next, fromFile)
 		if err != nil {
 			w.ix.failed(err, key)
 			c.Old, c.Existed = nil, true

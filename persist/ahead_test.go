@@ -1,6 +1,7 @@
 package persist
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"testing"
@@ -127,6 +128,69 @@ func TestWhatIsNotEncodedAhead(t *testing.T) {
 	}
 	if _, err := goTypeOf(&panicky{}).encode(&panicky{}, 0); err == nil || errors.Is(err, ErrClosed) {
 		t.Errorf("encoding what panics: %v", err)
+	}
+}
+
+// TestAStoredObjectIsWrittenAsItWasRead, once: what it is then written as shows
+// whether it was encoded.
+func TestAStoredObjectIsWrittenAsItWasRead(t *testing.T) {
+	path := tempPath(t)
+	db := open(t, path, manual)
+	held, err := Open(path, Options{LockTimeout: 1, Logger: &quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	record := func(obj any) Record {
+		t.Helper()
+		b, err := AppendObject(nil, 7, obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := ParseRecord(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	asJSON := record(configMap("read", 10))
+	asJSON.Codec = CodecJSON
+	u := func(name string) any { return &unstructured.Unstructured{Object: map[string]any{"name": name}} }
+	for _, c := range []struct {
+		name       string
+		db         *DB
+		read       Record
+		obj        any
+		asItWas    bool
+		expectAnew Record
+	}{
+		{"protobuf", db, record(configMap("read", 5000)), configMap("decoded", 5000), true, record(configMap("decoded", 5000))},
+		{"an empty body", db, record(&corev1.ConfigMap{}), &corev1.ConfigMap{}, true, record(&corev1.ConfigMap{})},
+		{"unstructured", db, record(u("read")), u("decoded"), true, record(u("decoded"))},
+		{"another codec than the type has now", db, asJSON, configMap("decoded", 10), false, record(configMap("decoded", 10))},
+		{"without a file", held, record(configMap("read", 10)), configMap("decoded", 10), false, record(configMap("decoded", 10))},
+	} {
+		o := c.db.StoredObject(c.obj, c.read)
+		want := bytes.Clone(c.read.Body)
+		for i := range c.read.Body { // What was read is not valid any more.
+			c.read.Body[i] = 0xff
+		}
+		if !c.asItWas {
+			want = c.expectAnew.Body
+		}
+		for _, want := range [][]byte{want, c.expectAnew.Body} { // A commit that failed encodes again.
+			b, err := o.AppendTo(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := ParseRecord(b)
+			if err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			if !bytes.Equal(got.Body, want) || got.Seq != 7 || got.Codec != goTypeOf(c.obj).codec {
+				t.Errorf("%s: seq %d, codec %v, body %q, expected %q", c.name, got.Seq, got.Codec, got.Body, want)
+			}
+		}
 	}
 }
 

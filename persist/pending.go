@@ -64,6 +64,18 @@ func (db *DB) NewObject(obj any) *Object {
 	return NewObject(0, obj)
 }
 
+// StoredObject wraps obj, which was decoded from r and must not change from now on.
+// If there is a file that can be written to, r's body is copied, and not encoded
+// again.
+func (db *DB) StoredObject(obj any, r Record) *Object {
+	o := &Object{Seq: r.Seq, Object: obj, sizeBytes: r.SizeBytes()}
+	if g := goTypeOf(obj); g != nil && g.codec == r.Codec && db.writesSoon() {
+		o.ahead = newBody(len(r.Body))
+		copy(o.ahead.bytes, r.Body)
+	}
+	return o
+}
+
 // writesSoon reports whether what is put is written with the next commit, and does
 // not stay in memory for nobody knows how long.
 func (db *DB) writesSoon() bool {

@@ -23,8 +23,8 @@ type Delta struct {
 	// a list: New is the last known object, not the deleted one.
 	FinalStateUnknown bool
 	// NewValue may be New as the store has it in the same batch, so that it is
-	// encoded once for both.
-	NewValue *persist.Object
+	// encoded once for both. OldValue may be Old as the store has had it.
+	NewValue, OldValue *persist.Object
 	// SizeBytes is about what Old and New take when encoded, OldSizeBytes what
 	// Old does, if that is known.
 	SizeBytes, OldSizeBytes int
@@ -87,8 +87,13 @@ func (v deltaValue) AppendTo(dst []byte) ([]byte, error) {
 	if v.Old != nil {
 		// The length stands before the record: four bytes are kept for it.
 		at := len(dst)
+		dst = append(dst, 0, 0, 0, 0)
 		var err error
-		dst, err = persist.AppendObjectOfSize(append(dst, 0, 0, 0, 0), v.Seq, v.Old, v.OldSizeBytes)
+		if v.OldValue != nil {
+			dst, err = v.OldValue.AppendTo(dst)
+		} else {
+			dst, err = persist.AppendObjectOfSize(dst, v.Seq, v.Old, v.OldSizeBytes)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -384,6 +384,25 @@ func TestADamagedNumberDoesNotMoveTheHead(t *testing.T) {
 	wantSeqs(t, "left", nil, onDisk(t, q2.db, true))
 }
 
+// TestADeltaOfValues is the one of their objects.
+func TestADeltaOfValues(t *testing.T) {
+	old, now := newPod("pod", "1"), newPod("pod", "2")
+	plain := Delta{Seq: 2, Type: cache.Updated, Key: "ns/pod", Old: old, New: now}
+	want, err := deltaValue{&plain}.AppendTo(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofValues := plain
+	ofValues.OldValue, ofValues.NewValue = persist.NewObject(2, old), persist.NewObject(2, now)
+	got, err := deltaValue{&ofValues}.AppendTo([]byte("before"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != "before"+string(want) {
+		t.Errorf("%q, expected %q", got, want)
+	}
+}
+
 // FuzzParseDelta: any input is refused or has the parts of a delta, and what
 // was written is read back.
 func FuzzParseDelta(f *testing.F) {
