@@ -42,8 +42,8 @@ func (s *suite) events(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// So many that client-go's large heap is collected several times, as ours is: where
-	// it was once or not at all, that was a third of an event's processor time.
+	// So many that client-go's large heap is collected several times: that takes half a
+	// second each, and in a short backlog it happened once or not at all.
 	backlog := s.options.choose(2000, 80_000)
 	s.screen.tell("making a backlog of %s events", thousands(backlog))
 	err = workload.Parallel(ctx, backlog, s.screen.progress("updated "+p.kind), func(ctx context.Context, i int) error {

@@ -344,7 +344,7 @@ func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
 	}
 	for i := range deltas {
 		d := deltas[i]
-		d.batch, d.NewValue = batch, nil // The committer's.
+		d.batch, d.NewValue, d.OldValue = batch, nil, nil // The committer's.
 		q.pushTailLocked(d)
 		q.tailBytes += d.SizeBytes
 		q.head = d.Seq
