@@ -142,7 +142,7 @@ func (r *relist) flushLocked() error {
 	if len(r.items) == 0 {
 		return nil
 	}
-	w := r.k.s.indexer.Writer()
+	w := r.k.writer()
 	defer w.Close()
 	var ds []queue.Delta
 	for _, it := range r.items {

@@ -238,16 +238,22 @@ func (k *sink) set(obj any) error {
 		k.frozen = true
 		return err
 	}
-	w := k.s.indexer.Writer()
+	w := k.writer()
 	defer w.Close()
-	if k.s.log.HasDurable() { // Old objects will be stored with the deltas.
-		w.KeepOldValues()
-	}
 	c := w.Set(key, obj, true)
 	defer clear(k.one[:])
 	k.one[0] = setDelta(c)
 	k.s.detector.AddObject(obj)
 	return k.commitLocked(w, resourceVersionOf(obj), k.one[:])
+}
+
+// writer begins to write objects whose old ones are told.
+func (k *sink) writer() *indexer.Writer {
+	w := k.s.indexer.Writer()
+	if k.s.log.HasDurable() { // They will be stored with the deltas.
+		w.KeepOldValues()
+	}
+	return w
 }
 
 // Delete implements [cache.ReflectorStore].

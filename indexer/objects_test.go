@@ -171,7 +171,7 @@ func TestTheBallastIsWithinTheBudget(t *testing.T) {
 
 // TestTheOldObjectIsTheOneThatWasThere, where it is read beside the new one.
 func TestTheOldObjectIsTheOneThatWasThere(t *testing.T) {
-	db := openDB(t, tempPath(t), persist.Options{})
+	db := openDB(t, tempPath(t), manual)
 	ix := newIndexer(t, db, nil, 1)
 	random := newRand(t)
 	write := func(pod *corev1.Pod, keepOld bool) (old any, value *persist.Object) {

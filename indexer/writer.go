@@ -19,8 +19,8 @@ type Change struct {
 	Old, New any
 	// OldSizeBytes is about what Old takes when encoded.
 	OldSizeBytes int
-	// OldValue is Old as it was stored, after [Writer.KeepOldValues] and if it was
-	// read from the file. Else nil.
+	// OldValue is Old as it was stored, see [persist.DB.StoredObject], after
+	// [Writer.KeepOldValues] and if it was read from the file. Else nil.
 	OldValue *persist.Object
 	// Existed reports whether there was an object before, readable or not.
 	Existed bool
@@ -71,7 +71,7 @@ func (w *Writer) Close() {
 	w.ix.writer.Unlock()
 }
 
-// KeepOldValues fills [Change.OldValue] from now on, for a caller that stores the old
+// KeepOldValues fills [Change.OldValue] until Close, for a caller that stores the old
 // objects somewhere else: to copy what is stored takes less than to encode it again.
 func (w *Writer) KeepOldValues() { w.keepOld = true }
 

@@ -65,8 +65,9 @@ func (db *DB) NewObject(obj any) *Object {
 }
 
 // StoredObject wraps obj, which was decoded from r and must not change from now on.
-// If there is a file that can be written to, r's body is copied, and not encoded
-// again.
+// If there is a file that can be written to, and r is of the codec that obj would be
+// encoded by, a copy of r's body is what is written; after a commit that failed, and
+// else, obj is encoded.
 func (db *DB) StoredObject(obj any, r Record) *Object {
 	o := &Object{Seq: r.Seq, Object: obj, sizeBytes: r.SizeBytes()}
 	if g := goTypeOf(obj); g != nil && g.codec == r.Codec && db.writesSoon() {

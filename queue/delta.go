@@ -23,7 +23,9 @@ type Delta struct {
 	// a list: New is the last known object, not the deleted one.
 	FinalStateUnknown bool
 	// NewValue may be New as the store has it in the same batch, so that it is
-	// encoded once for both. OldValue may be Old as the store has had it.
+	// encoded once for both. OldValue may be Old as the store has had it, for this
+	// delta alone: it is written instead of Old. Its Seq is then Old's own, which
+	// nobody reads.
 	NewValue, OldValue *persist.Object
 	// SizeBytes is about what Old and New take when encoded, OldSizeBytes what
 	// Old does, if that is known.

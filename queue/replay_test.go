@@ -393,7 +393,17 @@ func TestADeltaOfValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	ofValues := plain
-	ofValues.OldValue, ofValues.NewValue = persist.NewObject(2, old), persist.NewObject(2, now)
+	ofValues.NewValue = persist.NewObject(2, now)
+	stored, err := persist.AppendObject(nil, 2, old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, err := persist.ParseRecord(stored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Another object shows whether it is encoded.
+	ofValues.OldValue = openDB(t, tempPath(t), manual).StoredObject(newPod("another", "1"), record)
 	got, err := deltaValue{&ofValues}.AppendTo([]byte("before"))
 	if err != nil {
 		t.Fatal(err)
