@@ -44,7 +44,7 @@ func (s *suite) events(ctx context.Context) error {
 	}
 	// So many that client-go's large heap is collected several times: that takes half a
 	// second each, and in a short backlog it happened once or not at all.
-	backlog := s.options.choose(2000, 80_000)
+	backlog := s.options.choose(2000, 60_000)
 	s.screen.tell("making a backlog of %s events", thousands(backlog))
 	err = workload.Parallel(ctx, backlog, s.screen.progress("updated "+p.kind), func(ctx context.Context, i int) error {
 		return s.clients.Annotate(ctx, p.resource, namespace, i%p.objects, agent.AnnotationRound, fmt.Sprintf("backlog-%d", i))

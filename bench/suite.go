@@ -113,8 +113,11 @@ func (s *suite) startControlPlane(ctx context.Context) error {
 	cp, err := controlplane.Start(ctx, controlplane.Options{
 		BinDir: s.options.BinDir, Dir: dir,
 		// The disk is to be that of the agents.
-		EtcdFlags:    []string{"--unsafe-no-fsync", "--quota-backend-bytes=8589934592", "--snapshot-count=1000000"},
-		StartTimeout: 3 * time.Minute,
+		EtcdFlags: []string{"--unsafe-no-fsync", "--quota-backend-bytes=8589934592", "--snapshot-count=1000000"},
+		// Events are kept for so long, and a little more, instead of 75 s (Kubernetes,
+		// pkg/controlplane/apiserver/options, Complete): the backlog takes two minutes.
+		APIServerFlags: []string{"--request-timeout=5m"},
+		StartTimeout:   3 * time.Minute,
 	})
 	if err != nil {
 		return err
