@@ -115,7 +115,7 @@ func (s *suite) startControlPlane(ctx context.Context) error {
 		// The disk is to be that of the agents.
 		EtcdFlags: []string{"--unsafe-no-fsync", "--quota-backend-bytes=8589934592", "--snapshot-count=1000000"},
 		// Events are kept for so long, and a little more, instead of 75 s (Kubernetes,
-		// pkg/controlplane/apiserver/options, Complete): the backlog takes two minutes.
+		// pkg/controlplane/apiserver/options, Complete): a backlog takes longer to make.
 		APIServerFlags: []string{"--request-timeout=5m"},
 		StartTimeout:   3 * time.Minute,
 	})

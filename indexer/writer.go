@@ -19,8 +19,8 @@ type Change struct {
 	Old, New any
 	// OldSizeBytes is about what Old takes when encoded.
 	OldSizeBytes int
-	// OldValue is Old as it was stored, see [persist.DB.StoredObject], after
-	// [Writer.KeepOldValues] and if it was read from the file. Else nil.
+	// OldValue is Old as it was stored, see [persist.DB.StoredObject], if that was
+	// asked for by [Writer.KeepOldValues] too, and it was read from the file. Else nil.
 	OldValue *persist.Object
 	// Existed reports whether there was an object before, readable or not.
 	Existed bool
@@ -183,7 +183,7 @@ func (w *Writer) change(key string, next *persist.Object, wantOld bool) Change {
 	}
 	if wantOld || len(*w.ix.indexers.Load()) > 0 {
 		var fromFile func(any, persist.Record)
-		if w.keepOld {
+		if wantOld && w.keepOld {
 			fromFile = func(obj any, r persist.Record) { c.OldValue = w.ix.db.StoredObject(obj, r) }
 		}
 		var err error

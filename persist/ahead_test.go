@@ -141,19 +141,7 @@ func TestAStoredObjectIsWrittenAsItWasRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Close()
-	record := func(obj any) Record {
-		t.Helper()
-		b, err := AppendObject(nil, 7, obj)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := ParseRecord(b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r
-	}
-	asJSON := record(configMap("read", 10))
+	asJSON := recordOf(t, configMap("read", 10))
 	asJSON.Codec = CodecJSON
 	u := func(name string) any { return &unstructured.Unstructured{Object: map[string]any{"name": name}} }
 	for _, c := range []struct {
@@ -164,11 +152,11 @@ func TestAStoredObjectIsWrittenAsItWasRead(t *testing.T) {
 		asItWas    bool
 		expectAnew Record
 	}{
-		{"protobuf", db, record(configMap("read", 5000)), configMap("decoded", 5000), true, record(configMap("decoded", 5000))},
-		{"an empty body", db, record(&corev1.ConfigMap{}), &corev1.ConfigMap{}, true, record(&corev1.ConfigMap{})},
-		{"unstructured", db, record(u("read")), u("decoded"), true, record(u("decoded"))},
-		{"another codec than the type has now", db, asJSON, configMap("decoded", 10), false, record(configMap("decoded", 10))},
-		{"without a file", held, record(configMap("read", 10)), configMap("decoded", 10), false, record(configMap("decoded", 10))},
+		{"protobuf", db, recordOf(t, configMap("read", 5000)), configMap("decoded", 5000), true, recordOf(t, configMap("decoded", 5000))},
+		{"an empty body", db, recordOf(t, &corev1.ConfigMap{}), &corev1.ConfigMap{}, true, recordOf(t, &corev1.ConfigMap{})},
+		{"unstructured", db, recordOf(t, u("read")), u("decoded"), true, recordOf(t, u("decoded"))},
+		{"another codec than the type has now", db, asJSON, configMap("decoded", 10), false, recordOf(t, configMap("decoded", 10))},
+		{"without a file", held, recordOf(t, configMap("read", 10)), configMap("decoded", 10), false, recordOf(t, configMap("decoded", 10))},
 	} {
 		o := c.db.StoredObject(c.obj, c.read)
 		want := bytes.Clone(c.read.Body)
@@ -187,7 +175,7 @@ func TestAStoredObjectIsWrittenAsItWasRead(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", c.name, err)
 			}
-			if !bytes.Equal(got.Body, want) || got.Seq != 7 || got.Codec != goTypeOf(c.obj).codec {
+			if !bytes.Equal(got.Body, want) || got.Seq != c.read.Seq || got.Codec != goTypeOf(c.obj).codec {
 				t.Errorf("%s: seq %d, codec %v, body %q, expected %q", c.name, got.Seq, got.Codec, got.Body, want)
 			}
 		}

@@ -275,19 +275,8 @@ func TestCodecRoundTrip(t *testing.T) {
 }
 
 func TestCodecDecodeRefusesAnotherType(t *testing.T) {
-	record := func(obj any) Record {
-		payload, err := AppendObject(nil, 1, obj)
-		if err != nil {
-			t.Fatal(err)
-		}
-		rec, err := ParseRecord(payload)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return rec
-	}
-	pod := record(newTestPod(t))
-	noLongerProtobuf := record(newCustomResource())
+	pod := recordOf(t, newTestPod(t))
+	noLongerProtobuf := recordOf(t, newCustomResource())
 	noLongerProtobuf.Codec = CodecProtobuf
 
 	for _, tc := range []struct {
@@ -303,7 +292,7 @@ func TestCodecDecodeRefusesAnotherType(t *testing.T) {
 		{"no type at all", pod, nil, ErrTypeMismatch},
 		{"nil", pod, func() any { return nil }, ErrTypeMismatch},
 		{"a nil pointer", pod, func() any { return (*corev1.Pod)(nil) }, ErrTypeMismatch},
-		{"unstructured read as typed", record(&unstructured.Unstructured{}), func() any { return &corev1.Pod{} }, ErrTypeMismatch},
+		{"unstructured read as typed", recordOf(t, &unstructured.Unstructured{}), func() any { return &corev1.Pod{} }, ErrTypeMismatch},
 		{"a type that had protobuf when it was written", noLongerProtobuf, func() any { return &customResource{} }, ErrTypeMismatch},
 		{"an unknown codec", Record{Codec: 99, TypeName: pod.TypeName}, func() any { return &corev1.Pod{} }, ErrTypeMismatch},
 		{"a body that is cut short", Record{Codec: CodecProtobuf, TypeName: pod.TypeName, Body: pod.Body[:100]}, func() any { return &corev1.Pod{} }, ErrBadRecord},
