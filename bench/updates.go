@@ -35,7 +35,7 @@ func (s *suite) updates(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	runs := min(s.options.Runs, 2)
+	runs := min(s.options.Runs, 3) // Of two, one stall of the machine moves the median.
 	for run := range runs {
 		for _, v := range updateVariants {
 			s.screen.tell("updates: run %d of %d, %s, durable: %t", run+1, runs, v.impl, v.durable)
@@ -100,7 +100,7 @@ func (s *suite) updatePhase(ctx context.Context, p *population, c *child, rate i
 	if err := c.awaitReady(ctx); err != nil {
 		return nil, err
 	}
-	duration := time.Duration(s.options.choose(1, 8)) * time.Second
+	duration := time.Duration(s.options.choose(1, 5)) * time.Second
 	n, achieved, err := s.updateAt(ctx, p, rate, duration)
 	if err != nil {
 		return nil, err
@@ -155,13 +155,13 @@ func (s *suite) fromMemory(ctx context.Context) error {
 		s.skip("updates from memory: left out by SHORT=1")
 		return nil
 	}
-	objects, runs := s.options.Objects, min(s.options.Runs, 2)
+	objects, runs := s.options.Objects, min(s.options.Runs, 3)
 	for run := range runs {
 		for _, v := range updateVariants {
 			s.screen.tell("updates from memory: run %d of %d, %s, durable: %t", run+1, runs, v.impl, v.durable)
 			spec := agent.Spec{
 				Mode: agent.ModeMemory, Impl: v.impl, Durable: v.durable, Objects: objects,
-				Rates: s.updateRates(), Seconds: 4,
+				Rates: s.updateRates(), Seconds: 3,
 			}
 			all, err := s.several(ctx, spec, len(s.updateRates()))
 			if err != nil {

@@ -3,6 +3,7 @@ package persist
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -63,8 +64,15 @@ func (a *arena) reset() {
 }
 
 // run is the committer goroutine.
+//
+// It has a thread of its own, unless somebody waits for the commit: a commit computes
+// for milliseconds, and Linux likes to put a thread that is woken behind the one that
+// woke it, though a processor is idle. On a thread that others use, too, that delayed
+// events (docs/design/decisions.md). To wake it takes longer.
 func (db *DB) run() {
 	defer close(db.done)
+	defer runtime.UnlockOSThread()
+	alone := false
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -74,7 +82,14 @@ func (db *DB) run() {
 			return
 		}
 		wait, due := db.nextCommitLocked(time.Now())
+		urgent := !db.urgentSince.IsZero()
 		db.mu.Unlock()
+		if urgent && alone {
+			runtime.UnlockOSThread()
+		} else if !urgent && !alone {
+			runtime.LockOSThread()
+		}
+		alone = !urgent
 		if due && wait <= 0 {
 			db.commit()
 			continue
