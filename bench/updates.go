@@ -29,6 +29,9 @@ var updateVariants = []struct {
 	durable bool
 }{{result.ClientGo, false}, {result.Warmwatch, false}, {result.Warmwatch, true}}
 
+// durableTurns there are at most: a full run is to end within half an hour.
+const durableTurns = 2
+
 // updates measures latencies at steady rates of updates.
 func (s *suite) updates(ctx context.Context) error {
 	p, err := s.grow(ctx, "pods", s.options.Objects)
@@ -38,6 +41,9 @@ func (s *suite) updates(ctx context.Context) error {
 	runs := min(s.options.Runs, 3) // Of two, one stall of the machine moves the median.
 	for run := range runs {
 		for _, v := range updateVariants {
+			if v.durable && run == durableTurns {
+				continue
+			}
 			s.screen.tell("updates: run %d of %d, %s, durable: %t", run+1, runs, v.impl, v.durable)
 			if err := s.updatesOnce(ctx, p, v.impl, v.durable); err != nil {
 				return err
@@ -158,6 +164,9 @@ func (s *suite) fromMemory(ctx context.Context) error {
 	objects, runs := s.options.Objects, min(s.options.Runs, 3)
 	for run := range runs {
 		for _, v := range updateVariants {
+			if v.durable && run == durableTurns {
+				continue
+			}
 			s.screen.tell("updates from memory: run %d of %d, %s, durable: %t", run+1, runs, v.impl, v.durable)
 			spec := agent.Spec{
 				Mode: agent.ModeMemory, Impl: v.impl, Durable: v.durable, Objects: objects,
@@ -184,7 +193,7 @@ func (s *suite) reads(ctx context.Context) error {
 	s.screen.tell("reads, %s %s: %d runs", thousands(objects), kind, runs)
 	for range runs {
 		for _, impl := range result.Impls {
-			spec := agent.Spec{Mode: agent.ModeMemory, Impl: impl, Objects: objects, Seconds: float64(s.options.choose(1, 5))}
+			spec := agent.Spec{Mode: agent.ModeMemory, Impl: impl, Objects: objects, Seconds: float64(s.options.choose(1, 4))}
 			all, err := s.several(ctx, spec, len(scenarios))
 			if err != nil {
 				return err
