@@ -45,7 +45,7 @@ func (s *suite) updates(ctx context.Context) error {
 				continue
 			}
 			s.screen.tell("updates: run %d of %d, %s, durable: %t", run+1, runs, v.impl, v.durable)
-			if err := s.updatesOnce(ctx, p, v.impl, v.durable); err != nil {
+			if err := s.updatesOnce(ctx, p, run, v.impl, v.durable); err != nil {
 				return err
 			}
 		}
@@ -62,16 +62,16 @@ func (s *suite) showUpdates(kind string, objects int, fromMemory bool) {
 	}
 }
 
-// addUpdates notes the figures of one rate. Those of client-go stand beside both
-// kinds of handlers of warmwatch.
-func (s *suite) addUpdates(kind string, objects, rate int, impl string, durable, fromMemory bool, figures map[string]float64) {
+// addUpdates notes the figures of one rate in a run. Those of client-go stand beside
+// both kinds of handlers of warmwatch.
+func (s *suite) addUpdates(kind string, objects, rate, run int, impl string, durable, fromMemory bool, figures map[string]float64) {
 	s.samples.Add(report.Updates(rate, durable, fromMemory), kind, objects, impl, figures)
-	if impl == result.ClientGo {
+	if impl == result.ClientGo && run < durableTurns {
 		s.samples.Add(report.Updates(rate, true, fromMemory), kind, objects, impl, figures)
 	}
 }
 
-func (s *suite) updatesOnce(ctx context.Context, p *population, impl string, durable bool) (err error) {
+func (s *suite) updatesOnce(ctx context.Context, p *population, run int, impl string, durable bool) (err error) {
 	spec := s.spec(p, agent.ModeLatency, impl)
 	spec.Durable = durable
 	if spec.File, err = s.cacheFile(""); err != nil {
@@ -90,7 +90,7 @@ func (s *suite) updatesOnce(ctx context.Context, p *population, impl string, dur
 		if err != nil {
 			return errors.Join(err, c.kill())
 		}
-		s.addUpdates(p.kind, p.objects, rate, impl, durable, false, figures)
+		s.addUpdates(p.kind, p.objects, rate, run, impl, durable, false, figures)
 	}
 	return c.finish()
 }
@@ -177,7 +177,7 @@ func (s *suite) fromMemory(ctx context.Context) error {
 				return err
 			}
 			for i, rate := range s.updateRates() {
-				s.addUpdates(kind, objects, rate, v.impl, v.durable, true, all[i])
+				s.addUpdates(kind, objects, rate, run, v.impl, v.durable, true, all[i])
 			}
 		}
 	}

@@ -65,10 +65,11 @@ func (a *arena) reset() {
 
 // run is the committer goroutine.
 //
-// It has a thread of its own, unless somebody waits for the commit: a commit computes
-// for milliseconds, and Linux likes to put a thread that is woken behind the one that
-// woke it, though a processor is idle. On a thread that others use, too, that delayed
-// events (docs/design/decisions.md). To wake it takes longer.
+// It has a thread of its own unless something urgent waits: a commit computes for
+// milliseconds, and Linux often puts a thread that is woken behind the one that woke
+// it, although another processor is idle. On a thread that it shared with others the
+// committer delayed events so (docs/design/decisions.md). A commit begins a little
+// later for it.
 func (db *DB) run() {
 	defer close(db.done)
 	defer runtime.UnlockOSThread()

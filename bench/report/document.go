@@ -51,8 +51,8 @@ above 1× warmwatch is better, below 1× worse.
   decoder has returned the event; "write to handler", when the writer sent its
   request. On few processors the server does not take 5,000 updates a second; so
   the same is measured from memory too: without a server, from when the update was
-  due. The processor time at 100 updates a second has a verification in it: some ten
-  seconds after its start warmwatch reads its whole file once.
+  due. Ten seconds after its start warmwatch reads its whole file once, to verify it:
+  that falls into one of the first two rates, and is in their processor time.
 - **Reads** are from memory too. "No object in memory" means that each read takes
   the object from the file, in the page cache, and decodes it.
 - The **fleet** is many agents in four processes, each with its own connection and
