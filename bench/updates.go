@@ -193,7 +193,7 @@ func (s *suite) reads(ctx context.Context) error {
 	s.screen.tell("reads, %s %s: %d runs", thousands(objects), kind, runs)
 	for range runs {
 		for _, impl := range result.Impls {
-			spec := agent.Spec{Mode: agent.ModeMemory, Impl: impl, Objects: objects, Seconds: float64(s.options.choose(1, 4))}
+			spec := agent.Spec{Mode: agent.ModeMemory, Impl: impl, Objects: objects, Seconds: float64(s.options.choose(1, 3))}
 			all, err := s.several(ctx, spec, len(scenarios))
 			if err != nil {
 				return err
