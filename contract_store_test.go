@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,6 +119,27 @@ func TestAddIndexersWorksAfterTheStart(t *testing.T) {
 		}
 		if _, exists := informer.GetIndexer().GetIndexers()["new"]; exists {
 			t.Error("one of several was added although another is in conflict")
+		}
+	})
+}
+
+func TestAFirstListIsIndexedOnce(t *testing.T) {
+	contract(t, func(t *testing.T, impl implementation) {
+		f := newSource(t)
+		for i := range 2000 {
+			f.put(configMap(fmt.Sprintf("o%04d", i), "x"))
+		}
+		var indexed atomic.Int64
+		informer := impl.new(t, f, config{indexers: cache.Indexers{"content": func(obj any) ([]string, error) {
+			indexed.Add(1)
+			return byContent(obj)
+		}}})
+		start(t, informer)
+		if keys, err := informer.GetIndexer().IndexKeys("content", "x"); err != nil || len(keys) != 2000 {
+			t.Errorf("%d keys, %v", len(keys), err)
+		}
+		if n := indexed.Load(); n != 2000 {
+			t.Errorf("2,000 objects were indexed %d times", n)
 		}
 	})
 }

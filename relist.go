@@ -52,6 +52,9 @@ func (k *sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 		return nil, errSinkClosed
 	}
 	k.trusted = false
+	if k.record.State == "" && k.s.indexer.Seq() == 0 && k.s.indexer.Len() == 0 {
+		k.record.IndexVersion = k.want.IndexVersion // All entries there will be are of these indexers.
+	}
 	k.record.State = checkpoint.StateRefreshing
 	if !k.complete {
 		k.record.State = checkpoint.StateSyncing

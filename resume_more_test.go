@@ -53,34 +53,67 @@ func TestAnotherIndexVersionRebuildsTheIndicesAndResumes(t *testing.T) {
 	})
 }
 
+// interrupt runs a process that ends between two pages of a list, and returns its file.
+func interrupt(f *source, p *process) (crashed string) {
+	f.onList = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		switch {
+		case o.ResourceVersion != "": // So that the list comes in pages.
+			return nil, apierrors.NewResourceExpired("too old resource version")
+		case o.Continue == "" || len(f.pages) < 3:
+			return nil, nil
+		}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	p.run()
+	settle()
+	f.with(func() { f.onList = nil })
+	crashed = p.crash()
+	p.stop()
+	clear(f.pages)
+	return crashed
+}
+
+// TestIndicesAfterAnInterruptedList: the entries that it left are of the indexers of
+// its time.
+func TestIndicesAfterAnInterruptedList(t *testing.T) {
+	index := func(version, prefix string) setup {
+		return func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
+			o.IndexVersion = version
+			o.Indexers = cache.Indexers{"i": func(obj any) ([]string, error) {
+				return []string{prefix + accessor(obj).GetName()}, nil
+			}}
+		}
+	}
+	bubble(t, func(t *testing.T) {
+		for _, c := range []struct{ version, prefix, other string }{{"1", "old ", "new "}, {"2", "new ", "old "}} {
+			f := newSource(t)
+			for i := range 2000 {
+				f.put(configMap(fmt.Sprintf("o%04d", i)))
+			}
+			path := interrupt(f, launch(t, newPath(t), f, index("1", "old ")))
+			f.remove("o0000") // It was on the first page.
+			p := launch(t, path, f, index(c.version, c.prefix)).run()
+			settle()
+			expectEqual(t, p.informer, f)
+			for name, want := range map[string]int{c.prefix + "o0001": 1, c.prefix + "o1999": 1, c.prefix + "o0000": 0, c.other + "o0001": 0} {
+				if keys, err := p.informer.GetIndexer().IndexKeys("i", name); err != nil || len(keys) != want {
+					t.Errorf("version %s: %q has %d keys, %v", c.version, name, len(keys), err)
+				}
+			}
+			p.stop()
+		}
+	})
+}
+
 func TestAnInterruptedListIsNotServedAnInterruptedRelistIs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t)
 		for i := range 2000 {
 			f.put(configMap(fmt.Sprintf("o%04d", i)))
 		}
-		// A process that ends between two pages of its first list.
-		interrupt := func(p *process) string {
-			f.onList = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				switch {
-				case o.ResourceVersion != "": // So that the list comes in pages.
-					return nil, apierrors.NewResourceExpired("too old resource version")
-				case o.Continue == "" || len(f.pages) < 3:
-					return nil, nil
-				}
-				<-ctx.Done()
-				return nil, ctx.Err()
-			}
-			p.run()
-			settle()
-			f.with(func() { f.onList = nil })
-			crashed := p.crash()
-			p.stop()
-			clear(f.pages)
-			return crashed
-		}
 		p := launch(t, newPath(t), f, nil)
-		path := interrupt(p)
+		path := interrupt(f, p)
 		if p.informer.HasSynced() || len(p.informer.GetStore().List()) != 0 {
 			t.Error("served before the list was complete")
 		}
@@ -106,7 +139,7 @@ func TestAnInterruptedListIsNotServedAnInterruptedRelistIs(t *testing.T) {
 
 		// And one that ends between two pages of a relist.
 		f.put(configMap("o0001"), configMap("o1999"))
-		path = interrupt(launch(t, p.path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.NeverResume = true }))
+		path = interrupt(f, launch(t, p.path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.NeverResume = true }))
 		f.hold = make(chan struct{})
 		p = launch(t, path, f, nil).run()
 		if st := p.informer.Status(); !p.informer.HasSynced() || st.Objects != 1999 || st.StartedFrom != "disk" {
