@@ -156,7 +156,11 @@ func (s *suite) goldenFiles(ctx context.Context, p *population) (plain, durable 
 
 // measureStarts measures one scenario, directly and over the slow link.
 func (s *suite) measureStarts(ctx context.Context, p *population, m startMeasurement, size plannedSize) error {
-	if err := s.alternateStarts(ctx, p, m, m.scenario, "", size.runs); err != nil {
+	runs := size.runs
+	if m.durable {
+		runs = min(runs, durableTurns)
+	}
+	if err := s.alternateStarts(ctx, p, m, m.scenario, "", runs); err != nil {
 		return err
 	}
 	if size.linkRuns == 0 || m.durable || !s.overLink(m, size.objects) {
