@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/warmwatch/warmwatch/bench/agent"
 	"github.com/warmwatch/warmwatch/bench/report"
@@ -29,6 +30,16 @@ var eventsVariants = []eventsVariant{
 	{impl: result.ClientGo, handlers: 10, scenarios: []string{report.Events10, report.Events10Memory}},
 	{impl: result.Warmwatch, handlers: 10, scenarios: []string{report.Events10}},
 	{impl: result.Warmwatch, handlers: 10, memoryOnly: true, scenarios: []string{report.Events10Memory}},
+}
+
+// eventsTurns there are at most. Those that show a price are fewer.
+var eventsTurns = map[string]int{
+	report.Events1: 3, report.Events1Memory: 2, report.Events1Durable: 2, report.Events10: 1, report.Events10Memory: 1,
+}
+
+// inTurn returns the scenarios that have this turn.
+func (v eventsVariant) inTurn(run int) []string {
+	return slices.DeleteFunc(slices.Clone(v.scenarios), func(scenario string) bool { return run >= eventsTurns[scenario] })
 }
 
 // events measures how fast a backlog is delivered. All agents list the past, and
@@ -58,7 +69,8 @@ func (s *suite) events(ctx context.Context) error {
 	runs := min(s.options.Runs, 3)
 	for run := range runs {
 		for _, v := range eventsVariants {
-			if v.handlers > 1 && (s.options.Short || run > 0) {
+			scenarios := v.inTurn(run)
+			if len(scenarios) == 0 || v.handlers > 1 && s.options.Short {
 				continue
 			}
 			s.screen.tell("events: run %d of %d, %s, %d handlers, persistence off: %t, durable: %t",
@@ -71,7 +83,7 @@ func (s *suite) events(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			for _, scenario := range v.scenarios {
+			for _, scenario := range scenarios {
 				s.samples.Add(scenario, p.kind, p.objects, v.impl, figures)
 			}
 		}

@@ -55,7 +55,7 @@ func parseOptions(args []string, errOut io.Writer) (options, error) {
 	set.StringVar(&o.Out, "out", "results", "directory of result files")
 	set.BoolVar(&o.Short, "short", false, "fewer objects, one run of each: less than 3 minutes")
 	set.BoolVar(&o.Large, "large", false, "also 200,000 Pods, and 50,000 ConfigMaps and custom resources: hours")
-	set.IntVar(&o.Runs, "runs", 0, "how often each start is measured (default 3; 1 with --short); other parts run less often")
+	set.IntVar(&o.Runs, "runs", 0, "how often starts with 50,000 Pods are measured (default 3; 1 with --short); the rest is measured as often, or less")
 	set.StringVar(&o.Scenarios, "scenarios", "", "comma-separated parts of the run (default all): "+strings.Join(allParts, ", "))
 	set.StringVar(&o.BinDir, "bin-dir", "", "directory of kube-apiserver and etcd (default: bin/ here or above)")
 	set.StringVar(&o.Dir, "dir", "", "where cache files and the control plane's data go; it must exist\n(default: the system's directory for temporary files)")

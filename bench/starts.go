@@ -41,7 +41,7 @@ func (s *suite) startPlans() []startPlan {
 		}
 	}
 	plans := []startPlan{
-		{"pods", []plannedSize{{1000, runs, fewer}, {10_000, runs, 1}, {50_000, runs, 0}}},
+		{"pods", []plannedSize{{1000, fewer, fewer}, {10_000, fewer, 1}, {50_000, runs, 0}}},
 		{"configmaps", []plannedSize{{1000, fewer, 0}, {10_000, fewer, 0}}},
 		{workload.Gadgets.Resource, []plannedSize{{1000, fewer, 0}, {10_000, fewer, 0}}},
 	}

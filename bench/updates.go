@@ -23,14 +23,20 @@ func (s *suite) updateRates() []int {
 	return []int{100, 1000, 5000}
 }
 
-// updateVariants take turns. The last is compared with the first, too.
-var updateVariants = []struct {
+// updateVariant is one kind of agent.
+type updateVariant struct {
 	impl    string
 	durable bool
-}{{result.ClientGo, false}, {result.Warmwatch, false}, {result.Warmwatch, true}}
+}
 
-// durableTurns there are at most: a full run is to end within half an hour.
-const durableTurns = 2
+// updateVariants take turns. The last is compared with the first, too.
+var updateVariants = []updateVariant{{result.ClientGo, false}, {result.Warmwatch, false}, {result.Warmwatch, true}}
+
+// Turns of durable handlers are fewer: a full run is to end within half an hour.
+const (
+	durableTurns           = 2
+	durableTurnsFromMemory = 1
+)
 
 // updates measures latencies at steady rates of updates.
 func (s *suite) updates(ctx context.Context) error {
@@ -41,11 +47,11 @@ func (s *suite) updates(ctx context.Context) error {
 	runs := min(s.options.Runs, 3) // Of two, one stall of the machine moves the median.
 	for run := range runs {
 		for _, v := range updateVariants {
-			if v.durable && run == durableTurns {
+			if v.durable && run >= durableTurns {
 				continue
 			}
 			s.screen.tell("updates: run %d of %d, %s, durable: %t", run+1, runs, v.impl, v.durable)
-			if err := s.updatesOnce(ctx, p, run, v.impl, v.durable); err != nil {
+			if err := s.updatesOnce(ctx, p, v, run < durableTurns); err != nil {
 				return err
 			}
 		}
@@ -62,18 +68,18 @@ func (s *suite) showUpdates(kind string, objects int, fromMemory bool) {
 	}
 }
 
-// addUpdates notes the figures of one rate in a run. Those of client-go stand beside
-// both kinds of handlers of warmwatch.
-func (s *suite) addUpdates(kind string, objects, rate, run int, impl string, durable, fromMemory bool, figures map[string]float64) {
-	s.samples.Add(report.Updates(rate, durable, fromMemory), kind, objects, impl, figures)
-	if impl == result.ClientGo && run < durableTurns {
-		s.samples.Add(report.Updates(rate, true, fromMemory), kind, objects, impl, figures)
+// addUpdates notes the figures of one rate in a turn. Those of client-go stand beside
+// durable handlers too, where these have had the same turn.
+func (s *suite) addUpdates(kind string, objects, rate int, v updateVariant, durableToo, fromMemory bool, figures map[string]float64) {
+	s.samples.Add(report.Updates(rate, v.durable, fromMemory), kind, objects, v.impl, figures)
+	if v.impl == result.ClientGo && durableToo {
+		s.samples.Add(report.Updates(rate, true, fromMemory), kind, objects, v.impl, figures)
 	}
 }
 
-func (s *suite) updatesOnce(ctx context.Context, p *population, run int, impl string, durable bool) (err error) {
-	spec := s.spec(p, agent.ModeLatency, impl)
-	spec.Durable = durable
+func (s *suite) updatesOnce(ctx context.Context, p *population, v updateVariant, durableToo bool) (err error) {
+	spec := s.spec(p, agent.ModeLatency, v.impl)
+	spec.Durable = v.durable
 	if spec.File, err = s.cacheFile(""); err != nil {
 		return err
 	}
@@ -90,7 +96,7 @@ func (s *suite) updatesOnce(ctx context.Context, p *population, run int, impl st
 		if err != nil {
 			return errors.Join(err, c.kill())
 		}
-		s.addUpdates(p.kind, p.objects, rate, run, impl, durable, false, figures)
+		s.addUpdates(p.kind, p.objects, rate, v, durableToo, false, figures)
 	}
 	return c.finish()
 }
@@ -106,7 +112,7 @@ func (s *suite) updatePhase(ctx context.Context, p *population, c *child, rate i
 	if err := c.awaitReady(ctx); err != nil {
 		return nil, err
 	}
-	duration := time.Duration(s.options.choose(1, 5)) * time.Second
+	duration := time.Duration(s.options.choose(1, 4)) * time.Second
 	n, achieved, err := s.updateAt(ctx, p, rate, duration)
 	if err != nil {
 		return nil, err
@@ -164,7 +170,7 @@ func (s *suite) fromMemory(ctx context.Context) error {
 	objects, runs := s.options.Objects, min(s.options.Runs, 3)
 	for run := range runs {
 		for _, v := range updateVariants {
-			if v.durable && run == durableTurns {
+			if v.durable && run >= durableTurnsFromMemory {
 				continue
 			}
 			s.screen.tell("updates from memory: run %d of %d, %s, durable: %t", run+1, runs, v.impl, v.durable)
@@ -177,7 +183,7 @@ func (s *suite) fromMemory(ctx context.Context) error {
 				return err
 			}
 			for i, rate := range s.updateRates() {
-				s.addUpdates(kind, objects, rate, run, v.impl, v.durable, true, all[i])
+				s.addUpdates(kind, objects, rate, v, run < durableTurnsFromMemory, true, all[i])
 			}
 		}
 	}
