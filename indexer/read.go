@@ -173,7 +173,7 @@ func (ix *Indexer) List() []any {
 	for from, done := "", false; !done; {
 		var ls []lazyObject
 		var buf buffers
-		ls, from, done, err = ix.scanChunk(s, from, asOf, &buf)
+		ls, from, done, err = ix.scanChunk(s, from, asOf, chunkObjects, &buf)
 		if err != nil {
 			ix.failed(err, "list")
 			return list
@@ -242,12 +242,12 @@ const (
 	chunkBytes   = 1 << 20
 )
 
-func (ix *Indexer) scanChunk(s *persist.Snapshot, from string, asOf uint64, buf *buffers) (ls []lazyObject, next string, done bool, err error) {
+func (ix *Indexer) scanChunk(s *persist.Snapshot, from string, asOf uint64, objects int, buf *buffers) (ls []lazyObject, next string, done bool, err error) {
 	size := 0
 	done = true
-	ls = make([]lazyObject, 0, chunkObjects)
+	ls = make([]lazyObject, 0, objects)
 	err = s.Scan(objectsBucket, from, func(it *persist.Item) (bool, error) {
-		if len(ls) == chunkObjects || size > chunkBytes {
+		if len(ls) == objects || size > chunkBytes {
 			done = false
 			return false, nil
 		}
@@ -306,7 +306,7 @@ func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
 	}
 	st.Seq = max(st.Seq, atLeast) // Something may be told twice rather than not at all.
 	c := Chunk{Seq: st.Seq, records: new(buffers)}
-	c.undecoded, c.Next, c.Done, err = ix.scanChunk(s, from, st.Seq, c.records)
+	c.undecoded, c.Next, c.Done, err = ix.scanChunk(s, from, st.Seq, chunkObjects, c.records)
 	return c, err
 }
 

@@ -12,8 +12,10 @@ import (
 )
 
 const (
-	// verifyKeys are read in one transaction.
-	verifyKeys = 256
+	// verifyKeys are read in one transaction, and verifyObjects decoded: some tenths
+	// of a millisecond, because an event waits so long where processors are few.
+	verifyKeys    = 128
+	verifyObjects = 16
 	// verifyPause is how much longer verification pauses than it reads.
 	verifyPause = 9
 )
@@ -104,7 +106,7 @@ func (ix *Indexer) compareChunk(from string) (next string, done bool, err error)
 	}
 	defer s.Close()
 	var buf buffers
-	ls, next, done, err := ix.scanChunk(s, from, asOf, &buf)
+	ls, next, done, err := ix.scanChunk(s, from, asOf, verifyObjects, &buf)
 	if err != nil {
 		return "", false, err
 	}

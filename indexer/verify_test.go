@@ -84,11 +84,12 @@ func TestVerifyIndicesFindsWhatAReaderDoesNot(t *testing.T) {
 	if len(reports) > 0 {
 		t.Fatalf("of sound indices: %q", reports)
 	}
-	lost := newIndexPut("values", "500", "ns/pod-500").key
+	number := strconv.Itoa(2*verifyKeys + 7) // Of neither the first step nor the last.
+	lost := newIndexPut("values", number, "ns/pod-"+number).key
 	if _, err := db.Update(func(b *persist.Batch) { b.Delete(ix.indexName, lost) }); err != nil {
 		t.Fatal(err)
 	}
-	if keys, err := ix.IndexKeys("values", "500"); len(keys) > 0 || err != nil {
+	if keys, err := ix.IndexKeys("values", number); len(keys) > 0 || err != nil {
 		t.Fatalf("%q, %v", keys, err)
 	}
 	ix.Verify(t.Context())
@@ -96,7 +97,7 @@ func TestVerifyIndicesFindsWhatAReaderDoesNot(t *testing.T) {
 		t.Fatalf("it need not be compared any more: %q", reports)
 	}
 	ix.VerifyIndices(t.Context())
-	if len(reports) != 1 || !strings.Contains(reports[0], "ns/pod-500") {
+	if len(reports) != 1 || !strings.Contains(reports[0], "ns/pod-"+number) {
 		t.Errorf("reports: %q", reports)
 	}
 }
