@@ -34,7 +34,7 @@ var eventsVariants = []eventsVariant{
 
 // eventsTurns there are at most. Those that show a price are fewer.
 var eventsTurns = map[string]int{
-	report.Events1: 3, report.Events1Memory: 2, report.Events1Durable: 2, report.Events10: 1, report.Events10Memory: 1,
+	report.Events1: 3, report.Events1Memory: 2, report.Events1Durable: durableTurns, report.Events10: 1, report.Events10Memory: 1,
 }
 
 // inTurn returns the scenarios that have this turn.
@@ -66,7 +66,7 @@ func (s *suite) events(ctx context.Context) error {
 	if s.options.Short {
 		s.skip("ten handlers: left out by SHORT=1")
 	}
-	runs := min(s.options.Runs, 3)
+	runs := min(s.options.Runs, eventsTurns[report.Events1])
 	for run := range runs {
 		for _, v := range eventsVariants {
 			scenarios := v.inTurn(run)

@@ -46,12 +46,13 @@ func (s *suite) updates(ctx context.Context) error {
 	}
 	runs := min(s.options.Runs, 3) // Of two, one stall of the machine moves the median.
 	for run := range runs {
+		durableToo := run < durableTurns
 		for _, v := range updateVariants {
-			if v.durable && run >= durableTurns {
+			if v.durable && !durableToo {
 				continue
 			}
 			s.screen.tell("updates: run %d of %d, %s, durable: %t", run+1, runs, v.impl, v.durable)
-			if err := s.updatesOnce(ctx, p, v, run < durableTurns); err != nil {
+			if err := s.updatesOnce(ctx, p, v, durableToo); err != nil {
 				return err
 			}
 		}
@@ -169,8 +170,9 @@ func (s *suite) fromMemory(ctx context.Context) error {
 	}
 	objects, runs := s.options.Objects, min(s.options.Runs, 3)
 	for run := range runs {
+		durableToo := run < durableTurnsFromMemory
 		for _, v := range updateVariants {
-			if v.durable && run >= durableTurnsFromMemory {
+			if v.durable && !durableToo {
 				continue
 			}
 			s.screen.tell("updates from memory: run %d of %d, %s, durable: %t", run+1, runs, v.impl, v.durable)
@@ -183,7 +185,7 @@ func (s *suite) fromMemory(ctx context.Context) error {
 				return err
 			}
 			for i, rate := range s.updateRates() {
-				s.addUpdates(kind, objects, rate, v, run < durableTurnsFromMemory, true, all[i])
+				s.addUpdates(kind, objects, rate, v, durableToo, true, all[i])
 			}
 		}
 	}
