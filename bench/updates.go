@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -38,12 +39,42 @@ const (
 	durableTurnsFromMemory = 1
 )
 
-// updates measures latencies at steady rates of updates.
-func (s *suite) updates(ctx context.Context) error {
+// besideRate is measured once more where the agent and the API server share their
+// processors.
+const besideRate = 1000
+
+// updates measures latencies at steady rates of updates. The agents have processors
+// of their own, as on a node: where they share those of an API server that is busy, a
+// percentile says how long the kernel lets it run at a time.
+func (s *suite) updates(ctx context.Context) (err error) {
 	p, err := s.grow(ctx, "pods", s.options.Objects)
 	if err != nil {
 		return err
 	}
+	servers, agents, err := halves()
+	if err != nil {
+		s.skip("updates with processors of the agent's own: %v", err)
+		return s.updateTurns(ctx, p, nil)
+	}
+	all := servers.and(agents)
+	defer func() { err = errors.Join(err, s.confineServers(all)) }()
+	if err := s.confineServers(servers); err != nil {
+		return err
+	}
+	return s.updateTurns(ctx, p, &division{servers: servers, agents: agents, all: all})
+}
+
+// division is who runs where.
+type division struct{ servers, agents, all processors }
+
+// confineServers has the control plane and the writers run there.
+func (s *suite) confineServers(p processors) error {
+	return errors.Join(p.confine(s.controlPlane.APIServerPID()), p.confine(s.controlPlane.EtcdPID()), p.confine(os.Getpid()))
+}
+
+// updateTurns has all variants take turns. Without a division they share all
+// processors with the API server.
+func (s *suite) updateTurns(ctx context.Context, p *population, d *division) error {
 	runs := min(s.options.Runs, 3) // Of two, one stall of the machine moves the median.
 	for run := range runs {
 		durableToo := run < durableTurns
@@ -52,86 +83,123 @@ func (s *suite) updates(ctx context.Context) error {
 				continue
 			}
 			s.screen.tell("updates: run %d of %d, %s, durable: %t", run+1, runs, v.impl, v.durable)
-			if err := s.updatesOnce(ctx, p, v, durableToo); err != nil {
+			if err := s.updatesOnce(ctx, p, d, v, durableToo); err != nil {
 				return err
 			}
 		}
 	}
-	s.showUpdates(p.kind, p.objects, false)
+	s.showUpdates(p.kind, p.objects, report.Updates)
+	s.showUpdates(p.kind, p.objects, report.UpdatesBeside)
 	return nil
 }
 
-func (s *suite) showUpdates(kind string, objects int, fromMemory bool) {
+// A naming is what a rate of updates is called as a scenario.
+type naming func(perSecond int, durable bool) string
+
+func (s *suite) showUpdates(kind string, objects int, name naming) {
 	for _, durable := range []bool{false, true} {
 		for _, rate := range s.updateRates() {
-			s.show(report.Updates(rate, durable, fromMemory), kind, objects)
+			s.show(name(rate, durable), kind, objects)
 		}
 	}
 }
 
 // addUpdates notes the figures of one rate in a turn. Those of client-go stand beside
 // durable handlers too, where these have had the same turn.
-func (s *suite) addUpdates(kind string, objects, rate int, v updateVariant, durableToo, fromMemory bool, figures map[string]float64) {
-	s.samples.Add(report.Updates(rate, v.durable, fromMemory), kind, objects, v.impl, figures)
+func (s *suite) addUpdates(kind string, objects int, name naming, rate int, v updateVariant, durableToo bool, figures map[string]float64) {
+	s.samples.Add(name(rate, v.durable), kind, objects, v.impl, figures)
 	if v.impl == result.ClientGo && durableToo {
-		s.samples.Add(report.Updates(rate, true, fromMemory), kind, objects, v.impl, figures)
+		s.samples.Add(name(rate, true), kind, objects, v.impl, figures)
 	}
 }
 
-func (s *suite) updatesOnce(ctx context.Context, p *population, v updateVariant, durableToo bool) (err error) {
+func (s *suite) updatesOnce(ctx context.Context, p *population, d *division, v updateVariant, durableToo bool) (err error) {
 	spec := s.spec(p, agent.ModeLatency, v.impl)
 	spec.Durable = v.durable
 	if spec.File, err = s.cacheFile(""); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove(spec.File)) }()
-	c, err := startChild(ctx, spec)
+	var c *child
+	start := func() (err error) {
+		c, err = startChild(ctx, spec)
+		return err
+	}
+	if d != nil {
+		err = d.agents.during(start)
+	} else {
+		err = start()
+	}
 	if err != nil {
 		return err
 	}
-	if err := c.awaitReady(ctx); err != nil {
+	if err := s.updatePhases(ctx, p, c, d, v, durableToo); err != nil {
 		return errors.Join(err, c.kill())
-	}
-	for _, rate := range s.updateRates() {
-		figures, err := s.updatePhase(ctx, p, c, rate)
-		if err != nil {
-			return errors.Join(err, c.kill())
-		}
-		s.addUpdates(p.kind, p.objects, rate, v, durableToo, false, figures)
 	}
 	return c.finish()
 }
 
-// updatePhase is one rate for some seconds.
-func (s *suite) updatePhase(ctx context.Context, p *population, c *child, rate int) (map[string]float64, error) {
+// updatePhases measures all rates with one agent.
+func (s *suite) updatePhases(ctx context.Context, p *population, c *child, d *division, v updateVariant, durableToo bool) (err error) {
+	if err := c.awaitReady(ctx); err != nil {
+		return err
+	}
+	sent := 0 // No phase updates what one before has left in an agent's memory.
+	phases := func(name naming, rates ...int) error {
+		for _, rate := range rates {
+			n, figures, err := s.updatePhase(ctx, p, c, sent, rate)
+			if err != nil {
+				return err
+			}
+			sent += n
+			s.addUpdates(p.kind, p.objects, name, rate, v, durableToo, figures)
+		}
+		return nil
+	}
+	beside := s.updateRates()
+	if d != nil {
+		if err := phases(report.Updates, beside...); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, s.confineServers(d.servers)) }()
+		if err := errors.Join(s.confineServers(d.all), d.all.confine(c.cmd.Process.Pid)); err != nil {
+			return err
+		}
+		beside = []int{besideRate}
+	}
+	return phases(report.UpdatesBeside, beside...)
+}
+
+// updatePhase is one rate for some seconds. The first of its n updates is that of the
+// object whose turn it is after so many others.
+func (s *suite) updatePhase(ctx context.Context, p *population, c *child, after, rate int) (n int, figures map[string]float64, err error) {
 	if err := s.controlPlane.CollectGarbage(ctx); err != nil { // Each phase begins with the same server.
-		return nil, err
+		return 0, nil, err
 	}
 	if err := c.say(agent.CommandPhase); err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	if err := c.awaitReady(ctx); err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	duration := time.Duration(s.options.choose(1, 4)) * time.Second
-	n, achieved, err := s.updateAt(ctx, p, rate, duration)
+	n, achieved, err := s.updateAt(ctx, p, after, rate, duration)
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	if err := c.say(agent.CommandCollect, n); err != nil {
-		return nil, err
+		return 0, nil, err
 	}
-	figures, err := c.awaitFigures(ctx)
-	if err != nil {
-		return nil, err
+	if figures, err = c.awaitFigures(ctx); err != nil {
+		return 0, nil, err
 	}
 	figures[result.AchievedRate] = achieved
-	return figures, c.awaitReady(ctx) // For the next phase.
+	return n, figures, c.awaitReady(ctx) // For the next phase.
 }
 
 // updateAt sends updates at the rate, or as fast as the server takes them, and
 // returns how many there were.
-func (s *suite) updateAt(ctx context.Context, p *population, perSecond int, duration time.Duration) (n int, achieved float64, err error) {
+func (s *suite) updateAt(ctx context.Context, p *population, after, perSecond int, duration time.Duration) (n int, achieved float64, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	due := make(chan int)
@@ -141,7 +209,7 @@ func (s *suite) updateAt(ctx context.Context, p *population, perSecond int, dura
 			for i := range due {
 				sent := strconv.FormatInt(time.Now().UnixNano(), 10)
 				// Neighbours in the order of keys are not updated together.
-				if err := s.clients.Annotate(ctx, p.resource, namespace, i*7919%p.objects, agent.AnnotationSent, sent); err != nil {
+				if err := s.clients.Annotate(ctx, p.resource, namespace, (after+i)*7919%p.objects, agent.AnnotationSent, sent); err != nil {
 					cancel(err)
 				}
 			}
@@ -185,11 +253,11 @@ func (s *suite) fromMemory(ctx context.Context) error {
 				return err
 			}
 			for i, rate := range s.updateRates() {
-				s.addUpdates(kind, objects, rate, v, durableToo, true, all[i])
+				s.addUpdates(kind, objects, report.UpdatesFromMemory, rate, v, durableToo, all[i])
 			}
 		}
 	}
-	s.showUpdates(kind, objects, true)
+	s.showUpdates(kind, objects, report.UpdatesFromMemory)
 	return nil
 }
 

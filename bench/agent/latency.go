@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	goruntime "runtime"
 	"strconv"
 	"sync"
 	"time"
@@ -76,6 +77,7 @@ type phase struct {
 }
 
 func (a *agent) newPhase() *phase {
+	goruntime.SetDefaultGOMAXPROCS() // The parent may have changed where this process runs.
 	p := &phase{more: make(chan struct{}, 1), begin: time.Now(), cpu: cpuTime(), disk: diskWritten()}
 	if a.warm() {
 		p.commits = commits(a.File)

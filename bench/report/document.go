@@ -49,9 +49,13 @@ above 1× warmwatch is better, below 1× worse.
   whoever comes at that moment.
 - **Updates** come at a steady rate. "Event to handler" begins when client-go's
   decoder has returned the event; "write to handler", when the writer sent its
-  request. On few processors the server does not take 5,000 updates a second; so
+  request. The agent has half of the processors, the API server, etcd and the writer
+  have the other half: elsewhere, as for an agent on a node. "Sharing processors" is
+  an agent that competes with them for all: a server that is asked for more than it
+  can do leaves none idle, and the percentiles are those of the kernel's scheduler.
+  On few processors the server takes neither 5,000 updates a second nor 1,000; so
   the same is measured from memory too: without a server, from when the update was
-  due. Ten seconds after its start warmwatch reads its whole file once, to verify it:
+  due. No rate updates an object again. Ten seconds after its start warmwatch reads its whole file once, to verify it:
   that falls into one of the first two rates, and is in their processor time.
 - **Reads** are from memory too. "No object in memory" means that each read takes
   the object from the file, in the page cache, and decodes it.
@@ -169,7 +173,8 @@ func goals(f *result.File) []compared {
 	add("cold start until all OnAdd", ColdStart, result.AllAdded)
 	add("events a second to one handler", Events1, result.EventRate)
 	add("processor time per event", Events1, result.CPUPerEvent)
-	add("event to handler at 1,000 updates/s, p99", Updates(1000, false, false), result.EventP99)
+	add("event to handler at 1,000 updates/s, p99", Updates(1000, false), result.EventP99)
+	add("event to handler at 1,000 updates/s, p99, sharing processors with the API server", UpdatesBeside(1000, false), result.EventP99)
 	add("steady anonymous memory, warm", WarmStart, result.SteadyAnon)
 	for _, metric := range []string{result.ServerCPU, result.Received, result.LastCaughtUp} {
 		row, ok := findAnySize(f, FleetKept, result.Warmwatch, metric)

@@ -276,18 +276,18 @@ func latencyPlot(f *result.File) ([]byte, error) {
 	var panels []*plot.Plot
 	var legend *plot.Legend
 	for _, from := range []struct {
-		rate   int
-		memory bool // A server on few processors does not reach this rate.
-	}{{100, false}, {1000, false}, {5000, true}} {
+		rate int
+		name func(perSecond int, durable bool) string
+	}{{100, Updates}, {1000, Updates}, {1000, UpdatesBeside}, {5000, UpdatesFromMemory}} { // A server on few processors does not reach 5,000.
+		name := from.name(from.rate, false)
 		lines := []line{
-			quantiles(f, "client-go", stockMain, Updates(from.rate, false, from.memory), result.ClientGo),
-			quantiles(f, "warmwatch", warmMain, Updates(from.rate, false, from.memory), result.Warmwatch),
-			quantiles(f, "warmwatch, durable handler", warmOther, Updates(from.rate, true, from.memory), result.Warmwatch),
+			quantiles(f, "client-go", stockMain, name, result.ClientGo),
+			quantiles(f, "warmwatch", warmMain, name, result.Warmwatch),
+			quantiles(f, "warmwatch, durable handler", warmOther, from.name(from.rate, true), result.Warmwatch),
 		}
 		if noneHas(lines) {
 			continue
 		}
-		name := Updates(from.rate, false, from.memory)
 		if r, ok := findAnySize(f, name, result.Warmwatch, result.AchievedRate); ok && r.Median < 0.95*float64(from.rate) {
 			name += fmt.Sprintf("\n(the server took %s)", number(r.Median))
 		}
@@ -309,7 +309,7 @@ func latencyPlot(f *result.File) ([]byte, error) {
 			p.Y.Min, p.Y.Max = min(p.Y.Min, q.Y.Min), max(p.Y.Max, q.Y.Max)
 		}
 	}
-	return render(30*vg.Centimeter, 10*vg.Centimeter, [][]*plot.Plot{panels}, legend)
+	return render(37*vg.Centimeter, 10*vg.Centimeter, [][]*plot.Plot{panels}, legend)
 }
 
 func quantiles(f *result.File, name string, s style, scenario, impl string) line {

@@ -72,9 +72,9 @@ func fabricated() *result.File {
 	add(report.HotReads, "Pods", 50_000, 2, 1)
 	add(report.ColdReads, "Pods", 50_000, 3, 1)
 	for _, rate := range []int{100, 1000, 5000} {
-		for _, memory := range []bool{false, true} {
-			add(report.Updates(rate, false, memory), "Pods", 50_000, 1e-6, 2e-6)
-			add(report.Updates(rate, true, memory), "Pods", 50_000, 9e-6, 2e-6)
+		for _, name := range []func(int, bool) string{report.Updates, report.UpdatesBeside, report.UpdatesFromMemory} {
+			add(name(rate, false), "Pods", 50_000, 1e-6, 2e-6)
+			add(name(rate, true), "Pods", 50_000, 9e-6, 2e-6)
 		}
 	}
 	add(report.FleetKept, "Pods for each of 200 agents", 2000, 1, 9)

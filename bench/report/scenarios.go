@@ -19,22 +19,29 @@ const (
 	Events10Memory = "backlog of events, 10 handlers, persistence off"
 	Events1Durable = "backlog of events, 1 durable handler"
 
-	HotReads   = "reads, all objects decoded in memory"
-	ColdReads  = "reads, no object in memory"
-	BusyReads  = "reads while events pass"
-	FleetKept  = "fleet restarts, history kept"
-	FleetGone  = "fleet restarts, after 410"
-	memoryText = ", from memory"
+	HotReads  = "reads, all objects decoded in memory"
+	ColdReads = "reads, no object in memory"
+	BusyReads = "reads while events pass"
+	FleetKept = "fleet restarts, history kept"
+	FleetGone = "fleet restarts, after 410"
 )
 
-// Updates is the scenario of a steady rate of updates.
-func Updates(perSecond int, durable, fromMemory bool) string {
+// Updates is the scenario of a steady rate of updates; the agent has processors of its
+// own.
+func Updates(perSecond int, durable bool) string {
 	text := fmt.Sprintf("%s updates a second", Thousands(perSecond))
 	if durable {
 		text += ", durable handler"
 	}
-	if fromMemory {
-		text += memoryText
-	}
 	return text
+}
+
+// UpdatesBeside is the same where the agent and the API server share their processors.
+func UpdatesBeside(perSecond int, durable bool) string {
+	return Updates(perSecond, durable) + ", sharing processors"
+}
+
+// UpdatesFromMemory is the same without an API server.
+func UpdatesFromMemory(perSecond int, durable bool) string {
+	return Updates(perSecond, durable) + ", from memory"
 }
