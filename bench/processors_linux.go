@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -70,19 +69,4 @@ func (p processors) confine(pid int) error {
 		}
 	}
 	return nil
-}
-
-// during calls f on a thread that may run there, and so do the processes that f starts.
-func (p processors) during(f func() error) (err error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	var before unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &before); err != nil {
-		return err
-	}
-	if err := unix.SchedSetaffinity(0, &p.set); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, unix.SchedSetaffinity(0, &before)) }()
-	return f()
 }

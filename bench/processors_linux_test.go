@@ -1,10 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -27,54 +27,37 @@ func TestAgentsAndServersRunOnHalvesOfTheProcessors(t *testing.T) {
 		if err := all.confine(os.Getpid()); err != nil {
 			t.Error(err)
 		}
-		checkThreads(t, all)
+		checkThreads(t, os.Getpid(), all)
 	}()
 	if err := first.confine(os.Getpid()); err != nil {
 		t.Fatal(err)
 	}
-	checkThreads(t, first)
+	checkThreads(t, os.Getpid(), first)
 
-	var here unix.CPUSet
-	var child []byte
-	err = second.during(func() (err error) {
-		if err := unix.SchedGetaffinity(0, &here); err != nil {
-			return err
-		}
-		child, err = exec.Command("grep", "Cpus_allowed:", "/proc/self/status").Output()
-		return err
-	})
-	if err != nil {
+	child := exec.Command("sleep", "60")
+	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if here != second.set {
-		t.Errorf("the thread runs on %v, want %v", here, second.set)
-	}
-	if got, other := string(child), allowedOf(t, "self"); got == other || strings.TrimSpace(got) == "" {
-		t.Errorf("the child and this process are both allowed %q", got)
-	}
-	checkThreads(t, first)
-}
-
-// allowedOf is what the kernel says of the main thread of a process.
-func allowedOf(t *testing.T, pid string) string {
-	t.Helper()
-	status, err := os.ReadFile("/proc/" + pid + "/status")
-	if err != nil {
+	checkThreads(t, child.Process.Pid, first) // As its parent, from the start.
+	if err := second.confine(child.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(status)) {
-		if strings.HasPrefix(line, "Cpus_allowed:") {
-			return line
-		}
+	checkThreads(t, child.Process.Pid, second)
+	checkThreads(t, os.Getpid(), first)
+
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
 	}
-	t.Fatalf("/proc/%s/status has no Cpus_allowed", pid)
-	return ""
+	_ = child.Wait() // Says that it was killed.
+	if err := second.confine(child.Process.Pid); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("confining a process that is gone: %v", err)
+	}
 }
 
-// checkThreads looks at every thread of this process.
-func checkThreads(t *testing.T, want processors) {
+// checkThreads looks at every thread of a process.
+func checkThreads(t *testing.T, pid int, want processors) {
 	t.Helper()
-	threads, err := os.ReadDir("/proc/self/task")
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {
 		t.Fatal(err)
 	}

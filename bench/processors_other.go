@@ -14,5 +14,3 @@ func halves() (first, second processors, err error) { return first, second, errN
 func (p processors) and(processors) processors { return p }
 
 func (p processors) confine(int) error { return errNoAffinity }
-
-func (p processors) during(func() error) error { return errNoAffinity }

@@ -35,49 +35,44 @@ var updateVariants = []updateVariant{{result.ClientGo, false}, {result.Warmwatch
 
 // Turns of durable handlers are fewer: a full run is to end within half an hour.
 const (
-	durableTurns           = 2
-	durableTurnsFromMemory = 1
+	durableTurns       = 2
+	durableUpdateTurns = 1
 )
 
 // besideRate is measured once more where the agent and the API server share their
 // processors.
 const besideRate = 1000
 
-// updates measures latencies at steady rates of updates. The agents have processors
-// of their own, as on a node: where they share those of an API server that is busy, a
-// percentile says how long the kernel lets it run at a time.
-func (s *suite) updates(ctx context.Context) (err error) {
-	p, err := s.grow(ctx, "pods", s.options.Objects)
-	if err != nil {
-		return err
-	}
-	servers, agents, err := halves()
-	if err != nil {
-		s.skip("updates with processors of the agent's own: %v", err)
-		return s.updateTurns(ctx, p, nil)
-	}
-	all := servers.and(agents)
-	defer func() { err = errors.Join(err, s.confineServers(all)) }()
-	if err := s.confineServers(servers); err != nil {
-		return err
-	}
-	return s.updateTurns(ctx, p, &division{servers: servers, agents: agents, all: all})
-}
-
 // division is who runs where.
 type division struct{ servers, agents, all processors }
+
+// divide is nil where processors cannot be divided.
+func (s *suite) divide() *division {
+	servers, agents, err := halves()
+	if err != nil {
+		s.skip("updates where the agent has processors of its own: %v", err)
+		return nil
+	}
+	return &division{servers: servers, agents: agents, all: servers.and(agents)}
+}
 
 // confineServers has the control plane and the writers run there.
 func (s *suite) confineServers(p processors) error {
 	return errors.Join(p.confine(s.controlPlane.APIServerPID()), p.confine(s.controlPlane.EtcdPID()), p.confine(os.Getpid()))
 }
 
-// updateTurns has all variants take turns. Without a division they share all
-// processors with the API server.
-func (s *suite) updateTurns(ctx context.Context, p *population, d *division) error {
+// updates measures latencies at steady rates of updates. The agents have processors
+// of their own, as on a node: where they share those of an API server that is busy, a
+// percentile says how long the kernel lets them run at a time.
+func (s *suite) updates(ctx context.Context) error {
+	p, err := s.grow(ctx, "pods", s.options.Objects)
+	if err != nil {
+		return err
+	}
+	d := s.divide()
 	runs := min(s.options.Runs, 3) // Of two, one stall of the machine moves the median.
 	for run := range runs {
-		durableToo := run < durableTurns
+		durableToo := run < durableUpdateTurns
 		for _, v := range updateVariants {
 			if v.durable && !durableToo {
 				continue
@@ -120,16 +115,7 @@ func (s *suite) updatesOnce(ctx context.Context, p *population, d *division, v u
 		return err
 	}
 	defer func() { err = errors.Join(err, remove(spec.File)) }()
-	var c *child
-	start := func() (err error) {
-		c, err = startChild(ctx, spec)
-		return err
-	}
-	if d != nil {
-		err = d.agents.during(start)
-	} else {
-		err = start()
-	}
+	c, err := startChild(ctx, spec)
 	if err != nil {
 		return err
 	}
@@ -145,7 +131,7 @@ func (s *suite) updatePhases(ctx context.Context, p *population, c *child, d *di
 		return err
 	}
 	sent := 0 // No phase updates what one before has left in an agent's memory.
-	phases := func(name naming, rates ...int) error {
+	phases := func(name naming, durableToo bool, rates ...int) error {
 		for _, rate := range rates {
 			n, figures, err := s.updatePhase(ctx, p, c, sent, rate)
 			if err != nil {
@@ -156,18 +142,19 @@ func (s *suite) updatePhases(ctx context.Context, p *population, c *child, d *di
 		}
 		return nil
 	}
-	beside := s.updateRates()
-	if d != nil {
-		if err := phases(report.Updates, beside...); err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, s.confineServers(d.servers)) }()
-		if err := errors.Join(s.confineServers(d.all), d.all.confine(c.cmd.Process.Pid)); err != nil {
-			return err
-		}
-		beside = []int{besideRate}
+	if d == nil {
+		return phases(report.UpdatesBeside, durableToo, s.updateRates()...)
 	}
-	return phases(report.UpdatesBeside, beside...)
+	if !v.durable { // A durable handler waits for commits, wherever it runs.
+		if err := phases(report.UpdatesBeside, false, besideRate); err != nil {
+			return err
+		}
+	}
+	defer func() { err = errors.Join(err, s.confineServers(d.all)) }()
+	if err := errors.Join(s.confineServers(d.servers), d.agents.confine(c.cmd.Process.Pid)); err != nil {
+		return err
+	}
+	return phases(report.Updates, durableToo, s.updateRates()...)
 }
 
 // updatePhase is one rate for some seconds. The first of its n updates is that of the
@@ -238,7 +225,7 @@ func (s *suite) fromMemory(ctx context.Context) error {
 	}
 	objects, runs := s.options.Objects, min(s.options.Runs, 3)
 	for run := range runs {
-		durableToo := run < durableTurnsFromMemory
+		durableToo := run < durableUpdateTurns
 		for _, v := range updateVariants {
 			if v.durable && !durableToo {
 				continue

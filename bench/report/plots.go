@@ -144,8 +144,16 @@ func newPlot(title, x, y string) *plot.Plot {
 	return p
 }
 
-func noneHas(lines []line) bool {
-	return !slices.ContainsFunc(lines, func(l line) bool { return len(l.xys) > 0 })
+func noneHas(lines []line) bool { return count(lines) == 0 }
+
+// count is how many lines have points.
+func count(lines []line) (n int) {
+	for _, l := range lines {
+		if len(l.xys) > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // addLogLines gives the y axis whole decades around all values. At least one line
@@ -275,6 +283,7 @@ func findAnySize(f *result.File, scenario, impl, metric string) (best result.Row
 func latencyPlot(f *result.File) ([]byte, error) {
 	var panels []*plot.Plot
 	var legend *plot.Legend
+	most := 0
 	for _, from := range []struct {
 		rate int
 		name func(perSecond int, durable bool) string
@@ -293,9 +302,12 @@ func latencyPlot(f *result.File) ([]byte, error) {
 		}
 		p := newPlot(name, "percentile", "event to handler (ms)")
 		p.Title.TextStyle.Font.Size = vg.Points(10)
-		var err error
-		if legend, err = addLogLines(p, lines); err != nil {
+		all, err := addLogLines(p, lines)
+		if err != nil {
 			return nil, err
+		}
+		if n := count(lines); n > most { // Of the panel with the most.
+			legend, most = all, n
 		}
 		p.NominalX("p50", "p99", "p99.9")
 		panels = append(panels, p)
