@@ -427,7 +427,7 @@ func TestOptionsHaveDefaultsAndBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.Logger = nil
-	want := Options{CommitInterval: time.Second, DurableDelay: 10 * time.Millisecond, LockTimeout: time.Second, CommitBytes: 4 << 20, MaxPendingBytes: 16 << 20}
+	want := Options{CommitInterval: time.Second, DurableDelay: 10 * time.Millisecond, LockTimeout: time.Second, CommitBytes: 8 << 20, MaxPendingBytes: 16 << 20}
 	if diff := cmp.Diff(want, o); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

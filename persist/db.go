@@ -17,7 +17,7 @@ type Options struct {
 	CommitInterval time.Duration
 	// DurableDelay is the same for batches marked [Batch.Urgent]. Default 10ms.
 	DurableDelay time.Duration
-	// CommitBytes pending bytes start a commit at once. Default 4 MiB.
+	// CommitBytes pending bytes start a commit at once. Default 8 MiB.
 	CommitBytes int64
 	// MaxPendingBytes bounds what waits in memory for the committer: past it,
 	// Update blocks. The bound is lifted while commits fail, because the
@@ -52,7 +52,7 @@ func (o Options) withDefaults() (Options, error) {
 		value *int64
 		def   int64
 	}{
-		{"CommitBytes", &o.CommitBytes, 4 << 20},
+		{"CommitBytes", &o.CommitBytes, 8 << 20},
 		{"MaxPendingBytes", &o.MaxPendingBytes, 16 << 20},
 	} {
 		if *b.value < 0 {
