@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -300,7 +301,7 @@ func latencyPlot(f *result.File) ([]byte, error) {
 		if r, ok := findAnySize(f, name, result.Warmwatch, result.AchievedRate); ok && r.Median < 0.95*float64(from.rate) {
 			name += fmt.Sprintf("\n(the server took %s)", number(r.Median))
 		}
-		p := newPlot(name, "percentile", "event to handler (ms)")
+		p := newPlot(strings.Replace(name, ", ", ",\n", 1), "percentile", "event to handler (ms)")
 		p.Title.TextStyle.Font.Size = vg.Points(10)
 		all, err := addLogLines(p, lines)
 		if err != nil {
