@@ -55,8 +55,9 @@ above 1× warmwatch is better, below 1× worse.
   can do leaves none idle, and the percentiles are those of the kernel's scheduler.
   On few processors the server takes neither 5,000 updates a second nor 1,000; so
   the same is measured from memory too: without a server, from when the update was
-  due. No rate updates an object again. Ten seconds after its start warmwatch reads its whole file once, to verify it:
-  that falls into one of the first two rates, and is in their processor time.
+  due. No rate updates what one before has, as long as there are other objects. Ten
+  seconds after its start warmwatch reads its whole file once, to verify it: that falls
+  into one of the first two rates, and is in their processor time.
 - **Reads** are from memory too. "No object in memory" means that each read takes
   the object from the file, in the page cache, and decodes it.
 - The **fleet** is many agents in four processes, each with its own connection and
