@@ -441,6 +441,9 @@ func (l *listener) toldByWalk(d *queue.Delta) bool {
 func (l *listener) tell(d *queue.Delta) bool {
 	return l.call(func() {
 		switch {
+		case d.Replaced && !l.durable && d.Type == cache.Deleted: // The update follows.
+		case d.Replaced && l.durable && d.Type == cache.Updated && d.New != nil: // The deletion was before.
+			l.handler.OnAdd(d.New, false)
 		case d.Type == cache.Deleted:
 			l.handler.OnDelete(d.Object())
 		case d.New == nil: // Could not be read.

@@ -22,6 +22,11 @@ type Delta struct {
 	// FinalStateUnknown marks a deletion that was noticed by its absence from
 	// a list: New is the last known object, not the deleted one.
 	FinalStateUnknown bool
+	// Replaced tells of an object that was deleted and made anew under its name while
+	// nobody watched, in two deltas. A Deleted one, with the old object in New, is
+	// told to durable handlers only. An Updated one, with both, is told to them as
+	// an addition, and to plain handlers as an update, as client-go does.
+	Replaced bool
 	// NewValue may be New as the store has it in the same batch, so that it is
 	// encoded once for both. OldValue may be Old as the store has had it, for this
 	// delta alone: it is written instead of Old. Its Seq is then Old's own, which
@@ -61,6 +66,7 @@ const (
 	flagFinalStateUnknown = 1 << iota
 	flagOld
 	flagNew
+	flagReplaced
 )
 
 // deltaValue is the persist.Value of a delta:
@@ -76,6 +82,9 @@ func (v deltaValue) AppendTo(dst []byte) ([]byte, error) {
 	flags := byte(0)
 	if v.FinalStateUnknown {
 		flags |= flagFinalStateUnknown
+	}
+	if v.Replaced {
+		flags |= flagReplaced
 	}
 	if v.Old != nil {
 		flags |= flagOld
@@ -140,7 +149,7 @@ func parseDelta(seq uint64, p []byte, newObject func() any) (Delta, error) {
 		return d, err
 	}
 	d.Type, d.Key = cache.DeltaType(typ), string(key)
-	d.FinalStateUnknown = flags&flagFinalStateUnknown != 0
+	d.FinalStateUnknown, d.Replaced = flags&flagFinalStateUnknown != 0, flags&flagReplaced != 0
 	if flags&flagOld != 0 {
 		if len(p) < 4 {
 			return d, errMalformed
