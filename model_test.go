@@ -177,7 +177,13 @@ func (b *believer) note(obj any, exists bool) {
 }
 
 func (b *believer) OnAdd(obj any, _ bool) { b.note(obj, true) }
-func (b *believer) OnUpdate(_, obj any)   { b.note(obj, true) }
+func (b *believer) OnUpdate(old, obj any) {
+	// A watch tells of a deletion between them; a durable handler is told of it in any case.
+	if before, now := uidOf(old), uidOf(obj); b.name == "durable" && before != now {
+		b.t.Errorf("Q2: %s handler was told that %s became %s, and not of the deletion", b.name, before, now)
+	}
+	b.note(obj, true)
+}
 func (b *believer) OnDelete(obj any)      { b.note(obj, false) }
 
 // restart forgets what is of one session only. Of what was told before its

@@ -2,12 +2,12 @@ package warmwatch
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"time"
 
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
@@ -17,31 +17,52 @@ import (
 	"github.com/warmwatch/warmwatch/reflector"
 )
 
-// A relist writes chunks of so many items, or bytes.
+// A relist writes chunks of so many items, or bytes, and keeps so much in memory of what
+// it is going to write.
 const (
 	relistItems = 500
 	relistBytes = 2 << 20
 )
 
-// relist implements reflector.Relist: items are compared with the store by uid
-// and resourceVersion, and only what differs is written, and told. The
-// checkpoint says that it is under way, so that a crash means another one.
+// relist implements [reflector.Relist]. Items are compared with the store by uid,
+// resourceVersion and content: the same version may have other content, because a default
+// was added, or because a server converts the object in another way.
+//
+// What differs is staged, and applied when the list is complete: deletions first, then
+// updates and additions, as client-go tells them. A list that is cut leaves nothing
+// behind. It is applied in chunks, each of them a batch; between them the checkpoint says
+// that a relist is incomplete, so that after a crash there is another one.
+//
+// Only the first list into an empty store, of which nobody has been told anything, is
+// written as it comes.
 type relist struct {
-	k   *sink
-	how reflector.Relisting
-	// silent: nothing was there, so nobody is told of single objects.
-	silent bool
-	seen   map[string]struct{}
-	items  []item
-	bytes  int
-	done   bool
+	k     *sink
+	how   reflector.Relisting
+	seen  map[string]struct{} // Keys of the list.
+	stage *stage
+	// unnoticed are items to write that change nothing for handlers and readers.
+	unnoticed chunk
+	// replaced are the keys of staged objects that have another uid than the stored ones.
+	replaced map[string]struct{}
+	// refused is why an object of the list was left out; nil if none was.
+	refused error
+	done    bool
 }
 
-// An item of the list that has to be written.
-type item struct {
-	key   string
-	value *persist.Object
-	same  bool // The store has this version of it.
+// chunk collects items until there are enough of them.
+type chunk struct {
+	items []stagedItem
+	bytes int
+}
+
+func (c *chunk) add(key string, value *persist.Object) {
+	c.items = append(c.items, stagedItem{key, value})
+	c.bytes += value.SizeBytes()
+}
+
+func (c *chunk) reset() {
+	clear(c.items)
+	c.items, c.bytes = c.items[:0], 0
 }
 
 // BeginRelist implements [reflector.Store].
@@ -51,23 +72,26 @@ func (k *sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 	if k.isClosed {
 		return nil, errSinkClosed
 	}
-	k.trusted = false
-	if k.record.State == "" && k.s.indexer.Seq() == 0 && k.s.indexer.Len() == 0 {
+	before, empty := k.record, k.s.indexer.Len() == 0
+	if k.record.State == "" && empty && k.s.indexer.Seq() == 0 {
 		k.record.IndexVersion = k.want.IndexVersion // All entries there will be are of these indexers.
-	}
-	k.record.State = checkpoint.StateRefreshing
-	if !k.complete {
-		k.record.State = checkpoint.StateSyncing
 	}
 	k.record.Rewrite = k.record.Rewrite || how.Rewrite
 	k.record.Rewound = k.record.Rewound || how.Rewound
 	how.Rewrite, how.Rewound = k.record.Rewrite, k.record.Rewound
+	if k.filling = k.filling || (empty && k.s.indexer.Hidden() && !k.s.log.HasKnown()); k.filling {
+		k.trusted = false
+		k.record.State = checkpoint.StateSyncing
+	}
 	k.s.progress.relistBegun(how.Rewrite)
-	r := &relist{k: k, how: how, seen: make(map[string]struct{}, k.s.indexer.Len())}
-	r.silent = k.s.indexer.Len() == 0 && k.s.indexer.Hidden() && !k.s.log.HasKnown()
-	w := k.s.indexer.Writer()
-	defer w.Close()
-	return r, k.commitLocked(w, k.s.indexer.LastStoreSyncResourceVersion(), nil)
+	r := &relist{
+		k: k, how: how, stage: newStage(k.s),
+		seen: make(map[string]struct{}, k.s.indexer.Len()), replaced: map[string]struct{}{},
+	}
+	if k.record == before {
+		return r, nil
+	}
+	return r, k.storeLocked() // What is due stays due after a crash.
 }
 
 // Item implements [reflector.Relist].
@@ -79,34 +103,59 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 		return nil
 	}
 	transformed, key, err := k.prepareLocked(obj)
+	var refused *refusedError
+	if errors.As(err, &refused) {
+		return r.refuse(obj, refused)
+	}
 	if err != nil {
 		return err
 	}
-	if _, again := r.seen[key]; again { // It may wait to be written.
-		if err := r.flushLocked(); err != nil {
-			return err
-		}
-	}
 	r.seen[key] = struct{}{}
-	same := r.sameLocked(key, transformed)
-	if same && !r.how.Rewrite && !k.s.opts.NotifyUnchanged {
+	value := k.s.indexer.NewValue(transformed)
+	same, replaces := r.compareLocked(key, value)
+	if delete(r.replaced, key); replaces { // The list may have it twice.
+		r.replaced[key] = struct{}{}
+	}
+	if !same && !k.filling {
+		return r.stage.put(key, value)
+	}
+	if err := r.stage.remove(key); err != nil || (same && !r.how.Rewrite) {
+		return err
+	}
+	if r.unnoticed.add(key, value); len(r.unnoticed.items) < k.s.relistItems && r.unnoticed.bytes < relistBytes {
 		return nil
 	}
-	it := item{key, k.s.indexer.NewValue(transformed), same}
-	r.items = append(r.items, it)
-	if r.bytes += it.value.SizeBytes(); len(r.items) < r.k.s.relistItems && r.bytes < relistBytes {
-		return nil
-	}
-	return r.flushLocked()
+	return r.writeUnnoticedLocked()
 }
 
-// sameLocked reports whether the store has this version of an object.
-func (r *relist) sameLocked(key string, obj any) bool {
+// compareLocked reports whether the store has this object, or one of another uid.
+func (r *relist) compareLocked(key string, value *persist.Object) (same, replaces bool) {
 	w := r.k.s.indexer.Writer()
 	defer w.Close()
-	uid, rv, exists := w.Head(key)
-	m, err := meta.Accessor(obj)
-	return exists && err == nil && rv != "" && uid == m.GetUID() && rv == m.GetResourceVersion()
+	if w.Holds(key, value) {
+		return true, false
+	}
+	stored, _, exists := w.Head(key)
+	uid, _ := value.Head()
+	return false, exists && isOther(stored, uid)
+}
+
+// isOther reports whether two objects of one name have different uids. Objects that have
+// none, as those that a transform has stripped, are not told apart.
+func isOther(a, b types.UID) bool { return a != b && a != "" && b != "" }
+
+// refuse leaves an object out that the transform does not accept. As with an event, the
+// store keeps what it has of it, and the next process lists again.
+func (r *relist) refuse(obj runtime.Object, err *refusedError) error {
+	r.refused = err
+	r.k.s.logger.Error(err, "Leaving an object out of the cache")
+	key, keyErr := r.k.s.indexer.Key(obj)
+	if keyErr != nil {
+		return nil //nolint:nilerr // Then there is nothing to keep. The refusal is in Status.
+	}
+	r.seen[key] = struct{}{}
+	delete(r.replaced, key)
+	return r.stage.remove(key)
 }
 
 // Gone implements [reflector.Relist].
@@ -117,17 +166,16 @@ func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 	if !k.expected(obj) {
 		return nil
 	}
-	transformed, key, err := k.prepareLocked(obj)
+	key, err := k.s.indexer.Key(obj)
 	if err != nil {
 		return err
 	}
-	if err := r.flushLocked(); err != nil {
+	if err := r.writeUnnoticedLocked(); err != nil { // It may be among them.
 		return err
 	}
 	delete(r.seen, key)
-	w := k.s.indexer.Writer()
-	defer w.Close()
-	return r.commitLocked(w, []queue.Delta{deleteDelta(w, key, transformed)})
+	delete(r.replaced, key)
+	return r.stage.remove(key)
 }
 
 // expected does for a relist what the Reflector does for a watch: objects of
@@ -140,56 +188,20 @@ func (k *sink) expected(obj runtime.Object) bool {
 	return true
 }
 
-// flushLocked writes the items that wait.
-func (r *relist) flushLocked() error {
-	if len(r.items) == 0 {
+// writeUnnoticedLocked writes what handlers need not hear of: the records of a Rewrite
+// that have the same content, and the first list into an empty store.
+func (r *relist) writeUnnoticedLocked() error {
+	if len(r.unnoticed.items) == 0 {
 		return nil
 	}
-	w := r.k.writer()
+	w := r.k.s.indexer.Writer()
 	defer w.Close()
-	var ds []queue.Delta
-	for _, it := range r.items {
-		if d := r.stage(w, it); d != nil {
-			ds = append(ds, *d)
-		}
+	for _, it := range r.unnoticed.items {
+		c := w.SetValue(it.key, it.value, false)
+		r.k.s.detector.AddObject(c.New)
 	}
-	clear(r.items)
-	r.items, r.bytes = r.items[:0], 0
-	return r.commitLocked(w, ds)
-}
-
-// stage stages what an item changes and returns what to tell of it.
-func (r *relist) stage(w *indexer.Writer, it item) *queue.Delta {
-	same, notify := it.same, r.k.s.opts.NotifyUnchanged
-	c := w.SetValue(it.key, it.value, !r.silent)
-	r.k.s.detector.AddObject(c.New)
-	if r.silent {
-		return nil
-	}
-	if c.Existed && c.Old == nil {
-		same = false // It could not be read, so handlers may not know it.
-	}
-	if same && r.how.Rewound && !notify {
-		// The version says nothing about the content.
-		notify = !apiequality.Semantic.DeepEqual(c.Old, c.New)
-	}
-	if same && !notify {
-		return nil
-	}
-	d := setDelta(c)
-	if same && r.how.Rewound {
-		d.Type = cache.Updated
-	}
-	return &d
-}
-
-// commitLocked applies a chunk. The checkpoint stays where it was, and says
-// that a relist is under way.
-func (r *relist) commitLocked(w *indexer.Writer, ds []queue.Delta) error {
-	if r.silent {
-		ds = nil
-	}
-	return r.k.commitLocked(w, r.k.s.indexer.LastStoreSyncResourceVersion(), ds)
+	r.unnoticed.reset()
+	return r.k.commitLocked(w, r.k.s.indexer.LastStoreSyncResourceVersion(), nil)
 }
 
 // Finish implements [reflector.Relist].
@@ -200,25 +212,28 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 	if k.isClosed {
 		return errSinkClosed
 	}
-	if err := r.flushLocked(); err != nil {
+	if err := r.writeUnnoticedLocked(); err != nil {
 		return err
 	}
-	if err := k.s.indexer.Keys(r.deleteUnseenLocked); err != nil {
-		return err
-	}
-	// What a damaged file has lost may still be served from memory.
-	if err := r.deleteUnseenLocked(k.s.indexer.KeysInMemory()); err != nil {
+	if err := r.applyLocked(rv); err != nil {
 		return err
 	}
 	// Entries of objects that could not be read may be left.
-	if r.how.Rewrite || k.record.IndexVersion != k.want.IndexVersion {
+	if r.how.Rewrite || k.record.IndexVersion != k.want.IndexVersion || k.s.indexer.IndexErr() != nil {
 		if err := k.s.indexer.RebuildIndices(); err != nil {
+			var failed *indexer.IndexFuncError
+			if errors.As(err, &failed) {
+				panic(failed) // The server has the object. client-go does so, too.
+			}
 			return err
 		}
 	}
-	k.trusted, k.complete, k.frozen = rv != "" && rv != "0", true, false
-	k.record.State, k.record.LastFullList = checkpoint.StateComplete, time.Now()
-	whole := k.s.progress.relistEnded(true)
+	whole := k.s.progress.relistEnded(true, r.refused)
+	k.trusted, k.complete, k.filling = rv != "" && rv != "0", true, false
+	k.record.State, k.record.LastFullList, k.record.HighestVersion = checkpoint.StateComplete, time.Now(), ""
+	if r.refused != nil {
+		k.record.State = checkpoint.StateRefreshing
+	}
 	k.record.Rewrite, k.record.Rewound = !whole, false
 	k.record.SchemaVersion, k.record.TransformVersion, k.record.IndexVersion = k.want.SchemaVersion, k.want.TransformVersion, k.want.IndexVersion
 	if k.knownCluster {
@@ -229,7 +244,7 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 	}
 	w := k.s.indexer.Writer()
 	defer w.Close()
-	if err := k.commitLocked(w, rv, nil); err != nil {
+	if err := k.commitLocked(w, rv, nil, r.stage.drop); err != nil {
 		return err
 	}
 	r.done = true
@@ -240,46 +255,41 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 	return nil
 }
 
-func (r *relist) deleteUnseenLocked(keys []string) error {
-	w := r.k.s.indexer.Writer()
-	defer w.Close()
-	var ds []queue.Delta
-	bytes := 0
-	for _, key := range keys {
-		if _, stays := r.seen[key]; stays {
-			continue
-		}
-		c := w.Delete(key, true)
-		if c == nil {
-			continue
-		}
-		d := queue.Delta{Seq: c.Seq, Type: cache.Deleted, Key: key, New: c.Old, FinalStateUnknown: true, SizeBytes: persist.EstimateSize(c.Old)}
-		ds = append(ds, d)
-		if bytes += d.SizeBytes; len(ds) < r.k.s.relistItems && bytes < relistBytes {
-			continue
-		}
-		if err := r.commitLocked(w, ds); err != nil {
-			return err
-		}
-		ds, bytes = nil, 0
+// applyLocked makes the store equal the list, which is of this resourceVersion.
+func (r *relist) applyLocked(rv string) error {
+	k := r.k
+	a := &applier{relist: r, rv: rv}
+	if err := k.s.indexer.Keys(a.deleteUnseen); err != nil {
+		return err
 	}
-	if len(ds) == 0 {
+	// What a damaged file has lost may still be served from memory.
+	if err := a.deleteUnseen(k.s.indexer.KeysInMemory()); err != nil {
+		return err
+	}
+	if err := a.tellReplaced(); err != nil {
+		return err
+	}
+	if err := r.stage.each(a.set); err != nil {
+		return err
+	}
+	if !k.s.opts.NotifyUnchanged || k.filling {
 		return nil
 	}
-	return r.commitLocked(w, ds)
+	return a.tellUnchanged()
 }
 
-// Abort implements [reflector.Relist]. What was written stays: each object was
-// true, and the checkpoint says that there is more.
+// Abort implements [reflector.Relist].
 func (r *relist) Abort() {
 	if r.done {
 		return
 	}
-	r.k.s.progress.relistEnded(false)
+	r.k.s.progress.relistEnded(false, nil)
 	r.k.mu.Lock()
 	defer r.k.mu.Unlock()
-	clear(r.items)
-	r.items = nil
+	r.unnoticed.reset()
+	if err := r.stage.discard(); err != nil && !errors.Is(err, ErrClosed) {
+		r.k.s.logger.Error(err, "Could not forget what a relist has staged")
+	}
 }
 
 // relisted is called when the store equals a list.
@@ -289,4 +299,143 @@ func (s *SharedIndexInformer) relisted() {
 	s.progress.mu.Unlock()
 	s.serve()
 	s.syncGate.pass()
+}
+
+// applier applies a complete list in chunks. Its methods are called with the sink's lock.
+type applier struct {
+	*relist
+	rv string // Of the list.
+}
+
+// batch collects deltas of changes that are staged in w, and commits where there are
+// enough of them.
+type batch struct {
+	a     *applier
+	w     *indexer.Writer
+	ds    []queue.Delta
+	bytes int
+}
+
+// inBatches calls fn with something to write to, and commits what is left in the end.
+func (a *applier) inBatches(fn func(*batch) error) error {
+	b := &batch{a: a, w: a.k.writer()}
+	defer b.w.Close()
+	if err := fn(b); err != nil {
+		return err
+	}
+	return b.commit()
+}
+
+func (b *batch) add(ds ...queue.Delta) error {
+	b.ds = append(b.ds, ds...)
+	for i := range ds {
+		b.bytes += ds[i].SizeBytes
+	}
+	if len(b.ds) < b.a.k.s.relistItems && b.bytes < relistBytes {
+		return nil
+	}
+	return b.commit()
+}
+
+// commit applies a chunk. The checkpoint stays where it was and says that a relist is
+// being applied, and which version the store has seen by now.
+func (b *batch) commit() error {
+	if len(b.ds) == 0 {
+		return nil
+	}
+	k := b.a.k
+	ds := b.ds
+	if k.filling {
+		ds = nil // Nobody was told of what is deleted.
+	} else {
+		k.trusted = false
+		k.record.State, k.record.HighestVersion = checkpoint.StateRefreshing, b.a.rv
+		if !k.complete {
+			k.record.State = checkpoint.StateSyncing
+		}
+	}
+	b.ds, b.bytes = nil, 0
+	return k.commitLocked(b.w, k.s.indexer.LastStoreSyncResourceVersion(), ds)
+}
+
+func (a *applier) deleteUnseen(keys []string) error {
+	return a.inBatches(func(b *batch) error {
+		for _, key := range keys {
+			if _, stays := a.seen[key]; stays {
+				continue
+			}
+			c := b.w.Delete(key, true)
+			if c == nil {
+				continue
+			}
+			if err := b.add(lostDelta(c.Seq, key, c.Old)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// lostDelta tells of a deletion that nobody saw. old is the last known object, or nil.
+func lostDelta(seq uint64, key string, old any) queue.Delta {
+	return queue.Delta{Seq: seq, Type: cache.Deleted, Key: key, New: old, FinalStateUnknown: true, SizeBytes: persist.EstimateSize(old)}
+}
+
+// tellReplaced tells durable handlers that objects are gone whose names are in use again.
+// This comes with the deletions: what refers to an old object must not be applied to
+// something that the list has brought.
+func (a *applier) tellReplaced() error {
+	return a.inBatches(func(b *batch) error {
+		for _, key := range sortedKeys(a.replaced) {
+			old, exists := b.w.Stored(key)
+			if !exists {
+				continue
+			}
+			d := lostDelta(b.w.NextSeq(), key, old)
+			d.Replaced = true
+			if err := b.add(d); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// set applies staged objects.
+func (a *applier) set(items []stagedItem) error {
+	return a.inBatches(func(b *batch) error {
+		for _, it := range items {
+			c := b.w.SetValue(it.key, it.value, true)
+			a.k.s.detector.AddObject(c.New)
+			d := setDelta(c)
+			if d.Type == cache.Sync {
+				d.Type = cache.Updated // The same version, with other content.
+			}
+			_, d.Replaced = a.replaced[it.key]
+			if err := b.add(d); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// tellUnchanged tells of the objects of the list that the store had, as client-go does.
+func (a *applier) tellUnchanged() error {
+	return a.inBatches(func(b *batch) error {
+		for _, key := range sortedKeys(a.seen) {
+			if a.stage.has(key) {
+				continue
+			}
+			obj, exists := b.w.Stored(key)
+			if !exists || obj == nil {
+				continue
+			}
+			d := queue.Delta{Seq: b.w.NextSeq(), Type: cache.Sync, Key: key, Old: obj, New: obj, SizeBytes: 2 * persist.EstimateSize(obj)}
+			if err := b.add(d); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

@@ -10,6 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 
@@ -39,13 +40,13 @@ type sink struct {
 	// record is the checkpoint as of the last batch.
 	record   checkpoint.Record
 	base     *checkpoint.Record // Of the last checkpointValue.
-	one      [1]queue.Delta     // Of the event that is being applied.
+	deltas   [2]queue.Delta     // Of the event that is being applied.
 	isClosed bool
 	// trusted: the resourceVersions of events may be resumed from. Not so
 	// after a list that had none.
 	trusted bool
-	// frozen: an event could not be applied, so the checkpoint stays before it.
-	frozen bool
+	// filling: the first list into an empty store is not complete yet.
+	filling bool
 	// complete: the store has been equal to a list once.
 	complete bool
 	// want is what the checkpoint will say when a relist is finished; until
@@ -125,15 +126,26 @@ func (k *sink) load(want checkpoint.Want) checkpoint.Decision {
 			decision.Action = checkpoint.ActionRelist
 		}
 	}
-	// Nobody is to take what is missing for deleted, and rebuilding counts anew.
-	if decision.Serve && (salvaged || decision.RebuildIndices) && !k.s.indexer.Complete() {
+	// Nobody is to take what is missing for deleted.
+	notServed := func(why string) {
 		decision.Action, decision.Serve, decision.Rewrite = checkpoint.ActionRelist, false, true
+		decision.Reason += "; " + why
+	}
+	if decision.Serve && !k.s.indexer.Complete() {
+		notServed("not all objects can be read")
 	}
 	if decision.RebuildIndices && decision.Serve {
 		if err := k.rebuildLocked(); err != nil {
 			k.s.logger.Error(err, "Could not rebuild the indices, relisting")
-			decision.Action, decision.Serve, decision.Rewrite = checkpoint.ActionRelist, false, true
+			notServed("the indices cannot be rebuilt")
 		}
+	}
+	if err := k.s.indexer.IndexErr(); err != nil && decision.Serve {
+		k.s.logger.Error(err, "Could not index a stored object, relisting")
+		notServed("a stored object cannot be indexed")
+	}
+	if err := k.s.clearStaged(); err != nil {
+		k.s.logger.Error(err, "Could not remove what an interrupted relist has left")
 	}
 	k.trusted = decision.Action == checkpoint.ActionResume
 	k.complete = decision.Serve
@@ -161,12 +173,15 @@ func (k *sink) storeLocked() error {
 	return err
 }
 
-// lastVersion is where the store was, whether or not it can be resumed there.
-// Empty if it is nothing that a server understands.
+// lastVersion is the highest version that the store has seen, whether or not it can be
+// resumed there. Empty if it is nothing that a server understands.
 func (k *sink) lastVersion() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	rv := k.record.ResourceVersion
+	if order, err := resourceversion.CompareResourceVersion(k.record.HighestVersion, rv); err == nil && order > 0 || rv == "" {
+		rv = k.record.HighestVersion
+	}
 	if _, err := resourceversion.CompareResourceVersion(rv, rv); err != nil {
 		return ""
 	}
@@ -235,16 +250,35 @@ func (k *sink) set(obj any) error {
 	defer k.mu.Unlock()
 	obj, key, err := k.prepareLocked(obj)
 	if err != nil {
-		k.frozen = true
-		return err
+		return k.notAppliedLocked(err)
 	}
 	w := k.writer()
 	defer w.Close()
 	c := w.Set(key, obj, true)
-	defer clear(k.one[:])
-	k.one[0] = setDelta(c)
+	defer clear(k.deltas[:])
+	ds := append(k.deltas[:0], setDelta(c))
+	if c.Old != nil && isOther(uidOf(c.Old), uidOf(obj)) { // Its deletion was missed.
+		gone := lostDelta(c.Seq, key, c.Old)
+		w.Renumber(c)
+		ds[0].Seq, ds[0].Type = c.Seq, cache.Updated
+		gone.Replaced, ds[0].Replaced = true, true
+		ds = append(k.deltas[:0], gone, ds[0])
+	}
 	k.s.detector.AddObject(obj)
-	return k.commitLocked(w, resourceVersionOf(obj), k.one[:])
+	return k.commitLocked(w, resourceVersionOf(obj), ds)
+}
+
+// notAppliedLocked notes that an event could not be applied. This process goes on with
+// the next one, as client-go does; the next process lists again.
+func (k *sink) notAppliedLocked(err error) error {
+	if errors.Is(err, errSinkClosed) {
+		return err
+	}
+	k.s.progress.refused(err)
+	if k.record.State == checkpoint.StateComplete {
+		k.record.State = checkpoint.StateRefreshing
+	}
+	return err
 }
 
 // writer begins to write objects whose old ones are told.
@@ -262,8 +296,7 @@ func (k *sink) Delete(obj any) error {
 	defer k.mu.Unlock()
 	obj, key, err := k.prepareLocked(obj)
 	if err != nil {
-		k.frozen = true
-		return err
+		return k.notAppliedLocked(err)
 	}
 	w := k.s.indexer.Writer()
 	defer w.Close()
@@ -282,21 +315,31 @@ func deleteDelta(w *indexer.Writer, key string, obj any) queue.Delta {
 	return d
 }
 
-// prepareLocked transforms an object of an event or list, once.
+// A refusedError says that an object cannot be stored: the transform has failed on it, or
+// it has no key. It is left out, as by client-go.
+type refusedError struct{ err error }
+
+func (e *refusedError) Error() string { return "warmwatch: object cannot be stored: " + e.err.Error() }
+func (e *refusedError) Unwrap() error { return e.err }
+
+// prepareLocked transforms an object of an event or list, once. The error is a
+// [refusedError] if it is about this object alone.
 func (k *sink) prepareLocked(obj any) (transformed any, key string, err error) {
 	if k.isClosed {
 		return nil, "", errSinkClosed
 	}
 	if f := k.s.transform; f != nil {
 		if obj, err = f(obj); err != nil {
-			return nil, "", err
+			return nil, "", &refusedError{err}
 		}
 		if got, want := reflect.TypeOf(obj), reflect.TypeOf(k.s.storedType()); got != want {
 			return nil, "", fmt.Errorf("warmwatch: the transform returned a %v, expected a %v; set InformerOptions.Transformed", got, want)
 		}
 	}
-	key, err = k.s.indexer.Key(obj)
-	return obj, key, err
+	if key, err = k.s.indexer.Key(obj); err != nil {
+		return nil, "", &refusedError{err}
+	}
+	return obj, key, nil
 }
 
 // setDelta is what handlers are told of a change.
@@ -320,10 +363,18 @@ func resourceVersionOf(obj any) string {
 	return m.GetResourceVersion()
 }
 
-// commitLocked applies one batch and publishes its deltas.
-func (k *sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta) error {
+func uidOf(obj any) types.UID {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return ""
+	}
+	return m.GetUID()
+}
+
+// commitLocked applies one batch, with what more puts, and publishes its deltas.
+func (k *sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta, more ...func(*persist.Batch)) error {
 	w.SetResourceVersion(rv)
-	if k.trusted && !k.frozen {
+	if k.trusted {
 		k.record.ResourceVersion = rv
 	}
 	value := k.value()
@@ -331,6 +382,9 @@ func (k *sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta) erro
 	batch, err := w.Commit(func(b *persist.Batch) {
 		k.s.log.Append(b, ds)
 		b.Put(k.bucket, checkpointKey, value)
+		for _, put := range more {
+			put(b)
+		}
 		if urgent {
 			b.Urgent()
 		}
@@ -396,11 +450,8 @@ func (k *sink) Close() { close(k.closed) }
 func (k *sink) ResourceVersion() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.trusted || k.record.State != checkpoint.StateComplete {
+	if !k.trusted {
 		return ""
-	}
-	if k.frozen { // This process goes on; the next one tries the event again.
-		return k.s.indexer.LastStoreSyncResourceVersion()
 	}
 	return k.record.ResourceVersion
 }

@@ -1,6 +1,7 @@
 package warmwatch
 
 import (
+	"cmp"
 	"sync"
 	"time"
 )
@@ -42,7 +43,8 @@ type InformerStatus struct {
 	// Relists and Resumes since the start; attempts that failed do not count.
 	// The first list of an empty cache is a relist too.
 	Relists, Resumes int
-	// Err says why persistence is degraded. The informer still works.
+	// Err says why persistence is degraded, or which object was left out because it
+	// cannot be stored: the transform has failed on it. The informer still works.
 	Err error
 }
 
@@ -56,6 +58,7 @@ type progress struct {
 	relists     int
 	resumes     int
 	corruptErr  error // Of the last record that could not be read.
+	refusedErr  error // Of the last object that could not be stored.
 	// relistForced: a relist is due because of it. rewriting: one that writes
 	// everything anew is under way.
 	relistForced, rewriting bool
@@ -71,7 +74,7 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 		LastContact: s.progress.lastContact,
 		Relists:     s.progress.relists,
 		Resumes:     s.progress.resumes,
-		Err:         s.progress.corruptErr,
+		Err:         cmp.Or(s.progress.corruptErr, s.progress.refusedErr),
 	}
 	s.progress.mu.Unlock()
 	st.ResourceVersion = s.indexer.LastStoreSyncResourceVersion()
@@ -90,11 +93,22 @@ func (p *progress) relistBegun(rewriting bool) {
 	p.relistForced, p.rewriting = false, rewriting
 }
 
-// relistEnded reports whether nothing was found damaged since.
-func (p *progress) relistEnded(complete bool) (whole bool) {
+// refused notes that an object could not be stored.
+func (p *progress) refused(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refusedErr = err
+}
+
+// relistEnded notes why an object was left out, nil if none was, and reports whether
+// nothing was found damaged since the relist began.
+func (p *progress) relistEnded(complete bool, refused error) (whole bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rewriting = false
+	if complete {
+		p.refusedErr = refused
+	}
 	if complete && !p.relistForced {
 		p.corruptErr = nil
 	}

@@ -96,7 +96,10 @@ func (i Identity) Space() string {
 
 // A Record is the resume point of one informer.
 type Record struct {
-	ResourceVersion  string    `json:"resourceVersion,omitempty"`
+	ResourceVersion string `json:"resourceVersion,omitempty"`
+	// HighestVersion is the version of the list that is being applied, empty if none is:
+	// some objects are of that version already.
+	HighestVersion   string    `json:"highestVersion,omitempty"`
 	State            State     `json:"state,omitempty"`
 	LastFullList     time.Time `json:"lastFullList,omitzero"` // When the last list completed.
 	ClusterID        string    `json:"clusterID,omitempty"`   // Empty if it was not known.

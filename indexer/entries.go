@@ -85,14 +85,37 @@ func parseEntry(it *persist.Item, namePrefix string) (value, prefix, objectKey s
 	return value, prefix, objectKey, nil
 }
 
-// indexValues calls an index function. A failing one panics, as in client-go
-// (thread_safe_store.go, updateSingleIndex): the index could never be right.
+// An IndexFuncError says that an index function failed on a stored object.
+type IndexFuncError struct {
+	Index, Key string
+	Err        error
+}
+
+func (e *IndexFuncError) Error() string {
+	return fmt.Sprintf("unable to calculate an index entry for key %q on index %q: %v", e.Key, e.Index, e.Err)
+}
+
+func (e *IndexFuncError) Unwrap() error { return e.Err }
+
+// indexValues calls an index function for an object that is about to be stored. A
+// failing one panics, as in client-go (thread_safe_store.go, updateSingleIndex): the
+// index could never be right.
 func indexValues(f cache.IndexFunc, name, key string, obj any) []string {
-	values, err := f(obj)
+	values, err := storedIndexValues(f, name, key, obj)
 	if err != nil {
-		panic(fmt.Errorf("unable to calculate an index entry for key %q on index %q: %w", key, name, err))
+		panic(err)
 	}
 	return values
+}
+
+// storedIndexValues calls an index function for a stored object, which may be one that
+// only an older version of the function understands.
+func storedIndexValues(f cache.IndexFunc, name, key string, obj any) ([]string, error) {
+	values, err := f(obj)
+	if err != nil {
+		return nil, &IndexFuncError{Index: name, Key: key, Err: err}
+	}
+	return values, nil
 }
 
 // scanPrefix calls fn for all index entries with a prefix.

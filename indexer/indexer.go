@@ -73,9 +73,12 @@ type Indexer struct {
 
 	// writer serialises writers: each reads the old object and its index
 	// entries before it writes. Readers never take it.
-	writer   sync.Mutex
-	w        Writer // Guarded by writer, as is state.
-	state    state
+	writer sync.Mutex
+	w      Writer // Guarded by writer, as are the next two.
+	state  state
+	// indexErr says that an index function failed on a stored object, so that index
+	// entries may be missing or left over until RebuildIndices succeeds.
+	indexErr error
 	indexers atomic.Pointer[cache.Indexers]
 	builds   atomic.Uint64 // Odd while index entries are being built.
 	hidden   atomic.Bool
@@ -317,15 +320,31 @@ func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 	}
 	all := maps.Clone(old)
 	maps.Copy(all, added)
-	if err := ix.buildLocked(added, false); err != nil {
+	err := ix.buildLocked(added, false)
+	var failed *IndexFuncError
+	switch {
+	case errors.As(err, &failed) && !ix.Hidden(): // As in client-go, see indexValues.
+		panic(failed)
+	case errors.As(err, &failed): // The object may not exist any more: a relist will tell.
+		ix.indexErr = failed
+	case err != nil:
 		return err
 	}
 	ix.indexers.Store(&all)
 	return nil
 }
 
+// IndexErr is not nil if an index function failed on a stored object, since when
+// indices may be wrong. [Indexer.RebuildIndices] mends them once that object is gone.
+func (ix *Indexer) IndexErr() error {
+	ix.writer.Lock()
+	defer ix.writer.Unlock()
+	return ix.indexErr
+}
+
 // RebuildIndices computes all index entries from the objects (I1), and counts
-// them. Readers of an index see it incomplete meanwhile.
+// them. Readers of an index see it incomplete meanwhile. The error is an
+// [IndexFuncError] if an index function failed.
 func (ix *Indexer) RebuildIndices() error {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
@@ -342,7 +361,12 @@ func (ix *Indexer) RebuildIndices() error {
 	}
 	ix.state = next
 	ix.visible.Store(&next)
-	return ix.buildLocked(*ix.indexers.Load(), true)
+	err = ix.buildLocked(*ix.indexers.Load(), true)
+	var failed *IndexFuncError
+	if ix.indexErr = nil; errors.As(err, &failed) {
+		ix.indexErr = failed
+	}
+	return err
 }
 
 // countKeys counts the objects.
@@ -400,7 +424,11 @@ func (ix *Indexer) buildLocked(indexers cache.Indexers, drop bool) error {
 		var puts []indexPut
 		for i, obj := range c.Objects {
 			for _, name := range slices.Sorted(maps.Keys(indexers)) {
-				for _, v := range sets.New(indexValues(indexers[name], name, c.Keys[i], obj)...).UnsortedList() {
+				values, err := storedIndexValues(indexers[name], name, c.Keys[i], obj)
+				if err != nil {
+					return err
+				}
+				for _, v := range sets.New(values...).UnsortedList() {
 					puts = append(puts, newIndexPut(name, v, c.Keys[i]))
 				}
 			}

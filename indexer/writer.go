@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/warmwatch/warmwatch/persist"
@@ -110,12 +109,45 @@ func (w *Writer) Head(key string) (uid types.UID, resourceVersion string, exists
 	return uid, resourceVersion, exists
 }
 
-func head(obj any) (types.UID, string) {
-	m, err := meta.Accessor(obj)
+func head(obj any) (types.UID, string) { return (&persist.Object{Object: obj}).Head() }
+
+// Holds reports whether the store has this object: the same uid, resourceVersion and
+// content, see [persist.Object.Same]. One that cannot be read is another one. It must
+// not be called once the value was put.
+func (w *Writer) Holds(key string, value *persist.Object) bool {
+	same := false
+	_, err := w.ix.db.View(w.ix.objectsName, key, func(it *persist.Item) error {
+		if o, inMemory := it.Value.(*persist.Object); inMemory {
+			same = value.SameObject(o.Object)
+			return nil
+		}
+		r, err := record(it)
+		same = err == nil && value.Same(r, w.ix.newObject)
+		return err
+	})
 	if err != nil {
-		return "", ""
+		w.ix.failed(err, key)
+		return false
 	}
-	return m.GetUID(), m.GetResourceVersion()
+	return same
+}
+
+// Stored returns the stored object of a key, nil if it cannot be read. It may only be
+// called for keys that have no staged change.
+func (w *Writer) Stored(key string) (obj any, exists bool) {
+	obj, _, exists, err := w.ix.get(key, nil, nil)
+	if err != nil {
+		w.ix.failed(err, key)
+		return nil, true
+	}
+	return obj, exists
+}
+
+// Renumber gives a change that was staged last a new number, behind all that were given
+// out by [Writer.NextSeq].
+func (w *Writer) Renumber(c *Change) {
+	c.Seq = w.NextSeq()
+	c.value.Seq = c.Seq
 }
 
 func record(it *persist.Item) (persist.Record, error) {
@@ -234,7 +266,10 @@ func (ix *Indexer) diffIndices(c *Change) (puts, dels []indexPut) {
 	for name, f := range *ix.indexers.Load() {
 		var before, now []string
 		if c.Old != nil {
-			before = indexValues(f, name, c.Key, c.Old)
+			var err error
+			if before, err = storedIndexValues(f, name, c.Key, c.Old); err != nil {
+				ix.indexErr = err // Its entries, if it has any, are left over.
+			}
 		}
 		if c.New != nil {
 			now = indexValues(f, name, c.Key, c.New)

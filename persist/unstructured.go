@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -48,11 +49,12 @@ func encodeContent(enc *msgpack.Encoder, value any, depth int) error {
 		if err := enc.EncodeMapLen(len(v)); err != nil {
 			return err
 		}
-		for key, child := range v {
+		// Sorted, so that the same content has the same bytes: a relist compares them.
+		for _, key := range slices.Sorted(maps.Keys(v)) {
 			if err := enc.EncodeString(key); err != nil {
 				return err
 			}
-			if err := encodeContent(enc, child, depth+1); err != nil {
+			if err := encodeContent(enc, v[key], depth+1); err != nil {
 				return under("."+key, err)
 			}
 		}

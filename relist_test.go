@@ -1,0 +1,400 @@
+package warmwatch_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/google/go-cmp/cmp"
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/warmwatch/warmwatch"
+)
+
+// convert changes what the server says of an object, at the same resourceVersion, as a
+// default does that a CustomResourceDefinition gets.
+func (f *source) convert(name, content string) {
+	f.with(func() { f.objects["ns/"+name].(*corev1.ConfigMap).Data = map[string]string{"v": content} })
+}
+
+func contentOf(t *testing.T, informer cache.SharedInformer, key string) string {
+	t.Helper()
+	obj, exists, err := informer.GetStore().GetByKey(key)
+	if err != nil || !exists {
+		t.Fatalf("%s: exists %v, %v", key, exists, err)
+	}
+	return obj.(*corev1.ConfigMap).Data["v"]
+}
+
+func TestARelistFindsOtherContentOfTheSameVersion(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		restart bool
+		setup   setup
+	}{
+		{"in the running process", false, nil},
+		{"after a restart", true, nil},
+		{"nothing in memory", false, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MemoryBudget = 1 }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a", "old"), configMap("b"))
+				p := launch(t, newPath(t), f, c.setup)
+				durable := addDurable(t, p, "d")
+				p.run()
+				settle()
+				durable.take()
+				if c.restart {
+					p.stop()
+					f.convert("a", "new")
+					f.compact()
+					p = launch(t, p.path, f, c.setup)
+					durable = addDurable(t, p, "d")
+					p.run()
+					settle()
+				} else {
+					relisted(f, func() { f.convert("a", "new") })
+				}
+				if got := contentOf(t, p.informer, "ns/a"); got != "new" {
+					t.Errorf("the store has the content %q", got)
+				}
+				durable.expect(t, "update ns/a@1→1")
+			})
+		})
+	}
+}
+
+// cut makes lists end after so many pages, of one item each.
+func (f *source) cut(pages int) {
+	f.with(func() {
+		f.onList = func(_ context.Context, o metav1.ListOptions) (list runtime.Object, err error) {
+			if o.Limit == 1 && o.Continue == "" { // The question before a resume.
+				return nil, nil
+			}
+			f.with(func() {
+				if pages == 0 {
+					err = apierrors.NewServiceUnavailable("cut")
+					return
+				}
+				pages--
+				o.Limit = 1
+				list, err = f.listLocked(o)
+			})
+			return list, err
+		}
+	})
+}
+
+func TestARelistThatIsCutLeavesNothingBehind(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
+		p := launch(t, newPath(t), f, nil)
+		r, _ := add(t, p.informer)
+		durable := addDurable(t, p, "d")
+		p.run()
+		settle()
+		before := f.contents()
+		r.take()
+		durable.take()
+
+		f.cut(1)
+		relisted(f, func() {
+			f.put(configMap("a"), configMap("b"), configMap("c"))
+			f.remove("c")
+		})
+		if diff := cmp.Diff(before, versions(p.informer.GetStore().List())); diff != "" {
+			t.Errorf("after half a relist the store has changed (-before +after):\n%s", diff)
+		}
+		r.expect(t)
+		durable.expect(t)
+
+		f.with(func() { f.onList = nil })
+		settle()
+		want := []string{"lost ns/c@3", "update ns/a@1→4", "update ns/b@2→5"}
+		r.expect(t, want...)
+		durable.expect(t, want...)
+		expectStore(t, p.informer, f)
+	})
+}
+
+func TestARelistTellsOfDeletionsFirst(t *testing.T) {
+	for _, watchList := range []bool{false, true} {
+		t.Run(fmt.Sprintf("watchList=%v", watchList), func(t *testing.T) {
+			contract(t, func(t *testing.T, impl implementation) {
+				// Names so that in the order of keys the deletions come last.
+				f := newSource(t, configMap("m"), configMap("x"), configMap("y"))
+				f.watchList = watchList
+				informer := impl.new(t, f)
+				r, _ := add(t, informer)
+				start(t, informer)
+				r.take()
+				relisted(f, func() {
+					f.remove("x", "y")
+					f.put(configMap("a"), configMap("m"))
+				})
+				got := r.take()
+				if len(got) != 4 || !strings.HasPrefix(got[0], "lost ns/") || !strings.HasPrefix(got[1], "lost ns/") {
+					t.Errorf("told %q", got)
+				}
+			})
+		})
+	}
+}
+
+func TestAReplacedObjectIsADeletionAndAnAdditionForADurableHandler(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restart=%v", restart), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"), configMap("z"))
+				p := launch(t, newPath(t), f, nil)
+				r, _ := add(t, p.informer)
+				durable := addDurable(t, p, "d")
+				p.run()
+				settle()
+				r.take()
+				durable.take()
+				change := func() {
+					f.remove("z", "b")
+					f.put(configMap("b"), configMap("a"))
+				}
+				if restart {
+					p.stop()
+					change()
+					f.compact()
+					p = launch(t, p.path, f, nil)
+					r, _ = add(t, p.informer)
+					durable = addDurable(t, p, "d")
+					p.run()
+					settle()
+				} else {
+					relisted(f, change)
+				}
+				// All deletions come before all additions, those of replaced objects, too.
+				durable.expect(t, "lost ns/z@3", "lost ns/b@2", "update ns/a@1→7", "add ns/b@6")
+				if restart {
+					expectStore(t, p.informer, f)
+					return
+				}
+				r.expect(t, "lost ns/z@3", "update ns/a@1→7", "update ns/b@2→6")
+			})
+		})
+	}
+}
+
+var errTransform = errors.New("cannot be transformed")
+
+func TestAnObjectThatTheTransformRefusesDoesNotEndARelist(t *testing.T) {
+	for _, watchList := range []bool{false, true} {
+		t.Run(fmt.Sprintf("watchList=%v", watchList), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"))
+				f.watchList = watchList
+				path := newPath(t)
+				refuse := true
+				life := func() *process {
+					p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
+					if err := p.informer.SetTransform(func(obj any) (any, error) {
+						if refuse && obj.(*corev1.ConfigMap).Data["v"] == "bad" {
+							return nil, errTransform
+						}
+						return obj, nil
+					}); err != nil {
+						t.Fatal(err)
+					}
+					p.run()
+					settle()
+					return p
+				}
+				p := life()
+				relisted(f, func() { f.put(configMap("c"), configMap("x", "bad"), configMap("b", "bad")) })
+				want := []string{"ns/a@1", "ns/b@2", "ns/c@3"} // b stays as it was, as after an event.
+				if diff := cmp.Diff(want, versions(p.informer.GetStore().List())); diff != "" {
+					t.Errorf("the store (-want +got):\n%s", diff)
+				}
+				if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || !errors.Is(st.Err, errTransform) {
+					t.Errorf("status %+v", st)
+				}
+				p.stop()
+				refuse = false
+				p = life() // Tries again.
+				expectStore(t, p.informer, f)
+				if st := p.informer.Status(); st.Err != nil || st.StartedFrom != "disk" {
+					t.Errorf("status %+v", st)
+				}
+			})
+		})
+	}
+}
+
+func TestAnEventThatCouldNotBeAppliedDoesNotTurnBackTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		path := newPath(t)
+		life := func(refuse bool) *recorder {
+			p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
+			if err := p.informer.SetTransform(func(obj any) (any, error) {
+				if refuse && accessor(obj).GetName() == "b" {
+					return nil, errTransform
+				}
+				return obj, nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			r := addDurable(t, p, "d")
+			p.run()
+			settle()
+			if refuse {
+				f.put(configMap("b"), configMap("a"), configMap("a"), configMap("c"))
+				f.remove("c")
+				settle()
+			}
+			p.stop()
+			return r
+		}
+		life(true).expect(t, "add ns/a@1 initial", "update ns/a@1→3", "update ns/a@3→4", "add ns/c@5", "delete ns/c@6")
+		life(false).expect(t, "add ns/b@2")
+	})
+}
+
+func TestAnIndexFunctionThatFailsOnAStoredObjectDoesNotEndTheProgram(t *testing.T) {
+	strict := func(obj any) ([]string, error) {
+		v := obj.(*corev1.ConfigMap).Data["v"]
+		if v == "ancient" {
+			return nil, errors.New("not understood any more")
+		}
+		return []string{v}, nil
+	}
+	lenient := func(obj any) ([]string, error) { return []string{obj.(*corev1.ConfigMap).Data["v"]}, nil }
+	for _, c := range []struct {
+		name string
+		late bool // The indexers are added by AddIndexers.
+		from string
+	}{
+		{"the indices are rebuilt", false, "1"},
+		{"an index is added before the start", true, "1"},
+		{"the version is said to be the same", false, "2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a", "ancient"), configMap("b", "x"))
+				path := newPath(t)
+				launch := func(version string, index cache.IndexFunc, late bool) *process {
+					indexers := cache.Indexers{"v": index}
+					p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
+						if o.IndexVersion = version; !late {
+							o.Indexers = indexers
+						}
+					})
+					if late {
+						if err := p.informer.AddIndexers(indexers); err != nil {
+							t.Fatal(err)
+						}
+					}
+					p.run()
+					settle()
+					return p
+				}
+				launch(c.from, lenient, false).stop()
+				f.remove("a")
+				f.compact()
+				p := launch("2", strict, c.late)
+				expectStore(t, p.informer, f)
+				for value, want := range map[string]int{"x": 1, "ancient": 0} {
+					if objects, err := p.informer.GetIndexer().ByIndex("v", value); err != nil || len(objects) != want {
+						t.Errorf("%d objects of %q, %v", len(objects), value, err)
+					}
+				}
+				if values := p.informer.GetIndexer().ListIndexFuncValues("v"); len(values) != 1 {
+					t.Errorf("the values are %q", values)
+				}
+			})
+		})
+	}
+}
+
+// removeKey removes a key from a file that nobody has open, as damage does.
+func removeKey(t *testing.T, path, bucket, key string) {
+	t.Helper()
+	db, err := bolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	err = db.Update(func(tx *bolt.Tx) error {
+		return tx.ForEach(func(_ []byte, space *bolt.Bucket) error {
+			if b := space.Bucket([]byte(bucket)); b != nil {
+				return b.Delete([]byte("k" + key))
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAStoreThatIsNotWholeIsNotServed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
+		p := launch(t, newPath(t), f, nil)
+		p.run()
+		settle()
+		p.stop()
+		removeKey(t, p.path, "objects", "ns/b")
+		f.setDown(errUnreachable)
+		p = launch(t, p.path, f, nil)
+		r, _ := add(t, p.informer)
+		p.run()
+		settle()
+		if p.informer.HasSynced() || len(p.informer.GetStore().List()) > 0 {
+			t.Errorf("synced %v, with %q", p.informer.HasSynced(), versions(p.informer.GetStore().List()))
+		}
+		r.expect(t)
+		f.setDown(nil)
+		settle()
+		expectStore(t, p.informer, f)
+		r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial", "add ns/c@3 initial")
+	})
+}
+
+// A relist that is too large for memory is staged in the file, and leaves nothing there.
+func TestALargeRelistIsStagedInTheFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newSource(t)
+		for i := range 3000 {
+			f.put(configMap(fmt.Sprintf("o%04d", i), strings.Repeat("x", 2000)))
+		}
+		p := launch(t, newPath(t), f, nil)
+		r := addDurable(t, p, "d")
+		p.run()
+		settle()
+		r.take()
+		relisted(f, func() {
+			for i := range 3000 {
+				f.put(configMap(fmt.Sprintf("o%04d", i), strings.Repeat("y", 2000)))
+			}
+		})
+		if got := r.take(); len(got) != 3000 {
+			t.Errorf("%d notifications", len(got))
+		}
+		expectStore(t, p.informer, f)
+		p.stop()
+		inFile(t, p.path, func(tx *bolt.Tx) error {
+			return tx.ForEach(func(name []byte, space *bolt.Bucket) error {
+				if b := space.Bucket([]byte("staged")); b != nil && b.Stats().KeyN > 0 {
+					t.Errorf("%d objects are still staged in %s", b.Stats().KeyN, name)
+				}
+				return nil
+			})
+		})
+	})
+}

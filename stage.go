@@ -1,0 +1,188 @@
+package warmwatch
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// stagedBucket has what a relist is about to write, where that is more than is kept in
+// memory. What a crash leaves in it nobody reads.
+const stagedBucket = "staged"
+
+// stage holds the objects of a list that differ from the store, until the list is
+// complete: up to maxItems of them, or maxBytes, in memory, the others in the file. It
+// is used by one goroutine.
+type stage struct {
+	db        *persist.DB
+	bucket    persist.Bucket
+	newObject func() any
+	maxItems  int
+	maxBytes  int
+
+	memory  map[string]*persist.Object
+	bytes   int
+	spilled map[string]struct{} // Keys in the bucket.
+}
+
+func newStage(s *SharedIndexInformer) *stage {
+	return &stage{
+		db: s.cache.db, bucket: persist.Bucket{Space: s.space, Name: stagedBucket}, newObject: s.newObject,
+		maxItems: s.relistItems, maxBytes: relistBytes,
+		memory: map[string]*persist.Object{}, spilled: map[string]struct{}{},
+	}
+}
+
+// put stages an object, in place of one that was staged for the key before.
+func (st *stage) put(key string, value *persist.Object) error {
+	if err := st.remove(key); err != nil {
+		return err
+	}
+	st.memory[key] = value
+	if st.bytes += value.SizeBytes(); len(st.memory) < st.maxItems && st.bytes < st.maxBytes {
+		return nil
+	}
+	_, err := st.db.Update(func(b *persist.Batch) {
+		for _, key := range slices.Sorted(maps.Keys(st.memory)) {
+			b.Put(st.bucket, key, st.memory[key])
+			st.spilled[key] = struct{}{}
+		}
+	})
+	clear(st.memory)
+	st.bytes = 0
+	return err
+}
+
+// remove takes back what was staged for a key.
+func (st *stage) remove(key string) error {
+	if value, staged := st.memory[key]; staged {
+		st.bytes -= value.SizeBytes()
+		delete(st.memory, key)
+		return nil
+	}
+	if _, staged := st.spilled[key]; !staged {
+		return nil
+	}
+	delete(st.spilled, key)
+	_, err := st.db.Update(func(b *persist.Batch) { b.Delete(st.bucket, key) })
+	return err
+}
+
+// has reports whether an object is staged for a key.
+func (st *stage) has(key string) bool {
+	_, inMemory := st.memory[key]
+	_, spilled := st.spilled[key]
+	return inMemory || spilled
+}
+
+// A stagedItem is a staged object and its key.
+type stagedItem struct {
+	key   string
+	value *persist.Object
+}
+
+// each calls fn with all that is staged, some at a time, in the order of keys. fn may put
+// the values into the DB.
+func (st *stage) each(fn func([]stagedItem) error) error {
+	for from := ""; len(st.spilled) > 0; {
+		items, err := st.read(from)
+		if err != nil {
+			return err
+		}
+		if len(items) == 0 {
+			break
+		}
+		from = items[len(items)-1].key + "\x00"
+		if err := fn(items); err != nil {
+			return err
+		}
+	}
+	if len(st.memory) == 0 {
+		return nil
+	}
+	items := make([]stagedItem, 0, len(st.memory))
+	for _, key := range slices.Sorted(maps.Keys(st.memory)) {
+		items = append(items, stagedItem{key, st.memory[key]})
+	}
+	return fn(items)
+}
+
+// read returns the next objects that are in the file, as new values: those that were put
+// there belong to the committer.
+func (st *stage) read(from string) (items []stagedItem, err error) {
+	s, err := st.db.Snapshot(st.bucket.Space)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	bytes := 0
+	err = s.Scan(st.bucket.Name, from, func(it *persist.Item) (bool, error) {
+		value, err := st.value(it)
+		if err != nil {
+			return false, err
+		}
+		items = append(items, stagedItem{it.Key, value})
+		bytes += value.SizeBytes()
+		return len(items) < st.maxItems && bytes < st.maxBytes, nil
+	})
+	return items, err
+}
+
+func (st *stage) value(it *persist.Item) (*persist.Object, error) {
+	if o, inMemory := it.Value.(*persist.Object); inMemory {
+		return st.db.NewObject(o.Object), nil
+	}
+	payload, err := it.Payload()
+	if err != nil {
+		return nil, err
+	}
+	r, err := persist.ParseRecord(payload)
+	if err != nil {
+		return nil, err
+	}
+	obj, err := r.Decode(st.newObject)
+	if err != nil {
+		return nil, err
+	}
+	return st.db.StoredObject(obj, r), nil
+}
+
+// drop has the batch remove what is staged in the file.
+func (st *stage) drop(b *persist.Batch) {
+	if len(st.spilled) > 0 {
+		b.Drop(st.bucket)
+	}
+}
+
+// discard forgets everything. It does nothing after drop was committed and the stage
+// emptied by it.
+func (st *stage) discard() error {
+	if len(st.spilled) == 0 {
+		clear(st.memory)
+		return nil
+	}
+	_, err := st.db.Update(st.drop)
+	clear(st.memory)
+	clear(st.spilled)
+	return err
+}
+
+// clearStaged removes what a process that crashed has left staged.
+func (s *SharedIndexInformer) clearStaged() error {
+	snapshot, err := s.cache.db.Snapshot(s.space)
+	if err != nil {
+		return err
+	}
+	left := false
+	err = snapshot.Scan(stagedBucket, "", func(*persist.Item) (bool, error) {
+		left = true
+		return false, nil
+	})
+	snapshot.Close()
+	if !left && err == nil {
+		return nil
+	}
+	_, err = s.cache.db.Update(func(b *persist.Batch) { b.Drop(persist.Bucket{Space: s.space, Name: stagedBucket}) })
+	return err
+}
