@@ -342,6 +342,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 		s.serve()
 	}
 	s.running.Go(func() { s.verify(ctx) })
+	s.running.Go(func() { s.compareContents(ctx) })
 	for l := range s.listeners {
 		s.running.Go(l.run)
 	}

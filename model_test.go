@@ -184,7 +184,7 @@ func (b *believer) OnUpdate(old, obj any) {
 	}
 	b.note(obj, true)
 }
-func (b *believer) OnDelete(obj any)      { b.note(obj, false) }
+func (b *believer) OnDelete(obj any) { b.note(obj, false) }
 
 // restart forgets what is of one session only. Of what was told before its
 // version rv was committed, a plain handler may never hear again.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -71,6 +72,45 @@ func TestARelistFindsOtherContentOfTheSameVersion(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestOtherContentOfTheSameVersionIsFoundWhileTheWatchGoesOn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("b"))
+		for i := range 600 { // Two pages.
+			f.put(configMap(fmt.Sprintf("a%03d", i), "old"))
+		}
+		p := launch(t, newPath(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxAge = time.Hour })
+		r, durable := &recorder{}, addDurable(t, p, "d")
+		if _, err := p.informer.AddEventHandler(r); err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		settle()
+		r.take()
+		durable.take()
+		f.convert("a000", "new")
+		f.convert("a599", "new")
+		f.takeRequests()
+		advance(70 * time.Minute)
+		for _, key := range []string{"ns/a000", "ns/a599"} {
+			if got := contentOf(t, p.informer, key); got != "new" {
+				t.Errorf("%s has the content %q", key, got)
+			}
+		}
+		want := []string{"update ns/a000@2→2", "update ns/a599@601→601"}
+		r.expect(t, want...)
+		durable.expect(t, want...)
+		for _, request := range f.takeRequests() {
+			if !strings.HasPrefix(request, "LIST limit=500") {
+				t.Errorf("the watch was disturbed: %s", request)
+			}
+		}
+		advance(40 * time.Minute)
+		if requests := f.takeRequests(); len(requests) > 0 {
+			t.Errorf("compared again at once: %q", requests)
+		}
+	})
 }
 
 // cut makes lists end after so many pages, of one item each.
