@@ -36,12 +36,12 @@ func (s *SharedIndexInformer) compareContents(ctx context.Context) {
 		return
 	}
 	for {
-		due := time.Until(s.sink.lastFullList().Add(maxAge))
+		due, _ := s.sink.compareDue(maxAge)
 		// Informers that started together do not ask together.
 		if !pause(ctx, max(due, verifyDelay)+rand.N(maxAge/8+1)) {
 			return
 		}
-		if time.Until(s.sink.lastFullList().Add(maxAge)) > 0 { // Listed meanwhile, or not yet.
+		if due, complete := s.sink.compareDue(maxAge); due > 0 || !complete { // Listed meanwhile, or not yet.
 			continue
 		}
 		for err := s.comparePages(ctx); err != nil; err = s.comparePages(ctx) {
@@ -133,10 +133,12 @@ func (k *sink) compareContent(obj runtime.Object) error {
 	return k.commitLocked(w, k.s.indexer.LastStoreSyncResourceVersion(), []queue.Delta{d})
 }
 
-func (k *sink) lastFullList() time.Time {
+// compareDue says in how long all contents are to be compared, and whether there is a
+// whole store to compare.
+func (k *sink) compareDue(maxAge time.Duration) (due time.Duration, complete bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.record.LastFullList
+	return time.Until(k.record.LastFullList.Add(maxAge)), k.complete
 }
 
 // contentsCompared notes that all contents are those of the server.
