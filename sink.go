@@ -54,6 +54,9 @@ type sink struct {
 	loaded       bool
 	clusterID    string
 	knownCluster bool
+	// resumption is what events are compared with, to find out whether the
+	// server's history is the store's.
+	resumption resumption
 }
 
 var (
@@ -71,13 +74,14 @@ func newSink(s *SharedIndexInformer) *sink {
 
 // checkpointValue is a checkpoint as a persist.Value. There is one for each event.
 type checkpointValue struct {
-	base            *checkpoint.Record // All but the resourceVersion, which alone changes often.
+	base            *checkpoint.Record // All but these two, which alone change often.
 	resourceVersion string
+	last            checkpoint.ObjectVersion
 }
 
 func (v *checkpointValue) record() checkpoint.Record {
 	r := *v.base
-	r.ResourceVersion = v.resourceVersion
+	r.ResourceVersion, r.Last = v.resourceVersion, v.last
 	return r
 }
 
@@ -208,12 +212,12 @@ func (k *sink) setIndexVersion(version string) error {
 
 func (k *sink) value() *checkpointValue {
 	r := k.record
-	r.ResourceVersion = ""
+	r.ResourceVersion, r.Last = "", checkpoint.ObjectVersion{}
 	if k.base == nil || *k.base != r {
 		base := r
 		k.base = &base
 	}
-	return &checkpointValue{k.base, k.record.ResourceVersion}
+	return &checkpointValue{k.base, k.record.ResourceVersion, k.record.Last}
 }
 
 func (k *sink) close() {
@@ -225,14 +229,15 @@ func (k *sink) close() {
 var errSinkClosed = errors.New("warmwatch: the informer has stopped")
 
 // Add implements [cache.ReflectorStore].
-func (k *sink) Add(obj any) error { return k.set(obj) }
+func (k *sink) Add(obj any) error { return k.set(cache.Added, obj) }
 
 // Update implements [cache.ReflectorStore].
-func (k *sink) Update(obj any) error { return k.set(obj) }
+func (k *sink) Update(obj any) error { return k.set(cache.Updated, obj) }
 
-func (k *sink) set(obj any) error {
+func (k *sink) set(typ cache.DeltaType, obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.changedLocked(obj, false)
 	obj, key, err := k.prepareLocked(obj)
 	if err != nil {
 		k.frozen = true
@@ -244,6 +249,7 @@ func (k *sink) set(obj any) error {
 	defer clear(k.one[:])
 	k.one[0] = setDelta(c)
 	k.s.detector.AddObject(obj)
+	k.testifyLocked(typ, obj, c)
 	return k.commitLocked(w, resourceVersionOf(obj), k.one[:])
 }
 
@@ -260,6 +266,7 @@ func (k *sink) writer() *indexer.Writer {
 func (k *sink) Delete(obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.changedLocked(obj, true)
 	obj, key, err := k.prepareLocked(obj)
 	if err != nil {
 		k.frozen = true
@@ -267,7 +274,13 @@ func (k *sink) Delete(obj any) error {
 	}
 	w := k.s.indexer.Writer()
 	defer w.Close()
-	return k.commitLocked(w, resourceVersionOf(obj), []queue.Delta{deleteDelta(w, key, obj)})
+	ds := []queue.Delta{deleteDelta(w, key, obj)}
+	var c *indexer.Change // Nil if there is nothing to delete.
+	if changes := w.Changes(); len(changes) > 0 {
+		c = &changes[0]
+	}
+	k.testifyLocked(cache.Deleted, obj, c)
+	return k.commitLocked(w, resourceVersionOf(obj), ds)
 }
 
 // deleteDelta stages the deletion of an object. As in client-go, that of an
@@ -289,6 +302,7 @@ func (k *sink) prepareLocked(obj any) (transformed any, key string, err error) {
 	}
 	if f := k.s.transform; f != nil {
 		if obj, err = f(obj); err != nil {
+			k.record.Refused = true
 			return nil, "", err
 		}
 		if got, want := reflect.TypeOf(obj), reflect.TypeOf(k.s.storedType()); got != want {

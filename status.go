@@ -121,6 +121,7 @@ func (o *observer) Resuming(rv, serverVersion string) {
 	p.reason = "resuming at resourceVersion " + rv
 	p.mu.Unlock()
 	p.setPhase(PhaseResuming)
+	s.sink.resumed(rv)
 	s.syncGate.aim(serverVersion)
 }
 
@@ -131,6 +132,7 @@ func (o *observer) Relisting(reason string) {
 	p.reason = reason
 	p.mu.Unlock()
 	p.setPhase(PhaseRelisting)
+	o.sink.relisting()
 }
 
 // Live implements [reflector.Observer].

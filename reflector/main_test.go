@@ -134,6 +134,9 @@ func describe(verb string, o metav1.ListOptions) string {
 	if o.Continue != "" {
 		verb += " continue=" + o.Continue
 	}
+	if o.FieldSelector != "" {
+		verb += " " + o.FieldSelector
+	}
 	if o.ResourceVersionMatch != "" {
 		verb += " " + string(o.ResourceVersionMatch)
 	}

@@ -112,6 +112,7 @@ func streamError(err error) error {
 }
 
 func (r *Resumer) readStream(ctx context.Context, w watch.Interface, relist Relist) (string, error) {
+	var newest newest
 	for {
 		var e watch.Event
 		var ok bool
@@ -126,10 +127,12 @@ func (r *Resumer) readStream(ctx context.Context, w watch.Interface, relist Reli
 		r.obs.Contact()
 		switch e.Type {
 		case watch.Added, watch.Modified:
+			newest.see(e.Object)
 			if err := relist.Item(ctx, e.Object); err != nil {
 				return "", fmt.Errorf("%w: %w", errStore, err)
 			}
 		case watch.Deleted:
+			newest.gone(e.Object)
 			if err := relist.Gone(ctx, e.Object); err != nil {
 				return "", fmt.Errorf("%w: %w", errStore, err)
 			}
@@ -139,7 +142,7 @@ func (r *Resumer) readStream(ctx context.Context, w watch.Interface, relist Reli
 				return "", fmt.Errorf("understand bookmark %T: %w", e.Object, err)
 			}
 			if m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
-				if err := relist.Finish(ctx, m.GetResourceVersion()); err != nil {
+				if err := r.finish(ctx, relist, newest, m.GetResourceVersion()); err != nil {
 					return "", fmt.Errorf("%w: %w", errStore, err)
 				}
 				return m.GetResourceVersion(), nil
@@ -156,6 +159,7 @@ func (r *Resumer) pages(ctx context.Context, rv string, pageSize int64, relist R
 	if rv != "" {
 		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	}
+	var newest newest
 	for {
 		list, err := r.lw.ListWithContext(ctx, o)
 		if isExpired(err) && o.Continue != "" {
@@ -169,12 +173,24 @@ func (r *Resumer) pages(ctx context.Context, rv string, pageSize int64, relist R
 		if err != nil {
 			return "", fmt.Errorf("understand list %T: %w", list, err)
 		}
-		if err := meta.EachListItemWithAlloc(list, func(obj runtime.Object) error { return relist.Item(ctx, obj) }); err != nil {
+		err = meta.EachListItemWithAlloc(list, func(obj runtime.Object) error {
+			newest.see(obj)
+			return relist.Item(ctx, obj)
+		})
+		if err != nil {
 			return "", err
 		}
 		if o.Continue = m.GetContinue(); o.Continue == "" {
-			return m.GetResourceVersion(), relist.Finish(ctx, m.GetResourceVersion())
+			return m.GetResourceVersion(), r.finish(ctx, relist, newest, m.GetResourceVersion())
 		}
 		o.ResourceVersion, o.ResourceVersionMatch = "", ""
 	}
+}
+
+// finish ends a relist whose list is complete.
+func (r *Resumer) finish(ctx context.Context, relist Relist, n newest, rv string) error {
+	if r.history != nil {
+		r.history.Listed(n.known())
+	}
+	return relist.Finish(ctx, rv)
 }

@@ -78,6 +78,8 @@ type Options struct {
 	ListerWatcher cache.ListerWatcher
 	Store         Store
 	Observer      Observer
+	// History, if set, is compared with what the server answers.
+	History History
 	// Relist, if set, is how the first List relists instead of resuming.
 	Relist *Relisting
 	// NeverResume makes every List a relist: for servers that keep no history
@@ -98,6 +100,7 @@ type Resumer struct {
 	lw           cache.ListerWatcherWithContext
 	store        Store
 	obs          Observer
+	history      History // May be nil.
 	beforeList   func(context.Context) (*Relisting, error)
 	neverResume  bool
 	useWatchList bool
@@ -136,6 +139,7 @@ func NewResumer(o Options) *Resumer {
 		lw:          cache.ToListerWatcherWithContext(o.ListerWatcher),
 		store:       o.Store,
 		obs:         o.Observer,
+		history:     o.History,
 		beforeList:  o.BeforeList,
 		neverResume: o.NeverResume,
 		pageSize:    o.PageSize,
