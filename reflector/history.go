@@ -95,14 +95,14 @@ func (r *Resumer) askForLast(ctx context.Context, serverVersion, rv string) (*Re
 	if order, ok := compare(serverVersion, rv); !known || !ok || order <= 0 {
 		return nil, nil
 	}
-	selector := fields.Set{"metadata.name": last.Name}
+	selector := fields.OneTermEqualSelector("metadata.name", last.Name)
 	if last.Namespace != "" {
-		selector["metadata.namespace"] = last.Namespace
+		selector = fields.AndSelectors(selector, fields.OneTermEqualSelector("metadata.namespace", last.Namespace))
 	}
 	patient, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
 	list, err := r.lw.ListWithContext(patient, metav1.ListOptions{
-		FieldSelector: selector.AsSelector().String(), Limit: 1,
+		FieldSelector: selector.String(), Limit: 1,
 		ResourceVersion: rv, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
 	})
 	if err == nil {

@@ -166,6 +166,13 @@ func (s *server) then(as ...answer) {
 	s.answers = append(s.answers, as...)
 }
 
+// left is how many answers were not asked for yet.
+func (s *server) left() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.answers)
+}
+
 // last is the watch that was opened last.
 func (s *server) last() *stream {
 	s.mu.Lock()

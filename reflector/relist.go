@@ -41,7 +41,7 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 	if r.next == asked { // Else another was forced meanwhile.
 		r.next = nil
 	}
-	r.eventless, r.consistent = true, false
+	r.eventless, r.consistent, r.failed = true, false, false
 	return listed, nil
 }
 

@@ -98,7 +98,8 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 		return r.demand(*how), nil
 	}
 	w, err := r.lw.WatchWithContext(ctx, watchOptions(rv))
-	if err == nil {
+	opened := err == nil
+	if opened {
 		open := &handover{Interface: w, resourceVersion: rv, opened: time.Now(), unproven: true}
 		if serverVersion != rv { // Else no event can be missing.
 			err = open.await(ctx)
@@ -113,7 +114,7 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 		}
 		w.Stop()
 	}
-	if how := r.ended(err, false); how != nil {
+	if how := r.ended(ending{err: err, at: rv, byEvent: opened}); how != nil {
 		return how, nil
 	}
 	return nil, fmt.Errorf("reflector: watch from resourceVersion %s: %w", rv, err)

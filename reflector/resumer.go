@@ -121,6 +121,9 @@ type Resumer struct {
 	// eventless: no event came since the last relist. If the watch then
 	// expires, the relist made no progress (kubernetes#133810).
 	eventless bool
+	// failed: the last watch ended with an error that may come again, at failedAt.
+	failed   bool
+	failedAt string
 	// consistent: the next relist asks for the newest state there is.
 	consistent bool
 	// handover is the open watch that the next Watch of the Reflector gets.
@@ -290,11 +293,11 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 		}
 		w, err := r.lw.WatchWithContext(ctx, o)
 		if err != nil {
-			r.ended(err, false)
+			r.ended(ending{err: err, at: o.ResourceVersion})
 			r.obs.Disconnected(err)
 			return nil, err
 		}
-		open = &handover{Interface: w, opened: time.Now()}
+		open = &handover{Interface: w, resourceVersion: o.ResourceVersion, opened: time.Now()}
 	}
 	w := newWatcher(r, open)
 	r.mu.Lock()
@@ -309,19 +312,45 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 	return w, nil
 }
 
-// ended notes what the end of a watch means for the next List: after an
-// expired one it relists, after any other it resumes where the store is. It
-// returns how to relist, if so.
-func (r *Resumer) ended(err error, sawEvent bool) *Relisting {
+// An ending is how a watch has ended, or could not be opened.
+type ending struct {
+	err error // Nil if it has just ended.
+	// at is the version of the last event, or the one that was asked for.
+	at       string
+	sawEvent bool
+	// byEvent: the error came in the watch, which was open.
+	byEvent bool
+}
+
+// ended notes what the end of a watch means for the next List: after an expired
+// one it relists, and after one that has failed where the one before had failed;
+// after any other it resumes where the store is. It returns how to relist, if so.
+func (r *Resumer) ended(e ending) *Relisting {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if sawEvent {
+	if e.sawEvent {
 		r.eventless = false
 	}
-	if isExpired(err) && r.next == nil {
-		r.next = &Relisting{Reason: fmt.Sprintf("the watch expired: %v", err)}
-		r.consistent = r.eventless
+	again := r.failed && r.failedAt == e.at
+	failure := isFailure(e.err, e.byEvent)
+	switch {
+	case failure:
+		r.failed, r.failedAt = true, e.at
+	case e.err == nil:
+		r.failed = false
 	}
+	if r.next != nil {
+		return r.next
+	}
+	switch {
+	case isExpired(e.err):
+		r.next = &Relisting{Reason: fmt.Sprintf("the watch expired: %v", e.err)}
+	case failure && again:
+		r.next = &Relisting{Reason: fmt.Sprintf("the watch has failed twice at resourceVersion %s: %v", e.at, e.err)}
+	default:
+		return nil
+	}
+	r.consistent = r.eventless
 	return r.next
 }
 
