@@ -17,6 +17,7 @@ import (
 	"github.com/warmwatch/warmwatch/indexer"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
+	"github.com/warmwatch/warmwatch/reflector"
 )
 
 // The checkpoint of an informer in its space.
@@ -50,8 +51,10 @@ type sink struct {
 	complete bool
 	// want is what the checkpoint will say when a relist is finished; until
 	// then it says what the objects are of.
-	want         checkpoint.Want
-	loaded       bool
+	want   checkpoint.Want
+	loaded bool
+	// knownCluster: the server was asked which cluster it is. clusterID is empty
+	// if it did not tell.
 	clusterID    string
 	knownCluster bool
 	// resumption is what events are compared with, to find out whether the
@@ -183,16 +186,44 @@ func (k *sink) clusterKnown() bool {
 	return k.knownCluster
 }
 
-// setCluster compares the identity of the cluster with the checkpoint's.
-func (k *sink) setCluster(want checkpoint.Want) checkpoint.Decision {
+// setCluster compares the identity of the cluster with the checkpoint's. If that
+// has none yet, it is stored at once: the next event may take long, and the next
+// process has to know.
+func (k *sink) setCluster(want checkpoint.Want) (checkpoint.Decision, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	decision := checkpoint.Decide(&k.record, want)
-	k.clusterID, k.knownCluster = want.ClusterID, true
-	if decision.Action != checkpoint.ActionDiscard {
-		k.record.ClusterID = want.ClusterID // Else when a relist is finished.
+	if k.isClosed {
+		return checkpoint.Decision{}, errSinkClosed
 	}
-	return decision
+	decision := checkpoint.Decide(&k.record, want)
+	if decision.Action != checkpoint.ActionDiscard && k.record.ClusterID != want.ClusterID {
+		k.record.ClusterID = want.ClusterID // Else when a relist is finished.
+		if k.record.State != "" {
+			if err := k.storeLocked(); err != nil {
+				k.record.ClusterID = ""
+				return decision, err
+			}
+		}
+	}
+	k.clusterID, k.knownCluster = want.ClusterID, true
+	return decision, nil
+}
+
+// setUnknownCluster notes that the server does not tell which cluster it is. If
+// the stored objects are of a known one, it returns how to relist; afterwards they
+// are of a cluster that nobody knows.
+func (k *sink) setUnknownCluster(refusal error) *reflector.Relisting {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known := k.record.ClusterID
+	if known == "" {
+		return nil
+	}
+	k.clusterID, k.knownCluster = "", true
+	return &reflector.Relisting{
+		Reason:  fmt.Sprintf("objects of cluster %q are stored, and the server does not tell which one it is: %v", known, refusal),
+		Rewrite: true, Rewound: true,
+	}
 }
 
 func (k *sink) setIndexVersion(version string) error {
