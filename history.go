@@ -21,8 +21,10 @@ type history sink
 
 var _ reflector.History = (*history)(nil)
 
-// Empty implements [reflector.History].
-func (h *history) Empty() bool { return h.s.indexer.Seq() == 0 && h.s.indexer.Len() == 0 }
+// Empty implements [reflector.History]: no handler knows of an object either.
+func (h *history) Empty() bool {
+	return h.s.indexer.Seq() == 0 && h.s.indexer.Len() == 0 && !h.s.log.HasKnown()
+}
 
 // Misses implements [reflector.History].
 func (h *history) Misses(obj runtime.Object) bool {

@@ -36,6 +36,20 @@ func isRefusal(err error) bool {
 	return code >= 400 && code < 500 && code != http.StatusUnauthorized && code != http.StatusTooManyRequests
 }
 
+// isNotUnderstood reports whether the server may not know a parameter of the
+// request, and may serve it without.
+func isNotUnderstood(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch status.Status().Code {
+	case http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusUnprocessableEntity, http.StatusNotImplemented:
+		return true
+	}
+	return false
+}
+
 // isFailure reports whether a watch may have ended for a reason that comes again
 // at the same version: an event that cannot be read, an error within the server.
 // Not so a server that is not there, or not yet, or has too much to do.

@@ -109,8 +109,11 @@ type Resumer struct {
 
 	// listing serialises Lists: a Reflector that is stopped leaves its List
 	// running (client-go, reflector.go, list).
-	listing  sync.Mutex
-	watchers sync.WaitGroup
+	listing sync.Mutex
+	// paginated: the server pages even lists that its watch cache could serve.
+	// matchRefused: it does not know resourceVersionMatch. Guarded by listing.
+	paginated, matchRefused bool
+	watchers                sync.WaitGroup
 
 	mu      sync.Mutex
 	stopped bool
