@@ -65,8 +65,9 @@ type Options struct {
 	// ClusterID asks for the identity of the cluster behind the file, for
 	// example [KubeSystemUID]. If it is not the one that the objects came from,
 	// none of them is believed. It is asked before the first list or watch of
-	// each informer; an error of the network is tried again, a refusal by the
-	// server (no permission) counts as unknown. Default: not asked.
+	// each informer. An error of the network is tried again. If the server refuses
+	// to tell (401, 403, 404, 405), objects of a known cluster are compared with a
+	// list, by content, and are of an unknown one from then on. Default: not asked.
 	ClusterID func(context.Context) (string, error)
 	// SyncPolicy defaults to SyncFromDisk.
 	SyncPolicy SyncPolicy

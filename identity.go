@@ -84,13 +84,21 @@ func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Reli
 	}
 	id, err := ask(ctx)
 	if err != nil {
-		if isAnswer(err) {
+		if !isAnswer(err) {
+			return nil, fmt.Errorf("warmwatch: ask for the cluster's identity: %w", err)
+		}
+		how := s.sink.setUnknownCluster(err)
+		if how == nil {
 			s.logger.Error(err, "The API server does not tell which cluster it is")
 			return nil, nil
 		}
-		return nil, fmt.Errorf("warmwatch: ask for the cluster's identity: %w", err)
+		s.logger.Error(err, "The API server does not tell which cluster it is: the stored objects are compared with its own", "reason", how.Reason)
+		return how, nil
 	}
-	decision := s.sink.setCluster(s.want(id))
+	decision, err := s.sink.setCluster(s.want(id))
+	if err != nil {
+		return nil, fmt.Errorf("warmwatch: store the cluster's identity: %w", err)
+	}
 	if decision.Action != checkpoint.ActionDiscard {
 		return nil, nil
 	}

@@ -308,6 +308,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 		ListerWatcher: s.lw,
 		Store:         s.sink,
 		Observer:      (*observer)(s),
+		History:       (*history)(s.sink),
 		Relist:        relisting,
 		NeverResume:   s.opts.NeverResume || isEvents(s.opts.Resource),
 		BeforeList:    s.checkCluster,

@@ -66,7 +66,7 @@ func TestAColdStartListsOnceAndWatches(t *testing.T) {
 			if streams {
 				p.expectRequests(f, "WATCHLIST rv=")
 			} else {
-				p.expectRequests(f, "LIST limit=500", "WATCH rv=1")
+				p.expectRequests(f, "LIST rv=0 limit=500", "WATCH rv=1")
 			}
 			r.expect(t, "add ns/a@1 initial", "add ns/b@2")
 			st := p.informer.Status()
@@ -374,7 +374,7 @@ func TestACheckpointThatDoesNotMatchIsNotResumed(t *testing.T) {
 		{
 			name:     "another namespace is another informer",
 			second:   func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.Namespace = "ns" },
-			requests: []string{"LIST limit=500", "WATCH rv=4"},
+			requests: []string{"LIST rv=0 limit=500", "WATCH rv=4"},
 			told:     append(slices.Clone(initial), "add ns/d@4 initial"),
 		},
 	} {

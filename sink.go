@@ -18,6 +18,7 @@ import (
 	"github.com/warmwatch/warmwatch/indexer"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
+	"github.com/warmwatch/warmwatch/reflector"
 )
 
 // The checkpoint of an informer in its space.
@@ -51,10 +52,15 @@ type sink struct {
 	complete bool
 	// want is what the checkpoint will say when a relist is finished; until
 	// then it says what the objects are of.
-	want         checkpoint.Want
-	loaded       bool
+	want   checkpoint.Want
+	loaded bool
+	// knownCluster: the server was asked which cluster it is. clusterID is empty
+	// if it did not tell.
 	clusterID    string
 	knownCluster bool
+	// resumption is what events are compared with, to find out whether the
+	// server's history is the store's.
+	resumption resumption
 }
 
 var (
@@ -72,13 +78,14 @@ func newSink(s *SharedIndexInformer) *sink {
 
 // checkpointValue is a checkpoint as a persist.Value. There is one for each event.
 type checkpointValue struct {
-	base            *checkpoint.Record // All but the resourceVersion, which alone changes often.
+	base            *checkpoint.Record // All but these two, which alone change often.
 	resourceVersion string
+	last            checkpoint.ObjectVersion
 }
 
 func (v *checkpointValue) record() checkpoint.Record {
 	r := *v.base
-	r.ResourceVersion = v.resourceVersion
+	r.ResourceVersion, r.Last = v.resourceVersion, v.last
 	return r
 }
 
@@ -194,16 +201,44 @@ func (k *sink) clusterKnown() bool {
 	return k.knownCluster
 }
 
-// setCluster compares the identity of the cluster with the checkpoint's.
-func (k *sink) setCluster(want checkpoint.Want) checkpoint.Decision {
+// setCluster compares the identity of the cluster with the checkpoint's. If that
+// has none yet, it is stored at once: the next event may take long, and the next
+// process has to know.
+func (k *sink) setCluster(want checkpoint.Want) (checkpoint.Decision, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	decision := checkpoint.Decide(&k.record, want)
-	k.clusterID, k.knownCluster = want.ClusterID, true
-	if decision.Action != checkpoint.ActionDiscard {
-		k.record.ClusterID = want.ClusterID // Else when a relist is finished.
+	if k.isClosed {
+		return checkpoint.Decision{}, errSinkClosed
 	}
-	return decision
+	decision := checkpoint.Decide(&k.record, want)
+	if decision.Action != checkpoint.ActionDiscard && k.record.ClusterID != want.ClusterID {
+		k.record.ClusterID = want.ClusterID // Else when a relist is finished.
+		if k.record.State != "" {
+			if err := k.storeLocked(); err != nil {
+				k.record.ClusterID = ""
+				return decision, err
+			}
+		}
+	}
+	k.clusterID, k.knownCluster = want.ClusterID, true
+	return decision, nil
+}
+
+// setUnknownCluster notes that the server does not tell which cluster it is. If
+// the stored objects are of a known one, it returns how to relist; afterwards they
+// are of a cluster that nobody knows.
+func (k *sink) setUnknownCluster(refusal error) *reflector.Relisting {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known := k.record.ClusterID
+	if known == "" {
+		return nil
+	}
+	k.clusterID, k.knownCluster = "", true
+	return &reflector.Relisting{
+		Reason:  fmt.Sprintf("objects of cluster %q are stored, and the server does not tell which one it is: %v", known, refusal),
+		Rewrite: true, Rewound: true,
+	}
 }
 
 func (k *sink) setIndexVersion(version string) error {
@@ -223,12 +258,12 @@ func (k *sink) setIndexVersion(version string) error {
 
 func (k *sink) value() *checkpointValue {
 	r := k.record
-	r.ResourceVersion = ""
+	r.ResourceVersion, r.Last = "", checkpoint.ObjectVersion{}
 	if k.base == nil || *k.base != r {
 		base := r
 		k.base = &base
 	}
-	return &checkpointValue{k.base, k.record.ResourceVersion}
+	return &checkpointValue{k.base, k.record.ResourceVersion, k.record.Last}
 }
 
 func (k *sink) close() {
@@ -240,14 +275,15 @@ func (k *sink) close() {
 var errSinkClosed = errors.New("warmwatch: the informer has stopped")
 
 // Add implements [cache.ReflectorStore].
-func (k *sink) Add(obj any) error { return k.set(obj) }
+func (k *sink) Add(obj any) error { return k.set(cache.Added, obj) }
 
 // Update implements [cache.ReflectorStore].
-func (k *sink) Update(obj any) error { return k.set(obj) }
+func (k *sink) Update(obj any) error { return k.set(cache.Updated, obj) }
 
-func (k *sink) set(obj any) error {
+func (k *sink) set(typ cache.DeltaType, obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.changedLocked(obj, false)
 	obj, key, err := k.prepareLocked(obj)
 	if err != nil {
 		return k.notAppliedLocked(err)
@@ -265,6 +301,7 @@ func (k *sink) set(obj any) error {
 		ds = append(k.deltas[:0], gone, ds[0])
 	}
 	k.s.detector.AddObject(obj)
+	k.testifyLocked(typ, obj, c)
 	return k.commitLocked(w, resourceVersionOf(obj), ds)
 }
 
@@ -294,13 +331,20 @@ func (k *sink) writer() *indexer.Writer {
 func (k *sink) Delete(obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.changedLocked(obj, true)
 	obj, key, err := k.prepareLocked(obj)
 	if err != nil {
 		return k.notAppliedLocked(err)
 	}
 	w := k.s.indexer.Writer()
 	defer w.Close()
-	return k.commitLocked(w, resourceVersionOf(obj), []queue.Delta{deleteDelta(w, key, obj)})
+	ds := []queue.Delta{deleteDelta(w, key, obj)}
+	var c *indexer.Change // Nil if there is nothing to delete.
+	if changes := w.Changes(); len(changes) > 0 {
+		c = &changes[0]
+	}
+	k.testifyLocked(cache.Deleted, obj, c)
+	return k.commitLocked(w, resourceVersionOf(obj), ds)
 }
 
 // deleteDelta stages the deletion of an object. As in client-go, that of an
@@ -330,6 +374,7 @@ func (k *sink) prepareLocked(obj any) (transformed any, key string, err error) {
 	}
 	if f := k.s.transform; f != nil {
 		if obj, err = f(obj); err != nil {
+			k.record.Refused = true
 			return nil, "", &refusedError{err}
 		}
 		if got, want := reflect.TypeOf(obj), reflect.TypeOf(k.s.storedType()); got != want {

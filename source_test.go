@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -34,6 +35,7 @@ type source struct {
 	streams   map[*stream]struct{}
 	pages     map[string][]runtime.Object // Snapshots, by continue token.
 	requests  []string
+	asked     []string // Field selectors of lists that ask for one object by its name.
 
 	watchList bool
 	// down is what every request gets, if it is set.
@@ -267,7 +269,11 @@ func (f *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 	if o.Continue != "" {
 		request += " continue"
 	}
-	f.requests = append(f.requests, request)
+	if o.FieldSelector != "" {
+		f.asked = append(f.asked, o.FieldSelector)
+	} else {
+		f.requests = append(f.requests, request)
+	}
 	onList, down, hold := f.onList, f.down, f.hold
 	f.mu.Unlock()
 	if hold != nil {
@@ -290,6 +296,10 @@ func (f *source) listLocked(o metav1.ListOptions) (runtime.Object, error) {
 	if wanted, _ := strconv.ParseInt(o.ResourceVersion, 10, 64); wanted > f.rv {
 		return nil, tooLarge(wanted, f.rv)
 	}
+	selector, err := fields.ParseSelector(o.FieldSelector)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
 	var items []runtime.Object
 	rv := f.rvLocked()
 	if o.Continue != "" {
@@ -297,7 +307,10 @@ func (f *source) listLocked(o metav1.ListOptions) (runtime.Object, error) {
 		rv = o.Continue[:slices.Index([]byte(o.Continue), ' ')]
 	} else {
 		for _, key := range slices.Sorted(maps.Keys(f.objects)) {
-			items = append(items, f.objects[key].DeepCopyObject())
+			m := accessor(f.objects[key])
+			if selector.Matches(fields.Set{"metadata.name": m.GetName(), "metadata.namespace": m.GetNamespace()}) {
+				items = append(items, f.objects[key].DeepCopyObject())
+			}
 		}
 	}
 	list := &corev1.List{ListMeta: metav1.ListMeta{ResourceVersion: rv}}

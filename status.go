@@ -135,6 +135,7 @@ func (o *observer) Resuming(rv, serverVersion string) {
 	p.reason = "resuming at resourceVersion " + rv
 	p.mu.Unlock()
 	p.setPhase(PhaseResuming)
+	s.sink.resumed(rv)
 	s.syncGate.aim(serverVersion)
 }
 
@@ -145,6 +146,7 @@ func (o *observer) Relisting(reason string) {
 	p.reason = reason
 	p.mu.Unlock()
 	p.setPhase(PhaseRelisting)
+	o.sink.relisting()
 }
 
 // Live implements [reflector.Observer].

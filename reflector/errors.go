@@ -1,6 +1,7 @@
 package reflector
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -33,4 +34,66 @@ func isRefusal(err error) bool {
 	}
 	code := status.Status().Code
 	return code >= 400 && code < 500 && code != http.StatusUnauthorized && code != http.StatusTooManyRequests
+}
+
+// isNotUnderstood reports whether the server may not know a parameter of the
+// request, and may serve it without.
+func isNotUnderstood(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch status.Status().Code {
+	case http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusUnprocessableEntity, http.StatusNotImplemented:
+		return true
+	}
+	return false
+}
+
+// isFailure reports whether a watch may have ended for a reason that comes again
+// at the same version: an event that cannot be read, an error within the server.
+// Not so a server that is not there, or not yet, or has too much to do.
+func isFailure(err error, byEvent bool) bool {
+	if err == nil || isExpired(err) || apierrors.IsTooManyRequests(err) || isTooLarge(err) || isNetwork(err) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	if byEvent {
+		return true
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch status.Status().Code {
+	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return false
+	}
+	return true
+}
+
+// isNetwork reports whether a connection that broke was told as an event that
+// could not be decoded: client-go recognises some of them only (apimachinery,
+// streamwatcher.go, and util/net, IsProbableEOF).
+func isNetwork(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	if _, decoding := apierrors.StatusCause(err, "ClientWatchDecoding"); !decoding {
+		return false
+	}
+	message := status.Status().Message
+	if strings.Contains(message, "unable to decode watch event") { // One that has come as a whole.
+		return false
+	}
+	for _, sign := range []string{
+		"http2: ", "stream error: ", "read tcp ", "i/o timeout", "connection reset", "broken pipe", "closed network connection",
+		"context canceled", "context deadline exceeded",
+	} {
+		if strings.Contains(message, sign) {
+			return true
+		}
+	}
+	return false
 }

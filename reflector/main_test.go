@@ -134,6 +134,9 @@ func describe(verb string, o metav1.ListOptions) string {
 	if o.Continue != "" {
 		verb += " continue=" + o.Continue
 	}
+	if o.FieldSelector != "" {
+		verb += " " + o.FieldSelector
+	}
 	if o.ResourceVersionMatch != "" {
 		verb += " " + string(o.ResourceVersionMatch)
 	}
@@ -161,6 +164,13 @@ func (s *server) then(as ...answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answers = append(s.answers, as...)
+}
+
+// left is how many answers were not asked for yet.
+func (s *server) left() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.answers)
 }
 
 // last is the watch that was opened last.

@@ -16,16 +16,21 @@ import (
 
 // relist compares the store with a list, first one that is not older than the
 // store, so that time does not go back, and if the server cannot have that, or
-// had it and it led nowhere, the newest there is.
+// had it and it led nowhere, the newest there is. The first list into an empty
+// store is of any version, as client-go's: so the watch cache serves it.
 func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (string, error) {
 	how := *asked
 	r.mu.Lock()
-	if r.consistent || how.Rewound {
-		rv = ""
-	}
+	newest := r.consistent || how.Rewound
 	r.mu.Unlock()
+	switch {
+	case newest:
+		rv = ""
+	case rv == "" && r.history != nil && r.history.Empty():
+		rv = anyVersion
+	}
 	listed, err := r.relistAt(ctx, rv, how)
-	if rv != "" && (isExpired(err) || isTooLarge(err)) {
+	if rv != "" && (isExpired(err) || isTooLarge(err) || isNotUnderstood(err)) {
 		if isTooLarge(err) {
 			how.Rewrite, how.Rewound = true, true
 			asked = r.demand(how) // To be kept if this fails too.
@@ -41,7 +46,7 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 	if r.next == asked { // Else another was forced meanwhile.
 		r.next = nil
 	}
-	r.eventless, r.consistent = true, false
+	r.eventless, r.consistent, r.failed = true, false, false
 	return listed, nil
 }
 
@@ -55,6 +60,9 @@ var (
 	errPageExpired = errors.New("the list expired between two pages")
 )
 
+// anyVersion asks for what the server has at hand, as old as that may be.
+const anyVersion = "0"
+
 func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (string, error) {
 	if r.useWatchList {
 		listed, err := r.withRelist(ctx, how, func(relist Relist) (string, error) { return r.stream(ctx, rv, relist) })
@@ -63,15 +71,36 @@ func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (strin
 		}
 		r.log.V(2).Info("Listing in pages", "reason", err)
 	}
-	pageSize := r.pageSize
-	if rv != "" {
-		pageSize = 0 // One answer, which the watch cache serves.
+	list := func(o metav1.ListOptions) (string, error) {
+		return r.withRelist(ctx, how, func(relist Relist) (string, error) { return r.pages(ctx, o, relist) })
 	}
-	listed, err := r.withRelist(ctx, how, func(relist Relist) (string, error) { return r.pages(ctx, rv, pageSize, relist) })
+	o := r.listOptions(rv)
+	listed, err := list(o)
+	if o.ResourceVersionMatch != "" && isNotUnderstood(err) {
+		o.ResourceVersionMatch = "" // client-go does not set it either.
+		listed, err = list(o)
+		r.matchRefused = err == nil
+	}
 	if errors.Is(err, errPageExpired) { // All at once, as client-go's pager does.
-		listed, err = r.withRelist(ctx, how, func(relist Relist) (string, error) { return r.pages(ctx, "", 0, relist) })
+		listed, err = list(metav1.ListOptions{})
 	}
 	return listed, err
+}
+
+// listOptions are those of client-go's Reflector (reflector.go, list), but say what
+// is meant by a version.
+func (r *Resumer) listOptions(rv string) metav1.ListOptions {
+	o := metav1.ListOptions{ResourceVersion: rv, Limit: r.pageSize}
+	if rv == "" || rv == anyVersion {
+		return o
+	}
+	if !r.paginated {
+		o.Limit = 0 // One answer, which the watch cache serves.
+	}
+	if !r.matchRefused {
+		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+	}
+	return o
 }
 
 func (r *Resumer) withRelist(ctx context.Context, how Relisting, list func(Relist) (string, error)) (string, error) {
@@ -86,6 +115,9 @@ func (r *Resumer) withRelist(ctx context.Context, how Relisting, list func(Relis
 // stream lists by a watch that begins with all objects (KEP-3157) and keeps it
 // for the Reflector.
 func (r *Resumer) stream(ctx context.Context, rv string, relist Relist) (string, error) {
+	if rv == anyVersion {
+		rv = "" // As client-go, which streams the newest.
+	}
 	o := watchOptions(rv)
 	o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	o.SendInitialEvents = new(true)
@@ -112,6 +144,7 @@ func streamError(err error) error {
 }
 
 func (r *Resumer) readStream(ctx context.Context, w watch.Interface, relist Relist) (string, error) {
+	var newest newest
 	for {
 		var e watch.Event
 		var ok bool
@@ -126,10 +159,12 @@ func (r *Resumer) readStream(ctx context.Context, w watch.Interface, relist Reli
 		r.obs.Contact()
 		switch e.Type {
 		case watch.Added, watch.Modified:
+			newest.see(e.Object)
 			if err := relist.Item(ctx, e.Object); err != nil {
 				return "", fmt.Errorf("%w: %w", errStore, err)
 			}
 		case watch.Deleted:
+			newest.gone(e.Object)
 			if err := relist.Gone(ctx, e.Object); err != nil {
 				return "", fmt.Errorf("%w: %w", errStore, err)
 			}
@@ -139,7 +174,7 @@ func (r *Resumer) readStream(ctx context.Context, w watch.Interface, relist Reli
 				return "", fmt.Errorf("understand bookmark %T: %w", e.Object, err)
 			}
 			if m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
-				if err := relist.Finish(ctx, m.GetResourceVersion()); err != nil {
+				if err := r.finish(ctx, relist, newest, m.GetResourceVersion()); err != nil {
 					return "", fmt.Errorf("%w: %w", errStore, err)
 				}
 				return m.GetResourceVersion(), nil
@@ -150,12 +185,12 @@ func (r *Resumer) readStream(ctx context.Context, w watch.Interface, relist Reli
 	}
 }
 
-// pages lists in pages of bounded size; 0 asks for all at once.
-func (r *Resumer) pages(ctx context.Context, rv string, pageSize int64, relist Relist) (string, error) {
-	o := metav1.ListOptions{ResourceVersion: rv, Limit: pageSize}
-	if rv != "" {
-		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
-	}
+// pages lists in pages of o.Limit objects; 0 asks for all at once. The list is of
+// the version of its first page: what happened to it while the others came has to
+// come by the watch, if they are not of one snapshot.
+func (r *Resumer) pages(ctx context.Context, o metav1.ListOptions, relist Relist) (string, error) {
+	var newest newest
+	asked, rv := o.ResourceVersion, ""
 	for {
 		list, err := r.lw.ListWithContext(ctx, o)
 		if isExpired(err) && o.Continue != "" {
@@ -169,12 +204,30 @@ func (r *Resumer) pages(ctx context.Context, rv string, pageSize int64, relist R
 		if err != nil {
 			return "", fmt.Errorf("understand list %T: %w", list, err)
 		}
-		if err := meta.EachListItemWithAlloc(list, func(obj runtime.Object) error { return relist.Item(ctx, obj) }); err != nil {
+		if o.Continue == "" {
+			rv = m.GetResourceVersion()
+		}
+		err = meta.EachListItemWithAlloc(list, func(obj runtime.Object) error {
+			newest.see(obj)
+			return relist.Item(ctx, obj)
+		})
+		if err != nil {
 			return "", err
 		}
 		if o.Continue = m.GetContinue(); o.Continue == "" {
-			return m.GetResourceVersion(), relist.Finish(ctx, m.GetResourceVersion())
+			return rv, r.finish(ctx, relist, newest, rv)
+		}
+		if asked == anyVersion { // There is no watch cache (client-go, reflector.go, list).
+			r.paginated = true
 		}
 		o.ResourceVersion, o.ResourceVersionMatch = "", ""
 	}
+}
+
+// finish ends a relist whose list is complete.
+func (r *Resumer) finish(ctx context.Context, relist Relist, n newest, rv string) error {
+	if r.history != nil {
+		r.history.Listed(n.known())
+	}
+	return relist.Finish(ctx, rv)
 }

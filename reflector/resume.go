@@ -88,6 +88,9 @@ const closedAtOnce = "a resumed watch was closed at once, without an event"
 // the server does not have what has happened since, it says how to relist.
 func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 	serverVersion, how, err := r.ask(ctx, rv)
+	if err == nil && how == nil {
+		how, err = r.askForLast(ctx, serverVersion, rv)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +98,8 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 		return r.demand(*how), nil
 	}
 	w, err := r.lw.WatchWithContext(ctx, watchOptions(rv))
-	if err == nil {
+	opened := err == nil
+	if opened {
 		open := &handover{Interface: w, resourceVersion: rv, opened: time.Now(), unproven: true}
 		if serverVersion != rv { // Else no event can be missing.
 			err = open.await(ctx)
@@ -110,7 +114,7 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 		}
 		w.Stop()
 	}
-	if how := r.ended(err, false); how != nil {
+	if how := r.ended(ending{err: err, at: rv, byEvent: opened}); how != nil {
 		return how, nil
 	}
 	return nil, fmt.Errorf("reflector: watch from resourceVersion %s: %w", rv, err)
@@ -148,16 +152,16 @@ const askPatience = 5 * time.Second
 // event up to it: without the question it would be silent, perhaps for ever.
 func (r *Resumer) ask(ctx context.Context, rv string) (serverVersion string, how *Relisting, err error) {
 	patient, cancel := context.WithTimeout(ctx, askPatience)
-	serverVersion, err = r.listOne(patient, rv)
+	serverVersion, how, err = r.listOne(patient, rv, rv)
 	hesitates := patient.Err() != nil && ctx.Err() == nil
 	cancel()
 	if err != nil && hesitates {
-		serverVersion, err = r.listOne(ctx, "")
+		serverVersion, how, err = r.listOne(ctx, "", rv)
 		order, uncomparable := resourceversion.CompareResourceVersion(serverVersion, rv)
 		switch {
 		case err != nil:
 		case uncomparable != nil:
-			serverVersion, err = r.listOne(ctx, rv)
+			serverVersion, how, err = r.listOne(ctx, rv, rv)
 		case order < 0:
 			return "", behind(rv), nil
 		}
@@ -173,32 +177,36 @@ func (r *Resumer) ask(ctx context.Context, rv string) (serverVersion string, how
 		return "", nil, fmt.Errorf("reflector: ask for resourceVersion %s: %w", rv, err)
 	}
 	r.obs.Contact()
-	return serverVersion, nil, nil
+	return serverVersion, how, nil
 }
 
 func behind(rv string) *Relisting {
 	return &Relisting{Reason: fmt.Sprintf("the server is behind resourceVersion %s", rv), Rewrite: true, Rewound: true}
 }
 
-// listOne returns the version of the server, not older than rv.
-func (r *Resumer) listOne(ctx context.Context, rv string) (string, error) {
-	o := metav1.ListOptions{Limit: 1, ResourceVersion: rv}
-	if rv != "" {
+// listOne returns the version of the server, which is asked to be not older than
+// notOlderThan, and how to relist if its answer shows that it is not the server
+// that the store at rv is of.
+func (r *Resumer) listOne(ctx context.Context, notOlderThan, rv string) (serverVersion string, how *Relisting, err error) {
+	o := metav1.ListOptions{Limit: 1, ResourceVersion: notOlderThan}
+	if notOlderThan != "" {
 		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	}
 	list, err := r.lw.ListWithContext(ctx, o)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	m, err := meta.ListAccessor(list)
 	if err != nil {
-		return "", fmt.Errorf("understand list %T: %w", list, err)
+		return "", nil, fmt.Errorf("understand list %T: %w", list, err)
 	}
-	return m.GetResourceVersion(), nil
+	how, err = r.judge(list, rv)
+	return m.GetResourceVersion(), how, err
 }
 
 // askAgain asks before a watch that has ended is opened again: the server that
-// comes back may be an older one. All other answers the watch gives itself.
+// comes back may be an older or another one. All other answers the watch gives
+// itself.
 func (r *Resumer) askAgain(ctx context.Context, rv string) error {
 	if r.neverResume || rv == "" || rv == "0" {
 		return nil

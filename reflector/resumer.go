@@ -78,6 +78,8 @@ type Options struct {
 	ListerWatcher cache.ListerWatcher
 	Store         Store
 	Observer      Observer
+	// History, if set, is compared with what the server answers.
+	History History
 	// Relist, if set, is how the first List relists instead of resuming.
 	Relist *Relisting
 	// NeverResume makes every List a relist: for servers that keep no history
@@ -98,6 +100,7 @@ type Resumer struct {
 	lw           cache.ListerWatcherWithContext
 	store        Store
 	obs          Observer
+	history      History // May be nil.
 	beforeList   func(context.Context) (*Relisting, error)
 	neverResume  bool
 	useWatchList bool
@@ -106,8 +109,11 @@ type Resumer struct {
 
 	// listing serialises Lists: a Reflector that is stopped leaves its List
 	// running (client-go, reflector.go, list).
-	listing  sync.Mutex
-	watchers sync.WaitGroup
+	listing sync.Mutex
+	// paginated: the server pages even lists that its watch cache could serve.
+	// matchRefused: it does not know resourceVersionMatch. Guarded by listing.
+	paginated, matchRefused bool
+	watchers                sync.WaitGroup
 
 	mu      sync.Mutex
 	stopped bool
@@ -118,6 +124,9 @@ type Resumer struct {
 	// eventless: no event came since the last relist. If the watch then
 	// expires, the relist made no progress (kubernetes#133810).
 	eventless bool
+	// failed: the last watch ended with an error that may come again, at failedAt.
+	failed   bool
+	failedAt string
 	// consistent: the next relist asks for the newest state there is.
 	consistent bool
 	// handover is the open watch that the next Watch of the Reflector gets.
@@ -136,6 +145,7 @@ func NewResumer(o Options) *Resumer {
 		lw:          cache.ToListerWatcherWithContext(o.ListerWatcher),
 		store:       o.Store,
 		obs:         o.Observer,
+		history:     o.History,
 		beforeList:  o.BeforeList,
 		neverResume: o.NeverResume,
 		pageSize:    o.PageSize,
@@ -286,11 +296,11 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 		}
 		w, err := r.lw.WatchWithContext(ctx, o)
 		if err != nil {
-			r.ended(err, false)
+			r.ended(ending{err: err, at: o.ResourceVersion})
 			r.obs.Disconnected(err)
 			return nil, err
 		}
-		open = &handover{Interface: w, opened: time.Now()}
+		open = &handover{Interface: w, resourceVersion: o.ResourceVersion, opened: time.Now()}
 	}
 	w := newWatcher(r, open)
 	r.mu.Lock()
@@ -305,19 +315,45 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 	return w, nil
 }
 
-// ended notes what the end of a watch means for the next List: after an
-// expired one it relists, after any other it resumes where the store is. It
-// returns how to relist, if so.
-func (r *Resumer) ended(err error, sawEvent bool) *Relisting {
+// An ending is how a watch has ended, or could not be opened.
+type ending struct {
+	err error // Nil if it has just ended.
+	// at is the version of the last event, or the one that was asked for.
+	at       string
+	sawEvent bool
+	// byEvent: the error came in the watch, which was open.
+	byEvent bool
+}
+
+// ended notes what the end of a watch means for the next List: after an expired
+// one it relists, and after one that has failed where the one before had failed;
+// after any other it resumes where the store is. It returns how to relist, if so.
+func (r *Resumer) ended(e ending) *Relisting {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if sawEvent {
+	if e.sawEvent {
 		r.eventless = false
 	}
-	if isExpired(err) && r.next == nil {
-		r.next = &Relisting{Reason: fmt.Sprintf("the watch expired: %v", err)}
-		r.consistent = r.eventless
+	again := r.failed && r.failedAt == e.at
+	failure := isFailure(e.err, e.byEvent)
+	switch {
+	case failure:
+		r.failed, r.failedAt = true, e.at
+	case e.err == nil:
+		r.failed = false
 	}
+	if r.next != nil {
+		return r.next
+	}
+	switch {
+	case isExpired(e.err):
+		r.next = &Relisting{Reason: fmt.Sprintf("the watch expired: %v", e.err)}
+	case failure && again:
+		r.next = &Relisting{Reason: fmt.Sprintf("the watch has failed twice at resourceVersion %s: %v", e.at, e.err)}
+	default:
+		return nil
+	}
+	r.consistent = r.eventless
 	return r.next
 }
 

@@ -123,7 +123,7 @@ func TestWhatMakesTheFirstListARelist(t *testing.T) {
 		how      Relisting
 	}{
 		{"there is no version", "", nil, "LIST limit=500", Relisting{Reason: "nothing to resume from"}},
-		{"the version is 0", "0", nil, "LIST rv=0 NotOlderThan", Relisting{Reason: "nothing to resume from"}},
+		{"the version is 0", "0", nil, "LIST rv=0 limit=500", Relisting{Reason: "nothing to resume from"}},
 		{
 			"it is never resumed", "5", func(w *world) { w.opts.NeverResume = true },
 			"LIST rv=5 NotOlderThan", Relisting{Reason: "this resource is never resumed"},

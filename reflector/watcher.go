@@ -5,6 +5,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 )
@@ -52,12 +53,12 @@ func (w *watcher) expire(reason string) {
 }
 
 func (w *watcher) run() {
-	sawEvent := false
+	sawEvent, at := false, w.inner.resourceVersion
 	var err error
 	defer func() {
 		w.inner.Stop()
 		if err == nil {
-			w.r.ended(nil, sawEvent)
+			w.r.ended(ending{at: at, sawEvent: sawEvent})
 			w.r.obs.Disconnected(nil)
 		}
 		close(w.events)
@@ -66,16 +67,20 @@ func (w *watcher) run() {
 	// Reflector may call List at once.
 	fail := func(status runtime.Object) {
 		err = apierrors.FromObject(status)
-		w.r.ended(err, sawEvent)
+		w.r.ended(ending{err: err, at: at, sawEvent: sawEvent, byEvent: true})
 		w.r.obs.Disconnected(err)
 		w.send(watch.Event{Type: watch.Error, Object: status})
 	}
-	if first := w.inner.first; first != nil {
+	pass := func(e watch.Event) bool {
 		sawEvent = true
-		w.r.obs.Contact()
-		if !w.send(*first) {
-			return
+		if m, err := meta.Accessor(e.Object); err == nil { // Before somebody else has it.
+			at = m.GetResourceVersion()
 		}
+		w.r.obs.Contact()
+		return w.send(e)
+	}
+	if first := w.inner.first; first != nil && !pass(*first) {
+		return
 	}
 	for {
 		select {
@@ -95,9 +100,7 @@ func (w *watcher) run() {
 				fail(e.Object)
 				return
 			}
-			sawEvent = true
-			w.r.obs.Contact()
-			if !w.send(e) {
+			if !pass(e) {
 				return
 			}
 		}

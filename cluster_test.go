@@ -1,0 +1,112 @@
+package warmwatch_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch"
+)
+
+// isCluster makes the API server tell this identity, or this error.
+func isCluster(id string, err error) setup {
+	return func(o *warmwatch.Options, _ *warmwatch.InformerOptions) {
+		o.ClusterID = func(context.Context) (string, error) { return id, err }
+	}
+}
+
+var refusals = map[string]error{
+	"forbidden":    apierrors.NewForbidden(configMaps.GroupResource(), "", nil),
+	"not found":    apierrors.NewNotFound(configMaps.GroupResource(), ""),
+	"unauthorized": apierrors.NewUnauthorized("who are you?"),
+}
+
+// TestAKnownClusterThatCannotBeAskedIsNotTrusted: the objects are served until the
+// server has answered, and then compared with its own, by content.
+func TestAKnownClusterThatCannotBeAskedIsNotTrusted(t *testing.T) {
+	for name, refusal := range refusals {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newHistory(t)
+				path := filled(t, f, isCluster("one", nil))
+				// Another cluster, whose versions and names are the same.
+				f.restore(200, at("100", "uid-1", "a", "y"), z())
+				f.hold = make(chan struct{})
+				p := launch(t, path, f, isCluster("", refusal))
+				r, _ := add(t, p.informer)
+				p.run()
+				settle()
+				r.expectInAnyOrder(t, "add ns/a@100 initial", "add ns/b@101 initial", "add ns/z@102 initial")
+				close(f.hold)
+				settle()
+				f.with(func() { f.hold = nil })
+				r.expectInAnyOrder(t, "lost ns/b@101", "update ns/a@100→100")
+				p.expectHistory(f, `objects of cluster "one" are stored`)
+				p.expectRequests(f, "LIST limit=500", "WATCH rv=200")
+				f.restart()
+				settle()
+				if st := p.informer.Status(); st.Relists != 2 || strings.Contains(st.Reason, "cluster") {
+					t.Errorf("a later list: %+v", st)
+				}
+				p.stop()
+				f.takeRequests()
+
+				// What is stored now is of a cluster that nobody knows.
+				p = launch(t, path, f, isCluster("", refusal)).run()
+				settle()
+				p.expectHistory(f, "")
+				p.stop()
+				p = launch(t, path, f, isCluster("two", nil)).run()
+				settle()
+				p.expectHistory(f, "")
+				p.stop()
+				p = launch(t, path, f, isCluster("one", nil)).run()
+				settle()
+				p.expectHistory(f, "cluster differs")
+			})
+		})
+	}
+}
+
+// TestAnInterruptedRelistOfAnUnknownClusterGoesOn in the next process.
+func TestAnInterruptedRelistOfAnUnknownClusterGoesOn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t)
+		for i := range 2000 {
+			f.put(configMap(fmt.Sprintf("o%04d", i), "x"))
+		}
+		path := filled(t, f, isCluster("one", nil))
+		f.put(configMap("o0001", "y"))
+		path = interrupt(f, launch(t, path, f, isCluster("", refusals["forbidden"])))
+		p := launch(t, path, f, isCluster("", refusals["forbidden"])).run()
+		settle()
+		p.expectHistory(f, `objects of cluster "one" are stored`)
+	})
+}
+
+// TestAClusterThatIsKnownAtLastIsStoredAtOnce, not with the next event.
+func TestAClusterThatIsKnownAtLastIsStoredAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newHistory(t)
+		path := filled(t, f, nil)
+		p := launch(t, path, f, isCluster("one", nil)).run()
+		settle() // Nothing happens.
+		path = p.crash()
+		p.stop()
+		f.takeRequests()
+		other := newSource(t, configMap("a", "of two"))
+		other.rv = 200
+		p = launch(t, path, other, isCluster("two", nil)).run()
+		settle()
+		p.expectHistory(other, "cluster differs")
+		want := []string{"LIST limit=500", "WATCH rv=200"}
+		if diff := cmp.Diff(want, other.takeRequests()); diff != "" {
+			t.Errorf("unexpected requests (-want +got):\n%s", diff)
+		}
+	})
+}

@@ -1,0 +1,207 @@
+package warmwatch
+
+import (
+	"fmt"
+	"reflect"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/reflector"
+)
+
+// history implements reflector.History, with what the store has.
+type history sink
+
+var _ reflector.History = (*history)(nil)
+
+// Empty implements [reflector.History]: no handler knows of an object either.
+func (h *history) Empty() bool {
+	return h.s.indexer.Seq() == 0 && h.s.indexer.Len() == 0 && !h.s.log.HasKnown()
+}
+
+// Misses implements [reflector.History].
+func (h *history) Misses(obj runtime.Object) bool {
+	k := (*sink)(h)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if reflect.TypeOf(obj) != reflect.TypeOf(k.s.example) {
+		return false
+	}
+	if k.s.transform == nil {
+		return k.missesLocked(obj) || k.contentDiffersLocked(obj)
+	}
+	if !k.missesLocked(obj) {
+		return false
+	}
+	// The store has what the transform made of it, if that was anything. The
+	// content is not compared: not every transform makes the same twice.
+	transformed, _, err := k.prepareLocked(obj)
+	return err == nil && k.missesLocked(transformed)
+}
+
+// missesLocked reports whether the store has another version of obj, or none.
+func (k *sink) missesLocked(obj any) bool {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return false
+	}
+	key, err := k.s.indexer.Key(obj)
+	if err != nil {
+		return false
+	}
+	w := k.s.indexer.Writer()
+	defer w.Close()
+	uid, rv, exists := w.Head(key)
+	if exists && uid == "" && rv == "" {
+		return false // It cannot be read.
+	}
+	return !exists || uid != m.GetUID() || rv != m.GetResourceVersion()
+}
+
+// contentDiffersLocked reports whether the store has obj with other content.
+func (k *sink) contentDiffersLocked(obj runtime.Object) bool {
+	key, err := k.s.indexer.Key(obj)
+	if err != nil {
+		return false
+	}
+	stored, exists, err := k.s.indexer.GetByKey(key)
+	if err != nil || !exists {
+		return false
+	}
+	return !apiequality.Semantic.DeepEqual(withoutKind(stored), withoutKind(obj))
+}
+
+// withoutKind returns a copy of an object without apiVersion and kind, which not
+// every answer of a server has.
+func withoutKind(obj any) any {
+	o, ok := obj.(runtime.Object)
+	if !ok {
+		return obj
+	}
+	o = o.DeepCopyObject()
+	o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	return o
+}
+
+// Last implements [reflector.History].
+func (h *history) Last() (checkpoint.ObjectVersion, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	last := h.record.Last
+	// A second field selector would take the place of the first.
+	return last, last.Name != "" && h.s.identity.FieldSelector == ""
+}
+
+// Listed implements [reflector.History].
+func (h *history) Listed(newest checkpoint.ObjectVersion) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.record.Last = newest
+}
+
+// changedLocked notes the object that an event has changed, as the server sent it.
+func (k *sink) changedLocked(obj any, deleted bool) {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return
+	}
+	v := checkpoint.VersionOf(m)
+	switch {
+	case !deleted:
+		k.record.Last = v
+	case v.Key() == k.record.Last.Key(): // The one before it is still there, as far as is known.
+		k.record.Last = checkpoint.ObjectVersion{}
+	}
+}
+
+// resumption is a watch that was resumed, and those after it until the next list.
+type resumption struct {
+	open bool
+	at   string // The resourceVersion that it was resumed at.
+}
+
+// resumed notes that the next events are those after rv.
+func (k *sink) resumed(rv string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.resumption = resumption{open: true, at: rv}
+}
+
+// relisting notes that what the store has will be compared with a list.
+func (k *sink) relisting() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.resumption, k.record.Refused = resumption{}, false
+}
+
+// testifyLocked looks at a change by an event of a resumed watch, nil if it
+// changes nothing. One that cannot be the next after what the store has means
+// that the server's history is not the store's: then a relist by content is due,
+// in this process or the next one. It is called before the event is committed.
+//
+// An object that enters the selectors of the watch is added, one that leaves them
+// is deleted, so this holds with selectors too. Who changes the store by hand may
+// cause such a relist: one, for afterwards nothing is resumed any more.
+func (k *sink) testifyLocked(typ cache.DeltaType, obj any, c *indexer.Change) {
+	if !k.resumption.open {
+		return
+	}
+	rv := resourceVersionOf(obj)
+	fresh, err := resourceversion.CompareResourceVersion(rv, k.resumption.at)
+	if err != nil {
+		return
+	}
+	why := ""
+	existed := c != nil && c.Existed
+	switch {
+	case typ == cache.Deleted && fresh > 0 && c == nil && !k.record.Refused:
+		why = "deletes what the store does not have"
+	case typ == cache.Updated && fresh > 0 && !existed && !k.record.Refused:
+		why = "changes what the store does not have"
+	case typ == cache.Added && fresh > 0 && existed && isNewer(obj, c.Old):
+		why = "adds what the store has"
+	case typ != cache.Deleted && !isNewerThan(rv, k.resumption.at):
+		why = "is older than the watch"
+	default:
+		return
+	}
+	k.disbelieveLocked(fmt.Sprintf("another history: the event of %s at version %s %s, so it cannot be the next in the history of the store", keyOf(obj), rv, why))
+}
+
+// disbelieveLocked makes a relist by content due.
+func (k *sink) disbelieveLocked(reason string) {
+	k.resumption = resumption{}
+	k.record.Rewrite, k.record.Rewound = true, true
+	k.s.syncGate.interrupted() // It has not caught up, whatever version it is at.
+	k.s.logger.Info("Relisting", "reason", reason)
+	if r := k.s.resumer.Load(); r != nil {
+		r.ForceRelist(reflector.Relisting{Reason: reason, Rewrite: true, Rewound: true})
+	}
+}
+
+func keyOf(obj any) string {
+	key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
+	if err != nil {
+		return fmt.Sprintf("a %T", obj)
+	}
+	return key
+}
+
+// isNewer reports whether both objects have versions, and a has the higher one.
+func isNewer(a, b any) bool {
+	order, err := resourceversion.CompareResourceVersion(resourceVersionOf(a), resourceVersionOf(b))
+	return err == nil && order > 0
+}
+
+// isNewerThan reports whether a may be above b.
+func isNewerThan(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err != nil || order > 0
+}

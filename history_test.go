@@ -1,0 +1,335 @@
+package warmwatch_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/warmwatch/warmwatch"
+)
+
+// at is an object of this version, as a server has it whose history is another one.
+func at(rv, uid, name, content string) *corev1.ConfigMap {
+	cm := configMap(name, content)
+	cm.ResourceVersion, cm.UID = rv, types.UID(uid)
+	return cm
+}
+
+// newHistory is a source whose objects a, b and z have the versions 100, 101 and 102.
+func newHistory(t *testing.T) *source {
+	f := newSource(t)
+	f.rv = 99
+	f.put(configMap("a", "x"), configMap("b", "x"), configMap("z", "x"))
+	return f
+}
+
+// The objects of newHistory.
+func a() *corev1.ConfigMap { return at("100", "uid-1", "a", "x") }
+func b() *corev1.ConfigMap { return at("101", "uid-2", "b", "x") }
+func z() *corev1.ConfigMap { return at("102", "uid-3", "z", "x") }
+
+// restore makes f a server that was restored from a backup of long ago, and is at
+// this version since.
+func (f *source) restore(rv int64, objects ...runtime.Object) {
+	f.rewind(rv, objects...)
+	f.with(func() { f.compacted = 1 })
+}
+
+// ignoreVersions overwrites the version that a list is asked for, as the functions
+// of some ListerWatchers do.
+func (f *source) ignoreVersions() {
+	f.onList = func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		o.ResourceVersion, o.ResourceVersionMatch = "0", ""
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.listLocked(o)
+	}
+}
+
+// histories are of servers that are not the one that the objects of newHistory are of.
+var histories = []struct {
+	name    string
+	restore func(*source)
+	reason  string // Empty: it is not noticed by the answers to questions.
+}{
+	{"it is the same", func(*source) {}, ""},
+	{"it has gone on", func(f *source) { f.put(configMap("a", "y"), configMap("c", "x")) }, ""},
+	{"the objects have been deleted", func(f *source) { f.remove("z", "a", "b") }, ""},
+	{"the object was made anew", func(f *source) { f.remove("z"); f.put(configMap("z", "y")) }, ""},
+	{
+		"the answer is below the checkpoint", func(f *source) { f.restore(50, at("50", "uid-1", "a", "x")); f.ignoreVersions() },
+		"version 50, below resourceVersion 102",
+	},
+	{
+		"the first object is another one", func(f *source) { f.restore(200, at("100", "other", "a", "x"), b(), z()) },
+		"ns/a",
+	},
+	{
+		"the first object is of an older version", func(f *source) { f.restore(200, at("99", "uid-1", "a", "x"), b(), z()) },
+		"ns/a",
+	},
+	{
+		"the first object has other content in the same version", func(f *source) { f.restore(200, at("100", "uid-1", "a", "y"), b(), z()) },
+		"ns/a",
+	},
+	{
+		"the store does not have the first object", func(f *source) { f.restore(200, at("90", "uid-0", "0", "x"), a(), b(), z()) },
+		"ns/0",
+	},
+	{
+		"the object that was changed last is another one", func(f *source) { f.restore(200, a(), at("90", "other", "z", "x")) },
+		"ns/z",
+	},
+	{
+		"the object that was changed last is of an older version", func(f *source) { f.restore(200, a(), at("101", "uid-3", "z", "x")) },
+		"ns/z",
+	},
+	{
+		"the object that was changed last has other content in the same version", func(f *source) { f.restore(200, a(), at("102", "uid-3", "z", "y")) },
+		"ns/z",
+	},
+}
+
+func TestAnAnswerOfAnotherHistoryMeansARelistByContent(t *testing.T) {
+	for _, c := range histories {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newHistory(t)
+				path := filled(t, f, nil)
+				c.restore(f)
+				p := launch(t, path, f, nil).run()
+				settle()
+				p.expectHistory(f, c.reason)
+				f.put(configMap("after", "x"))
+				settle()
+				expectEqual(t, p.informer, f)
+			})
+		})
+	}
+}
+
+// expectHistory wants a relist for this reason, or none.
+func (p *process) expectHistory(f *source, reason string) {
+	p.t.Helper()
+	expectEqual(p.t, p.informer, f)
+	st := p.informer.Status()
+	if relists := min(1, len(reason)); st.Relists != relists || !strings.Contains(st.Reason, reason) {
+		p.t.Errorf("status %+v, expected %d relists because of %q", st, relists, reason)
+	}
+}
+
+// TestAWatchThatHasEndedIsNotOpenedInAnotherHistory: the question before it has the
+// same answers, but only the first object is asked for.
+func TestAWatchThatHasEndedIsNotOpenedInAnotherHistory(t *testing.T) {
+	for _, c := range histories {
+		if c.reason == "ns/z" {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newHistory(t)
+				p := launch(t, filled(t, f, nil), f, nil).run()
+				settle()
+				c.restore(f)
+				f.closeWatches()
+				settle()
+				p.expectHistory(f, c.reason)
+			})
+		})
+	}
+}
+
+// TestWhatDoesNotProveAnotherHistory is resumed.
+func TestWhatDoesNotProveAnotherHistory(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change setup
+		first  []*corev1.ConfigMap // What the first life has, beside newHistory's.
+		answer func(*source, metav1.ListOptions) (runtime.Object, error)
+	}{
+		{
+			name: "a list without a version, of an object without one",
+			answer: func(*source, metav1.ListOptions) (runtime.Object, error) {
+				return &corev1.ConfigMapList{Items: []corev1.ConfigMap{*configMap("a", "y")}}, nil
+			},
+		},
+		{
+			name: "an object of another type",
+			answer: func(*source, metav1.ListOptions) (runtime.Object, error) {
+				return &corev1.SecretList{ListMeta: metav1.ListMeta{ResourceVersion: "200"}, Items: []corev1.Secret{{ObjectMeta: at("90", "other", "a", "").ObjectMeta}}}, nil
+			},
+		},
+		{
+			name: "no answer about the object that was changed last",
+			answer: func(_ *source, o metav1.ListOptions) (runtime.Object, error) {
+				if o.FieldSelector != "" {
+					return nil, errList
+				}
+				return nil, nil
+			},
+		},
+		{
+			name: "an answer about another object",
+			answer: func(f *source, o metav1.ListOptions) (runtime.Object, error) {
+				o.FieldSelector = "" // As NewListWatchFromClient does.
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				return f.listLocked(o)
+			},
+		},
+		{
+			name:  "an object that the transform refuses",
+			first: []*corev1.ConfigMap{configMap("0refused", "x")},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newHistory(t)
+				path := newPath(t)
+				life := func() *process {
+					p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
+					if err := p.informer.SetTransform(refuse); err != nil {
+						t.Fatal(err)
+					}
+					return p.run()
+				}
+				p := life()
+				settle()
+				for _, cm := range c.first {
+					f.put(cm)
+				}
+				f.put(configMap("b", "y"))
+				settle()
+				p.stop()
+				f.put(configMap("c", "x"))
+				f.onList = func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+					if c.answer == nil {
+						return nil, nil
+					}
+					return c.answer(f, o)
+				}
+				p = life()
+				settle()
+				if st := p.informer.Status(); st.Relists != 0 || st.Resumes != 1 || st.ResourceVersion != f.rvLocked() {
+					t.Errorf("status %+v", st)
+				}
+			})
+		})
+	}
+}
+
+// refuse is a transform.
+func refuse(obj any) (any, error) {
+	if strings.Contains(accessor(obj).GetName(), "refused") {
+		return nil, errList
+	}
+	return obj, nil
+}
+
+// TestAResumedWatchTestifies: what an answer could not show, the first events may.
+func TestAResumedWatchTestifies(t *testing.T) {
+	change := func(objects ...runtime.Object) func(*source) { return func(f *source) { f.put(objects...) } }
+	for _, c := range []struct {
+		name  string
+		extra []runtime.Object // What the restored server has beside a and z.
+		event func(*source)
+		gap   bool
+	}{
+		{"an object is changed that the store does not have", []runtime.Object{at("95", "n", "n", "x")}, change(configMap("n", "y")), true},
+		{"an object is deleted that the store does not have", []runtime.Object{at("95", "n", "n", "x")}, func(f *source) { f.remove("n") }, true},
+		{"an object is added that the store has", nil, change(configMap("b", "y")), true},
+		{"an object is added", []runtime.Object{b()}, change(configMap("n", "y")), false},
+		{"an object is changed", []runtime.Object{b()}, change(configMap("b", "y")), false},
+		{"an object is deleted", []runtime.Object{b()}, func(f *source) { f.remove("b") }, false},
+		{"an object is deleted and added", []runtime.Object{b()}, func(f *source) { f.remove("b"); f.put(configMap("b", "y")) }, false},
+		{"an object is added, changed and deleted", []runtime.Object{b()}, func(f *source) {
+			f.put(configMap("n", "x"))
+			f.put(configMap("n", "y"))
+			f.remove("n")
+		}, false},
+	} {
+		for _, when := range []string{"before the start", "later"} {
+			t.Run(c.name+" "+when, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					f := newHistory(t)
+					path := filled(t, f, nil)
+					f.restore(200, append([]runtime.Object{a(), z()}, c.extra...)...)
+					if when == "before the start" {
+						c.event(f)
+					}
+					p := launch(t, path, f, nil)
+					d := addDurable(t, p, "d")
+					p.run()
+					settle()
+					if when == "later" {
+						c.event(f)
+						settle()
+					}
+					reason := ""
+					if c.gap {
+						reason = "cannot be the next in the history of the store"
+					}
+					p.expectHistory(f, reason)
+					if got := d.take(); c.gap && slices.ContainsFunc(got, func(s string) bool { return s == "lost ns/b@101" }) == (f.objects["ns/b"] != nil) {
+						t.Errorf("the durable handler heard %q", got)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestTheTestimonyOfAWatchOutlivesACrash between the event and the relist.
+func TestTheTestimonyOfAWatchOutlivesACrash(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newHistory(t)
+		path := filled(t, f, nil)
+		f.restore(200, a(), z())
+		p := launch(t, path, f, nil).run()
+		settle()
+		f.put(configMap("b", "y"))
+		synctest.Wait()
+		f.setDown(errUnreachable)
+		settle()
+		path = p.crash()
+		p.stop()
+		f.setDown(nil)
+		p = launch(t, path, f, nil).run()
+		settle()
+		p.expectHistory(f, "not every record has been compared yet")
+	})
+}
+
+// TestEventsThatAreTriedAgainAreNoTestimony: the checkpoint stays before an event
+// that could not be applied, the store does not.
+func TestEventsThatAreTriedAgainAreNoTestimony(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newHistory(t)
+		path := newPath(t)
+		life := func(transform func(any) (any, error)) *process {
+			p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
+			if err := p.informer.SetTransform(transform); err != nil {
+				t.Fatal(err)
+			}
+			return p.run()
+		}
+		p := life(refuse)
+		settle()
+		f.put(configMap("refused", "x"), configMap("n", "x"), configMap("n", "y"), configMap("b", "y"))
+		f.remove("n", "b")
+		f.put(configMap("m", "x"))
+		settle()
+		p.stop()
+		f.put(configMap("refused", "y"))
+		p = life(func(obj any) (any, error) { return obj, nil })
+		settle()
+		p.expectHistory(f, "")
+	})
+}

@@ -1,0 +1,160 @@
+package reflector
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestPagesOfDifferentVersions: what happened between two pages comes by the watch,
+// which has to begin at the version of the first one.
+func TestPagesOfDifferentVersions(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		// b@4 is deleted at 8, after its page was read.
+		w := newWorld(t, "", page("7", "x", "a@3", "b@4"), page("9", "", "c@9"), opens(deleted("b@8"), added("c@9"))).run()
+		w.server.requests.expect(t, "LIST limit=500", "LIST limit=500 continue=x", "WATCH rv=7")
+		w.store.calls.expect(t, "begin", "item a@3", "item b@4", "item c@9", "finish 7", "replace 7", "delete b@8", "add c@9")
+		w.store.expectContents(t, "a@3", "c@9")
+	})
+}
+
+// statusError is an answer of a server that does not know a parameter.
+func statusError(code int32) *apierrors.StatusError {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Message: "resourceVersionMatch is not known"}}
+}
+
+func TestTheFirstListOfAnEmptyStoreIsAsClientGos(t *testing.T) {
+	const first = "LIST rv=0 limit=500"
+	for _, c := range []struct {
+		name     string
+		streams  bool
+		answers  []answer
+		requests []string
+	}{
+		{"it is answered", false, []answer{lists("9", "a@3"), opens()}, []string{first, "WATCH rv=9"}},
+		{"it comes in pages", false, []answer{page("9", "x", "a@3"), page("9", "", "b@4"), opens()}, []string{first, "LIST limit=500 continue=x", "WATCH rv=9"}},
+		{"it cannot be streamed", true, []answer{fails(errInternal), lists("9", "a@3"), opens()}, []string{"STREAM NotOlderThan", first, "WATCH rv=9"}},
+		{"it is too old", false, []answer{fails(errGone), lists("9", "a@3"), opens()}, []string{first, "LIST limit=500", "WATCH rv=9"}},
+		{"it is refused", false, []answer{fails(statusError(400)), lists("9", "a@3"), opens()}, []string{first, "LIST limit=500", "WATCH rv=9"}},
+		{
+			"the network fails", false, []answer{fails(errNetwork), after(0, lists("9", "a@3")), opens()},
+			[]string{first, first, "WATCH rv=9"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "", c.answers...)
+				w.server.streamsLists = c.streams
+				clear(w.store.objects)
+				w.withPast("")
+				w.run()
+				advance(firstBackoff)
+				w.server.requests.expect(t, c.requests...)
+			})
+		})
+	}
+	t.Run("the store has something", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, "", lists("9", "a@3"), opens())
+			w.withPast("")
+			w.run()
+			w.server.requests.expect(t, "LIST limit=500", "WATCH rv=9")
+		})
+	})
+	t.Run("the newest is wanted", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, "", lists("9", "a@3"), opens())
+			clear(w.store.objects)
+			w.withPast("")
+			w.opts.Relist = because(true, true)
+			w.run()
+			w.server.requests.expect(t, "LIST limit=500", "WATCH rv=9")
+		})
+	})
+}
+
+// TestAServerThatPagesItsFirstListIsAskedForPages: it has no watch cache
+// (client-go, reflector.go, paginatedResult).
+func TestAServerThatPagesItsFirstListIsAskedForPages(t *testing.T) {
+	for name, c := range map[string]struct {
+		first []answer
+		next  string
+	}{
+		"it does":     {[]answer{page("9", "x", "a@3"), page("9", "", "b@4")}, "LIST rv=9 limit=500 NotOlderThan"},
+		"it does not": {[]answer{lists("9", "a@3")}, "LIST rv=9 NotOlderThan"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "", append(c.first, opens())...)
+				clear(w.store.objects)
+				w.withPast("")
+				w.run()
+				w.server.requests.take()
+				w.server.then(lists("12", "a@3"), opens())
+				w.force()
+				advance(firstBackoff)
+				w.server.requests.expect(t, c.next, "WATCH rv=12")
+			})
+		})
+	}
+}
+
+func TestAServerThatRefusesResourceVersionMatchIsAskedWithoutIt(t *testing.T) {
+	for _, code := range []int32{http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusUnprocessableEntity, http.StatusNotImplemented} {
+		bubble(t, func(t *testing.T) {
+			refused := fails(statusError(code))
+			w := newWorld(t, "5", refused, lists("9", "a@3"), opens())
+			w.opts.Relist = because(false, false)
+			w.run()
+			w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "LIST rv=5", "WATCH rv=9")
+			w.store.calls.expect(t, "begin", "abort", "begin", "item a@3", "finish 9", "replace 9")
+			// That is remembered.
+			w.server.then(lists("12", "a@3"), opens())
+			w.force()
+			advance(firstBackoff)
+			w.server.requests.expect(t, "LIST rv=9", "WATCH rv=12")
+			w.store.calls.take()
+		})
+	}
+	t.Run("and refuses the version too", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			refused := fails(statusError(http.StatusUnprocessableEntity))
+			w := newWorld(t, "5", refused, refused, lists("9", "a@3"), opens())
+			w.opts.Relist = because(false, false)
+			w.run()
+			w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "LIST rv=5", "LIST limit=500", "WATCH rv=9")
+		})
+	})
+	t.Run("and refuses everything", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			refused := fails(statusError(http.StatusBadRequest))
+			w := newWorld(t, "5", refused, refused, refused)
+			w.opts.Relist = because(false, false)
+			w.run()
+			w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "LIST rv=5", "LIST limit=500")
+			w.server.then(lists("9", "a@3"), opens())
+			advance(leastBackoff - time.Millisecond)
+			w.server.requests.expect(t)
+			advance(firstBackoff)
+			w.server.requests.expect(t, "LIST limit=500", "WATCH rv=9")
+		})
+	})
+	t.Run("and refuses the question", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			refused := fails(statusError(http.StatusUnprocessableEntity))
+			w := newWorld(t, "5", refused, refused, lists("9", "a@3"), opens()).run()
+			w.server.requests.expect(t, question5, "LIST rv=5 NotOlderThan", "LIST rv=5", "WATCH rv=9")
+		})
+	})
+	t.Run("but nobody else", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, "5", fails(errForbidden))
+			w.opts.Relist = because(false, false)
+			w.run()
+			w.server.requests.expect(t, "LIST rv=5 NotOlderThan")
+		})
+	})
+}
