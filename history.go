@@ -138,7 +138,7 @@ func (k *sink) resumed(rv string) {
 func (k *sink) relisting() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.resumption, k.record.Refused = resumption{}, false
+	k.resumption, k.refused = resumption{}, false
 }
 
 // testifyLocked looks at a change by an event of a resumed watch, nil if it
@@ -161,9 +161,9 @@ func (k *sink) testifyLocked(typ cache.DeltaType, obj any, c *indexer.Change) {
 	why := ""
 	existed := c != nil && c.Existed
 	switch {
-	case typ == cache.Deleted && fresh > 0 && c == nil && !k.record.Refused:
+	case typ == cache.Deleted && fresh > 0 && c == nil && !k.refused:
 		why = "deletes what the store does not have"
-	case typ == cache.Updated && fresh > 0 && !existed && !k.record.Refused:
+	case typ == cache.Updated && fresh > 0 && !existed && !k.refused:
 		why = "changes what the store does not have"
 	case typ == cache.Added && fresh > 0 && existed && isNewer(obj, c.Old):
 		why = "adds what the store has"

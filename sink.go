@@ -58,6 +58,9 @@ type sink struct {
 	// if it did not tell.
 	clusterID    string
 	knownCluster bool
+	// refused: the transform has refused an object since the last list began, so that
+	// the store need not have all that the server has.
+	refused bool
 	// resumption is what events are compared with, to find out whether the
 	// server's history is the store's.
 	resumption resumption
@@ -374,7 +377,7 @@ func (k *sink) prepareLocked(obj any) (transformed any, key string, err error) {
 	}
 	if f := k.s.transform; f != nil {
 		if obj, err = f(obj); err != nil {
-			k.record.Refused = true
+			k.refused = true
 			return nil, "", &refusedError{err}
 		}
 		if got, want := reflect.TypeOf(obj), reflect.TypeOf(k.s.storedType()); got != want {

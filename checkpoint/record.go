@@ -115,9 +115,6 @@ type Record struct {
 	// since: a server that has it otherwise, at no higher version, has another
 	// history. Zero if it is not known.
 	Last ObjectVersion `json:"last,omitzero"`
-	// Refused: the transform has refused an object since the last list began, so
-	// that the store need not have all that the server has.
-	Refused bool `json:"refused,omitempty"`
 }
 
 // AppendTo appends the encoded record to dst.

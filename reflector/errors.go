@@ -19,6 +19,9 @@ func isExpired(err error) bool {
 // isTooLarge reports whether the server has not yet seen the resourceVersion
 // that was asked for. Servers before 1.18.6 said so only in words.
 func isTooLarge(err error) bool {
+	if errors.Is(err, errOlder) {
+		return true
+	}
 	if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
 		return true
 	}

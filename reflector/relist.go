@@ -55,6 +55,8 @@ var (
 	errNoStream = errors.New("the server does not stream lists")
 	// errStore says that the list was good, and the store could not take it.
 	errStore = errors.New("store")
+	// errOlder says that a list is older than was asked for.
+	errOlder = errors.New("the server is behind")
 	// errPageExpired says that the pages took longer than the server keeps
 	// their snapshot.
 	errPageExpired = errors.New("the list expired between two pages")
@@ -125,7 +127,7 @@ func (r *Resumer) stream(ctx context.Context, rv string, relist Relist) (string,
 	if err != nil {
 		return "", streamError(err)
 	}
-	listed, err := r.readStream(ctx, w, relist)
+	listed, err := r.readStream(ctx, w, rv, relist)
 	if err != nil {
 		w.Stop()
 		return "", streamError(err)
@@ -143,7 +145,7 @@ func streamError(err error) error {
 	return fmt.Errorf("%w: %w", errNoStream, err)
 }
 
-func (r *Resumer) readStream(ctx context.Context, w watch.Interface, relist Relist) (string, error) {
+func (r *Resumer) readStream(ctx context.Context, w watch.Interface, asked string, relist Relist) (string, error) {
 	var newest newest
 	for {
 		var e watch.Event
@@ -174,6 +176,9 @@ func (r *Resumer) readStream(ctx context.Context, w watch.Interface, relist Reli
 				return "", fmt.Errorf("understand bookmark %T: %w", e.Object, err)
 			}
 			if m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
+				if err := notOlder(m.GetResourceVersion(), asked); err != nil {
+					return "", err
+				}
 				if err := r.finish(ctx, relist, newest, m.GetResourceVersion()); err != nil {
 					return "", fmt.Errorf("%w: %w", errStore, err)
 				}
@@ -206,6 +211,9 @@ func (r *Resumer) pages(ctx context.Context, o metav1.ListOptions, relist Relist
 		}
 		if o.Continue == "" {
 			rv = m.GetResourceVersion()
+			if err := notOlder(rv, asked); err != nil {
+				return "", err
+			}
 		}
 		err = meta.EachListItemWithAlloc(list, func(obj runtime.Object) error {
 			newest.see(obj)
@@ -222,6 +230,15 @@ func (r *Resumer) pages(ctx context.Context, o metav1.ListOptions, relist Relist
 		}
 		o.ResourceVersion, o.ResourceVersionMatch = "", ""
 	}
+}
+
+// notOlder refuses a list that is older than was asked for, as if the server had said so:
+// a ListerWatcher may ask for another version, and the store must not go back.
+func notOlder(listed, asked string) error {
+	if order, ok := compare(listed, asked); ok && order < 0 {
+		return fmt.Errorf("%w: the list is of version %s, asked for was %s", errOlder, listed, asked)
+	}
+	return nil
 }
 
 // finish ends a relist whose list is complete.

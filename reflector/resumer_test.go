@@ -216,12 +216,12 @@ func TestTheAnswerToTheQuestionMayMeanARelist(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				w := newWorld(t, "5", fails(c.err), lists("4", "b@4"), opens()).run()
-				list := "LIST rv=5 NotOlderThan"
+				list, listed := "LIST rv=5 NotOlderThan", "6"
 				if c.how.Rewound {
-					list = "LIST limit=500"
+					list, listed = "LIST limit=500", "4"
 				}
-				w.server.requests.expect(t, "LIST rv=5 limit=1 NotOlderThan", list, "WATCH rv=4")
+				w := newWorld(t, "5", fails(c.err), lists(listed, "b@4"), opens()).run()
+				w.server.requests.expect(t, "LIST rv=5 limit=1 NotOlderThan", list, "WATCH rv="+listed)
 				if w.elapsed() != 0 {
 					t.Errorf("it took %v", w.elapsed())
 				}
@@ -233,6 +233,17 @@ func TestTheAnswerToTheQuestionMayMeanARelist(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestAListThatIsOlderThanTheStoreIsTakenForAnotherHistory(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", fails(errGone), lists("4", "b@4"), lists("4", "b@4"), opens()).run()
+		w.server.requests.expect(t, "LIST rv=5 limit=1 NotOlderThan", "LIST rv=5 NotOlderThan", "LIST limit=500", "WATCH rv=4")
+		if how := w.store.lastHow(); !how.Rewound || !how.Rewrite {
+			t.Errorf("relisted by version: %+v", how)
+		}
+		w.store.expectContents(t, "b@4")
+	})
 }
 
 func TestAQuestionThatFailsIsAskedAgainAndNothingIsLost(t *testing.T) {
