@@ -96,10 +96,14 @@ func (i Identity) Space() string {
 
 // A Record is the resume point of one informer.
 type Record struct {
-	ResourceVersion  string    `json:"resourceVersion,omitempty"`
-	State            State     `json:"state,omitempty"`
-	LastFullList     time.Time `json:"lastFullList,omitzero"` // When the last list completed.
-	ClusterID        string    `json:"clusterID,omitempty"`   // Empty if it was not known.
+	ResourceVersion string    `json:"resourceVersion,omitempty"`
+	State           State     `json:"state,omitempty"`
+	LastFullList    time.Time `json:"lastFullList,omitzero"` // When the last list completed.
+	// VouchedAt is when the server last said, by an event, a bookmark or a list,
+	// that the objects are those at the resourceVersion. In whole seconds. Zero in
+	// records of programs that did not write it: then it was at LastFullList.
+	VouchedAt        time.Time `json:"vouchedAt,omitzero"`
+	ClusterID        string    `json:"clusterID,omitempty"` // Empty if it was not known.
 	Identity         Identity  `json:"identity,omitzero"`
 	SchemaVersion    string    `json:"schemaVersion,omitempty"`    // See the function [SchemaVersion].
 	TransformVersion string    `json:"transformVersion,omitempty"` // Empty without a transform.
