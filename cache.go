@@ -59,8 +59,10 @@ type Options struct {
 	// MaxPendingBytes bounds what waits in memory to be written. Past it the
 	// watch slows down. Default 16 MiB.
 	MaxPendingBytes int64
-	// MaxAge: a checkpoint whose last full list is older is relisted, not
-	// resumed. Default 24h; negative: never.
+	// MaxAge: a checkpoint is relisted, not resumed, if the server has not vouched
+	// for it for so long, by an event, a bookmark or a list. Default 24h; negative:
+	// however long. While a watch is open, bookmarks come about once a minute: so
+	// it is how long a process may have been down, or disconnected.
 	MaxAge time.Duration
 	// ClusterID asks for the identity of the cluster behind the file, for
 	// example [KubeSystemUID]. If it is not the one that the objects came from,

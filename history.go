@@ -106,18 +106,17 @@ func (h *history) Listed(newest checkpoint.ObjectVersion) {
 	h.record.Last = newest
 }
 
-// changedLocked notes the object that an event has changed, as the server sent it.
+// changedLocked notes the object that an event has changed, as the server sent it. A
+// deletion is noted only where no object is known that is still there: to find
+// that one unchanged says more than not to find this one.
 func (k *sink) changedLocked(obj any, deleted bool) {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return
 	}
-	v := checkpoint.VersionOf(m)
-	switch {
-	case !deleted:
-		k.record.Last = v
-	case v.Key() == k.record.Last.Key(): // The one before it is still there, as far as is known.
-		k.record.Last = checkpoint.ObjectVersion{}
+	v, last := checkpoint.VersionOf(m), &k.record.Last
+	if !deleted || last.Name == "" || last.Key() == v.Key() {
+		*last = v
 	}
 }
 

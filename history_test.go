@@ -97,6 +97,36 @@ var histories = []struct {
 	},
 }
 
+// TestTheObjectThatWasChangedLastWasDeleted, or another one was after it.
+func TestTheObjectThatWasChangedLastWasDeleted(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*source)
+		server []runtime.Object
+		reason string
+	}{
+		{"it is back", func(f *source) { f.remove("z") }, []runtime.Object{a(), b(), z()}, "ns/z"},
+		{"it is not", func(f *source) { f.remove("z") }, []runtime.Object{a(), b()}, ""},
+		{"another one was, and is back", func(f *source) { f.remove("b") }, []runtime.Object{a(), at("99", "uid-3", "z", "x"), b()}, "ns/z"},
+		{"all were", func(f *source) { f.remove("a", "z", "b") }, []runtime.Object{z()}, "ns/z"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newHistory(t)
+				path := newPath(t)
+				p := launch(t, path, f, nil).run()
+				c.change(f)
+				settle()
+				p.stop()
+				f.restore(200, c.server...)
+				p = launch(t, path, f, nil).run()
+				settle()
+				p.expectHistory(f, c.reason)
+			})
+		})
+	}
+}
+
 func TestAnAnswerOfAnotherHistoryMeansARelistByContent(t *testing.T) {
 	for _, c := range histories {
 		t.Run(c.name, func(t *testing.T) {

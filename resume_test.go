@@ -310,6 +310,34 @@ func TestAServerBehindTheCheckpointMeansARelistByContent(t *testing.T) {
 	}
 }
 
+// TestTheAgeOfACheckpointIsCountedFromTheLastWordOfTheServer, not from the last list.
+func TestTheAgeOfACheckpointIsCountedFromTheLastWordOfTheServer(t *testing.T) {
+	for name, c := range map[string]struct {
+		say      func(*source)
+		requests []string
+	}{
+		"a bookmark":       {(*source).bookmark, []string{"LIST rv=4 limit=1", "WATCH rv=4"}},
+		"an event":         {func(f *source) { f.put(configMap("a", "y")) }, []string{"LIST rv=4 limit=1", "WATCH rv=4"}},
+		"the same version": {func(f *source) { f.emit(watch.Bookmark, bookmark("3").Object) }, []string{"LIST rv=3 limit=1", "WATCH rv=3"}},
+		"nothing":          {func(*source) {}, []string{"LIST rv=3", "WATCH rv=3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a", "x"), configMap("b", "x"), configMap("c", "x"))
+				p := launch(t, newPath(t), f, nil).run()
+				advance(23 * time.Hour)
+				c.say(f)
+				advance(2 * time.Hour)
+				p.stop()
+				f.takeRequests()
+				p = launch(t, p.path, f, nil).run()
+				settle()
+				p.expectRequests(f, c.requests...)
+			})
+		})
+	}
+}
+
 func TestACheckpointThatDoesNotMatchIsNotResumed(t *testing.T) {
 	initial := []string{"add ns/a@1 initial", "add ns/b@2 initial"}
 	drop := func(obj any) (any, error) {
@@ -331,7 +359,7 @@ func TestACheckpointThatDoesNotMatchIsNotResumed(t *testing.T) {
 			served:   true, told: append(slices.Clone(initial), "add ns/d@4"),
 		},
 		{
-			name:     "it is older than MaxAge",
+			name:     "the server has not vouched for it for MaxAge",
 			pause:    25 * time.Hour,
 			requests: []string{"LIST rv=3", "WATCH rv=4"},
 			served:   true, told: append(slices.Clone(initial), "add ns/d@4"),

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -424,6 +425,7 @@ func (k *sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta, more
 	w.SetResourceVersion(rv)
 	if k.trusted {
 		k.record.ResourceVersion = rv
+		k.record.VouchedAt = time.Now().UTC().Truncate(time.Second) // So that the checkpoints of one second share the rest.
 	}
 	value := k.value()
 	urgent := k.s.log.HasDurable()

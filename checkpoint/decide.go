@@ -46,8 +46,8 @@ type Want struct {
 	TransformVersion string
 	IndexVersion     string
 	Now              time.Time
-	// MaxAge is how long after the last full list a watch may be resumed.
-	// Negative: for ever.
+	// MaxAge is how long after the server last vouched for the checkpoint a watch
+	// may be resumed. Negative: for ever.
 	MaxAge time.Duration
 	// NeverResume is set for resources whose server keeps no history, such as
 	// core Events: it accepts any resourceVersion, and stays silent about what
@@ -114,7 +114,11 @@ func Decide(found *Record, want Want) Decision {
 		d.relist()
 		d.because("no watch can start at resourceVersion %q", found.ResourceVersion)
 	}
-	if reason := tooOld(found.LastFullList, want); reason != "" {
+	vouchedAt := found.VouchedAt
+	if vouchedAt.IsZero() {
+		vouchedAt = found.LastFullList
+	}
+	if reason := tooOld(vouchedAt, want); reason != "" {
 		d.relist()
 		d.because("%s", reason)
 	}
@@ -155,19 +159,20 @@ func (d *Decision) differs(what string, stored, now any) bool {
 	return true
 }
 
-// tooOld returns why a list of that time is too old, or "".
-func tooOld(lastFullList time.Time, want Want) string {
-	age := want.Now.Sub(lastFullList)
+// tooOld returns why a checkpoint that the server vouched for at this time is too
+// old, or "".
+func tooOld(vouchedAt time.Time, want Want) string {
+	age := want.Now.Sub(vouchedAt)
 	switch {
-	case lastFullList.IsZero():
-		return "the time of the last full list is unknown"
+	case vouchedAt.IsZero():
+		return "when the server last vouched for the checkpoint is unknown"
 	case want.MaxAge < 0:
 		return ""
 	case age < 0:
 		// The clock went back, so nothing is known about the age.
-		return fmt.Sprintf("the last full list lies %v in the future", -age)
+		return fmt.Sprintf("the server vouched for the checkpoint %v in the future", -age)
 	case age > want.MaxAge:
-		return fmt.Sprintf("the last full list is %v old, more than %v", age, want.MaxAge)
+		return fmt.Sprintf("the server last vouched for the checkpoint %v ago, more than %v", age, want.MaxAge)
 	}
 	return ""
 }

@@ -63,11 +63,16 @@ var rows = []struct {
 	want   Decision
 	reason string
 }{
-	{"age", "the last full list is older than MaxAge", func(r *Record, w *Want) { w.Now = r.LastFullList.Add(24*time.Hour + 1) }, refresh, "24h0m0.000000001s old, more than 24h0m0s"},
+	{"age", "the last full list is older than MaxAge", func(r *Record, w *Want) { w.Now = r.LastFullList.Add(24*time.Hour + 1) }, refresh, "vouched for the checkpoint 24h0m0.000000001s ago, more than 24h0m0s"},
 	{"age", "the last full list lies in the future, because the clock went back", func(r *Record, w *Want) { w.Now = r.LastFullList.Add(-time.Minute) }, refresh, "1m0s in the future"},
 	{"age", "the time of the last full list is missing", func(r *Record, _ *Want) { r.LastFullList = time.Time{} }, refresh, "unknown"},
 	{"age", "the time of the last full list is missing, though its age does not matter", func(r *Record, w *Want) { r.LastFullList, w.MaxAge = time.Time{}, -1 }, refresh, "unknown"},
-	{"age", "MaxAge of zero trusts no list of the past", func(_ *Record, w *Want) { w.MaxAge = 0 }, refresh, "old"},
+	{"age", "the server has vouched for it after the list, but that is older than MaxAge too", func(r *Record, w *Want) {
+		r.VouchedAt = r.LastFullList.Add(48 * time.Hour)
+		w.Now = r.VouchedAt.Add(24*time.Hour + 1)
+	}, refresh, "vouched for the checkpoint 24h0m0.000000001s ago, more than 24h0m0s"},
+	{"age", "the server has vouched for it in the future, because the clock went back", func(r *Record, w *Want) { r.VouchedAt = w.Now.Add(time.Minute) }, refresh, "1m0s in the future"},
+	{"age", "MaxAge of zero trusts no list of the past", func(_ *Record, w *Want) { w.MaxAge = 0 }, refresh, "more than 0s"},
 
 	{"state", "the first list is incomplete", func(r *Record, _ *Want) { r.State = StateSyncing }, resync, "first list is incomplete"},
 	{"state", "a relist is incomplete", func(r *Record, _ *Want) { r.State = StateRefreshing }, refresh, "relist is incomplete"},
@@ -131,6 +136,11 @@ func TestDecideToResume(t *testing.T) {
 		{"the last full list is just not too old", func(r *Record, w *Want) { w.Now = r.LastFullList.Add(w.MaxAge) }},
 		{"the last full list is very old, and may be", func(r *Record, w *Want) { w.Now, w.MaxAge = r.LastFullList.AddDate(5, 0, 0), -1 }},
 		{"the clock went back, but age does not matter", func(r *Record, w *Want) { w.Now, w.MaxAge = r.LastFullList.Add(-1), -1 }},
+		{"the last full list is very old, but the server has vouched for it since", func(r *Record, w *Want) {
+			r.VouchedAt = r.LastFullList.AddDate(5, 0, 0)
+			w.Now = r.VouchedAt.Add(w.MaxAge)
+		}},
+		{"the server has vouched for it, and the time of the list is missing", func(r *Record, _ *Want) { r.VouchedAt, r.LastFullList = r.LastFullList, time.Time{} }},
 		{"the cluster is not known yet", func(_ *Record, w *Want) { w.ClusterID = "" }},
 		{"the cluster was not known", func(r *Record, _ *Want) { r.ClusterID = "" }},
 		{"the resourceVersion has more digits than an integer", func(r *Record, _ *Want) { r.ResourceVersion = strings.Repeat("9", 40) }},
@@ -198,13 +208,17 @@ func TestDecideOnSeveralDifferences(t *testing.T) {
 
 // mayResume is C1, written down a second time.
 func mayResume(r Record, w Want) bool {
-	age := w.Now.Sub(r.LastFullList)
+	vouched := r.VouchedAt
+	if vouched.IsZero() {
+		vouched = r.LastFullList
+	}
+	age := w.Now.Sub(vouched)
 	return r.State == "complete" &&
 		regexp.MustCompile(`^[1-9][0-9]*$`).MatchString(r.ResourceVersion) &&
 		r.Identity == w.Identity &&
 		r.SchemaVersion == w.SchemaVersion &&
 		r.TransformVersion == w.TransformVersion &&
 		(r.ClusterID == w.ClusterID || r.ClusterID == "" || w.ClusterID == "") &&
-		!r.LastFullList.IsZero() && (w.MaxAge < 0 || age >= 0 && age <= w.MaxAge) &&
+		!vouched.IsZero() && (w.MaxAge < 0 || age >= 0 && age <= w.MaxAge) &&
 		!w.NeverResume
 }

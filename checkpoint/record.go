@@ -99,10 +99,16 @@ type Record struct {
 	ResourceVersion string `json:"resourceVersion,omitempty"`
 	// HighestVersion is the version of the list that is being applied, empty if none is:
 	// some objects are of that version already.
-	HighestVersion   string    `json:"highestVersion,omitempty"`
-	State            State     `json:"state,omitempty"`
-	LastFullList     time.Time `json:"lastFullList,omitzero"` // When the last list completed.
-	ClusterID        string    `json:"clusterID,omitempty"`   // Empty if it was not known.
+	HighestVersion string `json:"highestVersion,omitempty"`
+	State          State  `json:"state,omitempty"`
+	// LastFullList is when the contents of all objects were last compared with the
+	// server's.
+	LastFullList time.Time `json:"lastFullList,omitzero"`
+	// VouchedAt is when the server last said, by an event, a bookmark or a list,
+	// that the objects are those at the resourceVersion. In whole seconds. Zero in
+	// records of programs that did not write it: then it was at LastFullList.
+	VouchedAt        time.Time `json:"vouchedAt,omitzero"`
+	ClusterID        string    `json:"clusterID,omitempty"` // Empty if it was not known.
 	Identity         Identity  `json:"identity,omitzero"`
 	SchemaVersion    string    `json:"schemaVersion,omitempty"`    // See the function [SchemaVersion].
 	TransformVersion string    `json:"transformVersion,omitempty"` // Empty without a transform.
@@ -111,9 +117,9 @@ type Record struct {
 	// compare: it may take several processes to complete.
 	Rewrite bool `json:"rewrite,omitempty"`
 	Rewound bool `json:"rewound,omitempty"`
-	// Last is the object that was changed last, of those that were not deleted
-	// since: a server that has it otherwise, at no higher version, has another
-	// history. Zero if it is not known.
+	// Last is the object that was changed last, or was deleted if none is known that
+	// is still there. A server that has it otherwise, at a version up to the
+	// ResourceVersion, has another history. Zero if it is not known.
 	Last ObjectVersion `json:"last,omitzero"`
 }
 
