@@ -241,7 +241,7 @@ func (l *listener) run() {
 	l.s.running.Go(l.watchSynced) // Not waited for here: a handler's panic must not wait.
 	if l.consumer.Known {
 		l.logger.V(4).Info("A durable handler goes on", "handler", l.name, "from", l.consumer.Cursor())
-	} else if l.inherits = l.consumer.Inherits(); !l.tellOrphans() || !l.walk() {
+	} else if !l.tellEverything() {
 		return
 	}
 	for {
@@ -252,6 +252,12 @@ func (l *listener) run() {
 			return
 		}
 		ds, err := l.consumer.Next()
+		if errors.Is(err, queue.ErrLost) {
+			if !l.tellEverything() {
+				return
+			}
+			continue
+		}
 		if err != nil {
 			if !l.failed(err) {
 				return
@@ -262,6 +268,13 @@ func (l *listener) run() {
 			return
 		}
 	}
+}
+
+// tellEverything tells of the deletions that wait, and then of every object: at the
+// start, and where what waits cannot be read.
+func (l *listener) tellEverything() bool {
+	l.inherits, l.walked, l.walkedSeq, l.walkedNew = l.consumer.Inherits(), nil, 0, nil
+	return l.tellOrphans() && l.walk()
 }
 
 // failed reports whether to go on after the log or the store could not be read.

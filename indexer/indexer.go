@@ -147,21 +147,51 @@ func New(o Options) (*Indexer, error) {
 func (ix *Indexer) load() error {
 	var s state
 	found, err := ix.db.View(ix.storeName, stateKey, func(it *persist.Item) error { return readState(it, &s) })
-	if err != nil {
+	if err != nil && !errors.Is(err, persist.ErrCorrupt) {
 		return err
 	}
-	if !found { // A new space, or a damaged one.
-		if s.Count, err = ix.countKeys(); err != nil {
+	if !found || err != nil { // A new space, or a damaged one.
+		if s, err = ix.recount(err); err != nil {
 			return err
-		}
-		if s.Count > 0 {
-			ix.failed(&persist.CorruptError{Bucket: ix.storeName, Key: stateKey, Err: errors.New("it is missing")}, stateKey)
 		}
 	}
 	ix.state = s
 	ix.visible.Store(&s)
 	ix.owner = newOwner(s.Count)
 	return nil
+}
+
+// recount makes the state anew, of what the objects say, and reports that it was
+// lost unless there is nothing. Their number is not known to be right any more.
+func (ix *Indexer) recount(cause error) (s state, err error) {
+	snapshot, err := ix.db.Snapshot(ix.space)
+	if err != nil {
+		return s, err
+	}
+	defer snapshot.Close()
+	err = snapshot.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
+		s.Count++
+		if o, inMemory := it.Value.(*persist.Object); inMemory {
+			s.Seq = max(s.Seq, o.Seq)
+		} else if r, err := record(it); err == nil { // Else whoever reads it will say so.
+			s.Seq = max(s.Seq, r.Seq)
+		}
+		return true, nil
+	})
+	if err != nil {
+		return s, err
+	}
+	if cause == nil {
+		if s.Count == 0 {
+			return s, nil
+		}
+		cause = &persist.CorruptError{Bucket: ix.storeName, Key: stateKey, Err: errors.New("it is missing")}
+	}
+	ix.failed(cause, stateKey)
+	snapshot.Close()
+	made := s
+	_, err = ix.db.Update(func(b *persist.Batch) { b.Put(ix.storeName, stateKey, &made) })
+	return s, err
 }
 
 func readState(it *persist.Item, s *state) error {
@@ -173,7 +203,10 @@ func readState(it *persist.Item, s *state) error {
 	if err != nil {
 		return err
 	}
-	return json.Unmarshal(payload, s)
+	if err := json.Unmarshal(payload, s); err != nil {
+		return fmt.Errorf("%w: %w", persist.ErrCorrupt, err)
+	}
+	return nil
 }
 
 // Key is the key that the object is stored under.

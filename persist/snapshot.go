@@ -59,6 +59,14 @@ type Item struct {
 	raw   []byte
 }
 
+// SizeBytes is about the length of the value, which is not read for it.
+func (it *Item) SizeBytes() int {
+	if it.Value != nil {
+		return it.Value.SizeBytes()
+	}
+	return len(it.raw)
+}
+
 // Payload verifies the checksum and lends the encoded value, for as long as
 // the callback runs.
 func (it *Item) Payload() ([]byte, error) { return unseal(it.bucket, it.Key, it.raw) }

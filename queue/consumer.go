@@ -31,6 +31,8 @@ type Consumer struct {
 	closed      bool
 	interrupted bool
 	orphans     bool // Has still to pass the orphans.
+	// orphansTo is where they end, if they are its own.
+	orphansTo uint64
 
 	registered uint64 // Number of the batch with the name.
 }
@@ -91,7 +93,9 @@ func (q *DeltaFIFO) addNamed(c *Consumer) error {
 	switch {
 	case seen:
 		c.cursor.Store(min(stored.Seq, q.head))
-		c.orphans = stored.Walking
+		c.orphans, c.orphansTo = stored.Walking, q.head
+	case q.nameless && c.durable: // It may be the one whose cursor was damaged.
+		c.orphans, c.orphansTo = true, q.head
 	default:
 		c.cursor.Store(q.head)
 	}
@@ -116,9 +120,10 @@ const (
 
 // Next waits for deltas and returns some, oldest first, valid until the next
 // call. It returns none where there are no deltas any more, or after Interrupt, and
-// [ErrStopped] after Stop or Remove, or persist.ErrClosed.
+// [ErrStopped] after Stop or Remove, or persist.ErrClosed. See [ErrLost] for where
+// deltas cannot be read.
 func (c *Consumer) Next() ([]Delta, error) {
-	return c.read(^uint64(0))
+	return c.read(^uint64(0), false)
 }
 
 // Inherits reports whether deltas wait that consumers of the last process did
@@ -135,10 +140,10 @@ func (c *Consumer) Inherits() bool {
 func (c *Consumer) Orphans() ([]Delta, error) {
 	q := c.q
 	q.mu.Lock()
-	to, pending := q.orphans.to, c.orphans
+	to, pending := max(q.orphans.to, c.orphansTo), c.orphans
 	q.mu.Unlock()
 	for pending && c.cursor.Load() < to {
-		ds, err := c.read(to)
+		ds, err := c.read(to, true)
 		if len(ds) > 0 || err != nil {
 			return ds, err
 		}
@@ -148,13 +153,14 @@ func (c *Consumer) Orphans() ([]Delta, error) {
 	if c.orphans && c.name == "" {
 		q.orphans.held = false // Others that have still to see them hold them by their cursors.
 	}
-	c.orphans = false
+	c.orphans, c.orphansTo = false, 0
 	return nil, nil
 }
 
 // read waits for deltas behind the cursor and returns some, up to limit. It
-// returns none after it has passed a gap.
-func (c *Consumer) read(limit uint64) ([]Delta, error) {
+// returns none after it has passed a gap. Among orphans deletions that are lost are
+// replaced by their tombstones, and nothing else counts as lost.
+func (c *Consumer) read(limit uint64, orphans bool) ([]Delta, error) {
 	q := c.q
 	at := c.cursor.Load()
 	q.mu.Lock()
@@ -176,17 +182,16 @@ func (c *Consumer) read(limit uint64) ([]Delta, error) {
 	if at < q.tailBase {
 		limit = min(limit, q.tailBase) // Behind it not all are stored.
 		q.mu.Unlock()
-		var err error
-		if c.buf, err = q.read(c.buf, at, limit); err != nil {
+		if err := c.readStored(at, limit, orphans); err != nil {
 			return nil, err
 		}
-	} else {
-		from := sort.Search(len(q.tail), func(i int) bool { return q.tail[i].Seq > at })
-		for i := from; i < len(q.tail) && i < from+deltasPerRead && q.tail[i].Seq <= limit; i++ {
-			c.buf = append(c.buf, q.tail[i])
-		}
-		q.mu.Unlock()
+		return c.buf, nil
 	}
+	from := sort.Search(len(q.tail), func(i int) bool { return q.tail[i].Seq > at })
+	for i := from; i < len(q.tail) && i < from+deltasPerRead && q.tail[i].Seq <= limit; i++ {
+		c.buf = append(c.buf, q.tail[i])
+	}
+	q.mu.Unlock()
 	if len(c.buf) == 0 {
 		c.cursor.Store(limit)
 	}

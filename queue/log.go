@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"sort"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -21,16 +20,27 @@ import (
 const (
 	deltasBucket  = "deltas"
 	cursorsBucket = "cursors"
+	gravesBucket  = "tombstones" // Of the deltas that are deletions, by the same keys.
+	stateBucket   = "queue"
+
+	stateKey = "state"
 
 	plainCursor   = "plain"
 	durablePrefix = "durable/"
 )
 
 // Buckets are the names of the buckets that a log has in its space.
-func Buckets() []string { return []string{deltasBucket, cursorsBucket} }
+func Buckets() []string { return []string{deltasBucket, cursorsBucket, gravesBucket, stateBucket} }
 
-// ErrInUse says that a durable name has a consumer already.
-var ErrInUse = errors.New("queue: name is in use")
+var (
+	// ErrInUse says that a durable name has a consumer already.
+	ErrInUse = errors.New("queue: name is in use")
+
+	// ErrLost is returned by [Consumer.Next] where deltas are lost or cannot be
+	// read. The consumer must be told everything again: [Consumer.Orphans], all
+	// objects, [Consumer.WalkDone], and what Next returns then.
+	ErrLost = errors.New("queue: deltas are lost")
+)
 
 // Options configures [New].
 type Options struct {
@@ -86,6 +96,8 @@ type DeltaFIFO struct {
 	db        *persist.DB
 	deltas    persist.Bucket
 	cursors   persist.Bucket
+	graves    persist.Bucket
+	state     persist.Bucket
 	newObject func() any
 	tailMax   int
 	onCorrupt func(error)
@@ -107,13 +119,12 @@ type DeltaFIFO struct {
 	tailBytes int
 	tailBase  uint64 // Deltas up to here are not in tail.
 
-	// runs are the ranges of Seq that have a stored delta which was not removed and
-	// is not in tail, in order.
-	runs []run
+	ledger
 
 	consumers map[*Consumer]struct{}
 	absent    map[string]cursor // Stored durable cursors without a consumer.
-	stored    map[string]cursor // What the file has, or will with the next commit.
+	// nameless: a durable cursor was damaged, and its name may be.
+	nameless bool
 
 	plainFloor uint64 // Of plain consumers that were stopped, and of the last process.
 	floorSet   bool
@@ -124,9 +135,6 @@ type DeltaFIFO struct {
 
 // mark says which batch has the deltas up to seq.
 type mark struct{ batch, seq uint64 }
-
-// run is from..to, both included.
-type run struct{ from, to uint64 }
 
 // orphans are the deltas that the plain consumers of the last process did not
 // acknowledge. They wait for the first plain consumer of this one, without
@@ -163,11 +171,13 @@ func New(o Options) (*DeltaFIFO, error) {
 		db:        o.DB,
 		deltas:    persist.Bucket{Space: o.Space, Name: deltasBucket},
 		cursors:   persist.Bucket{Space: o.Space, Name: cursorsBucket},
+		graves:    persist.Bucket{Space: o.Space, Name: gravesBucket},
+		state:     persist.Bucket{Space: o.Space, Name: stateBucket},
 		newObject: o.NewObject, tailMax: o.TailBytes, onCorrupt: o.OnCorrupt, log: *o.Logger,
 		head:      o.Seq,
 		consumers: map[*Consumer]struct{}{},
 		absent:    map[string]cursor{},
-		stored:    map[string]cursor{},
+		ledger:    ledger{stored: map[string]cursor{}, tombstones: map[uint64]struct{}{}},
 	}
 	q.cond.L = &q.mu
 	if err := q.load(); err != nil {
@@ -177,90 +187,6 @@ func New(o Options) (*DeltaFIFO, error) {
 	q.durable = q.db.Durable()
 	q.removeHk = q.db.AddHook(&persist.Hook{BeforeCommit: q.beforeCommit, AfterCommit: q.afterCommit, AfterReset: q.afterReset})
 	return q, nil
-}
-
-func (q *DeltaFIFO) load() error {
-	s, err := q.db.Snapshot(q.deltas.Space)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	err = s.Scan(deltasBucket, "", func(it *persist.Item) (bool, error) {
-		seq, err := parseDeltaKey(it.Key)
-		if err != nil {
-			return false, &persist.CorruptError{Bucket: q.deltas, Key: it.Key, Err: err}
-		}
-		q.addRunLocked(seq)
-		return true, nil
-	})
-	var bad []string
-	if err == nil {
-		bad, err = q.loadHead(s)
-	}
-	if err != nil {
-		return err
-	}
-	err = s.Scan(cursorsBucket, "", func(it *persist.Item) (bool, error) {
-		c, err := parseCursor(it)
-		if err != nil {
-			return false, err
-		}
-		q.stored[it.Key] = c
-		q.head = max(q.head, c.Seq)
-		return true, nil
-	})
-	if err != nil {
-		return err
-	}
-	s.Close() // A commit may have to wait for it, and an update for a commit.
-	if len(bad) > 0 {
-		if _, err := q.db.Update(func(b *persist.Batch) {
-			for _, key := range bad {
-				b.Delete(q.deltas, key)
-			}
-		}); err != nil {
-			return err
-		}
-	}
-	for key, c := range q.stored {
-		if name, ok := strings.CutPrefix(key, durablePrefix); ok {
-			q.absent[name] = c
-		}
-	}
-	q.tailBase, q.durableHead = q.head, q.head
-	if c, ok := q.stored[plainCursor]; ok { // Else the last process had no plain consumers.
-		q.orphans = orphans{after: c.Seq, to: q.head, held: true, open: true}
-	}
-	return nil
-}
-
-// loadHead takes the head from the last delta. A damaged number may be a great
-// one, and there would be none behind it: it counts only with its checksum. It
-// returns the keys of those that do not count, which are to be removed.
-func (q *DeltaFIFO) loadHead(s *persist.Snapshot) (bad []string, err error) {
-	for n := len(q.runs); n > 0; n = len(q.runs) {
-		last := &q.runs[n-1]
-		_, err := s.View(deltasBucket, deltaKey(last.to), func(it *persist.Item) (err error) {
-			if it.Value == nil {
-				_, err = it.Payload()
-			}
-			return err
-		})
-		if err == nil {
-			q.head = max(q.head, last.to)
-			break
-		}
-		if !errors.Is(err, persist.ErrCorrupt) {
-			return nil, err
-		}
-		q.onCorrupt(err)
-		q.log.Error(err, "Could not read a delta, removing it", "seq", last.to)
-		bad = append(bad, deltaKey(last.to))
-		if last.to--; last.to < last.from {
-			q.runs = q.runs[:n-1]
-		}
-	}
-	return bad, nil
 }
 
 // storedCursor is a cursor as a persist.Value.
@@ -313,12 +239,6 @@ func (q *DeltaFIFO) Append(b *persist.Batch, deltas []Delta) {
 		}
 		size -= d.SizeBytes
 	}
-}
-
-func (q *DeltaFIFO) storeDeltaLocked(b *persist.Batch, d *Delta) {
-	d.stored = true
-	stored := *d
-	b.PutNew(q.deltas, deltaKey(d.Seq), deltaValue{&stored})
 }
 
 // namedLocked reports whether there is a name, with a consumer or without.
@@ -422,7 +342,7 @@ func (q *DeltaFIFO) dropTailLocked(n int) {
 		q.tailBytes -= d.SizeBytes
 		q.tailBase = d.Seq
 		if d.stored {
-			q.addRunLocked(d.Seq)
+			q.addRunLocked(d.Seq, d.SizeBytes)
 		}
 	}
 	clear(q.tail[:n]) // The objects can go now, the array later.
@@ -431,15 +351,6 @@ func (q *DeltaFIFO) dropTailLocked(n int) {
 		q.tail = append(make([]Delta, 0, 2*len(q.tail)+16), q.tail...)
 		q.tailArray = q.tail[:0]
 	}
-}
-
-// addRunLocked notes that there is a delta with this Seq, behind all others.
-func (q *DeltaFIFO) addRunLocked(seq uint64) {
-	if n := len(q.runs); n > 0 && q.runs[n-1].to+1 == seq {
-		q.runs[n-1].to = seq
-		return
-	}
-	q.runs = append(q.runs, run{seq, seq})
 }
 
 // HasDurable reports whether a durable consumer waits for what is appended, so
@@ -545,6 +456,7 @@ func (q *DeltaFIFO) beforeCommit(b *persist.Batch) {
 		q.storeLocked(b, plainCursor, cursor{Seq: q.orphans.after})
 	}
 	q.trimLocked(b)
+	q.storeStateLocked(b)
 }
 
 func (q *DeltaFIFO) storeLocked(b *persist.Batch, key string, c cursor) {
@@ -558,13 +470,18 @@ func (q *DeltaFIFO) storeLocked(b *persist.Batch, key string, c cursor) {
 func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
 	floor, left := q.floorLocked(), maxTrimPerCommit
 	q.dropAckedLocked(floor)
-	keep := make([]run, 0, len(q.runs)+2)
-	for _, r := range q.runs {
-		for _, part := range q.splitLocked(r) {
+	var keep []run
+	n := 0
+	for ; n < len(q.runs) && q.runs[n].from <= floor && left > 0; n++ {
+		for _, part := range q.splitLocked(q.runs[n]) {
 			if !q.orphanLocked(part.from) {
+				from := part.from
 				for ; part.from <= min(part.to, floor) && left > 0; part.from++ {
-					b.Delete(q.deltas, deltaKey(part.from))
+					q.removeDeltaLocked(b, part.from)
 					left--
+				}
+				if part.from > from && part.from <= part.to {
+					_, part = run{from, part.to, part.bytes}.cut(part.from - 1)
 				}
 			}
 			if part.from <= part.to {
@@ -572,7 +489,7 @@ func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
 			}
 		}
 	}
-	q.runs = keep
+	q.runs = slices.Replace(q.runs, 0, n, keep...)
 	if left == 0 {
 		b.Urgent() // There is more: come again soon.
 	}
@@ -583,8 +500,9 @@ func (q *DeltaFIFO) splitLocked(r run) []run {
 	parts := make([]run, 0, 3)
 	for _, end := range []uint64{q.orphans.after, q.orphans.to, r.to} {
 		if end := min(end, r.to); r.from <= end {
-			parts = append(parts, run{r.from, end})
-			r.from = end + 1
+			var head run
+			head, r = r.cut(end)
+			parts = append(parts, head)
 		}
 	}
 	return parts
@@ -612,6 +530,7 @@ func (q *DeltaFIFO) afterReset(error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	clear(q.stored)
+	q.written = nil
 }
 
 // Forget removes the cursor of a durable consumer that will not come back, so
@@ -668,45 +587,4 @@ func (q *DeltaFIFO) Stop() error {
 	})
 	q.removeHk()
 	return err
-}
-
-// read appends deltas behind after, up to limit, from the DB.
-func (q *DeltaFIFO) read(ds []Delta, after, limit uint64) ([]Delta, error) {
-	s, err := q.db.Snapshot(q.deltas.Space)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	size := 0
-	err = s.Scan(deltasBucket, deltaKey(after+1), func(it *persist.Item) (bool, error) {
-		seq, err := parseDeltaKey(it.Key)
-		if err != nil {
-			return false, err
-		}
-		if seq > limit || len(ds) == deltasPerRead || size > maxReadBytes {
-			return false, nil
-		}
-		d, err := q.readDelta(seq, it)
-		if err != nil {
-			// It cannot be told any more. The owner hears of it.
-			q.onCorrupt(err)
-			q.log.Error(err, "Could not read a delta", "seq", seq)
-			d = Delta{Seq: seq}
-		}
-		size += d.SizeBytes
-		ds = append(ds, d)
-		return true, nil
-	})
-	return ds, err
-}
-
-func (q *DeltaFIFO) readDelta(seq uint64, it *persist.Item) (Delta, error) {
-	if v, inMemory := it.Value.(deltaValue); inMemory {
-		return *v.Delta, nil
-	}
-	payload, err := it.Payload()
-	if err != nil {
-		return Delta{}, err
-	}
-	return parseDelta(seq, payload, q.newObject)
 }

@@ -2,10 +2,13 @@ package queue
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -300,38 +303,69 @@ func damageDelta(t *testing.T, q *DeltaFIFO, key string, v persist.Value) {
 	flush(t, q)
 }
 
-// TestAnUnreadableDeltaIsReportedAndPassed: it cannot be told, and must not
-// stop those behind it.
-func TestAnUnreadableDeltaIsReportedAndPassed(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
-	reported := 0
-	q := newLog(t, db, Options{TailBytes: 1, OnCorrupt: func(error) { reported++ }})
-	q.Served()
-	c := q.Plain()
-	publishUpTo(t, q, 1, 5)
-	flush(t, q)
-	damageDelta(t, q, deltaKey(3), persist.Bytes("\x07no delta"))
-	var seqs []uint64
-	for len(seqs) < 5 {
-		ds, err := c.Next()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range ds {
-			if ds[i].Seq == 3 {
-				if ds[i].New != nil || ds[i].Type != "" {
-					t.Errorf("the damaged delta is %+v", ds[i])
+// TestAnUnreadableDeltaMeansEverythingAgain: what is before it is told, then the
+// deletions behind the cursor, of which the unreadable one is known by its tombstone;
+// the caller tells of all objects, and then the log goes on.
+func TestAnUnreadableDeltaMeansEverythingAgain(t *testing.T) {
+	for _, name := range []string{"", "d"} {
+		for _, bad := range []uint64{3, 4} {
+			t.Run(fmt.Sprintf("name=%q, delta %d", name, bad), func(t *testing.T) {
+				reported := 0
+				q := newLog(t, openDB(t, tempPath(t), manual), Options{TailBytes: 1, OnCorrupt: func(error) { reported++ }})
+				q.Served()
+				c := q.Plain()
+				if name != "" {
+					c.Remove()
+					c = durable(t, q, name, false)
 				}
-			} else {
-				checkNumbered(t, &ds[i])
-			}
-			seqs = append(seqs, ds[i].Seq)
-			c.Acknowledge(ds[i].Seq)
+				c.WalkDone()
+				publishUpTo(t, q, 1, 5)
+				flush(t, q)
+				damageDelta(t, q, deltaKey(bad), persist.Bytes("\x07no delta"))
+				wantSeqs(t, "told", upTo(1, bad-1), next(t, c, int(bad-1)))
+				if _, err := c.Next(); !errors.Is(err, ErrLost) {
+					t.Fatalf("Next: %v, expected %v", err, ErrLost)
+				}
+				if !c.Inherits() || reported == 0 {
+					t.Errorf("inherits: %v, reported %d times", c.Inherits(), reported)
+				}
+				var deleted []string
+				for {
+					ds, err := c.Orphans()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if len(ds) == 0 {
+						break
+					}
+					for i := range ds {
+						if ds[i].Type == cache.Deleted {
+							lost := ds[i].Object().(cache.DeletedFinalStateUnknown)
+							pod := lost.Obj.(*corev1.Pod)
+							deleted = append(deleted, fmt.Sprint(lost.Key, pod.Namespace, pod.Name, pod.ResourceVersion))
+						}
+						c.Acknowledge(ds[i].Seq)
+					}
+				}
+				var want []string
+				if bad == 3 {
+					want = []string{"ns/pod-3nspod-33"}
+				}
+				if !slices.Equal(deleted, want) {
+					t.Errorf("deletions %q, expected %q", deleted, want)
+				}
+				commitAnew(t, q)
+				if name != "" && !q.stored[durablePrefix+name].Walking {
+					t.Error("the file does not know that it has to be told everything again")
+				}
+				c.WalkDone()
+				publishUpTo(t, q, 6, 7)
+				flush(t, q)
+				wantSeqs(t, "told afterwards", upTo(6, 7), next(t, c, 100))
+				commitAnew(t, q)
+				wantSeqs(t, "left", nil, onDisk(t, q.db, true))
+			})
 		}
-	}
-	wantSeqs(t, "told", upTo(1, 5), seqs)
-	if reported != 1 {
-		t.Errorf("reported %d times", reported)
 	}
 }
 

@@ -1,0 +1,245 @@
+package queue
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// loading is what load finds that is to be mended.
+type loading struct {
+	garbage []entry
+	// lost: deltas are gone, and nothing says which.
+	lost bool
+}
+
+type entry struct {
+	bucket persist.Bucket
+	key    string
+}
+
+// load reads what an earlier process has left. Damage costs no more than what is
+// damaged: see loadRuns for deltas and loadCursors for cursors.
+func (q *DeltaFIFO) load() error {
+	s, err := q.db.Snapshot(q.deltas.Space)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	var l loading
+	if err := q.loadRuns(s, &l); err != nil {
+		return err
+	}
+	var st *logState
+	_, err = s.View(stateBucket, stateKey, func(it *persist.Item) (err error) { st, err = parseLogState(it); return err })
+	if err != nil {
+		if !errors.Is(err, persist.ErrCorrupt) {
+			return err
+		}
+		q.damaged(err, "Could not read what the log has, believing what is there")
+		st = nil
+	}
+	if st != nil {
+		q.compareRuns(st, &l)
+	} else if err := q.loadHead(s, &l); err != nil {
+		return err
+	}
+	if err := q.loadCursors(s, st, &l); err != nil {
+		return err
+	}
+	s.Close() // A commit may have to wait for it, and an update for a commit.
+	for _, r := range q.runs {
+		for seq := r.from; seq <= r.to; seq++ {
+			q.total.add(seq)
+		}
+	}
+	q.total.Last = max(q.total.Last, q.head)
+	q.written = st
+	q.tailBase, q.durableHead = q.head, q.head
+	if q.orphans.held {
+		q.orphans.to = q.head
+	}
+	if len(l.garbage) == 0 {
+		return nil
+	}
+	_, err = q.db.Update(func(b *persist.Batch) {
+		for _, e := range l.garbage {
+			b.Delete(e.bucket, e.key)
+		}
+	})
+	return err
+}
+
+// damaged reports damage that was mended.
+func (q *DeltaFIFO) damaged(err error, what string, keysAndValues ...any) {
+	q.onCorrupt(err)
+	q.log.Error(err, what, keysAndValues...)
+}
+
+// loadRuns notes the Seqs of deltas and tombstones: where either is there, there
+// was a delta.
+func (q *DeltaFIFO) loadRuns(s *persist.Snapshot, l *loading) error {
+	var graves []uint64
+	parse := func(bucket persist.Bucket, key string) (seq uint64, ok bool) {
+		seq, err := parseDeltaKey(key)
+		if err != nil {
+			q.damaged(&persist.CorruptError{Bucket: bucket, Key: key, Err: err}, "Removing what is no delta")
+			l.garbage = append(l.garbage, entry{bucket, key})
+		}
+		return seq, err == nil
+	}
+	err := s.Scan(gravesBucket, "", func(it *persist.Item) (bool, error) {
+		if seq, ok := parse(q.graves, it.Key); ok {
+			graves = append(graves, seq)
+			q.tombstones[seq] = struct{}{}
+		}
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	err = s.Scan(deltasBucket, "", func(it *persist.Item) (bool, error) {
+		seq, ok := parse(q.deltas, it.Key)
+		if !ok {
+			return true, nil
+		}
+		for ; len(graves) > 0 && graves[0] <= seq; graves = graves[1:] {
+			if graves[0] < seq {
+				q.addRunLocked(graves[0], 0)
+			}
+		}
+		q.addRunLocked(seq, it.SizeBytes())
+		return true, nil
+	})
+	for _, seq := range graves {
+		q.addRunLocked(seq, 0)
+	}
+	return err
+}
+
+// compareRuns compares the Seqs with what the last commit has said. Those beyond its
+// last one were never stored.
+func (q *DeltaFIFO) compareRuns(st *logState, l *loading) {
+	for n := len(q.runs); n > 0 && q.runs[n-1].to > st.Last; n = len(q.runs) {
+		q.dropLast(errors.New("no delta has such a number"), l)
+	}
+	var found total
+	for _, r := range q.runs {
+		for seq := r.from; seq <= r.to; seq++ {
+			found.add(seq)
+		}
+	}
+	if l.lost = found.Count != st.Count || found.Digest != st.Digest; l.lost {
+		err := &persist.CorruptError{Bucket: q.deltas, Err: errors.New("deltas are lost")}
+		q.damaged(err, "The log is not whole, handlers are told everything again", "found", found.Count, "expected", st.Count)
+	}
+	q.head = max(q.head, st.Last)
+}
+
+// dropLast forgets the last delta, which is none.
+func (q *DeltaFIFO) dropLast(err error, l *loading) {
+	last := &q.runs[len(q.runs)-1]
+	seq := last.to
+	key := deltaKey(seq)
+	q.damaged(&persist.CorruptError{Bucket: q.deltas, Key: key, Err: err}, "Could not read a delta, removing it", "seq", seq)
+	l.garbage = append(l.garbage, entry{q.deltas, key}, entry{q.graves, key})
+	delete(q.tombstones, seq)
+	if last.from == last.to {
+		q.runs = q.runs[:len(q.runs)-1]
+	} else {
+		*last, _ = last.cut(seq - 1)
+	}
+}
+
+// loadHead takes the head from the last delta, where nothing else says it. A damaged
+// number may be a great one, and there would be none behind it: it counts only with
+// its checksum. What does not count is lost.
+func (q *DeltaFIFO) loadHead(s *persist.Snapshot, l *loading) error {
+	for n := len(q.runs); n > 0; n = len(q.runs) {
+		last := q.runs[n-1].to
+		check := func(it *persist.Item) (err error) {
+			if it.Value == nil {
+				_, err = it.Payload()
+			}
+			return err
+		}
+		var err error
+		for _, bucket := range []string{deltasBucket, gravesBucket} {
+			var found bool
+			if found, err = s.View(bucket, deltaKey(last), check); err == nil && found {
+				q.head = max(q.head, last)
+				return nil
+			}
+			if err != nil && !errors.Is(err, persist.ErrCorrupt) {
+				return err
+			}
+		}
+		q.dropLast(errors.Join(err, errors.New("it cannot be read")), l)
+		l.lost = true
+	}
+	return nil
+}
+
+// loadCursors reads the cursors. Whose cursor is damaged, or missing, is told
+// everything again, deletions included; its name is its key, which the state has too.
+// Where that is lost as well, the key may be damaged and the name another one: then
+// whoever comes with a new name is told of the deletions too.
+func (q *DeltaFIFO) loadCursors(s *persist.Snapshot, st *logState, l *loading) error {
+	var bad []string
+	err := s.Scan(cursorsBucket, "", func(it *persist.Item) (bool, error) {
+		c, err := parseCursor(it)
+		if err != nil {
+			if !errors.Is(err, persist.ErrCorrupt) {
+				return false, err
+			}
+			q.damaged(err, "Could not read a cursor, its handler is told everything again", "cursor", it.Key)
+			bad = append(bad, it.Key)
+			return true, nil
+		}
+		q.stored[it.Key] = c
+		q.head = max(q.head, c.Seq)
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	lost := bad
+	if st != nil {
+		lost = nil
+		for _, key := range st.Cursors {
+			if _, ok := q.stored[string(key)]; ok {
+				continue
+			}
+			lost = append(lost, string(key))
+			if !slices.Contains(bad, string(key)) {
+				err := &persist.CorruptError{Bucket: q.cursors, Key: string(key), Err: errors.New("it is lost")}
+				q.damaged(err, "A cursor is lost, its handler is told everything again", "cursor", string(key))
+			}
+		}
+	}
+	for _, key := range bad {
+		q.nameless = q.nameless || st == nil
+		if !slices.Contains(lost, key) || (key != plainCursor && !strings.HasPrefix(key, durablePrefix)) {
+			l.garbage = append(l.garbage, entry{q.cursors, key})
+		}
+	}
+	for key, c := range q.stored {
+		if name, ok := strings.CutPrefix(key, durablePrefix); ok {
+			c.Walking = c.Walking || (l.lost && c.Seq < q.head)
+			q.absent[name] = c
+		}
+	}
+	if c, ok := q.stored[plainCursor]; ok { // Else the last process had no plain consumers.
+		q.orphans = orphans{after: c.Seq, held: true, open: true}
+	}
+	for _, key := range lost {
+		if name, ok := strings.CutPrefix(key, durablePrefix); ok {
+			q.absent[name] = cursor{Walking: true}
+		} else if key == plainCursor {
+			q.orphans = orphans{held: true, open: true}
+		}
+	}
+	return nil
+}

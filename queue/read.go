@@ -1,0 +1,176 @@
+package queue
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// read appends deltas behind after, up to limit, from the DB. One that cannot be
+// read has a Seq and nothing else.
+func (q *DeltaFIFO) read(ds []Delta, after, limit uint64) ([]Delta, error) {
+	s, err := q.db.Snapshot(q.deltas.Space)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	ds, _, err = q.readFrom(s, ds, after, limit)
+	return ds, err
+}
+
+// readFrom is read from a snapshot. It also returns the Seq up to which there are
+// no others.
+func (q *DeltaFIFO) readFrom(s *persist.Snapshot, ds []Delta, after, limit uint64) (_ []Delta, upTo uint64, err error) {
+	size, upTo := 0, limit
+	n := len(ds)
+	err = s.Scan(deltasBucket, deltaKey(after+1), func(it *persist.Item) (bool, error) {
+		seq, err := parseDeltaKey(it.Key)
+		if err != nil {
+			return true, nil // load removes it.
+		}
+		if seq > limit {
+			return false, nil
+		}
+		if len(ds)-n == deltasPerRead || size > maxReadBytes {
+			upTo = ds[len(ds)-1].Seq
+			return false, nil
+		}
+		d, err := q.readDelta(seq, it)
+		if err != nil {
+			// The owner hears of it.
+			q.onCorrupt(err)
+			q.log.Error(err, "Could not read a delta", "seq", seq)
+			d = Delta{Seq: seq}
+		}
+		size += d.SizeBytes
+		ds = append(ds, d)
+		return true, nil
+	})
+	return ds, upTo, err
+}
+
+func (q *DeltaFIFO) readDelta(seq uint64, it *persist.Item) (Delta, error) {
+	if v, inMemory := it.Value.(deltaValue); inMemory {
+		return *v.Delta, nil
+	}
+	payload, err := it.Payload()
+	if err != nil {
+		return Delta{}, err
+	}
+	return parseDelta(seq, payload, q.newObject)
+}
+
+// readOrphans is readFrom, and fills what is lost from tombstones. What has none is
+// left out: all but deletions are told by a walk.
+func (q *DeltaFIFO) readOrphans(s *persist.Snapshot, ds []Delta, after, limit uint64) (_ []Delta, upTo uint64, err error) {
+	if ds, upTo, err = q.readFrom(s, ds, after, limit); err != nil {
+		return nil, 0, err
+	}
+	has := func(seq uint64) (int, bool) {
+		return slices.BinarySearchFunc(ds, seq, func(d Delta, seq uint64) int { return compareSeq(d.Seq, seq) })
+	}
+	found := 0
+	err = s.Scan(gravesBucket, deltaKey(after+1), func(it *persist.Item) (bool, error) {
+		seq, err := parseDeltaKey(it.Key)
+		if err != nil {
+			return true, nil
+		}
+		if seq > upTo {
+			return false, nil
+		}
+		i, there := has(seq)
+		if there && ds[i].Type != "" {
+			return true, nil
+		}
+		if found == deltasPerRead {
+			upTo = seq - 1
+			ds = slices.DeleteFunc(ds, func(d Delta) bool { return d.Seq > upTo })
+			return false, nil
+		}
+		found++
+		t, err := parseTombstone(it)
+		if err != nil {
+			q.onCorrupt(err)
+			q.log.Error(err, "Could not read a tombstone either, a deletion is lost", "seq", seq)
+			return true, nil
+		}
+		d := t.delta(seq, q.newObject)
+		if there {
+			ds[i] = d
+		} else {
+			ds = slices.Insert(ds, i, d)
+		}
+		return true, nil
+	})
+	return slices.DeleteFunc(ds, func(d Delta) bool { return d.Type == "" }), upTo, err
+}
+
+func compareSeq(a, b uint64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// readStored fills buf from the DB with what is behind at, up to limit, and moves
+// the cursor past where there is nothing. It returns ErrLost, and has moved nothing,
+// if the first of it is lost.
+func (c *Consumer) readStored(at, limit uint64, orphans bool) error {
+	q := c.q
+	s, err := q.db.Snapshot(q.deltas.Space)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	var upTo uint64
+	if orphans {
+		c.buf, upTo, err = q.readOrphans(s, c.buf, at, limit)
+	} else {
+		c.buf, upTo, err = q.readFrom(s, c.buf, at, limit)
+	}
+	if err != nil {
+		return err
+	}
+	if !orphans {
+		q.mu.Lock()
+		seq, lost := q.lostLocked(c.buf, at, upTo)
+		closed := c.closed
+		q.mu.Unlock()
+		if lost && closed { // It may just be removed.
+			return ErrStopped
+		}
+		if lost && c.walks() {
+			c.buf = slices.DeleteFunc(c.buf, func(d Delta) bool { return d.Seq >= seq })
+			upTo = seq - 1
+			if len(c.buf) == 0 {
+				c.walkAgain(seq)
+				return ErrLost
+			}
+		}
+		c.buf = slices.DeleteFunc(c.buf, func(d Delta) bool { return d.Type == "" })
+	}
+	if len(c.buf) == 0 {
+		c.cursor.Store(upTo)
+	}
+	return nil
+}
+
+// walks reports whether somebody can tell the consumer everything again. Nobody can
+// for Pop.
+func (c *Consumer) walks() bool { return c.durable || c.name == "" }
+
+// walkAgain notes, durably with the next commit, that the consumer has to be told
+// everything again, because the delta of seq is lost.
+func (c *Consumer) walkAgain(seq uint64) {
+	q := c.q
+	q.mu.Lock()
+	c.walking.Store(true)
+	c.orphans, c.orphansTo = true, c.limitLocked()
+	q.mu.Unlock()
+	q.log.Error(nil, "A delta is lost, a handler is told everything again", "seq", seq, "consumer", c.name)
+	q.onCorrupt(&persist.CorruptError{Bucket: q.deltas, Key: deltaKey(seq), Err: errors.New("it is lost")})
+}

@@ -1,0 +1,242 @@
+package queue
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sort"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// ledger is what the log has in the DB, so that what vanishes from there, or cannot
+// be read, is noticed. Guarded by q.mu.
+type ledger struct {
+	// total is of all stored deltas, and written with each commit that changes it.
+	total total
+	// written is what was written last. Nil: nothing that is known.
+	written *logState
+	// runs are the ranges of Seq that have a stored delta which was not removed and
+	// is not in the tail, in order. A Seq among them that the DB does not have is lost.
+	runs []run
+	// tombstones are the Seqs of stored deletions, each of which has a tombstone.
+	tombstones map[uint64]struct{}
+	stored     map[string]cursor // Cursors that the file has, or will with the next commit.
+}
+
+// run is from..to, both included, and about how long the deltas are.
+type run struct {
+	from, to uint64
+	bytes    int64
+}
+
+// cut splits the run behind seq, which is in it or before it.
+func (r run) cut(seq uint64) (head, rest run) {
+	if seq < r.from {
+		return run{}, r
+	}
+	n, of := seq-r.from+1, r.to-r.from+1
+	bytes := int64(float64(r.bytes) * (float64(n) / float64(of)))
+	return run{r.from, seq, bytes}, run{seq + 1, r.to, r.bytes - bytes}
+}
+
+// total says how many deltas there are, and which, without naming them.
+type total struct {
+	Count  uint64 `json:"count"`
+	Digest uint64 `json:"digest"` // XOR of mix of each Seq.
+	// Last is the greatest Seq that was ever stored.
+	Last uint64 `json:"last"`
+}
+
+func (t *total) add(seq uint64) {
+	t.Count++
+	t.Digest ^= mix(seq)
+	t.Last = max(t.Last, seq)
+}
+
+func (t *total) remove(seq uint64) {
+	t.Count--
+	t.Digest ^= mix(seq)
+}
+
+// mix spreads a number over all bits (splitmix64).
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// logState is the persist.Value that says what deltas and cursors there are.
+type logState struct {
+	total
+	Cursors [][]byte `json:"cursors,omitempty"` // Their keys, in order.
+}
+
+func (s *logState) SizeBytes() int { return 128 + 32*len(s.Cursors) }
+
+func (s *logState) AppendTo(dst []byte) ([]byte, error) {
+	b, err := json.Marshal(s)
+	return append(dst, b...), err
+}
+
+func parseLogState(it *persist.Item) (*logState, error) {
+	if s, inMemory := it.Value.(*logState); inMemory {
+		return s, nil
+	}
+	payload, err := it.Payload()
+	if err != nil {
+		return nil, err
+	}
+	s := new(logState)
+	if err := json.Unmarshal(payload, s); err != nil {
+		return nil, fmt.Errorf("%w: %w", persist.ErrCorrupt, err)
+	}
+	return s, nil
+}
+
+// storeStateLocked puts the state into the batch if it has changed.
+func (q *DeltaFIFO) storeStateLocked(b *persist.Batch) {
+	s := &logState{total: q.total, Cursors: make([][]byte, 0, len(q.stored))}
+	for key := range q.stored {
+		s.Cursors = append(s.Cursors, []byte(key))
+	}
+	slices.SortFunc(s.Cursors, bytes.Compare)
+	if old := q.written; old != nil && old.total == s.total && slices.EqualFunc(old.Cursors, s.Cursors, bytes.Equal) {
+		return
+	}
+	if q.written == nil && s.Last == 0 && len(s.Cursors) == 0 {
+		return // Nothing was ever stored.
+	}
+	q.written = s
+	b.Put(q.state, stateKey, s)
+}
+
+func (q *DeltaFIFO) storeDeltaLocked(b *persist.Batch, d *Delta) {
+	d.stored = true
+	stored := *d
+	b.PutNew(q.deltas, deltaKey(d.Seq), deltaValue{&stored})
+	q.total.add(d.Seq)
+	if d.Type == cache.Deleted {
+		b.PutNew(q.graves, deltaKey(d.Seq), newTombstone(d))
+		q.tombstones[d.Seq] = struct{}{}
+	}
+}
+
+// removeDeltaLocked removes a delta that was stored. The caller removes it from runs.
+func (q *DeltaFIFO) removeDeltaLocked(b *persist.Batch, seq uint64) {
+	b.Delete(q.deltas, deltaKey(seq))
+	q.total.remove(seq)
+	if _, found := q.tombstones[seq]; found {
+		b.Delete(q.graves, deltaKey(seq))
+		delete(q.tombstones, seq)
+	}
+}
+
+// addRunLocked notes that there is a delta with this Seq, behind all others.
+func (q *DeltaFIFO) addRunLocked(seq uint64, bytes int) {
+	if n := len(q.runs); n > 0 && q.runs[n-1].to+1 == seq {
+		q.runs[n-1].to = seq
+		q.runs[n-1].bytes += int64(bytes)
+		return
+	}
+	q.runs = append(q.runs, run{seq, seq, int64(bytes)})
+}
+
+// runAfterLocked is the index of the first run that has something behind seq.
+func (q *DeltaFIFO) runAfterLocked(seq uint64) int {
+	return sort.Search(len(q.runs), func(i int) bool { return q.runs[i].to > seq })
+}
+
+// lostLocked returns the first Seq behind after, up to upTo, whose delta is stored
+// and not among ds, or among them and could not be read.
+func (q *DeltaFIFO) lostLocked(ds []Delta, after, upTo uint64) (seq uint64, lost bool) {
+	i := 0
+	for _, r := range q.runs[q.runAfterLocked(after):] {
+		for seq := max(r.from, after+1); seq <= min(r.to, upTo); seq++ {
+			for i < len(ds) && ds[i].Seq < seq {
+				i++
+			}
+			if i == len(ds) || ds[i].Seq != seq || ds[i].Type == "" {
+				return seq, true
+			}
+		}
+		if r.to >= upTo {
+			break
+		}
+	}
+	return 0, false
+}
+
+// tombstone is what a handler can be told of a deletion whose delta is lost.
+type tombstone struct {
+	Key             string    `json:"key"`
+	Namespace       string    `json:"namespace,omitempty"`
+	Name            string    `json:"name,omitempty"`
+	UID             types.UID `json:"uid,omitempty"`
+	ResourceVersion string    `json:"resourceVersion,omitempty"`
+	APIVersion      string    `json:"apiVersion,omitempty"`
+	Kind            string    `json:"kind,omitempty"`
+	Replaced        bool      `json:"replaced,omitempty"`
+}
+
+func newTombstone(d *Delta) *tombstone {
+	t := &tombstone{Key: d.Key, Replaced: d.Replaced}
+	if m, err := meta.Accessor(d.New); err == nil {
+		t.Namespace, t.Name, t.UID, t.ResourceVersion = m.GetNamespace(), m.GetName(), m.GetUID(), m.GetResourceVersion()
+	}
+	if o, ok := d.New.(runtime.Object); ok {
+		t.APIVersion, t.Kind = o.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind()
+	}
+	return t
+}
+
+func (t *tombstone) SizeBytes() int {
+	return 96 + len(t.Key) + len(t.Namespace) + len(t.Name) + len(t.UID) + len(t.ResourceVersion) + len(t.APIVersion) + len(t.Kind)
+}
+
+func (t *tombstone) AppendTo(dst []byte) ([]byte, error) {
+	b, err := json.Marshal(t)
+	return append(dst, b...), err
+}
+
+func parseTombstone(it *persist.Item) (*tombstone, error) {
+	if t, inMemory := it.Value.(*tombstone); inMemory {
+		return t, nil
+	}
+	payload, err := it.Payload()
+	if err != nil {
+		return nil, err
+	}
+	t := new(tombstone)
+	if err := json.Unmarshal(payload, t); err != nil {
+		return nil, fmt.Errorf("%w: %w", persist.ErrCorrupt, err)
+	}
+	return t, nil
+}
+
+// delta is the deletion, with all that is left of the object.
+func (t *tombstone) delta(seq uint64, newObject func() any) Delta {
+	d := Delta{Seq: seq, Type: cache.Deleted, Key: t.Key, FinalStateUnknown: true, Replaced: t.Replaced}
+	if newObject != nil {
+		d.New = newObject()
+	}
+	if o, ok := d.New.(runtime.Object); ok && (t.APIVersion != "" || t.Kind != "") {
+		o.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(t.APIVersion, t.Kind))
+	}
+	if m, ok := d.New.(metav1.Object); ok {
+		m.SetNamespace(t.Namespace)
+		m.SetName(t.Name)
+		m.SetUID(t.UID)
+		m.SetResourceVersion(t.ResourceVersion)
+	}
+	return d
+}
