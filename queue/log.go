@@ -114,6 +114,7 @@ type DeltaFIFO struct {
 	consumers map[*Consumer]struct{}
 	absent    map[string]cursor // Stored durable cursors without a consumer.
 	stored    map[string]cursor // What the file has, or will with the next commit.
+	turns     turns
 
 	plainFloor uint64 // Of plain consumers that were stopped, and of the last process.
 	floorSet   bool
@@ -628,6 +629,7 @@ func (q *DeltaFIFO) Forget(name string) (err error) {
 			}
 		}
 		delete(q.absent, name)
+		delete(q.turns.of, name)
 		delete(q.stored, durablePrefix+name)
 		b.Delete(q.cursors, durablePrefix+name)
 	})
