@@ -117,6 +117,7 @@ type SharedIndexInformer struct {
 	transform         cache.TransformFunc
 	resyncCheckPeriod time.Duration
 	listeners         map[*listener]struct{}
+	turns             turns
 	running           sync.WaitGroup // Listeners, and verify.
 }
 
@@ -154,6 +155,7 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 		served:            make(chan struct{}),
 		resyncCheckPeriod: o.ResyncPeriod,
 		listeners:         map[*listener]struct{}{},
+		turns:             turns{},
 		relistItems:       relistItems,
 	}
 	s.progress.phase = PhaseLoading

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -37,6 +36,7 @@ type listener struct {
 	logger   klog.Logger
 	consumer *queue.Consumer
 	durable  bool
+	turn     chan struct{} // Of the durable name.
 
 	stopCh   chan struct{}
 	stopOnce sync.Once
@@ -115,7 +115,13 @@ func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHa
 //
 // The name holds deltas in the file even while no handler uses it, see
 // [SharedIndexInformer.ForgetDurableEventHandler]. A name can have one handler
-// at a time: errors.Is(err, [ErrInUse]).
+// at a time: errors.Is(err, [ErrInUse]). After RemoveEventHandler the name is
+// free at once, and its next handler is called when the callback in flight of the
+// one before has returned.
+//
+// A handler that panics on an object every time ends every process at the same
+// notification, which the log names. ForgetDurableEventHandler, called before the
+// handler is added, is the way past.
 func (s *SharedIndexInformer) AddDurableEventHandler(name string, h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	if name == "" {
 		return nil, fmt.Errorf("warmwatch: add durable handler: a name %w", errRequired)
@@ -130,7 +136,13 @@ func (s *SharedIndexInformer) ForgetDurableEventHandler(name string) error {
 	if name == "" {
 		return fmt.Errorf("warmwatch: forget durable handler: a name %w", errRequired)
 	}
-	return s.log.Forget(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.log.Forget(name); err != nil {
+		return err
+	}
+	s.turns.forget(name)
+	return nil
 }
 
 func (s *SharedIndexInformer) addListener(h cache.ResourceEventHandler, durableName string, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
@@ -157,7 +169,7 @@ func (s *SharedIndexInformer) addListener(h cache.ResourceEventHandler, durableN
 		if err != nil {
 			return nil, fmt.Errorf("warmwatch: add durable handler: %w", err)
 		}
-		l.consumer = c
+		l.consumer, l.turn = c, s.turns.of(durableName)
 	} else {
 		l.consumer = s.log.Plain()
 	}
@@ -235,6 +247,10 @@ func (l *listener) run() {
 	case <-l.stopCh:
 		return
 	}
+	if !l.takeTurn() {
+		return
+	}
+	defer l.endTurn()
 	if l.consumer.Known {
 		l.initial.Store(l.s.log.Head())
 	}
@@ -363,8 +379,10 @@ func (l *listener) walk() bool {
 		l.noteNew(c, begin)
 		l.walked = append(l.walked, walkedRange{to: c.Next, last: c.Done, seq: c.Seq})
 		l.walkedSeq = max(l.walkedSeq, c.Seq)
-		for _, obj := range c.Objects {
-			if l.stopped() || !l.call(func() { l.handler.OnAdd(obj, true) }) {
+		d := queue.Delta{Type: cache.Added}
+		for i, obj := range c.Objects {
+			d.Key, d.Seq = c.Keys[i], c.Seqs[i]
+			if l.stopped() || !l.call(&d, func() { l.handler.OnAdd(obj, true) }) {
 				return false
 			}
 		}
@@ -452,7 +470,7 @@ func (l *listener) toldByWalk(d *queue.Delta) bool {
 
 // tell tells of a delta, and reports whether to go on.
 func (l *listener) tell(d *queue.Delta) bool {
-	return l.call(func() {
+	return l.call(d, func() {
 		switch {
 		case d.Replaced && !l.durable && d.Type == cache.Deleted: // The update follows.
 		case d.Replaced && l.durable && d.Type == cache.Updated && d.New != nil: // The deletion was before.
@@ -472,15 +490,19 @@ func (l *listener) tell(d *queue.Delta) bool {
 	})
 }
 
-// call runs a callback as client-go's processorListener does: a panic ends the
-// program, or if that is switched off, costs a pause and the notification.
-func (l *listener) call(f func()) bool {
+// call runs the callback for a delta as client-go's processorListener does: a panic
+// ends the program, or if that is switched off, costs a pause and the notification.
+func (l *listener) call(d *queue.Delta, f func()) bool {
 	if l.sleepAfterCrash && !l.pause(crashPause) {
 		return false
 	}
 	l.sleepAfterCrash = true
 	func() {
-		defer utilruntime.HandleCrashWithLogger(l.logger)
+		defer func() {
+			if r := recover(); r != nil {
+				l.crashed(r, d)
+			}
+		}()
 		f()
 		l.sleepAfterCrash = false
 	}()

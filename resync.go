@@ -3,7 +3,10 @@ package warmwatch
 import (
 	"time"
 
+	"k8s.io/client-go/tools/cache"
+
 	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/queue"
 )
 
 // minimumResyncPeriod is client-go's (shared_informer.go).
@@ -90,11 +93,13 @@ func (s *SharedIndexInformer) resync() {
 // delta that the handler has not been told yet are left out: it is on its way.
 func (l *listener) resync() bool {
 	return l.chunks(func(c indexer.Chunk) bool {
+		d := queue.Delta{Type: cache.Sync}
 		for i, obj := range c.Objects {
 			if c.Seqs[i] > l.consumer.Cursor() {
 				continue
 			}
-			if l.stopped() || !l.call(func() { l.handler.OnUpdate(obj, obj) }) {
+			d.Key, d.Seq = c.Keys[i], c.Seqs[i]
+			if l.stopped() || !l.call(&d, func() { l.handler.OnUpdate(obj, obj) }) {
 				return false
 			}
 		}

@@ -19,7 +19,7 @@ type Consumer struct {
 	name    string // Empty: plain.
 	durable bool   // Is given only durable deltas.
 	// Known reports whether a consumer of this name was told of all objects
-	// before, by an earlier process.
+	// before. Settled once no handler of an earlier consumer of the name runs.
 	Known bool
 
 	cursor  atomic.Uint64 // Acknowledged up to here.
@@ -35,6 +35,22 @@ type Consumer struct {
 	orphansTo uint64
 
 	registered uint64 // Number of the batch with the name.
+
+	// turn tells whose acknowledgements count for a name, see passOnLocked.
+	// Guarded by q.mu, as is begun.
+	turn  uint64
+	begun bool
+}
+
+// turns are of the names that have no consumer but an absent cursor.
+type turns struct {
+	last uint64
+	of   map[string]uint64
+}
+
+func (ts *turns) next() uint64 {
+	ts.last++
+	return ts.last
 }
 
 // Plain adds a plain consumer.
@@ -88,17 +104,20 @@ func (q *DeltaFIFO) addNamed(c *Consumer) error {
 		}
 	}
 	stored, seen := q.absent[c.name]
-	c.Known = seen && !stored.Walking
-	c.walking.Store(!c.Known)
 	switch {
 	case seen:
-		c.cursor.Store(min(stored.Seq, q.head))
-		c.orphans, c.orphansTo = stored.Walking, q.head
+		c.startLocked(stored)
 	case q.nameless && c.durable: // It may be the one whose cursor was damaged.
+		c.walking.Store(true)
 		c.orphans, c.orphansTo = true, q.head
 	default:
+		c.walking.Store(true)
 		c.cursor.Store(q.head)
 	}
+	if c.turn = q.turns.of[c.name]; c.turn == 0 {
+		c.turn = q.turns.next()
+	}
+	delete(q.turns.of, c.name)
 	delete(q.absent, c.name)
 	q.consumers[c] = struct{}{}
 	return nil
@@ -162,8 +181,9 @@ func (c *Consumer) Orphans() ([]Delta, error) {
 // replaced by their tombstones, and nothing else counts as lost.
 func (c *Consumer) read(limit uint64, orphans bool) ([]Delta, error) {
 	q := c.q
-	at := c.cursor.Load()
 	q.mu.Lock()
+	c.beginLocked()
+	at := c.cursor.Load()
 	for !c.closed && !c.interrupted && c.limitLocked() <= at {
 		q.cond.Wait()
 	}
@@ -204,6 +224,7 @@ func (c *Consumer) WaitDurable(batch uint64) error {
 	q := c.q
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	c.beginLocked()
 	for !c.closed && q.durable < max(batch, c.registered) {
 		q.cond.Wait()
 	}
@@ -226,7 +247,7 @@ func (c *Consumer) Interrupt() {
 func (c *Consumer) Acknowledge(seq uint64) {
 	c.cursor.Store(seq)
 	if c.removed.Load() {
-		c.acknowledgeRemoved(seq)
+		c.passOn()
 	}
 	// The commit comes even if nothing else changes, and even if the consumer
 	// hangs before it asks for more.
@@ -235,14 +256,39 @@ func (c *Consumer) Acknowledge(seq uint64) {
 	}
 }
 
-// acknowledgeRemoved is for a handler that was still running when it was removed.
-func (c *Consumer) acknowledgeRemoved(seq uint64) {
-	c.q.mu.Lock()
-	defer c.q.mu.Unlock()
-	if at, waits := c.q.absent[c.name]; waits && at.Seq < seq { // Else the name has another consumer, or is forgotten.
-		at.Seq = seq
-		c.q.absent[c.name] = at
+// beginLocked ends the turn of the consumer before.
+func (c *Consumer) beginLocked() {
+	if !c.begun && c.name != "" {
+		c.turn, c.begun = c.q.turns.next(), true
 	}
+}
+
+// passOn is for a handler that was still running when it was removed: how far it
+// has come counts for its name, and for the next consumer of the name until
+// that begins to read. That one has the same turn until then.
+func (c *Consumer) passOn() {
+	q := c.q
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	at := cursor{c.cursor.Load(), c.walking.Load()}
+	if before, waits := q.absent[c.name]; waits {
+		if q.turns.of[c.name] == c.turn && (at.Seq > before.Seq || before.Walking) {
+			q.absent[c.name] = at
+		}
+		return
+	}
+	for next := range q.consumers {
+		if next.name == c.name && next.turn == c.turn && (at.Seq > next.cursor.Load() || next.walking.Load()) {
+			next.startLocked(at)
+		}
+	}
+}
+
+// startLocked sets where a consumer goes on that has not begun to read.
+func (c *Consumer) startLocked(at cursor) {
+	c.Known, c.orphans, c.orphansTo = !at.Walking, at.Walking, c.q.head
+	c.walking.Store(at.Walking)
+	c.cursor.Store(min(at.Seq, c.q.head))
 }
 
 // WalkFrom moves the cursor to where a walk over the store begins: the
@@ -253,6 +299,9 @@ func (c *Consumer) WalkFrom(seq uint64) { c.cursor.Store(max(c.cursor.Load(), se
 // one this is stored, and the next process goes on with the log.
 func (c *Consumer) WalkDone() {
 	c.walking.Store(false)
+	if c.removed.Load() {
+		c.passOn()
+	}
 	if c.name != "" {
 		c.q.db.Kick()
 	}
@@ -273,8 +322,8 @@ func (c *Consumer) Stop() {
 
 // Remove ends the consumer as if it had never been: a plain one does not hold
 // the log any more. A durable one keeps its cursor, see [DeltaFIFO.Forget], and
-// what it still acknowledges counts until the name has another consumer. It is
-// idempotent.
+// what it still acknowledges counts until another consumer of the name begins to
+// read. It is idempotent.
 func (c *Consumer) Remove() {
 	q := c.q
 	q.mu.Lock()
@@ -287,6 +336,10 @@ func (c *Consumer) Remove() {
 	if c.name != "" {
 		c.removed.Store(true)
 		q.absent[c.name] = cursor{c.cursor.Load(), c.walking.Load()}
+		if q.turns.of == nil {
+			q.turns.of = map[string]uint64{}
+		}
+		q.turns.of[c.name] = c.turn
 	}
 	q.cond.Broadcast()
 }

@@ -14,8 +14,8 @@ import (
 // popName is the name under which the cursor of Pop is stored.
 const popName = "pop"
 
-// fifo is what makes a cache.Queue of the log: one consumer, and the count of
-// what the first Replace brought.
+// fifo is what makes a cache.Queue of the log: one consumer, and up to where the
+// first Replace has filled it.
 type fifo struct {
 	keyFunc     cache.KeyFunc
 	known       cache.KeyListerGetter
@@ -26,12 +26,14 @@ type fifo struct {
 		sync.Mutex // Held while an item is processed, as client-go's DeltaFIFO does.
 		consumer   *Consumer
 		ready      []Delta
+		reading    bool      // One Pop reads for all: there is one consumer.
+		read       sync.Cond // On the Mutex: it has ended.
 	}
 
 	mu        sync.Mutex
 	closed    bool
 	populated bool
-	initial   int // Items of the first Replace that were not popped yet.
+	initial   uint64 // Seq of the last item that Pop must process before the queue has synced.
 	synced    chan struct{}
 }
 
@@ -47,6 +49,7 @@ func (q *DeltaFIFO) initFIFO(o Options) {
 		q.fifo.keyFunc = cache.DeletionHandlingMetaNamespaceKeyFunc
 	}
 	q.fifo.synced = make(chan struct{})
+	q.fifo.pop.read.L = &q.fifo.pop.Mutex
 }
 
 // Add implements [cache.Queue].
@@ -151,7 +154,7 @@ func (q *DeltaFIFO) Replace(list []any, _ string) error {
 		}
 		keys.Insert(key)
 	}
-	queued, queuedCount, err := q.queued()
+	queued, last, err := q.queued()
 	if err != nil {
 		return err
 	}
@@ -159,9 +162,9 @@ func (q *DeltaFIFO) Replace(list []any, _ string) error {
 	gone := func(key string, obj any) {
 		ds = append(ds, Delta{Type: cache.Deleted, Key: key, New: obj, FinalStateUnknown: true, SizeBytes: persist.EstimateSize(obj)})
 	}
-	for key, last := range queued {
-		if !keys.Has(key) && last.Type != cache.Deleted {
-			gone(key, last.New)
+	for key, d := range queued {
+		if !keys.Has(key) && d.Type != cache.Deleted {
+			gone(key, d.New)
 		}
 	}
 	if q.fifo.known != nil {
@@ -184,13 +187,21 @@ func (q *DeltaFIFO) Replace(list []any, _ string) error {
 		}
 		ds = append(ds, d)
 	}
-	q.populate(queuedCount + len(ds))
-	return q.push(ds)
+	if err := q.push(ds); err != nil {
+		return err
+	}
+	if len(ds) > 0 {
+		last = ds[len(ds)-1].Seq
+	}
+	q.populate(last)
+	return nil
 }
 
-// queued returns the last delta of each key that waits for Pop.
-func (q *DeltaFIFO) queued() (last map[string]Delta, count int, err error) {
-	last = map[string]Delta{}
+// queued returns the last delta of each key that waits for Pop, and the Seq of
+// the last of them all, 0 if there are none. Pop may go on meanwhile: then some
+// of them do not wait any more, and are known.
+func (q *DeltaFIFO) queued() (waiting map[string]Delta, last uint64, err error) {
+	waiting = map[string]Delta{}
 	q.fifo.pop.Lock()
 	after := q.fifo.pop.consumer.Cursor()
 	q.fifo.pop.Unlock()
@@ -200,15 +211,15 @@ func (q *DeltaFIFO) queued() (last map[string]Delta, count int, err error) {
 			return nil, 0, err
 		}
 		if len(ds) == 0 {
-			return last, count, nil
+			return waiting, last, nil
 		}
 		for _, d := range ds {
 			if d.Type != "" { // Else it could not be read.
-				last[d.Key] = d
+				waiting[d.Key] = d
 			}
 		}
-		count += len(ds)
-		after = ds[len(ds)-1].Seq
+		last = ds[len(ds)-1].Seq
+		after = last
 	}
 }
 
@@ -253,55 +264,72 @@ func (q *DeltaFIFO) Resync() error {
 func (q *DeltaFIFO) Pop(process cache.PopProcessFunc) (any, error) {
 	q.fifo.pop.Lock()
 	defer q.fifo.pop.Unlock()
-	if q.isClosed() {
-		return nil, cache.ErrFIFOClosed
-	}
-	if err := q.startPopLocked(); err != nil {
-		return nil, err
-	}
-	for len(q.fifo.pop.ready) == 0 {
-		c := q.fifo.pop.consumer
-		q.fifo.pop.Unlock() // Producers look at the cursor.
-		ds, err := c.Next()
-		q.fifo.pop.Lock()
-		if err != nil {
+	for {
+		switch {
+		case q.isClosed():
+			return nil, cache.ErrFIFOClosed
+		case len(q.fifo.pop.ready) > 0:
+			return q.popLocked(process)
+		case q.fifo.pop.reading:
+			q.fifo.pop.read.Wait()
+			continue
+		}
+		if err := q.readLocked(); err != nil {
 			if errors.Is(err, ErrStopped) || errors.Is(err, persist.ErrClosed) {
 				err = cache.ErrFIFOClosed
 			}
 			return nil, err
 		}
-		q.fifo.pop.ready = append(q.fifo.pop.ready, ds...)
 	}
+}
+
+// readLocked waits for items. The lock is released meanwhile: producers look at
+// the cursor.
+func (q *DeltaFIFO) readLocked() error {
+	if err := q.startPopLocked(); err != nil {
+		return err
+	}
+	q.fifo.pop.reading = true
+	q.fifo.pop.Unlock()
+	ds, err := q.fifo.pop.consumer.Next()
+	q.fifo.pop.Lock()
+	q.fifo.pop.reading = false
+	q.fifo.pop.ready = append(q.fifo.pop.ready, ds...)
+	q.fifo.pop.read.Broadcast()
+	q.checkSynced() // It may have passed a gap.
+	return err
+}
+
+func (q *DeltaFIFO) popLocked(process cache.PopProcessFunc) (any, error) {
 	d := q.fifo.pop.ready[0]
 	q.fifo.pop.ready = q.fifo.pop.ready[1:]
 	deltas := cache.Deltas{{Type: d.Type, Object: d.Object()}}
 	err := process(deltas, !q.HasSynced())
-	q.popped(d.Seq)
+	q.fifo.pop.consumer.Acknowledge(d.Seq)
+	q.checkSynced()
 	return deltas, err
 }
 
-// populate notes that the queue has been filled, by n items that Pop must
-// process before the queue has synced.
-func (q *DeltaFIFO) populate(n int) {
+// populate notes that the queue has been filled. Once Pop has processed the item
+// with the Seq last, the queue has synced; it may have done so already.
+func (q *DeltaFIFO) populate(last uint64) {
 	q.fifo.mu.Lock()
 	defer q.fifo.mu.Unlock()
 	if !q.fifo.populated {
-		q.fifo.populated, q.fifo.initial = true, n
-		if n == 0 {
-			close(q.fifo.synced)
-		}
+		q.fifo.populated, q.fifo.initial = true, last
+		q.checkSyncedLocked()
 	}
 }
 
-func (q *DeltaFIFO) popped(seq uint64) {
-	q.fifo.pop.consumer.Acknowledge(seq)
+func (q *DeltaFIFO) checkSynced() {
 	q.fifo.mu.Lock()
 	defer q.fifo.mu.Unlock()
-	if q.fifo.initial > 0 {
-		q.fifo.initial--
-		if q.fifo.initial == 0 {
-			close(q.fifo.synced)
-		}
+	q.checkSyncedLocked()
+}
+
+func (q *DeltaFIFO) checkSyncedLocked() {
+	if q.fifo.populated && !cache.IsDone(q) && q.fifo.pop.consumer.Cursor() >= q.fifo.initial {
+		close(q.fifo.synced)
 	}
 }
 

@@ -125,6 +125,7 @@ type DeltaFIFO struct {
 	absent    map[string]cursor // Stored durable cursors without a consumer.
 	// nameless: a durable cursor was damaged, and its name may be.
 	nameless bool
+	turns    turns
 
 	plainFloor uint64 // Of plain consumers that were stopped, and of the last process.
 	floorSet   bool
@@ -547,6 +548,7 @@ func (q *DeltaFIFO) Forget(name string) (err error) {
 			}
 		}
 		delete(q.absent, name)
+		delete(q.turns.of, name)
 		delete(q.stored, durablePrefix+name)
 		b.Delete(q.cursors, durablePrefix+name)
 	})

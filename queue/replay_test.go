@@ -509,9 +509,13 @@ func TestWhatARemovedConsumerStillAcknowledgesCounts(t *testing.T) {
 	if c, err = q.Durable("name"); err != nil {
 		t.Fatal(err)
 	}
+	stale.Acknowledge(3) // The next one has not begun.
+	if _, err := c.Next(); err != nil {
+		t.Fatal(err)
+	}
 	stale.Acknowledge(4) // Too late: it is another's.
-	if at := c.Cursor(); at != 2 {
-		t.Errorf("the cursor of another consumer is at %d", at)
+	if at := c.Cursor(); at != 3 {
+		t.Errorf("the next consumer is behind %d, expected 3", at)
 	}
 	c.Remove()
 	if err := q.Forget("name"); err != nil {
@@ -520,5 +524,49 @@ func TestWhatARemovedConsumerStillAcknowledgesCounts(t *testing.T) {
 	c.Acknowledge(3)
 	if n := len(q.absent); n != 0 {
 		t.Errorf("%d names are known after it was forgotten", n)
+	}
+	stale = c
+	if c, err = q.Durable("name"); err != nil {
+		t.Fatal(err)
+	}
+	stale.Acknowledge(4)
+	if at := c.Cursor(); c.Known || at != q.Head() {
+		t.Errorf("what was forgotten counts: known %v, behind %d", c.Known, at)
+	}
+}
+
+// TestAWalkThatEndsAfterItsConsumerWasRemovedCounts, for one that was added meanwhile too.
+func TestAWalkThatEndsAfterItsConsumerWasRemovedCounts(t *testing.T) {
+	for name, removals := range map[string]int{"for the next": 0, "for the one after the next": 1} {
+		t.Run(name, func(t *testing.T) {
+			q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+			publishUpTo(t, q, 1, 4)
+			c, err := q.Durable("name")
+			if err != nil {
+				t.Fatal(err)
+			}
+			walking := c
+			publishUpTo(t, q, 5, 6)
+			flush(t, q)
+			walking.WalkFrom(5)
+			for range 1 + removals {
+				c.Remove()
+				if c, err = q.Durable("name"); err != nil {
+					t.Fatal(err)
+				}
+				if c.Known {
+					t.Error("known before the walk has ended")
+				}
+			}
+			walking.WalkDone()
+			if !c.Known || c.Cursor() != 5 {
+				t.Errorf("known: %v, behind %d", c.Known, c.Cursor())
+			}
+			wantSeqs(t, "told", []uint64{6}, next(t, c, 10))
+			q = reopen(t, q)
+			if c = durable(t, q, "name", true); c.Cursor() != 6 {
+				t.Errorf("after a restart it is behind %d", c.Cursor())
+			}
+		})
 	}
 }

@@ -1,0 +1,244 @@
+package warmwatch_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch"
+)
+
+// hung is a durable handler that hangs in one callback until it is released.
+func addHung(t *testing.T, p *process, name, event string) (r *recorder, registration cache.ResourceEventHandlerRegistration, release chan struct{}) {
+	t.Helper()
+	release = make(chan struct{})
+	r = &recorder{during: func(e string) {
+		if e == event {
+			<-release
+		}
+	}}
+	registration, err := p.informer.AddDurableEventHandler(name, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, registration, release
+}
+
+func remove(t *testing.T, p *process, registration cache.ResourceEventHandlerRegistration) {
+	t.Helper()
+	if err := p.informer.RemoveEventHandler(registration); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestHandlersOfOneDurableNameNeverRunAtOnce(t *testing.T) {
+	for name, again := range map[string]int{"removed and added": 0, "many times": 20} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"))
+				p := launch(t, newPath(t), f, nil)
+				first, registration, release := addHung(t, p, "d", "update ns/a@1→2")
+				p.run()
+				settle()
+				f.put(configMap("a"), configMap("b"))
+				f.remove("a")
+				settle()
+				remove(t, p, registration)
+				for range again { // None of them ever runs, so they are shut down at once.
+					d, err := p.informer.AddDurableEventHandler("d", &recorder{during: func(string) { t.Error("runs") }})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := cache.ShutDownEventHandler(p.informer, d); err != nil {
+						t.Fatal(err)
+					}
+				}
+				second := &recorder{}
+				d, err := p.informer.AddDurableEventHandler("d", second)
+				if err != nil {
+					t.Fatal(err)
+				}
+				settle()
+				first.expect(t, "add ns/a@1 initial")
+				second.expect(t) // The first one's callback has not returned.
+				if d.HasSynced() {
+					t.Error("synced before it was told anything")
+				}
+				close(release)
+				settle()
+				first.expect(t, "update ns/a@1→2")
+				second.expect(t, "add ns/b@3", "delete ns/a@4")
+				if !d.HasSynced() {
+					t.Error("not synced")
+				}
+			})
+		})
+	}
+}
+
+func TestADurableHandlerCanReplaceItselfInACallback(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		p := launch(t, newPath(t), f, nil)
+		var registration cache.ResourceEventHandlerRegistration
+		second, once := &recorder{}, sync.Once{}
+		first := &recorder{during: func(event string) {
+			if event == "update ns/a@1→2" {
+				once.Do(func() {
+					remove(t, p, registration)
+					if _, err := p.informer.AddDurableEventHandler("d", second); err != nil {
+						t.Error(err)
+					}
+					advance(time.Minute)
+				})
+			}
+		}}
+		registration, err := p.informer.AddDurableEventHandler("d", first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		settle()
+		f.put(configMap("a"), configMap("a"))
+		settle()
+		first.expect(t, "add ns/a@1 initial", "update ns/a@1→2")
+		second.expect(t, "update ns/a@2→3")
+	})
+}
+
+func TestWhatARemovedHandlerFinishesCountsForTheNextProcess(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		path := newPath(t)
+		p := launch(t, path, f, nil)
+		first, registration, release := addHung(t, p, "d", "update ns/a@1→2")
+		p.run()
+		settle()
+		f.put(configMap("a"), configMap("b"))
+		settle()
+		remove(t, p, registration)
+		second := addDurable(t, p, "d")
+		settle()
+		go func() {
+			advance(time.Second) // The informer is stopping, and waits for the callback.
+			close(release)
+		}()
+		p.stop()
+		first.expect(t, "add ns/a@1 initial", "update ns/a@1→2")
+		second.expect(t)
+		p = launch(t, path, f, nil)
+		third := addDurable(t, p, "d")
+		p.run()
+		settle()
+		third.expect(t, "add ns/b@3")
+	})
+}
+
+func TestAHandlerThatIsRemovedInItsFirstWalk(t *testing.T) {
+	for at, want := range map[string][]string{
+		"add ns/a@1 initial": {"add ns/a@1 initial", "add ns/b@2 initial"}, // Its walk has not ended.
+		"add ns/b@2 initial": nil,
+	} {
+		t.Run(at, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"))
+				p := launch(t, newPath(t), f, nil)
+				_, registration, release := addHung(t, p, "d", at)
+				p.run()
+				settle()
+				remove(t, p, registration)
+				second := addDurable(t, p, "d")
+				settle()
+				second.expect(t)
+				close(release)
+				settle()
+				second.expect(t, want...)
+				f.remove("b")
+				settle()
+				second.expect(t, "delete ns/b@3")
+			})
+		})
+	}
+}
+
+func TestAForgottenNameWaitsForItsCallbackInFlightToo(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		p := launch(t, newPath(t), f, nil)
+		_, registration, release := addHung(t, p, "d", "update ns/a@1→2")
+		p.run()
+		settle()
+		f.put(configMap("a"), configMap("a"))
+		settle()
+		remove(t, p, registration)
+		if err := p.informer.ForgetDurableEventHandler("d"); err != nil {
+			t.Fatal(err)
+		}
+		second := addDurable(t, p, "d")
+		settle()
+		second.expect(t)
+		close(release)
+		settle()
+		second.expect(t, "add ns/a@3 initial") // Nothing of the first one counts.
+	})
+}
+
+func TestThePanicOfADurableHandlerIsLoggedWithItsDeltaAndTheWayPast(t *testing.T) {
+	defer func(crash bool) { utilruntime.ReallyCrash = crash }(utilruntime.ReallyCrash)
+	utilruntime.ReallyCrash = false
+	bubble(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var lines []string
+		logger := funcr.New(func(_, args string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.Contains(args, "Observed a panic") {
+				lines = append(lines, args)
+			}
+		}, funcr.Options{})
+		f := newSource(t, configMap("a"), configMap("b"))
+		p := launch(t, newPath(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
+		panics := func(event string) {
+			if strings.HasPrefix(event, "add ns/b") || strings.HasPrefix(event, "delete") {
+				panic("the handler's")
+			}
+		}
+		if _, err := p.informer.AddDurableEventHandler("d", &recorder{during: panics}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.informer.AddEventHandler(&recorder{during: panics}); err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		settle()
+		f.put(configMap("a"))
+		f.remove("a")
+		settle()
+		mu.Lock()
+		defer mu.Unlock()
+		durable := 0
+		for _, line := range lines {
+			named := strings.Contains(line, `"handler"="d"`)
+			if named {
+				durable++
+			}
+			if got := strings.Contains(line, "ForgetDurableEventHandler"); got != named {
+				t.Errorf("names the way past: %v, expected %v: %s", got, named, line)
+			}
+			added := strings.Contains(line, `"key"="ns/b"`) && strings.Contains(line, `"type"="Added"`) && strings.Contains(line, `"seq"=2`)
+			deleted := strings.Contains(line, `"key"="ns/a"`) && strings.Contains(line, `"type"="Deleted"`) && strings.Contains(line, `"seq"=4`)
+			if !added && !deleted {
+				t.Errorf("does not say at which delta: %s", line)
+			}
+		}
+		if len(lines) != 4 || durable != 2 {
+			t.Errorf("%d panics were logged, %d of the durable handler, expected 4 and 2: %s", len(lines), durable, fmt.Sprint(lines))
+		}
+	})
+}
