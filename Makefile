@@ -30,6 +30,11 @@ CODE_MODULES := $(filter-out ./hack/controlplane,$(MODULES))
 # damaged page before it looks at its length, and tests damage pages.
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race -gcflags=go.etcd.io/bbolt/...=-d=checkptr=0)
 
+# Systems that the library is vetted for, tests included.
+PORTS := linux/386 linux/arm linux/arm64 darwin/arm64 windows/amd64
+# A 64-bit Linux on x86 also runs the 32-bit tests of the library.
+RUNS_386 := $(filter linux/amd64,$(shell go env GOHOSTOS)/$(shell go env GOHOSTARCH))
+
 KUBERNETES_VERSION = $(shell sed -n 's|^\tk8s.io/kubernetes \(v[0-9.]*\).*|\1|p' hack/controlplane/go.mod)
 VERSION_PARTS      = $(subst ., ,$(patsubst v%,%,$(KUBERNETES_VERSION)))
 VERSION_PACKAGE    = k8s.io/component-base/version
@@ -65,6 +70,7 @@ bench-compare: $(BIN)/bench $(BIN)/benchstat ## Run the micro-benchmarks of BASE
 test: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/gotest ## Test every module, with the race detector and on a real API server (TEST_FLAGS=)
 	$(if $(RACE),,@echo "# no C compiler: the tests run without the race detector")
 	@$(BIN)/gotest $(RACE) $(TEST_FLAGS) -- $(CODE_MODULES)
+	$(if $(RUNS_386),@echo "# GOARCH=386"; GOARCH=386 CGO_ENABLED=0 $(BIN)/gotest $(TEST_FLAGS) -- .,@echo "# no linux/amd64: the 32-bit tests do not run")
 	$(if $(RACE),,@echo "# no C compiler: the tests ran without the race detector")
 
 .PHONY: lint
@@ -79,6 +85,10 @@ lint: $(BIN)/golangci-lint ## Check format, go.mod files and the rules of .golan
 	for module in $(CODE_MODULES); do \
 		echo "# $$module: golangci-lint"; \
 		(cd $$module && $(BIN)/golangci-lint run --config=$(CURDIR)/.golangci.yml ./...) || status=1; \
+	done; \
+	for port in $(PORTS); do \
+		echo "# $$port: go vet"; \
+		CGO_ENABLED=0 GOOS=$${port%/*} GOARCH=$${port#*/} go vet ./... || status=1; \
 	done; \
 	exit $$status
 

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -29,7 +28,7 @@ import (
 func TestOpenRefusesAPathThatCannotBeMeantAndOptionsThatMakeNoSense(t *testing.T) {
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "fifo")
-	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+	if err := mkfifo(fifo); err != nil {
 		t.Fatal(err)
 	}
 	good := filepath.Join(dir, "cache.db")
@@ -60,7 +59,7 @@ func TestOpenRefusesAPathThatCannotBeMeantAndOptionsThatMakeNoSense(t *testing.T
 }
 
 func TestOpenMakesWhatItNeedsForItsOwnerAlone(t *testing.T) {
-	defer syscall.Umask(syscall.Umask(0))
+	defer umask(umask(0))
 	path := filepath.Join(t.TempDir(), "a", "b", "cache.db")
 	c, err := warmwatch.Open(path, warmwatch.Options{})
 	if err != nil {

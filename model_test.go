@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -434,7 +435,7 @@ func (m *model) afterwards(crash *modelCrash) {
 		b.events, b.deleted, b.again = 0, 0, 0
 		b.mu.Unlock()
 	}
-	m.durable.restart(1 << 62)
+	m.durable.restart(math.MaxInt)
 	m.plain.restart(rv)
 }
 

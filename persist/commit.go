@@ -70,16 +70,20 @@ func (a *arena) reset() {
 // it, although another processor is idle. On a thread that it shared with others the
 // committer delayed events so (docs/design/decisions.md). A commit begins a little
 // later for it.
-func (db *DB) run() {
-	defer close(db.done)
+func (db *DB) run(committer int) {
 	defer runtime.UnlockOSThread()
 	alone := false
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
 		db.mu.Lock()
+		if db.committer != committer {
+			db.mu.Unlock()
+			return
+		}
 		if db.closed {
 			db.mu.Unlock()
+			close(db.done)
 			return
 		}
 		wait, due := db.nextCommitLocked(time.Now())
@@ -92,7 +96,7 @@ func (db *DB) run() {
 		}
 		alone = !urgent
 		if due && wait <= 0 {
-			db.commit()
+			db.commit(committer)
 			continue
 		}
 		if !due {
@@ -134,7 +138,7 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 }
 
 // commit makes one attempt to write what waits.
-func (db *DB) commit() {
+func (db *DB) commit(committer int) {
 	db.mu.Lock()
 	if cause := db.resetCause; cause != nil {
 		db.mu.Unlock()
@@ -170,6 +174,11 @@ func (db *DB) commit() {
 	}
 
 	db.mu.Lock()
+	if db.committer != committer { // This goroutine was given up, see abandonCommitLocked.
+		db.mu.Unlock()
+		return
+	}
+	db.committing = nil
 	db.attempts++
 	if err != nil {
 		db.failedLocked(err)
@@ -268,8 +277,12 @@ func (db *DB) keepUnencodableLocked(us []unencodable) {
 }
 
 // write puts a layer into the file, in one transaction.
-func (db *DB) write(b *bolt.DB, l *layer) (txID int, bad []unencodable, err error) {
-	defer db.arena.reset()
+func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error) {
+	if db.arena == nil {
+		db.arena = new(arena)
+	}
+	a := db.arena // Another committer has another one.
+	defer a.reset()
 	err = guard(func() error {
 		if db.boltFile != nil && !db.leavesChecked {
 			if err := inspectLeaves(db.boltFile); err != nil {
@@ -284,7 +297,7 @@ func (db *DB) write(b *bolt.DB, l *layer) (txID int, bad []unencodable, err erro
 		committed := false
 		defer func() {
 			if !committed {
-				_ = guard(tx.Rollback) // The first error, or panic, is the one to tell.
+				b.endWrite(tx)
 			}
 		}()
 		if err := checkNotBack(tx.ID()-1, db.boltTxID); err != nil {
@@ -296,11 +309,14 @@ func (db *DB) write(b *bolt.DB, l *layer) (txID int, bad []unencodable, err erro
 			}
 		}
 		for _, name := range l.sortedBuckets() {
-			if bad, err = writeBucket(tx, name, l.buckets[name], &db.arena, bad); err != nil {
+			if bad, err = writeBucket(tx, name, l.buckets[name], a, bad); err != nil {
 				return err
 			}
 		}
 		txID = tx.ID()
+		if err := db.beginCommit(b); err != nil {
+			return err
+		}
 		err = tx.Commit()
 		committed = err == nil
 		return err

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
 	"k8s.io/klog/v2"
 )
 
@@ -107,7 +106,7 @@ type DB struct {
 	mu   sync.RWMutex
 	cond sync.Cond // On mu. Broadcast after each commit attempt.
 
-	bolt     *bolt.DB // Nil: memory only.
+	bolt     *handle  // Nil: memory only.
 	boltFile *os.File // bbolt's, used by the committer alone.
 	boltTxID int      // Of the last commit that readers may rely on.
 	// leavesChecked, by the committer before it writes for the first time.
@@ -132,7 +131,12 @@ type DB struct {
 
 	hooks map[*Hook]struct{}
 
-	arena arena // Used by the committer alone.
+	// committing is set while bbolt commits: the only step of the committer that a
+	// dead handle can hold up.
+	committing *handle
+	committer  int // Counts the goroutines that have been the committer; the last one is.
+
+	arena *arena // Used by the committer alone.
 }
 
 // A Hook takes part in every commit. Both functions are called by the
@@ -334,7 +338,7 @@ func (db *DB) close() error {
 
 	<-db.done
 	if b != nil {
-		if cerr := guard(b.Close); err == nil {
+		if cerr := b.Close(); err == nil {
 			err = cerr
 		}
 	}

@@ -57,13 +57,13 @@ func Open(path string, o Options) (*DB, error) {
 		db.degradedErr = fmt.Errorf("persist: working from memory: %w", err)
 		db.log.Error(err, "Could not use the cache file, working from memory", "path", path)
 	}
-	go db.run()
+	go db.run(0)
 	return db, nil
 }
 
 // opened is a file that bbolt has opened.
 type opened struct {
-	bolt *bolt.DB
+	bolt *handle
 	file *os.File // bbolt's own.
 	txID int      // Of its last transaction.
 }
@@ -270,7 +270,10 @@ func openExisting(path string, timeout time.Duration) (o opened, err error) {
 		return o.file, err
 	}
 	err = guard(func() (err error) {
-		o.bolt, err = bolt.Open(path, 0o600, options)
+		b, err := bolt.Open(path, 0o600, options)
+		if err == nil {
+			o.bolt = newHandle(b, o.file)
+		}
 		return err
 	})
 	switch {
@@ -294,7 +297,7 @@ func openExisting(path string, timeout time.Duration) (o opened, err error) {
 		return nil
 	})
 	if err != nil {
-		return opened{}, errors.Join(err, guard(o.bolt.Close))
+		return opened{}, errors.Join(err, o.bolt.Close())
 	}
 	return o, nil
 }
@@ -371,7 +374,7 @@ func (db *DB) mergeBackLocked(l *layer) {
 
 // salvage copies what is whole from a damaged file, if that is safe to walk. It
 // returns the last transaction of the new one.
-func salvage(old *bolt.DB, aside string, b *bolt.DB, txID int) (int, error) {
+func salvage(old *handle, aside string, b *handle, txID int) (int, error) {
 	if err := inspect(aside, true); err != nil {
 		return txID, err
 	}
@@ -414,7 +417,7 @@ func (db *DB) ForgetSalvage(space string) error {
 }
 
 // markSalvaged is written before anything else of the space.
-func markSalvaged(b *bolt.DB, space string, txID int) (int, error) {
+func markSalvaged(b *handle, space string, txID int) (int, error) {
 	l := newLayer()
 	l.set(Bucket{space, salvagedBucket}, salvagedKey, entry{value: Bytes(nil)})
 	id, _, err := (&DB{}).write(b, l)
@@ -444,7 +447,7 @@ const salvageKeys = 1000
 
 // copyBucket copies the values that pass their checksums. A damaged page ends
 // the bucket, not the salvage.
-func copyBucket(from *bolt.Bucket, to *bolt.DB, name Bucket, txID int) (int, error) {
+func copyBucket(from *bolt.Bucket, to *handle, name Bucket, txID int) (int, error) {
 	l := newLayer()
 	flush := func() error {
 		writer := &DB{}

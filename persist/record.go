@@ -71,7 +71,7 @@ func appendObject(dst []byte, seq uint64, obj any, sizeBytes int, ahead *body) (
 	}
 	out = buf.Bytes()
 	size := len(out) - start
-	if size > math.MaxUint32 {
+	if uint64(size) > math.MaxUint32 {
 		return dst, fmt.Errorf("%w: %s: %d bytes", ErrNotEncodable, g.name, size)
 	}
 	binary.BigEndian.PutUint32(out[start-bodyLenBytes:], uint32(size))

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"reflect"
-	"sync"
 
 	"github.com/tidwall/btree"
 	bolt "go.etcd.io/bbolt"
@@ -111,7 +109,7 @@ func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error
 	return found, err
 }
 
-func (db *DB) readFile(b *bolt.DB, committed int, fn func(*bolt.Tx) error) error {
+func (db *DB) readFile(b *handle, committed int, fn func(*bolt.Tx) error) error {
 	return db.readError(b, view(b, func(tx *bolt.Tx) error {
 		if err := checkNotBack(tx.ID(), committed); err != nil {
 			return err
@@ -129,49 +127,9 @@ func checkNotBack(txID, committed int) error {
 	return &CorruptError{Err: fmt.Errorf("the file went back from transaction %d to %d", committed, txID)}
 }
 
-// view runs fn in a read transaction.
-func view(b *bolt.DB, fn func(*bolt.Tx) error) error {
-	tx, err := beginRead(b)
-	if err != nil {
-		return err
-	}
-	return guard(func() error {
-		defer func() { _ = tx.Rollback() }() // A read transaction's cannot fail.
-		return fn(tx)
-	})
-}
-
-// beginRead begins a read transaction. Without valid meta pages bbolt panics
-// there with its locks held, and whoever came next, to begin or to end one,
-// would wait for ever.
-func beginRead(b *bolt.DB) (tx *bolt.Tx, err error) {
-	err = guard(func() (err error) {
-		tx, err = b.Begin(false)
-		return err
-	})
-	if errors.Is(err, ErrCorrupt) {
-		if l, ok := lockOf(b, "mmaplock").(*sync.RWMutex); ok {
-			l.RUnlock()
-		}
-		if l, ok := lockOf(b, "metalock").(*sync.Mutex); ok {
-			l.Unlock()
-		}
-	}
-	return tx, err
-}
-
-// lockOf returns a pointer to a field of bbolt's, nil if there is none.
-func lockOf(b *bolt.DB, name string) any {
-	f := reflect.ValueOf(b).Elem().FieldByName(name)
-	if !f.IsValid() {
-		return nil
-	}
-	return reflect.NewAt(f.Type(), f.Addr().UnsafePointer()).Interface()
-}
-
 // readError notes that the file is bad as a whole, if that is what err says and
 // the file has not been replaced meanwhile.
-func (db *DB) readError(b *bolt.DB, err error) error {
+func (db *DB) readError(b *handle, err error) error {
 	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) || errors.Is(err, bolterrors.ErrTxClosed) {
 		return ErrClosed
 	}
@@ -179,7 +137,8 @@ func (db *DB) readError(b *bolt.DB, err error) error {
 	if errors.As(err, &corrupt) && corrupt.Bucket == (Bucket{}) {
 		db.mu.Lock()
 		defer db.mu.Unlock()
-		if db.resetCause == nil && b != nil && db.bolt == b && !db.closing {
+		stuck := db.abandonCommitLocked()
+		if db.resetCause == nil && b != nil && db.bolt == b && (!db.closing || stuck) {
 			db.resetCause = err
 			db.wakeCommitter()
 		}
@@ -212,7 +171,7 @@ type Snapshot struct {
 	db                *DB
 	space             string
 	pending, flushing *layer
-	bolt              *bolt.DB // Nil without a file.
+	bolt              *handle // Nil without a file.
 	tx                *bolt.Tx
 	// The bucket that was looked up last: it takes longer than to find a key.
 	lastName string
@@ -310,9 +269,9 @@ func (db *DB) unreadableLocked() error {
 	return db.resetCause
 }
 
-func (s *Snapshot) begin(b *bolt.DB, committed int) (err error) {
+func (s *Snapshot) begin(b *handle, committed int) (err error) {
 	s.bolt = b
-	if s.tx, err = beginRead(b); err == nil {
+	if s.tx, err = b.Begin(false); err == nil {
 		if err = checkNotBack(s.tx.ID(), committed); err != nil {
 			s.Close()
 		}
@@ -323,7 +282,7 @@ func (s *Snapshot) begin(b *bolt.DB, committed int) (err error) {
 // Close ends the snapshot. It is idempotent.
 func (s *Snapshot) Close() {
 	if s.tx != nil {
-		_ = guard(s.tx.Rollback) // A read transaction's cannot fail.
+		s.bolt.end(s.tx)
 		s.tx = nil
 	}
 }

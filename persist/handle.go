@@ -1,0 +1,207 @@
+package persist
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// A handle is a file that bbolt has opened, used so that nobody waits for ever.
+//
+// Where neither meta page is valid, bbolt panics in Begin, and keeps the locks that it
+// has taken there: whoever begins a transaction then, ends one, or closes the file
+// waits without end. So the meta pages are looked at before Begin, which makes that
+// panic rare; and one that comes all the same (the damage came in between) makes the
+// handle dead: nobody enters bbolt's locks through it any more, the transactions that
+// are open are not ended, and what bbolt has mapped stays mapped. Who was in there
+// already is spared by these rules:
+//
+//   - one goroutine at a time is in Begin or Close, under mu;
+//   - a read transaction is ended under mu as well, or, where that is held, by a
+//     goroutine that nobody waits for: Begin may wait for just this transaction, when
+//     bbolt maps the file anew;
+//   - a commit that is under way on a dead handle is given up, with its goroutine, see
+//     [DB.abandonCommitLocked].
+//
+// A bbolt that releases its locks when it panics is used in the same way.
+type handle struct {
+	*bolt.DB
+	file     *os.File // bbolt's.
+	pageSize int64
+
+	mu   sync.Mutex
+	dead atomic.Bool // Set under mu.
+	// noWriter: bbolt may keep the writer's lock, which readers do not need. Set under mu.
+	noWriter atomic.Bool
+
+	// checkMeta is [handle.metaIsValid], but in tests of what happens without it.
+	checkMeta func() error
+}
+
+var errDead = errors.New("bbolt has panicked with its locks held")
+
+// newHandle is for what bbolt has opened and nobody uses yet.
+func newHandle(b *bolt.DB, file *os.File) *handle {
+	h := &handle{DB: b, file: file, pageSize: int64(b.Info().PageSize)}
+	h.checkMeta = h.metaIsValid
+	return h
+}
+
+// Begin begins a transaction. A read transaction is ended by end.
+func (h *handle) Begin(writable bool) (tx *bolt.Tx, err error) {
+	if err := h.checkMeta(); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.dead.Load() || (writable && h.noWriter.Load()) {
+		return nil, &CorruptError{Err: errDead}
+	}
+	err = guard(func() (err error) {
+		tx, err = h.DB.Begin(writable)
+		return err
+	})
+	switch {
+	case !errors.Is(err, ErrCorrupt):
+	case writable:
+		h.noWriter.Store(true)
+	default:
+		h.dead.Store(true)
+	}
+	return tx, err
+}
+
+// end ends a read transaction, or gives it up if the handle is dead.
+func (h *handle) end(tx *bolt.Tx) {
+	if h.dead.Load() {
+		return
+	}
+	if !h.mu.TryLock() {
+		go func() { _ = guard(tx.Rollback) }() // Whoever has mu may wait for it.
+		return
+	}
+	defer h.mu.Unlock()
+	if h.dead.Load() {
+		return
+	}
+	if guard(tx.Rollback) != nil { // A read transaction's fails only by a panic.
+		h.dead.Store(true)
+	}
+}
+
+// endWrite rolls a write transaction back. The first error, or panic, is the one to
+// tell, so this one is not returned; but bbolt may keep the writer's lock after it.
+func (h *handle) endWrite(tx *bolt.Tx) {
+	if err := guard(tx.Rollback); errors.Is(err, ErrCorrupt) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.noWriter.Store(true)
+	}
+}
+
+// Close waits for the transactions that are open. A dead handle it only leaves alone.
+func (h *handle) Close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.dead.Load() || h.noWriter.Load() {
+		return &CorruptError{Err: errDead}
+	}
+	return guard(h.DB.Close)
+}
+
+// metaIsValid returns a [CorruptError] unless there is a valid meta page, without which
+// bbolt must not be asked for a transaction.
+func (h *handle) metaIsValid() error {
+	var head [metaOffset + metaBytes]byte
+	var failed error
+	for i := range int64(2) {
+		switch _, err := h.file.ReadAt(head[:], i*h.pageSize); {
+		case errors.Is(err, os.ErrClosed):
+			return bolterrors.ErrDatabaseNotOpen
+		case err != nil && !errors.Is(err, io.EOF):
+			failed = err
+		case err == nil && soundMeta(head[metaOffset:]):
+			return nil
+		}
+	}
+	if failed != nil { // Through its mapping, bbolt would get a fault for it.
+		return &CorruptError{Err: fmt.Errorf("read the meta pages: %w", failed)}
+	}
+	return corruptFile("neither meta page is valid")
+}
+
+// soundMeta reports whether bbolt would accept a meta.
+func soundMeta(m []byte) bool {
+	return binary.NativeEndian.Uint32(m) == metaMagic && binary.NativeEndian.Uint32(m[metaVersionAt:]) == metaVersion &&
+		metaSum(m) == binary.NativeEndian.Uint64(m[metaChecksumAt:])
+}
+
+// metaSum is the FNV-1a hash that a meta should have as its checksum. It is computed
+// for each transaction, so it allocates nothing.
+func metaSum(m []byte) uint64 {
+	h := uint64(14695981039346656037)
+	for _, b := range m[:metaChecksumAt] {
+		h = (h ^ uint64(b)) * 1099511628211
+	}
+	return h
+}
+
+// A beginner begins transactions: a [handle], or a [bolt.DB] that nobody else uses.
+type beginner interface {
+	Begin(writable bool) (*bolt.Tx, error)
+}
+
+// view runs fn in a read transaction.
+func view(b beginner, fn func(*bolt.Tx) error) error {
+	return guard(func() error {
+		tx, err := b.Begin(false)
+		if err != nil {
+			return err
+		}
+		defer endRead(b, tx)
+		return fn(tx)
+	})
+}
+
+func endRead(b beginner, tx *bolt.Tx) {
+	if h, ok := b.(*handle); ok {
+		h.end(tx)
+		return
+	}
+	_ = guard(tx.Rollback) // A read transaction's cannot fail.
+}
+
+// beginCommit notes that bbolt is about to commit, and refuses it on a dead handle,
+// where it would not return.
+func (db *DB) beginCommit(b *handle) error {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if b.dead.Load() {
+		return &CorruptError{Err: errDead}
+	}
+	db.committing = b
+	return nil
+}
+
+// abandonCommitLocked gives up a commit that is under way on a dead handle, where it
+// waits for ever, or may. It has ended without success then, and another goroutine is
+// the committer. The old one, should it go on, has nothing to do but to end: what
+// was to be written stays in flushing.
+func (db *DB) abandonCommitLocked() bool {
+	if db.committing == nil || !db.committing.dead.Load() {
+		return false
+	}
+	db.committing, db.arena = nil, nil
+	db.committer++
+	db.attempts++
+	db.cond.Broadcast()
+	go db.run(db.committer)
+	return true
+}
