@@ -16,6 +16,11 @@ BENCH_FLAGS = $(if $(filter-out 0,$(SHORT)),--short) $(if $(filter-out 0,$(LARGE
 BASE          ?= HEAD~1
 COMPARE_FLAGS ?=
 
+# What the attacks do; see docs/reliability.md. Seed 0 is another one each time.
+SEED    ?= 0
+TRIES   ?= 10000
+MINUTES ?= 30
+
 # Flags of `go test`, for all modules.
 TEST_FLAGS ?= -timeout 30m
 
@@ -66,6 +71,15 @@ test: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/gotest ## Test every module, with
 	$(if $(RACE),,@echo "# no C compiler: the tests run without the race detector")
 	@$(BIN)/gotest $(RACE) $(TEST_FLAGS) -- $(CODE_MODULES)
 	$(if $(RACE),,@echo "# no C compiler: the tests ran without the race detector")
+
+.PHONY: corrupt
+corrupt: ## Damage cache files of every page class, at rest and in use, 30 minutes (TRIES=10000 SEED=)
+	@go -C test/attack test ./corrupt -run '^TestCorrupt$$' -v -count=1 -timeout 0 \
+		-corrupt.tries=$(TRIES) -corrupt.seed=$(SEED) -corrupt.for=0
+
+.PHONY: links
+links: $(BIN)/kube-apiserver $(BIN)/etcd ## An agent behind a flaky link, servers restarted and put back (MINUTES=30 SEED=)
+	@go -C test/e2e test . -run '^TestLinks$$' -v -count=1 -timeout 0 -links.for=$(MINUTES)m -seed=$(SEED)
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Check format, go.mod files and the rules of .golangci.yml

@@ -186,15 +186,21 @@ func (l *life) checkServed(im *image) (found []problem) {
 		if wasTrue(history, served) || !synced {
 			continue
 		}
-		var missing []string
+		// A record that cannot be read has its key still, so that readers can tell.
+		listed := map[string]bool{}
+		for _, key := range informer.GetStore().ListKeys() {
+			listed[key] = true
+		}
+		missing := map[string][]string{}
 		for key := range stateAt(history, len(history)) {
 			if _, there := served[key]; !there {
-				missing = append(missing, key)
+				what := map[bool]string{true: "served: unreadable objects missing", false: "served: objects missing"}[listed[key]]
+				missing[what] = append(missing[what], key)
 			}
 		}
-		slices.Sort(missing)
-		if len(missing) > 0 {
-			found = append(found, problem{Kind: "served: objects missing", Detail: fmt.Sprintf("%s: HasSynced, %d objects, missing %s", k, len(served), some(missing))})
+		for what, keys := range missing {
+			slices.Sort(keys)
+			found = append(found, problem{Kind: what, Detail: fmt.Sprintf("%s: HasSynced, %d objects, missing %s", k, len(served), some(keys))})
 		}
 	}
 	return found

@@ -211,8 +211,8 @@ func (h *hunt) verdict() {
 			h.t.Error(err)
 		}
 	}
-	h.t.Errorf("%d of %d tries have failed, the first of them %d; again: go test -run TestCorrupt ./corrupt -corrupt.seed=%d -corrupt.only=%d -corrupt.images=%s",
-		len(h.count.failed), h.count.tries, h.count.failed[0], h.seed, h.count.failed[0], kept)
+	h.t.Errorf("%d of %d tries have failed, the first of them %d; again: -corrupt.tries=%d -corrupt.seed=%d -corrupt.only=%d, and with the same binary -corrupt.images=%s",
+		len(h.count.failed), h.count.tries, h.count.failed[0], *triesFlag, h.seed, h.count.failed[0], kept)
 }
 
 // lines yields what is read until the end.
