@@ -16,6 +16,11 @@ BENCH_FLAGS = $(if $(filter-out 0,$(SHORT)),--short) $(if $(filter-out 0,$(LARGE
 BASE          ?= HEAD~1
 COMPARE_FLAGS ?=
 
+# What the attacks do; see docs/reliability.md. Seed 0 is another one each time.
+SEED    ?= 0
+TRIES   ?= 10000
+MINUTES ?= 30
+
 # Flags of `go test`, for all modules.
 TEST_FLAGS ?= -timeout 30m
 
@@ -72,6 +77,15 @@ test: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/gotest ## Test every module, with
 	@$(BIN)/gotest $(RACE) $(TEST_FLAGS) -- $(CODE_MODULES)
 	$(if $(RUNS_386),@echo "# GOARCH=386"; GOARCH=386 CGO_ENABLED=0 $(BIN)/gotest $(TEST_FLAGS) -- .,@echo "# no linux/amd64: the 32-bit tests do not run")
 	$(if $(RACE),,@echo "# no C compiler: the tests ran without the race detector")
+
+.PHONY: corrupt
+corrupt: ## Damage cache files of every page class, at rest and in use, 30 minutes (TRIES=10000 SEED=)
+	@go -C test/attack test ./corrupt -run '^TestCorrupt$$' -v -count=1 -timeout 0 \
+		-corrupt.tries=$(TRIES) -corrupt.seed=$(SEED) -corrupt.for=0
+
+.PHONY: links
+links: $(BIN)/kube-apiserver $(BIN)/etcd ## An agent behind a flaky link, servers restarted and put back (MINUTES=30 SEED=)
+	@go -C test/e2e test . -run '^TestLinks$$' -v -count=1 -timeout 0 -links.for=$(MINUTES)m -seed=$(SEED)
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Check format, go.mod files and the rules of .golangci.yml

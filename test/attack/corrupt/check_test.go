@@ -1,0 +1,234 @@
+package corrupt
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/client-go/tools/cache"
+)
+
+// problem is a difference from what is promised.
+type problem struct {
+	Kind   string // One of a few words, for the count.
+	Detail string
+	// Excused says why it is not promised, see docs/reliability.md.
+	Excused string `json:",omitempty"`
+}
+
+func versions(state map[string]item) map[string]int {
+	v := make(map[string]int, len(state))
+	for key, i := range state {
+		v[key] = i.RV
+	}
+	return v
+}
+
+// differences lists the keys in which two differ, each as "key: want, got".
+func differences(want, got map[string]int) (d []string) {
+	for key, rv := range want {
+		if got[key] != rv {
+			d = append(d, fmt.Sprintf("%s: want %d, got %d", key, rv, got[key]))
+		}
+	}
+	for key, rv := range got {
+		if _, exists := want[key]; !exists {
+			d = append(d, fmt.Sprintf("%s: want none, got %d", key, rv))
+		}
+	}
+	slices.Sort(d)
+	return d
+}
+
+func some(list []string) string {
+	return fmt.Sprintf("%d: %v", len(list), list[:min(4, len(list))])
+}
+
+// checkStore compares a store with the server (I2), in each way to read it.
+func checkStore(k kind, store cache.Indexer, state map[string]item) (found []problem) {
+	objects := store.List()
+	got := map[string]int{}
+	for _, obj := range objects {
+		key, err := cache.MetaNamespaceKeyFunc(obj)
+		if err != nil {
+			return []problem{{Kind: "wrong object", Detail: err.Error()}}
+		}
+		got[key] = versionOf(obj)
+		if i, exists := state[key]; exists && i.RV == got[key] && !apiequality.Semantic.DeepEqual(k.object(i), obj) {
+			found = append(found, problem{Kind: "wrong object", Detail: fmt.Sprintf("%s at %d has other content", key, i.RV)})
+		}
+	}
+	if d := differences(versions(state), got); len(d) > 0 || len(got) != len(objects) {
+		found = append(found, problem{Kind: "store", Detail: fmt.Sprintf("%s: List has %d objects; %s", k, len(objects), some(d))})
+	}
+	keys := store.ListKeys()
+	slices.Sort(keys)
+	if want := slices.Sorted(maps.Keys(state)); !slices.Equal(want, keys) {
+		found = append(found, problem{Kind: "store", Detail: fmt.Sprintf("%s: ListKeys has %d keys, want %d", k, len(keys), len(want))})
+	}
+	for key, i := range state {
+		obj, exists, err := store.GetByKey(key)
+		if err != nil || !exists || versionOf(obj) != i.RV {
+			found = append(found, problem{Kind: "store", Detail: fmt.Sprintf("%s: GetByKey(%s): %t %d %v, want %d", k, key, exists, versionOf(obj), err, i.RV)})
+			break
+		}
+	}
+	return found
+}
+
+// checkIndices compares every index with a recomputation (I1).
+func checkIndices(k kind, store cache.Indexer, state map[string]item) (found []problem) {
+	for name, f := range indexers {
+		want := map[string][]string{}
+		for key, i := range state {
+			values, err := f(k.object(i))
+			if err != nil {
+				return []problem{{Kind: "index", Detail: err.Error()}}
+			}
+			for _, v := range values {
+				want[v] = append(want[v], key)
+			}
+		}
+		values := store.ListIndexFuncValues(name)
+		slices.Sort(values)
+		if w := slices.Sorted(maps.Keys(want)); !slices.Equal(w, values) {
+			found = append(found, problem{Kind: "index", Detail: fmt.Sprintf("%s, %s: values %v, want %v", k, name, values, w)})
+		}
+		for v, w := range want {
+			slices.Sort(w)
+			keys, err := store.IndexKeys(name, v)
+			slices.Sort(keys)
+			objects, err2 := store.ByIndex(name, v)
+			if err != nil || err2 != nil || !slices.Equal(w, keys) || len(objects) != len(w) {
+				found = append(found, problem{Kind: "index", Detail: fmt.Sprintf("%s, %s=%s: %d keys, %d objects, want %d, %v %v",
+					k, name, v, len(keys), len(objects), len(w), err, err2)})
+			}
+		}
+	}
+	return found
+}
+
+// checkBelief compares what a handler believes with the server (Q1, Q2).
+func checkBelief(who string, b *belief, state map[string]item) (found []problem) {
+	known, _, wrong := b.state()
+	var stale, phantom []string
+	for key, i := range state {
+		if known[key] != i.RV {
+			stale = append(stale, fmt.Sprintf("%s: want %d, knows %d", key, i.RV, known[key]))
+		}
+	}
+	for key := range known {
+		if _, exists := state[key]; !exists {
+			phantom = append(phantom, key)
+		}
+	}
+	slices.Sort(stale)
+	slices.Sort(phantom)
+	if len(stale) > 0 {
+		found = append(found, problem{Kind: "handler: change not told", Detail: who + ": " + some(stale)})
+	}
+	for _, key := range phantom {
+		found = append(found, problem{Kind: "handler: deletion not told", Detail: who + ": " + key})
+	}
+	for _, w := range wrong {
+		found = append(found, problem{Kind: "handler: told nonsense", Detail: who + ": " + w})
+	}
+	return found
+}
+
+// check compares everything with the server.
+func (l *life) check(servers map[kind]*server) (found []problem) {
+	for _, k := range kinds {
+		state := servers[k].state()
+		found = append(found, checkStore(k, l.informers[k].GetIndexer(), state)...)
+		found = append(found, checkIndices(k, l.informers[k].GetIndexer(), state)...)
+		for _, name := range slices.Sorted(maps.Keys(l.durable[k])) {
+			found = append(found, checkBelief(fmt.Sprintf("%s, durable %s", k, name), l.durable[k][name], state)...)
+		}
+		found = append(found, checkBelief(fmt.Sprintf("%s, plain", k), l.plain[k], state)...)
+	}
+	return found
+}
+
+// checkUntold wants plain handlers to have been told of the deletions that those
+// of the last process were not told of.
+func (l *life) checkUntold(im *image) (found []problem) {
+	for _, k := range kinds {
+		_, told, _ := l.plain[k].state()
+		for _, key := range im.Servers[k].Untold {
+			if !told[key] {
+				found = append(found, problem{Kind: "plain handler: deletion not told", Detail: fmt.Sprintf("%s: %s", k, key)})
+			}
+		}
+	}
+	return found
+}
+
+// checkServed looks at what is served while the server is away. Everything in it
+// was true once; while HasSynced is true, nothing is missing that the file is
+// known to have had.
+func (l *life) checkServed(im *image) (found []problem) {
+	for _, k := range kinds {
+		history := im.Servers[k].History
+		informer := l.informers[k]
+		synced := informer.HasSynced()
+		served := map[string]int{}
+		for _, obj := range informer.GetStore().List() {
+			key, err := cache.MetaNamespaceKeyFunc(obj)
+			rv := versionOf(obj)
+			if err != nil || rv < 1 || rv > len(history) || history[rv-1].Item.key() != key ||
+				!apiequality.Semantic.DeepEqual(k.object(history[rv-1].Item), obj) {
+				found = append(found, problem{Kind: "served: wrong object", Detail: fmt.Sprintf("%s: %s at %d, %v", k, key, rv, err)})
+			}
+			served[key] = rv
+		}
+		if wasTrue(history, served) || !synced {
+			continue
+		}
+		// A record that cannot be read has its key still, so that readers can tell.
+		listed := map[string]bool{}
+		for _, key := range informer.GetStore().ListKeys() {
+			listed[key] = true
+		}
+		missing := map[string][]string{}
+		for key := range stateAt(history, len(history)) {
+			if _, there := served[key]; !there {
+				what := map[bool]string{true: "served: unreadable objects missing", false: "served: objects missing"}[listed[key]]
+				missing[what] = append(missing[what], key)
+			}
+		}
+		for what, keys := range missing {
+			slices.Sort(keys)
+			found = append(found, problem{Kind: what, Detail: fmt.Sprintf("%s: HasSynced, %d objects, missing %s", k, len(served), some(keys))})
+		}
+	}
+	return found
+}
+
+// wasTrue reports whether there was a moment with just these objects.
+func wasTrue(history []change, served map[string]int) bool {
+	state, wrong := map[string]item{}, len(served)
+	for _, c := range history {
+		key := c.Item.key()
+		rightBefore := same(state, served, key)
+		c.applyTo(state)
+		switch rightNow := same(state, served, key); {
+		case rightBefore && !rightNow:
+			wrong++
+		case !rightBefore && rightNow:
+			wrong--
+		}
+		if wrong == 0 {
+			return true
+		}
+	}
+	return wrong == 0
+}
+
+// same reports whether both have the same of a key.
+func same(state map[string]item, served map[string]int, key string) bool {
+	i, exists := state[key]
+	rv, there := served[key]
+	return exists == there && (!exists || i.RV == rv)
+}

@@ -1,0 +1,317 @@
+package corrupt
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+)
+
+// damage is what is done to a file.
+type damage struct {
+	Class, Field string // Where, and what there.
+	Detail       string
+	patches      []patch
+	truncateAt   int // If truncated.
+	truncated    bool
+	// destroyed are the keys of objects whose records are not in the file any
+	// more, as far as the damage goes: a changed value still has its key.
+	destroyed    map[string]bool
+	destroyedAll bool
+	// informer: all that an informer has in the file may be destroyed.
+	informer bool
+	// lengths: the header of a page says that it is longer or shorter.
+	lengths bool
+}
+
+type patch struct {
+	at    int
+	bytes []byte
+}
+
+func (d *damage) String() string { return d.Class + ", " + d.Field + ": " + d.Detail }
+
+// applyTo damages the content of a file.
+func (d *damage) applyTo(file []byte) []byte {
+	file = slices.Clone(file)
+	for _, p := range d.patches {
+		copy(file[p.at:], p.bytes)
+	}
+	if d.truncated {
+		file = file[:d.truncateAt]
+	}
+	return file
+}
+
+// applyToOpen damages a file that somebody has open.
+func (d *damage) applyToOpen(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for _, p := range d.patches {
+		if _, err := f.WriteAt(p.bytes, int64(p.at)); err != nil {
+			return err
+		}
+	}
+	if d.truncated {
+		return f.Truncate(int64(d.truncateAt))
+	}
+	return nil
+}
+
+const wholeFile = "file"
+
+// fieldsOf lists what can be damaged in a class.
+func fieldsOf(class string) []string {
+	header := []string{"header id", "header flags", "header count", "header overflow"}
+	page := []string{"zeroed", "noise", "swapped", "older", "a bit"}
+	switch {
+	case class == wholeFile:
+		return []string{"truncated", "truncated in a page", "several bits"}
+	case class == "free page":
+		return []string{"noise"}
+	case strings.HasPrefix(class, "meta"):
+		return slices.Concat(page, []string{"meta field", "meta field, checksum"})
+	case class == "freelist":
+		return slices.Concat(header, page, []string{"freelist id"})
+	case strings.HasPrefix(class, "branch"):
+		return slices.Concat(header, page, []string{"element pos", "element ksize", "element pgid", "key"})
+	default:
+		return slices.Concat(header, page, []string{"element flags", "element pos", "element ksize", "element vsize", "key", "value", "value"})
+	}
+}
+
+// damager makes damages of one file.
+type damager struct {
+	*layout
+	rng   *rand.Rand
+	older [][]byte // The file at earlier times.
+}
+
+// random makes some damage of a random class, so that rare classes are hit as
+// often as others.
+func (g *damager) random() *damage {
+	for {
+		classes := append(g.classes(), wholeFile)
+		class := classes[g.rng.IntN(len(classes))]
+		fields := fieldsOf(class)
+		d := &damage{Class: class, Field: fields[g.rng.IntN(len(fields))], destroyed: map[string]bool{}}
+		if class == wholeFile {
+			g.wholeFile(d)
+			g.noteLengths(d)
+			return d
+		}
+		regions := g.of(class)
+		r := regions[g.rng.IntN(len(regions))]
+		if g.region(d, r) {
+			d.Detail = fmt.Sprintf("page %d%s, %s", r.page, map[bool]string{true: " (inline)"}[r.inline], d.Detail)
+			g.noteLengths(d)
+			return d
+		}
+	}
+}
+
+func (g *damager) wholeFile(d *damage) {
+	d.destroyedAll, d.informer = true, true
+	used := g.high * g.pageSize
+	switch d.Field {
+	case "truncated":
+		d.truncated, d.truncateAt = true, g.rng.IntN(g.high)*g.pageSize
+		d.Detail = fmt.Sprintf("to %d of %d pages", d.truncateAt/g.pageSize, g.high)
+	case "truncated in a page":
+		d.truncated, d.truncateAt = true, g.rng.IntN(used)
+		d.Detail = fmt.Sprintf("to %d of %d bytes", d.truncateAt, used)
+	default:
+		for range 2 + g.rng.IntN(30) {
+			g.flip(d, g.rng.IntN(used), 1)
+		}
+		d.Detail = fmt.Sprintf("%d anywhere", len(d.patches))
+	}
+}
+
+// flip changes one bit of some bytes.
+func (g *damager) flip(d *damage, at, n int) {
+	at += g.rng.IntN(n)
+	bit := g.rng.IntN(8)
+	d.patches = append(d.patches, patch{at, []byte{g.file[at] ^ 1<<bit}})
+	d.Detail = fmt.Sprintf("bit %d of byte %d", bit, at)
+}
+
+// set changes a number of some bytes: to an edge, a bit, or anything.
+func (g *damager) set(d *damage, at, n int) {
+	if g.rng.IntN(2) == 0 {
+		g.flip(d, at, n)
+		return
+	}
+	b := make([]byte, 8)
+	edges := []uint64{0, 1, 2, 3, 0xffff, 0x7fffffff, 0xffffffff, 1<<63 - 1, 1 << 63, 1<<64 - 1}
+	v := edges[g.rng.IntN(len(edges))]
+	if g.rng.IntN(4) == 0 {
+		v = uint64(g.rng.IntN(g.high + 2))
+	}
+	binary.LittleEndian.PutUint64(b, v)
+	d.patches = append(d.patches, patch{at, b[:n]})
+	d.Detail = fmt.Sprintf("%d bytes at %d set to %#x", n, at, v)
+}
+
+// region damages a region, and reports whether that was possible.
+func (g *damager) region(d *damage, r region) bool {
+	g.note(d, r, nil)
+	switch field, rest, _ := strings.Cut(d.Field, " "); field {
+	case "header":
+		at := map[string]int{"id": 0, "flags": pageFlagsAt, "count": pageCountAt, "overflow": pageOverflowAt}[rest]
+		g.set(d, r.at+at, map[string]int{"id": 8, "flags": 2, "count": 2, "overflow": 4}[rest])
+	case "element", "key", "value":
+		return len(r.elements) > 0 && g.element(d, r, r.elements[g.rng.IntN(len(r.elements))])
+	case "freelist":
+		n := int(binary.LittleEndian.Uint16(g.file[r.at+pageCountAt:]))
+		if n == 0 {
+			return false
+		}
+		g.set(d, r.at+pageHeaderBytes+8*g.rng.IntN(n), 8)
+	case "meta":
+		return g.meta(d, r)
+	case "a": // a bit
+		g.flip(d, r.at, r.bytes)
+	default:
+		return g.page(d, r)
+	}
+	return g.changes(d)
+}
+
+// changes reports whether the file differs afterwards.
+func (g *damager) changes(d *damage) bool {
+	return slices.ContainsFunc(d.patches, func(p patch) bool { return string(g.file[p.at:][:len(p.bytes)]) != string(p.bytes) })
+}
+
+// note says what the damage destroys: all that is in or under a region, or the
+// given element only.
+func (g *damager) note(d *damage, r region, only *element) {
+	switch {
+	case r.bucket == "objects" && strings.HasPrefix(r.class, "leaf"):
+		for _, e := range r.elements {
+			if only == nil || e.at == only.at {
+				d.destroyed[string(e.key[1:])] = true
+			}
+		}
+	case r.bucket == "space" && only != nil && string(only.key) != "objects":
+	case r.bucket == "root", r.bucket == "space" && only == nil, strings.HasPrefix(r.class, "meta"):
+		d.destroyedAll, d.informer = true, true
+	case r.bucket == "objects", r.bucket == "space":
+		d.destroyedAll = true
+	}
+}
+
+// noteLengths compares the lengths that pages say to have.
+func (g *damager) noteLengths(d *damage) {
+	after := d.applyTo(g.file)
+	for _, r := range g.regions {
+		if at := r.at + pageOverflowAt; !r.inline && len(after) >= at+4 && string(after[at:at+4]) != string(g.file[at:at+4]) {
+			d.lengths = true
+		}
+	}
+}
+
+func (g *damager) element(d *damage, r region, e element) bool {
+	clear(d.destroyed)
+	branch := strings.HasPrefix(r.class, "branch")
+	if d.Field != "value" {
+		g.note(d, r, &e)
+	}
+	switch d.Field {
+	case "key":
+		if len(e.key) == 0 {
+			return false
+		}
+		g.flip(d, e.keyAt, len(e.key))
+	case "value":
+		if len(e.value) == 0 {
+			return false
+		}
+		g.value(d, e)
+	case "element pgid":
+		g.set(d, e.at+8, 8)
+	default:
+		g.note(d, r, nil) // Other elements may be taken for longer or shorter.
+		at := map[string]int{"element flags": 0, "element pos": 4, "element ksize": 8, "element vsize": 12}
+		if branch {
+			at = map[string]int{"element pos": 0, "element ksize": 4}
+		}
+		g.set(d, e.at+at[d.Field], 4)
+	}
+	return g.changes(d)
+}
+
+// value damages the bytes of a value: a bit, mostly.
+func (g *damager) value(d *damage, e element) {
+	if g.rng.IntN(3) > 0 {
+		g.flip(d, e.valueAt, len(e.value))
+		return
+	}
+	from := g.rng.IntN(len(e.value))
+	b := make([]byte, 1+g.rng.IntN(len(e.value)-from))
+	g.fill(b)
+	d.patches = append(d.patches, patch{e.valueAt + from, b})
+	d.Detail = fmt.Sprintf("%d bytes of noise at %d", len(b), e.valueAt+from)
+}
+
+func (g *damager) fill(b []byte) {
+	for i := range b {
+		b[i] = byte(g.rng.Uint32())
+	}
+}
+
+// meta changes a field, and the checksum with it if asked to.
+func (g *damager) meta(d *damage, r region) bool {
+	at := []int{metaPageSizeAt, metaRootAt, metaFreelistAt, metaHighAt, metaTxIDAt}[g.rng.IntN(5)]
+	g.set(d, r.at+pageHeaderBytes+at, 4)
+	if strings.HasSuffix(d.Field, "checksum") {
+		m := slices.Clone(g.file[r.at+pageHeaderBytes:][:metaBytes])
+		p := d.patches[0]
+		copy(m[p.at-r.at-pageHeaderBytes:], p.bytes)
+		binary.LittleEndian.PutUint64(m[metaChecksumAt:], metaChecksum(m))
+		d.patches = []patch{{r.at + pageHeaderBytes, m}}
+	}
+	return g.changes(d)
+}
+
+// page damages a region as a whole.
+func (g *damager) page(d *damage, r region) bool {
+	b := make([]byte, r.bytes)
+	switch d.Field {
+	case "noise":
+		from := g.rng.IntN(r.bytes)
+		b = b[from:]
+		g.fill(b)
+		d.patches = append(d.patches, patch{r.at + from, b})
+		d.Detail = fmt.Sprintf("from byte %d on", from)
+	case "zeroed":
+		d.patches = append(d.patches, patch{r.at, b})
+	case "swapped":
+		var others []region
+		for _, o := range g.regions {
+			if !o.inline && o.bytes == r.bytes && o.at != r.at && (g.rng.IntN(4) == 0 || o.class == r.class) {
+				others = append(others, o)
+			}
+		}
+		if r.inline || len(others) == 0 {
+			return false
+		}
+		o := others[g.rng.IntN(len(others))]
+		g.note(d, o, nil)
+		d.patches = append(d.patches, patch{r.at, g.file[o.at:][:o.bytes]}, patch{o.at, g.file[r.at:][:r.bytes]})
+		d.Detail = fmt.Sprintf("with page %d, %s", o.page, o.class)
+	case "older":
+		i := g.rng.IntN(len(g.older))
+		if r.inline || len(g.older[i]) < r.at+r.bytes {
+			return false
+		}
+		d.patches = append(d.patches, patch{r.at, g.older[i][r.at:][:r.bytes]})
+		d.Detail = fmt.Sprintf("its content of time %d", i)
+	}
+	return g.changes(d)
+}

@@ -1,0 +1,13 @@
+// Package corrupt attacks cache files: it damages them in every place, at rest
+// and while they are in use, and compares what becomes of them with the server
+// (P6, I1, I2, Q1, Q2).
+//
+// An image is a cache file, made through the public API, with all that a file can
+// have: objects, an index, undelivered deltas of durable handlers and undelivered
+// deletions of plain ones, free pages, branch pages, values longer than a page.
+// A try damages a copy of an image and lives with it, in a process that may die,
+// hang or take memory without harm to the others. Each try follows from a seed
+// and its number.
+//
+// `make corrupt` runs many of them, `make test` a few.
+package corrupt

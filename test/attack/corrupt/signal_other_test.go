@@ -1,0 +1,7 @@
+//go:build !unix
+
+package corrupt
+
+import "os"
+
+var quit = os.Kill
