@@ -238,19 +238,21 @@ func (f *File) Violations(s *Server, w *World, damaged bool) []string {
 			note("I1: %d index entries are stored, expected %d", len(f.Entries), len(want))
 		}
 	}
-	return append(bad, f.untold(w)...)
+	for _, name := range w.Durables() {
+		bad = append(bad, f.untold(name, w.Belief(name).Newest)...)
+	}
+	return bad
 }
 
-// untold are promises to the durable handler that the file cannot keep.
-func (f *File) untold(w *World) (bad []string) {
-	cursor := f.Cursors["durable/"+handlerName]
+// untold are promises to a durable handler that the file cannot keep.
+func (f *File) untold(handler string, newest map[string]ToldOf) (bad []string) {
+	cursor := f.Cursors["durable/"+handler]
 	waiting := map[string]bool{}
 	for _, d := range f.Deltas {
 		if d.Seq > cursor.Seq && d.Type == "Deleted" {
 			waiting[d.Key] = true
 		}
 	}
-	newest := w.Belief(Durable).Newest
 	for _, key := range slices.Sorted(maps.Keys(newest)) {
 		told, stored, version := newest[key], f.Objects[key], 0
 		if stored != nil {
@@ -258,11 +260,11 @@ func (f *File) untold(w *World) (bad []string) {
 		}
 		switch {
 		case stored == nil && !told.Gone && !waiting[key]:
-			bad = append(bad, fmt.Sprintf("Q4: the durable handler was told of %s@%d; it is not in the file, and no deletion waits", key, told.Version))
+			bad = append(bad, fmt.Sprintf("Q4: the durable handler %s was told of %s@%d; it is not in the file, and no deletion waits", handler, key, told.Version))
 		case stored != nil && version < told.Version:
-			bad = append(bad, fmt.Sprintf("Q4: the durable handler was told of %s@%d (deleted: %v), the file has @%d", key, told.Version, told.Gone, version))
+			bad = append(bad, fmt.Sprintf("Q4: the durable handler %s was told of %s@%d (deleted: %v), the file has @%d", handler, key, told.Version, told.Gone, version))
 		case stored != nil && told.Lost && version <= told.Version:
-			bad = append(bad, fmt.Sprintf("Q4: the durable handler was told that %s@%d is gone, the file has it", key, told.Version))
+			bad = append(bad, fmt.Sprintf("Q4: the durable handler %s was told that %s@%d is gone, the file has it", handler, key, told.Version))
 		}
 	}
 	return shorten(bad)

@@ -77,6 +77,9 @@ func (l *Life) run(m *Marker) {
 			return
 		}
 		l.disturb(rng, b)
+		if rng.IntN(2) == 0 {
+			l.join(rng, b, fmt.Sprintf("walker-%d-%d", l.Seed, i))
+		}
 		if l.Damage && i == damageIn {
 			l.damage(b)
 		}
@@ -116,6 +119,20 @@ func (l *Life) disturb(rng *rand.Rand, b *Session) {
 			b.Advance(1 + rng.IntN(5))
 			time.Sleep(time.Duration(rng.IntN(30)) * time.Millisecond)
 		}
+	}
+}
+
+// join has a durable handler be told of everything, while changes are committed.
+func (l *Life) join(rng *rand.Rand, b *Session, name string) {
+	joinAt := rng.IntN(10)
+	for i := range 10 {
+		b.Advance(1)
+		if i == joinAt {
+			if err := b.Join(name); err != nil && !(l.Errors && b.Marker.World().MemoryOnly) {
+				b.Marker.Violation("join: %v", err)
+			}
+		}
+		time.Sleep(time.Duration(8+rng.IntN(8)) * time.Millisecond) // About warmwatch.Options.DurableDelay.
 	}
 }
 

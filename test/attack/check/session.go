@@ -19,10 +19,7 @@ import (
 	"github.com/warmwatch/warmwatch"
 )
 
-const (
-	colorIndex  = "color"
-	handlerName = "attack"
-)
+const colorIndex = "color"
 
 func byColor(obj any) ([]string, error) { return []string{obj.(*corev1.ConfigMap).Data["color"]}, nil }
 
@@ -75,9 +72,10 @@ type Session struct {
 	Server   *Server
 	Marker   *Marker
 
-	durable, plain *handler
-	cancel         context.CancelFunc
-	done           chan struct{}
+	handlers map[string]*handler
+	places   map[string]cache.ResourceEventHandlerRegistration
+	cancel   context.CancelFunc
+	done     chan struct{}
 }
 
 // Options of a Session.
@@ -86,7 +84,7 @@ type Options struct {
 	// noticed. Default of Behind: Path.
 	Path, Behind string
 	Cache        warmwatch.Options
-	// Slow is how long the durable handler takes.
+	// Slow is how long the durable handlers take.
 	Slow time.Duration
 }
 
@@ -107,7 +105,10 @@ func Begin(s *Server, m *Marker, o Options) (*Session, error) {
 		return nil, err
 	}
 	m.Mark(Mark{Kind: Started, Version: version, MemoryOnly: c.Status().MemoryOnly})
-	b := &Session{Cache: c, Server: s, Marker: m, done: make(chan struct{})}
+	b := &Session{
+		Cache: c, Server: s, Marker: m, done: make(chan struct{}),
+		handlers: map[string]*handler{}, places: map[string]cache.ResourceEventHandlerRegistration{},
+	}
 	if err := b.run(o); err != nil {
 		_ = c.Close() // The first error tells more.
 		return nil, err
@@ -133,12 +134,12 @@ func (b *Session) run(o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	b.durable = &handler{name: Durable, s: b, slow: o.Slow, told: map[string]int{}}
-	b.plain = &handler{name: Plain, s: b, told: map[string]int{}}
-	if _, err := b.Informer.AddDurableEventHandler(handlerName, b.durable); err != nil {
-		return err
+	for _, name := range b.Marker.World().Durables() {
+		if err := b.add(name, o.Slow); err != nil {
+			return err
+		}
 	}
-	if _, err := b.Informer.AddEventHandler(b.plain); err != nil {
+	if _, err := b.Informer.AddEventHandler(b.handler(Plain, 0)); err != nil {
 		return err
 	}
 	var ctx context.Context
@@ -148,6 +149,35 @@ func (b *Session) run(o Options) (err error) {
 		b.Informer.RunWithContext(ctx)
 	}()
 	return nil
+}
+
+func (b *Session) handler(name string, slow time.Duration) *handler {
+	b.handlers[name] = &handler{name: name, s: b, slow: slow, told: map[string]int{}}
+	return b.handlers[name]
+}
+
+func (b *Session) add(durable string, slow time.Duration) (err error) {
+	b.places[durable], err = b.Informer.AddDurableEventHandler(durable, b.handler(durable, slow))
+	return err
+}
+
+// Join adds a durable handler of a new name, which is told of all objects first
+// while changes go on. The one that has joined before leaves, for good.
+func (b *Session) Join(name string) error {
+	for _, other := range b.Marker.World().Durables() {
+		if other == Durable {
+			continue
+		}
+		b.Marker.Mark(Mark{Kind: Left, Handler: other})
+		if err := b.Informer.RemoveEventHandler(b.places[other]); err != nil {
+			return err
+		}
+		if err := b.Informer.ForgetDurableEventHandler(other); err != nil {
+			return err
+		}
+	}
+	b.Marker.Mark(Mark{Kind: Joined, Handler: name})
+	return b.add(name, 0)
 }
 
 // Advance makes changes on the server.
@@ -170,7 +200,9 @@ const quietTime = 20 * time.Minute
 
 // Quiet waits until everything was told, and compares (I1, I2, Q2).
 func (b *Session) Quiet() {
-	b.durable.setSlow(0)
+	for _, h := range b.handlers {
+		h.setSlow(0)
+	}
 	var bad string
 	for waited, pause := time.Duration(0), time.Second; waited < quietTime; waited += pause {
 		time.Sleep(pause) // Of the bubble.
@@ -205,13 +237,13 @@ func (b *Session) compare() string {
 	if w.MemoryOnly { // Nobody knows what handlers were told before.
 		return ""
 	}
-	for _, name := range []string{Durable, Plain} {
+	for _, name := range append(w.Durables(), Plain) {
 		got := map[string]int{}
 		for key, t := range w.Belief(name).Known {
 			got[key] = t.Version
 		}
 		if d := diff(want, got); d != "" {
-			return fmt.Sprintf("Q2: the belief of the %s handler differs from the server: %s", name, d)
+			return fmt.Sprintf("Q2: the belief of the handler %s differs from the server: %s", name, d)
 		}
 	}
 	if err := b.Cache.Status().Err; err != nil {
@@ -276,7 +308,7 @@ func (h *handler) OnAdd(obj any, _ bool) { h.note(obj, false) }
 // OnUpdate implements [cache.ResourceEventHandler].
 func (h *handler) OnUpdate(old, obj any) {
 	before, after := old.(*corev1.ConfigMap), obj.(*corev1.ConfigMap)
-	if h.name == Durable && before.UID != after.UID {
+	if h.name != Plain && before.UID != after.UID {
 		h.s.Marker.Violation("Q2: the durable handler was told of %s@%s, which replaced @%s, as an update", Key(after), after.ResourceVersion, before.ResourceVersion)
 	}
 	h.note(obj, false)
@@ -295,11 +327,11 @@ func (h *handler) note(obj any, gone bool) {
 	m.Key, m.Version, m.UID = Key(cm), version, string(cm.UID)
 	h.s.Marker.Mark(m) // Before anything that takes time: from now on it knows.
 	if truth := h.s.Server.Object(version); err != nil || truth == nil || !apiequality.Semantic.DeepEqual(truth, cm) {
-		h.s.Marker.Violation("P6: the %s handler was told of %s@%s, which never was", h.name, m.Key, cm.ResourceVersion)
+		h.s.Marker.Violation("P6: the handler %s was told of %s@%s, which never was", h.name, m.Key, cm.ResourceVersion)
 	}
 	h.mu.Lock()
 	if version < h.told[m.Key] {
-		h.s.Marker.Violation("H1: the %s handler was told of %s@%d after @%d", h.name, m.Key, version, h.told[m.Key])
+		h.s.Marker.Violation("H1: the handler %s was told of %s@%d after @%d", h.name, m.Key, version, h.told[m.Key])
 	}
 	h.told[m.Key] = version
 	slow := h.slow

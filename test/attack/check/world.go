@@ -12,7 +12,7 @@ import (
 // A Mark is one thing that a session saw or did.
 type Mark struct {
 	Kind MarkKind `json:"k"`
-	// Handler was told of Key: Durable or Plain.
+	// Handler was told of Key, or joined, or left.
 	Handler string `json:"h,omitempty"`
 	Key     string `json:"o,omitempty"`
 	UID     string `json:"u,omitempty"`
@@ -39,12 +39,14 @@ const (
 	Damaged   MarkKind = "damaged"   // The file was changed behind its user's back,
 	Mended    MarkKind = "mended"    // and that is over.
 	Violation MarkKind = "violation" // Text says of what.
+	Joined    MarkKind = "joined"    // Handler is a durable one that was not there before.
+	Left      MarkKind = "left"      // It will not come back.
 	Finished  MarkKind = "finished"  // The program has done all that it had to.
 )
 
-// The names of the handlers.
+// The names of the handlers that are there always. All but Plain are durable.
 const (
-	Durable = "durable"
+	Durable = "attack"
 	Plain   = "plain"
 )
 
@@ -94,6 +96,12 @@ func (w *World) Belief(handler string) Belief {
 	return b
 }
 
+// Durables are the names of the durable handlers.
+func (w *World) Durables() []string {
+	w.Belief(Durable)
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(w.Beliefs)), func(name string) bool { return name == Plain })
+}
+
 // Clone copies it.
 func (w *World) Clone() *World {
 	c := *w
@@ -124,19 +132,26 @@ func (w *World) Brief() string { return strings.Join(shortenTo(2, w.Violations),
 func (w *World) Apply(m Mark) {
 	switch m.Kind {
 	case Told:
-		w.Belief(m.Handler).told(m, w.MemoryOnly)
+		if b, there := w.Beliefs[m.Handler]; there { // Else it has left.
+			b.told(m, w.MemoryOnly)
+		}
 	case Serving:
 		w.Version = m.Version
 	case Compacted:
 		w.Compacted = m.Version
 	case Started:
+		w.Belief(Durable)
 		w.MemoryOnly, w.Finished = m.MemoryOnly, false
 		// A plain handler may never hear again of what it was told of before it
 		// was in the file, nor a durable one if there was no file.
-		for _, b := range []Belief{w.Belief(Plain), w.Belief(Durable)} {
+		for _, b := range w.Beliefs {
 			maps.DeleteFunc(b.Known, func(_ string, t ToldOf) bool { return t.Unsure })
 		}
 		maps.DeleteFunc(w.Belief(Plain).Known, func(_ string, t ToldOf) bool { return t.Since > m.Version })
+	case Joined:
+		w.Belief(m.Handler)
+	case Left:
+		delete(w.Beliefs, m.Handler)
 	case Damaged:
 		w.Damaged = true
 	case Mended:

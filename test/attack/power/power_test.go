@@ -107,7 +107,7 @@ func (w *workload) record(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f, err := recordfs.Mount(mounted, behind, nil)
+	f, err := recordfs.Mount(mounted, behind, time.Duration(w.n%2)*2*time.Millisecond, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,19 +117,22 @@ func (w *workload) record(t *testing.T) {
 		}
 	}()
 	world, done := &check.World{}, 0
-	const lives = 3
+	const lives = 4
 	for life := range lives {
 		w.stats.Lives++
-		killAt := 0
-		if rng.IntN(2) == 0 {
-			killAt = 1 + rng.IntN(1000)
+		// A process that is killed before an fsync leaves what the next one reads, and
+		// a power cut takes back.
+		killAt, atSync, killed := 0, rng.IntN(2) == 0, false
+		if life < lives-1 && rng.IntN(3) > 0 {
+			killAt = 1 + rng.IntN(500)
 		}
 		var p *check.Program
 		started := make(chan struct{})
-		f.Revive(func(n int, _ recordfs.Kind, _ string) recordfs.Verdict {
-			if n != killAt {
+		f.Revive(func(n int, k recordfs.Kind, _ string) recordfs.Verdict {
+			if killAt == 0 || killed || n < killAt || (atSync && k != recordfs.Fsync) {
 				return recordfs.Verdict{}
 			}
+			killed = true
 			<-started
 			p.Kill()
 			return recordfs.Verdict{Dead: true, Part: w.seed%2 == 0}
@@ -143,7 +146,7 @@ func (w *workload) record(t *testing.T) {
 		}
 		p = check.StartProgram(t, "life", input)
 		close(started)
-		killed, err := p.Wait()
+		killed, err = p.Wait()
 		if killed {
 			w.stats.Killed++
 		}
@@ -184,9 +187,12 @@ func apply(t *testing.T, w *check.World, log []recordfs.Op, from int) int {
 // cut looks at some images.
 func (w *workload) cut(t *testing.T, images int) {
 	rng := rand.New(rand.NewPCG(w.seed, 2))
-	at := make([]int, images)
+	at, damaged := make([]int, images), w.damaged()
 	for i := range at {
 		at[i] = rng.IntN(len(w.log) + 1)
+		if len(damaged) > 0 && i%2 == 1 { // The replacement of the file is short.
+			at[i] = damaged[rng.IntN(len(damaged))]
+		}
 		for i%2 == 0 && at[i] < len(w.log) && w.log[at[i]].Kind == recordfs.Mark { // Marks are many.
 			at[i]++
 		}
@@ -213,7 +219,10 @@ func (w *workload) cut(t *testing.T, images int) {
 			next = w.log[at].String()
 		}
 		i := &image{File: w.file(), History: w.seed, World: world.Clone(), Further: rng.IntN(12), Compact: rng.IntN(2) == 0}
-		i.What = fmt.Sprintf("seed %d, cut at %d of %d before %.60s (%s, damaged: %v)", w.seed, at, len(w.log), next, how, world.Damaged)
+		i.What = fmt.Sprintf("seed %d, %s, cut at %d of %d before %.60s (%s, damaged: %v)", w.seed, w.file(), at, len(w.log), next, how, world.Damaged)
+		for _, o := range w.log[max(0, at-lastOperations):at] {
+			i.Log = append(i.Log, o.String())
+		}
 		if !i.look(t, dir) {
 			w.stats.Bad++
 		}
@@ -223,6 +232,21 @@ func (w *workload) cut(t *testing.T, images int) {
 	}
 }
 
+// damaged are the moments at which the file is damaged, or being replaced.
+func (w *workload) damaged() (at []int) {
+	world := check.World{}
+	for i, o := range w.log {
+		if o.Kind != recordfs.Mark {
+			if world.Damaged {
+				at = append(at, i)
+			}
+		} else if err := world.ApplyJSON(o.Data); err != nil {
+			panic(err) // They were read before.
+		}
+	}
+	return at
+}
+
 // An image is what a power cut has left in a directory, and what is known of it.
 type image struct {
 	History uint64
@@ -230,10 +254,14 @@ type image struct {
 	Further int  // So many changes the server makes before the machine is up again.
 	Compact bool // And then forgets its history.
 	File    string
+	Log     []string // What was done last before the power cut.
 	What    string
 }
 
-const imageFile = "image.json"
+const (
+	imageFile      = "image.json"
+	lastOperations = 300 // Of them an image tells.
+)
 
 // look runs an informer on it, and reports whether all is well.
 func (i *image) look(t *testing.T, dir string) bool {
@@ -264,7 +292,7 @@ func (i *image) look(t *testing.T, dir string) bool {
 }
 
 func (i *image) keep(dir string) error {
-	b, err := json.Marshal(i)
+	b, err := json.MarshalIndent(i, "", " ")
 	if err != nil {
 		return err
 	}

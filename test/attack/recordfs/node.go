@@ -5,6 +5,7 @@ package recordfs
 import (
 	"context"
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -191,6 +192,7 @@ func (n *node) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
 	if n.IsDir() {
 		k = FsyncDir
 	}
+	time.Sleep(n.fs.syncTime)
 	return n.fs.do(k, n.name(), func() (Op, syscall.Errno) {
 		return Op{File: n.fs.idLocked(n.EmbeddedInode(), false)}, 0
 	})

@@ -107,14 +107,19 @@ type Verdict struct {
 	Dead bool
 }
 
+// A Judge is asked before each operation: n counts from 1, name is the file's or
+// directory's. It must not touch the file system.
+type Judge func(n int, k Kind, name string) Verdict
+
 // FS is a mounted file system. All methods are safe for concurrent use.
 type FS struct {
 	// Dir is where it is mounted, Backing the directory with the same content,
 	// to be looked at without the operations being seen.
 	Dir, Backing string
 
-	server *fuse.Server
-	judge  func(n int, k Kind, name string) Verdict
+	server   *fuse.Server
+	judge    Judge
+	syncTime time.Duration
 
 	mu   sync.Mutex // Held through each operation, so that the log has their order.
 	log  []Op
@@ -124,15 +129,14 @@ type FS struct {
 	last uint64
 }
 
-// Mount mounts a file system at dir over the empty directory backing. judge, if
-// not nil, is asked before each operation: n counts from 1, name is the file's
-// or directory's name. It must not touch the file system.
-func Mount(dir, backing string, judge func(n int, k Kind, name string) Verdict) (*FS, error) {
+// Mount mounts a file system at dir over the empty directory backing. judge may be
+// nil. An fsync takes syncTime, as it does on a disk: others go on meanwhile.
+func Mount(dir, backing string, syncTime time.Duration, judge Judge) (*FS, error) {
 	loopback, err := fs.NewLoopbackRoot(backing)
 	if err != nil {
 		return nil, err
 	}
-	f := &FS{Dir: dir, Backing: backing, judge: judge, ids: map[fs.StableAttr]uint64{}, last: RootID}
+	f := &FS{Dir: dir, Backing: backing, judge: judge, syncTime: syncTime, ids: map[fs.StableAttr]uint64{}, last: RootID}
 	root := &node{LoopbackNode: loopback.(*fs.LoopbackNode), fs: f}
 	root.RootData.RootNode = root
 	zero := time.Duration(0)
@@ -183,7 +187,7 @@ func (f *FS) Met() int {
 
 // Revive ends what a Verdict with Dead began, and sets who judges from now on,
 // counting from 1 again.
-func (f *FS) Revive(judge func(n int, k Kind, name string) Verdict) {
+func (f *FS) Revive(judge Judge) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dead, f.met, f.judge = false, 0, judge

@@ -17,12 +17,12 @@ import (
 	"github.com/warmwatch/warmwatch/test/attack/recordfs"
 )
 
-func mount(t *testing.T, judge func(int, recordfs.Kind, string) recordfs.Verdict) *recordfs.FS {
+func mount(t *testing.T, judge recordfs.Judge) *recordfs.FS {
 	t.Helper()
 	if err := recordfs.Available(); err != nil {
 		t.Skip(err)
 	}
-	f, err := recordfs.Mount(t.TempDir(), t.TempDir(), judge)
+	f, err := recordfs.Mount(t.TempDir(), t.TempDir(), 0, judge)
 	if err != nil {
 		t.Fatal(err)
 	}
