@@ -150,7 +150,7 @@ func (l *Life) damage(b *Session) {
 		return
 	}
 	b.Marker.Mark(Mark{Kind: Damaged})
-	for range 3 { // It may be this operation that is to fail.
+	for range 100 { // It may be this operation that is to fail, or the disk is full.
 		if err = overwrite(l.Path, at+pageCountAt, []byte{0xf0, 0xfe}); err == nil {
 			break
 		}
