@@ -1,0 +1,310 @@
+package check
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// A File is what a cache file with one informer says, read without the code under
+// test.
+type File struct {
+	Exists       bool
+	Checkpoint   checkpoint.Record
+	StoreVersion string // Of the store's state record.
+	Count        int    // Likewise.
+	Salvaged     bool
+	Objects      map[string]*corev1.ConfigMap
+	Entries      map[string]bool // Of the index, see entry.
+	Deltas       []Delta         // In order.
+	Cursors      map[string]Cursor
+
+	// Problems are what is wrong with the file as such.
+	Problems []string
+}
+
+// A Delta is an undelivered delta.
+type Delta struct {
+	Seq  uint64
+	Type string
+	Key  string
+}
+
+// A Cursor is the stored position of a handler.
+type Cursor struct {
+	Seq     uint64 `json:"seq"`
+	Walking bool   `json:"walking"`
+}
+
+// ReadFile reads a cache file that nobody writes to. There may be none. damaged
+// leaves out what bbolt says to pages.
+func ReadFile(path string, damaged bool) (*File, error) {
+	f := &File{Objects: map[string]*corev1.ConfigMap{}, Entries: map[string]bool{}, Cursors: map[string]Cursor{}}
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return f, nil
+	}
+	f.Exists = true
+	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: time.Second})
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	defer db.Close()
+	return f, db.View(func(tx *bolt.Tx) error {
+		if !damaged {
+			for err := range tx.Check() {
+				f.problem("bbolt: %v", err)
+			}
+		}
+		return tx.ForEach(func(space []byte, b *bolt.Bucket) error {
+			if string(space) == "warmwatch" {
+				return nil
+			}
+			return f.space(string(space), b, damaged)
+		})
+	})
+}
+
+func (f *File) problem(format string, args ...any) {
+	f.Problems = append(f.Problems, fmt.Sprintf(format, args...))
+}
+
+// Version is the resourceVersion of the checkpoint, 0 if there is none.
+func (f *File) Version() int {
+	v, err := strconv.Atoi(f.Checkpoint.ResourceVersion)
+	if err != nil {
+		return 0
+	}
+	return v
+}
+
+func (f *File) space(space string, b *bolt.Bucket, damaged bool) error {
+	for name, read := range map[string]func(key string, payload []byte) error{
+		"objects": f.object, "index": f.entry, "deltas": f.delta, "cursors": f.cursor,
+		"store": f.store, "checkpoint": f.checkpoint, "salvaged": func(string, []byte) error { f.Salvaged = true; return nil },
+	} {
+		bucket := b.Bucket([]byte(name))
+		if bucket == nil || (damaged && name == "index") {
+			continue
+		}
+		err := bucket.ForEach(func(k, v []byte) error {
+			payload, err := unseal(space+"/"+name+"/"+string(k[1:]), v)
+			if err == nil {
+				err = read(string(k[1:]), payload)
+			}
+			if err != nil {
+				f.problem("%s %q: %v", name, k, err)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func unseal(of string, v []byte) ([]byte, error) {
+	if len(v) < 4 {
+		return nil, fmt.Errorf("%d bytes", len(v))
+	}
+	payload := v[:len(v)-4]
+	if crc32.Update(crc32.Checksum([]byte(of), castagnoli), castagnoli, payload) != binary.LittleEndian.Uint32(v[len(payload):]) {
+		return nil, errors.New("wrong checksum")
+	}
+	return payload, nil
+}
+
+func (f *File) object(key string, payload []byte) error {
+	r, err := persist.ParseRecord(payload)
+	if err != nil {
+		return err
+	}
+	obj, err := r.Decode(func() any { return &corev1.ConfigMap{} })
+	if err != nil {
+		return err
+	}
+	f.Objects[key] = obj.(*corev1.ConfigMap)
+	return nil
+}
+
+func cut(p string) (head, rest string, err error) {
+	n, used := binary.Uvarint([]byte(p[:min(len(p), binary.MaxVarintLen64)]))
+	if used <= 0 || n > uint64(len(p)-used) {
+		return "", "", errors.New("malformed")
+	}
+	return p[used : used+int(n)], p[used+int(n):], nil
+}
+
+func entry(index, value, key string) string { return index + "=" + value + ": " + key }
+
+func (f *File) entry(key string, _ []byte) error {
+	name, rest, err := cut(key)
+	if err != nil {
+		return err
+	}
+	token, object, err := cut(rest)
+	if err != nil || token == "" {
+		return errors.Join(errors.New("no token"), err)
+	}
+	f.Entries[entry(name, token[1:], object)] = true
+	return nil
+}
+
+func (f *File) delta(key string, payload []byte) error {
+	if len(key) != 8 || len(payload) == 0 {
+		return errors.New("malformed")
+	}
+	typ, rest, err := cut(string(payload[1:]))
+	if err != nil {
+		return err
+	}
+	object, _, err := cut(rest)
+	f.Deltas = append(f.Deltas, Delta{binary.BigEndian.Uint64([]byte(key)), typ, object})
+	return err
+}
+
+func (f *File) cursor(key string, payload []byte) error {
+	var c Cursor
+	err := json.Unmarshal(payload, &c)
+	f.Cursors[key] = c
+	return err
+}
+
+func (f *File) store(_ string, payload []byte) error {
+	var s struct {
+		ResourceVersion string
+		Count           int
+	}
+	err := json.Unmarshal(payload, &s)
+	f.StoreVersion, f.Count = s.ResourceVersion, s.Count
+	return err
+}
+
+func (f *File) checkpoint(key string, payload []byte) (err error) {
+	if key == "resume" {
+		f.Checkpoint, err = checkpoint.Parse(payload)
+	}
+	return err
+}
+
+// Violations compares the file with the history of the server and with what the
+// durable handler was told (P1, P2, I1, Q2, Q4). damaged: pages of the index may
+// be unreadable.
+func (f *File) Violations(s *Server, w *World, damaged bool) []string {
+	bad := slices.Clone(f.Problems)
+	note := func(format string, args ...any) { bad = append(bad, fmt.Sprintf(format, args...)) }
+	if order, err := resourceversion.CompareResourceVersion(f.Checkpoint.ResourceVersion, f.StoreVersion); err == nil && order > 0 {
+		note("P2: the checkpoint is at %s, the store at %s", f.Checkpoint.ResourceVersion, f.StoreVersion)
+	}
+	if f.Count != len(f.Objects) && !f.Salvaged {
+		note("P1: %d objects are stored, and counted %d", len(f.Objects), f.Count)
+	}
+	for key, obj := range f.Objects {
+		version, _ := strconv.Atoi(obj.ResourceVersion)
+		if truth := s.Object(version); truth == nil || !apiequality.Semantic.DeepEqual(truth, obj) || Key(obj) != key {
+			note("P6: %s is stored as %s@%d, which never was", key, Key(obj), version)
+		}
+	}
+	if f.Checkpoint.State == checkpoint.StateComplete && !f.Salvaged {
+		if d := diff(versionsOf(s.At(f.Version())), versionsOf(f.Objects)); d != "" {
+			note("P2: the file does not hold the state at its version %d: %s", f.Version(), d)
+		}
+	}
+	if !damaged && f.Checkpoint.IndexVersion != "" {
+		want := map[string]bool{}
+		for key, obj := range f.Objects {
+			want[entry(colorIndex, obj.Data["color"], key)] = true
+		}
+		if !maps.Equal(want, f.Entries) && !f.Salvaged {
+			note("I1: %d index entries are stored, expected %d", len(f.Entries), len(want))
+		}
+	}
+	for _, name := range w.Durables() {
+		bad = append(bad, f.untold(name, w.Belief(name).Newest)...)
+	}
+	return bad
+}
+
+// untold are promises to a durable handler that the file cannot keep.
+func (f *File) untold(handler string, newest map[string]ToldOf) (bad []string) {
+	cursor := f.Cursors["durable/"+handler]
+	waiting := map[string]bool{}
+	for _, d := range f.Deltas {
+		if d.Seq > cursor.Seq && d.Type == "Deleted" {
+			waiting[d.Key] = true
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(newest)) {
+		told, stored, version := newest[key], f.Objects[key], 0
+		if stored != nil {
+			version, _ = strconv.Atoi(stored.ResourceVersion)
+		}
+		switch {
+		case stored == nil && !told.Gone && !waiting[key]:
+			bad = append(bad, fmt.Sprintf("Q4: the durable handler %s was told of %s@%d; it is not in the file, and no deletion waits", handler, key, told.Version))
+		case stored != nil && version < told.Version:
+			bad = append(bad, fmt.Sprintf("Q4: the durable handler %s was told of %s@%d (deleted: %v), the file has @%d", handler, key, told.Version, told.Gone, version))
+		case stored != nil && told.Lost && version <= told.Version:
+			bad = append(bad, fmt.Sprintf("Q4: the durable handler %s was told that %s@%d is gone, the file has it", handler, key, told.Version))
+		}
+	}
+	return shorten(bad)
+}
+
+const shown = 5
+
+// shorten leaves what can be read.
+func shorten(list []string) []string { return shortenTo(shown, list) }
+
+func shortenTo(most int, list []string) []string {
+	if len(list) > most {
+		return append(list[:most:most], fmt.Sprintf("and %d more like this", len(list)-most))
+	}
+	return list
+}
+
+func versionsOf(objects map[string]*corev1.ConfigMap) map[string]int {
+	vs := make(map[string]int, len(objects))
+	for key, obj := range objects {
+		vs[key], _ = strconv.Atoi(obj.ResourceVersion)
+	}
+	return vs
+}
+
+// diff says how two states differ, or nothing.
+func diff(want, got map[string]int) string {
+	var ds []string
+	for key, version := range want {
+		if other, found := got[key]; !found {
+			ds = append(ds, fmt.Sprintf("%s@%d is missing", key, version))
+		} else if other != version {
+			ds = append(ds, fmt.Sprintf("%s is @%d, expected @%d", key, other, version))
+		}
+	}
+	for key, version := range got {
+		if _, found := want[key]; !found {
+			ds = append(ds, fmt.Sprintf("%s@%d is too much", key, version))
+		}
+	}
+	slices.Sort(ds)
+	return strings.Join(shorten(ds), "; ")
+}

@@ -1,0 +1,179 @@
+package check
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// A Mark is one thing that a session saw or did.
+type Mark struct {
+	Kind MarkKind `json:"k"`
+	// Handler was told of Key, or joined, or left.
+	Handler string `json:"h,omitempty"`
+	Key     string `json:"o,omitempty"`
+	UID     string `json:"u,omitempty"`
+	// Version of the object, the server, or the file at the begin of a session.
+	Version int `json:"v,omitempty"`
+	// Gone: the object was deleted. Lost: nobody knows at which version behind
+	// this one.
+	Gone bool `json:"g,omitempty"`
+	Lost bool `json:"l,omitempty"`
+	// MemoryOnly: the session has no file.
+	MemoryOnly bool   `json:"m,omitempty"`
+	Text       string `json:"t,omitempty"`
+}
+
+// A MarkKind says what a Mark is about.
+type MarkKind string
+
+// The kinds of marks.
+const (
+	Told      MarkKind = "told"
+	Serving   MarkKind = "serving" // The server is about to be at Version.
+	Compacted MarkKind = "compacted"
+	Started   MarkKind = "started"   // A session.
+	Damaged   MarkKind = "damaged"   // The file was changed behind its user's back,
+	Mended    MarkKind = "mended"    // and that is over.
+	Violation MarkKind = "violation" // Text says of what.
+	Joined    MarkKind = "joined"    // Handler is a durable one that was not there before.
+	Left      MarkKind = "left"      // It will not come back.
+	Finished  MarkKind = "finished"  // The program has done all that it had to.
+)
+
+// The names of the handlers that are there always. All but Plain are durable.
+const (
+	Durable = "attack"
+	Plain   = "plain"
+)
+
+// ToldOf is what a handler was told of an object last.
+type ToldOf struct {
+	Version int
+	UID     string
+	Since   int  // Version of the first notification since it did not know the object.
+	Gone    bool // It was told of the deletion.
+	Lost    bool // By absence from a list: it was deleted behind Version.
+	Unsure  bool // Since a session without a file, which cannot be durable.
+}
+
+func (t ToldOf) before(o ToldOf) bool {
+	return t.Version < o.Version || (t.Version == o.Version && !t.Lost && o.Lost)
+}
+
+// A Belief is what a handler believes to exist. It outlives crashes, as a
+// handler's effects do.
+type Belief struct {
+	Known map[string]ToldOf
+	// Newest is the newest that it was ever told of each key.
+	Newest map[string]ToldOf
+}
+
+// A World is all that the marks have said. Its zero value is where all begins.
+type World struct {
+	Version    int // Of the server.
+	Compacted  int // History begins behind it.
+	Beliefs    map[string]Belief
+	MemoryOnly bool // The session.
+	Damaged    bool // The file, and it may still be.
+	Finished   bool
+	Violations []string
+}
+
+// Belief is that of a handler.
+func (w *World) Belief(handler string) Belief {
+	if w.Beliefs == nil {
+		w.Beliefs = map[string]Belief{}
+	}
+	b, found := w.Beliefs[handler]
+	if !found {
+		b = Belief{map[string]ToldOf{}, map[string]ToldOf{}}
+		w.Beliefs[handler] = b
+	}
+	return b
+}
+
+// Durables are the names of the durable handlers.
+func (w *World) Durables() []string {
+	w.Belief(Durable)
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(w.Beliefs)), func(name string) bool { return name == Plain })
+}
+
+// Clone copies it.
+func (w *World) Clone() *World {
+	c := *w
+	c.Violations = slices.Clone(w.Violations)
+	c.Beliefs = map[string]Belief{}
+	for name, b := range w.Beliefs {
+		c.Beliefs[name] = Belief{maps.Clone(b.Known), maps.Clone(b.Newest)}
+	}
+	return &c
+}
+
+// ApplyJSON applies marks as [Marker] writes them.
+func (w *World) ApplyJSON(b []byte) error {
+	for d := json.NewDecoder(bytes.NewReader(b)); d.More(); {
+		var m Mark
+		if err := d.Decode(&m); err != nil {
+			return fmt.Errorf("mark %q: %w", b, err)
+		}
+		w.Apply(m)
+	}
+	return nil
+}
+
+// Brief says the first violations, and how many there are.
+func (w *World) Brief() string { return strings.Join(shortenTo(2, w.Violations), "\n\t\t") }
+
+// Apply applies one mark.
+func (w *World) Apply(m Mark) {
+	switch m.Kind {
+	case Told:
+		if b, there := w.Beliefs[m.Handler]; there { // Else it has left.
+			b.told(m, w.MemoryOnly)
+		}
+	case Serving:
+		w.Version = m.Version
+	case Compacted:
+		w.Compacted = m.Version
+	case Started:
+		w.Belief(Durable)
+		w.MemoryOnly, w.Finished = m.MemoryOnly, false
+		// A plain handler may never hear again of what it was told of before it
+		// was in the file, nor a durable one if there was no file.
+		for _, b := range w.Beliefs {
+			maps.DeleteFunc(b.Known, func(_ string, t ToldOf) bool { return t.Unsure })
+		}
+		maps.DeleteFunc(w.Belief(Plain).Known, func(_ string, t ToldOf) bool { return t.Since > m.Version })
+	case Joined:
+		w.Belief(m.Handler)
+	case Left:
+		delete(w.Beliefs, m.Handler)
+	case Damaged:
+		w.Damaged = true
+	case Mended:
+		w.Damaged = false
+	case Violation:
+		w.Violations = append(w.Violations, m.Text)
+	case Finished:
+		w.Finished = true
+	}
+}
+
+func (b Belief) told(m Mark, memoryOnly bool) {
+	t := ToldOf{Version: m.Version, UID: m.UID, Since: m.Version, Gone: m.Gone, Lost: m.Lost, Unsure: memoryOnly}
+	if !memoryOnly && b.Newest[m.Key].before(t) {
+		b.Newest[m.Key] = t
+	}
+	if m.Gone {
+		delete(b.Known, m.Key)
+		return
+	}
+	if known, found := b.Known[m.Key]; found {
+		t.Since, t.Unsure = known.Since, known.Unsure
+	}
+	b.Known[m.Key] = t
+}

@@ -1,0 +1,3 @@
+// Package crash fails each operation that an informer makes on its file, one after
+// the other, and kills it there.
+package crash
