@@ -318,7 +318,9 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 			return err
 		}
 		err = tx.Commit()
-		committed = err == nil
+		if committed = err == nil; committed {
+			b.synced.Store(true)
+		}
 		return err
 	})
 	if errors.Is(err, bolterrors.ErrIncompatibleValue) { // A bucket where a value should be, or the other way round.

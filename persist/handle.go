@@ -43,6 +43,9 @@ type handle struct {
 
 	// checkMeta is [handle.metaIsValid], but in tests of what happens without it.
 	checkMeta func() error
+
+	synced atomic.Bool
+	sync   func() error // Of file, but in tests.
 }
 
 var errDead = errors.New("bbolt has panicked with its locks held")
@@ -50,7 +53,7 @@ var errDead = errors.New("bbolt has panicked with its locks held")
 // newHandle is for what bbolt has opened and nobody uses yet.
 func newHandle(b *bolt.DB, file *os.File) *handle {
 	h := &handle{DB: b, file: file, pageSize: int64(b.Info().PageSize)}
-	h.checkMeta = h.metaIsValid
+	h.checkMeta, h.sync = h.metaIsValid, file.Sync
 	return h
 }
 
@@ -114,6 +117,19 @@ func (h *handle) Close() error {
 		return &CorruptError{Err: errDead}
 	}
 	return guard(h.DB.Close)
+}
+
+// syncFound has what was found in the file written to the disk. Its last commit may be
+// one that a process has crashed in, between its last write and its last fsync.
+func (h *handle) syncFound() error {
+	if h.synced.Load() {
+		return nil
+	}
+	err := h.sync()
+	if err == nil {
+		h.synced.Store(true)
+	}
+	return err
 }
 
 // metaIsValid returns a [CorruptError] unless there is a valid meta page, without which

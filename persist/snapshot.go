@@ -140,6 +140,7 @@ func (db *DB) readError(b *handle, err error) error {
 		stuck := db.abandonCommitLocked()
 		if db.resetCause == nil && b != nil && db.bolt == b && (!db.closing || stuck) {
 			db.resetCause = err
+			db.cond.Broadcast()
 			db.wakeCommitter()
 		}
 	}
@@ -215,34 +216,61 @@ func (db *DB) lastCommit() int {
 }
 
 // DurableSnapshot captures a space as it is in the file, which is what would
-// be found after a crash. Without a file it is the same as Snapshot.
+// be found after a crash. Without a file it is the same as Snapshot. While a commit
+// is being written it may wait for its end; while commits fail it may return their
+// error.
 func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
-	db.waitForReset()
-	db.mu.RLock()
-	b, committed, err := db.bolt, db.boltTxID, db.unreadableLocked()
-	db.mu.RUnlock()
-	switch {
-	case err != nil:
-		return nil, err
-	case b == nil:
-		return db.Snapshot(space)
-	}
-	s := &Snapshot{db: db, space: space}
-	if err := s.begin(b, committed); err != nil {
-		return nil, err
-	}
-	// A commit whose last fsync has failed is visible, and not durable.
-	if err := db.failedCommit(); err != nil && s.tx.ID() > committed {
+	for {
+		db.waitForReset()
+		db.mu.RLock()
+		b, committed, err := db.bolt, db.boltTxID, db.unreadableLocked()
+		db.mu.RUnlock()
+		switch {
+		case err != nil:
+			return nil, err
+		case b == nil:
+			return db.Snapshot(space)
+		}
+		if err := b.syncFound(); err != nil {
+			return nil, err
+		}
+		s := &Snapshot{db: db, space: space}
+		if err := s.begin(b, committed); err != nil {
+			return nil, err
+		}
+		durable, err := db.waitForCommit(b, s.tx.ID())
+		if durable {
+			return s, nil
+		}
 		s.Close()
-		return nil, err
+		if err != nil {
+			return nil, err
+		}
 	}
-	return s, nil
 }
 
-func (db *DB) failedCommit() error {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	return db.commitErr
+// waitForCommit waits until a transaction that was seen in the file is durable: bbolt
+// shows a commit from when it has written the meta page, and that may be lost until its
+// fsync has returned. If that fails, the commit stays visible. Neither durable nor an
+// error: the file was replaced.
+func (db *DB) waitForCommit(b *handle, txID int) (durable bool, err error) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	for {
+		switch {
+		case db.closed:
+			return false, ErrClosed
+		case db.bolt != b || db.resetCause != nil:
+			return false, nil
+		case txID <= db.boltTxID:
+			return true, nil
+		case db.commitErr != nil:
+			return false, db.commitErr
+		case db.flushing == nil:
+			return false, fmt.Errorf("persist: transaction %d is not ours, the last one was %d", txID, db.boltTxID)
+		}
+		db.cond.Wait()
+	}
 }
 
 // waitForReset waits while a damaged file is being replaced: what can be read

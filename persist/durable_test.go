@@ -1,0 +1,140 @@
+package persist
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+)
+
+// commitUntilVisible does what the committer does until bbolt shows the commit. Then its
+// fsync may still fail: end says how that went.
+func commitUntilVisible(t *testing.T, db *DB) (end func(error)) {
+	t.Helper()
+	db.mu.Lock()
+	db.flushing, db.pending, db.flushingTo = db.pending, newLayer(), db.applied
+	l := db.flushing
+	db.mu.Unlock()
+	txID, _, err := db.write(db.bolt, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(err error) {
+		db.mu.Lock()
+		defer db.mu.Unlock()
+		db.committing = nil
+		db.attempts++
+		if err != nil {
+			db.failedLocked(err)
+		} else {
+			db.boltTxID, db.durable, db.flushing = txID, db.flushingTo, nil
+		}
+		db.cond.Broadcast()
+	}
+}
+
+// TestADurableSnapshotWaitsForTheCommitThatItSees: bbolt shows a commit before its last
+// fsync has returned.
+func TestADurableSnapshotWaitsForTheCommitThatItSees(t *testing.T) {
+	for name, failure := range map[string]error{
+		"that succeeds": nil,
+		"that fails":    errors.New("fdatasync: input/output error"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db := openSound(t, tempPath(t), manual)
+				put(t, db, "old", "1")
+				flush(t, db)
+				put(t, db, "new", "2")
+				end := commitUntilVisible(t, db)
+				var s *Snapshot
+				var err error
+				returned := false
+				go func() {
+					s, err = db.DurableSnapshot(testBucket.Space)
+					returned = true
+				}()
+				synctest.Wait()
+				if returned {
+					t.Errorf("it did not wait: %v", err)
+				}
+				defer func() {
+					if s != nil {
+						s.Close()
+					}
+				}()
+				end(failure)
+				synctest.Wait()
+				if !returned || !errors.Is(err, failure) {
+					t.Fatalf("returned %v, with %v", returned, err)
+				}
+				if failure != nil {
+					flush(t, db)
+					return
+				}
+				if got, err := scan(s, testBucket.Name, ""); len(got) != 2 || err != nil {
+					t.Errorf("it has %v, %v", got, err)
+				}
+			})
+		})
+	}
+}
+
+// TestADurableSnapshotThatWaitsEndsWithTheFile: where that is replaced, or the DB closed,
+// before the commit has ended.
+func TestADurableSnapshotThatWaitsEndsWithTheFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := open(t, tempPath(t), manual)
+		put(t, db, "old", "1")
+		flush(t, db)
+		put(t, db, "new", "2")
+		end := commitUntilVisible(t, db)
+		var got map[string]string
+		go func() {
+			s, err := db.DurableSnapshot(testBucket.Space)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer s.Close()
+			if got, err = scan(s, testBucket.Name, ""); err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		_ = db.readError(db.bolt, &CorruptError{Err: errors.New("test")})
+		end(errors.New("test"))
+		flush(t, db)
+		synctest.Wait()
+		if got["old"] != "1" {
+			t.Errorf("of the new file it has %v", got)
+		}
+	})
+}
+
+// TestWhatIsFoundInAFileIsWrittenToTheDiskBeforeItIsCalledDurable: a process may have
+// crashed between the last write of a commit and its fsync.
+func TestWhatIsFoundInAFileIsWrittenToTheDiskBeforeItIsCalledDurable(t *testing.T) {
+	path := tempPath(t)
+	db := openSound(t, path, manual)
+	put(t, db, "a", "1")
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db = openSound(t, path, manual)
+	syncs, failure := 0, errors.New("input/output error")
+	db.bolt.sync = func() error {
+		syncs++
+		return failure
+	}
+	if s, err := db.DurableSnapshot(testBucket.Space); !errors.Is(err, failure) {
+		s.Close()
+		t.Fatalf("the first one: %v", err)
+	}
+	failure = nil
+	for range 3 {
+		snapshot(t, db, true).Close()
+	}
+	if syncs != 2 {
+		t.Errorf("synced %d times", syncs)
+	}
+}
