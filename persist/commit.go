@@ -111,6 +111,16 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 	if db.flushRequested || db.resetCause != nil {
 		return 0, true
 	}
+	if db.broken != nil && !db.memoryOnly() {
+		return db.replaceAt.Sub(now), true
+	}
+	if db.broken != nil {
+		defer func() { // Whichever comes first.
+			if until := db.replaceAt.Sub(now); !due || until < wait {
+				wait, due = until, true
+			}
+		}()
+	}
 	if db.commitErr != nil {
 		return db.retryAt.Sub(now), true
 	}
@@ -136,9 +146,13 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 // commit makes one attempt to write what waits.
 func (db *DB) commit() {
 	db.mu.Lock()
-	if cause := db.resetCause; cause != nil {
+	if cause := db.replacementDueLocked(); cause != nil {
 		db.mu.Unlock()
 		db.reset(cause)
+		return
+	}
+	if db.broken != nil && !db.memoryOnly() {
+		db.mu.Unlock() // The file must not be written to.
 		return
 	}
 	db.flushRequested = false
@@ -277,14 +291,14 @@ func (db *DB) write(b *bolt.DB, l *layer) (txID int, bad []unencodable, err erro
 			}
 			db.leavesChecked = true
 		}
-		tx, err := b.Begin(true)
+		tx, err := db.beginWrite(b)
 		if err != nil {
 			return err
 		}
 		committed := false
 		defer func() {
-			if !committed {
-				_ = guard(tx.Rollback) // The first error, or panic, is the one to tell.
+			if !committed { // The first error, or panic, is the one to tell.
+				db.boltStuck = errors.Is(guard(tx.Rollback), ErrCorrupt)
 			}
 		}()
 		if err := checkNotBack(tx.ID()-1, db.boltTxID); err != nil {

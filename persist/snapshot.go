@@ -77,7 +77,10 @@ func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error
 		e, found = db.flushing.lookup(bucket, key)
 	}
 	b, committed, bad, closed := db.bolt, db.boltTxID, db.resetCause, db.closed
+	users := db.users
+	users.Add(1)
 	db.mu.RUnlock()
+	defer users.Done()
 	switch {
 	case closed:
 		return false, ErrClosed
@@ -171,7 +174,7 @@ func (db *DB) readError(b *bolt.DB, err error) error {
 	if errors.As(err, &corrupt) && corrupt.Bucket == (Bucket{}) {
 		db.mu.Lock()
 		defer db.mu.Unlock()
-		if db.resetCause == nil && b != nil && db.bolt == b && !db.closing {
+		if db.resetCause == nil && db.broken == nil && b != nil && db.bolt == b && !db.closing {
 			db.resetCause = err
 			db.wakeCommitter()
 		}
@@ -205,6 +208,7 @@ type Snapshot struct {
 	space             string
 	pending, flushing *layer
 	bolt              *bolt.DB // Nil without a file.
+	users             *sync.WaitGroup
 	tx                *bolt.Tx
 	// The bucket that was looked up last: it takes longer than to find a key.
 	lastName string
@@ -222,6 +226,10 @@ func (db *DB) Snapshot(space string) (*Snapshot, error) {
 		}
 		s := &Snapshot{db: db, space: space, pending: db.pending.copySpace(space), flushing: db.flushing}
 		b, committed := db.bolt, db.boltTxID
+		if b != nil {
+			s.users = db.users
+			s.users.Add(1)
+		}
 		db.mu.Unlock()
 		if b == nil {
 			return s, nil
@@ -253,6 +261,11 @@ func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 	db.waitForReset()
 	db.mu.RLock()
 	b, committed, err := db.bolt, db.boltTxID, db.unreadableLocked()
+	s := &Snapshot{db: db, space: space}
+	if err == nil && b != nil {
+		s.users = db.users
+		s.users.Add(1)
+	}
 	db.mu.RUnlock()
 	switch {
 	case err != nil:
@@ -260,7 +273,6 @@ func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 	case b == nil:
 		return db.Snapshot(space)
 	}
-	s := &Snapshot{db: db, space: space}
 	if err := s.begin(b, committed); err != nil {
 		return nil, err
 	}
@@ -305,9 +317,10 @@ func (db *DB) unreadableLocked() error {
 func (s *Snapshot) begin(b *bolt.DB, committed int) (err error) {
 	s.bolt = b
 	if s.tx, err = beginRead(b); err == nil {
-		if err = checkNotBack(s.tx.ID(), committed); err != nil {
-			s.Close()
-		}
+		err = checkNotBack(s.tx.ID(), committed)
+	}
+	if err != nil {
+		s.Close()
 	}
 	return s.db.readError(b, err)
 }
@@ -317,6 +330,10 @@ func (s *Snapshot) Close() {
 	if s.tx != nil {
 		_ = guard(s.tx.Rollback) // A read transaction's cannot fail.
 		s.tx = nil
+	}
+	if s.users != nil {
+		s.users.Done()
+		s.users = nil
 	}
 }
 
