@@ -192,7 +192,7 @@ func (db *DB) commit() {
 		return
 	}
 	if flushing != nil {
-		db.boltTxID = txID
+		db.boltTxID, db.unwritten = txID, false
 		db.keepUnencodableLocked(unencodable)
 	}
 	db.flushing = nil

@@ -150,6 +150,7 @@ type DB struct {
 	broken       error
 	badFile      os.FileInfo
 	lost         bool
+	unwritten    bool // The file is new, and has nothing yet of what was in memory only.
 	replaceAt    time.Time
 	replaceDelay time.Duration
 

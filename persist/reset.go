@@ -242,7 +242,9 @@ func (db *DB) replaced(old, o opened, cause error) {
 		db.markSalvagedLocked()
 		hooks = db.hooksLocked()
 	} else {
-		db.applied++ // What was counted as durable has to be written now.
+		// What was counted as durable has to be written now.
+		db.durable, db.unwritten = db.applied, true
+		db.applied++
 		db.log.Info("There is a cache file again", "path", db.path)
 	}
 	now := time.Now()

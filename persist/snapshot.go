@@ -256,11 +256,15 @@ func (db *DB) lastCommit() int {
 }
 
 // DurableSnapshot captures a space as it is in the file, which is what would
-// be found after a crash. Without a file it is the same as Snapshot.
+// be found after a crash. Without a file it is the same as Snapshot, and until the
+// first commit to a file that was begun late.
 func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 	db.waitForReset()
 	db.mu.RLock()
 	b, committed, err := db.bolt, db.boltTxID, db.unreadableLocked()
+	if db.unwritten {
+		b = nil
+	}
 	s := &Snapshot{db: db, space: space}
 	if err == nil && b != nil {
 		s.users = db.users

@@ -8,8 +8,8 @@ import (
 )
 
 // mayReplaceOpenFiles: files can be renamed, and names be given to other files, while
-// they are open.
-const mayReplaceOpenFiles = true
+// they are open. Tests have it otherwise.
+var mayReplaceOpenFiles = true
 
 // initialMapBytes is address space only. Growing the map waits for all readers.
 const initialMapBytes = 64<<20 + (1<<30-64<<20)*(math.MaxInt>>62)

@@ -6,14 +6,12 @@ import (
 	"syscall"
 )
 
-const (
-	// A file that is open cannot be deleted, nor can another one be renamed to its
-	// name. With openFile it can be renamed itself.
-	mayReplaceOpenFiles = false
+// mayReplaceOpenFiles: a file that is open cannot be deleted here, nor can another one
+// get its name. With openFile it can be renamed itself.
+var mayReplaceOpenFiles = false
 
-	// bbolt gives the file the length of the map there. It grows as needed.
-	initialMapBytes = 8 << 20
-)
+// initialMapBytes is also the length that bbolt gives the file here. Both grow.
+const initialMapBytes = 8 << 20
 
 // openFile is os.OpenFile for a file that may be renamed while it is open.
 func openFile(name string, flag int, mode os.FileMode) (*os.File, error) {
