@@ -123,14 +123,17 @@ type Cache struct {
 }
 
 // Open opens the file at path, or begins one (mode 0600, in a directory created
-// with mode 0700: it can hold Secrets).
+// with mode 0700: it can hold Secrets). A path that is a symbolic link stands for the
+// file that it leads to, which need not be there yet.
 //
 // It fails for a path that cannot be meant (empty, or not a regular file) and
 // for options that make no sense. All else that may be wrong with a file does
 // not stop the program: one that is corrupt, or of an unknown format, is set
-// aside as path.corrupt-<time> and a new one begun; one that another process
-// holds, or that cannot be written, is left alone, and the Cache works from
-// memory. Status().Err says so, as does the log.
+// aside as path.corrupt-<time>, see Status().SetAside, and replaced by a new one with
+// all that can still be read; one that another process holds, or that cannot be
+// written, is left alone, and the Cache works from memory. Status().Err says so, as
+// does the log. Where there is no room for a new file, that is tried again until
+// there is.
 func Open(path string, o Options) (*Cache, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -157,7 +160,10 @@ func Open(path string, o Options) (*Cache, error) {
 // Close stops the informers that still run, without waiting for handlers, and
 // writes and closes the file. After nil, all that was applied and acknowledged
 // is in the file; after an error, what is missing the API server will send
-// again. Further calls return nil. The stores cannot be read afterwards.
+// again. A Cache whose file was lost in use, so that it works from memory, returns why;
+// one that never had a file returns nil, because Status().Err has said so since Open.
+// Further calls wait for the first and return what it does. The stores cannot be read
+// afterwards.
 //
 // To have handlers finish what they were told, stop the informers first and
 // wait for their Run to return.
@@ -218,12 +224,26 @@ func (c *Cache) release(s *SharedIndexInformer) {
 	}
 }
 
-// Status is the state of a [Cache].
+// A SetAside is a file that was found damaged, or of an unknown format, and was
+// replaced.
+type SetAside struct {
+	// Path that the file has now.
+	Path string
+	// Time when it was set aside.
+	Time time.Time
+	// Cause says what was wrong with it.
+	Cause string
+}
+
+// Status is the state of a [Cache]. As JSON it has the names of the fields, and errors
+// as strings.
 type Status struct {
-	// Path of the file.
+	// Path of the file, as it was given to Open.
 	Path string
 	// MemoryOnly: there is no file, see Err.
 	MemoryOnly bool
+	// SetAside are the files that were set aside since Open, and are still there.
+	SetAside []SetAside
 	// Informers by identity.
 	Informers map[string]InformerStatus
 	// Err says why persistence is degraded. The informers still work.
@@ -236,6 +256,9 @@ func (c *Cache) Status() Status {
 	informers := c.informersLocked()
 	c.mu.Unlock()
 	st := Status{Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Err: c.db.Err()}
+	for _, a := range c.db.SetAside() {
+		st.SetAside = append(st.SetAside, SetAside(a))
+	}
 	for _, s := range informers {
 		st.Informers[s.identity.String()] = s.Status()
 	}

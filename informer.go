@@ -463,14 +463,19 @@ type doneChecker struct {
 func (d doneChecker) Name() string          { return d.name }
 func (d doneChecker) Done() <-chan struct{} { return d.done }
 
-// LastSyncResourceVersion implements [cache.SharedInformer].
+// LastSyncResourceVersion implements [cache.SharedInformer]. While objects are served
+// from disk, and the server has not answered yet, it is the version that they were
+// stored at.
 func (s *SharedIndexInformer) LastSyncResourceVersion() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.controller == nil {
 		return ""
 	}
-	return s.controller.LastSyncResourceVersion()
+	if rv := s.controller.LastSyncResourceVersion(); rv != "" || !s.servesFromDisk() {
+		return rv
+	}
+	return s.indexer.LastStoreSyncResourceVersion()
 }
 
 // GetStore implements [cache.SharedInformer].

@@ -2,6 +2,7 @@ package warmwatch
 
 import (
 	"cmp"
+	"encoding/json"
 	"sync"
 	"time"
 )
@@ -48,6 +49,32 @@ type InformerStatus struct {
 	Err error
 }
 
+// MarshalJSON has the error as a string, and null if there is none.
+func (st InformerStatus) MarshalJSON() ([]byte, error) {
+	type fields InformerStatus // Without this method.
+	return json.Marshal(struct {
+		fields
+		Err *string
+	}{fields(st), errorText(st.Err)})
+}
+
+// MarshalJSON has the errors as strings, and null where there is none.
+func (st Status) MarshalJSON() ([]byte, error) {
+	type fields Status // Without this method.
+	return json.Marshal(struct {
+		fields
+		Err *string
+	}{fields(st), errorText(st.Err)})
+}
+
+func errorText(err error) *string {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	return &text
+}
+
 // progress is the part of the status that the reflector's observer writes.
 type progress struct {
 	mu          sync.Mutex
@@ -84,6 +111,13 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 		st.Err = err
 	}
 	return st
+}
+
+// servesFromDisk reports whether the cache was served before the API server answered.
+func (s *SharedIndexInformer) servesFromDisk() bool {
+	s.progress.mu.Lock()
+	defer s.progress.mu.Unlock()
+	return s.progress.startedFrom == "disk"
 }
 
 // relistBegun notes that what was found damaged before is being repaired.

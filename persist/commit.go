@@ -115,6 +115,16 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 	if db.flushRequested || db.resetCause != nil {
 		return 0, true
 	}
+	if db.broken != nil && !db.memoryOnly() {
+		return db.replaceAt.Sub(now), true
+	}
+	if db.broken != nil {
+		defer func() { // Whichever comes first.
+			if until := db.replaceAt.Sub(now); !due || until < wait {
+				wait, due = until, true
+			}
+		}()
+	}
 	if db.commitErr != nil {
 		return db.retryAt.Sub(now), true
 	}
@@ -140,9 +150,13 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 // commit makes one attempt to write what waits.
 func (db *DB) commit(committer int) {
 	db.mu.Lock()
-	if cause := db.resetCause; cause != nil {
+	if cause := db.replacementDueLocked(); cause != nil {
 		db.mu.Unlock()
 		db.reset(cause)
+		return
+	}
+	if db.broken != nil && !db.memoryOnly() {
+		db.mu.Unlock() // The file must not be written to.
 		return
 	}
 	db.flushRequested = false
@@ -187,7 +201,7 @@ func (db *DB) commit(committer int) {
 		return
 	}
 	if flushing != nil {
-		db.boltTxID = txID
+		db.boltTxID, db.unwritten = txID, false
 		db.keepUnencodableLocked(unencodable)
 	}
 	db.flushing = nil

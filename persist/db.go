@@ -87,15 +87,22 @@ func (o Options) withDefaults() (Options, error) {
 // A failed commit stays in flushing and is tried again; nothing is lost.
 //
 // A recovery: [Open] looks at the file before bbolt does. What is not a whole
-// and known bbolt file is set aside and a new one begun. A file that cannot be
-// had at all (held by another process, not writable) leaves a DB in memory,
-// whose [DB.Err] says why.
+// and known bbolt file is replaced:
+//
+//  1. A new file is made beside it, with all that can be read and passes its
+//     checksum, and synced.
+//  2. The bad file is set aside, and the new one gets its name. A crash in between
+//     leaves the whole new one where the next Open finds it.
+//
+// So is a file that is found bad in use. A file that cannot be had at all (held by
+// another process, not writable) leaves a DB in memory, whose [DB.Err] says why.
 //
 // All methods are safe for concurrent use.
 type DB struct {
-	path string
-	opts Options
-	log  klog.Logger
+	given string // The path given to Open.
+	path  string // Of the file itself, where given is a symbolic link.
+	opts  Options
+	log   klog.Logger
 
 	wake chan struct{} // Capacity 1: tells the committer to look again.
 	done chan struct{} // Closed when the committer has ended.
@@ -109,6 +116,9 @@ type DB struct {
 	bolt     *handle  // Nil: memory only.
 	boltFile *os.File // bbolt's, used by the committer alone.
 	boltTxID int      // Of the last commit that readers may rely on.
+	// users counts those who may have a transaction of bolt's open, or are about to
+	// begin one.
+	users *sync.WaitGroup
 	// leavesChecked, by the committer before it writes for the first time.
 	leavesChecked bool
 	pending       *layer
@@ -124,10 +134,28 @@ type DB struct {
 
 	closing     bool
 	closed      bool
-	degradedErr error                    // Why there is no file. Permanent.
+	degradedErr error                    // Why there is no file.
 	commitErr   error                    // Of the last commit attempt.
 	encodeErrs  map[unencodableKey]error // Of the values that are in memory only.
-	resetCause  error                    // Set when the file must be replaced.
+	resetCause  error                    // Set when the file must be replaced, now.
+
+	// broken is why the file must be replaced, or could not be begun, as resetCause is,
+	// once that has failed and is tried again at replaceAt. A file that there is must
+	// not be written to. badFile is the bad one, if it is not open; lost says that
+	// there was a file, and there is none now.
+	broken       error
+	badFile      os.FileInfo
+	lost         bool
+	unwritten    bool // The file is new, and has nothing yet of what was in memory only.
+	replaceAt    time.Time
+	replaceDelay time.Duration
+
+	lastReset, nextReset time.Time // When a file was replaced, and the next one may be.
+	resetDelay           time.Duration
+
+	asides       []SetAside
+	saidUnsynced bool           // Of a directory.
+	closers      sync.WaitGroup // Of files that were replaced.
 
 	hooks map[*Hook]struct{}
 
@@ -150,7 +178,8 @@ type Hook struct {
 	// AfterCommit hears the number of the last durable batch, without locks.
 	AfterCommit func(durable uint64)
 	// AfterReset hears that the file was found corrupt while in use and was
-	// replaced: whatever was only in the file is gone. Called without locks.
+	// replaced, or cannot be read until it is: whatever was only in the file may be
+	// gone. Called without locks.
 	AfterReset func(cause error)
 }
 
@@ -167,7 +196,7 @@ func (db *DB) AddHook(h *Hook) (remove func()) {
 }
 
 // Path is the path given to Open.
-func (db *DB) Path() string { return db.path }
+func (db *DB) Path() string { return db.given }
 
 // Err says why persistence is degraded: the file could not be had, the last
 // commit failed, or a value could not be encoded. Nil if all is well.
@@ -275,7 +304,9 @@ func (db *DB) Applied() uint64 {
 }
 
 // Flush returns when all that was applied before the call is durable, or with
-// the error of a commit attempt that was made for it.
+// the error of a commit attempt that was made for it. A DB that never had a file
+// returns nil: [DB.Err] has said so since Open. One that has lost its file returns the
+// error.
 func (db *DB) Flush() error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -286,6 +317,14 @@ func (db *DB) Flush() error {
 }
 
 func (db *DB) flushLocked() error {
+	for need := db.attempts + 1; db.lost && db.attempts < need && !db.closed && db.broken != nil; {
+		db.flushRequested = true
+		db.wakeCommitter()
+		db.cond.Wait()
+	}
+	if db.lost {
+		return db.degradedErr
+	}
 	target := db.applied
 	for !db.memoryOnly() && db.durable < target {
 		if db.closed {
@@ -308,12 +347,16 @@ func (db *DB) flushLocked() error {
 			return db.commitErr
 		}
 	}
+	if db.lost { // Meanwhile.
+		return db.degradedErr
+	}
 	return nil
 }
 
 // Close flushes and closes the file. After nil, all that was applied is in it
-// (P4). It waits for open snapshots. Further calls wait for the first and return
-// what it does; calls of other methods return [ErrClosed].
+// (P4), or there never was a file, see [DB.Flush]. It waits for open snapshots. Further
+// calls wait for the first and return what it does; calls of other methods return
+// [ErrClosed].
 func (db *DB) Close() error {
 	db.closeOnce.Do(func() { db.closeErr = db.close() })
 	return db.closeErr
@@ -333,14 +376,12 @@ func (db *DB) close() error {
 	db.closed = true
 	db.cond.Broadcast() // So do Flushes that came too late for an attempt.
 	db.wakeCommitter()
-	b := db.bolt
 	db.mu.Unlock()
 
-	<-db.done
-	if b != nil {
-		if cerr := b.Close(); err == nil {
-			err = cerr
-		}
+	<-db.done // Nobody replaces the file any more.
+	if cerr := (opened{bolt: db.bolt}).close(); err == nil {
+		err = cerr
 	}
+	db.closers.Wait()
 	return err
 }

@@ -3,12 +3,13 @@ package persist
 import (
 	"errors"
 	"fmt"
-	"math"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -25,11 +26,15 @@ const (
 )
 
 // Open opens the file at path, or begins one (mode 0600, in a directory
-// created with 0700). It fails only for a path that cannot be meant: empty, or
-// a directory. Whatever else is wrong with the file, the DB works: a bad file
-// is set aside as path.corrupt-<time>; one that is held by another process or
-// cannot be written is left alone and the DB works from memory. [DB.Err] says
-// so.
+// created with 0700). If path is a symbolic link, that is the file that it leads to,
+// which need not be there yet. Open fails only for a path that cannot be meant: empty,
+// or a directory. Whatever else is wrong with the file, the DB works: a bad file
+// is set aside as path.corrupt-<time>, and what can still be read is copied into its
+// successor; one that is held by another process or cannot be written is left alone
+// and the DB works from memory. [DB.Err] says so.
+//
+// Where the disk has no room for a new file it is tried again, less and less often,
+// while the DB works.
 func Open(path string, o Options) (*DB, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -42,7 +47,7 @@ func Open(path string, o Options) (*DB, error) {
 		return nil, fmt.Errorf("persist: %s is not a regular file (%v)", path, info.Mode().Type())
 	}
 	db := &DB{
-		path:    path,
+		given:   path,
 		opts:    o,
 		log:     *o.Logger,
 		wake:    make(chan struct{}, 1),
@@ -51,11 +56,20 @@ func Open(path string, o Options) (*DB, error) {
 		hooks:   map[*Hook]struct{}{},
 	}
 	db.cond.L = &db.mu
-	file, err := db.openFile()
-	db.bolt, db.boltFile, db.boltTxID = file.bolt, file.file, file.txID
-	if err != nil {
+	var file opened
+	if db.path, err = resolve(path); err == nil {
+		file, err = db.openFile()
+	}
+	db.useLocked(file)
+	switch {
+	case err != nil && db.bolt != nil: // It can be read only.
+		db.replaceLaterLocked(err)
+	case err != nil:
 		db.degradedErr = fmt.Errorf("persist: working from memory: %w", err)
 		db.log.Error(err, "Could not use the cache file, working from memory", "path", path)
+		if db.broken != nil {
+			db.replaceLaterLocked(err)
+		}
 	}
 	go db.run(0)
 	return db, nil
@@ -68,46 +82,106 @@ type opened struct {
 	txID int      // Of its last transaction.
 }
 
-// openFile opens the file, after setting a bad one aside or creating a missing
-// one.
-func (db *DB) openFile() (opened, error) {
-	db.removeAbandoned()
-	err := db.checkFile()
-	if err == nil {
-		o, err := openExisting(db.path, db.opts.LockTimeout)
-		if !isBad(err) {
-			return o, err
-		}
-		if _, err := db.setAside(err); err != nil {
-			return opened{}, err
-		}
-	} else if !errors.Is(err, os.ErrNotExist) {
-		return opened{}, err
-	}
-	if err := create(db.path); err != nil {
-		return opened{}, err
-	}
-	return openExisting(db.path, db.opts.LockTimeout)
+// useLocked makes a file, or none, the one that is read from and written to.
+func (db *DB) useLocked(o opened) {
+	db.bolt, db.boltFile, db.boltTxID = o.bolt, o.file, o.txID
+	db.users = new(sync.WaitGroup)
 }
 
-// checkFile looks at the file before bbolt does, which would end the process
-// over some files and write to others that are not ours. A bad file is gone
-// afterwards, and the error os.ErrNotExist. The file is judged, and set aside,
-// under its lock: another process's commit looks like damage.
-func (db *DB) checkFile() error {
-	unlock, err := lockFile(db.path, db.opts.LockTimeout)
+// openFile opens the file, after replacing a bad one or beginning a missing one. With
+// an error there may be a file all the same, which can only be read. If db.broken is
+// set, it is worth trying again to replace, or begin, the file.
+func (db *DB) openFile() (opened, error) {
+	db.removeAbandoned()
+	for attempts := 0; ; attempts++ {
+		f, err := lockFile(db.path, db.opts.LockTimeout)
+		if err == nil {
+			return db.openLocked(f)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return opened{}, err
+		}
+		o, err := db.begin()
+		if errors.Is(err, fs.ErrExist) && attempts < maxOpenAttempts {
+			continue // Another process was faster.
+		}
+		if err != nil && !errors.Is(err, ErrLocked) {
+			db.broken = err
+		}
+		return o, err
+	}
+}
+
+// maxOpenAttempts bounds how often a file may come and go while it is being opened.
+const maxOpenAttempts = 10
+
+// begin makes a new file where there is none; or takes the finished one of a process
+// that crashed before it could give it its name.
+func (db *DB) begin() (opened, error) {
+	finished := db.path + finishedSuffix
+	f, err := lockFile(finished, db.opts.LockTimeout)
+	if errors.Is(err, fs.ErrNotExist) {
+		return db.successor(nil, nil, false)
+	}
 	if err != nil {
-		return err
+		return opened{}, err
 	}
-	defer unlock()
-	err = inspect(db.path, false)
-	if !isBad(err) {
-		return err
+	// Closed first, because some systems rename no open file. It then has its name, as
+	// if it had always been there.
+	if err := errors.Join(f.Close(), publish(finished, db.path), db.syncDir(filepath.Dir(db.path))); err != nil {
+		return opened{}, err
 	}
-	if _, err := db.setAside(err); err != nil {
-		return err
+	return opened{}, fs.ErrExist
+}
+
+// openLocked opens a file that lockFile has locked. It is looked at before bbolt
+// does, which would end the process over some files and write to others that are not
+// ours, and under the lock: another process's commit looks like damage.
+func (db *DB) openLocked(f *os.File) (opened, error) {
+	cause := inspectFile(f, false)
+	if cause == nil {
+		cause = checkFormat(f)
 	}
-	return os.ErrNotExist
+	if cause == nil {
+		o, err := openBolt(f.Name(), f, false, db.opts.LockTimeout)
+		if !isBad(err) {
+			if err == nil {
+				_ = os.Remove(db.path + finishedSuffix) // Not needed, if it is there.
+			}
+			return o, err
+		}
+		if f, cause = lockAgain(db.path, err); f == nil {
+			return opened{}, cause
+		}
+	}
+	if !isBad(cause) {
+		return opened{}, errors.Join(cause, f.Close())
+	}
+	o, err := db.successor(f, cause, true)
+	if err == nil {
+		_ = f.Close() // Only read; what is wrong with it is known.
+		return o, nil
+	}
+	err = fmt.Errorf("%w; and it could not be replaced: %w", cause, err)
+	if db.badFile, _ = f.Stat(); db.badFile != nil { // Else nobody would know it again.
+		db.broken = cause
+	}
+	if errors.Is(cause, ErrCorrupt) && inspectFile(f, true) == nil {
+		if o, openErr := openBolt(f.Name(), f, true, db.opts.LockTimeout); openErr == nil {
+			return o, err
+		}
+	}
+	_ = f.Close() // Unless bbolt has.
+	return opened{}, err
+}
+
+// lockAgain is for a file that bbolt has refused, and closed.
+func lockAgain(path string, cause error) (*os.File, error) {
+	f, err := lockFile(path, 0)
+	if err != nil {
+		return nil, errors.Join(cause, err)
+	}
+	return f, cause
 }
 
 func isBad(err error) bool {
@@ -116,8 +190,9 @@ func isBad(err error) bool {
 
 // Files beside the cache file begin with its name and one of these.
 const (
-	asideSuffix = ".corrupt-" // A bad file, for those who want to know why.
-	newSuffix   = ".new-"     // One that is being made, or was when a process crashed.
+	asideSuffix    = ".corrupt-" // A bad file, for those who want to know why.
+	newSuffix      = ".new-"     // One that is being made, or was when a process crashed.
+	finishedSuffix = ".finished" // One that is whole, and about to get the name of the cache file.
 
 	asideTime = "20060102T150405.000000000" // Follows asideSuffix.
 )
@@ -137,18 +212,40 @@ func isNumber(s string) bool {
 // else's file that was in the way, and the newest.
 const asideFiles = 3
 
-func (db *DB) setAside(cause error) (aside string, err error) {
-	aside = db.path + asideSuffix + time.Now().UTC().Format(asideTime)
+// A SetAside is a file that could not be used, and was replaced.
+type SetAside struct {
+	Path  string    // Where it is now.
+	Time  time.Time // When it was set aside.
+	Cause string    // What was wrong with it.
+}
+
+// SetAside lists the files that this DB has set aside and not removed since.
+func (db *DB) SetAside() []SetAside {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return slices.Clone(db.asides)
+}
+
+func (db *DB) setAside(cause error) error {
+	now := time.Now()
+	aside := db.path + asideSuffix + now.UTC().Format(asideTime)
 	if err := os.Rename(db.path, aside); err != nil {
-		return "", errors.Join(cause, err)
+		return err
 	}
 	db.log.Error(cause, "Set the cache file aside and begin a new one", "path", db.path, "aside", aside)
 	// The oldest ones stay, and this one.
 	others := slices.DeleteFunc(db.beside(asideSuffix, isTime), func(name string) bool { return name == aside })
 	if keep := asideFiles - 1; len(others) > keep {
-		db.remove(others[keep:])
+		others = others[keep:]
+		db.remove(others)
+	} else {
+		others = nil
 	}
-	return aside, nil
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.asides = slices.DeleteFunc(db.asides, func(a SetAside) bool { return slices.Contains(others, a.Path) })
+	db.asides = append(db.asides, SetAside{aside, now, cause.Error()})
+	return nil
 }
 
 // abandoned is how old a file is that nobody makes any more.
@@ -196,16 +293,11 @@ const PageBytes = 8 << 10
 // goroutine of its own when it opens a file, and a corrupt page then ends the
 // process. It also makes opening fast.
 func boltOptions(timeout time.Duration) *bolt.Options {
-	mapBytes := 64 << 20
-	if math.MaxInt > math.MaxInt32 {
-		// Address space only. Growing the map waits for all readers.
-		mapBytes = 1 << 30
-	}
 	return &bolt.Options{
 		Timeout:         timeout,
 		PageSize:        PageBytes,
 		FreelistType:    bolt.FreelistMapType,
-		InitialMmapSize: mapBytes,
+		InitialMmapSize: initialMapBytes,
 		NoStatistics:    true,
 	}
 }
@@ -213,60 +305,17 @@ func boltOptions(timeout time.Duration) *bolt.Options {
 // allocBytes is by how much the file grows.
 const allocBytes = 4 << 20
 
-// create begins a file: at a temporary path first, because bbolt's first
-// initialisation is not crash-safe.
-func create(path string) error {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(dir, filepath.Base(path)+newSuffix+"*") // 0600
-	if err != nil {
-		return err
-	}
-	tmp := f.Name()
-	defer func() { _ = os.Remove(tmp) }() // Gone already after a rename.
-	if err := f.Close(); err != nil {
-		return err
-	}
-	err = guard(func() error {
-		b, err := bolt.Open(tmp, 0o600, boltOptions(time.Second))
-		if err != nil {
-			return err
-		}
-		b.AllocSize = allocBytes
-		err = b.Update(func(tx *bolt.Tx) error {
-			format, err := tx.CreateBucketIfNotExists([]byte(formatBucket))
-			if err != nil {
-				return err
-			}
-			return format.Put([]byte(formatKey), []byte(formatVersion))
-		})
-		return errors.Join(err, b.Close())
-	})
-	if err != nil {
-		return fmt.Errorf("begin %s: %w", path, err)
-	}
-	// A link does not replace the file of a process that was faster. Some file
-	// systems have no links.
-	if err := os.Link(tmp, path); err != nil && !errors.Is(err, os.ErrExist) {
-		if err := os.Rename(tmp, path); err != nil {
-			return err
-		}
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
-// openExisting opens a whole and known file, or says what it is instead:
-// [ErrCorrupt], [ErrUnknownFormat], [ErrLocked], or the file system's error.
-func openExisting(path string, timeout time.Duration) (o opened, err error) {
+// openBolt has bbolt open a file that is open already; with f nil, bbolt opens it
+// itself. After an error f is closed. It says what is wrong with the file: a
+// [CorruptError], [ErrLocked], or the file system's error.
+func openBolt(path string, f *os.File, readOnly bool, timeout time.Duration) (o opened, err error) {
+	o.file = f
 	options := boltOptions(timeout)
-	options.OpenFile = func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
-		o.file, err = os.OpenFile(name, flag, mode)
+	options.ReadOnly = readOnly
+	options.OpenFile = func(name string, flag int, mode os.FileMode) (_ *os.File, err error) {
+		if o.file == nil {
+			o.file, err = openFile(name, flag, mode)
+		}
 		return o.file, err
 	}
 	err = guard(func() (err error) {
@@ -276,207 +325,27 @@ func openExisting(path string, timeout time.Duration) (o opened, err error) {
 		}
 		return err
 	})
+	if err == nil {
+		o.bolt.AllocSize = allocBytes
+		err = view(o.bolt, func(tx *bolt.Tx) error {
+			o.txID = tx.ID()
+			return nil
+		})
+		if err != nil {
+			err = errors.Join(err, guard(o.bolt.Close))
+		}
+	}
+	if err == nil {
+		return o, nil
+	}
+	if o.file != nil {
+		_ = o.file.Close() // bbolt has closed it, unless it panicked.
+	}
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
-		return opened{}, fmt.Errorf("%w: %s", ErrLocked, path)
+		err = fmt.Errorf("%w: %s", ErrLocked, path)
 	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
-		return opened{}, &CorruptError{Err: err}
-	case err != nil:
-		return opened{}, err
+		err = &CorruptError{Err: err}
 	}
-	o.bolt.AllocSize = allocBytes
-	err = view(o.bolt, func(tx *bolt.Tx) error {
-		o.txID = tx.ID()
-		format := tx.Bucket([]byte(formatBucket))
-		if format == nil {
-			return fmt.Errorf("%w: %s is not a warmwatch cache", ErrUnknownFormat, path)
-		}
-		if v := string(format.Get([]byte(formatKey))); v != formatVersion {
-			return fmt.Errorf("%w: %s has version %q, expected %q", ErrUnknownFormat, path, v, formatVersion)
-		}
-		return nil
-	})
-	if err != nil {
-		return opened{}, errors.Join(err, o.bolt.Close())
-	}
-	return o, nil
-}
-
-// reset replaces a file that was found corrupt while in use. What can still be
-// read, and passes its checksum, is copied into the new one; what was pending
-// is kept. The owners of the spaces, told by AfterReset, put in the rest again.
-func (db *DB) reset(cause error) {
-	// The old handle is given up without Close: a commit that has panicked holds
-	// bbolt's locks, and snapshots may still be open on it. Its descriptor and
-	// flock live on the renamed file.
-	db.mu.RLock()
-	old := db.bolt
-	db.mu.RUnlock()
-	aside, err := db.setAside(cause)
-	var o opened
-	if err == nil {
-		o, err = db.openFile()
-	}
-	if err == nil {
-		if o.txID, err = salvage(old, aside, o.bolt, o.txID); err != nil {
-			db.log.Error(err, "Could not salvage all of the corrupt cache file", "path", db.path)
-			err = nil
-		}
-	}
-
-	db.mu.Lock()
-	db.bolt, db.boltFile, db.boltTxID = o.bolt, o.file, o.txID
-	db.leavesChecked = true // Of a file that was just written.
-	if failed := db.flushing; failed != nil {
-		db.mergeBackLocked(failed)
-		db.flushing = nil
-	}
-	for k := range db.encodeErrs { // The new file has no marks of them yet.
-		if e, found := db.pending.lookup(k.bucket, k.key); found && e.unencodable {
-			e.unencodable = false
-			db.pending.set(k.bucket, k.key, e)
-		}
-	}
-	db.markSalvagedLocked()
-	db.commitErr, db.retryDelay, db.resetCause = nil, 0, nil
-	if err != nil {
-		db.degradedErr = fmt.Errorf("persist: working from memory: %w", err)
-	}
-	db.noteChangeLocked(true)
-	hooks := db.hooksLocked()
-	db.cond.Broadcast()
-	db.mu.Unlock()
-
-	for _, h := range hooks {
-		if h.AfterReset != nil {
-			h.AfterReset(cause)
-		}
-	}
-}
-
-// mergeBackLocked puts a layer that could not be committed under pending.
-func (db *DB) mergeBackLocked(l *layer) {
-	for name, bl := range l.buckets {
-		p := db.pending.bucket(name)
-		if p.dropped {
-			continue // Dropped since: nothing shines through.
-		}
-		p.dropped = bl.dropped
-		bl.entries.Scan(func(key string, e entry) bool {
-			if _, newer := db.pending.buckets[name].entries.Get(key); !newer {
-				e.fresh = e.fresh && db.memoryOnly() // May be in the file, if only the last step failed.
-				db.pending.set(name, key, e)
-			}
-			return true
-		})
-	}
-}
-
-// salvage copies what is whole from a damaged file, if that is safe to walk. It
-// returns the last transaction of the new one.
-func salvage(old *handle, aside string, b *handle, txID int) (int, error) {
-	if err := inspect(aside, true); err != nil {
-		return txID, err
-	}
-	err := view(old, func(tx *bolt.Tx) error {
-		return tx.ForEach(func(space []byte, spaceBucket *bolt.Bucket) (err error) {
-			if string(space) == formatBucket {
-				return nil
-			}
-			if txID, err = markSalvaged(b, string(space), txID); err != nil {
-				return err
-			}
-			return spaceBucket.ForEachBucket(func(name []byte) (err error) {
-				txID, err = copyBucket(spaceBucket.Bucket(name), b, Bucket{string(space), string(name)}, txID)
-				return err
-			})
-		})
-	})
-	return txID, err
-}
-
-// salvagedBucket has the mark of a space that was in a damaged file: something
-// may be missing, whatever the rest of the space says.
-const (
-	salvagedBucket = "salvaged"
-	salvagedKey    = "mark"
-)
-
-// Salvaged reports whether the space was in a file that was found corrupt
-// while in use, and has not been forgiven since: something may be missing.
-func (db *DB) Salvaged(space string) bool {
-	found, err := db.View(Bucket{space, salvagedBucket}, salvagedKey, func(*Item) error { return nil })
-	return found || errors.Is(err, ErrCorrupt)
-}
-
-// ForgetSalvage removes the mark, once the owner of the space has put in
-// everything that there is.
-func (db *DB) ForgetSalvage(space string) error {
-	_, err := db.Update(func(b *Batch) { b.Delete(Bucket{space, salvagedBucket}, salvagedKey) })
-	return err
-}
-
-// markSalvaged is written before anything else of the space.
-func markSalvaged(b *handle, space string, txID int) (int, error) {
-	l := newLayer()
-	l.set(Bucket{space, salvagedBucket}, salvagedKey, entry{value: Bytes(nil)})
-	id, _, err := (&DB{}).write(b, l)
-	if err != nil {
-		return txID, err
-	}
-	return id, nil
-}
-
-// markSalvagedLocked does the same for all spaces in use.
-func (db *DB) markSalvagedLocked() {
-	spaces := map[string]struct{}{}
-	for b := range db.pending.buckets {
-		spaces[b.Space] = struct{}{}
-	}
-	for h := range db.hooks {
-		spaces[h.Space] = struct{}{}
-	}
-	delete(spaces, "")
-	for space := range spaces {
-		db.pending.set(Bucket{space, salvagedBucket}, salvagedKey, entry{value: Bytes(nil)})
-	}
-}
-
-// salvageKeys are copied in one transaction.
-const salvageKeys = 1000
-
-// copyBucket copies the values that pass their checksums. A damaged page ends
-// the bucket, not the salvage.
-func copyBucket(from *bolt.Bucket, to *handle, name Bucket, txID int) (int, error) {
-	l := newLayer()
-	flush := func() error {
-		writer := &DB{}
-		id, _, err := writer.write(to, l)
-		if err == nil {
-			txID, l = id, newLayer()
-		}
-		return err
-	}
-	n := 0
-	var writeErr error
-	_ = guard(func() error { // What is behind the damage is lost, and comes again from the server.
-		return from.ForEach(func(k, v []byte) error {
-			if len(k) == 0 || len(k) > bolt.MaxKeySize {
-				return nil
-			}
-			payload, err := unseal(name, string(k[1:]), v)
-			if err != nil {
-				return nil //nolint:nilerr // Left out: that is what salvaging means.
-			}
-			l.set(name, string(k[1:]), entry{value: Bytes(append([]byte(nil), payload...))})
-			if n++; n%salvageKeys == 0 {
-				writeErr = flush()
-			}
-			return writeErr
-		})
-	})
-	if writeErr == nil {
-		writeErr = flush()
-	}
-	return txID, writeErr
+	return opened{}, err
 }

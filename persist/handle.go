@@ -109,11 +109,15 @@ func (h *handle) endWrite(tx *bolt.Tx) {
 	}
 }
 
+// stuck reports whether bbolt may keep one of its locks for ever, so that it cannot close
+// the file.
+func (h *handle) stuck() bool { return h.dead.Load() || h.noWriter.Load() }
+
 // Close waits for the transactions that are open. A dead handle it only leaves alone.
 func (h *handle) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.dead.Load() || h.noWriter.Load() {
+	if h.stuck() {
 		return &CorruptError{Err: errDead}
 	}
 	return guard(h.DB.Close)

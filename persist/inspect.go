@@ -49,7 +49,7 @@ const (
 	maxBucketNesting  = 2 // Spaces and their buckets.
 )
 
-// inspect looks at a file before bbolt does, which believes all it reads: a
+// inspectFile looks at a file before bbolt does, which believes all it reads: a
 // page that refers to itself lets its recursion run until the process ends, and
 // so does the list of free pages with a length of petabytes. It refuses a file
 //
@@ -65,16 +65,11 @@ const (
 // It reads the branches and the leaves that hold buckets, not the leaves with
 // values: every value has a checksum of its own. How long those leaves say that
 // they are matters only to who writes, see inspectLeaves.
-func inspect(path string, readOnly bool) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }() // Only read.
+func inspectFile(f *os.File, readOnly bool) error {
 	return (&inspector{f: f, readOnly: readOnly}).file()
 }
 
-// inspectLeaves is inspect with the headers of all leaves. bbolt believes them
+// inspectLeaves is inspectFile with the headers of all leaves. bbolt believes them
 // when it frees a page that has changed.
 func inspectLeaves(f *os.File) error { return (&inspector{f: f, leaves: true}).file() }
 

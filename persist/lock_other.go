@@ -7,9 +7,12 @@ import (
 	"time"
 )
 
-// lockFile is a stand-in where there is no flock. What it guards against, a
-// rename of a file in use, such systems mostly refuse themselves.
-func lockFile(path string, _ time.Duration) (unlock func(), err error) {
-	_, err = os.Stat(path)
-	return func() {}, err
+// lockFile opens the file at path. It takes no lock where there is no flock. What the
+// lock guards against, a rename of a file in use, such systems mostly refuse
+// themselves; and bbolt takes a lock of its own when it opens the file.
+func lockFile(path string, _ time.Duration) (*os.File, error) {
+	return openFile(path, os.O_RDWR, 0)
 }
+
+// unlockFile does nothing: locks of such systems end when the file is closed.
+func unlockFile(*os.File) error { return nil }

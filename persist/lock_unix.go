@@ -12,23 +12,35 @@ import (
 
 const lockRetryDelay = 50 * time.Millisecond
 
-// lockFile takes the lock that bbolt takes, for a look at the file before
-// bbolt opens it.
-func lockFile(path string, timeout time.Duration) (unlock func(), err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
+// lockFile opens the file at path and takes the lock that bbolt takes. Closing the
+// file releases it. The file is opened for writing, because NFS turns an exclusive
+// flock into a lock of the server, which wants that.
+//
+// While this process waits, the one that holds the lock may replace the file. So the
+// lock counts only if path still names the file.
+func lockFile(path string, timeout time.Duration) (*os.File, error) {
 	for deadline := time.Now().Add(timeout); ; time.Sleep(lockRetryDelay) {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return func() { _ = f.Close() }, nil // Only read; closing unlocks.
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			return nil, err
 		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			if isAt(f, path) {
+				return f, nil
+			}
+		case !errors.Is(err, syscall.EWOULDBLOCK):
 			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
 		}
+		if err := f.Close(); err != nil {
+			return nil, err
+		}
 		if time.Now().After(deadline) {
-			return nil, errors.Join(fmt.Errorf("%w: %s", ErrLocked, path), f.Close())
+			return nil, fmt.Errorf("%w: %s", ErrLocked, path)
 		}
 	}
 }
+
+// unlockFile is for a file whose map stays, and would keep the lock.
+func unlockFile(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }

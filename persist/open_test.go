@@ -339,7 +339,7 @@ func TestAnUnknownFormatIsSetAside(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := tempPath(t)
-			if err := create(path); err != nil {
+			if err := openSound(t, path, manual).Close(); err != nil {
 				t.Fatal(err)
 			}
 			b, err := bolt.Open(path, 0o600, nil)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"sync"
 
 	"github.com/tidwall/btree"
 	bolt "go.etcd.io/bbolt"
@@ -83,7 +84,10 @@ func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error
 		e, found = db.flushing.lookup(bucket, key)
 	}
 	b, committed, bad, closed := db.bolt, db.boltTxID, db.resetCause, db.closed
+	users := db.users
+	users.Add(1)
 	db.mu.RUnlock()
+	defer users.Done()
 	switch {
 	case closed:
 		return false, ErrClosed
@@ -138,7 +142,7 @@ func (db *DB) readError(b *handle, err error) error {
 		db.mu.Lock()
 		defer db.mu.Unlock()
 		stuck := db.abandonCommitLocked()
-		if db.resetCause == nil && b != nil && db.bolt == b && (!db.closing || stuck) {
+		if db.resetCause == nil && db.broken == nil && b != nil && db.bolt == b && (!db.closing || stuck) {
 			db.resetCause = err
 			db.cond.Broadcast()
 			db.wakeCommitter()
@@ -173,6 +177,7 @@ type Snapshot struct {
 	space             string
 	pending, flushing *layer
 	bolt              *handle // Nil without a file.
+	users             *sync.WaitGroup
 	tx                *bolt.Tx
 	// The bucket that was looked up last: it takes longer than to find a key.
 	lastName string
@@ -190,6 +195,10 @@ func (db *DB) Snapshot(space string) (*Snapshot, error) {
 		}
 		s := &Snapshot{db: db, space: space, pending: db.pending.copySpace(space), flushing: db.flushing}
 		b, committed := db.bolt, db.boltTxID
+		if b != nil {
+			s.users = db.users
+			s.users.Add(1)
+		}
 		db.mu.Unlock()
 		if b == nil {
 			return s, nil
@@ -216,14 +225,22 @@ func (db *DB) lastCommit() int {
 }
 
 // DurableSnapshot captures a space as it is in the file, which is what would
-// be found after a crash. Without a file it is the same as Snapshot. While a commit
-// is being written it may wait for its end; while commits fail it may return their
-// error.
+// be found after a crash. Without a file it is the same as Snapshot, and until the
+// first commit to a file that was begun late. While a commit is being written it may
+// wait for its end; while commits fail it may return their error.
 func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 	for {
 		db.waitForReset()
 		db.mu.RLock()
 		b, committed, err := db.bolt, db.boltTxID, db.unreadableLocked()
+		if db.unwritten {
+			b = nil
+		}
+		s := &Snapshot{db: db, space: space}
+		if err == nil && b != nil {
+			s.users = db.users
+			s.users.Add(1)
+		}
 		db.mu.RUnlock()
 		switch {
 		case err != nil:
@@ -232,9 +249,9 @@ func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 			return db.Snapshot(space)
 		}
 		if err := b.syncFound(); err != nil {
+			s.Close()
 			return nil, err
 		}
-		s := &Snapshot{db: db, space: space}
 		if err := s.begin(b, committed); err != nil {
 			return nil, err
 		}
@@ -300,9 +317,10 @@ func (db *DB) unreadableLocked() error {
 func (s *Snapshot) begin(b *handle, committed int) (err error) {
 	s.bolt = b
 	if s.tx, err = b.Begin(false); err == nil {
-		if err = checkNotBack(s.tx.ID(), committed); err != nil {
-			s.Close()
-		}
+		err = checkNotBack(s.tx.ID(), committed)
+	}
+	if err != nil {
+		s.Close()
 	}
 	return s.db.readError(b, err)
 }
@@ -312,6 +330,10 @@ func (s *Snapshot) Close() {
 	if s.tx != nil {
 		s.bolt.end(s.tx)
 		s.tx = nil
+	}
+	if s.users != nil {
+		s.users.Done()
+		s.users = nil
 	}
 }
 

@@ -1,0 +1,106 @@
+package persist
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// maxLinks is how many symbolic links one path may go through, as on Linux.
+const maxLinks = 40
+
+// resolve follows the symbolic links that path is, also to a file that is not there
+// yet: all that is made, renamed and removed is then beside the file itself, and the
+// link stays.
+func resolve(path string) (string, error) {
+	for at, links := path, 0; ; links++ {
+		to, err := os.Readlink(at)
+		switch {
+		case err != nil: // It is no link, or nothing is there; whoever opens it will say more.
+			return at, nil //nolint:nilerr // As the comment says.
+		case links == maxLinks:
+			return "", &os.PathError{Op: "open", Path: path, Err: errors.New("too many symbolic links")}
+		case filepath.IsAbs(to):
+			at = to
+		default:
+			at = filepath.Join(filepath.Dir(at), to)
+		}
+	}
+}
+
+// isAt reports whether path names the file that is open.
+func isAt(f *os.File, path string) bool {
+	open, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Lstat(path)
+	return err == nil && os.SameFile(open, there)
+}
+
+// makeDir makes a directory, and those that it is in, and has their names synced.
+func (db *DB) makeDir(dir string) error {
+	if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	parent := filepath.Dir(dir)
+	if parent == dir {
+		return fmt.Errorf("there is no directory %s", dir)
+	}
+	if err := db.makeDir(parent); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return db.syncDir(parent)
+}
+
+// syncDir has the names in a directory survive a power failure. Where the system
+// cannot do that, the log says so, once.
+func (db *DB) syncDir(dir string) error {
+	err := syncDirectory(dir)
+	if err == nil || !cannotSync(err) {
+		return err
+	}
+	if !db.saidUnsynced {
+		db.saidUnsynced = true
+		db.log.Info("Could not sync a directory: after a power failure, a file that was just begun may be missing", "dir", dir, "err", err)
+	}
+	return nil
+}
+
+// syncDirectory is another function in tests.
+var syncDirectory = func(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// cannotSync reports whether err says that directories cannot be synced, or not by
+// this process, and not that the disk has failed.
+func cannotSync(err error) bool {
+	return errors.Is(err, errors.ErrUnsupported) || // ENOTSUP, EOPNOTSUPP, ENOSYS
+		errors.Is(err, fs.ErrPermission) || // EPERM, EACCES, and Windows' access denied
+		errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EBADF) || errors.Is(err, syscall.EISDIR) ||
+		isNoDirectorySync(err)
+}
+
+// publish gives the file from the name to. A file that has it already is not
+// replaced, unless the file system has no links: then the error is fs.ErrExist.
+func publish(from, to string) error {
+	err := os.Link(from, to)
+	switch {
+	case err == nil:
+		_ = os.Remove(from) // A second name does no harm, and the next process removes it.
+		return nil
+	case errors.Is(err, fs.ErrExist):
+		return err
+	}
+	return os.Rename(from, to)
+}

@@ -1,0 +1,328 @@
+package persist
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+const (
+	// A file that cannot be replaced is tried again after minReplaceDelay, then after
+	// twice as long each time, up to maxReplaceDelay. So is one that has just been
+	// replaced and is damaged again, up to maxResetDelay.
+	minReplaceDelay = time.Second
+	maxReplaceDelay = time.Minute
+	maxResetDelay   = 5 * time.Minute
+)
+
+// crashpoint is called between the steps of a replacement. Tests have a process fail,
+// or end, there.
+var crashpoint = func(name string) error { return nil }
+
+// reset replaces a file that was found corrupt while in use. What can still be
+// read, and passes its checksum, is copied into the new one; what was pending
+// is kept. The owners of the spaces, told by AfterReset, put in the rest again.
+//
+// Where that fails, it is tried again later. Until then the damaged file is read from,
+// if that is safe, and all that is written waits in memory. If it is not safe, the DB
+// works from memory.
+func (db *DB) reset(cause error) {
+	db.mu.Lock()
+	db.flushRequested = false
+	old := opened{db.bolt, db.boltFile, db.boltTxID}
+	early := time.Until(db.nextReset)
+	if db.closing {
+		early = 0
+	}
+	db.mu.Unlock()
+	var (
+		o   opened
+		err error
+	)
+	switch {
+	case early > 0:
+		err = fmt.Errorf("%w; the file before it was replaced a moment ago, this one will be in %v", cause, early)
+	case old.bolt == nil:
+		o, err = db.attach(cause)
+	default:
+		o, err = db.successor(old.file, cause, true)
+	}
+	if err != nil {
+		db.notReplaced(old, cause, err)
+		return
+	}
+	db.replaced(old, o, cause)
+}
+
+// replacementDueLocked says why the file is to be replaced now; nil if it is not.
+func (db *DB) replacementDueLocked() error {
+	if db.resetCause == nil && db.broken != nil && (db.flushRequested || !time.Now().Before(db.replaceAt)) {
+		return db.broken
+	}
+	return db.resetCause
+}
+
+// attach makes a file for a DB that works from memory. One that is there already is
+// replaced only if it is the bad one that was found there before; and nothing is
+// copied from that, because what is in memory has gone on without it.
+func (db *DB) attach(cause error) (opened, error) {
+	f, err := lockFile(db.path, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return db.successor(nil, nil, false)
+	}
+	if err != nil {
+		return opened{}, err
+	}
+	defer func() { _ = f.Close() }() // Only read.
+	if info, err := f.Stat(); err != nil || db.badFile == nil || !os.SameFile(info, db.badFile) {
+		return opened{}, errors.Join(&os.PathError{Op: "create", Path: db.path, Err: fs.ErrExist}, err)
+	}
+	return db.successor(f, cause, false)
+}
+
+// successor makes a file, whole before it has its name, and gives it that name. What
+// had the name before, if anything, is bad, and set aside. Whatever happens
+// meanwhile, there is the bad file or its whole successor afterwards.
+func (db *DB) successor(bad *os.File, cause error, keep bool) (o opened, err error) {
+	dir := filepath.Dir(db.path)
+	if err := db.makeDir(dir); err != nil {
+		return opened{}, err
+	}
+	f, err := os.CreateTemp(dir, filepath.Base(db.path)+newSuffix+"*") // 0600
+	if err != nil {
+		return opened{}, err
+	}
+	tmp := f.Name()
+	defer func() {
+		if err != nil {
+			_ = guard(o.close)
+			_ = os.Remove(tmp) // It may have another name by now.
+			o = opened{}
+		}
+	}()
+	if o, err = openBolt(tmp, f, false, time.Second); err == nil {
+		err = db.fill(&o, bad, keep)
+	}
+	if err != nil {
+		return o, fmt.Errorf("begin %s: %w", db.path, err)
+	}
+	if !mayReplaceOpenFiles {
+		if err := guard(o.close); err != nil {
+			return opened{}, err
+		}
+		o = opened{}
+	}
+	if err := db.swap(tmp, bad, cause); err != nil {
+		return o, err
+	}
+	if !mayReplaceOpenFiles {
+		return openBolt(db.path, nil, false, db.opts.LockTimeout)
+	}
+	return o, nil
+}
+
+func (o opened) close() error {
+	if o.bolt == nil {
+		return nil
+	}
+	return o.bolt.Close()
+}
+
+// fill writes what a new file has from the start, and syncs it.
+func (db *DB) fill(o *opened, bad *os.File, keep bool) error {
+	return guard(func() error {
+		o.bolt.NoSync = true // Nobody reads it before it is whole.
+		err := o.bolt.Update(func(tx *bolt.Tx) error {
+			format, err := tx.CreateBucketIfNotExists([]byte(formatBucket))
+			if err != nil {
+				return err
+			}
+			o.txID = tx.ID()
+			return format.Put([]byte(formatKey), []byte(formatVersion))
+		})
+		if err == nil && keep {
+			err = db.salvage(bad, o)
+		}
+		if err != nil {
+			return err
+		}
+		o.bolt.NoSync = false
+		if err := o.bolt.Sync(); err != nil {
+			return err
+		}
+		return crashpoint("the new file is whole")
+	})
+}
+
+// swap gives a whole file the name of the cache file, instead of the bad one, if there
+// is one. In between nothing may have that name; then the whole one is where begin
+// finds it.
+func (db *DB) swap(tmp string, bad *os.File, cause error) error {
+	dir := filepath.Dir(db.path)
+	finished := tmp
+	if bad != nil {
+		finished = db.path + finishedSuffix
+		if err := os.Rename(tmp, finished); err != nil {
+			return err
+		}
+		if err := errors.Join(db.syncDir(dir), crashpoint("the new file is known as finished")); err != nil {
+			return err
+		}
+		if _, err := os.Lstat(db.path); isAt(bad, db.path) {
+			err = db.setAside(cause)
+			if err != nil {
+				_ = os.Remove(finished) // As long as the bad one is there, nobody needs it.
+				return err
+			}
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			_ = os.Remove(finished)
+			return errors.Join(&os.PathError{Op: "replace", Path: db.path, Err: errors.New("there is another file now")}, err)
+		}
+		if err := crashpoint("the bad file is set aside"); err != nil {
+			return err
+		}
+	}
+	if err := publish(finished, db.path); err != nil {
+		return err
+	}
+	if err := db.syncDir(dir); err != nil { // Too late to go back.
+		db.log.Error(err, "Could not sync the directory of the cache file", "path", db.path)
+	}
+	return nil
+}
+
+// replaced goes on with the new file.
+func (db *DB) replaced(old, o opened, cause error) {
+	db.mu.Lock()
+	users := db.users
+	db.useLocked(o)
+	db.leavesChecked = true // Of a file that was just written.
+	if failed := db.flushing; failed != nil {
+		db.mergeBackLocked(failed)
+		db.flushing = nil
+	}
+	for k := range db.encodeErrs { // The new file has no marks of them yet.
+		if e, found := db.pending.lookup(k.bucket, k.key); found && e.unencodable {
+			e.unencodable = false
+			db.pending.set(k.bucket, k.key, e)
+		}
+	}
+	var hooks []*Hook
+	if old.bolt != nil {
+		db.markSalvagedLocked()
+		hooks = db.hooksLocked()
+	} else {
+		// What was counted as durable has to be written now.
+		db.durable, db.unwritten = db.applied, true
+		db.applied++
+		db.log.Info("There is a cache file again", "path", db.path)
+	}
+	now := time.Now()
+	if now.Sub(db.lastReset) > 2*maxResetDelay {
+		db.resetDelay = 0
+	}
+	db.resetDelay = min(max(2*db.resetDelay, minReplaceDelay), maxResetDelay)
+	db.lastReset, db.nextReset = now, now.Add(db.resetDelay)
+	db.broken, db.badFile, db.lost, db.degradedErr = nil, nil, false, nil
+	db.commitErr, db.retryDelay, db.resetCause, db.replaceDelay = nil, 0, nil, 0
+	db.noteChangeLocked(true)
+	db.cond.Broadcast()
+	db.mu.Unlock()
+	db.discard(old, users)
+	tellReset(hooks, cause)
+}
+
+// notReplaced goes on without a new file.
+func (db *DB) notReplaced(old opened, cause, err error) {
+	var (
+		readable bool
+		txID     int
+	)
+	if old.bolt != nil && inspectFile(old.file, true) == nil {
+		readable = view(old.bolt, func(tx *bolt.Tx) error {
+			txID = tx.ID()
+			return nil
+		}) == nil
+	}
+	db.mu.Lock()
+	users := db.users
+	db.broken = cause
+	var hooks []*Hook
+	switch {
+	case old.bolt == nil:
+	case !readable:
+		if db.badFile, _ = old.file.Stat(); db.badFile == nil { // Nobody would know it again.
+			db.broken = nil
+		}
+		db.lost, db.commitErr = true, nil
+		db.useLocked(opened{})
+		if db.flushing != nil {
+			db.mergeBackLocked(db.flushing)
+			db.flushing = nil
+		}
+		db.markSalvagedLocked()
+		hooks = db.hooksLocked()
+	case txID < old.txID: // Commits have got lost.
+		db.boltTxID = txID
+		hooks = db.hooksLocked()
+	}
+	db.replaceLaterLocked(err)
+	db.noteChangeLocked(true)
+	db.cond.Broadcast()
+	db.mu.Unlock()
+	if !readable {
+		db.discard(old, users)
+	}
+	tellReset(hooks, cause)
+}
+
+// replaceLaterLocked has the file replaced, or made, later.
+func (db *DB) replaceLaterLocked(err error) {
+	if db.commitErr == nil && db.degradedErr == nil {
+		db.log.Error(err, "Could not replace the cache file, keeping the changes in memory until then", "path", db.path)
+	}
+	if db.memoryOnly() {
+		db.degradedErr = fmt.Errorf("persist: working from memory: %w", err)
+	} else {
+		db.commitErr = fmt.Errorf("persist: replace %s: %w", db.path, err)
+	}
+	db.attempts++
+	db.resetCause = nil
+	db.replaceDelay = min(max(2*db.replaceDelay, minReplaceDelay), maxReplaceDelay)
+	db.replaceAt = time.Now().Add(db.replaceDelay)
+	if db.replaceAt.Before(db.nextReset) {
+		db.replaceAt = db.nextReset
+	}
+}
+
+// discard closes a file that is not used any more, when those who use it all the same
+// have ended. If bbolt is stuck its map stays, and with it the disk space of the file,
+// until the process ends; nothing else does.
+func (db *DB) discard(old opened, users interface{ Wait() }) {
+	if old.bolt == nil {
+		return
+	}
+	db.closers.Go(func() {
+		users.Wait()
+		closeFile := old.bolt.Close
+		if old.bolt.stuck() {
+			closeFile = func() error { return errors.Join(unlockFile(old.file), old.file.Close()) }
+		}
+		if err := closeFile(); err != nil {
+			db.log.Error(err, "Could not close a damaged cache file", "path", db.path)
+		}
+	})
+}
+
+func tellReset(hooks []*Hook, cause error) {
+	for _, h := range hooks {
+		if h.AfterReset != nil {
+			h.AfterReset(cause)
+		}
+	}
+}

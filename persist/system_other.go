@@ -1,0 +1,21 @@
+//go:build !windows
+
+package persist
+
+import (
+	"math"
+	"os"
+)
+
+// mayReplaceOpenFiles: files can be renamed, and names be given to other files, while
+// they are open. Tests have it otherwise.
+var mayReplaceOpenFiles = true
+
+// initialMapBytes is address space only. Growing the map waits for all readers.
+const initialMapBytes = 64<<20 + (1<<30-64<<20)*(math.MaxInt>>62)
+
+func openFile(name string, flag int, mode os.FileMode) (*os.File, error) {
+	return os.OpenFile(name, flag, mode)
+}
+
+func isNoDirectorySync(error) bool { return false }

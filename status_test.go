@@ -1,0 +1,132 @@
+package warmwatch_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch"
+)
+
+// TestAStatusAsJSONSaysWhatIsWrong: an error is a string there.
+func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	st := warmwatch.Status{
+		Path: "cache.db", MemoryOnly: true, Err: errors.New("disk full"),
+		SetAside: []warmwatch.SetAside{{Path: "cache.db.corrupt-1", Time: at, Cause: "noise"}},
+		Informers: map[string]warmwatch.InformerStatus{
+			"pods":  {Phase: warmwatch.PhaseLive, StartedFrom: "disk", ResourceVersion: "7", LastContact: at, Objects: 2, Err: errors.New("corrupt")},
+			"nodes": {},
+		},
+	}
+	want := map[string]any{
+		"Path": "cache.db", "MemoryOnly": true, "Err": "disk full",
+		"SetAside": []any{map[string]any{"Path": "cache.db.corrupt-1", "Time": "2026-01-02T03:04:05Z", "Cause": "noise"}},
+		"Informers": map[string]any{
+			"pods": map[string]any{
+				"Phase": "Live", "StartedFrom": "disk", "Reason": "", "ResourceVersion": "7", "LastContact": "2026-01-02T03:04:05Z",
+				"Objects": 2.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "Err": "corrupt",
+			},
+			"nodes": map[string]any{
+				"Phase": "", "StartedFrom": "", "Reason": "", "ResourceVersion": "", "LastContact": "0001-01-01T00:00:00Z",
+				"Objects": 0.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "Err": nil,
+			},
+		},
+	}
+	for name, v := range map[string]any{"a value": st, "a pointer": &st} {
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got map[string]any
+		if err := json.Unmarshal(b, &got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", name, diff)
+		}
+	}
+}
+
+// TestAFileThatWasSetAsideIsInStatus, with where it is and why.
+func TestAFileThatWasSetAsideIsInStatus(t *testing.T) {
+	path := newPath(t)
+	if err := os.WriteFile(path, []byte("noise"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := warmwatch.Open(path, warmwatch.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	aside := c.Status().SetAside
+	names, err := filepath.Glob(path + ".corrupt-*")
+	if err != nil || len(names) != 1 || len(aside) != 1 || aside[0].Path != names[0] || aside[0].Time.IsZero() || aside[0].Cause == "" {
+		t.Errorf("%v, %v, the status has %+v", names, err, aside)
+	}
+	if err := c.Status().Err; err != nil {
+		t.Errorf("degraded: %v", err)
+	}
+}
+
+// TestLastSyncResourceVersionIsTheCheckpointsWhileTheServerIsAway: objects are served
+// at that version.
+func TestLastSyncResourceVersionIsTheCheckpointsWhileTheServerIsAway(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		path := filled(t, f, nil)
+		f.put(configMap("c"))
+		f.hold = make(chan struct{})
+		p := launch(t, path, f, nil)
+		if rv := p.informer.LastSyncResourceVersion(); rv != "" {
+			t.Errorf("before the start: %q", rv)
+		}
+		p.run()
+		synctest.Wait()
+		if rv := p.informer.LastSyncResourceVersion(); rv != "2" {
+			t.Errorf("while the server is away: %q", rv)
+		}
+		close(f.hold)
+		synctest.Wait()
+		if rv := p.informer.LastSyncResourceVersion(); rv != "3" {
+			t.Errorf("once it has answered: %q", rv)
+		}
+	})
+}
+
+// TestCloseOfACacheThatHasLostItsFileSaysSo, each time.
+func TestCloseOfACacheThatHasLostItsFileSaysSo(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "dir")
+		path := filepath.Join(dir, "cache.db")
+		f := newSource(t, configMap("a"))
+		p := launch(t, path, f, nil).run()
+		settle()
+		if err := os.Truncate(path, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		f.put(configMap("b"))
+		settle()
+		expectStore(t, p.informer, f)
+		if st := p.cache.Status(); !st.MemoryOnly || st.Err == nil {
+			t.Errorf("%+v", st)
+		}
+		p.end()
+		for range 2 {
+			if err := p.cache.Close(); !errors.Is(err, syscall.ENOTDIR) {
+				t.Errorf("Close returned %v", err)
+			}
+		}
+		p.stopped = true
+	})
+}
