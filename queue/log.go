@@ -56,6 +56,10 @@ type Options struct {
 	// TailBytes of recent deltas are kept in memory. Default 16 MiB: what waits
 	// to be durable should fit.
 	TailBytes int
+	// MaxBacklogBytes: past it, what is stored for a consumer that is behind is
+	// folded into one delta for each key, or two where one is a deletion. Default
+	// 256 MiB; negative: never.
+	MaxBacklogBytes int64
 	// KeyFunc defaults to cache.DeletionHandlingMetaNamespaceKeyFunc. It is
 	// used by the methods of cache.Queue only, as are the next two.
 	KeyFunc cache.KeyFunc
@@ -113,6 +117,7 @@ type DeltaFIFO struct {
 	durableHead uint64 // The same for durable ones.
 	durable     uint64 // Number of the last durable batch.
 	marks       []mark // Published and not yet durable, oldest first.
+	markApart   int    // So many marks are not to be merged with the one before.
 
 	tail      []Delta // Published, oldest first.
 	tailArray []Delta // Begins where the memory of tail does; empty.
@@ -120,9 +125,12 @@ type DeltaFIFO struct {
 	tailBase  uint64 // Deltas up to here are not in tail.
 
 	ledger
+	folding folding
+	folder  sync.WaitGroup
 
 	consumers map[*Consumer]struct{}
 	absent    map[string]cursor // Stored durable cursors without a consumer.
+	absentTo  map[string]uint64 // What those had read that were removed.
 	// nameless: a durable cursor was damaged, and its name may be.
 	nameless bool
 
@@ -160,6 +168,9 @@ func New(o Options) (*DeltaFIFO, error) {
 	if o.TailBytes == 0 {
 		o.TailBytes = 16 << 20
 	}
+	if o.MaxBacklogBytes == 0 {
+		o.MaxBacklogBytes = 256 << 20
+	}
 	if o.OnCorrupt == nil {
 		o.OnCorrupt = func(error) {}
 	}
@@ -177,9 +188,11 @@ func New(o Options) (*DeltaFIFO, error) {
 		head:      o.Seq,
 		consumers: map[*Consumer]struct{}{},
 		absent:    map[string]cursor{},
+		absentTo:  map[string]uint64{},
 		ledger:    ledger{stored: map[string]cursor{}, tombstones: map[uint64]struct{}{}},
 	}
 	q.cond.L = &q.mu
+	q.folding.max = o.MaxBacklogBytes
 	if err := q.load(); err != nil {
 		return nil, err
 	}
@@ -278,6 +291,7 @@ func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
 	}
 	q.dropTailLocked(drop)
 	q.markLocked(batch)
+	q.foldIfDueLocked()
 	q.cond.Broadcast()
 }
 
@@ -297,13 +311,23 @@ func (q *DeltaFIFO) Advance(batch, seq uint64) {
 	q.cond.Broadcast()
 }
 
-// markLocked notes which batch has the head.
+// maxMarks bounds the marks while commits fail and are tried again.
+const maxMarks = 1024
+
+// markLocked notes which batch has the head. Batches between two calls of
+// beforeCommit become durable together, so the last one's mark is enough. The first
+// one published after such a call may be of before it: it is kept apart.
 func (q *DeltaFIFO) markLocked(batch uint64) {
 	if batch <= q.durable {
 		q.durableHead = q.head
-	} else {
-		q.marks = append(q.marks, mark{batch, q.head})
+		return
 	}
+	if n := len(q.marks); n > 0 && (q.markApart == 0 || q.marks[n-1].batch == batch || n == maxMarks) {
+		q.marks[n-1] = mark{batch, q.head}
+		return
+	}
+	q.marks = append(q.marks, mark{batch, q.head})
+	q.markApart = max(q.markApart-1, 0)
 }
 
 const (
@@ -343,6 +367,8 @@ func (q *DeltaFIFO) dropTailLocked(n int) {
 		q.tailBase = d.Seq
 		if d.stored {
 			q.addRunLocked(d.Seq, d.SizeBytes)
+			q.folding.backlog += int64(d.SizeBytes)
+			q.folding.pending += int64(d.SizeBytes)
 		}
 	}
 	clear(q.tail[:n]) // The objects can go now, the array later.
@@ -398,15 +424,23 @@ func (q *DeltaFIFO) Served() {
 func (q *DeltaFIFO) Unacked() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n := uint64(0)
-	floor := q.floorLocked()
-	for _, r := range q.runs {
-		if from := max(r.from, floor+1); from <= r.to {
-			n += r.to - from + 1
-		}
+	n, _ := q.behindLocked(q.floorLocked())
+	return n
+}
+
+// behindLocked is how many deltas there are behind a cursor, and about how long they
+// are.
+func (q *DeltaFIFO) behindLocked(cursor uint64) (deltas int, bytes int64) {
+	for _, r := range q.runs[q.runAfterLocked(cursor):] {
+		_, rest := r.cut(cursor)
+		deltas += int(rest.to - rest.from + 1)
+		bytes += rest.bytes
 	}
-	acked := sort.Search(len(q.tail), func(i int) bool { return q.tail[i].Seq > floor })
-	return int(n) + len(q.tail) - acked
+	for i := len(q.tail) - 1; i >= 0 && q.tail[i].Seq > cursor; i-- {
+		deltas++
+		bytes += int64(q.tail[i].SizeBytes)
+	}
+	return deltas, bytes
 }
 
 // floorLocked is the Seq up to which every consumer has acknowledged, orphans
@@ -434,6 +468,7 @@ func (q *DeltaFIFO) beforeCommit(b *persist.Batch) {
 	q.kicked.Store(false)
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.markApart = 2
 	plain, anyPlain := q.head, false
 	for c := range q.consumers {
 		seq := c.cursor.Load()
@@ -489,7 +524,10 @@ func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
 			}
 		}
 	}
-	q.runs = slices.Replace(q.runs, 0, n, keep...)
+	if n > 0 {
+		q.runs = slices.Replace(q.runs, 0, n, keep...)
+		q.measureLocked()
+	}
 	if left == 0 {
 		b.Urgent() // There is more: come again soon.
 	}
@@ -521,6 +559,7 @@ func (q *DeltaFIFO) afterCommit(durable uint64) {
 	if n > 0 {
 		q.durableHead = q.marks[n-1].seq
 		q.marks = slices.Delete(q.marks, 0, n)
+		q.measurePendingLocked()
 	}
 	q.cond.Broadcast()
 }
@@ -547,6 +586,7 @@ func (q *DeltaFIFO) Forget(name string) (err error) {
 			}
 		}
 		delete(q.absent, name)
+		delete(q.absentTo, name)
 		delete(q.stored, durablePrefix+name)
 		b.Delete(q.cursors, durablePrefix+name)
 	})
@@ -556,6 +596,10 @@ func (q *DeltaFIFO) Forget(name string) (err error) {
 // Stop ends all consumers. What they did not acknowledge stays in the log. The
 // cursors are put into a last batch.
 func (q *DeltaFIFO) Stop() error {
+	q.mu.Lock()
+	q.folding.stopped = true
+	q.mu.Unlock()
+	q.folder.Wait()
 	q.mu.Lock()
 	for c := range q.consumers {
 		c.closed = true
