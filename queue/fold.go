@@ -36,8 +36,10 @@ const (
 	// A pass that gained little is not repeated before the backlog has grown by this
 	// factor.
 	foldGrowth = 2
-	// So much is folded while it waits for a commit, in memory.
-	foldPendingBytes = 8 << 20
+	// So much is folded while it waits in memory for a commit. If none has failed it
+	// may be more, because MaxPendingBytes of the DB are none of ours.
+	foldPendingBytes    = 8 << 20
+	foldPendingMaxBytes = 32 << 20
 )
 
 // folding is guarded by q.mu.
@@ -85,6 +87,14 @@ func (q *DeltaFIFO) foldIfDueLocked() {
 
 // fold makes one pass.
 func (q *DeltaFIFO) fold() {
+	healthy := q.db.Err() == nil
+	q.mu.Lock()
+	if f := &q.folding; healthy && f.backlog <= max(f.at, f.max) && f.pending < foldPendingMaxBytes {
+		f.pendingAt, f.running = f.pending+foldPendingBytes, false
+		q.mu.Unlock()
+		return
+	}
+	q.mu.Unlock()
 	p := &foldPass{q: q, groups: map[string]*foldGroup{}}
 	err := p.run()
 	q.mu.Lock()

@@ -420,10 +420,10 @@ func TestWhatWaitsForACommitIsBoundedByTheNumberOfObjects(t *testing.T) {
 	if marks > 10 {
 		t.Errorf("%d marks", marks)
 	}
-	if pending > 4*foldPendingBytes {
+	if pending > 2*foldPendingMaxBytes {
 		t.Errorf("%d MB wait in memory", pending>>20)
 	}
-	if left := len(onDisk(t, db, false)); left > n/3 {
+	if left := len(onDisk(t, db, false)); left > n*2/3 {
 		t.Errorf("%d of %d deltas wait", left, n)
 	}
 	close(hanging.until)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 	"sync"
@@ -274,6 +275,7 @@ func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
 	defer q.mu.Unlock()
 	if q.tailBytes > q.tailMax/ackedTailShare {
 		q.dropAckedLocked(q.floorLocked())
+		q.dropUnreadLocked()
 	}
 	for i := range deltas {
 		d := deltas[i]
@@ -334,6 +336,8 @@ const (
 	// A tail larger than TailBytes/ackedTailShare does not wait for the next commit
 	// to drop what was acknowledged.
 	ackedTailShare = 8
+	// A consumer that is TailBytes/farTailShare behind the tail is far from it.
+	farTailShare = 2
 	// For so many deltas a tail keeps its memory when it is empty.
 	tailIdleDeltas = 1024
 )
@@ -358,6 +362,37 @@ func (q *DeltaFIFO) dropAckedLocked(floor uint64) {
 	q.dropTailLocked(sort.Search(len(q.tail), func(i int) bool { return q.tail[i].Seq > floor }))
 }
 
+// dropUnreadLocked drops from the tail what is stored and nobody will read from there
+// soon: a consumer that is far behind reads from the DB.
+func (q *DeltaFIFO) dropUnreadLocked() {
+	floor := q.head
+	for c := range q.consumers {
+		at := c.cursor.Load()
+		if at < q.tailBase && q.farLocked(at) {
+			continue
+		}
+		floor = min(floor, at)
+	}
+	n := 0
+	for n < len(q.tail) && q.tail[n].stored && q.tail[n].Seq <= floor {
+		n++
+	}
+	q.dropTailLocked(n)
+}
+
+// farLocked reports whether more is stored between a cursor and the tail than the tail
+// may have.
+func (q *DeltaFIFO) farLocked(cursor uint64) bool {
+	bytes := int64(0)
+	for i := len(q.runs) - 1; i >= 0 && q.runs[i].to > cursor; i-- {
+		_, rest := q.runs[i].cut(cursor)
+		if bytes += rest.bytes; bytes > int64(q.tailMax/farTailShare) {
+			return true
+		}
+	}
+	return false
+}
+
 // dropTailLocked forgets the oldest deltas of the tail, and most of its memory if
 // it is large and hardly used any more.
 func (q *DeltaFIFO) dropTailLocked(n int) {
@@ -368,7 +403,9 @@ func (q *DeltaFIFO) dropTailLocked(n int) {
 		if d.stored {
 			q.addRunLocked(d.Seq, d.SizeBytes)
 			q.folding.backlog += int64(d.SizeBytes)
-			q.folding.pending += int64(d.SizeBytes)
+			if d.Seq > q.durableHead {
+				q.folding.pending += int64(d.SizeBytes)
+			}
 		}
 	}
 	clear(q.tail[:n]) // The objects can go now, the array later.
@@ -443,6 +480,23 @@ func (q *DeltaFIFO) behindLocked(cursor uint64) (deltas int, bytes int64) {
 	return deltas, bytes
 }
 
+// Absent are the durable names without a consumer, sorted.
+func (q *DeltaFIFO) Absent() []string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Sorted(maps.Keys(q.absent))
+}
+
+// Behind is [Consumer.Behind] for a name without a consumer.
+func (q *DeltaFIFO) Behind(name string) (deltas int, bytes int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if c, found := q.absent[name]; found {
+		return q.behindLocked(c.Seq)
+	}
+	return 0, 0
+}
+
 // floorLocked is the Seq up to which every consumer has acknowledged, orphans
 // aside.
 func (q *DeltaFIFO) floorLocked() uint64 {
@@ -505,6 +559,7 @@ func (q *DeltaFIFO) storeLocked(b *persist.Batch, key string, c cursor) {
 func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
 	floor, left := q.floorLocked(), maxTrimPerCommit
 	q.dropAckedLocked(floor)
+	q.dropUnreadLocked()
 	var keep []run
 	n := 0
 	for ; n < len(q.runs) && q.runs[n].from <= floor && left > 0; n++ {
