@@ -59,10 +59,18 @@ type Options struct {
 	// MaxPendingBytes bounds what waits in memory to be written. Past it the
 	// watch slows down. Default 16 MiB.
 	MaxPendingBytes int64
+	// MaxBacklogBytes bounds, for each informer, what waits in the file for
+	// handlers that are behind. Past it the notifications of one object are folded
+	// into one: the first old object and the last new one, and OnDelete before
+	// OnAdd for one that was deleted and made anew. The order among objects then
+	// changes. Default 256 MiB; negative: no bound.
+	MaxBacklogBytes int64
 	// MaxAge: a checkpoint is relisted, not resumed, if the server has not vouched
 	// for it for so long, by an event, a bookmark or a list. Default 24h; negative:
 	// however long. While a watch is open, bookmarks come about once a minute: so
-	// it is how long a process may have been down, or disconnected.
+	// it is how long a process may have been down, or disconnected. As often, the
+	// contents of all objects are compared with the server's while the process runs,
+	// because not every change of what an object reads like comes with an event.
 	MaxAge time.Duration
 	// ClusterID asks for the identity of the cluster behind the file, for
 	// example [KubeSystemUID]. If it is not the one that the objects came from,

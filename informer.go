@@ -214,10 +214,13 @@ func (s *SharedIndexInformer) openParts() (err error) {
 	s.indexer.Hide(true)
 	s.log, err = queue.New(queue.Options{
 		DB: s.cache.db, Space: s.space, Seq: s.indexer.Seq(), NewObject: s.newObject,
-		OnCorrupt: s.corrupt, Logger: &s.logger,
+		OnCorrupt: s.corrupt, Logger: &s.logger, MaxBacklogBytes: s.cache.opts.MaxBacklogBytes,
 	})
 	if err != nil {
 		return err
+	}
+	if s.indexer.Seq() == 0 && s.log.Head() > 0 { // Neither a state nor objects, but there were.
+		s.corrupt(&persist.CorruptError{Bucket: persist.Bucket{Space: s.space, Name: "store"}, Err: errors.New("the store is missing")})
 	}
 	s.indexer.RaiseSeq(s.log.Head()) // Never below a cursor, even if the file lost it.
 	s.sink = newSink(s)

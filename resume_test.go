@@ -73,6 +73,7 @@ func TestAColdStartListsOnceAndWatches(t *testing.T) {
 			want := warmwatch.InformerStatus{
 				Phase: warmwatch.PhaseLive, StartedFrom: "server", Reason: "nothing is stored", ResourceVersion: "2",
 				LastContact: time.Now(), Objects: 2, Relists: 1, UnackedDeltas: st.UnackedDeltas,
+				Handlers: []warmwatch.HandlerStatus{{Name: fmt.Sprintf("%T", r), Undelivered: st.UnackedDeltas, UndeliveredBytes: st.Handlers[0].UndeliveredBytes}},
 			}
 			if diff := cmp.Diff(want, st); diff != "" {
 				t.Errorf("status (-want +got):\n%s", diff)

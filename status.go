@@ -3,6 +3,8 @@ package warmwatch
 import (
 	"cmp"
 	"encoding/json"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -41,6 +43,8 @@ type InformerStatus struct {
 	LastContact time.Time
 	// Objects in the cache, UnackedDeltas in the log.
 	Objects, UnackedDeltas int
+	// Handlers that there are now, and names of durable ones that there are not.
+	Handlers []HandlerStatus
 	// Relists and Resumes since the start; attempts that failed do not count.
 	// The first list of an empty cache is a relist too.
 	Relists, Resumes int
@@ -75,6 +79,39 @@ func errorText(err error) *string {
 	return &text
 }
 
+// HandlerStatus says how far behind a handler is.
+type HandlerStatus struct {
+	// Name of a durable handler, or the type of another one.
+	Name    string
+	Durable bool
+	// Absent: no handler has come for the name yet, or it was removed.
+	Absent bool
+	// Undelivered is the number of notifications that wait for it, and
+	// UndeliveredBytes about what they take. See Options.MaxBacklogBytes.
+	Undelivered      int
+	UndeliveredBytes int64
+}
+
+func (s *SharedIndexInformer) handlerStatus() []HandlerStatus {
+	var all []HandlerStatus
+	s.mu.Lock()
+	for l := range s.listeners {
+		h := HandlerStatus{Name: l.name, Durable: l.durable}
+		h.Undelivered, h.UndeliveredBytes = l.consumer.Behind()
+		all = append(all, h)
+	}
+	s.mu.Unlock()
+	for _, name := range s.log.Absent() {
+		h := HandlerStatus{Name: name, Durable: true, Absent: true}
+		h.Undelivered, h.UndeliveredBytes = s.log.Behind(name)
+		all = append(all, h)
+	}
+	slices.SortFunc(all, func(a, b HandlerStatus) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(a.Undelivered, b.Undelivered))
+	})
+	return all
+}
+
 // progress is the part of the status that the reflector's observer writes.
 type progress struct {
 	mu          sync.Mutex
@@ -107,6 +144,7 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	st.ResourceVersion = s.indexer.LastStoreSyncResourceVersion()
 	st.Objects = s.indexer.Len()
 	st.UnackedDeltas = s.log.Unacked()
+	st.Handlers = s.handlerStatus()
 	if err := s.cache.db.Err(); err != nil {
 		st.Err = err
 	}

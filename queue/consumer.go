@@ -30,8 +30,11 @@ type Consumer struct {
 	// Guarded by q.mu.
 	closed      bool
 	interrupted bool
-	orphans     bool // Has still to pass the orphans.
-	// orphansTo is where they end, if they are its own.
+	orphans     bool   // Has still to pass the orphans.
+	readTo      uint64 // Of what was read, or is being read.
+	// again: they are its own, and end at orphansTo, which is where the log did when
+	// they were asked for.
+	again     bool
 	orphansTo uint64
 
 	registered uint64 // Number of the batch with the name.
@@ -109,7 +112,7 @@ func (q *DeltaFIFO) addNamed(c *Consumer) error {
 		c.startLocked(stored)
 	case q.nameless && c.durable: // It may be the one whose cursor was damaged.
 		c.walking.Store(true)
-		c.orphans, c.orphansTo = true, q.head
+		c.orphans, c.again = true, true
 	default:
 		c.walking.Store(true)
 		c.cursor.Store(q.head)
@@ -118,7 +121,9 @@ func (q *DeltaFIFO) addNamed(c *Consumer) error {
 		c.turn = q.turns.next()
 	}
 	delete(q.turns.of, c.name)
+	c.readTo = q.absentTo[c.name]
 	delete(q.absent, c.name)
+	delete(q.absentTo, c.name)
 	q.consumers[c] = struct{}{}
 	return nil
 }
@@ -159,6 +164,9 @@ func (c *Consumer) Inherits() bool {
 func (c *Consumer) Orphans() ([]Delta, error) {
 	q := c.q
 	q.mu.Lock()
+	if c.again {
+		c.again, c.orphansTo = false, q.head
+	}
 	to, pending := max(q.orphans.to, c.orphansTo), c.orphans
 	q.mu.Unlock()
 	for pending && c.cursor.Load() < to {
@@ -201,8 +209,11 @@ func (c *Consumer) read(limit uint64, orphans bool) ([]Delta, error) {
 	c.buf = c.buf[:0]
 	if at < q.tailBase {
 		limit = min(limit, q.tailBase) // Behind it not all are stored.
+		c.readTo = limit
 		q.mu.Unlock()
-		if err := c.readStored(at, limit, orphans); err != nil {
+		err := c.readStored(at, limit, orphans)
+		c.noteRead(err)
+		if err != nil {
 			return nil, err
 		}
 		return c.buf, nil
@@ -210,12 +221,31 @@ func (c *Consumer) read(limit uint64, orphans bool) ([]Delta, error) {
 	from := sort.Search(len(q.tail), func(i int) bool { return q.tail[i].Seq > at })
 	for i := from; i < len(q.tail) && i < from+deltasPerRead && q.tail[i].Seq <= limit; i++ {
 		c.buf = append(c.buf, q.tail[i])
+		c.readTo = q.tail[i].Seq
 	}
 	q.mu.Unlock()
 	if len(c.buf) == 0 {
 		c.cursor.Store(limit)
 	}
 	return c.buf, nil
+}
+
+// noteRead notes what was read, so that the rest may be folded.
+func (c *Consumer) noteRead(err error) {
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	c.readTo = c.cursor.Load()
+	if n := len(c.buf); n > 0 && err == nil {
+		c.readTo = c.buf[n-1].Seq
+	}
+}
+
+// Behind is how many deltas, and about how many bytes of them, the consumer has still
+// to acknowledge.
+func (c *Consumer) Behind() (deltas int, bytes int64) {
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	return c.q.behindLocked(c.cursor.Load())
 }
 
 // WaitDurable waits until the consumer's name, and the batch of this number,
@@ -286,7 +316,7 @@ func (c *Consumer) passOn() {
 
 // startLocked sets where a consumer goes on that has not begun to read.
 func (c *Consumer) startLocked(at cursor) {
-	c.Known, c.orphans, c.orphansTo = !at.Walking, at.Walking, c.q.head
+	c.Known, c.orphans, c.again = !at.Walking, at.Walking, at.Walking
 	c.walking.Store(at.Walking)
 	c.cursor.Store(min(at.Seq, c.q.head))
 }
@@ -340,6 +370,7 @@ func (c *Consumer) Remove() {
 			q.turns.of = map[string]uint64{}
 		}
 		q.turns.of[c.name] = c.turn
+		q.absentTo[c.name] = c.readTo
 	}
 	q.cond.Broadcast()
 }

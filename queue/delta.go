@@ -78,8 +78,7 @@ type deltaValue struct{ *Delta }
 
 func (v deltaValue) SizeBytes() int { return v.Delta.SizeBytes + len(v.Key) + 16 }
 
-func (v deltaValue) AppendTo(dst []byte) ([]byte, error) {
-	flags := byte(0)
+func (v deltaValue) flags() (flags byte) {
 	if v.FinalStateUnknown {
 		flags |= flagFinalStateUnknown
 	}
@@ -92,7 +91,11 @@ func (v deltaValue) AppendTo(dst []byte) ([]byte, error) {
 	if v.New != nil {
 		flags |= flagNew
 	}
-	dst = append(dst, flags)
+	return flags
+}
+
+func (v deltaValue) AppendTo(dst []byte) ([]byte, error) {
+	dst = append(dst, v.flags())
 	dst = appendBytes(dst, []byte(v.Type))
 	dst = appendBytes(dst, []byte(v.Key))
 	if v.Old != nil {

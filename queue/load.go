@@ -58,6 +58,7 @@ func (q *DeltaFIFO) load() error {
 	q.total.Last = max(q.total.Last, q.head)
 	q.written = st
 	q.tailBase, q.durableHead = q.head, q.head
+	q.measureLocked()
 	if q.orphans.held {
 		q.orphans.to = q.head
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 	"sync"
@@ -56,6 +57,10 @@ type Options struct {
 	// TailBytes of recent deltas are kept in memory. Default 16 MiB: what waits
 	// to be durable should fit.
 	TailBytes int
+	// MaxBacklogBytes: past it, what is stored for a consumer that is behind is
+	// folded into one delta for each key, or two where one is a deletion. Default
+	// 256 MiB; negative: never.
+	MaxBacklogBytes int64
 	// KeyFunc defaults to cache.DeletionHandlingMetaNamespaceKeyFunc. It is
 	// used by the methods of cache.Queue only, as are the next two.
 	KeyFunc cache.KeyFunc
@@ -113,6 +118,7 @@ type DeltaFIFO struct {
 	durableHead uint64 // The same for durable ones.
 	durable     uint64 // Number of the last durable batch.
 	marks       []mark // Published and not yet durable, oldest first.
+	markApart   int    // So many marks are not to be merged with the one before.
 
 	tail      []Delta // Published, oldest first.
 	tailArray []Delta // Begins where the memory of tail does; empty.
@@ -120,9 +126,12 @@ type DeltaFIFO struct {
 	tailBase  uint64 // Deltas up to here are not in tail.
 
 	ledger
+	folding folding
+	folder  sync.WaitGroup
 
 	consumers map[*Consumer]struct{}
 	absent    map[string]cursor // Stored durable cursors without a consumer.
+	absentTo  map[string]uint64 // What those had read that were removed.
 	// nameless: a durable cursor was damaged, and its name may be.
 	nameless bool
 	turns    turns
@@ -161,6 +170,9 @@ func New(o Options) (*DeltaFIFO, error) {
 	if o.TailBytes == 0 {
 		o.TailBytes = 16 << 20
 	}
+	if o.MaxBacklogBytes == 0 {
+		o.MaxBacklogBytes = 256 << 20
+	}
 	if o.OnCorrupt == nil {
 		o.OnCorrupt = func(error) {}
 	}
@@ -178,9 +190,11 @@ func New(o Options) (*DeltaFIFO, error) {
 		head:      o.Seq,
 		consumers: map[*Consumer]struct{}{},
 		absent:    map[string]cursor{},
+		absentTo:  map[string]uint64{},
 		ledger:    ledger{stored: map[string]cursor{}, tombstones: map[uint64]struct{}{}},
 	}
 	q.cond.L = &q.mu
+	q.folding.max = o.MaxBacklogBytes
 	if err := q.load(); err != nil {
 		return nil, err
 	}
@@ -262,6 +276,7 @@ func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
 	defer q.mu.Unlock()
 	if q.tailBytes > q.tailMax/ackedTailShare {
 		q.dropAckedLocked(q.floorLocked())
+		q.dropUnreadLocked()
 	}
 	for i := range deltas {
 		d := deltas[i]
@@ -279,6 +294,7 @@ func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
 	}
 	q.dropTailLocked(drop)
 	q.markLocked(batch)
+	q.foldIfDueLocked()
 	q.cond.Broadcast()
 }
 
@@ -298,19 +314,31 @@ func (q *DeltaFIFO) Advance(batch, seq uint64) {
 	q.cond.Broadcast()
 }
 
-// markLocked notes which batch has the head.
+// maxMarks bounds the marks while commits fail and are tried again.
+const maxMarks = 1024
+
+// markLocked notes which batch has the head. Batches between two calls of
+// beforeCommit become durable together, so the last one's mark is enough. The first
+// one published after such a call may be of before it: it is kept apart.
 func (q *DeltaFIFO) markLocked(batch uint64) {
 	if batch <= q.durable {
 		q.durableHead = q.head
-	} else {
-		q.marks = append(q.marks, mark{batch, q.head})
+		return
 	}
+	if n := len(q.marks); n > 0 && (q.markApart == 0 || q.marks[n-1].batch == batch || n == maxMarks) {
+		q.marks[n-1] = mark{batch, q.head}
+		return
+	}
+	q.marks = append(q.marks, mark{batch, q.head})
+	q.markApart = max(q.markApart-1, 0)
 }
 
 const (
 	// A tail larger than TailBytes/ackedTailShare does not wait for the next commit
 	// to drop what was acknowledged.
 	ackedTailShare = 8
+	// A consumer that is TailBytes/farTailShare behind the tail is far from it.
+	farTailShare = 2
 	// For so many deltas a tail keeps its memory when it is empty.
 	tailIdleDeltas = 1024
 )
@@ -335,6 +363,37 @@ func (q *DeltaFIFO) dropAckedLocked(floor uint64) {
 	q.dropTailLocked(sort.Search(len(q.tail), func(i int) bool { return q.tail[i].Seq > floor }))
 }
 
+// dropUnreadLocked drops from the tail what is stored and nobody will read from there
+// soon: a consumer that is far behind reads from the DB.
+func (q *DeltaFIFO) dropUnreadLocked() {
+	floor := q.head
+	for c := range q.consumers {
+		at := c.cursor.Load()
+		if at < q.tailBase && q.farLocked(at) {
+			continue
+		}
+		floor = min(floor, at)
+	}
+	n := 0
+	for n < len(q.tail) && q.tail[n].stored && q.tail[n].Seq <= floor {
+		n++
+	}
+	q.dropTailLocked(n)
+}
+
+// farLocked reports whether more is stored between a cursor and the tail than the tail
+// may have.
+func (q *DeltaFIFO) farLocked(cursor uint64) bool {
+	bytes := int64(0)
+	for i := len(q.runs) - 1; i >= 0 && q.runs[i].to > cursor; i-- {
+		_, rest := q.runs[i].cut(cursor)
+		if bytes += rest.bytes; bytes > int64(q.tailMax/farTailShare) {
+			return true
+		}
+	}
+	return false
+}
+
 // dropTailLocked forgets the oldest deltas of the tail, and most of its memory if
 // it is large and hardly used any more.
 func (q *DeltaFIFO) dropTailLocked(n int) {
@@ -344,6 +403,10 @@ func (q *DeltaFIFO) dropTailLocked(n int) {
 		q.tailBase = d.Seq
 		if d.stored {
 			q.addRunLocked(d.Seq, d.SizeBytes)
+			q.folding.backlog += int64(d.SizeBytes)
+			if d.Seq > q.durableHead {
+				q.folding.pending += int64(d.SizeBytes)
+			}
 		}
 	}
 	clear(q.tail[:n]) // The objects can go now, the array later.
@@ -399,15 +462,40 @@ func (q *DeltaFIFO) Served() {
 func (q *DeltaFIFO) Unacked() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n := uint64(0)
-	floor := q.floorLocked()
-	for _, r := range q.runs {
-		if from := max(r.from, floor+1); from <= r.to {
-			n += r.to - from + 1
-		}
+	n, _ := q.behindLocked(q.floorLocked())
+	return n
+}
+
+// behindLocked is how many deltas there are behind a cursor, and about how long they
+// are.
+func (q *DeltaFIFO) behindLocked(cursor uint64) (deltas int, bytes int64) {
+	for _, r := range q.runs[q.runAfterLocked(cursor):] {
+		_, rest := r.cut(cursor)
+		deltas += int(rest.to - rest.from + 1)
+		bytes += rest.bytes
 	}
-	acked := sort.Search(len(q.tail), func(i int) bool { return q.tail[i].Seq > floor })
-	return int(n) + len(q.tail) - acked
+	for i := len(q.tail) - 1; i >= 0 && q.tail[i].Seq > cursor; i-- {
+		deltas++
+		bytes += int64(q.tail[i].SizeBytes)
+	}
+	return deltas, bytes
+}
+
+// Absent are the durable names without a consumer, sorted.
+func (q *DeltaFIFO) Absent() []string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Sorted(maps.Keys(q.absent))
+}
+
+// Behind is [Consumer.Behind] for a name without a consumer.
+func (q *DeltaFIFO) Behind(name string) (deltas int, bytes int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if c, found := q.absent[name]; found {
+		return q.behindLocked(c.Seq)
+	}
+	return 0, 0
 }
 
 // floorLocked is the Seq up to which every consumer has acknowledged, orphans
@@ -435,6 +523,7 @@ func (q *DeltaFIFO) beforeCommit(b *persist.Batch) {
 	q.kicked.Store(false)
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.markApart = 2
 	plain, anyPlain := q.head, false
 	for c := range q.consumers {
 		seq := c.cursor.Load()
@@ -471,6 +560,7 @@ func (q *DeltaFIFO) storeLocked(b *persist.Batch, key string, c cursor) {
 func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
 	floor, left := q.floorLocked(), maxTrimPerCommit
 	q.dropAckedLocked(floor)
+	q.dropUnreadLocked()
 	var keep []run
 	n := 0
 	for ; n < len(q.runs) && q.runs[n].from <= floor && left > 0; n++ {
@@ -490,7 +580,10 @@ func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
 			}
 		}
 	}
-	q.runs = slices.Replace(q.runs, 0, n, keep...)
+	if n > 0 {
+		q.runs = slices.Replace(q.runs, 0, n, keep...)
+		q.measureLocked()
+	}
 	if left == 0 {
 		b.Urgent() // There is more: come again soon.
 	}
@@ -522,6 +615,7 @@ func (q *DeltaFIFO) afterCommit(durable uint64) {
 	if n > 0 {
 		q.durableHead = q.marks[n-1].seq
 		q.marks = slices.Delete(q.marks, 0, n)
+		q.measurePendingLocked()
 	}
 	q.cond.Broadcast()
 }
@@ -549,6 +643,7 @@ func (q *DeltaFIFO) Forget(name string) (err error) {
 		}
 		delete(q.absent, name)
 		delete(q.turns.of, name)
+		delete(q.absentTo, name)
 		delete(q.stored, durablePrefix+name)
 		b.Delete(q.cursors, durablePrefix+name)
 	})
@@ -558,6 +653,10 @@ func (q *DeltaFIFO) Forget(name string) (err error) {
 // Stop ends all consumers. What they did not acknowledge stays in the log. The
 // cursors are put into a last batch.
 func (q *DeltaFIFO) Stop() error {
+	q.mu.Lock()
+	q.folding.stopped = true
+	q.mu.Unlock()
+	q.folder.Wait()
 	q.mu.Lock()
 	for c := range q.consumers {
 		c.closed = true

@@ -54,6 +54,9 @@ func (q *DeltaFIFO) readDelta(seq uint64, it *persist.Item) (Delta, error) {
 	if v, inMemory := it.Value.(deltaValue); inMemory {
 		return *v.Delta, nil
 	}
+	if v, folded := it.Value.(rawDelta); folded {
+		return parseDelta(seq, v, q.newObject)
+	}
 	payload, err := it.Payload()
 	if err != nil {
 		return Delta{}, err
@@ -169,7 +172,7 @@ func (c *Consumer) walkAgain(seq uint64) {
 	q := c.q
 	q.mu.Lock()
 	c.walking.Store(true)
-	c.orphans, c.orphansTo = true, c.limitLocked()
+	c.orphans, c.again = true, true
 	q.mu.Unlock()
 	q.log.Error(nil, "A delta is lost, a handler is told everything again", "seq", seq, "consumer", c.name)
 	q.onCorrupt(&persist.CorruptError{Bucket: q.deltas, Key: deltaKey(seq), Err: errors.New("it is lost")})
