@@ -118,6 +118,7 @@ type SharedIndexInformer struct {
 	resyncCheckPeriod time.Duration
 	listeners         map[*listener]struct{}
 	turns             turns
+	reads             chan struct{} // Taken by listeners that read a chunk of the store.
 	running           sync.WaitGroup // Listeners, and verify.
 }
 
@@ -156,6 +157,7 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 		resyncCheckPeriod: o.ResyncPeriod,
 		listeners:         map[*listener]struct{}{},
 		turns:             turns{},
+		reads:             make(chan struct{}, chunkReads),
 		relistItems:       relistItems,
 	}
 	s.progress.phase = PhaseLoading

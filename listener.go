@@ -408,8 +408,14 @@ func (l *listener) noteNew(c indexer.Chunk, begin uint64) {
 	}
 }
 
-// chunksAhead of the one that is being told are read and decoded.
-const chunksAhead = 2
+const (
+	// chunksAhead of the one that is being told are read and decoded.
+	chunksAhead = 2
+	// chunkReads is how many listeners of an informer read a chunk at once. More
+	// would only wait for the same locks, which the next event needs too, and would
+	// not notice there that they were removed.
+	chunkReads = 4
+)
 
 // chunks calls tell with all objects, and reads some chunks ahead. What was
 // read ahead is only told if tell goes on.
@@ -422,7 +428,7 @@ func (l *listener) chunks(tell func(indexer.Chunk) bool) bool {
 	wg.Go(func() {
 		defer close(ahead)
 		for from, done := "", false; !done; {
-			c, err := l.s.indexer.ReadChunk(from, l.durable)
+			c, err := l.readChunk(from)
 			if err != nil {
 				if !l.failed(err) {
 					return
@@ -449,6 +455,18 @@ func (l *listener) chunks(tell func(indexer.Chunk) bool) bool {
 		}
 	}
 	return false
+}
+
+func (l *listener) readChunk(from string) (indexer.Chunk, error) {
+	select {
+	case l.s.reads <- struct{}{}:
+		defer func() { <-l.s.reads }()
+	case <-l.stopCh:
+	}
+	if l.stopped() {
+		return indexer.Chunk{}, queue.ErrStopped
+	}
+	return l.s.indexer.ReadChunk(from, l.durable)
 }
 
 // toldByWalk reports whether the walk has told of a delta's outcome already.

@@ -1,0 +1,82 @@
+package warmwatch_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"k8s.io/client-go/tools/cache"
+)
+
+// TestHandlersThatComeAndGoDoNotKeepTheInformerFromItsEvents is the idea of client-go's
+// TestSharedInformerHandlerAbuse: handlers are added and removed as fast as can be,
+// until the informer has handled some changes. It does not come to that if those
+// that were removed go on with what they were doing.
+func TestHandlersThatComeAndGoDoNotKeepTheInformerFromItsEvents(t *testing.T) {
+	const workers, objects, changes, patience = 100, 300, 5000, 250_000
+	contract(t, func(t *testing.T, impl implementation) {
+		f := newSource(t)
+		informer := impl.new(t, f)
+		start(t, informer)
+		before := runtime.NumGoroutine()
+		var added atomic.Int64
+		var done atomic.Bool
+		var wg sync.WaitGroup
+		for w := range workers {
+			wg.Go(func() {
+				random := rand.New(rand.NewPCG(uint64(w), 1))
+				var handles []cache.ResourceEventHandlerRegistration
+				for !done.Load() && added.Load() < patience {
+					if random.IntN(2) == 0 {
+						h, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{})
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						handles = append(handles, h)
+						added.Add(1)
+					} else if len(handles) > 0 {
+						i := random.IntN(len(handles))
+						if err := informer.RemoveEventHandler(handles[i]); err != nil {
+							t.Error(err)
+							return
+						}
+						handles = append(handles[:i], handles[i+1:]...)
+					}
+				}
+				for _, h := range handles {
+					if err := cache.ShutDownEventHandler(informer, h); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Go(func() {
+			defer done.Store(true)
+			for i := range changes {
+				f.put(configMap(fmt.Sprint(i % objects)))
+			}
+			for added.Load() < patience && informer.LastSyncResourceVersion() != fmt.Sprint(changes) {
+				runtime.Gosched()
+			}
+		})
+		wg.Wait()
+		if n := added.Load(); n >= patience {
+			t.Errorf("the informer is at %s of %d changes after %d handlers", informer.LastSyncResourceVersion(), changes, n)
+		}
+		synctest.Wait()
+		if n := runtime.NumGoroutine(); n > before {
+			t.Errorf("%d goroutines, and %d before the first handler", n, before)
+		}
+		r, registration := add(t, informer)
+		synctest.Wait()
+		if !registration.HasSynced() || len(r.take()) != objects {
+			t.Error("a handler that comes later is not told everything")
+		}
+		expectStore(t, informer, f)
+	})
+}
