@@ -159,3 +159,55 @@ func TestEtcdWasRestoredUnderARunningInformer(t *testing.T) {
 	h.put(t, "new")
 	expectServer(t, listConfigMaps(t, client, namespace), informer.GetStore(), durable)
 }
+
+// TestEtcdWasRestoredAndHasGoneOn past the checkpoint before the program starts
+// again: only the object that was changed last shows that the history is another one.
+func TestEtcdWasRestoredAndHasGoneOn(t *testing.T) {
+	cp := newControlPlane(t)
+	client := newClient(t, cp.Config())
+	namespace, elsewhere := newNamespace(t, client), newNamespace(t, client)
+	h := &history{c: client.CoreV1().ConfigMaps(namespace), note: "before"}
+	for _, name := range []string{"a-stays", "goes", "returns", "last"} {
+		h.put(t, name)
+	}
+	if err := cp.SnapshotEtcd(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	path, durable := newPath(t), newRecorder(t)
+	durable.rewound = true
+	begin := func() (*program, *warmwatch.SharedIndexInformer) {
+		p := launch(t, path, warmwatch.Options{})
+		informer := p.informer(configMapsIn(client, namespace), &corev1.ConfigMap{}, configMaps, warmwatch.InformerOptions{Namespace: namespace})
+		addDurable(t, informer, "handler", durable)
+		p.run()
+		return p, informer
+	}
+	p, informer := begin()
+	h.note = "future"
+	h.delete(t, "returns")
+	h.put(t, "never")
+	last := h.put(t, "last")
+	expectServer(t, listConfigMaps(t, client, namespace), informer.GetStore(), durable)
+	p.stop()
+
+	if err := cp.RestoreEtcd(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h.note = "now"
+	h.delete(t, "goes")
+	other := &history{c: client.CoreV1().ConfigMaps(elsewhere), note: "now"}
+	passed := other.putUntil(t, "o", last.ResourceVersion)
+	for range 10 {
+		passed = other.put(t, "o")
+	}
+	t.Logf("the checkpoint is at %s, the server beyond %s", last.ResourceVersion, passed.ResourceVersion)
+	durable.take()
+	p, informer = begin()
+	awaitPhase(t, informer, warmwatch.PhaseLive)
+	expectServer(t, listConfigMaps(t, client, namespace), informer.GetStore(), durable)
+	expectStart(t, informer, "disk", 1, 0)
+	t.Log(informer.Status().Reason)
+	h.put(t, "new")
+	expectServer(t, listConfigMaps(t, client, namespace), informer.GetStore(), durable)
+	p.stop()
+}
