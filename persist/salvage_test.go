@@ -274,4 +274,3 @@ func TestAReplacementThatFailsIsTriedAgain(t *testing.T) {
 		})
 	}
 }
-
