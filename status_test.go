@@ -32,11 +32,11 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 		"Informers": map[string]any{
 			"pods": map[string]any{
 				"Phase": "Live", "StartedFrom": "disk", "Reason": "", "ResourceVersion": "7", "LastContact": "2026-01-02T03:04:05Z",
-				"Objects": 2.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "Err": "corrupt",
+				"Objects": 2.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "Err": "corrupt", "Handlers": nil,
 			},
 			"nodes": map[string]any{
 				"Phase": "", "StartedFrom": "", "Reason": "", "ResourceVersion": "", "LastContact": "0001-01-01T00:00:00Z",
-				"Objects": 0.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "Err": nil,
+				"Objects": 0.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "Err": nil, "Handlers": nil,
 			},
 		},
 	}
