@@ -16,7 +16,7 @@ import (
 
 const (
 	// memoryLimit is what no try may exceed.
-	memoryLimit = 512 << 20
+	memoryLimit = memoryFactor * 512 << 20
 	// perChild tries are run by one process, if it survives them.
 	perChild = 10
 	// triesPerImages is how many tries share a history.
@@ -31,8 +31,11 @@ func TestCorrupt(t *testing.T) {
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
-	h := &hunt{t: t, seed: seed, began: time.Now(), dir: workDir(t), count: newCount()}
+	h := &hunt{t: t, seed: seed, dir: workDir(t), count: newCount()}
 	h.images = h.makeImages()
+	if *forFlag > 0 {
+		h.until = time.Now().Add(*forFlag).UnixMilli()
+	}
 	from, to := 0, *triesFlag
 	if *onlyFlag >= 0 {
 		from, to = *onlyFlag, *onlyFlag+1
@@ -68,7 +71,7 @@ func workDir(t *testing.T) string {
 type hunt struct {
 	t      *testing.T
 	seed   uint64
-	began  time.Time
+	until  int64 // In milliseconds since 1970; 0: for ever.
 	dir    string
 	images string
 
@@ -109,14 +112,16 @@ func (h *hunt) run(from, to int) {
 		})
 	}
 	for ; from < to && !h.late(); from += perChild {
-		ranges <- assignment{Images: h.images, Dir: h.dir, Seed: h.seed, From: from, To: min(to, from+perChild)}
+		ranges <- assignment{Images: h.images, Dir: h.dir, Seed: h.seed, From: from, To: min(to, from+perChild), Until: h.until}
 	}
 	close(ranges)
 	wg.Wait()
 }
 
 // late reports whether no more files are to be damaged.
-func (h *hunt) late() bool { return *forFlag > 0 && time.Since(h.began) > *forFlag }
+func (h *hunt) late() bool { return isLate(h.until) }
+
+func isLate(until int64) bool { return until > 0 && time.Now().UnixMilli() > until }
 
 // child runs one process and returns the first try that it did not come to.
 func (h *hunt) child(a assignment) (next int) {
@@ -162,7 +167,7 @@ func (h *hunt) child(a assignment) (next int) {
 	}
 	err = cmd.Wait()
 	reason := g.stop()
-	if err == nil && reason == "" && next == a.To {
+	if err == nil && reason == "" && (next == a.To || h.late()) {
 		return a.To
 	}
 	if reason == "" {

@@ -46,6 +46,7 @@ type assignment struct {
 	Images, Dir string
 	Seed        uint64
 	From, To    int
+	Until       int64 // As in hunt.
 }
 
 // message is a line that a child writes: a try begins, is about to do its damage,
@@ -82,7 +83,7 @@ func TestTries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := a.From; n < a.To; n++ {
+	for n := a.From; n < a.To && !isLate(a.Until); n++ {
 		say(t, message{Begin: &n})
 		dir := filepath.Join(a.Dir, fmt.Sprint(n))
 		if err := os.Mkdir(dir, 0o700); err != nil {

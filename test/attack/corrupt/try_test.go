@@ -223,10 +223,11 @@ func (y *try) await(l *life, step string, patience time.Duration) {
 		time.Sleep(pause)
 		synctest.Wait()
 		waited += pause
-		if found = l.check(y.servers); len(found) == 0 {
+		worthAll := waited > patience/10 // Perhaps it will stay so.
+		if found = l.check(y.servers, worthAll); len(found) == 0 {
 			return
 		}
-		if waited > patience/10 && y.allExcused(l, found) {
+		if worthAll && y.allExcused(l, found) {
 			break
 		}
 	}
