@@ -1,6 +1,7 @@
 package corrupt
 
 import (
+	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -47,6 +48,7 @@ type assignment struct {
 	Seed        uint64
 	From, To    int
 	Until       int64 // As in hunt.
+	Misbehave   string
 }
 
 // message is a line that a child writes: a try begins, is about to do its damage,
@@ -83,6 +85,7 @@ func TestTries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	misbehave(t, a)
 	for n := a.From; n < a.To && !isLate(a.Until); n++ {
 		say(t, message{Begin: &n})
 		dir := filepath.Join(a.Dir, fmt.Sprint(n))
@@ -110,5 +113,24 @@ func say(t *testing.T, m message) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// misbehave does what a program under attack must not do.
+func misbehave(t *testing.T, a assignment) {
+	t.Helper()
+	if a.Misbehave != "" {
+		say(t, message{Begin: &a.From})
+	}
+	switch a.Misbehave {
+	case "die":
+		go func() { panic("misbehaving") }()
+		select {}
+	case "hang":
+		time.Sleep(time.Hour)
+	case "eat":
+		for eaten := [][]byte{}; ; time.Sleep(time.Millisecond) {
+			eaten = append(eaten, bytes.Repeat([]byte{1}, 1<<20))
+		}
 	}
 }
