@@ -24,6 +24,7 @@ type chronicle struct {
 	path   string // Of the journal of this life.
 	offset int64
 	known  map[string]string // By key: uid@version@sum.
+	holder map[string]string // By key: the last uid that was told of, in all lives.
 	// fates says of each uid that was told of what it became of.
 	fates map[string]*fate
 	// versions are those told in this life by key: they must not go back.
@@ -38,13 +39,13 @@ type fate struct {
 	key     string
 	first   int64 // When it was first told of.
 	deleted bool
-	// replaced: the deletion was told as an update to another uid, as client-go
-	// tells plain handlers of a relist.
+	// replaced: it was told of another uid under this key, and not of the deletion,
+	// as client-go tells plain handlers of a relist.
 	replaced bool
 }
 
 func newChronicle(who string, durable bool) *chronicle {
-	return &chronicle{who: who, durable: durable, known: map[string]string{}, fates: map[string]*fate{}, versions: map[string]string{}}
+	return &chronicle{who: who, durable: durable, known: map[string]string{}, holder: map[string]string{}, fates: map[string]*fate{}, versions: map[string]string{}}
 }
 
 // begin is a new life of the process, whose journal is at a path.
@@ -120,7 +121,7 @@ func (c *chronicle) hear(f []string) error {
 	if kind == "delete" || kind == "lost" {
 		c.deletions++
 		// What was told of under this key is gone, whatever the last state was.
-		for _, uid := range []string{uidOf(content), uidOf(c.known[key])} {
+		for _, uid := range []string{uidOf(content), c.holder[key]} {
 			if fate := c.fates[uid]; fate != nil {
 				fate.deleted = true
 			}
@@ -130,10 +131,11 @@ func (c *chronicle) hear(f []string) error {
 		return nil
 	}
 	uid := uidOf(content)
-	if before := uidOf(c.known[key]); before != "" && before != uid && !c.fates[before].deleted {
-		c.fates[before].replaced = true
+	if before := c.fates[c.holder[key]]; before != nil && c.holder[key] != uid && !before.deleted {
+		before.replaced = true
 		c.replaced++
 	}
+	c.holder[key] = uid
 	if c.fates[uid] == nil {
 		c.fates[uid] = &fate{key: key, first: when}
 	}

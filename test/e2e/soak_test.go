@@ -333,7 +333,7 @@ func (s *soak) report(t *testing.T, took time.Duration) {
 			c := handlers[handler]
 			told, deletions, replaced = told+c.told, deletions+c.deletions, replaced+c.replaced
 		}
-		t.Logf("%-8s %7d notifications, %6d deletions, %4d told as an update to another uid, %d lost",
+		t.Logf("%-8s %7d notifications, %6d deletions, %4d told as another uid of the key, %d lost",
 			handler, told, deletions, replaced, s.counts["deletions lost, "+handler])
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.counts)) {
