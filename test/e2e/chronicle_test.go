@@ -154,7 +154,11 @@ func (c *chronicle) hear(f []string) error {
 func (c *chronicle) lost(there map[string]string) (lost []string) {
 	for uid, f := range c.fates {
 		if !f.deleted && uidOf(there[f.key]) != uid && (c.durable || !f.replaced) {
-			lost = append(lost, fmt.Sprintf("%s, uid %s", f.key, uid))
+			how := ""
+			if f.replaced {
+				how = ", told as an update to another uid"
+			}
+			lost = append(lost, fmt.Sprintf("%s, uid %s%s", f.key, uid, how))
 			f.deleted = true // Reported once.
 		}
 	}
