@@ -260,7 +260,7 @@ func (y *try) excuse(p problem) string {
 	key := p.Detail[lastSpace(p.Detail)+1:]
 	switch {
 	case y.aside && y.way == inUse:
-		return "deletions not told: the file was set aside in use"
+		return "deletions not told: the file was set aside in use, for damage in " + y.damage.Class
 	case y.aside:
 		return "deletions not told: the file was set aside at a start"
 	case y.damage.informer:
