@@ -247,6 +247,13 @@ type agentProcess struct {
 
 func startAgent(t *testing.T, o agentConfig) *agentProcess {
 	t.Helper()
+	return startProgram(t, agentEnv, o)
+}
+
+// startProgram starts this test binary with a variable of the environment that
+// says what it is to be.
+func startProgram(t *testing.T, env string, o any) *agentProcess {
+	t.Helper()
 	config, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
@@ -256,7 +263,7 @@ func startAgent(t *testing.T, o agentConfig) *agentProcess {
 		t.Fatal(err)
 	}
 	a := &agentProcess{cmd: exec.Command(exe)}
-	a.cmd.Env = append(os.Environ(), agentEnv+"="+string(config))
+	a.cmd.Env = append(os.Environ(), env+"="+string(config))
 	a.cmd.Stderr = &a.stderr
 	if a.stdin, err = a.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
@@ -280,18 +287,24 @@ func startAgent(t *testing.T, o agentConfig) *agentProcess {
 
 func (a *agentProcess) dump(t *testing.T) (d dump) {
 	t.Helper()
+	a.ask(t, &d)
+	return d
+}
+
+// ask decodes what the agent answers.
+func (a *agentProcess) ask(t *testing.T, answer any) {
+	t.Helper()
 	_, err := fmt.Fprintln(a.stdin, "dump")
 	if err == nil {
 		var line []byte
 		if line, err = a.stdout.ReadBytes('\n'); err == nil {
-			err = json.Unmarshal(line, &d)
+			err = json.Unmarshal(line, answer)
 		}
 	}
 	if err != nil {
 		_ = a.cmd.Process.Kill()
 		t.Fatalf("ask the agent: %v, it ended with %v\n%s", err, a.wait(), &a.stderr)
 	}
-	return d
 }
 
 func (a *agentProcess) wait() error {

@@ -34,6 +34,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if os.Getenv(soakEnv) != "" {
+		if err := runSoakAgent(context.Background(), os.Getenv(soakEnv), os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(3)
+		}
+		os.Exit(0)
+	}
 	// What the programs under test log goes to the log of their test.
 	klog.LogToStderr(false)
 	klog.SetOutput(io.Discard)

@@ -137,16 +137,26 @@ func checkBelief(who string, b *belief, state map[string]item) (found []problem)
 	return found
 }
 
-// check compares everything with the server.
-func (l *life) check(servers map[kind]*server) (found []problem) {
+// check compares everything with the server. It stops where something is wrong,
+// unless all of that is to be known.
+func (l *life) check(servers map[kind]*server, all bool) (found []problem) {
 	for _, k := range kinds {
 		state := servers[k].state()
-		found = append(found, checkStore(k, l.informers[k].GetIndexer(), state)...)
-		found = append(found, checkIndices(k, l.informers[k].GetIndexer(), state)...)
-		for _, name := range slices.Sorted(maps.Keys(l.durable[k])) {
-			found = append(found, checkBelief(fmt.Sprintf("%s, durable %s", k, name), l.durable[k][name], state)...)
+		store := l.informers[k].GetIndexer()
+		for _, compare := range []func() []problem{
+			func() (p []problem) {
+				for _, name := range slices.Sorted(maps.Keys(l.durable[k])) {
+					p = append(p, checkBelief(fmt.Sprintf("%s, durable %s", k, name), l.durable[k][name], state)...)
+				}
+				return append(p, checkBelief(fmt.Sprintf("%s, plain", k), l.plain[k], state)...)
+			},
+			func() []problem { return checkStore(k, store, state) },
+			func() []problem { return checkIndices(k, store, state) },
+		} {
+			if found = append(found, compare()...); len(found) > 0 && !all {
+				return found
+			}
 		}
-		found = append(found, checkBelief(fmt.Sprintf("%s, plain", k), l.plain[k], state)...)
 	}
 	return found
 }

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// memoryLimit is what no try may exceed.
-	memoryLimit = 512 << 20
+	// memoryLimit is what no try may take.
+	memoryLimit = memoryFactor * 512 << 20
 	// perChild tries are run by one process, if it survives them.
 	perChild = 10
 	// triesPerImages is how many tries share a history.
@@ -31,8 +31,11 @@ func TestCorrupt(t *testing.T) {
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
-	h := &hunt{t: t, seed: seed, began: time.Now(), dir: workDir(t), count: newCount()}
+	h := newHunt(t, seed)
 	h.images = h.makeImages()
+	if *forFlag > 0 {
+		h.until = time.Now().Add(*forFlag).UnixMilli()
+	}
 	from, to := 0, *triesFlag
 	if *onlyFlag >= 0 {
 		from, to = *onlyFlag, *onlyFlag+1
@@ -43,6 +46,34 @@ func TestCorrupt(t *testing.T) {
 		t.Error("no file was damaged")
 	}
 	h.verdict()
+}
+
+// TestDeathsHangsAndMemoryAreNoticed, each as one try that has failed, after which
+// the next ones are run.
+func TestDeathsHangsAndMemoryAreNoticed(t *testing.T) {
+	all := map[string]string{"die": "died", "hang": "hung", "eat": "memory"}
+	if residentBytes(os.Getpid()) == 0 {
+		delete(all, "eat") // Not known here; the tries themselves say it at their end.
+	}
+	for misbehave, want := range all {
+		h := newHunt(t, 1)
+		h.images, h.misbehave = h.makeImages(), misbehave
+		h.memoryLimit, h.deadline = memoryFactor*200<<20, 10*time.Second
+		if want == "hung" {
+			h.deadline = time.Second
+		}
+		next := h.child(assignment{Images: h.images, Dir: h.dir, Seed: 1, From: 5, To: 8})
+		if next != 6 || len(h.count.failed) != 1 || h.count.failed[0] != 5 {
+			t.Errorf("%s: the next try is %d, failed %v, want 6 and [5]", misbehave, next, h.count.failed)
+		}
+		if kind := want + " |  | no damage"; h.count.kinds[kind] == nil {
+			t.Errorf("%s: %v, want %q", misbehave, h.count.kinds, kind)
+		}
+	}
+}
+
+func newHunt(t *testing.T, seed uint64) *hunt {
+	return &hunt{t: t, seed: seed, dir: workDir(t), count: newCount(), memoryLimit: memoryLimit, deadline: *deadline}
 }
 
 // workDir is in memory where that is possible: tries commit thousands of times.
@@ -66,11 +97,15 @@ func workDir(t *testing.T) string {
 
 // hunt runs tries in child processes.
 type hunt struct {
-	t      *testing.T
-	seed   uint64
-	began  time.Time
-	dir    string
-	images string
+	t    *testing.T
+	seed uint64
+	// What no try may exceed.
+	memoryLimit int64
+	deadline    time.Duration
+	misbehave   string // For the test of this test.
+	until       int64  // In milliseconds since 1970; 0: for ever.
+	dir         string
+	images      string
 
 	mu    sync.Mutex
 	count *count
@@ -109,17 +144,20 @@ func (h *hunt) run(from, to int) {
 		})
 	}
 	for ; from < to && !h.late(); from += perChild {
-		ranges <- assignment{Images: h.images, Dir: h.dir, Seed: h.seed, From: from, To: min(to, from+perChild)}
+		ranges <- assignment{Images: h.images, Dir: h.dir, Seed: h.seed, From: from, To: min(to, from+perChild), Until: h.until}
 	}
 	close(ranges)
 	wg.Wait()
 }
 
 // late reports whether no more files are to be damaged.
-func (h *hunt) late() bool { return *forFlag > 0 && time.Since(h.began) > *forFlag }
+func (h *hunt) late() bool { return isLate(h.until) }
+
+func isLate(until int64) bool { return until > 0 && time.Now().UnixMilli() > until }
 
 // child runs one process and returns the first try that it did not come to.
 func (h *hunt) child(a assignment) (next int) {
+	a.Misbehave = h.misbehave
 	work, err := json.Marshal(a)
 	if err != nil {
 		panic(err) // A struct of strings and numbers.
@@ -140,7 +178,7 @@ func (h *hunt) child(a assignment) (next int) {
 		h.add(outcome{Try: a.From, Problems: []problem{{Kind: "attack", Detail: err.Error()}}})
 		return a.To
 	}
-	g := guard(cmd)
+	g := h.guard(cmd)
 	next, current := a.From, outcome{Try: a.From}
 	for line := range lines(stdout) {
 		var m message
@@ -162,7 +200,7 @@ func (h *hunt) child(a assignment) (next int) {
 	}
 	err = cmd.Wait()
 	reason := g.stop()
-	if err == nil && reason == "" && next == a.To {
+	if err == nil && reason == "" && (next == a.To || h.late()) {
 		return a.To
 	}
 	if reason == "" {
@@ -180,7 +218,7 @@ func (h *hunt) child(a assignment) (next int) {
 func (h *hunt) add(o outcome) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if o.PeakBytes > memoryLimit {
+	if o.PeakBytes > h.memoryLimit {
 		o.Problems = append(o.Problems, problem{Kind: "memory", Detail: fmt.Sprintf("%d MiB", o.PeakBytes>>20), Excused: o.MemoryExcused})
 	}
 	h.count.add(o)
@@ -256,6 +294,7 @@ func (b *tail) String() string {
 
 // warden ends a process that hangs or takes too much memory.
 type warden struct {
+	h    *hunt
 	cmd  *exec.Cmd
 	done chan struct{}
 	wg   sync.WaitGroup
@@ -265,8 +304,8 @@ type warden struct {
 	reason string
 }
 
-func guard(cmd *exec.Cmd) *warden {
-	g := &warden{cmd: cmd, done: make(chan struct{}), heard: time.Now()}
+func (h *hunt) guard(cmd *exec.Cmd) *warden {
+	g := &warden{h: h, cmd: cmd, done: make(chan struct{}), heard: time.Now()}
 	g.wg.Go(g.run)
 	return g
 }
@@ -287,10 +326,10 @@ func (g *warden) run() {
 		case <-tick.C:
 		}
 		g.mu.Lock()
-		hangs := time.Since(g.heard) > *deadline
+		hangs := time.Since(g.heard) > g.h.deadline
 		g.mu.Unlock()
 		switch {
-		case residentBytes(g.cmd.Process.Pid) > memoryLimit:
+		case residentBytes(g.cmd.Process.Pid) > g.h.memoryLimit:
 			g.end("memory", os.Kill)
 			return
 		case hangs:

@@ -1,6 +1,7 @@
 package corrupt
 
 import (
+	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -46,6 +47,8 @@ type assignment struct {
 	Images, Dir string
 	Seed        uint64
 	From, To    int
+	Until       int64 // As in hunt.
+	Misbehave   string
 }
 
 // message is a line that a child writes: a try begins, is about to do its damage,
@@ -82,7 +85,8 @@ func TestTries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := a.From; n < a.To; n++ {
+	misbehave(t, a)
+	for n := a.From; n < a.To && !isLate(a.Until); n++ {
 		say(t, message{Begin: &n})
 		dir := filepath.Join(a.Dir, fmt.Sprint(n))
 		if err := os.Mkdir(dir, 0o700); err != nil {
@@ -109,5 +113,24 @@ func say(t *testing.T, m message) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// misbehave does what a program under attack must not do.
+func misbehave(t *testing.T, a assignment) {
+	t.Helper()
+	if a.Misbehave != "" {
+		say(t, message{Begin: &a.From})
+	}
+	switch a.Misbehave {
+	case "die":
+		go func() { panic("misbehaving") }()
+		select {}
+	case "hang":
+		time.Sleep(time.Hour)
+	case "eat":
+		for eaten := [][]byte{}; ; time.Sleep(time.Millisecond) {
+			eaten = append(eaten, bytes.Repeat([]byte{1}, 1<<20))
+		}
 	}
 }

@@ -223,10 +223,11 @@ func (y *try) await(l *life, step string, patience time.Duration) {
 		time.Sleep(pause)
 		synctest.Wait()
 		waited += pause
-		if found = l.check(y.servers); len(found) == 0 {
+		worthAll := waited > patience/10 // Perhaps it will stay so.
+		if found = l.check(y.servers, worthAll); len(found) == 0 {
 			return
 		}
-		if waited > patience/10 && y.allExcused(l, found) {
+		if worthAll && y.allExcused(l, found) {
 			break
 		}
 	}
@@ -259,7 +260,7 @@ func (y *try) excuse(p problem) string {
 	key := p.Detail[lastSpace(p.Detail)+1:]
 	switch {
 	case y.aside && y.way == inUse:
-		return "deletions not told: the file was set aside in use"
+		return "deletions not told: the file was set aside in use, for damage in " + y.damage.Class
 	case y.aside:
 		return "deletions not told: the file was set aside at a start"
 	case y.damage.informer:

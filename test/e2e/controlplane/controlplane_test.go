@@ -83,7 +83,21 @@ func TestLife(t *testing.T) {
 	if err := cp.RestoreEtcd(ctx); err != nil {
 		t.Fatal(err)
 	}
-	newConfigMaps(t, cp.Config()).list(ctx, t, 1)
+	client = newConfigMaps(t, cp.Config())
+	client.list(ctx, t, 1)
+	client.create(ctx, t, "third")
+	last := client.list(ctx, t, 2)
+
+	if err := cp.RestoreEtcdBumped(ctx); err != nil {
+		t.Fatal(err)
+	}
+	client = newConfigMaps(t, cp.Config())
+	if now := client.list(ctx, t, 1); len(now) < len(last) || (len(now) == len(last) && now <= last) {
+		t.Errorf("the version is %s, and was %s before etcd was put back", now, last)
+	}
+	if err := client.listExact(ctx, last); !apierrors.IsResourceExpired(err) {
+		t.Errorf("list at the lost version %s: %v, want Expired", last, err)
+	}
 }
 
 // configMaps is a client of its own for each life of the server.

@@ -10,7 +10,7 @@
 //	          │               │
 //	     CompactEtcd    StopAPIServer / StartAPIServer / RestartAPIServer
 //	          │               │
-//	          └─ SnapshotEtcd / RestoreEtcd: both stopped, files copied, both started
+//	          └─ SnapshotEtcd / RestoreEtcd, RestoreEtcdBumped: both stopped, files copied, both started
 //
 // There are no controllers, no scheduler and no kubelet: what is created stays as
 // it is. Service account admission is off, so that Pods can be created in any

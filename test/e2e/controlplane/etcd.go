@@ -68,19 +68,35 @@ func (e *etcdServer) healthy(ctx context.Context) error {
 	return nil
 }
 
-// compact drops the whole history: only the current revision stays readable.
-func (e *etcdServer) compact(ctx context.Context) error {
+// revision is etcd's current one.
+func (e *etcdServer) revision(ctx context.Context) (int64, error) {
 	var answer struct {
 		Header struct {
-			Revision string `json:"revision"`
+			Revision int64 `json:"revision,string"`
 		} `json:"header"`
 	}
 	// etcd serves its gRPC API as JSON too; bytes are base64. The key is "\x00".
-	if err := e.call(ctx, "/v3/kv/range", map[string]any{"key": "AA=="}, &answer); err != nil {
+	err := e.call(ctx, "/v3/kv/range", map[string]any{"key": "AA=="}, &answer)
+	return answer.Header.Revision, err
+}
+
+// bump writes until the current revision is at least the given one, which etcdutl
+// does with `snapshot restore --bump-revision`. Each write is one revision.
+func (e *etcdServer) bump(ctx context.Context, least int64) error {
+	at, err := e.revision(ctx)
+	for ; err == nil && at < least; at++ {
+		err = e.call(ctx, "/v3/kv/put", map[string]any{"key": "L2J1bXA=", "value": "AA=="}, nil) // "/bump"
+	}
+	return err
+}
+
+// compact drops the whole history: only the current revision stays readable.
+func (e *etcdServer) compact(ctx context.Context) error {
+	at, err := e.revision(ctx)
+	if err != nil {
 		return err
 	}
-	request := map[string]any{"revision": answer.Header.Revision, "physical": true}
-	return e.call(ctx, "/v3/kv/compaction", request, nil)
+	return e.call(ctx, "/v3/kv/compaction", map[string]any{"revision": at, "physical": true}, nil)
 }
 
 func (e *etcdServer) call(ctx context.Context, path string, in, out any) error {

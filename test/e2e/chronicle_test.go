@@ -1,0 +1,166 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// unsure is how long before its death a process may have told a plain handler of
+// what was not in the file yet: CommitInterval, and a little.
+const unsure = 4000 // Milliseconds.
+
+// chronicle is what one handler was told, over all lives, and what it must believe.
+type chronicle struct {
+	who     string
+	durable bool
+
+	path   string // Of the journal of this life.
+	offset int64
+	known  map[string]string // By key: uid@version@sum.
+	holder map[string]string // By key: the last uid that was told of, in all lives.
+	// fates says of each uid that was told of what it became of.
+	fates map[string]*fate
+	// versions are those told in this life by key: they must not go back.
+	versions map[string]string
+	rewound  bool // In this life they may.
+	problems []string
+
+	told, deletions, replaced int
+}
+
+type fate struct {
+	key     string
+	first   int64 // When it was first told of.
+	deleted bool
+	// replaced: it was told of another uid under this key, and not of the deletion,
+	// as client-go tells plain handlers of a relist.
+	replaced bool
+}
+
+func newChronicle(who string, durable bool) *chronicle {
+	return &chronicle{who: who, durable: durable, known: map[string]string{}, holder: map[string]string{}, fates: map[string]*fate{}, versions: map[string]string{}}
+}
+
+// begin is a new life of the process, whose journal is at a path.
+func (c *chronicle) begin(path string) {
+	if path != c.path {
+		c.path, c.offset = path, 0
+	}
+	c.versions, c.rewound = map[string]string{}, false
+	if !c.durable { // It is told of everything that there is.
+		c.known = map[string]string{}
+	}
+}
+
+// died is the end of a life by force, at a time: what a plain handler was told last
+// may not have been in the file.
+func (c *chronicle) died(unixMilli int64) {
+	if c.durable {
+		return
+	}
+	maps.DeleteFunc(c.fates, func(_ string, f *fate) bool { return f.first > unixMilli-unsure })
+}
+
+// read reads on.
+func (c *chronicle) read(t *testing.T) {
+	t.Helper()
+	f, err := os.Open(c.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.Seek(c.offset, io.SeekStart); err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b = b[:bytes.LastIndexByte(b, '\n')+1]
+	c.offset += int64(len(b))
+	for line := range strings.Lines(string(b)) {
+		if err := c.hear(strings.Fields(line)); err != nil {
+			c.problem("%q: %v", line, err)
+		}
+	}
+}
+
+func (c *chronicle) problem(format string, args ...any) {
+	c.problems = append(c.problems, c.who+": "+fmt.Sprintf(format, args...))
+}
+
+// uidOf and rvOfContent take a contentOf to pieces.
+func uidOf(content string) string { uid, _, _ := strings.Cut(content, "@"); return uid }
+
+func rvOfContent(content string) string {
+	_, rest, _ := strings.Cut(content, "@")
+	rv, _, _ := strings.Cut(rest, "@")
+	return rv
+}
+
+func (c *chronicle) hear(f []string) error {
+	if len(f) != 5 {
+		return errors.New("not a line of a journal")
+	}
+	when, err := strconv.ParseInt(f[0], 10, 64)
+	if err != nil {
+		return err
+	}
+	kind, key, content := f[1], f[2], f[4]
+	c.told++
+	if kind == "delete" || kind == "lost" {
+		c.deletions++
+		// What was told of under this key is gone, whatever the last state was.
+		for _, uid := range []string{uidOf(content), c.holder[key]} {
+			if fate := c.fates[uid]; fate != nil {
+				fate.deleted = true
+			}
+		}
+		delete(c.known, key)
+		delete(c.versions, key)
+		return nil
+	}
+	uid := uidOf(content)
+	if before := c.fates[c.holder[key]]; before != nil && c.holder[key] != uid && !before.deleted {
+		before.replaced = true
+		c.replaced++
+	}
+	c.holder[key] = uid
+	if c.fates[uid] == nil {
+		c.fates[uid] = &fate{key: key, first: when}
+	}
+	fate := c.fates[uid]
+	fate.deleted, fate.replaced = false, false // Told again: of an etcd that was put back, or after a crash.
+	last := c.versions[key]
+	c.known[key], c.versions[key] = content, content
+	if last != "" && !c.rewound && goesBack(told{Old: rvOfContent(last), New: rvOfContent(content)}) {
+		return fmt.Errorf("after %s", last)
+	}
+	return nil
+}
+
+// lost lists the objects that were told of, are not there any more, and were never
+// said to be deleted. There is the server's state by key.
+func (c *chronicle) lost(there map[string]string) (lost []string) {
+	for uid, f := range c.fates {
+		if !f.deleted && uidOf(there[f.key]) != uid && (c.durable || !f.replaced) {
+			how := ""
+			if f.replaced {
+				how = ", told as an update to another uid"
+			}
+			lost = append(lost, fmt.Sprintf("%s, uid %s%s", f.key, uid, how))
+			f.deleted = true // Reported once.
+		}
+	}
+	return lost
+}
