@@ -16,6 +16,12 @@ BENCH_FLAGS = $(if $(filter-out 0,$(SHORT)),--short) $(if $(filter-out 0,$(LARGE
 BASE          ?= HEAD~1
 COMPARE_FLAGS ?=
 
+# How long `make power` and `make crash` attack; see test/attack.
+IMAGES    ?= 1000
+POINTS    ?= 0
+WORKLOADS ?= 3
+SEED      ?= 0
+
 # Flags of `go test`, for all modules.
 TEST_FLAGS ?= -timeout 30m
 
@@ -66,6 +72,14 @@ test: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/gotest ## Test every module, with
 	$(if $(RACE),,@echo "# no C compiler: the tests run without the race detector")
 	@$(BIN)/gotest $(RACE) $(TEST_FLAGS) -- $(CODE_MODULES)
 	$(if $(RACE),,@echo "# no C compiler: the tests ran without the race detector")
+
+.PHONY: power
+power: ## Cut the power IMAGES times, anywhere, and go on from what is left; root and FUSE (IMAGES=1000 SEED=0)
+	@go -C test/attack test -count=1 -timeout 2h ./power -v -run PowerCut -power.images=$(IMAGES) -power.seed=$(SEED)
+
+.PHONY: crash
+crash: ## Fail each operation on the file, by an error and by a kill; root and FUSE (WORKLOADS=3 POINTS=0, which is all, SEED=0)
+	@go -C test/attack test -count=1 -timeout 2h ./crash -v -run EachOperation -crash.seeds=$(WORKLOADS) -crash.points=$(POINTS) -crash.seed=$(SEED)
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Check format, go.mod files and the rules of .golangci.yml

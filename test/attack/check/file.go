@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,8 +56,14 @@ type Cursor struct {
 
 // ReadFile reads a cache file that nobody writes to. There may be none. damaged
 // leaves out what bbolt says to pages.
-func ReadFile(path string, damaged bool) (*File, error) {
-	f := &File{Objects: map[string]*corev1.ConfigMap{}, Entries: map[string]bool{}, Cursors: map[string]Cursor{}}
+func ReadFile(path string, damaged bool) (f *File, err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() { // bbolt asserts what it reads.
+		if p := recover(); p != nil {
+			err = fmt.Errorf("read %s: panic: %v", path, p)
+		}
+	}()
+	f = &File{Objects: map[string]*corev1.ConfigMap{}, Entries: map[string]bool{}, Cursors: map[string]Cursor{}}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return f, nil
 	}
@@ -74,6 +81,10 @@ func ReadFile(path string, damaged bool) (*File, error) {
 		}
 		return tx.ForEach(func(space []byte, b *bolt.Bucket) error {
 			if string(space) == "warmwatch" {
+				return nil
+			}
+			if b == nil {
+				f.problem("%q is not a bucket", space)
 				return nil
 			}
 			return f.space(string(space), b, damaged)

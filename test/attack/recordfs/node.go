@@ -4,6 +4,7 @@ package recordfs
 
 import (
 	"context"
+	"fmt"
 	"syscall"
 	"time"
 
@@ -228,7 +229,7 @@ func (f *file) Write(ctx context.Context, data []byte, off int64) (uint32, sysca
 	s := f.node.fs
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := s.begin(Write, f.node.name())
+	v := s.begin(Write, fmt.Sprintf("%s @%d+%d", f.node.name(), off, len(data)))
 	if v.Errno != 0 {
 		if !v.Part || len(data) < 2 {
 			return 0, v.Errno

@@ -107,9 +107,9 @@ type Verdict struct {
 	Dead bool
 }
 
-// A Judge is asked before each operation: n counts from 1, name is the file's or
-// directory's. It must not touch the file system.
-type Judge func(n int, k Kind, name string) Verdict
+// A Judge is asked before each operation: n counts from 1, what is the name of the
+// file or directory, and the place of a write. It must not touch the file system.
+type Judge func(n int, k Kind, what string) Verdict
 
 // FS is a mounted file system. All methods are safe for concurrent use.
 type FS struct {
