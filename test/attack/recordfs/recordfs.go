@@ -142,7 +142,7 @@ func Mount(dir, backing string, syncTime time.Duration, judge Judge) (*FS, error
 	zero := time.Duration(0)
 	f.server, err = fs.Mount(dir, root, &fs.Options{
 		EntryTimeout: &zero, AttrTimeout: &zero, NegativeTimeout: &zero,
-		MountOptions: fuse.MountOptions{FsName: "recordfs", Name: "recordfs", DirectMountStrict: true, DisableXAttrs: true, ExplicitDataCacheControl: true},
+		MountOptions: fuse.MountOptions{FsName: "recordfs", Name: "recordfs", DirectMountStrict: true, DisableXAttrs: true, ExplicitDataCacheControl: true, ExtraCapabilities: fuse.CAP_DIRECT_IO_ALLOW_MMAP},
 	})
 	if err != nil {
 		return nil, err
