@@ -49,10 +49,11 @@ func writeMapped(path string) error {
 	for _, data := range []string{"1111", "2222", "3333"} {
 		seen := string(mapped[4096:4100])
 		_, err := f.WriteAt([]byte(data), 4096)
+		after := string(mapped[4096:4100]) // Before a read may put it right.
 		if _, err := f.ReadAt(read, 4096); err != nil {
 			return err
 		}
-		fmt.Printf("%q %q %q %v\n", seen, mapped[4096:4100], read, err)
+		fmt.Printf("%q %q %q %v\n", seen, after, read, err)
 	}
 	return nil
 }
