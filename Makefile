@@ -16,10 +16,14 @@ BENCH_FLAGS = $(if $(filter-out 0,$(SHORT)),--short) $(if $(filter-out 0,$(LARGE
 BASE          ?= HEAD~1
 COMPARE_FLAGS ?=
 
-# What the attacks do; see docs/reliability.md. Seed 0 is another one each time.
-SEED    ?= 0
-TRIES   ?= 10000
-MINUTES ?= 30
+# What the attacks do; see docs/reliability.md. Seed 0 is another one each time; 0 points
+# are all.
+SEED      ?= 0
+TRIES     ?= 10000
+MINUTES   ?= 30
+IMAGES    ?= 1000
+POINTS    ?= 0
+WORKLOADS ?= 3
 
 # Flags of `go test`, for all modules.
 TEST_FLAGS ?= -timeout 30m
@@ -86,6 +90,14 @@ corrupt: ## Damage cache files of every page class, at rest and in use, 30 minut
 .PHONY: links
 links: $(BIN)/kube-apiserver $(BIN)/etcd ## An agent behind a flaky link, servers restarted and put back (MINUTES=30 SEED=)
 	@go -C test/e2e test . -run '^TestLinks$$' -v -count=1 -timeout 0 -links.for=$(MINUTES)m -seed=$(SEED)
+
+.PHONY: power
+power: ## Cut the power IMAGES times, anywhere, and go on from what is left; root and FUSE (IMAGES=1000 SEED=0)
+	@go -C test/attack test -count=1 -timeout 2h ./power -v -run PowerCut -power.images=$(IMAGES) -power.seed=$(SEED)
+
+.PHONY: crash
+crash: ## Fail each operation on the file, by an error and by a kill; root and FUSE (WORKLOADS=3 POINTS=0, which is all, SEED=0)
+	@go -C test/attack test -count=1 -timeout 2h ./crash -v -run EachOperation -crash.seeds=$(WORKLOADS) -crash.points=$(POINTS) -crash.seed=$(SEED)
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Check format, go.mod files and the rules of .golangci.yml

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,8 +56,14 @@ type Cursor struct {
 
 // ReadFile reads a cache file that nobody writes to. There may be none. damaged
 // leaves out what bbolt says to pages.
-func ReadFile(path string, damaged bool) (*File, error) {
-	f := &File{Objects: map[string]*corev1.ConfigMap{}, Entries: map[string]bool{}, Cursors: map[string]Cursor{}}
+func ReadFile(path string, damaged bool) (f *File, err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() { // bbolt asserts what it reads.
+		if p := recover(); p != nil {
+			err = fmt.Errorf("read %s: panic: %v", path, p)
+		}
+	}()
+	f = &File{Objects: map[string]*corev1.ConfigMap{}, Entries: map[string]bool{}, Cursors: map[string]Cursor{}}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return f, nil
 	}
@@ -68,6 +75,11 @@ func ReadFile(path string, damaged bool) (*File, error) {
 	defer db.Close()
 	return f, db.View(func(tx *bolt.Tx) error {
 		if !damaged {
+			// bbolt's check runs in a goroutine of its own, where a page that is not
+			// what it says ends the process: this walk would have panicked before.
+			if err := walk(tx.Cursor().Bucket()); err != nil {
+				return err
+			}
 			for err := range tx.Check() {
 				f.problem("bbolt: %v", err)
 			}
@@ -76,8 +88,24 @@ func ReadFile(path string, damaged bool) (*File, error) {
 			if string(space) == "warmwatch" {
 				return nil
 			}
+			if b == nil {
+				f.problem("%q is not a bucket", space)
+				return nil
+			}
 			return f.space(string(space), b, damaged)
 		})
+	})
+}
+
+// walk reads every key and value.
+func walk(b *bolt.Bucket) error {
+	sum := uint32(0)
+	return b.ForEach(func(k, v []byte) error {
+		if v == nil {
+			return walk(b.Bucket(k))
+		}
+		sum = crc32.Update(crc32.Update(sum, castagnoli, k), castagnoli, v)
+		return nil
 	})
 }
 

@@ -96,8 +96,7 @@ func Begin(s *Server, m *Marker, o Options) (*Session, error) {
 	logger := logr.Discard()
 	o.Cache.Logger = &logger
 	version := 0
-	// Damage is the attack's, and to be read here by bbolt is none.
-	if f, err := readCarefully(o.Behind); err == nil {
+	if f, err := ReadFile(o.Behind, true); err == nil {
 		version = f.Version()
 	}
 	c, err := warmwatch.Open(o.Path, o.Cache)
@@ -114,15 +113,6 @@ func Begin(s *Server, m *Marker, o Options) (*Session, error) {
 		return nil, err
 	}
 	return b, nil
-}
-
-func readCarefully(path string) (f *File, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p)
-		}
-	}()
-	return ReadFile(path, true)
 }
 
 func (b *Session) run(o Options) (err error) {
@@ -321,6 +311,11 @@ func (h *handler) note(obj any, gone bool) {
 	m := Mark{Kind: Told, Handler: h.name, Gone: gone}
 	if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj, m.Lost = lost.Obj, true
+		if obj == nil { // It was deleted and could not be read: the handler has what it knows.
+			m.Key, m.Version = lost.Key, h.s.Marker.World().Belief(h.name).Known[lost.Key].Version
+			h.s.Marker.Mark(m)
+			return
+		}
 	}
 	cm := obj.(*corev1.ConfigMap)
 	version, err := strconv.Atoi(cm.ResourceVersion)
@@ -358,7 +353,7 @@ func Resume(seed uint64, path string, w *World, further int, compact bool) {
 		m.Violation("%v", err)
 	}
 	damaged := w.Damaged
-	if f, err := readCarefully(path); err != nil {
+	if f, err := ReadFile(path, true); err != nil {
 		m.Violation("the file cannot be read: %v", err)
 	} else {
 		if !damaged {

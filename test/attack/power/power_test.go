@@ -122,17 +122,17 @@ func (w *workload) record(t *testing.T) {
 		w.stats.Lives++
 		// A process that is killed before an fsync leaves what the next one reads, and
 		// a power cut takes back.
-		killAt, atSync, killed := 0, rng.IntN(2) == 0, false
+		killAt, atSync, fired := 0, rng.IntN(2) == 0, false
 		if life < lives-1 && rng.IntN(3) > 0 {
 			killAt = 1 + rng.IntN(500)
 		}
 		var p *check.Program
 		started := make(chan struct{})
 		f.Revive(func(n int, k recordfs.Kind, _ string) recordfs.Verdict {
-			if killAt == 0 || killed || n < killAt || (atSync && k != recordfs.Fsync) {
+			if killAt == 0 || fired || n < killAt || (atSync && k != recordfs.Fsync) {
 				return recordfs.Verdict{}
 			}
-			killed = true
+			fired = true
 			<-started
 			p.Kill()
 			return recordfs.Verdict{Dead: true, Part: w.seed%2 == 0}
@@ -146,7 +146,7 @@ func (w *workload) record(t *testing.T) {
 		}
 		p = check.StartProgram(t, "life", input)
 		close(started)
-		killed, err = p.Wait()
+		killed, err := p.Wait()
 		if killed {
 			w.stats.Killed++
 		}

@@ -4,6 +4,7 @@ package recordfs
 
 import (
 	"context"
+	"fmt"
 	"syscall"
 	"time"
 
@@ -61,7 +62,7 @@ func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs
 func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (child *fs.Inode, fh fs.FileHandle, fuseFlags uint32, errno syscall.Errno) {
 	errno = n.fs.do(Create, name, func() (Op, syscall.Errno) {
 		var errno syscall.Errno
-		child, fh, fuseFlags, errno = n.LoopbackNode.Create(ctx, name, flags, mode, out)
+		child, fh, _, errno = n.LoopbackNode.Create(ctx, name, flags, mode, out)
 		if errno != 0 {
 			return Op{}, errno
 		}
@@ -70,7 +71,7 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 	if errno != 0 {
 		return nil, nil, 0, errno
 	}
-	return child, &file{node: child.Operations().(*node), under: fh.(*fs.LoopbackFile)}, fuseFlags, 0
+	return child, &file{node: child.Operations().(*node), under: fh.(*fs.LoopbackFile)}, fuse.FOPEN_DIRECT_IO, 0
 }
 
 // Mkdir implements [fs.NodeMkdirer].
@@ -138,7 +139,7 @@ func (n *node) remove(k Kind, name string, remove func() syscall.Errno) syscall.
 func (n *node) Open(ctx context.Context, flags uint32) (fh fs.FileHandle, fuseFlags uint32, errno syscall.Errno) {
 	errno = n.fs.do(Open, n.name(), func() (Op, syscall.Errno) {
 		var errno syscall.Errno
-		fh, fuseFlags, errno = n.LoopbackNode.Open(ctx, flags)
+		fh, _, errno = n.LoopbackNode.Open(ctx, flags)
 		if errno == 0 && flags&syscall.O_TRUNC != 0 { // The kernel truncates by Setattr.
 			return Op{}, syscall.EINVAL
 		}
@@ -147,7 +148,7 @@ func (n *node) Open(ctx context.Context, flags uint32) (fh fs.FileHandle, fuseFl
 	if errno != 0 {
 		return nil, 0, errno
 	}
-	return &file{node: n, under: fh.(*fs.LoopbackFile)}, fuseFlags, 0
+	return &file{node: n, under: fh.(*fs.LoopbackFile)}, fuse.FOPEN_DIRECT_IO, 0
 }
 
 // Setattr implements [fs.NodeSetattrer]. Of attributes only the size matters.
@@ -225,10 +226,20 @@ func (f *file) Read(ctx context.Context, buf []byte, off int64) (res fuse.ReadRe
 
 // Write implements [fs.FileWriter].
 func (f *file) Write(ctx context.Context, data []byte, off int64) (uint32, syscall.Errno) {
+	written, errno := f.write(ctx, data, off)
+	// Writes go past the kernel's cache, so that one which fails is not seen in it.
+	// What it has read meanwhile is old.
+	if e := f.node.NotifyContent(off, int64(len(data))); e != 0 && e != syscall.ENOENT {
+		return 0, e
+	}
+	return written, errno
+}
+
+func (f *file) write(ctx context.Context, data []byte, off int64) (uint32, syscall.Errno) {
 	s := f.node.fs
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := s.begin(Write, f.node.name())
+	v := s.begin(Write, fmt.Sprintf("%s @%d+%d", f.node.name(), off, len(data)))
 	if v.Errno != 0 {
 		if !v.Part || len(data) < 2 {
 			return 0, v.Errno

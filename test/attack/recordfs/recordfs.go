@@ -107,9 +107,9 @@ type Verdict struct {
 	Dead bool
 }
 
-// A Judge is asked before each operation: n counts from 1, name is the file's or
-// directory's. It must not touch the file system.
-type Judge func(n int, k Kind, name string) Verdict
+// A Judge is asked before each operation: n counts from 1, what is the name of the
+// file or directory, and the place of a write. It must not touch the file system.
+type Judge func(n int, k Kind, what string) Verdict
 
 // FS is a mounted file system. All methods are safe for concurrent use.
 type FS struct {
@@ -142,7 +142,7 @@ func Mount(dir, backing string, syncTime time.Duration, judge Judge) (*FS, error
 	zero := time.Duration(0)
 	f.server, err = fs.Mount(dir, root, &fs.Options{
 		EntryTimeout: &zero, AttrTimeout: &zero, NegativeTimeout: &zero,
-		MountOptions: fuse.MountOptions{FsName: "recordfs", Name: "recordfs", DirectMountStrict: true, DisableXAttrs: true, ExplicitDataCacheControl: true},
+		MountOptions: fuse.MountOptions{FsName: "recordfs", Name: "recordfs", DirectMountStrict: true, DisableXAttrs: true, ExplicitDataCacheControl: true, ExtraCapabilities: fuse.CAP_DIRECT_IO_ALLOW_MMAP},
 	})
 	if err != nil {
 		return nil, err

@@ -17,6 +17,74 @@ import (
 	"github.com/warmwatch/warmwatch/test/attack/recordfs"
 )
 
+// mapEnv makes the test binary a program that maps a file.
+const mapEnv = "RECORDFS_TEST_MAP"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(mapEnv); path != "" {
+		if err := writeMapped(path); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(3)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// writeMapped writes to a file while it has it mapped, as bbolt does, and prints
+// what it sees: before a write, after it, and after one that fails.
+func writeMapped(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := f.Truncate(8192); err != nil {
+		return err
+	}
+	mapped, err := syscall.Mmap(int(f.Fd()), 0, 8192, syscall.PROT_READ, syscall.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	read := make([]byte, 4)
+	for _, data := range []string{"1111", "2222", "3333"} {
+		seen := string(mapped[4096:4100])
+		_, err := f.WriteAt([]byte(data), 4096)
+		after := string(mapped[4096:4100]) // Before a read may put it right.
+		if _, err := f.ReadAt(read, 4096); err != nil {
+			return err
+		}
+		fmt.Printf("%q %q %q %v\n", seen, after, read, err)
+	}
+	return nil
+}
+
+func TestAMappedFileShowsWhatWasWrittenAndNotWhatFailed(t *testing.T) {
+	writes := 0
+	f := mount(t, func(_ int, k recordfs.Kind, _ string) recordfs.Verdict {
+		if k == recordfs.Write {
+			if writes++; writes == 2 {
+				return recordfs.Verdict{Errno: syscall.EIO}
+			}
+		}
+		return recordfs.Verdict{}
+	})
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(f.Dir, "a")
+	cmd := exec.CommandContext(t.Context(), exe)
+	cmd.Env = append(os.Environ(), mapEnv+"="+path)
+	out, err := cmd.CombinedOutput()
+	want := strings.ReplaceAll(`"\x00\x00\x00\x00" "1111" "1111" <nil>
+"1111" "1111" "1111" write PATH: input/output error
+"1111" "3333" "3333" <nil>
+`, "PATH", path)
+	if diff := cmp.Diff(want, string(out)); err != nil || diff != "" {
+		t.Errorf("%v: what a program saw of its writes (-want +got):\n%s", err, diff)
+	}
+}
+
 func mount(t *testing.T, judge recordfs.Judge) *recordfs.FS {
 	t.Helper()
 	if err := recordfs.Available(); err != nil {
