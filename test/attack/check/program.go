@@ -1,3 +1,5 @@
+//go:build linux
+
 package check
 
 import (
@@ -78,7 +80,7 @@ func (p *Program) Kill() { _ = p.cmd.Process.Kill() } // Unless it has ended alr
 func (p *Program) Wait() (killed bool, err error) {
 	defer p.stop()
 	err = p.cmd.Wait()
-	if usage, ok := p.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok && !raced() && usage.Maxrss*1024 > maxProgramBytes {
+	if usage, ok := p.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok && !raced() && int64(usage.Maxrss)*1024 > maxProgramBytes {
 		return false, fmt.Errorf("the program took %d MB", usage.Maxrss/1024)
 	}
 	var exit *exec.ExitError

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux && (amd64 || arm64)
 
 // Package recordfs is a file system that remembers what was done to it, fails
 // where it is told to, and so can show what a crash, an error or a power cut at
@@ -14,8 +14,10 @@
 package recordfs
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -151,16 +153,37 @@ func Mount(dir, backing string, syncTime time.Duration, judge Judge) (*FS, error
 }
 
 // Available says why no file system can be mounted here, or returns nil.
-func Available() error {
+func Available() error { return available() }
+
+var available = sync.OnceValue(func() error {
 	if os.Getuid() != 0 {
 		return fmt.Errorf("mounting a FUSE file system needs root, this is user %d", os.Getuid())
 	}
-	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-	if err != nil {
+	if _, err := os.Stat("/dev/fuse"); err != nil {
 		return fmt.Errorf("FUSE is missing: %w", err)
 	}
-	return f.Close()
-}
+	dir, err := os.MkdirTemp("", "recordfs")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	mounted, backing := filepath.Join(dir, "mounted"), filepath.Join(dir, "backing")
+	if err := errors.Join(os.Mkdir(mounted, 0o700), os.Mkdir(backing, 0o700)); err != nil {
+		return err
+	}
+	f, err := Mount(mounted, backing, 0, nil)
+	if err != nil {
+		return fmt.Errorf("a FUSE file system cannot be mounted: %w", err)
+	}
+	maps := f.server.KernelSettings().Flags64()&fuse.CAP_DIRECT_IO_ALLOW_MMAP != 0
+	if err := f.Unmount(); err != nil {
+		return err
+	}
+	if !maps {
+		return errors.New("the kernel cannot map files that are written past its cache; Linux 6.6 can")
+	}
+	return nil
+})
 
 // Unmount ends it, after the processes that use it have ended.
 func (f *FS) Unmount() error {
