@@ -391,6 +391,9 @@ func TestHandlersThatMakeNoSenseAreRefused(t *testing.T) {
 			}
 			run()
 		}
+		if _, err := p.informer.AddDurableEventHandler(strings.Repeat("n", 33<<10), &recorder{}); err == nil || !strings.Contains(err.Error(), "too long") {
+			t.Errorf("a name of 33 KB: error %v", err)
+		}
 		// A refused name is free.
 		addDurable(t, p, "n")
 		if _, err := p.informer.AddDurableEventHandler("n", &recorder{}); !errors.Is(err, warmwatch.ErrInUse) || !strings.Contains(err.Error(), `"n"`) {

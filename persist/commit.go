@@ -277,9 +277,9 @@ func (db *DB) keepUnencodableLocked(us []unencodable) {
 		k := unencodableKey{u.bucket, u.key}
 		if u.err != nil {
 			if len(before) == 0 && len(db.encodeErrs) == 0 {
-				db.log.Error(u.err, "Could not encode a value, keeping it in memory only", "bucket", u.bucket, "key", u.key)
+				db.log.Error(u.err, "Could not encode a value, keeping it in memory only", "bucket", u.bucket, "key", shortened(u.key))
 			}
-			db.encodeErrs[k] = fmt.Errorf("persist: encode bucket %q, key %q: %w", u.bucket, u.key, u.err)
+			db.encodeErrs[k] = fmt.Errorf("persist: encode bucket %q, key %q: %w", u.bucket, shortened(u.key), u.err)
 		} else {
 			db.encodeErrs[k] = before[k]
 		}
@@ -306,7 +306,7 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 		}
 		tx, err := b.Begin(true)
 		if err != nil {
-			return err
+			return errorBefore(err)
 		}
 		committed := false
 		defer func() {
@@ -324,22 +324,22 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 		}
 		for _, name := range l.sortedBuckets() {
 			if bad, err = writeBucket(tx, name, l.buckets[name], a, bad); err != nil {
-				return err
+				return errorBefore(err)
 			}
+		}
+		if err := markTooLong(tx, bad); err != nil {
+			return errorBefore(err)
 		}
 		txID = tx.ID()
 		if err := db.beginCommit(b); err != nil {
 			return err
 		}
-		err = tx.Commit()
+		err = errorOfCommit(tx.Commit())
 		if committed = err == nil; committed {
 			b.synced.Store(true)
 		}
 		return err
 	})
-	if errors.Is(err, bolterrors.ErrIncompatibleValue) { // A bucket where a value should be, or the other way round.
-		err = &CorruptError{Err: err}
-	}
 	return txID, bad, err
 }
 
@@ -366,7 +366,11 @@ func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer, a *arena, bad []unen
 		}
 		if e.unencodable {
 			bad = append(bad, unencodable{name, k, e, nil})
-			return true // The mark is in the file already.
+			return true // The mark is in the file already, or is about to be.
+		}
+		if len(k) > MaxKeyBytes {
+			bad = append(bad, unencodable{name, k, e, fmt.Errorf("a key of %d bytes, the file has room for %d", len(k), MaxKeyBytes)})
+			return true // See markTooLong.
 		}
 		sealed, encodeErr := a.seal(name, k, e.value)
 		if encodeErr != nil {
@@ -380,7 +384,12 @@ func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer, a *arena, bad []unen
 }
 
 // seal encodes a value and appends its checksum.
-func (a *arena) seal(name Bucket, key string, v Value) ([]byte, error) {
+func (a *arena) seal(name Bucket, key string, v Value) (sealed []byte, err error) {
+	defer func() { // A panic of the value's code says nothing of the file.
+		if p := recover(); p != nil {
+			sealed, err = nil, fmt.Errorf("panic: %v", p)
+		}
+	}()
 	if o, ok := v.(*Object); ok {
 		if record, b := o.recordAhead(a); b != nil {
 			a.bodies = append(a.bodies, b)
@@ -392,6 +401,9 @@ func (a *arena) seal(name Bucket, key string, v Value) ([]byte, error) {
 	filled, err := v.AppendTo(chunk)
 	if err != nil {
 		return nil, err
+	}
+	if size := len(filled) - start + checksumBytes; size > maxValueBytes {
+		return nil, fmt.Errorf("a value of %d bytes, the file has room for %d", size, maxValueBytes)
 	}
 	filled = seal(filled, start, name, key)
 	a.filled(filled)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -334,6 +335,24 @@ func TestDeltasArePublishedAfterTheCommitThatHasThem(t *testing.T) {
 		wantSeqs(t, "plain", upTo(1, 2), next(t, plain, 10))
 		wantSeqs(t, "durable", upTo(1, 2), next(t, durable, 10))
 	})
+}
+
+// TestANameThatTheFileHasNoRoomForIsRefused: its cursor could never be stored.
+func TestANameThatTheFileHasNoRoomForIsRefused(t *testing.T) {
+	db := openDB(t, tempPath(t), manual)
+	q := newLog(t, db, Options{})
+	longest := strings.Repeat("n", persist.MaxKeyBytes-len(durablePrefix))
+	if _, err := q.Durable(longest + "n"); err == nil || !strings.Contains(err.Error(), "a name of 32760 bytes is too long, the file has room for 32759") {
+		t.Errorf("a name that is too long: %v", err)
+	}
+	c, err := q.Durable(longest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Remove()
+	if err := errors.Join(db.Flush(), db.Err()); err != nil {
+		t.Errorf("with the longest name: %v", err)
+	}
 }
 
 func TestANameHasOneConsumerAtATime(t *testing.T) {

@@ -1,0 +1,174 @@
+package persist
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// panicking is a value whose code is wrong.
+type panicking struct{}
+
+func (panicking) AppendTo([]byte) ([]byte, error) { panic("a bug") }
+func (panicking) SizeBytes() int                  { return 1 }
+
+// TestWhatTheFileRefusesStaysInMemory and stops nothing else: what bbolt has no room
+// for, and a value whose code panics, which says nothing of the file.
+func TestWhatTheFileRefusesStaysInMemory(t *testing.T) {
+	longest := repeat("k", MaxKeyBytes)
+	for name, c := range map[string]struct {
+		key   string
+		value Value
+		want  string // In Err.
+		marks string // The whole space, if the key cannot be.
+	}{
+		"a key that is too long":    {longest + "k", &blob{text: "v"}, "a key of 32768 bytes, the file has room for 32767", testBucket.Space},
+		"a value that is too large": {"key", &blob{text: repeat("v", 2000)}, "a value of 2004 bytes, the file has room for 1000", ""},
+		"a value that panics":       {"key", panicking{}, "panic: a bug", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func(n int) { maxValueBytes = n }(maxValueBytes)
+			maxValueBytes = 1000
+			path := tempPath(t)
+			db := open(t, path, manual)
+			put(t, db, longest, "fits")
+			put(t, db, "old", "1")
+			flush(t, db)
+			for i := range 3 { // Each commit has it again.
+				apply(t, db, func(b *Batch) {
+					if i == 0 {
+						b.Put(testBucket, c.key, c.value)
+					}
+					b.Put(testBucket, "new", Bytes(fmt.Sprint(i)))
+				})
+				flush(t, db)
+			}
+			if err := db.Err(); err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 2000 {
+				t.Errorf("Err is %.2000v, expected %s", err, c.want)
+			}
+			found, err := db.View(testBucket, c.key, func(it *Item) error {
+				if it.Value != c.value {
+					t.Errorf("in memory it is %v", it.Value)
+				}
+				return nil
+			})
+			if !found || err != nil {
+				t.Errorf("in memory: %v, %v", found, err)
+			}
+			if names := setAside(t, path); len(names) != 0 {
+				t.Errorf("set aside: %v", names)
+			}
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+
+			db = openSound(t, path, manual)
+			for key, want := range map[string]string{longest: "fits", "old": "1", "new": "2"} {
+				if v, _ := get(t, db, key); v != want {
+					t.Errorf("after a restart %.10s is %q", key, v)
+				}
+			}
+			if c.marks != "" { // The next process must not take it for absent.
+				if !db.Salvaged(c.marks) {
+					t.Error("the space has no mark")
+				}
+			} else if _, _, err := lookup(db, testBucket, c.key); !errors.Is(err, ErrCorrupt) {
+				t.Errorf("the next process finds %v", err)
+			}
+		})
+	}
+}
+
+// TestAKeyThatIsTooLongCanBeReplacedAndDeleted, like others.
+func TestAKeyThatIsTooLongCanBeReplacedAndDeleted(t *testing.T) {
+	db := openSound(t, tempPath(t), manual)
+	long := repeat("k", MaxKeyBytes+1)
+	for _, v := range []string{"1", "2"} {
+		put(t, db, long, v)
+		flush(t, db)
+		put(t, db, "other", v)
+		flush(t, db)
+		if got := contents(t, db); got[long] != v || len(got) != 2 || db.Err() == nil {
+			t.Errorf("%d keys, the value is %q, Err %.100v", len(got), got[long], db.Err())
+		}
+	}
+	apply(t, db, func(b *Batch) { b.Delete(testBucket, long) })
+	flush(t, db)
+	if got := contents(t, db); len(got) != 1 {
+		t.Errorf("%d keys", len(got))
+	}
+}
+
+// TestABranchPageThatSeemsToBeALeafHasTheFileReplaced: two bits in its header, and bbolt
+// says of a bucket that it cannot find the buckets in it, each time that it is dropped.
+func TestABranchPageThatSeemsToBeALeafHasTheFileReplaced(t *testing.T) {
+	path := tempPath(t)
+	db := open(t, path, manual)
+	for i := range 2000 {
+		put(t, db, fmt.Sprintf("%05d%s", i, repeat("k", i%7)), repeat("v", 100))
+	}
+	put(t, db, "old", "1")
+	apply(t, db, func(b *Batch) { b.Put(Bucket{testBucket.Space, "other"}, "key", Bytes("value")) })
+	flush(t, db)
+	root := 0
+	if err := view(db.bolt, func(tx *bolt.Tx) error {
+		root = int(fileBucket(tx, testBucket).b.Root())
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := binary.NativeEndian.AppendUint16(nil, leafPage) // Instead of branchPage.
+	_, err = f.WriteAt(flags, int64(root)*PageBytes+pageFlagsAt)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, db, func(b *Batch) {
+		b.Drop(testBucket)
+		b.Put(testBucket, "new", Bytes("2"))
+	})
+	if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
+		t.Error(err)
+	}
+	flush(t, db)
+	if names := setAside(t, path); len(names) != 1 || db.Err() != nil {
+		t.Errorf("set aside: %v, Err %v", names, db.Err())
+	}
+	if got := contents(t, db); len(got) != 1 || got["new"] != "2" {
+		t.Errorf("%d keys, %q", len(got), got["new"])
+	}
+}
+
+// TestErrorsOfBboltAreTheDisksOrDamage: whatever comes before a commit writes to the
+// disk is damage, and of the others what bbolt has a name for.
+func TestErrorsOfBboltAreTheDisksOrDamage(t *testing.T) {
+	disk := &os.PathError{Op: "write", Path: "cache.db", Err: errors.New("no space left on device")}
+	for name, c := range map[string]struct {
+		err    error
+		damage bool
+	}{
+		"a bucket in a bucket is not found": {errorBefore(fmt.Errorf("delete bucket: %s", bolterrors.ErrBucketNotFound)), true},
+		"a bucket where a value should be":  {errorBefore(bolterrors.ErrIncompatibleValue), true},
+		"the file is not mapped any more":   {errorBefore(bolterrors.ErrInvalidMapping), true},
+		"a file that can only be read":      {errorBefore(bolterrors.ErrDatabaseReadOnly), false},
+		"no error":                          {errorBefore(nil), false},
+		"a full disk":                       {errorOfCommit(disk), false},
+		"a full disk, in words":             {errorOfCommit(fmt.Errorf("file resize error: %s", disk)), false},
+		"a file of the greatest size":       {errorOfCommit(bolterrors.ErrMaxSizeReached), false},
+		"an invalid meta page":              {errorOfCommit(bolterrors.ErrChecksum), true},
+		"a commit":                          {errorOfCommit(nil), false},
+	} {
+		if errors.Is(c.err, ErrCorrupt) != c.damage {
+			t.Errorf("%s: %v", name, c.err)
+		}
+	}
+}
