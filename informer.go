@@ -97,6 +97,7 @@ type SharedIndexInformer struct {
 	detector cache.MutationDetector
 	progress progress
 	syncGate syncGate
+	late     late
 	removeHk func()
 
 	synced   chan struct{} // Closed when HasSynced.
@@ -118,7 +119,7 @@ type SharedIndexInformer struct {
 	resyncCheckPeriod time.Duration
 	listeners         map[*listener]struct{}
 	turns             turns
-	reads             chan struct{} // Taken by listeners that read a chunk of the store.
+	reads             chan struct{}  // Taken by listeners that read a chunk of the store.
 	running           sync.WaitGroup // Listeners, and verify.
 }
 
@@ -161,7 +162,7 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 		relistItems:       relistItems,
 	}
 	s.progress.phase = PhaseLoading
-	s.syncGate.caughtUp = s.setSynced
+	s.syncGate.caughtUp = s.caughtUp
 	if err := c.claim(s); err != nil {
 		return nil, err
 	}
@@ -403,6 +404,7 @@ func (s *SharedIndexInformer) end() {
 	s.sink.close()
 	s.resumer.Load().Stop()
 	s.syncGate.interrupted()
+	s.late.stop()
 	s.mu.Lock()
 	for l := range s.listeners {
 		l.stop()
@@ -441,7 +443,6 @@ func (s *SharedIndexInformer) detach() {
 func (s *SharedIndexInformer) serve() {
 	s.serveOne.Do(func() {
 		s.servedAt.Store(s.cache.db.Applied())
-		s.log.Served()
 		s.indexer.Hide(false)
 		close(s.served)
 	})

@@ -53,7 +53,8 @@ type listener struct {
 	walked    []walkedRange
 	walkedSeq uint64 // The greatest of them.
 	// inherits: the handlers of the last process may know objects that this one
-	// has not been told of, and must be told of their deletion.
+	// has not been told of, and must be told of their deletion, which may come
+	// with the deltas.
 	inherits bool
 	// walkedNew are the keys that the walk told of, of objects written since
 	// the walk began. What was deleted before that is not told any more.
@@ -94,7 +95,9 @@ func (s *SharedIndexInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEv
 
 // AddEventHandlerWithOptions implements [cache.SharedInformer]. The handler is
 // first told, by OnDelete, of the deletions that the handlers of the last
-// process had not been told of when it ended, and then of every object.
+// process had not been told of when it ended, and of those that happened while no
+// process ran, and then of every object. One that is added later than a minute after
+// the informer has caught up with the server is told of the objects only.
 //
 // Handlers must not change objects, as in client-go. Here the old and the new object
 // of an update may share memory, so that to change one may change the other.
@@ -333,6 +336,7 @@ func (l *listener) tellAll(ds []queue.Delta) bool {
 
 // tellOrphans tells of the deletions that were not told before.
 func (l *listener) tellOrphans() bool {
+	l.inherits = l.consumer.Inherits()
 	for {
 		ds, err := l.consumer.Orphans()
 		if err != nil {
@@ -342,12 +346,16 @@ func (l *listener) tellOrphans() bool {
 			continue
 		}
 		if len(ds) == 0 {
+			if !l.durable { // Else more may be behind its cursor.
+				l.inherits = l.consumer.Inherits()
+			}
 			return true
 		}
 		for i := range ds {
 			if l.stopped() {
 				return false
 			}
+			ds[i].Replaced = false // The update that follows is not told: the new object is.
 			if ds[i].Type == cache.Deleted && !l.tell(&ds[i]) {
 				return false
 			}

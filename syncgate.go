@@ -11,13 +11,14 @@ import (
 // as having caught up: a bookmark may not come for a minute.
 const quietTime = 500 * time.Millisecond
 
-// syncGate finds out when a resumed watch has caught up with the server. It is
-// open until told to aim, and never closes again.
+// syncGate finds out when the informer has caught up with the server: by a resumed
+// watch, or by a relist. HasSynced waits for it if it is armed.
 type syncGate struct {
-	caughtUp func() // Called at most once, without locks held by the gate's users.
+	caughtUp func() // Called once or more, without the gate's lock.
 
 	mu     sync.Mutex
 	armed  bool // SyncFromServer, and not yet caught up.
+	passed bool // Has caught up, for good.
 	target string
 	timer  *time.Timer
 	watch  bool // A watch is open.
@@ -45,7 +46,7 @@ func (g *syncGate) aim(serverVersion string) {
 func (g *syncGate) opened(when time.Time, rv string) {
 	g.mu.Lock()
 	g.watch = true
-	if g.armed {
+	if !g.passed {
 		g.timer = time.AfterFunc(quietTime-time.Since(when), g.quiet)
 	}
 	there := g.reachedLocked(rv)
@@ -59,7 +60,7 @@ func (g *syncGate) opened(when time.Time, rv string) {
 func (g *syncGate) reached(rv string) {
 	g.mu.Lock()
 	there := g.reachedLocked(rv)
-	if g.timer != nil && g.armed && g.watch {
+	if g.timer != nil && !g.passed && g.watch {
 		g.timer.Reset(quietTime)
 	}
 	g.mu.Unlock()
@@ -69,7 +70,7 @@ func (g *syncGate) reached(rv string) {
 }
 
 func (g *syncGate) reachedLocked(rv string) bool {
-	if !g.armed || !g.watch {
+	if g.passed || !g.watch {
 		return false
 	}
 	order, err := resourceversion.CompareResourceVersion(rv, g.target)
@@ -88,7 +89,7 @@ func (g *syncGate) quiet() {
 // pass lets through for good: caught up, or relisted.
 func (g *syncGate) pass() {
 	g.mu.Lock()
-	g.armed = false
+	g.armed, g.passed = false, true
 	if g.timer != nil {
 		g.timer.Stop()
 	}

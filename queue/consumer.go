@@ -31,6 +31,7 @@ type Consumer struct {
 	closed      bool
 	interrupted bool
 	orphans     bool   // Has still to pass the orphans.
+	downtime    bool   // Has passed them, but there may be more to come.
 	readTo      uint64 // Of what was read, or is being read.
 	// again: they are its own, and end at orphansTo, which is where the log did when
 	// they were asked for.
@@ -90,7 +91,7 @@ func (q *DeltaFIFO) named(name string, durable bool) (*Consumer, error) {
 	batch, err := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		q.storeLocked(b, durablePrefix+name, cursor{c.cursor.Load(), c.walking.Load()})
+		q.storeLocked(b, durablePrefix+name, cursor{Seq: c.cursor.Load(), Walking: c.walking.Load()})
 		b.Urgent()
 	})
 	if err != nil {
@@ -153,38 +154,40 @@ func (c *Consumer) Next() ([]Delta, error) {
 	return c.read(^uint64(0), false)
 }
 
-// Inherits reports whether deltas wait that consumers of the last process did
-// not acknowledge, see Orphans.
+// Inherits reports whether the consumer has still to be told of deltas that those of
+// the last process did not acknowledge, or of deletions while no process ran. After
+// Orphans the latter may still be among what Next returns.
 func (c *Consumer) Inherits() bool {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
-	return c.orphans
+	return c.orphans || c.downtime
 }
 
 // Orphans returns the next deltas that the last process's consumers did not
-// acknowledge, or none when all were seen. The caller acknowledges them. It
-// must be called until then, before Next, after the log is [DeltaFIFO.Served].
+// acknowledge, or that came before the log was told that its owner has
+// [DeltaFIFO.CaughtUp], or none when all were seen. The caller acknowledges them. It
+// must be called until then, before Next.
 func (c *Consumer) Orphans() ([]Delta, error) {
 	q := c.q
-	q.mu.Lock()
-	if c.again {
-		c.again, c.orphansTo = false, q.head
-	}
-	to, pending := max(q.orphans.to, c.orphansTo), c.orphans
-	q.mu.Unlock()
-	for pending && c.cursor.Load() < to {
-		ds, err := c.read(to, true)
-		if len(ds) > 0 || err != nil {
+	for {
+		q.mu.Lock()
+		if c.again {
+			c.again, c.orphansTo = false, q.head
+		}
+		to := max(q.orphans.to, c.orphansTo)
+		if !c.orphans || c.cursor.Load() >= to {
+			if c.orphans && c.name == "" && q.orphans.held {
+				q.orphans.claimed, c.downtime = true, q.orphans.open
+			}
+			c.orphans, c.orphansTo = false, 0
+			q.mu.Unlock()
+			return nil, nil
+		}
+		q.mu.Unlock()
+		if ds, err := c.read(to, true); len(ds) > 0 || err != nil {
 			return ds, err
 		}
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if c.orphans && c.name == "" {
-		q.orphans.held = false // Others that have still to see them hold them by their cursors.
-	}
-	c.orphans, c.orphansTo = false, 0
-	return nil, nil
 }
 
 // read waits for deltas behind the cursor and returns some, up to limit. It
@@ -303,7 +306,7 @@ func (c *Consumer) passOn() {
 	q := c.q
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	at := cursor{c.cursor.Load(), c.walking.Load()}
+	at := cursor{Seq: c.cursor.Load(), Walking: c.walking.Load()}
 	if before, waits := q.absent[c.name]; waits {
 		if q.turns.of[c.name] == c.turn && (at.Seq > before.Seq || before.Walking) {
 			q.absent[c.name] = at
@@ -368,7 +371,7 @@ func (c *Consumer) Remove() {
 	delete(q.consumers, c)
 	if c.name != "" {
 		c.removed.Store(true)
-		q.absent[c.name] = cursor{c.cursor.Load(), c.walking.Load()}
+		q.absent[c.name] = cursor{Seq: c.cursor.Load(), Walking: c.walking.Load()}
 		if q.turns.of == nil {
 			q.turns.of = map[string]uint64{}
 		}

@@ -50,7 +50,7 @@ func (w *world) open() {
 	w.q = newLog(w.t, openDB(w.t, w.path, manual), Options{
 		TailBytes: 2500, MaxBacklogBytes: 1, Seq: w.durable, OnCorrupt: func(error) { w.lost++ },
 	})
-	w.q.Served()
+	w.q.CaughtUp()
 }
 
 func (w *world) change() {
@@ -394,7 +394,7 @@ func (v hangingValue) AppendTo(b []byte) ([]byte, error) {
 func TestWhatWaitsForACommitIsBoundedByTheNumberOfObjects(t *testing.T) {
 	db := openDB(t, tempPath(t), persist.Options{CommitInterval: 1, DurableDelay: 1, MaxPendingBytes: 1 << 40, CommitBytes: 1 << 40})
 	q := newLog(t, db, Options{TailBytes: 1 << 20})
-	q.Served()
+	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	c.WalkDone()
 	flush(t, q)

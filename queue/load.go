@@ -60,7 +60,7 @@ func (q *DeltaFIFO) load() error {
 	q.tailBase, q.durableHead = q.head, q.head
 	q.measureLocked()
 	if q.orphans.held {
-		q.orphans.to = q.head
+		q.orphans.to, q.orphans.stored = q.head, q.head
 	}
 	if len(l.garbage) == 0 {
 		return nil
@@ -233,13 +233,13 @@ func (q *DeltaFIFO) loadCursors(s *persist.Snapshot, st *logState, l *loading) e
 		}
 	}
 	if c, ok := q.stored[plainCursor]; ok { // Else the last process had no plain consumers.
-		q.orphans = orphans{after: c.Seq, held: true, open: true}
+		q.orphans = inherited(c, q.head)
 	}
 	for _, key := range lost {
 		if name, ok := strings.CutPrefix(key, durablePrefix); ok {
 			q.absent[name] = cursor{Walking: true}
 		} else if key == plainCursor {
-			q.orphans = orphans{held: true, open: true}
+			q.orphans = inherited(cursor{}, q.head)
 		}
 	}
 	return nil

@@ -146,20 +146,14 @@ type DeltaFIFO struct {
 // mark says which batch has the deltas up to seq.
 type mark struct{ batch, seq uint64 }
 
-// orphans are the deltas that the plain consumers of the last process did not
-// acknowledge. They wait for the first plain consumer of this one, without
-// holding what came after them.
-type orphans struct {
-	after, to uint64
-	held      bool
-	open      bool // to still moves: the store is not served yet.
-}
-
 // cursor is what is stored of a consumer.
 type cursor struct {
 	Seq uint64 `json:"seq"`
 	// Walking says that the consumer has not been told of all objects yet.
 	Walking bool `json:"walking,omitempty"`
+	// Lives is of the plain cursor: so many processes have left the deltas behind
+	// it to the next, without a plain consumer.
+	Lives int `json:"lives,omitempty"`
 }
 
 // New returns the log of a space, with the deltas that are in the DB.
@@ -200,6 +194,9 @@ func New(o Options) (*DeltaFIFO, error) {
 	}
 	q.initFIFO(o)
 	q.durable = q.db.Durable()
+	if len(q.runs) > 0 { // What nobody holds is removed.
+		defer q.db.Kick()
+	}
 	q.removeHk = q.db.AddHook(&persist.Hook{BeforeCommit: q.beforeCommit, AfterCommit: q.afterCommit, AfterReset: q.afterReset})
 	return q, nil
 }
@@ -284,9 +281,7 @@ func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
 		q.pushTailLocked(d)
 		q.tailBytes += d.SizeBytes
 		q.head = d.Seq
-	}
-	if q.orphans.held && q.orphans.open {
-		q.orphans.to = q.head
+		q.orphans.noteLocked(&d)
 	}
 	drop := 0
 	for size := q.tailBytes; size > q.tailMax && drop < len(q.tail); drop++ {
@@ -450,14 +445,6 @@ func (q *DeltaFIFO) Head() uint64 {
 	return q.head
 }
 
-// Served ends the time in which deletions count as unacknowledged ones of the
-// last process: from now on plain consumers begin with what is in the store.
-func (q *DeltaFIFO) Served() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.orphans.open = false
-}
-
 // Unacked is the number of deltas in the log.
 func (q *DeltaFIFO) Unacked() int {
 	q.mu.Lock()
@@ -528,7 +515,7 @@ func (q *DeltaFIFO) beforeCommit(b *persist.Batch) {
 	for c := range q.consumers {
 		seq := c.cursor.Load()
 		if c.name != "" {
-			q.storeLocked(b, durablePrefix+c.name, cursor{seq, c.walking.Load()})
+			q.storeLocked(b, durablePrefix+c.name, cursor{Seq: seq, Walking: c.walking.Load()})
 		} else {
 			plain, anyPlain = min(plain, seq), true
 		}
@@ -543,7 +530,7 @@ func (q *DeltaFIFO) beforeCommit(b *persist.Batch) {
 	case anyPlain:
 		q.storeLocked(b, plainCursor, cursor{Seq: plain})
 	case q.orphans.held:
-		q.storeLocked(b, plainCursor, cursor{Seq: q.orphans.after})
+		q.storeLocked(b, plainCursor, cursor{Seq: q.orphans.after, Lives: q.orphans.lives})
 	}
 	q.trimLocked(b)
 	q.storeStateLocked(b)
@@ -564,8 +551,11 @@ func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
 	var keep []run
 	n := 0
 	for ; n < len(q.runs) && q.runs[n].from <= floor && left > 0; n++ {
-		for _, part := range q.splitLocked(q.runs[n]) {
-			if !q.orphanLocked(part.from) {
+		for r := q.runs[n]; r.from <= r.to; {
+			held, end := q.orphans.stretch(r.from)
+			var part run
+			part, r = r.cut(min(end, r.to))
+			if !held {
 				from := part.from
 				for ; part.from <= min(part.to, floor) && left > 0; part.from++ {
 					q.removeDeltaLocked(b, part.from)
@@ -587,23 +577,6 @@ func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
 	if left == 0 {
 		b.Urgent() // There is more: come again soon.
 	}
-}
-
-// splitLocked cuts a run where the orphans begin and end.
-func (q *DeltaFIFO) splitLocked(r run) []run {
-	parts := make([]run, 0, 3)
-	for _, end := range []uint64{q.orphans.after, q.orphans.to, r.to} {
-		if end := min(end, r.to); r.from <= end {
-			var head run
-			head, r = r.cut(end)
-			parts = append(parts, head)
-		}
-	}
-	return parts
-}
-
-func (q *DeltaFIFO) orphanLocked(seq uint64) bool {
-	return q.orphans.held && seq > q.orphans.after && seq <= q.orphans.to
 }
 
 // afterCommit lets durable consumers go on.
@@ -663,7 +636,7 @@ func (q *DeltaFIFO) Stop() error {
 		at := c.cursor.Load()
 		switch {
 		case c.name != "":
-			q.absent[c.name] = cursor{at, c.walking.Load()}
+			q.absent[c.name] = cursor{Seq: at, Walking: c.walking.Load()}
 		case q.floorSet:
 			q.plainFloor = min(q.plainFloor, at)
 		default:
@@ -672,16 +645,13 @@ func (q *DeltaFIFO) Stop() error {
 	}
 	clear(q.consumers)
 	q.cond.Broadcast()
-	// A process that served, and had no plain consumers: nobody waits for the
-	// orphans.
-	unclaimed := q.orphans.held && !q.orphans.open && !q.floorSet
-	if unclaimed {
-		q.orphans.held = false
+	forget := q.endOrphansLocked()
+	if forget {
 		delete(q.stored, plainCursor)
 	}
 	q.mu.Unlock()
 	_, err := q.db.Update(func(b *persist.Batch) {
-		if unclaimed {
+		if forget {
 			b.Delete(q.cursors, plainCursor)
 		}
 		q.beforeCommit(b)

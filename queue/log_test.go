@@ -29,7 +29,7 @@ func wantSeqs(t *testing.T, what string, want, got []uint64) {
 func TestNoDeltaIsRemovedBeforeAllHaveAcknowledged(t *testing.T) {
 	db := openDB(t, tempPath(t), manual)
 	q := newLog(t, db, Options{})
-	q.Served()
+	q.CaughtUp()
 	plain := q.Plain()
 	durable, err := q.Durable("d")
 	if err != nil {
@@ -64,7 +64,7 @@ func TestNoDeltaIsRemovedBeforeAllHaveAcknowledged(t *testing.T) {
 func TestADeltaThatIsAcknowledgedAtOnceIsNeverWritten(t *testing.T) {
 	db := openDB(t, tempPath(t), manual)
 	q := newLog(t, db, Options{})
-	q.Served()
+	q.CaughtUp()
 	c := q.Plain()
 	encodes := 0
 	for seq := uint64(1); seq <= 50; seq++ {
@@ -92,7 +92,7 @@ func TestTheTailStaysWithinItsBoundWhateverAConsumerDoes(t *testing.T) {
 	db := openDB(t, tempPath(t), persist.Options{CommitInterval: time.Millisecond})
 	const tailBytes, n = 10_000, 2000
 	q := newLog(t, db, Options{TailBytes: tailBytes})
-	q.Served()
+	q.CaughtUp()
 	stuck, quick := q.Plain(), q.Plain()
 	for seq := uint64(1); seq <= n; seq++ {
 		publish(t, q, numbered(seq))
@@ -145,7 +145,7 @@ func TestTheTailDoesNotFillWithWhatIsAcknowledged(t *testing.T) {
 	const tailBytes, n = 10_000, 1000
 	for _, named := range []bool{false, true} {
 		q := newLog(t, openDB(t, tempPath(t), manual), Options{TailBytes: tailBytes})
-		q.Served()
+		q.CaughtUp()
 		consumers := []*Consumer{q.Plain(), q.Plain()}
 		if named {
 			c, err := q.named("n", false)
@@ -175,7 +175,7 @@ func TestTheTailDoesNotFillWithWhatIsAcknowledged(t *testing.T) {
 func TestLargeDeltasAreReadAFewAtATime(t *testing.T) {
 	db := openDB(t, tempPath(t), persist.Options{CommitInterval: time.Millisecond})
 	q := newLog(t, db, Options{TailBytes: 1})
-	q.Served()
+	q.CaughtUp()
 	c := q.Plain()
 	for seq := uint64(1); seq <= 12; seq++ {
 		d := numbered(seq)
@@ -200,7 +200,7 @@ func TestADurableConsumerIsGivenOnlyWhatIsDurable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openDB(t, tempPath(t), persist.Options{CommitInterval: time.Hour, DurableDelay: time.Second})
 		q := newLog(t, db, Options{})
-		q.Served()
+		q.CaughtUp()
 		c, err := q.Durable("d")
 		if err != nil {
 			t.Fatal(err)
@@ -251,7 +251,7 @@ func TestADurableConsumerWaitsForTheBatchOfEachDelta(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openDB(t, tempPath(t), manual)
 		q := newLog(t, db, Options{})
-		q.Served()
+		q.CaughtUp()
 		c, err := q.Durable("d")
 		if err != nil {
 			t.Fatal(err)
@@ -278,7 +278,7 @@ func TestADeltaThatCameDuringACommitIsNotDurableWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openDB(t, tempPath(t), manual)
 		q := newLog(t, db, Options{})
-		q.Served()
+		q.CaughtUp()
 		c, err := q.Durable("d")
 		if err != nil {
 			t.Fatal(err)
@@ -315,7 +315,7 @@ func TestDeltasArePublishedAfterTheCommitThatHasThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openDB(t, tempPath(t), manual)
 		q := newLog(t, db, Options{})
-		q.Served()
+		q.CaughtUp()
 		plain := q.Plain()
 		durable, err := q.Durable("d")
 		if err != nil {
@@ -386,7 +386,7 @@ func TestInterruptAndStopEndAWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openDB(t, tempPath(t), manual)
 		q := newLog(t, db, Options{})
-		q.Served()
+		q.CaughtUp()
 		c := q.Plain()
 		results := make(chan string, 1)
 		wait := func() string {
@@ -440,7 +440,7 @@ func TestInterruptAndStopEndAWait(t *testing.T) {
 func TestALateConsumerBeginsAtTheHead(t *testing.T) {
 	db := openDB(t, tempPath(t), manual)
 	q := newLog(t, db, Options{})
-	q.Served()
+	q.CaughtUp()
 	early := q.Plain()
 	publishUpTo(t, q, 1, 5)
 	late := q.Plain()
@@ -462,7 +462,7 @@ func TestALateConsumerBeginsAtTheHead(t *testing.T) {
 func TestAConsumerPassesGaps(t *testing.T) {
 	db := openDB(t, tempPath(t), manual)
 	q := newLog(t, db, Options{Seq: 100, TailBytes: 1})
-	q.Served()
+	q.CaughtUp()
 	c := q.Plain()
 	if c.Cursor() != 100 {
 		t.Errorf("begins at %d", c.Cursor())
@@ -490,7 +490,7 @@ func TestAConsumerPassesGaps(t *testing.T) {
 func TestConsumersOfAllKindsAtOnce(t *testing.T) {
 	db := openDB(t, tempPath(t), persist.Options{CommitInterval: time.Millisecond})
 	q := newLog(t, db, Options{TailBytes: 3000})
-	q.Served()
+	q.CaughtUp()
 	const n = 3000
 	var wg sync.WaitGroup
 	consume := func(what string, c *Consumer, from uint64, every int) {

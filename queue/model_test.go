@@ -53,12 +53,17 @@ type logModel struct {
 	// in the log behind plain, where the slowest of them was.
 	orphans []uint64
 	held    bool
+	claimed bool   // By a plain consumer of this process.
+	after   uint64 // The orphans are behind it.
+	waited  int    // So many processes have not claimed them, with this one.
 	plain   uint64
 	isPlain bool // There is such a cursor.
+	lives   int  // So many processes had not claimed what is behind it when it was stored.
 
 	file struct { // The same, as the file has it.
 		head, plain uint64
 		isPlain     bool
+		lives       int
 		cursors     map[string]uint64
 		deltas      []uint64 // May be in the file; in memory at the latest.
 	}
@@ -66,18 +71,22 @@ type logModel struct {
 
 func (m *logModel) open() {
 	m.head, m.cursors = m.file.head, maps.Clone(m.file.cursors)
-	m.plain, m.isPlain = m.file.plain, m.file.isPlain
+	m.plain, m.isPlain, m.lives = m.file.plain, m.file.isPlain, m.file.lives
 	m.consumers = map[*Consumer]uint64{}
 	m.q = newLog(m.t, openDB(m.t, m.path, manual), Options{TailBytes: modelTailBytes, Seq: m.head})
-	m.q.Served()
+	m.q.CaughtUp()
 	if got := m.q.Head(); got != m.head {
 		m.t.Fatalf("the head is %d, expected %d", got, m.head)
 	}
 	disk := onDisk(m.t, m.q.db, true)
 	m.checkFile(disk)
-	m.orphans, m.held = nil, m.isPlain
+	m.orphans, m.held, m.claimed = nil, m.isPlain && m.lives < maxUnclaimedLives, false
+	if !m.held {
+		return
+	}
+	m.after, m.waited = m.plain, m.lives+1
 	for _, seq := range disk {
-		if m.isPlain && seq > m.plain {
+		if seq > m.plain {
 			m.orphans = append(m.orphans, seq)
 		}
 	}
@@ -127,8 +136,11 @@ func (m *logModel) step() {
 			delete(m.consumers, c)
 			c.Remove()
 		}
-	case r < 86:
+	case r < 85:
 		m.forget()
+	case r < 86:
+		m.q.ReleaseOrphans()
+		m.orphans, m.held = nil, false
 	case r < 94:
 		m.commit()
 	case r < 97:
@@ -145,7 +157,7 @@ func (m *logModel) addPlain() {
 		m.t.Fatalf("a plain consumer inherits: %v, expected %v", c.Inherits(), m.held)
 	}
 	wantSeqs(m.t, "orphans", m.orphans, orphansOf(m.t, c, 1+m.rnd.Intn(5)))
-	m.orphans, m.held = nil, false
+	m.claimed = m.claimed || m.held
 	c.WalkFrom(m.head) // It is told of all objects as they are now.
 	m.consumers[c] = c.Cursor()
 }
@@ -231,7 +243,9 @@ func (m *logModel) forget() {
 func (m *logModel) commit() {
 	commitAnew(m.t, m.q)
 	if slowest, found := m.slowest(); found {
-		m.plain, m.isPlain = slowest, true
+		m.plain, m.isPlain, m.lives = slowest, true, 0
+	} else if m.held {
+		m.plain, m.isPlain, m.lives = m.after, true, m.waited
 	}
 	m.written()
 	m.checkFile(onDisk(m.t, m.q.db, true))
@@ -256,7 +270,7 @@ func (m *logModel) checkFile(disk []uint64) {
 // written notes what a commit has put into the file.
 func (m *logModel) written() {
 	m.durable = len(m.seqs)
-	m.file.head, m.file.plain, m.file.isPlain = m.head, m.plain, m.isPlain
+	m.file.head, m.file.plain, m.file.isPlain, m.file.lives = m.head, m.plain, m.isPlain, m.lives
 	m.file.cursors = maps.Clone(m.cursors)
 	m.file.deltas = nil
 	for _, seq := range m.seqs {
@@ -296,9 +310,12 @@ func (m *logModel) restart() {
 		m.t.Fatal(err)
 	}
 	if slowest, found := m.slowest(); found {
-		m.plain, m.isPlain = slowest, true
-	} else if m.held { // Nobody has asked for them.
-		m.orphans, m.isPlain = nil, false
+		m.plain, m.isPlain, m.lives = slowest, true, 0
+		m.orphans = nil
+	} else if m.held && m.claimed { // Who asked for them was removed.
+		m.orphans, m.isPlain, m.lives = nil, false, 0
+	} else if m.held {
+		m.plain, m.lives = m.after, m.waited
 	}
 	m.written()
 	m.open()

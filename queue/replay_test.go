@@ -54,7 +54,7 @@ func durable(t *testing.T, q *DeltaFIFO, name string, known bool) *Consumer {
 // acknowledged, and what came while it was away.
 func TestADurableConsumerGoesOnWhereItStopped(t *testing.T) {
 	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
-	q.Served()
+	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	c.WalkFrom(0)
 	c.WalkDone()
@@ -87,13 +87,13 @@ func TestADurableConsumerGoesOnWhereItStopped(t *testing.T) {
 // TestAConsumerWhoseWalkDidNotEndBeginsAnew: it does not know all objects.
 func TestAConsumerWhoseWalkDidNotEndBeginsAnew(t *testing.T) {
 	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
-	q.Served()
+	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	publishUpTo(t, q, 1, 3)
 	flush(t, q)
 	c.WalkFrom(2)
 	q = reopen(t, q)
-	q.Served()
+	q.CaughtUp()
 	c = durable(t, q, "d", false)
 	if !c.Inherits() {
 		t.Error("it was told of objects, and is not told of their deletions")
@@ -105,7 +105,7 @@ func TestAConsumerWhoseWalkDidNotEndBeginsAnew(t *testing.T) {
 // everything is, until the name is forgotten.
 func TestForPlainConsumersOnlyDeletionsAreStored(t *testing.T) {
 	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
-	q.Served()
+	q.CaughtUp()
 	plain := q.Plain()
 	publishUpTo(t, q, 1, 9)
 	flush(t, q)
@@ -136,12 +136,12 @@ func TestForPlainConsumersOnlyDeletionsAreStored(t *testing.T) {
 	wantSeqs(t, "left", nil, onDisk(t, q.db, true))
 }
 
-// TestOrphansWaitForTheFirstPlainConsumer: deltas that no plain consumer of the
-// last process has acknowledged. They hold nothing that came after them. Only
-// deletions are stored for them.
-func TestOrphansWaitForTheFirstPlainConsumer(t *testing.T) {
+// TestOrphansWaitForEveryPlainConsumer that comes before they are released: deltas that
+// no plain consumer of the last process has acknowledged. They hold nothing that came
+// after them. Only deletions are stored for them.
+func TestOrphansWaitForEveryPlainConsumer(t *testing.T) {
 	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
-	q.Served()
+	q.CaughtUp()
 	slow, quick := q.Plain(), q.Plain()
 	publishUpTo(t, q, 1, 10)
 	flush(t, q)
@@ -149,8 +149,8 @@ func TestOrphansWaitForTheFirstPlainConsumer(t *testing.T) {
 	next(t, quick, 8)
 
 	q = reopen(t, q)
-	publishUpTo(t, q, 11, 12) // The store is not served yet: they are orphans as well.
-	q.Served()
+	publishUpTo(t, q, 11, 12) // It has not caught up yet: they are orphans as well.
+	q.CaughtUp()
 	publishUpTo(t, q, 13, 20)
 	commitAnew(t, q)
 	wantSeqs(t, "held", deletions(upTo(5, 12)), onDisk(t, q.db, true))
@@ -158,9 +158,39 @@ func TestOrphansWaitForTheFirstPlainConsumer(t *testing.T) {
 	wantSeqs(t, "first", deletions(upTo(5, 12)), orphansOf(t, first, 3))
 	commitAnew(t, q)
 	wantSeqs(t, "held for the second", deletions(upTo(5, 12)), onDisk(t, q.db, true))
+	third := q.Plain()
+	wantSeqs(t, "third", deletions(upTo(5, 12)), orphansOf(t, third, 3))
+	q.ReleaseOrphans()
 	late := q.Plain()
 	wantSeqs(t, "late", nil, orphansOf(t, late, 3))
+	commitAnew(t, q)
+	wantSeqs(t, "held by the second", deletions(upTo(5, 12)), onDisk(t, q.db, true))
 	wantSeqs(t, "second", deletions(upTo(5, 12)), orphansOf(t, second, 100))
+	commitAnew(t, q)
+	wantSeqs(t, "left", nil, onDisk(t, q.db, true))
+}
+
+// TestOfWhatComesBeforeItHasCaughtUpOnlyDeletionsAreHeld, once all have acknowledged
+// the other deltas.
+func TestOfWhatComesBeforeItHasCaughtUpOnlyDeletionsAreHeld(t *testing.T) {
+	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q.CaughtUp()
+	q.Plain()
+	durable(t, q, "d", false).WalkDone() // So that all are stored.
+	q = reopen(t, q)
+	d := durable(t, q, "d", true)
+	publishUpTo(t, q, 1, 10)
+	q.CaughtUp()
+	publishUpTo(t, q, 11, 16)
+	flush(t, q)
+	next(t, d, 8)
+	commitAnew(t, q)
+	wantSeqs(t, "held", append([]uint64{3, 6}, upTo(9, 16)...), onDisk(t, q.db, true))
+	next(t, d, 100)
+	commitAnew(t, q)
+	wantSeqs(t, "held in the end", []uint64{3, 6, 9}, onDisk(t, q.db, true))
+	wantSeqs(t, "told", []uint64{3, 6, 9}, orphansOf(t, q.Plain(), 2))
+	q.ReleaseOrphans()
 	commitAnew(t, q)
 	wantSeqs(t, "left", nil, onDisk(t, q.db, true))
 }
@@ -187,24 +217,60 @@ func orphansOf(t *testing.T, c *Consumer, n int) (seqs []uint64) {
 	}
 }
 
-// TestOrphansSurviveProcessesThatDoNotAskForThem, unless those could have.
+// TestOrphansSurviveProcessesThatDoNotAskForThem, but not more than a few of those that
+// could have.
 func TestOrphansSurviveProcessesThatDoNotAskForThem(t *testing.T) {
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
-	q.Served()
-	c := q.Plain()
-	publishUpTo(t, q, 1, 5)
-	next(t, c, 2)
-	q = reopen(t, q)
-	q = reopen(t, q) // Was never served.
-	wantSeqs(t, "held", deletions(upTo(3, 5)), onDisk(t, q.db, false))
-	q = crash(t, q)
-	wantSeqs(t, "held after a crash", deletions(upTo(3, 5)), onDisk(t, q.db, false))
-	q.Served()
-	q = reopen(t, q) // Was served, and had no plain consumers: nobody waits for them.
-	commitAnew(t, q)
-	wantSeqs(t, "left", nil, onDisk(t, q.db, true))
-	if c := q.Plain(); c.Inherits() {
-		t.Error("a consumer inherits what is gone")
+	for name, again := range map[string]func(*testing.T, *DeltaFIFO) *DeltaFIFO{"stopped": reopen, "crashed": crash} {
+		t.Run(name, func(t *testing.T) {
+			q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+			q.CaughtUp()
+			c := q.Plain()
+			publishUpTo(t, q, 1, 5)
+			next(t, c, 2)
+			q = reopen(t, q)
+			for range 5 {
+				q = again(t, q) // Never caught up.
+				wantSeqs(t, "held", deletions(upTo(3, 5)), onDisk(t, q.db, false))
+			}
+			for range maxUnclaimedLives {
+				wantSeqs(t, "held, later", deletions(upTo(3, 5)), onDisk(t, q.db, false))
+				q.CaughtUp()
+				commitAnew(t, q)
+				q = again(t, q)
+			}
+			commitAnew(t, q)
+			wantSeqs(t, "left", nil, onDisk(t, q.db, true))
+			if c := q.Plain(); c.Inherits() {
+				t.Error("a consumer inherits what is gone")
+			}
+			q = reopen(t, q)
+			if c := q.Plain(); !c.Inherits() {
+				t.Error("a plain consumer has left nothing")
+			}
+		})
+	}
+}
+
+// TestOrphansThatWereToldAreNotKeptForTheNextProcess.
+func TestOrphansThatWereToldAreNotKeptForTheNextProcess(t *testing.T) {
+	for name, removed := range map[string]bool{"to a consumer": false, "to one that was removed": true} {
+		t.Run(name, func(t *testing.T) {
+			q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+			q.CaughtUp()
+			q.Plain()
+			publishUpTo(t, q, 1, 5)
+			q = reopen(t, q)
+			q.CaughtUp()
+			c := q.Plain()
+			wantSeqs(t, "told", []uint64{3}, orphansOf(t, c, 9))
+			c.WalkFrom(5)
+			if removed {
+				c.Remove()
+			}
+			q = reopen(t, q)
+			commitAnew(t, q)
+			wantSeqs(t, "left", nil, onDisk(t, q.db, true))
+		})
 	}
 }
 
@@ -212,7 +278,7 @@ func TestOrphansSurviveProcessesThatDoNotAskForThem(t *testing.T) {
 func TestWithoutPlainConsumersNothingIsHeldForThem(t *testing.T) {
 	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
 	for range 3 {
-		q.Served()
+		q.CaughtUp()
 		head := q.Head()
 		publishUpTo(t, q, head+1, head+5)
 		commitAnew(t, q)
@@ -224,7 +290,7 @@ func TestWithoutPlainConsumersNothingIsHeldForThem(t *testing.T) {
 // TestAfterACrashTheLogHasWhatWasDurable: cursors and deltas of one moment.
 func TestAfterACrashTheLogHasWhatWasDurable(t *testing.T) {
 	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
-	q.Served()
+	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	c.WalkDone()
 	plain := q.Plain()
@@ -241,7 +307,7 @@ func TestAfterACrashTheLogHasWhatWasDurable(t *testing.T) {
 	if q.Head() != 10 {
 		t.Errorf("the head is %d, expected 10", q.Head())
 	}
-	q.Served()
+	q.CaughtUp()
 	c = durable(t, q, "d", true)
 	wantSeqs(t, "durable", upTo(4, 10), next(t, c, 100))
 	wantSeqs(t, "plain", upTo(6, 10), orphansOf(t, q.Plain(), 100))
@@ -250,7 +316,7 @@ func TestAfterACrashTheLogHasWhatWasDurable(t *testing.T) {
 // TestForgetRemovesANameForGood, over a restart too.
 func TestForgetRemovesANameForGood(t *testing.T) {
 	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
-	q.Served()
+	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	c.WalkDone()
 	publishUpTo(t, q, 1, 3)
@@ -276,7 +342,7 @@ func TestForgetRemovesANameForGood(t *testing.T) {
 // TestCursorsAreWrittenAnewAfterAReset: the new file may lack them.
 func TestCursorsAreWrittenAnewAfterAReset(t *testing.T) {
 	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
-	q.Served()
+	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	c.WalkDone()
 	publishUpTo(t, q, 1, 3)
@@ -312,7 +378,7 @@ func TestAnUnreadableDeltaMeansEverythingAgain(t *testing.T) {
 			t.Run(fmt.Sprintf("name=%q, delta %d", name, bad), func(t *testing.T) {
 				reported := 0
 				q := newLog(t, openDB(t, tempPath(t), manual), Options{TailBytes: 1, OnCorrupt: func(error) { reported++ }})
-				q.Served()
+				q.CaughtUp()
 				c := q.Plain()
 				if name != "" {
 					c.Remove()
@@ -380,7 +446,7 @@ func (unreadable) AppendTo(b []byte) ([]byte, error) { return b, errors.New("tes
 // invisible, and the next one the last.
 func TestADamagedNumberDoesNotMoveTheHead(t *testing.T) {
 	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
-	q.Served()
+	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	c.WalkDone()
 	publishUpTo(t, q, 1, 3)

@@ -1,0 +1,44 @@
+package warmwatch
+
+import (
+	"sync"
+	"time"
+)
+
+// lateHandlers is how long after the informer has caught up a plain handler can be
+// added and still hears of the deletions of the downtime. controller-runtime adds its
+// handlers after the caches have synced.
+const lateHandlers = time.Minute
+
+// late ends that time.
+type late struct {
+	mu      sync.Mutex
+	timer   *time.Timer
+	stopped bool
+}
+
+// start begins the time, once.
+func (l *late) start(end func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer == nil && !l.stopped {
+		l.timer = time.AfterFunc(lateHandlers, end)
+	}
+}
+
+func (l *late) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopped = true
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+}
+
+// caughtUp is called when the resumed watch has caught up with the server, or a relist is
+// done; again after each relist.
+func (s *SharedIndexInformer) caughtUp() {
+	s.setSynced()
+	s.log.CaughtUp()
+	s.late.start(s.log.ReleaseOrphans)
+}

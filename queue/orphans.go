@@ -1,0 +1,114 @@
+package queue
+
+import (
+	"math"
+	"sort"
+
+	"k8s.io/client-go/tools/cache"
+)
+
+// orphans are what the plain consumers of this process are told before they are told
+// of all objects: the deltas that those of the last process did not acknowledge, and
+// the deletions that came until this one had caught up with the server. They wait for
+// every plain consumer until ReleaseOrphans, without holding what came after them.
+type orphans struct {
+	after, to uint64
+	held      bool
+	open      bool // to still moves: the owner has not caught up.
+
+	stored  uint64 // Those up to here are of the last process.
+	deleted []run  // The deletions behind that. Nobody needs the other deltas.
+
+	claimed bool // A plain consumer has been told of them.
+	lives   int  // So many processes have caught up, and had no plain consumer.
+}
+
+// maxUnclaimedLives is how many processes keep orphans that no plain consumer comes
+// for: they end before ReleaseOrphans, each in order or by a crash.
+const maxUnclaimedLives = 3
+
+// inherited are the orphans that a process finds: the deltas up to head behind the
+// cursor that the plain consumers of the last one share.
+func inherited(plain cursor, head uint64) orphans {
+	if plain.Lives >= maxUnclaimedLives {
+		return orphans{}
+	}
+	return orphans{after: plain.Seq, to: head, stored: head, held: true, open: true, lives: plain.Lives}
+}
+
+// noteLocked notes a delta that was published.
+func (o *orphans) noteLocked(d *Delta) {
+	if !o.held || !o.open {
+		return
+	}
+	o.to = d.Seq
+	if d.Type != cache.Deleted {
+		return
+	}
+	if n := len(o.deleted); n > 0 && o.deleted[n-1].to+1 == d.Seq {
+		o.deleted[n-1].to = d.Seq
+		return
+	}
+	o.deleted = append(o.deleted, run{from: d.Seq, to: d.Seq})
+}
+
+// stretch reports whether a delta is held, and up to which Seq that is so.
+func (o *orphans) stretch(seq uint64) (held bool, to uint64) {
+	switch {
+	case !o.held || seq > o.to:
+		return false, math.MaxUint64
+	case seq <= o.after:
+		return false, o.after
+	case seq <= o.stored:
+		return true, o.stored
+	}
+	i := sort.Search(len(o.deleted), func(i int) bool { return o.deleted[i].to >= seq })
+	switch {
+	case i == len(o.deleted):
+		return false, math.MaxUint64
+	case seq < o.deleted[i].from:
+		return false, o.deleted[i].from - 1
+	}
+	return true, o.deleted[i].to
+}
+
+// CaughtUp ends the time in which deletions count as those that happened while no
+// process ran: from now on plain consumers begin with what is in the store.
+func (q *DeltaFIFO) CaughtUp() {
+	q.mu.Lock()
+	changed := q.orphans.held && q.orphans.open
+	q.orphans.open = false
+	if changed {
+		q.orphans.lives++
+	}
+	q.mu.Unlock()
+	if changed {
+		q.db.Kick()
+	}
+}
+
+// ReleaseOrphans ends the time in which plain consumers are told of orphans. Those
+// that were added before still are.
+func (q *DeltaFIFO) ReleaseOrphans() {
+	q.mu.Lock()
+	changed := q.orphans.held
+	q.orphans.held, q.orphans.deleted = false, nil
+	q.mu.Unlock()
+	if changed {
+		q.db.Kick()
+	}
+}
+
+// endOrphansLocked decides what becomes of the orphans when the log is stopped, and
+// reports whether the next process is to find no plain cursor. If there are plain
+// consumers, it finds theirs.
+func (q *DeltaFIFO) endOrphansLocked() (forget bool) {
+	if !q.orphans.held {
+		return false
+	}
+	forget = q.orphans.claimed && !q.floorSet
+	if forget || q.floorSet {
+		q.orphans.held = false
+	}
+	return forget
+}
