@@ -15,6 +15,8 @@ import (
 
 var backlogUpdates = flag.Int("backlog.updates", 20_000, "updates of TestAHandlerThatHangsDoesNotFillTheDisk; 200000 is what was reported")
 
+var backlogBytes = flag.Int64("backlog.bytes", 0, "MaxBacklogBytes of that test; 0: 12 KB for each object")
+
 // TestAHandlerThatHangsDoesNotFillTheDisk: what waits for it is bounded by the number of
 // objects. It prints what the file and the heap take.
 func TestAHandlerThatHangsDoesNotFillTheDisk(t *testing.T) {
@@ -27,7 +29,10 @@ func TestAHandlerThatHangsDoesNotFillTheDisk(t *testing.T) {
 		}
 		path := newPath(t)
 		const tail = 24 << 20 // What waits in the tail, and just behind it, is not folded.
-		backlog := min(int64(objects)*12<<10, 256<<20)
+		backlog := *backlogBytes
+		if backlog == 0 {
+			backlog = int64(objects) * 12 << 10
+		}
 		p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) {
 			o.MemoryBudget, o.MaxBacklogBytes = 16<<20, backlog
 		})

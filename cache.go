@@ -61,8 +61,8 @@ type Options struct {
 	MaxPendingBytes int64
 	// MaxBacklogBytes bounds, for each informer, what waits in the file for
 	// handlers that are behind. Past it the notifications of one object are folded
-	// into one: the first old object and the last new one, and OnDelete before
-	// OnAdd for one that was deleted and made anew. The order among objects then
+	// into one, with the first old object and the last new one; each OnDelete
+	// stays. The order among objects then
 	// changes. Default 256 MiB; negative: no bound.
 	MaxBacklogBytes int64
 	// MaxAge: a checkpoint is relisted, not resumed, if the server has not vouched

@@ -24,6 +24,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	bolt "go.etcd.io/bbolt"
+
 	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/persist"
 )
@@ -66,13 +68,13 @@ func TestModel(t *testing.T) {
 		})
 	}
 	t.Logf("%+v", total)
-	if !t.Failed() && (total.Resumes == 0 || total.Relists == 0 || total.Deletions == 0 || total.Redelivered == 0) {
+	if !t.Failed() && (total.Resumes == 0 || total.Relists == 0 || total.Deletions == 0 || total.Redelivered == 0 || total.Damaged == 0) {
 		t.Errorf("the test did not reach what it is for: %+v", total)
 	}
 }
 
 type modelStats struct {
-	Sessions, Crashes, Resumes, Relists, Events, Deletions, Redelivered int
+	Sessions, Crashes, Resumes, Relists, Events, Deletions, Redelivered, Damaged int
 }
 
 func (s *modelStats) add(o modelStats) {
@@ -83,6 +85,7 @@ func (s *modelStats) add(o modelStats) {
 	s.Events += o.Events
 	s.Deletions += o.Deletions
 	s.Redelivered += o.Redelivered
+	s.Damaged += o.Damaged
 }
 
 type model struct {
@@ -92,6 +95,8 @@ type model struct {
 	path   string
 	server *modelServer
 	stats  modelStats
+	// damaged: the file was, and perhaps nothing was written since.
+	damaged bool
 	// durable and plain are what handlers have done with what they were told:
 	// they outlive crashes, as a handler's effects do.
 	durable, plain *believer
@@ -220,6 +225,8 @@ func (m *model) session() {
 	c, err := Open(m.path, Options{
 		CommitInterval: time.Duration(1+m.rng.IntN(1000)) * time.Millisecond,
 		MemoryBudget:   int64(m.rng.IntN(3)-1) * 2000,
+		// Now and then everything that waits is folded.
+		MaxBacklogBytes: int64(m.rng.IntN(3)) * 500,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -437,6 +444,50 @@ func (m *model) afterwards(crash *modelCrash) {
 	}
 	m.durable.restart(math.MaxInt)
 	m.plain.restart(rv)
+	if m.rng.IntN(4) == 0 {
+		m.damage()
+	}
+}
+
+// damage changes or removes one value of the file: of one delta, a cursor, or what says
+// how many there are.
+func (m *model) damage() {
+	db, err := bolt.Open(m.path, 0o600, nil)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer db.Close()
+	vanish := m.rng.IntN(2) == 0
+	if err := db.Update(func(tx *bolt.Tx) error {
+		return tx.ForEach(func(name []byte, space *bolt.Bucket) error {
+			if string(name) == "warmwatch" {
+				return nil
+			}
+			b := space.Bucket([]byte([]string{"deltas", "deltas", "deltas", "cursors", "store", "queue"}[m.rng.IntN(6)]))
+			if b == nil {
+				return nil
+			}
+			var keys [][]byte
+			c := b.Cursor()
+			for k, _ := c.First(); k != nil; k, _ = c.Next() {
+				keys = append(keys, slices.Clone(k))
+			}
+			if len(keys) == 0 {
+				return nil
+			}
+			m.stats.Damaged++
+			m.damaged = true
+			k := keys[m.rng.IntN(len(keys))]
+			v := slices.Clone(b.Get(k))
+			if vanish {
+				return b.Delete(k)
+			}
+			v[m.rng.IntN(len(v))] ^= 1 << m.rng.IntN(8)
+			return b.Put(k, v)
+		})
+	}); err != nil {
+		m.t.Fatal(err)
+	}
 }
 
 // inspect checks the invariants of the file itself: it holds the state of the
@@ -488,7 +539,9 @@ func (m *model) inspect(crash *modelCrash) (rv int) {
 			t.Errorf("Q4: the durable handler was told of version %d, the file has %d", crash.told, rv)
 		}
 	}
-	if err := s.Status().Err; err != nil && !errors.Is(err, ErrClosed) {
+	if err := s.Status().Err; err == nil {
+		m.damaged = false
+	} else if !m.damaged && !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
 	return rv

@@ -13,13 +13,16 @@ import (
 
 // Folding bounds what waits for a consumer that does not read: past MaxBacklogBytes,
 // the stored deltas of one key become one, with the first one's old object and the
-// last one's new one, or two, where a deletion comes first:
+// last one's new one, but for deletions, which stay:
 //
 //	Updated a→b, Updated b→c          Updated a→c
 //	Added a, Updated a→b              Added b
 //	Updated a→b, Deleted b            Deleted b
 //	Deleted a, Added b, Updated b→c   Deleted a, Added c
-//	Deleted a, Added b, Deleted b     Deleted a
+//	Deleted a, Added b, Deleted b     Deleted a, Deleted b
+//
+// The last of these might go as well, if nobody was told of b. But a consumer may have
+// been, by a process that crashed before its cursor was in the file.
 //
 // A pass goes over the stored deltas that are not in the tail, in chunks, and notes
 // for each key which there are; contents are only read of two deltas at a time. It
@@ -124,16 +127,13 @@ type foldPass struct {
 // foldGroup is what a pass knows of one key: what is left of its deltas, and which
 // there are.
 type foldGroup struct {
-	members []uint64
-	// deleted is the first deletion. plain: it is no Replaced one any more.
-	deleted uint64
-	plain   bool
-	// cur is what follows it: the old object is first's, the new one last's.
+	members   []uint64
+	deletions []uint64 // Among members.
+	// cur is what follows the last one: the old object is first's, the new one last's.
 	cur foldCur
 	// replaced is what was before a Replaced deletion, whose update comes next.
-	replaced            foldCur
-	isReplacing         bool
-	deletedWhenReplaced bool
+	replaced    foldCur
+	isReplacing bool
 }
 
 type foldCur struct {
@@ -356,11 +356,7 @@ func (g *foldGroup) add(seq uint64, h head) {
 	g.members = append(g.members, seq)
 	replaced := h.flags&flagReplaced != 0
 	if h.typ == cache.Deleted {
-		if g.deleted == 0 {
-			g.deleted, g.deletedWhenReplaced = seq, replaced
-		} else if !replaced && g.deletedWhenReplaced {
-			g.plain = true // Plain consumers, too, have to be told of the one that stays.
-		}
+		g.deletions = append(g.deletions, seq)
 		g.isReplacing, g.replaced, g.cur = replaced, g.cur, foldCur{}
 		return
 	}
@@ -386,25 +382,19 @@ func (g *foldGroup) add(seq uint64, h head) {
 
 // finish makes the fold of a group, if there is one, and puts it with the next batch.
 func (p *foldPass) finish(key string, g *foldGroup) error {
-	left := 0
-	for _, seq := range []uint64{g.deleted, g.cur.last} {
-		if seq != 0 {
-			left++
-		}
+	op := foldOp{members: g.members, keep: g.deletions}
+	if g.cur.last != 0 {
+		op.keep = append(op.keep, g.cur.last) // Behind all deletions.
 	}
-	if len(g.members) <= left || g.isReplacing {
+	if len(op.members) <= len(op.keep) || g.isReplacing {
 		return nil
 	}
-	op := foldOp{members: g.members, deleted: g.deleted, last: g.cur.last, puts: map[uint64]rawDelta{}}
 	s, err := p.q.db.Snapshot(p.q.deltas.Space)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if g.plain {
-		err = op.makePlain(s)
-	}
-	if err == nil && g.cur.changed {
+	if g.cur.changed {
 		err = op.join(s, key, g.cur)
 	}
 	if err != nil { // It stays as it is: who reads it will say what is wrong.
@@ -414,21 +404,18 @@ func (p *foldPass) finish(key string, g *foldGroup) error {
 	s.Close()
 	p.ops = append(p.ops, op)
 	p.opCount += len(op.members)
-	for _, v := range op.puts {
-		p.opBytes += len(v)
-	}
+	p.opBytes += len(op.last)
 	if p.opCount < foldBatchOps && p.opBytes < foldBatchBytes {
 		return nil
 	}
 	return p.apply()
 }
 
-// foldOp is one fold: of members, deleted and last stay, with what puts has.
+// foldOp is one fold: of members only keep stay, and the last of these is now last, if
+// that is not nil.
 type foldOp struct {
-	members       []uint64
-	deleted, last uint64 // 0: there is none.
-	puts          map[uint64]rawDelta
-	grave         *tombstone // Of deleted, if it is another one now.
+	members, keep []uint64
+	last          rawDelta
 }
 
 // records lends the parts of a stored delta.
@@ -457,25 +444,6 @@ func records(s *persist.Snapshot, seq uint64, use func(h head, oldRecord, newRec
 	return err
 }
 
-// makePlain makes of a Replaced deletion one that everybody is told of.
-func (op *foldOp) makePlain(s *persist.Snapshot) error {
-	err := records(s, op.deleted, func(h head, _, newRecord []byte) {
-		op.puts[op.deleted] = appendRecords(h.flags&^flagReplaced, h.typ, string(h.rawKey), nil, newRecord)
-	})
-	if err != nil {
-		return err
-	}
-	_, err = s.View(gravesBucket, deltaKey(op.deleted), func(it *persist.Item) error {
-		t, err := parseTombstone(it)
-		if err == nil {
-			grave := *t
-			grave.Replaced, op.grave = false, &grave
-		}
-		return err
-	})
-	return err
-}
-
 // join makes one delta of the first one's old object and the last one's new one.
 func (op *foldOp) join(s *persist.Snapshot, key string, cur foldCur) error {
 	var oldest []byte
@@ -485,7 +453,7 @@ func (op *foldOp) join(s *persist.Snapshot, key string, cur foldCur) error {
 		}
 	}
 	return records(s, cur.last, func(_ head, _, newRecord []byte) {
-		op.puts[cur.last] = appendRecords(cur.flags, cur.typ, key, oldest, newRecord)
+		op.last = appendRecords(cur.flags, cur.typ, key, oldest, newRecord)
 	})
 }
 
@@ -523,16 +491,13 @@ func (p *foldPass) apply() error {
 				continue
 			}
 			for _, seq := range op.members {
-				if seq != op.deleted && seq != op.last {
+				if _, stays := slices.BinarySearch(op.keep, seq); !stays {
 					q.removeDeltaLocked(b, seq)
 					removed = append(removed, seq)
 				}
 			}
-			for seq, v := range op.puts {
-				b.Put(q.deltas, deltaKey(seq), v)
-			}
-			if op.grave != nil {
-				b.Put(q.graves, deltaKey(op.deleted), op.grave)
+			if op.last != nil {
+				b.Put(q.deltas, deltaKey(op.keep[len(op.keep)-1]), op.last)
 			}
 		}
 		q.removeFromRunsLocked(removed)

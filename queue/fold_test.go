@@ -42,6 +42,7 @@ type follower struct {
 	c        *Consumer
 	name     string
 	objects  map[string]*corev1.Pod
+	uids     map[types.UID]string // What it was told of, and not of its deletion, over all redelivery.
 	walkedTo uint64
 	again    bool // Has been taken back by a crash, so what it is told is not a chain.
 }
@@ -110,7 +111,7 @@ func (w *world) flush() {
 func (w *world) follow(name string) *follower {
 	f := w.heard[name]
 	if f == nil {
-		f = &follower{w: w, name: name, objects: map[string]*corev1.Pod{}}
+		f = &follower{w: w, name: name, objects: map[string]*corev1.Pod{}, uids: map[types.UID]string{}}
 	}
 	if name == "" {
 		f.c = w.q.Plain()
@@ -151,7 +152,7 @@ func (f *follower) everything() {
 		if known := f.objects[key]; f.name != "" && known != nil && known.UID != pod.UID {
 			w.t.Errorf("%q: %s is replaced and nobody has said so", f.name, key)
 		}
-		f.objects[key] = pod
+		f.objects[key], f.uids[pod.UID] = pod, key
 	}
 	f.walkedTo = w.seq
 	f.c.WalkDone()
@@ -172,6 +173,7 @@ func (f *follower) tell(d *Delta) {
 			t.Errorf("%q: %s has uid %s, told of the deletion of %s", f.name, d.Key, known.UID, now.UID)
 		}
 		delete(f.objects, d.Key)
+		delete(f.uids, now.UID)
 		return
 	}
 	if now == nil {
@@ -188,7 +190,7 @@ func (f *follower) tell(d *Delta) {
 	if !f.again && (told != (known != nil) || (told && old.ResourceVersion != known.ResourceVersion)) {
 		t.Errorf("%q: delta %d, %s of %s has the old object %v, known is %v", f.name, d.Seq, d.Type, d.Key, old, known)
 	}
-	f.objects[d.Key] = now
+	f.objects[d.Key], f.uids[now.UID] = now, d.Key
 }
 
 func (w *world) number(pod *corev1.Pod) (n uint64) {
@@ -324,6 +326,11 @@ func (w *world) step() {
 			f.read(1 << 30)
 			if !maps.EqualFunc(f.objects, w.objects, func(a, b *corev1.Pod) bool { return a.ResourceVersion == b.ResourceVersion }) {
 				w.t.Errorf("%q believes in %v, there is %v", f.name, versionsOf(f.objects), versionsOf(w.objects))
+			}
+			for uid, key := range f.uids {
+				if now := w.objects[key]; f.name != "" && (now == nil || now.UID != uid) {
+					w.t.Errorf("Q2: %q was never told of the deletion of %s with uid %s", f.name, key, uid)
+				}
 			}
 			f.again = false
 		}

@@ -58,7 +58,7 @@ type Options struct {
 	// to be durable should fit.
 	TailBytes int
 	// MaxBacklogBytes: past it, what is stored for a consumer that is behind is
-	// folded into one delta for each key, or two where one is a deletion. Default
+	// folded into one delta for each key, beside its deletions. Default
 	// 256 MiB; negative: never.
 	MaxBacklogBytes int64
 	// KeyFunc defaults to cache.DeletionHandlingMetaNamespaceKeyFunc. It is
