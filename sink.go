@@ -269,7 +269,7 @@ func (k *sink) Update(obj any) error { return k.set(cache.Updated, obj) }
 func (k *sink) set(typ cache.DeltaType, obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.changedLocked(obj, false)
+	k.changedLocked(obj)
 	obj, key, err := k.prepareLocked(obj)
 	if err != nil {
 		k.frozen = true
@@ -298,7 +298,6 @@ func (k *sink) writer() *indexer.Writer {
 func (k *sink) Delete(obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.changedLocked(obj, true)
 	obj, key, err := k.prepareLocked(obj)
 	if err != nil {
 		k.frozen = true
