@@ -359,7 +359,7 @@ func TestEventsThatAreTriedAgainAreNoTestimony(t *testing.T) {
 				path := newPath(t)
 				p := launchWith(t, path, f, refuse)
 				f.put(configMap("refused", "x"), configMap("n", "x"), configMap("n", "y"), configMap("b", "y"))
-				f.remove("n", "b")
+				f.remove("n", "b", "a")
 				f.put(configMap("m", "x"))
 				settle()
 				p.stop()
@@ -402,6 +402,21 @@ func TestAnObjectThatTheTransformTakesAtLastIsNoTestimony(t *testing.T) {
 		if st := p.informer.Status(); st.Relists != 1 || st.Resumes != 1 {
 			t.Errorf("status %+v", st)
 		}
+	})
+}
+
+// TestAnObjectThatTheTransformRefusesProvesNothing: the answer to the question has
+// it, the store does not.
+func TestAnObjectThatTheTransformRefusesProvesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newHistory(t)
+		p := launchWith(t, newPath(t), f, refuse)
+		f.put(configMap("0refused", "x"), configMap("b", "y"))
+		settle()
+		f.takeRequests()
+		f.closeWatches()
+		settle()
+		p.expectRequests(f, "LIST rv=104 limit=1", "WATCH rv=104")
 	})
 }
 
