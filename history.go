@@ -106,17 +106,13 @@ func (h *history) Listed(newest checkpoint.ObjectVersion) {
 	h.record.Last = newest
 }
 
-// changedLocked notes the object that an event has changed, as the server sent it. A
-// deletion is noted only where no object is known that is still there: to find
-// that one unchanged says more than not to find this one.
-func (k *sink) changedLocked(obj any, deleted bool) {
-	m, err := meta.Accessor(obj)
-	if err != nil {
-		return
-	}
-	v, last := checkpoint.VersionOf(m), &k.record.Last
-	if !deleted || last.Name == "" || last.Key() == v.Key() {
-		*last = v
+// changedLocked notes the object that an event has changed, as the server sent it.
+// A deletion changes nothing: the server is asked for the same object, which it
+// must not have any more, at no version up to the checkpoint, if it was the one
+// that was deleted.
+func (k *sink) changedLocked(obj any) {
+	if m, err := meta.Accessor(obj); err == nil {
+		k.record.Last = checkpoint.VersionOf(m)
 	}
 }
 
@@ -153,20 +149,20 @@ func (k *sink) testifyLocked(typ cache.DeltaType, obj any, c *indexer.Change) {
 		return
 	}
 	rv := resourceVersionOf(obj)
-	fresh, err := resourceversion.CompareResourceVersion(rv, k.resumption.at)
+	order, err := resourceversion.CompareResourceVersion(rv, k.resumption.at)
 	if err != nil {
 		return
 	}
 	why := ""
-	existed := c != nil && c.Existed
+	fresh, existed := order > 0, c != nil && c.Existed
 	switch {
-	case typ == cache.Deleted && fresh > 0 && c == nil && !k.refused:
+	case typ == cache.Deleted && fresh && c == nil && !k.refused:
 		why = "deletes what the store does not have"
-	case typ == cache.Updated && fresh > 0 && !existed && !k.refused:
+	case typ == cache.Updated && fresh && !existed && !k.refused:
 		why = "changes what the store does not have"
-	case typ == cache.Added && fresh > 0 && existed && isNewer(obj, c.Old):
+	case typ == cache.Added && fresh && existed && isNewer(obj, c.Old):
 		why = "adds what the store has"
-	case typ != cache.Deleted && !isNewerThan(rv, k.resumption.at):
+	case typ != cache.Deleted && !fresh:
 		why = "is older than the watch"
 	default:
 		return
@@ -194,13 +190,9 @@ func keyOf(obj any) string {
 }
 
 // isNewer reports whether both objects have versions, and a has the higher one.
-func isNewer(a, b any) bool {
-	order, err := resourceversion.CompareResourceVersion(resourceVersionOf(a), resourceVersionOf(b))
-	return err == nil && order > 0
-}
+func isNewer(a, b any) bool { return isHigher(resourceVersionOf(a), resourceVersionOf(b)) }
 
-// isNewerThan reports whether a may be above b.
-func isNewerThan(a, b string) bool {
+func isHigher(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
-	return err != nil || order > 0
+	return err == nil && order > 0
 }

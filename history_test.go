@@ -5,12 +5,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch"
 )
@@ -318,17 +322,110 @@ func TestTheTestimonyOfAWatchOutlivesACrash(t *testing.T) {
 		f := newHistory(t)
 		path := filled(t, f, nil)
 		f.restore(200, a(), z())
-		p := launch(t, path, f, nil).run()
-		settle()
+		p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.CommitInterval = time.Millisecond }).run()
+		advance(time.Second)
 		f.put(configMap("b", "y"))
-		synctest.Wait()
-		f.setDown(errUnreachable)
-		settle()
+		advance(100 * time.Millisecond) // The backoff before the relist takes longer.
+		if st := p.informer.Status(); st.Relists != 0 || st.ResourceVersion != "201" {
+			t.Errorf("status %+v", st)
+		}
 		path = p.crash()
 		p.stop()
-		f.setDown(nil)
 		p = launch(t, path, f, nil).run()
 		settle()
 		p.expectHistory(f, "not every record has been compared yet")
 	})
+}
+
+func launchWith(t *testing.T, path string, f *source, transform cache.TransformFunc) *process {
+	t.Helper()
+	p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
+	if err := p.informer.SetTransform(transform); err != nil {
+		t.Fatal(err)
+	}
+	p.run()
+	settle()
+	return p
+}
+
+// TestAnObjectThatTheTransformTakesAtLastIsNoTestimony: it was never in the store.
+func TestAnObjectThatTheTransformTakesAtLastIsNoTestimony(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newHistory(t)
+		p := launchWith(t, newPath(t), f, func(obj any) (any, error) {
+			if obj.(*corev1.ConfigMap).Data["v"] == "refused" {
+				return nil, errList
+			}
+			return obj, nil
+		})
+		f.put(configMap("n", "refused"))
+		settle()
+		f.emit(watch.Error, &metav1.Status{Code: 500, Reason: metav1.StatusReasonInternalError}) // So that it resumes.
+		settle()
+		f.put(configMap("n", "taken"))
+		settle()
+		expectEqual(t, p.informer, f)
+		if st := p.informer.Status(); st.Relists != 1 || st.Resumes != 1 {
+			t.Errorf("status %+v", st)
+		}
+	})
+}
+
+// TestAnObjectThatTheTransformRefusesProvesNothing: the answer to the question has
+// it, the store does not.
+func TestAnObjectThatTheTransformRefusesProvesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newHistory(t)
+		p := launchWith(t, newPath(t), f, refuse)
+		f.put(configMap("0refused", "x"), configMap("b", "y"))
+		settle()
+		f.takeRequests()
+		f.closeWatches()
+		settle()
+		p.expectRequests(f, "LIST rv=104 limit=1", "WATCH rv=104")
+	})
+}
+
+// TestAnEventFromBeforeTheWatchIsOfAnotherHistory.
+func TestAnEventFromBeforeTheWatchIsOfAnotherHistory(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newHistory(t)
+		p := launch(t, filled(t, f, nil), f, nil).run()
+		settle()
+		f.emit(watch.Modified, at("90", "uid-1", "a", "old"))
+		settle()
+		p.expectHistory(f, "is older than the watch")
+	})
+}
+
+// TestTheObjectThatWasChangedLastIsAskedForByItsName, once, unless that would take
+// the place of a field selector, or the server has not gone on.
+func TestTheObjectThatWasChangedLastIsAskedForByItsName(t *testing.T) {
+	selected := func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.FieldSelector = "metadata.namespace=ns" }
+	for name, c := range map[string]struct {
+		change setup
+		goOn   bool
+		asked  []string
+	}{
+		"the server has gone on": {nil, true, []string{"metadata.name=z,metadata.namespace=ns"}},
+		"it has not":             {nil, false, nil},
+		"a field selector":       {selected, true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newHistory(t)
+				path := filled(t, f, c.change)
+				if c.goOn {
+					f.put(configMap("a", "y"))
+				}
+				p := launch(t, path, f, c.change).run()
+				settle()
+				p.expectHistory(f, "")
+				p.expectRequests(f, "LIST rv=102 limit=1", "WATCH rv=102")
+				if diff := cmp.Diff(c.asked, f.asked); diff != "" {
+					t.Errorf("asked for (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
 }

@@ -287,7 +287,7 @@ func (k *sink) Update(obj any) error { return k.set(cache.Updated, obj) }
 func (k *sink) set(typ cache.DeltaType, obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.changedLocked(obj, false)
+	k.changedLocked(obj)
 	obj, key, err := k.prepareLocked(obj)
 	if err != nil {
 		return k.notAppliedLocked(err)
@@ -335,7 +335,6 @@ func (k *sink) writer() *indexer.Writer {
 func (k *sink) Delete(obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.changedLocked(obj, true)
 	obj, key, err := k.prepareLocked(obj)
 	if err != nil {
 		return k.notAppliedLocked(err)

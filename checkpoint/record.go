@@ -117,9 +117,9 @@ type Record struct {
 	// compare: it may take several processes to complete.
 	Rewrite bool `json:"rewrite,omitempty"`
 	Rewound bool `json:"rewound,omitempty"`
-	// Last is the object that was changed last, or was deleted if none is known that
-	// is still there. A server that has it otherwise, at a version up to the
-	// ResourceVersion, has another history. Zero if it is not known.
+	// Last is the object that was added or changed last; it may have been deleted
+	// since. A server that has it otherwise, at a version up to the ResourceVersion,
+	// has another history. Zero if it is not known.
 	Last ObjectVersion `json:"last,omitzero"`
 }
 

@@ -24,8 +24,8 @@ type History interface {
 	// which is not newer than the store, and has another one or none. It is
 	// false where that is not certain. It may change obj.
 	Misses(obj runtime.Object) bool
-	// Last returns the object that was changed last, or one that was deleted last.
-	// False if it is not known, or must not be asked for by name.
+	// Last returns the object that was added or changed last; it may have been
+	// deleted since. False if it is not known, or must not be asked for by name.
 	Last() (checkpoint.ObjectVersion, bool)
 	// Listed tells of the newest object of a list, before Relist.Finish. The
 	// zero value means that it is not known.

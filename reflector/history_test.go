@@ -61,6 +61,7 @@ func TestTheObjectThatWasChangedLastIsAskedFor(t *testing.T) {
 		{name: "it has changed", server: "9", last: "z@5", answer: lists("9", "z@8"), asked: true},
 		{name: "it is gone", server: "9", last: "z@5", answer: lists("9"), asked: true},
 		{name: "it was another one", server: "9", last: "z@5", answer: lists("9", "z@4"), asked: true, reason: "another history: the store does not have z as the server does, at version 4"},
+		{name: "it was another one, that had this version later", server: "9", last: "z@4", answer: lists("9", "z@5"), asked: true, reason: "another history: the store does not have z as the server does, at version 5"},
 		{name: "the answer is of another one that is as it was", server: "9", last: "z@5", answer: lists("9", "a@3"), asked: true},
 		{name: "the answer is of another one that was not so", server: "9", last: "z@5", answer: lists("9", "b@4"), asked: true, reason: "another history: the store does not have b as the server does, at version 4"},
 		{name: "the answer is of another time", server: "9", last: "z@5", answer: lists("3"), asked: true, reason: "another history: the server answered at version 3, below resourceVersion 5"},
