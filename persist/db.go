@@ -109,8 +109,10 @@ type DB struct {
 	bolt     *handle  // Nil: memory only.
 	boltFile *os.File // bbolt's, used by the committer alone.
 	boltTxID int      // Of the last commit that readers may rely on.
-	// leavesChecked, by the committer before it writes for the first time.
+	// leavesChecked: no leaf has a length that would have to be checked. Else leaves
+	// checks those of what is about to be written. Used by the committer alone.
 	leavesChecked bool
+	leaves        *leafCheck
 	pending       *layer
 	flushing      *layer // Nil unless a commit is under way or has failed.
 
