@@ -154,7 +154,11 @@ func TestTheMinuteForLateHandlersBeginsWhenTheInformerHasCaughtUp(t *testing.T) 
 		p.run()
 		advance(time.Hour)
 		f.setDown(nil)
-		advance(40 * time.Second) // The Reflector's backoff is 30 s.
+		for range 100 { // The Reflector's backoff is some 30 s.
+			if advance(time.Second); p.informer.Status().Phase == warmwatch.PhaseLive {
+				break
+			}
+		}
 		r, _ := add(t, p.informer)
 		advance(0)
 		r.expect(t, "delete ns/a@4", "delete ns/b@5", "add ns/c@3 initial", "add ns/d@6 initial")

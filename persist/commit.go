@@ -102,6 +102,9 @@ func (db *DB) run(committer int) {
 		if !due {
 			wait = time.Hour
 		}
+		if pause := db.lookAtLeaves(); pause > 0 {
+			wait = min(wait, pause)
+		}
 		timer.Reset(wait)
 		select {
 		case <-timer.C:
@@ -298,12 +301,6 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 	a := db.arena // Another committer has another one.
 	defer a.reset()
 	err = guard(func() error {
-		if db.boltFile != nil && !db.leavesChecked {
-			if err := inspectLeaves(db.boltFile); err != nil {
-				return err
-			}
-			db.leavesChecked = true
-		}
 		tx, err := b.Begin(true)
 		if err != nil {
 			return errorBefore(err)
@@ -321,6 +318,9 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 			if err := checkFreelist(db.boltFile, tx); err != nil {
 				return err
 			}
+		}
+		if err := db.checkLeaves(b, tx, l); err != nil {
+			return err
 		}
 		for _, name := range l.sortedBuckets() {
 			if bad, err = writeBucket(tx, name, l.buckets[name], a, bad); err != nil {

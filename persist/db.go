@@ -119,8 +119,10 @@ type DB struct {
 	// users counts those who may have a transaction of bolt's open, or are about to
 	// begin one.
 	users *sync.WaitGroup
-	// leavesChecked, by the committer before it writes for the first time.
+	// leavesChecked: no leaf has a length that would have to be checked. Else leaves
+	// checks those of what is about to be written. Used by the committer alone.
 	leavesChecked bool
+	leaves        *leafCheck
 	pending       *layer
 	flushing      *layer // Nil unless a commit is under way or has failed.
 

@@ -64,7 +64,7 @@ const (
 //
 // It reads the branches and the leaves that hold buckets, not the leaves with
 // values: every value has a checksum of its own. How long those leaves say that
-// they are matters only to who writes, see inspectLeaves.
+// they are matters only to who writes, see leafCheck.
 func inspectFile(f *os.File, readOnly bool) error {
 	return (&inspector{f: f, readOnly: readOnly}).file()
 }
@@ -91,6 +91,9 @@ func (in *inspector) file() error {
 	}
 	in.used = make([]uint64, in.pages/64+1)
 	in.used[0] = 1<<0 | 1<<1 // The meta pages.
+	if in.unread != nil {
+		in.unread = make([]uint64, len(in.used))
+	}
 	freelist := binary.NativeEndian.Uint64(meta[metaFreelistAt:])
 	if freelist == noFreelist {
 		return fmt.Errorf("%w: the file has no freelist", ErrUnknownFormat)
@@ -137,6 +140,7 @@ type inspector struct {
 	used     []uint64 // A bit for each page.
 	readOnly bool
 	leaves   bool
+	unread   []uint64 // If set, a bit for each leaf with values whose header was not looked at.
 }
 
 // meta finds the newer valid meta page, where bbolt will. head is room for both.
@@ -207,6 +211,13 @@ func (in *inspector) use(id uint64) error {
 	}
 	in.used[id/64] |= 1 << (id % 64)
 	return nil
+}
+
+// noteUnread does nothing about a page that is not in the file: use says so.
+func (in *inspector) noteUnread(id uint64) {
+	if in.unread != nil && id < in.pages {
+		in.unread[id/64] |= 1 << (id % 64)
+	}
 }
 
 // header reads the head of a page.
@@ -308,6 +319,7 @@ func (in *inspector) tree(id uint64, depth, nesting int) error {
 		if in.leaves {
 			_, err = in.span(id)
 		}
+		in.noteUnread(id)
 		return err
 	}
 	h, b, err := in.page(id)
@@ -368,6 +380,7 @@ func (in *inspector) branch(elements []byte, depth, nesting int) error {
 		}
 		visit := func() error { return in.tree(child, depth+1, nesting) }
 		if leaves && !in.leaves {
+			in.noteUnread(child)
 			visit = func() error { return in.use(child) }
 		}
 		if err := visit(); err != nil {

@@ -1,0 +1,305 @@
+package persist
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"sort"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// A leafCheck looks at leaves before bbolt frees them. It frees as many pages as the
+// header of a leaf says that it has: a few bits flipped there cost memory without bound,
+// or give away pages that are in use. A file may have hundreds of thousands of leaves, so
+// a commit does not wait until all were looked at, but for those that it is about to
+// free, once for each: afterwards it is this process that has written what is in their
+// place. The committer looks at the others when it is idle.
+//
+// What a commit frees are the leaves of the keys that it sets or deletes; where it
+// deletes, perhaps a neighbour, which bbolt merges with what is left; and all leaves of
+// a bucket that is dropped.
+//
+// A leaf's pages end before the next page that anything else refers to. So it is enough
+// to know which pages were referred to when the process began to write.
+type leafCheck struct {
+	of    *handle
+	in    *inspector // With the pages that were in use, and the leaves still to be looked at.
+	pages uint64     // Of the file, then. The inspector has those that it has now.
+	count int        // Of the leaves still to be looked at.
+	next  uint64     // Those below were looked at by idle.
+}
+
+// newLeafCheck reads the branches of a file, not its leaves.
+func newLeafCheck(b *handle) (*leafCheck, error) {
+	c := &leafCheck{of: b, in: &inspector{f: b.file, unread: []uint64{}}}
+	if err := c.in.file(); err != nil {
+		return nil, err
+	}
+	c.pages = c.in.pages
+	c.in.readOnly = true // The order of keys need not be looked at again.
+	for _, w := range c.in.unread {
+		c.count += bits.OnesCount64(w)
+	}
+	return c, nil
+}
+
+// checkLeaves looks at the leaves that bbolt will free when it writes a layer. It is
+// called before the transaction changes anything.
+func (db *DB) checkLeaves(b *handle, tx *bolt.Tx, l *layer) error {
+	if db.boltFile == nil || db.leavesChecked {
+		return nil
+	}
+	if db.leaves == nil || db.leaves.of != b {
+		c, err := newLeafCheck(b)
+		if err != nil {
+			return err
+		}
+		db.leaves = c
+	}
+	err := db.leaves.layer(tx, l)
+	if err != nil { // The whole file has the last word.
+		err = inspectLeaves(b.file)
+	} else if db.leaves.count > 0 {
+		return nil
+	}
+	if err == nil {
+		db.leaves, db.leavesChecked = nil, true
+	}
+	return err
+}
+
+const (
+	idleLeaves = 64 // Are looked at between two pauses, or fewer in idleTime.
+	idleTime   = time.Millisecond
+)
+
+// lookAtLeaves looks at some more leaves while nothing is to be written, so that there
+// are none to be found for later commits. It returns when to go on, or zero. Reading
+// takes a tenth of the time.
+func (db *DB) lookAtLeaves() (pause time.Duration) {
+	if db.leavesChecked {
+		db.leaves = nil
+	}
+	c := db.leaves
+	if c == nil || c.next >= c.pages {
+		return 0
+	}
+	begin := time.Now()
+	for left := idleLeaves; left > 0 && c.next < c.pages && time.Since(begin) < idleTime; c.next++ {
+		if !c.unread(c.next) {
+			continue
+		}
+		left--
+		if err := guard(func() error { return c.look(c.next) }); err != nil {
+			c.next = c.pages // The commit that is about to free it will say so.
+			return 0
+		}
+	}
+	if c.count == 0 {
+		db.leaves, db.leavesChecked = nil, true
+		return 0
+	}
+	return max(9*time.Since(begin), idleTime)
+}
+
+func (c *leafCheck) layer(tx *bolt.Tx, l *layer) error {
+	c.in.pages = uint64(tx.Size()) / c.in.pageSize
+	for name, bl := range l.buckets {
+		bucket := fileBucket(tx, name).b
+		if bucket == nil || bucket.Root() == 0 { // None, or one without pages of its own.
+			continue
+		}
+		w := &leafWalk{check: c, root: uint64(bucket.Root())}
+		if bl.dropped {
+			if err := w.all(w.root, 0); err != nil {
+				return err
+			}
+			continue
+		}
+		var err error
+		var key []byte
+		bl.entries.Scan(func(k string, e entry) bool {
+			if e.unencodable || len(k) > MaxKeyBytes {
+				return true
+			}
+			key = append(append(key[:0], keyPrefix), k...)
+			err = w.leafOf(key, e.value == nil)
+			return err == nil && c.count > 0
+		})
+		if err != nil || c.count == 0 {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *leafCheck) unread(id uint64) bool {
+	return id < c.pages && c.in.unread[id/64]&(1<<(id%64)) != 0
+}
+
+// look looks at the header of a leaf, if that has to be.
+func (c *leafCheck) look(id uint64) error {
+	if !c.unread(id) {
+		return nil
+	}
+	h, err := c.in.header(id)
+	if err != nil {
+		return err
+	}
+	end := id + h.bytes/c.in.pageSize
+	if end > c.pages {
+		return corruptFile("leaf %d of %d bytes in a file of %d pages", id, h.bytes, c.pages)
+	}
+	for more := id + 1; more < end; more++ {
+		if c.in.used[more/64]&(1<<(more%64)) != 0 {
+			return corruptFile("leaf %d of %d bytes has page %d, which is in use", id, h.bytes, more)
+		}
+	}
+	c.in.unread[id/64] &^= 1 << (id % 64)
+	c.count--
+	return nil
+}
+
+// A leafWalk finds the leaves of keys, which come in ascending order, below the root of
+// one bucket.
+type leafWalk struct {
+	check *leafCheck
+	root  uint64
+	path  []branch // From the root to the leaf of the last key.
+}
+
+// A branch is a branch page, and which of its children was chosen.
+type branch struct {
+	id       uint64
+	page     []byte
+	elements []byte
+	at       int
+}
+
+func (b *branch) children() int { return len(b.elements) / elementBytes }
+
+func (b *branch) child(i int) uint64 {
+	return binary.NativeEndian.Uint64(b.elements[i*elementBytes+branchPageIDAt:])
+}
+
+func (b *branch) key(i int) []byte {
+	e := b.elements[i*elementBytes:]
+	from := pageHeaderBytes + i*elementBytes + int(binary.NativeEndian.Uint32(e))
+	return b.page[from : from+int(binary.NativeEndian.Uint32(e[4:]))]
+}
+
+// choose returns the child that bbolt will look for a key in.
+func (b *branch) choose(key []byte) int {
+	i := sort.Search(b.children(), func(i int) bool { return bytes.Compare(b.key(i), key) > 0 })
+	return max(i-1, 0)
+}
+
+// open reads a page, if it is a branch; ok says so. room may be used for it.
+func (w *leafWalk) open(id uint64, depth int, room []byte) (b branch, ok bool, err error) {
+	if depth > maxTreeDepth {
+		return b, false, corruptFile("a tree of more than %d levels", maxTreeDepth)
+	}
+	in := w.check.in
+	if w.check.unread(id) {
+		return b, false, nil // Known to be a leaf, and not to be read twice.
+	}
+	h, err := in.header(id)
+	if err != nil || h.flags != branchPage {
+		return b, false, err // What is not a leaf either bbolt will refuse.
+	}
+	if uint64(cap(room)) < h.bytes {
+		room = make([]byte, h.bytes)
+	}
+	b = branch{id: id, page: room[:h.bytes]}
+	if _, err := in.f.ReadAt(b.page, int64(id*in.pageSize)); err != nil {
+		return b, false, err
+	}
+	if b.elements, err = in.elementsOf(h, b.page); err != nil {
+		return b, false, fmt.Errorf("page %d: %w", id, err)
+	}
+	return b, true, nil
+}
+
+// room is the memory of the page that the path has had at a depth.
+func (w *leafWalk) room(depth int) []byte {
+	if depth < cap(w.path) {
+		return w.path[:depth+1][depth].page
+	}
+	return nil
+}
+
+// leafOf looks at the leaf of a key, and if that is to be deleted at the leaves beside it.
+func (w *leafWalk) leafOf(key []byte, deleted bool) error {
+	id := w.root
+	depth := 0
+	for ; ; depth++ {
+		if depth == len(w.path) || w.path[depth].id != id {
+			b, ok, err := w.open(id, depth, w.room(depth))
+			if err != nil {
+				return err
+			}
+			if !ok {
+				break
+			}
+			w.path = append(w.path[:depth], b)
+		}
+		b := &w.path[depth]
+		b.at = b.choose(key)
+		id = b.child(b.at)
+	}
+	w.path = w.path[:depth]
+	if err := w.check.look(id); err != nil || !deleted {
+		return err
+	}
+	for _, step := range []int{-1, 1} {
+		if err := w.beside(step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// beside looks at the leaf before, or behind, the one that the path leads to.
+func (w *leafWalk) beside(step int) error {
+	for level := len(w.path) - 1; level >= 0; level-- {
+		b := &w.path[level]
+		at := b.at + step
+		if at < 0 || at >= b.children() {
+			continue
+		}
+		id := b.child(at)
+		for depth := level + 1; ; depth++ {
+			b, ok, err := w.open(id, depth, nil)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				return w.check.look(id)
+			}
+			if id = b.child(0); step < 0 {
+				id = b.child(b.children() - 1)
+			}
+		}
+	}
+	return nil
+}
+
+// all looks at all leaves below a page.
+func (w *leafWalk) all(id uint64, depth int) error {
+	b, ok, err := w.open(id, depth, nil)
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return w.check.look(id)
+	}
+	for i := range b.children() {
+		if err := w.all(b.child(i), depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}

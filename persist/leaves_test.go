@@ -1,0 +1,233 @@
+package persist
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand"
+	"os"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// manyLeaves writes and closes a file whose test bucket has values of a third of a page,
+// with the keys 0000 to 0599.
+func manyLeaves(t *testing.T, path string) {
+	t.Helper()
+	sound := tempPath(t)
+	db := openSound(t, sound, manual)
+	for i := range 600 {
+		put(t, db, fmt.Sprintf("%04d", i), repeat("v", PageBytes/3))
+	}
+	flush(t, db)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	copyFile(t, sound, path)
+}
+
+// leafWith is the page of the leaf that has a key in the newest version of the test
+// bucket.
+func leafWith(t *testing.T, b *handle, key string) (id uint64) {
+	t.Helper()
+	err := view(b, func(tx *bolt.Tx) error {
+		in := &inspector{f: b.file}
+		if err := in.file(); err != nil {
+			return err
+		}
+		id = uint64(fileBucket(tx, testBucket).b.Root())
+		for {
+			page := make([]byte, PageBytes)
+			if _, err := b.file.ReadAt(page, int64(id*PageBytes)); err != nil {
+				return err
+			}
+			h, err := in.parseHeader(page, id)
+			if err != nil || h.flags == leafPage {
+				return err
+			}
+			br := branch{page: page}
+			if br.elements, err = in.elementsOf(h, page); err != nil {
+				return err
+			}
+			id = br.child(br.choose([]byte(string(keyPrefix) + key)))
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// lengthen makes the leaf of a key say that it has more pages than it has.
+func lengthen(t *testing.T, path, key string) {
+	t.Helper()
+	db, err := Open(path, manual)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := leafWith(t, db.bolt, key)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteAt(binary.NativeEndian.AppendUint32(nil, 5), int64(id*PageBytes+pageOverflowAt))
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestALeafThatLiesIsFoundBeforeBboltFreesIt, and not before: a commit looks at the
+// leaves that it frees, not at all of them.
+func TestALeafThatLiesIsFoundBeforeBboltFreesIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		write func(*Batch)
+		found bool
+	}{
+		"a commit elsewhere":      {func(b *Batch) { b.Put(testBucket, "0500", Bytes("new")) }, false},
+		"a deletion elsewhere":    {func(b *Batch) { b.Delete(testBucket, "0500") }, false},
+		"a commit beside it":      {func(b *Batch) { b.Put(testBucket, "0303", Bytes("new")) }, false},
+		"its key is set":          {func(b *Batch) { b.Put(testBucket, "0300", Bytes("new")) }, true},
+		"its key is deleted":      {func(b *Batch) { b.Delete(testBucket, "0300") }, true},
+		"a key in it is new":      {func(b *Batch) { b.Put(testBucket, "0300a", Bytes("new")) }, true},
+		"a deletion before it":    {func(b *Batch) { b.Delete(testBucket, "0298") }, true},
+		"a deletion behind it":    {func(b *Batch) { b.Delete(testBucket, "0303") }, true},
+		"its bucket is dropped":   {func(b *Batch) { b.Drop(testBucket) }, true},
+		"another bucket is begun": {func(b *Batch) { b.Put(Bucket{"space", "new"}, "0300", Bytes("new")) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := tempPath(t)
+			manyLeaves(t, path)
+			lengthen(t, path, "0300")
+			db, err := Open(path, Options{CommitInterval: manual.CommitInterval, Logger: &quiet}) // Unless it is found, the file stays as bad as it is.
+			if err != nil {
+				t.Fatal(err)
+			}
+			apply(t, db, c.write)
+			if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
+				t.Error(err)
+			}
+			flush(t, db)
+			if found := len(setAside(t, path)) > 0; found != c.found {
+				t.Errorf("it was found: %v", found)
+			}
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestTheCommitterLooksAtAllLeavesWhenItIsIdle, so that later commits have nothing to
+// look for.
+func TestTheCommitterLooksAtAllLeavesWhenItIsIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := tempPath(t)
+		manyLeaves(t, path)
+		db := openSound(t, path, manual)
+		put(t, db, "0001", "new")
+		flush(t, db)
+		after(time.Second)
+		if !db.leavesChecked {
+			t.Error("it has not looked at all leaves")
+		}
+	})
+}
+
+// valueLeaves are the leaves with values of a file, by what inspect says.
+func valueLeaves(t *testing.T, b *handle) []uint64 {
+	t.Helper()
+	in := &inspector{f: b.file, unread: []uint64{}}
+	if err := in.file(); err != nil {
+		t.Fatal(err)
+	}
+	return in.unread
+}
+
+func hasBit(bits []uint64, id uint64) bool {
+	return id/64 < uint64(len(bits)) && bits[id/64]&(1<<(id%64)) != 0
+}
+
+// TestNoLeafIsFreedThatWasNotLookedAt, whatever a commit sets, deletes and drops: bbolt
+// also frees what it merges.
+func TestNoLeafIsFreedThatWasNotLookedAt(t *testing.T) {
+	rnd := newRand(t)
+	for round := range 8 {
+		synctest.Test(t, func(t *testing.T) { checkFreedLeaves(t, rnd, round) })
+	}
+}
+
+func checkFreedLeaves(t *testing.T, rnd *rand.Rand, round int) {
+	t.Helper()
+	path := tempPath(t)
+	db := openSound(t, path, manual)
+	buckets := []Bucket{testBucket, {"space", "other"}, {"more", "bucket"}}
+	randomKey := func() string {
+		return fmt.Sprintf("%05d%s", rnd.Intn(4000), repeat("k", rnd.Intn(200)/(1+rnd.Intn(20))))
+	}
+	keys := map[string]struct{}{}
+	for range 3000 {
+		key := randomKey()
+		keys[key] = struct{}{}
+		apply(t, db, func(b *Batch) { b.Put(buckets[rnd.Intn(3)], key, Bytes(repeat("v", rnd.Intn(3000)))) })
+	}
+	flush(t, db)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	db = openSound(t, path, manual)
+	put(t, db, "first", "value") // Begins the check.
+	flush(t, db)
+	synctest.Wait()
+	c, looked := db.leaves, 0
+	c.next = c.pages // Leaves all to the commits.
+	for range 30 {
+		before, unread := valueLeaves(t, db.bolt), slices.Clone(c.in.unread)
+		sets, deletions := rnd.Intn(30), rnd.Intn(30)
+		if rnd.Intn(3) == 0 {
+			deletions *= 20 // Whole leaves and branches.
+		}
+		apply(t, db, func(b *Batch) {
+			for range sets {
+				b.Put(buckets[rnd.Intn(3)], randomKey(), Bytes(repeat("w", rnd.Intn(3000))))
+			}
+			bucket, left := buckets[rnd.Intn(3)], deletions
+			for key := range keys {
+				if left--; left < 0 {
+					break
+				}
+				b.Delete(bucket, key)
+			}
+			if rnd.Intn(20) == 0 {
+				b.Drop(bucket)
+			}
+		})
+		flush(t, db)
+		synctest.Wait()
+		if db.leaves == nil && c.count > 0 {
+			t.Fatalf("round %d: a sound leaf was refused", round)
+		}
+		after := valueLeaves(t, db.bolt)
+		for id := range uint64(len(before) * 64) {
+			if hasBit(before, id) && !hasBit(after, id) && hasBit(unread, id) {
+				looked++
+				if hasBit(c.in.unread, id) {
+					t.Fatalf("round %d: leaf %d was freed", round, id)
+				}
+			}
+		}
+	}
+	if looked == 0 {
+		t.Fatal("no leaf was freed: this test says nothing")
+	}
+	if names := setAside(t, path); len(names) != 0 {
+		t.Fatalf("set aside: %v", names)
+	}
+}
