@@ -2,6 +2,7 @@ package persist
 
 import (
 	"errors"
+	"fmt"
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
@@ -15,6 +16,23 @@ const MaxKeyBytes = bolt.MaxKeySize - len(string(keyPrefix))
 // maxValueBytes is the length of the longest value, with its checksum. Longer ones stay
 // in memory likewise.
 var maxValueBytes = bolt.MaxValueSize // Less in tests.
+
+// lend calls fn with an item. A panic of fn, which may run code of the value's type, is
+// about this value, and not about the whole file as one of bbolt's; a fault is the
+// file's, from which fn reads.
+func lend(it *Item, fn func(*Item) error) (err error) {
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		if _, fault := p.(interface{ Addr() uintptr }); fault {
+			panic(p)
+		}
+		err = &CorruptError{it.bucket, it.Key, fmt.Errorf("panic: %v", p)}
+	}()
+	return fn(it)
+}
 
 // shortened is a key as errors name it.
 func shortened(key string) string {

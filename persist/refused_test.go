@@ -85,6 +85,31 @@ func TestWhatTheFileRefusesStaysInMemory(t *testing.T) {
 	}
 }
 
+// TestAReaderWhoseCodePanicsIsToldOfTheValue, and the file is not replaced for it.
+func TestAReaderWhoseCodePanicsIsToldOfTheValue(t *testing.T) {
+	path := tempPath(t)
+	db := openSound(t, path, manual)
+	put(t, db, "key", "value")
+	flush(t, db)
+	s := snapshot(t, db, false)
+	defer s.Close()
+	view := func(*Item) error { panic("a bug") }
+	for name, err := range map[string]error{
+		"DB.View":       second(db.View(testBucket, "key", view)),
+		"Snapshot.View": second(s.View(testBucket.Name, "key", view)),
+		"Scan":          s.Scan(testBucket.Name, "", func(it *Item) (bool, error) { return true, view(it) }),
+	} {
+		var corrupt *CorruptError
+		if !errors.As(err, &corrupt) || corrupt.Bucket != testBucket || corrupt.Key != "key" || !strings.Contains(err.Error(), "a bug") {
+			t.Errorf("%s returned %v", name, err)
+		}
+	}
+	flush(t, db)
+	if names := setAside(t, path); len(names) != 0 {
+		t.Errorf("set aside: %v", names)
+	}
+}
+
 // TestAKeyThatIsTooLongCanBeReplacedAndDeleted, like others.
 func TestAKeyThatIsTooLongCanBeReplacedAndDeleted(t *testing.T) {
 	db := openSound(t, tempPath(t), manual)

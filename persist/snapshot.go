@@ -108,7 +108,7 @@ func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error
 			return nil
 		}
 		found = true
-		return fn(&Item{bucket: bucket, Key: key, raw: raw})
+		return lend(&Item{bucket: bucket, Key: key, raw: raw}, fn)
 	})
 	return found, err
 }
@@ -359,7 +359,7 @@ func (s *Snapshot) View(name, key string, fn func(*Item) error) (bool, error) {
 			return nil
 		}
 		found = true
-		return fn(&Item{bucket: bucket, Key: key, raw: raw})
+		return lend(&Item{bucket: bucket, Key: key, raw: raw}, fn)
 	})
 	return found, s.db.readError(s.bolt, err)
 }
@@ -378,6 +378,11 @@ func (s *Snapshot) Scan(name, from string, fn func(*Item) (bool, error)) error {
 	return s.db.readError(s.bolt, guard(func() error {
 		c := newMergeCursor(s, bucket, from)
 		item := Item{bucket: bucket}
+		more := false
+		visit := func(it *Item) (err error) {
+			more, err = fn(it)
+			return err
+		}
 		for last, first := from, true; c.next(&item); last, first = item.Key, false {
 			// Callers rely on the order to come to an end. And where keys are
 			// out of order, bbolt finds them by chance only, and can neither
@@ -385,7 +390,7 @@ func (s *Snapshot) Scan(name, from string, fn func(*Item) (bool, error)) error {
 			if item.Key < last || (item.Key == last && !first) {
 				return &CorruptError{Err: fmt.Errorf("bucket %q is out of order at key %q", bucket, item.Key)}
 			}
-			if more, err := fn(&item); err != nil || !more {
+			if err := lend(&item, visit); err != nil || !more {
 				return err
 			}
 		}
