@@ -359,7 +359,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 }
 
 // What is in the file is read in full soon after a warm start, when what was
-// urgent is done, and seldom after that, then with the indices, for which every
+// urgent is done, and seldom after that, with the indices, for which every
 // object is decoded.
 const (
 	verifyDelay    = 10 * time.Second
@@ -367,20 +367,9 @@ const (
 )
 
 func (s *SharedIndexInformer) verify(ctx context.Context) {
-	timer := time.NewTimer(verifyDelay)
-	defer timer.Stop()
-	for again := false; ; {
-		select {
-		case <-timer.C:
-			s.indexer.Verify(ctx)
-			if again {
-				s.indexer.VerifyIndices(ctx)
-			}
-			again = true
-			timer.Reset(verifyInterval)
-		case <-ctx.Done():
-			return
-		}
+	for delay := verifyDelay; pause(ctx, delay); delay = verifyInterval {
+		s.indexer.Verify(ctx)
+		s.indexer.VerifyIndices(ctx)
 	}
 }
 

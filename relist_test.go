@@ -383,27 +383,37 @@ func removeKey(t *testing.T, path, bucket, key string) {
 }
 
 func TestAStoreThatIsNotWholeIsNotServed(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
-		p := launch(t, newPath(t), f, nil)
-		p.run()
-		settle()
-		p.stop()
-		removeKey(t, p.path, "objects", "ns/b")
-		f.setDown(errUnreachable)
-		p = launch(t, p.path, f, nil)
-		r, _ := add(t, p.informer)
-		p.run()
-		settle()
-		if p.informer.HasSynced() || len(p.informer.GetStore().List()) > 0 {
-			t.Errorf("synced %v, with %q", p.informer.HasSynced(), versions(p.informer.GetStore().List()))
-		}
-		r.expect(t)
-		f.setDown(nil)
-		settle()
-		expectStore(t, p.informer, f)
-		r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial", "add ns/c@3 initial")
-	})
+	for name, missing := range map[string][][2]string{
+		"an object":                   {{"objects", "ns/b"}},
+		"the count":                   {{"store", "state"}},
+		"the count, with all objects": {{"store", "state"}, {"objects", "ns/a"}, {"objects", "ns/b"}, {"objects", "ns/c"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
+				p := launch(t, newPath(t), f, nil)
+				p.run()
+				settle()
+				p.stop()
+				for _, m := range missing {
+					removeKey(t, p.path, m[0], m[1])
+				}
+				f.setDown(errUnreachable)
+				p = launch(t, p.path, f, nil)
+				r, _ := add(t, p.informer)
+				p.run()
+				settle()
+				if p.informer.HasSynced() || len(p.informer.GetStore().List()) > 0 {
+					t.Errorf("synced %v, with %q", p.informer.HasSynced(), versions(p.informer.GetStore().List()))
+				}
+				r.expect(t)
+				f.setDown(nil)
+				settle()
+				expectStore(t, p.informer, f)
+				r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial", "add ns/c@3 initial")
+			})
+		})
+	}
 }
 
 // A relist that is too large for memory is staged in the file, and leaves nothing there.

@@ -142,8 +142,8 @@ func (k *sink) load(want checkpoint.Want) checkpoint.Decision {
 		decision.Action, decision.Serve, decision.Rewrite = checkpoint.ActionRelist, false, true
 		decision.Reason += "; " + why
 	}
-	if decision.Serve && !k.s.indexer.Complete() {
-		notServed("not all objects can be read")
+	if decision.Serve && (!k.s.indexer.Counted() || !k.s.indexer.Complete()) {
+		notServed("objects may be missing")
 	}
 	if decision.RebuildIndices && decision.Serve {
 		if err := k.rebuildLocked(); err != nil {

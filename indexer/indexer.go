@@ -82,6 +82,8 @@ type Indexer struct {
 	indexers atomic.Pointer[cache.Indexers]
 	builds   atomic.Uint64 // Odd while index entries are being built.
 	hidden   atomic.Bool
+	// counted: the number of objects was found in the DB, and not made anew.
+	counted bool
 	// visible is state as of the last batch, for readers.
 	visible atomic.Pointer[state]
 }
@@ -150,7 +152,8 @@ func (ix *Indexer) load() error {
 	if err != nil && !errors.Is(err, persist.ErrCorrupt) {
 		return err
 	}
-	if !found || err != nil { // A new space, or a damaged one.
+	ix.counted = found && err == nil
+	if !ix.counted { // A new space, or a damaged one.
 		if s, err = ix.recount(err); err != nil {
 			return err
 		}
@@ -220,6 +223,10 @@ func (ix *Indexer) Key(obj any) (string, error) {
 
 // Len is the number of objects.
 func (ix *Indexer) Len() int { return ix.visible.Load().Count }
+
+// Counted reports whether the DB, when it was opened, knew how many objects there are.
+// Otherwise nobody knows whether all of them are there.
+func (ix *Indexer) Counted() bool { return ix.counted }
 
 // Seq is the number of the last write.
 func (ix *Indexer) Seq() uint64 { return ix.visible.Load().Seq }

@@ -353,6 +353,10 @@ func (in *inspector) elementsOf(h pageHeader, page []byte) ([]byte, error) {
 			words = words[4:]
 			vsize = uint64(binary.NativeEndian.Uint32(words[8:]))
 		}
+		// The content of the first one begins right behind the last one.
+		if pos := binary.NativeEndian.Uint32(words); at == 0 && !in.readOnly && pos != uint32(n) {
+			return nil, corruptFile("%d elements, and content from %d on", h.count, pos)
+		}
 		key := uint64(pageHeaderBytes+at) + uint64(binary.NativeEndian.Uint32(words))
 		end := key + uint64(binary.NativeEndian.Uint32(words[4:]))
 		if end+vsize > uint64(len(page)) {

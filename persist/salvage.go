@@ -4,7 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"os"
+	"slices"
 	"strings"
 
 	bolt "go.etcd.io/bbolt"
@@ -104,8 +107,7 @@ func survivors(f *os.File, space func(string) bool, fn survivor) (lost, err erro
 		return err, nil //nolint:nilerr // Nothing is to be found.
 	}
 	w.in.pages = min(binary.NativeEndian.Uint64(meta[metaHighAt:]), uint64(info.Size())/w.in.pageSize)
-	w.in.used = make([]uint64, w.in.pages/64+1)
-	w.in.used[0] = 1<<0 | 1<<1 // The meta pages.
+	w.left = salvagedPagesFactor*w.in.pages + 1
 	err = w.tree(binary.NativeEndian.Uint64(meta[metaRootAt:]), 0, nil)
 	return w.lost, err
 }
@@ -115,7 +117,16 @@ type survivorWalk struct {
 	space func(string) bool
 	fn    survivor
 	lost  error
+	// left is how many pages are still to be read at most: damaged branches may lead
+	// to the same pages again and again.
+	left uint64
+	// above are the pages that lead to the present one.
+	above []uint64
 }
+
+// salvagedPagesFactor: so many times as many pages are read at most as a file has. A
+// page that a damaged one claims for itself must not be lost for its owner.
+const salvagedPagesFactor = 4
 
 // maxSalvagedPageBytes bounds what is read at once, because a page says itself how
 // long it is.
@@ -123,21 +134,23 @@ const maxSalvagedPageBytes = 256 << 20
 
 // tree walks the pages of a bucket; path has the names of the buckets it is in.
 func (w *survivorWalk) tree(id uint64, depth int, path []string) error {
-	h, page, err := w.page(id, depth)
+	page, err := w.page(id, depth)
 	if err != nil {
 		w.lose(err)
 		return nil
 	}
-	elements, err := w.in.elementsOf(h, page)
-	if err != nil {
-		w.lose(fmt.Errorf("page %d: %w", id, err))
-		return nil
+	if page.flags == leafPage {
+		return w.leaf(page, path)
 	}
-	if h.flags == leafPage {
-		return w.leaf(page, elements, path)
-	}
-	for at := 0; at < len(elements); at += elementBytes {
-		if err := w.tree(binary.NativeEndian.Uint64(elements[at+branchPageIDAt:]), depth+1, path); err != nil {
+	w.above = append(w.above, id)
+	defer func() { w.above = w.above[:len(w.above)-1] }()
+	for i := range page.count {
+		e, _, _, ok := page.element(i)
+		if !ok {
+			w.lose(corruptFile("page %d: element %d of %d", id, i, page.count))
+			continue
+		}
+		if err := w.tree(binary.NativeEndian.Uint64(e[branchPageIDAt:]), depth+1, path); err != nil {
 			return err
 		}
 	}
@@ -150,28 +163,108 @@ func (w *survivorWalk) lose(err error) {
 	}
 }
 
-func (w *survivorWalk) page(id uint64, depth int) (h pageHeader, page []byte, err error) {
-	if depth > maxTreeDepth {
-		return h, nil, corruptFile("a tree of more than %d levels", maxTreeDepth)
-	}
-	if err := w.in.use(id); err != nil {
-		return h, nil, err
-	}
-	if h, err = w.in.header(id); err != nil {
-		return h, nil, err
-	}
-	if (h.flags != branchPage && h.flags != leafPage) || h.bytes > maxSalvagedPageBytes {
-		return h, nil, corruptFile("page %d has flags %#x and %d bytes", id, h.flags, h.bytes)
-	}
-	return w.in.page(id)
+// A survivorPage is a page that may be damaged. Its elements are believed one by one.
+type survivorPage struct {
+	flags uint16
+	count int
+	bytes []byte
 }
 
-func (w *survivorWalk) leaf(page, elements []byte, path []string) error {
-	for at := 0; at < len(elements); at += elementBytes {
-		e := elements[at:]
-		pos, ksize, vsize := binary.NativeEndian.Uint32(e[4:]), binary.NativeEndian.Uint32(e[8:]), binary.NativeEndian.Uint32(e[12:])
-		rest := page[pageHeaderBytes+at+int(pos):]
-		key, value := rest[:ksize:ksize], rest[ksize:][:vsize:vsize]
+// page reads a page. Of its header only the flags are believed: bbolt writes the content
+// without gaps, so the elements say how many they are, and how long the page is.
+func (w *survivorWalk) page(id uint64, depth int) (p survivorPage, err error) {
+	if depth > maxTreeDepth {
+		return p, corruptFile("a tree of more than %d levels", maxTreeDepth)
+	}
+	if id < 2 || id >= w.in.pages {
+		return p, corruptFile("page %d of %d", id, w.in.pages)
+	}
+	if slices.Contains(w.above, id) {
+		return p, corruptFile("page %d leads to itself", id)
+	}
+	if w.left == 0 {
+		return p, corruptFile("more pages than there are")
+	}
+	w.left--
+	at := int64(id * w.in.pageSize)
+	head := make([]byte, pageHeaderBytes+elementBytes)
+	if _, err := w.in.f.ReadAt(head, at); err != nil {
+		return p, err
+	}
+	if p.flags = binary.NativeEndian.Uint16(head[pageFlagsAt:]); p.flags != branchPage && p.flags != leafPage {
+		return p, corruptFile("page %d has flags %#x", id, p.flags)
+	}
+	p.setCount(head)
+	table := make([]byte, pageHeaderBytes+p.count*elementBytes)
+	n, err := w.in.f.ReadAt(table, at)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return p, err
+	}
+	p.bytes = table[:n]
+	p.count = min(p.count, max(0, n-pageHeaderBytes)/elementBytes)
+	whole := uint64(n)
+	for i := range p.count {
+		if _, _, end := p.span(i); end <= maxSalvagedPageBytes {
+			whole = max(whole, end)
+		}
+	}
+	p.bytes = make([]byte, min(whole, (w.in.pages-id)*w.in.pageSize))
+	n, err = w.in.f.ReadAt(p.bytes, at)
+	if p.bytes = p.bytes[:n]; err != nil && !errors.Is(err, io.EOF) {
+		return p, err
+	}
+	return p, nil
+}
+
+// setCount takes the number of elements from where the content of the first one begins,
+// right behind the last one, if the page has any.
+func (p *survivorPage) setCount(page []byte) {
+	p.count = int(binary.NativeEndian.Uint16(page[pageCountAt:]))
+	if p.count == 0 || len(page) < pageHeaderBytes+elementBytes {
+		return
+	}
+	posAt := pageHeaderBytes
+	if p.flags == leafPage {
+		posAt += 4
+	}
+	if pos := binary.NativeEndian.Uint32(page[posAt:]); pos > 0 && pos%elementBytes == 0 && pos/elementBytes <= math.MaxUint16 {
+		p.count = int(pos / elementBytes)
+	}
+}
+
+// span says where the key and the value of an element are in the page.
+func (p *survivorPage) span(i int) (key, value, end uint64) {
+	at := pageHeaderBytes + i*elementBytes
+	words, vsize := p.bytes[at:at+elementBytes], uint64(0)
+	if p.flags == leafPage { // flags, pos, ksize, vsize; else pos, ksize.
+		words = words[4:]
+		vsize = uint64(binary.NativeEndian.Uint32(words[8:]))
+	}
+	key = uint64(at) + uint64(binary.NativeEndian.Uint32(words))
+	value = key + uint64(binary.NativeEndian.Uint32(words[4:]))
+	return key, value, value + vsize
+}
+
+// element returns an element, and its key and value, if they are in the page.
+func (p *survivorPage) element(i int) (e, key, value []byte, ok bool) {
+	at := pageHeaderBytes + i*elementBytes
+	if at+elementBytes > len(p.bytes) {
+		return nil, nil, nil, false
+	}
+	from, to, end := p.span(i)
+	if end > uint64(len(p.bytes)) {
+		return nil, nil, nil, false
+	}
+	return p.bytes[at : at+elementBytes], p.bytes[from:to:to], p.bytes[to:end:end], true
+}
+
+func (w *survivorWalk) leaf(page survivorPage, path []string) error {
+	for i := range page.count {
+		e, key, value, ok := page.element(i)
+		if !ok {
+			w.lose(corruptFile("element %d of %d", i, page.count))
+			continue
+		}
 		var err error
 		if binary.NativeEndian.Uint32(e)&leafBucketFlag == 0 {
 			if len(path) > 0 {
@@ -202,13 +295,9 @@ func (w *survivorWalk) bucket(value []byte, path []string) error {
 		w.lose(corruptFile("an inline bucket of %d bytes", len(inline)))
 		return nil
 	}
-	h := pageHeader{flags: binary.NativeEndian.Uint16(inline[pageFlagsAt:]), count: binary.NativeEndian.Uint16(inline[pageCountAt:])}
-	elements, err := w.in.elementsOf(h, inline)
-	if err != nil || h.flags != leafPage {
-		w.lose(errors.Join(corruptFile("an inline bucket has flags %#x", h.flags), err))
-		return nil
-	}
-	return w.leaf(inline, elements, path)
+	page := survivorPage{flags: leafPage, bytes: inline}
+	page.setCount(inline)
+	return w.leaf(page, path)
 }
 
 // salvagedBucket has the mark of a space that was in a damaged file: something

@@ -100,6 +100,21 @@ func TestWhatCanBeReadOfADamagedFileIsSalvagedAtTheStart(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
+		"branches that say they are shorter, and longer": func(t *testing.T, path string) {
+			b := readTrimmed(t, path)
+			im := &image{pageSize: PageBytes, bytes: b}
+			for i, id := range im.pagesOf(branchPage) {
+				b[id*PageBytes+pageCountAt] = byte(1 + i%2)
+				b[id*PageBytes+pageCountAt+1] = 0
+				b[id*PageBytes+pageOverflowAt+1] = 0x77
+			}
+			for _, id := range im.pagesOf(leafPage) {
+				b[id*PageBytes+pageOverflowAt+1] = 0x77
+			}
+			if err := os.WriteFile(path, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := tempPath(t)
