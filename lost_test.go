@@ -282,7 +282,7 @@ func TestALeafThatForgetsDeltas(t *testing.T) {
 							p := b[at : at+pageBytes]
 							count := binary.NativeEndian.Uint16(p[10:])
 							if binary.NativeEndian.Uint16(p[8:]) != 0x02 || count < 2 || strings.Contains(string(p), "kcursors") || strings.Contains(string(p), "cursorskdurable") ||
-								!(strings.Contains(string(p), "\aUpdated") || strings.Contains(string(p), "\x05Added")) {
+								(!strings.Contains(string(p), "\aUpdated") && !strings.Contains(string(p), "\x05Added")) {
 								continue
 							}
 							if n++; n-1 == which {

@@ -103,8 +103,7 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 		return nil
 	}
 	transformed, key, err := k.prepareLocked(obj)
-	var refused *refusedError
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*refusedError](err); ok {
 		return r.refuse(obj, refused)
 	}
 	if err != nil {
@@ -221,8 +220,7 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 	// Entries of objects that could not be read may be left.
 	if r.how.Rewrite || k.record.IndexVersion != k.want.IndexVersion || k.s.indexer.IndexErr() != nil {
 		if err := k.s.indexer.RebuildIndices(); err != nil {
-			var failed *indexer.IndexFuncError
-			if errors.As(err, &failed) {
+			if failed, ok := errors.AsType[*indexer.IndexFuncError](err); ok {
 				panic(failed) // The server has the object. client-go does so, too.
 			}
 			return err

@@ -22,7 +22,7 @@ const (
 
 // crashpoint is called between the steps of a replacement. Tests have a process fail,
 // or end, there.
-var crashpoint = func(name string) error { return nil }
+var crashpoint = func(string) error { return nil }
 
 // reset replaces a file that was found corrupt while in use. What can still be
 // read, and passes its checksum, is copied into the new one; what was pending

@@ -272,7 +272,7 @@ func (w *survivorWalk) leaf(page survivorPage, path []string) error {
 				err = w.fn(name, key, value)
 			}
 		} else if len(path) < maxBucketNesting && (len(path) > 0 || w.space(string(key))) {
-			err = w.bucket(value, append(path[:len(path):len(path)], string(key)))
+			err = w.bucket(value, append(slices.Clip(path), string(key)))
 		}
 		if err != nil {
 			return err

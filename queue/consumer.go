@@ -80,7 +80,7 @@ func (q *DeltaFIFO) named(name string, durable bool) (*Consumer, error) {
 		return nil, errors.New("queue: name is empty")
 	}
 	if size := len(durablePrefix) + len(name); size > persist.MaxKeyBytes {
-		return nil, fmt.Errorf("queue: a name of %d bytes is too long, the file has room for %d: %.40q...", len(name), persist.MaxKeyBytes-len(durablePrefix), name)
+		return nil, fmt.Errorf("queue: a name of %d bytes is too long, the file has room for %d; it begins with %.40q", len(name), persist.MaxKeyBytes-len(durablePrefix), name)
 	}
 	c := &Consumer{q: q, name: name, durable: durable}
 	if err := q.addNamed(c); err != nil {

@@ -31,7 +31,6 @@ type world struct {
 	uids    int
 	heard   map[string]*follower // Durable ones, by name.
 	plain   *follower
-	all     []*follower
 
 	folded, lost uint64
 }

@@ -33,7 +33,7 @@ type History interface {
 }
 
 // compare compares two resourceVersions, unless one of them says nothing.
-func compare(a, b string) (order int, comparable bool) {
+func compare(a, b string) (order int, ok bool) {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return order, err == nil
 }

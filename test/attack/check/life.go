@@ -128,7 +128,7 @@ func (l *Life) join(rng *rand.Rand, b *Session, name string) {
 	for i := range 10 {
 		b.Advance(1)
 		if i == joinAt {
-			if err := b.Join(name); err != nil && !(l.Errors && b.Marker.World().MemoryOnly) {
+			if err := b.Join(name); err != nil && (!l.Errors || !b.Marker.World().MemoryOnly) {
 				b.Marker.Violation("join: %v", err)
 			}
 		}

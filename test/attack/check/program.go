@@ -83,8 +83,7 @@ func (p *Program) Wait() (killed bool, err error) {
 	if usage, ok := p.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok && !raced() && int64(usage.Maxrss)*1024 > maxProgramBytes {
 		return false, fmt.Errorf("the program took %d MB", usage.Maxrss/1024)
 	}
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() && status.Signal() == syscall.SIGKILL {
 			return true, nil
 		}

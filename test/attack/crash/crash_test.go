@@ -123,7 +123,9 @@ func (w way) attack(t *testing.T, seed uint64) {
 	case *onlyFlag > 0:
 		fail(*onlyFlag)
 	case *pointsFlag == 0:
-		for n := 1; fail(n); n++ {
+		n := 1
+		for fail(n) {
+			n++
 		}
 	default:
 		r := &run{way: w, seed: seed, n: math.MaxInt} // Nothing fails.

@@ -158,7 +158,7 @@ func TestTheNthOperationFailsAndNothingElse(t *testing.T) {
 }
 
 func TestNothingHappensBehindADeath(t *testing.T) {
-	f := mount(t, func(i int, k recordfs.Kind, _ string) recordfs.Verdict {
+	f := mount(t, func(_ int, k recordfs.Kind, _ string) recordfs.Verdict {
 		return recordfs.Verdict{Dead: k == recordfs.Write, Part: true}
 	})
 	if out, err := shell(t, f, "printf 1234 >a || printf 5 >b || printf x >.marks"); err == nil {
