@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
@@ -35,12 +36,13 @@ func (ix *Indexer) Verify(ctx context.Context) {
 }
 
 // VerifyIndices compares the objects with the index entries that they should
-// have, and reports damage to Options.OnCorrupt: where a page of an index is
-// damaged, entries may just not be there. It decodes every object, and pauses
-// like Verify.
+// have, and the entries with the objects, and reports damage to Options.OnCorrupt:
+// where a page of an index is damaged, entries may just not be there, or may not have
+// been found when they were to be removed. It decodes every object, once for itself and
+// once for each of its entries, and pauses like Verify.
 func (ix *Indexer) VerifyIndices(ctx context.Context) {
-	if len(*ix.indexers.Load()) > 0 {
-		ix.verify(ctx, ix.compareChunk)
+	if len(*ix.indexers.Load()) > 0 && ix.verify(ctx, ix.compareChunk) {
+		ix.verify(ctx, ix.compareIndex)
 	}
 }
 
@@ -122,6 +124,67 @@ func (ix *Indexer) compareChunk(from string) (next string, done bool, err error)
 		}
 	}
 	return next, done, nil
+}
+
+// compareIndex looks for the objects of some index entries.
+func (ix *Indexer) compareIndex(from string) (next string, done bool, err error) {
+	builds, indexers, asOf := ix.builds.Load(), *ix.indexers.Load(), ix.Seq() // Before the snapshot.
+	s, err := ix.db.Snapshot(ix.space)
+	if err != nil {
+		return "", false, err
+	}
+	defer s.Close()
+	entries := 0
+	next, done = from, true
+	err = s.Scan(indexBucket, from, func(it *persist.Item) (bool, error) {
+		if entries == verifyObjects {
+			done = false
+			return false, nil
+		}
+		entries++
+		next = it.Key + "\x00"
+		return true, ix.compareEntry(s, indexers, it, asOf)
+	})
+	if err != nil && (builds%2 == 1 || ix.builds.Load() != builds) { // Indices are being built, or were.
+		return next, done, nil
+	}
+	return next, done, err
+}
+
+// compareEntry returns an error if the object of an index entry does not have that value.
+func (ix *Indexer) compareEntry(s *persist.Snapshot, indexers cache.Indexers, it *persist.Item, asOf uint64) error {
+	name, prefix, err := entryIndex(it)
+	if err != nil {
+		return err
+	}
+	f := indexers[name]
+	if f == nil {
+		return nil // Of an earlier program.
+	}
+	value, _, key, err := parseEntry(it, prefix)
+	if err != nil {
+		return err
+	}
+	var l lazyObject
+	var buf buffers
+	found, err := s.View(objectsBucket, key, func(it *persist.Item) error {
+		l = ix.fetch(it, asOf, &buf)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if found {
+		objects, _ := ix.decode([]lazyObject{l}, &buf, noMark)
+		if len(objects) == 0 { // It cannot be read, and somebody has been told.
+			return nil
+		}
+		values, err := storedIndexValues(f, name, key, objects[0])
+		if err != nil || slices.Contains(values, value) {
+			return err
+		}
+	}
+	return &persist.CorruptError{Bucket: ix.indexName, Key: key, Err: fmt.Errorf("index %q has an object that does not have the value %.40q", name, value)}
 }
 
 // compareEntries looks for the index entries that an object should have.

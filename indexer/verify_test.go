@@ -100,6 +100,24 @@ func TestVerifyIndicesFindsWhatAReaderDoesNot(t *testing.T) {
 	if len(reports) != 1 || !strings.Contains(reports[0], "ns/pod-"+number) {
 		t.Errorf("reports: %q", reports)
 	}
+
+	if err := ix.RebuildIndices(); err != nil {
+		t.Fatal(err)
+	}
+	for _, left := range []struct{ value, key string }{{"other", "ns/pod-" + number}, {strings.Repeat("long", 1000), "ns/pod-007"}, {"all", "ns/gone"}} {
+		reports = nil
+		entry := newIndexPut("values", left.value, left.key)
+		if _, err := db.Update(func(b *persist.Batch) { b.Put(ix.indexName, entry.key, entry.value) }); err != nil {
+			t.Fatal(err)
+		}
+		ix.VerifyIndices(t.Context())
+		if len(reports) != 1 || !strings.Contains(reports[0], left.key) {
+			t.Errorf("%s was left over: reports: %q", left.key, reports)
+		}
+		if _, err := db.Update(func(b *persist.Batch) { b.Delete(ix.indexName, entry.key) }); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestAReleasedIndexerKeepsNothing: its space may belong to another one by now.

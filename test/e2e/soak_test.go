@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
 	"github.com/warmwatch/warmwatch/test/e2e/link"

@@ -250,11 +250,19 @@ func (y *try) allExcused(l *life, found []problem) bool {
 	return !slices.ContainsFunc(found, func(p problem) bool { return y.excuse(p) == "" })
 }
 
-// excuse says why something is not promised. Only deletions are ever excused, of
-// what was nowhere else.
+// excuse says why something is not promised: deletions of what was nowhere else, and
+// objects that are found damaged only after HasSynced, while nobody can be asked for them.
 func (y *try) excuse(p problem) string {
+	switch {
+	case y.damage == nil:
+		return ""
+	case p.Kind == "served: unreadable objects missing":
+		return "objects missing while the server is away: their records cannot be read, ListKeys has them"
+	case p.Kind == "served: objects missing" && y.aside:
+		return "objects missing while the server is away: the file was found damaged, and set aside, after HasSynced"
+	}
 	plain := p.Kind == "plain handler: deletion not told"
-	if !plain && p.Kind != "handler: deletion not told" || y.damage == nil {
+	if !plain && p.Kind != "handler: deletion not told" {
 		return ""
 	}
 	key := p.Detail[lastSpace(p.Detail)+1:]
