@@ -318,6 +318,9 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 			if err := checkFreelist(db.boltFile, tx); err != nil {
 				return err
 			}
+			if err := checkBuckets(db.boltFile, tx, l); err != nil {
+				return err
+			}
 		}
 		if err := db.checkLeaves(b, tx, l); err != nil {
 			return err
