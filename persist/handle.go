@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -136,23 +135,19 @@ func (h *handle) syncFound() error {
 	return err
 }
 
-// metaIsValid returns a [CorruptError] unless there is a valid meta page, without which
-// bbolt must not be asked for a transaction.
+// metaIsValid returns a [CorruptError] unless there is a valid meta page, and the file
+// is long enough for both: else bbolt must not be asked for a transaction.
 func (h *handle) metaIsValid() error {
 	var head [metaOffset + metaBytes]byte
-	var failed error
-	for i := range int64(2) {
-		switch _, err := h.file.ReadAt(head[:], i*h.pageSize); {
+	for _, at := range [...]int64{h.pageSize, 0} { // The second one says how long the file is at least.
+		switch _, err := h.file.ReadAt(head[:], at); {
 		case errors.Is(err, os.ErrClosed):
 			return bolterrors.ErrDatabaseNotOpen
-		case err != nil && !errors.Is(err, io.EOF):
-			failed = err
-		case err == nil && soundMeta(head[metaOffset:]):
+		case err != nil: // Through its mapping, bbolt would get a fault.
+			return &CorruptError{Err: fmt.Errorf("read a meta page: %w", err)}
+		case soundMeta(head[metaOffset:]):
 			return nil
 		}
-	}
-	if failed != nil { // Through its mapping, bbolt would get a fault for it.
-		return &CorruptError{Err: fmt.Errorf("read the meta pages: %w", failed)}
 	}
 	return corruptFile("neither meta page is valid")
 }

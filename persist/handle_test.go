@@ -89,33 +89,43 @@ func TestCloseOfADBWhoseReaderPanickedInsideBboltReturns(t *testing.T) {
 	}
 }
 
-// TestWithoutMetaPagesBboltIsNotAsked: the handle stays of use, and can be closed.
-func TestWithoutMetaPagesBboltIsNotAsked(t *testing.T) {
-	path := tempPath(t)
-	db := open(t, path, manual)
-	put(t, db, "a", "1")
-	flush(t, db)
-	b := db.bolt
-	early := snapshot(t, db, false)
-	if err := withoutMeta(path); err != nil {
-		t.Fatal(err)
-	}
-	for _, writable := range []bool{false, true} {
-		if _, err := b.Begin(writable); !errors.Is(err, ErrCorrupt) || b.dead.Load() || b.noWriter.Load() {
-			t.Errorf("writable %v: %v, dead %v, %v", writable, err, b.dead.Load(), b.noWriter.Load())
-		}
-	}
-	early.Close()
-	put(t, db, "b", "2")
-	if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
-		t.Error(err)
-	}
-	flush(t, db)
-	if db.bolt == b {
-		t.Fatal("the file was not replaced")
-	}
-	if err := b.Close(); err != nil {
-		t.Error(err)
+// TestABadFileBboltIsNotAskedFor: the handle stays of use, and can be closed.
+func TestABadFileBboltIsNotAskedFor(t *testing.T) {
+	for name, damage := range map[string]func(path string) error{
+		"without meta pages":   withoutMeta,
+		"truncated to nothing": func(path string) error { return os.Truncate(path, 0) },
+		"truncated to a page":  func(path string) error { return os.Truncate(path, PageBytes) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := tempPath(t)
+			db := open(t, path, manual)
+			put(t, db, "a", "1")
+			flush(t, db)
+			put(t, db, "a", "2") // Now both meta pages are of commits.
+			flush(t, db)
+			b := db.bolt
+			early := snapshot(t, db, false)
+			if err := damage(path); err != nil {
+				t.Fatal(err)
+			}
+			for _, writable := range []bool{false, true} {
+				if _, err := b.Begin(writable); !errors.Is(err, ErrCorrupt) || b.dead.Load() || b.noWriter.Load() {
+					t.Errorf("writable %v: %v, dead %v, %v", writable, err, b.dead.Load(), b.noWriter.Load())
+				}
+			}
+			early.Close()
+			put(t, db, "b", "2")
+			if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
+				t.Error(err)
+			}
+			flush(t, db)
+			if db.bolt == b {
+				t.Fatal("the file was not replaced")
+			}
+			if err := b.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
