@@ -166,7 +166,7 @@ type inspector struct {
 	used     []uint64 // A bit for each page.
 	readOnly bool
 	leaves   bool
-	shallow  bool // Buckets that have pages of their own are not followed.
+	shallow  bool     // Buckets that have pages of their own are not followed.
 	unread   []uint64 // If set, a bit for each leaf with values whose header was not looked at.
 }
 
