@@ -60,6 +60,13 @@ func Open(path string, o Options) (*DB, error) {
 	if db.path, err = resolve(path); err == nil {
 		file, err = db.openFile()
 	}
+	if err == nil && file.bolt != nil {
+		// What a process has written that was killed before its fsync is not durable, and
+		// handlers are about to be told of it.
+		if err := file.bolt.syncFound(); err != nil {
+			db.log.Error(err, "Could not sync the cache file that was found", "path", path)
+		}
+	}
 	db.useLocked(file)
 	switch {
 	case err != nil && db.bolt != nil: // It can be read only.
