@@ -309,11 +309,11 @@ func (db *DB) discard(old opened, users interface{ Wait() }) {
 	}
 	db.closers.Go(func() {
 		users.Wait()
-		closeFile := old.bolt.Close
-		if old.bolt.stuck() {
-			closeFile = func() error { return errors.Join(unlockFile(old.file), old.file.Close()) }
+		err := old.bolt.Close()
+		if errors.Is(err, errDead) {
+			err = unlockFile(old.file) // Not closed: a commit that was given up may still use it.
 		}
-		if err := closeFile(); err != nil {
+		if err != nil {
 			db.log.Error(err, "Could not close a damaged cache file", "path", db.path)
 		}
 	})

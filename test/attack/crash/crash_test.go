@@ -44,8 +44,10 @@ type way struct {
 // counts reports whether an operation is one of those that are failed.
 func (w way) counts(k recordfs.Kind) bool { return (k == recordfs.Read) == w.reads }
 
-// refusals of a full disk are so many before there is space again.
-const refusals = 25
+// refusals of a full disk are so many before there is space again. A file that cannot be
+// replaced is tried again once a minute at least, so they take less time than the
+// comparison waits.
+const refusals = 12
 
 // ways count operations from 1: either those that read, or all others.
 var ways = []way{
