@@ -1,6 +1,7 @@
 package warmwatch
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -85,6 +86,7 @@ type stagedItem struct {
 // each calls fn with all that is staged, some at a time, in the order of keys. fn may put
 // the values into the DB.
 func (st *stage) each(fn func([]stagedItem) error) error {
+	read := 0
 	for from := ""; len(st.spilled) > 0; {
 		items, err := st.read(from)
 		if err != nil {
@@ -93,10 +95,14 @@ func (st *stage) each(fn func([]stagedItem) error) error {
 		if len(items) == 0 {
 			break
 		}
+		read += len(items)
 		from = items[len(items)-1].key + "\x00"
 		if err := fn(items); err != nil {
 			return err
 		}
+	}
+	if read != len(st.spilled) { // Where a page is damaged, what it had is just not there.
+		return &persist.CorruptError{Bucket: st.bucket, Err: fmt.Errorf("%d objects are staged, expected %d", read, len(st.spilled))}
 	}
 	if len(st.memory) == 0 {
 		return nil

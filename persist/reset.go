@@ -272,6 +272,7 @@ func (db *DB) notReplaced(old opened, cause, err error) {
 		hooks = db.hooksLocked()
 	}
 	db.replaceLaterLocked(err)
+	db.beforeCommitLocked() // What was acknowledged need not wait in memory for a new file.
 	db.noteChangeLocked(true)
 	db.cond.Broadcast()
 	db.mu.Unlock()

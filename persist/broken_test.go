@@ -1,0 +1,54 @@
+package persist
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestWhatHooksTakeBackDoesNotWaitForADamagedFileToBeReplaced: as while commits fail,
+// what was acknowledged need not stay in memory.
+func TestWhatHooksTakeBackDoesNotWaitForADamagedFileToBeReplaced(t *testing.T) {
+	path := tempPath(t)
+	synctest.Test(t, func(t *testing.T) {
+		db := open(t, path, Options{CommitInterval: time.Second})
+		salvageable(t, db)
+		full := true
+		crashpoint = func(string) error {
+			if full {
+				return errors.New("no space")
+			}
+			return nil
+		}
+		defer func() { crashpoint = func(string) error { return nil } }()
+		disorder(t, path)
+		meetDisorder(t, db)
+		log := Bucket{"space", "log"}
+		acked, asked, next := 0, 0, 0
+		db.AddHook(&Hook{BeforeCommit: func(b *Batch) {
+			asked++
+			for ; acked < next; acked++ {
+				b.Delete(log, fmt.Sprint(acked))
+			}
+		}})
+		after(time.Minute)
+		for range 36000 {
+			apply(t, db, func(b *Batch) { b.PutNew(log, fmt.Sprint(next), Bytes("xxxxxxxx")); next++ })
+			time.Sleep(100 * time.Millisecond)
+		}
+		db.mu.Lock()
+		bytes, broken := db.pending.bytes, db.broken
+		db.mu.Unlock()
+		if broken == nil {
+			t.Fatal("not broken")
+		}
+		if asked == 0 || bytes > 1<<17 {
+			t.Errorf("in an hour hooks were asked %d times, %d bytes wait", asked, bytes)
+		}
+		full = false
+		after(2 * maxReplaceDelay)
+		flush(t, db)
+	})
+}
