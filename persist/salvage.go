@@ -108,6 +108,7 @@ func survivors(f *os.File, space func(string) bool, fn survivor) (lost, err erro
 	}
 	w.in.pages = min(binary.NativeEndian.Uint64(meta[metaHighAt:]), uint64(info.Size())/w.in.pageSize)
 	w.left = salvagedPagesFactor*w.in.pages + 1
+	w.elements = w.left * w.in.pageSize / elementBytes
 	err = w.tree(binary.NativeEndian.Uint64(meta[metaRootAt:]), 0, nil)
 	return w.lost, err
 }
@@ -120,6 +121,9 @@ type survivorWalk struct {
 	// left is how many pages are still to be read at most: damaged branches may lead
 	// to the same pages again and again.
 	left uint64
+	// elements is how many more elements are looked at, for the same reason: small
+	// buckets within a page may lie one over the other.
+	elements uint64
 	// above are the pages that lead to the present one.
 	above []uint64
 }
@@ -261,6 +265,11 @@ func (p *survivorPage) element(i int) (e, key, value []byte, ok bool) {
 func (w *survivorWalk) leaf(page survivorPage, path []string) error {
 	for i := range page.count {
 		e, key, value, ok := page.element(i)
+		if w.elements == 0 {
+			w.lose(corruptFile("more elements than there are"))
+			return nil
+		}
+		w.elements--
 		if !ok {
 			w.lose(corruptFile("element %d of %d", i, page.count))
 			continue
