@@ -2,6 +2,7 @@ package warmwatch_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -428,4 +429,59 @@ func TestTheObjectThatWasChangedLastIsAskedForByItsName(t *testing.T) {
 			})
 		})
 	}
+}
+
+// filtered filters at the client, as watch.Filter does: what begins to match is a change.
+type filtered struct{ *source }
+
+func (l filtered) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	w, err := l.source.WatchWithContext(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+		cm, ok := e.Object.(*corev1.ConfigMap)
+		return e, !ok || cm.Data["v"] != "hidden"
+	}), nil
+}
+
+func TestAListerWatcherThatFiltersIsDoubtedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a", "x"))
+		p := launch(t, newPath(t), filtered{f}, nil).run()
+		settle()
+		for i := range 5 {
+			f.put(configMap(fmt.Sprintf("n%d", i), "hidden"))
+			f.put(configMap("a", fmt.Sprint(i)))
+			settle()
+			f.emit(watch.Error, &metav1.Status{Code: 500, Reason: metav1.StatusReasonInternalError})
+			settle()
+			f.put(configMap(fmt.Sprintf("n%d", i), "shown"))
+			settle()
+		}
+		if st := p.informer.Status(); st.Relists != 2 { // The first list, and one of doubt.
+			t.Errorf("status %+v", st)
+		}
+	})
+}
+
+func TestAHandlerThatChangesObjectsIsNotAnotherHistory(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a", "x"), configMap("b", "x"))
+		p := launch(t, newPath(t), f, nil)
+		label := func(obj any) { obj.(*corev1.ConfigMap).Labels = map[string]string{"seen": "1"} }
+		if _, err := p.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: label, UpdateFunc: func(_, obj any) { label(obj) }}); err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		settle()
+		for range 5 {
+			f.put(configMap("b", "y"))
+			f.closeWatches()
+			settle()
+		}
+		if st := p.informer.Status(); st.Relists != 1 {
+			t.Errorf("status %+v", st)
+		}
+	})
 }

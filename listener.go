@@ -60,6 +60,10 @@ type listener struct {
 	// the walk began. What was deleted before that is not told any more.
 	walkedNew map[string]struct{}
 
+	// replaced are the keys whose deletion was told, of objects that were made anew, and
+	// whose new object was not yet.
+	replaced map[string]struct{}
+
 	sleepAfterCrash bool
 
 	resyncWanted atomic.Bool // Tell everything again.
@@ -164,6 +168,7 @@ func (s *SharedIndexInformer) addListener(h cache.ResourceEventHandler, durableN
 		stopCh:   make(chan struct{}),
 		finished: make(chan struct{}),
 		synced:   make(chan struct{}),
+		replaced: map[string]struct{}{},
 	}
 	l.syncing.Store(true) // Until the first check, as in client-go.
 	if l.durable {
@@ -499,7 +504,16 @@ func (l *listener) tell(d *queue.Delta) bool {
 	return l.call(d, func() {
 		switch {
 		case d.Replaced && !l.durable && d.Type == cache.Deleted: // The update follows.
-		case d.Replaced && l.durable && d.Type == cache.Updated && d.New != nil: // The deletion was before.
+		case d.Replaced && l.durable && d.Type == cache.Deleted:
+			l.replaced[d.Key] = struct{}{}
+			l.handler.OnDelete(d.Object())
+		case d.Replaced && l.durable && d.Type == cache.Updated && d.New != nil:
+			// The deletion was told before, unless it came before the handler did, whose
+			// first walk told of the old object all the same.
+			if _, told := l.replaced[d.Key]; !told && d.Old != nil {
+				l.handler.OnDelete(cache.DeletedFinalStateUnknown{Key: d.Key, Obj: d.Old})
+			}
+			delete(l.replaced, d.Key)
 			l.handler.OnAdd(d.New, false)
 		case d.Type == cache.Deleted:
 			l.handler.OnDelete(d.Object())

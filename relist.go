@@ -44,6 +44,7 @@ type relist struct {
 	unnoticed chunk
 	// replaced are the keys of staged objects that have another uid than the stored ones.
 	replaced map[string]struct{}
+	left     map[string]struct{} // Keys of objects that were left out.
 	// refused is why an object of the list was left out; nil if none was.
 	refused error
 	done    bool
@@ -86,7 +87,7 @@ func (k *sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 	k.s.progress.relistBegun(how.Rewrite)
 	r := &relist{
 		k: k, how: how, stage: newStage(k.s),
-		seen: make(map[string]struct{}, k.s.indexer.Len()), replaced: map[string]struct{}{},
+		seen: make(map[string]struct{}, k.s.indexer.Len()), replaced: map[string]struct{}{}, left: map[string]struct{}{},
 	}
 	if k.record == before {
 		return r, nil
@@ -153,6 +154,7 @@ func (r *relist) refuse(obj runtime.Object, err *refusedError) error {
 		return nil //nolint:nilerr // Then there is nothing to keep. The refusal is in Status.
 	}
 	r.seen[key] = struct{}{}
+	r.left[key] = struct{}{}
 	delete(r.replaced, key)
 	return r.stage.remove(key)
 }
@@ -422,7 +424,7 @@ func (a *applier) set(items []stagedItem) error {
 func (a *applier) tellUnchanged() error {
 	return a.inBatches(func(b *batch) error {
 		for _, key := range sortedKeys(a.seen) {
-			if a.stage.has(key) {
+			if _, refused := a.left[key]; refused || a.stage.has(key) {
 				continue
 			}
 			obj, exists := b.w.Stored(key)

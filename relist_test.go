@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -446,5 +447,80 @@ func TestALargeRelistIsStagedInTheFile(t *testing.T) {
 				return nil
 			})
 		})
+	})
+}
+
+// TestADurableHandlerThatComesWhileAReplacementIsApplied is told of the old object by its
+// first walk, after the deletion of that was told to the others.
+func TestADurableHandlerThatComesWhileAReplacementIsApplied(t *testing.T) { // In real time: the index function holds locks.
+	f := newSource(t, configMap("z", "old"))
+	applying, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	p := launch(t, newPath(t), f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
+		o.Indexers = cache.Indexers{"v": func(obj any) ([]string, error) {
+			v := obj.(*corev1.ConfigMap).Data["v"]
+			if v == "new" {
+				once.Do(func() { close(applying); <-release })
+			}
+			return []string{v}, nil
+		}}
+	})
+	early := addDurable(t, p, "early")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.informer.RunWithContext(ctx)
+	}()
+	heard := func(r *recorder, want ...string) {
+		t.Helper()
+		for range 1000 {
+			r.mu.Lock()
+			n := len(r.events)
+			r.mu.Unlock()
+			if n >= len(want) {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		r.expect(t, want...)
+	}
+	heard(early, "add ns/z@1 initial")
+	f.setDown(errUnreachable)
+	f.remove("z")
+	f.put(configMap("z", "new"))
+	f.compact()
+	f.setDown(nil)
+	<-applying
+	heard(early, "lost ns/z@1")
+	late := addDurable(t, p, "late")
+	heard(late, "add ns/z@1 initial")
+	close(release)
+	heard(early, "add ns/z@3")
+	heard(late, "lost ns/z@1", "add ns/z@3")
+	cancel()
+	<-ended
+}
+
+func TestNotifyUnchangedLeavesOutWhatTheTransformRefuses(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		p := launch(t, newPath(t), f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
+			o.NotifyUnchanged, o.TransformVersion = true, "1"
+		})
+		if err := p.informer.SetTransform(func(obj any) (any, error) {
+			if obj.(*corev1.ConfigMap).Data["v"] == "bad" {
+				return nil, errTransform
+			}
+			return obj, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		r, _ := add(t, p.informer)
+		p.run()
+		settle()
+		r.take()
+		relisted(f, func() { f.put(configMap("b", "bad")) })
+		r.expect(t, "update ns/a@1→1")
 	})
 }

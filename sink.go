@@ -62,6 +62,8 @@ type sink struct {
 	// refused: the transform has refused an object since the last list began, so that
 	// the store need not have all that the server has.
 	refused bool
+	// doubted: an event was taken for one of another history before.
+	doubted bool
 	// resumption is what events are compared with, to find out whether the
 	// server's history is the store's.
 	resumption resumption

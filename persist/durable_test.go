@@ -121,6 +121,9 @@ func TestWhatIsFoundInAFileIsWrittenToTheDiskBeforeItIsCalledDurable(t *testing.
 		t.Fatal(err)
 	}
 	db = openSound(t, path, manual)
+	if !db.bolt.synced.Swap(false) { // From here on as if that had failed.
+		t.Error("the file was not synced when it was opened")
+	}
 	syncs, failure := 0, errors.New("input/output error")
 	db.bolt.sync = func() error {
 		syncs++
