@@ -55,7 +55,7 @@ func TestClusterID(t *testing.T) {
 	for _, e := range durable.take() {
 		kinds[e.Key] += e.Kind
 	}
-	for name, want := range map[string]string{"both": "update", "first": "lost", "second": "add"} {
+	for name, want := range map[string]string{"both": "lostadd", "first": "lost", "second": "add"} {
 		if got := kinds[namespace+"/"+name]; got != want {
 			t.Errorf("of %s was told: %q, want %q", name, got, want)
 		}
