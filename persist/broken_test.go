@@ -3,6 +3,7 @@ package persist
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,18 +12,19 @@ import (
 // TestWhatHooksTakeBackDoesNotWaitForADamagedFileToBeReplaced: as while commits fail,
 // what was acknowledged need not stay in memory.
 func TestWhatHooksTakeBackDoesNotWaitForADamagedFileToBeReplaced(t *testing.T) {
+	defer func(before func(string) error) { crashpoint = before }(crashpoint)
 	path := tempPath(t)
 	synctest.Test(t, func(t *testing.T) {
 		db := open(t, path, Options{CommitInterval: time.Second})
 		salvageable(t, db)
-		full := true
+		var full atomic.Bool
+		full.Store(true)
 		crashpoint = func(string) error {
-			if full {
+			if full.Load() {
 				return errors.New("no space")
 			}
 			return nil
 		}
-		defer func() { crashpoint = func(string) error { return nil } }()
 		disorder(t, path)
 		meetDisorder(t, db)
 		log := Bucket{"space", "log"}
@@ -47,7 +49,7 @@ func TestWhatHooksTakeBackDoesNotWaitForADamagedFileToBeReplaced(t *testing.T) {
 		if asked == 0 || bytes > 1<<17 {
 			t.Errorf("in an hour hooks were asked %d times, %d bytes wait", asked, bytes)
 		}
-		full = false
+		full.Store(false)
 		after(2 * maxReplaceDelay)
 		flush(t, db)
 	})
