@@ -15,9 +15,10 @@ import (
 // TestHandlersThatComeAndGoDoNotKeepTheInformerFromItsEvents is the idea of client-go's
 // TestSharedInformerHandlerAbuse: handlers are added and removed as fast as can be,
 // until the informer has handled some changes. It does not come to that if those
-// that were removed go on with what they were doing.
+// that were removed go on with what they were doing. How many come and go meanwhile
+// says nothing: they wait for the informer in client-go, and not in warmwatch.
 func TestHandlersThatComeAndGoDoNotKeepTheInformerFromItsEvents(t *testing.T) {
-	const workers, objects, changes, patience = 100, 300, 5000, 250_000
+	const workers, objects, changes, patience = 100, 300, 2000, 10_000_000
 	contract(t, func(t *testing.T, impl implementation) {
 		f := newSource(t)
 		informer := impl.new(t, f)

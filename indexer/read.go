@@ -162,31 +162,35 @@ func (ix *Indexer) List() []any {
 		return all
 	}
 	// The snapshot has all writes up to asOf, and perhaps more.
-	asOf, m := ix.Seq(), ix.objects.mark()
-	s, err := ix.db.Snapshot(ix.space)
+	asOf, m, whole := ix.Seq(), ix.objects.mark(), true
+	err := ix.db.Read(ix.space, func(s *persist.Snapshot) (err error) {
+		list, whole, err = ix.list(s, asOf, m)
+		return err
+	})
 	if err != nil {
 		ix.failed(err, "list")
-		return list
+	} else if !whole {
+		ix.Complete() // Was it repaired meanwhile?
 	}
-	defer s.Close()
+	return list
+}
+
+// list reads all objects, and reports whether they are as many as there should be.
+func (ix *Indexer) list(s *persist.Snapshot, asOf uint64, m mark) (list []any, whole bool, err error) {
+	list = []any{}
 	found := 0
 	for from, done := "", false; !done; {
 		var ls []lazyObject
 		var buf buffers
 		ls, from, done, err = ix.scanChunk(s, from, asOf, chunkObjects, &buf)
 		if err != nil {
-			ix.failed(err, "list")
-			return list
+			return list, false, err
 		}
 		found += len(ls)
 		objects, _ := ix.decode(ls, &buf, m)
 		list = append(list, objects...)
 	}
-	if ix.checkCount(s, asOf, found) != nil {
-		s.Close()
-		ix.Complete() // Was it repaired meanwhile?
-	}
-	return list
+	return list, ix.checkCount(s, asOf, found) == nil, nil
 }
 
 // checkCount compares the number of objects of a snapshot with the one that
@@ -209,18 +213,17 @@ func (ix *Indexer) checkCount(s *persist.Snapshot, atLeast uint64, found int) er
 // has said.
 func (ix *Indexer) Complete() bool {
 	atLeast := ix.Seq()
-	s, err := ix.db.Snapshot(ix.space)
-	if err == nil {
-		defer s.Close()
+	err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
 		found := 0
-		err = s.Scan(objectsBucket, "", func(*persist.Item) (bool, error) {
+		err := s.Scan(objectsBucket, "", func(*persist.Item) (bool, error) {
 			found++
 			return true, nil
 		})
-		if err == nil {
-			err = ix.checkCount(s, atLeast, found)
+		if err != nil {
+			return err
 		}
-	}
+		return ix.checkCount(s, atLeast, found)
+	})
 	if err != nil {
 		ix.failed(err, "count")
 	}
@@ -323,16 +326,13 @@ func (ix *Indexer) DecodeChunk(c Chunk) Chunk {
 }
 
 // keys returns the keys of all objects, sorted.
-func (ix *Indexer) keys() ([]string, error) {
-	s, err := ix.db.Snapshot(ix.space)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	keys := make([]string, 0, ix.Len())
-	err = s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
-		keys = append(keys, it.Key)
-		return true, nil
+func (ix *Indexer) keys() (keys []string, err error) {
+	err = ix.db.Read(ix.space, func(s *persist.Snapshot) error {
+		keys = make([]string, 0, ix.Len())
+		return s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
+			keys = append(keys, it.Key)
+			return true, nil
+		})
 	})
 	return keys, err
 }
@@ -341,21 +341,18 @@ func (ix *Indexer) keys() ([]string, error) {
 // a transaction open. It sees each key that is there all the time.
 func (ix *Indexer) Keys(fn func([]string) error) error {
 	for from, done := "", false; !done; {
-		s, err := ix.db.Snapshot(ix.space)
-		if err != nil {
-			return err
-		}
 		var keys []string
-		done = true
-		err = s.Scan(objectsBucket, from, func(it *persist.Item) (bool, error) {
-			if len(keys) == 16*chunkObjects {
-				done = false
-				return false, nil
-			}
-			keys = append(keys, it.Key)
-			return true, nil
+		err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
+			keys, done = nil, true
+			return s.Scan(objectsBucket, from, func(it *persist.Item) (bool, error) {
+				if len(keys) == 16*chunkObjects {
+					done = false
+					return false, nil
+				}
+				keys = append(keys, it.Key)
+				return true, nil
+			})
 		})
-		s.Close()
 		if err == nil && len(keys) > 0 {
 			from = keys[len(keys)-1] + "\x00"
 			err = fn(keys)
@@ -407,34 +404,37 @@ func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
 		return []any{}, nil
 	}
 	asOf, m := ix.Seq(), ix.objects.mark()
-	s, err := ix.db.Snapshot(ix.space)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	keys, err := ix.indexKeys(s, name, values...)
-	if err != nil {
-		ix.failed(err, name)
-		return nil, err
-	}
-	ls := make([]lazyObject, 0, len(keys))
+	var ls []lazyObject
 	var buf buffers
-	for _, key := range keys {
-		if obj, seq, ok := ix.objects.getAsOf(objectKey{ix.owner, key}, asOf); ok {
-			ls = append(ls, lazyObject{key: key, object: obj, seq: seq})
-			continue
-		}
-		found, err := s.View(objectsBucket, key, func(it *persist.Item) error {
-			ls = append(ls, ix.fetch(it, asOf, &buf))
-			return nil
-		})
-		if err == nil && !found {
-			err = &persist.CorruptError{Bucket: ix.indexName, Key: key, Err: fmt.Errorf("index %q has an object that does not exist", name)}
-		}
+	where := name
+	err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
+		keys, err := ix.indexKeys(s, name, values...)
 		if err != nil {
-			ix.failed(err, key)
-			return nil, err
+			return err
 		}
+		ls = make([]lazyObject, 0, len(keys))
+		for _, key := range keys {
+			if obj, seq, ok := ix.objects.getAsOf(objectKey{ix.owner, key}, asOf); ok {
+				ls = append(ls, lazyObject{key: key, object: obj, seq: seq})
+				continue
+			}
+			found, err := s.View(objectsBucket, key, func(it *persist.Item) error {
+				ls = append(ls, ix.fetch(it, asOf, &buf))
+				return nil
+			})
+			if err == nil && !found {
+				err = &persist.CorruptError{Bucket: ix.indexName, Key: key, Err: fmt.Errorf("index %q has an object that does not exist", name)}
+			}
+			if err != nil {
+				where = key
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		ix.failed(err, where)
+		return nil, err
 	}
 	objects, _ := ix.decode(ls, &buf, m)
 	return objects, nil
@@ -469,12 +469,11 @@ func (ix *Indexer) IndexKeys(indexName, indexedValue string) ([]string, error) {
 	if ix.hidden.Load() {
 		return []string{}, nil
 	}
-	s, err := ix.db.Snapshot(ix.space)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	keys, err := ix.indexKeys(s, indexName, indexedValue)
+	var keys []string
+	err := ix.db.Read(ix.space, func(s *persist.Snapshot) (err error) {
+		keys, err = ix.indexKeys(s, indexName, indexedValue)
+		return err
+	})
 	if err != nil {
 		ix.failed(err, indexName)
 	}
@@ -488,30 +487,27 @@ func (ix *Indexer) ListIndexFuncValues(indexName string) []string {
 	if ix.hidden.Load() || (*ix.indexers.Load())[indexName] == nil { // The file may know it from earlier.
 		return values
 	}
-	s, err := ix.db.Snapshot(ix.space)
+	namePrefix := indexPrefix(indexName)
+	err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
+		values = []string{}
+		for from := namePrefix; ; {
+			next := ""
+			err := s.Scan(indexBucket, from, func(it *persist.Item) (bool, error) {
+				if len(it.Key) < len(namePrefix) || it.Key[:len(namePrefix)] != namePrefix {
+					return beyond(it)
+				}
+				value, prefix, _, err := parseEntry(it, namePrefix)
+				values, next = append(values, value), after(prefix)
+				return false, err
+			})
+			if err != nil || next == "" {
+				return err
+			}
+			from = next
+		}
+	})
 	if err != nil {
 		ix.failed(err, indexName)
-		return values
 	}
-	defer s.Close()
-	namePrefix := indexPrefix(indexName)
-	for from := namePrefix; ; {
-		next := ""
-		err := s.Scan(indexBucket, from, func(it *persist.Item) (bool, error) {
-			if len(it.Key) < len(namePrefix) || it.Key[:len(namePrefix)] != namePrefix {
-				return beyond(it)
-			}
-			value, prefix, _, err := parseEntry(it, namePrefix)
-			values, next = append(values, value), after(prefix)
-			return false, err
-		})
-		if err != nil {
-			ix.failed(err, indexName)
-			return values
-		}
-		if next == "" {
-			return values
-		}
-		from = next
-	}
+	return values
 }

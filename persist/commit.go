@@ -187,7 +187,9 @@ func (db *DB) commit(committer int) {
 		err         error
 	)
 	if flushing != nil {
-		txID, unencodable, err = db.write(b, flushing)
+		if err = db.syncFound(b); err == nil {
+			txID, unencodable, err = db.write(b, flushing)
+		}
 	}
 
 	db.mu.Lock()
@@ -338,9 +340,7 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 			return err
 		}
 		err = errorOfCommit(tx.Commit())
-		if committed = err == nil; committed {
-			b.synced.Store(true)
-		}
+		committed = err == nil
 		return err
 	})
 	return txID, bad, err

@@ -155,9 +155,9 @@ type DB struct {
 	lastReset, nextReset time.Time // When a file was replaced, and the next one may be.
 	resetDelay           time.Duration
 
-	asides       []SetAside
-	saidUnsynced bool           // Of a directory.
-	closers      sync.WaitGroup // Of files that were replaced.
+	asides      []SetAside
+	sayUnsynced sync.Once      // Of a directory.
+	closers     sync.WaitGroup // Of files that were replaced.
 
 	hooks map[*Hook]struct{}
 

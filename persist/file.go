@@ -63,8 +63,10 @@ func Open(path string, o Options) (*DB, error) {
 	if err == nil && file.bolt != nil {
 		// What a process has written that was killed before its fsync is not durable, and
 		// handlers are about to be told of it.
-		if err := file.bolt.syncFound(); err != nil {
+		if err := db.syncFound(file.bolt); err != nil {
 			db.log.Error(err, "Could not sync the cache file that was found", "path", path)
+		} else {
+			_ = os.Remove(db.path + finishedSuffix) // Not needed, if it is there.
 		}
 	}
 	db.useLocked(file)
@@ -135,7 +137,7 @@ func (db *DB) begin() (opened, error) {
 	}
 	// Closed first, because some systems rename no open file. It then has its name, as
 	// if it had always been there.
-	if err := errors.Join(f.Close(), publish(finished, db.path), db.syncDir(filepath.Dir(db.path))); err != nil {
+	if err := errors.Join(f.Close(), publish(finished, db.path)); err != nil {
 		return opened{}, err
 	}
 	return opened{}, fs.ErrExist
@@ -152,9 +154,6 @@ func (db *DB) openLocked(f *os.File) (opened, error) {
 	if cause == nil {
 		o, err := openBolt(f.Name(), f, false, db.opts.LockTimeout)
 		if !isBad(err) {
-			if err == nil {
-				_ = os.Remove(db.path + finishedSuffix) // Not needed, if it is there.
-			}
 			return o, err
 		}
 		if f, cause = lockAgain(db.path, err); f == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 
@@ -43,7 +44,7 @@ type handle struct {
 	// checkMeta is [handle.metaIsValid], but in tests of what happens without it.
 	checkMeta func() error
 
-	synced atomic.Bool
+	synced atomic.Bool  // See [DB.syncFound].
 	sync   func() error // Of file, but in tests.
 }
 
@@ -122,17 +123,21 @@ func (h *handle) Close() error {
 	return guard(h.DB.Close)
 }
 
-// syncFound has what was found in the file written to the disk. Its last commit may be
-// one that a process has crashed in, between its last write and its last fsync.
-func (h *handle) syncFound() error {
+// syncFound has what was found in a file, and its name, written to the disk. A process
+// may have been killed between the last write of its last commit and the fsync, or
+// between giving the file its name and syncing the directory. Nothing is durable before.
+func (db *DB) syncFound(h *handle) error {
 	if h.synced.Load() {
 		return nil
 	}
-	err := h.sync()
-	if err == nil {
-		h.synced.Store(true)
+	if err := h.sync(); err != nil {
+		return err
 	}
-	return err
+	if err := db.syncName(filepath.Dir(db.path)); err != nil {
+		return err
+	}
+	h.synced.Store(true)
+	return nil
 }
 
 // metaIsValid returns a [CorruptError] unless there is a valid meta page, and the file

@@ -177,8 +177,8 @@ func stuckCommit(args []string) error {
 		return err
 	}
 	early := db.bolt
-	if _, _, err := lookup(db, testBucket, "a"); !errors.Is(err, ErrCorrupt) {
-		return fmt.Errorf("the reader was told %w", err)
+	if _, found, err := lookup(db, testBucket, "a"); found || err != nil { // It waits for the new file.
+		return fmt.Errorf("the reader was told %v, %w", found, err)
 	}
 	close(gate.goOn) // Into the lock.
 	if err := <-flushed; err != nil {

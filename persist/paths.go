@@ -41,7 +41,9 @@ func isAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(open, there)
 }
 
-// makeDir makes a directory, and those that it is in, and has their names synced.
+// makeDir makes a directory, and those that it is in. The name of each is synced before
+// anything is made in it, also of one that is there already: the process that has made
+// it may have been killed before that.
 func (db *DB) makeDir(dir string) error {
 	if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -53,10 +55,30 @@ func (db *DB) makeDir(dir string) error {
 	if err := db.makeDir(parent); err != nil {
 		return err
 	}
+	if err := syncParent(parent); err != nil {
+		return err
+	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return db.syncDir(parent)
+	return nil
+}
+
+// syncName has the names of a file in dir, and of dir, survive a power failure.
+func (db *DB) syncName(dir string) error {
+	if err := db.syncDir(dir); err != nil {
+		return err
+	}
+	return syncParent(dir)
+}
+
+// syncParent has the name of a directory survive a power failure. It may be one that
+// this process cannot read, because it has not made it.
+func syncParent(dir string) error {
+	if err := syncDirectory(filepath.Dir(dir)); err != nil && !cannotSync(err) {
+		return err
+	}
+	return nil
 }
 
 // syncDir has the names in a directory survive a power failure. Where the system
@@ -66,10 +88,9 @@ func (db *DB) syncDir(dir string) error {
 	if err == nil || !cannotSync(err) {
 		return err
 	}
-	if !db.saidUnsynced {
-		db.saidUnsynced = true
+	db.sayUnsynced.Do(func() {
 		db.log.Info("Could not sync a directory: after a power failure, a file that was just begun may be missing", "dir", dir, "err", err)
-	}
+	})
 	return nil
 }
 
@@ -91,15 +112,13 @@ func cannotSync(err error) bool {
 		isNoDirectorySync(err)
 }
 
-// publish gives the file from the name to. A file that has it already is not
-// replaced, unless the file system has no links: then the error is fs.ErrExist.
+// publish gives the file from the name to. It keeps its old one, if the file system has
+// links: that is removed when the new one is known to survive a power failure. A file
+// that has the name already is not replaced, unless the file system has no links: then
+// the error is fs.ErrExist.
 func publish(from, to string) error {
 	err := os.Link(from, to)
-	switch {
-	case err == nil:
-		_ = os.Remove(from) // A second name does no harm, and the next process removes it.
-		return nil
-	case errors.Is(err, fs.ErrExist):
+	if err == nil || errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return os.Rename(from, to)

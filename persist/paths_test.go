@@ -94,9 +94,76 @@ func TestTheNamesOfNewDirectoriesAreSynced(t *testing.T) {
 	}
 	dir := t.TempDir()
 	openSound(t, filepath.Join(dir, "a", "b", "cache.db"), manual)
-	want := []string{dir, filepath.Join(dir, "a"), filepath.Join(dir, "a", "b")}
+	want := []string{filepath.Dir(dir), dir, filepath.Join(dir, "a"), filepath.Join(dir, "a", "b")}
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(synced))); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestNothingIsDurableBeforeTheNameOfAFileThatWasFoundIs: the process that has begun it
+// may have been killed before it could sync the directory, or the one before that.
+func TestNothingIsDurableBeforeTheNameOfAFileThatWasFoundIs(t *testing.T) {
+	path := tempPath(t)
+	db := openSound(t, path, manual)
+	put(t, db, "key", "value")
+	close1(t, db)
+	for _, bad := range []string{filepath.Dir(path), filepath.Dir(filepath.Dir(path))} {
+		failing := true
+		defer func(before func(string) error) { syncDirectory = before }(syncDirectory)
+		syncDirectory = func(dir string) error {
+			if failing && dir == bad {
+				return syscall.EIO
+			}
+			return nil
+		}
+		db := openSound(t, path, manual)
+		if s, err := db.DurableSnapshot(testBucket.Space); !errors.Is(err, syscall.EIO) {
+			s.Close()
+			t.Errorf("%s: a durable snapshot: %v", bad, err)
+		}
+		put(t, db, "key", "other")
+		if err := db.Flush(); !errors.Is(err, syscall.EIO) {
+			t.Errorf("%s: Flush: %v", bad, err)
+		}
+		failing = false
+		flush(t, db)
+		snapshot(t, db, true).Close()
+		close1(t, db)
+	}
+}
+
+// TestASuccessorHasTwoNamesUntilTheNewOneIsSynced: a power failure may take back any
+// change of a directory before that.
+func TestASuccessorHasTwoNamesUntilTheNewOneIsSynced(t *testing.T) {
+	path := tempPath(t)
+	db := openSound(t, path, manual)
+	salvageable(t, db)
+	disorder(t, path)
+	defer func(before func(string) error) { syncDirectory = before }(syncDirectory)
+	both := 0
+	syncDirectory = func(string) error {
+		if len(setAside(t, path)) > 0 {
+			if _, err := os.Stat(path + finishedSuffix); err != nil {
+				t.Error(err)
+			}
+			both++
+		}
+		return nil
+	}
+	meetDisorder(t, db)
+	put(t, db, "later", "value")
+	flush(t, db)
+	if _, err := os.Stat(path + finishedSuffix); both == 0 || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("synced %d times; the old name: %v", both, err)
+	}
+	// A process that was killed in between has left both.
+	close1(t, db)
+	if err := os.Link(path, path+finishedSuffix); err != nil {
+		t.Fatal(err)
+	}
+	openSound(t, path, manual)
+	if _, err := os.Stat(path + finishedSuffix); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the old name is still there: %v", err)
 	}
 }
 

@@ -117,11 +117,19 @@ func (db *DB) successor(bad *os.File, cause error, keep bool) (o opened, err err
 		}
 		o = opened{}
 	}
-	if err := db.swap(tmp, bad, cause); err != nil {
+	former, err := db.swap(tmp, bad, cause)
+	if err != nil {
 		return o, err
 	}
 	if !mayReplaceOpenFiles {
-		return openBolt(db.path, nil, false, db.opts.LockTimeout)
+		if o, err = openBolt(db.path, nil, false, db.opts.LockTimeout); err != nil {
+			return o, err
+		}
+	}
+	if err := db.syncFound(o.bolt); err != nil { // Too late to go back. The next commit tries it again.
+		db.log.Error(err, "Could not sync the name of the cache file", "path", db.path)
+	} else {
+		_ = os.Remove(former) // A second name does no harm, and the next process removes it.
 	}
 	return o, nil
 }
@@ -161,39 +169,32 @@ func (db *DB) fill(o *opened, bad *os.File, keep bool) error {
 
 // swap gives a whole file the name of the cache file, instead of the bad one, if there
 // is one. In between nothing may have that name; then the whole one is where begin
-// finds it.
-func (db *DB) swap(tmp string, bad *os.File, cause error) error {
-	dir := filepath.Dir(db.path)
-	finished := tmp
+// finds it. The name that it had before it may still have.
+func (db *DB) swap(tmp string, bad *os.File, cause error) (finished string, err error) {
+	finished = tmp
 	if bad != nil {
 		finished = db.path + finishedSuffix
 		if err := os.Rename(tmp, finished); err != nil {
-			return err
+			return "", err
 		}
-		if err := errors.Join(db.syncDir(dir), crashpoint("the new file is known as finished")); err != nil {
-			return err
+		if err := errors.Join(db.syncDir(filepath.Dir(db.path)), crashpoint("the new file is known as finished")); err != nil {
+			return "", err
 		}
 		if _, err := os.Lstat(db.path); isAt(bad, db.path) {
 			err = db.setAside(cause)
 			if err != nil {
 				_ = os.Remove(finished) // As long as the bad one is there, nobody needs it.
-				return err
+				return "", err
 			}
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			_ = os.Remove(finished)
-			return errors.Join(&os.PathError{Op: "replace", Path: db.path, Err: errors.New("there is another file now")}, err)
+			return "", errors.Join(&os.PathError{Op: "replace", Path: db.path, Err: errors.New("there is another file now")}, err)
 		}
 		if err := crashpoint("the bad file is set aside"); err != nil {
-			return err
+			return "", err
 		}
 	}
-	if err := publish(finished, db.path); err != nil {
-		return err
-	}
-	if err := db.syncDir(dir); err != nil { // Too late to go back.
-		db.log.Error(err, "Could not sync the directory of the cache file", "path", db.path)
-	}
-	return nil
+	return finished, publish(finished, db.path)
 }
 
 // replaced goes on with the new file.

@@ -289,3 +289,42 @@ func TestAReplacementThatFailsIsTriedAgain(t *testing.T) {
 		})
 	}
 }
+
+// TestAReaderThatFindsDamageReadsFromTheNewFile: there is an answer, a moment later.
+func TestAReaderThatFindsDamageReadsFromTheNewFile(t *testing.T) {
+	for name, read := range map[string]func(db *DB) (string, error){
+		"View": func(db *DB) (string, error) {
+			v, _, err := lookup(db, testBucket, "key")
+			return v, err
+		},
+		"Read": func(db *DB) (v string, err error) {
+			err = db.Read(testBucket.Space, func(s *Snapshot) error {
+				v = "" // What was found before does not count.
+				return s.Scan(testBucket.Name, "", func(it *Item) (bool, error) {
+					payload, err := it.Payload()
+					v += string(payload)
+					return true, err
+				})
+			})
+			return v, err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := tempPath(t)
+			db := openSound(t, path, manual)
+			put(t, db, "key", "value")
+			flush(t, db)
+			sound := db.bolt.checkMeta
+			db.bolt.checkMeta = func() error {
+				db.bolt.checkMeta = sound
+				return &CorruptError{Err: errors.New("input/output error")}
+			}
+			if v, err := read(db); v != "value" || err != nil {
+				t.Errorf("read %q, %v", v, err)
+			}
+			if len(setAside(t, path)) != 1 {
+				t.Error("the file was not replaced")
+			}
+		})
+	}
+}

@@ -73,6 +73,14 @@ func (it *Item) Payload() ([]byte, error) { return unseal(it.bucket, it.Key, it.
 // View calls fn with the value of a key, and reports whether there is one.
 // Errors are fn's, a [CorruptError] or [ErrClosed].
 func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error) {
+	found, err := db.view(bucket, key, fn)
+	if !found && isFileDamage(err) { // fn was not called.
+		return db.view(bucket, key, fn)
+	}
+	return found, err
+}
+
+func (db *DB) view(bucket Bucket, key string, fn func(*Item) error) (bool, error) {
 	db.mu.RLock()
 	if db.resetCause != nil {
 		db.mu.RUnlock()
@@ -137,8 +145,7 @@ func (db *DB) readError(b *handle, err error) error {
 	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) || errors.Is(err, bolterrors.ErrTxClosed) {
 		return ErrClosed
 	}
-	var corrupt *CorruptError
-	if errors.As(err, &corrupt) && corrupt.Bucket == (Bucket{}) {
+	if isFileDamage(err) {
 		db.mu.Lock()
 		defer db.mu.Unlock()
 		stuck := db.abandonCommitLocked()
@@ -149,6 +156,11 @@ func (db *DB) readError(b *handle, err error) error {
 		}
 	}
 	return err
+}
+
+func isFileDamage(err error) bool {
+	corrupt, ok := errors.AsType[*CorruptError](err)
+	return ok && corrupt.Bucket == (Bucket{})
 }
 
 // boltBucket is a bucket that may not exist.
@@ -216,6 +228,26 @@ func (db *DB) Snapshot(space string) (*Snapshot, error) {
 	}
 }
 
+// Read calls fn with a [Snapshot] of a space, and closes it. Where the file turns out to
+// be damaged fn is called once more, when it has been replaced: what fn has found in
+// it does not count.
+func (db *DB) Read(space string, fn func(*Snapshot) error) error {
+	err := db.read(space, fn)
+	if isFileDamage(err) {
+		err = db.read(space, fn)
+	}
+	return err
+}
+
+func (db *DB) read(space string, fn func(*Snapshot) error) error {
+	s, err := db.Snapshot(space)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return fn(s)
+}
+
 // lastCommit is the bbolt transaction of the last successful commit. One that
 // failed may be visible in the file all the same, when only the fsync failed.
 func (db *DB) lastCommit() int {
@@ -248,7 +280,7 @@ func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 		case b == nil:
 			return db.Snapshot(space)
 		}
-		if err := b.syncFound(); err != nil {
+		if err := db.syncFound(b); err != nil {
 			s.Close()
 			return nil, err
 		}

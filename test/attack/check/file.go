@@ -54,8 +54,9 @@ type Cursor struct {
 	Walking bool   `json:"walking"`
 }
 
-// ReadFile reads a cache file that nobody writes to. There may be none. damaged
-// leaves out what bbolt says to pages.
+// ReadFile reads a cache file that nobody writes to. There may be none; or only the
+// finished successor of one that was being replaced when the process was killed.
+// damaged leaves out what bbolt says to pages.
 func ReadFile(path string, damaged bool) (f *File, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() { // bbolt asserts what it reads.
@@ -65,7 +66,10 @@ func ReadFile(path string, damaged bool) (f *File, err error) {
 	}()
 	f = &File{Objects: map[string]*corev1.ConfigMap{}, Entries: map[string]bool{}, Cursors: map[string]Cursor{}}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return f, nil
+		path += ".finished"
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return f, nil
+		}
 	}
 	f.Exists = true
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: time.Second})

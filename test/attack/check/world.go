@@ -57,7 +57,7 @@ type ToldOf struct {
 	Since   int  // Version of the first notification since it did not know the object.
 	Gone    bool // It was told of the deletion.
 	Lost    bool // By absence from a list: it was deleted behind Version.
-	Unsure  bool // Since a session without a file, which cannot be durable.
+	Unsure  bool // Since a session that began without a file, and may never have got one.
 }
 
 func (t ToldOf) before(o ToldOf) bool {
@@ -70,6 +70,9 @@ type Belief struct {
 	Known map[string]ToldOf
 	// Newest is the newest that it was ever told of each key.
 	Newest map[string]ToldOf
+	// Doubted are keys of which it was told in a session that began without a file. If
+	// that has got one, which the marks do not say, it is not told of them again.
+	Doubted map[string]bool
 }
 
 // A World is all that the marks have said. Its zero value is where all begins.
@@ -90,7 +93,7 @@ func (w *World) Belief(handler string) Belief {
 	}
 	b, found := w.Beliefs[handler]
 	if !found {
-		b = Belief{map[string]ToldOf{}, map[string]ToldOf{}}
+		b = Belief{map[string]ToldOf{}, map[string]ToldOf{}, map[string]bool{}}
 		w.Beliefs[handler] = b
 	}
 	return b
@@ -108,7 +111,7 @@ func (w *World) Clone() *World {
 	c.Violations = slices.Clone(w.Violations)
 	c.Beliefs = map[string]Belief{}
 	for name, b := range w.Beliefs {
-		c.Beliefs[name] = Belief{maps.Clone(b.Known), maps.Clone(b.Newest)}
+		c.Beliefs[name] = Belief{maps.Clone(b.Known), maps.Clone(b.Newest), maps.Clone(b.Doubted)}
 	}
 	return &c
 }
@@ -144,8 +147,13 @@ func (w *World) Apply(m Mark) {
 		w.MemoryOnly, w.Finished = m.MemoryOnly, false
 		// A plain handler may never hear again of what it was told of before it
 		// was in the file, nor a durable one if there was no file.
-		for _, b := range w.Beliefs {
-			maps.DeleteFunc(b.Known, func(_ string, t ToldOf) bool { return t.Unsure })
+		for name, b := range w.Beliefs {
+			maps.DeleteFunc(b.Known, func(key string, t ToldOf) bool {
+				if t.Unsure && name != Plain {
+					b.Doubted[key] = true
+				}
+				return t.Unsure
+			})
 		}
 		maps.DeleteFunc(w.Belief(Plain).Known, func(_ string, t ToldOf) bool { return t.Since > m.Version })
 	case Joined:
@@ -168,6 +176,7 @@ func (b Belief) told(m Mark, memoryOnly bool) {
 	if !memoryOnly && b.Newest[m.Key].before(t) {
 		b.Newest[m.Key] = t
 	}
+	delete(b.Doubted, m.Key)
 	if m.Gone {
 		delete(b.Known, m.Key)
 		return

@@ -20,7 +20,7 @@ import (
 var (
 	forFlag    = flag.Duration("corrupt.for", 40*time.Second, "time after which no more files are damaged; 0: none")
 	triesFlag  = flag.Int("corrupt.tries", 150, "number of damaged files")
-	seedFlag   = flag.Uint64("corrupt.seed", 0, "seed of everything random; 0: another one each time")
+	seedFlag   = flag.Uint64("corrupt.seed", 1, "seed of everything random; 0: another one each time")
 	onlyFlag   = flag.Int("corrupt.only", -1, "run the try of this number only")
 	imagesFlag = flag.String("corrupt.images", "", "directory with the images of an earlier run of this binary (of others the schema version differs); empty: new ones are made")
 	keepFlag   = flag.String("corrupt.keep", "", "directory in which images are kept if a try fails; empty: a new one in the directory for temporary files")
