@@ -351,7 +351,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 		s.serve()
 	}
 	s.running.Go(func() { s.verify(ctx) })
-	s.running.Go(func() { s.compareContents(ctx) })
+	go s.compareContents(ctx) // Not waited for: it may be in a List that does not return.
 	for l := range s.listeners {
 		s.running.Go(l.run)
 	}

@@ -60,6 +60,7 @@ type listener struct {
 	// the walk began. What was deleted before that is not told any more.
 	walkedNew map[string]struct{}
 
+	toldAll bool // By this process, with tellEverything.
 	// replaced are the keys whose deletion was told, of objects that were made anew, and
 	// whose new object was not yet.
 	replaced map[string]struct{}
@@ -297,7 +298,8 @@ func (l *listener) run() {
 // tellEverything tells of the deletions that wait, and then of every object: at the
 // start, and where what waits cannot be read.
 func (l *listener) tellEverything() bool {
-	l.inherits, l.walked, l.walkedSeq, l.walkedNew = l.consumer.Inherits(), nil, 0, nil
+	l.toldAll, l.inherits = true, l.consumer.Inherits()
+	l.walked, l.walkedSeq, l.walkedNew = nil, 0, nil
 	return l.tellOrphans() && l.walk()
 }
 
@@ -508,9 +510,9 @@ func (l *listener) tell(d *queue.Delta) bool {
 			l.replaced[d.Key] = struct{}{}
 			l.handler.OnDelete(d.Object())
 		case d.Replaced && l.durable && d.Type == cache.Updated && d.New != nil:
-			// The deletion was told before, unless it came before the handler did, whose
-			// first walk told of the old object all the same.
-			if _, told := l.replaced[d.Key]; !told && d.Old != nil {
+			// The deletion was told before, by this process or an earlier one, unless it came
+			// before the handler did, whose first walk told of the old object all the same.
+			if _, told := l.replaced[d.Key]; !told && l.toldAll && d.Old != nil {
 				l.handler.OnDelete(cache.DeletedFinalStateUnknown{Key: d.Key, Obj: d.Old})
 			}
 			delete(l.replaced, d.Key)

@@ -362,6 +362,54 @@ func TestAnIndexFunctionThatFailsOnAStoredObjectDoesNotEndTheProgram(t *testing.
 	}
 }
 
+// TestAnIndexFunctionThatFailsWhileTheServerIsAway: the stored objects are compared with
+// their index entries soon after the start.
+func TestAnIndexFunctionThatFailsWhileTheServerIsAway(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a", "ancient"), configMap("b", "x"))
+		p := launch(t, newPath(t), f, nil)
+		p.run()
+		settle()
+		p.stop()
+		f.setDown(errUnreachable)
+		p = launch(t, p.path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
+			o.Indexers = cache.Indexers{"v": func(obj any) ([]string, error) {
+				if v := obj.(*corev1.ConfigMap).Data["v"]; v != "ancient" {
+					return []string{v}, nil
+				}
+				return nil, errors.New("not understood any more")
+			}}
+		})
+		p.run()
+		advance(time.Minute)
+		f.remove("a")
+		f.setDown(nil)
+		advance(time.Minute)
+		expectStore(t, p.informer, f)
+	})
+}
+
+// TestAComparisonThatHangsDoesNotHoldUpTheEnd: a ListerWatcher may not look at contexts.
+func TestAComparisonThatHangsDoesNotHoldUpTheEnd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		p := launch(t, newPath(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxAge = time.Hour })
+		p.run()
+		settle()
+		asked, answer := make(chan struct{}), make(chan struct{})
+		f.with(func() {
+			f.onList = func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+				close(asked)
+				<-answer
+				return nil, nil
+			}
+		})
+		<-asked
+		p.stop()
+		close(answer)
+	})
+}
+
 // removeKey removes a key from a file that nobody has open, as damage does.
 func removeKey(t *testing.T, path, bucket, key string) {
 	t.Helper()
@@ -522,5 +570,41 @@ func TestNotifyUnchangedLeavesOutWhatTheTransformRefuses(t *testing.T) {
 		r.take()
 		relisted(f, func() { f.put(configMap("b", "bad")) })
 		r.expect(t, "update ns/a@1→1")
+	})
+}
+
+// TestTheDeletionOfAReplacedObjectIsToldOnce, although the program was restarted before the
+// new object was told of.
+func TestTheDeletionOfAReplacedObjectIsToldOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		p := launch(t, newPath(t), f, nil)
+		durable, told := addDurable(t, p, "d"), make(chan struct{})
+		p.run()
+		settle()
+		durable.take()
+		stop := make(chan struct{})
+		durable.during = func(string) { // Once: the deletion.
+			close(told)
+			<-stop
+		}
+		f.setDown(errUnreachable)
+		f.remove("a")
+		f.put(configMap("a"))
+		f.compact()
+		f.setDown(nil)
+		<-told
+		settle() // The relist has been applied.
+		go func() {
+			time.Sleep(time.Second) // After the stop has begun.
+			close(stop)
+		}()
+		p.stop()
+		durable.expect(t, "lost ns/a@1")
+		p = launch(t, p.path, f, nil)
+		durable = addDurable(t, p, "d")
+		p.run()
+		settle()
+		durable.expect(t, "add ns/a@3")
 	})
 }

@@ -394,6 +394,26 @@ func TestPagesThatReferToThemselvesAreFoundOut(t *testing.T) {
 	im.checkAll(t, damages)
 }
 
+// TestAFileThatEndsTooEarlyIsDamage: that a page is not there is no error of the disk.
+func TestAFileThatEndsTooEarlyIsDamage(t *testing.T) {
+	path := tempPath(t)
+	writeFile(t, path, strings.Repeat("\x00", PageBytes+PageBytes/2))
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	in := &inspector{f: f, pageSize: PageBytes, pages: 100}
+	for _, id := range []uint64{2, 50} {
+		if _, err := in.header(id); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("the header of page %d: %v", id, err)
+		}
+	}
+	if err := in.read(make([]byte, PageBytes), 1); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("page 1: %v", err)
+	}
+}
+
 // TestAFreelistOfImpossibleLengthIsFoundOut: bbolt would allocate it, which
 // ends the process.
 func TestAFreelistOfImpossibleLengthIsFoundOut(t *testing.T) {

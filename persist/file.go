@@ -64,7 +64,9 @@ func Open(path string, o Options) (*DB, error) {
 		// What a process has written that was killed before its fsync is not durable, and
 		// handlers are about to be told of it.
 		if err := db.syncFound(file.bolt); err != nil {
-			db.log.Error(err, "Could not sync the cache file that was found", "path", path)
+			db.log.Error(err, "Could not sync the cache file that was found, trying again", "path", path)
+			db.applied = 1 // Which is durable when the first commit has synced it.
+			db.noteChangeLocked(true)
 		} else {
 			_ = os.Remove(db.path + finishedSuffix) // Not needed, if it is there.
 		}

@@ -120,10 +120,7 @@ func checkFreelist(f *os.File, tx *bolt.Tx) error {
 		return corruptFile("the freelist is page %d of %d", id, in.pages)
 	}
 	h, err := in.header(id)
-	switch {
-	case errors.Is(err, io.EOF):
-		return corruptFile("truncated before page %d", id)
-	case err == nil && h.flags != freelistPage:
+	if err == nil && h.flags != freelistPage {
 		return corruptFile("page %d has flags %#x, expected a freelist", id, h.flags)
 	}
 	return err
@@ -250,7 +247,7 @@ func (in *inspector) noteUnread(id uint64) {
 // header reads the head of a page.
 func (in *inspector) header(id uint64) (h pageHeader, err error) {
 	var b [pageHeaderBytes]byte
-	if _, err := in.f.ReadAt(b[:], int64(id*in.pageSize)); err != nil {
+	if err := in.read(b[:], id); err != nil {
 		return h, err
 	}
 	return in.parseHeader(b[:], id)
@@ -294,8 +291,16 @@ func (in *inspector) page(id uint64) (pageHeader, []byte, error) {
 		return h, nil, err
 	}
 	b := make([]byte, h.bytes)
-	_, err = in.f.ReadAt(b, int64(id*in.pageSize))
-	return h, b, err
+	return h, b, in.read(b, id)
+}
+
+// read reads a page, or the head of one.
+func (in *inspector) read(b []byte, id uint64) error {
+	_, err := in.f.ReadAt(b, int64(id*in.pageSize))
+	if errors.Is(err, io.EOF) {
+		return corruptFile("the file ends before the end of page %d", id)
+	}
+	return err
 }
 
 func (in *inspector) freelist(id uint64) error {

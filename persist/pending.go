@@ -44,6 +44,8 @@ type Object struct {
 	Object    any
 	sizeBytes int
 	ahead     *body // Once it is put, only the committer touches it.
+	// keepsBody: it is worth to encode it before it is put. See writesSoon.
+	keepsBody bool
 }
 
 // NewObject wraps obj, which must not change from now on. Later it is encoded.
@@ -56,12 +58,15 @@ func NewObject(seq uint64, obj any) *Object {
 // encoded at once: it takes little longer than to estimate the size, which it makes
 // unnecessary.
 func (db *DB) NewObject(obj any) *Object {
-	if g := goTypeOf(obj); g != nil && g.codec == CodecProtobuf && !isNilPointer(obj) && db.writesSoon() {
+	soon := db.writesSoon()
+	if g := goTypeOf(obj); g != nil && g.codec == CodecProtobuf && !isNilPointer(obj) && soon {
 		if b, err := g.encode(obj, 0); err == nil { // Else the committer will find that, too.
-			return &Object{Object: obj, sizeBytes: envelopeBytes + len(b.bytes), ahead: b}
+			return &Object{Object: obj, sizeBytes: envelopeBytes + len(b.bytes), ahead: b, keepsBody: true}
 		}
 	}
-	return NewObject(0, obj)
+	o := NewObject(0, obj)
+	o.keepsBody = soon
+	return o
 }
 
 // StoredObject wraps obj, which was decoded from r and must not change from now on.

@@ -29,14 +29,20 @@ func (o *Object) Same(r Record, newObject func() any) bool {
 	if uid, rv := o.Head(); g == nil || g.name != r.TypeName || uid != r.UID || rv != r.ResourceVersion {
 		return false
 	}
-	if o.ahead == nil {
-		b, err := g.encode(o.Object, o.sizeBytes)
-		if err != nil {
+	b := o.ahead
+	if b == nil {
+		var err error
+		if b, err = g.encode(o.Object, o.sizeBytes); err != nil {
 			return false
 		}
-		o.ahead, o.sizeBytes = b, envelopeBytes+len(b.bytes)
+		o.sizeBytes = envelopeBytes + len(b.bytes)
+		if o.keepsBody {
+			o.ahead = b
+		} else {
+			defer b.release()
+		}
 	}
-	if g.codec == r.Codec && bytes.Equal(o.ahead.bytes, r.Body) {
+	if g.codec == r.Codec && bytes.Equal(b.bytes, r.Body) {
 		return true
 	}
 	stored, err := r.Decode(newObject)

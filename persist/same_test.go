@@ -1,6 +1,7 @@
 package persist
 
 import (
+	"errors"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -61,6 +62,35 @@ func TestTheSameVersionIsTheSameObjectOnlyWithTheSameContent(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNoEncodingIsKeptWhereNothingCanBeWritten: nobody knows how long the object waits.
+func TestNoEncodingIsKeptWhereNothingCanBeWritten(t *testing.T) {
+	obj := &unstructured.Unstructured{Object: map[string]any{"a": "b"}}
+	b, err := AppendObject(nil, 1, obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := ParseRecord(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newObject := func() any { return new(unstructured.Unstructured) }
+	db := open(t, tempPath(t), manual)
+	for _, keeps := range []bool{true, false} {
+		db.mu.Lock()
+		if !keeps {
+			db.commitErr = errors.New("no space left on device")
+		}
+		db.mu.Unlock()
+		o := db.NewObject(obj)
+		if same := o.Same(r, newObject); !same || (o.ahead != nil) != keeps {
+			t.Errorf("the same: %v, its encoding is kept: %v, expected %v", same, o.ahead != nil, keeps)
+		}
+	}
+	db.mu.Lock()
+	db.commitErr = nil
+	db.mu.Unlock()
 }
 
 func TestTheSameContentHasTheSameBytes(t *testing.T) {

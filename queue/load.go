@@ -57,15 +57,20 @@ func (q *DeltaFIFO) load() error {
 	}
 	q.total.Last = max(q.total.Last, q.head)
 	q.written = st
-	q.tailBase, q.durableHead = q.head, q.head
+	q.tailBase = q.head
+	q.markLocked(q.db.Applied()) // Of an informer that has just stopped, not all may be in the file.
 	q.measureLocked()
 	if q.orphans.held {
 		q.orphans.to, q.orphans.stored = q.head, q.head
 	}
-	if len(l.garbage) == 0 {
+	waits := q.durableHead < q.head && len(q.runs) > 0
+	if len(l.garbage) == 0 && !waits {
 		return nil
 	}
 	_, err = q.db.Update(func(b *persist.Batch) {
+		if waits {
+			b.Urgent()
+		}
 		for _, e := range l.garbage {
 			b.Delete(e.bucket, e.key)
 		}

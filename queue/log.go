@@ -189,15 +189,16 @@ func New(o Options) (*DeltaFIFO, error) {
 	}
 	q.cond.L = &q.mu
 	q.folding.max = o.MaxBacklogBytes
+	q.durable = q.db.Durable()
 	if err := q.load(); err != nil {
 		return nil, err
 	}
 	q.initFIFO(o)
-	q.durable = q.db.Durable()
 	if len(q.runs) > 0 { // What nobody holds is removed.
 		defer q.db.Kick()
 	}
 	q.removeHk = q.db.AddHook(&persist.Hook{BeforeCommit: q.beforeCommit, AfterCommit: q.afterCommit, AfterReset: q.afterReset})
+	q.afterCommit(q.db.Durable()) // The hook may have come too late for it.
 	return q, nil
 }
 
@@ -583,7 +584,7 @@ func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
 func (q *DeltaFIFO) afterCommit(durable uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.durable = durable
+	q.durable = max(q.durable, durable)
 	n := sort.Search(len(q.marks), func(i int) bool { return q.marks[i].batch > durable })
 	if n > 0 {
 		q.durableHead = q.marks[n-1].seq

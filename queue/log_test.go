@@ -247,6 +247,33 @@ func TestADurableConsumerIsGivenOnlyWhatIsDurable(t *testing.T) {
 }
 
 // TestADurableConsumerWaitsForTheBatchOfEachDelta: commits come in between.
+// TestALogThatIsOpenedAgainGivesOnlyWhatIsDurable: the one before may have stopped a moment
+// ago, in the same process.
+func TestALogThatIsOpenedAgainGivesOnlyWhatIsDurable(t *testing.T) {
+	db := openDB(t, tempPath(t), manual)
+	q := newLog(t, db, Options{})
+	q.CaughtUp()
+	if _, err := q.Durable("d"); err != nil {
+		t.Fatal(err)
+	}
+	publishUpTo(t, q, 1, 3)
+	flush(t, q)
+	publishUpTo(t, q, 4, 6)
+	if err := q.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	q = newLog(t, db, Options{})
+	if q.durableHead >= 4 {
+		t.Errorf("%d counts as durable", q.durableHead)
+	}
+	flush(t, q)
+	c, err := q.Durable("d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantSeqs(t, "after the commit", upTo(1, 6), next(t, c, 100))
+}
+
 func TestADurableConsumerWaitsForTheBatchOfEachDelta(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openDB(t, tempPath(t), manual)
