@@ -219,8 +219,12 @@ func (s *story) hear(e told, life int) error {
 		}
 		return nil
 	}
-	s.told = append(s.told, e)
 	s.replay = -1
+	if _, known := s.known[e.Key]; !known && e.Kind == "lost" && s.last(e.Key) == e {
+		s.again++ // Of a replaced object, by a relist that was cut between its deletion and its addition.
+		return nil
+	}
+	s.told = append(s.told, e)
 	if e.Kind == "initial" && life > 2 {
 		return fmt.Errorf("%v: the handler was told of everything before", e)
 	}
@@ -234,6 +238,16 @@ func (s *story) find(e told) int {
 		}
 	}
 	return -1
+}
+
+// last is what was told of an object last.
+func (s *story) last(key string) told {
+	for _, t := range slices.Backward(s.told) {
+		if t.Key == key {
+			return t
+		}
+	}
+	return told{}
 }
 
 // agentProcess is a running agent.
