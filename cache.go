@@ -54,16 +54,16 @@ type Options struct {
 	// MemoryBudget is the bytes of decoded objects kept in memory, of all
 	// informers together. Default 64 MiB; negative: all of them. While the
 	// first handler is told of all objects, up to half of what is left of it, at
-	// most 32 MiB, is room for garbage, so that it is collected less often.
+	// most 32 MiB, is room for garbage instead, so that the collector runs less often.
 	MemoryBudget int64
 	// MaxPendingBytes bounds what waits in memory to be written. Past it the
 	// watch slows down. Default 16 MiB.
 	MaxPendingBytes int64
 	// MaxBacklogBytes bounds, for each informer, what waits in the file for
 	// handlers that are behind. Past it the notifications of one object are folded
-	// into one, with the first old object and the last new one; each OnDelete
-	// stays. The order among objects then
-	// changes. Default 256 MiB; negative: no bound.
+	// into one, with the first old object and the last new one. Each OnDelete stays, so
+	// this is no bound for deletions. The order among objects then changes. Default
+	// 256 MiB; negative: no bound.
 	MaxBacklogBytes int64
 	// MaxAge: a checkpoint is relisted, not resumed, if the server has not vouched
 	// for it for so long, by an event, a bookmark or a list. Default 24h; negative:

@@ -9,6 +9,7 @@
 // [SharedIndexInformer.AddDurableEventHandler] for handlers that go on where
 // they stopped, and [SharedIndexInformer.Status].
 //
-// The file can be thrown away at any time: whatever happens to it, the program
-// lives and the cache becomes right, see [Open].
+// The file can be thrown away while no program uses it; durable handlers are then told
+// of everything again. Whatever happens to it, the program lives and the cache becomes
+// right, see [Open].
 package warmwatch

@@ -180,9 +180,7 @@ func keyOf(obj any) string {
 }
 
 // isNewer reports whether both objects have versions, and a has the higher one.
-func isNewer(a, b any) bool { return isHigher(resourceVersionOf(a), resourceVersionOf(b)) }
-
-func isHigher(a, b string) bool {
-	order, err := resourceversion.CompareResourceVersion(a, b)
+func isNewer(a, b any) bool {
+	order, err := resourceversion.CompareResourceVersion(resourceVersionOf(a), resourceVersionOf(b))
 	return err == nil && order > 0
 }

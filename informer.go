@@ -52,7 +52,7 @@ type InformerOptions struct {
 	// computed anew.
 	IndexVersion string
 	// NotifyUnchanged makes a relist also notify of objects that did not
-	// change, as client-go does.
+	// change, as client-go does: handlers that resync, with OnUpdate.
 	NotifyUnchanged bool
 	// NeverResume makes every start a relist with a diff. For servers that
 	// accept any resourceVersion, as some aggregated ones do. Core Events,
@@ -519,8 +519,9 @@ func (s *SharedIndexInformer) SetWatchErrorHandlerWithContext(handler cache.Watc
 	return nil
 }
 
-// SetTransform implements [cache.SharedInformer]. See also
-// InformerOptions.TransformVersion and Transformed.
+// SetTransform implements [cache.SharedInformer]. f should make the same of the same
+// object: else each relist, and once in MaxAge the comparison of contents, tells of
+// every object as updated. See also InformerOptions.TransformVersion and Transformed.
 func (s *SharedIndexInformer) SetTransform(f cache.TransformFunc) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

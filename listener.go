@@ -105,7 +105,8 @@ func (s *SharedIndexInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEv
 // the informer has caught up with the server is told of the objects only.
 //
 // Handlers must not change objects, as in client-go. Here the old and the new object
-// of an update may share memory, so that to change one may change the other.
+// of an update may share memory, so that to change one may change the other. A change
+// of an unstructured object may also get into the file.
 func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
 	return s.addListener(h, "", o)
 }
@@ -126,6 +127,9 @@ func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHa
 // at a time: errors.Is(err, [ErrInUse]). After RemoveEventHandler the name is
 // free at once, and its next handler is called when the callback in flight of the
 // one before has returned.
+//
+// Without a file (Status().MemoryOnly) nothing is durable: the handler is told of every
+// object, whatever one of its name has been told before, and so is the next one.
 //
 // A handler that panics on an object every time ends every process at the same
 // notification, which the log names. ForgetDurableEventHandler, called before the

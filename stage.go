@@ -161,8 +161,7 @@ func (st *stage) drop(b *persist.Batch) {
 	}
 }
 
-// discard forgets everything. It does nothing after drop was committed and the stage
-// emptied by it.
+// discard forgets everything. It is not called after drop was committed.
 func (st *stage) discard() error {
 	if len(st.spilled) == 0 {
 		clear(st.memory)

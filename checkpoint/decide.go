@@ -15,7 +15,8 @@ const (
 	ActionResume Action = "resume"
 	// ActionRelist means to list, compare with what is stored, apply the difference.
 	ActionRelist Action = "relist"
-	// ActionDiscard means to drop what is stored, then list.
+	// ActionDiscard means not to serve what is stored, to list, and to compare as if it
+	// were of another cluster.
 	ActionDiscard Action = "discard"
 )
 

@@ -170,7 +170,7 @@ func (ix *Indexer) List() []any {
 	if err != nil {
 		ix.failed(err, "list")
 	} else if !whole {
-		ix.Complete() // Was it repaired meanwhile?
+		ix.Complete() // Reports it, unless it was repaired meanwhile.
 	}
 	return list
 }

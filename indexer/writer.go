@@ -112,8 +112,8 @@ func (w *Writer) Head(key string) (uid types.UID, resourceVersion string, exists
 func head(obj any) (types.UID, string) { return (&persist.Object{Object: obj}).Head() }
 
 // Holds reports whether the store has this object: the same uid, resourceVersion and
-// content, see [persist.Object.Same]. One that cannot be read is another one. It must
-// not be called once the value was put.
+// content, see [persist.Object.Same]. One that cannot be read is another one. Staged
+// changes do not count. It must not be called once the value was put.
 func (w *Writer) Holds(key string, value *persist.Object) bool {
 	same := false
 	_, err := w.ix.db.View(w.ix.objectsName, key, func(it *persist.Item) error {
@@ -340,28 +340,4 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 func (w *Writer) reset() {
 	clear(w.changes)
 	w.changes, w.byKey = w.changes[:0], nil
-}
-
-// DropAll removes every object and index entry in one batch with what more
-// puts. Seq goes on.
-func (w *Writer) DropAll(more func(*persist.Batch)) (batch uint64, err error) {
-	ix := w.ix
-	next := state{Seq: ix.state.Seq}
-	batch, err = ix.db.Update(func(b *persist.Batch) {
-		b.Drop(ix.objectsName)
-		b.Drop(ix.indexName)
-		b.Put(ix.storeName, stateKey, &next)
-		ix.objects.removeOwner(ix.owner)
-		ix.objects.setCount(ix.owner, 0)
-		if more != nil {
-			more(b)
-		}
-	})
-	if err != nil {
-		return 0, fmt.Errorf("indexer: %w", err)
-	}
-	ix.state, w.next = next, next
-	ix.visible.Store(&next)
-	w.reset()
-	return batch, nil
 }

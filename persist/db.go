@@ -169,7 +169,7 @@ type DB struct {
 	arena *arena // Used by the committer alone.
 }
 
-// A Hook takes part in every commit. Both functions are called by the
+// A Hook takes part in every commit. All functions are called by the
 // committer goroutine and may be nil.
 type Hook struct {
 	// Space, if set, is whose owner this is.

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"math"
 	"os"
@@ -211,15 +210,7 @@ func validMeta(page []byte) []byte {
 		return nil
 	}
 	m := page[metaOffset : metaOffset+metaBytes]
-	if binary.NativeEndian.Uint32(m) != metaMagic || binary.NativeEndian.Uint32(m[metaVersionAt:]) != metaVersion {
-		return nil
-	}
-	if size := pageSizeOf(m); size < minPageBytes || size > maxPageBytes || size&(size-1) != 0 {
-		return nil
-	}
-	h := fnv.New64a()
-	_, _ = h.Write(m[:metaChecksumAt]) // A hash's Write never fails.
-	if h.Sum64() != binary.NativeEndian.Uint64(m[metaChecksumAt:]) {
+	if size := pageSizeOf(m); !soundMeta(m) || size < minPageBytes || size > maxPageBytes || size&(size-1) != 0 {
 		return nil
 	}
 	return m

@@ -7,7 +7,7 @@
 // into the store, item by item, before it answers. Everything else (backoff,
 // 429, internal errors, bookmarks, type checks) stays the Reflector's.
 //
-// It keeps these invariants of DESIGN.md:
+// It keeps these of the README's guarantees:
 //
 //   - C1: without a valid resourceVersion it never resumes.
 //   - C2: the server is asked whether it has reached a resourceVersion. Only if

@@ -30,15 +30,14 @@ type Store interface {
 // Relisting says why the store is compared with a list, and how closely.
 type Relisting struct {
 	Reason string
-	// Rewrite stores every item anew, even if uid and resourceVersion say that
-	// it did not change.
+	// Rewrite stores every item anew, even if the store has the same.
 	Rewrite bool
 	// NotOlderThan is what the list is asked to be, if the store has no
 	// ResourceVersion: so time does not go back, and a server that is behind is
 	// noticed.
 	NotOlderThan string
-	// Rewound says that the server is older than the store: versions may have
-	// been used again for other content, so items are compared by content.
+	// Rewound says that the server's history is not the store's: versions may have
+	// been used again for other content, so the list is the newest that there is.
 	Rewound bool
 }
 
@@ -52,8 +51,8 @@ type Relist interface {
 	// Finish tells that all objects were told of, and that the list is of this
 	// resourceVersion. After nil the store has these objects and no others.
 	Finish(ctx context.Context, resourceVersion string) error
-	// Abort ends a relist that cannot be finished. What was told is kept. It
-	// does nothing after Finish.
+	// Abort ends a relist that cannot be finished. What was told is not applied, but
+	// for the first list into an empty store. It does nothing after Finish.
 	Abort()
 }
 
