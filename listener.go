@@ -3,7 +3,6 @@ package warmwatch
 import (
 	"errors"
 	"fmt"
-	"sort"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,10 +47,9 @@ type listener struct {
 	initial  atomic.Uint64
 	upstream atomic.Bool
 
-	// walked is what the handler was told of by the walk, until the cursor is
-	// behind it all.
-	walked    []walkedRange
-	walkedSeq uint64 // The greatest of them.
+	// walkedSeq is the greatest Seq as of which the walk told of something, 0 when the
+	// cursor is behind it: see Consumer.WalkedTo.
+	walkedSeq uint64
 	// inherits: the handlers of the last process may know objects that this one
 	// has not been told of, and must be told of their deletion, which may come
 	// with the deltas.
@@ -73,14 +71,6 @@ type listener struct {
 	requested    time.Duration
 	period       time.Duration
 	next         time.Time
-}
-
-// walkedRange: objects with keys before to (and behind the range before) were
-// told as of seq.
-type walkedRange struct {
-	to   string
-	last bool // No end.
-	seq  uint64
 }
 
 var (
@@ -303,7 +293,7 @@ func (l *listener) run() {
 // start, and where what waits cannot be read.
 func (l *listener) tellEverything() bool {
 	l.toldAll, l.inherits = true, l.consumer.Inherits()
-	l.walked, l.walkedSeq, l.walkedNew = nil, 0, nil
+	l.walkedSeq, l.walkedNew = 0, nil
 	return l.tellOrphans() && l.walk()
 }
 
@@ -387,7 +377,7 @@ func (l *listener) walk() bool {
 	endBallast := func() {}
 	defer func() { endBallast() }()
 	begin, first := l.consumer.Cursor(), true
-	ok := l.chunks(func(c indexer.Chunk) bool {
+	ok := l.chunks(l.readWalk, func(c indexer.Chunk) bool {
 		if first && !l.inherits {
 			l.consumer.WalkFrom(c.Seq)
 		}
@@ -396,7 +386,6 @@ func (l *listener) walk() bool {
 		}
 		first = false
 		l.noteNew(c, begin)
-		l.walked = append(l.walked, walkedRange{to: c.Next, last: c.Done, seq: c.Seq})
 		l.walkedSeq = max(l.walkedSeq, c.Seq)
 		d := queue.Delta{Type: cache.Added}
 		for i, obj := range c.Objects {
@@ -438,7 +427,7 @@ const (
 
 // chunks calls tell with all objects, and reads some chunks ahead. What was
 // read ahead is only told if tell goes on.
-func (l *listener) chunks(tell func(indexer.Chunk) bool) bool {
+func (l *listener) chunks(read func(from string) (indexer.Chunk, error), tell func(indexer.Chunk) bool) bool {
 	ahead := make(chan chan indexer.Chunk, chunksAhead)
 	gaveUp := make(chan struct{})
 	var wg sync.WaitGroup
@@ -447,7 +436,7 @@ func (l *listener) chunks(tell func(indexer.Chunk) bool) bool {
 	wg.Go(func() {
 		defer close(ahead)
 		for from, done := "", false; !done; {
-			c, err := l.readChunk(from)
+			c, err := read(from)
 			if err != nil {
 				if !l.failed(err) {
 					return
@@ -476,6 +465,15 @@ func (l *listener) chunks(tell func(indexer.Chunk) bool) bool {
 	return false
 }
 
+// readWalk is readChunk for a walk, of which the log knows as of when it tells.
+func (l *listener) readWalk(from string) (c indexer.Chunk, err error) {
+	err = l.consumer.Walk(from, func() (queue.WalkedRange, error) {
+		c, err = l.readChunk(from)
+		return queue.WalkedRange{To: c.Next, Last: c.Done, Seq: c.Seq}, err
+	})
+	return c, err
+}
+
 func (l *listener) readChunk(from string) (indexer.Chunk, error) {
 	select {
 	case l.s.reads <- struct{}{}:
@@ -490,15 +488,11 @@ func (l *listener) readChunk(from string) (indexer.Chunk, error) {
 
 // toldByWalk reports whether the walk has told of a delta's outcome already.
 func (l *listener) toldByWalk(d *queue.Delta) bool {
-	if l.walked == nil {
-		return false
-	}
 	if d.Seq > l.walkedSeq {
-		l.walked, l.walkedNew = nil, nil
+		l.walkedSeq, l.walkedNew = 0, nil
 		return false
 	}
-	i := sort.Search(len(l.walked), func(i int) bool { return l.walked[i].last || d.Key < l.walked[i].to })
-	if d.Seq > l.walked[i].seq {
+	if d.Seq > l.consumer.WalkedTo(d.Key) {
 		return false
 	}
 	_, again := l.walkedNew[d.Key]

@@ -92,7 +92,7 @@ func (s *SharedIndexInformer) resync() {
 // resync tells of every object, with the same one as old and new. Those with a
 // delta that the handler has not been told yet are left out: it is on its way.
 func (l *listener) resync() bool {
-	return l.chunks(func(c indexer.Chunk) bool {
+	return l.chunks(l.readChunk, func(c indexer.Chunk) bool {
 		d := queue.Delta{Type: cache.Sync}
 		for i, obj := range c.Objects {
 			if c.Seqs[i] > l.consumer.Cursor() {

@@ -37,6 +37,7 @@ type Consumer struct {
 	// they were asked for.
 	again     bool
 	orphansTo uint64
+	walk      walk
 
 	registered uint64 // Number of the batch with the name.
 
@@ -147,7 +148,7 @@ const (
 )
 
 // Next waits for deltas and returns some, oldest first, valid until the next
-// call. It returns none where there are no deltas any more, or after Interrupt, and
+// call. It returns none where those behind its cursor were removed, or after Interrupt, and
 // [ErrStopped] after Stop or Remove, or persist.ErrClosed. See [ErrLost] for where
 // deltas cannot be read.
 func (c *Consumer) Next() ([]Delta, error) {
@@ -197,6 +198,7 @@ func (c *Consumer) read(limit uint64, orphans bool) ([]Delta, error) {
 	q := c.q
 	q.mu.Lock()
 	c.beginLocked()
+	c.endWalkLocked()
 	at := c.cursor.Load()
 	for !c.closed && !c.interrupted && c.limitLocked() <= at {
 		q.cond.Wait()
@@ -327,22 +329,6 @@ func (c *Consumer) startLocked(at cursor) {
 	c.cursor.Store(min(at.Seq, c.q.head))
 }
 
-// WalkFrom moves the cursor to where a walk over the store begins: the
-// consumer will be told of all objects as they were at seq or later.
-func (c *Consumer) WalkFrom(seq uint64) { c.cursor.Store(max(c.cursor.Load(), seq)) }
-
-// WalkDone notes that the consumer has been told of all objects. For a durable
-// one this is stored, and the next process goes on with the log.
-func (c *Consumer) WalkDone() {
-	c.walking.Store(false)
-	if c.removed.Load() {
-		c.passOn()
-	}
-	if c.name != "" {
-		c.q.db.Kick()
-	}
-}
-
 // Cursor is the Seq up to which was acknowledged.
 func (c *Consumer) Cursor() uint64 { return c.cursor.Load() }
 
@@ -376,7 +362,7 @@ func (c *Consumer) Remove() {
 			q.turns.of = map[string]uint64{}
 		}
 		q.turns.of[c.name] = c.turn
-		q.absentTo[c.name] = c.readTo
+		q.absentTo[c.name] = max(c.readTo, c.walk.upTo)
 	}
 	q.cond.Broadcast()
 }

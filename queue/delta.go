@@ -136,38 +136,80 @@ func cutBytes(p []byte) (b, rest []byte, err error) {
 	return p[used : used+int(n)], p[used+int(n):], nil
 }
 
-// parseDelta decodes what AppendTo made. Nothing of p is kept.
-func parseDelta(seq uint64, p []byte, newObject func() any) (Delta, error) {
-	d := Delta{Seq: seq, SizeBytes: len(p)}
-	if len(p) == 0 {
-		return d, errMalformed
+// rawDelta is the persist.Value of a delta that is encoded.
+type rawDelta []byte
+
+func (v rawDelta) SizeBytes() int                      { return len(v) }
+func (v rawDelta) AppendTo(dst []byte) ([]byte, error) { return append(dst, v...), nil }
+
+// storedDelta returns the delta of an item if its objects are in memory, and else how it
+// is encoded, valid as long as the item.
+func storedDelta(it *persist.Item) (d *Delta, encoded []byte, err error) {
+	switch v := it.Value.(type) {
+	case deltaValue:
+		return v.Delta, nil, nil
+	case rawDelta:
+		return nil, v, nil
 	}
-	flags := p[0]
+	encoded, err = it.Payload()
+	return nil, encoded, err
+}
+
+// head is all of a delta but its objects.
+type head struct {
+	flags  byte
+	typ    cache.DeltaType
+	key    string
+	rawKey []byte // Instead of key, valid as long as the item.
+}
+
+// cutDelta cuts what AppendTo made into its parts.
+func cutDelta(p []byte) (h head, oldRecord, newRecord []byte, err error) {
+	if len(p) == 0 {
+		return h, nil, nil, errMalformed
+	}
+	h.flags = p[0]
 	typ, p, err := cutBytes(p[1:])
 	if err != nil {
-		return d, err
+		return h, nil, nil, err
 	}
-	key, p, err := cutBytes(p)
-	if err != nil {
-		return d, err
+	if h.rawKey, p, err = cutBytes(p); err != nil {
+		return h, nil, nil, err
 	}
-	d.Type, d.Key = cache.DeltaType(typ), string(key)
-	d.FinalStateUnknown, d.Replaced = flags&flagFinalStateUnknown != 0, flags&flagReplaced != 0
-	if flags&flagOld != 0 {
+	h.typ = cache.DeltaType(typ)
+	if h.flags&flagOld != 0 {
 		if len(p) < 4 {
-			return d, errMalformed
+			return h, nil, nil, errMalformed
 		}
 		n := binary.BigEndian.Uint32(p)
 		if uint64(n) > uint64(len(p)-4) {
-			return d, errMalformed
+			return h, nil, nil, errMalformed
 		}
-		if d.Old, err = decode(p[4:4+n], newObject); err != nil {
-			return d, err
-		}
-		p = p[4+n:]
+		oldRecord, p = p[4:4+n], p[4+n:]
 	}
-	if flags&flagNew != 0 {
-		d.New, err = decode(p, newObject)
+	if h.flags&flagNew != 0 {
+		newRecord = p
+	}
+	return h, oldRecord, newRecord, nil
+}
+
+// parseDelta decodes what AppendTo made. Nothing of p is kept.
+func parseDelta(seq uint64, p []byte, newObject func() any) (Delta, error) {
+	h, oldRecord, newRecord, err := cutDelta(p)
+	if err != nil {
+		return Delta{}, err
+	}
+	d := Delta{
+		Seq: seq, Type: h.typ, Key: string(h.rawKey), SizeBytes: len(p),
+		FinalStateUnknown: h.flags&flagFinalStateUnknown != 0, Replaced: h.flags&flagReplaced != 0,
+	}
+	if h.flags&flagOld != 0 {
+		if d.Old, err = decode(oldRecord, newObject); err != nil {
+			return Delta{}, err
+		}
+	}
+	if h.flags&flagNew != 0 {
+		d.New, err = decode(newRecord, newObject)
 	}
 	return d, err
 }

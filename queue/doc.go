@@ -4,7 +4,8 @@
 // It keeps these of the README's guarantees:
 //
 //   - Q1: no delta is removed before every consumer has acknowledged it.
-//   - Q3: the memory that the log holds is bounded, whatever a consumer does.
-//     Deltas beyond the tail are read from disk.
+//   - Q3: the memory that the log holds is bounded, whatever a consumer does, but
+//     for a few bytes of each deletion that waits: see runs. Deltas beyond the tail
+//     are read from disk.
 //   - Q4: a durable consumer is given only what is durable.
 package queue

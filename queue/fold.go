@@ -1,12 +1,8 @@
 package queue
 
 import (
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"slices"
-
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/persist"
 )
@@ -28,7 +24,7 @@ import (
 // for each key which there are; contents are only read of two deltas at a time. It
 // folds no delta that a consumer has been given with one that it has not: neither by
 // the consumer's cursor, nor by the one that the file has, to which a crash takes it
-// back. Each fold is in one batch.
+// back, nor by a walk, see foldLimits. Each fold is in one batch.
 const (
 	// foldMembers of one key are folded at most at once.
 	foldMembers = 256
@@ -37,7 +33,7 @@ const (
 	// foldBatchOps and foldBatchBytes are changed in one batch.
 	foldBatchOps, foldBatchBytes = 512, 1 << 20
 	// A pass that gained little is not repeated before the backlog has grown by this
-	// factor.
+	// factor, since it or since the backlog was least.
 	foldGrowth = 2
 	// So much is folded while it waits in memory for a commit. If none has failed it
 	// may be more, because MaxPendingBytes of the DB are none of ours.
@@ -52,30 +48,30 @@ type folding struct {
 	backlog, pending int64 // Bytes of runs; of those that are not durable.
 	running          bool
 	stopped          bool
-	folded           uint64 // Deltas that are gone by it.
 }
 
-// measureLocked computes from runs what is otherwise kept up to date.
+// measureLocked computes from runs what is otherwise kept up to date. With what waits
+// falls how much may wait before the next pass.
 func (q *DeltaFIFO) measureLocked() {
-	q.folding.backlog, q.folding.pending = 0, 0
-	for _, r := range q.runs {
-		q.folding.backlog += r.bytes
-	}
+	f := &q.folding
+	f.backlog = q.bytesBehindLocked(0)
+	f.at = min(f.at, foldGrowth*f.backlog)
 	q.measurePendingLocked()
 }
 
 func (q *DeltaFIFO) measurePendingLocked() {
-	q.folding.pending = q.bytesBehindLocked(q.durableHead)
+	f := &q.folding
+	f.pending = q.bytesBehindLocked(q.durableHead)
+	f.pendingAt = min(f.pendingAt, foldGrowth*f.pending)
 }
 
 // bytesBehindLocked is about what the stored deltas behind seq take, but for those in
 // the tail.
-func (q *DeltaFIFO) bytesBehindLocked(seq uint64) (n int64) {
-	for _, r := range q.runs[q.runAfterLocked(seq):] {
-		_, rest := r.cut(seq)
-		n += rest.bytes
+func (q *DeltaFIFO) bytesBehindLocked(seq uint64) (bytes int64) {
+	for _, n := range q.runs.sizes(seq) {
+		bytes += n
 	}
-	return n
+	return bytes
 }
 
 // foldIfDueLocked starts a pass if one is due. It ends by itself; Stop waits for it.
@@ -98,7 +94,7 @@ func (q *DeltaFIFO) fold() {
 		return
 	}
 	q.mu.Unlock()
-	p := &foldPass{q: q, groups: map[string]*foldGroup{}}
+	p := &foldPass{q: q, groups: foldGroups{}}
 	err := p.run()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -106,7 +102,6 @@ func (q *DeltaFIFO) fold() {
 	before := f.backlog
 	q.measureLocked()
 	f.at, f.pendingAt, f.running = foldGrowth*f.backlog, foldGrowth*f.pending, false
-	f.folded += p.removed
 	if err != nil && !errors.Is(err, persist.ErrClosed) {
 		q.log.Error(err, "Could not fold the deltas that wait")
 	} else if p.removed > 0 {
@@ -117,92 +112,26 @@ func (q *DeltaFIFO) fold() {
 // A foldPass is used by one goroutine.
 type foldPass struct {
 	q       *DeltaFIFO
-	groups  map[string]*foldGroup
+	limits  foldLimits // As of its begin.
+	groups  foldGroups
 	ops     []foldOp
 	opCount int
 	opBytes int
 	removed uint64
 }
 
-// foldGroup is what a pass knows of one key: what is left of its deltas, and which
-// there are.
-type foldGroup struct {
-	members   []uint64
-	deletions []uint64 // Among members.
-	// cur is what follows the last one: the old object is first's, the new one last's.
-	cur foldCur
-	// replaced is what was before a Replaced deletion, whose update comes next.
-	replaced    foldCur
-	isReplacing bool
-}
-
-type foldCur struct {
-	first, last uint64 // 0: there is none.
-	flags       byte   // Of the result.
-	typ         cache.DeltaType
-	changed     bool // It is not as last is.
-}
-
-// rawDelta is the persist.Value of a delta that is encoded.
-type rawDelta []byte
-
-func (v rawDelta) SizeBytes() int                      { return len(v) }
-func (v rawDelta) AppendTo(dst []byte) ([]byte, error) { return append(dst, v...), nil }
-
-// span is what a consumer may have been given, and may be given again.
-type span struct{ from, to uint64 }
-
-// foldSpansLocked returns where consumers are, or nothing if nothing may be folded.
-func (q *DeltaFIFO) foldSpansLocked() (spans []span, ok bool) {
-	stored := func(key string, at uint64) uint64 {
-		if c, found := q.stored[key]; found {
-			return min(at, c.Seq)
-		}
-		return at
-	}
-	for c := range q.consumers {
-		at, key := c.cursor.Load(), plainCursor
-		if c.name != "" {
-			if !c.durable { // Pop counts.
-				return nil, false
-			}
-			key = durablePrefix + c.name
-		}
-		spans = append(spans, span{stored(key, at), max(at, c.readTo)})
-	}
-	for name, at := range q.absent {
-		if name == popName {
-			return nil, false
-		}
-		spans = append(spans, span{stored(durablePrefix+name, at.Seq), max(at.Seq, q.absentTo[name])})
-	}
-	if c, found := q.stored[plainCursor]; found {
-		spans = append(spans, span{c.Seq, c.Seq})
-	}
-	if q.floorSet {
-		spans = append(spans, span{q.plainFloor, q.plainFloor})
-	}
-	if q.orphans.held {
-		spans = append(spans, span{q.orphans.after, q.orphans.after}, span{q.orphans.to, q.orphans.to})
-	}
-	return spans, true
-}
-
-// touches reports whether a fold of the deltas from first to last would mix what
-// a consumer was given with what it was not.
-func (s span) touches(first, last uint64) bool { return first <= s.to && last > s.from }
-
 // run goes over the segments between the places where consumers are.
 func (p *foldPass) run() error {
 	q := p.q
 	q.mu.Lock()
-	spans, ok := q.foldSpansLocked()
+	limits, ok := q.foldLimitsLocked()
 	at, upTo := q.floorLocked(), q.tailBase
-	spans = append(spans, span{q.durableHead, q.durableHead}) // What is durable need not wait for what is not.
+	spans := append(limits.spans, span{q.durableHead, q.durableHead}) // What is durable need not wait for what is not.
 	q.mu.Unlock()
 	if !ok {
 		return nil
 	}
+	p.limits = limits
 	ends := []uint64{upTo}
 	for _, s := range spans {
 		ends = append(ends, min(s.from, upTo), min(s.to, upTo))
@@ -233,8 +162,8 @@ func (p *foldPass) segment(at, end uint64) error {
 		}
 		at = next
 	}
-	for key, g := range p.groups {
-		if err := p.finish(key, g); err != nil {
+	for _, g := range p.groups.inOrder() {
+		if err := p.finish(g); err != nil {
 			return err
 		}
 	}
@@ -248,7 +177,8 @@ func (q *DeltaFIFO) isStopped() bool {
 	return q.folding.stopped
 }
 
-// note reads some deltas, and returns how far.
+// note reads some deltas, and returns how far. What is left of groups that end there is
+// put with the next batch.
 func (p *foldPass) note(after, end uint64) (upTo uint64, err error) {
 	s, err := p.q.db.Snapshot(p.q.deltas.Space)
 	if err != nil {
@@ -256,8 +186,8 @@ func (p *foldPass) note(after, end uint64) (upTo uint64, err error) {
 	}
 	defer s.Close()
 	upTo = end
-	bytes := 0
-	var full []string
+	bytes, full := 0, false
+	var ended []*foldGroup
 	err = s.Scan(deltasBucket, deltaKey(after+1), func(it *persist.Item) (bool, error) {
 		seq, err := parseDeltaKey(it.Key)
 		if err != nil {
@@ -268,140 +198,49 @@ func (p *foldPass) note(after, end uint64) (upTo uint64, err error) {
 		}
 		h, err := readHead(it)
 		if err == nil { // Else whoever reads it will say so.
-			if h.key == "" {
-				h.key = string(h.rawKey)
-			}
-			g := p.groups[h.key]
-			if g == nil {
-				g = new(foldGroup)
-				p.groups[h.key] = g
-			}
-			g.add(seq, h)
-			if len(g.members) == foldMembers && !g.isReplacing {
-				full = append(full, h.key)
+			g := p.groups.add(seq, h, &p.limits)
+			full = len(g.members) >= foldMembers && !g.isReplacing
+			if full || g.isOver() {
+				p.groups.remove(g)
+				ended = append(ended, g)
 			}
 		}
-		if bytes += it.SizeBytes(); bytes > foldChunkBytes || len(full) > 0 {
+		if bytes += it.SizeBytes(); bytes > foldChunkBytes || full {
 			upTo = seq
 			return false, nil
 		}
 		return true, nil
 	})
 	s.Close()
-	for _, key := range full {
-		g := p.groups[key]
-		delete(p.groups, key)
+	for _, g := range ended {
 		if err == nil {
-			err = p.finish(key, g)
+			err = p.finish(g)
 		}
 	}
 	return upTo, err
 }
 
-// head is all of a delta but its objects.
-type head struct {
-	flags  byte
-	typ    cache.DeltaType
-	key    string
-	rawKey []byte // Instead of key, valid as long as the item.
-}
-
-func readHead(it *persist.Item) (head, error) {
-	if v, inMemory := it.Value.(deltaValue); inMemory {
-		return head{flags: v.flags(), typ: v.Type, key: v.Key}, nil
-	}
-	payload, inMemory := it.Value.(rawDelta)
-	if !inMemory {
-		var err error
-		if payload, err = it.Payload(); err != nil {
-			return head{}, err
-		}
-	}
-	h, _, _, err := cutDelta(payload)
-	return h, err
-}
-
-// cutDelta cuts what AppendTo made into its parts.
-func cutDelta(p []byte) (h head, oldRecord, newRecord []byte, err error) {
-	if len(p) == 0 {
-		return h, nil, nil, errMalformed
-	}
-	h.flags = p[0]
-	typ, p, err := cutBytes(p[1:])
-	if err != nil {
-		return h, nil, nil, err
-	}
-	if h.rawKey, p, err = cutBytes(p); err != nil {
-		return h, nil, nil, err
-	}
-	h.typ = cache.DeltaType(typ)
-	if h.flags&flagOld != 0 {
-		if len(p) < 4 {
-			return h, nil, nil, errMalformed
-		}
-		n := binary.BigEndian.Uint32(p)
-		if uint64(n) > uint64(len(p)-4) {
-			return h, nil, nil, errMalformed
-		}
-		oldRecord, p = p[4:4+n], p[4+n:]
-	}
-	if h.flags&flagNew != 0 {
-		newRecord = p
-	}
-	return h, oldRecord, newRecord, nil
-}
-
-// add notes the next delta of the key.
-func (g *foldGroup) add(seq uint64, h head) {
-	g.members = append(g.members, seq)
-	replaced := h.flags&flagReplaced != 0
-	if h.typ == cache.Deleted {
-		g.deletions = append(g.deletions, seq)
-		g.isReplacing, g.replaced, g.cur = replaced, g.cur, foldCur{}
-		return
-	}
-	before, next := g.cur, foldCur{first: seq, last: seq, flags: h.flags, typ: h.typ}
-	if g.isReplacing {
-		before = g.replaced
-	}
-	switch {
-	case before.last == 0:
-	case g.isReplacing && before.flags&flagOld == 0: // Nobody has heard of what was replaced.
-		next.flags, next.typ, next.changed = h.flags&flagNew, cache.Added, true
-	case g.isReplacing:
-		next.first, next.flags, next.typ, next.changed = before.first, flagOld|flagReplaced|h.flags&flagNew, cache.Updated, true
-	default:
-		next.first, next.changed = before.first, true
-		next.flags = before.flags&(flagOld|flagReplaced) | h.flags&flagNew
-		if next.typ = before.typ; before.typ == cache.Sync {
-			next.typ = h.typ
-		}
-	}
-	g.cur, g.isReplacing, g.replaced = next, false, foldCur{}
-}
-
 // finish makes the fold of a group, if there is one, and puts it with the next batch.
-func (p *foldPass) finish(key string, g *foldGroup) error {
-	op := foldOp{members: g.members, keep: g.deletions}
+func (p *foldPass) finish(g *foldGroup) error {
+	op := foldOp{key: g.key, members: g.members, keep: g.deletions}
 	if g.cur.last != 0 {
 		op.keep = append(op.keep, g.cur.last) // Behind all deletions.
 	}
 	if len(op.members) <= len(op.keep) || g.isReplacing {
 		return nil
 	}
-	s, err := p.q.db.Snapshot(p.q.deltas.Space)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
 	if g.cur.changed {
-		err = op.join(s, key, g.cur)
+		s, err := p.q.db.Snapshot(p.q.deltas.Space)
+		if err != nil {
+			return err
+		}
+		err = op.join(s, g.cur)
+		s.Close()
+		if err != nil { // It stays as it is: who reads it will say what is wrong.
+			p.q.log.V(4).Info("Could not fold the deltas of an object", "key", g.key, "err", err)
+			return nil
+		}
 	}
-	if err != nil { // It stays as it is: who reads it will say what is wrong.
-		p.q.log.V(4).Info("Could not fold the deltas of an object", "key", key, "err", err)
-		return nil
-	}
-	s.Close()
 	p.ops = append(p.ops, op)
 	p.opCount += len(op.members)
 	p.opBytes += len(op.last)
@@ -409,64 +248,6 @@ func (p *foldPass) finish(key string, g *foldGroup) error {
 		return nil
 	}
 	return p.apply()
-}
-
-// foldOp is one fold: of members only keep stay, and the last of these is now last, if
-// that is not nil.
-type foldOp struct {
-	members, keep []uint64
-	last          rawDelta
-}
-
-// records lends the parts of a stored delta.
-func records(s *persist.Snapshot, seq uint64, use func(h head, oldRecord, newRecord []byte)) error {
-	found, err := s.View(deltasBucket, deltaKey(seq), func(it *persist.Item) (err error) {
-		payload, encoded := it.Value.(rawDelta)
-		if v, inMemory := it.Value.(deltaValue); inMemory {
-			d := *v.Delta
-			d.NewValue, d.OldValue = nil, nil // The committer's.
-			payload, err = deltaValue{&d}.AppendTo(nil)
-		} else if !encoded {
-			payload, err = it.Payload()
-		}
-		if err != nil {
-			return err
-		}
-		h, oldRecord, newRecord, err := cutDelta(payload)
-		if err == nil {
-			use(h, oldRecord, newRecord)
-		}
-		return err
-	})
-	if err == nil && !found {
-		err = fmt.Errorf("queue: delta %d is gone", seq)
-	}
-	return err
-}
-
-// join makes one delta of the first one's old object and the last one's new one.
-func (op *foldOp) join(s *persist.Snapshot, key string, cur foldCur) error {
-	var oldest []byte
-	if cur.flags&flagOld != 0 {
-		if err := records(s, cur.first, func(_ head, oldRecord, _ []byte) { oldest = slices.Clone(oldRecord) }); err != nil {
-			return err
-		}
-	}
-	return records(s, cur.last, func(_ head, _, newRecord []byte) {
-		op.last = appendRecords(cur.flags, cur.typ, key, oldest, newRecord)
-	})
-}
-
-// appendRecords encodes a delta as deltaValue does.
-func appendRecords(flags byte, typ cache.DeltaType, key string, oldRecord, newRecord []byte) []byte {
-	b := make([]byte, 0, len(oldRecord)+len(newRecord)+len(key)+32)
-	b = appendBytes(append(b, flags), []byte(typ))
-	b = appendBytes(b, []byte(key))
-	if flags&flagOld != 0 {
-		b = binary.BigEndian.AppendUint32(b, uint32(len(oldRecord)))
-		b = append(b, oldRecord...)
-	}
-	return append(b, newRecord...)
 }
 
 // apply puts the folds that wait into one batch, but for those that a consumer has
@@ -479,7 +260,7 @@ func (p *foldPass) apply() error {
 	_, err := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		spans, ok := q.foldSpansLocked()
+		limits, ok := q.foldLimitsLocked()
 		if !ok || q.folding.stopped {
 			return
 		}
@@ -487,12 +268,12 @@ func (p *foldPass) apply() error {
 		var removed []uint64
 		for _, op := range p.ops {
 			first, last := op.members[0], op.members[len(op.members)-1]
-			if first <= floor || slices.ContainsFunc(spans, func(s span) bool { return s.touches(first, last) }) {
+			if first <= floor || limits.crosses(op.key, first, last) {
 				continue
 			}
 			for _, seq := range op.members {
 				if _, stays := slices.BinarySearch(op.keep, seq); !stays {
-					q.removeDeltaLocked(b, seq)
+					q.removeDeltaLocked(b, seq, false) // All deletions stay.
 					removed = append(removed, seq)
 				}
 			}
@@ -500,39 +281,10 @@ func (p *foldPass) apply() error {
 				b.Put(q.deltas, deltaKey(op.keep[len(op.keep)-1]), op.last)
 			}
 		}
-		q.removeFromRunsLocked(removed)
+		slices.Sort(removed)
+		q.runs.remove(removed)
 		p.removed += uint64(len(removed))
 	})
 	p.ops, p.opCount, p.opBytes = nil, 0, 0
 	return err
-}
-
-// removeFromRunsLocked removes Seqs, which are there.
-func (q *DeltaFIFO) removeFromRunsLocked(removed []uint64) {
-	if len(removed) == 0 {
-		return
-	}
-	slices.Sort(removed)
-	from := q.runAfterLocked(removed[0] - 1)
-	var kept []run
-	i := from
-	for ; i < len(q.runs) && len(removed) > 0; i++ {
-		r := q.runs[i]
-		for len(removed) > 0 && removed[0] <= r.to {
-			var head run
-			head, r = r.cut(removed[0] - 1)
-			if head.from != 0 && head.from <= head.to {
-				kept = append(kept, head)
-			}
-			_, r = r.cut(removed[0])
-			removed = removed[1:]
-			if r.from > r.to {
-				break
-			}
-		}
-		if r.from <= r.to {
-			kept = append(kept, r)
-		}
-	}
-	q.runs = slices.Replace(q.runs, from, i, kept...)
 }

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"errors"
+	"iter"
 	"slices"
 	"strings"
 
@@ -50,20 +51,16 @@ func (q *DeltaFIFO) load() error {
 		return err
 	}
 	s.Close() // A commit may have to wait for it, and an update for a commit.
-	for _, r := range q.runs {
-		for seq := r.from; seq <= r.to; seq++ {
-			q.total.add(seq)
-		}
+	for seq := range q.runs.seqs() {
+		q.total.add(seq)
 	}
 	q.total.Last = max(q.total.Last, q.head)
 	q.written = st
 	q.tailBase = q.head
 	q.markLocked(q.db.Applied()) // Of an informer that has just stopped, not all may be in the file.
 	q.measureLocked()
-	if q.orphans.held {
-		q.orphans.to, q.orphans.stored = q.head, q.head
-	}
-	waits := q.durableHead < q.head && len(q.runs) > 0
+	_, some := q.runs.last()
+	waits := q.durableHead < q.head && some
 	if len(l.garbage) == 0 && !waits {
 		return nil
 	}
@@ -87,7 +84,7 @@ func (q *DeltaFIFO) damaged(err error, what string, keysAndValues ...any) {
 // loadRuns notes the Seqs of deltas and tombstones: where either is there, there
 // was a delta.
 func (q *DeltaFIFO) loadRuns(s *persist.Snapshot, l *loading) error {
-	var graves []uint64
+	var graves runs
 	parse := func(bucket persist.Bucket, key string) (seq uint64, ok bool) {
 		seq, err := parseDeltaKey(key)
 		if err != nil {
@@ -98,29 +95,37 @@ func (q *DeltaFIFO) loadRuns(s *persist.Snapshot, l *loading) error {
 	}
 	err := s.Scan(gravesBucket, "", func(it *persist.Item) (bool, error) {
 		if seq, ok := parse(q.graves, it.Key); ok {
-			graves = append(graves, seq)
-			q.tombstones[seq] = struct{}{}
+			graves.add(run{from: seq, to: seq, deletions: true})
 		}
 		return true, nil
 	})
 	if err != nil {
 		return err
 	}
+	next, stop := iter.Pull(graves.seqs())
+	defer stop()
+	grave, more := next()
+	alone := func() {
+		q.runs.add(run{from: grave, to: grave, deletions: true})
+		grave, more = next()
+	}
 	err = s.Scan(deltasBucket, "", func(it *persist.Item) (bool, error) {
 		seq, ok := parse(q.deltas, it.Key)
 		if !ok {
 			return true, nil
 		}
-		for ; len(graves) > 0 && graves[0] <= seq; graves = graves[1:] {
-			if graves[0] < seq {
-				q.addRunLocked(graves[0], 0)
-			}
+		for more && grave < seq {
+			alone()
 		}
-		q.addRunLocked(seq, it.SizeBytes())
+		deletion := more && grave == seq
+		if deletion {
+			grave, more = next()
+		}
+		q.runs.add(run{from: seq, to: seq, bytes: int64(it.SizeBytes()), deletions: deletion})
 		return true, nil
 	})
-	for _, seq := range graves {
-		q.addRunLocked(seq, 0)
+	for more {
+		alone()
 	}
 	return err
 }
@@ -128,14 +133,12 @@ func (q *DeltaFIFO) loadRuns(s *persist.Snapshot, l *loading) error {
 // compareRuns compares the Seqs with what the last commit has said. Those beyond its
 // last one were never stored.
 func (q *DeltaFIFO) compareRuns(st *logState, l *loading) {
-	for n := len(q.runs); n > 0 && q.runs[n-1].to > st.Last; n = len(q.runs) {
-		q.dropLast(errors.New("no delta has such a number"), l)
+	for last, some := q.runs.last(); some && last > st.Last; last, some = q.runs.last() {
+		q.dropLast(last, errors.New("no delta has such a number"), l)
 	}
 	var found total
-	for _, r := range q.runs {
-		for seq := r.from; seq <= r.to; seq++ {
-			found.add(seq)
-		}
+	for seq := range q.runs.seqs() {
+		found.add(seq)
 	}
 	if l.lost = found.Count != st.Count || found.Digest != st.Digest; l.lost {
 		err := &persist.CorruptError{Bucket: q.deltas, Err: errors.New("deltas are lost")}
@@ -144,27 +147,19 @@ func (q *DeltaFIFO) compareRuns(st *logState, l *loading) {
 	q.head = max(q.head, st.Last)
 }
 
-// dropLast forgets the last delta, which is none.
-func (q *DeltaFIFO) dropLast(err error, l *loading) {
-	last := &q.runs[len(q.runs)-1]
-	seq := last.to
+// dropLast forgets the last delta, that of seq, which is none.
+func (q *DeltaFIFO) dropLast(seq uint64, err error, l *loading) {
 	key := deltaKey(seq)
 	q.damaged(&persist.CorruptError{Bucket: q.deltas, Key: key, Err: err}, "Could not read a delta, removing it", "seq", seq)
 	l.garbage = append(l.garbage, entry{q.deltas, key}, entry{q.graves, key})
-	delete(q.tombstones, seq)
-	if last.from == last.to {
-		q.runs = q.runs[:len(q.runs)-1]
-	} else {
-		*last, _ = last.cut(seq - 1)
-	}
+	q.runs.remove([]uint64{seq})
 }
 
 // loadHead takes the head from the last delta, where nothing else says it. A damaged
 // number may be a great one, and there would be none behind it: it counts only with
 // its checksum. What does not count is lost.
 func (q *DeltaFIFO) loadHead(s *persist.Snapshot, l *loading) error {
-	for n := len(q.runs); n > 0; n = len(q.runs) {
-		last := q.runs[n-1].to
+	for last, some := q.runs.last(); some; last, some = q.runs.last() {
 		check := func(it *persist.Item) (err error) {
 			if it.Value == nil {
 				_, err = it.Payload()
@@ -182,7 +177,7 @@ func (q *DeltaFIFO) loadHead(s *persist.Snapshot, l *loading) error {
 				return err
 			}
 		}
-		q.dropLast(errors.Join(err, errors.New("it cannot be read")), l)
+		q.dropLast(last, errors.Join(err, errors.New("it cannot be read")), l)
 		l.lost = true
 	}
 	return nil

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sort"
 	"sync"
 	"sync/atomic"
 
@@ -185,7 +184,7 @@ func New(o Options) (*DeltaFIFO, error) {
 		consumers: map[*Consumer]struct{}{},
 		absent:    map[string]cursor{},
 		absentTo:  map[string]uint64{},
-		ledger:    ledger{stored: map[string]cursor{}, tombstones: map[uint64]struct{}{}},
+		ledger:    ledger{stored: map[string]cursor{}},
 	}
 	q.cond.L = &q.mu
 	q.folding.max = o.MaxBacklogBytes
@@ -194,7 +193,7 @@ func New(o Options) (*DeltaFIFO, error) {
 		return nil, err
 	}
 	q.initFIFO(o)
-	if len(q.runs) > 0 { // What nobody holds is removed.
+	if _, some := q.runs.last(); some { // What nobody holds is removed.
 		defer q.db.Kick()
 	}
 	q.removeHk = q.db.AddHook(&persist.Hook{BeforeCommit: q.beforeCommit, AfterCommit: q.afterCommit, AfterReset: q.afterReset})
@@ -282,7 +281,7 @@ func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
 		q.pushTailLocked(d)
 		q.tailBytes += d.SizeBytes
 		q.head = d.Seq
-		q.orphans.noteLocked(&d)
+		q.orphans.reach(d.Seq)
 	}
 	drop := 0
 	for size := q.tailBytes; size > q.tailMax && drop < len(q.tail); drop++ {
@@ -303,114 +302,9 @@ func (q *DeltaFIFO) Advance(batch, seq uint64) {
 		return
 	}
 	q.head = seq
-	if q.orphans.held && q.orphans.open {
-		q.orphans.to = seq
-	}
+	q.orphans.reach(seq)
 	q.markLocked(batch)
 	q.cond.Broadcast()
-}
-
-// maxMarks bounds the marks while commits fail and are tried again.
-const maxMarks = 1024
-
-// markLocked notes which batch has the head. Batches between two calls of
-// beforeCommit become durable together, so the last one's mark is enough. The first
-// one published after such a call may be of before it: it is kept apart.
-func (q *DeltaFIFO) markLocked(batch uint64) {
-	if batch <= q.durable {
-		q.durableHead = q.head
-		return
-	}
-	if n := len(q.marks); n > 0 && (q.markApart == 0 || q.marks[n-1].batch == batch || n == maxMarks) {
-		q.marks[n-1] = mark{batch, q.head}
-		return
-	}
-	q.marks = append(q.marks, mark{batch, q.head})
-	q.markApart = max(q.markApart-1, 0)
-}
-
-const (
-	// A tail larger than TailBytes/ackedTailShare does not wait for the next commit
-	// to drop what was acknowledged.
-	ackedTailShare = 8
-	// A consumer that is TailBytes/farTailShare behind the tail is far from it.
-	farTailShare = 2
-	// For so many deltas a tail keeps its memory when it is empty.
-	tailIdleDeltas = 1024
-)
-
-// pushTailLocked moves the tail to the front of its memory before it asks for more,
-// if half of that has become free there.
-func (q *DeltaFIFO) pushTailLocked(d Delta) {
-	if n := len(q.tail); n == cap(q.tail) && n <= cap(q.tailArray)/2 {
-		moved := append(q.tailArray, q.tail...)
-		clear(q.tail)
-		q.tail = moved
-	}
-	grows := len(q.tail) == cap(q.tail)
-	q.tail = append(q.tail, d)
-	if grows {
-		q.tailArray = q.tail[:0]
-	}
-}
-
-// dropAckedLocked drops from the tail what every consumer has acknowledged.
-func (q *DeltaFIFO) dropAckedLocked(floor uint64) {
-	q.dropTailLocked(sort.Search(len(q.tail), func(i int) bool { return q.tail[i].Seq > floor }))
-}
-
-// dropUnreadLocked drops from the tail what is stored and nobody will read from there
-// soon: a consumer that is far behind reads from the DB.
-func (q *DeltaFIFO) dropUnreadLocked() {
-	floor := q.head
-	for c := range q.consumers {
-		at := c.cursor.Load()
-		if at < q.tailBase && q.farLocked(at) {
-			continue
-		}
-		floor = min(floor, at)
-	}
-	n := 0
-	for n < len(q.tail) && q.tail[n].stored && q.tail[n].Seq <= floor {
-		n++
-	}
-	q.dropTailLocked(n)
-}
-
-// farLocked reports whether more is stored between a cursor and the tail than the tail
-// may have.
-func (q *DeltaFIFO) farLocked(cursor uint64) bool {
-	bytes := int64(0)
-	for i := len(q.runs) - 1; i >= 0 && q.runs[i].to > cursor; i-- {
-		_, rest := q.runs[i].cut(cursor)
-		if bytes += rest.bytes; bytes > int64(q.tailMax/farTailShare) {
-			return true
-		}
-	}
-	return false
-}
-
-// dropTailLocked forgets the oldest deltas of the tail, and most of its memory if
-// it is large and hardly used any more.
-func (q *DeltaFIFO) dropTailLocked(n int) {
-	for i := range q.tail[:n] {
-		d := &q.tail[i]
-		q.tailBytes -= d.SizeBytes
-		q.tailBase = d.Seq
-		if d.stored {
-			q.addRunLocked(d.Seq, d.SizeBytes)
-			q.folding.backlog += int64(d.SizeBytes)
-			if d.Seq > q.durableHead {
-				q.folding.pending += int64(d.SizeBytes)
-			}
-		}
-	}
-	clear(q.tail[:n]) // The objects can go now, the array later.
-	q.tail = q.tail[n:]
-	if cap(q.tailArray) > tailIdleDeltas && len(q.tail) < cap(q.tailArray)/4 {
-		q.tail = append(make([]Delta, 0, 2*len(q.tail)+16), q.tail...)
-		q.tailArray = q.tail[:0]
-	}
 }
 
 // HasDurable reports whether a durable consumer waits for what is appended, so
@@ -457,10 +351,9 @@ func (q *DeltaFIFO) Unacked() int {
 // behindLocked is how many deltas there are behind a cursor, and about how long they
 // are.
 func (q *DeltaFIFO) behindLocked(cursor uint64) (deltas int, bytes int64) {
-	for _, r := range q.runs[q.runAfterLocked(cursor):] {
-		_, rest := r.cut(cursor)
-		deltas += int(rest.to - rest.from + 1)
-		bytes += rest.bytes
+	for n, b := range q.runs.sizes(cursor) {
+		deltas += n
+		bytes += b
 	}
 	for i := len(q.tail) - 1; i >= 0 && q.tail[i].Seq > cursor; i-- {
 		deltas++
@@ -500,106 +393,6 @@ func (q *DeltaFIFO) floorLocked() uint64 {
 		floor = min(floor, q.plainFloor)
 	}
 	return floor
-}
-
-// maxTrimPerCommit bounds the time that a commit's hook takes.
-const maxTrimPerCommit = 20_000
-
-// beforeCommit stores cursors and removes what everybody has acknowledged. It
-// runs under the DB's lock.
-func (q *DeltaFIFO) beforeCommit(b *persist.Batch) {
-	q.kicked.Store(false)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.markApart = 2
-	plain, anyPlain := q.head, false
-	for c := range q.consumers {
-		seq := c.cursor.Load()
-		if c.name != "" {
-			q.storeLocked(b, durablePrefix+c.name, cursor{Seq: seq, Walking: c.walking.Load()})
-		} else {
-			plain, anyPlain = min(plain, seq), true
-		}
-	}
-	for name, c := range q.absent {
-		q.storeLocked(b, durablePrefix+name, c)
-	}
-	if q.floorSet {
-		plain, anyPlain = min(plain, q.plainFloor), true
-	}
-	switch {
-	case anyPlain:
-		q.storeLocked(b, plainCursor, cursor{Seq: plain})
-	case q.orphans.held:
-		q.storeLocked(b, plainCursor, cursor{Seq: q.orphans.after, Lives: q.orphans.lives})
-	}
-	q.trimLocked(b)
-	q.storeStateLocked(b)
-}
-
-func (q *DeltaFIFO) storeLocked(b *persist.Batch, key string, c cursor) {
-	if old, ok := q.stored[key]; ok && old == c {
-		return
-	}
-	q.stored[key] = c
-	b.Put(q.cursors, key, storedCursor(c))
-}
-
-func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
-	floor, left := q.floorLocked(), maxTrimPerCommit
-	q.dropAckedLocked(floor)
-	q.dropUnreadLocked()
-	var keep []run
-	n := 0
-	for ; n < len(q.runs) && q.runs[n].from <= floor && left > 0; n++ {
-		for r := q.runs[n]; r.from <= r.to; {
-			held, end := q.orphans.stretch(r.from)
-			var part run
-			part, r = r.cut(min(end, r.to))
-			if !held {
-				from := part.from
-				for ; part.from <= min(part.to, floor) && left > 0; part.from++ {
-					q.removeDeltaLocked(b, part.from)
-					left--
-				}
-				if part.from > from && part.from <= part.to {
-					_, part = run{from, part.to, part.bytes}.cut(part.from - 1)
-				}
-			}
-			if part.from <= part.to {
-				keep = append(keep, part)
-			}
-		}
-	}
-	if n > 0 {
-		q.runs = slices.Replace(q.runs, 0, n, keep...)
-		q.measureLocked()
-	}
-	if left == 0 {
-		b.Urgent() // There is more: come again soon.
-	}
-}
-
-// afterCommit lets durable consumers go on.
-func (q *DeltaFIFO) afterCommit(durable uint64) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.durable = max(q.durable, durable)
-	n := sort.Search(len(q.marks), func(i int) bool { return q.marks[i].batch > durable })
-	if n > 0 {
-		q.durableHead = q.marks[n-1].seq
-		q.marks = slices.Delete(q.marks, 0, n)
-		q.measurePendingLocked()
-	}
-	q.cond.Broadcast()
-}
-
-// afterReset has all cursors written into the new file.
-func (q *DeltaFIFO) afterReset(error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	clear(q.stored)
-	q.written = nil
 }
 
 // Forget removes the cursor of a durable consumer that will not come back, so

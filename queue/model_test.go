@@ -80,13 +80,16 @@ func (m *logModel) open() {
 	}
 	disk := onDisk(m.t, m.q.db, true)
 	m.checkFile(disk)
-	m.orphans, m.held, m.claimed = nil, m.isPlain && m.lives < maxUnclaimedLives, false
+	m.orphans, m.held, m.claimed = nil, m.isPlain, false
 	if !m.held {
 		return
 	}
 	m.after, m.waited = m.plain, m.lives+1
+	if m.lives >= maxUnclaimedLives { // Only what is to come.
+		m.after, m.waited = m.head, 1
+	}
 	for _, seq := range disk {
-		if seq > m.plain {
+		if seq > m.after {
 			m.orphans = append(m.orphans, seq)
 		}
 	}
@@ -335,7 +338,7 @@ func (m *logModel) check() {
 	q := m.q
 	q.mu.Lock()
 	size, counted := 0, q.tailBytes
-	tail, runs := slices.Clone(q.tail), slices.Clone(q.runs)
+	tail, runs := slices.Clone(q.tail), slices.Collect(q.runs.from(0))
 	q.mu.Unlock()
 	for i, d := range tail {
 		size += d.SizeBytes

@@ -1,11 +1,6 @@
 package queue
 
-import (
-	"math"
-	"sort"
-
-	"k8s.io/client-go/tools/cache"
-)
+import "math"
 
 // orphans are what the plain consumers of this process are told before they are told
 // of all objects: the deltas that those of the last process did not acknowledge, and
@@ -16,8 +11,7 @@ type orphans struct {
 	held      bool
 	open      bool // to still moves: the owner has not caught up.
 
-	stored  uint64 // Those up to here are of the last process.
-	deleted []run  // The deletions behind that. Nobody needs the other deltas.
+	stored uint64 // Those up to here are of the last process. Behind that only deletions are held.
 
 	claimed bool // A plain consumer has been told of them.
 	lives   int  // So many processes have caught up, and had no plain consumer.
@@ -28,48 +22,34 @@ type orphans struct {
 const maxUnclaimedLives = 3
 
 // inherited are the orphans that a process finds: the deltas up to head behind the
-// cursor that the plain consumers of the last one share.
+// cursor that the plain consumers of the last one share. Where these have waited for
+// long enough they are given up, and those that are still to come are held.
 func inherited(plain cursor, head uint64) orphans {
 	if plain.Lives >= maxUnclaimedLives {
-		return orphans{}
+		plain = cursor{Seq: head}
 	}
 	return orphans{after: plain.Seq, to: head, stored: head, held: true, open: true, lives: plain.Lives}
 }
 
-// noteLocked notes a delta that was published.
-func (o *orphans) noteLocked(d *Delta) {
-	if !o.held || !o.open {
-		return
+// reach has them end at seq, the number of a write, as long as they are open.
+func (o *orphans) reach(seq uint64) {
+	if o.held && o.open {
+		o.to = seq
 	}
-	o.to = d.Seq
-	if d.Type != cache.Deleted {
-		return
-	}
-	if n := len(o.deleted); n > 0 && o.deleted[n-1].to+1 == d.Seq {
-		o.deleted[n-1].to = d.Seq
-		return
-	}
-	o.deleted = append(o.deleted, run{from: d.Seq, to: d.Seq})
 }
 
-// stretch reports whether a delta is held, and up to which Seq that is so.
-func (o *orphans) stretch(seq uint64) (held bool, to uint64) {
+// stretch reports whether the first delta of a run is held, and up to which Seq that
+// is so for the run.
+func (o *orphans) stretch(r run) (held bool, to uint64) {
 	switch {
-	case !o.held || seq > o.to:
+	case !o.held || r.from > o.to:
 		return false, math.MaxUint64
-	case seq <= o.after:
+	case r.from <= o.after:
 		return false, o.after
-	case seq <= o.stored:
+	case r.from <= o.stored:
 		return true, o.stored
 	}
-	i := sort.Search(len(o.deleted), func(i int) bool { return o.deleted[i].to >= seq })
-	switch {
-	case i == len(o.deleted):
-		return false, math.MaxUint64
-	case seq < o.deleted[i].from:
-		return false, o.deleted[i].from - 1
-	}
-	return true, o.deleted[i].to
+	return r.deletions, o.to
 }
 
 // CaughtUp ends the time in which deletions count as those that happened while no
@@ -92,7 +72,7 @@ func (q *DeltaFIFO) CaughtUp() {
 func (q *DeltaFIFO) ReleaseOrphans() {
 	q.mu.Lock()
 	changed := q.orphans.held
-	q.orphans.held, q.orphans.deleted = false, nil
+	q.orphans.held = false
 	q.mu.Unlock()
 	if changed {
 		q.db.Kick()

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 
@@ -51,17 +52,14 @@ func (q *DeltaFIFO) readFrom(s *persist.Snapshot, ds []Delta, after, limit uint6
 }
 
 func (q *DeltaFIFO) readDelta(seq uint64, it *persist.Item) (Delta, error) {
-	if v, inMemory := it.Value.(deltaValue); inMemory {
-		return *v.Delta, nil
-	}
-	if v, folded := it.Value.(rawDelta); folded {
-		return parseDelta(seq, v, q.newObject)
-	}
-	payload, err := it.Payload()
-	if err != nil {
+	d, encoded, err := storedDelta(it)
+	switch {
+	case err != nil:
 		return Delta{}, err
+	case d != nil:
+		return *d, nil
 	}
-	return parseDelta(seq, payload, q.newObject)
+	return parseDelta(seq, encoded, q.newObject)
 }
 
 // readOrphans is readFrom, and fills what is lost from tombstones. What has none is
@@ -71,7 +69,7 @@ func (q *DeltaFIFO) readOrphans(s *persist.Snapshot, ds []Delta, after, limit ui
 		return nil, 0, err
 	}
 	has := func(seq uint64) (int, bool) {
-		return slices.BinarySearchFunc(ds, seq, func(d Delta, seq uint64) int { return compareSeq(d.Seq, seq) })
+		return slices.BinarySearchFunc(ds, seq, func(d Delta, seq uint64) int { return cmp.Compare(d.Seq, seq) })
 	}
 	found := 0
 	err = s.Scan(gravesBucket, deltaKey(after+1), func(it *persist.Item) (bool, error) {
@@ -107,16 +105,6 @@ func (q *DeltaFIFO) readOrphans(s *persist.Snapshot, ds []Delta, after, limit ui
 		return true, nil
 	})
 	return slices.DeleteFunc(ds, func(d Delta) bool { return d.Type == "" }), upTo, err
-}
-
-func compareSeq(a, b uint64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // readStored fills buf from the DB with what is behind at, up to limit, and moves

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"sort"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,26 +25,8 @@ type ledger struct {
 	written *logState
 	// runs are the ranges of Seq that have a stored delta which was not removed and
 	// is not in the tail, in order. A Seq among them that the DB does not have is lost.
-	runs []run
-	// tombstones are the Seqs of stored deletions, each of which has a tombstone.
-	tombstones map[uint64]struct{}
-	stored     map[string]cursor // Cursors that the file has, or will with the next commit.
-}
-
-// run is from..to, both included, and about how long the deltas are.
-type run struct {
-	from, to uint64
-	bytes    int64
-}
-
-// cut splits the run behind seq, which is in it or before it.
-func (r run) cut(seq uint64) (head, rest run) {
-	if seq < r.from {
-		return run{}, r
-	}
-	n, of := seq-r.from+1, r.to-r.from+1
-	bytes := int64(float64(r.bytes) * (float64(n) / float64(of)))
-	return run{r.from, seq, bytes}, run{seq + 1, r.to, r.bytes - bytes}
+	runs   runs
+	stored map[string]cursor // Cursors that the file has, or will with the next commit.
 }
 
 // total says how many deltas there are, and which, without naming them.
@@ -127,41 +108,25 @@ func (q *DeltaFIFO) storeDeltaLocked(b *persist.Batch, d *Delta) {
 	q.total.add(d.Seq)
 	if d.Type == cache.Deleted {
 		b.PutNew(q.graves, deltaKey(d.Seq), newTombstone(d))
-		q.tombstones[d.Seq] = struct{}{}
 	}
 }
 
-// removeDeltaLocked removes a delta that was stored. The caller removes it from runs.
-func (q *DeltaFIFO) removeDeltaLocked(b *persist.Batch, seq uint64) {
+// removeDeltaLocked removes a delta that was stored, and its tombstone, which each
+// deletion has. The caller removes it from runs.
+func (q *DeltaFIFO) removeDeltaLocked(b *persist.Batch, seq uint64, deletion bool) {
 	b.Delete(q.deltas, deltaKey(seq))
 	q.total.remove(seq)
-	if _, found := q.tombstones[seq]; found {
+	if deletion {
 		b.Delete(q.graves, deltaKey(seq))
-		delete(q.tombstones, seq)
 	}
-}
-
-// addRunLocked notes that there is a delta with this Seq, behind all others.
-func (q *DeltaFIFO) addRunLocked(seq uint64, bytes int) {
-	if n := len(q.runs); n > 0 && q.runs[n-1].to+1 == seq {
-		q.runs[n-1].to = seq
-		q.runs[n-1].bytes += int64(bytes)
-		return
-	}
-	q.runs = append(q.runs, run{seq, seq, int64(bytes)})
-}
-
-// runAfterLocked is the index of the first run that has something behind seq.
-func (q *DeltaFIFO) runAfterLocked(seq uint64) int {
-	return sort.Search(len(q.runs), func(i int) bool { return q.runs[i].to > seq })
 }
 
 // lostLocked returns the first Seq behind after, up to upTo, whose delta is stored
 // and not among ds, or among them and could not be read.
 func (q *DeltaFIFO) lostLocked(ds []Delta, after, upTo uint64) (seq uint64, lost bool) {
 	i := 0
-	for _, r := range q.runs[q.runAfterLocked(after):] {
-		for seq := max(r.from, after+1); seq <= min(r.to, upTo); seq++ {
+	for r := range q.runs.after(after) {
+		for seq := r.from; seq <= min(r.to, upTo); seq++ {
 			for i < len(ds) && ds[i].Seq < seq {
 				i++
 			}

@@ -1,0 +1,251 @@
+package queue
+
+import (
+	"flag"
+	"fmt"
+	"runtime"
+	"testing"
+	"testing/synctest"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+var churnNames = flag.Int("churn.names", 20_000, "names of TestADeletionThatWaitsTakesAFewBytesOfMemory")
+
+// ofSize returns a delta that counts as so many bytes.
+func ofSize(seq uint64, typ cache.DeltaType, name string, bytes int) Delta {
+	pod := newPod(name, fmt.Sprint(seq))
+	d := Delta{Seq: seq, Type: typ, Key: "ns/" + name, New: pod, SizeBytes: bytes}
+	if typ == cache.Updated {
+		d.Old = newPod(name, fmt.Sprint(seq-1))
+	}
+	return d
+}
+
+func foldingOf(q *DeltaFIFO) folding {
+	q.folder.Wait()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.folding
+}
+
+// TestAPassThatGainsLittleDoesNotDelayThoseOfLaterBacklogs: the next pass waits until the
+// backlog has doubled, but since it was least.
+func TestAPassThatGainsLittleDoesNotDelayThoseOfLaterBacklogs(t *testing.T) {
+	const bytes, maxBacklog = 1000, 10_000
+	q := newLog(t, openDB(t, tempPath(t), manual), Options{TailBytes: 1, MaxBacklogBytes: maxBacklog})
+	q.CaughtUp()
+	c := durable(t, q, "d", false)
+	c.WalkDone()
+	var seq uint64
+	for range 40 {
+		seq++
+		publish(t, q, ofSize(seq, cache.Deleted, fmt.Sprint("deleted-", seq), bytes))
+	}
+	flush(t, q)
+	if f := foldingOf(q); f.backlog < 40*bytes {
+		t.Fatalf("of deletions there wait %d bytes, a pass has removed some", f.backlog)
+	}
+	for c.Cursor() < seq {
+		ds, err := c.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range ds {
+			c.Acknowledge(ds[i].Seq)
+		}
+	}
+	commitAnew(t, q)
+	if f := foldingOf(q); f.backlog != 0 {
+		t.Fatalf("all was acknowledged, there wait %d bytes", f.backlog)
+	}
+	for range 30 {
+		seq++
+		publish(t, q, ofSize(seq, cache.Updated, "updated", bytes))
+		q.folder.Wait()
+	}
+	if f := foldingOf(q); f.backlog > maxBacklog+bytes {
+		t.Errorf("of updates there wait %d bytes, expected at most %d", f.backlog, maxBacklog+bytes)
+	}
+}
+
+// TestAPassWhileCommitsHangDoesNotDelayThoseOfLaterHangs is the same of what waits in
+// memory.
+func TestAPassWhileCommitsHangDoesNotDelayThoseOfLaterHangs(t *testing.T) {
+	const bytes = 1 << 20
+	db := openDB(t, tempPath(t), persist.Options{CommitInterval: 1, DurableDelay: 1, MaxPendingBytes: 1 << 40, CommitBytes: 1 << 40})
+	q := newLog(t, db, Options{TailBytes: 1})
+	q.CaughtUp()
+	c := durable(t, q, "d", false)
+	c.WalkDone()
+	flush(t, q)
+	var seq uint64
+	hang := func(n int, delta func(seq uint64) Delta) {
+		hanging := hangingValue{make(chan struct{})}
+		if _, err := db.Update(func(b *persist.Batch) {
+			b.Put(persist.Bucket{Space: "other", Name: "other"}, "key", hanging)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for range n {
+			seq++
+			publish(t, q, delta(seq))
+			q.folder.Wait()
+		}
+		f := foldingOf(q)
+		close(hanging.until)
+		flush(t, q)
+		t.Logf("%d MB waited in memory", f.pending>>20)
+		if n > 50 && f.pending > foldPendingMaxBytes+foldPendingBytes {
+			t.Errorf("%d MB wait in memory", f.pending>>20)
+		}
+	}
+	hang(50, func(seq uint64) Delta { return ofSize(seq, cache.Deleted, fmt.Sprint("deleted-", seq), bytes) })
+	hang(70, func(seq uint64) Delta { return ofSize(seq, cache.Updated, "updated", bytes) })
+}
+
+// TestAGroupIsFoldedThoughAReplacementBeginsWhereItIsFull: its bound is passed by one.
+func TestAGroupIsFoldedThoughAReplacementBeginsWhereItIsFull(t *testing.T) {
+	q := newLog(t, openDB(t, tempPath(t), manual), Options{TailBytes: 1, MaxBacklogBytes: -1})
+	q.CaughtUp()
+	durable(t, q, "d", false).WalkDone()
+	const n = 4 * foldMembers
+	for seq := uint64(1); seq <= n; seq++ {
+		d := ofSize(seq, cache.Updated, "pod", 100)
+		if seq == foldMembers {
+			d = ofSize(seq, cache.Deleted, "pod", 100)
+		}
+		d.Replaced = seq == foldMembers || seq == foldMembers+1
+		publish(t, q, d)
+	}
+	p := &foldPass{q: q, groups: foldGroups{}}
+	for at := uint64(0); at < n; {
+		var err error
+		if at, err = p.note(at, n); err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range p.groups {
+			if len(g.members) > foldMembers {
+				t.Fatalf("after %d deltas of a key %d of them wait to be folded", at, len(g.members))
+			}
+		}
+	}
+}
+
+// churn publishes an addition and a deletion of each of n names, with a durable consumer
+// that hangs, and returns how many bytes of heap the log takes for each.
+func churn(t testing.TB, n int) (q *DeltaFIFO, perName float64) {
+	db := openDB(t, tempPath(t), manual)
+	q = newLog(t, db, Options{TailBytes: 10_000, MaxBacklogBytes: 100_000})
+	q.CaughtUp()
+	c, err := q.Durable("d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.WalkDone()
+	flush(t, q)
+	heap := func() float64 {
+		q.folder.Wait()
+		flush(t, q)
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return float64(m.HeapAlloc)
+	}
+	seq, before := uint64(0), 0.0
+	for i := range n {
+		if i == n/10 {
+			before = heap()
+		}
+		name := fmt.Sprint("pod-", i)
+		publish(t, q, ofSize(seq+1, cache.Added, name, 300), ofSize(seq+2, cache.Deleted, name, 300))
+		seq += 2
+		if i%1000 == 999 {
+			flush(t, q)
+		}
+	}
+	return q, (heap() - before) / float64(n-n/10)
+}
+
+// TestADeletionThatWaitsTakesAFewBytesOfMemory: those of ever new names, which nothing
+// folds, for a consumer that hangs.
+func TestADeletionThatWaitsTakesAFewBytesOfMemory(t *testing.T) {
+	q, perName := churn(t, *churnNames)
+	deltas := q.Unacked()
+	t.Logf("%d names, %d deltas wait, %.1f bytes of heap for each name", *churnNames, deltas, perName)
+	if perName > 16 {
+		t.Errorf("%.1f bytes of heap for each deletion", perName)
+	}
+	if deltas > *churnNames*3/2 {
+		t.Errorf("%d deltas wait, nothing was folded", deltas)
+	}
+	if err := q.Stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAPassForgetsNamesThatAreDeleted: what it knows is of the objects that there are.
+func TestAPassForgetsNamesThatAreDeleted(t *testing.T) {
+	q := newLog(t, openDB(t, tempPath(t), manual), Options{TailBytes: 1, MaxBacklogBytes: -1})
+	q.CaughtUp()
+	durable(t, q, "d", false).WalkDone()
+	const n = 1000
+	for i := uint64(0); i < n; i++ {
+		name := fmt.Sprint("pod-", i)
+		publish(t, q, ofSize(2*i+1, cache.Added, name, 100), ofSize(2*i+2, cache.Deleted, name, 100))
+	}
+	p := &foldPass{q: q, groups: foldGroups{}}
+	if err := p.run(); err != nil {
+		t.Fatal(err)
+	}
+	for at := uint64(0); at < 2*n; {
+		var err error
+		if at, err = p.note(at, 2*n); err != nil {
+			t.Fatal(err)
+		}
+		if len(p.groups) > 1 {
+			t.Fatalf("%d groups of keys that are gone", len(p.groups))
+		}
+	}
+	if left := onDisk(t, q.db, false); len(left) != n {
+		t.Errorf("%d deltas are left, expected %d deletions", len(left), n)
+	}
+}
+
+// TestWhatComesBeforeAWalkAndBehindItIsNotFolded: chunks tell of their keys as of later
+// than the cursor is.
+func TestWhatComesBeforeAWalkAndBehindItIsNotFolded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newLog(t, openDB(t, tempPath(t), manual), Options{TailBytes: 1, MaxBacklogBytes: 1})
+		q.CaughtUp()
+		publish(t, q, ofSize(1, cache.Added, "x", 100))
+		flush(t, q)
+		c := durable(t, q, "d", false)
+		c.WalkFrom(1)
+		tellChunk(t, c, "", "ns/b", 1)
+		publish(t, q, ofSize(2, cache.Added, "a", 100), ofSize(3, cache.Added, "b", 100))
+		flush(t, q)
+		tellChunk(t, c, "ns/b", "", 3)
+		publish(t, q, ofSize(4, cache.Updated, "a", 100), ofSize(5, cache.Updated, "b", 100), ofSize(6, cache.Updated, "b", 100))
+		flush(t, q)
+		publish(t, q, ofSize(7, cache.Deleted, "other", 5000), ofSize(8, cache.Deleted, "other", 5000))
+		synctest.Wait()
+		// That of a is folded: it was told as of 1. That of b is not folded with what it was
+		// told of already.
+		wantSeqs(t, "stored", []uint64{3, 4, 6, 7, 8}, onDisk(t, q.db, false))
+		if err := q.Stop(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// tellChunk is what a listener does to tell of the objects with keys from from to to.
+func tellChunk(t *testing.T, c *Consumer, from, to string, seq uint64) {
+	t.Helper()
+	if err := c.Walk(from, func() (WalkedRange, error) { return WalkedRange{to, to == "", seq}, nil }); err != nil {
+		t.Fatal(err)
+	}
+}

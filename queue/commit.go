@@ -1,0 +1,125 @@
+package queue
+
+import (
+	"github.com/warmwatch/warmwatch/persist"
+	"slices"
+	"sort"
+)
+
+// maxTrimPerCommit bounds the time that a commit's hook takes.
+const maxTrimPerCommit = 20_000
+
+// beforeCommit stores cursors and removes what everybody has acknowledged. It
+// runs under the DB's lock.
+func (q *DeltaFIFO) beforeCommit(b *persist.Batch) {
+	q.kicked.Store(false)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.markApart = 2
+	plain, anyPlain := q.head, false
+	for c := range q.consumers {
+		seq := c.cursor.Load()
+		if c.name != "" {
+			q.storeLocked(b, durablePrefix+c.name, cursor{Seq: seq, Walking: c.walking.Load()})
+		} else {
+			plain, anyPlain = min(plain, seq), true
+		}
+	}
+	for name, c := range q.absent {
+		q.storeLocked(b, durablePrefix+name, c)
+	}
+	if q.floorSet {
+		plain, anyPlain = min(plain, q.plainFloor), true
+	}
+	switch {
+	case anyPlain:
+		q.storeLocked(b, plainCursor, cursor{Seq: plain})
+	case q.orphans.held:
+		q.storeLocked(b, plainCursor, cursor{Seq: q.orphans.after, Lives: q.orphans.lives})
+	}
+	q.trimLocked(b)
+	q.storeStateLocked(b)
+}
+
+func (q *DeltaFIFO) storeLocked(b *persist.Batch, key string, c cursor) {
+	if old, ok := q.stored[key]; ok && old == c {
+		return
+	}
+	q.stored[key] = c
+	b.Put(q.cursors, key, storedCursor(c))
+}
+
+func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
+	floor, left := q.floorLocked(), maxTrimPerCommit
+	q.dropAckedLocked(floor)
+	q.dropUnreadLocked()
+	edited := false
+	q.runs.edit(0, floor, func(r run, keep func(run)) bool {
+		edited = true
+		for r.from <= r.to {
+			held, end := q.orphans.stretch(r)
+			part, rest := r.cut(min(end, r.to))
+			r = rest
+			if !held {
+				seq := part.from
+				for ; seq <= min(part.to, floor) && left > 0; seq++ {
+					q.removeDeltaLocked(b, seq, part.deletions)
+					left--
+				}
+				_, part = part.cut(seq - 1)
+			}
+			if part.from <= part.to {
+				keep(part)
+			}
+		}
+		return left > 0
+	})
+	if edited {
+		q.measureLocked()
+	}
+	if left == 0 {
+		b.Urgent() // There is more: come again soon.
+	}
+}
+
+// maxMarks bounds the marks while commits fail and are tried again.
+const maxMarks = 1024
+
+// markLocked notes which batch has the head. Batches between two calls of
+// beforeCommit become durable together, so the last one's mark is enough. The first
+// one published after such a call may be of before it: it is kept apart.
+func (q *DeltaFIFO) markLocked(batch uint64) {
+	if batch <= q.durable {
+		q.durableHead = q.head
+		q.measurePendingLocked()
+		return
+	}
+	if n := len(q.marks); n > 0 && (q.markApart == 0 || q.marks[n-1].batch == batch || n == maxMarks) {
+		q.marks[n-1] = mark{batch, q.head}
+		return
+	}
+	q.marks = append(q.marks, mark{batch, q.head})
+	q.markApart = max(q.markApart-1, 0)
+}
+
+// afterCommit lets durable consumers go on.
+func (q *DeltaFIFO) afterCommit(durable uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.durable = max(q.durable, durable)
+	n := sort.Search(len(q.marks), func(i int) bool { return q.marks[i].batch > durable })
+	if n > 0 {
+		q.durableHead = q.marks[n-1].seq
+		q.marks = slices.Delete(q.marks, 0, n)
+		q.measurePendingLocked()
+	}
+	q.cond.Broadcast()
+}
+
+// afterReset has all cursors written into the new file.
+func (q *DeltaFIFO) afterReset(error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	clear(q.stored)
+	q.written = nil
+}

@@ -1,0 +1,169 @@
+package queue
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// foldGroups are the groups of a pass that later deltas may still join.
+type foldGroups map[foldGroupID]*foldGroup
+
+// foldGroupID: the deltas of a key on one side of each walk are a group.
+type foldGroupID struct {
+	key  string
+	side uint64
+}
+
+// foldGroup is what a pass knows of one key: what is left of its deltas, and which
+// there are.
+type foldGroup struct {
+	foldGroupID
+	members   []uint64
+	deletions []uint64 // Among members.
+	// cur is what follows the last one: the old object is first's, the new one last's.
+	cur foldCur
+	// replaced is what was before a Replaced deletion, whose update comes next.
+	replaced    foldCur
+	isReplacing bool
+}
+
+type foldCur struct {
+	first, last uint64 // 0: there is none.
+	flags       byte   // Of the result.
+	typ         cache.DeltaType
+	changed     bool // It is not as last is.
+}
+
+// add adds a delta to its group.
+func (gs foldGroups) add(seq uint64, h head, limits *foldLimits) *foldGroup {
+	id := foldGroupID{key: h.key}
+	if id.key == "" {
+		id.key = string(h.rawKey)
+	}
+	id.side = limits.side(id.key, seq)
+	g := gs[id]
+	if g == nil {
+		g = &foldGroup{foldGroupID: id}
+		gs[id] = g
+	}
+	g.add(seq, h)
+	return g
+}
+
+func (gs foldGroups) remove(g *foldGroup) { delete(gs, g.foldGroupID) }
+
+// inOrder returns the groups by their first deltas, so that a batch of folds changes
+// runs that are beside each other.
+func (gs foldGroups) inOrder() []*foldGroup {
+	return slices.SortedFunc(maps.Values(gs), func(a, b *foldGroup) int { return cmp.Compare(a.members[0], b.members[0]) })
+}
+
+// isOver reports whether nothing can be folded with what the group has: a deletion
+// stays, and what follows it begins anew. So a pass knows no more keys than there are
+// objects.
+func (g *foldGroup) isOver() bool { return g.cur.last == 0 && !g.isReplacing }
+
+func readHead(it *persist.Item) (head, error) {
+	d, encoded, err := storedDelta(it)
+	if err != nil {
+		return head{}, err
+	}
+	if d != nil {
+		return head{flags: deltaValue{d}.flags(), typ: d.Type, key: d.Key}, nil
+	}
+	h, _, _, err := cutDelta(encoded)
+	return h, err
+}
+
+// add notes the next delta of the key.
+func (g *foldGroup) add(seq uint64, h head) {
+	g.members = append(g.members, seq)
+	replaced := h.flags&flagReplaced != 0
+	if h.typ == cache.Deleted {
+		g.deletions = append(g.deletions, seq)
+		g.isReplacing, g.replaced, g.cur = replaced, g.cur, foldCur{}
+		return
+	}
+	before, next := g.cur, foldCur{first: seq, last: seq, flags: h.flags, typ: h.typ}
+	if g.isReplacing {
+		before = g.replaced
+	}
+	switch {
+	case before.last == 0:
+	case g.isReplacing && before.flags&flagOld == 0: // Nobody has heard of what was replaced.
+		next.flags, next.typ, next.changed = h.flags&flagNew, cache.Added, true
+	case g.isReplacing:
+		next.first, next.flags, next.typ, next.changed = before.first, flagOld|flagReplaced|h.flags&flagNew, cache.Updated, true
+	default:
+		next.first, next.changed = before.first, true
+		next.flags = before.flags&(flagOld|flagReplaced) | h.flags&flagNew
+		if next.typ = before.typ; before.typ == cache.Sync {
+			next.typ = h.typ
+		}
+	}
+	g.cur, g.isReplacing, g.replaced = next, false, foldCur{}
+}
+
+// foldOp is one fold: of members only keep stay, and the last of these is now last, if
+// that is not nil.
+type foldOp struct {
+	key           string
+	members, keep []uint64
+	last          rawDelta
+}
+
+// records lends the parts of a stored delta.
+func records(s *persist.Snapshot, seq uint64, use func(h head, oldRecord, newRecord []byte)) error {
+	found, err := s.View(deltasBucket, deltaKey(seq), func(it *persist.Item) error {
+		d, encoded, err := storedDelta(it)
+		if d != nil {
+			ours := *d
+			ours.NewValue, ours.OldValue = nil, nil // The committer's.
+			encoded, err = deltaValue{&ours}.AppendTo(nil)
+		}
+		if err != nil {
+			return err
+		}
+		h, oldRecord, newRecord, err := cutDelta(encoded)
+		if err == nil {
+			use(h, oldRecord, newRecord)
+		}
+		return err
+	})
+	if err == nil && !found {
+		err = fmt.Errorf("queue: delta %d is gone", seq)
+	}
+	return err
+}
+
+// join makes one delta of the first one's old object and the last one's new one.
+func (op *foldOp) join(s *persist.Snapshot, cur foldCur) error {
+	var oldest []byte
+	if cur.flags&flagOld != 0 {
+		if err := records(s, cur.first, func(_ head, oldRecord, _ []byte) { oldest = slices.Clone(oldRecord) }); err != nil {
+			return err
+		}
+	}
+	return records(s, cur.last, func(_ head, _, newRecord []byte) {
+		op.last = appendRecords(cur.flags, cur.typ, op.key, oldest, newRecord)
+	})
+}
+
+// appendRecords encodes a delta as deltaValue does.
+func appendRecords(flags byte, typ cache.DeltaType, key string, oldRecord, newRecord []byte) []byte {
+	b := make([]byte, 0, len(oldRecord)+len(newRecord)+len(key)+32)
+	b = appendBytes(append(b, flags), []byte(typ))
+	b = appendBytes(b, []byte(key))
+	if flags&flagOld != 0 {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(oldRecord)))
+		b = append(b, oldRecord...)
+	}
+	return append(b, newRecord...)
+}

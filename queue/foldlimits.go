@@ -1,0 +1,82 @@
+package queue
+
+import "math"
+
+// foldLimits are the places where consumers are, which no fold crosses.
+type foldLimits struct {
+	spans []span
+	walks []walk
+}
+
+// side tells apart, of the deltas of a key, those on the two sides of each walk: it is
+// the greatest Seq of a walk below seq.
+func (l *foldLimits) side(key string, seq uint64) (side uint64) {
+	for i := range l.walks {
+		if at := l.walks[i].seq(key); at < seq {
+			side = max(side, at)
+		}
+	}
+	return side
+}
+
+// span is what a consumer may have been given, and may be given again.
+type span struct{ from, to uint64 }
+
+// touches reports whether a fold of the deltas from first to last would mix what
+// a consumer was given with what it was not.
+func (s span) touches(first, last uint64) bool { return first <= s.to && last > s.from }
+
+// crosses reports whether a fold of the deltas of a key from first to last would mix
+// what somebody was given with what it was not.
+func (l *foldLimits) crosses(key string, first, last uint64) bool {
+	for _, s := range l.spans {
+		if s.touches(first, last) {
+			return true
+		}
+	}
+	return l.side(key, first) != l.side(key, last)
+}
+
+// foldLimitsLocked returns where consumers are, or nothing if nothing may be folded.
+func (q *DeltaFIFO) foldLimitsLocked() (limits foldLimits, ok bool) {
+	stored := func(key string, at uint64) uint64 {
+		if c, found := q.stored[key]; found {
+			return min(at, c.Seq)
+		}
+		return at
+	}
+	add := func(from, to uint64) { limits.spans = append(limits.spans, span{from, to}) }
+	for c := range q.consumers {
+		at, key := c.cursor.Load(), plainCursor
+		if c.name != "" {
+			if !c.durable { // Pop counts.
+				return foldLimits{}, false
+			}
+			key = durablePrefix + c.name
+		}
+		add(stored(key, at), max(at, c.readTo))
+		if c.walk.reading {
+			add(c.walk.begun, math.MaxUint64)
+		}
+		if len(c.walk.ranges) > 0 {
+			limits.walks = append(limits.walks, c.walk)
+		}
+	}
+	for name, at := range q.absent {
+		if name == popName {
+			return foldLimits{}, false
+		}
+		add(stored(durablePrefix+name, at.Seq), max(at.Seq, q.absentTo[name]))
+	}
+	if c, found := q.stored[plainCursor]; found {
+		add(c.Seq, c.Seq)
+	}
+	if q.floorSet {
+		add(q.plainFloor, q.plainFloor)
+	}
+	if q.orphans.held {
+		add(q.orphans.after, q.orphans.after)
+		add(q.orphans.to, q.orphans.to)
+	}
+	return limits, true
+}

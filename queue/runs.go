@@ -1,0 +1,250 @@
+package queue
+
+import (
+	"encoding/binary"
+	"iter"
+	"slices"
+	"sort"
+)
+
+// run is from..to, both included, and about how long the deltas are.
+type run struct {
+	from, to uint64
+	bytes    int64
+	// deletions: each of them has a tombstone. Else none has.
+	deletions bool
+}
+
+// cut splits the run behind seq, which is in it or before it.
+func (r run) cut(seq uint64) (head, rest run) {
+	if seq < r.from {
+		return run{}, r
+	}
+	n, of := seq-r.from+1, r.to-r.from+1
+	bytes := int64(float64(r.bytes) * (float64(n) / float64(of)))
+	return run{r.from, seq, bytes, r.deletions}, run{seq + 1, r.to, r.bytes - bytes, r.deletions}
+}
+
+// runs are ranges of Seq, in order. Behind a consumer that hangs there is nothing to
+// fold a deletion with, so each may be a run of its own, and there may be as many as the
+// disk has room for. So all but the newest are packed: such a run takes about 5 bytes.
+type runs struct {
+	packed []packedRuns // None is empty.
+	newest []run        // Behind those that are packed, at most runsPerPack.
+}
+
+// runsPerPack are decoded to find one of them.
+const runsPerPack = 512
+
+// packedRuns has for each run the gap before it, twice its length and one more if it is
+// of deletions, and its bytes, as uvarints.
+type packedRuns struct {
+	from, to uint64
+	deltas   int
+	bytes    int64
+	encoded  []byte
+}
+
+func packRuns(rs []run) packedRuns {
+	p := packedRuns{from: rs[0].from, to: rs[len(rs)-1].to}
+	var b []byte
+	end := p.from
+	for _, r := range rs {
+		n := r.to - r.from + 1
+		kind := uint64(0)
+		if r.deletions {
+			kind = 1
+		}
+		b = binary.AppendUvarint(b, r.from-end)
+		b = binary.AppendUvarint(b, n<<1|kind)
+		b = binary.AppendUvarint(b, uint64(r.bytes))
+		end = r.to + 1
+		p.deltas += int(n)
+		p.bytes += r.bytes
+	}
+	p.encoded = slices.Clone(b) // Without what append has in reserve.
+	return p
+}
+
+func (p packedRuns) all() iter.Seq[run] {
+	return func(yield func(run) bool) {
+		b, end := p.encoded, p.from
+		number := func() uint64 {
+			n, size := binary.Uvarint(b)
+			b = b[size:]
+			return n
+		}
+		for len(b) > 0 {
+			gap, n, bytes := number(), number(), number()
+			r := run{end + gap, end + gap + n>>1 - 1, int64(bytes), n&1 != 0}
+			end = r.to + 1
+			if !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// add adds a run behind all others.
+func (rs *runs) add(r run) {
+	if n := len(rs.newest); n > 0 {
+		if last := &rs.newest[n-1]; last.to+1 == r.from && last.deletions == r.deletions {
+			last.to = r.to
+			last.bytes += r.bytes
+			return
+		}
+		if n == runsPerPack {
+			rs.packed = append(rs.packed, packRuns(rs.newest))
+			rs.newest = rs.newest[:0]
+		}
+	}
+	rs.newest = append(rs.newest, r)
+}
+
+// last is the greatest Seq.
+func (rs *runs) last() (seq uint64, some bool) {
+	if n := len(rs.newest); n > 0 {
+		return rs.newest[n-1].to, true
+	}
+	if n := len(rs.packed); n > 0 {
+		return rs.packed[n-1].to, true
+	}
+	return 0, false
+}
+
+// packAfter is the index of the first pack that has something behind seq.
+func (rs *runs) packAfter(seq uint64) int {
+	return sort.Search(len(rs.packed), func(i int) bool { return rs.packed[i].to > seq })
+}
+
+// from yields all runs but those of the first n packs.
+func (rs *runs) from(n int) iter.Seq[run] {
+	return func(yield func(run) bool) {
+		for _, p := range rs.packed[n:] {
+			for r := range p.all() {
+				if !yield(r) {
+					return
+				}
+			}
+		}
+		for _, r := range rs.newest {
+			if !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// after yields what is behind seq.
+func (rs *runs) after(seq uint64) iter.Seq[run] {
+	return func(yield func(run) bool) {
+		for r := range rs.from(rs.packAfter(seq)) {
+			if r.to <= seq {
+				continue
+			}
+			if _, rest := r.cut(seq); !yield(rest) {
+				return
+			}
+		}
+	}
+}
+
+// seqs yields each Seq.
+func (rs *runs) seqs() iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		for r := range rs.from(0) {
+			for seq := r.from; ; seq++ { // A damaged one may be the greatest number.
+				if !yield(seq) {
+					return
+				}
+				if seq == r.to {
+					break
+				}
+			}
+		}
+	}
+}
+
+// sizes yields how many deltas there are behind seq, and how long they are, in parts,
+// the newest first.
+func (rs *runs) sizes(seq uint64) iter.Seq2[int, int64] {
+	return func(yield func(int, int64) bool) {
+		part := func(r run) bool {
+			_, rest := r.cut(seq)
+			return yield(int(rest.to-rest.from+1), rest.bytes)
+		}
+		for i := len(rs.newest) - 1; i >= 0 && rs.newest[i].to > seq; i-- {
+			if !part(rs.newest[i]) {
+				return
+			}
+		}
+		for i := len(rs.packed) - 1; i >= 0 && rs.packed[i].to > seq; i-- {
+			p := rs.packed[i]
+			if p.from > seq {
+				if !yield(p.deltas, p.bytes) {
+					return
+				}
+				continue
+			}
+			for r := range p.all() {
+				if r.to > seq && !part(r) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// edit replaces each run that has something in from..to by those that change keeps of
+// it, in order, until change returns false.
+func (rs *runs) edit(from, to uint64, change func(r run, keep func(run)) bool) {
+	var edited runs
+	more := true
+	take := func(r run) {
+		if more && r.to >= from && r.from <= to {
+			more = change(r, edited.add)
+		} else {
+			edited.add(r)
+		}
+	}
+	first := sort.Search(len(rs.packed), func(i int) bool { return rs.packed[i].to >= from })
+	end := first
+	for ; more && end < len(rs.packed) && rs.packed[end].from <= to; end++ {
+		for r := range rs.packed[end].all() {
+			take(r)
+		}
+	}
+	if more && end == len(rs.packed) && len(rs.newest) > 0 && rs.newest[0].from <= to {
+		for _, r := range rs.newest {
+			take(r)
+		}
+		rs.newest = edited.newest
+	} else if len(edited.newest) > 0 {
+		edited.packed = append(edited.packed, packRuns(edited.newest))
+	}
+	rs.packed = slices.Replace(rs.packed, first, end, edited.packed...)
+}
+
+// remove removes Seqs, which are there and in order.
+func (rs *runs) remove(seqs []uint64) {
+	if len(seqs) == 0 {
+		return
+	}
+	rs.edit(seqs[0], seqs[len(seqs)-1], func(r run, keep func(run)) bool {
+		for len(seqs) > 0 && seqs[0] <= r.to {
+			seq := seqs[0]
+			seqs = seqs[1:]
+			if r.from < seq {
+				var head run
+				head, r = r.cut(seq - 1)
+				keep(head)
+			}
+			if r.to == seq { // Which may be the greatest number.
+				return len(seqs) > 0
+			}
+			_, r = r.cut(seq)
+		}
+		keep(r)
+		return len(seqs) > 0
+	})
+}
