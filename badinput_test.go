@@ -304,7 +304,9 @@ func TestAFileThatIsNotOursIsSetAside(t *testing.T) {
 				if st := expectWorks(t, path, warmwatch.Options{}); st.MemoryOnly || st.Err != nil {
 					t.Errorf("status %+v", st)
 				}
-				expectSetAside(t, path, content)
+				if len(content) > 0 { // An empty one is begun in place.
+					expectSetAside(t, path, content)
+				}
 			})
 		})
 	}

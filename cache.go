@@ -140,8 +140,12 @@ type Cache struct {
 // aside as path.corrupt-<time>, see Status().SetAside, and replaced by a new one with
 // all that can still be read; one that another process holds, or that cannot be
 // written, is left alone, and the Cache works from memory. Status().Err says so, as
-// does the log. Where there is no room for a new file, that is tried again until
-// there is.
+// does the log. That is tried again, at least every minute, as it is where there is no
+// room for a new file. Once the file can be had, it is set aside as
+// path.replaced-<time>, because the Cache has gone on without it.
+//
+// A file with nothing in it is begun in place. So path may be a mount point, but then a
+// file that gets damaged cannot be replaced: mount the directory that it is in instead.
 func Open(path string, o Options) (*Cache, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -232,14 +236,14 @@ func (c *Cache) release(s *SharedIndexInformer) {
 	}
 }
 
-// A SetAside is a file that was found damaged, or of an unknown format, and was
-// replaced.
+// A SetAside is a file that was found damaged, or of an unknown format, or that the Cache
+// could not have at first and has gone on without, and was replaced.
 type SetAside struct {
 	// Path that the file has now.
 	Path string
 	// Time when it was set aside.
 	Time time.Time
-	// Cause says what was wrong with it.
+	// Cause says what was wrong with it, or why it could not be used.
 	Cause string
 }
 

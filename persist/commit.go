@@ -3,8 +3,10 @@ package persist
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -152,12 +154,11 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 
 // commit makes one attempt to write what waits.
 func (db *DB) commit(committer int) {
-	db.mu.Lock()
-	if cause := db.replacementDueLocked(); cause != nil {
-		db.mu.Unlock()
+	if cause := db.replacementDue(); cause != nil {
 		db.reset(cause)
 		return
 	}
+	db.mu.Lock()
 	if db.broken != nil && !db.memoryOnly() {
 		db.mu.Unlock() // The file must not be written to.
 		return
@@ -206,6 +207,7 @@ func (db *DB) commit(committer int) {
 		return
 	}
 	if flushing != nil {
+		db.sayWellLocked()
 		db.boltTxID, db.unwritten = txID, false
 		db.keepUnencodableLocked(unencodable)
 	}
@@ -248,12 +250,39 @@ func (db *DB) failedLocked(err error) {
 	if errors.Is(err, ErrCorrupt) {
 		db.resetCause = err
 	}
-	if db.commitErr == nil {
-		db.log.Error(err, "Could not write to the cache file, keeping the changes in memory", "path", db.path)
-	}
+	err = db.named(err)
+	db.sayLocked(err, "Could not write to the cache file, keeping the changes in memory")
 	db.commitErr = fmt.Errorf("persist: commit to %s: %w", db.path, err)
 	db.retryDelay = min(max(2*db.retryDelay, minRetryDelay), maxRetryDelay)
 	db.retryAt = time.Now().Add(db.retryDelay)
+}
+
+// sayAgain is how often a failure that lasts is logged.
+const sayAgain = time.Hour
+
+// sayLocked logs a failure that is met again and again.
+func (db *DB) sayLocked(err error, what string) {
+	if what != db.said || time.Since(db.saidAt) >= sayAgain {
+		db.said, db.saidAt = what, time.Now()
+		db.log.Error(err, what, "path", db.path)
+	}
+}
+
+// sayWellLocked logs that a failure that was logged is over.
+func (db *DB) sayWellLocked() {
+	if db.said != "" {
+		db.said = ""
+		db.log.Info("The cache file is written to again", "path", db.path)
+	}
+}
+
+// named has an error name the file by its path, and not as it was named when it was
+// made. It is for errors that nobody else knows of yet.
+func (db *DB) named(err error) error {
+	if p := (*os.PathError)(nil); errors.As(err, &p) && strings.HasPrefix(p.Path, db.path+newSuffix) {
+		p.Path = db.path
+	}
+	return err
 }
 
 // An unencodable value is in the file as a mark that cannot be read, which

@@ -94,8 +94,11 @@ func (o Options) withDefaults() (Options, error) {
 //  2. The bad file is set aside, and the new one gets its name. A crash in between
 //     leaves the whole new one where the next Open finds it.
 //
-// So is a file that is found bad in use. A file that cannot be had at all (held by
-// another process, not writable) leaves a DB in memory, whose [DB.Err] says why.
+// So is a file that is found bad in use, or has lost its name there. A file that cannot
+// be had (held by another process, not writable) leaves a DB in memory, whose [DB.Err]
+// says why. It is tried again, less and less often. Once it can be had, it is replaced by
+// one with what is in memory: its own content is set aside, and not copied, because the
+// memory has gone on without it.
 //
 // All methods are safe for concurrent use.
 type DB struct {
@@ -141,10 +144,10 @@ type DB struct {
 	encodeErrs  map[unencodableKey]error // Of the values that are in memory only.
 	resetCause  error                    // Set when the file must be replaced, now.
 
-	// broken is why the file must be replaced, or could not be begun, as resetCause is,
-	// once that has failed and is tried again at replaceAt. A file that there is must
-	// not be written to. badFile is the bad one, if it is not open; lost says that
-	// there was a file, and there is none now.
+	// broken is why the file must be replaced, or could not be had or begun, once that has
+	// failed and is tried again at replaceAt. A file that there is must not be written to.
+	// badFile is the bad one, if it is not open; lost says that there was a file, and there
+	// is none now.
 	broken       error
 	badFile      os.FileInfo
 	lost         bool
@@ -156,7 +159,9 @@ type DB struct {
 	resetDelay           time.Duration
 
 	asides      []SetAside
-	sayUnsynced sync.Once      // Of a directory.
+	sayUnsynced sync.Once // Of a directory.
+	said        string    // The failure that was logged, and at saidAt; empty when it is over.
+	saidAt      time.Time
 	closers     sync.WaitGroup // Of files that were replaced.
 
 	hooks map[*Hook]struct{}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -33,8 +34,13 @@ const (
 // successor; one that is held by another process or cannot be written is left alone
 // and the DB works from memory. [DB.Err] says so.
 //
-// Where the disk has no room for a new file it is tried again, less and less often,
-// while the DB works.
+// Where a file cannot be had, or the disk has no room for a new one, it is tried again,
+// less and less often, while the DB works. A warmwatch file that is there when it can be
+// had is set aside as path.replaced-<time>, because the DB has gone on without it. Any
+// other file that has come there since is left alone.
+//
+// A file with nothing in it is begun in place. So path may be a mount point, but then a
+// file that gets damaged cannot be replaced: mount the directory that it is in instead.
 func Open(path string, o Options) (*DB, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -58,7 +64,9 @@ func Open(path string, o Options) (*DB, error) {
 	db.cond.L = &db.mu
 	var file opened
 	if db.path, err = resolve(path); err == nil {
-		file, err = db.openFile()
+		if file, err = db.openFile(); db.broken == nil {
+			db.broken = err
+		}
 	}
 	if err == nil && file.bolt != nil {
 		// What a process has written that was killed before its fsync is not durable, and
@@ -72,15 +80,8 @@ func Open(path string, o Options) (*DB, error) {
 		}
 	}
 	db.useLocked(file)
-	switch {
-	case err != nil && db.bolt != nil: // It can be read only.
+	if err != nil { // There is no file, or it can be read only.
 		db.replaceLaterLocked(err)
-	case err != nil:
-		db.degradedErr = fmt.Errorf("persist: working from memory: %w", err)
-		db.log.Error(err, "Could not use the cache file, working from memory", "path", path)
-		if db.broken != nil {
-			db.replaceLaterLocked(err)
-		}
 	}
 	go db.run(0)
 	return db, nil
@@ -100,8 +101,7 @@ func (db *DB) useLocked(o opened) {
 }
 
 // openFile opens the file, after replacing a bad one or beginning a missing one. With
-// an error there may be a file all the same, which can only be read. If db.broken is
-// set, it is worth trying again to replace, or begin, the file.
+// an error there may be a file all the same, which can only be read.
 func (db *DB) openFile() (opened, error) {
 	db.removeAbandoned()
 	for attempts := 0; ; attempts++ {
@@ -115,9 +115,6 @@ func (db *DB) openFile() (opened, error) {
 		o, err := db.begin()
 		if errors.Is(err, fs.ErrExist) && attempts < maxOpenAttempts {
 			continue // Another process was faster.
-		}
-		if err != nil && !errors.Is(err, ErrLocked) {
-			db.broken = err
 		}
 		return o, err
 	}
@@ -145,25 +142,34 @@ func (db *DB) begin() (opened, error) {
 	return opened{}, fs.ErrExist
 }
 
-// openLocked opens a file that lockFile has locked. It is looked at before bbolt
+// openFound opens a file that lockFile has locked, if it is sound. If it is bad, the
+// file is returned, locked, with what is wrong with it. It is looked at before bbolt
 // does, which would end the process over some files and write to others that are not
 // ours, and under the lock: another process's commit looks like damage.
+func (db *DB) openFound(f *os.File) (o opened, bad *os.File, err error) {
+	if err = inspectFile(f, false); err == nil {
+		err = checkFormat(f)
+	}
+	if err == nil {
+		if o, err = openBolt(f.Name(), f, false, db.opts.LockTimeout); isBad(err) {
+			bad, err = lockAgain(db.path, err)
+		}
+		return o, bad, err
+	}
+	if !isBad(err) {
+		return opened{}, nil, errors.Join(err, f.Close())
+	}
+	return opened{}, f, err
+}
+
+// openLocked opens a file that lockFile has locked, or replaces it.
 func (db *DB) openLocked(f *os.File) (opened, error) {
-	cause := inspectFile(f, false)
-	if cause == nil {
-		cause = checkFormat(f)
+	if isBlank(f) {
+		return db.beginBlank(f)
 	}
-	if cause == nil {
-		o, err := openBolt(f.Name(), f, false, db.opts.LockTimeout)
-		if !isBad(err) {
-			return o, err
-		}
-		if f, cause = lockAgain(db.path, err); f == nil {
-			return opened{}, cause
-		}
-	}
-	if !isBad(cause) {
-		return opened{}, errors.Join(cause, f.Close())
+	o, f, cause := db.openFound(f)
+	if f == nil {
+		return o, cause
 	}
 	o, err := db.successor(f, cause, true)
 	if err == nil {
@@ -198,9 +204,10 @@ func isBad(err error) bool {
 
 // Files beside the cache file begin with its name and one of these.
 const (
-	asideSuffix    = ".corrupt-" // A bad file, for those who want to know why.
-	newSuffix      = ".new-"     // One that is being made, or was when a process crashed.
-	finishedSuffix = ".finished" // One that is whole, and about to get the name of the cache file.
+	asideSuffix    = ".corrupt-"  // A bad file, for those who want to know why.
+	replacedSuffix = ".replaced-" // A sound one that this process has gone on without.
+	newSuffix      = ".new-"      // One that is being made, or was when a process crashed.
+	finishedSuffix = ".finished"  // One that is whole, and about to get the name of the cache file.
 
 	asideTime = "20060102T150405.000000000" // Follows asideSuffix.
 )
@@ -216,7 +223,7 @@ func isNumber(s string) bool {
 	return err == nil
 }
 
-// asideFiles are kept: the oldest ones, of which the first may be somebody
+// asideFiles of each kind are kept: the oldest ones, of which the first may be somebody
 // else's file that was in the way, and the newest.
 const asideFiles = 3
 
@@ -224,7 +231,7 @@ const asideFiles = 3
 type SetAside struct {
 	Path  string    // Where it is now.
 	Time  time.Time // When it was set aside.
-	Cause string    // What was wrong with it.
+	Cause string    // What was wrong with it, or why it could not be used.
 }
 
 // SetAside lists the files that this DB has set aside and not removed since.
@@ -235,14 +242,19 @@ func (db *DB) SetAside() []SetAside {
 }
 
 func (db *DB) setAside(cause error) error {
-	now := time.Now()
-	aside := db.path + asideSuffix + now.UTC().Format(asideTime)
-	if err := os.Rename(db.path, aside); err != nil {
+	now, suffix := time.Now(), asideSuffix
+	if !isBad(cause) {
+		suffix = replacedSuffix
+	}
+	aside := db.path + suffix + now.UTC().Format(asideTime)
+	if err := os.Rename(db.path, aside); errors.Is(err, syscall.EBUSY) {
+		return fmt.Errorf("%w: if it is a mount point, mount the directory that it is in instead", err)
+	} else if err != nil {
 		return err
 	}
 	db.log.Error(cause, "Set the cache file aside and begin a new one", "path", db.path, "aside", aside)
 	// The oldest ones stay, and this one.
-	others := slices.DeleteFunc(db.beside(asideSuffix, isTime), func(name string) bool { return name == aside })
+	others := slices.DeleteFunc(db.beside(suffix, isTime), func(name string) bool { return name == aside })
 	if keep := asideFiles - 1; len(others) > keep {
 		others = others[keep:]
 		db.remove(others)

@@ -131,7 +131,7 @@ func (db *DB) syncFound(h *handle) error {
 		return nil
 	}
 	if err := h.sync(); err != nil {
-		return err
+		return db.named(err)
 	}
 	if err := db.syncName(filepath.Dir(db.path)); err != nil {
 		return err

@@ -14,8 +14,12 @@ const maxLinks = 40
 
 // resolve follows the symbolic links that path is, also to a file that is not there
 // yet: all that is made, renamed and removed is then beside the file itself, and the
-// link stays.
+// link stays. The path is absolute, because the process may go to another directory.
 func resolve(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
 	for at, links := path, 0; ; links++ {
 		to, err := os.Readlink(at)
 		switch {
@@ -39,6 +43,23 @@ func isAt(f *os.File, path string) bool {
 	}
 	there, err := os.Lstat(path)
 	return err == nil && os.SameFile(open, there)
+}
+
+// checkName returns an error if path does not name the file that is open any more: the
+// next process would not find what is written to it.
+func checkName(f *os.File, path string) error {
+	open, err := f.Stat()
+	if err != nil {
+		return nil //nolint:nilerr // Whoever writes to it will say more.
+	}
+	there, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("persist: %s was removed, or renamed, while it was in use", path)
+	case err == nil && !os.SameFile(open, there):
+		return fmt.Errorf("persist: %s was replaced by another file while it was in use", path)
+	}
+	return nil
 }
 
 // makeDir makes a directory, and those that it is in. The name of each is synced before

@@ -228,3 +228,25 @@ func TestALockOnAFileThatHasBeenReplacedDoesNotCount(t *testing.T) {
 		}
 	})
 }
+
+// TestARelativePathIsOfTheDirectoryAtOpen: the process may go to another one.
+func TestARelativePathIsOfTheDirectoryAtOpen(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	t.Chdir(dir)
+	db := open(t, "cache.db", manual)
+	want := salvageable(t, db)
+	t.Chdir(other)
+	disorder(t, filepath.Join(dir, "cache.db"))
+	meetDisorder(t, db)
+	put(t, db, "later", "value")
+	want["later"] = "value"
+	flush(t, db)
+	close1(t, db)
+	if entries, err := os.ReadDir(other); len(entries) != 0 || err != nil || db.Path() != "cache.db" {
+		t.Errorf("in the other directory: %v, %v; the path is %s", entries, err, db.Path())
+	}
+	t.Chdir(dir)
+	if diff := cmp.Diff(want, contents(t, openSound(t, "cache.db", manual))); diff != "" || len(setAside(t, "cache.db")) != 1 {
+		t.Errorf("set aside: %v, -want +got:\n%.1000s", setAside(t, "cache.db"), diff)
+	}
+}

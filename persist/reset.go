@@ -48,7 +48,7 @@ func (db *DB) reset(cause error) {
 	case early > 0:
 		err = fmt.Errorf("%w; the file before it was replaced a moment ago, this one will be in %v", cause, early)
 	case old.bolt == nil:
-		o, err = db.attach(cause)
+		o, err = db.attach()
 	default:
 		o, err = db.successor(old.file, cause, true)
 	}
@@ -59,30 +59,52 @@ func (db *DB) reset(cause error) {
 	db.replaced(old, o, cause)
 }
 
-// replacementDueLocked says why the file is to be replaced now; nil if it is not.
-func (db *DB) replacementDueLocked() error {
-	if db.resetCause == nil && db.broken != nil && (db.flushRequested || !time.Now().Before(db.replaceAt)) {
-		return db.broken
+// replacementDue says why the file is to be replaced now; nil if it is not.
+func (db *DB) replacementDue() error {
+	db.mu.RLock()
+	cause, broken, b := db.resetCause, db.broken, db.bolt
+	due := db.flushRequested || !time.Now().Before(db.replaceAt)
+	db.mu.RUnlock()
+	switch {
+	case cause == nil && broken != nil && due:
+		return broken
+	case cause == nil && broken == nil && b != nil && mayReplaceOpenFiles:
+		return checkName(b.file, db.path)
 	}
-	return db.resetCause
+	return cause
 }
 
+// errGoneOn is why a sound file is set aside: its cursors say nothing of what handlers
+// were told since.
+var errGoneOn = errors.New("persist: this process could not have the file at first, and has gone on without it")
+
 // attach makes a file for a DB that works from memory. One that is there already is
-// replaced only if it is the bad one that was found there before; and nothing is
-// copied from that, because what is in memory has gone on without it.
-func (db *DB) attach(cause error) (opened, error) {
+// replaced only if it is sound and nobody holds it, or if it is the bad one that was
+// found there before; and nothing is copied from it, because what is in memory has gone
+// on without it.
+func (db *DB) attach() (opened, error) {
 	f, err := lockFile(db.path, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return db.successor(nil, nil, false)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return db.begin()
+	case err != nil:
+		return opened{}, err
+	case isBlank(f):
+		return db.beginBlank(f)
 	}
-	if err != nil {
+	found, bad, err := db.openFound(f)
+	if err == nil {
+		defer func() { _ = found.close() }() // It is held, and only read.
+		return db.successor(found.file, errGoneOn, false)
+	}
+	if bad == nil {
 		return opened{}, err
 	}
-	defer func() { _ = f.Close() }() // Only read.
-	if info, err := f.Stat(); err != nil || db.badFile == nil || !os.SameFile(info, db.badFile) {
-		return opened{}, errors.Join(&os.PathError{Op: "create", Path: db.path, Err: fs.ErrExist}, err)
+	defer func() { _ = bad.Close() }() // Only read.
+	if info, statErr := bad.Stat(); statErr != nil || db.badFile == nil || !os.SameFile(info, db.badFile) {
+		return opened{}, fmt.Errorf("%w since Open, and is left alone: %w", &os.PathError{Op: "create", Path: db.path, Err: fs.ErrExist}, err)
 	}
-	return db.successor(f, cause, false)
+	return db.successor(bad, err, false)
 }
 
 // successor makes a file, whole before it has its name, and gives it that name. What
@@ -221,7 +243,6 @@ func (db *DB) replaced(old, o opened, cause error) {
 		// What was counted as durable has to be written now.
 		db.durable, db.unwritten = db.applied, true
 		db.applied++
-		db.log.Info("There is a cache file again", "path", db.path)
 	}
 	now := time.Now()
 	if now.Sub(db.lastReset) > 2*maxResetDelay {
@@ -273,8 +294,10 @@ func (db *DB) notReplaced(old opened, cause, err error) {
 		hooks = db.hooksLocked()
 	}
 	db.replaceLaterLocked(err)
-	db.beforeCommitLocked() // What was acknowledged need not wait in memory for a new file.
-	db.noteChangeLocked(true)
+	if old.bolt != nil {
+		db.beforeCommitLocked() // What was acknowledged need not wait in memory for a new file.
+		db.noteChangeLocked(true)
+	}
 	db.cond.Broadcast()
 	db.mu.Unlock()
 	if !readable {
@@ -285,12 +308,11 @@ func (db *DB) notReplaced(old opened, cause, err error) {
 
 // replaceLaterLocked has the file replaced, or made, later.
 func (db *DB) replaceLaterLocked(err error) {
-	if db.commitErr == nil && db.degradedErr == nil {
-		db.log.Error(err, "Could not replace the cache file, keeping the changes in memory until then", "path", db.path)
-	}
 	if db.memoryOnly() {
+		db.sayLocked(err, "Could not use the cache file, working from memory")
 		db.degradedErr = fmt.Errorf("persist: working from memory: %w", err)
 	} else {
+		db.sayLocked(err, "Could not replace the cache file, keeping the changes in memory until then")
 		db.commitErr = fmt.Errorf("persist: replace %s: %w", db.path, err)
 	}
 	db.attempts++

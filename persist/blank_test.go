@@ -1,0 +1,172 @@
+package persist
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// blankFiles are files with nothing in them: nobody has begun them, or not to the end.
+var blankFiles = map[string]func(t *testing.T, path string){
+	"empty":      func(t *testing.T, path string) { writeFile(t, path, "") },
+	"only zeros": func(t *testing.T, path string) { writeFile(t, path, string(make([]byte, 2*PageBytes))) },
+	"without a bucket": func(t *testing.T, path string) {
+		b, err := bolt.Open(path, 0o600, boltOptions(time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+	},
+}
+
+// TestAFileWithNothingInItIsBegunInPlace: it may be a mount point, which cannot be
+// renamed, and nothing is lost.
+func TestAFileWithNothingInItIsBegunInPlace(t *testing.T) {
+	for name, write := range blankFiles {
+		t.Run(name, func(t *testing.T) {
+			path := tempPath(t)
+			write(t, path)
+			if err := os.Chmod(path, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			before, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			db := openSound(t, path, manual)
+			put(t, db, "key", "value")
+			flush(t, db)
+			if now, err := os.Stat(path); err != nil || !os.SameFile(before, now) || len(setAside(t, path)) != 0 || now.Mode() != 0o600 {
+				t.Errorf("replaced: %v, %v; mode %v", setAside(t, path), err, now.Mode())
+			}
+			close1(t, db)
+			if v, _ := get(t, openSound(t, path, manual), "key"); v != "value" {
+				t.Errorf("the file has %q", v)
+			}
+		})
+	}
+}
+
+// mountFile returns a path with a file that is a mount point.
+func mountFile(t *testing.T) string {
+	t.Helper()
+	dir := mountSmall(t, 8<<20)
+	path, host := filepath.Join(dir, "cache.db"), filepath.Join(t.TempDir(), "host.db")
+	writeFile(t, host, "")
+	writeFile(t, path, "")
+	unmount, err := mountBind(host, path)
+	if err != nil {
+		t.Skipf("cannot mount a file: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unmount(); err != nil {
+			t.Error(err)
+		}
+	})
+	return path
+}
+
+func TestAFileThatIsAMountPointIsBegun(t *testing.T) {
+	for name, write := range blankFiles {
+		t.Run(name, func(t *testing.T) {
+			path := mountFile(t)
+			write(t, path)
+			db := openSound(t, path, manual)
+			put(t, db, "key", "value")
+			close1(t, db)
+			if v, _ := get(t, openSound(t, path, manual), "key"); v != "value" {
+				t.Errorf("the file has %q", v)
+			}
+		})
+	}
+}
+
+// TestADamagedMountPointSaysWhatToDo, and is not written to: nobody has set it aside.
+func TestADamagedMountPointSaysWhatToDo(t *testing.T) {
+	path := mountFile(t)
+	writeFile(t, path, "damaged")
+	db := open(t, path, manual)
+	if err := db.Err(); err == nil || !strings.Contains(err.Error(), "mount the directory") {
+		t.Errorf("Err is %v", err)
+	}
+	close1(t, db)
+	if b, err := os.ReadFile(path); string(b) != "damaged" || err != nil {
+		t.Errorf("the file has %q, %v", b, err)
+	}
+}
+
+// TestAFileThatCouldNotBeBegunInPlaceIsBegunLater, and is empty until then.
+func TestAFileThatCouldNotBeBegunInPlaceIsBegunLater(t *testing.T) {
+	defer func(before func(string) error) { crashpoint = before }(crashpoint)
+	noSpace := errors.New("no space")
+	var full atomic.Bool
+	full.Store(true)
+	crashpoint = func(string) error {
+		if full.Load() {
+			return noSpace
+		}
+		return nil
+	}
+	synctest.Test(t, func(t *testing.T) {
+		path := tempPath(t)
+		writeFile(t, path, "")
+		before, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		db := open(t, path, Options{CommitInterval: time.Second})
+		put(t, db, "key", "value")
+		if info, err := os.Stat(path); err != nil || info.Size() != 0 || !errors.Is(db.Err(), noSpace) {
+			t.Errorf("the file is %v, %v; Err is %v", info, err, db.Err())
+		}
+		full.Store(false)
+		after(maxReplaceDelay)
+		if now, err := os.Stat(path); err != nil || !os.SameFile(before, now) || db.Err() != nil {
+			t.Errorf("replaced: %v; Err is %v", err, db.Err())
+		}
+		flush(t, db)
+		expectContents(t, db, map[string]string{"key": "value"})
+	})
+}
+
+// TestAFileWithAnOldMetaPageIsNotBlank: the other one says that something was committed.
+func TestAFileWithAnOldMetaPageIsNotBlank(t *testing.T) {
+	blank := tempPath(t)
+	blankFiles["without a bucket"](t, blank)
+	old, err := os.ReadFile(blank)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, commits := range []int{2, 3} { // With the newer transaction in either meta page.
+		path := tempPath(t)
+		db := openSound(t, path, manual)
+		for n := range commits {
+			put(t, db, "key", strconv.Itoa(n))
+			flush(t, db)
+		}
+		close1(t, db)
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		older := 0
+		if txIDOf(validMeta(b)) > txIDOf(validMeta(b[PageBytes:])) {
+			older = PageBytes
+		}
+		copy(b[older:][:PageBytes], old[older:])
+		writeFile(t, path, string(b))
+		if v, _ := get(t, openSound(t, path, manual), "key"); v != strconv.Itoa(commits-1) {
+			t.Errorf("after %d commits the file has %q", commits, v)
+		}
+	}
+}
