@@ -244,6 +244,7 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 	}
 	w := k.s.indexer.Writer()
 	defer w.Close()
+	w.SetComplete()
 	if err := k.commitLocked(w, rv, nil, r.stage.drop); err != nil {
 		return err
 	}

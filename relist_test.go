@@ -448,18 +448,31 @@ func TestAStoreThatIsNotWholeIsNotServed(t *testing.T) {
 					removeKey(t, p.path, m[0], m[1])
 				}
 				f.setDown(errUnreachable)
-				p = launch(t, p.path, f, nil)
-				r, _ := add(t, p.informer)
-				p.run()
-				settle()
-				if p.informer.HasSynced() || len(p.informer.GetStore().List()) > 0 {
-					t.Errorf("synced %v, with %q", p.informer.HasSynced(), versions(p.informer.GetStore().List()))
+				var r *recorder
+				for range 2 { // The second finds what the first has made of it.
+					p.stop()
+					p = launch(t, p.path, f, nil)
+					p.damaged = true
+					r, _ = add(t, p.informer)
+					p.run()
+					settle()
+					if p.informer.HasSynced() || len(p.informer.GetStore().List()) > 0 {
+						t.Errorf("synced %v, with %q", p.informer.HasSynced(), versions(p.informer.GetStore().List()))
+					}
+					r.expect(t)
 				}
-				r.expect(t)
 				f.setDown(nil)
 				settle()
 				expectStore(t, p.informer, f)
 				r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial", "add ns/c@3 initial")
+				p.stop()
+				f.setDown(errUnreachable)
+				p = launch(t, p.path, f, nil)
+				p.run()
+				settle()
+				if !p.informer.HasSynced() {
+					t.Error("a store that is whole again is not served")
+				}
 			})
 		})
 	}

@@ -82,8 +82,6 @@ type Indexer struct {
 	indexers atomic.Pointer[cache.Indexers]
 	builds   atomic.Uint64 // Odd while index entries are being built.
 	hidden   atomic.Bool
-	// counted: the number of objects was found in the DB, and not made anew.
-	counted bool
 	// visible is state as of the last batch, for readers.
 	visible atomic.Pointer[state]
 }
@@ -97,6 +95,9 @@ type state struct {
 	Seq uint64 `json:"seq"`
 	// Count is the number of objects.
 	Count int `json:"count"`
+	// Recounted: that number was lost, and made anew of what was there. It stays so,
+	// also for later processes, until somebody knows that no object is missing.
+	Recounted bool `json:"recounted,omitempty"`
 }
 
 func (s *state) AppendTo(dst []byte) ([]byte, error) {
@@ -152,8 +153,7 @@ func (ix *Indexer) load() error {
 	if err != nil && !errors.Is(err, persist.ErrCorrupt) {
 		return err
 	}
-	ix.counted = found && err == nil
-	if !ix.counted { // A new space, or a damaged one.
+	if !found || err != nil { // A new space, or a damaged one.
 		if s, err = ix.recount(err); err != nil {
 			return err
 		}
@@ -172,6 +172,7 @@ func (ix *Indexer) recount(cause error) (s state, err error) {
 		return s, err
 	}
 	defer snapshot.Close()
+	s.Recounted = true
 	err = snapshot.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
 		s.Count++
 		if o, inMemory := it.Value.(*persist.Object); inMemory {
@@ -224,9 +225,9 @@ func (ix *Indexer) Key(obj any) (string, error) {
 // Len is the number of objects.
 func (ix *Indexer) Len() int { return ix.visible.Load().Count }
 
-// Counted reports whether the DB, when it was opened, knew how many objects there are.
-// Otherwise nobody knows whether all of them are there.
-func (ix *Indexer) Counted() bool { return ix.counted }
+// Counted reports whether the DB knows how many objects there are. Otherwise nobody knows
+// whether all of them are there, until [Writer.SetComplete].
+func (ix *Indexer) Counted() bool { return !ix.visible.Load().Recounted }
 
 // Seq is the number of the last write.
 func (ix *Indexer) Seq() uint64 { return ix.visible.Load().Seq }
@@ -327,6 +328,7 @@ func (ix *Indexer) Replace(list []any, resourceVersion string) error {
 		w.SetValue(key, persist.NewObject(0, obj), false) // All of them wait.
 	}
 	w.SetResourceVersion(resourceVersion)
+	w.SetComplete()
 	return ix.commitByHand(w)
 }
 

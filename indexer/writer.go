@@ -150,6 +150,10 @@ func (w *Writer) Renumber(c *Change) {
 	c.value.Seq = c.Seq
 }
 
+// SetComplete says that no object is missing once the changes are committed, so that their
+// number is known again if it was lost.
+func (w *Writer) SetComplete() { w.next.Recounted = false }
+
 func record(it *persist.Item) (persist.Record, error) {
 	payload, err := it.Payload()
 	if err != nil {
