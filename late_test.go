@@ -237,3 +237,22 @@ func TestWhatIsHeldForLateHandlersAreDeletionsOnly(t *testing.T) {
 		}
 	})
 }
+
+// TestLatePlainHandlersHearOfDeletionsSinceTheInformerHasCaughtUp: until it comes, all that
+// may know an object is a handler of the last process.
+func TestLatePlainHandlersHearOfDeletionsSinceTheInformerHasCaughtUp(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t)
+		p := launch(t, lifeBefore(t, f), f, nil)
+		p.run()
+		advance(20 * time.Second)
+		f.remove("c")
+		advance(20 * time.Second)
+		r, _ := add(t, p.informer)
+		settle()
+		r.expect(t, "delete ns/a@4", "delete ns/b@5", "delete ns/c@7", "add ns/d@6 initial")
+		f.remove("d")
+		settle()
+		r.expect(t, "delete ns/d@8")
+	})
+}

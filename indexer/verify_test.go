@@ -184,7 +184,7 @@ func TestADamagedStateDoesNotEmptyTheStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at := 0; ; {
-		i := bytes.Index(b[at:], []byte(`"count":10}`))
+		i := bytes.Index(b[at:], []byte(`"count":10,`))
 		if i < 0 {
 			break
 		}

@@ -193,7 +193,7 @@ func TestAPassForgetsNamesThatAreDeleted(t *testing.T) {
 	q.CaughtUp()
 	durable(t, q, "d", false).WalkDone()
 	const n = 1000
-	for i := uint64(0); i < n; i++ {
+	for i := range uint64(n) {
 		name := fmt.Sprint("pod-", i)
 		publish(t, q, ofSize(2*i+1, cache.Added, name, 100), ofSize(2*i+2, cache.Deleted, name, 100))
 	}

@@ -1,9 +1,10 @@
 package queue
 
 import (
-	"github.com/warmwatch/warmwatch/persist"
 	"slices"
 	"sort"
+
+	"github.com/warmwatch/warmwatch/persist"
 )
 
 // maxTrimPerCommit bounds the time that a commit's hook takes.

@@ -165,8 +165,8 @@ func (c *Consumer) Inherits() bool {
 }
 
 // Orphans returns the next deltas that the last process's consumers did not
-// acknowledge, or that came before the log was told that its owner has
-// [DeltaFIFO.CaughtUp], or none when all were seen. The caller acknowledges them. It
+// acknowledge, or deletions that came since, or none when all were seen. Until
+// [DeltaFIFO.ReleaseOrphans] there may be more. The caller acknowledges them. It
 // must be called until then, before Next.
 func (c *Consumer) Orphans() ([]Delta, error) {
 	q := c.q
@@ -178,7 +178,7 @@ func (c *Consumer) Orphans() ([]Delta, error) {
 		to := max(q.orphans.to, c.orphansTo)
 		if !c.orphans || c.cursor.Load() >= to {
 			if c.orphans && c.name == "" && q.orphans.held {
-				q.orphans.claimed, c.downtime = true, q.orphans.open
+				q.orphans.claimed, c.downtime = true, true
 			}
 			c.orphans, c.orphansTo = false, 0
 			q.mu.Unlock()

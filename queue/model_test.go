@@ -159,7 +159,8 @@ func (m *logModel) addPlain() {
 	if c.Inherits() != m.held {
 		m.t.Fatalf("a plain consumer inherits: %v, expected %v", c.Inherits(), m.held)
 	}
-	wantSeqs(m.t, "orphans", m.orphans, orphansOf(m.t, c, 1+m.rnd.Intn(5)))
+	// What else is still in the log comes too, and its owner leaves it out.
+	wantSeqs(m.t, "orphans", deletions(m.orphans), deletions(orphansOf(m.t, c, 1+m.rnd.Intn(5))))
 	m.claimed = m.claimed || m.held
 	c.WalkFrom(m.head) // It is told of all objects as they are now.
 	m.consumers[c] = c.Cursor()
@@ -176,6 +177,9 @@ func (m *logModel) publish() {
 		ds = append(ds, d)
 		m.seqs = append(m.seqs, m.head)
 		m.must[m.head] = len(m.cursors) > 0 || d.Type == cache.Deleted
+		if m.held && d.Type == cache.Deleted {
+			m.orphans = append(m.orphans, m.head)
+		}
 	}
 	publish(m.t, m.q, ds...)
 }

@@ -4,12 +4,13 @@ import "math"
 
 // orphans are what the plain consumers of this process are told before they are told
 // of all objects: the deltas that those of the last process did not acknowledge, and
-// the deletions that came until this one had caught up with the server. They wait for
-// every plain consumer until ReleaseOrphans, without holding what came after them.
+// the deletions that come until ReleaseOrphans. For until a plain consumer begins, all
+// that may know an object is one of the last process. They wait for every plain
+// consumer, without holding what else comes after them.
 type orphans struct {
 	after, to uint64
-	held      bool
-	open      bool // to still moves: the owner has not caught up.
+	held      bool // Until ReleaseOrphans, and until then to moves.
+	caughtUp  bool
 
 	stored uint64 // Those up to here are of the last process. Behind that only deletions are held.
 
@@ -28,12 +29,12 @@ func inherited(plain cursor, head uint64) orphans {
 	if plain.Lives >= maxUnclaimedLives {
 		plain = cursor{Seq: head}
 	}
-	return orphans{after: plain.Seq, to: head, stored: head, held: true, open: true, lives: plain.Lives}
+	return orphans{after: plain.Seq, to: head, stored: head, held: true, lives: plain.Lives}
 }
 
-// reach has them end at seq, the number of a write, as long as they are open.
+// reach has them end at seq, the number of a write, as long as they are held.
 func (o *orphans) reach(seq uint64) {
-	if o.held && o.open {
+	if o.held {
 		o.to = seq
 	}
 }
@@ -52,13 +53,13 @@ func (o *orphans) stretch(r run) (held bool, to uint64) {
 	return r.deletions, o.to
 }
 
-// CaughtUp ends the time in which deletions count as those that happened while no
-// process ran: from now on plain consumers begin with what is in the store.
+// CaughtUp notes that the owner has caught up with the server: this is one of the
+// processes in which a plain consumer may come for the orphans.
 func (q *DeltaFIFO) CaughtUp() {
 	q.mu.Lock()
-	changed := q.orphans.held && q.orphans.open
-	q.orphans.open = false
+	changed := q.orphans.held && !q.orphans.caughtUp
 	if changed {
+		q.orphans.caughtUp = true
 		q.orphans.lives++
 	}
 	q.mu.Unlock()

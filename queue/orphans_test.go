@@ -21,7 +21,7 @@ func TestWhereOrphansAreGivenUpThoseOfTheNextDowntimeAreHeld(t *testing.T) {
 			q.CaughtUp()
 			publishUpTo(t, q, 11, 15)
 			commitAnew(t, q)
-			want := deletions(upTo(6, 10))
+			want := deletions(upTo(6, 15))
 			wantSeqs(t, "held", want, onDisk(t, q.db, true))
 			for i := range maxUnclaimedLives {
 				if i == maxUnclaimedLives-1 {
