@@ -310,7 +310,11 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 		return false
 	}
 	decision := s.sink.load(s.want(""))
-	s.logger.V(2).Info("Starting", "action", decision.Action, "serve", decision.Serve, "reason", decision.Reason)
+	level := 0
+	if decision.Action == checkpoint.ActionResume || s.indexer.Len() == 0 { // As is to be expected.
+		level = 2
+	}
+	s.logger.V(level).Info("Starting", "action", decision.Action, "serve", decision.Serve, "reason", decision.Reason)
 	relisting := relistingOf(decision, s.sink.lastVersion())
 	resumer := reflector.NewResumer(reflector.Options{
 		ListerWatcher: s.lw,
@@ -399,13 +403,32 @@ func (s *SharedIndexInformer) end() {
 		l.stop()
 	}
 	s.mu.Unlock()
+	patience := time.AfterFunc(stopPatience, s.tellWhoRuns)
 	s.running.Wait()
+	patience.Stop()
 	if err := s.log.Stop(); err != nil && !errors.Is(err, ErrClosed) {
 		s.logger.Error(err, "Could not store what the handlers have acknowledged")
 	}
 	s.removeHk()
 	s.indexer.Release()
 	s.cache.release(s)
+}
+
+// stopPatience is how long an informer that is to stop waits for handlers before the log
+// says so.
+const stopPatience = 10 * time.Second
+
+// tellWhoRuns names the handlers that have not returned.
+func (s *SharedIndexInformer) tellWhoRuns() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.listeners {
+		select {
+		case <-l.finished:
+		default:
+			s.logger.Info("Still waiting for a handler to return, in order to stop", "handler", l.name)
+		}
+	}
 }
 
 // detach ends the run, as far as the file is concerned: the Cache is closing.

@@ -242,3 +242,39 @@ func TestThePanicOfADurableHandlerIsLoggedWithItsDeltaAndTheWayPast(t *testing.T
 		}
 	})
 }
+
+// TestTheLogNamesAHandlerThatHoldsUpTheStop, so that somebody knows why a program does not
+// end.
+func TestTheLogNamesAHandlerThatHoldsUpTheStop(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var waiting []string
+		logger := funcr.New(func(_, args string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.Contains(args, "Still waiting") {
+				waiting = append(waiting, args)
+			}
+		}, funcr.Options{})
+		f := newSource(t, configMap("a"))
+		p := launch(t, newPath(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
+		release := make(chan struct{})
+		for name, during := range map[string]func(string){"slow": func(string) { <-release }, "quick": nil} {
+			if _, err := p.informer.AddDurableEventHandler(name, &recorder{during: during}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.run()
+		settle()
+		go func() {
+			time.Sleep(time.Minute)
+			close(release)
+		}()
+		p.stop()
+		mu.Lock()
+		defer mu.Unlock()
+		if len(waiting) != 1 || !strings.Contains(waiting[0], `"handler"="slow"`) {
+			t.Errorf("the log has %q", waiting)
+		}
+	})
+}
