@@ -166,3 +166,17 @@ func TestFlushIsForWhatWasAppliedBeforeIt(t *testing.T) {
 		close(second.release)
 	})
 }
+
+// TestAHookThatIsRemovedHasTheLastWord: what it has to add to what waits may not come
+// later.
+func TestAHookThatIsRemovedHasTheLastWord(t *testing.T) {
+	path := tempPath(t)
+	db := openSound(t, path, manual)
+	put(t, db, "a", "1")
+	remove := db.AddHook(&Hook{BeforeCommit: func(b *Batch) { b.Put(testBucket, "of the hook", Bytes("2")) }})
+	remove()
+	close1(t, db)
+	if got := contents(t, openSound(t, path, manual)); got["of the hook"] != "2" || got["a"] != "1" {
+		t.Errorf("the file has %v", got)
+	}
+}

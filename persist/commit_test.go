@@ -391,9 +391,10 @@ func TestHooksTakePartInEveryCommit(t *testing.T) {
 			t.Errorf("the hook's value is %q", v)
 		}
 		remove()
+		want(5) // Its last word.
 		put(t, db, "a", "3")
 		flush(t, db)
-		want(4)
+		want(5)
 		if err := db.Close(); err != nil {
 			t.Fatal(err)
 		}

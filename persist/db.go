@@ -190,7 +190,8 @@ type Hook struct {
 	AfterReset func(cause error)
 }
 
-// AddHook adds h. The function it returns removes it.
+// AddHook adds h. The function it returns removes it, after a last BeforeCommit: what
+// waits may be committed by a Close that is under way.
 func (db *DB) AddHook(h *Hook) (remove func()) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -198,6 +199,9 @@ func (db *DB) AddHook(h *Hook) (remove func()) {
 	return func() {
 		db.mu.Lock()
 		defer db.mu.Unlock()
+		if _, there := db.hooks[h]; there && h.BeforeCommit != nil && !db.closed {
+			h.BeforeCommit(&Batch{db: db})
+		}
 		delete(db.hooks, h)
 	}
 }

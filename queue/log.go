@@ -107,6 +107,8 @@ type DeltaFIFO struct {
 	onCorrupt func(error)
 	log       klog.Logger
 	removeHk  func()
+	// forgetPlain: the next process is to find no plain cursor.
+	forgetPlain bool
 
 	kicked atomic.Bool // Since the last commit: cursors have moved, and the DB knows.
 
@@ -439,17 +441,9 @@ func (q *DeltaFIFO) Stop() error {
 	}
 	clear(q.consumers)
 	q.cond.Broadcast()
-	forget := q.endOrphansLocked()
-	if forget {
-		delete(q.stored, plainCursor)
-	}
+	q.forgetPlain = q.endOrphansLocked()
 	q.mu.Unlock()
-	_, err := q.db.Update(func(b *persist.Batch) {
-		if forget {
-			b.Delete(q.cursors, plainCursor)
-		}
-		q.beforeCommit(b)
-	})
+	_, err := q.db.Update(q.beforeCommit)
 	q.removeHk()
 	return err
 }
