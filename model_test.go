@@ -32,7 +32,7 @@ import (
 
 var (
 	modelCrashes = flag.Int("model.crashes", 2000, "crashes of the model test")
-	modelSeed    = flag.Uint64("model.seed", 0, "seed of the model test; 0 takes one from the clock")
+	modelSeed    = flag.Uint64("model.seed", 1, "seed of the model test; 0 takes one from the clock")
 )
 
 // TestModel makes random changes to a server, restarts and crashes of an
