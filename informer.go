@@ -387,8 +387,9 @@ func relistingOf(d checkpoint.Decision, lastVersion string) *reflector.Relisting
 	return &reflector.Relisting{Reason: d.Reason, Rewrite: d.Rewrite, Rewound: d.Rewound, NotOlderThan: lastVersion}
 }
 
-// end waits for everything that the run has started. Order matters: nothing is
-// written once the listeners' last acknowledgements are.
+// end waits for everything that the run has started, but for a List that hangs: what that
+// brings is refused. Order matters: nothing is written once the listeners' last
+// acknowledgements are.
 func (s *SharedIndexInformer) end() {
 	s.mu.Lock()
 	s.stopped = true

@@ -6,8 +6,8 @@ import (
 )
 
 // lateHandlers is how long after the informer has caught up a plain handler can be
-// added and still hears of the deletions of the downtime. controller-runtime adds its
-// handlers after the caches have synced.
+// added and still hears of the deletions of the downtime, and of those since.
+// controller-runtime adds its handlers after the caches have synced.
 const lateHandlers = time.Minute
 
 // late ends that time.

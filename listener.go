@@ -90,9 +90,10 @@ func (s *SharedIndexInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEv
 
 // AddEventHandlerWithOptions implements [cache.SharedInformer]. The handler is
 // first told, by OnDelete, of the deletions that the handlers of the last
-// process had not been told of when it ended, and of those that happened while no
-// process ran, and then of every object. One that is added later than a minute after
-// the informer has caught up with the server is told of the objects only.
+// process had not been told of when it ended, and of those that have happened since,
+// also of objects that this handler never heard of, and then of every object. One that
+// is added later than a minute after the informer has caught up with the server is told
+// of the objects only.
 //
 // Handlers must not change objects, as in client-go. Here the old and the new object
 // of an update may share memory, so that to change one may change the other. A change

@@ -180,8 +180,8 @@ func (ix *Indexer) compareEntry(s *persist.Snapshot, indexers cache.Indexers, it
 			return nil
 		}
 		values, err := storedIndexValues(f, name, key, objects[0])
-		if err != nil || slices.Contains(values, value) { // compareEntries has said so.
-			return nil //nolint:nilerr // As the comment says.
+		if err != nil || slices.Contains(values, value) {
+			return nil //nolint:nilerr // See compareEntries.
 		}
 	}
 	return &persist.CorruptError{Bucket: ix.indexName, Key: key, Err: fmt.Errorf("index %q has an object that does not have the value %.40q", name, value)}
@@ -192,7 +192,8 @@ func (ix *Indexer) compareEntries(s *persist.Snapshot, indexers cache.Indexers, 
 	for name, f := range indexers {
 		values, err := storedIndexValues(f, name, key, obj)
 		if err != nil { // What it should have nobody knows.
-			ix.log.Error(err, "Could not verify the index entries of a stored object", "space", ix.space)
+			// A relist says whether the object still exists. There may be many of them.
+			ix.log.V(4).Info("Could not verify the index entries of a stored object", "err", err, "space", ix.space)
 			continue
 		}
 		for _, v := range values {

@@ -39,7 +39,7 @@ func (db *DB) beginBlank(f *os.File) (o opened, err error) {
 	}
 	if err != nil {
 		if o.bolt != nil {
-			_ = errors.Join(o.file.Truncate(0), guard(o.close))
+			_ = errors.Join(o.file.Truncate(0), guard(o.close)) // What is left, the next Open looks at.
 		}
 		return opened{}, fmt.Errorf("begin %s: %w", db.path, err)
 	}

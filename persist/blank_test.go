@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -107,16 +106,7 @@ func TestADamagedMountPointSaysWhatToDo(t *testing.T) {
 
 // TestAFileThatCouldNotBeBegunInPlaceIsBegunLater, and is empty until then.
 func TestAFileThatCouldNotBeBegunInPlaceIsBegunLater(t *testing.T) {
-	defer func(before func(string) error) { crashpoint = before }(crashpoint)
-	noSpace := errors.New("no space")
-	var full atomic.Bool
-	full.Store(true)
-	crashpoint = func(string) error {
-		if full.Load() {
-			return noSpace
-		}
-		return nil
-	}
+	full := fullDisk(t)
 	synctest.Test(t, func(t *testing.T) {
 		path := tempPath(t)
 		writeFile(t, path, "")
@@ -126,7 +116,7 @@ func TestAFileThatCouldNotBeBegunInPlaceIsBegunLater(t *testing.T) {
 		}
 		db := open(t, path, Options{CommitInterval: time.Second})
 		put(t, db, "key", "value")
-		if info, err := os.Stat(path); err != nil || info.Size() != 0 || !errors.Is(db.Err(), noSpace) {
+		if info, err := os.Stat(path); err != nil || info.Size() != 0 || !errors.Is(db.Err(), errNoSpace) {
 			t.Errorf("the file is %v, %v; Err is %v", info, err, db.Err())
 		}
 		full.Store(false)

@@ -1,9 +1,7 @@
 package persist
 
 import (
-	"errors"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,19 +10,11 @@ import (
 // TestWhatHooksTakeBackDoesNotWaitForADamagedFileToBeReplaced: as while commits fail,
 // what was acknowledged need not stay in memory.
 func TestWhatHooksTakeBackDoesNotWaitForADamagedFileToBeReplaced(t *testing.T) {
-	defer func(before func(string) error) { crashpoint = before }(crashpoint)
 	path := tempPath(t)
 	synctest.Test(t, func(t *testing.T) {
 		db := open(t, path, Options{CommitInterval: time.Second})
 		salvageable(t, db)
-		var full atomic.Bool
-		full.Store(true)
-		crashpoint = func(string) error {
-			if full.Load() {
-				return errors.New("no space")
-			}
-			return nil
-		}
+		full := fullDisk(t)
 		disorder(t, path)
 		meetDisorder(t, db)
 		log := Bucket{"space", "log"}

@@ -174,8 +174,8 @@ type DB struct {
 	arena *arena // Used by the committer alone.
 }
 
-// A Hook takes part in every commit. All functions are called by the
-// committer goroutine and may be nil.
+// A Hook takes part in every commit. Its functions are called by the committer
+// goroutine, BeforeCommit also by whoever removes the hook, and may be nil.
 type Hook struct {
 	// Space, if set, is whose owner this is.
 	Space string

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -268,15 +267,7 @@ func TestAFileThatTookTheNameOfOursIsLeftAlone(t *testing.T) {
 // TestAFileThatTookTheNameOfABadOneIsLeftAlone: only the one that was found bad is
 // replaced later.
 func TestAFileThatTookTheNameOfABadOneIsLeftAlone(t *testing.T) {
-	defer func(before func(string) error) { crashpoint = before }(crashpoint)
-	var full atomic.Bool
-	full.Store(true)
-	crashpoint = func(string) error {
-		if full.Load() {
-			return errors.New("no space")
-		}
-		return nil
-	}
+	full := fullDisk(t)
 	synctest.Test(t, func(t *testing.T) {
 		path := tempPath(t)
 		writeFile(t, path, "damaged")

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -164,6 +165,23 @@ func apply(t testing.TB, db *DB, fn func(*Batch)) uint64 {
 		t.Fatal(err)
 	}
 	return n
+}
+
+var errNoSpace = errors.New("no space")
+
+// fullDisk has every replacement of a file fail until false is stored in full.
+func fullDisk(t testing.TB) (full *atomic.Bool) {
+	full = new(atomic.Bool)
+	full.Store(true)
+	before := crashpoint
+	t.Cleanup(func() { crashpoint = before })
+	crashpoint = func(string) error {
+		if full.Load() {
+			return errNoSpace
+		}
+		return nil
+	}
+	return full
 }
 
 func flush(t testing.TB, db *DB) {
