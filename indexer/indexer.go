@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -362,7 +361,12 @@ func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 	}
 	all := maps.Clone(old)
 	maps.Copy(all, added)
-	err := ix.buildLocked(added, false)
+	// A program may have dropped an index and bring it back: the file has old entries.
+	var prefixes []string
+	for name := range added {
+		prefixes = append(prefixes, indexPrefix(name))
+	}
+	err := ix.buildLocked(added, prefixes...)
 	var failed *IndexFuncError
 	switch {
 	case errors.As(err, &failed) && !ix.Hidden(): // As in client-go, see indexValues.
@@ -384,9 +388,9 @@ func (ix *Indexer) IndexErr() error {
 	return ix.indexErr
 }
 
-// RebuildIndices computes all index entries from the objects (I1), and counts
-// them. Readers of an index see it incomplete meanwhile. The error is an
-// [IndexFuncError] if an index function failed.
+// RebuildIndices makes the index entries those of the objects (I1), and counts the
+// objects. What was right before stays visible meanwhile; entries that should not be
+// there go last. The error is an [IndexFuncError] if an index function failed.
 func (ix *Indexer) RebuildIndices() error {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
@@ -403,7 +407,7 @@ func (ix *Indexer) RebuildIndices() error {
 	}
 	ix.state = next
 	ix.visible.Store(&next)
-	err = ix.buildLocked(*ix.indexers.Load(), true)
+	err = ix.buildLocked(*ix.indexers.Load(), "")
 	var failed *IndexFuncError
 	if ix.indexErr = nil; errors.As(err, &failed) {
 		ix.indexErr = failed
@@ -430,83 +434,3 @@ func (ix *Indexer) Ballast() (end func()) { return ix.objects.Ballast() }
 // Release gives the memory of decoded objects back. The Indexer can still be
 // read, and must not be written to: its space may have a new owner.
 func (ix *Indexer) Release() { ix.objects.release(ix.owner) }
-
-// buildLocked adds the entries of some indexers for all objects.
-func (ix *Indexer) buildLocked(indexers cache.Indexers, drop bool) error {
-	ix.builds.Add(1)
-	defer ix.builds.Add(1)
-	if drop {
-		if _, err := ix.db.Update(func(b *persist.Batch) { b.Drop(ix.indexName) }); err != nil {
-			return err
-		}
-	}
-	// Entries of an index of the same name that the file knows from earlier
-	// would shine through: a program may drop an index and bring it back.
-	stale, err := ix.staleEntries(indexers, drop)
-	if err != nil {
-		return err
-	}
-	if len(stale) > 0 {
-		if _, err := ix.db.Update(func(b *persist.Batch) {
-			for _, key := range stale {
-				b.Delete(ix.indexName, key)
-			}
-		}); err != nil {
-			return err
-		}
-	}
-	if len(indexers) == 0 {
-		return nil
-	}
-	for from := ""; ; {
-		c, err := ix.Chunk(from, false)
-		if err != nil {
-			return err
-		}
-		var puts []indexPut
-		for i, obj := range c.Objects {
-			for _, name := range slices.Sorted(maps.Keys(indexers)) {
-				values, err := storedIndexValues(indexers[name], name, c.Keys[i], obj)
-				if err != nil {
-					return err
-				}
-				for _, v := range sets.New(values...).UnsortedList() {
-					puts = append(puts, newIndexPut(name, v, c.Keys[i]))
-				}
-			}
-		}
-		if _, err := ix.db.Update(func(b *persist.Batch) {
-			for _, p := range puts {
-				b.Put(ix.indexName, p.key, p.value)
-			}
-		}); err != nil {
-			return err
-		}
-		if c.Done {
-			return nil
-		}
-		from = c.Next
-	}
-}
-
-func (ix *Indexer) staleEntries(indexers cache.Indexers, dropped bool) ([]string, error) {
-	if dropped {
-		return nil, nil
-	}
-	s, err := ix.db.Snapshot(ix.space)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	var stale []string
-	for name := range indexers {
-		err := scanPrefix(s, indexPrefix(name), func(it *persist.Item) (bool, error) {
-			stale = append(stale, it.Key)
-			return true, nil
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return stale, nil
-}

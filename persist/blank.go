@@ -13,7 +13,7 @@ import (
 // they begin it.
 func isBlank(f *os.File) bool {
 	head := make([]byte, 2*maxPageBytes)
-	n, err := f.ReadAt(head, 0)
+	n, err := readAt(f, head, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return false
 	}

@@ -145,7 +145,7 @@ func (db *DB) syncFound(h *handle) error {
 func (h *handle) metaIsValid() error {
 	var head [metaOffset + metaBytes]byte
 	for _, at := range [...]int64{h.pageSize, 0} { // The second one says how long the file is at least.
-		switch _, err := h.file.ReadAt(head[:], at); {
+		switch _, err := readAt(h.file, head[:], at); {
 		case errors.Is(err, os.ErrClosed):
 			return bolterrors.ErrDatabaseNotOpen
 		case err != nil: // Through its mapping, bbolt would get a fault.

@@ -155,8 +155,24 @@ func corruptFile(format string, args ...any) error {
 	return &CorruptError{Err: fmt.Errorf(format, args...)}
 }
 
+// A pagedFile is what an inspector reads, an [os.File].
+type pagedFile interface {
+	io.ReaderAt
+	Stat() (os.FileInfo, error)
+}
+
+// readAt reads once more where the device could not: a card or a cable that fails once
+// may well give it the next time, and what cannot be read is given up.
+func readAt(f io.ReaderAt, b []byte, at int64) (int, error) {
+	n, err := f.ReadAt(b, at)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) {
+		n, err = f.ReadAt(b, at)
+	}
+	return n, err
+}
+
 type inspector struct {
-	f        *os.File
+	f        pagedFile
 	pageSize uint64
 	pages    uint64
 	used     []uint64 // A bit for each page.
@@ -168,7 +184,7 @@ type inspector struct {
 
 // meta finds the newer valid meta page, where bbolt will. head is room for both.
 func (in *inspector) meta(size int64, head []byte) ([]byte, error) {
-	n, err := in.f.ReadAt(head, 0)
+	n, err := readAt(in.f, head, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
@@ -287,7 +303,7 @@ func (in *inspector) page(id uint64) (pageHeader, []byte, error) {
 
 // read reads a page, or the head of one.
 func (in *inspector) read(b []byte, id uint64) error {
-	_, err := in.f.ReadAt(b, int64(id*in.pageSize))
+	_, err := readAt(in.f, b, int64(id*in.pageSize))
 	if errors.Is(err, io.EOF) {
 		return corruptFile("the file ends before the end of page %d", id)
 	}

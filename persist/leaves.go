@@ -214,7 +214,7 @@ func (w *leafWalk) open(id uint64, depth int, room []byte) (b branch, ok bool, e
 		room = make([]byte, h.bytes)
 	}
 	b = branch{id: id, page: room[:h.bytes]}
-	if _, err := in.f.ReadAt(b.page, int64(id*in.pageSize)); err != nil {
+	if _, err := readAt(in.f, b.page, int64(id*in.pageSize)); err != nil {
 		return b, false, err
 	}
 	if b.elements, err = in.elementsOf(h, b.page); err != nil {

@@ -93,7 +93,7 @@ type survivor func(name Bucket, key, value []byte) error
 // survivors walks the pages of a file, and goes around those that are damaged: lost
 // is the first of them. Without space, all but the format is walked; else the spaces
 // that it names. Whatever the file has, each page is read once and no more.
-func survivors(f *os.File, space func(string) bool, fn survivor) (lost, err error) {
+func survivors(f pagedFile, space func(string) bool, fn survivor) (lost, err error) {
 	if space == nil {
 		space = func(name string) bool { return name != formatBucket }
 	}
@@ -192,7 +192,7 @@ func (w *survivorWalk) page(id uint64, depth int) (p survivorPage, err error) {
 	w.left--
 	at := int64(id * w.in.pageSize)
 	head := make([]byte, pageHeaderBytes+elementBytes)
-	if _, err := w.in.f.ReadAt(head, at); err != nil {
+	if _, err := readAt(w.in.f, head, at); err != nil {
 		return p, err
 	}
 	if p.flags = binary.NativeEndian.Uint16(head[pageFlagsAt:]); p.flags != branchPage && p.flags != leafPage {
@@ -200,7 +200,7 @@ func (w *survivorWalk) page(id uint64, depth int) (p survivorPage, err error) {
 	}
 	p.setCount(head)
 	table := make([]byte, pageHeaderBytes+p.count*elementBytes)
-	n, err := w.in.f.ReadAt(table, at)
+	n, err := readAt(w.in.f, table, at)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return p, err
 	}
@@ -213,7 +213,7 @@ func (w *survivorWalk) page(id uint64, depth int) (p survivorPage, err error) {
 		}
 	}
 	p.bytes = make([]byte, min(whole, (w.in.pages-id)*w.in.pageSize))
-	n, err = w.in.f.ReadAt(p.bytes, at)
+	n, err = readAt(w.in.f, p.bytes, at)
 	if p.bytes = p.bytes[:n]; err != nil && !errors.Is(err, io.EOF) {
 		return p, err
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -326,5 +327,48 @@ func TestAReaderThatFindsDamageReadsFromTheNewFile(t *testing.T) {
 				t.Error("the file was not replaced")
 			}
 		})
+	}
+}
+
+// failsOnce is a file whose nth read fails, and no other.
+type failsOnce struct {
+	*os.File
+	n, reads int
+}
+
+func (f *failsOnce) ReadAt(b []byte, at int64) (int, error) {
+	if f.reads++; f.reads == f.n {
+		return 0, syscall.EIO
+	}
+	return f.File.ReadAt(b, at)
+}
+
+// TestAReadThatFailsOnceCostsNothing: all that it would have read would be lost.
+func TestAReadThatFailsOnceCostsNothing(t *testing.T) {
+	path := tempPath(t)
+	db := openSound(t, path, manual)
+	want := salvageable(t, db)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for n, failed := 1, true; failed; n++ {
+		file, found := &failsOnce{File: f, n: n}, 0
+		lost, err := survivors(file, nil, func(name Bucket, _, _ []byte) error {
+			if name == testBucket {
+				found++
+			}
+			return nil
+		})
+		if lost != nil || err != nil || found != len(want) {
+			t.Fatalf("read %d fails: found %d of %d, lost %v, error %v", n, found, len(want), lost, err)
+		}
+		if failed = file.reads >= n; failed && n == 1 {
+			t.Logf("%d reads", file.reads)
+		}
 	}
 }

@@ -1,0 +1,170 @@
+package indexer
+
+import (
+	"bytes"
+	"hash/maphash"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// sweptKeys are read in one transaction.
+const sweptKeys = 4096
+
+// A builder makes the entries of some indexers those of the objects. What is right stays
+// where it is, so that readers find it all the time. The Indexer's writer is locked.
+type builder struct {
+	ix       *Indexer
+	indexers cache.Indexers
+	names    []string
+	// right are hashes of the keys of all entries that there should be: 64 bits, so that
+	// of a million wrong entries beside a million right ones all are found, but for one
+	// time in ten million. An entry has a hundred bytes.
+	right sets.Set[uint64]
+	seed  maphash.Seed
+}
+
+// buildLocked adds what is missing of some indexers, and then removes all entries that
+// begin with one of the prefixes and should not be there.
+func (ix *Indexer) buildLocked(indexers cache.Indexers, prefixes ...string) error {
+	ix.builds.Add(1)
+	defer ix.builds.Add(1)
+	b := &builder{
+		ix: ix, indexers: indexers, names: slices.Sorted(maps.Keys(indexers)),
+		right: sets.Set[uint64]{}, seed: maphash.MakeSeed(),
+	}
+	if err := b.fill(); err != nil {
+		return err
+	}
+	for _, prefix := range prefixes {
+		if err := b.sweep(prefix); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill adds the entries that are missing.
+func (b *builder) fill() error {
+	for from, done := "", len(b.names) == 0; !done; {
+		c, err := b.ix.Chunk(from, false)
+		if err != nil {
+			return err
+		}
+		puts, err := b.entries(c)
+		if err != nil {
+			return err
+		}
+		var missing []indexPut
+		err = b.ix.db.Read(b.ix.space, func(s *persist.Snapshot) (err error) {
+			missing, err = missingOf(puts, s)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if len(missing) > 0 {
+			_, err = b.ix.db.Update(func(batch *persist.Batch) {
+				for _, p := range missing {
+					batch.Put(b.ix.indexName, p.key, p.value)
+				}
+			})
+		}
+		if err != nil {
+			return err
+		}
+		from, done = c.Next, c.Done
+	}
+	return nil
+}
+
+// entries returns the entries that some objects should have, and notes that they are right.
+func (b *builder) entries(c Chunk) ([]indexPut, error) {
+	var puts []indexPut
+	for i, obj := range c.Objects {
+		for _, name := range b.names {
+			values, err := storedIndexValues(b.indexers[name], name, c.Keys[i], obj)
+			if err != nil {
+				return nil, err
+			}
+			for v := range sets.New(values...) {
+				p := newIndexPut(name, v, c.Keys[i])
+				b.right.Insert(b.hash(p.key))
+				puts = append(puts, p)
+			}
+		}
+	}
+	return puts, nil
+}
+
+func (b *builder) hash(key string) uint64 { return maphash.String(b.seed, key) }
+
+// missingOf returns the entries that are not in the snapshot as they should be.
+func missingOf(puts []indexPut, s *persist.Snapshot) (missing []indexPut, err error) {
+	for _, p := range puts {
+		same := false
+		_, err := s.View(indexBucket, p.key, func(it *persist.Item) error {
+			if v, inMemory := it.Value.(persist.Bytes); inMemory {
+				same = bytes.Equal(v, p.value)
+				return nil
+			}
+			v, err := it.Payload()
+			same = err == nil && bytes.Equal(v, p.value)
+			return nil // A damaged one is written anew.
+		})
+		if err != nil {
+			return nil, err
+		}
+		if !same {
+			missing = append(missing, p)
+		}
+	}
+	return missing, nil
+}
+
+// sweep removes the entries with a prefix that are not right.
+func (b *builder) sweep(prefix string) error {
+	for from, done := prefix, false; !done; {
+		var wrong []string
+		next := ""
+		err := b.ix.db.Read(b.ix.space, func(s *persist.Snapshot) error {
+			keys := 0
+			wrong, done = nil, true
+			return s.Scan(indexBucket, from, func(it *persist.Item) (bool, error) {
+				if !strings.HasPrefix(it.Key, prefix) {
+					return beyond(it)
+				}
+				if keys == sweptKeys {
+					done = false
+					return false, nil
+				}
+				keys++
+				next = it.Key + "\x00"
+				if !b.right.Has(b.hash(it.Key)) {
+					wrong = append(wrong, it.Key)
+				}
+				return true, nil
+			})
+		})
+		if err != nil {
+			return err
+		}
+		if len(wrong) > 0 {
+			_, err = b.ix.db.Update(func(batch *persist.Batch) {
+				for _, key := range wrong {
+					batch.Delete(b.ix.indexName, key)
+				}
+			})
+		}
+		if err != nil {
+			return err
+		}
+		from = next
+	}
+	return nil
+}
