@@ -227,6 +227,8 @@ func (m *model) session() {
 		MemoryBudget:   int64(m.rng.IntN(3)-1) * 2000,
 		// Now and then everything that waits is folded.
 		MaxBacklogBytes: int64(m.rng.IntN(3)) * 500,
+		// 1: each batch is committed before the next, so that a crash comes between any two.
+		MaxPendingBytes: int64(m.rng.IntN(2)),
 	})
 	if err != nil {
 		t.Fatal(err)
