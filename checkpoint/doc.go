@@ -7,7 +7,7 @@
 // neither the file nor the API server. BinaryVersion alone looks at the
 // program's executable.
 //
-// It keeps these of the README's guarantees:
+// It keeps these invariants (docs/design/README.md, "Invariants"):
 //
 //   - C1: a missing, incomplete or mismatched checkpoint never resumes.
 //   - C2: a resourceVersion is judged only with apimachinery's

@@ -2,7 +2,7 @@
 // entries live in a persist.DB, with a bounded number of decoded objects in
 // memory. It can be used alone under client-go's own cache.Reflector.
 //
-// It keeps these of the README's guarantees:
+// It keeps these invariants (docs/design/README.md, "Invariants"):
 //
 //   - P1: an object and its index entries change in one batch.
 //   - P6: an object that cannot be read is never served. The owner hears of it

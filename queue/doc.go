@@ -1,7 +1,7 @@
 // Package queue is a durable, ordered log of deltas with one cursor per
 // consumer, and a client-go cache.Queue made of it.
 //
-// It keeps these of the README's guarantees:
+// It keeps these invariants (docs/design/README.md, "Invariants"):
 //
 //   - Q1: no delta is removed before every consumer has acknowledged it.
 //   - Q3: the memory that the log holds is bounded, whatever a consumer does, but

@@ -7,7 +7,7 @@
 // into the store, item by item, before it answers. Everything else (backoff,
 // 429, internal errors, bookmarks, type checks) stays the Reflector's.
 //
-// It keeps these of the README's guarantees:
+// It keeps these invariants (docs/design/README.md, "Invariants"):
 //
 //   - C1: without a valid resourceVersion it never resumes.
 //   - C2: the server is asked whether it has reached a resourceVersion. Only if
