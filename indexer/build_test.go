@@ -3,6 +3,8 @@ package indexer
 import (
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -135,5 +137,75 @@ func TestAnIndexFunctionThatFailsLeavesTheIndexAsItWas(t *testing.T) {
 	}
 	if got := entriesOf(t, ix); !slices.Equal(got, want) {
 		t.Errorf("entries %q, want %q", got, want)
+	}
+}
+
+// TestAnIndexWhoseKeysAreDamagedIsMadeAnew: where the key of an entry has changed on disk,
+// bbolt shows it and does not find it, so that nobody can remove it.
+func TestAnIndexWhoseKeysAreDamagedIsMadeAnew(t *testing.T) {
+	path := tempPath(t)
+	db := openDB(t, path, manual)
+	ix, err := New(Options{
+		DB: db, Space: testSpace, Indexers: cache.Indexers{"values": byValues},
+		NewObject: func() any { return new(corev1.Pod) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 100; i < 1000; i++ {
+		if err := ix.Add(withValues(newPod(fmt.Sprintf("pod-%d", i), "1"), fmt.Sprintf("%d0", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	want := entriesOf(t, ix)
+	lowerKeys(t, path)
+	if keys, err := ix.IndexKeys("values", "5000"); len(keys) > 0 {
+		t.Fatalf("nothing is damaged: %q, %v", keys, err)
+	}
+	if err := ix.RebuildIndices(); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if got := entriesOf(t, ix); !slices.Equal(got, want) {
+		t.Errorf("%d entries, want %d", len(got), len(want))
+	}
+}
+
+// lowerKeys makes each key of the index a little smaller, in the leaves of the file, so
+// that all stay in order, and those that begin a leaf are not in its range any more.
+func lowerKeys(t *testing.T, path string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	entry := regexp.MustCompile(`(\x06values\x05v\d\d)(\d)0ns/`)
+	for at := 0; at < len(b); at += persist.PageBytes {
+		page := b[at : at+persist.PageBytes]
+		if page[8] != 2 { // Not a leaf.
+			continue
+		}
+		lower := entry.ReplaceAllFunc(page, func(key []byte) []byte {
+			key = slices.Clone(key)
+			for i := len(key) - 4; ; i-- { // Minus one.
+				if key[i]--; key[i] >= '0' {
+					return key
+				}
+				key[i] = '9'
+			}
+		})
+		if _, err := f.WriteAt(lower, int64(at)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

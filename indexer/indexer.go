@@ -389,8 +389,9 @@ func (ix *Indexer) IndexErr() error {
 }
 
 // RebuildIndices makes the index entries those of the objects (I1), and counts the
-// objects. What was right before stays visible meanwhile; entries that should not be
-// there go last. The error is an [IndexFuncError] if an index function failed.
+// objects. What was right before stays visible meanwhile, and entries that should not be
+// there go last, unless the index itself is damaged. The error is an [IndexFuncError] if
+// an index function failed.
 func (ix *Indexer) RebuildIndices() error {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
@@ -407,6 +408,9 @@ func (ix *Indexer) RebuildIndices() error {
 	}
 	ix.state = next
 	ix.visible.Store(&next)
+	if err := ix.dropUnsoundLocked(); err != nil {
+		return err
+	}
 	err = ix.buildLocked(*ix.indexers.Load(), "")
 	var failed *IndexFuncError
 	if ix.indexErr = nil; errors.As(err, &failed) {
