@@ -260,7 +260,9 @@ func (m *model) session() {
 		m.quiet(s)
 		crash.arm()
 	}
-	<-crash.done
+	for !crash.happened(time.Second) {
+		m.server.change() // So that there will be a commit.
+	}
 	st := s.Status()
 	m.stats.Resumes += st.Resumes
 	m.stats.Relists += st.Relists
@@ -377,7 +379,8 @@ type modelCrash struct {
 	done  chan struct{}
 
 	mu       sync.Mutex
-	inCommit func() // Not nil: copy at the next one.
+	skip     int    // So many commits come before: a relist, for example, is several.
+	inCommit func() // Not nil: copy at the one after them.
 	before   bool
 	to       string
 	told     int // Newest version told to the durable handler by then.
@@ -390,7 +393,11 @@ func (m *model) armCrash(c *Cache) *modelCrash {
 	at := func() {
 		crash.mu.Lock()
 		f := crash.inCommit
-		crash.inCommit = nil
+		if f != nil && crash.skip > 0 {
+			crash.skip, f = crash.skip-1, nil
+		} else {
+			crash.inCommit = nil
+		}
 		crash.mu.Unlock()
 		if f != nil {
 			f()
@@ -405,6 +412,16 @@ func (m *model) armCrash(c *Cache) *modelCrash {
 	return crash
 }
 
+// happened waits for the crash, but not for long.
+func (c *modelCrash) happened(within time.Duration) bool {
+	select {
+	case <-c.done:
+		return true
+	case <-time.After(within): // Virtual time.
+		return false
+	}
+}
+
 func (c *modelCrash) arm() {
 	if c.armed {
 		return
@@ -413,6 +430,7 @@ func (c *modelCrash) arm() {
 	c.m.server.change() // So that there will be a commit.
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.skip = max(0, c.m.rng.IntN(12)-6)
 	from := c.m.path
 	c.inCommit = func() {
 		defer close(c.done)
