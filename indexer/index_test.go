@@ -422,3 +422,35 @@ func FuzzIndexEntries(f *testing.F) {
 		}
 	})
 }
+
+// TestAChunkIsDecodedAsItWasRead: the pages that it was in may be used again by then (P3).
+func TestAChunkIsDecodedAsItWasRead(t *testing.T) {
+	const pods = 50
+	db := openDB(t, tempPath(t), manual)
+	ix, err := New(Options{DB: db, Space: testSpace, Objects: NewObjects(1), NewObject: func() any { return new(corev1.Pod) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(value string) {
+		for i := range pods {
+			if err := ix.Add(withValues(newPod(fmt.Sprintf("pod-%02d", i), "1"), strings.Repeat(value, 500))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := db.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("a")
+	want := ix.List()
+	c, err := ix.ReadChunk("", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, value := range []string{"b", "c", "d"} {
+		write(value)
+	}
+	if diff := cmp.Diff(sorted(want), sorted(ix.DecodeChunk(c).Objects)); diff != "" || len(want) != pods {
+		t.Errorf("%d objects; -as they were read +as they were decoded:\n%.2000s", len(want), diff)
+	}
+}
