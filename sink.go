@@ -122,40 +122,22 @@ func (k *sink) load(want checkpoint.Want) checkpoint.Decision {
 	if err != nil { // Then there is none.
 		k.s.logger.Error(err, "Could not read the checkpoint")
 	}
-	decision := checkpoint.Decide(found, want)
+	k.want, k.loaded = want, true
 	if found != nil {
 		k.record = *found
 	}
 	k.record.Identity = want.Identity
-	k.want, k.loaded = want, true
-	if found == nil && k.s.indexer.Seq() > 0 {
-		decision.Rewrite = true // Nobody knows what the objects are of.
+	evidence := checkpoint.Evidence{
+		Record: found, Stored: k.s.indexer.Seq() > 0, Salvaged: k.s.cache.db.Salvaged(k.s.space),
+		Incomplete: !k.s.indexer.Counted() || !k.s.indexer.Complete(), IndexErr: k.s.indexer.IndexErr(),
 	}
-	salvaged := k.s.cache.db.Salvaged(k.s.space)
-	if salvaged {
-		decision.Rewrite = true
-		decision.Reason += "; the file was damaged"
-		if decision.Action == checkpoint.ActionResume {
-			decision.Action = checkpoint.ActionRelist
-		}
-	}
-	// Nobody is to take what is missing for deleted.
-	notServed := func(why string) {
-		decision.Action, decision.Serve, decision.Rewrite = checkpoint.ActionRelist, false, true
-		decision.Reason += "; " + why
-	}
-	if decision.Serve && (!k.s.indexer.Counted() || !k.s.indexer.Complete()) {
-		notServed("objects may be missing")
-	}
+	decision := checkpoint.Decide(evidence, want)
 	if decision.RebuildIndices && decision.Serve {
 		if err := k.rebuildLocked(); err != nil {
 			k.s.logger.Error(err, "Could not rebuild the indices, relisting")
-			notServed("the indices cannot be rebuilt")
+			evidence.IndexErr = err
+			decision = checkpoint.Decide(evidence, want)
 		}
-	}
-	if err := k.s.indexer.IndexErr(); err != nil && decision.Serve {
-		k.s.logger.Error(err, "Could not index a stored object, relisting")
-		notServed("a stored object cannot be indexed")
 	}
 	if err := k.s.clearStaged(); err != nil {
 		k.s.logger.Error(err, "Could not remove what an interrupted relist has left")
@@ -216,7 +198,7 @@ func (k *sink) setCluster(want checkpoint.Want) (checkpoint.Decision, error) {
 	if k.isClosed {
 		return checkpoint.Decision{}, errSinkClosed
 	}
-	decision := checkpoint.Decide(&k.record, want)
+	decision := checkpoint.Decide(checkpoint.Evidence{Record: &k.record}, want)
 	if decision.Action != checkpoint.ActionDiscard && k.record.ClusterID != want.ClusterID {
 		k.record.ClusterID = want.ClusterID // Else when a relist is finished.
 		if k.record.State != "" {

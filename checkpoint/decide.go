@@ -56,19 +56,65 @@ type Want struct {
 	NeverResume bool
 }
 
-// Decide compares the checkpoint found on disk, nil if there was none, with
-// what is wanted. If several things are wrong, each has its way, so that the
+// Evidence is what a start finds in the file.
+type Evidence struct {
+	// Record is the checkpoint, nil if there is none that can be read.
+	Record *Record
+	// Stored: objects have been stored, whether or not there is a checkpoint.
+	Stored bool
+	// Salvaged: the objects were copied from a damaged file, and have not been
+	// compared with the server's since.
+	Salvaged bool
+	// Incomplete: objects are missing, or nobody knows how many there should be.
+	Incomplete bool
+	// IndexErr says why the index entries cannot be those of the objects: an index
+	// function fails on one, or they could not be rebuilt.
+	IndexErr error
+}
+
+// Decide compares what was found with what is wanted. If several things are wrong, each has its way, so that the
 // outcome is the most careful one.
 //
 // Cluster IDs are compared only if both are known. An unknown one is not a
 // mismatch: a program that starts while the server is unreachable would drop
 // its objects just when it needs them, and one that begins to ask for the ID
 // would drop them for no reason. Once the ID is known, decide again.
-func Decide(found *Record, want Want) Decision {
-	if found == nil {
-		return Decision{Action: ActionRelist, Reason: "nothing is stored"}
-	}
+func Decide(e Evidence, want Want) Decision {
 	d := Decision{Action: ActionResume, Serve: true}
+	if e.Record != nil {
+		d.compare(e.Record, want)
+	} else {
+		d.Action, d.Serve = ActionRelist, false
+		if d.Rewrite = e.Stored; d.Rewrite { // Nobody knows which server had these objects, and when.
+			d.because("there are objects, and no checkpoint that can be read")
+		} else {
+			d.because("nothing is stored")
+		}
+	}
+	if e.Salvaged {
+		d.relist()
+		d.Rewrite = true
+		d.because("the file was damaged")
+	}
+	// Nobody is to take what is missing for deleted.
+	if d.Serve && e.Incomplete {
+		d.relist()
+		d.Serve, d.Rewrite = false, true
+		d.because("objects may be missing")
+	}
+	if d.Serve && e.IndexErr != nil {
+		d.relist()
+		d.Serve, d.Rewrite = false, true
+		d.because("the index cannot be relied on: %v", e.IndexErr)
+	}
+	if d.Reason == "" {
+		d.Reason = "the checkpoint is complete and matches"
+	}
+	return d
+}
+
+// compare rules out what the checkpoint is not good for.
+func (d *Decision) compare(found *Record, want Want) {
 	if found.ClusterID != "" && want.ClusterID != "" && d.differs("cluster", found.ClusterID, want.ClusterID) {
 		d.Action, d.Serve = ActionDiscard, false
 	}
@@ -132,10 +178,6 @@ func Decide(found *Record, want Want) Decision {
 		// concerned.
 		d.RebuildIndices = true
 	}
-	if d.Reason == "" {
-		d.Reason = "the checkpoint is complete and matches"
-	}
-	return d
 }
 
 // relist rules out to resume.

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"errors"
 	"flag"
 	"math/rand"
 	"regexp"
@@ -54,8 +55,8 @@ var (
 	reindex = Decision{Action: ActionResume, Serve: true, RebuildIndices: true}
 )
 
-// rows are the ways to differ from a checkpoint that resumes, with what DESIGN
-// says of each.
+// rows are the ways to differ from a checkpoint that resumes, with what the
+// design says of each (docs/design/README.md, "A start").
 var rows = []struct {
 	topic  string // Rows of one topic exclude each other.
 	name   string
@@ -118,7 +119,7 @@ func TestDecideOnOneDifference(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			found, want := complete(), wanted()
 			row.change(&found, &want)
-			got := Decide(&found, want)
+			got := Decide(Evidence{Record: &found}, want)
 			checkDecision(t, row.want, got)
 			if !strings.Contains(got.Reason, row.reason) {
 				t.Errorf("reason = %q, want something with %q", got.Reason, row.reason)
@@ -152,7 +153,7 @@ func TestDecideToResume(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			found, want := complete(), wanted()
 			tc.change(&found, &want)
-			got := Decide(&found, want)
+			got := Decide(Evidence{Record: &found}, want)
 			checkDecision(t, resume, got)
 			if !mayResume(found, want) {
 				t.Error("mayResume, which other tests rely on, disagrees")
@@ -162,14 +163,41 @@ func TestDecideToResume(t *testing.T) {
 }
 
 func TestDecideOnNothingFound(t *testing.T) {
-	got := Decide(nil, wanted())
+	got := Decide(Evidence{}, wanted())
 	checkDecision(t, resync, got)
 	if got.Reason == "" {
 		t.Error("no reason given")
 	}
 	// Neither an empty record nor an empty want is a match.
-	if got := Decide(&Record{}, Want{}); got.Action == ActionResume || got.Serve {
+	if got := Decide(Evidence{Record: &Record{}}, Want{}); got.Action == ActionResume || got.Serve {
 		t.Errorf("two zero values: %+v", got)
+	}
+}
+
+func TestDecideOnTheStateOfTheFile(t *testing.T) {
+	found, want := complete(), wanted()
+	otherTransform := complete()
+	otherTransform.TransformVersion = "t-0"
+	failed := errors.New("of no zone")
+	for _, row := range []struct {
+		name     string
+		evidence Evidence
+		want     Decision
+		reason   string
+	}{
+		{"a checkpoint that cannot be read, beside objects", Evidence{Stored: true}, redo, "no checkpoint that can be read"},
+		{"a file that was damaged", Evidence{Record: &found, Stored: true, Salvaged: true}, rewrite, "damaged"},
+		{"objects are missing", Evidence{Record: &found, Stored: true, Incomplete: true}, redo, "missing"},
+		{"an index function fails", Evidence{Record: &found, Stored: true, IndexErr: failed}, redo, "of no zone"},
+		{"both, of objects that are not served anyway", Evidence{Record: &otherTransform, Stored: true, Incomplete: true, IndexErr: failed}, redo, "transform"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			got := Decide(row.evidence, want)
+			checkDecision(t, row.want, got)
+			if !strings.Contains(got.Reason, row.reason) {
+				t.Errorf("reason: %s", got.Reason)
+			}
+		})
 	}
 }
 
@@ -195,7 +223,7 @@ func TestDecideOnSeveralDifferences(t *testing.T) {
 			expected.Rewrite = expected.Rewrite || row.want.Rewrite
 			expected.RebuildIndices = expected.RebuildIndices || row.want.RebuildIndices
 		}
-		got := Decide(&found, want)
+		got := Decide(Evidence{Record: &found}, want)
 		checkDecision(t, expected, got)
 		if got.Action == ActionResume && !mayResume(found, want) {
 			t.Error("resumed")

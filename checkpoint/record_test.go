@@ -142,7 +142,7 @@ func FuzzParse(f *testing.F) {
 		}
 		// Whatever it is, only what is complete and matches resumes.
 		want := wanted()
-		if got := Decide(&r, want).Action; got == ActionResume && !mayResume(r, want) {
+		if got := Decide(Evidence{Record: &r}, want).Action; got == ActionResume && !mayResume(r, want) {
 			t.Fatalf("resumed at %+v", r)
 		}
 		again, err := r.AppendTo(nil)
