@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/queue"
@@ -31,6 +32,7 @@ const (
 // the objects are listed in pages with pauses, beside the watch, and those that have the
 // same uid and resourceVersion and other content are told as updates.
 func (s *SharedIndexInformer) compareContents(ctx context.Context) {
+	defer utilruntime.HandleCrashWithContext(ctx)
 	maxAge := s.cache.opts.MaxAge
 	if maxAge < 0 {
 		return
@@ -130,7 +132,7 @@ func (k *sink) compareContent(obj runtime.Object) error {
 	if d.Type == cache.Sync {
 		d.Type = cache.Updated
 	}
-	return k.commitLocked(w, k.s.indexer.LastStoreSyncResourceVersion(), []queue.Delta{d})
+	return k.writeLocked(w, []queue.Delta{d})
 }
 
 // compareDue says in how long all contents are to be compared, and whether there is a

@@ -3,6 +3,7 @@ package warmwatch
 import (
 	"fmt"
 	"reflect"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -32,16 +33,31 @@ func (h *history) Misses(obj runtime.Object) bool {
 	if reflect.TypeOf(obj) != reflect.TypeOf(k.s.example) {
 		return false
 	}
-	if k.s.transform == nil {
-		return k.missesLocked(obj) || k.contentDiffersLocked(obj)
-	}
 	if !k.missesLocked(obj) {
 		return false
 	}
-	// The store has what the transform made of it, if that was anything. The
-	// content is not compared: not every transform makes the same twice.
+	if k.s.transform == nil {
+		return true
+	}
+	// The store has what the transform made of it, if that was anything.
 	transformed, _, err := k.prepareLocked(obj)
 	return err == nil && k.missesLocked(transformed)
+}
+
+// Differs implements [reflector.History]. In a group of servers of two versions each may
+// say what the other has said in another way, so it is true at most once in MaxAge. With a
+// transform it is not asked: not every transform makes the same twice.
+func (h *history) Differs(obj runtime.Object) bool {
+	k := (*sink)(h)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maxAge := k.s.cache.opts.MaxAge
+	lately := !k.differedAt.IsZero() && (maxAge < 0 || time.Since(k.differedAt) < maxAge)
+	if lately || k.s.transform != nil || reflect.TypeOf(obj) != reflect.TypeOf(k.s.example) || !k.contentDiffersLocked(obj) {
+		return false
+	}
+	k.differedAt = time.Now()
+	return true
 }
 
 // missesLocked reports whether the store has another version of obj, or none.
@@ -63,7 +79,8 @@ func (k *sink) missesLocked(obj any) bool {
 	return !exists || uid != m.GetUID() || rv != m.GetResourceVersion()
 }
 
-// contentDiffersLocked reports whether the store has obj with other content.
+// contentDiffersLocked reports whether the store has this version of obj with other
+// content.
 func (k *sink) contentDiffersLocked(obj runtime.Object) bool {
 	key, err := k.s.indexer.Key(obj)
 	if err != nil {
@@ -72,8 +89,8 @@ func (k *sink) contentDiffersLocked(obj runtime.Object) bool {
 	w := k.s.indexer.Writer()
 	defer w.Close()
 	uid, rv, exists := w.Head(key)
-	if !exists || (uid == "" && rv == "") { // It cannot be read.
-		return false
+	if !exists || (uid == "" && rv == "") || uid != uidOf(obj) || rv != resourceVersionOf(obj) {
+		return false // Another one, or one that cannot be read.
 	}
 	return !w.Holds(key, k.s.indexer.NewValue(obj))
 }
@@ -148,6 +165,8 @@ func (k *sink) testifyLocked(typ cache.DeltaType, obj any, c *indexer.Change) {
 		why = "deletes what the store does not have"
 	case typ == cache.Updated && fresh && !existed && !k.refused && !k.doubted:
 		why = "changes what the store does not have"
+	case typ != cache.Added && fresh && existed && isOther(uidOf(c.Old), uidOf(obj)) && !k.refused && !k.doubted:
+		why = "is of an object that the store has with another uid"
 	case typ == cache.Added && fresh && existed && isNewer(obj, c.Old):
 		why = "adds what the store has"
 	case typ != cache.Deleted && !fresh:

@@ -485,3 +485,95 @@ func TestAHandlerThatChangesObjectsIsNotAnotherHistory(t *testing.T) {
 		}
 	})
 }
+
+// TestEventsOfAnotherUIDAreOfAnotherHistory: what the server changes or deletes there is
+// not what the store has under that name.
+func TestEventsOfAnotherUIDAreOfAnotherHistory(t *testing.T) {
+	for name, c := range map[string]struct {
+		event func(*source)
+		told  []string
+	}{
+		"changed": {func(f *source) { f.put(configMap("b", "y")) }, []string{"lost ns/b@101", "add ns/b@201", "add ns/n@96"}},
+		"deleted": {func(f *source) { f.remove("b") }, []string{"lost ns/b@101", "add ns/n@96"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newHistory(t)
+				path := newPath(t)
+				p := launch(t, path, f, nil)
+				addDurable(t, p, "d")
+				p.run()
+				settle()
+				p.stop()
+				// a and z are as they were, b was made anew, n is new.
+				f.restore(200, a(), at("95", "other", "b", "x"), at("96", "n", "n", "x"), z())
+				p = launch(t, path, f, nil)
+				d := addDurable(t, p, "d")
+				p.run()
+				settle()
+				c.event(f)
+				settle()
+				d.expect(t, c.told...)
+				p.expectHistory(f, "another history")
+			})
+		})
+	}
+}
+
+// TestServersThatSayTheSameInTwoWays take turns: an upgrade of a group of servers takes a
+// while. That is not another history, and no reason to list at the end of each watch.
+func TestServersThatSayTheSameInTwoWays(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t)
+		for i := range 10 {
+			f.put(configMap(fmt.Sprintf("a%d", i), "old"))
+		}
+		p := launch(t, newPath(t), f, nil)
+		r, _ := add(t, p.informer)
+		p.run()
+		settle()
+		r.take()
+		for i := range 6 {
+			for name := range 10 {
+				f.convert(fmt.Sprintf("a%d", name), []string{"new", "old"}[i%2])
+			}
+			f.closeWatches()
+			settle()
+		}
+		if told := r.take(); len(told) != 10 {
+			t.Errorf("%d notifications: %q", len(told), told)
+		}
+		if st := p.informer.Status(); st.Relists != 2 || !strings.Contains(st.Reason, "other content") { // With the first list.
+			t.Errorf("status %+v", st)
+		}
+	})
+}
+
+// TestWhatTheStoreHasIsServedThoughTheServerSaidItInAnotherWay: the list that compares does not come to its
+// end, and the next process begins while the server is away.
+func TestWhatTheStoreHasIsServedThoughTheServerSaidItInAnotherWay(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a", "old"), configMap("b", "old"))
+		p := launch(t, newPath(t), f, nil).run()
+		settle()
+		f.convert("a", "new")
+		f.convert("b", "new")
+		f.with(func() {
+			f.onList = func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				if o.Limit == 1 {
+					return nil, nil
+				}
+				return nil, errUnreachable
+			}
+		})
+		f.closeWatches()
+		advance(10 * time.Second)
+		f.setDown(errUnreachable)
+		p.stop()
+		p = launch(t, p.path, f, nil).run()
+		settle()
+		if n := len(p.informer.GetStore().List()); !p.informer.HasSynced() || n != 2 {
+			t.Errorf("HasSynced %t, %d objects; %+v", p.informer.HasSynced(), n, p.informer.Status())
+		}
+	})
+}

@@ -45,7 +45,8 @@ type InformerOptions struct {
 	// returns, if that is of another Go type than the example object.
 	Transformed runtime.Object
 	// TransformVersion is the version of the function given to SetTransform:
-	// objects that another version has transformed are not served. Default: it
+	// objects that another version has transformed are not served. Handlers may be given
+	// them all the same, as the old object of an update or a deletion. Default: it
 	// changes with the program's binary.
 	TransformVersion string
 	// IndexVersion is likewise for the Indexers: if it changes, the indices are
@@ -80,7 +81,9 @@ type InformerOptions struct {
 //
 // It is client-go's contract, see there, with these differences: a relist
 // notifies only what changed (see NotifyUnchanged); handlers never make memory
-// grow; GetStore().Get may return an error, for an object that cannot be read.
+// grow; GetStore().Get may return an error, for an object that cannot be read. Where
+// panics do not end the program (utilruntime.ReallyCrash is false), an event on which an
+// index function fails is tried again, while client-go goes on without its index entries.
 // All methods are safe for concurrent use.
 type SharedIndexInformer struct {
 	cache    *Cache
@@ -347,12 +350,12 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 	s.progress.mu.Unlock()
 	s.cancel, s.started = cancel, true
 	if decision.Serve {
+		s.serve()
 		if s.cache.opts.SyncPolicy == SyncFromServer {
 			s.syncGate.arm()
 		} else {
 			s.setSynced()
 		}
-		s.serve()
 	}
 	s.running.Go(func() { s.verify(ctx) })
 	go s.compareContents(ctx) // Not waited for: it may be in a List that does not return.
@@ -371,6 +374,7 @@ const (
 )
 
 func (s *SharedIndexInformer) verify(ctx context.Context) {
+	defer utilruntime.HandleCrashWithContext(ctx)
 	for delay := verifyDelay; pause(ctx, delay); delay = verifyInterval {
 		s.indexer.Verify(ctx)
 		s.indexer.VerifyIndices(ctx)

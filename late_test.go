@@ -1,6 +1,7 @@
 package warmwatch_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -255,4 +256,64 @@ func TestLatePlainHandlersHearOfDeletionsSinceTheInformerHasCaughtUp(t *testing.
 		settle()
 		r.expect(t, "delete ns/d@8")
 	})
+}
+
+// TestAHandlerThatWasAddedLateIsKnownToTheNextProcess, though nothing has changed since.
+func TestAHandlerThatWasAddedLateIsKnownToTheNextProcess(t *testing.T) { // Q2
+	for _, history := range []bool{true, false} {
+		t.Run(fmt.Sprintf("history=%t", history), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"))
+				p := launch(t, newPath(t), f, nil).run()
+				advance(10 * time.Second)
+				r, _ := add(t, p.informer)
+				advance(2 * time.Second)
+				r.expect(t, "add ns/a@1 initial", "add ns/b@2 initial")
+				path := p.crash()
+				p.stop()
+				f.remove("a")
+				deletion := "delete ns/a@3"
+				if !history {
+					f.restart()
+					deletion = "lost ns/a@1"
+				}
+				q := launch(t, path, f, nil).run()
+				advance(time.Second)
+				late, _ := add(t, q.informer)
+				advance(time.Second)
+				late.expect(t, deletion, "add ns/b@2 initial")
+			})
+		})
+	}
+}
+
+// TestWhatARemovedHandlerKnewIsToldToThoseOfTheNextProcess, also where it was removed just
+// before the informer stopped, within the minute for late handlers.
+func TestWhatARemovedHandlerKnewIsToldToThoseOfTheNextProcess(t *testing.T) { // Q2
+	for _, lives := range []int{1, 2} {
+		t.Run(fmt.Sprintf("lives=%d", lives), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"))
+				path := newPath(t)
+				for range lives {
+					p := launch(t, path, f, nil)
+					r, registration := add(t, p.informer)
+					p.run()
+					advance(30 * time.Second)
+					r.expect(t, "add ns/a@1 initial", "add ns/b@2 initial")
+					if err := p.informer.RemoveEventHandler(registration); err != nil {
+						t.Fatal(err)
+					}
+					p.stop()
+				}
+				f.remove("a")
+				f.restart()
+				p := launch(t, path, f, nil).run()
+				advance(time.Second)
+				r, _ := add(t, p.informer)
+				advance(time.Second)
+				r.expect(t, "lost ns/a@1", "add ns/b@2 initial")
+			})
+		})
+	}
 }

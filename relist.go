@@ -202,7 +202,7 @@ func (r *relist) writeUnnoticedLocked() error {
 		r.k.s.detector.AddObject(c.New)
 	}
 	r.unnoticed.reset()
-	return r.k.commitLocked(w, r.k.s.indexer.LastStoreSyncResourceVersion(), nil)
+	return r.k.writeLocked(w, nil)
 }
 
 // Finish implements [reflector.Relist].
@@ -356,7 +356,7 @@ func (b *batch) commit() error {
 		}
 	}
 	b.ds, b.bytes = nil, 0
-	return k.commitLocked(b.w, k.s.indexer.LastStoreSyncResourceVersion(), ds)
+	return k.writeLocked(b.w, ds)
 }
 
 func (a *applier) deleteUnseen(keys []string) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -314,15 +315,26 @@ func TestAnIndexFunctionThatFailsOnAStoredObjectDoesNotEndTheProgram(t *testing.
 		}
 		return []string{v}, nil
 	}
+	panics := func(obj any) ([]string, error) {
+		values, err := strict(obj)
+		if err != nil {
+			panic(err)
+		}
+		return values, nil
+	}
 	lenient := func(obj any) ([]string, error) { return []string{obj.(*corev1.ConfigMap).Data["v"]}, nil }
 	for _, c := range []struct {
-		name string
-		late bool // The indexers are added by AddIndexers.
-		from string
+		name  string
+		index cache.IndexFunc
+		late  bool // The indexers are added by AddIndexers.
+		from  string
 	}{
-		{"the indices are rebuilt", false, "1"},
-		{"an index is added before the start", true, "1"},
-		{"the version is said to be the same", false, "2"},
+		{"the indices are rebuilt", strict, false, "1"},
+		{"an index is added before the start", strict, true, "1"},
+		{"the version is said to be the same", strict, false, "2"},
+		{"the indices are rebuilt, and it panics", panics, false, "1"},
+		{"an index is added before the start, and it panics", panics, true, "1"},
+		{"the version is said to be the same, and it panics", panics, false, "2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -347,7 +359,7 @@ func TestAnIndexFunctionThatFailsOnAStoredObjectDoesNotEndTheProgram(t *testing.
 				launch(c.from, lenient, false).stop()
 				f.remove("a")
 				f.compact()
-				p := launch("2", strict, c.late)
+				p := launch("2", c.index, c.late)
 				expectStore(t, p.informer, f)
 				for value, want := range map[string]int{"x": 1, "ancient": 0} {
 					if objects, err := p.informer.GetIndexer().ByIndex("v", value); err != nil || len(objects) != want {
@@ -619,5 +631,77 @@ func TestTheDeletionOfAReplacedObjectIsToldOnce(t *testing.T) {
 		p.run()
 		settle()
 		durable.expect(t, "add ns/a@3")
+	})
+}
+
+// TestAnIndexFunctionThatPanicsOnWhatAnOlderTransformMade: it needs what the transform of
+// the last program has left out.
+func TestAnIndexFunctionThatPanicsOnWhatAnOlderTransformMade(t *testing.T) {
+	for _, gone := range []bool{false, true} {
+		t.Run(fmt.Sprintf("gone=%t", gone), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a", "x"), configMap("b", "y"))
+				path := newPath(t)
+				p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
+				if err := p.informer.SetTransform(func(obj any) (any, error) {
+					obj.(*corev1.ConfigMap).Data = nil
+					return obj, nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+				p.run()
+				settle()
+				p.stop()
+				if gone {
+					f.remove("a")
+				}
+				p = launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
+					o.TransformVersion = "2"
+					o.Indexers = cache.Indexers{"v": func(obj any) ([]string, error) {
+						if obj.(*corev1.ConfigMap).Data == nil {
+							panic("there is no data")
+						}
+						return []string{obj.(*corev1.ConfigMap).Data["v"]}, nil
+					}}
+				})
+				p.run()
+				settle()
+				expectEqual(t, p.informer, f)
+				for value, want := range map[string]bool{"x": !gone, "y": true} {
+					if keys, err := p.informer.GetIndexer().IndexKeys("v", value); err != nil || (len(keys) == 1) != want {
+						t.Errorf("index value %q: %q, %v", value, keys, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestAWriteByHandIsNoCheckpoint: a comparison of contents commits as well, and must not
+// take the version of what was put into the store by hand for what the watch has told.
+func TestAWriteByHandIsNoCheckpoint(t *testing.T) { // P2
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a", "old"), configMap("b"))
+		hourly := func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxAge = time.Hour }
+		p := launch(t, newPath(t), f, hourly).run()
+		settle()
+		f.with(func() {
+			for s := range f.streams {
+				s.from = math.MaxInt64 // The watch is silent from now on.
+			}
+		})
+		f.put(configMap("c"), configMap("b", "mine"))
+		f.convert("a", "new")
+		var answer runtime.Object
+		f.with(func() { answer = f.objects["ns/b"].DeepCopyObject() })
+		if err := p.informer.GetStore().Update(answer); err != nil {
+			t.Fatal(err)
+		}
+		advance(70 * time.Minute) // Contents are compared.
+		path := p.crash()
+		p.stop()
+		q := launch(t, path, f, hourly).run()
+		settle()
+		expectStore(t, q.informer, f)
 	})
 }

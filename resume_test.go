@@ -433,3 +433,44 @@ func TestACheckpointThatDoesNotMatchIsNotResumed(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatHasSyncedCanBeRead: who waits for HasSynced may take absence for deletion.
+func TestWhatHasSyncedCanBeRead(t *testing.T) {
+	f := newSource(t, configMap("a"))
+	path := newPath(t)
+	bubble(t, func(t *testing.T) {
+		p := launch(t, path, f, nil).run()
+		settle()
+		p.stop()
+	})
+	c, err := warmwatch.Open(path, warmwatch.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 100 {
+		informer, err := c.NewSharedIndexInformer(f, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); informer.RunWithContext(ctx) }()
+		for synced := informer.HasSyncedChecker().Done(); !isClosed(synced); { // As soon as can be.
+		}
+		if _, exists, err := informer.GetStore().GetByKey("ns/a"); !exists || err != nil {
+			t.Fatalf("HasSynced, and what is stored is not found: %v", err)
+		}
+		cancel()
+		<-done
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

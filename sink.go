@@ -64,6 +64,8 @@ type sink struct {
 	refused bool
 	// doubted: an event was taken for one of another history before.
 	doubted bool
+	// differedAt is when the server last had other content for a version of the store's.
+	differedAt time.Time
 	// resumption is what events are compared with, to find out whether the
 	// server's history is the store's.
 	resumption resumption
@@ -325,13 +327,20 @@ func (k *sink) Delete(obj any) error {
 	}
 	w := k.s.indexer.Writer()
 	defer w.Close()
-	ds := []queue.Delta{deleteDelta(w, key, obj)}
+	var old any // Of another uid: the handlers know this one, and its deletion was missed.
+	if uid, _, exists := w.Head(key); exists && isOther(uid, uidOf(obj)) {
+		old, _ = w.Stored(key)
+	}
+	d := deleteDelta(w, key, obj)
 	var c *indexer.Change // Nil if there is nothing to delete.
 	if changes := w.Changes(); len(changes) > 0 {
 		c = &changes[0]
 	}
+	if old != nil {
+		c.Old, d = old, lostDelta(d.Seq, key, old)
+	}
 	k.testifyLocked(cache.Deleted, obj, c)
-	return k.commitLocked(w, resourceVersionOf(obj), ds)
+	return k.commitLocked(w, resourceVersionOf(obj), []queue.Delta{d})
 }
 
 // deleteDelta stages the deletion of an object. As in client-go, that of an
@@ -403,13 +412,23 @@ func uidOf(obj any) types.UID {
 	return m.GetUID()
 }
 
-// commitLocked applies one batch, with what more puts, and publishes its deltas.
+// commitLocked applies the batch that brings the store to a resourceVersion.
 func (k *sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta, more ...func(*persist.Batch)) error {
 	w.SetResourceVersion(rv)
 	if k.trusted {
 		k.record.ResourceVersion = rv
 		k.record.VouchedAt = time.Now().UTC().Truncate(time.Second) // So that the checkpoints of one second share the rest.
 	}
+	if err := k.writeLocked(w, ds, more...); err != nil {
+		return err
+	}
+	k.s.syncGate.reached(rv)
+	return nil
+}
+
+// writeLocked applies one batch, with what more puts, and publishes its deltas. The
+// resourceVersion stays what it is.
+func (k *sink) writeLocked(w *indexer.Writer, ds []queue.Delta, more ...func(*persist.Batch)) error {
 	value := k.value()
 	urgent := k.s.log.HasDurable()
 	batch, err := w.Commit(func(b *persist.Batch) {
@@ -427,7 +446,6 @@ func (k *sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta, more
 	}
 	k.s.log.Publish(batch, ds)
 	k.s.log.Advance(batch, k.s.indexer.Seq())
-	k.s.syncGate.reached(rv)
 	return nil
 }
 

@@ -47,6 +47,9 @@ func (g *syncGate) opened(when time.Time, rv string) {
 	g.mu.Lock()
 	g.watch = true
 	if !g.passed {
+		if g.timer != nil {
+			g.timer.Stop()
+		}
 		g.timer = time.AfterFunc(quietTime-time.Since(when), g.quiet)
 	}
 	there := g.reachedLocked(rv)

@@ -33,8 +33,6 @@ type builder struct {
 // buildLocked adds what is missing of some indexers, and then removes all entries that
 // begin with one of the prefixes and should not be there.
 func (ix *Indexer) buildLocked(indexers cache.Indexers, prefixes ...string) error {
-	ix.builds.Add(1)
-	defer ix.builds.Add(1)
 	b := &builder{
 		ix: ix, indexers: indexers, names: slices.Sorted(maps.Keys(indexers)),
 		right: sets.Set[uint64]{}, seed: maphash.MakeSeed(),
@@ -178,7 +176,7 @@ func (b *builder) sweep(prefix string) error {
 			wrong, done = nil, true
 			return s.Scan(indexBucket, from, func(it *persist.Item) (bool, error) {
 				if !strings.HasPrefix(it.Key, prefix) {
-					return beyond(it)
+					return false, nil // Damaged or not, nothing behind it has the prefix.
 				}
 				if keys == sweptKeys {
 					done = false

@@ -111,21 +111,26 @@ func (e *IndexFuncError) Unwrap() error { return e.Err }
 // failing one panics, as in client-go (thread_safe_store.go, updateSingleIndex): the
 // index could never be right.
 func indexValues(f cache.IndexFunc, name, key string, obj any) []string {
-	values, err := storedIndexValues(f, name, key, obj)
+	values, err := f(obj)
 	if err != nil {
-		panic(err)
+		panic(&IndexFuncError{Index: name, Key: key, Err: err})
 	}
 	return values
 }
 
 // storedIndexValues calls an index function for a stored object, which may be one that
-// only an older version of the function understands.
-func storedIndexValues(f cache.IndexFunc, name, key string, obj any) ([]string, error) {
-	values, err := f(obj)
-	if err != nil {
-		return nil, &IndexFuncError{Index: name, Key: key, Err: err}
-	}
-	return values, nil
+// only an older version of the function, or of the transform, understands. So a panic is
+// an error like any other: it would come again in every process.
+func storedIndexValues(f cache.IndexFunc, name, key string, obj any) (values []string, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+		}
+		if err != nil {
+			values, err = nil, &IndexFuncError{Index: name, Key: key, Err: err}
+		}
+	}()
+	return f(obj)
 }
 
 // scanPrefix calls fn for all index entries with a prefix.

@@ -79,7 +79,6 @@ type Indexer struct {
 	// entries may be missing or left over until RebuildIndices succeeds.
 	indexErr error
 	indexers atomic.Pointer[cache.Indexers]
-	builds   atomic.Uint64 // Odd while index entries are being built.
 	hidden   atomic.Bool
 	// visible is state as of the last batch, for readers.
 	visible atomic.Pointer[state]

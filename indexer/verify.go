@@ -99,9 +99,12 @@ func (ix *Indexer) readSome(bucket, from string) (next string, done bool, err er
 	return next, done, err
 }
 
-// compareChunk compares some objects with their index entries.
+// compareChunk compares some objects with their index entries. As a writer, because
+// index functions are called by one goroutine at a time.
 func (ix *Indexer) compareChunk(from string) (next string, done bool, err error) {
-	builds, indexers, asOf := ix.builds.Load(), *ix.indexers.Load(), ix.Seq() // Before the snapshot.
+	ix.writer.Lock()
+	defer ix.writer.Unlock()
+	indexers, asOf := *ix.indexers.Load(), ix.state.Seq
 	s, err := ix.db.Snapshot(ix.space)
 	if err != nil {
 		return "", false, err
@@ -114,21 +117,18 @@ func (ix *Indexer) compareChunk(from string) (next string, done bool, err error)
 	}
 	objects, good := ix.decode(ls, &buf, noMark)
 	for i, obj := range objects {
-		err := ix.compareEntries(s, indexers, good[i].key, obj)
-		switch {
-		case err == nil:
-		case builds%2 == 1 || ix.builds.Load() != builds: // Indices are being built, or were.
-			return next, done, nil
-		default:
+		if err := ix.compareEntries(s, indexers, good[i].key, obj); err != nil {
 			return "", false, err
 		}
 	}
 	return next, done, nil
 }
 
-// compareIndex looks for the objects of some index entries.
+// compareIndex looks for the objects of some index entries, as a writer too.
 func (ix *Indexer) compareIndex(from string) (next string, done bool, err error) {
-	builds, indexers, asOf := ix.builds.Load(), *ix.indexers.Load(), ix.Seq() // Before the snapshot.
+	ix.writer.Lock()
+	defer ix.writer.Unlock()
+	indexers, asOf := *ix.indexers.Load(), ix.state.Seq
 	s, err := ix.db.Snapshot(ix.space)
 	if err != nil {
 		return "", false, err
@@ -145,9 +145,6 @@ func (ix *Indexer) compareIndex(from string) (next string, done bool, err error)
 		next = it.Key + "\x00"
 		return true, ix.compareEntry(s, indexers, it, asOf)
 	})
-	if err != nil && (builds%2 == 1 || ix.builds.Load() != builds) { // Indices are being built, or were.
-		return next, done, nil
-	}
 	return next, done, err
 }
 

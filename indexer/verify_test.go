@@ -206,3 +206,34 @@ func TestADamagedStateDoesNotEmptyTheStore(t *testing.T) {
 		t.Errorf("a walk has %d objects, %v", len(c.Objects), err)
 	}
 }
+
+// TestIndexFunctionsAreCalledByOneGoroutineAtATime, as in client-go: they may remember what
+// they have computed.
+func TestIndexFunctionsAreCalledByOneGoroutineAtATime(t *testing.T) {
+	db := openDB(t, tempPath(t), manual)
+	var running, most atomic.Int32
+	ix, err := New(Options{DB: db, Space: testSpace, Objects: NewObjects(-1), NewObject: func() any { return new(corev1.Pod) },
+		Indexers: cache.Indexers{"values": func(obj any) ([]string, error) {
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			time.Sleep(time.Microsecond)
+			return byValues(obj)
+		}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 300 {
+			_ = ix.Add(withValues(newPod(fmt.Sprintf("pod-%d", i%20), strconv.Itoa(i)), "all"))
+		}
+	}()
+	for most.Load() < 2 && ix.Seq() < 300 {
+		ix.VerifyIndices(t.Context())
+	}
+	<-done
+	if n := most.Load(); n != 1 {
+		t.Errorf("%d at once", n)
+	}
+}

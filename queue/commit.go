@@ -38,10 +38,6 @@ func (q *DeltaFIFO) beforeCommit(b *persist.Batch) {
 	case q.orphans.held:
 		q.storeLocked(b, plainCursor, cursor{Seq: q.orphans.after, Lives: q.orphans.lives})
 	}
-	if _, stored := q.stored[plainCursor]; stored && q.forgetPlain {
-		delete(q.stored, plainCursor)
-		b.Delete(q.cursors, plainCursor)
-	}
 	q.trimLocked(b)
 	q.storeStateLocked(b)
 }

@@ -60,6 +60,7 @@ func (ts *turns) next() uint64 {
 
 // Plain adds a plain consumer.
 func (q *DeltaFIFO) Plain() *Consumer {
+	defer q.db.Kick() // The next process has to know that there was one, though nothing changes.
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	c := &Consumer{q: q}

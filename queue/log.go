@@ -107,8 +107,6 @@ type DeltaFIFO struct {
 	onCorrupt func(error)
 	log       klog.Logger
 	removeHk  func()
-	// forgetPlain: the next process is to find no plain cursor.
-	forgetPlain bool
 
 	kicked atomic.Bool // Since the last commit: cursors have moved, and the DB knows.
 
@@ -441,7 +439,7 @@ func (q *DeltaFIFO) Stop() error {
 	}
 	clear(q.consumers)
 	q.cond.Broadcast()
-	q.forgetPlain = q.endOrphansLocked()
+	q.endOrphansLocked()
 	q.mu.Unlock()
 	_, err := q.db.Update(q.beforeCommit)
 	q.removeHk()

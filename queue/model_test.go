@@ -320,7 +320,7 @@ func (m *logModel) restart() {
 		m.plain, m.isPlain, m.lives = slowest, true, 0
 		m.orphans = nil
 	} else if m.held && m.claimed { // Who asked for them was removed.
-		m.orphans, m.isPlain, m.lives = nil, false, 0
+		m.orphans, m.plain, m.isPlain, m.lives = nil, m.head, true, 0
 	} else if m.held {
 		m.plain, m.lives = m.after, m.waited
 	}

@@ -80,16 +80,12 @@ func (q *DeltaFIFO) ReleaseOrphans() {
 	}
 }
 
-// endOrphansLocked decides what becomes of the orphans when the log is stopped, and
-// reports whether the next process is to find no plain cursor. If there are plain
-// consumers, it finds theirs.
-func (q *DeltaFIFO) endOrphansLocked() (forget bool) {
-	if !q.orphans.held {
-		return false
+// endOrphansLocked decides what becomes of the orphans when the log is stopped. If there
+// are plain consumers, the next process finds their cursor. If there were, and all that
+// waited was told, it finds one at the end: what is deleted from now on they know.
+func (q *DeltaFIFO) endOrphansLocked() {
+	if q.orphans.held && q.orphans.claimed && !q.floorSet {
+		q.plainFloor, q.floorSet = q.head, true
 	}
-	forget = q.orphans.claimed && !q.floorSet
-	if forget || q.floorSet {
-		q.orphans.held = false
-	}
-	return forget
+	q.orphans.held = q.orphans.held && !q.floorSet
 }

@@ -24,6 +24,9 @@ type History interface {
 	// which is not newer than the store, and has another one or none. It is
 	// false where that is not certain. It may change obj.
 	Misses(obj runtime.Object) bool
+	// Differs reports that the store has this very version of an object with other
+	// content, and that this is a reason to compare all of them now. It may change obj.
+	Differs(obj runtime.Object) bool
 	// Last returns the object that was added or changed last; it may have been
 	// deleted since. False if it is not known, or must not be asked for by name.
 	Last() (checkpoint.ObjectVersion, bool)
@@ -61,8 +64,19 @@ func (r *Resumer) judge(list runtime.Object, rv string) (*Relisting, error) {
 			return nil // Not an object that the store could have, or enough of them.
 		}
 		v := checkpoint.VersionOf(o)
-		if order, ok := compare(v.ResourceVersion, rv); ok && order <= 0 && how == nil && r.contradicts(v, obj) {
+		if order, ok := compare(v.ResourceVersion, rv); !ok || order > 0 || how != nil {
+			return nil
+		}
+		switch {
+		case r.contradicts(v, obj):
 			how = anotherHistory("the store does not have %s as the server does, at version %s", v.Key(), v.ResourceVersion)
+		case r.history.Differs(obj):
+			// Perhaps another history, and perhaps only another way to say the same: a
+			// list will tell, and what the store has is not disbelieved before.
+			how = &Relisting{
+				Reason:  fmt.Sprintf("the server has other content than the store for %s at version %s", v.Key(), v.ResourceVersion),
+				Differs: true,
+			}
 		}
 		return nil
 	})

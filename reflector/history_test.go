@@ -24,6 +24,8 @@ func (p *past) Empty() bool {
 	return len(p.m.objects) == 0
 }
 
+func (p *past) Differs(runtime.Object) bool { return false }
+
 func (p *past) Misses(obj runtime.Object) bool {
 	p.misses++
 	p.m.mu.Lock()

@@ -212,7 +212,7 @@ func (r *Resumer) askAgain(ctx context.Context, rv string) error {
 		return nil
 	}
 	_, how, err := r.ask(ctx, rv)
-	if how == nil || !how.Rewound {
+	if how == nil || (!how.Rewound && !how.Differs) {
 		return err
 	}
 	r.demand(*how)

@@ -39,6 +39,9 @@ type Relisting struct {
 	// Rewound says that the server's history is not the store's: versions may have
 	// been used again for other content, so the list is the newest that there is.
 	Rewound bool
+	// Differs: the answer to a question had other content than the store. No watch would
+	// say so.
+	Differs bool
 }
 
 // A Relist receives the items of a list. Its methods are called by one
