@@ -59,7 +59,7 @@ func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
 	q.dropAckedLocked(floor)
 	q.dropUnreadLocked()
 	edited := false
-	q.runs.edit(0, floor, func(r run, keep func(run)) bool {
+	q.runs.edit(0, floor, func(packedRuns) bool { return false }, func(r run, keep func(run)) bool {
 		edited = true
 		for r.from <= r.to {
 			held, end := q.orphans.stretch(r)
