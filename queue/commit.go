@@ -54,9 +54,7 @@ func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
 	floor, left := q.floorLocked(), maxTrimPerCommit
 	q.dropAckedLocked(floor)
 	q.dropUnreadLocked()
-	edited := false
-	q.runs.edit(0, floor, func(r run, keep func(run)) bool {
-		edited = true
+	q.runs.edit(0, floor, q.orphans.hold, func(r run, keep func(run)) bool {
 		for r.from <= r.to {
 			held, end := q.orphans.stretch(r)
 			part, rest := r.cut(min(end, r.to))
@@ -75,7 +73,7 @@ func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
 		}
 		return left > 0
 	})
-	if edited {
+	if left < maxTrimPerCommit {
 		q.measureLocked()
 	}
 	if left == 0 {

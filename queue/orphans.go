@@ -53,6 +53,12 @@ func (o *orphans) stretch(r run) (held bool, to uint64) {
 	return r.deletions, o.to
 }
 
+// hold reports whether all deltas of a pack are held.
+func (o *orphans) hold(p packedRuns) bool {
+	held, to := o.stretch(run{from: p.from, to: p.to, deletions: p.deletions})
+	return held && p.to <= to
+}
+
 // CaughtUp notes that the owner has caught up with the server: this is one of the
 // processes in which a plain consumer may come for the orphans.
 func (q *DeltaFIFO) CaughtUp() {

@@ -1,6 +1,12 @@
 package queue
 
-import "testing"
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
 
 // TestWhereOrphansAreGivenUpThoseOfTheNextDowntimeAreHeld: only those are removed that
 // have waited for three processes, and not what was deleted since.
@@ -34,6 +40,69 @@ func TestWhereOrphansAreGivenUpThoseOfTheNextDowntimeAreHeld(t *testing.T) {
 			q.ReleaseOrphans()
 			commitAnew(t, q)
 			wantSeqs(t, "left", nil, onDisk(t, q.db, true))
+		})
+	}
+}
+
+// TestACommitRemovesAllButWhatIsHeld, of many packs, and keeps what is behind a cursor.
+func TestACommitRemovesAllButWhatIsHeld(t *testing.T) {
+	rnd := newRand(t)
+	q := newLog(t, openDB(t, tempPath(t), manual), Options{MaxBacklogBytes: -1})
+	for range 30 {
+		q.runs = runs{}
+		seq, deletions := uint64(1), 0.0
+		for len(q.runs.packed) < 8 {
+			if rnd.Intn(runsPerPack) == 0 {
+				deletions = float64(rnd.Intn(3)) / 2
+			}
+			q.runs.add(run{from: seq, to: seq + uint64(rnd.Intn(2)), bytes: 300, deletions: rnd.Float64() < deletions})
+			last, _ := q.runs.last()
+			seq = last + 1 + uint64(rnd.Intn(3))
+		}
+		some := func() uint64 { return uint64(rnd.Intn(int(seq))) }
+		at := []uint64{some(), some(), seq}
+		slices.Sort(at)
+		q.head, q.tailBase = seq, seq
+		q.orphans = orphans{after: at[0], stored: at[1], to: at[2], held: rnd.Intn(8) > 0}
+		for range 3 {
+			floor := some()
+			q.absent["d"] = cursor{Seq: floor}
+			var want []uint64
+			for r := range q.runs.from(0) {
+				for seq := r.from; seq <= r.to; seq++ {
+					if held, _ := q.orphans.stretch(run{from: seq, to: seq, deletions: r.deletions}); held || seq > floor {
+						want = append(want, seq)
+					}
+				}
+			}
+			if _, err := q.db.Update(q.trimLocked); err != nil {
+				t.Fatal(err)
+			}
+			wantSeqs(t, "left", want, slices.Collect(q.runs.seqs()))
+			checkPacks(t, &q.runs)
+		}
+	}
+	q.runs, q.total = runs{}, total{} // None was in the file.
+}
+
+// BenchmarkCommitWithOrphans is what each commit costs while deletions wait for a plain
+// consumer that is still to come.
+func BenchmarkCommitWithOrphans(b *testing.B) {
+	for _, n := range []int{10_000, 100_000, 1_000_000} {
+		b.Run(fmt.Sprintf("held=%dk", n/1000), func(b *testing.B) {
+			q := newLog(b, openDB(b, tempPath(b), manual), Options{MaxBacklogBytes: -1})
+			q.runs = everyOther(n)
+			q.head, q.tailBase = uint64(2*n), uint64(2*n)
+			q.orphans = orphans{to: q.head, stored: q.head, held: true}
+			_, err := q.db.Update(func(batch *persist.Batch) {
+				for b.Loop() {
+					q.beforeCommit(batch)
+				}
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+			q.runs = runs{} // None is in the file.
 		})
 	}
 }

@@ -34,20 +34,24 @@ type runs struct {
 }
 
 // runsPerPack are decoded to find one of them.
-const runsPerPack = 512
+const runsPerPack = 256
+
+// minRunBytes are of each packed run at least: it is three uvarints.
+const minRunBytes = 3
 
 // packedRuns has for each run the gap before it, twice its length and one more if it is
 // of deletions, and its bytes, as uvarints.
 type packedRuns struct {
-	from, to uint64
-	deltas   int
-	bytes    int64
-	encoded  []byte
+	from, to  uint64
+	deltas    int
+	bytes     int64
+	deletions bool // All of them are of deletions.
+	encoded   []byte
 }
 
 func packRuns(rs []run) packedRuns {
-	p := packedRuns{from: rs[0].from, to: rs[len(rs)-1].to}
-	var b []byte
+	p := packedRuns{from: rs[0].from, to: rs[len(rs)-1].to, deletions: true}
+	b := make([]byte, 0, 8*len(rs))
 	end := p.from
 	for _, r := range rs {
 		n := r.to - r.from + 1
@@ -61,6 +65,7 @@ func packRuns(rs []run) packedRuns {
 		end = r.to + 1
 		p.deltas += int(n)
 		p.bytes += r.bytes
+		p.deletions = p.deletions && r.deletions
 	}
 	p.encoded = slices.Clone(b) // Without what append has in reserve.
 	return p
@@ -85,20 +90,37 @@ func (p packedRuns) all() iter.Seq[run] {
 	}
 }
 
-// add adds a run behind all others.
-func (rs *runs) add(r run) {
-	if n := len(rs.newest); n > 0 {
-		if last := &rs.newest[n-1]; last.to+1 == r.from && last.deletions == r.deletions {
+// appendPack appends a pack to those before it, or what is in it to the last of them if
+// there is certainly room for it.
+func appendPack(packs []packedRuns, p packedRuns) []packedRuns {
+	if n := len(packs); n > 0 && len(packs[n-1].encoded)+len(p.encoded) <= minRunBytes*runsPerPack {
+		packs[n-1] = packRuns(slices.AppendSeq(slices.Collect(packs[n-1].all()), p.all()))
+		return packs
+	}
+	return append(packs, p)
+}
+
+// appendRun appends a run to those before it, or to the last of them if it continues it.
+func appendRun(rs []run, r run) []run {
+	if n := len(rs); n > 0 {
+		if last := &rs[n-1]; last.to+1 == r.from && last.deletions == r.deletions {
 			last.to = r.to
 			last.bytes += r.bytes
-			return
-		}
-		if n == runsPerPack {
-			rs.packed = append(rs.packed, packRuns(rs.newest))
-			rs.newest = rs.newest[:0]
+			return rs
 		}
 	}
-	rs.newest = append(rs.newest, r)
+	return append(rs, r)
+}
+
+// add adds a run behind all others.
+func (rs *runs) add(r run) { rs.setNewest(appendRun(rs.newest, r)) }
+
+// setNewest packs the oldest of newest where they are too many.
+func (rs *runs) setNewest(newest []run) {
+	for ; len(newest) > runsPerPack; newest = slices.Delete(newest, 0, runsPerPack) {
+		rs.packed = append(rs.packed, packRuns(newest[:runsPerPack]))
+	}
+	rs.newest = newest
 }
 
 // last is the greatest Seq.
@@ -196,33 +218,51 @@ func (rs *runs) sizes(seq uint64) iter.Seq2[int, int64] {
 }
 
 // edit replaces each run that has something in from..to by those that change keeps of
-// it, in order, until change returns false.
-func (rs *runs) edit(from, to uint64, change func(r run, keep func(run)) bool) {
-	var edited runs
+// it, in order, until change returns false. Packs that stay are not unpacked: change
+// would keep all of them.
+func (rs *runs) edit(from, to uint64, stays func(packedRuns) bool, change func(r run, keep func(run)) bool) {
+	var kept []run
+	keep := func(r run) { kept = appendRun(kept, r) }
 	more := true
 	take := func(r run) {
 		if more && r.to >= from && r.from <= to {
-			more = change(r, edited.add)
+			more = change(r, keep)
 		} else {
-			edited.add(r)
+			keep(r)
 		}
 	}
 	first := sort.Search(len(rs.packed), func(i int) bool { return rs.packed[i].to >= from })
-	end := first
-	for ; more && end < len(rs.packed) && rs.packed[end].from <= to; end++ {
-		for r := range rs.packed[end].all() {
-			take(r)
-		}
+	for first < len(rs.packed) && rs.packed[first].from <= to && stays(rs.packed[first]) {
+		first++
 	}
-	if more && end == len(rs.packed) && len(rs.newest) > 0 && rs.newest[0].from <= to {
+	if first < len(rs.packed) && rs.packed[first].from <= to {
+		begin := max(first-1, 0) // The pack before and the one behind may be joined.
+		edited := slices.Clone(rs.packed[begin:first])
+		end := first
+		for over := false; !over && end < len(rs.packed); end++ {
+			p := rs.packed[end]
+			over = !more || p.from > to
+			if over || stays(p) {
+				edited = appendPack(edited, p)
+				continue
+			}
+			kept = kept[:0]
+			for r := range p.all() {
+				take(r)
+			}
+			for some := range slices.Chunk(kept, runsPerPack) {
+				edited = appendPack(edited, packRuns(some))
+			}
+		}
+		rs.packed = slices.Replace(rs.packed, begin, end, edited...)
+	}
+	if more && len(rs.newest) > 0 && rs.newest[0].from <= to {
+		kept = nil
 		for _, r := range rs.newest {
 			take(r)
 		}
-		rs.newest = edited.newest
-	} else if len(edited.newest) > 0 {
-		edited.packed = append(edited.packed, packRuns(edited.newest))
+		rs.setNewest(kept)
 	}
-	rs.packed = slices.Replace(rs.packed, first, end, edited.packed...)
 }
 
 // remove removes Seqs, which are there and in order.
@@ -230,7 +270,8 @@ func (rs *runs) remove(seqs []uint64) {
 	if len(seqs) == 0 {
 		return
 	}
-	rs.edit(seqs[0], seqs[len(seqs)-1], func(r run, keep func(run)) bool {
+	stays := func(p packedRuns) bool { return p.to < seqs[0] }
+	rs.edit(seqs[0], seqs[len(seqs)-1], stays, func(r run, keep func(run)) bool {
 		for len(seqs) > 0 && seqs[0] <= r.to {
 			seq := seqs[0]
 			seqs = seqs[1:]

@@ -1,7 +1,10 @@
 package queue
 
 import (
+	"fmt"
+	"maps"
 	"math/rand"
+	"reflect"
 	"slices"
 	"testing"
 )
@@ -38,7 +41,7 @@ func TestRunsAreASetOfSeqs(t *testing.T) {
 				rs.remove(removed)
 			default: // As a commit trims: some of the oldest, and all but deletions.
 				left, floor := rnd.Intn(300), uint64(rnd.Intn(int(seq)))
-				rs.edit(0, floor, func(r run, keep func(run)) bool {
+				rs.edit(0, floor, func(p packedRuns) bool { return p.deletions }, func(r run, keep func(run)) bool {
 					for ; !r.deletions && r.from <= min(r.to, floor) && left > 0; left-- {
 						want = slices.DeleteFunc(want, func(d Delta) bool { return d.Seq == r.from })
 						_, r = r.cut(r.from)
@@ -83,10 +86,99 @@ func checkRuns(t *testing.T, rnd *rand.Rand, rs *runs, want []Delta, end uint64)
 	if i != len(want) {
 		t.Fatalf("behind %d some are missing", at)
 	}
-	for _, p := range rs.packed {
-		if n := len(slices.Collect(p.all())); n == 0 || n > runsPerPack {
+	checkPacks(t, rs)
+}
+
+// checkPacks compares what is known of each pack with what is in it. Two beside each
+// other are not both small.
+func checkPacks(t *testing.T, rs *runs) {
+	t.Helper()
+	for i, p := range rs.packed {
+		in := slices.Collect(p.all())
+		if n := len(in); n == 0 || n > runsPerPack {
 			t.Fatalf("%d runs in a pack", n)
 		}
+		again := packRuns(in)
+		again.encoded, p.encoded = nil, nil
+		if !reflect.DeepEqual(again, p) {
+			t.Fatalf("a pack is %+v, it has %+v", p, again)
+		}
+		if i > 0 && len(rs.packed[i-1].encoded)+len(rs.packed[i].encoded) <= minRunBytes*runsPerPack {
+			t.Fatalf("packs %d and %d are small", i-1, i)
+		}
+	}
+}
+
+// TestRemoveIsThatOfASet compares with a map what is left where some Seqs are removed, a
+// few of many packs, or most of one; runs are of different lengths.
+func TestRemoveIsThatOfASet(t *testing.T) {
+	rnd := newRand(t)
+	for range 4 {
+		var rs runs
+		want := map[uint64]bool{} // By Seq: it is a deletion.
+		seq := uint64(1)
+		for len(rs.packed) < 10 {
+			r := run{from: seq, to: seq + uint64(rnd.Intn(1+rnd.Intn(4))), bytes: int64(rnd.Intn(5000)), deletions: rnd.Intn(2) == 0}
+			rs.add(r)
+			for seq = r.from; seq <= r.to; seq++ {
+				want[seq] = r.deletions
+			}
+			seq += uint64(rnd.Intn(3))
+		}
+		for len(want) > 0 {
+			var removed []uint64
+			some, from := rnd.Float64()*rnd.Float64(), uint64(rnd.Intn(int(seq)))
+			to := from + uint64(rnd.Intn(int(seq)))
+			for seq := range want {
+				if seq >= from && seq <= to && rnd.Float64() < some {
+					removed = append(removed, seq)
+				}
+			}
+			slices.Sort(removed)
+			for _, seq := range removed {
+				delete(want, seq)
+			}
+			rs.remove(removed)
+			got := map[uint64]bool{}
+			for r := range rs.from(0) {
+				for seq := r.from; seq <= r.to; seq++ {
+					got[seq] = r.deletions
+				}
+			}
+			if !maps.Equal(got, want) {
+				t.Fatalf("%d were removed, there are %d, expected %d", len(removed), len(got), len(want))
+			}
+			if seqs := slices.Collect(rs.seqs()); len(seqs) != len(want) || !slices.IsSorted(seqs) {
+				t.Fatalf("%d Seqs, in order: %v; expected %d", len(seqs), slices.IsSorted(seqs), len(want))
+			}
+			checkPacks(t, &rs)
+		}
+	}
+}
+
+// everyOther are n runs: a deletion, a gap, a deletion.
+func everyOther(n int) (rs runs) {
+	for i := range uint64(n) {
+		rs.add(run{from: 2*i + 2, to: 2*i + 2, bytes: 300, deletions: true})
+	}
+	return rs
+}
+
+// BenchmarkRemove removes as many Seqs as a pass of folding does at once, each of another
+// pack if there are so many.
+func BenchmarkRemove(b *testing.B) {
+	for _, n := range []int{10_000, 100_000, 1_000_000} {
+		b.Run(fmt.Sprintf("runs=%dk", n/1000), func(b *testing.B) {
+			all := everyOther(n)
+			var seqs []uint64
+			for i := range foldBatchOps {
+				seqs = append(seqs, uint64(2+2*(i*n/foldBatchOps)))
+			}
+			for b.Loop() {
+				rs := runs{slices.Clone(all.packed), slices.Clone(all.newest)}
+				rs.remove(seqs)
+			}
+		})
 	}
 }
 
