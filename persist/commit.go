@@ -70,7 +70,7 @@ func (a *arena) reset() {
 // It has a thread of its own unless something urgent waits: a commit computes for
 // milliseconds, and Linux often puts a thread that is woken behind the one that woke
 // it, although another processor is idle. On a thread that it shared with others the
-// committer delayed events so (docs/design/decisions.md). A commit begins a little
+// committer delayed events so (docs/design/speed.md). A commit begins a little
 // later for it.
 func (db *DB) run(committer int) {
 	defer runtime.UnlockOSThread()
