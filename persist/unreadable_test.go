@@ -1,0 +1,104 @@
+package persist
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+)
+
+// A badSector is a part of a file that cannot be read, as long as it is broken.
+type badSector struct{ at atomic.Pointer[sector] }
+
+type sector struct {
+	file  os.FileInfo
+	begin int64
+}
+
+const sectorBytes = 512
+
+// newBadSector is called before any file is open.
+func newBadSector(t *testing.T) *badSector {
+	t.Helper()
+	before, bad := readFile, new(badSector)
+	t.Cleanup(func() { readFile = before })
+	readFile = func(f io.ReaderAt, b []byte, at int64) (int, error) {
+		s := bad.at.Load()
+		if s == nil || at >= s.begin+sectorBytes || at+int64(len(b)) <= s.begin {
+			return before(f, b, at)
+		}
+		if info, err := f.(*os.File).Stat(); err != nil || !os.SameFile(info, s.file) {
+			return before(f, b, at)
+		}
+		n, _ := before(f, b[:max(0, s.begin-at)], at) // As a kernel does.
+		return n, syscall.EIO
+	}
+	return bad
+}
+
+// breaks has the sector fail that a place of the file at path begins with.
+func (b *badSector) breaks(t *testing.T, path string, begin int64) {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.at.Store(&sector{info, begin})
+}
+
+func (b *badSector) mend() { b.at.Store(nil) }
+
+// placesOf returns where some pages of a file are.
+func placesOf(t *testing.T, path string) map[string]int64 {
+	t.Helper()
+	im := &image{pageSize: PageBytes, bytes: readTrimmed(t, path)}
+	meta := im.newestMeta(im.bytes)
+	newest := int64(txIDOf(meta)%2) * PageBytes
+	leaf := strings.Index(string(im.bytes), repeat("0150", 50)) / PageBytes
+	end := len(bytes.TrimRight(im.page(im.bytes, leaf), "\x00")) - 1
+	return map[string]int64{
+		"the newest meta page": newest,
+		"the other meta page":  PageBytes - newest,
+		"the root":             int64(binary.NativeEndian.Uint64(meta[metaRootAt:])) * PageBytes,
+		"the freelist":         int64(binary.NativeEndian.Uint64(meta[metaFreelistAt:])) * PageBytes,
+		"a branch":             int64(im.pagesOf(branchPage)[0]) * PageBytes,
+		"a leaf":               int64(leaf) * PageBytes,
+		"the end of a leaf":    int64(leaf*PageBytes + end - end%sectorBytes),
+	}
+}
+
+// findOut has the DB find out that its file is damaged, as a fault in the map does.
+func findOut(t *testing.T, db *DB) {
+	t.Helper()
+	_ = db.readError(db.bolt, &CorruptError{Err: errors.New("panic: fault")})
+	put(t, db, "later", "value")
+	flush(t, db)
+}
+
+// TestWhatIsBesideASectorThatCannotBeReadIsSalvaged, wherever that is, while the file is in
+// use.
+func TestWhatIsBesideASectorThatCannotBeReadIsSalvaged(t *testing.T) {
+	for place, most := range map[string]int{
+		"the newest meta page": 0, "the other meta page": 0, "the freelist": 0, "a leaf": PageBytes / 200, "the end of a leaf": 5,
+	} {
+		t.Run(place, func(t *testing.T) {
+			bad := newBadSector(t)
+			path := tempPath(t)
+			db := open(t, path, manual)
+			put(t, db, "0000", "before") // So that the meta page before the newest one knows of it.
+			want := salvageable(t, db)
+			put(t, db, "more", "value")
+			flush(t, db)
+			bad.breaks(t, path, placesOf(t, path)[place])
+			findOut(t, db)
+			if got := contents(t, db); len(got) < len(want)-most || db.Err() != nil || len(setAside(t, path)) != 1 {
+				t.Errorf("%d of %d keys, %v; set aside: %v", len(got), len(want), db.Err(), setAside(t, path))
+			}
+		})
+	}
+}
