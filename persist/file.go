@@ -162,12 +162,20 @@ func (db *DB) openFound(f *os.File) (o opened, bad *os.File, err error) {
 	return opened{}, f, err
 }
 
+// readAgainDelay is how long Open gives a device that could not read the file: what it
+// still cannot read then is not in the successor.
+const readAgainDelay = time.Second
+
 // openLocked opens a file that lockFile has locked, or replaces it.
 func (db *DB) openLocked(f *os.File) (opened, error) {
 	if isBlank(f) {
 		return db.beginBlank(f)
 	}
 	o, f, cause := db.openFound(f)
+	if f != nil && isUnreadable(cause) {
+		time.Sleep(readAgainDelay)
+		o, f, cause = db.openFound(f)
+	}
 	if f == nil {
 		return o, cause
 	}
@@ -358,8 +366,8 @@ func openBolt(path string, f *os.File, readOnly bool, timeout time.Duration) (o 
 	if err == nil {
 		return o, nil
 	}
-	if o.file != nil {
-		_ = o.file.Close() // bbolt has closed it, unless it panicked.
+	if o.file != nil { // bbolt has closed it, unless it panicked: then its map would keep the lock.
+		_ = errors.Join(unlockFile(o.file), o.file.Close())
 	}
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // A badSector is a part of a file that cannot be read, as long as it is broken.
@@ -101,4 +103,88 @@ func TestWhatIsBesideASectorThatCannotBeReadIsSalvaged(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAFileWithASectorThatCannotBeReadIsReplacedAtTheStart by what can be read of it.
+func TestAFileWithASectorThatCannotBeReadIsReplacedAtTheStart(t *testing.T) {
+	for _, place := range []string{"the newest meta page", "the other meta page", "the freelist", "a branch"} {
+		t.Run(place, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bad := newBadSector(t)
+				path := tempPath(t)
+				db := openSound(t, path, manual)
+				want := salvageable(t, db)
+				put(t, db, "more", "value")
+				close1(t, db)
+				bad.breaks(t, path, placesOf(t, path)[place])
+				db = openSound(t, path, manual)
+				if got := contents(t, db); len(setAside(t, path)) != 1 || (len(got) < len(want) && place != "a branch") {
+					t.Errorf("%d of %d keys; set aside: %v", len(got), len(want), setAside(t, path))
+				}
+				if !db.Salvaged(testBucket.Space) && place != "a branch" { // Of the space itself.
+					t.Error("nothing says that something may be missing")
+				}
+			})
+		})
+	}
+}
+
+// TestAFileThatCannotBeReadForAMomentIsOpened, and not replaced.
+func TestAFileThatCannotBeReadForAMomentIsOpened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bad := newBadSector(t)
+		path := tempPath(t)
+		db := openSound(t, path, manual)
+		want := salvageable(t, db)
+		close1(t, db)
+		bad.breaks(t, path, placesOf(t, path)["a branch"])
+		time.AfterFunc(readAgainDelay/2, bad.mend)
+		db = openSound(t, path, manual)
+		expectContents(t, db, want)
+		if len(db.SetAside()) != 0 {
+			t.Errorf("set aside: %v", db.SetAside())
+		}
+	})
+}
+
+// TestASectorThatACommitCannotReadHasTheFileReplaced: to try again would not help.
+func TestASectorThatACommitCannotReadHasTheFileReplaced(t *testing.T) {
+	for _, place := range []string{"the newest meta page", "the freelist", "the root", "a branch"} {
+		t.Run(place, func(t *testing.T) {
+			bad := newBadSector(t)
+			path := tempPath(t)
+			db := openSound(t, path, manual)
+			salvageable(t, db)
+			close1(t, db)
+			db = openSound(t, path, manual) // Which has yet to look at the leaves.
+			bad.breaks(t, path, placesOf(t, path)[place])
+			put(t, db, "0150", "new")
+			flush(t, db)
+			if v, _ := get(t, db, "0150"); v != "new" || len(setAside(t, path)) != 1 {
+				t.Errorf("it has %.20q; set aside: %v", v, setAside(t, path))
+			}
+		})
+	}
+}
+
+// TestAFileThatBboltPanicsOverIsNotHeld: it is to be copied, and another process may have
+// it.
+func TestAFileThatBboltPanicsOverIsNotHeld(t *testing.T) {
+	path := tempPath(t)
+	close1(t, openSound(t, path, manual))
+	b := readTrimmed(t, path)
+	im := &image{pageSize: PageBytes, bytes: b}
+	for _, id := range im.pagesOf(freelistPage) {
+		b[id*PageBytes+pageFlagsAt] = 0x77
+	}
+	path = tempPath(t)
+	writeFile(t, path, string(b))
+	if _, err := openBolt(path, nil, false, time.Second); !errors.Is(err, ErrCorrupt) {
+		t.Fatalf("bbolt has not panicked: %v", err)
+	}
+	f, err := lockFile(path, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
 }
