@@ -75,7 +75,7 @@ func checkFormat(f *os.File) error {
 	switch {
 	case err != nil:
 		return err
-	case !found && errors.Is(lost, ErrCorrupt):
+	case !found && lost != nil:
 		return lost
 	case !found:
 		return fmt.Errorf("%w: %s is not a warmwatch cache", ErrUnknownFormat, f.Name())
@@ -193,7 +193,7 @@ func (w *survivorWalk) page(id uint64, depth int) (p survivorPage, err error) {
 	w.left--
 	at := int64(id * w.in.pageSize)
 	head := make([]byte, pageHeaderBytes+elementBytes)
-	if _, err := readAt(w.in.f, head, at); err != nil {
+	if err := w.in.read(head, id); err != nil {
 		return p, err
 	}
 	if p.flags = binary.NativeEndian.Uint16(head[pageFlagsAt:]); p.flags != branchPage && p.flags != leafPage {

@@ -188,3 +188,29 @@ func TestAFileThatBboltPanicsOverIsNotHeld(t *testing.T) {
 	}
 	_ = f.Close()
 }
+
+// TestAFileWhoseFormatCannotBeReadIsNotTakenForSomebodyElses: it may be sound.
+func TestAFileWhoseFormatCannotBeReadIsNotTakenForSomebodyElses(t *testing.T) {
+	defer func(before func(io.ReaderAt, []byte, int64) (int, error)) { readFile = before }(readFile)
+	path := tempPath(t)
+	db := openSound(t, path, manual)
+	salvageable(t, db)
+	close1(t, db)
+	root, before := placesOf(t, path)["the root"], readFile
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, failure := range []error{syscall.EIO, syscall.ESTALE, io.EOF} {
+		readFile = func(f io.ReaderAt, b []byte, at int64) (int, error) {
+			if at == root {
+				return 0, failure
+			}
+			return before(f, b, at)
+		}
+		if err := checkFormat(f); err == nil || errors.Is(err, ErrUnknownFormat) || isBad(err) != (failure != syscall.ESTALE) {
+			t.Errorf("%v: %v", failure, err)
+		}
+	}
+}
