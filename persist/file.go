@@ -68,14 +68,14 @@ func Open(path string, o Options) (*DB, error) {
 			db.broken = err
 		}
 	}
-	if err == nil && file.bolt != nil {
+	if file.bolt != nil {
 		// What a process has written that was killed before its fsync is not durable, and
 		// handlers are about to be told of it.
-		if err := db.syncFound(file.bolt); err != nil {
-			db.log.Error(err, "Could not sync the cache file that was found, trying again", "path", path)
+		if syncErr := db.syncFound(file.bolt); syncErr != nil {
+			db.log.Error(syncErr, "Could not sync the cache file that was found, trying again", "path", path)
 			db.applied = 1 // Which is durable when the first commit has synced it.
 			db.noteChangeLocked(true)
-		} else {
+		} else if err == nil {
 			_ = os.Remove(db.path + finishedSuffix) // Not needed, if it is there.
 		}
 	}
