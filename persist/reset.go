@@ -131,6 +131,7 @@ func (db *DB) successor(bad *os.File, cause error, keep bool) (o opened, err err
 		}
 	}()
 	if o, err = openBolt(tmp, f, false, time.Second); err == nil {
+		o.bolt.NoSync = true
 		err = db.fill(&o, bad, keep)
 	}
 	if err != nil {
@@ -166,17 +167,17 @@ func (o opened) close() error {
 	return o.bolt.Close()
 }
 
-// fill writes what a new file has from the start, and syncs it.
+// fill writes what a new file has from the start, and syncs it: page by page in bbolt's
+// order, or with NoSync as a whole, where it has no name that anybody would look for.
 func (db *DB) fill(o *opened, bad *os.File, keep bool) error {
 	return guard(func() error {
-		o.bolt.NoSync = true // Nobody reads it before it is whole.
 		err := o.bolt.Update(func(tx *bolt.Tx) error {
 			format, err := tx.CreateBucketIfNotExists([]byte(formatBucket))
 			if err != nil {
 				return err
 			}
 			o.txID = tx.ID()
-			return format.Put([]byte(formatKey), []byte(formatVersion))
+			return errors.Join(format.Put([]byte(formatKey), []byte(formatVersion)), crashpoint("the new file is begun"))
 		})
 		if err == nil && keep {
 			err = db.salvage(bad, o)
