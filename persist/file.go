@@ -276,16 +276,40 @@ func (db *DB) setAside(cause error) error {
 	return nil
 }
 
-// abandoned is how old a file is that nobody makes any more.
-const abandoned = time.Hour
+// createNew makes a file beside the cache file, and locks it: that says that it is being
+// made. It is made again if another process was faster to lock it, which removes it.
+func (db *DB) createNew() (*os.File, error) {
+	for attempts := 0; ; attempts++ {
+		f, err := os.CreateTemp(filepath.Dir(db.path), filepath.Base(db.path)+newSuffix+"*") // 0600
+		if err == nil {
+			err = f.Close()
+		}
+		if err != nil {
+			return nil, err
+		}
+		locked, err := lockFile(f.Name(), 0)
+		if err == nil {
+			return locked, nil
+		}
+		if taken := errors.Is(err, ErrLocked) || errors.Is(err, fs.ErrNotExist); !taken || attempts == maxOpenAttempts {
+			_ = os.Remove(f.Name())
+			return nil, err
+		}
+	}
+}
 
 // removeAbandoned removes what processes have left that crashed when they made
 // a file.
 func (db *DB) removeAbandoned() {
-	db.remove(slices.DeleteFunc(db.beside(newSuffix, isNumber), func(name string) bool {
-		info, err := os.Stat(name)
-		return err != nil || time.Since(info.ModTime()) < abandoned
-	}))
+	for _, name := range db.beside(newSuffix, isNumber) {
+		if info, err := os.Stat(name); err != nil || time.Since(info.ModTime()) < abandoned {
+			continue
+		}
+		if f, err := lockFile(name, 0); err == nil { // Nobody makes it any more.
+			db.remove([]string{name})
+			_ = f.Close()
+		}
+	}
 }
 
 // beside lists the files beside the cache file whose names go on with suffix and

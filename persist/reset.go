@@ -114,11 +114,10 @@ func (db *DB) attach() (opened, error) {
 // had the name before, if anything, is bad, and set aside. Whatever happens
 // meanwhile, there is the bad file or its whole successor afterwards.
 func (db *DB) successor(bad *os.File, cause error, keep bool) (o opened, err error) {
-	dir := filepath.Dir(db.path)
-	if err := errors.Join(db.makeDir(dir), db.checkPlace(bad)); err != nil { // Before much is written.
+	if err := errors.Join(db.makeDir(filepath.Dir(db.path)), db.checkPlace(bad)); err != nil { // Before much is written.
 		return opened{}, err
 	}
-	f, err := os.CreateTemp(dir, filepath.Base(db.path)+newSuffix+"*") // 0600
+	f, err := db.createNew()
 	if err != nil {
 		return opened{}, err
 	}
