@@ -264,16 +264,32 @@ func (db *DB) setAside(cause error) error {
 	// The oldest ones stay, and this one.
 	others := slices.DeleteFunc(db.beside(suffix, isTime), func(name string) bool { return name == aside })
 	if keep := asideFiles - 1; len(others) > keep {
-		others = others[keep:]
-		db.remove(others)
-	} else {
-		others = nil
+		db.removeAsides(others[keep:])
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.asides = slices.DeleteFunc(db.asides, func(a SetAside) bool { return slices.Contains(others, a.Path) })
 	db.asides = append(db.asides, SetAside{aside, now, cause.Error()})
 	return nil
+}
+
+// makeRoom removes what was set aside, where the disk is full, but for the first file of
+// each kind. It reports whether there was any.
+func (db *DB) makeRoom() bool {
+	var names []string
+	for _, suffix := range []string{asideSuffix, replacedSuffix} {
+		if found := db.beside(suffix, isTime); len(found) > 1 {
+			names = append(names, found[1:]...)
+		}
+	}
+	db.removeAsides(names)
+	return len(names) > 0
+}
+
+func (db *DB) removeAsides(names []string) {
+	db.remove(names)
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.asides = slices.DeleteFunc(db.asides, func(a SetAside) bool { return slices.Contains(names, a.Path) })
 }
 
 // createNew makes a file beside the cache file, and locks it: that says that it is being

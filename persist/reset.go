@@ -113,7 +113,15 @@ func (db *DB) attach() (opened, error) {
 // successor makes a file, whole before it has its name, and gives it that name. What
 // had the name before, if anything, is bad, and set aside. Whatever happens
 // meanwhile, there is the bad file or its whole successor afterwards.
-func (db *DB) successor(bad *os.File, cause error, keep bool) (o opened, err error) {
+func (db *DB) successor(bad *os.File, cause error, keep bool) (opened, error) {
+	o, err := db.makeSuccessor(bad, cause, keep)
+	if isDiskFull(err) && db.makeRoom() {
+		o, err = db.makeSuccessor(bad, cause, keep)
+	}
+	return o, err
+}
+
+func (db *DB) makeSuccessor(bad *os.File, cause error, keep bool) (o opened, err error) {
 	if err := errors.Join(db.makeDir(filepath.Dir(db.path)), db.checkPlace(bad)); err != nil { // Before much is written.
 		return opened{}, err
 	}

@@ -24,3 +24,7 @@ func isNoDirectorySync(error) bool { return false }
 
 // isUnreadable reports whether err says that the device has lost what was to be read.
 func isUnreadable(err error) bool { return errors.Is(err, syscall.EIO) }
+
+func isDiskFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
