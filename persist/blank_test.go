@@ -160,3 +160,28 @@ func TestAFileWithAnOldMetaPageIsNotBlank(t *testing.T) {
 		}
 	}
 }
+
+// TestAFileThatIsBegunInPlaceIsSyncedInOrder: after a power failure, a meta page without the
+// pages that it names would be damage, and a mount point has no successor.
+func TestAFileThatIsBegunInPlaceIsSyncedInOrder(t *testing.T) {
+	path := tempPath(t)
+	db := openSound(t, path, manual)
+	defer func(before func(string) error) { crashpoint = before }(crashpoint)
+	o, err := openBolt(path+".place", nil, false, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inOrder := false
+	crashpoint = func(what string) error {
+		if what == "the new file is begun" {
+			inOrder = !o.bolt.NoSync
+		}
+		return nil
+	}
+	if err := errors.Join(db.fill(&o, nil, false), o.close()); err != nil {
+		t.Fatal(err)
+	}
+	if !inOrder {
+		t.Error("the meta page may be on the disk before what it names")
+	}
+}

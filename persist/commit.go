@@ -191,6 +191,9 @@ func (db *DB) commit(committer int) {
 		if err = db.syncFound(b); err == nil {
 			txID, unencodable, err = db.write(b, flushing)
 		}
+		if isDiskFull(err) {
+			db.makeRoom()
+		}
 	}
 
 	db.mu.Lock()

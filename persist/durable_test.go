@@ -141,3 +141,20 @@ func TestWhatIsFoundInAFileIsWrittenToTheDiskBeforeItIsCalledDurable(t *testing.
 		t.Errorf("synced %d times", syncs)
 	}
 }
+
+// TestWhatIsFoundInADamagedFileIsWrittenToTheDiskAsWell, where it cannot be replaced yet
+// and is read from.
+func TestWhatIsFoundInADamagedFileIsWrittenToTheDiskAsWell(t *testing.T) {
+	path := tempPath(t)
+	db := openSound(t, path, manual)
+	salvageable(t, db)
+	close1(t, db)
+	disorder(t, path)
+	full := fullDisk(t)
+	db = open(t, path, manual)
+	if db.MemoryOnly() || !db.bolt.synced.Load() {
+		t.Errorf("memory only: %v; the file was not synced", db.MemoryOnly())
+	}
+	full.Store(false)
+	flush(t, db)
+}

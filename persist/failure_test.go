@@ -339,3 +339,29 @@ func TestACommitThatHasOnlyFailedItsFsync(t *testing.T) {
 		t.Errorf("%v %v", got, db.Err())
 	}
 }
+
+// TestWhatWasSetAsideMakesRoomForASuccessor, but for the first file, which may be somebody
+// else's.
+func TestWhatWasSetAsideMakesRoomForASuccessor(t *testing.T) {
+	path := filepath.Join(mountSmall(t, 14<<20), "cache.db")
+	synctest.Test(t, func(t *testing.T) {
+		db := open(t, path, Options{CommitInterval: time.Second})
+		put(t, db, "large", repeat("x", 3<<20))
+		for range 4 {
+			apply(t, db, func(b *Batch) { b.Drop(Bucket{testBucket.Space, "disordered"}) })
+			flush(t, db)
+			salvageableAgain(t, db)
+			disorder(t, path)
+			meetDisorder(t, db)
+			put(t, db, "key", "value")
+			after(maxResetDelay + maxReplaceDelay)
+			if db.Err() != nil || db.Durable() < db.Applied() {
+				t.Fatalf("durable up to %d of %d, %v; set aside: %v", db.Durable(), db.Applied(), db.Err(), db.SetAside())
+			}
+		}
+		asides := setAside(t, path)
+		if told := db.SetAside(); len(told) != len(asides) || told[0].Path != asides[0] {
+			t.Errorf("set aside: %v, told: %v", asides, told)
+		}
+	})
+}

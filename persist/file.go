@@ -68,14 +68,14 @@ func Open(path string, o Options) (*DB, error) {
 			db.broken = err
 		}
 	}
-	if err == nil && file.bolt != nil {
+	if file.bolt != nil {
 		// What a process has written that was killed before its fsync is not durable, and
 		// handlers are about to be told of it.
-		if err := db.syncFound(file.bolt); err != nil {
-			db.log.Error(err, "Could not sync the cache file that was found, trying again", "path", path)
+		if syncErr := db.syncFound(file.bolt); syncErr != nil {
+			db.log.Error(syncErr, "Could not sync the cache file that was found, trying again", "path", path)
 			db.applied = 1 // Which is durable when the first commit has synced it.
 			db.noteChangeLocked(true)
-		} else {
+		} else if err == nil {
 			_ = os.Remove(db.path + finishedSuffix) // Not needed, if it is there.
 		}
 	}
@@ -162,12 +162,20 @@ func (db *DB) openFound(f *os.File) (o opened, bad *os.File, err error) {
 	return opened{}, f, err
 }
 
+// readAgainDelay is how long Open gives a device that could not read the file: what it
+// still cannot read then is not in the successor.
+const readAgainDelay = time.Second
+
 // openLocked opens a file that lockFile has locked, or replaces it.
 func (db *DB) openLocked(f *os.File) (opened, error) {
 	if isBlank(f) {
 		return db.beginBlank(f)
 	}
 	o, f, cause := db.openFound(f)
+	if f != nil && isUnreadable(cause) {
+		time.Sleep(readAgainDelay)
+		o, f, cause = db.openFound(f)
+	}
 	if f == nil {
 		return o, cause
 	}
@@ -256,28 +264,68 @@ func (db *DB) setAside(cause error) error {
 	// The oldest ones stay, and this one.
 	others := slices.DeleteFunc(db.beside(suffix, isTime), func(name string) bool { return name == aside })
 	if keep := asideFiles - 1; len(others) > keep {
-		others = others[keep:]
-		db.remove(others)
-	} else {
-		others = nil
+		db.removeAsides(others[keep:])
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.asides = slices.DeleteFunc(db.asides, func(a SetAside) bool { return slices.Contains(others, a.Path) })
 	db.asides = append(db.asides, SetAside{aside, now, cause.Error()})
 	return nil
 }
 
-// abandoned is how old a file is that nobody makes any more.
-const abandoned = time.Hour
+// makeRoom removes what was set aside, where the disk is full, but for the first file of
+// each kind. It reports whether there was any.
+func (db *DB) makeRoom() bool {
+	var names []string
+	for _, suffix := range []string{asideSuffix, replacedSuffix} {
+		if found := db.beside(suffix, isTime); len(found) > 1 {
+			names = append(names, found[1:]...)
+		}
+	}
+	db.removeAsides(names)
+	return len(names) > 0
+}
+
+func (db *DB) removeAsides(names []string) {
+	db.remove(names)
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.asides = slices.DeleteFunc(db.asides, func(a SetAside) bool { return slices.Contains(names, a.Path) })
+}
+
+// createNew makes a file beside the cache file, and locks it: that says that it is being
+// made. It is made again if another process was faster to lock it, which removes it.
+func (db *DB) createNew() (*os.File, error) {
+	for attempts := 0; ; attempts++ {
+		f, err := os.CreateTemp(filepath.Dir(db.path), filepath.Base(db.path)+newSuffix+"*") // 0600
+		if err == nil {
+			err = f.Close()
+		}
+		if err != nil {
+			return nil, err
+		}
+		locked, err := lockFile(f.Name(), 0)
+		if err == nil {
+			return locked, nil
+		}
+		if taken := errors.Is(err, ErrLocked) || errors.Is(err, fs.ErrNotExist); !taken || attempts == maxOpenAttempts {
+			_ = os.Remove(f.Name())
+			return nil, err
+		}
+	}
+}
 
 // removeAbandoned removes what processes have left that crashed when they made
 // a file.
 func (db *DB) removeAbandoned() {
-	db.remove(slices.DeleteFunc(db.beside(newSuffix, isNumber), func(name string) bool {
-		info, err := os.Stat(name)
-		return err != nil || time.Since(info.ModTime()) < abandoned
-	}))
+	for _, name := range db.beside(newSuffix, isNumber) {
+		if info, err := os.Stat(name); err != nil || time.Since(info.ModTime()) < abandoned {
+			continue
+		}
+		if f, err := lockFile(name, 0); err == nil { // Nobody makes it any more.
+			db.remove([]string{name})
+			_ = f.Close()
+		}
+	}
 }
 
 // beside lists the files beside the cache file whose names go on with suffix and
@@ -358,8 +406,8 @@ func openBolt(path string, f *os.File, readOnly bool, timeout time.Duration) (o 
 	if err == nil {
 		return o, nil
 	}
-	if o.file != nil {
-		_ = o.file.Close() // bbolt has closed it, unless it panicked.
+	if o.file != nil { // bbolt has closed it, unless it panicked: then its map would keep the lock.
+		_ = errors.Join(unlockFile(o.file), o.file.Close())
 	}
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):

@@ -77,7 +77,10 @@ func (in *inspector) file() error {
 	if err != nil {
 		return err
 	}
-	meta, err := in.meta(info.Size(), make([]byte, 2*maxPageBytes))
+	meta, err := in.meta(info.Size())
+	if err == nil {
+		err = in.badMeta // Through its map, bbolt would get a fault.
+	}
 	if err != nil {
 		return err
 	}
@@ -109,7 +112,7 @@ func (in *inspector) file() error {
 // in a loop over as many pages as it says that it has.
 func checkFreelist(f *os.File, tx *bolt.Tx) error {
 	in := &inspector{f: f}
-	meta, err := in.meta(tx.Size(), make([]byte, 2*tx.DB().Info().PageSize))
+	meta, err := in.meta(tx.Size())
 	if err != nil {
 		return err
 	}
@@ -162,14 +165,20 @@ type pagedFile interface {
 }
 
 // readAt reads once more where the device could not: a card or a cable that fails once
-// may well give it the next time, and what cannot be read is given up.
+// may well give it the next time. What it cannot read then is damaged.
 func readAt(f io.ReaderAt, b []byte, at int64) (int, error) {
-	n, err := f.ReadAt(b, at)
+	n, err := readFile(f, b, at)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) {
-		n, err = f.ReadAt(b, at)
+		n, err = readFile(f, b, at)
+	}
+	if isUnreadable(err) {
+		err = &CorruptError{Err: err}
 	}
 	return n, err
 }
+
+// readFile is another function in tests.
+var readFile = io.ReaderAt.ReadAt
 
 type inspector struct {
 	f        pagedFile
@@ -180,25 +189,27 @@ type inspector struct {
 	leaves   bool
 	shallow  bool     // Buckets that have pages of their own are not followed.
 	unread   []uint64 // If set, a bit for each leaf with values whose header was not looked at.
+	badMeta  error    // Of a meta page that cannot be read.
 }
 
-// meta finds the newer valid meta page, where bbolt will. head is room for both.
-func (in *inspector) meta(size int64, head []byte) ([]byte, error) {
-	n, err := readAt(in.f, head, 0)
-	if err != nil && !errors.Is(err, io.EOF) {
+// meta finds the newer valid meta page, where bbolt will. Each is read by itself, because
+// what is beside one may be unreadable.
+func (in *inspector) meta(size int64) ([]byte, error) {
+	first, err := in.metaAt(0)
+	if err != nil {
 		return nil, err
 	}
-	head = head[:n]
-	first := validMeta(head)
-	second, at := []byte(nil), 0
+	second, at := []byte(nil), int64(minPageBytes)
 	if first != nil { // It tells where the second one is.
-		at = int(pageSizeOf(first))
-		second = validMeta(head[min(at, n):])
-	} else {
-		for at = minPageBytes; at <= maxPageBytes && at < n && second == nil; at *= 2 {
-			second = validMeta(head[at:])
+		at = int64(pageSizeOf(first))
+	}
+	for ; ; at *= 2 {
+		if second, err = in.metaAt(at); err != nil {
+			return nil, err
 		}
-		at /= 2
+		if first != nil || second != nil || at == maxPageBytes {
+			break
+		}
 	}
 	newest := first
 	if newest == nil || (second != nil && txIDOf(second) > txIDOf(first)) {
@@ -212,6 +223,21 @@ func (in *inspector) meta(size int64, head []byte) ([]byte, error) {
 	}
 	in.pageSize = uint64(at)
 	return newest, nil
+}
+
+// metaAt returns the meta of a page, or nil if it is not valid. That it cannot be read is
+// kept in badMeta.
+func (in *inspector) metaAt(at int64) ([]byte, error) {
+	page := make([]byte, metaOffset+metaBytes)
+	switch _, err := readAt(in.f, page, at); {
+	case err == nil:
+		return validMeta(page), nil
+	case errors.Is(err, ErrCorrupt):
+		in.badMeta = err
+	case !errors.Is(err, io.EOF):
+		return nil, err
+	}
+	return nil, nil
 }
 
 func pageSizeOf(meta []byte) uint64 {

@@ -282,8 +282,13 @@ func TestFilesBesideTheCacheAreBounded(t *testing.T) {
 		}
 	}
 	const old, young, foreign, others = newSuffix + "1234", newSuffix + "5678", newSuffix + "cluster", "2" + newSuffix + "1234"
-	long := time.Now().Add(-2 * abandoned)
+	long := time.Now().Add(-2 * time.Hour)
 	write(path+young, "")
+	maker, err := lockFile(path+young, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer maker.Close()
 	for _, name := range []string{path + old, path + foreign, path + others} {
 		write(name, "")
 		if err := os.Chtimes(name, long, long); err != nil {

@@ -325,3 +325,87 @@ func TestASnapshotOfAFileThatWasReplacedIsStillReadable(t *testing.T) {
 		t.Errorf("set aside: %v", db.SetAside())
 	}
 }
+
+// countCopies counts the successors that are made.
+func countCopies(t *testing.T) *int {
+	copies, before := 0, crashpoint
+	t.Cleanup(func() { crashpoint = before })
+	crashpoint = func(what string) error {
+		if what == "the new file is whole" {
+			copies++
+		}
+		return nil
+	}
+	return &copies
+}
+
+// TestAFileWhoseNameAnotherHasIsNotCopied before it can be replaced: each copy is as long
+// as the file, and synced.
+func TestAFileWhoseNameAnotherHasIsNotCopied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := tempPath(t)
+		db := openSound(t, path, Options{CommitInterval: time.Second})
+		want := salvageable(t, db)
+		copies := countCopies(t)
+		writeFile(t, path+".other", "other")
+		if err := os.Rename(path+".other", path); err != nil {
+			t.Fatal(err)
+		}
+		put(t, db, "later", "value")
+		want["later"] = "value"
+		after(24 * time.Hour)
+		if *copies != 0 || db.Err() == nil {
+			t.Errorf("%d copies, %v", *copies, db.Err())
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		after(maxReplaceDelay + 2*time.Second)
+		flush(t, db)
+		expectContents(t, db, want)
+	})
+}
+
+// TestADamagedMountPointIsNotCopiedEveryMinute: it is one for as long as it is in use.
+func TestADamagedMountPointIsNotCopiedEveryMinute(t *testing.T) {
+	path := mountFile(t)
+	synctest.Test(t, func(t *testing.T) {
+		db, err := Open(path, Options{Logger: &quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		salvageable(t, db)
+		copies := countCopies(t)
+		disorder(t, path)
+		meetDisorder(t, db)
+		put(t, db, "later", "value")
+		after(24 * time.Hour)
+		if *copies < 24 || *copies > 40 {
+			t.Errorf("%d copies in a day, %v", *copies, db.Err())
+		}
+		if err := db.Close(); !errors.Is(err, syscall.EBUSY) {
+			t.Errorf("Close returned %v", err)
+		}
+	})
+}
+
+// TestAReplacementThatFailsLeavesNoCopy: it takes as much of the disk as the file.
+func TestAReplacementThatFailsLeavesNoCopy(t *testing.T) {
+	path := tempPath(t)
+	db := openSound(t, path, manual)
+	salvageable(t, db)
+	disorder(t, path)
+	defer func(before func(string) error) { syncDirectory = before }(syncDirectory)
+	before := syncDirectory
+	syncDirectory = func(string) error { return syscall.EIO }
+	meetDisorder(t, db)
+	put(t, db, "later", "value")
+	if err := db.Flush(); !errors.Is(err, syscall.EIO) {
+		t.Errorf("Flush returned %v", err)
+	}
+	if left := append(db.beside(finishedSuffix, func(string) bool { return true }), db.beside(newSuffix, isNumber)...); len(left) != 0 {
+		t.Errorf("it left %v", left)
+	}
+	syncDirectory = before
+	flush(t, db)
+}

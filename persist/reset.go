@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -14,10 +15,12 @@ import (
 const (
 	// A file that cannot be replaced is tried again after minReplaceDelay, then after
 	// twice as long each time, up to maxReplaceDelay. So is one that has just been
-	// replaced and is damaged again, up to maxResetDelay.
+	// replaced and is damaged again, up to maxResetDelay. A mount point will hardly ever be
+	// replaced, and is copied each time before that is known: up to maxBusyDelay.
 	minReplaceDelay = time.Second
 	maxReplaceDelay = time.Minute
 	maxResetDelay   = 5 * time.Minute
+	maxBusyDelay    = time.Hour
 )
 
 // crashpoint is called between the steps of a replacement. Tests have a process fail,
@@ -110,12 +113,19 @@ func (db *DB) attach() (opened, error) {
 // successor makes a file, whole before it has its name, and gives it that name. What
 // had the name before, if anything, is bad, and set aside. Whatever happens
 // meanwhile, there is the bad file or its whole successor afterwards.
-func (db *DB) successor(bad *os.File, cause error, keep bool) (o opened, err error) {
-	dir := filepath.Dir(db.path)
-	if err := db.makeDir(dir); err != nil {
+func (db *DB) successor(bad *os.File, cause error, keep bool) (opened, error) {
+	o, err := db.makeSuccessor(bad, cause, keep)
+	if isDiskFull(err) && db.makeRoom() {
+		o, err = db.makeSuccessor(bad, cause, keep)
+	}
+	return o, err
+}
+
+func (db *DB) makeSuccessor(bad *os.File, cause error, keep bool) (o opened, err error) {
+	if err := errors.Join(db.makeDir(filepath.Dir(db.path)), db.checkPlace(bad)); err != nil { // Before much is written.
 		return opened{}, err
 	}
-	f, err := os.CreateTemp(dir, filepath.Base(db.path)+newSuffix+"*") // 0600
+	f, err := db.createNew()
 	if err != nil {
 		return opened{}, err
 	}
@@ -128,6 +138,7 @@ func (db *DB) successor(bad *os.File, cause error, keep bool) (o opened, err err
 		}
 	}()
 	if o, err = openBolt(tmp, f, false, time.Second); err == nil {
+		o.bolt.NoSync = true
 		err = db.fill(&o, bad, keep)
 	}
 	if err != nil {
@@ -163,17 +174,17 @@ func (o opened) close() error {
 	return o.bolt.Close()
 }
 
-// fill writes what a new file has from the start, and syncs it.
+// fill writes what a new file has from the start, and syncs it: page by page in bbolt's
+// order, or with NoSync as a whole, where it has no name that anybody would look for.
 func (db *DB) fill(o *opened, bad *os.File, keep bool) error {
 	return guard(func() error {
-		o.bolt.NoSync = true // Nobody reads it before it is whole.
 		err := o.bolt.Update(func(tx *bolt.Tx) error {
 			format, err := tx.CreateBucketIfNotExists([]byte(formatBucket))
 			if err != nil {
 				return err
 			}
 			o.txID = tx.ID()
-			return format.Put([]byte(formatKey), []byte(formatVersion))
+			return errors.Join(format.Put([]byte(formatKey), []byte(formatVersion)), crashpoint("the new file is begun"))
 		})
 		if err == nil && keep {
 			err = db.salvage(bad, o)
@@ -199,24 +210,32 @@ func (db *DB) swap(tmp string, bad *os.File, cause error) (finished string, err 
 		if err := os.Rename(tmp, finished); err != nil {
 			return "", err
 		}
-		if err := errors.Join(db.syncDir(filepath.Dir(db.path)), crashpoint("the new file is known as finished")); err != nil {
-			return "", err
-		}
-		if _, err := os.Lstat(db.path); isAt(bad, db.path) {
+		err := errors.Join(db.syncDir(filepath.Dir(db.path)), crashpoint("the new file is known as finished"), db.checkPlace(bad))
+		if err == nil && isAt(bad, db.path) {
 			err = db.setAside(cause)
-			if err != nil {
-				_ = os.Remove(finished) // As long as the bad one is there, nobody needs it.
-				return "", err
-			}
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			_ = os.Remove(finished)
-			return "", errors.Join(&os.PathError{Op: "replace", Path: db.path, Err: errors.New("there is another file now")}, err)
+		}
+		if err != nil {
+			_ = os.Remove(finished) // As long as the bad one is there, nobody needs it.
+			return "", err
 		}
 		if err := crashpoint("the bad file is set aside"); err != nil {
 			return "", err
 		}
 	}
 	return finished, publish(finished, db.path)
+}
+
+// checkPlace returns an error if the bad file, if there is one, cannot be replaced because
+// something else has its name.
+func (db *DB) checkPlace(bad *os.File) error {
+	if bad == nil || isAt(bad, db.path) {
+		return nil
+	}
+	_, err := os.Lstat(db.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return &os.PathError{Op: "replace", Path: db.path, Err: errors.Join(errors.New("there is another file now"), err)}
 }
 
 // replaced goes on with the new file.
@@ -317,7 +336,11 @@ func (db *DB) replaceLaterLocked(err error) {
 	}
 	db.attempts++
 	db.resetCause = nil
-	db.replaceDelay = min(max(2*db.replaceDelay, minReplaceDelay), maxReplaceDelay)
+	most := maxReplaceDelay
+	if errors.Is(err, syscall.EBUSY) {
+		most = maxBusyDelay
+	}
+	db.replaceDelay = min(max(2*db.replaceDelay, minReplaceDelay), most)
 	db.replaceAt = time.Now().Add(db.replaceDelay)
 	if db.replaceAt.Before(db.nextReset) {
 		db.replaceAt = db.nextReset

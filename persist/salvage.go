@@ -75,7 +75,7 @@ func checkFormat(f *os.File) error {
 	switch {
 	case err != nil:
 		return err
-	case !found && errors.Is(lost, ErrCorrupt):
+	case !found && lost != nil:
 		return lost
 	case !found:
 		return fmt.Errorf("%w: %s is not a warmwatch cache", ErrUnknownFormat, f.Name())
@@ -102,10 +102,11 @@ func survivors(f pagedFile, space func(string) bool, fn survivor) (lost, err err
 		return nil, err
 	}
 	w := &survivorWalk{in: &inspector{f: f, readOnly: true}, space: space, fn: fn}
-	meta, err := w.in.meta(info.Size(), make([]byte, 2*maxPageBytes))
+	meta, err := w.in.meta(info.Size())
 	if err != nil {
 		return err, nil //nolint:nilerr // Nothing is to be found.
 	}
+	w.lost = w.in.badMeta
 	w.in.pages = min(binary.NativeEndian.Uint64(meta[metaHighAt:]), uint64(info.Size())/w.in.pageSize)
 	w.left = salvagedPagesFactor*w.in.pages + 1
 	w.elements = w.left * w.in.pageSize / elementBytes
@@ -192,7 +193,7 @@ func (w *survivorWalk) page(id uint64, depth int) (p survivorPage, err error) {
 	w.left--
 	at := int64(id * w.in.pageSize)
 	head := make([]byte, pageHeaderBytes+elementBytes)
-	if _, err := readAt(w.in.f, head, at); err != nil {
+	if err := w.in.read(head, id); err != nil {
 		return p, err
 	}
 	if p.flags = binary.NativeEndian.Uint16(head[pageFlagsAt:]); p.flags != branchPage && p.flags != leafPage {
@@ -202,7 +203,7 @@ func (w *survivorWalk) page(id uint64, depth int) (p survivorPage, err error) {
 	table := make([]byte, pageHeaderBytes+p.count*elementBytes)
 	n, err := readAt(w.in.f, table, at)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return p, err
+		w.lose(err) // But for what is before it.
 	}
 	p.bytes = table[:n]
 	p.count = min(p.count, max(0, n-pageHeaderBytes)/elementBytes)
@@ -214,9 +215,10 @@ func (w *survivorWalk) page(id uint64, depth int) (p survivorPage, err error) {
 	}
 	p.bytes = make([]byte, min(whole, (w.in.pages-id)*w.in.pageSize))
 	n, err = readAt(w.in.f, p.bytes, at)
-	if p.bytes = p.bytes[:n]; err != nil && !errors.Is(err, io.EOF) {
-		return p, err
+	if err != nil && !errors.Is(err, io.EOF) {
+		w.lose(err)
 	}
+	p.bytes = p.bytes[:n]
 	return p, nil
 }
 

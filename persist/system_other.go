@@ -3,8 +3,10 @@
 package persist
 
 import (
+	"errors"
 	"math"
 	"os"
+	"syscall"
 )
 
 // mayReplaceOpenFiles: files can be renamed, and names be given to other files, while
@@ -19,3 +21,10 @@ func openFile(name string, flag int, mode os.FileMode) (*os.File, error) {
 }
 
 func isNoDirectorySync(error) bool { return false }
+
+// isUnreadable reports whether err says that the device has lost what was to be read.
+func isUnreadable(err error) bool { return errors.Is(err, syscall.EIO) }
+
+func isDiskFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}

@@ -44,3 +44,14 @@ func isNoDirectorySync(err error) bool {
 	const invalidHandle, invalidFunction = syscall.Errno(6), syscall.Errno(1)
 	return errors.Is(err, invalidHandle) || errors.Is(err, invalidFunction)
 }
+
+// isUnreadable reports whether err says that the device has lost what was to be read.
+func isUnreadable(err error) bool {
+	const badCRC, noSector, readFault, badDevice = syscall.Errno(23), syscall.Errno(27), syscall.Errno(30), syscall.Errno(1117)
+	return errors.Is(err, badCRC) || errors.Is(err, noSector) || errors.Is(err, readFault) || errors.Is(err, badDevice)
+}
+
+func isDiskFull(err error) bool {
+	const handleDiskFull, diskFull = syscall.Errno(39), syscall.Errno(112)
+	return errors.Is(err, handleDiskFull) || errors.Is(err, diskFull)
+}

@@ -1,0 +1,89 @@
+//go:build unix
+
+package persist
+
+import (
+	"errors"
+	"os"
+	"testing"
+)
+
+// TestWhatKilledProcessesWereMakingIsRemovedAtOnce: each may be as long as the file, and a
+// process that is killed because its salvage takes long is started again.
+func TestWhatKilledProcessesWereMakingIsRemovedAtOnce(t *testing.T) {
+	path := tempPath(t)
+	db := openSound(t, path, manual)
+	salvageable(t, db)
+	close1(t, db)
+	disorder(t, path)
+	for range 3 {
+		if err := program(t, "salvage", path, "at the start", "2").Run(); err == nil {
+			t.Fatal("the process was not killed")
+		}
+		if left := db.beside(newSuffix, isNumber); len(left) != 1 {
+			t.Errorf("it left %v", left)
+		}
+	}
+	openSound(t, path, manual)
+	if left := db.beside(newSuffix, isNumber); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestAFileThatIsBeingMadeIsNotRemoved by another process that looks for those of killed
+// ones, from its first moment on.
+func TestAFileThatIsBeingMadeIsNotRemoved(t *testing.T) {
+	path := tempPath(t)
+	db := openSound(t, path, manual)
+	defer func(before func(string) error) { crashpoint = before }(crashpoint)
+	crashpoint = func(what string) error {
+		if what == "the new file is begun" || what == "the new file is whole" {
+			db.removeAbandoned()
+			if left := db.beside(newSuffix, isNumber); len(left) != 1 {
+				t.Errorf("%s: left are %v", what, left)
+			}
+		}
+		return nil
+	}
+	salvageable(t, db)
+	disorder(t, path)
+	meetDisorder(t, db)
+	put(t, db, "later", "value")
+	flush(t, db)
+	if len(setAside(t, path)) != 1 {
+		t.Error("the file was not replaced")
+	}
+}
+
+// TestAFileThatIsRemovedBeforeItIsLockedIsMadeAnew: a moment lies in between.
+func TestAFileThatIsRemovedBeforeItIsLockedIsMadeAnew(t *testing.T) {
+	path := tempPath(t)
+	db := openSound(t, path, manual)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				db.removeAbandoned()
+			}
+		}
+	}()
+	for range 300 {
+		f, err := db.createNew()
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		if !isAt(f, f.Name()) {
+			t.Error("it was removed")
+		}
+		if err := errors.Join(os.Remove(f.Name()), f.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	<-stopped
+}
