@@ -155,6 +155,8 @@ type DB struct {
 	replaceAt    time.Time
 	replaceDelay time.Duration
 
+	published *published // Used by the committer alone.
+
 	lastReset, nextReset time.Time // When a file was replaced, and the next one may be.
 	resetDelay           time.Duration
 

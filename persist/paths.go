@@ -135,12 +135,18 @@ func cannotSync(err error) bool {
 
 // publish gives the file from the name to. It keeps its old one, if the file system has
 // links: that is removed when the new one is known to survive a power failure. A file
-// that has the name already is not replaced, unless the file system has no links: then
-// the error is fs.ErrExist.
+// that has the name already is not replaced, unless there could be no link and it came in
+// the last moment: then the error is fs.ErrExist.
 func publish(from, to string) error {
-	err := os.Link(from, to)
+	err := link(from, to)
 	if err == nil || errors.Is(err, fs.ErrExist) {
 		return err
 	}
+	if _, err := os.Lstat(to); err == nil {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: fs.ErrExist}
+	}
 	return os.Rename(from, to)
 }
+
+// link is another function in tests.
+var link = os.Link

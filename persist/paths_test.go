@@ -250,3 +250,27 @@ func TestARelativePathIsOfTheDirectoryAtOpen(t *testing.T) {
 		t.Errorf("set aside: %v, -want +got:\n%.1000s", setAside(t, "cache.db"), diff)
 	}
 }
+
+// TestAFileThatCameFirstIsNotReplaced, whatever hinders a link: it is another process's.
+func TestAFileThatCameFirstIsNotReplaced(t *testing.T) {
+	defer func(before func(from, to string) error) { link = before }(link)
+	for _, failure := range []error{fs.ErrExist, syscall.EPERM, syscall.ENOTSUP, syscall.ENOSPC, syscall.EIO} {
+		link = func(from, to string) error { return &os.LinkError{Op: "link", Old: from, New: to, Err: failure} }
+		dir := t.TempDir()
+		from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
+		writeFile(t, from, "ours")
+		writeFile(t, to, "theirs")
+		if err := publish(from, to); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("%v: publish returned %v", failure, err)
+		}
+		if b, err := os.ReadFile(to); string(b) != "theirs" || err != nil {
+			t.Errorf("%v: the file is %q, %v", failure, b, err)
+		}
+		if err := os.Remove(to); err != nil {
+			t.Fatal(err)
+		}
+		if err := publish(from, to); (err == nil) == errors.Is(failure, fs.ErrExist) {
+			t.Errorf("%v, and no file: publish returned %v", failure, err)
+		}
+	}
+}

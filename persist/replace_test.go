@@ -409,3 +409,65 @@ func TestAReplacementThatFailsLeavesNoCopy(t *testing.T) {
 	syncDirectory = before
 	flush(t, db)
 }
+
+// TestASuccessorThatCannotBeOpenedAtOnceIsOpenedLater, where open files cannot be replaced:
+// it has its name by then, and is not somebody else's.
+func TestASuccessorThatCannotBeOpenedAtOnceIsOpenedLater(t *testing.T) {
+	defer func(before bool) { mayReplaceOpenFiles = before }(mayReplaceOpenFiles)
+	mayReplaceOpenFiles = false
+	for name, meanwhile := range map[string]func(t *testing.T, path string){
+		"and is as it was": func(*testing.T, string) {},
+		"but another process has written to it": func(t *testing.T, path string) {
+			other := openSound(t, path, manual)
+			put(t, other, "key", "other")
+			close1(t, other)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func(before func(string) error) { crashpoint = before }(crashpoint)
+			synctest.Test(t, func(t *testing.T) {
+				path := tempPath(t)
+				db, err := Open(path, Options{Logger: &quiet})
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := salvageable(t, db)
+				disorder(t, path)
+				copies := 0
+				crashpoint = func(what string) error {
+					switch what {
+					case "the new file is whole":
+						copies++
+					case "the bad file is set aside":
+						holder, err := lockFile(path+finishedSuffix, 0)
+						if err != nil {
+							return err
+						}
+						time.AfterFunc(db.opts.LockTimeout+minReplaceDelay/2, func() {
+							_ = holder.Close()
+							crashpoint = func(string) error { return nil }
+							meanwhile(t, path)
+						})
+					}
+					return nil
+				}
+				meetDisorder(t, db)
+				put(t, db, "later", "value")
+				want["later"] = "value"
+				after(time.Hour)
+				if name != "and is as it was" {
+					if db.Err() == nil {
+						t.Error("the file of another process was taken")
+					}
+					_ = db.Close()
+					return
+				}
+				if copies != 1 || db.Err() != nil || db.Durable() < db.Applied() {
+					t.Errorf("%d copies, durable up to %d of %d, %v", copies, db.Durable(), db.Applied(), db.Err())
+				}
+				expectContents(t, db, want)
+				close1(t, db)
+			})
+		})
+	}
+}

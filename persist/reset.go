@@ -53,7 +53,12 @@ func (db *DB) reset(cause error) {
 	case old.bolt == nil:
 		o, err = db.attach()
 	default:
-		o, err = db.successor(old.file, cause, true)
+		if db.published != nil {
+			o, err = db.openPublished()
+		}
+		if db.published == nil { // There was none, or it is not to be had.
+			o, err = db.successor(old.file, cause, true)
+		}
 	}
 	if err != nil {
 		db.notReplaced(old, cause, err)
@@ -144,8 +149,11 @@ func (db *DB) makeSuccessor(bad *os.File, cause error, keep bool) (o opened, err
 	if err != nil {
 		return o, fmt.Errorf("begin %s: %w", db.path, err)
 	}
+	var p *published
 	if !mayReplaceOpenFiles {
-		if err := guard(o.close); err != nil {
+		info, err := o.file.Stat()
+		p = &published{info, o.txID}
+		if err := errors.Join(err, guard(o.close)); err != nil {
 			return opened{}, err
 		}
 		o = opened{}
@@ -156,14 +164,53 @@ func (db *DB) makeSuccessor(bad *os.File, cause error, keep bool) (o opened, err
 	}
 	if !mayReplaceOpenFiles {
 		if o, err = openBolt(db.path, nil, false, db.opts.LockTimeout); err != nil {
+			db.published = p
 			return o, err
 		}
 	}
+	db.syncPublished(o, former)
+	return o, nil
+}
+
+// syncPublished has the name of a new file survive a power failure.
+func (db *DB) syncPublished(o opened, former string) {
 	if err := db.syncFound(o.bolt); err != nil { // Too late to go back. The next commit tries it again.
 		db.log.Error(err, "Could not sync the name of the cache file", "path", db.path)
 	} else {
 		_ = os.Remove(former) // A second name does no harm, and the next process removes it.
 	}
+}
+
+// published is a successor that was closed to get its name, and could not be opened again.
+type published struct {
+	info os.FileInfo
+	txID int
+}
+
+// openPublished opens it later. If somebody else has replaced it meanwhile, or has written
+// to it, it is not ours any more.
+func (db *DB) openPublished() (opened, error) {
+	p := db.published
+	f, err := lockFile(db.path, db.opts.LockTimeout)
+	if errors.Is(err, fs.ErrNotExist) {
+		db.published = nil
+	}
+	if err != nil {
+		return opened{}, err
+	}
+	if info, err := f.Stat(); err != nil || !os.SameFile(info, p.info) {
+		db.published = nil
+		return opened{}, errors.Join(err, f.Close())
+	}
+	o, err := openBolt(db.path, f, false, db.opts.LockTimeout)
+	if err != nil {
+		return o, err
+	}
+	if o.txID != p.txID {
+		db.published = nil
+		return opened{}, guard(o.close)
+	}
+	db.syncPublished(o, db.path+finishedSuffix)
 	return o, nil
 }
 
@@ -274,6 +321,7 @@ func (db *DB) replaced(old, o opened, cause error) {
 	db.noteChangeLocked(true)
 	db.cond.Broadcast()
 	db.mu.Unlock()
+	db.published = nil
 	db.discard(old, users)
 	tellReset(hooks, cause)
 }
