@@ -456,7 +456,8 @@ func TestWhatHasSyncedCanBeRead(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); informer.RunWithContext(ctx) }()
-		for synced := informer.HasSyncedChecker().Done(); !isClosed(synced); { // As soon as can be.
+		for synced := informer.HasSyncedChecker().Done(); !isClosed(synced); {
+			time.Sleep(time.Microsecond)
 		}
 		if _, exists, err := informer.GetStore().GetByKey("ns/a"); !exists || err != nil {
 			t.Fatalf("HasSynced, and what is stored is not found: %v", err)
