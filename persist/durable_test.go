@@ -2,6 +2,7 @@ package persist
 
 import (
 	"errors"
+	"syscall"
 	"testing"
 	"testing/synctest"
 )
@@ -157,4 +158,36 @@ func TestWhatIsFoundInADamagedFileIsWrittenToTheDiskAsWell(t *testing.T) {
 	}
 	full.Store(false)
 	flush(t, db)
+}
+
+// TestAFileThatTheDiskCouldNotSyncIsReplaced: to sync it again says nothing, because some
+// systems have dropped by then what they could not write.
+func TestAFileThatTheDiskCouldNotSyncIsReplaced(t *testing.T) {
+	path := tempPath(t)
+	db := openSound(t, path, manual)
+	want := salvageable(t, db)
+	close1(t, db)
+	db = openSound(t, path, manual)
+	db.bolt.synced.Store(false) // From here on as if that had failed.
+	syncs := 0
+	db.bolt.sync = func() error {
+		if syncs++; syncs == 1 {
+			return syscall.EIO
+		}
+		return nil
+	}
+	for range 2 {
+		if s, err := db.DurableSnapshot(testBucket.Space); !errors.Is(err, syscall.EIO) {
+			s.Close()
+			t.Errorf("a durable snapshot: %v", err)
+		}
+	}
+	put(t, db, "later", "value")
+	want["later"] = "value"
+	flush(t, db)
+	snapshot(t, db, true).Close()
+	expectContents(t, db, want)
+	if syncs != 1 || len(setAside(t, path)) != 1 {
+		t.Errorf("synced %d times; set aside: %v", syncs, setAside(t, path))
+	}
 }

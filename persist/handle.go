@@ -44,8 +44,10 @@ type handle struct {
 	// checkMeta is [handle.metaIsValid], but in tests of what happens without it.
 	checkMeta func() error
 
-	synced atomic.Bool  // See [DB.syncFound].
-	sync   func() error // Of file, but in tests.
+	syncing  sync.Mutex   // Of [DB.syncFound].
+	synced   atomic.Bool  // Set under syncing, as is unsynced.
+	unsynced error        // The disk has failed to sync the file.
+	sync     func() error // Of file, but in tests.
 }
 
 var errDead = errors.New("bbolt has panicked with its locks held")
@@ -126,12 +128,26 @@ func (h *handle) Close() error {
 // syncFound has what was found in a file, and its name, written to the disk. A process
 // may have been killed between the last write of its last commit and the fsync, or
 // between giving the file its name and syncing the directory. Nothing is durable before.
+//
+// A file that the disk has failed to sync counts as damaged, and its successor is synced
+// anew: to sync it again may succeed without what could not be written.
 func (db *DB) syncFound(h *handle) error {
 	if h.synced.Load() {
 		return nil
 	}
-	if err := h.sync(); err != nil {
-		return db.named(err)
+	h.syncing.Lock()
+	defer h.syncing.Unlock()
+	switch {
+	case h.synced.Load():
+		return nil
+	case h.unsynced != nil:
+		return h.unsynced
+	}
+	if err := db.named(h.sync()); isUnreadable(err) {
+		h.unsynced = &CorruptError{Err: err}
+		return h.unsynced
+	} else if err != nil {
+		return err
 	}
 	if err := db.syncName(filepath.Dir(db.path)); err != nil {
 		return err

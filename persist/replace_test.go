@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -391,23 +392,33 @@ func TestADamagedMountPointIsNotCopiedEveryMinute(t *testing.T) {
 
 // TestAReplacementThatFailsLeavesNoCopy: it takes as much of the disk as the file.
 func TestAReplacementThatFailsLeavesNoCopy(t *testing.T) {
-	path := tempPath(t)
-	db := openSound(t, path, manual)
-	salvageable(t, db)
-	disorder(t, path)
 	defer func(before func(string) error) { syncDirectory = before }(syncDirectory)
+	var failing atomic.Bool
 	before := syncDirectory
-	syncDirectory = func(string) error { return syscall.EIO }
-	meetDisorder(t, db)
-	put(t, db, "later", "value")
-	if err := db.Flush(); !errors.Is(err, syscall.EIO) {
-		t.Errorf("Flush returned %v", err)
+	syncDirectory = func(dir string) error {
+		if failing.Load() {
+			return syscall.EIO
+		}
+		return before(dir)
 	}
-	if left := append(db.beside(finishedSuffix, func(string) bool { return true }), db.beside(newSuffix, isNumber)...); len(left) != 0 {
-		t.Errorf("it left %v", left)
-	}
-	syncDirectory = before
-	flush(t, db)
+	synctest.Test(t, func(t *testing.T) {
+		path := tempPath(t)
+		db := openSound(t, path, manual)
+		salvageable(t, db)
+		disorder(t, path)
+		failing.Store(true)
+		meetDisorder(t, db)
+		put(t, db, "later", "value")
+		synctest.Wait()
+		if !errors.Is(db.Err(), syscall.EIO) {
+			t.Errorf("Err is %v", db.Err())
+		}
+		if left := append(db.beside(finishedSuffix, func(string) bool { return true }), db.beside(newSuffix, isNumber)...); len(left) != 0 {
+			t.Errorf("it left %v", left)
+		}
+		failing.Store(false)
+		flush(t, db)
+	})
 }
 
 // TestASuccessorThatCannotBeOpenedAtOnceIsOpenedLater, where open files cannot be replaced:

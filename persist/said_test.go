@@ -45,7 +45,7 @@ func TestAFailureIsLoggedOnceAnHourAndWhenItIsOver(t *testing.T) {
 			db.mu.Lock()
 			defer db.mu.Unlock()
 			works := db.bolt.sync
-			db.bolt.sync = func() error { return syscall.EIO }
+			db.bolt.sync = func() error { return syscall.EROFS }
 			db.bolt.synced.Store(false)
 			db.noteChangeLocked(false)
 			return db, func() {
@@ -95,9 +95,9 @@ func TestErrorsNameThePathOfTheFile(t *testing.T) {
 	db := openSound(t, path, manual)
 	file, before := db.bolt.file.Name(), db.bolt.sync
 	db.bolt.synced.Store(false)
-	db.bolt.sync = func() error { return &os.PathError{Op: "sync", Path: file, Err: syscall.EIO} }
+	db.bolt.sync = func() error { return &os.PathError{Op: "sync", Path: file, Err: syscall.EROFS} }
 	put(t, db, "key", "value")
-	want := "persist: commit to " + path + ": sync " + path + ": input/output error"
+	want := "persist: commit to " + path + ": sync " + path + ": read-only file system"
 	if err := db.Flush(); err == nil || err.Error() != want {
 		t.Errorf("Flush returned %v", err)
 	}

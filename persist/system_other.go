@@ -22,7 +22,8 @@ func openFile(name string, flag int, mode os.FileMode) (*os.File, error) {
 
 func isNoDirectorySync(error) bool { return false }
 
-// isUnreadable reports whether err says that the device has lost what was to be read.
+// isUnreadable reports whether err says that the device has lost what was to be read, or
+// written.
 func isUnreadable(err error) bool { return errors.Is(err, syscall.EIO) }
 
 func isDiskFull(err error) bool {

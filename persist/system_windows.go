@@ -45,7 +45,8 @@ func isNoDirectorySync(err error) bool {
 	return errors.Is(err, invalidHandle) || errors.Is(err, invalidFunction)
 }
 
-// isUnreadable reports whether err says that the device has lost what was to be read.
+// isUnreadable reports whether err says that the device has lost what was to be read, or
+// written.
 func isUnreadable(err error) bool {
 	const badCRC, noSector, readFault, badDevice = syscall.Errno(23), syscall.Errno(27), syscall.Errno(30), syscall.Errno(1117)
 	return errors.Is(err, badCRC) || errors.Is(err, noSector) || errors.Is(err, readFault) || errors.Is(err, badDevice)
