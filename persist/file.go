@@ -106,6 +106,10 @@ func (db *DB) openFile() (opened, error) {
 	db.removeAbandoned()
 	for attempts := 0; ; attempts++ {
 		f, err := lockFile(db.path, db.opts.LockTimeout)
+		if isUnreadable(err) {
+			time.Sleep(readAgainDelay)
+			f, err = lockFile(db.path, db.opts.LockTimeout)
+		}
 		if err == nil {
 			return db.openLocked(f)
 		}
@@ -162,8 +166,8 @@ func (db *DB) openFound(f *os.File) (o opened, bad *os.File, err error) {
 	return opened{}, f, err
 }
 
-// readAgainDelay is how long Open gives a device that could not read the file: what it
-// still cannot read then is not in the successor.
+// readAgainDelay is how long Open gives a device that could not open or read the file: what
+// it still cannot read then is not in the successor.
 const readAgainDelay = time.Second
 
 // openLocked opens a file that lockFile has locked, or replaces it.

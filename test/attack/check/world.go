@@ -148,6 +148,9 @@ func (w *World) Apply(m Mark) {
 		// A plain handler may never hear again of what it was told of before it
 		// was in the file, nor a durable one if there was no file.
 		for name, b := range w.Beliefs {
+			if m.MemoryOnly { // The file that there will be knows nothing of what was told before.
+				clear(b.Newest)
+			}
 			maps.DeleteFunc(b.Known, func(key string, t ToldOf) bool {
 				if t.Unsure && name != Plain {
 					b.Doubted[key] = true
