@@ -29,7 +29,9 @@ type chronicle struct {
 	fates map[string]*fate
 	// versions are those told in this life by key: they must not go back.
 	versions map[string]string
-	rewound  bool // In this life they may.
+	// putBack: etcd was, and what has changed since its snapshot is as it was then, at the
+	// version of then, also where its revisions go on. So versions may go back.
+	putBack  bool
 	problems []string
 
 	told, deletions, replaced int
@@ -53,7 +55,7 @@ func (c *chronicle) begin(path string) {
 	if path != c.path {
 		c.path, c.offset = path, 0
 	}
-	c.versions, c.rewound = map[string]string{}, false
+	c.versions = map[string]string{}
 	if !c.durable { // It is told of everything that there is.
 		c.known = map[string]string{}
 	}
@@ -143,7 +145,7 @@ func (c *chronicle) hear(f []string) error {
 	fate.deleted, fate.replaced = false, false // Told again: of an etcd that was put back, or after a crash.
 	last := c.versions[key]
 	c.known[key], c.versions[key] = content, content
-	if last != "" && !c.rewound && goesBack(told{Old: rvOfContent(last), New: rvOfContent(content)}) {
+	if last != "" && !c.putBack && goesBack(told{Old: rvOfContent(last), New: rvOfContent(content)}) {
 		return fmt.Errorf("after %s", last)
 	}
 	return nil

@@ -155,6 +155,7 @@ func (s *soak) play(t *testing.T, r soakRound) {
 	putBack := strings.Contains(r.event, "rewind") || strings.Contains(r.event, "restore")
 	if putBack {
 		s.must(t, s.cp.SnapshotEtcd(s.background(t)))
+		defer s.eachChronicle(func(c *chronicle) { c.putBack = false })
 	}
 	s.churn.begin(t)
 	s.fault(t, r.link)
@@ -165,6 +166,12 @@ func (s *soak) play(t *testing.T, r soakRound) {
 	}
 	s.pause(2 * time.Second)
 	s.churn.end(t) // While the server is away nothing can be changed.
+	if putBack {
+		s.eachChronicle(func(c *chronicle) {
+			c.read(t)
+			c.putBack = true
+		})
+	}
 	s.happen(t, r.event)
 	if killed {
 		s.begin(t)
@@ -185,6 +192,14 @@ func (s *soak) play(t *testing.T, r soakRound) {
 	s.must(t, s.link.Heal())
 	s.churn.end(t)
 	s.compare(t)
+}
+
+func (s *soak) eachChronicle(do func(*chronicle)) {
+	for _, handlers := range s.chronicles {
+		for _, c := range handlers {
+			do(c)
+		}
+	}
 }
 
 // background outlives the context of a test that has failed: what was stopped is
@@ -225,12 +240,6 @@ func (s *soak) happen(t *testing.T, event string) {
 	case strings.HasSuffix(event, "restore"):
 		s.must(t, s.cp.RestoreEtcdBumped(ctx))
 	case strings.HasSuffix(event, "rewind"):
-		for _, handlers := range s.chronicles {
-			for _, c := range handlers {
-				c.read(t)
-				c.rewound = true
-			}
-		}
 		s.must(t, s.cp.RestoreEtcd(ctx))
 	}
 }
