@@ -91,11 +91,37 @@ type state struct {
 	ResourceVersion string `json:"resourceVersion,omitempty"`
 	// Seq numbers the writes of this space. It never goes back.
 	Seq uint64 `json:"seq"`
-	// Count is the number of objects.
-	Count int `json:"count"`
-	// Recounted: that number was lost, and made anew of what was there. It stays so,
+	tally
+	// Recounted: their number was lost, and made anew of what was there. It stays so,
 	// also for later processes, until somebody knows that no object is missing.
 	Recounted bool `json:"recounted,omitempty"`
+}
+
+// A tally says how many objects there are, and under which keys, without naming them.
+type tally struct {
+	Count int `json:"count"`
+	// Digest is the XOR of a hash of each key: where a key is damaged, their number is what
+	// it was. 0 where it is not known, in files of earlier programs.
+	Digest uint64 `json:"digest,omitempty"`
+}
+
+func (t *tally) add(key string) {
+	t.Count++
+	t.Digest ^= hashOf(key)
+}
+
+func (t *tally) remove(key string) {
+	t.Count--
+	t.Digest ^= hashOf(key)
+}
+
+// hashOf is FNV-1a. It is part of the file format.
+func hashOf(key string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(key) {
+		h = (h ^ uint64(key[i])) * 1099511628211
+	}
+	return h
 }
 
 func (s *state) AppendTo(dst []byte) ([]byte, error) {
@@ -156,6 +182,13 @@ func (ix *Indexer) load() error {
 			return err
 		}
 	}
+	if s.Count > 0 && s.Digest == 0 {
+		keys, err := ix.tallyKeys()
+		if err != nil {
+			return err
+		}
+		s.Digest = keys.Digest
+	}
 	ix.state = s
 	ix.visible.Store(&s)
 	ix.owner = newOwner(s.Count)
@@ -172,7 +205,7 @@ func (ix *Indexer) recount(cause error) (s state, err error) {
 	defer snapshot.Close()
 	s.Recounted = true
 	err = snapshot.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
-		s.Count++
+		s.add(it.Key)
 		if o, inMemory := it.Value.(*persist.Object); inMemory {
 			s.Seq = max(s.Seq, o.Seq)
 		} else if r, err := record(it); err == nil { // Else whoever reads it will say so.
@@ -396,7 +429,7 @@ func (ix *Indexer) RebuildIndices() error {
 	defer ix.writer.Unlock()
 	next := ix.state
 	var err error
-	if next.Count, err = ix.countKeys(); err != nil {
+	if next.tally, err = ix.tallyKeys(); err != nil {
 		return err
 	}
 	if _, err := ix.db.Update(func(b *persist.Batch) {
@@ -418,10 +451,15 @@ func (ix *Indexer) RebuildIndices() error {
 	return err
 }
 
-// countKeys counts the objects.
-func (ix *Indexer) countKeys() (n int, err error) {
-	err = ix.Keys(func(keys []string) error { n += len(keys); return nil })
-	return n, err
+// tallyKeys counts the objects.
+func (ix *Indexer) tallyKeys() (t tally, err error) {
+	err = ix.Keys(func(keys []string) error {
+		for _, key := range keys {
+			t.add(key)
+		}
+		return nil
+	})
+	return t, err
 }
 
 // RaiseSeq makes the numbers of writes go on behind seq.

@@ -178,7 +178,7 @@ func (ix *Indexer) List() []any {
 // list reads all objects, and reports whether they are as many as there should be.
 func (ix *Indexer) list(s *persist.Snapshot, asOf uint64, m mark) (list []any, whole bool, err error) {
 	list = []any{}
-	found := 0
+	found := tally{}
 	for from, done := "", false; !done; {
 		var ls []lazyObject
 		var buf buffers
@@ -186,37 +186,41 @@ func (ix *Indexer) list(s *persist.Snapshot, asOf uint64, m mark) (list []any, w
 		if err != nil {
 			return list, false, err
 		}
-		found += len(ls)
+		for i := range ls {
+			found.add(ls[i].key)
+		}
 		objects, _ := ix.decode(ls, &buf, m)
 		list = append(list, objects...)
 	}
 	return list, ix.checkCount(s, asOf, found) == nil, nil
 }
 
-// checkCount compares the number of objects of a snapshot with the one that
+// checkCount compares the objects of a snapshot with the number and the digest that
 // every batch stores: where a page is damaged, what it had is just not there.
-func (ix *Indexer) checkCount(s *persist.Snapshot, atLeast uint64, found int) error {
+func (ix *Indexer) checkCount(s *persist.Snapshot, atLeast uint64, found tally) error {
 	st, err := stateAt(s)
 	switch {
 	case err != nil:
 		return err
 	case st.Seq < atLeast:
 		return &persist.CorruptError{Bucket: ix.storeName, Key: stateKey, Err: fmt.Errorf("write %d, expected %d", st.Seq, atLeast)}
-	case st.Count != found:
-		return &persist.CorruptError{Bucket: ix.objectsName, Err: fmt.Errorf("%d objects, expected %d", found, st.Count)}
+	case st.Count != found.Count:
+		return &persist.CorruptError{Bucket: ix.objectsName, Err: fmt.Errorf("%d objects, expected %d", found.Count, st.Count)}
+	case st.Digest != found.Digest && st.Digest != 0:
+		return &persist.CorruptError{Bucket: ix.objectsName, Err: fmt.Errorf("%d objects, not all of them with the keys that they had", found.Count)}
 	}
 	return nil
 }
 
 // Complete counts the objects, without decoding them. It returns false, and
 // reports damage to Options.OnCorrupt, if they are not as many as the last batch
-// has said.
+// has said, or have other keys.
 func (ix *Indexer) Complete() bool {
 	atLeast := ix.Seq()
 	err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
-		found := 0
-		err := s.Scan(objectsBucket, "", func(*persist.Item) (bool, error) {
-			found++
+		found := tally{}
+		err := s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
+			found.add(it.Key)
 			return true, nil
 		})
 		if err != nil {

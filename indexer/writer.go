@@ -193,7 +193,7 @@ func (w *Writer) SetValue(key string, value *persist.Object, wantOld bool) *Chan
 	c := w.change(key, value, wantOld)
 	c.New, c.value, value.Seq = value.Object, value, c.Seq
 	if !c.Existed {
-		w.next.Count++
+		w.next.add(key)
 	}
 	return w.stage(c)
 }
@@ -205,7 +205,7 @@ func (w *Writer) Delete(key string, wantOld bool) *Change {
 	if !c.Existed {
 		return nil
 	}
-	w.next.Count--
+	w.next.remove(key)
 	return w.stage(c)
 }
 

@@ -117,6 +117,13 @@ func checkFreelist(f *os.File, tx *bolt.Tx) error {
 		return err
 	}
 	in.pages = binary.NativeEndian.Uint64(meta[metaHighAt:])
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if in.pages > uint64(info.Size())/in.pageSize { // bbolt would begin new pages behind them.
+		return corruptFile("%d pages in a file of %d bytes", in.pages, info.Size())
+	}
 	id := binary.NativeEndian.Uint64(meta[metaFreelistAt:])
 	if id >= in.pages {
 		return corruptFile("the freelist is page %d of %d", id, in.pages)

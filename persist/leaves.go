@@ -146,6 +146,9 @@ func (c *leafCheck) look(id uint64) error {
 		return nil
 	}
 	h, err := c.in.header(id)
+	if err == nil && h.flags != leafPage { // A branch may lead back to itself.
+		err = corruptFile("page %d has flags %#x, expected a leaf", id, h.flags)
+	}
 	if err != nil {
 		return err
 	}

@@ -231,3 +231,78 @@ func checkFreedLeaves(t *testing.T, rnd *rand.Rand, round int) {
 		t.Fatalf("set aside: %v", names)
 	}
 }
+
+// TestABranchInPlaceOfALeafIsNotFollowed: a page whose last write was lost may be one that
+// leads back to itself, and bbolt follows it for ever where it drops the bucket.
+func TestABranchInPlaceOfALeafIsNotFollowed(t *testing.T) {
+	path := tempPath(t)
+	manyLeaves(t, path)
+	db, err := Open(path, manual)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := leafWith(t, db.bolt, "0300")
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := make([]byte, pageHeaderBytes+elementBytes+1)
+	binary.NativeEndian.PutUint64(page, leaf)
+	binary.NativeEndian.PutUint16(page[pageFlagsAt:], branchPage)
+	binary.NativeEndian.PutUint16(page[pageCountAt:], 1)
+	binary.NativeEndian.PutUint32(page[pageHeaderBytes:], elementBytes)
+	binary.NativeEndian.PutUint32(page[pageHeaderBytes+4:], 1)
+	binary.NativeEndian.PutUint64(page[pageHeaderBytes+branchPageIDAt:], leaf)
+	page[pageHeaderBytes+elementBytes] = keyPrefix
+	_, err = f.WriteAt(page, int64(leaf*PageBytes))
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if db, err = Open(path, Options{CommitInterval: manual.CommitInterval, Logger: &quiet}); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, db, func(b *Batch) { b.Drop(testBucket) })
+	if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
+		t.Error(err)
+	}
+	flush(t, db)
+	if len(setAside(t, path)) != 1 {
+		t.Error("it was not found")
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAMetaPageThatHasMorePagesThanTheFileIsNotBelieved: bbolt would write behind them,
+// and make the file as long.
+func TestAMetaPageThatHasMorePagesThanTheFileIsNotBelieved(t *testing.T) {
+	path := tempPath(t)
+	db := open(t, path, manual)
+	put(t, db, "key", "value")
+	flush(t, db)
+	im := &image{pageSize: PageBytes, bytes: readTrimmed(t, path)}
+	im.setMeta(im.bytes, metaHighAt, 1<<25)
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteAt(im.bytes[:2*PageBytes], 0)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	put(t, db, "key", "new")
+	if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
+		t.Error(err)
+	}
+	flush(t, db)
+	if v, _, err := lookup(db, testBucket, "key"); v != "new" || err != nil {
+		t.Errorf("%q, %v", v, err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Size() > 1<<30 || len(setAside(t, path)) != 1 {
+		t.Errorf("a file of %d bytes, %d set aside, %v", info.Size(), len(setAside(t, path)), err)
+	}
+}
