@@ -332,7 +332,7 @@ func TestTheAgeOfACheckpointIsCountedFromTheLastWordOfTheServer(t *testing.T) {
 				p.stop()
 				f.takeRequests()
 				p = launch(t, p.path, f, nil).run()
-				settle()
+				advance(5 * time.Second) // Before contents may be compared, which is a LIST as well.
 				p.expectRequests(f, c.requests...)
 			})
 		})
