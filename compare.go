@@ -121,9 +121,7 @@ func (k *sink) compareContent(obj runtime.Object) error {
 	w := k.writer()
 	defer w.Close()
 	value := k.s.indexer.NewValue(transformed)
-	uid, rv := value.Head()
-	storedUID, storedRV, exists := w.Head(key)
-	if !exists || rv == "" || uid != storedUID || rv != storedRV || w.Holds(key, value) {
+	if !differs(w, key, value) {
 		return nil
 	}
 	c := w.SetValue(key, value, true)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/reflector"
 )
 
@@ -88,11 +89,15 @@ func (k *sink) contentDiffersLocked(obj runtime.Object) bool {
 	}
 	w := k.s.indexer.Writer()
 	defer w.Close()
-	uid, rv, exists := w.Head(key)
-	if !exists || (uid == "" && rv == "") || uid != uidOf(obj) || rv != resourceVersionOf(obj) {
-		return false // Another one, or one that cannot be read.
-	}
-	return !w.Holds(key, k.s.indexer.NewValue(obj))
+	return differs(w, key, k.s.indexer.NewValue(obj))
+}
+
+// differs reports whether the store has this version of an object with other content. One
+// that cannot be read is another one.
+func differs(w *indexer.Writer, key string, value *persist.Object) bool {
+	uid, rv := value.Head()
+	storedUID, storedRV, exists := w.Head(key)
+	return exists && rv != "" && uid == storedUID && rv == storedRV && !w.Holds(key, value)
 }
 
 // Last implements [reflector.History].

@@ -72,8 +72,8 @@ type Evidence struct {
 	IndexErr error
 }
 
-// Decide compares what was found with what is wanted. If several things are wrong, each has its way, so that the
-// outcome is the most careful one.
+// Decide compares what was found with what is wanted. If several things are wrong, each
+// has its way, so that the outcome is the most careful one.
 //
 // Cluster IDs are compared only if both are known. An unknown one is not a
 // mismatch: a program that starts while the server is unreachable would drop

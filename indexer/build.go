@@ -23,9 +23,9 @@ type builder struct {
 	ix       *Indexer
 	indexers cache.Indexers
 	names    []string
-	// right are hashes of the keys of all entries that there should be: 64 bits, so that
-	// of a million wrong entries beside a million right ones all are found, but for one
-	// time in ten million. An entry has a hundred bytes.
+	// right has a hash of the key of each entry that there should be, which takes less
+	// memory than the keys. A wrong entry with the hash of a right one stays: among a
+	// million of each, one time in ten million.
 	right sets.Set[uint64]
 	seed  maphash.Seed
 }
