@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"testing"
+	"time"
 )
 
 // TestWhatKilledProcessesWereMakingIsRemovedAtOnce: each may be as long as the file, and a
@@ -55,10 +56,10 @@ func TestAFileThatIsBeingMadeIsNotRemoved(t *testing.T) {
 	}
 }
 
-// TestAFileThatIsRemovedBeforeItIsLockedIsMadeAnew: a moment lies in between.
-func TestAFileThatIsRemovedBeforeItIsLockedIsMadeAnew(t *testing.T) {
-	path := tempPath(t)
-	db := openSound(t, path, manual)
+// TestAFileThatIsAboutToBeLockedIsNotRemoved by another process that looks for those of
+// killed ones just then, again and again.
+func TestAFileThatIsAboutToBeLockedIsNotRemoved(t *testing.T) {
+	db := openSound(t, tempPath(t), manual)
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -86,4 +87,23 @@ func TestAFileThatIsRemovedBeforeItIsLockedIsMadeAnew(t *testing.T) {
 	}
 	close(stop)
 	<-stopped
+}
+
+// TestAFileThatWasNeverLockedIsRemovedLater: nobody can come for it any more.
+func TestAFileThatWasNeverLockedIsRemovedLater(t *testing.T) {
+	db := openSound(t, tempPath(t), manual)
+	left := db.path + newSuffix + "1"
+	if err := os.WriteFile(left, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, age := range []time.Duration{0, abandoned + 2*aboutToBeLocked} {
+		then := time.Now().Add(-age)
+		if err := os.Chtimes(left, then, then); err != nil {
+			t.Fatal(err)
+		}
+		db.removeAbandoned()
+		if _, err := os.Stat(left); (err == nil) != (age == 0) {
+			t.Errorf("after %v: %v", age, err)
+		}
+	}
 }

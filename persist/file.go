@@ -297,32 +297,35 @@ func (db *DB) removeAsides(names []string) {
 }
 
 // createNew makes a file beside the cache file, and locks it: that says that it is being
-// made. It is made again if another process was faster to lock it, which removes it.
+// made.
 func (db *DB) createNew() (*os.File, error) {
-	for attempts := 0; ; attempts++ {
-		f, err := os.CreateTemp(filepath.Dir(db.path), filepath.Base(db.path)+newSuffix+"*") // 0600
-		if err == nil {
-			err = f.Close()
-		}
-		if err != nil {
-			return nil, err
-		}
-		locked, err := lockFile(f.Name(), 0)
-		if err == nil {
-			return locked, nil
-		}
-		if taken := errors.Is(err, ErrLocked) || errors.Is(err, fs.ErrNotExist); !taken || attempts == maxOpenAttempts {
-			_ = os.Remove(f.Name())
-			return nil, err
-		}
+	f, err := os.CreateTemp(filepath.Dir(db.path), filepath.Base(db.path)+newSuffix+"*") // 0600
+	if err == nil {
+		err = f.Close()
 	}
+	if err != nil {
+		return nil, err
+	}
+	locked, err := lockFile(f.Name(), 0)
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return locked, err
 }
+
+// aboutToBeLocked is for how long a new file with nothing in it is taken for one that the
+// process that makes it has not locked yet.
+const aboutToBeLocked = time.Minute
 
 // removeAbandoned removes what processes have left that crashed when they made
 // a file.
 func (db *DB) removeAbandoned() {
 	for _, name := range db.beside(newSuffix, isNumber) {
-		if info, err := os.Stat(name); err != nil || time.Since(info.ModTime()) < abandoned {
+		info, err := os.Stat(name)
+		if err != nil {
+			continue
+		}
+		if age := time.Since(info.ModTime()); age < abandoned || info.Size() == 0 && age < aboutToBeLocked {
 			continue
 		}
 		if f, err := lockFile(name, 0); err == nil { // Nobody makes it any more.
