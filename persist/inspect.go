@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"math"
 	"os"
@@ -56,14 +57,16 @@ const (
 //   - without a synced freelist (never written by us, see boltOptions), or with
 //     one that cannot be,
 //   - with a page that is used twice,
-//   - with keys out of order.
+//   - with keys out of order,
+//   - with a branch that names a page by another key than its first one: bbolt would
+//     write that page beside itself.
 //
 // A file that is only to be read may have its keys in any order, and any
 // freelist.
 //
 // It reads the branches and the leaves that hold buckets, not the leaves with
 // values: every value has a checksum of its own. How long those leaves say that
-// they are matters only to who writes, see leafCheck.
+// they are, and their first keys, matter only to who writes, see leafCheck.
 func inspectFile(f *os.File, readOnly bool) error {
 	return (&inspector{f: f, readOnly: readOnly}).file()
 }
@@ -94,7 +97,7 @@ func (in *inspector) file() error {
 	in.used = make([]uint64, in.pages/64+1)
 	in.used[0] = 1<<0 | 1<<1 // The meta pages.
 	if in.unread != nil {
-		in.unread = make([]uint64, len(in.used))
+		in.unread = make([]uint32, in.pages)
 	}
 	freelist := binary.NativeEndian.Uint64(meta[metaFreelistAt:])
 	if freelist == noFreelist {
@@ -105,7 +108,7 @@ func (in *inspector) file() error {
 			return err
 		}
 	}
-	return in.tree(binary.NativeEndian.Uint64(meta[metaRootAt:]), 0, 0)
+	return in.tree(binary.NativeEndian.Uint64(meta[metaRootAt:]), 0, 0, nil)
 }
 
 // checkFreelist looks at the page that bbolt is about to free with each commit,
@@ -143,7 +146,7 @@ func checkBuckets(f *os.File, tx *bolt.Tx, l *layer) error {
 	pageSize := uint64(tx.DB().Info().PageSize)
 	pages := uint64(tx.Size()) / pageSize
 	in := &inspector{f: f, pageSize: pageSize, pages: pages, used: make([]uint64, pages/64+1), shallow: true}
-	if err := in.tree(uint64(tx.Cursor().Bucket().Root()), 0, 0); err != nil {
+	if err := in.tree(uint64(tx.Cursor().Bucket().Root()), 0, 0, nil); err != nil {
 		return err
 	}
 	spaces := map[string]bool{}
@@ -153,7 +156,7 @@ func checkBuckets(f *os.File, tx *bolt.Tx, l *layer) error {
 		}
 		spaces[name.Space] = true
 		if space := tx.Bucket([]byte(name.Space)); space != nil && space.Root() != 0 {
-			if err := in.tree(uint64(space.Root()), 0, 1); err != nil {
+			if err := in.tree(uint64(space.Root()), 0, 1, nil); err != nil {
 				return err
 			}
 		}
@@ -195,7 +198,7 @@ type inspector struct {
 	readOnly bool
 	leaves   bool
 	shallow  bool     // Buckets that have pages of their own are not followed.
-	unread   []uint64 // If set, a bit for each leaf with values whose header was not looked at.
+	unread   []uint32 // If set, what each leaf with values has to begin with, see beginning.
 	badMeta  error    // Of a meta page that cannot be read.
 }
 
@@ -278,10 +281,16 @@ func (in *inspector) use(id uint64) error {
 }
 
 // noteUnread does nothing about a page that is not in the file: use says so.
-func (in *inspector) noteUnread(id uint64) {
+func (in *inspector) noteUnread(id uint64, first []byte) {
 	if in.unread != nil && id < in.pages {
-		in.unread[id/64] |= 1 << (id % 64)
+		in.unread[id] = beginning(first)
 	}
+}
+
+// beginning is a hash of the key that a branch names a page by; roots have none. It is
+// never zero.
+func beginning(first []byte) uint32 {
+	return crc32.Checksum(first, castagnoli) | 1
 }
 
 // header reads the head of a page.
@@ -370,9 +379,10 @@ func (in *inspector) freelist(id uint64) error {
 	return nil
 }
 
-// tree walks the pages of a bucket. At nesting 0 and 1, the root and the
-// spaces, it reads leaves as well, for the buckets in them.
-func (in *inspector) tree(id uint64, depth, nesting int) error {
+// tree walks the pages of a bucket, from the one that has first as its first key, or from
+// the root, where first is nil. At nesting 0 and 1, the root and the spaces, it reads
+// leaves as well, for the buckets in them.
+func (in *inspector) tree(id uint64, depth, nesting int, first []byte) error {
 	if depth > maxTreeDepth {
 		return corruptFile("a tree of more than %d levels", maxTreeDepth)
 	}
@@ -389,9 +399,11 @@ func (in *inspector) tree(id uint64, depth, nesting int) error {
 		return corruptFile("page %d has flags %#x, expected a branch or a leaf", id, h.flags)
 	case nesting == maxBucketNesting:
 		if in.leaves {
-			_, err = in.span(id)
+			if h, err = in.span(id); err == nil {
+				err = in.beginsWith(id, h, beginning(first))
+			}
 		}
-		in.noteUnread(id)
+		in.noteUnread(id, first)
 		return err
 	}
 	h, b, err := in.page(id)
@@ -402,10 +414,58 @@ func (in *inspector) tree(id uint64, depth, nesting int) error {
 	if err != nil {
 		return fmt.Errorf("page %d: %w", id, err)
 	}
+	if got := firstKey(h, b); first != nil && !in.readOnly && !bytes.Equal(got, first) {
+		return misnamed(id, got, first)
+	}
 	if h.flags == leafPage {
 		return in.leaf(b, elements, nesting)
 	}
-	return in.branch(elements, depth, nesting)
+	return in.branch(b, elements, depth, nesting)
+}
+
+// misnamed is of a page whose branch does not name it by its first key.
+func misnamed(id uint64, got, want []byte) error {
+	return corruptFile("page %d begins with key %.100q, expected %.100q", id, got, want)
+}
+
+// firstKey returns the first key of a page that elementsOf has found sound, or nil.
+func firstKey(h pageHeader, page []byte) []byte {
+	if h.count == 0 {
+		return nil
+	}
+	words := page[pageHeaderBytes:]
+	if h.flags == leafPage {
+		words = words[4:]
+	}
+	from := pageHeaderBytes + int(binary.NativeEndian.Uint32(words))
+	return page[from : from+int(binary.NativeEndian.Uint32(words[4:]))]
+}
+
+// beginsWith reads the first key of a leaf.
+func (in *inspector) beginsWith(id uint64, h pageHeader, want uint32) error {
+	if want == beginning(nil) {
+		return nil
+	}
+	var key []byte
+	if h.count > 0 {
+		var e [elementBytes]byte
+		at := int64(id*in.pageSize) + pageHeaderBytes
+		if _, err := readAt(in.f, e[:], at); err != nil {
+			return err
+		}
+		pos, size := uint64(binary.NativeEndian.Uint32(e[4:])), uint64(binary.NativeEndian.Uint32(e[8:]))
+		if size > bolt.MaxKeySize || pageHeaderBytes+pos+size > h.bytes {
+			return corruptFile("leaf %d has a first key of %d bytes at %d", id, size, pos)
+		}
+		key = make([]byte, size)
+		if _, err := readAt(in.f, key, at+int64(pos)); err != nil {
+			return err
+		}
+	}
+	if len(key) == 0 || beginning(key) != want {
+		return corruptFile("leaf %d begins with key %.100q, which is not what its branch says", id, key)
+	}
+	return nil
 }
 
 // elementsOf returns the elements of a branch or leaf, all of which lie in it,
@@ -442,10 +502,11 @@ func (in *inspector) elementsOf(h pageHeader, page []byte) ([]byte, error) {
 	return elements, nil
 }
 
-func (in *inspector) branch(elements []byte, depth, nesting int) error {
+func (in *inspector) branch(page, elements []byte, depth, nesting int) error {
 	leaves := false
 	for at := 0; at < len(elements); at += elementBytes {
 		child := binary.NativeEndian.Uint64(elements[at+branchPageIDAt:])
+		key := elementKey(page, at)
 		if at == 0 && nesting == maxBucketNesting && child < in.pages {
 			// All children are of one kind. Leaves with values are not read.
 			h, err := in.header(child)
@@ -454,9 +515,9 @@ func (in *inspector) branch(elements []byte, depth, nesting int) error {
 			}
 			leaves = h.flags == leafPage
 		}
-		visit := func() error { return in.tree(child, depth+1, nesting) }
+		visit := func() error { return in.tree(child, depth+1, nesting, key) }
 		if leaves && !in.leaves {
-			in.noteUnread(child)
+			in.noteUnread(child, key)
 			visit = func() error { return in.use(child) }
 		}
 		if err := visit(); err != nil {
@@ -464,6 +525,14 @@ func (in *inspector) branch(elements []byte, depth, nesting int) error {
 		}
 	}
 	return nil
+}
+
+// elementKey returns the key of the element of a branch that begins at a byte behind the
+// page's header.
+func elementKey(page []byte, at int) []byte {
+	e := page[pageHeaderBytes+at:]
+	from := int(binary.NativeEndian.Uint32(e))
+	return e[from:][:binary.NativeEndian.Uint32(e[4:])]
 }
 
 // leaf follows the buckets in a leaf.
@@ -482,7 +551,7 @@ func (in *inspector) leaf(page, elements []byte, nesting int) error {
 			if in.shallow {
 				continue
 			}
-			if err := in.tree(root, 0, nesting+1); err != nil {
+			if err := in.tree(root, 0, nesting+1, nil); err != nil {
 				return err
 			}
 			continue

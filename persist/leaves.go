@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"math/bits"
 	"sort"
 	"time"
 
@@ -13,7 +12,9 @@ import (
 
 // A leafCheck looks at leaves before bbolt frees them. It frees as many pages as the
 // header of a leaf says that it has: a few bits flipped there cost memory without bound,
-// or give away pages that are in use. A file may have hundreds of thousands of leaves, so
+// or give away pages that are in use. And it finds what to replace in the branch above by
+// the first key of the leaf: where the branch has another one, both are there afterwards,
+// and one of them leads to a page that is free. A file may have hundreds of thousands of leaves, so
 // a commit does not wait until all were looked at, but for those that it is about to
 // free, once for each: afterwards it is this process that has written what is in their
 // place. The committer looks at the others when it is idle.
@@ -34,14 +35,15 @@ type leafCheck struct {
 
 // newLeafCheck reads the branches of a file, not its leaves.
 func newLeafCheck(b *handle) (*leafCheck, error) {
-	c := &leafCheck{of: b, in: &inspector{f: b.file, unread: []uint64{}}}
+	c := &leafCheck{of: b, in: &inspector{f: b.file, unread: []uint32{}}}
 	if err := c.in.file(); err != nil {
 		return nil, err
 	}
 	c.pages = c.in.pages
-	c.in.readOnly = true // The order of keys need not be looked at again.
-	for _, w := range c.in.unread {
-		c.count += bits.OnesCount64(w)
+	for _, first := range c.in.unread {
+		if first != 0 {
+			c.count++
+		}
 	}
 	return c, nil
 }
@@ -93,7 +95,7 @@ func (db *DB) lookAtLeaves() (pause time.Duration) {
 			continue
 		}
 		left--
-		if err := guard(func() error { return c.look(c.next) }); err != nil {
+		if err := guard(func() error { return c.look(c.next, nil) }); err != nil {
 			c.next = c.pages // The commit that is about to free it will say so.
 			return 0
 		}
@@ -114,7 +116,7 @@ func (c *leafCheck) layer(tx *bolt.Tx, l *layer) error {
 		}
 		w := &leafWalk{check: c, root: uint64(bucket.Root())}
 		if bl.dropped {
-			if err := w.all(w.root, 0); err != nil {
+			if err := w.all(w.root, nil, 0); err != nil {
 				return err
 			}
 			continue
@@ -137,11 +139,12 @@ func (c *leafCheck) layer(tx *bolt.Tx, l *layer) error {
 }
 
 func (c *leafCheck) unread(id uint64) bool {
-	return id < c.pages && c.in.unread[id/64]&(1<<(id%64)) != 0
+	return id < c.pages && c.in.unread[id] != 0
 }
 
-// look looks at the header of a leaf, if that has to be.
-func (c *leafCheck) look(id uint64) error {
+// look looks at the head of a leaf, if that has to be. first is the key that its branch
+// names it by, where that is at hand.
+func (c *leafCheck) look(id uint64, first []byte) error {
 	if !c.unread(id) {
 		return nil
 	}
@@ -161,7 +164,14 @@ func (c *leafCheck) look(id uint64) error {
 			return corruptFile("leaf %d of %d bytes has page %d, which is in use", id, h.bytes, more)
 		}
 	}
-	c.in.unread[id/64] &^= 1 << (id % 64)
+	want := c.in.unread[id]
+	if first != nil && beginning(first) != want {
+		return corruptFile("leaf %d is known by another key than before, %.100q", id, first)
+	}
+	if err := c.in.beginsWith(id, h, want); err != nil {
+		return err
+	}
+	c.in.unread[id] = 0
 	c.count--
 	return nil
 }
@@ -188,11 +198,7 @@ func (b *branch) child(i int) uint64 {
 	return binary.NativeEndian.Uint64(b.elements[i*elementBytes+branchPageIDAt:])
 }
 
-func (b *branch) key(i int) []byte {
-	e := b.elements[i*elementBytes:]
-	from := pageHeaderBytes + i*elementBytes + int(binary.NativeEndian.Uint32(e))
-	return b.page[from : from+int(binary.NativeEndian.Uint32(e[4:]))]
-}
+func (b *branch) key(i int) []byte { return elementKey(b.page, i*elementBytes) }
 
 // choose returns the child that bbolt will look for a key in.
 func (b *branch) choose(key []byte) int {
@@ -200,8 +206,9 @@ func (b *branch) choose(key []byte) int {
 	return max(i-1, 0)
 }
 
-// open reads a page, if it is a branch; ok says so. room may be used for it.
-func (w *leafWalk) open(id uint64, depth int, room []byte) (b branch, ok bool, err error) {
+// open reads a page, if it is a branch; ok says so. first is the key that the branch above
+// names it by. room may be used for it.
+func (w *leafWalk) open(id uint64, first []byte, depth int, room []byte) (b branch, ok bool, err error) {
 	if depth > maxTreeDepth {
 		return b, false, corruptFile("a tree of more than %d levels", maxTreeDepth)
 	}
@@ -223,6 +230,9 @@ func (w *leafWalk) open(id uint64, depth int, room []byte) (b branch, ok bool, e
 	if b.elements, err = in.elementsOf(h, b.page); err != nil {
 		return b, false, fmt.Errorf("page %d: %w", id, err)
 	}
+	if first != nil && !bytes.Equal(b.key(0), first) {
+		return b, false, misnamed(id, b.key(0), first)
+	}
 	return b, true, nil
 }
 
@@ -236,11 +246,11 @@ func (w *leafWalk) room(depth int) []byte {
 
 // leafOf looks at the leaf of a key, and if that is to be deleted at the leaves beside it.
 func (w *leafWalk) leafOf(key []byte, deleted bool) error {
-	id := w.root
-	depth := 0
+	var first []byte
+	id, depth := w.root, 0
 	for ; ; depth++ {
 		if depth == len(w.path) || w.path[depth].id != id {
-			b, ok, err := w.open(id, depth, w.room(depth))
+			b, ok, err := w.open(id, first, depth, w.room(depth))
 			if err != nil {
 				return err
 			}
@@ -251,10 +261,10 @@ func (w *leafWalk) leafOf(key []byte, deleted bool) error {
 		}
 		b := &w.path[depth]
 		b.at = b.choose(key)
-		id = b.child(b.at)
+		id, first = b.child(b.at), b.key(b.at)
 	}
 	w.path = w.path[:depth]
-	if err := w.check.look(id); err != nil || !deleted {
+	if err := w.check.look(id, first); err != nil || !deleted {
 		return err
 	}
 	for _, step := range []int{-1, 1} {
@@ -273,34 +283,36 @@ func (w *leafWalk) beside(step int) error {
 		if at < 0 || at >= b.children() {
 			continue
 		}
-		id := b.child(at)
+		id, first := b.child(at), b.key(at)
 		for depth := level + 1; ; depth++ {
-			b, ok, err := w.open(id, depth, nil)
+			b, ok, err := w.open(id, first, depth, nil)
 			if err != nil {
 				return err
 			}
 			if !ok {
-				return w.check.look(id)
+				return w.check.look(id, first)
 			}
-			if id = b.child(0); step < 0 {
-				id = b.child(b.children() - 1)
+			at := 0
+			if step < 0 {
+				at = b.children() - 1
 			}
+			id, first = b.child(at), b.key(at)
 		}
 	}
 	return nil
 }
 
 // all looks at all leaves below a page.
-func (w *leafWalk) all(id uint64, depth int) error {
-	b, ok, err := w.open(id, depth, nil)
+func (w *leafWalk) all(id uint64, first []byte, depth int) error {
+	b, ok, err := w.open(id, first, depth, nil)
 	switch {
 	case err != nil:
 		return err
 	case !ok:
-		return w.check.look(id)
+		return w.check.look(id, first)
 	}
 	for i := range b.children() {
-		if err := w.all(b.child(i), depth+1); err != nil {
+		if err := w.all(b.child(i), b.key(i), depth+1); err != nil {
 			return err
 		}
 	}

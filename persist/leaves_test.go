@@ -141,18 +141,16 @@ func TestTheCommitterLooksAtAllLeavesWhenItIsIdle(t *testing.T) {
 }
 
 // valueLeaves are the leaves with values of a file, by what inspect says.
-func valueLeaves(t *testing.T, b *handle) []uint64 {
+func valueLeaves(t *testing.T, b *handle) []uint32 {
 	t.Helper()
-	in := &inspector{f: b.file, unread: []uint64{}}
+	in := &inspector{f: b.file, unread: []uint32{}}
 	if err := in.file(); err != nil {
 		t.Fatal(err)
 	}
 	return in.unread
 }
 
-func hasBit(bits []uint64, id uint64) bool {
-	return id/64 < uint64(len(bits)) && bits[id/64]&(1<<(id%64)) != 0
-}
+func isIn(leaves []uint32, id int) bool { return id < len(leaves) && leaves[id] != 0 }
 
 // TestNoLeafIsFreedThatWasNotLookedAt, whatever a commit sets, deletes and drops: bbolt
 // also frees what it merges.
@@ -215,10 +213,10 @@ func checkFreedLeaves(t *testing.T, rnd *rand.Rand, round int) {
 			t.Fatalf("round %d: a sound leaf was refused", round)
 		}
 		after := valueLeaves(t, db.bolt)
-		for id := range uint64(len(before) * 64) {
-			if hasBit(before, id) && !hasBit(after, id) && hasBit(unread, id) {
+		for id := range before {
+			if isIn(before, id) && !isIn(after, id) && isIn(unread, id) {
 				looked++
-				if hasBit(c.in.unread, id) {
+				if isIn(c.in.unread, id) {
 					t.Fatalf("round %d: leaf %d was freed", round, id)
 				}
 			}
@@ -304,5 +302,104 @@ func TestAMetaPageThatHasMorePagesThanTheFileIsNotBelieved(t *testing.T) {
 	}
 	if info, err := os.Stat(path); err != nil || info.Size() > 1<<30 || len(setAside(t, path)) != 1 {
 		t.Errorf("a file of %d bytes, %d set aside, %v", info.Size(), len(setAside(t, path)), err)
+	}
+}
+
+// misname changes a key by which a branch names a page, the leaf that the key is in or a
+// branch above it, so that the keys of that branch stay in order: its last byte is one
+// less.
+func misname(t *testing.T, b *handle, leaf bool) {
+	t.Helper()
+	at := int64(0)
+	err := view(b, func(tx *bolt.Tx) error {
+		in := &inspector{f: b.file}
+		if err := in.file(); err != nil {
+			return err
+		}
+		id := uint64(fileBucket(tx, testBucket).b.Root())
+		for {
+			page := make([]byte, PageBytes)
+			if _, err := b.file.ReadAt(page, int64(id*PageBytes)); err != nil {
+				return err
+			}
+			h, err := in.parseHeader(page, id)
+			if err != nil {
+				return err
+			}
+			elements, err := in.elementsOf(h, page)
+			if err != nil {
+				return err
+			}
+			br := branch{page: page, elements: elements}
+			i := br.children() / 2
+			child, err := in.header(br.child(i))
+			if err != nil {
+				return err
+			}
+			if (child.flags == leafPage) != leaf {
+				id = br.child(i)
+				continue
+			}
+			e := pageHeaderBytes + i*elementBytes
+			at = int64(id*PageBytes) + int64(e) + int64(binary.NativeEndian.Uint32(page[e:])) + int64(len(br.key(i))) - 1
+			return nil
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := make([]byte, 1)
+	_, err = b.file.ReadAt(last, at)
+	f, openErr := os.OpenFile(b.file.Name(), os.O_RDWR, 0)
+	if err := errors.Join(err, openErr); err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteAt([]byte{last[0] - 1}, at)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestABranchThatNamesAPageByAnotherKeyIsFound before bbolt writes that page: it would stay
+// in the branch under the other key too, and hide what is written later.
+func TestABranchThatNamesAPageByAnotherKeyIsFound(t *testing.T) {
+	const keys = 600
+	key := func(i int) string { return fmt.Sprintf("%s%04d", repeat("k", 200), i) }
+	for _, leaf := range []bool{true, false} {
+		for _, inUse := range []bool{true, false} {
+			t.Run(fmt.Sprintf("leaf=%v,inUse=%v", leaf, inUse), func(t *testing.T) {
+				path := tempPath(t)
+				sound := tempPath(t)
+				db := openSound(t, sound, manual)
+				for i := range keys {
+					put(t, db, key(i), repeat("v", PageBytes/3))
+				}
+				flush(t, db)
+				close1(t, db)
+				copyFile(t, sound, path)
+
+				db = open(t, path, manual)
+				misname(t, db.bolt, leaf)
+				if !inUse {
+					close1(t, db)
+					db = open(t, path, manual)
+				}
+				for i := range keys { // Each leaf is written twice.
+					put(t, db, key(i), "new")
+					if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
+						t.Fatal(err)
+					}
+				}
+				flush(t, db)
+				if len(setAside(t, path)) != 1 {
+					t.Error("it was not found")
+				}
+				for i := range keys {
+					if v, _ := get(t, db, key(i)); v != "new" {
+						t.Fatalf("%d is %.10q", i, v)
+					}
+				}
+			})
+		}
 	}
 }
