@@ -192,7 +192,7 @@ func (w *survivorWalk) page(id uint64, depth int) (p survivorPage, err error) {
 	}
 	w.left--
 	at := int64(id * w.in.pageSize)
-	head := make([]byte, pageHeaderBytes+elementBytes)
+	head := make([]byte, pageHeaderBytes+2*elementBytes)
 	if err := w.in.read(head, id); err != nil {
 		return p, err
 	}
@@ -222,20 +222,36 @@ func (w *survivorWalk) page(id uint64, depth int) (p survivorPage, err error) {
 	return p, nil
 }
 
-// setCount takes the number of elements from where the content of the first one begins,
-// right behind the last one, if the page has any.
+// setCount finds out how many elements a page has. The header says it, and so does where
+// the content of the first element begins, right behind the last element. Where they
+// differ, the second element decides, whose content begins where that of the first ends. A
+// number that is too large would make elements of what pages behind this one have, which
+// may be of an older version of the file.
 func (p *survivorPage) setCount(page []byte) {
 	p.count = int(binary.NativeEndian.Uint16(page[pageCountAt:]))
-	if p.count == 0 || len(page) < pageHeaderBytes+elementBytes {
+	if len(page) < pageHeaderBytes+2*elementBytes {
 		return
 	}
-	posAt := pageHeaderBytes
-	if p.flags == leafPage {
-		posAt += 4
+	elements := survivorPage{flags: p.flags, bytes: page}
+	first, _, end := elements.span(0)
+	fromFirst, ok := countBefore(first)
+	if !ok || fromFirst == p.count {
+		return
 	}
-	if pos := binary.NativeEndian.Uint32(page[posAt:]); pos > 0 && pos%elementBytes == 0 && pos/elementBytes <= math.MaxUint16 {
-		p.count = int(pos / elementBytes)
+	second, _, _ := elements.span(1)
+	fromSecond, ok := countBefore(second - (end - first))
+	switch {
+	case ok && fromSecond == fromFirst:
+		p.count = fromFirst
+	case !ok || fromSecond != p.count:
+		p.count = min(p.count, fromFirst)
 	}
+}
+
+// countBefore is how many elements there are before the content that begins at a byte of a page.
+func countBefore(at uint64) (count int, ok bool) {
+	n := at - pageHeaderBytes
+	return int(n / elementBytes), at > pageHeaderBytes && n%elementBytes == 0 && n/elementBytes <= math.MaxUint16
 }
 
 // span says where the key and the value of an element are in the page.

@@ -2,6 +2,7 @@ package persist
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -371,4 +372,44 @@ func TestAReadThatFailsOnceCostsNothing(t *testing.T) {
 			t.Logf("%d reads", file.reads)
 		}
 	}
+}
+
+// TestADamagedWordDoesNotChangeHowManyElementsAPageHas: salvage would take what lies behind
+// the page for elements of it, or leave elements out.
+func TestADamagedWordDoesNotChangeHowManyElementsAPageHas(t *testing.T) {
+	for _, flags := range []uint16{leafPage, branchPage} {
+		for n := 1; n <= 40; n++ {
+			sound := pageOf(flags, n)
+			for bit := pageCountAt * 8; bit < (pageHeaderBytes+2*elementBytes)*8; bit++ {
+				page := slices.Clone(sound)
+				page[bit/8] ^= 1 << (bit % 8)
+				p := survivorPage{flags: flags, bytes: page}
+				p.setCount(page)
+				if p.count > n || p.count < n && n > 1 {
+					t.Errorf("flags %d, bit %d of byte %d: %d elements, expected %d", flags, bit%8, bit/8, p.count, n)
+				}
+			}
+		}
+	}
+}
+
+// pageOf is a page with n elements as bbolt writes it.
+func pageOf(flags uint16, n int) []byte {
+	page := make([]byte, pageHeaderBytes+n*elementBytes)
+	binary.NativeEndian.PutUint16(page[pageFlagsAt:], flags)
+	binary.NativeEndian.PutUint16(page[pageCountAt:], uint16(n))
+	for i := range n {
+		at := pageHeaderBytes + i*elementBytes
+		key, value := fmt.Appendf(nil, "key-%d", i), repeat("v", 3*i)
+		if flags == branchPage {
+			value = ""
+		} else {
+			binary.NativeEndian.PutUint32(page[at+12:], uint32(len(value)))
+			at += 4
+		}
+		binary.NativeEndian.PutUint32(page[at:], uint32(len(page)-(pageHeaderBytes+i*elementBytes)))
+		binary.NativeEndian.PutUint32(page[at+4:], uint32(len(key)))
+		page = append(append(page, key...), value...)
+	}
+	return append(page, make([]byte, PageBytes)...)
 }
