@@ -49,38 +49,19 @@ func (ix *Indexer) buildLocked(indexers cache.Indexers, prefixes ...string) erro
 }
 
 // dropUnsoundLocked removes all index entries if one of them is damaged, or bbolt does not
-// find it by its key: in such a tree entries can be neither replaced nor removed.
+// find it where it shows it: in such a tree entries can be neither replaced nor removed.
 func (ix *Indexer) dropUnsoundLocked() error {
 	for from, done := "", false; !done; {
-		sound, next := true, ""
-		err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
-			keys := 0
-			done = true
-			return s.Scan(indexBucket, from, func(it *persist.Item) (bool, error) {
-				if keys == sweptKeys {
-					done = false
-					return false, nil
-				}
-				keys++
-				next = it.Key + "\x00"
-				var err error
-				if it.Value == nil {
-					_, err = it.Payload()
-				}
-				if err == nil {
-					sound, err = s.View(indexBucket, it.Key, func(*persist.Item) error { return nil })
-				}
-				if errors.Is(err, persist.ErrCorrupt) {
-					sound, err = false, nil
-				}
-				return sound, err
-			})
+		next := ""
+		err := ix.db.Read(ix.space, func(s *persist.Snapshot) (err error) {
+			next, done, err = s.Verify(indexBucket, from, sweptKeys)
+			return err
 		})
-		if err != nil {
+		if errors.Is(err, persist.ErrCorrupt) {
+			_, err = ix.db.Update(func(b *persist.Batch) { b.Drop(ix.indexName) })
 			return err
 		}
-		if !sound {
-			_, err = ix.db.Update(func(b *persist.Batch) { b.Drop(ix.indexName) })
+		if err != nil {
 			return err
 		}
 		from = next

@@ -23,11 +23,17 @@ const (
 
 // Verify reads all objects and index entries once, without decoding them, and
 // reports damage to Options.OnCorrupt. A reader does not always meet it: where
-// a key is damaged, what he looks for is just not there. It pauses most of the
+// a key is damaged, what he looks for is just not there, or as it once was. It pauses most of the
 // time, so that events do not wait for it.
 func (ix *Indexer) Verify(ctx context.Context) {
 	for _, bucket := range []string{objectsBucket, indexBucket} {
-		sound := ix.verify(ctx, func(from string) (string, bool, error) { return ix.readSome(bucket, from) })
+		sound := ix.verify(ctx, func(from string) (next string, done bool, err error) {
+			err = ix.db.Read(ix.space, func(s *persist.Snapshot) (err error) {
+				next, done, err = s.Verify(bucket, from, verifyKeys)
+				return err
+			})
+			return next, done, err
+		})
 		if !sound {
 			return
 		}
@@ -72,31 +78,6 @@ func pause(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 	}
 	return ctx.Err() == nil
-}
-
-// readSome checks the checksums of some values.
-func (ix *Indexer) readSome(bucket, from string) (next string, done bool, err error) {
-	s, err := ix.db.Snapshot(ix.space)
-	if err != nil {
-		return "", false, err
-	}
-	defer s.Close()
-	keys := 0
-	next, done = from, true
-	err = s.Scan(bucket, from, func(it *persist.Item) (bool, error) {
-		if keys == verifyKeys {
-			done = false
-			return false, nil
-		}
-		keys++
-		next = it.Key + "\x00"
-		if it.Value != nil {
-			return true, nil
-		}
-		_, err := it.Payload()
-		return true, err
-	})
-	return next, done, err
 }
 
 // compareChunk compares some objects with their index entries. As a writer, because

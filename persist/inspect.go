@@ -399,9 +399,10 @@ func (in *inspector) tree(id uint64, depth, nesting int, first []byte) error {
 		return corruptFile("page %d has flags %#x, expected a branch or a leaf", id, h.flags)
 	case nesting == maxBucketNesting:
 		if in.leaves {
-			if h, err = in.span(id); err == nil {
-				err = in.beginsWith(id, h, beginning(first))
-			}
+			h, err = in.span(id)
+		}
+		if err == nil && (in.leaves || first == nil && !in.readOnly) {
+			err = in.checkFirst(id, h, beginning(first))
 		}
 		in.noteUnread(id, first)
 		return err
@@ -441,29 +442,31 @@ func firstKey(h pageHeader, page []byte) []byte {
 	return page[from : from+int(binary.NativeEndian.Uint32(words[4:]))]
 }
 
-// beginsWith reads the first key of a leaf.
-func (in *inspector) beginsWith(id uint64, h pageHeader, want uint32) error {
-	if want == beginning(nil) {
+// checkFirst reads the first key of a leaf with values. It has to begin where the elements
+// end: another number of elements hides some, and a branch in place of a leaf all.
+func (in *inspector) checkFirst(id uint64, h pageHeader, want uint32) error {
+	isRoot := want == beginning(nil)
+	if h.count == 0 {
+		if !isRoot {
+			return corruptFile("leaf %d is empty", id)
+		}
 		return nil
 	}
-	var key []byte
-	if h.count > 0 {
-		var e [elementBytes]byte
-		at := int64(id*in.pageSize) + pageHeaderBytes
-		if _, err := readAt(in.f, e[:], at); err != nil {
-			return err
-		}
-		pos, size := uint64(binary.NativeEndian.Uint32(e[4:])), uint64(binary.NativeEndian.Uint32(e[8:]))
-		if size > bolt.MaxKeySize || pageHeaderBytes+pos+size > h.bytes {
-			return corruptFile("leaf %d has a first key of %d bytes at %d", id, size, pos)
-		}
-		key = make([]byte, size)
-		if _, err := readAt(in.f, key, at+int64(pos)); err != nil {
-			return err
-		}
+	var e [elementBytes]byte
+	at := int64(id*in.pageSize) + pageHeaderBytes
+	if _, err := readAt(in.f, e[:], at); err != nil {
+		return err
 	}
-	if len(key) == 0 || beginning(key) != want {
-		return corruptFile("leaf %d begins with key %.100q, which is not what its branch says", id, key)
+	pos, size := uint64(binary.NativeEndian.Uint32(e[4:])), uint64(binary.NativeEndian.Uint32(e[8:]))
+	if pos != uint64(h.count)*elementBytes || size == 0 || size > bolt.MaxKeySize || pageHeaderBytes+pos+size > h.bytes {
+		return corruptFile("leaf %d of %d elements has its first key at %d, of %d bytes", id, h.count, pos, size)
+	}
+	key := make([]byte, size)
+	if _, err := readAt(in.f, key, at+int64(pos)); err != nil {
+		return err
+	}
+	if key[0] != keyPrefix || !isRoot && beginning(key) != want {
+		return corruptFile("leaf %d begins with key %.100q, expected another one", id, key)
 	}
 	return nil
 }

@@ -168,7 +168,7 @@ func (c *leafCheck) look(id uint64, first []byte) error {
 	if first != nil && beginning(first) != want {
 		return corruptFile("leaf %d is known by another key than before, %.100q", id, first)
 	}
-	if err := c.in.beginsWith(id, h, want); err != nil {
+	if err := c.in.checkFirst(id, h, want); err != nil {
 		return err
 	}
 	c.in.unread[id] = 0

@@ -403,3 +403,103 @@ func TestABranchThatNamesAPageByAnotherKeyIsFound(t *testing.T) {
 		}
 	}
 }
+
+// TestVerifyFindsWhatIsInTwoPlaces: where a branch is damaged after all leaves were looked
+// at, bbolt writes a page beside the one that it replaces. Readers see the one or the other.
+func TestVerifyFindsWhatIsInTwoPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := tempPath(t)
+		manyLeaves(t, path)
+		db := open(t, path, manual)
+		put(t, db, "0001", "new")
+		flush(t, db)
+		after(time.Second)
+		if !db.leavesChecked {
+			t.Fatal("not all leaves were looked at")
+		}
+		misname(t, db.bolt, true)
+		for i := range 600 {
+			put(t, db, fmt.Sprintf("%04d", i), "new")
+		}
+		flush(t, db)
+		if len(setAside(t, path)) > 0 {
+			t.Fatal("it was found without Verify: this test says nothing")
+		}
+		for from, done := "", false; !done; {
+			err := db.read(testBucket.Space, func(s *Snapshot) (err error) {
+				from, done, err = s.Verify(testBucket.Name, from, 4)
+				return err
+			})
+			if err != nil {
+				if !isFileDamage(err) {
+					t.Errorf("error %v", err)
+				}
+				break
+			}
+		}
+		for i := range 600 {
+			if v, _ := get(t, db, fmt.Sprintf("%04d", i)); v != "new" {
+				t.Fatalf("%d is %.10q", i, v)
+			}
+		}
+		if len(setAside(t, path)) != 1 {
+			t.Error("it was not found")
+		}
+	})
+}
+
+// TestALeafIsNotBelieved to be one because its header says so, nor to have as many elements:
+// what it hides would not be found, and be written beside.
+func TestALeafIsNotBelieved(t *testing.T) {
+	for name, c := range map[string]struct {
+		root   bool
+		at     int
+		value  uint16
+		atOpen bool
+	}{
+		"a branch, the root, says that it is a leaf": {root: true, at: pageFlagsAt, value: leafPage, atOpen: true},
+		"a leaf has fewer elements":                  {at: pageCountAt, value: 1},
+		"a leaf has no elements":                     {at: pageCountAt, value: 0},
+		"a leaf has more elements":                   {at: pageCountAt, value: 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := tempPath(t)
+			manyLeaves(t, path)
+			db, err := Open(path, manual)
+			if err != nil {
+				t.Fatal(err)
+			}
+			id := leafWith(t, db.bolt, "0300")
+			if c.root {
+				if err := view(db.bolt, func(tx *bolt.Tx) error {
+					id = uint64(fileBucket(tx, testBucket).b.Root())
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			close1(t, db)
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = f.WriteAt(binary.NativeEndian.AppendUint16(nil, c.value), int64(int(id)*PageBytes+c.at))
+			if err := errors.Join(err, f.Close()); err != nil {
+				t.Fatal(err)
+			}
+			db = open(t, path, manual)
+			if found := len(setAside(t, path)) == 1; found != c.atOpen {
+				t.Errorf("found at once: %v", found)
+			}
+			put(t, db, "0300", "new")
+			put(t, db, "0301", "new")
+			if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
+				t.Error(err)
+			}
+			flush(t, db)
+			if len(setAside(t, path)) != 1 {
+				t.Error("it was not found")
+			}
+		})
+	}
+}

@@ -430,6 +430,32 @@ func (s *Snapshot) Scan(name, from string, fn func(*Item) (bool, error)) error {
 	}))
 }
 
+// Verify looks at up to n values, from a key on. The error is a [CorruptError] for one that
+// fails its checksum, and for one that bbolt does not find where it shows it: it could be
+// neither replaced nor removed, and readers see the one or the other. The next call goes
+// on from next, unless done.
+func (s *Snapshot) Verify(name, from string, n int) (next string, done bool, err error) {
+	next, done = from, true
+	err = s.Scan(name, from, func(it *Item) (bool, error) {
+		if done = n > 0; !done {
+			return false, nil
+		}
+		n--
+		next = it.Key + "\x00"
+		if it.Value != nil {
+			return true, nil
+		}
+		if _, err := it.Payload(); err != nil {
+			return false, err
+		}
+		if raw := s.fileBucket(it.bucket).get(it.Key); len(raw) == 0 || &raw[0] != &it.raw[0] {
+			return false, corruptFile("bucket %q has key %q where it is not found", it.bucket, it.Key)
+		}
+		return true, nil
+	})
+	return next, done, err
+}
+
 // mergeCursor walks up to three sorted sources at once. For a key that several
 // have, the first one counts.
 type mergeCursor struct {
