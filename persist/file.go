@@ -151,9 +151,12 @@ func (db *DB) begin() (opened, error) {
 // does, which would end the process over some files and write to others that are not
 // ours, and under the lock: another process's commit looks like damage.
 func (db *DB) openFound(f *os.File) (o opened, bad *os.File, err error) {
-	if err = inspectFile(f, false); err == nil {
-		err = checkFormat(f)
-	}
+	err = guard(func() error {
+		if err := inspectFile(f, false); err != nil {
+			return err
+		}
+		return checkFormat(f)
+	})
 	if err == nil {
 		if o, err = openBolt(f.Name(), f, false, db.opts.LockTimeout); isBad(err) {
 			bad, err = lockAgain(db.path, err)
@@ -166,20 +169,12 @@ func (db *DB) openFound(f *os.File) (o opened, bad *os.File, err error) {
 	return opened{}, f, err
 }
 
-// readAgainDelay is how long Open gives a device that could not open or read the file: what
-// it still cannot read then is not in the successor.
-const readAgainDelay = time.Second
-
 // openLocked opens a file that lockFile has locked, or replaces it.
 func (db *DB) openLocked(f *os.File) (opened, error) {
 	if isBlank(f) {
 		return db.beginBlank(f)
 	}
 	o, f, cause := db.openFound(f)
-	if f != nil && isUnreadable(cause) {
-		time.Sleep(readAgainDelay)
-		o, f, cause = db.openFound(f)
-	}
 	if f == nil {
 		return o, cause
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -164,8 +165,10 @@ func (h *handle) metaIsValid() error {
 		switch _, err := readAt(h.file, head[:], at); {
 		case errors.Is(err, os.ErrClosed):
 			return bolterrors.ErrDatabaseNotOpen
-		case err != nil: // Through its mapping, bbolt would get a fault.
+		case errors.Is(err, io.EOF): // Through its mapping, bbolt would get a fault.
 			return &CorruptError{Err: fmt.Errorf("read a meta page: %w", err)}
+		case err != nil:
+			return fmt.Errorf("persist: read a meta page: %w", err)
 		case soundMeta(head[metaOffset:]):
 			return nil
 		}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -132,10 +133,24 @@ func checkFreelist(f *os.File, tx *bolt.Tx) error {
 		return corruptFile("the freelist is page %d of %d", id, in.pages)
 	}
 	h, err := in.header(id)
-	if err == nil && h.flags != freelistPage {
+	if err != nil {
+		return err
+	}
+	return in.checkFreelistHeader(id, h)
+}
+
+// checkFreelistHeader refuses a freelist with more pages than bbolt gives it
+// (tx.commitFreelist in bbolt's tx.go): what it was long enough for before its own pages
+// were taken from the free ones, and the rest of a page.
+func (in *inspector) checkFreelistHeader(id uint64, h pageHeader) error {
+	if h.flags != freelistPage {
 		return corruptFile("page %d has flags %#x, expected a freelist", id, h.flags)
 	}
-	return err
+	pages := h.bytes / in.pageSize
+	if most := (pageHeaderBytes+8*(uint64(h.count)+pages+1))/in.pageSize + 1; h.count != manyInFirst && pages > most {
+		return corruptFile("a freelist of %d pages in %d pages", h.count, pages)
+	}
+	return nil
 }
 
 // checkBuckets looks at the pages that hold the buckets of some spaces before bbolt reads
@@ -178,7 +193,7 @@ type pagedFile interface {
 // may well give it the next time. What it cannot read then is damaged.
 func readAt(f io.ReaderAt, b []byte, at int64) (int, error) {
 	n, err := readFile(f, b, at)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed) {
+	if hasFailed(err) {
 		n, err = readFile(f, b, at)
 	}
 	if isUnreadable(err) {
@@ -187,8 +202,29 @@ func readAt(f io.ReaderAt, b []byte, at int64) (int, error) {
 	return n, err
 }
 
+// hasFailed reports whether to read once more.
+func hasFailed(err error) bool {
+	return err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed)
+}
+
 // readFile is another function in tests.
 var readFile = io.ReaderAt.ReadAt
+
+// readAgainDelay is how long a device is given once that could not open or read the file:
+// what it still cannot read then is lost.
+const readAgainDelay = time.Second
+
+// readAt is the function of that name. The first time that something cannot be read, it is
+// tried again later.
+func (in *inspector) readAt(b []byte, at int64) (int, error) {
+	n, err := readAt(in.f, b, at)
+	if hasFailed(err) && !in.waited {
+		in.waited = true
+		time.Sleep(readAgainDelay)
+		n, err = readAt(in.f, b, at)
+	}
+	return n, err
+}
 
 type inspector struct {
 	f        pagedFile
@@ -200,6 +236,7 @@ type inspector struct {
 	shallow  bool     // Buckets that have pages of their own are not followed.
 	unread   []uint32 // If set, what each leaf with values has to begin with, see beginning.
 	badMeta  error    // Of a meta page that cannot be read.
+	waited   bool     // For a device that could not read.
 }
 
 // meta finds the newer valid meta page, where bbolt will. Each is read by itself, because
@@ -239,7 +276,7 @@ func (in *inspector) meta(size int64) ([]byte, error) {
 // kept in badMeta.
 func (in *inspector) metaAt(at int64) ([]byte, error) {
 	page := make([]byte, metaOffset+metaBytes)
-	switch _, err := readAt(in.f, page, at); {
+	switch _, err := in.readAt(page, at); {
 	case err == nil:
 		return validMeta(page), nil
 	case errors.Is(err, ErrCorrupt):
@@ -336,6 +373,9 @@ func (in *inspector) span(id uint64) (pageHeader, error) {
 // page reads a whole page, whose id is in use already.
 func (in *inspector) page(id uint64) (pageHeader, []byte, error) {
 	h, err := in.span(id)
+	if err == nil && h.bytes > maxInspectedBytes {
+		err = corruptFile("page %d has %d bytes", id, h.bytes)
+	}
 	if err != nil {
 		return h, nil, err
 	}
@@ -343,9 +383,13 @@ func (in *inspector) page(id uint64) (pageHeader, []byte, error) {
 	return h, b, in.read(b, id)
 }
 
+// maxInspectedBytes is more than what is inspected whole has: branches, leaves with buckets,
+// and the freelist, which has eight bytes for each page that is free.
+const maxInspectedBytes = 64 << 20
+
 // read reads a page, or the head of one.
 func (in *inspector) read(b []byte, id uint64) error {
-	_, err := readAt(in.f, b, int64(id*in.pageSize))
+	_, err := in.readAt(b, int64(id*in.pageSize))
 	if errors.Is(err, io.EOF) {
 		return corruptFile("the file ends before the end of page %d", id)
 	}
@@ -357,11 +401,11 @@ func (in *inspector) freelist(id uint64) error {
 		return err
 	}
 	h, b, err := in.page(id)
+	if err == nil {
+		err = in.checkFreelistHeader(id, h)
+	}
 	if err != nil {
 		return err
-	}
-	if h.flags != freelistPage {
-		return corruptFile("page %d has flags %#x, expected a freelist", id, h.flags)
 	}
 	b = b[pageHeaderBytes:]
 	count := uint64(h.count)
@@ -454,7 +498,7 @@ func (in *inspector) checkFirst(id uint64, h pageHeader, want uint32) error {
 	}
 	var e [elementBytes]byte
 	at := int64(id*in.pageSize) + pageHeaderBytes
-	if _, err := readAt(in.f, e[:], at); err != nil {
+	if _, err := in.readAt(e[:], at); err != nil {
 		return err
 	}
 	pos, size := uint64(binary.NativeEndian.Uint32(e[4:])), uint64(binary.NativeEndian.Uint32(e[8:]))
@@ -462,7 +506,7 @@ func (in *inspector) checkFirst(id uint64, h pageHeader, want uint32) error {
 		return corruptFile("leaf %d of %d elements has its first key at %d, of %d bytes", id, h.count, pos, size)
 	}
 	key := make([]byte, size)
-	if _, err := readAt(in.f, key, at+int64(pos)); err != nil {
+	if _, err := in.readAt(key, at+int64(pos)); err != nil {
 		return err
 	}
 	if key[0] != keyPrefix || !isRoot && beginning(key) != want {

@@ -96,7 +96,11 @@ func (db *DB) lookAtLeaves() (pause time.Duration) {
 		}
 		left--
 		if err := guard(func() error { return c.look(c.next, nil) }); err != nil {
-			c.next = c.pages // The commit that is about to free it will say so.
+			c.next = c.pages
+			if err = guard(func() error { return inspectLeaves(c.of.file) }); err == nil { // It has the last word.
+				db.leaves, db.leavesChecked = nil, true
+			}
+			_ = db.readError(c.of, err)
 			return 0
 		}
 	}
@@ -220,11 +224,14 @@ func (w *leafWalk) open(id uint64, first []byte, depth int, room []byte) (b bran
 	if err != nil || h.flags != branchPage {
 		return b, false, err // What is not a leaf either bbolt will refuse.
 	}
+	if h.bytes > maxInspectedBytes {
+		return b, false, corruptFile("page %d has %d bytes", id, h.bytes)
+	}
 	if uint64(cap(room)) < h.bytes {
 		room = make([]byte, h.bytes)
 	}
 	b = branch{id: id, page: room[:h.bytes]}
-	if _, err := readAt(in.f, b.page, int64(id*in.pageSize)); err != nil {
+	if _, err := in.readAt(b.page, int64(id*in.pageSize)); err != nil {
 		return b, false, err
 	}
 	if b.elements, err = in.elementsOf(h, b.page); err != nil {

@@ -17,9 +17,11 @@ import (
 // spaces that it finds. It reads the file itself, page by page: bbolt believes what it
 // reads.
 func (db *DB) salvage(bad *os.File, o *opened) error {
-	if err := checkFormat(bad); err != nil {
+	if err := checkFormat(bad); isBad(err) {
 		db.log.Error(err, "Could not salvage anything of the damaged cache file", "path", db.path)
 		return nil // It is replaced all the same.
+	} else if err != nil {
+		return err
 	}
 	w := &DB{}
 	l, keys, marked := newLayer(), 0, map[string]bool{}
@@ -91,7 +93,7 @@ func checkFormat(f *os.File) error {
 type survivor func(name Bucket, key, value []byte) error
 
 // survivors walks the pages of a file, and goes around those that are damaged: lost
-// is the first of them. Without space, all but the format is walked; else the spaces
+// is the first of them. That something cannot be read for another reason is an error. Without space, all but the format is walked; else the spaces
 // that it names. Whatever the file has, each page is read once and no more.
 func survivors(f pagedFile, space func(string) bool, fn survivor) (lost, err error) {
 	if space == nil {
@@ -103,8 +105,10 @@ func survivors(f pagedFile, space func(string) bool, fn survivor) (lost, err err
 	}
 	w := &survivorWalk{in: &inspector{f: f, readOnly: true}, space: space, fn: fn}
 	meta, err := w.in.meta(info.Size())
-	if err != nil {
-		return err, nil //nolint:nilerr // Nothing is to be found.
+	if errors.Is(err, ErrCorrupt) {
+		return err, nil // Nothing is to be found.
+	} else if err != nil {
+		return nil, err
 	}
 	w.lost = w.in.badMeta
 	w.in.pages = min(binary.NativeEndian.Uint64(meta[metaHighAt:]), uint64(info.Size())/w.in.pageSize)
@@ -140,9 +144,11 @@ const maxSalvagedPageBytes = 256 << 20
 // tree walks the pages of a bucket; path has the names of the buckets it is in.
 func (w *survivorWalk) tree(id uint64, depth int, path []string) error {
 	page, err := w.page(id, depth)
-	if err != nil {
+	if errors.Is(err, ErrCorrupt) {
 		w.lose(err)
 		return nil
+	} else if err != nil {
+		return err
 	}
 	if page.flags == leafPage {
 		return w.leaf(page, path)
@@ -201,9 +207,9 @@ func (w *survivorWalk) page(id uint64, depth int) (p survivorPage, err error) {
 	}
 	p.setCount(head)
 	table := make([]byte, pageHeaderBytes+p.count*elementBytes)
-	n, err := readAt(w.in.f, table, at)
-	if err != nil && !errors.Is(err, io.EOF) {
-		w.lose(err) // But for what is before it.
+	n, err := w.readSome(table, at)
+	if err != nil {
+		return p, err
 	}
 	p.bytes = table[:n]
 	p.count = min(p.count, max(0, n-pageHeaderBytes)/elementBytes)
@@ -214,12 +220,21 @@ func (w *survivorWalk) page(id uint64, depth int) (p survivorPage, err error) {
 		}
 	}
 	p.bytes = make([]byte, min(whole, (w.in.pages-id)*w.in.pageSize))
-	n, err = readAt(w.in.f, p.bytes, at)
-	if err != nil && !errors.Is(err, io.EOF) {
-		w.lose(err)
-	}
+	n, err = w.readSome(p.bytes, at)
 	p.bytes = p.bytes[:n]
-	return p, nil
+	return p, err
+}
+
+// readSome reads what there is before the end of the file, or before what is damaged.
+func (w *survivorWalk) readSome(b []byte, at int64) (int, error) {
+	n, err := w.in.readAt(b, at)
+	if errors.Is(err, ErrCorrupt) {
+		w.lose(err)
+		err = nil
+	} else if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return n, err
 }
 
 // setCount finds out how many elements a page has. The header says it, and so does where

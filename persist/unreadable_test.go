@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -212,5 +214,79 @@ func TestAFileWhoseFormatCannotBeReadIsNotTakenForSomebodyElses(t *testing.T) {
 		if err := checkFormat(f); err == nil || errors.Is(err, ErrUnknownFormat) || isBad(err) == errors.Is(failure, syscall.ESTALE) {
 			t.Errorf("%v: %v", failure, err)
 		}
+	}
+}
+
+// TestReadsThatFailForAMomentLoseNothing: the file is sound, or as damaged as it was before.
+func TestReadsThatFailForAMomentLoseNothing(t *testing.T) {
+	for _, failure := range []syscall.Errno{syscall.EIO, syscall.ETIMEDOUT, syscall.ENOMEM} {
+		for _, when := range []string{"in use", "while a damaged file is salvaged"} {
+			t.Run(failure.Error()+" "+when, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { checkBlip(t, failure, when == "in use") })
+			})
+		}
+	}
+}
+
+func checkBlip(t *testing.T, failure syscall.Errno, inUse bool) {
+	t.Helper()
+	before, beforeCrash := readFile, crashpoint
+	defer func() { readFile, crashpoint = before, beforeCrash }()
+	path := tempPath(t)
+	var (
+		until  atomic.Int64
+		failed atomic.Int64
+		info   atomic.Pointer[os.FileInfo]
+	)
+	readFile = func(f io.ReaderAt, b []byte, at int64) (int, error) {
+		if time.Now().UnixNano() < until.Load() {
+			if of, err := f.(*os.File).Stat(); err == nil && os.SameFile(of, *info.Load()) {
+				failed.Add(1)
+				return 0, &os.PathError{Op: "read", Path: path, Err: failure}
+			}
+		}
+		return before(f, b, at)
+	}
+	sound := tempPath(t)
+	db := openSound(t, sound, manual)
+	for i := range 600 {
+		put(t, db, fmt.Sprintf("%04d", i), "value")
+	}
+	flush(t, db)
+	want := contents(t, db)
+	close1(t, db)
+	copyFile(t, sound, path)
+	now, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info.Store(&now)
+	fail := func() { until.Store(time.Now().Add(200 * time.Millisecond).UnixNano()) }
+	if inUse {
+		db = open(t, path, manual)
+		fail()
+		if _, found, err := lookup(db, testBucket, "0001"); !found && err == nil {
+			t.Error("a key that is there was said not to be")
+		}
+	} else {
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = f.WriteAt([]byte{leafPage}, placesOf(t, path)["the freelist"]+pageFlagsAt)
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		crashpoint = func(what string) error {
+			if what == "the new file is begun" {
+				fail()
+			}
+			return nil
+		}
+		db = open(t, path, manual)
+	}
+	after(time.Hour)
+	if got := contents(t, db); !maps.Equal(got, want) || failed.Load() == 0 {
+		t.Errorf("%d of %d keys, %d reads have failed; %v", len(got), len(want), failed.Load(), db.Err())
 	}
 }

@@ -1,0 +1,159 @@
+package persist
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand"
+	"os"
+	"runtime"
+	"slices"
+	"testing"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// TestASoundFileIsNotTakenForDamaged, whatever bbolt has done to it: each of these files is
+// inspected after each commit.
+func TestASoundFileIsNotTakenForDamaged(t *testing.T) {
+	rnd := newRand(t)
+	for range 8 {
+		inspectSoundFile(t, rnd)
+	}
+}
+
+func inspectSoundFile(t *testing.T, rnd *rand.Rand) {
+	t.Helper()
+	b, err := bolt.Open(tempPath(t), 0o600, &bolt.Options{
+		PageSize: []int{1 << 10, 4 << 10, PageBytes}[rnd.Intn(3)], NoSync: true, NoGrowSync: true,
+		FreelistType: []bolt.FreelistType{bolt.FreelistMapType, bolt.FreelistArrayType}[rnd.Intn(2)],
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(b.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	keyBytes, valueBytes := []int{8, 60, 400}[rnd.Intn(3)], []int{0, 20, 300, 3000}[rnd.Intn(4)]
+	keys, buckets := 1+rnd.Intn(4000), []int{1, 3, 100}[rnd.Intn(3)]
+	for range 30 {
+		err := b.Update(func(tx *bolt.Tx) error {
+			deletions := rnd.Float64()
+			for range []int{1, 10, 300, 2000}[rnd.Intn(4)] {
+				space, err := tx.CreateBucketIfNotExists(fmt.Appendf(nil, "space %d", rnd.Intn(buckets)))
+				if err != nil {
+					return err
+				}
+				name := []byte(fmt.Sprintf("bucket %d", rnd.Intn(buckets)) + repeat("b", keyBytes))
+				if rnd.Intn(200) == 0 && space.Bucket(name) != nil {
+					if err := space.DeleteBucket(name); err != nil {
+						return err
+					}
+				}
+				bucket, err := space.CreateBucketIfNotExists(name)
+				if err != nil {
+					return err
+				}
+				i := rnd.Intn(keys)
+				key := []byte(fmt.Sprintf("%c%06d", keyPrefix, i) + repeat("k", i*7919%keyBytes))
+				if rnd.Float64() < deletions {
+					err = bucket.Delete(key)
+				} else {
+					err = bucket.Put(key, make([]byte, rnd.Intn(valueBytes+1)))
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(inspectFile(f, false), inspectLeaves(f)); err != nil {
+			t.Fatal(err)
+		}
+		if err := view(b, func(tx *bolt.Tx) error { return checkFreelist(f, tx) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAFreelistThatHasOnePageMoreIsFound before bbolt frees it: the page may be in use.
+func TestAFreelistThatHasOnePageMoreIsFound(t *testing.T) {
+	path := tempPath(t)
+	manyLeaves(t, path)
+	db := open(t, path, manual)
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	freelist := uint64(0)
+	for i := 0; ; i++ {
+		if i == 200 {
+			t.Fatal("the page behind the freelist has always been free")
+		}
+		put(t, db, fmt.Sprintf("%04d", i*37%600), repeat("w", PageBytes/3))
+		flush(t, db)
+		im := &image{pageSize: PageBytes, bytes: readTrimmed(t, path)}
+		freelist = binary.NativeEndian.Uint64(im.newestMeta(im.bytes)[metaFreelistAt:])
+		page := im.page(im.bytes, int(freelist))
+		free := make([]uint64, binary.NativeEndian.Uint16(page[pageCountAt:]))
+		for i := range free {
+			free[i] = binary.NativeEndian.Uint64(page[pageHeaderBytes+8*i:])
+		}
+		if int(freelist+1) < len(im.bytes)/PageBytes && !slices.Contains(free, freelist+1) {
+			break
+		}
+	}
+	if _, err := f.WriteAt(binary.NativeEndian.AppendUint32(nil, 1), int64(freelist*PageBytes+pageOverflowAt)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		put(t, db, fmt.Sprintf("more %04d", i), repeat("m", PageBytes/3))
+		if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
+			t.Fatal(err)
+		}
+	}
+	if got := contents(t, db); len(got) != 620 || len(setAside(t, path)) != 1 {
+		t.Errorf("%d keys, expected 620; set aside: %v", len(got), setAside(t, path))
+	}
+}
+
+// TestAPageThatIsVeryLongIsNotReadWhole: its header says so, and the file may be as long.
+func TestAPageThatIsVeryLongIsNotReadWhole(t *testing.T) {
+	path := tempPath(t)
+	manyLeaves(t, path)
+	im := &image{pageSize: PageBytes, bytes: readTrimmed(t, path)}
+	const pages = 1 << 17 // A gibibyte.
+	end := len(im.bytes) / PageBytes
+	root := slices.Clone(im.page(im.bytes, int(binary.NativeEndian.Uint64(im.newestMeta(im.bytes)[metaRootAt:]))))
+	binary.NativeEndian.PutUint64(root, uint64(end))
+	binary.NativeEndian.PutUint32(root[pageOverflowAt:], uint32(pages-end-1))
+	im.setMeta(im.bytes, metaHighAt, pages)
+	im.setMeta(im.bytes, metaRootAt, uint64(end))
+	if err := os.WriteFile(path, append(im.bytes, root...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, pages*PageBytes); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	err = inspectFile(f, false)
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; !errors.Is(err, ErrCorrupt) || n > 2*maxInspectedBytes {
+		t.Errorf("%d bytes were allocated; error %v", n, err)
+	}
+}
