@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -357,4 +358,38 @@ func TestTheWatchGoesOnAfterFaults(t *testing.T) {
 			t.Run("impl=warmwatch, streamed lists", func(t *testing.T) { bubble(t, func(t *testing.T) { test(t, ours) }) })
 		})
 	}
+}
+
+// TestABusyRateLimiterDelaysAndDoesNotPrevent: a client is shared by many, and refuses at
+// once who cannot wait as long as it has others waiting.
+func TestABusyRateLimiterDelaysAndDoesNotPrevent(t *testing.T) {
+	contract(t, func(t *testing.T, impl implementation) {
+		f := newSource(t, configMap("a"))
+		limiter := flowcontrol.NewTokenBucketRateLimiter(5, 10)
+		f.with(func() {
+			f.onList = func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) { return nil, limiter.Wait(ctx) }
+			f.onWatch = func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
+				return nil, limiter.Wait(ctx)
+			}
+		})
+		informer := impl.new(t, f)
+		start(t, informer)
+		settle()
+		for range 40 { // Eight seconds of the limiter.
+			go func() {
+				for {
+					if limiter.Wait(t.Context()) != nil {
+						return
+					}
+				}
+			}()
+		}
+		advance(20 * time.Second)
+		f.closeWatches()
+		f.put(configMap("b"))
+		advance(5 * time.Minute)
+		if keys := informer.GetStore().ListKeys(); len(keys) != 2 {
+			t.Errorf("it has not caught up: %q", keys)
+		}
+	})
 }

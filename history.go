@@ -53,11 +53,12 @@ func (h *history) Differs(obj runtime.Object) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	maxAge := k.s.cache.opts.MaxAge
-	lately := !k.differedAt.IsZero() && (maxAge < 0 || time.Since(k.differedAt) < maxAge)
+	since := time.Since(k.record.DifferedAt)
+	lately := !k.record.DifferedAt.IsZero() && (maxAge < 0 || since >= 0 && since < maxAge)
 	if lately || k.s.transform != nil || reflect.TypeOf(obj) != reflect.TypeOf(k.s.example) || !k.contentDiffersLocked(obj) {
 		return false
 	}
-	k.differedAt = time.Now()
+	k.record.DifferedAt = time.Now()
 	return true
 }
 

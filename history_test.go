@@ -577,3 +577,26 @@ func TestWhatTheStoreHasIsServedThoughTheServerSaidItInAnotherWay(t *testing.T) 
 		}
 	})
 }
+
+// TestServersThatSayTheSameInTwoWaysAcrossRestarts: the process is started again and again.
+func TestServersThatSayTheSameInTwoWaysAcrossRestarts(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t)
+		for i := range 10 {
+			f.put(configMap(fmt.Sprintf("a%d", i), "old"))
+		}
+		path, relists := filled(t, f, nil), 0
+		for i := range 6 {
+			for name := range 10 {
+				f.convert(fmt.Sprintf("a%d", name), []string{"new", "old"}[i%2])
+			}
+			p := launch(t, path, f, nil).run()
+			settle()
+			relists += p.informer.Status().Relists
+			p.stop()
+		}
+		if relists != 1 {
+			t.Errorf("%d relists within minutes, once in MaxAge is enough", relists)
+		}
+	})
+}

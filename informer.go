@@ -79,11 +79,24 @@ type InformerOptions struct {
 // may be served, serve them; list, which means to ask the server whether the
 // watch can be resumed, or to relist with a diff; watch.
 //
-// It is client-go's contract, see there, with these differences: a relist
-// notifies only what changed (see NotifyUnchanged); handlers never make memory
-// grow; GetStore().Get may return an error, for an object that cannot be read. Where
-// panics do not end the program (utilruntime.ReallyCrash is false), an event on which an
-// index function fails is tried again, while client-go goes on without its index entries.
+// It is client-go's contract, see there, with these differences:
+//
+//   - A relist notifies only what changed (see NotifyUnchanged).
+//   - A relist becomes visible in batches of up to 500 objects, deletions first, and each
+//     handler is told of a batch when it is visible. client-go replaces its store at once
+//     (AtomicFIFO, since 1.36): who computes over a whole List there sees the old objects
+//     or the new ones, here perhaps some of each, until the last batch is told.
+//   - Handlers never make memory grow.
+//   - GetStore().Get may return an error, for an object that cannot be read.
+//   - An object that the transform refuses is left out of a list, as of a watch;
+//     client-go fails the list.
+//   - A deletion of an object with another uid than the stored one is told as the
+//     deletion of the stored one, a [cache.DeletedFinalStateUnknown].
+//   - Where panics do not end the program (utilruntime.ReallyCrash is false), an event, or
+//     a list, with an object on which an index function fails is tried again until that
+//     succeeds, and nothing behind it is applied. client-go goes on without its index
+//     entries.
+//
 // All methods are safe for concurrent use.
 type SharedIndexInformer struct {
 	cache    *Cache

@@ -17,12 +17,12 @@ type late struct {
 	stopped bool
 }
 
-// start begins the time, once.
-func (l *late) start(end func()) {
+// start begins the time, once, after a while.
+func (l *late) start(after time.Duration, end func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.timer == nil && !l.stopped {
-		l.timer = time.AfterFunc(lateHandlers, end)
+		l.timer = time.AfterFunc(after+lateHandlers, end)
 	}
 }
 
@@ -36,9 +36,14 @@ func (l *late) stop() {
 }
 
 // caughtUp is called when the resumed watch has caught up with the server, or a relist is
-// done; again after each relist.
-func (s *SharedIndexInformer) caughtUp() {
+// done; again after each relist. A watch that was only quiet may be on a slow link, whose
+// events are still to come.
+func (s *SharedIndexInformer) caughtUp(quiet bool) {
 	s.setSynced()
 	s.log.CaughtUp()
-	s.late.start(s.log.ReleaseOrphans)
+	after := time.Duration(0)
+	if quiet {
+		after = bookmarkTime
+	}
+	s.late.start(after, s.log.ReleaseOrphans)
 }

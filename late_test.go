@@ -317,3 +317,23 @@ func TestWhatARemovedHandlerKnewIsToldToThoseOfTheNextProcess(t *testing.T) { //
 		})
 	}
 }
+
+// TestLatePlainHandlersHearWhatASlowLinkDelivers: that nothing comes for a moment does not
+// say that the informer has caught up.
+func TestLatePlainHandlersHearWhatASlowLinkDelivers(t *testing.T) { // Q2
+	for _, delay := range []time.Duration{2 * time.Second, 70 * time.Second} {
+		t.Run(delay.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t)
+				path := lifeBefore(t, f)
+				f.with(func() { f.latency = delay })
+				p := launch(t, path, f, nil).run()
+				advance(delay + 20*time.Second)
+				expectStore(t, p.informer, f)
+				r, _ := add(t, p.informer)
+				advance(0)
+				r.expect(t, "delete ns/a@4", "delete ns/b@5", "add ns/c@3 initial", "add ns/d@6 initial")
+			})
+		})
+	}
+}

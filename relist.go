@@ -251,6 +251,9 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 	r.done = true
 	k.s.relisted()
 	if r.how.Rewrite && whole {
+		if err := k.s.log.RemoveUnknown(); err != nil {
+			return err
+		}
 		return k.s.cache.db.ForgetSalvage(k.s.space)
 	}
 	return nil
@@ -299,7 +302,7 @@ func (s *SharedIndexInformer) relisted() {
 	s.progress.relists++
 	s.progress.mu.Unlock()
 	s.serve()
-	s.syncGate.pass()
+	s.syncGate.pass(false)
 }
 
 // applier applies a complete list in chunks. Its methods are called with the sink's lock.

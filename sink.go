@@ -64,8 +64,6 @@ type sink struct {
 	refused bool
 	// doubted: an event was taken for one of another history before.
 	doubted bool
-	// differedAt is when the server last had other content for a version of the store's.
-	differedAt time.Time
 	// resumption is what events are compared with, to find out whether the
 	// server's history is the store's.
 	resumption resumption

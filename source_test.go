@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -42,6 +43,8 @@ type source struct {
 	down error
 	// hold keeps every request waiting, if it is set, until it is closed.
 	hold chan struct{}
+	// latency is how late the events of a watch are that is opened now.
+	latency time.Duration
 	// onList and onWatch answer requests, if they are set and return anything.
 	onList  func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	onWatch func(context.Context, metav1.ListOptions) (watch.Interface, error)
@@ -394,7 +397,11 @@ type stream struct {
 func newStream(f *source, from int64) *stream {
 	s := &stream{f: f, from: from, ch: make(chan watch.Event), wake: make(chan struct{}, 1), stop: make(chan struct{})}
 	f.streams[s] = struct{}{}
-	go s.run()
+	latency := f.latency
+	go func() {
+		time.Sleep(latency)
+		s.run()
+	}()
 	return s
 }
 

@@ -11,10 +11,16 @@ import (
 // as having caught up: a bookmark may not come for a minute.
 const quietTime = 500 * time.Millisecond
 
+// bookmarkTime is within which a server sends a bookmark, about one a minute, once the watch
+// has been sent all that came before.
+const bookmarkTime = 2 * time.Minute
+
 // syncGate finds out when the informer has caught up with the server: by a resumed
 // watch, or by a relist. HasSynced waits for it if it is armed.
 type syncGate struct {
-	caughtUp func() // Called once or more, without the gate's lock.
+	// caughtUp is called once or more, without the gate's lock; quiet if nothing else says so
+	// than that no event comes.
+	caughtUp func(quiet bool)
 
 	mu     sync.Mutex
 	armed  bool // SyncFromServer, and not yet caught up.
@@ -55,7 +61,7 @@ func (g *syncGate) opened(when time.Time, rv string) {
 	there := g.reachedLocked(rv)
 	g.mu.Unlock()
 	if there {
-		g.pass()
+		g.pass(false)
 	}
 }
 
@@ -68,7 +74,7 @@ func (g *syncGate) reached(rv string) {
 	}
 	g.mu.Unlock()
 	if there {
-		g.pass()
+		g.pass(false)
 	}
 }
 
@@ -85,19 +91,19 @@ func (g *syncGate) quiet() {
 	open := g.watch
 	g.mu.Unlock()
 	if open {
-		g.pass()
+		g.pass(true)
 	}
 }
 
 // pass lets through for good: caught up, or relisted.
-func (g *syncGate) pass() {
+func (g *syncGate) pass(quiet bool) {
 	g.mu.Lock()
 	g.armed, g.passed = false, true
 	if g.timer != nil {
 		g.timer.Stop()
 	}
 	g.mu.Unlock()
-	g.caughtUp()
+	g.caughtUp(quiet)
 }
 
 func (g *syncGate) interrupted() {

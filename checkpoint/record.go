@@ -117,6 +117,9 @@ type Record struct {
 	// compare: it may take several processes to complete.
 	Rewrite bool `json:"rewrite,omitempty"`
 	Rewound bool `json:"rewound,omitempty"`
+	// DifferedAt is when the server last had other content than the store for the same
+	// version of an object.
+	DifferedAt time.Time `json:"differedAt,omitzero"`
 	// Last is the object that was added or changed last; it may have been deleted
 	// since. A server that has it otherwise, at a version up to the ResourceVersion,
 	// has another history. Zero if it is not known.

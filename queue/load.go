@@ -147,6 +147,45 @@ func (q *DeltaFIFO) compareRuns(st *logState, l *loading) {
 	q.head = max(q.head, st.Last)
 }
 
+// RemoveUnknown removes the stored deltas that the queue has removed before, or has counted
+// as lost: the copy of a damaged file may have them again. The next process would find
+// that they are not what there should be.
+func (q *DeltaFIFO) RemoveUnknown() error {
+	q.mu.Lock()
+	tail, known := q.tailBase, slices.Collect(q.runs.from(0))
+	q.mu.Unlock()
+	var unknown []entry
+	err := q.db.Read(q.deltas.Space, func(s *persist.Snapshot) error {
+		unknown = nil
+		for _, bucket := range []persist.Bucket{q.deltas, q.graves} {
+			left := known
+			err := s.Scan(bucket.Name, "", func(it *persist.Item) (bool, error) {
+				seq, err := parseDeltaKey(it.Key)
+				for err == nil && len(left) > 0 && left[0].to < seq {
+					left = left[1:]
+				}
+				if err != nil || seq <= tail && (len(left) == 0 || seq < left[0].from) {
+					unknown = append(unknown, entry{bucket, it.Key})
+				}
+				return true, nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil || len(unknown) == 0 {
+		return err
+	}
+	_, err = q.db.Update(func(b *persist.Batch) {
+		for _, e := range unknown {
+			b.Delete(e.bucket, e.key)
+		}
+	})
+	return err
+}
+
 // dropLast forgets the last delta, that of seq, which is none.
 func (q *DeltaFIFO) dropLast(seq uint64, err error, l *loading) {
 	key := deltaKey(seq)

@@ -28,17 +28,6 @@ func isTooLarge(err error) bool {
 	return apierrors.IsTimeout(err) && strings.Contains(err.Error(), "Too large resource version")
 }
 
-// isRefusal reports whether the server understood the request and will not
-// serve it, now or later: then another kind of request may do.
-func isRefusal(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	code := status.Status().Code
-	return code >= 400 && code < 500 && code != http.StatusUnauthorized && code != http.StatusTooManyRequests
-}
-
 // isNotUnderstood reports whether the server may not know a parameter of the
 // request, and may serve it without.
 func isNotUnderstood(err error) bool {

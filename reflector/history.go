@@ -113,7 +113,7 @@ func (r *Resumer) askForLast(ctx context.Context, serverVersion, rv string) (*Re
 	if last.Namespace != "" {
 		selector = fields.AndSelectors(selector, fields.OneTermEqualSelector("metadata.namespace", last.Namespace))
 	}
-	patient, cancel := context.WithTimeout(ctx, askPatience)
+	patient, cancel := withPatience(ctx)
 	defer cancel()
 	list, err := r.lw.ListWithContext(patient, metav1.ListOptions{
 		FieldSelector: selector.String(), Limit: 1,

@@ -147,11 +147,22 @@ func (h *handover) await(ctx context.Context) error {
 // repeats the question ten times.
 const askPatience = 5 * time.Second
 
+// withPatience returns a context that ends after askPatience. It has no deadline, for which
+// a client-side rate limiter would refuse to wait at all (flowcontrol.RateLimiter).
+func withPatience(ctx context.Context) (context.Context, context.CancelFunc) {
+	patient, cancel := context.WithCancel(ctx)
+	timer := time.AfterFunc(askPatience, cancel)
+	return patient, func() {
+		timer.Stop()
+		cancel()
+	}
+}
+
 // ask asks the server whether it has reached the store's resourceVersion.
 // kube-apiserver accepts a watch from the future, and then filters out every
 // event up to it: without the question it would be silent, perhaps for ever.
 func (r *Resumer) ask(ctx context.Context, rv string) (serverVersion string, how *Relisting, err error) {
-	patient, cancel := context.WithTimeout(ctx, askPatience)
+	patient, cancel := withPatience(ctx)
 	serverVersion, how, err = r.listOne(patient, rv, rv)
 	hesitates := patient.Err() != nil && ctx.Err() == nil
 	cancel()
@@ -171,7 +182,7 @@ func (r *Resumer) ask(ctx context.Context, rv string) (serverVersion string, how
 		return "", behind(rv), nil
 	case isExpired(err):
 		return "", &Relisting{Reason: fmt.Sprintf("resourceVersion %s is too old", rv)}, nil
-	case isRefusal(err):
+	case isNotUnderstood(err):
 		return "", &Relisting{Reason: fmt.Sprintf("the server did not answer whether it has reached resourceVersion %s: %v", rv, err)}, nil
 	case err != nil:
 		return "", nil, fmt.Errorf("reflector: ask for resourceVersion %s: %w", rv, err)

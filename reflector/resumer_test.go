@@ -31,7 +31,7 @@ var (
 )
 
 func TestErrorsOfTheServerAreUnderstood(t *testing.T) {
-	type meaning struct{ expired, tooLarge, refusal bool }
+	type meaning struct{ expired, tooLarge, notUnderstood bool }
 	status := func(code int32) error {
 		return &apierrors.StatusError{ErrStatus: metav1.Status{Code: code, Message: "Too large resource version"}}
 	}
@@ -41,23 +41,23 @@ func TestErrorsOfTheServerAreUnderstood(t *testing.T) {
 		want meaning
 	}{
 		{"nothing", nil, meaning{}},
-		{"expired", errGone, meaning{expired: true, refusal: true}},
-		{"gone, as servers before 1.18 said", errGoneOld, meaning{expired: true, refusal: true}},
+		{"expired", errGone, meaning{expired: true}},
+		{"gone, as servers before 1.18 said", errGoneOld, meaning{expired: true}},
 		{"too large, by its cause", tooLarge(), meaning{tooLarge: true}},
 		{"too large, by its words", errTooLargeOld, meaning{tooLarge: true}},
 		{"another timeout", apierrors.NewTimeoutError("too slow", 1), meaning{}},
 		{"the words, but no timeout", status(http.StatusInternalServerError), meaning{}},
-		{"bad request", apierrors.NewBadRequest("?"), meaning{refusal: true}},
-		{"forbidden", errForbidden, meaning{refusal: true}},
-		{"not found", apierrors.NewNotFound(resource, ""), meaning{refusal: true}},
-		{"method not allowed", apierrors.NewMethodNotSupported(resource, "list"), meaning{refusal: true}},
-		{"invalid", status(http.StatusUnprocessableEntity), meaning{refusal: true}},
+		{"bad request", apierrors.NewBadRequest("?"), meaning{notUnderstood: true}},
+		{"forbidden", errForbidden, meaning{}},
+		{"not found", apierrors.NewNotFound(resource, ""), meaning{}},
+		{"method not allowed", apierrors.NewMethodNotSupported(resource, "list"), meaning{notUnderstood: true}},
+		{"invalid", status(http.StatusUnprocessableEntity), meaning{notUnderstood: true}},
 		{"unauthorized", apierrors.NewUnauthorized("who are you?"), meaning{}},
 		{"too many requests", errBusy, meaning{}},
 		{"internal error", errInternal, meaning{}},
 		{"unavailable", apierrors.NewServiceUnavailable("soon"), meaning{}},
 		{"below the errors", status(http.StatusPermanentRedirect), meaning{}},
-		{"above the refusals", status(500), meaning{}},
+		{"above those", status(500), meaning{}},
 		{"the network", errNetwork, meaning{}},
 		{"cancelled", context.Canceled, meaning{}},
 	} {
@@ -67,7 +67,7 @@ func TestErrorsOfTheServerAreUnderstood(t *testing.T) {
 				errs = append(errs, fmt.Errorf("wrapped: %w", c.err))
 			}
 			for _, err := range errs {
-				if got := (meaning{isExpired(err), isTooLarge(err), isRefusal(err)}); got != c.want {
+				if got := (meaning{isExpired(err), isTooLarge(err), isNotUnderstood(err)}); got != c.want {
 					t.Errorf("%v is %+v, expected %+v", err, got, c.want)
 				}
 			}
@@ -212,7 +212,6 @@ func TestTheAnswerToTheQuestionMayMeanARelist(t *testing.T) {
 		{"expired", errGone, Relisting{Reason: "resourceVersion 5 is too old"}},
 		{"gone, as servers before 1.18 said", errGoneOld, Relisting{Reason: "resourceVersion 5 is too old"}},
 		{"bad request", badRequest, refused(badRequest)},
-		{"forbidden", errForbidden, refused(errForbidden)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -249,6 +248,8 @@ func TestAListThatIsOlderThanTheStoreIsTakenForAnotherHistory(t *testing.T) {
 func TestAQuestionThatFailsIsAskedAgainAndNothingIsLost(t *testing.T) {
 	for name, err := range map[string]error{
 		"unauthorized":         apierrors.NewUnauthorized("who are you?"),
+		"forbidden":            errForbidden, // Until a server that has just started knows its roles.
+		"not found":            apierrors.NewNotFound(resource, ""),
 		"too many requests":    errBusy,
 		"internal error":       errInternal,
 		"unavailable":          apierrors.NewServiceUnavailable("soon"),
