@@ -71,6 +71,10 @@ bench: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/bench ## Measure beside client-g
 bench-docs: $(BIN)/bench ## Make docs/benchmarks.md and the figures of the README from bench/results/NAME.json (NAME=)
 	@cd bench && $(BIN)/bench docs $(if $(NAME),--name='$(NAME)')
 
+.PHONY: bench-figures
+bench-figures: $(BIN)/bench ## Print every figure of bench/results/NAME.json (NAME=)
+	@cd bench && $(BIN)/bench figures $(if $(NAME),--name='$(NAME)')
+
 .PHONY: bench-compare
 bench-compare: $(BIN)/bench $(BIN)/benchstat ## Run the micro-benchmarks of BASE and of here; say what got slower (BASE=HEAD~1 COMPARE_FLAGS=)
 	@$(BIN)/bench compare -C bench --benchstat=$(BIN)/benchstat $(COMPARE_FLAGS) '$(BASE)'

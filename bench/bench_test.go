@@ -126,10 +126,10 @@ func TestDocumentsAreThoseOfTheirResult(t *testing.T) {
 }
 
 func TestDocsWithoutResultsChangeNothing(t *testing.T) {
-	if err := docsCommand([]string{"--root", t.TempDir()}); err != nil {
+	if err := ofResult("docs", []string{"--root", t.TempDir()}, writeDocs); err != nil {
 		t.Error(err)
 	}
-	if err := docsCommand([]string{"--root", t.TempDir(), "--name", "absent"}); !errors.Is(err, os.ErrNotExist) {
+	if err := ofResult("docs", []string{"--root", t.TempDir(), "--name", "absent"}, writeDocs); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a result that does not exist: %v", err)
 	}
 }

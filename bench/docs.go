@@ -21,10 +21,9 @@ const (
 	plotDir      = "benchmarks" // Below docs.
 )
 
-// docsCommand generates docs/benchmarks.md, its plots, and the marked section of
-// the README.
-func docsCommand(args []string) error {
-	set := flag.NewFlagSet("bench docs", flag.ContinueOnError)
+// ofResult runs a command that is about a result file. Without any it says so.
+func ofResult(command string, args []string, run func(path, root string) error) error {
+	set := flag.NewFlagSet("bench "+command, flag.ContinueOnError)
 	root := set.String("root", "..", "of the repository")
 	name := set.String("name", "", "of a result file in "+resultsDir+" (default: that of the present documents, or the only one)")
 	if err := set.Parse(args); err != nil {
@@ -32,23 +31,38 @@ func docsCommand(args []string) error {
 	}
 	if set.NArg() > 0 {
 		err := fmt.Errorf("unexpected argument %q; see --help", set.Arg(0))
-		fmt.Fprintf(os.Stderr, "bench docs: %v\n", err)
+		fmt.Fprintf(os.Stderr, "bench %s: %v\n", command, err)
 		return usageError{err}
 	}
 	path, err := chooseResult(*root, *name)
 	if errors.Is(err, errNoResults) {
-		fmt.Printf("%v; the documents stay as they are\n", err)
+		fmt.Println(err)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	documents, err := generate(path, *root, filepath.Join(*root, filepath.Dir(documentFile), plotDir))
+	return run(path, *root)
+}
+
+// writeFigures prints every figure.
+func writeFigures(path, _ string) error {
+	f, err := result.Read(path)
+	if err == nil {
+		_, err = fmt.Print(report.Figures(f))
+	}
+	return err
+}
+
+// writeDocs generates docs/benchmarks.md, its plots, and the marked section of
+// the README.
+func writeDocs(path, root string) error {
+	documents, err := generate(path, root, filepath.Join(root, filepath.Dir(documentFile), plotDir))
 	if err != nil {
 		return err
 	}
 	for file, content := range documents {
-		if err := os.WriteFile(filepath.Join(*root, file), []byte(content), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(root, file), []byte(content), 0o644); err != nil {
 			return err
 		}
 		fmt.Println(file)

@@ -50,7 +50,9 @@ func mainExit(args []string) int {
 	case "":
 		err = runCommand(ctx, args)
 	case "docs":
-		err = docsCommand(args)
+		err = ofResult(command, args, writeDocs)
+	case "figures":
+		err = ofResult(command, args, writeFigures)
 	case "compare":
 		err = compareCommand(ctx, args)
 	default:

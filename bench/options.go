@@ -63,7 +63,7 @@ func parseOptions(args []string, errOut io.Writer) (options, error) {
 	set.IntVar(&o.Objects, "objects", 0, "Pods of all parts but starts and fleet (default 50000; 4000 with --short)")
 	set.Usage = func() {
 		fmt.Fprintln(errOut, "Measures warmwatch beside client-go, on a real API server.\n\n"+
-			"Usage:\n  bench [flags]\n  bench docs [flags]\n  bench compare [flags] <git revision>\n\nFlags of bench:")
+			"Usage:\n  bench [flags]\n  bench docs [flags]\n  bench figures [flags]\n  bench compare [flags] <git revision>\n\nFlags of bench:")
 		set.PrintDefaults()
 	}
 	if err := set.Parse(args); err != nil {

@@ -71,7 +71,8 @@ above 1× warmwatch is better, below 1× worse.
 func Document(f *result.File, plotDir string, plots []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, generatedFrom, f.Name)
-	b.WriteString("\n# Benchmarks\n\nwarmwatch beside client-go's informer, measured in the same run. What is worse is\nhere too: see [the price](#the-price).\n\n")
+	fmt.Fprintf(&b, "\n# Benchmarks\n\nwarmwatch beside client-go's informer, measured in the same run. What is worse is\n"+
+		"here too: see [the price](#the-price). `make bench-figures NAME=%s` prints every figure.\n\n", f.Name)
 	writeMachine(&b, f)
 	if rows := goals(f); len(rows) > 0 {
 		b.WriteString("\n## In short\n\n")
@@ -85,7 +86,6 @@ func Document(f *result.File, plotDir string, plots []string) string {
 	}
 	writePrice(&b, f)
 	b.WriteString("\n" + method)
-	writeTables(&b, f)
 	if len(f.Skipped) > 0 {
 		b.WriteString("\n## Not measured\n\n")
 		for _, text := range f.Skipped {
@@ -153,6 +153,15 @@ func mainSize(f *result.File) int {
 	return sizes[len(sizes)-1]
 }
 
+// inReadme are the goals, by their names, that a user wants to know first, and three of
+// the prices.
+var inReadme = []string{
+	"warm start until HasSynced", "warm start until all OnAdd", "warm start, bytes received",
+	"start after 410, notifications (durable handler)", "steady anonymous memory, warm",
+	"processor time per event",
+	"event to handler, p99, durable handler", "`Get` of an object that is not in memory",
+}
+
 // goals are the figures that matter most.
 func goals(f *result.File) []compared {
 	size := mainSize(f)
@@ -212,9 +221,10 @@ func cell(r result.Row) string {
 	return fmt.Sprintf("%s (%s … %s)", median, low, high)
 }
 
-// writeTables writes every scenario, in the order in which it was measured.
-func writeTables(b *strings.Builder, f *result.File) {
-	b.WriteString("\n## All figures\n")
+// Figures has every scenario, in the order in which it was measured, and all figures that
+// are worse than client-go's.
+func Figures(f *result.File) string {
+	b := &strings.Builder{}
 	type key struct {
 		scenario, kind string
 		objects        int
@@ -240,11 +250,13 @@ func writeTables(b *strings.Builder, f *result.File) {
 		}
 		if k.scenario != scenario {
 			scenario = k.scenario
-			fmt.Fprintf(b, "\n### %s%s\n", strings.ToUpper(scenario[:1]), scenario[1:])
+			fmt.Fprintf(b, "\n## %s%s\n", strings.ToUpper(scenario[:1]), scenario[1:])
 		}
 		fmt.Fprintf(b, "\n%s %s, %s:\n\n", Thousands(k.objects), k.kind, plural(runs, "run"))
 		writeComparison(b, rows, false)
 	}
+	writeWorse(b, f)
+	return b.String()
 }
 
 func plural(n int, noun string) string {

@@ -122,31 +122,10 @@ func worse(c compared) bool {
 	return ratio < 0.95
 }
 
-// writePrice writes what is dearer, first with advice, then all that is left.
+// writePrice writes what is dearer, with advice.
 func writePrice(b *strings.Builder, f *result.File) {
 	b.WriteString("\n## The price\n\nWhere warmwatch is slower or dearer than client-go, and what a user can do about it.\n\n")
 	rows := price(f)
-	writePricedTable(b, rows)
-	var rest []string
-	for _, r := range f.Rows {
-		if r.Impl != result.Warmwatch {
-			continue
-		}
-		c, ok := find(f, r.Scenario, r.Kind, r.Objects, r.Metric)
-		known := slices.ContainsFunc(rows, func(p pricedRow) bool {
-			return p.scenario == c.scenario && p.warm.Metric == r.Metric
-		})
-		if ok && !known && worse(c) && c.ratio() != "" {
-			rest = append(rest, fmt.Sprintf("- %s, %s %s: %s, %s (%s)", r.Scenario, Thousands(r.Objects), r.Kind, r.Metric, Value(r.Unit, r.Median), c.ratio()))
-		}
-	}
-	if len(rest) > 0 {
-		fmt.Fprintf(b, "\n<details><summary>All else that was worse than client-go in this run (%d)</summary>\n\n%s\n\n</details>\n",
-			len(rest), strings.Join(rest, "\n"))
-	}
-}
-
-func writePricedTable(b *strings.Builder, rows []pricedRow) {
 	if len(rows) == 0 {
 		b.WriteString("Nothing in this run.\n")
 		return
@@ -154,6 +133,20 @@ func writePricedTable(b *strings.Builder, rows []pricedRow) {
 	b.WriteString("| | warmwatch | client-go | what to do |\n|---|---:|---:|---|\n")
 	for _, r := range rows {
 		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", r.name, Value(r.warm.Unit, r.warm.Median), Value(r.stock.Unit, r.stock.Median), r.advice)
+	}
+}
+
+// writeWorse writes all that was worse.
+func writeWorse(b *strings.Builder, f *result.File) {
+	b.WriteString("\n## Worse than client-go\n\n")
+	for _, r := range f.Rows {
+		if r.Impl != result.Warmwatch {
+			continue
+		}
+		c, ok := find(f, r.Scenario, r.Kind, r.Objects, r.Metric)
+		if ok && worse(c) && c.ratio() != "" {
+			fmt.Fprintf(b, "- %s, %s %s: %s, %s (%s)\n", r.Scenario, Thousands(r.Objects), r.Kind, r.Metric, Value(r.Unit, r.Median), c.ratio())
+		}
 	}
 }
 
@@ -171,20 +164,22 @@ func Readme(readme string, f *result.File) (string, error) {
 	}
 	var b strings.Builder
 	size := mainSize(f)
-	fmt.Fprintf(&b, "Medians of `%s` on %s processors; method, pictures and all figures:\n[docs/benchmarks.md](docs/benchmarks.md).\n\n",
-		f.Command, f.Machine["cpus"])
+	fmt.Fprintf(&b, "Medians of `%s` on %s processors. What else is dearer than client-go, what to do about\n"+
+		"it, the method and pictures: [docs/benchmarks.md](docs/benchmarks.md).\n\n", f.Command, f.Machine["cpus"])
+	found := goals(f)
+	for _, p := range price(f) {
+		found = append(found, p.compared)
+	}
 	var rows []compared
-	for _, c := range goals(f) {
-		c.warm.Runs, c.stock.Runs = 1, 1 // The spread is in the document.
-		if c.kind != "Pods" {
-			c.name += fmt.Sprintf(" (%s %s)", Thousands(c.objects), c.kind)
+	for _, name := range inReadme {
+		if i := slices.IndexFunc(found, func(c compared) bool { return c.name == name }); i >= 0 {
+			c := found[i]
+			c.warm.Runs, c.stock.Runs = 1, 1 // The spread is in the document.
+			rows = append(rows, c)
 		}
-		rows = append(rows, c)
 	}
 	table := &strings.Builder{}
 	writeComparison(table, rows, false)
 	b.WriteString(strings.Replace(table.String(), "| |", fmt.Sprintf("| %s Pods |", Thousands(size)), 1))
-	b.WriteString("\nWhere it is dearer than client-go:\n\n")
-	writePricedTable(&b, price(f))
 	return head + readmeBegin + b.String() + readmeEnd + tail, nil
 }

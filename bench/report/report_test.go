@@ -142,10 +142,19 @@ func TestDocumentHoldsTheHonestHalf(t *testing.T) {
 	document := report.Document(f, "benchmarks", []string{"fleet.svg"})
 	for _, text := range []string{
 		"![A fleet", "benchmarks/fleet.svg", "## The price", "MemoryBudget", "## Not measured", "a thing: for a reason",
-		"kernel 6", "`make bench`", "### Warm start\n", "2,000 Pods for each of 200 agents, 1 run:", "1 min 1 s",
+		"kernel 6", "`make bench`", "make bench-figures NAME=fabricated", "1 min 1 s",
 	} {
 		if !strings.Contains(document, text) {
 			t.Errorf("the document does not say %q", text)
+		}
+	}
+	if n := strings.Count(document, "\n"); n > 250 {
+		t.Errorf("the document has %d lines, which nobody reads", n)
+	}
+	figures := report.Figures(f)
+	for _, text := range []string{"## Warm start\n", "2,000 Pods for each of 200 agents, 1 run:", "## Worse than client-go\n"} {
+		if !strings.Contains(figures, text) {
+			t.Errorf("the figures do not say %q", text)
 		}
 	}
 	if strings.Contains(document, "memory.svg") {
@@ -168,10 +177,13 @@ func TestReadmeIsReplacedBetweenItsMarks(t *testing.T) {
 	if !strings.HasPrefix(got, before) || !strings.HasSuffix(got, after) || strings.Contains(got, "old\n") {
 		t.Errorf("README:\n%s", got)
 	}
-	for _, text := range []string{"50,000 Pods", "processor time per event", "fleet restarts", "docs/benchmarks.md"} {
+	for _, text := range []string{"50,000 Pods", "processor time per event", "durable handler", "docs/benchmarks.md"} {
 		if !strings.Contains(got, text) {
 			t.Errorf("the README does not say %q", text)
 		}
+	}
+	if n := strings.Count(got, "\n| "); n > 9 { // With the head.
+		t.Errorf("the README has %d rows of figures", n)
 	}
 	if again, err := report.Readme(got, fabricated()); err != nil || again != got {
 		t.Errorf("another time it changes (error %v)", err)
