@@ -255,7 +255,7 @@ func (db *DB) failedLocked(err error) {
 	}
 	err = db.named(err)
 	db.sayLocked(err, "Could not write to the cache file, keeping the changes in memory")
-	db.commitErr = fmt.Errorf("persist: commit to %s: %w", db.path, err)
+	db.commitErr = prefixed(err, "commit to %s", db.path)
 	db.retryDelay = min(max(2*db.retryDelay, minRetryDelay), maxRetryDelay)
 	db.retryAt = time.Now().Add(db.retryDelay)
 }

@@ -90,10 +90,10 @@ func (in *inspector) file() error {
 	}
 	in.pages = binary.NativeEndian.Uint64(meta[metaHighAt:])
 	if in.pages > uint64(info.Size())/in.pageSize {
-		return corruptFile("truncated: %d bytes, expected %d pages of %d", info.Size(), in.pages, in.pageSize)
+		return corruptFile("it has %d bytes, and %d pages of %d by its meta page", info.Size(), in.pages, in.pageSize)
 	}
 	if tx := binary.NativeEndian.Uint64(meta[metaTxIDAt:]); tx > maxTxID {
-		return corruptFile("transaction %d", tx)
+		return corruptFile("the meta page is of transaction %d, expected at most %d", tx, uint64(maxTxID))
 	}
 	in.used = make([]uint64, in.pages/64+1)
 	in.used[0] = 1<<0 | 1<<1 // The meta pages.
@@ -126,11 +126,11 @@ func checkFreelist(f *os.File, tx *bolt.Tx) error {
 		return err
 	}
 	if in.pages > uint64(info.Size())/in.pageSize { // bbolt would begin new pages behind them.
-		return corruptFile("%d pages in a file of %d bytes", in.pages, info.Size())
+		return corruptFile("it has %d bytes, and %d pages of %d by its meta page", info.Size(), in.pages, in.pageSize)
 	}
 	id := binary.NativeEndian.Uint64(meta[metaFreelistAt:])
 	if id >= in.pages {
-		return corruptFile("the freelist is page %d of %d", id, in.pages)
+		return corruptFile("the meta page has the freelist at page %d of %d", id, in.pages)
 	}
 	h, err := in.header(id)
 	if err != nil {
@@ -148,7 +148,7 @@ func (in *inspector) checkFreelistHeader(id uint64, h pageHeader) error {
 	}
 	pages := h.bytes / in.pageSize
 	if most := (pageHeaderBytes+8*(uint64(h.count)+pages+1))/in.pageSize + 1; h.count != manyInFirst && pages > most {
-		return corruptFile("a freelist of %d pages in %d pages", h.count, pages)
+		return corruptFile("the freelist has %d entries, and is %d pages long, expected at most %d", h.count, pages, most)
 	}
 	return nil
 }
@@ -308,10 +308,10 @@ func validMeta(page []byte) []byte {
 // use notes that a page has been referred to.
 func (in *inspector) use(id uint64) error {
 	if id >= in.pages {
-		return corruptFile("page %d of %d", id, in.pages)
+		return corruptFile("something refers to page %d of %d", id, in.pages)
 	}
 	if in.used[id/64]&(1<<(id%64)) != 0 {
-		return corruptFile("page %d is used twice", id)
+		return corruptFile("two references lead to page %d", id)
 	}
 	in.used[id/64] |= 1 << (id % 64)
 	return nil
@@ -347,7 +347,7 @@ type pageHeader struct {
 func (in *inspector) parseHeader(b []byte, id uint64) (pageHeader, error) {
 	overflow := uint64(binary.NativeEndian.Uint32(b[pageOverflowAt:]))
 	if got := binary.NativeEndian.Uint64(b); got != id || overflow >= in.pages-id {
-		return pageHeader{}, corruptFile("page %d says that it is page %d, with %d more", id, got, overflow)
+		return pageHeader{}, corruptFile("page %d says that it is page %d, and has %d more", id, got, overflow)
 	}
 	return pageHeader{
 		flags: binary.NativeEndian.Uint16(b[pageFlagsAt:]),
@@ -374,7 +374,7 @@ func (in *inspector) span(id uint64) (pageHeader, error) {
 func (in *inspector) page(id uint64) (pageHeader, []byte, error) {
 	h, err := in.span(id)
 	if err == nil && h.bytes > maxInspectedBytes {
-		err = corruptFile("page %d has %d bytes", id, h.bytes)
+		err = corruptFile("page %d is %d bytes long, expected at most %d", id, h.bytes, maxInspectedBytes)
 	}
 	if err != nil {
 		return h, nil, err
@@ -413,7 +413,7 @@ func (in *inspector) freelist(id uint64) error {
 		count, b = binary.NativeEndian.Uint64(b), b[8:]
 	}
 	if count > uint64(len(b))/8 {
-		return corruptFile("a freelist of %d pages in %d bytes", count, len(b))
+		return corruptFile("the freelist has %d entries in %d bytes", count, len(b))
 	}
 	for i := range count {
 		if err := in.use(binary.NativeEndian.Uint64(b[8*i:])); err != nil {
@@ -428,7 +428,7 @@ func (in *inspector) freelist(id uint64) error {
 // leaves as well, for the buckets in them.
 func (in *inspector) tree(id uint64, depth, nesting int, first []byte) error {
 	if depth > maxTreeDepth {
-		return corruptFile("a tree of more than %d levels", maxTreeDepth)
+		return corruptFile("a bucket has more than %d levels of pages", maxTreeDepth)
 	}
 	if err := in.use(id); err != nil {
 		return err
@@ -503,7 +503,7 @@ func (in *inspector) checkFirst(id uint64, h pageHeader, want uint32) error {
 	}
 	pos, size := uint64(binary.NativeEndian.Uint32(e[4:])), uint64(binary.NativeEndian.Uint32(e[8:]))
 	if pos != uint64(h.count)*elementBytes || size == 0 || size > bolt.MaxKeySize || pageHeaderBytes+pos+size > h.bytes {
-		return corruptFile("leaf %d of %d elements has its first key at %d, of %d bytes", id, h.count, pos, size)
+		return corruptFile("leaf %d has %d elements, and its first key, of %d bytes, at %d", id, h.count, size, pos)
 	}
 	key := make([]byte, size)
 	if _, err := in.readAt(key, at+int64(pos)); err != nil {
@@ -520,7 +520,7 @@ func (in *inspector) checkFirst(id uint64, h pageHeader, want uint32) error {
 func (in *inspector) elementsOf(h pageHeader, page []byte) ([]byte, error) {
 	n := int(h.count) * elementBytes
 	if n > len(page)-pageHeaderBytes || (n == 0 && h.flags == branchPage) {
-		return nil, corruptFile("%d elements in %d bytes", h.count, len(page))
+		return nil, corruptFile("it has %d elements in %d bytes", h.count, len(page))
 	}
 	elements := page[pageHeaderBytes : pageHeaderBytes+n]
 	var last []byte
@@ -534,15 +534,15 @@ func (in *inspector) elementsOf(h pageHeader, page []byte) ([]byte, error) {
 		}
 		// The content of the first one begins right behind the last one.
 		if pos := binary.NativeEndian.Uint32(words); at == 0 && !in.readOnly && pos != uint32(n) {
-			return nil, corruptFile("%d elements, and content from %d on", h.count, pos)
+			return nil, corruptFile("it has %d elements, and content from %d on, expected from %d on", h.count, pos, n)
 		}
 		key := uint64(pageHeaderBytes+at) + uint64(binary.NativeEndian.Uint32(words))
 		end := key + uint64(binary.NativeEndian.Uint32(words[4:]))
 		if end+vsize > uint64(len(page)) {
-			return nil, corruptFile("an element ends at %d of %d", end+vsize, len(page))
+			return nil, corruptFile("an element ends at byte %d of %d", end+vsize, len(page))
 		}
 		if at > 0 && !in.readOnly && bytes.Compare(last, page[key:end]) >= 0 {
-			return nil, corruptFile("key %.100q behind key %.100q", page[key:end], last)
+			return nil, corruptFile("key %.100q follows key %.100q", page[key:end], last)
 		}
 		last = page[key:end]
 	}
@@ -592,7 +592,7 @@ func (in *inspector) leaf(page, elements []byte, nesting int) error {
 		pos, ksize, vsize := binary.NativeEndian.Uint32(e[4:]), binary.NativeEndian.Uint32(e[8:]), binary.NativeEndian.Uint32(e[12:])
 		value := page[pageHeaderBytes+at+int(pos)+int(ksize):][:vsize]
 		if len(value) < bucketHeaderBytes {
-			return corruptFile("a bucket of %d bytes", vsize)
+			return corruptFile("a bucket has %d bytes, expected at least %d", vsize, bucketHeaderBytes)
 		}
 		if root := binary.NativeEndian.Uint64(value); root != 0 {
 			if in.shallow {
@@ -606,7 +606,7 @@ func (in *inspector) leaf(page, elements []byte, nesting int) error {
 		// A small bucket is a leaf within the leaf.
 		inline := value[bucketHeaderBytes:]
 		if len(inline) < pageHeaderBytes {
-			return corruptFile("an inline bucket of %d bytes", len(inline))
+			return corruptFile("an inline bucket has %d bytes, expected at least %d", len(inline), pageHeaderBytes)
 		}
 		h := pageHeader{flags: binary.NativeEndian.Uint16(inline[pageFlagsAt:]), count: binary.NativeEndian.Uint16(inline[pageCountAt:])}
 		if h.flags != leafPage {

@@ -161,11 +161,11 @@ func (c *leafCheck) look(id uint64, first []byte) error {
 	}
 	end := id + h.bytes/c.in.pageSize
 	if end > c.pages {
-		return corruptFile("leaf %d of %d bytes in a file of %d pages", id, h.bytes, c.pages)
+		return corruptFile("leaf %d is %d bytes long, in a file of %d pages", id, h.bytes, c.pages)
 	}
 	for more := id + 1; more < end; more++ {
 		if c.in.used[more/64]&(1<<(more%64)) != 0 {
-			return corruptFile("leaf %d of %d bytes has page %d, which is in use", id, h.bytes, more)
+			return corruptFile("leaf %d is %d bytes long, which includes page %d, and that is in use", id, h.bytes, more)
 		}
 	}
 	want := c.in.unread[id]
@@ -214,7 +214,7 @@ func (b *branch) choose(key []byte) int {
 // names it by. room may be used for it.
 func (w *leafWalk) open(id uint64, first []byte, depth int, room []byte) (b branch, ok bool, err error) {
 	if depth > maxTreeDepth {
-		return b, false, corruptFile("a tree of more than %d levels", maxTreeDepth)
+		return b, false, corruptFile("a bucket has more than %d levels of pages", maxTreeDepth)
 	}
 	in := w.check.in
 	if w.check.unread(id) {
@@ -225,7 +225,7 @@ func (w *leafWalk) open(id uint64, first []byte, depth int, room []byte) (b bran
 		return b, false, err // What is not a leaf either bbolt will refuse.
 	}
 	if h.bytes > maxInspectedBytes {
-		return b, false, corruptFile("page %d has %d bytes", id, h.bytes)
+		return b, false, corruptFile("page %d is %d bytes long, expected at most %d", id, h.bytes, maxInspectedBytes)
 	}
 	if uint64(cap(room)) < h.bytes {
 		room = make([]byte, h.bytes)

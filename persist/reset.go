@@ -377,10 +377,10 @@ func (db *DB) notReplaced(old opened, cause, err error) {
 func (db *DB) replaceLaterLocked(err error) {
 	if db.memoryOnly() {
 		db.sayLocked(err, "Could not use the cache file, working from memory")
-		db.degradedErr = fmt.Errorf("persist: working from memory: %w", err)
+		db.degradedErr = prefixed(err, "working from memory")
 	} else {
 		db.sayLocked(err, "Could not replace the cache file, keeping the changes in memory until then")
-		db.commitErr = fmt.Errorf("persist: replace %s: %w", db.path, err)
+		db.commitErr = prefixed(err, "replace %s", db.path)
 	}
 	db.attempts++
 	db.resetCause = nil

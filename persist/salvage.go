@@ -158,7 +158,7 @@ func (w *survivorWalk) tree(id uint64, depth int, path []string) error {
 	for i := range page.count {
 		e, _, _, ok := page.element(i)
 		if !ok {
-			w.lose(corruptFile("page %d: element %d of %d", id, i, page.count))
+			w.lose(corruptFile("page %d: element %d of %d is not in it", id, i, page.count))
 			continue
 		}
 		if err := w.tree(binary.NativeEndian.Uint64(e[branchPageIDAt:]), depth+1, path); err != nil {
@@ -185,16 +185,16 @@ type survivorPage struct {
 // without gaps, so the elements say how many they are, and how long the page is.
 func (w *survivorWalk) page(id uint64, depth int) (p survivorPage, err error) {
 	if depth > maxTreeDepth {
-		return p, corruptFile("a tree of more than %d levels", maxTreeDepth)
+		return p, corruptFile("a bucket has more than %d levels of pages", maxTreeDepth)
 	}
 	if id < 2 || id >= w.in.pages {
-		return p, corruptFile("page %d of %d", id, w.in.pages)
+		return p, corruptFile("something refers to page %d of %d", id, w.in.pages)
 	}
 	if slices.Contains(w.above, id) {
 		return p, corruptFile("page %d leads to itself", id)
 	}
 	if w.left == 0 {
-		return p, corruptFile("more pages than there are")
+		return p, corruptFile("references lead to the same pages again and again")
 	}
 	w.left--
 	at := int64(id * w.in.pageSize)
@@ -203,7 +203,7 @@ func (w *survivorWalk) page(id uint64, depth int) (p survivorPage, err error) {
 		return p, err
 	}
 	if p.flags = binary.NativeEndian.Uint16(head[pageFlagsAt:]); p.flags != branchPage && p.flags != leafPage {
-		return p, corruptFile("page %d has flags %#x", id, p.flags)
+		return p, corruptFile("page %d has flags %#x, expected a branch or a leaf", id, p.flags)
 	}
 	p.setCount(head)
 	table := make([]byte, pageHeaderBytes+p.count*elementBytes)
@@ -299,12 +299,12 @@ func (w *survivorWalk) leaf(page survivorPage, path []string) error {
 	for i := range page.count {
 		e, key, value, ok := page.element(i)
 		if w.elements == 0 {
-			w.lose(corruptFile("more elements than there are"))
+			w.lose(corruptFile("pages have the same elements again and again"))
 			return nil
 		}
 		w.elements--
 		if !ok {
-			w.lose(corruptFile("element %d of %d", i, page.count))
+			w.lose(corruptFile("element %d of %d is not in its page", i, page.count))
 			continue
 		}
 		var err error
@@ -326,7 +326,7 @@ func (w *survivorWalk) leaf(page survivorPage, path []string) error {
 // bucket walks a bucket, which is a tree of its own, or a leaf within the leaf.
 func (w *survivorWalk) bucket(value []byte, path []string) error {
 	if len(value) < bucketHeaderBytes {
-		w.lose(corruptFile("a bucket of %d bytes", len(value)))
+		w.lose(corruptFile("a bucket has %d bytes, expected at least %d", len(value), bucketHeaderBytes))
 		return nil
 	}
 	if root := binary.NativeEndian.Uint64(value); root != 0 {
@@ -334,7 +334,7 @@ func (w *survivorWalk) bucket(value []byte, path []string) error {
 	}
 	inline := value[bucketHeaderBytes:]
 	if len(inline) < pageHeaderBytes {
-		w.lose(corruptFile("an inline bucket of %d bytes", len(inline)))
+		w.lose(corruptFile("an inline bucket has %d bytes, expected at least %d", len(inline), pageHeaderBytes))
 		return nil
 	}
 	page := survivorPage{flags: leafPage, bytes: inline}
