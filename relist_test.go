@@ -705,3 +705,51 @@ func TestAWriteByHandIsNoCheckpoint(t *testing.T) { // P2
 		expectStore(t, q.informer, f)
 	})
 }
+
+// TestAfterACrashWithinARelistNoOlderListIsAskedFor: some objects are of its version already,
+// and must not go back (H1).
+func TestAfterACrashWithinARelistNoOlderListIsAskedFor(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const objects = 1600 // Of which 500 are applied at once.
+		f := newSource(t)
+		put := func(content string) {
+			for i := range objects {
+				f.put(configMap(fmt.Sprintf("o%04d", i), content))
+			}
+		}
+		put("old")
+		p, crashed := (*process)(nil), ""
+		p = launch(t, filled(t, f, nil), f, func(o *warmwatch.Options, io *warmwatch.InformerOptions) {
+			o.MaxPendingBytes = 1 // Each batch is in the file before the next one is made.
+			io.Indexers = cache.Indexers{"content": func(obj any) ([]string, error) {
+				cm := obj.(*corev1.ConfigMap)
+				if crashed == "" && cm.Name == "o1599" && cm.Data["v"] == "new" {
+					crashed = p.crash()
+				}
+				return []string{cm.Data["v"]}, nil
+			}}
+		})
+		put("new")
+		f.compact()
+		p.run()
+		settle()
+		if crashed == "" {
+			t.Fatal("it has not relisted")
+		}
+		f.takeRequests()
+		version := fmt.Sprint(2*objects + 1) // compact has taken one.
+
+		q := launch(t, crashed, f, nil)
+		if applied := q.informer.LastSyncResourceVersion(); applied == version {
+			t.Fatalf("the relist was complete, at %s", applied)
+		}
+		q.run()
+		settle()
+		for _, request := range f.takeRequests() {
+			if strings.HasPrefix(request, "LIST") && !strings.HasPrefix(request, "LIST rv="+version) {
+				t.Errorf("%s, expected nothing older than %s", request, version)
+			}
+		}
+		expectStore(t, q.informer, f)
+	})
+}
