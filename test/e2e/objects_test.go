@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/test/e2e/workload"
@@ -96,10 +98,10 @@ func TestCustomResourcesKeepTheirNumbers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	path, durable := newPath(t), newRecorder(t)
+	path, durable, maxAge := newPath(t), newRecorder(t), time.Duration(0)
 	begin := func() (*program, *warmwatch.SharedIndexInformer) {
 		// With so little memory everything is read from the file.
-		p := launch(t, path, warmwatch.Options{MemoryBudget: 1})
+		p := launch(t, path, warmwatch.Options{MemoryBudget: 1, MaxAge: maxAge})
 		example := &unstructured.Unstructured{}
 		example.SetGroupVersionKind(widgets.GroupVersion().WithKind("Widget"))
 		informer := p.informer(newListWatch(client, c.List, c.Watch, nil), example, widgets, warmwatch.InformerOptions{Namespace: namespace})
@@ -143,9 +145,47 @@ func TestCustomResourcesKeepTheirNumbers(t *testing.T) {
 	if err := c.Delete(t.Context(), "c", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	_, informer = begin()
+	p, informer = begin()
 	expect(informer)
 	expectStart(t, informer, "disk", 0, 1)
+
+	// A default changes what the server says of an object, and not its version.
+	addDefault(t, client)
+	eventuallyTrue(t, "the default to be served", func() bool {
+		object, err := c.Get(t.Context(), "a", metav1.GetOptions{})
+		color, _, _ := unstructured.NestedString(object.Object, "spec", "color")
+		return err == nil && color == "blue"
+	})
+	p.stop()
+	maxAge = 1
+	_, informer = begin()
+	eventuallyTrue(t, "the relist", func() bool { return informer.Status().Relists == 1 })
+	expect(informer)
+}
+
+// addDefault gives widgets a color.
+func addDefault(t *testing.T, client dynamic.Interface) {
+	t.Helper()
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		definition, err := client.Resource(definitions).Get(t.Context(), "widgets.e2e.example.com", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
+		color := map[string]any{"type": "string", "default": "blue"}
+		path := []string{"schema", "openAPIV3Schema", "properties", "spec", "properties", "color"}
+		if err := unstructured.SetNestedMap(versions[0].(map[string]any), color, path...); err != nil {
+			return err
+		}
+		if err := unstructured.SetNestedSlice(definition.Object, versions, "spec", "versions"); err != nil {
+			return err
+		}
+		_, err = client.Resource(definitions).Update(t.Context(), definition, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestMetadataOnly(t *testing.T) {
