@@ -231,11 +231,14 @@ func TestWhatComesBeforeAWalkAndBehindItIsNotFolded(t *testing.T) {
 		tellChunk(t, c, "ns/b", "", 3)
 		publish(t, q, ofSize(4, cache.Updated, "a", 100), ofSize(5, cache.Updated, "b", 100), ofSize(6, cache.Updated, "b", 100))
 		flush(t, q)
-		publish(t, q, ofSize(7, cache.Deleted, "other", 5000), ofSize(8, cache.Deleted, "other", 5000))
 		synctest.Wait()
+		for i, bytes := range []int{5_000, 50_000, 500_000} { // The last one is behind all of these for a pass.
+			publish(t, q, ofSize(uint64(7+i), cache.Deleted, "other", bytes))
+			synctest.Wait()
+		}
 		// That of a is folded: it was told as of 1. That of b is not folded with what it was
 		// told of already.
-		wantSeqs(t, "stored", []uint64{3, 4, 6, 7, 8}, onDisk(t, q.db, false))
+		wantSeqs(t, "stored", []uint64{3, 4, 6, 7, 8, 9}, onDisk(t, q.db, false))
 		if err := q.Stop(); err != nil {
 			t.Fatal(err)
 		}
