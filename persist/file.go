@@ -151,14 +151,15 @@ func (db *DB) begin() (opened, error) {
 // does, which would end the process over some files and write to others that are not
 // ours, and under the lock: another process's commit looks like damage.
 func (db *DB) openFound(f *os.File) (o opened, bad *os.File, err error) {
+	in := &inspector{f: f, unread: []uint32{}}
 	err = guard(func() error {
-		if err := inspectFile(f, false); err != nil {
+		if err := in.file(); err != nil {
 			return err
 		}
 		return checkFormat(f)
 	})
 	if err == nil {
-		if o, err = openBolt(f.Name(), f, false, db.opts.LockTimeout); isBad(err) {
+		if o, err = openInspected(in, f.Name(), f, db.opts.LockTimeout); isBad(err) {
 			bad, err = lockAgain(db.path, err)
 		}
 		return o, bad, err
@@ -187,13 +188,26 @@ func (db *DB) openLocked(f *os.File) (opened, error) {
 	if db.badFile, _ = f.Stat(); db.badFile != nil { // Else nobody would know it again.
 		db.broken = cause
 	}
-	if errors.Is(cause, ErrCorrupt) && inspectFile(f, true) == nil {
-		if o, openErr := openBolt(f.Name(), f, true, db.opts.LockTimeout); openErr == nil {
+	if in := (&inspector{f: f, readOnly: true, unread: []uint32{}}); errors.Is(cause, ErrCorrupt) && guard(in.file) == nil {
+		if o, openErr := openInspected(in, f.Name(), f, db.opts.LockTimeout); openErr == nil {
 			return o, err
 		}
 	}
 	_ = f.Close() // Unless bbolt has.
 	return opened{}, err
+}
+
+// openInspected opens a file whose branches were inspected. With an error it is closed.
+func openInspected(in *inspector, path string, f *os.File, timeout time.Duration) (opened, error) {
+	o, err := openBolt(path, f, in.readOnly, timeout)
+	if err == nil {
+		err = in.checkLeaves(o.bolt)
+	}
+	if err != nil && o.bolt != nil {
+		_ = guard(o.close)
+		o = opened{}
+	}
+	return o, err
 }
 
 // lockAgain is for a file that bbolt has refused, and closed.

@@ -231,47 +231,50 @@ func checkFreedLeaves(t *testing.T, rnd *rand.Rand, round int) {
 }
 
 // TestABranchInPlaceOfALeafIsNotFollowed: a page whose last write was lost may be one that
-// leads back to itself, and bbolt follows it for ever where it drops the bucket.
+// leads back to itself. bbolt follows it for ever where it looks for a key, and where it
+// drops the bucket.
 func TestABranchInPlaceOfALeafIsNotFollowed(t *testing.T) {
-	path := tempPath(t)
-	manyLeaves(t, path)
-	db, err := Open(path, manual)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf := leafWith(t, db.bolt, "0300")
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	page := make([]byte, pageHeaderBytes+elementBytes+1)
-	binary.NativeEndian.PutUint64(page, leaf)
-	binary.NativeEndian.PutUint16(page[pageFlagsAt:], branchPage)
-	binary.NativeEndian.PutUint16(page[pageCountAt:], 1)
-	binary.NativeEndian.PutUint32(page[pageHeaderBytes:], elementBytes)
-	binary.NativeEndian.PutUint32(page[pageHeaderBytes+4:], 1)
-	binary.NativeEndian.PutUint64(page[pageHeaderBytes+branchPageIDAt:], leaf)
-	page[pageHeaderBytes+elementBytes] = keyPrefix
-	_, err = f.WriteAt(page, int64(leaf*PageBytes))
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if db, err = Open(path, Options{CommitInterval: manual.CommitInterval, Logger: &quiet}); err != nil {
-		t.Fatal(err)
-	}
-	apply(t, db, func(b *Batch) { b.Drop(testBucket) })
-	if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
-		t.Error(err)
-	}
-	flush(t, db)
-	if len(setAside(t, path)) != 1 {
-		t.Error("it was not found")
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
+	for name, inUse := range map[string]bool{"at rest": false, "in use": true} {
+		t.Run(name, func(t *testing.T) {
+			path := tempPath(t)
+			manyLeaves(t, path)
+			db := open(t, path, manual)
+			leaf := leafWith(t, db.bolt, "0300")
+			if !inUse {
+				close1(t, db)
+			}
+			page := make([]byte, pageHeaderBytes+elementBytes+1)
+			binary.NativeEndian.PutUint64(page, leaf)
+			binary.NativeEndian.PutUint16(page[pageFlagsAt:], branchPage)
+			binary.NativeEndian.PutUint16(page[pageCountAt:], 1)
+			binary.NativeEndian.PutUint32(page[pageHeaderBytes:], elementBytes)
+			binary.NativeEndian.PutUint32(page[pageHeaderBytes+4:], 1)
+			binary.NativeEndian.PutUint64(page[pageHeaderBytes+branchPageIDAt:], leaf)
+			page[pageHeaderBytes+elementBytes] = keyPrefix
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = f.WriteAt(page, int64(leaf*PageBytes))
+			if err := errors.Join(err, f.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if !inUse {
+				db = open(t, path, manual)
+				if len(setAside(t, path)) != 1 {
+					t.Fatal("it was not found before it is read")
+				}
+				get(t, db, "0300")
+			}
+			apply(t, db, func(b *Batch) { b.Drop(testBucket) })
+			if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
+				t.Error(err)
+			}
+			flush(t, db)
+			if len(setAside(t, path)) != 1 {
+				t.Error("it was not found")
+			}
+		})
 	}
 }
 

@@ -332,7 +332,8 @@ func (db *DB) notReplaced(old opened, cause, err error) {
 		readable bool
 		txID     int
 	)
-	if old.bolt != nil && inspectFile(old.file, true) == nil {
+	in := &inspector{f: old.file, readOnly: true, unread: []uint32{}}
+	if old.bolt != nil && guard(in.file) == nil && in.checkLeaves(old.bolt) == nil {
 		readable = view(old.bolt, func(tx *bolt.Tx) error {
 			txID = tx.ID()
 			return nil
