@@ -179,8 +179,8 @@ func (k *sink) checkHistoryLocked(typ cache.DeltaType, obj any, c *indexer.Chang
 	default:
 		return
 	}
-	// A ListerWatcher that filters always sends changes of objects that the store lacks.
-	// So one such event per process is enough.
+	// A ListerWatcher that filters often sends changes of objects that the store lacks.
+	// One such event is enough.
 	k.doubted = true
 	k.forceRelistLocked(fmt.Sprintf("another history: the event of %s at version %s %s, so it cannot be the next in the history of the store", keyOf(obj), rv, why))
 }

@@ -47,8 +47,8 @@ type listener struct {
 	// informerSynced says that the informer has synced.
 	informerSynced atomic.Bool
 
-	// listedSeq is the greatest Seq as of which the initial list told of an object. It is
-	// 0 once the cursor has passed it: see Consumer.WalkedTo.
+	// listedSeq is the greatest Seq as of which the initial list told of an object, 0 once
+	// the cursor has passed it: see Consumer.WalkedTo.
 	listedSeq uint64
 	// inherits says that handlers of the last process may know objects that this one was
 	// not told of. It must be told of their deletion, which may come with the deltas.
@@ -424,8 +424,7 @@ const (
 	chunkReads = 4
 )
 
-// chunks calls tell with all objects, chunk by chunk, until tell returns false. It reads
-// some chunks ahead.
+// chunks calls tell with all objects until tell returns false. It reads some chunks ahead.
 func (l *listener) chunks(read func(from string) (indexer.Chunk, error), tell func(indexer.Chunk) bool) bool {
 	ahead := make(chan chan indexer.Chunk, chunksAhead)
 	gaveUp := make(chan struct{})

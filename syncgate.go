@@ -7,12 +7,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// quietTime is how long after it was opened, or after its last event, a silent watch counts
-// as caught up. A bookmark may take a minute to come.
+// quietTime after a resumed watch was opened, or after its last event, the watch counts
+// as caught up: a bookmark may take a minute.
 const quietTime = 500 * time.Millisecond
 
-// bookmarkTime is the time within which a server sends a bookmark, once it has sent the
-// watch all earlier events. It sends about one a minute.
+// bookmarkTime is how soon a server sends a bookmark, about one a minute, once it has sent
+// the watch all earlier events.
 const bookmarkTime = 2 * time.Minute
 
 // syncGate finds out when the informer has caught up with the server, by a resumed
