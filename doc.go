@@ -5,7 +5,7 @@
 // the API server no longer holds the history.
 //
 // [Open] opens the file, [Cache.NewSharedIndexInformer] makes an informer in
-// it, and from there on everything is as in client-go. New are
+// it, and the rest is as in client-go, with two additions:
 // [SharedIndexInformer.AddDurableEventHandler], for handlers that go on where
 // they stopped, and [SharedIndexInformer.Status].
 //

@@ -298,9 +298,9 @@ func (s *SharedIndexInformer) Run(stopCh <-chan struct{}) {
 }
 
 // RunWithContext implements [cache.SharedInformer]: it runs the informer until
-// ctx is done, and returns when all it started has ended, callbacks in flight
-// included. What handlers have not been told by then they are told after the
-// next start. An informer runs once.
+// ctx is done, and returns when all that it started has ended, except a List that
+// hangs. Callbacks in flight have returned then. What handlers have not been told by
+// then, they are told after the next start. An informer runs once.
 func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 	defer utilruntime.HandleCrashWithContext(ctx)
 	ctx, cancel := context.WithCancel(ctx)
@@ -523,7 +523,7 @@ func (s *SharedIndexInformer) GetStore() cache.Store { return s.indexer }
 // GetIndexer implements [cache.SharedIndexInformer].
 func (s *SharedIndexInformer) GetIndexer() cache.Indexer { return s.indexer }
 
-// AddIndexers implements [cache.SharedIndexInformer], also after the start.
+// AddIndexers implements [cache.SharedIndexInformer]. It also works after the start.
 func (s *SharedIndexInformer) AddIndexers(indexers cache.Indexers) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

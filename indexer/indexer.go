@@ -263,7 +263,7 @@ func (ix *Indexer) Counted() bool { return !ix.visible.Load().Recounted }
 // Seq returns the number of the last write.
 func (ix *Indexer) Seq() uint64 { return ix.visible.Load().Seq }
 
-// Hide(true) makes the methods of cache.Indexer find nothing, and Hide(false) ends that.
+// Hide makes the methods of cache.Indexer find nothing, and Hide(false) ends that.
 // A relist can still compare with the hidden objects, which must not be served yet.
 func (ix *Indexer) Hide(hidden bool) { ix.hidden.Store(hidden) }
 
