@@ -70,7 +70,7 @@ type Options struct {
 	// 24h; negative: however long. While a watch is open, bookmarks come about once a
 	// minute, so MaxAge is how long a process may have been down, or disconnected.
 	// A running process compares the contents of all objects with the server's as
-	// often, because the content of an object can change without an event.
+	// often (never, if negative), because content can change without an event.
 	MaxAge time.Duration
 	// ClusterID returns the identity of the cluster that is being listed, for
 	// example [KubeSystemUID]. If the stored objects came from another one, none of

@@ -23,7 +23,7 @@ var _ reflector.History = (*history)(nil)
 
 // Empty implements [reflector.History]. If it is true, no handler knows an object either.
 func (h *history) Empty() bool {
-	return h.s.indexer.Seq() == 0 && h.s.indexer.Len() == 0 && !h.s.log.HasKnown()
+	return h.s.indexer.Seq() == 0 && h.s.indexer.Len() == 0 && !h.s.queue.HasKnown()
 }
 
 // Misses implements [reflector.History].

@@ -112,7 +112,7 @@ type SharedIndexInformer struct {
 	logger   klog.Logger
 
 	indexer  *indexer.Indexer
-	log      *queue.DeltaFIFO
+	queue    *queue.DeltaFIFO
 	sink     *sink
 	detector cache.MutationDetector
 	progress progress
@@ -236,17 +236,17 @@ func (s *SharedIndexInformer) openParts() (err error) {
 		return err
 	}
 	s.indexer.Hide(true)
-	s.log, err = queue.New(queue.Options{
+	s.queue, err = queue.New(queue.Options{
 		DB: s.cache.db, Space: s.space, Seq: s.indexer.Seq(), NewObject: s.newObject,
 		OnCorrupt: s.corrupt, Logger: &s.logger, MaxBacklogBytes: s.cache.opts.MaxBacklogBytes,
 	})
 	if err != nil {
 		return err
 	}
-	if s.indexer.Seq() == 0 && s.log.Head() > 0 { // The store is empty, but deltas were written.
+	if s.indexer.Seq() == 0 && s.queue.Head() > 0 { // The store is empty, but deltas were written.
 		s.corrupt(&persist.CorruptError{Bucket: persist.Bucket{Space: s.space, Name: "store"}, Err: errors.New("the store is missing")})
 	}
-	s.indexer.RaiseSeq(s.log.Head()) // No new Seq may be below a cursor, even if the file lost the last one.
+	s.indexer.RaiseSeq(s.queue.Head()) // No new Seq may be below a cursor, even if the file lost the last one.
 	s.sink = newSink(s)
 	s.removeHook = s.cache.db.AddHook(&persist.Hook{Space: s.space, AfterReset: s.replaced})
 	return nil
@@ -428,7 +428,7 @@ func (s *SharedIndexInformer) end() {
 	patience := time.AfterFunc(stopPatience, s.logRunning)
 	s.running.Wait()
 	patience.Stop()
-	if err := s.log.Stop(); err != nil && !errors.Is(err, ErrClosed) {
+	if err := s.queue.Stop(); err != nil && !errors.Is(err, ErrClosed) {
 		s.logger.Error(err, "Could not store what the handlers have acknowledged")
 	}
 	s.removeHook()

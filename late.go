@@ -40,10 +40,10 @@ func (l *late) stop() {
 // link, and events may still come.
 func (s *SharedIndexInformer) caughtUp(quiet bool) {
 	s.setSynced()
-	s.log.CaughtUp()
+	s.queue.CaughtUp()
 	after := time.Duration(0)
 	if quiet {
 		after = bookmarkTime
 	}
-	s.late.start(after, s.log.ReleaseOrphans)
+	s.late.start(after, s.queue.ReleaseOrphans)
 }

@@ -139,7 +139,7 @@ func (s *SharedIndexInformer) ForgetDurableEventHandler(name string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.log.Forget(name); err != nil {
+	if err := s.queue.Forget(name); err != nil {
 		return err
 	}
 	s.turns.forget(name)
@@ -167,13 +167,13 @@ func (s *SharedIndexInformer) addListener(h cache.ResourceEventHandler, durableN
 	l.syncing.Store(true) // Until the first check, as in client-go.
 	if l.durable {
 		l.name = durableName
-		c, err := s.log.Durable(durableName)
+		c, err := s.queue.Durable(durableName)
 		if err != nil {
 			return nil, fmt.Errorf("warmwatch: add durable handler: %w", err)
 		}
 		l.consumer, l.turn = c, s.turns.of(durableName)
 	} else {
-		l.consumer = s.log.Plain()
+		l.consumer = s.queue.Plain()
 	}
 	s.setResyncLocked(l, ptr.Deref(o.ResyncPeriod, s.opts.ResyncPeriod))
 	s.listeners[l] = struct{}{}
@@ -254,7 +254,7 @@ func (l *listener) run() {
 	}
 	defer l.endTurn()
 	if l.consumer.Known {
-		l.initialHead.Store(l.s.log.Head())
+		l.initialHead.Store(l.s.queue.Head())
 	}
 	l.s.running.Go(l.watchSynced) // Not waited for here: a handler's panic must not wait.
 	if l.consumer.Known {
@@ -314,7 +314,7 @@ func (l *listener) watchSynced() {
 		return
 	}
 	if l.s.cache.opts.SyncPolicy == SyncFromServer {
-		l.initialHead.Store(max(l.initialHead.Load(), l.s.log.Head()))
+		l.initialHead.Store(max(l.initialHead.Load(), l.s.queue.Head()))
 	}
 	l.informerSynced.Store(true)
 	l.consumer.Interrupt()

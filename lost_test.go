@@ -343,7 +343,7 @@ func TestADamagedCursorCostsItsHandlerOnly(t *testing.T) {
 	}
 }
 
-// TestADamagedStateCostsNobodyHisDeltas: neither the store's nor the log's.
+// TestADamagedStateCostsNobodyHisDeltas: neither the store's nor the queue's.
 func TestADamagedStateCostsNobodyHisDeltas(t *testing.T) {
 	for _, bucket := range []string{"store", "queue"} {
 		t.Run(bucket, func(t *testing.T) {

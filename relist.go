@@ -80,7 +80,7 @@ func (k *sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 	k.record.Rewrite = k.record.Rewrite || how.Rewrite
 	k.record.Rewound = k.record.Rewound || how.Rewound
 	how.Rewrite, how.Rewound = k.record.Rewrite, k.record.Rewound
-	if k.filling = k.filling || (empty && k.s.indexer.Hidden() && !k.s.log.HasKnown()); k.filling {
+	if k.filling = k.filling || (empty && k.s.indexer.Hidden() && !k.s.queue.HasKnown()); k.filling {
 		k.trusted = false
 		k.record.State = checkpoint.StateSyncing
 	}
@@ -251,7 +251,7 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 	r.done = true
 	k.s.relisted()
 	if r.how.Rewrite && whole {
-		if err := k.s.log.RemoveUnknown(); err != nil {
+		if err := k.s.queue.RemoveUnknown(); err != nil {
 			return err
 		}
 		return k.s.cache.db.ForgetSalvage(k.s.space)

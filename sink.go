@@ -309,7 +309,7 @@ func (k *sink) notAppliedLocked(err error) error {
 // writer returns a Writer for changes whose old objects are told.
 func (k *sink) writer() *indexer.Writer {
 	w := k.s.indexer.Writer()
-	if k.s.log.HasDurable() { // The old objects are stored with the deltas.
+	if k.s.queue.HasDurable() { // The old objects are stored with the deltas.
 		w.KeepOldValues()
 	}
 	return w
@@ -428,9 +428,9 @@ func (k *sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta, more
 // not change the resourceVersion.
 func (k *sink) writeLocked(w *indexer.Writer, ds []queue.Delta, more ...func(*persist.Batch)) error {
 	value := k.value()
-	urgent := k.s.log.HasDurable()
+	urgent := k.s.queue.HasDurable()
 	batch, err := w.Commit(func(b *persist.Batch) {
-		k.s.log.Append(b, ds)
+		k.s.queue.Append(b, ds)
 		b.Put(k.bucket, checkpointKey, value)
 		for _, put := range more {
 			put(b)
@@ -442,8 +442,8 @@ func (k *sink) writeLocked(w *indexer.Writer, ds []queue.Delta, more ...func(*pe
 	if err != nil {
 		return err
 	}
-	k.s.log.Publish(batch, ds)
-	k.s.log.Advance(batch, k.s.indexer.Seq())
+	k.s.queue.Publish(batch, ds)
+	k.s.queue.Advance(batch, k.s.indexer.Seq())
 	return nil
 }
 

@@ -100,9 +100,9 @@ func (s *SharedIndexInformer) handlerStatus() []HandlerStatus {
 		all = append(all, h)
 	}
 	s.mu.Unlock()
-	for _, name := range s.log.Absent() {
+	for _, name := range s.queue.Absent() {
 		h := HandlerStatus{Name: name, Durable: true, Absent: true}
-		h.Undelivered, h.UndeliveredBytes = s.log.Behind(name)
+		h.Undelivered, h.UndeliveredBytes = s.queue.Behind(name)
 		all = append(all, h)
 	}
 	slices.SortFunc(all, func(a, b HandlerStatus) int {
@@ -142,7 +142,7 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	s.progress.mu.Unlock()
 	st.ResourceVersion = s.indexer.LastStoreSyncResourceVersion()
 	st.Objects = s.indexer.Len()
-	st.UnackedDeltas = s.log.Unacked()
+	st.UnackedDeltas = s.queue.Unacked()
 	st.Handlers = s.handlerStatus()
 	if err := s.cache.db.Err(); err != nil {
 		st.Err = err
