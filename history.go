@@ -139,7 +139,7 @@ func (k *sink) resumed(rv string) {
 	k.resumption = resumption{open: true, at: rv}
 }
 
-// relisting notes that the store is about to be compared with a list.
+// relisting notes that a relist begins.
 func (k *sink) relisting() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -67,7 +67,7 @@ func entryIndex(it *persist.Item) (name, prefix string, err error) {
 	return it.Key[used:end], it.Key[:end], nil
 }
 
-// parseEntry splits what follows namePrefix, the prefix of its index, in the key of an entry.
+// parseEntry splits the key of an entry behind namePrefix, the prefix of its index.
 func parseEntry(it *persist.Item, namePrefix string) (value, prefix, objectKey string, err error) {
 	rest := it.Key[len(namePrefix):]
 	n, used := binary.Uvarint([]byte(rest[:min(len(rest), binary.MaxVarintLen64)]))

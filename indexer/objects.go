@@ -34,7 +34,7 @@ type Objects struct {
 
 	ballastUsers int // Calls of Ballast that have not ended.
 	ballast      []byte
-	ballasted    bool // The ballast was allocated once.
+	ballasted    bool // It was allocated once.
 }
 
 // ballastBytes is the most that the ballast takes of the budget.
