@@ -18,8 +18,8 @@ import (
 )
 
 var (
-	// ErrInUse says that an identity already has an informer in this Cache, or
-	// a durable name a handler in this informer.
+	// ErrInUse is returned when an identity already has an informer in this
+	// Cache, or a durable name already has a handler in this informer.
 	ErrInUse = queue.ErrInUse
 
 	// ErrClosed is returned by calls on a closed Cache.
@@ -33,56 +33,56 @@ var (
 type SyncPolicy string
 
 const (
-	// SyncFromDisk means as soon as the checkpoint is found valid and the objects
-	// can be read, with or without an API server.
+	// SyncFromDisk means as soon as the checkpoint allows the stored objects to be
+	// served and they can be read, with or without an API server.
 	SyncFromDisk SyncPolicy = "SyncFromDisk"
-	// SyncFromServer means once the resumed watch has reached the resourceVersion
-	// that the server had when it was asked (by an event, a bookmark, or 500 ms
-	// of quiet after the watch opened), or the relist is done.
+	// SyncFromServer means once the relist is done, or the resumed watch has reached
+	// the resourceVersion that the server had when it was asked: an event or a
+	// bookmark says so, or no event came for 500 ms.
 	SyncFromServer SyncPolicy = "SyncFromServer"
 )
 
 // Options configures [Open]. The zero value is valid.
 type Options struct {
 	// CommitInterval is the longest time a change stays in memory only.
-	// Default 1s. A longer one spares the disk; what a crash loses the API
-	// server sends again.
+	// Default 1s. A longer one spares the disk. After a crash the API server
+	// sends again what was lost.
 	CommitInterval time.Duration
-	// DurableDelay is the same while a durable handler waits for the change.
-	// Default 10ms.
+	// DurableDelay replaces CommitInterval while a durable handler waits for the
+	// change. Default 10ms.
 	DurableDelay time.Duration
-	// MemoryBudget is the bytes of decoded objects kept in memory, of all
-	// informers together. Default 64 MiB; negative: all of them. While the
-	// first handler is told of all objects, up to half of what is left of it, at
-	// most 32 MiB, is room for garbage instead, so that the collector runs less often.
+	// MemoryBudget bounds the bytes of decoded objects kept in memory, for all
+	// informers together. Default 64 MiB; negative: no bound. While the first
+	// handler is told of all objects, up to half of the unused budget, at most
+	// 32 MiB, is left to garbage, so that the collector runs less often.
 	MemoryBudget int64
-	// MaxPendingBytes bounds what waits in memory to be written. Past it the
-	// watch slows down. Default 16 MiB.
+	// MaxPendingBytes bounds the changes that wait in memory to be written.
+	// Beyond it the watch slows down. Default 16 MiB.
 	MaxPendingBytes int64
-	// MaxBacklogBytes bounds, for each informer, what waits in the file for
-	// handlers that are behind. Past it the notifications of one object are folded
-	// into one, with the first old object and the last new one. Each OnDelete stays, so
-	// this is no bound for deletions. The order among objects then changes. Default
-	// 256 MiB; negative: no bound.
+	// MaxBacklogBytes bounds, for each informer, the deltas that wait in the file
+	// for handlers that are behind. Beyond it the notifications of one object are
+	// folded into one, with the first old object and the last new one, and the order
+	// among objects changes. Every OnDelete is kept, so deletions are not bounded.
+	// Default 256 MiB; negative: no bound.
 	MaxBacklogBytes int64
-	// MaxAge: a checkpoint is relisted, not resumed, if the server has not vouched
-	// for it for so long, by an event, a bookmark or a list. Default 24h; negative:
-	// however long. While a watch is open, bookmarks come about once a minute: so
-	// it is how long a process may have been down, or disconnected. As often, the
-	// contents of all objects are compared with the server's while the process runs,
-	// because not every change of what an object reads like comes with an event.
+	// MaxAge is how long after the server last vouched for a checkpoint, by an
+	// event, a bookmark or a list, it can be resumed; later it is relisted. Default
+	// 24h; negative: however long. While a watch is open, bookmarks come about once a
+	// minute, so MaxAge is how long a process may have been down, or disconnected.
+	// A running process compares the contents of all objects with the server's as
+	// often (never, if negative), because content can change without an event.
 	MaxAge time.Duration
-	// ClusterID asks for the identity of the cluster behind the file, for
-	// example [KubeSystemUID]. If it is not the one that the objects came from,
-	// none of them is believed. It is asked before the first list or watch of
-	// each informer. An error of the network is tried again. If the server refuses
-	// to tell (401, 403, 404, 405), objects of a known cluster are compared with a
-	// list, by content, and are of an unknown one from then on. Default: not asked.
+	// ClusterID returns the identity of the cluster that is being listed, for
+	// example [KubeSystemUID]. If the stored objects came from another one, none of
+	// them is trusted. Each informer calls it before its first list or watch. If the
+	// server refuses to tell (401, 403, 404, 405), objects of a known cluster are
+	// compared with a list, by content, and are of an unknown cluster from then on.
+	// After any other error the call is repeated. Default: not called.
 	ClusterID func(context.Context) (string, error)
 	// SyncPolicy defaults to SyncFromDisk.
 	SyncPolicy SyncPolicy
 	// LockTimeout is how long Open waits for a file that another process
-	// holds, before it works from memory. Default 1s.
+	// holds, before the Cache works from memory. Default 1s.
 	LockTimeout time.Duration
 	// Logger receives what an operator should know. Default klog's.
 	Logger *klog.Logger
@@ -130,22 +130,21 @@ type Cache struct {
 	closed    bool
 }
 
-// Open opens the file at path, or begins one (mode 0600, in a directory created
-// with mode 0700: it can hold Secrets). A path that is a symbolic link stands for the
-// file that it leads to, which need not be there yet.
+// Open opens the file at path, or creates it (mode 0600, in a directory created
+// with mode 0700, because it can hold Secrets). If path is a symbolic link, Open uses
+// the file that the link leads to, which need not exist yet.
 //
-// It fails for a path that cannot be meant (empty, or not a regular file) and
-// for options that make no sense. All else that may be wrong with a file does
-// not stop the program: one that is corrupt, or of an unknown format, is set
-// aside as path.corrupt-<time>, see Status().SetAside, and replaced by a new one with
-// all that can still be read; one that another process holds, or that cannot be
-// written, is left alone, and the Cache works from memory. Status().Err says so, as
-// does the log. That is tried again, at least every minute, as it is where there is no
-// room for a new file. Once the file can be had, it is set aside as
-// path.replaced-<time>, because the Cache has gone on without it.
+// Open fails if path is empty or not a regular file, and if the options are invalid.
+// Nothing else that may be wrong with a file stops the program. A file that is corrupt,
+// or of an unknown format, is set aside as path.corrupt-<time>, see Status().SetAside,
+// and replaced by a new one with all that can still be read. A file that another process
+// holds, or that cannot be written, is left alone: the Cache works from memory, and
+// Status().Err and the log say so. The Cache tries again at least every minute, also
+// where there was no room for a new file. Once it gets the file, it sets it aside as
+// path.replaced-<time>, because it has gone on without it.
 //
-// A file with nothing in it is begun in place. So path may be a mount point, but then a
-// file that gets damaged cannot be replaced: mount the directory that it is in instead.
+// An empty file is initialised in place, so path may be a mount point. A damaged file
+// cannot be replaced there: mount the directory that it is in instead.
 func Open(path string, o Options) (*Cache, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -170,14 +169,14 @@ func Open(path string, o Options) (*Cache, error) {
 }
 
 // Close stops the informers that still run, without waiting for handlers, and
-// writes and closes the file. After nil, all that was applied and acknowledged
-// is in the file; after an error, what is missing the API server will send
-// again. A Cache whose file was lost in use, so that it works from memory, returns why;
-// one that never had a file returns nil, because Status().Err has said so since Open.
-// Further calls wait for the first and return what it does. The stores cannot be read
-// afterwards.
+// writes and closes the file. If it returns nil, all that was applied and acknowledged
+// is in the file; after an error, the API server will send again what is missing.
+// If the file was lost in use, so that the Cache works from memory, Close returns why;
+// if there never was a file, it returns nil, because Status().Err has said so since Open.
+// Further calls wait for the first and return its result. Afterwards the stores cannot
+// be read.
 //
-// To have handlers finish what they were told, stop the informers first and
+// To let handlers finish what they were told, stop the informers first and
 // wait for their Run to return.
 func (c *Cache) Close() error {
 	c.mu.Lock()
@@ -193,7 +192,7 @@ func (c *Cache) Close() error {
 	return nil
 }
 
-// claim keeps the space of s free for it.
+// claim reserves the space of s.
 func (c *Cache) claim(s *SharedIndexInformer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -207,7 +206,7 @@ func (c *Cache) claim(s *SharedIndexInformer) error {
 	return nil
 }
 
-// admit makes s, which is complete now, the informer of its space.
+// admit registers s, once it is complete, as the informer of its space.
 func (c *Cache) admit(s *SharedIndexInformer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -236,25 +235,25 @@ func (c *Cache) release(s *SharedIndexInformer) {
 	}
 }
 
-// A SetAside is a file that was found damaged, or of an unknown format, or that the Cache
-// could not have at first and has gone on without, and was replaced.
+// A SetAside is a file that was renamed and replaced: it was damaged or of an unknown
+// format, or the Cache could not use it at first and has gone on without it.
 type SetAside struct {
-	// Path that the file has now.
+	// Path of the file now.
 	Path string
-	// Time when it was set aside.
+	// Time when the file was set aside.
 	Time time.Time
-	// Cause says what was wrong with it, or why it could not be used.
+	// Cause says what was wrong with the file, or why it could not be used.
 	Cause string
 }
 
-// Status is the state of a [Cache]. As JSON it has the names of the fields, and errors
-// as strings.
+// Status is the state of a [Cache]. Its JSON has the names of the fields, and errors as
+// strings.
 type Status struct {
 	// Path of the file, as it was given to Open.
 	Path string
-	// MemoryOnly: there is no file, see Err.
+	// MemoryOnly says that the Cache works without a file, see Err.
 	MemoryOnly bool
-	// SetAside are the files that were set aside since Open, and are still there.
+	// SetAside lists the files that were set aside since Open and still exist.
 	SetAside []SetAside
 	// Informers by identity.
 	Informers map[string]InformerStatus

@@ -14,7 +14,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// checkFile checks a cache file that nobody has open: bbolt's own checks, that
+// checkFile checks a cache file that is not open: bbolt's own checks, that
 // objects can be read, and P2.
 func checkFile(t *testing.T, path string) {
 	t.Helper()

@@ -26,8 +26,8 @@ var refusals = map[string]error{
 	"unauthorized": apierrors.NewUnauthorized("who are you?"),
 }
 
-// TestAKnownClusterThatCannotBeAskedIsNotTrusted: the objects are served until the
-// server has answered, and then compared with its own, by content.
+// TestAKnownClusterThatCannotBeAskedIsNotTrusted: the stored objects are served until the
+// server has answered, and then compared with the server's, by content.
 func TestAKnownClusterThatCannotBeAskedIsNotTrusted(t *testing.T) {
 	for name, refusal := range refusals {
 		t.Run(name, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestAKnownClusterThatCannotBeAskedIsNotTrusted(t *testing.T) {
 				p.stop()
 				f.takeRequests()
 
-				// What is stored now is of a cluster that nobody knows.
+				// The stored objects are of an unknown cluster now.
 				p = launch(t, path, f, isCluster("", refusal)).run()
 				settle()
 				p.expectHistory(f, "")

@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// comparePause between two pages, so that neither the server nor handlers notice.
+	// comparePause separates two pages, so that neither the server nor handlers notice.
 	comparePause = time.Second
-	// comparePageItems are asked for at once.
+	// comparePageItems is the size of a page.
 	comparePageItems = 500
-	// compareRetry after a comparison that was cut.
+	// compareRetry is the pause after a comparison that failed.
 	compareRetry = time.Hour
 )
 
-// compareContents keeps the content of objects right that the server says in another way
-// at the same resourceVersion: no event tells of a default that a CustomResourceDefinition
-// got, or of another conversion. client-go finds out with the list of its next start, and
-// an informer that resumes has none. So once in MaxAge, counted from the last full list,
-// the objects are listed in pages with pauses, beside the watch, and those that have the
-// same uid and resourceVersion and other content are told as updates.
+// compareContents finds objects whose content the server has changed at the same
+// resourceVersion: no event tells of a new default in a CustomResourceDefinition, or of
+// another conversion. client-go finds out with the list of its next start, but an informer
+// that resumes does not list. So once in MaxAge, counted from the last full list, the
+// objects are listed in pages with pauses, beside the watch. Handlers are told by OnUpdate
+// of those that have the same uid and resourceVersion and other content.
 func (s *SharedIndexInformer) compareContents(ctx context.Context) {
 	defer utilruntime.HandleCrashWithContext(ctx)
 	maxAge := s.cache.opts.MaxAge
@@ -39,11 +39,11 @@ func (s *SharedIndexInformer) compareContents(ctx context.Context) {
 	}
 	for {
 		due, _ := s.sink.compareDue(maxAge)
-		// Informers that started together do not ask together.
+		// The random part spreads the lists of informers that started together.
 		if !pause(ctx, max(due, verifyDelay)+rand.N(maxAge/8+1)) {
 			return
 		}
-		if due, complete := s.sink.compareDue(maxAge); due > 0 || !complete { // Listed meanwhile, or not yet.
+		if due, complete := s.sink.compareDue(maxAge); due > 0 || !complete { // A relist came first, or is not done yet.
 			continue
 		}
 		for err := s.comparePages(ctx); err != nil; err = s.comparePages(ctx) {
@@ -55,7 +55,7 @@ func (s *SharedIndexInformer) compareContents(ctx context.Context) {
 	}
 }
 
-// pause reports whether to go on.
+// pause waits for d, and reports false if ctx was done first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -73,8 +73,8 @@ func (s *SharedIndexInformer) comparePages(ctx context.Context) error {
 	for {
 		list, err := lw.ListWithContext(ctx, o)
 		if o.Continue != "" && err != nil {
-			// The pages took too long. The server says how to go on with newer ones:
-			// to this comparison it does not matter that they are of another moment.
+			// The pages have expired, and the server offers to go on with newer ones.
+			// The comparison can use them, because it looks at each object alone.
 			var status apierrors.APIStatus
 			if !errors.As(err, &status) || status.Status().Continue == "" {
 				return err
@@ -103,8 +103,8 @@ func (s *SharedIndexInformer) comparePages(ctx context.Context) error {
 	}
 }
 
-// compareContent puts an object into the store if that has it in the same version and
-// with other content. All other differences the watch tells.
+// compareContent puts an object into the store if the store has the same version of it with
+// other content. The watch tells of all other differences.
 func (k *sink) compareContent(obj runtime.Object) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -116,7 +116,7 @@ func (k *sink) compareContent(obj runtime.Object) error {
 	}
 	transformed, key, err := k.prepareLocked(obj)
 	if err != nil {
-		return nil //nolint:nilerr // An event with this object has failed in the same way, and is in Status.
+		return nil //nolint:nilerr // The event with this object failed in the same way, and Status says so.
 	}
 	w := k.writer()
 	defer w.Close()
@@ -133,15 +133,14 @@ func (k *sink) compareContent(obj runtime.Object) error {
 	return k.writeLocked(w, []queue.Delta{d})
 }
 
-// compareDue says in how long all contents are to be compared, and whether there is a
-// whole store to compare.
+// compareDue returns the time until the next comparison, and whether the store is complete.
 func (k *sink) compareDue(maxAge time.Duration) (due time.Duration, complete bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return time.Until(k.record.LastFullList.Add(maxAge)), k.complete
 }
 
-// contentsCompared notes that all contents are those of the server.
+// contentsCompared notes that the contents of all objects have been compared.
 func (k *sink) contentsCompared() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

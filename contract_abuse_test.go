@@ -14,9 +14,9 @@ import (
 
 // TestHandlersThatComeAndGoDoNotKeepTheInformerFromItsEvents is the idea of client-go's
 // TestSharedInformerHandlerAbuse: handlers are added and removed as fast as can be,
-// until the informer has handled some changes. It does not come to that if those
-// that were removed go on with what they were doing. How many come and go meanwhile
-// says nothing: they wait for the informer in client-go, and not in warmwatch.
+// until the informer has handled some changes. It never does if removed handlers
+// go on with what they were doing. How many handlers come and go meanwhile means
+// nothing: in client-go they wait for the informer, in warmwatch they do not.
 func TestHandlersThatComeAndGoDoNotKeepTheInformerFromItsEvents(t *testing.T) {
 	const workers, objects, changes, patience = 100, 300, 2000, 10_000_000
 	contract(t, func(t *testing.T, impl implementation) {

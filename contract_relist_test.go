@@ -360,8 +360,8 @@ func TestTheWatchGoesOnAfterFaults(t *testing.T) {
 	}
 }
 
-// TestABusyRateLimiterDelaysAndDoesNotPrevent: a client is shared by many, and refuses at
-// once who cannot wait as long as it has others waiting.
+// TestABusyRateLimiterDelaysAndDoesNotPrevent: informers share a client, which refuses a
+// request at once if its deadline comes before its turn.
 func TestABusyRateLimiterDelaysAndDoesNotPrevent(t *testing.T) {
 	contract(t, func(t *testing.T, impl implementation) {
 		f := newSource(t, configMap("a"))

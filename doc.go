@@ -5,11 +5,11 @@
 // the API server no longer holds the history.
 //
 // [Open] opens the file, [Cache.NewSharedIndexInformer] makes an informer in
-// it, and from there on everything is as in client-go. What is more:
-// [SharedIndexInformer.AddDurableEventHandler] for handlers that go on where
+// it, and the rest is as in client-go, with two additions:
+// [SharedIndexInformer.AddDurableEventHandler], for handlers that go on where
 // they stopped, and [SharedIndexInformer.Status].
 //
-// The file can be thrown away while no program uses it; durable handlers are then told
-// of everything again. Whatever happens to it, the program lives and the cache becomes
-// right, see [Open].
+// The file can be deleted while no program uses it; durable handlers are then told
+// of every object again. Whatever happens to the file, the program keeps running and
+// the cache becomes correct again, see [Open].
 package warmwatch

@@ -36,7 +36,7 @@ func TestADurableHandlerGoesOnExactlyWhereItStopped(t *testing.T) {
 		// While it is down.
 		f.put(configMap("a"), configMap("d"))
 		f.remove("c")
-		hold := make(chan struct{}) // Else the watch may come before the plain handler's walk.
+		hold := make(chan struct{}) // Without it the watch may come before the plain handler's initial list.
 		f.with(func() { f.hold = hold })
 		p = launch(t, path, f, nil)
 		r, d = add2(t, p)
@@ -94,8 +94,8 @@ func TestADurableHandlerIsToldOnlyOfWhatIsInTheFile(t *testing.T) { // Q4
 		p.run()
 		down := newSource(t)
 		down.setDown(errUnreachable)
-		// check crashes during a callback. Who goes on with the file must be
-		// told of the same thing.
+		// check crashes during a callback. The next handler on the file must be
+		// told of the same delta.
 		check := func() {
 			t.Helper()
 			event := <-told

@@ -89,7 +89,7 @@ func newWorn(t *testing.T) worn {
 	return w
 }
 
-// expectTrue checks that nothing is served that never was.
+// expectTrue checks that every served object is a version that once existed.
 func (w worn) expectTrue(t *testing.T, informer cache.SharedIndexInformer) {
 	t.Helper()
 	ix := informer.GetIndexer()
@@ -402,8 +402,8 @@ func TestABadCheckpointOrCursorMeansARelist(t *testing.T) {
 	}
 }
 
-// keepLengths leaves alone how long tree pages say that they are. bbolt believes
-// that when it frees them. It is checked before the first write only, see the
+// keepLengths does not damage the lengths in the headers of tree pages. bbolt trusts
+// them when it frees pages. They are checked before the first write only, see the
 // limits in README.md.
 func keepLengths(file, damaged []byte) {
 	for at := 0; at+16 <= min(len(file), len(damaged)); at += persist.PageBytes {
@@ -603,8 +603,8 @@ func loseLast(t *testing.T, path string) {
 }
 
 // TestAnEmptiedFileIsNotServedAsComplete: the file is lost under a running
-// process, which ends before the server has sent everything again. What takes
-// absence for deletion must not see the rest as the whole.
+// process, which ends before the server has sent everything again. A reader that
+// takes absence for deletion must not see a part of the objects as the whole.
 func TestAnEmptiedFileIsNotServedAsComplete(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a", "x"), configMap("b", "y"), configMap("c", "z"))
@@ -635,7 +635,7 @@ func TestAnEmptiedFileIsNotServedAsComplete(t *testing.T) {
 	})
 }
 
-// TestRebuildingIndicesFindsWhatIsMissing, for it counts anew.
+// TestRebuildingIndicesFindsWhatIsMissing, because it counts again.
 func TestRebuildingIndicesFindsWhatIsMissing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a", "x"), configMap("b", "y"), configMap("c", "z"))

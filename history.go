@@ -16,14 +16,14 @@ import (
 	"github.com/warmwatch/warmwatch/reflector"
 )
 
-// history implements reflector.History, with what the store has.
+// history implements reflector.History. It compares with the store.
 type history sink
 
 var _ reflector.History = (*history)(nil)
 
-// Empty implements [reflector.History]: no handler knows of an object either.
+// Empty implements [reflector.History]. If it is true, no handler knows an object either.
 func (h *history) Empty() bool {
-	return h.s.indexer.Seq() == 0 && h.s.indexer.Len() == 0 && !h.s.log.HasKnown()
+	return h.s.indexer.Seq() == 0 && h.s.indexer.Len() == 0 && !h.s.queue.HasKnown()
 }
 
 // Misses implements [reflector.History].
@@ -40,14 +40,14 @@ func (h *history) Misses(obj runtime.Object) bool {
 	if k.s.transform == nil {
 		return true
 	}
-	// The store has what the transform made of it, if that was anything.
+	// The store has the transformed object, if the transform did not refuse it.
 	transformed, _, err := k.prepareLocked(obj)
 	return err == nil && k.missesLocked(transformed)
 }
 
-// Differs implements [reflector.History]. In a group of servers of two versions each may
-// say what the other has said in another way, so it is true at most once in MaxAge. With a
-// transform it is not asked: not every transform makes the same twice.
+// Differs implements [reflector.History]. Servers of two versions behind one address may
+// return one object with different content, so Differs is true at most once in MaxAge. With
+// a transform it is always false, because a transform need not return the same twice.
 func (h *history) Differs(obj runtime.Object) bool {
 	k := (*sink)(h)
 	k.mu.Lock()
@@ -76,7 +76,7 @@ func (k *sink) missesLocked(obj any) bool {
 	defer w.Close()
 	uid, rv, exists := w.Head(key)
 	if exists && uid == "" && rv == "" {
-		return false // It cannot be read.
+		return false // The stored object cannot be read.
 	}
 	return !exists || uid != m.GetUID() || rv != m.GetResourceVersion()
 }
@@ -93,8 +93,8 @@ func (k *sink) contentDiffersLocked(obj runtime.Object) bool {
 	return differs(w, key, k.s.indexer.NewValue(obj))
 }
 
-// differs reports whether the store has this version of an object with other content. One
-// that cannot be read is another one.
+// differs reports whether the store has this version of an object with other content. A
+// body that cannot be decoded is other content; a record that cannot be read is not.
 func differs(w *indexer.Writer, key string, value *persist.Object) bool {
 	uid, rv := value.Head()
 	storedUID, storedRV, exists := w.Head(key)
@@ -106,7 +106,7 @@ func (h *history) Last() (checkpoint.ObjectVersion, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	last := h.record.Last
-	// A second field selector would take the place of the first.
+	// To ask for one object by name takes a field selector, which would replace the informer's.
 	return last, last.Name != "" && h.s.identity.FieldSelector == ""
 }
 
@@ -117,45 +117,44 @@ func (h *history) Listed(newest checkpoint.ObjectVersion) {
 	h.record.Last = newest
 }
 
-// changedLocked notes the object that an event has changed, as the server sent it.
-// A deletion changes nothing: the server is asked for the same object, which it
-// must not have any more, at no version up to the checkpoint, if it was the one
-// that was deleted.
+// changedLocked notes the object that an event added or updated, as the server sent it.
+// A deletion leaves the note: if the server is asked for an object that was deleted
+// since, it must not have it at any version up to the checkpoint.
 func (k *sink) changedLocked(obj any) {
 	if m, err := meta.Accessor(obj); err == nil {
 		k.record.Last = checkpoint.VersionOf(m)
 	}
 }
 
-// resumption is a watch that was resumed, and those after it until the next list.
+// resumption is a resumed watch, and the watches after it until the next list.
 type resumption struct {
 	open bool
-	at   string // The resourceVersion that it was resumed at.
+	at   string // The resourceVersion that the watch was resumed at.
 }
 
-// resumed notes that the next events are those after rv.
+// resumed notes that a watch was resumed at rv.
 func (k *sink) resumed(rv string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.resumption = resumption{open: true, at: rv}
 }
 
-// relisting notes that what the store has will be compared with a list.
+// relisting notes that a relist begins.
 func (k *sink) relisting() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.resumption, k.refused = resumption{}, false
 }
 
-// testifyLocked looks at a change by an event of a resumed watch, nil if it
-// changes nothing. One that cannot be the next after what the store has means
-// that the server's history is not the store's: then a relist by content is due,
-// in this process or the next one. It is called before the event is committed.
+// checkHistoryLocked checks an event of a resumed watch. c is the change that it makes,
+// nil if it makes none. If the event cannot be the next one in the history of the
+// store, the server's history is another: then a relist by content is due, in this
+// process or the next one. It is called before the event is committed.
 //
-// An object that enters the selectors of the watch is added, one that leaves them
-// is deleted, so this holds with selectors too. Who changes the store by hand may
-// cause such a relist: one, for afterwards nothing is resumed any more.
-func (k *sink) testifyLocked(typ cache.DeltaType, obj any, c *indexer.Change) {
+// This holds with selectors too: an object that enters them is added, and one that
+// leaves them is deleted. Whoever changes the store by hand may cause such a relist,
+// but only one, because after it no watch counts as resumed.
+func (k *sink) checkHistoryLocked(typ cache.DeltaType, obj any, c *indexer.Change) {
 	if !k.resumption.open {
 		return
 	}
@@ -180,16 +179,17 @@ func (k *sink) testifyLocked(typ cache.DeltaType, obj any, c *indexer.Change) {
 	default:
 		return
 	}
-	// A ListerWatcher that filters makes changes of what was not there: once is enough.
+	// A ListerWatcher that filters often sends changes of objects that the store lacks.
+	// One such event is enough.
 	k.doubted = true
-	k.disbelieveLocked(fmt.Sprintf("another history: the event of %s at version %s %s, so it cannot be the next in the history of the store", keyOf(obj), rv, why))
+	k.forceRelistLocked(fmt.Sprintf("another history: the event of %s at version %s %s, so it cannot be the next in the history of the store", keyOf(obj), rv, why))
 }
 
-// disbelieveLocked makes a relist by content due.
-func (k *sink) disbelieveLocked(reason string) {
+// forceRelistLocked schedules a relist by content.
+func (k *sink) forceRelistLocked(reason string) {
 	k.resumption = resumption{}
 	k.record.Rewrite, k.record.Rewound = true, true
-	k.s.syncGate.interrupted() // It has not caught up, whatever version it is at.
+	k.s.syncGate.interrupted() // The watch has not caught up, whatever its version.
 	k.s.logger.Info("Relisting", "reason", reason)
 	if r := k.s.resumer.Load(); r != nil {
 		r.ForceRelist(reflector.Relisting{Reason: reason, Rewrite: true, Rewound: true})
@@ -204,7 +204,7 @@ func keyOf(obj any) string {
 	return key
 }
 
-// isNewer reports whether both objects have versions, and a has the higher one.
+// isNewer reports whether the resourceVersions compare, and a has the higher one.
 func isNewer(a, b any) bool {
 	order, err := resourceversion.CompareResourceVersion(resourceVersionOf(a), resourceVersionOf(b))
 	return err == nil && order > 0

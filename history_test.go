@@ -20,7 +20,7 @@ import (
 	"github.com/warmwatch/warmwatch"
 )
 
-// at is an object of this version, as a server has it whose history is another one.
+// at returns an object of this version, as a server with another history has it.
 func at(rv, uid, name, content string) *corev1.ConfigMap {
 	cm := configMap(name, content)
 	cm.ResourceVersion, cm.UID = rv, types.UID(uid)
@@ -58,7 +58,7 @@ func (f *source) ignoreVersions() {
 	}
 }
 
-// histories are of servers that are not the one that the objects of newHistory are of.
+// histories are those of servers other than the one that the objects of newHistory came from.
 var histories = []struct {
 	name    string
 	restore func(*source)
@@ -264,7 +264,7 @@ func refuse(obj any) (any, error) {
 	return obj, nil
 }
 
-// TestAResumedWatchTestifies: what an answer could not show, the first events may.
+// TestAResumedWatchTestifies: its first events may show another history that an answer did not.
 func TestAResumedWatchTestifies(t *testing.T) {
 	change := func(objects ...runtime.Object) func(*source) { return func(f *source) { f.put(objects...) } }
 	for _, c := range []struct {
@@ -372,8 +372,8 @@ func TestAnObjectThatTheTransformTakesAtLastIsNoTestimony(t *testing.T) {
 	})
 }
 
-// TestAnObjectThatTheTransformRefusesProvesNothing: the answer to the question has
-// it, the store does not.
+// TestAnObjectThatTheTransformRefusesProvesNothing: the server's answer has the object,
+// the store does not.
 func TestAnObjectThatTheTransformRefusesProvesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newHistory(t)
@@ -431,7 +431,8 @@ func TestTheObjectThatWasChangedLastIsAskedForByItsName(t *testing.T) {
 	}
 }
 
-// filtered filters at the client, as watch.Filter does: what begins to match is a change.
+// filtered filters at the client, as watch.Filter does: an object that begins to match comes
+// as a change.
 type filtered struct{ *source }
 
 func (l filtered) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -520,8 +521,8 @@ func TestEventsOfAnotherUIDAreOfAnotherHistory(t *testing.T) {
 	}
 }
 
-// TestServersThatSayTheSameInTwoWays take turns: an upgrade of a group of servers takes a
-// while. That is not another history, and no reason to list at the end of each watch.
+// TestServersThatSayTheSameInTwoWays answer by turns during an upgrade, each with other
+// content. That is not another history, and no reason to list at the end of each watch.
 func TestServersThatSayTheSameInTwoWays(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t)
@@ -549,8 +550,8 @@ func TestServersThatSayTheSameInTwoWays(t *testing.T) {
 	})
 }
 
-// TestWhatTheStoreHasIsServedThoughTheServerSaidItInAnotherWay: the list that compares does not come to its
-// end, and the next process begins while the server is away.
+// TestWhatTheStoreHasIsServedThoughTheServerSaidItInAnotherWay: the relist that compares the
+// contents is cut, and the next process starts while the server is away.
 func TestWhatTheStoreHasIsServedThoughTheServerSaidItInAnotherWay(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a", "old"), configMap("b", "old"))

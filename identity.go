@@ -26,7 +26,7 @@ func formOf(example runtime.Object) checkpoint.Form {
 	return checkpoint.FormTyped
 }
 
-// storedType is an object of the type that is stored.
+// storedType returns an example of the stored Go type.
 func (s *SharedIndexInformer) storedType() runtime.Object {
 	if s.opts.Transformed != nil {
 		return s.opts.Transformed
@@ -38,7 +38,7 @@ func (s *SharedIndexInformer) newObject() any {
 	return reflect.New(reflect.TypeOf(s.storedType()).Elem()).Interface()
 }
 
-// want is what a checkpoint must match.
+// want returns what a checkpoint must match.
 func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
 	w := checkpoint.Want{
 		Identity:      s.identity,
@@ -57,7 +57,7 @@ func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
 	return w
 }
 
-// indexVersion is of the index functions that the index entries are made by.
+// indexVersion identifies the index functions. When it changes, the indices are rebuilt.
 func (s *SharedIndexInformer) indexVersion() string {
 	indexers := s.indexer.GetIndexers()
 	if len(indexers) == 0 {
@@ -70,13 +70,13 @@ func (s *SharedIndexInformer) indexVersion() string {
 	return version + " " + strings.Join(sortedKeys(indexers), " ")
 }
 
-// isEvents: the API server keeps no watch cache for Events, and answers an old
-// version with a watch that closes at once (kubernetes#104171).
+// isEvents reports whether r is Events. The API server keeps no watch cache for them,
+// and answers an old version with a watch that closes at once (kubernetes#104171).
 func isEvents(r schema.GroupVersionResource) bool {
 	return r.Resource == "events" && (r.Group == "" || r.Group == "events.k8s.io")
 }
 
-// checkCluster asks, before the first list, whose objects these are.
+// checkCluster asks, before the first list, which cluster the server belongs to.
 func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Relisting, error) {
 	ask := s.cache.opts.ClusterID
 	if ask == nil || s.sink.clusterKnown() {

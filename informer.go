@@ -24,7 +24,7 @@ import (
 
 // InformerOptions configures [Cache.NewSharedIndexInformer]. Resource is
 // required. Resource, Namespace, the selectors and Name are the identity of the
-// data on disk: they must say what the ListerWatcher lists.
+// data on disk: they must describe what the ListerWatcher lists.
 type InformerOptions struct {
 	// Resource is what the ListerWatcher lists. Version and Resource are
 	// required.
@@ -34,30 +34,30 @@ type InformerOptions struct {
 	// LabelSelector and FieldSelector that the list is restricted to.
 	LabelSelector string
 	FieldSelector string
-	// Name tells apart two informers over the same data.
+	// Name distinguishes informers of one Cache that list the same data.
 	Name string
-	// ResyncPeriod is the default of handlers. Default 0: no resync. As in
+	// ResyncPeriod of handlers that set none. Default 0: no resync. As in
 	// client-go, it should not be used without a reason.
 	ResyncPeriod time.Duration
 	// Indexers of the cache. More can be added later.
 	Indexers cache.Indexers
 	// Transformed is an example of what the function given to SetTransform
-	// returns, if that is of another Go type than the example object.
+	// returns, if its Go type is not that of the example object.
 	Transformed runtime.Object
-	// TransformVersion is the version of the function given to SetTransform:
-	// objects that another version has transformed are not served. Handlers may be given
-	// them all the same, as the old object of an update or a deletion. Default: it
+	// TransformVersion is the version of the function given to SetTransform.
+	// Objects that another version has transformed are not served, but handlers may
+	// still get them as the old object of an update or a deletion. Default: it
 	// changes with the program's binary.
 	TransformVersion string
-	// IndexVersion is likewise for the Indexers: if it changes, the indices are
-	// computed anew.
+	// IndexVersion is the version of the Indexers. When it changes, the indices are
+	// rebuilt. Default: it changes with the program's binary.
 	IndexVersion string
-	// NotifyUnchanged makes a relist also notify of objects that did not
-	// change, as client-go does: handlers that resync, with OnUpdate.
+	// NotifyUnchanged makes a relist also notify of objects that did not change,
+	// as client-go does: by OnUpdate, and only handlers that resync.
 	NotifyUnchanged bool
-	// NeverResume makes every start a relist with a diff. For servers that
-	// accept any resourceVersion, as some aggregated ones do. Core Events,
-	// whose history the API server does not keep, are never resumed.
+	// NeverResume makes every start a relist with a diff. It is for servers that
+	// accept any resourceVersion, as some aggregated ones do. Events, whose history
+	// the API server does not keep, are never resumed.
 	NeverResume bool
 }
 
@@ -75,27 +75,31 @@ type InformerOptions struct {
 //	                  ▼
 //	      queue.DeltaFIFO ──► listeners, each at its own cursor ──► handlers
 //
-// A start: read the checkpoint and decide (package checkpoint); if the objects
-// may be served, serve them; list, which means to ask the server whether the
-// watch can be resumed, or to relist with a diff; watch.
+// A start has four steps:
 //
-// It is client-go's contract, see there, with these differences:
+//  1. Read the checkpoint and decide how to start (package checkpoint).
+//  2. If the stored objects may be served, serve them.
+//  3. When the Reflector lists, ask the server whether the watch can be resumed; if it
+//     cannot, relist with a diff.
+//  4. Watch.
 //
-//   - A relist notifies only what changed (see NotifyUnchanged).
-//   - A relist becomes visible in batches of up to 500 objects, deletions first, and each
-//     handler is told of a batch when it is visible. client-go replaces its store at once
-//     (AtomicFIFO, since 1.36): who computes over a whole List there sees the old objects
-//     or the new ones, here perhaps some of each, until the last batch is told.
+// The contract is client-go's, with these differences:
+//
+//   - A relist notifies only of what changed (see NotifyUnchanged).
+//   - A relist becomes visible in batches of up to 500 objects, deletions first, and
+//     handlers are told of each batch once it is visible. client-go replaces its store at
+//     once (AtomicFIFO, since 1.36): there List returns the old objects or the new ones,
+//     here perhaps some of each until the last batch.
 //   - Handlers never make memory grow.
 //   - GetStore().Get may return an error, for an object that cannot be read.
 //   - An object that the transform refuses is left out of a list, as of a watch;
 //     client-go fails the list.
-//   - A deletion of an object with another uid than the stored one is told as the
-//     deletion of the stored one, a [cache.DeletedFinalStateUnknown].
-//   - Where panics do not end the program (utilruntime.ReallyCrash is false), an event, or
-//     a list, with an object on which an index function fails is tried again until that
-//     succeeds, and nothing behind it is applied. client-go goes on without its index
-//     entries.
+//   - If an object is deleted whose uid is not the stored one, handlers are told that the
+//     stored one was deleted, by a [cache.DeletedFinalStateUnknown].
+//   - Where panics do not end the program (utilruntime.ReallyCrash is false), an event or
+//     a list with an object on which an index function fails is tried again until it
+//     succeeds, and nothing behind it is applied. client-go goes on without the object's
+//     index entries.
 //
 // All methods are safe for concurrent use.
 type SharedIndexInformer struct {
@@ -108,21 +112,22 @@ type SharedIndexInformer struct {
 	logger   klog.Logger
 
 	indexer  *indexer.Indexer
-	log      *queue.DeltaFIFO
+	queue    *queue.DeltaFIFO
 	sink     *sink
 	detector cache.MutationDetector
 	progress progress
 	syncGate syncGate
 	late     late
-	removeHk func()
+	// removeHook removes the hook of the DB that calls replaced.
+	removeHook func()
 
-	synced   chan struct{} // Closed when HasSynced.
-	syncOnce sync.Once
-	served   chan struct{} // Closed when the store may be read.
-	serveOne sync.Once
-	servedAt atomic.Uint64 // Number of the last batch before that.
-	resumer  atomic.Pointer[reflector.Resumer]
-	// How much of a list is asked for and written at once. Tests make it less.
+	synced    chan struct{} // Closed when HasSynced.
+	syncOnce  sync.Once
+	served    chan struct{} // Closed when the store may be read.
+	serveOnce sync.Once
+	servedAt  atomic.Uint64 // Number of the last batch before served was closed.
+	resumer   atomic.Pointer[reflector.Resumer]
+	// How many objects are asked for, and written, at once. Tests set less.
 	pageSize    int64
 	relistItems int
 
@@ -135,17 +140,17 @@ type SharedIndexInformer struct {
 	resyncCheckPeriod time.Duration
 	listeners         map[*listener]struct{}
 	turns             turns
-	reads             chan struct{}  // Taken by listeners that read a chunk of the store.
+	reads             chan struct{}  // Semaphore of listeners that read a chunk of the store.
 	running           sync.WaitGroup // Listeners, and verify.
 }
 
 var _ cache.SharedIndexInformer = (*SharedIndexInformer)(nil)
 
-// NewSharedIndexInformer makes an informer in the Cache. example is of the type
-// that lw lists; a *unstructured.Unstructured should have its apiVersion and
-// kind set.
+// NewSharedIndexInformer makes an informer in the Cache. example has the Go type
+// of the objects that lw lists; a *unstructured.Unstructured should have its
+// apiVersion and kind set.
 //
-// While an informer is there, a second one of the same identity is an error:
+// While the Cache has an informer, a second one of the same identity is an error:
 // errors.Is(err, [ErrInUse]). The identity is free again when Run has returned.
 func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions) (*SharedIndexInformer, error) {
 	if isNil(lw) {
@@ -193,9 +198,9 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	return s, nil
 }
 
-// open makes the parts that live in the DB. If they cannot be read, that may be
-// the file as a whole, which the DB then replaces; a space that still cannot be
-// read is begun anew.
+// open makes the parts that live in the DB. If they cannot be read, the file as a
+// whole may be damaged: then the DB replaces it. A space that still cannot be read
+// is emptied.
 func (s *SharedIndexInformer) open() error {
 	err := s.openParts()
 	for _, mend := range []func() error{s.replaceFile, s.dropSpace} {
@@ -231,23 +236,23 @@ func (s *SharedIndexInformer) openParts() (err error) {
 		return err
 	}
 	s.indexer.Hide(true)
-	s.log, err = queue.New(queue.Options{
+	s.queue, err = queue.New(queue.Options{
 		DB: s.cache.db, Space: s.space, Seq: s.indexer.Seq(), NewObject: s.newObject,
 		OnCorrupt: s.corrupt, Logger: &s.logger, MaxBacklogBytes: s.cache.opts.MaxBacklogBytes,
 	})
 	if err != nil {
 		return err
 	}
-	if s.indexer.Seq() == 0 && s.log.Head() > 0 { // Neither a state nor objects, but there were.
+	if s.indexer.Seq() == 0 && s.queue.Head() > 0 { // The store is empty, but deltas were written.
 		s.corrupt(&persist.CorruptError{Bucket: persist.Bucket{Space: s.space, Name: "store"}, Err: errors.New("the store is missing")})
 	}
-	s.indexer.RaiseSeq(s.log.Head()) // Never below a cursor, even if the file lost it.
+	s.indexer.RaiseSeq(s.queue.Head()) // No new Seq may be below a cursor, even if the file lost the last one.
 	s.sink = newSink(s)
-	s.removeHk = s.cache.db.AddHook(&persist.Hook{Space: s.space, AfterReset: s.replaced})
+	s.removeHook = s.cache.db.AddHook(&persist.Hook{Space: s.space, AfterReset: s.replaced})
 	return nil
 }
 
-// corruption is what was found unreadable, and not repaired yet.
+// corruption returns the last damage that was found, nil once it is repaired.
 func (s *SharedIndexInformer) corruption() error {
 	s.progress.mu.Lock()
 	defer s.progress.mu.Unlock()
@@ -263,18 +268,18 @@ func (s *SharedIndexInformer) dropSpace() error {
 	return err
 }
 
-// corrupt is told of a record that cannot be read: the whole store is then
-// compared with the server, and written anew.
+// corrupt is called when a record cannot be read. It schedules a relist that writes
+// every record anew.
 func (s *SharedIndexInformer) corrupt(err error) { s.damaged(err, false) }
 
-// replaced is told that the file was damaged and has been replaced.
+// replaced is called when a damaged file has been replaced. It does the same.
 func (s *SharedIndexInformer) replaced(err error) { s.damaged(err, true) }
 
 func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
 	p := &s.progress
 	p.mu.Lock()
 	p.corruptErr = err
-	// One record will be written by the relist that is due, or under way.
+	// The relist that is due, or running, rewrites a single bad record as well.
 	onItsWay := p.relistForced || p.rewriting
 	if onItsWay && !wholeFile {
 		p.mu.Unlock()
@@ -293,9 +298,9 @@ func (s *SharedIndexInformer) Run(stopCh <-chan struct{}) {
 }
 
 // RunWithContext implements [cache.SharedInformer]: it runs the informer until
-// ctx is done, and returns when all it started has ended, callbacks in flight
-// included. What handlers have not been told by then they are told after the
-// next start. An informer runs once.
+// ctx is done, and returns when all that it started has ended, except a List that
+// hangs. Callbacks in flight have returned then. What handlers have not been told by
+// then, they are told after the next start. An informer runs once.
 func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 	defer utilruntime.HandleCrashWithContext(ctx)
 	ctx, cancel := context.WithCancel(ctx)
@@ -327,7 +332,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 	}
 	decision := s.sink.load(s.want(""))
 	level := 0
-	if decision.Action == checkpoint.ActionResume || s.indexer.Len() == 0 { // As is to be expected.
+	if decision.Action == checkpoint.ActionResume || s.indexer.Len() == 0 { // An ordinary start.
 		level = 2
 	}
 	s.logger.V(level).Info("Starting", "action", decision.Action, "serve", decision.Serve, "reason", decision.Reason)
@@ -344,7 +349,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 		Logger:        &s.logger,
 	})
 	s.resumer.Store(resumer)
-	if err := s.corruption(); err != nil { // Found before there was a resumer to tell.
+	if err := s.corruption(); err != nil { // It was found before there was a Resumer.
 		resumer.ForceRelist(reflector.Relisting{Reason: err.Error(), Rewrite: true})
 	}
 	s.controller = cache.New(&cache.Config{
@@ -371,16 +376,15 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 		}
 	}
 	s.running.Go(func() { s.verify(ctx) })
-	go s.compareContents(ctx) // Not waited for: it may be in a List that does not return.
+	go s.compareContents(ctx) // Nothing waits for it, because its List may never return.
 	for l := range s.listeners {
 		s.running.Go(l.run)
 	}
 	return true
 }
 
-// What is in the file is read in full soon after a warm start, when what was
-// urgent is done, and seldom after that, with the indices, for which every
-// object is decoded.
+// The whole file is verified soon after a start, when the urgent work is done, and
+// seldom after that. For the indices every object is decoded.
 const (
 	verifyDelay    = 10 * time.Second
 	verifyInterval = time.Hour
@@ -399,14 +403,14 @@ func relistingOf(d checkpoint.Decision, lastVersion string) *reflector.Relisting
 		return nil
 	}
 	if d.Action == checkpoint.ActionDiscard {
-		lastVersion = "" // Of something else.
+		lastVersion = "" // It belongs to what is discarded.
 	}
 	return &reflector.Relisting{Reason: d.Reason, Rewrite: d.Rewrite, Rewound: d.Rewound, NotOlderThan: lastVersion}
 }
 
-// end waits for everything that the run has started, but for a List that hangs: what that
-// brings is refused. Order matters: nothing is written once the listeners' last
-// acknowledgements are.
+// end waits for everything that the run has started, except a List that hangs, whose
+// objects are refused. The order matters: nothing may be written after the last
+// acknowledgements of the listeners.
 func (s *SharedIndexInformer) end() {
 	s.mu.Lock()
 	s.stopped = true
@@ -421,23 +425,23 @@ func (s *SharedIndexInformer) end() {
 		l.stop()
 	}
 	s.mu.Unlock()
-	patience := time.AfterFunc(stopPatience, s.tellWhoRuns)
+	patience := time.AfterFunc(stopPatience, s.logRunning)
 	s.running.Wait()
 	patience.Stop()
-	if err := s.log.Stop(); err != nil && !errors.Is(err, ErrClosed) {
+	if err := s.queue.Stop(); err != nil && !errors.Is(err, ErrClosed) {
 		s.logger.Error(err, "Could not store what the handlers have acknowledged")
 	}
-	s.removeHk()
+	s.removeHook()
 	s.indexer.Release()
 	s.cache.release(s)
 }
 
-// stopPatience is how long an informer that is to stop waits for handlers before the log
-// says so.
+// stopPatience is how long a stopping informer waits for handlers before it logs that
+// it waits.
 const stopPatience = 10 * time.Second
 
-// tellWhoRuns names the handlers that have not returned.
-func (s *SharedIndexInformer) tellWhoRuns() {
+// logRunning logs the handlers that have not returned.
+func (s *SharedIndexInformer) logRunning() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for l := range s.listeners {
@@ -449,8 +453,8 @@ func (s *SharedIndexInformer) tellWhoRuns() {
 	}
 }
 
-// detach ends the run, as far as the file is concerned: the Cache is closing.
-// What handlers finish from now on may not be stored.
+// detach makes the informer stop using the file, because the Cache is closing.
+// What handlers acknowledge from now on may not be stored.
 func (s *SharedIndexInformer) detach() {
 	s.mu.Lock()
 	started, cancel := s.started, s.cancel
@@ -459,8 +463,8 @@ func (s *SharedIndexInformer) detach() {
 	if started {
 		cancel()
 	}
-	// The reflector is not waited for: a ListerWatcher may hang. What it still
-	// brings is refused.
+	// detach does not wait for the Reflector, because a ListerWatcher may hang.
+	// The sink refuses what still comes.
 	s.sink.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -469,9 +473,9 @@ func (s *SharedIndexInformer) detach() {
 	}
 }
 
-// serve lets the store be read.
+// serve makes the store readable.
 func (s *SharedIndexInformer) serve() {
-	s.serveOne.Do(func() {
+	s.serveOnce.Do(func() {
 		s.servedAt.Store(s.cache.db.Applied())
 		s.indexer.Hide(false)
 		close(s.served)
@@ -500,8 +504,7 @@ func (d doneChecker) Name() string          { return d.name }
 func (d doneChecker) Done() <-chan struct{} { return d.done }
 
 // LastSyncResourceVersion implements [cache.SharedInformer]. While objects are served
-// from disk, and the server has not answered yet, it is the version that they were
-// stored at.
+// from disk and the server has not answered yet, it is the resourceVersion of the store.
 func (s *SharedIndexInformer) LastSyncResourceVersion() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -520,7 +523,7 @@ func (s *SharedIndexInformer) GetStore() cache.Store { return s.indexer }
 // GetIndexer implements [cache.SharedIndexInformer].
 func (s *SharedIndexInformer) GetIndexer() cache.Indexer { return s.indexer }
 
-// AddIndexers implements [cache.SharedIndexInformer], also after the start.
+// AddIndexers implements [cache.SharedIndexInformer]. It also works after the start.
 func (s *SharedIndexInformer) AddIndexers(indexers cache.Indexers) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -560,9 +563,10 @@ func (s *SharedIndexInformer) SetWatchErrorHandlerWithContext(handler cache.Watc
 	return nil
 }
 
-// SetTransform implements [cache.SharedInformer]. f should make the same of the same
-// object: else each relist, and once in MaxAge the comparison of contents, tells of
-// every object as updated. See also InformerOptions.TransformVersion and Transformed.
+// SetTransform implements [cache.SharedInformer]. f should return equal objects for equal
+// objects. Otherwise each relist, and the comparison of contents once in MaxAge, tells
+// handlers that every object was updated. See also InformerOptions.TransformVersion and
+// Transformed.
 func (s *SharedIndexInformer) SetTransform(f cache.TransformFunc) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

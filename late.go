@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// lateHandlers is how long after the informer has caught up a plain handler can be
-// added and still hears of the deletions of the downtime, and of those since.
+// lateHandlers is how long, after the informer has caught up, a plain handler that is
+// added is still told of the deletions of the downtime, and of those since.
 // controller-runtime adds its handlers after the caches have synced.
 const lateHandlers = time.Minute
 
@@ -17,7 +17,7 @@ type late struct {
 	stopped bool
 }
 
-// start begins the time, once, after a while.
+// start begins that time after a delay, once.
 func (l *late) start(after time.Duration, end func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -35,15 +35,15 @@ func (l *late) stop() {
 	}
 }
 
-// caughtUp is called when the resumed watch has caught up with the server, or a relist is
-// done; again after each relist. A watch that was only quiet may be on a slow link, whose
-// events are still to come.
+// caughtUp is called when the resumed watch has caught up with the server, and after each
+// relist. If quiet, only silence says that the watch has caught up: it may be on a slow
+// link, and events may still come.
 func (s *SharedIndexInformer) caughtUp(quiet bool) {
 	s.setSynced()
-	s.log.CaughtUp()
+	s.queue.CaughtUp()
 	after := time.Duration(0)
 	if quiet {
 		after = bookmarkTime
 	}
-	s.late.start(after, s.log.ReleaseOrphans)
+	s.late.start(after, s.queue.ReleaseOrphans)
 }

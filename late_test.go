@@ -14,8 +14,8 @@ import (
 
 // Plain handlers that are added late, as controller-runtime does.
 
-// lifeBefore leaves a file whose plain handler knows a, b and c, and has a and b
-// deleted while nobody watches, and d created. The caller may make b anew.
+// lifeBefore leaves a file whose plain handler knows a, b and c. While nothing watches,
+// it deletes a and b, and creates d. The caller may create b again.
 func lifeBefore(t *testing.T, f *source) (path string) {
 	t.Helper()
 	f.put(configMap("a"), configMap("b"), configMap("c"))
@@ -239,8 +239,8 @@ func TestWhatIsHeldForLateHandlersAreDeletionsOnly(t *testing.T) {
 	})
 }
 
-// TestLatePlainHandlersHearOfDeletionsSinceTheInformerHasCaughtUp: until it comes, all that
-// may know an object is a handler of the last process.
+// TestLatePlainHandlersHearOfDeletionsSinceTheInformerHasCaughtUp: until such a handler is
+// added, only handlers of the last process may know an object.
 func TestLatePlainHandlersHearOfDeletionsSinceTheInformerHasCaughtUp(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t)
@@ -318,8 +318,8 @@ func TestWhatARemovedHandlerKnewIsToldToThoseOfTheNextProcess(t *testing.T) { //
 	}
 }
 
-// TestLatePlainHandlersHearWhatASlowLinkDelivers: that nothing comes for a moment does not
-// say that the informer has caught up.
+// TestLatePlainHandlersHearWhatASlowLinkDelivers: a short silence does not prove that the
+// informer has caught up.
 func TestLatePlainHandlersHearWhatASlowLinkDelivers(t *testing.T) { // Q2
 	for _, delay := range []time.Duration{2 * time.Second, 70 * time.Second} {
 		t.Run(delay.String(), func(t *testing.T) {

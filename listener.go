@@ -16,57 +16,56 @@ import (
 )
 
 const (
-	// crashPause after a handler has panicked, when panics do not end the
-	// program. client-go's processorListener.run.
+	// crashPause follows a handler's panic, when panics do not end the program, as
+	// in client-go's processorListener.run.
 	crashPause = time.Second
-	// readRetryDelay after the store or the log could not be read.
+	// readRetryDelay is the pause after the store or the queue could not be read.
 	readRetryDelay = time.Second
 )
 
-// listener tells one handler, in one goroutine: of the deletions that the last
-// process left untold, then of all objects, then of every delta. A durable one
-// that is known begins with the deltas.
+// listener calls one handler, in one goroutine. It tells it first of the undelivered
+// deletions of the last process, then of all objects (the initial list), then of
+// every delta. A durable handler of a known name begins with the deltas.
 //
 // It implements cache.ResourceEventHandlerRegistration.
 type listener struct {
 	s        *SharedIndexInformer
 	handler  cache.ResourceEventHandler
-	name     string // For people.
+	name     string // For logs and Status.
 	logger   klog.Logger
 	consumer *queue.Consumer
 	durable  bool
-	turn     chan struct{} // Of the durable name.
+	turn     chan struct{} // Of the durable name, see turns.
 
 	stopCh   chan struct{}
 	stopOnce sync.Once
 	finished chan struct{} // Closed when the handler is not called any more.
 	synced   chan struct{} // Closed when the initial items were handled, and the informer has synced.
 	syncOnce sync.Once
-	// initial is the Seq up to which deltas count as initial items, and
-	// upstream says that the informer has synced.
-	initial  atomic.Uint64
-	upstream atomic.Bool
+	// initialHead is the Seq up to which deltas count as initial items.
+	initialHead atomic.Uint64
+	// informerSynced says that the informer has synced.
+	informerSynced atomic.Bool
 
-	// walkedSeq is the greatest Seq as of which the walk told of something, 0 when the
-	// cursor is behind it: see Consumer.WalkedTo.
-	walkedSeq uint64
-	// inherits: the handlers of the last process may know objects that this one
-	// has not been told of, and must be told of their deletion, which may come
-	// with the deltas.
+	// listedSeq is the greatest Seq as of which the initial list told of an object, 0 once
+	// the cursor has passed it: see Consumer.WalkedTo.
+	listedSeq uint64
+	// inherits says that handlers of the last process may know objects that this one was
+	// not told of. It must be told of their deletion, which may come with the deltas.
 	inherits bool
-	// walkedNew are the keys that the walk told of, of objects written since
-	// the walk began. What was deleted before that is not told any more.
-	walkedNew map[string]struct{}
+	// listedNew has the keys of objects in the initial list that were written after it
+	// began. Earlier deletions of these keys are not told any more.
+	listedNew map[string]struct{}
 
-	toldAll bool // By this process, with tellEverything.
-	// replaced are the keys whose deletion was told, of objects that were made anew, and
-	// whose new object was not yet.
+	toldEverything bool // tellEverything was called in this process.
+	// replaced has the keys of objects that were deleted and created again, of which the
+	// handler was told the deletion and not yet the new object.
 	replaced map[string]struct{}
 
 	sleepAfterCrash bool
 
-	resyncWanted atomic.Bool // Tell everything again.
-	syncing      atomic.Bool // Is told of deltas that changed nothing.
+	resyncWanted atomic.Bool // The handler is to be told of all objects again.
+	syncing      atomic.Bool // The handler is told of deltas that changed nothing.
 	resyncMu     sync.Mutex
 	requested    time.Duration
 	period       time.Duration
@@ -89,42 +88,41 @@ func (s *SharedIndexInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEv
 }
 
 // AddEventHandlerWithOptions implements [cache.SharedInformer]. The handler is
-// first told, by OnDelete, of the deletions that the handlers of the last
-// process had not been told of when it ended, and of those that have happened since,
-// also of objects that this handler never heard of, and then of every object. One that
-// is added later than a minute after the informer has caught up with the server is told
-// of the objects only.
+// first told, by OnDelete, of the deletions that the handlers of the last process
+// did not acknowledge, and of those that have happened since, even of objects that
+// this handler never heard of. Then it is told of every object. A handler that is added
+// later than a minute after the informer has caught up with the server is told of the
+// objects only.
 //
-// Handlers must not change objects, as in client-go. Here the old and the new object
-// of an update may share memory, so that to change one may change the other. A change
-// of an unstructured object may also get into the file.
+// As in client-go, handlers must not change objects. Here the old and the new object
+// of an update may share memory, so that changing one may change the other. A changed
+// unstructured object may also get into the file.
 func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
 	return s.addListener(h, "", o)
 }
 
-// AddDurableEventHandler adds a handler that goes on where the handler of this
-// name stopped, in this process or an earlier one: it is told exactly what that
-// one had not been told, or had not finished, in order, and nothing that it
-// knows. The first handler of a name is told of every object first.
+// AddDurableEventHandler adds a handler that goes on where the last handler of this
+// name stopped, in this process or an earlier one: it is told, in order, exactly
+// what that one was not told, or did not finish. The first handler of a name is
+// told of every object first.
 //
-// It is told of a change only when the change is in the file, at most
-// Options.DurableDelay later than others, so that what it was told is never
-// taken back by a crash, and it hears of every deletion of an object that it
-// was told of. Delivery is at least once: after a crash the last
-// notifications, those finished within CommitInterval, may come again.
+// The handler is told of a change only when the change is in the file, at most
+// Options.DurableDelay later than plain handlers, so that no crash takes back what it
+// was told. It is told of the deletion of every object that it was told of. Delivery
+// is at least once: after a crash the last notifications, those finished within
+// CommitInterval, may come again.
 //
-// The name holds deltas in the file even while no handler uses it, see
+// The name holds deltas in the file even while it has no handler, see
 // [SharedIndexInformer.ForgetDurableEventHandler]. A name can have one handler
-// at a time: errors.Is(err, [ErrInUse]). After RemoveEventHandler the name is
-// free at once, and its next handler is called when the callback in flight of the
-// one before has returned.
+// at a time: errors.Is(err, [ErrInUse]). After RemoveEventHandler the name is free at
+// once. Its next handler is called after the callback in flight has returned.
 //
-// Without a file (Status().MemoryOnly) nothing is durable: the handler is told of every
-// object, whatever one of its name has been told before, and so is the next one.
+// Without a file (Status().MemoryOnly) nothing is durable: every handler of the name is
+// told of every object, whatever an earlier one was told.
 //
-// A handler that panics on an object every time ends every process at the same
-// notification, which the log names. ForgetDurableEventHandler, called before the
-// handler is added, is the way past.
+// A handler that always panics on one object ends every process at the same
+// notification, which the log names. To get past it, call ForgetDurableEventHandler
+// before the handler is added.
 func (s *SharedIndexInformer) AddDurableEventHandler(name string, h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	if name == "" {
 		return nil, fmt.Errorf("warmwatch: add durable handler: a name %w", errRequired)
@@ -133,15 +131,15 @@ func (s *SharedIndexInformer) AddDurableEventHandler(name string, h cache.Resour
 }
 
 // ForgetDurableEventHandler removes what is kept for a durable name. The next
-// handler of the name begins as the first one did. While the name has a handler
-// it is an error: errors.Is(err, [ErrInUse]).
+// handler of the name begins as the first one did. It fails while the name has a
+// handler: errors.Is(err, [ErrInUse]).
 func (s *SharedIndexInformer) ForgetDurableEventHandler(name string) error {
 	if name == "" {
 		return fmt.Errorf("warmwatch: forget durable handler: a name %w", errRequired)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.log.Forget(name); err != nil {
+	if err := s.queue.Forget(name); err != nil {
 		return err
 	}
 	s.turns.forget(name)
@@ -169,13 +167,13 @@ func (s *SharedIndexInformer) addListener(h cache.ResourceEventHandler, durableN
 	l.syncing.Store(true) // Until the first check, as in client-go.
 	if l.durable {
 		l.name = durableName
-		c, err := s.log.Durable(durableName)
+		c, err := s.queue.Durable(durableName)
 		if err != nil {
 			return nil, fmt.Errorf("warmwatch: add durable handler: %w", err)
 		}
 		l.consumer, l.turn = c, s.turns.of(durableName)
 	} else {
-		l.consumer = s.log.Plain()
+		l.consumer = s.queue.Plain()
 	}
 	s.setResyncLocked(l, ptr.Deref(o.ResyncPeriod, s.opts.ResyncPeriod))
 	s.listeners[l] = struct{}{}
@@ -186,7 +184,7 @@ func (s *SharedIndexInformer) addListener(h cache.ResourceEventHandler, durableN
 }
 
 // RemoveEventHandler implements [cache.SharedInformer]. The name of a durable
-// handler keeps its place.
+// handler keeps its cursor.
 func (s *SharedIndexInformer) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
 	l, ok := handle.(*listener)
 	if !ok {
@@ -232,7 +230,7 @@ func (l *listener) stopped() bool {
 	}
 }
 
-// pause waits, and reports whether to go on.
+// pause waits for d, and reports false if the listener was stopped meanwhile.
 func (l *listener) pause(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -256,7 +254,7 @@ func (l *listener) run() {
 	}
 	defer l.endTurn()
 	if l.consumer.Known {
-		l.initial.Store(l.s.log.Head())
+		l.initialHead.Store(l.s.queue.Head())
 	}
 	l.s.running.Go(l.watchSynced) // Not waited for here: a handler's panic must not wait.
 	if l.consumer.Known {
@@ -265,7 +263,7 @@ func (l *listener) run() {
 		return
 	}
 	for {
-		if l.upstream.Load() && l.consumer.Cursor() >= l.initial.Load() {
+		if l.informerSynced.Load() && l.consumer.Cursor() >= l.initialHead.Load() {
 			l.syncOnce.Do(func() { close(l.synced) })
 		}
 		if l.resyncWanted.Swap(false) && !l.resync() {
@@ -284,21 +282,21 @@ func (l *listener) run() {
 			}
 			continue
 		}
-		if !l.tellAll(ds) {
+		if !l.tellDeltas(ds) {
 			return
 		}
 	}
 }
 
-// tellEverything tells of the deletions that wait, and then of every object: at the
-// start, and where what waits cannot be read.
+// tellEverything tells of the undelivered deletions, and then of every object: at the
+// start, and when the waiting deltas cannot be read.
 func (l *listener) tellEverything() bool {
-	l.toldAll, l.inherits = true, l.consumer.Inherits()
-	l.walkedSeq, l.walkedNew = 0, nil
-	return l.tellOrphans() && l.walk()
+	l.toldEverything, l.inherits = true, l.consumer.Inherits()
+	l.listedSeq, l.listedNew = 0, nil
+	return l.tellUndelivered() && l.tellInitialList()
 }
 
-// failed reports whether to go on after the log or the store could not be read.
+// failed reports whether to try again after the queue or the store could not be read.
 func (l *listener) failed(err error) bool {
 	if errors.Is(err, queue.ErrStopped) || errors.Is(err, ErrClosed) {
 		return false
@@ -307,8 +305,8 @@ func (l *listener) failed(err error) bool {
 	return l.pause(readRetryDelay)
 }
 
-// watchSynced waits for the informer. What it was told until then is initial
-// too, if it had to catch up first.
+// watchSynced waits until the informer has synced. If the informer had to catch up
+// first, the deltas up to then are initial items too.
 func (l *listener) watchSynced() {
 	select {
 	case <-l.s.synced:
@@ -316,19 +314,19 @@ func (l *listener) watchSynced() {
 		return
 	}
 	if l.s.cache.opts.SyncPolicy == SyncFromServer {
-		l.initial.Store(max(l.initial.Load(), l.s.log.Head()))
+		l.initialHead.Store(max(l.initialHead.Load(), l.s.queue.Head()))
 	}
-	l.upstream.Store(true)
+	l.informerSynced.Store(true)
 	l.consumer.Interrupt()
 }
 
-func (l *listener) tellAll(ds []queue.Delta) bool {
+func (l *listener) tellDeltas(ds []queue.Delta) bool {
 	for i := range ds {
 		if l.stopped() {
 			return false
 		}
 		d := &ds[i]
-		if !l.toldByWalk(d) && !l.tell(d) {
+		if !l.toldByInitialList(d) && !l.tell(d) {
 			return false
 		}
 		l.consumer.Acknowledge(d.Seq)
@@ -336,8 +334,8 @@ func (l *listener) tellAll(ds []queue.Delta) bool {
 	return true
 }
 
-// tellOrphans tells of the deletions that were not told before.
-func (l *listener) tellOrphans() bool {
+// tellUndelivered tells of the undelivered deletions.
+func (l *listener) tellUndelivered() bool {
 	l.inherits = l.consumer.Inherits()
 	for {
 		ds, err := l.consumer.Orphans()
@@ -348,7 +346,7 @@ func (l *listener) tellOrphans() bool {
 			continue
 		}
 		if len(ds) == 0 {
-			if !l.durable { // Else more may be behind its cursor.
+			if !l.durable { // A durable handler may find more behind its cursor.
 				l.inherits = l.consumer.Inherits()
 			}
 			return true
@@ -357,7 +355,7 @@ func (l *listener) tellOrphans() bool {
 			if l.stopped() {
 				return false
 			}
-			ds[i].Replaced = false // The update that follows is not told: the new object is.
+			ds[i].Replaced = false // The initial list, not an update, tells of the new object.
 			if ds[i].Type == cache.Deleted && !l.tell(&ds[i]) {
 				return false
 			}
@@ -366,10 +364,10 @@ func (l *listener) tellOrphans() bool {
 	}
 }
 
-// walk tells of every object. Each chunk is read as it is at its moment, while
-// the one before is told, and its Seq noted: deltas up to there are left out
-// later. So no snapshot is held while a handler runs.
-func (l *listener) walk() bool {
+// tellInitialList tells of every object. A chunk is read, at its own moment, while the
+// one before is told, and its Seq is noted: later, deltas up to that Seq are left out.
+// So no snapshot is held while a handler runs.
+func (l *listener) tellInitialList() bool {
 	if l.durable {
 		if err := l.consumer.WaitDurable(l.s.servedAt.Load()); err != nil {
 			return false
@@ -378,7 +376,7 @@ func (l *listener) walk() bool {
 	endBallast := func() {}
 	defer func() { endBallast() }()
 	begin, first := l.consumer.Cursor(), true
-	ok := l.chunks(l.readWalk, func(c indexer.Chunk) bool {
+	ok := l.chunks(l.readInitialList, func(c indexer.Chunk) bool {
 		if first && !l.inherits {
 			l.consumer.WalkFrom(c.Seq)
 		}
@@ -387,7 +385,7 @@ func (l *listener) walk() bool {
 		}
 		first = false
 		l.noteNew(c, begin)
-		l.walkedSeq = max(l.walkedSeq, c.Seq)
+		l.listedSeq = max(l.listedSeq, c.Seq)
 		d := queue.Delta{Type: cache.Added}
 		for i, obj := range c.Objects {
 			d.Key, d.Seq = c.Keys[i], c.Seqs[i]
@@ -407,27 +405,26 @@ func (l *listener) noteNew(c indexer.Chunk, begin uint64) {
 	if !l.inherits {
 		return
 	}
-	if l.walkedNew == nil {
-		l.walkedNew = map[string]struct{}{}
+	if l.listedNew == nil {
+		l.listedNew = map[string]struct{}{}
 	}
 	for i, seq := range c.Seqs {
 		if seq > begin {
-			l.walkedNew[c.Keys[i]] = struct{}{}
+			l.listedNew[c.Keys[i]] = struct{}{}
 		}
 	}
 }
 
 const (
-	// chunksAhead of the one that is being told are read and decoded.
+	// chunksAhead is how many chunks are read and decoded before they are told.
 	chunksAhead = 2
 	// chunkReads is how many listeners of an informer read a chunk at once. More
-	// would only wait for the same locks, which the next event needs too, and would
-	// not notice there that they were removed.
+	// would only wait for locks that the next event needs too, and while they wait
+	// would not notice that they were removed.
 	chunkReads = 4
 )
 
-// chunks calls tell with all objects, and reads some chunks ahead. What was
-// read ahead is only told if tell goes on.
+// chunks calls tell with all objects until tell returns false. It reads some chunks ahead.
 func (l *listener) chunks(read func(from string) (indexer.Chunk, error), tell func(indexer.Chunk) bool) bool {
 	ahead := make(chan chan indexer.Chunk, chunksAhead)
 	gaveUp := make(chan struct{})
@@ -466,8 +463,8 @@ func (l *listener) chunks(read func(from string) (indexer.Chunk, error), tell fu
 	return false
 }
 
-// readWalk is readChunk for a walk, of which the log knows as of when it tells.
-func (l *listener) readWalk(from string) (c indexer.Chunk, err error) {
+// readInitialList is readChunk for the initial list. The queue notes the Seq of each chunk.
+func (l *listener) readInitialList(from string) (c indexer.Chunk, err error) {
 	err = l.consumer.Walk(from, func() (queue.WalkedRange, error) {
 		c, err = l.readChunk(from)
 		return queue.WalkedRange{To: c.Next, Last: c.Done, Seq: c.Seq}, err
@@ -487,20 +484,20 @@ func (l *listener) readChunk(from string) (indexer.Chunk, error) {
 	return l.s.indexer.ReadChunk(from, l.durable)
 }
 
-// toldByWalk reports whether the walk has told of a delta's outcome already.
-func (l *listener) toldByWalk(d *queue.Delta) bool {
-	if d.Seq > l.walkedSeq {
-		l.walkedSeq, l.walkedNew = 0, nil
+// toldByInitialList reports whether the initial list has told of a delta's outcome already.
+func (l *listener) toldByInitialList(d *queue.Delta) bool {
+	if d.Seq > l.listedSeq {
+		l.listedSeq, l.listedNew = 0, nil
 		return false
 	}
 	if d.Seq > l.consumer.WalkedTo(d.Key) {
 		return false
 	}
-	_, again := l.walkedNew[d.Key]
+	_, again := l.listedNew[d.Key]
 	return d.Type != cache.Deleted || !l.inherits || again
 }
 
-// tell tells of a delta, and reports whether to go on.
+// tell calls the handler for a delta, and reports whether to go on.
 func (l *listener) tell(d *queue.Delta) bool {
 	return l.call(d, func() {
 		switch {
@@ -510,15 +507,15 @@ func (l *listener) tell(d *queue.Delta) bool {
 			l.handler.OnDelete(d.Object())
 		case d.Replaced && l.durable && d.Type == cache.Updated && d.New != nil:
 			// The deletion was told before, by this process or an earlier one, unless it came
-			// before the handler did, whose first walk told of the old object all the same.
-			if _, told := l.replaced[d.Key]; !told && l.toldAll && d.Old != nil {
+			// before the handler did. Then the initial list told of the old object nevertheless.
+			if _, told := l.replaced[d.Key]; !told && l.toldEverything && d.Old != nil {
 				l.handler.OnDelete(cache.DeletedFinalStateUnknown{Key: d.Key, Obj: d.Old})
 			}
 			delete(l.replaced, d.Key)
 			l.handler.OnAdd(d.New, false)
 		case d.Type == cache.Deleted:
 			l.handler.OnDelete(d.Object())
-		case d.New == nil: // Could not be read.
+		case d.New == nil: // The object could not be read.
 		case d.Type == cache.Sync:
 			if l.syncing.Load() {
 				l.handler.OnUpdate(d.Old, d.New)

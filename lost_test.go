@@ -343,7 +343,7 @@ func TestADamagedCursorCostsItsHandlerOnly(t *testing.T) {
 	}
 }
 
-// TestADamagedStateCostsNobodyHisDeltas: neither the store's nor the log's.
+// TestADamagedStateCostsNobodyHisDeltas: neither the store's nor the queue's.
 func TestADamagedStateCostsNobodyHisDeltas(t *testing.T) {
 	for _, bucket := range []string{"store", "queue"} {
 		t.Run(bucket, func(t *testing.T) {
@@ -385,8 +385,8 @@ func TestADamagedStateCostsNobodyHisDeltas(t *testing.T) {
 	}
 }
 
-// TestDeltasThatAreLostInUse: the file forgets them while a handler hangs, durable or
-// plain, whose process is not the one that wrote them.
+// TestDeltasThatAreLostInUse: the file loses deltas of an earlier process while a handler,
+// durable or plain, hangs.
 func TestDeltasThatAreLostInUse(t *testing.T) {
 	for _, durable := range []bool{true, false} {
 		t.Run(fmt.Sprintf("durable=%v", durable), func(t *testing.T) {
@@ -441,7 +441,7 @@ func TestDeltasThatAreLostInUse(t *testing.T) {
 }
 
 // TestAPlainHandlerIsToldOfDeletionsWhoseDeltasAreLost: those that the handlers of the
-// last process had not been told.
+// last process did not acknowledge.
 func TestAPlainHandlerIsToldOfDeletionsWhoseDeltasAreLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
@@ -488,7 +488,7 @@ func TestAPlainHandlerIsToldOfDeletionsWhoseDeltasAreLost(t *testing.T) {
 	})
 }
 
-// clearDeltas damages every delta of a file in its place.
+// clearDeltas damages every delta of a file in place.
 func clearDeltas(t *testing.T, path string) {
 	t.Helper()
 	n := 0

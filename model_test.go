@@ -45,7 +45,7 @@ func TestModel(t *testing.T) {
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
-	klog.SetLogger(logr.Discard()) // Of accidents there are many.
+	klog.SetLogger(logr.Discard()) // The many accidents would fill the log.
 	defer klog.ClearLogger()
 	// apimachinery's slow down by wall clock, for years of virtual time.
 	handlers := utilruntime.ErrorHandlers

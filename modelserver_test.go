@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// modelServer is a ListerWatcher over a history that is never forgotten, but
-// that it may say to have forgotten.
+// modelServer is a ListerWatcher over a history that it never forgets, although it may
+// answer that it has.
 type modelServer struct {
 	streams bool // Lists can be streamed.
 

@@ -17,8 +17,8 @@ import (
 	"github.com/warmwatch/warmwatch/reflector"
 )
 
-// A relist writes chunks of so many items, or bytes, and keeps so much in memory of what
-// it is going to write.
+// A relist writes chunks of at most so many items, or about so many bytes. It stages as
+// much in memory before it uses the file.
 const (
 	relistItems = 500
 	relistBytes = 2 << 20
@@ -28,23 +28,23 @@ const (
 // resourceVersion and content: the same version may have other content, because a default
 // was added, or because a server converts the object in another way.
 //
-// What differs is staged, and applied when the list is complete: deletions first, then
-// updates and additions, as client-go tells them. A list that is cut leaves nothing
-// behind. It is applied in chunks, each of them a batch; between them the checkpoint says
-// that a relist is incomplete, so that after a crash there is another one.
+// Items that differ are staged, and applied when the list is complete: deletions first,
+// then updates and additions, as client-go tells them. A list that is cut leaves nothing
+// behind. The list is applied in chunks, each of them a batch; between them the checkpoint
+// says that a relist is incomplete, so that after a crash there is another one.
 //
-// Only the first list into an empty store, of which nobody has been told anything, is
-// written as it comes.
+// Only the first list into an empty store, while no handler knows an object, is written
+// as it comes.
 type relist struct {
 	k     *sink
 	how   reflector.Relisting
 	seen  map[string]struct{} // Keys of the list.
 	stage *stage
-	// unnoticed are items to write that change nothing for handlers and readers.
-	unnoticed chunk
-	// replaced are the keys of staged objects that have another uid than the stored ones.
+	// silent has items that are written without telling handlers.
+	silent chunk
+	// replaced has the keys of staged objects whose uid is not that of the stored ones.
 	replaced map[string]struct{}
-	left     map[string]struct{} // Keys of objects that were left out.
+	leftOut  map[string]struct{} // Keys of objects that the transform has refused.
 	// refused is why an object of the list was left out; nil if none was.
 	refused error
 	done    bool
@@ -75,24 +75,24 @@ func (k *sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 	}
 	before, empty := k.record, k.s.indexer.Len() == 0
 	if k.record.State == "" && empty && k.s.indexer.Seq() == 0 {
-		k.record.IndexVersion = k.want.IndexVersion // All entries there will be are of these indexers.
+		k.record.IndexVersion = k.want.IndexVersion // All entries will be made by these indexers.
 	}
 	k.record.Rewrite = k.record.Rewrite || how.Rewrite
 	k.record.Rewound = k.record.Rewound || how.Rewound
 	how.Rewrite, how.Rewound = k.record.Rewrite, k.record.Rewound
-	if k.filling = k.filling || (empty && k.s.indexer.Hidden() && !k.s.log.HasKnown()); k.filling {
+	if k.filling = k.filling || (empty && k.s.indexer.Hidden() && !k.s.queue.HasKnown()); k.filling {
 		k.trusted = false
 		k.record.State = checkpoint.StateSyncing
 	}
 	k.s.progress.relistBegun(how.Rewrite)
 	r := &relist{
 		k: k, how: how, stage: newStage(k.s),
-		seen: make(map[string]struct{}, k.s.indexer.Len()), replaced: map[string]struct{}{}, left: map[string]struct{}{},
+		seen: make(map[string]struct{}, k.s.indexer.Len()), replaced: map[string]struct{}{}, leftOut: map[string]struct{}{},
 	}
 	if k.record == before {
 		return r, nil
 	}
-	return r, k.storeLocked() // What is due stays due after a crash.
+	return r, k.storeLocked() // After a crash the relist is still due.
 }
 
 // Item implements [reflector.Relist].
@@ -113,7 +113,7 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 	r.seen[key] = struct{}{}
 	value := k.s.indexer.NewValue(transformed)
 	same, replaces := r.compareLocked(key, value)
-	if delete(r.replaced, key); replaces { // The list may have it twice.
+	if delete(r.replaced, key); replaces { // The list may have the key twice.
 		r.replaced[key] = struct{}{}
 	}
 	if !same && !k.filling {
@@ -122,13 +122,13 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 	if err := r.stage.remove(key); err != nil || (same && !r.how.Rewrite) {
 		return err
 	}
-	if r.unnoticed.add(key, value); len(r.unnoticed.items) < k.s.relistItems && r.unnoticed.bytes < relistBytes {
+	if r.silent.add(key, value); len(r.silent.items) < k.s.relistItems && r.silent.bytes < relistBytes {
 		return nil
 	}
-	return r.writeUnnoticedLocked()
+	return r.writeSilentLocked()
 }
 
-// compareLocked reports whether the store has this object, or one of another uid.
+// compareLocked reports whether the store has the same object, or one with another uid.
 func (r *relist) compareLocked(key string, value *persist.Object) (same, replaces bool) {
 	w := r.k.s.indexer.Writer()
 	defer w.Close()
@@ -140,12 +140,12 @@ func (r *relist) compareLocked(key string, value *persist.Object) (same, replace
 	return false, exists && isOther(stored, uid)
 }
 
-// isOther reports whether two objects of one name have different uids. Objects that have
-// none, as those that a transform has stripped, are not told apart.
+// isOther reports whether two objects of one name have different uids. An object without
+// a uid, which a transform may have stripped, is not another one.
 func isOther(a, b types.UID) bool { return a != b && a != "" && b != "" }
 
-// refuse leaves an object out that the transform does not accept. As with an event, the
-// store keeps what it has of it, and the next process lists again.
+// refuse leaves out an object that the transform refused. As with an event, the store
+// keeps the version that it has, and the next process relists.
 func (r *relist) refuse(obj runtime.Object, err *refusedError) error {
 	r.refused = err
 	r.k.s.logger.Error(err, "Leaving an object out of the cache")
@@ -154,7 +154,7 @@ func (r *relist) refuse(obj runtime.Object, err *refusedError) error {
 		return nil //nolint:nilerr // Then there is nothing to keep. The refusal is in Status.
 	}
 	r.seen[key] = struct{}{}
-	r.left[key] = struct{}{}
+	r.leftOut[key] = struct{}{}
 	delete(r.replaced, key)
 	return r.stage.remove(key)
 }
@@ -171,7 +171,7 @@ func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 	if err != nil {
 		return err
 	}
-	if err := r.writeUnnoticedLocked(); err != nil { // It may be among them.
+	if err := r.writeSilentLocked(); err != nil { // The object may be among them.
 		return err
 	}
 	delete(r.seen, key)
@@ -179,8 +179,8 @@ func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 	return r.stage.remove(key)
 }
 
-// expected does for a relist what the Reflector does for a watch: objects of
-// another type are left out, and logged.
+// expected reports whether an item has the informer's type. An object of another type
+// is logged, and left out, as the Reflector does in a watch.
 func (k *sink) expected(obj runtime.Object) bool {
 	if got, want := reflect.TypeOf(obj), reflect.TypeOf(k.s.example); got != want {
 		k.s.logger.Error(nil, "Unexpected list object type", "expectedType", want, "actualType", got)
@@ -189,19 +189,19 @@ func (k *sink) expected(obj runtime.Object) bool {
 	return true
 }
 
-// writeUnnoticedLocked writes what handlers need not hear of: the records of a Rewrite
-// that have the same content, and the first list into an empty store.
-func (r *relist) writeUnnoticedLocked() error {
-	if len(r.unnoticed.items) == 0 {
+// writeSilentLocked writes what handlers are not told of: unchanged objects, if the relist
+// rewrites all records, and the first list into an empty store.
+func (r *relist) writeSilentLocked() error {
+	if len(r.silent.items) == 0 {
 		return nil
 	}
 	w := r.k.s.indexer.Writer()
 	defer w.Close()
-	for _, it := range r.unnoticed.items {
+	for _, it := range r.silent.items {
 		c := w.SetValue(it.key, it.value, false)
 		r.k.s.detector.AddObject(c.New)
 	}
-	r.unnoticed.reset()
+	r.silent.reset()
 	return r.k.writeLocked(w, nil)
 }
 
@@ -213,17 +213,17 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 	if k.isClosed {
 		return errSinkClosed
 	}
-	if err := r.writeUnnoticedLocked(); err != nil {
+	if err := r.writeSilentLocked(); err != nil {
 		return err
 	}
 	if err := r.applyLocked(rv); err != nil {
 		return err
 	}
-	// Entries of objects that could not be read may be left.
+	// Index entries may be left of objects that could not be read.
 	if r.how.Rewrite || k.record.IndexVersion != k.want.IndexVersion || k.s.indexer.IndexErr() != nil {
 		if err := k.s.indexer.RebuildIndices(); err != nil {
 			if failed, ok := errors.AsType[*indexer.IndexFuncError](err); ok {
-				panic(failed) // The server has the object. client-go does so, too.
+				panic(failed) // The server has the object. client-go panics, too.
 			}
 			return err
 		}
@@ -240,7 +240,7 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 		k.record.ClusterID = k.clusterID
 	}
 	if !k.trusted {
-		k.record.ResourceVersion = "" // Not to be resumed (C1).
+		k.record.ResourceVersion = "" // So nothing is resumed (C1).
 	}
 	w := k.s.indexer.Writer()
 	defer w.Close()
@@ -251,7 +251,7 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 	r.done = true
 	k.s.relisted()
 	if r.how.Rewrite && whole {
-		if err := k.s.log.RemoveUnknown(); err != nil {
+		if err := k.s.queue.RemoveUnknown(); err != nil {
 			return err
 		}
 		return k.s.cache.db.ForgetSalvage(k.s.space)
@@ -259,14 +259,14 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 	return nil
 }
 
-// applyLocked makes the store equal the list, which is of this resourceVersion.
+// applyLocked makes the store equal to the list, whose resourceVersion is rv.
 func (r *relist) applyLocked(rv string) error {
 	k := r.k
 	a := &applier{relist: r, rv: rv}
 	if err := k.s.indexer.Keys(a.deleteUnseen); err != nil {
 		return err
 	}
-	// What a damaged file has lost may still be served from memory.
+	// Objects that a damaged file has lost may still be served from memory.
 	if err := a.deleteUnseen(k.s.indexer.KeysInMemory()); err != nil {
 		return err
 	}
@@ -290,13 +290,13 @@ func (r *relist) Abort() {
 	r.k.s.progress.relistEnded(false, nil)
 	r.k.mu.Lock()
 	defer r.k.mu.Unlock()
-	r.unnoticed.reset()
+	r.silent.reset()
 	if err := r.stage.discard(); err != nil && !errors.Is(err, ErrClosed) {
 		r.k.s.logger.Error(err, "Could not forget what a relist has staged")
 	}
 }
 
-// relisted is called when the store equals a list.
+// relisted is called when the store equals the list.
 func (s *SharedIndexInformer) relisted() {
 	s.progress.mu.Lock()
 	s.progress.relists++
@@ -305,13 +305,13 @@ func (s *SharedIndexInformer) relisted() {
 	s.syncGate.pass(false)
 }
 
-// applier applies a complete list in chunks. Its methods are called with the sink's lock.
+// applier applies a complete list in chunks. Callers of its methods hold sink.mu.
 type applier struct {
 	*relist
-	rv string // Of the list.
+	rv string // The list's resourceVersion.
 }
 
-// batch collects deltas of changes that are staged in w, and commits where there are
+// batch collects the deltas of changes that are staged in w, and commits when there are
 // enough of them.
 type batch struct {
 	a     *applier
@@ -320,7 +320,7 @@ type batch struct {
 	bytes int
 }
 
-// inBatches calls fn with something to write to, and commits what is left in the end.
+// inBatches calls fn with a batch, and commits what fn leaves in it.
 func (a *applier) inBatches(fn func(*batch) error) error {
 	b := &batch{a: a, w: a.k.writer()}
 	defer b.w.Close()
@@ -341,8 +341,8 @@ func (b *batch) add(ds ...queue.Delta) error {
 	return b.commit()
 }
 
-// commit applies a chunk. The checkpoint stays where it was and says that a relist is
-// being applied, and which version the store has seen by now.
+// commit applies a chunk. The checkpoint keeps its resourceVersion, says that a relist is
+// being applied, and names the version of the list.
 func (b *batch) commit() error {
 	if len(b.ds) == 0 {
 		return nil
@@ -350,7 +350,7 @@ func (b *batch) commit() error {
 	k := b.a.k
 	ds := b.ds
 	if k.filling {
-		ds = nil // Nobody was told of what is deleted.
+		ds = nil // No handler was told of these objects.
 	} else {
 		k.trusted = false
 		k.record.State, k.record.HighestVersion = checkpoint.StateRefreshing, b.a.rv
@@ -380,14 +380,14 @@ func (a *applier) deleteUnseen(keys []string) error {
 	})
 }
 
-// lostDelta tells of a deletion that nobody saw. old is the last known object, or nil.
+// lostDelta is the delta of a missed deletion. old is the last known object, or nil.
 func lostDelta(seq uint64, key string, old any) queue.Delta {
 	return queue.Delta{Seq: seq, Type: cache.Deleted, Key: key, New: old, FinalStateUnknown: true, SizeBytes: persist.EstimateSize(old)}
 }
 
-// tellReplaced tells durable handlers that objects are gone whose names are in use again.
-// This comes with the deletions: what refers to an old object must not be applied to
-// something that the list has brought.
+// tellReplaced tells durable handlers of the deletion of each object whose name the list
+// has with another uid. It does so with the other deletions, so that no handler applies
+// what refers to an old object to a new one.
 func (a *applier) tellReplaced() error {
 	return a.inBatches(func(b *batch) error {
 		for _, key := range sortedKeys(a.replaced) {
@@ -405,7 +405,7 @@ func (a *applier) tellReplaced() error {
 	})
 }
 
-// set applies staged objects.
+// set applies the staged objects.
 func (a *applier) set(items []stagedItem) error {
 	return a.inBatches(func(b *batch) error {
 		for _, it := range items {
@@ -413,7 +413,7 @@ func (a *applier) set(items []stagedItem) error {
 			a.k.s.detector.AddObject(c.New)
 			d := setDelta(c)
 			if d.Type == cache.Sync {
-				d.Type = cache.Updated // The same version, with other content.
+				d.Type = cache.Updated // The version is the same, the content is not.
 			}
 			_, d.Replaced = a.replaced[it.key]
 			if err := b.add(d); err != nil {
@@ -424,11 +424,11 @@ func (a *applier) set(items []stagedItem) error {
 	})
 }
 
-// tellUnchanged tells of the objects of the list that the store had, as client-go does.
+// tellUnchanged tells of the objects that the list did not change, as client-go does.
 func (a *applier) tellUnchanged() error {
 	return a.inBatches(func(b *batch) error {
 		for _, key := range sortedKeys(a.seen) {
-			if _, refused := a.left[key]; refused || a.stage.has(key) {
+			if _, refused := a.leftOut[key]; refused || a.stage.has(key) {
 				continue
 			}
 			obj, exists := b.w.Stored(key)

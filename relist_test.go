@@ -23,8 +23,8 @@ import (
 	"github.com/warmwatch/warmwatch"
 )
 
-// convert changes what the server says of an object, at the same resourceVersion, as a
-// default does that a CustomResourceDefinition gets.
+// convert changes the content of an object at the same resourceVersion, as a new default in
+// a CustomResourceDefinition does.
 func (f *source) convert(name, content string) {
 	f.with(func() { f.objects["ns/"+name].(*corev1.ConfigMap).Data = map[string]string{"v": content} })
 }
@@ -422,7 +422,7 @@ func TestAComparisonThatHangsDoesNotHoldUpTheEnd(t *testing.T) {
 	})
 }
 
-// removeKey removes a key from a file that nobody has open, as damage does.
+// removeKey removes a key from a file that is not open, as damage does.
 func removeKey(t *testing.T, path, bucket, key string) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, nil)
@@ -524,7 +524,7 @@ func TestALargeRelistIsStagedInTheFile(t *testing.T) {
 }
 
 // TestADurableHandlerThatComesWhileAReplacementIsApplied is told of the old object by its
-// first walk, after the deletion of that was told to the others.
+// initial list, after the others were told of the deletion of that object.
 func TestADurableHandlerThatComesWhileAReplacementIsApplied(t *testing.T) { // In real time: the index function holds locks.
 	f := newSource(t, configMap("z", "old"))
 	applying, release := make(chan struct{}), make(chan struct{})
@@ -634,8 +634,8 @@ func TestTheDeletionOfAReplacedObjectIsToldOnce(t *testing.T) {
 	})
 }
 
-// TestAnIndexFunctionThatPanicsOnWhatAnOlderTransformMade: it needs what the transform of
-// the last program has left out.
+// TestAnIndexFunctionThatPanicsOnWhatAnOlderTransformMade: the function needs a field that
+// the transform of the last program left out.
 func TestAnIndexFunctionThatPanicsOnWhatAnOlderTransformMade(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		t.Run(fmt.Sprintf("gone=%t", gone), func(t *testing.T) {
@@ -677,8 +677,8 @@ func TestAnIndexFunctionThatPanicsOnWhatAnOlderTransformMade(t *testing.T) {
 	}
 }
 
-// TestAWriteByHandIsNoCheckpoint: a comparison of contents commits as well, and must not
-// take the version of what was put into the store by hand for what the watch has told.
+// TestAWriteByHandIsNoCheckpoint: a comparison of contents commits as well. Its checkpoint
+// must not have the version of an object that was put into the store by hand.
 func TestAWriteByHandIsNoCheckpoint(t *testing.T) { // P2
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a", "old"), configMap("b"))

@@ -74,8 +74,8 @@ func interrupt(f *source, p *process) (crashed string) {
 	return crashed
 }
 
-// TestIndicesAfterAnInterruptedList: the entries that it left are of the indexers of
-// its time.
+// TestIndicesAfterAnInterruptedList: the list left entries that other index
+// functions may have made.
 func TestIndicesAfterAnInterruptedList(t *testing.T) {
 	index := func(version, prefix string) setup {
 		return func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {

@@ -434,7 +434,7 @@ func TestACheckpointThatDoesNotMatchIsNotResumed(t *testing.T) {
 	}
 }
 
-// TestWhatHasSyncedCanBeRead: who waits for HasSynced may take absence for deletion.
+// TestWhatHasSyncedCanBeRead: a program that waits for HasSynced may take absence for deletion.
 func TestWhatHasSyncedCanBeRead(t *testing.T) {
 	f := newSource(t, configMap("a"))
 	path := newPath(t)

@@ -12,9 +12,9 @@ import (
 // minimumResyncPeriod is client-go's (shared_informer.go).
 const minimumResyncPeriod = time.Second
 
-// setResyncLocked follows client-go's AddEventHandlerWithOptions: a period is
-// at least a second; before the start the shortest one sets how often resyncs
-// are checked for, after it none is shorter than that.
+// setResyncLocked follows client-go's AddEventHandlerWithOptions. A period is at least
+// a second. Before the start the shortest period becomes the check period, after it no
+// period is shorter than that.
 func (s *SharedIndexInformer) setResyncLocked(l *listener, period time.Duration) {
 	if period > 0 {
 		if period < minimumResyncPeriod {
@@ -38,7 +38,7 @@ func (s *SharedIndexInformer) setResyncLocked(l *listener, period time.Duration)
 	l.next = time.Now().Add(l.period)
 }
 
-// setPeriod sets how often the handler resyncs, given how often is checked.
+// setPeriod sets the handler's resync period, given the check period.
 func (l *listener) setPeriod(check time.Duration) {
 	l.resyncMu.Lock()
 	defer l.resyncMu.Unlock()
@@ -64,7 +64,7 @@ func (l *listener) due(now time.Time) bool {
 	return true
 }
 
-// shouldResync is asked by the Reflector every check period.
+// shouldResync is called by the Reflector every check period.
 func (s *SharedIndexInformer) shouldResync() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,7 @@ func (s *SharedIndexInformer) shouldResync() bool {
 	return some
 }
 
-// resync makes the handlers that are due tell everything again.
+// resync makes the listeners that are due tell of all objects again.
 func (s *SharedIndexInformer) resync() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,8 +89,8 @@ func (s *SharedIndexInformer) resync() {
 	}
 }
 
-// resync tells of every object, with the same one as old and new. Those with a
-// delta that the handler has not been told yet are left out: it is on its way.
+// resync tells of every object, with the same one as old and new. It leaves out objects
+// with a delta that the handler was not told yet, because that will come.
 func (l *listener) resync() bool {
 	return l.chunks(l.readChunk, func(c indexer.Chunk) bool {
 		d := queue.Delta{Type: cache.Sync}

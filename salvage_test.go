@@ -12,9 +12,9 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// TestADurableHandlerOutlivesAFileThatIsFoundDamagedAtAStart: what it knows, and what
-// it was not told yet, is salvaged; so it is told of what went while nobody watched
-// (Q2), and not again of what it knows.
+// TestADurableHandlerOutlivesAFileThatIsFoundDamagedAtAStart: its cursor and
+// its deltas are salvaged. So it is told of objects that were deleted while nothing
+// watched (Q2), and is not told again of those that it knows.
 func TestADurableHandlerOutlivesAFileThatIsFoundDamagedAtAStart(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))

@@ -28,7 +28,7 @@ const (
 	checkpointKey    = "resume"
 )
 
-// sink is where client-go's Reflector, and a relist, put what they get. Each
+// sink receives the events of client-go's Reflector, and the items of a relist. Each
 // event becomes one batch of object, index entries, delta and checkpoint (P1).
 //
 // To the Reflector it is a cache.Queue, but nothing is ever popped from it: an
@@ -38,34 +38,34 @@ type sink struct {
 	bucket persist.Bucket
 	closed chan struct{}
 
-	mu sync.Mutex // Held while an event is applied. A Reflector that was stopped may still be relisting.
+	mu sync.Mutex // Held while an event is applied. A stopped Reflector may still be relisting.
 	// record is the checkpoint as of the last batch.
 	record   checkpoint.Record
-	base     *checkpoint.Record // Of the last checkpointValue.
+	shared   *checkpoint.Record // What the last checkpointValue shares with the next.
 	deltas   [2]queue.Delta     // Of the event that is being applied.
 	isClosed bool
-	// trusted: the resourceVersions of events may be resumed from. Not so
-	// after a list that had none.
+	// trusted says that a watch can be resumed at the resourceVersions of events. It is
+	// false after a list without a resourceVersion.
 	trusted bool
-	// filling: the first list into an empty store is not complete yet.
+	// filling says that the first list into an empty store is not complete yet.
 	filling bool
-	// complete: the store has been equal to a list once.
+	// complete says that the store has been equal to a list once.
 	complete bool
-	// want is what the checkpoint will say when a relist is finished; until
-	// then it says what the objects are of.
+	// want has the versions that the checkpoint gets when a relist is finished. Until
+	// then record has the versions that the stored objects were made with.
 	want   checkpoint.Want
 	loaded bool
-	// knownCluster: the server was asked which cluster it is. clusterID is empty
-	// if it did not tell.
+	// knownCluster says that the server was asked which cluster it is. clusterID is
+	// empty if it did not tell.
 	clusterID    string
 	knownCluster bool
-	// refused: the transform has refused an object since the last list began, so that
-	// the store need not have all that the server has.
+	// refused says that the transform has refused an object since the last list began,
+	// so that the store may lack an object that the server has.
 	refused bool
-	// doubted: an event was taken for one of another history before.
+	// doubted says that an event was taken for one of another history before.
 	doubted bool
-	// resumption is what events are compared with, to find out whether the
-	// server's history is the store's.
+	// resumption is the resumed watch whose events show whether the server's history
+	// is the store's.
 	resumption resumption
 }
 
@@ -82,15 +82,15 @@ func newSink(s *SharedIndexInformer) *sink {
 	}
 }
 
-// checkpointValue is a checkpoint as a persist.Value. There is one for each event.
+// checkpointValue is the checkpoint of one event, as a persist.Value.
 type checkpointValue struct {
-	base            *checkpoint.Record // All but these two, which alone change often.
+	shared          *checkpoint.Record // All but the next two, which alone change often.
 	resourceVersion string
 	last            checkpoint.ObjectVersion
 }
 
 func (v *checkpointValue) record() checkpoint.Record {
-	r := *v.base
+	r := *v.shared
 	r.ResourceVersion, r.Last = v.resourceVersion, v.last
 	return r
 }
@@ -119,7 +119,7 @@ func (k *sink) load(want checkpoint.Want) checkpoint.Decision {
 		}
 		return err
 	})
-	if err != nil { // Then there is none.
+	if err != nil { // Go on without a checkpoint.
 		k.s.logger.Error(err, "Could not read the checkpoint")
 	}
 	k.want, k.loaded = want, true
@@ -147,8 +147,8 @@ func (k *sink) load(want checkpoint.Want) checkpoint.Decision {
 	return decision
 }
 
-// rebuildLocked rebuilds the indices. Until that is done, the checkpoint says
-// that they are of no version.
+// rebuildLocked rebuilds the indices. Until that is done, the checkpoint has no
+// IndexVersion.
 func (k *sink) rebuildLocked() error {
 	k.record.IndexVersion = ""
 	if err := k.storeLocked(); err != nil {
@@ -168,8 +168,8 @@ func (k *sink) storeLocked() error {
 	return err
 }
 
-// lastVersion is the highest version that the store has seen, whether or not it can be
-// resumed there. Empty if it is nothing that a server understands.
+// lastVersion returns the highest resourceVersion that the store has seen, whether or not
+// a watch can be resumed there. It is empty if no server would understand it.
 func (k *sink) lastVersion() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -189,9 +189,9 @@ func (k *sink) clusterKnown() bool {
 	return k.knownCluster
 }
 
-// setCluster compares the identity of the cluster with the checkpoint's. If that
-// has none yet, it is stored at once: the next event may take long, and the next
-// process has to know.
+// setCluster compares the identity of the cluster with the checkpoint's. If the
+// checkpoint has none yet, it is stored at once, because the next process needs it and
+// the next event may be long in coming.
 func (k *sink) setCluster(want checkpoint.Want) (checkpoint.Decision, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -200,7 +200,7 @@ func (k *sink) setCluster(want checkpoint.Want) (checkpoint.Decision, error) {
 	}
 	decision := checkpoint.Decide(checkpoint.Evidence{Record: &k.record}, want)
 	if decision.Action != checkpoint.ActionDiscard && k.record.ClusterID != want.ClusterID {
-		k.record.ClusterID = want.ClusterID // Else when a relist is finished.
+		k.record.ClusterID = want.ClusterID // After ActionDiscard, Finish sets it.
 		if k.record.State != "" {
 			if err := k.storeLocked(); err != nil {
 				k.record.ClusterID = ""
@@ -213,8 +213,8 @@ func (k *sink) setCluster(want checkpoint.Want) (checkpoint.Decision, error) {
 }
 
 // setUnknownCluster notes that the server does not tell which cluster it is. If
-// the stored objects are of a known one, it returns how to relist; afterwards they
-// are of a cluster that nobody knows.
+// the stored objects are of a known cluster, it returns how to relist; after that
+// relist they are of an unknown one.
 func (k *sink) setUnknownCluster(refusal error) *reflector.Relisting {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -232,12 +232,12 @@ func (k *sink) setUnknownCluster(refusal error) *reflector.Relisting {
 func (k *sink) setIndexVersion(version string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.loaded { // Then the start will find the difference.
+	if !k.loaded { // load will find the difference.
 		return nil
 	}
 	valid := k.record.IndexVersion == k.want.IndexVersion
 	k.want.IndexVersion = version
-	if !valid || k.record.State == "" { // A relist will finish it.
+	if !valid || k.record.State == "" { // A relist will store the version.
 		return nil
 	}
 	k.record.IndexVersion = version
@@ -247,11 +247,11 @@ func (k *sink) setIndexVersion(version string) error {
 func (k *sink) value() *checkpointValue {
 	r := k.record
 	r.ResourceVersion, r.Last = "", checkpoint.ObjectVersion{}
-	if k.base == nil || *k.base != r {
-		base := r
-		k.base = &base
+	if k.shared == nil || *k.shared != r {
+		shared := r
+		k.shared = &shared
 	}
-	return &checkpointValue{k.base, k.record.ResourceVersion, k.record.Last}
+	return &checkpointValue{k.shared, k.record.ResourceVersion, k.record.Last}
 }
 
 func (k *sink) close() {
@@ -281,7 +281,7 @@ func (k *sink) set(typ cache.DeltaType, obj any) error {
 	c := w.Set(key, obj, true)
 	defer clear(k.deltas[:])
 	ds := append(k.deltas[:0], setDelta(c))
-	if c.Old != nil && isOther(uidOf(c.Old), uidOf(obj)) { // Its deletion was missed.
+	if c.Old != nil && isOther(uidOf(c.Old), uidOf(obj)) { // The deletion of the old object was missed.
 		gone := lostDelta(c.Seq, key, c.Old)
 		w.Renumber(c)
 		ds[0].Seq, ds[0].Type = c.Seq, cache.Updated
@@ -289,12 +289,12 @@ func (k *sink) set(typ cache.DeltaType, obj any) error {
 		ds = append(k.deltas[:0], gone, ds[0])
 	}
 	k.s.detector.AddObject(obj)
-	k.testifyLocked(typ, obj, c)
+	k.checkHistoryLocked(typ, obj, c)
 	return k.commitLocked(w, resourceVersionOf(obj), ds)
 }
 
 // notAppliedLocked notes that an event could not be applied. This process goes on with
-// the next one, as client-go does; the next process lists again.
+// the next event, as client-go does; the next process relists.
 func (k *sink) notAppliedLocked(err error) error {
 	if errors.Is(err, errSinkClosed) {
 		return err
@@ -306,10 +306,10 @@ func (k *sink) notAppliedLocked(err error) error {
 	return err
 }
 
-// writer begins to write objects whose old ones are told.
+// writer returns a Writer for changes whose old objects are told.
 func (k *sink) writer() *indexer.Writer {
 	w := k.s.indexer.Writer()
-	if k.s.log.HasDurable() { // They will be stored with the deltas.
+	if k.s.queue.HasDurable() { // The old objects are stored with the deltas.
 		w.KeepOldValues()
 	}
 	return w
@@ -325,7 +325,7 @@ func (k *sink) Delete(obj any) error {
 	}
 	w := k.s.indexer.Writer()
 	defer w.Close()
-	var old any // Of another uid: the handlers know this one, and its deletion was missed.
+	var old any // If it has another uid, handlers know it, and its deletion was missed.
 	if uid, _, exists := w.Head(key); exists && isOther(uid, uidOf(obj)) {
 		old, _ = w.Stored(key)
 	}
@@ -337,12 +337,12 @@ func (k *sink) Delete(obj any) error {
 	if old != nil {
 		c.Old, d = old, lostDelta(d.Seq, key, old)
 	}
-	k.testifyLocked(cache.Deleted, obj, c)
+	k.checkHistoryLocked(cache.Deleted, obj, c)
 	return k.commitLocked(w, resourceVersionOf(obj), []queue.Delta{d})
 }
 
-// deleteDelta stages the deletion of an object. As in client-go, that of an
-// object that is not there is told too.
+// deleteDelta stages the deletion of an object. As in client-go, handlers are also told
+// of the deletion of an object that is not in the store.
 func deleteDelta(w *indexer.Writer, key string, obj any) queue.Delta {
 	d := queue.Delta{Type: cache.Deleted, Key: key, New: obj, SizeBytes: persist.EstimateSize(obj)}
 	if c := w.Delete(key, false); c != nil {
@@ -353,15 +353,15 @@ func deleteDelta(w *indexer.Writer, key string, obj any) queue.Delta {
 	return d
 }
 
-// A refusedError says that an object cannot be stored: the transform has failed on it, or
-// it has no key. It is left out, as by client-go.
+// A refusedError says that an object cannot be stored, because the transform has failed
+// on it or it has no key. The object is left out, as by client-go.
 type refusedError struct{ err error }
 
 func (e *refusedError) Error() string { return "warmwatch: object cannot be stored: " + e.err.Error() }
 func (e *refusedError) Unwrap() error { return e.err }
 
-// prepareLocked transforms an object of an event or list, once. The error is a
-// [refusedError] if it is about this object alone.
+// prepareLocked transforms an object of an event or list, and returns its key. The error
+// is a [refusedError] if it is about this object alone.
 func (k *sink) prepareLocked(obj any) (transformed any, key string, err error) {
 	if k.isClosed {
 		return nil, "", errSinkClosed
@@ -381,7 +381,7 @@ func (k *sink) prepareLocked(obj any) (transformed any, key string, err error) {
 	return obj, key, nil
 }
 
-// setDelta is what handlers are told of a change.
+// setDelta returns the delta of a change that stored an object.
 func setDelta(c *indexer.Change) queue.Delta {
 	d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: c.Key, New: c.New, NewValue: c.Value(), SizeBytes: c.SizeBytes()}
 	if c.Old != nil {
@@ -410,7 +410,7 @@ func uidOf(obj any) types.UID {
 	return m.GetUID()
 }
 
-// commitLocked applies the batch that brings the store to a resourceVersion.
+// commitLocked applies a batch, after which the store is at the resourceVersion rv.
 func (k *sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta, more ...func(*persist.Batch)) error {
 	w.SetResourceVersion(rv)
 	if k.trusted {
@@ -424,13 +424,13 @@ func (k *sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta, more
 	return nil
 }
 
-// writeLocked applies one batch, with what more puts, and publishes its deltas. The
-// resourceVersion stays what it is.
+// writeLocked applies one batch, with what more puts, and publishes its deltas. It does
+// not change the resourceVersion.
 func (k *sink) writeLocked(w *indexer.Writer, ds []queue.Delta, more ...func(*persist.Batch)) error {
 	value := k.value()
-	urgent := k.s.log.HasDurable()
+	urgent := k.s.queue.HasDurable()
 	batch, err := w.Commit(func(b *persist.Batch) {
-		k.s.log.Append(b, ds)
+		k.s.queue.Append(b, ds)
 		b.Put(k.bucket, checkpointKey, value)
 		for _, put := range more {
 			put(b)
@@ -442,8 +442,8 @@ func (k *sink) writeLocked(w *indexer.Writer, ds []queue.Delta, more ...func(*pe
 	if err != nil {
 		return err
 	}
-	k.s.log.Publish(batch, ds)
-	k.s.log.Advance(batch, k.s.indexer.Seq())
+	k.s.queue.Publish(batch, ds)
+	k.s.queue.Advance(batch, k.s.indexer.Seq())
 	return nil
 }
 
@@ -460,8 +460,8 @@ func (k *sink) Bookmark(rv string) error {
 	return k.commitLocked(w, rv, nil)
 }
 
-// Replace implements [cache.ReflectorStore]. The Resumer has brought the store
-// up to date already: it is the Reflector's word that the watch begins.
+// Replace implements [cache.ReflectorStore]. The Resumer has brought the store up to
+// date already. The Reflector calls Replace before the watch begins.
 func (k *sink) Replace([]any, string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -480,7 +480,7 @@ func (k *sink) Resync() error {
 	return nil
 }
 
-// Pop implements [cache.Queue]: there is nothing to pop. It waits for Close.
+// Pop implements [cache.Queue]. There is nothing to pop, so it waits for Close.
 func (k *sink) Pop(cache.PopProcessFunc) (any, error) {
 	<-k.closed
 	return nil, cache.ErrFIFOClosed
@@ -505,7 +505,7 @@ func (k *sink) ResourceVersion() string {
 	return k.record.ResourceVersion
 }
 
-// isAnswer reports whether a server answered, and the answer is no.
+// isAnswer reports whether err is a server's refusal.
 func isAnswer(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsUnauthorized(err) || apierrors.IsMethodNotSupported(err)
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// stagedBucket has what a relist is about to write, where that is more than is kept in
-// memory. What a crash leaves in it nobody reads.
+// stagedBucket has the objects that a relist has staged, beyond those that it keeps in
+// memory. Nothing reads what a crash leaves in it.
 const stagedBucket = "staged"
 
 // stage holds the objects of a list that differ from the store, until the list is
-// complete: up to maxItems of them, or maxBytes, in memory, the others in the file. It
-// is used by one goroutine.
+// complete: up to maxItems or maxBytes of them in memory, the others in the file. One
+// goroutine uses it.
 type stage struct {
 	db        *persist.DB
 	bucket    persist.Bucket
@@ -35,7 +35,7 @@ func newStage(s *SharedIndexInformer) *stage {
 	}
 }
 
-// put stages an object, in place of one that was staged for the key before.
+// put stages an object, in place of one that is staged for the key.
 func (st *stage) put(key string, value *persist.Object) error {
 	if err := st.remove(key); err != nil {
 		return err
@@ -55,7 +55,7 @@ func (st *stage) put(key string, value *persist.Object) error {
 	return err
 }
 
-// remove takes back what was staged for a key.
+// remove unstages the object of a key.
 func (st *stage) remove(key string) error {
 	if value, staged := st.memory[key]; staged {
 		st.bytes -= value.SizeBytes()
@@ -83,8 +83,8 @@ type stagedItem struct {
 	value *persist.Object
 }
 
-// each calls fn with all that is staged, some at a time, in the order of keys. fn may put
-// the values into the DB.
+// each calls fn with all staged objects, some at a time: those in the file and then those
+// in memory, each in the order of keys. fn may put the values into the DB.
 func (st *stage) each(fn func([]stagedItem) error) error {
 	read := 0
 	for from := ""; len(st.spilled) > 0; {
@@ -101,7 +101,7 @@ func (st *stage) each(fn func([]stagedItem) error) error {
 			return err
 		}
 	}
-	if read != len(st.spilled) { // Where a page is damaged, what it had is just not there.
+	if read != len(st.spilled) { // A scan finds nothing of a damaged page.
 		return &persist.CorruptError{Bucket: st.bucket, Err: fmt.Errorf("%d objects are staged, expected %d", read, len(st.spilled))}
 	}
 	if len(st.memory) == 0 {
@@ -114,8 +114,8 @@ func (st *stage) each(fn func([]stagedItem) error) error {
 	return fn(items)
 }
 
-// read returns the next objects that are in the file, as new values: those that were put
-// there belong to the committer.
+// read returns the next objects from the file, as new values, because the values that
+// were put belong to the DB's committer.
 func (st *stage) read(from string) (items []stagedItem, err error) {
 	s, err := st.db.Snapshot(st.bucket.Space)
 	if err != nil {
@@ -154,14 +154,14 @@ func (st *stage) value(it *persist.Item) (*persist.Object, error) {
 	return st.db.StoredObject(obj, r), nil
 }
 
-// drop has the batch remove what is staged in the file.
+// drop removes with the batch what is staged in the file.
 func (st *stage) drop(b *persist.Batch) {
 	if len(st.spilled) > 0 {
 		b.Drop(st.bucket)
 	}
 }
 
-// discard forgets everything. It is not called after drop was committed.
+// discard removes all staged objects. It is not called after drop was committed.
 func (st *stage) discard() error {
 	if len(st.spilled) == 0 {
 		clear(st.memory)
@@ -173,7 +173,7 @@ func (st *stage) discard() error {
 	return err
 }
 
-// clearStaged removes what a process that crashed has left staged.
+// clearStaged removes what a crashed process has left staged.
 func (s *SharedIndexInformer) clearStaged() error {
 	snapshot, err := s.cache.db.Snapshot(s.space)
 	if err != nil {

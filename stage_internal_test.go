@@ -10,8 +10,8 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// TestWhatIsMissingFromAStageIsNoticed: where a page is damaged, what it had is just not
-// there. A relist that is applied without it must not count as complete.
+// TestWhatIsMissingFromAStageIsNoticed: a scan finds nothing of a damaged page. A relist that
+// is applied without its objects must not count as complete.
 func TestWhatIsMissingFromAStageIsNoticed(t *testing.T) {
 	for _, lost := range [][]string{{"a"}, {"c"}, {"a", "b", "c", "d"}} {
 		db, err := persist.Open(filepath.Join(t.TempDir(), "cache.db"), persist.Options{})

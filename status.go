@@ -13,16 +13,16 @@ import (
 type Phase string
 
 const (
-	// PhaseLoading means not started, or reading the file.
+	// PhaseLoading means that Run was not called, or is reading the file.
 	PhaseLoading Phase = "Loading"
-	// PhaseResuming means that the watch goes on at the checkpoint.
+	// PhaseResuming means that the watch is being resumed at the checkpoint.
 	PhaseResuming Phase = "Resuming"
 	// PhaseRelisting means that the cache is being compared with a list.
 	PhaseRelisting Phase = "Relisting"
 	// PhaseLive means that a watch is open.
 	PhaseLive Phase = "Live"
 	// PhaseDisconnected means that the API server cannot be reached, or has closed the
-	// watch. What is in the cache is served.
+	// watch. The cache is still served.
 	PhaseDisconnected Phase = "Disconnected"
 	// PhaseStopped means that Run has returned, or will soon.
 	PhaseStopped Phase = "Stopped"
@@ -34,18 +34,17 @@ type InformerStatus struct {
 	// StartedFrom is "disk" if the cache was served before the API server
 	// answered, else "server". Empty before the start.
 	StartedFrom string
-	// Reason says why it resumed, relisted or discarded, the last time that it
-	// had to decide.
+	// Reason of the last decision to resume, relist or discard.
 	Reason string
-	// ResourceVersion of the last applied event or bookmark.
+	// ResourceVersion of the last applied event, bookmark or list.
 	ResourceVersion string
-	// LastContact with the API server.
+	// LastContact is when the API server last answered.
 	LastContact time.Time
-	// Objects in the cache, UnackedDeltas in the log.
+	// Objects in the cache, and UnackedDeltas in the queue.
 	Objects, UnackedDeltas int
-	// Handlers that there are now, and names of durable ones that there are not.
+	// Handlers that are added now, and durable names that have no handler now.
 	Handlers []HandlerStatus
-	// Relists and Resumes since the start; attempts that failed do not count.
+	// Relists and Resumes since the start. Attempts that failed do not count.
 	// The first list of an empty cache is a relist too.
 	Relists, Resumes int
 	// Err says why persistence is degraded, or which object was left out because it
@@ -53,7 +52,7 @@ type InformerStatus struct {
 	Err error
 }
 
-// MarshalJSON has the error as a string, and null if there is none.
+// MarshalJSON writes the error as a string, or null if there is none.
 func (st InformerStatus) MarshalJSON() ([]byte, error) {
 	type fields InformerStatus // Without this method.
 	return json.Marshal(struct {
@@ -62,7 +61,7 @@ func (st InformerStatus) MarshalJSON() ([]byte, error) {
 	}{fields(st), errorText(st.Err)})
 }
 
-// MarshalJSON has the errors as strings, and null where there is none.
+// MarshalJSON writes errors as strings, or null where there is none.
 func (st Status) MarshalJSON() ([]byte, error) {
 	type fields Status // Without this method.
 	return json.Marshal(struct {
@@ -81,13 +80,13 @@ func errorText(err error) *string {
 
 // HandlerStatus says how far behind a handler is.
 type HandlerStatus struct {
-	// Name of a durable handler, or the type of another one.
+	// Name of a durable handler, or the Go type of a plain one.
 	Name    string
 	Durable bool
-	// Absent: no handler has come for the name yet, or it was removed.
+	// Absent says that the name has no handler: none was added yet, or it was removed.
 	Absent bool
-	// Undelivered is the number of notifications that wait for it, and
-	// UndeliveredBytes about what they take. See Options.MaxBacklogBytes.
+	// Undelivered is the number of notifications that wait for the handler, and
+	// UndeliveredBytes about how much they take. See Options.MaxBacklogBytes.
 	Undelivered      int
 	UndeliveredBytes int64
 }
@@ -101,9 +100,9 @@ func (s *SharedIndexInformer) handlerStatus() []HandlerStatus {
 		all = append(all, h)
 	}
 	s.mu.Unlock()
-	for _, name := range s.log.Absent() {
+	for _, name := range s.queue.Absent() {
 		h := HandlerStatus{Name: name, Durable: true, Absent: true}
-		h.Undelivered, h.UndeliveredBytes = s.log.Behind(name)
+		h.Undelivered, h.UndeliveredBytes = s.queue.Behind(name)
 		all = append(all, h)
 	}
 	slices.SortFunc(all, func(a, b HandlerStatus) int {
@@ -123,8 +122,8 @@ type progress struct {
 	resumes     int
 	corruptErr  error // Of the last record that could not be read.
 	refusedErr  error // Of the last object that could not be stored.
-	// relistForced: a relist is due because of it. rewriting: one that writes
-	// everything anew is under way.
+	// relistForced says that a relist is due because of corruptErr, and rewriting that
+	// a relist is running that writes every record anew.
 	relistForced, rewriting bool
 }
 
@@ -143,7 +142,7 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	s.progress.mu.Unlock()
 	st.ResourceVersion = s.indexer.LastStoreSyncResourceVersion()
 	st.Objects = s.indexer.Len()
-	st.UnackedDeltas = s.log.Unacked()
+	st.UnackedDeltas = s.queue.Unacked()
 	st.Handlers = s.handlerStatus()
 	if err := s.cache.db.Err(); err != nil {
 		st.Err = err
@@ -158,14 +157,14 @@ func (s *SharedIndexInformer) servesFromDisk() bool {
 	return s.progress.startedFrom == "disk"
 }
 
-// relistBegun notes that what was found damaged before is being repaired.
+// relistBegun notes that a relist is repairing the damage found so far.
 func (p *progress) relistBegun(rewriting bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.relistForced, p.rewriting = false, rewriting
 }
 
-// refused notes that an object could not be stored.
+// refused notes why an object could not be stored.
 func (p *progress) refused(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,7 +172,7 @@ func (p *progress) refused(err error) {
 }
 
 // relistEnded notes why an object was left out, nil if none was, and reports whether
-// nothing was found damaged since the relist began.
+// no damage was found since the relist began.
 func (p *progress) relistEnded(complete bool, refused error) (whole bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/warmwatch/warmwatch"
 )
 
-// TestAStatusAsJSONSaysWhatIsWrong: an error is a string there.
+// TestAStatusAsJSONSaysWhatIsWrong, with errors as strings.
 func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	st := warmwatch.Status{

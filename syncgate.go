@@ -7,25 +7,24 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// quietTime after a resumed watch was opened, or after its last event, counts
-// as having caught up: a bookmark may not come for a minute.
+// quietTime after a resumed watch was opened, or after its last event, the watch counts
+// as caught up: a bookmark may take a minute.
 const quietTime = 500 * time.Millisecond
 
-// bookmarkTime is within which a server sends a bookmark, about one a minute, once the watch
-// has been sent all that came before.
+// bookmarkTime is how soon a server sends a bookmark, about one a minute, once it has sent
+// the watch all earlier events.
 const bookmarkTime = 2 * time.Minute
 
-// syncGate finds out when the informer has caught up with the server: by a resumed
-// watch, or by a relist. HasSynced waits for it if it is armed.
+// syncGate finds out when the informer has caught up with the server, by a resumed
+// watch or by a relist. If it is armed, HasSynced waits for that.
 type syncGate struct {
-	// caughtUp is called once or more, without the gate's lock; quiet if nothing else says so
-	// than that no event comes.
+	// caughtUp is called once or more, without mu. quiet says that only silence shows it.
 	caughtUp func(quiet bool)
 
 	mu     sync.Mutex
-	armed  bool // SyncFromServer, and not yet caught up.
-	passed bool // Has caught up, for good.
-	target string
+	armed  bool   // SyncFromServer, and not yet caught up.
+	passed bool   // The informer has caught up once.
+	target string // The server's version at the resumption.
 	timer  *time.Timer
 	watch  bool // A watch is open.
 }
@@ -36,7 +35,7 @@ func (g *syncGate) arm() {
 	g.armed = true
 }
 
-// waits reports whether nobody may pass yet.
+// waits reports whether HasSynced must stay false.
 func (g *syncGate) waits() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,7 +64,7 @@ func (g *syncGate) opened(when time.Time, rv string) {
 	}
 }
 
-// reached tells of the resourceVersion that an event has brought the store to.
+// reached is called when an event has brought the store to a resourceVersion.
 func (g *syncGate) reached(rv string) {
 	g.mu.Lock()
 	there := g.reachedLocked(rv)
@@ -95,7 +94,7 @@ func (g *syncGate) quiet() {
 	}
 }
 
-// pass lets through for good: caught up, or relisted.
+// pass opens the gate for good: the watch has caught up, or a relist is done.
 func (g *syncGate) pass(quiet bool) {
 	g.mu.Lock()
 	g.armed, g.passed = false, true

@@ -6,12 +6,12 @@ import (
 	"github.com/warmwatch/warmwatch/queue"
 )
 
-// turns has one element for each durable name, taken by the listener whose handler
-// runs. RemoveEventHandler does not wait for the callback in flight, and the name
-// can be used again at once: the next handler's first callback waits here.
+// turns has one semaphore for each durable name, held by the listener whose handler
+// runs. RemoveEventHandler does not wait for the callback in flight, and the name can
+// be used again at once: the first callback of the next handler waits for its turn.
 type turns map[string]chan struct{}
 
-// of returns the element of a name.
+// of returns the semaphore of a name.
 func (ts turns) of(name string) chan struct{} {
 	turn, known := ts[name]
 	if !known {
@@ -21,15 +21,15 @@ func (ts turns) of(name string) chan struct{} {
 	return turn
 }
 
-// forget drops the element of a name, unless a handler still runs.
+// forget drops the semaphore of a name, unless a handler still runs.
 func (ts turns) forget(name string) {
 	if len(ts[name]) == 0 {
 		delete(ts, name)
 	}
 }
 
-// takeTurn waits until no other handler of the durable name runs, and reports
-// whether to go on. Then endTurn must be called.
+// takeTurn waits until no other handler of the durable name runs. It reports false if
+// the listener is stopped; else endTurn must follow.
 func (l *listener) takeTurn() bool {
 	if !l.durable {
 		return true
@@ -48,8 +48,8 @@ func (l *listener) endTurn() {
 	}
 }
 
-// crashed handles the panic of a callback as client-go does, and says in the same
-// line of the log which delta it was told of.
+// crashed handles the panic of a callback as client-go does, and logs in the same line
+// which delta the handler was told of.
 func (l *listener) crashed(r any, d *queue.Delta) {
 	logger := l.logger.WithValues("handler", l.name, "key", d.Key, "type", d.Type, "seq", d.Seq)
 	if l.durable {

@@ -142,7 +142,7 @@ func TestWhatARemovedHandlerFinishesCountsForTheNextProcess(t *testing.T) {
 
 func TestAHandlerThatIsRemovedInItsFirstWalk(t *testing.T) {
 	for at, want := range map[string][]string{
-		"add ns/a@1 initial": {"add ns/a@1 initial", "add ns/b@2 initial"}, // Its walk has not ended.
+		"add ns/a@1 initial": {"add ns/a@1 initial", "add ns/b@2 initial"}, // Its initial list has not ended.
 		"add ns/b@2 initial": nil,
 	} {
 		t.Run(at, func(t *testing.T) {
@@ -243,8 +243,8 @@ func TestThePanicOfADurableHandlerIsLoggedWithItsDeltaAndTheWayPast(t *testing.T
 	})
 }
 
-// TestTheLogNamesAHandlerThatHoldsUpTheStop, so that somebody knows why a program does not
-// end.
+// TestTheLogNamesAHandlerThatHoldsUpTheStop, so that an operator knows why a program does
+// not end.
 func TestTheLogNamesAHandlerThatHoldsUpTheStop(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var mu sync.Mutex

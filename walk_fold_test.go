@@ -8,9 +8,9 @@ import (
 	"github.com/warmwatch/warmwatch"
 )
 
-// TestWhatAWalkToldOfIsNotFoldedWithWhatCameSince: a handler that hangs in its first walk
-// has been told of some objects as of later than where the walk began. What waits for it
-// does not begin before that.
+// TestWhatAWalkToldOfIsNotFoldedWithWhatCameSince: a handler that hangs in its initial list
+// was told of some objects as they were later than when the list began. The deltas that
+// wait for it do not begin before that.
 func TestWhatAWalkToldOfIsNotFoldedWithWhatCameSince(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const objects = 4000

@@ -14,24 +14,24 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// sweptKeys are read in one transaction.
+// sweptKeys is how many keys are read in one transaction.
 const sweptKeys = 4096
 
-// A builder makes the entries of some indexers those of the objects. What is right stays
-// where it is, so that readers find it all the time. The Indexer's writer is locked.
+// A builder makes the entries of some indexers agree with the objects. It leaves right
+// entries alone, so that readers always find them. The Indexer's writer is locked.
 type builder struct {
 	ix       *Indexer
 	indexers cache.Indexers
 	names    []string
-	// right has a hash of the key of each entry that there should be, which takes less
-	// memory than the keys. A wrong entry with the hash of a right one stays: among a
+	// right has a hash of the key of each entry that should exist, because hashes take
+	// less memory than keys. A wrong entry with the hash of a right one stays: among a
 	// million of each, one time in ten million.
 	right sets.Set[uint64]
 	seed  maphash.Seed
 }
 
-// buildLocked adds what is missing of some indexers, and then removes all entries that
-// begin with one of the prefixes and should not be there.
+// buildLocked adds the missing entries of some indexers, and then removes all entries
+// that begin with one of the prefixes and should not exist.
 func (ix *Indexer) buildLocked(indexers cache.Indexers, prefixes ...string) error {
 	b := &builder{
 		ix: ix, indexers: indexers, names: slices.Sorted(maps.Keys(indexers)),
@@ -48,8 +48,9 @@ func (ix *Indexer) buildLocked(indexers cache.Indexers, prefixes ...string) erro
 	return nil
 }
 
-// dropUnsoundLocked removes all index entries if one of them is damaged, or bbolt does not
-// find it where it shows it: in such a tree entries can be neither replaced nor removed.
+// dropUnsoundLocked removes all index entries if one of them is damaged, or if bbolt's Get
+// does not find an entry that its cursor shows: in such a tree entries can be neither
+// replaced nor removed.
 func (ix *Indexer) dropUnsoundLocked() error {
 	for from, done := "", false; !done; {
 		next := ""
@@ -103,7 +104,7 @@ func (b *builder) fill() error {
 	return nil
 }
 
-// entries returns the entries that some objects should have, and notes that they are right.
+// entries returns the entries that the objects of a chunk should have, and adds them to right.
 func (b *builder) entries(c Chunk) ([]indexPut, error) {
 	var puts []indexPut
 	for i, obj := range c.Objects {
@@ -135,7 +136,7 @@ func missingOf(puts []indexPut, s *persist.Snapshot) (missing []indexPut, err er
 			}
 			v, err := it.Payload()
 			same = err == nil && bytes.Equal(v, p.value)
-			return nil // A damaged one is written anew.
+			return nil // A damaged entry is written anew.
 		})
 		if err != nil {
 			return nil, err
@@ -147,7 +148,7 @@ func missingOf(puts []indexPut, s *persist.Snapshot) (missing []indexPut, err er
 	return missing, nil
 }
 
-// sweep removes the entries with a prefix that are not right.
+// sweep removes the entries with a prefix that are not among right.
 func (b *builder) sweep(prefix string) error {
 	for from, done := prefix, false; !done; {
 		var wrong []string

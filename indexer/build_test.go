@@ -140,8 +140,8 @@ func TestAnIndexFunctionThatFailsLeavesTheIndexAsItWas(t *testing.T) {
 	}
 }
 
-// TestAnIndexWhoseKeysAreDamagedIsMadeAnew: where the key of an entry has changed on disk,
-// bbolt shows it and does not find it, so that nobody can remove it.
+// TestAnIndexWhoseKeysAreDamagedIsMadeAnew: if the key of an entry has changed on disk,
+// bbolt's cursor shows the entry, but Get does not find it, so that it cannot be removed.
 func TestAnIndexWhoseKeysAreDamagedIsMadeAnew(t *testing.T) {
 	path := tempPath(t)
 	db := openDB(t, path, manual)

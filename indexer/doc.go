@@ -5,10 +5,10 @@
 // It keeps these invariants (docs/design/README.md, "Invariants"):
 //
 //   - P1: an object and its index entries change in one batch.
-//   - P6: an object that cannot be read is never served. The owner hears of it
-//     through Options.OnCorrupt.
+//   - P6: an object that cannot be read is never served. It is reported to
+//     Options.OnCorrupt.
 //   - I1: an index is a function of the objects, see Indexer.RebuildIndices.
 //
-// Beyond client-go's contract: objects that were evicted from memory are
-// decoded anew, so two calls may return equal objects at different addresses.
+// Unlike in client-go, two calls may return equal objects at different
+// addresses, because objects that were evicted from memory are decoded again.
 package indexer

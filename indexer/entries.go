@@ -16,9 +16,9 @@ import (
 //	len(name) name  len(token) token  object key
 //
 // with lengths as uvarints, so that no name or value can be taken for another.
-// The token is 'v' and the indexed value, or for a long one, which bbolt would
-// not take as a key, 'h' and its SHA-256; the entry's value then is the indexed
-// value.
+// The token is 'v' and the indexed value. For a value that is too long for a key
+// of bbolt it is 'h' and the value's SHA-256, and the entry's value is the
+// indexed value.
 const (
 	inlineToken = 'v'
 	hashedToken = 'h'
@@ -57,7 +57,7 @@ func newIndexPut(name, value, objectKey string) indexPut {
 	return p
 }
 
-// entryIndex returns the name of the index of an entry, and its prefix.
+// entryIndex returns the name of an entry's index, and the prefix of that index.
 func entryIndex(it *persist.Item) (name, prefix string, err error) {
 	n, used := binary.Uvarint([]byte(it.Key[:min(len(it.Key), binary.MaxVarintLen64)]))
 	if used <= 0 || n > uint64(len(it.Key)-used) {
@@ -67,7 +67,7 @@ func entryIndex(it *persist.Item) (name, prefix string, err error) {
 	return it.Key[used:end], it.Key[:end], nil
 }
 
-// parseEntry splits the key of an entry behind its index's prefix.
+// parseEntry splits the key of an entry behind namePrefix, the prefix of its index.
 func parseEntry(it *persist.Item, namePrefix string) (value, prefix, objectKey string, err error) {
 	rest := it.Key[len(namePrefix):]
 	n, used := binary.Uvarint([]byte(rest[:min(len(rest), binary.MaxVarintLen64)]))
@@ -107,9 +107,9 @@ func (e *IndexFuncError) Error() string {
 
 func (e *IndexFuncError) Unwrap() error { return e.Err }
 
-// indexValues calls an index function for an object that is about to be stored. A
-// failing one panics, as in client-go (thread_safe_store.go, updateSingleIndex): the
-// index could never be right.
+// indexValues calls an index function for an object that is about to be stored. If the
+// function fails, indexValues panics, as in client-go (thread_safe_store.go,
+// updateSingleIndex), because the index could never be right.
 func indexValues(f cache.IndexFunc, name, key string, obj any) []string {
 	values, err := f(obj)
 	if err != nil {
@@ -118,9 +118,9 @@ func indexValues(f cache.IndexFunc, name, key string, obj any) []string {
 	return values
 }
 
-// storedIndexValues calls an index function for a stored object, which may be one that
-// only an older version of the function, or of the transform, understands. So a panic is
-// an error like any other: it would come again in every process.
+// storedIndexValues calls an index function for a stored object. Perhaps only an older
+// version of the function, or of the transform, understands the object. So it returns a
+// panic as an error: every process would meet the panic again.
 func storedIndexValues(f cache.IndexFunc, name, key string, obj any) (values []string, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -143,8 +143,8 @@ func scanPrefix(s *persist.Snapshot, prefix string, fn func(*persist.Item) (bool
 	})
 }
 
-// beyond ends a scan at the first entry that does not belong to it. The
-// checksum covers the key: a damaged one must not hide the entries behind it.
+// beyond ends a scan at the first entry behind its prefix. It verifies the checksum,
+// which covers the key, because a damaged key must not hide the entries behind it.
 func beyond(it *persist.Item) (bool, error) {
 	if it.Value != nil {
 		return false, nil
@@ -153,8 +153,8 @@ func beyond(it *persist.Item) (bool, error) {
 	return false, err
 }
 
-// after is the smallest string greater than all that begin with prefix, which
-// never is all 0xff: it begins with a length.
+// after returns the smallest string greater than all that begin with prefix. A prefix
+// is never all 0xff, because it begins with a length.
 func after(prefix string) string {
 	b := []byte(prefix)
 	for i := len(b) - 1; i >= 0; i-- {

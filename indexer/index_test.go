@@ -174,7 +174,7 @@ func TestAFailingIndexFuncPanicsAndNoLockIsLeft(t *testing.T) {
 	checkRebuild(t, ix)
 }
 
-// TestAnIndexThatIsNotThereAnyMoreHasNoValues: the file has its entries.
+// TestAnIndexThatIsNotThereAnyMoreHasNoValues, although the file has its entries.
 func TestAnIndexThatIsNotThereAnyMoreHasNoValues(t *testing.T) {
 	path := tempPath(t)
 	db := openDB(t, path, manual)

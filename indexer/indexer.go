@@ -25,7 +25,7 @@ const (
 	stateKey = "state"
 )
 
-// Buckets are the names of the buckets that an Indexer has in its space.
+// Buckets returns the names of the buckets that an Indexer has in its space.
 func Buckets() []string { return []string{objectsBucket, indexBucket, storeBucket} }
 
 // Options configures [New].
@@ -33,30 +33,30 @@ type Options struct {
 	DB *persist.DB
 	// Space names the buckets. One space belongs to one Indexer at a time.
 	Space string
-	// NewObject returns an empty object of the type that is stored. Not needed
-	// for unstructured objects.
+	// NewObject returns an empty object of the type that is stored. It is not
+	// needed for unstructured objects.
 	NewObject func() any
 	// KeyFunc defaults to cache.DeletionHandlingMetaNamespaceKeyFunc.
 	KeyFunc  cache.KeyFunc
 	Indexers cache.Indexers
-	// Objects keeps decoded objects in memory. Default: one of its own.
+	// Objects keeps decoded objects in memory. Default: NewObjects(0), not shared.
 	Objects *Objects
-	// OnCorrupt, if set, hears of everything that could not be read. It is
-	// called by readers and writers and must not call back.
+	// OnCorrupt, if set, is called for everything that could not be read, by
+	// readers and writers. It must not call the Indexer.
 	OnCorrupt func(error)
-	// OnDecode, if set, is given each object that was read from disk, before
-	// anybody else is.
+	// OnDecode, if set, is called with each object that was read from disk, before
+	// any reader gets it.
 	OnDecode func(obj any)
 	// Logger defaults to klog's.
 	Logger *klog.Logger
 }
 
 // Indexer implements [cache.Indexer] on a persist.DB. All methods are safe for
-// concurrent use. What a method wrote is visible when it returns, and durable
-// with the DB's next commit.
+// concurrent use. A write is visible when the method returns, and durable with
+// the DB's next commit.
 //
-// Methods of cache.Indexer that have no error to return log what went wrong
-// (a corrupt record, a closed DB) and leave it out.
+// Methods of cache.Indexer that return no error log what went wrong (a corrupt
+// record, a closed DB) and leave out what they could not read.
 type Indexer struct {
 	db        *persist.DB
 	space     string
@@ -73,7 +73,7 @@ type Indexer struct {
 	// writer serialises writers: each reads the old object and its index
 	// entries before it writes. Readers never take it.
 	writer sync.Mutex
-	w      Writer // Guarded by writer, as are the next two.
+	w      Writer // w, state and indexErr are guarded by writer.
 	state  state
 	// indexErr says that an index function failed on a stored object, so that index
 	// entries may be missing or left over until RebuildIndices succeeds.
@@ -92,16 +92,16 @@ type state struct {
 	// Seq numbers the writes of this space. It never goes back.
 	Seq uint64 `json:"seq"`
 	tally
-	// Recounted: their number was lost, and made anew of what was there. It stays so,
-	// also for later processes, until somebody knows that no object is missing.
+	// Recounted says that the tally was missing, and was made anew from the objects found.
+	// It stays true, in later processes too, until SetComplete.
 	Recounted bool `json:"recounted,omitempty"`
 }
 
-// A tally says how many objects there are, and under which keys, without naming them.
+// A tally has the number of objects, and a digest of their keys.
 type tally struct {
 	Count int `json:"count"`
-	// Digest is the XOR of a hash of each key: where a key is damaged, their number is what
-	// it was. 0 where it is not known, in files of earlier programs.
+	// Digest is the XOR of a hash of each key, because a damaged key does not change the
+	// number of objects. 0: not known, in files of earlier programs.
 	Digest uint64 `json:"digest,omitempty"`
 }
 
@@ -132,7 +132,7 @@ func (s *state) AppendTo(dst []byte) ([]byte, error) {
 func (s *state) SizeBytes() int { return 64 + len(s.ResourceVersion) }
 
 // New returns the Indexer of a space, with the objects that are in the DB.
-// The caller rebuilds the indices if they may be of other index functions.
+// The caller rebuilds the indices if other index functions may have made them.
 func New(o Options) (*Indexer, error) {
 	if o.DB == nil || o.Space == "" {
 		return nil, errors.New("indexer: DB and Space are required")
@@ -195,8 +195,8 @@ func (ix *Indexer) load() error {
 	return nil
 }
 
-// recount makes the state anew, of what the objects say, and reports that it was
-// lost unless there is nothing. Their number is not known to be right any more.
+// recount makes the state anew from the objects. Unless the space is new, it reports
+// that the state was lost. Objects may be missing from the new count.
 func (ix *Indexer) recount(cause error) (s state, err error) {
 	snapshot, err := ix.db.Snapshot(ix.space)
 	if err != nil {
@@ -208,7 +208,7 @@ func (ix *Indexer) recount(cause error) (s state, err error) {
 		s.add(it.Key)
 		if o, inMemory := it.Value.(*persist.Object); inMemory {
 			s.Seq = max(s.Seq, o.Seq)
-		} else if r, err := record(it); err == nil { // Else whoever reads it will say so.
+		} else if r, err := record(it); err == nil { // If not, the next reader of it reports that.
 			s.Seq = max(s.Seq, r.Seq)
 		}
 		return true, nil
@@ -244,7 +244,7 @@ func readState(it *persist.Item, s *state) error {
 	return nil
 }
 
-// Key is the key that the object is stored under.
+// Key returns the key that the object is stored under.
 func (ix *Indexer) Key(obj any) (string, error) {
 	key, err := ix.keyFunc(obj)
 	if err != nil {
@@ -253,25 +253,25 @@ func (ix *Indexer) Key(obj any) (string, error) {
 	return key, nil
 }
 
-// Len is the number of objects.
+// Len returns the number of objects.
 func (ix *Indexer) Len() int { return ix.visible.Load().Count }
 
-// Counted reports whether the DB knows how many objects there are. Otherwise nobody knows
-// whether all of them are there, until [Writer.SetComplete].
+// Counted reports whether the DB knows how many objects there are. If not, some may be
+// missing, until [Writer.SetComplete].
 func (ix *Indexer) Counted() bool { return !ix.visible.Load().Recounted }
 
-// Seq is the number of the last write.
+// Seq returns the number of the last write.
 func (ix *Indexer) Seq() uint64 { return ix.visible.Load().Seq }
 
-// Hide makes all reads find nothing, and Hide(false) ends that. Objects that
-// must not be served yet are still there for a relist to compare with.
+// Hide makes the methods of cache.Indexer find nothing, and Hide(false) ends that.
+// A relist can still compare with the hidden objects, which must not be served yet.
 func (ix *Indexer) Hide(hidden bool) { ix.hidden.Store(hidden) }
 
-// Hidden reports whether reads find nothing.
+// Hidden reports whether the objects are hidden, see [Indexer.Hide].
 func (ix *Indexer) Hidden() bool { return ix.hidden.Load() }
 
-// failed reports an error of a read: to the log, and if it means that the file
-// is bad, to the owner.
+// failed logs an error of a read, and reports it to OnCorrupt if it means that the
+// file is damaged.
 func (ix *Indexer) failed(err error, what string) {
 	if errors.Is(err, persist.ErrCorrupt) || errors.Is(err, persist.ErrBadRecord) || errors.Is(err, persist.ErrTypeMismatch) {
 		ix.onCorrupt(err)
@@ -297,8 +297,8 @@ func (ix *Indexer) Update(obj any) error {
 	return ix.commitByHand(w)
 }
 
-// commitByHand commits what a caller wrote, and ends Hide if there was nothing
-// to hide: tests fill the store of an informer before it starts, or instead.
+// commitByHand commits what a caller of cache.Store wrote. It ends Hide if the store was
+// empty, because tests fill the store of an informer before they start it, or instead.
 func (ix *Indexer) commitByHand(w *Writer) error {
 	empty := ix.state.Count == 0
 	_, err := w.Commit(nil)
@@ -333,8 +333,8 @@ func resourceVersion(obj any) (string, bool) {
 	return m.GetResourceVersion(), true
 }
 
-// Replace implements [cache.Store]: in one batch the store has these objects
-// and no others.
+// Replace implements [cache.Store]. In one batch it makes the store have these
+// objects and no others.
 func (ix *Indexer) Replace(list []any, resourceVersion string) error {
 	items := make(map[string]any, len(list))
 	for _, obj := range list {
@@ -356,7 +356,7 @@ func (ix *Indexer) Replace(list []any, resourceVersion string) error {
 		}
 	}
 	for key, obj := range items {
-		w.SetValue(key, persist.NewObject(0, obj), false) // All of them wait.
+		w.SetValue(key, persist.NewObject(0, obj), false) // Not encoded ahead, as all of them wait.
 	}
 	w.SetResourceVersion(resourceVersion)
 	w.SetComplete()
@@ -382,7 +382,7 @@ func (ix *Indexer) LastStoreSyncResourceVersion() string { return ix.visible.Loa
 // GetIndexers implements [cache.Indexer].
 func (ix *Indexer) GetIndexers() cache.Indexers { return *ix.indexers.Load() }
 
-// AddIndexers implements [cache.Indexer]. It reads all objects once; writers
+// AddIndexers implements [cache.Indexer]. It reads all objects once, and writers
 // wait meanwhile.
 func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 	ix.writer.Lock()
@@ -393,7 +393,7 @@ func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 	}
 	all := maps.Clone(old)
 	maps.Copy(all, added)
-	// A program may have dropped an index and bring it back: the file has old entries.
+	// If the program had this index before, the file may have old entries of it.
 	var prefixes []string
 	for name := range added {
 		prefixes = append(prefixes, indexPrefix(name))
@@ -403,7 +403,7 @@ func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 	switch {
 	case errors.As(err, &failed) && !ix.Hidden(): // As in client-go, see indexValues.
 		panic(failed)
-	case errors.As(err, &failed): // The object may not exist any more: a relist will tell.
+	case errors.As(err, &failed): // The object may not exist any more. A relist will show.
 		ix.indexErr = failed
 	case err != nil:
 		return err
@@ -412,18 +412,18 @@ func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 	return nil
 }
 
-// IndexErr is not nil if an index function failed on a stored object, since when
-// indices may be wrong. [Indexer.RebuildIndices] mends them once that object is gone.
+// IndexErr is not nil after an index function failed on a stored object: indices may be
+// wrong. [Indexer.RebuildIndices] repairs them once that object is gone.
 func (ix *Indexer) IndexErr() error {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
 	return ix.indexErr
 }
 
-// RebuildIndices makes the index entries those of the objects (I1), and counts the
-// objects. What was right before stays visible meanwhile, and entries that should not be
-// there go last, unless the index itself is damaged. The error is an [IndexFuncError] if
-// an index function failed.
+// RebuildIndices makes the index entries agree with the objects (I1), and counts the
+// objects. Right entries stay visible meanwhile, and wrong entries are removed last;
+// but if the index itself is damaged, all entries are removed first. The error is an
+// [IndexFuncError] if an index function failed.
 func (ix *Indexer) RebuildIndices() error {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
@@ -462,7 +462,7 @@ func (ix *Indexer) tallyKeys() (t tally, err error) {
 	return t, err
 }
 
-// RaiseSeq makes the numbers of writes go on behind seq.
+// RaiseSeq makes the next write have a number greater than seq.
 func (ix *Indexer) RaiseSeq(seq uint64) {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
@@ -472,6 +472,6 @@ func (ix *Indexer) RaiseSeq(seq uint64) {
 // Ballast is [Objects.Ballast] of the Indexer's Objects.
 func (ix *Indexer) Ballast() (end func()) { return ix.objects.Ballast() }
 
-// Release gives the memory of decoded objects back. The Indexer can still be
-// read, and must not be written to: its space may have a new owner.
+// Release forgets the decoded objects in memory. The Indexer can still be read, but
+// not be written to, because its space may have a new owner.
 func (ix *Indexer) Release() { ix.objects.release(ix.owner) }

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// newRand returns a source of randomness, and logs how to have it again.
+// newRand returns a source of randomness, and logs how to replay it.
 func newRand(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := *seedFlag
@@ -68,8 +68,8 @@ func tempPath(t testing.TB) string { return filepath.Join(t.TempDir(), "cache.db
 
 const testSpace = "pods"
 
-// newIndexer returns an Indexer of Pods. It must not meet anything that cannot
-// be read.
+// newIndexer returns an Indexer of Pods. The test fails if the Indexer cannot read
+// something.
 func newIndexer(t testing.TB, db *persist.DB, indexers cache.Indexers, budget int64) *Indexer {
 	t.Helper()
 	ix, err := New(Options{
@@ -151,7 +151,7 @@ func entriesOf(t testing.TB, ix *Indexer) []string {
 	return entries
 }
 
-// checkRebuild is I1: what a rebuild makes of the objects is what is there.
+// checkRebuild checks I1: a rebuild from the objects makes the entries that exist.
 func checkRebuild(t testing.TB, ix *Indexer) {
 	t.Helper()
 	before, count := entriesOf(t, ix), ix.Len()

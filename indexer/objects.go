@@ -9,12 +9,12 @@ import (
 	"sync"
 )
 
-// DefaultMemoryBudget is the bytes of decoded objects kept in memory unless
-// told otherwise.
+// DefaultMemoryBudget is how many bytes of decoded objects are kept in memory by
+// default.
 const DefaultMemoryBudget = 64 << 20
 
-// versionSlots is how many keys can change independently while others are
-// read from disk. More only costs memory; a collision only costs a cache miss.
+// versionSlots is the number of slots that keys are hashed to, see Objects.written.
+// Two keys in one slot only cost cache misses; more slots cost memory.
 const versionSlots = 1024
 
 // Objects keeps recently used decoded objects, for any number of Indexers
@@ -25,28 +25,28 @@ type Objects struct {
 	used   int64
 	// lru is the sentinel of a ring; lru.next was used last.
 	lru objectItem
-	// writes counts them, and written has the number of the last one to each
-	// key's slot, so that an object read from disk is not kept if it was
+	// writes counts the writes, and written has the number of the last one to
+	// each slot of keys, so that an object read from disk is not kept if it was
 	// overwritten meanwhile.
 	writes  uint64
 	written [versionSlots]uint64
 	seed    maphash.Seed
 
-	walks     int
-	ballast   []byte // While there are walks.
-	ballasted bool
+	ballastUsers int // Calls of Ballast that have not ended.
+	ballast      []byte
+	ballasted    bool // It was allocated once.
 }
 
-// ballastBytes is the most that a walk takes of the budget.
+// ballastBytes is the most that the ballast takes of the budget.
 const ballastBytes = 32 << 20
 
-// owner has the objects of one Indexer.
+// owner is one Indexer, with its objects that are in memory.
 type owner struct {
 	items map[string]*objectItem
 	// count is how many objects the Indexer has, in memory or not.
 	count int
-	// released: nobody writes any more, so nothing is known to be the last
-	// version.
+	// released says that the Indexer is not written to any more, so that no object
+	// is known to be the newest version.
 	released bool
 }
 
@@ -62,12 +62,12 @@ type objectItem struct {
 	key        objectKey
 	object     any
 	seq        uint64
-	encoded    int // Bytes of its record, about.
+	encoded    int // About how many bytes its record has.
 	bytes      int64
 }
 
-// NewObjects returns an empty cache of budget bytes: about what the decoded
-// objects take. 0 means [DefaultMemoryBudget], a negative budget no limit.
+// NewObjects returns an empty cache for decoded objects of about budget bytes.
+// 0 means [DefaultMemoryBudget], a negative budget no limit.
 func NewObjects(budget int64) *Objects {
 	if budget == 0 {
 		budget = DefaultMemoryBudget
@@ -77,19 +77,18 @@ func NewObjects(budget int64) *Objects {
 	return o
 }
 
-// Ballast makes the garbage collector wait longer, until end is called: for a walk
-// that decodes all objects and keeps none, and that else spends a fifth of its time
-// in collections of a heap with little in it. It allocates half of what the budget
-// has left, at most 32 MiB, and does not touch it: it takes no memory itself, but
-// lets as much more garbage grow.
+// Ballast makes the garbage collector run less often, until end is called. It is for
+// an initial list, which decodes all objects and keeps none, and would spend a fifth of
+// its time in collections of a small heap. Ballast allocates half of the unused budget,
+// at most 32 MiB, and never touches it: that takes no memory, but lets garbage grow.
 //
-// Only the first walk has it, and those at the same time: later ones
-// would get memory that was used before and has to be cleared. Where the process has
+// Only the first call allocates, and calls at the same time share its ballast: later
+// ones would get memory that was used before and has to be cleared. If the process has
 // a memory limit (GOMEMLIMIT), which would count it, there is none.
 func (o *Objects) Ballast() (end func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.walks++; !o.ballasted && !memoryIsLimited() {
+	if o.ballastUsers++; !o.ballasted && !memoryIsLimited() {
 		room := int64(ballastBytes)
 		if o.budget >= 0 {
 			room = max(0, min(room, (o.budget-o.used)/2))
@@ -99,13 +98,13 @@ func (o *Objects) Ballast() (end func()) {
 	return sync.OnceFunc(func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		if o.walks--; o.walks == 0 {
+		if o.ballastUsers--; o.ballastUsers == 0 {
 			o.ballast = nil
 		}
 	})
 }
 
-// memoryIsLimited asks runtime/metrics: debug.SetMemoryLimit stops the world.
+// memoryIsLimited asks runtime/metrics, because debug.SetMemoryLimit stops the world.
 func memoryIsLimited() bool {
 	limit := []metrics.Sample{{Name: "/gc/gomemlimit:bytes"}}
 	metrics.Read(limit)
@@ -125,7 +124,7 @@ func (o *Objects) slot(k objectKey) int {
 }
 
 // get returns the current object of a key, if it is in memory, and about how
-// long its record is.
+// many bytes its record has.
 func (o *Objects) get(k objectKey) (object any, encodedBytes int, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -137,9 +136,9 @@ func (o *Objects) get(k objectKey) (object any, encodedBytes int, ok bool) {
 	return it.object, it.encoded, true
 }
 
-// getAsOf returns the object of a key as it was after the write with this
-// number, if it is in memory: what is in memory is the last version of the key,
-// so it was so then if it was written by then.
+// getAsOf returns the object of a key as it was after the write with the number seq,
+// if it is in memory. A decoded object in memory is always the newest version of its
+// key, so if it was written by then, it was current then.
 func (o *Objects) getAsOf(k objectKey, seq uint64) (object any, objectSeq uint64, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -175,22 +174,22 @@ func (o *Objects) keys(own *owner) []string {
 // beingWritten is the count of an owner while a batch is applied.
 const beingWritten = -1
 
-// setCount sets how many objects the owner has. It is called by the writer with
-// beingWritten before set and remove, and with the number after them.
+// setCount sets how many objects the owner has. The writer calls it with
+// beingWritten before set and remove, and with the new number after them.
 func (o *Objects) setCount(own *owner, count int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	own.count = count
 }
 
-// A mark is a moment between two writes.
+// A mark is the number of writes so far.
 type mark uint64
 
-// noMark is before all writes: what is read then is not kept.
+// noMark makes add and offer keep nothing.
 const noMark mark = 0
 
-// mark is to be taken before objects are read from disk, and given to add or
-// offer.
+// mark returns the mark for add or offer. It is taken before objects are read
+// from disk.
 func (o *Objects) mark() mark {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -212,8 +211,8 @@ func (o *Objects) add(k objectKey, object any, seq uint64, encodedBytes int, m m
 	}
 }
 
-// offer keeps an object that was read from disk as add does, but only if there
-// is room: a reader of everything does not drive out what others use.
+// offer is add, but keeps the object only if there is room, so that a reader of
+// all objects does not evict those that others use.
 func (o *Objects) offer(k objectKey, object any, seq uint64, encodedBytes int, m mark) {
 	slot := o.slot(k)
 	o.mu.Lock()
@@ -224,7 +223,7 @@ func (o *Objects) offer(k objectKey, object any, seq uint64, encodedBytes int, m
 	}
 }
 
-// set keeps the new object of a key. Called by the writer of the key, with the
+// set keeps the new object of a key. The writer of the key calls it within the
 // batch that makes the object visible in the DB.
 func (o *Objects) set(k objectKey, object any, seq uint64, encodedBytes int) {
 	slot := o.slot(k)
@@ -235,7 +234,7 @@ func (o *Objects) set(k objectKey, object any, seq uint64, encodedBytes int) {
 	o.setLocked(k, object, seq, encodedBytes)
 }
 
-// remove forgets a key. Called by the writer, with the DB.
+// remove forgets a key. The writer calls it within the batch that deletes the object.
 func (o *Objects) remove(k objectKey) {
 	slot := o.slot(k)
 	o.mu.Lock()

@@ -13,8 +13,8 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// TestAListStaysInMemoryOnlyWhereThereIsRoom: what is listed again is not
-// decoded again, and who lists everything does not drive out what others use.
+// TestAListStaysInMemoryOnlyWhereThereIsRoom: a second list does
+// not decode again, and a list does not evict objects that others use.
 func TestAListStaysInMemoryOnlyWhereThereIsRoom(t *testing.T) {
 	db := openDB(t, tempPath(t), persist.Options{})
 	ix := newIndexer(t, db, nil, -1)
@@ -56,7 +56,7 @@ func TestAListStaysInMemoryOnlyWhereThereIsRoom(t *testing.T) {
 	}
 }
 
-// TestWhatWasReadBeforeAWriteIsNotKept: the writer knows better.
+// TestWhatWasReadBeforeAWriteIsNotKept, because the writer's object is newer.
 func TestWhatWasReadBeforeAWriteIsNotKept(t *testing.T) {
 	o := NewObjects(-1)
 	k := objectKey{newOwner(0), "key"}
@@ -143,7 +143,7 @@ func TestAListIsOfOneMoment(t *testing.T) {
 	}
 }
 
-// TestTheBallastIsWithinTheBudget, of all walks together, and gone after them.
+// TestTheBallastIsWithinTheBudget, shared by all calls, and gone when they have ended.
 func TestTheBallastIsWithinTheBudget(t *testing.T) {
 	for budget, want := range map[int64]int{-1: ballastBytes, 64 << 20: ballastBytes - 500, 1 << 30: ballastBytes, 8000: 3500, 2000: 500, 1: 0} {
 		o := NewObjects(budget)
@@ -229,7 +229,7 @@ func TestTheOldObjectIsTheOneThatWasThere(t *testing.T) {
 	}
 }
 
-// reread is what a value will be read back as.
+// reread returns a value as it will be read back.
 func reread(t *testing.T, v *persist.Object) any {
 	t.Helper()
 	b, err := v.AppendTo(nil)

@@ -9,10 +9,10 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// get returns the current object of a key, and about how long its record is. It
-// may share memory with next, which is about to take its place, if that is not nil.
-// fromFile, if not nil, is lent what was read from the file.
-func (ix *Indexer) get(key string, next *persist.Object, fromFile func(obj any, r persist.Record)) (obj any, size int, exists bool, err error) {
+// get returns the current object of a key, and about how long its record is. If base
+// is not nil, the object may share memory with it. fromFile, if not nil, is called with
+// an object that was read from the file; r is valid during the call.
+func (ix *Indexer) get(key string, base *persist.Object, fromFile func(obj any, r persist.Record)) (obj any, size int, exists bool, err error) {
 	k := objectKey{ix.owner, key}
 	if obj, size, ok := ix.objects.get(k); ok {
 		return obj, size, true, nil
@@ -29,7 +29,7 @@ func (ix *Indexer) get(key string, next *persist.Object, fromFile func(obj any, 
 			return err
 		}
 		seq, size = r.Seq, r.SizeBytes()
-		if obj, err = ix.decodeRecord(r, next); err == nil && fromFile != nil {
+		if obj, err = ix.decodeRecord(r, base); err == nil && fromFile != nil {
 			fromFile(obj, r)
 		}
 		return err
@@ -37,14 +37,14 @@ func (ix *Indexer) get(key string, next *persist.Object, fromFile func(obj any, 
 	if err != nil || !exists {
 		return nil, 0, exists, err
 	}
-	if next == nil {
+	if base == nil {
 		ix.objects.add(k, obj, seq, size, m)
 	}
 	return obj, size, true, nil
 }
 
-func (ix *Indexer) decodeRecord(r persist.Record, near *persist.Object) (any, error) {
-	obj, err := r.DecodeNear(ix.newObject, near)
+func (ix *Indexer) decodeRecord(r persist.Record, base *persist.Object) (any, error) {
+	obj, err := r.DecodeNear(ix.newObject, base)
 	if err == nil {
 		ix.onDecode(obj)
 	}
@@ -60,8 +60,8 @@ func (ix *Indexer) Get(obj any) (item any, exists bool, err error) {
 	return ix.GetByKey(key)
 }
 
-// GetByKey implements [cache.Store]. Unlike client-go's it can fail: with an
-// object that cannot be read, which a relist will bring back.
+// GetByKey implements [cache.Store]. Unlike client-go's it fails for an object
+// that cannot be read. A relist will bring that object back.
 func (ix *Indexer) GetByKey(key string) (item any, exists bool, err error) {
 	if ix.hidden.Load() {
 		return nil, false, nil
@@ -74,7 +74,7 @@ func (ix *Indexer) GetByKey(key string) (item any, exists bool, err error) {
 	return item, exists, nil
 }
 
-// A lazyObject is an object, or the bytes to make it from.
+// A lazyObject is a decoded object, or the record to decode it from.
 type lazyObject struct {
 	key    string
 	seq    uint64
@@ -83,9 +83,9 @@ type lazyObject struct {
 	err    error
 }
 
-// fetch takes an object out of a snapshot that has the writes up to asOf: as it
-// is, if it is in memory, else as a copy of its record in buf, so that it can be
-// decoded without the transaction.
+// fetch takes an object out of a snapshot that has the writes up to asOf. If the
+// object is not in memory, fetch copies the body of its record into buf, so that it can
+// be decoded after the transaction.
 func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *buffers) lazyObject {
 	l := lazyObject{key: it.Key}
 	if o, inMemory := it.Value.(*persist.Object); inMemory {
@@ -107,12 +107,12 @@ func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *buffers) lazyObject
 	return l
 }
 
-// minParallel objects are worth a second goroutine.
+// minParallel is how many objects are worth a goroutine.
 const minParallel = 32
 
-// decode makes the objects, in parallel, and lets go of buf, which has their
-// records. What cannot be read is reported and left out. With the mark that was
-// taken before ls was fetched, objects stay in memory if there is room.
+// decode decodes the objects, in parallel, and releases buf, which has their
+// records. It reports and leaves out what cannot be read. If m was taken before ls
+// was fetched, and is not noMark, objects stay in memory if there is room.
 func (ix *Indexer) decode(ls []lazyObject, buf *buffers, m mark) (objects []any, good []lazyObject) {
 	defer buf.release()
 	one := func(l *lazyObject) {
@@ -175,7 +175,7 @@ func (ix *Indexer) List() []any {
 	return list
 }
 
-// list reads all objects, and reports whether they are as many as there should be.
+// list reads all objects, and reports whether none is missing, see checkCount.
 func (ix *Indexer) list(s *persist.Snapshot, asOf uint64, m mark) (list []any, whole bool, err error) {
 	list = []any{}
 	found := tally{}
@@ -195,8 +195,8 @@ func (ix *Indexer) list(s *persist.Snapshot, asOf uint64, m mark) (list []any, w
 	return list, ix.checkCount(s, asOf, found) == nil, nil
 }
 
-// checkCount compares the objects of a snapshot with the number and the digest that
-// every batch stores: where a page is damaged, what it had is just not there.
+// checkCount compares the objects that were found in a snapshot with the number and the
+// digest that every batch stores, because a scan finds nothing of a damaged page.
 func (ix *Indexer) checkCount(s *persist.Snapshot, atLeast uint64, found tally) error {
 	st, err := stateAt(s)
 	switch {
@@ -213,8 +213,8 @@ func (ix *Indexer) checkCount(s *persist.Snapshot, atLeast uint64, found tally) 
 }
 
 // Complete counts the objects, without decoding them. It returns false, and
-// reports damage to Options.OnCorrupt, if they are not as many as the last batch
-// has said, or have other keys.
+// reports damage to Options.OnCorrupt, if their number or their keys are not those
+// that the last batch has stored.
 func (ix *Indexer) Complete() bool {
 	atLeast := ix.Seq()
 	err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
@@ -234,8 +234,8 @@ func (ix *Indexer) Complete() bool {
 	return err == nil
 }
 
-// KeysInMemory returns the keys of the objects that are in memory. All of them
-// are among Keys, unless the file has lost some.
+// KeysInMemory returns the keys of the decoded objects in memory. Keys has them all,
+// unless the file has lost some.
 func (ix *Indexer) KeysInMemory() []string { return ix.objects.keys(ix.owner) }
 
 func stateAt(s *persist.Snapshot) (st state, err error) {
@@ -243,7 +243,7 @@ func stateAt(s *persist.Snapshot) (st state, err error) {
 	return st, err
 }
 
-// Chunks are as large as is worth a snapshot, and small enough to hold some.
+// A chunk is large enough to be worth a snapshot, and small enough to hold several.
 const (
 	chunkObjects = 256
 	chunkBytes   = 1 << 20
@@ -281,9 +281,9 @@ type Chunk struct {
 	records   *buffers
 }
 
-// Chunk reads objects from the key from on. With durable it reads what is in
-// the file, and not what is still in memory. No transaction is open when it
-// returns.
+// Chunk reads the next objects whose keys are not below from. If durable, it reads
+// only what is in the file, not what is still in memory. No transaction is open when
+// it returns.
 func (ix *Indexer) Chunk(from string, durable bool) (Chunk, error) {
 	c, err := ix.ReadChunk(from, durable)
 	if err != nil {
@@ -292,8 +292,8 @@ func (ix *Indexer) Chunk(from string, durable bool) (Chunk, error) {
 	return ix.DecodeChunk(c), nil
 }
 
-// ReadChunk is the part of Chunk that must come before the next chunk is read:
-// all but the decoding.
+// ReadChunk is Chunk without the decoding. Only this part must be done before the
+// next chunk is read.
 func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
 	snapshot, atLeast := ix.db.Snapshot, ix.Seq()
 	if durable {
@@ -311,13 +311,13 @@ func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
 			return Chunk{}, err
 		}
 	}
-	st.Seq = max(st.Seq, atLeast) // Something may be told twice rather than not at all.
+	st.Seq = max(st.Seq, atLeast) // It is better to tell of something twice than not at all.
 	c := Chunk{Seq: st.Seq, records: new(buffers)}
 	c.undecoded, c.Next, c.Done, err = ix.scanChunk(s, from, st.Seq, chunkObjects, c.records)
 	return c, err
 }
 
-// DecodeChunk is the rest of Chunk.
+// DecodeChunk decodes a chunk that ReadChunk has returned.
 func (ix *Indexer) DecodeChunk(c Chunk) Chunk {
 	var ls []lazyObject
 	c.Objects, ls = ix.decode(c.undecoded, c.records, noMark)
@@ -341,8 +341,8 @@ func (ix *Indexer) keys() (keys []string, err error) {
 	return keys, err
 }
 
-// Keys calls fn with all keys, in order and in batches of bounded size, without
-// a transaction open. It sees each key that is there all the time.
+// Keys calls fn with all keys, in order and in batches of bounded size, while no
+// transaction is open. A key that exists all the time is not missed.
 func (ix *Indexer) Keys(fn func([]string) error) error {
 	for from, done := "", false; !done; {
 		var keys []string
@@ -458,7 +458,7 @@ func (ix *Indexer) indexKeys(s *persist.Snapshot, name string, values ...string)
 			return nil, err
 		}
 	}
-	if len(values) > 1 { // An object may have several of them.
+	if len(values) > 1 { // An object may have several of the values.
 		slices.Sort(keys)
 		keys = slices.Compact(keys)
 	}
@@ -485,10 +485,10 @@ func (ix *Indexer) IndexKeys(indexName, indexedValue string) ([]string, error) {
 }
 
 // ListIndexFuncValues implements [cache.Indexer]. It costs one seek for each
-// value, however many objects have it.
+// value, however many objects have the value.
 func (ix *Indexer) ListIndexFuncValues(indexName string) []string {
 	values := []string{}
-	if ix.hidden.Load() || (*ix.indexers.Load())[indexName] == nil { // The file may know it from earlier.
+	if ix.hidden.Load() || (*ix.indexers.Load())[indexName] == nil { // The file may have entries of an earlier program.
 		return values
 	}
 	namePrefix := indexPrefix(indexName)

@@ -15,7 +15,7 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// fakeSource is a FakeControllerSource that says what it cannot do.
+// fakeSource is a FakeControllerSource that declares that it cannot stream lists.
 type fakeSource struct{ *fcache.FakeControllerSource }
 
 func (fakeSource) IsWatchListSemanticsUnSupported() bool { return true }

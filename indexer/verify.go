@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// verifyKeys are read in one transaction, and verifyObjects decoded: some tenths
-	// of a millisecond, because an event waits so long where processors are few.
+	// verifyKeys are read, or verifyObjects decoded, at a time: some tenths of a
+	// millisecond, because an event waits that long where processors are few.
 	verifyKeys    = 128
 	verifyObjects = 16
-	// verifyPause is how much longer verification pauses than it reads.
+	// verifyPause is how many times longer verification pauses than it reads.
 	verifyPause = 9
 )
 
 // Verify reads all objects and index entries once, without decoding them, and
-// reports damage to Options.OnCorrupt. A reader does not always meet it: where
-// a key is damaged, what he looks for is just not there, or as it once was. It pauses most of the
+// reports damage to Options.OnCorrupt. Readers may miss damage: an object whose key is
+// damaged is just not found, or an old version of it is. Verify pauses most of the
 // time, so that events do not wait for it.
 func (ix *Indexer) Verify(ctx context.Context) {
 	for _, bucket := range []string{objectsBucket, indexBucket} {
@@ -41,19 +41,19 @@ func (ix *Indexer) Verify(ctx context.Context) {
 	ix.Complete()
 }
 
-// VerifyIndices compares the objects with the index entries that they should
-// have, and the entries with the objects, and reports damage to Options.OnCorrupt:
-// where a page of an index is damaged, entries may just not be there, or may not have
-// been found when they were to be removed. It decodes every object, once for itself and
-// once for each of its entries, and pauses like Verify.
+// VerifyIndices compares the objects with the index entries that they should have,
+// and the entries with the objects, and reports damage to Options.OnCorrupt. If a page
+// of an index is damaged, entries may be missing, or may not have been found when they
+// were to be removed. VerifyIndices decodes every object, once for itself and once for
+// each of its entries, and pauses like Verify.
 func (ix *Indexer) VerifyIndices(ctx context.Context) {
 	if len(*ix.indexers.Load()) > 0 && ix.verify(ctx, ix.compareChunk) {
 		ix.verify(ctx, ix.compareIndex)
 	}
 }
 
-// verify calls step until it is done, each time with where it stopped, and
-// reports whether it came to an end.
+// verify calls step until it is done, each time with the key at which it stopped,
+// and reports whether it finished.
 func (ix *Indexer) verify(ctx context.Context, step func(from string) (next string, done bool, err error)) bool {
 	for from, done := "", false; !done; {
 		begin := time.Now()
@@ -69,7 +69,7 @@ func (ix *Indexer) verify(ctx context.Context, step func(from string) (next stri
 	return true
 }
 
-// pause reports whether to go on.
+// pause waits for d, and reports false if ctx is done.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -80,8 +80,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// compareChunk compares some objects with their index entries. As a writer, because
-// index functions are called by one goroutine at a time.
+// compareChunk compares some objects with their index entries. It locks out writers,
+// because index functions are called by one goroutine at a time.
 func (ix *Indexer) compareChunk(from string) (next string, done bool, err error) {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
@@ -105,7 +105,7 @@ func (ix *Indexer) compareChunk(from string) (next string, done bool, err error)
 	return next, done, nil
 }
 
-// compareIndex looks for the objects of some index entries, as a writer too.
+// compareIndex looks for the objects of some index entries, and locks out writers too.
 func (ix *Indexer) compareIndex(from string) (next string, done bool, err error) {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
@@ -137,7 +137,7 @@ func (ix *Indexer) compareEntry(s *persist.Snapshot, indexers cache.Indexers, it
 	}
 	f := indexers[name]
 	if f == nil {
-		return nil // Of an earlier program.
+		return nil // The entry is of an earlier program.
 	}
 	value, _, key, err := parseEntry(it, prefix)
 	if err != nil {
@@ -154,7 +154,7 @@ func (ix *Indexer) compareEntry(s *persist.Snapshot, indexers cache.Indexers, it
 	}
 	if found {
 		objects, _ := ix.decode([]lazyObject{l}, &buf, noMark)
-		if len(objects) == 0 { // It cannot be read, and somebody has been told.
+		if len(objects) == 0 { // It cannot be read, which decode has reported.
 			return nil
 		}
 		values, err := storedIndexValues(f, name, key, objects[0])
@@ -169,8 +169,8 @@ func (ix *Indexer) compareEntry(s *persist.Snapshot, indexers cache.Indexers, it
 func (ix *Indexer) compareEntries(s *persist.Snapshot, indexers cache.Indexers, key string, obj any) error {
 	for name, f := range indexers {
 		values, err := storedIndexValues(f, name, key, obj)
-		if err != nil { // What it should have nobody knows.
-			// A relist says whether the object still exists. There may be many of them.
+		if err != nil { // Nobody knows which entries the object should have.
+			// A relist shows whether the object still exists. There may be many such objects.
 			ix.log.V(4).Info("Could not verify the index entries of a stored object", "err", err, "space", ix.space)
 			continue
 		}

@@ -63,7 +63,7 @@ func TestVerifyReportsNoDamageUnderAWriter(t *testing.T) {
 	}
 }
 
-// TestVerifyIndicesFindsWhatAReaderDoesNot: an entry that is just not there.
+// TestVerifyIndicesFindsWhatAReaderDoesNot: an entry that is missing.
 func TestVerifyIndicesFindsWhatAReaderDoesNot(t *testing.T) {
 	db := openDB(t, tempPath(t), manual)
 	var reports []string
@@ -238,8 +238,8 @@ func TestIndexFunctionsAreCalledByOneGoroutineAtATime(t *testing.T) {
 	}
 }
 
-// TestAnObjectWhoseKeyHasChangedIsMissed: there are as many as there should be, and one
-// of them is not found.
+// TestAnObjectWhoseKeyHasChangedIsMissed: the number of objects is right, and one of them
+// is not found.
 func TestAnObjectWhoseKeyHasChangedIsMissed(t *testing.T) {
 	path := tempPath(t)
 	db := openDB(t, path, manual)

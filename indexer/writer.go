@@ -13,17 +13,17 @@ import (
 type Change struct {
 	Key string
 	// Old is the object before, New the one after; nil if there was or is
-	// none. Old is only set if it was asked for or an index needed it, and nil
-	// too if it could not be read.
+	// none. Old is only set if the caller wanted it or an index needed it, and
+	// is nil too if it could not be read.
 	Old, New any
-	// OldSizeBytes is about what Old takes when encoded.
+	// OldSizeBytes is about how long Old is when encoded.
 	OldSizeBytes int
-	// OldValue is Old as it was stored, see [persist.DB.StoredObject], if that was
-	// asked for by [Writer.KeepOldValues] too, and it was read from the file. Else nil.
+	// OldValue is Old as it was stored, see [persist.DB.StoredObject]. It is nil unless
+	// the caller wanted Old and called [Writer.KeepOldValues], and Old was read from the file.
 	OldValue *persist.Object
 	// Existed reports whether there was an object before, readable or not.
 	Existed bool
-	// Seq numbers the write. An object read back carries the Seq that it was
+	// Seq numbers the write. An object read back has the Seq that it was
 	// written with.
 	Seq uint64
 
@@ -31,10 +31,10 @@ type Change struct {
 	puts, dels []indexPut
 }
 
-// Value is New as it is stored.
+// Value returns New as it is stored.
 func (c *Change) Value() *persist.Object { return c.value }
 
-// SizeBytes is about what New takes when encoded.
+// SizeBytes returns about how long New is when encoded.
 func (c *Change) SizeBytes() int {
 	if c.value == nil {
 		return 0
@@ -48,36 +48,36 @@ type Writer struct {
 	ix      *Indexer
 	next    state
 	changes []Change
-	byKey   map[string]int // Only once there are several changes.
+	byKey   map[string]int // Made when a staged change is first looked up.
 	keepOld bool
 	one     [1]Change
 }
 
-// Writer begins to write. Close must be called, and no other method of the
-// Indexer that writes before.
+// Writer begins to write. Close must be called, and before that no other method of
+// the Indexer that writes.
 func (ix *Indexer) Writer() *Writer {
 	ix.writer.Lock()
-	w := &ix.w // There is one at a time.
+	w := &ix.w // There is one Writer at a time.
 	w.ix, w.next = ix, ix.state
 	w.changes = w.one[:0]
 	return w
 }
 
-// Close ends the Writer. Changes that were not committed are forgotten.
+// Close ends the Writer, and forgets changes that were not committed.
 func (w *Writer) Close() {
 	w.reset()
 	w.changes, w.one, w.keepOld = nil, [1]Change{}, false
 	w.ix.writer.Unlock()
 }
 
-// KeepOldValues fills [Change.OldValue] until Close, for a caller that stores the old
-// objects somewhere else: to copy what is stored takes less than to encode it again.
+// KeepOldValues makes changes fill [Change.OldValue] until Close, for a caller that
+// stores the old objects elsewhere: to copy a record is cheaper than to encode it again.
 func (w *Writer) KeepOldValues() { w.keepOld = true }
 
-// Changes are what the next Commit will do.
+// Changes returns what the next Commit will apply.
 func (w *Writer) Changes() []Change { return w.changes }
 
-// NextSeq numbers something that is not a change of an object.
+// NextSeq returns a number for something that is not a change of an object.
 func (w *Writer) NextSeq() uint64 {
 	w.next.Seq++
 	return w.next.Seq
@@ -86,7 +86,7 @@ func (w *Writer) NextSeq() uint64 {
 // SetResourceVersion sets what LastStoreSyncResourceVersion returns.
 func (w *Writer) SetResourceVersion(rv string) { w.next.ResourceVersion = rv }
 
-// Head returns uid and resourceVersion of the stored object without decoding
+// Head returns uid and resourceVersion of the object, staged or stored, without decoding
 // it. An object that cannot be read exists and has neither.
 func (w *Writer) Head(key string) (uid types.UID, resourceVersion string, exists bool) {
 	if c := w.staged(key); c != nil {
@@ -112,8 +112,8 @@ func (w *Writer) Head(key string) (uid types.UID, resourceVersion string, exists
 func head(obj any) (types.UID, string) { return (&persist.Object{Object: obj}).Head() }
 
 // Holds reports whether the store has this object: the same uid, resourceVersion and
-// content, see [persist.Object.Same]. One that cannot be read is another one. Staged
-// changes do not count. It must not be called once the value was put.
+// content, see [persist.Object.Same]. It is false if the stored object cannot be read, and
+// ignores staged changes. It must not be called after the value was put.
 func (w *Writer) Holds(key string, value *persist.Object) bool {
 	same := false
 	_, err := w.ix.db.View(w.ix.objectsName, key, func(it *persist.Item) error {
@@ -132,8 +132,8 @@ func (w *Writer) Holds(key string, value *persist.Object) bool {
 	return same
 }
 
-// Stored returns the stored object of a key, nil if it cannot be read. It may only be
-// called for keys that have no staged change.
+// Stored returns the stored object of a key, nil if it cannot be read. It must not be
+// called for a key that has a staged change.
 func (w *Writer) Stored(key string) (obj any, exists bool) {
 	obj, _, exists, err := w.ix.get(key, nil, nil)
 	if err != nil {
@@ -143,15 +143,15 @@ func (w *Writer) Stored(key string) (obj any, exists bool) {
 	return obj, exists
 }
 
-// Renumber gives a change that was staged last a new number, behind all that were given
-// out by [Writer.NextSeq].
+// Renumber gives the change that was staged last a new number, greater than all that
+// [Writer.NextSeq] has returned.
 func (w *Writer) Renumber(c *Change) {
 	c.Seq = w.NextSeq()
 	c.value.Seq = c.Seq
 }
 
-// SetComplete says that no object is missing once the changes are committed, so that their
-// number is known again if it was lost.
+// SetComplete says that no object is missing once the changes are committed. If the number
+// of objects was lost, it is known again.
 func (w *Writer) SetComplete() { w.next.Recounted = false }
 
 func record(it *persist.Item) (persist.Record, error) {
@@ -178,12 +178,12 @@ func (w *Writer) staged(key string) *Change {
 	return nil
 }
 
-// NewValue prepares an object for [Writer.SetValue]. The object must not change
-// from now on.
+// NewValue prepares an object for [Writer.SetValue]. From now on the object must not
+// change.
 func (ix *Indexer) NewValue(obj any) *persist.Object { return ix.db.NewObject(obj) }
 
 // Set stages a new object for a key and returns the change, valid until the
-// next call. With wantOld the old object is read.
+// next call. If wantOld, it reads the old object.
 func (w *Writer) Set(key string, obj any, wantOld bool) *Change {
 	return w.SetValue(key, w.ix.NewValue(obj), wantOld)
 }
@@ -209,8 +209,8 @@ func (w *Writer) Delete(key string, wantOld bool) *Change {
 	return w.stage(c)
 }
 
-// change looks at what is there. The old object may share memory with next.
-func (w *Writer) change(key string, next *persist.Object, wantOld bool) Change {
+// change reads the old object of a key, which may share memory with the new one, base.
+func (w *Writer) change(key string, base *persist.Object, wantOld bool) Change {
 	c := Change{Key: key}
 	c.Seq = w.NextSeq()
 	if s := w.staged(key); s != nil {
@@ -223,14 +223,14 @@ func (w *Writer) change(key string, next *persist.Object, wantOld bool) Change {
 			fromFile = func(obj any, r persist.Record) { c.OldValue = w.ix.db.StoredObject(obj, r) }
 		}
 		var err error
-		c.Old, c.OldSizeBytes, c.Existed, err = w.ix.get(key, next, fromFile)
+		c.Old, c.OldSizeBytes, c.Existed, err = w.ix.get(key, base, fromFile)
 		if err != nil {
 			w.ix.failed(err, key)
 			c.Old, c.Existed = nil, true
 		}
 		return c
 	}
-	// What is in memory is there, also if the file has lost it.
+	// An object in memory exists, even if the file has lost it.
 	if _, _, c.Existed = w.ix.objects.get(objectKey{w.ix.owner, key}); c.Existed {
 		return c
 	}
@@ -238,7 +238,7 @@ func (w *Writer) change(key string, next *persist.Object, wantOld bool) Change {
 	c.Existed, err = w.ix.db.View(w.ix.objectsName, key, func(*persist.Item) error { return nil })
 	if err != nil {
 		w.ix.failed(err, key)
-		c.Existed = true // Perhaps. A deletion must not be left out.
+		c.Existed = true // It may exist, and no deletion may be left out.
 	}
 	return c
 }
@@ -246,8 +246,8 @@ func (w *Writer) change(key string, next *persist.Object, wantOld bool) Change {
 func (w *Writer) stage(c Change) *Change {
 	c.puts, c.dels = w.ix.diffIndices(&c)
 	if s := w.staged(c.Key); s != nil {
-		// The same key twice in one batch: both diffs, in order. What the
-		// first put and the second deletes must not survive.
+		// The key is twice in this batch, so both diffs apply, in order. An entry that
+		// the first puts and the second deletes must not survive.
 		c.dels = append(s.dels, c.dels...)
 		c.puts = append(slices.DeleteFunc(s.puts, func(p indexPut) bool {
 			return slices.ContainsFunc(c.dels, func(d indexPut) bool { return d.key == p.key })
@@ -272,7 +272,7 @@ func (ix *Indexer) diffIndices(c *Change) (puts, dels []indexPut) {
 		if c.Old != nil {
 			var err error
 			if before, err = storedIndexValues(f, name, c.Key, c.Old); err != nil {
-				ix.indexErr = err // Its entries, if it has any, are left over.
+				ix.indexErr = err // The entries of the old object, if any, are left over.
 			}
 		}
 		if c.New != nil {
@@ -295,15 +295,15 @@ func (ix *Indexer) diffIndices(c *Change) (puts, dels []indexPut) {
 	return puts, dels
 }
 
-// Commit applies the staged changes, and what more puts, in one batch (P1),
-// and begins anew. It returns the number of the batch. more runs under the
-// DB's lock, see [persist.Batch]; it may be nil.
+// Commit applies the staged changes, and what more puts, in one batch (P1), and
+// returns the number of the batch. Afterwards nothing is staged. more runs under
+// the DB's lock, see [persist.Batch]; it may be nil.
 func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 	ix := w.ix
 	next := w.next
 	batch, err = ix.db.Update(func(b *persist.Batch) {
-		// The decoded objects change with what snapshots see, so that nobody goes
-		// back who reads now in this way and now in that.
+		// The decoded objects change together with what snapshots see, so that no
+		// reader goes back in time when it reads now in one way and now in the other.
 		if len(w.changes) > 0 {
 			ix.objects.setCount(ix.owner, beingWritten)
 			defer ix.objects.setCount(ix.owner, next.Count)
