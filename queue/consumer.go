@@ -22,38 +22,38 @@ type Consumer struct {
 	// before. Settled once no handler of an earlier consumer of the name runs.
 	Known bool
 
-	cursor  atomic.Uint64 // Acknowledged up to here.
-	walking atomic.Bool
-	removed atomic.Bool // Set before cursor is read for the last time.
-	buf     []Delta
+	cursor         atomic.Uint64 // Acknowledged up to here.
+	initialPending atomic.Bool
+	removed        atomic.Bool // Set before cursor is read for the last time.
+	buf            []Delta
 
 	// Guarded by q.mu.
-	closed      bool
-	interrupted bool
-	orphans     bool   // Has still to pass the orphans.
-	downtime    bool   // Has passed them, but there may be more to come.
-	readTo      uint64 // Of what was read, or is being read.
+	closed          bool
+	interrupted     bool
+	undelivered     bool   // Has still to pass the orphans.
+	moreUndelivered bool   // Has passed them, but there may be more to come.
+	readTo          uint64 // Of what was read, or is being read.
 	// again: they are its own, and end at orphansTo, which is where the log did when
 	// they were asked for.
-	again     bool
-	orphansTo uint64
-	walk      walk
+	retell      bool
+	retellTo    uint64
+	initialList initialList
 
 	registered uint64 // Number of the batch with the name.
 
 	// turn tells whose acknowledgements count for a name, see passOnLocked.
 	// Guarded by q.mu, as is begun.
-	turn  uint64
+	term  uint64
 	begun bool
 }
 
 // turns are of the names that have no consumer but an absent cursor.
-type turns struct {
-	last uint64
-	of   map[string]uint64
+type terms struct {
+	last   uint64
+	byName map[string]uint64
 }
 
-func (ts *turns) next() uint64 {
+func (ts *terms) next() uint64 {
 	ts.last++
 	return ts.last
 }
@@ -65,9 +65,9 @@ func (q *DeltaFIFO) Plain() *Consumer {
 	defer q.mu.Unlock()
 	c := &Consumer{q: q}
 	c.cursor.Store(q.head)
-	if q.orphans.held {
-		c.orphans = true
-		c.cursor.Store(q.orphans.after)
+	if q.undelivered.held {
+		c.undelivered = true
+		c.cursor.Store(q.undelivered.after)
 	}
 	q.consumers[c] = struct{}{}
 	return c
@@ -93,7 +93,7 @@ func (q *DeltaFIFO) named(name string, durable bool) (*Consumer, error) {
 	batch, err := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		q.storeLocked(b, durablePrefix+name, cursor{Seq: c.cursor.Load(), Walking: c.walking.Load()})
+		q.storeLocked(b, durablePrefix+name, cursor{Seq: c.cursor.Load(), InitialPending: c.initialPending.Load()})
 		b.Urgent()
 	})
 	if err != nil {
@@ -116,20 +116,20 @@ func (q *DeltaFIFO) addNamed(c *Consumer) error {
 	switch {
 	case seen:
 		c.startLocked(stored)
-	case q.nameless && c.durable: // It may be the one whose cursor was damaged.
-		c.walking.Store(true)
-		c.orphans, c.again = true, true
+	case q.nameLost && c.durable: // It may be the one whose cursor was damaged.
+		c.initialPending.Store(true)
+		c.undelivered, c.retell = true, true
 	default:
-		c.walking.Store(true)
+		c.initialPending.Store(true)
 		c.cursor.Store(q.head)
 	}
-	if c.turn = q.turns.of[c.name]; c.turn == 0 {
-		c.turn = q.turns.next()
+	if c.term = q.terms.byName[c.name]; c.term == 0 {
+		c.term = q.terms.next()
 	}
-	delete(q.turns.of, c.name)
-	c.readTo = q.absentTo[c.name]
+	delete(q.terms.byName, c.name)
+	c.readTo = q.absentReadTo[c.name]
 	delete(q.absent, c.name)
-	delete(q.absentTo, c.name)
+	delete(q.absentReadTo, c.name)
 	q.consumers[c] = struct{}{}
 	return nil
 }
@@ -162,7 +162,7 @@ func (c *Consumer) Next() ([]Delta, error) {
 func (c *Consumer) Inherits() bool {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
-	return c.orphans || c.downtime
+	return c.undelivered || c.moreUndelivered
 }
 
 // Orphans returns the next deltas that the last process's consumers did not
@@ -173,15 +173,15 @@ func (c *Consumer) Orphans() ([]Delta, error) {
 	q := c.q
 	for {
 		q.mu.Lock()
-		if c.again {
-			c.again, c.orphansTo = false, q.head
+		if c.retell {
+			c.retell, c.retellTo = false, q.head
 		}
-		to := max(q.orphans.to, c.orphansTo)
-		if !c.orphans || c.cursor.Load() >= to {
-			if c.orphans && c.name == "" && q.orphans.held {
-				q.orphans.claimed, c.downtime = true, true
+		to := max(q.undelivered.to, c.retellTo)
+		if !c.undelivered || c.cursor.Load() >= to {
+			if c.undelivered && c.name == "" && q.undelivered.held {
+				q.undelivered.claimed, c.moreUndelivered = true, true
 			}
-			c.orphans, c.orphansTo = false, 0
+			c.undelivered, c.retellTo = false, 0
 			q.mu.Unlock()
 			return nil, nil
 		}
@@ -195,11 +195,11 @@ func (c *Consumer) Orphans() ([]Delta, error) {
 // read waits for deltas behind the cursor and returns some, up to limit. It
 // returns none after it has passed a gap. Among orphans deletions that are lost are
 // replaced by their tombstones, and nothing else counts as lost.
-func (c *Consumer) read(limit uint64, orphans bool) ([]Delta, error) {
+func (c *Consumer) read(limit uint64, undelivered bool) ([]Delta, error) {
 	q := c.q
 	q.mu.Lock()
 	c.beginLocked()
-	c.endWalkLocked()
+	c.endInitialListLocked()
 	at := c.cursor.Load()
 	for !c.closed && !c.interrupted && c.limitLocked() <= at {
 		q.cond.Wait()
@@ -220,7 +220,7 @@ func (c *Consumer) read(limit uint64, orphans bool) ([]Delta, error) {
 		limit = min(limit, q.tailBase) // Behind it not all are stored.
 		c.readTo = limit
 		q.mu.Unlock()
-		err := c.readStored(at, limit, orphans)
+		err := c.readStored(at, limit, undelivered)
 		c.noteRead(err)
 		if err != nil {
 			return nil, err
@@ -298,7 +298,7 @@ func (c *Consumer) Acknowledge(seq uint64) {
 // beginLocked ends the turn of the consumer before.
 func (c *Consumer) beginLocked() {
 	if !c.begun && c.name != "" {
-		c.turn, c.begun = c.q.turns.next(), true
+		c.term, c.begun = c.q.terms.next(), true
 	}
 }
 
@@ -309,15 +309,15 @@ func (c *Consumer) passOn() {
 	q := c.q
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	at := cursor{Seq: c.cursor.Load(), Walking: c.walking.Load()}
+	at := cursor{Seq: c.cursor.Load(), InitialPending: c.initialPending.Load()}
 	if before, waits := q.absent[c.name]; waits {
-		if q.turns.of[c.name] == c.turn && (at.Seq > before.Seq || before.Walking) {
+		if q.terms.byName[c.name] == c.term && (at.Seq > before.Seq || before.InitialPending) {
 			q.absent[c.name] = at
 		}
 		return
 	}
 	for next := range q.consumers {
-		if next.name == c.name && next.turn == c.turn && (at.Seq > next.cursor.Load() || next.walking.Load()) {
+		if next.name == c.name && next.term == c.term && (at.Seq > next.cursor.Load() || next.initialPending.Load()) {
 			next.startLocked(at)
 		}
 	}
@@ -325,8 +325,8 @@ func (c *Consumer) passOn() {
 
 // startLocked sets where a consumer goes on that has not begun to read.
 func (c *Consumer) startLocked(at cursor) {
-	c.Known, c.orphans, c.again = !at.Walking, at.Walking, at.Walking
-	c.walking.Store(at.Walking)
+	c.Known, c.undelivered, c.retell = !at.InitialPending, at.InitialPending, at.InitialPending
+	c.initialPending.Store(at.InitialPending)
 	c.cursor.Store(min(at.Seq, c.q.head))
 }
 
@@ -358,12 +358,12 @@ func (c *Consumer) Remove() {
 	delete(q.consumers, c)
 	if c.name != "" {
 		c.removed.Store(true)
-		q.absent[c.name] = cursor{Seq: c.cursor.Load(), Walking: c.walking.Load()}
-		if q.turns.of == nil {
-			q.turns.of = map[string]uint64{}
+		q.absent[c.name] = cursor{Seq: c.cursor.Load(), InitialPending: c.initialPending.Load()}
+		if q.terms.byName == nil {
+			q.terms.byName = map[string]uint64{}
 		}
-		q.turns.of[c.name] = c.turn
-		q.absentTo[c.name] = max(c.readTo, c.walk.upTo)
+		q.terms.byName[c.name] = c.term
+		q.absentReadTo[c.name] = max(c.readTo, c.initialList.upTo)
 	}
 	q.cond.Broadcast()
 }

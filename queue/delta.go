@@ -156,7 +156,7 @@ func storedDelta(it *persist.Item) (d *Delta, encoded []byte, err error) {
 }
 
 // head is all of a delta but its objects.
-type head struct {
+type deltaHeader struct {
 	flags  byte
 	typ    cache.DeltaType
 	key    string
@@ -164,7 +164,7 @@ type head struct {
 }
 
 // cutDelta cuts what AppendTo made into its parts.
-func cutDelta(p []byte) (h head, oldRecord, newRecord []byte, err error) {
+func cutDelta(p []byte) (h deltaHeader, oldRecord, newRecord []byte, err error) {
 	if len(p) == 0 {
 		return h, nil, nil, errMalformed
 	}

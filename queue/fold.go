@@ -196,7 +196,7 @@ func (p *foldPass) note(after, end uint64) (upTo uint64, err error) {
 		if seq > end {
 			return false, nil
 		}
-		h, err := readHead(it)
+		h, err := readHeader(it)
 		if err == nil { // Else whoever reads it will say so.
 			g := p.groups.add(seq, h, &p.limits)
 			full = len(g.members) >= foldMembers && !g.isReplacing
@@ -223,18 +223,18 @@ func (p *foldPass) note(after, end uint64) (upTo uint64, err error) {
 // finish makes the fold of a group, if there is one, and puts it with the next batch.
 func (p *foldPass) finish(g *foldGroup) error {
 	op := foldOp{key: g.key, members: g.members, keep: g.deletions}
-	if g.cur.last != 0 {
-		op.keep = append(op.keep, g.cur.last) // Behind all deletions.
+	if g.result.last != 0 {
+		op.keep = append(op.keep, g.result.last) // Behind all deletions.
 	}
 	if len(op.members) <= len(op.keep) || g.isReplacing {
 		return nil
 	}
-	if g.cur.changed {
+	if g.result.changed {
 		s, err := p.q.db.Snapshot(p.q.deltas.Space)
 		if err != nil {
 			return err
 		}
-		err = op.join(s, g.cur)
+		err = op.join(s, g.result)
 		s.Close()
 		if err != nil { // It stays as it is: who reads it will say what is wrong.
 			p.q.log.V(4).Info("Could not fold the deltas of an object", "key", g.key, "err", err)

@@ -184,7 +184,7 @@ func (f *follower) chunk(from, to string, seq uint64) {
 
 // toldByWalk reports whether a walk has told of a delta's outcome.
 func (f *follower) toldByWalk(d *Delta) bool {
-	w := walk{ranges: f.walked}
+	w := initialList{ranges: f.walked}
 	return d.Seq <= f.walkedTo && d.Seq <= w.seq(d.Key)
 }
 
@@ -410,8 +410,8 @@ func (w *world) check() {
 	if want.Count != q.total.Count || want.Digest != q.total.Digest {
 		w.t.Fatalf("counted %+v, there are %+v; runs %v, stored %v", q.total, want, runs, have)
 	}
-	if len(q.marks) > 8 {
-		w.t.Errorf("%d marks", len(q.marks))
+	if len(q.batchHeads) > 8 {
+		w.t.Errorf("%d batch heads", len(q.batchHeads))
 	}
 }
 
@@ -450,10 +450,10 @@ func TestWhatWaitsForACommitIsBoundedByTheNumberOfObjects(t *testing.T) {
 	}
 	q.folder.Wait()
 	q.mu.Lock()
-	marks, pending := len(q.marks), q.folding.pending
+	heads, pending := len(q.batchHeads), q.folding.pending
 	q.mu.Unlock()
-	if marks > 10 {
-		t.Errorf("%d marks", marks)
+	if heads > 10 {
+		t.Errorf("%d batch heads", heads)
 	}
 	if pending > 2*foldPendingMaxBytes {
 		t.Errorf("%d MB wait in memory", pending>>20)

@@ -28,13 +28,13 @@ type foldGroup struct {
 	members   []uint64
 	deletions []uint64 // Among members.
 	// cur is what follows the last one: the old object is first's, the new one last's.
-	cur foldCur
+	result foldResult
 	// replaced is what was before a Replaced deletion, whose update comes next.
-	replaced    foldCur
+	replaced    foldResult
 	isReplacing bool
 }
 
-type foldCur struct {
+type foldResult struct {
 	first, last uint64 // 0: there is none.
 	flags       byte   // Of the result.
 	typ         cache.DeltaType
@@ -42,7 +42,7 @@ type foldCur struct {
 }
 
 // add adds a delta to its group.
-func (gs foldGroups) add(seq uint64, h head, limits *foldLimits) *foldGroup {
+func (gs foldGroups) add(seq uint64, h deltaHeader, limits *foldLimits) *foldGroup {
 	id := foldGroupID{key: h.key}
 	if id.key == "" {
 		id.key = string(h.rawKey)
@@ -68,30 +68,30 @@ func (gs foldGroups) inOrder() []*foldGroup {
 // isOver reports whether nothing can be folded with what the group has: a deletion
 // stays, and what follows it begins anew. So a pass knows no more keys than there are
 // objects.
-func (g *foldGroup) isOver() bool { return g.cur.last == 0 && !g.isReplacing }
+func (g *foldGroup) isOver() bool { return g.result.last == 0 && !g.isReplacing }
 
-func readHead(it *persist.Item) (head, error) {
+func readHeader(it *persist.Item) (deltaHeader, error) {
 	d, encoded, err := storedDelta(it)
 	if err != nil {
-		return head{}, err
+		return deltaHeader{}, err
 	}
 	if d != nil {
-		return head{flags: deltaValue{d}.flags(), typ: d.Type, key: d.Key}, nil
+		return deltaHeader{flags: deltaValue{d}.flags(), typ: d.Type, key: d.Key}, nil
 	}
 	h, _, _, err := cutDelta(encoded)
 	return h, err
 }
 
 // add notes the next delta of the key.
-func (g *foldGroup) add(seq uint64, h head) {
+func (g *foldGroup) add(seq uint64, h deltaHeader) {
 	g.members = append(g.members, seq)
 	replaced := h.flags&flagReplaced != 0
 	if h.typ == cache.Deleted {
 		g.deletions = append(g.deletions, seq)
-		g.isReplacing, g.replaced, g.cur = replaced, g.cur, foldCur{}
+		g.isReplacing, g.replaced, g.result = replaced, g.result, foldResult{}
 		return
 	}
-	before, next := g.cur, foldCur{first: seq, last: seq, flags: h.flags, typ: h.typ}
+	before, next := g.result, foldResult{first: seq, last: seq, flags: h.flags, typ: h.typ}
 	if g.isReplacing {
 		before = g.replaced
 	}
@@ -108,7 +108,7 @@ func (g *foldGroup) add(seq uint64, h head) {
 			next.typ = h.typ
 		}
 	}
-	g.cur, g.isReplacing, g.replaced = next, false, foldCur{}
+	g.result, g.isReplacing, g.replaced = next, false, foldResult{}
 }
 
 // foldOp is one fold: of members only keep stay, and the last of these is now last, if
@@ -120,7 +120,7 @@ type foldOp struct {
 }
 
 // records lends the parts of a stored delta.
-func records(s *persist.Snapshot, seq uint64, use func(h head, oldRecord, newRecord []byte)) error {
+func records(s *persist.Snapshot, seq uint64, use func(h deltaHeader, oldRecord, newRecord []byte)) error {
 	found, err := s.View(deltasBucket, deltaKey(seq), func(it *persist.Item) error {
 		d, encoded, err := storedDelta(it)
 		if d != nil {
@@ -144,15 +144,15 @@ func records(s *persist.Snapshot, seq uint64, use func(h head, oldRecord, newRec
 }
 
 // join makes one delta of the first one's old object and the last one's new one.
-func (op *foldOp) join(s *persist.Snapshot, cur foldCur) error {
+func (op *foldOp) join(s *persist.Snapshot, result foldResult) error {
 	var oldest []byte
-	if cur.flags&flagOld != 0 {
-		if err := records(s, cur.first, func(_ head, oldRecord, _ []byte) { oldest = slices.Clone(oldRecord) }); err != nil {
+	if result.flags&flagOld != 0 {
+		if err := records(s, result.first, func(_ deltaHeader, oldRecord, _ []byte) { oldest = slices.Clone(oldRecord) }); err != nil {
 			return err
 		}
 	}
-	return records(s, cur.last, func(_ head, _, newRecord []byte) {
-		op.last = appendRecords(cur.flags, cur.typ, op.key, oldest, newRecord)
+	return records(s, result.last, func(_ deltaHeader, _, newRecord []byte) {
+		op.last = appendRecords(result.flags, result.typ, op.key, oldest, newRecord)
 	})
 }
 

@@ -39,7 +39,7 @@ func (q *DeltaFIFO) load() error {
 		if !errors.Is(err, persist.ErrCorrupt) {
 			return err
 		}
-		q.damaged(err, "Could not read what the log has, believing what is there")
+		q.reportDamage(err, "Could not read what the log has, believing what is there")
 		st = nil
 	}
 	if st != nil {
@@ -55,9 +55,9 @@ func (q *DeltaFIFO) load() error {
 		q.total.add(seq)
 	}
 	q.total.Last = max(q.total.Last, q.head)
-	q.written = st
+	q.writtenState = st
 	q.tailBase = q.head
-	q.markLocked(q.db.Applied()) // Of an informer that has just stopped, not all may be in the file.
+	q.noteHeadLocked(q.db.Applied()) // Of an informer that has just stopped, not all may be in the file.
 	q.measureLocked()
 	_, some := q.runs.last()
 	waits := q.durableHead < q.head && some
@@ -76,7 +76,7 @@ func (q *DeltaFIFO) load() error {
 }
 
 // damaged reports damage that was mended.
-func (q *DeltaFIFO) damaged(err error, what string, keysAndValues ...any) {
+func (q *DeltaFIFO) reportDamage(err error, what string, keysAndValues ...any) {
 	q.onCorrupt(err)
 	q.log.Error(err, what, keysAndValues...)
 }
@@ -84,48 +84,48 @@ func (q *DeltaFIFO) damaged(err error, what string, keysAndValues ...any) {
 // loadRuns notes the Seqs of deltas and tombstones: where either is there, there
 // was a delta.
 func (q *DeltaFIFO) loadRuns(s *persist.Snapshot, l *loading) error {
-	var graves runs
-	parse := func(bucket persist.Bucket, key string) (seq uint64, ok bool) {
+	var deletions runs
+	parseSeq := func(bucket persist.Bucket, key string) (seq uint64, ok bool) {
 		seq, err := parseDeltaKey(key)
 		if err != nil {
-			q.damaged(&persist.CorruptError{Bucket: bucket, Key: key, Err: err}, "Removing what is no delta")
+			q.reportDamage(&persist.CorruptError{Bucket: bucket, Key: key, Err: err}, "Removing what is no delta")
 			l.garbage = append(l.garbage, entry{bucket, key})
 		}
 		return seq, err == nil
 	}
-	err := s.Scan(gravesBucket, "", func(it *persist.Item) (bool, error) {
-		if seq, ok := parse(q.graves, it.Key); ok {
-			graves.add(run{from: seq, to: seq, deletions: true})
+	err := s.Scan(tombstonesBucket, "", func(it *persist.Item) (bool, error) {
+		if seq, ok := parseSeq(q.tombstones, it.Key); ok {
+			deletions.add(run{from: seq, to: seq, deletions: true})
 		}
 		return true, nil
 	})
 	if err != nil {
 		return err
 	}
-	next, stop := iter.Pull(graves.seqs())
+	next, stop := iter.Pull(deletions.seqs())
 	defer stop()
-	grave, more := next()
-	alone := func() {
-		q.runs.add(run{from: grave, to: grave, deletions: true})
-		grave, more = next()
+	tombstoneSeq, more := next()
+	addTombstone := func() {
+		q.runs.add(run{from: tombstoneSeq, to: tombstoneSeq, deletions: true})
+		tombstoneSeq, more = next()
 	}
 	err = s.Scan(deltasBucket, "", func(it *persist.Item) (bool, error) {
-		seq, ok := parse(q.deltas, it.Key)
+		seq, ok := parseSeq(q.deltas, it.Key)
 		if !ok {
 			return true, nil
 		}
-		for more && grave < seq {
-			alone()
+		for more && tombstoneSeq < seq {
+			addTombstone()
 		}
-		deletion := more && grave == seq
+		deletion := more && tombstoneSeq == seq
 		if deletion {
-			grave, more = next()
+			tombstoneSeq, more = next()
 		}
 		q.runs.add(run{from: seq, to: seq, bytes: int64(it.SizeBytes()), deletions: deletion})
 		return true, nil
 	})
 	for more {
-		alone()
+		addTombstone()
 	}
 	return err
 }
@@ -142,7 +142,7 @@ func (q *DeltaFIFO) compareRuns(st *logState, l *loading) {
 	}
 	if l.lost = found.Count != st.Count || found.Digest != st.Digest; l.lost {
 		err := &persist.CorruptError{Bucket: q.deltas, Err: errors.New("deltas are lost")}
-		q.damaged(err, "The log is not whole, handlers are told everything again", "found", found.Count, "expected", st.Count)
+		q.reportDamage(err, "The log is not whole, handlers are told everything again", "found", found.Count, "expected", st.Count)
 	}
 	q.head = max(q.head, st.Last)
 }
@@ -157,7 +157,7 @@ func (q *DeltaFIFO) RemoveUnknown() error {
 	var unknown []entry
 	err := q.db.Read(q.deltas.Space, func(s *persist.Snapshot) error {
 		unknown = nil
-		for _, bucket := range []persist.Bucket{q.deltas, q.graves} {
+		for _, bucket := range []persist.Bucket{q.deltas, q.tombstones} {
 			left := known
 			err := s.Scan(bucket.Name, "", func(it *persist.Item) (bool, error) {
 				seq, err := parseDeltaKey(it.Key)
@@ -189,8 +189,8 @@ func (q *DeltaFIFO) RemoveUnknown() error {
 // dropLast forgets the last delta, that of seq, which is none.
 func (q *DeltaFIFO) dropLast(seq uint64, err error, l *loading) {
 	key := deltaKey(seq)
-	q.damaged(&persist.CorruptError{Bucket: q.deltas, Key: key, Err: err}, "Could not read a delta, removing it", "seq", seq)
-	l.garbage = append(l.garbage, entry{q.deltas, key}, entry{q.graves, key})
+	q.reportDamage(&persist.CorruptError{Bucket: q.deltas, Key: key, Err: err}, "Could not read a delta, removing it", "seq", seq)
+	l.garbage = append(l.garbage, entry{q.deltas, key}, entry{q.tombstones, key})
 	q.runs.remove([]uint64{seq})
 }
 
@@ -206,7 +206,7 @@ func (q *DeltaFIFO) loadHead(s *persist.Snapshot, l *loading) error {
 			return err
 		}
 		var err error
-		for _, bucket := range []string{deltasBucket, gravesBucket} {
+		for _, bucket := range []string{deltasBucket, tombstonesBucket} {
 			var found bool
 			if found, err = s.View(bucket, deltaKey(last), check); err == nil && found {
 				q.head = max(q.head, last)
@@ -234,11 +234,11 @@ func (q *DeltaFIFO) loadCursors(s *persist.Snapshot, st *logState, l *loading) e
 			if !errors.Is(err, persist.ErrCorrupt) {
 				return false, err
 			}
-			q.damaged(err, "Could not read a cursor, its handler is told everything again", "cursor", it.Key)
+			q.reportDamage(err, "Could not read a cursor, its handler is told everything again", "cursor", it.Key)
 			bad = append(bad, it.Key)
 			return true, nil
 		}
-		q.stored[it.Key] = c
+		q.storedCursors[it.Key] = c
 		q.head = max(q.head, c.Seq)
 		return true, nil
 	})
@@ -249,36 +249,36 @@ func (q *DeltaFIFO) loadCursors(s *persist.Snapshot, st *logState, l *loading) e
 	if st != nil {
 		lost = nil
 		for _, key := range st.Cursors {
-			if _, ok := q.stored[string(key)]; ok {
+			if _, ok := q.storedCursors[string(key)]; ok {
 				continue
 			}
 			lost = append(lost, string(key))
 			if !slices.Contains(bad, string(key)) {
 				err := &persist.CorruptError{Bucket: q.cursors, Key: string(key), Err: errors.New("it is lost")}
-				q.damaged(err, "A cursor is lost, its handler is told everything again", "cursor", string(key))
+				q.reportDamage(err, "A cursor is lost, its handler is told everything again", "cursor", string(key))
 			}
 		}
 	}
 	for _, key := range bad {
-		q.nameless = q.nameless || st == nil
+		q.nameLost = q.nameLost || st == nil
 		if !slices.Contains(lost, key) || (key != plainCursor && !strings.HasPrefix(key, durablePrefix)) {
 			l.garbage = append(l.garbage, entry{q.cursors, key})
 		}
 	}
-	for key, c := range q.stored {
+	for key, c := range q.storedCursors {
 		if name, ok := strings.CutPrefix(key, durablePrefix); ok {
-			c.Walking = c.Walking || (l.lost && c.Seq < q.head)
+			c.InitialPending = c.InitialPending || (l.lost && c.Seq < q.head)
 			q.absent[name] = c
 		}
 	}
-	if c, ok := q.stored[plainCursor]; ok { // Else the last process had no plain consumers.
-		q.orphans = inherited(c, q.head)
+	if c, ok := q.storedCursors[plainCursor]; ok { // Else the last process had no plain consumers.
+		q.undelivered = inherited(c, q.head)
 	}
 	for _, key := range lost {
 		if name, ok := strings.CutPrefix(key, durablePrefix); ok {
-			q.absent[name] = cursor{Walking: true}
+			q.absent[name] = cursor{InitialPending: true}
 		} else if key == plainCursor {
-			q.orphans = inherited(cursor{}, q.head)
+			q.undelivered = inherited(cursor{}, q.head)
 		}
 	}
 	return nil

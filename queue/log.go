@@ -18,10 +18,10 @@ import (
 
 // The buckets of a log in its space.
 const (
-	deltasBucket  = "deltas"
-	cursorsBucket = "cursors"
-	gravesBucket  = "tombstones" // Of the deltas that are deletions, by the same keys.
-	stateBucket   = "queue"
+	deltasBucket     = "deltas"
+	cursorsBucket    = "cursors"
+	tombstonesBucket = "tombstones" // Of the deltas that are deletions, by the same keys.
+	stateBucket      = "queue"
 
 	stateKey = "state"
 
@@ -30,7 +30,7 @@ const (
 )
 
 // Buckets are the names of the buckets that a log has in its space.
-func Buckets() []string { return []string{deltasBucket, cursorsBucket, gravesBucket, stateBucket} }
+func Buckets() []string { return []string{deltasBucket, cursorsBucket, tombstonesBucket, stateBucket} }
 
 var (
 	// ErrInUse says that a durable name has a consumer already.
@@ -97,27 +97,27 @@ type Options struct {
 // Append and Publish are for one goroutine; all else is safe for concurrent
 // use. Locks: the DB's is taken before mu, never while mu is held.
 type DeltaFIFO struct {
-	db        *persist.DB
-	deltas    persist.Bucket
-	cursors   persist.Bucket
-	graves    persist.Bucket
-	state     persist.Bucket
-	newObject func() any
-	tailMax   int
-	onCorrupt func(error)
-	log       klog.Logger
-	removeHk  func()
+	db         *persist.DB
+	deltas     persist.Bucket
+	cursors    persist.Bucket
+	tombstones persist.Bucket
+	state      persist.Bucket
+	newObject  func() any
+	tailMax    int
+	onCorrupt  func(error)
+	log        klog.Logger
+	removeHook func()
 
 	kicked atomic.Bool // Since the last commit: cursors have moved, and the DB knows.
 
 	mu   sync.Mutex
 	cond sync.Cond // On mu: something was published or became durable, or a consumer closed.
 
-	head        uint64 // Seq of the last published delta, or of the last write known at start.
-	durableHead uint64 // The same for durable ones.
-	durable     uint64 // Number of the last durable batch.
-	marks       []mark // Published and not yet durable, oldest first.
-	markApart   int    // So many marks are not to be merged with the one before.
+	head        uint64      // Seq of the last published delta, or of the last write known at start.
+	durableHead uint64      // The same for durable ones.
+	durable     uint64      // Number of the last durable batch.
+	batchHeads  []batchHead // Published and not yet durable, oldest first.
+	headsApart  int         // So many marks are not to be merged with the one before.
 
 	tail      []Delta // Published, oldest first.
 	tailArray []Delta // Begins where the memory of tail does; empty.
@@ -128,28 +128,28 @@ type DeltaFIFO struct {
 	folding folding
 	folder  sync.WaitGroup
 
-	consumers map[*Consumer]struct{}
-	absent    map[string]cursor // Stored durable cursors without a consumer.
-	absentTo  map[string]uint64 // What those had read that were removed.
+	consumers    map[*Consumer]struct{}
+	absent       map[string]cursor // Stored durable cursors without a consumer.
+	absentReadTo map[string]uint64 // What those had read that were removed.
 	// nameless: a durable cursor was damaged, and its name may be.
-	nameless bool
-	turns    turns
+	nameLost bool
+	terms    terms
 
-	plainFloor uint64 // Of plain consumers that were stopped, and of the last process.
-	floorSet   bool
-	orphans    orphans
+	plainFloor    uint64 // Of plain consumers that were stopped, and of the last process.
+	plainFloorSet bool
+	undelivered   undelivered
 
 	fifo fifo
 }
 
 // mark says which batch has the deltas up to seq.
-type mark struct{ batch, seq uint64 }
+type batchHead struct{ batch, seq uint64 }
 
 // cursor is what is stored of a consumer.
 type cursor struct {
 	Seq uint64 `json:"seq"`
 	// Walking says that the consumer has not been told of all objects yet.
-	Walking bool `json:"walking,omitempty"`
+	InitialPending bool `json:"walking,omitempty"`
 	// Lives is of the plain cursor: so many processes have left the deltas behind
 	// it to the next, without a plain consumer.
 	Lives int `json:"lives,omitempty"`
@@ -174,17 +174,17 @@ func New(o Options) (*DeltaFIFO, error) {
 		o.Logger = &l
 	}
 	q := &DeltaFIFO{
-		db:        o.DB,
-		deltas:    persist.Bucket{Space: o.Space, Name: deltasBucket},
-		cursors:   persist.Bucket{Space: o.Space, Name: cursorsBucket},
-		graves:    persist.Bucket{Space: o.Space, Name: gravesBucket},
-		state:     persist.Bucket{Space: o.Space, Name: stateBucket},
-		newObject: o.NewObject, tailMax: o.TailBytes, onCorrupt: o.OnCorrupt, log: *o.Logger,
-		head:      o.Seq,
-		consumers: map[*Consumer]struct{}{},
-		absent:    map[string]cursor{},
-		absentTo:  map[string]uint64{},
-		ledger:    ledger{stored: map[string]cursor{}},
+		db:         o.DB,
+		deltas:     persist.Bucket{Space: o.Space, Name: deltasBucket},
+		cursors:    persist.Bucket{Space: o.Space, Name: cursorsBucket},
+		tombstones: persist.Bucket{Space: o.Space, Name: tombstonesBucket},
+		state:      persist.Bucket{Space: o.Space, Name: stateBucket},
+		newObject:  o.NewObject, tailMax: o.TailBytes, onCorrupt: o.OnCorrupt, log: *o.Logger,
+		head:         o.Seq,
+		consumers:    map[*Consumer]struct{}{},
+		absent:       map[string]cursor{},
+		absentReadTo: map[string]uint64{},
+		ledger:       ledger{storedCursors: map[string]cursor{}},
 	}
 	q.cond.L = &q.mu
 	q.folding.max = o.MaxBacklogBytes
@@ -196,7 +196,7 @@ func New(o Options) (*DeltaFIFO, error) {
 	if _, some := q.runs.last(); some { // What nobody holds is removed.
 		defer q.db.Kick()
 	}
-	q.removeHk = q.db.AddHook(&persist.Hook{BeforeCommit: q.beforeCommit, AfterCommit: q.afterCommit, AfterReset: q.afterReset})
+	q.removeHook = q.db.AddHook(&persist.Hook{BeforeCommit: q.beforeCommit, AfterCommit: q.afterCommit, AfterReset: q.afterReset})
 	q.afterCommit(q.db.Durable()) // The hook may have come too late for it.
 	return q, nil
 }
@@ -281,14 +281,14 @@ func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
 		q.pushTailLocked(d)
 		q.tailBytes += d.SizeBytes
 		q.head = d.Seq
-		q.orphans.reach(d.Seq)
+		q.undelivered.reach(d.Seq)
 	}
 	drop := 0
 	for size := q.tailBytes; size > q.tailMax && drop < len(q.tail); drop++ {
 		size -= q.tail[drop].SizeBytes
 	}
 	q.dropTailLocked(drop)
-	q.markLocked(batch)
+	q.noteHeadLocked(batch)
 	q.foldIfDueLocked()
 	q.cond.Broadcast()
 }
@@ -302,8 +302,8 @@ func (q *DeltaFIFO) Advance(batch, seq uint64) {
 		return
 	}
 	q.head = seq
-	q.orphans.reach(seq)
-	q.markLocked(batch)
+	q.undelivered.reach(seq)
+	q.noteHeadLocked(batch)
 	q.cond.Broadcast()
 }
 
@@ -389,7 +389,7 @@ func (q *DeltaFIFO) floorLocked() uint64 {
 	for _, c := range q.absent {
 		floor = min(floor, c.Seq)
 	}
-	if q.floorSet {
+	if q.plainFloorSet {
 		floor = min(floor, q.plainFloor)
 	}
 	return floor
@@ -409,9 +409,9 @@ func (q *DeltaFIFO) Forget(name string) (err error) {
 			}
 		}
 		delete(q.absent, name)
-		delete(q.turns.of, name)
-		delete(q.absentTo, name)
-		delete(q.stored, durablePrefix+name)
+		delete(q.terms.byName, name)
+		delete(q.absentReadTo, name)
+		delete(q.storedCursors, durablePrefix+name)
 		b.Delete(q.cursors, durablePrefix+name)
 	})
 	return cmp.Or(err, updateErr)
@@ -430,18 +430,18 @@ func (q *DeltaFIFO) Stop() error {
 		at := c.cursor.Load()
 		switch {
 		case c.name != "":
-			q.absent[c.name] = cursor{Seq: at, Walking: c.walking.Load()}
-		case q.floorSet:
+			q.absent[c.name] = cursor{Seq: at, InitialPending: c.initialPending.Load()}
+		case q.plainFloorSet:
 			q.plainFloor = min(q.plainFloor, at)
 		default:
-			q.plainFloor, q.floorSet = at, true
+			q.plainFloor, q.plainFloorSet = at, true
 		}
 	}
 	clear(q.consumers)
 	q.cond.Broadcast()
-	q.endOrphansLocked()
+	q.endUndeliveredLocked()
 	q.mu.Unlock()
 	_, err := q.db.Update(q.beforeCommit)
-	q.removeHk()
+	q.removeHook()
 	return err
 }

@@ -109,8 +109,8 @@ func TestTheTailStaysWithinItsBoundWhateverAConsumerDoes(t *testing.T) {
 	}
 	flush(t, q)
 	q.mu.Lock()
-	if len(q.marks) > 10 {
-		t.Errorf("%d marks are kept", len(q.marks))
+	if len(q.batchHeads) > 10 {
+		t.Errorf("%d batch heads are kept", len(q.batchHeads))
 	}
 	q.mu.Unlock()
 	if quick.Cursor() != n || stuck.Cursor() != 0 || q.Unacked() != n {

@@ -64,7 +64,7 @@ func (q *DeltaFIFO) readDelta(seq uint64, it *persist.Item) (Delta, error) {
 
 // readOrphans is readFrom, and fills what is lost from tombstones. What has none is
 // left out: all but deletions are told by a walk.
-func (q *DeltaFIFO) readOrphans(s *persist.Snapshot, ds []Delta, after, limit uint64) (_ []Delta, upTo uint64, err error) {
+func (q *DeltaFIFO) readUndelivered(s *persist.Snapshot, ds []Delta, after, limit uint64) (_ []Delta, upTo uint64, err error) {
 	if ds, upTo, err = q.readFrom(s, ds, after, limit); err != nil {
 		return nil, 0, err
 	}
@@ -72,7 +72,7 @@ func (q *DeltaFIFO) readOrphans(s *persist.Snapshot, ds []Delta, after, limit ui
 		return slices.BinarySearchFunc(ds, seq, func(d Delta, seq uint64) int { return cmp.Compare(d.Seq, seq) })
 	}
 	found := 0
-	err = s.Scan(gravesBucket, deltaKey(after+1), func(it *persist.Item) (bool, error) {
+	err = s.Scan(tombstonesBucket, deltaKey(after+1), func(it *persist.Item) (bool, error) {
 		seq, err := parseDeltaKey(it.Key)
 		if err != nil {
 			return true, nil
@@ -110,7 +110,7 @@ func (q *DeltaFIFO) readOrphans(s *persist.Snapshot, ds []Delta, after, limit ui
 // readStored fills buf from the DB with what is behind at, up to limit, and moves
 // the cursor past where there is nothing. It returns ErrLost, and has moved nothing,
 // if the first of it is lost.
-func (c *Consumer) readStored(at, limit uint64, orphans bool) error {
+func (c *Consumer) readStored(at, limit uint64, undelivered bool) error {
 	q := c.q
 	s, err := q.db.Snapshot(q.deltas.Space)
 	if err != nil {
@@ -118,15 +118,15 @@ func (c *Consumer) readStored(at, limit uint64, orphans bool) error {
 	}
 	defer s.Close()
 	var upTo uint64
-	if orphans {
-		c.buf, upTo, err = q.readOrphans(s, c.buf, at, limit)
+	if undelivered {
+		c.buf, upTo, err = q.readUndelivered(s, c.buf, at, limit)
 	} else {
 		c.buf, upTo, err = q.readFrom(s, c.buf, at, limit)
 	}
 	if err != nil {
 		return err
 	}
-	if !orphans {
+	if !undelivered {
 		q.mu.Lock()
 		seq, lost := q.lostLocked(c.buf, at, upTo)
 		closed := c.closed
@@ -134,11 +134,11 @@ func (c *Consumer) readStored(at, limit uint64, orphans bool) error {
 		if lost && closed { // It may just be removed.
 			return ErrStopped
 		}
-		if lost && c.walks() {
+		if lost && c.restartable() {
 			c.buf = slices.DeleteFunc(c.buf, func(d Delta) bool { return d.Seq >= seq })
 			upTo = seq - 1
 			if len(c.buf) == 0 {
-				c.walkAgain(seq)
+				c.restart(seq)
 				return ErrLost
 			}
 		}
@@ -152,15 +152,15 @@ func (c *Consumer) readStored(at, limit uint64, orphans bool) error {
 
 // walks reports whether somebody can tell the consumer everything again. Nobody can
 // for Pop.
-func (c *Consumer) walks() bool { return c.durable || c.name == "" }
+func (c *Consumer) restartable() bool { return c.durable || c.name == "" }
 
 // walkAgain notes, durably with the next commit, that the consumer has to be told
 // everything again, because the delta of seq is lost.
-func (c *Consumer) walkAgain(seq uint64) {
+func (c *Consumer) restart(seq uint64) {
 	q := c.q
 	q.mu.Lock()
-	c.walking.Store(true)
-	c.orphans, c.again = true, true
+	c.initialPending.Store(true)
+	c.undelivered, c.retell = true, true
 	q.mu.Unlock()
 	q.log.Error(nil, "A delta is lost, a handler is told everything again", "seq", seq, "consumer", c.name)
 	q.onCorrupt(&persist.CorruptError{Bucket: q.deltas, Key: deltaKey(seq), Err: errors.New("it is lost")})

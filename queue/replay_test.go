@@ -204,7 +204,7 @@ func orphansOf(t *testing.T, c *Consumer, n int) (seqs []uint64) {
 			t.Fatal(err)
 		}
 		if len(ds) == 0 {
-			if c.Inherits() != c.q.orphans.held { // Else there may be more.
+			if c.Inherits() != c.q.undelivered.held { // Else there may be more.
 				t.Errorf("inherits: %v", c.Inherits())
 			}
 			return seqs
@@ -420,7 +420,7 @@ func TestAnUnreadableDeltaMeansEverythingAgain(t *testing.T) {
 					t.Errorf("deletions %q, expected %q", deleted, want)
 				}
 				commitAnew(t, q)
-				if name != "" && !q.stored[durablePrefix+name].Walking {
+				if name != "" && !q.storedCursors[durablePrefix+name].InitialPending {
 					t.Error("the file does not know that it has to be told everything again")
 				}
 				c.WalkDone()

@@ -22,11 +22,11 @@ type ledger struct {
 	// total is of all stored deltas, and written with each commit that changes it.
 	total total
 	// written is what was written last. Nil: nothing that is known.
-	written *logState
+	writtenState *logState
 	// runs are the ranges of Seq that have a stored delta which was not removed and
 	// is not in the tail, in order. A Seq among them that the DB does not have is lost.
-	runs   runs
-	stored map[string]cursor // Cursors that the file has, or will with the next commit.
+	runs          runs
+	storedCursors map[string]cursor // Cursors that the file has, or will with the next commit.
 }
 
 // total says how many deltas there are, and which, without naming them.
@@ -86,18 +86,18 @@ func parseLogState(it *persist.Item) (*logState, error) {
 
 // storeStateLocked puts the state into the batch if it has changed.
 func (q *DeltaFIFO) storeStateLocked(b *persist.Batch) {
-	s := &logState{total: q.total, Cursors: make([][]byte, 0, len(q.stored))}
-	for key := range q.stored {
+	s := &logState{total: q.total, Cursors: make([][]byte, 0, len(q.storedCursors))}
+	for key := range q.storedCursors {
 		s.Cursors = append(s.Cursors, []byte(key))
 	}
 	slices.SortFunc(s.Cursors, bytes.Compare)
-	if old := q.written; old != nil && old.total == s.total && slices.EqualFunc(old.Cursors, s.Cursors, bytes.Equal) {
+	if old := q.writtenState; old != nil && old.total == s.total && slices.EqualFunc(old.Cursors, s.Cursors, bytes.Equal) {
 		return
 	}
-	if q.written == nil && s.Last == 0 && len(s.Cursors) == 0 {
+	if q.writtenState == nil && s.Last == 0 && len(s.Cursors) == 0 {
 		return // Nothing was ever stored.
 	}
-	q.written = s
+	q.writtenState = s
 	b.Put(q.state, stateKey, s)
 }
 
@@ -107,7 +107,7 @@ func (q *DeltaFIFO) storeDeltaLocked(b *persist.Batch, d *Delta) {
 	b.PutNew(q.deltas, deltaKey(d.Seq), deltaValue{&stored})
 	q.total.add(d.Seq)
 	if d.Type == cache.Deleted {
-		b.PutNew(q.graves, deltaKey(d.Seq), newTombstone(d))
+		b.PutNew(q.tombstones, deltaKey(d.Seq), newTombstone(d))
 	}
 }
 
@@ -117,7 +117,7 @@ func (q *DeltaFIFO) removeDeltaLocked(b *persist.Batch, seq uint64, deletion boo
 	b.Delete(q.deltas, deltaKey(seq))
 	q.total.remove(seq)
 	if deletion {
-		b.Delete(q.graves, deltaKey(seq))
+		b.Delete(q.tombstones, deltaKey(seq))
 	}
 }
 

@@ -13,21 +13,21 @@ type WalkedRange struct {
 // walk is what a consumer has been told of by a walk, or will be: its deltas are left
 // out up to the Seq of the range that their key is in. So a delta before that Seq and
 // one behind it are not folded. Guarded by q.mu.
-type walk struct {
+type initialList struct {
 	ranges []WalkedRange
 	upTo   uint64 // The greatest Seq of them.
 	// reading: another range is being read. Its Seq is not below begun.
 	reading bool
-	begun   uint64
+	minSeq  uint64
 }
 
 // seq is as of when the objects in the range of a key are told; 0: they were not read.
-func (w *walk) seq(key string) uint64 {
-	i := sort.Search(len(w.ranges), func(i int) bool { return w.ranges[i].Last || key < w.ranges[i].To })
-	if i == len(w.ranges) {
+func (l *initialList) seq(key string) uint64 {
+	i := sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].Last || key < l.ranges[i].To })
+	if i == len(l.ranges) {
 		return 0
 	}
-	return w.ranges[i].Seq
+	return l.ranges[i].Seq
 }
 
 // WalkFrom moves the cursor to where a walk over the store begins: the
@@ -37,27 +37,27 @@ func (c *Consumer) WalkFrom(seq uint64) { c.cursor.Store(max(c.cursor.Load(), se
 // Walk calls read, which reads the objects that a walk tells of next, with keys from
 // from on. The first range of a walk is from the empty key.
 func (c *Consumer) Walk(from string, read func() (WalkedRange, error)) error {
-	c.walkReads(from)
+	c.beginRange(from)
 	r, err := read()
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
-	c.walk.reading = false
+	c.initialList.reading = false
 	if err != nil {
 		return err
 	}
-	c.walk.ranges = append(c.walk.ranges, r)
-	c.walk.upTo = max(c.walk.upTo, r.Seq)
+	c.initialList.ranges = append(c.initialList.ranges, r)
+	c.initialList.upTo = max(c.initialList.upTo, r.Seq)
 	return nil
 }
 
 // walkReads notes before the store is read that this may be as of any later Seq.
-func (c *Consumer) walkReads(from string) {
+func (c *Consumer) beginRange(from string) {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
 	if from == "" {
-		c.walk = walk{}
+		c.initialList = initialList{}
 	}
-	c.walk.reading, c.walk.begun = true, c.limitLocked()
+	c.initialList.reading, c.initialList.minSeq = true, c.limitLocked()
 }
 
 // WalkedTo is the Seq as of which the walk has told of the objects in the range of a
@@ -65,21 +65,21 @@ func (c *Consumer) walkReads(from string) {
 func (c *Consumer) WalkedTo(key string) uint64 {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
-	return c.walk.seq(key)
+	return c.initialList.seq(key)
 }
 
 // endWalkLocked forgets the ranges when the cursor is behind them all. It is not called
 // during a walk.
-func (c *Consumer) endWalkLocked() {
-	if c.walk.ranges != nil && c.cursor.Load() >= c.walk.upTo {
-		c.walk = walk{}
+func (c *Consumer) endInitialListLocked() {
+	if c.initialList.ranges != nil && c.cursor.Load() >= c.initialList.upTo {
+		c.initialList = initialList{}
 	}
 }
 
 // WalkDone notes that the consumer has been told of all objects. For a durable
 // one this is stored, and the next process goes on with the log.
 func (c *Consumer) WalkDone() {
-	c.walking.Store(false)
+	c.initialPending.Store(false)
 	if c.removed.Load() {
 		c.passOn()
 	}
