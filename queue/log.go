@@ -16,11 +16,11 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// The buckets of a log in its space.
+// The buckets of a log in its space, and the keys in them.
 const (
 	deltasBucket     = "deltas"
 	cursorsBucket    = "cursors"
-	tombstonesBucket = "tombstones" // Of the deltas that are deletions, by the same keys.
+	tombstonesBucket = "tombstones" // Has a tombstone for each deletion in deltas, under the same key.
 	stateBucket      = "queue"
 
 	stateKey = "state"
@@ -29,45 +29,47 @@ const (
 	durablePrefix = "durable/"
 )
 
-// Buckets are the names of the buckets that a log has in its space.
+// Buckets returns the names of the buckets that a log has in its space.
 func Buckets() []string { return []string{deltasBucket, cursorsBucket, tombstonesBucket, stateBucket} }
 
 var (
-	// ErrInUse says that a durable name has a consumer already.
+	// ErrInUse is returned for a durable name that has a consumer already.
 	ErrInUse = errors.New("queue: name is in use")
 
 	// ErrLost is returned by [Consumer.Next] where deltas are lost or cannot be
-	// read. The consumer must be told everything again: [Consumer.Orphans], all
-	// objects, [Consumer.WalkDone], and what Next returns then.
+	// read. The consumer's handler must be told everything again: what
+	// [Consumer.Orphans] returns, all objects ([Consumer.WalkDone]), and then what
+	// Next returns.
 	ErrLost = errors.New("queue: deltas are lost")
 )
 
 // Options configures [New].
 type Options struct {
 	DB *persist.DB
-	// Space names the buckets. One space belongs to one log at a time.
+	// Space is the space that has the buckets. One log uses it at a time.
 	Space string
-	// Seq is the number of the last write to the space, if deltas are numbered
-	// by somebody else.
+	// Seq is the number of the last write to the space. It is needed if the
+	// caller numbers the deltas.
 	Seq uint64
 	// NewObject returns an empty object of the type in the deltas. Not needed
 	// for unstructured objects.
 	NewObject func() any
-	// TailBytes of recent deltas are kept in memory. Default 16 MiB: what waits
-	// to be durable should fit.
+	// TailBytes of recent deltas are kept in memory. Default 16 MiB. Deltas that
+	// wait to become durable should fit.
 	TailBytes int
-	// MaxBacklogBytes: past it, what is stored for a consumer that is behind is
-	// folded into one delta for each key, beside its deletions. Default
-	// 256 MiB; negative: never.
+	// MaxBacklogBytes is how much may be stored for a consumer that is behind
+	// before the deltas of each key are folded into one, beside its deletions.
+	// Default 256 MiB; negative: never.
 	MaxBacklogBytes int64
-	// KeyFunc defaults to cache.DeletionHandlingMetaNamespaceKeyFunc. It is
-	// used by the methods of cache.Queue only, as are the next two.
+	// KeyFunc defaults to cache.DeletionHandlingMetaNamespaceKeyFunc. Only the
+	// methods of cache.Queue use it, and the next two.
 	KeyFunc cache.KeyFunc
-	// KnownObjects is what the caller of Pop knows. Replace and Resync need it.
+	// KnownObjects has the objects that Pop's caller knows, for Replace and Resync.
 	KnownObjects cache.KeyListerGetter
 	// Transformer is called for each object before it is queued.
 	Transformer cache.TransformFunc
-	// OnCorrupt, if set, hears of deltas that could not be read.
+	// OnCorrupt, if set, is called for each piece of damage that is found, such as
+	// a delta that cannot be read.
 	OnCorrupt func(error)
 	// Logger defaults to klog's.
 	Logger *klog.Logger
@@ -80,22 +82,22 @@ type Options struct {
 //	                              consumers, each at its own cursor
 //
 // A delta is appended in the batch that has the change itself, and published
-// when that batch is visible. Acknowledging only moves a cursor in memory: the
-// next commit stores the cursors and removes what all have passed, so a delta
-// that was acknowledged before its first commit is never written.
+// when that batch is visible. Acknowledging only moves a cursor in memory. The
+// next commit stores the cursors and removes the deltas that all consumers have
+// passed, so a delta that was acknowledged before its first commit is never written.
 //
-// Consumers are of two kinds. Plain ones have no names and share one stored
-// cursor, that of the slowest. Durable ones have a name and a cursor each, and
-// hold the log even while nobody consumes under their name.
+// Consumers are of two kinds. Plain ones have no name and share one stored
+// cursor, that of the slowest. Each durable one has a name and a cursor of its own,
+// which holds deltas even while the name has no consumer.
 //
-// After a restart a plain consumer needs the deletions only: of all else it is
-// told by the walk. So while there is no name, the other deltas are stored only
-// when they leave the tail and somebody has still to be told of them.
+// After a restart a plain consumer needs only the deletions: its initial list
+// covers everything else. So while no cursor has a name, additions and updates are
+// stored only when they leave the tail before all consumers have acknowledged them.
 //
 // DeltaFIFO also is a cache.Queue with one consumer, Pop, see fifo.go.
 //
-// Append and Publish are for one goroutine; all else is safe for concurrent
-// use. Locks: the DB's is taken before mu, never while mu is held.
+// Append and Publish are for one goroutine; all other methods are safe for
+// concurrent use. Locks: the DB's lock is taken before mu, never while mu is held.
 type DeltaFIFO struct {
 	db         *persist.DB
 	deltas     persist.Bucket
@@ -108,50 +110,49 @@ type DeltaFIFO struct {
 	log        klog.Logger
 	removeHook func()
 
-	kicked atomic.Bool // Since the last commit: cursors have moved, and the DB knows.
+	kicked atomic.Bool // A cursor has moved since the last commit, and the DB was asked for the next.
 
 	mu   sync.Mutex
 	cond sync.Cond // On mu: something was published or became durable, or a consumer closed.
 
 	head        uint64      // Seq of the last published delta, or of the last write known at start.
-	durableHead uint64      // The same for durable ones.
+	durableHead uint64      // The greatest head that is durable.
 	durable     uint64      // Number of the last durable batch.
-	batchHeads  []batchHead // Published and not yet durable, oldest first.
-	headsApart  int         // So many marks are not to be merged with the one before.
+	batchHeads  []batchHead // Of batches that are not durable yet, oldest first.
+	headsApart  int         // How many of the next batchHeads must not replace the one before.
 
 	tail      []Delta // Published, oldest first.
-	tailArray []Delta // Begins where the memory of tail does; empty.
+	tailArray []Delta // Empty; begins where the array behind tail does.
 	tailBytes int
-	tailBase  uint64 // Deltas up to here are not in tail.
+	tailBase  uint64 // Deltas with a Seq up to this are not in tail.
 
 	ledger
 	folding folding
 	folder  sync.WaitGroup
 
 	consumers    map[*Consumer]struct{}
-	absent       map[string]cursor // Stored durable cursors without a consumer.
-	absentReadTo map[string]uint64 // What those had read that were removed.
-	// nameless: a durable cursor was damaged, and its name may be.
-	nameLost bool
-	terms    terms
+	absent       map[string]cursor // Cursors of names without a consumer.
+	absentReadTo map[string]uint64 // For each of these, how far its last consumer had read.
+	nameLost     bool              // A durable cursor was damaged, and perhaps its name.
+	terms        terms
 
-	plainFloor    uint64 // Of plain consumers that were stopped, and of the last process.
+	plainFloor    uint64 // The least cursor of the plain consumers that Stop has ended.
 	plainFloorSet bool
 	undelivered   undelivered
 
 	fifo fifo
 }
 
-// mark says which batch has the deltas up to seq.
+// batchHead says that deltas up to seq are durable when the batch is.
 type batchHead struct{ batch, seq uint64 }
 
-// cursor is what is stored of a consumer.
+// cursor is the stored position of a consumer: all deltas up to Seq are acknowledged.
 type cursor struct {
 	Seq uint64 `json:"seq"`
-	// Walking says that the consumer has not been told of all objects yet.
+	// InitialPending: the consumer has still to be told of all objects.
 	InitialPending bool `json:"walking,omitempty"`
-	// Lives is of the plain cursor: so many processes have left the deltas behind
-	// it to the next, without a plain consumer.
+	// Lives is used by the plain cursor only. It counts the processes that had no
+	// plain consumer and left the deltas after Seq to the next.
 	Lives int `json:"lives,omitempty"`
 }
 
@@ -193,11 +194,11 @@ func New(o Options) (*DeltaFIFO, error) {
 		return nil, err
 	}
 	q.initFIFO(o)
-	if _, some := q.runs.last(); some { // What nobody holds is removed.
+	if _, some := q.runs.last(); some { // The commit removes deltas that no cursor holds.
 		defer q.db.Kick()
 	}
 	q.removeHook = q.db.AddHook(&persist.Hook{BeforeCommit: q.beforeCommit, AfterCommit: q.afterCommit, AfterReset: q.afterReset})
-	q.afterCommit(q.db.Durable()) // The hook may have come too late for it.
+	q.afterCommit(q.db.Durable()) // The last commit may have ended before the hook was added.
 	return q, nil
 }
 
@@ -225,9 +226,9 @@ func parseCursor(it *persist.Item) (c cursor, err error) {
 	return c, nil
 }
 
-// Append puts deltas into the batch that has the changes they tell of, as far as
-// they have to be stored, and notes which these are for Publish. The batch is also
-// given what Publish will drop from the tail.
+// Append puts those deltas that have to be stored into b, the batch of the changes
+// themselves, and notes which these are for Publish. It also stores older deltas that
+// Publish will drop from the tail before all consumers have acknowledged them.
 func (q *DeltaFIFO) Append(b *persist.Batch, deltas []Delta) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -253,7 +254,7 @@ func (q *DeltaFIFO) Append(b *persist.Batch, deltas []Delta) {
 	}
 }
 
-// namedLocked reports whether there is a name, with a consumer or without.
+// namedLocked reports whether there is a named cursor, with a consumer or without.
 func (q *DeltaFIFO) namedLocked() bool {
 	for c := range q.consumers {
 		if c.name != "" {
@@ -277,7 +278,7 @@ func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
 	}
 	for i := range deltas {
 		d := deltas[i]
-		d.batch, d.NewValue, d.OldValue = batch, nil, nil // The committer's.
+		d.batch, d.NewValue, d.OldValue = batch, nil, nil // The values belong to the committer.
 		q.pushTailLocked(d)
 		q.tailBytes += d.SizeBytes
 		q.head = d.Seq
@@ -293,8 +294,8 @@ func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
 	q.cond.Broadcast()
 }
 
-// Advance moves the head to the number of a write that has no delta, so that
-// consumers that have acknowledged all deltas are known to be up to date.
+// Advance moves the head to the number of a write that has no delta, so that a
+// consumer that has acknowledged all deltas moves its cursor there too.
 func (q *DeltaFIFO) Advance(batch, seq uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -307,8 +308,8 @@ func (q *DeltaFIFO) Advance(batch, seq uint64) {
 	q.cond.Broadcast()
 }
 
-// HasDurable reports whether a durable consumer waits for what is appended, so
-// that the batch should be urgent.
+// HasDurable reports whether there is a durable consumer. It will wait for the deltas
+// of the next batch to be durable, so that batch should be urgent.
 func (q *DeltaFIFO) HasDurable() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -321,7 +322,7 @@ func (q *DeltaFIFO) HasDurable() bool {
 }
 
 // HasKnown reports whether there is a durable name, with a consumer or without,
-// that may know of all objects already, and must hear of every change.
+// whose handler may know all objects already, and must be told of every change.
 func (q *DeltaFIFO) HasKnown() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -333,14 +334,15 @@ func (q *DeltaFIFO) HasKnown() bool {
 	return len(q.absent) > 0
 }
 
-// Head is the Seq of the last published delta.
+// Head returns the Seq of the last published delta, or of a later write, see Advance.
 func (q *DeltaFIFO) Head() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.head
 }
 
-// Unacked is the number of deltas in the log.
+// Unacked returns the number of deltas that the slowest consumer, or absent name, has
+// not acknowledged.
 func (q *DeltaFIFO) Unacked() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -348,8 +350,8 @@ func (q *DeltaFIFO) Unacked() int {
 	return n
 }
 
-// behindLocked is how many deltas there are behind a cursor, and about how long they
-// are.
+// behindLocked returns how many deltas come after a cursor, and about how many bytes
+// they have.
 func (q *DeltaFIFO) behindLocked(cursor uint64) (deltas int, bytes int64) {
 	for n, b := range q.runs.sizes(cursor) {
 		deltas += n
@@ -362,7 +364,7 @@ func (q *DeltaFIFO) behindLocked(cursor uint64) (deltas int, bytes int64) {
 	return deltas, bytes
 }
 
-// Absent are the durable names without a consumer, sorted.
+// Absent returns the durable names without a consumer, sorted.
 func (q *DeltaFIFO) Absent() []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -379,8 +381,8 @@ func (q *DeltaFIFO) Behind(name string) (deltas int, bytes int64) {
 	return 0, 0
 }
 
-// floorLocked is the Seq up to which every consumer has acknowledged, orphans
-// aside.
+// floorLocked returns the Seq up to which every consumer has acknowledged. Deltas up
+// to there can be removed, unless they are held as undelivered.
 func (q *DeltaFIFO) floorLocked() uint64 {
 	floor := q.head
 	for c := range q.consumers {
@@ -396,8 +398,8 @@ func (q *DeltaFIFO) floorLocked() uint64 {
 }
 
 // Forget removes the cursor of a durable consumer that will not come back, so
-// that it does not hold the log any more. It is an error if the name has a
-// consumer now.
+// that it holds no deltas any more. The error is [ErrInUse] if the name has a
+// consumer now, or that of the DB's Update.
 func (q *DeltaFIFO) Forget(name string) (err error) {
 	_, updateErr := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
@@ -417,8 +419,8 @@ func (q *DeltaFIFO) Forget(name string) (err error) {
 	return cmp.Or(err, updateErr)
 }
 
-// Stop ends all consumers. What they did not acknowledge stays in the log. The
-// cursors are put into a last batch.
+// Stop ends all consumers. Deltas that they did not acknowledge stay in the log. A
+// last batch stores the cursors.
 func (q *DeltaFIFO) Stop() error {
 	q.mu.Lock()
 	q.folding.stopped = true
