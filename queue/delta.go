@@ -19,19 +19,17 @@ type Delta struct {
 	// Old is the object before an update. New is the object after an addition
 	// or update, and the last known one of a deletion; it may be nil there.
 	Old, New any
-	// FinalStateUnknown marks a deletion that was inferred, such as from a list
-	// without the object: New is the last known object, not the deleted one.
+	// FinalStateUnknown marks a deletion that nobody saw, as of an object that a list
+	// lacks: New is the last known object, not the deleted one.
 	FinalStateUnknown bool
 	// Replaced marks the two deltas of an object that was deleted and created anew
-	// under its name while nobody watched. The first is Deleted, with the old object
-	// in New, and is told to durable handlers only. The second is Updated, with both
-	// objects. Durable handlers are told it as an addition, and plain ones, as by
-	// client-go, as an update.
+	// while nobody watched. The first is Deleted, with the old object in New, for
+	// durable handlers only. The second is Updated, with both objects. It is told to
+	// durable handlers as an addition, and to plain ones as an update, as client-go does.
 	Replaced bool
 	// NewValue, if set, is the store's value of New in the same batch, so that New is
-	// encoded once for both. OldValue, if set, is the value that the store had of Old.
-	// It is written instead of Old, and belongs to this delta alone. The record then
-	// has the Seq of OldValue, which nobody reads.
+	// encoded once for both. OldValue, if set, is the store's former value of Old, for
+	// this delta alone, and is written instead of Old. Its Seq is not read.
 	NewValue, OldValue *persist.Object
 	// SizeBytes estimates the encoded size of Old and New together, and OldSizeBytes,
 	// if it is known, that of Old.

@@ -16,11 +16,11 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// The buckets of a log in its space, and the keys in them.
+// The buckets of a log in its space.
 const (
 	deltasBucket     = "deltas"
 	cursorsBucket    = "cursors"
-	tombstonesBucket = "tombstones" // Has a tombstone for each deletion in deltas, under the same key.
+	tombstonesBucket = "tombstones" // For each deletion in deltas, under the same key.
 	stateBucket      = "queue"
 
 	stateKey = "state"
@@ -37,39 +37,37 @@ var (
 	ErrInUse = errors.New("queue: name is in use")
 
 	// ErrLost is returned by [Consumer.Next] where deltas are lost or cannot be
-	// read. The consumer's handler must be told everything again: what
-	// [Consumer.Orphans] returns, all objects ([Consumer.WalkDone]), and then what
-	// Next returns.
+	// read. The handler must then be told what [Consumer.Orphans] returns, all
+	// objects ([Consumer.WalkDone]), and what Next returns.
 	ErrLost = errors.New("queue: deltas are lost")
 )
 
 // Options configures [New].
 type Options struct {
 	DB *persist.DB
-	// Space is the space that has the buckets. One log uses it at a time.
+	// Space has the buckets. One log uses it at a time.
 	Space string
-	// Seq is the number of the last write to the space. It is needed if the
-	// caller numbers the deltas.
+	// Seq is the number of the last write to the space, if the caller numbers
+	// the deltas.
 	Seq uint64
 	// NewObject returns an empty object of the type in the deltas. Not needed
 	// for unstructured objects.
 	NewObject func() any
-	// TailBytes of recent deltas are kept in memory. Default 16 MiB. Deltas that
-	// wait to become durable should fit.
+	// TailBytes of recent deltas are kept in memory. Default 16 MiB. Those that
+	// wait to be durable should fit.
 	TailBytes int
-	// MaxBacklogBytes is how much may be stored for a consumer that is behind
-	// before the deltas of each key are folded into one, beside its deletions.
-	// Default 256 MiB; negative: never.
+	// MaxBacklogBytes is how much is stored for a consumer that is behind before
+	// the deltas of each key are folded into one, beside its deletions. Default
+	// 256 MiB; negative: never.
 	MaxBacklogBytes int64
 	// KeyFunc defaults to cache.DeletionHandlingMetaNamespaceKeyFunc. Only the
-	// methods of cache.Queue use it, and the next two.
+	// methods of cache.Queue use it and the next two.
 	KeyFunc cache.KeyFunc
 	// KnownObjects has the objects that Pop's caller knows, for Replace and Resync.
 	KnownObjects cache.KeyListerGetter
 	// Transformer is called for each object before it is queued.
 	Transformer cache.TransformFunc
-	// OnCorrupt, if set, is called for each piece of damage that is found, such as
-	// a delta that cannot be read.
+	// OnCorrupt, if set, is called for all damage found, as an unreadable delta.
 	OnCorrupt func(error)
 	// Logger defaults to klog's.
 	Logger *klog.Logger
@@ -82,9 +80,9 @@ type Options struct {
 //	                              consumers, each at its own cursor
 //
 // A delta is appended in the batch that has the change itself, and published
-// when that batch is visible. Acknowledging only moves a cursor in memory. The
-// next commit stores the cursors and removes the deltas that all consumers have
-// passed, so a delta that was acknowledged before its first commit is never written.
+// when that batch is visible. Acknowledging only moves a cursor in memory: the next
+// commit stores the cursors and removes the deltas that all have passed, so a delta
+// that was acknowledged before its first commit is never written.
 //
 // Consumers are of two kinds. Plain ones have no name and share one stored
 // cursor, that of the slowest. Each durable one has a name and a cursor of its own,
@@ -110,7 +108,7 @@ type DeltaFIFO struct {
 	log        klog.Logger
 	removeHook func()
 
-	kicked atomic.Bool // A cursor has moved since the last commit, and the DB was asked for the next.
+	kicked atomic.Bool // The DB was asked for a commit because a cursor has moved.
 
 	mu   sync.Mutex
 	cond sync.Cond // On mu: something was published or became durable, or a consumer closed.
@@ -119,7 +117,7 @@ type DeltaFIFO struct {
 	durableHead uint64      // The greatest head that is durable.
 	durable     uint64      // Number of the last durable batch.
 	batchHeads  []batchHead // Of batches that are not durable yet, oldest first.
-	headsApart  int         // How many of the next batchHeads must not replace the one before.
+	headsApart  int         // So many of the next must not replace the one before.
 
 	tail      []Delta // Published, oldest first.
 	tailArray []Delta // Empty; begins where the array behind tail does.
@@ -132,7 +130,7 @@ type DeltaFIFO struct {
 
 	consumers    map[*Consumer]struct{}
 	absent       map[string]cursor // Cursors of names without a consumer.
-	absentReadTo map[string]uint64 // For each of these, how far its last consumer had read.
+	absentReadTo map[string]uint64 // How far their last consumers had read.
 	nameLost     bool              // A durable cursor was damaged, and perhaps its name.
 	terms        terms
 
@@ -151,8 +149,8 @@ type cursor struct {
 	Seq uint64 `json:"seq"`
 	// InitialPending: the consumer has still to be told of all objects.
 	InitialPending bool `json:"walking,omitempty"`
-	// Lives is used by the plain cursor only. It counts the processes that had no
-	// plain consumer and left the deltas after Seq to the next.
+	// Lives, of the plain cursor only, counts the processes that had no plain
+	// consumer and left the deltas after Seq to the next.
 	Lives int `json:"lives,omitempty"`
 }
 
@@ -194,7 +192,7 @@ func New(o Options) (*DeltaFIFO, error) {
 		return nil, err
 	}
 	q.initFIFO(o)
-	if _, some := q.runs.last(); some { // The commit removes deltas that no cursor holds.
+	if _, some := q.runs.last(); some { // A commit removes what no cursor holds.
 		defer q.db.Kick()
 	}
 	q.removeHook = q.db.AddHook(&persist.Hook{BeforeCommit: q.beforeCommit, AfterCommit: q.afterCommit, AfterReset: q.afterReset})
@@ -227,8 +225,8 @@ func parseCursor(it *persist.Item) (c cursor, err error) {
 }
 
 // Append puts those deltas that have to be stored into b, the batch of the changes
-// themselves, and notes which these are for Publish. It also stores older deltas that
-// Publish will drop from the tail before all consumers have acknowledged them.
+// themselves, and marks them as stored for Publish. It also stores unacknowledged
+// deltas that Publish will drop from the tail.
 func (q *DeltaFIFO) Append(b *persist.Batch, deltas []Delta) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -308,8 +306,8 @@ func (q *DeltaFIFO) Advance(batch, seq uint64) {
 	q.cond.Broadcast()
 }
 
-// HasDurable reports whether there is a durable consumer. It will wait for the deltas
-// of the next batch to be durable, so that batch should be urgent.
+// HasDurable reports whether there is a durable consumer, which waits until a batch is
+// durable, so that the batch should be urgent.
 func (q *DeltaFIFO) HasDurable() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -341,8 +339,8 @@ func (q *DeltaFIFO) Head() uint64 {
 	return q.head
 }
 
-// Unacked returns the number of deltas that the slowest consumer, or absent name, has
-// not acknowledged.
+// Unacked returns the number of deltas that some consumer, or absent name, has not
+// acknowledged.
 func (q *DeltaFIFO) Unacked() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -381,8 +379,8 @@ func (q *DeltaFIFO) Behind(name string) (deltas int, bytes int64) {
 	return 0, 0
 }
 
-// floorLocked returns the Seq up to which every consumer has acknowledged. Deltas up
-// to there can be removed, unless they are held as undelivered.
+// floorLocked returns the Seq up to which every consumer has acknowledged. It does not
+// consider undelivered deltas.
 func (q *DeltaFIFO) floorLocked() uint64 {
 	floor := q.head
 	for c := range q.consumers {
@@ -398,8 +396,8 @@ func (q *DeltaFIFO) floorLocked() uint64 {
 }
 
 // Forget removes the cursor of a durable consumer that will not come back, so
-// that it holds no deltas any more. The error is [ErrInUse] if the name has a
-// consumer now, or that of the DB's Update.
+// that it holds no deltas any more. The error wraps [ErrInUse] if the name has a
+// consumer now, and is persist.ErrClosed if the DB is closed.
 func (q *DeltaFIFO) Forget(name string) (err error) {
 	_, updateErr := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
