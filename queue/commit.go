@@ -7,11 +7,11 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// maxTrimPerCommit bounds the time that a commit's hook takes.
+// maxTrimPerCommit bounds what one commit removes, so that its hook is short.
 const maxTrimPerCommit = 20_000
 
-// beforeCommit stores cursors and removes what everybody has acknowledged. It
-// runs under the DB's lock.
+// beforeCommit stores the cursors and removes acknowledged deltas. It runs under the
+// DB's lock.
 func (q *DeltaFIFO) beforeCommit(b *persist.Batch) {
 	q.kicked.Store(false)
 	q.mu.Lock()
@@ -77,16 +77,16 @@ func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
 		q.measureLocked()
 	}
 	if left == 0 {
-		b.Urgent() // There is more: come again soon.
+		b.Urgent() // There is more to remove.
 	}
 }
 
-// maxMarks bounds the marks while commits fail and are tried again.
+// maxBatchHeads bounds batchHeads while commits fail and are tried again.
 const maxBatchHeads = 1024
 
-// markLocked notes which batch has the head. Batches between two calls of
-// beforeCommit become durable together, so the last one's mark is enough. The first
-// one published after such a call may be of before it: it is kept apart.
+// noteHeadLocked notes which batch has the head. Batches between two calls of
+// beforeCommit become durable together, so the last one's head is enough. But the first
+// that is published after such a call may be from before it, so it is kept apart.
 func (q *DeltaFIFO) noteHeadLocked(batch uint64) {
 	if batch <= q.durable {
 		q.durableHead = q.head
@@ -101,7 +101,7 @@ func (q *DeltaFIFO) noteHeadLocked(batch uint64) {
 	q.headsApart = max(q.headsApart-1, 0)
 }
 
-// afterCommit lets durable consumers go on.
+// afterCommit lets durable consumers read up to the last durable batch.
 func (q *DeltaFIFO) afterCommit(durable uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -115,7 +115,7 @@ func (q *DeltaFIFO) afterCommit(durable uint64) {
 	q.cond.Broadcast()
 }
 
-// afterReset has all cursors written into the new file.
+// afterReset makes the next commit write all cursors, and the state, into the new file.
 func (q *DeltaFIFO) afterReset(error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -2,14 +2,14 @@ package queue
 
 import "math"
 
-// foldLimits are the places where consumers are, which no fold crosses.
+// foldLimits are the positions of consumers, which no fold crosses.
 type foldLimits struct {
 	spans        []span
 	initialLists []initialList
 }
 
-// side tells apart, of the deltas of a key, those on the two sides of each walk: it is
-// the greatest Seq of a walk below seq.
+// side returns the greatest Seq below seq as of which an initial list has read the key.
+// Deltas of different sides are not folded.
 func (l *foldLimits) side(key string, seq uint64) (side uint64) {
 	for i := range l.initialLists {
 		if at := l.initialLists[i].seq(key); at < seq {
@@ -19,7 +19,7 @@ func (l *foldLimits) side(key string, seq uint64) (side uint64) {
 	return side
 }
 
-// span is what a consumer may have been given, and may be given again.
+// span is what a consumer may have been given, and may be given again: after from, up to to.
 type span struct{ from, to uint64 }
 
 // touches reports whether a fold of the deltas from first to last would mix what
@@ -37,7 +37,7 @@ func (l *foldLimits) crosses(key string, first, last uint64) bool {
 	return l.side(key, first) != l.side(key, last)
 }
 
-// foldLimitsLocked returns where consumers are, or nothing if nothing may be folded.
+// foldLimitsLocked returns the positions of consumers; not ok if nothing may be folded.
 func (q *DeltaFIFO) foldLimitsLocked() (limits foldLimits, ok bool) {
 	stored := func(key string, at uint64) uint64 {
 		if c, found := q.storedCursors[key]; found {
@@ -49,7 +49,7 @@ func (q *DeltaFIFO) foldLimitsLocked() (limits foldLimits, ok bool) {
 	for c := range q.consumers {
 		at, key := c.cursor.Load(), plainCursor
 		if c.name != "" {
-			if !c.durable { // Pop counts.
+			if !c.durable { // Pop returns every delta.
 				return foldLimits{}, false
 			}
 			key = durablePrefix + c.name

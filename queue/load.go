@@ -9,11 +9,10 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// loading is what load finds that is to be mended.
+// loading collects the damage that load finds.
 type loading struct {
-	garbage []entry
-	// lost: deltas are gone, and nothing says which.
-	lost bool
+	garbage []entry // To be removed.
+	lost    bool    // Deltas are lost, and it is not known which.
 }
 
 type entry struct {
@@ -21,8 +20,8 @@ type entry struct {
 	key    string
 }
 
-// load reads what an earlier process has left. Damage costs no more than what is
-// damaged: see loadRuns for deltas and loadCursors for cursors.
+// load reads what an earlier process has stored. Damage affects only the consumers of
+// what is damaged: see loadRuns for deltas and loadCursors for cursors.
 func (q *DeltaFIFO) load() error {
 	s, err := q.db.Snapshot(q.deltas.Space)
 	if err != nil {
@@ -50,14 +49,14 @@ func (q *DeltaFIFO) load() error {
 	if err := q.loadCursors(s, st, &l); err != nil {
 		return err
 	}
-	s.Close() // A commit may have to wait for it, and an update for a commit.
+	s.Close() // The Update below may wait for a commit, and a commit for the snapshot.
 	for seq := range q.runs.seqs() {
 		q.total.add(seq)
 	}
 	q.total.Last = max(q.total.Last, q.head)
 	q.writtenState = st
 	q.tailBase = q.head
-	q.noteHeadLocked(q.db.Applied()) // Of an informer that has just stopped, not all may be in the file.
+	q.noteHeadLocked(q.db.Applied()) // An informer that has just stopped may have batches that are not durable.
 	q.measureLocked()
 	_, some := q.runs.last()
 	waits := q.durableHead < q.head && some
@@ -75,14 +74,14 @@ func (q *DeltaFIFO) load() error {
 	return err
 }
 
-// damaged reports damage that was mended.
+// reportDamage reports damage that load repairs.
 func (q *DeltaFIFO) reportDamage(err error, what string, keysAndValues ...any) {
 	q.onCorrupt(err)
 	q.log.Error(err, what, keysAndValues...)
 }
 
-// loadRuns notes the Seqs of deltas and tombstones: where either is there, there
-// was a delta.
+// loadRuns adds to runs the Seqs of all deltas and tombstones. A Seq that has only a
+// tombstone had a delta, which is lost.
 func (q *DeltaFIFO) loadRuns(s *persist.Snapshot, l *loading) error {
 	var deletions runs
 	parseSeq := func(bucket persist.Bucket, key string) (seq uint64, ok bool) {
@@ -130,8 +129,8 @@ func (q *DeltaFIFO) loadRuns(s *persist.Snapshot, l *loading) error {
 	return err
 }
 
-// compareRuns compares the Seqs with what the last commit has said. Those beyond its
-// last one were never stored.
+// compareRuns compares runs with the state that the last commit has stored. Seqs above
+// its last one were never stored, so they are damage and are removed.
 func (q *DeltaFIFO) compareRuns(st *logState, l *loading) {
 	for last, some := q.runs.last(); some && last > st.Last; last, some = q.runs.last() {
 		q.dropLast(last, errors.New("no delta has such a number"), l)
@@ -147,9 +146,9 @@ func (q *DeltaFIFO) compareRuns(st *logState, l *loading) {
 	q.head = max(q.head, st.Last)
 }
 
-// RemoveUnknown removes the stored deltas that the queue has removed before, or has counted
-// as lost: the copy of a damaged file may have them again. The next process would find
-// that they are not what there should be.
+// RemoveUnknown removes from the DB deltas that the log has removed, or given up as lost.
+// The copy of a damaged file may have them again, and the next process would take its log
+// for damaged. It returns errors of the DB.
 func (q *DeltaFIFO) RemoveUnknown() error {
 	q.mu.Lock()
 	tail, known := q.tailBase, slices.Collect(q.runs.from(0))
@@ -186,7 +185,7 @@ func (q *DeltaFIFO) RemoveUnknown() error {
 	return err
 }
 
-// dropLast forgets the last delta, that of seq, which is none.
+// dropLast drops the delta of seq, the last one, because it is damage or unreadable.
 func (q *DeltaFIFO) dropLast(seq uint64, err error, l *loading) {
 	key := deltaKey(seq)
 	q.reportDamage(&persist.CorruptError{Bucket: q.deltas, Key: key, Err: err}, "Could not read a delta, removing it", "seq", seq)
@@ -194,9 +193,9 @@ func (q *DeltaFIFO) dropLast(seq uint64, err error, l *loading) {
 	q.runs.remove([]uint64{seq})
 }
 
-// loadHead takes the head from the last delta, where nothing else says it. A damaged
-// number may be a great one, and there would be none behind it: it counts only with
-// its checksum. What does not count is lost.
+// loadHead takes the head from the last delta, if there is no state. It believes a number
+// only if the value's checksum matches, because a damaged key may be a number so great
+// that none is left above it. Deltas that it does not believe count as lost.
 func (q *DeltaFIFO) loadHead(s *persist.Snapshot, l *loading) error {
 	for last, some := q.runs.last(); some; last, some = q.runs.last() {
 		check := func(it *persist.Item) (err error) {
@@ -222,10 +221,10 @@ func (q *DeltaFIFO) loadHead(s *persist.Snapshot, l *loading) error {
 	return nil
 }
 
-// loadCursors reads the cursors. Whose cursor is damaged, or missing, is told
-// everything again, deletions included; its name is its key, which the state has too.
-// Where that is lost as well, the key may be damaged and the name another one: then
-// whoever comes with a new name is told of the deletions too.
+// loadCursors reads the cursors. A handler whose cursor is damaged or missing is told
+// everything again, deletions included. The state has the keys of all cursors, and so the
+// names. If the state is lost too, the key of a damaged cursor may be damaged as well:
+// then every handler with a new name is told of the deletions too.
 func (q *DeltaFIFO) loadCursors(s *persist.Snapshot, st *logState, l *loading) error {
 	var bad []string
 	err := s.Scan(cursorsBucket, "", func(it *persist.Item) (bool, error) {
