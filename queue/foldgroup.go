@@ -15,30 +15,31 @@ import (
 // foldGroups are the groups of a pass that later deltas may still join.
 type foldGroups map[foldGroupID]*foldGroup
 
-// foldGroupID: the deltas of a key on one side of each walk are a group.
+// foldGroupID: the deltas of a key on one side, see foldLimits.side, are a group.
 type foldGroupID struct {
 	key  string
 	side uint64
 }
 
-// foldGroup is what a pass knows of one key: what is left of its deltas, and which
-// there are.
+// foldGroup has the Seqs of a group's deltas, and what they become.
 type foldGroup struct {
 	foldGroupID
 	members   []uint64
 	deletions []uint64 // Among members.
-	// cur is what follows the last one: the old object is first's, the new one last's.
+	// result is what the members after the last deletion become.
 	result foldResult
-	// replaced is what was before a Replaced deletion, whose update comes next.
+	// isReplacing: the last member is a Replaced deletion, whose update comes next.
+	// replaced is the result before it.
 	replaced    foldResult
 	isReplacing bool
 }
 
+// foldResult is a delta with the old object of first and the new object of last.
 type foldResult struct {
-	first, last uint64 // 0: there is none.
-	flags       byte   // Of the result.
+	first, last uint64 // Seqs; 0: there is none.
+	flags       byte
 	typ         cache.DeltaType
-	changed     bool // It is not as last is.
+	changed     bool // The delta differs from last, as it is stored.
 }
 
 // add adds a delta to its group.
@@ -59,15 +60,14 @@ func (gs foldGroups) add(seq uint64, h deltaHeader, limits *foldLimits) *foldGro
 
 func (gs foldGroups) remove(g *foldGroup) { delete(gs, g.foldGroupID) }
 
-// inOrder returns the groups by their first deltas, so that a batch of folds changes
-// runs that are beside each other.
+// inOrder returns the groups sorted by their first deltas, so that a batch of folds
+// changes adjacent runs.
 func (gs foldGroups) inOrder() []*foldGroup {
 	return slices.SortedFunc(maps.Values(gs), func(a, b *foldGroup) int { return cmp.Compare(a.members[0], b.members[0]) })
 }
 
-// isOver reports whether nothing can be folded with what the group has: a deletion
-// stays, and what follows it begins anew. So a pass knows no more keys than there are
-// objects.
+// isOver reports whether no later delta can be folded with the group's: its last one is
+// a deletion, which stays. So a pass knows no more keys than there are objects.
 func (g *foldGroup) isOver() bool { return g.result.last == 0 && !g.isReplacing }
 
 func readHeader(it *persist.Item) (deltaHeader, error) {
@@ -97,7 +97,7 @@ func (g *foldGroup) add(seq uint64, h deltaHeader) {
 	}
 	switch {
 	case before.last == 0:
-	case g.isReplacing && before.flags&flagOld == 0: // Nobody has heard of what was replaced.
+	case g.isReplacing && before.flags&flagOld == 0: // Nobody was told of the replaced object.
 		next.flags, next.typ, next.changed = h.flags&flagNew, cache.Added, true
 	case g.isReplacing:
 		next.first, next.flags, next.typ, next.changed = before.first, flagOld|flagReplaced|h.flags&flagNew, cache.Updated, true
@@ -111,21 +111,21 @@ func (g *foldGroup) add(seq uint64, h deltaHeader) {
 	g.result, g.isReplacing, g.replaced = next, false, foldResult{}
 }
 
-// foldOp is one fold: of members only keep stay, and the last of these is now last, if
-// that is not nil.
+// foldOp is one fold. It removes the members that are not in keep, and replaces the last
+// delta in keep by last, if that is not nil.
 type foldOp struct {
 	key           string
 	members, keep []uint64
 	last          rawDelta
 }
 
-// records lends the parts of a stored delta.
+// records calls use with the parts of a stored delta, valid during the call.
 func records(s *persist.Snapshot, seq uint64, use func(h deltaHeader, oldRecord, newRecord []byte)) error {
 	found, err := s.View(deltasBucket, deltaKey(seq), func(it *persist.Item) error {
 		d, encoded, err := storedDelta(it)
 		if d != nil {
 			ours := *d
-			ours.NewValue, ours.OldValue = nil, nil // The committer's.
+			ours.NewValue, ours.OldValue = nil, nil // The values belong to the committer.
 			encoded, err = deltaValue{&ours}.AppendTo(nil)
 		}
 		if err != nil {
@@ -143,7 +143,7 @@ func records(s *persist.Snapshot, seq uint64, use func(h deltaHeader, oldRecord,
 	return err
 }
 
-// join makes one delta of the first one's old object and the last one's new one.
+// join encodes result: a delta of the old object of first and the new object of last.
 func (op *foldOp) join(s *persist.Snapshot, result foldResult) error {
 	var oldest []byte
 	if result.flags&flagOld != 0 {
