@@ -8,8 +8,8 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// TestWhereOrphansAreGivenUpThoseOfTheNextDowntimeAreHeld: only those are removed that
-// have waited for three processes, and not what was deleted since.
+// TestWhereOrphansAreGivenUpThoseOfTheNextDowntimeAreHeld: deltas that have waited for
+// three processes are removed, and later deletions are not.
 func TestWhereOrphansAreGivenUpThoseOfTheNextDowntimeAreHeld(t *testing.T) {
 	for name, again := range map[string]func(*testing.T, *DeltaFIFO) *DeltaFIFO{"stopped": reopen, "crashed": crash} {
 		t.Run(name, func(t *testing.T) {
