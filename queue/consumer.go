@@ -42,7 +42,7 @@ type Consumer struct {
 	registered uint64 // Number of the batch with the name.
 
 	// term decides whose acknowledgements count for a name, see passOn. Until it has
-	// begun to read, a consumer has that of the one before.
+	// begun to read, a consumer has that of the one before. Guarded by q.mu, as is begun.
 	term  uint64
 	begun bool
 }

@@ -56,7 +56,7 @@ func (q *DeltaFIFO) load() error {
 	q.total.Last = max(q.total.Last, q.head)
 	q.writtenState = st
 	q.tailBase = q.head
-	q.noteHeadLocked(q.db.Applied()) // An informer that has just stopped may have batches that are not durable.
+	q.noteHeadLocked(q.db.Applied()) // Batches of a log that was just stopped may not be durable.
 	q.measureLocked()
 	_, some := q.runs.last()
 	waits := q.durableHead < q.head && some

@@ -67,7 +67,7 @@ type Options struct {
 	KnownObjects cache.KeyListerGetter
 	// Transformer is called for each object before it is queued.
 	Transformer cache.TransformFunc
-	// OnCorrupt, if set, is called for all damage found, as an unreadable delta.
+	// OnCorrupt, if set, is called for all damage, such as an unreadable delta.
 	OnCorrupt func(error)
 	// Logger defaults to klog's.
 	Logger *klog.Logger
@@ -134,7 +134,7 @@ type DeltaFIFO struct {
 	nameLost     bool              // A durable cursor was damaged, and perhaps its name.
 	terms        terms
 
-	plainFloor    uint64 // The least cursor of the plain consumers that Stop has ended.
+	plainFloor    uint64 // The plain cursor once Stop has ended the plain consumers.
 	plainFloorSet bool
 	undelivered   undelivered
 

@@ -12,7 +12,7 @@ type undelivered struct {
 	held      bool // Until ReleaseOrphans. Meanwhile to moves with the head.
 	caughtUp  bool
 
-	inheritedTo uint64 // Deltas up to it are of the last process. Of later ones only deletions are held.
+	inheritedTo uint64 // Deltas up to it are of earlier processes. Later, only deletions are held.
 
 	claimed bool // A plain consumer has been told of all.
 	lives   int  // So many processes have caught up, and had no plain consumer.
