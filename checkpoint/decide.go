@@ -13,28 +13,26 @@ type Action string
 const (
 	// ActionResume means that the watch goes on at the checkpoint.
 	ActionResume Action = "resume"
-	// ActionRelist means to list, compare with what is stored, apply the difference.
+	// ActionRelist means to list, compare with the stored objects, and apply the difference.
 	ActionRelist Action = "relist"
-	// ActionDiscard means not to serve what is stored, to list, and to compare as if it
-	// were of another cluster.
+	// ActionDiscard means to relist without serving the stored objects before, and to
+	// compare them as those of another cluster.
 	ActionDiscard Action = "discard"
 )
 
 // A Decision says how to start, and what to do with the stored objects.
 type Decision struct {
 	Action Action
-	// Serve: the stored objects may be served before the server answered.
+	// Serve: the stored objects may be served before the server has answered.
 	Serve bool
-	// Rewrite: the relist writes every record, also those that look unchanged.
+	// Rewrite: the relist writes every record anew, even if it looks unchanged.
 	Rewrite bool
-	// RebuildIndices: the stored index entries are to be made anew from the
-	// objects.
+	// RebuildIndices: the index entries must be rebuilt from the objects.
 	RebuildIndices bool
-	// Rewound means that versions may have been used again for other content:
-	// the relist compares contents.
+	// Rewound: the server may have used versions again for other content, so the
+	// relist compares contents.
 	Rewound bool
-	// Reason is for people. It names everything that does not match, the
-	// gravest first.
+	// Reason is for people. It names everything that does not match.
 	Reason string
 }
 
@@ -47,12 +45,12 @@ type Want struct {
 	TransformVersion string
 	IndexVersion     string
 	Now              time.Time
-	// MaxAge is how long after the server last vouched for the checkpoint a watch
-	// may be resumed. Negative: for ever.
+	// MaxAge is how long a watch may be resumed after the server last vouched for the
+	// checkpoint (Record.VouchedAt). Negative: for ever.
 	MaxAge time.Duration
-	// NeverResume is set for resources whose server keeps no history, such as
-	// core Events: it accepts any resourceVersion, and stays silent about what
-	// it has forgotten.
+	// NeverResume is set for resources of which the server keeps no history, such as
+	// core Events: it accepts a watch at any resourceVersion, and does not say that it
+	// has forgotten the events since.
 	NeverResume bool
 }
 
@@ -60,25 +58,25 @@ type Want struct {
 type Evidence struct {
 	// Record is the checkpoint, nil if there is none that can be read.
 	Record *Record
-	// Stored: objects have been stored, whether or not there is a checkpoint.
+	// Stored: there are objects, with or without a checkpoint.
 	Stored bool
 	// Salvaged: the objects were copied from a damaged file, and have not been
 	// compared with the server's since.
 	Salvaged bool
 	// Incomplete: objects are missing, or nobody knows how many there should be.
 	Incomplete bool
-	// IndexErr says why the index entries cannot be those of the objects: an index
-	// function fails on one, or they could not be rebuilt.
+	// IndexErr is why the index entries may not match the objects: an index function
+	// fails on one, or the entries could not be rebuilt.
 	IndexErr error
 }
 
-// Decide compares what was found with what is wanted. If several things are wrong, each
-// has its way, so that the outcome is the most careful one.
+// Decide compares what was found with what is wanted. If several things are wrong, all
+// their consequences apply, so that the outcome is the most careful one.
 //
-// Cluster IDs are compared only if both are known. An unknown one is not a
-// mismatch: a program that starts while the server is unreachable would drop
-// its objects just when it needs them, and one that begins to ask for the ID
-// would drop them for no reason. Once the ID is known, decide again.
+// Cluster IDs are compared only if both are known. If an unknown one were a mismatch,
+// a program that starts while the server is unreachable would drop its objects just
+// when it needs them, and one that begins to ask for the ID would drop them for no
+// reason. Once the ID is known, call Decide again.
 func Decide(e Evidence, want Want) Decision {
 	d := Decision{Action: ActionResume, Serve: true}
 	if e.Record != nil {
@@ -96,7 +94,7 @@ func Decide(e Evidence, want Want) Decision {
 		d.Rewrite = true
 		d.because("the file was damaged")
 	}
-	// Nobody is to take what is missing for deleted.
+	// Readers must not take missing objects for deleted ones.
 	if d.Serve && e.Incomplete {
 		d.relist()
 		d.Serve, d.Rewrite = false, true
@@ -113,22 +111,22 @@ func Decide(e Evidence, want Want) Decision {
 	return d
 }
 
-// compare rules out what the checkpoint is not good for.
+// compare applies the consequences of each mismatch between the checkpoint and want.
 func (d *Decision) compare(found *Record, want Want) {
 	if found.ClusterID != "" && want.ClusterID != "" && d.differs("cluster", found.ClusterID, want.ClusterID) {
 		d.Action, d.Serve = ActionDiscard, false
 	}
 	if d.differs("identity", found.Identity, want.Identity) {
-		// The identity is also the place on disk, so somebody moved the data.
+		// The space is named by the identity, so somebody has moved the data.
 		d.Action, d.Serve = ActionDiscard, false
 	}
 	if d.differs("transform version", found.TransformVersion, want.TransformVersion) {
-		// The objects are not what the handlers were promised.
+		// The objects are not what the handlers expect.
 		d.relist()
 		d.Serve, d.Rewrite = false, true
 	}
 	if d.differs("schema version", found.SchemaVersion, want.SchemaVersion) {
-		// The objects are true, but lack what the other program did not know.
+		// The objects are valid, but lack fields that the other program did not know.
 		d.relist()
 		d.Rewrite = true
 	}
@@ -138,7 +136,7 @@ func (d *Decision) compare(found *Record, want Want) {
 		d.because("not every record has been rewritten yet")
 	}
 	if found.Rewound {
-		// Of another cluster, or of a time that never was.
+		// The objects are of another cluster, or of a history that the server no longer has.
 		d.relist()
 		d.Serve, d.Rewrite, d.Rewound = false, true, true
 		d.because("not every record has been compared yet")
@@ -146,7 +144,7 @@ func (d *Decision) compare(found *Record, want Want) {
 	switch found.State {
 	case StateComplete:
 	case StateRefreshing:
-		d.relist() // Every object was true once, and none is missing.
+		d.relist() // Each object was once as stored, and none is missing.
 		d.because("the last relist is incomplete")
 	case StateSyncing:
 		d.relist()
@@ -174,13 +172,12 @@ func (d *Decision) compare(found *Record, want Want) {
 		d.because("the server keeps no history of %s", want.resource())
 	}
 	if d.differs("index version", found.IndexVersion, want.IndexVersion) {
-		// An index is a function of the objects (I1): the watch is not
-		// concerned.
+		// An index is a function of the objects (I1), so the watch may be resumed.
 		d.RebuildIndices = true
 	}
 }
 
-// relist rules out to resume.
+// relist makes the action at least a relist.
 func (d *Decision) relist() {
 	if d.Action == ActionResume {
 		d.Action = ActionRelist
@@ -202,8 +199,8 @@ func (d *Decision) differs(what string, stored, now any) bool {
 	return true
 }
 
-// tooOld returns why a checkpoint that the server vouched for at this time is too
-// old, or "".
+// tooOld returns why a checkpoint that the server last vouched for at vouchedAt is too
+// old, or "" if it is not.
 func tooOld(vouchedAt time.Time, want Want) string {
 	age := want.Now.Sub(vouchedAt)
 	switch {

@@ -1,11 +1,10 @@
-// Package checkpoint says from where a watch may be resumed.
+// Package checkpoint decides whether a watch may be resumed, and from where.
 //
-// A [Record] is written in the same batch as the objects it speaks of. After a
-// restart, [Decide] compares it with what the program now [Want]s, and answers
-// with one of three ways to start: resume the watch, relist with a diff, or
-// discard the objects and list. The package is pure: it does no I/O, and knows
-// neither the file nor the API server. BinaryVersion alone looks at the
-// program's executable.
+// A [Record] is written in the same batch as the objects that it describes. After a
+// restart, [Decide] compares it with what the program now [Want]s, and returns one
+// of three ways to start: resume the watch, relist with a diff, or discard the
+// objects and list. The package knows neither the file nor the API server, and does
+// no I/O, except that BinaryVersion reads the program's executable.
 //
 // It keeps these invariants (docs/design/README.md, "Invariants"):
 //

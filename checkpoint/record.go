@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// ErrBadRecord says that bytes are not a checkpoint.
+// ErrBadRecord is returned for bytes that are not a checkpoint.
 var ErrBadRecord = errors.New("checkpoint: malformed record")
 
-// A State says how much of the cluster the stored objects show.
+// A State says how complete and how consistent the stored objects are.
 type State string
 
 const (
-	// StateSyncing means that the first list is incomplete, and so are the objects.
+	// StateSyncing means that the first list is incomplete, so objects are missing.
 	StateSyncing State = "syncing"
-	// StateRefreshing means that a later relist is incomplete. There are all objects,
+	// StateRefreshing means that a later relist is incomplete. No object is missing,
 	// but some are older than others.
 	StateRefreshing State = "refreshing"
 	// StateComplete means that the objects are those at the resourceVersion.
@@ -37,8 +37,8 @@ const (
 	FormUnstructured Form = "unstructured"
 )
 
-// An Identity says which data is meant. Data of different identities never
-// share a place on disk. The cluster is not part of it, because it is learnt
+// An Identity identifies the data of one informer. Different identities never
+// share a space in the file. The cluster is not part of it, because it is known
 // only when the server is reached.
 type Identity struct {
 	Group         string `json:"group,omitempty"`
@@ -51,7 +51,7 @@ type Identity struct {
 	Form          Form   `json:"form,omitempty"`
 }
 
-// String describes i to people. It leaves out what is empty.
+// String describes i to people, without empty fields.
 func (i Identity) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s (%s)", i.resource(), i.Form)
@@ -76,12 +76,11 @@ func (i Identity) resource() string {
 	return i.Resource + "." + i.Group + "/" + i.Version
 }
 
-// Space returns the name under which data of this identity is stored: short,
-// the same in every process, and different for every other identity. Only its
-// beginning is for people.
+// Space returns the name of the space in the file that has the data of this identity:
+// short, the same in every process, and different for every other identity. Only
+// its beginning is for people.
 func (i Identity) Space() string {
-	// Each field is preceded by its length. Without it, and with any
-	// separator, what one selector ends with could as well begin the next.
+	// Each field is preceded by its length: a selector may contain any separator.
 	// The order of the fields is part of the file format.
 	var b []byte
 	for _, field := range []string{
@@ -97,31 +96,31 @@ func (i Identity) Space() string {
 // A Record is the resume point of one informer.
 type Record struct {
 	ResourceVersion string `json:"resourceVersion,omitempty"`
-	// HighestVersion is the version of the list that is being applied, empty if none is:
-	// some objects are of that version already.
+	// HighestVersion is the resourceVersion of the list that is being applied: some
+	// objects are of that version already. Empty if none is.
 	HighestVersion string `json:"highestVersion,omitempty"`
 	State          State  `json:"state,omitempty"`
 	// LastFullList is when the contents of all objects were last compared with the
 	// server's.
 	LastFullList time.Time `json:"lastFullList,omitzero"`
 	// VouchedAt is when the server last said, by an event, a bookmark or a list,
-	// that the objects are those at the resourceVersion. In whole seconds. Zero in
-	// records of programs that did not write it: then it was at LastFullList.
+	// that the objects are those at the resourceVersion, in whole seconds. Older
+	// programs did not write it: where it is zero, LastFullList is used.
 	VouchedAt        time.Time `json:"vouchedAt,omitzero"`
 	ClusterID        string    `json:"clusterID,omitempty"` // Empty if it was not known.
 	Identity         Identity  `json:"identity,omitzero"`
 	SchemaVersion    string    `json:"schemaVersion,omitempty"`    // See the function [SchemaVersion].
 	TransformVersion string    `json:"transformVersion,omitempty"` // Empty without a transform.
 	IndexVersion     string    `json:"indexVersion,omitempty"`     // Empty without indexers, or while the index is rebuilt.
-	// Rewrite and Rewound say how a relist that is under way, or due, must
-	// compare: it may take several processes to complete.
+	// Rewrite and Rewound are those of [Decision], of a relist that is under way or
+	// due. They are stored because the relist may take several processes.
 	Rewrite bool `json:"rewrite,omitempty"`
 	Rewound bool `json:"rewound,omitempty"`
 	// DifferedAt is when the server last had other content than the store for the same
 	// version of an object.
 	DifferedAt time.Time `json:"differedAt,omitzero"`
 	// Last is the object that was added or changed last; it may have been deleted
-	// since. A server that has it otherwise, at a version up to the ResourceVersion,
+	// since. A server that has another version of it, not above the ResourceVersion,
 	// has another history. Zero if it is not known.
 	Last ObjectVersion `json:"last,omitzero"`
 }
@@ -135,9 +134,8 @@ func (r Record) AppendTo(dst []byte) ([]byte, error) {
 	return append(dst, b...), nil
 }
 
-// Parse decodes what [Record.AppendTo] appended. Fields that it does not know
-// are ignored, missing ones are zero: [Decide] judges them. An error wraps
-// [ErrBadRecord].
+// Parse decodes what [Record.AppendTo] appended. It ignores unknown fields, and
+// leaves missing ones zero, for [Decide] to judge. An error wraps [ErrBadRecord].
 func Parse(b []byte) (Record, error) {
 	var r Record
 	if err := json.Unmarshal(b, &r); err != nil {

@@ -5,8 +5,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// An ObjectVersion is one state of one object, as the server names it: whatever a
-// transform makes of the object, and whether or not it is stored.
+// An ObjectVersion identifies one state of one object on the server, whatever a
+// transform changes, and whether or not the object is stored.
 type ObjectVersion struct {
 	Namespace       string    `json:"namespace,omitempty"`
 	Name            string    `json:"name,omitempty"`

@@ -20,13 +20,13 @@ import (
 
 // SchemaVersion identifies the definition of the Go type of example, which is
 // a pointer to it. A program with another definition drops other fields when
-// it decodes what the server sends, so its objects have to be read again.
+// it decodes objects from the server, so after a change they have to be read again.
 //
-// It names the modules, with their versions, that define the type and the
-// types of its fields: a custom resource that embeds a PodSpec changes with
-// k8s.io/api. Where a version does not pin the source, as in a module that is
-// being worked on, it is [BinaryVersion]. Unstructured objects drop nothing,
-// so theirs is a constant.
+// It names the modules, with their versions, that define the type and the types of
+// its fields: that of a custom resource that embeds a PodSpec changes with
+// k8s.io/api. Where a module's version does not pin its source, as in one that is
+// being worked on, it is [BinaryVersion]. Unstructured objects drop nothing, so for
+// them it is a constant.
 func SchemaVersion(example any) string {
 	if _, ok := example.(*unstructured.Unstructured); ok {
 		return "unstructured"
@@ -44,29 +44,30 @@ func schemaVersion(t reflect.Type, info *debug.BuildInfo) (string, bool) {
 	if t == nil {
 		return "", false
 	}
-	w := moduleWalk{info: info, seen: map[reflect.Type]bool{}, modules: map[string]bool{}}
-	if !w.visit(t) || len(w.modules) == 0 {
+	c := moduleCollector{info: info, seen: map[reflect.Type]bool{}, modules: map[string]bool{}}
+	if !c.visit(t) || len(c.modules) == 0 {
 		return "", false
 	}
-	return strings.Join(slices.Sorted(maps.Keys(w.modules)), ","), true
+	return strings.Join(slices.Sorted(maps.Keys(c.modules)), ","), true
 }
 
-// A moduleWalk collects the modules, as path@version, of all types that can
+// A moduleCollector collects the modules, as path@version, of all types that can
 // be part of an encoded object.
-type moduleWalk struct {
+type moduleCollector struct {
 	info    *debug.BuildInfo
 	seen    map[reflect.Type]bool
 	modules map[string]bool
 }
 
-// visit returns false, at once, if it meets a type of unknown version.
-func (w *moduleWalk) visit(t reflect.Type) bool {
-	if w.seen[t] {
+// visit adds the modules of t and of its parts. It returns false at the first type
+// of unknown version.
+func (c *moduleCollector) visit(t reflect.Type) bool {
+	if c.seen[t] {
 		return true
 	}
-	w.seen[t] = true
+	c.seen[t] = true
 	if pkg := t.PkgPath(); pkg != "" {
-		m := moduleOf(pkg, w.info)
+		m := moduleOf(pkg, c.info)
 		if m == nil {
 			return isStandard(pkg)
 		}
@@ -74,17 +75,17 @@ func (w *moduleWalk) visit(t reflect.Type) bool {
 		if !ok {
 			return false
 		}
-		w.modules[version] = true
+		c.modules[version] = true
 	}
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Array:
-		return w.visit(t.Elem())
+		return c.visit(t.Elem())
 	case reflect.Map:
-		return w.visit(t.Key()) && w.visit(t.Elem())
+		return c.visit(t.Key()) && c.visit(t.Elem())
 	case reflect.Struct:
 		for f := range t.Fields() {
 			// No codec sees an unexported field, unless it is embedded.
-			if (f.IsExported() || f.Anonymous) && !w.visit(f.Type) {
+			if (f.IsExported() || f.Anonymous) && !c.visit(f.Type) {
 				return false
 			}
 		}
@@ -108,17 +109,17 @@ func moduleOf(pkg string, info *debug.BuildInfo) *debug.Module {
 	return found
 }
 
-// isStandard reports whether pkg, which is in no module, is in the standard
-// library: the paths of modules begin with a domain.
+// isStandard reports whether pkg, which is in no known module, is in the standard
+// library: module paths begin with a domain.
 func isStandard(pkg string) bool {
 	first, _, _ := strings.Cut(pkg, "/")
 	return !strings.Contains(first, ".")
 }
 
-// pinned returns path@version of m, if that stands for one source only.
+// pinned returns path@version of m, if there is only one source with that version.
 func pinned(m *debug.Module) (string, bool) {
 	if m.Replace != nil {
-		m = m.Replace // Its version is empty if it is a directory.
+		m = m.Replace // A directory has an empty version.
 	}
 	if m.Version == "" || m.Version == "(devel)" || strings.Contains(m.Version, "+dirty") {
 		return "", false
@@ -126,13 +127,13 @@ func pinned(m *debug.Module) (string, bool) {
 	return m.Path + "@" + m.Version, true
 }
 
-// BinaryVersion identifies the running executable: two that could behave
-// differently have different versions. It is computed once.
+// BinaryVersion identifies the running executable: two that could behave differently
+// have different versions. It is computed once, and safe for concurrent use.
 func BinaryVersion() string { return binaryVersion() }
 
 var binaryVersion = sync.OnceValue(func() string {
-	// What runs may not be what its path leads to any more, after an upgrade
-	// in place. Linux keeps a way to the file that was started.
+	// After an upgrade in place the path leads to another file than the one that
+	// runs. On Linux /proc/self/exe still leads to that one.
 	paths := []string{"/proc/self/exe"}
 	if path, err := os.Executable(); err == nil {
 		paths = append(paths, path)
@@ -142,13 +143,13 @@ var binaryVersion = sync.OnceValue(func() string {
 			return v
 		}
 	}
-	// Equal to nothing, not even to the next start: too careful, but right.
+	// A random version equals no other, not even that of the next start.
 	return "unknown:" + rand.Text()
 })
 
 // fileVersion returns the Go build ID of an executable or, if it has none that
-// means something, the hash of all of it. Reading all of a large executable
-// from slow storage would take seconds.
+// identifies it, the hash of the file. The ID comes first because reading all of a
+// large executable from slow storage would take seconds.
 func fileVersion(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -173,15 +174,14 @@ func fileVersion(path string) (string, error) {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// buildIDPattern matches the ID after what the linker puts before it: the name
-// of a note in an ELF file, a text elsewhere, both close to the beginning. An
-// ID of the go command has four hashes, the last of them of the content. Other
-// build systems, and those who want reproducible builds, replace it with a
-// constant, which does not identify anything.
+// buildIDPattern matches the build ID after what the linker writes before it: the
+// name of a note in an ELF file, a text in others, both close to the beginning. It
+// matches only IDs of the go command, which are four hashes, the last that of the
+// content. Other build systems, and reproducible builds, may use a constant, which
+// does not identify anything.
 const buildIDPattern = `(?:Go\x00\x00|Go build ID: ")((?:[\w-]{20}/){3}[\w-]{20})[\x00"]`
 
-// buildID returns the build ID that is in the beginning of an executable, or
-// "".
+// buildID returns the build ID in the first bytes of an executable, or "".
 func buildID(head []byte) string {
 	if m := regexp.MustCompile(buildIDPattern).FindSubmatch(head); m != nil {
 		return string(m[1])

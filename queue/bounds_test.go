@@ -187,7 +187,7 @@ func TestADeletionThatWaitsTakesAFewBytesOfMemory(t *testing.T) {
 	}
 }
 
-// TestAPassForgetsNamesThatAreDeleted: what it knows is of the objects that there are.
+// TestAPassForgetsNamesThatAreDeleted: it has groups only for objects that exist.
 func TestAPassForgetsNamesThatAreDeleted(t *testing.T) {
 	q := newLog(t, openDB(t, tempPath(t), manual), Options{TailBytes: 1, MaxBacklogBytes: -1})
 	q.CaughtUp()
@@ -215,8 +215,8 @@ func TestAPassForgetsNamesThatAreDeleted(t *testing.T) {
 	}
 }
 
-// TestWhatComesBeforeAWalkAndBehindItIsNotFolded: chunks tell of their keys as of later
-// than the cursor is.
+// TestWhatComesBeforeAWalkAndBehindItIsNotFolded: each chunk of an initial list has a Seq
+// above the cursor.
 func TestWhatComesBeforeAWalkAndBehindItIsNotFolded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newLog(t, openDB(t, tempPath(t), manual), Options{TailBytes: 1, MaxBacklogBytes: 1})
@@ -232,12 +232,12 @@ func TestWhatComesBeforeAWalkAndBehindItIsNotFolded(t *testing.T) {
 		publish(t, q, ofSize(4, cache.Updated, "a", 100), ofSize(5, cache.Updated, "b", 100), ofSize(6, cache.Updated, "b", 100))
 		flush(t, q)
 		synctest.Wait()
-		for i, bytes := range []int{5_000, 50_000, 500_000} { // The last one is behind all of these for a pass.
+		for i, bytes := range []int{5_000, 50_000, 500_000} { // A pass that begins with the last one sees all others.
 			publish(t, q, ofSize(uint64(7+i), cache.Deleted, "other", bytes))
 			synctest.Wait()
 		}
-		// That of a is folded: it was told as of 1. That of b is not folded with what it was
-		// told of already.
+		// The deltas of a, which was told as of 1, are folded. Those of b are not folded with
+		// those that its chunk covers.
 		wantSeqs(t, "stored", []uint64{3, 4, 6, 7, 8, 9}, onDisk(t, q.db, false))
 		if err := q.Stop(); err != nil {
 			t.Fatal(err)

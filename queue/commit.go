@@ -7,21 +7,21 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// maxTrimPerCommit bounds the time that a commit's hook takes.
+// maxTrimPerCommit bounds what one commit removes, so that its hook is short.
 const maxTrimPerCommit = 20_000
 
-// beforeCommit stores cursors and removes what everybody has acknowledged. It
-// runs under the DB's lock.
+// beforeCommit stores the cursors and removes acknowledged deltas. It runs under the
+// DB's lock.
 func (q *DeltaFIFO) beforeCommit(b *persist.Batch) {
 	q.kicked.Store(false)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.markApart = 2
+	q.headsApart = 2
 	plain, anyPlain := q.head, false
 	for c := range q.consumers {
 		seq := c.cursor.Load()
 		if c.name != "" {
-			q.storeLocked(b, durablePrefix+c.name, cursor{Seq: seq, Walking: c.walking.Load()})
+			q.storeLocked(b, durablePrefix+c.name, cursor{Seq: seq, InitialPending: c.initialPending.Load()})
 		} else {
 			plain, anyPlain = min(plain, seq), true
 		}
@@ -29,24 +29,24 @@ func (q *DeltaFIFO) beforeCommit(b *persist.Batch) {
 	for name, c := range q.absent {
 		q.storeLocked(b, durablePrefix+name, c)
 	}
-	if q.floorSet {
+	if q.plainFloorSet {
 		plain, anyPlain = min(plain, q.plainFloor), true
 	}
 	switch {
 	case anyPlain:
 		q.storeLocked(b, plainCursor, cursor{Seq: plain})
-	case q.orphans.held:
-		q.storeLocked(b, plainCursor, cursor{Seq: q.orphans.after, Lives: q.orphans.lives})
+	case q.undelivered.held:
+		q.storeLocked(b, plainCursor, cursor{Seq: q.undelivered.after, Lives: q.undelivered.lives})
 	}
 	q.trimLocked(b)
 	q.storeStateLocked(b)
 }
 
 func (q *DeltaFIFO) storeLocked(b *persist.Batch, key string, c cursor) {
-	if old, ok := q.stored[key]; ok && old == c {
+	if old, ok := q.storedCursors[key]; ok && old == c {
 		return
 	}
-	q.stored[key] = c
+	q.storedCursors[key] = c
 	b.Put(q.cursors, key, storedCursor(c))
 }
 
@@ -54,9 +54,9 @@ func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
 	floor, left := q.floorLocked(), maxTrimPerCommit
 	q.dropAckedLocked(floor)
 	q.dropUnreadLocked()
-	q.runs.edit(0, floor, q.orphans.hold, func(r run, keep func(run)) bool {
+	q.runs.edit(0, floor, q.undelivered.holdsPack, func(r run, keep func(run)) bool {
 		for r.from <= r.to {
-			held, end := q.orphans.stretch(r)
+			held, end := q.undelivered.heldUpTo(r)
 			part, rest := r.cut(min(end, r.to))
 			r = rest
 			if !held {
@@ -77,48 +77,48 @@ func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
 		q.measureLocked()
 	}
 	if left == 0 {
-		b.Urgent() // There is more: come again soon.
+		b.Urgent() // There is more to remove.
 	}
 }
 
-// maxMarks bounds the marks while commits fail and are tried again.
-const maxMarks = 1024
+// maxBatchHeads bounds batchHeads while commits fail and are tried again.
+const maxBatchHeads = 1024
 
-// markLocked notes which batch has the head. Batches between two calls of
-// beforeCommit become durable together, so the last one's mark is enough. The first
-// one published after such a call may be of before it: it is kept apart.
-func (q *DeltaFIFO) markLocked(batch uint64) {
+// noteHeadLocked notes which batch has the head. Batches between two calls of
+// beforeCommit become durable together, so the last one's head is enough. But the first
+// that is published after such a call may be from before it, so it is kept apart.
+func (q *DeltaFIFO) noteHeadLocked(batch uint64) {
 	if batch <= q.durable {
 		q.durableHead = q.head
 		q.measurePendingLocked()
 		return
 	}
-	if n := len(q.marks); n > 0 && (q.markApart == 0 || q.marks[n-1].batch == batch || n == maxMarks) {
-		q.marks[n-1] = mark{batch, q.head}
+	if n := len(q.batchHeads); n > 0 && (q.headsApart == 0 || q.batchHeads[n-1].batch == batch || n == maxBatchHeads) {
+		q.batchHeads[n-1] = batchHead{batch, q.head}
 		return
 	}
-	q.marks = append(q.marks, mark{batch, q.head})
-	q.markApart = max(q.markApart-1, 0)
+	q.batchHeads = append(q.batchHeads, batchHead{batch, q.head})
+	q.headsApart = max(q.headsApart-1, 0)
 }
 
-// afterCommit lets durable consumers go on.
+// afterCommit lets durable consumers read up to the last durable batch.
 func (q *DeltaFIFO) afterCommit(durable uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.durable = max(q.durable, durable)
-	n := sort.Search(len(q.marks), func(i int) bool { return q.marks[i].batch > durable })
+	n := sort.Search(len(q.batchHeads), func(i int) bool { return q.batchHeads[i].batch > durable })
 	if n > 0 {
-		q.durableHead = q.marks[n-1].seq
-		q.marks = slices.Delete(q.marks, 0, n)
+		q.durableHead = q.batchHeads[n-1].seq
+		q.batchHeads = slices.Delete(q.batchHeads, 0, n)
 		q.measurePendingLocked()
 	}
 	q.cond.Broadcast()
 }
 
-// afterReset has all cursors written into the new file.
+// afterReset makes the next commit write all cursors, and the state, into the new file.
 func (q *DeltaFIFO) afterReset(error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	clear(q.stored)
-	q.written = nil
+	clear(q.storedCursors)
+	q.writtenState = nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// ErrStopped is returned by a consumer that was stopped or removed.
+// ErrStopped is returned by the methods of a consumer that was stopped or removed.
 var ErrStopped = errors.New("queue: consumer is stopped")
 
 // A Consumer reads the log at its own cursor. One goroutine reads; Stop and
@@ -17,64 +17,64 @@ var ErrStopped = errors.New("queue: consumer is stopped")
 type Consumer struct {
 	q       *DeltaFIFO
 	name    string // Empty: plain.
-	durable bool   // Is given only durable deltas.
-	// Known reports whether a consumer of this name was told of all objects
-	// before. Settled once no handler of an earlier consumer of the name runs.
+	durable bool   // Next returns only durable deltas.
+	// Known reports whether an earlier consumer of this name was told of all
+	// objects. It may change while a handler of such a consumer runs.
 	Known bool
 
-	cursor  atomic.Uint64 // Acknowledged up to here.
-	walking atomic.Bool
-	removed atomic.Bool // Set before cursor is read for the last time.
-	buf     []Delta
+	cursor         atomic.Uint64 // All deltas up to it are acknowledged.
+	initialPending atomic.Bool
+	removed        atomic.Bool // Set before cursor is read for the last time.
+	buf            []Delta
 
 	// Guarded by q.mu.
-	closed      bool
-	interrupted bool
-	orphans     bool   // Has still to pass the orphans.
-	downtime    bool   // Has passed them, but there may be more to come.
-	readTo      uint64 // Of what was read, or is being read.
-	// again: they are its own, and end at orphansTo, which is where the log did when
-	// they were asked for.
-	again     bool
-	orphansTo uint64
-	walk      walk
+	closed          bool
+	interrupted     bool
+	undelivered     bool   // Orphans may return more.
+	moreUndelivered bool   // Orphans has returned all, but more may come.
+	readTo          uint64 // The greatest Seq that was read, or is being read.
+	// retell: Orphans returns the consumer's own deltas again, up to retellTo, the
+	// head at its first call.
+	retell      bool
+	retellTo    uint64
+	initialList initialList
 
 	registered uint64 // Number of the batch with the name.
 
-	// turn tells whose acknowledgements count for a name, see passOnLocked.
-	// Guarded by q.mu, as is begun.
-	turn  uint64
+	// term decides whose acknowledgements count for a name, see passOn. Until it has
+	// begun to read, a consumer has that of the one before. Guarded by q.mu, as is begun.
+	term  uint64
 	begun bool
 }
 
-// turns are of the names that have no consumer but an absent cursor.
-type turns struct {
-	last uint64
-	of   map[string]uint64
+// terms has those of the names without a consumer.
+type terms struct {
+	last   uint64
+	byName map[string]uint64
 }
 
-func (ts *turns) next() uint64 {
+func (ts *terms) next() uint64 {
 	ts.last++
 	return ts.last
 }
 
 // Plain adds a plain consumer.
 func (q *DeltaFIFO) Plain() *Consumer {
-	defer q.db.Kick() // The next process has to know that there was one, though nothing changes.
+	defer q.db.Kick() // The plain cursor must be stored even if nothing else changes.
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	c := &Consumer{q: q}
 	c.cursor.Store(q.head)
-	if q.orphans.held {
-		c.orphans = true
-		c.cursor.Store(q.orphans.after)
+	if q.undelivered.held {
+		c.undelivered = true
+		c.cursor.Store(q.undelivered.after)
 	}
 	q.consumers[c] = struct{}{}
 	return c
 }
 
-// Durable adds the consumer of a name. While a name has a consumer it can have
-// no other: errors.Is(err, ErrInUse).
+// Durable adds the consumer of a name. While the name has another one, the error wraps
+// [ErrInUse].
 func (q *DeltaFIFO) Durable(name string) (*Consumer, error) { return q.named(name, true) }
 
 func (q *DeltaFIFO) named(name string, durable bool) (*Consumer, error) {
@@ -88,12 +88,12 @@ func (q *DeltaFIFO) named(name string, durable bool) (*Consumer, error) {
 	if err := q.addNamed(c); err != nil {
 		return nil, err
 	}
-	// The name must be in the file before its consumer is told of an object:
-	// from then on it must be told of the object's deletion.
+	// The name must be in the file before its consumer is told of an object
+	// (WaitDurable): from then on it must be told of the object's deletion.
 	batch, err := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		q.storeLocked(b, durablePrefix+name, cursor{Seq: c.cursor.Load(), Walking: c.walking.Load()})
+		q.storeLocked(b, durablePrefix+name, cursor{Seq: c.cursor.Load(), InitialPending: c.initialPending.Load()})
 		b.Urgent()
 	})
 	if err != nil {
@@ -116,25 +116,25 @@ func (q *DeltaFIFO) addNamed(c *Consumer) error {
 	switch {
 	case seen:
 		c.startLocked(stored)
-	case q.nameless && c.durable: // It may be the one whose cursor was damaged.
-		c.walking.Store(true)
-		c.orphans, c.again = true, true
+	case q.nameLost && c.durable: // The damaged cursor may be of this name.
+		c.initialPending.Store(true)
+		c.undelivered, c.retell = true, true
 	default:
-		c.walking.Store(true)
+		c.initialPending.Store(true)
 		c.cursor.Store(q.head)
 	}
-	if c.turn = q.turns.of[c.name]; c.turn == 0 {
-		c.turn = q.turns.next()
+	if c.term = q.terms.byName[c.name]; c.term == 0 {
+		c.term = q.terms.next()
 	}
-	delete(q.turns.of, c.name)
-	c.readTo = q.absentTo[c.name]
+	delete(q.terms.byName, c.name)
+	c.readTo = q.absentReadTo[c.name]
 	delete(q.absent, c.name)
-	delete(q.absentTo, c.name)
+	delete(q.absentReadTo, c.name)
 	q.consumers[c] = struct{}{}
 	return nil
 }
 
-// limitLocked is the Seq up to which the consumer may read now.
+// limitLocked returns the Seq up to which the consumer may read now.
 func (c *Consumer) limitLocked() uint64 {
 	if c.durable {
 		return c.q.durableHead
@@ -142,46 +142,46 @@ func (c *Consumer) limitLocked() uint64 {
 	return c.q.head
 }
 
-// One read returns at most so many deltas, or bytes of them from disk.
+// A read ends after deltasPerRead deltas, or with more than maxReadBytes from disk.
 const (
 	deltasPerRead = 256
 	maxReadBytes  = 1 << 20
 )
 
-// Next waits for deltas and returns some, oldest first, valid until the next
-// call. It returns none where those behind its cursor were removed, or after Interrupt, and
-// [ErrStopped] after Stop or Remove, or persist.ErrClosed. See [ErrLost] for where
-// deltas cannot be read.
+// Next waits for deltas after the cursor and returns some, oldest first, valid until
+// the next call. It returns none where the next ones were removed, or after Interrupt.
+// The error is [ErrStopped] after Stop or Remove, [ErrLost], or that of the DB, such as
+// persist.ErrClosed.
 func (c *Consumer) Next() ([]Delta, error) {
 	return c.read(^uint64(0), false)
 }
 
 // Inherits reports whether the consumer has still to be told of deltas that those of
-// the last process did not acknowledge, or of deletions while no process ran. After
-// Orphans the latter may still be among what Next returns.
+// the last process did not acknowledge, or of deletions while no process ran. Next may
+// still return such deletions after Orphans.
 func (c *Consumer) Inherits() bool {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
-	return c.orphans || c.downtime
+	return c.undelivered || c.moreUndelivered
 }
 
-// Orphans returns the next deltas that the last process's consumers did not
-// acknowledge, or deletions that came since, or none when all were seen. Until
-// [DeltaFIFO.ReleaseOrphans] there may be more. The caller acknowledges them. It
-// must be called until then, before Next.
+// Orphans returns the next undelivered deltas: those that the last process's consumers
+// did not acknowledge, and deletions that came since. The caller acknowledges them, and
+// calls Orphans until it returns none, before Next. Until [DeltaFIFO.ReleaseOrphans]
+// more may come.
 func (c *Consumer) Orphans() ([]Delta, error) {
 	q := c.q
 	for {
 		q.mu.Lock()
-		if c.again {
-			c.again, c.orphansTo = false, q.head
+		if c.retell {
+			c.retell, c.retellTo = false, q.head
 		}
-		to := max(q.orphans.to, c.orphansTo)
-		if !c.orphans || c.cursor.Load() >= to {
-			if c.orphans && c.name == "" && q.orphans.held {
-				q.orphans.claimed, c.downtime = true, true
+		to := max(q.undelivered.to, c.retellTo)
+		if !c.undelivered || c.cursor.Load() >= to {
+			if c.undelivered && c.name == "" && q.undelivered.held {
+				q.undelivered.claimed, c.moreUndelivered = true, true
 			}
-			c.orphans, c.orphansTo = false, 0
+			c.undelivered, c.retellTo = false, 0
 			q.mu.Unlock()
 			return nil, nil
 		}
@@ -192,14 +192,14 @@ func (c *Consumer) Orphans() ([]Delta, error) {
 	}
 }
 
-// read waits for deltas behind the cursor and returns some, up to limit. It
-// returns none after it has passed a gap. Among orphans deletions that are lost are
-// replaced by their tombstones, and nothing else counts as lost.
-func (c *Consumer) read(limit uint64, orphans bool) ([]Delta, error) {
+// read waits for deltas after the cursor and returns some, up to limit. It returns
+// none after it has passed a gap. With undelivered, lost deletions are replaced by their
+// tombstones, and nothing else counts as lost.
+func (c *Consumer) read(limit uint64, undelivered bool) ([]Delta, error) {
 	q := c.q
 	q.mu.Lock()
 	c.beginLocked()
-	c.endWalkLocked()
+	c.endInitialListLocked()
 	at := c.cursor.Load()
 	for !c.closed && !c.interrupted && c.limitLocked() <= at {
 		q.cond.Wait()
@@ -217,10 +217,10 @@ func (c *Consumer) read(limit uint64, orphans bool) ([]Delta, error) {
 	clear(c.buf)
 	c.buf = c.buf[:0]
 	if at < q.tailBase {
-		limit = min(limit, q.tailBase) // Behind it not all are stored.
+		limit = min(limit, q.tailBase) // Not all deltas in the tail are stored.
 		c.readTo = limit
 		q.mu.Unlock()
-		err := c.readStored(at, limit, orphans)
+		err := c.readStored(at, limit, undelivered)
 		c.noteRead(err)
 		if err != nil {
 			return nil, err
@@ -239,7 +239,7 @@ func (c *Consumer) read(limit uint64, orphans bool) ([]Delta, error) {
 	return c.buf, nil
 }
 
-// noteRead notes what was read, so that the rest may be folded.
+// noteRead notes how far was read, so that later deltas may be folded.
 func (c *Consumer) noteRead(err error) {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
@@ -249,16 +249,16 @@ func (c *Consumer) noteRead(err error) {
 	}
 }
 
-// Behind is how many deltas, and about how many bytes of them, the consumer has still
-// to acknowledge.
+// Behind returns how many deltas the consumer has still to acknowledge, and about how
+// many bytes they have.
 func (c *Consumer) Behind() (deltas int, bytes int64) {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
 	return c.q.behindLocked(c.cursor.Load())
 }
 
-// WaitDurable waits until the consumer's name, and the batch of this number,
-// are durable.
+// WaitDurable waits until the consumer's name and the batch with this number are
+// durable. The error is [ErrStopped].
 func (c *Consumer) WaitDurable(batch uint64) error {
 	q := c.q
 	q.mu.Lock()
@@ -273,7 +273,8 @@ func (c *Consumer) WaitDurable(batch uint64) error {
 	return nil
 }
 
-// Interrupt makes a waiting Next, or the next one, return without deltas.
+// Interrupt makes Next return without deltas, now if it waits, or else when it is
+// called next.
 func (c *Consumer) Interrupt() {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
@@ -281,8 +282,8 @@ func (c *Consumer) Interrupt() {
 	c.q.cond.Broadcast()
 }
 
-// Acknowledge moves the cursor: everything up to seq was handled. What is
-// acknowledged is not told again after the next commit.
+// Acknowledge moves the cursor to seq: all deltas up to it were handled. After the next
+// commit not even a crash repeats them.
 func (c *Consumer) Acknowledge(seq uint64) {
 	c.cursor.Store(seq)
 	if c.removed.Load() {
@@ -295,47 +296,46 @@ func (c *Consumer) Acknowledge(seq uint64) {
 	}
 }
 
-// beginLocked ends the turn of the consumer before.
+// beginLocked begins a new term: the consumer before cannot move this cursor any more.
 func (c *Consumer) beginLocked() {
 	if !c.begun && c.name != "" {
-		c.turn, c.begun = c.q.turns.next(), true
+		c.term, c.begun = c.q.terms.next(), true
 	}
 }
 
-// passOn is for a handler that was still running when it was removed: how far it
-// has come counts for its name, and for the next consumer of the name until
-// that begins to read. That one has the same turn until then.
+// passOn is for a handler that was still running when its consumer was removed. What it
+// acknowledges counts for the name, and for the name's next consumer until that begins
+// to read: both have the same term until then.
 func (c *Consumer) passOn() {
 	q := c.q
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	at := cursor{Seq: c.cursor.Load(), Walking: c.walking.Load()}
+	at := cursor{Seq: c.cursor.Load(), InitialPending: c.initialPending.Load()}
 	if before, waits := q.absent[c.name]; waits {
-		if q.turns.of[c.name] == c.turn && (at.Seq > before.Seq || before.Walking) {
+		if q.terms.byName[c.name] == c.term && (at.Seq > before.Seq || before.InitialPending) {
 			q.absent[c.name] = at
 		}
 		return
 	}
 	for next := range q.consumers {
-		if next.name == c.name && next.turn == c.turn && (at.Seq > next.cursor.Load() || next.walking.Load()) {
+		if next.name == c.name && next.term == c.term && (at.Seq > next.cursor.Load() || next.initialPending.Load()) {
 			next.startLocked(at)
 		}
 	}
 }
 
-// startLocked sets where a consumer goes on that has not begun to read.
+// startLocked sets the position of a consumer that has not begun to read.
 func (c *Consumer) startLocked(at cursor) {
-	c.Known, c.orphans, c.again = !at.Walking, at.Walking, at.Walking
-	c.walking.Store(at.Walking)
+	c.Known, c.undelivered, c.retell = !at.InitialPending, at.InitialPending, at.InitialPending
+	c.initialPending.Store(at.InitialPending)
 	c.cursor.Store(min(at.Seq, c.q.head))
 }
 
-// Cursor is the Seq up to which was acknowledged.
+// Cursor returns the Seq up to which all deltas are acknowledged.
 func (c *Consumer) Cursor() uint64 { return c.cursor.Load() }
 
-// Stop makes Next and the other waiting methods return [ErrStopped]. What is
-// acknowledged afterwards still counts, until the log is stopped. It is
-// idempotent.
+// Stop makes Next and the other waiting methods return [ErrStopped]. Acknowledge still
+// counts afterwards, until the log is stopped. Stop is idempotent.
 func (c *Consumer) Stop() {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
@@ -343,10 +343,9 @@ func (c *Consumer) Stop() {
 	c.q.cond.Broadcast()
 }
 
-// Remove ends the consumer as if it had never been: a plain one does not hold
-// the log any more. A durable one keeps its cursor, see [DeltaFIFO.Forget], and
-// what it still acknowledges counts until another consumer of the name begins to
-// read. It is idempotent.
+// Remove ends the consumer. A plain one holds no deltas any more. The cursor of a
+// durable one stays, see [DeltaFIFO.Forget], and Acknowledge still counts until another
+// consumer of the name begins to read. Remove is idempotent.
 func (c *Consumer) Remove() {
 	q := c.q
 	q.mu.Lock()
@@ -358,12 +357,12 @@ func (c *Consumer) Remove() {
 	delete(q.consumers, c)
 	if c.name != "" {
 		c.removed.Store(true)
-		q.absent[c.name] = cursor{Seq: c.cursor.Load(), Walking: c.walking.Load()}
-		if q.turns.of == nil {
-			q.turns.of = map[string]uint64{}
+		q.absent[c.name] = cursor{Seq: c.cursor.Load(), InitialPending: c.initialPending.Load()}
+		if q.terms.byName == nil {
+			q.terms.byName = map[string]uint64{}
 		}
-		q.turns.of[c.name] = c.turn
-		q.absentTo[c.name] = max(c.readTo, c.walk.upTo)
+		q.terms.byName[c.name] = c.term
+		q.absentReadTo[c.name] = max(c.readTo, c.initialList.upTo)
 	}
 	q.cond.Broadcast()
 }

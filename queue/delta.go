@@ -10,7 +10,7 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// A Delta is one change, as a handler will hear of it.
+// A Delta is one change, as handlers are told it.
 type Delta struct {
 	// Seq orders the deltas of a log. It grows, not always by one.
 	Seq  uint64
@@ -19,28 +19,27 @@ type Delta struct {
 	// Old is the object before an update. New is the object after an addition
 	// or update, and the last known one of a deletion; it may be nil there.
 	Old, New any
-	// FinalStateUnknown marks a deletion that was noticed by its absence from
-	// a list: New is the last known object, not the deleted one.
+	// FinalStateUnknown marks a deletion that nobody saw, as of an object that a list
+	// lacks: New is the last known object, not the deleted one.
 	FinalStateUnknown bool
-	// Replaced tells of an object that was deleted and made anew under its name while
-	// nobody watched, in two deltas. A Deleted one, with the old object in New, is
-	// told to durable handlers only. An Updated one, with both, is told to them as
-	// an addition, and to plain handlers as an update, as client-go does.
+	// Replaced marks the two deltas of an object that was deleted and created anew
+	// while nobody watched. The first is Deleted, with the old object in New, for
+	// durable handlers only. The second is Updated, with both objects. It is told to
+	// durable handlers as an addition, and to plain ones as an update, as client-go does.
 	Replaced bool
-	// NewValue may be New as the store has it in the same batch, so that it is
-	// encoded once for both. OldValue may be Old as the store has had it, for this
-	// delta alone: it is written instead of Old. Its Seq is then Old's own, which
-	// nobody reads.
+	// NewValue, if set, is the store's value of New in the same batch, so that New is
+	// encoded once for both. OldValue, if set, is the store's former value of Old, for
+	// this delta alone, and is written instead of Old. Its Seq is not read.
 	NewValue, OldValue *persist.Object
-	// SizeBytes is about what Old and New take when encoded, OldSizeBytes what
-	// Old does, if that is known.
+	// SizeBytes estimates the encoded size of Old and New together, and OldSizeBytes,
+	// if it is known, that of Old.
 	SizeBytes, OldSizeBytes int
 
 	batch  uint64 // Number of the DB's batch that has the change.
-	stored bool   // It is in the DB, too.
+	stored bool   // The delta is in the DB, too.
 }
 
-// Object is what OnDelete is called with.
+// Object returns the argument for OnDelete.
 func (d *Delta) Object() any {
 	if d.FinalStateUnknown {
 		return cache.DeletedFinalStateUnknown{Key: d.Key, Obj: d.New}
@@ -48,7 +47,7 @@ func (d *Delta) Object() any {
 	return d.New
 }
 
-// deltaKey sorts as the number does.
+// deltaKey returns the key of a delta. Keys sort as their numbers do.
 func deltaKey(seq uint64) string {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], seq)
@@ -73,7 +72,7 @@ const (
 //
 //	flags  len type  len key  len old record  new record
 //
-// with lengths as uvarints.
+// The lengths of type and key are uvarints, that of the old record has four bytes.
 type deltaValue struct{ *Delta }
 
 func (v deltaValue) SizeBytes() int { return v.Delta.SizeBytes + len(v.Key) + 16 }
@@ -99,7 +98,7 @@ func (v deltaValue) AppendTo(dst []byte) ([]byte, error) {
 	dst = appendBytes(dst, []byte(v.Type))
 	dst = appendBytes(dst, []byte(v.Key))
 	if v.Old != nil {
-		// The length stands before the record: four bytes are kept for it.
+		// Four bytes are kept for the length, which is known only after encoding.
 		at := len(dst)
 		dst = append(dst, 0, 0, 0, 0)
 		var err error
@@ -136,14 +135,14 @@ func cutBytes(p []byte) (b, rest []byte, err error) {
 	return p[used : used+int(n)], p[used+int(n):], nil
 }
 
-// rawDelta is the persist.Value of a delta that is encoded.
+// rawDelta is the persist.Value of a delta that is encoded already.
 type rawDelta []byte
 
 func (v rawDelta) SizeBytes() int                      { return len(v) }
 func (v rawDelta) AppendTo(dst []byte) ([]byte, error) { return append(dst, v...), nil }
 
-// storedDelta returns the delta of an item if its objects are in memory, and else how it
-// is encoded, valid as long as the item.
+// storedDelta returns the delta of an item if its objects are in memory, and else its
+// encoding, which is valid as long as the item.
 func storedDelta(it *persist.Item) (d *Delta, encoded []byte, err error) {
 	switch v := it.Value.(type) {
 	case deltaValue:
@@ -155,16 +154,16 @@ func storedDelta(it *persist.Item) (d *Delta, encoded []byte, err error) {
 	return nil, encoded, err
 }
 
-// head is all of a delta but its objects.
-type head struct {
+// deltaHeader is a delta without its objects.
+type deltaHeader struct {
 	flags  byte
 	typ    cache.DeltaType
 	key    string
-	rawKey []byte // Instead of key, valid as long as the item.
+	rawKey []byte // Set instead of key by cutDelta; valid as long as the item.
 }
 
-// cutDelta cuts what AppendTo made into its parts.
-func cutDelta(p []byte) (h head, oldRecord, newRecord []byte, err error) {
+// cutDelta cuts an encoded delta into its parts.
+func cutDelta(p []byte) (h deltaHeader, oldRecord, newRecord []byte, err error) {
 	if len(p) == 0 {
 		return h, nil, nil, errMalformed
 	}
@@ -193,7 +192,7 @@ func cutDelta(p []byte) (h head, oldRecord, newRecord []byte, err error) {
 	return h, oldRecord, newRecord, nil
 }
 
-// parseDelta decodes what AppendTo made. Nothing of p is kept.
+// parseDelta decodes a delta. The result does not refer to p.
 func parseDelta(seq uint64, p []byte, newObject func() any) (Delta, error) {
 	h, oldRecord, newRecord, err := cutDelta(p)
 	if err != nil {

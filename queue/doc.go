@@ -4,8 +4,8 @@
 // It keeps these invariants (docs/design/README.md, "Invariants"):
 //
 //   - Q1: no delta is removed before every consumer has acknowledged it.
-//   - Q3: the memory that the log holds is bounded, whatever a consumer does, but
-//     for a few bytes of each deletion that waits: see runs. Deltas beyond the tail
-//     are read from disk.
-//   - Q4: a durable consumer is given only what is durable.
+//   - Q3: the memory that the log uses is bounded, whatever a consumer does, but
+//     for a few bytes for each deletion that waits: see runs. Deltas older than the
+//     tail are read from disk.
+//   - Q4: a durable consumer is given only deltas that are durable.
 package queue

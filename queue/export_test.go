@@ -1,6 +1,6 @@
 package queue
 
-// TailBytes is what the tail in memory holds.
+// TailBytes returns the size of the deltas in the tail.
 func TailBytes(q *DeltaFIFO) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

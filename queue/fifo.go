@@ -14,8 +14,7 @@ import (
 // popName is the name under which the cursor of Pop is stored.
 const popName = "pop"
 
-// fifo is what makes a cache.Queue of the log: one consumer, and up to where the
-// first Replace has filled it.
+// fifo has the fields that only the methods of cache.Queue use.
 type fifo struct {
 	keyFunc     cache.KeyFunc
 	known       cache.KeyListerGetter
@@ -26,8 +25,8 @@ type fifo struct {
 		sync.Mutex // Held while an item is processed, as client-go's DeltaFIFO does.
 		consumer   *Consumer
 		ready      []Delta
-		reading    bool      // One Pop reads for all: there is one consumer.
-		read       sync.Cond // On the Mutex: it has ended.
+		reading    bool      // One Pop calls Next, for all.
+		read       sync.Cond // On the Mutex: reading has become false.
 	}
 
 	mu        sync.Mutex
@@ -75,7 +74,7 @@ func (q *DeltaFIFO) enqueue(t cache.DeltaType, obj any) error {
 	return q.push([]Delta{d})
 }
 
-// startPop makes Pop's consumer before the first delta, so that it holds it.
+// startPop adds Pop's consumer before the first delta, so that none is removed unread.
 func (q *DeltaFIFO) startPop() error {
 	q.fifo.pop.Lock()
 	defer q.fifo.pop.Unlock()
@@ -91,7 +90,8 @@ func (q *DeltaFIFO) startPopLocked() error {
 	return err
 }
 
-// delta makes the delta of an object, transformed unless it has been already.
+// delta makes the delta of an object. It transforms the object, but not that of a
+// DeletedFinalStateUnknown or of a Sync, which was transformed before.
 func (q *DeltaFIFO) delta(t cache.DeltaType, obj any) (Delta, error) {
 	key, err := q.keyOf(obj)
 	if err != nil {
@@ -137,9 +137,9 @@ func (q *DeltaFIFO) push(ds []Delta) error {
 	return nil
 }
 
-// Replace implements [cache.Queue]: a delta Replaced for each object, after a
-// delta Deleted for each that is known, or waits in the queue, and is not
-// among them. resourceVersion is not used.
+// Replace implements [cache.Queue]. It queues a delta Deleted for each object that is
+// known, or waits in the queue, and is not in list, and then a delta Replaced for each
+// object in list. It does not use the resourceVersion.
 func (q *DeltaFIFO) Replace(list []any, _ string) error {
 	q.fifo.producer.Lock()
 	defer q.fifo.producer.Unlock()
@@ -197,9 +197,8 @@ func (q *DeltaFIFO) Replace(list []any, _ string) error {
 	return nil
 }
 
-// queued returns the last delta of each key that waits for Pop, and the Seq of
-// the last of them all, 0 if there are none. Pop may go on meanwhile: then some
-// of them do not wait any more, and are known.
+// queued returns the last delta of each key that waits for Pop, and the greatest Seq of
+// all, 0 if there are none. Pop may go on meanwhile: its caller then knows some of them.
 func (q *DeltaFIFO) queued() (waiting map[string]Delta, last uint64, err error) {
 	waiting = map[string]Delta{}
 	q.fifo.pop.Lock()
@@ -214,7 +213,7 @@ func (q *DeltaFIFO) queued() (waiting map[string]Delta, last uint64, err error) 
 			return waiting, last, nil
 		}
 		for _, d := range ds {
-			if d.Type != "" { // Else it could not be read.
+			if d.Type != "" { // A delta that could not be read has none.
 				waiting[d.Key] = d
 			}
 		}
@@ -223,8 +222,8 @@ func (q *DeltaFIFO) queued() (waiting map[string]Delta, last uint64, err error) 
 	}
 }
 
-// Resync implements [cache.Queue]: a delta Sync for each known object that has
-// none waiting.
+// Resync implements [cache.Queue]. It queues a delta Sync for each known object that
+// has no delta in the queue.
 func (q *DeltaFIFO) Resync() error {
 	q.fifo.producer.Lock()
 	defer q.fifo.producer.Unlock()
@@ -257,10 +256,10 @@ func (q *DeltaFIFO) Resync() error {
 	return q.push(ds)
 }
 
-// Pop implements [cache.Queue]. process is called with a cache.Deltas of one
-// delta, which is acknowledged when process returns, whatever it returns: as in
-// client-go's RealFIFO there is no requeue. What was popped but not processed
-// when the program ended is popped again by the next one.
+// Pop implements [cache.Queue]. It calls process with a cache.Deltas of one delta, and
+// acknowledges it when process returns, even with an error: as in client-go's RealFIFO
+// there is no requeue. A delta that was popped but not processed when the program
+// ended is popped again by the next one.
 func (q *DeltaFIFO) Pop(process cache.PopProcessFunc) (any, error) {
 	q.fifo.pop.Lock()
 	defer q.fifo.pop.Unlock()
@@ -283,8 +282,8 @@ func (q *DeltaFIFO) Pop(process cache.PopProcessFunc) (any, error) {
 	}
 }
 
-// readLocked waits for items. The lock is released meanwhile: producers look at
-// the cursor.
+// readLocked waits for deltas. It releases the lock meanwhile, because producers take
+// it to read the cursor.
 func (q *DeltaFIFO) readLocked() error {
 	if err := q.startPopLocked(); err != nil {
 		return err
@@ -296,7 +295,7 @@ func (q *DeltaFIFO) readLocked() error {
 	q.fifo.pop.reading = false
 	q.fifo.pop.ready = append(q.fifo.pop.ready, ds...)
 	q.fifo.pop.read.Broadcast()
-	q.checkSynced() // It may have passed a gap.
+	q.checkSynced() // Next may have moved the cursor past a gap.
 	return err
 }
 
@@ -310,8 +309,8 @@ func (q *DeltaFIFO) popLocked(process cache.PopProcessFunc) (any, error) {
 	return deltas, err
 }
 
-// populate notes that the queue has been filled. Once Pop has processed the item
-// with the Seq last, the queue has synced; it may have done so already.
+// populate notes that the queue has its initial items, up to the Seq last. The queue has
+// synced once Pop has processed them, which may be so already.
 func (q *DeltaFIFO) populate(last uint64) {
 	q.fifo.mu.Lock()
 	defer q.fifo.mu.Unlock()
@@ -348,8 +347,8 @@ func (q *DeltaFIFO) Done() <-chan struct{} { return q.fifo.synced }
 // Transformer implements [cache.TransformingStore].
 func (q *DeltaFIFO) Transformer() cache.TransformFunc { return q.fifo.transformer }
 
-// Close implements [cache.Queue]: a waiting Pop returns cache.ErrFIFOClosed.
-// What was not popped stays in the log.
+// Close implements [cache.Queue]. A waiting Pop returns cache.ErrFIFOClosed. Deltas that
+// were not processed stay in the log.
 func (q *DeltaFIFO) Close() {
 	q.fifo.mu.Lock()
 	closed := q.fifo.closed

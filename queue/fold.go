@@ -7,9 +7,9 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// Folding bounds what waits for a consumer that does not read: past MaxBacklogBytes,
-// the stored deltas of one key become one, with the first one's old object and the
-// last one's new one, but for deletions, which stay:
+// Folding bounds what is stored for a consumer that does not read. Past MaxBacklogBytes
+// the stored deltas of each key become one, with the old object of the first and the new
+// object of the last. Deletions stay:
 //
 //	Updated a→b, Updated b→c          Updated a→c
 //	Added a, Updated a→b              Added b
@@ -17,26 +17,26 @@ import (
 //	Deleted a, Added b, Updated b→c   Deleted a, Added c
 //	Deleted a, Added b, Deleted b     Deleted a, Deleted b
 //
-// The last of these might go as well, if nobody was told of b. But a consumer may have
-// been, by a process that crashed before its cursor was in the file.
+// The deletion of b in the last line could be removed if nobody was told of b. But a
+// process that crashed before the cursor was in the file may have told a consumer.
 //
-// A pass goes over the stored deltas that are not in the tail, in chunks, and notes
-// for each key which there are; contents are only read of two deltas at a time. It
-// folds no delta that a consumer has been given with one that it has not: neither by
-// the consumer's cursor, nor by the one that the file has, to which a crash takes it
-// back, nor by a walk, see foldLimits. Each fold is in one batch.
+// A pass reads the stored deltas that are not in the tail, in chunks, and notes which
+// each key has; it decodes none, and copies the objects of two at a time. It folds no
+// delta that a consumer was given with one that it was not. Boundaries are the
+// consumer's cursor, the stored cursor, to which a crash takes it back, and the Seqs of
+// initial lists, see foldLimits. Each fold is in one batch.
 const (
-	// foldMembers of one key are folded at most at once.
+	// foldMembers is how many deltas of a key are folded at once.
 	foldMembers = 256
-	// foldChunkBytes are read in one transaction.
+	// foldChunkBytes is about what one read transaction reads.
 	foldChunkBytes = 1 << 20
-	// foldBatchOps and foldBatchBytes are changed in one batch.
+	// foldBatchOps and foldBatchBytes are about what one batch changes.
 	foldBatchOps, foldBatchBytes = 512, 1 << 20
-	// A pass that gained little is not repeated before the backlog has grown by this
-	// factor, since it or since the backlog was least.
+	// No pass is due before the backlog has grown by this factor since the last one, or
+	// since the backlog was least after it.
 	foldGrowth = 2
-	// So much is folded while it waits in memory for a commit. If none has failed it
-	// may be more, because MaxPendingBytes of the DB are none of ours.
+	// A pass is also due when this much waits in memory for a commit; if none has
+	// failed, when it is foldPendingMaxBytes, whatever the DB's MaxPendingBytes.
 	foldPendingBytes    = 8 << 20
 	foldPendingMaxBytes = 32 << 20
 )
@@ -44,14 +44,14 @@ const (
 // folding is guarded by q.mu.
 type folding struct {
 	max              int64 // MaxBacklogBytes; negative: none.
-	at, pendingAt    int64 // When the next pass is due.
-	backlog, pending int64 // Bytes of runs; of those that are not durable.
+	at, pendingAt    int64 // Sizes of backlog and pending past which a pass is due.
+	backlog, pending int64 // Bytes of all runs, and of deltas in them that are not durable.
 	running          bool
 	stopped          bool
 }
 
-// measureLocked computes from runs what is otherwise kept up to date. With what waits
-// falls how much may wait before the next pass.
+// measureLocked computes backlog and pending anew from runs. If they have shrunk, the
+// next pass is due earlier.
 func (q *DeltaFIFO) measureLocked() {
 	f := &q.folding
 	f.backlog = q.bytesBehindLocked(0)
@@ -65,8 +65,7 @@ func (q *DeltaFIFO) measurePendingLocked() {
 	f.pendingAt = min(f.pendingAt, foldGrowth*f.pending)
 }
 
-// bytesBehindLocked is about what the stored deltas behind seq take, but for those in
-// the tail.
+// bytesBehindLocked returns about how many bytes the deltas in runs above seq take.
 func (q *DeltaFIFO) bytesBehindLocked(seq uint64) (bytes int64) {
 	for _, n := range q.runs.sizes(seq) {
 		bytes += n
@@ -120,13 +119,13 @@ type foldPass struct {
 	removed uint64
 }
 
-// run goes over the segments between the places where consumers are.
+// run folds each segment between two positions of consumers.
 func (p *foldPass) run() error {
 	q := p.q
 	q.mu.Lock()
 	limits, ok := q.foldLimitsLocked()
 	at, upTo := q.floorLocked(), q.tailBase
-	spans := append(limits.spans, span{q.durableHead, q.durableHead}) // What is durable need not wait for what is not.
+	spans := append(limits.spans, span{q.durableHead, q.durableHead}) // A durable delta must not become part of one that is not.
 	q.mu.Unlock()
 	if !ok {
 		return nil
@@ -177,8 +176,8 @@ func (q *DeltaFIFO) isStopped() bool {
 	return q.folding.stopped
 }
 
-// note reads some deltas, and returns how far. What is left of groups that end there is
-// put with the next batch.
+// note reads a chunk of deltas into groups, and returns the Seq up to which it has read.
+// It finishes the groups that later deltas cannot join.
 func (p *foldPass) note(after, end uint64) (upTo uint64, err error) {
 	s, err := p.q.db.Snapshot(p.q.deltas.Space)
 	if err != nil {
@@ -196,8 +195,8 @@ func (p *foldPass) note(after, end uint64) (upTo uint64, err error) {
 		if seq > end {
 			return false, nil
 		}
-		h, err := readHead(it)
-		if err == nil { // Else whoever reads it will say so.
+		h, err := readHeader(it)
+		if err == nil { // Else the consumer that reads it reports it.
 			g := p.groups.add(seq, h, &p.limits)
 			full = len(g.members) >= foldMembers && !g.isReplacing
 			if full || g.isOver() {
@@ -220,23 +219,23 @@ func (p *foldPass) note(after, end uint64) (upTo uint64, err error) {
 	return upTo, err
 }
 
-// finish makes the fold of a group, if there is one, and puts it with the next batch.
+// finish adds the fold of a group, if there is anything to fold, to the next batch.
 func (p *foldPass) finish(g *foldGroup) error {
 	op := foldOp{key: g.key, members: g.members, keep: g.deletions}
-	if g.cur.last != 0 {
-		op.keep = append(op.keep, g.cur.last) // Behind all deletions.
+	if g.result.last != 0 {
+		op.keep = append(op.keep, g.result.last) // After all deletions: keep stays sorted.
 	}
 	if len(op.members) <= len(op.keep) || g.isReplacing {
 		return nil
 	}
-	if g.cur.changed {
+	if g.result.changed {
 		s, err := p.q.db.Snapshot(p.q.deltas.Space)
 		if err != nil {
 			return err
 		}
-		err = op.join(s, g.cur)
+		err = op.join(s, g.result)
 		s.Close()
-		if err != nil { // It stays as it is: who reads it will say what is wrong.
+		if err != nil { // The deltas stay: the consumer that reads them reports what is wrong.
 			p.q.log.V(4).Info("Could not fold the deltas of an object", "key", g.key, "err", err)
 			return nil
 		}
@@ -250,8 +249,8 @@ func (p *foldPass) finish(g *foldGroup) error {
 	return p.apply()
 }
 
-// apply puts the folds that wait into one batch, but for those that a consumer has
-// come in between of.
+// apply applies the waiting folds in one batch, but not those that the position of a
+// consumer crosses by now.
 func (p *foldPass) apply() error {
 	if len(p.ops) == 0 {
 		return nil

@@ -44,7 +44,7 @@ type follower struct {
 	uids     map[types.UID]string // What it was told of, and not of its deletion, over all redelivery.
 	walkedTo uint64
 	walked   []WalkedRange
-	again    bool // Has been taken back by a crash, so what it is told is not a chain.
+	again    bool // It may be told deltas again, so they are not a chain.
 }
 
 func (w *world) open() {
@@ -184,7 +184,7 @@ func (f *follower) chunk(from, to string, seq uint64) {
 
 // toldByWalk reports whether a walk has told of a delta's outcome.
 func (f *follower) toldByWalk(d *Delta) bool {
-	w := walk{ranges: f.walked}
+	w := initialList{ranges: f.walked}
 	return d.Seq <= f.walkedTo && d.Seq <= w.seq(d.Key)
 }
 
@@ -284,7 +284,7 @@ func (w *world) damage(n int) {
 	seqs := onDisk(w.t, db, true)
 	deltas := persist.Bucket{Space: testSpace, Name: deltasBucket}
 	if _, err := db.Update(func(b *persist.Batch) {
-		if w.rnd.Intn(5) == 0 { // Alone: where that is lost as well, nothing says that others are.
+		if w.rnd.Intn(5) == 0 { // Alone: if it is lost too, other losses are not noticed.
 			b.Put(persist.Bucket{Space: testSpace, Name: stateBucket}, stateKey, persist.Bytes("\x00"))
 			return
 		}
@@ -383,7 +383,7 @@ func versionsOf(objects map[string]*corev1.Pod) (s []string) {
 	return s
 }
 
-// check compares what the log counts with what there is.
+// check compares what the log counts with its runs and its tail.
 func (w *world) check() {
 	q := w.q
 	have := onDisk(w.t, q.db, false)
@@ -410,8 +410,8 @@ func (w *world) check() {
 	if want.Count != q.total.Count || want.Digest != q.total.Digest {
 		w.t.Fatalf("counted %+v, there are %+v; runs %v, stored %v", q.total, want, runs, have)
 	}
-	if len(q.marks) > 8 {
-		w.t.Errorf("%d marks", len(q.marks))
+	if len(q.batchHeads) > 8 {
+		w.t.Errorf("%d batch heads", len(q.batchHeads))
 	}
 }
 
@@ -425,7 +425,7 @@ func (v hangingValue) AppendTo(b []byte) ([]byte, error) {
 	return append(b, 0), nil
 }
 
-// TestWhatWaitsForACommitIsBoundedByTheNumberOfObjects: marks, and deltas in memory.
+// TestWhatWaitsForACommitIsBoundedByTheNumberOfObjects: batchHeads, and deltas in memory.
 func TestWhatWaitsForACommitIsBoundedByTheNumberOfObjects(t *testing.T) {
 	db := openDB(t, tempPath(t), persist.Options{CommitInterval: 1, DurableDelay: 1, MaxPendingBytes: 1 << 40, CommitBytes: 1 << 40})
 	q := newLog(t, db, Options{TailBytes: 1 << 20})
@@ -450,10 +450,10 @@ func TestWhatWaitsForACommitIsBoundedByTheNumberOfObjects(t *testing.T) {
 	}
 	q.folder.Wait()
 	q.mu.Lock()
-	marks, pending := len(q.marks), q.folding.pending
+	heads, pending := len(q.batchHeads), q.folding.pending
 	q.mu.Unlock()
-	if marks > 10 {
-		t.Errorf("%d marks", marks)
+	if heads > 10 {
+		t.Errorf("%d batch heads", heads)
 	}
 	if pending > 2*foldPendingMaxBytes {
 		t.Errorf("%d MB wait in memory", pending>>20)

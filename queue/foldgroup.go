@@ -15,34 +15,35 @@ import (
 // foldGroups are the groups of a pass that later deltas may still join.
 type foldGroups map[foldGroupID]*foldGroup
 
-// foldGroupID: the deltas of a key on one side of each walk are a group.
+// foldGroupID: the deltas of a key on one side, see foldLimits.side, are a group.
 type foldGroupID struct {
 	key  string
 	side uint64
 }
 
-// foldGroup is what a pass knows of one key: what is left of its deltas, and which
-// there are.
+// foldGroup has the Seqs of a group's deltas, and what they become.
 type foldGroup struct {
 	foldGroupID
 	members   []uint64
 	deletions []uint64 // Among members.
-	// cur is what follows the last one: the old object is first's, the new one last's.
-	cur foldCur
-	// replaced is what was before a Replaced deletion, whose update comes next.
-	replaced    foldCur
+	// result is what the members after the last deletion become.
+	result foldResult
+	// isReplacing: the last member is a Replaced deletion, whose update comes next.
+	// replaced is the result before it.
+	replaced    foldResult
 	isReplacing bool
 }
 
-type foldCur struct {
-	first, last uint64 // 0: there is none.
-	flags       byte   // Of the result.
+// foldResult is a delta with the old object of first and the new object of last.
+type foldResult struct {
+	first, last uint64 // Seqs; 0: there is none.
+	flags       byte
 	typ         cache.DeltaType
-	changed     bool // It is not as last is.
+	changed     bool // The delta differs from last, as it is stored.
 }
 
 // add adds a delta to its group.
-func (gs foldGroups) add(seq uint64, h head, limits *foldLimits) *foldGroup {
+func (gs foldGroups) add(seq uint64, h deltaHeader, limits *foldLimits) *foldGroup {
 	id := foldGroupID{key: h.key}
 	if id.key == "" {
 		id.key = string(h.rawKey)
@@ -59,45 +60,44 @@ func (gs foldGroups) add(seq uint64, h head, limits *foldLimits) *foldGroup {
 
 func (gs foldGroups) remove(g *foldGroup) { delete(gs, g.foldGroupID) }
 
-// inOrder returns the groups by their first deltas, so that a batch of folds changes
-// runs that are beside each other.
+// inOrder returns the groups sorted by their first deltas, so that a batch of folds
+// changes adjacent runs.
 func (gs foldGroups) inOrder() []*foldGroup {
 	return slices.SortedFunc(maps.Values(gs), func(a, b *foldGroup) int { return cmp.Compare(a.members[0], b.members[0]) })
 }
 
-// isOver reports whether nothing can be folded with what the group has: a deletion
-// stays, and what follows it begins anew. So a pass knows no more keys than there are
-// objects.
-func (g *foldGroup) isOver() bool { return g.cur.last == 0 && !g.isReplacing }
+// isOver reports whether no later delta can be folded with the group's: its last one is
+// a deletion, which stays. So a pass knows no more keys than there are objects.
+func (g *foldGroup) isOver() bool { return g.result.last == 0 && !g.isReplacing }
 
-func readHead(it *persist.Item) (head, error) {
+func readHeader(it *persist.Item) (deltaHeader, error) {
 	d, encoded, err := storedDelta(it)
 	if err != nil {
-		return head{}, err
+		return deltaHeader{}, err
 	}
 	if d != nil {
-		return head{flags: deltaValue{d}.flags(), typ: d.Type, key: d.Key}, nil
+		return deltaHeader{flags: deltaValue{d}.flags(), typ: d.Type, key: d.Key}, nil
 	}
 	h, _, _, err := cutDelta(encoded)
 	return h, err
 }
 
 // add notes the next delta of the key.
-func (g *foldGroup) add(seq uint64, h head) {
+func (g *foldGroup) add(seq uint64, h deltaHeader) {
 	g.members = append(g.members, seq)
 	replaced := h.flags&flagReplaced != 0
 	if h.typ == cache.Deleted {
 		g.deletions = append(g.deletions, seq)
-		g.isReplacing, g.replaced, g.cur = replaced, g.cur, foldCur{}
+		g.isReplacing, g.replaced, g.result = replaced, g.result, foldResult{}
 		return
 	}
-	before, next := g.cur, foldCur{first: seq, last: seq, flags: h.flags, typ: h.typ}
+	before, next := g.result, foldResult{first: seq, last: seq, flags: h.flags, typ: h.typ}
 	if g.isReplacing {
 		before = g.replaced
 	}
 	switch {
 	case before.last == 0:
-	case g.isReplacing && before.flags&flagOld == 0: // Nobody has heard of what was replaced.
+	case g.isReplacing && before.flags&flagOld == 0: // Nobody was told of the replaced object.
 		next.flags, next.typ, next.changed = h.flags&flagNew, cache.Added, true
 	case g.isReplacing:
 		next.first, next.flags, next.typ, next.changed = before.first, flagOld|flagReplaced|h.flags&flagNew, cache.Updated, true
@@ -108,24 +108,24 @@ func (g *foldGroup) add(seq uint64, h head) {
 			next.typ = h.typ
 		}
 	}
-	g.cur, g.isReplacing, g.replaced = next, false, foldCur{}
+	g.result, g.isReplacing, g.replaced = next, false, foldResult{}
 }
 
-// foldOp is one fold: of members only keep stay, and the last of these is now last, if
-// that is not nil.
+// foldOp is one fold. It removes the members that are not in keep, and replaces the last
+// delta in keep by last, if that is not nil.
 type foldOp struct {
 	key           string
 	members, keep []uint64
 	last          rawDelta
 }
 
-// records lends the parts of a stored delta.
-func records(s *persist.Snapshot, seq uint64, use func(h head, oldRecord, newRecord []byte)) error {
+// records calls use with the parts of a stored delta, valid during the call.
+func records(s *persist.Snapshot, seq uint64, use func(h deltaHeader, oldRecord, newRecord []byte)) error {
 	found, err := s.View(deltasBucket, deltaKey(seq), func(it *persist.Item) error {
 		d, encoded, err := storedDelta(it)
 		if d != nil {
 			ours := *d
-			ours.NewValue, ours.OldValue = nil, nil // The committer's.
+			ours.NewValue, ours.OldValue = nil, nil // The values belong to the committer.
 			encoded, err = deltaValue{&ours}.AppendTo(nil)
 		}
 		if err != nil {
@@ -143,16 +143,16 @@ func records(s *persist.Snapshot, seq uint64, use func(h head, oldRecord, newRec
 	return err
 }
 
-// join makes one delta of the first one's old object and the last one's new one.
-func (op *foldOp) join(s *persist.Snapshot, cur foldCur) error {
+// join encodes result: a delta of the old object of first and the new object of last.
+func (op *foldOp) join(s *persist.Snapshot, result foldResult) error {
 	var oldest []byte
-	if cur.flags&flagOld != 0 {
-		if err := records(s, cur.first, func(_ head, oldRecord, _ []byte) { oldest = slices.Clone(oldRecord) }); err != nil {
+	if result.flags&flagOld != 0 {
+		if err := records(s, result.first, func(_ deltaHeader, oldRecord, _ []byte) { oldest = slices.Clone(oldRecord) }); err != nil {
 			return err
 		}
 	}
-	return records(s, cur.last, func(_ head, _, newRecord []byte) {
-		op.last = appendRecords(cur.flags, cur.typ, op.key, oldest, newRecord)
+	return records(s, result.last, func(_ deltaHeader, _, newRecord []byte) {
+		op.last = appendRecords(result.flags, result.typ, op.key, oldest, newRecord)
 	})
 }
 

@@ -2,24 +2,24 @@ package queue
 
 import "math"
 
-// foldLimits are the places where consumers are, which no fold crosses.
+// foldLimits are the positions of consumers, which no fold crosses.
 type foldLimits struct {
-	spans []span
-	walks []walk
+	spans        []span
+	initialLists []initialList
 }
 
-// side tells apart, of the deltas of a key, those on the two sides of each walk: it is
-// the greatest Seq of a walk below seq.
+// side returns the greatest Seq below seq as of which an initial list has read the key.
+// Deltas of different sides are not folded.
 func (l *foldLimits) side(key string, seq uint64) (side uint64) {
-	for i := range l.walks {
-		if at := l.walks[i].seq(key); at < seq {
+	for i := range l.initialLists {
+		if at := l.initialLists[i].seq(key); at < seq {
 			side = max(side, at)
 		}
 	}
 	return side
 }
 
-// span is what a consumer may have been given, and may be given again.
+// span is what a consumer may have been given, and may be given again: after from, up to to.
 type span struct{ from, to uint64 }
 
 // touches reports whether a fold of the deltas from first to last would mix what
@@ -37,10 +37,10 @@ func (l *foldLimits) crosses(key string, first, last uint64) bool {
 	return l.side(key, first) != l.side(key, last)
 }
 
-// foldLimitsLocked returns where consumers are, or nothing if nothing may be folded.
+// foldLimitsLocked returns the positions of consumers; not ok if nothing may be folded.
 func (q *DeltaFIFO) foldLimitsLocked() (limits foldLimits, ok bool) {
 	stored := func(key string, at uint64) uint64 {
-		if c, found := q.stored[key]; found {
+		if c, found := q.storedCursors[key]; found {
 			return min(at, c.Seq)
 		}
 		return at
@@ -49,34 +49,34 @@ func (q *DeltaFIFO) foldLimitsLocked() (limits foldLimits, ok bool) {
 	for c := range q.consumers {
 		at, key := c.cursor.Load(), plainCursor
 		if c.name != "" {
-			if !c.durable { // Pop counts.
+			if !c.durable { // Pop returns every delta.
 				return foldLimits{}, false
 			}
 			key = durablePrefix + c.name
 		}
 		add(stored(key, at), max(at, c.readTo))
-		if c.walk.reading {
-			add(c.walk.begun, math.MaxUint64)
+		if c.initialList.reading {
+			add(c.initialList.minSeq, math.MaxUint64)
 		}
-		if len(c.walk.ranges) > 0 {
-			limits.walks = append(limits.walks, c.walk)
+		if len(c.initialList.ranges) > 0 {
+			limits.initialLists = append(limits.initialLists, c.initialList)
 		}
 	}
 	for name, at := range q.absent {
 		if name == popName {
 			return foldLimits{}, false
 		}
-		add(stored(durablePrefix+name, at.Seq), max(at.Seq, q.absentTo[name]))
+		add(stored(durablePrefix+name, at.Seq), max(at.Seq, q.absentReadTo[name]))
 	}
-	if c, found := q.stored[plainCursor]; found {
+	if c, found := q.storedCursors[plainCursor]; found {
 		add(c.Seq, c.Seq)
 	}
-	if q.floorSet {
+	if q.plainFloorSet {
 		add(q.plainFloor, q.plainFloor)
 	}
-	if q.orphans.held {
-		add(q.orphans.after, q.orphans.after)
-		add(q.orphans.to, q.orphans.to)
+	if q.undelivered.held {
+		add(q.undelivered.after, q.undelivered.after)
+		add(q.undelivered.to, q.undelivered.to)
 	}
 	return limits, true
 }

@@ -9,11 +9,10 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// loading is what load finds that is to be mended.
+// loading collects the damage that load finds.
 type loading struct {
-	garbage []entry
-	// lost: deltas are gone, and nothing says which.
-	lost bool
+	garbage []entry // To be removed.
+	lost    bool    // Deltas are lost, and it is not known which.
 }
 
 type entry struct {
@@ -21,8 +20,8 @@ type entry struct {
 	key    string
 }
 
-// load reads what an earlier process has left. Damage costs no more than what is
-// damaged: see loadRuns for deltas and loadCursors for cursors.
+// load reads what an earlier process has stored. Damage affects only the consumers of
+// what is damaged: see loadRuns for deltas and loadCursors for cursors.
 func (q *DeltaFIFO) load() error {
 	s, err := q.db.Snapshot(q.deltas.Space)
 	if err != nil {
@@ -39,7 +38,7 @@ func (q *DeltaFIFO) load() error {
 		if !errors.Is(err, persist.ErrCorrupt) {
 			return err
 		}
-		q.damaged(err, "Could not read what the log has, believing what is there")
+		q.reportDamage(err, "Could not read what the log has, believing what is there")
 		st = nil
 	}
 	if st != nil {
@@ -50,14 +49,14 @@ func (q *DeltaFIFO) load() error {
 	if err := q.loadCursors(s, st, &l); err != nil {
 		return err
 	}
-	s.Close() // A commit may have to wait for it, and an update for a commit.
+	s.Close() // The Update below may wait for a commit, and a commit for the snapshot.
 	for seq := range q.runs.seqs() {
 		q.total.add(seq)
 	}
 	q.total.Last = max(q.total.Last, q.head)
-	q.written = st
+	q.writtenState = st
 	q.tailBase = q.head
-	q.markLocked(q.db.Applied()) // Of an informer that has just stopped, not all may be in the file.
+	q.noteHeadLocked(q.db.Applied()) // Batches of a log that was just stopped may not be durable.
 	q.measureLocked()
 	_, some := q.runs.last()
 	waits := q.durableHead < q.head && some
@@ -75,63 +74,63 @@ func (q *DeltaFIFO) load() error {
 	return err
 }
 
-// damaged reports damage that was mended.
-func (q *DeltaFIFO) damaged(err error, what string, keysAndValues ...any) {
+// reportDamage reports damage that load repairs.
+func (q *DeltaFIFO) reportDamage(err error, what string, keysAndValues ...any) {
 	q.onCorrupt(err)
 	q.log.Error(err, what, keysAndValues...)
 }
 
-// loadRuns notes the Seqs of deltas and tombstones: where either is there, there
-// was a delta.
+// loadRuns adds to runs the Seqs of all deltas and tombstones. A Seq that has only a
+// tombstone had a delta, which is lost.
 func (q *DeltaFIFO) loadRuns(s *persist.Snapshot, l *loading) error {
-	var graves runs
-	parse := func(bucket persist.Bucket, key string) (seq uint64, ok bool) {
+	var deletions runs
+	parseSeq := func(bucket persist.Bucket, key string) (seq uint64, ok bool) {
 		seq, err := parseDeltaKey(key)
 		if err != nil {
-			q.damaged(&persist.CorruptError{Bucket: bucket, Key: key, Err: err}, "Removing what is no delta")
+			q.reportDamage(&persist.CorruptError{Bucket: bucket, Key: key, Err: err}, "Removing what is no delta")
 			l.garbage = append(l.garbage, entry{bucket, key})
 		}
 		return seq, err == nil
 	}
-	err := s.Scan(gravesBucket, "", func(it *persist.Item) (bool, error) {
-		if seq, ok := parse(q.graves, it.Key); ok {
-			graves.add(run{from: seq, to: seq, deletions: true})
+	err := s.Scan(tombstonesBucket, "", func(it *persist.Item) (bool, error) {
+		if seq, ok := parseSeq(q.tombstones, it.Key); ok {
+			deletions.add(run{from: seq, to: seq, deletions: true})
 		}
 		return true, nil
 	})
 	if err != nil {
 		return err
 	}
-	next, stop := iter.Pull(graves.seqs())
+	next, stop := iter.Pull(deletions.seqs())
 	defer stop()
-	grave, more := next()
-	alone := func() {
-		q.runs.add(run{from: grave, to: grave, deletions: true})
-		grave, more = next()
+	tombstoneSeq, more := next()
+	addTombstone := func() {
+		q.runs.add(run{from: tombstoneSeq, to: tombstoneSeq, deletions: true})
+		tombstoneSeq, more = next()
 	}
 	err = s.Scan(deltasBucket, "", func(it *persist.Item) (bool, error) {
-		seq, ok := parse(q.deltas, it.Key)
+		seq, ok := parseSeq(q.deltas, it.Key)
 		if !ok {
 			return true, nil
 		}
-		for more && grave < seq {
-			alone()
+		for more && tombstoneSeq < seq {
+			addTombstone()
 		}
-		deletion := more && grave == seq
+		deletion := more && tombstoneSeq == seq
 		if deletion {
-			grave, more = next()
+			tombstoneSeq, more = next()
 		}
 		q.runs.add(run{from: seq, to: seq, bytes: int64(it.SizeBytes()), deletions: deletion})
 		return true, nil
 	})
 	for more {
-		alone()
+		addTombstone()
 	}
 	return err
 }
 
-// compareRuns compares the Seqs with what the last commit has said. Those beyond its
-// last one were never stored.
+// compareRuns compares runs with the state that the last commit has stored. Seqs above
+// its last one were never stored, so they are damage and are removed.
 func (q *DeltaFIFO) compareRuns(st *logState, l *loading) {
 	for last, some := q.runs.last(); some && last > st.Last; last, some = q.runs.last() {
 		q.dropLast(last, errors.New("no delta has such a number"), l)
@@ -142,14 +141,14 @@ func (q *DeltaFIFO) compareRuns(st *logState, l *loading) {
 	}
 	if l.lost = found.Count != st.Count || found.Digest != st.Digest; l.lost {
 		err := &persist.CorruptError{Bucket: q.deltas, Err: errors.New("deltas are lost")}
-		q.damaged(err, "The log is not whole, handlers are told everything again", "found", found.Count, "expected", st.Count)
+		q.reportDamage(err, "The log is not whole, handlers are told everything again", "found", found.Count, "expected", st.Count)
 	}
 	q.head = max(q.head, st.Last)
 }
 
-// RemoveUnknown removes the stored deltas that the queue has removed before, or has counted
-// as lost: the copy of a damaged file may have them again. The next process would find
-// that they are not what there should be.
+// RemoveUnknown removes from the DB deltas that the log has removed, or given up as lost.
+// The copy of a damaged file may have them again, and the next process would take its log
+// for damaged. It returns errors of the DB.
 func (q *DeltaFIFO) RemoveUnknown() error {
 	q.mu.Lock()
 	tail, known := q.tailBase, slices.Collect(q.runs.from(0))
@@ -157,7 +156,7 @@ func (q *DeltaFIFO) RemoveUnknown() error {
 	var unknown []entry
 	err := q.db.Read(q.deltas.Space, func(s *persist.Snapshot) error {
 		unknown = nil
-		for _, bucket := range []persist.Bucket{q.deltas, q.graves} {
+		for _, bucket := range []persist.Bucket{q.deltas, q.tombstones} {
 			left := known
 			err := s.Scan(bucket.Name, "", func(it *persist.Item) (bool, error) {
 				seq, err := parseDeltaKey(it.Key)
@@ -186,17 +185,17 @@ func (q *DeltaFIFO) RemoveUnknown() error {
 	return err
 }
 
-// dropLast forgets the last delta, that of seq, which is none.
+// dropLast drops the delta of seq, the last one, because it is damage or unreadable.
 func (q *DeltaFIFO) dropLast(seq uint64, err error, l *loading) {
 	key := deltaKey(seq)
-	q.damaged(&persist.CorruptError{Bucket: q.deltas, Key: key, Err: err}, "Could not read a delta, removing it", "seq", seq)
-	l.garbage = append(l.garbage, entry{q.deltas, key}, entry{q.graves, key})
+	q.reportDamage(&persist.CorruptError{Bucket: q.deltas, Key: key, Err: err}, "Could not read a delta, removing it", "seq", seq)
+	l.garbage = append(l.garbage, entry{q.deltas, key}, entry{q.tombstones, key})
 	q.runs.remove([]uint64{seq})
 }
 
-// loadHead takes the head from the last delta, where nothing else says it. A damaged
-// number may be a great one, and there would be none behind it: it counts only with
-// its checksum. What does not count is lost.
+// loadHead takes the head from the last delta, if there is no state. It believes a number
+// only if the value's checksum matches, because a damaged key may be a number so great
+// that none is left above it. Deltas that it does not believe count as lost.
 func (q *DeltaFIFO) loadHead(s *persist.Snapshot, l *loading) error {
 	for last, some := q.runs.last(); some; last, some = q.runs.last() {
 		check := func(it *persist.Item) (err error) {
@@ -206,7 +205,7 @@ func (q *DeltaFIFO) loadHead(s *persist.Snapshot, l *loading) error {
 			return err
 		}
 		var err error
-		for _, bucket := range []string{deltasBucket, gravesBucket} {
+		for _, bucket := range []string{deltasBucket, tombstonesBucket} {
 			var found bool
 			if found, err = s.View(bucket, deltaKey(last), check); err == nil && found {
 				q.head = max(q.head, last)
@@ -222,10 +221,10 @@ func (q *DeltaFIFO) loadHead(s *persist.Snapshot, l *loading) error {
 	return nil
 }
 
-// loadCursors reads the cursors. Whose cursor is damaged, or missing, is told
-// everything again, deletions included; its name is its key, which the state has too.
-// Where that is lost as well, the key may be damaged and the name another one: then
-// whoever comes with a new name is told of the deletions too.
+// loadCursors reads the cursors. A handler whose cursor is damaged or missing is told
+// everything again, deletions included. The state has the keys of all cursors, and so the
+// names. If the state is lost too, the key of a damaged cursor may be damaged as well:
+// then every handler with a new name is told of the deletions too.
 func (q *DeltaFIFO) loadCursors(s *persist.Snapshot, st *logState, l *loading) error {
 	var bad []string
 	err := s.Scan(cursorsBucket, "", func(it *persist.Item) (bool, error) {
@@ -234,11 +233,11 @@ func (q *DeltaFIFO) loadCursors(s *persist.Snapshot, st *logState, l *loading) e
 			if !errors.Is(err, persist.ErrCorrupt) {
 				return false, err
 			}
-			q.damaged(err, "Could not read a cursor, its handler is told everything again", "cursor", it.Key)
+			q.reportDamage(err, "Could not read a cursor, its handler is told everything again", "cursor", it.Key)
 			bad = append(bad, it.Key)
 			return true, nil
 		}
-		q.stored[it.Key] = c
+		q.storedCursors[it.Key] = c
 		q.head = max(q.head, c.Seq)
 		return true, nil
 	})
@@ -249,36 +248,36 @@ func (q *DeltaFIFO) loadCursors(s *persist.Snapshot, st *logState, l *loading) e
 	if st != nil {
 		lost = nil
 		for _, key := range st.Cursors {
-			if _, ok := q.stored[string(key)]; ok {
+			if _, ok := q.storedCursors[string(key)]; ok {
 				continue
 			}
 			lost = append(lost, string(key))
 			if !slices.Contains(bad, string(key)) {
 				err := &persist.CorruptError{Bucket: q.cursors, Key: string(key), Err: errors.New("it is lost")}
-				q.damaged(err, "A cursor is lost, its handler is told everything again", "cursor", string(key))
+				q.reportDamage(err, "A cursor is lost, its handler is told everything again", "cursor", string(key))
 			}
 		}
 	}
 	for _, key := range bad {
-		q.nameless = q.nameless || st == nil
+		q.nameLost = q.nameLost || st == nil
 		if !slices.Contains(lost, key) || (key != plainCursor && !strings.HasPrefix(key, durablePrefix)) {
 			l.garbage = append(l.garbage, entry{q.cursors, key})
 		}
 	}
-	for key, c := range q.stored {
+	for key, c := range q.storedCursors {
 		if name, ok := strings.CutPrefix(key, durablePrefix); ok {
-			c.Walking = c.Walking || (l.lost && c.Seq < q.head)
+			c.InitialPending = c.InitialPending || (l.lost && c.Seq < q.head)
 			q.absent[name] = c
 		}
 	}
-	if c, ok := q.stored[plainCursor]; ok { // Else the last process had no plain consumers.
-		q.orphans = inherited(c, q.head)
+	if c, ok := q.storedCursors[plainCursor]; ok { // Else the last process had no plain consumers.
+		q.undelivered = inherited(c, q.head)
 	}
 	for _, key := range lost {
 		if name, ok := strings.CutPrefix(key, durablePrefix); ok {
-			q.absent[name] = cursor{Walking: true}
+			q.absent[name] = cursor{InitialPending: true}
 		} else if key == plainCursor {
-			q.orphans = inherited(cursor{}, q.head)
+			q.undelivered = inherited(cursor{}, q.head)
 		}
 	}
 	return nil

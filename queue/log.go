@@ -18,10 +18,10 @@ import (
 
 // The buckets of a log in its space.
 const (
-	deltasBucket  = "deltas"
-	cursorsBucket = "cursors"
-	gravesBucket  = "tombstones" // Of the deltas that are deletions, by the same keys.
-	stateBucket   = "queue"
+	deltasBucket     = "deltas"
+	cursorsBucket    = "cursors"
+	tombstonesBucket = "tombstones" // For each deletion in deltas, under the same key.
+	stateBucket      = "queue"
 
 	stateKey = "state"
 
@@ -29,45 +29,45 @@ const (
 	durablePrefix = "durable/"
 )
 
-// Buckets are the names of the buckets that a log has in its space.
-func Buckets() []string { return []string{deltasBucket, cursorsBucket, gravesBucket, stateBucket} }
+// Buckets returns the names of the buckets that a log has in its space.
+func Buckets() []string { return []string{deltasBucket, cursorsBucket, tombstonesBucket, stateBucket} }
 
 var (
-	// ErrInUse says that a durable name has a consumer already.
+	// ErrInUse is returned for a durable name that has a consumer already.
 	ErrInUse = errors.New("queue: name is in use")
 
 	// ErrLost is returned by [Consumer.Next] where deltas are lost or cannot be
-	// read. The consumer must be told everything again: [Consumer.Orphans], all
-	// objects, [Consumer.WalkDone], and what Next returns then.
+	// read. The handler must then be told what [Consumer.Orphans] returns, all
+	// objects ([Consumer.WalkDone]), and what Next returns.
 	ErrLost = errors.New("queue: deltas are lost")
 )
 
 // Options configures [New].
 type Options struct {
 	DB *persist.DB
-	// Space names the buckets. One space belongs to one log at a time.
+	// Space has the buckets. One log uses it at a time.
 	Space string
-	// Seq is the number of the last write to the space, if deltas are numbered
-	// by somebody else.
+	// Seq is the number of the last write to the space, if the caller numbers
+	// the deltas.
 	Seq uint64
 	// NewObject returns an empty object of the type in the deltas. Not needed
 	// for unstructured objects.
 	NewObject func() any
-	// TailBytes of recent deltas are kept in memory. Default 16 MiB: what waits
-	// to be durable should fit.
+	// TailBytes of recent deltas are kept in memory. Default 16 MiB. Those that
+	// wait to be durable should fit.
 	TailBytes int
-	// MaxBacklogBytes: past it, what is stored for a consumer that is behind is
-	// folded into one delta for each key, beside its deletions. Default
+	// MaxBacklogBytes is how much is stored for a consumer that is behind before
+	// the deltas of each key are folded into one, beside its deletions. Default
 	// 256 MiB; negative: never.
 	MaxBacklogBytes int64
-	// KeyFunc defaults to cache.DeletionHandlingMetaNamespaceKeyFunc. It is
-	// used by the methods of cache.Queue only, as are the next two.
+	// KeyFunc defaults to cache.DeletionHandlingMetaNamespaceKeyFunc. Only the
+	// methods of cache.Queue use it and the next two.
 	KeyFunc cache.KeyFunc
-	// KnownObjects is what the caller of Pop knows. Replace and Resync need it.
+	// KnownObjects has the objects that Pop's caller knows, for Replace and Resync.
 	KnownObjects cache.KeyListerGetter
 	// Transformer is called for each object before it is queued.
 	Transformer cache.TransformFunc
-	// OnCorrupt, if set, hears of deltas that could not be read.
+	// OnCorrupt, if set, is called for all damage, such as an unreadable delta.
 	OnCorrupt func(error)
 	// Logger defaults to klog's.
 	Logger *klog.Logger
@@ -80,78 +80,77 @@ type Options struct {
 //	                              consumers, each at its own cursor
 //
 // A delta is appended in the batch that has the change itself, and published
-// when that batch is visible. Acknowledging only moves a cursor in memory: the
-// next commit stores the cursors and removes what all have passed, so a delta
+// when that batch is visible. Acknowledging only moves a cursor in memory: the next
+// commit stores the cursors and removes the deltas that all have passed, so a delta
 // that was acknowledged before its first commit is never written.
 //
-// Consumers are of two kinds. Plain ones have no names and share one stored
-// cursor, that of the slowest. Durable ones have a name and a cursor each, and
-// hold the log even while nobody consumes under their name.
+// Consumers are of two kinds. Plain ones have no name and share one stored
+// cursor, that of the slowest. Each durable one has a name and a cursor of its own,
+// which holds deltas even while the name has no consumer.
 //
-// After a restart a plain consumer needs the deletions only: of all else it is
-// told by the walk. So while there is no name, the other deltas are stored only
-// when they leave the tail and somebody has still to be told of them.
+// After a restart a plain consumer needs only the deletions: its initial list
+// covers everything else. So while no cursor has a name, additions and updates are
+// stored only when they leave the tail before all consumers have acknowledged them.
 //
 // DeltaFIFO also is a cache.Queue with one consumer, Pop, see fifo.go.
 //
-// Append and Publish are for one goroutine; all else is safe for concurrent
-// use. Locks: the DB's is taken before mu, never while mu is held.
+// Append and Publish are for one goroutine; all other methods are safe for
+// concurrent use. Locks: the DB's lock is taken before mu, never while mu is held.
 type DeltaFIFO struct {
-	db        *persist.DB
-	deltas    persist.Bucket
-	cursors   persist.Bucket
-	graves    persist.Bucket
-	state     persist.Bucket
-	newObject func() any
-	tailMax   int
-	onCorrupt func(error)
-	log       klog.Logger
-	removeHk  func()
+	db         *persist.DB
+	deltas     persist.Bucket
+	cursors    persist.Bucket
+	tombstones persist.Bucket
+	state      persist.Bucket
+	newObject  func() any
+	tailMax    int
+	onCorrupt  func(error)
+	log        klog.Logger
+	removeHook func()
 
-	kicked atomic.Bool // Since the last commit: cursors have moved, and the DB knows.
+	kicked atomic.Bool // The DB was asked for a commit because a cursor has moved.
 
 	mu   sync.Mutex
 	cond sync.Cond // On mu: something was published or became durable, or a consumer closed.
 
-	head        uint64 // Seq of the last published delta, or of the last write known at start.
-	durableHead uint64 // The same for durable ones.
-	durable     uint64 // Number of the last durable batch.
-	marks       []mark // Published and not yet durable, oldest first.
-	markApart   int    // So many marks are not to be merged with the one before.
+	head        uint64      // Seq of the last published delta, or of the last write known at start.
+	durableHead uint64      // The greatest head that is durable.
+	durable     uint64      // Number of the last durable batch.
+	batchHeads  []batchHead // Of batches that are not durable yet, oldest first.
+	headsApart  int         // So many of the next must not replace the one before.
 
 	tail      []Delta // Published, oldest first.
-	tailArray []Delta // Begins where the memory of tail does; empty.
+	tailArray []Delta // Empty; begins where the array behind tail does.
 	tailBytes int
-	tailBase  uint64 // Deltas up to here are not in tail.
+	tailBase  uint64 // Deltas with a Seq up to this are not in tail.
 
 	ledger
 	folding folding
 	folder  sync.WaitGroup
 
-	consumers map[*Consumer]struct{}
-	absent    map[string]cursor // Stored durable cursors without a consumer.
-	absentTo  map[string]uint64 // What those had read that were removed.
-	// nameless: a durable cursor was damaged, and its name may be.
-	nameless bool
-	turns    turns
+	consumers    map[*Consumer]struct{}
+	absent       map[string]cursor // Cursors of names without a consumer.
+	absentReadTo map[string]uint64 // How far their last consumers had read.
+	nameLost     bool              // A durable cursor was damaged, and perhaps its name.
+	terms        terms
 
-	plainFloor uint64 // Of plain consumers that were stopped, and of the last process.
-	floorSet   bool
-	orphans    orphans
+	plainFloor    uint64 // The plain cursor once Stop has ended the plain consumers.
+	plainFloorSet bool
+	undelivered   undelivered
 
 	fifo fifo
 }
 
-// mark says which batch has the deltas up to seq.
-type mark struct{ batch, seq uint64 }
+// batchHead says that deltas up to seq are durable when the batch is.
+type batchHead struct{ batch, seq uint64 }
 
-// cursor is what is stored of a consumer.
+// cursor is the stored position of a consumer: all deltas up to Seq are acknowledged.
 type cursor struct {
 	Seq uint64 `json:"seq"`
-	// Walking says that the consumer has not been told of all objects yet.
-	Walking bool `json:"walking,omitempty"`
-	// Lives is of the plain cursor: so many processes have left the deltas behind
-	// it to the next, without a plain consumer.
+	// InitialPending: the consumer has still to be told of all objects.
+	InitialPending bool `json:"walking,omitempty"`
+	// Lives, of the plain cursor only, counts the processes that had no plain
+	// consumer and left the deltas after Seq to the next.
 	Lives int `json:"lives,omitempty"`
 }
 
@@ -174,17 +173,17 @@ func New(o Options) (*DeltaFIFO, error) {
 		o.Logger = &l
 	}
 	q := &DeltaFIFO{
-		db:        o.DB,
-		deltas:    persist.Bucket{Space: o.Space, Name: deltasBucket},
-		cursors:   persist.Bucket{Space: o.Space, Name: cursorsBucket},
-		graves:    persist.Bucket{Space: o.Space, Name: gravesBucket},
-		state:     persist.Bucket{Space: o.Space, Name: stateBucket},
-		newObject: o.NewObject, tailMax: o.TailBytes, onCorrupt: o.OnCorrupt, log: *o.Logger,
-		head:      o.Seq,
-		consumers: map[*Consumer]struct{}{},
-		absent:    map[string]cursor{},
-		absentTo:  map[string]uint64{},
-		ledger:    ledger{stored: map[string]cursor{}},
+		db:         o.DB,
+		deltas:     persist.Bucket{Space: o.Space, Name: deltasBucket},
+		cursors:    persist.Bucket{Space: o.Space, Name: cursorsBucket},
+		tombstones: persist.Bucket{Space: o.Space, Name: tombstonesBucket},
+		state:      persist.Bucket{Space: o.Space, Name: stateBucket},
+		newObject:  o.NewObject, tailMax: o.TailBytes, onCorrupt: o.OnCorrupt, log: *o.Logger,
+		head:         o.Seq,
+		consumers:    map[*Consumer]struct{}{},
+		absent:       map[string]cursor{},
+		absentReadTo: map[string]uint64{},
+		ledger:       ledger{storedCursors: map[string]cursor{}},
 	}
 	q.cond.L = &q.mu
 	q.folding.max = o.MaxBacklogBytes
@@ -193,11 +192,11 @@ func New(o Options) (*DeltaFIFO, error) {
 		return nil, err
 	}
 	q.initFIFO(o)
-	if _, some := q.runs.last(); some { // What nobody holds is removed.
+	if _, some := q.runs.last(); some { // A commit removes what no cursor holds.
 		defer q.db.Kick()
 	}
-	q.removeHk = q.db.AddHook(&persist.Hook{BeforeCommit: q.beforeCommit, AfterCommit: q.afterCommit, AfterReset: q.afterReset})
-	q.afterCommit(q.db.Durable()) // The hook may have come too late for it.
+	q.removeHook = q.db.AddHook(&persist.Hook{BeforeCommit: q.beforeCommit, AfterCommit: q.afterCommit, AfterReset: q.afterReset})
+	q.afterCommit(q.db.Durable()) // The last commit may have ended before the hook was added.
 	return q, nil
 }
 
@@ -225,9 +224,9 @@ func parseCursor(it *persist.Item) (c cursor, err error) {
 	return c, nil
 }
 
-// Append puts deltas into the batch that has the changes they tell of, as far as
-// they have to be stored, and notes which these are for Publish. The batch is also
-// given what Publish will drop from the tail.
+// Append puts those deltas that have to be stored into b, the batch of the changes
+// themselves, and marks them as stored for Publish. It also stores unacknowledged
+// deltas that Publish will drop from the tail.
 func (q *DeltaFIFO) Append(b *persist.Batch, deltas []Delta) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -253,7 +252,7 @@ func (q *DeltaFIFO) Append(b *persist.Batch, deltas []Delta) {
 	}
 }
 
-// namedLocked reports whether there is a name, with a consumer or without.
+// namedLocked reports whether there is a named cursor, with a consumer or without.
 func (q *DeltaFIFO) namedLocked() bool {
 	for c := range q.consumers {
 		if c.name != "" {
@@ -277,24 +276,24 @@ func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
 	}
 	for i := range deltas {
 		d := deltas[i]
-		d.batch, d.NewValue, d.OldValue = batch, nil, nil // The committer's.
+		d.batch, d.NewValue, d.OldValue = batch, nil, nil // The values belong to the committer.
 		q.pushTailLocked(d)
 		q.tailBytes += d.SizeBytes
 		q.head = d.Seq
-		q.orphans.reach(d.Seq)
+		q.undelivered.reach(d.Seq)
 	}
 	drop := 0
 	for size := q.tailBytes; size > q.tailMax && drop < len(q.tail); drop++ {
 		size -= q.tail[drop].SizeBytes
 	}
 	q.dropTailLocked(drop)
-	q.markLocked(batch)
+	q.noteHeadLocked(batch)
 	q.foldIfDueLocked()
 	q.cond.Broadcast()
 }
 
-// Advance moves the head to the number of a write that has no delta, so that
-// consumers that have acknowledged all deltas are known to be up to date.
+// Advance moves the head to the number of a write that has no delta, so that a
+// consumer that has acknowledged all deltas moves its cursor there too.
 func (q *DeltaFIFO) Advance(batch, seq uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -302,13 +301,13 @@ func (q *DeltaFIFO) Advance(batch, seq uint64) {
 		return
 	}
 	q.head = seq
-	q.orphans.reach(seq)
-	q.markLocked(batch)
+	q.undelivered.reach(seq)
+	q.noteHeadLocked(batch)
 	q.cond.Broadcast()
 }
 
-// HasDurable reports whether a durable consumer waits for what is appended, so
-// that the batch should be urgent.
+// HasDurable reports whether there is a durable consumer, which waits until a batch is
+// durable, so that the batch should be urgent.
 func (q *DeltaFIFO) HasDurable() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -321,7 +320,7 @@ func (q *DeltaFIFO) HasDurable() bool {
 }
 
 // HasKnown reports whether there is a durable name, with a consumer or without,
-// that may know of all objects already, and must hear of every change.
+// whose handler may know all objects already, and must be told of every change.
 func (q *DeltaFIFO) HasKnown() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -333,14 +332,15 @@ func (q *DeltaFIFO) HasKnown() bool {
 	return len(q.absent) > 0
 }
 
-// Head is the Seq of the last published delta.
+// Head returns the Seq of the last published delta, or of a later write, see Advance.
 func (q *DeltaFIFO) Head() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.head
 }
 
-// Unacked is the number of deltas in the log.
+// Unacked returns the number of deltas that some consumer, or absent name, has not
+// acknowledged.
 func (q *DeltaFIFO) Unacked() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -348,8 +348,8 @@ func (q *DeltaFIFO) Unacked() int {
 	return n
 }
 
-// behindLocked is how many deltas there are behind a cursor, and about how long they
-// are.
+// behindLocked returns how many deltas come after a cursor, and about how many bytes
+// they have.
 func (q *DeltaFIFO) behindLocked(cursor uint64) (deltas int, bytes int64) {
 	for n, b := range q.runs.sizes(cursor) {
 		deltas += n
@@ -362,7 +362,7 @@ func (q *DeltaFIFO) behindLocked(cursor uint64) (deltas int, bytes int64) {
 	return deltas, bytes
 }
 
-// Absent are the durable names without a consumer, sorted.
+// Absent returns the durable names without a consumer, sorted.
 func (q *DeltaFIFO) Absent() []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -379,8 +379,8 @@ func (q *DeltaFIFO) Behind(name string) (deltas int, bytes int64) {
 	return 0, 0
 }
 
-// floorLocked is the Seq up to which every consumer has acknowledged, orphans
-// aside.
+// floorLocked returns the Seq up to which every consumer has acknowledged. It does not
+// consider undelivered deltas.
 func (q *DeltaFIFO) floorLocked() uint64 {
 	floor := q.head
 	for c := range q.consumers {
@@ -389,15 +389,15 @@ func (q *DeltaFIFO) floorLocked() uint64 {
 	for _, c := range q.absent {
 		floor = min(floor, c.Seq)
 	}
-	if q.floorSet {
+	if q.plainFloorSet {
 		floor = min(floor, q.plainFloor)
 	}
 	return floor
 }
 
 // Forget removes the cursor of a durable consumer that will not come back, so
-// that it does not hold the log any more. It is an error if the name has a
-// consumer now.
+// that it holds no deltas any more. The error wraps [ErrInUse] if the name has a
+// consumer now, and is persist.ErrClosed if the DB is closed.
 func (q *DeltaFIFO) Forget(name string) (err error) {
 	_, updateErr := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
@@ -409,16 +409,16 @@ func (q *DeltaFIFO) Forget(name string) (err error) {
 			}
 		}
 		delete(q.absent, name)
-		delete(q.turns.of, name)
-		delete(q.absentTo, name)
-		delete(q.stored, durablePrefix+name)
+		delete(q.terms.byName, name)
+		delete(q.absentReadTo, name)
+		delete(q.storedCursors, durablePrefix+name)
 		b.Delete(q.cursors, durablePrefix+name)
 	})
 	return cmp.Or(err, updateErr)
 }
 
-// Stop ends all consumers. What they did not acknowledge stays in the log. The
-// cursors are put into a last batch.
+// Stop ends all consumers. Deltas that they did not acknowledge stay in the log. A
+// last batch stores the cursors.
 func (q *DeltaFIFO) Stop() error {
 	q.mu.Lock()
 	q.folding.stopped = true
@@ -430,18 +430,18 @@ func (q *DeltaFIFO) Stop() error {
 		at := c.cursor.Load()
 		switch {
 		case c.name != "":
-			q.absent[c.name] = cursor{Seq: at, Walking: c.walking.Load()}
-		case q.floorSet:
+			q.absent[c.name] = cursor{Seq: at, InitialPending: c.initialPending.Load()}
+		case q.plainFloorSet:
 			q.plainFloor = min(q.plainFloor, at)
 		default:
-			q.plainFloor, q.floorSet = at, true
+			q.plainFloor, q.plainFloorSet = at, true
 		}
 	}
 	clear(q.consumers)
 	q.cond.Broadcast()
-	q.endOrphansLocked()
+	q.endUndeliveredLocked()
 	q.mu.Unlock()
 	_, err := q.db.Update(q.beforeCommit)
-	q.removeHk()
+	q.removeHook()
 	return err
 }

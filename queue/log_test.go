@@ -46,7 +46,7 @@ func TestNoDeltaIsRemovedBeforeAllHaveAcknowledged(t *testing.T) {
 	if n := q.Unacked(); n != 4 {
 		t.Errorf("%d unacknowledged, expected 4", n)
 	}
-	durable.Remove() // Holds the log even so.
+	durable.Remove() // Its cursor still holds the log.
 	publishUpTo(t, q, 11, 12)
 	commitAnew(t, q)
 	wantSeqs(t, "held by a name", upTo(7, 12), onDisk(t, db, true))
@@ -109,8 +109,8 @@ func TestTheTailStaysWithinItsBoundWhateverAConsumerDoes(t *testing.T) {
 	}
 	flush(t, q)
 	q.mu.Lock()
-	if len(q.marks) > 10 {
-		t.Errorf("%d marks are kept", len(q.marks))
+	if len(q.batchHeads) > 10 {
+		t.Errorf("%d batch heads are kept", len(q.batchHeads))
 	}
 	q.mu.Unlock()
 	if quick.Cursor() != n || stuck.Cursor() != 0 || q.Unacked() != n {
@@ -246,7 +246,6 @@ func TestADurableConsumerIsGivenOnlyWhatIsDurable(t *testing.T) {
 	})
 }
 
-// TestADurableConsumerWaitsForTheBatchOfEachDelta: commits come in between.
 // TestALogThatIsOpenedAgainGivesOnlyWhatIsDurable: the one before may have stopped a moment
 // ago, in the same process.
 func TestALogThatIsOpenedAgainGivesOnlyWhatIsDurable(t *testing.T) {
@@ -274,6 +273,7 @@ func TestALogThatIsOpenedAgainGivesOnlyWhatIsDurable(t *testing.T) {
 	wantSeqs(t, "after the commit", upTo(1, 6), next(t, c, 100))
 }
 
+// TestADurableConsumerWaitsForTheBatchOfEachDelta: commits come in between.
 func TestADurableConsumerWaitsForTheBatchOfEachDelta(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openDB(t, tempPath(t), manual)
@@ -463,7 +463,7 @@ func TestInterruptAndStopEndAWait(t *testing.T) {
 	})
 }
 
-// TestALateConsumerBeginsAtTheHead: what came before, it is told by a walk.
+// TestALateConsumerBeginsAtTheHead: its initial list covers what came before.
 func TestALateConsumerBeginsAtTheHead(t *testing.T) {
 	db := openDB(t, tempPath(t), manual)
 	q := newLog(t, db, Options{})
@@ -563,7 +563,7 @@ func TestConsumersOfAllKindsAtOnce(t *testing.T) {
 			c := q.Plain()
 			consume(fmt.Sprintf("late %d", seq), c, c.Cursor()+1, 7)
 		}
-		if seq%700 == 0 { // Holds nothing that it could.
+		if seq%700 == 0 { // A removed consumer must hold nothing.
 			q.Plain().Remove()
 		}
 	}

@@ -49,23 +49,23 @@ type logModel struct {
 
 	cursors   map[string]uint64    // Of durable names.
 	consumers map[*Consumer]uint64 // Present ones.
-	// orphans are left by the plain consumers of the last process: the deltas
-	// in the log behind plain, where the slowest of them was.
+	// orphans are the undelivered deltas: those in the log after plain, the cursor of
+	// the slowest plain consumer of the last process.
 	orphans []uint64
 	held    bool
 	claimed bool   // By a plain consumer of this process.
-	after   uint64 // The orphans are behind it.
-	waited  int    // So many processes have not claimed them, with this one.
+	after   uint64 // The orphans come after it.
+	waited  int    // So many processes have not claimed them, this one included.
 	plain   uint64
 	isPlain bool // There is such a cursor.
-	lives   int  // So many processes had not claimed what is behind it when it was stored.
+	lives   int  // So many processes had not claimed the deltas after it when it was stored.
 
 	file struct { // The same, as the file has it.
 		head, plain uint64
 		isPlain     bool
 		lives       int
 		cursors     map[string]uint64
-		deltas      []uint64 // May be in the file; in memory at the latest.
+		deltas      []uint64 // They may be in the file.
 	}
 }
 

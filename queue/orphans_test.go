@@ -8,8 +8,8 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// TestWhereOrphansAreGivenUpThoseOfTheNextDowntimeAreHeld: only those are removed that
-// have waited for three processes, and not what was deleted since.
+// TestWhereOrphansAreGivenUpThoseOfTheNextDowntimeAreHeld: deltas that have waited for
+// three processes are removed, and later deletions are not.
 func TestWhereOrphansAreGivenUpThoseOfTheNextDowntimeAreHeld(t *testing.T) {
 	for name, again := range map[string]func(*testing.T, *DeltaFIFO) *DeltaFIFO{"stopped": reopen, "crashed": crash} {
 		t.Run(name, func(t *testing.T) {
@@ -63,14 +63,14 @@ func TestACommitRemovesAllButWhatIsHeld(t *testing.T) {
 		at := []uint64{some(), some(), seq}
 		slices.Sort(at)
 		q.head, q.tailBase = seq, seq
-		q.orphans = orphans{after: at[0], stored: at[1], to: at[2], held: rnd.Intn(8) > 0}
+		q.undelivered = undelivered{after: at[0], inheritedTo: at[1], to: at[2], held: rnd.Intn(8) > 0}
 		for range 3 {
 			floor := some()
 			q.absent["d"] = cursor{Seq: floor}
 			var want []uint64
 			for r := range q.runs.from(0) {
 				for seq := r.from; seq <= r.to; seq++ {
-					if held, _ := q.orphans.stretch(run{from: seq, to: seq, deletions: r.deletions}); held || seq > floor {
+					if held, _ := q.undelivered.heldUpTo(run{from: seq, to: seq, deletions: r.deletions}); held || seq > floor {
 						want = append(want, seq)
 					}
 				}
@@ -93,7 +93,7 @@ func BenchmarkCommitWithOrphans(b *testing.B) {
 			q := newLog(b, openDB(b, tempPath(b), manual), Options{MaxBacklogBytes: -1})
 			q.runs = everyOther(n)
 			q.head, q.tailBase = uint64(2*n), uint64(2*n)
-			q.orphans = orphans{to: q.head, stored: q.head, held: true}
+			q.undelivered = undelivered{to: q.head, inheritedTo: q.head, held: true}
 			_, err := q.db.Update(func(batch *persist.Batch) {
 				for b.Loop() {
 					q.beforeCommit(batch)

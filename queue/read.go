@@ -8,8 +8,8 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// read appends deltas behind after, up to limit, from the DB. One that cannot be
-// read has a Seq and nothing else.
+// read appends to ds the stored deltas with a Seq above after and up to limit, as many
+// as one read returns. A delta that cannot be read has only its Seq.
 func (q *DeltaFIFO) read(ds []Delta, after, limit uint64) ([]Delta, error) {
 	s, err := q.db.Snapshot(q.deltas.Space)
 	if err != nil {
@@ -20,8 +20,7 @@ func (q *DeltaFIFO) read(ds []Delta, after, limit uint64) ([]Delta, error) {
 	return ds, err
 }
 
-// readFrom is read from a snapshot. It also returns the Seq up to which there are
-// no others.
+// readFrom is read from a snapshot. It also returns the Seq up to which it has read all.
 func (q *DeltaFIFO) readFrom(s *persist.Snapshot, ds []Delta, after, limit uint64) (_ []Delta, upTo uint64, err error) {
 	size, upTo := 0, limit
 	n := len(ds)
@@ -39,7 +38,6 @@ func (q *DeltaFIFO) readFrom(s *persist.Snapshot, ds []Delta, after, limit uint6
 		}
 		d, err := q.readDelta(seq, it)
 		if err != nil {
-			// The owner hears of it.
 			q.onCorrupt(err)
 			q.log.Error(err, "Could not read a delta", "seq", seq)
 			d = Delta{Seq: seq}
@@ -62,9 +60,9 @@ func (q *DeltaFIFO) readDelta(seq uint64, it *persist.Item) (Delta, error) {
 	return parseDelta(seq, encoded, q.newObject)
 }
 
-// readOrphans is readFrom, and fills what is lost from tombstones. What has none is
-// left out: all but deletions are told by a walk.
-func (q *DeltaFIFO) readOrphans(s *persist.Snapshot, ds []Delta, after, limit uint64) (_ []Delta, upTo uint64, err error) {
+// readUndelivered is readFrom, but replaces lost deletions by their tombstones and
+// leaves out other lost deltas: the initial list covers additions and updates.
+func (q *DeltaFIFO) readUndelivered(s *persist.Snapshot, ds []Delta, after, limit uint64) (_ []Delta, upTo uint64, err error) {
 	if ds, upTo, err = q.readFrom(s, ds, after, limit); err != nil {
 		return nil, 0, err
 	}
@@ -72,7 +70,7 @@ func (q *DeltaFIFO) readOrphans(s *persist.Snapshot, ds []Delta, after, limit ui
 		return slices.BinarySearchFunc(ds, seq, func(d Delta, seq uint64) int { return cmp.Compare(d.Seq, seq) })
 	}
 	found := 0
-	err = s.Scan(gravesBucket, deltaKey(after+1), func(it *persist.Item) (bool, error) {
+	err = s.Scan(tombstonesBucket, deltaKey(after+1), func(it *persist.Item) (bool, error) {
 		seq, err := parseDeltaKey(it.Key)
 		if err != nil {
 			return true, nil
@@ -107,10 +105,10 @@ func (q *DeltaFIFO) readOrphans(s *persist.Snapshot, ds []Delta, after, limit ui
 	return slices.DeleteFunc(ds, func(d Delta) bool { return d.Type == "" }), upTo, err
 }
 
-// readStored fills buf from the DB with what is behind at, up to limit, and moves
-// the cursor past where there is nothing. It returns ErrLost, and has moved nothing,
-// if the first of it is lost.
-func (c *Consumer) readStored(at, limit uint64, orphans bool) error {
+// readStored fills buf from the DB with deltas after at, up to limit. If there are none,
+// it moves the cursor past them. If the first of them is lost, it leaves the cursor and
+// returns ErrLost.
+func (c *Consumer) readStored(at, limit uint64, undelivered bool) error {
 	q := c.q
 	s, err := q.db.Snapshot(q.deltas.Space)
 	if err != nil {
@@ -118,27 +116,27 @@ func (c *Consumer) readStored(at, limit uint64, orphans bool) error {
 	}
 	defer s.Close()
 	var upTo uint64
-	if orphans {
-		c.buf, upTo, err = q.readOrphans(s, c.buf, at, limit)
+	if undelivered {
+		c.buf, upTo, err = q.readUndelivered(s, c.buf, at, limit)
 	} else {
 		c.buf, upTo, err = q.readFrom(s, c.buf, at, limit)
 	}
 	if err != nil {
 		return err
 	}
-	if !orphans {
+	if !undelivered {
 		q.mu.Lock()
 		seq, lost := q.lostLocked(c.buf, at, upTo)
 		closed := c.closed
 		q.mu.Unlock()
-		if lost && closed { // It may just be removed.
+		if lost && closed { // A removed consumer does not hold its deltas any more.
 			return ErrStopped
 		}
-		if lost && c.walks() {
+		if lost && c.restartable() {
 			c.buf = slices.DeleteFunc(c.buf, func(d Delta) bool { return d.Seq >= seq })
 			upTo = seq - 1
 			if len(c.buf) == 0 {
-				c.walkAgain(seq)
+				c.restart(seq)
 				return ErrLost
 			}
 		}
@@ -150,17 +148,17 @@ func (c *Consumer) readStored(at, limit uint64, orphans bool) error {
 	return nil
 }
 
-// walks reports whether somebody can tell the consumer everything again. Nobody can
-// for Pop.
-func (c *Consumer) walks() bool { return c.durable || c.name == "" }
+// restartable reports whether the consumer's handler can be told everything again.
+// Pop's caller cannot.
+func (c *Consumer) restartable() bool { return c.durable || c.name == "" }
 
-// walkAgain notes, durably with the next commit, that the consumer has to be told
+// restart notes, durably with the next commit, that the consumer has to be told
 // everything again, because the delta of seq is lost.
-func (c *Consumer) walkAgain(seq uint64) {
+func (c *Consumer) restart(seq uint64) {
 	q := c.q
 	q.mu.Lock()
-	c.walking.Store(true)
-	c.orphans, c.again = true, true
+	c.initialPending.Store(true)
+	c.undelivered, c.retell = true, true
 	q.mu.Unlock()
 	q.log.Error(nil, "A delta is lost, a handler is told everything again", "seq", seq, "consumer", c.name)
 	q.onCorrupt(&persist.CorruptError{Bucket: q.deltas, Key: deltaKey(seq), Err: errors.New("it is lost")})

@@ -84,7 +84,7 @@ func TestADurableConsumerGoesOnWhereItStopped(t *testing.T) {
 	wantSeqs(t, "new", upTo(15, 15), next(t, c, 100))
 }
 
-// TestAConsumerWhoseWalkDidNotEndBeginsAnew: it does not know all objects.
+// TestAConsumerWhoseWalkDidNotEndBeginsAnew, because it does not know all objects.
 func TestAConsumerWhoseWalkDidNotEndBeginsAnew(t *testing.T) {
 	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
 	q.CaughtUp()
@@ -204,7 +204,7 @@ func orphansOf(t *testing.T, c *Consumer, n int) (seqs []uint64) {
 			t.Fatal(err)
 		}
 		if len(ds) == 0 {
-			if c.Inherits() != c.q.orphans.held { // Else there may be more.
+			if c.Inherits() != c.q.undelivered.held { // Else there may be more.
 				t.Errorf("inherits: %v", c.Inherits())
 			}
 			return seqs
@@ -217,8 +217,8 @@ func orphansOf(t *testing.T, c *Consumer, n int) (seqs []uint64) {
 	}
 }
 
-// TestOrphansSurviveProcessesThatDoNotAskForThem, but not more than a few of those that
-// could have.
+// TestOrphansSurviveProcessesThatDoNotAskForThem, but only maxUnclaimedLives of those that
+// had caught up.
 func TestOrphansSurviveProcessesThatDoNotAskForThem(t *testing.T) {
 	for name, again := range map[string]func(*testing.T, *DeltaFIFO) *DeltaFIFO{"stopped": reopen, "crashed": crash} {
 		t.Run(name, func(t *testing.T) {
@@ -298,7 +298,7 @@ func TestAfterACrashTheLogHasWhatWasDurable(t *testing.T) {
 	next(t, c, 3)
 	next(t, plain, 5)
 	commitAnew(t, q)
-	next(t, c, 3) // Not known to the file.
+	next(t, c, 3) // The file does not have these acknowledgements.
 	next(t, plain, 5)
 	publishUpTo(t, q, 11, 12)
 
@@ -420,7 +420,7 @@ func TestAnUnreadableDeltaMeansEverythingAgain(t *testing.T) {
 					t.Errorf("deletions %q, expected %q", deleted, want)
 				}
 				commitAnew(t, q)
-				if name != "" && !q.stored[durablePrefix+name].Walking {
+				if name != "" && !q.storedCursors[durablePrefix+name].InitialPending {
 					t.Error("the file does not know that it has to be told everything again")
 				}
 				c.WalkDone()
@@ -434,8 +434,8 @@ func TestAnUnreadableDeltaMeansEverythingAgain(t *testing.T) {
 	}
 }
 
-// unreadable is a value that cannot be encoded: the file gets a mark that has
-// no checksum, as a damaged value has none that is right.
+// unreadable is a value that cannot be encoded. The file gets a placeholder without a
+// checksum, which is read like a damaged value.
 type unreadable struct{}
 
 func (unreadable) SizeBytes() int                    { return 0 }

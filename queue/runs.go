@@ -7,15 +7,14 @@ import (
 	"sort"
 )
 
-// run is from..to, both included, and about how long the deltas are.
+// run is the range of Seqs from..to, both included. Each has a delta.
 type run struct {
-	from, to uint64
-	bytes    int64
-	// deletions: each of them has a tombstone. Else none has.
-	deletions bool
+	from, to  uint64
+	bytes     int64 // About what the deltas take together.
+	deletions bool  // All deltas are deletions, and have tombstones; else none.
 }
 
-// cut splits the run behind seq, which is in it or before it.
+// cut splits the run after seq, which is in it or before it.
 func (r run) cut(seq uint64) (head, rest run) {
 	if seq < r.from {
 		return run{}, r
@@ -25,22 +24,22 @@ func (r run) cut(seq uint64) (head, rest run) {
 	return run{r.from, seq, bytes, r.deletions}, run{seq + 1, r.to, r.bytes - bytes, r.deletions}
 }
 
-// runs are ranges of Seq, in order. Behind a consumer that hangs there is nothing to
-// fold a deletion with, so each may be a run of its own, and there may be as many as the
-// disk has room for. So all but the newest are packed: such a run takes about 5 bytes.
+// runs is a set of Seqs, as ranges in order. Deletions are not folded, so while a
+// consumer hangs each of them may be a run of its own, as many as the disk has room for.
+// Therefore all but the newest runs are packed, and take about 5 bytes each.
 type runs struct {
 	packed []packedRuns // None is empty.
-	newest []run        // Behind those that are packed, at most runsPerPack.
+	newest []run        // After the packed ones, at most runsPerPack.
 }
 
-// runsPerPack are decoded to find one of them.
+// runsPerPack is how many runs a pack has at most. To find one, its pack is decoded.
 const runsPerPack = 256
 
-// minRunBytes are of each packed run at least: it is three uvarints.
+// minRunBytes is the least size of a packed run, which is three uvarints.
 const minRunBytes = 3
 
-// packedRuns has for each run the gap before it, twice its length and one more if it is
-// of deletions, and its bytes, as uvarints.
+// packedRuns encodes each run as three uvarints: the gap before it, twice its length
+// plus 1 if it is of deletions, and its bytes.
 type packedRuns struct {
 	from, to  uint64
 	deltas    int
@@ -67,7 +66,7 @@ func packRuns(rs []run) packedRuns {
 		p.bytes += r.bytes
 		p.deletions = p.deletions && r.deletions
 	}
-	p.encoded = slices.Clone(b) // Without what append has in reserve.
+	p.encoded = slices.Clone(b) // Without spare capacity.
 	return p
 }
 
@@ -90,8 +89,7 @@ func (p packedRuns) all() iter.Seq[run] {
 	}
 }
 
-// appendPack appends a pack to those before it, or what is in it to the last of them if
-// there is certainly room for it.
+// appendPack appends a pack. If the last one certainly has room, it takes the new runs.
 func appendPack(packs []packedRuns, p packedRuns) []packedRuns {
 	if n := len(packs); n > 0 && len(packs[n-1].encoded)+len(p.encoded) <= minRunBytes*runsPerPack {
 		packs[n-1] = packRuns(slices.AppendSeq(slices.Collect(packs[n-1].all()), p.all()))
@@ -100,7 +98,7 @@ func appendPack(packs []packedRuns, p packedRuns) []packedRuns {
 	return append(packs, p)
 }
 
-// appendRun appends a run to those before it, or to the last of them if it continues it.
+// appendRun appends a run. If it continues the last one, that is extended.
 func appendRun(rs []run, r run) []run {
 	if n := len(rs); n > 0 {
 		if last := &rs[n-1]; last.to+1 == r.from && last.deletions == r.deletions {
@@ -112,10 +110,10 @@ func appendRun(rs []run, r run) []run {
 	return append(rs, r)
 }
 
-// add adds a run behind all others.
+// add adds a run after all others.
 func (rs *runs) add(r run) { rs.setNewest(appendRun(rs.newest, r)) }
 
-// setNewest packs the oldest of newest where they are too many.
+// setNewest sets newest, and packs the oldest of them while they are too many.
 func (rs *runs) setNewest(newest []run) {
 	for ; len(newest) > runsPerPack; newest = slices.Delete(newest, 0, runsPerPack) {
 		rs.packed = append(rs.packed, packRuns(newest[:runsPerPack]))
@@ -123,7 +121,7 @@ func (rs *runs) setNewest(newest []run) {
 	rs.newest = newest
 }
 
-// last is the greatest Seq.
+// last returns the greatest Seq.
 func (rs *runs) last() (seq uint64, some bool) {
 	if n := len(rs.newest); n > 0 {
 		return rs.newest[n-1].to, true
@@ -134,7 +132,7 @@ func (rs *runs) last() (seq uint64, some bool) {
 	return 0, false
 }
 
-// packAfter is the index of the first pack that has something behind seq.
+// packAfter returns the index of the first pack that has a Seq above seq.
 func (rs *runs) packAfter(seq uint64) int {
 	return sort.Search(len(rs.packed), func(i int) bool { return rs.packed[i].to > seq })
 }
@@ -157,7 +155,7 @@ func (rs *runs) from(n int) iter.Seq[run] {
 	}
 }
 
-// after yields what is behind seq.
+// after yields the runs above seq.
 func (rs *runs) after(seq uint64) iter.Seq[run] {
 	return func(yield func(run) bool) {
 		for r := range rs.from(rs.packAfter(seq)) {
@@ -175,7 +173,7 @@ func (rs *runs) after(seq uint64) iter.Seq[run] {
 func (rs *runs) seqs() iter.Seq[uint64] {
 	return func(yield func(uint64) bool) {
 		for r := range rs.from(0) {
-			for seq := r.from; ; seq++ { // A damaged one may be the greatest number.
+			for seq := r.from; ; seq++ { // With damage, r.to may be the greatest uint64.
 				if !yield(seq) {
 					return
 				}
@@ -187,8 +185,8 @@ func (rs *runs) seqs() iter.Seq[uint64] {
 	}
 }
 
-// sizes yields how many deltas there are behind seq, and how long they are, in parts,
-// the newest first.
+// sizes yields the number and the bytes of the deltas above seq, in parts that the
+// caller adds up, the newest first.
 func (rs *runs) sizes(seq uint64) iter.Seq2[int, int64] {
 	return func(yield func(int, int64) bool) {
 		part := func(r run) bool {
@@ -217,9 +215,9 @@ func (rs *runs) sizes(seq uint64) iter.Seq2[int, int64] {
 	}
 }
 
-// edit replaces each run that has something in from..to by those that change keeps of
-// it, in order, until change returns false. Packs that stay are not unpacked: change
-// would keep all of them.
+// edit calls change for each run that overlaps from..to, in order, until it returns
+// false, and replaces the run by those that change passes to keep. It does not unpack
+// packs of which stays returns true: change would keep all their runs.
 func (rs *runs) edit(from, to uint64, stays func(packedRuns) bool, change func(r run, keep func(run)) bool) {
 	var kept []run
 	keep := func(r run) { kept = appendRun(kept, r) }
@@ -236,7 +234,7 @@ func (rs *runs) edit(from, to uint64, stays func(packedRuns) bool, change func(r
 		first++
 	}
 	if first < len(rs.packed) && rs.packed[first].from <= to {
-		begin := max(first-1, 0) // The pack before and the one behind may be joined.
+		begin := max(first-1, 0) // An edited pack may be joined with the one before or after.
 		edited := slices.Clone(rs.packed[begin:first])
 		end := first
 		for over := false; !over && end < len(rs.packed); end++ {
@@ -265,7 +263,7 @@ func (rs *runs) edit(from, to uint64, stays func(packedRuns) bool, change func(r
 	}
 }
 
-// remove removes Seqs, which are there and in order.
+// remove removes Seqs, which must be in the set, and sorted.
 func (rs *runs) remove(seqs []uint64) {
 	if len(seqs) == 0 {
 		return
@@ -280,7 +278,7 @@ func (rs *runs) remove(seqs []uint64) {
 				head, r = r.cut(seq - 1)
 				keep(head)
 			}
-			if r.to == seq { // Which may be the greatest number.
+			if r.to == seq { // cut would overflow at the greatest uint64.
 				return len(seqs) > 0
 			}
 			_, r = r.cut(seq)

@@ -16,23 +16,23 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// ledger is what the log has in the DB, so that what vanishes from there, or cannot
-// be read, is noticed. Guarded by q.mu.
+// ledger records what the log has in the DB, so that deltas and cursors that the file
+// has lost, or that cannot be read, are noticed. Guarded by q.mu.
 type ledger struct {
-	// total is of all stored deltas, and written with each commit that changes it.
+	// total counts all stored deltas. A commit stores it when it has changed.
 	total total
-	// written is what was written last. Nil: nothing that is known.
-	written *logState
-	// runs are the ranges of Seq that have a stored delta which was not removed and
-	// is not in the tail, in order. A Seq among them that the DB does not have is lost.
-	runs   runs
-	stored map[string]cursor // Cursors that the file has, or will with the next commit.
+	// writtenState is what was stored last, nil if that is not known.
+	writtenState *logState
+	// runs has the Seqs of all stored deltas but those in the tail. If the DB does not
+	// have the delta of one, it is lost.
+	runs          runs
+	storedCursors map[string]cursor // Cursors that the file has, or will with the next commit.
 }
 
-// total says how many deltas there are, and which, without naming them.
+// total identifies a set of deltas by their number and a digest.
 type total struct {
 	Count  uint64 `json:"count"`
-	Digest uint64 `json:"digest"` // XOR of mix of each Seq.
+	Digest uint64 `json:"digest"` // XOR of mix(Seq) of each.
 	// Last is the greatest Seq that was ever stored.
 	Last uint64 `json:"last"`
 }
@@ -56,10 +56,10 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// logState is the persist.Value that says what deltas and cursors there are.
+// logState is the persist.Value with which load notices lost deltas and cursors.
 type logState struct {
 	total
-	Cursors [][]byte `json:"cursors,omitempty"` // Their keys, in order.
+	Cursors [][]byte `json:"cursors,omitempty"` // The keys of the cursors, sorted.
 }
 
 func (s *logState) SizeBytes() int { return 128 + 32*len(s.Cursors) }
@@ -86,18 +86,18 @@ func parseLogState(it *persist.Item) (*logState, error) {
 
 // storeStateLocked puts the state into the batch if it has changed.
 func (q *DeltaFIFO) storeStateLocked(b *persist.Batch) {
-	s := &logState{total: q.total, Cursors: make([][]byte, 0, len(q.stored))}
-	for key := range q.stored {
+	s := &logState{total: q.total, Cursors: make([][]byte, 0, len(q.storedCursors))}
+	for key := range q.storedCursors {
 		s.Cursors = append(s.Cursors, []byte(key))
 	}
 	slices.SortFunc(s.Cursors, bytes.Compare)
-	if old := q.written; old != nil && old.total == s.total && slices.EqualFunc(old.Cursors, s.Cursors, bytes.Equal) {
+	if old := q.writtenState; old != nil && old.total == s.total && slices.EqualFunc(old.Cursors, s.Cursors, bytes.Equal) {
 		return
 	}
-	if q.written == nil && s.Last == 0 && len(s.Cursors) == 0 {
+	if q.writtenState == nil && s.Last == 0 && len(s.Cursors) == 0 {
 		return // Nothing was ever stored.
 	}
-	q.written = s
+	q.writtenState = s
 	b.Put(q.state, stateKey, s)
 }
 
@@ -107,22 +107,22 @@ func (q *DeltaFIFO) storeDeltaLocked(b *persist.Batch, d *Delta) {
 	b.PutNew(q.deltas, deltaKey(d.Seq), deltaValue{&stored})
 	q.total.add(d.Seq)
 	if d.Type == cache.Deleted {
-		b.PutNew(q.graves, deltaKey(d.Seq), newTombstone(d))
+		b.PutNew(q.tombstones, deltaKey(d.Seq), newTombstone(d))
 	}
 }
 
-// removeDeltaLocked removes a delta that was stored, and its tombstone, which each
-// deletion has. The caller removes it from runs.
+// removeDeltaLocked removes a stored delta, and the tombstone of a deletion. The caller
+// removes the Seq from runs.
 func (q *DeltaFIFO) removeDeltaLocked(b *persist.Batch, seq uint64, deletion bool) {
 	b.Delete(q.deltas, deltaKey(seq))
 	q.total.remove(seq)
 	if deletion {
-		b.Delete(q.graves, deltaKey(seq))
+		b.Delete(q.tombstones, deltaKey(seq))
 	}
 }
 
-// lostLocked returns the first Seq behind after, up to upTo, whose delta is stored
-// and not among ds, or among them and could not be read.
+// lostLocked returns the first lost Seq above after and up to upTo: it is in runs, and ds,
+// which was read from the DB, does not have its delta or has one that could not be read.
 func (q *DeltaFIFO) lostLocked(ds []Delta, after, upTo uint64) (seq uint64, lost bool) {
 	i := 0
 	for r := range q.runs.after(after) {
@@ -141,7 +141,7 @@ func (q *DeltaFIFO) lostLocked(ds []Delta, after, upTo uint64) (seq uint64, lost
 	return 0, false
 }
 
-// tombstone is what a handler can be told of a deletion whose delta is lost.
+// tombstone identifies a deleted object, for handlers if the delta is lost.
 type tombstone struct {
 	Key             string    `json:"key"`
 	Namespace       string    `json:"namespace,omitempty"`
@@ -188,7 +188,7 @@ func parseTombstone(it *persist.Item) (*tombstone, error) {
 	return t, nil
 }
 
-// delta is the deletion, with all that is left of the object.
+// delta returns the deletion, with an object that has only what the tombstone has.
 func (t *tombstone) delta(seq uint64, newObject func() any) Delta {
 	d := Delta{Seq: seq, Type: cache.Deleted, Key: t.Key, FinalStateUnknown: true, Replaced: t.Replaced}
 	if newObject != nil {

@@ -7,17 +7,17 @@ import (
 )
 
 const (
-	// A tail larger than TailBytes/ackedTailShare does not wait for the next commit
-	// to drop what was acknowledged.
+	// A tail larger than TailBytes/ackedTailShare drops acknowledged deltas at once,
+	// not only with the next commit.
 	ackedTailShare = 8
-	// A consumer that is TailBytes/farTailShare behind the tail is far from it.
+	// A consumer is far behind the tail if more than TailBytes/farTailShare is between.
 	farTailShare = 2
-	// For so many deltas a tail keeps its memory when it is empty.
+	// A tail with room for more deltas than this releases memory that it hardly uses.
 	tailIdleDeltas = 1024
 )
 
-// pushTailLocked moves the tail to the front of its memory before it asks for more,
-// if half of that has become free there.
+// pushTailLocked appends a delta to the tail. If the array behind the tail is full, but
+// its first half is free, the tail is moved there first.
 func (q *DeltaFIFO) pushTailLocked(d Delta) {
 	if n := len(q.tail); n == cap(q.tail) && n <= cap(q.tailArray)/2 {
 		moved := append(q.tailArray, q.tail...)
@@ -36,8 +36,8 @@ func (q *DeltaFIFO) dropAckedLocked(floor uint64) {
 	q.dropTailLocked(sort.Search(len(q.tail), func(i int) bool { return q.tail[i].Seq > floor }))
 }
 
-// dropUnreadLocked drops from the tail what is stored and nobody will read from there
-// soon: a consumer that is far behind reads from the DB.
+// dropUnreadLocked drops from the tail stored deltas that no consumer will read there
+// soon: one that is far behind reads from the DB.
 func (q *DeltaFIFO) dropUnreadLocked() {
 	floor := q.head
 	for c := range q.consumers {
@@ -54,8 +54,7 @@ func (q *DeltaFIFO) dropUnreadLocked() {
 	q.dropTailLocked(n)
 }
 
-// farLocked reports whether more is stored between a cursor and the tail than the tail
-// may have.
+// farLocked reports whether a cursor is far behind the tail, see farTailShare.
 func (q *DeltaFIFO) farLocked(cursor uint64) bool {
 	bytes := int64(0)
 	for _, n := range q.runs.sizes(cursor) {
@@ -66,8 +65,8 @@ func (q *DeltaFIFO) farLocked(cursor uint64) bool {
 	return false
 }
 
-// dropTailLocked forgets the oldest deltas of the tail, and most of its memory if
-// it is large and hardly used any more.
+// dropTailLocked drops the n oldest deltas of the tail, and releases most of its memory
+// if that is large and hardly used any more.
 func (q *DeltaFIFO) dropTailLocked(n int) {
 	for i := range q.tail[:n] {
 		d := &q.tail[i]
@@ -81,7 +80,7 @@ func (q *DeltaFIFO) dropTailLocked(n int) {
 			}
 		}
 	}
-	clear(q.tail[:n]) // The objects can go now, the array later.
+	clear(q.tail[:n]) // The objects can be freed before the array.
 	q.tail = q.tail[n:]
 	if cap(q.tailArray) > tailIdleDeltas && len(q.tail) < cap(q.tailArray)/4 {
 		q.tail = append(make([]Delta, 0, 2*len(q.tail)+16), q.tail...)

@@ -2,84 +2,84 @@ package queue
 
 import "sort"
 
-// WalkedRange says as of when a walk tells of some objects: those with keys before To,
-// and not before the To of the range before, as of Seq.
+// WalkedRange is a part of an initial list: the objects with keys from the To of the
+// range before up to, but without, its own To, as of the write Seq.
 type WalkedRange struct {
 	To   string
-	Last bool // It has no end.
+	Last bool // The range has no end; To is not used.
 	Seq  uint64
 }
 
-// walk is what a consumer has been told of by a walk, or will be: its deltas are left
-// out up to the Seq of the range that their key is in. So a delta before that Seq and
-// one behind it are not folded. Guarded by q.mu.
-type walk struct {
+// initialList has the ranges of objects that a consumer is told first. Deltas up to the
+// Seq of the range that their key is in are left out later, so no fold joins deltas from
+// both sides of that Seq. Guarded by q.mu.
+type initialList struct {
 	ranges []WalkedRange
 	upTo   uint64 // The greatest Seq of them.
-	// reading: another range is being read. Its Seq is not below begun.
+	// reading: another range is being read. Its Seq will not be below minSeq.
 	reading bool
-	begun   uint64
+	minSeq  uint64
 }
 
-// seq is as of when the objects in the range of a key are told; 0: they were not read.
-func (w *walk) seq(key string) uint64 {
-	i := sort.Search(len(w.ranges), func(i int) bool { return w.ranges[i].Last || key < w.ranges[i].To })
-	if i == len(w.ranges) {
+// seq returns the Seq of the range that a key is in, or 0 if that was not read.
+func (l *initialList) seq(key string) uint64 {
+	i := sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].Last || key < l.ranges[i].To })
+	if i == len(l.ranges) {
 		return 0
 	}
-	return w.ranges[i].Seq
+	return l.ranges[i].Seq
 }
 
-// WalkFrom moves the cursor to where a walk over the store begins: the
-// consumer will be told of all objects as they were at seq or later.
+// WalkFrom moves the cursor to where an initial list begins: the consumer is told of
+// all objects as of seq or later.
 func (c *Consumer) WalkFrom(seq uint64) { c.cursor.Store(max(c.cursor.Load(), seq)) }
 
-// Walk calls read, which reads the objects that a walk tells of next, with keys from
-// from on. The first range of a walk is from the empty key.
+// Walk calls read, which reads the next range of an initial list: objects with keys of
+// at least from. The first range is from the empty key. The error is read's.
 func (c *Consumer) Walk(from string, read func() (WalkedRange, error)) error {
-	c.walkReads(from)
+	c.beginRange(from)
 	r, err := read()
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
-	c.walk.reading = false
+	c.initialList.reading = false
 	if err != nil {
 		return err
 	}
-	c.walk.ranges = append(c.walk.ranges, r)
-	c.walk.upTo = max(c.walk.upTo, r.Seq)
+	c.initialList.ranges = append(c.initialList.ranges, r)
+	c.initialList.upTo = max(c.initialList.upTo, r.Seq)
 	return nil
 }
 
-// walkReads notes before the store is read that this may be as of any later Seq.
-func (c *Consumer) walkReads(from string) {
+// beginRange notes, before the store is read, that the range may have any later Seq.
+func (c *Consumer) beginRange(from string) {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
 	if from == "" {
-		c.walk = walk{}
+		c.initialList = initialList{}
 	}
-	c.walk.reading, c.walk.begun = true, c.limitLocked()
+	c.initialList.reading, c.initialList.minSeq = true, c.limitLocked()
 }
 
-// WalkedTo is the Seq as of which the walk has told of the objects in the range of a
-// key, 0 if the cursor is behind all of it.
+// WalkedTo returns the Seq of the initial list's range that a key is in. It is 0 once
+// the cursor has passed all ranges.
 func (c *Consumer) WalkedTo(key string) uint64 {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
-	return c.walk.seq(key)
+	return c.initialList.seq(key)
 }
 
-// endWalkLocked forgets the ranges when the cursor is behind them all. It is not called
-// during a walk.
-func (c *Consumer) endWalkLocked() {
-	if c.walk.ranges != nil && c.cursor.Load() >= c.walk.upTo {
-		c.walk = walk{}
+// endInitialListLocked drops the ranges once the cursor has passed the Seqs of all. It
+// is not called during an initial list.
+func (c *Consumer) endInitialListLocked() {
+	if c.initialList.ranges != nil && c.cursor.Load() >= c.initialList.upTo {
+		c.initialList = initialList{}
 	}
 }
 
-// WalkDone notes that the consumer has been told of all objects. For a durable
-// one this is stored, and the next process goes on with the log.
+// WalkDone notes that the consumer has been told of all objects. For a durable one the
+// next commit stores this, and after it the next process goes on at the cursor.
 func (c *Consumer) WalkDone() {
-	c.walking.Store(false)
+	c.initialPending.Store(false)
 	if c.removed.Load() {
 		c.passOn()
 	}

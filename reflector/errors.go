@@ -29,7 +29,7 @@ func isTooLarge(err error) bool {
 }
 
 // isNotUnderstood reports whether the server may not know a parameter of the
-// request, and may serve it without.
+// request, and may serve the request without it.
 func isNotUnderstood(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -43,8 +43,8 @@ func isNotUnderstood(err error) bool {
 }
 
 // isFailure reports whether a watch may have ended for a reason that comes again
-// at the same version: an event that cannot be read, an error within the server.
-// Not so a server that is not there, or not yet, or has too much to do.
+// at the same version: an event that cannot be read, or an error within the server.
+// That a server cannot be reached, is not ready or is overloaded is no failure.
 func isFailure(err error, byEvent bool) bool {
 	if err == nil || isExpired(err) || apierrors.IsTooManyRequests(err) || isTooLarge(err) || isNetwork(err) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -64,8 +64,8 @@ func isFailure(err error, byEvent bool) bool {
 	return true
 }
 
-// isNetwork reports whether a connection that broke was told as an event that
-// could not be decoded: client-go recognises some of them only (apimachinery,
+// isNetwork reports whether an event that could not be decoded is in fact a broken
+// connection. client-go recognises only some of these (apimachinery,
 // streamwatcher.go, and util/net, IsProbableEOF).
 func isNetwork(err error) bool {
 	var status apierrors.APIStatus
@@ -76,7 +76,7 @@ func isNetwork(err error) bool {
 		return false
 	}
 	message := status.Status().Message
-	if strings.Contains(message, "unable to decode watch event") { // One that has come as a whole.
+	if strings.Contains(message, "unable to decode watch event") { // The whole event has arrived.
 		return false
 	}
 	for _, sign := range []string{

@@ -129,7 +129,7 @@ func TestAForcedRelistIsNotForgotten(t *testing.T) {
 	}
 }
 
-// A demand is a promise that the store will be all right again after it.
+// Whoever demands a relist relies on the store after it, so no demand may be lost.
 func TestAnotherDemandDoesNotWeakenTheFirst(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "5", lists("9", "a@3"))

@@ -13,66 +13,66 @@ import (
 	"github.com/warmwatch/warmwatch/checkpoint"
 )
 
-// A History is what a Store knows of the past of its server. The answers of a
-// server are compared with it: one that was restored from a backup, or is another
-// one, may be beyond the store's resourceVersion, and would go on from there with
-// a past that the store does not have.
+// A History is what a Store knows of the past of its server. The Resumer compares the
+// server's answers with it, because a server that was restored from a backup, or is
+// another one, may be beyond the store's resourceVersion: a watch would then go on
+// there, after events that the store does not have.
 type History interface {
-	// Empty reports that nothing was ever stored.
+	// Empty reports whether nothing was ever stored.
 	Empty() bool
-	// Misses reports that the store ought to have this very version of an object,
-	// which is not newer than the store, and has another one or none. It is
+	// Misses reports whether the store should have this very version of an object,
+	// which is not newer than the store, and has another one or none. It returns
 	// false where that is not certain. It may change obj.
 	Misses(obj runtime.Object) bool
-	// Differs reports that the store has this very version of an object with other
-	// content, and that this is a reason to compare all of them now. It may change obj.
+	// Differs reports whether the store has this very version of an object with other
+	// content, and should be compared with a list now. It may change obj.
 	Differs(obj runtime.Object) bool
 	// Last returns the object that was added or changed last; it may have been
 	// deleted since. False if it is not known, or must not be asked for by name.
 	Last() (checkpoint.ObjectVersion, bool)
-	// Listed tells of the newest object of a list, before Relist.Finish. The
+	// Listed is called with the newest object of a list, before Relist.Finish. The
 	// zero value means that it is not known.
 	Listed(newest checkpoint.ObjectVersion)
 }
 
-// compare compares two resourceVersions, unless one of them says nothing.
-func compare(a, b string) (order int, ok bool) {
+// compareVersions compares two resourceVersions. It is not ok if they are not comparable.
+func compareVersions(a, b string) (order int, ok bool) {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return order, err == nil
 }
 
-// judgedItems is how many objects of an answer are compared. One was asked for, but
-// some servers and ListerWatchers do not heed a limit.
-const judgedItems = 100
+// maxCheckedItems is how many objects of an answer are compared. One was asked for, but
+// some servers and ListerWatchers ignore a limit.
+const maxCheckedItems = 100
 
-// judge compares an answer of the server with what the store has at rv. It
-// returns how to relist if they are not of one history.
-func (r *Resumer) judge(list runtime.Object, rv string) (*Relisting, error) {
+// checkAnswer compares an answer of the server with the store, which is at rv. It
+// returns how to relist if they may not be of one history.
+func (r *Resumer) checkAnswer(list runtime.Object, rv string) (*Relisting, error) {
 	m, err := meta.ListAccessor(list)
 	if err != nil {
 		return nil, fmt.Errorf("understand list %T: %w", list, err)
 	}
 	version := m.GetResourceVersion()
-	if order, ok := compare(version, rv); ok && order < 0 {
+	if order, ok := compareVersions(version, rv); ok && order < 0 {
 		return anotherHistory("the server answered at version %s, below resourceVersion %s", version, rv), nil
 	}
 	var how *Relisting
-	left := judgedItems
+	left := maxCheckedItems
 	err = meta.EachListItem(list, func(obj runtime.Object) error {
 		o, err := meta.Accessor(obj)
 		if left--; err != nil || left < 0 || r.history == nil {
 			return nil // Not an object that the store could have, or enough of them.
 		}
 		v := checkpoint.VersionOf(o)
-		if order, ok := compare(v.ResourceVersion, rv); !ok || order > 0 || how != nil {
+		if order, ok := compareVersions(v.ResourceVersion, rv); !ok || order > 0 || how != nil {
 			return nil
 		}
 		switch {
 		case r.contradicts(v, obj):
 			how = anotherHistory("the store does not have %s as the server does, at version %s", v.Key(), v.ResourceVersion)
 		case r.history.Differs(obj):
-			// Perhaps another history, and perhaps only another way to say the same: a
-			// list will tell, and what the store has is not disbelieved before.
+			// This may be another history, or only another encoding of the same. A list
+			// will show which, and until then the store is served.
 			how = &Relisting{
 				Reason:  fmt.Sprintf("the server has other content than the store for %s at version %s", v.Key(), v.ResourceVersion),
 				Differs: true,
@@ -96,17 +96,16 @@ func anotherHistory(format string, args ...any) *Relisting {
 	return &Relisting{Reason: "another history: " + fmt.Sprintf(format, args...), Rewrite: true, Rewound: true}
 }
 
-// askForLast asks for the object that was changed last before rv, if the server
-// says that it has gone on since. A server whose history is another one has it
-// otherwise. No answer, or one about something else, says nothing: a
-// ListerWatcher may have put another field selector in place of ours, a server
-// may not know it.
+// askForLast asks for the object that was changed last before rv, if the server's
+// version is above rv. A server with another history has another version of that
+// object. No answer, or one about other objects, proves nothing: a ListerWatcher may
+// replace the field selector, and a server may not know it.
 func (r *Resumer) askForLast(ctx context.Context, serverVersion, rv string) (*Relisting, error) {
 	if r.history == nil {
 		return nil, nil
 	}
 	last, known := r.history.Last()
-	if order, ok := compare(serverVersion, rv); !known || !ok || order <= 0 {
+	if order, ok := compareVersions(serverVersion, rv); !known || !ok || order <= 0 {
 		return nil, nil
 	}
 	selector := fields.OneTermEqualSelector("metadata.name", last.Name)
@@ -121,7 +120,7 @@ func (r *Resumer) askForLast(ctx context.Context, serverVersion, rv string) (*Re
 	})
 	if err == nil {
 		var how *Relisting
-		if how, err = r.judge(list, rv); how != nil {
+		if how, err = r.checkAnswer(list, rv); how != nil {
 			return how, nil
 		}
 	}
@@ -131,37 +130,38 @@ func (r *Resumer) askForLast(ctx context.Context, serverVersion, rv string) (*Re
 	return nil, ctx.Err()
 }
 
-// newest finds the newest object of a list.
-type newest struct {
+// newestObject finds the newest object of a list.
+type newestObject struct {
 	version checkpoint.ObjectVersion
-	unknown bool // Not all versions say something.
+	unknown bool // A version is not comparable, or the newest object is gone.
 }
 
-func (n *newest) see(obj runtime.Object) {
+func (n *newestObject) see(obj runtime.Object) {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return // It cannot be stored either.
 	}
 	rv := m.GetResourceVersion()
 	if n.version.ResourceVersion == "" {
-		_, ok := compare(rv, rv)
+		_, ok := compareVersions(rv, rv)
 		n.version, n.unknown = checkpoint.VersionOf(m), n.unknown || !ok
 		return
 	}
-	order, ok := compare(rv, n.version.ResourceVersion)
+	order, ok := compareVersions(rv, n.version.ResourceVersion)
 	if n.unknown = n.unknown || !ok; order > 0 {
 		n.version = checkpoint.VersionOf(m)
 	}
 }
 
-// gone is told of a deletion.
-func (n *newest) gone(obj runtime.Object) {
+// gone is called for a deletion in the stream. If it is that of the newest object, it
+// is not known which is the newest one left.
+func (n *newestObject) gone(obj runtime.Object) {
 	if m, err := meta.Accessor(obj); err == nil && checkpoint.VersionOf(m).Key() == n.version.Key() {
 		n.unknown = true
 	}
 }
 
-func (n *newest) known() checkpoint.ObjectVersion {
+func (n *newestObject) known() checkpoint.ObjectVersion {
 	if n.unknown {
 		return checkpoint.ObjectVersion{}
 	}

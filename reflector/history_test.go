@@ -148,14 +148,14 @@ func TestAnAnswerBelowTheStoreIsOfAnotherHistory(t *testing.T) {
 
 func TestAnAnswerWithMoreThanOneObjectIsNotReadToItsEnd(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		items := make([]string, 10*judgedItems)
+		items := make([]string, 10*maxCheckedItems)
 		for i := range items {
 			items[i] = "a@3"
 		}
 		w := newWorld(t, "5", lists("5", items...), opens())
 		p := w.withPast("")
 		w.run()
-		if p.misses != judgedItems {
+		if p.misses != maxCheckedItems {
 			t.Errorf("%d objects were looked up", p.misses)
 		}
 		w.server.requests.expect(t, question5, "WATCH rv=5")
@@ -177,7 +177,7 @@ func TestTheNewestObjectOfAList(t *testing.T) {
 		{"another one was deleted meanwhile", []string{"a@3", "b@10", "-a@11"}, "b@10"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var n newest
+			var n newestObject
 			for _, s := range c.see {
 				if s[0] == '-' {
 					n.gone(configMap(s[1:]))

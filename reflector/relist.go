@@ -14,17 +14,17 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// relist compares the store with a list, first one that is not older than the
-// store, so that time does not go back, and if the server cannot have that, or
-// had it and it led nowhere, the newest there is. The first list into an empty
-// store is of any version, as client-go's: so the watch cache serves it.
+// relist compares the store with a list. It asks for one that is not older than the
+// store, so that time does not go back. If the server cannot return that, or the watch
+// after such a list ended without an event, it asks for the newest. The first list into
+// an empty store may have any version, as client-go's, so the watch cache serves it.
 func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (string, error) {
 	how := *asked
 	r.mu.Lock()
-	newest := r.consistent || how.Rewound
+	wantNewest := r.consistent || how.Rewound
 	r.mu.Unlock()
 	switch {
-	case newest:
+	case wantNewest:
 		rv = ""
 	case rv == "" && r.history != nil && r.history.Empty():
 		rv = anyVersion
@@ -33,7 +33,7 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 	if rv != "" && (isExpired(err) || isTooLarge(err) || isNotUnderstood(err)) {
 		if isTooLarge(err) {
 			how.Rewrite, how.Rewound = true, true
-			asked = r.demand(how) // To be kept if this fails too.
+			asked = r.demand(how) // So that the next List relists as closely if this one fails.
 			how = *asked
 		}
 		listed, err = r.relistAt(ctx, "", how)
@@ -43,7 +43,7 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.next == asked { // Else another was forced meanwhile.
+	if r.next == asked { // Else another relist was demanded meanwhile.
 		r.next = nil
 	}
 	r.eventless, r.consistent, r.failed = true, false, false
@@ -51,18 +51,18 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 }
 
 var (
-	// errNoStream says that a list cannot be streamed and pages are to be tried.
+	// errNoStream means that a list cannot be streamed, so pages are tried.
 	errNoStream = errors.New("the server does not stream lists")
-	// errStore says that the list was good, and the store could not take it.
+	// errStore means that the list was good, but the store has failed.
 	errStore = errors.New("store")
-	// errOlder says that a list is older than was asked for.
+	// errOlder means that a list is older than was asked for.
 	errOlder = errors.New("the server is behind")
-	// errPageExpired says that the pages took longer than the server keeps
+	// errPageExpired means that the pages took longer than the server keeps
 	// their snapshot.
 	errPageExpired = errors.New("the list expired between two pages")
 )
 
-// anyVersion asks for what the server has at hand, as old as that may be.
+// anyVersion asks for a list of any version, as from the watch cache, however old.
 const anyVersion = "0"
 
 func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (string, error) {
@@ -79,25 +79,25 @@ func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (strin
 	o := r.listOptions(rv)
 	listed, err := list(o)
 	if o.ResourceVersionMatch != "" && isNotUnderstood(err) {
-		o.ResourceVersionMatch = "" // client-go does not set it either.
+		o.ResourceVersionMatch = "" // As in client-go's lists.
 		listed, err = list(o)
 		r.matchRefused = err == nil
 	}
-	if errors.Is(err, errPageExpired) { // All at once, as client-go's pager does.
+	if errors.Is(err, errPageExpired) { // List all at once, as client-go's pager does.
 		listed, err = list(metav1.ListOptions{})
 	}
 	return listed, err
 }
 
-// listOptions are those of client-go's Reflector (reflector.go, list), but say what
-// is meant by a version.
+// listOptions returns the options of client-go's Reflector (reflector.go, list), and sets
+// ResourceVersionMatch, which client-go does not.
 func (r *Resumer) listOptions(rv string) metav1.ListOptions {
 	o := metav1.ListOptions{ResourceVersion: rv, Limit: r.pageSize}
 	if rv == "" || rv == anyVersion {
 		return o
 	}
 	if !r.paginated {
-		o.Limit = 0 // One answer, which the watch cache serves.
+		o.Limit = 0 // The watch cache serves lists without a limit.
 	}
 	if !r.matchRefused {
 		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
@@ -114,11 +114,11 @@ func (r *Resumer) withRelist(ctx context.Context, how Relisting, list func(Relis
 	return list(relist)
 }
 
-// stream lists by a watch that begins with all objects (KEP-3157) and keeps it
+// stream lists by a watch that begins with all objects (KEP-3157), and keeps the watch
 // for the Reflector.
 func (r *Resumer) stream(ctx context.Context, rv string, relist Relist) (string, error) {
 	if rv == anyVersion {
-		rv = "" // As client-go, which streams the newest.
+		rv = "" // client-go streams the newest state, too.
 	}
 	o := watchOptions(rv)
 	o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
@@ -135,8 +135,8 @@ func (r *Resumer) stream(ctx context.Context, rv string, relist Relist) (string,
 	return listed, r.handOver(&handover{Interface: w, resourceVersion: listed, opened: time.Now()})
 }
 
-// streamError decides as client-go's watchList does: all but what pages would
-// not do better either falls back to them.
+// streamError decides as client-go's watchList does: every error falls back to pages,
+// but those that pages would have too.
 func streamError(err error) error {
 	if errors.Is(err, errStore) || isExpired(err) || isTooLarge(err) || utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) ||
 		errors.Is(err, context.Canceled) {
@@ -146,7 +146,7 @@ func streamError(err error) error {
 }
 
 func (r *Resumer) readStream(ctx context.Context, w watch.Interface, asked string, relist Relist) (string, error) {
-	var newest newest
+	var newest newestObject
 	for {
 		var e watch.Event
 		var ok bool
@@ -190,11 +190,11 @@ func (r *Resumer) readStream(ctx context.Context, w watch.Interface, asked strin
 	}
 }
 
-// pages lists in pages of o.Limit objects; 0 asks for all at once. The list is of
-// the version of its first page: what happened to it while the others came has to
-// come by the watch, if they are not of one snapshot.
+// pages lists in pages of o.Limit objects; 0 asks for all at once. The list has the
+// version of its first page: if the pages are not of one snapshot, the watch brings
+// what happened between them.
 func (r *Resumer) pages(ctx context.Context, o metav1.ListOptions, relist Relist) (string, error) {
-	var newest newest
+	var newest newestObject
 	asked, rv := o.ResourceVersion, ""
 	for {
 		list, err := r.lw.ListWithContext(ctx, o)
@@ -225,24 +225,24 @@ func (r *Resumer) pages(ctx context.Context, o metav1.ListOptions, relist Relist
 		if o.Continue = m.GetContinue(); o.Continue == "" {
 			return rv, r.finish(ctx, relist, newest, rv)
 		}
-		if asked == anyVersion { // There is no watch cache (client-go, reflector.go, list).
+		if asked == anyVersion { // A watch cache would ignore the limit (client-go, reflector.go, list).
 			r.paginated = true
 		}
 		o.ResourceVersion, o.ResourceVersionMatch = "", ""
 	}
 }
 
-// notOlder refuses a list that is older than was asked for, as if the server had said so:
-// a ListerWatcher may ask for another version, and the store must not go back.
+// notOlder returns errOlder for a list that is older than was asked for. A ListerWatcher
+// may ask for another version, and the store must not go back.
 func notOlder(listed, asked string) error {
-	if order, ok := compare(listed, asked); ok && order < 0 {
+	if order, ok := compareVersions(listed, asked); ok && order < 0 {
 		return fmt.Errorf("%w: the list is of version %s, asked for was %s", errOlder, listed, asked)
 	}
 	return nil
 }
 
 // finish ends a relist whose list is complete.
-func (r *Resumer) finish(ctx context.Context, relist Relist, n newest, rv string) error {
+func (r *Resumer) finish(ctx context.Context, relist Relist, n newestObject, rv string) error {
 	if r.history != nil {
 		r.history.Listed(n.known())
 	}

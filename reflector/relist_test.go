@@ -45,7 +45,7 @@ func TestAStreamedListIsHandedOverWithWhatComesAfterIt(t *testing.T) {
 		if w.elapsed() != 0 {
 			t.Errorf("it took %v", w.elapsed())
 		}
-		// It need not show that it is complete.
+		// The watch of a stream may close at once.
 		w.server.then(lists("12"), opens())
 		advance(time.Second)
 		w.server.last().end()

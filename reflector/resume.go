@@ -13,24 +13,23 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// minWatchTimeout is client-go's default: a watch ends after once to twice as
-// long, so that no watch hangs for ever (reflector.go).
+// minWatchTimeout is client-go's default (reflector.go). A watch ends after once to
+// twice this time, so that none hangs for ever.
 const minWatchTimeout = 5 * time.Minute
 
-// watchOptions are those of client-go's Reflector (reflector.go, watch).
+// watchOptions returns the options of client-go's Reflector (reflector.go, watch).
 func watchOptions(rv string) metav1.ListOptions {
 	timeout := int64((minWatchTimeout + time.Duration(rand.Float64()*float64(minWatchTimeout))).Seconds())
 	return metav1.ListOptions{ResourceVersion: rv, AllowWatchBookmarks: true, TimeoutSeconds: &timeout}
 }
 
-// A handover is a watch that was opened by a List.
+// A handover is an open watch, kept from a List for the Reflector's next Watch.
 type handover struct {
 	watch.Interface
 	resourceVersion string
 	opened          time.Time
-	first           *watch.Event // Was received already.
-	// unproven: it has to show that it is complete.
-	unproven bool
+	first           *watch.Event // An event that was received already, or nil.
+	unproven        bool         // A resumed watch, which must not close at once.
 }
 
 // takeHandover returns the watch that was kept for the Reflector, if any.
@@ -42,7 +41,7 @@ func (r *Resumer) takeHandover() *handover {
 	return h
 }
 
-// forced is how a relist was forced, if it was.
+// forced returns how a relist was demanded, or nil.
 func (r *Resumer) forced() *Relisting {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,22 +69,22 @@ func (r *Resumer) handOver(h *handover) error {
 }
 
 const (
-	// quickClose is how soon a resumed watch must not end without an event:
-	// servers that keep no history close it at once instead of answering 410
-	// (kubernetes#104171).
+	// quickClose: a resumed watch that ends sooner than this without an event counts
+	// as expired, because servers that keep no history close it at once instead of
+	// answering 410 (kubernetes#104171).
 	quickClose = 2 * time.Second
-	// refusalTime is how long a resumed watch is looked at before the Reflector
-	// gets it. kube-apiserver says 410 in the first event of a stream that it
-	// has opened; if the Reflector were the first to read that, it would wait
-	// for 0.8 to 1.6 s before it lists.
+	// refusalTime is how long List waits for the first event of a resumed watch.
+	// kube-apiserver says 410 in the first event of a stream that it has opened. If
+	// the Reflector were the first to read that, it would wait for 0.8 to 1.6 s
+	// before it lists.
 	refusalTime = 100 * time.Millisecond
 )
 
-// closedAtOnce is why a watch that was closed without an event is not believed.
+// closedAtOnce is the reason for a relist after a watch that ended within quickClose.
 const closedAtOnce = "a resumed watch was closed at once, without an event"
 
 // resume opens the watch at the store's resourceVersion, for the Reflector. If
-// the server does not have what has happened since, it says how to relist.
+// the server does not have the events since, it returns how to relist.
 func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 	serverVersion, how, err := r.ask(ctx, rv)
 	if err == nil && how == nil {
@@ -101,11 +100,11 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 	opened := err == nil
 	if opened {
 		open := &handover{Interface: w, resourceVersion: rv, opened: time.Now(), unproven: true}
-		if serverVersion != rv { // Else no event can be missing.
+		if serverVersion != rv { // If they are equal, no event can be missing.
 			err = open.await(ctx)
 		}
 		if err == nil {
-			if how := r.forced(); how != nil { // Meanwhile.
+			if how := r.forced(); how != nil { // Demanded meanwhile.
 				w.Stop()
 				return how, nil
 			}
@@ -120,8 +119,8 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 	return nil, fmt.Errorf("reflector: watch from resourceVersion %s: %w", rv, err)
 }
 
-// await waits for the first event, but not for long: there may be none. It
-// returns the error by which the watch has ended.
+// await waits for the first event, at most for refusalTime: there may be none. If the
+// watch has ended, it returns the error.
 func (h *handover) await(ctx context.Context) error {
 	timer := time.NewTimer(refusalTime)
 	defer timer.Stop()
@@ -142,13 +141,13 @@ func (h *handover) await(ctx context.Context) error {
 	}
 }
 
-// askPatience is how long the server may take to say that it has reached a
-// version. One that has not says so after 3 s, and client-go's REST client then
-// repeats the question ten times.
+// askPatience is how long the server may take to say whether it has reached a version.
+// A server that has not says so after 3 s, and client-go's REST client then repeats
+// the request ten times.
 const askPatience = 5 * time.Second
 
-// withPatience returns a context that ends after askPatience. It has no deadline, for which
-// a client-side rate limiter would refuse to wait at all (flowcontrol.RateLimiter).
+// withPatience returns a context that is cancelled after askPatience. It has no deadline:
+// a client-side rate limiter that cannot meet one does not wait (flowcontrol.RateLimiter).
 func withPatience(ctx context.Context) (context.Context, context.CancelFunc) {
 	patient, cancel := context.WithCancel(ctx)
 	timer := time.AfterFunc(askPatience, cancel)
@@ -159,14 +158,14 @@ func withPatience(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // ask asks the server whether it has reached the store's resourceVersion.
-// kube-apiserver accepts a watch from the future, and then filters out every
-// event up to it: without the question it would be silent, perhaps for ever.
+// kube-apiserver accepts a watch from the future, and then filters out every event up
+// to that version: unless it is asked, it may be silent for ever.
 func (r *Resumer) ask(ctx context.Context, rv string) (serverVersion string, how *Relisting, err error) {
 	patient, cancel := withPatience(ctx)
 	serverVersion, how, err = r.listOne(patient, rv, rv)
-	hesitates := patient.Err() != nil && ctx.Err() == nil
+	timedOut := patient.Err() != nil && ctx.Err() == nil
 	cancel()
-	if err != nil && hesitates {
+	if err != nil && timedOut {
 		serverVersion, how, err = r.listOne(ctx, "", rv)
 		order, uncomparable := resourceversion.CompareResourceVersion(serverVersion, rv)
 		switch {
@@ -195,9 +194,9 @@ func behind(rv string) *Relisting {
 	return &Relisting{Reason: fmt.Sprintf("the server is behind resourceVersion %s", rv), Rewrite: true, Rewound: true}
 }
 
-// listOne returns the version of the server, which is asked to be not older than
-// notOlderThan, and how to relist if its answer shows that it is not the server
-// that the store at rv is of.
+// listOne lists one object, not older than notOlderThan. It returns the server's
+// version, and how to relist if the answer and the store, which is at rv, may not be of
+// one history.
 func (r *Resumer) listOne(ctx context.Context, notOlderThan, rv string) (serverVersion string, how *Relisting, err error) {
 	o := metav1.ListOptions{Limit: 1, ResourceVersion: notOlderThan}
 	if notOlderThan != "" {
@@ -211,13 +210,12 @@ func (r *Resumer) listOne(ctx context.Context, notOlderThan, rv string) (serverV
 	if err != nil {
 		return "", nil, fmt.Errorf("understand list %T: %w", list, err)
 	}
-	how, err = r.judge(list, rv)
+	how, err = r.checkAnswer(list, rv)
 	return m.GetResourceVersion(), how, err
 }
 
-// askAgain asks before a watch that has ended is opened again: the server that
-// comes back may be an older or another one. All other answers the watch gives
-// itself.
+// askAgain asks before a watch that has ended is opened again: the server that comes
+// back may be behind, or another one. The watch itself would show anything else.
 func (r *Resumer) askAgain(ctx context.Context, rv string) error {
 	if r.neverResume || rv == "" || rv == "0" {
 		return nil

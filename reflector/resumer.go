@@ -19,8 +19,8 @@ import (
 
 // A Store is what a Resumer keeps up to date, together with the Reflector.
 type Store interface {
-	// ResourceVersion is up to where the store has everything, so that a watch
-	// may begin there. Empty if it is not known.
+	// ResourceVersion returns the version at which a watch may begin: the store has
+	// everything up to it. Empty if it is not known.
 	ResourceVersion() string
 	// BeginRelist begins to compare the store with a list. One relist is under
 	// way at a time.
@@ -30,48 +30,48 @@ type Store interface {
 // Relisting says why the store is compared with a list, and how closely.
 type Relisting struct {
 	Reason string
-	// Rewrite stores every item anew, even if the store has the same.
+	// Rewrite makes the store write every item anew, even if it has the same.
 	Rewrite bool
-	// NotOlderThan is what the list is asked to be, if the store has no
-	// ResourceVersion: so time does not go back, and a server that is behind is
+	// NotOlderThan is the least version of the list if the store has no
+	// ResourceVersion, so that time does not go back and a server that is behind is
 	// noticed.
 	NotOlderThan string
-	// Rewound says that the server's history is not the store's: versions may have
+	// Rewound means that the server's history is not the store's: versions may have
 	// been used again for other content, so the list is the newest that there is.
 	Rewound bool
-	// Differs: the answer to a question had other content than the store. No watch would
-	// say so.
+	// Differs means that the server has other content than the store for the same
+	// version of an object. A watch would not show that.
 	Differs bool
 }
 
-// A Relist receives the items of a list. Its methods are called by one
-// goroutine; an error of one ends the relist.
+// A Relist receives the items of a list. One goroutine calls its methods; an error
+// of one ends the relist.
 type Relist interface {
-	// Item tells of an object that exists.
+	// Item receives an object that exists.
 	Item(ctx context.Context, obj runtime.Object) error
-	// Gone tells that an object that was an Item was deleted meanwhile.
+	// Gone receives an object that was an Item and was deleted meanwhile.
 	Gone(ctx context.Context, obj runtime.Object) error
-	// Finish tells that all objects were told of, and that the list is of this
-	// resourceVersion. After nil the store has these objects and no others.
+	// Finish is called after the last object, with the resourceVersion of the list.
+	// After nil the store has these objects and no others.
 	Finish(ctx context.Context, resourceVersion string) error
-	// Abort ends a relist that cannot be finished. What was told is not applied, but
-	// for the first list into an empty store. It does nothing after Finish.
+	// Abort ends a relist that cannot be finished. The items are not applied, except
+	// those of the first list into an empty store. It does nothing after Finish.
 	Abort()
 }
 
-// An Observer hears how things go. Its methods must not block.
+// An Observer is called when the state of the connection changes. Its methods must
+// not block.
 type Observer interface {
-	// Resuming tells that the watch goes on at resourceVersion, and which one
-	// the server had when it was asked.
+	// Resuming: the watch goes on at resourceVersion. The server was at
+	// serverVersion when it was asked.
 	Resuming(resourceVersion, serverVersion string)
-	// Relisting tells that the store is compared with a list now.
+	// Relisting: the store is compared with a list now.
 	Relisting(reason string)
-	// Live tells that a watch is open, and since when.
+	// Live: a watch is open, since opened.
 	Live(opened time.Time)
-	// Disconnected tells that the server could not be reached, or the watch
-	// has ended.
+	// Disconnected: a List or a watch has failed, or the watch has ended (nil).
 	Disconnected(err error)
-	// Contact tells that the server has sent something.
+	// Contact: the server has sent something.
 	Contact()
 }
 
@@ -82,13 +82,13 @@ type Options struct {
 	Observer      Observer
 	// History, if set, is compared with what the server answers.
 	History History
-	// Relist, if set, is how the first List relists instead of resuming.
+	// Relist, if set, makes the first List relist in this way instead of resuming.
 	Relist *Relisting
-	// NeverResume makes every List a relist: for servers that keep no history
+	// NeverResume makes every List a relist, for servers that keep no history
 	// or accept any resourceVersion.
 	NeverResume bool
-	// BeforeList, if set, is called before each List asks the server anything.
-	// It may demand a relist. Its error ends the List, to be tried again later.
+	// BeforeList, if set, is called before each List asks the server anything. It
+	// may return how to relist. Its error ends the List, which is tried again later.
 	BeforeList func(context.Context) (*Relisting, error)
 	// PageSize of lists that are not streamed. Default 500.
 	PageSize int64
@@ -119,19 +119,19 @@ type Resumer struct {
 
 	mu      sync.Mutex
 	stopped bool
-	// next is how the next List relists; nil means that it resumes.
+	// next is how the next List relists; nil: it resumes.
 	next *Relisting
-	// listed: nothing was watched since the last List.
+	// listed: Watch was not called since the last List.
 	listed bool
 	// eventless: no event came since the last relist. If the watch then
 	// expires, the relist made no progress (kubernetes#133810).
 	eventless bool
-	// failed: the last watch ended with an error that may come again, at failedAt.
+	// failed: the last watch ended with an error that may come again, at version failedAt.
 	failed   bool
 	failedAt string
 	// consistent: the next relist asks for the newest state there is.
 	consistent bool
-	// handover is the open watch that the next Watch of the Reflector gets.
+	// handover is the open watch that the Reflector's next Watch gets.
 	handover *handover
 	current  *watcher
 }
@@ -179,9 +179,9 @@ func (r *Resumer) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return r.WatchWithContext(context.Background(), o)
 }
 
-// Stop ends what the Reflector has left behind when it has ended, and waits
-// for it. A List that hangs in a ListerWatcher that does not heed its context
-// is not waited for; the Store must refuse what it may still bring.
+// Stop is called after the Reflector has ended. It ends a watch that was kept for the
+// Reflector, and waits for the others. It does not wait for a List that hangs in a
+// ListerWatcher that ignores its context; the Store must refuse what that may still bring.
 func (r *Resumer) Stop() {
 	r.mu.Lock()
 	r.stopped = true
@@ -194,8 +194,8 @@ func (r *Resumer) Stop() {
 	r.watchers.Wait()
 }
 
-// ForceRelist makes the Reflector relist now, because the store cannot be
-// relied on. It does not block.
+// ForceRelist makes the Reflector relist now, because the store cannot be relied
+// on: it ends the open watch as expired. It does not block.
 func (r *Resumer) ForceRelist(how Relisting) {
 	r.demand(how)
 	r.mu.Lock()
@@ -206,8 +206,8 @@ func (r *Resumer) ForceRelist(how Relisting) {
 	}
 }
 
-// demand makes the next List relist, as closely as this and every demand that
-// was not met yet asks for. It returns how, as relist wants it.
+// demand makes the next List relist, as closely as this demand and those that were
+// not met yet need. It returns the merged demand, which relist takes.
 func (r *Resumer) demand(how Relisting) *Relisting {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -220,7 +220,7 @@ func (r *Resumer) demand(how Relisting) *Relisting {
 }
 
 // ListWithContext brings the store up to date and returns an empty list of its
-// resourceVersion. The options are the Reflector's guess and are not used.
+// resourceVersion. It does not use the options, which are the Reflector's guess.
 func (r *Resumer) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 	r.listing.Lock()
 	defer r.listing.Unlock()
@@ -279,14 +279,14 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 	listed := r.listed
 	r.listed = false
 	r.mu.Unlock()
-	if how != nil { // Forced since the List.
+	if how != nil { // Demanded since the List.
 		if open != nil {
 			open.Stop()
 		}
 		return nil, apierrors.NewResourceExpired(how.Reason)
 	}
 	if open != nil && open.resourceVersion != o.ResourceVersion {
-		open.Stop() // Not what is asked for. Cannot happen with a Reflector.
+		open.Stop() // Of another version. Cannot happen with a Reflector.
 		open = nil
 	}
 	if open == nil {
@@ -309,7 +309,7 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 	r.current = w
 	how = r.next
 	r.mu.Unlock()
-	if how != nil { // Forced while the watch was opened.
+	if how != nil { // Demanded while the watch was opened.
 		w.expire(how.Reason)
 	}
 	r.obs.Live(open.opened)
@@ -317,19 +317,18 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 	return w, nil
 }
 
-// An ending is how a watch has ended, or could not be opened.
+// An ending is how a watch has ended, or why it could not be opened.
 type ending struct {
-	err error // Nil if it has just ended.
+	err error // Nil if the watch was closed without one.
 	// at is the version of the last event, or the one that was asked for.
 	at       string
 	sawEvent bool
-	// byEvent: the error came in the watch, which was open.
-	byEvent bool
+	byEvent  bool // The error was an event of the open watch.
 }
 
-// ended notes what the end of a watch means for the next List: after an expired
-// one it relists, and after one that has failed where the one before had failed;
-// after any other it resumes where the store is. It returns how to relist, if so.
+// ended decides what the next List does after a watch has ended. It relists if the
+// watch has expired, or has failed at the same version as the one before; else it
+// resumes at the store's version. ended returns how to relist, or nil.
 func (r *Resumer) ended(e ending) *Relisting {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -99,7 +99,7 @@ func TestTheFirstEventsOfAResumedWatchAreHandedOnInOrder(t *testing.T) {
 				}
 				w.store.calls.expect(t, "replace 5", c.call, "add c@7", "update c@8", "delete c@9")
 				w.observed.expect(t, "contact", "resuming at 5, server at 9", "live since 0s", "contact", "contact", "contact", "contact")
-				// It has shown that it is complete.
+				// After an event the watch may close at any time.
 				w.server.last().end()
 				w.server.requests.expect(t, question5, "WATCH rv=5", "LIST rv=9 limit=1 NotOlderThan", "WATCH rv=9")
 			})

@@ -10,18 +10,18 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// eventBuffer lets the decoding of one event and the storing of another run at
-// the same time.
+// eventBuffer is how many events are decoded ahead, so that decoding and storing run
+// at the same time.
 const eventBuffer = 128
 
-// watcher passes a watch through and looks at how it goes.
+// watcher passes the events of a watch on, and notes how it ends.
 type watcher struct {
 	r        *Resumer
 	inner    *handover
 	events   chan watch.Event
 	stopped  chan struct{}
 	stopOnce sync.Once
-	expired  chan string // Capacity 1: why the watch must end now.
+	expired  chan string // Capacity 1: the reason why the watch must end now.
 }
 
 func newWatcher(r *Resumer, inner *handover) *watcher {
@@ -44,11 +44,11 @@ func (w *watcher) Stop() {
 	})
 }
 
-// expire ends the watch as the server does when history is gone.
+// expire ends the watch with a 410, as a server that no longer has the history.
 func (w *watcher) expire(reason string) {
 	select {
 	case w.expired <- reason:
-	default: // Is about to end already.
+	default: // It is about to end already.
 	}
 }
 
@@ -63,7 +63,7 @@ func (w *watcher) run() {
 		}
 		close(w.events)
 	}()
-	// fail tells the Reflector of an error, after noting what it means: the
+	// fail sends an error to the Reflector. It calls ended before, because the
 	// Reflector may call List at once.
 	fail := func(status runtime.Object) {
 		err = apierrors.FromObject(status)
@@ -73,7 +73,7 @@ func (w *watcher) run() {
 	}
 	pass := func(e watch.Event) bool {
 		sawEvent = true
-		if m, err := meta.Accessor(e.Object); err == nil { // Before somebody else has it.
+		if m, err := meta.Accessor(e.Object); err == nil { // Read before the receiver may change the object.
 			at = m.GetResourceVersion()
 		}
 		w.r.obs.Contact()
