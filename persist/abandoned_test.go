@@ -21,12 +21,12 @@ func TestWhatKilledProcessesWereMakingIsRemovedAtOnce(t *testing.T) {
 		if err := program(t, "salvage", path, "at the start", "2").Run(); err == nil {
 			t.Fatal("the process was not killed")
 		}
-		if left := db.beside(newSuffix, isNumber); len(left) != 1 {
+		if left := db.filesBeside(newSuffix, isNumber); len(left) != 1 {
 			t.Errorf("it left %v", left)
 		}
 	}
 	openSound(t, path, manual)
-	if left := db.beside(newSuffix, isNumber); len(left) != 0 {
+	if left := db.filesBeside(newSuffix, isNumber); len(left) != 0 {
 		t.Errorf("left: %v", left)
 	}
 }
@@ -40,7 +40,7 @@ func TestAFileThatIsBeingMadeIsNotRemoved(t *testing.T) {
 	crashpoint = func(what string) error {
 		if what == "the new file is begun" || what == "the new file is whole" {
 			db.removeAbandoned()
-			if left := db.beside(newSuffix, isNumber); len(left) != 1 {
+			if left := db.filesBeside(newSuffix, isNumber); len(left) != 1 {
 				t.Errorf("%s: left are %v", what, left)
 			}
 		}
@@ -96,7 +96,7 @@ func TestAFileThatWasNeverLockedIsRemovedLater(t *testing.T) {
 	if err := os.WriteFile(left, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, age := range []time.Duration{0, abandoned + 2*aboutToBeLocked} {
+	for _, age := range []time.Duration{0, abandonedAge + 2*aboutToBeLocked} {
 		then := time.Now().Add(-age)
 		if err := os.Chtimes(left, then, then); err != nil {
 			t.Fatal(err)

@@ -104,7 +104,7 @@ func (db *DB) run(committer int) {
 		if !due {
 			wait = time.Hour
 		}
-		if pause := db.lookAtLeaves(); pause > 0 {
+		if pause := db.checkLeavesIdle(); pause > 0 {
 			wait = min(wait, pause)
 		}
 		timer.Reset(wait)
@@ -188,7 +188,7 @@ func (db *DB) commit(committer int) {
 		err         error
 	)
 	if flushing != nil {
-		if err = db.syncFound(b); err == nil {
+		if err = db.ensureSynced(b); err == nil {
 			txID, unencodable, err = db.write(b, flushing)
 		}
 		if isDiskFull(err) {
@@ -210,7 +210,7 @@ func (db *DB) commit(committer int) {
 		return
 	}
 	if flushing != nil {
-		db.sayWellLocked()
+		db.logRecoveryLocked()
 		db.boltTxID, db.unwritten = txID, false
 		db.keepUnencodableLocked(unencodable)
 	}
@@ -253,35 +253,35 @@ func (db *DB) failedLocked(err error) {
 	if errors.Is(err, ErrCorrupt) {
 		db.resetCause = err
 	}
-	err = db.named(err)
-	db.sayLocked(err, "Could not write to the cache file, keeping the changes in memory")
+	err = db.withCachePath(err)
+	db.logFailureLocked(err, "Could not write to the cache file, keeping the changes in memory")
 	db.commitErr = prefixed(err, "commit to %s", db.path)
 	db.retryDelay = min(max(2*db.retryDelay, minRetryDelay), maxRetryDelay)
 	db.retryAt = time.Now().Add(db.retryDelay)
 }
 
-// sayAgain is how often a failure that lasts is logged.
-const sayAgain = time.Hour
+// logAgainAfter is how often a failure that lasts is logged.
+const logAgainAfter = time.Hour
 
-// sayLocked logs a failure that is met again and again.
-func (db *DB) sayLocked(err error, what string) {
-	if what != db.said || time.Since(db.saidAt) >= sayAgain {
-		db.said, db.saidAt = what, time.Now()
+// logFailureLocked logs a failure that is met again and again.
+func (db *DB) logFailureLocked(err error, what string) {
+	if what != db.loggedFailure || time.Since(db.loggedAt) >= logAgainAfter {
+		db.loggedFailure, db.loggedAt = what, time.Now()
 		db.log.Error(err, what, "path", db.path)
 	}
 }
 
-// sayWellLocked logs that a failure that was logged is over.
-func (db *DB) sayWellLocked() {
-	if db.said != "" {
-		db.said = ""
+// logRecoveryLocked logs that a failure that was logged is over.
+func (db *DB) logRecoveryLocked() {
+	if db.loggedFailure != "" {
+		db.loggedFailure = ""
 		db.log.Info("The cache file is written to again", "path", db.path)
 	}
 }
 
-// named has an error name the file by its path, and not as it was named when it was
+// withCachePath has an error name the file by its path, and not as it was named when it was
 // made. It is for errors that nobody else knows of yet.
-func (db *DB) named(err error) error {
+func (db *DB) withCachePath(err error) error {
 	if p := (*os.PathError)(nil); errors.As(err, &p) && strings.HasPrefix(p.Path, db.path+newSuffix) {
 		p.Path = db.path
 	}
@@ -337,7 +337,7 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 	err = guard(func() error {
 		tx, err := b.Begin(true)
 		if err != nil {
-			return errorBefore(err)
+			return errorBeforeCommit(err)
 		}
 		committed := false
 		defer func() {
@@ -361,11 +361,11 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 		}
 		for _, name := range l.sortedBuckets() {
 			if bad, err = writeBucket(tx, name, l.buckets[name], a, bad); err != nil {
-				return errorBefore(err)
+				return errorBeforeCommit(err)
 			}
 		}
-		if err := markTooLong(tx, bad); err != nil {
-			return errorBefore(err)
+		if err := markSpacesOfLongKeys(tx, bad); err != nil {
+			return errorBeforeCommit(err)
 		}
 		txID = tx.ID()
 		if err := db.beginCommit(b); err != nil {
@@ -405,12 +405,12 @@ func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer, a *arena, bad []unen
 		}
 		if len(k) > MaxKeyBytes {
 			bad = append(bad, unencodable{name, k, e, fmt.Errorf("a key of %d bytes, the file has room for %d", len(k), MaxKeyBytes)})
-			return true // See markTooLong.
+			return true // See markSpacesOfLongKeys.
 		}
 		sealed, encodeErr := a.seal(name, k, e.value)
 		if encodeErr != nil {
 			bad = append(bad, unencodable{name, k, e, encodeErr})
-			sealed = unencodableMark
+			sealed = unencodableValue
 		}
 		err = bucket.Put(key, sealed)
 		return err == nil
@@ -449,9 +449,9 @@ func (a *arena) seal(name Bucket, key string, v Value) (sealed []byte, err error
 // too low. One that is lower costs a copy.
 const sealRoomBytes = 256
 
-// unencodableMark is too short for a checksum, so that it never reads as a
+// unencodableValue is too short for a checksum, so that it never reads as a
 // value.
-var unencodableMark = []byte{0}
+var unencodableValue = []byte{0}
 
 // guard calls f and turns a panic, or a fault in the mapped file, into a
 // [CorruptError]: bbolt asserts what it reads, and a file that shrinks under

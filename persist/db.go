@@ -102,10 +102,10 @@ func (o Options) withDefaults() (Options, error) {
 //
 // All methods are safe for concurrent use.
 type DB struct {
-	given string // The path given to Open.
-	path  string // Of the file itself, where given is a symbolic link.
-	opts  Options
-	log   klog.Logger
+	givenPath string // The path given to Open.
+	path      string // Of the file itself, where given is a symbolic link.
+	opts      Options
+	log       klog.Logger
 
 	wake chan struct{} // Capacity 1: tells the committer to look again.
 	done chan struct{} // Closed when the committer has ended.
@@ -160,11 +160,11 @@ type DB struct {
 	lastReset, nextReset time.Time // When a file was replaced, and the next one may be.
 	resetDelay           time.Duration
 
-	asides      []SetAside
-	sayUnsynced sync.Once // Of a directory.
-	said        string    // The failure that was logged, and at saidAt; empty when it is over.
-	saidAt      time.Time
-	closers     sync.WaitGroup // Of files that were replaced.
+	setAsides     []SetAside
+	logUnsynced   sync.Once // Of a directory.
+	loggedFailure string    // The failure that was logged, and at loggedAt; empty when it is over.
+	loggedAt      time.Time
+	closers       sync.WaitGroup // Of files that were replaced.
 
 	hooks map[*Hook]struct{}
 
@@ -209,7 +209,7 @@ func (db *DB) AddHook(h *Hook) (remove func()) {
 }
 
 // Path is the path given to Open.
-func (db *DB) Path() string { return db.given }
+func (db *DB) Path() string { return db.givenPath }
 
 // Err says why persistence is degraded: the file could not be had, the last
 // commit failed, or a value could not be encoded. Nil if all is well.

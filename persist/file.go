@@ -53,13 +53,13 @@ func Open(path string, o Options) (*DB, error) {
 		return nil, fmt.Errorf("persist: %s is not a regular file (%v)", path, info.Mode().Type())
 	}
 	db := &DB{
-		given:   path,
-		opts:    o,
-		log:     *o.Logger,
-		wake:    make(chan struct{}, 1),
-		done:    make(chan struct{}),
-		pending: newLayer(),
-		hooks:   map[*Hook]struct{}{},
+		givenPath: path,
+		opts:      o,
+		log:       *o.Logger,
+		wake:      make(chan struct{}, 1),
+		done:      make(chan struct{}),
+		pending:   newLayer(),
+		hooks:     map[*Hook]struct{}{},
 	}
 	db.cond.L = &db.mu
 	var file opened
@@ -71,7 +71,7 @@ func Open(path string, o Options) (*DB, error) {
 	if file.bolt != nil {
 		// What a process has written that was killed before its fsync is not durable, and
 		// handlers are about to be told of it.
-		if syncErr := db.syncFound(file.bolt); syncErr != nil {
+		if syncErr := db.ensureSynced(file.bolt); syncErr != nil {
 			db.log.Error(syncErr, "Could not sync the cache file that was found, trying again", "path", path)
 			db.applied = 1 // Which is durable when the first commit has synced it.
 			db.noteChangeLocked(true)
@@ -211,16 +211,16 @@ func isBad(err error) bool {
 
 // Files beside the cache file begin with its name and one of these.
 const (
-	asideSuffix    = ".corrupt-"  // A bad file, for those who want to know why.
+	corruptSuffix  = ".corrupt-"  // A bad file, for those who want to know why.
 	replacedSuffix = ".replaced-" // A sound one that this process has gone on without.
 	newSuffix      = ".new-"      // One that is being made, or was when a process crashed.
 	finishedSuffix = ".finished"  // One that is whole, and about to get the name of the cache file.
 
-	asideTime = "20060102T150405.000000000" // Follows asideSuffix.
+	setAsideLayout = "20060102T150405.000000000" // Follows corruptSuffix.
 )
 
 func isTime(s string) bool {
-	_, err := time.Parse(asideTime, s)
+	_, err := time.Parse(setAsideLayout, s)
 	return err == nil
 }
 
@@ -230,9 +230,9 @@ func isNumber(s string) bool {
 	return err == nil
 }
 
-// asideFiles of each kind are kept: the oldest ones, of which the first may be somebody
+// keptSetAside of each kind are kept: the oldest ones, of which the first may be somebody
 // else's file that was in the way, and the newest.
-const asideFiles = 3
+const keptSetAside = 3
 
 // A SetAside is a file that could not be used, and was replaced.
 type SetAside struct {
@@ -245,15 +245,15 @@ type SetAside struct {
 func (db *DB) SetAside() []SetAside {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
-	return slices.Clone(db.asides)
+	return slices.Clone(db.setAsides)
 }
 
 func (db *DB) setAside(cause error) error {
-	now, suffix := time.Now(), asideSuffix
+	now, suffix := time.Now(), corruptSuffix
 	if !isBad(cause) {
 		suffix = replacedSuffix
 	}
-	aside := db.path + suffix + now.UTC().Format(asideTime)
+	aside := db.path + suffix + now.UTC().Format(setAsideLayout)
 	if err := os.Rename(db.path, aside); errors.Is(err, syscall.EBUSY) {
 		return fmt.Errorf("%w: if it is a mount point, mount the directory that it is in instead", err)
 	} else if err != nil {
@@ -261,13 +261,13 @@ func (db *DB) setAside(cause error) error {
 	}
 	db.log.Error(cause, "Set the cache file aside and begin a new one", "path", db.path, "aside", aside)
 	// The oldest ones stay, and this one.
-	others := slices.DeleteFunc(db.beside(suffix, isTime), func(name string) bool { return name == aside })
-	if keep := asideFiles - 1; len(others) > keep {
-		db.removeAsides(others[keep:])
+	others := slices.DeleteFunc(db.filesBeside(suffix, isTime), func(name string) bool { return name == aside })
+	if keep := keptSetAside - 1; len(others) > keep {
+		db.removeSetAside(others[keep:])
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.asides = append(db.asides, SetAside{aside, now, cause.Error()})
+	db.setAsides = append(db.setAsides, SetAside{aside, now, cause.Error()})
 	return nil
 }
 
@@ -275,20 +275,20 @@ func (db *DB) setAside(cause error) error {
 // each kind. It reports whether there was any.
 func (db *DB) makeRoom() bool {
 	var names []string
-	for _, suffix := range []string{asideSuffix, replacedSuffix} {
-		if found := db.beside(suffix, isTime); len(found) > 1 {
+	for _, suffix := range []string{corruptSuffix, replacedSuffix} {
+		if found := db.filesBeside(suffix, isTime); len(found) > 1 {
 			names = append(names, found[1:]...)
 		}
 	}
-	db.removeAsides(names)
+	db.removeSetAside(names)
 	return len(names) > 0
 }
 
-func (db *DB) removeAsides(names []string) {
+func (db *DB) removeSetAside(names []string) {
 	db.remove(names)
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.asides = slices.DeleteFunc(db.asides, func(a SetAside) bool { return slices.Contains(names, a.Path) })
+	db.setAsides = slices.DeleteFunc(db.setAsides, func(a SetAside) bool { return slices.Contains(names, a.Path) })
 }
 
 // createNew makes a file beside the cache file, and locks it: that says that it is being
@@ -315,12 +315,12 @@ const aboutToBeLocked = time.Minute
 // removeAbandoned removes what processes have left that crashed when they made
 // a file.
 func (db *DB) removeAbandoned() {
-	for _, name := range db.beside(newSuffix, isNumber) {
+	for _, name := range db.filesBeside(newSuffix, isNumber) {
 		info, err := os.Stat(name)
 		if err != nil {
 			continue
 		}
-		if age := time.Since(info.ModTime()); age < abandoned || info.Size() == 0 && age < aboutToBeLocked {
+		if age := time.Since(info.ModTime()); age < abandonedAge || info.Size() == 0 && age < aboutToBeLocked {
 			continue
 		}
 		if f, err := lockFile(name, 0); err == nil { // Nobody makes it any more.
@@ -330,10 +330,10 @@ func (db *DB) removeAbandoned() {
 	}
 }
 
-// beside lists the files beside the cache file whose names go on with suffix and
+// filesBeside lists the files beside the cache file whose names go on with suffix and
 // then something of ours, sorted. If they cannot be listed, there are none to be
 // removed.
-func (db *DB) beside(suffix string, ours func(string) bool) []string {
+func (db *DB) filesBeside(suffix string, ours func(string) bool) []string {
 	dir, base := filepath.Split(db.path)
 	entries, _ := os.ReadDir(filepath.Clean(dir))
 	var names []string

@@ -45,7 +45,7 @@ type handle struct {
 	// checkMeta is [handle.metaIsValid], but in tests of what happens without it.
 	checkMeta func() error
 
-	syncing  sync.Mutex   // Of [DB.syncFound].
+	syncing  sync.Mutex   // Of [DB.ensureSynced].
 	synced   atomic.Bool  // Set under syncing, as is unsynced.
 	unsynced error        // The disk has failed to sync the file.
 	sync     func() error // Of file, but in tests.
@@ -126,13 +126,13 @@ func (h *handle) Close() error {
 	return guard(h.DB.Close)
 }
 
-// syncFound has what was found in a file, and its name, written to the disk. A process
+// ensureSynced has what was found in a file, and its name, written to the disk. A process
 // may have been killed between the last write of its last commit and the fsync, or
 // between giving the file its name and syncing the directory. Nothing is durable before.
 //
 // A file that the disk has failed to sync counts as damaged, and its successor is synced
 // anew: to sync it again may succeed without what could not be written.
-func (db *DB) syncFound(h *handle) error {
+func (db *DB) ensureSynced(h *handle) error {
 	if h.synced.Load() {
 		return nil
 	}
@@ -144,7 +144,7 @@ func (db *DB) syncFound(h *handle) error {
 	case h.unsynced != nil:
 		return h.unsynced
 	}
-	if err := db.named(h.sync()); isUnreadable(err) {
+	if err := db.withCachePath(h.sync()); isUnreadable(err) {
 		h.unsynced = &CorruptError{Err: err}
 		return h.unsynced
 	} else if err != nil {

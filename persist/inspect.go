@@ -97,8 +97,8 @@ func (in *inspector) file() error {
 	}
 	in.used = make([]uint64, in.pages/64+1)
 	in.used[0] = 1<<0 | 1<<1 // The meta pages.
-	if in.unread != nil {
-		in.unread = make([]uint32, in.pages)
+	if in.unchecked != nil {
+		in.unchecked = make([]uint32, in.pages)
 	}
 	freelist := binary.NativeEndian.Uint64(meta[metaFreelistAt:])
 	if freelist == noFreelist {
@@ -227,16 +227,16 @@ func (in *inspector) readAt(b []byte, at int64) (int, error) {
 }
 
 type inspector struct {
-	f        pagedFile
-	pageSize uint64
-	pages    uint64
-	used     []uint64 // A bit for each page.
-	readOnly bool
-	leaves   bool
-	shallow  bool     // Buckets that have pages of their own are not followed.
-	unread   []uint32 // If set, what each leaf with values has to begin with, see beginning.
-	badMeta  error    // Of a meta page that cannot be read.
-	waited   bool     // For a device that could not read.
+	f         pagedFile
+	pageSize  uint64
+	pages     uint64
+	used      []uint64 // A bit for each page.
+	readOnly  bool
+	leaves    bool
+	shallow   bool     // Buckets that have pages of their own are not followed.
+	unchecked []uint32 // If set, what each leaf with values has to begin with, see keyHash.
+	badMeta   error    // Of a meta page that cannot be read.
+	waited    bool     // For a device that could not read.
 }
 
 // meta finds the newer valid meta page, where bbolt will. Each is read by itself, because
@@ -317,16 +317,16 @@ func (in *inspector) use(id uint64) error {
 	return nil
 }
 
-// noteUnread does nothing about a page that is not in the file: use says so.
-func (in *inspector) noteUnread(id uint64, first []byte) {
-	if in.unread != nil && id < in.pages {
-		in.unread[id] = beginning(first)
+// noteUnchecked does nothing about a page that is not in the file: use says so.
+func (in *inspector) noteUnchecked(id uint64, first []byte) {
+	if in.unchecked != nil && id < in.pages {
+		in.unchecked[id] = keyHash(first)
 	}
 }
 
-// beginning is a hash of the key that a branch names a page by; roots have none. It is
+// keyHash is a hash of the key that a branch names a page by; roots have none. It is
 // never zero.
-func beginning(first []byte) uint32 {
+func keyHash(first []byte) uint32 {
 	return crc32.Checksum(first, castagnoli) | 1
 }
 
@@ -446,9 +446,9 @@ func (in *inspector) tree(id uint64, depth, nesting int, first []byte) error {
 			h, err = in.span(id)
 		}
 		if err == nil && (in.leaves || first == nil && !in.readOnly) {
-			err = in.checkFirst(id, h, beginning(first))
+			err = in.checkFirstKey(id, h, keyHash(first))
 		}
-		in.noteUnread(id, first)
+		in.noteUnchecked(id, first)
 		return err
 	}
 	h, b, err := in.page(id)
@@ -460,7 +460,7 @@ func (in *inspector) tree(id uint64, depth, nesting int, first []byte) error {
 		return fmt.Errorf("page %d: %w", id, err)
 	}
 	if got := firstKey(h, b); first != nil && !in.readOnly && !bytes.Equal(got, first) {
-		return misnamed(id, got, first)
+		return wrongFirstKey(id, got, first)
 	}
 	if h.flags == leafPage {
 		return in.leaf(b, elements, nesting)
@@ -468,8 +468,8 @@ func (in *inspector) tree(id uint64, depth, nesting int, first []byte) error {
 	return in.branch(b, elements, depth, nesting)
 }
 
-// misnamed is of a page whose branch does not name it by its first key.
-func misnamed(id uint64, got, want []byte) error {
+// wrongFirstKey is of a page whose branch does not name it by its first key.
+func wrongFirstKey(id uint64, got, want []byte) error {
 	return corruptFile("page %d begins with key %.100q, expected %.100q", id, got, want)
 }
 
@@ -486,10 +486,10 @@ func firstKey(h pageHeader, page []byte) []byte {
 	return page[from : from+int(binary.NativeEndian.Uint32(words[4:]))]
 }
 
-// checkFirst reads the first key of a leaf with values. It has to begin where the elements
+// checkFirstKey reads the first key of a leaf with values. It has to begin where the elements
 // end: another number of elements hides some, and a branch in place of a leaf all.
-func (in *inspector) checkFirst(id uint64, h pageHeader, want uint32) error {
-	isRoot := want == beginning(nil)
+func (in *inspector) checkFirstKey(id uint64, h pageHeader, want uint32) error {
+	isRoot := want == keyHash(nil)
 	if h.count == 0 {
 		if !isRoot {
 			return corruptFile("leaf %d is empty", id)
@@ -509,7 +509,7 @@ func (in *inspector) checkFirst(id uint64, h pageHeader, want uint32) error {
 	if _, err := in.readAt(key, at+int64(pos)); err != nil {
 		return err
 	}
-	if key[0] != keyPrefix || !isRoot && beginning(key) != want {
+	if key[0] != keyPrefix || !isRoot && keyHash(key) != want {
 		return corruptFile("leaf %d begins with key %.100q, expected another one", id, key)
 	}
 	return nil
@@ -564,7 +564,7 @@ func (in *inspector) branch(page, elements []byte, depth, nesting int) error {
 		}
 		visit := func() error { return in.tree(child, depth+1, nesting, key) }
 		if leaves && !in.leaves {
-			in.noteUnread(child, key)
+			in.noteUnchecked(child, key)
 			visit = func() error { return in.use(child) }
 		}
 		if err := visit(); err != nil {

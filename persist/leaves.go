@@ -26,21 +26,21 @@ import (
 // A leaf's pages end before the next page that anything else refers to. So it is enough
 // to know which pages were referred to when the process began to write.
 type leafCheck struct {
-	of    *handle
-	in    *inspector // With the pages that were in use, and the leaves still to be looked at.
-	pages uint64     // Of the file, then. The inspector has those that it has now.
-	count int        // Of the leaves still to be looked at.
-	next  uint64     // Those below were looked at by idle.
+	handle *handle
+	in     *inspector // With the pages that were in use, and the leaves still to be looked at.
+	pages  uint64     // Of the file, then. The inspector has those that it has now.
+	count  int        // Of the leaves still to be looked at.
+	next   uint64     // Those below were looked at by idle.
 }
 
 // newLeafCheck reads the branches of a file, not its leaves.
 func newLeafCheck(b *handle) (*leafCheck, error) {
-	c := &leafCheck{of: b, in: &inspector{f: b.file, unread: []uint32{}}}
+	c := &leafCheck{handle: b, in: &inspector{f: b.file, unchecked: []uint32{}}}
 	if err := c.in.file(); err != nil {
 		return nil, err
 	}
 	c.pages = c.in.pages
-	for _, first := range c.in.unread {
+	for _, first := range c.in.unchecked {
 		if first != 0 {
 			c.count++
 		}
@@ -54,7 +54,7 @@ func (db *DB) checkLeaves(b *handle, tx *bolt.Tx, l *layer) error {
 	if db.boltFile == nil || db.leavesChecked {
 		return nil
 	}
-	if db.leaves == nil || db.leaves.of != b {
+	if db.leaves == nil || db.leaves.handle != b {
 		c, err := newLeafCheck(b)
 		if err != nil {
 			return err
@@ -78,10 +78,10 @@ const (
 	idleTime   = time.Millisecond
 )
 
-// lookAtLeaves looks at some more leaves while nothing is to be written, so that there
+// checkLeavesIdle looks at some more leaves while nothing is to be written, so that there
 // are none to be found for later commits. It returns when to go on, or zero. Reading
 // takes a tenth of the time.
-func (db *DB) lookAtLeaves() (pause time.Duration) {
+func (db *DB) checkLeavesIdle() (pause time.Duration) {
 	if db.leavesChecked {
 		db.leaves = nil
 	}
@@ -91,16 +91,16 @@ func (db *DB) lookAtLeaves() (pause time.Duration) {
 	}
 	begin := time.Now()
 	for left := idleLeaves; left > 0 && c.next < c.pages && time.Since(begin) < idleTime; c.next++ {
-		if !c.unread(c.next) {
+		if !c.isUnchecked(c.next) {
 			continue
 		}
 		left--
-		if err := guard(func() error { return c.look(c.next, nil) }); err != nil {
+		if err := guard(func() error { return c.checkLeaf(c.next, nil) }); err != nil {
 			c.next = c.pages
-			if err = guard(func() error { return inspectLeaves(c.of.file) }); err == nil { // It has the last word.
+			if err = guard(func() error { return inspectLeaves(c.handle.file) }); err == nil { // It has the last word.
 				db.leaves, db.leavesChecked = nil, true
 			}
-			_ = db.readError(c.of, err)
+			_ = db.readError(c.handle, err)
 			return 0
 		}
 	}
@@ -142,14 +142,14 @@ func (c *leafCheck) layer(tx *bolt.Tx, l *layer) error {
 	return nil
 }
 
-func (c *leafCheck) unread(id uint64) bool {
-	return id < c.pages && c.in.unread[id] != 0
+func (c *leafCheck) isUnchecked(id uint64) bool {
+	return id < c.pages && c.in.unchecked[id] != 0
 }
 
-// look looks at the head of a leaf, if that has to be. first is the key that its branch
+// checkLeaf looks at the head of a leaf, if that has to be. first is the key that its branch
 // names it by, where that is at hand.
-func (c *leafCheck) look(id uint64, first []byte) error {
-	if !c.unread(id) {
+func (c *leafCheck) checkLeaf(id uint64, first []byte) error {
+	if !c.isUnchecked(id) {
 		return nil
 	}
 	h, err := c.in.header(id)
@@ -168,14 +168,14 @@ func (c *leafCheck) look(id uint64, first []byte) error {
 			return corruptFile("leaf %d is %d bytes long, which includes page %d, and that is in use", id, h.bytes, more)
 		}
 	}
-	want := c.in.unread[id]
-	if first != nil && beginning(first) != want {
+	want := c.in.unchecked[id]
+	if first != nil && keyHash(first) != want {
 		return corruptFile("leaf %d is known by another key than before, %.100q", id, first)
 	}
-	if err := c.in.checkFirst(id, h, want); err != nil {
+	if err := c.in.checkFirstKey(id, h, want); err != nil {
 		return err
 	}
-	c.in.unread[id] = 0
+	c.in.unchecked[id] = 0
 	c.count--
 	return nil
 }
@@ -217,7 +217,7 @@ func (w *leafWalk) open(id uint64, first []byte, depth int, room []byte) (b bran
 		return b, false, corruptFile("a bucket has more than %d levels of pages", maxTreeDepth)
 	}
 	in := w.check.in
-	if w.check.unread(id) {
+	if w.check.isUnchecked(id) {
 		return b, false, nil // Known to be a leaf, and not to be read twice.
 	}
 	h, err := in.header(id)
@@ -238,7 +238,7 @@ func (w *leafWalk) open(id uint64, first []byte, depth int, room []byte) (b bran
 		return b, false, fmt.Errorf("page %d: %w", id, err)
 	}
 	if first != nil && !bytes.Equal(b.key(0), first) {
-		return b, false, misnamed(id, b.key(0), first)
+		return b, false, wrongFirstKey(id, b.key(0), first)
 	}
 	return b, true, nil
 }
@@ -271,19 +271,19 @@ func (w *leafWalk) leafOf(key []byte, deleted bool) error {
 		id, first = b.child(b.at), b.key(b.at)
 	}
 	w.path = w.path[:depth]
-	if err := w.check.look(id, first); err != nil || !deleted {
+	if err := w.check.checkLeaf(id, first); err != nil || !deleted {
 		return err
 	}
 	for _, step := range []int{-1, 1} {
-		if err := w.beside(step); err != nil {
+		if err := w.checkNeighbour(step); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// beside looks at the leaf before, or behind, the one that the path leads to.
-func (w *leafWalk) beside(step int) error {
+// checkNeighbour looks at the leaf before, or behind, the one that the path leads to.
+func (w *leafWalk) checkNeighbour(step int) error {
 	for level := len(w.path) - 1; level >= 0; level-- {
 		b := &w.path[level]
 		at := b.at + step
@@ -297,7 +297,7 @@ func (w *leafWalk) beside(step int) error {
 				return err
 			}
 			if !ok {
-				return w.check.look(id, first)
+				return w.check.checkLeaf(id, first)
 			}
 			at := 0
 			if step < 0 {
@@ -316,7 +316,7 @@ func (w *leafWalk) all(id uint64, first []byte, depth int) error {
 	case err != nil:
 		return err
 	case !ok:
-		return w.check.look(id, first)
+		return w.check.checkLeaf(id, first)
 	}
 	for i := range b.children() {
 		if err := w.all(b.child(i), b.key(i), depth+1); err != nil {

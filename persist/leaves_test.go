@@ -143,11 +143,11 @@ func TestTheCommitterLooksAtAllLeavesWhenItIsIdle(t *testing.T) {
 // valueLeaves are the leaves with values of a file, by what inspect says.
 func valueLeaves(t *testing.T, b *handle) []uint32 {
 	t.Helper()
-	in := &inspector{f: b.file, unread: []uint32{}}
+	in := &inspector{f: b.file, unchecked: []uint32{}}
 	if err := in.file(); err != nil {
 		t.Fatal(err)
 	}
-	return in.unread
+	return in.unchecked
 }
 
 func isIn(leaves []uint32, id int) bool { return id < len(leaves) && leaves[id] != 0 }
@@ -187,7 +187,7 @@ func checkFreedLeaves(t *testing.T, rnd *rand.Rand, round int) {
 	c, looked := db.leaves, 0
 	c.next = c.pages // Leaves all to the commits.
 	for range 30 {
-		before, unread := valueLeaves(t, db.bolt), slices.Clone(c.in.unread)
+		before, unchecked := valueLeaves(t, db.bolt), slices.Clone(c.in.unchecked)
 		sets, deletions := rnd.Intn(30), rnd.Intn(30)
 		if rnd.Intn(3) == 0 {
 			deletions *= 20 // Whole leaves and branches.
@@ -214,9 +214,9 @@ func checkFreedLeaves(t *testing.T, rnd *rand.Rand, round int) {
 		}
 		after := valueLeaves(t, db.bolt)
 		for id := range before {
-			if isIn(before, id) && !isIn(after, id) && isIn(unread, id) {
+			if isIn(before, id) && !isIn(after, id) && isIn(unchecked, id) {
 				looked++
-				if isIn(c.in.unread, id) {
+				if isIn(c.in.unchecked, id) {
 					t.Fatalf("round %d: leaf %d was freed", round, id)
 				}
 			}

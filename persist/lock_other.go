@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// abandoned is how old a file is that nobody makes any more.
-const abandoned = time.Hour
+// abandonedAge is how old a file is that nobody makes any more.
+const abandonedAge = time.Hour
 
 // lockFile opens the file at path. It takes no lock where there is no flock. What the
 // lock guards against, a rename of a file in use, such systems mostly refuse

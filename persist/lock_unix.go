@@ -12,9 +12,9 @@ import (
 
 const lockRetryDelay = 50 * time.Millisecond
 
-// abandoned is how old a file is at least that nobody makes any more: whoever makes one
+// abandonedAge is how old a file is at least that nobody makes any more: whoever makes one
 // has its lock.
-const abandoned = 0
+const abandonedAge = 0
 
 // lockFile opens the file at path and takes the lock that bbolt takes. Closing the
 // file releases it. The file is opened for writing, because NFS turns an exclusive

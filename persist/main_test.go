@@ -147,7 +147,7 @@ func checkValues(tx *bolt.Tx) error {
 				if len(k) == 0 || k[0] != keyPrefix {
 					return fmt.Errorf("key %q in %v", k, bucket)
 				}
-				if string(v) == string(unencodableMark) {
+				if string(v) == string(unencodableValue) {
 					return nil
 				}
 				_, err := unseal(bucket, string(k[1:]), v)

@@ -114,7 +114,7 @@ func checkDecodeNear(t *testing.T, older any, newer runtime.Object, object func(
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !decodeNear(object(), newer, rec.Body, near.ahead.bytes) {
+	if !decodeWithBase(object(), newer, rec.Body, near.ahead.bytes) {
 		t.Error("could not be decoded beside the other")
 	}
 	got, err := rec.DecodeNear(object, near)

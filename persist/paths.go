@@ -109,7 +109,7 @@ func (db *DB) syncDir(dir string) error {
 	if err == nil || !cannotSync(err) {
 		return err
 	}
-	db.sayUnsynced.Do(func() {
+	db.logUnsynced.Do(func() {
 		db.log.Info("Could not sync a directory: after a power failure, a file that was just begun may be missing", "dir", dir, "err", err)
 	})
 	return nil

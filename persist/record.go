@@ -147,7 +147,7 @@ func (r Record) Decode(newObject func() any) (any, error) { return r.DecodeNear(
 // is encoded alike in both is not decoded, but shared with near's object: neither
 // may be changed. It saves time only where near was encoded ahead, see
 // [DB.NewObject]; near may be nil.
-func (r Record) DecodeNear(newObject func() any, near *Object) (any, error) {
+func (r Record) DecodeNear(newObject func() any, base *Object) (any, error) {
 	var target any
 	if newObject != nil {
 		target = newObject()
@@ -165,8 +165,8 @@ func (r Record) DecodeNear(newObject func() any, near *Object) (any, error) {
 		// other way round is no problem, for every typed object has JSON.
 		return nil, fmt.Errorf("%w: found %s as %v, want %v", ErrTypeMismatch, r.TypeName, r.Codec, g.codec)
 	}
-	if r.Codec == CodecProtobuf && near != nil && near.ahead != nil && goTypeOf(near.Object) == g {
-		if decodeNear(target, near.Object, r.Body, near.ahead.bytes) {
+	if r.Codec == CodecProtobuf && base != nil && base.ahead != nil && goTypeOf(base.Object) == g {
+		if decodeWithBase(target, base.Object, r.Body, base.ahead.bytes) {
 			return r.withTypeMeta(target), nil
 		}
 		target = newObject()

@@ -43,9 +43,9 @@ func shortened(key string) string {
 	return key[:most] + "..."
 }
 
-// markTooLong marks the spaces of keys that are too long to have marks of their own in
+// markSpacesOfLongKeys marks the spaces of keys that are too long to have marks of their own in
 // the file: something is missing there.
-func markTooLong(tx *bolt.Tx, bad []unencodable) error {
+func markSpacesOfLongKeys(tx *bolt.Tx, bad []unencodable) error {
 	last := ""
 	for _, u := range bad {
 		if len(u.key) <= MaxKeyBytes || u.bucket.Space == last {
@@ -68,10 +68,10 @@ func markTooLong(tx *bolt.Tx, bad []unencodable) error {
 	return nil
 }
 
-// errorBefore is what an error of bbolt's means that comes before its Commit. Nothing is
+// errorBeforeCommit is what an error of bbolt's means that comes before its Commit. Nothing is
 // read or written there but the mapped file, so there is something wrong with that; to
 // try again would not help.
-func errorBefore(err error) error {
+func errorBeforeCommit(err error) error {
 	if err == nil || errors.Is(err, ErrCorrupt) || errors.Is(err, bolterrors.ErrDatabaseReadOnly) {
 		return err
 	}

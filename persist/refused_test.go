@@ -181,11 +181,11 @@ func TestErrorsOfBboltAreTheDisksOrDamage(t *testing.T) {
 		err    error
 		damage bool
 	}{
-		"a bucket in a bucket is not found": {errorBefore(errors.New("delete bucket: " + bolterrors.ErrBucketNotFound.Error())), true},
-		"a bucket where a value should be":  {errorBefore(bolterrors.ErrIncompatibleValue), true},
-		"the file is not mapped any more":   {errorBefore(bolterrors.ErrInvalidMapping), true},
-		"a file that can only be read":      {errorBefore(bolterrors.ErrDatabaseReadOnly), false},
-		"no error":                          {errorBefore(nil), false},
+		"a bucket in a bucket is not found": {errorBeforeCommit(errors.New("delete bucket: " + bolterrors.ErrBucketNotFound.Error())), true},
+		"a bucket where a value should be":  {errorBeforeCommit(bolterrors.ErrIncompatibleValue), true},
+		"the file is not mapped any more":   {errorBeforeCommit(bolterrors.ErrInvalidMapping), true},
+		"a file that can only be read":      {errorBeforeCommit(bolterrors.ErrDatabaseReadOnly), false},
+		"no error":                          {errorBeforeCommit(nil), false},
 		"a full disk":                       {errorOfCommit(disk), false},
 		"a full disk, in words":             {errorOfCommit(errors.New("file resize error: " + disk.Error())), false},
 		"a file of the greatest size":       {errorOfCommit(bolterrors.ErrMaxSizeReached), false},

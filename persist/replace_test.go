@@ -413,7 +413,7 @@ func TestAReplacementThatFailsLeavesNoCopy(t *testing.T) {
 		if !errors.Is(db.Err(), syscall.EIO) {
 			t.Errorf("Err is %v", db.Err())
 		}
-		if left := append(db.beside(finishedSuffix, func(string) bool { return true }), db.beside(newSuffix, isNumber)...); len(left) != 0 {
+		if left := append(db.filesBeside(finishedSuffix, func(string) bool { return true }), db.filesBeside(newSuffix, isNumber)...); len(left) != 0 {
 			t.Errorf("it left %v", left)
 		}
 		failing.Store(false)

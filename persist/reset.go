@@ -82,9 +82,9 @@ func (db *DB) replacementDue() error {
 	return cause
 }
 
-// errGoneOn is why a sound file is set aside: its cursors say nothing of what handlers
+// errMemoryNewer is why a sound file is set aside: its cursors say nothing of what handlers
 // were told since.
-var errGoneOn = errors.New("persist: this process could not have the file at first, and has gone on without it")
+var errMemoryNewer = errors.New("persist: this process could not have the file at first, and has gone on without it")
 
 // attach makes a file for a DB that works from memory. One that is there already is
 // replaced only if it is sound and nobody holds it, or if it is the bad one that was
@@ -103,7 +103,7 @@ func (db *DB) attach() (opened, error) {
 	found, bad, err := db.openFound(f)
 	if err == nil {
 		defer func() { _ = found.close() }() // It is held, and only read.
-		return db.successor(found.file, errGoneOn, false)
+		return db.successor(found.file, errMemoryNewer, false)
 	}
 	if bad == nil {
 		return opened{}, err
@@ -174,7 +174,7 @@ func (db *DB) makeSuccessor(bad *os.File, cause error, keep bool) (o opened, err
 
 // syncPublished has the name of a new file survive a power failure.
 func (db *DB) syncPublished(o opened, former string) {
-	if err := db.syncFound(o.bolt); err != nil { // Too late to go back. The next commit tries it again.
+	if err := db.ensureSynced(o.bolt); err != nil { // Too late to go back. The next commit tries it again.
 		db.log.Error(err, "Could not sync the name of the cache file", "path", db.path)
 	} else {
 		_ = os.Remove(former) // A second name does no harm, and the next process removes it.
@@ -323,7 +323,7 @@ func (db *DB) replaced(old, o opened, cause error) {
 	db.mu.Unlock()
 	db.published = nil
 	db.discard(old, users)
-	tellReset(hooks, cause)
+	callAfterReset(hooks, cause)
 }
 
 // notReplaced goes on without a new file.
@@ -370,16 +370,16 @@ func (db *DB) notReplaced(old opened, cause, err error) {
 	if !readable {
 		db.discard(old, users)
 	}
-	tellReset(hooks, cause)
+	callAfterReset(hooks, cause)
 }
 
 // replaceLaterLocked has the file replaced, or made, later.
 func (db *DB) replaceLaterLocked(err error) {
 	if db.memoryOnly() {
-		db.sayLocked(err, "Could not use the cache file, working from memory")
+		db.logFailureLocked(err, "Could not use the cache file, working from memory")
 		db.degradedErr = prefixed(err, "working from memory")
 	} else {
-		db.sayLocked(err, "Could not replace the cache file, keeping the changes in memory until then")
+		db.logFailureLocked(err, "Could not replace the cache file, keeping the changes in memory until then")
 		db.commitErr = prefixed(err, "replace %s", db.path)
 	}
 	db.attempts++
@@ -414,7 +414,7 @@ func (db *DB) discard(old opened, users interface{ Wait() }) {
 	})
 }
 
-func tellReset(hooks []*Hook, cause error) {
+func callAfterReset(hooks []*Hook, cause error) {
 	for _, h := range hooks {
 		if h.AfterReset != nil {
 			h.AfterReset(cause)

@@ -32,7 +32,7 @@ func (db *DB) salvage(bad *os.File, o *opened) error {
 		}
 		return err
 	}
-	lost, err := survivors(bad, nil, func(name Bucket, key, value []byte) error {
+	lost, err := forEachReadable(bad, nil, func(name Bucket, key, value []byte) error {
 		if !marked[name.Space] {
 			marked[name.Space] = true
 			l.set(Bucket{name.Space, salvagedBucket}, salvagedKey, entry{value: Bytes(nil)})
@@ -68,7 +68,7 @@ const (
 func checkFormat(f *os.File) error {
 	version, found := "", false
 	isFormat := func(space string) bool { return space == formatBucket }
-	lost, err := survivors(f, isFormat, func(name Bucket, key, value []byte) error {
+	lost, err := forEachReadable(f, isFormat, func(name Bucket, key, value []byte) error {
 		if name.Name == "" && string(key) == formatKey {
 			version, found = string(value), true
 		}
@@ -87,15 +87,15 @@ func checkFormat(f *os.File) error {
 	return nil
 }
 
-// A survivor is told each key that can still be reached in a damaged file. The slices
+// A readableFunc is told each key that can still be reached in a damaged file. The slices
 // are its own. Keys of a space itself have a bucket without a name. With an error the
 // walk ends.
-type survivor func(name Bucket, key, value []byte) error
+type readableFunc func(name Bucket, key, value []byte) error
 
-// survivors walks the pages of a file, and goes around those that are damaged: lost
+// forEachReadable walks the pages of a file, and goes around those that are damaged: lost
 // is the first of them. That something cannot be read for another reason is an error. Without space, all but the format is walked; else the spaces
 // that it names. Whatever the file has, each page is read once and no more.
-func survivors(f pagedFile, space func(string) bool, fn survivor) (lost, err error) {
+func forEachReadable(f pagedFile, space func(string) bool, fn readableFunc) (lost, err error) {
 	if space == nil {
 		space = func(name string) bool { return name != formatBucket }
 	}
@@ -103,7 +103,7 @@ func survivors(f pagedFile, space func(string) bool, fn survivor) (lost, err err
 	if err != nil {
 		return nil, err
 	}
-	w := &survivorWalk{in: &inspector{f: f, readOnly: true}, space: space, fn: fn}
+	w := &salvager{in: &inspector{f: f, readOnly: true}, space: space, fn: fn}
 	meta, err := w.in.meta(info.Size())
 	if errors.Is(err, ErrCorrupt) {
 		return err, nil // Nothing is to be found.
@@ -118,10 +118,10 @@ func survivors(f pagedFile, space func(string) bool, fn survivor) (lost, err err
 	return w.lost, err
 }
 
-type survivorWalk struct {
+type salvager struct {
 	in    *inspector
 	space func(string) bool
-	fn    survivor
+	fn    readableFunc
 	lost  error
 	// left is how many pages are still to be read at most: damaged branches may lead
 	// to the same pages again and again.
@@ -142,7 +142,7 @@ const salvagedPagesFactor = 4
 const maxSalvagedPageBytes = 256 << 20
 
 // tree walks the pages of a bucket; path has the names of the buckets it is in.
-func (w *survivorWalk) tree(id uint64, depth int, path []string) error {
+func (w *salvager) tree(id uint64, depth int, path []string) error {
 	page, err := w.page(id, depth)
 	if errors.Is(err, ErrCorrupt) {
 		w.lose(err)
@@ -168,14 +168,14 @@ func (w *survivorWalk) tree(id uint64, depth int, path []string) error {
 	return nil
 }
 
-func (w *survivorWalk) lose(err error) {
+func (w *salvager) lose(err error) {
 	if w.lost == nil {
 		w.lost = err
 	}
 }
 
-// A survivorPage is a page that may be damaged. Its elements are believed one by one.
-type survivorPage struct {
+// A salvagePage is a page that may be damaged. Its elements are believed one by one.
+type salvagePage struct {
 	flags uint16
 	count int
 	bytes []byte
@@ -183,7 +183,7 @@ type survivorPage struct {
 
 // page reads a page. Of its header only the flags are believed: bbolt writes the content
 // without gaps, so the elements say how many they are, and how long the page is.
-func (w *survivorWalk) page(id uint64, depth int) (p survivorPage, err error) {
+func (w *salvager) page(id uint64, depth int) (p salvagePage, err error) {
 	if depth > maxTreeDepth {
 		return p, corruptFile("a bucket has more than %d levels of pages", maxTreeDepth)
 	}
@@ -226,7 +226,7 @@ func (w *survivorWalk) page(id uint64, depth int) (p survivorPage, err error) {
 }
 
 // readSome reads what there is before the end of the file, or before what is damaged.
-func (w *survivorWalk) readSome(b []byte, at int64) (int, error) {
+func (w *salvager) readSome(b []byte, at int64) (int, error) {
 	n, err := w.in.readAt(b, at)
 	if errors.Is(err, ErrCorrupt) {
 		w.lose(err)
@@ -242,12 +242,12 @@ func (w *survivorWalk) readSome(b []byte, at int64) (int, error) {
 // differ, the second element decides, whose content begins where that of the first ends. A
 // number that is too large would make elements of what pages behind this one have, which
 // may be of an older version of the file.
-func (p *survivorPage) setCount(page []byte) {
+func (p *salvagePage) setCount(page []byte) {
 	p.count = int(binary.NativeEndian.Uint16(page[pageCountAt:]))
 	if len(page) < pageHeaderBytes+2*elementBytes {
 		return
 	}
-	elements := survivorPage{flags: p.flags, bytes: page}
+	elements := salvagePage{flags: p.flags, bytes: page}
 	first, _, end := elements.span(0)
 	fromFirst, ok := countBefore(first)
 	if !ok || fromFirst == p.count {
@@ -270,7 +270,7 @@ func countBefore(at uint64) (count int, ok bool) {
 }
 
 // span says where the key and the value of an element are in the page.
-func (p *survivorPage) span(i int) (key, value, end uint64) {
+func (p *salvagePage) span(i int) (key, value, end uint64) {
 	at := pageHeaderBytes + i*elementBytes
 	words, vsize := p.bytes[at:at+elementBytes], uint64(0)
 	if p.flags == leafPage { // flags, pos, ksize, vsize; else pos, ksize.
@@ -283,7 +283,7 @@ func (p *survivorPage) span(i int) (key, value, end uint64) {
 }
 
 // element returns an element, and its key and value, if they are in the page.
-func (p *survivorPage) element(i int) (e, key, value []byte, ok bool) {
+func (p *salvagePage) element(i int) (e, key, value []byte, ok bool) {
 	at := pageHeaderBytes + i*elementBytes
 	if at+elementBytes > len(p.bytes) {
 		return nil, nil, nil, false
@@ -295,7 +295,7 @@ func (p *survivorPage) element(i int) (e, key, value []byte, ok bool) {
 	return p.bytes[at : at+elementBytes], p.bytes[from:to:to], p.bytes[to:end:end], true
 }
 
-func (w *survivorWalk) leaf(page survivorPage, path []string) error {
+func (w *salvager) leaf(page salvagePage, path []string) error {
 	for i := range page.count {
 		e, key, value, ok := page.element(i)
 		if w.elements == 0 {
@@ -324,7 +324,7 @@ func (w *survivorWalk) leaf(page survivorPage, path []string) error {
 }
 
 // bucket walks a bucket, which is a tree of its own, or a leaf within the leaf.
-func (w *survivorWalk) bucket(value []byte, path []string) error {
+func (w *salvager) bucket(value []byte, path []string) error {
 	if len(value) < bucketHeaderBytes {
 		w.lose(corruptFile("a bucket has %d bytes, expected at least %d", len(value), bucketHeaderBytes))
 		return nil
@@ -337,7 +337,7 @@ func (w *survivorWalk) bucket(value []byte, path []string) error {
 		w.lose(corruptFile("an inline bucket has %d bytes, expected at least %d", len(inline), pageHeaderBytes))
 		return nil
 	}
-	page := survivorPage{flags: leafPage, bytes: inline}
+	page := salvagePage{flags: leafPage, bytes: inline}
 	page.setCount(inline)
 	return w.leaf(page, path)
 }

@@ -280,7 +280,7 @@ func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 		case b == nil:
 			return db.Snapshot(space)
 		}
-		if err := db.syncFound(b); err != nil {
+		if err := db.ensureSynced(b); err != nil {
 			s.Close()
 			return nil, err
 		}

@@ -55,7 +55,7 @@ func encodeContent(enc *msgpack.Encoder, value any, depth int) error {
 				return err
 			}
 			if err := encodeContent(enc, v[key], depth+1); err != nil {
-				return under("."+key, err)
+				return addPath("."+key, err)
 			}
 		}
 		return nil
@@ -68,7 +68,7 @@ func encodeContent(enc *msgpack.Encoder, value any, depth int) error {
 		}
 		for i, child := range v {
 			if err := encodeContent(enc, child, depth+1); err != nil {
-				return under(fmt.Sprintf("[%d]", i), err)
+				return addPath(fmt.Sprintf("[%d]", i), err)
 			}
 		}
 		return nil
@@ -92,7 +92,7 @@ type contentError struct {
 	reason string
 }
 
-func under(part string, err error) error {
+func addPath(part string, err error) error {
 	if e, ok := errors.AsType[*contentError](err); ok {
 		e.path = append(e.path, part)
 	}
