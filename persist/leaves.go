@@ -10,30 +10,30 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// A leafCheck looks at leaves before bbolt frees them. It frees as many pages as the
-// header of a leaf says that it has: a few bits flipped there cost memory without bound,
-// or give away pages that are in use. And it finds what to replace in the branch above by
-// the first key of the leaf: where the branch has another one, both are there afterwards,
-// and one of them leads to a page that is free. A file may have hundreds of thousands of leaves, so
-// a commit does not wait until all were looked at, but for those that it is about to
-// free, once for each: afterwards it is this process that has written what is in their
-// place. The committer looks at the others when it is idle.
+// A leafCheck checks leaves before bbolt frees them. bbolt frees as many pages as the
+// header of a leaf says: a few flipped bits there cost memory without bound, or give away
+// pages that are in use. And bbolt finds the leaf's entry in the branch above by the leaf's
+// first key: if the branch has another key, the old entry stays beside the new one, and
+// leads to a free page.
 //
-// What a commit frees are the leaves of the keys that it sets or deletes; where it
-// deletes, perhaps a neighbour, which bbolt merges with what is left; and all leaves of
-// a bucket that is dropped.
+// A file may have hundreds of thousands of leaves, so a commit checks only those that it is
+// about to free, each of them once: what replaces them is written by this process. The
+// committer checks the others while it is idle.
+//
+// A commit frees the leaves of the keys that it sets or deletes; where it deletes, perhaps
+// a neighbour, which bbolt merges with what is left; and all leaves of a dropped bucket.
 //
 // A leaf's pages end before the next page that anything else refers to. So it is enough
 // to know which pages were referred to when the process began to write.
 type leafCheck struct {
 	handle *handle
-	in     *inspector // With the pages that were in use, and the leaves still to be looked at.
-	pages  uint64     // Of the file, then. The inspector has those that it has now.
-	count  int        // Of the leaves still to be looked at.
-	next   uint64     // Those below were looked at by idle.
+	in     *inspector // Has the pages that were in use at first, and the leaves still unchecked.
+	pages  uint64     // How many pages the file had at first. in.pages is how many it has now.
+	count  int        // How many leaves are unchecked.
+	next   uint64     // The next page for checkLeavesIdle.
 }
 
-// newLeafCheck reads the branches of a file, not its leaves.
+// newLeafCheck reads the branches of a file, not its leaves with values.
 func newLeafCheck(b *handle) (*leafCheck, error) {
 	c := &leafCheck{handle: b, in: &inspector{f: b.file, unchecked: []uint32{}}}
 	if err := c.in.file(); err != nil {
@@ -48,7 +48,7 @@ func newLeafCheck(b *handle) (*leafCheck, error) {
 	return c, nil
 }
 
-// checkLeaves looks at the leaves that bbolt will free when it writes a layer. It is
+// checkLeaves checks the leaves that bbolt will free when it writes a layer. It is
 // called before the transaction changes anything.
 func (db *DB) checkLeaves(b *handle, tx *bolt.Tx, l *layer) error {
 	if db.boltFile == nil || db.leavesChecked {
@@ -62,7 +62,7 @@ func (db *DB) checkLeaves(b *handle, tx *bolt.Tx, l *layer) error {
 		db.leaves = c
 	}
 	err := db.leaves.layer(tx, l)
-	if err != nil { // The whole file has the last word.
+	if err != nil { // A check of the whole file decides.
 		err = inspectLeaves(b.file)
 	} else if db.leaves.count > 0 {
 		return nil
@@ -74,13 +74,13 @@ func (db *DB) checkLeaves(b *handle, tx *bolt.Tx, l *layer) error {
 }
 
 const (
-	idleLeaves = 64 // Are looked at between two pauses, or fewer in idleTime.
-	idleTime   = time.Millisecond
+	idleLeaves = 64               // How many leaves are checked between two pauses at most,
+	idleTime   = time.Millisecond // and for how long.
 )
 
-// checkLeavesIdle looks at some more leaves while nothing is to be written, so that there
-// are none to be found for later commits. It returns when to go on, or zero. Reading
-// takes a tenth of the time.
+// checkLeavesIdle checks some more leaves while nothing is to be written, so that later
+// commits have none to check. It returns after which pause to go on, or zero if it is done.
+// The pauses are nine tenths of the time.
 func (db *DB) checkLeavesIdle() (pause time.Duration) {
 	if db.leavesChecked {
 		db.leaves = nil
@@ -97,7 +97,7 @@ func (db *DB) checkLeavesIdle() (pause time.Duration) {
 		left--
 		if err := guard(func() error { return c.checkLeaf(c.next, nil) }); err != nil {
 			c.next = c.pages
-			if err = guard(func() error { return inspectLeaves(c.handle.file) }); err == nil { // It has the last word.
+			if err = guard(func() error { return inspectLeaves(c.handle.file) }); err == nil { // As in checkLeaves.
 				db.leaves, db.leavesChecked = nil, true
 			}
 			_ = db.readError(c.handle, err)
@@ -146,8 +146,8 @@ func (c *leafCheck) isUnchecked(id uint64) bool {
 	return id < c.pages && c.in.unchecked[id] != 0
 }
 
-// checkLeaf looks at the head of a leaf, if that has to be. first is the key that its branch
-// names it by, where that is at hand.
+// checkLeaf checks the header and the first key of a leaf, unless that was done. first is
+// the key that its branch names it by, or nil.
 func (c *leafCheck) checkLeaf(id uint64, first []byte) error {
 	if !c.isUnchecked(id) {
 		return nil
@@ -180,15 +180,15 @@ func (c *leafCheck) checkLeaf(id uint64, first []byte) error {
 	return nil
 }
 
-// A leafWalk finds the leaves of keys, which come in ascending order, below the root of
-// one bucket.
+// A leafWalk finds the leaves of keys below the root of one bucket. The keys come in
+// ascending order.
 type leafWalk struct {
 	check *leafCheck
 	root  uint64
 	path  []branch // From the root to the leaf of the last key.
 }
 
-// A branch is a branch page, and which of its children was chosen.
+// A branch is a branch page, and the index of the child that was chosen.
 type branch struct {
 	id       uint64
 	page     []byte
@@ -210,19 +210,19 @@ func (b *branch) choose(key []byte) int {
 	return max(i-1, 0)
 }
 
-// open reads a page, if it is a branch; ok says so. first is the key that the branch above
-// names it by. room may be used for it.
+// open reads a page if it is a branch, which ok reports. first is the key that the branch
+// above names it by. room is memory that open may use for it.
 func (w *leafWalk) open(id uint64, first []byte, depth int, room []byte) (b branch, ok bool, err error) {
 	if depth > maxTreeDepth {
 		return b, false, corruptFile("a bucket has more than %d levels of pages", maxTreeDepth)
 	}
 	in := w.check.in
 	if w.check.isUnchecked(id) {
-		return b, false, nil // Known to be a leaf, and not to be read twice.
+		return b, false, nil // It is a leaf, which checkLeaf will read.
 	}
 	h, err := in.header(id)
 	if err != nil || h.flags != branchPage {
-		return b, false, err // What is not a leaf either bbolt will refuse.
+		return b, false, err // bbolt will refuse a page that is not a leaf either.
 	}
 	if h.bytes > maxInspectedBytes {
 		return b, false, corruptFile("page %d is %d bytes long, expected at most %d", id, h.bytes, maxInspectedBytes)
@@ -243,7 +243,7 @@ func (w *leafWalk) open(id uint64, first []byte, depth int, room []byte) (b bran
 	return b, true, nil
 }
 
-// room is the memory of the page that the path has had at a depth.
+// room returns the memory of the page that the path last had at a depth.
 func (w *leafWalk) room(depth int) []byte {
 	if depth < cap(w.path) {
 		return w.path[:depth+1][depth].page
@@ -251,7 +251,7 @@ func (w *leafWalk) room(depth int) []byte {
 	return nil
 }
 
-// leafOf looks at the leaf of a key, and if that is to be deleted at the leaves beside it.
+// leafOf checks the leaf of a key, and if the key is to be deleted the leaves beside it.
 func (w *leafWalk) leafOf(key []byte, deleted bool) error {
 	var first []byte
 	id, depth := w.root, 0
@@ -282,7 +282,7 @@ func (w *leafWalk) leafOf(key []byte, deleted bool) error {
 	return nil
 }
 
-// checkNeighbour looks at the leaf before, or behind, the one that the path leads to.
+// checkNeighbour checks the leaf before (step -1) or behind (1) the one that the path leads to.
 func (w *leafWalk) checkNeighbour(step int) error {
 	for level := len(w.path) - 1; level >= 0; level-- {
 		b := &w.path[level]
@@ -309,7 +309,7 @@ func (w *leafWalk) checkNeighbour(step int) error {
 	return nil
 }
 
-// all looks at all leaves below a page.
+// all checks all leaves below a page.
 func (w *leafWalk) all(id uint64, first []byte, depth int) error {
 	b, ok, err := w.open(id, first, depth, nil)
 	switch {

@@ -19,14 +19,14 @@ type message struct {
 
 type messageField struct {
 	index int
-	// message is that of a field which is a message, or a slice of them
-	// if repeated; else nil.
+	// message is set if the field is a message or, with repeated, a slice of
+	// messages; else nil.
 	message  *message
 	repeated bool
 }
 
-// messages caches a *message for each reflect.Type, nil for those whose encoding
-// does not follow from their fields.
+// messages caches a *message for each reflect.Type, nil for those that are not
+// generated, so that their fields do not determine the encoding.
 var messages sync.Map
 
 func messageOf(t reflect.Type) *message {
@@ -74,15 +74,15 @@ func fieldNumber(tag string) (protowire.Number, bool) {
 	return protowire.Number(n), err == nil && n > 0
 }
 
-// baseDecoder decodes a message beside another of its type.
+// A baseDecoder decodes a message beside a base object of the same type.
 type baseDecoder struct {
-	rest []byte // What has to be decoded of a message.
+	rest []byte // The fields of a message that have to be decoded.
 }
 
 var baseDecoders = sync.Pool{New: func() any { return new(baseDecoder) }}
 
 // decodeWithBase decodes encoded into target, a new object of the type of base, whose
-// encoding is baseEncoded. It reports whether it could: if not, target is of no use.
+// encoding is baseEncoded. If it returns false, target must not be used.
 func decodeWithBase(target, base any, encoded, baseEncoded []byte) (ok bool) {
 	t := reflect.TypeOf(target)
 	if t.Kind() != reflect.Pointer {
@@ -93,7 +93,7 @@ func decodeWithBase(target, base any, encoded, baseEncoded []byte) (ok bool) {
 		return false
 	}
 	defer func() {
-		if recover() != nil { // As in decodeBody, which will say why.
+		if recover() != nil { // As in decodeBody, which the caller tries next.
 			ok = false
 		}
 	}()
@@ -103,13 +103,13 @@ func decodeWithBase(target, base any, encoded, baseEncoded []byte) (ok bool) {
 	if d.message(m, v.Elem(), reflect.ValueOf(base).Elem(), encoded, baseEncoded) != nil {
 		return false
 	}
-	quantityPlanOf(t).cacheText(v) // What base has was cached when base was encoded.
+	quantityPlanOf(t).cacheText(v) // Those shared with base have cached it when base was encoded.
 	return true
 }
 
 var errUnexpectedEncoding = errors.New("not as generated code encodes")
 
-// message decodes what is not encoded alike, and takes the rest from base.
+// message decodes the fields whose encodings differ, and shares the others with base.
 func (d *baseDecoder) message(m *message, v, base reflect.Value, encoded, baseEncoded []byte) error {
 	d.rest = d.rest[:0]
 	err := m.compare(encoded, baseEncoded, func(f *messageField, field, baseField []byte) error {
@@ -122,7 +122,7 @@ func (d *baseDecoder) message(m *message, v, base reflect.Value, encoded, baseEn
 		return err
 	}
 	if len(d.rest) > 0 {
-		// First, for there may be types that it makes empty.
+		// Before fields are shared, because Unmarshal may empty the message first.
 		if err := v.Addr().Interface().(protobufObject).Unmarshal(d.rest); err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func (d *baseDecoder) message(m *message, v, base reflect.Value, encoded, baseEn
 	})
 }
 
-// share makes v what base is. Who appends to a slice of one of them gets a copy.
+// share sets v to base. A slice gets no spare capacity, so that append copies it.
 func share(v, base reflect.Value) {
 	if base.Kind() == reflect.Slice {
 		base = base.Slice3(0, base.Len(), base.Len())
@@ -154,9 +154,9 @@ func share(v, base reflect.Value) {
 	v.Set(base)
 }
 
-// compare calls do for each field that is encoded, with what the other encoding has
-// of it. Without one baseField is nil, and for a field that is not known f is.
-// Fields are expected in the order of their numbers, as generated code writes them.
+// compare calls do for each field in encoded, with the same field of baseEncoded, or
+// nil if that has none. f is nil if the field is unknown. Both encodings must have
+// their fields in the order of their numbers, as generated code writes them.
 func (m *message) compare(encoded, baseEncoded []byte, do func(f *messageField, field, baseField []byte) error) error {
 	var number, baseNumber protowire.Number
 	var field, baseField []byte
@@ -181,7 +181,7 @@ func (m *message) compare(encoded, baseEncoded []byte, do func(f *messageField, 
 	return nil
 }
 
-// single is for a field that is a message, and there once.
+// single decodes a field that is one message.
 func (d *baseDecoder) single(m *message, v, base reflect.Value, field, baseField []byte) error {
 	content, more, err := nextMessage(field)
 	if err != nil {
@@ -194,10 +194,10 @@ func (d *baseDecoder) single(m *message, v, base reflect.Value, field, baseField
 	if len(more) > 0 || len(baseMore) > 0 {
 		return errUnexpectedEncoding
 	}
-	return d.message(m, v, base, content, baseContent) // They differ, as field and baseField do.
+	return d.message(m, v, base, content, baseContent) // They differ, because the fields do.
 }
 
-// elements is for a field that is a slice of messages. They are compared in pairs.
+// elements decodes a field that is a slice of messages. It compares them in pairs.
 func (d *baseDecoder) elements(m *message, v, base reflect.Value, field, baseField []byte) error {
 	n := 0
 	for rest := field; len(rest) > 0; n++ {
@@ -229,8 +229,8 @@ func (d *baseDecoder) elements(m *message, v, base reflect.Value, field, baseFie
 	return nil
 }
 
-// nextField cuts off a field with all its values. Its number must be above the
-// one before.
+// nextField cuts off a field with all its values. Its number must be greater than
+// before, the number of the last field.
 func nextField(encoded []byte, before protowire.Number) (number protowire.Number, field, rest []byte, err error) {
 	rest = encoded
 	for len(rest) > 0 {
@@ -255,7 +255,7 @@ func nextField(encoded []byte, before protowire.Number) (number protowire.Number
 	return number, encoded[:len(encoded)-len(rest)], rest, nil
 }
 
-// nextMessage cuts the first value off a field that has messages.
+// nextMessage cuts the first value off a field whose values are messages.
 func nextMessage(field []byte) (content, rest []byte, err error) {
 	_, typ, n := protowire.ConsumeTag(field)
 	if n < 0 {

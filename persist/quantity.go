@@ -7,14 +7,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// A quantityPlan says where in values of a type there are resource.Quantity
-// fields that a method can write to: they cache their text when it is first
-// asked for, which must not happen while another goroutine reads the object.
-// Those in values of maps are left out, as Go copies them for every call, but
-// not what such values point to.
+// A quantityPlan finds the resource.Quantity fields in values of a type. Their
+// String method caches the text in the field, which must not happen while
+// another goroutine reads the object. The plan leaves out fields in the values
+// of maps, because Go copies them for every call, but not fields that such
+// values point to.
 type quantityPlan struct {
 	isQuantity  bool // The type is Quantity.
-	hasQuantity bool // It is, or leads to one.
+	hasQuantity bool // The type is, or leads to, Quantity.
 	kind        reflect.Kind
 	fields      []quantityField // Of a struct.
 	elem        *quantityPlan   // Of a pointer, slice, array or map.
@@ -90,14 +90,14 @@ func (p *quantityPlan) reachesQuantity() bool {
 	return p.elem != nil && p.elem.hasQuantity
 }
 
-// cacheText makes all these fields of v, which is addressable or a pointer,
-// cache their text.
+// cacheText makes all the plan's fields of v cache their text. v is addressable,
+// or a pointer.
 func (p *quantityPlan) cacheText(v reflect.Value) {
 	switch {
 	case !p.hasQuantity:
 		return
 	case p.isQuantity:
-		if v.CanAddr() { // Else it is a field of a map's value.
+		if v.CanAddr() { // Else v is in the value of a map.
 			_ = v.Addr().Interface().(*resource.Quantity).String()
 		}
 		return
