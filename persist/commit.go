@@ -275,8 +275,8 @@ func (db *DB) logRecoveryLocked() {
 	}
 }
 
-// withCachePath has an error name db.path where it names the file as it was called while
-// being made. No other goroutine may have the error yet.
+// withCachePath has an error name db.path, and not the file's name while it was made. No
+// other goroutine may have the error yet.
 func (db *DB) withCachePath(err error) error {
 	if p := (*os.PathError)(nil); errors.As(err, &p) && strings.HasPrefix(p.Path, db.path+newSuffix) {
 		p.Path = db.path

@@ -25,8 +25,8 @@ type messageField struct {
 	repeated bool
 }
 
-// messages caches a *message for each reflect.Type, nil for those that are not
-// generated, so that their fields do not determine the encoding.
+// messages caches a *message for each reflect.Type, nil for those whose fields
+// do not determine the encoding.
 var messages sync.Map
 
 func messageOf(t reflect.Type) *message {

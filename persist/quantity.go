@@ -7,11 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// A quantityPlan finds the resource.Quantity fields in values of a type. Their
-// String method caches the text in the field, which must not happen while
-// another goroutine reads the object. The plan leaves out fields in the values
-// of maps, because Go copies them for every call, but not fields that such
-// values point to.
+// A quantityPlan finds the resource.Quantity fields in values of a type: their
+// String method caches the text, which must not happen while another goroutine
+// reads the object. Fields in values of maps are left out, because Go copies
+// them for every call, but not fields that such values point to.
 type quantityPlan struct {
 	isQuantity  bool // The type is Quantity.
 	hasQuantity bool // The type is, or leads to, Quantity.
@@ -90,8 +89,8 @@ func (p *quantityPlan) reachesQuantity() bool {
 	return p.elem != nil && p.elem.hasQuantity
 }
 
-// cacheText makes all the plan's fields of v cache their text. v is addressable,
-// or a pointer.
+// cacheText makes these fields of v, which is addressable or a pointer, cache
+// their text.
 func (p *quantityPlan) cacheText(v reflect.Value) {
 	switch {
 	case !p.hasQuantity:

@@ -143,7 +143,7 @@ func (r Record) SizeBytes() int { return envelopeBytes + len(r.Body) }
 // newObject returns, and [ErrBadRecord] if the body cannot be decoded.
 func (r Record) Decode(newObject func() any) (any, error) { return r.DecodeNear(newObject, nil) }
 
-// DecodeNear is Decode for another version of the object in base. Fields whose
+// DecodeNear is Decode for another version of the object in base. Parts whose
 // encodings are equal are not decoded, but shared with the base object: neither
 // object may be changed. This saves time only where base was encoded ahead, see
 // [DB.NewObject]. base may be nil.
