@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestWhatKilledProcessesWereMakingIsRemovedAtOnce: each may be as long as the file, and a
-// process that is killed because its salvage takes long is started again.
+// TestWhatKilledProcessesWereMakingIsRemovedAtOnce: each of these files may be as long as the
+// cache file, and a process that is killed because its salvage takes long is started again.
 func TestWhatKilledProcessesWereMakingIsRemovedAtOnce(t *testing.T) {
 	path := tempPath(t)
 	db := openSound(t, path, manual)
@@ -31,8 +31,7 @@ func TestWhatKilledProcessesWereMakingIsRemovedAtOnce(t *testing.T) {
 	}
 }
 
-// TestAFileThatIsBeingMadeIsNotRemoved by another process that looks for those of killed
-// ones, from its first moment on.
+// TestAFileThatIsBeingMadeIsNotRemoved by another process, not even when it is brand-new.
 func TestAFileThatIsBeingMadeIsNotRemoved(t *testing.T) {
 	path := tempPath(t)
 	db := openSound(t, path, manual)
@@ -56,8 +55,8 @@ func TestAFileThatIsBeingMadeIsNotRemoved(t *testing.T) {
 	}
 }
 
-// TestAFileThatIsAboutToBeLockedIsNotRemoved by another process that looks for those of
-// killed ones just then, again and again.
+// TestAFileThatIsAboutToBeLockedIsNotRemoved by processes that remove abandoned files again
+// and again just then.
 func TestAFileThatIsAboutToBeLockedIsNotRemoved(t *testing.T) {
 	db := openSound(t, tempPath(t), manual)
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -89,7 +88,7 @@ func TestAFileThatIsAboutToBeLockedIsNotRemoved(t *testing.T) {
 	<-stopped
 }
 
-// TestAFileThatWasNeverLockedIsRemovedLater: nobody can come for it any more.
+// TestAFileThatWasNeverLockedIsRemovedLater: its process must have ended.
 func TestAFileThatWasNeverLockedIsRemovedLater(t *testing.T) {
 	db := openSound(t, tempPath(t), manual)
 	left := db.path + newSuffix + "1"

@@ -30,7 +30,7 @@ type arena struct {
 	head   []byte   // Scratch.
 }
 
-// room returns the chunk to append about n bytes to.
+// room returns a chunk to append n bytes to.
 func (a *arena) room(n int) []byte {
 	if a.used > 0 {
 		if c := a.chunks[a.used-1]; cap(c)-len(c) >= n {

@@ -291,8 +291,8 @@ func (db *DB) removeSetAside(names []string) {
 	db.setAsides = slices.DeleteFunc(db.setAsides, func(a SetAside) bool { return slices.Contains(names, a.Path) })
 }
 
-// createNew makes a file beside the cache file, and locks it, so that other processes know
-// that it is being made.
+// createNew makes a file beside the cache file, and locks it, so that others know that it is
+// being made.
 func (db *DB) createNew() (*os.File, error) {
 	f, err := os.CreateTemp(filepath.Dir(db.path), filepath.Base(db.path)+newSuffix+"*") // 0600
 	if err == nil {

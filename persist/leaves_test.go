@@ -62,7 +62,7 @@ func leafWith(t *testing.T, b *handle, key string) (id uint64) {
 	return id
 }
 
-// lengthen makes the leaf of a key say that it has more pages than it has.
+// lengthen has the header of a key's leaf claim more pages than the leaf has.
 func lengthen(t *testing.T, path, key string) {
 	t.Helper()
 	db, err := Open(path, manual)
@@ -83,8 +83,8 @@ func lengthen(t *testing.T, path, key string) {
 	}
 }
 
-// TestALeafThatLiesIsFoundBeforeBboltFreesIt, and not before: a commit looks at the
-// leaves that it frees, not at all of them.
+// TestALeafThatLiesIsFoundBeforeBboltFreesIt, and not before: a commit checks only the
+// leaves that it frees.
 func TestALeafThatLiesIsFoundBeforeBboltFreesIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		write func(*Batch)
@@ -124,8 +124,7 @@ func TestALeafThatLiesIsFoundBeforeBboltFreesIt(t *testing.T) {
 	}
 }
 
-// TestTheCommitterLooksAtAllLeavesWhenItIsIdle, so that later commits have nothing to
-// look for.
+// TestTheCommitterLooksAtAllLeavesWhenItIsIdle, so that later commits have none to check.
 func TestTheCommitterLooksAtAllLeavesWhenItIsIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := tempPath(t)
@@ -140,7 +139,7 @@ func TestTheCommitterLooksAtAllLeavesWhenItIsIdle(t *testing.T) {
 	})
 }
 
-// valueLeaves are the leaves with values of a file, by what inspect says.
+// valueLeaves returns what an inspector notes of the leaves with values of a file.
 func valueLeaves(t *testing.T, b *handle) []uint32 {
 	t.Helper()
 	in := &inspector{f: b.file, unchecked: []uint32{}}
@@ -305,9 +304,8 @@ func TestAMetaPageThatHasMorePagesThanTheFileIsNotBelieved(t *testing.T) {
 	}
 }
 
-// misname changes a key by which a branch names a page, the leaf that the key is in or a
-// branch above it, so that the keys of that branch stay in order: its last byte is one
-// less.
+// misname changes the key by which a branch names a page: the leaf of a key, or a branch
+// above that leaf. Its last byte becomes one less, so that the branch stays in order.
 func misname(t *testing.T, b *handle, leaf bool) {
 	t.Helper()
 	at := int64(0)
@@ -448,8 +446,8 @@ func TestVerifyFindsWhatIsInTwoPlaces(t *testing.T) {
 	})
 }
 
-// TestALeafIsNotBelieved to be one because its header says so, nor to have as many elements:
-// what it hides would not be found, and be written beside.
+// TestALeafIsNotBelieved to be one, or to have as many elements, because its header says so:
+// keys that it hides would not be found, and be written a second time.
 func TestALeafIsNotBelieved(t *testing.T) {
 	for name, c := range map[string]struct {
 		root   bool

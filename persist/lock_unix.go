@@ -46,5 +46,5 @@ func lockFile(path string, timeout time.Duration) (*os.File, error) {
 	}
 }
 
-// unlockFile is for a file whose mapping stays, and would keep the lock.
+// unlockFile is for a file whose mapping would keep the lock.
 func unlockFile(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }

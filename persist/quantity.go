@@ -13,7 +13,7 @@ import (
 // them for every call, but not fields that such values point to.
 type quantityPlan struct {
 	isQuantity  bool // The type is Quantity.
-	hasQuantity bool // The type is, or leads to, Quantity.
+	hasQuantity bool // It is, or leads to one.
 	kind        reflect.Kind
 	fields      []quantityField // Of a struct.
 	elem        *quantityPlan   // Of a pointer, slice, array or map.
@@ -96,7 +96,7 @@ func (p *quantityPlan) cacheText(v reflect.Value) {
 	case !p.hasQuantity:
 		return
 	case p.isQuantity:
-		if v.CanAddr() { // Else v is in the value of a map.
+		if v.CanAddr() { // Else it is in a map's value.
 			_ = v.Addr().Interface().(*resource.Quantity).String()
 		}
 		return

@@ -12,7 +12,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// panicking is a value whose code is wrong.
+// panicking is a value whose code panics.
 type panicking struct{}
 
 func (panicking) AppendTo([]byte) ([]byte, error) { panic("a bug") }
@@ -173,8 +173,8 @@ func TestABranchPageThatSeemsToBeALeafHasTheFileReplaced(t *testing.T) {
 	}
 }
 
-// TestErrorsOfBboltAreTheDisksOrDamage: whatever comes before a commit writes to the
-// disk is damage, and of the others what bbolt has a name for.
+// TestErrorsOfBboltAreTheDisksOrDamage: every error before Commit is damage. Of the errors of
+// Commit, those are that bbolt has a name for.
 func TestErrorsOfBboltAreTheDisksOrDamage(t *testing.T) {
 	disk := &os.PathError{Op: "write", Path: "cache.db", Err: errors.New("no space left on device")}
 	for name, c := range map[string]struct {

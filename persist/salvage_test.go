@@ -59,7 +59,7 @@ func disorder(t testing.TB, path string) {
 	}
 }
 
-// meetDisorder has the DB find out.
+// meetDisorder has the DB read the keys that are out of order.
 func meetDisorder(t testing.TB, db *DB) {
 	t.Helper()
 	s, err := db.Snapshot(testBucket.Space)
@@ -292,7 +292,7 @@ func TestAReplacementThatFailsIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestAReaderThatFindsDamageReadsFromTheNewFile: there is an answer, a moment later.
+// TestAReaderThatFindsDamageReadsFromTheNewFile a moment later, and gets no error.
 func TestAReaderThatFindsDamageReadsFromTheNewFile(t *testing.T) {
 	for name, read := range map[string]func(db *DB) (string, error){
 		"View": func(db *DB) (string, error) {
@@ -344,7 +344,7 @@ func (f *failsOnce) ReadAt(b []byte, at int64) (int, error) {
 	return f.File.ReadAt(b, at)
 }
 
-// TestAReadThatFailsOnceCostsNothing: all that it would have read would be lost.
+// TestAReadThatFailsOnceCostsNothing: salvage would lose all that it cannot read.
 func TestAReadThatFailsOnceCostsNothing(t *testing.T) {
 	path := tempPath(t)
 	db := openSound(t, path, manual)
