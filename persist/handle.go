@@ -22,7 +22,7 @@ import (
 // waits without end. So handle checks the meta pages before Begin, which makes that
 // panic rare. If it happens all the same (the damage came in between), the handle is dead:
 // nobody takes bbolt's locks through it any more, open transactions are not ended, and
-// bbolt's mapping stays. These rules keep other goroutines from being in bbolt's locks then:
+// bbolt's mapping stays. These rules spare the goroutines that are in bbolt at that moment:
 //
 //   - one goroutine at a time is in Begin or Close, under mu;
 //   - a read transaction is ended under mu as well, or, if mu is held, by a goroutine
