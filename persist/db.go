@@ -185,9 +185,9 @@ type Hook struct {
 	// AfterCommit is given the number of the last durable batch. Called without
 	// locks.
 	AfterCommit func(durable uint64)
-	// AfterReset is called when the file was found corrupt while in use: it was
-	// replaced, has lost commits, or cannot be read until it is replaced. Whatever
-	// was only in the file may be gone. Called without locks.
+	// AfterReset is called when the file was found corrupt, or without its name,
+	// while in use: it was replaced, has lost commits, or cannot be read until it is
+	// replaced. What was only in the file may be gone. Called without locks.
 	AfterReset func(cause error)
 }
 

@@ -216,7 +216,7 @@ const (
 	newSuffix      = ".new-"      // A file that is being made, or was when its process crashed.
 	finishedSuffix = ".finished"  // A whole file that is about to get the name of the cache file.
 
-	setAsideLayout = "20060102T150405.000000000" // Follows corruptSuffix.
+	setAsideLayout = "20060102T150405.000000000" // Follows the first two.
 )
 
 func isTime(s string) bool {

@@ -163,7 +163,7 @@ func (db *DB) ensureSynced(h *handle) error {
 // is long enough for both: else bbolt must not be asked for a transaction.
 func (h *handle) metaIsValid() error {
 	var head [metaOffset + metaBytes]byte
-	for _, at := range [...]int64{h.pageSize, 0} { // Reading the second one first shows that the file is long enough.
+	for _, at := range [...]int64{h.pageSize, 0} { // The second one first: it shows that the file is long enough.
 		switch _, err := readAt(h.file, head[:], at); {
 		case errors.Is(err, os.ErrClosed):
 			return bolterrors.ErrDatabaseNotOpen

@@ -27,7 +27,7 @@ const (
 // process.
 var crashpoint = func(string) error { return nil }
 
-// reset replaces a file that was found corrupt while in use, or makes the one that could
+// reset replaces a file that was found bad while in use, or makes the one that could
 // not be had before. Values that can still be read, and pass their checksums, are copied
 // into the new file; pending changes are kept. Hooks learn of it by AfterReset, and put in
 // again what is missing.
