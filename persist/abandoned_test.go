@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestWhatKilledProcessesWereMakingIsRemovedAtOnce: each may be as long as the file, and a
-// process that is killed because its salvage takes long is started again.
+// TestWhatKilledProcessesWereMakingIsRemovedAtOnce: each of these files may be as long as the
+// cache file, and a process that is killed because its salvage takes long is started again.
 func TestWhatKilledProcessesWereMakingIsRemovedAtOnce(t *testing.T) {
 	path := tempPath(t)
 	db := openSound(t, path, manual)
@@ -21,18 +21,17 @@ func TestWhatKilledProcessesWereMakingIsRemovedAtOnce(t *testing.T) {
 		if err := program(t, "salvage", path, "at the start", "2").Run(); err == nil {
 			t.Fatal("the process was not killed")
 		}
-		if left := db.beside(newSuffix, isNumber); len(left) != 1 {
+		if left := db.filesBeside(newSuffix, isNumber); len(left) != 1 {
 			t.Errorf("it left %v", left)
 		}
 	}
 	openSound(t, path, manual)
-	if left := db.beside(newSuffix, isNumber); len(left) != 0 {
+	if left := db.filesBeside(newSuffix, isNumber); len(left) != 0 {
 		t.Errorf("left: %v", left)
 	}
 }
 
-// TestAFileThatIsBeingMadeIsNotRemoved by another process that looks for those of killed
-// ones, from its first moment on.
+// TestAFileThatIsBeingMadeIsNotRemoved by another process, not even when it is brand-new.
 func TestAFileThatIsBeingMadeIsNotRemoved(t *testing.T) {
 	path := tempPath(t)
 	db := openSound(t, path, manual)
@@ -40,7 +39,7 @@ func TestAFileThatIsBeingMadeIsNotRemoved(t *testing.T) {
 	crashpoint = func(what string) error {
 		if what == "the new file is begun" || what == "the new file is whole" {
 			db.removeAbandoned()
-			if left := db.beside(newSuffix, isNumber); len(left) != 1 {
+			if left := db.filesBeside(newSuffix, isNumber); len(left) != 1 {
 				t.Errorf("%s: left are %v", what, left)
 			}
 		}
@@ -56,8 +55,8 @@ func TestAFileThatIsBeingMadeIsNotRemoved(t *testing.T) {
 	}
 }
 
-// TestAFileThatIsAboutToBeLockedIsNotRemoved by another process that looks for those of
-// killed ones just then, again and again.
+// TestAFileThatIsAboutToBeLockedIsNotRemoved by processes that remove abandoned files again
+// and again just then.
 func TestAFileThatIsAboutToBeLockedIsNotRemoved(t *testing.T) {
 	db := openSound(t, tempPath(t), manual)
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -89,14 +88,14 @@ func TestAFileThatIsAboutToBeLockedIsNotRemoved(t *testing.T) {
 	<-stopped
 }
 
-// TestAFileThatWasNeverLockedIsRemovedLater: nobody can come for it any more.
+// TestAFileThatWasNeverLockedIsRemovedLater: its process must have ended.
 func TestAFileThatWasNeverLockedIsRemovedLater(t *testing.T) {
 	db := openSound(t, tempPath(t), manual)
 	left := db.path + newSuffix + "1"
 	if err := os.WriteFile(left, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, age := range []time.Duration{0, abandoned + 2*aboutToBeLocked} {
+	for _, age := range []time.Duration{0, abandonedAge + 2*aboutToBeLocked} {
 		then := time.Now().Add(-age)
 		if err := os.Chtimes(left, then, then); err != nil {
 			t.Fatal(err)

@@ -8,28 +8,28 @@ import (
 	"sync"
 )
 
-// A body is the encoding of an object, made before its record is: to encode an
-// object of a protobuf type takes little longer than to say its size, which has
-// to be known when it is put.
+// A body is the encoding of an object, made before its record. The size of an
+// object has to be known when it is put, and encoding an object of a protobuf
+// type takes little longer than computing its size.
 type body struct {
 	memory []byte // headRoomBytes, bytes, checksumBytes.
 	bytes  []byte
 }
 
 const (
-	minBodyBits, maxBodyBits = 9, 15 // Larger ones are not used again.
+	minBodyBits, maxBodyBits = 9, 15 // Larger bodies are not pooled.
 
 	scratchBytes = 1 << maxBodyBits
 
-	// headRoomBytes is room for what comes before the body in a record, so that it
-	// need not be copied. With an envelope that is longer it is.
+	// headRoomBytes is room for the head of the record, so that the body need not
+	// be copied behind it. It is copied if the head is longer.
 	headRoomBytes = 192
 )
 
-// bodyPools have bodies nobody uses, by the size of their memory.
+// bodyPools hold unused bodies, by the size of their memory.
 var bodyPools [maxBodyBits + 1]sync.Pool
 
-// scratchPool has what protobuf is encoded into, from its end.
+// scratchPool holds buffers that protobuf is encoded into, from their ends.
 var scratchPool = sync.Pool{New: func() any { return new([scratchBytes]byte) }}
 
 func newBody(size int) *body {
@@ -52,8 +52,8 @@ func (b *body) release() {
 	}
 }
 
-// record puts what comes before the body into the room before it, and returns the
-// record, with room for a checksum behind it. Nil: there is not so much room.
+// record puts the head into the room before the body, and returns the record, with
+// room for a checksum behind it. It returns nil if the room is too small.
 func (b *body) record(head []byte) []byte {
 	if b.memory == nil || len(head) > headRoomBytes {
 		return nil
@@ -63,7 +63,7 @@ func (b *body) record(head []byte) []byte {
 	return b.memory[from : headRoomBytes+len(b.bytes)]
 }
 
-// encode encodes an object, with sizeBytes as [goType.appendBody] has it.
+// encode encodes an object. sizeBytes is as in [goType.appendBody].
 func (g *goType) encode(obj any, sizeBytes int) (b *body, err error) {
 	defer func() { // As in AppendObjectOfSize.
 		if p := recover(); p != nil {
@@ -84,8 +84,8 @@ func (g *goType) encode(obj any, sizeBytes int) (b *body, err error) {
 }
 
 // fillsFromTheEnd reports whether the type's MarshalToSizedBuffer writes into the end
-// of a larger buffer, as generated code does: the first object that is encoded must
-// come out as it does in a buffer of its size.
+// of a larger buffer, as generated code does. It encodes the first object both ways:
+// into a larger buffer, and into one of its size.
 func (g *goType) fillsFromTheEnd(obj protobufObject) bool {
 	if known := g.fromTheEnd.Load(); known != nil {
 		return *known
@@ -96,16 +96,16 @@ func (g *goType) fillsFromTheEnd(obj protobufObject) bool {
 	}
 	b, err := encodeProtobuf(obj)
 	same := err == nil && bytes.Equal(b.bytes, exact.Bytes())
-	if exact.Len() > 0 && exact.Len() <= scratchBytes { // Else it says nothing.
+	if exact.Len() > 0 && exact.Len() <= scratchBytes { // Else the comparison proves nothing.
 		g.fromTheEnd.Store(&same)
 	}
 	return same
 }
 
-// encodeProtobuf encodes an object whose size is not known.
+// encodeProtobuf encodes an object of unknown size, of scratchBytes at most.
 func encodeProtobuf(obj protobufObject) (b *body, err error) {
 	defer func() {
-		if p := recover(); p != nil { // It is larger than that, perhaps.
+		if p := recover(); p != nil { // The object may be larger than the buffer.
 			b, err = nil, fmt.Errorf("panic: %v", p)
 		}
 	}()

@@ -16,7 +16,7 @@ func configMap(name string, sizeBytes int) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"data": repeat(name, sizeBytes)}}
 }
 
-// stored decodes what a DB has of a key.
+// stored decodes the value of a key.
 func stored(t *testing.T, db *DB, key string, newObject func() any) (obj any, inMemory bool) {
 	t.Helper()
 	found, err := db.View(testBucket, key, func(it *Item) error {
@@ -41,8 +41,8 @@ func stored(t *testing.T, db *DB, key string, newObject func() any) (obj any, in
 	return obj, inMemory
 }
 
-// TestObjectsThatAreEncodedAhead are what is read back, whatever their size, and
-// although their memory is used again.
+// TestObjectsThatAreEncodedAhead are read back unchanged, whatever their size, and
+// although the memory of their bodies is used again.
 func TestObjectsThatAreEncodedAhead(t *testing.T) {
 	db := open(t, tempPath(t), manual)
 	sizes := []int{0, 1, 400, 600, 1000, 5000, scratchBytes - 200, scratchBytes, 3 * scratchBytes, 1 << 20}
@@ -78,7 +78,7 @@ func TestObjectsThatAreEncodedAhead(t *testing.T) {
 	}
 }
 
-// sharing is a value that has an object as a part.
+// sharing is a value that contains an object.
 type sharing struct{ *Object }
 
 func (s sharing) AppendTo(dst []byte) ([]byte, error) { return s.AppendShared(dst) }
@@ -102,8 +102,8 @@ func TestWhatIsEncodedAheadIsEncodedAgain(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotEncodedAhead: what nobody will encode, what is cheaper to estimate,
-// and what cannot be.
+// TestWhatIsNotEncodedAhead: objects of a DB without a file, those whose size is cheaper
+// to estimate, and those that cannot be encoded.
 func TestWhatIsNotEncodedAhead(t *testing.T) {
 	path := tempPath(t)
 	db := open(t, path, manual)
@@ -131,8 +131,8 @@ func TestWhatIsNotEncodedAhead(t *testing.T) {
 	}
 }
 
-// TestAStoredObjectIsWrittenAsItWasRead, once: what it is then written as shows
-// whether it was encoded.
+// TestAStoredObjectIsWrittenAsItWasRead, once. A body that differs from the encoded object
+// shows that the object was not encoded.
 func TestAStoredObjectIsWrittenAsItWasRead(t *testing.T) {
 	path := tempPath(t)
 	db := open(t, path, manual)
@@ -202,7 +202,7 @@ func TestObjectsAreNotEncodedAheadWhileCommitsFail(t *testing.T) {
 	}
 }
 
-// fromTheBeginning encodes correctly into a buffer of its size only.
+// fromTheBeginning encodes correctly only into a buffer of exactly its size.
 type fromTheBeginning struct{ part }
 
 func (f *fromTheBeginning) Size() int { return f.part.Size() }
@@ -211,8 +211,8 @@ func (f *fromTheBeginning) MarshalToSizedBuffer(b []byte) (int, error) {
 }
 func (f *fromTheBeginning) Unmarshal(b []byte) error { return f.part.Unmarshal(b) }
 
-// TestMarshallersThatFillFromTheBeginning are given buffers of the right size. What
-// is left in a larger one is of other objects.
+// TestMarshallersThatFillFromTheBeginning are given buffers of the right size: a larger
+// one may hold the remains of other objects at its end.
 func TestMarshallersThatFillFromTheBeginning(t *testing.T) {
 	g := &goType{name: "fromTheBeginning", codec: CodecProtobuf}
 	for _, text := range []string{"", "one", "another one"} {
@@ -251,8 +251,8 @@ func TestObjectsThatAreEncodedToNothing(t *testing.T) {
 	}
 }
 
-// TestRecordsAreMadeWhereTheirBodiesAre: what goes into the file is the same as if it
-// had been copied, which is still done where there is no room for the envelope.
+// TestRecordsAreMadeWhereTheirBodiesAre: the file gets the same bytes as if the body had
+// been copied, which is still done where there is no room for the envelope.
 func TestRecordsAreMadeWhereTheirBodiesAre(t *testing.T) {
 	db := open(t, tempPath(t), manual)
 	for what, c := range map[string]struct {

@@ -198,8 +198,8 @@ func TestASnapshotStaysAsItIs(t *testing.T) {
 	}
 }
 
-// TestASnapshotOfANewerFileIsTakenAgain: between what is in memory and the
-// transaction, batches may come and be committed. That is pretended here.
+// TestASnapshotOfANewerFileIsTakenAgain: after Snapshot has captured the memory and
+// before it begins its transaction, batches may be committed. The test simulates that.
 func TestASnapshotOfANewerFileIsTakenAgain(t *testing.T) {
 	db := openSound(t, tempPath(t), manual)
 	put(t, db, "key", "value")

@@ -13,7 +13,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// blankFiles are files with nothing in them: nobody has begun them, or not to the end.
+// blankFiles are files with nothing in them: nobody has begun them, or finished beginning.
 var blankFiles = map[string]func(t *testing.T, path string){
 	"empty":      func(t *testing.T, path string) { writeFile(t, path, "") },
 	"only zeros": func(t *testing.T, path string) { writeFile(t, path, string(make([]byte, 2*PageBytes))) },
@@ -90,7 +90,7 @@ func TestAFileThatIsAMountPointIsBegun(t *testing.T) {
 	}
 }
 
-// TestADamagedMountPointSaysWhatToDo, and is not written to: nobody has set it aside.
+// TestADamagedMountPointSaysWhatToDo, and is not written to, because it cannot be set aside.
 func TestADamagedMountPointSaysWhatToDo(t *testing.T) {
 	path := mountFile(t)
 	writeFile(t, path, "damaged")
@@ -104,7 +104,7 @@ func TestADamagedMountPointSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// TestAFileThatCouldNotBeBegunInPlaceIsBegunLater, and is empty until then.
+// TestAFileThatCouldNotBeBegunInPlaceIsBegunLater. It is empty until then.
 func TestAFileThatCouldNotBeBegunInPlaceIsBegunLater(t *testing.T) {
 	full := fullDisk(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestAFileThatCouldNotBeBegunInPlaceIsBegunLater(t *testing.T) {
 	})
 }
 
-// TestAFileWithAnOldMetaPageIsNotBlank: the other one says that something was committed.
+// TestAFileWithAnOldMetaPageIsNotBlank: its other meta page is of a later commit.
 func TestAFileWithAnOldMetaPageIsNotBlank(t *testing.T) {
 	blank := tempPath(t)
 	blankFiles["without a bucket"](t, blank)

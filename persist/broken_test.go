@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestWhatHooksTakeBackDoesNotWaitForADamagedFileToBeReplaced: as while commits fail,
-// what was acknowledged need not stay in memory.
+// TestWhatHooksTakeBackDoesNotWaitForADamagedFileToBeReplaced: acknowledged deltas need
+// not stay in memory until then, nor while commits fail.
 func TestWhatHooksTakeBackDoesNotWaitForADamagedFileToBeReplaced(t *testing.T) {
 	path := tempPath(t)
 	synctest.Test(t, func(t *testing.T) {

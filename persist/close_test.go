@@ -167,8 +167,8 @@ func TestFlushIsForWhatWasAppliedBeforeIt(t *testing.T) {
 	})
 }
 
-// TestAHookThatIsRemovedHasTheLastWord: what it has to add to what waits may not come
-// later.
+// TestAHookThatIsRemovedHasTheLastWord: removing it calls BeforeCommit, because it has no
+// later chance to put anything.
 func TestAHookThatIsRemovedHasTheLastWord(t *testing.T) {
 	path := tempPath(t)
 	db := openSound(t, path, manual)

@@ -26,8 +26,8 @@ var (
 	// than the one asked for. The record itself is sound.
 	ErrTypeMismatch = errors.New("persist: record holds an object of another type")
 
-	// ErrBadRecord says that bytes are not a record, or that its body does not
-	// decode.
+	// ErrBadRecord says that bytes are not a record, or that the body of one
+	// cannot be decoded.
 	ErrBadRecord = errors.New("persist: malformed record")
 )
 
@@ -54,8 +54,8 @@ func (c Codec) String() string {
 	return fmt.Sprintf("Codec(%d)", uint8(c))
 }
 
-// protobufObject is what generated protobuf types of Kubernetes have in
-// common. MarshalToSizedBuffer writes into the end of a buffer of the caller.
+// protobufObject has the methods that Kubernetes generates for its protobuf
+// types. MarshalToSizedBuffer writes into the end of the caller's buffer.
 type protobufObject interface {
 	Size() int
 	MarshalToSizedBuffer([]byte) (int, error)
@@ -66,10 +66,10 @@ type protobufObject interface {
 type goType struct {
 	name  string // Import path and name, with a star for a pointer.
 	codec Codec
-	// bodyBytes is about what the last bodies were long. JSON, unlike protobuf,
-	// cannot tell without encoding.
+	// bodyBytes estimates the length of the next body from the last ones. The
+	// size of JSON, unlike that of protobuf, is known only after encoding.
 	bodyBytes atomic.Int64
-	// fromTheEnd, of CodecProtobuf: see fillsFromTheEnd. Nil until that is known.
+	// fromTheEnd is what fillsFromTheEnd found, nil until then. CodecProtobuf only.
 	fromTheEnd atomic.Pointer[bool]
 }
 
@@ -114,14 +114,14 @@ func codecFor(t reflect.Type) Codec {
 	}
 }
 
-// methodsMayBePromoted reports whether t may owe its protobuf methods to an
-// embedded field, and then they would encode that field and silently drop all
-// others: struct{ metav1.ObjectMeta; Node string } is such a type, and so is
-// a custom resource that embeds a Pod.
+// methodsMayBePromoted reports whether t may have its protobuf methods from an
+// embedded field. They would encode that field and silently drop all others:
+// struct{ metav1.ObjectMeta; Node string } is such a type, and so is a custom
+// resource that embeds a Pod.
 //
 // Reflection does not tell a promoted method from a declared one, but the
 // rules of promotion do: t has declared the method itself if no embedded field
-// has it, or if two have it at the same depth, for then nothing is promoted.
+// has it, or if two have it at the same depth, because then none is promoted.
 // Generated types are of the first or, with TypeMeta and ObjectMeta, of the
 // second sort. A false alarm costs only speed.
 func methodsMayBePromoted(t reflect.Type) bool {
@@ -165,18 +165,18 @@ func embeds(ptr reflect.Type) bool {
 }
 
 const (
-	envelopeBytes    = 128  // About what a record takes beside its body.
-	defaultBodyBytes = 2048 // Until the first object of a type was encoded.
+	envelopeBytes    = 128  // Estimates what a record takes beside its body.
+	defaultBodyBytes = 2048 // The estimate until the first object of a type is encoded.
 )
 
-// EstimateSize returns about how many bytes the record of obj takes, without
+// EstimateSize estimates how many bytes the record of obj takes, without
 // encoding it.
 //
 // It must be called before obj is shared with other goroutines. Computing the
 // size makes the resource.Quantity fields of obj cache their text, as encoding
-// does; once they have, [AppendObject] only reads obj, so that handlers may
-// read it at the same time. Objects that come from [Record.Decode] are ready
-// to be shared.
+// does. After that [AppendObject] only reads obj, so handlers may read it at
+// the same time. Objects that come from [Record.Decode] are ready to be
+// shared.
 func EstimateSize(obj any) int {
 	g := goTypeOf(obj)
 	if g == nil || isNilPointer(obj) {
@@ -193,7 +193,7 @@ func EstimateSize(obj any) int {
 }
 
 // appendBody appends the body of obj to buf. sizeBytes is what [EstimateSize]
-// said of it, or 0.
+// returned for it, or 0.
 func (g *goType) appendBody(buf *bytes.Buffer, obj any, sizeBytes int) error {
 	start := buf.Len()
 	switch g.codec {
@@ -222,11 +222,11 @@ func (g *goType) noteBodyBytes(n int) {
 	g.bodyBytes.Store(old + (int64(n)-old)/4)
 }
 
-// appendProtobufOfSize appends a body of exactly so many bytes, or nothing. To
-// compute the size takes as long as to encode.
+// appendProtobufOfSize appends a body of exactly size bytes, or nothing. The
+// caller passes a size it has, because computing it takes as long as encoding.
 func appendProtobufOfSize(buf *bytes.Buffer, obj protobufObject, size int) (err error) {
 	defer func() {
-		// Generated code runs into the beginning of a buffer that is too small.
+		// Generated code panics where the buffer is too small.
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
 		}
@@ -260,8 +260,8 @@ func appendJSON(buf *bytes.Buffer, obj any) error {
 // decodeBody decodes body into target, a new object, and returns it.
 func decodeBody(codec Codec, body []byte, target any) (obj any, err error) {
 	defer func() {
-		// Generated code expects what its counterpart wrote, and custom types
-		// bring code of their own.
+		// Generated code may panic on a body that its counterpart did not
+		// write, and custom types bring code of their own.
 		if p := recover(); p != nil {
 			obj, err = nil, fmt.Errorf("panic: %v", p)
 		}
@@ -277,15 +277,15 @@ func decodeBody(codec Codec, body []byte, target any) (obj any, err error) {
 		quantityPlanOf(reflect.TypeOf(m)).cacheText(reflect.ValueOf(m)) // See EstimateSize.
 		return m, nil
 	case CodecJSON:
-		// Custom types get a part of what is decoded, and some keep it.
+		// The unmarshallers of custom types get slices of the body, and some keep them.
 		return decodeJSON(bytes.Clone(body), target)
 	default:
 		return nil, errors.New("unknown codec")
 	}
 }
 
-// decodeJSON makes the same of pointers and of values: a transform may have
-// put a struct into the store, and a struct comes back.
+// decodeJSON decodes into the type of target, a pointer or not: a transform may
+// have put a struct into the store, and a struct comes back.
 func decodeJSON(body []byte, target any) (any, error) {
 	t := reflect.TypeOf(target)
 	if t.Kind() == reflect.Pointer {
@@ -315,8 +315,8 @@ func objectMeta(obj any) metav1.Object {
 
 type kinded interface{ GetObjectKind() schema.ObjectKind }
 
-// typeMeta returns the apiVersion and kind that obj carries, which is seldom:
-// client-go's decoders clear them in typed objects.
+// typeMeta returns the apiVersion and kind that obj carries. Typed objects seldom
+// do, because client-go's decoders clear them.
 func typeMeta(obj any) (apiVersion, kind string) {
 	o, ok := obj.(kinded)
 	if !ok {
@@ -325,7 +325,7 @@ func typeMeta(obj any) (apiVersion, kind string) {
 	switch k := o.GetObjectKind().(type) {
 	case nil:
 		return "", ""
-	case *metav1.TypeMeta: // Also what GroupVersionKind would not survive.
+	case *metav1.TypeMeta: // Read as it is: GroupVersionKind may lose part of it.
 		return k.APIVersion, k.Kind
 	default:
 		return k.GroupVersionKind().ToAPIVersionAndKind()

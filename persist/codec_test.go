@@ -161,7 +161,7 @@ func checkRoundTrip(t *testing.T, gvk schema.GroupVersionKind, obj any, object f
 	}
 }
 
-// customResource is what a CRD of moderate imagination generates.
+// customResource is a typical type that is generated for a CRD.
 type customResource struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -309,7 +309,7 @@ func TestCodecDecodeRefusesAnotherType(t *testing.T) {
 	}
 }
 
-// panicky stands for custom marshallers that do not expect their input.
+// panicky stands for custom marshallers that panic on unexpected input.
 type panicky struct{}
 
 func (panicky) MarshalJSON() ([]byte, error) { panic("marshal") }
@@ -425,13 +425,13 @@ func TestCodecOnlyReadsSharedObjects(t *testing.T) {
 	}
 }
 
-// keeper keeps what it was decoded from, as some custom types do.
+// keeper keeps the slice that it was decoded from, as some custom types do.
 type keeper struct{ raw []byte }
 
 func (k *keeper) UnmarshalJSON(b []byte) error { k.raw = b; return nil }
 func (k keeper) MarshalJSON() ([]byte, error)  { return k.raw, nil }
 
-// TestWhatACustomTypeKeepsStaysAsItIs: the bytes of a record are lent (P3).
+// TestWhatACustomTypeKeepsStaysAsItIs, although the bytes of a record are only lent (P3).
 func TestWhatACustomTypeKeepsStaysAsItIs(t *testing.T) {
 	type custom struct {
 		metav1.ObjectMeta `json:"metadata"`

@@ -17,23 +17,20 @@ const (
 	minRetryDelay = 200 * time.Millisecond
 	maxRetryDelay = 10 * time.Second
 
-	// The encoding buffer grows by chunks of so many bytes, and so many of them
-	// are kept between commits.
-	arenaChunkBytes = 1 << 20
-	arenaIdleChunks = 8
+	arenaChunkBytes = 1 << 20 // An arena grows by chunks of this size,
+	arenaIdleChunks = 8       // and keeps this many of them between commits.
 )
 
-// An arena is where a commit encodes values. What was appended stays where it
-// is until the next reset: bbolt keeps the values it is given until its
-// transaction ends.
+// An arena is where a commit encodes values. They stay in place until the next
+// reset, because bbolt keeps the slices it is given until its transaction ends.
 type arena struct {
-	chunks [][]byte // The last one is being filled; all are of arenaChunkBytes or more.
-	used   int      // Chunks in use.
-	bodies []*body  // What was encoded ahead, and is kept as it is until then.
+	chunks [][]byte // Each of arenaChunkBytes or more.
+	used   int      // How many chunks hold values; the last of these is being filled.
+	bodies []*body  // They were encoded ahead, and are released by reset.
 	head   []byte   // Scratch.
 }
 
-// room returns the chunk to append about n bytes to.
+// room returns a chunk to append n bytes to.
 func (a *arena) room(n int) []byte {
 	if a.used > 0 {
 		if c := a.chunks[a.used-1]; cap(c)-len(c) >= n {
@@ -47,7 +44,7 @@ func (a *arena) room(n int) []byte {
 	return a.chunks[a.used-1]
 }
 
-// filled takes back what room has returned, with values appended.
+// filled takes back the chunk that room returned, with values appended.
 func (a *arena) filled(c []byte) { a.chunks[a.used-1] = c }
 
 func (a *arena) reset() {
@@ -67,11 +64,10 @@ func (a *arena) reset() {
 
 // run is the committer goroutine.
 //
-// It has a thread of its own unless something urgent waits: a commit computes for
-// milliseconds, and Linux often puts a thread that is woken behind the one that woke
-// it, although another processor is idle. On a thread that it shared with others the
-// committer delayed events so (docs/design/speed.md). A commit begins a little
-// later for it.
+// It has a thread of its own unless something urgent waits. A commit computes for
+// milliseconds, and Linux often queues a thread that is woken behind the one that woke
+// it, although another processor is idle: on a shared thread the committer delayed
+// events (docs/design/speed.md). On its own thread a commit begins a little later.
 func (db *DB) run(committer int) {
 	defer runtime.UnlockOSThread()
 	alone := false
@@ -104,7 +100,7 @@ func (db *DB) run(committer int) {
 		if !due {
 			wait = time.Hour
 		}
-		if pause := db.lookAtLeaves(); pause > 0 {
+		if pause := db.checkLeavesIdle(); pause > 0 {
 			wait = min(wait, pause)
 		}
 		timer.Reset(wait)
@@ -115,7 +111,7 @@ func (db *DB) run(committer int) {
 	}
 }
 
-// nextCommitLocked says whether a commit is due, and in how long.
+// nextCommitLocked returns whether a commit is due, and in how long.
 func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 	if db.flushRequested || db.resetCause != nil {
 		return 0, true
@@ -137,8 +133,8 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 		return 0, false
 	}
 	if !db.memoryOnly() && db.pending.bytes >= db.opts.CommitBytes {
-		// Much of it need not be written any more, once the hooks are asked: deltas
-		// that were acknowledged soon.
+		// The hooks may delete much of it: deltas that were acknowledged soon need not
+		// be written.
 		db.beforeCommitLocked()
 		if db.pending.bytes >= db.opts.CommitBytes/2 {
 			return 0, true
@@ -164,18 +160,18 @@ func (db *DB) commit(committer int) {
 		return
 	}
 	db.flushRequested = false
-	// Also before a retry: what was acknowledged meanwhile need not wait in
-	// memory until the disk has space again.
 	if db.flushing == nil {
 		db.dirtySince, db.urgentSince = time.Time{}, time.Time{}
 	}
+	// Also before a retry, so that deltas acknowledged meanwhile need not wait in
+	// memory until the disk has space again.
 	urgent := db.beforeCommitLocked()
 	if db.flushing == nil { // Else the last attempt failed: try the same again.
 		db.flushingTo = db.applied
 		if !db.memoryOnly() {
 			db.flushing, db.pending = db.pending, newLayer()
 		}
-		if urgent { // A hook has more to put than was good at once.
+		if urgent { // A hook has more to put, see beforeCommitLocked.
 			db.noteChangeLocked(true)
 		}
 	}
@@ -188,7 +184,7 @@ func (db *DB) commit(committer int) {
 		err         error
 	)
 	if flushing != nil {
-		if err = db.syncFound(b); err == nil {
+		if err = db.ensureSynced(b); err == nil {
 			txID, unencodable, err = db.write(b, flushing)
 		}
 		if isDiskFull(err) {
@@ -197,7 +193,7 @@ func (db *DB) commit(committer int) {
 	}
 
 	db.mu.Lock()
-	if db.committer != committer { // This goroutine was given up, see abandonCommitLocked.
+	if db.committer != committer { // Another goroutine has taken over, see abandonCommitLocked.
 		db.mu.Unlock()
 		return
 	}
@@ -210,7 +206,7 @@ func (db *DB) commit(committer int) {
 		return
 	}
 	if flushing != nil {
-		db.sayWellLocked()
+		db.logRecoveryLocked()
 		db.boltTxID, db.unwritten = txID, false
 		db.keepUnencodableLocked(unencodable)
 	}
@@ -229,8 +225,8 @@ func (db *DB) commit(committer int) {
 	}
 }
 
-// beforeCommitLocked lets the hooks change what waits, and returns whether one of
-// them has more to put than was good at once.
+// beforeCommitLocked lets the hooks change what waits, and reports whether one of
+// them has put only a part, and wants to put the rest soon.
 func (db *DB) beforeCommitLocked() (urgent bool) {
 	batch := Batch{db: db}
 	for h := range db.hooks {
@@ -253,48 +249,48 @@ func (db *DB) failedLocked(err error) {
 	if errors.Is(err, ErrCorrupt) {
 		db.resetCause = err
 	}
-	err = db.named(err)
-	db.sayLocked(err, "Could not write to the cache file, keeping the changes in memory")
+	err = db.withCachePath(err)
+	db.logFailureLocked(err, "Could not write to the cache file, keeping the changes in memory")
 	db.commitErr = prefixed(err, "commit to %s", db.path)
 	db.retryDelay = min(max(2*db.retryDelay, minRetryDelay), maxRetryDelay)
 	db.retryAt = time.Now().Add(db.retryDelay)
 }
 
-// sayAgain is how often a failure that lasts is logged.
-const sayAgain = time.Hour
+// logAgainAfter is the time between two log lines about a failure that lasts.
+const logAgainAfter = time.Hour
 
-// sayLocked logs a failure that is met again and again.
-func (db *DB) sayLocked(err error, what string) {
-	if what != db.said || time.Since(db.saidAt) >= sayAgain {
-		db.said, db.saidAt = what, time.Now()
+// logFailureLocked logs a failure that may recur, unless its last log line is recent.
+func (db *DB) logFailureLocked(err error, what string) {
+	if what != db.loggedFailure || time.Since(db.loggedAt) >= logAgainAfter {
+		db.loggedFailure, db.loggedAt = what, time.Now()
 		db.log.Error(err, what, "path", db.path)
 	}
 }
 
-// sayWellLocked logs that a failure that was logged is over.
-func (db *DB) sayWellLocked() {
-	if db.said != "" {
-		db.said = ""
+// logRecoveryLocked logs that the logged failure, if any, is over.
+func (db *DB) logRecoveryLocked() {
+	if db.loggedFailure != "" {
+		db.loggedFailure = ""
 		db.log.Info("The cache file is written to again", "path", db.path)
 	}
 }
 
-// named has an error name the file by its path, and not as it was named when it was
-// made. It is for errors that nobody else knows of yet.
-func (db *DB) named(err error) error {
+// withCachePath has an error name db.path, and not the file's name while it was made. No
+// other goroutine may have the error yet.
+func (db *DB) withCachePath(err error) error {
 	if p := (*os.PathError)(nil); errors.As(err, &p) && strings.HasPrefix(p.Path, db.path+newSuffix) {
 		p.Path = db.path
 	}
 	return err
 }
 
-// An unencodable value is in the file as a mark that cannot be read, which
-// the next process takes for corruption and relists. This one keeps the value.
+// An unencodable value is replaced in the file by unencodableValue, which the next
+// process takes for corruption and relists. This process keeps the value in memory.
 type unencodable struct {
 	bucket Bucket
 	key    string
 	entry  entry
-	err    error // Nil: it failed before.
+	err    error // Nil: it failed in an earlier commit.
 }
 
 type unencodableKey struct {
@@ -302,8 +298,8 @@ type unencodableKey struct {
 	key    string
 }
 
-// keepUnencodableLocked keeps what the last commit could not encode. Each commit
-// has all such values again.
+// keepUnencodableLocked puts back the values that the last commit could not encode.
+// So each commit has all of them.
 func (db *DB) keepUnencodableLocked(us []unencodable) {
 	before := db.encodeErrs
 	db.encodeErrs = nil
@@ -332,12 +328,12 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 	if db.arena == nil {
 		db.arena = new(arena)
 	}
-	a := db.arena // Another committer has another one.
+	a := db.arena // A committer that takes over makes its own.
 	defer a.reset()
 	err = guard(func() error {
 		tx, err := b.Begin(true)
 		if err != nil {
-			return errorBefore(err)
+			return errorBeforeCommit(err)
 		}
 		committed := false
 		defer func() {
@@ -348,7 +344,7 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 		if err := checkNotBack(tx.ID()-1, db.boltTxID); err != nil {
 			return err
 		}
-		if db.boltFile != nil { // Else it is new.
+		if db.boltFile != nil { // Else salvage is writing a new file.
 			if err := checkFreelist(db.boltFile, tx); err != nil {
 				return err
 			}
@@ -361,11 +357,11 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 		}
 		for _, name := range l.sortedBuckets() {
 			if bad, err = writeBucket(tx, name, l.buckets[name], a, bad); err != nil {
-				return errorBefore(err)
+				return errorBeforeCommit(err)
 			}
 		}
-		if err := markTooLong(tx, bad); err != nil {
-			return errorBefore(err)
+		if err := markSpacesOfLongKeys(tx, bad); err != nil {
+			return errorBeforeCommit(err)
 		}
 		txID = tx.ID()
 		if err := db.beginCommit(b); err != nil {
@@ -401,16 +397,16 @@ func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer, a *arena, bad []unen
 		}
 		if e.unencodable {
 			bad = append(bad, unencodable{name, k, e, nil})
-			return true // The mark is in the file already, or is about to be.
+			return true // The file has unencodableValue, or its space is marked.
 		}
 		if len(k) > MaxKeyBytes {
 			bad = append(bad, unencodable{name, k, e, fmt.Errorf("a key of %d bytes, the file has room for %d", len(k), MaxKeyBytes)})
-			return true // See markTooLong.
+			return true // See markSpacesOfLongKeys.
 		}
 		sealed, encodeErr := a.seal(name, k, e.value)
 		if encodeErr != nil {
 			bad = append(bad, unencodable{name, k, e, encodeErr})
-			sealed = unencodableMark
+			sealed = unencodableValue
 		}
 		err = bucket.Put(key, sealed)
 		return err == nil
@@ -420,7 +416,7 @@ func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer, a *arena, bad []unen
 
 // seal encodes a value and appends its checksum.
 func (a *arena) seal(name Bucket, key string, v Value) (sealed []byte, err error) {
-	defer func() { // A panic of the value's code says nothing of the file.
+	defer func() { // A panic of the value's code does not make the file corrupt.
 		if p := recover(); p != nil {
 			sealed, err = nil, fmt.Errorf("panic: %v", p)
 		}
@@ -445,17 +441,16 @@ func (a *arena) seal(name Bucket, key string, v Value) (sealed []byte, err error
 	return filled[start:len(filled):len(filled)], nil
 }
 
-// sealRoomBytes is room for the checksum, and for an estimate that is a little
-// too low. One that is lower costs a copy.
+// sealRoomBytes is room for the checksum, and for a size estimate that is a
+// little too low. A lower one costs a copy.
 const sealRoomBytes = 256
 
-// unencodableMark is too short for a checksum, so that it never reads as a
-// value.
-var unencodableMark = []byte{0}
+// unencodableValue is too short for a checksum, so it never reads as a value.
+var unencodableValue = []byte{0}
 
 // guard calls f and turns a panic, or a fault in the mapped file, into a
-// [CorruptError]: bbolt asserts what it reads, and a file that shrinks under
-// it faults (P6).
+// [CorruptError] (P6): bbolt panics where an assertion fails, and reading it
+// faults where the file has shrunk.
 func guard(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

@@ -24,7 +24,7 @@ func countCommits(db *DB) *commits {
 	return c
 }
 
-// after lets d pass, and waits for what that sets going.
+// after lets d pass, and waits for the commits that this causes.
 func after(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -107,8 +107,8 @@ func TestManyBytesAreCommittedAtOnce(t *testing.T) {
 	})
 }
 
-// TestWhatHooksTakeBackIsNotWritten: deltas that were acknowledged soon make no
-// commit, and Updates that waited for room have it.
+// TestWhatHooksTakeBackIsNotWritten: deltas that were acknowledged soon cause no
+// commit, and Updates that waited for room go on.
 func TestWhatHooksTakeBackIsNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openSound(t, tempPath(t), Options{CommitInterval: time.Hour, CommitBytes: 10_000, MaxPendingBytes: 10_000})
@@ -247,8 +247,8 @@ func TestAWaitingUpdateEndsWhenTheDBIsClosed(t *testing.T) {
 	})
 }
 
-// TestValuesThatCannotBeEncodedStayInMemory, all the rest is committed, and
-// the next process finds something that it cannot take for the value.
+// TestValuesThatCannotBeEncodedStayInMemory. The others are committed, and the next
+// process gets an error for such a value.
 func TestValuesThatCannotBeEncodedStayInMemory(t *testing.T) {
 	path := tempPath(t)
 	db := open(t, path, manual)
@@ -270,7 +270,7 @@ func TestValuesThatCannotBeEncodedStayInMemory(t *testing.T) {
 			t.Errorf("after commit %d: -want +got:\n%s", i, diff)
 		}
 	}
-	// A deletion needs a tombstone now, and a good value heals.
+	// A deletion needs a tombstone now. A value that can be encoded replaces a bad one.
 	apply(t, db, func(b *Batch) { b.Delete(testBucket, "new and bad") })
 	flush(t, db)
 	if err := db.Close(); err != nil {
@@ -315,8 +315,8 @@ func TestErrForgetsAValueThatCouldNotBeEncodedOnceItIsReplaced(t *testing.T) {
 	}
 }
 
-// TestValuesThatCannotBeEncodedDoNotHoldUpOthers: they stay, but not as
-// something that waits.
+// TestValuesThatCannotBeEncodedDoNotHoldUpOthers: they stay in memory, but do not
+// count as pending bytes.
 func TestValuesThatCannotBeEncodedDoNotHoldUpOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := open(t, tempPath(t), Options{CommitInterval: time.Second, CommitBytes: 2000, MaxPendingBytes: 4000})
@@ -401,8 +401,8 @@ func TestHooksTakePartInEveryCommit(t *testing.T) {
 	})
 }
 
-// TestCloseMakesWhatHooksHaveToSayDurable: acknowledgements that no commit has
-// told yet.
+// TestCloseMakesWhatHooksHaveToSayDurable: acknowledgements that hooks have not
+// put into a commit yet.
 func TestCloseMakesWhatHooksHaveToSayDurable(t *testing.T) {
 	path := tempPath(t)
 	db := openSound(t, path, manual)

@@ -49,7 +49,7 @@ func (w *crashWorkload) batch() func(*Batch) {
 }
 
 func init() {
-	// crash writes to a file until it is killed, and tells what is durable.
+	// crash writes to a file until it is killed, and prints what is durable.
 	programs["crash"] = func(args []string) error {
 		seed, err := strconv.ParseInt(args[1], 10, 64)
 		if err != nil {
@@ -73,7 +73,7 @@ func init() {
 	}
 }
 
-// victim is a process that runs the program crash.
+// A victim is a process that runs the program crash.
 type victim struct {
 	t       *testing.T
 	path    string

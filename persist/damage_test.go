@@ -375,7 +375,7 @@ func TestMetaPagesThatLieAreFoundOut(t *testing.T) {
 }
 
 // TestPagesThatReferToThemselvesAreFoundOut: bbolt would follow them until the
-// stack overflows, or memory does, which ends the process.
+// stack overflows, or memory is exhausted, which ends the process.
 func TestPagesThatReferToThemselvesAreFoundOut(t *testing.T) {
 	im := newImage(t, newRand(t))
 	damages := map[string]func([]byte) []byte{}
@@ -394,7 +394,7 @@ func TestPagesThatReferToThemselvesAreFoundOut(t *testing.T) {
 	im.checkAll(t, damages)
 }
 
-// TestAFileThatEndsTooEarlyIsDamage: that a page is not there is no error of the disk.
+// TestAFileThatEndsTooEarlyIsDamage: a missing page is not an error of the disk.
 func TestAFileThatEndsTooEarlyIsDamage(t *testing.T) {
 	path := tempPath(t)
 	writeFile(t, path, strings.Repeat("\x00", PageBytes+PageBytes/2))

@@ -16,13 +16,13 @@ type Options struct {
 	CommitInterval time.Duration
 	// DurableDelay is the same for batches marked [Batch.Urgent]. Default 10ms.
 	DurableDelay time.Duration
-	// CommitBytes pending bytes start a commit at once. Default 8 MiB.
+	// CommitBytes is how many pending bytes start a commit at once. Default 8 MiB.
 	CommitBytes int64
 	// MaxPendingBytes bounds what waits in memory for the committer: past it,
-	// Update blocks. The bound is lifted while commits fail, because the
-	// changes then have nowhere else to be. Default 16 MiB.
+	// Update blocks. The bound is lifted without a file and while commits fail,
+	// because the changes then have nowhere else to go. Default 16 MiB.
 	MaxPendingBytes int64
-	// LockTimeout is how long Open waits for another process to let go of the
+	// LockTimeout is how long Open waits for another process to release the
 	// file. Default 1s.
 	LockTimeout time.Duration
 	// Logger receives what an operator should know. Default klog's.
@@ -82,30 +82,30 @@ func (o Options) withDefaults() (Options, error) {
 //  2. After CommitInterval (DurableDelay for urgent batches, at once for many
 //     bytes) the committer runs the hooks, swaps pending for an empty layer
 //     and encodes and writes the old one in one bbolt transaction.
-//  3. The batches in it are durable; hooks hear of it, flushing is dropped.
+//  3. The batches in it are durable: flushing is dropped, and hooks are called.
 //
 // A failed commit stays in flushing and is tried again; nothing is lost.
 //
-// A recovery: [Open] looks at the file before bbolt does. What is not a whole
-// and known bbolt file is replaced:
+// A recovery: [Open] inspects the file before bbolt reads it. A file that is damaged,
+// or whose format is unknown, is replaced:
 //
-//  1. A new file is made beside it, with all that can be read and passes its
+//  1. A new file is made beside it, with every value that can be read and passes its
 //     checksum, and synced.
-//  2. The bad file is set aside, and the new one gets its name. A crash in between
-//     leaves the whole new one where the next Open finds it.
+//  2. The bad file is set aside, and the new one gets its name. After a crash in
+//     between, the next Open finds the new one, which is whole.
 //
-// So is a file that is found bad in use, or has lost its name there. A file that cannot
-// be had (held by another process, not writable) leaves a DB in memory, whose [DB.Err]
-// says why. It is tried again, less and less often. Once it can be had, it is replaced by
-// one with what is in memory: its own content is set aside, and not copied, because the
-// memory has gone on without it.
+// A file that turns out to be bad in use, or loses its name then, is replaced likewise.
+// A DB that cannot open its file (another process holds it, it is not writable) works
+// from memory, and [DB.Err] says why. It tries again, less and less often. Once it can,
+// a new file with what is in memory replaces the old one, which is set aside and not
+// copied, because the DB has gone on without it.
 //
 // All methods are safe for concurrent use.
 type DB struct {
-	given string // The path given to Open.
-	path  string // Of the file itself, where given is a symbolic link.
-	opts  Options
-	log   klog.Logger
+	givenPath string // The path given to Open.
+	path      string // The file itself, where givenPath is a symbolic link.
+	opts      Options
+	log       klog.Logger
 
 	wake chan struct{} // Capacity 1: tells the committer to look again.
 	done chan struct{} // Closed when the committer has ended.
@@ -118,18 +118,17 @@ type DB struct {
 
 	bolt     *handle  // Nil: memory only.
 	boltFile *os.File // bbolt's, used by the committer alone.
-	boltTxID int      // Of the last commit that readers may rely on.
-	// users counts those who may have a transaction of bolt's open, or are about to
-	// begin one.
+	boltTxID int      // The bbolt transaction of the last successful commit.
+	// users counts those who have a transaction of bolt open, or are about to begin one.
 	users *sync.WaitGroup
-	// leavesChecked: no leaf has a length that would have to be checked. Else leaves
-	// checks those of what is about to be written. Used by the committer alone.
+	// leavesChecked is set when all leaves are known to be sound. Until then, leaves
+	// checks those that a commit is about to free. Used by the committer alone.
 	leavesChecked bool
 	leaves        *leafCheck
 	pending       *layer
 	flushing      *layer // Nil unless a commit is under way or has failed.
 
-	applied, durable, flushingTo uint64 // Numbers of batches.
+	applied, durable, flushingTo uint64 // Numbers of the last batch applied, in the file, in flushing.
 
 	dirtySince, urgentSince time.Time // Zero: nothing waits.
 	flushRequested          bool
@@ -144,34 +143,33 @@ type DB struct {
 	encodeErrs  map[unencodableKey]error // Of the values that are in memory only.
 	resetCause  error                    // Set when the file must be replaced, now.
 
-	// broken is why the file must be replaced, or could not be had or begun, once that has
-	// failed and is tried again at replaceAt. A file that there is must not be written to.
-	// badFile is the bad one, if it is not open; lost says that there was a file, and there
-	// is none now.
+	// broken is set once the file could not be opened, begun or replaced, which is tried
+	// again at replaceAt. Until then an open file must not be written to. badFile
+	// identifies a bad file that is not open. lost: a file was in use, and none is now.
 	broken       error
 	badFile      os.FileInfo
 	lost         bool
-	unwritten    bool // The file is new, and has nothing yet of what was in memory only.
+	unwritten    bool // The new file has nothing yet of what was in memory only.
 	replaceAt    time.Time
 	replaceDelay time.Duration
 
 	published *published // Used by the committer alone.
 
-	lastReset, nextReset time.Time // When a file was replaced, and the next one may be.
+	lastReset, nextReset time.Time // When a file was replaced last, and may be replaced next.
 	resetDelay           time.Duration
 
-	asides      []SetAside
-	sayUnsynced sync.Once // Of a directory.
-	said        string    // The failure that was logged, and at saidAt; empty when it is over.
-	saidAt      time.Time
-	closers     sync.WaitGroup // Of files that were replaced.
+	setAsides     []SetAside
+	logUnsynced   sync.Once // For directories that cannot be synced.
+	loggedFailure string    // The failure that was logged at loggedAt; empty when it is over.
+	loggedAt      time.Time
+	closers       sync.WaitGroup // They close files that were replaced.
 
 	hooks map[*Hook]struct{}
 
-	// committing is set while bbolt commits: the only step of the committer that a
-	// dead handle can hold up.
+	// committing is the handle while bbolt commits: the only step of the committer that
+	// a dead handle can block.
 	committing *handle
-	committer  int // Counts the goroutines that have been the committer; the last one is.
+	committer  int // The number of the goroutine that is the committer.
 
 	arena *arena // Used by the committer alone.
 }
@@ -179,21 +177,22 @@ type DB struct {
 // A Hook takes part in every commit. Its functions are called by the committer
 // goroutine, BeforeCommit also by whoever removes the hook, and may be nil.
 type Hook struct {
-	// Space, if set, is whose owner this is.
+	// Space, if set, is the space that the hook's owner writes to.
 	Space string
 	// BeforeCommit may add to what is about to be written. It runs under the
 	// DB's lock, like a function given to Update.
 	BeforeCommit func(*Batch)
-	// AfterCommit hears the number of the last durable batch, without locks.
+	// AfterCommit is given the number of the last durable batch. Called without
+	// locks.
 	AfterCommit func(durable uint64)
-	// AfterReset hears that the file was found corrupt while in use and was
-	// replaced, or cannot be read until it is: whatever was only in the file may be
-	// gone. Called without locks.
+	// AfterReset is called when the file was found corrupt, or without its name,
+	// while in use: it was replaced, has lost commits, or cannot be read until it is
+	// replaced. What was only in the file may be gone. Called without locks.
 	AfterReset func(cause error)
 }
 
-// AddHook adds h. The function it returns removes it, after a last BeforeCommit: what
-// waits may be committed by a Close that is under way.
+// AddHook adds h. The function it returns removes h, after a last BeforeCommit, because a
+// Close that is under way may still commit what h puts.
 func (db *DB) AddHook(h *Hook) (remove func()) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -209,10 +208,10 @@ func (db *DB) AddHook(h *Hook) (remove func()) {
 }
 
 // Path is the path given to Open.
-func (db *DB) Path() string { return db.given }
+func (db *DB) Path() string { return db.givenPath }
 
-// Err says why persistence is degraded: the file could not be had, the last
-// commit failed, or a value could not be encoded. Nil if all is well.
+// Err says why persistence is degraded: there is no file that can be used, the
+// last commit failed, or a value could not be encoded. Nil if all is well.
 func (db *DB) Err() error {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
@@ -239,7 +238,7 @@ func (db *DB) memoryOnly() bool { return db.bolt == nil }
 
 // Update applies what fn puts into the batch: visible at once, durable with
 // the next commit, both as a whole (P1). It returns the number of the batch,
-// to be compared with [DB.Durable]. It blocks while MaxPendingBytes wait.
+// to be compared with [DB.Durable]. It blocks while more than MaxPendingBytes wait.
 // fn runs under the DB's lock, see [Batch]. The error is [ErrClosed] or nil.
 func (db *DB) Update(fn func(*Batch)) (uint64, error) {
 	db.mu.Lock()
@@ -284,7 +283,7 @@ func (db *DB) noteChangeLocked(urgent bool) {
 }
 
 // Kick asks for a commit within CommitInterval although nothing was put,
-// because a hook has something to say.
+// because a hook has something to put.
 func (db *DB) Kick() {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -294,7 +293,7 @@ func (db *DB) Kick() {
 func (db *DB) wakeCommitter() {
 	select {
 	case db.wake <- struct{}{}:
-	default: // It is awake already.
+	default: // It is about to look already.
 	}
 }
 
@@ -316,10 +315,10 @@ func (db *DB) Applied() uint64 {
 	return db.applied
 }
 
-// Flush returns when all that was applied before the call is durable, or with
-// the error of a commit attempt that was made for it. A DB that never had a file
-// returns nil: [DB.Err] has said so since Open. One that has lost its file returns the
-// error.
+// Flush returns nil when all that was applied before the call is durable, or the
+// error of a commit attempt that was made for it. A DB that never had a file
+// returns nil: [DB.Err] has said why since Open. A DB that has lost its file returns
+// why.
 func (db *DB) Flush() error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -343,8 +342,8 @@ func (db *DB) flushLocked() error {
 		if db.closed {
 			return ErrClosed
 		}
-		// An attempt that is under way may have begun before the call; only
-		// the verdict of one that ends after it began counts.
+		// An attempt that is under way has begun before the call. If it fails,
+		// the one after it decides.
 		need := db.attempts + 1
 		if db.flushing != nil && db.commitErr == nil {
 			need++
@@ -354,20 +353,20 @@ func (db *DB) flushLocked() error {
 			db.wakeCommitter()
 			db.cond.Wait()
 		}
-		// A file that was found corrupt is about to be replaced. Then it is tried
-		// again.
+		// A file that was found corrupt is about to be replaced. The commit is tried
+		// again then.
 		if db.durable < target && db.commitErr != nil && db.resetCause == nil {
 			return db.commitErr
 		}
 	}
-	if db.lost { // Meanwhile.
+	if db.lost { // While this call waited.
 		return db.degradedErr
 	}
 	return nil
 }
 
-// Close flushes and closes the file. After nil, all that was applied is in it
-// (P4), or there never was a file, see [DB.Flush]. It waits for open snapshots. Further
+// Close flushes and closes the file. If it returns nil, all that was applied is in the
+// file (P4), or there never was one, see [DB.Flush]. It waits for open snapshots. Further
 // calls wait for the first and return what it does; calls of other methods return
 // [ErrClosed].
 func (db *DB) Close() error {
@@ -380,14 +379,14 @@ func (db *DB) close() error {
 	db.closing = true
 	db.cond.Broadcast() // Blocked Updates give up.
 	err := db.flushLocked()
-	// A commit makes the acknowledgements durable that hooks have not told yet.
+	// One more commit has the acknowledgements that hooks have not put yet.
 	if err == nil && !db.memoryOnly() {
 		db.applied++
 		db.noteChangeLocked(true)
 		err = db.flushLocked()
 	}
 	db.closed = true
-	db.cond.Broadcast() // So do Flushes that came too late for an attempt.
+	db.cond.Broadcast() // Flushes that no attempt will be made for give up, too.
 	db.wakeCommitter()
 	db.mu.Unlock()
 

@@ -1,5 +1,5 @@
-// Package persist is the one file that warmwatch keeps, and the only package
-// that touches bbolt.
+// Package persist keeps warmwatch's one file, a bbolt database. No other
+// package imports bbolt.
 //
 // A [DB] is a map of buckets with string keys. Changes go into memory first
 // and are visible at once; a committer goroutine writes them to the file in

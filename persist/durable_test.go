@@ -80,8 +80,8 @@ func TestADurableSnapshotWaitsForTheCommitThatItSees(t *testing.T) {
 	}
 }
 
-// TestADurableSnapshotThatWaitsEndsWithTheFile: where that is replaced, or the DB closed,
-// before the commit has ended.
+// TestADurableSnapshotThatWaitsEndsWithTheFile: it stops waiting if the file is replaced, or
+// the DB closed, before the commit has ended.
 func TestADurableSnapshotThatWaitsEndsWithTheFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := open(t, tempPath(t), manual)
@@ -160,8 +160,8 @@ func TestWhatIsFoundInADamagedFileIsWrittenToTheDiskAsWell(t *testing.T) {
 	flush(t, db)
 }
 
-// TestAFileThatTheDiskCouldNotSyncIsReplaced: to sync it again says nothing, because some
-// systems have dropped by then what they could not write.
+// TestAFileThatTheDiskCouldNotSyncIsReplaced: a second fsync that succeeds proves nothing,
+// because some systems have dropped by then what they could not write.
 func TestAFileThatTheDiskCouldNotSyncIsReplaced(t *testing.T) {
 	path := tempPath(t)
 	db := openSound(t, path, manual)

@@ -38,7 +38,7 @@ func (e *CorruptError) Error() string {
 	return fmt.Sprintf("persist: corrupt value in bucket %q, key %q: %v", e.Bucket, e.Key, e.Err)
 }
 
-// prefixed returns an error that says what failed. It has the prefix of this package once.
+// prefixed wraps err in a message of what failed. "persist: " stands in it only once.
 func prefixed(err error, format string, args ...any) error {
 	return &prefixedError{fmt.Sprintf(format, args...), err}
 }

@@ -26,8 +26,8 @@ func fill(db *DB, full bool) {
 	}
 }
 
-// TestAFailedCommitLosesNothing: readers see what waits, the DB says so, and
-// when there is room again all is written.
+// TestAFailedCommitLosesNothing: readers see the pending changes, DB.Err returns the
+// error, and when there is room again all is written.
 func TestAFailedCommitLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := tempPath(t)
@@ -282,7 +282,7 @@ func TestAFileThatCannotBeBegunLeavesMemory(t *testing.T) {
 	}
 }
 
-// mountSmall returns the directory of a file system of so many bytes.
+// mountSmall returns the directory of a file system of a given size in bytes.
 func mountSmall(t *testing.T, sizeBytes int) string {
 	t.Helper()
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
@@ -304,7 +304,7 @@ func mountSmall(t *testing.T, sizeBytes int) string {
 	return dir
 }
 
-// TestACommitThatHasOnlyFailedItsFsync: a commit whose last fsync failed is in the file all the same.
+// TestACommitThatHasOnlyFailedItsFsync: its content is in the file all the same.
 func TestACommitThatHasOnlyFailedItsFsync(t *testing.T) {
 	path := tempPath(t)
 	db := openSound(t, path, manual)

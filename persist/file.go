@@ -17,8 +17,8 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// formatVersion is of everything in the file: buckets, keys and values. A file
-// with another version is set aside.
+// formatVersion is the version of everything in the file: buckets, keys and
+// values. A file with another version is set aside.
 const formatVersion = "1"
 
 const (
@@ -26,21 +26,21 @@ const (
 	formatKey    = "format"
 )
 
-// Open opens the file at path, or begins one (mode 0600, in a directory
-// created with 0700). If path is a symbolic link, that is the file that it leads to,
-// which need not be there yet. Open fails only for a path that cannot be meant: empty,
-// or a directory. Whatever else is wrong with the file, the DB works: a bad file
-// is set aside as path.corrupt-<time>, and what can still be read is copied into its
-// successor; one that is held by another process or cannot be written is left alone
-// and the DB works from memory. [DB.Err] says so.
+// Open opens the file at path, or begins one (mode 0600, in a directory created with
+// 0700). A symbolic link is followed, also to a file that is not there yet. Open fails
+// only for bad options, an empty path, and a path that is not a regular file, such as a
+// directory. Whatever else is wrong with the file, the DB works: a bad file is set aside
+// as path.corrupt-<time>, and what can still be read is copied into its successor; a file
+// that another process holds, or that cannot be written, is left alone, and the DB works
+// from memory. [DB.Err] says so.
 //
-// Where a file cannot be had, or the disk has no room for a new one, it is tried again,
-// less and less often, while the DB works. A warmwatch file that is there when it can be
-// had is set aside as path.replaced-<time>, because the DB has gone on without it. Any
-// other file that has come there since is left alone.
+// Where the file cannot be opened, or the disk has no room for a new one, this is tried
+// again, less and less often, while the DB works. A warmwatch file that is at path once it
+// succeeds is set aside as path.replaced-<time>, because the DB has gone on without it.
+// Any other file that has come there since Open is left alone.
 //
-// A file with nothing in it is begun in place. So path may be a mount point, but then a
-// file that gets damaged cannot be replaced: mount the directory that it is in instead.
+// A file with nothing in it is begun in place. So path may be a mount point; but a mount
+// point that gets damaged cannot be replaced: mount its directory instead.
 func Open(path string, o Options) (*DB, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -53,13 +53,13 @@ func Open(path string, o Options) (*DB, error) {
 		return nil, fmt.Errorf("persist: %s is not a regular file (%v)", path, info.Mode().Type())
 	}
 	db := &DB{
-		given:   path,
-		opts:    o,
-		log:     *o.Logger,
-		wake:    make(chan struct{}, 1),
-		done:    make(chan struct{}),
-		pending: newLayer(),
-		hooks:   map[*Hook]struct{}{},
+		givenPath: path,
+		opts:      o,
+		log:       *o.Logger,
+		wake:      make(chan struct{}, 1),
+		done:      make(chan struct{}),
+		pending:   newLayer(),
+		hooks:     map[*Hook]struct{}{},
 	}
 	db.cond.L = &db.mu
 	var file opened
@@ -69,18 +69,18 @@ func Open(path string, o Options) (*DB, error) {
 		}
 	}
 	if file.bolt != nil {
-		// What a process has written that was killed before its fsync is not durable, and
-		// handlers are about to be told of it.
-		if syncErr := db.syncFound(file.bolt); syncErr != nil {
+		// A process that was killed before its fsync may have written the file. That is not
+		// durable, and handlers are about to be told of it.
+		if syncErr := db.ensureSynced(file.bolt); syncErr != nil {
 			db.log.Error(syncErr, "Could not sync the cache file that was found, trying again", "path", path)
-			db.applied = 1 // Which is durable when the first commit has synced it.
+			db.applied = 1 // Stands for what was found. The first commit syncs that.
 			db.noteChangeLocked(true)
 		} else if err == nil {
-			_ = os.Remove(db.path + finishedSuffix) // Not needed, if it is there.
+			_ = os.Remove(db.path + finishedSuffix) // Left by a crash, and not needed any more.
 		}
 	}
 	db.useLocked(file)
-	if err != nil { // There is no file, or it can be read only.
+	if err != nil { // There is no file, or one that must not be written to.
 		db.replaceLaterLocked(err)
 	}
 	go db.run(0)
@@ -91,17 +91,17 @@ func Open(path string, o Options) (*DB, error) {
 type opened struct {
 	bolt *handle
 	file *os.File // bbolt's own.
-	txID int      // Of its last transaction.
+	txID int      // The file's last transaction.
 }
 
-// useLocked makes a file, or none, the one that is read from and written to.
+// useLocked has the DB read from and write to o, which may be no file.
 func (db *DB) useLocked(o opened) {
 	db.bolt, db.boltFile, db.boltTxID = o.bolt, o.file, o.txID
 	db.users = new(sync.WaitGroup)
 }
 
-// openFile opens the file, after replacing a bad one or beginning a missing one. With
-// an error there may be a file all the same, which can only be read.
+// openFile opens the file, after replacing a bad one or beginning a missing one. It may
+// return a file beside an error: that one can only be read.
 func (db *DB) openFile() (opened, error) {
 	db.removeAbandoned()
 	for attempts := 0; ; attempts++ {
@@ -127,8 +127,8 @@ func (db *DB) openFile() (opened, error) {
 // maxOpenAttempts bounds how often a file may come and go while it is being opened.
 const maxOpenAttempts = 10
 
-// begin makes a new file where there is none; or takes the finished one of a process
-// that crashed before it could give it its name.
+// begin makes a new file where there is none. If a process crashed before it could name
+// its finished file, begin names that one and returns [fs.ErrExist].
 func (db *DB) begin() (opened, error) {
 	finished := db.path + finishedSuffix
 	f, err := lockFile(finished, db.opts.LockTimeout)
@@ -138,20 +138,20 @@ func (db *DB) begin() (opened, error) {
 	if err != nil {
 		return opened{}, err
 	}
-	// Closed first, because some systems rename no open file. It then has its name, as
-	// if it had always been there.
+	// It is closed first, because some systems rename no open file. The caller then opens
+	// it as if it had always been there.
 	if err := errors.Join(f.Close(), publish(finished, db.path)); err != nil {
 		return opened{}, err
 	}
 	return opened{}, fs.ErrExist
 }
 
-// openFound opens a file that lockFile has locked, if it is sound. If it is bad, the
-// file is returned, locked, with what is wrong with it. It is looked at before bbolt
-// does, which would end the process over some files and write to others that are not
-// ours, and under the lock: another process's commit looks like damage.
+// openFound opens a file that lockFile has locked, if it is sound. If it is bad, it
+// returns the file, locked, and what is wrong with it. It inspects the file before bbolt
+// reads it, because bbolt would end the process over some files, and write to others that
+// are not ours; and under the lock, because another process's commit looks like damage.
 func (db *DB) openFound(f *os.File) (o opened, bad *os.File, err error) {
-	in := &inspector{f: f, unread: []uint32{}}
+	in := &inspector{f: f, unchecked: []uint32{}}
 	err = guard(func() error {
 		if err := in.file(); err != nil {
 			return err
@@ -181,14 +181,14 @@ func (db *DB) openLocked(f *os.File) (opened, error) {
 	}
 	o, err := db.successor(f, cause, true)
 	if err == nil {
-		_ = f.Close() // Only read; what is wrong with it is known.
+		_ = f.Close() // It was only read, so an error of Close loses nothing.
 		return o, nil
 	}
 	err = fmt.Errorf("%w; and it could not be replaced: %w", cause, err)
-	if db.badFile, _ = f.Stat(); db.badFile != nil { // Else nobody would know it again.
+	if db.badFile, _ = f.Stat(); db.badFile != nil { // Else attach could not tell it from another file.
 		db.broken = cause
 	}
-	if in := (&inspector{f: f, readOnly: true, unread: []uint32{}}); errors.Is(cause, ErrCorrupt) && guard(in.file) == nil {
+	if in := (&inspector{f: f, readOnly: true, unchecked: []uint32{}}); errors.Is(cause, ErrCorrupt) && guard(in.file) == nil {
 		if o, openErr := openInspected(in, f.Name(), f, db.opts.LockTimeout); openErr == nil {
 			return o, err
 		}
@@ -210,7 +210,7 @@ func openInspected(in *inspector, path string, f *os.File, timeout time.Duration
 	return o, err
 }
 
-// lockAgain is for a file that bbolt has refused, and closed.
+// lockAgain locks a file that bbolt has refused, and closed.
 func lockAgain(path string, cause error) (*os.File, error) {
 	f, err := lockFile(path, 0)
 	if err != nil {
@@ -225,28 +225,28 @@ func isBad(err error) bool {
 
 // Files beside the cache file begin with its name and one of these.
 const (
-	asideSuffix    = ".corrupt-"  // A bad file, for those who want to know why.
-	replacedSuffix = ".replaced-" // A sound one that this process has gone on without.
-	newSuffix      = ".new-"      // One that is being made, or was when a process crashed.
-	finishedSuffix = ".finished"  // One that is whole, and about to get the name of the cache file.
+	corruptSuffix  = ".corrupt-"  // A bad file, kept so that somebody can find out why it is bad.
+	replacedSuffix = ".replaced-" // A sound file that this process has gone on without.
+	newSuffix      = ".new-"      // A file that is being made, or was when its process crashed.
+	finishedSuffix = ".finished"  // A whole file that is about to get the name of the cache file.
 
-	asideTime = "20060102T150405.000000000" // Follows asideSuffix.
+	setAsideLayout = "20060102T150405.000000000" // Follows the first two.
 )
 
 func isTime(s string) bool {
-	_, err := time.Parse(asideTime, s)
+	_, err := time.Parse(setAsideLayout, s)
 	return err == nil
 }
 
-// isNumber: what os.CreateTemp appends.
+// isNumber reports whether s is what os.CreateTemp appends.
 func isNumber(s string) bool {
 	_, err := strconv.ParseUint(s, 10, 64)
 	return err == nil
 }
 
-// asideFiles of each kind are kept: the oldest ones, of which the first may be somebody
-// else's file that was in the way, and the newest.
-const asideFiles = 3
+// keptSetAside is how many files of each kind are kept: the newest, and the oldest ones,
+// of which the first may be somebody else's file that was in the way.
+const keptSetAside = 3
 
 // A SetAside is a file that could not be used, and was replaced.
 type SetAside struct {
@@ -259,15 +259,15 @@ type SetAside struct {
 func (db *DB) SetAside() []SetAside {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
-	return slices.Clone(db.asides)
+	return slices.Clone(db.setAsides)
 }
 
 func (db *DB) setAside(cause error) error {
-	now, suffix := time.Now(), asideSuffix
+	now, suffix := time.Now(), corruptSuffix
 	if !isBad(cause) {
 		suffix = replacedSuffix
 	}
-	aside := db.path + suffix + now.UTC().Format(asideTime)
+	aside := db.path + suffix + now.UTC().Format(setAsideLayout)
 	if err := os.Rename(db.path, aside); errors.Is(err, syscall.EBUSY) {
 		return fmt.Errorf("%w: if it is a mount point, mount the directory that it is in instead", err)
 	} else if err != nil {
@@ -275,38 +275,38 @@ func (db *DB) setAside(cause error) error {
 	}
 	db.log.Error(cause, "Set the cache file aside and begin a new one", "path", db.path, "aside", aside)
 	// The oldest ones stay, and this one.
-	others := slices.DeleteFunc(db.beside(suffix, isTime), func(name string) bool { return name == aside })
-	if keep := asideFiles - 1; len(others) > keep {
-		db.removeAsides(others[keep:])
+	others := slices.DeleteFunc(db.filesBeside(suffix, isTime), func(name string) bool { return name == aside })
+	if keep := keptSetAside - 1; len(others) > keep {
+		db.removeSetAside(others[keep:])
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.asides = append(db.asides, SetAside{aside, now, cause.Error()})
+	db.setAsides = append(db.setAsides, SetAside{aside, now, cause.Error()})
 	return nil
 }
 
-// makeRoom removes what was set aside, where the disk is full, but for the first file of
-// each kind. It reports whether there was any.
+// makeRoom is called when the disk is full. It removes the files that were set aside, but
+// for the first of each kind, and reports whether there were any.
 func (db *DB) makeRoom() bool {
 	var names []string
-	for _, suffix := range []string{asideSuffix, replacedSuffix} {
-		if found := db.beside(suffix, isTime); len(found) > 1 {
+	for _, suffix := range []string{corruptSuffix, replacedSuffix} {
+		if found := db.filesBeside(suffix, isTime); len(found) > 1 {
 			names = append(names, found[1:]...)
 		}
 	}
-	db.removeAsides(names)
+	db.removeSetAside(names)
 	return len(names) > 0
 }
 
-func (db *DB) removeAsides(names []string) {
+func (db *DB) removeSetAside(names []string) {
 	db.remove(names)
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.asides = slices.DeleteFunc(db.asides, func(a SetAside) bool { return slices.Contains(names, a.Path) })
+	db.setAsides = slices.DeleteFunc(db.setAsides, func(a SetAside) bool { return slices.Contains(names, a.Path) })
 }
 
-// createNew makes a file beside the cache file, and locks it: that says that it is being
-// made.
+// createNew makes a file beside the cache file, and locks it, so that others know that it is
+// being made.
 func (db *DB) createNew() (*os.File, error) {
 	f, err := os.CreateTemp(filepath.Dir(db.path), filepath.Base(db.path)+newSuffix+"*") // 0600
 	if err == nil {
@@ -322,32 +322,30 @@ func (db *DB) createNew() (*os.File, error) {
 	return locked, err
 }
 
-// aboutToBeLocked is for how long a new file with nothing in it is taken for one that the
-// process that makes it has not locked yet.
+// aboutToBeLocked is how long an empty new file counts as in use, because the process that
+// makes it may not have locked it yet.
 const aboutToBeLocked = time.Minute
 
-// removeAbandoned removes what processes have left that crashed when they made
-// a file.
+// removeAbandoned removes the files that processes were making when they crashed.
 func (db *DB) removeAbandoned() {
-	for _, name := range db.beside(newSuffix, isNumber) {
+	for _, name := range db.filesBeside(newSuffix, isNumber) {
 		info, err := os.Stat(name)
 		if err != nil {
 			continue
 		}
-		if age := time.Since(info.ModTime()); age < abandoned || info.Size() == 0 && age < aboutToBeLocked {
+		if age := time.Since(info.ModTime()); age < abandonedAge || info.Size() == 0 && age < aboutToBeLocked {
 			continue
 		}
-		if f, err := lockFile(name, 0); err == nil { // Nobody makes it any more.
+		if f, err := lockFile(name, 0); err == nil { // Its process has ended.
 			db.remove([]string{name})
 			_ = f.Close()
 		}
 	}
 }
 
-// beside lists the files beside the cache file whose names go on with suffix and
-// then something of ours, sorted. If they cannot be listed, there are none to be
-// removed.
-func (db *DB) beside(suffix string, ours func(string) bool) []string {
+// filesBeside lists, sorted, the files beside the cache file whose names are its name, suffix
+// and a rest that ours accepts. If the directory cannot be read, it returns none.
+func (db *DB) filesBeside(suffix string, ours func(string) bool) []string {
 	dir, base := filepath.Split(db.path)
 	entries, _ := os.ReadDir(filepath.Clean(dir))
 	var names []string
@@ -359,7 +357,7 @@ func (db *DB) beside(suffix string, ours func(string) bool) []string {
 	return names
 }
 
-// remove removes files. Those that cannot be are tried again the next time.
+// remove removes files. Those that it cannot remove are tried again the next time.
 func (db *DB) remove(names []string) {
 	for _, name := range names {
 		if err := os.Remove(name); err != nil {
@@ -368,14 +366,14 @@ func (db *DB) remove(names []string) {
 	}
 }
 
-// PageBytes is bbolt's page in files that are begun. A leaf has at least two
-// objects, and one of two Pods fits into a page of 8 KiB, whose buffer bbolt uses
-// again; for longer leaves it allocates. Files with other pages stay as they are.
+// PageBytes is the page size of new bbolt files. A leaf has at least two objects.
+// Two Pods fit into a page of 8 KiB, whose buffer bbolt uses again; for longer
+// leaves it allocates. Existing files keep their page size.
 const PageBytes = 8 << 10
 
-// boltOptions has the freelist synced: without it bbolt walks all pages in a
-// goroutine of its own when it opens a file, and a corrupt page then ends the
-// process. It also makes opening fast.
+// boltOptions leaves the freelist synced: otherwise bbolt walks all pages in a
+// goroutine of its own when it opens a file, which takes long, and ends the
+// process at a corrupt page.
 func boltOptions(timeout time.Duration) *bolt.Options {
 	return &bolt.Options{
 		Timeout:         timeout,
@@ -389,9 +387,9 @@ func boltOptions(timeout time.Duration) *bolt.Options {
 // allocBytes is by how much the file grows.
 const allocBytes = 4 << 20
 
-// openBolt has bbolt open a file that is open already; with f nil, bbolt opens it
-// itself. After an error f is closed. It says what is wrong with the file: a
-// [CorruptError], [ErrLocked], or the file system's error.
+// openBolt has bbolt use f, an open file; if f is nil, bbolt opens path itself. If it
+// returns an error, f is closed, and the error is a [CorruptError], [ErrLocked], or the
+// file system's.
 func openBolt(path string, f *os.File, readOnly bool, timeout time.Duration) (o opened, err error) {
 	o.file = f
 	options := boltOptions(timeout)
@@ -422,7 +420,7 @@ func openBolt(path string, f *os.File, readOnly bool, timeout time.Duration) (o 
 	if err == nil {
 		return o, nil
 	}
-	if o.file != nil { // bbolt has closed it, unless it panicked: then its map would keep the lock.
+	if o.file != nil { // bbolt has closed it, unless it panicked: then its mapping would keep the lock.
 		_ = errors.Join(unlockFile(o.file), o.file.Close())
 	}
 	switch {

@@ -14,24 +14,24 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// A handle is a file that bbolt has opened, used so that nobody waits for ever.
+// A handle is a file that bbolt has opened. It keeps goroutines from waiting for ever on
+// a lock that bbolt does not release.
 //
 // Where neither meta page is valid, bbolt panics in Begin, and keeps the locks that it
-// has taken there: whoever begins a transaction then, ends one, or closes the file
-// waits without end. So the meta pages are looked at before Begin, which makes that
-// panic rare; and one that comes all the same (the damage came in between) makes the
-// handle dead: nobody enters bbolt's locks through it any more, the transactions that
-// are open are not ended, and what bbolt has mapped stays mapped. Who was in there
-// already is spared by these rules:
+// has taken there: whoever begins a transaction then, ends one, or closes the file,
+// waits without end. So handle checks the meta pages before Begin, which makes that
+// panic rare. If it happens all the same (the damage came in between), the handle is dead:
+// nobody takes bbolt's locks through it any more, open transactions are not ended, and
+// bbolt's mapping stays. These rules spare the goroutines that are in bbolt at that moment:
 //
 //   - one goroutine at a time is in Begin or Close, under mu;
-//   - a read transaction is ended under mu as well, or, where that is held, by a
-//     goroutine that nobody waits for: Begin may wait for just this transaction, when
-//     bbolt maps the file anew;
+//   - a read transaction is ended under mu as well, or, if mu is held, by a goroutine
+//     that nobody waits for: Begin may be waiting for just this transaction, to map the
+//     file anew;
 //   - a commit that is under way on a dead handle is given up, with its goroutine, see
 //     [DB.abandonCommitLocked].
 //
-// A bbolt that releases its locks when it panics is used in the same way.
+// None of this does harm where bbolt releases its locks when it panics.
 type handle struct {
 	*bolt.DB
 	file     *os.File // bbolt's.
@@ -39,21 +39,21 @@ type handle struct {
 
 	mu   sync.Mutex
 	dead atomic.Bool // Set under mu.
-	// noWriter: bbolt may keep the writer's lock, which readers do not need. Set under mu.
+	// noWriter: bbolt may still hold the writer's lock, which readers do not need. Set under mu.
 	noWriter atomic.Bool
 
-	// checkMeta is [handle.metaIsValid], but in tests of what happens without it.
+	// checkMeta is [handle.metaIsValid], except in tests of what happens without it.
 	checkMeta func() error
 
-	syncing  sync.Mutex   // Of [DB.syncFound].
+	syncing  sync.Mutex   // Held by [DB.ensureSynced].
 	synced   atomic.Bool  // Set under syncing, as is unsynced.
-	unsynced error        // The disk has failed to sync the file.
-	sync     func() error // Of file, but in tests.
+	unsynced error        // How the disk failed to sync the file.
+	sync     func() error // file.Sync, except in tests.
 }
 
 var errDead = errors.New("bbolt has panicked with its locks held")
 
-// newHandle is for what bbolt has opened and nobody uses yet.
+// newHandle wraps a database that bbolt has opened and nobody uses yet.
 func newHandle(b *bolt.DB, file *os.File) *handle {
 	h := &handle{DB: b, file: file, pageSize: int64(b.Info().PageSize)}
 	h.checkMeta, h.sync = h.metaIsValid, file.Sync
@@ -90,20 +90,21 @@ func (h *handle) end(tx *bolt.Tx) {
 		return
 	}
 	if !h.mu.TryLock() {
-		go func() { _ = guard(tx.Rollback) }() // Whoever has mu may wait for it.
+		go func() { _ = guard(tx.Rollback) }() // Whoever holds mu may wait for tx to end.
 		return
 	}
 	defer h.mu.Unlock()
 	if h.dead.Load() {
 		return
 	}
-	if guard(tx.Rollback) != nil { // A read transaction's fails only by a panic.
+	if guard(tx.Rollback) != nil { // Rollback of a read transaction fails only by a panic.
 		h.dead.Store(true)
 	}
 }
 
-// endWrite rolls a write transaction back. The first error, or panic, is the one to
-// tell, so this one is not returned; but bbolt may keep the writer's lock after it.
+// endWrite rolls a write transaction back after an error, or panic. The caller returns
+// that one, so endWrite returns none; but after a panic of its own, bbolt may still hold
+// the writer's lock.
 func (h *handle) endWrite(tx *bolt.Tx) {
 	if err := guard(tx.Rollback); errors.Is(err, ErrCorrupt) {
 		h.mu.Lock()
@@ -112,11 +113,12 @@ func (h *handle) endWrite(tx *bolt.Tx) {
 	}
 }
 
-// stuck reports whether bbolt may keep one of its locks for ever, so that it cannot close
-// the file.
+// stuck reports whether bbolt may hold one of its locks for ever. Then it cannot close the
+// file.
 func (h *handle) stuck() bool { return h.dead.Load() || h.noWriter.Load() }
 
-// Close waits for the transactions that are open. A dead handle it only leaves alone.
+// Close waits for the open transactions, and closes the file. If bbolt is stuck, it does
+// nothing and returns an error.
 func (h *handle) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -126,13 +128,13 @@ func (h *handle) Close() error {
 	return guard(h.DB.Close)
 }
 
-// syncFound has what was found in a file, and its name, written to the disk. A process
+// ensureSynced has the content of a file, and its name, written to the disk, once. A process
 // may have been killed between the last write of its last commit and the fsync, or
 // between giving the file its name and syncing the directory. Nothing is durable before.
 //
-// A file that the disk has failed to sync counts as damaged, and its successor is synced
-// anew: to sync it again may succeed without what could not be written.
-func (db *DB) syncFound(h *handle) error {
+// A file that the disk has failed to sync counts as damaged, and is replaced: a second
+// fsync may succeed although some of the content was lost.
+func (db *DB) ensureSynced(h *handle) error {
 	if h.synced.Load() {
 		return nil
 	}
@@ -144,7 +146,7 @@ func (db *DB) syncFound(h *handle) error {
 	case h.unsynced != nil:
 		return h.unsynced
 	}
-	if err := db.named(h.sync()); isUnreadable(err) {
+	if err := db.withCachePath(h.sync()); isUnreadable(err) {
 		h.unsynced = &CorruptError{Err: err}
 		return h.unsynced
 	} else if err != nil {
@@ -161,11 +163,11 @@ func (db *DB) syncFound(h *handle) error {
 // is long enough for both: else bbolt must not be asked for a transaction.
 func (h *handle) metaIsValid() error {
 	var head [metaOffset + metaBytes]byte
-	for _, at := range [...]int64{h.pageSize, 0} { // The second one says how long the file is at least.
+	for _, at := range [...]int64{h.pageSize, 0} { // The second one first: it shows that the file is long enough.
 		switch _, err := readAt(h.file, head[:], at); {
 		case errors.Is(err, os.ErrClosed):
 			return bolterrors.ErrDatabaseNotOpen
-		case errors.Is(err, io.EOF): // Through its mapping, bbolt would get a fault.
+		case errors.Is(err, io.EOF): // bbolt would fault when it reads its mapping there.
 			return &CorruptError{Err: fmt.Errorf("read a meta page: %w", err)}
 		case err != nil:
 			return fmt.Errorf("persist: read a meta page: %w", err)
@@ -214,11 +216,11 @@ func endRead(b beginner, tx *bolt.Tx) {
 		h.end(tx)
 		return
 	}
-	_ = guard(tx.Rollback) // A read transaction's cannot fail.
+	_ = guard(tx.Rollback) // Rollback of a read transaction cannot fail.
 }
 
-// beginCommit notes that bbolt is about to commit, and refuses it on a dead handle,
-// where it would not return.
+// beginCommit notes that bbolt is about to commit. On a dead handle it returns an error,
+// because the commit would not return.
 func (db *DB) beginCommit(b *handle) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -229,10 +231,9 @@ func (db *DB) beginCommit(b *handle) error {
 	return nil
 }
 
-// abandonCommitLocked gives up a commit that is under way on a dead handle, where it
-// waits for ever, or may. It has ended without success then, and another goroutine is
-// the committer. The old one, should it go on, has nothing to do but to end: what
-// was to be written stays in flushing.
+// abandonCommitLocked gives up a commit that is under way on a dead handle, where it may
+// wait for ever. The attempt counts as failed, what was to be written stays in flushing,
+// and a new goroutine is the committer. The old one, should it ever go on, only ends.
 func (db *DB) abandonCommitLocked() bool {
 	if db.committing == nil || !db.committing.dead.Load() {
 		return false

@@ -12,8 +12,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// believing makes the DB of a test believe that the meta pages are valid, as if they
-// were damaged just after it has looked.
+// believing turns off the check of the meta pages, as if they were damaged just after it.
 func believing(db *DB) { db.bolt.checkMeta = func() error { return nil } }
 
 // withoutMeta zeroes both meta pages of a file in use.
@@ -70,8 +69,8 @@ func TestAReaderThatPanicsInsideBboltHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// TestCloseOfADBWhoseReaderPanickedInsideBboltReturns, also when nothing was left to be
-// written, so that nobody had the file replaced.
+// TestCloseOfADBWhoseReaderPanickedInsideBboltReturns, also when nothing is pending, so that
+// no commit has the file replaced.
 func TestCloseOfADBWhoseReaderPanickedInsideBboltReturns(t *testing.T) {
 	path := tempPath(t)
 	db := open(t, path, manual)
@@ -89,7 +88,8 @@ func TestCloseOfADBWhoseReaderPanickedInsideBboltReturns(t *testing.T) {
 	}
 }
 
-// TestABadFileBboltIsNotAskedFor: the handle stays of use, and can be closed.
+// TestABadFileBboltIsNotAskedFor: bbolt does not panic, so the handle can still be used and
+// closed.
 func TestABadFileBboltIsNotAskedFor(t *testing.T) {
 	for name, damage := range map[string]func(path string) error{
 		"without meta pages":   withoutMeta,
@@ -216,8 +216,7 @@ func useLogger(db *DB, l bolt.Logger) error {
 	return err
 }
 
-// TestACommitThatBboltHoldsUpForEverIsGivenUp, and what it had to write is written to
-// the new file.
+// TestACommitThatBboltHoldsUpForEverIsGivenUp. Its changes are written to the new file.
 func TestACommitThatBboltHoldsUpForEverIsGivenUp(t *testing.T) {
 	path := tempPath(t)
 	if out, err := program(t, "stuck-commit", path).CombinedOutput(); err != nil {
@@ -228,8 +227,8 @@ func TestACommitThatBboltHoldsUpForEverIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestATransactionEndsWhileBboltMapsTheFileAnew: who begins one waits there for all
-// that are open, and must not keep them from their end.
+// TestATransactionEndsWhileBboltMapsTheFileAnew: Begin waits for all open transactions
+// then, and must not keep them from ending.
 func TestATransactionEndsWhileBboltMapsTheFileAnew(t *testing.T) {
 	db := openSound(t, tempPath(t), manual)
 	put(t, db, "a", "1")

@@ -25,7 +25,7 @@ const (
 	leafPage     = 0x02
 	freelistPage = 0x10
 
-	manyInFirst = 0xffff // As count of a freelist: the first element has it.
+	manyInFirst = 0xffff // As count of a freelist: the first entry is the count.
 
 	elementBytes      = 16 // Of a branch (pos, ksize, pgid) and of a leaf (flags, pos, ksize, vsize).
 	branchPageIDAt    = 8
@@ -45,35 +45,35 @@ const (
 	noFreelist        = math.MaxUint64
 	minPageBytes      = 1 << 10
 	maxPageBytes      = 64 << 10
-	maxTxID           = math.MaxInt64 / 2 // bbolt's comparisons overflow, far from here.
+	maxTxID           = math.MaxInt64 / 2 // Far below where bbolt's comparisons overflow.
 	maxTreeDepth      = 64
 	maxBucketNesting  = 2 // Spaces and their buckets.
 )
 
-// inspectFile looks at a file before bbolt does, which believes all it reads: a
-// page that refers to itself lets its recursion run until the process ends, and
-// so does the list of free pages with a length of petabytes. It refuses a file
+// inspectFile checks a file before bbolt reads it, because bbolt trusts what it
+// reads: a page that refers to itself makes it recurse until the process ends, and
+// a freelist with a length of petabytes ends the process, too. It refuses a file
 //
 //   - without a valid meta page, or shorter than that says (a fault on access),
 //   - without a synced freelist (never written by us, see boltOptions), or with
-//     one that cannot be,
+//     an impossible one,
 //   - with a page that is used twice,
 //   - with keys out of order,
 //   - with a branch that names a page by another key than its first one: bbolt would
-//     write that page beside itself.
+//     add a changed version of that page to the branch beside the old one.
 //
 // A file that is only to be read may have its keys in any order, and any
 // freelist.
 //
 // It reads the branches and the leaves that hold buckets, not the leaves with
-// values: every value has a checksum of its own. How long those leaves say that
-// they are, and their first keys, matter only to who writes, see leafCheck.
+// values, because every value has a checksum. The lengths in the headers of those
+// leaves, and their first keys, matter only when bbolt writes, see leafCheck.
 func inspectFile(f *os.File, readOnly bool) error {
 	return (&inspector{f: f, readOnly: readOnly}).file()
 }
 
-// inspectLeaves is inspectFile with the headers of all leaves. bbolt believes them
-// when it frees a page that has changed.
+// inspectLeaves is inspectFile, and checks the headers of all leaves, which bbolt
+// trusts when it frees a page that has changed.
 func inspectLeaves(f *os.File) error { return (&inspector{f: f, leaves: true}).file() }
 
 func (in *inspector) file() error {
@@ -83,7 +83,7 @@ func (in *inspector) file() error {
 	}
 	meta, err := in.meta(info.Size())
 	if err == nil {
-		err = in.badMeta // Through its map, bbolt would get a fault.
+		err = in.badMeta // bbolt would fault when it reads its mapping there.
 	}
 	if err != nil {
 		return err
@@ -97,8 +97,8 @@ func (in *inspector) file() error {
 	}
 	in.used = make([]uint64, in.pages/64+1)
 	in.used[0] = 1<<0 | 1<<1 // The meta pages.
-	if in.unread != nil {
-		in.unread = make([]uint32, in.pages)
+	if in.unchecked != nil {
+		in.unchecked = make([]uint32, in.pages)
 	}
 	freelist := binary.NativeEndian.Uint64(meta[metaFreelistAt:])
 	if freelist == noFreelist {
@@ -117,7 +117,7 @@ func (in *inspector) file() error {
 // circle. It looks at the pages in the map, which whoever counts the objects reads anyway.
 func (in *inspector) checkLeaves(b *handle) error {
 	return view(b, func(tx *bolt.Tx) error {
-		for id, first := range in.unread {
+		for id, first := range in.unchecked {
 			if first == 0 {
 				continue
 			}
@@ -143,8 +143,8 @@ func (in *inspector) isLeaf(tx *bolt.Tx, id int) (bool, error) {
 	return err == nil && p != nil && p.Type == "leaf", err
 }
 
-// checkFreelist looks at the page that bbolt is about to free with each commit,
-// in a loop over as many pages as it says that it has.
+// checkFreelist checks the freelist's page before a commit, in which bbolt frees as
+// many pages as the header of that page says.
 func checkFreelist(f *os.File, tx *bolt.Tx) error {
 	in := &inspector{f: f}
 	meta, err := in.meta(tx.Size())
@@ -156,7 +156,7 @@ func checkFreelist(f *os.File, tx *bolt.Tx) error {
 	if err != nil {
 		return err
 	}
-	if in.pages > uint64(info.Size())/in.pageSize { // bbolt would begin new pages behind them.
+	if in.pages > uint64(info.Size())/in.pageSize { // bbolt would write new pages behind these.
 		return corruptFile("it has %d bytes, and %d pages of %d by its meta page", info.Size(), in.pages, in.pageSize)
 	}
 	id := binary.NativeEndian.Uint64(meta[metaFreelistAt:])
@@ -171,8 +171,8 @@ func checkFreelist(f *os.File, tx *bolt.Tx) error {
 }
 
 // checkFreelistHeader refuses a freelist with more pages than bbolt gives it
-// (tx.commitFreelist in bbolt's tx.go): what it was long enough for before its own pages
-// were taken from the free ones, and the rest of a page.
+// (tx.commitFreelist in bbolt's tx.go): room for its entries, for the free pages that it
+// has taken for itself, and the rest of a page.
 func (in *inspector) checkFreelistHeader(id uint64, h pageHeader) error {
 	if h.flags != freelistPage {
 		return corruptFile("page %d has flags %#x, expected a freelist", id, h.flags)
@@ -184,10 +184,10 @@ func (in *inspector) checkFreelistHeader(id uint64, h pageHeader) error {
 	return nil
 }
 
-// checkBuckets looks at the pages that hold the buckets of some spaces before bbolt reads
-// them in order to write: small buckets are within those pages, and bbolt makes pointers
-// of what their elements say, which can end the process. It costs two small pages or
-// so for each commit.
+// checkBuckets checks the pages that hold the buckets of the spaces in l before bbolt reads
+// them for a commit: small buckets lie within those pages, and bbolt makes pointers of what
+// their elements say, which can end the process. It reads about two small pages for each
+// commit.
 func checkBuckets(f *os.File, tx *bolt.Tx, l *layer) error {
 	pageSize := uint64(tx.DB().Info().PageSize)
 	pages := uint64(tx.Size()) / pageSize
@@ -214,14 +214,14 @@ func corruptFile(format string, args ...any) error {
 	return &CorruptError{Err: fmt.Errorf(format, args...)}
 }
 
-// A pagedFile is what an inspector reads, an [os.File].
+// A pagedFile is what an inspector reads: an [os.File], except in tests.
 type pagedFile interface {
 	io.ReaderAt
 	Stat() (os.FileInfo, error)
 }
 
-// readAt reads once more where the device could not: a card or a cable that fails once
-// may well give it the next time. What it cannot read then is damaged.
+// readAt reads once more where the first read fails, because a card or a cable may fail
+// only once. What the device cannot read then is damaged: the error is a [CorruptError].
 func readAt(f io.ReaderAt, b []byte, at int64) (int, error) {
 	n, err := readFile(f, b, at)
 	if hasFailed(err) {
@@ -233,20 +233,19 @@ func readAt(f io.ReaderAt, b []byte, at int64) (int, error) {
 	return n, err
 }
 
-// hasFailed reports whether to read once more.
+// hasFailed reports whether err is worth another read.
 func hasFailed(err error) bool {
 	return err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrClosed)
 }
 
-// readFile is another function in tests.
+// readFile is replaced in tests.
 var readFile = io.ReaderAt.ReadAt
 
-// readAgainDelay is how long a device is given once that could not open or read the file:
-// what it still cannot read then is lost.
+// readAgainDelay is the pause before the one late retry where a device could not open or
+// read the file. What it cannot read then is lost.
 const readAgainDelay = time.Second
 
-// readAt is the function of that name. The first time that something cannot be read, it is
-// tried again later.
+// readAt is the function readAt, but tries once more after a pause. It pauses once only.
 func (in *inspector) readAt(b []byte, at int64) (int, error) {
 	n, err := readAt(in.f, b, at)
 	if hasFailed(err) && !in.waited {
@@ -258,20 +257,20 @@ func (in *inspector) readAt(b []byte, at int64) (int, error) {
 }
 
 type inspector struct {
-	f        pagedFile
-	pageSize uint64
-	pages    uint64
-	used     []uint64 // A bit for each page.
-	readOnly bool
-	leaves   bool
-	shallow  bool     // Buckets that have pages of their own are not followed.
-	unread   []uint32 // If set, what each leaf with values has to begin with, see beginning.
-	badMeta  error    // Of a meta page that cannot be read.
-	waited   bool     // For a device that could not read.
+	f         pagedFile
+	pageSize  uint64
+	pages     uint64
+	used      []uint64 // A bit for each page.
+	readOnly  bool
+	leaves    bool
+	shallow   bool     // Buckets that have pages of their own are not followed.
+	unchecked []uint32 // If set, the keyHash that each leaf with values, by its id, has to have.
+	badMeta   error    // Set if a meta page cannot be read.
+	waited    bool     // readAt has paused.
 }
 
-// meta finds the newer valid meta page, where bbolt will. Each is read by itself, because
-// what is beside one may be unreadable.
+// meta returns the newer valid meta, which bbolt will use. Each is read by itself, because
+// the device may not be able to read what lies between them.
 func (in *inspector) meta(size int64) ([]byte, error) {
 	first, err := in.metaAt(0)
 	if err != nil {
@@ -303,8 +302,8 @@ func (in *inspector) meta(size int64) ([]byte, error) {
 	return newest, nil
 }
 
-// metaAt returns the meta of a page, or nil if it is not valid. That it cannot be read is
-// kept in badMeta.
+// metaAt returns the meta of a page, or nil if it is not valid. If the device cannot read
+// it, metaAt returns nil and sets badMeta.
 func (in *inspector) metaAt(at int64) ([]byte, error) {
 	page := make([]byte, metaOffset+metaBytes)
 	switch _, err := in.readAt(page, at); {
@@ -336,7 +335,7 @@ func validMeta(page []byte) []byte {
 	return m
 }
 
-// use notes that a page has been referred to.
+// use notes that something refers to a page. A second reference is an error.
 func (in *inspector) use(id uint64) error {
 	if id >= in.pages {
 		return corruptFile("something refers to page %d of %d", id, in.pages)
@@ -348,16 +347,17 @@ func (in *inspector) use(id uint64) error {
 	return nil
 }
 
-// noteUnread does nothing about a page that is not in the file: use says so.
-func (in *inspector) noteUnread(id uint64, first []byte) {
-	if in.unread != nil && id < in.pages {
-		in.unread[id] = beginning(first)
+// noteUnchecked notes a leaf with values, and the first key that it has to have. It ignores
+// a page that is not in the file: use returns that error.
+func (in *inspector) noteUnchecked(id uint64, first []byte) {
+	if in.unchecked != nil && id < in.pages {
+		in.unchecked[id] = keyHash(first)
 	}
 }
 
-// beginning is a hash of the key that a branch names a page by; roots have none. It is
+// keyHash is a hash of the key that a branch names a page by; for a root, of none. It is
 // never zero.
-func beginning(first []byte) uint32 {
+func keyHash(first []byte) uint32 {
 	return crc32.Checksum(first, castagnoli) | 1
 }
 
@@ -387,7 +387,7 @@ func (in *inspector) parseHeader(b []byte, id uint64) (pageHeader, error) {
 	}, nil
 }
 
-// span notes the overflow pages of a page whose id is in use already.
+// span reads the header of a page that use has noted, and notes its overflow pages.
 func (in *inspector) span(id uint64) (pageHeader, error) {
 	h, err := in.header(id)
 	if err != nil {
@@ -401,7 +401,7 @@ func (in *inspector) span(id uint64) (pageHeader, error) {
 	return h, nil
 }
 
-// page reads a whole page, whose id is in use already.
+// page reads a whole page that use has noted.
 func (in *inspector) page(id uint64) (pageHeader, []byte, error) {
 	h, err := in.span(id)
 	if err == nil && h.bytes > maxInspectedBytes {
@@ -414,8 +414,8 @@ func (in *inspector) page(id uint64) (pageHeader, []byte, error) {
 	return h, b, in.read(b, id)
 }
 
-// maxInspectedBytes is more than what is inspected whole has: branches, leaves with buckets,
-// and the freelist, which has eight bytes for each page that is free.
+// maxInspectedBytes is more than a page has that is read whole: a branch, a leaf with buckets,
+// or the freelist, which has eight bytes for each free page.
 const maxInspectedBytes = 64 << 20
 
 // read reads a page, or the head of one.
@@ -454,9 +454,9 @@ func (in *inspector) freelist(id uint64) error {
 	return nil
 }
 
-// tree walks the pages of a bucket, from the one that has first as its first key, or from
-// the root, where first is nil. At nesting 0 and 1, the root and the spaces, it reads
-// leaves as well, for the buckets in them.
+// tree walks the pages of a bucket, from the page id on. first is the key that the branch
+// above names that page by, nil for the root. At nesting 0 and 1 (the root bucket and the
+// spaces) it reads leaves as well, for the buckets in them.
 func (in *inspector) tree(id uint64, depth, nesting int, first []byte) error {
 	if depth > maxTreeDepth {
 		return corruptFile("a bucket has more than %d levels of pages", maxTreeDepth)
@@ -477,9 +477,9 @@ func (in *inspector) tree(id uint64, depth, nesting int, first []byte) error {
 			h, err = in.span(id)
 		}
 		if err == nil && (in.leaves || first == nil && !in.readOnly) {
-			err = in.checkFirst(id, h, beginning(first))
+			err = in.checkFirstKey(id, h, keyHash(first))
 		}
-		in.noteUnread(id, first)
+		in.noteUnchecked(id, first)
 		return err
 	}
 	h, b, err := in.page(id)
@@ -491,7 +491,7 @@ func (in *inspector) tree(id uint64, depth, nesting int, first []byte) error {
 		return fmt.Errorf("page %d: %w", id, err)
 	}
 	if got := firstKey(h, b); first != nil && !in.readOnly && !bytes.Equal(got, first) {
-		return misnamed(id, got, first)
+		return wrongFirstKey(id, got, first)
 	}
 	if h.flags == leafPage {
 		return in.leaf(b, elements, nesting)
@@ -499,8 +499,8 @@ func (in *inspector) tree(id uint64, depth, nesting int, first []byte) error {
 	return in.branch(b, elements, depth, nesting)
 }
 
-// misnamed is of a page whose branch does not name it by its first key.
-func misnamed(id uint64, got, want []byte) error {
+// wrongFirstKey is the error for a page whose branch names it by another key.
+func wrongFirstKey(id uint64, got, want []byte) error {
 	return corruptFile("page %d begins with key %.100q, expected %.100q", id, got, want)
 }
 
@@ -517,10 +517,11 @@ func firstKey(h pageHeader, page []byte) []byte {
 	return page[from : from+int(binary.NativeEndian.Uint32(words[4:]))]
 }
 
-// checkFirst reads the first key of a leaf with values. It has to begin where the elements
-// end: another number of elements hides some, and a branch in place of a leaf all.
-func (in *inspector) checkFirst(id uint64, h pageHeader, want uint32) error {
-	isRoot := want == beginning(nil)
+// checkFirstKey checks the first key of a leaf with values, by keyHash and by its place: it has
+// to begin where the elements end. Else the header has the wrong number of elements, or
+// calls a branch a leaf.
+func (in *inspector) checkFirstKey(id uint64, h pageHeader, want uint32) error {
+	isRoot := want == keyHash(nil)
 	if h.count == 0 {
 		if !isRoot {
 			return corruptFile("leaf %d is empty", id)
@@ -540,14 +541,14 @@ func (in *inspector) checkFirst(id uint64, h pageHeader, want uint32) error {
 	if _, err := in.readAt(key, at+int64(pos)); err != nil {
 		return err
 	}
-	if key[0] != keyPrefix || !isRoot && beginning(key) != want {
+	if key[0] != keyPrefix || !isRoot && keyHash(key) != want {
 		return corruptFile("leaf %d begins with key %.100q, expected another one", id, key)
 	}
 	return nil
 }
 
-// elementsOf returns the elements of a branch or leaf, all of which lie in it,
-// in the order of their keys.
+// elementsOf returns the elements of a branch or leaf. It checks that all of them lie in
+// the page, in the order of their keys.
 func (in *inspector) elementsOf(h pageHeader, page []byte) ([]byte, error) {
 	n := int(h.count) * elementBytes
 	if n > len(page)-pageHeaderBytes || (n == 0 && h.flags == branchPage) {
@@ -563,7 +564,7 @@ func (in *inspector) elementsOf(h pageHeader, page []byte) ([]byte, error) {
 			words = words[4:]
 			vsize = uint64(binary.NativeEndian.Uint32(words[8:]))
 		}
-		// The content of the first one begins right behind the last one.
+		// The content of the first element begins right behind the last element.
 		if pos := binary.NativeEndian.Uint32(words); at == 0 && !in.readOnly && pos != uint32(n) {
 			return nil, corruptFile("it has %d elements, and content from %d on, expected from %d on", h.count, pos, n)
 		}
@@ -586,7 +587,7 @@ func (in *inspector) branch(page, elements []byte, depth, nesting int) error {
 		child := binary.NativeEndian.Uint64(elements[at+branchPageIDAt:])
 		key := elementKey(page, at)
 		if at == 0 && nesting == maxBucketNesting && child < in.pages {
-			// All children are of one kind. Leaves with values are not read.
+			// All children are of one kind, so the first tells whether they are leaves.
 			h, err := in.header(child)
 			if err != nil {
 				return err
@@ -595,7 +596,7 @@ func (in *inspector) branch(page, elements []byte, depth, nesting int) error {
 		}
 		visit := func() error { return in.tree(child, depth+1, nesting, key) }
 		if leaves && !in.leaves {
-			in.noteUnread(child, key)
+			in.noteUnchecked(child, key)
 			visit = func() error { return in.use(child) }
 		}
 		if err := visit(); err != nil {
@@ -605,15 +606,15 @@ func (in *inspector) branch(page, elements []byte, depth, nesting int) error {
 	return nil
 }
 
-// elementKey returns the key of the element of a branch that begins at a byte behind the
-// page's header.
+// elementKey returns the key of the branch element that begins at bytes behind the page's
+// header.
 func elementKey(page []byte, at int) []byte {
 	e := page[pageHeaderBytes+at:]
 	from := int(binary.NativeEndian.Uint32(e))
 	return e[from:][:binary.NativeEndian.Uint32(e[4:])]
 }
 
-// leaf follows the buckets in a leaf.
+// leaf checks the buckets in a leaf, and their pages.
 func (in *inspector) leaf(page, elements []byte, nesting int) error {
 	for at := 0; at < len(elements); at += elementBytes {
 		e := elements[at:]
@@ -634,7 +635,7 @@ func (in *inspector) leaf(page, elements []byte, nesting int) error {
 			}
 			continue
 		}
-		// A small bucket is a leaf within the leaf.
+		// A small bucket is inline: a leaf within the leaf.
 		inline := value[bucketHeaderBytes:]
 		if len(inline) < pageHeaderBytes {
 			return corruptFile("an inline bucket has %d bytes, expected at least %d", len(inline), pageHeaderBytes)

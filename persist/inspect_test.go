@@ -84,7 +84,7 @@ func inspectSoundFile(t *testing.T, rnd *rand.Rand) {
 	}
 }
 
-// TestAFreelistThatHasOnePageMoreIsFound before bbolt frees it: the page may be in use.
+// TestAFreelistThatHasOnePageMoreIsFound before bbolt frees that page, which may be in use.
 func TestAFreelistThatHasOnePageMoreIsFound(t *testing.T) {
 	path := tempPath(t)
 	manyLeaves(t, path)
@@ -126,7 +126,7 @@ func TestAFreelistThatHasOnePageMoreIsFound(t *testing.T) {
 	}
 }
 
-// TestAPageThatIsVeryLongIsNotReadWhole: its header says so, and the file may be as long.
+// TestAPageThatIsVeryLongIsNotReadWhole, although the file may be as long as its header says.
 func TestAPageThatIsVeryLongIsNotReadWhole(t *testing.T) {
 	path := tempPath(t)
 	manyLeaves(t, path)

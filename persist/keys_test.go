@@ -27,7 +27,7 @@ func TestANewKeyThatIsDeletedBeforeTheCommitIsNeverWritten(t *testing.T) {
 	if encoded != 0 {
 		t.Errorf("the value was encoded %d times", encoded)
 	}
-	// Once it is in the file, a tombstone is needed.
+	// Once the key is in the file, a tombstone is needed.
 	apply(t, db, func(b *Batch) { b.Delete(testBucket, "stays") })
 	if got := contents(t, db); len(got) != 0 {
 		t.Errorf("still there: %v", got)
@@ -38,7 +38,7 @@ func TestANewKeyThatIsDeletedBeforeTheCommitIsNeverWritten(t *testing.T) {
 	}
 }
 
-// TestANewKeyIsDeletedWhileItIsBeingCommitted is the case between the two.
+// TestANewKeyIsDeletedWhileItIsBeingCommitted is the case between pending and in the file.
 func TestANewKeyIsDeletedWhileItIsBeingCommitted(t *testing.T) {
 	path := tempPath(t)
 	db := openSound(t, path, manual)
@@ -174,7 +174,7 @@ func TestSpacesAreCapturedApart(t *testing.T) {
 }
 
 // TestWhatWasTakenFromACallbackOutlivesTheTransaction is P3: the pages are
-// used again, and the map is gone.
+// used again, and bbolt's mapping is gone.
 func TestWhatWasTakenFromACallbackOutlivesTheTransaction(t *testing.T) {
 	db := openSound(t, tempPath(t), manual)
 	for i := range 100 {

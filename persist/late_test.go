@@ -31,8 +31,8 @@ func expectContents(t *testing.T, db *DB, want map[string]string) {
 	}
 }
 
-// TestAFileThatAnotherHoldsIsHadOnceItIsFree: not before, and what is in it is set aside,
-// because what is in memory has gone on without it.
+// TestAFileThatAnotherHoldsIsHadOnceItIsFree: not before, and the file is set aside,
+// because the DB has gone on without it.
 func TestAFileThatAnotherHoldsIsHadOnceItIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := tempPath(t)
@@ -167,7 +167,7 @@ func TestAFileThatIsNotOursAndCameLaterIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestAFileThatAnotherIsReplacingIsLeftAlone: it has no name for a moment.
+// TestAFileThatAnotherIsReplacingIsLeftAlone: for a moment no file has the name.
 func TestAFileThatAnotherIsReplacingIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := tempPath(t)

@@ -10,37 +10,37 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// A leafCheck looks at leaves before bbolt frees them. It frees as many pages as the
-// header of a leaf says that it has: a few bits flipped there cost memory without bound,
-// or give away pages that are in use. And it finds what to replace in the branch above by
-// the first key of the leaf: where the branch has another one, both are there afterwards,
-// and one of them leads to a page that is free. A file may have hundreds of thousands of leaves, so
-// a commit does not wait until all were looked at, but for those that it is about to
-// free, once for each: afterwards it is this process that has written what is in their
-// place. The committer looks at the others when it is idle.
+// A leafCheck checks leaves before bbolt frees them. bbolt frees as many pages as the
+// header of a leaf says: a few flipped bits there cost memory without bound, or give away
+// pages that are in use. And bbolt finds the leaf's entry in the branch above by the leaf's
+// first key: if the branch has another key, the old entry stays beside the new one, and
+// leads to a free page.
 //
-// What a commit frees are the leaves of the keys that it sets or deletes; where it
-// deletes, perhaps a neighbour, which bbolt merges with what is left; and all leaves of
-// a bucket that is dropped.
+// A file may have hundreds of thousands of leaves, so a commit checks only those that it is
+// about to free, each of them once: what replaces them is written by this process. The
+// committer checks the others while it is idle.
+//
+// A commit frees the leaves of the keys that it sets or deletes; where it deletes, perhaps
+// a neighbour, which bbolt merges with what is left; and all leaves of a dropped bucket.
 //
 // A leaf's pages end before the next page that anything else refers to. So it is enough
 // to know which pages were referred to when the process began to write.
 type leafCheck struct {
-	of    *handle
-	in    *inspector // With the pages that were in use, and the leaves still to be looked at.
-	pages uint64     // Of the file, then. The inspector has those that it has now.
-	count int        // Of the leaves still to be looked at.
-	next  uint64     // Those below were looked at by idle.
+	handle *handle
+	in     *inspector // Has the pages that were in use at first, and the leaves still unchecked.
+	pages  uint64     // How many pages the file had at first. in.pages is how many it has now.
+	count  int        // How many leaves are unchecked.
+	next   uint64     // The next page for checkLeavesIdle.
 }
 
-// newLeafCheck reads the branches of a file, not its leaves.
+// newLeafCheck reads the branches of a file, not its leaves with values.
 func newLeafCheck(b *handle) (*leafCheck, error) {
-	c := &leafCheck{of: b, in: &inspector{f: b.file, unread: []uint32{}}}
+	c := &leafCheck{handle: b, in: &inspector{f: b.file, unchecked: []uint32{}}}
 	if err := c.in.file(); err != nil {
 		return nil, err
 	}
 	c.pages = c.in.pages
-	for _, first := range c.in.unread {
+	for _, first := range c.in.unchecked {
 		if first != 0 {
 			c.count++
 		}
@@ -48,13 +48,13 @@ func newLeafCheck(b *handle) (*leafCheck, error) {
 	return c, nil
 }
 
-// checkLeaves looks at the leaves that bbolt will free when it writes a layer. It is
+// checkLeaves checks the leaves that bbolt will free when it writes a layer. It is
 // called before the transaction changes anything.
 func (db *DB) checkLeaves(b *handle, tx *bolt.Tx, l *layer) error {
 	if db.boltFile == nil || db.leavesChecked {
 		return nil
 	}
-	if db.leaves == nil || db.leaves.of != b {
+	if db.leaves == nil || db.leaves.handle != b {
 		c, err := newLeafCheck(b)
 		if err != nil {
 			return err
@@ -62,7 +62,7 @@ func (db *DB) checkLeaves(b *handle, tx *bolt.Tx, l *layer) error {
 		db.leaves = c
 	}
 	err := db.leaves.layer(tx, l)
-	if err != nil { // The whole file has the last word.
+	if err != nil { // A check of the whole file decides.
 		err = inspectLeaves(b.file)
 	} else if db.leaves.count > 0 {
 		return nil
@@ -74,14 +74,14 @@ func (db *DB) checkLeaves(b *handle, tx *bolt.Tx, l *layer) error {
 }
 
 const (
-	idleLeaves = 64 // Are looked at between two pauses, or fewer in idleTime.
-	idleTime   = time.Millisecond
+	idleLeaves = 64               // How many leaves are checked between two pauses at most,
+	idleTime   = time.Millisecond // and for how long.
 )
 
-// lookAtLeaves looks at some more leaves while nothing is to be written, so that there
-// are none to be found for later commits. It returns when to go on, or zero. Reading
-// takes a tenth of the time.
-func (db *DB) lookAtLeaves() (pause time.Duration) {
+// checkLeavesIdle checks some more leaves while nothing is to be written, so that later
+// commits have none to check. It returns after which pause to go on, or zero if it is done.
+// The pauses are nine tenths of the time.
+func (db *DB) checkLeavesIdle() (pause time.Duration) {
 	if db.leavesChecked {
 		db.leaves = nil
 	}
@@ -91,16 +91,16 @@ func (db *DB) lookAtLeaves() (pause time.Duration) {
 	}
 	begin := time.Now()
 	for left := idleLeaves; left > 0 && c.next < c.pages && time.Since(begin) < idleTime; c.next++ {
-		if !c.unread(c.next) {
+		if !c.isUnchecked(c.next) {
 			continue
 		}
 		left--
-		if err := guard(func() error { return c.look(c.next, nil) }); err != nil {
+		if err := guard(func() error { return c.checkLeaf(c.next, nil) }); err != nil {
 			c.next = c.pages
-			if err = guard(func() error { return inspectLeaves(c.of.file) }); err == nil { // It has the last word.
+			if err = guard(func() error { return inspectLeaves(c.handle.file) }); err == nil { // As in checkLeaves.
 				db.leaves, db.leavesChecked = nil, true
 			}
-			_ = db.readError(c.of, err)
+			_ = db.readError(c.handle, err)
 			return 0
 		}
 	}
@@ -142,14 +142,14 @@ func (c *leafCheck) layer(tx *bolt.Tx, l *layer) error {
 	return nil
 }
 
-func (c *leafCheck) unread(id uint64) bool {
-	return id < c.pages && c.in.unread[id] != 0
+func (c *leafCheck) isUnchecked(id uint64) bool {
+	return id < c.pages && c.in.unchecked[id] != 0
 }
 
-// look looks at the head of a leaf, if that has to be. first is the key that its branch
-// names it by, where that is at hand.
-func (c *leafCheck) look(id uint64, first []byte) error {
-	if !c.unread(id) {
+// checkLeaf checks the header and the first key of a leaf, unless that was done. first is
+// the key that its branch names it by, or nil.
+func (c *leafCheck) checkLeaf(id uint64, first []byte) error {
+	if !c.isUnchecked(id) {
 		return nil
 	}
 	h, err := c.in.header(id)
@@ -168,27 +168,27 @@ func (c *leafCheck) look(id uint64, first []byte) error {
 			return corruptFile("leaf %d is %d bytes long, which includes page %d, and that is in use", id, h.bytes, more)
 		}
 	}
-	want := c.in.unread[id]
-	if first != nil && beginning(first) != want {
+	want := c.in.unchecked[id]
+	if first != nil && keyHash(first) != want {
 		return corruptFile("leaf %d is known by another key than before, %.100q", id, first)
 	}
-	if err := c.in.checkFirst(id, h, want); err != nil {
+	if err := c.in.checkFirstKey(id, h, want); err != nil {
 		return err
 	}
-	c.in.unread[id] = 0
+	c.in.unchecked[id] = 0
 	c.count--
 	return nil
 }
 
-// A leafWalk finds the leaves of keys, which come in ascending order, below the root of
-// one bucket.
+// A leafWalk finds the leaves of keys below the root of one bucket. The keys come in
+// ascending order.
 type leafWalk struct {
 	check *leafCheck
 	root  uint64
 	path  []branch // From the root to the leaf of the last key.
 }
 
-// A branch is a branch page, and which of its children was chosen.
+// A branch is a branch page, and the index of the child that was chosen.
 type branch struct {
 	id       uint64
 	page     []byte
@@ -210,19 +210,19 @@ func (b *branch) choose(key []byte) int {
 	return max(i-1, 0)
 }
 
-// open reads a page, if it is a branch; ok says so. first is the key that the branch above
-// names it by. room may be used for it.
+// open reads a page if it is a branch, which ok reports. first is the key that the branch
+// above names it by. room is memory that open may use for it.
 func (w *leafWalk) open(id uint64, first []byte, depth int, room []byte) (b branch, ok bool, err error) {
 	if depth > maxTreeDepth {
 		return b, false, corruptFile("a bucket has more than %d levels of pages", maxTreeDepth)
 	}
 	in := w.check.in
-	if w.check.unread(id) {
-		return b, false, nil // Known to be a leaf, and not to be read twice.
+	if w.check.isUnchecked(id) {
+		return b, false, nil // It is a leaf, which checkLeaf will read.
 	}
 	h, err := in.header(id)
 	if err != nil || h.flags != branchPage {
-		return b, false, err // What is not a leaf either bbolt will refuse.
+		return b, false, err // bbolt will refuse a page that is not a leaf either.
 	}
 	if h.bytes > maxInspectedBytes {
 		return b, false, corruptFile("page %d is %d bytes long, expected at most %d", id, h.bytes, maxInspectedBytes)
@@ -238,12 +238,12 @@ func (w *leafWalk) open(id uint64, first []byte, depth int, room []byte) (b bran
 		return b, false, fmt.Errorf("page %d: %w", id, err)
 	}
 	if first != nil && !bytes.Equal(b.key(0), first) {
-		return b, false, misnamed(id, b.key(0), first)
+		return b, false, wrongFirstKey(id, b.key(0), first)
 	}
 	return b, true, nil
 }
 
-// room is the memory of the page that the path has had at a depth.
+// room returns the memory of the page that the path last had at a depth.
 func (w *leafWalk) room(depth int) []byte {
 	if depth < cap(w.path) {
 		return w.path[:depth+1][depth].page
@@ -251,7 +251,7 @@ func (w *leafWalk) room(depth int) []byte {
 	return nil
 }
 
-// leafOf looks at the leaf of a key, and if that is to be deleted at the leaves beside it.
+// leafOf checks the leaf of a key, and if the key is to be deleted the leaves beside it.
 func (w *leafWalk) leafOf(key []byte, deleted bool) error {
 	var first []byte
 	id, depth := w.root, 0
@@ -271,19 +271,19 @@ func (w *leafWalk) leafOf(key []byte, deleted bool) error {
 		id, first = b.child(b.at), b.key(b.at)
 	}
 	w.path = w.path[:depth]
-	if err := w.check.look(id, first); err != nil || !deleted {
+	if err := w.check.checkLeaf(id, first); err != nil || !deleted {
 		return err
 	}
 	for _, step := range []int{-1, 1} {
-		if err := w.beside(step); err != nil {
+		if err := w.checkNeighbour(step); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// beside looks at the leaf before, or behind, the one that the path leads to.
-func (w *leafWalk) beside(step int) error {
+// checkNeighbour checks the leaf before (step -1) or behind (1) the one that the path leads to.
+func (w *leafWalk) checkNeighbour(step int) error {
 	for level := len(w.path) - 1; level >= 0; level-- {
 		b := &w.path[level]
 		at := b.at + step
@@ -297,7 +297,7 @@ func (w *leafWalk) beside(step int) error {
 				return err
 			}
 			if !ok {
-				return w.check.look(id, first)
+				return w.check.checkLeaf(id, first)
 			}
 			at := 0
 			if step < 0 {
@@ -309,14 +309,14 @@ func (w *leafWalk) beside(step int) error {
 	return nil
 }
 
-// all looks at all leaves below a page.
+// all checks all leaves below a page.
 func (w *leafWalk) all(id uint64, first []byte, depth int) error {
 	b, ok, err := w.open(id, first, depth, nil)
 	switch {
 	case err != nil:
 		return err
 	case !ok:
-		return w.check.look(id, first)
+		return w.check.checkLeaf(id, first)
 	}
 	for i := range b.children() {
 		if err := w.all(b.child(i), b.key(i), depth+1); err != nil {

@@ -62,7 +62,7 @@ func leafWith(t *testing.T, b *handle, key string) (id uint64) {
 	return id
 }
 
-// lengthen makes the leaf of a key say that it has more pages than it has.
+// lengthen has the header of a key's leaf claim more pages than the leaf has.
 func lengthen(t *testing.T, path, key string) {
 	t.Helper()
 	db, err := Open(path, manual)
@@ -83,8 +83,8 @@ func lengthen(t *testing.T, path, key string) {
 	}
 }
 
-// TestALeafThatLiesIsFoundBeforeBboltFreesIt, and not before: a commit looks at the
-// leaves that it frees, not at all of them.
+// TestALeafThatLiesIsFoundBeforeBboltFreesIt, and not before: a commit checks only the
+// leaves that it frees.
 func TestALeafThatLiesIsFoundBeforeBboltFreesIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		write func(*Batch)
@@ -124,8 +124,7 @@ func TestALeafThatLiesIsFoundBeforeBboltFreesIt(t *testing.T) {
 	}
 }
 
-// TestTheCommitterLooksAtAllLeavesWhenItIsIdle, so that later commits have nothing to
-// look for.
+// TestTheCommitterLooksAtAllLeavesWhenItIsIdle, so that later commits have none to check.
 func TestTheCommitterLooksAtAllLeavesWhenItIsIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := tempPath(t)
@@ -140,14 +139,14 @@ func TestTheCommitterLooksAtAllLeavesWhenItIsIdle(t *testing.T) {
 	})
 }
 
-// valueLeaves are the leaves with values of a file, by what inspect says.
+// valueLeaves returns what an inspector notes of the leaves with values of a file.
 func valueLeaves(t *testing.T, b *handle) []uint32 {
 	t.Helper()
-	in := &inspector{f: b.file, unread: []uint32{}}
+	in := &inspector{f: b.file, unchecked: []uint32{}}
 	if err := in.file(); err != nil {
 		t.Fatal(err)
 	}
-	return in.unread
+	return in.unchecked
 }
 
 func isIn(leaves []uint32, id int) bool { return id < len(leaves) && leaves[id] != 0 }
@@ -187,7 +186,7 @@ func checkFreedLeaves(t *testing.T, rnd *rand.Rand, round int) {
 	c, looked := db.leaves, 0
 	c.next = c.pages // Leaves all to the commits.
 	for range 30 {
-		before, unread := valueLeaves(t, db.bolt), slices.Clone(c.in.unread)
+		before, unchecked := valueLeaves(t, db.bolt), slices.Clone(c.in.unchecked)
 		sets, deletions := rnd.Intn(30), rnd.Intn(30)
 		if rnd.Intn(3) == 0 {
 			deletions *= 20 // Whole leaves and branches.
@@ -214,9 +213,9 @@ func checkFreedLeaves(t *testing.T, rnd *rand.Rand, round int) {
 		}
 		after := valueLeaves(t, db.bolt)
 		for id := range before {
-			if isIn(before, id) && !isIn(after, id) && isIn(unread, id) {
+			if isIn(before, id) && !isIn(after, id) && isIn(unchecked, id) {
 				looked++
-				if isIn(c.in.unread, id) {
+				if isIn(c.in.unchecked, id) {
 					t.Fatalf("round %d: leaf %d was freed", round, id)
 				}
 			}
@@ -308,9 +307,8 @@ func TestAMetaPageThatHasMorePagesThanTheFileIsNotBelieved(t *testing.T) {
 	}
 }
 
-// misname changes a key by which a branch names a page, the leaf that the key is in or a
-// branch above it, so that the keys of that branch stay in order: its last byte is one
-// less.
+// misname changes the key by which a branch names a page: the leaf of a key, or a branch
+// above that leaf. Its last byte becomes one less, so that the branch stays in order.
 func misname(t *testing.T, b *handle, leaf bool) {
 	t.Helper()
 	at := int64(0)
@@ -451,8 +449,8 @@ func TestVerifyFindsWhatIsInTwoPlaces(t *testing.T) {
 	})
 }
 
-// TestALeafIsNotBelieved to be one because its header says so, nor to have as many elements:
-// what it hides would not be found, and be written beside.
+// TestALeafIsNotBelieved to be one, or to have as many elements, because its header says so:
+// keys that it hides would not be found, and be written a second time.
 func TestALeafIsNotBelieved(t *testing.T) {
 	for name, c := range map[string]struct {
 		root   bool

@@ -12,13 +12,13 @@ import (
 
 const lockRetryDelay = 50 * time.Millisecond
 
-// abandoned is how old a file is at least that nobody makes any more: whoever makes one
-// has its lock.
-const abandoned = 0
+// abandonedAge is the age of a file that nobody makes any more, if it is not locked:
+// whoever makes a file holds its lock.
+const abandonedAge = 0
 
 // lockFile opens the file at path and takes the lock that bbolt takes. Closing the
 // file releases it. The file is opened for writing, because NFS turns an exclusive
-// flock into a lock of the server, which wants that.
+// flock into a lock of the server, which requires that.
 //
 // While this process waits, the one that holds the lock may replace the file. So the
 // lock counts only if path still names the file.
@@ -46,5 +46,5 @@ func lockFile(path string, timeout time.Duration) (*os.File, error) {
 	}
 }
 
-// unlockFile is for a file whose map stays, and would keep the lock.
+// unlockFile is for a file whose mapping would keep the lock.
 func unlockFile(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }

@@ -24,7 +24,7 @@ var (
 	update   = flag.Bool("update", false, "write testdata/format-v1.db anew, for a new format version")
 )
 
-// programEnv names the program that a copy of the test binary is to be.
+// programEnv names the program that a copy of the test binary runs.
 const programEnv = "PERSIST_TEST_PROGRAM"
 
 // programs run in processes of their own: to hold a file, to be killed, or
@@ -41,8 +41,8 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	klog.SetLogger(quiet)
-	// Where bbolt panics in Begin, and keeps its locks, a transaction that was being ended
-	// at that moment is never done with: see handle. Tests have it panic.
+	// Where bbolt panics in Begin, and keeps its locks, the goroutine that was ending a
+	// transaction at that moment waits for ever: see handle. Tests cause such a panic.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/warmwatch/warmwatch/persist.(*handle).end.func1"))
 }
 
@@ -59,7 +59,7 @@ func program(t *testing.T, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// newRand returns a source of randomness, and logs how to have it again.
+// newRand returns a source of randomness, and logs the seed that replays it.
 func newRand(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := *seedFlag
@@ -147,7 +147,7 @@ func checkValues(tx *bolt.Tx) error {
 				if len(k) == 0 || k[0] != keyPrefix {
 					return fmt.Errorf("key %q in %v", k, bucket)
 				}
-				if string(v) == string(unencodableMark) {
+				if string(v) == string(unencodableValue) {
 					return nil
 				}
 				_, err := unseal(bucket, string(k[1:]), v)
@@ -198,7 +198,7 @@ func put(t testing.TB, db *DB, key, value string) {
 	apply(t, db, func(b *Batch) { b.Put(testBucket, key, Bytes(value)) })
 }
 
-// text is the value of an item, wherever it is.
+// text is the value of an item, in memory or in the file.
 func text(it *Item) (string, error) {
 	switch v := it.Value.(type) {
 	case nil:
@@ -346,7 +346,7 @@ func (v *blob) AppendTo(dst []byte) ([]byte, error) {
 
 func repeat(s string, n int) string { return strings.Repeat(s, n) }
 
-// blockedPath is a path that cannot be had: its directory is a file.
+// blockedPath is a path at which no file can be made: its directory is a file.
 func blockedPath(t testing.TB) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "file")

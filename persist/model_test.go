@@ -91,7 +91,7 @@ func (m *model) batch() func(*Batch) {
 			ops = append(ops, func(*Batch) {})
 		}
 	}
-	// A log: new keys at one end, removed at the other.
+	// A queue: new keys at one end, removed at the other.
 	deltas := Bucket{"space", "deltas"}
 	for range m.rnd.Intn(4) {
 		key, value := fmt.Sprintf("%08d", m.next), m.value()
@@ -113,7 +113,7 @@ func (m *model) batch() func(*Batch) {
 	}
 }
 
-// read takes all that a snapshot has.
+// read returns all that a snapshot has.
 func read(s *Snapshot) (contentsOf, error) {
 	got := contentsOf{}
 	for _, name := range modelBuckets {
@@ -235,8 +235,8 @@ func (w *modelWalk) step() {
 	}
 }
 
-// durable checks that the file has what one batch left, and that this batch is
-// not older than the DB has said.
+// durable checks that the file has the state after one batch, and that this batch is
+// not older than DB.Durable said.
 func (w *modelWalk) durable() {
 	from := w.db.Durable()
 	s := snapshot(w.t, w.db, true)

@@ -19,14 +19,14 @@ type message struct {
 
 type messageField struct {
 	index int
-	// message is that of a field which is a message, or a slice of them
-	// if repeated; else nil.
+	// message is set if the field is a message or, with repeated, a slice of
+	// messages; else nil.
 	message  *message
 	repeated bool
 }
 
-// messages caches a *message for each reflect.Type, nil for those whose encoding
-// does not follow from their fields.
+// messages caches a *message for each reflect.Type, nil for those whose fields
+// do not determine the encoding.
 var messages sync.Map
 
 func messageOf(t reflect.Type) *message {
@@ -74,16 +74,16 @@ func fieldNumber(tag string) (protowire.Number, bool) {
 	return protowire.Number(n), err == nil && n > 0
 }
 
-// nearDecoder decodes a message beside another of its type.
-type nearDecoder struct {
-	rest []byte // What has to be decoded of a message.
+// A baseDecoder decodes a message beside a base object of the same type.
+type baseDecoder struct {
+	rest []byte // The fields of a message that have to be decoded.
 }
 
-var nearDecoders = sync.Pool{New: func() any { return new(nearDecoder) }}
+var baseDecoders = sync.Pool{New: func() any { return new(baseDecoder) }}
 
-// decodeNear decodes encoded into target, a new object of the type of near, whose
-// encoding is nearEncoded. It reports whether it could: if not, target is of no use.
-func decodeNear(target, near any, encoded, nearEncoded []byte) (ok bool) {
+// decodeWithBase decodes encoded into target, a new object of the type of base, whose
+// encoding is baseEncoded. If it returns false, target must not be used.
+func decodeWithBase(target, base any, encoded, baseEncoded []byte) (ok bool) {
 	t := reflect.TypeOf(target)
 	if t.Kind() != reflect.Pointer {
 		return false
@@ -93,27 +93,27 @@ func decodeNear(target, near any, encoded, nearEncoded []byte) (ok bool) {
 		return false
 	}
 	defer func() {
-		if recover() != nil { // As in decodeBody, which will say why.
+		if recover() != nil { // As in decodeBody, which the caller tries next.
 			ok = false
 		}
 	}()
-	d := nearDecoders.Get().(*nearDecoder)
-	defer nearDecoders.Put(d)
+	d := baseDecoders.Get().(*baseDecoder)
+	defer baseDecoders.Put(d)
 	v := reflect.ValueOf(target)
-	if d.message(m, v.Elem(), reflect.ValueOf(near).Elem(), encoded, nearEncoded) != nil {
+	if d.message(m, v.Elem(), reflect.ValueOf(base).Elem(), encoded, baseEncoded) != nil {
 		return false
 	}
-	quantityPlanOf(t).cacheText(v) // What near has was cached when near was encoded.
+	quantityPlanOf(t).cacheText(v) // Those shared with base have cached it when base was encoded.
 	return true
 }
 
 var errUnexpectedEncoding = errors.New("not as generated code encodes")
 
-// message decodes what is not encoded alike, and takes the rest from near.
-func (d *nearDecoder) message(m *message, v, near reflect.Value, encoded, nearEncoded []byte) error {
+// message decodes the fields whose encodings differ, and shares the others with base.
+func (d *baseDecoder) message(m *message, v, base reflect.Value, encoded, baseEncoded []byte) error {
 	d.rest = d.rest[:0]
-	err := m.compare(encoded, nearEncoded, func(f *messageField, field, nearField []byte) error {
-		if f == nil || nearField == nil || (f.message == nil && !bytes.Equal(field, nearField)) {
+	err := m.compare(encoded, baseEncoded, func(f *messageField, field, baseField []byte) error {
+		if f == nil || baseField == nil || (f.message == nil && !bytes.Equal(field, baseField)) {
 			d.rest = append(d.rest, field...)
 		}
 		return nil
@@ -122,56 +122,56 @@ func (d *nearDecoder) message(m *message, v, near reflect.Value, encoded, nearEn
 		return err
 	}
 	if len(d.rest) > 0 {
-		// First, for there may be types that it makes empty.
+		// Before fields are shared, because Unmarshal may empty the message first.
 		if err := v.Addr().Interface().(protobufObject).Unmarshal(d.rest); err != nil {
 			return err
 		}
 	}
-	return m.compare(encoded, nearEncoded, func(f *messageField, field, nearField []byte) error {
-		if f == nil || nearField == nil {
+	return m.compare(encoded, baseEncoded, func(f *messageField, field, baseField []byte) error {
+		if f == nil || baseField == nil {
 			return nil
 		}
-		fv, nearValue := v.Field(f.index), near.Field(f.index)
+		fv, baseValue := v.Field(f.index), base.Field(f.index)
 		switch {
-		case bytes.Equal(field, nearField):
-			take(fv, nearValue)
+		case bytes.Equal(field, baseField):
+			share(fv, baseValue)
 			return nil
 		case f.message == nil:
 			return nil
 		case f.repeated:
-			return d.elements(f.message, fv, nearValue, field, nearField)
+			return d.elements(f.message, fv, baseValue, field, baseField)
 		default:
-			return d.single(f.message, fv, nearValue, field, nearField)
+			return d.single(f.message, fv, baseValue, field, baseField)
 		}
 	})
 }
 
-// take makes v what near is. Who appends to a slice of one of them gets a copy.
-func take(v, near reflect.Value) {
-	if near.Kind() == reflect.Slice {
-		near = near.Slice3(0, near.Len(), near.Len())
+// share sets v to base. A slice gets no spare capacity, so that append copies it.
+func share(v, base reflect.Value) {
+	if base.Kind() == reflect.Slice {
+		base = base.Slice3(0, base.Len(), base.Len())
 	}
-	v.Set(near)
+	v.Set(base)
 }
 
-// compare calls do for each field that is encoded, with what the other encoding has
-// of it. Without one nearField is nil, and for a field that is not known f is.
-// Fields are expected in the order of their numbers, as generated code writes them.
-func (m *message) compare(encoded, nearEncoded []byte, do func(f *messageField, field, nearField []byte) error) error {
-	var number, nearNumber protowire.Number
-	var field, nearField []byte
+// compare calls do for each field in encoded, with the same field of baseEncoded, or
+// nil if that has none. f is nil if the field is unknown. Both encodings must have
+// their fields in the order of their numbers, as generated code writes them.
+func (m *message) compare(encoded, baseEncoded []byte, do func(f *messageField, field, baseField []byte) error) error {
+	var number, baseNumber protowire.Number
+	var field, baseField []byte
 	for len(encoded) > 0 {
 		var err error
 		if number, field, encoded, err = nextField(encoded, number); err != nil {
 			return err
 		}
-		for nearNumber < number && len(nearEncoded) > 0 {
-			if nearNumber, nearField, nearEncoded, err = nextField(nearEncoded, nearNumber); err != nil {
+		for baseNumber < number && len(baseEncoded) > 0 {
+			if baseNumber, baseField, baseEncoded, err = nextField(baseEncoded, baseNumber); err != nil {
 				return err
 			}
 		}
-		other := nearField
-		if nearNumber != number {
+		other := baseField
+		if baseNumber != number {
 			other = nil
 		}
 		if err := do(m.fields[number], field, other); err != nil {
@@ -181,24 +181,24 @@ func (m *message) compare(encoded, nearEncoded []byte, do func(f *messageField, 
 	return nil
 }
 
-// single is for a field that is a message, and there once.
-func (d *nearDecoder) single(m *message, v, near reflect.Value, field, nearField []byte) error {
+// single decodes a field that is one message.
+func (d *baseDecoder) single(m *message, v, base reflect.Value, field, baseField []byte) error {
 	content, more, err := nextMessage(field)
 	if err != nil {
 		return err
 	}
-	nearContent, nearMore, err := nextMessage(nearField)
+	baseContent, baseMore, err := nextMessage(baseField)
 	if err != nil {
 		return err
 	}
-	if len(more) > 0 || len(nearMore) > 0 {
+	if len(more) > 0 || len(baseMore) > 0 {
 		return errUnexpectedEncoding
 	}
-	return d.message(m, v, near, content, nearContent) // They differ, as field and nearField do.
+	return d.message(m, v, base, content, baseContent) // They differ, because the fields do.
 }
 
-// elements is for a field that is a slice of messages. They are compared in pairs.
-func (d *nearDecoder) elements(m *message, v, near reflect.Value, field, nearField []byte) error {
+// elements decodes a field that is a slice of messages. It compares them in pairs.
+func (d *baseDecoder) elements(m *message, v, base reflect.Value, field, baseField []byte) error {
 	n := 0
 	for rest := field; len(rest) > 0; n++ {
 		var err error
@@ -208,18 +208,18 @@ func (d *nearDecoder) elements(m *message, v, near reflect.Value, field, nearFie
 	}
 	v.Set(reflect.MakeSlice(v.Type(), n, n))
 	for i := range n {
-		var content, nearContent []byte
+		var content, baseContent []byte
 		var err error
 		if content, field, err = nextMessage(field); err != nil {
 			return err
 		}
-		if len(nearField) == 0 || i >= near.Len() {
+		if len(baseField) == 0 || i >= base.Len() {
 			err = v.Index(i).Addr().Interface().(protobufObject).Unmarshal(content)
-		} else if nearContent, nearField, err = nextMessage(nearField); err == nil {
-			if bytes.Equal(content, nearContent) {
-				take(v.Index(i), near.Index(i))
+		} else if baseContent, baseField, err = nextMessage(baseField); err == nil {
+			if bytes.Equal(content, baseContent) {
+				share(v.Index(i), base.Index(i))
 			} else {
-				err = d.message(m, v.Index(i), near.Index(i), content, nearContent)
+				err = d.message(m, v.Index(i), base.Index(i), content, baseContent)
 			}
 		}
 		if err != nil {
@@ -229,8 +229,8 @@ func (d *nearDecoder) elements(m *message, v, near reflect.Value, field, nearFie
 	return nil
 }
 
-// nextField cuts off a field with all its values. Its number must be above the
-// one before.
+// nextField cuts off a field with all its values. Its number must be greater than
+// before, the number of the last field.
 func nextField(encoded []byte, before protowire.Number) (number protowire.Number, field, rest []byte, err error) {
 	rest = encoded
 	for len(rest) > 0 {
@@ -255,7 +255,7 @@ func nextField(encoded []byte, before protowire.Number) (number protowire.Number
 	return number, encoded[:len(encoded)-len(rest)], rest, nil
 }
 
-// nextMessage cuts the first value off a field that has messages.
+// nextMessage cuts the first value off a field whose values are messages.
 func nextMessage(field []byte) (content, rest []byte, err error) {
 	_, typ, n := protowire.ConsumeTag(field)
 	if n < 0 {

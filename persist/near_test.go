@@ -114,7 +114,7 @@ func checkDecodeNear(t *testing.T, older any, newer runtime.Object, object func(
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !decodeNear(object(), newer, rec.Body, near.ahead.bytes) {
+	if !decodeWithBase(object(), newer, rec.Body, near.ahead.bytes) {
 		t.Error("could not be decoded beside the other")
 	}
 	got, err := rec.DecodeNear(object, near)
@@ -131,7 +131,7 @@ func checkDecodeNear(t *testing.T, older any, newer runtime.Object, object func(
 	}
 }
 
-// TestDecodeNearSharesWhatIsAlike is why it is there.
+// TestDecodeNearSharesWhatIsAlike: fields that are encoded alike are shared, not decoded.
 func TestDecodeNearSharesWhatIsAlike(t *testing.T) {
 	older := newTestPod(t)
 	older.ManagedFields = []metav1.ManagedFieldsEntry{
@@ -167,7 +167,7 @@ func TestDecodeNearSharesWhatIsAlike(t *testing.T) {
 	}
 }
 
-// TestDecodeNearOfAnotherType decodes as if nothing were near.
+// TestDecodeNearOfAnotherType decodes as if there were no base object.
 func TestDecodeNearOfAnotherType(t *testing.T) {
 	older := newTestPod(t)
 	for name, near := range map[string]*Object{
@@ -183,8 +183,7 @@ func TestDecodeNearOfAnotherType(t *testing.T) {
 	}
 }
 
-// FuzzDecodeNear: what Decode makes of any bytes, or its error, is what DecodeNear
-// makes of them.
+// FuzzDecodeNear: for any bytes, DecodeNear returns the same object or error as Decode.
 func FuzzDecodeNear(f *testing.F) {
 	pod := newTestPod(f)
 	near := encodedAhead(f, pod)
@@ -250,7 +249,7 @@ func (ps *parts) Unmarshal(b []byte) error {
 	})
 }
 
-// whole has parts, and forgets what it was when it is decoded.
+// whole has parts, and empties itself before it is decoded.
 type whole struct {
 	One  part   `protobuf:"bytes,1,opt,name=one"`
 	Many []part `protobuf:"bytes,2,rep,name=many"`
@@ -328,8 +327,8 @@ func TestDecodeNearOfUnusualTypes(t *testing.T) {
 	}
 }
 
-// TestAppendingToWhatIsSharedCopies: who appends to a list of the old object, and to
-// the same of the new one, has two lists.
+// TestAppendingToWhatIsSharedCopies: appending to a list of the old object, and to the
+// same list of the new one, gives two lists.
 func TestAppendingToWhatIsSharedCopies(t *testing.T) {
 	older := newTestPod(t)
 	older.Finalizers = append(make([]string, 0, 8), "a", "b", "c")

@@ -36,7 +36,7 @@ func TestANewFileIsForItsOwnerOnly(t *testing.T) {
 			t.Errorf("%s has mode %v, expected %v", name, info.Mode(), want)
 		}
 	}
-	// Made at another path first, and nothing of that is left.
+	// The file was made under another name first, of which nothing is left.
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(entries) != 1 {
 		t.Errorf("the directory has %v, %v", entries, err)
@@ -226,7 +226,7 @@ func TestAFileOfAnotherProcessIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestWithoutAFileAllWorksFromMemory is for paths that cannot be had.
+// TestWithoutAFileAllWorksFromMemory is for paths at which no file can be opened.
 func TestWithoutAFileAllWorksFromMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := open(t, blockedPath(t), Options{CommitInterval: time.Second})
@@ -257,7 +257,7 @@ func TestWithoutAFileAllWorksFromMemory(t *testing.T) {
 				t.Errorf("%v, -want +got:\n%s", err, diff)
 			}
 		}
-		// More than would be let wait for a committer.
+		// More than MaxPendingBytes.
 		for range 3 {
 			put(t, db, "large", repeat("x", 20<<20))
 		}

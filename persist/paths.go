@@ -12,9 +12,9 @@ import (
 // maxLinks is how many symbolic links one path may go through, as on Linux.
 const maxLinks = 40
 
-// resolve follows the symbolic links that path is, also to a file that is not there
-// yet: all that is made, renamed and removed is then beside the file itself, and the
-// link stays. The path is absolute, because the process may go to another directory.
+// resolve follows the symbolic links at path, also to a file that is not there yet: files
+// are then made, renamed and removed beside the file itself, and the link stays. It returns
+// an absolute path, because the process may change its directory.
 func resolve(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -23,7 +23,7 @@ func resolve(path string) (string, error) {
 	for at, links := path, 0; ; links++ {
 		to, err := os.Readlink(at)
 		switch {
-		case err != nil: // It is no link, or nothing is there; whoever opens it will say more.
+		case err != nil: // It is no link, or nothing is there. Opening it will return other errors.
 			return at, nil //nolint:nilerr // As the comment says.
 		case links == maxLinks:
 			return "", &os.PathError{Op: "open", Path: path, Err: errors.New("too many symbolic links")}
@@ -35,7 +35,7 @@ func resolve(path string) (string, error) {
 	}
 }
 
-// isAt reports whether path names the file that is open.
+// isAt reports whether path names the open file f.
 func isAt(f *os.File, path string) bool {
 	open, err := f.Stat()
 	if err != nil {
@@ -45,12 +45,12 @@ func isAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(open, there)
 }
 
-// checkName returns an error if path does not name the file that is open any more: the
-// next process would not find what is written to it.
+// checkName returns an error if path does not name the open file f any more: the next
+// process would not find what is written to f.
 func checkName(f *os.File, path string) error {
 	open, err := f.Stat()
 	if err != nil {
-		return nil //nolint:nilerr // Whoever writes to it will say more.
+		return nil //nolint:nilerr // Writing to it will return the error.
 	}
 	there, err := os.Stat(path)
 	switch {
@@ -62,9 +62,9 @@ func checkName(f *os.File, path string) error {
 	return nil
 }
 
-// makeDir makes a directory, and those that it is in. The name of each is synced before
-// anything is made in it, also of one that is there already: the process that has made
-// it may have been killed before that.
+// makeDir makes a directory, and its parents. It syncs the name of each before it makes
+// anything in it, also of one that is there already: the process that made that may have
+// been killed before it synced the name.
 func (db *DB) makeDir(dir string) error {
 	if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -85,7 +85,7 @@ func (db *DB) makeDir(dir string) error {
 	return nil
 }
 
-// syncName has the names of a file in dir, and of dir, survive a power failure.
+// syncName has the names in dir, and the name of dir, survive a power failure.
 func (db *DB) syncName(dir string) error {
 	if err := db.syncDir(dir); err != nil {
 		return err
@@ -93,8 +93,8 @@ func (db *DB) syncName(dir string) error {
 	return syncParent(dir)
 }
 
-// syncParent has the name of a directory survive a power failure. It may be one that
-// this process cannot read, because it has not made it.
+// syncParent has the name of a directory survive a power failure. It ignores a parent that
+// cannot be synced: this process may not read one that it has not made.
 func syncParent(dir string) error {
 	if err := syncDirectory(filepath.Dir(dir)); err != nil && !cannotSync(err) {
 		return err
@@ -103,19 +103,19 @@ func syncParent(dir string) error {
 }
 
 // syncDir has the names in a directory survive a power failure. Where the system
-// cannot do that, the log says so, once.
+// cannot do that, syncDir logs it once.
 func (db *DB) syncDir(dir string) error {
 	err := syncDirectory(dir)
 	if err == nil || !cannotSync(err) {
 		return err
 	}
-	db.sayUnsynced.Do(func() {
+	db.logUnsynced.Do(func() {
 		db.log.Info("Could not sync a directory: after a power failure, a file that was just begun may be missing", "dir", dir, "err", err)
 	})
 	return nil
 }
 
-// syncDirectory is another function in tests.
+// syncDirectory is replaced in tests.
 var syncDirectory = func(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -133,10 +133,10 @@ func cannotSync(err error) bool {
 		isNoDirectorySync(err)
 }
 
-// publish gives the file from the name to. It keeps its old one, if the file system has
-// links: that is removed when the new one is known to survive a power failure. A file
-// that has the name already is not replaced, unless there could be no link and it came in
-// the last moment: then the error is fs.ErrExist.
+// publish gives the file at from the name to. Where the file system has links, the file
+// keeps its old name as well, which the caller removes once the new one is sure to survive
+// a power failure. If another file has the new name already, publish returns fs.ErrExist;
+// only without links, it replaces a file that comes in the last moment.
 func publish(from, to string) error {
 	err := link(from, to)
 	if err == nil || errors.Is(err, fs.ErrExist) {
@@ -148,5 +148,5 @@ func publish(from, to string) error {
 	return os.Rename(from, to)
 }
 
-// link is another function in tests.
+// link is replaced in tests.
 var link = os.Link

@@ -101,7 +101,7 @@ func TestTheNamesOfNewDirectoriesAreSynced(t *testing.T) {
 }
 
 // TestNothingIsDurableBeforeTheNameOfAFileThatWasFoundIs: the process that has begun it
-// may have been killed before it could sync the directory, or the one before that.
+// may have been killed before it could sync the directory, or the parent directory.
 func TestNothingIsDurableBeforeTheNameOfAFileThatWasFoundIs(t *testing.T) {
 	path := tempPath(t)
 	db := openSound(t, path, manual)
@@ -159,7 +159,7 @@ func TestASuccessorHasTwoNamesUntilTheNewOneIsSynced(t *testing.T) {
 	if _, err := os.Stat(path + finishedSuffix); both == 0 || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("synced %d times; the old name: %v", both, err)
 	}
-	// A process that was killed in between has left both.
+	// A process that was killed in between leaves both names.
 	close1(t, db)
 	if err := os.Link(path, path+finishedSuffix); err != nil {
 		t.Fatal(err)
@@ -170,8 +170,8 @@ func TestASuccessorHasTwoNamesUntilTheNewOneIsSynced(t *testing.T) {
 	}
 }
 
-// TestADirectoryThatCannotBeSyncedIsNoReasonToHaveNoFile: some systems cannot do that.
-// A disk that fails is another matter.
+// TestADirectoryThatCannotBeSyncedIsNoReasonToHaveNoFile: some systems cannot sync one.
+// An error of the disk does count.
 func TestADirectoryThatCannotBeSyncedIsNoReasonToHaveNoFile(t *testing.T) {
 	defer func(before func(string) error) { syncDirectory = before }(syncDirectory)
 	for _, cause := range []error{syscall.EINVAL, syscall.ENOTSUP, syscall.EBADF, syscall.EPERM, syscall.EACCES, syscall.ENOSYS, syscall.EISDIR} {
@@ -229,7 +229,7 @@ func TestALockOnAFileThatHasBeenReplacedDoesNotCount(t *testing.T) {
 	})
 }
 
-// TestARelativePathIsOfTheDirectoryAtOpen: the process may go to another one.
+// TestARelativePathIsOfTheDirectoryAtOpen: the process may change its directory later.
 func TestARelativePathIsOfTheDirectoryAtOpen(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	t.Chdir(dir)
@@ -251,7 +251,7 @@ func TestARelativePathIsOfTheDirectoryAtOpen(t *testing.T) {
 	}
 }
 
-// TestAFileThatCameFirstIsNotReplaced, whatever hinders a link: it is another process's.
+// TestAFileThatCameFirstIsNotReplaced, whether links work or not: another process made it.
 func TestAFileThatCameFirstIsNotReplaced(t *testing.T) {
 	defer func(before func(from, to string) error) { link = before }(link)
 	for _, failure := range []error{fs.ErrExist, syscall.EPERM, syscall.ENOTSUP, syscall.ENOSPC, syscall.EIO} {

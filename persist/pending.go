@@ -17,14 +17,14 @@ type Bucket struct {
 
 func (b Bucket) String() string { return b.Space + "/" + b.Name }
 
-// A Value is put into a bucket as it is and encoded later, by the committer
-// and off the caller's path. It must not change after it was put.
+// A Value is put into a bucket as it is; the committer encodes it later, off
+// the caller's path. It must not change after it was put.
 type Value interface {
 	// AppendTo appends the encoded value. It is called without locks, at most
-	// once per commit attempt. An error does not lose the value: it stays in
-	// memory for the life of the process and the DB says so in [DB.Err].
+	// once per commit attempt. After an error the value stays in memory for the
+	// life of the process, and [DB.Err] returns the error.
 	AppendTo(dst []byte) ([]byte, error)
-	// SizeBytes is about the length of what AppendTo appends. It counts
+	// SizeBytes estimates the length of what AppendTo appends. It counts
 	// towards the bound on pending bytes.
 	SizeBytes() int
 }
@@ -43,24 +43,23 @@ type Object struct {
 	Seq       uint64 // Distinguishes the versions of an object, see [Record].
 	Object    any
 	sizeBytes int
-	ahead     *body // Once it is put, only the committer touches it.
-	// keepsBody: it is worth to encode it before it is put. See writesSoon.
-	keepsBody bool
+	ahead     *body // The encoding, made ahead of the commit. Once put, the committer's alone.
+	keepsBody bool  // Same keeps the encoding it makes, for the commit. See writesSoon.
 }
 
-// NewObject wraps obj, which must not change from now on. Later it is encoded.
+// NewObject wraps obj, which must not change from now on. The commit encodes it.
 func NewObject(seq uint64, obj any) *Object {
 	return &Object{Seq: seq, Object: obj, sizeBytes: EstimateSize(obj)}
 }
 
 // NewObject wraps obj, which must not change from now on; Seq may be set until it
-// is put. If there is a file that can be written to, objects of protobuf types are
-// encoded at once: it takes little longer than to estimate the size, which it makes
-// unnecessary.
+// is put. If there is a file and the last commit succeeded, objects of protobuf types
+// are encoded at once: this takes little longer than to estimate their size, and makes
+// the estimate unnecessary.
 func (db *DB) NewObject(obj any) *Object {
 	soon := db.writesSoon()
 	if g := goTypeOf(obj); g != nil && g.codec == CodecProtobuf && !isNilPointer(obj) && soon {
-		if b, err := g.encode(obj, 0); err == nil { // Else the committer will find that, too.
+		if b, err := g.encode(obj, 0); err == nil { // Else the committer will get the error, too.
 			return &Object{Object: obj, sizeBytes: envelopeBytes + len(b.bytes), ahead: b, keepsBody: true}
 		}
 	}
@@ -70,9 +69,9 @@ func (db *DB) NewObject(obj any) *Object {
 }
 
 // StoredObject wraps obj, which was decoded from r and must not change from now on.
-// If there is a file that can be written to, and r is of the codec that obj would be
-// encoded by, a copy of r's body is what is written; after a commit that failed, and
-// else, obj is encoded.
+// If there is a file, the last commit succeeded, and obj would be encoded by r's codec,
+// the first commit attempt writes a copy of r's body. Otherwise, and in later attempts,
+// obj is encoded.
 func (db *DB) StoredObject(obj any, r Record) *Object {
 	o := &Object{Seq: r.Seq, Object: obj, sizeBytes: r.SizeBytes()}
 	if g := goTypeOf(obj); g != nil && g.codec == r.Codec && db.writesSoon() {
@@ -82,8 +81,8 @@ func (db *DB) StoredObject(obj any, r Record) *Object {
 	return o
 }
 
-// writesSoon reports whether what is put is written with the next commit, and does
-// not stay in memory for nobody knows how long.
+// writesSoon reports whether the next commit is likely to write what is put now: there
+// is a file, and the last commit succeeded.
 func (db *DB) writesSoon() bool {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
@@ -100,16 +99,16 @@ func (o *Object) AppendTo(dst []byte) ([]byte, error) {
 	return dst, err
 }
 
-// recordAhead returns the record, with room for a checksum behind it, in the memory
-// of the body that was encoded ahead. The caller releases that when the record is
-// not used any more. Nil: there is none, or it has to be copied.
+// recordAhead returns the record in the memory of the body that was encoded ahead, with
+// room for a checksum behind it, and that body. The caller releases the body when the
+// record is not used any more. Nil: there is no body, or it has to be copied.
 func (o *Object) recordAhead(a *arena) (record []byte, inMemoryOf *body) {
 	b := o.ahead
 	if b == nil {
 		return nil, nil
 	}
 	defer func() {
-		if recover() != nil { // AppendTo will say it.
+		if recover() != nil { // AppendTo will return it as an error.
 			record, inMemoryOf = nil, nil
 		}
 	}()
@@ -124,9 +123,9 @@ func (o *Object) recordAhead(a *arena) (record []byte, inMemoryOf *body) {
 	return record, b
 }
 
-// AppendShared is AppendTo for a value that has this Object as a part. The
-// encoding is kept for the Object itself, later in the same commit. Only the
-// committer may call it.
+// AppendShared is AppendTo for a value that contains this Object. It keeps the
+// encoding for the Object itself, which is written later in the same commit.
+// Only the committer may call it.
 func (o *Object) AppendShared(dst []byte) ([]byte, error) {
 	if g := goTypeOf(o.Object); o.ahead == nil && g != nil && !isNilPointer(o.Object) {
 		if b, err := g.encode(o.Object, o.sizeBytes); err == nil {
@@ -144,11 +143,11 @@ const entryOverheadBytes = 64
 
 type entry struct {
 	value Value // Nil: the key is deleted.
-	// fresh says that no layer below holds the key, so that deleting it needs
-	// no tombstone: a delta acknowledged before the commit is never written.
+	// fresh is set if neither a layer below nor the file has the key. Deleting it
+	// then leaves no entry: a delta acknowledged before the commit is never written.
 	fresh bool
-	// unencodable entries stay in memory: AppendTo failed. They do not count
-	// as pending, for nobody could wait until they are not.
+	// unencodable entries stay in memory, because AppendTo failed. They do not
+	// count as pending bytes: Update would block for ever.
 	unencodable bool
 }
 
@@ -170,7 +169,7 @@ type layer struct {
 }
 
 type bucketLayer struct {
-	dropped bool // Nothing shines through from below.
+	dropped bool // The layers below and the file are not read for this bucket.
 	entries *btree.Map[string, entry]
 }
 
@@ -193,8 +192,8 @@ func (l *layer) set(b Bucket, key string, e entry) {
 	l.bytes += e.bytes(key)
 }
 
-// lookup says what the layer knows of a key: its entry, or that the layers
-// below need not be asked.
+// lookup returns the layer's entry of a key. It is found, and empty, if the
+// bucket was dropped and the key not set since. Else ask the layers below.
 func (l *layer) lookup(b Bucket, key string) (e entry, found bool) {
 	if l == nil {
 		return entry{}, false
@@ -210,8 +209,8 @@ func (l *layer) lookup(b Bucket, key string) (e entry, found bool) {
 	return e, found
 }
 
-// sortedBuckets is the order in which a commit writes: bbolt likes sorted
-// input, and tests like a deterministic one.
+// sortedBuckets is the order in which a commit writes: sorted input is fast in
+// bbolt, and tests need a fixed order.
 func (l *layer) sortedBuckets() []Bucket {
 	names := make([]Bucket, 0, len(l.buckets))
 	for b := range l.buckets {
@@ -224,7 +223,7 @@ func (l *layer) sortedBuckets() []Bucket {
 }
 
 // copySpace captures the buckets of one space. The trees are copied on write,
-// so it costs a few allocations whatever they hold. The caller holds db.mu.
+// so this costs a few allocations, whatever they hold. The caller holds db.mu.
 func (l *layer) copySpace(space string) *layer {
 	c := newLayer()
 	for b, bl := range l.buckets {
@@ -269,8 +268,8 @@ func (b *Batch) Delete(bucket Bucket, key string) {
 	l.set(bucket, key, entry{})
 }
 
-// Drop removes all keys of a bucket. In the file the whole bucket is deleted,
-// which frees its pages at once.
+// Drop removes all keys of a bucket. The commit deletes the whole bucket in the
+// file, which frees its pages at once.
 func (b *Batch) Drop(bucket Bucket) {
 	l := b.db.pending
 	if bl := l.buckets[bucket]; bl != nil {

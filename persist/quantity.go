@@ -7,17 +7,16 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// A quantityPlan says where in values of a type there are resource.Quantity
-// fields that a method can write to: they cache their text when it is first
-// asked for, which must not happen while another goroutine reads the object.
-// Those in values of maps are left out, as Go copies them for every call, but
-// not what such values point to.
+// A quantityPlan finds the resource.Quantity fields in values of a type: their
+// String method caches the text, which must not happen while another goroutine
+// reads the object. Fields in values of maps are left out, because Go copies
+// them for every call, but not fields that such values point to.
 type quantityPlan struct {
-	is     bool // The type is Quantity.
-	has    bool // It is, or leads to one.
-	kind   reflect.Kind
-	fields []quantityField // Of a struct.
-	elem   *quantityPlan   // Of a pointer, slice, array or map.
+	isQuantity  bool // The type is Quantity.
+	hasQuantity bool // It is, or leads to one.
+	kind        reflect.Kind
+	fields      []quantityField // Of a struct.
+	elem        *quantityPlan   // Of a pointer, slice, array or map.
 }
 
 type quantityField struct {
@@ -39,15 +38,15 @@ func quantityPlanOf(t reflect.Type) *quantityPlan {
 	for changed := true; changed; { // Types may contain themselves.
 		changed = false
 		for _, p := range all {
-			if !p.has && p.leadsToOne() {
-				p.has, changed = true, true
+			if !p.hasQuantity && p.reachesQuantity() {
+				p.hasQuantity, changed = true, true
 			}
 		}
 	}
 	for _, p := range all {
 		kept := p.fields[:0]
 		for _, f := range p.fields {
-			if f.plan.has {
+			if f.plan.hasQuantity {
 				kept = append(kept, f)
 			}
 		}
@@ -61,10 +60,10 @@ func newQuantityPlan(t reflect.Type, all map[reflect.Type]*quantityPlan) *quanti
 	if p := all[t]; p != nil {
 		return p
 	}
-	p := &quantityPlan{kind: t.Kind(), is: t == quantityType, has: t == quantityType}
+	p := &quantityPlan{kind: t.Kind(), isQuantity: t == quantityType, hasQuantity: t == quantityType}
 	all[t] = p
 	switch {
-	case p.is:
+	case p.isQuantity:
 	case p.kind == reflect.Struct:
 		for f := range t.Fields() {
 			if f.IsExported() {
@@ -81,23 +80,23 @@ func newQuantityPlan(t reflect.Type, all map[reflect.Type]*quantityPlan) *quanti
 	return p
 }
 
-func (p *quantityPlan) leadsToOne() bool {
+func (p *quantityPlan) reachesQuantity() bool {
 	for _, f := range p.fields {
-		if f.plan.has {
+		if f.plan.hasQuantity {
 			return true
 		}
 	}
-	return p.elem != nil && p.elem.has
+	return p.elem != nil && p.elem.hasQuantity
 }
 
-// cacheText makes all these fields of v, which is addressable or a pointer,
-// cache their text.
+// cacheText makes these fields of v, which is addressable or a pointer, cache
+// their text.
 func (p *quantityPlan) cacheText(v reflect.Value) {
 	switch {
-	case !p.has:
+	case !p.hasQuantity:
 		return
-	case p.is:
-		if v.CanAddr() { // Else it is a field of a map's value.
+	case p.isQuantity:
+		if v.CanAddr() { // Else it is in a map's value.
 			_ = v.Addr().Interface().(*resource.Quantity).String()
 		}
 		return

@@ -105,7 +105,7 @@ func TestQuantitiesAreFoundWhereverTheyAre(t *testing.T) {
 	if found != 8 {
 		t.Errorf("%d quantities met", found)
 	}
-	if p := quantityPlanOf(reflect.TypeFor[*metav1.ObjectMeta]()); p.has {
+	if p := quantityPlanOf(reflect.TypeFor[*metav1.ObjectMeta]()); p.hasQuantity {
 		t.Error("ObjectMeta is said to have quantities")
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A Record is an object on disk: an envelope that is read on its own, and the
-// encoded object. It is a msgpack array of the fields in this order.
+// A Record is an object as stored: an envelope that can be read on its own, and
+// the encoded object. It is a msgpack array of the fields in this order.
 type Record struct {
 	Seq             uint64    // Chosen by the writer, to tell versions of one object apart.
 	ResourceVersion string    // Empty for objects without metadata.
@@ -40,22 +40,22 @@ func AppendObject(dst []byte, seq uint64, obj any) (out []byte, err error) {
 	return AppendObjectOfSize(dst, seq, obj, 0)
 }
 
-// AppendObjectOfSize is AppendObject for an object that [EstimateSize], or
-// [Record.SizeBytes] where it comes from, has said the size of. A wrong size
-// costs time only.
+// AppendObjectOfSize is AppendObject for an object whose size is known from
+// [EstimateSize], or from the [Record.SizeBytes] of its record. A wrong size
+// costs only time.
 func AppendObjectOfSize(dst []byte, seq uint64, obj any, sizeBytes int) (out []byte, err error) {
 	return appendObject(dst, seq, obj, sizeBytes, nil)
 }
 
-// appendObject appends the body that was encoded ahead, if there is one.
+// appendObject uses the body that was encoded ahead, if there is one.
 func appendObject(dst []byte, seq uint64, obj any, sizeBytes int, ahead *body) (out []byte, err error) {
 	g := goTypeOf(obj)
 	if g == nil || isNilPointer(obj) {
 		return dst, fmt.Errorf("%w: it is nil (%T)", ErrNotEncodable, obj)
 	}
 	defer func() {
-		// The marshaller may be the caller's, and somebody may be changing the
-		// object who must not. Neither is to end the committer.
+		// The marshaller may be the caller's, or somebody may be changing the
+		// object, which is not allowed. Neither may end the committer.
 		if p := recover(); p != nil {
 			out, err = dst, fmt.Errorf("%w: %s: panic: %v", ErrNotEncodable, g.name, p)
 		}
@@ -78,12 +78,12 @@ func appendObject(dst []byte, seq uint64, obj any, sizeBytes int, ahead *body) (
 	return out, nil
 }
 
-// bodyLenBytes of a record's head, its last ones, are the length of the body.
+// bodyLenBytes is how many bytes, the last ones of a record's head, have the body's length.
 const bodyLenBytes = 4
 
-// appendHead appends all that is before the body, without the body's length: that
-// turns out once the body is written, so it is of the widest form. Writing to a
-// bytes.Buffer does not fail, so neither do these methods of the encoder.
+// appendHead appends all that is before the body, with 0 as the body's length: the
+// caller fills that in once the body is written, so it has the widest form. Writing to
+// a bytes.Buffer does not fail, so neither do these methods of the encoder.
 func appendHead(buf *bytes.Buffer, g *goType, seq uint64, obj any) {
 	var resourceVersion, uid string
 	if m := objectMeta(obj); m != nil {
@@ -132,22 +132,22 @@ func ParseRecord(payload []byte) (Record, error) {
 	return rec, nil
 }
 
-// SizeBytes is what [EstimateSize] says of the object, or about that.
+// SizeBytes is about what [EstimateSize] returns for the object.
 func (r Record) SizeBytes() int { return envelopeBytes + len(r.Body) }
 
 // Decode decodes the body into the object that newObject returns: a new one,
-// of the type that the record is expected to hold. It shares no memory with
-// the body. Unstructured content needs no help, so there newObject may be nil.
+// of the type that the record is expected to hold. The object shares no memory
+// with the body. For unstructured content newObject may be nil.
 //
 // An error wraps [ErrTypeMismatch] if the record holds another Go type than
-// newObject returns, and [ErrBadRecord] if the body does not decode.
+// newObject returns, and [ErrBadRecord] if the body cannot be decoded.
 func (r Record) Decode(newObject func() any) (any, error) { return r.DecodeNear(newObject, nil) }
 
-// DecodeNear is Decode for another version of the object that near holds. What
-// is encoded alike in both is not decoded, but shared with near's object: neither
-// may be changed. It saves time only where near was encoded ahead, see
-// [DB.NewObject]; near may be nil.
-func (r Record) DecodeNear(newObject func() any, near *Object) (any, error) {
+// DecodeNear is Decode for another version of the object in base. Parts whose
+// encodings are equal are not decoded, but shared with the base object: neither
+// object may be changed. This saves time only where base was encoded ahead, see
+// [DB.NewObject]. base may be nil.
+func (r Record) DecodeNear(newObject func() any, base *Object) (any, error) {
 	var target any
 	if newObject != nil {
 		target = newObject()
@@ -165,8 +165,8 @@ func (r Record) DecodeNear(newObject func() any, near *Object) (any, error) {
 		// other way round is no problem, for every typed object has JSON.
 		return nil, fmt.Errorf("%w: found %s as %v, want %v", ErrTypeMismatch, r.TypeName, r.Codec, g.codec)
 	}
-	if r.Codec == CodecProtobuf && near != nil && near.ahead != nil && goTypeOf(near.Object) == g {
-		if decodeNear(target, near.Object, r.Body, near.ahead.bytes) {
+	if r.Codec == CodecProtobuf && base != nil && base.ahead != nil && goTypeOf(base.Object) == g {
+		if decodeWithBase(target, base.Object, r.Body, base.ahead.bytes) {
 			return r.withTypeMeta(target), nil
 		}
 		target = newObject()
@@ -178,7 +178,7 @@ func (r Record) DecodeNear(newObject func() any, near *Object) (any, error) {
 	return r.withTypeMeta(obj), nil
 }
 
-// withTypeMeta restores the only part that protobuf drops.
+// withTypeMeta restores apiVersion and kind, the only fields that protobuf drops.
 func (r Record) withTypeMeta(obj any) any {
 	if r.Codec == CodecProtobuf && (r.APIVersion != "" || r.Kind != "") {
 		setTypeMeta(obj, r.APIVersion, r.Kind)
@@ -187,7 +187,7 @@ func (r Record) withTypeMeta(obj any) any {
 }
 
 // A msgpackReader takes msgpack values off a byte slice, one after the other.
-// The first error sticks, and what is read after it are zero values.
+// It keeps the first error, and returns zero values after it.
 //
 // The decoder of the msgpack library reads from an io.Reader, so it cannot
 // lend a part of its input, and takes twice as long for an envelope. It is
@@ -198,7 +198,7 @@ type msgpackReader struct {
 	err  error
 	// elements is how many more elements of maps and slices there can be.
 	// Each takes at least a byte of its own, so lengths that add up to more
-	// than the input are a lie, and nothing is allocated for them.
+	// than the input are false, and nothing is allocated for them.
 	elements int
 }
 

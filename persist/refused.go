@@ -9,17 +9,17 @@ import (
 )
 
 // MaxKeyBytes is the length of the longest key that the file has room for. The value of
-// a longer one stays in memory for the life of the process, as one that cannot be
-// encoded does, and the DB says so in [DB.Err].
+// a longer key stays in memory for the life of the process, as one that cannot be
+// encoded does, and [DB.Err] returns an error.
 const MaxKeyBytes = bolt.MaxKeySize - len(string(keyPrefix))
 
 // maxValueBytes is the length of the longest value, with its checksum. Longer ones stay
-// in memory likewise.
+// in memory as well.
 var maxValueBytes = bolt.MaxValueSize // Less in tests.
 
-// lend calls fn with an item. A panic of fn, which may run code of the value's type, is
-// about this value, and not about the whole file as one of bbolt's; a fault is the
-// file's, from which fn reads.
+// lend calls fn with an item. If fn, which may run code of the value's type, panics, only
+// this value is corrupt, and not the whole file as after a panic of bbolt. A fault does mean
+// the file, because fn reads its mapping.
 func lend(it *Item, fn func(*Item) error) (err error) {
 	defer func() {
 		p := recover()
@@ -34,7 +34,7 @@ func lend(it *Item, fn func(*Item) error) (err error) {
 	return fn(it)
 }
 
-// shortened is a key as errors name it.
+// shortened returns a key as errors print it.
 func shortened(key string) string {
 	const most = 1000
 	if len(key) <= most {
@@ -43,9 +43,9 @@ func shortened(key string) string {
 	return key[:most] + "..."
 }
 
-// markTooLong marks the spaces of keys that are too long to have marks of their own in
-// the file: something is missing there.
-func markTooLong(tx *bolt.Tx, bad []unencodable) error {
+// markSpacesOfLongKeys marks the spaces in which a value is missing because its key is too
+// long for the file.
+func markSpacesOfLongKeys(tx *bolt.Tx, bad []unencodable) error {
 	last := ""
 	for _, u := range bad {
 		if len(u.key) <= MaxKeyBytes || u.bucket.Space == last {
@@ -68,19 +68,19 @@ func markTooLong(tx *bolt.Tx, bad []unencodable) error {
 	return nil
 }
 
-// errorBefore is what an error of bbolt's means that comes before its Commit. Nothing is
-// read or written there but the mapped file, so there is something wrong with that; to
-// try again would not help.
-func errorBefore(err error) error {
+// errorBeforeCommit makes a [CorruptError] of an error that bbolt returns before its Commit.
+// Until then bbolt only reads its mapping, so the file is damaged, and trying again would not
+// help.
+func errorBeforeCommit(err error) error {
 	if err == nil || errors.Is(err, ErrCorrupt) || errors.Is(err, bolterrors.ErrDatabaseReadOnly) {
 		return err
 	}
 	return &CorruptError{Err: err}
 }
 
-// errorOfCommit is the same for errors of Commit. Most are the disk's; bbolt does not
-// always say so in a way that errors.Is could tell, so it is the others that are listed.
-// A file that is damaged as well is found out by the next attempt, before its Commit.
+// errorOfCommit makes a [CorruptError] of an error of Commit that is bbolt's own. Most are
+// the disk's. errors.Is cannot tell all of those, so bbolt's are listed. If the file is
+// damaged as well, the next attempt finds out before its Commit.
 func errorOfCommit(err error) error {
 	for _, damage := range []error{
 		bolterrors.ErrInvalid, bolterrors.ErrInvalidMapping, bolterrors.ErrChecksum, bolterrors.ErrVersionMismatch,

@@ -12,7 +12,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// panicking is a value whose code is wrong.
+// panicking is a value whose code panics.
 type panicking struct{}
 
 func (panicking) AppendTo([]byte) ([]byte, error) { panic("a bug") }
@@ -173,19 +173,19 @@ func TestABranchPageThatSeemsToBeALeafHasTheFileReplaced(t *testing.T) {
 	}
 }
 
-// TestErrorsOfBboltAreTheDisksOrDamage: whatever comes before a commit writes to the
-// disk is damage, and of the others what bbolt has a name for.
+// TestErrorsOfBboltAreTheDisksOrDamage: every error before Commit is damage. Of the errors of
+// Commit, those are that bbolt has a name for.
 func TestErrorsOfBboltAreTheDisksOrDamage(t *testing.T) {
 	disk := &os.PathError{Op: "write", Path: "cache.db", Err: errors.New("no space left on device")}
 	for name, c := range map[string]struct {
 		err    error
 		damage bool
 	}{
-		"a bucket in a bucket is not found": {errorBefore(errors.New("delete bucket: " + bolterrors.ErrBucketNotFound.Error())), true},
-		"a bucket where a value should be":  {errorBefore(bolterrors.ErrIncompatibleValue), true},
-		"the file is not mapped any more":   {errorBefore(bolterrors.ErrInvalidMapping), true},
-		"a file that can only be read":      {errorBefore(bolterrors.ErrDatabaseReadOnly), false},
-		"no error":                          {errorBefore(nil), false},
+		"a bucket in a bucket is not found": {errorBeforeCommit(errors.New("delete bucket: " + bolterrors.ErrBucketNotFound.Error())), true},
+		"a bucket where a value should be":  {errorBeforeCommit(bolterrors.ErrIncompatibleValue), true},
+		"the file is not mapped any more":   {errorBeforeCommit(bolterrors.ErrInvalidMapping), true},
+		"a file that can only be read":      {errorBeforeCommit(bolterrors.ErrDatabaseReadOnly), false},
+		"no error":                          {errorBeforeCommit(nil), false},
 		"a full disk":                       {errorOfCommit(disk), false},
 		"a full disk, in words":             {errorOfCommit(errors.New("file resize error: " + disk.Error())), false},
 		"a file of the greatest size":       {errorOfCommit(bolterrors.ErrMaxSizeReached), false},

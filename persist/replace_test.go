@@ -114,8 +114,8 @@ func TestADamagedFileOnAFullDiskIsReplacedOnceThereIsSpace(t *testing.T) {
 	}
 }
 
-// TestWhatCountedAsDurableWithoutAFileStillDoesOnceThereIsOne: who was told of it may
-// look for it before it is written.
+// TestWhatCountedAsDurableWithoutAFileStillDoesOnceThereIsOne: whoever was told that a
+// batch is durable may look for it before it is written.
 func TestWhatCountedAsDurableWithoutAFileStillDoesOnceThereIsOne(t *testing.T) {
 	dir := mountSmall(t, 8<<20)
 	synctest.Test(t, func(t *testing.T) {
@@ -196,7 +196,7 @@ func TestCloseOfADBThatHasLostItsFileSaysSo(t *testing.T) {
 	db.closeErr = nil // Expected: not to be told again when the test ends.
 }
 
-// TestAFileOfAnotherIsNotReplaced: ours is gone, and somebody has begun one there.
+// TestAFileOfAnotherIsNotReplaced: ours is gone, and another process has begun one there.
 func TestAFileOfAnotherIsNotReplaced(t *testing.T) {
 	path := tempPath(t)
 	db := open(t, path, manual)
@@ -367,7 +367,7 @@ func TestAFileWhoseNameAnotherHasIsNotCopied(t *testing.T) {
 	})
 }
 
-// TestADamagedMountPointIsNotCopiedEveryMinute: it is one for as long as it is in use.
+// TestADamagedMountPointIsNotCopiedEveryMinute: it stays a mount point while it is in use.
 func TestADamagedMountPointIsNotCopiedEveryMinute(t *testing.T) {
 	path := mountFile(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -390,7 +390,7 @@ func TestADamagedMountPointIsNotCopiedEveryMinute(t *testing.T) {
 	})
 }
 
-// TestAReplacementThatFailsLeavesNoCopy: it takes as much of the disk as the file.
+// TestAReplacementThatFailsLeavesNoCopy: a copy takes as much of the disk as the file.
 func TestAReplacementThatFailsLeavesNoCopy(t *testing.T) {
 	defer func(before func(string) error) { syncDirectory = before }(syncDirectory)
 	var failing atomic.Bool
@@ -413,7 +413,7 @@ func TestAReplacementThatFailsLeavesNoCopy(t *testing.T) {
 		if !errors.Is(db.Err(), syscall.EIO) {
 			t.Errorf("Err is %v", db.Err())
 		}
-		if left := append(db.beside(finishedSuffix, func(string) bool { return true }), db.beside(newSuffix, isNumber)...); len(left) != 0 {
+		if left := append(db.filesBeside(finishedSuffix, func(string) bool { return true }), db.filesBeside(newSuffix, isNumber)...); len(left) != 0 {
 			t.Errorf("it left %v", left)
 		}
 		failing.Store(false)
@@ -421,8 +421,8 @@ func TestAReplacementThatFailsLeavesNoCopy(t *testing.T) {
 	})
 }
 
-// TestASuccessorThatCannotBeOpenedAtOnceIsOpenedLater, where open files cannot be replaced:
-// it has its name by then, and is not somebody else's.
+// TestASuccessorThatCannotBeOpenedAtOnceIsOpenedLater, where open files cannot be replaced.
+// It has its name by then, and must not be taken for another process's file.
 func TestASuccessorThatCannotBeOpenedAtOnceIsOpenedLater(t *testing.T) {
 	defer func(before bool) { mayReplaceOpenFiles = before }(mayReplaceOpenFiles)
 	mayReplaceOpenFiles = false

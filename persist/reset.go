@@ -13,27 +13,27 @@ import (
 )
 
 const (
-	// A file that cannot be replaced is tried again after minReplaceDelay, then after
-	// twice as long each time, up to maxReplaceDelay. So is one that has just been
-	// replaced and is damaged again, up to maxResetDelay. A mount point will hardly ever be
-	// replaced, and is copied each time before that is known: up to maxBusyDelay.
+	// After a failed replacement the next one is tried in minReplaceDelay, then in twice
+	// as long each time, up to maxReplaceDelay. The same holds for a file that is damaged
+	// again soon after it was replaced, up to maxResetDelay. Replacing a mount point will
+	// hardly ever succeed, and each try copies the file first: up to maxBusyDelay.
 	minReplaceDelay = time.Second
 	maxReplaceDelay = time.Minute
 	maxResetDelay   = 5 * time.Minute
 	maxBusyDelay    = time.Hour
 )
 
-// crashpoint is called between the steps of a replacement. Tests have a process fail,
-// or end, there.
+// crashpoint is called between the steps of a replacement. Tests let it fail, or end the
+// process.
 var crashpoint = func(string) error { return nil }
 
-// reset replaces a file that was found corrupt while in use. What can still be
-// read, and passes its checksum, is copied into the new one; what was pending
-// is kept. The owners of the spaces, told by AfterReset, put in the rest again.
+// reset replaces a file that was found bad while in use, or makes the one that could
+// not be had before. Values that can still be read, and pass their checksums, are copied
+// into the new file; pending changes are kept. Hooks learn of it by AfterReset, and put in
+// again what is missing.
 //
-// Where that fails, it is tried again later. Until then the damaged file is read from,
-// if that is safe, and all that is written waits in memory. If it is not safe, the DB
-// works from memory.
+// If that fails, it is tried again later. Until then the damaged file is read from, if
+// that is safe, and changes wait in memory. If it is not safe, the DB works from memory.
 func (db *DB) reset(cause error) {
 	db.mu.Lock()
 	db.flushRequested = false
@@ -56,7 +56,7 @@ func (db *DB) reset(cause error) {
 		if db.published != nil {
 			o, err = db.openPublished()
 		}
-		if db.published == nil { // There was none, or it is not to be had.
+		if db.published == nil { // There was none, or it is not ours any more.
 			o, err = db.successor(old.file, cause, true)
 		}
 	}
@@ -67,7 +67,7 @@ func (db *DB) reset(cause error) {
 	db.replaced(old, o, cause)
 }
 
-// replacementDue says why the file is to be replaced now; nil if it is not.
+// replacementDue returns why the file is to be replaced now, or nil.
 func (db *DB) replacementDue() error {
 	db.mu.RLock()
 	cause, broken, b := db.resetCause, db.broken, db.bolt
@@ -82,14 +82,13 @@ func (db *DB) replacementDue() error {
 	return cause
 }
 
-// errGoneOn is why a sound file is set aside: its cursors say nothing of what handlers
-// were told since.
-var errGoneOn = errors.New("persist: this process could not have the file at first, and has gone on without it")
+// errMemoryNewer is why attach sets a sound file aside: its cursors are older than what
+// handlers were told since.
+var errMemoryNewer = errors.New("persist: this process could not have the file at first, and has gone on without it")
 
-// attach makes a file for a DB that works from memory. One that is there already is
-// replaced only if it is sound and nobody holds it, or if it is the bad one that was
-// found there before; and nothing is copied from it, because what is in memory has gone
-// on without it.
+// attach makes a file for a DB that works from memory. It replaces a file that is there
+// already only if that is sound and nobody holds it, or if it is the bad one that was
+// found there before. It copies nothing from it, because the DB has gone on without it.
 func (db *DB) attach() (opened, error) {
 	f, err := lockFile(db.path, 0)
 	switch {
@@ -102,8 +101,8 @@ func (db *DB) attach() (opened, error) {
 	}
 	found, bad, err := db.openFound(f)
 	if err == nil {
-		defer func() { _ = found.close() }() // It is held, and only read.
-		return db.successor(found.file, errGoneOn, false)
+		defer func() { _ = found.close() }() // It was only locked and read.
+		return db.successor(found.file, errMemoryNewer, false)
 	}
 	if bad == nil {
 		return opened{}, err
@@ -115,9 +114,9 @@ func (db *DB) attach() (opened, error) {
 	return db.successor(bad, err, false)
 }
 
-// successor makes a file, whole before it has its name, and gives it that name. What
-// had the name before, if anything, is bad, and set aside. Whatever happens
-// meanwhile, there is the bad file or its whole successor afterwards.
+// successor makes a file, with the readable values of the bad one if keep is set, and,
+// once it is whole, gives it the name of the cache file. The bad file, if any, is set
+// aside. Whatever happens meanwhile, either it or its whole successor is there.
 func (db *DB) successor(bad *os.File, cause error, keep bool) (opened, error) {
 	o, err := db.makeSuccessor(bad, cause, keep)
 	if isDiskFull(err) && db.makeRoom() {
@@ -138,7 +137,7 @@ func (db *DB) makeSuccessor(bad *os.File, cause error, keep bool) (o opened, err
 	defer func() {
 		if err != nil {
 			_ = guard(o.close)
-			_ = os.Remove(tmp) // It may have another name by now.
+			_ = os.Remove(tmp) // This fails if the file has another name by now.
 			o = opened{}
 		}
 	}()
@@ -174,10 +173,10 @@ func (db *DB) makeSuccessor(bad *os.File, cause error, keep bool) (o opened, err
 
 // syncPublished has the name of a new file survive a power failure.
 func (db *DB) syncPublished(o opened, former string) {
-	if err := db.syncFound(o.bolt); err != nil { // Too late to go back. The next commit tries it again.
+	if err := db.ensureSynced(o.bolt); err != nil { // Too late to go back. The next commit syncs it again.
 		db.log.Error(err, "Could not sync the name of the cache file", "path", db.path)
 	} else {
-		_ = os.Remove(former) // A second name does no harm, and the next process removes it.
+		_ = os.Remove(former) // If this fails, the next process does it; a second name does no harm.
 	}
 }
 
@@ -187,8 +186,8 @@ type published struct {
 	txID int
 }
 
-// openPublished opens it later. If somebody else has replaced it meanwhile, or has written
-// to it, it is not ours any more.
+// openPublished opens that successor later. If another process has replaced it, removed it
+// or written to it meanwhile, it is not ours any more, and published becomes nil.
 func (db *DB) openPublished() (opened, error) {
 	p := db.published
 	f, err := lockFile(db.path, db.opts.LockTimeout)
@@ -221,8 +220,9 @@ func (o opened) close() error {
 	return o.bolt.Close()
 }
 
-// fill writes what a new file has from the start, and syncs it: page by page in bbolt's
-// order, or with NoSync as a whole, where it has no name that anybody would look for.
+// fill writes the format and, with keep, the readable values of the bad file into a new
+// one, and syncs it. A file that has no name yet that anybody looks for has NoSync set:
+// it is synced once, at the end.
 func (db *DB) fill(o *opened, bad *os.File, keep bool) error {
 	return guard(func() error {
 		err := o.bolt.Update(func(tx *bolt.Tx) error {
@@ -247,9 +247,9 @@ func (db *DB) fill(o *opened, bad *os.File, keep bool) error {
 	})
 }
 
-// swap gives a whole file the name of the cache file, instead of the bad one, if there
-// is one. In between nothing may have that name; then the whole one is where begin
-// finds it. The name that it had before it may still have.
+// swap gives a whole file the name of the cache file, instead of the bad one, if there is
+// one. After a crash in between nothing may have that name; then begin finds the whole
+// file under the name finished, which the file may keep beside the new one.
 func (db *DB) swap(tmp string, bad *os.File, cause error) (finished string, err error) {
 	finished = tmp
 	if bad != nil {
@@ -262,7 +262,7 @@ func (db *DB) swap(tmp string, bad *os.File, cause error) (finished string, err 
 			err = db.setAside(cause)
 		}
 		if err != nil {
-			_ = os.Remove(finished) // As long as the bad one is there, nobody needs it.
+			_ = os.Remove(finished) // Nobody needs it while the bad file is in place.
 			return "", err
 		}
 		if err := crashpoint("the bad file is set aside"); err != nil {
@@ -272,8 +272,8 @@ func (db *DB) swap(tmp string, bad *os.File, cause error) (finished string, err 
 	return finished, publish(finished, db.path)
 }
 
-// checkPlace returns an error if the bad file, if there is one, cannot be replaced because
-// something else has its name.
+// checkPlace returns an error if there is a bad file, and another one has its name now:
+// that one must not be replaced.
 func (db *DB) checkPlace(bad *os.File) error {
 	if bad == nil || isAt(bad, db.path) {
 		return nil
@@ -285,17 +285,17 @@ func (db *DB) checkPlace(bad *os.File) error {
 	return &os.PathError{Op: "replace", Path: db.path, Err: errors.Join(errors.New("there is another file now"), err)}
 }
 
-// replaced goes on with the new file.
+// replaced has the DB go on with the new file.
 func (db *DB) replaced(old, o opened, cause error) {
 	db.mu.Lock()
 	users := db.users
 	db.useLocked(o)
-	db.leavesChecked = true // Of a file that was just written.
+	db.leavesChecked = true // This process has just written them.
 	if failed := db.flushing; failed != nil {
 		db.mergeBackLocked(failed)
 		db.flushing = nil
 	}
-	for k := range db.encodeErrs { // The new file has no marks of them yet.
+	for k := range db.encodeErrs { // The new file has no unencodableValue for them yet.
 		if e, found := db.pending.lookup(k.bucket, k.key); found && e.unencodable {
 			e.unencodable = false
 			db.pending.set(k.bucket, k.key, e)
@@ -323,16 +323,16 @@ func (db *DB) replaced(old, o opened, cause error) {
 	db.mu.Unlock()
 	db.published = nil
 	db.discard(old, users)
-	tellReset(hooks, cause)
+	callAfterReset(hooks, cause)
 }
 
-// notReplaced goes on without a new file.
+// notReplaced has the DB go on without a new file.
 func (db *DB) notReplaced(old opened, cause, err error) {
 	var (
 		readable bool
 		txID     int
 	)
-	in := &inspector{f: old.file, readOnly: true, unread: []uint32{}}
+	in := &inspector{f: old.file, readOnly: true, unchecked: []uint32{}}
 	if old.bolt != nil && guard(in.file) == nil && in.checkLeaves(old.bolt) == nil {
 		readable = view(old.bolt, func(tx *bolt.Tx) error {
 			txID = tx.ID()
@@ -346,7 +346,7 @@ func (db *DB) notReplaced(old opened, cause, err error) {
 	switch {
 	case old.bolt == nil:
 	case !readable:
-		if db.badFile, _ = old.file.Stat(); db.badFile == nil { // Nobody would know it again.
+		if db.badFile, _ = old.file.Stat(); db.badFile == nil { // attach could not recognize it.
 			db.broken = nil
 		}
 		db.lost, db.commitErr = true, nil
@@ -357,13 +357,13 @@ func (db *DB) notReplaced(old opened, cause, err error) {
 		}
 		db.markSalvagedLocked()
 		hooks = db.hooksLocked()
-	case txID < old.txID: // Commits have got lost.
+	case txID < old.txID: // Commits are lost.
 		db.boltTxID = txID
 		hooks = db.hooksLocked()
 	}
 	db.replaceLaterLocked(err)
 	if old.bolt != nil {
-		db.beforeCommitLocked() // What was acknowledged need not wait in memory for a new file.
+		db.beforeCommitLocked() // Acknowledged deltas need not wait in memory for a new file.
 		db.noteChangeLocked(true)
 	}
 	db.cond.Broadcast()
@@ -371,16 +371,16 @@ func (db *DB) notReplaced(old opened, cause, err error) {
 	if !readable {
 		db.discard(old, users)
 	}
-	tellReset(hooks, cause)
+	callAfterReset(hooks, cause)
 }
 
-// replaceLaterLocked has the file replaced, or made, later.
+// replaceLaterLocked has the file replaced, or made, later; err says why not now.
 func (db *DB) replaceLaterLocked(err error) {
 	if db.memoryOnly() {
-		db.sayLocked(err, "Could not use the cache file, working from memory")
+		db.logFailureLocked(err, "Could not use the cache file, working from memory")
 		db.degradedErr = prefixed(err, "working from memory")
 	} else {
-		db.sayLocked(err, "Could not replace the cache file, keeping the changes in memory until then")
+		db.logFailureLocked(err, "Could not replace the cache file, keeping the changes in memory until then")
 		db.commitErr = prefixed(err, "replace %s", db.path)
 	}
 	db.attempts++
@@ -396,9 +396,8 @@ func (db *DB) replaceLaterLocked(err error) {
 	}
 }
 
-// discard closes a file that is not used any more, when those who use it all the same
-// have ended. If bbolt is stuck its map stays, and with it the disk space of the file,
-// until the process ends; nothing else does.
+// discard closes a file that was replaced, once its last users have ended. If bbolt is
+// stuck, its mapping, and with it the disk space, stays until the process ends.
 func (db *DB) discard(old opened, users interface{ Wait() }) {
 	if old.bolt == nil {
 		return
@@ -415,7 +414,7 @@ func (db *DB) discard(old opened, users interface{ Wait() }) {
 	})
 }
 
-func tellReset(hooks []*Hook, cause error) {
+func callAfterReset(hooks []*Hook, cause error) {
 	for _, h := range hooks {
 		if h.AfterReset != nil {
 			h.AfterReset(cause)

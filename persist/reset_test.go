@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// damageInPlace are things that happen to the file of a running DB.
+// damageInPlace are ways in which the file of a running DB is damaged.
 var damageInPlace = map[string]func(f *os.File, size int64, rnd *rand.Rand) error{
 	"truncated to nothing": func(f *os.File, _ int64, _ *rand.Rand) error { return f.Truncate(0) },
 	"truncated to a page":  func(f *os.File, _ int64, _ *rand.Rand) error { return f.Truncate(PageBytes) },
@@ -195,7 +195,7 @@ func TestAFileThatGoesBackIsReplaced(t *testing.T) {
 }
 
 // TestTheNewFileHasTheMarksOfWhatCannotBeEncoded, too: the next process must not
-// take it for absent.
+// take such a value for absent.
 func TestTheNewFileHasTheMarksOfWhatCannotBeEncoded(t *testing.T) {
 	path := tempPath(t)
 	db := open(t, path, manual)
@@ -222,8 +222,8 @@ func TestTheNewFileHasTheMarksOfWhatCannotBeEncoded(t *testing.T) {
 	}
 }
 
-// TestAFreelistThatLiesHasTheFileReplaced: bbolt would free as many pages as it
-// says that it has, one by one.
+// TestAFreelistThatLiesHasTheFileReplaced: bbolt would free as many pages as the
+// freelist's header says, one by one.
 func TestAFreelistThatLiesHasTheFileReplaced(t *testing.T) {
 	path := tempPath(t)
 	db := open(t, path, manual)

@@ -36,8 +36,8 @@ func (l *logged) options(o Options) Options {
 	return o
 }
 
-// TestAFailureIsLoggedOnceAnHourAndWhenItIsOver: a line that is days old is not found,
-// and nobody knows whether it still holds.
+// TestAFailureIsLoggedOnceAnHourAndWhenItIsOver: an operator may not find a line that is
+// days old, and cannot know whether it still holds.
 func TestAFailureIsLoggedOnceAnHourAndWhenItIsOver(t *testing.T) {
 	for name, failing := range map[string]func(t *testing.T, o Options) (db *DB, mend func()){
 		"commits": func(t *testing.T, o Options) (*DB, func()) {

@@ -13,9 +13,9 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// salvage copies what is whole from a damaged file into a new one, and marks the
-// spaces that it finds. It reads the file itself, page by page: bbolt believes what it
-// reads.
+// salvage copies the sound values of a damaged file into a new one, and marks the
+// spaces that it finds. It reads the pages of the file itself, because bbolt trusts
+// what it reads.
 func (db *DB) salvage(bad *os.File, o *opened) error {
 	if err := checkFormat(bad); isBad(err) {
 		db.log.Error(err, "Could not salvage anything of the damaged cache file", "path", db.path)
@@ -32,7 +32,7 @@ func (db *DB) salvage(bad *os.File, o *opened) error {
 		}
 		return err
 	}
-	lost, err := survivors(bad, nil, func(name Bucket, key, value []byte) error {
+	lost, err := forEachReadable(bad, nil, func(name Bucket, key, value []byte) error {
 		if !marked[name.Space] {
 			marked[name.Space] = true
 			l.set(Bucket{name.Space, salvagedBucket}, salvagedKey, entry{value: Bytes(nil)})
@@ -45,7 +45,7 @@ func (db *DB) salvage(bad *os.File, o *opened) error {
 		if err != nil {
 			return nil //nolint:nilerr // Left out: that is what salvaging means.
 		}
-		l.set(name, k, entry{value: Bytes(payload)}) // The page is ours.
+		l.set(name, k, entry{value: Bytes(payload)}) // Not copied, see readableFunc.
 		if keys++; keys%salvageKeys == 0 || l.bytes >= salvageBytes {
 			return flush()
 		}
@@ -58,7 +58,7 @@ func (db *DB) salvage(bad *os.File, o *opened) error {
 	return err
 }
 
-// So much is copied in one transaction.
+// How much is copied in one transaction at most.
 const (
 	salvageKeys  = 1000
 	salvageBytes = 4 << 20
@@ -68,7 +68,7 @@ const (
 func checkFormat(f *os.File) error {
 	version, found := "", false
 	isFormat := func(space string) bool { return space == formatBucket }
-	lost, err := survivors(f, isFormat, func(name Bucket, key, value []byte) error {
+	lost, err := forEachReadable(f, isFormat, func(name Bucket, key, value []byte) error {
 		if name.Name == "" && string(key) == formatKey {
 			version, found = string(value), true
 		}
@@ -87,15 +87,16 @@ func checkFormat(f *os.File) error {
 	return nil
 }
 
-// A survivor is told each key that can still be reached in a damaged file. The slices
-// are its own. Keys of a space itself have a bucket without a name. With an error the
-// walk ends.
-type survivor func(name Bucket, key, value []byte) error
+// A readableFunc is called for each key that can still be reached in a damaged file. It may
+// keep the slices. Keys of a space itself come with a bucket without a name. An error ends
+// the walk.
+type readableFunc func(name Bucket, key, value []byte) error
 
-// survivors walks the pages of a file, and goes around those that are damaged: lost
-// is the first of them. That something cannot be read for another reason is an error. Without space, all but the format is walked; else the spaces
-// that it names. Whatever the file has, each page is read once and no more.
-func survivors(f pagedFile, space func(string) bool, fn survivor) (lost, err error) {
+// forEachReadable walks the pages of a file, and goes around those that are damaged: lost
+// says what is wrong with the first of them. err is fn's, or why the file could not be
+// read otherwise. It visits the spaces that space accepts; if space is nil, all but the
+// format. It ends whatever the pages refer to, see salvagedPagesFactor.
+func forEachReadable(f pagedFile, space func(string) bool, fn readableFunc) (lost, err error) {
 	if space == nil {
 		space = func(name string) bool { return name != formatBucket }
 	}
@@ -103,7 +104,7 @@ func survivors(f pagedFile, space func(string) bool, fn survivor) (lost, err err
 	if err != nil {
 		return nil, err
 	}
-	w := &survivorWalk{in: &inspector{f: f, readOnly: true}, space: space, fn: fn}
+	w := &salvager{in: &inspector{f: f, readOnly: true}, space: space, fn: fn}
 	meta, err := w.in.meta(info.Size())
 	if errors.Is(err, ErrCorrupt) {
 		return err, nil // Nothing is to be found.
@@ -118,31 +119,32 @@ func survivors(f pagedFile, space func(string) bool, fn survivor) (lost, err err
 	return w.lost, err
 }
 
-type survivorWalk struct {
+type salvager struct {
 	in    *inspector
 	space func(string) bool
-	fn    survivor
+	fn    readableFunc
 	lost  error
-	// left is how many pages are still to be read at most: damaged branches may lead
-	// to the same pages again and again.
+	// left bounds how many more pages are read: damaged branches may lead to the same
+	// pages again and again.
 	left uint64
-	// elements is how many more elements are looked at, for the same reason: small
-	// buckets within a page may lie one over the other.
+	// elements bounds how many more elements are read, for the same reason: damaged
+	// inline buckets of a page may overlap.
 	elements uint64
-	// above are the pages that lead to the present one.
+	// above are the branches that lead to the page that is being read.
 	above []uint64
 }
 
-// salvagedPagesFactor: so many times as many pages are read at most as a file has. A
-// page that a damaged one claims for itself must not be lost for its owner.
+// salvagedPagesFactor bounds how many pages are read: this many times as many as the file
+// has. A page is read for each page that refers to it, so that a damaged page which does so
+// cannot take it from its owner.
 const salvagedPagesFactor = 4
 
-// maxSalvagedPageBytes bounds what is read at once, because a page says itself how
-// long it is.
+// maxSalvagedPageBytes bounds what is read at once, because the length of a page follows
+// from its content, which may be damaged.
 const maxSalvagedPageBytes = 256 << 20
 
-// tree walks the pages of a bucket; path has the names of the buckets it is in.
-func (w *survivorWalk) tree(id uint64, depth int, path []string) error {
+// tree walks the pages of a bucket; path has the names of the buckets that lead to it.
+func (w *salvager) tree(id uint64, depth int, path []string) error {
 	page, err := w.page(id, depth)
 	if errors.Is(err, ErrCorrupt) {
 		w.lose(err)
@@ -168,22 +170,22 @@ func (w *survivorWalk) tree(id uint64, depth int, path []string) error {
 	return nil
 }
 
-func (w *survivorWalk) lose(err error) {
+func (w *salvager) lose(err error) {
 	if w.lost == nil {
 		w.lost = err
 	}
 }
 
-// A survivorPage is a page that may be damaged. Its elements are believed one by one.
-type survivorPage struct {
+// A salvagePage is a page that may be damaged. Each element is checked by itself.
+type salvagePage struct {
 	flags uint16
 	count int
 	bytes []byte
 }
 
-// page reads a page. Of its header only the flags are believed: bbolt writes the content
-// without gaps, so the elements say how many they are, and how long the page is.
-func (w *survivorWalk) page(id uint64, depth int) (p survivorPage, err error) {
+// page reads a page. It takes the flags from the header, the number of elements from
+// setCount, and the length from where the elements say that their content ends.
+func (w *salvager) page(id uint64, depth int) (p salvagePage, err error) {
 	if depth > maxTreeDepth {
 		return p, corruptFile("a bucket has more than %d levels of pages", maxTreeDepth)
 	}
@@ -225,8 +227,8 @@ func (w *survivorWalk) page(id uint64, depth int) (p survivorPage, err error) {
 	return p, err
 }
 
-// readSome reads what there is before the end of the file, or before what is damaged.
-func (w *survivorWalk) readSome(b []byte, at int64) (int, error) {
+// readSome reads up to the end of the file, or up to where the device cannot read.
+func (w *salvager) readSome(b []byte, at int64) (int, error) {
 	n, err := w.in.readAt(b, at)
 	if errors.Is(err, ErrCorrupt) {
 		w.lose(err)
@@ -237,17 +239,17 @@ func (w *survivorWalk) readSome(b []byte, at int64) (int, error) {
 	return n, err
 }
 
-// setCount finds out how many elements a page has. The header says it, and so does where
-// the content of the first element begins, right behind the last element. Where they
-// differ, the second element decides, whose content begins where that of the first ends. A
-// number that is too large would make elements of what pages behind this one have, which
-// may be of an older version of the file.
-func (p *survivorPage) setCount(page []byte) {
+// setCount finds out how many elements a page has. Three places say it: the header; the
+// content of the first element, which begins right behind the last element; and that of
+// the second, which begins where that of the first ends. Two that agree decide, else the
+// lower of the first two numbers: one that is too large would take elements from the pages
+// behind this one, which may be of an older version of the file.
+func (p *salvagePage) setCount(page []byte) {
 	p.count = int(binary.NativeEndian.Uint16(page[pageCountAt:]))
 	if len(page) < pageHeaderBytes+2*elementBytes {
 		return
 	}
-	elements := survivorPage{flags: p.flags, bytes: page}
+	elements := salvagePage{flags: p.flags, bytes: page}
 	first, _, end := elements.span(0)
 	fromFirst, ok := countBefore(first)
 	if !ok || fromFirst == p.count {
@@ -263,14 +265,14 @@ func (p *survivorPage) setCount(page []byte) {
 	}
 }
 
-// countBefore is how many elements there are before the content that begins at a byte of a page.
+// countBefore returns how many elements precede the content that begins at byte at of a page.
 func countBefore(at uint64) (count int, ok bool) {
 	n := at - pageHeaderBytes
 	return int(n / elementBytes), at > pageHeaderBytes && n%elementBytes == 0 && n/elementBytes <= math.MaxUint16
 }
 
-// span says where the key and the value of an element are in the page.
-func (p *survivorPage) span(i int) (key, value, end uint64) {
+// span returns where the key and the value of an element begin in the page, and end.
+func (p *salvagePage) span(i int) (key, value, end uint64) {
 	at := pageHeaderBytes + i*elementBytes
 	words, vsize := p.bytes[at:at+elementBytes], uint64(0)
 	if p.flags == leafPage { // flags, pos, ksize, vsize; else pos, ksize.
@@ -283,7 +285,7 @@ func (p *survivorPage) span(i int) (key, value, end uint64) {
 }
 
 // element returns an element, and its key and value, if they are in the page.
-func (p *survivorPage) element(i int) (e, key, value []byte, ok bool) {
+func (p *salvagePage) element(i int) (e, key, value []byte, ok bool) {
 	at := pageHeaderBytes + i*elementBytes
 	if at+elementBytes > len(p.bytes) {
 		return nil, nil, nil, false
@@ -295,7 +297,7 @@ func (p *survivorPage) element(i int) (e, key, value []byte, ok bool) {
 	return p.bytes[at : at+elementBytes], p.bytes[from:to:to], p.bytes[to:end:end], true
 }
 
-func (w *survivorWalk) leaf(page survivorPage, path []string) error {
+func (w *salvager) leaf(page salvagePage, path []string) error {
 	for i := range page.count {
 		e, key, value, ok := page.element(i)
 		if w.elements == 0 {
@@ -323,8 +325,8 @@ func (w *survivorWalk) leaf(page survivorPage, path []string) error {
 	return nil
 }
 
-// bucket walks a bucket, which is a tree of its own, or a leaf within the leaf.
-func (w *survivorWalk) bucket(value []byte, path []string) error {
+// bucket walks a bucket, which is a tree of its own, or inline: a leaf within the leaf.
+func (w *salvager) bucket(value []byte, path []string) error {
 	if len(value) < bucketHeaderBytes {
 		w.lose(corruptFile("a bucket has %d bytes, expected at least %d", len(value), bucketHeaderBytes))
 		return nil
@@ -337,20 +339,20 @@ func (w *survivorWalk) bucket(value []byte, path []string) error {
 		w.lose(corruptFile("an inline bucket has %d bytes, expected at least %d", len(inline), pageHeaderBytes))
 		return nil
 	}
-	page := survivorPage{flags: leafPage, bytes: inline}
+	page := salvagePage{flags: leafPage, bytes: inline}
 	page.setCount(inline)
 	return w.leaf(page, path)
 }
 
-// salvagedBucket has the mark of a space that was in a damaged file: something
-// may be missing, whatever the rest of the space says.
+// salvagedBucket has the mark of a space in which something may be missing, whatever
+// the rest of the space says, because it was in a damaged file.
 const (
 	salvagedBucket = "salvaged"
 	salvagedKey    = "mark"
 )
 
-// Salvaged reports whether the space was in a file that was found corrupt, and has
-// not been forgiven since: something may be missing.
+// Salvaged reports whether something may be missing in the space: the file was found
+// corrupt, or a key was too long for it, and [DB.ForgetSalvage] was not called since.
 func (db *DB) Salvaged(space string) bool {
 	db.mu.RLock()
 	broken := db.broken != nil && db.bolt != nil
@@ -362,8 +364,8 @@ func (db *DB) Salvaged(space string) bool {
 	return found || errors.Is(err, ErrCorrupt)
 }
 
-// ForgetSalvage removes the mark, once the owner of the space has put in
-// everything that there is.
+// ForgetSalvage removes the mark. The owner of the space calls it after it has put
+// in everything that there is.
 func (db *DB) ForgetSalvage(space string) error {
 	_, err := db.Update(func(b *Batch) { b.Delete(Bucket{space, salvagedBucket}, salvagedKey) })
 	return err
@@ -389,12 +391,12 @@ func (db *DB) mergeBackLocked(l *layer) {
 	for name, bl := range l.buckets {
 		p := db.pending.bucket(name)
 		if p.dropped {
-			continue // Dropped since: nothing shines through.
+			continue // Dropped since, with what l has.
 		}
 		p.dropped = bl.dropped
 		bl.entries.Scan(func(key string, e entry) bool {
 			if _, newer := db.pending.buckets[name].entries.Get(key); !newer {
-				e.fresh = e.fresh && db.memoryOnly() // May be in the file, if only the last step failed.
+				e.fresh = e.fresh && db.memoryOnly() // The file may have it, if only the fsync failed.
 				db.pending.set(name, key, e)
 			}
 			return true

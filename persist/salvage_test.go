@@ -59,7 +59,7 @@ func disorder(t testing.TB, path string) {
 	}
 }
 
-// meetDisorder has the DB find out.
+// meetDisorder has the DB read the keys that are out of order.
 func meetDisorder(t testing.TB, db *DB) {
 	t.Helper()
 	s, err := db.Snapshot(testBucket.Space)
@@ -225,7 +225,7 @@ func TestACrashDuringASalvageLosesNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 				left = slices.DeleteFunc(left, func(name string) bool {
-					return name == path || strings.HasPrefix(name, path+asideSuffix) || strings.HasPrefix(name, path+newSuffix)
+					return name == path || strings.HasPrefix(name, path+corruptSuffix) || strings.HasPrefix(name, path+newSuffix)
 				})
 				if len(left) != 0 {
 					t.Errorf("a crash at step %d left %v", n, left)
@@ -292,7 +292,7 @@ func TestAReplacementThatFailsIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestAReaderThatFindsDamageReadsFromTheNewFile: there is an answer, a moment later.
+// TestAReaderThatFindsDamageReadsFromTheNewFile a moment later, and gets no error.
 func TestAReaderThatFindsDamageReadsFromTheNewFile(t *testing.T) {
 	for name, read := range map[string]func(db *DB) (string, error){
 		"View": func(db *DB) (string, error) {
@@ -344,7 +344,7 @@ func (f *failsOnce) ReadAt(b []byte, at int64) (int, error) {
 	return f.File.ReadAt(b, at)
 }
 
-// TestAReadThatFailsOnceCostsNothing: all that it would have read would be lost.
+// TestAReadThatFailsOnceCostsNothing: salvage would lose all that it cannot read.
 func TestAReadThatFailsOnceCostsNothing(t *testing.T) {
 	path := tempPath(t)
 	db := openSound(t, path, manual)
@@ -359,7 +359,7 @@ func TestAReadThatFailsOnceCostsNothing(t *testing.T) {
 	defer f.Close()
 	for n, failed := 1, true; failed; n++ {
 		file, found := &failsOnce{File: f, n: n}, 0
-		lost, err := survivors(file, nil, func(name Bucket, _, _ []byte) error {
+		lost, err := forEachReadable(file, nil, func(name Bucket, _, _ []byte) error {
 			if name == testBucket {
 				found++
 			}
@@ -383,7 +383,7 @@ func TestADamagedWordDoesNotChangeHowManyElementsAPageHas(t *testing.T) {
 			for bit := pageCountAt * 8; bit < (pageHeaderBytes+2*elementBytes)*8; bit++ {
 				page := slices.Clone(sound)
 				page[bit/8] ^= 1 << (bit % 8)
-				p := survivorPage{flags: flags, bytes: page}
+				p := salvagePage{flags: flags, bytes: page}
 				p.setCount(page)
 				if p.count > n || p.count < n && n > 1 {
 					t.Errorf("flags %d, bit %d of byte %d: %d elements, expected %d", flags, bit%8, bit/8, p.count, n)

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Head returns uid and resourceVersion of the object, both empty if it has no
-// metadata.
+// Head returns the uid and resourceVersion of the object. Both are empty if it
+// has no metadata.
 func (o *Object) Head() (uid types.UID, resourceVersion string) {
 	if m := objectMeta(o.Object); m != nil {
 		return m.GetUID(), m.GetResourceVersion()
@@ -21,9 +21,9 @@ func (o *Object) Head() (uid types.UID, resourceVersion string) {
 // resourceVersion and content. apiVersion and kind of typed objects do not count,
 // because it depends on the request whether the server sends them.
 //
-// It compares the encodings, which are the same for the same content where this
-// version of the program has written r. Only where they differ is r decoded. It must
-// not be called once o was put.
+// It compares the encodings, which are equal for equal content if this version of
+// the program has written r. Only if they differ, it decodes r. It must not be called
+// once o was put.
 func (o *Object) Same(r Record, newObject func() any) bool {
 	g := goTypeOf(o.Object)
 	if uid, rv := o.Head(); g == nil || g.name != r.TypeName || uid != r.UID || rv != r.ResourceVersion {
@@ -49,7 +49,7 @@ func (o *Object) Same(r Record, newObject func() any) bool {
 	return err == nil && equalContent(stored, o.Object)
 }
 
-// SameObject is [Object.Same] for a stored object that is in memory.
+// SameObject is [Object.Same] for a stored object that is decoded in memory.
 func (o *Object) SameObject(stored any) bool {
 	uid, rv := o.Head()
 	storedUID, storedRV := (&Object{Object: stored}).Head()
@@ -60,7 +60,7 @@ func (o *Object) SameObject(stored any) bool {
 func equalContent(stored, obj any) bool {
 	if v := reflect.ValueOf(stored); goTypeOf(stored).codec != CodecUnstructured && v.Kind() == reflect.Pointer && !v.IsNil() {
 		apiVersion, kind := typeMeta(obj)
-		shallow := reflect.New(v.Type().Elem()) // Others may be reading the stored one.
+		shallow := reflect.New(v.Type().Elem()) // Others may be reading stored.
 		shallow.Elem().Set(v.Elem())
 		stored = shallow.Interface()
 		setTypeMeta(stored, apiVersion, kind)

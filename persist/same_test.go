@@ -64,7 +64,7 @@ func TestTheSameVersionIsTheSameObjectOnlyWithTheSameContent(t *testing.T) {
 	}
 }
 
-// TestNoEncodingIsKeptWhereNothingCanBeWritten: nobody knows how long the object waits.
+// TestNoEncodingIsKeptWhereNothingCanBeWritten: the object may stay in memory for long.
 func TestNoEncodingIsKeptWhereNothingCanBeWritten(t *testing.T) {
 	obj := &unstructured.Unstructured{Object: map[string]any{"a": "b"}}
 	b, err := AppendObject(nil, 1, obj)

@@ -49,7 +49,7 @@ func unseal(b Bucket, key string, raw []byte) ([]byte, error) {
 	return payload, nil
 }
 
-// An Item is one key of a bucket, valid inside the callback that got it.
+// An Item is one key of a bucket. It is valid inside the callback that got it.
 type Item struct {
 	bucket Bucket
 	Key    string
@@ -58,7 +58,7 @@ type Item struct {
 	raw   []byte
 }
 
-// SizeBytes is about the length of the value, which is not read for it.
+// SizeBytes estimates the length of the value without reading it.
 func (it *Item) SizeBytes() int {
 	if it.Value != nil {
 		return it.Value.SizeBytes()
@@ -103,13 +103,13 @@ func (db *DB) view(bucket Bucket, key string, fn func(*Item) error) (bool, error
 		return false, nil
 	case found:
 		return true, fn(&Item{bucket: bucket, Key: key, Value: e.value})
-	case bad != nil: // bbolt may hold its locks for ever after a panic.
+	case bad != nil: // After a panic, bbolt may hold its locks for ever.
 		return false, bad
 	case b == nil:
 		return false, nil
 	}
-	// A commit between the lookups and here only makes the file newer: what is
-	// read was true at one moment of the call.
+	// A commit between the lookups and here only makes the file newer: the value
+	// that is read was current at one moment of the call.
 	err := db.readFile(b, committed, func(tx *bolt.Tx) error {
 		raw := fileBucket(tx, bucket).get(key)
 		if raw == nil {
@@ -130,8 +130,8 @@ func (db *DB) readFile(b *handle, committed int, fn func(*bolt.Tx) error) error 
 	}))
 }
 
-// checkNotBack refuses a transaction that does not have what was committed:
-// where the newest meta page is damaged, bbolt uses the one before it.
+// checkNotBack refuses a transaction that is older than the last commit: where
+// the newer meta page is damaged, bbolt uses the older one.
 func checkNotBack(txID, committed int) error {
 	if txID >= committed {
 		return nil
@@ -139,8 +139,8 @@ func checkNotBack(txID, committed int) error {
 	return &CorruptError{Err: fmt.Errorf("the file went back from transaction %d to %d", committed, txID)}
 }
 
-// readError notes that the file is bad as a whole, if that is what err says and
-// the file has not been replaced meanwhile.
+// readError has the file replaced if err says that it is damaged as a whole, unless
+// it has been replaced meanwhile. It returns err, or [ErrClosed] for bbolt's.
 func (db *DB) readError(b *handle, err error) error {
 	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) || errors.Is(err, bolterrors.ErrTxClosed) {
 		return ErrClosed
@@ -182,8 +182,8 @@ func (b boltBucket) get(key string) []byte {
 	return b.b.Get(append(append(scratch[:0], keyPrefix), key...))
 }
 
-// A Snapshot is the state of one space at one moment. Close it soon: bbolt can
-// reuse no page that was freed since. It is not safe for concurrent use.
+// A Snapshot is the state of one space at one moment. Close it soon: until then
+// bbolt reuses no page that is freed. It is not safe for concurrent use.
 type Snapshot struct {
 	db                *DB
 	space             string
@@ -191,12 +191,12 @@ type Snapshot struct {
 	bolt              *handle // Nil without a file.
 	users             *sync.WaitGroup
 	tx                *bolt.Tx
-	// The bucket that was looked up last: it takes longer than to find a key.
+	// The last bucket that was looked up, which takes longer than to find a key.
 	lastName string
 	last     boltBucket
 }
 
-// Snapshot captures a space as it is now, with what is not yet durable.
+// Snapshot captures a space as it is now, with the changes that are not yet durable.
 func (db *DB) Snapshot(space string) (*Snapshot, error) {
 	for {
 		db.waitForReset()
@@ -215,9 +215,9 @@ func (db *DB) Snapshot(space string) (*Snapshot, error) {
 		if b == nil {
 			return s, nil
 		}
-		// bbolt may block here, so the lock is not held, and commits may
-		// come between. One that wrote what this snapshot has in flushing does
-		// no harm: the same values hide it. Any other makes the file too new.
+		// begin may block in bbolt, so db.mu is not held, and commits may come
+		// first. A commit that wrote what this snapshot has in flushing does no
+		// harm: the same values hide it. Any other makes the file too new.
 		if err := s.begin(b, committed); err != nil {
 			return nil, err
 		}
@@ -228,9 +228,9 @@ func (db *DB) Snapshot(space string) (*Snapshot, error) {
 	}
 }
 
-// Read calls fn with a [Snapshot] of a space, and closes it. Where the file turns out to
-// be damaged fn is called once more, when it has been replaced: what fn has found in
-// it does not count.
+// Read calls fn with a [Snapshot] of a space, and closes it. If the file turns out to be
+// damaged, Read calls fn once more after the file was replaced: fn has to forget what it
+// found before.
 func (db *DB) Read(space string, fn func(*Snapshot) error) error {
 	err := db.read(space, fn)
 	if isFileDamage(err) {
@@ -248,18 +248,18 @@ func (db *DB) read(space string, fn func(*Snapshot) error) error {
 	return fn(s)
 }
 
-// lastCommit is the bbolt transaction of the last successful commit. One that
-// failed may be visible in the file all the same, when only the fsync failed.
+// lastCommit is the bbolt transaction of the last successful commit. A commit
+// that failed only in its fsync may be visible in the file all the same.
 func (db *DB) lastCommit() int {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	return db.boltTxID
 }
 
-// DurableSnapshot captures a space as it is in the file, which is what would
-// be found after a crash. Without a file it is the same as Snapshot, and until the
-// first commit to a file that was begun late. While a commit is being written it may
-// wait for its end; while commits fail it may return their error.
+// DurableSnapshot captures a space as it is in the file, which is what would be
+// found after a crash. Without a file, and until the first commit to a file that was
+// begun late, it is the same as Snapshot. While a commit is being written it may wait
+// for its end; while commits fail it may return their error.
 func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 	for {
 		db.waitForReset()
@@ -280,7 +280,7 @@ func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 		case b == nil:
 			return db.Snapshot(space)
 		}
-		if err := db.syncFound(b); err != nil {
+		if err := db.ensureSynced(b); err != nil {
 			s.Close()
 			return nil, err
 		}
@@ -298,10 +298,10 @@ func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 	}
 }
 
-// waitForCommit waits until a transaction that was seen in the file is durable: bbolt
-// shows a commit from when it has written the meta page, and that may be lost until its
-// fsync has returned. If that fails, the commit stays visible. Neither durable nor an
-// error: the file was replaced.
+// waitForCommit waits until a transaction that was seen in the file is durable. bbolt
+// shows a commit as soon as its meta page is written, which may be lost until the fsync
+// has returned; if the fsync fails, the commit stays visible. If it returns neither
+// durable nor an error, the file was replaced, or is about to be.
 func (db *DB) waitForCommit(b *handle, txID int) (durable bool, err error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -322,8 +322,8 @@ func (db *DB) waitForCommit(b *handle, txID int) (durable bool, err error) {
 	}
 }
 
-// waitForReset waits while a damaged file is being replaced: what can be read
-// then is worth more than an error now.
+// waitForReset waits while a damaged file is being replaced, so that the caller can
+// read its successor instead of returning an error.
 func (db *DB) waitForReset() {
 	db.mu.RLock()
 	usable := db.resetCause == nil
@@ -369,7 +369,7 @@ func (s *Snapshot) Close() {
 	}
 }
 
-// View is [DB.View] at the moment of the snapshot.
+// View is [DB.View] as of the moment of the snapshot.
 func (s *Snapshot) View(name, key string, fn func(*Item) error) (bool, error) {
 	bucket := Bucket{s.space, name}
 	e, found := s.pending.lookup(bucket, key)
@@ -403,8 +403,8 @@ func (s *Snapshot) fileBucket(bucket Bucket) boltBucket {
 	return s.last
 }
 
-// Scan calls fn for the keys from from on, in order, until fn returns false.
-// A scan that stopped goes on with from set to the last key and a zero byte.
+// Scan calls fn for each key from from on, in order, until fn returns false or an
+// error. To go on later, set from to the last key and a zero byte.
 func (s *Snapshot) Scan(name, from string, fn func(*Item) (bool, error)) error {
 	bucket := Bucket{s.space, name}
 	return s.db.readError(s.bolt, guard(func() error {
@@ -416,8 +416,8 @@ func (s *Snapshot) Scan(name, from string, fn func(*Item) (bool, error)) error {
 			return err
 		}
 		for last, first := from, true; c.next(&item); last, first = item.Key, false {
-			// Callers rely on the order to come to an end. And where keys are
-			// out of order, bbolt finds them by chance only, and can neither
+			// Without the order, callers might never come to an end. And bbolt
+			// finds keys that are out of order by chance only, so it can neither
 			// replace nor remove them: the file is of no use any more.
 			if item.Key < last || (item.Key == last && !first) {
 				return &CorruptError{Err: fmt.Errorf("bucket %q is out of order at key %q", bucket, item.Key)}
@@ -430,10 +430,10 @@ func (s *Snapshot) Scan(name, from string, fn func(*Item) (bool, error)) error {
 	}))
 }
 
-// Verify looks at up to n values, from a key on. The error is a [CorruptError] for one that
-// fails its checksum, and for one that bbolt does not find where it shows it: it could be
-// neither replaced nor removed, and readers see the one or the other. The next call goes
-// on from next, unless done.
+// Verify checks up to n values, from a key on. It returns a [CorruptError] for a value that
+// fails its checksum, and for one that a scan finds and a lookup does not: it could be
+// neither replaced nor removed, and readers would disagree. The next call goes on from
+// next, unless done.
 func (s *Snapshot) Verify(name, from string, n int) (next string, done bool, err error) {
 	next, done = from, true
 	err = s.Scan(name, from, func(it *Item) (bool, error) {
@@ -456,8 +456,8 @@ func (s *Snapshot) Verify(name, from string, n int) (next string, done bool, err
 	return next, done, err
 }
 
-// mergeCursor walks up to three sorted sources at once. For a key that several
-// have, the first one counts.
+// mergeCursor merges up to three sorted sources: pending, flushing and the file. If
+// several have a key, the first of them counts.
 type mergeCursor struct {
 	layers [2]*layerCursor
 	file   *bolt.Cursor
@@ -513,7 +513,7 @@ func (c *mergeCursor) next(item *Item) bool {
 			return false
 		}
 		var e entry
-		for i := len(c.layers) - 1; i >= 0; i-- { // The upper layer has the last word.
+		for i := len(c.layers) - 1; i >= 0; i-- { // The upper layer comes last, and counts.
 			if lc := c.layers[i]; lc != nil && lc.ok && lc.iter.Key() == key {
 				e = lc.iter.Value()
 				lc.ok = lc.iter.Next()
@@ -535,7 +535,8 @@ func (c *mergeCursor) nextInFile() {
 	c.checkKey()
 }
 
-// checkKey refuses a key that was never written: it may be gigabytes of noise.
+// checkKey refuses a key that this package cannot have written: it may be
+// gigabytes of noise.
 func (c *mergeCursor) checkKey() {
 	if c.k == nil || (len(c.k) > 0 && len(c.k) <= bolt.MaxKeySize && c.k[0] == keyPrefix) {
 		return

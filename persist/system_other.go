@@ -9,11 +9,11 @@ import (
 	"syscall"
 )
 
-// mayReplaceOpenFiles: files can be renamed, and names be given to other files, while
-// they are open. Tests have it otherwise.
+// mayReplaceOpenFiles: a file can be renamed, and its name given to another one, while it
+// is open. Tests set it to false.
 var mayReplaceOpenFiles = true
 
-// initialMapBytes is address space only. Growing the map waits for all readers.
+// initialMapBytes costs only address space. To grow its mapping, bbolt waits for all readers.
 const initialMapBytes = 64<<20 + (1<<30-64<<20)*(math.MaxInt>>62)
 
 func openFile(name string, flag int, mode os.FileMode) (*os.File, error) {
@@ -22,7 +22,7 @@ func openFile(name string, flag int, mode os.FileMode) (*os.File, error) {
 
 func isNoDirectorySync(error) bool { return false }
 
-// isUnreadable reports whether err says that the device has lost what was to be read, or
+// isUnreadable reports whether err means that the device has lost what was to be read, or
 // written.
 func isUnreadable(err error) bool { return errors.Is(err, syscall.EIO) }
 

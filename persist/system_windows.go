@@ -6,11 +6,11 @@ import (
 	"syscall"
 )
 
-// mayReplaceOpenFiles: a file that is open cannot be deleted here, nor can another one
-// get its name. With openFile it can be renamed itself.
+// mayReplaceOpenFiles: on Windows an open file cannot be deleted, nor can another one
+// get its name. If openFile has opened it, it can be renamed.
 var mayReplaceOpenFiles = false
 
-// initialMapBytes is also the length that bbolt gives the file here. Both grow.
+// initialMapBytes is also the length that bbolt gives the file on Windows. Both grow.
 const initialMapBytes = 8 << 20
 
 // openFile is os.OpenFile for a file that may be renamed while it is open.
@@ -45,7 +45,7 @@ func isNoDirectorySync(err error) bool {
 	return errors.Is(err, invalidHandle) || errors.Is(err, invalidFunction)
 }
 
-// isUnreadable reports whether err says that the device has lost what was to be read, or
+// isUnreadable reports whether err means that the device has lost what was to be read, or
 // written.
 func isUnreadable(err error) bool {
 	const badCRC, noSector, readFault, badDevice = syscall.Errno(23), syscall.Errno(27), syscall.Errno(30), syscall.Errno(1117)

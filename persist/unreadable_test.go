@@ -45,7 +45,7 @@ func newBadSector(t *testing.T) *badSector {
 	return bad
 }
 
-// breaks has the sector fail that a place of the file at path begins with.
+// breaks has the sector at a place of the file at path fail.
 func (b *badSector) breaks(t *testing.T, path string, begin int64) {
 	t.Helper()
 	info, err := os.Stat(path)
@@ -76,7 +76,7 @@ func placesOf(t *testing.T, path string) map[string]int64 {
 	}
 }
 
-// findOut has the DB find out that its file is damaged, as a fault in the map does.
+// findOut tells the DB that its file is damaged, as a fault in the mapping does.
 func findOut(t *testing.T, db *DB) {
 	t.Helper()
 	_ = db.readError(db.bolt, &CorruptError{Err: errors.New("panic: fault")})
@@ -169,8 +169,8 @@ func TestASectorThatACommitCannotReadHasTheFileReplaced(t *testing.T) {
 	}
 }
 
-// TestAFileThatBboltPanicsOverIsNotHeld: it is to be copied, and another process may have
-// it.
+// TestAFileThatBboltPanicsOverIsNotHeld: Open has to lock it again in order to copy it, and
+// another process may use it.
 func TestAFileThatBboltPanicsOverIsNotHeld(t *testing.T) {
 	path := tempPath(t)
 	close1(t, openSound(t, path, manual))

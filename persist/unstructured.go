@@ -17,14 +17,14 @@ import (
 // Unstructured content is made of map[string]any, []any, string, int64,
 // float64, bool and nil, and code that reads it asserts just these types.
 // msgpack has a form for each, if integers are read as int64 whatever their
-// width; typed nils, which msgpack lacks, are extensions without data.
+// width. Typed nils, which msgpack lacks, are extensions without data.
 const (
 	extNilMap   int8 = 1
 	extNilSlice int8 = 2
 )
 
-// maxContentDepth is as deep as content may be nested, the same as in
-// encoding/json. A stack overflow could not be recovered from.
+// maxContentDepth is how deep content may be nested, as in encoding/json. Go
+// cannot recover from a stack overflow.
 const maxContentDepth = 10000
 
 func newUnstructured() *unstructured.Unstructured { return &unstructured.Unstructured{} }
@@ -49,13 +49,13 @@ func encodeContent(enc *msgpack.Encoder, value any, depth int) error {
 		if err := enc.EncodeMapLen(len(v)); err != nil {
 			return err
 		}
-		// Sorted, so that the same content has the same bytes: a relist compares them.
+		// Keys are sorted, so that equal content has equal bytes: a relist compares them.
 		for _, key := range slices.Sorted(maps.Keys(v)) {
 			if err := enc.EncodeString(key); err != nil {
 				return err
 			}
 			if err := encodeContent(enc, v[key], depth+1); err != nil {
-				return under("."+key, err)
+				return addPath("."+key, err)
 			}
 		}
 		return nil
@@ -68,7 +68,7 @@ func encodeContent(enc *msgpack.Encoder, value any, depth int) error {
 		}
 		for i, child := range v {
 			if err := encodeContent(enc, child, depth+1); err != nil {
-				return under(fmt.Sprintf("[%d]", i), err)
+				return addPath(fmt.Sprintf("[%d]", i), err)
 			}
 		}
 		return nil
@@ -92,7 +92,7 @@ type contentError struct {
 	reason string
 }
 
-func under(part string, err error) error {
+func addPath(part string, err error) error {
 	if e, ok := errors.AsType[*contentError](err); ok {
 		e.path = append(e.path, part)
 	}
@@ -102,7 +102,7 @@ func under(part string, err error) error {
 func (e *contentError) Error() string {
 	path := slices.Clone(e.path)
 	slices.Reverse(path)
-	const most = 20 // What is nested too deep has a path to match.
+	const most = 20 // Content that is nested too deep has a long path.
 	if len(path) > most {
 		path = append(path[:most], "...")
 	}
@@ -121,7 +121,7 @@ func decodeUnstructured(body []byte) (*unstructured.Unstructured, error) {
 	return &unstructured.Unstructured{Object: content}, nil
 }
 
-// estimateContent returns about how many bytes encodeContent writes.
+// estimateContent estimates how many bytes encodeContent writes.
 func estimateContent(value any, depth int) int {
 	if depth > maxContentDepth {
 		return 0
