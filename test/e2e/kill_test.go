@@ -160,7 +160,9 @@ type story struct {
 	known        knowledge
 	told         []told // All, without what was told again.
 	again, total int
-	replay       int // Index in told of what is expected to be told again; -1: none.
+	// places are the indices in told at which the life may be: what it tells next is what
+	// was told there, or is new behind the last one. A life may begin anywhere.
+	places []int
 }
 
 // read reads on. All that is new was told in the given life.
@@ -205,39 +207,54 @@ func (s *story) hear(e told, life int) error {
 	}
 	if life != s.life {
 		s.life = life
-		s.replay = s.find(e)
 		if e.Kind == "initial" && life <= 2 { // The first life ended before its cursor was stored.
-			s.told, s.known, s.replay = nil, knowledge{}, -1
+			s.told, s.known = nil, knowledge{}
+		}
+		s.places = s.places[:0]
+		for i := range len(s.told) + 1 {
+			s.places = append(s.places, i)
 		}
 	}
-	if s.replay >= 0 && s.replay < len(s.told) {
-		want := s.told[s.replay]
-		s.replay++
+	if again := s.followed(e); len(again) > 0 {
+		s.places = again
 		s.again++
-		if e != want {
-			return fmt.Errorf("told %v, and before, at this place, %v", e, want)
-		}
 		return nil
 	}
-	s.replay = -1
-	if _, known := s.known[e.Key]; !known && e.Kind == "lost" && s.last(e.Key) == e {
-		s.again++ // Of a replaced object, by a relist that was cut between its deletion and its addition.
-		return nil
+	if !slices.Contains(s.places, len(s.told)) {
+		return fmt.Errorf("told %v, and before, at this place, %v", e, s.told[s.places[0]])
 	}
 	s.told = append(s.told, e)
+	s.places = append(s.places[:0], len(s.told))
 	if e.Kind == "initial" && life > 2 {
 		return fmt.Errorf("%v: the handler was told of everything before", e)
 	}
 	return s.known.learn(e)
 }
 
-func (s *story) find(e told) int {
-	for i, t := range slices.Backward(s.told) {
-		if t == e {
-			return i
+// followed returns the places at which the story may be after e, if e was told before.
+func (s *story) followed(e told) (places []int) {
+	for _, at := range s.places {
+		switch {
+		case at < len(s.told) && s.told[at] == e:
+			places = append(places, at+1)
+		case s.isDeletedAgain(e, at):
+			places = append(places, at)
 		}
 	}
-	return -1
+	return places
+}
+
+// isDeletedAgain reports whether e, told at a place, is the deletion of a replaced object
+// whose addition comes next. The deletion was told with the other deletions of the relist.
+// A life that begins between the two cannot know, and tells it again.
+func (s *story) isDeletedAgain(e told, at int) bool {
+	if e.Kind != "lost" || !slices.Contains(s.told[:at], e) {
+		return false
+	}
+	if at == len(s.told) {
+		return s.last(e.Key) == e
+	}
+	return s.told[at].Kind == "add" && s.told[at].Key == e.Key
 }
 
 // last is what was told of an object last.
