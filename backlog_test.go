@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 var backlogUpdates = flag.Int("backlog.updates", 20_000, "updates of TestAHandlerThatHangsDoesNotFillTheDisk; 200000 is what was reported")
@@ -27,7 +28,7 @@ func TestAHandlerThatHangsDoesNotFillTheDisk(t *testing.T) {
 		for i := range objects {
 			f.put(configMap(fmt.Sprint("o", i), content))
 		}
-		path := newPath(t)
+		path := testsupport.Path(t)
 		const tail = 24 << 20 // What waits in the tail, and just behind it, is not folded.
 		backlog := *backlogBytes
 		if backlog == 0 {

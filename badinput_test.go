@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
 
 	bolt "go.etcd.io/bbolt"
@@ -147,7 +148,7 @@ func unless(ok bool, why string) string {
 }
 
 func init() {
-	programs["hold"] = func() error {
+	programs["hold"] = func([]string) error {
 		c, err := warmwatch.Open(os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{})
 		if err != nil {
 			return err
@@ -164,7 +165,7 @@ func init() {
 func TestAFileThatIsHeldMeansMemoryOnlyAndIsLeftAlone(t *testing.T) {
 	for name, hold := range map[string]func(t *testing.T, path string) (release func()){
 		"by another process": func(t *testing.T, path string) func() {
-			cmd := program(t, "hold")
+			cmd := testsupport.Program(t, "hold")
 			cmd.Env = append(cmd.Env, "WARMWATCH_TEST_FILE="+path)
 			in, err := cmd.StdinPipe()
 			if err != nil {
@@ -235,7 +236,7 @@ func TestAFileThatIsHeldMeansMemoryOnlyAndIsLeftAlone(t *testing.T) {
 
 func TestAFileThatIsLetGoInTimeIsUsed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		path := newPath(t)
+		path := testsupport.Path(t)
 		c, err := warmwatch.Open(path, warmwatch.Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -265,7 +266,7 @@ func expectSetAside(t *testing.T, path string, content []byte) {
 
 func TestAFileThatIsNotOursIsSetAside(t *testing.T) {
 	boltFile := func(t *testing.T, update func(*bolt.Tx) error) []byte {
-		path := newPath(t)
+		path := testsupport.Path(t)
 		db, err := bolt.Open(path, 0o600, nil)
 		if err == nil {
 			err = errors.Join(db.Update(update), db.Close())
@@ -297,7 +298,7 @@ func TestAFileThatIsNotOursIsSetAside(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				path := newPath(t)
+				path := testsupport.Path(t)
 				if err := os.WriteFile(path, content, 0o600); err != nil {
 					t.Fatal(err)
 				}
@@ -313,7 +314,7 @@ func TestAFileThatIsNotOursIsSetAside(t *testing.T) {
 }
 
 func TestNewSharedIndexInformerRefusesWhatIsMissing(t *testing.T) {
-	c, err := warmwatch.Open(newPath(t), warmwatch.Options{})
+	c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,7 +349,7 @@ func TestNewSharedIndexInformerRefusesWhatIsMissing(t *testing.T) {
 func TestAnIdentityHasOneInformerAtATime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"))
-		p := launch(t, newPath(t), f, nil)
+		p := launch(t, testsupport.Path(t), f, nil)
 		another := func(o warmwatch.InformerOptions) error {
 			o.Resource = configMaps
 			_, err := p.cache.NewSharedIndexInformer(f, &corev1.ConfigMap{}, o)
@@ -376,7 +377,7 @@ func TestAnIdentityHasOneInformerAtATime(t *testing.T) {
 
 func TestHandlersThatMakeNoSenseAreRefused(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p := launch(t, newPath(t), newSource(t, configMap("a")), nil)
+		p := launch(t, testsupport.Path(t), newSource(t, configMap("a")), nil)
 		for _, run := range []func(){func() { p.run() }, func() {}} { // Before and after the start.
 			for name, err := range map[string]error{
 				"nil":                     second(p.informer.AddEventHandler(nil)),
@@ -409,7 +410,7 @@ func second[T any](_ T, err error) error { return err }
 func TestAClosedCacheSaysSo(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"))
-		p := launch(t, newPath(t), f, nil).run()
+		p := launch(t, testsupport.Path(t), f, nil).run()
 		never, err := p.cache.NewSharedIndexInformer(f, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps, Name: "never run"})
 		if err != nil {
 			t.Fatal(err)
@@ -439,7 +440,7 @@ func TestAClosedCacheSaysSo(t *testing.T) {
 func TestClosingDoesNotWaitForAHandlerThatHangs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"))
-		path := newPath(t)
+		path := testsupport.Path(t)
 		p := launch(t, path, f, nil)
 		release := make(chan struct{})
 		d := &recorder{during: func(event string) {
@@ -474,7 +475,7 @@ func TestAListerWatcherThatAnswersNonsenseIsAskedAgain(t *testing.T) {
 			f.with(func() { f.onList = nil })
 			return &corev1.ConfigMap{}, nil
 		}
-		p := launch(t, newPath(t), f, nil)
+		p := launch(t, testsupport.Path(t), f, nil)
 		r, _ := add(t, p.informer)
 		p.run()
 		if p.informer.HasSynced() {

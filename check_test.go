@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
-	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/internal/record"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -70,7 +70,7 @@ func checkSpace(space *bolt.Bucket) error {
 	keys := map[string]bool{}
 	if objects := space.Bucket([]byte("objects")); objects != nil {
 		err := objects.ForEach(func(k, v []byte) error {
-			if _, err := persist.ParseRecord(v[:len(v)-4]); err != nil {
+			if _, err := record.Parse(v[:len(v)-4]); err != nil {
 				return fmt.Errorf("object %q: %w", k, err)
 			}
 			keys[string(k[1:])] = true

@@ -50,7 +50,7 @@ func init() {
 			},
 			"failing index function": nil,
 		} {
-			programs[impl+"/"+name] = func() error {
+			programs[impl+"/"+name] = func([]string) error {
 				f := &source{objects: map[string]runtime.Object{}, streams: map[*stream]struct{}{}}
 				f.put(configMap("a"))
 				indexers := cache.Indexers{}

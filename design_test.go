@@ -53,3 +53,26 @@ func TestInvariantsAreCited(t *testing.T) {
 		}
 	}
 }
+
+// TestTheExampleOfTheReadmeIsCompiled: it is a part of an Example, but for the indentation.
+func TestTheExampleOfTheReadmeIsCompiled(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples, err := os.ReadFile("example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(readme, -1)
+	if len(blocks) == 0 {
+		t.Fatal("README.md has no Go code")
+	}
+	indentation := regexp.MustCompile(`(?m)^\t+`)
+	for _, block := range blocks {
+		code := indentation.ReplaceAllString(string(block[1]), "")
+		if !strings.Contains(indentation.ReplaceAllString(string(examples), ""), code) {
+			t.Errorf("example_test.go does not have this:\n%s", block[1])
+		}
+	}
+}

@@ -12,12 +12,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 func TestADurableHandlerGoesOnExactlyWhereItStopped(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"))
-		path := newPath(t)
+		path := testsupport.Path(t)
 		p := launch(t, path, f, nil)
 		r, d := add2(t, p)
 		p.run()
@@ -85,7 +86,7 @@ func add2(t *testing.T, p *process) (plain, durable *recorder) {
 func TestADurableHandlerIsToldOnlyOfWhatIsInTheFile(t *testing.T) { // Q4
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"))
-		p := launch(t, newPath(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.CommitInterval = time.Hour })
+		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.CommitInterval = time.Hour })
 		told, goOn := make(chan string), make(chan struct{})
 		d := &recorder{during: func(event string) { told <- event; <-goOn }}
 		if _, err := p.informer.AddDurableEventHandler("d", d); err != nil {
@@ -126,7 +127,7 @@ func TestADurableHandlerIsToldOnlyOfWhatIsInTheFile(t *testing.T) { // Q4
 func TestAPlainHandlerHearsAtOnceADurableOneWithinDurableDelay(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t)
-		p := launch(t, newPath(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) {
+		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) {
 			o.CommitInterval, o.DurableDelay = time.Hour, 50*time.Millisecond
 		})
 		plain, durable := add2(t, p)
@@ -145,7 +146,7 @@ func TestAPlainHandlerHearsAtOnceADurableOneWithinDurableDelay(t *testing.T) {
 func TestWhatADurableHandlerHadNotFinishedIsToldAgainAfterACrash(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"))
-		p := launch(t, newPath(t), f, nil)
+		p := launch(t, testsupport.Path(t), f, nil)
 		release := make(chan struct{})
 		d := &recorder{during: func(event string) {
 			if event == "update ns/a@3→4" {
@@ -183,10 +184,10 @@ func TestWhatADurableHandlerHadNotFinishedIsToldAgainAfterACrash(t *testing.T) {
 	})
 }
 
-func TestACrashBeforeTheFirstWalkIsDoneBeginsItAgain(t *testing.T) {
+func TestACrashBeforeTheInitialListIsDoneBeginsItAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
-		p := launch(t, newPath(t), f, nil)
+		p := launch(t, testsupport.Path(t), f, nil)
 		release := make(chan struct{})
 		d := &recorder{during: func(event string) {
 			if event == "add ns/b@2 initial" {
@@ -214,7 +215,7 @@ func TestACrashBeforeTheFirstWalkIsDoneBeginsItAgain(t *testing.T) {
 func TestStoppingKeepsWhatADurableHandlerWasNotToldOf(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"))
-		path := newPath(t)
+		path := testsupport.Path(t)
 		p := launch(t, path, f, nil)
 		release := make(chan struct{})
 		d := &recorder{during: func(event string) {
@@ -246,7 +247,7 @@ func TestStoppingKeepsWhatADurableHandlerWasNotToldOf(t *testing.T) {
 func TestARemovedDurableHandlerKeepsItsPlace(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"))
-		p := launch(t, newPath(t), f, nil)
+		p := launch(t, testsupport.Path(t), f, nil)
 		d := &recorder{}
 		registration, err := p.informer.AddDurableEventHandler("d", d)
 		if err != nil {
@@ -278,7 +279,7 @@ func TestARemovedDurableHandlerKeepsItsPlace(t *testing.T) {
 func TestLateDurableHandlersLeaveNoGapAndNoRepeat(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t)
-		p := launch(t, newPath(t), f, nil)
+		p := launch(t, testsupport.Path(t), f, nil)
 		n := 0
 		joinWhileObjectsChange(t, f, p.informer, func(h cache.ResourceEventHandler) error {
 			n++
@@ -291,7 +292,7 @@ func TestLateDurableHandlersLeaveNoGapAndNoRepeat(t *testing.T) {
 func TestAForgottenDurableHandlerBeginsAnew(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"))
-		path := newPath(t)
+		path := testsupport.Path(t)
 		p := launch(t, path, f, nil)
 		addDurable(t, p, "d")
 		p.run()
@@ -326,7 +327,7 @@ func TestAForgottenDurableHandlerBeginsAnew(t *testing.T) {
 func TestDurableHandlersOfDifferentNamesHaveCursorsOfTheirOwn(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"))
-		path := newPath(t)
+		path := testsupport.Path(t)
 		for life, names := range [][]string{{"x", "y"}, {"x"}, {"x", "y", "z"}} {
 			f.put(configMap("a"))
 			hold := make(chan struct{})
@@ -359,7 +360,7 @@ func TestDurableHandlersOfDifferentNamesHaveCursorsOfTheirOwn(t *testing.T) {
 func TestAfterARestartPlainHandlersHearOfDeletionsThatWereNotAcknowledged(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a", "x"), configMap("b"), configMap("c"))
-		p := launch(t, newPath(t), f, nil)
+		p := launch(t, testsupport.Path(t), f, nil)
 		release := make(chan struct{})
 		stuck := &recorder{during: func(event string) {
 			if event == "update ns/b@2→4" {
@@ -400,7 +401,7 @@ func TestDeletionsWhileTheProcessWasDownAreTold(t *testing.T) { // Q2
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newSource(t, configMap("a", "last known"))
-				path := newPath(t)
+				path := testsupport.Path(t)
 				p := launch(t, path, f, nil)
 				add2(t, p)
 				p.run()
@@ -431,7 +432,7 @@ func TestADurableHandlerHearsOfWhatComesIntoAnEmptyStoreThatIsNotServed(t *testi
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newSource(t)
-				path := newPath(t)
+				path := testsupport.Path(t)
 				p := launch(t, path, f, nil)
 				addDurable(t, p, "d")
 				p.run()
@@ -461,7 +462,7 @@ func TestAHandlerThatIsStuckCostsDiskNotMemory(t *testing.T) { // Q3
 	content := strings.Repeat("x", 8<<10)
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"))
-		path := newPath(t)
+		path := testsupport.Path(t)
 		p := launch(t, path, f, nil)
 		release := make(chan struct{})
 		plain, durable := newChain(t, "plain"), newChain(t, "durable")

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	bolt "go.etcd.io/bbolt"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/client-go/tools/cache"
@@ -22,9 +23,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
-
-	bolt "go.etcd.io/bbolt"
 )
 
 // damageTrials is how often a file is damaged, each time in another way.
@@ -53,7 +53,7 @@ func newWorn(t *testing.T) worn {
 		f.put(configMap(fmt.Sprintf("o%03d", i), content()))
 	}
 	f.put(configMap("large", strings.Repeat("x", 20<<10)))
-	path := newPath(t)
+	path := testsupport.Path(t)
 	p := launch(t, path, f, withContentIndex)
 	release := make(chan struct{})
 	stuck := &recorder{during: func(event string) {
@@ -375,7 +375,7 @@ func TestABadCheckpointOrCursorMeansARelist(t *testing.T) {
 		t.Run(bad[0]+"/"+bad[1], func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newSource(t, configMap("a", "x"), configMap("b", "x"))
-				path := newPath(t)
+				path := testsupport.Path(t)
 				p := launch(t, path, f, withContentIndex)
 				add2(t, p)
 				p.run()
@@ -520,7 +520,7 @@ func TestWhatTheFileLostIsDeletedFromMemoryToo(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newSource(t, configMap("a", "x"), configMap("b", "y"), configMap("c", "z"))
-				path := newPath(t)
+				path := testsupport.Path(t)
 				p := launch(t, path, f, func(o *warmwatch.Options, io *warmwatch.InformerOptions) {
 					o.CommitInterval = time.Second
 					if test.indexed {
@@ -618,7 +618,7 @@ func TestAnEmptiedFileIsNotServedAsComplete(t *testing.T) {
 		f.setDown(errUnreachable)
 		f.closeWatches()
 		advance(20 * time.Second)
-		after := newPath(t)
+		after := testsupport.Path(t)
 		copyFile(t, path, after)
 
 		p = launch(t, after, f, nil)
@@ -666,5 +666,37 @@ func TestRebuildingIndicesFindsWhatIsMissing(t *testing.T) {
 		if st := p.informer.Status(); st.Relists != 1 || st.Err != nil {
 			t.Errorf("status %+v", st)
 		}
+	})
+}
+
+func TestAnEventThatCouldNotBeAppliedIsTriedAgainByTheNextProcess(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		path := testsupport.Path(t)
+		life := func(transform cache.TransformFunc) *recorder {
+			p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
+			if err := p.informer.SetTransform(transform); err != nil {
+				t.Fatal(err)
+			}
+			r, _ := add(t, p.informer)
+			f.setDown(errUnreachable) // The handler is told of what is there first.
+			p.run()
+			settle()
+			f.setDown(nil)
+			settle()
+			f.put(configMap("b"), configMap("c"))
+			settle()
+			p.stop()
+			return r
+		}
+		r := life(func(obj any) (any, error) {
+			if accessor(obj).GetName() == "b" {
+				return nil, errList
+			}
+			return obj, nil
+		})
+		r.expect(t, "add ns/a@1 initial", "add ns/c@3")
+		r = life(func(obj any) (any, error) { return obj, nil })
+		r.expect(t, "add ns/a@1 initial", "add ns/c@3 initial", "add ns/b@2", "update ns/b@2→4", "update ns/c@3→5")
 	})
 }

@@ -283,8 +283,3 @@ func expectStore(t *testing.T, informer cache.SharedInformer, f *source) {
 		t.Errorf("the store does not equal the source (-source +store):\n%s", diff)
 	}
 }
-
-func newPath(t *testing.T) string {
-	t.Helper()
-	return filepath.Join(t.TempDir(), "cache.db")
-}

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // at returns an object of this version, as a server with another history has it.
@@ -118,7 +119,7 @@ func TestTheObjectThatWasChangedLastWasDeleted(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newHistory(t)
-				path := newPath(t)
+				path := testsupport.Path(t)
 				p := launch(t, path, f, nil).run()
 				c.change(f)
 				settle()
@@ -223,7 +224,7 @@ func TestWhatDoesNotProveAnotherHistory(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newHistory(t)
-				path := newPath(t)
+				path := testsupport.Path(t)
 				life := func() *process {
 					p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
 					if err := p.informer.SetTransform(refuse); err != nil {
@@ -353,7 +354,7 @@ func launchWith(t *testing.T, path string, f *source, transform cache.TransformF
 func TestAnObjectThatTheTransformTakesAtLastIsNoTestimony(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newHistory(t)
-		p := launchWith(t, newPath(t), f, func(obj any) (any, error) {
+		p := launchWith(t, testsupport.Path(t), f, func(obj any) (any, error) {
 			if obj.(*corev1.ConfigMap).Data["v"] == "refused" {
 				return nil, errList
 			}
@@ -377,7 +378,7 @@ func TestAnObjectThatTheTransformTakesAtLastIsNoTestimony(t *testing.T) {
 func TestAnObjectThatTheTransformRefusesProvesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newHistory(t)
-		p := launchWith(t, newPath(t), f, refuse)
+		p := launchWith(t, testsupport.Path(t), f, refuse)
 		f.put(configMap("0refused", "x"), configMap("b", "y"))
 		settle()
 		f.takeRequests()
@@ -449,7 +450,7 @@ func (l filtered) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 func TestAListerWatcherThatFiltersIsDoubtedOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a", "x"))
-		p := launch(t, newPath(t), filtered{f}, nil).run()
+		p := launch(t, testsupport.Path(t), filtered{f}, nil).run()
 		settle()
 		for i := range 5 {
 			f.put(configMap(fmt.Sprintf("n%d", i), "hidden"))
@@ -469,7 +470,7 @@ func TestAListerWatcherThatFiltersIsDoubtedOnce(t *testing.T) {
 func TestAHandlerThatChangesObjectsIsNotAnotherHistory(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a", "x"), configMap("b", "x"))
-		p := launch(t, newPath(t), f, nil)
+		p := launch(t, testsupport.Path(t), f, nil)
 		label := func(obj any) { obj.(*corev1.ConfigMap).Labels = map[string]string{"seen": "1"} }
 		if _, err := p.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: label, UpdateFunc: func(_, obj any) { label(obj) }}); err != nil {
 			t.Fatal(err)
@@ -500,7 +501,7 @@ func TestEventsOfAnotherUIDAreOfAnotherHistory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newHistory(t)
-				path := newPath(t)
+				path := testsupport.Path(t)
 				p := launch(t, path, f, nil)
 				addDurable(t, p, "d")
 				p.run()
@@ -529,7 +530,7 @@ func TestServersThatSayTheSameInTwoWays(t *testing.T) {
 		for i := range 10 {
 			f.put(configMap(fmt.Sprintf("a%d", i), "old"))
 		}
-		p := launch(t, newPath(t), f, nil)
+		p := launch(t, testsupport.Path(t), f, nil)
 		r, _ := add(t, p.informer)
 		p.run()
 		settle()
@@ -555,7 +556,7 @@ func TestServersThatSayTheSameInTwoWays(t *testing.T) {
 func TestWhatTheStoreHasIsServedThoughTheServerSaidItInAnotherWay(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a", "old"), configMap("b", "old"))
-		p := launch(t, newPath(t), f, nil).run()
+		p := launch(t, testsupport.Path(t), f, nil).run()
 		settle()
 		f.convert("a", "new")
 		f.convert("b", "new")

@@ -3,10 +3,13 @@ package warmwatch
 import (
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -67,7 +70,7 @@ func (s *SharedIndexInformer) indexVersion() string {
 	if version == "" {
 		version = checkpoint.BinaryVersion()
 	}
-	return version + " " + strings.Join(sortedKeys(indexers), " ")
+	return version + " " + strings.Join(slices.Sorted(maps.Keys(indexers)), " ")
 }
 
 // isEvents reports whether r is Events. The API server keeps no watch cache for them,
@@ -79,7 +82,7 @@ func isEvents(r schema.GroupVersionResource) bool {
 // checkCluster asks, before the first list, which cluster the server belongs to.
 func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Relisting, error) {
 	ask := s.cache.opts.ClusterID
-	if ask == nil || s.sink.clusterKnown() {
+	if ask == nil || s.sink.ClusterKnown() {
 		return nil, nil
 	}
 	id, err := ask(ctx)
@@ -87,7 +90,7 @@ func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Reli
 		if !isAnswer(err) {
 			return nil, fmt.Errorf("warmwatch: ask for the cluster's identity: %w", err)
 		}
-		how := s.sink.setUnknownCluster(err)
+		how := s.sink.SetUnknownCluster(err)
 		if how == nil {
 			s.logger.Error(err, "The API server does not tell which cluster it is")
 			return nil, nil
@@ -95,7 +98,7 @@ func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Reli
 		s.logger.Error(err, "The API server does not tell which cluster it is: the stored objects are compared with its own", "reason", how.Reason)
 		return how, nil
 	}
-	decision, err := s.sink.setCluster(s.want(id))
+	decision, err := s.sink.SetCluster(s.want(id))
 	if err != nil {
 		return nil, fmt.Errorf("warmwatch: store the cluster's identity: %w", err)
 	}
@@ -103,4 +106,10 @@ func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Reli
 		return nil, nil
 	}
 	return &reflector.Relisting{Reason: decision.Reason, Rewrite: true, Rewound: true}, nil
+}
+
+// isAnswer reports whether err is a server's refusal that will last. An expired token (401) will
+// be renewed, and until then nothing else is answered either.
+func isAnswer(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
 }

@@ -10,6 +10,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // Plain handlers that are added late, as controller-runtime does.
@@ -19,7 +20,7 @@ import (
 func lifeBefore(t *testing.T, f *source) (path string) {
 	t.Helper()
 	f.put(configMap("a"), configMap("b"), configMap("c"))
-	path = newPath(t)
+	path = testsupport.Path(t)
 	p := launch(t, path, f, nil)
 	add(t, p.informer)
 	p.run()
@@ -100,7 +101,7 @@ func TestLatePlainHandlersHearOfTheDeletionsOfTheDowntime(t *testing.T) { // Q2
 func TestLatePlainHandlersHearWhatTheLastProcessDidNotTell(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"))
-		p := launch(t, newPath(t), f, nil)
+		p := launch(t, testsupport.Path(t), f, nil)
 		release := make(chan struct{})
 		defer close(release)
 		if _, err := p.informer.AddEventHandler(&recorder{during: func(event string) {
@@ -210,7 +211,7 @@ func TestDeletionsThatNobodyClaimedWaitForTheNextProcessButNotForEver(t *testing
 func TestWhatIsHeldForLateHandlersAreDeletionsOnly(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"))
-		path := newPath(t)
+		path := testsupport.Path(t)
 		p := launch(t, path, f, nil)
 		add2(t, p)
 		p.run()
@@ -264,7 +265,7 @@ func TestAHandlerThatWasAddedLateIsKnownToTheNextProcess(t *testing.T) { // Q2
 		t.Run(fmt.Sprintf("history=%t", history), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newSource(t, configMap("a"), configMap("b"))
-				p := launch(t, newPath(t), f, nil).run()
+				p := launch(t, testsupport.Path(t), f, nil).run()
 				advance(10 * time.Second)
 				r, _ := add(t, p.informer)
 				advance(2 * time.Second)
@@ -294,7 +295,7 @@ func TestWhatARemovedHandlerKnewIsToldToThoseOfTheNextProcess(t *testing.T) { //
 		t.Run(fmt.Sprintf("lives=%d", lives), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newSource(t, configMap("a"), configMap("b"))
-				path := newPath(t)
+				path := testsupport.Path(t)
 				for range lives {
 					p := launch(t, path, f, nil)
 					r, registration := add(t, p.informer)
@@ -333,6 +334,10 @@ func TestLatePlainHandlersHearWhatASlowLinkDelivers(t *testing.T) { // Q2
 				r, _ := add(t, p.informer)
 				advance(0)
 				r.expect(t, "delete ns/a@4", "delete ns/b@5", "add ns/c@3 initial", "add ns/d@6 initial")
+				advance(3 * time.Minute) // But not for ever.
+				r, _ = add(t, p.informer)
+				advance(0)
+				r.expect(t, "add ns/c@3 initial", "add ns/d@6 initial")
 			})
 		})
 	}

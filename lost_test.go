@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
 
 	bolt "go.etcd.io/bbolt"
@@ -104,7 +105,7 @@ type untold struct {
 
 func newUntold(t *testing.T) untold {
 	t.Helper()
-	u := untold{f: newSource(t), path: newPath(t), d: newBelief(t), e: newBelief(t)}
+	u := untold{f: newSource(t), path: testsupport.Path(t), d: newBelief(t), e: newBelief(t)}
 	for i := range 8 {
 		u.f.put(configMap(fmt.Sprintf("o%02d", i), "x"))
 	}
@@ -395,7 +396,7 @@ func TestDeltasThatAreLostInUse(t *testing.T) {
 				for i := range 8 {
 					f.put(configMap(fmt.Sprintf("o%02d", i)))
 				}
-				path := newPath(t)
+				path := testsupport.Path(t)
 				p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.CommitInterval = time.Second })
 				p.damaged = true
 				b := newBelief(t)
@@ -445,7 +446,7 @@ func TestDeltasThatAreLostInUse(t *testing.T) {
 func TestAPlainHandlerIsToldOfDeletionsWhoseDeltasAreLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
-		p := launch(t, newPath(t), f, nil)
+		p := launch(t, testsupport.Path(t), f, nil)
 		b := newBelief(t)
 		if _, err := p.informer.AddEventHandler(b); err != nil {
 			t.Fatal(err)

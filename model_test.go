@@ -185,7 +185,7 @@ func (b *believer) note(obj any, exists bool) {
 func (b *believer) OnAdd(obj any, _ bool) { b.note(obj, true) }
 func (b *believer) OnUpdate(old, obj any) {
 	// A watch tells of a deletion between them; a durable handler is told of it in any case.
-	if before, now := uidOf(old), uidOf(obj); b.name == "durable" && before != now {
+	if before, now := old.(*corev1.ConfigMap).UID, obj.(*corev1.ConfigMap).UID; b.name == "durable" && before != now {
 		b.t.Errorf("Q2: %s handler was told that %s became %s, and not of the deletion", b.name, before, now)
 	}
 	b.note(obj, true)
@@ -532,8 +532,8 @@ func (m *model) inspect(crash *modelCrash) (rv int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.sink.load(s.want(""))
-	r := s.sink.record
+	s.sink.Load(s.want(""), nil, 0)
+	r := s.sink.Checkpoint()
 	rv, err = strconv.Atoi(r.ResourceVersion)
 	if r.ResourceVersion != "" && err != nil {
 		t.Error(err)
@@ -554,7 +554,7 @@ func (m *model) inspect(crash *modelCrash) (rv int) {
 		if s.indexer.Len() != len(got) {
 			t.Errorf("Len is %d, expected %d", s.indexer.Len(), len(got))
 		}
-		if r.IndexVersion == s.sink.want.IndexVersion { // Else they were being rebuilt, and will be again.
+		if r.IndexVersion == s.indexVersion() { // Else they were being rebuilt, and will be again.
 			m.checkIndices(s)
 		}
 		if crash.told > rv {

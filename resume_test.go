@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // bubble runs a test of warmwatch alone.
@@ -29,7 +30,7 @@ func bubble(t *testing.T, test func(*testing.T)) {
 // order.
 func filled(t *testing.T, f *source, change setup) (path string) {
 	t.Helper()
-	path = newPath(t)
+	path = testsupport.Path(t)
 	fill(t, path, f, change)
 	return path
 }
@@ -55,7 +56,7 @@ func TestAColdStartListsOnceAndWatches(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			f := newSource(t, configMap("a"))
 			f.watchList = streams
-			p := launch(t, newPath(t), f, nil)
+			p := launch(t, testsupport.Path(t), f, nil)
 			if st := p.informer.Status(); st.Phase != warmwatch.PhaseLoading || st.StartedFrom != "" {
 				t.Errorf("before the start: %+v", st)
 			}
@@ -119,7 +120,7 @@ func TestAWarmStartServesAsksOnceAndResumes(t *testing.T) {
 func TestASecondInformerLifeInTheSameCacheIsWarmToo(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"))
-		p := launch(t, newPath(t), f, nil)
+		p := launch(t, testsupport.Path(t), f, nil)
 		d := addDurable(t, p, "d")
 		p.run()
 		settle()
@@ -325,7 +326,7 @@ func TestTheAgeOfACheckpointIsCountedFromTheLastWordOfTheServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newSource(t, configMap("a", "x"), configMap("b", "x"), configMap("c", "x"))
-				p := launch(t, newPath(t), f, nil).run()
+				p := launch(t, testsupport.Path(t), f, nil).run()
 				advance(23 * time.Hour)
 				c.say(f)
 				advance(2 * time.Hour)
@@ -437,7 +438,7 @@ func TestACheckpointThatDoesNotMatchIsNotResumed(t *testing.T) {
 // TestWhatHasSyncedCanBeRead: a program that waits for HasSynced may take absence for deletion.
 func TestWhatHasSyncedCanBeRead(t *testing.T) {
 	f := newSource(t, configMap("a"))
-	path := newPath(t)
+	path := testsupport.Path(t)
 	bubble(t, func(t *testing.T) {
 		p := launch(t, path, f, nil).run()
 		settle()
@@ -474,4 +475,31 @@ func isClosed(c <-chan struct{}) bool {
 	default:
 		return false
 	}
+}
+
+func TestAServerThatCannotBeReachedAtTheStart(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		path := filled(t, f, nil)
+		f.setDown(errUnreachable)
+		p := launch(t, path, f, nil)
+		r, registration := add(t, p.informer)
+		p.run()
+		settle()
+		if !p.informer.HasSynced() || !registration.HasSynced() {
+			t.Error("not synced from disk")
+		}
+		r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial")
+		if st := p.informer.Status(); st.Phase != warmwatch.PhaseDisconnected || st.StartedFrom != "disk" || st.Objects != 2 || !st.LastContact.IsZero() {
+			t.Errorf("while it is unreachable: %+v", st)
+		}
+		f.put(configMap("a"))
+		f.remove("b")
+		f.setDown(nil)
+		settle()
+		r.expect(t, "update ns/a@1→3", "delete ns/b@4")
+		if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || st.Resumes != 1 || st.Relists != 0 {
+			t.Errorf("after the link is back: %+v", st)
+		}
+	})
 }

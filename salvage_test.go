@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -18,7 +19,7 @@ import (
 func TestADurableHandlerOutlivesAFileThatIsFoundDamagedAtAStart(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
-		path := newPath(t)
+		path := testsupport.Path(t)
 		p := launch(t, path, f, nil)
 		release := make(chan struct{})
 		r := &recorder{during: func(event string) {

@@ -3,10 +3,10 @@ package warmwatch
 import (
 	"cmp"
 	"encoding/json"
-	"slices"
-	"strings"
 	"sync"
 	"time"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
 )
 
 // A Phase is what an informer is doing.
@@ -93,21 +93,9 @@ type HandlerStatus struct {
 
 func (s *SharedIndexInformer) handlerStatus() []HandlerStatus {
 	var all []HandlerStatus
-	s.mu.Lock()
-	for l := range s.listeners {
-		h := HandlerStatus{Name: l.name, Durable: l.durable}
-		h.Undelivered, h.UndeliveredBytes = l.consumer.Behind()
-		all = append(all, h)
+	for _, h := range s.processor.Status() {
+		all = append(all, HandlerStatus(h))
 	}
-	s.mu.Unlock()
-	for _, name := range s.queue.Absent() {
-		h := HandlerStatus{Name: name, Durable: true, Absent: true}
-		h.Undelivered, h.UndeliveredBytes = s.queue.Behind(name)
-		all = append(all, h)
-	}
-	slices.SortFunc(all, func(a, b HandlerStatus) int {
-		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(a.Undelivered, b.Undelivered))
-	})
 	return all
 }
 
@@ -157,11 +145,28 @@ func (s *SharedIndexInformer) servesFromDisk() bool {
 	return s.progress.startedFrom == "disk"
 }
 
+// started notes how the informer starts.
+func (p *progress) started(decision checkpoint.Decision) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reason, p.startedFrom = decision.Reason, "server"
+	if decision.Serve {
+		p.startedFrom = "disk"
+	}
+}
+
 // relistBegun notes that a relist is repairing the damage found so far.
 func (p *progress) relistBegun(rewriting bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.relistForced, p.rewriting = false, rewriting
+}
+
+// relisted counts a relist.
+func (p *progress) relisted() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.relists++
 }
 
 // refused notes why an object could not be stored.
@@ -194,47 +199,26 @@ func (p *progress) setPhase(phase Phase) {
 	}
 }
 
-// observer implements reflector.Observer.
-type observer SharedIndexInformer
-
-// Resuming implements [reflector.Observer].
-func (o *observer) Resuming(rv, serverVersion string) {
-	s := (*SharedIndexInformer)(o)
-	p := &s.progress
+// resuming notes that the watch is being resumed.
+func (p *progress) resuming(rv string) {
 	p.mu.Lock()
 	p.resumes++
 	p.reason = "resuming at resourceVersion " + rv
 	p.mu.Unlock()
 	p.setPhase(PhaseResuming)
-	s.sink.resumed(rv)
-	s.syncGate.aim(serverVersion)
 }
 
-// Relisting implements [reflector.Observer].
-func (o *observer) Relisting(reason string) {
-	p := &o.progress
+// relisting notes why there is a relist.
+func (p *progress) relisting(reason string) {
 	p.mu.Lock()
 	p.reason = reason
 	p.mu.Unlock()
 	p.setPhase(PhaseRelisting)
-	o.sink.relisting()
 }
 
-// Live implements [reflector.Observer].
-func (o *observer) Live(opened time.Time) {
-	o.progress.setPhase(PhaseLive)
-	o.syncGate.opened(opened, (*SharedIndexInformer)(o).indexer.LastStoreSyncResourceVersion())
-}
-
-// Disconnected implements [reflector.Observer].
-func (o *observer) Disconnected(error) {
-	o.progress.setPhase(PhaseDisconnected)
-	o.syncGate.interrupted()
-}
-
-// Contact implements [reflector.Observer].
-func (o *observer) Contact() {
-	o.progress.mu.Lock()
-	defer o.progress.mu.Unlock()
-	o.progress.lastContact = time.Now()
+// contact notes that the server has answered.
+func (p *progress) contact() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lastContact = time.Now()
 }

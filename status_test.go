@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // TestAStatusAsJSONSaysWhatIsWrong, with errors as strings.
@@ -57,7 +58,7 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 
 // TestAFileThatWasSetAsideIsInStatus, with where it is and why.
 func TestAFileThatWasSetAsideIsInStatus(t *testing.T) {
-	path := newPath(t)
+	path := testsupport.Path(t)
 	if err := os.WriteFile(path, []byte("noise"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // hung is a durable handler that hangs in one callback until it is released.
@@ -42,7 +43,7 @@ func TestHandlersOfOneDurableNameNeverRunAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newSource(t, configMap("a"))
-				p := launch(t, newPath(t), f, nil)
+				p := launch(t, testsupport.Path(t), f, nil)
 				first, registration, release := addHung(t, p, "d", "update ns/a@1→2")
 				p.run()
 				settle()
@@ -85,7 +86,7 @@ func TestHandlersOfOneDurableNameNeverRunAtOnce(t *testing.T) {
 func TestADurableHandlerCanReplaceItselfInACallback(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"))
-		p := launch(t, newPath(t), f, nil)
+		p := launch(t, testsupport.Path(t), f, nil)
 		var registration cache.ResourceEventHandlerRegistration
 		second, once := &recorder{}, sync.Once{}
 		first := &recorder{during: func(event string) {
@@ -115,7 +116,7 @@ func TestADurableHandlerCanReplaceItselfInACallback(t *testing.T) {
 func TestWhatARemovedHandlerFinishesCountsForTheNextProcess(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"))
-		path := newPath(t)
+		path := testsupport.Path(t)
 		p := launch(t, path, f, nil)
 		first, registration, release := addHung(t, p, "d", "update ns/a@1→2")
 		p.run()
@@ -140,7 +141,7 @@ func TestWhatARemovedHandlerFinishesCountsForTheNextProcess(t *testing.T) {
 	})
 }
 
-func TestAHandlerThatIsRemovedInItsFirstWalk(t *testing.T) {
+func TestAHandlerThatIsRemovedInItsInitialList(t *testing.T) {
 	for at, want := range map[string][]string{
 		"add ns/a@1 initial": {"add ns/a@1 initial", "add ns/b@2 initial"}, // Its initial list has not ended.
 		"add ns/b@2 initial": nil,
@@ -148,7 +149,7 @@ func TestAHandlerThatIsRemovedInItsFirstWalk(t *testing.T) {
 		t.Run(at, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newSource(t, configMap("a"), configMap("b"))
-				p := launch(t, newPath(t), f, nil)
+				p := launch(t, testsupport.Path(t), f, nil)
 				_, registration, release := addHung(t, p, "d", at)
 				p.run()
 				settle()
@@ -170,7 +171,7 @@ func TestAHandlerThatIsRemovedInItsFirstWalk(t *testing.T) {
 func TestAForgottenNameWaitsForItsCallbackInFlightToo(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"))
-		p := launch(t, newPath(t), f, nil)
+		p := launch(t, testsupport.Path(t), f, nil)
 		_, registration, release := addHung(t, p, "d", "update ns/a@1→2")
 		p.run()
 		settle()
@@ -203,7 +204,7 @@ func TestThePanicOfADurableHandlerIsLoggedWithItsDeltaAndTheWayPast(t *testing.T
 			}
 		}, funcr.Options{})
 		f := newSource(t, configMap("a"), configMap("b"))
-		p := launch(t, newPath(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
+		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
 		panics := func(event string) {
 			if strings.HasPrefix(event, "add ns/b") || strings.HasPrefix(event, "delete") {
 				panic("the handler's")
@@ -257,7 +258,7 @@ func TestTheLogNamesAHandlerThatHoldsUpTheStop(t *testing.T) {
 			}
 		}, funcr.Options{})
 		f := newSource(t, configMap("a"))
-		p := launch(t, newPath(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
+		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
 		release := make(chan struct{})
 		for name, during := range map[string]func(string){"slow": func(string) { <-release }, "quick": nil} {
 			if _, err := p.informer.AddDurableEventHandler(name, &recorder{during: during}); err != nil {

@@ -82,6 +82,7 @@ type startMeasurement struct {
 	golden   string // warmwatch starts with a copy of this file. Empty: with none.
 	round    string // Of the objects that were changed meanwhile.
 	changed  int
+	evicted  bool // warmwatch's file is not in the page cache, as after a boot.
 	durable  bool // warmwatch's handler is a durable one, which the file knows.
 	gone     bool // The server has lost its history since.
 }
@@ -108,6 +109,11 @@ func (s *suite) startsAt(ctx context.Context, resource string, size plannedSize)
 	err = measure(startMeasurement{scenario: report.WarmStart, golden: golden})
 	if err != nil || s.options.Short && resource != "pods" {
 		return err
+	}
+	if resource == "pods" {
+		if err := measure(startMeasurement{scenario: report.BootStart, golden: golden, evicted: true}); err != nil {
+			return err
+		}
 	}
 	changed := p.objects / 100
 	round, err := s.change(ctx, p, changed)
@@ -163,7 +169,7 @@ func (s *suite) measureStarts(ctx context.Context, p *population, m startMeasure
 	if err := s.alternateStarts(ctx, p, m, m.scenario, "", runs); err != nil {
 		return err
 	}
-	if size.linkRuns == 0 || m.durable || !s.overLink(m, size.objects) {
+	if size.linkRuns == 0 || m.durable || m.evicted || !s.overLink(m, size.objects) {
 		return nil
 	}
 	slow, err := link.To(s.controlPlane.Config())
@@ -193,7 +199,7 @@ func (s *suite) alternateStarts(ctx context.Context, p *population, m startMeasu
 			if m.durable && impl == result.Warmwatch {
 				spec.Initial = 0
 			}
-			figures, err := s.withFile(ctx, spec, m.golden)
+			figures, err := s.withFile(ctx, spec, m.golden, m.evicted)
 			if skipped := skippedError(""); errors.As(err, &skipped) {
 				s.skip("one run of %s with %s %s: %v", scenario, thousands(p.objects), p.kind, skipped)
 				continue
@@ -209,12 +215,17 @@ func (s *suite) alternateStarts(ctx context.Context, p *population, m startMeasu
 }
 
 // withFile runs an agent that reports once, with a file of its own.
-func (s *suite) withFile(ctx context.Context, spec agent.Spec, golden string) (figures map[string]float64, err error) {
+func (s *suite) withFile(ctx context.Context, spec agent.Spec, golden string, evicted bool) (figures map[string]float64, err error) {
 	if spec.Impl == result.Warmwatch {
 		if spec.File, err = s.cacheFile(golden); err != nil {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, remove(spec.File)) }()
+		if evicted {
+			if err := evict(spec.File); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return s.one(ctx, spec)
 }

@@ -141,20 +141,7 @@ func (d *Decision) compare(found *Record, want Want) {
 		d.Serve, d.Rewrite, d.Rewound = false, true, true
 		d.because("not every record has been compared yet")
 	}
-	switch found.State {
-	case StateComplete:
-	case StateRefreshing:
-		d.relist() // Each object was once as stored, and none is missing.
-		d.because("the last relist is incomplete")
-	case StateSyncing:
-		d.relist()
-		d.Serve = false // Objects are missing.
-		d.because("the first list is incomplete")
-	default:
-		d.relist()
-		d.Serve = false
-		d.because("the state %q is unknown", found.State)
-	}
+	d.compareState(found.State)
 	if _, err := resourceversion.CompareResourceVersion(found.ResourceVersion, found.ResourceVersion); err != nil {
 		d.relist()
 		d.because("no watch can start at resourceVersion %q", found.ResourceVersion)
@@ -174,6 +161,24 @@ func (d *Decision) compare(found *Record, want Want) {
 	if d.differs("index version", found.IndexVersion, want.IndexVersion) {
 		// An index is a function of the objects (I1), so the watch may be resumed.
 		d.RebuildIndices = true
+	}
+}
+
+// compareState applies the consequences of a list that was not completed.
+func (d *Decision) compareState(found State) {
+	switch found {
+	case StateComplete:
+	case StateRefreshing:
+		d.relist() // Each object was once as stored, and none is missing.
+		d.because("the last relist is incomplete")
+	case StateSyncing:
+		d.relist()
+		d.Serve = false // Objects are missing.
+		d.because("the first list is incomplete")
+	default:
+		d.relist()
+		d.Serve = false
+		d.because("the state %q is unknown", found)
 	}
 }
 

@@ -12,13 +12,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
 // TestAnIndexIsWholeWhileItIsRebuilt: what was right before is served all the time (I1).
 func TestAnIndexIsWholeWhileItIsRebuilt(t *testing.T) {
 	const pods = 3*chunkObjects + 5
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	var watched *Indexer // Set while the index is rebuilt.
 	ix, err := New(Options{
 		DB: db, Space: testSpace, NewObject: func() any { return new(corev1.Pod) },
@@ -70,7 +72,7 @@ func TestARebuiltIndexHasWhatItShouldHaveAndNothingElse(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			db := openDB(t, tempPath(t), manual)
+			db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 			ix, err := New(Options{
 				DB: db, Space: testSpace, Indexers: cache.Indexers{"values": byValues},
 				NewObject: func() any { return new(corev1.Pod) },
@@ -110,7 +112,7 @@ func TestARebuiltIndexHasWhatItShouldHaveAndNothingElse(t *testing.T) {
 // TestAnIndexFunctionThatFailsLeavesTheIndexAsItWas, so that nothing is missing that
 // readers found before.
 func TestAnIndexFunctionThatFailsLeavesTheIndexAsItWas(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	fails := false
 	ix, err := New(Options{
 		DB: db, Space: testSpace, NewObject: func() any { return new(corev1.Pod) },
@@ -143,8 +145,8 @@ func TestAnIndexFunctionThatFailsLeavesTheIndexAsItWas(t *testing.T) {
 // TestAnIndexWhoseKeysAreDamagedIsMadeAnew: if the key of an entry has changed on disk,
 // bbolt's cursor shows the entry, but Get does not find it, so that it cannot be removed.
 func TestAnIndexWhoseKeysAreDamagedIsMadeAnew(t *testing.T) {
-	path := tempPath(t)
-	db := openDB(t, path, manual)
+	path := testsupport.Path(t)
+	db := testdb.Open(t, path, testdb.Manual)
 	ix, err := New(Options{
 		DB: db, Space: testSpace, Indexers: cache.Indexers{"values": byValues},
 		NewObject: func() any { return new(corev1.Pod) },

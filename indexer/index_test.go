@@ -13,6 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -30,8 +33,8 @@ func TestIndexValuesMayBeAnything(t *testing.T) {
 		"ns/pod-1", token("a"), valuePrefix("values", "a"), token(strings.Repeat("x", maxInlineBytes+1)),
 		string(hashedToken), string(inlineToken),
 	}
-	path := tempPath(t)
-	db := openDB(t, path, manual)
+	path := testsupport.Path(t)
+	db := testdb.Open(t, path, testdb.Manual)
 	ix := newIndexer(t, db, cache.Indexers{"values": byValues}, 0)
 	for i, v := range values {
 		if err := ix.Add(withValues(newPod(fmt.Sprintf("pod-%02d", i), "1"), v)); err != nil {
@@ -61,7 +64,7 @@ func TestIndexValuesMayBeAnything(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	db = openDB(t, path, manual)
+	db = testdb.Open(t, path, testdb.Manual)
 	ix = newIndexer(t, db, cache.Indexers{"values": byValues}, 1)
 	check("reopened")
 	checkRebuild(t, ix)
@@ -86,7 +89,7 @@ func TestTheSameKeySeveralTimesInOneBatch(t *testing.T) {
 		}
 		w.Set(key, withValues(newPod(strings.TrimPrefix(key, "ns/"), "1"), strings.Split(state, "")...), false)
 	}
-	ix := newIndexer(t, openDB(t, tempPath(t), manual), cache.Indexers{"values": byValues}, 0)
+	ix := newIndexer(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), cache.Indexers{"values": byValues}, 0)
 	n := 0
 	for _, before := range states {
 		for _, first := range states {
@@ -132,7 +135,7 @@ func TestAFailingIndexFuncPanicsAndNoLockIsLeft(t *testing.T) {
 	}
 	bad := newPod("bad", "1")
 	bad.Spec.NodeName = "bad"
-	ix := newIndexer(t, openDB(t, tempPath(t), manual), cache.Indexers{"picky": picky}, 0)
+	ix := newIndexer(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), cache.Indexers{"picky": picky}, 0)
 	panics := func(what string, f func() error) {
 		t.Helper()
 		defer func() {
@@ -176,8 +179,8 @@ func TestAFailingIndexFuncPanicsAndNoLockIsLeft(t *testing.T) {
 
 // TestAnIndexThatIsNotThereAnyMoreHasNoValues, although the file has its entries.
 func TestAnIndexThatIsNotThereAnyMoreHasNoValues(t *testing.T) {
-	path := tempPath(t)
-	db := openDB(t, path, manual)
+	path := testsupport.Path(t)
+	db := testdb.Open(t, path, testdb.Manual)
 	ix := newIndexer(t, db, cache.Indexers{"values": byValues, "node": byNode}, 0)
 	if err := ix.Add(withValues(newPod("pod", "1"), "old")); err != nil {
 		t.Fatal(err)
@@ -185,7 +188,7 @@ func TestAnIndexThatIsNotThereAnyMoreHasNoValues(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	db = openDB(t, path, manual)
+	db = testdb.Open(t, path, testdb.Manual)
 	ix = newIndexer(t, db, cache.Indexers{"node": byNode}, 0)
 	if got := ix.ListIndexFuncValues("values"); len(got) != 0 {
 		t.Errorf("values %q", got)
@@ -207,7 +210,7 @@ func TestAnIndexThatIsNotThereAnyMoreHasNoValues(t *testing.T) {
 }
 
 func TestHiddenObjectsAreNotFoundByAnyRead(t *testing.T) {
-	ix := newIndexer(t, openDB(t, tempPath(t), manual), cache.Indexers{"node": byNode}, 0)
+	ix := newIndexer(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), cache.Indexers{"node": byNode}, 0)
 	pod := newPod("pod", "1")
 	if err := ix.Add(pod); err != nil {
 		t.Fatal(err)
@@ -253,7 +256,7 @@ func TestHiddenObjectsAreNotFoundByAnyRead(t *testing.T) {
 
 // TestAnUnreadableObjectIsNeverServed is P6: it is reported, and left out.
 func TestAnUnreadableObjectIsNeverServed(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	var reported []error
 	ix, err := New(Options{
 		DB: db, Space: testSpace, Indexers: cache.Indexers{"node": byNode}, Objects: NewObjects(1),
@@ -268,7 +271,7 @@ func TestAnUnreadableObjectIsNeverServed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	configMap, err := persist.AppendObject(nil, 1, &corev1.ConfigMap{})
+	configMap, err := record.Append(nil, 1, &corev1.ConfigMap{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,8 +325,8 @@ func TestAnUnreadableObjectIsNeverServed(t *testing.T) {
 }
 
 func TestUnstructuredObjectsNeedNoType(t *testing.T) {
-	path := tempPath(t)
-	db := openDB(t, path, manual)
+	path := testsupport.Path(t)
+	db := testdb.Open(t, path, testdb.Manual)
 	want := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "example.com/v1", "kind": "Widget",
 		"metadata": map[string]any{"name": "widget", "resourceVersion": "7"},
@@ -339,7 +342,7 @@ func TestUnstructuredObjectsNeedNoType(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if ix, err = New(Options{DB: openDB(t, path, manual), Space: "widgets"}); err != nil {
+	if ix, err = New(Options{DB: testdb.Open(t, path, testdb.Manual), Space: "widgets"}); err != nil {
 		t.Fatal(err)
 	}
 	got, exists, err := ix.GetByKey("widget")
@@ -352,7 +355,7 @@ func TestUnstructuredObjectsNeedNoType(t *testing.T) {
 }
 
 func TestSpacesOfOneDBAreApart(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	objects := NewObjects(0) // Of both.
 	one, err := New(Options{DB: db, Space: "one", Objects: objects, NewObject: func() any { return new(corev1.Pod) }})
 	if err != nil {
@@ -379,7 +382,7 @@ func TestSpacesOfOneDBAreApart(t *testing.T) {
 }
 
 func TestNewNeedsADBAndASpace(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	for _, o := range []Options{{}, {DB: db}, {Space: "space"}} {
 		if _, err := New(o); err == nil {
 			t.Errorf("%+v was accepted", o)
@@ -426,7 +429,7 @@ func FuzzIndexEntries(f *testing.F) {
 // TestAChunkIsDecodedAsItWasRead: the pages that it was in may be used again by then (P3).
 func TestAChunkIsDecodedAsItWasRead(t *testing.T) {
 	const pods = 50
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	ix, err := New(Options{DB: db, Space: testSpace, Objects: NewObjects(1), NewObject: func() any { return new(corev1.Pod) }})
 	if err != nil {
 		t.Fatal(err)

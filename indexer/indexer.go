@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -206,9 +207,9 @@ func (ix *Indexer) recount(cause error) (s state, err error) {
 	s.Recounted = true
 	err = snapshot.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
 		s.add(it.Key)
-		if o, inMemory := it.Value.(*persist.Object); inMemory {
+		if o, inMemory := it.Value.(*record.Object); inMemory {
 			s.Seq = max(s.Seq, o.Seq)
-		} else if r, err := record(it); err == nil { // If not, the next reader of it reports that.
+		} else if r, err := parse(it); err == nil { // If not, the next reader of it reports that.
 			s.Seq = max(s.Seq, r.Seq)
 		}
 		return true, nil
@@ -273,7 +274,7 @@ func (ix *Indexer) Hidden() bool { return ix.hidden.Load() }
 // failed logs an error of a read, and reports it to OnCorrupt if it means that the
 // file is damaged.
 func (ix *Indexer) failed(err error, what string) {
-	if errors.Is(err, persist.ErrCorrupt) || errors.Is(err, persist.ErrBadRecord) || errors.Is(err, persist.ErrTypeMismatch) {
+	if errors.Is(err, persist.ErrCorrupt) || errors.Is(err, record.ErrBadRecord) || errors.Is(err, record.ErrTypeMismatch) {
 		ix.onCorrupt(err)
 	}
 	ix.log.Error(err, "Could not read from the cache", "what", what, "space", ix.space)
@@ -356,7 +357,7 @@ func (ix *Indexer) Replace(list []any, resourceVersion string) error {
 		}
 	}
 	for key, obj := range items {
-		w.SetValue(key, persist.NewObject(0, obj), false) // Not encoded ahead, as all of them wait.
+		w.SetValue(key, record.NewObject(obj, false), false) // Not encoded ahead, as all of them wait.
 	}
 	w.SetResourceVersion(resourceVersion)
 	w.SetComplete()

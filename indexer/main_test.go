@@ -4,67 +4,20 @@ import (
 	"cmp"
 	"encoding/hex"
 	"errors"
-	"flag"
 	"fmt"
-	"math/rand"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-var seedFlag = flag.Int64("seed", 0, "seed of the random tests; 0 takes the time")
-
-func TestMain(m *testing.M) {
-	klog.SetLogger(klog.Logger{})   // Discards.
-	utilruntime.ErrorHandlers = nil // One of them sleeps by a clock that began outside of the bubble.
-	goleak.VerifyTestMain(m)
-}
-
-// newRand returns a source of randomness, and logs how to replay it.
-func newRand(t *testing.T) *rand.Rand {
-	t.Helper()
-	seed := *seedFlag
-	if seed == 0 {
-		seed = time.Now().UnixNano()
-	}
-	t.Logf("replay with -seed=%d", seed)
-	return rand.New(rand.NewSource(seed))
-}
-
-// manual are the options of a DB that commits only when told to.
-var manual = persist.Options{CommitInterval: time.Hour, DurableDelay: time.Hour}
-
-func openDB(t testing.TB, path string, o persist.Options) *persist.DB {
-	t.Helper()
-	var quiet klog.Logger
-	o.Logger = &quiet
-	db, err := persist.Open(path, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := db.Err(); err != nil {
-			t.Errorf("degraded: %v", err)
-		}
-		if err := db.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
-	return db
-}
-
-func tempPath(t testing.TB) string { return filepath.Join(t.TempDir(), "cache.db") }
+func TestMain(m *testing.M) { testsupport.Main(m, nil) }
 
 const testSpace = "pods"
 

@@ -16,16 +16,18 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
 // TestTheIndexerBehavesLikeClientGos does the same to both, and compares all
 // that can be read, over restarts and with little, much and no bound on memory.
 func TestTheIndexerBehavesLikeClientGos(t *testing.T) {
-	rnd := newRand(t)
+	rnd := testsupport.Rand(t)
 	for _, budget := range []int64{1, 4000, 0, -1} {
 		t.Run(fmt.Sprintf("budget %d", budget), func(t *testing.T) {
-			w := &walk{t: t, rnd: rand.New(rand.NewSource(rnd.Int63())), path: tempPath(t), budget: budget}
+			w := &walk{t: t, rnd: rand.New(rand.NewSource(rnd.Int63())), path: testsupport.Path(t), budget: budget}
 			w.indexers = cache.Indexers{"node": byNode, cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
 			w.want = cache.NewIndexer(cache.DeletionHandlingMetaNamespaceKeyFunc, maps.Clone(w.indexers))
 			w.open()
@@ -50,7 +52,7 @@ type walk struct {
 }
 
 func (w *walk) open() {
-	w.db = openDB(w.t, w.path, persist.Options{CommitInterval: time.Duration(1+w.rnd.Intn(3)) * time.Millisecond})
+	w.db = testdb.Open(w.t, w.path, persist.Options{CommitInterval: time.Duration(1+w.rnd.Intn(3)) * time.Millisecond})
 	w.got = newIndexer(w.t, w.db, w.indexers, w.budget)
 }
 

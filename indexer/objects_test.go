@@ -10,13 +10,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 
+	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
 // TestAListStaysInMemoryOnlyWhereThereIsRoom: a second list does
 // not decode again, and a list does not evict objects that others use.
 func TestAListStaysInMemoryOnlyWhereThereIsRoom(t *testing.T) {
-	db := openDB(t, tempPath(t), persist.Options{})
+	db := testdb.Open(t, testsupport.Path(t), persist.Options{})
 	ix := newIndexer(t, db, nil, -1)
 	const objects = 100
 	for i := range objects {
@@ -86,13 +89,13 @@ func TestWhatWasReadBeforeAWriteIsNotKept(t *testing.T) {
 // TestAListIsOfOneMoment: while batches replace objects, and some of them are in
 // memory and some are not, a list has all objects of one moment.
 func TestAListIsOfOneMoment(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	pods := []*corev1.Pod{newPod("always", "1"), newPod("large", "1"), newPod("small", "1"), newPod("little", "1")}
 	budget := int64(0)
 	for i, kilobytes := range []int{13, 15, 10, 10} {
 		pods[i].Annotations["padding"] = strings.Repeat("x", kilobytes<<10)
 		if i == 1 || i == 2 { // Also for the small one and the one that is always there.
-			budget += itemBytes(objectKey{nil, "ns/" + pods[i].Name}, persist.EstimateSize(pods[i]))
+			budget += itemBytes(objectKey{nil, "ns/" + pods[i].Name}, record.EstimateSize(pods[i]))
 		}
 	}
 	ix := newIndexer(t, db, nil, budget)
@@ -171,10 +174,10 @@ func TestTheBallastIsWithinTheBudget(t *testing.T) {
 
 // TestTheOldObjectIsTheOneThatWasThere, where it is read beside the new one.
 func TestTheOldObjectIsTheOneThatWasThere(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	ix := newIndexer(t, db, nil, 1)
-	random := newRand(t)
-	write := func(pod *corev1.Pod, keepOld bool) (old any, value *persist.Object) {
+	random := testsupport.Rand(t)
+	write := func(pod *corev1.Pod, keepOld bool) (old any, value *record.Object) {
 		t.Helper()
 		w := ix.Writer()
 		defer w.Close()
@@ -230,13 +233,13 @@ func TestTheOldObjectIsTheOneThatWasThere(t *testing.T) {
 }
 
 // reread returns a value as it will be read back.
-func reread(t *testing.T, v *persist.Object) any {
+func reread(t *testing.T, v *record.Object) any {
 	t.Helper()
 	b, err := v.AppendTo(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := persist.ParseRecord(b)
+	r, err := record.Parse(b)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -27,7 +29,7 @@ func version(t *testing.T, obj any) int {
 func TestReadersNeverGoBack(t *testing.T) {
 	for _, budget := range []int64{1, 3000, -1} {
 		t.Run(fmt.Sprintf("budget %d", budget), func(t *testing.T) {
-			db := openDB(t, tempPath(t), persist.Options{CommitInterval: time.Millisecond})
+			db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Millisecond})
 			ix := newIndexer(t, db, cache.Indexers{"node": byNode}, budget)
 			const objects, versions = 8, 400
 			var wg sync.WaitGroup
@@ -129,7 +131,7 @@ func TestReadersNeverGoBack(t *testing.T) {
 // TestABatchIsInMemoryWhenItIsVisible: with many objects in one batch, no reader
 // finds the new version of one by a snapshot and then the old one in memory.
 func TestABatchIsInMemoryWhenItIsVisible(t *testing.T) {
-	db := openDB(t, tempPath(t), persist.Options{CommitInterval: time.Millisecond})
+	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Millisecond})
 	ix := newIndexer(t, db, nil, -1)
 	const objects, versions = 400, 150
 	replace := func(v int) {
@@ -194,7 +196,7 @@ func TestABatchIsInMemoryWhenItIsVisible(t *testing.T) {
 // TestADeletedObjectDoesNotComeBack: readers that have read it from disk must
 // not put it into memory again.
 func TestADeletedObjectDoesNotComeBack(t *testing.T) {
-	db := openDB(t, tempPath(t), persist.Options{CommitInterval: time.Millisecond})
+	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Millisecond})
 	ix := newIndexer(t, db, cache.Indexers{"node": byNode}, 2000)
 	var wg sync.WaitGroup
 	done := make(chan struct{})
@@ -246,7 +248,7 @@ func TestADeletedObjectDoesNotComeBack(t *testing.T) {
 // TestAnIndexIsAlwaysOfTheObjects: a reader of an index finds each object under
 // the one value that it has, while that changes.
 func TestAnIndexIsAlwaysOfTheObjects(t *testing.T) {
-	db := openDB(t, tempPath(t), persist.Options{CommitInterval: time.Millisecond})
+	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Millisecond})
 	ix := newIndexer(t, db, cache.Indexers{"node": byNode}, 3000)
 	var wg sync.WaitGroup
 	done := make(chan struct{})
@@ -301,7 +303,7 @@ func TestAnIndexIsAlwaysOfTheObjects(t *testing.T) {
 
 // TestObjectsKeepsWithinItsBudget is for the cache alone, with random use.
 func TestObjectsKeepsWithinItsBudget(t *testing.T) {
-	rnd := newRand(t)
+	rnd := testsupport.Rand(t)
 	const budget = 20_000
 	o := NewObjects(budget)
 	owners := []*owner{newOwner(0), newOwner(0)}

@@ -6,13 +6,14 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
 // get returns the current object of a key, and about how long its record is. If base
 // is not nil, the object may share memory with it. fromFile, if not nil, is called with
 // an object that was read from the file; r is valid during the call.
-func (ix *Indexer) get(key string, base *persist.Object, fromFile func(obj any, r persist.Record)) (obj any, size int, exists bool, err error) {
+func (ix *Indexer) get(key string, base *record.Object, fromFile func(obj any, r record.Record)) (obj any, size int, exists bool, err error) {
 	k := objectKey{ix.owner, key}
 	if obj, size, ok := ix.objects.get(k); ok {
 		return obj, size, true, nil
@@ -20,11 +21,11 @@ func (ix *Indexer) get(key string, base *persist.Object, fromFile func(obj any, 
 	m := ix.objects.mark()
 	var seq uint64
 	exists, err = ix.db.View(ix.objectsName, key, func(it *persist.Item) error {
-		if o, inMemory := it.Value.(*persist.Object); inMemory {
+		if o, inMemory := it.Value.(*record.Object); inMemory {
 			obj, seq, size = o.Object, o.Seq, o.SizeBytes()
 			return nil
 		}
-		r, err := record(it)
+		r, err := parse(it)
 		if err != nil {
 			return err
 		}
@@ -43,7 +44,7 @@ func (ix *Indexer) get(key string, base *persist.Object, fromFile func(obj any, 
 	return obj, size, true, nil
 }
 
-func (ix *Indexer) decodeRecord(r persist.Record, base *persist.Object) (any, error) {
+func (ix *Indexer) decodeRecord(r record.Record, base *record.Object) (any, error) {
 	obj, err := r.DecodeNear(ix.newObject, base)
 	if err == nil {
 		ix.onDecode(obj)
@@ -79,7 +80,7 @@ type lazyObject struct {
 	key    string
 	seq    uint64
 	object any
-	record persist.Record
+	record record.Record
 	err    error
 }
 
@@ -88,7 +89,7 @@ type lazyObject struct {
 // be decoded after the transaction.
 func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *buffers) lazyObject {
 	l := lazyObject{key: it.Key}
-	if o, inMemory := it.Value.(*persist.Object); inMemory {
+	if o, inMemory := it.Value.(*record.Object); inMemory {
 		l.object, l.seq = o.Object, o.Seq
 		return l
 	}
@@ -96,7 +97,7 @@ func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *buffers) lazyObject
 	if l.object, l.seq, inMemory = ix.objects.getAsOf(objectKey{ix.owner, it.Key}, asOf); inMemory {
 		return l
 	}
-	r, err := record(it)
+	r, err := parse(it)
 	if err != nil {
 		l.err = err
 		return l
@@ -241,143 +242,6 @@ func (ix *Indexer) KeysInMemory() []string { return ix.objects.keys(ix.owner) }
 func stateAt(s *persist.Snapshot) (st state, err error) {
 	_, err = s.View(storeBucket, stateKey, func(it *persist.Item) error { return readState(it, &st) })
 	return st, err
-}
-
-// A chunk is large enough to be worth a snapshot, and small enough to hold several.
-const (
-	chunkObjects = 256
-	chunkBytes   = 1 << 20
-)
-
-func (ix *Indexer) scanChunk(s *persist.Snapshot, from string, asOf uint64, objects int, buf *buffers) (ls []lazyObject, next string, done bool, err error) {
-	size := 0
-	done = true
-	ls = make([]lazyObject, 0, objects)
-	err = s.Scan(objectsBucket, from, func(it *persist.Item) (bool, error) {
-		if len(ls) == objects || size > chunkBytes {
-			done = false
-			return false, nil
-		}
-		l := ix.fetch(it, asOf, buf)
-		size += len(l.record.Body)
-		ls, next = append(ls, l), it.Key+"\x00"
-		return true, nil
-	})
-	return ls, next, done, err
-}
-
-// A Chunk is a part of the store in key order, as it was at one moment.
-type Chunk struct {
-	Keys    []string
-	Objects []any
-	Seqs    []uint64 // Of the last write to each object.
-	// Seq is the number of the last write that the chunk has seen.
-	Seq uint64
-	// Next is where the next chunk begins, unless Done.
-	Next string
-	Done bool
-
-	undecoded []lazyObject
-	records   *buffers
-}
-
-// Chunk reads the next objects whose keys are not below from. If durable, it reads
-// only what is in the file, not what is still in memory. No transaction is open when
-// it returns.
-func (ix *Indexer) Chunk(from string, durable bool) (Chunk, error) {
-	c, err := ix.ReadChunk(from, durable)
-	if err != nil {
-		return Chunk{}, err
-	}
-	return ix.DecodeChunk(c), nil
-}
-
-// ReadChunk is Chunk without the decoding. Only this part must be done before the
-// next chunk is read.
-func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
-	snapshot, atLeast := ix.db.Snapshot, ix.Seq()
-	if durable {
-		snapshot, atLeast = ix.db.DurableSnapshot, 0
-	}
-	s, err := snapshot(ix.space)
-	if err != nil {
-		return Chunk{}, err
-	}
-	defer s.Close()
-	st, err := stateAt(s)
-	if err != nil {
-		ix.failed(err, stateKey)
-		if durable {
-			return Chunk{}, err
-		}
-	}
-	st.Seq = max(st.Seq, atLeast) // It is better to tell of something twice than not at all.
-	c := Chunk{Seq: st.Seq, records: new(buffers)}
-	c.undecoded, c.Next, c.Done, err = ix.scanChunk(s, from, st.Seq, chunkObjects, c.records)
-	return c, err
-}
-
-// DecodeChunk decodes a chunk that ReadChunk has returned.
-func (ix *Indexer) DecodeChunk(c Chunk) Chunk {
-	var ls []lazyObject
-	c.Objects, ls = ix.decode(c.undecoded, c.records, noMark)
-	c.undecoded = nil
-	c.Keys, c.Seqs = make([]string, len(ls)), make([]uint64, len(ls))
-	for i, l := range ls {
-		c.Keys[i], c.Seqs[i] = l.key, l.seq
-	}
-	return c
-}
-
-// keys returns the keys of all objects, sorted.
-func (ix *Indexer) keys() (keys []string, err error) {
-	err = ix.db.Read(ix.space, func(s *persist.Snapshot) error {
-		keys = make([]string, 0, ix.Len())
-		return s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
-			keys = append(keys, it.Key)
-			return true, nil
-		})
-	})
-	return keys, err
-}
-
-// Keys calls fn with all keys, in order and in batches of bounded size, while no
-// transaction is open. A key that exists all the time is not missed.
-func (ix *Indexer) Keys(fn func([]string) error) error {
-	for from, done := "", false; !done; {
-		var keys []string
-		err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
-			keys, done = nil, true
-			return s.Scan(objectsBucket, from, func(it *persist.Item) (bool, error) {
-				if len(keys) == 16*chunkObjects {
-					done = false
-					return false, nil
-				}
-				keys = append(keys, it.Key)
-				return true, nil
-			})
-		})
-		if err == nil && len(keys) > 0 {
-			from = keys[len(keys)-1] + "\x00"
-			err = fn(keys)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// ListKeys implements [cache.Store].
-func (ix *Indexer) ListKeys() []string {
-	if ix.hidden.Load() {
-		return []string{}
-	}
-	keys, err := ix.keys()
-	if err != nil {
-		ix.failed(err, "list keys")
-	}
-	return keys
 }
 
 // Index implements [cache.Indexer].

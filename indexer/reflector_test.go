@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
 
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -24,7 +26,7 @@ func (fakeSource) IsWatchListSemanticsUnSupported() bool { return true }
 // a restart it has what it had, before the server is asked.
 func TestTheIndexerAloneUnderClientGosReflector(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		source := fakeSource{fcache.NewFakeControllerSource()}
 		defer source.Broadcaster.Shutdown()
 		for i := range 5 {
@@ -44,7 +46,7 @@ func TestTheIndexerAloneUnderClientGosReflector(t *testing.T) {
 				<-done
 			}
 		}
-		db := openDB(t, path, persist.Options{})
+		db := testdb.Open(t, path, persist.Options{})
 		ix := newIndexer(t, db, cache.Indexers{"node": byNode}, 0)
 		stop := run(ix)
 		if ix.Len() != 5 || ix.LastStoreSyncResourceVersion() != "5" {
@@ -66,7 +68,7 @@ func TestTheIndexerAloneUnderClientGosReflector(t *testing.T) {
 		}
 		source.Delete(newPod("pod-3", "")) // While nobody looks.
 
-		db = openDB(t, path, persist.Options{})
+		db = testdb.Open(t, path, persist.Options{})
 		ix = newIndexer(t, db, cache.Indexers{"node": byNode}, 0)
 		if ix.Len() != 5 || ix.LastStoreSyncResourceVersion() != "8" {
 			t.Errorf("after a restart: %d objects at %q", ix.Len(), ix.LastStoreSyncResourceVersion())
@@ -82,7 +84,7 @@ func TestTheIndexerAloneUnderClientGosReflector(t *testing.T) {
 
 // TestADurableChunkHasOnlyWhatIsInTheFile is what a durable handler is told of.
 func TestADurableChunkHasOnlyWhatIsInTheFile(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	ix := newIndexer(t, db, nil, -1)
 	for i := range 5 {
 		if err := ix.Add(newPod(fmt.Sprintf("pod-%d", i), "1")); err != nil {
@@ -115,7 +117,7 @@ func TestADurableChunkHasOnlyWhatIsInTheFile(t *testing.T) {
 
 // TestAListOfManyChunks is longer than one.
 func TestAListOfManyChunks(t *testing.T) {
-	db := openDB(t, tempPath(t), persist.Options{CommitInterval: time.Millisecond})
+	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Millisecond})
 	ix := newIndexer(t, db, nil, 100_000)
 	const n = 3*chunkObjects + 7
 	var list []any

@@ -17,8 +17,10 @@ const (
 	// millisecond, because an event waits that long where processors are few.
 	verifyKeys    = 128
 	verifyObjects = 16
-	// verifyPause is how many times longer verification pauses than it reads.
-	verifyPause = 9
+	// How many times longer verification pauses than it works. To decode all objects twice
+	// takes seconds of a processor, and makes garbage.
+	verifyPause        = 9
+	verifyIndicesPause = 49
 )
 
 // Verify reads all objects and index entries once, without decoding them, and
@@ -27,7 +29,7 @@ const (
 // time, so that events do not wait for it.
 func (ix *Indexer) Verify(ctx context.Context) {
 	for _, bucket := range []string{objectsBucket, indexBucket} {
-		sound := ix.verify(ctx, func(from string) (next string, done bool, err error) {
+		sound := ix.verify(ctx, verifyPause, func(from string) (next string, done bool, err error) {
 			err = ix.db.Read(ix.space, func(s *persist.Snapshot) (err error) {
 				next, done, err = s.Verify(bucket, from, verifyKeys)
 				return err
@@ -45,16 +47,16 @@ func (ix *Indexer) Verify(ctx context.Context) {
 // and the entries with the objects, and reports damage to Options.OnCorrupt. If a page
 // of an index is damaged, entries may be missing, or may not have been found when they
 // were to be removed. VerifyIndices decodes every object, once for itself and once for
-// each of its entries, and pauses like Verify.
+// each of its entries, and pauses longer than Verify.
 func (ix *Indexer) VerifyIndices(ctx context.Context) {
-	if len(*ix.indexers.Load()) > 0 && ix.verify(ctx, ix.compareChunk) {
-		ix.verify(ctx, ix.compareIndex)
+	if len(*ix.indexers.Load()) > 0 && ix.verify(ctx, verifyIndicesPause, ix.compareChunk) {
+		ix.verify(ctx, verifyIndicesPause, ix.compareIndex)
 	}
 }
 
 // verify calls step until it is done, each time with the key at which it stopped,
-// and reports whether it finished.
-func (ix *Indexer) verify(ctx context.Context, step func(from string) (next string, done bool, err error)) bool {
+// and reports whether it finished. It pauses so many times longer than step takes.
+func (ix *Indexer) verify(ctx context.Context, pauses time.Duration, step func(from string) (next string, done bool, err error)) bool {
 	for from, done := "", false; !done; {
 		begin := time.Now()
 		var err error
@@ -62,7 +64,7 @@ func (ix *Indexer) verify(ctx context.Context, step func(from string) (next stri
 		if err != nil && !errors.Is(err, persist.ErrClosed) {
 			ix.failed(err, "verify")
 		}
-		if err != nil || (!done && !pause(ctx, verifyPause*time.Since(begin))) {
+		if err != nil || (!done && !pause(ctx, pauses*time.Since(begin))) {
 			return false
 		}
 	}

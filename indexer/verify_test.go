@@ -14,13 +14,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
 // TestVerifyReportsNoDamageUnderAWriter, whose batch may be visible before the
 // Indexer knows.
 func TestVerifyReportsNoDamageUnderAWriter(t *testing.T) {
-	db := openDB(t, tempPath(t), persist.Options{CommitInterval: time.Millisecond})
+	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Millisecond})
 	var reports atomic.Int64
 	var what atomic.Value
 	ix, err := New(Options{
@@ -65,7 +67,7 @@ func TestVerifyReportsNoDamageUnderAWriter(t *testing.T) {
 
 // TestVerifyIndicesFindsWhatAReaderDoesNot: an entry that is missing.
 func TestVerifyIndicesFindsWhatAReaderDoesNot(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	var reports []string
 	ix, err := New(Options{
 		DB: db, Space: testSpace, Indexers: cache.Indexers{"values": byValues},
@@ -122,7 +124,7 @@ func TestVerifyIndicesFindsWhatAReaderDoesNot(t *testing.T) {
 
 // TestAReleasedIndexerKeepsNothing: its space may belong to another one by now.
 func TestAReleasedIndexerKeepsNothing(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	objects := NewObjects(-1)
 	open := func() *Indexer {
 		ix, err := New(Options{DB: db, Space: testSpace, Objects: objects, NewObject: func() any { return new(corev1.Pod) }})
@@ -156,8 +158,8 @@ func TestAReleasedIndexerKeepsNothing(t *testing.T) {
 
 // TestADamagedStateDoesNotEmptyTheStore: every object is intact.
 func TestADamagedStateDoesNotEmptyTheStore(t *testing.T) {
-	path := tempPath(t)
-	db := openDB(t, path, manual)
+	path := testsupport.Path(t)
+	db := testdb.Open(t, path, testdb.Manual)
 	reports := 0
 	ix, err := New(Options{
 		DB: db, Space: testSpace, Objects: NewObjects(1),
@@ -210,7 +212,7 @@ func TestADamagedStateDoesNotEmptyTheStore(t *testing.T) {
 // TestIndexFunctionsAreCalledByOneGoroutineAtATime, as in client-go: they may remember what
 // they have computed.
 func TestIndexFunctionsAreCalledByOneGoroutineAtATime(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	var running, most atomic.Int32
 	ix, err := New(Options{DB: db, Space: testSpace, Objects: NewObjects(-1), NewObject: func() any { return new(corev1.Pod) },
 		Indexers: cache.Indexers{"values": func(obj any) ([]string, error) {
@@ -241,8 +243,8 @@ func TestIndexFunctionsAreCalledByOneGoroutineAtATime(t *testing.T) {
 // TestAnObjectWhoseKeyHasChangedIsMissed: the number of objects is right, and one of them
 // is not found.
 func TestAnObjectWhoseKeyHasChangedIsMissed(t *testing.T) {
-	path := tempPath(t)
-	db := openDB(t, path, manual)
+	path := testsupport.Path(t)
+	db := testdb.Open(t, path, testdb.Manual)
 	var reports []string
 	open := func() *Indexer {
 		ix, err := New(Options{

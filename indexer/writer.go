@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -18,21 +19,21 @@ type Change struct {
 	Old, New any
 	// OldSizeBytes is about how long Old is when encoded.
 	OldSizeBytes int
-	// OldValue is Old as it was stored, see [persist.DB.StoredObject]. It is nil unless
+	// OldValue is Old as it was stored, see [record.StoredObject]. It is nil unless
 	// the caller wanted Old and called [Writer.KeepOldValues], and Old was read from the file.
-	OldValue *persist.Object
+	OldValue *record.Object
 	// Existed reports whether there was an object before, readable or not.
 	Existed bool
 	// Seq numbers the write. An object read back has the Seq that it was
 	// written with.
 	Seq uint64
 
-	value      *persist.Object
+	value      *record.Object
 	puts, dels []indexPut
 }
 
 // Value returns New as it is stored.
-func (c *Change) Value() *persist.Object { return c.value }
+func (c *Change) Value() *record.Object { return c.value }
 
 // SizeBytes returns about how long New is when encoded.
 func (c *Change) SizeBytes() int {
@@ -94,11 +95,11 @@ func (w *Writer) Head(key string) (uid types.UID, resourceVersion string, exists
 		return uid, resourceVersion, c.New != nil
 	}
 	exists, err := w.ix.db.View(w.ix.objectsName, key, func(it *persist.Item) error {
-		if o, inMemory := it.Value.(*persist.Object); inMemory {
+		if o, inMemory := it.Value.(*record.Object); inMemory {
 			uid, resourceVersion = head(o.Object)
 			return nil
 		}
-		r, err := record(it)
+		r, err := parse(it)
 		uid, resourceVersion = r.UID, r.ResourceVersion
 		return err
 	})
@@ -109,19 +110,19 @@ func (w *Writer) Head(key string) (uid types.UID, resourceVersion string, exists
 	return uid, resourceVersion, exists
 }
 
-func head(obj any) (types.UID, string) { return (&persist.Object{Object: obj}).Head() }
+func head(obj any) (types.UID, string) { return (&record.Object{Object: obj}).Head() }
 
 // Holds reports whether the store has this object: the same uid, resourceVersion and
-// content, see [persist.Object.Same]. It is false if the stored object cannot be read, and
+// content, see [record.Object.Same]. It is false if the stored object cannot be read, and
 // ignores staged changes. It must not be called after the value was put.
-func (w *Writer) Holds(key string, value *persist.Object) bool {
+func (w *Writer) Holds(key string, value *record.Object) bool {
 	same := false
 	_, err := w.ix.db.View(w.ix.objectsName, key, func(it *persist.Item) error {
-		if o, inMemory := it.Value.(*persist.Object); inMemory {
+		if o, inMemory := it.Value.(*record.Object); inMemory {
 			same = value.SameObject(o.Object)
 			return nil
 		}
-		r, err := record(it)
+		r, err := parse(it)
 		same = err == nil && value.Same(r, w.ix.newObject)
 		return err
 	})
@@ -154,12 +155,12 @@ func (w *Writer) Renumber(c *Change) {
 // of objects was lost, it is known again.
 func (w *Writer) SetComplete() { w.next.Recounted = false }
 
-func record(it *persist.Item) (persist.Record, error) {
+func parse(it *persist.Item) (record.Record, error) {
 	payload, err := it.Payload()
 	if err != nil {
-		return persist.Record{}, err
+		return record.Record{}, err
 	}
-	return persist.ParseRecord(payload)
+	return record.Parse(payload)
 }
 
 func (w *Writer) staged(key string) *Change {
@@ -180,7 +181,7 @@ func (w *Writer) staged(key string) *Change {
 
 // NewValue prepares an object for [Writer.SetValue]. From now on the object must not
 // change.
-func (ix *Indexer) NewValue(obj any) *persist.Object { return ix.db.NewObject(obj) }
+func (ix *Indexer) NewValue(obj any) *record.Object { return record.NewObject(obj, ix.db.WritesSoon()) }
 
 // Set stages a new object for a key and returns the change, valid until the
 // next call. If wantOld, it reads the old object.
@@ -189,7 +190,7 @@ func (w *Writer) Set(key string, obj any, wantOld bool) *Change {
 }
 
 // SetValue is Set for an object that [Indexer.NewValue] has prepared.
-func (w *Writer) SetValue(key string, value *persist.Object, wantOld bool) *Change {
+func (w *Writer) SetValue(key string, value *record.Object, wantOld bool) *Change {
 	c := w.change(key, value, wantOld)
 	c.New, c.value, value.Seq = value.Object, value, c.Seq
 	if !c.Existed {
@@ -210,7 +211,7 @@ func (w *Writer) Delete(key string, wantOld bool) *Change {
 }
 
 // change reads the old object of a key, which may share memory with the new one, base.
-func (w *Writer) change(key string, base *persist.Object, wantOld bool) Change {
+func (w *Writer) change(key string, base *record.Object, wantOld bool) Change {
 	c := Change{Key: key}
 	c.Seq = w.NextSeq()
 	if s := w.staged(key); s != nil {
@@ -218,9 +219,9 @@ func (w *Writer) change(key string, base *persist.Object, wantOld bool) Change {
 		return c
 	}
 	if wantOld || len(*w.ix.indexers.Load()) > 0 {
-		var fromFile func(any, persist.Record)
+		var fromFile func(any, record.Record)
 		if wantOld && w.keepOld {
-			fromFile = func(obj any, r persist.Record) { c.OldValue = w.ix.db.StoredObject(obj, r) }
+			fromFile = func(obj any, r record.Record) { c.OldValue = record.StoredObject(obj, r, w.ix.db.WritesSoon()) }
 		}
 		var err error
 		c.Old, c.OldSizeBytes, c.Existed, err = w.ix.get(key, base, fromFile)

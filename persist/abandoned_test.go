@@ -7,18 +7,20 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // TestWhatKilledProcessesWereMakingIsRemovedAtOnce: each of these files may be as long as the
 // cache file, and a process that is killed because its salvage takes long is started again.
 func TestWhatKilledProcessesWereMakingIsRemovedAtOnce(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	salvageable(t, db)
 	close1(t, db)
 	disorder(t, path)
 	for range 3 {
-		if err := program(t, "salvage", path, "at the start", "2").Run(); err == nil {
+		if err := testsupport.Program(t, "salvage", path, "at the start", "2").Run(); err == nil {
 			t.Fatal("the process was not killed")
 		}
 		if left := db.filesBeside(newSuffix, isNumber); len(left) != 1 {
@@ -33,7 +35,7 @@ func TestWhatKilledProcessesWereMakingIsRemovedAtOnce(t *testing.T) {
 
 // TestAFileThatIsBeingMadeIsNotRemoved by another process, not even when it is brand-new.
 func TestAFileThatIsBeingMadeIsNotRemoved(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	defer func(before func(string) error) { crashpoint = before }(crashpoint)
 	crashpoint = func(what string) error {
@@ -58,7 +60,7 @@ func TestAFileThatIsBeingMadeIsNotRemoved(t *testing.T) {
 // TestAFileThatIsAboutToBeLockedIsNotRemoved by processes that remove abandoned files again
 // and again just then.
 func TestAFileThatIsAboutToBeLockedIsNotRemoved(t *testing.T) {
-	db := openSound(t, tempPath(t), manual)
+	db := openSound(t, testsupport.Path(t), manual)
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -90,7 +92,7 @@ func TestAFileThatIsAboutToBeLockedIsNotRemoved(t *testing.T) {
 
 // TestAFileThatWasNeverLockedIsRemovedLater: its process must have ended.
 func TestAFileThatWasNeverLockedIsRemovedLater(t *testing.T) {
-	db := openSound(t, tempPath(t), manual)
+	db := openSound(t, testsupport.Path(t), manual)
 	left := db.path + newSuffix + "1"
 	if err := os.WriteFile(left, nil, 0o600); err != nil {
 		t.Fatal(err)

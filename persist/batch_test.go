@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // sameEverywhere reads keys that every batch sets to its own number, from
@@ -84,7 +85,7 @@ func TestABatchIsVisibleAsAWhole(t *testing.T) {
 		{CommitInterval: time.Hour, CommitBytes: 20 << 10, MaxPendingBytes: 20 << 10},
 	} {
 		t.Run(fmt.Sprintf("%v/%d", o.CommitInterval, o.CommitBytes), func(t *testing.T) {
-			db := openSound(t, tempPath(t), o)
+			db := openSound(t, testsupport.Path(t), o)
 			const batches = 600
 			var wg sync.WaitGroup
 			done := make(chan struct{})
@@ -149,7 +150,7 @@ func TestABatchIsVisibleAsAWhole(t *testing.T) {
 
 // TestASnapshotStaysAsItIs holds snapshots over commits.
 func TestASnapshotStaysAsItIs(t *testing.T) {
-	db := openSound(t, tempPath(t), manual)
+	db := openSound(t, testsupport.Path(t), manual)
 	type held struct {
 		s    *Snapshot
 		want map[string]string
@@ -201,7 +202,7 @@ func TestASnapshotStaysAsItIs(t *testing.T) {
 // TestASnapshotOfANewerFileIsTakenAgain: after Snapshot has captured the memory and
 // before it begins its transaction, batches may be committed. The test simulates that.
 func TestASnapshotOfANewerFileIsTakenAgain(t *testing.T) {
-	db := openSound(t, tempPath(t), manual)
+	db := openSound(t, testsupport.Path(t), manual)
 	put(t, db, "key", "value")
 	flush(t, db)
 	shift := func(n int) {
@@ -209,36 +210,72 @@ func TestASnapshotOfANewerFileIsTakenAgain(t *testing.T) {
 		defer db.mu.Unlock()
 		db.boltTxID += n
 	}
+	begun := 0
+	valid := db.bolt.checkMeta
+	db.bolt.checkMeta = func() error { // It is called before the transaction begins.
+		if begun++; begun == 1 {
+			shift(1)
+		}
+		return valid()
+	}
 	shift(-1)
-	taken := make(chan *Snapshot)
-	go func() {
-		s, err := db.Snapshot(testBucket.Space)
-		if err != nil {
-			t.Error(err)
-		}
-		taken <- s
-	}()
-	for range 10_000 {
-		runtime.Gosched()
-		select {
-		case s := <-taken:
-			s.Close()
-			t.Fatal("the file is newer than what is in memory")
-		default:
-		}
+	s, err := db.Snapshot(testBucket.Space)
+	if err != nil {
+		t.Fatal(err)
 	}
-	shift(1)
-	s := <-taken
 	defer s.Close()
-	if v, _, err := viewText(s, testBucket.Name, "key"); v != "value" || err != nil {
-		t.Errorf("the value is %q, %v", v, err)
+	if begun != 2 {
+		t.Errorf("%d transactions were begun: the file is newer than what is in memory", begun)
 	}
+	if v, _, err := viewText(s, testBucket.Name, "key"); v != "value" || err != nil {
+		t.Errorf("%q, %v", v, err)
+	}
+}
+
+// TestSnapshotsWhileCommitsCome: after Snapshot has captured the memory and before it begins
+// its transaction, batches may be committed. Then it is taken again.
+func TestSnapshotsWhileCommitsCome(t *testing.T) {
+	db := openSound(t, testsupport.Path(t), manual)
+	put(t, db, "key", "0")
+	flush(t, db)
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for last := 0; ; {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				s, err := db.Snapshot(testBucket.Space)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				v, _, err := viewText(s, testBucket.Name, "key")
+				s.Close()
+				n, _ := strconv.Atoi(v)
+				if err != nil || n < last {
+					t.Errorf("%q after %d, %v", v, last, err)
+					return
+				}
+				last = n
+			}
+		})
+	}
+	for i := range 200 {
+		put(t, db, "key", strconv.Itoa(i))
+		flush(t, db)
+	}
+	close(done)
+	wg.Wait()
 }
 
 // TestScanMergesMemoryAndFileInOrder has keys in all three places at once:
 // pending, in a commit that is under way, and in the file.
 func TestScanMergesMemoryAndFileInOrder(t *testing.T) {
-	db := openSound(t, tempPath(t), manual)
+	db := openSound(t, testsupport.Path(t), manual)
 	for i := range 40 { // File: all keys.
 		put(t, db, fmt.Sprintf("k%02d", i), "file")
 	}
@@ -305,7 +342,7 @@ func TestScanMergesMemoryAndFileInOrder(t *testing.T) {
 }
 
 func TestScanStopsWhenToldAndGoesOnBehindTheLastKey(t *testing.T) {
-	db := openSound(t, tempPath(t), manual)
+	db := openSound(t, testsupport.Path(t), manual)
 	for i := range 10 {
 		put(t, db, strconv.Itoa(i), "v")
 		if i == 5 {

@@ -9,21 +9,43 @@ import (
 )
 
 // isBlank reports whether a file has nothing in it: it is empty, or all zeros, or bbolt
-// has begun it and nobody has committed to it. A process that crashes while it begins a
-// file leaves it so.
+// has begun it, perhaps in part, and nobody has committed to it. A process that crashes while
+// it begins a file leaves it so.
 func isBlank(f *os.File) bool {
 	head := make([]byte, 2*maxPageBytes)
 	n, err := readAt(f, head, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return false
 	}
-	first := validMeta(head[:n])
-	if first == nil {
-		return n < len(head) && len(bytes.Trim(head[:n], "\x00")) == 0
+	size := PageBytes
+	if first := validMeta(head[:n]); first != nil {
+		size = int(pageSizeOf(first))
+		second := validMeta(head[min(size, n):n])
+		if second != nil {
+			return txIDOf(first) <= 1 && txIDOf(second) <= 1 // bbolt begins with 0 and 1.
+		}
 	}
-	second := validMeta(head[min(int(pageSizeOf(first)), n):n])
-	return second != nil && txIDOf(first) <= 1 && txIDOf(second) <= 1 // bbolt begins with 0 and 1.
+	if n == len(head) {
+		return false
+	}
+	// bbolt writes both meta pages, an empty freelist and an empty leaf at once. If the power is
+	// cut then, any of them may be on the disk.
+	for i := 0; i*size < n; i++ {
+		page := head[i*size : min((i+1)*size, n)]
+		if isZero(page) {
+			continue
+		}
+		meta := validMeta(page)
+		isMeta := i < 2 && meta != nil && txIDOf(meta) <= 1
+		isEmpty := (i == 2 || i == 3) && len(page) > pageHeaderBytes && isZero(page[pageCountAt:])
+		if !isMeta && !isEmpty {
+			return false
+		}
+	}
+	return true
 }
+
+func isZero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
 
 // beginBlank begins a cache file in f, which is blank and locked. It does not replace f,
 // because a mount point cannot be renamed, and nothing is lost if this fails.

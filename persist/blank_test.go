@@ -11,6 +11,8 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // blankFiles are files with nothing in them: nobody has begun them, or finished beginning.
@@ -33,7 +35,7 @@ var blankFiles = map[string]func(t *testing.T, path string){
 func TestAFileWithNothingInItIsBegunInPlace(t *testing.T) {
 	for name, write := range blankFiles {
 		t.Run(name, func(t *testing.T) {
-			path := tempPath(t)
+			path := testsupport.Path(t)
 			write(t, path)
 			if err := os.Chmod(path, 0o644); err != nil {
 				t.Fatal(err)
@@ -108,7 +110,7 @@ func TestADamagedMountPointSaysWhatToDo(t *testing.T) {
 func TestAFileThatCouldNotBeBegunInPlaceIsBegunLater(t *testing.T) {
 	full := fullDisk(t)
 	synctest.Test(t, func(t *testing.T) {
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		writeFile(t, path, "")
 		before, err := os.Stat(path)
 		if err != nil {
@@ -131,14 +133,14 @@ func TestAFileThatCouldNotBeBegunInPlaceIsBegunLater(t *testing.T) {
 
 // TestAFileWithAnOldMetaPageIsNotBlank: its other meta page is of a later commit.
 func TestAFileWithAnOldMetaPageIsNotBlank(t *testing.T) {
-	blank := tempPath(t)
+	blank := testsupport.Path(t)
 	blankFiles["without a bucket"](t, blank)
 	old, err := os.ReadFile(blank)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, commits := range []int{2, 3} { // With the newer transaction in either meta page.
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		db := openSound(t, path, manual)
 		for n := range commits {
 			put(t, db, "key", strconv.Itoa(n))
@@ -164,7 +166,7 @@ func TestAFileWithAnOldMetaPageIsNotBlank(t *testing.T) {
 // TestAFileThatIsBegunInPlaceIsSyncedInOrder: after a power failure, a meta page without the
 // pages that it names would be damage, and a mount point has no successor.
 func TestAFileThatIsBegunInPlaceIsSyncedInOrder(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	defer func(before func(string) error) { crashpoint = before }(crashpoint)
 	o, err := openBolt(path+".place", nil, false, time.Second)

@@ -5,12 +5,14 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // TestWhatHooksTakeBackDoesNotWaitForADamagedFileToBeReplaced: acknowledged deltas need
 // not stay in memory until then, nor while commits fail.
 func TestWhatHooksTakeBackDoesNotWaitForADamagedFileToBeReplaced(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	synctest.Test(t, func(t *testing.T) {
 		db := open(t, path, Options{CommitInterval: time.Second})
 		salvageable(t, db)

@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // TestCloseWritesAllThatWasApplied is P4.
 func TestCloseWritesAllThatWasApplied(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	want := map[string]string{}
 	var mu sync.Mutex
@@ -49,7 +51,7 @@ func TestCloseWritesAllThatWasApplied(t *testing.T) {
 }
 
 func TestCallsAfterCloseReturnErrClosed(t *testing.T) {
-	for name, path := range map[string]string{"file": tempPath(t), "memory": blockedPath(t)} {
+	for name, path := range map[string]string{"file": testsupport.Path(t), "memory": blockedPath(t)} {
 		t.Run(name, func(t *testing.T) {
 			db := open(t, path, manual)
 			put(t, db, "key", "value")
@@ -81,7 +83,7 @@ func TestCallsAfterCloseReturnErrClosed(t *testing.T) {
 func second[T any](_ T, err error) error { return err }
 
 func TestCloseMayBeCalledByManyAtOnce(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	put(t, db, "key", "value")
 	var wg sync.WaitGroup
@@ -99,7 +101,7 @@ func TestCloseMayBeCalledByManyAtOnce(t *testing.T) {
 }
 
 func TestCloseWaitsForOpenSnapshots(t *testing.T) {
-	db := openSound(t, tempPath(t), manual)
+	db := openSound(t, testsupport.Path(t), manual)
 	put(t, db, "key", "value")
 	flush(t, db)
 	s := snapshot(t, db, false)
@@ -121,7 +123,7 @@ func TestCloseWaitsForOpenSnapshots(t *testing.T) {
 }
 
 func TestFlushWithNothingToWriteReturnsAtOnce(t *testing.T) {
-	db := openSound(t, tempPath(t), manual)
+	db := openSound(t, testsupport.Path(t), manual)
 	c := countCommits(db)
 	for range 3 {
 		flush(t, db)
@@ -142,7 +144,7 @@ func TestFlushWithNothingToWriteReturnsAtOnce(t *testing.T) {
 // does not count, and what comes later is not waited for.
 func TestFlushIsForWhatWasAppliedBeforeIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := openSound(t, tempPath(t), manual)
+		db := openSound(t, testsupport.Path(t), manual)
 		first := &blob{text: "1", release: make(chan struct{})}
 		apply(t, db, func(b *Batch) { b.Put(testBucket, "a", first) })
 		flushed := make(chan error, 2)
@@ -170,7 +172,7 @@ func TestFlushIsForWhatWasAppliedBeforeIt(t *testing.T) {
 // TestAHookThatIsRemovedHasTheLastWord: removing it calls BeforeCommit, because it has no
 // later chance to put anything.
 func TestAHookThatIsRemovedHasTheLastWord(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	put(t, db, "a", "1")
 	remove := db.AddHook(&Hook{BeforeCommit: func(b *Batch) { b.Put(testBucket, "of the hook", Bytes("2")) }})

@@ -11,6 +11,8 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/warmwatch/warmwatch/internal/record"
 )
 
 const (
@@ -24,10 +26,10 @@ const (
 // An arena is where a commit encodes values. They stay in place until the next
 // reset, because bbolt keeps the slices it is given until its transaction ends.
 type arena struct {
-	chunks [][]byte // Each of arenaChunkBytes or more.
-	used   int      // How many chunks hold values; the last of these is being filled.
-	bodies []*body  // They were encoded ahead, and are released by reset.
-	head   []byte   // Scratch.
+	chunks [][]byte       // Each of arenaChunkBytes or more.
+	used   int            // How many chunks hold values; the last of these is being filled.
+	bodies []*record.Body // They were encoded ahead, and are released by reset.
+	head   []byte         // Scratch.
 }
 
 // room returns a chunk to append n bytes to.
@@ -56,7 +58,7 @@ func (a *arena) reset() {
 	}
 	a.used = 0
 	for _, b := range a.bodies {
-		b.release()
+		b.Release()
 	}
 	clear(a.bodies)
 	a.bodies = a.bodies[:0]
@@ -159,6 +161,37 @@ func (db *DB) commit(committer int) {
 		db.mu.Unlock() // The file must not be written to.
 		return
 	}
+	flushing, b := db.takeWaitingLocked(), db.bolt
+	db.mu.Unlock()
+
+	var w written
+	var err error
+	if flushing != nil {
+		if err = db.ensureSynced(b); err == nil {
+			w.txID, w.unencodable, err = db.write(b, flushing)
+		}
+		if isDiskFull(err) {
+			db.makeRoom()
+		}
+	}
+
+	db.mu.Lock()
+	if db.committer != committer { // Another goroutine has taken over, see abandonCommitLocked.
+		db.mu.Unlock()
+		return
+	}
+	hooks, durable := db.attemptedLocked(flushing, w, err)
+	db.cond.Broadcast()
+	db.mu.Unlock()
+	for _, h := range hooks {
+		if h.AfterCommit != nil {
+			h.AfterCommit(durable)
+		}
+	}
+}
+
+// takeWaitingLocked takes what is to be written, nil if there is nothing or no file.
+func (db *DB) takeWaitingLocked() *layer {
 	db.flushRequested = false
 	if db.flushing == nil {
 		db.dirtySince, db.urgentSince = time.Time{}, time.Time{}
@@ -175,54 +208,34 @@ func (db *DB) commit(committer int) {
 			db.noteChangeLocked(true)
 		}
 	}
-	flushing, b := db.flushing, db.bolt
-	db.mu.Unlock()
+	return db.flushing
+}
 
-	var (
-		txID        int
-		unencodable []unencodable
-		err         error
-	)
-	if flushing != nil {
-		if err = db.ensureSynced(b); err == nil {
-			txID, unencodable, err = db.write(b, flushing)
-		}
-		if isDiskFull(err) {
-			db.makeRoom()
-		}
-	}
+// written is what a successful write returns.
+type written struct {
+	txID        int
+	unencodable []unencodable
+}
 
-	db.mu.Lock()
-	if db.committer != committer { // Another goroutine has taken over, see abandonCommitLocked.
-		db.mu.Unlock()
-		return
-	}
+// attemptedLocked notes how an attempt has ended. It returns the hooks to call, none after an
+// error, and the number of the last durable batch.
+func (db *DB) attemptedLocked(flushing *layer, w written, err error) (hooks []*Hook, durable uint64) {
 	db.committing = nil
 	db.attempts++
 	if err != nil {
 		db.failedLocked(err)
-		db.cond.Broadcast()
-		db.mu.Unlock()
-		return
+		return nil, 0
 	}
 	if flushing != nil {
 		db.logRecoveryLocked()
-		db.boltTxID, db.unwritten = txID, false
-		db.keepUnencodableLocked(unencodable)
+		db.boltTxID, db.unwritten = w.txID, false
+		db.keepUnencodableLocked(w.unencodable)
 	}
 	db.flushing = nil
 	db.commitErr = nil
 	db.retryDelay = 0
 	db.durable = db.flushingTo
-	durable := db.durable
-	hooks := db.hooksLocked()
-	db.cond.Broadcast()
-	db.mu.Unlock()
-	for _, h := range hooks {
-		if h.AfterCommit != nil {
-			h.AfterCommit(durable)
-		}
-	}
+	return db.hooksLocked(), db.durable
 }
 
 // beforeCommitLocked lets the hooks change what waits, and reports whether one of
@@ -345,7 +358,7 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 			return err
 		}
 		if db.boltFile != nil { // Else salvage is writing a new file.
-			if err := checkFreelist(db.boltFile, tx); err != nil {
+			if err := checkFreelist(db.boltFile); err != nil {
 				return err
 			}
 			if err := checkBuckets(db.boltFile, tx, l); err != nil {
@@ -368,7 +381,9 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 			return err
 		}
 		err = errorOfCommit(tx.Commit())
-		committed = err == nil
+		if committed = err == nil; !committed {
+			b.synced.Store(false) // See ensureSynced.
+		}
 		return err
 	})
 	return txID, bad, err
@@ -421,10 +436,10 @@ func (a *arena) seal(name Bucket, key string, v Value) (sealed []byte, err error
 			sealed, err = nil, fmt.Errorf("panic: %v", p)
 		}
 	}()
-	if o, ok := v.(*Object); ok {
-		if record, b := o.recordAhead(a); b != nil {
+	if o, ok := v.(*record.Object); ok {
+		if encoded, b := o.TakeRecord(&a.head); b != nil {
 			a.bodies = append(a.bodies, b)
-			return seal(record, 0, name, key), nil
+			return seal(encoded, 0, name, key), nil
 		}
 	}
 	chunk := a.room(v.SizeBytes() + sealRoomBytes)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // commits counts the commits of a DB, and what the last one made durable.
@@ -40,7 +42,7 @@ func wantDurable(t *testing.T, db *DB, want uint64) {
 
 func TestAChangeIsDurableAfterTheCommitInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := openSound(t, tempPath(t), Options{CommitInterval: time.Minute})
+		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Minute})
 		c := countCommits(db)
 		after(time.Hour)
 		if n := c.n.Load(); n != 0 {
@@ -70,7 +72,7 @@ func TestAnUrgentChangeIsDurableAfterTheDurableDelay(t *testing.T) {
 		b.Urgent()
 	}
 	synctest.Test(t, func(t *testing.T) {
-		db := openSound(t, tempPath(t), Options{CommitInterval: time.Minute, DurableDelay: time.Second})
+		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Minute, DurableDelay: time.Second})
 		put(t, db, "a", "1")
 		after(10 * time.Second)
 		apply(t, db, urgent)
@@ -97,7 +99,7 @@ func TestAnUrgentChangeIsDurableAfterTheDurableDelay(t *testing.T) {
 
 func TestManyBytesAreCommittedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := openSound(t, tempPath(t), Options{CommitInterval: time.Hour, CommitBytes: 10_000})
+		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Hour, CommitBytes: 10_000})
 		for i := range 9 {
 			put(t, db, strconv.Itoa(i), repeat("x", 1000))
 		}
@@ -111,7 +113,7 @@ func TestManyBytesAreCommittedAtOnce(t *testing.T) {
 // commit, and Updates that waited for room go on.
 func TestWhatHooksTakeBackIsNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := openSound(t, tempPath(t), Options{CommitInterval: time.Hour, CommitBytes: 10_000, MaxPendingBytes: 10_000})
+		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Hour, CommitBytes: 10_000, MaxPendingBytes: 10_000})
 		c := countCommits(db)
 		var passing []string // Guarded by the DB's lock.
 		db.AddHook(&Hook{BeforeCommit: func(b *Batch) {
@@ -152,7 +154,7 @@ func TestWhatHooksTakeBackIsNotWritten(t *testing.T) {
 // TestAHotKeyIsEncodedOnce is the point of keeping values unencoded.
 func TestAHotKeyIsEncodedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := openSound(t, tempPath(t), Options{CommitInterval: time.Second, CommitBytes: 2000})
+		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Second, CommitBytes: 2000})
 		encoded := 0
 		for i := range 1000 {
 			apply(t, db, func(b *Batch) {
@@ -172,7 +174,7 @@ func TestAHotKeyIsEncodedOnce(t *testing.T) {
 }
 
 func TestPendingBytesComeBackToNothing(t *testing.T) {
-	db := openSound(t, tempPath(t), manual)
+	db := openSound(t, testsupport.Path(t), manual)
 	for i := range 50 {
 		apply(t, db, func(b *Batch) {
 			b.Put(testBucket, strconv.Itoa(i%7), Bytes(repeat("x", i)))
@@ -190,7 +192,7 @@ func TestPendingBytesComeBackToNothing(t *testing.T) {
 // TestUpdateWaitsWhileTooMuchIsPending holds up a commit.
 func TestUpdateWaitsWhileTooMuchIsPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := openSound(t, tempPath(t), Options{CommitInterval: time.Hour, CommitBytes: 500, MaxPendingBytes: 1000})
+		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Hour, CommitBytes: 500, MaxPendingBytes: 1000})
 		release := make(chan struct{})
 		apply(t, db, func(b *Batch) { b.Put(testBucket, "held", &blob{text: "x", size: 600, release: release}) })
 		synctest.Wait()
@@ -220,7 +222,7 @@ func TestUpdateWaitsWhileTooMuchIsPending(t *testing.T) {
 
 func TestAWaitingUpdateEndsWhenTheDBIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := openSound(t, tempPath(t), Options{CommitInterval: time.Hour, MaxPendingBytes: 1000})
+		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Hour, MaxPendingBytes: 1000})
 		release := make(chan struct{})
 		apply(t, db, func(b *Batch) { b.Put(testBucket, "held", &blob{text: "x", size: 2000, release: release}) })
 		waiting := make(chan error, 1)
@@ -250,7 +252,7 @@ func TestAWaitingUpdateEndsWhenTheDBIsClosed(t *testing.T) {
 // TestValuesThatCannotBeEncodedStayInMemory. The others are committed, and the next
 // process gets an error for such a value.
 func TestValuesThatCannotBeEncodedStayInMemory(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := open(t, path, manual)
 	bad := errors.New("no encoding")
 	apply(t, db, func(b *Batch) {
@@ -296,7 +298,7 @@ func TestValuesThatCannotBeEncodedStayInMemory(t *testing.T) {
 }
 
 func TestErrForgetsAValueThatCouldNotBeEncodedOnceItIsReplaced(t *testing.T) {
-	db := open(t, tempPath(t), manual)
+	db := open(t, testsupport.Path(t), manual)
 	bad := errors.New("no encoding")
 	apply(t, db, func(b *Batch) {
 		b.Put(testBucket, "replaced", &blob{text: "bad", err: bad})
@@ -319,7 +321,7 @@ func TestErrForgetsAValueThatCouldNotBeEncodedOnceItIsReplaced(t *testing.T) {
 // count as pending bytes.
 func TestValuesThatCannotBeEncodedDoNotHoldUpOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := open(t, tempPath(t), Options{CommitInterval: time.Second, CommitBytes: 2000, MaxPendingBytes: 4000})
+		db := open(t, testsupport.Path(t), Options{CommitInterval: time.Second, CommitBytes: 2000, MaxPendingBytes: 4000})
 		c := countCommits(db)
 		for i := range 10 {
 			apply(t, db, func(b *Batch) {
@@ -349,7 +351,7 @@ func TestValuesThatCannotBeEncodedDoNotHoldUpOthers(t *testing.T) {
 // TestHooksTakePartInEveryCommit: what BeforeCommit puts is in the commit.
 func TestHooksTakePartInEveryCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		db := openSound(t, path, Options{CommitInterval: time.Minute, DurableDelay: time.Second})
 		var n atomic.Int64
 		heard := make(chan uint64, 10)
@@ -404,7 +406,7 @@ func TestHooksTakePartInEveryCommit(t *testing.T) {
 // TestCloseMakesWhatHooksHaveToSayDurable: acknowledgements that hooks have not
 // put into a commit yet.
 func TestCloseMakesWhatHooksHaveToSayDurable(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	said := "before"
 	db.AddHook(&Hook{BeforeCommit: func(b *Batch) { b.Put(testBucket, "hook", Bytes(said)) }})
@@ -437,14 +439,14 @@ func TestOptionsHaveDefaultsAndBounds(t *testing.T) {
 		t.Errorf("DurableDelay %v, CommitBytes %d, %v: not bounded by CommitInterval and MaxPendingBytes", o.DurableDelay, o.CommitBytes, err)
 	}
 	for _, bad := range []Options{{CommitInterval: -1}, {DurableDelay: -1}, {LockTimeout: -1}, {CommitBytes: -1}, {MaxPendingBytes: -1}} {
-		if _, err := Open(tempPath(t), bad); err == nil {
+		if _, err := Open(testsupport.Path(t), bad); err == nil {
 			t.Errorf("%+v was accepted", bad)
 		}
 	}
 }
 
 func TestTheBatchesAreNumbered(t *testing.T) {
-	db := openSound(t, tempPath(t), manual)
+	db := openSound(t, testsupport.Path(t), manual)
 	for i := range uint64(5) {
 		if db.Applied() != i {
 			t.Errorf("applied %d, expected %d", db.Applied(), i)
@@ -464,7 +466,7 @@ func TestNoEndlessCommits(t *testing.T) {
 	for name, o := range map[string]Options{"file": {}, "memory": {}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				path := tempPath(t)
+				path := testsupport.Path(t)
 				if name == "memory" {
 					path = blockedPath(t)
 				}

@@ -22,6 +22,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 var crashes = flag.Int("crashes", 120, "number of crashes to look at")
@@ -55,7 +57,7 @@ func init() {
 		if err != nil {
 			return err
 		}
-		db, err := Open(args[0], Options{CommitInterval: time.Millisecond, CommitBytes: 20_000, Logger: &quiet})
+		db, err := Open(args[0], Options{CommitInterval: time.Millisecond, CommitBytes: 20_000, Logger: &testsupport.Quiet})
 		if err != nil {
 			return err
 		}
@@ -83,8 +85,8 @@ type victim struct {
 
 func startVictim(t *testing.T, seed int64) *victim {
 	t.Helper()
-	v := &victim{t: t, path: tempPath(t)}
-	cmd := program(t, "crash", v.path, strconv.FormatInt(seed, 10))
+	v := &victim{t: t, path: testsupport.Path(t)}
+	cmd := testsupport.Program(t, "crash", v.path, strconv.FormatInt(seed, 10))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +148,7 @@ func (v *victim) image() (b []byte, durable uint64) {
 // there as a whole or not at all, all before it are there too, and so are those
 // that were said to be durable.
 func TestAKilledProcessLeavesAPrefixOfItsBatches(t *testing.T) {
-	rnd := newRand(t)
+	rnd := testsupport.Rand(t)
 	seed := rnd.Int63()
 	v := startVictim(t, seed)
 	check := &prefixChecker{t: t, dir: t.TempDir(), w: newCrashWorkload(seed)}
@@ -179,7 +181,7 @@ func (c *prefixChecker) check(name string, image []byte) int {
 	if err := os.WriteFile(path, image, 0o600); err != nil {
 		c.t.Fatal(err)
 	}
-	db, err := Open(path, Options{CommitInterval: time.Hour, Logger: &quiet})
+	db, err := Open(path, Options{CommitInterval: time.Hour, Logger: &testsupport.Quiet})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -235,9 +237,9 @@ func (c *prefixChecker) check(name string, image []byte) int {
 // wrote, any may be on the disk and any not, before it has been synced. The
 // meta page comes after a sync of its own, and may be torn.
 func TestAPowerFailureLeavesAPrefixOfItsBatches(t *testing.T) {
-	rnd := newRand(t)
+	rnd := testsupport.Rand(t)
 	seed := rnd.Int63()
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	w := newCrashWorkload(seed)
 	check := &prefixChecker{t: t, dir: t.TempDir(), w: newCrashWorkload(seed)}

@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 var flips = flag.Int("flips", 150, "number of files with flipped bytes to open")
@@ -34,7 +36,7 @@ type image struct {
 // values of earlier batches in them.
 func newImage(t testing.TB, rnd *rand.Rand) *image {
 	t.Helper()
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	m := newModel(rnd)
 	db := openSound(t, path, manual)
 	im := &image{pageSize: PageBytes, ever: map[string]map[string][]string{}}
@@ -119,7 +121,7 @@ func (im *image) checkDamaged(damaged []byte, path string) (err error) {
 	if err := os.WriteFile(path, damaged, 0o600); err != nil {
 		return err
 	}
-	db, err := Open(path, Options{CommitInterval: manual.CommitInterval, Logger: &quiet})
+	db, err := Open(path, Options{CommitInterval: manual.CommitInterval, Logger: &testsupport.Quiet})
 	if err != nil {
 		return err
 	}
@@ -235,8 +237,8 @@ func removeAll(t *testing.T, path string) {
 }
 
 func TestAnUndamagedFileIsReadInFull(t *testing.T) {
-	im := newImage(t, newRand(t))
-	path := tempPath(t)
+	im := newImage(t, testsupport.Rand(t))
+	path := testsupport.Path(t)
 	if err := os.WriteFile(path, im.bytes, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +255,7 @@ func TestAnUndamagedFileIsReadInFull(t *testing.T) {
 }
 
 func TestTruncatedFilesAreSetAside(t *testing.T) {
-	im := newImage(t, newRand(t))
+	im := newImage(t, testsupport.Rand(t))
 	damages := map[string]func([]byte) []byte{}
 	cut := func(n int) {
 		if n >= 0 && n < len(im.bytes) {
@@ -274,7 +276,7 @@ func TestTruncatedFilesAreSetAside(t *testing.T) {
 	cut(len(im.bytes) - 1)
 	im.checkAll(t, damages)
 
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	if err := os.WriteFile(path, im.bytes[:len(im.bytes)-1], 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +287,7 @@ func TestTruncatedFilesAreSetAside(t *testing.T) {
 }
 
 func TestFlippedBytesNeverBecomeValues(t *testing.T) {
-	rnd := newRand(t)
+	rnd := testsupport.Rand(t)
 	im := newImage(t, rnd)
 	inUse := slices.Concat(im.pagesOf(branchPage), im.pagesOf(leafPage), im.pagesOf(freelistPage), []int{0, 1})
 	damages := map[string]func([]byte) []byte{}
@@ -312,7 +314,7 @@ func TestFlippedBytesNeverBecomeValues(t *testing.T) {
 }
 
 func TestLostAndMisplacedPagesNeverBecomeValues(t *testing.T) {
-	rnd := newRand(t)
+	rnd := testsupport.Rand(t)
 	im := newImage(t, rnd)
 	damages := map[string]func([]byte) []byte{}
 	for id := range im.pages() {
@@ -340,7 +342,7 @@ func TestLostAndMisplacedPagesNeverBecomeValues(t *testing.T) {
 }
 
 func TestFilesOfNoiseAreSetAside(t *testing.T) {
-	rnd := newRand(t)
+	rnd := testsupport.Rand(t)
 	im := newImage(t, rnd)
 	damages := map[string]func([]byte) []byte{}
 	for _, n := range []int{1, 15, 64, 80, 1000, 4096, 8191, 8192, 16384, 100_000} {
@@ -360,7 +362,7 @@ func TestFilesOfNoiseAreSetAside(t *testing.T) {
 }
 
 func TestMetaPagesThatLieAreFoundOut(t *testing.T) {
-	im := newImage(t, newRand(t))
+	im := newImage(t, testsupport.Rand(t))
 	damages := map[string]func([]byte) []byte{}
 	for name, at := range map[string]int{"root": 16, "freelist": metaFreelistAt, "high water": metaHighAt, "txid": metaTxIDAt} {
 		old := binary.NativeEndian.Uint64(im.newestMeta(im.bytes)[at:])
@@ -377,7 +379,7 @@ func TestMetaPagesThatLieAreFoundOut(t *testing.T) {
 // TestPagesThatReferToThemselvesAreFoundOut: bbolt would follow them until the
 // stack overflows, or memory is exhausted, which ends the process.
 func TestPagesThatReferToThemselvesAreFoundOut(t *testing.T) {
-	im := newImage(t, newRand(t))
+	im := newImage(t, testsupport.Rand(t))
 	damages := map[string]func([]byte) []byte{}
 	branches := im.pagesOf(branchPage)
 	for _, id := range branches {
@@ -396,7 +398,7 @@ func TestPagesThatReferToThemselvesAreFoundOut(t *testing.T) {
 
 // TestAFileThatEndsTooEarlyIsDamage: a missing page is not an error of the disk.
 func TestAFileThatEndsTooEarlyIsDamage(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	writeFile(t, path, strings.Repeat("\x00", PageBytes+PageBytes/2))
 	f, err := os.Open(path)
 	if err != nil {
@@ -417,7 +419,7 @@ func TestAFileThatEndsTooEarlyIsDamage(t *testing.T) {
 // TestAFreelistOfImpossibleLengthIsFoundOut: bbolt would allocate it, which
 // ends the process.
 func TestAFreelistOfImpossibleLengthIsFoundOut(t *testing.T) {
-	im := newImage(t, newRand(t))
+	im := newImage(t, testsupport.Rand(t))
 	damages := map[string]func([]byte) []byte{}
 	id := int(binary.NativeEndian.Uint64(im.newestMeta(im.bytes)[metaFreelistAt:]))
 	for _, count := range []uint64{1 << 10, 1 << 20, 1 << 36, 1 << 40, 1 << 44, 1 << 60, 1<<61 + 1, 1 << 63, math.MaxUint64} {
@@ -440,7 +442,7 @@ func TestAFreelistOfImpossibleLengthIsFoundOut(t *testing.T) {
 // TestAValueThatSeemsToBeABucketHasTheFileReplaced: bbolt refuses to write it
 // or to delete it, for ever.
 func TestAValueThatSeemsToBeABucketHasTheFileReplaced(t *testing.T) {
-	im := newImage(t, newRand(t))
+	im := newImage(t, testsupport.Rand(t))
 	damages := map[string]func([]byte) []byte{}
 	for _, id := range im.pagesOf(leafPage) {
 		p := im.page(im.bytes, id)

@@ -5,6 +5,8 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // commitUntilVisible does what the committer does until bbolt shows the commit. Then its
@@ -42,7 +44,7 @@ func TestADurableSnapshotWaitsForTheCommitThatItSees(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				db := openSound(t, tempPath(t), manual)
+				db := openSound(t, testsupport.Path(t), manual)
 				put(t, db, "old", "1")
 				flush(t, db)
 				put(t, db, "new", "2")
@@ -84,7 +86,7 @@ func TestADurableSnapshotWaitsForTheCommitThatItSees(t *testing.T) {
 // the DB closed, before the commit has ended.
 func TestADurableSnapshotThatWaitsEndsWithTheFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := open(t, tempPath(t), manual)
+		db := open(t, testsupport.Path(t), manual)
 		put(t, db, "old", "1")
 		flush(t, db)
 		put(t, db, "new", "2")
@@ -115,7 +117,7 @@ func TestADurableSnapshotThatWaitsEndsWithTheFile(t *testing.T) {
 // TestWhatIsFoundInAFileIsWrittenToTheDiskBeforeItIsCalledDurable: a process may have
 // crashed between the last write of a commit and its fsync.
 func TestWhatIsFoundInAFileIsWrittenToTheDiskBeforeItIsCalledDurable(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	put(t, db, "a", "1")
 	if err := db.Close(); err != nil {
@@ -146,7 +148,7 @@ func TestWhatIsFoundInAFileIsWrittenToTheDiskBeforeItIsCalledDurable(t *testing.
 // TestWhatIsFoundInADamagedFileIsWrittenToTheDiskAsWell, where it cannot be replaced yet
 // and is read from.
 func TestWhatIsFoundInADamagedFileIsWrittenToTheDiskAsWell(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	salvageable(t, db)
 	close1(t, db)
@@ -163,7 +165,7 @@ func TestWhatIsFoundInADamagedFileIsWrittenToTheDiskAsWell(t *testing.T) {
 // TestAFileThatTheDiskCouldNotSyncIsReplaced: a second fsync that succeeds proves nothing,
 // because some systems have dropped by then what they could not write.
 func TestAFileThatTheDiskCouldNotSyncIsReplaced(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	want := salvageable(t, db)
 	close1(t, db)

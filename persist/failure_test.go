@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	bolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // fill makes the file of an idle DB unable to grow, or able again.
@@ -30,7 +32,7 @@ func fill(db *DB, full bool) {
 // error, and when there is room again all is written.
 func TestAFailedCommitLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		db := openSound(t, path, Options{CommitInterval: time.Second, CommitBytes: 1000, MaxPendingBytes: 2000})
 		c := countCommits(db)
 		put(t, db, "old", "1")
@@ -96,7 +98,7 @@ func TestAFailedCommitLosesNothing(t *testing.T) {
 // TestFailedCommitsAreTriedAgainLessAndLessOften counts attempts.
 func TestFailedCommitsAreTriedAgainLessAndLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := openSound(t, tempPath(t), Options{CommitInterval: time.Second})
+		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Second})
 		fill(db, true)
 		put(t, db, "a", repeat("x", 8<<20))
 		synctest.Wait()
@@ -139,7 +141,7 @@ func TestFailedCommitsAreTriedAgainLessAndLessOften(t *testing.T) {
 
 // TestCloseOfADBThatCannotWriteSaysSo, each time, and does not hang.
 func TestCloseOfADBThatCannotWriteSaysSo(t *testing.T) {
-	db := open(t, tempPath(t), manual)
+	db := open(t, testsupport.Path(t), manual)
 	put(t, db, "a", "1")
 	flush(t, db)
 	fill(db, true)
@@ -158,7 +160,7 @@ func TestCloseOfADBThatCannotWriteSaysSo(t *testing.T) {
 // TestAFlushDuringACloseThatFailsReturns: no attempt comes after the last one.
 func TestAFlushDuringACloseThatFailsReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := open(t, tempPath(t), manual)
+		db := open(t, testsupport.Path(t), manual)
 		first := &blob{text: repeat("x", 8<<20), release: make(chan struct{})}
 		last := &blob{text: repeat("y", 9<<20), release: make(chan struct{})}
 		said := false
@@ -306,7 +308,7 @@ func mountSmall(t *testing.T, sizeBytes int) string {
 
 // TestACommitThatHasOnlyFailedItsFsync: its content is in the file all the same.
 func TestACommitThatHasOnlyFailedItsFsync(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	put(t, db, "old", "1")
 	flush(t, db)

@@ -151,13 +151,10 @@ func (db *DB) begin() (opened, error) {
 // reads it, because bbolt would end the process over some files, and write to others that
 // are not ours; and under the lock, because another process's commit looks like damage.
 func (db *DB) openFound(f *os.File) (o opened, bad *os.File, err error) {
-	in := &inspector{f: f, unchecked: []uint32{}}
-	err = guard(func() error {
-		if err := in.file(); err != nil {
-			return err
-		}
-		return checkFormat(f)
-	})
+	in, err := inspectFile(f, false)
+	if err == nil {
+		err = guard(func() error { return checkFormat(f) })
+	}
 	if err == nil {
 		if o, err = openInspected(in, f.Name(), f, db.opts.LockTimeout); isBad(err) {
 			bad, err = lockAgain(db.path, err)
@@ -188,9 +185,11 @@ func (db *DB) openLocked(f *os.File) (opened, error) {
 	if db.badFile, _ = f.Stat(); db.badFile != nil { // Else attach could not tell it from another file.
 		db.broken = cause
 	}
-	if in := (&inspector{f: f, readOnly: true, unchecked: []uint32{}}); errors.Is(cause, ErrCorrupt) && guard(in.file) == nil {
-		if o, openErr := openInspected(in, f.Name(), f, db.opts.LockTimeout); openErr == nil {
-			return o, err
+	if errors.Is(cause, ErrCorrupt) {
+		if in, bad := inspectFile(f, true); bad == nil {
+			if o, bad := openInspected(in, f.Name(), f, db.opts.LockTimeout); bad == nil {
+				return o, err
+			}
 		}
 	}
 	_ = f.Close() // Unless bbolt has.
@@ -333,7 +332,8 @@ func (db *DB) removeAbandoned() {
 		if err != nil {
 			continue
 		}
-		if age := time.Since(info.ModTime()); age < abandonedAge || info.Size() == 0 && age < aboutToBeLocked {
+		age := time.Since(info.ModTime()) // Negative, if the clock has gone back.
+		if abandonedAge > 0 && age < abandonedAge || info.Size() == 0 && age.Abs() < aboutToBeLocked {
 			continue
 		}
 		if f, err := lockFile(name, 0); err == nil { // Its process has ended.

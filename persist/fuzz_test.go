@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // FuzzOpen opens files with damages, reads all that they seem to have, writes
@@ -39,12 +41,12 @@ func FuzzOpen(f *testing.F) {
 			at := int(edits[0])<<16 | int(edits[1])<<8 | int(edits[2])
 			content[at%len(content)] = edits[3]
 		}
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		resealMetas(content)
 		if err := os.WriteFile(path, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		db, err := Open(path, Options{CommitInterval: manual.CommitInterval, Logger: &quiet})
+		db, err := Open(path, Options{CommitInterval: manual.CommitInterval, Logger: &testsupport.Quiet})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +67,7 @@ func FuzzOpen(f *testing.F) {
 		if err := db.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if db, err = Open(path, Options{CommitInterval: manual.CommitInterval, Logger: &quiet}); err != nil {
+		if db, err = Open(path, Options{CommitInterval: manual.CommitInterval, Logger: &testsupport.Quiet}); err != nil {
 			t.Fatal(err)
 		}
 		defer db.Close()

@@ -10,6 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 var goldenPath = filepath.Join("testdata", "format-v1.db")
@@ -62,7 +65,9 @@ func writeGolden(t *testing.T) {
 	}
 	db := open(t, goldenPath, manual)
 	for key, obj := range goldenObjects() {
-		apply(t, db, func(b *Batch) { b.Put(Bucket{"space", "objects"}, key, NewObject(7, obj)) })
+		o := record.NewObject(obj, true)
+		o.Seq = 7
+		apply(t, db, func(b *Batch) { b.Put(Bucket{"space", "objects"}, key, o) })
 	}
 	for key, v := range goldenBytes() {
 		put(t, db, key, v)
@@ -90,7 +95,7 @@ func TestFilesOfFormat1OpenForEver(t *testing.T) {
 	if *update {
 		writeGolden(t)
 	}
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	copyFile(t, goldenPath, path)
 	db := openSound(t, path, manual)
 	if names := setAside(t, path); len(names) != 0 {
@@ -105,7 +110,7 @@ func TestFilesOfFormat1OpenForEver(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			r, err := ParseRecord(payload)
+			r, err := record.Parse(payload)
 			if err != nil {
 				return err
 			}

@@ -46,7 +46,7 @@ type handle struct {
 	checkMeta func() error
 
 	syncing  sync.Mutex   // Held by [DB.ensureSynced].
-	synced   atomic.Bool  // Set under syncing, as is unsynced.
+	synced   atomic.Bool  // Set under syncing, as is unsynced. Cleared when a commit has failed.
 	unsynced error        // How the disk failed to sync the file.
 	sync     func() error // file.Sync, except in tests.
 }
@@ -132,6 +132,11 @@ func (h *handle) Close() error {
 // may have been killed between the last write of its last commit and the fsync, or
 // between giving the file its name and syncing the directory. Nothing is durable before.
 //
+// The newest meta page is written again before: an fsync that has failed, in this process or
+// an earlier one, may have lost it, and the kernel does not try again. bbolt believes that page
+// as soon as it is written, and the next commit writes over pages of the one before. So all of
+// this is due again after a commit that has failed.
+//
 // A file that the disk has failed to sync counts as damaged, and is replaced: a second
 // fsync may succeed although some of the content was lost.
 func (db *DB) ensureSynced(h *handle) error {
@@ -146,6 +151,9 @@ func (db *DB) ensureSynced(h *handle) error {
 	case h.unsynced != nil:
 		return h.unsynced
 	}
+	if err := h.rewriteMeta(); err != nil {
+		return err
+	}
 	if err := db.withCachePath(h.sync()); isUnreadable(err) {
 		h.unsynced = &CorruptError{Err: err}
 		return h.unsynced
@@ -157,6 +165,20 @@ func (db *DB) ensureSynced(h *handle) error {
 	}
 	h.synced.Store(true)
 	return nil
+}
+
+// rewriteMeta writes the newest meta once more, as it is.
+func (h *handle) rewriteMeta() error {
+	if h.IsReadOnly() {
+		return nil
+	}
+	m, err := (&inspector{f: h.file}).meta(2 * h.pageSize)
+	if err != nil {
+		return err
+	}
+	page := int64(txIDOf(m) % 2) // Meta.Write in bbolt's internal/common/meta.go.
+	_, err = h.file.WriteAt(m, page*h.pageSize+metaOffset)
+	return err
 }
 
 // metaIsValid returns a [CorruptError] unless there is a valid meta page, and the file

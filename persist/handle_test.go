@@ -10,6 +10,8 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // believing turns off the check of the meta pages, as if they were damaged just after it.
@@ -28,7 +30,7 @@ func withoutMeta(path string) error {
 // TestAReaderThatPanicsInsideBboltHoldsNobodyUp: not those that come after it, not
 // those that have a transaction open, not the committer, and not Close.
 func TestAReaderThatPanicsInsideBboltHoldsNobodyUp(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := open(t, path, manual)
 	for i := range 100 {
 		put(t, db, fmt.Sprint(i), "value")
@@ -72,7 +74,7 @@ func TestAReaderThatPanicsInsideBboltHoldsNobodyUp(t *testing.T) {
 // TestCloseOfADBWhoseReaderPanickedInsideBboltReturns, also when nothing is pending, so that
 // no commit has the file replaced.
 func TestCloseOfADBWhoseReaderPanickedInsideBboltReturns(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := open(t, path, manual)
 	put(t, db, "a", "1")
 	flush(t, db)
@@ -97,7 +99,7 @@ func TestABadFileBboltIsNotAskedFor(t *testing.T) {
 		"truncated to a page":  func(path string) error { return os.Truncate(path, PageBytes) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := tempPath(t)
+			path := testsupport.Path(t)
 			db := open(t, path, manual)
 			put(t, db, "a", "1")
 			flush(t, db)
@@ -156,7 +158,7 @@ func (*commitGate) Warningf(string, ...any) {}
 func stuckCommit(args []string) error {
 	path := args[0]
 	options := manual
-	options.Logger = &quiet
+	options.Logger = &testsupport.Quiet
 	db, err := Open(path, options)
 	if err != nil {
 		return err
@@ -218,8 +220,8 @@ func useLogger(db *DB, l bolt.Logger) error {
 
 // TestACommitThatBboltHoldsUpForEverIsGivenUp. Its changes are written to the new file.
 func TestACommitThatBboltHoldsUpForEverIsGivenUp(t *testing.T) {
-	path := tempPath(t)
-	if out, err := program(t, "stuck-commit", path).CombinedOutput(); err != nil {
+	path := testsupport.Path(t)
+	if out, err := testsupport.Program(t, "stuck-commit", path).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if got := contents(t, openSound(t, path, manual)); got["b"] != "2" {
@@ -230,7 +232,7 @@ func TestACommitThatBboltHoldsUpForEverIsGivenUp(t *testing.T) {
 // TestATransactionEndsWhileBboltMapsTheFileAnew: Begin waits for all open transactions
 // then, and must not keep them from ending.
 func TestATransactionEndsWhileBboltMapsTheFileAnew(t *testing.T) {
-	db := openSound(t, tempPath(t), manual)
+	db := openSound(t, testsupport.Path(t), manual)
 	put(t, db, "a", "1")
 	flush(t, db)
 	early := snapshot(t, db, false)

@@ -6,13 +6,15 @@ import (
 	"errors"
 	"os"
 	"testing"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // TestASmallBucketThatIsDamagedInUseIsNotWrittenTo: bbolt would make pointers of the
 // lengths in it.
 func TestASmallBucketThatIsDamagedInUseIsNotWrittenTo(t *testing.T) {
 	for _, length := range []uint32{0x7f, 0x7fffffff} { // Of the key: beyond the bucket, and beyond all memory.
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		db := openSound(t, path, manual)
 		apply(t, db, func(b *Batch) { b.Put(testBucket, "small", Bytes("value of a small bucket")) })
 		flush(t, db)

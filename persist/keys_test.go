@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // TestANewKeyThatIsDeletedBeforeTheCommitIsNeverWritten looks into the layers:
 // not even a tombstone is left.
 func TestANewKeyThatIsDeletedBeforeTheCommitIsNeverWritten(t *testing.T) {
-	db := openSound(t, tempPath(t), manual)
+	db := openSound(t, testsupport.Path(t), manual)
 	encoded := 0
 	apply(t, db, func(b *Batch) {
 		b.PutNew(testBucket, "short-lived", &blob{text: "x", encoded: &encoded})
@@ -40,7 +42,7 @@ func TestANewKeyThatIsDeletedBeforeTheCommitIsNeverWritten(t *testing.T) {
 
 // TestANewKeyIsDeletedWhileItIsBeingCommitted is the case between pending and in the file.
 func TestANewKeyIsDeletedWhileItIsBeingCommitted(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	v := &blob{text: "x", started: make(chan struct{}), release: make(chan struct{})}
 	apply(t, db, func(b *Batch) { b.PutNew(testBucket, "key", v) })
@@ -69,7 +71,7 @@ func TestANewKeyIsDeletedWhileItIsBeingCommitted(t *testing.T) {
 func TestDropThenPutLeavesOnlyWhatWasPutAfterwards(t *testing.T) {
 	for _, flushBetween := range []bool{false, true} {
 		t.Run(fmt.Sprintf("flush between: %v", flushBetween), func(t *testing.T) {
-			path := tempPath(t)
+			path := testsupport.Path(t)
 			db := openSound(t, path, manual)
 			other := Bucket{testBucket.Space, "other"}
 			for i := range 300 {
@@ -117,7 +119,7 @@ func TestDropThenPutLeavesOnlyWhatWasPutAfterwards(t *testing.T) {
 // TestKeysMayBeEmptyAndOfAnyBytes: objects without a name have empty keys,
 // which bbolt has not.
 func TestKeysMayBeEmptyAndOfAnyBytes(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	want := map[string]string{"": "empty", "\x00": "zero", "\xff\xff": "ff", "k": "k", "ä/ö": "umlauts", repeat("long", 5000): "long", "empty value": ""}
 	for key, v := range want {
@@ -153,7 +155,7 @@ func TestKeysMayBeEmptyAndOfAnyBytes(t *testing.T) {
 
 // TestSpacesAreCapturedApart: a snapshot sees its own space and no other.
 func TestSpacesAreCapturedApart(t *testing.T) {
-	db := openSound(t, tempPath(t), manual)
+	db := openSound(t, testsupport.Path(t), manual)
 	for _, space := range []string{"space", "spac", "space2"} {
 		apply(t, db, func(b *Batch) { b.Put(Bucket{space, "bucket"}, "key", Bytes(space)) })
 	}
@@ -176,7 +178,7 @@ func TestSpacesAreCapturedApart(t *testing.T) {
 // TestWhatWasTakenFromACallbackOutlivesTheTransaction is P3: the pages are
 // used again, and bbolt's mapping is gone.
 func TestWhatWasTakenFromACallbackOutlivesTheTransaction(t *testing.T) {
-	db := openSound(t, tempPath(t), manual)
+	db := openSound(t, testsupport.Path(t), manual)
 	for i := range 100 {
 		put(t, db, fmt.Sprintf("%03d", i), repeat("a", 1000))
 	}

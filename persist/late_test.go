@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // replacedFiles lists the sound files that were set aside.
@@ -35,7 +37,7 @@ func expectContents(t *testing.T, db *DB, want map[string]string) {
 // because the DB has gone on without it.
 func TestAFileThatAnotherHoldsIsHadOnceItIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		first := openSound(t, path, manual)
 		put(t, first, "key", "first")
 		put(t, first, "only in the first", "1")
@@ -170,7 +172,7 @@ func TestAFileThatIsNotOursAndCameLaterIsLeftAlone(t *testing.T) {
 // TestAFileThatAnotherIsReplacingIsLeftAlone: for a moment no file has the name.
 func TestAFileThatAnotherIsReplacingIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		first := open(t, path, manual)
 		put(t, first, "key", "first")
 		flush(t, first)
@@ -235,7 +237,7 @@ func TestAFileThatHasLostItsNameGetsASuccessor(t *testing.T) {
 // TestAFileThatTookTheNameOfOursIsLeftAlone, and Err, Flush and Close say so.
 func TestAFileThatTookTheNameOfOursIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		db := open(t, path, manual)
 		put(t, db, "a", "1")
 		flush(t, db)
@@ -269,7 +271,7 @@ func TestAFileThatTookTheNameOfOursIsLeftAlone(t *testing.T) {
 func TestAFileThatTookTheNameOfABadOneIsLeftAlone(t *testing.T) {
 	full := fullDisk(t)
 	synctest.Test(t, func(t *testing.T) {
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		writeFile(t, path, "damaged")
 		db := open(t, path, Options{CommitInterval: time.Second})
 		writeFile(t, path+".other", "other")

@@ -2,9 +2,15 @@ package persist
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
+	"os"
+	"runtime"
+	"slices"
 	"sort"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -34,18 +40,27 @@ type leafCheck struct {
 }
 
 // newLeafCheck reads the branches of a file, not its leaves with values.
-func newLeafCheck(b *handle) (*leafCheck, error) {
-	c := &leafCheck{handle: b, in: &inspector{f: b.file, unchecked: []uint32{}}}
-	if err := c.in.file(); err != nil {
+func newLeafCheck(f *os.File) (*leafCheck, error) {
+	in, err := inspectFile(f, false)
+	if err != nil {
 		return nil, err
 	}
-	c.pages = c.in.pages
-	for _, first := range c.in.unchecked {
+	c := &leafCheck{in: in, pages: in.pages}
+	for _, first := range in.unchecked {
 		if first != 0 {
 			c.count++
 		}
 	}
 	return c, nil
+}
+
+// inspectLeaves is inspectFile, and checks all leaves.
+func inspectLeaves(f *os.File) error {
+	c, err := newLeafCheck(f)
+	for id := uint64(0); err == nil && id < c.pages; id++ {
+		err = c.checkLeaf(id, nil)
+	}
+	return err
 }
 
 // checkLeaves checks the leaves that bbolt will free when it writes a layer. It is
@@ -55,11 +70,11 @@ func (db *DB) checkLeaves(b *handle, tx *bolt.Tx, l *layer) error {
 		return nil
 	}
 	if db.leaves == nil || db.leaves.handle != b {
-		c, err := newLeafCheck(b)
+		c, err := newLeafCheck(b.file)
 		if err != nil {
 			return err
 		}
-		db.leaves = c
+		c.handle, db.leaves = b, c
 	}
 	err := db.leaves.layer(tx, l)
 	if err != nil { // A check of the whole file decides.
@@ -99,8 +114,9 @@ func (db *DB) checkLeavesIdle() (pause time.Duration) {
 			c.next = c.pages
 			if err = guard(func() error { return inspectLeaves(c.handle.file) }); err == nil { // As in checkLeaves.
 				db.leaves, db.leavesChecked = nil, true
+			} else {
+				_ = db.readError(c.handle, err) // It has the file replaced.
 			}
-			_ = db.readError(c.handle, err)
 			return 0
 		}
 	}
@@ -224,13 +240,10 @@ func (w *leafWalk) open(id uint64, first []byte, depth int, room []byte) (b bran
 	if err != nil || h.flags != branchPage {
 		return b, false, err // bbolt will refuse a page that is not a leaf either.
 	}
-	if h.bytes > maxInspectedBytes {
-		return b, false, corruptFile("page %d is %d bytes long, expected at most %d", id, h.bytes, maxInspectedBytes)
+	b = branch{id: id}
+	if b.page, err = h.buffer(id, room); err != nil {
+		return b, false, err
 	}
-	if uint64(cap(room)) < h.bytes {
-		room = make([]byte, h.bytes)
-	}
-	b = branch{id: id, page: room[:h.bytes]}
 	if _, err := in.readAt(b.page, int64(id*in.pageSize)); err != nil {
 		return b, false, err
 	}
@@ -322,6 +335,120 @@ func (w *leafWalk) all(id uint64, first []byte, depth int) error {
 		if err := w.all(b.child(i), b.key(i), depth+1); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// checkLeaves returns an error if a page where a leaf with values ought to be is none, or if
+// something else refers to a page that the leaf goes on in. A write that the disk has lost may
+// leave a branch there, which may lead a reader in a circle; and the freelist may name a page
+// of a leaf, which bbolt then gives away. It looks at the pages in the map, which whoever
+// counts the objects reads anyway.
+func (in *inspector) checkLeaves(b *handle) error {
+	if in.readOnly { // bbolt has no freelist then, and tells of no page.
+		return guard(func() error {
+			return in.checkEachLeaf(0, in.pages, func(id uint64) (pages uint64, err error) {
+				var head [pageHeaderBytes]byte
+				if err := in.read(head[:], id); err != nil || binary.NativeEndian.Uint16(head[pageFlagsAt:]) != leafPage {
+					return 0, err
+				}
+				return 1, nil
+			})
+		})
+	}
+	return view(b, func(tx *bolt.Tx) error {
+		// The first touch of each page costs most, and processors share that.
+		workers := min(runtime.GOMAXPROCS(0), maxLeafWorkers)
+		errs := make([]error, workers)
+		var wg sync.WaitGroup
+		for w := range uint64(workers) {
+			wg.Go(func() {
+				from, to := w*in.pages/uint64(workers), (w+1)*in.pages/uint64(workers)
+				in.readAheadLeaves(b.file, from, to)
+				errs[w] = guard(func() error {
+					return in.checkEachLeaf(from, to, func(id uint64) (pages uint64, err error) {
+						p, err := tx.Page(int(id))
+						if err != nil || p == nil || p.Type != "leaf" {
+							return 0, err
+						}
+						return 1 + uint64(p.OverflowCount), nil
+					})
+				})
+			})
+		}
+		wg.Wait()
+		return cmp.Or(errs...)
+	})
+}
+
+const maxLeafWorkers = 8
+
+// readAheadBytes is how much Linux reads ahead for one call, with its default settings
+// (force_page_cache_ra in mm/readahead.c; read_ahead_kb is 128).
+const readAheadBytes = 128 << 10
+
+// checkEachLeaf calls pagesOf for each leaf, which returns how many pages it has, 0 if it is
+// none. It may run for several parts at once.
+func (in *inspector) checkEachLeaf(from, to uint64, pagesOf func(id uint64) (uint64, error)) error {
+	for id := from; id < to; id++ {
+		if in.unchecked[id] == 0 {
+			continue
+		}
+		pages, err := pagesOf(id)
+		switch {
+		case err != nil:
+			return err
+		case pages == 0:
+			return corruptFile("page %d is something else, expected a leaf", id)
+		case pages > in.pages-id:
+			return corruptFile("leaf %d is %d pages long, in a file of %d", id, pages, in.pages)
+		}
+		for more := id + 1; more < id+pages; more++ {
+			bit := uint64(1) << (more % 64)
+			if atomic.OrUint64(&in.used[more/64], bit)&bit != 0 {
+				return corruptFile("leaf %d is %d pages long, which includes page %d, and that is in use", id, pages, more)
+			}
+		}
+	}
+	return nil
+}
+
+// readAheadLeaves reads ahead where there are leaves: much of a file may be free.
+func (in *inspector) readAheadLeaves(f *os.File, from, to uint64) {
+	window := max(readAheadBytes/in.pageSize, 1)
+	for ; from < to; from += window {
+		if slices.ContainsFunc(in.unchecked[from:min(from+window, to)], func(hash uint32) bool { return hash != 0 }) {
+			readAhead(f, from*in.pageSize, window*in.pageSize)
+		}
+	}
+}
+
+// checkFirstKey checks the first key of a leaf with values, by keyHash and by its place: it has
+// to begin where the elements end. Else the header has the wrong number of elements, or
+// calls a branch a leaf.
+func (in *inspector) checkFirstKey(id uint64, h pageHeader, want uint32) error {
+	isRoot := want == keyHash(nil)
+	if h.count == 0 {
+		if !isRoot {
+			return corruptFile("leaf %d is empty", id)
+		}
+		return nil
+	}
+	var e [elementBytes]byte
+	at := int64(id*in.pageSize) + pageHeaderBytes
+	if _, err := in.readAt(e[:], at); err != nil {
+		return err
+	}
+	pos, size := uint64(binary.NativeEndian.Uint32(e[4:])), uint64(binary.NativeEndian.Uint32(e[8:]))
+	if pos != uint64(h.count)*elementBytes || size == 0 || size > bolt.MaxKeySize || pageHeaderBytes+pos+size > h.bytes {
+		return corruptFile("leaf %d has %d elements, and its first key, of %d bytes, at %d", id, h.count, size, pos)
+	}
+	key := make([]byte, size)
+	if _, err := in.readAt(key, at+int64(pos)); err != nil {
+		return err
+	}
+	if key[0] != keyPrefix || !isRoot && keyHash(key) != want {
+		return corruptFile("leaf %d begins with key %.100q, expected another one", id, key)
 	}
 	return nil
 }

@@ -12,13 +12,15 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // manyLeaves writes and closes a file whose test bucket has values of a third of a page,
 // with the keys 0000 to 0599.
 func manyLeaves(t *testing.T, path string) {
 	t.Helper()
-	sound := tempPath(t)
+	sound := testsupport.Path(t)
 	db := openSound(t, sound, manual)
 	for i := range 600 {
 		put(t, db, fmt.Sprintf("%04d", i), repeat("v", PageBytes/3))
@@ -30,61 +32,57 @@ func manyLeaves(t *testing.T, path string) {
 	copyFile(t, sound, path)
 }
 
-// leafWith is the page of the leaf that has a key in the newest version of the test
-// bucket.
-func leafWith(t *testing.T, b *handle, key string) (id uint64) {
+// pathTo returns the branches from the root of the test bucket to the leaf of a key, in a
+// sound file.
+func pathTo(t *testing.T, b *handle, key string) (path []branch) {
 	t.Helper()
 	err := view(b, func(tx *bolt.Tx) error {
-		in := &inspector{f: b.file}
-		if err := in.file(); err != nil {
+		c, err := newLeafCheck(b.file)
+		if err != nil {
 			return err
 		}
-		id = uint64(fileBucket(tx, testBucket).b.Root())
-		for {
-			page := make([]byte, PageBytes)
-			if _, err := b.file.ReadAt(page, int64(id*PageBytes)); err != nil {
-				return err
-			}
-			h, err := in.parseHeader(page, id)
-			if err != nil || h.flags == leafPage {
-				return err
-			}
-			br := branch{page: page}
-			if br.elements, err = in.elementsOf(h, page); err != nil {
-				return err
-			}
-			id = br.child(br.choose([]byte(string(keyPrefix) + key)))
-		}
+		w := &leafWalk{check: c, root: uint64(fileBucket(tx, testBucket).b.Root())}
+		err = w.leafOf([]byte(string(keyPrefix)+key), false)
+		path = w.path
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return id
+	return path
+}
+
+// leafWith is the page of the leaf that has a key in the newest version of the test
+// bucket.
+func leafWith(t *testing.T, b *handle, key string) uint64 {
+	t.Helper()
+	path := pathTo(t, b, key)
+	last := path[len(path)-1]
+	return last.child(last.at)
 }
 
 // lengthen has the header of a key's leaf claim more pages than the leaf has.
-func lengthen(t *testing.T, path, key string) {
+func lengthen(t *testing.T, db *DB, key string) {
 	t.Helper()
-	db, err := Open(path, manual)
-	if err != nil {
-		t.Fatal(err)
-	}
 	id := leafWith(t, db.bolt, key)
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = f.WriteAt(binary.NativeEndian.AppendUint32(nil, 5), int64(id*PageBytes+pageOverflowAt))
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
+	overwrite(t, db.path, int64(id*PageBytes+pageOverflowAt), binary.NativeEndian.AppendUint32(nil, 5))
+}
+
+// TestALeafThatLiesIsFoundAtTheStart, if it claims a page that something else refers to.
+func TestALeafThatLiesIsFoundAtTheStart(t *testing.T) {
+	path := testsupport.Path(t)
+	manyLeaves(t, path)
+	db := openSound(t, path, manual)
+	lengthen(t, db, "0300")
+	close1(t, db)
+	db = open(t, path, manual)
+	if len(setAside(t, path)) != 1 || len(contents(t, db)) != 600 {
+		t.Errorf("%d files set aside, %d values", len(setAside(t, path)), len(contents(t, db)))
 	}
 }
 
-// TestALeafThatLiesIsFoundBeforeBboltFreesIt, and not before: a commit checks only the
-// leaves that it frees.
+// TestALeafThatLiesIsFoundBeforeBboltFreesIt, in a file in use, and not before: a commit checks
+// only the leaves that it frees.
 func TestALeafThatLiesIsFoundBeforeBboltFreesIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		write func(*Batch)
@@ -102,13 +100,13 @@ func TestALeafThatLiesIsFoundBeforeBboltFreesIt(t *testing.T) {
 		"another bucket is begun": {func(b *Batch) { b.Put(Bucket{"space", "new"}, "0300", Bytes("new")) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := tempPath(t)
+			path := testsupport.Path(t)
 			manyLeaves(t, path)
-			lengthen(t, path, "0300")
-			db, err := Open(path, Options{CommitInterval: manual.CommitInterval, Logger: &quiet}) // Unless it is found, the file stays as bad as it is.
+			db, err := Open(path, Options{CommitInterval: manual.CommitInterval, Logger: &testsupport.Quiet}) // Unless it is found, the file stays as bad as it is.
 			if err != nil {
 				t.Fatal(err)
 			}
+			lengthen(t, db, "0300")
 			apply(t, db, c.write)
 			if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
 				t.Error(err)
@@ -127,7 +125,7 @@ func TestALeafThatLiesIsFoundBeforeBboltFreesIt(t *testing.T) {
 // TestTheCommitterLooksAtAllLeavesWhenItIsIdle, so that later commits have none to check.
 func TestTheCommitterLooksAtAllLeavesWhenItIsIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		manyLeaves(t, path)
 		db := openSound(t, path, manual)
 		put(t, db, "0001", "new")
@@ -142,8 +140,8 @@ func TestTheCommitterLooksAtAllLeavesWhenItIsIdle(t *testing.T) {
 // valueLeaves returns what an inspector notes of the leaves with values of a file.
 func valueLeaves(t *testing.T, b *handle) []uint32 {
 	t.Helper()
-	in := &inspector{f: b.file, unchecked: []uint32{}}
-	if err := in.file(); err != nil {
+	in, err := inspectFile(b.file, false)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return in.unchecked
@@ -154,7 +152,7 @@ func isIn(leaves []uint32, id int) bool { return id < len(leaves) && leaves[id] 
 // TestNoLeafIsFreedThatWasNotLookedAt, whatever a commit sets, deletes and drops: bbolt
 // also frees what it merges.
 func TestNoLeafIsFreedThatWasNotLookedAt(t *testing.T) {
-	rnd := newRand(t)
+	rnd := testsupport.Rand(t)
 	for round := range 8 {
 		synctest.Test(t, func(t *testing.T) { checkFreedLeaves(t, rnd, round) })
 	}
@@ -162,7 +160,7 @@ func TestNoLeafIsFreedThatWasNotLookedAt(t *testing.T) {
 
 func checkFreedLeaves(t *testing.T, rnd *rand.Rand, round int) {
 	t.Helper()
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	buckets := []Bucket{testBucket, {"space", "other"}, {"more", "bucket"}}
 	randomKey := func() string {
@@ -235,7 +233,7 @@ func checkFreedLeaves(t *testing.T, rnd *rand.Rand, round int) {
 func TestABranchInPlaceOfALeafIsNotFollowed(t *testing.T) {
 	for name, inUse := range map[string]bool{"at rest": false, "in use": true} {
 		t.Run(name, func(t *testing.T) {
-			path := tempPath(t)
+			path := testsupport.Path(t)
 			manyLeaves(t, path)
 			db := open(t, path, manual)
 			leaf := leafWith(t, db.bolt, "0300")
@@ -250,14 +248,7 @@ func TestABranchInPlaceOfALeafIsNotFollowed(t *testing.T) {
 			binary.NativeEndian.PutUint32(page[pageHeaderBytes+4:], 1)
 			binary.NativeEndian.PutUint64(page[pageHeaderBytes+branchPageIDAt:], leaf)
 			page[pageHeaderBytes+elementBytes] = keyPrefix
-			f, err := os.OpenFile(path, os.O_RDWR, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = f.WriteAt(page, int64(leaf*PageBytes))
-			if err := errors.Join(err, f.Close()); err != nil {
-				t.Fatal(err)
-			}
+			overwrite(t, path, int64(leaf*PageBytes), page)
 			if !inUse {
 				db = open(t, path, manual)
 				if len(setAside(t, path)) != 1 {
@@ -280,20 +271,13 @@ func TestABranchInPlaceOfALeafIsNotFollowed(t *testing.T) {
 // TestAMetaPageThatHasMorePagesThanTheFileIsNotBelieved: bbolt would write behind them,
 // and make the file as long.
 func TestAMetaPageThatHasMorePagesThanTheFileIsNotBelieved(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := open(t, path, manual)
 	put(t, db, "key", "value")
 	flush(t, db)
 	im := &image{pageSize: PageBytes, bytes: readTrimmed(t, path)}
 	im.setMeta(im.bytes, metaHighAt, 1<<25)
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = f.WriteAt(im.bytes[:2*PageBytes], 0)
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	overwrite(t, path, 0, im.bytes[:2*PageBytes])
 	put(t, db, "key", "new")
 	if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
 		t.Error(err)
@@ -307,58 +291,18 @@ func TestAMetaPageThatHasMorePagesThanTheFileIsNotBelieved(t *testing.T) {
 	}
 }
 
-// misname changes the key by which a branch names a page: the leaf of a key, or a branch
+// misname changes the key by which a branch names the leaf of a key, or the lowest branch
 // above that leaf. Its last byte becomes one less, so that the branch stays in order.
-func misname(t *testing.T, b *handle, leaf bool) {
+func misname(t *testing.T, b *handle, key string, leaf bool) {
 	t.Helper()
-	at := int64(0)
-	err := view(b, func(tx *bolt.Tx) error {
-		in := &inspector{f: b.file}
-		if err := in.file(); err != nil {
-			return err
-		}
-		id := uint64(fileBucket(tx, testBucket).b.Root())
-		for {
-			page := make([]byte, PageBytes)
-			if _, err := b.file.ReadAt(page, int64(id*PageBytes)); err != nil {
-				return err
-			}
-			h, err := in.parseHeader(page, id)
-			if err != nil {
-				return err
-			}
-			elements, err := in.elementsOf(h, page)
-			if err != nil {
-				return err
-			}
-			br := branch{page: page, elements: elements}
-			i := br.children() / 2
-			child, err := in.header(br.child(i))
-			if err != nil {
-				return err
-			}
-			if (child.flags == leafPage) != leaf {
-				id = br.child(i)
-				continue
-			}
-			e := pageHeaderBytes + i*elementBytes
-			at = int64(id*PageBytes) + int64(e) + int64(binary.NativeEndian.Uint32(page[e:])) + int64(len(br.key(i))) - 1
-			return nil
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
+	path := pathTo(t, b, key)
+	br := path[len(path)-1]
+	if !leaf {
+		br = path[len(path)-2]
 	}
-	last := make([]byte, 1)
-	_, err = b.file.ReadAt(last, at)
-	f, openErr := os.OpenFile(b.file.Name(), os.O_RDWR, 0)
-	if err := errors.Join(err, openErr); err != nil {
-		t.Fatal(err)
-	}
-	_, err = f.WriteAt([]byte{last[0] - 1}, at)
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	e := pageHeaderBytes + br.at*elementBytes
+	at := e + int(binary.NativeEndian.Uint32(br.page[e:])) + len(br.key(br.at)) - 1
+	overwrite(t, b.file.Name(), int64(br.id*PageBytes)+int64(at), []byte{br.page[at] - 1})
 }
 
 // TestABranchThatNamesAPageByAnotherKeyIsFound before bbolt writes that page: it would stay
@@ -369,8 +313,8 @@ func TestABranchThatNamesAPageByAnotherKeyIsFound(t *testing.T) {
 	for _, leaf := range []bool{true, false} {
 		for _, inUse := range []bool{true, false} {
 			t.Run(fmt.Sprintf("leaf=%v,inUse=%v", leaf, inUse), func(t *testing.T) {
-				path := tempPath(t)
-				sound := tempPath(t)
+				path := testsupport.Path(t)
+				sound := testsupport.Path(t)
 				db := openSound(t, sound, manual)
 				for i := range keys {
 					put(t, db, key(i), repeat("v", PageBytes/3))
@@ -380,7 +324,7 @@ func TestABranchThatNamesAPageByAnotherKeyIsFound(t *testing.T) {
 				copyFile(t, sound, path)
 
 				db = open(t, path, manual)
-				misname(t, db.bolt, leaf)
+				misname(t, db.bolt, key(keys/2), leaf)
 				if !inUse {
 					close1(t, db)
 					db = open(t, path, manual)
@@ -409,7 +353,7 @@ func TestABranchThatNamesAPageByAnotherKeyIsFound(t *testing.T) {
 // at, bbolt writes a page beside the one that it replaces. Readers see the one or the other.
 func TestVerifyFindsWhatIsInTwoPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		manyLeaves(t, path)
 		db := open(t, path, manual)
 		put(t, db, "0001", "new")
@@ -418,7 +362,7 @@ func TestVerifyFindsWhatIsInTwoPlaces(t *testing.T) {
 		if !db.leavesChecked {
 			t.Fatal("not all leaves were looked at")
 		}
-		misname(t, db.bolt, true)
+		misname(t, db.bolt, "0300", true)
 		for i := range 600 {
 			put(t, db, fmt.Sprintf("%04d", i), "new")
 		}
@@ -464,7 +408,7 @@ func TestALeafIsNotBelieved(t *testing.T) {
 		"a leaf has more elements":                   {at: pageCountAt, value: 200},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := tempPath(t)
+			path := testsupport.Path(t)
 			manyLeaves(t, path)
 			db, err := Open(path, manual)
 			if err != nil {
@@ -472,22 +416,10 @@ func TestALeafIsNotBelieved(t *testing.T) {
 			}
 			id := leafWith(t, db.bolt, "0300")
 			if c.root {
-				if err := view(db.bolt, func(tx *bolt.Tx) error {
-					id = uint64(fileBucket(tx, testBucket).b.Root())
-					return nil
-				}); err != nil {
-					t.Fatal(err)
-				}
+				id = pathTo(t, db.bolt, "0300")[0].id
 			}
 			close1(t, db)
-			f, err := os.OpenFile(path, os.O_RDWR, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = f.WriteAt(binary.NativeEndian.AppendUint16(nil, c.value), int64(int(id)*PageBytes+c.at))
-			if err := errors.Join(err, f.Close()); err != nil {
-				t.Fatal(err)
-			}
+			overwrite(t, path, int64(int(id)*PageBytes+c.at), binary.NativeEndian.AppendUint16(nil, c.value))
 			db = open(t, path, manual)
 			if found := len(setAside(t, path)) == 1; found != c.atOpen {
 				t.Errorf("found at once: %v", found)

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math/rand"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -16,73 +14,30 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	"go.uber.org/goleak"
-	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
-var (
-	seedFlag = flag.Int64("seed", 0, "seed of the random tests; 0 takes the time")
-	update   = flag.Bool("update", false, "write testdata/format-v1.db anew, for a new format version")
-)
-
-// programEnv names the program that a copy of the test binary runs.
-const programEnv = "PERSIST_TEST_PROGRAM"
+var update = flag.Bool("update", false, "write testdata/format-v1.db anew, for a new format version")
 
 // programs run in processes of their own: to hold a file, to be killed, or
 // because a bug would end them.
-var programs = map[string]func(args []string) error{}
+var programs = testsupport.Programs{}
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	if name := os.Getenv(programEnv); name != "" {
-		if err := programs[name](flag.Args()); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(3)
-		}
-		os.Exit(0)
-	}
-	klog.SetLogger(quiet)
 	// Where bbolt panics in Begin, and keeps its locks, the goroutine that was ending a
 	// transaction at that moment waits for ever: see handle. Tests cause such a panic.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/warmwatch/warmwatch/persist.(*handle).end.func1"))
+	testsupport.Main(m, programs, goleak.IgnoreAnyFunction("github.com/warmwatch/warmwatch/persist.(*handle).end.func1"))
 }
-
-// program returns a command that runs one of programs.
-func program(t *testing.T, name string, args ...string) *exec.Cmd {
-	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), exe, args...)
-	cmd.Env = append(os.Environ(), programEnv+"="+name)
-	cmd.WaitDelay = 10 * time.Second
-	return cmd
-}
-
-// newRand returns a source of randomness, and logs the seed that replays it.
-func newRand(t *testing.T) *rand.Rand {
-	t.Helper()
-	seed := *seedFlag
-	if seed == 0 {
-		seed = time.Now().UnixNano()
-	}
-	t.Logf("replay with -seed=%d", seed)
-	return rand.New(rand.NewSource(seed))
-}
-
-// quiet is a logger that discards.
-var quiet klog.Logger
 
 // manual are the options of a DB that commits only when told to.
 var manual = Options{CommitInterval: time.Hour, DurableDelay: time.Hour}
-
-func tempPath(t testing.TB) string { return filepath.Join(t.TempDir(), "cache.db") }
 
 // open opens a DB. When the test is done it is closed and its file checked.
 func open(t testing.TB, path string, o Options) *DB {
 	t.Helper()
 	if o.Logger == nil {
-		o.Logger = &quiet
+		o.Logger = &testsupport.Quiet
 	}
 	db, err := Open(path, o)
 	if err != nil {
@@ -298,6 +253,19 @@ func readTrimmed(t testing.TB, path string) []byte {
 		return b
 	}
 	return b[:min(used, len(b))]
+}
+
+// overwrite writes to a file that exists, at an offset. The file may be in use.
+func overwrite(t testing.TB, path string, at int64, b []byte) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteAt(b, at)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func copyFile(t testing.TB, from, to string) {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // contentsOf is the content of some buckets.
@@ -130,10 +132,10 @@ func read(s *Snapshot) (contentsOf, error) {
 // see with a map: by key, by snapshots taken now and held for a while, in the
 // file, and after a restart.
 func TestTheDBBehavesLikeAMap(t *testing.T) {
-	rnd := newRand(t)
+	rnd := testsupport.Rand(t)
 	for _, memory := range []bool{false, true} {
 		t.Run(fmt.Sprintf("memory only: %v", memory), func(t *testing.T) {
-			path := tempPath(t)
+			path := testsupport.Path(t)
 			if memory {
 				path = blockedPath(t)
 			}
@@ -168,7 +170,7 @@ type modelWalk struct {
 }
 
 func (w *modelWalk) open() {
-	o := Options{CommitInterval: time.Duration(w.m.rnd.Intn(3)) * time.Millisecond, CommitBytes: int64(1 + w.m.rnd.Intn(50_000)), Logger: &quiet}
+	o := Options{CommitInterval: time.Duration(w.m.rnd.Intn(3)) * time.Millisecond, CommitBytes: int64(1 + w.m.rnd.Intn(50_000)), Logger: &testsupport.Quiet}
 	db, err := Open(w.path, o)
 	if err != nil {
 		w.t.Fatal(err)

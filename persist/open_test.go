@@ -16,6 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 func TestANewFileIsForItsOwnerOnly(t *testing.T) {
@@ -47,7 +49,7 @@ func TestANewFileIsForItsOwnerOnly(t *testing.T) {
 }
 
 func TestWhatIsLeftOfACreationThatCrashedDoesNoHarm(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	if err := os.WriteFile(path+".new-123", []byte("half of a file"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -58,13 +60,13 @@ func TestWhatIsLeftOfACreationThatCrashedDoesNoHarm(t *testing.T) {
 func TestOpenRefusesPathsThatCannotBeMeant(t *testing.T) {
 	dir := t.TempDir()
 	for name, path := range map[string]string{"empty": "", "a directory": dir, "a device": os.DevNull} {
-		db, err := Open(path, Options{Logger: &quiet})
+		db, err := Open(path, Options{Logger: &testsupport.Quiet})
 		if err == nil {
 			t.Errorf("%s: no error", name)
 			_ = db.Close()
 		}
 	}
-	if db, err := Open(filepath.Join(dir, "link"), Options{Logger: &quiet}); err != nil {
+	if db, err := Open(filepath.Join(dir, "link"), Options{Logger: &testsupport.Quiet}); err != nil {
 		t.Error(err)
 	} else if err := db.Close(); err != nil {
 		t.Error(err)
@@ -72,12 +74,12 @@ func TestOpenRefusesPathsThatCannotBeMeant(t *testing.T) {
 }
 
 func TestManyMayBeginAFileAtOnce(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	var wg sync.WaitGroup
 	dbs := make([]*DB, 8)
 	for i := range dbs {
 		wg.Go(func() {
-			db, err := Open(path, Options{Logger: &quiet, LockTimeout: time.Millisecond})
+			db, err := Open(path, Options{Logger: &testsupport.Quiet, LockTimeout: time.Millisecond})
 			if err != nil {
 				t.Error(err)
 				return
@@ -119,7 +121,7 @@ func TestManyMayBeginAFileAtOnce(t *testing.T) {
 // TestASecondDBWorksFromMemory is P5, within a process.
 func TestASecondDBWorksFromMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		first := openSound(t, path, manual)
 		put(t, first, "key", "first")
 		begin := time.Now()
@@ -152,7 +154,7 @@ func TestASecondDBWorksFromMemory(t *testing.T) {
 
 func TestOpenWaitsForTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		first := openSound(t, path, manual)
 		put(t, first, "key", "value")
 		go func() {
@@ -170,7 +172,7 @@ func TestOpenWaitsForTheLock(t *testing.T) {
 func init() {
 	// hold opens a file and holds it until its input ends.
 	programs["hold"] = func(args []string) error {
-		db, err := Open(args[0], Options{Logger: &quiet})
+		db, err := Open(args[0], Options{Logger: &testsupport.Quiet})
 		if err != nil {
 			return err
 		}
@@ -191,8 +193,8 @@ func init() {
 
 // TestAFileOfAnotherProcessIsLeftAlone is P5, between processes.
 func TestAFileOfAnotherProcessIsLeftAlone(t *testing.T) {
-	path := tempPath(t)
-	cmd := program(t, "hold", path)
+	path := testsupport.Path(t)
+	cmd := testsupport.Program(t, "hold", path)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -274,7 +276,7 @@ func TestWithoutAFileAllWorksFromMemory(t *testing.T) {
 // TestFilesBesideTheCacheAreBounded: neither crashes nor damage fill the disk,
 // and what may be somebody else's is kept.
 func TestFilesBesideTheCacheAreBounded(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	write := func(path, content string) {
 		t.Helper()
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -323,7 +325,7 @@ func TestAReadOnlyFileIsLeftAlone(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("root may write to every file")
 	}
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
@@ -349,7 +351,7 @@ func TestAnUnknownFormatIsSetAside(t *testing.T) {
 		"somebody else's": func(tx *bolt.Tx) error { return tx.DeleteBucket([]byte(formatBucket)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := tempPath(t)
+			path := testsupport.Path(t)
 			if err := openSound(t, path, manual).Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -380,7 +382,7 @@ func TestAnUnknownFormatIsSetAside(t *testing.T) {
 // TestAFileWithoutASyncedFreelistIsSetAside: bbolt v1.5.0 walks it in a
 // goroutine of its own, where a bad page ends the process.
 func TestAFileWithoutASyncedFreelistIsSetAside(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	b, err := bolt.Open(path, 0o600, &bolt.Options{NoFreelistSync: true})
 	if err != nil {
 		t.Fatal(err)

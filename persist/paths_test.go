@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // TestALinkIsFollowed to a file that is there, and to one that is not yet.
@@ -58,7 +60,7 @@ func TestALinkIsFollowed(t *testing.T) {
 }
 
 func TestALinkToItselfLeavesMemory(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	if err := os.Symlink("cache.db", path); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +105,7 @@ func TestTheNamesOfNewDirectoriesAreSynced(t *testing.T) {
 // TestNothingIsDurableBeforeTheNameOfAFileThatWasFoundIs: the process that has begun it
 // may have been killed before it could sync the directory, or the parent directory.
 func TestNothingIsDurableBeforeTheNameOfAFileThatWasFoundIs(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	put(t, db, "key", "value")
 	close1(t, db)
@@ -138,7 +140,7 @@ func TestNothingIsDurableBeforeTheNameOfAFileThatWasFoundIs(t *testing.T) {
 // TestASuccessorHasTwoNamesUntilTheNewOneIsSynced: a power failure may take back any
 // change of a directory before that.
 func TestASuccessorHasTwoNamesUntilTheNewOneIsSynced(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	salvageable(t, db)
 	disorder(t, path)
@@ -199,7 +201,7 @@ func TestADirectoryThatCannotBeSyncedIsNoReasonToHaveNoFile(t *testing.T) {
 // another one.
 func TestALockOnAFileThatHasBeenReplacedDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		close1(t, openSound(t, path, manual))
 		old, err := lockFile(path, 0)
 		if err != nil {

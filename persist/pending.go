@@ -1,9 +1,7 @@
 package persist
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/binary"
 	"slices"
 
 	"github.com/tidwall/btree"
@@ -38,105 +36,13 @@ func (b Bytes) AppendTo(dst []byte) ([]byte, error) { return append(dst, b...), 
 // SizeBytes implements [Value].
 func (b Bytes) SizeBytes() int { return len(b) }
 
-// An Object is a Value that holds one Kubernetes object.
-type Object struct {
-	Seq       uint64 // Distinguishes the versions of an object, see [Record].
-	Object    any
-	sizeBytes int
-	ahead     *body // The encoding, made ahead of the commit. Once put, the committer's alone.
-	keepsBody bool  // Same keeps the encoding it makes, for the commit. See writesSoon.
-}
-
-// NewObject wraps obj, which must not change from now on. The commit encodes it.
-func NewObject(seq uint64, obj any) *Object {
-	return &Object{Seq: seq, Object: obj, sizeBytes: EstimateSize(obj)}
-}
-
-// NewObject wraps obj, which must not change from now on; Seq may be set until it
-// is put. If there is a file and the last commit succeeded, objects of protobuf types
-// are encoded at once: this takes little longer than to estimate their size, and makes
-// the estimate unnecessary.
-func (db *DB) NewObject(obj any) *Object {
-	soon := db.writesSoon()
-	if g := goTypeOf(obj); g != nil && g.codec == CodecProtobuf && !isNilPointer(obj) && soon {
-		if b, err := g.encode(obj, 0); err == nil { // Else the committer will get the error, too.
-			return &Object{Object: obj, sizeBytes: envelopeBytes + len(b.bytes), ahead: b, keepsBody: true}
-		}
-	}
-	o := NewObject(0, obj)
-	o.keepsBody = soon
-	return o
-}
-
-// StoredObject wraps obj, which was decoded from r and must not change from now on.
-// If there is a file, the last commit succeeded, and obj would be encoded by r's codec,
-// the first commit attempt writes a copy of r's body. Otherwise, and in later attempts,
-// obj is encoded.
-func (db *DB) StoredObject(obj any, r Record) *Object {
-	o := &Object{Seq: r.Seq, Object: obj, sizeBytes: r.SizeBytes()}
-	if g := goTypeOf(obj); g != nil && g.codec == r.Codec && db.writesSoon() {
-		o.ahead = newBody(len(r.Body))
-		copy(o.ahead.bytes, r.Body)
-	}
-	return o
-}
-
-// writesSoon reports whether the next commit is likely to write what is put now: there
+// WritesSoon reports whether the next commit is likely to write what is put now: there
 // is a file, and the last commit succeeded.
-func (db *DB) writesSoon() bool {
+func (db *DB) WritesSoon() bool {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	return !db.memoryOnly() && db.commitErr == nil
 }
-
-// AppendTo implements [Value].
-func (o *Object) AppendTo(dst []byte) ([]byte, error) {
-	dst, err := appendObject(dst, o.Seq, o.Object, o.sizeBytes, o.ahead)
-	if b := o.ahead; b != nil {
-		o.ahead = nil
-		b.release()
-	}
-	return dst, err
-}
-
-// recordAhead returns the record in the memory of the body that was encoded ahead, with
-// room for a checksum behind it, and that body. The caller releases the body when the
-// record is not used any more. Nil: there is no body, or it has to be copied.
-func (o *Object) recordAhead(a *arena) (record []byte, inMemoryOf *body) {
-	b := o.ahead
-	if b == nil {
-		return nil, nil
-	}
-	defer func() {
-		if recover() != nil { // AppendTo will return it as an error.
-			record, inMemoryOf = nil, nil
-		}
-	}()
-	head := bytes.NewBuffer(a.head[:0])
-	appendHead(head, goTypeOf(o.Object), o.Seq, o.Object)
-	a.head = head.Bytes()
-	binary.BigEndian.PutUint32(a.head[len(a.head)-bodyLenBytes:], uint32(len(b.bytes)))
-	if record = b.record(a.head); record == nil {
-		return nil, nil
-	}
-	o.ahead = nil
-	return record, b
-}
-
-// AppendShared is AppendTo for a value that contains this Object. It keeps the
-// encoding for the Object itself, which is written later in the same commit.
-// Only the committer may call it.
-func (o *Object) AppendShared(dst []byte) ([]byte, error) {
-	if g := goTypeOf(o.Object); o.ahead == nil && g != nil && !isNilPointer(o.Object) {
-		if b, err := g.encode(o.Object, o.sizeBytes); err == nil {
-			o.ahead = b
-		}
-	}
-	return appendObject(dst, o.Seq, o.Object, o.sizeBytes, o.ahead)
-}
-
-// SizeBytes implements [Value].
-func (o *Object) SizeBytes() int { return o.sizeBytes }
 
 // entryOverheadBytes is what an entry costs beside its value and key.
 const entryOverheadBytes = 64

@@ -3,6 +3,7 @@ package persist
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
@@ -82,6 +83,17 @@ func errorBeforeCommit(err error) error {
 // the disk's. errors.Is cannot tell all of those, so bbolt's are listed. If the file is
 // damaged as well, the next attempt finds out before its Commit.
 func errorOfCommit(err error) error {
+	if err == nil {
+		return nil
+	}
+	// DB.grow in bbolt's db.go says these in words only.
+	if text := err.Error(); strings.HasPrefix(text, "file resize error: ") || strings.HasPrefix(text, "file sync error: ") {
+		for _, errno := range diskErrors {
+			if strings.HasSuffix(text, errno.Error()) {
+				return fmt.Errorf("%w (%w)", err, errno)
+			}
+		}
+	}
 	for _, damage := range []error{
 		bolterrors.ErrInvalid, bolterrors.ErrInvalidMapping, bolterrors.ErrChecksum, bolterrors.ErrVersionMismatch,
 		bolterrors.ErrBucketNotFound, bolterrors.ErrBucketExists, bolterrors.ErrBucketNameRequired,

@@ -10,6 +10,8 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // panicking is a value whose code panics.
@@ -35,7 +37,7 @@ func TestWhatTheFileRefusesStaysInMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			defer func(n int) { maxValueBytes = n }(maxValueBytes)
 			maxValueBytes = 1000
-			path := tempPath(t)
+			path := testsupport.Path(t)
 			db := open(t, path, manual)
 			put(t, db, longest, "fits")
 			put(t, db, "old", "1")
@@ -87,7 +89,7 @@ func TestWhatTheFileRefusesStaysInMemory(t *testing.T) {
 
 // TestAReaderWhoseCodePanicsIsToldOfTheValue, and the file is not replaced for it.
 func TestAReaderWhoseCodePanicsIsToldOfTheValue(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	put(t, db, "key", "value")
 	flush(t, db)
@@ -112,7 +114,7 @@ func TestAReaderWhoseCodePanicsIsToldOfTheValue(t *testing.T) {
 
 // TestAKeyThatIsTooLongCanBeReplacedAndDeleted, like others.
 func TestAKeyThatIsTooLongCanBeReplacedAndDeleted(t *testing.T) {
-	db := openSound(t, tempPath(t), manual)
+	db := openSound(t, testsupport.Path(t), manual)
 	long := repeat("k", MaxKeyBytes+1)
 	for _, v := range []string{"1", "2"} {
 		put(t, db, long, v)
@@ -133,7 +135,7 @@ func TestAKeyThatIsTooLongCanBeReplacedAndDeleted(t *testing.T) {
 // TestABranchPageThatSeemsToBeALeafHasTheFileReplaced: two bits in its header, and bbolt
 // says of a bucket that it cannot find the buckets in it, each time that it is dropped.
 func TestABranchPageThatSeemsToBeALeafHasTheFileReplaced(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := open(t, path, manual)
 	for i := range 2000 {
 		put(t, db, fmt.Sprintf("%05d%s", i, repeat("k", i%7)), repeat("v", 100))
@@ -148,15 +150,8 @@ func TestABranchPageThatSeemsToBeALeafHasTheFileReplaced(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
 	flags := binary.NativeEndian.AppendUint16(nil, leafPage) // Instead of branchPage.
-	_, err = f.WriteAt(flags, int64(root)*PageBytes+pageFlagsAt)
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	overwrite(t, path, int64(root)*PageBytes+pageFlagsAt, flags)
 	apply(t, db, func(b *Batch) {
 		b.Drop(testBucket)
 		b.Put(testBucket, "new", Bytes("2"))

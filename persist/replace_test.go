@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // ballast fills a disk. The function that it returns makes space again.
@@ -147,7 +149,7 @@ func TestWhatCountedAsDurableWithoutAFileStillDoesOnceThereIsOne(t *testing.T) {
 func TestADamagedFileIsReplacedWhereOpenFilesCannotBe(t *testing.T) {
 	defer func(before bool) { mayReplaceOpenFiles = before }(mayReplaceOpenFiles)
 	mayReplaceOpenFiles = false
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	want := salvageable(t, db)
 	disorder(t, path)
@@ -198,7 +200,7 @@ func TestCloseOfADBThatHasLostItsFileSaysSo(t *testing.T) {
 
 // TestAFileOfAnotherIsNotReplaced: ours is gone, and another process has begun one there.
 func TestAFileOfAnotherIsNotReplaced(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := open(t, path, manual)
 	salvageable(t, db)
 	disorder(t, path)
@@ -234,7 +236,7 @@ func TestFilesThatWereReplacedAreClosed(t *testing.T) {
 	for _, how := range []string{"keys out of order", "without meta pages", "without meta pages, found by a commit"} {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				path := tempPath(t)
+				path := testsupport.Path(t)
 				db := open(t, path, Options{CommitInterval: time.Second})
 				resets := 0
 				db.AddHook(&Hook{AfterReset: func(error) { resets++ }})
@@ -309,7 +311,7 @@ func openOf(t *testing.T, path string) (maps, files int) {
 
 // TestASnapshotOfAFileThatWasReplacedIsStillReadable, and the file is closed after it.
 func TestASnapshotOfAFileThatWasReplacedIsStillReadable(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	want := salvageable(t, db)
 	s := snapshot(t, db, true)
@@ -344,7 +346,7 @@ func countCopies(t *testing.T) *int {
 // as the file, and synced.
 func TestAFileWhoseNameAnotherHasIsNotCopied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		db := openSound(t, path, Options{CommitInterval: time.Second})
 		want := salvageable(t, db)
 		copies := countCopies(t)
@@ -371,7 +373,7 @@ func TestAFileWhoseNameAnotherHasIsNotCopied(t *testing.T) {
 func TestADamagedMountPointIsNotCopiedEveryMinute(t *testing.T) {
 	path := mountFile(t)
 	synctest.Test(t, func(t *testing.T) {
-		db, err := Open(path, Options{Logger: &quiet})
+		db, err := Open(path, Options{Logger: &testsupport.Quiet})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -402,7 +404,7 @@ func TestAReplacementThatFailsLeavesNoCopy(t *testing.T) {
 		return before(dir)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		db := openSound(t, path, manual)
 		salvageable(t, db)
 		disorder(t, path)
@@ -437,8 +439,8 @@ func TestASuccessorThatCannotBeOpenedAtOnceIsOpenedLater(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			defer func(before func(string) error) { crashpoint = before }(crashpoint)
 			synctest.Test(t, func(t *testing.T) {
-				path := tempPath(t)
-				db, err := Open(path, Options{Logger: &quiet})
+				path := testsupport.Path(t)
+				db, err := Open(path, Options{Logger: &testsupport.Quiet})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -326,18 +326,29 @@ func (db *DB) replaced(old, o opened, cause error) {
 	callAfterReset(hooks, cause)
 }
 
+// readable reports whether a damaged file may be read, and up to which transaction.
+func (o opened) readable() (txID int, ok bool) {
+	in, err := inspectFile(o.file, true)
+	if err == nil {
+		err = in.checkLeaves(o.bolt)
+	}
+	if err == nil {
+		err = view(o.bolt, func(tx *bolt.Tx) error {
+			txID = tx.ID()
+			return nil
+		})
+	}
+	return txID, err == nil
+}
+
 // notReplaced has the DB go on without a new file.
 func (db *DB) notReplaced(old opened, cause, err error) {
 	var (
 		readable bool
 		txID     int
 	)
-	in := &inspector{f: old.file, readOnly: true, unchecked: []uint32{}}
-	if old.bolt != nil && guard(in.file) == nil && in.checkLeaves(old.bolt) == nil {
-		readable = view(old.bolt, func(tx *bolt.Tx) error {
-			txID = tx.ID()
-			return nil
-		}) == nil
+	if old.bolt != nil {
+		txID, readable = old.readable()
 	}
 	db.mu.Lock()
 	users := db.users

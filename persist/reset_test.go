@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // damageInPlace are ways in which the file of a running DB is damaged.
@@ -63,10 +65,10 @@ func damage(t *testing.T, path, how string, rnd *rand.Rand) {
 // TestAFileThatIsDamagedWhileOpenIsReplaced: readers get errors or values that
 // were written; then there is a new file, and all works again.
 func TestAFileThatIsDamagedWhileOpenIsReplaced(t *testing.T) {
-	rnd := newRand(t)
+	rnd := testsupport.Rand(t)
 	for how := range damageInPlace {
 		t.Run(how, func(t *testing.T) {
-			path := tempPath(t)
+			path := testsupport.Path(t)
 			db := open(t, path, manual)
 			resets := make(chan error, 10)
 			db.AddHook(&Hook{AfterReset: func(cause error) { resets <- cause }})
@@ -169,7 +171,7 @@ func TestAFileThatGoesBackIsReplaced(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := tempPath(t)
+			path := testsupport.Path(t)
 			db := open(t, path, manual)
 			var cause error
 			db.AddHook(&Hook{AfterReset: func(err error) { cause = err }})
@@ -197,7 +199,7 @@ func TestAFileThatGoesBackIsReplaced(t *testing.T) {
 // TestTheNewFileHasTheMarksOfWhatCannotBeEncoded, too: the next process must not
 // take such a value for absent.
 func TestTheNewFileHasTheMarksOfWhatCannotBeEncoded(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := open(t, path, manual)
 	apply(t, db, func(b *Batch) { b.Put(testBucket, "bad", &blob{text: "bad", err: errors.New("no encoding")}) })
 	flush(t, db)
@@ -225,21 +227,14 @@ func TestTheNewFileHasTheMarksOfWhatCannotBeEncoded(t *testing.T) {
 // TestAFreelistThatLiesHasTheFileReplaced: bbolt would free as many pages as the
 // freelist's header says, one by one.
 func TestAFreelistThatLiesHasTheFileReplaced(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := open(t, path, manual)
 	put(t, db, "old", "value")
 	flush(t, db)
 	b := readTrimmed(t, path)
 	im := &image{pageSize: PageBytes}
 	id := binary.NativeEndian.Uint64(im.newestMeta(b)[metaFreelistAt:])
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = f.WriteAt([]byte{0xff, 0xff, 0xff, 0xff}, int64(id)*int64(im.pageSize)+pageOverflowAt)
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	overwrite(t, path, int64(id)*int64(im.pageSize)+pageOverflowAt, []byte{0xff, 0xff, 0xff, 0xff})
 	put(t, db, "new", "value")
 	if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
 		t.Error(err)
@@ -264,20 +259,13 @@ func zeroNewestMeta(t *testing.T, path string) {
 	t.Helper()
 	b := readTrimmed(t, path)
 	clear((&image{pageSize: PageBytes}).newestMeta(b))
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = f.WriteAt(b, 0)
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	overwrite(t, path, 0, b)
 }
 
 // TestWhatCanBeReadOfADamagedFileIsSalvaged: noise in one bucket costs nothing
 // of the others.
 func TestWhatCanBeReadOfADamagedFileIsSalvaged(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := open(t, path, manual)
 	want := map[string]string{}
 	for i := range 2500 { // More than one transaction of the salvage.
@@ -336,7 +324,7 @@ func TestWhatCanBeReadOfADamagedFileIsSalvaged(t *testing.T) {
 
 // TestAKeyOutOfOrderHasTheFileReplaced: bbolt could never remove it again.
 func TestAKeyOutOfOrderHasTheFileReplaced(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := open(t, path, manual)
 	for _, key := range []string{"aaaa", "bbbb", "cccc", "dddd"} {
 		put(t, db, key, "v")
@@ -369,7 +357,7 @@ func TestAKeyOutOfOrderHasTheFileReplaced(t *testing.T) {
 
 // TestADamagedFileThatIsGoneIsReplacedAllTheSame: there is nothing to set aside.
 func TestADamagedFileThatIsGoneIsReplacedAllTheSame(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	put(t, db, "a", "1")
 	flush(t, db)
@@ -389,10 +377,10 @@ func TestADamagedFileThatIsGoneIsReplacedAllTheSame(t *testing.T) {
 
 // TestADamagedFileIsReplacedByClose: what was applied is in the new one (P4).
 func TestADamagedFileIsReplacedByClose(t *testing.T) {
-	rnd := newRand(t)
+	rnd := testsupport.Rand(t)
 	for how := range damageInPlace {
 		t.Run(how, func(t *testing.T) {
-			path := tempPath(t)
+			path := testsupport.Path(t)
 			db := open(t, path, manual)
 			for i := range 300 {
 				put(t, db, strconv.Itoa(i), repeat("x", 100))

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // logged keeps the lines of a log.
@@ -41,7 +43,7 @@ func (l *logged) options(o Options) Options {
 func TestAFailureIsLoggedOnceAnHourAndWhenItIsOver(t *testing.T) {
 	for name, failing := range map[string]func(t *testing.T, o Options) (db *DB, mend func()){
 		"commits": func(t *testing.T, o Options) (*DB, func()) {
-			db := openSound(t, tempPath(t), o)
+			db := openSound(t, testsupport.Path(t), o)
 			db.mu.Lock()
 			defer db.mu.Unlock()
 			works := db.bolt.sync
@@ -91,7 +93,7 @@ func TestAFailureIsLoggedOnceAnHourAndWhenItIsOver(t *testing.T) {
 
 // TestErrorsNameThePathOfTheFile, and not the name that it had when it was made.
 func TestErrorsNameThePathOfTheFile(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	file, before := db.bolt.file.Name(), db.bolt.sync
 	db.bolt.synced.Store(false)

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // salvageable writes a file of two buckets. In one of them two keys will get out of
@@ -119,7 +121,7 @@ func TestWhatCanBeReadOfADamagedFileIsSalvagedAtTheStart(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := tempPath(t)
+			path := testsupport.Path(t)
 			db := openSound(t, path, manual)
 			want := salvageable(t, db)
 			apply(t, db, func(b *Batch) {
@@ -190,7 +192,7 @@ func TestACrashDuringASalvageLosesNothing(t *testing.T) {
 	for _, how := range []string{"at the start", "in use"} {
 		t.Run(how, func(t *testing.T) {
 			for n, crashed := 1, true; crashed; n++ {
-				path := tempPath(t)
+				path := testsupport.Path(t)
 				db := openSound(t, path, manual)
 				want := salvageable(t, db)
 				if err := db.Close(); err != nil {
@@ -199,7 +201,7 @@ func TestACrashDuringASalvageLosesNothing(t *testing.T) {
 				if how == "at the start" {
 					disorder(t, path)
 				}
-				cmd := program(t, "salvage", path, how, strconv.Itoa(n))
+				cmd := testsupport.Program(t, "salvage", path, how, strconv.Itoa(n))
 				out, err := cmd.CombinedOutput()
 				crashed = cmd.ProcessState.ExitCode() == 9
 				if !crashed && err != nil {
@@ -241,7 +243,7 @@ func TestAReplacementThatFailsIsTriedAgain(t *testing.T) {
 	injected := errors.New("injected")
 	for n, hit := 1, true; hit; n++ {
 		synctest.Test(t, func(t *testing.T) {
-			path := tempPath(t)
+			path := testsupport.Path(t)
 			db := openSound(t, path, Options{CommitInterval: time.Second})
 			resets := 0
 			db.AddHook(&Hook{Space: testBucket.Space, AfterReset: func(error) { resets++ }})
@@ -312,7 +314,7 @@ func TestAReaderThatFindsDamageReadsFromTheNewFile(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := tempPath(t)
+			path := testsupport.Path(t)
 			db := openSound(t, path, manual)
 			put(t, db, "key", "value")
 			flush(t, db)
@@ -346,7 +348,7 @@ func (f *failsOnce) ReadAt(b []byte, at int64) (int, error) {
 
 // TestAReadThatFailsOnceCostsNothing: salvage would lose all that it cannot read.
 func TestAReadThatFailsOnceCostsNothing(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	want := salvageable(t, db)
 	if err := db.Close(); err != nil {

@@ -1,14 +1,12 @@
 package persist
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"sync"
 
-	"github.com/tidwall/btree"
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 )
@@ -224,8 +222,27 @@ func (db *DB) Snapshot(space string) (*Snapshot, error) {
 		if id := s.tx.ID(); id == committed || (s.flushing != nil && (id == committed+1 || db.lastCommit() == committed)) {
 			return s, nil
 		}
+		id := s.tx.ID()
 		s.Close()
+		if err := db.checkOurs(b, id); err != nil {
+			return nil, err
+		}
 	}
+}
+
+// checkOurs returns an error if nobody here can have made a transaction that was seen in the
+// file: somebody else writes to it.
+func (db *DB) checkOurs(b *handle, txID int) error {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	if db.bolt == b && db.flushing == nil && db.resetCause == nil && txID > db.boltTxID {
+		return db.notOursLocked(txID)
+	}
+	return nil
+}
+
+func (db *DB) notOursLocked(txID int) error {
+	return fmt.Errorf("persist: transaction %d is not ours, the last one was %d", txID, db.boltTxID)
 }
 
 // Read calls fn with a [Snapshot] of a space, and closes it. If the file turns out to be
@@ -316,7 +333,7 @@ func (db *DB) waitForCommit(b *handle, txID int) (durable bool, err error) {
 		case db.commitErr != nil:
 			return false, db.commitErr
 		case db.flushing == nil:
-			return false, fmt.Errorf("persist: transaction %d is not ours, the last one was %d", txID, db.boltTxID)
+			return false, db.notOursLocked(txID)
 		}
 		db.cond.Wait()
 	}
@@ -437,7 +454,8 @@ func (s *Snapshot) Scan(name, from string, fn func(*Item) (bool, error)) error {
 func (s *Snapshot) Verify(name, from string, n int) (next string, done bool, err error) {
 	next, done = from, true
 	err = s.Scan(name, from, func(it *Item) (bool, error) {
-		if done = n > 0; !done {
+		if n == 0 {
+			done = false
 			return false, nil
 		}
 		n--
@@ -454,93 +472,4 @@ func (s *Snapshot) Verify(name, from string, n int) (next string, done bool, err
 		return true, nil
 	})
 	return next, done, err
-}
-
-// mergeCursor merges up to three sorted sources: pending, flushing and the file. If
-// several have a key, the first of them counts.
-type mergeCursor struct {
-	layers [2]*layerCursor
-	file   *bolt.Cursor
-	k, v   []byte
-	err    error
-}
-
-type layerCursor struct {
-	iter btree.MapIter[string, entry]
-	ok   bool
-}
-
-func newMergeCursor(s *Snapshot, bucket Bucket, from string) *mergeCursor {
-	c := &mergeCursor{}
-	for i, l := range []*layer{s.pending, s.flushing} {
-		if l == nil || l.buckets[bucket] == nil {
-			continue
-		}
-		bl := l.buckets[bucket]
-		lc := &layerCursor{iter: bl.entries.Iter()}
-		lc.ok = lc.iter.Seek(from)
-		c.layers[i] = lc
-		if bl.dropped {
-			return c
-		}
-	}
-	if s.tx == nil {
-		return c
-	}
-	if b := s.fileBucket(bucket).b; b != nil {
-		c.file = b.Cursor()
-		c.k, c.v = c.file.Seek(append([]byte{keyPrefix}, from...))
-		c.checkKey()
-	}
-	return c
-}
-
-func (c *mergeCursor) next(item *Item) bool {
-	for {
-		key, inMemory := "", false
-		for _, lc := range c.layers {
-			if lc != nil && lc.ok && (!inMemory || lc.iter.Key() < key) {
-				key, inMemory = lc.iter.Key(), true
-			}
-		}
-		fromFile := c.k != nil && (!inMemory || string(c.k[1:]) < key)
-		if fromFile {
-			item.Key, item.Value, item.raw = string(c.k[1:]), nil, c.v
-			c.nextInFile()
-			return true
-		}
-		if !inMemory || c.err != nil {
-			return false
-		}
-		var e entry
-		for i := len(c.layers) - 1; i >= 0; i-- { // The upper layer comes last, and counts.
-			if lc := c.layers[i]; lc != nil && lc.ok && lc.iter.Key() == key {
-				e = lc.iter.Value()
-				lc.ok = lc.iter.Next()
-			}
-		}
-		if c.k != nil && bytes.Equal(c.k[1:], []byte(key)) {
-			c.nextInFile()
-		}
-		if e.value != nil {
-			item.Key, item.Value, item.raw = key, e.value, nil
-			return true
-		}
-	}
-}
-
-// nextInFile goes on to the next key of the file.
-func (c *mergeCursor) nextInFile() {
-	c.k, c.v = c.file.Next()
-	c.checkKey()
-}
-
-// checkKey refuses a key that this package cannot have written: it may be
-// gigabytes of noise.
-func (c *mergeCursor) checkKey() {
-	if c.k == nil || (len(c.k) > 0 && len(c.k) <= bolt.MaxKeySize && c.k[0] == keyPrefix) {
-		return
-	}
-	c.err = &CorruptError{Err: fmt.Errorf("a key of %d bytes, %.100q", len(c.k), c.k)}
-	c.k = nil
 }

@@ -26,6 +26,9 @@ func isNoDirectorySync(error) bool { return false }
 // written.
 func isUnreadable(err error) bool { return errors.Is(err, syscall.EIO) }
 
+// diskErrors are those that isUnreadable and isDiskFull know.
+var diskErrors = [...]syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO}
+
 func isDiskFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }

@@ -52,6 +52,10 @@ func isUnreadable(err error) bool {
 	return errors.Is(err, badCRC) || errors.Is(err, noSector) || errors.Is(err, readFault) || errors.Is(err, badDevice)
 }
 
+// diskErrors is empty: where bbolt tells of the disk's errors in words only, it makes no calls
+// on Windows.
+var diskErrors = [...]syscall.Errno{}
+
 func isDiskFull(err error) bool {
 	const handleDiskFull, diskFull = syscall.Errno(39), syscall.Errno(112)
 	return errors.Is(err, handleDiskFull) || errors.Is(err, diskFull)

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // A badSector is a part of a file that cannot be read, as long as it is broken.
@@ -92,7 +94,7 @@ func TestWhatIsBesideASectorThatCannotBeReadIsSalvaged(t *testing.T) {
 	} {
 		t.Run(place, func(t *testing.T) {
 			bad := newBadSector(t)
-			path := tempPath(t)
+			path := testsupport.Path(t)
 			db := open(t, path, manual)
 			put(t, db, "0000", "before") // So that the meta page before the newest one knows of it.
 			want := salvageable(t, db)
@@ -113,7 +115,7 @@ func TestAFileWithASectorThatCannotBeReadIsReplacedAtTheStart(t *testing.T) {
 		t.Run(place, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				bad := newBadSector(t)
-				path := tempPath(t)
+				path := testsupport.Path(t)
 				db := openSound(t, path, manual)
 				want := salvageable(t, db)
 				put(t, db, "more", "value")
@@ -135,7 +137,7 @@ func TestAFileWithASectorThatCannotBeReadIsReplacedAtTheStart(t *testing.T) {
 func TestAFileThatCannotBeReadForAMomentIsOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bad := newBadSector(t)
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		db := openSound(t, path, manual)
 		want := salvageable(t, db)
 		close1(t, db)
@@ -154,7 +156,7 @@ func TestASectorThatACommitCannotReadHasTheFileReplaced(t *testing.T) {
 	for _, place := range []string{"the newest meta page", "the freelist", "the root", "a branch"} {
 		t.Run(place, func(t *testing.T) {
 			bad := newBadSector(t)
-			path := tempPath(t)
+			path := testsupport.Path(t)
 			db := openSound(t, path, manual)
 			salvageable(t, db)
 			close1(t, db)
@@ -172,14 +174,14 @@ func TestASectorThatACommitCannotReadHasTheFileReplaced(t *testing.T) {
 // TestAFileThatBboltPanicsOverIsNotHeld: Open has to lock it again in order to copy it, and
 // another process may use it.
 func TestAFileThatBboltPanicsOverIsNotHeld(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	close1(t, openSound(t, path, manual))
 	b := readTrimmed(t, path)
 	im := &image{pageSize: PageBytes, bytes: b}
 	for _, id := range im.pagesOf(freelistPage) {
 		b[id*PageBytes+pageFlagsAt] = 0x77
 	}
-	path = tempPath(t)
+	path = testsupport.Path(t)
 	writeFile(t, path, string(b))
 	if _, err := openBolt(path, nil, false, time.Second); !errors.Is(err, ErrCorrupt) {
 		t.Fatalf("bbolt has not panicked: %v", err)
@@ -194,7 +196,7 @@ func TestAFileThatBboltPanicsOverIsNotHeld(t *testing.T) {
 // TestAFileWhoseFormatCannotBeReadIsNotTakenForSomebodyElses: it may be sound.
 func TestAFileWhoseFormatCannotBeReadIsNotTakenForSomebodyElses(t *testing.T) {
 	defer func(before func(io.ReaderAt, []byte, int64) (int, error)) { readFile = before }(readFile)
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	salvageable(t, db)
 	close1(t, db)
@@ -232,7 +234,7 @@ func checkBlip(t *testing.T, failure syscall.Errno, inUse bool) {
 	t.Helper()
 	before, beforeCrash := readFile, crashpoint
 	defer func() { readFile, crashpoint = before, beforeCrash }()
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	var (
 		until  atomic.Int64
 		failed atomic.Int64
@@ -247,7 +249,7 @@ func checkBlip(t *testing.T, failure syscall.Errno, inUse bool) {
 		}
 		return before(f, b, at)
 	}
-	sound := tempPath(t)
+	sound := testsupport.Path(t)
 	db := openSound(t, sound, manual)
 	for i := range 600 {
 		put(t, db, fmt.Sprintf("%04d", i), "value")
@@ -269,14 +271,7 @@ func checkBlip(t *testing.T, failure syscall.Errno, inUse bool) {
 			t.Error("a key that is there was said not to be")
 		}
 	} else {
-		f, err := os.OpenFile(path, os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = f.WriteAt([]byte{leafPage}, placesOf(t, path)["the freelist"]+pageFlagsAt)
-		if err := errors.Join(err, f.Close()); err != nil {
-			t.Fatal(err)
-		}
+		overwrite(t, path, placesOf(t, path)["the freelist"]+pageFlagsAt, []byte{leafPage})
 		crashpoint = func(what string) error {
 			if what == "the new file is begun" {
 				fail()

@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -30,17 +31,38 @@ func openDB(t *testing.T, path string) *persist.DB {
 	return db
 }
 
-func newLog(t *testing.T, db *persist.DB, o queue.Options) *queue.DeltaFIFO {
+func options(db *persist.DB) queue.Options {
+	return queue.Options{DB: db, Space: "space", NewObject: func() any { return &corev1.ConfigMap{} }}
+}
+
+func newLog(t *testing.T, db *persist.DB, tailBytes int) *queue.Log {
 	t.Helper()
-	o.DB, o.Space, o.NewObject = db, "space", func() any { return &corev1.ConfigMap{} }
-	q, err := queue.New(o)
+	o := options(db)
+	o.TailBytes = tailBytes
+	log, err := queue.NewLog(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return log
+}
+
+func newFIFO(t *testing.T, db *persist.DB, known cache.KeyListerGetter) *queue.DeltaFIFO {
+	t.Helper()
+	q, err := queue.NewDeltaFIFO(queue.DeltaFIFOOptions{Options: options(db), KnownObjects: known})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return q
 }
 
-func closeAll(t *testing.T, db *persist.DB, q *queue.DeltaFIFO) {
+func closeAll(t *testing.T, db *persist.DB, log *queue.Log) {
+	t.Helper()
+	if err := errors.Join(log.Stop(), db.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func closeFIFO(t *testing.T, db *persist.DB, q *queue.DeltaFIFO) {
 	t.Helper()
 	q.Close()
 	if err := db.Close(); err != nil {
@@ -93,7 +115,7 @@ func TestTheQueueIsClientGosQueue(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		db := openDB(t, filepath.Join(t.TempDir(), "cache.db"))
 		ourKnown, theirKnown := cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc), cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc)
-		ours := newLog(t, db, queue.Options{KnownObjects: ourKnown})
+		ours := newFIFO(t, db, ourKnown)
 		theirs := cache.NewRealFIFOWithOptions(cache.RealFIFOOptions{KnownObjects: theirKnown, KeyFunction: cache.MetaNamespaceKeyFunc})
 		for rv := 1; rv < 120; rv++ {
 			obj := object(fmt.Sprint("o", rng.IntN(6)), rv)
@@ -134,7 +156,7 @@ func TestTheQueueIsClientGosQueue(t *testing.T) {
 				t.Fatalf("seed %d, version %d: HasSynced is %v, client-go's is %v", seed, rv, ours.HasSynced(), theirs.HasSynced())
 			}
 		}
-		closeAll(t, db, ours)
+		closeFIFO(t, db, ours)
 	}
 }
 
@@ -146,7 +168,7 @@ func TestAControllerEndsWithWhatTheServerHas(t *testing.T) {
 	}
 	db := openDB(t, filepath.Join(t.TempDir(), "cache.db"))
 	known := cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc)
-	q := newLog(t, db, queue.Options{KnownObjects: known})
+	q := newFIFO(t, db, known)
 	deleted := make(chan string, 1)
 	controller := cache.New(&cache.Config{
 		Queue: q, ListerWatcher: source, ObjectType: &corev1.ConfigMap{},
@@ -173,14 +195,14 @@ func TestAControllerEndsWithWhatTheServerHas(t *testing.T) {
 	cancel()
 	<-done
 	source.Shutdown()
-	closeAll(t, db, q)
+	closeFIFO(t, db, q)
 }
 
 func TestWhatWasNotProcessedIsPoppedAgainByTheNextProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cache.db")
 	known := cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc)
 	db := openDB(t, path)
-	q := newLog(t, db, queue.Options{KnownObjects: known})
+	q := newFIFO(t, db, known)
 	for i := range 5 {
 		if err := q.Add(object(fmt.Sprint("o", i), i+1)); err != nil {
 			t.Fatal(err)
@@ -190,19 +212,19 @@ func TestWhatWasNotProcessedIsPoppedAgainByTheNextProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	drain(t, q, known, 2)
-	closeAll(t, db, q)
+	closeFIFO(t, db, q)
 
 	db = openDB(t, path)
-	q = newLog(t, db, queue.Options{KnownObjects: known})
+	q = newFIFO(t, db, known)
 	want := []string{"Added o2@3", "Added o3@4", "Added o4@5", "Deleted o3@9"}
 	if d := cmp.Diff(want, drain(t, q, known, 4)); d != "" {
 		t.Errorf("popped after the restart (-want +got):\n%s", d)
 	}
-	closeAll(t, db, q)
+	closeFIFO(t, db, q)
 }
 
 // publish writes deltas as the sink of an informer does.
-func publish(t *testing.T, db *persist.DB, q *queue.DeltaFIFO, from, to uint64) {
+func publish(t *testing.T, db *persist.DB, q *queue.Log, from, to uint64) {
 	t.Helper()
 	for seq := from; seq <= to; seq++ {
 		ds := []queue.Delta{{Seq: seq, Type: cache.Added, Key: fmt.Sprint("ns/o", seq), New: object(fmt.Sprint("o", seq), int(seq)), SizeBytes: 100}}
@@ -259,7 +281,7 @@ func storedDeltas(t *testing.T, db *persist.DB) (n int) {
 func TestAStuckConsumerCostsDiskNotMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openDB(t, filepath.Join(t.TempDir(), "cache.db"))
-		q := newLog(t, db, queue.Options{TailBytes: 1000})
+		q := newLog(t, db, 1000)
 		stuck, err := q.Durable("stuck")
 		if err != nil {
 			t.Fatal(err)
@@ -296,7 +318,7 @@ func TestAStuckConsumerCostsDiskNotMemory(t *testing.T) {
 func TestADurableConsumerIsToldOnlyWhatIsDurable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openDB(t, filepath.Join(t.TempDir(), "cache.db"))
-		q := newLog(t, db, queue.Options{})
+		q := newLog(t, db, 0)
 		durable, err := q.Durable("d")
 		if err != nil {
 			t.Fatal(err)
@@ -324,12 +346,12 @@ func TestADurableConsumerIsToldOnlyWhatIsDurable(t *testing.T) {
 func TestADurableNameGoesOnWhereItStoppedUntilItIsForgotten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cache.db")
 	db := openDB(t, path)
-	q := newLog(t, db, queue.Options{})
+	q := newLog(t, db, 0)
 	c, err := q.Durable("d")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.WalkDone()
+	c.InitialListDone()
 	if _, err := q.Durable("d"); err == nil {
 		t.Error("a name has two consumers")
 	}
@@ -342,7 +364,7 @@ func TestADurableNameGoesOnWhereItStoppedUntilItIsForgotten(t *testing.T) {
 	closeAll(t, db, q)
 
 	db = openDB(t, path)
-	q = newLog(t, db, queue.Options{})
+	q = newLog(t, db, 0)
 	if c, err = q.Durable("d"); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -24,7 +26,7 @@ func ofSize(seq uint64, typ cache.DeltaType, name string, bytes int) Delta {
 	return d
 }
 
-func foldingOf(q *DeltaFIFO) folding {
+func foldingOf(q *Log) folding {
 	q.folder.Wait()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -35,10 +37,10 @@ func foldingOf(q *DeltaFIFO) folding {
 // backlog has doubled, but since it was least.
 func TestAPassThatGainsLittleDoesNotDelayThoseOfLaterBacklogs(t *testing.T) {
 	const bytes, maxBacklog = 1000, 10_000
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{TailBytes: 1, MaxBacklogBytes: maxBacklog})
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1, MaxBacklogBytes: maxBacklog})
 	q.CaughtUp()
 	c := durable(t, q, "d", false)
-	c.WalkDone()
+	c.InitialListDone()
 	var seq uint64
 	for range 40 {
 		seq++
@@ -75,11 +77,11 @@ func TestAPassThatGainsLittleDoesNotDelayThoseOfLaterBacklogs(t *testing.T) {
 // memory.
 func TestAPassWhileCommitsHangDoesNotDelayThoseOfLaterHangs(t *testing.T) {
 	const bytes = 1 << 20
-	db := openDB(t, tempPath(t), persist.Options{CommitInterval: 1, DurableDelay: 1, MaxPendingBytes: 1 << 40, CommitBytes: 1 << 40})
+	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: 1, DurableDelay: 1, MaxPendingBytes: 1 << 40, CommitBytes: 1 << 40})
 	q := newLog(t, db, Options{TailBytes: 1})
 	q.CaughtUp()
 	c := durable(t, q, "d", false)
-	c.WalkDone()
+	c.InitialListDone()
 	flush(t, q)
 	var seq uint64
 	hang := func(n int, delta func(seq uint64) Delta) {
@@ -108,9 +110,9 @@ func TestAPassWhileCommitsHangDoesNotDelayThoseOfLaterHangs(t *testing.T) {
 
 // TestAGroupIsFoldedThoughAReplacementBeginsWhereItIsFull: its bound is passed by one.
 func TestAGroupIsFoldedThoughAReplacementBeginsWhereItIsFull(t *testing.T) {
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{TailBytes: 1, MaxBacklogBytes: -1})
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1, MaxBacklogBytes: -1})
 	q.CaughtUp()
-	durable(t, q, "d", false).WalkDone()
+	durable(t, q, "d", false).InitialListDone()
 	const n = 4 * foldMembers
 	for seq := uint64(1); seq <= n; seq++ {
 		d := ofSize(seq, cache.Updated, "pod", 100)
@@ -136,15 +138,15 @@ func TestAGroupIsFoldedThoughAReplacementBeginsWhereItIsFull(t *testing.T) {
 
 // churn publishes an addition and a deletion of each of n names, with a durable consumer
 // that hangs, and returns how many bytes of heap the log takes for each.
-func churn(t testing.TB, n int) (q *DeltaFIFO, perName float64) {
-	db := openDB(t, tempPath(t), manual)
+func churn(t testing.TB, n int) (q *Log, perName float64) {
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q = newLog(t, db, Options{TailBytes: 10_000, MaxBacklogBytes: 100_000})
 	q.CaughtUp()
 	c, err := q.Durable("d")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.WalkDone()
+	c.InitialListDone()
 	flush(t, q)
 	heap := func() float64 {
 		q.folder.Wait()
@@ -189,9 +191,9 @@ func TestADeletionThatWaitsTakesAFewBytesOfMemory(t *testing.T) {
 
 // TestAPassForgetsNamesThatAreDeleted: it has groups only for objects that exist.
 func TestAPassForgetsNamesThatAreDeleted(t *testing.T) {
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{TailBytes: 1, MaxBacklogBytes: -1})
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1, MaxBacklogBytes: -1})
 	q.CaughtUp()
-	durable(t, q, "d", false).WalkDone()
+	durable(t, q, "d", false).InitialListDone()
 	const n = 1000
 	for i := range uint64(n) {
 		name := fmt.Sprint("pod-", i)
@@ -215,16 +217,16 @@ func TestAPassForgetsNamesThatAreDeleted(t *testing.T) {
 	}
 }
 
-// TestWhatComesBeforeAWalkAndBehindItIsNotFolded: each chunk of an initial list has a Seq
+// TestWhatComesBeforeAnInitialListAndBehindItIsNotFolded: each chunk of an initial list has a Seq
 // above the cursor.
-func TestWhatComesBeforeAWalkAndBehindItIsNotFolded(t *testing.T) {
+func TestWhatComesBeforeAnInitialListAndBehindItIsNotFolded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newLog(t, openDB(t, tempPath(t), manual), Options{TailBytes: 1, MaxBacklogBytes: 1})
+		q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1, MaxBacklogBytes: 1})
 		q.CaughtUp()
 		publish(t, q, ofSize(1, cache.Added, "x", 100))
 		flush(t, q)
 		c := durable(t, q, "d", false)
-		c.WalkFrom(1)
+		c.InitialListFrom(1)
 		tellChunk(t, c, "", "ns/b", 1)
 		publish(t, q, ofSize(2, cache.Added, "a", 100), ofSize(3, cache.Added, "b", 100))
 		flush(t, q)
@@ -248,7 +250,7 @@ func TestWhatComesBeforeAWalkAndBehindItIsNotFolded(t *testing.T) {
 // tellChunk is what a listener does to tell of the objects with keys from from to to.
 func tellChunk(t *testing.T, c *Consumer, from, to string, seq uint64) {
 	t.Helper()
-	if err := c.Walk(from, func() (WalkedRange, error) { return WalkedRange{to, to == "", seq}, nil }); err != nil {
+	if err := c.ReadRange(from, func() (ListedRange, error) { return ListedRange{to, to == "", seq}, nil }); err != nil {
 		t.Fatal(err)
 	}
 }

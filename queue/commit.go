@@ -12,7 +12,7 @@ const maxTrimPerCommit = 20_000
 
 // beforeCommit stores the cursors and removes acknowledged deltas. It runs under the
 // DB's lock.
-func (q *DeltaFIFO) beforeCommit(b *persist.Batch) {
+func (q *Log) beforeCommit(b *persist.Batch) {
 	q.kicked.Store(false)
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -42,7 +42,7 @@ func (q *DeltaFIFO) beforeCommit(b *persist.Batch) {
 	q.storeStateLocked(b)
 }
 
-func (q *DeltaFIFO) storeLocked(b *persist.Batch, key string, c cursor) {
+func (q *Log) storeLocked(b *persist.Batch, key string, c cursor) {
 	if old, ok := q.storedCursors[key]; ok && old == c {
 		return
 	}
@@ -50,7 +50,7 @@ func (q *DeltaFIFO) storeLocked(b *persist.Batch, key string, c cursor) {
 	b.Put(q.cursors, key, storedCursor(c))
 }
 
-func (q *DeltaFIFO) trimLocked(b *persist.Batch) {
+func (q *Log) trimLocked(b *persist.Batch) {
 	floor, left := q.floorLocked(), maxTrimPerCommit
 	q.dropAckedLocked(floor)
 	q.dropUnreadLocked()
@@ -87,7 +87,7 @@ const maxBatchHeads = 1024
 // noteHeadLocked notes which batch has the head. Batches between two calls of
 // beforeCommit become durable together, so the last one's head is enough. But the first
 // that is published after such a call may be from before it, so it is kept apart.
-func (q *DeltaFIFO) noteHeadLocked(batch uint64) {
+func (q *Log) noteHeadLocked(batch uint64) {
 	if batch <= q.durable {
 		q.durableHead = q.head
 		q.measurePendingLocked()
@@ -102,7 +102,7 @@ func (q *DeltaFIFO) noteHeadLocked(batch uint64) {
 }
 
 // afterCommit lets durable consumers read up to the last durable batch.
-func (q *DeltaFIFO) afterCommit(durable uint64) {
+func (q *Log) afterCommit(durable uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.durable = max(q.durable, durable)
@@ -116,7 +116,7 @@ func (q *DeltaFIFO) afterCommit(durable uint64) {
 }
 
 // afterReset makes the next commit write all cursors, and the state, into the new file.
-func (q *DeltaFIFO) afterReset(error) {
+func (q *Log) afterReset(error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	clear(q.storedCursors)

@@ -15,7 +15,7 @@ var ErrStopped = errors.New("queue: consumer is stopped")
 // A Consumer reads the log at its own cursor. One goroutine reads; Stop and
 // Remove may come from others.
 type Consumer struct {
-	q       *DeltaFIFO
+	q       *Log
 	name    string // Empty: plain.
 	durable bool   // Next returns only durable deltas.
 	// Known reports whether an earlier consumer of this name was told of all
@@ -30,10 +30,10 @@ type Consumer struct {
 	// Guarded by q.mu.
 	closed          bool
 	interrupted     bool
-	undelivered     bool   // Orphans may return more.
-	moreUndelivered bool   // Orphans has returned all, but more may come.
+	undelivered     bool   // Undelivered may return more.
+	moreUndelivered bool   // Undelivered has returned all, but more may come.
 	readTo          uint64 // The greatest Seq that was read, or is being read.
-	// retell: Orphans returns the consumer's own deltas again, up to retellTo, the
+	// retell: Undelivered returns the consumer's own deltas again, up to retellTo, the
 	// head at its first call.
 	retell      bool
 	retellTo    uint64
@@ -59,7 +59,7 @@ func (ts *terms) next() uint64 {
 }
 
 // Plain adds a plain consumer.
-func (q *DeltaFIFO) Plain() *Consumer {
+func (q *Log) Plain() *Consumer {
 	defer q.db.Kick() // The plain cursor must be stored even if nothing else changes.
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -75,9 +75,9 @@ func (q *DeltaFIFO) Plain() *Consumer {
 
 // Durable adds the consumer of a name. While the name has another one, the error wraps
 // [ErrInUse].
-func (q *DeltaFIFO) Durable(name string) (*Consumer, error) { return q.named(name, true) }
+func (q *Log) Durable(name string) (*Consumer, error) { return q.named(name, true) }
 
-func (q *DeltaFIFO) named(name string, durable bool) (*Consumer, error) {
+func (q *Log) named(name string, durable bool) (*Consumer, error) {
 	if name == "" {
 		return nil, errors.New("queue: name is empty")
 	}
@@ -104,7 +104,7 @@ func (q *DeltaFIFO) named(name string, durable bool) (*Consumer, error) {
 	return c, nil
 }
 
-func (q *DeltaFIFO) addNamed(c *Consumer) error {
+func (q *Log) addNamed(c *Consumer) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for other := range q.consumers {
@@ -156,20 +156,20 @@ func (c *Consumer) Next() ([]Delta, error) {
 	return c.read(^uint64(0), false)
 }
 
-// Inherits reports whether the consumer has still to be told of deltas that those of
+// HasUndelivered reports whether the consumer has still to be told of deltas that those of
 // the last process did not acknowledge, or of deletions while no process ran. Next may
-// still return such deletions after Orphans.
-func (c *Consumer) Inherits() bool {
+// still return such deletions after Undelivered.
+func (c *Consumer) HasUndelivered() bool {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
 	return c.undelivered || c.moreUndelivered
 }
 
-// Orphans returns the next undelivered deltas: those that the last process's consumers
+// Undelivered returns the next undelivered deltas: those that the last process's consumers
 // did not acknowledge, and deletions that came since. The caller acknowledges them, and
-// calls Orphans until it returns none, before Next. Until [DeltaFIFO.ReleaseOrphans]
+// calls Undelivered until it returns none, before Next. Until [Log.ReleaseUndelivered]
 // more may come.
-func (c *Consumer) Orphans() ([]Delta, error) {
+func (c *Consumer) Undelivered() ([]Delta, error) {
 	q := c.q
 	for {
 		q.mu.Lock()
@@ -178,8 +178,9 @@ func (c *Consumer) Orphans() ([]Delta, error) {
 		}
 		to := max(q.undelivered.to, c.retellTo)
 		if !c.undelivered || c.cursor.Load() >= to {
-			if c.undelivered && c.name == "" && q.undelivered.held {
-				q.undelivered.claimed, c.moreUndelivered = true, true
+			if c.undelivered && c.name == "" { // They were held when it was added.
+				q.undelivered.claimed = q.undelivered.claimed || q.undelivered.held
+				c.moreUndelivered = true
 			}
 			c.undelivered, c.retellTo = false, 0
 			q.mu.Unlock()
@@ -196,10 +197,10 @@ func (c *Consumer) Orphans() ([]Delta, error) {
 // none after it has passed a gap. With undelivered, lost deletions are replaced by their
 // tombstones, and nothing else counts as lost.
 func (c *Consumer) read(limit uint64, undelivered bool) ([]Delta, error) {
+	c.endInitialList()
 	q := c.q
 	q.mu.Lock()
 	c.beginLocked()
-	c.endInitialListLocked()
 	at := c.cursor.Load()
 	for !c.closed && !c.interrupted && c.limitLocked() <= at {
 		q.cond.Wait()
@@ -344,7 +345,7 @@ func (c *Consumer) Stop() {
 }
 
 // Remove ends the consumer. A plain one holds no deltas any more. The cursor of a
-// durable one stays, see [DeltaFIFO.Forget], and Acknowledge still counts until another
+// durable one stays, see [Log.Forget], and Acknowledge still counts until another
 // consumer of the name begins to read. Remove is idempotent.
 func (c *Consumer) Remove() {
 	q := c.q

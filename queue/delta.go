@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -30,7 +31,7 @@ type Delta struct {
 	// NewValue, if set, is the store's value of New in the same batch, so that New is
 	// encoded once for both. OldValue, if set, is the store's former value of Old, for
 	// this delta alone, and is written instead of Old. Its Seq is not read.
-	NewValue, OldValue *persist.Object
+	NewValue, OldValue *record.Object
 	// SizeBytes estimates the encoded size of Old and New together, and OldSizeBytes,
 	// if it is known, that of Old.
 	SizeBytes, OldSizeBytes int
@@ -105,7 +106,7 @@ func (v deltaValue) AppendTo(dst []byte) ([]byte, error) {
 		if v.OldValue != nil {
 			dst, err = v.OldValue.AppendTo(dst)
 		} else {
-			dst, err = persist.AppendObjectOfSize(dst, v.Seq, v.Old, v.OldSizeBytes)
+			dst, err = record.AppendOfSize(dst, v.Seq, v.Old, v.OldSizeBytes)
 		}
 		if err != nil {
 			return nil, err
@@ -116,7 +117,7 @@ func (v deltaValue) AppendTo(dst []byte) ([]byte, error) {
 		return v.NewValue.AppendShared(dst)
 	}
 	if v.New != nil {
-		return persist.AppendObject(dst, v.Seq, v.New)
+		return record.Append(dst, v.Seq, v.New)
 	}
 	return dst, nil
 }
@@ -214,7 +215,7 @@ func parseDelta(seq uint64, p []byte, newObject func() any) (Delta, error) {
 }
 
 func decode(p []byte, newObject func() any) (any, error) {
-	r, err := persist.ParseRecord(p)
+	r, err := record.Parse(p)
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,7 @@
 package queue
 
 // TailBytes returns the size of the deltas in the tail.
-func TailBytes(q *DeltaFIFO) int {
+func TailBytes(q *Log) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := 0

@@ -8,14 +8,29 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
 // popName is the name under which the cursor of Pop is stored.
 const popName = "pop"
 
-// fifo has the fields that only the methods of cache.Queue use.
-type fifo struct {
+// DeltaFIFOOptions configures [NewDeltaFIFO].
+type DeltaFIFOOptions struct {
+	Options
+	// KeyFunc defaults to cache.DeletionHandlingMetaNamespaceKeyFunc.
+	KeyFunc cache.KeyFunc
+	// KnownObjects has the objects that Pop's caller knows, for Replace and Resync.
+	KnownObjects cache.KeyListerGetter
+	// Transformer is called for each object before it is queued.
+	Transformer cache.TransformFunc
+}
+
+// DeltaFIFO is a [cache.Queue] whose items are in a [Log], so that the next process pops
+// those that this one did not. Pop is the only consumer. All methods are safe for
+// concurrent use.
+type DeltaFIFO struct {
+	log         *Log
 	keyFunc     cache.KeyFunc
 	known       cache.KeyListerGetter
 	transformer cache.TransformFunc
@@ -42,13 +57,25 @@ var (
 	_ cache.DoneChecker       = (*DeltaFIFO)(nil)
 )
 
-func (q *DeltaFIFO) initFIFO(o Options) {
-	q.fifo.keyFunc, q.fifo.known, q.fifo.transformer = o.KeyFunc, o.KnownObjects, o.Transformer
-	if q.fifo.keyFunc == nil {
-		q.fifo.keyFunc = cache.DeletionHandlingMetaNamespaceKeyFunc
+// NewDeltaFIFO returns the queue of a space, with the items that are in the DB.
+func NewDeltaFIFO(o DeltaFIFOOptions) (*DeltaFIFO, error) {
+	log, err := NewLog(o.Options)
+	if err != nil {
+		return nil, err
 	}
-	q.fifo.synced = make(chan struct{})
-	q.fifo.pop.read.L = &q.fifo.pop.Mutex
+	return newDeltaFIFO(log, o), nil
+}
+
+func newDeltaFIFO(log *Log, o DeltaFIFOOptions) *DeltaFIFO {
+	q := &DeltaFIFO{
+		log: log, keyFunc: o.KeyFunc, known: o.KnownObjects, transformer: o.Transformer,
+		synced: make(chan struct{}),
+	}
+	if q.keyFunc == nil {
+		q.keyFunc = cache.DeletionHandlingMetaNamespaceKeyFunc
+	}
+	q.pop.read.L = &q.pop.Mutex
+	return q
 }
 
 // Add implements [cache.Queue].
@@ -61,8 +88,8 @@ func (q *DeltaFIFO) Update(obj any) error { return q.enqueue(cache.Updated, obj)
 func (q *DeltaFIFO) Delete(obj any) error { return q.enqueue(cache.Deleted, obj) }
 
 func (q *DeltaFIFO) enqueue(t cache.DeltaType, obj any) error {
-	q.fifo.producer.Lock()
-	defer q.fifo.producer.Unlock()
+	q.producer.Lock()
+	defer q.producer.Unlock()
 	if err := q.startPop(); err != nil {
 		return err
 	}
@@ -76,17 +103,17 @@ func (q *DeltaFIFO) enqueue(t cache.DeltaType, obj any) error {
 
 // startPop adds Pop's consumer before the first delta, so that none is removed unread.
 func (q *DeltaFIFO) startPop() error {
-	q.fifo.pop.Lock()
-	defer q.fifo.pop.Unlock()
+	q.pop.Lock()
+	defer q.pop.Unlock()
 	return q.startPopLocked()
 }
 
 func (q *DeltaFIFO) startPopLocked() error {
-	if q.fifo.pop.consumer != nil {
+	if q.pop.consumer != nil {
 		return nil
 	}
-	c, err := q.named(popName, false)
-	q.fifo.pop.consumer = c
+	c, err := q.log.named(popName, false)
+	q.pop.consumer = c
 	return err
 }
 
@@ -98,21 +125,21 @@ func (q *DeltaFIFO) delta(t cache.DeltaType, obj any) (Delta, error) {
 		return Delta{}, err
 	}
 	if tomb, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		return Delta{Type: t, Key: key, New: tomb.Obj, FinalStateUnknown: true, SizeBytes: persist.EstimateSize(tomb.Obj)}, nil
+		return Delta{Type: t, Key: key, New: tomb.Obj, FinalStateUnknown: true, SizeBytes: record.EstimateSize(tomb.Obj)}, nil
 	}
-	if q.fifo.transformer != nil && t != cache.Sync {
-		if obj, err = q.fifo.transformer(obj); err != nil {
+	if q.transformer != nil && t != cache.Sync {
+		if obj, err = q.transformer(obj); err != nil {
 			return Delta{}, err
 		}
 	}
-	return Delta{Type: t, Key: key, New: obj, SizeBytes: persist.EstimateSize(obj)}, nil
+	return Delta{Type: t, Key: key, New: obj, SizeBytes: record.EstimateSize(obj)}, nil
 }
 
 func (q *DeltaFIFO) keyOf(obj any) (string, error) {
 	if tomb, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		return tomb.Key, nil
 	}
-	key, err := q.fifo.keyFunc(obj)
+	key, err := q.keyFunc(obj)
 	if err != nil {
 		return "", cache.KeyError{Obj: obj, Err: err}
 	}
@@ -124,16 +151,16 @@ func (q *DeltaFIFO) push(ds []Delta) error {
 	if len(ds) == 0 {
 		return nil
 	}
-	seq := q.Head()
+	seq := q.log.Head()
 	for i := range ds {
 		seq++
 		ds[i].Seq = seq
 	}
-	batch, err := q.db.Update(func(b *persist.Batch) { q.Append(b, ds) })
+	batch, err := q.log.db.Update(func(b *persist.Batch) { q.log.Append(b, ds) })
 	if err != nil {
 		return err
 	}
-	q.Publish(batch, ds)
+	q.log.Publish(batch, ds)
 	return nil
 }
 
@@ -141,8 +168,8 @@ func (q *DeltaFIFO) push(ds []Delta) error {
 // known, or waits in the queue, and is not in list, and then a delta Replaced for each
 // object in list. It does not use the resourceVersion.
 func (q *DeltaFIFO) Replace(list []any, _ string) error {
-	q.fifo.producer.Lock()
-	defer q.fifo.producer.Unlock()
+	q.producer.Lock()
+	defer q.producer.Unlock()
 	if err := q.startPop(); err != nil {
 		return err
 	}
@@ -160,21 +187,21 @@ func (q *DeltaFIFO) Replace(list []any, _ string) error {
 	}
 	var ds []Delta
 	gone := func(key string, obj any) {
-		ds = append(ds, Delta{Type: cache.Deleted, Key: key, New: obj, FinalStateUnknown: true, SizeBytes: persist.EstimateSize(obj)})
+		ds = append(ds, Delta{Type: cache.Deleted, Key: key, New: obj, FinalStateUnknown: true, SizeBytes: record.EstimateSize(obj)})
 	}
 	for key, d := range queued {
 		if !keys.Has(key) && d.Type != cache.Deleted {
 			gone(key, d.New)
 		}
 	}
-	if q.fifo.known != nil {
-		for _, key := range q.fifo.known.ListKeys() {
+	if q.known != nil {
+		for _, key := range q.known.ListKeys() {
 			if _, waits := queued[key]; waits || keys.Has(key) {
 				continue
 			}
-			obj, exists, err := q.fifo.known.GetByKey(key)
+			obj, exists, err := q.known.GetByKey(key)
 			if err != nil || !exists {
-				q.log.Error(err, "Could not look up a known object, its deletion is queued without it", "key", key)
+				q.log.logger.Error(err, "Could not look up a known object, its deletion is queued without it", "key", key)
 				obj = nil
 			}
 			gone(key, obj)
@@ -201,11 +228,11 @@ func (q *DeltaFIFO) Replace(list []any, _ string) error {
 // all, 0 if there are none. Pop may go on meanwhile: its caller then knows some of them.
 func (q *DeltaFIFO) queued() (waiting map[string]Delta, last uint64, err error) {
 	waiting = map[string]Delta{}
-	q.fifo.pop.Lock()
-	after := q.fifo.pop.consumer.Cursor()
-	q.fifo.pop.Unlock()
+	q.pop.Lock()
+	after := q.pop.consumer.Cursor()
+	q.pop.Unlock()
 	for {
-		ds, err := q.read(nil, after, ^uint64(0))
+		ds, err := q.log.read(nil, after, ^uint64(0))
 		if err != nil {
 			return nil, 0, err
 		}
@@ -225,9 +252,9 @@ func (q *DeltaFIFO) queued() (waiting map[string]Delta, last uint64, err error) 
 // Resync implements [cache.Queue]. It queues a delta Sync for each known object that
 // has no delta in the queue.
 func (q *DeltaFIFO) Resync() error {
-	q.fifo.producer.Lock()
-	defer q.fifo.producer.Unlock()
-	if q.fifo.known == nil {
+	q.producer.Lock()
+	defer q.producer.Unlock()
+	if q.known == nil {
 		return nil
 	}
 	if err := q.startPop(); err != nil {
@@ -238,13 +265,13 @@ func (q *DeltaFIFO) Resync() error {
 		return err
 	}
 	var ds []Delta
-	for _, key := range q.fifo.known.ListKeys() {
+	for _, key := range q.known.ListKeys() {
 		if _, waits := queued[key]; waits {
 			continue
 		}
-		obj, exists, err := q.fifo.known.GetByKey(key)
+		obj, exists, err := q.known.GetByKey(key)
 		if err != nil || !exists {
-			q.log.Error(err, "Could not look up a known object, it is not queued for sync", "key", key)
+			q.log.logger.Error(err, "Could not look up a known object, it is not queued for sync", "key", key)
 			continue
 		}
 		d, err := q.delta(cache.Sync, obj)
@@ -261,16 +288,16 @@ func (q *DeltaFIFO) Resync() error {
 // there is no requeue. A delta that was popped but not processed when the program
 // ended is popped again by the next one.
 func (q *DeltaFIFO) Pop(process cache.PopProcessFunc) (any, error) {
-	q.fifo.pop.Lock()
-	defer q.fifo.pop.Unlock()
+	q.pop.Lock()
+	defer q.pop.Unlock()
 	for {
 		switch {
 		case q.isClosed():
 			return nil, cache.ErrFIFOClosed
-		case len(q.fifo.pop.ready) > 0:
+		case len(q.pop.ready) > 0:
 			return q.popLocked(process)
-		case q.fifo.pop.reading:
-			q.fifo.pop.read.Wait()
+		case q.pop.reading:
+			q.pop.read.Wait()
 			continue
 		}
 		if err := q.readLocked(); err != nil {
@@ -288,23 +315,23 @@ func (q *DeltaFIFO) readLocked() error {
 	if err := q.startPopLocked(); err != nil {
 		return err
 	}
-	q.fifo.pop.reading = true
-	q.fifo.pop.Unlock()
-	ds, err := q.fifo.pop.consumer.Next()
-	q.fifo.pop.Lock()
-	q.fifo.pop.reading = false
-	q.fifo.pop.ready = append(q.fifo.pop.ready, ds...)
-	q.fifo.pop.read.Broadcast()
+	q.pop.reading = true
+	q.pop.Unlock()
+	ds, err := q.pop.consumer.Next()
+	q.pop.Lock()
+	q.pop.reading = false
+	q.pop.ready = append(q.pop.ready, ds...)
+	q.pop.read.Broadcast()
 	q.checkSynced() // Next may have moved the cursor past a gap.
 	return err
 }
 
 func (q *DeltaFIFO) popLocked(process cache.PopProcessFunc) (any, error) {
-	d := q.fifo.pop.ready[0]
-	q.fifo.pop.ready = q.fifo.pop.ready[1:]
+	d := q.pop.ready[0]
+	q.pop.ready = q.pop.ready[1:]
 	deltas := cache.Deltas{{Type: d.Type, Object: d.Object()}}
 	err := process(deltas, !q.HasSynced())
-	q.fifo.pop.consumer.Acknowledge(d.Seq)
+	q.pop.consumer.Acknowledge(d.Seq)
 	q.checkSynced()
 	return deltas, err
 }
@@ -312,25 +339,28 @@ func (q *DeltaFIFO) popLocked(process cache.PopProcessFunc) (any, error) {
 // populate notes that the queue has its initial items, up to the Seq last. The queue has
 // synced once Pop has processed them, which may be so already.
 func (q *DeltaFIFO) populate(last uint64) {
-	q.fifo.mu.Lock()
-	defer q.fifo.mu.Unlock()
-	if !q.fifo.populated {
-		q.fifo.populated, q.fifo.initial = true, last
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.populated {
+		q.populated, q.initial = true, last
 		q.checkSyncedLocked()
 	}
 }
 
 func (q *DeltaFIFO) checkSynced() {
-	q.fifo.mu.Lock()
-	defer q.fifo.mu.Unlock()
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	q.checkSyncedLocked()
 }
 
 func (q *DeltaFIFO) checkSyncedLocked() {
-	if q.fifo.populated && !cache.IsDone(q) && q.fifo.pop.consumer.Cursor() >= q.fifo.initial {
-		close(q.fifo.synced)
+	if q.populated && !cache.IsDone(q) && q.pop.consumer.Cursor() >= q.initial {
+		close(q.synced)
 	}
 }
+
+// Unacked returns the number of items that Pop has not processed.
+func (q *DeltaFIFO) Unacked() int { return q.log.Unacked() }
 
 // HasSynced implements [cache.Queue].
 func (q *DeltaFIFO) HasSynced() bool { return cache.IsDone(q) }
@@ -339,31 +369,31 @@ func (q *DeltaFIFO) HasSynced() bool { return cache.IsDone(q) }
 func (q *DeltaFIFO) HasSyncedChecker() cache.DoneChecker { return q }
 
 // Name implements [cache.DoneChecker].
-func (q *DeltaFIFO) Name() string { return "DeltaFIFO " + q.deltas.Space }
+func (q *DeltaFIFO) Name() string { return "DeltaFIFO " + q.log.deltas.Space }
 
 // Done implements [cache.DoneChecker].
-func (q *DeltaFIFO) Done() <-chan struct{} { return q.fifo.synced }
+func (q *DeltaFIFO) Done() <-chan struct{} { return q.synced }
 
 // Transformer implements [cache.TransformingStore].
-func (q *DeltaFIFO) Transformer() cache.TransformFunc { return q.fifo.transformer }
+func (q *DeltaFIFO) Transformer() cache.TransformFunc { return q.transformer }
 
 // Close implements [cache.Queue]. A waiting Pop returns cache.ErrFIFOClosed. Deltas that
 // were not processed stay in the log.
 func (q *DeltaFIFO) Close() {
-	q.fifo.mu.Lock()
-	closed := q.fifo.closed
-	q.fifo.closed = true
-	q.fifo.mu.Unlock()
+	q.mu.Lock()
+	closed := q.closed
+	q.closed = true
+	q.mu.Unlock()
 	if closed {
 		return
 	}
-	if err := q.Stop(); err != nil {
-		q.log.Error(err, "Could not store the cursors of the queue")
+	if err := q.log.Stop(); err != nil {
+		q.log.logger.Error(err, "Could not store the cursors of the queue")
 	}
 }
 
 func (q *DeltaFIFO) isClosed() bool {
-	q.fifo.mu.Lock()
-	defer q.fifo.mu.Unlock()
-	return q.fifo.closed
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.closed
 }

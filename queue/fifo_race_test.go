@@ -8,6 +8,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 )
 
 // knownKeys is a store that tells when a Replace looks at it.
@@ -30,16 +33,16 @@ func (k *knownKeys) ListKeys() []string {
 func TestHasSyncedAlthoughItemsArePoppedDuringTheFirstReplace(t *testing.T) {
 	for early := range 4 {
 		t.Run(fmt.Sprintf("%d of 3", early), func(t *testing.T) {
-			path := tempPath(t)
-			q := newLog(t, openDB(t, path, manual), Options{KnownObjects: newKnown()})
+			path := testsupport.Path(t)
+			q := newFIFO(t, testdb.Open(t, path, testdb.Manual), DeltaFIFOOptions{KnownObjects: newKnown()})
 			for i := range 3 {
 				if err := q.Add(newPod(fmt.Sprint(i), "1")); err != nil {
 					t.Fatal(err)
 				}
 			}
-			q = reopen(t, q)
+			q = newDeltaFIFO(reopen(t, q.log), DeltaFIFOOptions{})
 			known := &knownKeys{Store: newKnown()}
-			q.fifo.known = known
+			q.known = known
 			known.listed = func() {
 				for range early {
 					if p := pop(t, q, known); p.Synced || !p.Initial {
@@ -68,13 +71,13 @@ func TestHasSyncedAlthoughItemsArePoppedDuringTheFirstReplace(t *testing.T) {
 }
 
 func TestAReplaceThatBringsNothingHasSyncedOnceWhatWaitedIsPopped(t *testing.T) {
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{KnownObjects: newKnown()})
+	q := newFIFO(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), DeltaFIFOOptions{KnownObjects: newKnown()})
 	if err := q.Add(newPod("a", "1")); err != nil {
 		t.Fatal(err)
 	}
-	q = reopen(t, q)
+	q = newDeltaFIFO(reopen(t, q.log), DeltaFIFOOptions{})
 	known := &knownKeys{Store: newKnown()}
-	q.fifo.known = known
+	q.known = known
 	known.listed = func() { pop(t, q, known) } // All of it, so that there is nothing to wait for.
 	if err := q.Replace([]any{newPod("a", "1")}, "1"); err != nil {
 		t.Fatal(err)
@@ -88,7 +91,7 @@ func TestAReplaceThatBringsNothingHasSyncedOnceWhatWaitedIsPopped(t *testing.T) 
 func TestTwoPopsAtOnceAreGivenEachItemOnce(t *testing.T) {
 	const items, poppers = 200, 4
 	synctest.Test(t, func(t *testing.T) {
-		q := newLog(t, openDB(t, tempPath(t), manual), Options{KnownObjects: newKnown()})
+		q := newFIFO(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), DeltaFIFOOptions{KnownObjects: newKnown()})
 		seen := map[string]int{} // Guarded by Pop: items are processed one by one.
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

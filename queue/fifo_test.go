@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
 
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -64,13 +66,13 @@ func newKnown() cache.Store { return cache.NewStore(cache.DeletionHandlingMetaNa
 // order of each, and compares also what is said about the initial list. Where
 // an order is that of a map, it is not compared.
 func TestPopGivesWhatClientGosQueueGives(t *testing.T) {
-	rnd := newRand(t)
+	rnd := testsupport.Rand(t)
 	for range 30 {
 		seed := rnd.Int63()
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rnd := rand.New(rand.NewSource(seed))
 			ourKnown, theirKnown := newKnown(), newKnown()
-			ours := newLog(t, openDB(t, tempPath(t), persist.Options{CommitInterval: time.Millisecond}), Options{KnownObjects: ourKnown, TailBytes: 1 + rnd.Intn(3000)})
+			ours := newFIFO(t, testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Millisecond}), DeltaFIFOOptions{KnownObjects: ourKnown, Options: Options{TailBytes: 1 + rnd.Intn(3000)}})
 			theirs := cache.NewRealFIFOWithOptions(cache.RealFIFOOptions{KnownObjects: theirKnown, KeyFunction: cache.MetaNamespaceKeyFunc})
 			n := 0 // Items in the queues.
 			drain := func(k int) {
@@ -160,7 +162,7 @@ func sortRuns(ps []popped) {
 // TestReplaceTombstonesItemsThatAreOnlyInTheQueue is kubernetes#115658.
 func TestReplaceTombstonesItemsThatAreOnlyInTheQueue(t *testing.T) {
 	known := newKnown()
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{KnownObjects: known})
+	q := newFIFO(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), DeltaFIFOOptions{KnownObjects: known})
 	for _, err := range []error{
 		q.Add(newPod("queued", "1")), q.Update(newPod("queued", "2")),
 		known.Add(newPod("known", "3")),
@@ -193,7 +195,7 @@ func TestReplaceTombstonesItemsThatAreOnlyInTheQueue(t *testing.T) {
 // TestASyncBehindADeletionIsNoDeletion is kubernetes#83810.
 func TestASyncBehindADeletionIsNoDeletion(t *testing.T) {
 	known := newKnown()
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{KnownObjects: known})
+	q := newFIFO(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), DeltaFIFOOptions{KnownObjects: known})
 	pod := newPod("pod", "1")
 	if err := errors.Join(known.Add(pod), q.Delete(pod), q.Resync(), q.Replace([]any{newPod("pod", "2")}, "2")); err != nil {
 		t.Fatal(err)
@@ -225,7 +227,7 @@ func TestHasSyncedCountsTheFirstReplace(t *testing.T) {
 		}, 1, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			q := newLog(t, openDB(t, tempPath(t), manual), Options{KnownObjects: newKnown()})
+			q := newFIFO(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), DeltaFIFOOptions{KnownObjects: newKnown()})
 			if q.HasSynced() {
 				t.Error("synced before anything came")
 			}
@@ -257,21 +259,21 @@ func TestHasSyncedCountsTheFirstReplace(t *testing.T) {
 // TestWhatPopHasProcessedIsRemovedFromTheFile: nothing holds the log of a queue
 // but its one consumer.
 func TestWhatPopHasProcessedIsRemovedFromTheFile(t *testing.T) {
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	known := newKnown()
 	for range 3 {
-		db := openDB(t, path, manual)
-		q := newLog(t, db, Options{KnownObjects: known})
+		db := testdb.Open(t, path, testdb.Manual)
+		q := newFIFO(t, db, DeltaFIFOOptions{KnownObjects: known})
 		for i := range 20 {
 			if err := q.Update(newPod(fmt.Sprintf("pod-%d", i), "1")); err != nil {
 				t.Fatal(err)
 			}
 		}
-		flush(t, q)
+		flush(t, q.log)
 		for q.Unacked() > 5 {
 			pop(t, q, known)
 		}
-		commitAnew(t, q)
+		commitAnew(t, q.log)
 		if n := len(onDisk(t, db, true)); n != 5 {
 			t.Errorf("%d deltas in the file, expected 5", n)
 		}
@@ -287,19 +289,19 @@ func TestWhatPopHasProcessedIsRemovedFromTheFile(t *testing.T) {
 // ended this one.
 func TestAnItemIsPoppedAgainUnlessItWasProcessed(t *testing.T) {
 	known := newKnown()
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{KnownObjects: known})
+	q := newFIFO(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), DeltaFIFOOptions{KnownObjects: known})
 	if err := q.Replace([]any{newPod("a", "1"), newPod("b", "2"), newPod("c", "3")}, "3"); err != nil {
 		t.Fatal(err)
 	}
 	pop(t, q, known)
-	commitAnew(t, q)
+	commitAnew(t, q.log)
 	failed := errors.New("failed")
 	if _, err := q.Pop(func(any, bool) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("Pop returned %v", err)
 	}
 	// It crashes now: the failed one counts as processed, but not durably.
-	q = crash(t, q)
-	q.fifo.known = known
+	q = newDeltaFIFO(crash(t, q.log), DeltaFIFOOptions{})
+	q.known = known
 	if got := pop(t, q, known); got.What != "Replaced b@2" {
 		t.Errorf("popped %+v", got)
 	}
@@ -321,7 +323,7 @@ func TestAnItemIsPoppedAgainUnlessItWasProcessed(t *testing.T) {
 
 func TestCloseEndsAWaitingPop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newLog(t, openDB(t, tempPath(t), manual), Options{KnownObjects: newKnown()})
+		q := newFIFO(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), DeltaFIFOOptions{KnownObjects: newKnown()})
 		result := make(chan error, 1)
 		go func() {
 			_, err := q.Pop(func(any, bool) error { return nil })
@@ -345,8 +347,8 @@ func TestCloseEndsAWaitingPop(t *testing.T) {
 
 // TestPopOnAClosedDBSaysThatTheQueueIsClosed, for client-go's controller to end.
 func TestPopOnAClosedDBSaysThatTheQueueIsClosed(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
-	q := newLog(t, db, Options{KnownObjects: newKnown(), TailBytes: 1})
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
+	q := newFIFO(t, db, DeltaFIFOOptions{KnownObjects: newKnown(), Options: Options{TailBytes: 1}})
 	for i := range 3 {
 		if err := q.Add(newPod(fmt.Sprint(i), "1")); err != nil {
 			t.Fatal(err)
@@ -367,7 +369,7 @@ func TestPopOnAClosedDBSaysThatTheQueueIsClosed(t *testing.T) {
 func TestTheTransformerRunsOncePerObject(t *testing.T) {
 	known := newKnown()
 	n := 0
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{KnownObjects: known, Transformer: func(obj any) (any, error) {
+	q := newFIFO(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), DeltaFIFOOptions{KnownObjects: known, Transformer: func(obj any) (any, error) {
 		pod := obj.(*corev1.Pod).DeepCopy()
 		if pod.Name == "refused" {
 			return nil, errors.New("refused")
@@ -423,7 +425,7 @@ func (fakeSource) IsWatchListSemanticsUnSupported() bool { return true }
 // rebuilt by the controller, from what was not processed and from the list.
 func TestUnderClientGosControllerAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path := tempPath(t)
+		path := testsupport.Path(t)
 		source := fakeSource{fcache.NewFakeControllerSource()}
 		defer source.Broadcaster.Shutdown()
 		for i := range 5 {
@@ -432,8 +434,8 @@ func TestUnderClientGosControllerAfterARestart(t *testing.T) {
 		known := newKnown()
 		// run processes until the limit; then the consumer hangs, as if killed.
 		run := func(limit int) (seen []string) {
-			db := openDB(t, path, persist.Options{})
-			q := newLog(t, db, Options{KnownObjects: known})
+			db := testdb.Open(t, path, persist.Options{})
+			q := newFIFO(t, db, DeltaFIFOOptions{KnownObjects: known})
 			ctx, cancel := context.WithCancel(t.Context())
 			ctrl := cache.New(&cache.Config{
 				Queue: q, ListerWatcher: source, ObjectType: &corev1.Pod{},

@@ -52,21 +52,21 @@ type folding struct {
 
 // measureLocked computes backlog and pending anew from runs. If they have shrunk, the
 // next pass is due earlier.
-func (q *DeltaFIFO) measureLocked() {
+func (q *Log) measureLocked() {
 	f := &q.folding
 	f.backlog = q.bytesBehindLocked(0)
 	f.at = min(f.at, foldGrowth*f.backlog)
 	q.measurePendingLocked()
 }
 
-func (q *DeltaFIFO) measurePendingLocked() {
+func (q *Log) measurePendingLocked() {
 	f := &q.folding
 	f.pending = q.bytesBehindLocked(q.durableHead)
 	f.pendingAt = min(f.pendingAt, foldGrowth*f.pending)
 }
 
 // bytesBehindLocked returns about how many bytes the deltas in runs above seq take.
-func (q *DeltaFIFO) bytesBehindLocked(seq uint64) (bytes int64) {
+func (q *Log) bytesBehindLocked(seq uint64) (bytes int64) {
 	for _, n := range q.runs.sizes(seq) {
 		bytes += n
 	}
@@ -74,7 +74,7 @@ func (q *DeltaFIFO) bytesBehindLocked(seq uint64) (bytes int64) {
 }
 
 // foldIfDueLocked starts a pass if one is due. It ends by itself; Stop waits for it.
-func (q *DeltaFIFO) foldIfDueLocked() {
+func (q *Log) foldIfDueLocked() {
 	f := &q.folding
 	if f.running || f.stopped || f.max < 0 || (f.backlog <= max(f.at, f.max) && f.pending <= max(f.pendingAt, foldPendingBytes)) {
 		return
@@ -84,7 +84,7 @@ func (q *DeltaFIFO) foldIfDueLocked() {
 }
 
 // fold makes one pass.
-func (q *DeltaFIFO) fold() {
+func (q *Log) fold() {
 	healthy := q.db.Err() == nil
 	q.mu.Lock()
 	if f := &q.folding; healthy && f.backlog <= max(f.at, f.max) && f.pending < foldPendingMaxBytes {
@@ -102,15 +102,15 @@ func (q *DeltaFIFO) fold() {
 	q.measureLocked()
 	f.at, f.pendingAt, f.running = foldGrowth*f.backlog, foldGrowth*f.pending, false
 	if err != nil && !errors.Is(err, persist.ErrClosed) {
-		q.log.Error(err, "Could not fold the deltas that wait")
+		q.logger.Error(err, "Could not fold the deltas that wait")
 	} else if p.removed > 0 {
-		q.log.V(2).Info("Deltas that wait were folded", "removed", p.removed, "bytesBefore", before, "bytes", f.backlog)
+		q.logger.V(2).Info("Deltas that wait were folded", "removed", p.removed, "bytesBefore", before, "bytes", f.backlog)
 	}
 }
 
 // A foldPass is used by one goroutine.
 type foldPass struct {
-	q       *DeltaFIFO
+	q       *Log
 	limits  foldLimits // As of its begin.
 	groups  foldGroups
 	ops     []foldOp
@@ -170,7 +170,7 @@ func (p *foldPass) segment(at, end uint64) error {
 	return nil
 }
 
-func (q *DeltaFIFO) isStopped() bool {
+func (q *Log) isStopped() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.folding.stopped
@@ -236,7 +236,7 @@ func (p *foldPass) finish(g *foldGroup) error {
 		err = op.join(s, g.result)
 		s.Close()
 		if err != nil { // The deltas stay: the consumer that reads them reports what is wrong.
-			p.q.log.V(4).Info("Could not fold the deltas of an object", "key", g.key, "err", err)
+			p.q.logger.V(4).Info("Could not fold the deltas of an object", "key", g.key, "err", err)
 			return nil
 		}
 	}

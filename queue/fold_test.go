@@ -13,6 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -21,7 +24,7 @@ import (
 type world struct {
 	t    *testing.T
 	rnd  *rand.Rand
-	q    *DeltaFIFO
+	q    *Log
 	path string
 
 	seq     uint64
@@ -42,13 +45,13 @@ type follower struct {
 	name     string
 	objects  map[string]*corev1.Pod
 	uids     map[types.UID]string // What it was told of, and not of its deletion, over all redelivery.
-	walkedTo uint64
-	walked   []WalkedRange
+	listedTo uint64
+	listed   []ListedRange
 	again    bool // It may be told deltas again, so they are not a chain.
 }
 
 func (w *world) open() {
-	w.q = newLog(w.t, openDB(w.t, w.path, manual), Options{
+	w.q = newLog(w.t, testdb.Open(w.t, w.path, testdb.Manual), Options{
 		TailBytes: 2500, MaxBacklogBytes: 1, Seq: w.durable, OnCorrupt: func(error) { w.lost++ },
 	})
 	w.q.CaughtUp()
@@ -97,7 +100,7 @@ func (w *world) change() {
 		w.history = append(w.history, maps.Clone(w.objects))
 	}
 	for i := range ds {
-		ds[i].SizeBytes = persist.EstimateSize(ds[i].New) + 100
+		ds[i].SizeBytes = record.EstimateSize(ds[i].New) + 100
 	}
 	publish(w.t, w.q, ds...)
 }
@@ -133,7 +136,7 @@ func (f *follower) everything() {
 	w := f.w
 	w.flush()
 	for {
-		ds, err := f.c.Orphans()
+		ds, err := f.c.Undelivered()
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -148,12 +151,12 @@ func (f *follower) everything() {
 			f.c.Acknowledge(ds[i].Seq)
 		}
 	}
-	f.walkedTo = w.seq
-	f.walked = nil
-	if f.c.Inherits() || f.again || w.rnd.Intn(2) == 0 { // Else deletions may come between, which are told later.
+	f.listedTo = w.seq
+	f.listed = nil
+	if f.c.HasUndelivered() || f.again || w.rnd.Intn(2) == 0 { // Else deletions may come between, which are told later.
 		f.chunk("", "", w.seq)
 	} else {
-		f.c.WalkFrom(w.seq)
+		f.c.InitialListFrom(w.seq)
 		f.chunk("", "ns/pod-2", w.seq)
 		for range w.rnd.Intn(4) {
 			w.change()
@@ -161,16 +164,16 @@ func (f *follower) everything() {
 		}
 		w.flush()
 		f.chunk("ns/pod-2", "", w.seq)
-		f.walkedTo = w.seq
+		f.listedTo = w.seq
 	}
-	f.c.WalkDone()
+	f.c.InitialListDone()
 }
 
 // chunk tells of the objects with keys from from to to.
 func (f *follower) chunk(from, to string, seq uint64) {
 	w := f.w
 	tellChunk(w.t, f.c, from, to, seq)
-	f.walked = append(f.walked, WalkedRange{to, to == "", seq})
+	f.listed = append(f.listed, ListedRange{to, to == "", seq})
 	for key, pod := range w.objects {
 		if key < from || (to != "" && key >= to) {
 			continue
@@ -182,10 +185,10 @@ func (f *follower) chunk(from, to string, seq uint64) {
 	}
 }
 
-// toldByWalk reports whether a walk has told of a delta's outcome.
-func (f *follower) toldByWalk(d *Delta) bool {
-	w := initialList{ranges: f.walked}
-	return d.Seq <= f.walkedTo && d.Seq <= w.seq(d.Key)
+// toldByInitialList reports whether the initial list has told of a delta's outcome.
+func (f *follower) toldByInitialList(d *Delta) bool {
+	w := initialList{ranges: f.listed}
+	return d.Seq <= f.listedTo && d.Seq <= w.seq(d.Key)
 }
 
 func (f *follower) tell(d *Delta) {
@@ -245,7 +248,7 @@ func (f *follower) read(n int) {
 			f.w.t.Fatal(err)
 		}
 		for i := range ds[:min(n, len(ds))] {
-			if !f.toldByWalk(&ds[i]) {
+			if !f.toldByInitialList(&ds[i]) {
 				f.tell(&ds[i])
 			}
 			f.c.Acknowledge(ds[i].Seq)
@@ -256,7 +259,7 @@ func (f *follower) read(n int) {
 
 // crash goes on with a copy of the file, of which some may be damaged.
 func (w *world) crash(damage int) {
-	path := tempPath(w.t)
+	path := testsupport.Path(w.t)
 	copyFile(w.t, w.q.db.Path(), path)
 	if err := w.q.Stop(); err != nil {
 		w.t.Fatal(err)
@@ -272,7 +275,7 @@ func (w *world) crash(damage int) {
 	}
 	w.open()
 	for name, f := range w.heard {
-		f.again, f.walkedTo, f.walked = true, 0, nil
+		f.again, f.listedTo, f.listed = true, 0, nil
 		w.follow(name)
 	}
 	w.plain = w.follow("")
@@ -280,7 +283,7 @@ func (w *world) crash(damage int) {
 
 // damage changes the file at w.path, which nobody has open.
 func (w *world) damage(n int) {
-	db := openDB(w.t, w.path, manual)
+	db := testdb.Open(w.t, w.path, testdb.Manual)
 	seqs := onDisk(w.t, db, true)
 	deltas := persist.Bucket{Space: testSpace, Name: deltasBucket}
 	if _, err := db.Update(func(b *persist.Batch) {
@@ -312,13 +315,13 @@ func (w *world) damage(n int) {
 // TestFoldedDeltasTellTheSame: whatever is folded, with consumers anywhere, over crashes
 // and damage, each is told of every deletion of what it knows, and ends with what there is.
 func TestFoldedDeltasTellTheSame(t *testing.T) {
-	rnd := newRand(t)
+	rnd := testsupport.Rand(t)
 	folded, lost := uint64(0), uint64(0)
 	for range 15 {
 		seed := rnd.Int63()
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := &world{t: t, rnd: rand.New(rand.NewSource(seed)), path: tempPath(t), objects: map[string]*corev1.Pod{}, heard: map[string]*follower{}}
+				w := &world{t: t, rnd: rand.New(rand.NewSource(seed)), path: testsupport.Path(t), objects: map[string]*corev1.Pod{}, heard: map[string]*follower{}}
 				w.open()
 				w.follow("a")
 				w.follow("b")
@@ -427,11 +430,11 @@ func (v hangingValue) AppendTo(b []byte) ([]byte, error) {
 
 // TestWhatWaitsForACommitIsBoundedByTheNumberOfObjects: batchHeads, and deltas in memory.
 func TestWhatWaitsForACommitIsBoundedByTheNumberOfObjects(t *testing.T) {
-	db := openDB(t, tempPath(t), persist.Options{CommitInterval: 1, DurableDelay: 1, MaxPendingBytes: 1 << 40, CommitBytes: 1 << 40})
+	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: 1, DurableDelay: 1, MaxPendingBytes: 1 << 40, CommitBytes: 1 << 40})
 	q := newLog(t, db, Options{TailBytes: 1 << 20})
 	q.CaughtUp()
 	c := durable(t, q, "d", false)
-	c.WalkDone()
+	c.InitialListDone()
 	flush(t, q)
 	hanging := hangingValue{make(chan struct{})}
 	if _, err := db.Update(func(b *persist.Batch) {

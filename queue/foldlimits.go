@@ -38,7 +38,7 @@ func (l *foldLimits) crosses(key string, first, last uint64) bool {
 }
 
 // foldLimitsLocked returns the positions of consumers; not ok if nothing may be folded.
-func (q *DeltaFIFO) foldLimitsLocked() (limits foldLimits, ok bool) {
+func (q *Log) foldLimitsLocked() (limits foldLimits, ok bool) {
 	stored := func(key string, at uint64) uint64 {
 		if c, found := q.storedCursors[key]; found {
 			return min(at, c.Seq)

@@ -22,7 +22,7 @@ type entry struct {
 
 // load reads what an earlier process has stored. Damage affects only the consumers of
 // what is damaged: see loadRuns for deltas and loadCursors for cursors.
-func (q *DeltaFIFO) load() error {
+func (q *Log) load() error {
 	s, err := q.db.Snapshot(q.deltas.Space)
 	if err != nil {
 		return err
@@ -75,14 +75,14 @@ func (q *DeltaFIFO) load() error {
 }
 
 // reportDamage reports damage that load repairs.
-func (q *DeltaFIFO) reportDamage(err error, what string, keysAndValues ...any) {
+func (q *Log) reportDamage(err error, what string, keysAndValues ...any) {
 	q.onCorrupt(err)
-	q.log.Error(err, what, keysAndValues...)
+	q.logger.Error(err, what, keysAndValues...)
 }
 
 // loadRuns adds to runs the Seqs of all deltas and tombstones. A Seq that has only a
 // tombstone had a delta, which is lost.
-func (q *DeltaFIFO) loadRuns(s *persist.Snapshot, l *loading) error {
+func (q *Log) loadRuns(s *persist.Snapshot, l *loading) error {
 	var deletions runs
 	parseSeq := func(bucket persist.Bucket, key string) (seq uint64, ok bool) {
 		seq, err := parseDeltaKey(key)
@@ -131,7 +131,7 @@ func (q *DeltaFIFO) loadRuns(s *persist.Snapshot, l *loading) error {
 
 // compareRuns compares runs with the state that the last commit has stored. Seqs above
 // its last one were never stored, so they are damage and are removed.
-func (q *DeltaFIFO) compareRuns(st *logState, l *loading) {
+func (q *Log) compareRuns(st *logState, l *loading) {
 	for last, some := q.runs.last(); some && last > st.Last; last, some = q.runs.last() {
 		q.dropLast(last, errors.New("no delta has such a number"), l)
 	}
@@ -149,21 +149,23 @@ func (q *DeltaFIFO) compareRuns(st *logState, l *loading) {
 // RemoveUnknown removes from the DB deltas that the log has removed, or given up as lost.
 // The copy of a damaged file may have them again, and the next process would take its log
 // for damaged. It returns errors of the DB.
-func (q *DeltaFIFO) RemoveUnknown() error {
+func (q *Log) RemoveUnknown() error {
 	q.mu.Lock()
-	tail, known := q.tailBase, slices.Collect(q.runs.from(0))
+	tail, known := q.tailBase, q.runs.clone()
 	q.mu.Unlock()
 	var unknown []entry
 	err := q.db.Read(q.deltas.Space, func(s *persist.Snapshot) error {
 		unknown = nil
 		for _, bucket := range []persist.Bucket{q.deltas, q.tombstones} {
-			left := known
+			next, stop := iter.Pull(known.from(0))
+			defer stop()
+			r, some := next()
 			err := s.Scan(bucket.Name, "", func(it *persist.Item) (bool, error) {
 				seq, err := parseDeltaKey(it.Key)
-				for err == nil && len(left) > 0 && left[0].to < seq {
-					left = left[1:]
+				for err == nil && some && r.to < seq {
+					r, some = next()
 				}
-				if err != nil || seq <= tail && (len(left) == 0 || seq < left[0].from) {
+				if err != nil || seq <= tail && (!some || seq < r.from) {
 					unknown = append(unknown, entry{bucket, it.Key})
 				}
 				return true, nil
@@ -186,7 +188,7 @@ func (q *DeltaFIFO) RemoveUnknown() error {
 }
 
 // dropLast drops the delta of seq, the last one, because it is damage or unreadable.
-func (q *DeltaFIFO) dropLast(seq uint64, err error, l *loading) {
+func (q *Log) dropLast(seq uint64, err error, l *loading) {
 	key := deltaKey(seq)
 	q.reportDamage(&persist.CorruptError{Bucket: q.deltas, Key: key, Err: err}, "Could not read a delta, removing it", "seq", seq)
 	l.garbage = append(l.garbage, entry{q.deltas, key}, entry{q.tombstones, key})
@@ -196,7 +198,7 @@ func (q *DeltaFIFO) dropLast(seq uint64, err error, l *loading) {
 // loadHead takes the head from the last delta, if there is no state. It believes a number
 // only if the value's checksum matches, because a damaged key may be a number so great
 // that none is left above it. Deltas that it does not believe count as lost.
-func (q *DeltaFIFO) loadHead(s *persist.Snapshot, l *loading) error {
+func (q *Log) loadHead(s *persist.Snapshot, l *loading) error {
 	for last, some := q.runs.last(); some; last, some = q.runs.last() {
 		check := func(it *persist.Item) (err error) {
 			if it.Value == nil {
@@ -225,7 +227,7 @@ func (q *DeltaFIFO) loadHead(s *persist.Snapshot, l *loading) error {
 // everything again, deletions included. The state has the keys of all cursors, and so the
 // names. If the state is lost too, the key of a damaged cursor may be damaged as well:
 // then every handler with a new name is told of the deletions too.
-func (q *DeltaFIFO) loadCursors(s *persist.Snapshot, st *logState, l *loading) error {
+func (q *Log) loadCursors(s *persist.Snapshot, st *logState, l *loading) error {
 	var bad []string
 	err := s.Scan(cursorsBucket, "", func(it *persist.Item) (bool, error) {
 		c, err := parseCursor(it)

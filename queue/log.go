@@ -37,12 +37,12 @@ var (
 	ErrInUse = errors.New("queue: name is in use")
 
 	// ErrLost is returned by [Consumer.Next] where deltas are lost or cannot be
-	// read. The handler must then be told what [Consumer.Orphans] returns, all
-	// objects ([Consumer.WalkDone]), and what Next returns.
+	// read. The handler must then be told what [Consumer.Undelivered] returns, all
+	// objects ([Consumer.InitialListDone]), and what Next returns.
 	ErrLost = errors.New("queue: deltas are lost")
 )
 
-// Options configures [New].
+// Options configures [NewLog].
 type Options struct {
 	DB *persist.DB
 	// Space has the buckets. One log uses it at a time.
@@ -60,20 +60,13 @@ type Options struct {
 	// the deltas of each key are folded into one, beside its deletions. Default
 	// 256 MiB; negative: never.
 	MaxBacklogBytes int64
-	// KeyFunc defaults to cache.DeletionHandlingMetaNamespaceKeyFunc. Only the
-	// methods of cache.Queue use it and the next two.
-	KeyFunc cache.KeyFunc
-	// KnownObjects has the objects that Pop's caller knows, for Replace and Resync.
-	KnownObjects cache.KeyListerGetter
-	// Transformer is called for each object before it is queued.
-	Transformer cache.TransformFunc
 	// OnCorrupt, if set, is called for all damage, such as an unreadable delta.
 	OnCorrupt func(error)
 	// Logger defaults to klog's.
 	Logger *klog.Logger
 }
 
-// DeltaFIFO is the log.
+// A Log has the deltas of a space, in the order of their numbers.
 //
 //	Append (in a batch) ──► bucket "deltas"        trimmed when every consumer
 //	Publish (after it)  ──► tail in memory ──►     has acknowledged
@@ -92,11 +85,9 @@ type Options struct {
 // covers everything else. So while no cursor has a name, additions and updates are
 // stored only when they leave the tail before all consumers have acknowledged them.
 //
-// DeltaFIFO also is a cache.Queue with one consumer, Pop, see fifo.go.
-//
 // Append and Publish are for one goroutine; all other methods are safe for
 // concurrent use. Locks: the DB's lock is taken before mu, never while mu is held.
-type DeltaFIFO struct {
+type Log struct {
 	db         *persist.DB
 	deltas     persist.Bucket
 	cursors    persist.Bucket
@@ -105,7 +96,7 @@ type DeltaFIFO struct {
 	newObject  func() any
 	tailMax    int
 	onCorrupt  func(error)
-	log        klog.Logger
+	logger     klog.Logger
 	removeHook func()
 
 	kicked atomic.Bool // The DB was asked for a commit because a cursor has moved.
@@ -137,8 +128,6 @@ type DeltaFIFO struct {
 	plainFloor    uint64 // The plain cursor once Stop has ended the plain consumers.
 	plainFloorSet bool
 	undelivered   undelivered
-
-	fifo fifo
 }
 
 // batchHead says that deltas up to seq are durable when the batch is.
@@ -154,8 +143,8 @@ type cursor struct {
 	Lives int `json:"lives,omitempty"`
 }
 
-// New returns the log of a space, with the deltas that are in the DB.
-func New(o Options) (*DeltaFIFO, error) {
+// NewLog returns the log of a space, with the deltas that are in the DB.
+func NewLog(o Options) (*Log, error) {
 	if o.DB == nil || o.Space == "" {
 		return nil, errors.New("queue: DB and Space are required")
 	}
@@ -172,13 +161,13 @@ func New(o Options) (*DeltaFIFO, error) {
 		l := klog.Background()
 		o.Logger = &l
 	}
-	q := &DeltaFIFO{
+	q := &Log{
 		db:         o.DB,
 		deltas:     persist.Bucket{Space: o.Space, Name: deltasBucket},
 		cursors:    persist.Bucket{Space: o.Space, Name: cursorsBucket},
 		tombstones: persist.Bucket{Space: o.Space, Name: tombstonesBucket},
 		state:      persist.Bucket{Space: o.Space, Name: stateBucket},
-		newObject:  o.NewObject, tailMax: o.TailBytes, onCorrupt: o.OnCorrupt, log: *o.Logger,
+		newObject:  o.NewObject, tailMax: o.TailBytes, onCorrupt: o.OnCorrupt, logger: *o.Logger,
 		head:         o.Seq,
 		consumers:    map[*Consumer]struct{}{},
 		absent:       map[string]cursor{},
@@ -191,7 +180,6 @@ func New(o Options) (*DeltaFIFO, error) {
 	if err := q.load(); err != nil {
 		return nil, err
 	}
-	q.initFIFO(o)
 	if _, some := q.runs.last(); some { // A commit removes what no cursor holds.
 		defer q.db.Kick()
 	}
@@ -227,7 +215,7 @@ func parseCursor(it *persist.Item) (c cursor, err error) {
 // Append puts those deltas that have to be stored into b, the batch of the changes
 // themselves, and marks them as stored for Publish. It also stores unacknowledged
 // deltas that Publish will drop from the tail.
-func (q *DeltaFIFO) Append(b *persist.Batch, deltas []Delta) {
+func (q *Log) Append(b *persist.Batch, deltas []Delta) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	named, size := q.namedLocked(), q.tailBytes
@@ -253,7 +241,7 @@ func (q *DeltaFIFO) Append(b *persist.Batch, deltas []Delta) {
 }
 
 // namedLocked reports whether there is a named cursor, with a consumer or without.
-func (q *DeltaFIFO) namedLocked() bool {
+func (q *Log) namedLocked() bool {
 	for c := range q.consumers {
 		if c.name != "" {
 			return true
@@ -264,7 +252,7 @@ func (q *DeltaFIFO) namedLocked() bool {
 
 // Publish hands copies of the deltas to the consumers, after the batch with this
 // number has been applied. The objects must not change any more.
-func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
+func (q *Log) Publish(batch uint64, deltas []Delta) {
 	if len(deltas) == 0 {
 		return
 	}
@@ -294,7 +282,7 @@ func (q *DeltaFIFO) Publish(batch uint64, deltas []Delta) {
 
 // Advance moves the head to the number of a write that has no delta, so that a
 // consumer that has acknowledged all deltas moves its cursor there too.
-func (q *DeltaFIFO) Advance(batch, seq uint64) {
+func (q *Log) Advance(batch, seq uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if seq <= q.head {
@@ -308,7 +296,7 @@ func (q *DeltaFIFO) Advance(batch, seq uint64) {
 
 // HasDurable reports whether there is a durable consumer, which waits until a batch is
 // durable, so that the batch should be urgent.
-func (q *DeltaFIFO) HasDurable() bool {
+func (q *Log) HasDurable() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for c := range q.consumers {
@@ -321,7 +309,7 @@ func (q *DeltaFIFO) HasDurable() bool {
 
 // HasKnown reports whether there is a durable name, with a consumer or without,
 // whose handler may know all objects already, and must be told of every change.
-func (q *DeltaFIFO) HasKnown() bool {
+func (q *Log) HasKnown() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for c := range q.consumers {
@@ -333,7 +321,7 @@ func (q *DeltaFIFO) HasKnown() bool {
 }
 
 // Head returns the Seq of the last published delta, or of a later write, see Advance.
-func (q *DeltaFIFO) Head() uint64 {
+func (q *Log) Head() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.head
@@ -341,7 +329,7 @@ func (q *DeltaFIFO) Head() uint64 {
 
 // Unacked returns the number of deltas that some consumer, or absent name, has not
 // acknowledged.
-func (q *DeltaFIFO) Unacked() int {
+func (q *Log) Unacked() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n, _ := q.behindLocked(q.floorLocked())
@@ -350,7 +338,7 @@ func (q *DeltaFIFO) Unacked() int {
 
 // behindLocked returns how many deltas come after a cursor, and about how many bytes
 // they have.
-func (q *DeltaFIFO) behindLocked(cursor uint64) (deltas int, bytes int64) {
+func (q *Log) behindLocked(cursor uint64) (deltas int, bytes int64) {
 	for n, b := range q.runs.sizes(cursor) {
 		deltas += n
 		bytes += b
@@ -363,14 +351,14 @@ func (q *DeltaFIFO) behindLocked(cursor uint64) (deltas int, bytes int64) {
 }
 
 // Absent returns the durable names without a consumer, sorted.
-func (q *DeltaFIFO) Absent() []string {
+func (q *Log) Absent() []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.Sorted(maps.Keys(q.absent))
 }
 
 // Behind is [Consumer.Behind] for a name without a consumer.
-func (q *DeltaFIFO) Behind(name string) (deltas int, bytes int64) {
+func (q *Log) Behind(name string) (deltas int, bytes int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if c, found := q.absent[name]; found {
@@ -381,7 +369,7 @@ func (q *DeltaFIFO) Behind(name string) (deltas int, bytes int64) {
 
 // floorLocked returns the Seq up to which every consumer has acknowledged. It does not
 // consider undelivered deltas.
-func (q *DeltaFIFO) floorLocked() uint64 {
+func (q *Log) floorLocked() uint64 {
 	floor := q.head
 	for c := range q.consumers {
 		floor = min(floor, c.cursor.Load())
@@ -398,7 +386,7 @@ func (q *DeltaFIFO) floorLocked() uint64 {
 // Forget removes the cursor of a durable consumer that will not come back, so
 // that it holds no deltas any more. The error wraps [ErrInUse] if the name has a
 // consumer now, and is persist.ErrClosed if the DB is closed.
-func (q *DeltaFIFO) Forget(name string) (err error) {
+func (q *Log) Forget(name string) (err error) {
 	_, updateErr := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
@@ -419,7 +407,7 @@ func (q *DeltaFIFO) Forget(name string) (err error) {
 
 // Stop ends all consumers. Deltas that they did not acknowledge stay in the log. A
 // last batch stores the cursors.
-func (q *DeltaFIFO) Stop() error {
+func (q *Log) Stop() error {
 	q.mu.Lock()
 	q.folding.stopped = true
 	q.mu.Unlock()

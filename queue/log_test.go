@@ -15,6 +15,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -27,7 +30,7 @@ func wantSeqs(t *testing.T, what string, want, got []uint64) {
 
 // TestNoDeltaIsRemovedBeforeAllHaveAcknowledged is Q1.
 func TestNoDeltaIsRemovedBeforeAllHaveAcknowledged(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q := newLog(t, db, Options{})
 	q.CaughtUp()
 	plain := q.Plain()
@@ -62,7 +65,7 @@ func TestNoDeltaIsRemovedBeforeAllHaveAcknowledged(t *testing.T) {
 
 // TestADeltaThatIsAcknowledgedAtOnceIsNeverWritten looks at what is pending.
 func TestADeltaThatIsAcknowledgedAtOnceIsNeverWritten(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q := newLog(t, db, Options{})
 	q.CaughtUp()
 	c := q.Plain()
@@ -89,7 +92,7 @@ func (c countingObject) MarshalJSON() ([]byte, error) {
 // TestTheTailStaysWithinItsBoundWhateverAConsumerDoes is Q3: others go on, the tail stays
 // within its bound, and what is behind it comes from disk, in order.
 func TestTheTailStaysWithinItsBoundWhateverAConsumerDoes(t *testing.T) {
-	db := openDB(t, tempPath(t), persist.Options{CommitInterval: time.Millisecond})
+	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Millisecond})
 	const tailBytes, n = 10_000, 2000
 	q := newLog(t, db, Options{TailBytes: tailBytes})
 	q.CaughtUp()
@@ -144,7 +147,7 @@ func TestTheTailStaysWithinItsBoundWhateverAConsumerDoes(t *testing.T) {
 func TestTheTailDoesNotFillWithWhatIsAcknowledged(t *testing.T) {
 	const tailBytes, n = 10_000, 1000
 	for _, named := range []bool{false, true} {
-		q := newLog(t, openDB(t, tempPath(t), manual), Options{TailBytes: tailBytes})
+		q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: tailBytes})
 		q.CaughtUp()
 		consumers := []*Consumer{q.Plain(), q.Plain()}
 		if named {
@@ -173,14 +176,14 @@ func TestTheTailDoesNotFillWithWhatIsAcknowledged(t *testing.T) {
 
 // TestLargeDeltasAreReadAFewAtATime bounds what one read holds.
 func TestLargeDeltasAreReadAFewAtATime(t *testing.T) {
-	db := openDB(t, tempPath(t), persist.Options{CommitInterval: time.Millisecond})
+	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Millisecond})
 	q := newLog(t, db, Options{TailBytes: 1})
 	q.CaughtUp()
 	c := q.Plain()
 	for seq := uint64(1); seq <= 12; seq++ {
 		d := numbered(seq)
 		d.New.(*corev1.Pod).Annotations = map[string]string{"large": string(make([]byte, 400_000))}
-		d.SizeBytes = persist.EstimateSize(d.New)
+		d.SizeBytes = record.EstimateSize(d.New)
 		publish(t, q, d)
 	}
 	flush(t, q)
@@ -198,7 +201,7 @@ func TestLargeDeltasAreReadAFewAtATime(t *testing.T) {
 // TestADurableConsumerIsGivenOnlyWhatIsDurable is Q4.
 func TestADurableConsumerIsGivenOnlyWhatIsDurable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := openDB(t, tempPath(t), persist.Options{CommitInterval: time.Hour, DurableDelay: time.Second})
+		db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Hour, DurableDelay: time.Second})
 		q := newLog(t, db, Options{})
 		q.CaughtUp()
 		c, err := q.Durable("d")
@@ -249,7 +252,7 @@ func TestADurableConsumerIsGivenOnlyWhatIsDurable(t *testing.T) {
 // TestALogThatIsOpenedAgainGivesOnlyWhatIsDurable: the one before may have stopped a moment
 // ago, in the same process.
 func TestALogThatIsOpenedAgainGivesOnlyWhatIsDurable(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q := newLog(t, db, Options{})
 	q.CaughtUp()
 	if _, err := q.Durable("d"); err != nil {
@@ -276,7 +279,7 @@ func TestALogThatIsOpenedAgainGivesOnlyWhatIsDurable(t *testing.T) {
 // TestADurableConsumerWaitsForTheBatchOfEachDelta: commits come in between.
 func TestADurableConsumerWaitsForTheBatchOfEachDelta(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := openDB(t, tempPath(t), manual)
+		db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 		q := newLog(t, db, Options{})
 		q.CaughtUp()
 		c, err := q.Durable("d")
@@ -303,7 +306,7 @@ func TestADurableConsumerWaitsForTheBatchOfEachDelta(t *testing.T) {
 // TestADeltaThatCameDuringACommitIsNotDurableWithIt: it is in the next one.
 func TestADeltaThatCameDuringACommitIsNotDurableWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := openDB(t, tempPath(t), manual)
+		db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 		q := newLog(t, db, Options{})
 		q.CaughtUp()
 		c, err := q.Durable("d")
@@ -340,7 +343,7 @@ func (b blockingObject) MarshalJSON() ([]byte, error) {
 // TestDeltasArePublishedAfterTheCommitThatHasThem: the committer may be faster.
 func TestDeltasArePublishedAfterTheCommitThatHasThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := openDB(t, tempPath(t), manual)
+		db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 		q := newLog(t, db, Options{})
 		q.CaughtUp()
 		plain := q.Plain()
@@ -366,7 +369,7 @@ func TestDeltasArePublishedAfterTheCommitThatHasThem(t *testing.T) {
 
 // TestANameThatTheFileHasNoRoomForIsRefused: its cursor could never be stored.
 func TestANameThatTheFileHasNoRoomForIsRefused(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q := newLog(t, db, Options{})
 	longest := strings.Repeat("n", persist.MaxKeyBytes-len(durablePrefix))
 	if _, err := q.Durable(longest + "n"); err == nil || !strings.Contains(err.Error(), "a name of 32760 bytes is too long, the file has room for 32759") {
@@ -383,7 +386,7 @@ func TestANameThatTheFileHasNoRoomForIsRefused(t *testing.T) {
 }
 
 func TestANameHasOneConsumerAtATime(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q := newLog(t, db, Options{})
 	if _, err := q.Durable(""); err == nil {
 		t.Error("an empty name was accepted")
@@ -411,7 +414,7 @@ func TestANameHasOneConsumerAtATime(t *testing.T) {
 
 func TestInterruptAndStopEndAWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := openDB(t, tempPath(t), manual)
+		db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 		q := newLog(t, db, Options{})
 		q.CaughtUp()
 		c := q.Plain()
@@ -465,7 +468,7 @@ func TestInterruptAndStopEndAWait(t *testing.T) {
 
 // TestALateConsumerBeginsAtTheHead: its initial list covers what came before.
 func TestALateConsumerBeginsAtTheHead(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q := newLog(t, db, Options{})
 	q.CaughtUp()
 	early := q.Plain()
@@ -480,14 +483,14 @@ func TestALateConsumerBeginsAtTheHead(t *testing.T) {
 	wantSeqs(t, "early", upTo(1, 8), next(t, early, 10))
 	wantSeqs(t, "late", upTo(6, 8), next(t, late, 10))
 	wantSeqs(t, "late and durable", upTo(6, 8), next(t, lateDurable, 10))
-	if late.Inherits() || lateDurable.Inherits() {
+	if late.HasUndelivered() || lateDurable.HasUndelivered() {
 		t.Error("a late consumer inherits deltas")
 	}
 }
 
 // TestAConsumerPassesGaps: numbers that have no delta, and heads without one.
 func TestAConsumerPassesGaps(t *testing.T) {
-	db := openDB(t, tempPath(t), manual)
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q := newLog(t, db, Options{Seq: 100, TailBytes: 1})
 	q.CaughtUp()
 	c := q.Plain()
@@ -515,7 +518,7 @@ func TestAConsumerPassesGaps(t *testing.T) {
 // TestConsumersOfAllKindsAtOnce has them read while deltas come and commits
 // run.
 func TestConsumersOfAllKindsAtOnce(t *testing.T) {
-	db := openDB(t, tempPath(t), persist.Options{CommitInterval: time.Millisecond})
+	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Millisecond})
 	q := newLog(t, db, Options{TailBytes: 3000})
 	q.CaughtUp()
 	const n = 3000
@@ -576,14 +579,14 @@ func TestConsumersOfAllKindsAtOnce(t *testing.T) {
 }
 
 func TestDeltasKeepAllTheirParts(t *testing.T) {
-	path := tempPath(t)
-	db := openDB(t, path, manual)
+	path := testsupport.Path(t)
+	db := testdb.Open(t, path, testdb.Manual)
 	q := newLog(t, db, Options{})
 	c, err := q.Durable("d")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.WalkDone()
+	c.InitialListDone()
 	old, obj := newPod("pod", "1"), newPod("pod", "2")
 	want := []Delta{
 		{Seq: 1, Type: cache.Added, Key: "ns/pod", New: obj},
@@ -592,14 +595,14 @@ func TestDeltasKeepAllTheirParts(t *testing.T) {
 		{Seq: 4, Type: cache.Deleted, Key: "ns/pod", New: obj, FinalStateUnknown: true},
 		{Seq: 5, Type: cache.Deleted, Key: "", FinalStateUnknown: true},
 		{Seq: 6, Type: cache.Sync, Key: "\x00\xff", Old: old, New: old},
-		{Seq: 7, Type: cache.Updated, Key: "ns/pod", Old: old, New: obj, NewValue: persist.NewObject(7, obj)},
+		{Seq: 7, Type: cache.Updated, Key: "ns/pod", Old: old, New: obj, NewValue: &record.Object{Seq: 7, Object: obj}},
 	}
 	publish(t, q, want...)
 	flush(t, q)
 	if err := errors.Join(q.Stop(), db.Close()); err != nil {
 		t.Fatal(err)
 	}
-	db = openDB(t, path, manual)
+	db = testdb.Open(t, path, testdb.Manual)
 	q = newLog(t, db, Options{})
 	if c, err = q.Durable("d"); err != nil {
 		t.Fatal(err)

@@ -1,80 +1,46 @@
 package queue
 
 import (
-	"flag"
 	"fmt"
-	"math/rand"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
-	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
+	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-var seedFlag = flag.Int64("seed", 0, "seed of the random tests; 0 takes the time")
-
-func TestMain(m *testing.M) {
-	klog.SetLogger(klog.Logger{})   // Discards.
-	utilruntime.ErrorHandlers = nil // One of them sleeps by a clock that began outside of the bubble.
-	goleak.VerifyTestMain(m)
-}
-
-// newRand returns a source of randomness, and logs how to have it again.
-func newRand(t *testing.T) *rand.Rand {
-	t.Helper()
-	seed := *seedFlag
-	if seed == 0 {
-		seed = time.Now().UnixNano()
-	}
-	t.Logf("replay with -seed=%d", seed)
-	return rand.New(rand.NewSource(seed))
-}
-
-// manual are the options of a DB that commits only when told to.
-var manual = persist.Options{CommitInterval: time.Hour, DurableDelay: time.Hour}
-
-func openDB(t testing.TB, path string, o persist.Options) *persist.DB {
-	t.Helper()
-	var quiet klog.Logger
-	o.Logger = &quiet
-	db, err := persist.Open(path, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := db.Err(); err != nil {
-			t.Errorf("degraded: %v", err)
-		}
-		if err := db.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
-	return db
-}
-
-func tempPath(t testing.TB) string { return filepath.Join(t.TempDir(), "cache.db") }
+func TestMain(m *testing.M) { testsupport.Main(m, nil) }
 
 const testSpace = "pods"
 
 func newPodObject() any { return new(corev1.Pod) }
 
 // newLog returns the log of Pods in a DB. Nothing in it may be unreadable.
-func newLog(t testing.TB, db *persist.DB, o Options) *DeltaFIFO {
+func newLog(t testing.TB, db *persist.DB, o Options) *Log {
 	t.Helper()
 	o.DB, o.Space, o.NewObject = db, testSpace, newPodObject
 	if o.OnCorrupt == nil {
 		o.OnCorrupt = func(err error) { t.Errorf("corrupt: %v", err) }
 	}
-	q, err := New(o)
+	q, err := NewLog(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+// newFIFO is newLog for a queue.
+func newFIFO(t testing.TB, db *persist.DB, o DeltaFIFOOptions) *DeltaFIFO {
+	t.Helper()
+	o.DB, o.Space, o.NewObject = db, testSpace, newPodObject
+	o.OnCorrupt = func(err error) { t.Errorf("corrupt: %v", err) }
+	q, err := NewDeltaFIFO(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +55,7 @@ func newPod(name, rv string) *corev1.Pod {
 // is a deletion.
 func numbered(seq uint64) Delta {
 	pod := newPod(fmt.Sprintf("pod-%d", seq%7), fmt.Sprint(seq))
-	return Delta{Seq: seq, Type: typeOf(seq), Key: "ns/" + pod.Name, New: pod, SizeBytes: persist.EstimateSize(pod)}
+	return Delta{Seq: seq, Type: typeOf(seq), Key: "ns/" + pod.Name, New: pod, SizeBytes: record.EstimateSize(pod)}
 }
 
 func typeOf(seq uint64) cache.DeltaType {
@@ -106,7 +72,7 @@ func deletions(seqs []uint64) []uint64 {
 
 // publish adds deltas as the informer does: in one batch, and then to the
 // consumers.
-func publish(t testing.TB, q *DeltaFIFO, ds ...Delta) {
+func publish(t testing.TB, q *Log, ds ...Delta) {
 	t.Helper()
 	batch, err := q.db.Update(func(b *persist.Batch) { q.Append(b, ds) })
 	if err != nil {
@@ -115,7 +81,7 @@ func publish(t testing.TB, q *DeltaFIFO, ds ...Delta) {
 	q.Publish(batch, ds)
 }
 
-func publishUpTo(t testing.TB, q *DeltaFIFO, from, to uint64) {
+func publishUpTo(t testing.TB, q *Log, from, to uint64) {
 	t.Helper()
 	for seq := from; seq <= to; seq++ {
 		publish(t, q, numbered(seq))
@@ -123,7 +89,7 @@ func publishUpTo(t testing.TB, q *DeltaFIFO, from, to uint64) {
 }
 
 // flush makes all durable, and waits until the log has heard of it.
-func flush(t testing.TB, q *DeltaFIFO) {
+func flush(t testing.TB, q *Log) {
 	t.Helper()
 	if err := q.db.Flush(); err != nil {
 		t.Fatal(err)
@@ -137,7 +103,7 @@ func flush(t testing.TB, q *DeltaFIFO) {
 }
 
 // commitAnew makes a commit even if nothing was put: for what hooks have to say.
-func commitAnew(t testing.TB, q *DeltaFIFO) {
+func commitAnew(t testing.TB, q *Log) {
 	t.Helper()
 	if _, err := q.db.Update(func(*persist.Batch) {}); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,9 @@ import (
 	"testing/synctest"
 
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 )
 
 // TestTheLogBehavesLikeItsModel makes random use of a log, over restarts and
@@ -18,12 +21,12 @@ import (
 // tail stays within its bound (Q3); durable ones are told only of what is durable
 // (Q4).
 func TestTheLogBehavesLikeItsModel(t *testing.T) {
-	rnd := newRand(t)
+	rnd := testsupport.Rand(t)
 	for range 12 {
 		seed := rnd.Int63()
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := &logModel{t: t, rnd: rand.New(rand.NewSource(seed)), path: tempPath(t)}
+				m := &logModel{t: t, rnd: rand.New(rand.NewSource(seed)), path: testsupport.Path(t)}
 				m.file.cursors, m.must = map[string]uint64{}, map[uint64]bool{}
 				m.open()
 				for range 400 {
@@ -40,7 +43,7 @@ type logModel struct {
 	t    *testing.T
 	rnd  *rand.Rand
 	path string
-	q    *DeltaFIFO
+	q    *Log
 
 	seqs    []uint64        // Of all deltas that were ever published.
 	must    map[uint64]bool // Those that must be stored: deletions, and what came while there was a name.
@@ -49,16 +52,16 @@ type logModel struct {
 
 	cursors   map[string]uint64    // Of durable names.
 	consumers map[*Consumer]uint64 // Present ones.
-	// orphans are the undelivered deltas: those in the log after plain, the cursor of
+	// undelivered are the deltas that plain consumers are told first: those in the log after plain, the cursor of
 	// the slowest plain consumer of the last process.
-	orphans []uint64
-	held    bool
-	claimed bool   // By a plain consumer of this process.
-	after   uint64 // The orphans come after it.
-	waited  int    // So many processes have not claimed them, this one included.
-	plain   uint64
-	isPlain bool // There is such a cursor.
-	lives   int  // So many processes had not claimed the deltas after it when it was stored.
+	undelivered []uint64
+	held        bool
+	claimed     bool   // By a plain consumer of this process.
+	after       uint64 // The undelivered ones come after it.
+	waited      int    // So many processes have not claimed them, this one included.
+	plain       uint64
+	isPlain     bool // There is such a cursor.
+	lives       int  // So many processes had not claimed the deltas after it when it was stored.
 
 	file struct { // The same, as the file has it.
 		head, plain uint64
@@ -73,14 +76,14 @@ func (m *logModel) open() {
 	m.head, m.cursors = m.file.head, maps.Clone(m.file.cursors)
 	m.plain, m.isPlain, m.lives = m.file.plain, m.file.isPlain, m.file.lives
 	m.consumers = map[*Consumer]uint64{}
-	m.q = newLog(m.t, openDB(m.t, m.path, manual), Options{TailBytes: modelTailBytes, Seq: m.head})
+	m.q = newLog(m.t, testdb.Open(m.t, m.path, testdb.Manual), Options{TailBytes: modelTailBytes, Seq: m.head})
 	m.q.CaughtUp()
 	if got := m.q.Head(); got != m.head {
 		m.t.Fatalf("the head is %d, expected %d", got, m.head)
 	}
 	disk := onDisk(m.t, m.q.db, true)
 	m.checkFile(disk)
-	m.orphans, m.held, m.claimed = nil, m.isPlain, false
+	m.undelivered, m.held, m.claimed = nil, m.isPlain, false
 	if !m.held {
 		return
 	}
@@ -90,7 +93,7 @@ func (m *logModel) open() {
 	}
 	for _, seq := range disk {
 		if seq > m.after {
-			m.orphans = append(m.orphans, seq)
+			m.undelivered = append(m.undelivered, seq)
 		}
 	}
 }
@@ -142,8 +145,8 @@ func (m *logModel) step() {
 	case r < 85:
 		m.forget()
 	case r < 86:
-		m.q.ReleaseOrphans()
-		m.orphans, m.held = nil, false
+		m.q.ReleaseUndelivered()
+		m.undelivered, m.held = nil, false
 	case r < 94:
 		m.commit()
 	case r < 97:
@@ -156,13 +159,13 @@ func (m *logModel) step() {
 
 func (m *logModel) addPlain() {
 	c := m.q.Plain()
-	if c.Inherits() != m.held {
-		m.t.Fatalf("a plain consumer inherits: %v, expected %v", c.Inherits(), m.held)
+	if c.HasUndelivered() != m.held {
+		m.t.Fatalf("a plain consumer inherits: %v, expected %v", c.HasUndelivered(), m.held)
 	}
 	// What else is still in the log comes too, and its owner leaves it out.
-	wantSeqs(m.t, "orphans", deletions(m.orphans), deletions(orphansOf(m.t, c, 1+m.rnd.Intn(5))))
+	wantSeqs(m.t, "undelivered", deletions(m.undelivered), deletions(undeliveredOf(m.t, c, 1+m.rnd.Intn(5))))
 	m.claimed = m.claimed || m.held
-	c.WalkFrom(m.head) // It is told of all objects as they are now.
+	c.InitialListFrom(m.head) // It is told of all objects as they are now.
 	m.consumers[c] = c.Cursor()
 }
 
@@ -178,7 +181,7 @@ func (m *logModel) publish() {
 		m.seqs = append(m.seqs, m.head)
 		m.must[m.head] = len(m.cursors) > 0 || d.Type == cache.Deleted
 		if m.held && d.Type == cache.Deleted {
-			m.orphans = append(m.orphans, m.head)
+			m.undelivered = append(m.undelivered, m.head)
 		}
 	}
 	publish(m.t, m.q, ds...)
@@ -222,8 +225,8 @@ func (m *logModel) name() {
 		m.t.Fatalf("name %s is known: %v, expected %v", name, c.Known, seen)
 	}
 	if !seen {
-		c.WalkFrom(m.head)
-		c.WalkDone()
+		c.InitialListFrom(m.head)
+		c.InitialListDone()
 		cursor = m.head
 	}
 	if got := len(m.behind(c.Cursor())); got != len(m.behind(cursor)) {
@@ -281,7 +284,7 @@ func (m *logModel) written() {
 	m.file.cursors = maps.Clone(m.cursors)
 	m.file.deltas = nil
 	for _, seq := range m.seqs {
-		if seq > m.floor() || slices.Contains(m.orphans, seq) {
+		if seq > m.floor() || slices.Contains(m.undelivered, seq) {
 			m.file.deltas = append(m.file.deltas, seq)
 		}
 	}
@@ -318,9 +321,9 @@ func (m *logModel) restart() {
 	}
 	if slowest, found := m.slowest(); found {
 		m.plain, m.isPlain, m.lives = slowest, true, 0
-		m.orphans = nil
+		m.undelivered = nil
 	} else if m.held && m.claimed { // Who asked for them was removed.
-		m.orphans, m.plain, m.isPlain, m.lives = nil, m.head, true, 0
+		m.undelivered, m.plain, m.isPlain, m.lives = nil, m.head, true, 0
 	} else if m.held {
 		m.plain, m.lives = m.after, m.waited
 	}
@@ -330,7 +333,7 @@ func (m *logModel) restart() {
 
 // crash goes on with a copy of the file.
 func (m *logModel) crash() {
-	path := tempPath(m.t)
+	path := testsupport.Path(m.t)
 	copyFile(m.t, m.q.db.Path(), path)
 	m.path = path
 	m.seqs = m.seqs[:m.durable]

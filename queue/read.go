@@ -10,7 +10,7 @@ import (
 
 // read appends to ds the stored deltas with a Seq above after and up to limit, as many
 // as one read returns. A delta that cannot be read has only its Seq.
-func (q *DeltaFIFO) read(ds []Delta, after, limit uint64) ([]Delta, error) {
+func (q *Log) read(ds []Delta, after, limit uint64) ([]Delta, error) {
 	s, err := q.db.Snapshot(q.deltas.Space)
 	if err != nil {
 		return nil, err
@@ -21,7 +21,7 @@ func (q *DeltaFIFO) read(ds []Delta, after, limit uint64) ([]Delta, error) {
 }
 
 // readFrom is read from a snapshot. It also returns the Seq up to which it has read all.
-func (q *DeltaFIFO) readFrom(s *persist.Snapshot, ds []Delta, after, limit uint64) (_ []Delta, upTo uint64, err error) {
+func (q *Log) readFrom(s *persist.Snapshot, ds []Delta, after, limit uint64) (_ []Delta, upTo uint64, err error) {
 	size, upTo := 0, limit
 	n := len(ds)
 	err = s.Scan(deltasBucket, deltaKey(after+1), func(it *persist.Item) (bool, error) {
@@ -39,7 +39,7 @@ func (q *DeltaFIFO) readFrom(s *persist.Snapshot, ds []Delta, after, limit uint6
 		d, err := q.readDelta(seq, it)
 		if err != nil {
 			q.onCorrupt(err)
-			q.log.Error(err, "Could not read a delta", "seq", seq)
+			q.logger.Error(err, "Could not read a delta", "seq", seq)
 			d = Delta{Seq: seq}
 		}
 		size += d.SizeBytes
@@ -49,7 +49,7 @@ func (q *DeltaFIFO) readFrom(s *persist.Snapshot, ds []Delta, after, limit uint6
 	return ds, upTo, err
 }
 
-func (q *DeltaFIFO) readDelta(seq uint64, it *persist.Item) (Delta, error) {
+func (q *Log) readDelta(seq uint64, it *persist.Item) (Delta, error) {
 	d, encoded, err := storedDelta(it)
 	switch {
 	case err != nil:
@@ -62,7 +62,7 @@ func (q *DeltaFIFO) readDelta(seq uint64, it *persist.Item) (Delta, error) {
 
 // readUndelivered is readFrom, but replaces lost deletions by their tombstones and
 // leaves out other lost deltas: the initial list covers additions and updates.
-func (q *DeltaFIFO) readUndelivered(s *persist.Snapshot, ds []Delta, after, limit uint64) (_ []Delta, upTo uint64, err error) {
+func (q *Log) readUndelivered(s *persist.Snapshot, ds []Delta, after, limit uint64) (_ []Delta, upTo uint64, err error) {
 	if ds, upTo, err = q.readFrom(s, ds, after, limit); err != nil {
 		return nil, 0, err
 	}
@@ -91,7 +91,7 @@ func (q *DeltaFIFO) readUndelivered(s *persist.Snapshot, ds []Delta, after, limi
 		t, err := parseTombstone(it)
 		if err != nil {
 			q.onCorrupt(err)
-			q.log.Error(err, "Could not read a tombstone either, a deletion is lost", "seq", seq)
+			q.logger.Error(err, "Could not read a tombstone either, a deletion is lost", "seq", seq)
 			return true, nil
 		}
 		d := t.delta(seq, q.newObject)
@@ -160,6 +160,6 @@ func (c *Consumer) restart(seq uint64) {
 	c.initialPending.Store(true)
 	c.undelivered, c.retell = true, true
 	q.mu.Unlock()
-	q.log.Error(nil, "A delta is lost, a handler is told everything again", "seq", seq, "consumer", c.name)
+	q.logger.Error(nil, "A delta is lost, a handler is told everything again", "seq", seq, "consumer", c.name)
 	q.onCorrupt(&persist.CorruptError{Bucket: q.deltas, Key: deltaKey(seq), Err: errors.New("it is lost")})
 }

@@ -12,33 +12,36 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
 // reopen ends a log as a process does that is stopped, and opens it again.
-func reopen(t *testing.T, q *DeltaFIFO) *DeltaFIFO {
+func reopen(t *testing.T, q *Log) *Log {
 	t.Helper()
 	if err := errors.Join(q.Stop(), q.db.Close()); err != nil {
 		t.Fatal(err)
 	}
-	return newLog(t, openDB(t, q.db.Path(), manual), Options{})
+	return newLog(t, testdb.Open(t, q.db.Path(), testdb.Manual), Options{})
 }
 
 // crash opens the file as it is now.
-func crash(t *testing.T, q *DeltaFIFO) *DeltaFIFO {
+func crash(t *testing.T, q *Log) *Log {
 	t.Helper()
 	b, err := os.ReadFile(q.db.Path())
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := tempPath(t)
+	path := testsupport.Path(t)
 	if err := os.WriteFile(path, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return newLog(t, openDB(t, path, manual), Options{})
+	return newLog(t, testdb.Open(t, path, testdb.Manual), Options{})
 }
 
-func durable(t *testing.T, q *DeltaFIFO, name string, known bool) *Consumer {
+func durable(t *testing.T, q *Log, name string, known bool) *Consumer {
 	t.Helper()
 	c, err := q.Durable(name)
 	if err != nil {
@@ -53,11 +56,11 @@ func durable(t *testing.T, q *DeltaFIFO, name string, known bool) *Consumer {
 // TestADurableConsumerGoesOnWhereItStopped: exactly what it has not
 // acknowledged, and what came while it was away.
 func TestADurableConsumerGoesOnWhereItStopped(t *testing.T) {
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
 	q.CaughtUp()
 	c := durable(t, q, "d", false)
-	c.WalkFrom(0)
-	c.WalkDone()
+	c.InitialListFrom(0)
+	c.InitialListDone()
 	publishUpTo(t, q, 1, 10)
 	flush(t, q)
 	wantSeqs(t, "told", upTo(1, 4), next(t, c, 4))
@@ -84,34 +87,34 @@ func TestADurableConsumerGoesOnWhereItStopped(t *testing.T) {
 	wantSeqs(t, "new", upTo(15, 15), next(t, c, 100))
 }
 
-// TestAConsumerWhoseWalkDidNotEndBeginsAnew, because it does not know all objects.
-func TestAConsumerWhoseWalkDidNotEndBeginsAnew(t *testing.T) {
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+// TestAConsumerWhoseInitialListDidNotEndBeginsAnew, because it does not know all objects.
+func TestAConsumerWhoseInitialListDidNotEndBeginsAnew(t *testing.T) {
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
 	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	publishUpTo(t, q, 1, 3)
 	flush(t, q)
-	c.WalkFrom(2)
+	c.InitialListFrom(2)
 	q = reopen(t, q)
 	q.CaughtUp()
 	c = durable(t, q, "d", false)
-	if !c.Inherits() {
+	if !c.HasUndelivered() {
 		t.Error("it was told of objects, and is not told of their deletions")
 	}
-	wantSeqs(t, "told", upTo(3, 3), append(orphansOf(t, c, 10), next(t, c, 10)...))
+	wantSeqs(t, "told", upTo(3, 3), append(undeliveredOf(t, c, 10), next(t, c, 10)...))
 }
 
 // TestForPlainConsumersOnlyDeletionsAreStored, as long as no name is in the log: then
 // everything is, until the name is forgotten.
 func TestForPlainConsumersOnlyDeletionsAreStored(t *testing.T) {
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
 	q.CaughtUp()
 	plain := q.Plain()
 	publishUpTo(t, q, 1, 9)
 	flush(t, q)
 	wantSeqs(t, "for a plain consumer", []uint64{3, 6, 9}, onDisk(t, q.db, true))
 	c := durable(t, q, "d", false)
-	c.WalkDone()
+	c.InitialListDone()
 	publishUpTo(t, q, 10, 12)
 	flush(t, q)
 	wantSeqs(t, "with a name", []uint64{3, 6, 9, 10, 11, 12}, onDisk(t, q.db, true))
@@ -136,11 +139,11 @@ func TestForPlainConsumersOnlyDeletionsAreStored(t *testing.T) {
 	wantSeqs(t, "left", nil, onDisk(t, q.db, true))
 }
 
-// TestOrphansWaitForEveryPlainConsumer that comes before they are released: deltas that
+// TestUndeliveredDeltasWaitForEveryPlainConsumer that comes before they are released: deltas that
 // no plain consumer of the last process has acknowledged, and the deletions since. They
 // hold nothing else. Only deletions are stored for them.
-func TestOrphansWaitForEveryPlainConsumer(t *testing.T) {
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+func TestUndeliveredDeltasWaitForEveryPlainConsumer(t *testing.T) {
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
 	q.CaughtUp()
 	slow, quick := q.Plain(), q.Plain()
 	publishUpTo(t, q, 1, 10)
@@ -155,17 +158,17 @@ func TestOrphansWaitForEveryPlainConsumer(t *testing.T) {
 	commitAnew(t, q)
 	wantSeqs(t, "held", deletions(upTo(5, 20)), onDisk(t, q.db, true))
 	first, second := q.Plain(), q.Plain()
-	wantSeqs(t, "first", deletions(upTo(5, 20)), orphansOf(t, first, 3))
+	wantSeqs(t, "first", deletions(upTo(5, 20)), undeliveredOf(t, first, 3))
 	commitAnew(t, q)
 	wantSeqs(t, "held for the second", deletions(upTo(5, 20)), onDisk(t, q.db, true))
 	third := q.Plain()
-	wantSeqs(t, "third", deletions(upTo(5, 20)), orphansOf(t, third, 3))
-	q.ReleaseOrphans()
+	wantSeqs(t, "third", deletions(upTo(5, 20)), undeliveredOf(t, third, 3))
+	q.ReleaseUndelivered()
 	late := q.Plain()
-	wantSeqs(t, "late", nil, orphansOf(t, late, 3))
+	wantSeqs(t, "late", nil, undeliveredOf(t, late, 3))
 	commitAnew(t, q)
 	wantSeqs(t, "held by the second", deletions(upTo(5, 20)), onDisk(t, q.db, true))
-	wantSeqs(t, "second", deletions(upTo(5, 20)), orphansOf(t, second, 100))
+	wantSeqs(t, "second", deletions(upTo(5, 20)), undeliveredOf(t, second, 100))
 	commitAnew(t, q)
 	wantSeqs(t, "left", nil, onDisk(t, q.db, true))
 }
@@ -173,10 +176,10 @@ func TestOrphansWaitForEveryPlainConsumer(t *testing.T) {
 // TestOfWhatComesBeforeTheReleaseOnlyDeletionsAreHeld, once all have acknowledged the
 // other deltas.
 func TestOfWhatComesBeforeTheReleaseOnlyDeletionsAreHeld(t *testing.T) {
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
 	q.CaughtUp()
 	q.Plain()
-	durable(t, q, "d", false).WalkDone() // So that all are stored.
+	durable(t, q, "d", false).InitialListDone() // So that all are stored.
 	q = reopen(t, q)
 	d := durable(t, q, "d", true)
 	publishUpTo(t, q, 1, 10)
@@ -189,23 +192,24 @@ func TestOfWhatComesBeforeTheReleaseOnlyDeletionsAreHeld(t *testing.T) {
 	next(t, d, 100)
 	commitAnew(t, q)
 	wantSeqs(t, "held in the end", []uint64{3, 6, 9, 12, 15}, onDisk(t, q.db, true))
-	wantSeqs(t, "told", []uint64{3, 6, 9, 12, 15}, orphansOf(t, q.Plain(), 2))
-	q.ReleaseOrphans()
+	wantSeqs(t, "told", []uint64{3, 6, 9, 12, 15}, undeliveredOf(t, q.Plain(), 2))
+	q.ReleaseUndelivered()
 	commitAnew(t, q)
 	wantSeqs(t, "left", nil, onDisk(t, q.db, true))
 }
 
-// orphansOf takes all orphans, n at a time.
-func orphansOf(t *testing.T, c *Consumer, n int) (seqs []uint64) {
+// undeliveredOf takes all undelivered deltas, n at a time.
+func undeliveredOf(t *testing.T, c *Consumer, n int) (seqs []uint64) {
 	t.Helper()
+	more := c.name == "" && c.HasUndelivered() // Deletions may come with the deltas.
 	for {
-		ds, err := c.Orphans()
+		ds, err := c.Undelivered()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(ds) == 0 {
-			if c.Inherits() != c.q.undelivered.held { // Else there may be more.
-				t.Errorf("inherits: %v", c.Inherits())
+			if c.HasUndelivered() != more {
+				t.Errorf("it has undelivered deltas: %v, expected %v", c.HasUndelivered(), more)
 			}
 			return seqs
 		}
@@ -217,12 +221,12 @@ func orphansOf(t *testing.T, c *Consumer, n int) (seqs []uint64) {
 	}
 }
 
-// TestOrphansSurviveProcessesThatDoNotAskForThem, but only maxUnclaimedLives of those that
+// TestUndeliveredDeltasSurviveProcessesThatDoNotAskForThem, but only maxUnclaimedLives of those that
 // had caught up.
-func TestOrphansSurviveProcessesThatDoNotAskForThem(t *testing.T) {
-	for name, again := range map[string]func(*testing.T, *DeltaFIFO) *DeltaFIFO{"stopped": reopen, "crashed": crash} {
+func TestUndeliveredDeltasSurviveProcessesThatDoNotAskForThem(t *testing.T) {
+	for name, again := range map[string]func(*testing.T, *Log) *Log{"stopped": reopen, "crashed": crash} {
 		t.Run(name, func(t *testing.T) {
-			q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+			q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
 			q.CaughtUp()
 			c := q.Plain()
 			publishUpTo(t, q, 1, 5)
@@ -241,28 +245,28 @@ func TestOrphansSurviveProcessesThatDoNotAskForThem(t *testing.T) {
 			commitAnew(t, q)
 			wantSeqs(t, "left", nil, onDisk(t, q.db, true))
 			q.CaughtUp()
-			wantSeqs(t, "told of what is gone", nil, orphansOf(t, q.Plain(), 9))
+			wantSeqs(t, "told of what is gone", nil, undeliveredOf(t, q.Plain(), 9))
 			q = reopen(t, q)
-			if c := q.Plain(); !c.Inherits() {
+			if c := q.Plain(); !c.HasUndelivered() {
 				t.Error("a plain consumer has left nothing")
 			}
 		})
 	}
 }
 
-// TestOrphansThatWereToldAreNotKeptForTheNextProcess.
-func TestOrphansThatWereToldAreNotKeptForTheNextProcess(t *testing.T) {
+// TestUndeliveredDeltasThatWereToldAreNotKeptForTheNextProcess.
+func TestUndeliveredDeltasThatWereToldAreNotKeptForTheNextProcess(t *testing.T) {
 	for name, removed := range map[string]bool{"to a consumer": false, "to one that was removed": true} {
 		t.Run(name, func(t *testing.T) {
-			q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+			q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
 			q.CaughtUp()
 			q.Plain()
 			publishUpTo(t, q, 1, 5)
 			q = reopen(t, q)
 			q.CaughtUp()
 			c := q.Plain()
-			wantSeqs(t, "told", []uint64{3}, orphansOf(t, c, 9))
-			c.WalkFrom(5)
+			wantSeqs(t, "told", []uint64{3}, undeliveredOf(t, c, 9))
+			c.InitialListFrom(5)
 			if removed {
 				c.Remove()
 			}
@@ -275,7 +279,7 @@ func TestOrphansThatWereToldAreNotKeptForTheNextProcess(t *testing.T) {
 
 // TestWithoutPlainConsumersNothingIsHeldForThem: only durable ones, or none.
 func TestWithoutPlainConsumersNothingIsHeldForThem(t *testing.T) {
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
 	for range 3 {
 		q.CaughtUp()
 		head := q.Head()
@@ -288,10 +292,10 @@ func TestWithoutPlainConsumersNothingIsHeldForThem(t *testing.T) {
 
 // TestAfterACrashTheLogHasWhatWasDurable: cursors and deltas of one moment.
 func TestAfterACrashTheLogHasWhatWasDurable(t *testing.T) {
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
 	q.CaughtUp()
 	c := durable(t, q, "d", false)
-	c.WalkDone()
+	c.InitialListDone()
 	plain := q.Plain()
 	publishUpTo(t, q, 1, 10)
 	flush(t, q)
@@ -309,15 +313,15 @@ func TestAfterACrashTheLogHasWhatWasDurable(t *testing.T) {
 	q.CaughtUp()
 	c = durable(t, q, "d", true)
 	wantSeqs(t, "durable", upTo(4, 10), next(t, c, 100))
-	wantSeqs(t, "plain", upTo(6, 10), orphansOf(t, q.Plain(), 100))
+	wantSeqs(t, "plain", upTo(6, 10), undeliveredOf(t, q.Plain(), 100))
 }
 
 // TestForgetRemovesANameForGood, over a restart too.
 func TestForgetRemovesANameForGood(t *testing.T) {
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
 	q.CaughtUp()
 	c := durable(t, q, "d", false)
-	c.WalkDone()
+	c.InitialListDone()
 	publishUpTo(t, q, 1, 3)
 	flush(t, q)
 	q = reopen(t, q)
@@ -340,10 +344,10 @@ func TestForgetRemovesANameForGood(t *testing.T) {
 
 // TestCursorsAreWrittenAnewAfterAReset: the new file may lack them.
 func TestCursorsAreWrittenAnewAfterAReset(t *testing.T) {
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
 	q.CaughtUp()
 	c := durable(t, q, "d", false)
-	c.WalkDone()
+	c.InitialListDone()
 	publishUpTo(t, q, 1, 3)
 	flush(t, q)
 	next(t, c, 3)
@@ -360,7 +364,7 @@ func TestCursorsAreWrittenAnewAfterAReset(t *testing.T) {
 }
 
 // damageDelta writes something over a delta in the file.
-func damageDelta(t *testing.T, q *DeltaFIFO, key string, v persist.Value) {
+func damageDelta(t *testing.T, q *Log, key string, v persist.Value) {
 	t.Helper()
 	if _, err := q.db.Update(func(b *persist.Batch) { b.Put(q.deltas, key, v) }); err != nil {
 		t.Fatal(err)
@@ -376,14 +380,14 @@ func TestAnUnreadableDeltaMeansEverythingAgain(t *testing.T) {
 		for _, bad := range []uint64{3, 4} {
 			t.Run(fmt.Sprintf("name=%q, delta %d", name, bad), func(t *testing.T) {
 				reported := 0
-				q := newLog(t, openDB(t, tempPath(t), manual), Options{TailBytes: 1, OnCorrupt: func(error) { reported++ }})
+				q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1, OnCorrupt: func(error) { reported++ }})
 				q.CaughtUp()
 				c := q.Plain()
 				if name != "" {
 					c.Remove()
 					c = durable(t, q, name, false)
 				}
-				c.WalkDone()
+				c.InitialListDone()
 				publishUpTo(t, q, 1, 5)
 				flush(t, q)
 				damageDelta(t, q, deltaKey(bad), persist.Bytes("\x07no delta"))
@@ -391,12 +395,12 @@ func TestAnUnreadableDeltaMeansEverythingAgain(t *testing.T) {
 				if _, err := c.Next(); !errors.Is(err, ErrLost) {
 					t.Fatalf("Next: %v, expected %v", err, ErrLost)
 				}
-				if !c.Inherits() || reported == 0 {
-					t.Errorf("inherits: %v, reported %d times", c.Inherits(), reported)
+				if !c.HasUndelivered() || reported == 0 {
+					t.Errorf("inherits: %v, reported %d times", c.HasUndelivered(), reported)
 				}
 				var deleted []string
 				for {
-					ds, err := c.Orphans()
+					ds, err := c.Undelivered()
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -423,7 +427,7 @@ func TestAnUnreadableDeltaMeansEverythingAgain(t *testing.T) {
 				if name != "" && !q.storedCursors[durablePrefix+name].InitialPending {
 					t.Error("the file does not know that it has to be told everything again")
 				}
-				c.WalkDone()
+				c.InitialListDone()
 				publishUpTo(t, q, 6, 7)
 				flush(t, q)
 				wantSeqs(t, "told afterwards", upTo(6, 7), next(t, c, 100))
@@ -444,10 +448,10 @@ func (unreadable) AppendTo(b []byte) ([]byte, error) { return b, errors.New("tes
 // TestADamagedNumberDoesNotMoveTheHead: a number far ahead would make deltas
 // invisible, and the next one the last.
 func TestADamagedNumberDoesNotMoveTheHead(t *testing.T) {
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
 	q.CaughtUp()
 	c := durable(t, q, "d", false)
-	c.WalkDone()
+	c.InitialListDone()
 	publishUpTo(t, q, 1, 3)
 	flush(t, q)
 	if err := errors.Join(q.Stop(), q.db.Close()); err != nil {
@@ -468,7 +472,7 @@ func TestADamagedNumberDoesNotMoveTheHead(t *testing.T) {
 		t.Fatal(err)
 	}
 	reported := 0
-	q2 := newLog(t, openDB(t, q.db.Path(), manual), Options{OnCorrupt: func(error) { reported++ }})
+	q2 := newLog(t, testdb.Open(t, q.db.Path(), testdb.Manual), Options{OnCorrupt: func(error) { reported++ }})
 	if q2.Head() != 3 {
 		t.Fatalf("the head is %d", q2.Head())
 	}
@@ -492,17 +496,18 @@ func TestADeltaOfValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	ofValues := plain
-	ofValues.NewValue = persist.NewObject(2, now)
-	stored, err := persist.AppendObject(nil, 2, old)
+	ofValues.NewValue = record.NewObject(now, false)
+	ofValues.NewValue.Seq = 2
+	stored, err := record.Append(nil, 2, old)
 	if err != nil {
 		t.Fatal(err)
 	}
-	record, err := persist.ParseRecord(stored)
+	r, err := record.Parse(stored)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Another object shows whether it is encoded.
-	ofValues.OldValue = openDB(t, tempPath(t), manual).StoredObject(newPod("another", "1"), record)
+	ofValues.OldValue = record.StoredObject(newPod("another", "1"), r, true)
 	got, err := deltaValue{&ofValues}.AppendTo([]byte("before"))
 	if err != nil {
 		t.Fatal(err)
@@ -551,12 +556,12 @@ func FuzzParseDelta(f *testing.F) {
 // TestWhatARemovedConsumerStillAcknowledgesCounts: its handler was running when it
 // was removed, and who waits for that before the name is used again is not told twice.
 func TestWhatARemovedConsumerStillAcknowledgesCounts(t *testing.T) {
-	q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
 	c, err := q.Durable("name")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.WalkDone()
+	c.InitialListDone()
 	publishUpTo(t, q, 1, 4)
 	flush(t, q)
 	wantSeqs(t, "all", upTo(1, 4), next(t, c, 4))
@@ -600,30 +605,30 @@ func TestWhatARemovedConsumerStillAcknowledgesCounts(t *testing.T) {
 	}
 }
 
-// TestAWalkThatEndsAfterItsConsumerWasRemovedCounts, for one that was added meanwhile too.
-func TestAWalkThatEndsAfterItsConsumerWasRemovedCounts(t *testing.T) {
+// TestAnInitialListThatEndsAfterItsConsumerWasRemovedCounts, for one that was added meanwhile too.
+func TestAnInitialListThatEndsAfterItsConsumerWasRemovedCounts(t *testing.T) {
 	for name, removals := range map[string]int{"for the next": 0, "for the one after the next": 1} {
 		t.Run(name, func(t *testing.T) {
-			q := newLog(t, openDB(t, tempPath(t), manual), Options{})
+			q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
 			publishUpTo(t, q, 1, 4)
 			c, err := q.Durable("name")
 			if err != nil {
 				t.Fatal(err)
 			}
-			walking := c
+			listing := c
 			publishUpTo(t, q, 5, 6)
 			flush(t, q)
-			walking.WalkFrom(5)
+			listing.InitialListFrom(5)
 			for range 1 + removals {
 				c.Remove()
 				if c, err = q.Durable("name"); err != nil {
 					t.Fatal(err)
 				}
 				if c.Known {
-					t.Error("known before the walk has ended")
+					t.Error("known before the initial list has ended")
 				}
 			}
-			walking.WalkDone()
+			listing.InitialListDone()
 			if !c.Known || c.Cursor() != 5 {
 				t.Errorf("known: %v, behind %d", c.Known, c.Cursor())
 			}

@@ -7,12 +7,14 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // TestRunsAreASetOfSeqs does at random what a log does with them, and compares with a
 // sorted slice.
 func TestRunsAreASetOfSeqs(t *testing.T) {
-	rnd := newRand(t)
+	rnd := testsupport.Rand(t)
 	for range 4 {
 		var rs runs
 		var want []Delta // Type tells deletions apart.
@@ -112,7 +114,7 @@ func checkPacks(t *testing.T, rs *runs) {
 // TestRemoveIsThatOfASet compares with a map what is left where some Seqs are removed, a
 // few of many packs, or most of one; runs are of different lengths.
 func TestRemoveIsThatOfASet(t *testing.T) {
-	rnd := newRand(t)
+	rnd := testsupport.Rand(t)
 	for range 4 {
 		var rs runs
 		want := map[uint64]bool{} // By Seq: it is a deletion.

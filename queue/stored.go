@@ -85,7 +85,7 @@ func parseLogState(it *persist.Item) (*logState, error) {
 }
 
 // storeStateLocked puts the state into the batch if it has changed.
-func (q *DeltaFIFO) storeStateLocked(b *persist.Batch) {
+func (q *Log) storeStateLocked(b *persist.Batch) {
 	s := &logState{total: q.total, Cursors: make([][]byte, 0, len(q.storedCursors))}
 	for key := range q.storedCursors {
 		s.Cursors = append(s.Cursors, []byte(key))
@@ -101,7 +101,7 @@ func (q *DeltaFIFO) storeStateLocked(b *persist.Batch) {
 	b.Put(q.state, stateKey, s)
 }
 
-func (q *DeltaFIFO) storeDeltaLocked(b *persist.Batch, d *Delta) {
+func (q *Log) storeDeltaLocked(b *persist.Batch, d *Delta) {
 	d.stored = true
 	stored := *d
 	b.PutNew(q.deltas, deltaKey(d.Seq), deltaValue{&stored})
@@ -113,7 +113,7 @@ func (q *DeltaFIFO) storeDeltaLocked(b *persist.Batch, d *Delta) {
 
 // removeDeltaLocked removes a stored delta, and the tombstone of a deletion. The caller
 // removes the Seq from runs.
-func (q *DeltaFIFO) removeDeltaLocked(b *persist.Batch, seq uint64, deletion bool) {
+func (q *Log) removeDeltaLocked(b *persist.Batch, seq uint64, deletion bool) {
 	b.Delete(q.deltas, deltaKey(seq))
 	q.total.remove(seq)
 	if deletion {
@@ -123,7 +123,7 @@ func (q *DeltaFIFO) removeDeltaLocked(b *persist.Batch, seq uint64, deletion boo
 
 // lostLocked returns the first lost Seq above after and up to upTo: it is in runs, and ds,
 // which was read from the DB, does not have its delta or has one that could not be read.
-func (q *DeltaFIFO) lostLocked(ds []Delta, after, upTo uint64) (seq uint64, lost bool) {
+func (q *Log) lostLocked(ds []Delta, after, upTo uint64) (seq uint64, lost bool) {
 	i := 0
 	for r := range q.runs.after(after) {
 		for seq := r.from; seq <= min(r.to, upTo); seq++ {

@@ -18,7 +18,7 @@ const (
 
 // pushTailLocked appends a delta to the tail. If the array behind the tail is full, but
 // its first half is free, the tail is moved there first.
-func (q *DeltaFIFO) pushTailLocked(d Delta) {
+func (q *Log) pushTailLocked(d Delta) {
 	if n := len(q.tail); n == cap(q.tail) && n <= cap(q.tailArray)/2 {
 		moved := append(q.tailArray, q.tail...)
 		clear(q.tail)
@@ -32,13 +32,13 @@ func (q *DeltaFIFO) pushTailLocked(d Delta) {
 }
 
 // dropAckedLocked drops from the tail what every consumer has acknowledged.
-func (q *DeltaFIFO) dropAckedLocked(floor uint64) {
+func (q *Log) dropAckedLocked(floor uint64) {
 	q.dropTailLocked(sort.Search(len(q.tail), func(i int) bool { return q.tail[i].Seq > floor }))
 }
 
 // dropUnreadLocked drops from the tail stored deltas that no consumer will read there
 // soon: one that is far behind reads from the DB.
-func (q *DeltaFIFO) dropUnreadLocked() {
+func (q *Log) dropUnreadLocked() {
 	floor := q.head
 	for c := range q.consumers {
 		at := c.cursor.Load()
@@ -55,7 +55,7 @@ func (q *DeltaFIFO) dropUnreadLocked() {
 }
 
 // farLocked reports whether a cursor is far behind the tail, see farTailShare.
-func (q *DeltaFIFO) farLocked(cursor uint64) bool {
+func (q *Log) farLocked(cursor uint64) bool {
 	bytes := int64(0)
 	for _, n := range q.runs.sizes(cursor) {
 		if bytes += n; bytes > int64(q.tailMax/farTailShare) {
@@ -67,7 +67,7 @@ func (q *DeltaFIFO) farLocked(cursor uint64) bool {
 
 // dropTailLocked drops the n oldest deltas of the tail, and releases most of its memory
 // if that is large and hardly used any more.
-func (q *DeltaFIFO) dropTailLocked(n int) {
+func (q *Log) dropTailLocked(n int) {
 	for i := range q.tail[:n] {
 		d := &q.tail[i]
 		q.tailBytes -= d.SizeBytes

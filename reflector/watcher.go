@@ -21,6 +21,7 @@ type watcher struct {
 	events   chan watch.Event
 	stopped  chan struct{}
 	stopOnce sync.Once
+	innerEnd sync.Once   // client-go stops a watch once, so a ListerWatcher's may not stand more.
 	expired  chan string // Capacity 1: the reason why the watch must end now.
 }
 
@@ -40,9 +41,11 @@ func (w *watcher) ResultChan() <-chan watch.Event { return w.events }
 func (w *watcher) Stop() {
 	w.stopOnce.Do(func() {
 		close(w.stopped)
-		w.inner.Stop()
+		w.stopInner()
 	})
 }
+
+func (w *watcher) stopInner() { w.innerEnd.Do(w.inner.Stop) }
 
 // expire ends the watch with a 410, as a server that no longer has the history.
 func (w *watcher) expire(reason string) {
@@ -56,7 +59,7 @@ func (w *watcher) run() {
 	sawEvent, at := false, w.inner.resourceVersion
 	var err error
 	defer func() {
-		w.inner.Stop()
+		w.stopInner()
 		if err == nil {
 			w.r.ended(ending{at: at, sawEvent: sawEvent})
 			w.r.obs.Disconnected(nil)

@@ -63,7 +63,7 @@ func fabricated() *result.File {
 	}
 	for _, objects := range []int{1000, 10_000, 50_000} {
 		for i, scenario := range []string{
-			report.ColdStart, report.WarmStart, report.ChangedStart, report.GoneStart, report.GoneStartDurable, report.RunningGone,
+			report.ColdStart, report.WarmStart, report.BootStart, report.ChangedStart, report.GoneStart, report.GoneStartDurable, report.RunningGone,
 		} {
 			add(scenario, "Pods", objects, float64(i), 3) // The first has nothing but zeros.
 		}

@@ -6,6 +6,7 @@ import "fmt"
 const (
 	ColdStart        = "cold start"
 	WarmStart        = "warm start"
+	BootStart        = "warm start, nothing in the page cache"
 	ChangedStart     = "warm start, 1 % changed meanwhile"
 	GoneStart        = "start after 410, 1 % changed meanwhile"
 	GoneStartDurable = "start after 410, 1 % changed meanwhile, durable handler"

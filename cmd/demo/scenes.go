@@ -137,11 +137,8 @@ func (d *demo) unreachable(ctx context.Context, s *scene) (err error) {
 	}
 	defer func() { err = errors.Join(err, stock.kill()) }()
 
-	if err := d.changes.make(ctx, 1, 0, 1); err != nil {
-		return err
-	}
-	made := d.changes.take()
-	if err := sleep(ctx, outage); err != nil {
+	made, err := d.changeInOutage(ctx)
+	if err != nil {
 		return err
 	}
 	if heard, _ := stock.heard(); heard.SyncedMillis == nil {
@@ -171,6 +168,14 @@ func (d *demo) unreachable(ctx context.Context, s *scene) (err error) {
 	}
 	s.ClientGo.CatchUpMillis = &stockCaughtUp
 	return nil
+}
+
+// changeInOutage makes two changes, and waits until the outage has lasted long enough.
+func (d *demo) changeInOutage(ctx context.Context) (made []event, err error) {
+	if err := d.changes.make(ctx, 1, 0, 1); err != nil {
+		return nil, err
+	}
+	return d.changes.take(), sleep(ctx, outage)
 }
 
 // claimServedFromDisk waits for HasSynced and reads the cache, while connections

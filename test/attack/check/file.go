@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
-	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/internal/record"
 )
 
 // A File is what a cache file with one informer says, read without the code under
@@ -166,7 +166,7 @@ func unseal(of string, v []byte) ([]byte, error) {
 }
 
 func (f *File) object(key string, payload []byte) error {
-	r, err := persist.ParseRecord(payload)
+	r, err := record.Parse(payload)
 	if err != nil {
 		return err
 	}

@@ -114,6 +114,14 @@ const (
 	losses
 )
 
+// GiveUp is what Linux does when it has failed to write: what was not synced stays in its
+// cache, counts as written from now on, and is not on the disk.
+func (d *Disk) GiveUp() {
+	for _, f := range d.files {
+		f.since = nil
+	}
+}
+
 // Cut writes to dir what the disk may hold if the power fails now, and returns
 // how it was chosen.
 func (d *Disk) Cut(rng *rand.Rand, dir string) (how string, err error) {

@@ -1,0 +1,87 @@
+package warmwatch
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+)
+
+// AddEventHandler implements [cache.SharedInformer].
+func (s *SharedIndexInformer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	return s.AddEventHandlerWithOptions(h, cache.HandlerOptions{})
+}
+
+// AddEventHandlerWithResyncPeriod implements [cache.SharedInformer].
+func (s *SharedIndexInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHandler, resyncPeriod time.Duration) (cache.ResourceEventHandlerRegistration, error) {
+	return s.AddEventHandlerWithOptions(h, cache.HandlerOptions{ResyncPeriod: &resyncPeriod})
+}
+
+// AddEventHandlerWithOptions implements [cache.SharedInformer]. The handler is
+// first told, by OnDelete, of the deletions that the handlers of the last process
+// did not acknowledge, and of those that have happened since, even of objects that
+// this handler never heard of. Then it is told of every object. A handler that is added
+// later than a minute after the informer has caught up with the server is told of the
+// objects only.
+//
+// As in client-go, handlers must not change objects. Here the old and the new object
+// of an update may share memory, so that changing one may change the other. An object that
+// is changed while it is written may get into the file so, or end the process.
+func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+	return s.addHandler(h, "", o)
+}
+
+// AddDurableEventHandler adds a handler that goes on where the last handler of this
+// name stopped, in this process or an earlier one: it is told, in order, exactly
+// what that one was not told, or did not finish. The first handler of a name is
+// told of every object first.
+//
+// The handler is told of a change only when the change is in the file, at most
+// Options.DurableDelay later than plain handlers, so that no crash takes back what it
+// was told. It is told of the deletion of every object that it was told of. Delivery
+// is at least once: after a crash the last notifications, those finished within
+// CommitInterval, may come again. If the first handler of a name ends before it was told
+// what had happened during its initial list, the next one begins with the list again; and
+// if it ends between the deletion of an object and the addition of another one of its
+// name, both of which a relist has found, the next one hears of the deletion again.
+//
+// The name holds deltas in the file even while it has no handler, see
+// [SharedIndexInformer.ForgetDurableEventHandler]. A name can have one handler
+// at a time: errors.Is(err, [ErrInUse]). After RemoveEventHandler the name is free at
+// once. Its next handler is called after the callback in flight has returned.
+//
+// Without a file (Status().MemoryOnly) nothing is durable: every handler of the name is
+// told of every object, whatever an earlier one was told.
+//
+// A handler that always panics on one object ends every process at the same
+// notification, which the log names. To get past it, call ForgetDurableEventHandler
+// before the handler is added.
+func (s *SharedIndexInformer) AddDurableEventHandler(name string, h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	if name == "" {
+		return nil, fmt.Errorf("warmwatch: add durable handler: a name %w", errRequired)
+	}
+	return s.addHandler(h, name, cache.HandlerOptions{})
+}
+
+// ForgetDurableEventHandler removes what is kept for a durable name. The next
+// handler of the name begins as the first one did. It fails while the name has a
+// handler: errors.Is(err, [ErrInUse]).
+func (s *SharedIndexInformer) ForgetDurableEventHandler(name string) error {
+	if name == "" {
+		return fmt.Errorf("warmwatch: forget durable handler: a name %w", errRequired)
+	}
+	return s.processor.Forget(name)
+}
+
+func (s *SharedIndexInformer) addHandler(h cache.ResourceEventHandler, durableName string, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+	if isNil(h) {
+		return nil, fmt.Errorf("warmwatch: add handler: a handler %w", errRequired)
+	}
+	return s.processor.Add(h, durableName, o)
+}
+
+// RemoveEventHandler implements [cache.SharedInformer]. The name of a durable
+// handler keeps its cursor.
+func (s *SharedIndexInformer) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
+	return s.processor.Remove(handle)
+}

@@ -1,0 +1,87 @@
+package warmwatch_test
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+)
+
+func TestTheFormOfTheObjectIsPartOfTheIdentity(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "u", "namespace": "ns"}}}
+		m := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Name: "m", Namespace: "ns"}}
+		for _, example := range []runtime.Object{&corev1.ConfigMap{}, u, m} {
+			f := newSource(t)
+			if _, typed := example.(*corev1.ConfigMap); typed {
+				f.put(configMap("t"))
+			} else {
+				f.put(example)
+			}
+			informer, err := c.NewSharedIndexInformer(f, example, warmwatch.InformerOptions{Resource: configMaps})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, _ := add(t, informer)
+			stop := start(t, informer)
+			defer stop()
+			if got := r.take(); len(got) != 1 {
+				t.Errorf("%T: told %q", example, got)
+			}
+			expectStore(t, informer, f)
+		}
+		if n := len(c.Status().Informers); n != 3 {
+			t.Errorf("%d informers", n)
+		}
+	})
+}
+
+func TestATransformToAnotherTypeNeedsToBeSaid(t *testing.T) {
+	toMetadata := func(obj any) (any, error) {
+		cm := obj.(*corev1.ConfigMap)
+		return &metav1.PartialObjectMetadata{ObjectMeta: *cm.ObjectMeta.DeepCopy()}, nil
+	}
+	for name, said := range map[string]bool{"said": true, "not said": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a", "x"))
+				path := testsupport.Path(t)
+				for range 2 {
+					p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
+						if o.TransformVersion = "1"; said {
+							o.Transformed = &metav1.PartialObjectMetadata{}
+						}
+					})
+					if err := p.informer.SetTransform(toMetadata); err != nil {
+						t.Fatal(err)
+					}
+					var errs []string
+					if err := p.informer.SetWatchErrorHandler(func(_ *cache.Reflector, err error) { errs = append(errs, err.Error()) }); err != nil {
+						t.Fatal(err)
+					}
+					p.run()
+					settle()
+					p.end()
+					if said {
+						expectStore(t, p.informer, f)
+					} else if p.informer.HasSynced() || len(errs) == 0 || !strings.Contains(errs[0], "set InformerOptions.Transformed") {
+						t.Errorf("synced: %v, errors: %q", p.informer.HasSynced(), errs)
+					}
+					p.stop()
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,142 @@
+package indexer
+
+import (
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// A chunk is large enough to be worth a snapshot, and small enough to hold several.
+const (
+	chunkObjects = 256
+	chunkBytes   = 1 << 20
+)
+
+func (ix *Indexer) scanChunk(s *persist.Snapshot, from string, asOf uint64, objects int, buf *buffers) (ls []lazyObject, next string, done bool, err error) {
+	size := 0
+	done = true
+	ls = make([]lazyObject, 0, objects)
+	err = s.Scan(objectsBucket, from, func(it *persist.Item) (bool, error) {
+		if len(ls) == objects || size > chunkBytes {
+			done = false
+			return false, nil
+		}
+		l := ix.fetch(it, asOf, buf)
+		size += len(l.record.Body)
+		ls, next = append(ls, l), it.Key+"\x00"
+		return true, nil
+	})
+	return ls, next, done, err
+}
+
+// A Chunk is a part of the store in key order, as it was at one moment.
+type Chunk struct {
+	Keys    []string
+	Objects []any
+	Seqs    []uint64 // Of the last write to each object.
+	// Seq is the number of the last write that the chunk has seen.
+	Seq uint64
+	// Next is where the next chunk begins, unless Done.
+	Next string
+	Done bool
+
+	undecoded []lazyObject
+	records   *buffers
+}
+
+// Chunk reads the next objects whose keys are not below from. If durable, it reads
+// only what is in the file, not what is still in memory. No transaction is open when
+// it returns.
+func (ix *Indexer) Chunk(from string, durable bool) (Chunk, error) {
+	c, err := ix.ReadChunk(from, durable)
+	if err != nil {
+		return Chunk{}, err
+	}
+	return ix.DecodeChunk(c), nil
+}
+
+// ReadChunk is Chunk without the decoding. Only this part must be done before the
+// next chunk is read.
+func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
+	snapshot, atLeast := ix.db.Snapshot, ix.Seq()
+	if durable {
+		snapshot, atLeast = ix.db.DurableSnapshot, 0
+	}
+	s, err := snapshot(ix.space)
+	if err != nil {
+		return Chunk{}, err
+	}
+	defer s.Close()
+	st, err := stateAt(s)
+	if err != nil {
+		ix.failed(err, stateKey)
+		if durable {
+			return Chunk{}, err
+		}
+	}
+	st.Seq = max(st.Seq, atLeast) // It is better to tell of something twice than not at all.
+	c := Chunk{Seq: st.Seq, records: new(buffers)}
+	c.undecoded, c.Next, c.Done, err = ix.scanChunk(s, from, st.Seq, chunkObjects, c.records)
+	return c, err
+}
+
+// DecodeChunk decodes a chunk that ReadChunk has returned.
+func (ix *Indexer) DecodeChunk(c Chunk) Chunk {
+	var ls []lazyObject
+	c.Objects, ls = ix.decode(c.undecoded, c.records, noMark)
+	c.undecoded = nil
+	c.Keys, c.Seqs = make([]string, len(ls)), make([]uint64, len(ls))
+	for i, l := range ls {
+		c.Keys[i], c.Seqs[i] = l.key, l.seq
+	}
+	return c
+}
+
+// keys returns the keys of all objects, sorted.
+func (ix *Indexer) keys() (keys []string, err error) {
+	err = ix.db.Read(ix.space, func(s *persist.Snapshot) error {
+		keys = make([]string, 0, ix.Len())
+		return s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
+			keys = append(keys, it.Key)
+			return true, nil
+		})
+	})
+	return keys, err
+}
+
+// Keys calls fn with all keys, in order and in batches of bounded size, while no
+// transaction is open. A key that exists all the time is not missed.
+func (ix *Indexer) Keys(fn func([]string) error) error {
+	for from, done := "", false; !done; {
+		var keys []string
+		err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
+			keys, done = nil, true
+			return s.Scan(objectsBucket, from, func(it *persist.Item) (bool, error) {
+				if len(keys) == 16*chunkObjects {
+					done = false
+					return false, nil
+				}
+				keys = append(keys, it.Key)
+				return true, nil
+			})
+		})
+		if err == nil && len(keys) > 0 {
+			from = keys[len(keys)-1] + "\x00"
+			err = fn(keys)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ListKeys implements [cache.Store].
+func (ix *Indexer) ListKeys() []string {
+	if ix.hidden.Load() {
+		return []string{}
+	}
+	keys, err := ix.keys()
+	if err != nil {
+		ix.failed(err, "list keys")
+	}
+	return keys
+}

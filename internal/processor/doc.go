@@ -1,0 +1,14 @@
+// Package processor tells event handlers of the deltas in a queue.Log: the part of an
+// informer that client-go calls sharedProcessor.
+//
+// Each handler has a listener, a goroutine of its own that reads the log at its own
+// cursor. It tells the handler of the undelivered deletions of the last process first, then
+// of all objects, which is the initial list, and then of every delta. A durable handler of
+// a known name begins with the deltas.
+//
+// It keeps these invariants (docs/design/README.md, "Invariants"):
+//
+//   - Q1: a delta is acknowledged after its handler has returned.
+//   - Q2: a handler that may know an object is told of its deletion.
+//   - H1: deltas that the initial list covers already are left out.
+package processor

@@ -1,0 +1,287 @@
+package processor
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
+)
+
+const (
+	// crashPause follows a handler's panic, when panics do not end the program, as
+	// in client-go's processorListener.run.
+	crashPause = time.Second
+	// readRetryDelay is the pause after the store or the queue could not be read.
+	readRetryDelay = time.Second
+)
+
+// listener calls one handler, in one goroutine. It tells it first of the undelivered
+// deletions of the last process, then of all objects (the initial list), then of
+// every delta. A durable handler of a known name begins with the deltas.
+//
+// It implements cache.ResourceEventHandlerRegistration.
+type listener struct {
+	p        *Processor
+	handler  cache.ResourceEventHandler
+	name     string // For logs and Status.
+	logger   klog.Logger
+	consumer *queue.Consumer
+	durable  bool
+	turn     chan struct{} // Of the durable name, see turns.
+
+	stopCh   chan struct{}
+	stopOnce sync.Once
+	finished chan struct{} // Closed when the handler is not called any more.
+	synced   chan struct{} // Closed when the initial items were handled, and the informer has synced.
+	syncOnce sync.Once
+	// initialHead is the Seq up to which deltas count as initial items.
+	initialHead atomic.Uint64
+	// informerSynced says that the informer has synced.
+	informerSynced atomic.Bool
+
+	// listedSeq is the greatest Seq as of which the initial list told of an object, 0 once
+	// the cursor has passed it: see Consumer.ListedAt.
+	listedSeq uint64
+	// inherits says that handlers of the last process may know objects that this one was
+	// not told of. It must be told of their deletion, which may come with the deltas.
+	inherits bool
+	// listedNew has the keys of objects in the initial list that were written after it
+	// began. Earlier deletions of these keys are not told any more.
+	listedNew map[string]struct{}
+
+	// replaced has the keys of objects that were deleted and created again, of which the
+	// handler was told the deletion and not yet the new object.
+	replaced map[string]struct{}
+
+	sleepAfterCrash bool
+
+	resyncWanted atomic.Bool // The handler is to be told of all objects again.
+	syncing      atomic.Bool // The handler is told of deltas that changed nothing.
+	resyncMu     sync.Mutex
+	requested    time.Duration
+	period       time.Duration
+	next         time.Time
+}
+
+var (
+	_ cache.ResourceEventHandlerRegistration      = (*listener)(nil)
+	_ interface{ ShutdownChan() <-chan struct{} } = (*listener)(nil)
+)
+
+// HasSynced implements [cache.ResourceEventHandlerRegistration].
+func (l *listener) HasSynced() bool { return cache.IsDone(l.HasSyncedChecker()) }
+
+// HasSyncedChecker implements [cache.ResourceEventHandlerRegistration].
+func (l *listener) HasSyncedChecker() cache.DoneChecker {
+	return NewDoneChecker(fmt.Sprintf("%s + event handler %s", l.p.opts.Informer, l.name), l.synced)
+}
+
+// ShutdownChan is for [cache.ShutDownEventHandler].
+func (l *listener) ShutdownChan() <-chan struct{} { return l.finished }
+
+// stop makes the listener end after the callback in flight.
+func (l *listener) stop() {
+	l.stopOnce.Do(func() { close(l.stopCh) })
+	l.consumer.Stop()
+}
+
+func (l *listener) stopped() bool {
+	select {
+	case <-l.stopCh:
+		return true
+	default:
+		return false
+	}
+}
+
+// pause waits for d, and reports false if the listener was stopped meanwhile.
+func (l *listener) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-l.stopCh:
+		return false
+	}
+}
+
+func (l *listener) run() {
+	defer close(l.finished)
+	select {
+	case <-l.p.opts.Served:
+	case <-l.stopCh:
+		return
+	}
+	if !l.takeTurn() {
+		return
+	}
+	defer l.endTurn()
+	if l.consumer.Known {
+		l.initialHead.Store(l.p.opts.Log.Head())
+	}
+	l.p.running.Go(l.watchSynced) // Not waited for here: a handler's panic must not wait.
+	if l.consumer.Known {
+		l.logger.V(4).Info("A durable handler goes on", "handler", l.name, "from", l.consumer.Cursor())
+	} else if !l.tellEverything() {
+		return
+	}
+	for {
+		if l.informerSynced.Load() && l.consumer.Cursor() >= l.initialHead.Load() {
+			l.syncOnce.Do(func() { close(l.synced) })
+		}
+		if l.resyncWanted.Swap(false) && !l.resync() {
+			return
+		}
+		ds, err := l.consumer.Next()
+		if errors.Is(err, queue.ErrLost) {
+			if !l.tellEverything() {
+				return
+			}
+			continue
+		}
+		if err != nil {
+			if !l.failed(err) {
+				return
+			}
+			continue
+		}
+		if !l.tellDeltas(ds) {
+			return
+		}
+	}
+}
+
+// tellEverything tells of the undelivered deletions, and then of every object: at the
+// start, and when the waiting deltas cannot be read.
+func (l *listener) tellEverything() bool {
+	l.inherits = l.consumer.HasUndelivered()
+	l.listedSeq, l.listedNew = 0, nil
+	return l.tellUndelivered() && l.tellInitialList()
+}
+
+// failed reports whether to try again after the queue or the store could not be read.
+func (l *listener) failed(err error) bool {
+	if errors.Is(err, queue.ErrStopped) || errors.Is(err, persist.ErrClosed) {
+		return false
+	}
+	l.logger.Error(err, "Could not read what to tell a handler, trying again", "handler", l.name)
+	return l.pause(readRetryDelay)
+}
+
+// watchSynced waits until the informer has synced. If the informer had to catch up
+// first, the deltas up to then are initial items too.
+func (l *listener) watchSynced() {
+	select {
+	case <-l.p.opts.Synced:
+	case <-l.stopCh:
+		return
+	}
+	if l.p.opts.InitialUntilSynced {
+		l.initialHead.Store(max(l.initialHead.Load(), l.p.opts.Log.Head()))
+	}
+	l.informerSynced.Store(true)
+	l.consumer.Interrupt()
+}
+
+func (l *listener) tellDeltas(ds []queue.Delta) bool {
+	for i := range ds {
+		if l.stopped() {
+			return false
+		}
+		d := &ds[i]
+		if !l.toldByInitialList(d) && !l.tell(d) {
+			return false
+		}
+		l.consumer.Acknowledge(d.Seq)
+	}
+	return true
+}
+
+// tellUndelivered tells of the undelivered deletions.
+func (l *listener) tellUndelivered() bool {
+	l.inherits = l.consumer.HasUndelivered()
+	for {
+		ds, err := l.consumer.Undelivered()
+		if err != nil {
+			if !l.failed(err) {
+				return false
+			}
+			continue
+		}
+		if len(ds) == 0 {
+			if !l.durable { // A durable handler may find more behind its cursor.
+				l.inherits = l.consumer.HasUndelivered()
+			}
+			return true
+		}
+		for i := range ds {
+			if l.stopped() {
+				return false
+			}
+			ds[i].Replaced = false // The initial list, not an update, tells of the new object.
+			if ds[i].Type == cache.Deleted && !l.tell(&ds[i]) {
+				return false
+			}
+			l.consumer.Acknowledge(ds[i].Seq)
+		}
+	}
+}
+
+// tell calls the handler for a delta, and reports whether to go on.
+func (l *listener) tell(d *queue.Delta) bool {
+	return l.call(d, func() {
+		switch {
+		case d.Replaced && !l.durable && d.Type == cache.Deleted: // The update follows.
+		case d.Replaced && l.durable && d.Type == cache.Deleted:
+			l.replaced[d.Key] = struct{}{}
+			l.handler.OnDelete(d.Object())
+		case d.Replaced && l.durable && d.Type == cache.Updated && d.New != nil:
+			// The deletion was told before, unless it came before the handler did: then the
+			// initial list told of the old object nevertheless. An earlier listener may have told
+			// it too, and nobody knows; to tell it twice is better than never.
+			if _, told := l.replaced[d.Key]; !told && d.Old != nil {
+				l.handler.OnDelete(cache.DeletedFinalStateUnknown{Key: d.Key, Obj: d.Old})
+			}
+			delete(l.replaced, d.Key)
+			l.handler.OnAdd(d.New, false)
+		case d.Type == cache.Deleted:
+			l.handler.OnDelete(d.Object())
+		case d.New == nil: // The object could not be read.
+		case d.Type == cache.Sync:
+			if l.syncing.Load() {
+				l.handler.OnUpdate(d.Old, d.New)
+			}
+		case d.Old != nil:
+			l.handler.OnUpdate(d.Old, d.New)
+		default:
+			l.handler.OnAdd(d.New, false)
+		}
+	})
+}
+
+// call runs the callback for a delta as client-go's processorListener does: a panic
+// ends the program, or if that is switched off, costs a pause and the notification.
+func (l *listener) call(d *queue.Delta, f func()) bool {
+	if l.sleepAfterCrash && !l.pause(crashPause) {
+		return false
+	}
+	l.sleepAfterCrash = true
+	func() {
+		defer func() {
+			if r := recover(); r != nil {
+				l.crashed(r, d)
+			}
+		}()
+		f()
+		l.sleepAfterCrash = false
+	}()
+	return true
+}

@@ -1,0 +1,238 @@
+package processor
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
+)
+
+// Store has the objects of initial lists and resyncs. [indexer.Indexer] implements it.
+type Store interface {
+	ReadChunk(from string, durable bool) (indexer.Chunk, error)
+	DecodeChunk(indexer.Chunk) indexer.Chunk
+	Ballast() (release func())
+}
+
+// Options configures [New]. All fields are required, but for the last two.
+type Options struct {
+	Log    *queue.Log
+	Store  Store
+	Logger klog.Logger
+	// Informer names the informer in the names of checkers.
+	Informer string
+	// Served is closed when the store may be read. ServedAt then returns the number of the
+	// last batch before.
+	Served   <-chan struct{}
+	ServedAt func() uint64
+	// Synced is closed when the informer has synced.
+	Synced <-chan struct{}
+	// InitialUntilSynced says that the deltas until Synced is closed are initial items of
+	// a handler.
+	InitialUntilSynced bool
+	// ResyncPeriod is that of handlers that set none, and the period of the check at first.
+	ResyncPeriod time.Duration
+}
+
+// Processor has the listeners of one informer. All methods are safe for concurrent use.
+type Processor struct {
+	opts  Options
+	late  late
+	reads chan struct{} // Semaphore of listeners that read a chunk of the store.
+
+	mu               sync.Mutex
+	started, stopped bool
+	checkPeriod      time.Duration
+	listeners        map[*listener]struct{}
+	turns            turns
+	running          sync.WaitGroup
+}
+
+// New returns a Processor without listeners.
+func New(o Options) *Processor {
+	return &Processor{
+		opts: o, reads: make(chan struct{}, chunkReads),
+		checkPeriod: o.ResyncPeriod, listeners: map[*listener]struct{}{}, turns: turns{},
+	}
+}
+
+// Add adds a handler, a durable one if it has a name. The error wraps [queue.ErrInUse] if the
+// name has a handler.
+func (p *Processor) Add(h cache.ResourceEventHandler, durableName string, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped {
+		return nil, fmt.Errorf("handler %v was not added to shared informer because it has stopped already", h)
+	}
+	l := &listener{
+		p: p, handler: h, durable: durableName != "",
+		name:     fmt.Sprintf("%T", h),
+		logger:   ptr.Deref(o.Logger, p.opts.Logger),
+		stopCh:   make(chan struct{}),
+		finished: make(chan struct{}),
+		synced:   make(chan struct{}),
+		replaced: map[string]struct{}{},
+	}
+	l.syncing.Store(true) // Until the first check, as in client-go.
+	if l.durable {
+		l.name = durableName
+		c, err := p.opts.Log.Durable(durableName)
+		if err != nil {
+			return nil, fmt.Errorf("warmwatch: add durable handler: %w", err)
+		}
+		l.consumer, l.turn = c, p.turns.of(durableName)
+	} else {
+		l.consumer = p.opts.Log.Plain()
+	}
+	p.setResyncLocked(l, ptr.Deref(o.ResyncPeriod, p.opts.ResyncPeriod))
+	p.listeners[l] = struct{}{}
+	if p.started {
+		p.running.Go(l.run)
+	}
+	return l, nil
+}
+
+// Remove removes a handler. The name of a durable one keeps its cursor.
+func (p *Processor) Remove(handle cache.ResourceEventHandlerRegistration) error {
+	l, ok := handle.(*listener)
+	if !ok {
+		return fmt.Errorf("invalid key type %T", handle)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ours := p.listeners[l]; !ours {
+		return nil
+	}
+	delete(p.listeners, l)
+	l.stop()
+	if !p.stopped { // Else what the handler was not told is for the next process, as if it had stayed.
+		l.consumer.Remove()
+	}
+	if !p.started {
+		close(l.finished)
+	}
+	return nil
+}
+
+// Forget removes what is kept for a durable name, see [queue.Log.Forget].
+func (p *Processor) Forget(durableName string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.opts.Log.Forget(durableName); err != nil {
+		return err
+	}
+	p.turns.forget(durableName)
+	return nil
+}
+
+// Start starts the listeners, which wait until the store is served. It returns the period
+// after which ShouldResync is to be called, which does not change any more.
+func (p *Processor) Start() (resyncCheckPeriod time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.started = true
+	for l := range p.listeners {
+		p.running.Go(l.run)
+	}
+	return p.checkPeriod
+}
+
+// CaughtUp notes that the informer has caught up with the server, or will have after some
+// time at the latest. A minute later plain handlers that are added are told of no
+// deletions any more.
+func (p *Processor) CaughtUp(after time.Duration) {
+	p.opts.Log.CaughtUp()
+	p.late.start(after, p.opts.Log.ReleaseUndelivered)
+}
+
+// Stop makes the listeners end after the callback in flight. No handler can be added after it.
+func (p *Processor) Stop() {
+	p.late.stop()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopped = true
+	for l := range p.listeners {
+		l.stop()
+	}
+}
+
+// Wait waits, after Stop, until all callbacks have returned, and stores what the handlers
+// have acknowledged.
+func (p *Processor) Wait() {
+	patience := time.AfterFunc(stopPatience, p.logRunning)
+	p.running.Wait()
+	patience.Stop()
+	if err := p.opts.Log.Stop(); err != nil && !errors.Is(err, persist.ErrClosed) {
+		p.opts.Logger.Error(err, "Could not store what the handlers have acknowledged")
+	}
+}
+
+// stopPatience is how long Wait waits for handlers before it logs that it waits.
+const stopPatience = 10 * time.Second
+
+// logRunning logs the handlers that have not returned.
+func (p *Processor) logRunning() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.listeners {
+		if !cache.IsDone(NewDoneChecker(l.name, l.finished)) {
+			p.opts.Logger.Info("Still waiting for a handler to return, in order to stop", "handler", l.name)
+		}
+	}
+}
+
+// HandlerStatus says how far behind a handler is.
+type HandlerStatus struct {
+	Name    string // Of a durable handler, or the Go type of a plain one.
+	Durable bool
+	Absent  bool // The durable name has no handler.
+	// Undelivered is how many deltas the handler has still to acknowledge, and
+	// UndeliveredBytes about how many bytes they have.
+	Undelivered      int
+	UndeliveredBytes int64
+}
+
+// Status returns that of all handlers, and of durable names without one, sorted.
+func (p *Processor) Status() []HandlerStatus {
+	var all []HandlerStatus
+	p.mu.Lock()
+	for l := range p.listeners {
+		h := HandlerStatus{Name: l.name, Durable: l.durable}
+		h.Undelivered, h.UndeliveredBytes = l.consumer.Behind()
+		all = append(all, h)
+	}
+	p.mu.Unlock()
+	for _, name := range p.opts.Log.Absent() {
+		h := HandlerStatus{Name: name, Durable: true, Absent: true}
+		h.Undelivered, h.UndeliveredBytes = p.opts.Log.Behind(name)
+		all = append(all, h)
+	}
+	slices.SortFunc(all, func(a, b HandlerStatus) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(a.Undelivered, b.Undelivered))
+	})
+	return all
+}
+
+// NewDoneChecker returns a [cache.DoneChecker].
+func NewDoneChecker(name string, done <-chan struct{}) cache.DoneChecker {
+	return doneChecker{name, done}
+}
+
+type doneChecker struct {
+	name string
+	done <-chan struct{}
+}
+
+func (d doneChecker) Name() string          { return d.name }
+func (d doneChecker) Done() <-chan struct{} { return d.done }

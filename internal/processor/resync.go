@@ -1,0 +1,109 @@
+package processor
+
+import (
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/queue"
+)
+
+// minimumResyncPeriod is client-go's (shared_informer.go).
+const minimumResyncPeriod = time.Second
+
+// setResyncLocked follows client-go's AddEventHandlerWithOptions. A period is at least
+// a second. Before the start the shortest period becomes the check period, after it no
+// period is shorter than that.
+func (p *Processor) setResyncLocked(l *listener, period time.Duration) {
+	if period > 0 {
+		if period < minimumResyncPeriod {
+			l.logger.Info("Warning: resync period is too small. Changing it to the minimum allowed value", "resyncPeriod", period, "minimumResyncPeriod", minimumResyncPeriod)
+			period = minimumResyncPeriod
+		}
+		if period < p.checkPeriod {
+			if p.started {
+				l.logger.Info("Warning: resync period is smaller than resync check period and the informer has already started. Changing it to the resync check period", "resyncPeriod", period, "resyncCheckPeriod", p.checkPeriod)
+				period = p.checkPeriod
+			} else {
+				p.checkPeriod = period
+				for other := range p.listeners {
+					other.setPeriod(p.checkPeriod)
+				}
+			}
+		}
+	}
+	l.requested = period
+	l.setPeriod(p.checkPeriod)
+	l.next = time.Now().Add(l.period)
+}
+
+// setPeriod sets the handler's resync period, given the check period.
+func (l *listener) setPeriod(check time.Duration) {
+	l.resyncMu.Lock()
+	defer l.resyncMu.Unlock()
+	switch {
+	case l.requested == 0:
+		l.period = 0
+	case check == 0:
+		l.logger.Info("Warning: the specified resyncPeriod is invalid because this shared informer doesn't support resyncing", "desired", l.requested)
+		l.period = 0
+	default:
+		l.period = max(l.requested, check)
+	}
+}
+
+// due reports whether the handler is to resync now.
+func (l *listener) due(now time.Time) bool {
+	l.resyncMu.Lock()
+	defer l.resyncMu.Unlock()
+	if l.period == 0 || now.Before(l.next) {
+		return false
+	}
+	l.next = now.Add(l.period)
+	return true
+}
+
+// ShouldResync reports whether a handler is to resync now. The Reflector calls it every
+// check period, and then Resync.
+func (p *Processor) ShouldResync() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	some, now := false, time.Now()
+	for l := range p.listeners {
+		due := l.due(now)
+		l.syncing.Store(due)
+		some = some || due
+	}
+	return some
+}
+
+// Resync makes the listeners that are due tell of all objects again.
+func (p *Processor) Resync() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.listeners {
+		if l.syncing.Load() {
+			l.resyncWanted.Store(true)
+			l.consumer.Interrupt()
+		}
+	}
+}
+
+// resync tells of every object, with the same one as old and new. It leaves out objects
+// with a delta that the handler was not told yet, because that will come.
+func (l *listener) resync() bool {
+	return l.chunks(l.readChunk, func(c indexer.Chunk) bool {
+		d := queue.Delta{Type: cache.Sync}
+		for i, obj := range c.Objects {
+			if c.Seqs[i] > l.consumer.Cursor() {
+				continue
+			}
+			d.Key, d.Seq = c.Keys[i], c.Seqs[i]
+			if l.stopped() || !l.call(&d, func() { l.handler.OnUpdate(obj, obj) }) {
+				return false
+			}
+		}
+		return true
+	})
+}

@@ -1,0 +1,347 @@
+package record
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"sync/atomic"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kjson "sigs.k8s.io/json"
+)
+
+var (
+	// ErrNotEncodable says that an object cannot be written so that the same
+	// object is read back: unstructured content holds a Go type that no
+	// decoder of Kubernetes produces, the type has no JSON form, or its own
+	// marshaller failed.
+	ErrNotEncodable = errors.New("record: object cannot be encoded")
+
+	// ErrTypeMismatch says that a record holds an object of another Go type
+	// than the one asked for. The record itself is sound.
+	ErrTypeMismatch = errors.New("record: record holds an object of another type")
+
+	// ErrBadRecord says that bytes are not a record, or that the body of one
+	// cannot be decoded.
+	ErrBadRecord = errors.New("record: malformed record")
+)
+
+// A Codec is an encoding of a record's body. The numbers are part of the file
+// format.
+type Codec uint8
+
+// The codecs of format 1.
+const (
+	CodecProtobuf     Codec = 1 // Types with generated protobuf methods.
+	CodecUnstructured Codec = 2 // *unstructured.Unstructured, as msgpack.
+	CodecJSON         Codec = 3 // Any other type. Carries what JSON carries.
+)
+
+func (c Codec) String() string {
+	switch c {
+	case CodecProtobuf:
+		return "protobuf"
+	case CodecUnstructured:
+		return "unstructured"
+	case CodecJSON:
+		return "json"
+	}
+	return fmt.Sprintf("Codec(%d)", uint8(c))
+}
+
+// protobufObject has the methods that Kubernetes generates for its protobuf
+// types. MarshalToSizedBuffer writes into the end of the caller's buffer.
+type protobufObject interface {
+	Size() int
+	MarshalToSizedBuffer([]byte) (int, error)
+	Unmarshal([]byte) error
+}
+
+// goType is what has to be known about a Go type to encode its values.
+type goType struct {
+	name  string // Import path and name, with a star for a pointer.
+	codec Codec
+	// bodyBytes estimates the length of the next body from the last ones. The
+	// size of JSON, unlike that of protobuf, is known only after encoding.
+	bodyBytes atomic.Int64
+	// fromTheEnd is what fillsFromTheEnd found, nil until then. CodecProtobuf only.
+	fromTheEnd atomic.Pointer[bool]
+}
+
+// goTypes caches a *goType for each reflect.Type. It is bounded by the types
+// in the program.
+var goTypes sync.Map
+
+// goTypeOf returns nil for a nil interface.
+func goTypeOf(obj any) *goType {
+	t := reflect.TypeOf(obj)
+	if t == nil {
+		return nil
+	}
+	if known, ok := goTypes.Load(t); ok {
+		return known.(*goType)
+	}
+	g := &goType{name: typeName(t), codec: codecFor(t)}
+	g.bodyBytes.Store(defaultBodyBytes)
+	known, _ := goTypes.LoadOrStore(t, g)
+	return known.(*goType)
+}
+
+func typeName(t reflect.Type) string {
+	star := ""
+	if t.Kind() == reflect.Pointer {
+		star, t = "*", t.Elem()
+	}
+	if t.Name() == "" || t.PkgPath() == "" {
+		return star + t.String()
+	}
+	return star + t.PkgPath() + "." + t.Name()
+}
+
+func codecFor(t reflect.Type) Codec {
+	switch {
+	case t == reflect.TypeFor[*unstructured.Unstructured]():
+		return CodecUnstructured
+	case t.Implements(reflect.TypeFor[protobufObject]()) && !methodsMayBePromoted(t):
+		return CodecProtobuf
+	default:
+		return CodecJSON
+	}
+}
+
+// methodsMayBePromoted reports whether t may have its protobuf methods from an
+// embedded field. They would encode that field and silently drop all others:
+// struct{ metav1.ObjectMeta; Node string } is such a type, and so is a custom
+// resource that embeds a Pod.
+//
+// Reflection does not tell a promoted method from a declared one, but the
+// rules of promotion do: t has declared the method itself if no embedded field
+// has it, or if two have it at the same depth, because then none is promoted.
+// Generated types are of the first or, with TypeMeta and ObjectMeta, of the
+// second sort. A false alarm costs only speed.
+func methodsMayBePromoted(t reflect.Type) bool {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return false
+	}
+	lenders, atDepthOne := 0, 0
+	for f := range t.Fields() {
+		if !f.Anonymous {
+			continue
+		}
+		ft := f.Type
+		if ft.Kind() == reflect.Struct {
+			ft = reflect.PointerTo(ft)
+		}
+		if !ft.Implements(reflect.TypeFor[protobufObject]()) {
+			continue
+		}
+		lenders++
+		if !embeds(ft) {
+			atDepthOne++
+		}
+	}
+	return lenders > 0 && atDepthOne < 2
+}
+
+// embeds reports whether the struct that ptr points to has an embedded field.
+func embeds(ptr reflect.Type) bool {
+	if ptr.Kind() != reflect.Pointer || ptr.Elem().Kind() != reflect.Struct {
+		return false
+	}
+	for f := range ptr.Elem().Fields() {
+		if f.Anonymous {
+			return true
+		}
+	}
+	return false
+}
+
+const (
+	envelopeBytes    = 128  // Estimates what a record takes beside its body.
+	defaultBodyBytes = 2048 // The estimate until the first object of a type is encoded.
+)
+
+// EstimateSize estimates how many bytes the record of obj takes, without
+// encoding it.
+//
+// It must be called before obj is shared with other goroutines. Computing the
+// size makes the resource.Quantity fields of obj cache their text, as encoding
+// does. After that [Append] only reads obj, so handlers may read it at
+// the same time. Objects that come from [Record.Decode] are ready to be
+// shared.
+func EstimateSize(obj any) int {
+	g := goTypeOf(obj)
+	if g == nil || isNilPointer(obj) {
+		return envelopeBytes
+	}
+	switch g.codec {
+	case CodecUnstructured:
+		return envelopeBytes + estimateContent(obj.(*unstructured.Unstructured).Object, 0)
+	case CodecProtobuf:
+		return envelopeBytes + obj.(protobufObject).Size()
+	default:
+		return envelopeBytes + int(g.bodyBytes.Load())
+	}
+}
+
+// appendBody appends the body of obj to buf. sizeBytes is what [EstimateSize]
+// returned for it, or 0.
+func (g *goType) appendBody(buf *bytes.Buffer, obj any, sizeBytes int) error {
+	start := buf.Len()
+	switch g.codec {
+	case CodecUnstructured:
+		return appendUnstructured(buf, obj.(*unstructured.Unstructured))
+	case CodecProtobuf:
+		o := obj.(protobufObject)
+		if appendProtobufOfSize(buf, o, sizeBytes-envelopeBytes) != nil {
+			if err := appendProtobufOfSize(buf, o, o.Size()); err != nil {
+				return err
+			}
+		}
+	default:
+		if err := appendJSON(buf, obj); err != nil {
+			return err
+		}
+	}
+	g.noteBodyBytes(buf.Len() - start)
+	return nil
+}
+
+// noteBodyBytes makes bodyBytes a moving average. It need not be exact, so a lost
+// update is harmless.
+func (g *goType) noteBodyBytes(n int) {
+	old := g.bodyBytes.Load()
+	g.bodyBytes.Store(old + (int64(n)-old)/4)
+}
+
+// appendProtobufOfSize appends a body of exactly size bytes, or nothing. The
+// caller passes a size it has, because computing it takes as long as encoding.
+func appendProtobufOfSize(buf *bytes.Buffer, obj protobufObject, size int) (err error) {
+	defer func() {
+		// Generated code panics where the buffer is too small.
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	if size < 0 {
+		return errors.New("the size is not known")
+	}
+	buf.Grow(size)
+	body := buf.AvailableBuffer()[:size]
+	n, err := obj.MarshalToSizedBuffer(body)
+	if err != nil {
+		return err
+	}
+	if n != size {
+		return fmt.Errorf("protobuf of %d bytes, expected %d", n, size)
+	}
+	buf.Write(body)
+	return nil
+}
+
+func appendJSON(buf *bytes.Buffer, obj any) error {
+	enc := json.NewEncoder(buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(obj); err != nil {
+		return err
+	}
+	buf.Truncate(buf.Len() - 1) // Encode ends with a newline.
+	return nil
+}
+
+// decodeBody decodes body into target, a new object, and returns it.
+func decodeBody(codec Codec, body []byte, target any) (obj any, err error) {
+	defer func() {
+		// Generated code may panic on a body that its counterpart did not
+		// write, and custom types bring code of their own.
+		if p := recover(); p != nil {
+			obj, err = nil, fmt.Errorf("panic: %v", p)
+		}
+	}()
+	switch codec {
+	case CodecUnstructured:
+		return decodeUnstructured(body)
+	case CodecProtobuf:
+		m := target.(protobufObject)
+		if err := m.Unmarshal(body); err != nil {
+			return nil, err
+		}
+		quantityPlanOf(reflect.TypeOf(m)).cacheText(reflect.ValueOf(m)) // See EstimateSize.
+		return m, nil
+	case CodecJSON:
+		// The unmarshallers of custom types get slices of the body, and some keep them.
+		return decodeJSON(bytes.Clone(body), target)
+	default:
+		return nil, errors.New("unknown codec")
+	}
+}
+
+// decodeJSON decodes into the type of target, a pointer or not: a transform may
+// have put a struct into the store, and a struct comes back.
+func decodeJSON(body []byte, target any) (any, error) {
+	t := reflect.TypeOf(target)
+	if t.Kind() == reflect.Pointer {
+		return target, kjson.UnmarshalCaseSensitivePreserveInts(body, target)
+	}
+	ptr := reflect.New(t)
+	err := kjson.UnmarshalCaseSensitivePreserveInts(body, ptr.Interface())
+	return ptr.Elem().Interface(), err
+}
+
+func isNilPointer(obj any) bool {
+	v := reflect.ValueOf(obj)
+	return v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// objectMeta returns nil for objects without metadata, which a transform may
+// produce.
+func objectMeta(obj any) metav1.Object {
+	switch o := obj.(type) {
+	case metav1.Object:
+		return o
+	case metav1.ObjectMetaAccessor:
+		return o.GetObjectMeta()
+	}
+	return nil
+}
+
+type kinded interface{ GetObjectKind() schema.ObjectKind }
+
+// typeMeta returns the apiVersion and kind that obj carries. Typed objects seldom
+// do, because client-go's decoders clear them.
+func typeMeta(obj any) (apiVersion, kind string) {
+	o, ok := obj.(kinded)
+	if !ok {
+		return "", ""
+	}
+	switch k := o.GetObjectKind().(type) {
+	case nil:
+		return "", ""
+	case *metav1.TypeMeta: // Read as it is: GroupVersionKind may lose part of it.
+		return k.APIVersion, k.Kind
+	default:
+		return k.GroupVersionKind().ToAPIVersionAndKind()
+	}
+}
+
+func setTypeMeta(obj any, apiVersion, kind string) {
+	o, ok := obj.(kinded)
+	if !ok {
+		return
+	}
+	switch k := o.GetObjectKind().(type) {
+	case nil:
+	case *metav1.TypeMeta:
+		k.APIVersion, k.Kind = apiVersion, kind
+	default:
+		k.SetGroupVersionKind(schema.FromAPIVersionAndKind(apiVersion, kind))
+	}
+}

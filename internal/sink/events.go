@@ -1,0 +1,234 @@
+package sink
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
+)
+
+// Add implements [cache.ReflectorStore].
+func (k *Sink) Add(obj any) error { return k.set(cache.Added, obj) }
+
+// Update implements [cache.ReflectorStore].
+func (k *Sink) Update(obj any) error { return k.set(cache.Updated, obj) }
+
+func (k *Sink) set(typ cache.DeltaType, obj any) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.changedLocked(obj)
+	obj, key, err := k.prepareLocked(obj)
+	if err != nil {
+		return k.notAppliedLocked(err)
+	}
+	w := k.writer()
+	defer w.Close()
+	c := w.Set(key, obj, true)
+	defer clear(k.deltas[:])
+	ds := append(k.deltas[:0], setDelta(c))
+	if c.Old != nil && isOther(uidOf(c.Old), uidOf(obj)) { // The deletion of the old object was missed.
+		gone := lostDelta(c.Seq, key, c.Old)
+		w.Renumber(c)
+		ds[0].Seq, ds[0].Type = c.Seq, cache.Updated
+		gone.Replaced, ds[0].Replaced = true, true
+		ds = append(k.deltas[:0], gone, ds[0])
+	}
+	k.detector.AddObject(obj)
+	k.checkHistoryLocked(typ, obj, c)
+	return k.commitLocked(w, resourceVersionOf(obj), ds)
+}
+
+// notAppliedLocked notes that an event could not be applied. This process goes on with
+// the next event, as client-go does; the next process relists.
+func (k *Sink) notAppliedLocked(err error) error {
+	if errors.Is(err, errClosed) {
+		return err
+	}
+	k.informer.Refused(err)
+	if k.record.State == checkpoint.StateComplete {
+		k.record.State = checkpoint.StateRefreshing
+	}
+	return err
+}
+
+// writer returns a Writer for changes whose old objects are told.
+func (k *Sink) writer() *indexer.Writer {
+	w := k.indexer.Writer()
+	if k.log.HasDurable() { // The old objects are stored with the deltas.
+		w.KeepOldValues()
+	}
+	return w
+}
+
+// Delete implements [cache.ReflectorStore].
+func (k *Sink) Delete(obj any) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	obj, key, err := k.prepareLocked(obj)
+	if err != nil {
+		return k.notAppliedLocked(err)
+	}
+	w := k.indexer.Writer()
+	defer w.Close()
+	var old any // If it has another uid, handlers know it, and its deletion was missed.
+	if uid, _, exists := w.Head(key); exists && isOther(uid, uidOf(obj)) {
+		old, _ = w.Stored(key)
+	}
+	d := deleteDelta(w, key, obj)
+	var c *indexer.Change // Nil if there is nothing to delete.
+	if changes := w.Changes(); len(changes) > 0 {
+		c = &changes[0]
+	}
+	if old != nil {
+		c.Old, d = old, lostDelta(d.Seq, key, old)
+	}
+	k.checkHistoryLocked(cache.Deleted, obj, c)
+	return k.commitLocked(w, resourceVersionOf(obj), []queue.Delta{d})
+}
+
+// deleteDelta stages the deletion of an object. As in client-go, handlers are also told
+// of the deletion of an object that is not in the store.
+func deleteDelta(w *indexer.Writer, key string, obj any) queue.Delta {
+	d := queue.Delta{Type: cache.Deleted, Key: key, New: obj, SizeBytes: record.EstimateSize(obj)}
+	if c := w.Delete(key, false); c != nil {
+		d.Seq = c.Seq
+	} else {
+		d.Seq = w.NextSeq()
+	}
+	return d
+}
+
+// A refusedError says that an object cannot be stored, because the transform has failed
+// on it or it has no key. The object is left out, as by client-go.
+type refusedError struct{ err error }
+
+func (e *refusedError) Error() string { return "warmwatch: object cannot be stored: " + e.err.Error() }
+func (e *refusedError) Unwrap() error { return e.err }
+
+// prepareLocked transforms an object of an event or list, and returns its key. The error
+// is a [refusedError] if it is about this object alone.
+func (k *Sink) prepareLocked(obj any) (transformed any, key string, err error) {
+	if k.isClosed {
+		return nil, "", errClosed
+	}
+	if f := k.transform; f != nil {
+		if obj, err = f(obj); err != nil {
+			k.refused = true
+			return nil, "", &refusedError{err}
+		}
+		if got, want := reflect.TypeOf(obj), k.storedType; got != want {
+			return nil, "", fmt.Errorf("warmwatch: the transform returned a %v, expected a %v; set InformerOptions.Transformed", got, want)
+		}
+	}
+	if key, err = k.indexer.Key(obj); err != nil {
+		return nil, "", &refusedError{err}
+	}
+	return obj, key, nil
+}
+
+// setDelta returns the delta of a change that stored an object.
+func setDelta(c *indexer.Change) queue.Delta {
+	d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: c.Key, New: c.New, NewValue: c.Value(), SizeBytes: c.SizeBytes()}
+	if c.Old != nil {
+		d.Type, d.Old, d.OldValue, d.OldSizeBytes = cache.Updated, c.Old, c.OldValue, c.OldSizeBytes
+		d.SizeBytes += c.OldSizeBytes
+		if resourceVersionOf(c.Old) == resourceVersionOf(c.New) {
+			d.Type = cache.Sync // Told only to handlers that resync (client-go, shared_informer.go, OnUpdate).
+		}
+	}
+	return d
+}
+
+func resourceVersionOf(obj any) string {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return ""
+	}
+	return m.GetResourceVersion()
+}
+
+func uidOf(obj any) types.UID {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return ""
+	}
+	return m.GetUID()
+}
+
+// commitLocked applies a batch, after which the store is at the resourceVersion rv.
+func (k *Sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta, more ...func(*persist.Batch)) error {
+	w.SetResourceVersion(rv)
+	if k.trusted {
+		k.record.ResourceVersion = rv
+		k.record.VouchedAt = time.Now().UTC().Truncate(time.Second) // So that the checkpoints of one second share the rest.
+	}
+	if err := k.writeLocked(w, ds, more...); err != nil {
+		return err
+	}
+	k.informer.Reached(rv)
+	return nil
+}
+
+// writeLocked applies one batch, with what more puts, and publishes its deltas. It does
+// not change the resourceVersion.
+func (k *Sink) writeLocked(w *indexer.Writer, ds []queue.Delta, more ...func(*persist.Batch)) error {
+	value := k.value()
+	urgent := k.log.HasDurable()
+	batch, err := w.Commit(func(b *persist.Batch) {
+		k.log.Append(b, ds)
+		b.Put(k.bucket, checkpointKey, value)
+		for _, put := range more {
+			put(b)
+		}
+		if urgent {
+			b.Urgent()
+		}
+	})
+	if err != nil {
+		return err
+	}
+	k.log.Publish(batch, ds)
+	k.log.Advance(batch, k.indexer.Seq())
+	return nil
+}
+
+// Bookmark implements [cache.ReflectorBookmarkStore].
+func (k *Sink) Bookmark(rv string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.isClosed {
+		return errClosed
+	}
+	k.trusted = k.complete
+	w := k.indexer.Writer()
+	defer w.Close()
+	return k.commitLocked(w, rv, nil)
+}
+
+// Replace implements [cache.ReflectorStore]. The Resumer has brought the store up to
+// date already. The Reflector calls Replace before the watch begins.
+func (k *Sink) Replace([]any, string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.isClosed {
+		return errClosed
+	}
+	k.informer.Listed()
+	return nil
+}
+
+// Resync implements [cache.ReflectorStore].
+func (k *Sink) Resync() error {
+	k.informer.Resync()
+	return nil
+}

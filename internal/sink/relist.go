@@ -1,0 +1,437 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
+	"github.com/warmwatch/warmwatch/reflector"
+)
+
+// A relist writes chunks of at most so many items, or about so many bytes. It stages as
+// much in memory before it uses the file.
+const (
+	defaultRelistItems = 500
+	relistBytes        = 2 << 20
+)
+
+// relist implements [reflector.Relist]. Items are compared with the store by uid,
+// resourceVersion and content: the same version may have other content, because a default
+// was added, or because a server converts the object in another way.
+//
+// Items that differ are staged, and applied when the list is complete: deletions first,
+// then updates and additions, as client-go tells them. A list that is cut leaves nothing
+// behind. The list is applied in chunks, each of them a batch; between them the checkpoint
+// says that a relist is incomplete, so that after a crash there is another one.
+//
+// Only the first list into an empty store, while no handler knows an object, is written
+// as it comes.
+type relist struct {
+	k     *Sink
+	how   reflector.Relisting
+	seen  map[string]struct{} // Keys of the list.
+	stage *stage
+	// silent has items that are written without telling handlers.
+	silent chunk
+	// replaced has the keys of staged objects whose uid is not that of the stored ones.
+	replaced map[string]struct{}
+	leftOut  map[string]struct{} // Keys of objects that the transform has refused.
+	// refused is why an object of the list was left out; nil if none was.
+	refused error
+	done    bool
+}
+
+// chunk collects items until there are enough of them.
+type chunk struct {
+	items []stagedItem
+	bytes int
+}
+
+func (c *chunk) add(key string, value *record.Object) {
+	c.items = append(c.items, stagedItem{key, value})
+	c.bytes += value.SizeBytes()
+}
+
+func (c *chunk) reset() {
+	clear(c.items)
+	c.items, c.bytes = c.items[:0], 0
+}
+
+// BeginRelist implements [reflector.Store].
+func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflector.Relist, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.isClosed {
+		return nil, errClosed
+	}
+	before, empty := k.record, k.indexer.Len() == 0
+	if k.record.State == "" && empty && k.indexer.Seq() == 0 {
+		k.record.IndexVersion = k.want.IndexVersion // All entries will be made by these indexers.
+	}
+	k.record.Rewrite = k.record.Rewrite || how.Rewrite
+	k.record.Rewound = k.record.Rewound || how.Rewound
+	how.Rewrite, how.Rewound = k.record.Rewrite, k.record.Rewound
+	if k.filling = k.filling || (empty && k.indexer.Hidden() && !k.log.HasKnown()); k.filling {
+		k.trusted = false
+		k.record.State = checkpoint.StateSyncing
+	}
+	k.informer.RelistBegun(how.Rewrite)
+	r := &relist{
+		k: k, how: how, stage: newStage(k),
+		seen: make(map[string]struct{}, k.indexer.Len()), replaced: map[string]struct{}{}, leftOut: map[string]struct{}{},
+	}
+	if k.record == before {
+		return r, nil
+	}
+	return r, k.storeLocked() // After a crash the relist is still due.
+}
+
+// Item implements [reflector.Relist].
+func (r *relist) Item(_ context.Context, obj runtime.Object) error {
+	k := r.k
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.expected(obj) {
+		return nil
+	}
+	transformed, key, err := k.prepareLocked(obj)
+	if refused, ok := errors.AsType[*refusedError](err); ok {
+		return r.refuse(obj, refused)
+	}
+	if err != nil {
+		return err
+	}
+	r.seen[key] = struct{}{}
+	value := k.indexer.NewValue(transformed)
+	same, replaces := r.compareLocked(key, value)
+	if delete(r.replaced, key); replaces { // The list may have the key twice.
+		r.replaced[key] = struct{}{}
+	}
+	if !same && !k.filling {
+		return r.stage.put(key, value)
+	}
+	if err := r.stage.remove(key); err != nil || (same && !r.how.Rewrite) {
+		return err
+	}
+	if r.silent.add(key, value); len(r.silent.items) < k.relistItems && r.silent.bytes < relistBytes {
+		return nil
+	}
+	return r.writeSilentLocked()
+}
+
+// compareLocked reports whether the store has the same object, or one with another uid.
+func (r *relist) compareLocked(key string, value *record.Object) (same, replaces bool) {
+	w := r.k.indexer.Writer()
+	defer w.Close()
+	if w.Holds(key, value) {
+		return true, false
+	}
+	stored, _, exists := w.Head(key)
+	uid, _ := value.Head()
+	return false, exists && isOther(stored, uid)
+}
+
+// isOther reports whether two objects of one name have different uids. An object without
+// a uid, which a transform may have stripped, is not another one.
+func isOther(a, b types.UID) bool { return a != b && a != "" && b != "" }
+
+// refuse leaves out an object that the transform refused. As with an event, the store
+// keeps the version that it has, and the next process relists.
+func (r *relist) refuse(obj runtime.Object, err *refusedError) error {
+	r.refused = err
+	r.k.logger.Error(err, "Leaving an object out of the cache")
+	key, keyErr := r.k.indexer.Key(obj)
+	if keyErr != nil {
+		return nil //nolint:nilerr // Then there is nothing to keep. The refusal is in Status.
+	}
+	r.seen[key] = struct{}{}
+	r.leftOut[key] = struct{}{}
+	delete(r.replaced, key)
+	return r.stage.remove(key)
+}
+
+// Gone implements [reflector.Relist].
+func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
+	k := r.k
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.expected(obj) {
+		return nil
+	}
+	key, err := k.indexer.Key(obj)
+	if err != nil {
+		return err
+	}
+	if err := r.writeSilentLocked(); err != nil { // The object may be among them.
+		return err
+	}
+	delete(r.seen, key)
+	delete(r.replaced, key)
+	return r.stage.remove(key)
+}
+
+// expected reports whether an item has the informer's type. An object of another type
+// is logged, and left out, as the Reflector does in a watch.
+func (k *Sink) expected(obj runtime.Object) bool {
+	if got, want := reflect.TypeOf(obj), reflect.TypeOf(k.example); got != want {
+		k.logger.Error(nil, "Unexpected list object type", "expectedType", want, "actualType", got)
+		return false
+	}
+	return true
+}
+
+// writeSilentLocked writes what handlers are not told of: unchanged objects, if the relist
+// rewrites all records, and the first list into an empty store.
+func (r *relist) writeSilentLocked() error {
+	if len(r.silent.items) == 0 {
+		return nil
+	}
+	w := r.k.indexer.Writer()
+	defer w.Close()
+	for _, it := range r.silent.items {
+		c := w.SetValue(it.key, it.value, false)
+		r.k.detector.AddObject(c.New)
+	}
+	r.silent.reset()
+	return r.k.writeLocked(w, nil)
+}
+
+// Finish implements [reflector.Relist].
+func (r *relist) Finish(_ context.Context, rv string) error {
+	k := r.k
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.isClosed {
+		return errClosed
+	}
+	if err := r.writeSilentLocked(); err != nil {
+		return err
+	}
+	if err := r.applyLocked(rv); err != nil {
+		return err
+	}
+	// Index entries may be left of objects that could not be read.
+	if r.how.Rewrite || k.record.IndexVersion != k.want.IndexVersion || k.indexer.IndexErr() != nil {
+		if err := k.indexer.RebuildIndices(); err != nil {
+			if failed, ok := errors.AsType[*indexer.IndexFuncError](err); ok {
+				panic(failed) // The server has the object. client-go panics, too.
+			}
+			return err
+		}
+	}
+	whole := k.informer.RelistEnded(true, r.refused)
+	k.trusted, k.complete, k.filling = rv != "" && rv != "0", true, false
+	k.record.State, k.record.LastFullList, k.record.HighestVersion = checkpoint.StateComplete, time.Now(), ""
+	if r.refused != nil {
+		k.record.State = checkpoint.StateRefreshing
+	}
+	k.record.Rewrite, k.record.Rewound = !whole, false
+	k.record.SchemaVersion, k.record.TransformVersion, k.record.IndexVersion = k.want.SchemaVersion, k.want.TransformVersion, k.want.IndexVersion
+	if k.knownCluster {
+		k.record.ClusterID = k.clusterID
+	}
+	if !k.trusted {
+		k.record.ResourceVersion = "" // So nothing is resumed (C1).
+	}
+	w := k.indexer.Writer()
+	defer w.Close()
+	w.SetComplete()
+	if err := k.commitLocked(w, rv, nil, r.stage.drop); err != nil {
+		return err
+	}
+	r.done = true
+	k.informer.Relisted()
+	if r.how.Rewrite && whole && k.db.Salvaged(k.space) {
+		if err := k.log.RemoveUnknown(); err != nil {
+			return err
+		}
+		return k.db.ForgetSalvage(k.space)
+	}
+	return nil
+}
+
+// applyLocked makes the store equal to the list, whose resourceVersion is rv.
+func (r *relist) applyLocked(rv string) error {
+	k := r.k
+	a := &applier{relist: r, rv: rv}
+	if err := k.indexer.Keys(a.deleteUnseen); err != nil {
+		return err
+	}
+	// Objects that a damaged file has lost may still be served from memory.
+	if err := a.deleteUnseen(k.indexer.KeysInMemory()); err != nil {
+		return err
+	}
+	if err := a.tellReplaced(); err != nil {
+		return err
+	}
+	if err := r.stage.each(a.set); err != nil {
+		return err
+	}
+	if !k.notifyUnchanged || k.filling {
+		return nil
+	}
+	return a.tellUnchanged()
+}
+
+// Abort implements [reflector.Relist].
+func (r *relist) Abort() {
+	if r.done {
+		return
+	}
+	r.k.informer.RelistEnded(false, nil)
+	r.k.mu.Lock()
+	defer r.k.mu.Unlock()
+	r.silent.reset()
+	if err := r.stage.discard(); err != nil && !errors.Is(err, persist.ErrClosed) {
+		r.k.logger.Error(err, "Could not forget what a relist has staged")
+	}
+}
+
+// applier applies a complete list in chunks. Callers of its methods hold Sink.mu.
+type applier struct {
+	*relist
+	rv string // The list's resourceVersion.
+}
+
+// batch collects the deltas of changes that are staged in w, and commits when there are
+// enough of them.
+type batch struct {
+	a     *applier
+	w     *indexer.Writer
+	ds    []queue.Delta
+	bytes int
+}
+
+// inBatches calls fn with a batch, and commits what fn leaves in it.
+func (a *applier) inBatches(fn func(*batch) error) error {
+	b := &batch{a: a, w: a.k.writer()}
+	defer b.w.Close()
+	if err := fn(b); err != nil {
+		return err
+	}
+	return b.commit()
+}
+
+func (b *batch) add(ds ...queue.Delta) error {
+	b.ds = append(b.ds, ds...)
+	for i := range ds {
+		b.bytes += ds[i].SizeBytes
+	}
+	if len(b.ds) < b.a.k.relistItems && b.bytes < relistBytes {
+		return nil
+	}
+	return b.commit()
+}
+
+// commit applies a chunk. The checkpoint keeps its resourceVersion, says that a relist is
+// being applied, and names the version of the list.
+func (b *batch) commit() error {
+	if len(b.ds) == 0 {
+		return nil
+	}
+	k := b.a.k
+	ds := b.ds
+	if k.filling {
+		ds = nil // No handler was told of these objects.
+	} else {
+		k.trusted = false
+		k.record.State, k.record.HighestVersion = checkpoint.StateRefreshing, b.a.rv
+		if !k.complete {
+			k.record.State = checkpoint.StateSyncing
+		}
+	}
+	b.ds, b.bytes = nil, 0
+	return k.writeLocked(b.w, ds)
+}
+
+func (a *applier) deleteUnseen(keys []string) error {
+	return a.inBatches(func(b *batch) error {
+		for _, key := range keys {
+			if _, stays := a.seen[key]; stays {
+				continue
+			}
+			c := b.w.Delete(key, true)
+			if c == nil {
+				continue
+			}
+			if err := b.add(lostDelta(c.Seq, key, c.Old)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// lostDelta is the delta of a missed deletion. old is the last known object, or nil.
+func lostDelta(seq uint64, key string, old any) queue.Delta {
+	return queue.Delta{Seq: seq, Type: cache.Deleted, Key: key, New: old, FinalStateUnknown: true, SizeBytes: record.EstimateSize(old)}
+}
+
+// tellReplaced tells durable handlers of the deletion of each object whose name the list
+// has with another uid. It does so with the other deletions, so that no handler applies
+// what refers to an old object to a new one.
+func (a *applier) tellReplaced() error {
+	return a.inBatches(func(b *batch) error {
+		for _, key := range sortedKeys(a.replaced) {
+			old, exists := b.w.Stored(key)
+			if !exists {
+				continue
+			}
+			d := lostDelta(b.w.NextSeq(), key, old)
+			d.Replaced = true
+			if err := b.add(d); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// set applies the staged objects.
+func (a *applier) set(items []stagedItem) error {
+	return a.inBatches(func(b *batch) error {
+		for _, it := range items {
+			c := b.w.SetValue(it.key, it.value, true)
+			a.k.detector.AddObject(c.New)
+			d := setDelta(c)
+			if d.Type == cache.Sync {
+				d.Type = cache.Updated // The version is the same, the content is not.
+			}
+			_, d.Replaced = a.replaced[it.key]
+			if err := b.add(d); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// tellUnchanged tells of the objects that the list did not change, as client-go does.
+func (a *applier) tellUnchanged() error {
+	return a.inBatches(func(b *batch) error {
+		for _, key := range sortedKeys(a.seen) {
+			if _, refused := a.leftOut[key]; refused || a.stage.has(key) {
+				continue
+			}
+			obj, exists := b.w.Stored(key)
+			if !exists || obj == nil {
+				continue
+			}
+			d := queue.Delta{Seq: b.w.NextSeq(), Type: cache.Sync, Key: key, Old: obj, New: obj, SizeBytes: 2 * record.EstimateSize(obj)}
+			if err := b.add(d); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,375 @@
+package sink
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
+	"github.com/warmwatch/warmwatch/reflector"
+)
+
+// The checkpoint of an informer in its space.
+const (
+	checkpointBucket = "checkpoint"
+	checkpointKey    = "resume"
+)
+
+// Informer is what a Sink needs of its informer. Its methods are called while the Sink's lock
+// is held.
+type Informer interface {
+	// Reached is told the resourceVersion that the store is at, after each event, bookmark
+	// and list.
+	Reached(rv string)
+	// Listed is told that the Reflector has its list, or goes on without one.
+	Listed()
+	// RelistBegun is told that a relist is repairing the damage found so far, and whether
+	// it writes all records anew.
+	RelistBegun(rewriting bool)
+	// RelistEnded is told whether the relist is complete, and why an object was left out,
+	// nil if none was. It reports whether no damage was found since the relist began.
+	RelistEnded(complete bool, refused error) (whole bool)
+	// Relisted is told that the store equals the list.
+	Relisted()
+	// Refused is told why the object of an event could not be stored.
+	Refused(err error)
+	// ForceRelist schedules a relist: the watch has not caught up, whatever its version.
+	ForceRelist(reflector.Relisting)
+	// Resync makes the handlers that are due hear of all objects again.
+	Resync()
+	HasSyncedChecker() cache.DoneChecker
+}
+
+// Options configures [New]. All fields are required, but for the last two.
+type Options struct {
+	DB       *persist.DB
+	Space    string
+	Indexer  *indexer.Indexer
+	Log      *queue.Log
+	Informer Informer
+	Detector cache.MutationDetector
+	Logger   klog.Logger
+	// ListerWatcher is asked when contents are compared.
+	ListerWatcher cache.ListerWatcher
+	// Example has the Go type of the objects that come, and NewObject returns an empty object
+	// of what the transform makes of them.
+	Example   runtime.Object
+	NewObject func() any
+	// MaxAge is the time from a full list to the comparison of all contents. Negative:
+	// contents are not compared.
+	MaxAge time.Duration
+	// NotifyUnchanged makes a relist tell of objects that did not change.
+	NotifyUnchanged bool
+	// FieldSelected says that the list has a field selector.
+	FieldSelected bool
+}
+
+// Sink receives the events of client-go's Reflector, and the items of a relist. Each
+// event becomes one batch of object, index entries, delta and checkpoint (P1).
+//
+// To the Reflector it is a cache.Queue, but nothing is ever popped from it: an
+// event is stored, and published to the listeners, before Add returns.
+type Sink struct {
+	db              *persist.DB
+	space           string
+	bucket          persist.Bucket
+	indexer         *indexer.Indexer
+	log             *queue.Log
+	informer        Informer
+	detector        cache.MutationDetector
+	logger          klog.Logger
+	lw              cache.ListerWatcherWithContext
+	example         runtime.Object
+	newObject       func() any
+	storedType      reflect.Type // Of what newObject returns.
+	maxAge          time.Duration
+	relistItems     int
+	notifyUnchanged bool
+	fieldSelected   bool
+	closed          chan struct{}
+
+	mu sync.Mutex // Held while an event is applied. A stopped Reflector may still be relisting.
+	// record is the checkpoint as of the last batch.
+	record   checkpoint.Record
+	shared   *checkpoint.Record // What the last checkpointValue shares with the next.
+	deltas   [2]queue.Delta     // Of the event that is being applied.
+	isClosed bool
+	// transform is nil until Load, and if there is none.
+	transform cache.TransformFunc
+	// trusted says that a watch can be resumed at the resourceVersions of events. It is
+	// false after a list without a resourceVersion.
+	trusted bool
+	// filling says that the first list into an empty store is not complete yet.
+	filling bool
+	// complete says that the store has been equal to a list once.
+	complete bool
+	// want has the versions that the checkpoint gets when a relist is finished. Until
+	// then record has the versions that the stored objects were made with.
+	want   checkpoint.Want
+	loaded bool
+	// knownCluster says that the server was asked which cluster it is. clusterID is
+	// empty if it did not tell.
+	clusterID    string
+	knownCluster bool
+	// refused says that the transform has refused an object since the last list began,
+	// so that the store may lack an object that the server has.
+	refused bool
+	// doubted says that an event was taken for one of another history before.
+	doubted bool
+	// resumption is the resumed watch whose events show whether the server's history
+	// is the store's.
+	resumption resumption
+}
+
+var (
+	_ cache.Queue                  = (*Sink)(nil)
+	_ cache.ReflectorBookmarkStore = (*Sink)(nil)
+)
+
+// New returns a Sink that knows nothing of the checkpoint yet, see [Sink.Load].
+func New(o Options) *Sink {
+	return &Sink{
+		db: o.DB, space: o.Space, bucket: persist.Bucket{Space: o.Space, Name: checkpointBucket},
+		indexer: o.Indexer, log: o.Log, informer: o.Informer, detector: o.Detector, logger: o.Logger,
+		lw: cache.ToListerWatcherWithContext(o.ListerWatcher), example: o.Example,
+		newObject: o.NewObject, storedType: reflect.TypeOf(o.NewObject()),
+		maxAge: o.MaxAge, notifyUnchanged: o.NotifyUnchanged,
+		fieldSelected: o.FieldSelected, closed: make(chan struct{}),
+	}
+}
+
+// Buckets returns the names of the buckets that a Sink has in its space.
+func Buckets() []string { return []string{checkpointBucket, stagedBucket} }
+
+// checkpointValue is the checkpoint of one event, as a persist.Value.
+type checkpointValue struct {
+	shared          *checkpoint.Record // All but the next two, which alone change often.
+	resourceVersion string
+	last            checkpoint.ObjectVersion
+}
+
+func (v *checkpointValue) record() checkpoint.Record {
+	r := *v.shared
+	r.ResourceVersion, r.Last = v.resourceVersion, v.last
+	return r
+}
+
+func (v *checkpointValue) AppendTo(dst []byte) ([]byte, error) { return v.record().AppendTo(dst) }
+
+func (v *checkpointValue) SizeBytes() int { return 512 }
+
+// Load reads the checkpoint and decides what it is good for. Objects are transformed from
+// now on. A relist writes relistItems at once, 500 if that is 0.
+func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistItems int) checkpoint.Decision {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.transform, k.relistItems = transform, cmp.Or(relistItems, defaultRelistItems)
+	var found *checkpoint.Record
+	_, err := k.db.View(k.bucket, checkpointKey, func(it *persist.Item) error {
+		if v, inMemory := it.Value.(*checkpointValue); inMemory {
+			r := v.record()
+			found = &r
+			return nil
+		}
+		payload, err := it.Payload()
+		if err != nil {
+			return err
+		}
+		r, err := checkpoint.Parse(payload)
+		if err == nil {
+			found = &r
+		}
+		return err
+	})
+	if err != nil { // Go on without a checkpoint.
+		k.logger.Error(err, "Could not read the checkpoint")
+	}
+	k.want, k.loaded = want, true
+	if found != nil {
+		k.record = *found
+	}
+	k.record.Identity = want.Identity
+	evidence := checkpoint.Evidence{
+		Record: found, Stored: k.indexer.Seq() > 0, Salvaged: k.db.Salvaged(k.space),
+		Incomplete: !k.indexer.Counted() || !k.indexer.Complete(), IndexErr: k.indexer.IndexErr(),
+	}
+	decision := checkpoint.Decide(evidence, want)
+	if decision.RebuildIndices && decision.Serve {
+		if err := k.rebuildLocked(); err != nil {
+			k.logger.Error(err, "Could not rebuild the indices, relisting")
+			evidence.IndexErr = err
+			decision = checkpoint.Decide(evidence, want)
+		}
+	}
+	if err := k.clearStaged(); err != nil {
+		k.logger.Error(err, "Could not remove what an interrupted relist has left")
+	}
+	k.trusted = decision.Action == checkpoint.ActionResume
+	k.complete = decision.Serve
+	return decision
+}
+
+// rebuildLocked rebuilds the indices. Until that is done, the checkpoint has no
+// IndexVersion.
+func (k *Sink) rebuildLocked() error {
+	k.record.IndexVersion = ""
+	if err := k.storeLocked(); err != nil {
+		return err
+	}
+	if err := k.indexer.RebuildIndices(); err != nil {
+		return err
+	}
+	k.record.IndexVersion = k.want.IndexVersion
+	return k.storeLocked()
+}
+
+// storeLocked stores the checkpoint alone.
+func (k *Sink) storeLocked() error {
+	value := k.value()
+	_, err := k.db.Update(func(b *persist.Batch) { b.Put(k.bucket, checkpointKey, value) })
+	return err
+}
+
+// Checkpoint returns the checkpoint as of the last batch.
+func (k *Sink) Checkpoint() checkpoint.Record {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.record
+}
+
+// LastVersion returns the highest resourceVersion that the store has seen, whether or not
+// a watch can be resumed there. It is empty if no server would understand it.
+func (k *Sink) LastVersion() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	rv := k.record.ResourceVersion
+	if order, err := resourceversion.CompareResourceVersion(k.record.HighestVersion, rv); err == nil && order > 0 || rv == "" {
+		rv = k.record.HighestVersion
+	}
+	if _, err := resourceversion.CompareResourceVersion(rv, rv); err != nil {
+		return ""
+	}
+	return rv
+}
+
+// ClusterKnown reports whether SetCluster or SetUnknownCluster was called.
+func (k *Sink) ClusterKnown() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.knownCluster
+}
+
+// SetCluster compares the identity of the cluster with the checkpoint's. If the
+// checkpoint has none yet, it is stored at once, because the next process needs it and
+// the next event may be long in coming.
+func (k *Sink) SetCluster(want checkpoint.Want) (checkpoint.Decision, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.isClosed {
+		return checkpoint.Decision{}, errClosed
+	}
+	decision := checkpoint.Decide(checkpoint.Evidence{Record: &k.record}, want)
+	if decision.Action != checkpoint.ActionDiscard && k.record.ClusterID != want.ClusterID {
+		k.record.ClusterID = want.ClusterID // After ActionDiscard, Finish sets it.
+		if k.record.State != "" {
+			if err := k.storeLocked(); err != nil {
+				k.record.ClusterID = ""
+				return decision, err
+			}
+		}
+	}
+	k.clusterID, k.knownCluster = want.ClusterID, true
+	return decision, nil
+}
+
+// SetUnknownCluster notes that the server does not tell which cluster it is. If
+// the stored objects are of a known cluster, it returns how to relist; after that
+// relist they are of an unknown one.
+func (k *Sink) SetUnknownCluster(refusal error) *reflector.Relisting {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known := k.record.ClusterID
+	if known == "" {
+		return nil
+	}
+	k.clusterID, k.knownCluster = "", true
+	return &reflector.Relisting{
+		Reason:  fmt.Sprintf("objects of cluster %q are stored, and the server does not tell which one it is: %v", known, refusal),
+		Rewrite: true, Rewound: true,
+	}
+}
+
+// SetIndexVersion notes that there are other indices, whose entries are made.
+func (k *Sink) SetIndexVersion(version string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.loaded { // Load will find the difference.
+		return nil
+	}
+	valid := k.record.IndexVersion == k.want.IndexVersion
+	k.want.IndexVersion = version
+	if !valid || k.record.State == "" { // A relist will store the version.
+		return nil
+	}
+	k.record.IndexVersion = version
+	return k.storeLocked()
+}
+
+func (k *Sink) value() *checkpointValue {
+	r := k.record
+	r.ResourceVersion, r.Last = "", checkpoint.ObjectVersion{}
+	if k.shared == nil || *k.shared != r {
+		shared := r
+		k.shared = &shared
+	}
+	return &checkpointValue{k.shared, k.record.ResourceVersion, k.record.Last}
+}
+
+// Refuse makes the Sink refuse everything that still comes: nothing is written any more.
+func (k *Sink) Refuse() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.isClosed = true
+}
+
+var errClosed = errors.New("warmwatch: the informer has stopped")
+
+// Pop implements [cache.Queue]. There is nothing to pop, so it waits for Close.
+func (k *Sink) Pop(cache.PopProcessFunc) (any, error) {
+	<-k.closed
+	return nil, cache.ErrFIFOClosed
+}
+
+// HasSynced implements [cache.Queue].
+func (k *Sink) HasSynced() bool { return cache.IsDone(k.informer.HasSyncedChecker()) }
+
+// HasSyncedChecker implements [cache.Queue].
+func (k *Sink) HasSyncedChecker() cache.DoneChecker { return k.informer.HasSyncedChecker() }
+
+// Close implements [cache.Queue]. The controller calls it once.
+func (k *Sink) Close() { close(k.closed) }
+
+// ResourceVersion implements [reflector.Store].
+func (k *Sink) ResourceVersion() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.trusted {
+		return ""
+	}
+	return k.record.ResourceVersion
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

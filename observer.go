@@ -1,0 +1,101 @@
+package warmwatch
+
+import (
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/internal/processor"
+	"github.com/warmwatch/warmwatch/internal/sink"
+	"github.com/warmwatch/warmwatch/reflector"
+)
+
+// observer implements [reflector.Observer].
+type observer struct {
+	progress *progress
+	syncGate *syncGate
+	sink     *sink.Sink
+	indexer  *indexer.Indexer
+}
+
+// Resuming implements [reflector.Observer].
+func (o *observer) Resuming(rv, serverVersion string) {
+	o.progress.resuming(rv)
+	o.sink.Resumed(rv)
+	o.syncGate.aim(serverVersion)
+}
+
+// Relisting implements [reflector.Observer].
+func (o *observer) Relisting(reason string) {
+	o.progress.relisting(reason)
+	o.sink.Relisting()
+}
+
+// Live implements [reflector.Observer].
+func (o *observer) Live(opened time.Time) {
+	o.progress.setPhase(PhaseLive)
+	o.syncGate.opened(opened, o.indexer.LastStoreSyncResourceVersion())
+}
+
+// Disconnected implements [reflector.Observer].
+func (o *observer) Disconnected(error) {
+	o.progress.setPhase(PhaseDisconnected)
+	o.syncGate.interrupted()
+}
+
+// Contact implements [reflector.Observer].
+func (o *observer) Contact() { o.progress.contact() }
+
+// sinkInformer implements [sink.Informer].
+type sinkInformer struct {
+	progress         *progress
+	syncGate         *syncGate
+	processor        *processor.Processor
+	resumer          *atomic.Pointer[reflector.Resumer]
+	serve, setSynced func()
+	synced           cache.DoneChecker
+}
+
+// Reached implements [sink.Informer].
+func (i *sinkInformer) Reached(rv string) { i.syncGate.reached(rv) }
+
+// Listed implements [sink.Informer].
+func (i *sinkInformer) Listed() {
+	if !i.syncGate.waits() {
+		i.setSynced()
+	}
+}
+
+// RelistBegun implements [sink.Informer].
+func (i *sinkInformer) RelistBegun(rewriting bool) { i.progress.relistBegun(rewriting) }
+
+// RelistEnded implements [sink.Informer].
+func (i *sinkInformer) RelistEnded(complete bool, refused error) (whole bool) {
+	return i.progress.relistEnded(complete, refused)
+}
+
+// Relisted implements [sink.Informer].
+func (i *sinkInformer) Relisted() {
+	i.progress.relisted()
+	i.serve()
+	i.syncGate.pass(false)
+}
+
+// Refused implements [sink.Informer].
+func (i *sinkInformer) Refused(err error) { i.progress.refused(err) }
+
+// ForceRelist implements [sink.Informer].
+func (i *sinkInformer) ForceRelist(how reflector.Relisting) {
+	i.syncGate.interrupted()
+	if r := i.resumer.Load(); r != nil {
+		r.ForceRelist(how)
+	}
+}
+
+// Resync implements [sink.Informer].
+func (i *sinkInformer) Resync() { i.processor.Resync() }
+
+// HasSyncedChecker implements [sink.Informer].
+func (i *sinkInformer) HasSyncedChecker() cache.DoneChecker { return i.synced }

@@ -1,0 +1,98 @@
+package queue
+
+import "sort"
+
+// ListedRange is a part of an initial list: the objects with keys from the To of the
+// range before up to, but without, its own To, as of the write Seq.
+type ListedRange struct {
+	To   string
+	Last bool // The range has no end; To is not used.
+	Seq  uint64
+}
+
+// initialList has the ranges of objects that a consumer is told first. Deltas up to the
+// Seq of the range that their key is in are left out later, so no fold joins deltas from
+// both sides of that Seq. Guarded by q.mu.
+type initialList struct {
+	ranges []ListedRange
+	upTo   uint64 // The greatest Seq of them.
+	// reading: another range is being read. Its Seq will not be below minSeq.
+	reading bool
+	minSeq  uint64
+	done    bool // The consumer has been told of all ranges.
+}
+
+// seq returns the Seq of the range that a key is in, or 0 if that was not read.
+func (l *initialList) seq(key string) uint64 {
+	i := sort.Search(len(l.ranges), func(i int) bool { return l.ranges[i].Last || key < l.ranges[i].To })
+	if i == len(l.ranges) {
+		return 0
+	}
+	return l.ranges[i].Seq
+}
+
+// InitialListFrom moves the cursor to where an initial list begins: the consumer is told of
+// all objects as of seq or later.
+func (c *Consumer) InitialListFrom(seq uint64) { c.cursor.Store(max(c.cursor.Load(), seq)) }
+
+// ReadRange calls read, which reads the next range of an initial list: objects with keys of
+// at least from. The first range is from the empty key. The error is read's.
+func (c *Consumer) ReadRange(from string, read func() (ListedRange, error)) error {
+	c.beginRange(from)
+	r, err := read()
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	c.initialList.reading = false
+	if err != nil {
+		return err
+	}
+	c.initialList.ranges = append(c.initialList.ranges, r)
+	c.initialList.upTo = max(c.initialList.upTo, r.Seq)
+	return nil
+}
+
+// beginRange notes, before the store is read, that the range may have any later Seq.
+func (c *Consumer) beginRange(from string) {
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	if from == "" {
+		c.initialList = initialList{}
+	}
+	c.initialList.reading, c.initialList.minSeq = true, c.limitLocked()
+}
+
+// ListedAt returns the Seq of the initial list's range that a key is in. It is 0 once
+// the cursor has passed all ranges.
+func (c *Consumer) ListedAt(key string) uint64 {
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	return c.initialList.seq(key)
+}
+
+// endInitialList drops the ranges once the cursor has passed the Seqs of all, and then the
+// list is not pending any more. It is not called during an initial list.
+func (c *Consumer) endInitialList() {
+	c.q.mu.Lock()
+	ended := c.initialList.done && c.cursor.Load() >= c.initialList.upTo
+	if ended {
+		c.initialList = initialList{}
+	}
+	c.q.mu.Unlock()
+	if ended && c.initialPending.Swap(false) && c.name != "" {
+		c.q.db.Kick() // Not under mu.
+	}
+}
+
+// InitialListDone notes that the consumer has been told of all objects. Once its cursor has
+// passed the Seqs of all ranges, the next commit stores this for a durable one, and after it
+// the next process goes on at the cursor. Before that the next consumer of the name begins
+// anew, because only this one knows which deltas the list has covered.
+func (c *Consumer) InitialListDone() {
+	c.q.mu.Lock()
+	c.initialList.done = true
+	c.q.mu.Unlock()
+	c.endInitialList()
+	if c.removed.Load() {
+		c.passOn()
+	}
+}

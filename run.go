@@ -1,0 +1,188 @@
+package warmwatch
+
+import (
+	"context"
+	"time"
+
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/reflector"
+)
+
+// Run implements [cache.SharedInformer].
+func (s *SharedIndexInformer) Run(stopCh <-chan struct{}) {
+	s.RunWithContext(wait.ContextForChannel(stopCh))
+}
+
+// RunWithContext implements [cache.SharedInformer]: it runs the informer until
+// ctx is done, and returns when all that it started has ended, except a List that
+// hangs. Callbacks in flight have returned then. What handlers have not been told by
+// then, they are told after the next start. An informer runs once.
+func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
+	defer utilruntime.HandleCrashWithContext(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if !s.begin(ctx, cancel) {
+		return
+	}
+	var wg wait.Group
+	detectorStop := make(chan struct{})
+	wg.StartWithChannel(detectorStop, s.detector.Run)
+	defer func() {
+		s.end()
+		close(detectorStop)
+		wg.Wait()
+	}()
+	s.controller.RunWithContext(ctx)
+}
+
+// begin decides how to start.
+func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFunc) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.started {
+		klog.FromContext(ctx).Info("Warning: the sharedIndexInformer has started, run more than once is not allowed")
+		return false
+	}
+	if s.stopped { // The Cache was closed.
+		return false
+	}
+	resyncCheckPeriod := s.processor.Start()
+	decision := s.sink.Load(s.want(""), s.transform, s.relistItems)
+	level := 0
+	if decision.Action == checkpoint.ActionResume || s.indexer.Len() == 0 { // An ordinary start.
+		level = 2
+	}
+	s.logger.V(level).Info("Starting", "action", decision.Action, "serve", decision.Serve, "reason", decision.Reason)
+	relisting := relistingOf(decision, s.sink.LastVersion())
+	resumer := reflector.NewResumer(reflector.Options{
+		ListerWatcher: s.lw,
+		Store:         s.sink,
+		Observer:      &observer{progress: &s.progress, syncGate: &s.syncGate, sink: s.sink, indexer: s.indexer},
+		History:       s.sink,
+		Relist:        relisting,
+		NeverResume:   s.opts.NeverResume || isEvents(s.opts.Resource),
+		BeforeList:    s.checkCluster,
+		PageSize:      s.pageSize,
+		Logger:        &s.logger,
+	})
+	s.resumer.Store(resumer)
+	if err := s.corruption(); err != nil { // It was found before there was a Resumer.
+		resumer.ForceRelist(reflector.Relisting{Reason: err.Error(), Rewrite: true})
+	}
+	s.controller = cache.New(&cache.Config{
+		Queue:                        s.sink,
+		ListerWatcher:                resumer,
+		ObjectType:                   s.example,
+		FullResyncPeriod:             resyncCheckPeriod,
+		ShouldResync:                 s.processor.ShouldResync,
+		WatchErrorHandlerWithContext: s.watchErrorHandler,
+	})
+	s.progress.started(decision)
+	s.cancel, s.started = cancel, true
+	if decision.Serve {
+		s.serve()
+		if s.cache.opts.SyncPolicy == SyncFromServer {
+			s.syncGate.arm()
+		} else {
+			s.setSynced()
+		}
+	}
+	s.running.Go(func() { s.verify(ctx) })
+	go s.sink.CompareContents(ctx) // Nothing waits for it, because its List may never return.
+	return true
+}
+
+// The whole file is verified soon after a start, when the urgent work is done, and
+// seldom after that. For the indices every object is decoded.
+const (
+	verifyDelay    = 10 * time.Second
+	verifyInterval = time.Hour
+)
+
+func (s *SharedIndexInformer) verify(ctx context.Context) {
+	defer utilruntime.HandleCrashWithContext(ctx)
+	for delay := verifyDelay; ; delay = verifyInterval {
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return
+		}
+		s.indexer.Verify(ctx)
+		s.indexer.VerifyIndices(ctx)
+	}
+}
+
+func relistingOf(d checkpoint.Decision, lastVersion string) *reflector.Relisting {
+	if d.Action == checkpoint.ActionResume {
+		return nil
+	}
+	if d.Action == checkpoint.ActionDiscard {
+		lastVersion = "" // It belongs to what is discarded.
+	}
+	return &reflector.Relisting{Reason: d.Reason, Rewrite: d.Rewrite, Rewound: d.Rewound, NotOlderThan: lastVersion}
+}
+
+// end waits for everything that the run has started, except a List that hangs, whose
+// objects are refused. The order matters: nothing may be written after the last
+// acknowledgements of the listeners.
+func (s *SharedIndexInformer) end() {
+	s.mu.Lock()
+	s.stopped = true
+	s.mu.Unlock()
+	s.progress.setPhase(PhaseStopped)
+	s.sink.Refuse()
+	s.resumer.Load().Stop()
+	s.syncGate.interrupted()
+	s.processor.Stop()
+	s.running.Wait()
+	s.processor.Wait()
+	s.removeHook()
+	s.indexer.Release()
+	s.cache.release(s)
+}
+
+// detach makes the informer stop using the file, because the Cache is closing.
+// What handlers acknowledge from now on may not be stored.
+func (s *SharedIndexInformer) detach() {
+	s.mu.Lock()
+	started, cancel := s.started, s.cancel
+	s.stopped = true
+	s.mu.Unlock()
+	if started {
+		cancel()
+	}
+	// detach does not wait for the Reflector, because a ListerWatcher may hang.
+	// The sink refuses what still comes.
+	s.sink.Refuse()
+	s.processor.Stop()
+}
+
+// caughtUp is called when the resumed watch has caught up with the server, and after each
+// relist. If quiet, only silence says that the watch has caught up: it may be on a slow
+// link, and events may still come.
+func (s *SharedIndexInformer) caughtUp(quiet bool) {
+	s.setSynced()
+	after := time.Duration(0)
+	if quiet {
+		after = bookmarkTime
+	}
+	s.processor.CaughtUp(after)
+}
+
+// serve makes the store readable.
+func (s *SharedIndexInformer) serve() {
+	s.serveOnce.Do(func() {
+		s.servedAt.Store(s.cache.db.Applied())
+		s.indexer.Hide(false)
+		close(s.served)
+	})
+}
+
+func (s *SharedIndexInformer) setSynced() {
+	s.syncOnce.Do(func() { close(s.synced) })
+}
