@@ -393,3 +393,34 @@ func TestABusyRateLimiterDelaysAndDoesNotPrevent(t *testing.T) {
 		}
 	})
 }
+
+// closesOnce is a watch whose Stop must be called once.
+type closesOnce struct {
+	watch.Interface
+	stopped chan struct{}
+}
+
+func (c *closesOnce) Stop() {
+	close(c.stopped)
+	c.Interface.Stop()
+}
+
+func TestAWatchIsStoppedOnce(t *testing.T) {
+	contract(t, func(t *testing.T, impl implementation) {
+		f := newSource(t, configMap("a"))
+		inner := false
+		f.onWatch = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if inner {
+				return nil, nil
+			}
+			inner = true
+			defer func() { inner = false }()
+			w, err := f.WatchWithContext(ctx, o)
+			return &closesOnce{w, make(chan struct{})}, err
+		}
+		informer := impl.new(t, f)
+		stop := start(t, informer)
+		settle()
+		stop()
+	})
+}

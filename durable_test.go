@@ -499,3 +499,85 @@ func TestAHandlerThatIsStuckCostsDiskNotMemory(t *testing.T) { // Q3
 		}
 	})
 }
+
+// goingBack returns the events that tell an older version than one before, or the same one
+// again, since the handler was last told of the whole list.
+func goingBack(events []string) (bad []string) {
+	known := map[string]int{}
+	for _, e := range events {
+		what, rest, _ := strings.Cut(e, " ")
+		key, version, _ := strings.Cut(strings.TrimSuffix(rest, " initial"), "@")
+		if _, after, ok := strings.Cut(version, "→"); ok {
+			version = after
+		}
+		var rv int
+		if _, err := fmt.Sscan(version, &rv); err != nil {
+			return []string{e}
+		}
+		if rv < known[key] || rv == known[key] && what != "add" {
+			bad = append(bad, fmt.Sprintf("%q after version %d", e, known[key]))
+		}
+		known[key] = max(known[key], rv)
+	}
+	return bad
+}
+
+// TestADurableHandlerThatStopsAtTheEndOfItsInitialListDoesNotGoBack: objects have changed
+// while it was told the list, so that it knows newer versions than the deltas that wait.
+func TestADurableHandlerThatStopsAtTheEndOfItsInitialListDoesNotGoBack(t *testing.T) { // H1
+	for _, again := range []string{"next process", "same process"} {
+		t.Run(again, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t)
+				const n = 1500
+				for i := range n {
+					f.put(configMap(fmt.Sprintf("o%04d", i), "x"))
+				}
+				path := testsupport.Path(t)
+				p := launch(t, path, f, nil).run()
+				settle()
+				first, last := make(chan struct{}), make(chan struct{})
+				r := &recorder{during: func(event string) {
+					if strings.HasPrefix(event, "add ns/o0000@") {
+						<-first
+					}
+					if strings.HasPrefix(event, fmt.Sprintf("add ns/o%04d@", n-1)) {
+						<-last
+					}
+				}}
+				registration, err := p.informer.AddDurableEventHandler("d", r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				settle() // It is in its first callback.
+				for range 3 {
+					f.put(configMap("o1400", "y"))
+				}
+				settle()
+				close(first)
+				settle() // It is in its last one.
+				if again == "next process" {
+					time.AfterFunc(time.Second, func() { close(last) })
+					p.stop()
+					p = launch(t, path, f, nil)
+				} else {
+					if err := p.informer.RemoveEventHandler(registration); err != nil {
+						t.Fatal(err)
+					}
+					close(last)
+					settle()
+				}
+				if _, err := p.informer.AddDurableEventHandler("d", r); err != nil {
+					t.Fatal(err)
+				}
+				if again == "next process" {
+					p.run()
+				}
+				settle()
+				for _, bad := range goingBack(r.take()) {
+					t.Errorf("H1: %s", bad)
+				}
+			})
+		})
+	}
+}

@@ -342,3 +342,86 @@ func TestLatePlainHandlersHearWhatASlowLinkDelivers(t *testing.T) { // Q2
 		})
 	}
 }
+
+// TestASlowPlainHandlerHearsOfDeletionsSince: it was added in time, and hangs in its first
+// callback until the time for late handlers is over.
+func TestASlowPlainHandlerHearsOfDeletionsSince(t *testing.T) { // Q2
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
+		p := launch(t, testsupport.Path(t), f, nil)
+		hang := make(chan struct{})
+		defer close(hang)
+		first := &recorder{during: func(event string) {
+			if event == "update ns/b@2→4" {
+				<-hang
+			}
+		}}
+		if _, err := p.informer.AddEventHandler(first); err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		settle()
+		f.put(configMap("b"))
+		f.remove("a")
+		settle()
+		path := p.crash()
+
+		q := launch(t, path, f, nil)
+		release := make(chan struct{})
+		r := &recorder{during: func(event string) {
+			if event == "delete ns/a@5" {
+				<-release
+			}
+		}}
+		if _, err := q.informer.AddEventHandler(r); err != nil {
+			t.Fatal(err)
+		}
+		q.run()
+		settle() // Caught up, and the minute is over.
+		settle()
+		f.remove("c") // The first handler was told of c.
+		settle()
+		close(release)
+		settle()
+		r.expect(t, "delete ns/a@5", "add ns/b@4 initial", "delete ns/c@6")
+		q.stop()
+	})
+}
+
+// TestAHandlerThatIsRemovedWhileRunEnds: what it was not told is for the next process.
+func TestAHandlerThatIsRemovedWhileRunEnds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		path := testsupport.Path(t)
+		p := launch(t, path, f, nil)
+		release := make(chan struct{})
+		r := &recorder{during: func(event string) {
+			if event == "update ns/b@2→3" {
+				<-release
+			}
+		}}
+		registration, err := p.informer.AddEventHandler(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		settle()
+		f.put(configMap("b"))
+		f.remove("a")
+		settle()
+		go func() {
+			time.Sleep(time.Second)
+			if err := p.informer.RemoveEventHandler(registration); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Second)
+			close(release)
+		}()
+		p.stop()
+		p = launch(t, path, f, nil)
+		r2, _ := add(t, p.informer)
+		p.run()
+		settle()
+		r2.expect(t, "delete ns/a@4", "add ns/b@3 initial")
+	})
+}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -188,46 +187,6 @@ func TestARelistTellsOfDeletionsFirst(t *testing.T) {
 				if len(got) != 4 || !strings.HasPrefix(got[0], "lost ns/") || !strings.HasPrefix(got[1], "lost ns/") {
 					t.Errorf("told %q", got)
 				}
-			})
-		})
-	}
-}
-
-func TestAReplacedObjectIsADeletionAndAnAdditionForADurableHandler(t *testing.T) {
-	for _, restart := range []bool{false, true} {
-		t.Run(fmt.Sprintf("restart=%v", restart), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newSource(t, configMap("a"), configMap("b"), configMap("z"))
-				p := launch(t, testsupport.Path(t), f, nil)
-				r, _ := add(t, p.informer)
-				durable := addDurable(t, p, "d")
-				p.run()
-				settle()
-				r.take()
-				durable.take()
-				change := func() {
-					f.remove("z", "b")
-					f.put(configMap("b"), configMap("a"))
-				}
-				if restart {
-					p.stop()
-					change()
-					f.compact()
-					p = launch(t, p.path, f, nil)
-					r, _ = add(t, p.informer)
-					durable = addDurable(t, p, "d")
-					p.run()
-					settle()
-				} else {
-					relisted(f, change)
-				}
-				// All deletions come before all additions, those of replaced objects, too.
-				durable.expect(t, "lost ns/z@3", "lost ns/b@2", "update ns/a@1→7", "add ns/b@6")
-				if restart {
-					expectStore(t, p.informer, f)
-					return
-				}
-				r.expect(t, "lost ns/z@3", "update ns/a@1→7", "update ns/b@2→6")
 			})
 		})
 	}
@@ -524,58 +483,6 @@ func TestALargeRelistIsStagedInTheFile(t *testing.T) {
 	})
 }
 
-// TestADurableHandlerThatComesWhileAReplacementIsApplied is told of the old object by its
-// initial list, after the others were told of the deletion of that object.
-func TestADurableHandlerThatComesWhileAReplacementIsApplied(t *testing.T) { // In real time: the index function holds locks.
-	f := newSource(t, configMap("z", "old"))
-	applying, release := make(chan struct{}), make(chan struct{})
-	var once sync.Once
-	p := launch(t, testsupport.Path(t), f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
-		o.Indexers = cache.Indexers{"v": func(obj any) ([]string, error) {
-			v := obj.(*corev1.ConfigMap).Data["v"]
-			if v == "new" {
-				once.Do(func() { close(applying); <-release })
-			}
-			return []string{v}, nil
-		}}
-	})
-	early := addDurable(t, p, "early")
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		p.informer.RunWithContext(ctx)
-	}()
-	heard := func(r *recorder, want ...string) {
-		t.Helper()
-		for range 1000 {
-			r.mu.Lock()
-			n := len(r.events)
-			r.mu.Unlock()
-			if n >= len(want) {
-				break
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		r.expect(t, want...)
-	}
-	heard(early, "add ns/z@1 initial")
-	f.setDown(errUnreachable)
-	f.remove("z")
-	f.put(configMap("z", "new"))
-	f.compact()
-	f.setDown(nil)
-	<-applying
-	heard(early, "lost ns/z@1")
-	late := addDurable(t, p, "late")
-	heard(late, "add ns/z@1 initial")
-	close(release)
-	heard(early, "add ns/z@3")
-	heard(late, "lost ns/z@1", "add ns/z@3")
-	cancel()
-	<-ended
-}
-
 func TestNotifyUnchangedLeavesOutWhatTheTransformRefuses(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"))
@@ -596,42 +503,6 @@ func TestNotifyUnchangedLeavesOutWhatTheTransformRefuses(t *testing.T) {
 		r.take()
 		relisted(f, func() { f.put(configMap("b", "bad")) })
 		r.expect(t, "update ns/a@1→1")
-	})
-}
-
-// TestTheDeletionOfAReplacedObjectIsToldAgain, if the program was restarted before the new
-// object was told of: nobody knows whether the last listener told it.
-func TestTheDeletionOfAReplacedObjectIsToldAgain(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a"))
-		p := launch(t, testsupport.Path(t), f, nil)
-		durable, told := addDurable(t, p, "d"), make(chan struct{})
-		p.run()
-		settle()
-		durable.take()
-		stop := make(chan struct{})
-		durable.during = func(string) { // Once: the deletion.
-			close(told)
-			<-stop
-		}
-		f.setDown(errUnreachable)
-		f.remove("a")
-		f.put(configMap("a"))
-		f.compact()
-		f.setDown(nil)
-		<-told
-		settle() // The relist has been applied.
-		go func() {
-			time.Sleep(time.Second) // After the stop has begun.
-			close(stop)
-		}()
-		p.stop()
-		durable.expect(t, "lost ns/a@1")
-		p = launch(t, p.path, f, nil)
-		durable = addDurable(t, p, "d")
-		p.run()
-		settle()
-		durable.expect(t, "lost ns/a@1", "add ns/a@3")
 	})
 }
 

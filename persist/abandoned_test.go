@@ -108,3 +108,20 @@ func TestAFileThatWasNeverLockedIsRemovedLater(t *testing.T) {
 		}
 	}
 }
+
+// TestAnAbandonedFileOfTheFutureIsRemoved: the clock may have gone back since.
+func TestAnAbandonedFileOfTheFutureIsRemoved(t *testing.T) {
+	db := openSound(t, testsupport.Path(t), manual)
+	left := db.path + newSuffix + "1"
+	if err := os.WriteFile(left, []byte("half of a file"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	then := time.Now().Add(24 * time.Hour)
+	if err := os.Chtimes(left, then, then); err != nil {
+		t.Fatal(err)
+	}
+	db.removeAbandoned()
+	if _, err := os.Stat(left); abandonedAge == 0 && err == nil {
+		t.Error("it is still there, and nobody holds its lock")
+	}
+}

@@ -2,6 +2,7 @@ package persist
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -186,4 +187,54 @@ func TestAFileThatIsBegunInPlaceIsSyncedInOrder(t *testing.T) {
 	if !inOrder {
 		t.Error("the meta page may be on the disk before what it names")
 	}
+}
+
+// TestAFileWhoseBeginningWasCutIsBlank: of the four pages that bbolt begins a file with, any
+// may be on the disk after the power was cut. A mount point cannot be replaced.
+func TestAFileWhoseBeginningWasCutIsBlank(t *testing.T) {
+	begun := testsupport.Path(t)
+	db0, err := bolt.Open(begun, 0o600, boltOptions(time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db0.Close(); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(begun)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(what string, image []byte, want bool) {
+		path := testsupport.Path(t)
+		if err := os.WriteFile(path, image, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if got := isBlank(f); got != want {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
+	for subset := range 16 {
+		image := make([]byte, len(whole))
+		for page := range 4 {
+			if subset&(1<<page) != 0 {
+				copy(image[page*PageBytes:(page+1)*PageBytes], whole[page*PageBytes:])
+			}
+		}
+		check(fmt.Sprintf("pages %04b", subset), image, true)
+	}
+	used := testsupport.Path(t)
+	db := openSound(t, used, manual)
+	put(t, db, "key", "value")
+	close1(t, db)
+	b := readTrimmed(t, used)
+	check("a file with a value", b, false)
+	clear(b[:PageBytes])
+	check("one whose first page is lost", b, false)
+	clear(b[:2*PageBytes])
+	check("one whose first two pages are lost", b, false)
 }

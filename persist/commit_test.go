@@ -485,3 +485,29 @@ func TestNoEndlessCommits(t *testing.T) {
 		})
 	}
 }
+
+// TestAfterAFailedCommitTheFileIsSyncedAgain, with its newest meta page, before the next
+// attempt: bbolt believes that page, and the disk may not have it.
+func TestAfterAFailedCommitTheFileIsSyncedAgain(t *testing.T) {
+	path := testsupport.Path(t)
+	db := open(t, path, manual)
+	put(t, db, "first", "1")
+	flush(t, db)
+	syncs := 0
+	db.bolt.sync = func() error { syncs++; return db.bolt.file.Sync() }
+	put(t, db, "second", "2")
+	flush(t, db)
+	if syncs != 0 {
+		t.Errorf("%d more fsyncs without a failure", syncs)
+	}
+	fill(db, true)
+	put(t, db, "large", repeat("x", 1<<20))
+	if err := db.Flush(); err == nil {
+		t.Fatal("the commit did not fail")
+	}
+	fill(db, false)
+	flush(t, db)
+	if syncs != 1 {
+		t.Errorf("%d fsyncs before the next attempt, expected 1", syncs)
+	}
+}

@@ -2,9 +2,11 @@ package persist
 
 import (
 	"errors"
+	"os"
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
@@ -191,5 +193,54 @@ func TestAFileThatTheDiskCouldNotSyncIsReplaced(t *testing.T) {
 	expectContents(t, db, want)
 	if syncs != 1 || len(setAside(t, path)) != 1 {
 		t.Errorf("synced %d times; set aside: %v", syncs, setAside(t, path))
+	}
+}
+
+// TestASnapshotOfAFileThatAnotherWritesToReturns: somebody who does not respect the lock has
+// committed to the file.
+func TestASnapshotOfAFileThatAnotherWritesToReturns(t *testing.T) {
+	path, copied := testsupport.Path(t), testsupport.Path(t)
+	o := manual
+	o.Logger = &testsupport.Quiet
+	db, err := Open(path, o) // The file is not checked afterwards: two have written to it.
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	put(t, db, "a", "1")
+	flush(t, db)
+	copyFile(t, path, copied)
+	other := openSound(t, copied, manual)
+	for _, value := range []string{"2", "3"} {
+		put(t, other, "b", value)
+		flush(t, other)
+	}
+	close1(t, other)
+	b, err := os.ReadFile(copied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overwrite(t, path, 0, b)
+	done := make(chan error, 1)
+	go func() {
+		s, err := db.Snapshot(testBucket.Space)
+		if err == nil {
+			s.Close()
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		t.Log(err)
+	case <-time.After(time.Minute):
+		t.Fatal("the snapshot does not return")
+	}
+	put(t, db, "a", "2")
+	if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
+		t.Error(err)
+	}
+	flush(t, db)
+	if v, _, err := lookup(db, testBucket, "a"); v != "2" || err != nil {
+		t.Errorf("%q, %v", v, err)
 	}
 }

@@ -149,3 +149,23 @@ func TestAPageThatIsVeryLongIsNotReadWhole(t *testing.T) {
 		t.Errorf("%d bytes were allocated; error %v", n, err)
 	}
 }
+
+// bytesFile is a file in memory.
+type bytesFile []byte
+
+func (f bytesFile) ReadAt(b []byte, at int64) (int, error) { return copy(b, f[at:]), nil }
+func (f bytesFile) Stat() (os.FileInfo, error)             { return nil, errors.ErrUnsupported }
+
+// TestAFreelistOfManyEntriesThatHasOnePageMoreIsFound: its header does not have the count.
+func TestAFreelistOfManyEntriesThatHasOnePageMoreIsFound(t *testing.T) {
+	const entries, pages = 70_000, (pageHeaderBytes+8*(70_000+1))/PageBytes + 1
+	b := make([]byte, (pages+3)*PageBytes)
+	binary.NativeEndian.PutUint64(b[pageHeaderBytes:], entries)
+	in := &inspector{f: bytesFile(b), pageSize: PageBytes, pages: 2 * entries}
+	for more, sound := range map[uint64]bool{0: true, 2: false} {
+		h := pageHeader{flags: freelistPage, count: manyInFirst, bytes: (pages + more) * PageBytes}
+		if err := in.checkFreelistHeader(0, h); (err == nil) != sound {
+			t.Errorf("%d pages more: %v", more, err)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"math/rand"
 	"os"
 	"slices"
@@ -434,5 +435,66 @@ func TestALeafIsNotBelieved(t *testing.T) {
 				t.Error("it was not found")
 			}
 		})
+	}
+}
+
+// TestAFreelistEntryThatNamesAPageOfALeafIsFound before anything is written: bbolt would
+// take the page, which has a part of a large value.
+func TestAFreelistEntryThatNamesAPageOfALeafIsFound(t *testing.T) {
+	path := testsupport.Path(t)
+	db := openSound(t, path, manual)
+	for i := range 20 {
+		put(t, db, fmt.Sprintf("large%04d", i), repeat("v", 40_000))
+	}
+	flush(t, db)
+	other := Bucket{testBucket.Space, "other"}
+	for range 2 { // So that there are free pages.
+		for i := range 30 {
+			apply(t, db, func(b *Batch) { b.Put(other, fmt.Sprint(i), Bytes(repeat("w", 3000))) })
+		}
+		flush(t, db)
+		apply(t, db, func(b *Batch) { b.Drop(other) })
+		flush(t, db)
+	}
+	want := contents(t, db)
+	close1(t, db)
+
+	b := readTrimmed(t, path)
+	continued := map[uint64]bool{}
+	for id := 4; id < len(b)/PageBytes; id++ {
+		page := b[id*PageBytes:]
+		if binary.NativeEndian.Uint64(page) == uint64(id) && binary.NativeEndian.Uint16(page[pageFlagsAt:]) == leafPage {
+			for more := range binary.NativeEndian.Uint32(page[pageOverflowAt:]) {
+				continued[uint64(id)+uint64(more)+1] = true
+			}
+		}
+	}
+	freelist := int(binary.NativeEndian.Uint64((&image{pageSize: PageBytes}).newestMeta(b)[metaFreelistAt:])) * PageBytes
+	at, to := 0, uint64(0)
+	for i := range int(binary.NativeEndian.Uint16(b[freelist+pageCountAt:])) {
+		entry := freelist + pageHeaderBytes + 8*i
+		for bit := range bits.Len(uint(len(b) / PageBytes)) {
+			if id := binary.NativeEndian.Uint64(b[entry:]) ^ 1<<bit; continued[id] {
+				at, to = entry, id
+			}
+		}
+	}
+	if at == 0 {
+		t.Fatal("no flip of one bit of the freelist names a page of a leaf")
+	}
+	overwrite(t, path, int64(at), binary.NativeEndian.AppendUint64(nil, to))
+
+	db = open(t, path, manual)
+	if len(setAside(t, path)) != 1 {
+		t.Error("it was not found at the start")
+	}
+	for range 20 { // As many commits as take some page.
+		apply(t, db, func(b *Batch) { b.Put(other, "small", Bytes("value")) })
+		flush(t, db)
+	}
+	for key, value := range want {
+		if got, _, err := lookup(db, testBucket, key); got != value || err != nil {
+			t.Errorf("%s has lost its value: %d bytes, %v", key, len(got), err)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	bolt "go.etcd.io/bbolt"
@@ -190,5 +191,17 @@ func TestErrorsOfBboltAreTheDisksOrDamage(t *testing.T) {
 		if errors.Is(c.err, ErrCorrupt) != c.damage {
 			t.Errorf("%s: %v", name, c.err)
 		}
+	}
+}
+
+// TestErrorsThatBboltSaysInWordsAreTheDisks: db.grow in its db.go does not wrap them.
+func TestErrorsThatBboltSaysInWordsAreTheDisks(t *testing.T) {
+	full := errorOfCommit(errors.New("file resize error: " + (&os.PathError{Op: "truncate", Path: "cache.db", Err: syscall.ENOSPC}).Error()))
+	if !isDiskFull(full) || errors.Is(full, ErrCorrupt) {
+		t.Errorf("%v is not a full disk", full)
+	}
+	unsynced := errorOfCommit(errors.New("file sync error: " + (&os.PathError{Op: "sync", Path: "cache.db", Err: syscall.EIO}).Error()))
+	if !isUnreadable(unsynced) || isDiskFull(unsynced) {
+		t.Errorf("%v is not the disk's", unsynced)
 	}
 }
