@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/warmwatch/warmwatch/checkpoint"
-	"github.com/warmwatch/warmwatch/reflector"
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/reflector"
 )
 
 func formOf(example runtime.Object) checkpoint.Form {

@@ -26,7 +26,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/persist"
 )
 

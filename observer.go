@@ -6,10 +6,10 @@ import (
 
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/processor"
+	"github.com/warmwatch/warmwatch/internal/reflector"
 	"github.com/warmwatch/warmwatch/internal/sink"
-	"github.com/warmwatch/warmwatch/reflector"
 )
 
 // observer implements [reflector.Observer].

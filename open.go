@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/processor"
+	"github.com/warmwatch/warmwatch/internal/reflector"
 	"github.com/warmwatch/warmwatch/internal/sink"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
-	"github.com/warmwatch/warmwatch/reflector"
 )
 
 // open makes the parts that live in the DB. If they cannot be read, the file as a

@@ -9,8 +9,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"github.com/warmwatch/warmwatch/checkpoint"
-	"github.com/warmwatch/warmwatch/reflector"
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/reflector"
 )
 
 // Run implements [cache.SharedInformer].

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 )
 
 // A Phase is what an informer is doing.

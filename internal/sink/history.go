@@ -10,10 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/warmwatch/warmwatch/checkpoint"
-	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/record"
-	"github.com/warmwatch/warmwatch/reflector"
+	"github.com/warmwatch/warmwatch/internal/reflector"
 )
 
 var _ reflector.History = (*Sink)(nil)

@@ -10,12 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/warmwatch/warmwatch/checkpoint"
-	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/internal/reflector"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
-	"github.com/warmwatch/warmwatch/reflector"
 )
 
 // A relist writes chunks of at most so many items, or about so many bytes. It stages as

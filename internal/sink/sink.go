@@ -15,11 +15,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"github.com/warmwatch/warmwatch/checkpoint"
-	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/indexer"
+	"github.com/warmwatch/warmwatch/internal/reflector"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
-	"github.com/warmwatch/warmwatch/reflector"
 )
 
 // The checkpoint of an informer in its space.

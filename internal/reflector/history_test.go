@@ -8,7 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 )
 
 // past is a History of the objects of a memory, of which the last one can be told.

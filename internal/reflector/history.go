@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
-	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 )
 
 // A History is what a Store knows of the past of its server. The Resumer compares the
