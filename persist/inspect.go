@@ -158,6 +158,7 @@ type inspector struct {
 	readOnly  bool
 	shallow   bool     // Buckets that have pages of their own are not followed.
 	unchecked []uint32 // The keyHash that each leaf with values, by its id, has to have.
+	elements  []byte   // Memory for checkElements.
 	badMeta   error    // Set if a meta page cannot be read.
 	waited    bool     // readAt has paused.
 }
@@ -236,7 +237,7 @@ func (in *inspector) tree(id uint64, depth, nesting int, first []byte) error {
 	case nesting == maxBucketNesting:
 		in.noteUnchecked(id, first)
 		if first == nil && !in.readOnly {
-			return in.checkFirstKey(id, h, keyHash(nil))
+			return in.checkElements(id, h, keyHash(nil))
 		}
 		return nil
 	}

@@ -20,7 +20,8 @@ import (
 // header of a leaf says: a few flipped bits there cost memory without bound, or give away
 // pages that are in use. And bbolt finds the leaf's entry in the branch above by the leaf's
 // first key: if the branch has another key, the old entry stays beside the new one, and
-// leads to a free page.
+// leads to a free page. And it copies what it keeps of a leaf, as much as the lengths of the keys
+// and values there say.
 //
 // A file may have hundreds of thousands of leaves, so a commit checks only those that it is
 // about to free, each of them once: what replaces them is written by this process. The
@@ -162,7 +163,7 @@ func (c *leafCheck) isUnchecked(id uint64) bool {
 	return id < c.pages && c.in.unchecked[id] != 0
 }
 
-// checkLeaf checks the header and the first key of a leaf, unless that was done. first is
+// checkLeaf checks the header and the elements of a leaf, unless that was done. first is
 // the key that its branch names it by, or nil.
 func (c *leafCheck) checkLeaf(id uint64, first []byte) error {
 	if !c.isUnchecked(id) {
@@ -188,7 +189,7 @@ func (c *leafCheck) checkLeaf(id uint64, first []byte) error {
 	if first != nil && keyHash(first) != want {
 		return corruptFile("leaf %d is known by another key than before, %.100q", id, first)
 	}
-	if err := c.in.checkFirstKey(id, h, want); err != nil {
+	if err := c.in.checkElements(id, h, want); err != nil {
 		return err
 	}
 	c.in.unchecked[id] = 0
@@ -423,10 +424,11 @@ func (in *inspector) readAheadLeaves(f *os.File, from, to uint64) {
 	}
 }
 
-// checkFirstKey checks the first key of a leaf with values, by keyHash and by its place: it has
-// to begin where the elements end. Else the header has the wrong number of elements, or
-// calls a branch a leaf.
-func (in *inspector) checkFirstKey(id uint64, h pageHeader, want uint32) error {
+// checkElements checks that the contents of a leaf with values lie in the leaf, one behind the
+// other, from where its elements end: else the header has the wrong number of elements, or calls
+// a branch a leaf, or bbolt copies as much as the length of a key or a value says. It checks the
+// first key by keyHash.
+func (in *inspector) checkElements(id uint64, h pageHeader, want uint32) error {
 	isRoot := want == keyHash(nil)
 	if h.count == 0 {
 		if !isRoot {
@@ -434,17 +436,29 @@ func (in *inspector) checkFirstKey(id uint64, h pageHeader, want uint32) error {
 		}
 		return nil
 	}
-	var e [elementBytes]byte
-	at := int64(id*in.pageSize) + pageHeaderBytes
-	if _, err := in.readAt(e[:], at); err != nil {
+	room := h.bytes - pageHeaderBytes
+	n := uint64(h.count) * elementBytes
+	if n > room {
+		return corruptFile("leaf %d has %d elements in %d bytes", id, h.count, h.bytes)
+	}
+	if uint64(cap(in.elements)) < n {
+		in.elements = make([]byte, n)
+	}
+	elements, begin := in.elements[:n], int64(id*in.pageSize)+pageHeaderBytes
+	if _, err := in.readAt(elements, begin); err != nil {
 		return err
 	}
-	pos, size := uint64(binary.NativeEndian.Uint32(e[4:])), uint64(binary.NativeEndian.Uint32(e[8:]))
-	if pos != uint64(h.count)*elementBytes || size == 0 || size > bolt.MaxKeySize || pageHeaderBytes+pos+size > h.bytes {
-		return corruptFile("leaf %d has %d elements, and its first key, of %d bytes, at %d", id, h.count, size, pos)
+	end := n
+	for at := uint64(0); at < n; at += elementBytes {
+		e := elements[at:]
+		pos, ksize, vsize := uint64(binary.NativeEndian.Uint32(e[4:])), uint64(binary.NativeEndian.Uint32(e[8:])), uint64(binary.NativeEndian.Uint32(e[12:]))
+		if at+pos != end || ksize == 0 || ksize > bolt.MaxKeySize || end+ksize+vsize > room {
+			return corruptFile("element %d of leaf %d, of %d and %d bytes, begins at byte %d of %d, expected at %d", at/elementBytes, id, ksize, vsize, at+pos, room, end)
+		}
+		end += ksize + vsize
 	}
-	key := make([]byte, size)
-	if _, err := in.readAt(key, at+int64(pos)); err != nil {
+	key := make([]byte, binary.NativeEndian.Uint32(elements[8:]))
+	if _, err := in.readAt(key, begin+int64(n)); err != nil {
 		return err
 	}
 	if key[0] != keyPrefix || !isRoot && keyHash(key) != want {

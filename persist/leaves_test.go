@@ -498,3 +498,32 @@ func TestAFreelistEntryThatNamesAPageOfALeafIsFound(t *testing.T) {
 		}
 	}
 }
+
+// TestALengthThatLiesIsFoundBeforeBboltCopiesAsMuch: bbolt copies the other elements of a leaf
+// in which it writes one, by the lengths of their keys and values.
+func TestALengthThatLiesIsFoundBeforeBboltCopiesAsMuch(t *testing.T) {
+	for name, at := range map[string]int{"of a key": 8, "of a value": 12} {
+		for _, element := range []int{0, 1} {
+			t.Run(fmt.Sprintf("%s, element %d", name, element), func(t *testing.T) {
+				path := testsupport.Path(t)
+				manyLeaves(t, path)
+				db := open(t, path, manual)
+				leaf := leafWith(t, db.bolt, "0300")
+				word := int64(leaf*PageBytes) + pageHeaderBytes + int64(element*elementBytes+at)
+				b := readTrimmed(t, path)
+				overwrite(t, path, word, binary.NativeEndian.AppendUint32(nil, binary.NativeEndian.Uint32(b[word:])|1<<20))
+				put(t, db, "0300a", "new")
+				if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
+					t.Error(err)
+				}
+				flush(t, db)
+				if n := len(setAside(t, path)); n != 1 {
+					t.Errorf("it was found %d times", n)
+				}
+				if v, found, err := lookup(db, testBucket, "0300a"); v != "new" || !found || err != nil {
+					t.Errorf("what was written is %q, %v, %v", v, found, err)
+				}
+			})
+		}
+	}
+}
