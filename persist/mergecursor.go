@@ -93,6 +93,7 @@ func (c *mergeCursor) checkKey() {
 	if c.k == nil || (len(c.k) > 0 && len(c.k) <= bolt.MaxKeySize && c.k[0] == keyPrefix) {
 		return
 	}
-	c.err = &CorruptError{Err: fmt.Errorf("a key of %d bytes, %.100q", len(c.k), c.k)}
+	// Cut here, because fmt copies all bytes before it cuts them.
+	c.err = &CorruptError{Err: fmt.Errorf("a key of %d bytes, %q", len(c.k), c.k[:min(len(c.k), 100)])}
 	c.k = nil
 }
