@@ -22,7 +22,8 @@ type damage struct {
 	destroyedAll bool
 	// informer: all that an informer has in the file may be destroyed.
 	informer bool
-	// lengths: the header of a page says that it is longer or shorter.
+	// lengths: a page says that it has another length or number of elements, or that
+	// elements do.
 	lengths bool
 }
 
@@ -206,11 +207,13 @@ func (g *damager) note(d *damage, r region, only *element) {
 	}
 }
 
-// noteLengths compares the lengths that pages say to have.
+// noteLengths compares what pages say of their lengths. Those within a page are checked
+// before each commit.
 func (g *damager) noteLengths(d *damage) {
 	after := d.applyTo(g.file)
 	for _, r := range g.regions {
-		if at := r.at + pageOverflowAt; !r.inline && len(after) >= at+4 && string(after[at:at+4]) != string(g.file[at:at+4]) {
+		to := r.at + pageHeaderBytes + len(r.elements)*elementBytes
+		if !r.inline && len(after) >= to && string(after[r.at:to]) != string(g.file[r.at:to]) {
 			d.lengths = true
 		}
 	}

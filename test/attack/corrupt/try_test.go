@@ -141,7 +141,7 @@ func (y *try) choose(file []byte) bool {
 	y.damage = (&damager{layout: l, rng: y.rng, older: y.im.Older}).random()
 	y.out.Class, y.out.Field, y.out.Damage = y.damage.Class, y.damage.Field, y.damage.String()
 	if y.way == inUse && y.damage.lengths {
-		y.out.MemoryExcused = "in use, the length in the header of a page was changed"
+		y.out.MemoryExcused = "in use, a length in a page was changed"
 	}
 	y.announce(y.out)
 	return true
