@@ -207,15 +207,23 @@ func (g *damager) note(d *damage, r region, only *element) {
 	}
 }
 
-// noteLengths compares what pages say of their lengths. Those within a page are checked
-// before each commit.
+// noteLengths compares what pages say of their lengths. Inline buckets are left out: they are
+// checked before each commit.
 func (g *damager) noteLengths(d *damage) {
 	after := d.applyTo(g.file)
+	changed := func(from, to int) bool {
+		return len(after) >= to && string(after[from:to]) != string(g.file[from:to])
+	}
 	for _, r := range g.regions {
-		to := r.at + pageHeaderBytes + len(r.elements)*elementBytes
-		if !r.inline && len(after) >= to && string(after[r.at:to]) != string(g.file[r.at:to]) {
-			d.lengths = true
+		if r.inline {
+			continue
 		}
+		from, to := 0, 8 // Of a branch's element: pos, ksize.
+		if strings.HasPrefix(r.class, "leaf") {
+			from, to = 4, elementBytes // pos, ksize, vsize
+		}
+		d.lengths = d.lengths || changed(r.at+pageCountAt, r.at+pageHeaderBytes) ||
+			slices.ContainsFunc(r.elements, func(e element) bool { return changed(e.at+from, e.at+to) })
 	}
 }
 
