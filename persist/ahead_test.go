@@ -42,40 +42,31 @@ func stored(t *testing.T, db *DB, key string, newObject func() any) (obj any, in
 	return obj, inMemory
 }
 
-// TestObjectsThatAreEncodedAhead are read back unchanged, whatever their size, and
-// although the memory of their bodies is used again.
+// TestObjectsThatAreEncodedAhead are read back unchanged, whatever their size.
 func TestObjectsThatAreEncodedAhead(t *testing.T) {
 	db := open(t, testsupport.Path(t), manual)
-	sizes := []int{0, 1, 400, 600, 1000, 5000, 32<<10 - 200, 32 << 10, 96 << 10, 1 << 20}
-	for round := range 3 {
-		want := map[string]*corev1.ConfigMap{}
-		for i, size := range append(sizes, sizes...) {
-			key := fmt.Sprint(round, i)
-			want[key] = configMap(key, size)
-			o := record.NewObject(want[key], db.WritesSoon())
-			apply(t, db, func(b *Batch) {
-				b.Put(testBucket, key, o)
-				b.Put(testBucket, "and "+key, sharing{o}) // Sorts behind it.
-			})
-		}
-		flush(t, db)
-		for key, cm := range want {
-			for _, key := range []string{key, "and " + key} {
-				if got, inMemory := stored(t, db, key, func() any { return &corev1.ConfigMap{} }); inMemory || !apiequality.Semantic.DeepEqual(cm, got) {
-					t.Fatalf("key %s: in memory %t, -want +got:\n%s", key, inMemory, cmp.Diff(cm, got))
-				}
+	want := map[string]*corev1.ConfigMap{}
+	for i, size := range []int{0, 1, 400, 5000, 96 << 10, 1 << 20} {
+		key := fmt.Sprint(i)
+		want[key] = configMap(key, size)
+		o := record.NewObject(want[key], db.WritesSoon())
+		apply(t, db, func(b *Batch) {
+			b.Put(testBucket, key, o)
+			b.Put(testBucket, "and "+key, o) // As a delta has it, too.
+		})
+	}
+	flush(t, db)
+	for key, cm := range want {
+		for _, key := range []string{key, "and " + key} {
+			if got, inMemory := stored(t, db, key, func() any { return &corev1.ConfigMap{} }); inMemory || !apiequality.Semantic.DeepEqual(cm, got) {
+				t.Fatalf("key %s: in memory %t, -want +got:\n%s", key, inMemory, cmp.Diff(cm, got))
 			}
 		}
 	}
 }
 
-// sharing is a value that contains an object.
-type sharing struct{ *record.Object }
-
-func (s sharing) AppendTo(dst []byte) ([]byte, error) { return s.AppendShared(dst) }
-
-// TestWhatIsEncodedAheadIsEncodedAgain when a commit has failed.
-func TestWhatIsEncodedAheadIsEncodedAgain(t *testing.T) {
+// TestWhatIsEncodedAheadIsWrittenByTheNextCommit, when one has failed.
+func TestWhatIsEncodedAheadIsWrittenByTheNextCommit(t *testing.T) {
 	db := open(t, testsupport.Path(t), manual)
 	put(t, db, "first", "1")
 	flush(t, db)

@@ -11,8 +11,6 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
-
-	"github.com/warmwatch/warmwatch/internal/record"
 )
 
 const (
@@ -26,10 +24,8 @@ const (
 // An arena is where a commit encodes values. They stay in place until the next
 // reset, because bbolt keeps the slices it is given until its transaction ends.
 type arena struct {
-	chunks [][]byte       // Each of arenaChunkBytes or more.
-	used   int            // How many chunks hold values; the last of these is being filled.
-	bodies []*record.Body // They were encoded ahead, and are released by reset.
-	head   []byte         // Scratch.
+	chunks [][]byte // Each of arenaChunkBytes or more.
+	used   int      // How many chunks hold values; the last of these is being filled.
 }
 
 // room returns a chunk to append n bytes to.
@@ -57,11 +53,6 @@ func (a *arena) reset() {
 		}
 	}
 	a.used = 0
-	for _, b := range a.bodies {
-		b.Release()
-	}
-	clear(a.bodies)
-	a.bodies = a.bodies[:0]
 }
 
 // run is the committer goroutine.
@@ -436,12 +427,6 @@ func (a *arena) seal(name Bucket, key string, v Value) (sealed []byte, err error
 			sealed, err = nil, fmt.Errorf("panic: %v", p)
 		}
 	}()
-	if o, ok := v.(*record.Object); ok {
-		if encoded, b := o.TakeRecord(&a.head); b != nil {
-			a.bodies = append(a.bodies, b)
-			return seal(encoded, 0, name, key), nil
-		}
-	}
 	chunk := a.room(v.SizeBytes() + sealRoomBytes)
 	start := len(chunk)
 	filled, err := v.AppendTo(chunk)

@@ -106,7 +106,7 @@ func (v deltaValue) AppendTo(dst []byte) ([]byte, error) {
 		if v.OldValue != nil {
 			dst, err = v.OldValue.AppendTo(dst)
 		} else {
-			dst, err = record.AppendOfSize(dst, v.Seq, v.Old, v.OldSizeBytes)
+			dst, err = record.Append(dst, v.Seq, v.Old)
 		}
 		if err != nil {
 			return nil, err
@@ -114,7 +114,7 @@ func (v deltaValue) AppendTo(dst []byte) ([]byte, error) {
 		binary.BigEndian.PutUint32(dst[at:], uint32(len(dst)-at-4))
 	}
 	if v.NewValue != nil {
-		return v.NewValue.AppendShared(dst)
+		return v.NewValue.AppendTo(dst)
 	}
 	if v.New != nil {
 		return record.Append(dst, v.Seq, v.New)

@@ -19,11 +19,11 @@ import (
 // encodedAhead wraps obj as NewObject does if it will be written soon.
 func encodedAhead(tb testing.TB, obj any) *Object {
 	tb.Helper()
-	b, err := goTypeOf(obj).encode(obj, 0)
+	b, err := goTypeOf(obj).encode(obj)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return &Object{Object: obj, sizeBytes: EstimateSize(obj), ahead: b}
+	return &Object{Object: obj, sizeBytes: EstimateSize(obj), body: b}
 }
 
 func recordOf(tb testing.TB, obj any) Record {
@@ -114,7 +114,7 @@ func checkDecodeNear(t *testing.T, older any, newer runtime.Object, object func(
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !decodeWithBase(object(), newer, rec.Body, near.ahead.bytes) {
+	if !decodeWithBase(object(), newer, rec.Body, near.body) {
 		t.Error("could not be decoded beside the other")
 	}
 	got, err := rec.DecodeNear(object, near)
@@ -122,7 +122,7 @@ func checkDecodeNear(t *testing.T, older any, newer runtime.Object, object func(
 		t.Fatal(err)
 	}
 	clear(rec.Body)
-	clear(near.ahead.bytes)
+	clear(near.body)
 	if !apiequality.Semantic.DeepEqual(want, got) {
 		t.Errorf("-want +got:\n%s", objectDiff(want, got))
 	}
@@ -174,7 +174,7 @@ func TestDecodeNearOfAnotherType(t *testing.T) {
 		"nothing near":         nil,
 		"not encoded ahead":    NewObject(newTestPod(t), false),
 		"of another type":      encodedAhead(t, &corev1.ConfigMap{ObjectMeta: older.ObjectMeta}),
-		"with another message": {Object: newTestPod(t), ahead: &Body{bytes: []byte("\xff")}},
+		"with another message": {Object: newTestPod(t), body: []byte("\xff")},
 	} {
 		got, err := recordOf(t, older).DecodeNear(func() any { return &corev1.Pod{} }, near)
 		if err != nil || !apiequality.Semantic.DeepEqual(older, got) {
@@ -187,7 +187,7 @@ func TestDecodeNearOfAnotherType(t *testing.T) {
 func FuzzDecodeNear(f *testing.F) {
 	pod := newTestPod(f)
 	near := encodedAhead(f, pod)
-	f.Add(near.ahead.bytes)
+	f.Add(near.body)
 	for _, change := range []func(*corev1.Pod){
 		func(p *corev1.Pod) { p.Labels["fuzz"] = "ed" },
 		func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },

@@ -2,6 +2,7 @@ package record
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -69,8 +70,6 @@ type goType struct {
 	// bodyBytes estimates the length of the next body from the last ones. The
 	// size of JSON, unlike that of protobuf, is known only after encoding.
 	bodyBytes atomic.Int64
-	// fromTheEnd is what fillsFromTheEnd found, nil until then. CodecProtobuf only.
-	fromTheEnd atomic.Pointer[bool]
 }
 
 // goTypes caches a *goType for each reflect.Type. It is bounded by the types
@@ -172,11 +171,10 @@ const (
 // EstimateSize estimates how many bytes the record of obj takes, without
 // encoding it.
 //
-// It must be called before obj is shared with other goroutines. Computing the
-// size makes the resource.Quantity fields of obj cache their text, as encoding
-// does. After that [Append] only reads obj, so handlers may read it at
-// the same time. Objects that come from [Record.Decode] are ready to be
-// shared.
+// It must be called before obj is shared with other goroutines: it makes the
+// resource.Quantity fields of obj cache their text, as encoding does. After that [Append]
+// only reads obj, so handlers may read it at the same time. Objects that come from
+// [Record.Decode] are ready to be shared.
 func EstimateSize(obj any) int {
 	g := goTypeOf(obj)
 	if g == nil || isNilPointer(obj) {
@@ -186,33 +184,37 @@ func EstimateSize(obj any) int {
 	case CodecUnstructured:
 		return envelopeBytes + estimateContent(obj.(*unstructured.Unstructured).Object, 0)
 	case CodecProtobuf:
+		quantityPlanOf(reflect.TypeOf(obj)).cacheText(reflect.ValueOf(obj)) // Size copies those in slices.
 		return envelopeBytes + obj.(protobufObject).Size()
 	default:
 		return envelopeBytes + int(g.bodyBytes.Load())
 	}
 }
 
-// appendBody appends the body of obj to buf. sizeBytes is what [EstimateSize]
-// returned for it, or 0.
-func (g *goType) appendBody(buf *bytes.Buffer, obj any, sizeBytes int) error {
-	start := buf.Len()
-	switch g.codec {
-	case CodecUnstructured:
-		return appendUnstructured(buf, obj.(*unstructured.Unstructured))
-	case CodecProtobuf:
-		o := obj.(protobufObject)
-		if appendProtobufOfSize(buf, o, sizeBytes-envelopeBytes) != nil {
-			if err := appendProtobufOfSize(buf, o, o.Size()); err != nil {
-				return err
-			}
+// encode returns the body of the record of obj. It does not share memory with obj.
+func (g *goType) encode(obj any) (body []byte, err error) {
+	defer func() {
+		// The marshaller may be the caller's, and generated code panics if somebody changes
+		// the object meanwhile, which is not allowed. Neither may end the process.
+		if p := recover(); p != nil {
+			body, err = nil, fmt.Errorf("panic: %v", p)
 		}
-	default:
-		if err := appendJSON(buf, obj); err != nil {
-			return err
-		}
+	}()
+	if g.codec == CodecProtobuf {
+		return encodeProtobuf(obj.(protobufObject))
 	}
-	g.noteBodyBytes(buf.Len() - start)
-	return nil
+	var buf bytes.Buffer
+	buf.Grow(int(g.bodyBytes.Load()))
+	if g.codec == CodecUnstructured {
+		err = appendUnstructured(&buf, obj.(*unstructured.Unstructured))
+	} else {
+		err = appendJSON(&buf, obj)
+	}
+	if err != nil {
+		return nil, err
+	}
+	g.noteBodyBytes(buf.Len())
+	return buf.Bytes(), nil
 }
 
 // noteBodyBytes makes bodyBytes a moving average. It need not be exact, so a lost
@@ -222,29 +224,13 @@ func (g *goType) noteBodyBytes(n int) {
 	g.bodyBytes.Store(old + (int64(n)-old)/4)
 }
 
-// appendProtobufOfSize appends a body of exactly size bytes, or nothing. The
-// caller passes a size it has, because computing it takes as long as encoding.
-func appendProtobufOfSize(buf *bytes.Buffer, obj protobufObject, size int) (err error) {
-	defer func() {
-		// Generated code panics where the buffer is too small.
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p)
-		}
-	}()
-	if size < 0 {
-		return errors.New("the size is not known")
+func encodeProtobuf(obj protobufObject) ([]byte, error) {
+	size := obj.Size()
+	body := make([]byte, size)
+	if n, err := obj.MarshalToSizedBuffer(body); err != nil || n != size {
+		return nil, cmp.Or(err, fmt.Errorf("protobuf of %d bytes, expected %d", n, size))
 	}
-	buf.Grow(size)
-	body := buf.AvailableBuffer()[:size]
-	n, err := obj.MarshalToSizedBuffer(body)
-	if err != nil {
-		return err
-	}
-	if n != size {
-		return fmt.Errorf("protobuf of %d bytes, expected %d", n, size)
-	}
-	buf.Write(body)
-	return nil
+	return body, nil
 }
 
 func appendJSON(buf *bytes.Buffer, obj any) error {

@@ -371,29 +371,6 @@ func TestCodecEstimateSizeIsClose(t *testing.T) {
 	}
 }
 
-// TestAWrongSizeCostsTimeOnly: objects are encoded with the size that was
-// computed when they were put, and some programs change objects afterwards.
-func TestAWrongSizeCostsTimeOnly(t *testing.T) {
-	for _, obj := range []any{
-		&corev1.ConfigMap{Data: map[string]string{"a": strings.Repeat("a", 300)}},
-		&corev1.ResourceFieldSelector{Resource: "limits.cpu", Divisor: resource.MustParse("1")},
-		&metav1.Preconditions{}, // Encodes to nothing.
-		&unstructured.Unstructured{Object: map[string]any{"a": "b"}},
-	} {
-		want, err := Append([]byte("before "), 7, obj)
-		if err != nil {
-			t.Fatal(err)
-		}
-		right := EstimateSize(obj)
-		for _, size := range []int{right, 0, -1, 1, envelopeBytes, right - 1, right + 1, right + 1000} {
-			got, err := AppendOfSize([]byte("before "), 7, obj, size)
-			if err != nil || !bytes.Equal(got, want) {
-				t.Errorf("%T with size %d instead of %d: %v, %q, expected %q", obj, size, right, err, got, want)
-			}
-		}
-	}
-}
-
 // TestCodecOnlyReadsSharedObjects fails under the race detector if encoding
 // writes to an object that handlers are reading: a Quantity caches its text
 // when it is first marshalled.

@@ -121,6 +121,16 @@ func TestQuantitiesBehindAMapsValue(t *testing.T) {
 			RequestPolicy: &resourcev1.CapacityRequestPolicy{Default: &q, ValidValues: []resource.Quantity{resource.MustParse("64Gi")}},
 		}},
 	}}}}
+	allCached := func(obj any) {
+		t.Helper()
+		writable(reflect.ValueOf(obj), func(q *resource.Quantity) {
+			if !isCached(q) {
+				t.Errorf("a Quantity has not cached its text: %#v", q)
+			}
+		})
+	}
+	NewObject(obj, false)
+	allCached(obj)
 	payload, err := Append(nil, 1, obj)
 	if err != nil {
 		t.Fatal(err)
@@ -133,11 +143,7 @@ func TestQuantitiesBehindAMapsValue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	writable(reflect.ValueOf(out), func(q *resource.Quantity) {
-		if !isCached(q) {
-			t.Errorf("a Quantity has not cached its text: %#v", q)
-		}
-	})
+	allCached(out)
 	done := make(chan struct{})
 	go func() { // The committer, of a delta's Old.
 		defer close(done)

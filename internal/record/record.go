@@ -37,54 +37,37 @@ const recordFields = 8
 // second in a metav1.Time, a RawExtension that has an Object instead of Raw
 // and, for a type without generated protobuf, fields that encoding/json skips.
 func Append(dst []byte, seq uint64, obj any) (out []byte, err error) {
-	return AppendOfSize(dst, seq, obj, 0)
+	return appendRecord(dst, seq, obj, nil)
 }
 
-// AppendOfSize is Append for an object whose size is known from
-// [EstimateSize], or from the [Record.SizeBytes] of its record. A wrong size
-// costs only time.
-func AppendOfSize(dst []byte, seq uint64, obj any, sizeBytes int) (out []byte, err error) {
-	return appendRecord(dst, seq, obj, sizeBytes, nil)
-}
-
-// appendRecord uses the body that was encoded ahead, if there is one.
-func appendRecord(dst []byte, seq uint64, obj any, sizeBytes int, ahead *Body) (out []byte, err error) {
+// appendRecord encodes obj unless body, its encoding, is given.
+func appendRecord(dst []byte, seq uint64, obj any, body []byte) (out []byte, err error) {
 	g := goTypeOf(obj)
 	if g == nil || isNilPointer(obj) {
 		return dst, fmt.Errorf("%w: it is nil (%T)", ErrNotEncodable, obj)
 	}
-	defer func() {
-		// The marshaller may be the caller's, or somebody may be changing the
-		// object, which is not allowed. Neither may end the committer.
+	defer func() { // The object's methods may be the caller's.
 		if p := recover(); p != nil {
 			out, err = dst, fmt.Errorf("%w: %s: panic: %v", ErrNotEncodable, g.name, p)
 		}
 	}()
-
+	if body == nil {
+		if body, err = g.encode(obj); err != nil {
+			return dst, fmt.Errorf("%w: %s: %w", ErrNotEncodable, g.name, err)
+		}
+	}
+	if uint64(len(body)) > math.MaxUint32 {
+		return dst, fmt.Errorf("%w: %s: %d bytes", ErrNotEncodable, g.name, len(body))
+	}
 	buf := bytes.NewBuffer(dst)
-	appendHead(buf, g, seq, obj)
-	start := buf.Len()
-	if ahead != nil {
-		buf.Write(ahead.bytes)
-	} else if err := g.appendBody(buf, obj, sizeBytes); err != nil {
-		return dst, fmt.Errorf("%w: %s: %w", ErrNotEncodable, g.name, err)
-	}
-	out = buf.Bytes()
-	size := len(out) - start
-	if uint64(size) > math.MaxUint32 {
-		return dst, fmt.Errorf("%w: %s: %d bytes", ErrNotEncodable, g.name, size)
-	}
-	binary.BigEndian.PutUint32(out[start-bodyLenBytes:], uint32(size))
-	return out, nil
+	appendHead(buf, g, seq, obj, uint32(len(body)))
+	buf.Write(body)
+	return buf.Bytes(), nil
 }
 
-// bodyLenBytes is how many bytes, the last ones of a record's head, have the body's length.
-const bodyLenBytes = 4
-
-// appendHead appends all that is before the body, with 0 as the body's length: the
-// caller fills that in once the body is written, so it has the widest form. Writing to
-// a bytes.Buffer does not fail, so neither do these methods of the encoder.
-func appendHead(buf *bytes.Buffer, g *goType, seq uint64, obj any) {
+// appendHead appends all that is before the body. Writing to a bytes.Buffer does not fail,
+// so neither do these methods of the encoder.
+func appendHead(buf *bytes.Buffer, g *goType, seq uint64, obj any, bodyBytes uint32) {
 	var resourceVersion, uid string
 	if m := objectMeta(obj); m != nil {
 		resourceVersion, uid = m.GetResourceVersion(), string(m.GetUID())
@@ -101,7 +84,7 @@ func appendHead(buf *bytes.Buffer, g *goType, seq uint64, obj any) {
 	_ = enc.EncodeString(g.name)
 	_ = enc.EncodeString(apiVersion)
 	_ = enc.EncodeString(kind)
-	buf.Write([]byte{msgpcode.Bin32, 0, 0, 0, 0})
+	buf.Write(binary.BigEndian.AppendUint32([]byte{msgpcode.Bin32}, bodyBytes))
 }
 
 // Parse reads the envelope of payload. The body is not decoded or
@@ -165,8 +148,8 @@ func (r Record) DecodeNear(newObject func() any, base *Object) (any, error) {
 		// other way round is no problem, for every typed object has JSON.
 		return nil, fmt.Errorf("%w: found %s as %v, want %v", ErrTypeMismatch, r.TypeName, r.Codec, g.codec)
 	}
-	if r.Codec == CodecProtobuf && base != nil && base.ahead != nil && goTypeOf(base.Object) == g {
-		if decodeWithBase(target, base.Object, r.Body, base.ahead.bytes) {
+	if r.Codec == CodecProtobuf && base != nil && base.body != nil && goTypeOf(base.Object) == g {
+		if decodeWithBase(target, base.Object, r.Body, base.body) {
 			return r.withTypeMeta(target), nil
 		}
 		target = newObject()

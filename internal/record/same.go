@@ -29,20 +29,18 @@ func (o *Object) Same(r Record, newObject func() any) bool {
 	if uid, rv := o.Head(); g == nil || g.name != r.TypeName || uid != r.UID || rv != r.ResourceVersion {
 		return false
 	}
-	b := o.ahead
-	if b == nil {
+	body := o.body
+	if body == nil {
 		var err error
-		if b, err = g.encode(o.Object, o.sizeBytes); err != nil {
+		if body, err = g.encode(o.Object); err != nil {
 			return false
 		}
-		o.sizeBytes = envelopeBytes + len(b.bytes)
+		o.sizeBytes = envelopeBytes + len(body)
 		if o.keepsBody {
-			o.ahead = b
-		} else {
-			defer b.Release()
+			o.body = body
 		}
 	}
-	if g.codec == r.Codec && bytes.Equal(b.bytes, r.Body) {
+	if g.codec == r.Codec && bytes.Equal(body, r.Body) {
 		return true
 	}
 	stored, err := r.Decode(newObject)
