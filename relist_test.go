@@ -115,6 +115,37 @@ func TestOtherContentOfTheSameVersionIsFoundWhileTheWatchGoesOn(t *testing.T) {
 	})
 }
 
+// TestAnOlderVersionThanTheCheckpointCoversIsFoundWhileTheWatchGoesOn: a disk that has lost a
+// write leaves one, and no event tells of it.
+func TestAnOlderVersionThanTheCheckpointCoversIsFoundWhileTheWatchGoesOn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxAge = time.Hour })
+		r, durable := &recorder{}, addDurable(t, p, "d")
+		if _, err := p.informer.AddEventHandler(r); err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		settle()
+		old, _, _ := p.informer.GetStore().GetByKey("ns/b")
+		f.put(configMap("b", "new"))
+		settle()
+		if err := p.informer.GetStore().Update(old); err != nil {
+			t.Fatal(err)
+		}
+		f.put(configMap("a", "new"))
+		settle()
+		r.take()
+		durable.take()
+		advance(70 * time.Minute)
+		if got := contentOf(t, p.informer, "ns/b"); got != "new" {
+			t.Errorf("the content is %q", got)
+		}
+		r.expect(t, "update ns/b@2→3")
+		durable.expect(t, "update ns/b@2→3")
+	})
+}
+
 // cut makes lists end after so many pages, of one item each.
 func (f *source) cut(pages int) {
 	f.with(func() {

@@ -153,11 +153,13 @@ func (db *DB) commit(committer int) {
 		return
 	}
 	flushing, b := db.takeWaitingLocked(), db.bolt
+	db.commitBegan = time.Now()
 	db.mu.Unlock()
 
 	var w written
 	var err error
 	if flushing != nil {
+		defer time.AfterFunc(hangingCommit, db.cond.Broadcast).Stop() // Updates that wait go on.
 		if err = db.ensureSynced(b); err == nil {
 			w.txID, w.unencodable, err = db.write(b, flushing)
 		}
@@ -211,7 +213,7 @@ type written struct {
 // attemptedLocked notes how an attempt has ended. It returns the hooks to call, none after an
 // error, and the number of the last durable batch.
 func (db *DB) attemptedLocked(flushing *layer, w written, err error) (hooks []*Hook, durable uint64) {
-	db.committing = nil
+	db.committing, db.commitBegan = nil, time.Time{}
 	db.attempts++
 	if err != nil {
 		db.failedLocked(err)
@@ -314,9 +316,9 @@ func (db *DB) keepUnencodableLocked(us []unencodable) {
 		k := unencodableKey{u.bucket, u.key}
 		if u.err != nil {
 			if len(before) == 0 && len(db.encodeErrs) == 0 {
-				db.log.Error(u.err, "Could not encode a value, keeping it in memory only", "bucket", u.bucket, "key", shortened(u.key))
+				db.log.Error(u.err, "Could not encode a value, keeping it in memory only", "bucket", shortened(u.bucket.String()), "key", shortened(u.key))
 			}
-			db.encodeErrs[k] = fmt.Errorf("persist: encode bucket %q, key %q: %w", u.bucket, shortened(u.key), u.err)
+			db.encodeErrs[k] = fmt.Errorf("persist: encode bucket %q, key %q: %w", shortened(u.bucket.String()), shortened(u.key), u.err)
 		} else {
 			db.encodeErrs[k] = before[k]
 		}
@@ -335,6 +337,9 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 	a := db.arena // A committer that takes over makes its own.
 	defer a.reset()
 	err = guard(func() error {
+		if err := b.checkReaders(); err != nil {
+			return err
+		}
 		tx, err := b.Begin(true)
 		if err != nil {
 			return errorBeforeCommit(err)
@@ -373,7 +378,7 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 		}
 		err = errorOfCommit(tx.Commit())
 		if committed = err == nil; !committed {
-			b.synced.Store(false) // See ensureSynced.
+			b.commitFailed(txID)
 		}
 		return err
 	})
@@ -381,6 +386,15 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 }
 
 func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer, a *arena, bad []unencodable) ([]unencodable, error) {
+	if err := name.check(); err != nil {
+		bl.entries.Scan(func(k string, e entry) bool {
+			if e.value != nil {
+				bad = append(bad, unencodable{name, k, e, err})
+			}
+			return true
+		})
+		return bad, nil
+	}
 	space, err := tx.CreateBucketIfNotExists([]byte(name.Space))
 	if err != nil {
 		return bad, err

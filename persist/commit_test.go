@@ -189,6 +189,33 @@ func TestPendingBytesComeBackToNothing(t *testing.T) {
 	}
 }
 
+// TestUpdateDoesNotWaitForADiskThatDoesNotAnswer: after a while such a commit counts as one
+// that fails.
+func TestUpdateDoesNotWaitForADiskThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := open(t, testsupport.Path(t), Options{CommitInterval: time.Hour, CommitBytes: 500, MaxPendingBytes: 1000})
+		release := make(chan struct{})
+		apply(t, db, func(b *Batch) { b.Put(testBucket, "held", &blob{text: "x", size: 600, release: release}) })
+		synctest.Wait()
+		var done atomic.Int64
+		go func() {
+			for i := range 10 {
+				put(t, db, strconv.Itoa(i), repeat("y", 600))
+				done.Add(1)
+			}
+		}()
+		after(hangingCommit)
+		if n := done.Load(); n != 10 || db.Err() == nil {
+			t.Errorf("%d of 10 updates, %v", n, db.Err())
+		}
+		close(release)
+		flush(t, db)
+		if err := db.Err(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestUpdateWaitsWhileTooMuchIsPending holds up a commit.
 func TestUpdateWaitsWhileTooMuchIsPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -204,9 +231,9 @@ func TestUpdateWaitsWhileTooMuchIsPending(t *testing.T) {
 				done.Add(1)
 			}()
 		}
-		after(time.Hour)
-		if n := done.Load(); n != 0 {
-			t.Errorf("%d updates did not wait", n)
+		after(hangingCommit - time.Second)
+		if n := done.Load(); n != 0 || db.Err() != nil {
+			t.Errorf("%d updates did not wait, %v", n, db.Err())
 		}
 		// Readers do not wait with them.
 		if got := contents(t, db); len(got) != 2 {
@@ -214,8 +241,8 @@ func TestUpdateWaitsWhileTooMuchIsPending(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if n := done.Load(); n != 3 {
-			t.Errorf("%d of 3 updates go on", n)
+		if n := done.Load(); n != 3 || db.Err() != nil {
+			t.Errorf("%d of 3 updates go on, %v", n, db.Err())
 		}
 	})
 }

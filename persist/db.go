@@ -156,6 +156,7 @@ type DB struct {
 	published *published // Used by the committer alone.
 
 	lastReset, nextReset time.Time // When a file was replaced last, and may be replaced next.
+	resetByClose         bool      // Close has had a file replaced without waiting for nextReset.
 	resetDelay           time.Duration
 
 	setAsides     []SetAside
@@ -169,7 +170,9 @@ type DB struct {
 	// committing is the handle while bbolt commits: the only step of the committer that
 	// a dead handle can block.
 	committing *handle
-	committer  int // The number of the goroutine that is the committer.
+	// commitBegan is when the attempt began that is under way, zero if none is.
+	commitBegan time.Time
+	committer   int // The number of the goroutine that is the committer.
 
 	arena *arena // Used by the committer alone.
 }
@@ -210,8 +213,8 @@ func (db *DB) AddHook(h *Hook) (remove func()) {
 // Path is the path given to Open.
 func (db *DB) Path() string { return db.givenPath }
 
-// Err says why persistence is degraded: there is no file that can be used, the
-// last commit failed, or a value could not be encoded. Nil if all is well.
+// Err says why persistence is degraded: there is no file that can be used, the last commit
+// failed, the disk does not answer, or a value could not be encoded. Nil if all is well.
 func (db *DB) Err() error {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
@@ -220,6 +223,8 @@ func (db *DB) Err() error {
 		return db.degradedErr
 	case db.commitErr != nil:
 		return db.commitErr
+	case db.commitHangsLocked():
+		return fmt.Errorf("persist: commit to %s: no answer from the disk for %v", db.path, time.Since(db.commitBegan).Round(time.Second))
 	}
 	for _, err := range db.encodeErrs {
 		return err
@@ -258,7 +263,7 @@ func (db *DB) Update(fn func(*Batch)) (uint64, error) {
 }
 
 func (db *DB) overBoundLocked() bool {
-	if db.memoryOnly() || db.commitErr != nil {
+	if db.memoryOnly() || db.commitErr != nil || db.commitHangsLocked() {
 		return false
 	}
 	n := db.pending.bytes
@@ -266,6 +271,14 @@ func (db *DB) overBoundLocked() bool {
 		n += db.flushing.bytes
 	}
 	return n > db.opts.MaxPendingBytes
+}
+
+// hangingCommit is how long a commit may take before it counts as one that fails: the disk
+// may never answer, as a network's.
+const hangingCommit = 10 * time.Second
+
+func (db *DB) commitHangsLocked() bool {
+	return !db.commitBegan.IsZero() && time.Since(db.commitBegan) >= hangingCommit
 }
 
 // noteChangeLocked starts the clocks for the next commit.
@@ -366,7 +379,8 @@ func (db *DB) flushLocked() error {
 }
 
 // Close flushes and closes the file. If it returns nil, all that was applied is in the
-// file (P4), or there never was one, see [DB.Flush]. It waits for open snapshots. Further
+// file (P4), but for values that [DB.Err] names as not encoded, or there never was one, see
+// [DB.Flush]. It waits for open snapshots. Further
 // calls wait for the first and return what it does; calls of other methods return
 // [ErrClosed].
 func (db *DB) Close() error {

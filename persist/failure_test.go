@@ -3,8 +3,10 @@ package persist
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"strconv"
 	"syscall"
@@ -339,6 +341,67 @@ func TestACommitThatHasOnlyFailedItsFsync(t *testing.T) {
 	flush(t, db)
 	if got := contents(t, db); len(got) != 3 || db.Err() != nil || len(setAside(t, path)) != 0 {
 		t.Errorf("%v %v", got, db.Err())
+	}
+}
+
+// failMetaSync has bbolt's next commit fail once its meta page is written, as it does when
+// the fsync fails that follows. bbolt has no option for that.
+func failMetaSync(db *DB) {
+	field := reflect.ValueOf(db.bolt.DB).Elem().FieldByName("ops").FieldByName("writeAt")
+	writeAt := (*func([]byte, int64) (int, error))(field.Addr().UnsafePointer())
+	before := *writeAt
+	*writeAt = func(b []byte, at int64) (int, error) {
+		n, err := before(b, at)
+		if err == nil && at <= db.bolt.pageSize {
+			*writeAt = before
+			return n, syscall.ENOSPC
+		}
+		return n, err
+	}
+}
+
+// TestASnapshotStaysAsItIsWhenAFsyncFails: the pages that the commit has freed are not written
+// to before those who read them have ended.
+func TestASnapshotStaysAsItIsWhenAFsyncFails(t *testing.T) {
+	path := testsupport.Path(t)
+	db := openSound(t, path, manual)
+	want := map[string]string{}
+	fillKeys := func(value string) {
+		for i := range 3000 {
+			key := fmt.Sprintf("key-%05d", i)
+			put(t, db, key, value)
+			if value == "old" {
+				want[key] = value
+			}
+		}
+	}
+	fillKeys("old")
+	flush(t, db)
+	s, err := db.Snapshot(testBucket.Space)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failMetaSync(db)
+	fillKeys("new")
+	if err := db.Flush(); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	fillKeys("newer")
+	if err := db.Flush(); err == nil {
+		t.Error("a commit while the snapshot is open")
+	}
+	if got, err := scan(s, testBucket.Name, ""); err != nil || !maps.Equal(got, want) {
+		t.Errorf("the snapshot has %d keys, expected %d: %v", len(got), len(want), err)
+	}
+	later, err := db.Snapshot(testBucket.Space)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer later.Close()
+	s.Close()
+	flush(t, db)
+	if got, err := scan(later, testBucket.Name, ""); err != nil || len(got) != len(want) || got["key-00000"] != "newer" {
+		t.Errorf("the later snapshot has %d keys, %q, %v", len(got), got["key-00000"], err)
 	}
 }
 

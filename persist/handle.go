@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
@@ -42,6 +43,12 @@ type handle struct {
 	// noWriter: bbolt may still hold the writer's lock, which readers do not need. Set under mu.
 	noWriter atomic.Bool
 
+	readersMu sync.Mutex
+	readers   map[int]int // How many read transactions are open, by id.
+	// readersBelow, if not 0, means that no commit may begin while a read transaction with a
+	// lower id is open, see commitFailed. The committer's alone.
+	readersBelow int
+
 	// checkMeta is [handle.metaIsValid], except in tests of what happens without it.
 	checkMeta func() error
 
@@ -55,7 +62,7 @@ var errDead = errors.New("bbolt has panicked with its locks held")
 
 // newHandle wraps a database that bbolt has opened and nobody uses yet.
 func newHandle(b *bolt.DB, file *os.File) *handle {
-	h := &handle{DB: b, file: file, pageSize: int64(b.Info().PageSize)}
+	h := &handle{DB: b, file: file, pageSize: int64(b.Info().PageSize), readers: map[int]int{}}
 	h.checkMeta, h.sync = h.metaIsValid, file.Sync
 	return h
 }
@@ -81,6 +88,9 @@ func (h *handle) Begin(writable bool) (tx *bolt.Tx, err error) {
 	default:
 		h.dead.Store(true)
 	}
+	if err == nil && !writable {
+		h.countReader(tx.ID(), 1)
+	}
 	return tx, err
 }
 
@@ -89,8 +99,12 @@ func (h *handle) end(tx *bolt.Tx) {
 	if h.dead.Load() {
 		return
 	}
+	id := tx.ID()
 	if !h.mu.TryLock() {
-		go func() { _ = guard(tx.Rollback) }() // Whoever holds mu may wait for tx to end.
+		go func() { // Whoever holds mu may wait for tx to end.
+			_ = guard(tx.Rollback)
+			h.countReader(id, -1)
+		}()
 		return
 	}
 	defer h.mu.Unlock()
@@ -100,6 +114,45 @@ func (h *handle) end(tx *bolt.Tx) {
 	if guard(tx.Rollback) != nil { // Rollback of a read transaction fails only by a panic.
 		h.dead.Store(true)
 	}
+	h.countReader(id, -1)
+}
+
+func (h *handle) countReader(id, n int) {
+	h.readersMu.Lock()
+	defer h.readersMu.Unlock()
+	if h.readers[id] += n; h.readers[id] == 0 {
+		delete(h.readers, id)
+	}
+}
+
+// commitFailed is called after Commit of a transaction has failed. If only the fsync behind
+// its meta page has failed, the transaction is visible. But bbolt has rolled it back, and has
+// read its freelist again: the pages that it has freed count as free, although older read
+// transactions use them. So the next commit waits for the end of those.
+func (h *handle) commitFailed(id int) {
+	h.synced.Store(false)
+	if m, err := (&inspector{f: h.file}).meta(2 * h.pageSize); err != nil || txIDOf(m) >= uint64(id) {
+		h.readersBelow = id
+	}
+}
+
+// checkReaders returns an error while a commit might write over pages of an open read
+// transaction, see commitFailed.
+func (h *handle) checkReaders() error {
+	if h.readersBelow == 0 {
+		return nil
+	}
+	h.mu.Lock() // Begin counts its transaction under it.
+	defer h.mu.Unlock()
+	h.readersMu.Lock()
+	defer h.readersMu.Unlock()
+	for id := range h.readers {
+		if id < h.readersBelow {
+			return fmt.Errorf("persist: the fsync of transaction %d has failed, and transaction %d is still being read", h.readersBelow, id)
+		}
+	}
+	h.readersBelow = 0
+	return nil
 }
 
 // endWrite rolls a write transaction back after an error, or panic. The caller returns
@@ -260,7 +313,7 @@ func (db *DB) abandonCommitLocked() bool {
 	if db.committing == nil || !db.committing.dead.Load() {
 		return false
 	}
-	db.committing, db.arena = nil, nil
+	db.committing, db.commitBegan, db.arena = nil, time.Time{}, nil
 	db.committer++
 	db.attempts++
 	db.cond.Broadcast()

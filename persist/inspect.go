@@ -74,7 +74,18 @@ func (in *inspector) file() error {
 			return err
 		}
 	}
-	return in.tree(binary.NativeEndian.Uint64(meta[metaRootAt:]), 0, 0, nil)
+	if err := in.tree(binary.NativeEndian.Uint64(meta[metaRootAt:]), 0, 0, nil); err != nil {
+		return err
+	}
+	return in.checkSpaces()
+}
+
+// checkSpaces refuses a value where a space of ours has its buckets: the page is another one.
+func (in *inspector) checkSpaces() error {
+	if in.ours && in.valueInSpace {
+		return corruptFile("there is a value among the buckets of a space")
+	}
+	return nil
 }
 
 // checkFreelist checks the freelist's page before a commit, in which bbolt frees as
@@ -143,7 +154,7 @@ func checkBuckets(f *os.File, tx *bolt.Tx, l *layer) error {
 			}
 		}
 	}
-	return nil
+	return in.checkSpaces()
 }
 
 func corruptFile(format string, args ...any) error {
@@ -161,6 +172,9 @@ type inspector struct {
 	elements  []byte   // Memory for checkElements.
 	badMeta   error    // Set if a meta page cannot be read.
 	waited    bool     // readAt has paused.
+
+	ours         bool // The root has the format's bucket.
+	valueInSpace bool // A bucket of the root has a value, as none of ours has.
 }
 
 // use notes that something refers to a page. A second reference is an error.
@@ -293,10 +307,16 @@ func (in *inspector) leaf(page, elements []byte, nesting int) error {
 	for at := 0; at < len(elements); at += elementBytes {
 		e := elements[at:]
 		if binary.NativeEndian.Uint32(e)&leafBucketFlag == 0 {
+			if nesting == 0 {
+				return corruptFile("there is a value among the spaces")
+			}
+			in.valueInSpace = true
 			continue
 		}
 		pos, ksize, vsize := binary.NativeEndian.Uint32(e[4:]), binary.NativeEndian.Uint32(e[8:]), binary.NativeEndian.Uint32(e[12:])
-		value := page[pageHeaderBytes+at+int(pos)+int(ksize):][:vsize]
+		content := page[pageHeaderBytes+at+int(pos):]
+		key, value := content[:ksize], content[ksize:][:vsize]
+		in.ours = in.ours || nesting == 0 && string(key) == formatBucket
 		if len(value) < bucketHeaderBytes {
 			return corruptFile("a bucket has %d bytes, expected at least %d", vsize, bucketHeaderBytes)
 		}

@@ -1,6 +1,7 @@
 package persist
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -167,5 +168,37 @@ func TestAFreelistOfManyEntriesThatHasOnePageMoreIsFound(t *testing.T) {
 		if err := in.checkFreelistHeader(0, h); (err == nil) != sound {
 			t.Errorf("%d pages more: %v", more, err)
 		}
+	}
+}
+
+// TestAPageOfValuesInPlaceOfASpacesBuckets, left there by a write that was lost: the space
+// would seem to be empty.
+func TestAPageOfValuesInPlaceOfASpacesBuckets(t *testing.T) {
+	path := testsupport.Path(t)
+	manyLeaves(t, path)
+	db := open(t, path, manual)
+	var space uint64
+	if err := db.bolt.View(func(tx *bolt.Tx) error {
+		space = uint64(tx.Bucket([]byte(testBucket.Space)).Root())
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	leaf := leafWith(t, db.bolt, "0300")
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	page := bytes.Clone(readTrimmed(t, path)[leaf*PageBytes:][:PageBytes])
+	binary.NativeEndian.PutUint64(page, space)
+	damaged := testsupport.Path(t)
+	copyFile(t, path, damaged)
+	overwrite(t, damaged, int64(space*PageBytes), page)
+	f, err := os.Open(damaged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := inspectFile(f, false); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("expected a damaged file, got %v", err)
 	}
 }

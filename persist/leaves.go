@@ -426,8 +426,8 @@ func (in *inspector) readAheadLeaves(f *os.File, from, to uint64) {
 
 // checkElements checks that the contents of a leaf with values lie in the leaf, one behind the
 // other, from where its elements end: else the header has the wrong number of elements, or calls
-// a branch a leaf, or bbolt copies as much as the length of a key or a value says. It checks the
-// first key by keyHash.
+// a branch a leaf, or bbolt copies as much as the length of a key or a value says. An element
+// that says it is a bucket would be copied as one. It checks the first key by keyHash.
 func (in *inspector) checkElements(id uint64, h pageHeader, want uint32) error {
 	isRoot := want == keyHash(nil)
 	if h.count == 0 {
@@ -451,6 +451,9 @@ func (in *inspector) checkElements(id uint64, h pageHeader, want uint32) error {
 	end := n
 	for at := uint64(0); at < n; at += elementBytes {
 		e := elements[at:]
+		if flags := binary.NativeEndian.Uint32(e); flags != 0 {
+			return corruptFile("element %d of leaf %d has flags %#x, expected a value", at/elementBytes, id, flags)
+		}
 		pos, ksize, vsize := uint64(binary.NativeEndian.Uint32(e[4:])), uint64(binary.NativeEndian.Uint32(e[8:])), uint64(binary.NativeEndian.Uint32(e[12:]))
 		if at+pos != end || ksize == 0 || ksize > bolt.MaxKeySize || end+ksize+vsize > room {
 			return corruptFile("element %d of leaf %d, of %d and %d bytes, begins at byte %d of %d, expected at %d", at/elementBytes, id, ksize, vsize, at+pos, room, end)

@@ -527,3 +527,33 @@ func TestALengthThatLiesIsFoundBeforeBboltCopiesAsMuch(t *testing.T) {
 		}
 	}
 }
+
+// TestAValueThatSaysItIsABucketIsStillThere: bbolt does not find its key, although a cursor
+// does. It cannot be read, and the file is replaced by one that has it again.
+func TestAValueThatSaysItIsABucketIsStillThere(t *testing.T) {
+	path := testsupport.Path(t)
+	manyLeaves(t, path)
+	db := open(t, path, manual)
+	want := contents(t, db)
+	leaf := leafWith(t, db.bolt, "0300")
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	flags := int64(leaf*PageBytes) + pageHeaderBytes + elementBytes
+	page := salvagePage{flags: leafPage, bytes: readTrimmed(t, path)[leaf*PageBytes:][:PageBytes]}
+	_, name, _, _ := page.element(1)
+	key := string(name[1:])
+	overwrite(t, path, flags, binary.NativeEndian.AppendUint32(nil, leafBucketFlag))
+
+	db = open(t, path, manual)
+	if _, found, err := lookup(db, testBucket, key); !found || !errors.Is(err, ErrCorrupt) {
+		t.Errorf("key %q: found %v, %v", key, found, err)
+	}
+	put(t, db, key+"a", "new")
+	flush(t, db)
+	if n := len(setAside(t, path)); n != 1 {
+		t.Errorf("the file was replaced %d times", n)
+	}
+	want[key+"a"] = "new"
+	expectContents(t, db, want)
+}

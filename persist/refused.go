@@ -18,6 +18,16 @@ const MaxKeyBytes = bolt.MaxKeySize - len(string(keyPrefix))
 // in memory as well.
 var maxValueBytes = bolt.MaxValueSize // Less in tests.
 
+// check refuses a bucket that the file cannot have. What is put into it stays in memory.
+func (b Bucket) check() error {
+	for _, name := range []string{b.Space, b.Name} {
+		if name == "" || len(name) > bolt.MaxKeySize || b.Space == formatBucket {
+			return fmt.Errorf("%q is no name for a bucket, expected two names of 1 to %d bytes, and not the format's", shortened(b.String()), bolt.MaxKeySize)
+		}
+	}
+	return nil
+}
+
 // lend calls fn with an item. If fn, which may run code of the value's type, panics, only
 // this value is corrupt, and not the whole file as after a panic of bbolt. A fault does mean
 // the file, because fn reads its mapping.
@@ -49,7 +59,7 @@ func shortened(key string) string {
 func markSpacesOfLongKeys(tx *bolt.Tx, bad []unencodable) error {
 	last := ""
 	for _, u := range bad {
-		if len(u.key) <= MaxKeyBytes || u.bucket.Space == last {
+		if len(u.key) <= MaxKeyBytes || u.bucket.Space == last || u.bucket.check() != nil {
 			continue
 		}
 		last = u.bucket.Space

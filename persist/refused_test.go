@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
@@ -203,5 +204,60 @@ func TestErrorsThatBboltSaysInWordsAreTheDisks(t *testing.T) {
 	unsynced := errorOfCommit(errors.New("file sync error: " + (&os.PathError{Op: "sync", Path: "cache.db", Err: syscall.EIO}).Error()))
 	if !isUnreadable(unsynced) || isDiskFull(unsynced) {
 		t.Errorf("%v is not the disk's", unsynced)
+	}
+}
+
+// TestABucketThatTheFileCannotHaveStopsNothingElse, and no file is replaced for it.
+func TestABucketThatTheFileCannotHaveStopsNothingElse(t *testing.T) {
+	for name, bucket := range map[string]Bucket{
+		"no space": {"", "x"}, "no name": {"space", ""}, "the format's": {formatBucket, formatKey},
+		"a long name": {"space", repeat("x", MaxKeyBytes+2)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := testsupport.Path(t)
+			db := open(t, path, manual)
+			apply(t, db, func(b *Batch) {
+				b.Put(bucket, "key", Bytes("value"))
+				b.Put(bucket, repeat("k", MaxKeyBytes+1), Bytes("value"))
+				b.Delete(bucket, "other")
+			})
+			put(t, db, "key", "value")
+			flush(t, db)
+			flush(t, db)
+			if err := db.Err(); err == nil || !strings.Contains(err.Error(), "is no name for a bucket") || len(err.Error()) > 4000 {
+				t.Errorf("Err is %.200v", err)
+			}
+			if found, err := db.View(bucket, "key", func(*Item) error { return nil }); !found || err != nil {
+				t.Errorf("in memory: %v, %v", found, err)
+			}
+			if names := setAside(t, path); len(names) != 0 {
+				t.Errorf("set aside: %v", names)
+			}
+			if err := db.Close(); err != nil {
+				t.Error(err)
+			}
+			expectContents(t, openSound(t, path, manual), map[string]string{"key": "value"})
+		})
+	}
+}
+
+// TestCloseEndsAlthoughEachFileIsDamagedAgain: it has the file replaced once without a pause.
+func TestCloseEndsAlthoughEachFileIsDamagedAgain(t *testing.T) {
+	db, err := Open(testsupport.Path(t), Options{CommitInterval: time.Hour, Logger: &testsupport.Quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	damage := func(error) {
+		db.mu.Lock()
+		defer db.mu.Unlock()
+		if db.bolt != nil {
+			db.bolt.checkMeta = func() error { return corruptFile("damaged") }
+		}
+	}
+	db.AddHook(&Hook{Space: testBucket.Space, AfterReset: damage})
+	put(t, db, "key", "value")
+	damage(nil)
+	if err := db.Close(); err == nil {
+		t.Error("Close returned nil")
 	}
 }

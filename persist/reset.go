@@ -39,8 +39,8 @@ func (db *DB) reset(cause error) {
 	db.flushRequested = false
 	old := opened{db.bolt, db.boltFile, db.boltTxID}
 	early := time.Until(db.nextReset)
-	if db.closing {
-		early = 0
+	if db.closing && !db.resetByClose { // Once: Close must end.
+		early, db.resetByClose = 0, true
 	}
 	db.mu.Unlock()
 	var (

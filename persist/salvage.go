@@ -33,9 +33,9 @@ func (db *DB) salvage(bad *os.File, o *opened) error {
 		return err
 	}
 	lost, err := forEachReadable(bad, nil, func(name Bucket, key, value []byte) error {
-		if !marked[name.Space] {
+		if mark := (Bucket{name.Space, salvagedBucket}); !marked[name.Space] && mark.check() == nil {
 			marked[name.Space] = true
-			l.set(Bucket{name.Space, salvagedBucket}, salvagedKey, entry{value: Bytes(nil)})
+			l.set(mark, salvagedKey, entry{value: Bytes(nil)})
 		}
 		if len(key) == 0 || len(key) > bolt.MaxKeySize || key[0] != keyPrefix {
 			return nil
@@ -310,12 +310,12 @@ func (w *salvager) leaf(page salvagePage, path []string) error {
 			continue
 		}
 		var err error
-		if binary.NativeEndian.Uint32(e)&leafBucketFlag == 0 {
+		if binary.NativeEndian.Uint32(e)&leafBucketFlag == 0 || len(path) == maxBucketNesting { // No bucket is deeper.
 			if len(path) > 0 {
 				name := Bucket{Space: path[0], Name: strings.Join(path[1:], "/")}
 				err = w.fn(name, key, value)
 			}
-		} else if len(path) < maxBucketNesting && (len(path) > 0 || w.space(string(key))) {
+		} else if len(path) > 0 || w.space(string(key)) {
 			err = w.bucket(value, append(slices.Clip(path), string(key)))
 		}
 		if err != nil {

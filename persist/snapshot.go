@@ -1,6 +1,7 @@
 package persist
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -36,6 +37,9 @@ func seal(buf []byte, start int, b Bucket, key string) []byte {
 }
 
 func unseal(b Bucket, key string, raw []byte) ([]byte, error) {
+	if bytes.Equal(raw, unencodableValue) {
+		return nil, &CorruptError{b, key, errors.New("the process that put it could not encode it")}
+	}
 	if len(raw) < checksumBytes {
 		return nil, &CorruptError{b, key, fmt.Errorf("%d bytes are too short for a checksum", len(raw))}
 	}
@@ -172,12 +176,22 @@ func fileBucket(tx *bolt.Tx, bucket Bucket) boltBucket {
 	return boltBucket{space.Bucket([]byte(bucket.Name))}
 }
 
+// get returns nil if there is no such key. A key that has become a bucket by damage has a value
+// that is too short for a checksum: bbolt's Get would say that it is not there.
 func (b boltBucket) get(key string) []byte {
 	if b.b == nil {
 		return nil
 	}
 	var scratch [128]byte
-	return b.b.Get(append(append(scratch[:0], keyPrefix), key...))
+	want := append(append(scratch[:0], keyPrefix), key...)
+	k, v := b.b.Cursor().Seek(want)
+	switch {
+	case !bytes.Equal(k, want):
+		return nil
+	case v == nil:
+		return []byte{}
+	}
+	return v
 }
 
 // A Snapshot is the state of one space at one moment. Close it soon: until then

@@ -162,16 +162,20 @@ func (ix *Indexer) List() []any {
 	if all, ok := ix.objects.all(ix.owner); ok {
 		return all
 	}
-	// The snapshot has all writes up to asOf, and perhaps more.
-	asOf, m, whole := ix.Seq(), ix.objects.mark(), true
-	err := ix.db.Read(ix.space, func(s *persist.Snapshot) (err error) {
-		list, whole, err = ix.list(s, asOf, m)
-		return err
-	})
-	if err != nil {
-		ix.failed(err, "list")
-	} else if !whole {
-		ix.Complete() // Reports it, unless it was repaired meanwhile.
+	for range 2 {
+		// The snapshot has all writes up to asOf, and perhaps more.
+		asOf, m, whole := ix.Seq(), ix.objects.mark(), true
+		err := ix.db.Read(ix.space, func(s *persist.Snapshot) (err error) {
+			list, whole, err = ix.list(s, asOf, m)
+			return err
+		})
+		if err != nil {
+			ix.failed(err, "list")
+			break
+		}
+		if whole || !ix.Complete() { // Complete reports what is missing, unless it was repaired meanwhile.
+			break
+		}
 	}
 	return list
 }

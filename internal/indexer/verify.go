@@ -25,8 +25,8 @@ const (
 
 // Verify reads all objects and index entries once, without decoding them, and
 // reports damage to Options.OnCorrupt. Readers may miss damage: an object whose key is
-// damaged is just not found, or an old version of it is. Verify pauses most of the
-// time, so that events do not wait for it.
+// damaged is just not found. Verify pauses most of the time, so that events do not wait
+// for it.
 func (ix *Indexer) Verify(ctx context.Context) {
 	for _, bucket := range []string{objectsBucket, indexBucket} {
 		sound := ix.verify(ctx, verifyPause, func(from string) (next string, done bool, err error) {

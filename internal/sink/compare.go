@@ -10,9 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/internal/indexer"
+	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/queue"
 )
 
@@ -104,7 +107,8 @@ func (k *Sink) comparePages(ctx context.Context) error {
 }
 
 // compareContent puts an object into the store if the store has the same version of it with
-// other content. The watch tells of all other differences.
+// other content, or an older one than the checkpoint covers. The watch tells of all other
+// differences.
 func (k *Sink) compareContent(obj runtime.Object) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -121,7 +125,7 @@ func (k *Sink) compareContent(obj runtime.Object) error {
 	w := k.writer()
 	defer w.Close()
 	value := k.indexer.NewValue(transformed)
-	if !differs(w, key, value) {
+	if !differs(w, key, value) && !k.isOldLocked(w, key, value) {
 		return nil
 	}
 	c := w.SetValue(key, value, true)
@@ -131,6 +135,21 @@ func (k *Sink) compareContent(obj runtime.Object) error {
 		d.Type = cache.Updated
 	}
 	return k.writeLocked(w, []queue.Delta{d})
+}
+
+// isOldLocked reports whether the store has an older version of an object, although the
+// checkpoint covers the one that the server has: the disk has lost a write, and what was in
+// its place before has all its checksums, too.
+func (k *Sink) isOldLocked(w *indexer.Writer, key string, value *record.Object) bool {
+	_, rv := value.Head()
+	_, storedRV, exists := w.Head(key)
+	return exists && k.trusted && isBefore(storedRV, rv) && !isBefore(k.record.ResourceVersion, rv)
+}
+
+// isBefore is false where versions cannot be compared.
+func isBefore(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order < 0
 }
 
 // compareDue returns the time until the next comparison, and whether the store is complete.

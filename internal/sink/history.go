@@ -196,7 +196,4 @@ func keyOf(obj any) string {
 }
 
 // isNewer reports whether the resourceVersions compare, and a has the higher one.
-func isNewer(a, b any) bool {
-	order, err := resourceversion.CompareResourceVersion(resourceVersionOf(a), resourceVersionOf(b))
-	return err == nil && order > 0
-}
+func isNewer(a, b any) bool { return isBefore(resourceVersionOf(b), resourceVersionOf(a)) }
