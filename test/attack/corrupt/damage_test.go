@@ -230,7 +230,9 @@ func (g *damager) noteLengths(d *damage) {
 func (g *damager) element(d *damage, r region, e element) bool {
 	clear(d.destroyed)
 	branch := strings.HasPrefix(r.class, "branch")
-	if d.Field != "value" {
+	// The key and its value are there, whatever the element says that the value is.
+	onlyFlags := d.Field == "element flags" && r.bucket == "objects"
+	if d.Field != "value" && !onlyFlags {
 		g.note(d, r, &e)
 	}
 	switch d.Field {
@@ -247,7 +249,9 @@ func (g *damager) element(d *damage, r region, e element) bool {
 	case "element pgid":
 		g.set(d, e.at+8, 8)
 	default:
-		g.note(d, r, nil) // Other elements may be taken for longer or shorter.
+		if !onlyFlags {
+			g.note(d, r, nil) // Other elements may be taken for longer or shorter.
+		}
 		at := map[string]int{"element flags": 0, "element pos": 4, "element ksize": 8, "element vsize": 12}
 		if branch {
 			at = map[string]int{"element pos": 0, "element ksize": 4}
