@@ -75,9 +75,10 @@ type Options struct {
 	// ClusterID returns the identity of the cluster that is being listed, for
 	// example [KubeSystemUID]. If the stored objects came from another one, none of
 	// them is trusted. Each informer calls it before its first list or watch. If the
-	// server refuses to tell (401, 403, 404, 405), objects of a known cluster are
-	// compared with a list, by content, and are of an unknown cluster from then on.
-	// After any other error the call is repeated. Default: not called.
+	// server refuses to tell (403, 404, 405), or the identity is empty, objects of a
+	// known cluster are compared with a list, by content, and are of an unknown cluster
+	// from then on. After any other error, 401 too, the call is repeated. Default: not
+	// called.
 	ClusterID func(context.Context) (string, error)
 	// SyncPolicy defaults to SyncFromDisk.
 	SyncPolicy SyncPolicy

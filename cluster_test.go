@@ -27,6 +27,7 @@ func isCluster(id string, err error) setup {
 var refusals = map[string]error{
 	"forbidden": apierrors.NewForbidden(configMaps.GroupResource(), "", nil),
 	"not found": apierrors.NewNotFound(configMaps.GroupResource(), ""),
+	"no answer": nil, // With an empty identity.
 }
 
 // TestAKnownClusterThatCannotBeAskedIsNotTrusted: the stored objects are served until the

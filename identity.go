@@ -2,6 +2,7 @@ package warmwatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -86,6 +87,9 @@ func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Reli
 		return nil, nil
 	}
 	id, err := ask(ctx)
+	if err == nil && id == "" {
+		err = errNoIdentity
+	}
 	if err != nil {
 		if !isAnswer(err) {
 			return nil, fmt.Errorf("warmwatch: ask for the cluster's identity: %w", err)
@@ -108,8 +112,10 @@ func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Reli
 	return &reflector.Relisting{Reason: decision.Reason, Rewrite: true, Rewound: true}, nil
 }
 
+var errNoIdentity = errors.New("Options.ClusterID returned no identity")
+
 // isAnswer reports whether err is a server's refusal that will last. An expired token (401) will
 // be renewed, and until then nothing else is answered either.
 func isAnswer(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
+	return errors.Is(err, errNoIdentity) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
 }

@@ -272,9 +272,9 @@ func (k *Sink) ClusterKnown() bool {
 	return k.knownCluster
 }
 
-// SetCluster compares the identity of the cluster with the checkpoint's. If the
-// checkpoint has none yet, it is stored at once, because the next process needs it and
-// the next event may be long in coming.
+// SetCluster compares the identity of the cluster, which is not empty, with the
+// checkpoint's. If the checkpoint has none yet, it is stored at once, because the next
+// process needs it and the next event may be long in coming.
 func (k *Sink) SetCluster(want checkpoint.Want) (checkpoint.Decision, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
