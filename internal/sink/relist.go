@@ -67,13 +67,23 @@ func (c *chunk) reset() {
 	c.items, c.bytes = c.items[:0], 0
 }
 
+// lockOpen locks Sink.mu, unless the Sink refuses everything. All methods of a relist that
+// write begin with it, because a List may hang beyond the end of its informer.
+func (k *Sink) lockOpen() error {
+	k.mu.Lock()
+	if k.isClosed {
+		k.mu.Unlock()
+		return errClosed
+	}
+	return nil
+}
+
 // BeginRelist implements [reflector.Store].
 func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflector.Relist, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.isClosed {
-		return nil, errClosed
+	if err := k.lockOpen(); err != nil {
+		return nil, err
 	}
+	defer k.mu.Unlock()
 	before, empty := k.record, k.indexer.Len() == 0
 	if k.record.State == "" && empty && k.indexer.Seq() == 0 {
 		k.record.IndexVersion = k.want.IndexVersion // All entries will be made by these indexers.
@@ -99,7 +109,9 @@ func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 // Item implements [reflector.Relist].
 func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 	k := r.k
-	k.mu.Lock()
+	if err := k.lockOpen(); err != nil {
+		return err
+	}
 	defer k.mu.Unlock()
 	if !k.expected(obj) {
 		return nil
@@ -163,7 +175,9 @@ func (r *relist) refuse(obj runtime.Object, err *refusedError) error {
 // Gone implements [reflector.Relist].
 func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 	k := r.k
-	k.mu.Lock()
+	if err := k.lockOpen(); err != nil {
+		return err
+	}
 	defer k.mu.Unlock()
 	if !k.expected(obj) {
 		return nil
@@ -209,11 +223,10 @@ func (r *relist) writeSilentLocked() error {
 // Finish implements [reflector.Relist].
 func (r *relist) Finish(_ context.Context, rv string) error {
 	k := r.k
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.isClosed {
-		return errClosed
+	if err := k.lockOpen(); err != nil {
+		return err
 	}
+	defer k.mu.Unlock()
 	if err := r.writeSilentLocked(); err != nil {
 		return err
 	}
@@ -289,7 +302,9 @@ func (r *relist) Abort() {
 		return
 	}
 	r.k.informer.RelistEnded(false, nil)
-	r.k.mu.Lock()
+	if r.k.lockOpen() != nil {
+		return // The next informer of the space removes what is staged.
+	}
 	defer r.k.mu.Unlock()
 	r.silent.reset()
 	if err := r.stage.discard(); err != nil && !errors.Is(err, persist.ErrClosed) {

@@ -1,0 +1,112 @@
+package sink
+
+import (
+	"errors"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/indexer"
+	"github.com/warmwatch/warmwatch/internal/reflector"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
+)
+
+// silentInformer is an Informer of which a relist is all that happens.
+type silentInformer struct{ Informer }
+
+func (silentInformer) RelistBegun(bool)             {}
+func (silentInformer) RelistEnded(bool, error) bool { return true }
+func (silentInformer) Relisted()                    {}
+func (silentInformer) Reached(string)               {}
+
+// newSink returns a Sink of ConfigMaps in a new file. A relist of it stages and writes so
+// many items at a time.
+func newSink(t *testing.T, relistItems int) *Sink {
+	t.Helper()
+	db, err := persist.Open(testsupport.Path(t), persist.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	newObject := func() any { return new(corev1.ConfigMap) }
+	ix, err := indexer.New(indexer.Options{DB: db, Space: "s", NewObject: newObject})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ix.Hide(true)
+	log, err := queue.NewLog(queue.Options{DB: db, Space: "s", NewObject: newObject})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := log.Stop(); err != nil {
+			t.Error(err)
+		}
+		ix.Release()
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	k := New(Options{
+		DB: db, Space: "s", Indexer: ix, Log: log, Informer: silentInformer{}, Detector: cache.NewCacheMutationDetector("sink"), Logger: klog.Background(),
+		ListerWatcher: &cache.ListWatch{}, Example: &corev1.ConfigMap{}, NewObject: newObject, MaxAge: -1,
+	})
+	k.Load(checkpoint.Want{}, nil, relistItems)
+	return k
+}
+
+func configMap(name, rv string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), ResourceVersion: rv}}
+}
+
+// relistOf begins a relist with these items.
+func relistOf(t *testing.T, k *Sink, items ...*corev1.ConfigMap) reflector.Relist {
+	t.Helper()
+	r, err := k.BeginRelist(t.Context(), reflector.Relisting{})
+	for _, obj := range items {
+		if err == nil {
+			err = r.Item(t.Context(), obj)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestARelistWritesNothingAfterTheEnd: a List may hang beyond the end of its informer, and
+// the next one uses the same space then.
+func TestARelistWritesNothingAfterTheEnd(t *testing.T) {
+	for name, call := range map[string]func(*testing.T, reflector.Relist) error{
+		"an item":              func(t *testing.T, r reflector.Relist) error { return r.Item(t.Context(), configMap("a", "3")) },
+		"an item that is gone": func(t *testing.T, r reflector.Relist) error { return r.Gone(t.Context(), configMap("a", "3")) },
+		"a complete list":      func(t *testing.T, r reflector.Relist) error { return r.Finish(t.Context(), "3") },
+		"a list that is cut":   func(_ *testing.T, r reflector.Relist) error { r.Abort(); return errClosed },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, filled := range []bool{false, true} {
+				k := newSink(t, 2)
+				if filled {
+					if err := relistOf(t, k, configMap("a", "1")).Finish(t.Context(), "1"); err != nil {
+						t.Fatal(err)
+					}
+				}
+				r := relistOf(t, k, configMap("a", "2"), configMap("b", "2"), configMap("c", "2"))
+				k.Refuse()
+				before := k.db.Applied()
+				if err := call(t, r); !errors.Is(err, errClosed) {
+					t.Errorf("filled=%v: the error is %v", filled, err)
+				}
+				if n := k.db.Applied() - before; n > 0 {
+					t.Errorf("filled=%v: %d batches were written", filled, n)
+				}
+			}
+		})
+	}
+}
