@@ -324,6 +324,40 @@ func TestAForgottenDurableHandlerBeginsAnew(t *testing.T) {
 	})
 }
 
+// TestAnInformerThatHasEndedForgetsNothing: the next one of its identity uses the names.
+func TestAnInformerThatHasEndedForgetsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		path := testsupport.Path(t)
+		p := launch(t, path, f, nil)
+		addDurable(t, p, "d")
+		p.run()
+		settle()
+		p.end()
+		ended := p.informer
+		var err error
+		if p.informer, err = p.cache.NewSharedIndexInformer(f, configMap(""), warmwatch.InformerOptions{Resource: configMaps}); err != nil {
+			t.Fatal(err)
+		}
+		addDurable(t, p, "d")
+		p.run()
+		settle()
+		if err := ended.ForgetDurableEventHandler("d"); err == nil || !strings.Contains(err.Error(), "stopped already") {
+			t.Errorf("forget after the end: error %v", err)
+		}
+		settle()
+		path = p.crash()
+		p.stop()
+
+		f.remove("a")
+		p = launch(t, path, f, nil)
+		d := addDurable(t, p, "d")
+		p.run()
+		settle()
+		d.expect(t, "delete ns/a@2")
+	})
+}
+
 func TestDurableHandlersOfDifferentNamesHaveCursorsOfTheirOwn(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"))

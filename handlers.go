@@ -65,7 +65,7 @@ func (s *SharedIndexInformer) AddDurableEventHandler(name string, h cache.Resour
 
 // ForgetDurableEventHandler removes what is kept for a durable name. The next
 // handler of the name begins as the first one did. It fails while the name has a
-// handler: errors.Is(err, [ErrInUse]).
+// handler: errors.Is(err, [ErrInUse]). After the end of the informer it fails as well.
 func (s *SharedIndexInformer) ForgetDurableEventHandler(name string) error {
 	if name == "" {
 		return fmt.Errorf("warmwatch: forget durable handler: a name %w", errRequired)

@@ -125,10 +125,14 @@ func (p *Processor) Remove(handle cache.ResourceEventHandlerRegistration) error 
 	return nil
 }
 
-// Forget removes what is kept for a durable name, see [queue.Log.Forget].
+// Forget removes what is kept for a durable name, see [queue.Log.Forget]. It fails after
+// Stop, because the next informer of the space may use the name.
 func (p *Processor) Forget(durableName string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.stopped {
+		return fmt.Errorf("durable handler %q was not forgotten because shared informer has stopped already", durableName)
+	}
 	if err := p.opts.Log.Forget(durableName); err != nil {
 		return err
 	}
