@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/google/go-cmp/cmp"
@@ -265,6 +266,92 @@ func TestAnObjectThatTheTransformRefusesDoesNotEndARelist(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// renames is a transform that stores each object under another name, and refuses bad ones.
+func renames(obj any) (any, error) {
+	cm := obj.(*corev1.ConfigMap).DeepCopy()
+	if cm.Name = "x-" + cm.Name; cm.Data["v"] == "bad" {
+		return nil, errTransform
+	}
+	return cm, nil
+}
+
+func TestWhatATransformThatRenamesRefusesStays(t *testing.T) {
+	for _, watchList := range []bool{false, true} {
+		t.Run(fmt.Sprintf("watchList=%v", watchList), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"))
+				f.watchList = watchList
+				informer := ours.new(t, f)
+				if err := informer.SetTransform(renames); err != nil {
+					t.Fatal(err)
+				}
+				r, _ := add(t, informer)
+				start(t, informer)
+				r.expectInAnyOrder(t, "add ns/x-a@1 initial", "add ns/x-b@2 initial")
+				relisted(f, func() {
+					f.put(configMap("b", "bad"))
+					f.remove("a")
+				})
+				r.expect(t, "lost ns/x-a@1")
+				if diff := cmp.Diff([]string{"ns/x-b@2"}, versions(informer.GetStore().List())); diff != "" {
+					t.Errorf("the store (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// TestWhatIsDeletedWithinAStreamedListIsNotStored, whatever the transform makes of it.
+func TestWhatIsDeletedWithinAStreamedListIsNotStored(t *testing.T) {
+	a := func(rv, content string) *corev1.ConfigMap { return at(rv, "uid-1", "a", content) }
+	for _, c := range []struct {
+		name           string
+		transform      cache.TransformFunc
+		added, deleted *corev1.ConfigMap
+	}{
+		{"renamed", renames, a("10", ""), a("11", "")},
+		{"renamed, and refused before", renames, a("10", "bad"), a("11", "")},
+		{"refused", func(obj any) (any, error) {
+			if obj.(*corev1.ConfigMap).Data["v"] == "bad" {
+				return nil, errTransform
+			}
+			return obj, nil
+		}, a("10", ""), a("11", "bad")},
+	} {
+		for _, stored := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, stored=%v", c.name, stored), func(t *testing.T) {
+				contract(t, func(t *testing.T, impl implementation) {
+					f := newSource(t)
+					f.watchList = true
+					if stored {
+						f.put(configMap("a"))
+					}
+					stream := func() {
+						f.stream(
+							watch.Event{Type: watch.Added, Object: c.added},
+							watch.Event{Type: watch.Deleted, Object: c.deleted}, endOfList("12"))
+					}
+					if !stored {
+						stream()
+					}
+					informer := impl.new(t, f)
+					if err := informer.SetTransform(c.transform); err != nil {
+						t.Fatal(err)
+					}
+					start(t, informer)
+					settle()
+					if stored {
+						relisted(f, stream)
+					}
+					if got := versions(informer.GetStore().List()); len(got) > 0 || !informer.HasSynced() {
+						t.Errorf("synced: %v, the store has %q", informer.HasSynced(), got)
+					}
+				})
+			})
+		}
 	}
 }
 

@@ -162,6 +162,13 @@ func bookmark(rv string) watch.Event {
 	return watch.Event{Type: watch.Bookmark, Object: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: rv}}}
 }
 
+// endOfList is the bookmark that ends the list in a stream.
+func endOfList(rv string) watch.Event {
+	end := bookmark(rv)
+	accessor(end.Object).SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+	return end
+}
+
 // compact forgets the history.
 func (f *source) compact() {
 	f.mu.Lock()
@@ -203,6 +210,22 @@ func (f *source) with(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
+}
+
+// stream makes lists that are streamed have these events.
+func (f *source) stream(events ...watch.Event) {
+	f.with(func() {
+		f.onWatch = func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if o.SendInitialEvents == nil {
+				return nil, nil
+			}
+			w := watch.NewFakeWithOptions(watch.FakeOptions{ChannelSize: len(events)})
+			for _, e := range events {
+				w.Action(e.Type, e.Object.DeepCopyObject())
+			}
+			return w, nil
+		}
+	})
 }
 
 // setDown makes every request fail, and ends what is open.
@@ -361,9 +384,7 @@ func (f *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 			s.pushLocked(watch.Event{Type: watch.Added, Object: f.objects[key]})
 		}
 		if streamed {
-			end := bookmark(f.rvLocked())
-			accessor(end.Object).SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
-			s.pushLocked(end)
+			s.pushLocked(endOfList(f.rvLocked()))
 		}
 	case from < f.compacted:
 		s.pushLocked(gone(fmt.Sprintf("too old resource version: %d (%d)", from, f.compacted)))

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -45,7 +46,8 @@ type relist struct {
 	silent chunk
 	// replaced has the keys of staged objects whose uid is not that of the stored ones.
 	replaced map[string]struct{}
-	leftOut  map[string]struct{} // Keys of objects that the transform has refused.
+	// leftOut has the objects that were refused: the uid by the key, before the transform.
+	leftOut map[string]types.UID
 	// refused is why an object of the list was left out; nil if none was.
 	refused error
 	done    bool
@@ -98,7 +100,7 @@ func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 	k.informer.RelistBegun(how.Rewrite)
 	r := &relist{
 		k: k, how: how, stage: newStage(k),
-		seen: make(map[string]struct{}, k.indexer.Len()), replaced: map[string]struct{}{}, leftOut: map[string]struct{}{},
+		seen: make(map[string]struct{}, k.indexer.Len()), replaced: map[string]struct{}{}, leftOut: map[string]types.UID{},
 	}
 	if k.record == before {
 		return r, nil
@@ -116,9 +118,10 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 	if !k.expected(obj) {
 		return nil
 	}
+	sent := sentAs(obj)
 	transformed, key, err := k.prepareLocked(obj)
 	if refused, ok := errors.AsType[*refusedError](err); ok {
-		return r.refuse(obj, refused)
+		return r.refuse(sent, refused)
 	}
 	if err != nil {
 		return err
@@ -157,17 +160,24 @@ func (r *relist) compareLocked(key string, value *record.Object) (same, replaces
 // a uid, which a transform may have stripped, is not another one.
 func isOther(a, b types.UID) bool { return a != b && a != "" && b != "" }
 
+// sentAs returns what identifies an object. It is called before the transform, which may
+// change the object.
+func sentAs(obj runtime.Object) checkpoint.ObjectVersion {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return checkpoint.ObjectVersion{}
+	}
+	return checkpoint.VersionOf(m)
+}
+
 // refuse leaves out an object that the transform refused. As with an event, the store
 // keeps the version that it has, and the next process relists.
-func (r *relist) refuse(obj runtime.Object, err *refusedError) error {
+func (r *relist) refuse(sent checkpoint.ObjectVersion, err *refusedError) error {
 	r.refused = err
-	r.k.logger.Error(err, "Leaving an object out of the cache")
-	key, keyErr := r.k.indexer.Key(obj)
-	if keyErr != nil {
-		return nil //nolint:nilerr // Then there is nothing to keep. The refusal is in Status.
-	}
+	key := sent.Key()
+	r.k.logger.Error(err, "Leaving an object out of the cache", "key", key)
 	r.seen[key] = struct{}{}
-	r.leftOut[key] = struct{}{}
+	r.leftOut[key] = sent.UID
 	delete(r.replaced, key)
 	return r.stage.remove(key)
 }
@@ -182,12 +192,19 @@ func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 	if !k.expected(obj) {
 		return nil
 	}
-	key, err := k.indexer.Key(obj)
-	if err != nil {
+	sent := sentAs(obj)
+	_, key, err := k.prepareLocked(obj)
+	if refused, ok := errors.AsType[*refusedError](err); ok {
+		key, r.refused = sent.Key(), refused // If it was stored under another name, the next process finds out.
+	} else if err != nil {
 		return err
 	}
 	if err := r.writeSilentLocked(); err != nil { // The object may be among them.
 		return err
+	}
+	if _, leftOut := r.leftOut[sent.Key()]; leftOut {
+		delete(r.leftOut, sent.Key())
+		delete(r.seen, sent.Key())
 	}
 	delete(r.seen, key)
 	delete(r.replaced, key)
@@ -276,7 +293,12 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 // applyLocked makes the store equal to the list, whose resourceVersion is rv.
 func (r *relist) applyLocked(rv string) error {
 	k := r.k
-	a := &applier{relist: r, rv: rv}
+	a := &applier{relist: r, rv: rv, leftOutUIDs: map[types.UID]struct{}{}}
+	for _, uid := range r.leftOut {
+		if uid != "" {
+			a.leftOutUIDs[uid] = struct{}{}
+		}
+	}
 	if err := k.indexer.Keys(a.deleteUnseen); err != nil {
 		return err
 	}
@@ -315,7 +337,8 @@ func (r *relist) Abort() {
 // applier applies a complete list in chunks. Callers of its methods hold Sink.mu.
 type applier struct {
 	*relist
-	rv string // The list's resourceVersion.
+	rv          string // The list's resourceVersion.
+	leftOutUIDs map[types.UID]struct{}
 }
 
 // batch collects the deltas of changes that are staged in w, and commits when there are
@@ -372,7 +395,7 @@ func (b *batch) commit() error {
 func (a *applier) deleteUnseen(keys []string) error {
 	return a.inBatches(func(b *batch) error {
 		for _, key := range keys {
-			if _, stays := a.seen[key]; stays {
+			if a.stays(b.w, key) {
 				continue
 			}
 			c := b.w.Delete(key, true)
@@ -385,6 +408,17 @@ func (a *applier) deleteUnseen(keys []string) error {
 		}
 		return nil
 	})
+}
+
+// stays reports whether the list has the object of a key. The transform may have stored an
+// object that it refuses now under another name, which only the uid shows.
+func (a *applier) stays(w *indexer.Writer, key string) bool {
+	if _, seen := a.seen[key]; seen || len(a.leftOutUIDs) == 0 {
+		return seen
+	}
+	uid, _, _ := w.Head(key)
+	_, leftOut := a.leftOutUIDs[uid]
+	return leftOut
 }
 
 // lostDelta is the delta of a missed deletion. old is the last known object, or nil.
