@@ -48,7 +48,8 @@ type InformerStatus struct {
 	// The first list of an empty cache is a relist too.
 	Relists, Resumes int
 	// Err says why persistence is degraded, or which object was left out because it
-	// cannot be stored: the transform has failed on it. The informer still works.
+	// cannot be stored: the transform has failed on it, or it is of another type. The
+	// informer still works.
 	Err error
 }
 

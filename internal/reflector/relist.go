@@ -67,7 +67,9 @@ const anyVersion = "0"
 
 func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (string, error) {
 	if r.useWatchList {
-		listed, err := r.withRelist(ctx, how, func(relist Relist) (string, error) { return r.stream(ctx, rv, relist) })
+		streamed := how
+		streamed.Streamed = true
+		listed, err := r.withRelist(ctx, streamed, func(relist Relist) (string, error) { return r.stream(ctx, rv, relist) })
 		if !errors.Is(err, errNoStream) {
 			return listed, err
 		}

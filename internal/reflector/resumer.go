@@ -42,6 +42,8 @@ type Relisting struct {
 	// Differs means that the server has other content than the store for the same
 	// version of an object. A watch would not show that.
 	Differs bool
+	// Streamed means that the items are those of a watch.
+	Streamed bool
 }
 
 // A Relist receives the items of a list. One goroutine calls its methods; an error

@@ -109,7 +109,7 @@ func deleteDelta(w *indexer.Writer, key string, obj any) queue.Delta {
 }
 
 // A refusedError says that an object cannot be stored, because the transform has failed
-// on it or it has no key. The object is left out, as by client-go.
+// on it, it has no key, or it is of another type. The object is left out, as by client-go.
 type refusedError struct{ err error }
 
 func (e *refusedError) Error() string { return "warmwatch: object cannot be stored: " + e.err.Error() }

@@ -3,6 +3,7 @@ package sink
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"time"
 
@@ -48,6 +49,8 @@ type relist struct {
 	replaced map[string]struct{}
 	// leftOut has the objects that were refused: the uid by the key, before the transform.
 	leftOut map[string]types.UID
+	// unknown says that something was left out that has no key. So nothing is deleted.
+	unknown bool
 	// refused is why an object of the list was left out; nil if none was.
 	refused error
 	done    bool
@@ -115,8 +118,8 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 		return err
 	}
 	defer k.mu.Unlock()
-	if !k.expected(obj) {
-		return nil
+	if err := r.unexpected(obj); err != nil {
+		return r.leaveOut(obj, err)
 	}
 	sent := sentAs(obj)
 	transformed, key, err := k.prepareLocked(obj)
@@ -173,9 +176,8 @@ func sentAs(obj runtime.Object) checkpoint.ObjectVersion {
 // refuse leaves out an object that the transform refused. As with an event, the store
 // keeps the version that it has, and the next process relists.
 func (r *relist) refuse(sent checkpoint.ObjectVersion, err *refusedError) error {
-	r.refused = err
 	key := sent.Key()
-	r.k.logger.Error(err, "Leaving an object out of the cache", "key", key)
+	r.noteRefused(err, key)
 	r.seen[key] = struct{}{}
 	r.leftOut[key] = sent.UID
 	delete(r.replaced, key)
@@ -189,8 +191,8 @@ func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 		return err
 	}
 	defer k.mu.Unlock()
-	if !k.expected(obj) {
-		return nil
+	if err := r.unexpected(obj); err != nil {
+		return r.leaveOut(obj, err)
 	}
 	sent := sentAs(obj)
 	_, key, err := k.prepareLocked(obj)
@@ -211,14 +213,39 @@ func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 	return r.stage.remove(key)
 }
 
-// expected reports whether an item has the informer's type. An object of another type
-// is logged, and left out, as the Reflector does in a watch.
-func (k *Sink) expected(obj runtime.Object) bool {
-	if got, want := reflect.TypeOf(obj), reflect.TypeOf(k.example); got != want {
-		k.logger.Error(nil, "Unexpected list object type", "expectedType", want, "actualType", got)
-		return false
+// noteRefused notes why an object was left out, for Status and the log.
+func (r *relist) noteRefused(err *refusedError, key string) {
+	r.refused, r.k.refused = err, true
+	r.k.logger.Error(err, "Leaving an object out of the cache", "key", key)
+}
+
+// unexpected returns why an item is none of the informer's objects, nil if it is one.
+func (r *relist) unexpected(obj runtime.Object) *refusedError {
+	if obj == nil { // So meta.EachListItem passes on a raw item of a v1.List.
+		obj = &runtime.Unknown{}
 	}
-	return true
+	if got, want := reflect.TypeOf(obj), reflect.TypeOf(r.k.example); got != want {
+		return &refusedError{fmt.Errorf("its type is %v, expected %v", got, want)}
+	}
+	return nil
+}
+
+// leaveOut leaves out an item that is none of the informer's objects. It says nothing about
+// the object that the list or the store has of its key. What has no key fails a list, as in
+// client-go, and not a stream, of which client-go leaves it out.
+func (r *relist) leaveOut(obj runtime.Object, err *refusedError) error {
+	sent := sentAs(obj)
+	if _, noMetadata := meta.Accessor(obj); noMetadata != nil {
+		if !r.how.Streamed {
+			return err
+		}
+		r.unknown = true
+	} else if _, listed := r.seen[sent.Key()]; !listed {
+		r.seen[sent.Key()] = struct{}{}
+		r.leftOut[sent.Key()] = sent.UID
+	}
+	r.noteRefused(err, sent.Key())
+	return nil
 }
 
 // writeSilentLocked writes what handlers are not told of: unchanged objects, if the relist
@@ -299,12 +326,14 @@ func (r *relist) applyLocked(rv string) error {
 			a.leftOutUIDs[uid] = struct{}{}
 		}
 	}
-	if err := k.indexer.Keys(a.deleteUnseen); err != nil {
-		return err
-	}
-	// Objects that a damaged file has lost may still be served from memory.
-	if err := a.deleteUnseen(k.indexer.KeysInMemory()); err != nil {
-		return err
+	if !r.unknown {
+		if err := k.indexer.Keys(a.deleteUnseen); err != nil {
+			return err
+		}
+		// Objects that a damaged file has lost may still be served from memory.
+		if err := a.deleteUnseen(k.indexer.KeysInMemory()); err != nil {
+			return err
+		}
 	}
 	if err := a.tellReplaced(); err != nil {
 		return err

@@ -1,0 +1,145 @@
+package warmwatch_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+)
+
+// TestAnObjectOfAnotherTypeInAListIsNoDeletion: what the store has of its key stays, and the
+// next process asks again.
+func TestAnObjectOfAnotherTypeInAListIsNoDeletion(t *testing.T) {
+	for _, watchList := range []bool{false, true} {
+		t.Run(fmt.Sprintf("watchList=%v", watchList), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"))
+				f.watchList = watchList
+				p := launch(t, testsupport.Path(t), f, nil)
+				r, _ := add(t, p.informer)
+				p.run()
+				r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial")
+				relisted(f, func() {
+					f.put(configMap("c"), &corev1.Secret{ObjectMeta: configMap("b").ObjectMeta})
+					f.remove("a")
+				})
+				r.expect(t, "lost ns/a@1", "add ns/c@3")
+				if diff := cmp.Diff([]string{"ns/b@2", "ns/c@3"}, versions(p.informer.GetStore().List())); diff != "" {
+					t.Errorf("the store (-want +got):\n%s", diff)
+				}
+				if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || !namesBothTypes(st.Err, "*v1.Secret") {
+					t.Errorf("status %+v", st)
+				}
+				p.stop()
+				f.put(configMap("b"))
+				p = launch(t, p.path, f, nil).run()
+				settle()
+				expectStore(t, p.informer, f)
+				if st := p.informer.Status(); st.Err != nil || st.Relists != 1 {
+					t.Errorf("status %+v", st)
+				}
+			})
+		})
+	}
+}
+
+func namesBothTypes(err error, other string) bool {
+	return err != nil && strings.Contains(err.Error(), other) && strings.Contains(err.Error(), "*v1.ConfigMap")
+}
+
+// TestAListOfWhatHasNoMetadataFails: nobody can tell which object it is, so nothing is deleted.
+func TestAListOfWhatHasNoMetadataFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		p := launch(t, testsupport.Path(t), f, nil)
+		var failed error
+		if err := p.informer.SetWatchErrorHandler(func(_ *cache.Reflector, err error) { failed = err }); err != nil {
+			t.Fatal(err)
+		}
+		r, _ := add(t, p.informer)
+		p.run()
+		r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial")
+		relisted(f, func() {
+			f.with(func() {
+				f.onList = func(_ context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+					raw := runtime.RawExtension{Raw: []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"ns"}}`)}
+					return &corev1.List{ListMeta: metav1.ListMeta{ResourceVersion: "9"}, Items: []runtime.RawExtension{raw}}, nil
+				}
+			})
+		})
+		r.expect(t)
+		expectStore(t, p.informer, f)
+		if st := p.informer.Status(); st.Phase != warmwatch.PhaseDisconnected || !namesBothTypes(failed, "*runtime.Unknown") {
+			t.Errorf("phase %v, error %v", st.Phase, failed)
+		}
+	})
+}
+
+// TestAStreamedListLeavesOutWhatHasNoMetadata, as client-go does. Nothing is deleted by it.
+func TestAStreamedListLeavesOutWhatHasNoMetadata(t *testing.T) {
+	added := func(obj runtime.Object) watch.Event { return watch.Event{Type: watch.Added, Object: obj} }
+	t.Run("of an empty store", func(t *testing.T) {
+		contract(t, func(t *testing.T, impl implementation) {
+			f := newSource(t)
+			f.watchList = true
+			f.stream(added(&metav1.Status{}), added(at("1", "uid-1", "a", "")), endOfList("5"))
+			informer := impl.new(t, f)
+			start(t, informer)
+			settle()
+			if diff := cmp.Diff([]string{"ns/a@1"}, versions(informer.GetStore().List())); diff != "" || !informer.HasSynced() {
+				t.Errorf("synced: %v, the store (-want +got):\n%s", informer.HasSynced(), diff)
+			}
+		})
+	})
+	t.Run("of a store with objects", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			f := newSource(t, configMap("a"), configMap("b"))
+			f.watchList = true
+			p := launch(t, testsupport.Path(t), f, nil)
+			r, _ := add(t, p.informer)
+			p.run()
+			r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial")
+			relisted(f, func() {
+				f.stream(added(at("4", "uid-1", "a", "")), added(&metav1.Status{}), watch.Event{Type: watch.Deleted, Object: &metav1.Status{}}, endOfList("5"))
+			})
+			r.expect(t, "update ns/a@1→4")
+			if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || !namesBothTypes(st.Err, "*v1.Status") {
+				t.Errorf("status %+v", st)
+			}
+		})
+	})
+}
+
+// TestAnEventOfAnotherTypeInAStreamedListSaysNothing of the object that has its key.
+func TestAnEventOfAnotherTypeInAStreamedListSaysNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		f.watchList = true
+		p := launch(t, testsupport.Path(t), f, nil)
+		r, _ := add(t, p.informer)
+		p.run()
+		r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial")
+		relisted(f, func() {
+			var events []watch.Event
+			for _, typ := range []watch.EventType{watch.Added, watch.Modified, watch.Deleted} {
+				for _, name := range []string{"a", "b", "c"} {
+					events = append(events, watch.Event{Type: typ, Object: &corev1.Secret{ObjectMeta: configMap(name).ObjectMeta}})
+				}
+			}
+			events = append([]watch.Event{{Type: watch.Added, Object: at("4", "uid-1", "a", "")}}, events...)
+			f.stream(append(events, endOfList("5"))...)
+		})
+		r.expect(t, "update ns/a@1→4")
+	})
+}
