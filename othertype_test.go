@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
@@ -142,4 +143,45 @@ func TestAnEventOfAnotherTypeInAStreamedListSaysNothing(t *testing.T) {
 		})
 		r.expect(t, "update ns/a@1→4")
 	})
+}
+
+// TestAStreamedListLeavesOutOtherKinds of unstructured objects, and tables.
+func TestAStreamedListLeavesOutOtherKinds(t *testing.T) {
+	object := func(apiVersion, kind, name, rv string) *unstructured.Unstructured {
+		u := &unstructured.Unstructured{}
+		u.SetAPIVersion(apiVersion)
+		u.SetKind(kind)
+		u.SetName(name)
+		u.SetResourceVersion(rv)
+		return u
+	}
+	for name, c := range map[string]struct {
+		example *unstructured.Unstructured
+		want    []string
+	}{
+		"of ConfigMaps":    {object("v1", "ConfigMap", "", ""), []string{"a@1"}},
+		"of unknown kinds": {&unstructured.Unstructured{}, []string{"a@1", "b@2", "c@3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			contract(t, func(t *testing.T, impl implementation) {
+				f := newSource(t)
+				f.watchList = true
+				end := object("v1", "ConfigMap", "", "6")
+				end.SetAnnotations(endOfList("").Object.(*corev1.ConfigMap).Annotations)
+				f.stream(
+					watch.Event{Type: watch.Added, Object: object("v1", "ConfigMap", "a", "1")},
+					watch.Event{Type: watch.Added, Object: object("v1", "Secret", "b", "2")},
+					watch.Event{Type: watch.Added, Object: object("v2", "ConfigMap", "c", "3")},
+					watch.Event{Type: watch.Added, Object: object("meta.k8s.io/v1", "Table", "d", "4")},
+					watch.Event{Type: watch.Added, Object: object("meta.k8s.io/v1beta1", "Table", "e", "5")},
+					watch.Event{Type: watch.Bookmark, Object: end})
+				informer := impl.new(t, f, config{example: c.example})
+				start(t, informer)
+				settle()
+				if diff := cmp.Diff(c.want, versions(informer.GetStore().List())); diff != "" || !informer.HasSynced() {
+					t.Errorf("synced: %v, the store (-want +got):\n%s", informer.HasSynced(), diff)
+				}
+			})
+		})
+	}
 }

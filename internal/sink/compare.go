@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"reflect"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -116,7 +115,7 @@ func (k *Sink) compareContent(obj runtime.Object) error {
 	if k.isClosed {
 		return errClosed
 	}
-	if !k.complete || reflect.TypeOf(obj) != reflect.TypeOf(k.example) {
+	if !k.complete || k.unexpected(obj, false) != nil {
 		return nil
 	}
 	transformed, key, err := k.prepareLocked(obj)

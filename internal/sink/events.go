@@ -108,13 +108,6 @@ func deleteDelta(w *indexer.Writer, key string, obj any) queue.Delta {
 	return d
 }
 
-// A refusedError says that an object cannot be stored, because the transform has failed
-// on it, it has no key, or it is of another type. The object is left out, as by client-go.
-type refusedError struct{ err error }
-
-func (e *refusedError) Error() string { return "warmwatch: object cannot be stored: " + e.err.Error() }
-func (e *refusedError) Unwrap() error { return e.err }
-
 // prepareLocked transforms an object of an event or list, and returns its key. The error
 // is a [refusedError] if it is about this object alone.
 func (k *Sink) prepareLocked(obj any) (transformed any, key string, err error) {

@@ -2,7 +2,6 @@ package sink
 
 import (
 	"fmt"
-	"reflect"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -27,10 +26,7 @@ func (k *Sink) Empty() bool {
 func (k *Sink) Misses(obj runtime.Object) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if reflect.TypeOf(obj) != reflect.TypeOf(k.example) {
-		return false
-	}
-	if !k.missesLocked(obj) {
+	if k.unexpected(obj, true) != nil || !k.missesLocked(obj) {
 		return false
 	}
 	if k.transform == nil {
@@ -49,7 +45,7 @@ func (k *Sink) Differs(obj runtime.Object) bool {
 	defer k.mu.Unlock()
 	since := time.Since(k.record.DifferedAt)
 	lately := !k.record.DifferedAt.IsZero() && (k.maxAge < 0 || since >= 0 && since < k.maxAge)
-	if lately || k.transform != nil || reflect.TypeOf(obj) != reflect.TypeOf(k.example) || !k.contentDiffersLocked(obj) {
+	if lately || k.transform != nil || k.unexpected(obj, true) != nil || !k.contentDiffersLocked(obj) {
 		return false
 	}
 	k.record.DifferedAt = time.Now()

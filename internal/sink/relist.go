@@ -3,11 +3,8 @@ package sink
 import (
 	"context"
 	"errors"
-	"fmt"
-	"reflect"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -118,7 +115,7 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 		return err
 	}
 	defer k.mu.Unlock()
-	if err := r.unexpected(obj); err != nil {
+	if err := k.unexpected(obj, r.how.Streamed); err != nil {
 		return r.leaveOut(obj, err)
 	}
 	sent := sentAs(obj)
@@ -163,27 +160,6 @@ func (r *relist) compareLocked(key string, value *record.Object) (same, replaces
 // a uid, which a transform may have stripped, is not another one.
 func isOther(a, b types.UID) bool { return a != b && a != "" && b != "" }
 
-// sentAs returns what identifies an object. It is called before the transform, which may
-// change the object.
-func sentAs(obj runtime.Object) checkpoint.ObjectVersion {
-	m, err := meta.Accessor(obj)
-	if err != nil {
-		return checkpoint.ObjectVersion{}
-	}
-	return checkpoint.VersionOf(m)
-}
-
-// refuse leaves out an object that the transform refused. As with an event, the store
-// keeps the version that it has, and the next process relists.
-func (r *relist) refuse(sent checkpoint.ObjectVersion, err *refusedError) error {
-	key := sent.Key()
-	r.noteRefused(err, key)
-	r.seen[key] = struct{}{}
-	r.leftOut[key] = sent.UID
-	delete(r.replaced, key)
-	return r.stage.remove(key)
-}
-
 // Gone implements [reflector.Relist].
 func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 	k := r.k
@@ -191,7 +167,7 @@ func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 		return err
 	}
 	defer k.mu.Unlock()
-	if err := r.unexpected(obj); err != nil {
+	if err := k.unexpected(obj, r.how.Streamed); err != nil {
 		return r.leaveOut(obj, err)
 	}
 	sent := sentAs(obj)
@@ -211,41 +187,6 @@ func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 	delete(r.seen, key)
 	delete(r.replaced, key)
 	return r.stage.remove(key)
-}
-
-// noteRefused notes why an object was left out, for Status and the log.
-func (r *relist) noteRefused(err *refusedError, key string) {
-	r.refused, r.k.refused = err, true
-	r.k.logger.Error(err, "Leaving an object out of the cache", "key", key)
-}
-
-// unexpected returns why an item is none of the informer's objects, nil if it is one.
-func (r *relist) unexpected(obj runtime.Object) *refusedError {
-	if obj == nil { // So meta.EachListItem passes on a raw item of a v1.List.
-		obj = &runtime.Unknown{}
-	}
-	if got, want := reflect.TypeOf(obj), reflect.TypeOf(r.k.example); got != want {
-		return &refusedError{fmt.Errorf("its type is %v, expected %v", got, want)}
-	}
-	return nil
-}
-
-// leaveOut leaves out an item that is none of the informer's objects. It says nothing about
-// the object that the list or the store has of its key. What has no key fails a list, as in
-// client-go, and not a stream, of which client-go leaves it out.
-func (r *relist) leaveOut(obj runtime.Object, err *refusedError) error {
-	sent := sentAs(obj)
-	if _, noMetadata := meta.Accessor(obj); noMetadata != nil {
-		if !r.how.Streamed {
-			return err
-		}
-		r.unknown = true
-	} else if _, listed := r.seen[sent.Key()]; !listed {
-		r.seen[sent.Key()] = struct{}{}
-		r.leftOut[sent.Key()] = sent.UID
-	}
-	r.noteRefused(err, sent.Key())
-	return nil
 }
 
 // writeSilentLocked writes what handlers are not told of: unchanged objects, if the relist

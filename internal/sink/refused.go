@@ -1,0 +1,94 @@
+package sink
+
+import (
+	"fmt"
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
+)
+
+// A refusedError says that an object cannot be stored, because the transform has failed
+// on it, it has no key, or it is of another type. The object is left out, as by client-go.
+type refusedError struct{ err error }
+
+func (e *refusedError) Error() string { return "warmwatch: object cannot be stored: " + e.err.Error() }
+func (e *refusedError) Unwrap() error { return e.err }
+
+// unexpected returns why an item of a list or stream is none of the informer's objects, nil if
+// it is one.
+func (k *Sink) unexpected(obj runtime.Object, streamed bool) *refusedError {
+	if obj == nil { // So meta.EachListItem passes on a raw item of a v1.List.
+		obj = &runtime.Unknown{}
+	}
+	if got, want := reflect.TypeOf(obj), reflect.TypeOf(k.example); got != want {
+		return &refusedError{fmt.Errorf("its type is %v, expected %v", got, want)}
+	}
+	if u, ok := obj.(*unstructured.Unstructured); ok && streamed {
+		return k.unexpectedKind(u.GroupVersionKind())
+	}
+	return nil
+}
+
+// unexpectedKind is unexpected for the kind of an unstructured object. client-go compares
+// kinds in a stream only (reflector.go, handleAnyWatch).
+func (k *Sink) unexpectedKind(got schema.GroupVersionKind) *refusedError {
+	if want := k.example.GetObjectKind().GroupVersionKind(); !want.Empty() && got != want {
+		return &refusedError{fmt.Errorf("its kind is %v, expected %v", got, want)}
+	}
+	if got.Kind == "Table" && (got.GroupVersion() == metav1.SchemeGroupVersion || got.GroupVersion() == metav1beta1.SchemeGroupVersion) {
+		return &refusedError{fmt.Errorf("its kind is %v, which is not supported", got)}
+	}
+	return nil
+}
+
+// sentAs returns what identifies an object. It is called before the transform, which may
+// change the object.
+func sentAs(obj runtime.Object) checkpoint.ObjectVersion {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return checkpoint.ObjectVersion{}
+	}
+	return checkpoint.VersionOf(m)
+}
+
+// refuse leaves out an object that the transform refused. As with an event, the store
+// keeps the version that it has, and the next process relists.
+func (r *relist) refuse(sent checkpoint.ObjectVersion, err *refusedError) error {
+	key := sent.Key()
+	r.noteRefused(err, key)
+	r.seen[key] = struct{}{}
+	r.leftOut[key] = sent.UID
+	delete(r.replaced, key)
+	return r.stage.remove(key)
+}
+
+// leaveOut leaves out an item that is none of the informer's objects. It says nothing about
+// the object that the list or the store has of its key. What has no key fails a list, as in
+// client-go, and not a stream, of which client-go leaves it out.
+func (r *relist) leaveOut(obj runtime.Object, err *refusedError) error {
+	sent := sentAs(obj)
+	if _, noMetadata := meta.Accessor(obj); noMetadata != nil {
+		if !r.how.Streamed {
+			return err
+		}
+		r.unknown = true
+	} else if _, listed := r.seen[sent.Key()]; !listed {
+		r.seen[sent.Key()] = struct{}{}
+		r.leftOut[sent.Key()] = sent.UID
+	}
+	r.noteRefused(err, sent.Key())
+	return nil
+}
+
+// noteRefused notes why an object was left out, for Status and the log.
+func (r *relist) noteRefused(err *refusedError, key string) {
+	r.refused, r.k.refused = err, true
+	r.k.logger.Error(err, "Leaving an object out of the cache", "key", key)
+}
