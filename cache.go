@@ -38,7 +38,7 @@ const (
 	SyncFromDisk SyncPolicy = "SyncFromDisk"
 	// SyncFromServer means once the relist is done, or the resumed watch has reached
 	// the resourceVersion that the server had when it was asked: an event or a
-	// bookmark says so, or no event came for 500 ms.
+	// bookmark says so, or no event came for 500 ms and those before are applied.
 	SyncFromServer SyncPolicy = "SyncFromServer"
 )
 

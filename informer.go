@@ -173,7 +173,7 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 		served:   make(chan struct{}),
 	}
 	s.progress.phase = PhaseLoading
-	s.syncGate.caughtUp = s.caughtUp
+	s.syncGate.caughtUp, s.syncGate.behind = s.caughtUp, s.behind
 	if err := c.claim(s); err != nil {
 		return nil, err
 	}

@@ -46,7 +46,10 @@ func (o *observer) Disconnected(error) {
 }
 
 // Contact implements [reflector.Observer].
-func (o *observer) Contact() { o.progress.contact() }
+func (o *observer) Contact() {
+	o.progress.contact()
+	o.syncGate.heard()
+}
 
 // sinkInformer implements [sink.Informer].
 type sinkInformer struct {

@@ -174,6 +174,12 @@ func (s *SharedIndexInformer) caughtUp(quiet bool) {
 	s.processor.CaughtUp(after)
 }
 
+// behind reports whether an event has come that is not applied yet.
+func (s *SharedIndexInformer) behind() bool {
+	r := s.resumer.Load()
+	return r != nil && r.Behind()
+}
+
 // serve makes the store readable.
 func (s *SharedIndexInformer) serve() {
 	s.serveOnce.Do(func() {

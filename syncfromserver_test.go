@@ -6,10 +6,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 func TestSyncFromServerWaitsForWhatTheServerHadWhenItWasAsked(t *testing.T) {
@@ -88,4 +94,62 @@ func TestSyncFromServerWaitsForWhatTheServerHadWhenItWasAsked(t *testing.T) {
 			}
 		})
 	})
+}
+
+func TestSyncFromServerWaitsUntilWhatHasComeIsApplied(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		event   runtime.Object
+		refusal error
+		want    string // What the store has when HasSynced.
+		after   time.Duration
+	}{
+		{"it is applied", at("2", "uid-1", "a", "new"), nil, "ns/a@2", 2400 * time.Millisecond},
+		{"it reaches the server's version", at("3", "uid-1", "a", "new"), nil, "ns/a@3", 1900 * time.Millisecond},
+		{"it is refused", at("2", "uid-1", "a", "new"), errList, "ns/a@1", 2 * time.Second},
+		{"it is of another type", &corev1.Secret{}, nil, "ns/a@1", 500 * time.Millisecond},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"))
+				path := testsupport.Path(t)
+				life := func(transform cache.TransformFunc) *process {
+					p := launch(t, path, f, func(o *warmwatch.Options, i *warmwatch.InformerOptions) {
+						o.SyncPolicy, i.TransformVersion = warmwatch.SyncFromServer, "1"
+					})
+					if err := p.informer.SetTransform(transform); err != nil {
+						t.Fatal(err)
+					}
+					return p.run()
+				}
+				p := life(func(obj any) (any, error) { return obj, nil })
+				settle()
+				p.stop()
+				f.put(configMap("a"), configMap("a"))
+				w := watch.NewFake()
+				f.onWatch = func(context.Context, metav1.ListOptions) (watch.Interface, error) { return w, nil }
+				p = life(func(obj any) (any, error) {
+					time.Sleep(1900 * time.Millisecond)
+					return obj, c.refusal
+				})
+				_, registration := add(t, p.informer)
+				w.Modify(c.event)
+				begun := time.Now()
+				for !p.informer.HasSynced() && time.Since(begun) < 5*time.Second {
+					if registration.HasSynced() {
+						t.Fatal("the registration has synced before the informer")
+					}
+					advance(time.Millisecond)
+				}
+				if got := time.Since(begun); got != c.after {
+					t.Errorf("synced after %v, expected %v", got, c.after)
+				}
+				got := versions(p.informer.GetStore().List())
+				if diff := cmp.Diff([]string{c.want}, got); diff != "" {
+					t.Errorf("the store has something else (-want +got):\n%s", diff)
+				}
+				advance(3 * time.Second) // The transform is done.
+			})
+		})
+	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // quietTime after a resumed watch was opened, or after its last event, the watch counts
-// as caught up: a bookmark may take a minute.
+// as caught up, if all that has come is applied: a bookmark may take a minute.
 const quietTime = 500 * time.Millisecond
 
 // bookmarkTime is how soon a server sends a bookmark, about one a minute, once it has sent
@@ -20,6 +20,9 @@ const bookmarkTime = 2 * time.Minute
 type syncGate struct {
 	// caughtUp is called once or more, without mu. quiet says that only silence shows it.
 	caughtUp func(quiet bool)
+	// behind reports whether something has come by the watch that is not applied yet. It is
+	// called without mu.
+	behind func() bool
 
 	mu     sync.Mutex
 	armed  bool   // SyncFromServer, and not yet caught up.
@@ -55,7 +58,8 @@ func (g *syncGate) opened(when time.Time, rv string) {
 		if g.timer != nil {
 			g.timer.Stop()
 		}
-		g.timer = time.AfterFunc(quietTime-time.Since(when), g.quiet)
+		// Nobody may have read the watch since it was opened, so it is given some time.
+		g.timer = time.AfterFunc(max(quietTime-time.Since(when), quietTime/2), g.quiet)
 	}
 	there := g.reachedLocked(rv)
 	g.mu.Unlock()
@@ -64,13 +68,25 @@ func (g *syncGate) opened(when time.Time, rv string) {
 	}
 }
 
+// heard is called when the server has sent something.
+func (g *syncGate) heard() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.waitLocked()
+}
+
+// waitLocked begins to wait for silence.
+func (g *syncGate) waitLocked() {
+	if g.timer != nil && !g.passed && g.watch {
+		g.timer.Reset(quietTime)
+	}
+}
+
 // reached is called when an event has brought the store to a resourceVersion.
 func (g *syncGate) reached(rv string) {
 	g.mu.Lock()
 	there := g.reachedLocked(rv)
-	if g.timer != nil && !g.passed && g.watch {
-		g.timer.Reset(quietTime)
-	}
+	g.waitLocked()
 	g.mu.Unlock()
 	if there {
 		g.pass(false)
@@ -86,10 +102,14 @@ func (g *syncGate) reachedLocked(rv string) bool {
 }
 
 func (g *syncGate) quiet() {
+	behind := g.behind()
 	g.mu.Lock()
+	if behind {
+		g.waitLocked()
+	}
 	open := g.watch
 	g.mu.Unlock()
-	if open {
+	if open && !behind {
 		g.pass(true)
 	}
 }

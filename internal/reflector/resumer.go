@@ -208,6 +208,14 @@ func (r *Resumer) ForceRelist(how Relisting) {
 	}
 }
 
+// Behind reports whether the open watch has received an event that the Reflector has not
+// yet applied, or skipped.
+func (r *Resumer) Behind() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.current != nil && r.current.behind()
+}
+
 // demand makes the next List relist, as closely as this demand and those that were
 // not met yet need. It returns the merged demand, which relist takes.
 func (r *Resumer) demand(how Relisting) *Relisting {

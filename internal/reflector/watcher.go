@@ -2,6 +2,7 @@ package reflector
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,19 +24,32 @@ type watcher struct {
 	stopOnce sync.Once
 	innerEnd sync.Once   // client-go stops a watch once, so a ListerWatcher's may not stand more.
 	expired  chan string // Capacity 1: the reason why the watch must end now.
+	// received counts the events, and asked the calls of ResultChan: the Reflector makes one
+	// before each event, when it is done with the one before.
+	received, asked atomic.Int64
 }
 
 func newWatcher(r *Resumer, inner *handover) *watcher {
-	return &watcher{
+	w := &watcher{
 		r: r, inner: inner,
 		events:  make(chan watch.Event, eventBuffer),
 		stopped: make(chan struct{}),
 		expired: make(chan string, 1),
 	}
+	if inner.first != nil {
+		w.received.Add(1)
+	}
+	return w
 }
 
 // ResultChan implements [watch.Interface].
-func (w *watcher) ResultChan() <-chan watch.Event { return w.events }
+func (w *watcher) ResultChan() <-chan watch.Event {
+	w.asked.Add(1)
+	return w.events
+}
+
+// behind reports whether an event was received that the Reflector is not done with.
+func (w *watcher) behind() bool { return w.received.Load() > max(0, w.asked.Load()-1) }
 
 // Stop implements [watch.Interface].
 func (w *watcher) Stop() {
@@ -103,6 +117,7 @@ func (w *watcher) run() {
 				fail(e.Object)
 				return
 			}
+			w.received.Add(1)
 			if !pass(e) {
 				return
 			}
