@@ -360,6 +360,28 @@ func TestTheWatchGoesOnAfterFaults(t *testing.T) {
 	}
 }
 
+func TestAServerThatCannotWatchIsListedFromItsCache(t *testing.T) {
+	contract(t, func(t *testing.T, i implementation) {
+		f := newSource(t, configMap("a"))
+		f.onWatch = func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+			return nil, apierrors.NewMethodNotSupported(configMaps.GroupResource(), "watch")
+		}
+		informer := i.new(t, f)
+		start(t, informer)
+		settle()
+		f.put(configMap("a"))
+		settle()
+		expectStore(t, informer, f)
+		f.takeRequests()
+		advance(10 * time.Minute)
+		for n, request := range f.takeRequests() {
+			if want := []string{"LIST rv=2", "WATCH rv=2"}[n%2]; request != want {
+				t.Fatalf("request %d is %q, expected %q", n+1, request, want)
+			}
+		}
+	})
+}
+
 // TestABusyRateLimiterDelaysAndDoesNotPrevent: informers share a client, which refuses a
 // request at once if its deadline comes before its turn.
 func TestABusyRateLimiterDelaysAndDoesNotPrevent(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
@@ -123,13 +124,43 @@ func TestARelistAfterAWatchThatFailedIsNoLoop(t *testing.T) {
 			advance(firstBackoff)
 			w.server.requests.expect(t, question5, "WATCH rv=5", question5, "WATCH rv=5", "LIST rv=5 NotOlderThan", "WATCH rv="+rv)
 			w.store.calls.expect(t, "begin", "item a@3", "finish "+rv, "replace "+rv)
-			// It failed without an event since the list: the next list is of the newest.
+			// Its history is not gone, so the next list need not be of the newest either.
 			w.server.then(lists("10"), opens(failure(errInternal)), lists("12", "a@3"), opens(added("c@13")))
 			advance(time.Minute)
-			w.server.requests.expect(t, "LIST rv="+rv+" limit=1 NotOlderThan", "WATCH rv="+rv, "LIST limit=500", "WATCH rv=12")
+			w.server.requests.expect(t, "LIST rv="+rv+" limit=1 NotOlderThan", "WATCH rv="+rv, "LIST rv="+rv+" NotOlderThan", "WATCH rv=12")
 			w.store.calls.expect(t, "begin", "item a@3", "finish 12", "replace 12", "add c@13")
 			advance(time.Hour)
 			w.server.requests.expect(t)
+		})
+	}
+}
+
+// TestAServerThatCannotWatchIsListed as client-go lists it: once for each watch that it
+// refuses, and never from etcd.
+func TestAServerThatCannotWatchIsListed(t *testing.T) {
+	refused := fails(apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "configmaps"}, "watch"))
+	for name, c := range map[string]struct {
+		how   *Relisting
+		first []answer
+		want  []string
+	}{
+		"from the start": {because(false, false), []answer{lists("6", "a@3"), refused}, []string{"LIST rv=5 NotOlderThan", "WATCH rv=6"}},
+		"after a resumption": {
+			nil, []answer{lists("6"), refused, lists("6", "a@3"), refused},
+			[]string{question5, "WATCH rv=5", "LIST rv=5 NotOlderThan", "WATCH rv=6"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "5", c.first...)
+				w.opts.Relist = c.how
+				w.run()
+				w.server.requests.expect(t, c.want...)
+				w.server.then(lists("6", "a@3"), refused, lists("7", "a@3"), refused, lists("8", "a@3"), opens(added("c@9")))
+				advance(time.Minute)
+				w.server.requests.expect(t, "LIST rv=6 NotOlderThan", "WATCH rv=6", "LIST rv=6 NotOlderThan", "WATCH rv=7", "LIST rv=7 NotOlderThan", "WATCH rv=8")
+				w.store.expectContents(t, "a@3", "c@9")
+			})
 		})
 	}
 }

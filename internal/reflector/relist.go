@@ -16,7 +16,7 @@ import (
 
 // relist compares the store with a list. It asks for one that is not older than the
 // store, so that time does not go back. If the server cannot return that, or the watch
-// after such a list ended without an event, it asks for the newest. The first list into
+// after such a list expired without an event, it asks for the newest. The first list into
 // an empty store may have any version, as client-go's, so the watch cache serves it.
 func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (string, error) {
 	how := *asked

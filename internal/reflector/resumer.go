@@ -337,8 +337,10 @@ type ending struct {
 }
 
 // ended decides what the next List does after a watch has ended. It relists if the
-// watch has expired, or has failed at the same version as the one before; else it
-// resumes at the store's version. ended returns how to relist, or nil.
+// watch has expired, has failed at the same version as the one before, or is nothing that
+// the server does; else it resumes at the store's version. Only a list after an expired
+// watch may have to be the newest: the history of any other is still there. ended returns
+// how to relist, or nil.
 func (r *Resumer) ended(e ending) *Relisting {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -359,12 +361,14 @@ func (r *Resumer) ended(e ending) *Relisting {
 	switch {
 	case isExpired(e.err):
 		r.next = &Relisting{Reason: fmt.Sprintf("the watch expired: %v", e.err)}
+		r.consistent = r.eventless
+	case apierrors.IsMethodNotSupported(e.err):
+		r.next = &Relisting{Reason: fmt.Sprintf("the server cannot watch: %v", e.err)}
 	case failure && again:
 		r.next = &Relisting{Reason: fmt.Sprintf("the watch has failed twice at resourceVersion %s: %v", e.at, e.err)}
 	default:
 		return nil
 	}
-	r.consistent = r.eventless
 	return r.next
 }
 
