@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -741,5 +743,30 @@ func TestAfterACrashWithinARelistNoOlderListIsAskedFor(t *testing.T) {
 			}
 		}
 		expectStore(t, q.informer, f)
+	})
+}
+
+func TestADeletionIsFoundThoughTheVersionsHaveNoCommonOrder(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		objects := []runtime.Object{at("7", "ua", "a", "x"), at("3", "uc", "c", "x")}
+		f := newSource(t)
+		f.onList = func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+			list := &corev1.List{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
+			err := meta.SetList(list, objects)
+			return list.DeepCopy(), err
+		}
+		path := testsupport.Path(t)
+		p := launch(t, path, f, nil).run()
+		settle()
+		p.stop()
+		objects = objects[:1] // The version of the list stays.
+		p = launch(t, path, f, nil).run()
+		settle()
+		if got := versions(p.informer.GetStore().List()); !slices.Equal(got, []string{"ns/a@7"}) {
+			t.Errorf("the store has %v", got)
+		}
+		if st := p.informer.Status(); st.Relists != 1 || st.Resumes != 0 || st.StartedFrom != "disk" {
+			t.Errorf("status: %+v", st)
+		}
 	})
 }

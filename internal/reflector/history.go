@@ -134,9 +134,14 @@ func (r *Resumer) askForLast(ctx context.Context, serverVersion, rv string) (*Re
 type newestObject struct {
 	version checkpoint.ObjectVersion
 	unknown bool // A version is not comparable, or the newest object is gone.
+	// beyond: an object is newer than the list or page that has it. kube-apiserver has no such
+	// list, so these versions have no common order.
+	beyond bool
 }
 
-func (n *newestObject) see(obj runtime.Object) {
+// see is called for each object of a list, with the version of the list or page that has
+// it. In a stream that is not known before the end, see checkOrder.
+func (n *newestObject) see(obj runtime.Object, listed string) {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return // It cannot be stored either.
@@ -145,12 +150,20 @@ func (n *newestObject) see(obj runtime.Object) {
 	if n.version.ResourceVersion == "" {
 		_, ok := compareVersions(rv, rv)
 		n.version, n.unknown = checkpoint.VersionOf(m), n.unknown || !ok
+		n.checkOrder(listed)
 		return
 	}
 	order, ok := compareVersions(rv, n.version.ResourceVersion)
 	if n.unknown = n.unknown || !ok; order > 0 {
 		n.version = checkpoint.VersionOf(m)
+		n.checkOrder(listed)
 	}
+}
+
+// checkOrder compares the newest object with the version of its list.
+func (n *newestObject) checkOrder(listed string) {
+	order, ok := compareVersions(n.version.ResourceVersion, listed)
+	n.beyond = n.beyond || ok && order > 0
 }
 
 // gone is called for a deletion in the stream. If it is that of the newest object, it
@@ -162,7 +175,7 @@ func (n *newestObject) gone(obj runtime.Object) {
 }
 
 func (n *newestObject) known() checkpoint.ObjectVersion {
-	if n.unknown {
+	if n.unknown || n.beyond {
 		return checkpoint.ObjectVersion{}
 	}
 	return n.version

@@ -182,7 +182,7 @@ func TestTheNewestObjectOfAList(t *testing.T) {
 				if s[0] == '-' {
 					n.gone(configMap(s[1:]))
 				} else {
-					n.see(configMap(s))
+					n.see(configMap(s), "")
 				}
 			}
 			want := checkpoint.ObjectVersion{}

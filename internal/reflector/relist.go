@@ -163,7 +163,7 @@ func (r *Resumer) readStream(ctx context.Context, w watch.Interface, asked strin
 		r.obs.Contact()
 		switch e.Type {
 		case watch.Added, watch.Modified:
-			newest.see(e.Object)
+			newest.see(e.Object, "")
 			if err := relist.Item(ctx, e.Object); err != nil {
 				return "", fmt.Errorf("%w: %w", errStore, err)
 			}
@@ -181,6 +181,7 @@ func (r *Resumer) readStream(ctx context.Context, w watch.Interface, asked strin
 				if err := notOlder(m.GetResourceVersion(), asked); err != nil {
 					return "", err
 				}
+				newest.checkOrder(m.GetResourceVersion())
 				if err := r.finish(ctx, relist, newest, m.GetResourceVersion()); err != nil {
 					return "", fmt.Errorf("%w: %w", errStore, err)
 				}
@@ -218,7 +219,7 @@ func (r *Resumer) pages(ctx context.Context, o metav1.ListOptions, relist Relist
 			}
 		}
 		err = meta.EachListItemWithAlloc(list, func(obj runtime.Object) error {
-			newest.see(obj)
+			newest.see(obj, m.GetResourceVersion())
 			return relist.Item(ctx, obj)
 		})
 		if err != nil {
@@ -243,10 +244,15 @@ func notOlder(listed, asked string) error {
 	return nil
 }
 
-// finish ends a relist whose list is complete.
+// finish ends a relist whose list is complete. If the versions have no common order, the
+// store gets none, so that no other watch than this Reflector's begins there.
 func (r *Resumer) finish(ctx context.Context, relist Relist, n newestObject, rv string) error {
 	if r.history != nil {
 		r.history.Listed(n.known())
+	}
+	if n.beyond {
+		r.log.V(2).Info("The list has an object that is newer than the list, so no watch is resumed there", "resourceVersion", rv, "object", n.version.Key())
+		rv = ""
 	}
 	return relist.Finish(ctx, rv)
 }

@@ -392,3 +392,42 @@ func TestAListWithoutAVersionIsFollowedByAWatchWithoutOne(t *testing.T) {
 		w.store.calls.expect(t, "begin", "item a@3", "finish ", "replace ")
 	})
 }
+
+// TestAListWithAnObjectNewerThanItselfIsNotResumed: such versions have no common order, so
+// the watch may have missed anything.
+func TestAListWithAnObjectNewerThanItselfIsNotResumed(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		streams bool
+		answers []answer
+		finish  string
+	}{
+		{"a list", false, []answer{lists("1", "a@7", "c@3")}, "finish "},
+		{"a list whose first object is older", false, []answer{lists("4", "a@3", "c@7")}, "finish "},
+		{"a page", false, []answer{page("4", "x", "a@3"), page("4", "", "c@7")}, "finish "},
+		{"a stream", true, []answer{opens(added("a@7"), added("c@3"), initialEnd("4"))}, "finish "},
+		{"a list with an object of its version", false, []answer{lists("7", "a@7", "c@3")}, "finish 7"},
+		{"a list without a version", false, []answer{lists("", "a@7", "c@3")}, "finish "},
+		{"a list of another order", false, []answer{lists("x", "a@7", "c@3")}, "finish x"},
+		{"objects of another order", false, []answer{lists("4", "a@x", "c@y")}, "finish 4"},
+		{"a page that is newer than the first", false, []answer{page("4", "x", "a@3"), page("7", "", "c@7")}, "finish 4"},
+		{"a page that is older than the first", false, []answer{page("7", "x", "a@7"), page("4", "", "c@3")}, "finish 7"},
+		{"a stream with an object that was deleted", true, []answer{opens(added("a@3"), added("c@5"), deleted("c@7"), initialEnd("7"))}, "finish 7"},
+		{"a stream with a bookmark before its end", true, []answer{opens(added("a@3"), bookmark("4"), modified("a@7"), initialEnd("7"))}, "finish 7"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "", c.answers...)
+				w.server.streamsLists = c.streams
+				if !c.streams {
+					w.server.then(opens())
+				}
+				w.run()
+				calls := w.store.calls.take()
+				if got := calls[len(calls)-2]; got != c.finish {
+					t.Errorf("%q, expected %q", calls, c.finish)
+				}
+			})
+		})
+	}
+}

@@ -53,7 +53,8 @@ type Relist interface {
 	Item(ctx context.Context, obj runtime.Object) error
 	// Gone receives an object that was an Item and was deleted meanwhile.
 	Gone(ctx context.Context, obj runtime.Object) error
-	// Finish is called after the last object, with the resourceVersion of the list.
+	// Finish is called after the last object, with the resourceVersion of the list. It is
+	// empty if no watch can be resumed there.
 	// After nil the store has these objects and no others.
 	Finish(ctx context.Context, resourceVersion string) error
 	// Abort ends a relist that cannot be finished. The items are not applied, except
