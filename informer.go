@@ -221,7 +221,9 @@ func (s *SharedIndexInformer) GetStore() cache.Store { return s.indexer }
 // GetIndexer implements [cache.SharedIndexInformer].
 func (s *SharedIndexInformer) GetIndexer() cache.Indexer { return s.indexer }
 
-// AddIndexers implements [cache.SharedIndexInformer]. It also works after the start.
+// AddIndexers implements [cache.SharedIndexInformer]. It also works after the start, but
+// what is added then is computed anew from every object at every start. Indexers that are
+// known should be given in InformerOptions.
 func (s *SharedIndexInformer) AddIndexers(indexers cache.Indexers) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
