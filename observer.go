@@ -45,6 +45,9 @@ func (o *observer) Disconnected(error) {
 	o.syncGate.interrupted()
 }
 
+// AwaitingBookmark implements [reflector.Observer].
+func (o *observer) AwaitingBookmark(err error) { o.progress.awaitingBookmark(err) }
+
 // Contact implements [reflector.Observer].
 func (o *observer) Contact() {
 	o.progress.contact()

@@ -49,7 +49,8 @@ type InformerStatus struct {
 	Relists, Resumes int
 	// Err says why persistence is degraded, or which object was left out because it
 	// cannot be stored: the transform has failed on it, or it is of another type. The
-	// informer still works.
+	// informer still works. It also says that the server streams a list, but not the
+	// bookmark that ends it: until that comes, the relist is not done.
 	Err error
 }
 
@@ -111,6 +112,7 @@ type progress struct {
 	resumes     int
 	corruptErr  error // Of the last record that could not be read.
 	refusedErr  error // Of the last object that could not be stored.
+	bookmarkErr error // The bookmark that ends a streamed list is missing.
 	// relistForced says that a relist is due because of corruptErr, and rewriting that
 	// a relist is running that writes every record anew.
 	relistForced, rewriting bool
@@ -126,7 +128,7 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 		LastContact: s.progress.lastContact,
 		Relists:     s.progress.relists,
 		Resumes:     s.progress.resumes,
-		Err:         cmp.Or(s.progress.corruptErr, s.progress.refusedErr),
+		Err:         cmp.Or(s.progress.corruptErr, s.progress.refusedErr, s.progress.bookmarkErr),
 	}
 	s.progress.mu.Unlock()
 	st.ResourceVersion = s.indexer.LastStoreSyncResourceVersion()
@@ -222,4 +224,11 @@ func (p *progress) contact() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lastContact = time.Now()
+}
+
+// awaitingBookmark notes that the end of a streamed list is missing, or no more if err is nil.
+func (p *progress) awaitingBookmark(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.bookmarkErr = err
 }

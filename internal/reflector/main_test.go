@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -44,6 +45,12 @@ func (j *journal) note(format string, args ...any) {
 	if j.all != nil {
 		j.all.note("%s", line)
 	}
+}
+
+// logger writes down what is logged at the default level.
+func (j *journal) logger() *klog.Logger {
+	logger := funcr.New(func(_, args string) { j.note("%s", args) }, funcr.Options{})
+	return &logger
 }
 
 // take returns the lines since the last call.

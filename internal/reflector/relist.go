@@ -149,18 +149,24 @@ func streamError(err error) error {
 
 func (r *Resumer) readStream(ctx context.Context, w watch.Interface, asked string, relist Relist) (string, error) {
 	var newest newestObject
+	end := r.newEndBookmark()
+	defer end.stop()
 	for {
 		var e watch.Event
 		var ok bool
 		select {
 		case <-ctx.Done():
 			return "", ctx.Err()
+		case <-end.C:
+			end.warnIfExpired()
+			continue
 		case e, ok = <-w.ResultChan():
 		}
 		if !ok {
 			return "", errors.New("the stream ended before the list was complete")
 		}
 		r.obs.Contact()
+		end.sawEvent()
 		switch e.Type {
 		case watch.Added, watch.Modified:
 			newest.see(e.Object, "")

@@ -3,8 +3,11 @@ package reflector
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -61,6 +64,66 @@ func TestAStreamedListOfTheStoresVersion(t *testing.T) {
 		w.server.requests.expect(t, "STREAM rv=5 NotOlderThan")
 		w.store.calls.expect(t, "begin rewrite", "item a@3", "finish 8", "replace 8")
 		w.observed.expect(t, "relisting: the test says so", "contact", "contact", "live since 0s")
+	})
+}
+
+// TestAStreamWhoseEndIsMissingIsLogged, as by client-go's Reflector: fake clients accept
+// sendInitialEvents, and never send the bookmark.
+func TestAStreamWhoseEndIsMissingIsLogged(t *testing.T) {
+	const none, stopped = "awaiting required bookmark event for initial events stream, no events received for ",
+		"hasn't received required bookmark event marking the end of initial events stream, received last event "
+	for name, c := range map[string]struct {
+		events     []watch.Event
+		told       []string
+		ends       watch.Event
+		afterwards []string
+	}{
+		"no event came":     {nil, []string{none + "10s", none + "20s"}, initialEnd("8"), []string{"contact", "awaited bookmark"}},
+		"events came":       {[]watch.Event{added("a@3"), bookmark("4")}, []string{stopped + "10s ago", stopped + "20s ago"}, initialEnd("8"), []string{"contact", "awaited bookmark"}},
+		"the stream failed": {[]watch.Event{added("a@3")}, []string{stopped + "10s ago", stopped + "20s ago"}, failure(errBusy), []string{"contact", "awaited bookmark"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := streaming(t, "", opens(c.events...))
+				var log journal
+				w.opts.Logger = log.logger()
+				w.run()
+				advance(9 * time.Second)
+				w.observed.take()
+				log.expect(t)
+				advance(12 * time.Second)
+				var lines, heard []string
+				for _, told := range c.told {
+					lines = append(lines, fmt.Sprintf(`"level"=0 "msg"="Warning: event bookmark expired" "err"=%q`, told))
+					heard = append(heard, "awaiting bookmark: "+told)
+				}
+				log.expect(t, lines...)
+				w.observed.expect(t, heard...)
+				w.server.last().send(c.ends)
+				synctest.Wait()
+				if heard := w.observed.take(); len(heard) < 2 || !slices.Equal(heard[:2], c.afterwards) {
+					t.Errorf("when it had ended the observer heard %q", heard)
+				}
+				w.stop()
+			})
+		})
+	}
+}
+
+// TestAStreamThatGoesOnIsNotLogged, however long it takes.
+func TestAStreamThatGoesOnIsNotLogged(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := streaming(t, "", opens())
+		var log journal
+		w.opts.Logger = log.logger()
+		w.run()
+		for range 20 {
+			w.server.last().send(added("a@3"))
+			advance(9 * time.Second)
+		}
+		w.server.last().send(initialEnd("8"))
+		advance(time.Minute)
+		log.expect(t)
 	})
 }
 

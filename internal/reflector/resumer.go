@@ -74,6 +74,9 @@ type Observer interface {
 	Live(opened time.Time)
 	// Disconnected: a List or a watch has failed, or the watch has ended (nil).
 	Disconnected(err error)
+	// AwaitingBookmark: the server has streamed no more for a while, and not the bookmark
+	// that ends the list. After that, nil: it has sent something, or the stream has ended.
+	AwaitingBookmark(err error)
 	// Contact: the server has sent something.
 	Contact()
 }

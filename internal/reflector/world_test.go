@@ -95,6 +95,13 @@ func (o observer) Relisting(reason string) { o.w.observed.note("relisting: %s", 
 func (o observer) Live(opened time.Time) {
 	o.w.observed.note("live since %v", opened.Sub(o.w.begun))
 }
+func (o observer) AwaitingBookmark(err error) {
+	if err == nil {
+		o.w.observed.note("awaited bookmark")
+		return
+	}
+	o.w.observed.note("awaiting bookmark: %v", err)
+}
 func (o observer) Contact() { o.w.observed.note("contact") }
 func (o observer) Disconnected(err error) {
 	if err == nil {
