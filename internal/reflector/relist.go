@@ -32,9 +32,11 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 	listed, err := r.relistAt(ctx, rv, how)
 	if rv != "" && (isExpired(err) || isTooLarge(err) || isNotUnderstood(err)) {
 		if isTooLarge(err) {
+			how.Reason += ", and " + behind(rv).Reason
 			how.Rewrite, how.Rewound = true, true
-			asked = r.demand(how) // So that the next List relists as closely if this one fails.
+			asked = r.found(how) // So that the next List relists as closely if this one fails.
 			how = *asked
+			r.obs.Relisting(how.Reason)
 		}
 		listed, err = r.relistAt(ctx, "", how)
 	}

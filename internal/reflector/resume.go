@@ -94,7 +94,7 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 		return nil, err
 	}
 	if how != nil {
-		return r.demand(*how), nil
+		return r.found(*how), nil
 	}
 	w, err := r.lw.WatchWithContext(ctx, watchOptions(rv))
 	opened := err == nil
@@ -224,6 +224,6 @@ func (r *Resumer) askAgain(ctx context.Context, rv string) error {
 	if how == nil || (!how.Rewound && !how.Differs) {
 		return err
 	}
-	r.demand(*how)
+	r.found(*how)
 	return apierrors.NewResourceExpired(how.Reason)
 }

@@ -233,6 +233,16 @@ func (r *Resumer) demand(how Relisting) *Relisting {
 	return r.next
 }
 
+// found demands a relist that the server's answer has made necessary. If the server's
+// history is not the store's, an operator should know. What else makes the Resumer relist
+// is ordinary, and what the owner of the Resumer demands, the owner has logged.
+func (r *Resumer) found(how Relisting) *Relisting {
+	if how.Rewound {
+		r.log.Info("Relisting", "reason", how.Reason)
+	}
+	return r.demand(how)
+}
+
 // ListWithContext brings the store up to date and returns an empty list of its
 // resourceVersion. It does not use the options, which are the Reflector's guess.
 func (r *Resumer) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
@@ -259,7 +269,7 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 			return "", err
 		}
 		if how != nil {
-			r.demand(*how)
+			r.found(*how)
 		}
 	}
 	r.mu.Lock()

@@ -91,6 +91,75 @@ func TestAValidResourceVersionIsResumedAfterOneQuestion(t *testing.T) {
 	})
 }
 
+// TestARelistOfAnotherHistoryIsLoggedOnce, however often it is tried, and an ordinary one
+// not at all.
+func TestARelistOfAnotherHistoryIsLoggedOnce(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		answers []answer // Before a list that fails, and another one.
+		change  func(*world)
+		reason  string // Empty: nothing is logged.
+	}{
+		{"the server is behind", []answer{fails(tooLarge())}, nil, "the server is behind resourceVersion 5"},
+		{"the server answers at an older version", []answer{lists("4")}, nil, "another history: the server answered at version 4, below resourceVersion 5"},
+		{"it is another cluster", nil, func(w *world) {
+			asked := false
+			w.opts.BeforeList = func(context.Context) (*Relisting, error) {
+				if asked {
+					return nil, nil
+				}
+				asked = true
+				return &Relisting{Reason: "cluster differs", Rewrite: true, Rewound: true}, nil
+			}
+		}, "cluster differs"},
+		{
+			"a relist finds that the server is behind", []answer{fails(errGone), fails(tooLarge())}, nil,
+			"resourceVersion 5 is too old, and the server is behind resourceVersion 5",
+		},
+		{"the version is too old", []answer{fails(errGone), fails(errGone)}, nil, ""},
+		{"the caller knows it", nil, func(w *world) { w.opts.Relist = because(true, true) }, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "5", append(c.answers, fails(errInternal))...)
+				var log journal
+				w.opts.Logger = log.logger()
+				if c.change != nil {
+					c.change(w)
+				}
+				w.run()
+				w.server.then(lists("9", "a@3"), opens())
+				advance(firstBackoff)
+				w.store.expectContents(t, "a@3")
+				if c.reason == "" {
+					log.expect(t)
+					return
+				}
+				log.expect(t, fmt.Sprintf(`"level"=0 "msg"="Relisting" "reason"=%q`, c.reason))
+				if heard := strings.Join(w.observed.take(), "\n"); !strings.Contains(heard, "relisting: "+c.reason) {
+					t.Errorf("the observer heard\n%s", heard)
+				}
+			})
+		})
+	}
+}
+
+// TestAServerThatComesBackBehindIsLogged, once.
+func TestAServerThatComesBackBehindIsLogged(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", lists("5"), opens())
+		var log journal
+		w.opts.Logger = log.logger()
+		w.run()
+		advance(time.Minute)
+		w.server.then(fails(tooLarge()), lists("3", "a@3"), opens())
+		w.server.last().end()
+		advance(2 * firstBackoff)
+		w.store.expectContents(t, "a@3")
+		log.expect(t, `"level"=0 "msg"="Relisting" "reason"="the server is behind resourceVersion 5"`)
+	})
+}
+
 func TestAListThatResumesIsEmptyAndOfTheStoresVersion(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "5", lists("5"), opens())
