@@ -21,8 +21,9 @@ const (
 	PhaseRelisting Phase = "Relisting"
 	// PhaseLive means that a watch is open.
 	PhaseLive Phase = "Live"
-	// PhaseDisconnected means that the API server cannot be reached, or has closed the
-	// watch. The cache is still served.
+	// PhaseDisconnected means that the API server has not answered yet, cannot be reached,
+	// or has closed the watch. What was served before is still served; at a start, what the
+	// file has, if StartedFrom is "disk".
 	PhaseDisconnected Phase = "Disconnected"
 	// PhaseStopped means that Run has returned, or will soon.
 	PhaseStopped Phase = "Stopped"
@@ -148,11 +149,11 @@ func (s *SharedIndexInformer) servesFromDisk() bool {
 	return s.progress.startedFrom == "disk"
 }
 
-// started notes how the informer starts.
+// started notes how the informer starts, now that the file has been read.
 func (p *progress) started(decision checkpoint.Decision) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.reason, p.startedFrom = decision.Reason, "server"
+	p.phase, p.reason, p.startedFrom = PhaseDisconnected, decision.Reason, "server"
 	if decision.Serve {
 		p.startedFrom = "disk"
 	}

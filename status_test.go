@@ -108,6 +108,41 @@ func TestLastSyncResourceVersionIsTheCheckpointsWhileTheServerIsAway(t *testing.
 	})
 }
 
+// TestUntilTheServerAnswersThePhaseIsDisconnected: the file has been read, whatever was in it.
+func TestUntilTheServerAnswersThePhaseIsDisconnected(t *testing.T) {
+	for name, path := range map[string]func(*testing.T, *source) string{
+		"with a file":    func(t *testing.T, f *source) string { return filled(t, f, isCluster("one", nil)) },
+		"without a file": func(t *testing.T, _ *source) string { return testsupport.Path(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"))
+				path := path(t, f)
+				answer := make(chan struct{})
+				p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) {
+					o.ClusterID = func(context.Context) (string, error) {
+						<-answer
+						return "one", nil
+					}
+				})
+				if phase := p.informer.Status().Phase; phase != warmwatch.PhaseLoading {
+					t.Errorf("before Run: %s", phase)
+				}
+				p.run()
+				advance(time.Minute)
+				if phase := p.informer.Status().Phase; phase != warmwatch.PhaseDisconnected {
+					t.Errorf("before the server has answered: %s", phase)
+				}
+				close(answer)
+				settle()
+				if phase := p.informer.Status().Phase; phase != warmwatch.PhaseLive {
+					t.Errorf("afterwards: %s", phase)
+				}
+			})
+		})
+	}
+}
+
 // TestAStatusSaysThatTheEndOfAStreamedListIsMissing, until the list is there.
 func TestAStatusSaysThatTheEndOfAStreamedListIsMissing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
