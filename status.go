@@ -88,8 +88,12 @@ type HandlerStatus struct {
 	Durable bool
 	// Absent says that the name has no handler: none was added yet, or it was removed.
 	Absent bool
-	// Undelivered is the number of notifications that wait for the handler, and
-	// UndeliveredBytes about how much they take. See Options.MaxBacklogBytes.
+	// InitialList says that a handler that was added has not been told of all objects yet.
+	// Those that wait are read from the store, and are not counted as undelivered.
+	InitialList bool
+	// Undelivered is the number of deltas in the queue that the handler has not
+	// acknowledged, and UndeliveredBytes about how much they take. See
+	// Options.MaxBacklogBytes.
 	Undelivered      int
 	UndeliveredBytes int64
 }

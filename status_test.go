@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -141,6 +142,52 @@ func TestUntilTheServerAnswersThePhaseIsDisconnected(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAStatusSaysWhoIsStillToldOfTheInitialList: its objects are not counted as undelivered.
+func TestAStatusSaysWhoIsStillToldOfTheInitialList(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		path := filled(t, f, nil)
+		next := make(chan struct{})
+		told := func(p *process, want ...warmwatch.HandlerStatus) {
+			t.Helper()
+			got := p.informer.Status().Handlers
+			for i := range got {
+				got[i].UndeliveredBytes = 0
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("handlers (-want +got):\n%s", diff)
+			}
+		}
+		p := launch(t, path, f, nil)
+		hangs := &recorder{during: func(string) { <-next }}
+		if _, err := p.informer.AddDurableEventHandler("d", hangs); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.informer.AddEventHandler(hangs); err != nil {
+			t.Fatal(err)
+		}
+		plain := fmt.Sprintf("%T", hangs)
+		told(p, warmwatch.HandlerStatus{Name: plain, InitialList: true}, warmwatch.HandlerStatus{Name: "d", Durable: true, InitialList: true})
+		p.run()
+		settle()
+		told(p, warmwatch.HandlerStatus{Name: plain, InitialList: true}, warmwatch.HandlerStatus{Name: "d", Durable: true, InitialList: true})
+		for range 4 { // The last objects of their lists.
+			next <- struct{}{}
+		}
+		f.put(configMap("c"))
+		settle()
+		told(p, warmwatch.HandlerStatus{Name: plain, Undelivered: 1}, warmwatch.HandlerStatus{Name: "d", Durable: true, Undelivered: 1})
+		close(next)
+		settle()
+		told(p, warmwatch.HandlerStatus{Name: plain}, warmwatch.HandlerStatus{Name: "d", Durable: true})
+		p.stop()
+
+		p = launch(t, path, f, nil)
+		addDurable(t, p, "d") // It goes on where it stopped.
+		told(p, warmwatch.HandlerStatus{Name: "d", Durable: true})
+	})
 }
 
 // TestAStatusSaysThatTheEndOfAStreamedListIsMissing, until the list is there.

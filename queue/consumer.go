@@ -332,6 +332,10 @@ func (c *Consumer) startLocked(at cursor) {
 	c.cursor.Store(min(at.Seq, c.q.head))
 }
 
+// InitialPending reports whether a named consumer has still to be told of all objects, or of
+// what happened while it was.
+func (c *Consumer) InitialPending() bool { return c.initialPending.Load() }
+
 // Cursor returns the Seq up to which all deltas are acknowledged.
 func (c *Consumer) Cursor() uint64 { return c.cursor.Load() }
 

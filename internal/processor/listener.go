@@ -43,6 +43,8 @@ type listener struct {
 	syncOnce sync.Once
 	// initialHead is the Seq up to which deltas count as initial items.
 	initialHead atomic.Uint64
+	// initialList says that the handler has not been told of all objects yet.
+	initialList atomic.Bool
 	// informerSynced says that the informer has synced.
 	informerSynced atomic.Bool
 
@@ -126,6 +128,7 @@ func (l *listener) run() {
 	defer l.endTurn()
 	if l.consumer.Known {
 		l.initialHead.Store(l.p.opts.Log.Head())
+		l.initialList.Store(false) // The handler before may have ended its list meanwhile.
 	}
 	l.p.running.Go(l.watchSynced) // Not waited for here: a handler's panic must not wait.
 	if l.consumer.Known {
@@ -164,7 +167,10 @@ func (l *listener) run() {
 func (l *listener) tellEverything() bool {
 	l.inherits = l.consumer.HasUndelivered()
 	l.listedSeq, l.listedNew = 0, nil
-	return l.tellUndelivered() && l.tellInitialList()
+	l.initialList.Store(true)
+	told := l.tellUndelivered() && l.tellInitialList()
+	l.initialList.Store(!told)
+	return told
 }
 
 // failed reports whether to try again after the queue or the store could not be read.

@@ -92,7 +92,9 @@ func (p *Processor) Add(h cache.ResourceEventHandler, durableName string, o cach
 			return nil, fmt.Errorf("warmwatch: add durable handler: %w", err)
 		}
 		l.consumer, l.turn = c, p.turns.of(durableName)
+		l.initialList.Store(c.InitialPending())
 	} else {
+		l.initialList.Store(true)
 		l.consumer = p.opts.Log.Plain()
 	}
 	p.setResyncLocked(l, ptr.Deref(o.ResyncPeriod, p.opts.ResyncPeriod))
@@ -201,6 +203,8 @@ type HandlerStatus struct {
 	Name    string // Of a durable handler, or the Go type of a plain one.
 	Durable bool
 	Absent  bool // The durable name has no handler.
+	// InitialList says that a handler has not been told of all objects yet.
+	InitialList bool
 	// Undelivered is how many deltas the handler has still to acknowledge, and
 	// UndeliveredBytes about how many bytes they have.
 	Undelivered      int
@@ -212,7 +216,7 @@ func (p *Processor) Status() []HandlerStatus {
 	var all []HandlerStatus
 	p.mu.Lock()
 	for l := range p.listeners {
-		h := HandlerStatus{Name: l.name, Durable: l.durable}
+		h := HandlerStatus{Name: l.name, Durable: l.durable, InitialList: l.initialList.Load()}
 		h.Undelivered, h.UndeliveredBytes = l.consumer.Behind()
 		all = append(all, h)
 	}
