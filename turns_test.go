@@ -245,8 +245,13 @@ func TestThePanicOfADurableHandlerIsLoggedWithItsDeltaAndTheWayPast(t *testing.T
 }
 
 // TestTheLogNamesAHandlerThatHoldsUpTheStop, so that an operator knows why a program does
-// not end.
+// not end. A handler that was removed in its callback holds it up, too.
 func TestTheLogNamesAHandlerThatHoldsUpTheStop(t *testing.T) {
+	t.Run("that is added", func(t *testing.T) { testTheLogNamesAHandler(t, false) })
+	t.Run("that was removed", func(t *testing.T) { testTheLogNamesAHandler(t, true) })
+}
+
+func testTheLogNamesAHandler(t *testing.T, removed bool) {
 	bubble(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var waiting []string
@@ -260,13 +265,21 @@ func TestTheLogNamesAHandlerThatHoldsUpTheStop(t *testing.T) {
 		f := newSource(t, configMap("a"))
 		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
 		release := make(chan struct{})
+		handles := map[string]cache.ResourceEventHandlerRegistration{}
 		for name, during := range map[string]func(string){"slow": func(string) { <-release }, "quick": nil} {
-			if _, err := p.informer.AddDurableEventHandler(name, &recorder{during: during}); err != nil {
+			h, err := p.informer.AddDurableEventHandler(name, &recorder{during: during})
+			if err != nil {
 				t.Fatal(err)
 			}
+			handles[name] = h
 		}
 		p.run()
 		settle()
+		if removed {
+			if err := p.informer.RemoveEventHandler(handles["slow"]); err != nil {
+				t.Fatal(err)
+			}
+		}
 		go func() {
 			time.Sleep(time.Minute)
 			close(release)

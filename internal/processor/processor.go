@@ -55,6 +55,7 @@ type Processor struct {
 	started, stopped bool
 	checkPeriod      time.Duration
 	listeners        map[*listener]struct{}
+	unfinished       map[*listener]struct{} // Those that run, also if they were removed.
 	turns            turns
 	running          sync.WaitGroup
 }
@@ -63,7 +64,7 @@ type Processor struct {
 func New(o Options) *Processor {
 	return &Processor{
 		opts: o, reads: make(chan struct{}, chunkReads),
-		checkPeriod: o.ResyncPeriod, listeners: map[*listener]struct{}{}, turns: turns{},
+		checkPeriod: o.ResyncPeriod, listeners: map[*listener]struct{}{}, unfinished: map[*listener]struct{}{}, turns: turns{},
 	}
 }
 
@@ -100,9 +101,19 @@ func (p *Processor) Add(h cache.ResourceEventHandler, durableName string, o cach
 	p.setResyncLocked(l, ptr.Deref(o.ResyncPeriod, p.opts.ResyncPeriod))
 	p.listeners[l] = struct{}{}
 	if p.started {
-		p.running.Go(l.run)
+		p.runLocked(l)
 	}
 	return l, nil
+}
+
+func (p *Processor) runLocked(l *listener) {
+	p.unfinished[l] = struct{}{}
+	p.running.Go(func() {
+		l.run()
+		p.mu.Lock() // Not deferred: a handler's panic must not wait.
+		defer p.mu.Unlock()
+		delete(p.unfinished, l)
+	})
 }
 
 // Remove removes a handler. The name of a durable one keeps its cursor.
@@ -149,7 +160,7 @@ func (p *Processor) Start() (resyncCheckPeriod time.Duration) {
 	defer p.mu.Unlock()
 	p.started = true
 	for l := range p.listeners {
-		p.running.Go(l.run)
+		p.runLocked(l)
 	}
 	return p.checkPeriod
 }
@@ -191,10 +202,8 @@ const stopPatience = 10 * time.Second
 func (p *Processor) logRunning() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for l := range p.listeners {
-		if !cache.IsDone(NewDoneChecker(l.name, l.finished)) {
-			p.opts.Logger.Info("Still waiting for a handler to return, in order to stop", "handler", l.name)
-		}
+	for l := range p.unfinished {
+		p.opts.Logger.Info("Still waiting for a handler to return, in order to stop", "handler", l.name)
 	}
 }
 
