@@ -57,7 +57,7 @@ func (db *DB) beginBlank(f *os.File) (o opened, err error) {
 		return opened{}, errors.Join(err, f.Close())
 	}
 	if o, err = openBolt(db.path, f, false, db.opts.LockTimeout); err == nil {
-		err = db.fill(&o, nil, false)
+		err = db.fill(&o, nil, nil)
 	}
 	if err != nil {
 		if o.bolt != nil {

@@ -181,7 +181,7 @@ func TestAFileThatIsBegunInPlaceIsSyncedInOrder(t *testing.T) {
 		}
 		return nil
 	}
-	if err := errors.Join(db.fill(&o, nil, false), o.close()); err != nil {
+	if err := errors.Join(db.fill(&o, nil, nil), o.close()); err != nil {
 		t.Fatal(err)
 	}
 	if !inOrder {

@@ -143,7 +143,11 @@ func (db *DB) makeSuccessor(bad *os.File, cause error, keep bool) (o opened, err
 	}()
 	if o, err = openBolt(tmp, f, false, time.Second); err == nil {
 		o.bolt.NoSync = true
-		err = db.fill(&o, bad, keep)
+		from := bad
+		if !keep {
+			from = nil
+		}
+		err = db.fill(&o, from, cause)
 	}
 	if err != nil {
 		return o, fmt.Errorf("begin %s: %w", db.path, err)
@@ -220,10 +224,10 @@ func (o opened) close() error {
 	return o.bolt.Close()
 }
 
-// fill writes the format and, with keep, the readable values of the bad file into a new
-// one, and syncs it. A file that has no name yet that anybody looks for has NoSync set:
+// fill writes the format and the readable values of a file that is replaced because of
+// cause, if from is not nil, into a new one, and syncs it. A file that has no name yet that anybody looks for has NoSync set:
 // it is synced once, at the end.
-func (db *DB) fill(o *opened, bad *os.File, keep bool) error {
+func (db *DB) fill(o *opened, from *os.File, cause error) error {
 	return guard(func() error {
 		err := o.bolt.Update(func(tx *bolt.Tx) error {
 			format, err := tx.CreateBucketIfNotExists([]byte(formatBucket))
@@ -233,8 +237,8 @@ func (db *DB) fill(o *opened, bad *os.File, keep bool) error {
 			o.txID = tx.ID()
 			return errors.Join(format.Put([]byte(formatKey), []byte(formatVersion)), crashpoint("the new file is begun"))
 		})
-		if err == nil && keep {
-			err = db.salvage(bad, o)
+		if err == nil && from != nil {
+			err = db.salvage(from, cause, o)
 		}
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package persist
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -87,6 +88,39 @@ func TestAFailureIsLoggedOnceAnHourAndWhenItIsOver(t *testing.T) {
 					t.Errorf("when it was over:\n%s", strings.Join(lines, "\n"))
 				}
 			})
+		})
+	}
+}
+
+// TestWhyAFileGotASuccessorIsLogged, and what could not be read of it only if there is such.
+func TestWhyAFileGotASuccessorIsLogged(t *testing.T) {
+	const salvaged = "Salvaged what could be read of the cache file"
+	for name, c := range map[string]struct {
+		lose   func(t *testing.T, db *DB, path string)
+		reason func(path string) string
+	}{
+		"it was removed": {func(t *testing.T, _ *DB, path string) {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}, func(path string) string { return "persist: " + path + " was removed, or renamed, while it was in use" }},
+		"it is damaged": {func(t *testing.T, db *DB, path string) {
+			disorder(t, path)
+			meetDisorder(t, db)
+		}, func(string) string { return "persist: file is corrupt: " }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := testsupport.Path(t)
+			var log logged
+			db := openSound(t, path, log.options(manual))
+			salvageable(t, db)
+			c.lose(t, db, path)
+			put(t, db, "key", "value")
+			flush(t, db)
+			lines := slices.DeleteFunc(log.take(), func(line string) bool { return !strings.Contains(line, salvaged) })
+			if len(lines) != 1 || !strings.Contains(lines[0], `"reason"="`+c.reason(path)) || strings.Contains(lines[0], "null") {
+				t.Errorf("the log has %q", lines)
+			}
 		})
 	}
 }

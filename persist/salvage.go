@@ -13,10 +13,10 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// salvage copies the sound values of a damaged file into a new one, and marks the
-// spaces that it finds. It reads the pages of the file itself, because bbolt trusts
-// what it reads.
-func (db *DB) salvage(bad *os.File, o *opened) error {
+// salvage copies the sound values of a file that is replaced because of cause into a new
+// one, and marks the spaces that it finds. It reads the pages of the file itself, because
+// bbolt trusts what it reads.
+func (db *DB) salvage(bad *os.File, cause error, o *opened) error {
 	if err := checkFormat(bad); isBad(err) {
 		db.log.Error(err, "Could not salvage anything of the damaged cache file", "path", db.path)
 		return nil // It is replaced all the same.
@@ -54,7 +54,11 @@ func (db *DB) salvage(bad *os.File, o *opened) error {
 	if err == nil {
 		err = flush()
 	}
-	db.log.Info("Salvaged what could be read of the damaged cache file", "path", db.path, "keys", keys, "err", lost)
+	log := db.log
+	if lost != nil {
+		log = log.WithValues("firstUnreadable", lost)
+	}
+	log.Info("Salvaged what could be read of the cache file", "path", db.path, "keys", keys, "reason", cause)
 	return err
 }
 
