@@ -25,7 +25,8 @@ var (
 	// ErrClosed is returned by calls on a closed Cache.
 	ErrClosed = persist.ErrClosed
 
-	// ErrLocked is in Status().Err when another process holds the file.
+	// ErrLocked is in Status().Err when another process, or another Cache of this one,
+	// holds the file.
 	ErrLocked = persist.ErrLocked
 )
 
@@ -82,8 +83,8 @@ type Options struct {
 	ClusterID func(context.Context) (string, error)
 	// SyncPolicy defaults to SyncFromDisk.
 	SyncPolicy SyncPolicy
-	// LockTimeout is how long Open waits for a file that another process
-	// holds, before the Cache works from memory. Default 1s.
+	// LockTimeout is how long Open waits for a file that another process, or another
+	// Cache of this one, holds, before the Cache works from memory. Default 1s.
 	LockTimeout time.Duration
 	// Logger receives what an operator should know. Default klog's.
 	Logger *klog.Logger

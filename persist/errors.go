@@ -15,7 +15,7 @@ var (
 
 	// ErrLocked says that another process, or another DB of this one, holds
 	// the file.
-	ErrLocked = errors.New("persist: file is held by another process")
+	ErrLocked = errors.New("persist: file is held by another Cache of this process, or by another process")
 
 	// ErrUnknownFormat says that the file is a bbolt file, but was written by
 	// a version of this package that this one does not know, or by something
