@@ -201,6 +201,35 @@ func TestOptionsThatAreWrongHaveAClearError(t *testing.T) {
 	}
 }
 
+// TestAimsAreShownOnlyForTheirNumberOfPods: with fewer Pods client-go is as fast.
+func TestAimsAreShownOnlyForTheirNumberOfPods(t *testing.T) {
+	for objects, shown := range map[int]bool{5000: false, 50_000: true} {
+		r := newResult(objects, "v1")
+		fast, slow := 10.0, 20.0
+		r.Scenes = []*scene{{Name: "nothing-changed", Warmwatch: &run{HasSyncedMillis: &fast}, ClientGo: &run{HasSyncedMillis: &slow}}}
+		r.Figures = r.figures()
+		var out bytes.Buffer
+		(&screen{out: &out}).summary(r)
+		encoded, err := json.Marshal(r.Figures)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{out.String(), string(encoded)} {
+			if !strings.Contains(text, "warm restart to HasSynced") {
+				t.Errorf("%d Pods: no figures:\n%s", objects, text)
+			}
+			for _, aim := range []string{"at least 30", "aim"} {
+				if strings.Contains(text, aim) != shown {
+					t.Errorf("%d Pods: it contains %q: %v, expected %v:\n%s", objects, aim, !shown, shown, text)
+				}
+			}
+		}
+		if strings.Contains(out.String(), "not reached") != shown || strings.Contains(string(encoded), `"met":false`) != shown {
+			t.Errorf("%d Pods: whether an aim was reached is shown: %v, expected %v", objects, !shown, shown)
+		}
+	}
+}
+
 func TestMissingBinariesAreNamed(t *testing.T) {
 	_, err := runDemo(t.Context(), options{Objects: 20, BinDir: t.TempDir()}, &bytes.Buffer{}, t.Output())
 	if !errors.Is(err, controlplane.ErrNoBinaries) {

@@ -1,7 +1,10 @@
 package main
 
-// figures compares what was measured with what warmwatch is to reach with 50,000
-// Pods.
+// aimObjects is how many Pods the aims are for.
+const aimObjects = 50_000
+
+// figures compares what was measured with what warmwatch is to reach with aimObjects
+// Pods. With another number of them there are no aims.
 func (r *result) figures() []figure {
 	var all []figure
 	if s := r.scene("nothing-changed"); s.played() {
@@ -25,6 +28,11 @@ func (r *result) figures() []figure {
 	if len(r.Streams) > 1 {
 		if durable := r.Streams[1].PerSecond[warmDurable.String()]; durable > 0 {
 			all = append(all, atLeast("events a second from memory to a durable handler", durable, 15_000, "at least 15,000"))
+		}
+	}
+	if r.Objects != aimObjects {
+		for i := range all {
+			all[i].Aim, all[i].Met = "", nil
 		}
 	}
 	return all
@@ -59,9 +67,9 @@ func ratio(a, b *float64) float64 {
 }
 
 func atLeast(name string, value, bound float64, aim string) figure {
-	return figure{Name: name, Value: value, Aim: aim, Met: value >= bound}
+	return figure{Name: name, Value: value, Aim: aim, Met: new(value >= bound)}
 }
 
 func atMost(name string, value, bound float64, aim string) figure {
-	return figure{Name: name, Value: value, Aim: aim, Met: value <= bound}
+	return figure{Name: name, Value: value, Aim: aim, Met: new(value <= bound)}
 }

@@ -108,21 +108,34 @@ func (s *screen) summary(r *result) {
 	table.Flush()
 
 	fmt.Fprintln(s.out)
-	table = s.table()
-	fmt.Fprintln(table, "figure\there\taim for 50,000 Pods\t")
-	for _, f := range r.Figures {
-		met := "reached"
-		if !f.Met {
-			met = "not reached"
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", f.Name, numberText(f.Value), f.Aim, met)
-	}
-	table.Flush()
+	s.figures(r)
 	if r.OK {
 		fmt.Fprintln(s.out, "\nEvery scene did what it says.")
 	} else {
 		fmt.Fprintln(s.out, "\nNOT every scene did what it says; see FAIL above.")
 	}
+}
+
+// figures prints the aims only where there are any.
+func (s *screen) figures(r *result) {
+	table := s.table()
+	if r.Objects == aimObjects {
+		fmt.Fprintf(table, "figure\there\taim for %s Pods\t\n", thousands(aimObjects))
+	} else {
+		fmt.Fprintln(table, "figure\there")
+	}
+	for _, f := range r.Figures {
+		fmt.Fprintf(table, "%s\t%s", f.Name, numberText(f.Value))
+		switch {
+		case f.Met == nil:
+		case *f.Met:
+			fmt.Fprintf(table, "\t%s\treached", f.Aim)
+		default:
+			fmt.Fprintf(table, "\t%s\tnot reached", f.Aim)
+		}
+		fmt.Fprintln(table)
+	}
+	table.Flush()
 }
 
 func (s *screen) summaryRow(table io.Writer, sc *scene) {
