@@ -224,9 +224,9 @@ func (o opened) close() error {
 	return o.bolt.Close()
 }
 
-// fill writes the format and the readable values of a file that is replaced because of
-// cause, if from is not nil, into a new one, and syncs it. A file that has no name yet that anybody looks for has NoSync set:
-// it is synced once, at the end.
+// fill writes the format into a new file, and what can be read of the file that it replaces
+// because of cause, if from is not nil, and syncs it. A file that has no name yet that anybody
+// looks for has NoSync set: it is synced once, at the end.
 func (db *DB) fill(o *opened, from *os.File, cause error) error {
 	return guard(func() error {
 		err := o.bolt.Update(func(tx *bolt.Tx) error {
