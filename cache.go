@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"reflect"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/internal/indexer"
+	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
 )
@@ -192,6 +194,20 @@ func (c *Cache) Close() error {
 		return fmt.Errorf("warmwatch: close: %w", err)
 	}
 	return nil
+}
+
+// WrapTransport wraps the transport of the client that ListerWatchers use:
+//
+//	config.Wrap(c.WrapTransport) // A rest.Config, before the client is made of it.
+//
+// Then each List and each watch is compared with the identity of its informer, that is,
+// with InformerOptions: resource, namespace, selectors, and whether metadata only is asked
+// for. A request for something else is not sent, its error names both, and so do
+// Status().Err and the log: a selector that was forgotten in InformerOptions would have another
+// node's objects served. Requests are recognised by their context, so a ListFunc that drops
+// it is not checked. Other requests pass.
+func (c *Cache) WrapTransport(rt http.RoundTripper) http.RoundTripper {
+	return request.Transport{RoundTripper: rt}
 }
 
 // claim reserves the space of s.

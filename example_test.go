@@ -67,6 +67,32 @@ func ExampleOpen() {
 	}
 }
 
+// Each request is compared with what InformerOptions say, so that no selector is forgotten there.
+func ExampleCache_WrapTransport() {
+	cache, err := warmwatch.Open("/var/lib/agent/cache.db", warmwatch.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer cache.Close()
+	config, err := rest.InClusterConfig()
+	if err != nil {
+		log.Fatal(err)
+	}
+	config.Wrap(cache.WrapTransport)
+	client := kubernetes.NewForConfigOrDie(config)
+	pods, err := cache.NewSharedIndexInformer(
+		toolscache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "kube-system", fields.Everything()),
+		&corev1.Pod{},
+		warmwatch.InformerOptions{
+			Resource:  corev1.SchemeGroupVersion.WithResource("pods"),
+			Namespace: "kube-system", // Without it Status().Err says so, and nothing is asked of the server.
+		})
+	if err != nil {
+		log.Fatal(err)
+	}
+	pods.RunWithContext(context.Background())
+}
+
 // Whatever is wrong with the file, the informers work. This is how to hear of it.
 func ExampleCache_Status() {
 	cache, err := warmwatch.Open("/var/lib/agent/cache.db", warmwatch.Options{})

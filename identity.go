@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/reflector"
+	"github.com/warmwatch/warmwatch/internal/request"
 )
 
 func formOf(example runtime.Object) checkpoint.Form {
@@ -40,6 +42,42 @@ func (s *SharedIndexInformer) storedType() runtime.Object {
 
 func (s *SharedIndexInformer) newObject() any {
 	return reflect.New(reflect.TypeOf(s.storedType()).Elem()).Interface()
+}
+
+// identityOf returns the identity of the data, with selectors in the form in which equal ones
+// are equal.
+func identityOf(example runtime.Object, o InformerOptions) (checkpoint.Identity, error) {
+	labelSelector, err := request.Labels(o.LabelSelector)
+	if err != nil {
+		return checkpoint.Identity{}, err
+	}
+	fieldSelector, err := request.Fields(o.FieldSelector)
+	return checkpoint.Identity{
+		Group: o.Resource.Group, Version: o.Resource.Version, Resource: o.Resource.Resource,
+		Namespace: o.Namespace, LabelSelector: labelSelector, FieldSelector: fieldSelector,
+		Name: o.Name, Form: formOf(example),
+	}, err
+}
+
+// checkRequest refuses a List or a watch that does not ask for what the identity says: its
+// objects would be served as what they are not. It says nothing of other requests.
+func (s *SharedIndexInformer) checkRequest(r *http.Request) error {
+	got, err := request.Of(r)
+	if err != nil {
+		return nil //nolint:nilerr // It is another request, or the server will refuse it.
+	}
+	want := request.Asked{
+		Resource: s.opts.Resource, Namespace: s.identity.Namespace,
+		LabelSelector: s.identity.LabelSelector, FieldSelector: s.identity.FieldSelector,
+		Metadata: s.identity.Form == checkpoint.FormMetadata,
+	}
+	if got != want {
+		err = fmt.Errorf("warmwatch: the ListerWatcher asks for %v, expected %v, as InformerOptions say", got, want)
+	}
+	if s.progress.requested(err) {
+		s.logger.Error(err, "Refusing the requests of the ListerWatcher")
+	}
+	return err
 }
 
 // want returns what a checkpoint must match.
@@ -86,7 +124,7 @@ func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Reli
 	if ask == nil || s.sink.ClusterKnown() {
 		return nil, nil
 	}
-	id, err := ask(ctx)
+	id, err := ask(request.WithoutCheck(ctx))
 	if err == nil && id == "" {
 		err = errNoIdentity
 	}

@@ -23,7 +23,8 @@ import (
 
 // InformerOptions configures [Cache.NewSharedIndexInformer]. Resource is
 // required. Resource, Namespace, the selectors and Name are the identity of the
-// data on disk: they must describe what the ListerWatcher lists.
+// data on disk: they must describe what the ListerWatcher lists. [Cache.WrapTransport]
+// has that checked.
 type InformerOptions struct {
 	// Resource is what the ListerWatcher lists. Version and Resource are
 	// required.
@@ -160,10 +161,9 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	if o.ResyncPeriod < 0 {
 		return nil, fmt.Errorf("warmwatch: new informer: ResyncPeriod is negative: %v", o.ResyncPeriod)
 	}
-	id := checkpoint.Identity{
-		Group: o.Resource.Group, Version: o.Resource.Version, Resource: o.Resource.Resource,
-		Namespace: o.Namespace, LabelSelector: o.LabelSelector, FieldSelector: o.FieldSelector,
-		Name: o.Name, Form: formOf(example),
+	id, err := identityOf(example, o)
+	if err != nil {
+		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
 	}
 	s := &SharedIndexInformer{
 		cache: c, opts: o, identity: id, space: id.Space(), lw: lw, example: example,
@@ -177,8 +177,7 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	if err := c.claim(s); err != nil {
 		return nil, err
 	}
-	err := s.open()
-	if err == nil {
+	if err = s.open(); err == nil {
 		err = c.admit(s)
 	}
 	if err != nil {

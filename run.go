@@ -11,6 +11,7 @@ import (
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/reflector"
+	"github.com/warmwatch/warmwatch/internal/request"
 )
 
 // Run implements [cache.SharedInformer].
@@ -24,7 +25,7 @@ func (s *SharedIndexInformer) Run(stopCh <-chan struct{}) {
 // then, they are told after the next start. An informer runs once.
 func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 	defer utilruntime.HandleCrashWithContext(ctx)
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(request.WithCheck(ctx, s.checkRequest))
 	defer cancel()
 	if !s.begin(ctx, cancel) {
 		return

@@ -51,7 +51,8 @@ type InformerStatus struct {
 	// Err says why persistence is degraded, or which object was left out because it
 	// cannot be stored: the transform has failed on it, or it is of another type. The
 	// informer still works. It also says that the server streams a list, but not the
-	// bookmark that ends it: until that comes, the relist is not done.
+	// bookmark that ends it: until that comes, the relist is not done. And it says that the
+	// ListerWatcher asks for something else than the identity, see [Cache.WrapTransport].
 	Err error
 }
 
@@ -118,6 +119,7 @@ type progress struct {
 	corruptErr  error // Of the last record that could not be read.
 	refusedErr  error // Of the last object that could not be stored.
 	bookmarkErr error // The bookmark that ends a streamed list is missing.
+	requestErr  error // The last List or watch asked for something else.
 	// relistForced says that a relist is due because of corruptErr, and rewriting that
 	// a relist is running that writes every record anew.
 	relistForced, rewriting bool
@@ -133,7 +135,7 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 		LastContact: s.progress.lastContact,
 		Relists:     s.progress.relists,
 		Resumes:     s.progress.resumes,
-		Err:         cmp.Or(s.progress.corruptErr, s.progress.refusedErr, s.progress.bookmarkErr),
+		Err:         cmp.Or(s.progress.requestErr, s.progress.corruptErr, s.progress.refusedErr, s.progress.bookmarkErr),
 	}
 	s.progress.mu.Unlock()
 	st.ResourceVersion = s.indexer.LastStoreSyncResourceVersion()
@@ -229,6 +231,16 @@ func (p *progress) contact() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lastContact = time.Now()
+}
+
+// requested notes whether the last List or watch asked for something else, and reports
+// whether that is news.
+func (p *progress) requested(err error) (news bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	news = err != nil && p.requestErr == nil
+	p.requestErr = err
+	return news
 }
 
 // awaitingBookmark notes that the end of a streamed list is missing, or no more if err is nil.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/request"
 )
 
 // A History is what a Store knows of the past of its server. The Resumer compares the
@@ -112,7 +113,7 @@ func (r *Resumer) askForLast(ctx context.Context, serverVersion, rv string) (*Re
 	if last.Namespace != "" {
 		selector = fields.AndSelectors(selector, fields.OneTermEqualSelector("metadata.namespace", last.Namespace))
 	}
-	patient, cancel := withPatience(ctx)
+	patient, cancel := withPatience(request.WithoutCheck(ctx)) // It asks for one object of the list only.
 	defer cancel()
 	list, err := r.lw.ListWithContext(patient, metav1.ListOptions{
 		FieldSelector: selector.String(), Limit: 1,

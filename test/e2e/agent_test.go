@@ -48,14 +48,16 @@ func runAgent(ctx context.Context, config string, in io.Reader, out io.Writer) (
 	if err := json.Unmarshal([]byte(config), &o); err != nil {
 		return err
 	}
-	client, err := kubernetes.NewForConfig(&rest.Config{
-		Host: o.Host, BearerToken: o.Token, TLSClientConfig: rest.TLSClientConfig{CAData: o.CAData}, QPS: -1,
-	})
+	// So little is kept in memory that most is read from the file.
+	c, err := warmwatch.Open(o.CacheFile, warmwatch.Options{MemoryBudget: 64 << 10})
 	if err != nil {
 		return err
 	}
-	// So little is kept in memory that most is read from the file.
-	c, err := warmwatch.Open(o.CacheFile, warmwatch.Options{MemoryBudget: 64 << 10})
+	cfg := &rest.Config{
+		Host: o.Host, BearerToken: o.Token, TLSClientConfig: rest.TLSClientConfig{CAData: o.CAData}, QPS: -1,
+	}
+	cfg.Wrap(c.WrapTransport)
+	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		return err
 	}

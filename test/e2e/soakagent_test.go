@@ -194,6 +194,7 @@ func runSoakAgent(ctx context.Context, config string, in io.Reader, out io.Write
 	if err != nil {
 		return err
 	}
+	cfg.Wrap(c.WrapTransport)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	informers := map[string]*warmwatch.SharedIndexInformer{}

@@ -1,0 +1,3 @@
+// Package request reads from the HTTP request of a List or a watch what it asks the API
+// server for, and lets whoever made the context of a request look at it before it is sent.
+package request

@@ -1,0 +1,182 @@
+package warmwatch_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+)
+
+// apiServer answers each list with one ConfigMap, and counts the requests.
+func apiServer(t *testing.T) (config *rest.Config, requests *atomic.Int64) {
+	requests = new(atomic.Int64)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Query().Get("sendInitialEvents") != "" {
+			w.WriteHeader(http.StatusUnprocessableEntity)
+			return
+		}
+		if r.URL.Query().Get("watch") != "" {
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+			return
+		}
+		kind, apiVersion := "ConfigMapList", "v1"
+		if strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList") {
+			kind, apiVersion = "PartialObjectMetadataList", "meta.k8s.io/v1"
+		}
+		if err := json.NewEncoder(w).Encode(map[string]any{
+			"kind": kind, "apiVersion": apiVersion, "metadata": map[string]any{"resourceVersion": "5"},
+			"items": []any{map[string]any{
+				"kind": strings.TrimSuffix(kind, "List"), "apiVersion": apiVersion,
+				"metadata": map[string]any{"namespace": "ns", "name": "a", "uid": "1", "resourceVersion": "4", "labels": map[string]any{"x": "1"}},
+			}},
+		}); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(server.Close)
+	return &rest.Config{Host: server.URL}, requests
+}
+
+// TestRequestsAreComparedWithTheIdentity, of each kind of client-go's ListerWatchers.
+func TestRequestsAreComparedWithTheIdentity(t *testing.T) {
+	tweak := func(o *metav1.ListOptions) { o.LabelSelector, o.FieldSelector = "x in (2, 1),!y", "metadata.name!=b" }
+	asked := warmwatch.InformerOptions{Resource: configMaps, Namespace: "ns", LabelSelector: "!y,x in (1,2)", FieldSelector: "metadata.name!=b"}
+	example := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap"}}
+	clients := map[string]func(*rest.Config) (cache.ListerWatcher, runtime.Object){
+		"typed": func(c *rest.Config) (cache.ListerWatcher, runtime.Object) {
+			client := kubernetes.NewForConfigOrDie(c)
+			return cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", "ns", tweak), &corev1.ConfigMap{}
+		},
+		"dynamic": func(c *rest.Config) (cache.ListerWatcher, runtime.Object) {
+			client := dynamic.NewForConfigOrDie(c).Resource(configMaps).Namespace("ns")
+			return &cache.ListWatch{
+				ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+					tweak(&o)
+					return client.List(ctx, o)
+				},
+				WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+					tweak(&o)
+					return client.Watch(ctx, o)
+				},
+			}, example
+		},
+		"metadata": func(c *rest.Config) (cache.ListerWatcher, runtime.Object) {
+			client := metadata.NewForConfigOrDie(c).Resource(configMaps).Namespace("ns")
+			return &cache.ListWatch{
+				ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+					tweak(&o)
+					return client.List(ctx, o)
+				},
+				WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+					tweak(&o)
+					return client.Watch(ctx, o)
+				},
+			}, &metav1.PartialObjectMetadata{}
+		},
+	}
+	for client, listerWatcher := range clients {
+		for name, c := range map[string]struct {
+			change func(*warmwatch.InformerOptions)
+			want   string // In the error. Empty: nothing is wrong.
+		}{
+			"the same":          {func(*warmwatch.InformerOptions) {}, ""},
+			"another resource":  {func(o *warmwatch.InformerOptions) { o.Resource.Resource = "secrets" }, "Resource=secrets"},
+			"another group":     {func(o *warmwatch.InformerOptions) { o.Resource.Group = "g" }, "g/v1"},
+			"no namespace":      {func(o *warmwatch.InformerOptions) { o.Namespace = "" }, `namespace ""`},
+			"other labels":      {func(o *warmwatch.InformerOptions) { o.LabelSelector = "x" }, `labels "x"`},
+			"no field selector": {func(o *warmwatch.InformerOptions) { o.FieldSelector = "" }, `fields ""`},
+		} {
+			t.Run(client+": "+name, func(t *testing.T) {
+				o := asked
+				c.change(&o)
+				checkRequests(t, listerWatcher, o, c.want)
+			})
+		}
+	}
+}
+
+func checkRequests(t *testing.T, listerWatcher func(*rest.Config) (cache.ListerWatcher, runtime.Object), o warmwatch.InformerOptions, want string) {
+	config, requests := apiServer(t)
+	c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Wrap(c.WrapTransport)
+	lw, example := listerWatcher(config)
+	informer, err := c.NewSharedIndexInformer(lw, example, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := make(chan struct{}, 1)
+	err = informer.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {
+		select {
+		case failed <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { informer.RunWithContext(ctx) })
+	defer func() {
+		stop()
+		wg.Wait()
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if want == "" {
+		<-informer.HasSyncedChecker().Done()
+		if n := len(informer.GetStore().List()); n != 1 || informer.Status().Err != nil {
+			t.Errorf("%d objects, %v", n, informer.Status().Err)
+		}
+		return
+	}
+	<-failed
+	if err := informer.Status().Err; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `namespace "ns"`) {
+		t.Errorf("the error is %v, expected %s and what is asked for", err, want)
+	}
+	if n := requests.Load(); n > 0 || informer.HasSynced() {
+		t.Errorf("%d requests, synced %v", n, informer.HasSynced())
+	}
+}
+
+func TestASelectorThatCannotBeParsedIsRefused(t *testing.T) {
+	c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, o := range []warmwatch.InformerOptions{
+		{Resource: configMaps, LabelSelector: "a in ("}, {Resource: configMaps, FieldSelector: "~~"},
+	} {
+		_, err := c.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.ConfigMap{}, o)
+		if err == nil || !strings.Contains(err.Error(), cmp.Or(o.LabelSelector, o.FieldSelector)) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
