@@ -2,8 +2,10 @@ package warmwatch_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -490,6 +492,61 @@ func TestAPlainHandlerIsToldOfDeletionsWhoseDeltasAreLost(t *testing.T) {
 }
 
 // clearDeltas damages every delta of a file in place.
+// TestWhatAnInitialListCouldNotReadIsToldOnceItCanBe, although the relist finds it in the
+// store: the disk, or a copy of the file, may have it again.
+func TestWhatAnInitialListCouldNotReadIsToldOnceItCanBe(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t, configMap("a"), configMap("b", "needle")), testsupport.Path(t)
+		p := launch(t, path, f, nil)
+		p.run()
+		settle()
+		p.stop()
+
+		flipBits(t, path, "needle")
+		f.setDown(errors.New("connection refused"))
+		p = launch(t, path, f, nil)
+		p.damaged = true
+		r, durable := &recorder{}, addDurable(t, p, "d")
+		if _, err := p.informer.AddEventHandler(r); err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		settle()
+		r.expect(t, "add ns/a@1 initial")
+		durable.expect(t, "add ns/a@1 initial")
+
+		flipBits(t, path, "needle")
+		f.setDown(nil)
+		settle()
+		r.expect(t, "add ns/b@2")
+		durable.expect(t, "add ns/b@2")
+	})
+}
+
+// flipBits inverts the first byte of a text wherever a file has it. Doing it again restores
+// the file.
+func flipBits(t *testing.T, path, text string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	rest := text[1:]
+	for at := range b {
+		if at == 0 || !strings.HasPrefix(string(b[at:min(at+len(rest), len(b))]), rest) || (b[at-1] != text[0] && b[at-1] != ^text[0]) {
+			continue
+		}
+		if _, err := f.WriteAt([]byte{^b[at-1]}, int64(at-1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func clearDeltas(t *testing.T, path string) {
 	t.Helper()
 	n := 0

@@ -83,6 +83,8 @@ type Indexer struct {
 	hidden   atomic.Bool
 	// visible is state as of the last batch, for readers.
 	visible atomic.Pointer[state]
+	// leftOut has the keys of the objects that could not be read for a list.
+	leftOut keySet
 }
 
 var _ cache.Indexer = (*Indexer)(nil)

@@ -145,6 +145,7 @@ func (ix *Indexer) decode(ls []lazyObject, buf *buffers, m mark) (objects []any,
 	objects, good = make([]any, 0, len(ls)), ls[:0]
 	for _, l := range ls {
 		if l.err != nil {
+			ix.leftOut.add(l.key)
 			ix.failed(l.err, l.key)
 			continue
 		}

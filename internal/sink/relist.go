@@ -46,6 +46,9 @@ type relist struct {
 	replaced map[string]struct{}
 	// leftOut has the objects that were refused: the uid by the key, before the transform.
 	leftOut map[string]types.UID
+	// untold has the keys of objects that could not be read when handlers were told of all.
+	// They are told of them again, even if the store has them now.
+	untold map[string]struct{}
 	// unknown says that something was left out that has no key. So nothing is deleted.
 	unknown bool
 	// refused is why an object of the list was left out; nil if none was.
@@ -99,7 +102,7 @@ func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 	}
 	k.informer.RelistBegun(how.Rewrite)
 	r := &relist{
-		k: k, how: how, stage: newStage(k),
+		k: k, how: how, stage: newStage(k), untold: k.indexer.TakeLeftOut(),
 		seen: make(map[string]struct{}, k.indexer.Len()), replaced: map[string]struct{}{}, leftOut: map[string]types.UID{},
 	}
 	if k.record == before {
@@ -149,7 +152,8 @@ func (r *relist) compareLocked(key string, value *record.Object) (same, replaces
 	w := r.k.indexer.Writer()
 	defer w.Close()
 	if w.Holds(key, value) {
-		return true, false
+		_, untold := r.untold[key]
+		return !untold, false
 	}
 	stored, _, exists := w.Head(key)
 	uid, _ := value.Head()
@@ -293,6 +297,7 @@ func (r *relist) Abort() {
 	if r.done {
 		return
 	}
+	r.k.indexer.ReturnLeftOut(r.untold)
 	r.k.informer.RelistEnded(false, nil)
 	if r.k.lockOpen() != nil {
 		return // The next informer of the space removes what is staged.
@@ -425,6 +430,9 @@ func (a *applier) set(items []stagedItem) error {
 			d := setDelta(c)
 			if d.Type == cache.Sync {
 				d.Type = cache.Updated // The version is the same, the content is not.
+			}
+			if _, untold := a.untold[it.key]; untold { // As one that cannot be read.
+				d.Type, d.Old, d.OldValue = cache.Added, nil, nil
 			}
 			_, d.Replaced = a.replaced[it.key]
 			if err := b.add(d); err != nil {
