@@ -27,6 +27,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/testsupport/apiserver"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -93,7 +94,7 @@ type model struct {
 	rng    *rand.Rand
 	dir    string
 	path   string
-	server *modelServer
+	server *apiserver.Server
 	stats  modelStats
 	// damaged: the file was, and perhaps nothing was written since.
 	damaged bool
@@ -107,11 +108,18 @@ func newModel(t *testing.T, seed uint64) *model {
 	dir := t.TempDir()
 	m := &model{
 		t: t, rng: rng, dir: dir, path: filepath.Join(dir, "cache-0.db"),
-		server:  newModelServer(rand.New(rand.NewPCG(seed, 2)), rng.IntN(2) == 0),
+		server: apiserver.New(apiserver.Options{
+			Rand: rand.New(rand.NewPCG(seed, 2)), Names: 12, Fill: fillModel, StreamLists: rng.IntN(2) == 0,
+			PageDelay: 200 * time.Millisecond, ObjectDelay: 100 * time.Millisecond,
+		}),
 		durable: newBeliever(t, "durable"), plain: newBeliever(t, "plain"),
 	}
-	m.server.change() // No server is at version 0.
+	m.server.Advance(1) // No server is at version 0.
 	return m
+}
+
+func fillModel(rng *rand.Rand, obj apiserver.Object) {
+	obj.(*corev1.ConfigMap).Data = map[string]string{"color": fmt.Sprint("c", rng.IntN(4)), "rv": obj.GetResourceVersion()}
 }
 
 // believer is a handler that keeps what it believes to exist.
@@ -261,7 +269,7 @@ func (m *model) session() {
 		crash.arm()
 	}
 	for !crash.happened(time.Second) {
-		m.server.change() // So that there will be a commit.
+		m.server.Advance(1) // So that there will be a commit.
 	}
 	st := s.Status()
 	m.stats.Resumes += st.Resumes
@@ -279,24 +287,22 @@ func (m *model) disturb(crash *modelCrash) {
 	for range m.rng.IntN(40) {
 		switch m.rng.IntN(16) {
 		case 0:
-			m.server.disconnect()
+			m.server.Disconnect()
 		case 1:
-			m.server.compact()
+			m.server.Compact()
 			if m.rng.IntN(2) == 0 {
-				m.server.disconnect()
+				m.server.Disconnect()
 			}
 		case 2:
-			m.server.bookmark()
+			m.server.Bookmark()
 		case 3:
-			m.server.mu.Lock()
-			m.server.failLists = m.rng.IntN(3)
-			m.server.mu.Unlock()
+			m.server.FailPages(m.rng.IntN(3))
 		case 4:
 			time.Sleep(time.Duration(m.rng.IntN(2000)) * time.Millisecond) // Virtual time.
 		case 5:
 			crash.arm()
 		default:
-			m.server.change()
+			m.server.Advance(1)
 			if m.rng.IntN(4) == 0 {
 				time.Sleep(time.Duration(m.rng.IntN(20)) * time.Millisecond)
 			}
@@ -327,8 +333,8 @@ func (m *model) quiet(s *SharedIndexInformer) {
 
 func (m *model) compare(s *SharedIndexInformer) string {
 	want := map[string]string{}
-	for key, obj := range m.server.state(m.server.version()) {
-		want[key] = obj.ResourceVersion
+	for key, obj := range m.server.Objects() {
+		want[key] = obj.GetResourceVersion()
 	}
 	got := map[string]string{}
 	for _, obj := range s.GetStore().List() {
@@ -427,7 +433,7 @@ func (c *modelCrash) arm() {
 		return
 	}
 	c.armed = true
-	c.m.server.change() // So that there will be a commit.
+	c.m.server.Advance(1) // So that there will be a commit.
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.skip = max(0, c.m.rng.IntN(12)-6)
@@ -541,8 +547,8 @@ func (m *model) inspect(crash *modelCrash) (rv int) {
 	s.indexer.Hide(false)
 	if r.State == checkpoint.StateComplete {
 		want, got := map[string]string{}, map[string]string{}
-		for key, obj := range m.server.state(rv) {
-			want[key] = obj.ResourceVersion
+		for key, obj := range m.server.ObjectsAt(rv) {
+			want[key] = obj.GetResourceVersion()
 		}
 		for _, obj := range s.indexer.List() {
 			cm := obj.(*corev1.ConfigMap)

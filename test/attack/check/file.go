@@ -18,10 +18,12 @@ import (
 	bolt "go.etcd.io/bbolt"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/internal/testsupport/apiserver"
 )
 
 // A File is what a cache file with one informer says, read without the code under
@@ -241,7 +243,7 @@ func (f *File) checkpoint(key string, payload []byte) (err error) {
 // Violations compares the file with the history of the server and with what the
 // durable handler was told (P1, P2, I1, Q2, Q4). damaged: pages of the index may
 // be unreadable.
-func (f *File) Violations(s *Server, w *World, damaged bool) []string {
+func (f *File) Violations(s *apiserver.Server, w *World, damaged bool) []string {
 	bad := slices.Clone(f.Problems)
 	note := func(format string, args ...any) { bad = append(bad, fmt.Sprintf(format, args...)) }
 	if order, err := resourceversion.CompareResourceVersion(f.Checkpoint.ResourceVersion, f.StoreVersion); err == nil && order > 0 {
@@ -252,12 +254,12 @@ func (f *File) Violations(s *Server, w *World, damaged bool) []string {
 	}
 	for key, obj := range f.Objects {
 		version, _ := strconv.Atoi(obj.ResourceVersion)
-		if truth := s.Object(version); truth == nil || !apiequality.Semantic.DeepEqual(truth, obj) || Key(obj) != key {
-			note("P6: %s is stored as %s@%d, which never was", key, Key(obj), version)
+		if truth := objectAt(s, version); truth == nil || !apiequality.Semantic.DeepEqual(truth, obj) || apiserver.Key(obj) != key {
+			note("P6: %s is stored as %s@%d, which never was", key, apiserver.Key(obj), version)
 		}
 	}
 	if f.Checkpoint.State == checkpoint.StateComplete && !f.Salvaged {
-		if d := diff(versionsOf(s.At(f.Version())), versionsOf(f.Objects)); d != "" {
+		if d := diff(versionsOf(s.ObjectsAt(f.Version())), versionsOf(f.Objects)); d != "" {
 			note("P2: the file does not hold the state at its version %d: %s", f.Version(), d)
 		}
 	}
@@ -314,10 +316,10 @@ func shortenTo(most int, list []string) []string {
 	return list
 }
 
-func versionsOf(objects map[string]*corev1.ConfigMap) map[string]int {
+func versionsOf[O metav1.Object](objects map[string]O) map[string]int {
 	vs := make(map[string]int, len(objects))
 	for key, obj := range objects {
-		vs[key], _ = strconv.Atoi(obj.ResourceVersion)
+		vs[key], _ = strconv.Atoi(obj.GetResourceVersion())
 	}
 	return vs
 }

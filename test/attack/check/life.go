@@ -112,9 +112,9 @@ func (l *Life) disturb(rng *rand.Rand, b *Session) {
 		case 4, 5:
 			time.Sleep(time.Duration(rng.IntN(2000)) * time.Millisecond) // Of the bubble.
 		case 6:
-			b.Server.SetDown(true)
+			b.Server.SetDown(errors.New("dial tcp: connect: no route to host"))
 			time.Sleep(time.Duration(rng.IntN(5)) * time.Second)
-			b.Server.SetDown(false)
+			b.Server.SetDown(nil)
 		default:
 			b.Advance(1 + rng.IntN(5))
 			time.Sleep(time.Duration(rng.IntN(30)) * time.Millisecond)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport/apiserver"
 )
 
 const colorIndex = "color"
@@ -70,7 +71,7 @@ func (m *Marker) World() *World {
 type Session struct {
 	Cache    *warmwatch.Cache
 	Informer *warmwatch.SharedIndexInformer
-	Server   *Server
+	Server   *apiserver.Server
 	Marker   *Marker
 
 	handlers map[string]*handler
@@ -90,7 +91,7 @@ type Options struct {
 }
 
 // Begin opens the file and runs the informer.
-func Begin(s *Server, m *Marker, o Options) (*Session, error) {
+func Begin(s *apiserver.Server, m *Marker, o Options) (*Session, error) {
 	if o.Behind == "" {
 		o.Behind = o.Path
 	}
@@ -175,13 +176,13 @@ func (b *Session) Join(name string) error {
 func (b *Session) Advance(changes int) { Advance(b.Server, b.Marker, changes) }
 
 // Advance makes changes on a server, after they are marked.
-func Advance(s *Server, m *Marker, changes int) {
+func Advance(s *apiserver.Server, m *Marker, changes int) {
 	m.Mark(Mark{Kind: Serving, Version: s.Version() + changes})
 	s.Advance(changes)
 }
 
 // Compact forgets the history of a server, and marks it.
-func Compact(s *Server, m *Marker) {
+func Compact(s *apiserver.Server, m *Marker) {
 	m.Mark(Mark{Kind: Compacted, Version: s.Version()})
 	s.Compact()
 }
@@ -217,11 +218,11 @@ func (b *Session) status() string {
 }
 
 func (b *Session) compare() string {
-	want := versionsOf(b.Server.At(b.Server.Version()))
+	want := versionsOf(b.Server.Objects())
 	got := map[string]int{}
 	for _, obj := range b.Informer.GetStore().List() {
 		cm := obj.(*corev1.ConfigMap)
-		got[Key(cm)], _ = strconv.Atoi(cm.ResourceVersion)
+		got[apiserver.Key(cm)], _ = strconv.Atoi(cm.ResourceVersion)
 	}
 	if d := diff(want, got); d != "" {
 		return "I2: the store differs from the server: " + d
@@ -252,7 +253,7 @@ func (b *Session) compareIndex() string {
 	want := map[string][]string{}
 	for _, obj := range b.Informer.GetStore().List() {
 		cm := obj.(*corev1.ConfigMap)
-		want[cm.Data["color"]] = append(want[cm.Data["color"]], Key(cm))
+		want[cm.Data["color"]] = append(want[cm.Data["color"]], apiserver.Key(cm))
 	}
 	ix := b.Informer.GetIndexer()
 	if got := ix.ListIndexFuncValues(colorIndex); len(got) != len(want) {
@@ -306,7 +307,7 @@ func (h *handler) OnAdd(obj any, _ bool) { h.note(obj, false) }
 func (h *handler) OnUpdate(old, obj any) {
 	before, after := old.(*corev1.ConfigMap), obj.(*corev1.ConfigMap)
 	if h.name != Plain && before.UID != after.UID {
-		h.s.Marker.Violation("Q2: the durable handler was told of %s@%s, which replaced @%s, as an update", Key(after), after.ResourceVersion, before.ResourceVersion)
+		h.s.Marker.Violation("Q2: the durable handler was told of %s@%s, which replaced @%s, as an update", apiserver.Key(after), after.ResourceVersion, before.ResourceVersion)
 	}
 	h.note(obj, false)
 }
@@ -326,9 +327,9 @@ func (h *handler) note(obj any, gone bool) {
 	}
 	cm := obj.(*corev1.ConfigMap)
 	version, err := strconv.Atoi(cm.ResourceVersion)
-	m.Key, m.Version, m.UID = Key(cm), version, string(cm.UID)
+	m.Key, m.Version, m.UID = apiserver.Key(cm), version, string(cm.UID)
 	h.s.Marker.Mark(m) // Before anything that takes time: from now on it knows.
-	if truth := h.s.Server.Object(version); err != nil || truth == nil || !apiequality.Semantic.DeepEqual(truth, cm) {
+	if truth := objectAt(h.s.Server, version); err != nil || truth == nil || !apiequality.Semantic.DeepEqual(truth, cm) {
 		h.s.Marker.Violation("P6: the handler %s was told of %s@%s, which never was", h.name, m.Key, cm.ResourceVersion)
 	}
 	h.mu.Lock()

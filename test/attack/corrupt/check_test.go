@@ -7,6 +7,8 @@ import (
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport/apiserver"
 )
 
 // problem is a difference from what is promised.
@@ -17,10 +19,10 @@ type problem struct {
 	Excused string `json:",omitempty"`
 }
 
-func versions(state map[string]item) map[string]int {
+func versions(state map[string]apiserver.Object) map[string]int {
 	v := make(map[string]int, len(state))
-	for key, i := range state {
-		v[key] = i.RV
+	for key, obj := range state {
+		v[key] = versionOf(obj)
 	}
 	return v
 }
@@ -46,7 +48,7 @@ func some(list []string) string {
 }
 
 // checkStore compares a store with the server (I2), in each way to read it.
-func checkStore(k kind, store cache.Indexer, state map[string]item) (found []problem) {
+func checkStore(k kind, store cache.Indexer, state map[string]apiserver.Object) (found []problem) {
 	objects := store.List()
 	got := map[string]int{}
 	for _, obj := range objects {
@@ -55,8 +57,8 @@ func checkStore(k kind, store cache.Indexer, state map[string]item) (found []pro
 			return []problem{{Kind: "wrong object", Detail: err.Error()}}
 		}
 		got[key] = versionOf(obj)
-		if i, exists := state[key]; exists && i.RV == got[key] && !apiequality.Semantic.DeepEqual(k.object(i), obj) {
-			found = append(found, problem{Kind: "wrong object", Detail: fmt.Sprintf("%s at %d has other content", key, i.RV)})
+		if want, exists := state[key]; exists && versionOf(want) == got[key] && !apiequality.Semantic.DeepEqual(want, obj) {
+			found = append(found, problem{Kind: "wrong object", Detail: fmt.Sprintf("%s at %d has other content", key, got[key])})
 		}
 	}
 	if d := differences(versions(state), got); len(d) > 0 || len(got) != len(objects) {
@@ -67,10 +69,10 @@ func checkStore(k kind, store cache.Indexer, state map[string]item) (found []pro
 	if want := slices.Sorted(maps.Keys(state)); !slices.Equal(want, keys) {
 		found = append(found, problem{Kind: "store", Detail: fmt.Sprintf("%s: ListKeys has %d keys, want %d", k, len(keys), len(want))})
 	}
-	for key, i := range state {
+	for key, want := range state {
 		obj, exists, err := store.GetByKey(key)
-		if err != nil || !exists || versionOf(obj) != i.RV {
-			found = append(found, problem{Kind: "store", Detail: fmt.Sprintf("%s: GetByKey(%s): %t %d %v, want %d", k, key, exists, versionOf(obj), err, i.RV)})
+		if err != nil || !exists || versionOf(obj) != versionOf(want) {
+			found = append(found, problem{Kind: "store", Detail: fmt.Sprintf("%s: GetByKey(%s): %t %d %v, want %d", k, key, exists, versionOf(obj), err, versionOf(want))})
 			break
 		}
 	}
@@ -78,11 +80,11 @@ func checkStore(k kind, store cache.Indexer, state map[string]item) (found []pro
 }
 
 // checkIndices compares every index with a recomputation (I1).
-func checkIndices(k kind, store cache.Indexer, state map[string]item) (found []problem) {
+func checkIndices(k kind, store cache.Indexer, state map[string]apiserver.Object) (found []problem) {
 	for name, f := range indexers {
 		want := map[string][]string{}
-		for key, i := range state {
-			values, err := f(k.object(i))
+		for key, obj := range state {
+			values, err := f(obj)
 			if err != nil {
 				return []problem{{Kind: "index", Detail: err.Error()}}
 			}
@@ -110,12 +112,12 @@ func checkIndices(k kind, store cache.Indexer, state map[string]item) (found []p
 }
 
 // checkBelief compares what a handler believes with the server (Q1, Q2).
-func checkBelief(who string, b *belief, state map[string]item) (found []problem) {
+func checkBelief(who string, b *belief, state map[string]apiserver.Object) (found []problem) {
 	known, _, wrong := b.state()
 	var stale, phantom []string
-	for key, i := range state {
-		if known[key] != i.RV {
-			stale = append(stale, fmt.Sprintf("%s: want %d, knows %d", key, i.RV, known[key]))
+	for key, rv := range versions(state) {
+		if known[key] != rv {
+			stale = append(stale, fmt.Sprintf("%s: want %d, knows %d", key, rv, known[key]))
 		}
 	}
 	for key := range known {
@@ -139,9 +141,9 @@ func checkBelief(who string, b *belief, state map[string]item) (found []problem)
 
 // check compares everything with the server. It stops where something is wrong,
 // unless all of that is to be known.
-func (l *life) check(servers map[kind]*server, all bool) (found []problem) {
+func (l *life) check(servers map[kind]*apiserver.Server, all bool) (found []problem) {
 	for _, k := range kinds {
-		state := servers[k].state()
+		state := servers[k].Objects()
 		store := l.informers[k].GetIndexer()
 		for _, compare := range []func() []problem{
 			func() (p []problem) {
@@ -178,17 +180,18 @@ func (l *life) checkUntold(im *image) (found []problem) {
 // checkServed looks at what is served while the server is away. Everything in it
 // was true once; while HasSynced is true, nothing is missing that the file is
 // known to have had.
-func (l *life) checkServed(im *image) (found []problem) {
+func (l *life) checkServed(im *image, servers map[kind]*apiserver.Server) (found []problem) {
 	for _, k := range kinds {
-		history := im.Servers[k].History
+		version := im.Servers[k].Version
+		history := servers[k].Events()[:version]
 		informer := l.informers[k]
 		synced := informer.HasSynced()
 		served := map[string]int{}
 		for _, obj := range informer.GetStore().List() {
 			key, err := cache.MetaNamespaceKeyFunc(obj)
 			rv := versionOf(obj)
-			if err != nil || rv < 1 || rv > len(history) || history[rv-1].Item.key() != key ||
-				!apiequality.Semantic.DeepEqual(k.object(history[rv-1].Item), obj) {
+			if err != nil || rv < 1 || rv > version || apiserver.Key(history[rv-1].Object) != key ||
+				!apiequality.Semantic.DeepEqual(history[rv-1].Object, obj) {
 				found = append(found, problem{Kind: "served: wrong object", Detail: fmt.Sprintf("%s: %s at %d, %v", k, key, rv, err)})
 			}
 			served[key] = rv
@@ -202,7 +205,7 @@ func (l *life) checkServed(im *image) (found []problem) {
 			listed[key] = true
 		}
 		missing := map[string][]string{}
-		for key := range stateAt(history, len(history)) {
+		for key := range servers[k].ObjectsAt(version) {
 			if _, there := served[key]; !there {
 				what := map[bool]string{true: "served: unreadable objects missing", false: "served: objects missing"}[listed[key]]
 				missing[what] = append(missing[what], key)
@@ -217,12 +220,12 @@ func (l *life) checkServed(im *image) (found []problem) {
 }
 
 // wasTrue reports whether there was a moment with just these objects.
-func wasTrue(history []change, served map[string]int) bool {
-	state, wrong := map[string]item{}, len(served)
-	for _, c := range history {
-		key := c.Item.key()
+func wasTrue(history []apiserver.Event, served map[string]int) bool {
+	state, wrong := map[string]apiserver.Object{}, len(served)
+	for _, e := range history {
+		key := apiserver.Key(e.Object)
 		rightBefore := same(state, served, key)
-		c.applyTo(state)
+		e.ApplyTo(state)
 		switch rightNow := same(state, served, key); {
 		case rightBefore && !rightNow:
 			wrong++
@@ -237,8 +240,8 @@ func wasTrue(history []change, served map[string]int) bool {
 }
 
 // same reports whether both have the same of a key.
-func same(state map[string]item, served map[string]int, key string) bool {
-	i, exists := state[key]
+func same(state map[string]apiserver.Object, served map[string]int, key string) bool {
+	obj, exists := state[key]
 	rv, there := served[key]
-	return exists == there && (!exists || i.RV == rv)
+	return exists == there && (!exists || versionOf(obj) == rv)
 }

@@ -16,6 +16,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport/apiserver"
 )
 
 // The durable handlers of each informer.
@@ -31,13 +33,14 @@ var durableNames = []string{present, half, absent, gone}
 // image is a cache file and what is known about it.
 type image struct {
 	Name    string
+	Seed    uint64   // Of the histories of the servers.
 	File    []byte   `json:"-"`
 	Older   [][]byte `json:"-"` // The same file at earlier times.
 	Servers map[kind]serverImage
 }
 
 type serverImage struct {
-	History []change
+	Version int
 	// Beliefs of the durable handlers, by name and key: a resourceVersion.
 	Beliefs map[string]map[string]int
 	// Untold are the keys whose deletion no plain handler was told of.
@@ -142,13 +145,13 @@ func settle() {
 // one that ended in order.
 func newImages(t *testing.T, dir string, seed uint64) (images []*image) {
 	t.Helper()
-	rng := rand.New(rand.NewPCG(seed, 1))
 	path := filepath.Join(dir, "making.db")
 	synctest.Test(t, func(t *testing.T) {
-		servers := map[kind]*server{}
+		killed := &image{Name: fmt.Sprintf("%d-killed", seed), Seed: seed}
+		servers := map[kind]*apiserver.Server{}
 		for i, k := range kinds {
-			servers[k] = newServer(k, nil)
-			servers[k].fill(rng, []int{300, 160}[i])
+			servers[k] = newServer(k, killed.source(k))
+			servers[k].Advance([]int{600, 300}[i])
 		}
 		l, err := begin(path, 0, servers)
 		if err != nil {
@@ -169,7 +172,7 @@ func newImages(t *testing.T, dir string, seed uint64) (images []*image) {
 		churn := func(n int) {
 			for range n {
 				for _, k := range kinds {
-					servers[k].change(rng, 10)
+					servers[k].Advance(10)
 				}
 				settle()
 			}
@@ -191,7 +194,7 @@ func newImages(t *testing.T, dir string, seed uint64) (images []*image) {
 			release = append(release, l.plain[k].hang(), l.durable[k][half].hang())
 		}
 		churn(4)
-		killed := &image{Name: fmt.Sprintf("%d-killed", seed), File: read(t, path), Older: older}
+		killed.File, killed.Older = read(t, path), older
 		killed.note(servers, l)
 		l.cancel()
 		synctest.Wait()
@@ -201,7 +204,7 @@ func newImages(t *testing.T, dir string, seed uint64) (images []*image) {
 		if err := l.end(); err != nil {
 			t.Fatal(err)
 		}
-		ended := &image{Name: fmt.Sprintf("%d-ended", seed), File: read(t, path), Older: append(slices.Clip(older), killed.File)}
+		ended := &image{Name: fmt.Sprintf("%d-ended", seed), Seed: seed, File: read(t, path), Older: append(slices.Clip(older), killed.File)}
 		ended.note(servers, l)
 		images = []*image{killed, ended}
 	})
@@ -212,15 +215,15 @@ func newImages(t *testing.T, dir string, seed uint64) (images []*image) {
 }
 
 // note takes down what is known now.
-func (im *image) note(servers map[kind]*server, l *life) {
+func (im *image) note(servers map[kind]*apiserver.Server, l *life) {
 	im.Servers = map[kind]serverImage{}
 	for k, s := range servers {
-		si := serverImage{History: s.history(), Beliefs: map[string]map[string]int{}}
+		si := serverImage{Version: s.Version(), Beliefs: map[string]map[string]int{}}
 		for name, b := range l.durable[k] {
 			si.Beliefs[name], _, _ = b.state()
 		}
 		known, _, _ := l.plain[k].state()
-		state := s.state()
+		state := s.Objects()
 		for _, key := range slices.Sorted(maps.Keys(known)) {
 			if _, exists := state[key]; !exists {
 				si.Untold = append(si.Untold, key)
@@ -300,6 +303,7 @@ func loadImages(dir string) (images []*image, err error) {
 
 // TestImagesHaveWhatIsToBeDamaged, lest the attack passes by what it is for.
 func TestImagesHaveWhatIsToBeDamaged(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
 	for _, im := range newImages(t, t.TempDir(), 1) {
 		l, err := parse(im.File)
 		if err != nil {
@@ -318,7 +322,7 @@ func TestImagesHaveWhatIsToBeDamaged(t *testing.T) {
 			t.Errorf("%s has no object that is longer than a page", im.Name)
 		}
 		for k, s := range im.Servers {
-			state := stateAt(s.History, len(s.History))
+			state := im.server(k, rng).ObjectsAt(s.Version)
 			t.Logf("%s, %s: %d objects, untold %d", im.Name, k, len(state), len(s.Untold))
 			if len(s.Untold) < 3 {
 				t.Errorf("%s, %s: %d deletions are to be told to plain handlers", im.Name, k, len(s.Untold))

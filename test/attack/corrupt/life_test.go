@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport/apiserver"
 )
 
 var resources = map[kind]schema.GroupVersionResource{
@@ -65,7 +66,7 @@ type life struct {
 }
 
 // begin opens the file. memoryBudget is warmwatch.Options.MemoryBudget.
-func begin(path string, memoryBudget int64, servers map[kind]*server) (*life, error) {
+func begin(path string, memoryBudget int64, servers map[kind]*apiserver.Server) (*life, error) {
 	logger := logr.Discard()
 	c, err := warmwatch.Open(path, warmwatch.Options{Logger: &logger, MemoryBudget: memoryBudget})
 	if err != nil {

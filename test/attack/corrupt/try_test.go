@@ -7,9 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport/apiserver"
 )
 
 // way is how a file is damaged.
@@ -53,7 +56,7 @@ type try struct {
 	way     way
 	path    string
 	budget  int64
-	servers map[kind]*server
+	servers map[kind]*apiserver.Server
 	beliefs map[kind]map[string]map[string]int
 	out     outcome
 	aside   bool
@@ -87,9 +90,9 @@ func (y *try) fail(kind string, err error) {
 
 // run is the whole story. What is wrong is in y.out afterwards.
 func (y *try) run() {
-	y.servers, y.beliefs = map[kind]*server{}, map[kind]map[string]map[string]int{}
+	y.servers, y.beliefs = map[kind]*apiserver.Server{}, map[kind]map[string]map[string]int{}
 	for _, k := range kinds {
-		y.servers[k] = newServer(k, y.im.Servers[k].History)
+		y.servers[k] = y.im.server(k, y.rng)
 		y.beliefs[k] = maps.Clone(y.im.Servers[k].Beliefs)
 	}
 	file := y.im.File
@@ -112,8 +115,8 @@ func (y *try) run() {
 	case serverAway:
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
-		y.note(first, "while the server is away", first.checkServed(y.im))
-		y.setAway(false)
+		y.note(first, "while the server is away", first.checkServed(y.im, y.servers))
+		y.setDown(nil)
 		y.await(first, "first life", patienceAtRest)
 	case inUse:
 		y.await(first, "before the damage", patienceAtRest)
@@ -152,23 +155,23 @@ func (y *try) whileDown() {
 	y.changes(y.rng.IntN(25))
 	for _, s := range y.servers {
 		if y.rng.IntN(3) == 0 {
-			s.forget()
+			s.Compact()
 		}
 	}
 	if y.way == serverAway {
-		y.setAway(true)
+		y.setDown(syscall.ECONNREFUSED)
 	}
 }
 
 func (y *try) changes(n int) {
 	for _, k := range kinds {
-		y.servers[k].change(y.rng, n)
+		y.servers[k].Advance(n)
 	}
 }
 
-func (y *try) setAway(away bool) {
+func (y *try) setDown(err error) {
 	for _, k := range kinds {
-		y.servers[k].setAway(away)
+		y.servers[k].SetDown(err)
 	}
 }
 
@@ -345,7 +348,7 @@ func (y *try) secondLife() {
 	y.changes(15)
 	for _, s := range y.servers {
 		if y.rng.IntN(2) == 0 {
-			s.forget()
+			s.Compact()
 		}
 	}
 	l := y.live(durableNames...)
