@@ -362,7 +362,7 @@ func TestAnIdentityHasOneInformerAtATime(t *testing.T) {
 			run()
 		}
 		for _, o := range []warmwatch.InformerOptions{
-			{Name: "2"}, {Namespace: "ns"}, {LabelSelector: "a=b"}, {FieldSelector: "a=b"}, {LabelSelector: "a=", FieldSelector: "b"},
+			{Name: "2"}, {Namespace: "ns"}, {LabelSelector: "a=b"}, {FieldSelector: "a=b"}, {LabelSelector: "a=", FieldSelector: "b="},
 		} {
 			if err := another(o); err != nil {
 				t.Errorf("%+v: %v", o, err)

@@ -114,3 +114,49 @@ func TestAnInterruptedListIsNotServedAnInterruptedRelistIs(t *testing.T) {
 		}
 	})
 }
+
+// TestAnInterruptedInitialListThatBeginsAgainTellsOfWhatIsReplacedMeanwhile: a durable handler
+// was told of an object before the crash, and the deletion of that object comes behind the
+// undelivered deltas and before the list reads its successor.
+func TestAnInterruptedInitialListThatBeginsAgainTellsOfWhatIsReplacedMeanwhile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
+		p := launch(t, testsupport.Path(t), f, nil)
+		first, goOn := &recorder{}, make(chan struct{})
+		waits := cache.ResourceEventHandlerDetailedFuncs{AddFunc: func(obj any, initial bool) {
+			if first.OnAdd(obj, initial); keyOf(obj) == "ns/c" {
+				<-goOn
+			}
+		}}
+		if _, err := p.informer.AddDurableEventHandler("d", waits); err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		settle()
+		f.remove("b")
+		settle()
+		first.expect(t, "add ns/a@1 initial", "add ns/b@2 initial", "add ns/c@3 initial")
+		crashed := p.crash()
+		close(goOn)
+		p.stop()
+
+		q := launch(t, crashed, f, nil)
+		second := &recorder{}
+		goOn = make(chan struct{})
+		handler := cache.ResourceEventHandlerDetailedFuncs{AddFunc: second.OnAdd, UpdateFunc: second.OnUpdate, DeleteFunc: func(obj any) {
+			second.OnDelete(obj)
+			<-goOn
+		}}
+		if _, err := q.informer.AddDurableEventHandler("d", handler); err != nil {
+			t.Fatal(err)
+		}
+		q.run()
+		settle()
+		f.remove("a")
+		f.put(configMap("a"))
+		settle()
+		close(goOn)
+		settle()
+		second.expect(t, "delete ns/b@4", "delete ns/a@5", "add ns/a@6 initial", "add ns/c@3 initial")
+	})
+}

@@ -1,6 +1,10 @@
 package queue
 
-import "sort"
+import (
+	"sort"
+
+	"k8s.io/client-go/tools/cache"
+)
 
 // ListedRange is a part of an initial list: the objects with keys from the To of the
 // range before up to, but without, its own To, as of the write Seq.
@@ -59,6 +63,28 @@ func (c *Consumer) beginRange(from string) {
 		c.initialList = initialList{}
 	}
 	c.initialList.reading, c.initialList.minSeq = true, c.limitLocked()
+}
+
+// DeletionsOf returns the deletions of some keys behind the cursor, up to seq, oldest first.
+// It leaves the cursor where it is.
+func (c *Consumer) DeletionsOf(keys map[string]struct{}, seq uint64) (deletions []Delta, err error) {
+	s, err := c.q.db.Snapshot(c.q.deltas.Space)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	var ds []Delta
+	for after := c.cursor.Load(); after < seq; {
+		if ds, after, err = c.q.readUndelivered(s, ds[:0], after, seq); err != nil {
+			return nil, err
+		}
+		for i := range ds {
+			if _, wanted := keys[ds[i].Key]; wanted && ds[i].Type == cache.Deleted {
+				deletions = append(deletions, ds[i])
+			}
+		}
+	}
+	return deletions, nil
 }
 
 // ListedAt returns the Seq of the initial list's range that a key is in. It is 0 once

@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"maps"
 	"sync"
 
 	"k8s.io/client-go/tools/cache"
@@ -29,7 +30,9 @@ func (l *listener) tellInitialList() bool {
 			endBallast = l.p.opts.Store.Ballast()
 		}
 		first = false
-		l.noteNew(c, begin)
+		if !l.tellReplaced(l.noteNew(c, begin), c.Seq) {
+			return false
+		}
 		l.listedSeq = max(l.listedSeq, c.Seq)
 		d := queue.Delta{Type: cache.Added}
 		for i, obj := range c.Objects {
@@ -46,18 +49,45 @@ func (l *listener) tellInitialList() bool {
 	return ok
 }
 
-func (l *listener) noteNew(c indexer.Chunk, begin uint64) {
+// noteNew notes and returns the keys of a chunk's objects that were written after the list
+// began.
+func (l *listener) noteNew(c indexer.Chunk, begin uint64) map[string]struct{} {
 	if !l.inherits {
-		return
+		return nil
+	}
+	found := map[string]struct{}{}
+	for i, seq := range c.Seqs {
+		if seq > begin {
+			found[c.Keys[i]] = struct{}{}
+		}
 	}
 	if l.listedNew == nil {
 		l.listedNew = map[string]struct{}{}
 	}
-	for i, seq := range c.Seqs {
-		if seq > begin {
-			l.listedNew[c.Keys[i]] = struct{}{}
+	maps.Copy(l.listedNew, found)
+	return found
+}
+
+// tellReplaced tells a durable handler of the deletions of these keys up to seq. An earlier
+// listener of its name may have told it of an object that was deleted and made anew since
+// this list began, and the list has the new one only.
+func (l *listener) tellReplaced(keys map[string]struct{}, seq uint64) bool {
+	if !l.durable || len(keys) == 0 {
+		return true
+	}
+	ds, err := l.consumer.DeletionsOf(keys, seq)
+	for ; err != nil; ds, err = l.consumer.DeletionsOf(keys, seq) {
+		if !l.failed(err) {
+			return false
 		}
 	}
+	for i := range ds {
+		ds[i].Replaced = false // The list tells of the new object.
+		if l.stopped() || !l.tell(&ds[i]) {
+			return false
+		}
+	}
+	return true
 }
 
 const (
