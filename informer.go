@@ -46,8 +46,9 @@ type InformerOptions struct {
 	Transformed runtime.Object
 	// TransformVersion is the version of the function given to SetTransform.
 	// Objects that another version has transformed are not served, but handlers may
-	// still get them as the old object of an update or a deletion. Default: it
-	// changes with the program's binary.
+	// still get them as the old object of an update or a deletion. One on which the
+	// function fails stays as the other version has left it. Default: it changes with the
+	// program's binary.
 	TransformVersion string
 	// IndexVersion is the version of the Indexers. When it changes, the indices are
 	// rebuilt. Default: it changes with the program's binary.

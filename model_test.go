@@ -20,6 +20,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -134,13 +135,38 @@ type believer struct {
 	since    map[string]int    // Key to the resourceVersion of the first notification.
 	told     map[string]int    // Key to the greatest resourceVersion told in this session (H1).
 	newest   int               // Of all sessions.
+	last     map[string]lastTold
 	events   int
 	deleted  int
 	again    int
 }
 
+// lastTold is the newest object of a key that a handler was told of, in all sessions. The uid
+// is empty once it was told of the deletion.
+type lastTold struct {
+	uid types.UID
+	rv  int
+}
+
 func newBeliever(t *testing.T, name string) *believer {
-	return &believer{t: t, name: name, believed: map[string]string{}, since: map[string]int{}, told: map[string]int{}}
+	return &believer{
+		t: t, name: name, believed: map[string]string{}, since: map[string]int{}, told: map[string]int{}, last: map[string]lastTold{},
+	}
+}
+
+// noteUID checks that a durable handler is told of each deletion, also of an object that was
+// made anew. After a crash it may be told again what came before.
+func (b *believer) noteUID(key string, uid types.UID, rv int, exists bool) {
+	last := b.last[key]
+	switch {
+	case !exists && uid == last.uid:
+		b.last[key] = lastTold{rv: max(rv, last.rv)}
+	case exists && rv > last.rv:
+		if b.name == "durable" && last.uid != "" && last.uid != uid {
+			b.t.Errorf("Q2: %s handler was told of %s with uid %s, and never of the deletion of uid %s", b.name, key, uid, last.uid)
+		}
+		b.last[key] = lastTold{uid, rv}
+	}
 }
 
 func (b *believer) note(obj any, exists bool) {
@@ -157,6 +183,9 @@ func (b *believer) note(obj any, exists bool) {
 	}
 	b.events++
 	if tomb, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		if old, ok := tomb.Obj.(*corev1.ConfigMap); ok {
+			b.noteUID(tomb.Key, old.UID, 0, false)
+		}
 		delete(b.believed, tomb.Key)
 		delete(b.told, tomb.Key)
 		b.deleted++
@@ -174,6 +203,7 @@ func (b *believer) note(obj any, exists bool) {
 	if rv <= b.newest {
 		b.again++
 	}
+	b.noteUID(key, cm.UID, rv, exists)
 	b.told[key] = rv
 	b.newest = max(b.newest, rv)
 	if !exists {
