@@ -32,9 +32,8 @@ type Delta struct {
 	// encoded once for both. OldValue, if set, is the store's former value of Old, for
 	// this delta alone, and is written instead of Old. Its Seq is not read.
 	NewValue, OldValue *record.Object
-	// SizeBytes estimates the encoded size of Old and New together, and OldSizeBytes,
-	// if it is known, that of Old.
-	SizeBytes, OldSizeBytes int
+	// SizeBytes estimates the encoded size of Old and New together.
+	SizeBytes int
 
 	batch  uint64 // Number of the DB's batch that has the change.
 	stored bool   // The delta is in the DB, too.

@@ -133,7 +133,7 @@ func (k *Sink) prepareLocked(obj any) (transformed any, key string, err error) {
 func setDelta(c *indexer.Change) queue.Delta {
 	d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: c.Key, New: c.New, NewValue: c.Value(), SizeBytes: c.SizeBytes()}
 	if c.Old != nil {
-		d.Type, d.Old, d.OldValue, d.OldSizeBytes = cache.Updated, c.Old, c.OldValue, c.OldSizeBytes
+		d.Type, d.Old, d.OldValue = cache.Updated, c.Old, c.OldValue
 		d.SizeBytes += c.OldSizeBytes
 		if resourceVersionOf(c.Old) == resourceVersionOf(c.New) {
 			d.Type = cache.Sync // Told only to handlers that resync (client-go, shared_informer.go, OnUpdate).
