@@ -514,12 +514,22 @@ func TestWhatAnInitialListCouldNotReadIsToldOnceItCanBe(t *testing.T) {
 		settle()
 		r.expect(t, "add ns/a@1 initial")
 		durable.expect(t, "add ns/a@1 initial")
+		crashed := p.crash()
 
 		flipBits(t, path, "needle")
 		f.setDown(nil)
 		settle()
 		r.expect(t, "add ns/b@2")
 		durable.expect(t, "add ns/b@2")
+		p.stop()
+
+		flipBits(t, crashed, "needle")
+		q := launch(t, crashed, f, nil)
+		q.damaged = true
+		durable = addDurable(t, q, "d")
+		q.run()
+		settle()
+		durable.expect(t, "add ns/a@1 initial", "add ns/b@2 initial")
 	})
 }
 

@@ -37,6 +37,8 @@ type Chunk struct {
 	// Next is where the next chunk begins, unless Done.
 	Next string
 	Done bool
+	// LeftOut says that an object could not be read.
+	LeftOut bool
 
 	undecoded []lazyObject
 	records   *buffers
@@ -82,7 +84,7 @@ func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
 func (ix *Indexer) DecodeChunk(c Chunk) Chunk {
 	var ls []lazyObject
 	c.Objects, ls = ix.decode(c.undecoded, c.records, noMark)
-	c.undecoded = nil
+	c.LeftOut, c.undecoded = len(ls) < len(c.undecoded), nil
 	c.Keys, c.Seqs = make([]string, len(ls)), make([]uint64, len(ls))
 	for i, l := range ls {
 		c.Keys[i], c.Seqs[i] = l.key, l.seq

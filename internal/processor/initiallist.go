@@ -21,7 +21,7 @@ func (l *listener) tellInitialList() bool {
 	}
 	endBallast := func() {}
 	defer func() { endBallast() }()
-	begin, first := l.consumer.Cursor(), true
+	begin, first, leftOut := l.consumer.Cursor(), true, false
 	ok := l.chunks(l.readInitialList, func(c indexer.Chunk) bool {
 		if first && !l.inherits {
 			l.consumer.InitialListFrom(c.Seq)
@@ -29,7 +29,7 @@ func (l *listener) tellInitialList() bool {
 		if first && !c.Done {
 			endBallast = l.p.opts.Store.Ballast()
 		}
-		first = false
+		first, leftOut = false, leftOut || c.LeftOut
 		if !l.tellReplaced(l.noteNew(c, begin), c.Seq) {
 			return false
 		}
@@ -43,7 +43,9 @@ func (l *listener) tellInitialList() bool {
 		}
 		return true
 	})
-	if ok {
+	// The next relist tells of what was left out. If the process ends before, the next one
+	// begins the list of a durable handler anew.
+	if ok && (!leftOut || !l.durable) {
 		l.consumer.InitialListDone()
 	}
 	return ok
