@@ -184,7 +184,9 @@ func EstimateSize(obj any) int {
 	case CodecUnstructured:
 		return envelopeBytes + estimateContent(obj.(*unstructured.Unstructured).Object, 0)
 	case CodecProtobuf:
-		quantityPlanOf(reflect.TypeOf(obj)).cacheText(reflect.ValueOf(obj)) // Size copies those in slices.
+		if p := quantityPlanOf(reflect.TypeOf(obj)); p.inSlice {
+			p.cacheText(reflect.ValueOf(obj))
+		}
 		return envelopeBytes + obj.(protobufObject).Size()
 	default:
 		return envelopeBytes + int(g.bodyBytes.Load())

@@ -14,9 +14,12 @@ import (
 type quantityPlan struct {
 	isQuantity  bool // The type is Quantity.
 	hasQuantity bool // It is, or leads to one.
-	kind        reflect.Kind
-	fields      []quantityField // Of a struct.
-	elem        *quantityPlan   // Of a pointer, slice, array or map.
+	// inSlice says that it leads to a slice of Quantities, whose elements generated Size
+	// methods copy.
+	inSlice bool
+	kind    reflect.Kind
+	fields  []quantityField // Of a struct.
+	elem    *quantityPlan   // Of a pointer, slice, array or map.
 }
 
 type quantityField struct {
@@ -38,8 +41,8 @@ func quantityPlanOf(t reflect.Type) *quantityPlan {
 	for changed := true; changed; { // Types may contain themselves.
 		changed = false
 		for _, p := range all {
-			if !p.hasQuantity && p.reachesQuantity() {
-				p.hasQuantity, changed = true, true
+			if has, inSlice := p.reaches(); has && !p.hasQuantity || inSlice && !p.inSlice {
+				p.hasQuantity, p.inSlice, changed = p.hasQuantity || has, p.inSlice || inSlice, true
 			}
 		}
 	}
@@ -80,13 +83,16 @@ func newQuantityPlan(t reflect.Type, all map[reflect.Type]*quantityPlan) *quanti
 	return p
 }
 
-func (p *quantityPlan) reachesQuantity() bool {
+// reaches returns hasQuantity and inSlice as they follow from what p leads to.
+func (p *quantityPlan) reaches() (hasQuantity, inSlice bool) {
 	for _, f := range p.fields {
-		if f.plan.hasQuantity {
-			return true
-		}
+		hasQuantity, inSlice = hasQuantity || f.plan.hasQuantity, inSlice || f.plan.inSlice
 	}
-	return p.elem != nil && p.elem.hasQuantity
+	if p.elem != nil {
+		hasQuantity = hasQuantity || p.elem.hasQuantity
+		inSlice = inSlice || p.elem.inSlice || p.elem.isQuantity && p.kind == reflect.Slice
+	}
+	return hasQuantity, inSlice
 }
 
 // cacheText makes these fields of v, which is addressable or a pointer, cache

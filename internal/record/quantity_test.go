@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -108,6 +109,9 @@ func TestQuantitiesAreFoundWhereverTheyAre(t *testing.T) {
 	if p := quantityPlanOf(reflect.TypeFor[*metav1.ObjectMeta]()); p.hasQuantity {
 		t.Error("ObjectMeta is said to have quantities")
 	}
+	if quantityPlanOf(reflect.TypeFor[*corev1.Pod]()).inSlice || !quantityPlanOf(reflect.TypeFor[*resourcev1.ResourceSlice]()).inSlice {
+		t.Error("of these, a ResourceSlice alone has quantities in slices")
+	}
 }
 
 // TestQuantitiesBehindAMapsValue: a ResourceSlice has Quantities behind a pointer in the struct values of a
@@ -152,4 +156,21 @@ func TestQuantitiesBehindAMapsValue(t *testing.T) {
 	p := out.(*resourcev1.ResourceSlice).Spec.Devices[0].Capacity["memory"].RequestPolicy
 	_ = p.Default.String() // A handler.
 	<-done
+}
+
+// TestObjectsThatAreNotEncodedAheadHaveCachedAllTexts is for every type of client-go.
+func TestObjectsThatAreNotEncodedAheadHaveCachedAllTexts(t *testing.T) {
+	for gvk, goType := range scheme.Scheme.AllKnownTypes() {
+		obj := reflect.New(goType).Interface()
+		if goTypeOf(obj).codec != CodecProtobuf {
+			continue
+		}
+		newObjectFiller(gvk.String()).Fill(obj)
+		EstimateSize(obj)
+		writable(reflect.ValueOf(obj), func(q *resource.Quantity) {
+			if !isCached(q) {
+				t.Errorf("%v: a Quantity has not cached its text", gvk)
+			}
+		})
+	}
 }
