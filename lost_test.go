@@ -506,10 +506,8 @@ func TestWhatAnInitialListCouldNotReadIsToldOnceItCanBe(t *testing.T) {
 		f.setDown(errors.New("connection refused"))
 		p = launch(t, path, f, nil)
 		p.damaged = true
-		r, durable := &recorder{}, addDurable(t, p, "d")
-		if _, err := p.informer.AddEventHandler(r); err != nil {
-			t.Fatal(err)
-		}
+		r, _ := add(t, p.informer)
+		durable := addDurable(t, p, "d")
 		p.run()
 		settle()
 		r.expect(t, "add ns/a@1 initial")

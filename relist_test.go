@@ -124,10 +124,8 @@ func TestAnOlderVersionThanTheCheckpointCoversIsFoundWhileTheWatchGoesOn(t *test
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"))
 		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxAge = time.Hour })
-		r, durable := &recorder{}, addDurable(t, p, "d")
-		if _, err := p.informer.AddEventHandler(r); err != nil {
-			t.Fatal(err)
-		}
+		r, _ := add(t, p.informer)
+		durable := addDurable(t, p, "d")
 		p.run()
 		settle()
 		old, _, _ := p.informer.GetStore().GetByKey("ns/b")

@@ -71,29 +71,11 @@ func TestRequestsAreComparedWithTheIdentity(t *testing.T) {
 		},
 		"dynamic": func(c *rest.Config) (cache.ListerWatcher, runtime.Object) {
 			client := dynamic.NewForConfigOrDie(c).Resource(configMaps).Namespace("ns")
-			return &cache.ListWatch{
-				ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-					tweak(&o)
-					return client.List(ctx, o)
-				},
-				WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-					tweak(&o)
-					return client.Watch(ctx, o)
-				},
-			}, example
+			return listWatch(client.List, client.Watch, tweak), example
 		},
 		"metadata": func(c *rest.Config) (cache.ListerWatcher, runtime.Object) {
 			client := metadata.NewForConfigOrDie(c).Resource(configMaps).Namespace("ns")
-			return &cache.ListWatch{
-				ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-					tweak(&o)
-					return client.List(ctx, o)
-				},
-				WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-					tweak(&o)
-					return client.Watch(ctx, o)
-				},
-			}, &metav1.PartialObjectMetadata{}
+			return listWatch(client.List, client.Watch, tweak), &metav1.PartialObjectMetadata{}
 		},
 	}
 	for client, listerWatcher := range clients {
@@ -114,6 +96,21 @@ func TestRequestsAreComparedWithTheIdentity(t *testing.T) {
 				checkRequests(t, listerWatcher, o, c.want)
 			})
 		}
+	}
+}
+
+func listWatch[L runtime.Object](
+	list func(context.Context, metav1.ListOptions) (L, error), open func(context.Context, metav1.ListOptions) (watch.Interface, error), tweak func(*metav1.ListOptions),
+) cache.ListerWatcher {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			tweak(&o)
+			return list(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			tweak(&o)
+			return open(ctx, o)
+		},
 	}
 }
 

@@ -8,7 +8,9 @@ import (
 )
 
 // A Bucket names a map of keys to values. Buckets with the same Space belong
-// to one owner and are captured together by [DB.Snapshot].
+// to one owner and are captured together by [DB.Snapshot]. Both names have 1 to 32,768 bytes,
+// and the space is not "warmwatch". The values of any other bucket stay in memory, and
+// [DB.Err] returns an error.
 type Bucket struct {
 	Space, Name string
 }
@@ -37,11 +39,11 @@ func (b Bytes) AppendTo(dst []byte) ([]byte, error) { return append(dst, b...), 
 func (b Bytes) SizeBytes() int { return len(b) }
 
 // WritesSoon reports whether the next commit is likely to write what is put now: there
-// is a file, and the last commit succeeded.
+// is a file, the last commit succeeded, and the disk answers.
 func (db *DB) WritesSoon() bool {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
-	return !db.memoryOnly() && db.commitErr == nil
+	return !db.memoryOnly() && db.commitErr == nil && !db.commitHangsLocked()
 }
 
 // entryOverheadBytes is what an entry costs beside its value and key.

@@ -195,7 +195,8 @@ func (b boltBucket) get(key string) []byte {
 }
 
 // A Snapshot is the state of one space at one moment. Close it soon: until then
-// bbolt reuses no page that is freed. It is not safe for concurrent use.
+// bbolt reuses no page that is freed, and no commit follows one whose fsync has failed. It is
+// not safe for concurrent use.
 type Snapshot struct {
 	db                *DB
 	space             string

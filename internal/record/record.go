@@ -84,7 +84,7 @@ func appendHead(buf *bytes.Buffer, g *goType, seq uint64, obj any, bodyBytes uin
 	_ = enc.EncodeString(g.name)
 	_ = enc.EncodeString(apiVersion)
 	_ = enc.EncodeString(kind)
-	buf.Write(binary.BigEndian.AppendUint32([]byte{msgpcode.Bin32}, bodyBytes))
+	buf.Write(binary.BigEndian.AppendUint32(append(buf.AvailableBuffer(), msgpcode.Bin32), bodyBytes))
 }
 
 // Parse reads the envelope of payload. The body is not decoded or

@@ -101,14 +101,15 @@ func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 		k.record.State = checkpoint.StateSyncing
 	}
 	k.informer.RelistBegun(how.Rewrite)
-	r := &relist{
+	if k.record != before { // After a crash the relist is still due.
+		if err := k.storeLocked(); err != nil {
+			return nil, err
+		}
+	}
+	return &relist{
 		k: k, how: how, stage: newStage(k), untold: k.indexer.TakeLeftOut(),
 		seen: make(map[string]struct{}, k.indexer.Len()), replaced: map[string]struct{}{}, leftOut: map[string]types.UID{},
-	}
-	if k.record == before {
-		return r, nil
-	}
-	return r, k.storeLocked() // After a crash the relist is still due.
+	}, nil
 }
 
 // Item implements [reflector.Relist].
