@@ -7,10 +7,9 @@ import (
 	"net/http"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/internal/indexer"
@@ -80,11 +79,18 @@ type Options struct {
 	// them is trusted. Each informer calls it before its first list or watch. If the
 	// server refuses to tell (403, 404, 405), or the identity is empty, objects of a
 	// known cluster are compared with a list, by content, and are of an unknown cluster
-	// from then on. After any other error, 401 too, the call is repeated. Default: not
-	// called.
+	// from then on. After any other error, 401 too, the call is repeated.
+	//
+	// Default: if [Cache.WrapTransport] wraps the client's transport, the UID of the
+	// namespace kube-system, or where that may not be read, the key of the certificate
+	// authority that vouches for the server; else the cluster is not known.
 	ClusterID func(context.Context) (string, error)
 	// SyncPolicy defaults to SyncFromDisk.
 	SyncPolicy SyncPolicy
+	// TransformVersion, IndexVersion, NeverResume and NotifyUnchanged are those of
+	// informers whose InformerOptions do not set them.
+	TransformVersion, IndexVersion string
+	NeverResume, NotifyUnchanged   bool
 	// LockTimeout is how long Open waits for a file that another process, or another
 	// Cache of this one, holds, before the Cache works from memory. Default 1s.
 	LockTimeout time.Duration
@@ -110,18 +116,6 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// KubeSystemUID returns a function for Options.ClusterID: the UID of the
-// namespace kube-system, which every cluster has and none shares.
-func KubeSystemUID(client corev1.NamespacesGetter) func(context.Context) (string, error) {
-	return func(ctx context.Context) (string, error) {
-		ns, err := client.Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
-		if err != nil {
-			return "", err
-		}
-		return string(ns.UID), nil
-	}
-}
-
 // A Cache is one file, and the informers that live in it. It is safe for
 // concurrent use.
 type Cache struct {
@@ -129,8 +123,12 @@ type Cache struct {
 	db      *persist.DB
 	objects *indexer.Objects
 
+	wrapped atomic.Bool  // WrapTransport was called.
+	made    atomic.Int64 // How many informers NewInformer has made.
+
 	mu        sync.Mutex
 	informers map[string]*SharedIndexInformer // By space; nil while one is being made.
+	memory    *persist.DB                     // Of informers without a space in the file, nil until there is one.
 	closed    bool
 }
 
@@ -185,10 +183,13 @@ func Open(path string, o Options) (*Cache, error) {
 func (c *Cache) Close() error {
 	c.mu.Lock()
 	c.closed = true
-	informers := c.informersLocked()
+	informers, memory := c.informersLocked(), c.memory
 	c.mu.Unlock()
 	for _, s := range informers {
 		s.detach()
+	}
+	if memory != nil {
+		_ = memory.Close() // It has nothing to lose.
 	}
 	if err := c.db.Close(); err != nil {
 		return fmt.Errorf("warmwatch: close: %w", err)
@@ -200,28 +201,43 @@ func (c *Cache) Close() error {
 //
 //	config.Wrap(c.WrapTransport) // A rest.Config, before the client is made of it.
 //
-// Then each List and each watch is compared with the identity of its informer, that is,
-// with InformerOptions: resource, namespace, selectors, and whether metadata only is asked
-// for. A request for something else is not sent, its error names both, and so do
-// Status().Err and the log: a selector that was forgotten in InformerOptions would have another
-// node's objects served. Requests are recognised by their context, so a ListFunc that drops
-// it is not checked. Other requests pass.
+// [Cache.NewInformer] needs it, to see what is asked for. For [Cache.NewSharedIndexInformer]
+// each List and each watch is then compared with the identity of the informer, that is, with
+// InformerOptions: resource, namespace, selectors, and whether metadata only is asked for. A
+// request for something else is not sent. Its error names both, and so do the informer's
+// Status().Err and the log: a selector that was forgotten in InformerOptions would have
+// another node's objects served. Requests are recognised by their context, so a ListFunc that
+// drops it is not checked. Other requests pass.
+//
+// It also tells clusters apart, see Options.ClusterID.
 func (c *Cache) WrapTransport(rt http.RoundTripper) http.RoundTripper {
+	c.wrapped.Store(true)
 	return request.Transport{RoundTripper: rt}
 }
 
-// claim reserves the space of s.
-func (c *Cache) claim(s *SharedIndexInformer) error {
+// claim reserves a space.
+func (c *Cache) claim(space, identity string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return fmt.Errorf("warmwatch: new informer: %w", ErrClosed)
+		return ErrClosed
 	}
-	if _, taken := c.informers[s.space]; taken {
-		return fmt.Errorf("warmwatch: %w: %s has an informer in this cache; set InformerOptions.Name to have another", ErrInUse, s.identity)
+	if _, taken := c.informers[space]; taken {
+		return fmt.Errorf("%w: %s has an informer in this cache; set InformerOptions.Name to have another", ErrInUse, identity)
 	}
-	c.informers[s.space] = nil
+	c.informers[space] = nil
 	return nil
+}
+
+// ending returns the informer of a space whose run is about to end, nil if there is none.
+func (c *Cache) ending(space string) *SharedIndexInformer {
+	c.mu.Lock()
+	s := c.informers[space]
+	c.mu.Unlock()
+	if s == nil || !s.isEnding() {
+		return nil
+	}
+	return s
 }
 
 // admit registers s, once it is complete, as the informer of its space.
@@ -231,7 +247,7 @@ func (c *Cache) admit(s *SharedIndexInformer) error {
 	if c.closed {
 		return ErrClosed
 	}
-	c.informers[s.space] = s
+	c.informers[s.parts.Load().space] = s
 	return nil
 }
 
@@ -245,11 +261,11 @@ func (c *Cache) informersLocked() []*SharedIndexInformer {
 	return informers
 }
 
-func (c *Cache) release(s *SharedIndexInformer) {
+func (c *Cache) release(space string, s *SharedIndexInformer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if i := c.informers[s.space]; i == nil || i == s {
-		delete(c.informers, s.space)
+	if i := c.informers[space]; i == nil || i == s {
+		delete(c.informers, space)
 	}
 }
 
@@ -289,7 +305,7 @@ func (c *Cache) Status() Status {
 		st.SetAside = append(st.SetAside, SetAside(a))
 	}
 	for _, s := range informers {
-		st.Informers[s.identity.String()] = s.Status()
+		st.Informers[s.parts.Load().name()] = s.Status()
 	}
 	return st
 }

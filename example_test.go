@@ -2,9 +2,12 @@ package warmwatch_test
 
 import (
 	"context"
+	"encoding/json"
 	"log"
+	"net/http"
 	"os"
 	"os/signal"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -12,7 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 
@@ -22,25 +27,20 @@ import (
 // An agent that watches the Pods of its node, and is told across its restarts of
 // each change once.
 func ExampleOpen() {
-	run := func(ctx context.Context, client kubernetes.Interface, node string, handler toolscache.ResourceEventHandler) error {
-		cache, err := warmwatch.Open("/var/lib/agent/cache.db", warmwatch.Options{
-			ClusterID: warmwatch.KubeSystemUID(client.CoreV1()),
-		})
+	run := func(ctx context.Context, config *rest.Config, node string, handler toolscache.ResourceEventHandler) error {
+		cache, err := warmwatch.Open("/var/lib/agent/cache.db", warmwatch.Options{})
 		if err != nil {
 			return err
 		}
 		defer cache.Close()
-
-		pods, err := cache.NewSharedIndexInformer(
-			toolscache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "", fields.OneTermEqualSelector("spec.nodeName", node)),
-			&corev1.Pod{},
-			warmwatch.InformerOptions{
-				Resource:      corev1.SchemeGroupVersion.WithResource("pods"),
-				FieldSelector: "spec.nodeName=" + node,
-			})
+		config.Wrap(cache.WrapTransport) // Before the client is made of it.
+		client, err := kubernetes.NewForConfig(config)
 		if err != nil {
 			return err
 		}
+
+		lw := toolscache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "", fields.OneTermEqualSelector("spec.nodeName", node))
+		pods := cache.NewInformer(lw, &corev1.Pod{}, 0, nil).(*warmwatch.SharedIndexInformer)
 		if _, err := pods.AddDurableEventHandler("network", handler); err != nil { // Goes on where it stopped.
 			return err
 		}
@@ -62,46 +62,52 @@ func ExampleOpen() {
 			log.Println("deleted", key)
 		},
 	}
-	if err := run(ctx, kubernetes.NewForConfigOrDie(config), os.Getenv("NODE_NAME"), handler); err != nil {
+	if err := run(ctx, config, os.Getenv("NODE_NAME"), handler); err != nil {
 		log.Print(err)
 	}
 }
 
-// Each request is compared with what InformerOptions say, so that no selector is forgotten there.
-func ExampleCache_WrapTransport() {
-	cache, err := warmwatch.Open("/var/lib/agent/cache.db", warmwatch.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer cache.Close()
-	config, err := rest.InClusterConfig()
-	if err != nil {
-		log.Fatal(err)
-	}
-	config.Wrap(cache.WrapTransport)
-	client := kubernetes.NewForConfigOrDie(config)
-	pods, err := cache.NewSharedIndexInformer(
-		toolscache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "kube-system", fields.Everything()),
-		&corev1.Pod{},
-		warmwatch.InformerOptions{
-			Resource:  corev1.SchemeGroupVersion.WithResource("pods"),
-			Namespace: "kube-system", // Without it Status().Err says so, and nothing is asked of the server.
+// An informer factory and a lister of client-go, whose informer of Pods is kept in the file.
+func ExampleCache_NewInformer() {
+	start := func(ctx context.Context, cache *warmwatch.Cache, config *rest.Config) (listers.PodLister, error) {
+		config.Wrap(cache.WrapTransport) // Before the client is made of it.
+		client, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			return nil, err
+		}
+		factory := informers.NewSharedInformerFactory(client, 0)
+		// Before anybody asks the factory for its own.
+		factory.InformerFor(&corev1.Pod{}, func(client kubernetes.Interface, resync time.Duration) toolscache.SharedIndexInformer {
+			lw := toolscache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, fields.Everything())
+			return cache.NewInformer(lw, &corev1.Pod{}, resync, toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc})
 		})
-	if err != nil {
-		log.Fatal(err)
+		pods := factory.Core().V1().Pods().Lister()
+		factory.StartWithContext(ctx)
+		return pods, factory.WaitForCacheSyncWithContext(ctx).Err
 	}
-	pods.RunWithContext(context.Background())
+	_ = start
 }
 
-// Whatever is wrong with the file, the informers work. This is how to hear of it.
+// Whatever is wrong, the informers work as well as they can. This is how to hear of it.
 func ExampleCache_Status() {
 	cache, err := warmwatch.Open("/var/lib/agent/cache.db", warmwatch.Options{})
 	if err != nil {
 		log.Fatal(err) // The path or the options make no sense.
 	}
 	defer cache.Close()
-	if st := cache.Status(); st.Err != nil {
+	http.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) {
+		if err := json.NewEncoder(w).Encode(cache.Status()); err != nil {
+			log.Print(err)
+		}
+	})
+	st := cache.Status()
+	if st.Err != nil {
 		log.Printf("%s is not used as it should: %v", st.Path, st.Err)
+	}
+	for name, informer := range st.Informers {
+		if informer.Err != nil {
+			log.Printf("%s: %v", name, informer.Err)
+		}
 	}
 }
 

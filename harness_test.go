@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 var configMaps = corev1.SchemeGroupVersion.WithResource("configmaps")
@@ -49,6 +50,21 @@ var (
 		}, c.example)
 		return p.informer
 	}}
+	// What NewInformer makes is identified by a request: these tests' ListerWatchers make none,
+	// so that it works from memory.
+	oursFromMemory = implementation{"NewInformer", func(t *testing.T, lw cache.ListerWatcher, c config) cache.SharedIndexInformer {
+		cache, err := warmwatch.Open(filepath.Join(t.TempDir(), "cache.db"), warmwatch.Options{NotifyUnchanged: c.notifyUnchanged, Logger: &testsupport.Quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cache.WrapTransport(nil)
+		t.Cleanup(func() {
+			if err := cache.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return cache.NewInformer(lw, c.example, c.resync, c.indexers)
+	}}
 )
 
 func (i implementation) new(t *testing.T, lw cache.ListerWatcher, cs ...config) cache.SharedIndexInformer {
@@ -65,7 +81,7 @@ func (i implementation) new(t *testing.T, lw cache.ListerWatcher, cs ...config) 
 // contract runs a test against client-go and against warmwatch, in a bubble.
 func contract(t *testing.T, test func(*testing.T, implementation)) {
 	t.Helper()
-	for _, impl := range []implementation{clientGo, ours} {
+	for _, impl := range []implementation{clientGo, ours, oursFromMemory} {
 		t.Run("impl="+impl.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { test(t, impl) })
 		})

@@ -2,23 +2,22 @@ package warmwatch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"reflect"
 	"slices"
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/watchlist"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
-	"github.com/warmwatch/warmwatch/internal/reflector"
 	"github.com/warmwatch/warmwatch/internal/request"
 )
 
@@ -44,8 +43,7 @@ func (s *SharedIndexInformer) newObject() any {
 	return reflect.New(reflect.TypeOf(s.storedType()).Elem()).Interface()
 }
 
-// identityOf returns the identity of the data, with selectors in the form in which equal ones
-// are equal.
+// identityOf returns the identity of the data. Its selectors are written in one way.
 func identityOf(example runtime.Object, o InformerOptions) (checkpoint.Identity, error) {
 	labelSelector, err := request.Labels(o.LabelSelector)
 	if err != nil {
@@ -54,41 +52,94 @@ func identityOf(example runtime.Object, o InformerOptions) (checkpoint.Identity,
 	fieldSelector, err := request.Fields(o.FieldSelector)
 	return checkpoint.Identity{
 		Group: o.Resource.Group, Version: o.Resource.Version, Resource: o.Resource.Resource,
-		Namespace: o.Namespace, LabelSelector: labelSelector, FieldSelector: fieldSelector,
+		Namespace: o.Namespace, LabelSelector: labelSelector, FieldSelector: fieldSelector, ShardSelector: o.ShardSelector,
 		Name: o.Name, Form: formOf(example),
 	}, err
 }
 
+// identityAsked returns the identity of the objects that a request asks for.
+func identityAsked(example runtime.Object, a request.Asked) checkpoint.Identity {
+	return checkpoint.Identity{
+		Group: a.Resource.Group, Version: a.Resource.Version, Resource: a.Resource.Resource,
+		Namespace: a.Namespace, LabelSelector: a.LabelSelector, FieldSelector: a.FieldSelector, ShardSelector: a.ShardSelector,
+		Form: formOf(example),
+	}
+}
+
+// asked returns what a List of an identity asks for.
+func asked(id checkpoint.Identity) request.Asked {
+	return request.Asked{
+		Resource:  resourceOf(id),
+		Namespace: id.Namespace, LabelSelector: id.LabelSelector, FieldSelector: id.FieldSelector, ShardSelector: id.ShardSelector,
+		Metadata: id.Form == checkpoint.FormMetadata,
+	}
+}
+
+func resourceOf(id checkpoint.Identity) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: id.Group, Version: id.Version, Resource: id.Resource}
+}
+
 // checkRequest refuses a List or a watch that does not ask for what the identity says: its
-// objects would be served as what they are not. It says nothing of other requests.
-func (s *SharedIndexInformer) checkRequest(r *http.Request) error {
-	got, err := request.Of(r)
-	if err != nil {
-		return nil //nolint:nilerr // It is another request, or the server will refuse it.
+// objects would be served as what they are not.
+func (s *SharedIndexInformer) checkRequest(got request.Asked) (err error) {
+	p := s.parts.Load()
+	if p.fromMemory() {
+		return nil
 	}
-	want := request.Asked{
-		Resource: s.opts.Resource, Namespace: s.identity.Namespace,
-		LabelSelector: s.identity.LabelSelector, FieldSelector: s.identity.FieldSelector,
-		Metadata: s.identity.Form == checkpoint.FormMetadata,
-	}
-	if got != want {
-		err = fmt.Errorf("warmwatch: the ListerWatcher asks for %v, expected %v, as InformerOptions say", got, want)
+	if want := asked(p.identity); got != want {
+		err = fmt.Errorf("warmwatch: the ListerWatcher asks for %v, expected %v, as its informer was made for", got, want)
 	}
 	if s.progress.requested(err) {
-		s.logger.Error(err, "Refusing the requests of the ListerWatcher")
+		p.logger.Error(err, "Refusing the requests of the ListerWatcher")
 	}
 	return err
 }
 
+// checkedListerWatcher has the requests of its calls checked.
+type checkedListerWatcher struct {
+	cache.ListerWatcherWithContext
+	check func(request.Asked) error
+}
+
+func (s *SharedIndexInformer) checked() checkedListerWatcher {
+	return checkedListerWatcher{cache.ToListerWatcherWithContext(s.lw), s.checkRequest}
+}
+
+// ListWithContext implements [cache.ListerWithContext].
+func (lw checkedListerWatcher) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	return lw.ListerWatcherWithContext.ListWithContext(request.WithCheck(ctx, lw.check), o)
+}
+
+// WatchWithContext implements [cache.WatcherWithContext].
+func (lw checkedListerWatcher) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	return lw.ListerWatcherWithContext.WatchWithContext(request.WithCheck(ctx, lw.check), o)
+}
+
+// List implements [cache.Lister].
+func (lw checkedListerWatcher) List(o metav1.ListOptions) (runtime.Object, error) {
+	return lw.ListWithContext(context.Background(), o)
+}
+
+// Watch implements [cache.Watcher].
+func (lw checkedListerWatcher) Watch(o metav1.ListOptions) (watch.Interface, error) {
+	return lw.WatchWithContext(context.Background(), o)
+}
+
+// IsWatchListSemanticsUnSupported is that of the ListerWatcher, see k8s.io/client-go/util/watchlist.
+func (lw checkedListerWatcher) IsWatchListSemanticsUnSupported() bool {
+	return watchlist.DoesClientNotSupportWatchListSemantics(lw.ListerWatcherWithContext)
+}
+
 // want returns what a checkpoint must match.
 func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
+	id := s.parts.Load().identity
 	w := checkpoint.Want{
-		Identity:      s.identity,
+		Identity:      id,
 		ClusterID:     clusterID,
 		SchemaVersion: checkpoint.SchemaVersion(s.storedType()),
 		Now:           time.Now(),
 		MaxAge:        s.cache.opts.MaxAge,
-		NeverResume:   s.opts.NeverResume || isEvents(s.opts.Resource),
+		NeverResume:   s.opts.NeverResume || isEvents(resourceOf(id)),
 		IndexVersion:  s.indexVersion(),
 	}
 	if s.transform != nil {
@@ -101,7 +152,7 @@ func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
 
 // indexVersion identifies the index functions. When it changes, the indices are rebuilt.
 func (s *SharedIndexInformer) indexVersion() string {
-	indexers := s.indexer.GetIndexers()
+	indexers := s.store.GetIndexers()
 	if len(indexers) == 0 {
 		return ""
 	}
@@ -112,48 +163,10 @@ func (s *SharedIndexInformer) indexVersion() string {
 	return version + " " + strings.Join(slices.Sorted(maps.Keys(indexers)), " ")
 }
 
+const eventsResource = "events"
+
 // isEvents reports whether r is Events. The API server keeps no watch cache for them,
 // and answers an old version with a watch that closes at once (kubernetes#104171).
 func isEvents(r schema.GroupVersionResource) bool {
-	return r.Resource == "events" && (r.Group == "" || r.Group == "events.k8s.io")
-}
-
-// checkCluster asks, before the first list, which cluster the server belongs to.
-func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Relisting, error) {
-	ask := s.cache.opts.ClusterID
-	if ask == nil || s.sink.ClusterKnown() {
-		return nil, nil
-	}
-	id, err := ask(request.WithoutCheck(ctx))
-	if err == nil && id == "" {
-		err = errNoIdentity
-	}
-	if err != nil {
-		if !isAnswer(err) {
-			return nil, fmt.Errorf("warmwatch: ask for the cluster's identity: %w", err)
-		}
-		how := s.sink.SetUnknownCluster(err)
-		if how == nil {
-			s.logger.Error(err, "The API server does not tell which cluster it is")
-			return nil, nil
-		}
-		s.logger.Error(err, "The API server does not tell which cluster it is: the stored objects are compared with its own", "reason", how.Reason)
-		return how, nil
-	}
-	decision, err := s.sink.SetCluster(s.want(id))
-	if err != nil {
-		return nil, fmt.Errorf("warmwatch: store the cluster's identity: %w", err)
-	}
-	if decision.Action != checkpoint.ActionDiscard {
-		return nil, nil
-	}
-	return &reflector.Relisting{Reason: decision.Reason, Rewrite: true, Rewound: true}, nil
-}
-
-var errNoIdentity = errors.New("Options.ClusterID returned no identity")
-
-// isAnswer reports whether err is a server's refusal that will last. An expired token (401) will
-// be renewed, and until then nothing else is answered either.
-func isAnswer(err error) bool {
-	return errors.Is(err, errNoIdentity) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
+	return r.Resource == eventsResource && (r.Group == "" || r.Group == "events.k8s.io")
 }

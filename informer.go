@@ -1,6 +1,7 @@
 package warmwatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,12 +14,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"github.com/warmwatch/warmwatch/internal/checkpoint"
-	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/processor"
 	"github.com/warmwatch/warmwatch/internal/reflector"
-	"github.com/warmwatch/warmwatch/internal/sink"
-	"github.com/warmwatch/warmwatch/queue"
 )
 
 // InformerOptions configures [Cache.NewSharedIndexInformer]. Resource is
@@ -34,6 +31,8 @@ type InformerOptions struct {
 	// LabelSelector and FieldSelector that the list is restricted to.
 	LabelSelector string
 	FieldSelector string
+	// ShardSelector that the list is restricted to, written as in the request.
+	ShardSelector string
 	// Name distinguishes informers of one Cache that list the same data.
 	Name string
 	// ResyncPeriod of handlers that set none. Default 0: no resync. As in
@@ -104,23 +103,19 @@ type InformerOptions struct {
 //
 // All methods are safe for concurrent use.
 type SharedIndexInformer struct {
-	cache    *Cache
-	opts     InformerOptions
-	identity checkpoint.Identity
-	space    string
-	lw       cache.ListerWatcher
-	example  runtime.Object
-	logger   klog.Logger
+	cache   *Cache
+	opts    InformerOptions
+	lw      cache.ListerWatcher
+	example runtime.Object
+	// deferred says that the identity is what the first List asks for, see NewInformer.
+	deferred bool
 
-	indexer   *indexer.Indexer
-	queue     *queue.Log
+	parts     atomic.Pointer[parts]
+	store     store
 	processor *processor.Processor
-	sink      *sink.Sink
 	detector  cache.MutationDetector
 	progress  progress
 	syncGate  syncGate
-	// removeHook removes the hook of the DB that calls replaced.
-	removeHook func()
 
 	synced    chan struct{} // Closed when HasSynced.
 	syncOnce  sync.Once
@@ -134,7 +129,9 @@ type SharedIndexInformer struct {
 
 	mu                sync.Mutex
 	started, stopped  bool
-	cancel            context.CancelFunc // Of the run.
+	ctx               context.Context    // Of the run.
+	cancel            context.CancelFunc // Of ctx.
+	ended             chan struct{}      // Closed when the run has ended.
 	controller        cache.Controller
 	watchErrorHandler cache.WatchErrorHandlerWithContext
 	transform         cache.TransformFunc
@@ -166,26 +163,42 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	if err != nil {
 		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
 	}
-	s := &SharedIndexInformer{
-		cache: c, opts: o, identity: id, space: id.Space(), lw: lw, example: example,
-		logger:   klog.LoggerWithValues(*c.opts.Logger, "informer", id.String()),
-		detector: cache.NewCacheMutationDetector(fmt.Sprintf("%T", example)),
-		synced:   make(chan struct{}),
-		served:   make(chan struct{}),
+	s := c.newInformer(lw, example, o, klog.LoggerWithValues(*c.opts.Logger, "informer", id.String()))
+	space := id.Space()
+	if err := c.claim(space, id.String()); err != nil {
+		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
 	}
-	s.progress.phase = PhaseLoading
-	s.syncGate.caughtUp, s.syncGate.behind = s.caughtUp, s.behind
-	if err := c.claim(s); err != nil {
-		return nil, err
-	}
-	if err = s.open(); err == nil {
+	if err = s.settle(c.db, id, space); err == nil {
 		err = c.admit(s)
 	}
 	if err != nil {
-		c.release(s)
+		c.release(space, s)
 		return nil, fmt.Errorf("warmwatch: new informer for %s: %w", id, err)
 	}
 	return s, nil
+}
+
+// newInformer makes an informer that has no parts yet.
+func (c *Cache) newInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions, logger klog.Logger) *SharedIndexInformer {
+	o.TransformVersion = cmp.Or(o.TransformVersion, c.opts.TransformVersion)
+	o.IndexVersion = cmp.Or(o.IndexVersion, c.opts.IndexVersion)
+	o.NeverResume = o.NeverResume || c.opts.NeverResume
+	o.NotifyUnchanged = o.NotifyUnchanged || c.opts.NotifyUnchanged
+	s := &SharedIndexInformer{
+		cache: c, opts: o, lw: lw, example: example,
+		detector: cache.NewCacheMutationDetector(fmt.Sprintf("%T", example)),
+		synced:   make(chan struct{}),
+		served:   make(chan struct{}),
+		ended:    make(chan struct{}),
+	}
+	s.progress.phase = PhaseLoading
+	s.syncGate.caughtUp, s.syncGate.behind = s.caughtUp, s.behind
+	s.processor = processor.New(processor.Options{
+		Logger: logger, Informer: s.describe(),
+		Served: s.served, ServedAt: s.servedAt.Load, Synced: s.synced,
+		InitialUntilSynced: c.opts.SyncPolicy == SyncFromServer, ResyncPeriod: o.ResyncPeriod,
+	})
+	return s
 }
 
 // HasSynced implements [cache.SharedInformer]. After a warm start Options.SyncPolicy
@@ -212,14 +225,14 @@ func (s *SharedIndexInformer) LastSyncResourceVersion() string {
 	if rv := s.controller.LastSyncResourceVersion(); rv != "" || !s.servesFromDisk() {
 		return rv
 	}
-	return s.indexer.LastStoreSyncResourceVersion()
+	return s.store.LastStoreSyncResourceVersion()
 }
 
 // GetStore implements [cache.SharedInformer].
-func (s *SharedIndexInformer) GetStore() cache.Store { return s.indexer }
+func (s *SharedIndexInformer) GetStore() cache.Store { return &s.store }
 
 // GetIndexer implements [cache.SharedIndexInformer].
-func (s *SharedIndexInformer) GetIndexer() cache.Indexer { return s.indexer }
+func (s *SharedIndexInformer) GetIndexer() cache.Indexer { return &s.store }
 
 // AddIndexers implements [cache.SharedIndexInformer]. It also works after the start, but
 // what is added then is computed anew from every object at every start. Indexers that are
@@ -230,10 +243,10 @@ func (s *SharedIndexInformer) AddIndexers(indexers cache.Indexers) error {
 	if s.stopped {
 		return errors.New("indexer was not added because it has stopped already")
 	}
-	if err := s.indexer.AddIndexers(indexers); err != nil {
+	if err := s.store.AddIndexers(indexers); err != nil {
 		return err
 	}
-	return s.sink.SetIndexVersion(s.indexVersion())
+	return s.parts.Load().sink.SetIndexVersion(s.indexVersion())
 }
 
 // GetController implements [cache.SharedInformer]. It is deprecated and does

@@ -568,27 +568,28 @@ func (m *model) inspect(crash *modelCrash) (rv int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.sink.Load(s.want(""), nil, 0)
-	r := s.sink.Checkpoint()
+	parts := s.parts.Load()
+	parts.sink.Load(s.want(""), nil, 0)
+	r := parts.sink.Checkpoint()
 	rv, err = strconv.Atoi(r.ResourceVersion)
 	if r.ResourceVersion != "" && err != nil {
 		t.Error(err)
 	}
-	s.indexer.Hide(false)
+	parts.indexer.Hide(false)
 	if r.State == checkpoint.StateComplete {
 		want, got := map[string]string{}, map[string]string{}
 		for key, obj := range m.server.ObjectsAt(rv) {
 			want[key] = obj.GetResourceVersion()
 		}
-		for _, obj := range s.indexer.List() {
+		for _, obj := range parts.indexer.List() {
 			cm := obj.(*corev1.ConfigMap)
 			got[cm.Namespace+"/"+cm.Name] = cm.ResourceVersion
 		}
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("P2: the file does not hold the state at its resourceVersion %d (-want +got):\n%s", rv, d)
 		}
-		if s.indexer.Len() != len(got) {
-			t.Errorf("Len is %d, expected %d", s.indexer.Len(), len(got))
+		if parts.indexer.Len() != len(got) {
+			t.Errorf("Len is %d, expected %d", parts.indexer.Len(), len(got))
 		}
 		if r.IndexVersion == s.indexVersion() { // Else they were being rebuilt, and will be again.
 			m.checkIndices(s)

@@ -5,78 +5,106 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/indexer"
-	"github.com/warmwatch/warmwatch/internal/processor"
 	"github.com/warmwatch/warmwatch/internal/reflector"
 	"github.com/warmwatch/warmwatch/internal/sink"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
 )
 
-// open makes the parts that live in the DB. If they cannot be read, the file as a
+// parts are what an informer has in one space of a DB. They do not change; an informer of
+// NewInformer gets others when it begins to run.
+type parts struct {
+	db *persist.DB
+	// identity is not known, and unseenIdentity, as long as the informer lives in memory.
+	identity checkpoint.Identity
+	space    string
+	logger   klog.Logger
+	indexer  *indexer.Indexer
+	queue    *queue.Log
+	sink     *sink.Sink
+	// removeHook removes the hook of the DB that calls replaced.
+	removeHook func()
+}
+
+// open makes the parts of an identity in a DB. If they cannot be read, the file as a
 // whole may be damaged: then the DB replaces it. A space that still cannot be read
 // is emptied.
-func (s *SharedIndexInformer) open() error {
-	err := s.openParts()
-	for _, mend := range []func() error{s.replaceFile, s.dropSpace} {
+func (s *SharedIndexInformer) open(db *persist.DB, id checkpoint.Identity, space string, indexers cache.Indexers) (*parts, error) {
+	p := &parts{
+		db: db, identity: id, space: space,
+	}
+	p.logger = klog.LoggerWithValues(*s.cache.opts.Logger, "informer", p.name())
+	err := s.openParts(p, indexers)
+	for _, mend := range []func() error{p.replaceFile, func() error { return dropSpace(db, space) }} {
 		if !errors.Is(err, persist.ErrCorrupt) {
 			break
 		}
-		s.logger.Error(err, "Could not read the cache")
+		p.logger.Error(err, "Could not read the cache")
 		if err := mend(); err != nil {
-			return err
+			return nil, err
 		}
-		err = s.openParts()
+		err = s.openParts(p, indexers)
 	}
-	return err
+	return p, err
+}
+
+// fromMemory reports whether the informer has no space in the file.
+func (p *parts) fromMemory() bool { return p.db.Path() == "" }
+
+// name of the informer in Status and in the log.
+func (p *parts) name() string {
+	if p.fromMemory() {
+		return p.space
+	}
+	return p.identity.String()
 }
 
 // replaceFile waits until the DB has replaced a damaged file, if it has to.
-func (s *SharedIndexInformer) replaceFile() error {
-	if _, err := s.cache.db.Update(func(*persist.Batch) {}); err != nil {
+func (p *parts) replaceFile() error {
+	if _, err := p.db.Update(func(*persist.Batch) {}); err != nil {
 		return err
 	}
-	if err := s.cache.db.Flush(); err != nil {
-		s.logger.Error(err, "Could not write to the cache file")
+	if err := p.db.Flush(); err != nil {
+		p.logger.Error(err, "Could not write to the cache file")
 	}
 	return nil
 }
 
-func (s *SharedIndexInformer) openParts() (err error) {
-	s.indexer, err = indexer.New(indexer.Options{
-		DB: s.cache.db, Space: s.space, NewObject: s.newObject, Indexers: s.opts.Indexers,
-		Objects: s.cache.objects, OnCorrupt: s.corrupt, OnDecode: s.detector.AddObject, Logger: &s.logger,
+func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err error) {
+	p.indexer, err = indexer.New(indexer.Options{
+		DB: p.db, Space: p.space, NewObject: s.newObject, Indexers: indexers,
+		Objects: s.cache.objects, OnCorrupt: s.corrupt, OnDecode: s.detector.AddObject, Logger: &p.logger,
 	})
 	if err != nil {
 		return err
 	}
-	s.indexer.Hide(true)
-	s.queue, err = queue.NewLog(queue.Options{
-		DB: s.cache.db, Space: s.space, Seq: s.indexer.Seq(), NewObject: s.newObject,
-		OnCorrupt: s.corrupt, Logger: &s.logger, MaxBacklogBytes: s.cache.opts.MaxBacklogBytes,
+	p.indexer.Hide(true)
+	p.queue, err = queue.NewLog(queue.Options{
+		DB: p.db, Space: p.space, Seq: p.indexer.Seq(), NewObject: s.newObject,
+		OnCorrupt: s.corrupt, Logger: &p.logger, MaxBacklogBytes: s.cache.opts.MaxBacklogBytes,
 	})
 	if err != nil {
 		return err
 	}
-	if s.indexer.Seq() == 0 && s.queue.Head() > 0 { // The store is empty, but deltas were written.
-		s.corrupt(&persist.CorruptError{Bucket: persist.Bucket{Space: s.space, Name: "store"}, Err: errors.New("the store is missing")})
+	if p.indexer.Seq() == 0 && p.queue.Head() > 0 { // The store is empty, but deltas were written.
+		s.corrupt(&persist.CorruptError{Bucket: persist.Bucket{Space: p.space, Name: "store"}, Err: errors.New("the store is missing")})
 	}
-	s.indexer.RaiseSeq(s.queue.Head()) // No new Seq may be below a cursor, even if the file lost the last one.
-	s.processor = processor.New(processor.Options{
-		Log: s.queue, Store: s.indexer, Logger: s.logger, Informer: s.describe(),
-		Served: s.served, ServedAt: s.servedAt.Load, Synced: s.synced,
-		InitialUntilSynced: s.cache.opts.SyncPolicy == SyncFromServer, ResyncPeriod: s.opts.ResyncPeriod,
-	})
-	s.sink = sink.New(sink.Options{
-		DB: s.cache.db, Space: s.space, Indexer: s.indexer, Log: s.queue, Detector: s.detector, Logger: s.logger,
+	p.indexer.RaiseSeq(p.queue.Head()) // No new Seq may be below a cursor, even if the file lost the last one.
+	p.sink = sink.New(sink.Options{
+		DB: p.db, Space: p.space, Indexer: p.indexer, Log: p.queue, Detector: s.detector, Logger: p.logger,
 		Informer: &sinkInformer{
 			progress: &s.progress, syncGate: &s.syncGate, processor: s.processor, resumer: &s.resumer,
 			serve: s.serve, setSynced: s.setSynced, synced: s.HasSyncedChecker(),
 		},
-		ListerWatcher: s.lw, Example: s.example, NewObject: s.newObject, MaxAge: s.cache.opts.MaxAge,
-		NotifyUnchanged: s.opts.NotifyUnchanged, FieldSelected: s.identity.FieldSelector != "",
+		ListerWatcher: s.checked(), Example: s.example, NewObject: s.newObject, MaxAge: s.cache.opts.MaxAge,
+		NotifyUnchanged: s.opts.NotifyUnchanged, FieldSelected: p.identity.FieldSelector != "",
 	})
-	s.removeHook = s.cache.db.AddHook(&persist.Hook{Space: s.space, AfterReset: s.replaced})
+	p.removeHook = p.db.AddHook(&persist.Hook{Space: p.space, AfterReset: s.replaced})
 	return nil
 }
 
@@ -87,10 +115,10 @@ func (s *SharedIndexInformer) corruption() error {
 	return s.progress.corruptErr
 }
 
-func (s *SharedIndexInformer) dropSpace() error {
-	_, err := s.cache.db.Update(func(b *persist.Batch) {
+func dropSpace(db *persist.DB, space string) error {
+	_, err := db.Update(func(b *persist.Batch) {
 		for _, name := range slices.Concat(indexer.Buckets(), queue.Buckets(), sink.Buckets()) {
-			b.Drop(persist.Bucket{Space: s.space, Name: name})
+			b.Drop(persist.Bucket{Space: space, Name: name})
 		}
 	})
 	return err

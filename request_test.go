@@ -3,12 +3,8 @@ package warmwatch_test
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,59 +22,11 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
-// apiServer answers each list with one ConfigMap, and counts the requests.
-func apiServer(t *testing.T) (config *rest.Config, requests *atomic.Int64) {
-	requests = new(atomic.Int64)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		requests.Add(1)
-		w.Header().Set("Content-Type", "application/json")
-		if r.URL.Query().Get("sendInitialEvents") != "" {
-			w.WriteHeader(http.StatusUnprocessableEntity)
-			return
-		}
-		if r.URL.Query().Get("watch") != "" {
-			w.(http.Flusher).Flush()
-			<-r.Context().Done()
-			return
-		}
-		kind, apiVersion := "ConfigMapList", "v1"
-		if strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList") {
-			kind, apiVersion = "PartialObjectMetadataList", "meta.k8s.io/v1"
-		}
-		if err := json.NewEncoder(w).Encode(map[string]any{
-			"kind": kind, "apiVersion": apiVersion, "metadata": map[string]any{"resourceVersion": "5"},
-			"items": []any{map[string]any{
-				"kind": strings.TrimSuffix(kind, "List"), "apiVersion": apiVersion,
-				"metadata": map[string]any{"namespace": "ns", "name": "a", "uid": "1", "resourceVersion": "4", "labels": map[string]any{"x": "1"}},
-			}},
-		}); err != nil {
-			t.Error(err)
-		}
-	}))
-	t.Cleanup(server.Close)
-	return &rest.Config{Host: server.URL}, requests
-}
-
 // TestRequestsAreComparedWithTheIdentity, of each kind of client-go's ListerWatchers.
 func TestRequestsAreComparedWithTheIdentity(t *testing.T) {
 	tweak := func(o *metav1.ListOptions) { o.LabelSelector, o.FieldSelector = "x in (2, 1),!y", "metadata.name!=b" }
 	asked := warmwatch.InformerOptions{Resource: configMaps, Namespace: "ns", LabelSelector: "!y,x in (1,2)", FieldSelector: "metadata.name!=b"}
-	example := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap"}}
-	clients := map[string]func(*rest.Config) (cache.ListerWatcher, runtime.Object){
-		"typed": func(c *rest.Config) (cache.ListerWatcher, runtime.Object) {
-			client := kubernetes.NewForConfigOrDie(c)
-			return cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", "ns", tweak), &corev1.ConfigMap{}
-		},
-		"dynamic": func(c *rest.Config) (cache.ListerWatcher, runtime.Object) {
-			client := dynamic.NewForConfigOrDie(c).Resource(configMaps).Namespace("ns")
-			return listWatch(client.List, client.Watch, tweak), example
-		},
-		"metadata": func(c *rest.Config) (cache.ListerWatcher, runtime.Object) {
-			client := metadata.NewForConfigOrDie(c).Resource(configMaps).Namespace("ns")
-			return listWatch(client.List, client.Watch, tweak), &metav1.PartialObjectMetadata{}
-		},
-	}
-	for client, listerWatcher := range clients {
+	for client, listerWatcher := range listerWatchers(tweak) {
 		for name, c := range map[string]struct {
 			change func(*warmwatch.InformerOptions)
 			want   string // In the error. Empty: nothing is wrong.
@@ -99,6 +47,25 @@ func TestRequestsAreComparedWithTheIdentity(t *testing.T) {
 	}
 }
 
+// listerWatchers are those of each kind of client, of the ConfigMaps in ns.
+func listerWatchers(tweak func(*metav1.ListOptions)) map[string]func(*rest.Config) (cache.ListerWatcher, runtime.Object) {
+	example := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap"}}
+	return map[string]func(*rest.Config) (cache.ListerWatcher, runtime.Object){
+		"typed": func(c *rest.Config) (cache.ListerWatcher, runtime.Object) {
+			client := kubernetes.NewForConfigOrDie(c)
+			return cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", "ns", tweak), &corev1.ConfigMap{}
+		},
+		"dynamic": func(c *rest.Config) (cache.ListerWatcher, runtime.Object) {
+			client := dynamic.NewForConfigOrDie(c).Resource(configMaps).Namespace("ns")
+			return listWatch(client.List, client.Watch, tweak), example
+		},
+		"metadata": func(c *rest.Config) (cache.ListerWatcher, runtime.Object) {
+			client := metadata.NewForConfigOrDie(c).Resource(configMaps).Namespace("ns")
+			return listWatch(client.List, client.Watch, tweak), &metav1.PartialObjectMetadata{}
+		},
+	}
+}
+
 func listWatch[L runtime.Object](
 	list func(context.Context, metav1.ListOptions) (L, error), open func(context.Context, metav1.ListOptions) (watch.Interface, error), tweak func(*metav1.ListOptions),
 ) cache.ListerWatcher {
@@ -115,7 +82,8 @@ func listWatch[L runtime.Object](
 }
 
 func checkRequests(t *testing.T, listerWatcher func(*rest.Config) (cache.ListerWatcher, runtime.Object), o warmwatch.InformerOptions, want string) {
-	config, requests := apiServer(t)
+	api := newHTTPServer(t)
+	config := api.config()
 	c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +125,7 @@ func checkRequests(t *testing.T, listerWatcher func(*rest.Config) (cache.ListerW
 	if err := informer.Status().Err; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `namespace "ns"`) {
 		t.Errorf("the error is %v, expected %s and what is asked for", err, want)
 	}
-	if n := requests.Load(); n > 0 || informer.HasSynced() {
+	if n := len(api.take()); n > 0 || informer.HasSynced() {
 		t.Errorf("%d requests, synced %v", n, informer.HasSynced())
 	}
 }
@@ -174,6 +142,41 @@ func TestASelectorThatCannotBeParsedIsRefused(t *testing.T) {
 		_, err := c.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.ConfigMap{}, o)
 		if err == nil || !strings.Contains(err.Error(), cmp.Or(o.LabelSelector, o.FieldSelector)) {
 			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
+
+// TestOtherRequestsOfAListerWatcherPass: it may ask for something else before it lists, with the
+// same context.
+func TestOtherRequestsOfAListerWatcherPass(t *testing.T) {
+	api := newHTTPServer(t)
+	a := newAgent(t, testsupport.Path(t), api)
+	client, lw := kubernetes.NewForConfigOrDie(a.config), cache.ToListerWatcherWithContext(a.configMaps("ns", noTweak))
+	asks := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			for _, err := range []error{
+				client.CoreV1().RESTClient().Post().AbsPath("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews").Do(ctx).Error(),
+				client.CoreV1().RESTClient().Get().AbsPath("/version").Do(ctx).Error(),
+			} {
+				if err != nil {
+					return nil, err
+				}
+			}
+			return lw.ListWithContext(ctx, o)
+		},
+		WatchFuncWithContext: lw.WatchWithContext,
+	}
+	informer := a.make(asks, &corev1.ConfigMap{})
+	a.run(informer)
+	expectOne(t, informer)
+	other, err := a.cache.NewSharedIndexInformer(asks, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps, Namespace: "ns", Name: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.run(other)
+	for _, st := range a.cache.Status().Informers {
+		if st.Err != nil || st.Objects != 1 {
+			t.Errorf("%+v", st)
 		}
 	}
 }

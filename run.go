@@ -2,6 +2,7 @@ package warmwatch
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/reflector"
-	"github.com/warmwatch/warmwatch/internal/request"
 )
 
 // Run implements [cache.SharedInformer].
@@ -25,9 +25,9 @@ func (s *SharedIndexInformer) Run(stopCh <-chan struct{}) {
 // then, they are told after the next start. An informer runs once.
 func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 	defer utilruntime.HandleCrashWithContext(ctx)
-	ctx, cancel := context.WithCancel(request.WithCheck(ctx, s.checkRequest))
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if !s.begin(ctx, cancel) {
+	if !s.enter(ctx, cancel) {
 		return
 	}
 	var wg wait.Group
@@ -38,11 +38,17 @@ func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 		close(detectorStop)
 		wg.Wait()
 	}()
+	if s.deferred && !s.identify(ctx) || !s.begin(ctx) {
+		return
+	}
 	s.controller.RunWithContext(ctx)
 }
 
-// begin decides how to start.
-func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFunc) bool {
+// enter reports whether the informer may run. It runs once.
+func (s *SharedIndexInformer) enter(ctx context.Context, cancel context.CancelFunc) bool {
+	if s.deferred && s.cache.admit(s) != nil {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.started {
@@ -52,31 +58,51 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 	if s.stopped { // The Cache was closed.
 		return false
 	}
+	s.ctx, s.cancel, s.started = ctx, cancel, true
+	return true
+}
+
+// isEnding reports whether the run has begun, and is about to end.
+func (s *SharedIndexInformer) isEnding() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.started && s.ctx.Err() != nil
+}
+
+// begin decides how to start.
+func (s *SharedIndexInformer) begin(ctx context.Context) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped { // The Cache was closed.
+		return false
+	}
+	p := s.parts.Load()
 	resyncCheckPeriod := s.processor.Start()
-	decision := s.sink.Load(s.want(""), s.transform, s.relistItems)
+	want := s.want("")
+	decision := p.sink.Load(want, s.transform, s.relistItems)
 	level := 0
-	if decision.Action == checkpoint.ActionResume || s.indexer.Len() == 0 { // An ordinary start.
+	if decision.Action == checkpoint.ActionResume || p.indexer.Len() == 0 { // An ordinary start.
 		level = 2
 	}
-	s.logger.V(level).Info("Starting", "action", decision.Action, "serve", decision.Serve, "reason", decision.Reason)
-	relisting := relistingOf(decision, s.sink.LastVersion())
+	p.logger.V(level).Info("Starting", "action", decision.Action, "serve", decision.Serve, "reason", decision.Reason)
+	relisting := relistingOf(decision, p.sink.LastVersion())
 	resumer := reflector.NewResumer(reflector.Options{
-		ListerWatcher: s.lw,
-		Store:         s.sink,
-		Observer:      &observer{progress: &s.progress, syncGate: &s.syncGate, sink: s.sink, indexer: s.indexer},
-		History:       s.sink,
+		ListerWatcher: s.checked(),
+		Store:         p.sink,
+		Observer:      &observer{progress: &s.progress, syncGate: &s.syncGate, sink: p.sink, indexer: p.indexer},
+		History:       p.sink,
 		Relist:        relisting,
-		NeverResume:   s.opts.NeverResume || isEvents(s.opts.Resource),
+		NeverResume:   want.NeverResume,
 		BeforeList:    s.checkCluster,
 		PageSize:      s.pageSize,
-		Logger:        &s.logger,
+		Logger:        &p.logger,
 	})
 	s.resumer.Store(resumer)
 	if err := s.corruption(); err != nil { // It was found before there was a Resumer.
 		resumer.ForceRelist(reflector.Relisting{Reason: err.Error(), Rewrite: true})
 	}
 	s.controller = cache.New(&cache.Config{
-		Queue:                        s.sink,
+		Queue:                        p.sink,
 		ListerWatcher:                resumer,
 		ObjectType:                   s.example,
 		FullResyncPeriod:             resyncCheckPeriod,
@@ -84,7 +110,6 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 		WatchErrorHandlerWithContext: s.watchErrorHandler,
 	})
 	s.progress.started(decision)
-	s.cancel, s.started = cancel, true
 	if decision.Serve {
 		s.serve()
 		if s.cache.opts.SyncPolicy == SyncFromServer {
@@ -93,8 +118,8 @@ func (s *SharedIndexInformer) begin(ctx context.Context, cancel context.CancelFu
 			s.setSynced()
 		}
 	}
-	s.running.Go(func() { s.verify(ctx) })
-	go s.sink.CompareContents(ctx) // Nothing waits for it, because its List may never return.
+	s.running.Go(func() { p.verify(ctx) })
+	go p.sink.CompareContents(ctx) // Nothing waits for it, because its List may never return.
 	return true
 }
 
@@ -105,7 +130,7 @@ const (
 	verifyInterval = time.Hour
 )
 
-func (s *SharedIndexInformer) verify(ctx context.Context) {
+func (p *parts) verify(ctx context.Context) {
 	defer utilruntime.HandleCrashWithContext(ctx)
 	for delay := verifyDelay; ; delay = verifyInterval {
 		select {
@@ -113,8 +138,8 @@ func (s *SharedIndexInformer) verify(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		s.indexer.Verify(ctx)
-		s.indexer.VerifyIndices(ctx)
+		p.indexer.Verify(ctx)
+		p.indexer.VerifyIndices(ctx)
 	}
 }
 
@@ -136,15 +161,24 @@ func (s *SharedIndexInformer) end() {
 	s.stopped = true
 	s.mu.Unlock()
 	s.progress.setPhase(PhaseStopped)
-	s.sink.Refuse()
-	s.resumer.Load().Stop()
+	p := s.parts.Load()
+	p.sink.Refuse()
+	if r := s.resumer.Load(); r != nil {
+		r.Stop()
+	}
 	s.syncGate.interrupted()
 	s.processor.Stop()
 	s.running.Wait()
 	s.processor.Wait()
-	s.removeHook()
-	s.indexer.Release()
-	s.cache.release(s)
+	p.removeHook()
+	p.indexer.Release()
+	s.cache.release(p.space, s)
+	if p.fromMemory() {
+		if err := s.leaveMemory(p); err != nil && !errors.Is(err, ErrClosed) {
+			p.logger.Error(err, "Could not free the memory of an informer that has ended")
+		}
+	}
+	close(s.ended)
 }
 
 // detach makes the informer stop using the file, because the Cache is closing.
@@ -159,7 +193,7 @@ func (s *SharedIndexInformer) detach() {
 	}
 	// detach does not wait for the Reflector, because a ListerWatcher may hang.
 	// The sink refuses what still comes.
-	s.sink.Refuse()
+	s.parts.Load().sink.Refuse()
 	s.processor.Stop()
 }
 
@@ -184,8 +218,9 @@ func (s *SharedIndexInformer) behind() bool {
 // serve makes the store readable.
 func (s *SharedIndexInformer) serve() {
 	s.serveOnce.Do(func() {
-		s.servedAt.Store(s.cache.db.Applied())
-		s.indexer.Hide(false)
+		p := s.parts.Load()
+		s.servedAt.Store(p.db.Applied())
+		p.indexer.Hide(false)
 		close(s.served)
 	})
 }

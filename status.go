@@ -3,6 +3,7 @@ package warmwatch
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"sync"
 	"time"
 
@@ -52,7 +53,8 @@ type InformerStatus struct {
 	// cannot be stored: the transform has failed on it, or it is of another type. The
 	// informer still works. It also says that the server streams a list, but not the
 	// bookmark that ends it: until that comes, the relist is not done. And it says that the
-	// ListerWatcher asks for something else than the identity, see [Cache.WrapTransport].
+	// ListerWatcher asks for something else than the identity, see [Cache.WrapTransport], and
+	// why an informer works from memory, see [Cache.NewInformer].
 	Err error
 }
 
@@ -119,7 +121,8 @@ type progress struct {
 	corruptErr  error // Of the last record that could not be read.
 	refusedErr  error // Of the last object that could not be stored.
 	bookmarkErr error // The bookmark that ends a streamed list is missing.
-	requestErr  error // The last List or watch asked for something else.
+	requestErr  error // The last List or watch asked for something else, or could not be made.
+	memoryErr   error // Why an informer of NewInformer works from memory.
 	// relistForced says that a relist is due because of corruptErr, and rewriting that
 	// a relist is running that writes every record anew.
 	relistForced, rewriting bool
@@ -135,14 +138,15 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 		LastContact: s.progress.lastContact,
 		Relists:     s.progress.relists,
 		Resumes:     s.progress.resumes,
-		Err:         cmp.Or(s.progress.requestErr, s.progress.corruptErr, s.progress.refusedErr, s.progress.bookmarkErr),
+		Err:         cmp.Or(s.progress.requestErr, s.progress.memoryErr, s.progress.corruptErr, s.progress.refusedErr, s.progress.bookmarkErr),
 	}
 	s.progress.mu.Unlock()
-	st.ResourceVersion = s.indexer.LastStoreSyncResourceVersion()
-	st.Objects = s.indexer.Len()
-	st.UnackedDeltas = s.queue.Unacked()
+	p := s.parts.Load()
+	st.ResourceVersion = p.indexer.LastStoreSyncResourceVersion()
+	st.Objects = p.indexer.Len()
+	st.UnackedDeltas = p.queue.Unacked()
 	st.Handlers = s.handlerStatus()
-	if err := s.cache.db.Err(); err != nil {
+	if err := p.db.Err(); err != nil {
 		st.Err = err
 	}
 	return st
@@ -241,6 +245,13 @@ func (p *progress) requested(err error) (news bool) {
 	news = err != nil && p.requestErr == nil
 	p.requestErr = err
 	return news
+}
+
+// worksFromMemory notes why the informer has no space in the file.
+func (p *progress) worksFromMemory(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.memoryErr = fmt.Errorf("warmwatch: working from memory: %w", err)
 }
 
 // awaitingBookmark notes that the end of a streamed list is missing, or no more if err is nil.

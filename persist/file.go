@@ -52,16 +52,7 @@ func Open(path string, o Options) (*DB, error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("persist: %s is not a regular file (%v)", path, info.Mode().Type())
 	}
-	db := &DB{
-		givenPath: path,
-		opts:      o,
-		log:       *o.Logger,
-		wake:      make(chan struct{}, 1),
-		done:      make(chan struct{}),
-		pending:   newLayer(),
-		hooks:     map[*Hook]struct{}{},
-	}
-	db.cond.L = &db.mu
+	db := newDB(path, o)
 	var file opened
 	if db.path, err = resolve(path); err == nil {
 		if file, err = db.openFile(); db.broken == nil {
@@ -85,6 +76,33 @@ func Open(path string, o Options) (*DB, error) {
 	}
 	go db.run(0)
 	return db, nil
+}
+
+// OpenMemory returns a DB that never has a file: [DB.MemoryOnly] is true, and nothing is wrong
+// with that. It is closed like any other.
+func OpenMemory(o Options) (*DB, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	db := newDB("", o)
+	db.useLocked(opened{})
+	go db.run(0)
+	return db, nil
+}
+
+func newDB(path string, o Options) *DB {
+	db := &DB{
+		givenPath: path,
+		opts:      o,
+		log:       *o.Logger,
+		wake:      make(chan struct{}, 1),
+		done:      make(chan struct{}),
+		pending:   newLayer(),
+		hooks:     map[*Hook]struct{}{},
+	}
+	db.cond.L = &db.mu
+	return db
 }
 
 // opened is a file that bbolt has opened.

@@ -47,6 +47,7 @@ type Identity struct {
 	Namespace     string `json:"namespace,omitempty"`
 	LabelSelector string `json:"labelSelector,omitempty"`
 	FieldSelector string `json:"fieldSelector,omitempty"`
+	ShardSelector string `json:"shardSelector,omitempty"`
 	Name          string `json:"name,omitempty"` // Tells apart two informers over the same data.
 	Form          Form   `json:"form,omitempty"`
 }
@@ -59,6 +60,7 @@ func (i Identity) String() string {
 		{"namespace", i.Namespace},
 		{"labels", i.LabelSelector},
 		{"fields", i.FieldSelector},
+		{"shard", i.ShardSelector},
 		{"name", i.Name},
 	} {
 		if f.value != "" {
@@ -82,10 +84,14 @@ func (i Identity) resource() string {
 func (i Identity) Space() string {
 	// Each field is preceded by its length: a selector may contain any separator.
 	// The order of the fields is part of the file format.
-	var b []byte
-	for _, field := range []string{
+	fields := []string{
 		i.Group, i.Version, i.Resource, i.Namespace, i.LabelSelector, i.FieldSelector, i.Name, string(i.Form),
-	} {
+	}
+	if i.ShardSelector != "" { // Earlier programs did not have it.
+		fields = append(fields, i.ShardSelector)
+	}
+	var b []byte
+	for _, field := range fields {
 		b = binary.AppendUvarint(b, uint64(len(field)))
 		b = append(b, field...)
 	}

@@ -25,7 +25,8 @@ type Store interface {
 	Ballast() (release func())
 }
 
-// Options configures [New]. All fields are required, but for the last two.
+// Options configures [New]. All fields are required, but for the last two, and those that
+// [Processor.Move] gives.
 type Options struct {
 	Log    *queue.Log
 	Store  Store
@@ -57,6 +58,7 @@ type Processor struct {
 	listeners        map[*listener]struct{}
 	unfinished       map[*listener]struct{} // Those that run, also if they were removed.
 	turns            turns
+	forgotten        []string // Names, before the start.
 	running          sync.WaitGroup
 }
 
@@ -88,15 +90,9 @@ func (p *Processor) Add(h cache.ResourceEventHandler, durableName string, o cach
 	l.syncing.Store(true) // Until the first check, as in client-go.
 	if l.durable {
 		l.name = durableName
-		c, err := p.opts.Log.Durable(durableName)
-		if err != nil {
-			return nil, fmt.Errorf("warmwatch: add durable handler: %w", err)
-		}
-		l.consumer, l.turn = c, p.turns.of(durableName)
-		l.initialList.Store(c.InitialPending())
-	} else {
-		l.initialList.Store(true)
-		l.consumer = p.opts.Log.Plain()
+	}
+	if err := l.consume(p.opts.Log); err != nil {
+		return nil, err
 	}
 	p.setResyncLocked(l, ptr.Deref(o.ResyncPeriod, p.opts.ResyncPeriod))
 	p.listeners[l] = struct{}{}
@@ -104,6 +100,41 @@ func (p *Processor) Add(h cache.ResourceEventHandler, durableName string, o cach
 		p.runLocked(l)
 	}
 	return l, nil
+}
+
+// consume makes the listener a consumer of a log.
+func (l *listener) consume(log *queue.Log) error {
+	if !l.durable {
+		l.initialList.Store(true)
+		l.consumer = log.Plain()
+		return nil
+	}
+	c, err := log.Durable(l.name)
+	if err != nil {
+		return fmt.Errorf("warmwatch: add durable handler: %w", err)
+	}
+	l.consumer, l.turn = c, l.p.turns.of(l.name)
+	l.initialList.Store(c.InitialPending())
+	return nil
+}
+
+// Move makes the handlers, which were not told of anything yet, hear of another log and
+// another store. The names that were forgotten are forgotten there too.
+func (p *Processor) Move(log *queue.Log, store Store) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, name := range p.forgotten {
+		if err := log.Forget(name); err != nil {
+			return err
+		}
+	}
+	for l := range p.listeners {
+		if err := l.consume(log); err != nil {
+			return err
+		}
+	}
+	p.opts.Log, p.opts.Store = log, store
+	return nil
 }
 
 func (p *Processor) runLocked(l *listener) {
@@ -150,6 +181,9 @@ func (p *Processor) Forget(durableName string) error {
 		return err
 	}
 	p.turns.forget(durableName)
+	if !p.started {
+		p.forgotten = append(p.forgotten, durableName)
+	}
 	return nil
 }
 
@@ -181,6 +215,10 @@ func (p *Processor) Stop() {
 	p.stopped = true
 	for l := range p.listeners {
 		l.stop()
+		if !p.started { // They were told of nothing, and never will be.
+			delete(p.listeners, l)
+			close(l.finished)
+		}
 	}
 }
 
@@ -229,10 +267,11 @@ func (p *Processor) Status() []HandlerStatus {
 		h.Undelivered, h.UndeliveredBytes = l.consumer.Behind()
 		all = append(all, h)
 	}
+	log := p.opts.Log
 	p.mu.Unlock()
-	for _, name := range p.opts.Log.Absent() {
+	for _, name := range log.Absent() {
 		h := HandlerStatus{Name: name, Durable: true, Absent: true}
-		h.Undelivered, h.UndeliveredBytes = p.opts.Log.Behind(name)
+		h.Undelivered, h.UndeliveredBytes = log.Behind(name)
 		all = append(all, h)
 	}
 	slices.SortFunc(all, func(a, b HandlerStatus) int {

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
 )
 
 // Asked is what a List or a watch asks for.
@@ -17,22 +18,27 @@ type Asked struct {
 	Namespace string
 	// The selectors, as [Labels] and [Fields] return them.
 	LabelSelector, FieldSelector string
+	// ShardSelector as it is written, because nobody but the server can read it.
+	ShardSelector string
 	// Metadata says that only the metadata of the objects is asked for.
 	Metadata bool
 }
 
 func (a Asked) String() string {
 	text := fmt.Sprintf("%s, namespace %q, labels %q, fields %q", a.Resource, a.Namespace, a.LabelSelector, a.FieldSelector)
+	if a.ShardSelector != "" {
+		text += fmt.Sprintf(", shard %q", a.ShardSelector)
+	}
 	if a.Metadata {
 		text += ", metadata only"
 	}
 	return text
 }
 
-// Of returns what a request asks for, which must be that of a List or of a watch.
+// Of returns what a request asks for. It fails if that is not a list of a resource, or a watch.
 func Of(r *http.Request) (Asked, error) {
-	a, ok := ofPath(r.URL.Path)
-	if !ok {
+	a, _, ok := ofPath(r.URL.Path)
+	if !ok || r.Method != http.MethodGet {
 		return Asked{}, fmt.Errorf("%s %s is no list of a resource", r.Method, r.URL.Path)
 	}
 	query := r.URL.Query()
@@ -43,6 +49,7 @@ func Of(r *http.Request) (Asked, error) {
 	if a.FieldSelector, err = Fields(query.Get("fieldSelector")); err != nil {
 		return Asked{}, err
 	}
+	a.ShardSelector = query.Get("shardSelector")
 	// See k8s.io/client-go/metadata/metadata.go for what it accepts.
 	a.Metadata = strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")
 	return a, nil
@@ -50,38 +57,60 @@ func Of(r *http.Request) (Asked, error) {
 
 // ofPath reads the end of a path, because a proxy may have put something before it:
 // api/VERSION/RESOURCE or apis/GROUP/VERSION/RESOURCE, the resource perhaps in
-// namespaces/NAMESPACE.
-func ofPath(path string) (a Asked, ok bool) {
+// namespaces/NAMESPACE. It also returns what came before. No group is called api.
+func ofPath(path string) (a Asked, prefix string, ok bool) {
 	segments := strings.Split(strings.Trim(path, "/"), "/")
-	from := func(n int) []string { return segments[max(0, len(segments)-n):] }
-	isRoot := func(s []string, n int, root string) bool {
-		return len(s) == n && s[0] == root && !slices.Contains(s, "")
+	endsWith := func(length int, root string) (end []string, ok bool) {
+		if len(segments) < length {
+			return nil, false
+		}
+		before := segments[:len(segments)-length]
+		prefix, end = strings.Join(append([]string{""}, before...), "/"), segments[len(segments)-length:]
+		return end, end[0] == root && !slices.Contains(end, "")
 	}
-	switch g6, g5, g4, g3 := from(6), from(5), from(4), from(3); {
-	case isRoot(g6, 6, "apis") && g6[3] == "namespaces":
-		a.Resource, a.Namespace = schema.GroupVersionResource{Group: g6[1], Version: g6[2], Resource: g6[5]}, g6[4]
-	case isRoot(g5, 5, "api") && g5[2] == "namespaces":
-		a.Resource, a.Namespace = schema.GroupVersionResource{Version: g5[1], Resource: g5[4]}, g5[3]
-	case isRoot(g4, 4, "apis"):
-		a.Resource = schema.GroupVersionResource{Group: g4[1], Version: g4[2], Resource: g4[3]}
-	case isRoot(g3, 3, "api"):
-		a.Resource = schema.GroupVersionResource{Version: g3[1], Resource: g3[2]}
-	default:
-		return a, false
+	if end, ok := endsWith(5, "api"); ok && end[2] == "namespaces" {
+		return Asked{Resource: schema.GroupVersionResource{Version: end[1], Resource: end[4]}, Namespace: end[3]}, prefix, true
 	}
-	return a, true
+	if end, ok := endsWith(6, "apis"); ok && end[3] == "namespaces" {
+		return Asked{Resource: schema.GroupVersionResource{Group: end[1], Version: end[2], Resource: end[5]}, Namespace: end[4]}, prefix, true
+	}
+	if end, ok := endsWith(3, "api"); ok {
+		return Asked{Resource: schema.GroupVersionResource{Version: end[1], Resource: end[2]}}, prefix, true
+	}
+	if end, ok := endsWith(4, "apis"); ok {
+		return Asked{Resource: schema.GroupVersionResource{Group: end[1], Version: end[2], Resource: end[3]}}, prefix, true
+	}
+	return Asked{}, "", false
 }
 
-// Labels returns a label selector in the form in which equal ones are equal.
+// Labels returns a label selector in the form that other spellings of it have too: sorted,
+// key=value and key!=value instead of key in (value) and key notin (value).
 func Labels(selector string) (string, error) {
 	s, err := labels.Parse(selector)
 	if err != nil {
 		return "", fmt.Errorf("label selector %q: %w", selector, err)
 	}
-	return s.String(), nil
+	requirements, _ := s.Requirements()
+	for i, r := range requirements {
+		operator := r.Operator()
+		switch {
+		case operator == selection.DoubleEquals, operator == selection.In && len(r.ValuesUnsorted()) == 1:
+			operator = selection.Equals
+		case operator == selection.NotIn && len(r.ValuesUnsorted()) == 1:
+			operator = selection.NotEquals
+		default:
+			continue
+		}
+		same, err := labels.NewRequirement(r.Key(), operator, r.ValuesUnsorted())
+		if err != nil {
+			return "", fmt.Errorf("label selector %q: %w", selector, err)
+		}
+		requirements[i] = *same
+	}
+	return labels.NewSelector().Add(requirements...).String(), nil
 }
 
-// Fields returns a field selector in the form in which equal ones are equal.
+// Fields is Labels for field selectors.
 func Fields(selector string) (string, error) {
 	s, err := fields.ParseSelector(selector)
 	if err != nil {

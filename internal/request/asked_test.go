@@ -25,6 +25,12 @@ func TestOfIsWhatTheRequestAsksFor(t *testing.T) {
 		{"/apis/apps/v1/namespaces/ns/deployments/", "", "", Asked{Resource: deployments, Namespace: "ns"}},
 		{"/k8s/clusters/c-1/api/v1/namespaces/ns/pods", "", "", Asked{Resource: pods, Namespace: "ns"}},
 		{"/apis/proxy/v1/apis/apps/v1/deployments", "", "", Asked{Resource: deployments}},
+		{"/gateway/apis/api/v1/pods", "", "", Asked{Resource: pods}},
+		{"/gateway/apis/api/v1/namespaces/ns/pods", "", "", Asked{Resource: pods, Namespace: "ns"}},
+		{"/gateway/apis/apis/apps/v1/namespaces/ns/deployments", "", "", Asked{Resource: deployments, Namespace: "ns"}},
+		{"/api/v1/pods", "labelSelector=a%3D%3Dx,b+in+(y),c+notin+(z)", "", Asked{Resource: pods, LabelSelector: "a=x,b=y,c!=z"}},
+		{"/api/v1/pods", "fieldSelector=a%3D%3Dx", "", Asked{Resource: pods, FieldSelector: "a=x"}},
+		{"/api/v1/pods", "shardSelector=s", "", Asked{Resource: pods, ShardSelector: "s"}},
 		{"/api/v1/pods", "", metadata, Asked{Resource: pods, Metadata: true}},
 		{
 			"/api/v1/pods", url.Values{"labelSelector": {"b in (y, x),a=1"}, "fieldSelector": {"status.phase!=Failed,spec.nodeName=n"}}.Encode(), "",

@@ -7,31 +7,54 @@ import (
 
 type checkKey struct{}
 
-// WithCheck returns a context whose requests a [Transport] shows to check. If check returns
-// an error, the request is not sent, and the client returns that error.
-func WithCheck(ctx context.Context, check func(*http.Request) error) context.Context {
+type uncheckedKey struct{}
+
+// WithCheck returns a context whose requests a [Transport] shows to check, if they ask for a
+// list of a resource. If check returns an error, the request is not sent, and the client
+// returns that error.
+func WithCheck(ctx context.Context, check func(Asked) error) context.Context {
 	return context.WithValue(ctx, checkKey{}, check)
 }
 
-// WithoutCheck returns a context for a request that [WithCheck] is not about.
+// WithoutCheck returns a context for requests that no check is about, nor one that is added to
+// it later.
 func WithoutCheck(ctx context.Context) context.Context {
-	return WithCheck(ctx, func(*http.Request) error { return nil })
+	return context.WithValue(ctx, uncheckedKey{}, true)
 }
 
-// A Transport shows requests to the check of their context.
+// A Transport shows requests to the [Look] or the check of their context.
 type Transport struct{ http.RoundTripper }
 
 // RoundTrip implements [http.RoundTripper].
 func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if check, ok := r.Context().Value(checkKey{}).(func(*http.Request) error); ok {
-		if err := check(r); err != nil {
-			if r.Body != nil {
-				_ = r.Body.Close() // As a RoundTripper must.
-			}
-			return nil, err
+	if err := t.show(r); err != nil {
+		if r.Body != nil {
+			_ = r.Body.Close() // As a RoundTripper must.
 		}
+		return nil, err
 	}
 	return t.RoundTripper.RoundTrip(r)
+}
+
+// show returns why the request is not to be sent.
+func (t Transport) show(r *http.Request) error {
+	l, looked := r.Context().Value(lookKey{}).(*look)
+	asked, err := Of(r)
+	if err != nil { // A ListerWatcher may ask for other things too.
+		if looked {
+			l.let()
+		}
+		return nil
+	}
+	if looked {
+		l.note(r, asked, t.RoundTripper)
+		return errLooked
+	}
+	check, checked := r.Context().Value(checkKey{}).(func(Asked) error)
+	if !checked || r.Context().Value(uncheckedKey{}) != nil {
+		return nil
+	}
+	return check(asked)
 }
 
 // WrappedRoundTripper implements k8s.io/apimachinery/pkg/util/net.RoundTripperWrapper.

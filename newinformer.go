@@ -1,0 +1,227 @@
+package warmwatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/request"
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// NewInformer makes an informer whose identity is what its ListerWatcher asks the API server
+// for: group, version, resource, namespace, selectors, and whether metadata only. It has the
+// signature of client-go's [cache.NewSharedIndexInformer], and so is what informer
+// factories and controller-runtime's cache.Options.NewInformer take:
+//
+//	config.Wrap(c.WrapTransport) // Before clients are made of it.
+//	factory.InformerFor(&corev1.Pod{}, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+//		lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "", fields.Everything())
+//		return c.NewInformer(lw, &corev1.Pod{}, resync, nil)
+//	})
+//
+// When it runs, it calls List once, with a context by which the wrapped transport recognises
+// the request. The transport answers it without the network; so this works offline too. The
+// error that this call returns is not reported.
+//
+// It works from memory, as client-go's informers do, if the request cannot be seen, because
+// the transport is not wrapped or the ListerWatcher drops its context, and if another informer
+// of the same identity runs in the Cache. Its Status and the log say so. If that other one is
+// about to end, it waits for it, at most 10 seconds. Options of the Cache that are defaults
+// of InformerOptions apply. The informer is a *[SharedIndexInformer].
+//
+// Until it runs, it holds nothing in the file, what its handlers have to be told is not
+// known, and its store has what the program puts there.
+func (c *Cache) NewInformer(lw cache.ListerWatcher, example runtime.Object, defaultResync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
+	o := InformerOptions{ResyncPeriod: max(0, defaultResync), Indexers: indexers}
+	name := fmt.Sprintf("%T #%d", example, c.made.Add(1))
+	s := c.newInformer(lw, example, o, klog.LoggerWithValues(*c.opts.Logger, "informer", name))
+	s.deferred = true
+	memory, err := c.memoryDB()
+	if err == nil {
+		err = s.settle(memory, unseenIdentity(example, name), name)
+	}
+	if err != nil { // No file is involved.
+		panic(fmt.Sprintf("warmwatch: new informer: %v", err))
+	}
+	return s
+}
+
+// unseenIdentity is that of an informer whose request cannot be seen.
+func unseenIdentity(example runtime.Object, name string) checkpoint.Identity {
+	id := checkpoint.Identity{Resource: "unknown", Name: name, Form: formOf(example)}
+	switch example.(type) {
+	case *corev1.Event, *eventsv1.Event:
+		id.Resource = eventsResource
+	}
+	return id
+}
+
+// memoryDB returns the DB of informers that have no space in the file.
+func (c *Cache) memoryDB() (*persist.DB, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.memory != nil {
+		return c.memory, nil
+	}
+	var err error
+	c.memory, err = persist.OpenMemory(persist.Options{Logger: c.opts.Logger})
+	return c.memory, err
+}
+
+// settle gives the informer its parts in a space. An informer that has some already moves.
+func (s *SharedIndexInformer) settle(db *persist.DB, id checkpoint.Identity, space string) error {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	indexers := s.opts.Indexers
+	if s.store.current != nil {
+		indexers = s.store.current.GetIndexers()
+	}
+	p, err := s.open(db, id, space, indexers)
+	if err != nil {
+		return err
+	}
+	if err := s.processor.Move(p.queue, p.indexer); err != nil {
+		p.close()
+		return err
+	}
+	s.store.current = p.indexer
+	if old := s.parts.Swap(p); old != nil {
+		old.close()
+		return dropSpace(old.db, old.space)
+	}
+	return nil
+}
+
+// leaveMemory makes the store of an informer that has ended one of client-go's, with the same
+// objects: nothing else frees what is in the memory of the Cache.
+func (s *SharedIndexInformer) leaveMemory(p *parts) error {
+	kept := cache.NewIndexer(cache.DeletionHandlingMetaNamespaceKeyFunc, p.indexer.GetIndexers())
+	if err := kept.Replace(p.indexer.List(), p.indexer.LastStoreSyncResourceVersion()); err != nil {
+		return err
+	}
+	s.store.use(kept)
+	return dropSpace(p.db, p.space)
+}
+
+// close makes the parts leave their DB. Nothing may use them any more, but readers.
+func (p *parts) close() {
+	if err := p.queue.Stop(); err != nil && !errors.Is(err, persist.ErrClosed) {
+		p.logger.Error(err, "Could not store what the handlers have acknowledged")
+	}
+	p.removeHook()
+	p.indexer.Release()
+}
+
+// look returns the request that a List would make.
+func (s *SharedIndexInformer) look(ctx context.Context) (*request.Seen, error) {
+	lw := cache.ToListerWatcherWithContext(s.lw)
+	return request.Look(ctx, func(ctx context.Context) error {
+		_, err := lw.ListWithContext(ctx, metav1.ListOptions{Limit: 1}) // It may be sent, where it cannot be seen.
+		return err
+	})
+}
+
+// identify moves the informer to its space in the file, or finds out that it must work from
+// memory. It reports false if the informer has ended meanwhile.
+func (s *SharedIndexInformer) identify(ctx context.Context) bool {
+	err := request.ErrNotSeen
+	if s.cache.wrapped.Load() {
+		var id checkpoint.Identity
+		if id, err = s.askedIdentity(ctx); err == nil {
+			err = s.moveTo(ctx, id)
+		}
+	}
+	if ctx.Err() != nil || errors.Is(err, ErrClosed) {
+		return false
+	}
+	if err != nil {
+		s.progress.worksFromMemory(err)
+		s.parts.Load().logger.Error(err, "Working from memory, the next process begins with a list")
+	}
+	return true
+}
+
+// lookBackoff is client-go's for lists that fail, see NewReflectorWithOptions.
+var lookBackoff = wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 1 << 30, Factor: 2, Jitter: 1}
+
+// askedIdentity returns the identity that the ListerWatcher's request has. It tries again
+// while the request cannot be made, as a Reflector does.
+func (s *SharedIndexInformer) askedIdentity(ctx context.Context) (checkpoint.Identity, error) {
+	for backoff := lookBackoff; ; {
+		seen, err := s.look(ctx)
+		if err == nil {
+			s.progress.requested(nil)
+			return identityAsked(s.example, seen.Asked), nil
+		}
+		if errors.Is(err, request.ErrNotSeen) {
+			return checkpoint.Identity{}, err
+		}
+		s.progress.requested(fmt.Errorf("warmwatch: list, in order to see what the ListerWatcher asks for: %w", err))
+		if ctx.Err() == nil {
+			s.watchFailed(ctx, err)
+		}
+		select {
+		case <-time.After(backoff.Step()):
+		case <-ctx.Done():
+			return checkpoint.Identity{}, ctx.Err()
+		}
+	}
+}
+
+// watchFailed tells the handler of watch errors of one that came before there is a Reflector,
+// with a Reflector that does not run.
+func (s *SharedIndexInformer) watchFailed(ctx context.Context, err error) {
+	handler := s.watchErrorHandler
+	if handler == nil {
+		handler = cache.DefaultWatchErrorHandler
+	}
+	handler(ctx, cache.NewReflectorWithOptions(s.lw, s.example, s.parts.Load().sink, cache.ReflectorOptions{}), err)
+}
+
+// moveTo moves the informer to the space of an identity, once a predecessor has left it.
+func (s *SharedIndexInformer) moveTo(ctx context.Context, id checkpoint.Identity) error {
+	space, from := id.Space(), s.parts.Load().space
+	patience := time.NewTimer(stopPatience)
+	defer patience.Stop()
+	for {
+		err := s.cache.claim(space, id.String())
+		if err == nil {
+			break
+		}
+		predecessor := s.cache.ending(space)
+		if predecessor == nil {
+			return err
+		}
+		select {
+		case <-predecessor.ended:
+		case <-patience.C:
+			return fmt.Errorf("%w, and does not end", err)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	err := s.settle(s.cache.db, id, space)
+	if err == nil {
+		err = s.cache.admit(s)
+	}
+	if err != nil {
+		s.cache.release(space, s)
+		return err
+	}
+	s.cache.release(from, s)
+	return nil
+}
+
+// stopPatience is how long an informer waits for its predecessor to end.
+const stopPatience = 10 * time.Second
