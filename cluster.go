@@ -50,6 +50,9 @@ func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Reli
 			return nil, fmt.Errorf("warmwatch: ask for the cluster's identity: %w", err)
 		}
 		how := p.sink.SetUnknownCluster(err)
+		if errors.Is(err, request.ErrNotSeen) {
+			p.logger.Info("The ListerWatcher's requests do not come to the transport that WrapTransport has wrapped: they are not compared with InformerOptions", "reason", err)
+		}
 		if how != nil {
 			p.logger.Error(err, "The API server does not tell which cluster it is: the stored objects are compared with its own", "reason", how.Reason)
 		} else if s.cache.opts.ClusterID != nil {

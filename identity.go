@@ -1,6 +1,7 @@
 package warmwatch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -143,12 +144,14 @@ func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
 		IndexVersion:  s.indexVersion(),
 	}
 	if s.transform != nil {
-		if w.TransformVersion = s.opts.TransformVersion; w.TransformVersion == "" {
-			w.TransformVersion = checkpoint.BinaryVersion()
-		}
+		w.TransformVersion = cmp.Or(s.opts.TransformVersion, unknownTransform)
 	}
 	return w
 }
+
+// unknownTransform is the version of a function that has none. It does not change with the
+// binary: then each rollout would list everything.
+const unknownTransform = "(not set)"
 
 // indexVersion identifies the index functions. When it changes, the indices are rebuilt.
 func (s *SharedIndexInformer) indexVersion() string {

@@ -3,12 +3,15 @@ package warmwatch_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
@@ -84,4 +87,55 @@ func TestATransformToAnotherTypeNeedsToBeSaid(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestATransformThatChangesUnderItsVersion, here the default one: what the last process has stored
+// is served, without a list, until an object's next event, or until contents are compared.
+func TestATransformThatChangesUnderItsVersion(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t, configMap("a"), configMap("b")), testsupport.Path(t)
+		transformBy := func(version string) cache.TransformFunc {
+			return func(obj any) (any, error) {
+				cm := obj.(*corev1.ConfigMap)
+				cm.Data = map[string]string{"by": version}
+				return cm, nil
+			}
+		}
+		launchBy := func(version string) (*process, func() map[string]string) {
+			p := launch(t, path, f, nil)
+			if err := p.informer.SetTransform(transformBy(version)); err != nil {
+				t.Fatal(err)
+			}
+			return p, func() map[string]string {
+				by := map[string]string{}
+				for _, obj := range p.informer.GetStore().List() {
+					by[keyOf(obj)] = obj.(*corev1.ConfigMap).Data["by"]
+				}
+				return by
+			}
+		}
+		p, _ := launchBy("1")
+		p.run()
+		settle()
+		p.stop()
+
+		p, by := launchBy("2")
+		r, _ := add(t, p.informer)
+		p.run()
+		settle()
+		f.put(configMap("b"))
+		settle()
+		if d := cmp.Diff(map[string]string{"ns/a": "1", "ns/b": "2"}, by()); d != "" {
+			t.Errorf("before contents are compared (-want +got):\n%s", d)
+		}
+		advance(28 * time.Hour) // MaxAge, and up to an eighth more.
+		if d := cmp.Diff(map[string]string{"ns/a": "2", "ns/b": "2"}, by()); d != "" {
+			t.Errorf("afterwards (-want +got):\n%s", d)
+		}
+		r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial", "update ns/b@2→3", "update ns/a@1→1")
+		if st := p.informer.Status(); st.Relists != 0 {
+			t.Errorf("status %+v", st)
+		}
+		p.stop()
+	})
 }

@@ -46,11 +46,18 @@ type InformerOptions struct {
 	// TransformVersion is the version of the function given to SetTransform.
 	// Objects that another version has transformed are not served, but handlers may
 	// still get them as the old object of an update or a deletion. One on which the
-	// function fails stays as the other version has left it. Default: it changes with the
-	// program's binary.
+	// function fails stays as the other version has left it. If the function depends on
+	// configuration, so must its version.
+	//
+	// Default: none. Then the next process serves objects as this one has transformed them,
+	// and a function that has changed shows with each object's next event, and for all
+	// objects once their contents are compared (Options.MaxAge). If it must not be so, for
+	// example because the function now removes secrets, give it another version.
 	TransformVersion string
 	// IndexVersion is the version of the Indexers. When it changes, the indices are
-	// rebuilt. Default: it changes with the program's binary.
+	// rebuilt. If an index function depends on configuration, so must the version: else its
+	// index is stale until it is verified, some 10 s after the start. Default: it changes
+	// with the program's binary.
 	IndexVersion string
 	// NotifyUnchanged makes a relist also notify of objects that did not change,
 	// as client-go does: by OnUpdate, and only handlers that resync.

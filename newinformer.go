@@ -123,13 +123,28 @@ func (p *parts) close() {
 	p.indexer.Release()
 }
 
-// look returns the request that a List would make.
+// look returns the request that a List would make. A List that hangs is left behind when ctx
+// is done.
 func (s *SharedIndexInformer) look(ctx context.Context) (*request.Seen, error) {
-	lw := cache.ToListerWatcherWithContext(s.lw)
-	return request.Look(ctx, func(ctx context.Context) error {
-		_, err := lw.ListWithContext(ctx, metav1.ListOptions{Limit: 1}) // It may be sent, where it cannot be seen.
-		return err
-	})
+	type result struct {
+		seen *request.Seen
+		err  error
+	}
+	looked := make(chan result, 1)
+	go func() {
+		lw := cache.ToListerWatcherWithContext(s.lw)
+		seen, err := request.Look(ctx, func(ctx context.Context) error {
+			_, err := lw.ListWithContext(ctx, metav1.ListOptions{Limit: 1}) // It may be sent, where it cannot be seen.
+			return err
+		})
+		looked <- result{seen, err}
+	}()
+	select {
+	case r := <-looked:
+		return r.seen, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // identify moves the informer to its space in the file, or finds out that it must work from
@@ -161,14 +176,13 @@ func (s *SharedIndexInformer) askedIdentity(ctx context.Context) (checkpoint.Ide
 	for backoff := lookBackoff; ; {
 		seen, err := s.look(ctx)
 		if err == nil {
-			s.progress.requested(nil)
 			return identityAsked(s.example, seen.Asked), nil
 		}
 		if errors.Is(err, request.ErrNotSeen) {
 			return checkpoint.Identity{}, err
 		}
-		s.progress.requested(fmt.Errorf("warmwatch: list, in order to see what the ListerWatcher asks for: %w", err))
 		if ctx.Err() == nil {
+			s.progress.disconnected(fmt.Errorf("warmwatch: list, in order to see what the ListerWatcher asks for: %w", err))
 			s.watchFailed(ctx, err)
 		}
 		select {

@@ -334,8 +334,8 @@ func TestANewInformerCanEndBeforeItIsIdentified(t *testing.T) {
 				informer.RunWithContext(a.ctx)
 			}()
 			<-failed
-			until(func() bool { return informer.Status().Err != nil })
-			if err := informer.Status().Err; !strings.Contains(err.Error(), "no credentials") {
+			until(func() bool { return informer.Status().ServerErr != nil })
+			if err := informer.Status().ServerErr; !strings.Contains(err.Error(), "no credentials") {
 				t.Error(err)
 			}
 			end(a)

@@ -35,13 +35,13 @@ func (o *observer) Relisting(reason string) {
 
 // Live implements [reflector.Observer].
 func (o *observer) Live(opened time.Time) {
-	o.progress.setPhase(PhaseLive)
+	o.progress.live()
 	o.syncGate.opened(opened, o.indexer.LastStoreSyncResourceVersion())
 }
 
 // Disconnected implements [reflector.Observer].
-func (o *observer) Disconnected(error) {
-	o.progress.setPhase(PhaseDisconnected)
+func (o *observer) Disconnected(err error) {
+	o.progress.disconnected(err)
 	o.syncGate.interrupted()
 }
 

@@ -2,6 +2,7 @@ package warmwatch_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -490,13 +491,17 @@ func TestAServerThatCannotBeReachedAtTheStart(t *testing.T) {
 			t.Error("not synced from disk")
 		}
 		r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial")
-		if st := p.informer.Status(); st.Phase != warmwatch.PhaseDisconnected || st.StartedFrom != "disk" || st.Objects != 2 || !st.LastContact.IsZero() {
+		if st := p.informer.Status(); st.Phase != warmwatch.PhaseDisconnected || st.StartedFrom != "disk" || st.Objects != 2 || !errors.Is(st.ServerErr, errUnreachable) ||
+			st.LastContact.IsZero() || time.Since(st.LastContact) < 2*time.Minute {
 			t.Errorf("while it is unreachable: %+v", st)
 		}
 		f.put(configMap("a"))
 		f.remove("b")
 		f.setDown(nil)
 		settle()
+		if err := p.informer.Status().ServerErr; err != nil {
+			t.Errorf("once it can be reached: %v", err)
+		}
 		r.expect(t, "update ns/a@1→3", "delete ns/b@4")
 		if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || st.Resumes != 1 || st.Relists != 0 {
 			t.Errorf("after the link is back: %+v", st)

@@ -109,7 +109,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) bool {
 		ShouldResync:                 s.processor.ShouldResync,
 		WatchErrorHandlerWithContext: s.watchErrorHandler,
 	})
-	s.progress.started(decision)
+	s.progress.started(decision, p.sink.VouchedAt())
 	if decision.Serve {
 		s.serve()
 		if s.cache.opts.SyncPolicy == SyncFromServer {

@@ -40,8 +40,12 @@ type InformerStatus struct {
 	Reason string
 	// ResourceVersion of the last applied event, bookmark or list.
 	ResourceVersion string
-	// LastContact is when the API server last answered.
+	// LastContact is when the API server last answered a List or a watch, and before that,
+	// when it last vouched for what the file has: how old the objects may be.
 	LastContact time.Time
+	// ServerErr says why the last List or watch has failed: the API server cannot be reached,
+	// refuses the credentials, or does not know the resource. It is nil while a watch is open.
+	ServerErr error
 	// Objects in the cache, and UnackedDeltas in the queue.
 	Objects, UnackedDeltas int
 	// Handlers that are added now, and durable names that have no handler now.
@@ -58,13 +62,13 @@ type InformerStatus struct {
 	Err error
 }
 
-// MarshalJSON writes the error as a string, or null if there is none.
+// MarshalJSON writes errors as strings, or null where there is none.
 func (st InformerStatus) MarshalJSON() ([]byte, error) {
 	type fields InformerStatus // Without this method.
 	return json.Marshal(struct {
 		fields
-		Err *string
-	}{fields(st), errorText(st.Err)})
+		ServerErr, Err *string
+	}{fields(st), errorText(st.ServerErr), errorText(st.Err)})
 }
 
 // MarshalJSON writes errors as strings, or null where there is none.
@@ -94,6 +98,9 @@ type HandlerStatus struct {
 	// InitialList says that a handler that was added has not been told of all objects yet.
 	// Those that wait are read from the store, and are not counted as undelivered.
 	InitialList bool
+	// CallbackSince is when the callback began that the handler has not returned from, zero if
+	// none runs. A handler that hangs also keeps Run from returning.
+	CallbackSince time.Time
 	// Undelivered is the number of deltas in the queue that the handler has not
 	// acknowledged, and UndeliveredBytes about how much they take. See
 	// Options.MaxBacklogBytes.
@@ -121,7 +128,8 @@ type progress struct {
 	corruptErr  error // Of the last record that could not be read.
 	refusedErr  error // Of the last object that could not be stored.
 	bookmarkErr error // The bookmark that ends a streamed list is missing.
-	requestErr  error // The last List or watch asked for something else, or could not be made.
+	serverErr   error // Why the last List or watch has failed.
+	requestErr  error // The last List or watch asked for something else.
 	memoryErr   error // Why an informer of NewInformer works from memory.
 	// relistForced says that a relist is due because of corruptErr, and rewriting that
 	// a relist is running that writes every record anew.
@@ -136,6 +144,7 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 		StartedFrom: s.progress.startedFrom,
 		Reason:      s.progress.reason,
 		LastContact: s.progress.lastContact,
+		ServerErr:   s.progress.serverErr,
 		Relists:     s.progress.relists,
 		Resumes:     s.progress.resumes,
 		Err:         cmp.Or(s.progress.requestErr, s.progress.memoryErr, s.progress.corruptErr, s.progress.refusedErr, s.progress.bookmarkErr),
@@ -159,10 +168,12 @@ func (s *SharedIndexInformer) servesFromDisk() bool {
 	return s.progress.startedFrom == "disk"
 }
 
-// started notes how the informer starts, now that the file has been read.
-func (p *progress) started(decision checkpoint.Decision) {
+// started notes how the informer starts, now that the file has been read, for which the server
+// last vouched at that time.
+func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.lastContact = vouchedAt
 	p.phase, p.reason, p.startedFrom = PhaseDisconnected, decision.Reason, "server"
 	if decision.Serve {
 		p.startedFrom = "disk"
@@ -211,6 +222,24 @@ func (p *progress) setPhase(phase Phase) {
 	if p.phase != PhaseStopped {
 		p.phase = phase
 	}
+}
+
+// disconnected notes that there is no watch, and why if err is not nil.
+func (p *progress) disconnected(err error) {
+	p.mu.Lock()
+	if err != nil {
+		p.serverErr = err
+	}
+	p.mu.Unlock()
+	p.setPhase(PhaseDisconnected)
+}
+
+// live notes that a watch is open.
+func (p *progress) live() {
+	p.mu.Lock()
+	p.serverErr = nil
+	p.mu.Unlock()
+	p.setPhase(PhaseLive)
 }
 
 // resuming notes that the watch is being resumed.

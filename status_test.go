@@ -30,7 +30,7 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 		Path: "cache.db", MemoryOnly: true, Err: errors.New("disk full"),
 		SetAside: []warmwatch.SetAside{{Path: "cache.db.corrupt-1", Time: at, Cause: "noise"}},
 		Informers: map[string]warmwatch.InformerStatus{
-			"pods":  {Phase: warmwatch.PhaseLive, StartedFrom: "disk", ResourceVersion: "7", LastContact: at, Objects: 2, Err: errors.New("corrupt")},
+			"pods":  {Phase: warmwatch.PhaseLive, StartedFrom: "disk", ResourceVersion: "7", LastContact: at, Objects: 2, ServerErr: errors.New("refused"), Err: errors.New("corrupt")},
 			"nodes": {},
 		},
 	}
@@ -40,11 +40,11 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 		"Informers": map[string]any{
 			"pods": map[string]any{
 				"Phase": "Live", "StartedFrom": "disk", "Reason": "", "ResourceVersion": "7", "LastContact": "2026-01-02T03:04:05Z",
-				"Objects": 2.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "Err": "corrupt", "Handlers": nil,
+				"Objects": 2.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": "refused", "Err": "corrupt", "Handlers": nil,
 			},
 			"nodes": map[string]any{
 				"Phase": "", "StartedFrom": "", "Reason": "", "ResourceVersion": "", "LastContact": "0001-01-01T00:00:00Z",
-				"Objects": 0.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "Err": nil, "Handlers": nil,
+				"Objects": 0.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": nil, "Err": nil, "Handlers": nil,
 			},
 		},
 	}
@@ -150,11 +150,14 @@ func TestAStatusSaysWhoIsStillToldOfTheInitialList(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"))
 		path := filled(t, f, nil)
 		next := make(chan struct{})
-		told := func(p *process, want ...warmwatch.HandlerStatus) {
+		told := func(p *process, hang bool, want ...warmwatch.HandlerStatus) {
 			t.Helper()
 			got := p.informer.Status().Handlers
 			for i := range got {
-				got[i].UndeliveredBytes = 0
+				if since := got[i].CallbackSince; since.IsZero() == hang || hang && time.Since(since) < time.Minute {
+					t.Errorf("%s is called since %v", got[i].Name, since)
+				}
+				got[i].UndeliveredBytes, got[i].CallbackSince = 0, time.Time{}
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("handlers (-want +got):\n%s", diff)
@@ -169,24 +172,24 @@ func TestAStatusSaysWhoIsStillToldOfTheInitialList(t *testing.T) {
 			t.Fatal(err)
 		}
 		plain := fmt.Sprintf("%T", hangs)
-		told(p, warmwatch.HandlerStatus{Name: plain, InitialList: true}, warmwatch.HandlerStatus{Name: "d", Durable: true, InitialList: true})
+		told(p, false, warmwatch.HandlerStatus{Name: plain, InitialList: true}, warmwatch.HandlerStatus{Name: "d", Durable: true, InitialList: true})
 		p.run()
 		settle()
-		told(p, warmwatch.HandlerStatus{Name: plain, InitialList: true}, warmwatch.HandlerStatus{Name: "d", Durable: true, InitialList: true})
+		told(p, true, warmwatch.HandlerStatus{Name: plain, InitialList: true}, warmwatch.HandlerStatus{Name: "d", Durable: true, InitialList: true})
 		for range 4 { // The last objects of their lists.
 			next <- struct{}{}
 		}
 		f.put(configMap("c"))
 		settle()
-		told(p, warmwatch.HandlerStatus{Name: plain, Undelivered: 1}, warmwatch.HandlerStatus{Name: "d", Durable: true, Undelivered: 1})
+		told(p, true, warmwatch.HandlerStatus{Name: plain, Undelivered: 1}, warmwatch.HandlerStatus{Name: "d", Durable: true, Undelivered: 1})
 		close(next)
 		settle()
-		told(p, warmwatch.HandlerStatus{Name: plain}, warmwatch.HandlerStatus{Name: "d", Durable: true})
+		told(p, false, warmwatch.HandlerStatus{Name: plain}, warmwatch.HandlerStatus{Name: "d", Durable: true})
 		p.stop()
 
 		p = launch(t, path, f, nil)
 		addDurable(t, p, "d") // It goes on where it stopped.
-		told(p, warmwatch.HandlerStatus{Name: "d", Durable: true})
+		told(p, false, warmwatch.HandlerStatus{Name: "d", Durable: true})
 	})
 }
 

@@ -182,7 +182,7 @@ func (ix *Indexer) compareEntries(s *persist.Snapshot, indexers cache.Indexers, 
 				return err
 			}
 			if !found {
-				return &persist.CorruptError{Bucket: ix.indexName, Key: key, Err: fmt.Errorf("index %q does not have an object that exists", name)}
+				return &persist.CorruptError{Bucket: ix.indexName, Key: key, Err: fmt.Errorf("index %q has no entry %q of it: either it is damaged, or the index function has changed under the same IndexVersion", name, v)}
 			}
 		}
 	}

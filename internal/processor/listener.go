@@ -45,6 +45,8 @@ type listener struct {
 	initialHead atomic.Uint64
 	// initialList says that the handler has not been told of all objects yet.
 	initialList atomic.Bool
+	// callbackSince is when the callback began that runs, in nanoseconds, 0 if none does.
+	callbackSince atomic.Int64
 	// informerSynced says that the informer has synced.
 	informerSynced atomic.Bool
 
@@ -286,6 +288,8 @@ func (l *listener) call(d *queue.Delta, f func()) bool {
 				l.crashed(r, d)
 			}
 		}()
+		l.callbackSince.Store(time.Now().UnixNano())
+		defer l.callbackSince.Store(0)
 		f()
 		l.sleepAfterCrash = false
 	}()

@@ -252,6 +252,8 @@ type HandlerStatus struct {
 	Absent  bool // The durable name has no handler.
 	// InitialList says that a handler has not been told of all objects yet.
 	InitialList bool
+	// CallbackSince is when the callback began that runs, zero if none does.
+	CallbackSince time.Time
 	// Undelivered is how many deltas the handler has still to acknowledge, and
 	// UndeliveredBytes about how many bytes they have.
 	Undelivered      int
@@ -264,6 +266,9 @@ func (p *Processor) Status() []HandlerStatus {
 	p.mu.Lock()
 	for l := range p.listeners {
 		h := HandlerStatus{Name: l.name, Durable: l.durable, InitialList: l.initialList.Load()}
+		if since := l.callbackSince.Load(); since != 0 {
+			h.CallbackSince = time.Unix(0, since)
+		}
 		h.Undelivered, h.UndeliveredBytes = l.consumer.Behind()
 		all = append(all, h)
 	}

@@ -250,6 +250,13 @@ func (k *Sink) Checkpoint() checkpoint.Record {
 	return k.record
 }
 
+// VouchedAt returns when the server last vouched for the store, zero if nothing is known.
+func (k *Sink) VouchedAt() time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.record.VouchedAt
+}
+
 // LastVersion returns the highest resourceVersion that the store has seen, whether or not
 // a watch can be resumed there. It is empty if no server would understand it.
 func (k *Sink) LastVersion() string {
