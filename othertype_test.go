@@ -87,41 +87,6 @@ func TestAListOfWhatHasNoMetadataFails(t *testing.T) {
 	})
 }
 
-// TestAStreamedListLeavesOutWhatHasNoMetadata, as client-go does. Nothing is deleted by it.
-func TestAStreamedListLeavesOutWhatHasNoMetadata(t *testing.T) {
-	added := func(obj runtime.Object) watch.Event { return watch.Event{Type: watch.Added, Object: obj} }
-	t.Run("of an empty store", func(t *testing.T) {
-		contract(t, func(t *testing.T, impl implementation) {
-			f := newSource(t)
-			f.watchList = true
-			f.stream(added(&metav1.Status{}), added(at("1", "uid-1", "a", "")), endOfList("5"))
-			informer := impl.new(t, f)
-			start(t, informer)
-			settle()
-			if diff := cmp.Diff([]string{"ns/a@1"}, versions(informer.GetStore().List())); diff != "" || !informer.HasSynced() {
-				t.Errorf("synced: %v, the store (-want +got):\n%s", informer.HasSynced(), diff)
-			}
-		})
-	})
-	t.Run("of a store with objects", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			f := newSource(t, configMap("a"), configMap("b"))
-			f.watchList = true
-			p := launch(t, testsupport.Path(t), f, nil)
-			r, _ := add(t, p.informer)
-			p.run()
-			r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial")
-			relisted(f, func() {
-				f.stream(added(at("4", "uid-1", "a", "")), added(&metav1.Status{}), watch.Event{Type: watch.Deleted, Object: &metav1.Status{}}, endOfList("5"))
-			})
-			r.expect(t, "update ns/a@1→4")
-			if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || !namesBothTypes(st.Err, "*v1.Status") {
-				t.Errorf("status %+v", st)
-			}
-		})
-	})
-}
-
 // TestAnEventOfAnotherTypeInAStreamedListSaysNothing of the object that has its key.
 func TestAnEventOfAnotherTypeInAStreamedListSaysNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {

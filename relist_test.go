@@ -237,8 +237,8 @@ func TestAnObjectThatTheTransformRefusesDoesNotEndARelist(t *testing.T) {
 				life := func() *process {
 					p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
 					if err := p.informer.SetTransform(func(obj any) (any, error) {
-						if refuse && obj.(*corev1.ConfigMap).Data["v"] == "bad" {
-							return nil, errTransform
+						if refuse {
+							return refuseBad(obj)
 						}
 						return obj, nil
 					}); err != nil {
@@ -314,12 +314,7 @@ func TestWhatIsDeletedWithinAStreamedListIsNotStored(t *testing.T) {
 	}{
 		{"renamed", renames, a("10", ""), a("11", "")},
 		{"renamed, and refused before", renames, a("10", "bad"), a("11", "")},
-		{"refused", func(obj any) (any, error) {
-			if obj.(*corev1.ConfigMap).Data["v"] == "bad" {
-				return nil, errTransform
-			}
-			return obj, nil
-		}, a("10", ""), a("11", "bad")},
+		{"refused", refuseBad, a("10", ""), a("11", "bad")},
 	} {
 		for _, stored := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, stored=%v", c.name, stored), func(t *testing.T) {
@@ -604,17 +599,7 @@ func TestALargeRelistIsStagedInTheFile(t *testing.T) {
 func TestNotifyUnchangedLeavesOutWhatTheTransformRefuses(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"))
-		p := launch(t, testsupport.Path(t), f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
-			o.NotifyUnchanged, o.TransformVersion = true, "1"
-		})
-		if err := p.informer.SetTransform(func(obj any) (any, error) {
-			if obj.(*corev1.ConfigMap).Data["v"] == "bad" {
-				return nil, errTransform
-			}
-			return obj, nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		p := launchRefusing(t, testsupport.Path(t), f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.NotifyUnchanged = true })
 		r, _ := add(t, p.informer)
 		p.run()
 		settle()

@@ -169,6 +169,13 @@ func (r *Resumer) readStream(ctx context.Context, w watch.Interface, asked strin
 		}
 		r.obs.Contact()
 		end.sawEvent()
+		if e.Type == watch.Error {
+			return "", apierrors.FromObject(e.Object)
+		}
+		m, err := meta.Accessor(e.Object)
+		if err != nil { // It could be of any object. Pages have it, or fail as client-go's lists do.
+			return "", fmt.Errorf("understand event %s with a %T: %w", e.Type, e.Object, err)
+		}
 		switch e.Type {
 		case watch.Added, watch.Modified:
 			newest.see(e.Object, "")
@@ -181,10 +188,6 @@ func (r *Resumer) readStream(ctx context.Context, w watch.Interface, asked strin
 				return "", fmt.Errorf("%w: %w", errStore, err)
 			}
 		case watch.Bookmark:
-			m, err := meta.Accessor(e.Object)
-			if err != nil {
-				return "", fmt.Errorf("understand bookmark %T: %w", e.Object, err)
-			}
 			if m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
 				if err := notOlder(m.GetResourceVersion(), asked); err != nil {
 					return "", err
@@ -195,8 +198,6 @@ func (r *Resumer) readStream(ctx context.Context, w watch.Interface, asked strin
 				}
 				return m.GetResourceVersion(), nil
 			}
-		case watch.Error:
-			return "", apierrors.FromObject(e.Object)
 		}
 	}
 }

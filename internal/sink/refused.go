@@ -58,32 +58,15 @@ func sentAs(obj runtime.Object) checkpoint.ObjectVersion {
 	return checkpoint.VersionOf(m)
 }
 
-// refuse leaves out an object that the transform refused. As with an event, the store
-// keeps the version that it has, and the next process relists.
-func (r *relist) refuse(sent checkpoint.ObjectVersion, err *refusedError) error {
-	key := sent.Key()
-	r.noteRefused(err, key)
-	r.seen[key] = struct{}{}
-	r.leftOut[key] = sent.UID
-	delete(r.replaced, key)
-	return r.stage.remove(key)
-}
-
-// leaveOut leaves out an item that is none of the informer's objects. It says nothing about
-// the object that the list or the store has of its key. What has no key fails a list, as in
-// client-go, and not a stream, of which client-go leaves it out.
-func (r *relist) leaveOut(obj runtime.Object, err *refusedError) error {
-	sent := sentAs(obj)
+// leaveOut leaves an object out of the list. As with an event, the list or the store keeps the
+// version that it has, and the next process relists. What has no metadata fails the list, as in
+// client-go: it could be any object.
+func (r *relist) leaveOut(obj runtime.Object, sent checkpoint.ObjectVersion, err *refusedError) error {
 	if _, noMetadata := meta.Accessor(obj); noMetadata != nil {
-		if !r.how.Streamed {
-			return err
-		}
-		r.unknown = true
-	} else if _, listed := r.seen[sent.Key()]; !listed {
-		r.seen[sent.Key()] = struct{}{}
-		r.leftOut[sent.Key()] = sent.UID
+		return err
 	}
 	r.noteRefused(err, sent.Key())
+	r.leftOut[sent.Key()] = sent.UID
 	return nil
 }
 

@@ -44,13 +44,12 @@ type relist struct {
 	silent chunk
 	// replaced has the keys of staged objects whose uid is not that of the stored ones.
 	replaced map[string]struct{}
-	// leftOut has the objects that were refused: the uid by the key, before the transform.
+	// leftOut has the objects that the list has and the store cannot take: the uid by the key,
+	// before the transform.
 	leftOut map[string]types.UID
 	// untold has the keys of objects that could not be read when handlers were told of all.
 	// They are told of them again, even if the store has them now.
 	untold map[string]struct{}
-	// unknown says that something was left out that has no key. So nothing is deleted.
-	unknown bool
 	// refused is why an object of the list was left out; nil if none was.
 	refused error
 	done    bool
@@ -119,18 +118,21 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 		return err
 	}
 	defer k.mu.Unlock()
-	if err := k.unexpected(obj, r.how.Streamed); err != nil {
-		return r.leaveOut(obj, err)
-	}
 	sent := sentAs(obj)
+	if err := k.unexpected(obj, r.how.Streamed); err != nil {
+		return r.leaveOut(obj, sent, err)
+	}
 	transformed, key, err := k.prepareLocked(obj)
 	if refused, ok := errors.AsType[*refusedError](err); ok {
-		return r.refuse(sent, refused)
+		return r.leaveOut(obj, sent, refused)
 	}
 	if err != nil {
 		return err
 	}
 	r.seen[key] = struct{}{}
+	if len(r.leftOut) > 0 {
+		delete(r.leftOut, sent.Key())
+	}
 	value := k.indexer.NewValue(transformed)
 	same, replaces := r.compareLocked(key, value)
 	if delete(r.replaced, key); replaces { // The list may have the key twice.
@@ -172,10 +174,10 @@ func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 		return err
 	}
 	defer k.mu.Unlock()
-	if err := k.unexpected(obj, r.how.Streamed); err != nil {
-		return r.leaveOut(obj, err)
-	}
 	sent := sentAs(obj)
+	if err := k.unexpected(obj, r.how.Streamed); err != nil {
+		return r.leaveOut(obj, sent, err)
+	}
 	_, key, err := k.prepareLocked(obj)
 	if refused, ok := errors.AsType[*refusedError](err); ok {
 		key, r.refused = sent.Key(), refused // If it was stored under another name, the next process finds out.
@@ -185,10 +187,7 @@ func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 	if err := r.writeSilentLocked(); err != nil { // The object may be among them.
 		return err
 	}
-	if _, leftOut := r.leftOut[sent.Key()]; leftOut {
-		delete(r.leftOut, sent.Key())
-		delete(r.seen, sent.Key())
-	}
+	delete(r.leftOut, sent.Key())
 	delete(r.seen, key)
 	delete(r.replaced, key)
 	return r.stage.remove(key)
@@ -272,14 +271,12 @@ func (r *relist) applyLocked(rv string) error {
 			a.leftOutUIDs[uid] = struct{}{}
 		}
 	}
-	if !r.unknown {
-		if err := k.indexer.Keys(a.deleteUnseen); err != nil {
-			return err
-		}
-		// Objects that a damaged file has lost may still be served from memory.
-		if err := a.deleteUnseen(k.indexer.KeysInMemory()); err != nil {
-			return err
-		}
+	if err := k.indexer.Keys(a.deleteUnseen); err != nil {
+		return err
+	}
+	// Objects that a damaged file has lost may still be served from memory.
+	if err := a.deleteUnseen(k.indexer.KeysInMemory()); err != nil {
+		return err
 	}
 	if err := a.tellReplaced(); err != nil {
 		return err
@@ -371,7 +368,7 @@ func (b *batch) commit() error {
 func (a *applier) deleteUnseen(keys []string) error {
 	return a.inBatches(func(b *batch) error {
 		for _, key := range keys {
-			if a.stays(b.w, key) {
+			if _, seen := a.seen[key]; seen || a.stays(b.w, key) {
 				continue
 			}
 			c := b.w.Delete(key, true)
@@ -386,15 +383,20 @@ func (a *applier) deleteUnseen(keys []string) error {
 	})
 }
 
-// stays reports whether the list has the object of a key. The transform may have stored an
-// object that it refuses now under another name, which only the uid shows.
+// stays reports whether the store keeps an object because the list has left it out: an old
+// version is better than a deletion that has not happened. It has to be the same object, which
+// the uid shows: a transform may have stored it under another name, and under its own name the
+// server may have another object by now. In another history nobody knows what a uid is of.
 func (a *applier) stays(w *indexer.Writer, key string) bool {
-	if _, seen := a.seen[key]; seen || len(a.leftOutUIDs) == 0 {
-		return seen
+	if len(a.leftOut) == 0 || a.how.Rewound {
+		return false
 	}
-	uid, _, _ := w.Head(key)
-	_, leftOut := a.leftOutUIDs[uid]
-	return leftOut
+	stored, _, _ := w.Head(key)
+	if _, leftOut := a.leftOutUIDs[stored]; leftOut {
+		return true
+	}
+	sent, leftOut := a.leftOut[key]
+	return leftOut && !isOther(stored, sent)
 }
 
 // lostDelta is the delta of a missed deletion. old is the last known object, or nil.
@@ -448,7 +450,7 @@ func (a *applier) set(items []stagedItem) error {
 func (a *applier) tellUnchanged() error {
 	return a.inBatches(func(b *batch) error {
 		for _, key := range sortedKeys(a.seen) {
-			if _, refused := a.leftOut[key]; refused || a.stage.has(key) {
+			if a.stage.has(key) {
 				continue
 			}
 			obj, exists := b.w.Stored(key)
