@@ -118,6 +118,7 @@ func settle() { advance(2 * time.Minute) }
 //
 //	add ns/a@1 initial     update ns/a@1→2     delete ns/a@3
 //	add ns/a@1                                 lost ns/a@2 (a tombstone)
+//	                                           lost ns/a (one without an object)
 type recorder struct {
 	mu     sync.Mutex
 	events []string
@@ -153,6 +154,10 @@ func (r *recorder) OnUpdate(old, obj any) {
 
 func (r *recorder) OnDelete(obj any) {
 	if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		if lost.Obj == nil {
+			r.record("lost %s", lost.Key)
+			return
+		}
 		if key := keyOf(lost.Obj); key != lost.Key {
 			r.record("lost %s under the key %s", key, lost.Key)
 			return

@@ -1,13 +1,16 @@
 package warmwatch_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -132,6 +135,130 @@ func TestWhatAnotherClusterHasLeftOutIsNotServed(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestWhatIsLeftOutAndCannotBeReadIsLost: the next list leaves it out again, so if it stayed
+// there would be a relist whenever somebody finds that it cannot be read.
+func TestWhatIsLeftOutAndCannotBeReadIsLost(t *testing.T) {
+	for name, spoil := range spoiled {
+		for who, read := range map[string]func(*process){
+			"a reader":            func(p *process) { p.informer.GetStore().List() },
+			"the hourly check":    func(*process) {},
+			"a reader by its key": func(p *process) { _, _, _ = p.informer.GetStore().GetByKey("ns/b") },
+		} {
+			t.Run(fmt.Sprintf("%s, found by %s", name, who), func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					f, path := newSource(t, configMap("a"), configMap("b", "needle")), testsupport.Path(t)
+					p := launchRefusing(t, path, f)
+					addDurable(t, p, "d")
+					p.run()
+					settle()
+					p.stop()
+					flipBits(t, path, "needle")
+					f.put(spoil("b"))
+					p = launchRefusing(t, path, f)
+					p.damaged = true
+					d := addDurable(t, p, "d")
+					p.run()
+					for range 24 {
+						read(p)
+						f.bookmark()
+						advance(time.Hour)
+					}
+					d.expect(t, "lost ns/b")
+					p.expectVersions("ns/a@1")
+					if st := p.informer.Status(); st.Relists != 1 {
+						t.Errorf("%d relists in a day, status %+v", st.Relists, st)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestWhatIsLeftOutIsWrittenAnew where the file is damaged and the memory has it.
+func TestWhatIsLeftOutIsWrittenAnew(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t, configMap("a"), configMap("b", "needle")), testsupport.Path(t)
+		p := launchRefusing(t, path, f)
+		p.damaged = true
+		d := addDurable(t, p, "d")
+		p.run()
+		settle()
+		d.take()
+		f.put(configMap("b", "bad"))
+		settle()
+		flipBits(t, path, "needle")
+		for range 24 {
+			f.bookmark()
+			advance(time.Hour)
+		}
+		d.expect(t)
+		p.expectVersions("ns/a@1", "ns/b@2")
+		if st := p.informer.Status(); st.Relists != 2 {
+			t.Errorf("%d relists in a day, status %+v", st.Relists, st)
+		}
+		p.stop()
+		p = launchRefusing(t, path, f).run()
+		p.expectVersions("ns/a@1", "ns/b@2")
+	})
+}
+
+// TestWhatIsLeftOutAndWasNotTold because it could not be read, and now can.
+func TestWhatIsLeftOutAndWasNotTold(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t, configMap("a"), configMap("b", "needle")), testsupport.Path(t)
+		p := launchRefusing(t, path, f).run()
+		settle()
+		p.stop()
+		flipBits(t, path, "needle")
+		f.put(configMap("b", "bad"))
+		f.setDown(errUnreachable)
+		p = launchRefusing(t, path, f)
+		p.damaged = true
+		d := addDurable(t, p, "d")
+		p.run()
+		settle()
+		d.expect(t, "add ns/a@1 initial")
+		flipBits(t, path, "needle")
+		f.setDown(nil)
+		settle()
+		d.expect(t, "add ns/b@2")
+	})
+}
+
+// TestAnIndexFunctionThatFailsOnWhatIsLeftOut: as long as the object stays, no index is right.
+func TestAnIndexFunctionThatFailsOnWhatIsLeftOut(t *testing.T) { // I1
+	for name, spoil := range spoiled {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a", "x"), configMap("b", "ancient"))
+				p := launchRefusing(t, testsupport.Path(t), f)
+				addDurable(t, p, "d")
+				p.run()
+				settle()
+				p.stop()
+				f.put(spoil("b"))
+				p = launchRefusing(t, p.path, f, func(_ *warmwatch.Options, io *warmwatch.InformerOptions) {
+					io.Indexers = cache.Indexers{"v": func(obj any) ([]string, error) {
+						v := obj.(*corev1.ConfigMap).Data["v"]
+						if v == "ancient" {
+							return nil, errors.New("not understood any more")
+						}
+						return []string{v}, nil
+					}}
+				})
+				d := addDurable(t, p, "d")
+				p.run()
+				settle()
+				d.expect(t, "lost ns/b@2")
+				p.expectVersions("ns/a@1")
+				if keys, err := p.informer.GetIndexer().IndexKeys("v", "x"); err != nil || len(keys) != 1 || !p.informer.HasSynced() {
+					t.Errorf("synced: %v, index: %q, %v", p.informer.HasSynced(), keys, err)
+				}
+			})
+		})
 	}
 }
 

@@ -144,6 +144,22 @@ func (w *Writer) Stored(key string) (obj any, exists bool) {
 	return obj, exists
 }
 
+// Sound is Stored for an object that is to stay as it is: it is nil also if an index function
+// fails on the object, which could then be in no index.
+func (w *Writer) Sound(key string) any {
+	obj, _ := w.Stored(key)
+	if obj == nil {
+		return nil
+	}
+	for name, f := range *w.ix.indexers.Load() {
+		if _, err := storedIndexValues(f, name, key, obj); err != nil {
+			w.ix.log.Error(err, "Could not index a stored object", "space", w.ix.space)
+			return nil
+		}
+	}
+	return obj
+}
+
 // Renumber gives the change that was staged last a new number, greater than all that
 // [Writer.NextSeq] has returned.
 func (w *Writer) Renumber(c *Change) {

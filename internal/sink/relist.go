@@ -265,7 +265,7 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 // applyLocked makes the store equal to the list, whose resourceVersion is rv.
 func (r *relist) applyLocked(rv string) error {
 	k := r.k
-	a := &applier{relist: r, rv: rv, leftOutUIDs: map[types.UID]struct{}{}}
+	a := &applier{relist: r, rv: rv, leftOutUIDs: map[types.UID]struct{}{}, kept: map[string]struct{}{}}
 	for _, uid := range r.leftOut {
 		if uid != "" {
 			a.leftOutUIDs[uid] = struct{}{}
@@ -312,6 +312,7 @@ type applier struct {
 	*relist
 	rv          string // The list's resourceVersion.
 	leftOutUIDs map[types.UID]struct{}
+	kept        map[string]struct{} // Keys of stored objects that the list has left out.
 }
 
 // batch collects the deltas of changes that are staged in w, and commits when there are
@@ -338,16 +339,55 @@ func (b *batch) add(ds ...queue.Delta) error {
 	for i := range ds {
 		b.bytes += ds[i].SizeBytes
 	}
-	if len(b.ds) < b.a.k.relistItems && b.bytes < relistBytes {
+	if max(len(b.ds), len(b.w.Changes())) < b.a.k.relistItems && b.bytes < relistBytes {
 		return nil
 	}
 	return b.commit()
 }
 
+// set stages an object, of which handlers are told.
+func (b *batch) set(it stagedItem) error {
+	c := b.w.SetValue(it.key, it.value, true)
+	b.a.k.detector.AddObject(c.New)
+	d := setDelta(c)
+	if d.Type == cache.Sync {
+		d.Type = cache.Updated // The version is the same, the content is not.
+	}
+	if _, untold := b.a.untold[it.key]; untold { // As one that cannot be read.
+		d.Type, d.Old, d.OldValue = cache.Added, nil, nil
+	}
+	_, d.Replaced = b.a.replaced[it.key]
+	return b.add(d)
+}
+
+// keep leaves an object as it is: an old version is better than a deletion that has not happened.
+func (b *batch) keep(key string, obj any) error {
+	b.a.kept[key] = struct{}{}
+	_, untold := b.a.untold[key]
+	if !untold && !b.a.how.Rewrite {
+		return nil
+	}
+	it := stagedItem{key, b.a.k.indexer.NewValue(obj)}
+	if untold {
+		return b.set(it)
+	}
+	b.bytes += b.w.SetValue(it.key, it.value, false).SizeBytes()
+	return b.add()
+}
+
+// delete stages the deletion of an object. If it cannot be read, handlers are told its key.
+func (b *batch) delete(key string) error {
+	c := b.w.Delete(key, true)
+	if c == nil {
+		return nil
+	}
+	return b.add(lostDelta(c.Seq, key, c.Old))
+}
+
 // commit applies a chunk. The checkpoint keeps its resourceVersion, says that a relist is
 // being applied, and names the version of the list.
 func (b *batch) commit() error {
-	if len(b.ds) == 0 {
+	if len(b.ds) == 0 && len(b.w.Changes()) == 0 {
 		return nil
 	}
 	k := b.a.k
@@ -365,17 +405,21 @@ func (b *batch) commit() error {
 	return k.writeLocked(b.w, ds)
 }
 
+// deleteUnseen deletes those of the objects that the list does not have.
 func (a *applier) deleteUnseen(keys []string) error {
 	return a.inBatches(func(b *batch) error {
 		for _, key := range keys {
-			if _, seen := a.seen[key]; seen || a.stays(b.w, key) {
+			_, seen := a.seen[key]
+			if _, kept := a.kept[key]; seen || kept {
 				continue
 			}
-			c := b.w.Delete(key, true)
-			if c == nil {
-				continue
+			var err error
+			if obj := a.leftOutObject(b.w, key); obj != nil {
+				err = b.keep(key, obj)
+			} else {
+				err = b.delete(key)
 			}
-			if err := b.add(lostDelta(c.Seq, key, c.Old)); err != nil {
+			if err != nil {
 				return err
 			}
 		}
@@ -383,20 +427,19 @@ func (a *applier) deleteUnseen(keys []string) error {
 	})
 }
 
-// stays reports whether the store keeps an object because the list has left it out: an old
-// version is better than a deletion that has not happened. It has to be the same object, which
-// the uid shows: a transform may have stored it under another name, and under its own name the
-// server may have another object by now. In another history nobody knows what a uid is of.
-func (a *applier) stays(w *indexer.Writer, key string) bool {
+// leftOutObject returns a stored object that the list has left out, nil if it did not. It has to
+// be the same object, which the uid shows: a transform may have stored it under another name, and
+// its own may be that of a new object by now. In another history nobody knows what a uid is of.
+func (a *applier) leftOutObject(w *indexer.Writer, key string) any {
 	if len(a.leftOut) == 0 || a.how.Rewound {
-		return false
+		return nil
 	}
 	stored, _, _ := w.Head(key)
-	if _, leftOut := a.leftOutUIDs[stored]; leftOut {
-		return true
+	_, same := a.leftOutUIDs[stored]
+	if sent, named := a.leftOut[key]; !same && (!named || isOther(stored, sent)) {
+		return nil
 	}
-	sent, leftOut := a.leftOut[key]
-	return leftOut && !isOther(stored, sent)
+	return w.Sound(key)
 }
 
 // lostDelta is the delta of a missed deletion. old is the last known object, or nil.
@@ -428,17 +471,7 @@ func (a *applier) tellReplaced() error {
 func (a *applier) set(items []stagedItem) error {
 	return a.inBatches(func(b *batch) error {
 		for _, it := range items {
-			c := b.w.SetValue(it.key, it.value, true)
-			a.k.detector.AddObject(c.New)
-			d := setDelta(c)
-			if d.Type == cache.Sync {
-				d.Type = cache.Updated // The version is the same, the content is not.
-			}
-			if _, untold := a.untold[it.key]; untold { // As one that cannot be read.
-				d.Type, d.Old, d.OldValue = cache.Added, nil, nil
-			}
-			_, d.Replaced = a.replaced[it.key]
-			if err := b.add(d); err != nil {
+			if err := b.set(it); err != nil {
 				return err
 			}
 		}
