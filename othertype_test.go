@@ -110,6 +110,79 @@ func TestAnEventOfAnotherTypeInAStreamedListSaysNothing(t *testing.T) {
 	})
 }
 
+// TestTheNextProcessListsAfterAnEventOfAnotherType: client-go skips such an event, and the
+// checkpoint goes on with the next one.
+func TestTheNextProcessListsAfterAnEventOfAnotherType(t *testing.T) { // P2
+	secret := func(name, uid string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: at("", uid, name, "").ObjectMeta}
+	}
+	for _, c := range []struct {
+		name  string
+		typ   watch.EventType
+		event *corev1.Secret
+		now   runtime.Object // What a list has of it.
+		told  string
+	}{
+		{"added", watch.Added, secret("n", "uid-n"), at("3", "uid-n", "n", ""), "add ns/n@3"},
+		{"changed", watch.Modified, secret("b", "uid-2"), at("3", "uid-2", "b", ""), "update ns/b@2→3"},
+		{"deleted", watch.Deleted, secret("b", "uid-2"), nil, "lost ns/b@2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"))
+				p := launch(t, testsupport.Path(t), f, nil)
+				d := addDurable(t, p, "d")
+				p.run()
+				settle()
+				d.take()
+				f.with(func() {
+					f.recordLocked(c.typ, c.event)
+					if key := keyOf(c.event); c.now != nil {
+						f.objects[key] = c.now
+					} else {
+						delete(f.objects, key)
+					}
+				})
+				f.put(configMap("c"))
+				settle()
+				d.expect(t, "add ns/c@4")
+				if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || !namesBothTypes(st.Err, "*v1.Secret") {
+					t.Errorf("status %+v", st)
+				}
+				path := p.crash()
+				p.stop()
+				for _, path := range []string{p.path, path} {
+					p = launch(t, path, f, nil)
+					d = addDurable(t, p, "d")
+					p.run()
+					settle()
+					d.expect(t, c.told)
+					expectStore(t, p.informer, f)
+					if st := p.informer.Status(); st.Err != nil || st.StartedFrom != "disk" {
+						t.Errorf("status %+v", st)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestAnObjectThatFirstCameInAnotherTypeIsNoTestimony of another history.
+func TestAnObjectThatFirstCameInAnotherTypeIsNoTestimony(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		p := launch(t, filled(t, f, nil), f, nil).run()
+		settle()
+		f.put(&corev1.Secret{ObjectMeta: configMap("n").ObjectMeta})
+		f.put(configMap("n"))
+		settle()
+		expectStore(t, p.informer, f)
+		if st := p.informer.Status(); st.Relists != 0 || st.Resumes != 1 {
+			t.Errorf("status %+v", st)
+		}
+	})
+}
+
 // TestAStreamedListLeavesOutOtherKinds of unstructured objects, and tables.
 func TestAStreamedListLeavesOutOtherKinds(t *testing.T) {
 	object := func(apiVersion, kind, name, rv string) *unstructured.Unstructured {

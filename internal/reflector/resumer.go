@@ -25,6 +25,10 @@ type Store interface {
 	// BeginRelist begins to compare the store with a list. One relist is under
 	// way at a time.
 	BeginRelist(ctx context.Context, how Relisting) (Relist, error)
+	// Passing is called with the object that an event adds, changes or deletes, before the
+	// Reflector gets the event. The Reflector skips an object of another type or kind, and the
+	// Store does not know then whether it has everything up to the next event.
+	Passing(obj runtime.Object)
 }
 
 // Relisting says why the store is compared with a list, and how closely.

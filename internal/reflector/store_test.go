@@ -97,6 +97,12 @@ func (m *memory) Bookmark(rv string) error {
 }
 func (m *memory) Resync() error { return nil }
 
+func (m *memory) Passing(obj runtime.Object) {
+	if _, ok := obj.(*corev1.ConfigMap); !ok {
+		m.calls.note("passing %T", obj)
+	}
+}
+
 func (m *memory) Replace(objs []any, rv string) error {
 	if len(objs) > 0 {
 		return fmt.Errorf("a list of %d objects", len(objs))

@@ -93,6 +93,9 @@ func (w *watcher) run() {
 		if m, err := meta.Accessor(e.Object); err == nil { // Read before the receiver may change the object.
 			at = m.GetResourceVersion()
 		}
+		if e.Type != watch.Bookmark {
+			w.r.store.Passing(e.Object)
+		}
 		w.r.obs.Contact()
 		return w.send(e)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
@@ -55,10 +56,24 @@ func (k *Sink) notAppliedLocked(err error) error {
 		return err
 	}
 	k.informer.Refused(err)
+	k.refused = true
 	if k.record.State == checkpoint.StateComplete {
 		k.record.State = checkpoint.StateRefreshing
 	}
 	return err
+}
+
+// Passing implements [reflector.Store].
+func (k *Sink) Passing(obj runtime.Object) {
+	refused := k.unexpected(obj, true)
+	if refused == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.isClosed {
+		_ = k.notAppliedLocked(refused)
+	}
 }
 
 // writer returns a Writer for changes whose old objects are told.

@@ -124,8 +124,8 @@ type Sink struct {
 	// empty if it did not tell.
 	clusterID    string
 	knownCluster bool
-	// refused says that the transform has refused an object since the last list began,
-	// so that the store may lack an object that the server has.
+	// refused says that an object was left out, or an event not applied, since the last list
+	// began, so that the store may lack an object that the server has.
 	refused bool
 	// doubted says that an event was taken for one of another history before.
 	doubted bool
