@@ -729,6 +729,45 @@ func TestAfterACrashWithinARelistNoOlderListIsAskedFor(t *testing.T) {
 	})
 }
 
+// TestABookmarkDoesNotOrderVersions: after a list with an object newer than itself each start
+// lists. After a list without a version a bookmark has one.
+func TestABookmarkDoesNotOrderVersions(t *testing.T) { // C1
+	for _, c := range []struct {
+		name, listed, object string
+		resumes              int
+	}{
+		{"an object newer than the list", "50", "90", 0},
+		{"no version", "", "40", 1},
+		{"any version", "0", "40", 1},
+		{"a list as new as its objects", "50", "50", 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t)
+				f.rv = 50
+				f.onList = func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+					if o.Limit == 1 {
+						return nil, nil
+					}
+					return &corev1.ConfigMapList{
+						ListMeta: metav1.ListMeta{ResourceVersion: c.listed}, Items: []corev1.ConfigMap{*at(c.object, "uid-1", "a", "")},
+					}, nil
+				}
+				p := launch(t, testsupport.Path(t), f, nil).run()
+				settle()
+				f.bookmark()
+				settle()
+				p.stop()
+				p = launch(t, p.path, f, nil).run()
+				settle()
+				if st := p.informer.Status(); st.Resumes != c.resumes || st.Relists != 1-c.resumes {
+					t.Errorf("status %+v", st)
+				}
+			})
+		})
+	}
+}
+
 func TestADeletionIsFoundThoughTheVersionsHaveNoCommonOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		objects := []runtime.Object{at("7", "ua", "a", "x"), at("3", "uc", "c", "x")}

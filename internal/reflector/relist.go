@@ -253,15 +253,14 @@ func notOlder(listed, asked string) error {
 	return nil
 }
 
-// finish ends a relist whose list is complete. If the versions have no common order, the
-// store gets none, so that no other watch than this Reflector's begins there.
+// finish ends a relist whose list is complete. If the versions have no common order, no other
+// watch than this Reflector's begins there.
 func (r *Resumer) finish(ctx context.Context, relist Relist, n newestObject, rv string) error {
 	if r.history != nil {
 		r.history.Listed(n.known())
 	}
 	if n.beyond {
 		r.log.V(2).Info("The list has an object that is newer than the list, so no watch is resumed there", "resourceVersion", rv, "object", n.version.Key())
-		rv = ""
 	}
-	return relist.Finish(ctx, rv)
+	return relist.Finish(ctx, rv, !n.beyond)
 }

@@ -58,9 +58,10 @@ type Relist interface {
 	// Gone receives an object that was an Item and was deleted meanwhile.
 	Gone(ctx context.Context, obj runtime.Object) error
 	// Finish is called after the last object, with the resourceVersion of the list. It is
-	// empty if no watch can be resumed there.
+	// empty if the list has none: the version of the next bookmark is the store's then. If the
+	// versions are not ordered, no watch can be resumed at one of them before the next list.
 	// After nil the store has these objects and no others.
-	Finish(ctx context.Context, resourceVersion string) error
+	Finish(ctx context.Context, resourceVersion string, ordered bool) error
 	// Abort ends a relist that cannot be finished. The items are not applied, except
 	// those of the first list into an empty store. It does nothing after Finish.
 	Abort()

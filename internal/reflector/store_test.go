@@ -162,7 +162,7 @@ func (r *memoryRelist) Gone(_ context.Context, obj runtime.Object) error {
 	return r.m.set("gone", obj, "")
 }
 
-func (r *memoryRelist) Finish(_ context.Context, rv string) error {
+func (r *memoryRelist) Finish(_ context.Context, rv string, ordered bool) error {
 	if err := r.m.once(&r.m.finishErr); err != nil {
 		return err
 	}
@@ -170,6 +170,9 @@ func (r *memoryRelist) Finish(_ context.Context, rv string) error {
 	maps.DeleteFunc(r.m.objects, func(name, _ string) bool { return !r.seen[name] })
 	r.m.mu.Unlock()
 	r.done = true
+	if !ordered {
+		rv = ""
+	}
 	return r.m.set("finish", nil, rv)
 }
 

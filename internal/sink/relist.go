@@ -210,8 +210,11 @@ func (r *relist) writeSilentLocked() error {
 }
 
 // Finish implements [reflector.Relist].
-func (r *relist) Finish(_ context.Context, rv string) error {
+func (r *relist) Finish(_ context.Context, rv string, ordered bool) error {
 	k := r.k
+	if !ordered {
+		rv = "" // It says nothing of the objects.
+	}
 	if err := k.lockOpen(); err != nil {
 		return err
 	}
@@ -233,6 +236,7 @@ func (r *relist) Finish(_ context.Context, rv string) error {
 	}
 	whole := k.informer.RelistEnded(true, r.refused)
 	k.trusted, k.complete, k.filling = rv != "" && rv != "0", true, false
+	k.unordered = !ordered
 	k.record.State, k.record.LastFullList, k.record.HighestVersion = checkpoint.StateComplete, time.Now(), ""
 	if r.refused != nil {
 		k.record.State = checkpoint.StateRefreshing

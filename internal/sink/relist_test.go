@@ -86,14 +86,14 @@ func TestARelistWritesNothingAfterTheEnd(t *testing.T) {
 	for name, call := range map[string]func(*testing.T, reflector.Relist) error{
 		"an item":              func(t *testing.T, r reflector.Relist) error { return r.Item(t.Context(), configMap("a", "3")) },
 		"an item that is gone": func(t *testing.T, r reflector.Relist) error { return r.Gone(t.Context(), configMap("a", "3")) },
-		"a complete list":      func(t *testing.T, r reflector.Relist) error { return r.Finish(t.Context(), "3") },
+		"a complete list":      func(t *testing.T, r reflector.Relist) error { return r.Finish(t.Context(), "3", true) },
 		"a list that is cut":   func(_ *testing.T, r reflector.Relist) error { r.Abort(); return errClosed },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, filled := range []bool{false, true} {
 				k := newSink(t, 2)
 				if filled {
-					if err := relistOf(t, k, configMap("a", "1")).Finish(t.Context(), "1"); err != nil {
+					if err := relistOf(t, k, configMap("a", "1")).Finish(t.Context(), "1", true); err != nil {
 						t.Fatal(err)
 					}
 				}

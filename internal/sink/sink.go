@@ -110,8 +110,11 @@ type Sink struct {
 	// transform is nil until Load, and if there is none.
 	transform cache.TransformFunc
 	// trusted says that a watch can be resumed at the resourceVersions of events. It is
-	// false after a list without a resourceVersion.
+	// false after a list without a resourceVersion, until a bookmark has one.
 	trusted bool
+	// unordered says that the last list had an object newer than itself, so that no watch can
+	// be resumed at any version before the next list.
+	unordered bool
 	// filling says that the first list into an empty store is not complete yet.
 	filling bool
 	// complete says that the store has been equal to a list once.
