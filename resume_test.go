@@ -118,6 +118,36 @@ func TestAWarmStartServesAsksOnceAndResumes(t *testing.T) {
 	})
 }
 
+// TestATransformThatStripsTheVersionDoesNotTakeTheCheckpoint: what the server sent had one.
+func TestATransformThatStripsTheVersionDoesNotTakeTheCheckpoint(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t, configMap("a"), configMap("b")), testsupport.Path(t)
+		life := func() *process {
+			return launchWith(t, path, f, func(obj any) (any, error) {
+				accessor(obj).SetResourceVersion("")
+				return obj, nil
+			})
+		}
+		p := life()
+		f.put(configMap("a", "new"))
+		settle()
+		p.stop()
+		f.takeRequests()
+		p = life()
+		p.expectRequests(f, "LIST rv=3 limit=1", "WATCH rv=3")
+		f.remove("b")
+		settle()
+		p.stop()
+		f.takeRequests()
+		p = life()
+		p.expectRequests(f, "LIST rv=4 limit=1", "WATCH rv=4")
+		p.expectVersions("ns/a@")
+		if st := p.informer.Status(); st.ResourceVersion != "4" || st.Resumes != 1 {
+			t.Errorf("status %+v", st)
+		}
+	})
+}
+
 func TestASecondInformerLifeInTheSameCacheIsWarmToo(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"))

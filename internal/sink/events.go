@@ -27,6 +27,7 @@ func (k *Sink) Update(obj any) error { return k.set(cache.Updated, obj) }
 func (k *Sink) set(typ cache.DeltaType, obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	rv := resourceVersionOf(obj) // A transform may change it.
 	k.changedLocked(obj)
 	obj, key, err := k.prepareLocked(obj)
 	if err != nil {
@@ -45,8 +46,8 @@ func (k *Sink) set(typ cache.DeltaType, obj any) error {
 		ds = append(k.deltas[:0], gone, ds[0])
 	}
 	k.detector.AddObject(obj)
-	k.checkHistoryLocked(typ, obj, c)
-	return k.commitLocked(w, resourceVersionOf(obj), ds)
+	k.checkHistoryLocked(typ, rv, obj, c)
+	return k.commitLocked(w, rv, ds)
 }
 
 // notAppliedLocked notes that an event could not be applied. This process goes on with
@@ -89,6 +90,7 @@ func (k *Sink) writer() *indexer.Writer {
 func (k *Sink) Delete(obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	rv := resourceVersionOf(obj)
 	obj, key, err := k.prepareLocked(obj)
 	if err != nil {
 		return k.notAppliedLocked(err)
@@ -107,8 +109,8 @@ func (k *Sink) Delete(obj any) error {
 	if old != nil {
 		c.Old, d = old, lostDelta(d.Seq, key, old)
 	}
-	k.checkHistoryLocked(cache.Deleted, obj, c)
-	return k.commitLocked(w, resourceVersionOf(obj), []queue.Delta{d})
+	k.checkHistoryLocked(cache.Deleted, rv, obj, c)
+	return k.commitLocked(w, rv, []queue.Delta{d})
 }
 
 // deleteDelta stages the deletion of an object. As in client-go, handlers are also told

@@ -136,19 +136,18 @@ func (k *Sink) Relisting() {
 	k.resumption, k.refused = resumption{}, false
 }
 
-// checkHistoryLocked checks an event of a resumed watch. c is the change that it makes,
-// nil if it makes none. If the event cannot be the next one in the history of the
+// checkHistoryLocked checks an event of a resumed watch. rv is its version before the
+// transform, and c the change that it makes, nil if it makes none. If the event cannot be the next one in the history of the
 // store, the server's history is another: then a relist by content is due, in this
 // process or the next one. It is called before the event is committed.
 //
 // This holds with selectors too: an object that enters them is added, and one that
 // leaves them is deleted. Whoever changes the store by hand may cause such a relist,
 // but only one, because after it no watch counts as resumed.
-func (k *Sink) checkHistoryLocked(typ cache.DeltaType, obj any, c *indexer.Change) {
+func (k *Sink) checkHistoryLocked(typ cache.DeltaType, rv string, obj any, c *indexer.Change) {
 	if !k.resumption.open {
 		return
 	}
-	rv := resourceVersionOf(obj)
 	order, err := resourceversion.CompareResourceVersion(rv, k.resumption.at)
 	if err != nil {
 		return
