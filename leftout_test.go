@@ -3,6 +3,8 @@ package warmwatch_test
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch"
@@ -256,6 +259,35 @@ func TestAnIndexFunctionThatFailsOnWhatIsLeftOut(t *testing.T) { // I1
 				p.expectVersions("ns/a@1")
 				if keys, err := p.informer.GetIndexer().IndexKeys("v", "x"); err != nil || len(keys) != 1 || !p.informer.HasSynced() {
 					t.Errorf("synced: %v, index: %q, %v", p.informer.HasSynced(), keys, err)
+				}
+			})
+		})
+	}
+}
+
+// TestAListLogsOnceThatItLeavesObjectsOut, however many they are.
+func TestAListLogsOnceThatItLeavesObjectsOut(t *testing.T) {
+	for name, spoil := range spoiled {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				var mu sync.Mutex
+				var lines []string
+				logger := funcr.New(func(_, args string) {
+					mu.Lock()
+					defer mu.Unlock()
+					if strings.Contains(args, "out of the cache") {
+						lines = append(lines, args)
+					}
+				}, funcr.Options{})
+				f := newSource(t, configMap("a"))
+				for i := range 1000 {
+					f.put(spoil(fmt.Sprintf("o%d", i)))
+				}
+				p := launchRefusing(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger }).run()
+				settle()
+				p.stop()
+				if len(lines) != 1 || !strings.Contains(lines[0], `"objects"=1000`) || !strings.Contains(lines[0], `"ns/o`) {
+					t.Errorf("%d lines, the last is %q", len(lines), lines[max(len(lines)-1, 0):])
 				}
 			})
 		})

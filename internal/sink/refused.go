@@ -65,13 +65,14 @@ func (r *relist) leaveOut(obj runtime.Object, sent checkpoint.ObjectVersion, err
 	if _, noMetadata := meta.Accessor(obj); noMetadata != nil {
 		return err
 	}
-	r.noteRefused(err, sent.Key())
 	r.leftOut[sent.Key()] = sent.UID
+	r.refused, r.refusedKey, r.k.refused = err, sent.Key(), true
 	return nil
 }
 
-// noteRefused notes why an object was left out, for Status and the log.
-func (r *relist) noteRefused(err *refusedError, key string) {
-	r.refused, r.k.refused = err, true
-	r.k.logger.Error(err, "Leaving an object out of the cache", "key", key)
+// logLeftOut logs what the list has left out, in one line: there may be many objects.
+func (r *relist) logLeftOut() {
+	if n := len(r.leftOut); n > 0 {
+		r.k.logger.Error(r.refused, "Left objects out of the cache", "objects", n, "one", r.refusedKey)
+	}
 }

@@ -50,9 +50,10 @@ type relist struct {
 	// untold has the keys of objects that could not be read when handlers were told of all.
 	// They are told of them again, even if the store has them now.
 	untold map[string]struct{}
-	// refused is why an object of the list was left out; nil if none was.
-	refused error
-	done    bool
+	// refused is why an object of the list was left out last; nil if none was.
+	refused    error
+	refusedKey string
+	done       bool
 }
 
 // chunk collects items until there are enough of them.
@@ -256,6 +257,7 @@ func (r *relist) Finish(_ context.Context, rv string, ordered bool) error {
 		return err
 	}
 	r.done = true
+	r.logLeftOut()
 	k.informer.Relisted()
 	if r.how.Rewrite && whole && k.db.Salvaged(k.space) {
 		if err := k.log.RemoveUnknown(); err != nil {
