@@ -137,9 +137,9 @@ func (k *Sink) Relisting() {
 }
 
 // checkHistoryLocked checks an event of a resumed watch. rv is its version before the
-// transform, and c the change that it makes, nil if it makes none. If the event cannot be the next one in the history of the
-// store, the server's history is another: then a relist by content is due, in this
-// process or the next one. It is called before the event is committed.
+// transform, and c the change that it makes, nil if it makes none. If the event cannot be the
+// next one in the history of the store, the server's history is another: then a relist by
+// content is due, in this process or the next one. It is called before the event is committed.
 //
 // This holds with selectors too: an object that enters them is added, and one that
 // leaves them is deleted. Whoever changes the store by hand may cause such a relist,

@@ -181,7 +181,7 @@ func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 	}
 	_, key, err := k.prepareLocked(obj)
 	if refused, ok := errors.AsType[*refusedError](err); ok {
-		key, r.refused = sent.Key(), refused // If it was stored under another name, the next process finds out.
+		key, r.refused, r.refusedKey = sent.Key(), refused, sent.Key() // If it was stored under another name, the next process finds out.
 	} else if err != nil {
 		return err
 	}
