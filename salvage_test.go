@@ -11,6 +11,8 @@ import (
 
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
+
+	bolt "go.etcd.io/bbolt"
 )
 
 // TestADurableHandlerOutlivesAFileThatIsFoundDamagedAtAStart: its cursor and
@@ -70,5 +72,58 @@ func damageFreelist(t *testing.T, path string) {
 	}
 	if err := os.WriteFile(path, b, 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestADeletionIsToldAlthoughABitHidesTheBuckets: nothing but the header of a page says how many
+// spaces, and how many buckets, there are.
+func TestADeletionIsToldAlthoughABitHidesTheBuckets(t *testing.T) {
+	const count, flags = 10, 16 // In a page of bbolt: of elements, and of the first of them.
+	for name, c := range map[string]struct {
+		ofSpaces bool
+		at       uint64
+		bits     byte // 0: all that are set.
+	}{
+		"no spaces":         {true, count, 0},
+		"a space's flag":    {true, flags, 1},
+		"no buckets":        {false, count, 0},
+		"a bucket's flag":   {false, flags, 1},
+		"the other buckets": {false, flags + 16, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f, path := newSource(t, configMap("a"), configMap("b")), testsupport.Path(t)
+				p := launch(t, path, f, nil)
+				addDurable(t, p, "d")
+				p.run()
+				settle()
+				p.stop()
+
+				page := uint64(0)
+				inFile(t, path, func(tx *bolt.Tx) error {
+					page = uint64(tx.Cursor().Bucket().Root())
+					return tx.ForEach(func(_ []byte, space *bolt.Bucket) error {
+						if root := uint64(space.Root()); root != 0 && !c.ofSpaces {
+							page = root
+						}
+						return nil
+					})
+				})
+				changeInPlace(t, path, func(b []byte) {
+					if at := page*persist.PageBytes + c.at; c.bits == 0 {
+						b[at] = 0
+					} else {
+						b[at] ^= c.bits
+					}
+				})
+				f.remove("b")
+				p = launch(t, path, f, nil)
+				d := addDurable(t, p, "d")
+				p.run()
+				settle()
+				d.expect(t, "lost ns/b@2")
+				expectStore(t, p.informer, f)
+			})
+		})
 	}
 }

@@ -169,7 +169,7 @@ type inspector struct {
 	readOnly  bool
 	shallow   bool     // Buckets that have pages of their own are not followed.
 	unchecked []uint32 // The keyHash that each leaf with values, by its id, has to have.
-	elements  []byte   // Memory for checkElements.
+	elements  []byte   // Memory for checkValues.
 	badMeta   error    // Set if a meta page cannot be read.
 	waited    bool     // readAt has paused.
 
@@ -247,11 +247,11 @@ func (in *inspector) tree(id uint64, depth, nesting int, first []byte) error {
 	switch {
 	case h.flags == branchPage:
 	case h.flags != leafPage:
-		return corruptFile("page %d has flags %#x, expected a branch or a leaf", id, h.flags)
+		return wrongFlags(id, h.flags)
 	case nesting == maxBucketNesting:
 		in.noteUnchecked(id, first)
 		if first == nil && !in.readOnly {
-			return in.checkElements(id, h, keyHash(nil))
+			return in.checkValues(id, h, keyHash(nil))
 		}
 		return nil
 	}
@@ -259,7 +259,7 @@ func (in *inspector) tree(id uint64, depth, nesting int, first []byte) error {
 	if err != nil {
 		return err
 	}
-	elements, err := in.elementsOf(h, b)
+	elements, err := in.elementsOf(h, b, leafBucketFlag)
 	if err != nil {
 		return fmt.Errorf("page %d: %w", id, err)
 	}
@@ -267,7 +267,7 @@ func (in *inspector) tree(id uint64, depth, nesting int, first []byte) error {
 		return wrongFirstKey(id, got, first)
 	}
 	if h.flags == leafPage {
-		return in.leaf(b, elements, nesting)
+		return in.leaf(h, b, elements, nesting)
 	}
 	return in.branch(b, elements, depth, nesting)
 }
@@ -303,22 +303,21 @@ func (in *inspector) branch(page, elements []byte, depth, nesting int) error {
 }
 
 // leaf checks the buckets in a leaf, and their pages.
-func (in *inspector) leaf(page, elements []byte, nesting int) error {
+func (in *inspector) leaf(h pageHeader, page, elements []byte, nesting int) error {
 	for at := 0; at < len(elements); at += elementBytes {
-		e := elements[at:]
-		if binary.NativeEndian.Uint32(e)&leafBucketFlag == 0 {
+		e := h.element(elements[at:])
+		if e.flags&leafBucketFlag == 0 {
 			if nesting == 0 {
 				return corruptFile("there is a value among the spaces")
 			}
 			in.valueInSpace = true
 			continue
 		}
-		pos, ksize, vsize := binary.NativeEndian.Uint32(e[4:]), binary.NativeEndian.Uint32(e[8:]), binary.NativeEndian.Uint32(e[12:])
-		content := page[pageHeaderBytes+at+int(pos):]
-		key, value := content[:ksize], content[ksize:][:vsize]
+		content := page[pageHeaderBytes+uint64(at)+e.pos:]
+		key, value := content[:e.ksize], content[e.ksize:][:e.vsize]
 		in.ours = in.ours || nesting == 0 && string(key) == formatBucket
 		if len(value) < bucketHeaderBytes {
-			return corruptFile("a bucket has %d bytes, expected at least %d", vsize, bucketHeaderBytes)
+			return corruptFile("a bucket has %d bytes, expected at least %d", len(value), bucketHeaderBytes)
 		}
 		if root := binary.NativeEndian.Uint64(value); root != 0 {
 			if in.shallow {
@@ -334,11 +333,15 @@ func (in *inspector) leaf(page, elements []byte, nesting int) error {
 		if len(inline) < pageHeaderBytes {
 			return corruptFile("an inline bucket has %d bytes, expected at least %d", len(inline), pageHeaderBytes)
 		}
-		h := pageHeader{flags: binary.NativeEndian.Uint16(inline[pageFlagsAt:]), count: binary.NativeEndian.Uint16(inline[pageCountAt:])}
+		h := pageHeader{
+			flags: binary.NativeEndian.Uint16(inline[pageFlagsAt:]),
+			count: binary.NativeEndian.Uint16(inline[pageCountAt:]),
+			bytes: uint64(len(inline)),
+		}
 		if h.flags != leafPage {
 			return corruptFile("an inline bucket has flags %#x, expected a leaf", h.flags)
 		}
-		if _, err := in.elementsOf(h, inline); err != nil {
+		if _, err := in.elementsOf(h, inline, 0); err != nil { // bbolt has no inline buckets with buckets.
 			return fmt.Errorf("inline bucket: %w", err)
 		}
 	}

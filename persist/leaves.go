@@ -189,7 +189,7 @@ func (c *leafCheck) checkLeaf(id uint64, first []byte) error {
 	if first != nil && keyHash(first) != want {
 		return corruptFile("leaf %d is known by another key than before, %.100q", id, first)
 	}
-	if err := c.in.checkElements(id, h, want); err != nil {
+	if err := c.in.checkValues(id, h, want); err != nil {
 		return err
 	}
 	c.in.unchecked[id] = 0
@@ -248,7 +248,7 @@ func (w *leafWalk) open(id uint64, first []byte, depth int, room []byte) (b bran
 	if _, err := in.readAt(b.page, int64(id*in.pageSize)); err != nil {
 		return b, false, err
 	}
-	if b.elements, err = in.elementsOf(h, b.page); err != nil {
+	if b.elements, err = in.elementsOf(h, b.page, 0); err != nil {
 		return b, false, fmt.Errorf("page %d: %w", id, err)
 	}
 	if first != nil && !bytes.Equal(b.key(0), first) {
@@ -424,43 +424,33 @@ func (in *inspector) readAheadLeaves(f *os.File, from, to uint64) {
 	}
 }
 
-// checkElements checks that the contents of a leaf with values lie in the leaf, one behind the
-// other, from where its elements end: else the header has the wrong number of elements, or calls
-// a branch a leaf, or bbolt copies as much as the length of a key or a value says. An element
-// that says it is a bucket would be copied as one. It checks the first key by keyHash.
-func (in *inspector) checkElements(id uint64, h pageHeader, want uint32) error {
+// checkValues checks a leaf with values as checkElements does, and its first key by keyHash. An
+// empty one must be the root of its bucket, and have zeros where it would have an element. It does
+// not read the values.
+func (in *inspector) checkValues(id uint64, h pageHeader, want uint32) error {
 	isRoot := want == keyHash(nil)
-	if h.count == 0 {
-		if !isRoot {
+	n := uint64(h.count) * elementBytes
+	if n > h.bytes-pageHeaderBytes {
+		return corruptFile("leaf %d has %d elements in %d bytes", id, h.count, h.bytes)
+	}
+	read := max(n, elementBytes)
+	if uint64(cap(in.elements)) < read {
+		in.elements = make([]byte, read)
+	}
+	elements, begin := in.elements[:read], int64(id*in.pageSize)+pageHeaderBytes
+	if _, err := in.readAt(elements, begin); err != nil {
+		return err
+	}
+	if n == 0 {
+		if !isRoot || !isZero(elements) {
 			return corruptFile("leaf %d is empty", id)
 		}
 		return nil
 	}
-	room := h.bytes - pageHeaderBytes
-	n := uint64(h.count) * elementBytes
-	if n > room {
-		return corruptFile("leaf %d has %d elements in %d bytes", id, h.count, h.bytes)
+	if _, err := in.checkElements(h, elements[:n], 0); err != nil {
+		return fmt.Errorf("leaf %d: %w", id, err)
 	}
-	if uint64(cap(in.elements)) < n {
-		in.elements = make([]byte, n)
-	}
-	elements, begin := in.elements[:n], int64(id*in.pageSize)+pageHeaderBytes
-	if _, err := in.readAt(elements, begin); err != nil {
-		return err
-	}
-	end := n
-	for at := uint64(0); at < n; at += elementBytes {
-		e := elements[at:]
-		if flags := binary.NativeEndian.Uint32(e); flags != 0 {
-			return corruptFile("element %d of leaf %d has flags %#x, expected a value", at/elementBytes, id, flags)
-		}
-		pos, ksize, vsize := uint64(binary.NativeEndian.Uint32(e[4:])), uint64(binary.NativeEndian.Uint32(e[8:])), uint64(binary.NativeEndian.Uint32(e[12:]))
-		if at+pos != end || ksize == 0 || ksize > bolt.MaxKeySize || end+ksize+vsize > room {
-			return corruptFile("element %d of leaf %d, of %d and %d bytes, begins at byte %d of %d, expected at %d", at/elementBytes, id, ksize, vsize, at+pos, room, end)
-		}
-		end += ksize + vsize
-	}
-	key := make([]byte, binary.NativeEndian.Uint32(elements[8:]))
+	key := make([]byte, h.element(elements).ksize)
 	if _, err := in.readAt(key, begin+int64(n)); err != nil {
 		return err
 	}

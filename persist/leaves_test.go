@@ -541,7 +541,7 @@ func TestAValueThatSaysItIsABucketIsStillThere(t *testing.T) {
 	}
 	flags := int64(leaf*PageBytes) + pageHeaderBytes + elementBytes
 	page := salvagePage{flags: leafPage, bytes: readTrimmed(t, path)[leaf*PageBytes:][:PageBytes]}
-	_, name, _, _ := page.element(1)
+	name, _, _ := page.element(1)
 	key := string(name[1:])
 	overwrite(t, path, flags, binary.NativeEndian.AppendUint32(nil, leafBucketFlag))
 

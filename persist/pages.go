@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"math"
+
+	bolt "go.etcd.io/bbolt"
 )
 
 // The layout of bbolt's pages, from its internal/common.
@@ -17,6 +19,7 @@ const (
 
 	branchPage   = 0x01
 	leafPage     = 0x02
+	metaPage     = 0x04
 	freelistPage = 0x10
 
 	manyInFirst = 0xffff // As count of a freelist: the first entry is the count.
@@ -192,44 +195,71 @@ func firstKey(h pageHeader, page []byte) []byte {
 	if h.count == 0 {
 		return nil
 	}
-	words := page[pageHeaderBytes:]
-	if h.flags == leafPage {
-		words = words[4:]
-	}
-	from := pageHeaderBytes + int(binary.NativeEndian.Uint32(words))
-	return page[from : from+int(binary.NativeEndian.Uint32(words[4:]))]
+	e := h.element(page[pageHeaderBytes:])
+	from := pageHeaderBytes + e.pos
+	return page[from : from+e.ksize]
 }
 
-// elementsOf returns the elements of a branch or leaf. It checks that all of them lie in
-// the page, in the order of their keys.
-func (in *inspector) elementsOf(h pageHeader, page []byte) ([]byte, error) {
+// An element says where its key is, from its own first byte on, and how long key and value are.
+type element struct {
+	flags             uint32
+	pos, ksize, vsize uint64
+}
+
+// element reads an element of a page that is a branch or leaf.
+func (h pageHeader) element(b []byte) (e element) {
+	if h.flags == leafPage { // flags, pos, ksize, vsize; else pos, ksize.
+		e.flags, b = binary.NativeEndian.Uint32(b), b[4:]
+		e.vsize = uint64(binary.NativeEndian.Uint32(b[8:]))
+	}
+	e.pos, e.ksize = uint64(binary.NativeEndian.Uint32(b)), uint64(binary.NativeEndian.Uint32(b[4:]))
+	return e
+}
+
+// checkElements checks the elements of a branch or leaf, and returns how far behind the header
+// their contents go. All must lie in the page, and as bbolt writes them one behind the other, from
+// where the elements end: else the header has the wrong number of elements, or calls a branch a
+// leaf, or bbolt copies as much as the length of a key or a value says. Of flags no others may be
+// set: bbolt would copy, or drop, a value as a bucket.
+func (in *inspector) checkElements(h pageHeader, elements []byte, flags uint32) (end uint64, err error) {
+	room := h.bytes - pageHeaderBytes
+	end = uint64(len(elements))
+	for at := uint64(0); at < uint64(len(elements)); at += elementBytes {
+		e := h.element(elements[at:])
+		begin := at + e.pos
+		isApart := begin != end || e.ksize == 0 || e.ksize > bolt.MaxKeySize || e.flags&^flags != 0
+		if end = begin + e.ksize + e.vsize; end > room || isApart && !in.readOnly {
+			return 0, corruptFile("element %d of %d, of %d and %d bytes, with flags %#x, is at byte %d of %d", at/elementBytes, h.count, e.ksize, e.vsize, e.flags, begin, room)
+		}
+	}
+	return end, nil
+}
+
+// elementsOf returns the elements of a branch or leaf. Beside what checkElements checks, it checks
+// that they are in the order of their keys, and that zeros follow their contents, as in each page
+// that bbolt writes: a page whose header has lost its number of elements is not an empty one.
+func (in *inspector) elementsOf(h pageHeader, page []byte, flags uint32) ([]byte, error) {
 	n := int(h.count) * elementBytes
 	if n > len(page)-pageHeaderBytes || (n == 0 && h.flags == branchPage) {
 		return nil, corruptFile("it has %d elements in %d bytes", h.count, len(page))
 	}
 	elements := page[pageHeaderBytes : pageHeaderBytes+n]
+	end, err := in.checkElements(h, elements, flags)
+	if err != nil || in.readOnly {
+		return elements, err
+	}
 	var last []byte
 	for at := 0; at < n; at += elementBytes {
-		// Of a branch: pos, ksize. Of a leaf: flags, pos, ksize, vsize.
-		words := elements[at : at+elementBytes]
-		vsize := uint64(0)
-		if h.flags == leafPage {
-			words = words[4:]
-			vsize = uint64(binary.NativeEndian.Uint32(words[8:]))
+		e := h.element(elements[at:])
+		from := uint64(pageHeaderBytes+at) + e.pos
+		key := page[from : from+e.ksize]
+		if bytes.Compare(last, key) >= 0 {
+			return nil, corruptFile("key %.100q follows key %.100q", key, last)
 		}
-		// The content of the first element begins right behind the last element.
-		if pos := binary.NativeEndian.Uint32(words); at == 0 && !in.readOnly && pos != uint32(n) {
-			return nil, corruptFile("it has %d elements, and content from %d on, expected from %d on", h.count, pos, n)
-		}
-		key := uint64(pageHeaderBytes+at) + uint64(binary.NativeEndian.Uint32(words))
-		end := key + uint64(binary.NativeEndian.Uint32(words[4:]))
-		if end+vsize > uint64(len(page)) {
-			return nil, corruptFile("an element ends at byte %d of %d", end+vsize, len(page))
-		}
-		if at > 0 && !in.readOnly && bytes.Compare(last, page[key:end]) >= 0 {
-			return nil, corruptFile("key %.100q follows key %.100q", page[key:end], last)
-		}
-		last = page[key:end]
+		last = key
+	}
+	if !isZero(page[pageHeaderBytes+end:]) {
+		return nil, corruptFile("something follows the contents of its %d elements", h.count)
 	}
 	return elements, nil
 }

@@ -8,7 +8,6 @@ import (
 	"math"
 	"os"
 	"slices"
-	"strings"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -92,8 +91,7 @@ func checkFormat(f *os.File) error {
 }
 
 // A readableFunc is called for each key that can still be reached in a damaged file. It may
-// keep the slices. Keys of a space itself come with a bucket without a name. An error ends
-// the walk.
+// keep the slices. The format's keys come with a bucket without a name. An error ends the walk.
 type readableFunc func(name Bucket, key, value []byte) error
 
 // forEachReadable walks the pages of a file, and goes around those that are damaged: lost
@@ -162,12 +160,13 @@ func (w *salvager) tree(id uint64, depth int, path []string) error {
 	w.above = append(w.above, id)
 	defer func() { w.above = w.above[:len(w.above)-1] }()
 	for i := range page.count {
-		e, _, _, ok := page.element(i)
-		if !ok {
+		at := pageHeaderBytes + i*elementBytes
+		if at+elementBytes > len(page.bytes) {
 			w.lose(corruptFile("page %d: element %d of %d is not in it", id, i, page.count))
-			continue
+			break
 		}
-		if err := w.tree(binary.NativeEndian.Uint64(e[branchPageIDAt:]), depth+1, path); err != nil {
+		// Its key is not needed, and may be damaged.
+		if err := w.tree(binary.NativeEndian.Uint64(page.bytes[at+branchPageIDAt:]), depth+1, path); err != nil {
 			return err
 		}
 	}
@@ -187,8 +186,8 @@ type salvagePage struct {
 	bytes []byte
 }
 
-// page reads a page. It takes the flags from the header, the number of elements from
-// setCount, and the length from where the elements say that their content ends.
+// page reads a page. It takes the flags from the header, or else guessFlags, the number of
+// elements from setCount, and the length from where the elements say that their content ends.
 func (w *salvager) page(id uint64, depth int) (p salvagePage, err error) {
 	if depth > maxTreeDepth {
 		return p, corruptFile("a bucket has more than %d levels of pages", maxTreeDepth)
@@ -208,8 +207,13 @@ func (w *salvager) page(id uint64, depth int) (p salvagePage, err error) {
 	if err := w.in.read(head, id); err != nil {
 		return p, err
 	}
-	if p.flags = binary.NativeEndian.Uint16(head[pageFlagsAt:]); p.flags != branchPage && p.flags != leafPage {
-		return p, corruptFile("page %d has flags %#x, expected a branch or a leaf", id, p.flags)
+	switch p.flags = binary.NativeEndian.Uint16(head[pageFlagsAt:]); p.flags {
+	case branchPage, leafPage:
+	case metaPage, freelistPage: // A freelist names pages of older versions of the file.
+		return p, wrongFlags(id, p.flags)
+	default:
+		w.lose(wrongFlags(id, p.flags))
+		p.guessFlags(head)
 	}
 	p.setCount(head)
 	table := make([]byte, pageHeaderBytes+p.count*elementBytes)
@@ -243,26 +247,44 @@ func (w *salvager) readSome(b []byte, at int64) (int, error) {
 	return n, err
 }
 
+func wrongFlags(id uint64, flags uint16) error {
+	return corruptFile("page %d has flags %#x, expected a branch or a leaf", id, flags)
+}
+
+// guessFlags finds out whether a page is a leaf, if its header says neither that nor that it is a
+// branch: an element of a leaf begins with its flags, one of a branch with where its key is, which
+// is behind it.
+func (p *salvagePage) guessFlags(page []byte) {
+	p.flags = branchPage
+	if binary.NativeEndian.Uint32(page[pageHeaderBytes:]) < elementBytes {
+		p.flags = leafPage
+	}
+}
+
 // setCount finds out how many elements a page has. Three places say it: the header; the
 // content of the first element, which begins right behind the last element; and that of
 // the second, which begins where that of the first ends. Two that agree decide, else the
 // lower of the first two numbers: one that is too large would take elements from the pages
-// behind this one, which may be of an older version of the file.
+// behind this one, which may be of an older version of the file. A page that has a first
+// element is not empty, whatever its header says.
 func (p *salvagePage) setCount(page []byte) {
 	p.count = int(binary.NativeEndian.Uint16(page[pageCountAt:]))
-	if len(page) < pageHeaderBytes+2*elementBytes {
+	elements := salvagePage{flags: p.flags, bytes: page}
+	if len(page) < pageHeaderBytes+elementBytes {
 		return
 	}
-	elements := salvagePage{flags: p.flags, bytes: page}
 	first, _, end := elements.span(0)
 	fromFirst, ok := countBefore(first)
 	if !ok || fromFirst == p.count {
 		return
 	}
-	second, _, _ := elements.span(1)
-	fromSecond, ok := countBefore(second - (end - first))
+	fromSecond, ok := 0, false
+	if len(page) >= pageHeaderBytes+2*elementBytes {
+		second, _, _ := elements.span(1)
+		fromSecond, ok = countBefore(second - (end - first))
+	}
 	switch {
-	case ok && fromSecond == fromFirst:
+	case p.count == 0 || ok && fromSecond == fromFirst:
 		p.count = fromFirst
 	case !ok || fromSecond != p.count:
 		p.count = min(p.count, fromFirst)
@@ -278,32 +300,26 @@ func countBefore(at uint64) (count int, ok bool) {
 // span returns where the key and the value of an element begin in the page, and end.
 func (p *salvagePage) span(i int) (key, value, end uint64) {
 	at := pageHeaderBytes + i*elementBytes
-	words, vsize := p.bytes[at:at+elementBytes], uint64(0)
-	if p.flags == leafPage { // flags, pos, ksize, vsize; else pos, ksize.
-		words = words[4:]
-		vsize = uint64(binary.NativeEndian.Uint32(words[8:]))
-	}
-	key = uint64(at) + uint64(binary.NativeEndian.Uint32(words))
-	value = key + uint64(binary.NativeEndian.Uint32(words[4:]))
-	return key, value, value + vsize
+	e := pageHeader{flags: p.flags}.element(p.bytes[at:])
+	key = uint64(at) + e.pos
+	return key, key + e.ksize, key + e.ksize + e.vsize
 }
 
-// element returns an element, and its key and value, if they are in the page.
-func (p *salvagePage) element(i int) (e, key, value []byte, ok bool) {
-	at := pageHeaderBytes + i*elementBytes
-	if at+elementBytes > len(p.bytes) {
-		return nil, nil, nil, false
+// element returns the key and the value of an element, if they are in the page.
+func (p *salvagePage) element(i int) (key, value []byte, ok bool) {
+	if pageHeaderBytes+(i+1)*elementBytes > len(p.bytes) {
+		return nil, nil, false
 	}
 	from, to, end := p.span(i)
 	if end > uint64(len(p.bytes)) {
-		return nil, nil, nil, false
+		return nil, nil, false
 	}
-	return p.bytes[at : at+elementBytes], p.bytes[from:to:to], p.bytes[to:end:end], true
+	return p.bytes[from:to:to], p.bytes[to:end:end], true
 }
 
 func (w *salvager) leaf(page salvagePage, path []string) error {
 	for i := range page.count {
-		e, key, value, ok := page.element(i)
+		key, value, ok := page.element(i)
 		if w.elements == 0 {
 			w.lose(corruptFile("pages have the same elements again and again"))
 			return nil
@@ -314,12 +330,12 @@ func (w *salvager) leaf(page salvagePage, path []string) error {
 			continue
 		}
 		var err error
-		if binary.NativeEndian.Uint32(e)&leafBucketFlag == 0 || len(path) == maxBucketNesting { // No bucket is deeper.
-			if len(path) > 0 {
-				name := Bucket{Space: path[0], Name: strings.Join(path[1:], "/")}
-				err = w.fn(name, key, value)
-			}
-		} else if len(path) > 0 || w.space(string(key)) {
+		switch { // The depth tells buckets and values apart, not a flag that may be damaged.
+		case len(path) == maxBucketNesting:
+			err = w.fn(Bucket{path[0], path[1]}, key, value)
+		case len(path) == 1 && path[0] == formatBucket:
+			err = w.fn(Bucket{Space: formatBucket}, key, value)
+		case len(path) == 1 || w.space(string(key)):
 			err = w.bucket(value, append(slices.Clip(path), string(key)))
 		}
 		if err != nil {
