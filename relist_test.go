@@ -147,6 +147,35 @@ func TestAnOlderVersionThanTheCheckpointCoversIsFoundWhileTheWatchGoesOn(t *test
 	})
 }
 
+// TestAnOlderObjectOfTheSameNameIsFoundWhileTheWatchGoesOn: a disk that has lost a write may leave one
+// that was deleted and made anew since. A durable handler that was told of it is told of its deletion
+// (Q2), a plain one of one update, as after a relist.
+func TestAnOlderObjectOfTheSameNameIsFoundWhileTheWatchGoesOn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxAge = time.Hour })
+		p.run()
+		settle()
+		old, _, _ := p.informer.GetStore().GetByKey("ns/b")
+		f.remove("b")
+		f.put(configMap("b", "new"))
+		settle()
+		if err := p.informer.GetStore().Update(old); err != nil {
+			t.Fatal(err)
+		}
+		f.put(configMap("a", "new"))
+		settle()
+		r, _ := add(t, p.informer)
+		durable := addDurable(t, p, "d")
+		settle()
+		r.take()
+		durable.take()
+		advance(70 * time.Minute)
+		r.expect(t, "update ns/b@2→4")
+		durable.expect(t, "lost ns/b@2", "add ns/b@4")
+	})
+}
+
 // cut makes lists end after so many pages, of one item each.
 func (f *source) cut(pages int) {
 	f.with(func() {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/record"
-	"github.com/warmwatch/warmwatch/queue"
 )
 
 const (
@@ -130,11 +129,12 @@ func (k *Sink) compareContent(obj runtime.Object) error {
 	}
 	c := w.SetValue(key, value, true)
 	k.detector.AddObject(c.New)
-	d := setDelta(c)
-	if d.Type == cache.Sync {
-		d.Type = cache.Updated
+	defer clear(k.deltas[:])
+	ds := setDeltas(w, c, k.deltas[:0])
+	if d := &ds[len(ds)-1]; d.Type == cache.Sync {
+		d.Type = cache.Updated // The version is the same, the content is not.
 	}
-	return k.writeLocked(w, []queue.Delta{d})
+	return k.writeLocked(w, ds)
 }
 
 // isOldLocked reports whether the store has an older version of an object, although the

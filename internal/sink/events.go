@@ -37,14 +37,7 @@ func (k *Sink) set(typ cache.DeltaType, obj any) error {
 	defer w.Close()
 	c := w.Set(key, obj, true)
 	defer clear(k.deltas[:])
-	ds := append(k.deltas[:0], setDelta(c))
-	if c.Old != nil && isOther(uidOf(c.Old), uidOf(obj)) { // The deletion of the old object was missed.
-		gone := lostDelta(c.Seq, key, c.Old)
-		w.Renumber(c)
-		ds[0].Seq, ds[0].Type = c.Seq, cache.Updated
-		gone.Replaced, ds[0].Replaced = true, true
-		ds = append(k.deltas[:0], gone, ds[0])
-	}
+	ds := setDeltas(w, c, k.deltas[:0])
 	k.detector.AddObject(obj)
 	k.checkHistoryLocked(typ, rv, obj, c)
 	return k.commitLocked(w, rv, ds)
@@ -144,6 +137,19 @@ func (k *Sink) prepareLocked(obj any) (transformed any, key string, err error) {
 		return nil, "", &refusedError{err}
 	}
 	return obj, key, nil
+}
+
+// setDeltas appends to ds the delta of the change that was staged last, which stores an object. If
+// the object has another uid than the one before, the deletion of that one was missed, and comes first.
+func setDeltas(w *indexer.Writer, c *indexer.Change, ds []queue.Delta) []queue.Delta {
+	if c.Old == nil || !isOther(uidOf(c.Old), uidOf(c.New)) {
+		return append(ds, setDelta(c))
+	}
+	gone := lostDelta(c.Seq, c.Key, c.Old)
+	w.Renumber(c)
+	d := setDelta(c)
+	d.Type, d.Replaced, gone.Replaced = cache.Updated, true, true
+	return append(ds, gone, d)
 }
 
 // setDelta returns the delta of a change that stored an object.
