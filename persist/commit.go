@@ -93,7 +93,7 @@ func (db *DB) run(committer int) {
 		if !due {
 			wait = time.Hour
 		}
-		if pause := db.checkLeavesIdle(); pause > 0 {
+		if pause := db.checkLeavesIdle(committer); pause > 0 {
 			wait = min(wait, pause)
 		}
 		timer.Reset(wait)
@@ -143,6 +143,7 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 
 // commit makes one attempt to write what waits.
 func (db *DB) commit(committer int) {
+	defer db.work(committer)()
 	if cause := db.replacementDue(); cause != nil {
 		db.reset(cause)
 		return
@@ -153,13 +154,11 @@ func (db *DB) commit(committer int) {
 		return
 	}
 	flushing, b := db.takeWaitingLocked(), db.bolt
-	db.commitBegan = time.Now()
 	db.mu.Unlock()
 
 	var w written
 	var err error
 	if flushing != nil {
-		defer time.AfterFunc(hangingCommit, db.cond.Broadcast).Stop() // Updates that wait go on.
 		if err = db.ensureSynced(b); err == nil {
 			w.txID, w.unencodable, err = db.write(b, flushing)
 		}
@@ -213,7 +212,7 @@ type written struct {
 // attemptedLocked notes how an attempt has ended. It returns the hooks to call, none after an
 // error, and the number of the last durable batch.
 func (db *DB) attemptedLocked(flushing *layer, w written, err error) (hooks []*Hook, durable uint64) {
-	db.committing, db.commitBegan = nil, time.Time{}
+	db.committing, db.busySince = nil, time.Time{}
 	db.attempts++
 	if err != nil {
 		db.failedLocked(err)
@@ -337,7 +336,7 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 	a := db.arena // A committer that takes over makes its own.
 	defer a.reset()
 	err = guard(func() error {
-		if err := b.checkReaders(); err != nil {
+		if err := b.waitForReaders(db.waitsForReaders); err != nil {
 			return err
 		}
 		tx, err := b.Begin(true)
@@ -383,6 +382,16 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 		return err
 	})
 	return txID, bad, err
+}
+
+// maxReadersWait is how long a commit waits for readers before it counts as failed. Close has to
+// wait for them in any case.
+const maxReadersWait = time.Second
+
+func (db *DB) waitsForReaders(since time.Time) bool {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return db.closing || time.Since(since) < maxReadersWait
 }
 
 func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer, a *arena, bad []unencodable) ([]unencodable, error) {

@@ -189,31 +189,72 @@ func TestPendingBytesComeBackToNothing(t *testing.T) {
 	}
 }
 
-// TestUpdateDoesNotWaitForADiskThatDoesNotAnswer: after a while such a commit counts as one
-// that fails.
-func TestUpdateDoesNotWaitForADiskThatDoesNotAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := open(t, testsupport.Path(t), Options{CommitInterval: time.Hour, CommitBytes: 500, MaxPendingBytes: 1000})
+// hangs has the disk not answer until release is called.
+var hangs = map[string]func(t *testing.T, db *DB) (release func()){
+	"a commit": func(t *testing.T, db *DB) func() {
 		release := make(chan struct{})
 		apply(t, db, func(b *Batch) { b.Put(testBucket, "held", &blob{text: "x", size: 600, release: release}) })
-		synctest.Wait()
-		var done atomic.Int64
-		go func() {
-			for i := range 10 {
-				put(t, db, strconv.Itoa(i), repeat("y", 600))
-				done.Add(1)
-			}
-		}()
-		after(hangingCommit)
-		if n := done.Load(); n != 10 || db.Err() == nil || db.WritesSoon() {
-			t.Errorf("%d of 10 updates, %v, writes soon: %v", n, db.Err(), db.WritesSoon())
+		return func() { close(release) }
+	},
+	"a replacement": func(t *testing.T, db *DB) func() {
+		release, before := make(chan struct{}), crashpoint
+		crashpoint = func(string) error {
+			<-release
+			return nil
 		}
-		close(release)
-		flush(t, db)
-		if err := db.Err(); err != nil {
-			t.Error(err)
+		_ = db.readError(db.bolt, corruptFile("test"))
+		return func() {
+			close(release)
+			flush(t, db)
+			crashpoint = before
 		}
-	})
+	},
+}
+
+// TestUpdateDoesNotWaitForADiskThatDoesNotAnswer: after a while such a commit counts as one
+// that fails. What was acknowledged meanwhile does not stay in memory, and readers get an error.
+func TestUpdateDoesNotWaitForADiskThatDoesNotAnswer(t *testing.T) {
+	for name, hang := range hangs {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db := open(t, testsupport.Path(t), Options{CommitInterval: time.Hour, CommitBytes: 500, MaxPendingBytes: 1000})
+				flush(t, db)
+				release := hang(t, db)
+				synctest.Wait()
+				var done atomic.Int64
+				db.AddHook(&Hook{BeforeCommit: func(b *Batch) {
+					for i := range done.Load() {
+						b.Delete(testBucket, strconv.FormatInt(i, 10))
+					}
+				}})
+				go func() {
+					for i := range 10 {
+						apply(t, db, func(b *Batch) { b.PutNew(testBucket, strconv.Itoa(i), Bytes(repeat("y", 600))) })
+						done.Add(1)
+					}
+				}()
+				after(hangingCommit)
+				if n := done.Load(); n != 10 || db.Err() == nil || db.WritesSoon() {
+					t.Errorf("%d of 10 updates, %v, writes soon: %v", n, db.Err(), db.WritesSoon())
+				}
+				after(hangingHooks)
+				db.mu.RLock()
+				if n := db.pending.bytes; n > 600 {
+					t.Errorf("%d bytes are in memory, and all was acknowledged", n)
+				}
+				db.mu.RUnlock()
+				_, _, _ = lookup(db, testBucket, "1") // It returns.
+				if s, err := db.Snapshot(testBucket.Space); err == nil {
+					s.Close()
+				}
+				release()
+				flush(t, db)
+				if err := db.Err(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }
 
 // TestUpdateWaitsWhileTooMuchIsPending holds up a commit.

@@ -170,15 +170,16 @@ type DB struct {
 	// committing is the handle while bbolt commits: the only step of the committer that
 	// a dead handle can block.
 	committing *handle
-	// commitBegan is when the attempt began that is under way, zero if none is.
-	commitBegan time.Time
-	committer   int // The number of the goroutine that is the committer.
+	// busySince is when the work on the file began that the committer is at, zero if it is at none.
+	busySince time.Time
+	committer int // The number of the goroutine that is the committer.
 
 	arena *arena // Used by the committer alone.
 }
 
 // A Hook takes part in every commit. Its functions are called by the committer
-// goroutine, BeforeCommit also by whoever removes the hook, and may be nil.
+// goroutine, BeforeCommit also by whoever removes the hook, and by a timer while the disk does
+// not answer. They may be nil.
 type Hook struct {
 	// Space, if set, is the space that the hook's owner writes to.
 	Space string
@@ -223,8 +224,8 @@ func (db *DB) Err() error {
 		return db.degradedErr
 	case db.commitErr != nil:
 		return db.commitErr
-	case db.commitHangsLocked():
-		return fmt.Errorf("persist: commit to %s: no answer from the disk for %v", db.path, time.Since(db.commitBegan).Round(time.Second))
+	case db.hangsLocked():
+		return db.hangErrorLocked()
 	}
 	for _, err := range db.encodeErrs {
 		return err
@@ -263,7 +264,7 @@ func (db *DB) Update(fn func(*Batch)) (uint64, error) {
 }
 
 func (db *DB) overBoundLocked() bool {
-	if db.memoryOnly() || db.commitErr != nil || db.commitHangsLocked() {
+	if db.memoryOnly() || db.commitErr != nil || db.hangsLocked() {
 		return false
 	}
 	n := db.pending.bytes
@@ -273,12 +274,48 @@ func (db *DB) overBoundLocked() bool {
 	return n > db.opts.MaxPendingBytes
 }
 
-// hangingCommit is how long a commit may take before it counts as one that fails: the disk
-// may never answer, as a network's.
-const hangingCommit = 10 * time.Second
+// hangingCommit is how long a commit, or other work on the file, may take before it counts as a
+// commit that fails: the disk may never answer, as a network's. Then the hooks are called every
+// hangingHooks, so that what was acknowledged does not stay in memory.
+const (
+	hangingCommit = 10 * time.Second
+	hangingHooks  = time.Second
+)
 
-func (db *DB) commitHangsLocked() bool {
-	return !db.commitBegan.IsZero() && time.Since(db.commitBegan) >= hangingCommit
+func (db *DB) hangsLocked() bool {
+	return !db.busySince.IsZero() && time.Since(db.busySince) >= hangingCommit
+}
+
+func (db *DB) hangErrorLocked() error {
+	return fmt.Errorf("persist: %s: no answer from the disk for %v", db.path, time.Since(db.busySince).Round(time.Second))
+}
+
+// work notes that a committer is at work on the file, until end is called. If that takes too long,
+// all who wait for it go on.
+func (db *DB) work(committer int) (end func()) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.busySince = time.Now()
+	var timer *time.Timer // Set before the function can have the lock.
+	timer = time.AfterFunc(hangingCommit, func() {
+		db.mu.Lock()
+		defer db.mu.Unlock()
+		if db.committer != committer || !db.hangsLocked() {
+			return
+		}
+		db.logFailureLocked(db.hangErrorLocked(), "The disk does not answer, keeping the changes in memory")
+		db.beforeCommitLocked()
+		db.cond.Broadcast()
+		timer.Reset(hangingHooks)
+	})
+	return func() {
+		timer.Stop()
+		db.mu.Lock()
+		defer db.mu.Unlock()
+		if db.committer == committer {
+			db.busySince = time.Time{}
+		}
+	}
 }
 
 // noteChangeLocked starts the clocks for the next commit.
@@ -380,7 +417,7 @@ func (db *DB) flushLocked() error {
 
 // Close flushes and closes the file. If it returns nil, all that was applied is in the
 // file (P4), but for values that [DB.Err] names as not encoded, or there never was one, see
-// [DB.Flush]. It waits for open snapshots. Further
+// [DB.Flush]. It waits for open snapshots, and for a disk that does not answer. Further
 // calls wait for the first and return what it does; calls of other methods return
 // [ErrClosed].
 func (db *DB) Close() error {

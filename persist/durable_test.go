@@ -84,6 +84,54 @@ func TestADurableSnapshotWaitsForTheCommitThatItSees(t *testing.T) {
 	}
 }
 
+// TestADurableSnapshotDoesNotWaitForADiskThatDoesNotAnswer: whoever waits for it could not be stopped.
+func TestADurableSnapshotDoesNotWaitForADiskThatDoesNotAnswer(t *testing.T) {
+	for name, hang := range map[string]func(t *testing.T, db *DB) (release func()){
+		"behind a commit's meta page": func(t *testing.T, db *DB) func() {
+			working, end := db.work(db.committer), commitUntilVisible(t, db)
+			return func() {
+				end(nil)
+				working()
+			}
+		},
+		"in the fsync of what was found": func(_ *testing.T, db *DB) func() {
+			sync, release := db.bolt.sync, make(chan struct{})
+			db.bolt.synced.Store(false)
+			db.bolt.sync = func() error {
+				<-release
+				return sync()
+			}
+			return func() { close(release) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db := openSound(t, testsupport.Path(t), manual)
+				put(t, db, "old", "1")
+				flush(t, db)
+				put(t, db, "new", "2")
+				release := hang(t, db)
+				returned := false
+				go func() {
+					if s, err := db.DurableSnapshot(testBucket.Space); err == nil {
+						s.Close()
+						t.Error("it has what may not be durable")
+					}
+					returned = true
+				}()
+				after(hangingCommit)
+				if !returned {
+					t.Error("it waits")
+				}
+				release()
+				synctest.Wait()
+				flush(t, db)
+				snapshot(t, db, true).Close()
+			})
+		})
+	}
+}
+
 // TestADurableSnapshotThatWaitsEndsWithTheFile: it stops waiting if the file is replaced, or
 // the DB closed, before the commit has ended.
 func TestADurableSnapshotThatWaitsEndsWithTheFile(t *testing.T) {

@@ -360,6 +360,42 @@ func failMetaSync(db *DB) {
 	}
 }
 
+// TestAfterAFailedFsyncReadersAreWaitedFor: nothing is wrong any more once they have ended.
+func TestAfterAFailedFsyncReadersAreWaitedFor(t *testing.T) {
+	for name, c := range map[string]struct {
+		write func(*DB) error
+		long  time.Duration // How long the last one reads.
+	}{
+		"by a flush": {(*DB).Flush, maxReadersWait / 2},
+		"by Close":   {(*DB).Close, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				path := testsupport.Path(t)
+				db := open(t, path, manual)
+				put(t, db, "a", "old")
+				flush(t, db)
+				s := snapshot(t, db, false)
+				failMetaSync(db)
+				put(t, db, "a", "new")
+				if err := db.Flush(); !errors.Is(err, syscall.ENOSPC) {
+					t.Fatal(err)
+				}
+				put(t, db, "a", "newest")
+				time.AfterFunc(c.long, s.Close)
+				if err := c.write(db); err != nil {
+					t.Error(err)
+				}
+				_ = db.Close()
+				db = open(t, path, manual)
+				if got, _ := get(t, db, "a"); got != "newest" {
+					t.Errorf("the file has %q", got)
+				}
+			})
+		})
+	}
+}
+
 // TestASnapshotStaysAsItIsWhenAFsyncFails: the pages that the commit has freed are not written
 // to before those who read them have ended.
 func TestASnapshotStaysAsItIsWhenAFsyncFails(t *testing.T) {

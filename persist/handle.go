@@ -136,8 +136,18 @@ func (h *handle) commitFailed(id int) {
 	}
 }
 
-// checkReaders returns an error while a commit might write over pages of an open read
-// transaction, see commitFailed.
+// waitForReaders waits while a commit might write over pages of an open read transaction, see
+// commitFailed, for as long as goOn says. Then it returns an error.
+func (h *handle) waitForReaders(goOn func(since time.Time) bool) error {
+	err := h.checkReaders()
+	for begin := time.Now(); err != nil && !h.stuck() && goOn(begin); err = h.checkReaders() {
+		time.Sleep(readersPause)
+	}
+	return err
+}
+
+const readersPause = 5 * time.Millisecond
+
 func (h *handle) checkReaders() error {
 	if h.readersBelow == 0 {
 		return nil
@@ -218,6 +228,27 @@ func (db *DB) ensureSynced(h *handle) error {
 	}
 	h.synced.Store(true)
 	return nil
+}
+
+// awaitSynced is ensureSynced for a reader, which does not wait for a disk that does not answer.
+func (db *DB) awaitSynced(h *handle) error {
+	if h.synced.Load() {
+		return nil
+	}
+	db.mu.RLock()
+	hangs := db.hangsLocked()
+	db.mu.RUnlock()
+	done, timer := make(chan error, 1), time.NewTimer(hangingCommit)
+	defer timer.Stop()
+	if !hangs { // Else the committer has the lock, perhaps for ever.
+		go func() { done <- db.ensureSynced(h) }()
+		select {
+		case err := <-done:
+			return err
+		case <-timer.C:
+		}
+	}
+	return fmt.Errorf("persist: sync %s: no answer from the disk", db.path)
 }
 
 // rewriteMeta writes the newest meta once more, as it is.
@@ -313,7 +344,7 @@ func (db *DB) abandonCommitLocked() bool {
 	if db.committing == nil || !db.committing.dead.Load() {
 		return false
 	}
-	db.committing, db.commitBegan, db.arena = nil, time.Time{}, nil
+	db.committing, db.busySince, db.arena = nil, time.Time{}, nil
 	db.committer++
 	db.attempts++
 	db.cond.Broadcast()

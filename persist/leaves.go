@@ -97,7 +97,7 @@ const (
 // checkLeavesIdle checks some more leaves while nothing is to be written, so that later
 // commits have none to check. It returns after which pause to go on, or zero if it is done.
 // The pauses are nine tenths of the time.
-func (db *DB) checkLeavesIdle() (pause time.Duration) {
+func (db *DB) checkLeavesIdle(committer int) (pause time.Duration) {
 	if db.leavesChecked {
 		db.leaves = nil
 	}
@@ -105,6 +105,7 @@ func (db *DB) checkLeavesIdle() (pause time.Duration) {
 	if c == nil || c.next >= c.pages {
 		return 0
 	}
+	defer db.work(committer)()
 	begin := time.Now()
 	for left := idleLeaves; left > 0 && c.next < c.pages && time.Since(begin) < idleTime; c.next++ {
 		if !c.isUnchecked(c.next) {

@@ -43,7 +43,7 @@ func (b Bytes) SizeBytes() int { return len(b) }
 func (db *DB) WritesSoon() bool {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
-	return !db.memoryOnly() && db.commitErr == nil && !db.commitHangsLocked()
+	return !db.memoryOnly() && db.commitErr == nil && !db.hangsLocked()
 }
 
 // entryOverheadBytes is what an entry costs beside its value and key.

@@ -322,6 +322,7 @@ func (db *DB) replaced(old, o opened, cause error) {
 	db.lastReset, db.nextReset = now, now.Add(db.resetDelay)
 	db.broken, db.badFile, db.lost, db.degradedErr = nil, nil, false, nil
 	db.commitErr, db.retryDelay, db.resetCause, db.replaceDelay = nil, 0, nil, 0
+	db.busySince = time.Time{}
 	db.noteChangeLocked(true)
 	db.cond.Broadcast()
 	db.mu.Unlock()
@@ -356,7 +357,7 @@ func (db *DB) notReplaced(old opened, cause, err error) {
 	}
 	db.mu.Lock()
 	users := db.users
-	db.broken = cause
+	db.broken, db.busySince = cause, time.Time{}
 	var hooks []*Hook
 	switch {
 	case old.bolt == nil:

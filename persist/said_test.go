@@ -57,6 +57,11 @@ func TestAFailureIsLoggedOnceAnHourAndWhenItIsOver(t *testing.T) {
 				db.bolt.sync = works
 			}
 		},
+		"a commit that hangs": func(t *testing.T, o Options) (*DB, func()) {
+			db, release := openSound(t, testsupport.Path(t), o), make(chan struct{})
+			apply(t, db, func(b *Batch) { b.Put(testBucket, "held", &blob{text: "x", release: release}) })
+			return db, func() { close(release) }
+		},
 		"a file that cannot be had": func(t *testing.T, o Options) (*DB, func()) {
 			path := blockedPath(t)
 			return open(t, path, o), func() {

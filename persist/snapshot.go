@@ -291,7 +291,7 @@ func (db *DB) lastCommit() int {
 // DurableSnapshot captures a space as it is in the file, which is what would be
 // found after a crash. Without a file, and until the first commit to a file that was
 // begun late, it is the same as Snapshot. While a commit is being written it may wait
-// for its end; while commits fail it may return their error.
+// for its end; while commits fail, or the disk does not answer, it may return an error.
 func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 	for {
 		db.waitForReset()
@@ -312,7 +312,7 @@ func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 		case b == nil:
 			return db.Snapshot(space)
 		}
-		if err := db.ensureSynced(b); err != nil {
+		if err := db.awaitSynced(b); err != nil {
 			s.Close()
 			return nil, err
 		}
@@ -347,6 +347,8 @@ func (db *DB) waitForCommit(b *handle, txID int) (durable bool, err error) {
 			return true, nil
 		case db.commitErr != nil:
 			return false, db.commitErr
+		case db.hangsLocked():
+			return false, db.hangErrorLocked()
 		case db.flushing == nil:
 			return false, db.notOursLocked(txID)
 		}
@@ -355,7 +357,7 @@ func (db *DB) waitForCommit(b *handle, txID int) (durable bool, err error) {
 }
 
 // waitForReset waits while a damaged file is being replaced, so that the caller can
-// read its successor instead of returning an error.
+// read its successor instead of returning an error, unless the disk does not answer.
 func (db *DB) waitForReset() {
 	db.mu.RLock()
 	usable := db.resetCause == nil
@@ -365,7 +367,7 @@ func (db *DB) waitForReset() {
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	for db.resetCause != nil && !db.closed {
+	for db.resetCause != nil && !db.closed && !db.hangsLocked() {
 		db.cond.Wait()
 	}
 }
