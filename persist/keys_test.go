@@ -42,6 +42,35 @@ func TestANewKeyThatIsDeletedBeforeTheCommitIsNeverWritten(t *testing.T) {
 	}
 }
 
+// TestANewKeyDoesNotBringBackADeletedOne, which is still in the file. And a new key that is set again
+// is still new.
+func TestANewKeyDoesNotBringBackADeletedOne(t *testing.T) {
+	db := openSound(t, testsupport.Path(t), manual)
+	put(t, db, "key", "old")
+	flush(t, db)
+	apply(t, db, func(b *Batch) { b.Delete(testBucket, "key") })
+	apply(t, db, func(b *Batch) {
+		b.PutNew(testBucket, "key", Bytes("new"))
+		b.PutNew(testBucket, "other", Bytes("new"))
+	})
+	apply(t, db, func(b *Batch) { b.Put(testBucket, "other", Bytes("newer")) })
+	apply(t, db, func(b *Batch) {
+		b.Delete(testBucket, "key")
+		b.Delete(testBucket, "other")
+	})
+	db.mu.RLock()
+	if _, found := db.pending.lookup(testBucket, "other"); found {
+		t.Error("a tombstone is pending of what is not in the file")
+	}
+	db.mu.RUnlock()
+	for range 2 {
+		if got := contents(t, db); len(got) != 0 {
+			t.Errorf("still there: %v", got)
+		}
+		flush(t, db)
+	}
+}
+
 // TestANewKeyIsDeletedWhileItIsBeingCommitted is the case between pending and in the file.
 func TestANewKeyIsDeletedWhileItIsBeingCommitted(t *testing.T) {
 	path := testsupport.Path(t)

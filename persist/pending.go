@@ -151,14 +151,18 @@ type Batch struct {
 }
 
 // Put sets a key.
-func (b *Batch) Put(bucket Bucket, key string, v Value) {
-	b.db.pending.set(bucket, key, entry{value: v, fresh: b.db.memoryOnly()})
-}
+func (b *Batch) Put(bucket Bucket, key string, v Value) { b.put(bucket, key, v, false) }
 
-// PutNew sets a key that was never set before, so that a Delete before the
-// commit leaves no trace.
-func (b *Batch) PutNew(bucket Bucket, key string, v Value) {
-	b.db.pending.set(bucket, key, entry{value: v, fresh: true})
+// PutNew sets a key that does not exist, so that a Delete before the commit leaves no trace.
+func (b *Batch) PutNew(bucket Bucket, key string, v Value) { b.put(bucket, key, v, true) }
+
+func (b *Batch) put(bucket Bucket, key string, v Value, isNew bool) {
+	// Below a change that waits there may be the key, although it does not exist now: deleting the
+	// new value must not bring it back.
+	if old, waits := b.db.pending.bucket(bucket).entries.Get(key); waits {
+		isNew = old.fresh
+	}
+	b.db.pending.set(bucket, key, entry{value: v, fresh: isNew || b.db.memoryOnly()})
 }
 
 // Delete removes a key. Removing an absent key is no error.

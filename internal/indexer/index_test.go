@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -455,5 +457,74 @@ func TestAChunkIsDecodedAsItWasRead(t *testing.T) {
 	}
 	if diff := cmp.Diff(sorted(want), sorted(ix.DecodeChunk(c).Objects)); diff != "" || len(want) != pods {
 		t.Errorf("%d objects; -as they were read +as they were decoded:\n%.2000s", len(want), diff)
+	}
+}
+
+// TestNamesThatComeAndGoWhileNothingIsWrittenTakeNoMemory: so much would wait that a commit is due.
+func TestNamesThatComeAndGoWhileNothingIsWrittenTakeNoMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Hour, CommitBytes: 32 << 10})
+		ix := newIndexer(t, db, cache.Indexers{"node": byNode, "values": byValues}, 0)
+		if err := ix.Add(newPod("stays", "1")); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		durable := db.Durable()
+		for i := range 1000 {
+			pod := newPod(fmt.Sprint("pod-", i), "1")
+			bound := withValues(newPod(fmt.Sprint("pod-", i), "2"), "value")
+			bound.Spec.NodeName = "node"
+			for _, err := range []error{ix.Add(pod), ix.Update(bound), ix.Update(pod), ix.Delete(bound)} {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+		}
+		if got := db.Durable(); got != durable {
+			t.Errorf("batch %d is durable, expected no commit after %d", got, durable)
+		}
+		checkRebuild(t, ix)
+		if got := names(ix.List()); !slices.Equal(got, []string{"stays"}) {
+			t.Errorf("there are %v", got)
+		}
+	})
+}
+
+// TestAnObjectThatIsMadeAnewBeforeTheCommitIsDeleted, with its index entries, although the file has
+// the one before.
+func TestAnObjectThatIsMadeAnewBeforeTheCommitIsDeleted(t *testing.T) {
+	for name, again := range map[string]func(ix *Indexer, pod *corev1.Pod) error{
+		"in another batch": func(ix *Indexer, pod *corev1.Pod) error {
+			return errors.Join(ix.Delete(pod), ix.Add(pod))
+		},
+		"in one batch": func(ix *Indexer, pod *corev1.Pod) error {
+			w := ix.Writer()
+			defer w.Close()
+			w.Delete("ns/pod", true)
+			w.Set("ns/pod", pod, true)
+			_, err := w.Commit(nil)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
+			ix := newIndexer(t, db, cache.Indexers{"values": byValues}, 0)
+			pod := withValues(newPod("pod", "1"), "value")
+			if err := errors.Join(ix.Add(pod), db.Flush(), again(ix, pod), ix.Delete(pod)); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if got := names(ix.List()); len(got) > 0 || len(entriesOf(t, ix)) > 0 {
+					t.Errorf("there are %v, and the entries %v", got, entriesOf(t, ix))
+				}
+				if err := db.Flush(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -30,6 +30,8 @@ type Change struct {
 
 	value      *record.Object
 	puts, dels []indexPut
+	// isNew: the store has no object of the key. newEntries: it has none of puts.
+	isNew, newEntries bool
 }
 
 // Value returns New as it is stored.
@@ -227,13 +229,14 @@ func (w *Writer) Delete(key string, wantOld bool) *Change {
 }
 
 // change reads the old object of a key, which may share memory with the new one, base.
-func (w *Writer) change(key string, base *record.Object, wantOld bool) Change {
-	c := Change{Key: key}
+func (w *Writer) change(key string, base *record.Object, wantOld bool) (c Change) {
+	c.Key = key
 	c.Seq = w.NextSeq()
 	if s := w.staged(key); s != nil {
-		c.Old, c.OldSizeBytes, c.Existed = s.New, s.SizeBytes(), s.New != nil
+		c.Old, c.OldSizeBytes, c.Existed, c.isNew = s.New, s.SizeBytes(), s.New != nil, s.isNew
 		return c
 	}
+	defer func() { c.isNew = !c.Existed }()
 	if wantOld || len(*w.ix.indexers.Load()) > 0 {
 		var fromFile func(any, record.Record)
 		if wantOld && w.keepOld {
@@ -262,7 +265,9 @@ func (w *Writer) change(key string, base *record.Object, wantOld bool) Change {
 
 func (w *Writer) stage(c Change) *Change {
 	c.puts, c.dels = w.ix.diffIndices(&c)
+	c.newEntries = c.isNew || c.Old != nil && w.ix.indexErr == nil
 	if s := w.staged(c.Key); s != nil {
+		c.newEntries = c.isNew // The store may have what the first deletes.
 		// The key is twice in this batch, so both diffs apply, in order. An entry that
 		// the first puts and the second deletes must not survive.
 		c.dels = append(s.dels, c.dels...)
@@ -329,7 +334,7 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 			c := &w.changes[i]
 			k := objectKey{ix.owner, c.Key}
 			if c.New != nil {
-				b.Put(ix.objectsName, c.Key, c.value)
+				put(b, c.isNew, ix.objectsName, c.Key, c.value)
 				ix.objects.set(k, c.New, c.Seq, c.value.SizeBytes())
 			} else {
 				b.Delete(ix.objectsName, c.Key)
@@ -339,7 +344,7 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 				b.Delete(ix.indexName, d.key)
 			}
 			for _, p := range c.puts {
-				b.Put(ix.indexName, p.key, p.value)
+				put(b, c.newEntries, ix.indexName, p.key, p.value)
 			}
 		}
 		b.Put(ix.storeName, stateKey, &next)
@@ -356,6 +361,16 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 	ix.visible.Store(&next)
 	w.reset()
 	return batch, nil
+}
+
+// put leaves nothing to be written of a new key that is deleted before the next commit. While commits
+// fail, names that come and go take no memory.
+func put(b *persist.Batch, isNew bool, bucket persist.Bucket, key string, v persist.Value) {
+	if isNew {
+		b.PutNew(bucket, key, v)
+	} else {
+		b.Put(bucket, key, v)
+	}
 }
 
 func (w *Writer) reset() {
