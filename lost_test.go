@@ -531,6 +531,36 @@ func TestWhatAnInitialListCouldNotReadIsToldOnceItCanBe(t *testing.T) {
 	})
 }
 
+// TestAListThatHasLeftSomethingOutIsDoneOnceThatIsTold: an orderly restart then tells nothing again.
+func TestAListThatHasLeftSomethingOutIsDoneOnceThatIsTold(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t, configMap("a"), configMap("b", "needle")), testsupport.Path(t)
+		p := launch(t, path, f, nil)
+		p.run()
+		settle()
+		p.stop()
+
+		flipBits(t, path, "needle")
+		f.setDown(errors.New("connection refused"))
+		p = launch(t, path, f, nil)
+		p.damaged = true
+		durable := addDurable(t, p, "d")
+		p.run()
+		settle()
+		durable.expect(t, "add ns/a@1 initial")
+		f.setDown(nil)
+		settle()
+		durable.expect(t, "add ns/b@2")
+		p.stop()
+
+		p = launch(t, path, f, nil)
+		durable = addDurable(t, p, "d")
+		p.run()
+		settle()
+		durable.expect(t)
+	})
+}
+
 // flipBits inverts the first byte of a text wherever a file has it. Doing it again restores
 // the file.
 func flipBits(t *testing.T, path, text string) {

@@ -37,8 +37,8 @@ type Chunk struct {
 	// Next is where the next chunk begins, unless Done.
 	Next string
 	Done bool
-	// LeftOut says that an object could not be read.
-	LeftOut bool
+	// LeftOut has the keys of the objects that could not be read.
+	LeftOut []string
 
 	undecoded []lazyObject
 	records   *buffers
@@ -82,12 +82,20 @@ func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
 
 // DecodeChunk decodes a chunk that ReadChunk has returned.
 func (ix *Indexer) DecodeChunk(c Chunk) Chunk {
+	keys := make([]string, len(c.undecoded))
+	for i := range keys {
+		keys[i] = c.undecoded[i].key
+	}
 	var ls []lazyObject
 	c.Objects, ls = ix.decode(c.undecoded, c.records, noMark)
-	c.LeftOut, c.undecoded = len(ls) < len(c.undecoded), nil
-	c.Keys, c.Seqs = make([]string, len(ls)), make([]uint64, len(ls))
+	c.Keys, c.Seqs, c.undecoded = make([]string, len(ls)), make([]uint64, len(ls)), nil
 	for i, l := range ls {
 		c.Keys[i], c.Seqs[i] = l.key, l.seq
+	}
+	for i, key := range keys {
+		if told := i - len(c.LeftOut); told == len(c.Keys) || c.Keys[told] != key {
+			c.LeftOut = append(c.LeftOut, key)
+		}
 	}
 	return c
 }

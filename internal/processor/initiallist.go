@@ -21,7 +21,8 @@ func (l *listener) tellInitialList() bool {
 	}
 	endBallast := func() {}
 	defer func() { endBallast() }()
-	begin, first, leftOut := l.consumer.Cursor(), true, false
+	begin, first := l.consumer.Cursor(), true
+	l.leftOut = nil
 	ok := l.chunks(l.readInitialList, func(c indexer.Chunk) bool {
 		if first && !l.inherits {
 			l.consumer.InitialListFrom(c.Seq)
@@ -29,7 +30,8 @@ func (l *listener) tellInitialList() bool {
 		if first && !c.Done {
 			endBallast = l.p.opts.Store.Ballast()
 		}
-		first, leftOut = false, leftOut || c.LeftOut
+		first = false
+		l.noteLeftOut(c.LeftOut)
 		if !l.tellReplaced(l.noteNew(c, begin), c.Seq) {
 			return false
 		}
@@ -43,12 +45,35 @@ func (l *listener) tellInitialList() bool {
 		}
 		return true
 	})
-	// The next relist tells of what was left out. If the process ends before, the next one
-	// begins the list of a durable handler anew.
-	if ok && (!leftOut || !l.durable) {
+	if ok && len(l.leftOut) == 0 {
 		l.consumer.InitialListDone()
 	}
 	return ok
+}
+
+// noteLeftOut notes what a durable handler was not told of. The next relist tells of it; if the
+// process ends before, the next one begins the list anew.
+func (l *listener) noteLeftOut(keys []string) {
+	if !l.durable || len(keys) == 0 {
+		return
+	}
+	if l.leftOut == nil {
+		l.leftOut = map[string]struct{}{}
+	}
+	for _, key := range keys {
+		l.leftOut[key] = struct{}{}
+	}
+}
+
+// noteTold notes that the handler was told of a delta, which may be the last that the list lacked.
+func (l *listener) noteTold(d *queue.Delta) {
+	_, leftOut := l.leftOut[d.Key]
+	if !leftOut || d.New == nil && d.Type != cache.Deleted || d.Seq <= l.consumer.ListedAt(d.Key) {
+		return
+	}
+	if delete(l.leftOut, d.Key); len(l.leftOut) == 0 {
+		l.consumer.InitialListDone()
+	}
 }
 
 // noteNew notes and returns the keys of a chunk's objects that were written after the list

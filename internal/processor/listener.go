@@ -60,6 +60,10 @@ type listener struct {
 	// began. Earlier deletions of these keys are not told any more.
 	listedNew map[string]struct{}
 
+	// leftOut has the keys of objects that could not be read when the handler, a durable one, was told
+	// of all, and that it has not been told of since. Until there are none, its list is not done.
+	leftOut map[string]struct{}
+
 	// replaced has the keys of objects that were deleted and created again, of which the
 	// handler was told the deletion and not yet the new object.
 	replaced map[string]struct{}
@@ -209,6 +213,7 @@ func (l *listener) tellDeltas(ds []queue.Delta) bool {
 			return false
 		}
 		l.consumer.Acknowledge(d.Seq)
+		l.noteTold(d)
 	}
 	return true
 }
