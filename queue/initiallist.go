@@ -1,9 +1,12 @@
 package queue
 
 import (
+	"hash/maphash"
 	"sort"
 
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/persist"
 )
 
 // ListedRange is a part of an initial list: the objects with keys from the To of the
@@ -65,27 +68,89 @@ func (c *Consumer) beginRange(from string) {
 	c.initialList.reading, c.initialList.minSeq = true, c.limitLocked()
 }
 
-// DeletionsOf returns the deletions of some keys behind the cursor, up to seq, oldest first.
-// It leaves the cursor where it is.
-func (c *Consumer) DeletionsOf(keys map[string]struct{}, seq uint64) (deletions []Delta, err error) {
-	s, err := c.q.db.Snapshot(c.q.deltas.Space)
+// Deletions finds the deletions of some keys behind a consumer's cursor, during one initial list. It
+// reads the tombstones once, and of the deltas only those that are asked for.
+type Deletions struct {
+	c     *Consumer
+	upTo  uint64 // The tombstones up to here have been read.
+	found []deletion
+}
+
+// A deletion takes few bytes, because a backlog may have very many.
+type deletion struct {
+	seq     uint64
+	keyHash uint64 // 0: the tombstone could not be read.
+}
+
+// Deletions begins at the cursor, which must stay there.
+func (c *Consumer) Deletions() *Deletions { return &Deletions{c: c, upTo: c.cursor.Load()} }
+
+// Of returns the deletions of some keys up to seq, oldest first. seq must not be less than in the call
+// before.
+func (ds *Deletions) Of(keys map[string]struct{}, seq uint64) (deletions []Delta, err error) {
+	q := ds.c.q
+	s, err := q.db.Snapshot(q.deltas.Space)
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close()
-	var ds []Delta
-	for after := c.cursor.Load(); after < seq; {
-		if ds, after, err = c.q.readUndelivered(s, ds[:0], after, seq); err != nil {
+	if err := ds.readTombstones(s, seq); err != nil {
+		return nil, err
+	}
+	wanted := make(map[uint64]struct{}, len(keys)+1)
+	wanted[0] = struct{}{}
+	for key := range keys {
+		wanted[hashOf(key)] = struct{}{}
+	}
+	for _, f := range ds.found {
+		if _, ok := wanted[f.keyHash]; !ok || f.seq > seq {
+			continue
+		}
+		read, _, err := q.readUndelivered(s, nil, f.seq-1, f.seq)
+		if err != nil {
 			return nil, err
 		}
-		for i := range ds {
-			if _, wanted := keys[ds[i].Key]; wanted && ds[i].Type == cache.Deleted {
-				deletions = append(deletions, ds[i])
+		for i := range read {
+			if _, ok := keys[read[i].Key]; ok && read[i].Type == cache.Deleted {
+				deletions = append(deletions, read[i])
 			}
 		}
 	}
 	return deletions, nil
 }
+
+func (ds *Deletions) readTombstones(s *persist.Snapshot, upTo uint64) error {
+	if upTo <= ds.upTo {
+		return nil
+	}
+	n := len(ds.found)
+	err := s.Scan(tombstonesBucket, deltaKey(ds.upTo+1), func(it *persist.Item) (bool, error) {
+		seq, err := parseDeltaKey(it.Key)
+		if err != nil {
+			return true, nil // load removes it.
+		}
+		if seq > upTo {
+			return false, nil
+		}
+		d := deletion{seq: seq}
+		if t, err := parseTombstone(it); err == nil { // Else its delta may be readable.
+			d.keyHash = hashOf(t.Key)
+		}
+		ds.found = append(ds.found, d)
+		return true, nil
+	})
+	if err != nil {
+		ds.found = ds.found[:n]
+		return err
+	}
+	ds.upTo = upTo
+	return nil
+}
+
+// hashOf is never 0.
+func hashOf(key string) uint64 { return maphash.String(hashSeed, key) | 1 }
+
+var hashSeed = maphash.MakeSeed()
 
 // ListedAt returns the Seq of the initial list's range that a key is in. It is 0 once
 // the cursor has passed all ranges.

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"k8s.io/client-go/tools/cache"
+
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
@@ -106,5 +108,49 @@ func BenchmarkCommitWithUndelivered(b *testing.B) {
 			}
 			q.runs = runs{} // None is in the file.
 		})
+	}
+}
+
+// TestDeletionsAreFoundWithoutReadingTheBacklog: an initial list asks for those of each of its chunks. A
+// delta that nobody asks for is not read, nor one reported that cannot be.
+func TestDeletionsAreFoundWithoutReadingTheBacklog(t *testing.T) {
+	path := testsupport.Path(t)
+	db := testdb.Open(t, path, testdb.Manual)
+	q := newLog(t, db, Options{TailBytes: 1})
+	q.CaughtUp()
+	c := durable(t, q, "d", false)
+	const n = 3 * deltasPerRead
+	for seq := uint64(1); seq <= n; seq++ {
+		typ := cache.Updated
+		if seq%3 == 0 {
+			typ = cache.Deleted
+		}
+		publish(t, q, ofSize(seq, typ, fmt.Sprint("pod-", seq%100), 200))
+	}
+	flush(t, q)
+	if _, err := db.Update(func(b *persist.Batch) {
+		for seq := uint64(1); seq <= n; seq++ {
+			if seq%100 != 6 { // To read one of them would fail the test: see newLog.
+				b.Put(q.deltas, deltaKey(seq), persist.Bytes("\x07no delta"))
+			}
+		}
+		b.Put(q.tombstones, deltaKey(306), persist.Bytes("no tombstone"))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	flush(t, q)
+	ds, got := c.Deletions(), []uint64{}
+	for _, upTo := range []uint64{0, 5, 250, 250, n} {
+		found, err := ds.Of(map[string]struct{}{"ns/pod-6": {}}, upTo)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range found {
+			got = append(got, d.Seq)
+		}
+		got = append(got, 0)
+	}
+	if want := []uint64{0, 0, 6, 0, 6, 0, 6, 306, 606, 0}; !slices.Equal(got, want) {
+		t.Errorf("found %v, expected %v", got, want)
 	}
 }

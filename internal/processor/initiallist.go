@@ -21,7 +21,7 @@ func (l *listener) tellInitialList() bool {
 	}
 	endBallast := func() {}
 	defer func() { endBallast() }()
-	begin, first := l.consumer.Cursor(), true
+	begin, first, deletions := l.consumer.Cursor(), true, l.consumer.Deletions()
 	l.leftOut = nil
 	ok := l.chunks(l.readInitialList, func(c indexer.Chunk) bool {
 		if first && !l.inherits {
@@ -32,7 +32,7 @@ func (l *listener) tellInitialList() bool {
 		}
 		first = false
 		l.noteLeftOut(c.LeftOut)
-		if !l.tellReplaced(l.noteNew(c, begin), c.Seq) {
+		if !l.tellReplaced(deletions, l.noteNew(c, begin), c.Seq) {
 			return false
 		}
 		l.listedSeq = max(l.listedSeq, c.Seq)
@@ -98,12 +98,12 @@ func (l *listener) noteNew(c indexer.Chunk, begin uint64) map[string]struct{} {
 // tellReplaced tells a durable handler of the deletions of these keys up to seq. An earlier
 // listener of its name may have told it of an object that was deleted and made anew since
 // this list began, and the list has the new one only.
-func (l *listener) tellReplaced(keys map[string]struct{}, seq uint64) bool {
+func (l *listener) tellReplaced(deletions *queue.Deletions, keys map[string]struct{}, seq uint64) bool {
 	if !l.durable || len(keys) == 0 {
 		return true
 	}
-	ds, err := l.consumer.DeletionsOf(keys, seq)
-	for ; err != nil; ds, err = l.consumer.DeletionsOf(keys, seq) {
+	ds, err := deletions.Of(keys, seq)
+	for ; err != nil; ds, err = deletions.Of(keys, seq) {
 		if !l.failed(err) {
 			return false
 		}
