@@ -91,7 +91,8 @@ func checkFormat(f *os.File) error {
 }
 
 // A readableFunc is called for each key that can still be reached in a damaged file. It may
-// keep the slices. The format's keys come with a bucket without a name. An error ends the walk.
+// keep the slices. The format's keys come with a bucket without a name, as does each space itself, with
+// no key. An error ends the walk.
 type readableFunc func(name Bucket, key, value []byte) error
 
 // forEachReadable walks the pages of a file, and goes around those that are damaged: lost
@@ -335,8 +336,12 @@ func (w *salvager) leaf(page salvagePage, path []string) error {
 			err = w.fn(Bucket{path[0], path[1]}, key, value)
 		case len(path) == 1 && path[0] == formatBucket:
 			err = w.fn(Bucket{Space: formatBucket}, key, value)
-		case len(path) == 1 || w.space(string(key)):
+		case len(path) == 1:
 			err = w.bucket(value, append(slices.Clip(path), string(key)))
+		case w.space(string(key)):
+			if err = w.fn(Bucket{Space: string(key)}, nil, nil); err == nil {
+				err = w.bucket(value, []string{string(key)})
+			}
 		}
 		if err != nil {
 			return err

@@ -74,6 +74,17 @@ func meetDisorder(t testing.TB, db *DB) {
 	}
 }
 
+// TestASpaceOfWhichNothingCanBeReadIsMarked, because it was not empty.
+func TestASpaceOfWhichNothingCanBeReadIsMarked(t *testing.T) {
+	path := testsupport.Path(t)
+	_, _, space := informerFile(t, path)
+	overwrite(t, path, int64(space*PageBytes), make([]byte, PageBytes))
+	db := open(t, path, manual)
+	if len(setAside(t, path)) != 1 || !db.Salvaged(testBucket.Space) {
+		t.Errorf("set aside: %v; salvaged: %v", setAside(t, path), db.Salvaged(testBucket.Space))
+	}
+}
+
 // TestWhatCanBeReadOfADamagedFileIsSalvagedAtTheStart: a file that is found damaged
 // when it is opened is not thrown away.
 func TestWhatCanBeReadOfADamagedFileIsSalvagedAtTheStart(t *testing.T) {
