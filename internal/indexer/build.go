@@ -59,7 +59,7 @@ func (ix *Indexer) dropUnsoundLocked() error {
 			return err
 		})
 		if errors.Is(err, persist.ErrCorrupt) {
-			_, err = ix.db.Update(func(b *persist.Batch) { b.Drop(ix.indexName) })
+			_, err = ix.update(func(b *persist.Batch) { b.Drop(ix.indexName) })
 			return err
 		}
 		if err != nil {
@@ -90,7 +90,7 @@ func (b *builder) fill() error {
 			return err
 		}
 		if len(missing) > 0 {
-			_, err = b.ix.db.Update(func(batch *persist.Batch) {
+			_, err = b.ix.update(func(batch *persist.Batch) {
 				for _, p := range missing {
 					batch.Put(b.ix.indexName, p.key, p.value)
 				}
@@ -176,7 +176,7 @@ func (b *builder) sweep(prefix string) error {
 			return err
 		}
 		if len(wrong) > 0 {
-			_, err = b.ix.db.Update(func(batch *persist.Batch) {
+			_, err = b.ix.update(func(batch *persist.Batch) {
 				for _, key := range wrong {
 					batch.Delete(b.ix.indexName, key)
 				}

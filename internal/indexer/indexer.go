@@ -73,9 +73,10 @@ type Indexer struct {
 
 	// writer serialises writers: each reads the old object and its index
 	// entries before it writes. Readers never take it.
-	writer sync.Mutex
-	w      Writer // w, state and indexErr are guarded by writer.
-	state  state
+	writer   sync.Mutex
+	w        Writer // w, state, released and indexErr are guarded by writer.
+	state    state
+	released bool
 	// indexErr says that an index function failed on a stored object, so that index
 	// entries may be missing or left over until RebuildIndices succeeds.
 	indexErr error
@@ -435,7 +436,7 @@ func (ix *Indexer) RebuildIndices() error {
 	if next.tally, err = ix.tallyKeys(); err != nil {
 		return err
 	}
-	if _, err := ix.db.Update(func(b *persist.Batch) {
+	if _, err := ix.update(func(b *persist.Batch) {
 		b.Put(ix.storeName, stateKey, &next)
 		ix.objects.setCount(ix.owner, next.Count)
 	}); err != nil {
@@ -477,4 +478,20 @@ func (ix *Indexer) Ballast() (end func()) { return ix.objects.Ballast() }
 
 // Release forgets the decoded objects in memory. The Indexer can still be read, but
 // not be written to, because its space may have a new owner.
-func (ix *Indexer) Release() { ix.objects.release(ix.owner) }
+func (ix *Indexer) Release() {
+	ix.writer.Lock()
+	defer ix.writer.Unlock()
+	ix.released = true
+	ix.objects.release(ix.owner)
+}
+
+// errReleased is returned by whatever writes after Release.
+var errReleased = errors.New("the store is that of an informer that has ended")
+
+// update is DB.Update, until Release. The caller holds writer.
+func (ix *Indexer) update(fn func(*persist.Batch)) (batch uint64, err error) {
+	if ix.released {
+		return 0, errReleased
+	}
+	return ix.db.Update(fn)
+}

@@ -3,6 +3,7 @@ package indexer
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -153,6 +154,21 @@ func TestAReleasedIndexerKeepsNothing(t *testing.T) {
 	}
 	if n := len(one.owner.items); n > 0 {
 		t.Errorf("%d objects are kept", n)
+	}
+	// And it writes nothing: two has another number of objects, and of its last write.
+	for name, err := range map[string]error{
+		"Add":            one.Add(newPod("c", "3")),
+		"Delete":         one.Delete(newPod("b", "2")),
+		"Replace":        one.Replace(nil, "4"),
+		"AddIndexers":    one.AddIndexers(cache.Indexers{"node": byNode}),
+		"RebuildIndices": one.RebuildIndices(),
+	} {
+		if !errors.Is(err, errReleased) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if got := open(); got.Len() != 1 || got.Seq() != two.Seq() || !got.Complete() {
+		t.Errorf("it has %d objects and the number %d, expected 1 and %d", got.Len(), got.Seq(), two.Seq())
 	}
 }
 

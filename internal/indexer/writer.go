@@ -323,7 +323,7 @@ func (ix *Indexer) diffIndices(c *Change) (puts, dels []indexPut) {
 func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 	ix := w.ix
 	next := w.next
-	batch, err = ix.db.Update(func(b *persist.Batch) {
+	batch, err = ix.update(func(b *persist.Batch) {
 		// The decoded objects change together with what snapshots see, so that no
 		// reader goes back in time when it reads now in one way and now in the other.
 		if len(w.changes) > 0 {
