@@ -110,6 +110,7 @@ func TestADurableSnapshotDoesNotWaitForADiskThatDoesNotAnswer(t *testing.T) {
 				put(t, db, "old", "1")
 				flush(t, db)
 				put(t, db, "new", "2")
+				synctest.Wait() // The committer is idle.
 				release := hang(t, db)
 				returned := false
 				go func() {
