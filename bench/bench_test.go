@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,16 +9,15 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/warmwatch/warmwatch/bench/agent"
+	"github.com/warmwatch/warmwatch/bench/micro"
 	"github.com/warmwatch/warmwatch/bench/report"
 	"github.com/warmwatch/warmwatch/bench/result"
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
 
 // The benchmark runs this binary as its agents.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == agentCommand {
-		os.Exit(mainExit(os.Args[1:]))
-	}
+	agent.Main(micro.Benchmarks)
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }
 
@@ -39,12 +36,8 @@ func TestBadArgumentsSayWhatIsWanted(t *testing.T) {
 		{"more", "unexpected argument"},
 		{"--nonsense", "not defined"},
 	} {
-		var said bytes.Buffer
-		if _, err := parseOptions(strings.Fields(tc.args), &said); err == nil {
-			t.Errorf("%s: no error", tc.args)
-		}
-		if !strings.Contains(said.String(), tc.want) {
-			t.Errorf("%s: said %q, want %q", tc.args, said.String(), tc.want)
+		if _, err := parseOptions(strings.Fields(tc.args)); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: error %v, want %q", tc.args, err, tc.want)
 		}
 	}
 }
@@ -65,15 +58,15 @@ func TestCommandLineIsWhatMakeWantsToHear(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                                      "make bench",
 		"--short":                               "make bench SHORT=1",
-		"--large --runs=5 --agents=10 --name=x": "make bench LARGE=1 NAME=x RUNS=5 AGENTS=10",
-		"--short --scenarios=starts,fleet --runs=1": "make bench SHORT=1 SCENARIOS=starts,fleet",
+		"--large --runs=5 --agents=10 --name=x": "make bench AGENTS=10 LARGE=1 NAME=x RUNS=5",
+		"--short --scenarios=starts,fleet --bin-dir=x": "make bench SCENARIOS=starts,fleet SHORT=1",
 	} {
-		o, err := parseOptions(strings.Fields(args), io.Discard)
+		o, err := parseOptions(strings.Fields(args))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := commandLine(o); got != want {
-			t.Errorf("%q: %q, want %q", args, got, want)
+		if o.command != want {
+			t.Errorf("%q: %q, want %q", args, o.command, want)
 		}
 	}
 }
@@ -111,7 +104,7 @@ func TestDocumentsAreThoseOfTheirResult(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		documents[filepath.Join(filepath.Dir(documentFile), plotDir, filepath.Base(name))] = string(content)
+		documents[filepath.Join(plotDir, filepath.Base(name))] = string(content)
 	}
 	for file, want := range documents {
 		got, err := os.ReadFile(filepath.Join("..", file))
@@ -141,15 +134,15 @@ func TestAgentsOnARealServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.startControlPlane(ctx); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
 		if err := s.stopControlPlane(); err != nil {
 			t.Error(err)
 		}
 	})
-	p, err := s.grow(ctx, "pods", 50)
+	if err := s.startControlPlane(ctx); err != nil {
+		t.Fatal(err)
+	}
+	p, err := s.grow(ctx, "pods", 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,46 +150,46 @@ func TestAgentsOnARealServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
-	golden, err := s.cacheFile("")
+	golden, err := s.goldenFile(ctx, p, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec := s.spec(p, agent.ModeStart, result.Warmwatch)
-	spec.File = golden
-	if _, err := s.one(ctx, spec); err != nil {
-		t.Fatal(err)
-	}
-	round, err := s.change(ctx, p, 5)
+	changed, err := s.change(ctx, p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := startMeasurement{golden: golden, round: round, changed: 5}
-	if err := s.alternateStarts(ctx, p, m, report.ChangedStart, "", 1); err != nil {
+	m := startMeasurement{scenario: report.ChangedStart, golden: golden, changed: changed}
+	if err := s.alternateStarts(ctx, p, m, 1); err != nil {
 		t.Fatal(err)
 	}
-	expect := func(scenario, impl, metric string, atLeast, atMost float64) {
+	expect := func(impl, metric string, atLeast, atMost float64) {
 		t.Helper()
 		for _, r := range s.samples.Rows() {
-			if r.Scenario == scenario && r.Impl == impl && r.Metric == metric {
+			if r.Impl == impl && r.Metric == metric {
 				if r.Median < atLeast || r.Median > atMost {
-					t.Errorf("%s, %s: %s is %v, want %v to %v", scenario, impl, metric, r.Median, atLeast, atMost)
+					t.Errorf("%s: %s is %v, want %v to %v", impl, metric, r.Median, atLeast, atMost)
 				}
 				return
 			}
 		}
-		t.Errorf("%s, %s: no %s", scenario, impl, metric)
+		t.Errorf("%s: no %s", impl, metric)
 	}
-	expect(report.ChangedStart, result.Warmwatch, result.Notifications, 55, 55)
-	expect(report.ChangedStart, result.ClientGo, result.Notifications, 50, 50)
-	expect(report.ChangedStart, result.Warmwatch, result.Received, 5_000, 100_000)
-	expect(report.ChangedStart, result.ClientGo, result.Received, 100_000, 1e6)
-	expect(report.ChangedStart, result.Warmwatch, result.CaughtUp, 0.1, 20_000)
-	expect(report.ChangedStart, result.Warmwatch, result.FileSize, 100_000, 10e6)
-	expect(report.ChangedStart, result.ClientGo, result.PeakAnon, 1e6, 1e9)
+	expect(agent.Warmwatch, result.Notifications, 101, 101)
+	expect(agent.ClientGo, result.Notifications, 100, 100)
+	expect(agent.Warmwatch, result.Received, 2_000, 100_000)
+	expect(agent.ClientGo, result.Received, 200_000, 2e6)
+	expect(agent.Warmwatch, result.CaughtUp, 0.1, 20_000)
+	expect(agent.Warmwatch, result.FileSize, 100_000, 10e6)
+	expect(agent.ClientGo, result.PeakAnon, 1e6, 1e9)
 
-	for _, v := range []eventsVariant{eventsVariants[0], {impl: result.Warmwatch, handlers: 2}, {impl: result.Warmwatch, handlers: 1, memoryOnly: true}} {
-		figures, err := s.drain(ctx, p, v, from, 5)
+	for _, v := range []struct {
+		impl       string
+		handlers   int
+		memoryOnly bool
+	}{{agent.ClientGo, 1, false}, {agent.Warmwatch, 2, false}, {agent.Warmwatch, 1, true}} {
+		spec := s.spec(p, v.impl)
+		spec.From, spec.Handlers, spec.MemoryOnly = from, handlers(v.handlers, false), v.memoryOnly
+		figures, err := s.drain(ctx, p, spec, 0, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

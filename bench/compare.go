@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -35,24 +34,19 @@ var errSlower = errors.New("something got slower")
 
 func compareCommand(ctx context.Context, args []string) error {
 	c := comparison{out: os.Stdout, progressOut: os.Stderr}
-	set := flag.NewFlagSet("bench compare", flag.ContinueOnError)
+	set := newFlags("bench compare", "Compares the micro-benchmarks of the working directory with those of another revision.\n\n"+
+		"Usage: bench compare [flags] <git revision>")
 	set.StringVar(&c.bench, "C", ".", "directory of the benchmark's module")
 	set.StringVar(&c.benchstat, "benchstat", "benchstat", "program of golang.org/x/perf/cmd/benchstat")
 	set.StringVar(&c.pattern, "bench", "./objects=10k", "which benchmarks, as of go test")
 	set.StringVar(&c.benchtime, "benchtime", "200ms", "of each benchmark, as of go test")
 	set.IntVar(&c.count, "count", 6, "how often each is run; fewer than 4 show nothing")
 	set.Float64Var(&c.threshold, "threshold", 10, "how many per cent slower are too many")
-	set.Usage = func() {
-		fmt.Fprintln(set.Output(), "Compares the micro-benchmarks of the working directory with those of another revision.\n\n"+
-			"Usage: bench compare [flags] <git revision>")
-		set.PrintDefaults()
-	}
 	if err := set.Parse(args); err != nil {
 		return usageError{err}
 	}
 	c.revision = set.Arg(0)
 	if err := c.validate(set.NArg()); err != nil {
-		fmt.Fprintf(os.Stderr, "bench compare: %v\n", err)
 		return usageError{err}
 	}
 	return c.run(ctx)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,22 +16,20 @@ import (
 const (
 	resultsDir   = "bench/results"
 	documentFile = "docs/benchmarks.md"
+	plotDir      = "docs/benchmarks"
 	readmeFile   = "README.md"
-	plotDir      = "benchmarks" // Below docs.
 )
 
 // ofResult runs a command that is about a result file. Without any it says so.
 func ofResult(command string, args []string, run func(path, root string) error) error {
-	set := flag.NewFlagSet("bench "+command, flag.ContinueOnError)
+	set := newFlags("bench "+command, "Usage: bench "+command+" [flags]")
 	root := set.String("root", "..", "of the repository")
 	name := set.String("name", "", "of a result file in "+resultsDir+" (default: that of the present documents, or the only one)")
 	if err := set.Parse(args); err != nil {
 		return usageError{err}
 	}
 	if set.NArg() > 0 {
-		err := fmt.Errorf("unexpected argument %q; see --help", set.Arg(0))
-		fmt.Fprintf(os.Stderr, "bench %s: %v\n", command, err)
-		return usageError{err}
+		return usageError{fmt.Errorf("unexpected argument %q; see --help", set.Arg(0))}
 	}
 	path, err := chooseResult(*root, *name)
 	if errors.Is(err, errNoResults) {
@@ -57,7 +54,7 @@ func writeFigures(path, _ string) error {
 // writeDocs generates docs/benchmarks.md, its plots, and the marked section of
 // the README.
 func writeDocs(path, root string) error {
-	documents, err := generate(path, root, filepath.Join(root, filepath.Dir(documentFile), plotDir))
+	documents, err := generate(path, root, filepath.Join(root, plotDir))
 	if err != nil {
 		return err
 	}
@@ -103,7 +100,11 @@ func generate(resultPath, root, plots string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, err := report.WritePlots(f, plots)
+	drawn, err := report.WritePlots(f, plots)
+	if err != nil {
+		return nil, err
+	}
+	document, err := report.Document(f, drawn)
 	if err != nil {
 		return nil, err
 	}
@@ -112,11 +113,5 @@ func generate(resultPath, root, plots string) (map[string]string, error) {
 		return nil, err
 	}
 	changed, err := report.Readme(string(readme), f)
-	if err != nil {
-		return nil, err
-	}
-	return map[string]string{
-		documentFile: report.Document(f, plotDir, names),
-		readmeFile:   changed,
-	}, nil
+	return map[string]string{documentFile: document, readmeFile: changed}, err
 }

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/warmwatch/warmwatch/bench/agent"
 	"github.com/warmwatch/warmwatch/bench/report"
 	"github.com/warmwatch/warmwatch/bench/result"
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
 
 // fleetProcesses share the agents.
@@ -28,7 +26,7 @@ const bytesPerObject = 20_000
 func (s *suite) fleet(ctx context.Context) error {
 	objects := s.options.choose(500, 2000)
 	need := float64(s.options.Agents * objects * bytesPerObject)
-	if has := procFields("/proc/meminfo", "MemAvailable:")[0] * 1024; has > 0 && has < need {
+	if has := agent.ProcFields("meminfo", "MemAvailable:")[0] * 1024; has > 0 && has < need {
 		s.skip("fleet: %d agents with %s Pods each need about %s of memory, and %s are free; AGENTS=%d would fit",
 			s.options.Agents, thousands(objects), report.Value("B", need), report.Value("B", has), int(has/float64(objects*bytesPerObject)))
 		return nil
@@ -50,12 +48,12 @@ func (s *suite) fleet(ctx context.Context) error {
 			return err
 		}
 	}
-	s.show(report.FleetKept, s.fleetKind(), p.objects)
-	s.show(report.FleetGone, s.fleetKind(), p.objects)
+	s.show(report.FleetKept, s.fleetTitle(), p.objects)
+	s.show(report.FleetGone, s.fleetTitle(), p.objects)
 	return nil
 }
 
-func (s *suite) fleetKind() string {
+func (s *suite) fleetTitle() string {
 	return fmt.Sprintf("Pods for each of %d agents", s.options.Agents)
 }
 
@@ -64,156 +62,143 @@ func (s *suite) fleetKind() string {
 func (s *suite) fleetRun(ctx context.Context, p *population) error {
 	for _, m := range []struct {
 		impl      string
-		gone      bool // The history is lost while the fleet is down.
+		want      int // What warmwatch is to do.
 		scenarios []string
 	}{
-		{result.ClientGo, false, []string{report.FleetKept, report.FleetGone}},
-		{result.Warmwatch, false, []string{report.FleetKept}},
-		{result.Warmwatch, true, []string{report.FleetGone}},
+		{agent.ClientGo, anything, []string{report.FleetKept, report.FleetGone}},
+		{agent.Warmwatch, resume, []string{report.FleetKept}},
+		{agent.Warmwatch, relist, []string{report.FleetGone}},
 	} {
-		if !m.gone {
-			if err := s.loseHistory(ctx, p.resource); err != nil {
+		if m.want != relist {
+			if err := s.loseHistory(ctx, p); err != nil {
 				return err
 			}
 		}
 		golden := ""
-		if m.impl == result.Warmwatch {
+		if m.impl == agent.Warmwatch {
 			var err error
-			if golden, err = s.goldenFleetFile(ctx, p); err != nil {
+			if golden, err = s.goldenFile(ctx, p, false); err != nil {
 				return err
 			}
 		}
-		round, err := s.change(ctx, p, p.objects/100)
+		e, err := s.change(ctx, p)
 		if err != nil {
 			return err
 		}
-		if m.gone {
-			if err := s.loseHistory(ctx, p.resource); err != nil {
+		if m.want == relist { // The history is lost while the fleet is down.
+			if err := s.loseHistory(ctx, p); err != nil {
 				return err
 			}
 		}
 		if err := s.warmUp(ctx, p); err != nil {
 			return err
 		}
-		spec := s.spec(p, agent.ModeFleet, m.impl)
-		spec.Round, spec.Changed, spec.Resumes, spec.Relists = round, p.objects/100, !m.gone, m.gone
-		figures, err := s.restartFleet(ctx, spec, golden)
-		if skipped := skippedError(""); errors.As(err, &skipped) {
-			s.skip("one run of %s: %v", m.scenarios[0], skipped)
-			continue
-		}
-		if err != nil {
-			return err
-		}
+		e.Initial = p.objects
+		figures, err := s.restartFleet(ctx, p, m.impl, golden, e, m.want)
 		for _, scenario := range m.scenarios {
-			s.samples.Add(scenario, s.fleetKind(), p.objects, m.impl, figures)
+			if err := s.add("one run of "+scenario, scenario, s.fleetTitle(), p.objects, m.impl, figures, err); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func (s *suite) goldenFleetFile(ctx context.Context, p *population) (string, error) {
-	file, err := s.cacheFile("")
-	if err != nil {
-		return "", err
-	}
-	spec := s.spec(p, agent.ModeStart, result.Warmwatch)
-	spec.File = file
-	_, err = s.one(ctx, spec)
-	return file, err
-}
-
 // restartFleet starts all agents at once.
-func (s *suite) restartFleet(ctx context.Context, spec agent.Spec, golden string) (figures map[string]float64, err error) {
+func (s *suite) restartFleet(ctx context.Context, p *population, impl, golden string, e agent.Expect, want int) (figures map[string]float64, err error) {
 	dir, err := os.MkdirTemp(s.dir, "fleet-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, remove(golden), os.RemoveAll(dir)) }()
-	var children []*child
+	var children []*agent.Child
 	defer func() {
 		for _, c := range children {
-			err = errors.Join(err, c.kill())
+			err = errors.Join(err, c.Kill())
 		}
 	}()
-	for i := range fleetProcesses {
-		spec.File = filepath.Join(dir, strconv.Itoa(i)+"-")
-		spec.Agents = (s.options.Agents + i) / fleetProcesses
-		for n := range spec.Agents {
-			if golden == "" {
-				break
-			}
-			if err := copyFile(golden, fmt.Sprintf("%s%03d.db", spec.File, n)); err != nil {
+	specs := make([][]agent.Spec, fleetProcesses)
+	for n := range s.options.Agents {
+		spec := s.spec(p, impl)
+		spec.File = filepath.Join(dir, fmt.Sprintf("%03d.db", n))
+		if golden != "" {
+			if err := copyFile(golden, spec.File); err != nil {
 				return nil, err
 			}
 		}
-		c, err := startChild(ctx, spec)
+		specs[n%fleetProcesses] = append(specs[n%fleetProcesses], spec)
+	}
+	for range specs {
+		c, err := agent.StartChild(ctx)
 		if err != nil {
 			return nil, err
 		}
 		children = append(children, c)
-		if err := c.awaitReady(ctx); err != nil {
+		if _, err := c.Do(ctx, agent.Command{}); err != nil { // It is there.
 			return nil, err
 		}
 	}
-	watched := watchServer(s.controlPlane.APIServerPID())
-	for _, c := range children {
-		if err := c.say(agent.CommandGo); err != nil {
+	server := watchProcess(s.controlPlane.APIServerPID())
+	defer server.stop()
+	for i, c := range children {
+		err := c.Send(agent.Command{Start: specs[i], Expect: &e, Await: []string{agent.Synced, agent.Told}, Pause: settle, Report: true})
+		if err != nil {
 			return nil, err
 		}
 	}
 	figures = map[string]float64{}
 	for _, c := range children {
-		part, err := c.awaitFigures(ctx)
+		answer, err := c.Answer(ctx)
+		if err == nil {
+			err = check(answer.Report, want)
+		}
 		if err != nil {
 			return nil, err
 		}
-		addFleetPart(figures, part)
+		addFleetPart(figures, answer.Report)
 	}
-	figures[result.ServerCPU], figures[result.ServerPeak] = watched.stop()
+	figures[result.ServerCPU], figures[result.ServerPeak] = server.stop()
 	return figures, nil
 }
 
 // addFleetPart adds what one process found: the last agent is the last of all.
-func addFleetPart(sum, part map[string]float64) {
-	for metric, value := range part {
-		if metric == result.LastSynced || metric == result.LastCaughtUp {
-			sum[metric] = max(sum[metric], value)
-		} else {
-			sum[metric] += value
-		}
+func addFleetPart(sum map[string]float64, part *agent.Report) {
+	sum[result.AgentsCPU] += part.CPU.Seconds()
+	sum[result.SteadyAnon] += part.SteadyAnon
+	for _, i := range part.Informers {
+		sum[result.Received] += float64(i.BytesReceived)
+		sum[result.Requests] += requests(i)
+		sum[result.LastSynced] = max(sum[result.LastSynced], millis(i.Synced.Sub(part.Begin)))
+		sum[result.LastCaughtUp] = max(sum[result.LastCaughtUp], millis(i.ToldAll.Sub(part.Begin)))
 	}
 }
 
-// serverWatch follows the API server's process.
-type serverWatch struct {
+// processWatch follows a process that is not an agent.
+type processWatch struct {
 	pid    int
 	before float64 // Seconds of processor time.
-	end    chan struct{}
-	peak   chan float64 // The largest resident set, once.
+	end    context.CancelFunc
+	peak   chan float64 // The largest resident set, when the watch has ended.
 }
 
-func watchServer(pid int) *serverWatch {
-	w := &serverWatch{pid: pid, before: processSeconds(pid), end: make(chan struct{}), peak: make(chan float64)}
+func watchProcess(pid int) *processWatch {
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &processWatch{pid: pid, before: processSeconds(pid), end: cancel, peak: make(chan float64, 1)}
 	go func() {
-		tick := time.NewTicker(20 * time.Millisecond)
-		defer tick.Stop()
 		peak := 0.0
-		for {
-			peak = max(peak, procFields(fmt.Sprintf("/proc/%d/status", pid), "VmRSS:")[0]*1024)
-			select {
-			case <-tick.C:
-			case <-w.end:
-				w.peak <- peak
-				return
-			}
+		for ctx.Err() == nil {
+			peak = max(peak, agent.ProcFields(fmt.Sprintf("%d/status", pid), "VmRSS:")[0]*1024)
+			time.Sleep(20 * time.Millisecond)
 		}
+		w.peak <- peak
+		close(w.peak)
 	}()
 	return w
 }
 
-func (w *serverWatch) stop() (cpuSeconds, peakBytes float64) {
-	close(w.end)
+// stop is idempotent; the peak is there once.
+func (w *processWatch) stop() (cpuSeconds, peakBytes float64) {
+	w.end()
 	return processSeconds(w.pid) - w.before, <-w.peak
 }
 
@@ -221,28 +206,9 @@ func (w *serverWatch) stop() (cpuSeconds, peakBytes float64) {
 func processSeconds(pid int) float64 {
 	const ticksPerSecond = 100 // USER_HZ on every Linux that Go runs on.
 	// After the name, which may contain anything, utime and stime are fields 12 and 13.
-	fields := procFields(fmt.Sprintf("/proc/%d/stat", pid), ")")
+	fields := agent.ProcFields(fmt.Sprintf("%d/stat", pid), ")")
 	if len(fields) < 13 {
 		return 0
 	}
 	return (fields[11] + fields[12]) / ticksPerSecond
-}
-
-// procFields are the numbers after a name; what is no number is 0, and there is at
-// least one.
-func procFields(file, name string) []float64 {
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return []float64{0}
-	}
-	_, rest, _ := strings.Cut(string(content), name)
-	var numbers []float64
-	for field := range strings.FieldsSeq(rest) {
-		number, _ := strconv.ParseFloat(field, 64)
-		numbers = append(numbers, number)
-	}
-	if numbers == nil {
-		return []float64{0}
-	}
-	return numbers
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/discovery"
 
 	"github.com/warmwatch/warmwatch/bench/report"
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
 
 // machineFacts are what figures depend on; what cannot be found is left out.
@@ -30,7 +31,7 @@ func machineFacts(dir string) map[string]string {
 	set("cpu", after(readFile("/proc/cpuinfo"), "model name", ":"))
 	set("kernel", readFile("/proc/sys/kernel/osrelease"))
 	set("file system", fileSystem(readFile("/proc/mounts"), dir))
-	if kilobytes := procFields("/proc/meminfo", "MemTotal:")[0]; kilobytes > 0 {
+	if kilobytes := agent.ProcFields("meminfo", "MemTotal:")[0]; kilobytes > 0 {
 		set("memory", report.Value("B", kilobytes*1024))
 	}
 	return facts

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -41,11 +40,8 @@ func (s *screen) table(title string, comparisons []result.Comparison) {
 	fmt.Fprintf(s.out, "\n%s\n", title)
 	table := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "  \twarmwatch (min … max)\tclient-go (min … max)\ttimes better than client-go, pair by pair")
-	slices.SortStableFunc(comparisons, func(a, b result.Comparison) int {
-		return slices.Index(result.Metrics(), a.Metric) - slices.Index(result.Metrics(), b.Metric)
-	})
 	for _, c := range comparisons {
-		fmt.Fprintf(table, "  %s\t%s\t%s\t%s\n", c.Metric, spread(c.Warmwatch), spread(c.ClientGo), ratios(c.Ratios))
+		fmt.Fprintf(table, "  %s\t%s\t%s\t%s\n", c.Warmwatch.Metric, spread(c.Warmwatch), spread(c.ClientGo), ratios(c.Ratios))
 	}
 	table.Flush()
 }

@@ -3,10 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 
-	"github.com/warmwatch/warmwatch/bench/agent"
 	"github.com/warmwatch/warmwatch/bench/report"
-	"github.com/warmwatch/warmwatch/bench/result"
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 	"github.com/warmwatch/warmwatch/test/e2e/link"
 	"github.com/warmwatch/warmwatch/test/e2e/workload"
 )
@@ -19,38 +19,37 @@ const (
 	podKilobytes = 3.5
 )
 
-// startPlan is one resource, and how often it is measured at which size.
+// startPlan says how often starts are measured with so many objects, directly and over
+// the slow link.
 type startPlan struct {
-	resource string
-	sizes    []plannedSize
+	resource                string
+	objects, runs, linkRuns int
 }
 
-// plannedSize says how often starts are measured directly, and over the slow link.
-type plannedSize struct{ objects, runs, linkRuns int }
-
-// shortSizes are Pods.
-var shortSizes = [2]int{1000, 4000}
+// Pods of a short run.
+const fewPods, morePods = 1000, 4000
 
 func (s *suite) startPlans() []startPlan {
-	runs, fewer := s.options.Runs, min(s.options.Runs, 2)
-	if s.options.Short {
+	gadgets, runs, fewer := workload.Gadgets.Resource, s.options.Runs, min(s.options.Runs, 2)
+	switch {
+	case s.options.Short:
 		return []startPlan{
-			{"pods", []plannedSize{{shortSizes[0], runs, 1}, {shortSizes[1], runs, 0}}},
-			{"configmaps", []plannedSize{{300, runs, 0}}},
-			{workload.Gadgets.Resource, []plannedSize{{500, runs, 0}}},
+			{"pods", fewPods, runs, 1}, {"pods", morePods, runs, 0},
+			{"configmaps", 300, runs, 0},
+			{gadgets, 500, runs, 0},
+		}
+	case s.options.Large:
+		return []startPlan{
+			{"pods", 1000, fewer, fewer}, {"pods", 10_000, fewer, 1}, {"pods", 50_000, runs, 0}, {"pods", 200_000, runs, 0},
+			{"configmaps", 1000, fewer, 0}, {"configmaps", 10_000, fewer, 0}, {"configmaps", 50_000, fewer, 0},
+			{gadgets, 1000, fewer, 0}, {gadgets, 10_000, fewer, 0}, {gadgets, 50_000, fewer, 0},
 		}
 	}
-	plans := []startPlan{
-		{"pods", []plannedSize{{1000, fewer, fewer}, {10_000, fewer, 1}, {50_000, runs, 0}}},
-		{"configmaps", []plannedSize{{1000, fewer, 0}, {10_000, fewer, 0}}},
-		{workload.Gadgets.Resource, []plannedSize{{1000, fewer, 0}, {10_000, fewer, 0}}},
+	return []startPlan{
+		{"pods", 1000, fewer, fewer}, {"pods", 10_000, fewer, 1}, {"pods", 50_000, runs, 0},
+		{"configmaps", 1000, fewer, 0}, {"configmaps", 10_000, fewer, 0},
+		{gadgets, 1000, fewer, 0}, {gadgets, 10_000, fewer, 0},
 	}
-	if s.options.Large {
-		plans[0].sizes = append(plans[0].sizes, plannedSize{200_000, runs, 0})
-		plans[1].sizes = append(plans[1].sizes, plannedSize{50_000, fewer, 0})
-		plans[2].sizes = append(plans[2].sizes, plannedSize{50_000, fewer, 0})
-	}
-	return plans
 }
 
 func (s *suite) starts(ctx context.Context) error {
@@ -63,14 +62,16 @@ func (s *suite) starts(ctx context.Context) error {
 		s.skip("starts with 200,000 Pods, and with 50,000 ConfigMaps or custom resources: LARGE=1 measures them")
 	}
 	for _, plan := range s.startPlans() {
-		for _, size := range plan.sizes {
-			if size.linkRuns == 0 && plan.resource == "pods" {
-				s.skip("starts over the slow link with %s Pods: each list takes %.0f s there; fewer Pods show the same",
-					thousands(size.objects), float64(size.objects)*podKilobytes/linkKilobytes)
-			}
-			if err := s.startsAt(ctx, plan.resource, size); err != nil {
-				return err
-			}
+		if plan.linkRuns == 0 && plan.resource == "pods" {
+			s.skip("starts over the slow link with %s Pods: each list takes %.0f s there; fewer Pods show the same",
+				thousands(plan.objects), float64(plan.objects)*podKilobytes/linkKilobytes)
+		}
+		p, err := s.grow(ctx, plan.resource, plan.objects)
+		if err != nil {
+			return err
+		}
+		if err := s.startsAt(ctx, p, plan); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -79,97 +80,91 @@ func (s *suite) starts(ctx context.Context) error {
 // startMeasurement is one scenario of starts.
 type startMeasurement struct {
 	scenario string
-	golden   string // warmwatch starts with a copy of this file. Empty: with none.
-	round    string // Of the objects that were changed meanwhile.
-	changed  int
-	evicted  bool // warmwatch's file is not in the page cache, as after a boot.
-	durable  bool // warmwatch's handler is a durable one, which the file knows.
-	gone     bool // The server has lost its history since.
+	golden   string       // warmwatch starts with a copy of this file. Empty: with none.
+	changed  agent.Expect // Of the objects that were changed meanwhile.
+	evicted  bool         // warmwatch's file is not in the page cache, as after a boot.
+	durable  bool         // warmwatch's handler is a durable one, which the file knows.
+	gone     bool         // The server has lost its history since.
+	dial     string       // Address of the slow link. Empty: directly.
 }
 
 // startsAt measures all starts with so many objects. What was changed while the
 // agents were down is there for the rest.
-func (s *suite) startsAt(ctx context.Context, resource string, size plannedSize) (err error) {
-	p, err := s.grow(ctx, resource, size.objects)
-	if err != nil {
-		return err
-	}
-	measure := func(m startMeasurement) error { return s.measureStarts(ctx, p, m, size) }
+func (s *suite) startsAt(ctx context.Context, p *population, plan startPlan) (err error) {
+	measure := func(m startMeasurement) error { return s.measureStarts(ctx, p, m, plan) }
 	if err := s.warmUp(ctx, p); err != nil {
 		return err
 	}
 	if err := measure(startMeasurement{scenario: report.ColdStart}); err != nil {
 		return err
 	}
-	golden, goldenDurable, err := s.goldenFiles(ctx, p)
-	if err != nil {
+	arePods := plan.resource == "pods"
+	var golden, goldenDurable string
+	defer func() { err = errors.Join(err, remove(golden), remove(goldenDurable)) }()
+	if golden, err = s.goldenFile(ctx, p, false); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, remove(golden, goldenDurable)) }()
+	if arePods { // Only Pods are measured with durable handlers.
+		if goldenDurable, err = s.goldenFile(ctx, p, true); err != nil {
+			return err
+		}
+	}
 	err = measure(startMeasurement{scenario: report.WarmStart, golden: golden})
-	if err != nil || s.options.Short && resource != "pods" {
+	if err != nil || s.options.Short && !arePods {
 		return err
 	}
-	if resource == "pods" {
+	if arePods {
 		if err := measure(startMeasurement{scenario: report.BootStart, golden: golden, evicted: true}); err != nil {
 			return err
 		}
 	}
-	changed := p.objects / 100
-	round, err := s.change(ctx, p, changed)
+	changed, err := s.change(ctx, p)
 	if err != nil {
 		return err
 	}
-	if err := measure(startMeasurement{scenario: report.ChangedStart, golden: golden, round: round, changed: changed}); err != nil {
+	if err := measure(startMeasurement{scenario: report.ChangedStart, golden: golden, changed: changed}); err != nil {
 		return err
 	}
-	if err := errors.Join(s.loseHistory(ctx, resource), s.warmUp(ctx, p)); err != nil {
+	if err := errors.Join(s.loseHistory(ctx, p), s.warmUp(ctx, p)); err != nil {
 		return err
 	}
-	err = measure(startMeasurement{scenario: report.GoneStart, golden: golden, round: round, changed: changed, gone: true})
-	if err != nil || resource != "pods" || s.options.Short && size.objects != shortSizes[1] {
+	err = measure(startMeasurement{scenario: report.GoneStart, golden: golden, changed: changed, gone: true})
+	if err != nil || !arePods || s.options.Short && plan.objects != morePods {
 		return err
 	}
-	return measure(startMeasurement{
-		scenario: report.GoneStartDurable, golden: goldenDurable, round: round, changed: changed, durable: true, gone: true,
-	})
+	return measure(startMeasurement{scenario: report.GoneStartDurable, golden: goldenDurable, changed: changed, durable: true, gone: true})
 }
 
 // warmUp lists once, and forgets it: the first list of an API server is slow, and
 // must not be the one of client-go, which comes first.
 func (s *suite) warmUp(ctx context.Context, p *population) error {
-	_, err := s.one(ctx, s.spec(p, agent.ModeStart, result.ClientGo))
+	_, err := s.start(ctx, s.spec(p, agent.ClientGo), agent.Expect{Initial: p.objects})
 	return err
 }
 
-// goldenFiles are a cache of warmwatch as it is now, and one with a durable handler.
-func (s *suite) goldenFiles(ctx context.Context, p *population) (plain, durable string, err error) {
-	for _, file := range []*string{&plain, &durable} {
-		if *file, err = s.cacheFile(""); err != nil {
-			return "", "", err
-		}
-		spec := s.spec(p, agent.ModeStart, result.Warmwatch)
-		spec.File, spec.Durable = *file, file == &durable
-		if _, err := s.one(ctx, spec); err != nil {
-			return "", "", err
-		}
-		if p.resource != "pods" {
-			break // Only Pods are measured with durable handlers.
-		}
+// goldenFile is a cache of warmwatch as it is now.
+func (s *suite) goldenFile(ctx context.Context, p *population, durable bool) (path string, err error) {
+	spec := s.spec(p, agent.Warmwatch)
+	spec.Handlers = handlers(1, durable)
+	if spec.File, err = s.cacheFile(""); err != nil {
+		return "", err
 	}
-	return plain, durable, nil
+	_, err = s.start(ctx, spec, agent.Expect{Initial: p.objects})
+	return spec.File, err
 }
 
 // measureStarts measures one scenario, directly and over the slow link.
-func (s *suite) measureStarts(ctx context.Context, p *population, m startMeasurement, size plannedSize) error {
-	runs := size.runs
+func (s *suite) measureStarts(ctx context.Context, p *population, m startMeasurement, plan startPlan) error {
+	runs := plan.runs
 	if m.durable {
 		runs = min(runs, durableTurns)
 	}
-	if err := s.alternateStarts(ctx, p, m, m.scenario, "", runs); err != nil {
+	if err := s.alternateStarts(ctx, p, m, runs); err != nil {
 		return err
 	}
-	if size.linkRuns == 0 || m.durable || m.evicted || !s.overLink(m, size.objects) {
+	// A list of 10,000 Pods takes half a minute there, whoever lists.
+	showsNothingNew := m.scenario != report.WarmStart && (s.options.Short || plan.objects >= 10_000)
+	if plan.linkRuns == 0 || m.durable || m.evicted || showsNothingNew {
 		return nil
 	}
 	slow, err := link.To(s.controlPlane.Config())
@@ -180,52 +175,55 @@ func (s *suite) measureStarts(ctx context.Context, p *population, m startMeasure
 	if err := errors.Join(slow.Bandwidth(linkKilobytes), slow.Latency(linkMillis)); err != nil {
 		return err
 	}
-	return s.alternateStarts(ctx, p, m, m.scenario+report.OverLink, slow.Addr(), size.linkRuns)
+	m.scenario, m.dial = m.scenario+report.OverLink, slow.Addr()
+	return s.alternateStarts(ctx, p, m, plan.linkRuns)
 }
 
-// overLink spares what shows nothing new: a list of 10,000 Pods takes half a minute
-// there, whoever lists.
-func (s *suite) overLink(m startMeasurement, objects int) bool {
-	return m.scenario == report.WarmStart || !s.options.Short && objects < 10_000
-}
-
-func (s *suite) alternateStarts(ctx context.Context, p *population, m startMeasurement, scenario, dial string, runs int) error {
-	s.screen.tell("%s, %s %s: %d runs", scenario, thousands(p.objects), p.kind, runs)
+func (s *suite) alternateStarts(ctx context.Context, p *population, m startMeasurement, runs int) error {
+	s.screen.tell("%s, %s %s: %d runs", m.scenario, thousands(p.objects), p.title, runs)
 	for range runs {
-		for _, impl := range result.Impls {
-			spec := s.spec(p, agent.ModeStart, impl)
-			spec.Dial, spec.Round, spec.Changed, spec.Durable = dial, m.round, m.changed, m.durable
-			spec.Resumes, spec.Relists = m.golden != "" && !m.gone, m.gone
-			if m.durable && impl == result.Warmwatch {
-				spec.Initial = 0
-			}
-			figures, err := s.withFile(ctx, spec, m.golden, m.evicted)
-			if skipped := skippedError(""); errors.As(err, &skipped) {
-				s.skip("one run of %s with %s %s: %v", scenario, thousands(p.objects), p.kind, skipped)
-				continue
-			}
-			if err != nil {
+		for _, impl := range impls {
+			figures, err := s.startOnce(ctx, p, m, impl)
+			run := fmt.Sprintf("one run of %s with %s %s", m.scenario, thousands(p.objects), p.title)
+			if err := s.add(run, m.scenario, p.title, p.objects, impl, figures, err); err != nil {
 				return err
 			}
-			s.samples.Add(scenario, p.kind, p.objects, impl, figures)
 		}
 	}
-	s.show(scenario, p.kind, p.objects)
+	s.show(m.scenario, p.title, p.objects)
 	return nil
 }
 
-// withFile runs an agent that reports once, with a file of its own.
-func (s *suite) withFile(ctx context.Context, spec agent.Spec, golden string, evicted bool) (figures map[string]float64, err error) {
-	if spec.Impl == result.Warmwatch {
-		if spec.File, err = s.cacheFile(golden); err != nil {
+// startOnce is one start of one implementation.
+func (s *suite) startOnce(ctx context.Context, p *population, m startMeasurement, impl string) (figures map[string]float64, err error) {
+	spec, e, want := s.spec(p, impl), m.changed, anything
+	spec.Dial, spec.Handlers, e.Initial = m.dial, handlers(1, m.durable), p.objects
+	if impl == agent.Warmwatch {
+		if m.durable {
+			e.Initial = 0
+		}
+		if spec.File, err = s.cacheFile(m.golden); err != nil {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, remove(spec.File)) }()
-		if evicted {
+		switch {
+		case m.gone:
+			want = relist
+		case m.golden != "":
+			want = resume
+		}
+		if m.evicted {
 			if err := evict(spec.File); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return s.one(ctx, spec)
+	r, err := s.start(ctx, spec, e)
+	if err == nil {
+		err = check(r, want)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return figuresOf(r, r.Begin, e), nil
 }

@@ -12,16 +12,23 @@ import (
 	"syscall"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/warmwatch/warmwatch/bench/agent"
 	"github.com/warmwatch/warmwatch/bench/result"
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
 	"github.com/warmwatch/warmwatch/test/e2e/workload"
 )
 
 const namespace = "bench"
+
+// settle is how long an agent that has nothing left to do is left alone before its
+// steady state is measured. It is longer than warmwatch's CommitInterval: what that
+// writes, and the processor time of it, is counted.
+const settle = 1200 * time.Millisecond
 
 // suite is one run of the benchmark.
 type suite struct {
@@ -41,20 +48,49 @@ type suite struct {
 
 // population is the objects of one resource in the control plane.
 type population struct {
-	resource, kind string
-	objects        int
+	resource schema.GroupVersionResource
+	kind     string // Of one of them.
+	title    string // Of all of them.
+	objects  int
+}
+
+func populations() map[string]*population {
+	core := corev1.SchemeGroupVersion
+	return map[string]*population{
+		"pods":                    {resource: core.WithResource("pods"), kind: "Pod", title: "Pods"},
+		"configmaps":              {resource: core.WithResource("configmaps"), kind: "ConfigMap", title: "ConfigMaps"},
+		workload.Gadgets.Resource: {resource: workload.Gadgets, kind: "Gadget", title: "custom resources"},
+	}
 }
 
 func newSuite(o options, out, progressOut io.Writer) (*suite, error) {
 	dir, err := os.MkdirTemp(o.Dir, "warmwatch-bench-")
-	if err != nil {
-		return nil, err
+	return &suite{options: o, screen: &screen{out: out, progressOut: progressOut, begin: time.Now()}, dir: dir}, err
+}
+
+// part of a run.
+type part struct {
+	name    string
+	measure func(*suite, context.Context) error
+}
+
+// parts in their order.
+var parts = []part{
+	{"starts", (*suite).starts},
+	{"relist", (*suite).relists},
+	{"events", (*suite).events},
+	{"updates", (*suite).updates},
+	{"from-memory", (*suite).fromMemory},
+	{"reads", (*suite).reads},
+	{"fleet", (*suite).fleet},
+}
+
+func partNames() []string {
+	names := make([]string, len(parts))
+	for i, p := range parts {
+		names[i] = p.name
 	}
-	return &suite{
-		options: o,
-		screen:  &screen{out: out, progressOut: progressOut, begin: time.Now()},
-		dir:     dir,
-	}, nil
+	return names
 }
 
 // run measures everything that the options ask for, and returns the versions of what
@@ -67,23 +103,12 @@ func (s *suite) run(ctx context.Context) (versions map[string]string, err error)
 	if versions, err = s.versionFacts(ctx); err != nil {
 		return nil, err
 	}
-	for _, part := range []struct {
-		name    string
-		measure func(context.Context) error
-	}{
-		{partStarts, s.starts},
-		{partRelist, s.relists},
-		{partEvents, s.events},
-		{partUpdates, s.updates},
-		{partFromMemory, s.fromMemory},
-		{partReads, s.reads},
-		{partFleet, s.fleet},
-	} {
+	for _, part := range parts {
 		if !s.options.has(part.name) {
 			s.skip("%s: not asked for", part.name)
 			continue
 		}
-		if err2 := part.measure(ctx); err2 != nil {
+		if err2 := part.measure(s, ctx); err2 != nil {
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
@@ -111,9 +136,8 @@ func (s *suite) startControlPlane(ctx context.Context) error {
 		return err
 	}
 	cp, err := controlplane.Start(ctx, controlplane.Options{
-		BinDir: s.options.BinDir, Dir: dir,
-		// The disk is to be that of the agents.
-		EtcdFlags: []string{"--unsafe-no-fsync", "--quota-backend-bytes=8589934592", "--snapshot-count=1000000"},
+		BinDir: s.options.BinDir, Dir: dir, // The disk is to be that of the agents.
+		EtcdFlags: []string{"--snapshot-count=1000000"},
 		// Events are kept for so long, and a little more, instead of 75 s (Kubernetes,
 		// pkg/controlplane/apiserver/options, Complete): a backlog takes longer to make.
 		APIServerFlags: []string{"--request-timeout=5m"},
@@ -122,7 +146,7 @@ func (s *suite) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.controlPlane, s.populations = cp, map[string]*population{}
+	s.controlPlane, s.populations = cp, populations()
 	if s.clients, err = workload.NewClients(cp.Config()); err != nil {
 		return err
 	}
@@ -143,7 +167,7 @@ func (s *suite) stopControlPlane() error {
 // loseHistory makes every resourceVersion from before too old. The API server is
 // killed, because one that ends in order waits for clients that are asleep. One
 // that has just been started answers slowly at first; that is not measured.
-func (s *suite) loseHistory(ctx context.Context, resource string) error {
+func (s *suite) loseHistory(ctx context.Context, p *population) error {
 	s.screen.tell("restarting kube-apiserver: older resourceVersions get 410 Gone")
 	// Without a change elsewhere, the last version is the one that the new server begins with.
 	s.restarts++
@@ -156,53 +180,46 @@ func (s *suite) loseHistory(ctx context.Context, resource string) error {
 	if err := s.controlPlane.RestartAPIServer(ctx); err != nil {
 		return err
 	}
-	return s.clients.AwaitWatchCache(ctx, resource)
+	return s.clients.AwaitWatchCache(ctx, p.resource.Resource)
 }
-
-var kinds = map[string]string{"pods": "Pods", "configmaps": "ConfigMaps", workload.Gadgets.Resource: "custom resources"}
 
 // grow makes as many objects as wanted; there may be more already.
 func (s *suite) grow(ctx context.Context, resource string, objects int) (*population, error) {
 	p := s.populations[resource]
-	if p == nil {
-		p = &population{resource: resource, kind: kinds[resource]}
-		s.populations[resource] = p
-		if resource == workload.Gadgets.Resource {
-			if err := s.clients.DefineGadgets(ctx); err != nil {
-				return nil, err
-			}
-		}
-	}
 	first := p.objects
 	if first >= objects {
 		return p, nil
 	}
-	s.screen.tell("creating %s", p.kind)
-	err := workload.Parallel(ctx, objects-first, s.screen.progress("created "+p.kind), func(ctx context.Context, i int) error {
+	if p.resource == workload.Gadgets {
+		if err := s.clients.DefineGadgets(ctx); err != nil {
+			return nil, err
+		}
+	}
+	s.screen.tell("creating %s", p.title)
+	err := workload.Parallel(ctx, objects-first, s.screen.progress("created "+p.title), func(ctx context.Context, i int) error {
 		return s.clients.Create(ctx, resource, namespace, first+i)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("creating %s: %w", p.kind, err)
+		return nil, fmt.Errorf("creating %s: %w", p.title, err)
 	}
 	p.objects = objects
 	return p, nil
 }
 
-// nextRound names the round of changes that comes next.
+// nextRound is what the next change will be of.
 func (s *suite) nextRound() string { return strconv.Itoa(s.rounds + 1) }
 
-// change updates n different objects, and returns the name of the round.
-func (s *suite) change(ctx context.Context, p *population, n int) (round string, err error) {
-	round = s.nextRound()
+// change updates one in a hundred objects. It returns what agents are to expect of it.
+func (s *suite) change(ctx context.Context, p *population) (e agent.Expect, err error) {
+	e = agent.Expect{Changed: p.objects / 100, Round: s.nextRound()}
 	s.rounds++
-	step := p.objects / n
-	err = workload.Parallel(ctx, n, nil, func(ctx context.Context, i int) error {
-		return s.clients.Annotate(ctx, p.resource, namespace, i*step, agent.AnnotationRound, round)
+	err = workload.Parallel(ctx, e.Changed, nil, func(ctx context.Context, i int) error {
+		return s.clients.Annotate(ctx, p.resource.Resource, namespace, i*(p.objects/e.Changed), agent.AnnotationRound, e.Round)
 	})
 	if err != nil {
-		return "", fmt.Errorf("changing %s: %w", p.kind, err)
+		return e, fmt.Errorf("changing %s: %w", p.title, err)
 	}
-	return round, nil
+	return e, nil
 }
 
 // version is the resourceVersion that Pods have now.
@@ -218,76 +235,9 @@ func (s *suite) version(ctx context.Context) (string, error) {
 	return list.ResourceVersion, nil
 }
 
-func (s *suite) spec(p *population, mode, impl string) agent.Spec {
-	return agent.Spec{
-		Mode: mode, Impl: impl, Server: agent.ServerOf(s.controlPlane.Config()),
-		Resource: p.resource, Namespace: namespace, Objects: p.objects, Initial: p.objects,
-	}
-}
-
-// cacheFile names a file that does not exist yet, and makes it a copy of another
-// one, if there is one.
-func (s *suite) cacheFile(copyOf string) (string, error) {
-	s.files++
-	path := filepath.Join(s.dir, fmt.Sprintf("cache-%04d.db", s.files))
-	if copyOf == "" {
-		return path, nil
-	}
-	return path, copyFile(copyOf, path)
-}
-
-func copyFile(from, to string) (err error) {
-	source, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer source.Close()
-	target, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, target.Close()) }()
-	if _, err := io.Copy(target, source); err != nil {
-		return err
-	}
-	return target.Sync() // Lest the copy is written while something is measured.
-}
-
-// remove is for files that may be gone.
-func remove(paths ...string) error {
-	var errs []error
-	for _, path := range paths {
-		if path == "" {
-			continue
-		}
-		matches, err := filepath.Glob(path + "*") // Lock files too.
-		errs = append(errs, err)
-		for _, match := range matches {
-			errs = append(errs, os.Remove(match))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// one runs an agent that reports once.
-func (s *suite) one(ctx context.Context, spec agent.Spec) (figures map[string]float64, err error) {
-	c, err := startChild(ctx, spec)
-	if err != nil {
-		return nil, err
-	}
-	if figures, err = c.awaitFigures(ctx); err != nil {
-		return nil, errors.Join(err, c.kill())
-	}
-	return figures, c.finish()
-}
-
 // show prints what was measured of one scenario.
-func (s *suite) show(scenario, kind string, objects int) {
-	if comparisons := s.samples.Compare(scenario, kind, objects); len(comparisons) > 0 {
-		title := scenario
-		if objects > 0 {
-			title = fmt.Sprintf("%s; %s %s", scenario, thousands(objects), kind)
-		}
-		s.screen.table(title, comparisons)
+func (s *suite) show(scenario, title string, objects int) {
+	if comparisons := s.samples.Compare(scenario, title, objects); len(comparisons) > 0 {
+		s.screen.table(fmt.Sprintf("%s; %s %s", scenario, thousands(objects), title), comparisons)
 	}
 }

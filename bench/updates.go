@@ -8,30 +8,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/warmwatch/warmwatch/bench/agent"
+	"github.com/warmwatch/warmwatch/bench/micro"
 	"github.com/warmwatch/warmwatch/bench/report"
 	"github.com/warmwatch/warmwatch/bench/result"
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
 
 // writers are how many updates may be under way at once.
 const writers = 64
-
-// updateRates are updates a second.
-func (s *suite) updateRates() []int {
-	if s.options.Short {
-		return []int{100, 1000}
-	}
-	return []int{100, 1000, 5000}
-}
-
-// updateVariant is one kind of agent.
-type updateVariant struct {
-	impl    string
-	durable bool
-}
-
-// updateVariants take turns. The last is compared with the first, too.
-var updateVariants = []updateVariant{{result.ClientGo, false}, {result.Warmwatch, false}, {result.Warmwatch, true}}
 
 // Turns of durable handlers are fewer: a full run is to end within half an hour.
 const (
@@ -43,22 +27,78 @@ const (
 // processors.
 const besideRate = 1000
 
-// division is who runs where.
-type division struct{ servers, agents, all processors }
-
-// divide is nil where processors cannot be divided.
-func (s *suite) divide() *division {
-	servers, agents, err := halves()
-	if err != nil {
-		s.skip("updates where the agent has processors of its own: %v", err)
-		return nil
+// updateRates are updates a second.
+func (s *suite) updateRates() []int {
+	if s.options.Short {
+		return []int{100, 1000}
 	}
-	return &division{servers: servers, agents: agents, all: servers.and(agents)}
+	return []int{100, 1000, 5000}
 }
 
-// confineServers has the control plane and the writers run there.
-func (s *suite) confineServers(p processors) error {
-	return errors.Join(p.confine(s.controlPlane.APIServerPID()), p.confine(s.controlPlane.EtcdPID()), p.confine(os.Getpid()))
+// updateTurn is one agent: client-go's and warmwatch's take turns, and one of
+// warmwatch with a durable handler, which is compared with the first, too.
+type updateTurn struct {
+	impl       string
+	durable    bool
+	withStock  bool // client-go's figures stand beside those of a durable handler, which has this turn.
+	run, of    int
+	population string
+	objects    int
+}
+
+// updateTurns calls measure for each turn.
+func (s *suite) updateTurns(title string, objects int, measure func(updateTurn) error) error {
+	runs := min(s.options.Runs, 3) // Of two, one stall of the machine moves the median.
+	for run := range runs {
+		for _, t := range []updateTurn{{impl: agent.ClientGo}, {impl: agent.Warmwatch}, {impl: agent.Warmwatch, durable: true}} {
+			t.withStock = run < durableUpdateTurns
+			if t.durable && !t.withStock {
+				continue
+			}
+			t.run, t.of, t.population, t.objects = run+1, runs, title, objects
+			if err := measure(t); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// A naming is what a rate of updates is called as a scenario.
+type naming func(perSecond int, durable bool) string
+
+func (s *suite) showUpdates(title string, objects int, name naming) {
+	for _, durable := range []bool{false, true} {
+		for _, rate := range s.updateRates() {
+			s.show(name(rate, durable), title, objects)
+		}
+	}
+}
+
+// addUpdates notes the figures of one rate in a turn.
+func (s *suite) addUpdates(t updateTurn, name naming, rate int, figures map[string]float64) {
+	s.samples.Add(name(rate, t.durable), t.population, t.objects, t.impl, figures)
+	if t.impl == agent.ClientGo && t.withStock {
+		s.samples.Add(name(rate, true), t.population, t.objects, t.impl, figures)
+	}
+}
+
+// quantiles are the figures of a rate.
+func quantiles(r *agent.Report, events int) map[string]float64 {
+	figures := map[string]float64{result.CPUPerEvent: float64(r.CPU.Microseconds()) / float64(events)}
+	latency := r.Informers[0].Latency
+	for _, q := range []struct {
+		at           float64
+		event, write string
+	}{
+		{0.5, result.EventP50, result.WriteP50}, {0.99, result.EventP99, result.WriteP99}, {0.999, result.EventP999, result.WriteP999},
+	} {
+		figures[q.event] = result.Quantile(latency.Event, q.at)
+		if len(latency.Write) > 0 {
+			figures[q.write] = result.Quantile(latency.Write, q.at)
+		}
+	}
+	return figures
 }
 
 // updates measures latencies at steady rates of updates. The agents have processors
@@ -69,124 +109,97 @@ func (s *suite) updates(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d := s.divide()
-	runs := min(s.options.Runs, 3) // Of two, one stall of the machine moves the median.
-	for run := range runs {
-		durableToo := run < durableUpdateTurns
-		for _, v := range updateVariants {
-			if v.durable && !durableToo {
-				continue
+	servers, agents, err := halves()
+	divided := err == nil
+	if !divided {
+		s.skip("updates where the agent has processors of its own: %v", err)
+	}
+	err = s.updateTurns(p.title, p.objects, func(t updateTurn) (err error) {
+		s.screen.tell("updates: run %d of %d, %s, durable: %t", t.run, t.of, t.impl, t.durable)
+		u := &updater{suite: s, population: p, turn: t}
+		spec := s.spec(p, t.impl)
+		spec.Handlers, spec.Stamped = handlers(1, t.durable), true
+		if spec.File, err = s.cacheFile(""); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, remove(spec.File)) }()
+		return withChild(ctx, func(c *agent.Child) (err error) {
+			u.child = c
+			_, err = c.Do(ctx, agent.Command{
+				Start: []agent.Spec{spec}, Expect: &agent.Expect{Initial: p.objects}, Await: []string{agent.Told}, Pause: settle,
+			})
+			switch {
+			case err != nil:
+				return err
+			case !divided:
+				return u.phases(ctx, report.UpdatesBeside, s.updateRates()...)
+			case !t.durable: // A durable handler waits for commits, wherever it runs.
+				u.turn.withStock = false
+				if err := u.phases(ctx, report.UpdatesBeside, besideRate); err != nil {
+					return err
+				}
+				u.turn.withStock = t.withStock
 			}
-			s.screen.tell("updates: run %d of %d, %s, durable: %t", run+1, runs, v.impl, v.durable)
-			if err := s.updatesOnce(ctx, p, d, v, durableToo); err != nil {
+			defer func() { err = errors.Join(err, s.confineServers(servers.and(agents))) }()
+			if err := errors.Join(s.confineServers(servers), agents.confine(c.PID())); err != nil {
 				return err
 			}
+			return u.phases(ctx, report.Updates, s.updateRates()...)
+		})
+	})
+	s.showUpdates(p.title, p.objects, report.Updates)
+	s.showUpdates(p.title, p.objects, report.UpdatesBeside)
+	return err
+}
+
+// confineServers has the control plane and the writers run there.
+func (s *suite) confineServers(p processors) error {
+	return errors.Join(p.confine(s.controlPlane.APIServerPID()), p.confine(s.controlPlane.EtcdPID()), p.confine(os.Getpid()))
+}
+
+// updater updates objects for one agent.
+type updater struct {
+	*suite
+	population *population
+	turn       updateTurn
+	child      *agent.Child
+	sent       int // No phase updates what one before has left in an agent's memory.
+}
+
+// phases are rates, each for some seconds.
+func (u *updater) phases(ctx context.Context, name naming, rates ...int) error {
+	for _, rate := range rates {
+		if err := u.controlPlane.CollectGarbage(ctx); err != nil { // Each phase begins with the same server.
+			return err
 		}
+		if _, err := u.child.Do(ctx, agent.Command{Expect: &agent.Expect{}}); err != nil {
+			return err
+		}
+		n, achieved, err := u.update(ctx, rate, time.Duration(u.options.choose(1, 4))*time.Second)
+		if err != nil {
+			return err
+		}
+		u.sent += n
+		answer, err := u.child.Do(ctx, agent.Command{Updates: n, Await: []string{agent.Told}, Pause: settle, Report: true})
+		if err == nil {
+			err = check(answer.Report, anything)
+		}
+		if err != nil {
+			return err
+		}
+		i := answer.Report.Informers[0]
+		figures := quantiles(answer.Report, n)
+		figures[result.AchievedRate] = achieved
+		figures[result.WrittenPerByte] = answer.Report.DiskWritten / i.Latency.BytesChanged
+		figures[result.CommitRate] = i.Commits / answer.Report.Elapsed.Seconds()
+		u.addUpdates(u.turn, name, rate, figures)
 	}
-	s.showUpdates(p.kind, p.objects, report.Updates)
-	s.showUpdates(p.kind, p.objects, report.UpdatesBeside)
 	return nil
 }
 
-// A naming is what a rate of updates is called as a scenario.
-type naming func(perSecond int, durable bool) string
-
-func (s *suite) showUpdates(kind string, objects int, name naming) {
-	for _, durable := range []bool{false, true} {
-		for _, rate := range s.updateRates() {
-			s.show(name(rate, durable), kind, objects)
-		}
-	}
-}
-
-// addUpdates notes the figures of one rate in a turn. Those of client-go stand beside
-// durable handlers too, where these have had the same turn.
-func (s *suite) addUpdates(kind string, objects int, name naming, rate int, v updateVariant, durableToo bool, figures map[string]float64) {
-	s.samples.Add(name(rate, v.durable), kind, objects, v.impl, figures)
-	if v.impl == result.ClientGo && durableToo {
-		s.samples.Add(name(rate, true), kind, objects, v.impl, figures)
-	}
-}
-
-func (s *suite) updatesOnce(ctx context.Context, p *population, d *division, v updateVariant, durableToo bool) (err error) {
-	spec := s.spec(p, agent.ModeLatency, v.impl)
-	spec.Durable = v.durable
-	if spec.File, err = s.cacheFile(""); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, remove(spec.File)) }()
-	c, err := startChild(ctx, spec)
-	if err != nil {
-		return err
-	}
-	if err := s.updatePhases(ctx, p, c, d, v, durableToo); err != nil {
-		return errors.Join(err, c.kill())
-	}
-	return c.finish()
-}
-
-// updatePhases measures all rates with one agent.
-func (s *suite) updatePhases(ctx context.Context, p *population, c *child, d *division, v updateVariant, durableToo bool) (err error) {
-	if err := c.awaitReady(ctx); err != nil {
-		return err
-	}
-	sent := 0 // No phase updates what one before has left in an agent's memory.
-	phases := func(name naming, durableToo bool, rates ...int) error {
-		for _, rate := range rates {
-			n, figures, err := s.updatePhase(ctx, p, c, sent, rate)
-			if err != nil {
-				return err
-			}
-			sent += n
-			s.addUpdates(p.kind, p.objects, name, rate, v, durableToo, figures)
-		}
-		return nil
-	}
-	if d == nil {
-		return phases(report.UpdatesBeside, durableToo, s.updateRates()...)
-	}
-	if !v.durable { // A durable handler waits for commits, wherever it runs.
-		if err := phases(report.UpdatesBeside, false, besideRate); err != nil {
-			return err
-		}
-	}
-	defer func() { err = errors.Join(err, s.confineServers(d.all)) }()
-	if err := errors.Join(s.confineServers(d.servers), d.agents.confine(c.cmd.Process.Pid)); err != nil {
-		return err
-	}
-	return phases(report.Updates, durableToo, s.updateRates()...)
-}
-
-// updatePhase is one rate for some seconds. The first of its n updates is that of the
-// object whose turn it is after so many others.
-func (s *suite) updatePhase(ctx context.Context, p *population, c *child, after, rate int) (n int, figures map[string]float64, err error) {
-	if err := s.controlPlane.CollectGarbage(ctx); err != nil { // Each phase begins with the same server.
-		return 0, nil, err
-	}
-	if err := c.say(agent.CommandPhase); err != nil {
-		return 0, nil, err
-	}
-	if err := c.awaitReady(ctx); err != nil {
-		return 0, nil, err
-	}
-	duration := time.Duration(s.options.choose(1, 4)) * time.Second
-	n, achieved, err := s.updateAt(ctx, p, after, rate, duration)
-	if err != nil {
-		return 0, nil, err
-	}
-	if err := c.say(agent.CommandCollect, n); err != nil {
-		return 0, nil, err
-	}
-	if figures, err = c.awaitFigures(ctx); err != nil {
-		return 0, nil, err
-	}
-	figures[result.AchievedRate] = achieved
-	return n, figures, c.awaitReady(ctx) // For the next phase.
-}
-
-// updateAt sends updates at the rate, or as fast as the server takes them, and
-// returns how many there were.
-func (s *suite) updateAt(ctx context.Context, p *population, after, perSecond int, duration time.Duration) (n int, achieved float64, err error) {
+// update sends updates at the rate, or as fast as the server takes them, and returns
+// how many there were.
+func (u *updater) update(ctx context.Context, perSecond int, duration time.Duration) (n int, achieved float64, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	due := make(chan int)
@@ -196,7 +209,8 @@ func (s *suite) updateAt(ctx context.Context, p *population, after, perSecond in
 			for i := range due {
 				sent := strconv.FormatInt(time.Now().UnixNano(), 10)
 				// Neighbours in the order of keys are not updated together.
-				if err := s.clients.Annotate(ctx, p.resource, namespace, (after+i)*7919%p.objects, agent.AnnotationSent, sent); err != nil {
+				object := (u.sent + i) * 7919 % u.population.objects
+				if err := u.clients.Annotate(ctx, u.population.resource.Resource, namespace, object, agent.AnnotationSent, sent); err != nil {
 					cancel(err)
 				}
 			}
@@ -218,76 +232,105 @@ func (s *suite) updateAt(ctx context.Context, p *population, after, perSecond in
 
 // fromMemory is updates without a server: what the informer itself adds.
 func (s *suite) fromMemory(ctx context.Context) error {
-	const kind = "Pods"
+	const title, seconds = "Pods", 3
 	if s.options.Short {
 		s.skip("updates from memory: left out by SHORT=1")
 		return nil
 	}
-	objects, runs := s.options.Objects, min(s.options.Runs, 3)
-	for run := range runs {
-		durableToo := run < durableUpdateTurns
-		for _, v := range updateVariants {
-			if v.durable && !durableToo {
-				continue
+	err := s.updateTurns(title, s.options.Objects, func(t updateTurn) error {
+		s.screen.tell("updates from memory: run %d of %d, %s, durable: %t", t.run, t.of, t.impl, t.durable)
+		return s.fromSource(ctx, t.impl, func(spec *agent.Spec) {
+			spec.Handlers, spec.Stamped = handlers(1, t.durable), true
+		}, func(c *agent.Child) error {
+			for _, rate := range s.updateRates() {
+				// The source is most of the heap. A collection of it is not the informer's.
+				e := agent.Expect{Updates: rate * seconds, Rate: rate, Collect: true}
+				answer, err := c.Do(ctx, agent.Command{Expect: &e, Await: []string{agent.Told}, Pause: settle, Report: true})
+				if err != nil {
+					return err
+				}
+				s.addUpdates(t, report.UpdatesFromMemory, rate, quantiles(answer.Report, e.Updates))
 			}
-			s.screen.tell("updates from memory: run %d of %d, %s, durable: %t", run+1, runs, v.impl, v.durable)
-			spec := agent.Spec{
-				Mode: agent.ModeMemory, Impl: v.impl, Durable: v.durable, Objects: objects,
-				Rates: s.updateRates(), Seconds: 3,
-			}
-			all, err := s.several(ctx, spec, len(s.updateRates()))
-			if err != nil {
-				return err
-			}
-			for i, rate := range s.updateRates() {
-				s.addUpdates(kind, objects, report.UpdatesFromMemory, rate, v, durableToo, all[i])
-			}
-		}
-	}
-	s.showUpdates(kind, objects, report.UpdatesFromMemory)
-	return nil
+			return nil
+		})
+	})
+	s.showUpdates(title, s.options.Objects, report.UpdatesFromMemory)
+	return err
 }
 
-// reads measures Get, ByIndex and List.
-func (s *suite) reads(ctx context.Context) error {
-	const kind = "Pods"
-	scenarios := []string{report.HotReads, report.ColdReads, report.BusyReads}
-	objects, runs := s.options.Objects, min(s.options.Runs, 2)
-	s.screen.tell("reads, %s %s: %d runs", thousands(objects), kind, runs)
-	for range runs {
-		for _, impl := range result.Impls {
-			spec := agent.Spec{Mode: agent.ModeMemory, Impl: impl, Objects: objects, Seconds: float64(s.options.choose(1, 3))}
-			all, err := s.several(ctx, spec, len(scenarios))
-			if err != nil {
-				return err
-			}
-			for i, scenario := range scenarios {
-				s.samples.Add(scenario, kind, objects, impl, all[i])
-			}
-		}
-	}
-	for _, scenario := range scenarios {
-		s.show(scenario, kind, objects)
-	}
-	return nil
-}
-
-// several runs an agent that reports n times.
-func (s *suite) several(ctx context.Context, spec agent.Spec, n int) (all []map[string]float64, err error) {
-	if spec.File, err = s.cacheFile(""); err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, remove(spec.File)) }()
-	c, err := startChild(ctx, spec)
+// fromSource runs an agent whose objects come from memory.
+func (s *suite) fromSource(ctx context.Context, impl string, change func(*agent.Spec), measure func(*agent.Child) error) error {
+	file, err := s.cacheFile("")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	for range n {
-		figures, err := c.awaitFigures(ctx)
+	spec := micro.Spec(impl, file, s.options.Objects)
+	change(&spec)
+	err = withChild(ctx, func(c *agent.Child) error {
+		_, err := c.Do(ctx, agent.Command{
+			Start: []agent.Spec{spec}, Expect: &agent.Expect{Initial: spec.Made}, Await: []string{agent.Synced, agent.Told},
+			Pause: settle, // What is pending is in memory, whatever the budget.
+		})
 		if err != nil {
-			return nil, errors.Join(err, c.kill())
+			return err
 		}
-		all = append(all, figures)
+		return measure(c)
+	})
+	return errors.Join(err, remove(file))
+}
+
+// reads measures Get, ByIndex and List, with all objects decoded in memory and with
+// none, and Get while events pass.
+func (s *suite) reads(ctx context.Context) error {
+	const title = "Pods"
+	objects, runs := s.options.Objects, min(s.options.Runs, 2)
+	benchTime := time.Duration(s.options.choose(1, 3)) * time.Second / 7
+	scenarios := []struct {
+		name       string
+		budget     int64
+		benchmarks []string
+	}{
+		{report.HotReads, -1, []string{"Get", "ByIndex", "List"}},
+		{report.ColdReads, 1, []string{"Get", "ByIndex", "List"}},
+		{report.BusyReads, 0, []string{"Readers"}},
 	}
-	return all, c.finish()
+	s.screen.tell("reads, %s %s: %d runs", thousands(objects), title, runs)
+	for range runs {
+		for _, impl := range impls {
+			for _, r := range scenarios {
+				figures := map[string]float64{}
+				err := s.fromSource(ctx, impl, func(spec *agent.Spec) { spec.MemoryBudget = r.budget }, func(c *agent.Child) error {
+					for _, name := range r.benchmarks {
+						answer, err := c.Do(ctx, agent.Command{Benchmark: name, BenchTime: benchTime})
+						if err != nil {
+							return err
+						}
+						addRead(figures, name, answer.Benchmark)
+					}
+					return nil
+				})
+				if err != nil {
+					return err
+				}
+				s.samples.Add(r.name, title, objects, impl, figures)
+			}
+		}
+	}
+	for _, r := range scenarios {
+		s.show(r.name, title, objects)
+	}
+	return nil
+}
+
+func addRead(figures map[string]float64, name string, b *agent.Benchmark) {
+	switch name {
+	case "Get":
+		figures[result.GetTime] = b.NanosPerOp / 1e3
+	case "ByIndex":
+		figures[result.ByIndexTime] = b.NanosPerOp / 1e3
+	case "List":
+		figures[result.ListTime] = b.NanosPerOp / 1e6
+	case "Readers":
+		figures[result.ReadersRate], figures[result.ReadersEvent] = b.Extra["gets/s"], b.Extra["events/s"]
+	}
 }

@@ -2,76 +2,114 @@ package micro_test
 
 import (
 	"fmt"
+	"io"
 	"path/filepath"
 	"runtime"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/bench/micro"
-	"github.com/warmwatch/warmwatch/bench/result"
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard) // benchstat reads what is printed.
+	goleak.VerifyTestMain(m)
+}
 
 // variant is an informer of one implementation; what client-go does not have it
 // does without.
 type variant struct {
-	name string
-	o    micro.Options
-}
-
-func benchmarkAll(b *testing.B, variants []variant, body func(*testing.B, *micro.Fixture)) {
-	for _, objects := range []int{1_000, 10_000} {
-		for _, v := range variants {
-			o := v.o
-			name := fmt.Sprintf("objects=%dk/impl=%s", objects/1000, v.name)
-			if o.Handlers > 0 {
-				name += fmt.Sprintf("/handlers=%d", o.Handlers)
-			}
-			b.Run(name, func(b *testing.B) {
-				o.Objects, o.Path = objects, filepath.Join(b.TempDir(), "cache.db")
-				f, err := micro.New(b.Context(), o)
-				if err != nil {
-					b.Fatal(err)
-				}
-				settle(o)
-				body(b, f)
-				if err := f.Close(); err != nil {
-					b.Error(err)
-				}
-			})
-		}
-	}
-}
-
-// settle lets what was listed be written: what is pending is in memory, whatever
-// the budget. How much garbage the start has left decides when the next collection
-// comes, which is not what is measured.
-func settle(o micro.Options) {
-	defer runtime.GC()
-	if o.Impl == result.Warmwatch && o.MemoryBudget != 0 {
-		time.Sleep(1200 * time.Millisecond)
-	}
+	name     string
+	impl     string
+	handlers int // 0: one, and the name does not say so.
+	change   func(*agent.Spec)
 }
 
 var (
-	stock = variant{"client-go", micro.Options{Impl: result.ClientGo}}
-	hot   = variant{"warmwatch", micro.Options{Impl: result.Warmwatch, MemoryBudget: -1}}
-	cold  = variant{"warmwatch-cold", micro.Options{Impl: result.Warmwatch, MemoryBudget: 1}}
+	stock = variant{name: "client-go", impl: agent.ClientGo}
+	warm  = variant{name: "warmwatch", impl: agent.Warmwatch}
+	hot   = variant{name: "warmwatch", impl: agent.Warmwatch, change: func(s *agent.Spec) { s.MemoryBudget = -1 }}
+	cold  = variant{name: "warmwatch-cold", impl: agent.Warmwatch, change: func(s *agent.Spec) { s.MemoryBudget = 1 }}
 )
 
-func BenchmarkStart(b *testing.B) {
+// spec is that of a variant; its file does not exist yet.
+func (v variant) spec(tb testing.TB, objects int) agent.Spec {
+	s := micro.Spec(v.impl, filepath.Join(tb.TempDir(), "cache.db"), objects)
+	for i := range max(v.handlers, 1) {
+		s.Handlers = append(s.Handlers, agent.Handler{Name: fmt.Sprintf("bench-%d", i)})
+	}
+	if v.change != nil {
+		v.change(&s)
+	}
+	return s
+}
+
+// start starts an informer, and waits until its handlers know all objects.
+func start(tb testing.TB, s agent.Spec) *agent.Agent {
+	tb.Helper()
+	a := agent.New(nil)
+	err := a.Start(tb.Context(), []agent.Spec{s}, agent.Expect{Initial: max(s.Made, len(s.Source.Keys()))})
+	if err == nil {
+		err = a.Await(tb.Context(), agent.Synced, agent.Told)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return a
+}
+
+func stop(tb testing.TB, a *agent.Agent) {
+	tb.Helper()
+	if err := a.Stop(); err != nil {
+		tb.Error(err)
+	}
+}
+
+// eachVariant runs body for each number of objects.
+func eachVariant(b *testing.B, variants []variant, body func(b *testing.B, v variant, objects int)) {
 	for _, objects := range []int{1_000, 10_000} {
-		for _, v := range []variant{stock, {"warmwatch", micro.Options{Impl: result.Warmwatch}}} {
-			b.Run(fmt.Sprintf("objects=%dk/impl=%s", objects/1000, v.name), func(b *testing.B) {
-				o := v.o
-				o.Objects, o.Path = objects, filepath.Join(b.TempDir(), "cache.db")
-				micro.Start(b, o)
-			})
+		for _, v := range variants {
+			name := fmt.Sprintf("objects=%dk/impl=%s", objects/1000, v.name)
+			if v.handlers > 0 {
+				name += fmt.Sprintf("/handlers=%d", v.handlers)
+			}
+			b.Run(name, func(b *testing.B) { body(b, v, objects) })
 		}
 	}
+}
+
+func benchmarkAll(b *testing.B, variants []variant, measure func(*testing.B, *agent.Agent)) {
+	eachVariant(b, variants, func(b *testing.B, v variant, objects int) {
+		s := v.spec(b, objects)
+		a := start(b, s)
+		// What was listed is to be written: what is pending is in memory, whatever the budget.
+		if s.Impl == agent.Warmwatch && s.MemoryBudget != 0 {
+			time.Sleep(1200 * time.Millisecond)
+		}
+		// How much garbage the start has left decides when the next collection comes,
+		// which is not what is measured.
+		runtime.GC()
+		measure(b, a)
+		stop(b, a)
+	})
+}
+
+// BenchmarkStart is the time from opening the cache until a handler has heard of all
+// objects, and to close it again. warmwatch finds its file filled.
+func BenchmarkStart(b *testing.B) {
+	eachVariant(b, []variant{stock, warm}, func(b *testing.B, v variant, objects int) {
+		s := v.spec(b, objects)
+		s.Source, s.Made = agent.NewSource(objects), 0
+		stop(b, start(b, s))
+		for b.Loop() {
+			stop(b, start(b, s))
+		}
+	})
 }
 
 func BenchmarkGet(b *testing.B)     { benchmarkAll(b, []variant{stock, hot, cold}, micro.Get) }
@@ -79,70 +117,42 @@ func BenchmarkByIndex(b *testing.B) { benchmarkAll(b, []variant{stock, hot, cold
 func BenchmarkList(b *testing.B)    { benchmarkAll(b, []variant{stock, hot, cold}, micro.List) }
 func BenchmarkReaders(b *testing.B) { benchmarkAll(b, []variant{stock, hot}, micro.Readers) }
 
+func memoryOnly(s *agent.Spec) { s.MemoryOnly = true }
+
+func durable(s *agent.Spec) {
+	for i := range s.Handlers {
+		s.Handlers[i].Durable = true
+	}
+}
+
 // BenchmarkEvents is the time for 10,000 updates, until every handler has returned.
 func BenchmarkEvents(b *testing.B) {
 	var variants []variant
 	for _, handlers := range []int{1, 10} {
 		for _, v := range []variant{
-			{"client-go", micro.Options{Impl: result.ClientGo}},
-			{"warmwatch", micro.Options{Impl: result.Warmwatch}},
-			{"warmwatch-memory-only", micro.Options{Impl: result.Warmwatch, MemoryOnly: true}},
-			{"warmwatch-durable", micro.Options{Impl: result.Warmwatch, Durable: true}},
+			stock, warm, {"warmwatch-memory-only", agent.Warmwatch, 0, memoryOnly}, {"warmwatch-durable", agent.Warmwatch, 0, durable},
 		} {
-			v.o.Handlers = handlers
+			v.handlers = handlers
 			variants = append(variants, v)
 		}
 	}
 	benchmarkAll(b, variants, micro.Events)
 }
 
-// TestEachBenchmarkRuns needs no figures: it is enough that nothing fails.
-func TestEachBenchmarkRuns(t *testing.T) {
-	for name, o := range map[string]micro.Options{
-		"client-go":   {Impl: result.ClientGo, Handlers: 2},
-		"warmwatch":   {Impl: result.Warmwatch, MemoryBudget: 1},
-		"memory only": {Impl: result.Warmwatch, MemoryOnly: true},
-		"durable":     {Impl: result.Warmwatch, Durable: true},
+// TestEachVariantIsToldOfEveryUpdate needs no figures: it is enough that nothing fails.
+func TestEachVariantIsToldOfEveryUpdate(t *testing.T) {
+	for _, v := range []variant{
+		{"client-go", agent.ClientGo, 2, nil}, cold, {"memory only", agent.Warmwatch, 1, memoryOnly}, {"durable", agent.Warmwatch, 1, durable},
 	} {
-		t.Run(name, func(t *testing.T) {
-			o.Objects, o.Path = 100, filepath.Join(t.TempDir(), "cache.db")
-			f, err := micro.New(t.Context(), o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := f.Drain(t.Context(), 500); err != nil {
+		t.Run(v.name, func(t *testing.T) {
+			a := start(t, v.spec(t, 100))
+			if err := a.Drain(t.Context(), 500); err != nil {
 				t.Error(err)
 			}
-			if n := len(f.Informer.GetStore().List()); n != 100 {
+			if n := len(a.Informers()[0].GetStore().List()); n != 100 {
 				t.Errorf("%d objects, want 100", n)
 			}
-			if err := f.Close(); err != nil {
-				t.Error(err)
-			}
+			stop(t, a)
 		})
-	}
-}
-
-func TestClockMeasuresEveryUpdate(t *testing.T) {
-	c, err := micro.NewClock(t.Context(), micro.Options{Impl: result.ClientGo, Objects: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		millis, err := c.Measure(t.Context(), 200, 2_000)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(millis) != 200 {
-			t.Errorf("%d latencies, want 200", len(millis))
-		}
-		for _, ms := range millis {
-			if ms < 0 || ms > 10_000 {
-				t.Errorf("a latency of %v ms", ms)
-			}
-		}
-	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
 	}
 }

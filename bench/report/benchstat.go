@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/warmwatch/warmwatch/bench/result"
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
 
 // Change is a significant difference between two revisions.
@@ -67,7 +67,7 @@ func ReadBenchstat(text string) ([]Change, error) {
 func Slower(changes []Change, threshold float64) (slower, noise []Change) {
 	for _, c := range changes {
 		switch {
-		case strings.Contains(c.Benchmark, "impl="+result.ClientGo):
+		case strings.Contains(c.Benchmark, "impl="+agent.ClientGo):
 			if max(c.Percent, -c.Percent) > threshold {
 				noise = append(noise, c)
 			}

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"fmt"
 	"image/color"
 	"math"
@@ -16,42 +17,42 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 
 	"github.com/warmwatch/warmwatch/bench/result"
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
 
-// WritePlots draws all plots that f has figures for, and returns the names of the
-// files in dir.
-func WritePlots(f *result.File, dir string) ([]string, error) {
+// Plot is a file with a picture, and what it shows.
+type Plot struct{ File, Text string }
+
+// WritePlots draws all plots that f has figures for into dir, and returns them in the
+// order of the document.
+func WritePlots(f *result.File, dir string) (drawn []Plot, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
 	plot.DefaultFont.Variant = "Sans"
-	var names []string
-	for _, p := range allPlots {
+	for _, p := range []struct {
+		Plot
+		draw func(*result.File) ([]byte, error) // nil without figures.
+	}{
+		{Plot{"start-time.svg", "Time from the start of an agent until it is of use, over the number of Pods"}, startTimePlot},
+		{Plot{"restart-bytes.svg", "Bytes that an agent receives when it starts, over the number of Pods"}, restartBytesPlot},
+		{Plot{"memory.svg", "Anonymous memory of an agent, over the number of Pods"}, memoryPlot},
+		{Plot{"fleet.svg", "A fleet that restarts at once, beside the API server"}, fleetPlot},
+		{Plot{"latency.svg", "From the decoded watch event to the handler"}, latencyPlot},
+	} {
 		content, err := p.draw(f)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", p.file, err)
+			return nil, fmt.Errorf("%s: %w", p.File, err)
 		}
 		if content == nil {
 			continue
 		}
-		if err := os.WriteFile(filepath.Join(dir, p.file), content, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, p.File), content, 0o644); err != nil {
 			return nil, err
 		}
-		names = append(names, p.file)
+		drawn = append(drawn, p.Plot)
 	}
-	return names, nil
-}
-
-// allPlots in the order of the document. draw returns nil without figures.
-var allPlots = []struct {
-	file, text string
-	draw       func(*result.File) ([]byte, error)
-}{
-	{"start-time.svg", "Time from the start of an agent until it is of use, over the number of Pods", startTimePlot},
-	{"restart-bytes.svg", "Bytes that an agent receives when it starts, over the number of Pods", restartBytesPlot},
-	{"memory.svg", "Anonymous memory of an agent, over the number of Pods", memoryPlot},
-	{"fleet.svg", "A fleet that restarts at once, beside the API server", fleetPlot},
-	{"latency.svg", "From the decoded watch event to the handler", latencyPlot},
+	return drawn, nil
 }
 
 // style makes a line or a bar known without colour.
@@ -92,33 +93,33 @@ func overObjects(f *result.File, name string, s style, scenario, impl, metric st
 
 func startTimePlot(f *result.File) ([]byte, error) {
 	return logLog("Start of an agent", "Pods", "time (ms)", []line{
-		overObjects(f, "client-go, all OnAdd", stockMain, ColdStart, result.ClientGo, result.AllAdded, 1),
-		overObjects(f, "client-go, HasSynced", stockOther, ColdStart, result.ClientGo, result.HasSynced, 1),
-		overObjects(f, "warmwatch cold, all OnAdd", warmFourth, ColdStart, result.Warmwatch, result.AllAdded, 1),
-		overObjects(f, "warmwatch after 410, caught up", warmThird, GoneStart, result.Warmwatch, result.CaughtUp, 1),
-		overObjects(f, "warmwatch warm, all OnAdd", warmOther, WarmStart, result.Warmwatch, result.AllAdded, 1),
-		overObjects(f, "warmwatch warm, HasSynced", warmMain, WarmStart, result.Warmwatch, result.HasSynced, 1),
+		overObjects(f, "client-go, all OnAdd", stockMain, ColdStart, agent.ClientGo, result.AllAdded, 1),
+		overObjects(f, "client-go, HasSynced", stockOther, ColdStart, agent.ClientGo, result.HasSynced, 1),
+		overObjects(f, "warmwatch cold, all OnAdd", warmFourth, ColdStart, agent.Warmwatch, result.AllAdded, 1),
+		overObjects(f, "warmwatch after 410, caught up", warmThird, GoneStart, agent.Warmwatch, result.CaughtUp, 1),
+		overObjects(f, "warmwatch warm, all OnAdd", warmOther, WarmStart, agent.Warmwatch, result.AllAdded, 1),
+		overObjects(f, "warmwatch warm, HasSynced", warmMain, WarmStart, agent.Warmwatch, result.HasSynced, 1),
 	})
 }
 
 func restartBytesPlot(f *result.File) ([]byte, error) {
 	const kB = 1e-3
 	return logLog("Bytes on a restart", "Pods", "received (kB)", []line{
-		overObjects(f, "client-go", stockMain, WarmStart, result.ClientGo, result.Received, kB),
-		overObjects(f, "warmwatch, after 410", warmThird, GoneStart, result.Warmwatch, result.Received, kB),
-		overObjects(f, "warmwatch, 1 % changed", warmOther, ChangedStart, result.Warmwatch, result.Received, kB),
-		overObjects(f, "warmwatch, nothing changed", warmMain, WarmStart, result.Warmwatch, result.Received, kB),
+		overObjects(f, "client-go", stockMain, WarmStart, agent.ClientGo, result.Received, kB),
+		overObjects(f, "warmwatch, after 410", warmThird, GoneStart, agent.Warmwatch, result.Received, kB),
+		overObjects(f, "warmwatch, 1 % changed", warmOther, ChangedStart, agent.Warmwatch, result.Received, kB),
+		overObjects(f, "warmwatch, nothing changed", warmMain, WarmStart, agent.Warmwatch, result.Received, kB),
 	})
 }
 
 func memoryPlot(f *result.File) ([]byte, error) {
 	const MB = 1e-6
 	return logLog("Anonymous memory of an agent", "Pods", "memory (MB)", []line{
-		overObjects(f, "client-go, peak", stockMain, WarmStart, result.ClientGo, result.PeakAnon, MB),
-		overObjects(f, "client-go, steady", stockOther, WarmStart, result.ClientGo, result.SteadyAnon, MB),
-		overObjects(f, "warmwatch cold, peak", warmThird, ColdStart, result.Warmwatch, result.PeakAnon, MB),
-		overObjects(f, "warmwatch warm, peak", warmMain, WarmStart, result.Warmwatch, result.PeakAnon, MB),
-		overObjects(f, "warmwatch warm, steady", warmOther, WarmStart, result.Warmwatch, result.SteadyAnon, MB),
+		overObjects(f, "client-go, peak", stockMain, WarmStart, agent.ClientGo, result.PeakAnon, MB),
+		overObjects(f, "client-go, steady", stockOther, WarmStart, agent.ClientGo, result.SteadyAnon, MB),
+		overObjects(f, "warmwatch cold, peak", warmThird, ColdStart, agent.Warmwatch, result.PeakAnon, MB),
+		overObjects(f, "warmwatch warm, peak", warmMain, WarmStart, agent.Warmwatch, result.PeakAnon, MB),
+		overObjects(f, "warmwatch warm, steady", warmOther, WarmStart, agent.Warmwatch, result.SteadyAnon, MB),
 	})
 }
 
@@ -126,7 +127,7 @@ func memoryPlot(f *result.File) ([]byte, error) {
 // there and stands at the lower end.
 func logLog(title, x, y string, lines []line) ([]byte, error) {
 	p := newPlot(title, x, y)
-	if noneHas(lines) {
+	if count(lines) == 0 {
 		return nil, nil
 	}
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, sizeTicks{lines}
@@ -144,8 +145,6 @@ func newPlot(title, x, y string) *plot.Plot {
 	p.BackgroundColor = color.White
 	return p
 }
-
-func noneHas(lines []line) bool { return count(lines) == 0 }
 
 // count is how many lines have points.
 func count(lines []line) (n int) {
@@ -247,9 +246,9 @@ func fleetPlot(f *result.File) ([]byte, error) {
 			name, scenario, impl string
 			style                style
 		}{
-			{"client-go", FleetKept, result.ClientGo, stockMain},
-			{"warmwatch\nafter 410", FleetGone, result.Warmwatch, warmThird},
-			{"warmwatch\nhistory kept", FleetKept, result.Warmwatch, warmMain},
+			{"client-go", FleetKept, agent.ClientGo, stockMain},
+			{"warmwatch\nafter 410", FleetGone, agent.Warmwatch, warmThird},
+			{"warmwatch\nhistory kept", FleetKept, agent.Warmwatch, warmMain},
 		} {
 			row, ok := findAnySize(f, bar.scenario, bar.impl, m.metric)
 			if !ok {
@@ -291,14 +290,14 @@ func latencyPlot(f *result.File) ([]byte, error) {
 	}{{100, Updates}, {1000, Updates}, {1000, UpdatesBeside}, {5000, UpdatesFromMemory}} { // A server on few processors does not reach 5,000.
 		name := from.name(from.rate, false)
 		lines := []line{
-			quantiles(f, "client-go", stockMain, name, result.ClientGo),
-			quantiles(f, "warmwatch", warmMain, name, result.Warmwatch),
-			quantiles(f, "warmwatch, durable handler", warmOther, from.name(from.rate, true), result.Warmwatch),
+			quantiles(f, "client-go", stockMain, name, agent.ClientGo),
+			quantiles(f, "warmwatch", warmMain, name, agent.Warmwatch),
+			quantiles(f, "warmwatch, durable handler", warmOther, from.name(from.rate, true), agent.Warmwatch),
 		}
-		if noneHas(lines) {
+		if count(lines) == 0 {
 			continue
 		}
-		if r, ok := findAnySize(f, name, result.Warmwatch, result.AchievedRate); ok && r.Median < 0.95*float64(from.rate) {
+		if r, ok := findAnySize(f, name, agent.Warmwatch, result.AchievedRate); ok && r.Median < 0.95*float64(from.rate) {
 			name += fmt.Sprintf("\n(the server took %s)", number(r.Median))
 		}
 		p := newPlot(strings.Replace(name, ", ", ",\n", 1), "percentile", "event to handler (ms)")
@@ -359,18 +358,7 @@ func render(width, height vg.Length, plots [][]*plot.Plot, legend *plot.Legend) 
 			plots[y][x].Draw(tile)
 		}
 	}
-	var b writer
-	if _, err := canvas.WriteTo(&b); err != nil {
-		return nil, err
-	}
-	return b, nil
-}
-
-// writer keeps what is written to it.
-type writer []byte
-
-// Write implements io.Writer.
-func (w *writer) Write(p []byte) (int, error) {
-	*w = append(*w, p...)
-	return len(p), nil
+	var b bytes.Buffer
+	_, err := canvas.WriteTo(&b)
+	return b.Bytes(), err
 }

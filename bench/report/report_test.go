@@ -13,6 +13,7 @@ import (
 
 	"github.com/warmwatch/warmwatch/bench/report"
 	"github.com/warmwatch/warmwatch/bench/result"
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
 
 func TestValue(t *testing.T) {
@@ -46,16 +47,16 @@ func TestValue(t *testing.T) {
 func fabricated() *result.File {
 	s := &result.Samples{}
 	add := func(scenario, kind string, objects int, warm, stock float64) {
-		for _, impl := range result.Impls {
+		for _, impl := range []string{agent.ClientGo, agent.Warmwatch} {
 			figures := map[string]float64{}
 			for i, metric := range result.Metrics() {
 				figures[metric] = stock * float64(1+i) * float64(objects)
-				if impl == result.Warmwatch {
+				if impl == agent.Warmwatch {
 					figures[metric] = warm * float64(1+i) * float64(objects)
 				}
 			}
 			figures[result.FileSize], figures[result.Notifications] = 0, 0
-			if impl == result.Warmwatch {
+			if impl == agent.Warmwatch {
 				figures[result.FileSize] = 1e6
 			}
 			s.Add(scenario, kind, objects, impl, figures)
@@ -88,9 +89,13 @@ func fabricated() *result.File {
 
 func TestPlotsAreDrawnWithUnitsAndWithoutColour(t *testing.T) {
 	dir := t.TempDir()
-	names, err := report.WritePlots(fabricated(), dir)
+	plots, err := report.WritePlots(fabricated(), dir)
 	if err != nil {
 		t.Fatal(err)
+	}
+	var names []string
+	for _, p := range plots {
+		names = append(names, p.File)
 	}
 	want := []string{"start-time.svg", "restart-bytes.svg", "memory.svg", "fleet.svg", "latency.svg"}
 	if diff := cmp.Diff(want, names); diff != "" {
@@ -139,7 +144,10 @@ func TestPlotsWithoutFiguresAreLeftOut(t *testing.T) {
 
 func TestDocumentHoldsTheHonestHalf(t *testing.T) {
 	f := fabricated()
-	document := report.Document(f, "benchmarks", []string{"fleet.svg"})
+	document, err := report.Document(f, []report.Plot{{File: "fleet.svg", Text: "A fleet"}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, text := range []string{
 		"![A fleet", "benchmarks/fleet.svg", "## The price", "MemoryBudget", "## Not measured", "a thing: for a reason",
 		"kernel 6", "`make bench`", "make bench-figures NAME=fabricated", "1 min 1 s",

@@ -1,13 +1,6 @@
+// Package result holds the figures of one run of the benchmark: it collects them,
+// summarises them, and keeps them in a file.
 package result
-
-// The two implementations.
-const (
-	Warmwatch = "warmwatch"
-	ClientGo  = "client-go"
-)
-
-// Impls in the order in which they take turns.
-var Impls = []string{ClientGo, Warmwatch}
 
 // Metrics. Each has one unit, see Unit.
 const (
@@ -50,30 +43,21 @@ const (
 	AgentsCPU    = "CPU time of all agents"
 )
 
-const (
-	millisecond = "ms"
-	microsecond = "µs"
-	bytesUnit   = "B"
-	second      = "s"
-	perSecond   = "1/s"
-	count       = "1"
-)
-
 // units in the order in which metrics are shown.
 var units = []struct{ metric, unit string }{
-	{HasSynced, millisecond}, {AllAdded, millisecond}, {CaughtUp, millisecond},
-	{LastSynced, millisecond}, {LastCaughtUp, millisecond},
-	{ServerCPU, second}, {ServerPeak, bytesUnit},
-	{Received, bytesUnit}, {Requests, count}, {Notifications, count},
-	{CPU, second}, {AgentsCPU, second},
-	{PeakHeap, bytesUnit}, {SteadyHeap, bytesUnit}, {PeakAnon, bytesUnit}, {SteadyAnon, bytesUnit},
-	{FileSize, bytesUnit}, {DiskWritten, bytesUnit},
-	{AchievedRate, perSecond}, {EventRate, perSecond}, {CPUPerEvent, microsecond},
-	{EventP50, millisecond}, {EventP99, millisecond}, {EventP999, millisecond},
-	{WriteP50, millisecond}, {WriteP99, millisecond}, {WriteP999, millisecond},
-	{WrittenPerByte, count}, {CommitRate, perSecond},
-	{GetTime, microsecond}, {ByIndexTime, microsecond}, {ListTime, millisecond},
-	{ReadersRate, perSecond}, {ReadersEvent, perSecond},
+	{HasSynced, "ms"}, {AllAdded, "ms"}, {CaughtUp, "ms"},
+	{LastSynced, "ms"}, {LastCaughtUp, "ms"},
+	{ServerCPU, "s"}, {ServerPeak, "B"},
+	{Received, "B"}, {Requests, "1"}, {Notifications, "1"},
+	{CPU, "s"}, {AgentsCPU, "s"},
+	{PeakHeap, "B"}, {SteadyHeap, "B"}, {PeakAnon, "B"}, {SteadyAnon, "B"},
+	{FileSize, "B"}, {DiskWritten, "B"},
+	{AchievedRate, "1/s"}, {EventRate, "1/s"}, {CPUPerEvent, "µs"},
+	{EventP50, "ms"}, {EventP99, "ms"}, {EventP999, "ms"},
+	{WriteP50, "ms"}, {WriteP99, "ms"}, {WriteP999, "ms"},
+	{WrittenPerByte, "1"}, {CommitRate, "1/s"},
+	{GetTime, "µs"}, {ByIndexTime, "µs"}, {ListTime, "ms"},
+	{ReadersRate, "1/s"}, {ReadersEvent, "1/s"},
 }
 
 // Unit of a metric: ms, µs, s, B, 1/s, or 1. Empty: there is no such metric.

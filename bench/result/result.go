@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
+
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
 
 // File is a file of bench/results.
@@ -25,16 +26,14 @@ type File struct {
 
 // Row is one figure.
 type Row struct {
-	Scenario string  `json:"scenario"`
-	Kind     string  `json:"kind"`
-	Objects  int     `json:"objects"`
-	Impl     string  `json:"impl"`
-	Metric   string  `json:"metric"`
-	Unit     string  `json:"unit"`
-	Median   float64 `json:"median"`
-	Min      float64 `json:"min"`
-	Max      float64 `json:"max"`
-	Runs     int     `json:"runs"`
+	Key
+	Impl   string  `json:"impl"` // agent.Warmwatch or agent.ClientGo.
+	Metric string  `json:"metric"`
+	Unit   string  `json:"unit"`
+	Median float64 `json:"median"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+	Runs   int     `json:"runs"`
 }
 
 // Read reads and checks a file.
@@ -44,10 +43,7 @@ func Read(path string) (*File, error) {
 		return nil, err
 	}
 	f := &File{}
-	if err := json.Unmarshal(content, f); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	if err := f.check(); err != nil {
+	if err := errors.Join(json.Unmarshal(content, f), f.check()); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return f, nil
@@ -58,7 +54,7 @@ func (f *File) check() error {
 		return errors.New("not a result: no name, or no rows")
 	}
 	for i, r := range f.Rows {
-		if !slices.Contains(Impls, r.Impl) || r.Unit != Unit(r.Metric) || r.Unit == "" || r.Scenario == "" {
+		if r.Impl != agent.Warmwatch && r.Impl != agent.ClientGo || r.Unit != Unit(r.Metric) || r.Unit == "" || r.Scenario == "" {
 			return fmt.Errorf("row %d is of another version of this program: %+v", i, r)
 		}
 	}
@@ -67,28 +63,23 @@ func (f *File) check() error {
 
 // Write replaces the file.
 func (f *File) Write(path string) error {
-	content, err := json.MarshalIndent(f, "", " ")
+	head := *f
+	head.Rows = []Row{}
+	content, err := json.MarshalIndent(head, "", " ")
 	if err != nil {
 		return err
 	}
+	var rows []string // One a line: 12 lines for each figure would hide what differs.
+	for _, r := range f.Rows {
+		row, err := json.MarshalIndent(r, "", "")
+		if err != nil {
+			return err
+		}
+		rows = append(rows, "\n  "+strings.ReplaceAll(string(row), "\n", " "))
+	}
+	text := strings.Replace(string(content), `"rows": []`, `"rows": [`+strings.Join(rows, ",")+"\n ]", 1)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	// One row a line: 12 lines for each figure would hide what differs.
-	text := string(content)
-	for _, unfold := range []struct{ from, to string }{{"\n   ", " "}, {"\n  }", " }"}} {
-		head, rows, _ := strings.Cut(text, "\n \"rows\": [")
-		text = head + "\n \"rows\": [" + strings.ReplaceAll(rows, unfold.from, unfold.to)
-	}
 	return os.WriteFile(path, []byte(text+"\n"), 0o644)
-}
-
-// Find returns a row.
-func (f *File) Find(scenario, kind string, objects int, impl, metric string) (Row, bool) {
-	for _, r := range f.Rows {
-		if r.Scenario == scenario && r.Kind == kind && r.Objects == objects && r.Impl == impl && r.Metric == metric {
-			return r, true
-		}
-	}
-	return Row{}, false
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch/bench/result"
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
 
 func TestQuantile(t *testing.T) {
@@ -52,19 +53,11 @@ func TestRatioSaysHowManyTimesBetter(t *testing.T) {
 	}
 }
 
-func TestEveryMetricHasAUnit(t *testing.T) {
-	for _, metric := range result.Metrics() {
-		if result.Unit(metric) == "" {
-			t.Errorf("%s has none", metric)
-		}
-	}
-}
-
 func samples() *result.Samples {
 	s := &result.Samples{}
 	for _, run := range []struct{ stock, warm float64 }{{100, 10}, {300, 10}, {200, 40}} {
-		s.Add("warm start", "Pods", 1000, result.ClientGo, map[string]float64{result.HasSynced: run.stock, result.FileSize: 0, "unknown": 1})
-		s.Add("warm start", "Pods", 1000, result.Warmwatch, map[string]float64{result.HasSynced: run.warm, result.FileSize: 5})
+		s.Add("warm start", "Pods", 1000, agent.ClientGo, map[string]float64{result.HasSynced: run.stock, result.FileSize: 0, "unknown": 1})
+		s.Add("warm start", "Pods", 1000, agent.Warmwatch, map[string]float64{result.HasSynced: run.warm, result.FileSize: 5})
 	}
 	return s
 }
@@ -75,7 +68,7 @@ func TestSamplesAreComparedPairByPair(t *testing.T) {
 		t.Fatalf("%d metrics, want 2: %+v", len(got), got)
 	}
 	row := result.Row{
-		Scenario: "warm start", Kind: "Pods", Objects: 1000, Impl: result.Warmwatch, Metric: result.HasSynced, Unit: "ms",
+		Key: result.Key{Scenario: "warm start", Kind: "Pods", Objects: 1000}, Impl: agent.Warmwatch, Metric: result.HasSynced, Unit: "ms",
 		Median: 10, Min: 10, Max: 40, Runs: 3,
 	}
 	if diff := cmp.Diff(row, got[0].Warmwatch); diff != "" {

@@ -3,55 +3,62 @@ package result
 import (
 	"math"
 	"slices"
+
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
 
 // Key is what a figure is of.
 type Key struct {
-	Scenario string
-	Kind     string
-	Objects  int
-	Metric   string
+	Scenario string `json:"scenario"`
+	Kind     string `json:"kind"`
+	Objects  int    `json:"objects"`
 }
 
 // Samples collects the figures of all runs. The n-th value of one implementation
 // and the n-th of the other are a pair: measured one after the other.
-type Samples struct {
-	keys   []Key // In the order of their first value.
-	values map[Key]map[string][]float64
+type Samples struct{ all []*sample }
+
+// sample is all values of one figure.
+type sample struct {
+	Key
+	metric string
+	values map[string][]float64 // By implementation.
 }
 
 // Add adds what one run found, by metric.
 func (s *Samples) Add(scenario, kind string, objects int, impl string, figures map[string]float64) {
-	if s.values == nil {
-		s.values = map[Key]map[string][]float64{}
-	}
 	for _, metric := range Metrics() { // Not in the order of a map.
 		value, ok := figures[metric]
 		if !ok || math.IsNaN(value) || math.IsInf(value, 0) {
 			continue
 		}
-		k := Key{scenario, kind, objects, metric}
-		if s.values[k] == nil {
-			s.keys = append(s.keys, k)
-			s.values[k] = map[string][]float64{}
+		k := Key{scenario, kind, objects}
+		i := slices.IndexFunc(s.all, func(m *sample) bool { return m.Key == k && m.metric == metric })
+		if i < 0 {
+			i = len(s.all)
+			s.all = append(s.all, &sample{Key: k, metric: metric, values: map[string][]float64{}})
 		}
-		s.values[k][impl] = append(s.values[k][impl], value)
+		s.all[i].values[impl] = append(s.all[i].values[impl], value)
 	}
+}
+
+// row summarises the values of one implementation; it has no runs if there are none.
+func (m *sample) row(impl string) Row {
+	r := Row{Key: m.Key, Impl: impl, Metric: m.metric, Unit: Unit(m.metric)}
+	if values := m.values[impl]; len(values) > 0 {
+		r.Median, r.Min, r.Max, r.Runs = Quantile(values, 0.5), slices.Min(values), slices.Max(values), len(values)
+	}
+	return r
 }
 
 // Rows summarises all values.
 func (s *Samples) Rows() []Row {
 	rows := []Row{}
-	for _, k := range s.keys {
-		for _, impl := range Impls {
-			values := s.values[k][impl]
-			if len(values) == 0 {
-				continue
+	for _, m := range s.all {
+		for _, impl := range []string{agent.ClientGo, agent.Warmwatch} {
+			if r := m.row(impl); r.Runs > 0 {
+				rows = append(rows, r)
 			}
-			rows = append(rows, Row{
-				Scenario: k.Scenario, Kind: k.Kind, Objects: k.Objects, Impl: impl, Metric: k.Metric, Unit: Unit(k.Metric),
-				Median: Median(values), Min: slices.Min(values), Max: slices.Max(values), Runs: len(values),
-			})
 		}
 	}
 	return rows
@@ -59,37 +66,29 @@ func (s *Samples) Rows() []Row {
 
 // Comparison is one metric of both implementations.
 type Comparison struct {
-	Key
 	Warmwatch, ClientGo Row
-	Ratios              []float64 // Pair by pair: client-go's value by warmwatch's; the other way round if more is better.
+	Ratios              []float64 // Pair by pair, as Ratio says.
 }
 
-// Compare returns those keys of a scenario that both implementations have.
+// Compare returns the metrics of a scenario, in the order in which they are shown.
 func (s *Samples) Compare(scenario, kind string, objects int) []Comparison {
-	rows := s.Rows()
 	var all []Comparison
-	for _, k := range s.keys {
-		if k.Scenario != scenario || k.Kind != kind || k.Objects != objects {
+	for _, m := range s.all {
+		if m.Key != (Key{scenario, kind, objects}) {
 			continue
 		}
-		c := Comparison{Key: k}
-		for _, r := range rows {
-			if (Key{r.Scenario, r.Kind, r.Objects, r.Metric}) == k {
-				if r.Impl == Warmwatch {
-					c.Warmwatch = r
-				} else {
-					c.ClientGo = r
-				}
-			}
-		}
-		warm, stock := s.values[k][Warmwatch], s.values[k][ClientGo]
+		c := Comparison{Warmwatch: m.row(agent.Warmwatch), ClientGo: m.row(agent.ClientGo)}
+		warm, stock := m.values[agent.Warmwatch], m.values[agent.ClientGo]
 		for i := range min(len(warm), len(stock)) {
-			if ratio, ok := Ratio(k.Metric, warm[i], stock[i]); ok {
+			if ratio, ok := Ratio(m.metric, warm[i], stock[i]); ok {
 				c.Ratios = append(c.Ratios, ratio)
 			}
 		}
 		all = append(all, c)
 	}
+	slices.SortStableFunc(all, func(a, b Comparison) int {
+		return slices.Index(Metrics(), a.Warmwatch.Metric) - slices.Index(Metrics(), b.Warmwatch.Metric)
+	})
 	return all
 }
 
@@ -104,9 +103,6 @@ func Ratio(metric string, warmwatch, clientGo float64) (ratio float64, ok bool) 
 	}
 	return clientGo / warmwatch, true
 }
-
-// Median of at least one value.
-func Median(values []float64) float64 { return Quantile(values, 0.5) }
 
 // Quantile of at least one value; between two values it is interpolated.
 func Quantile(values []float64, q float64) float64 {

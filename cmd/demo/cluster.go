@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,9 +12,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // Whatever --kubeconfig asks for.
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
 )
 
@@ -35,23 +33,18 @@ type cluster struct {
 
 // openCluster starts a control plane, or connects to the user's cluster, and makes
 // a namespace. The caller calls close, also after an error.
-func openCluster(ctx context.Context, o options, dir string) (*cluster, error) {
+func openCluster(ctx context.Context, o options) (*cluster, error) {
 	c := &cluster{kubeconfig: o.Kubeconfig, context: o.Context}
+	var err error
 	if o.Kubeconfig == "" {
-		if err := c.start(ctx, o, dir); err != nil {
+		if c.controlPlane, err = controlplane.Start(ctx, controlplane.Options{BinDir: o.BinDir}); err != nil {
 			return c, err
 		}
+		c.kubeconfig = c.controlPlane.Kubeconfig()
 	}
-	var err error
-	c.config, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-		&clientcmd.ClientConfigLoadingRules{ExplicitPath: c.kubeconfig},
-		&clientcmd.ConfigOverrides{CurrentContext: c.context},
-	).ClientConfig()
-	if err != nil {
+	if c.config, err = agent.LoadConfig(c.kubeconfig, c.context); err != nil {
 		return c, fmt.Errorf("%s: %w", c.kubeconfig, err)
 	}
-	c.config.QPS = -1 // No limit; the server may have one.
-	c.config.WarningHandler = rest.NoWarnings{}
 	if c.client, err = kubernetes.NewForConfig(c.config); err != nil {
 		return c, err
 	}
@@ -63,22 +56,26 @@ func openCluster(ctx context.Context, o options, dir string) (*cluster, error) {
 	return c, c.createNamespace(ctx)
 }
 
-func (c *cluster) start(ctx context.Context, o options, dir string) error {
-	var err error
-	if c.controlPlane, err = controlplane.Start(ctx, controlplane.Options{BinDir: o.BinDir}); err != nil {
-		return err
+// pods lists the namespace as it is now.
+func (c *cluster) pods(ctx context.Context) (pods []*corev1.Pod, resourceVersion string, err error) {
+	list, err := c.client.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, "", err
 	}
-	c.kubeconfig = filepath.Join(dir, "kubeconfig")
-	return writeKubeconfig(c.controlPlane.Config(), c.kubeconfig)
+	for i := range list.Items {
+		pods = append(pods, &list.Items[i])
+	}
+	return pods, list.ResourceVersion, nil
 }
 
-func writeKubeconfig(cfg *rest.Config, file string) error {
-	return clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"demo": {Server: cfg.Host, CertificateAuthorityData: cfg.CAData}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"demo": {Token: cfg.BearerToken}},
-		Contexts:       map[string]*clientcmdapi.Context{"demo": {Cluster: "demo", AuthInfo: "demo"}},
-		CurrentContext: "demo",
-	}, file)
+// contents is what an agent's cache is to be equal to.
+func (c *cluster) contents(ctx context.Context) (map[string]string, error) {
+	pods, _, err := c.pods(ctx)
+	all := map[string]string{}
+	for _, pod := range pods {
+		all[agent.KeyOf(pod)] = agent.ContentOf(pod, false)
+	}
+	return all, err
 }
 
 func (c *cluster) createNamespace(ctx context.Context) error {
@@ -142,4 +139,14 @@ func (c *cluster) forgetHistory(ctx context.Context) error {
 		return err
 	}
 	return c.controlPlane.StartAPIServer(ctx)
+}
+
+// sleep returns the cause when the context ends before the time is over.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,14 +15,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
 )
 
 // The demonstration runs this binary as its agent.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == agentCommand {
-		os.Exit(mainExit(os.Args[1:]))
-	}
+	agent.Main(nil)
 	os.Exit(m.Run())
 }
 
@@ -60,11 +58,7 @@ func TestDemoInUsersClusterLeavesNothingBehind(t *testing.T) {
 	controllers := make(chan error, 1)
 	go func() { controllers <- playControllers(ctx, client) }()
 
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := writeKubeconfig(cp.Config(), file); err != nil {
-		t.Fatal(err)
-	}
-	r := runForTest(t, options{Objects: 200, Output: outputJSON, Kubeconfig: file})
+	r := runForTest(t, options{Objects: 200, Output: outputJSON, Kubeconfig: cp.Kubeconfig()})
 	checkScenes(t, r)
 	if r.scene("history-gone").Skipped == "" {
 		t.Error("history-gone was played in a user's cluster")

@@ -1,3 +1,13 @@
+// Command demo shows the main job of warmwatch on a real API server: an agent that
+// was killed starts again from its file, resumes the watch where it stopped,
+// delivers what it missed, deletions too, and relists with a diff only when the
+// server no longer holds the history.
+//
+// The demonstration starts kube-apiserver and etcd, or uses the cluster of
+// --kubeconfig, and creates, changes and deletes Pods. The agents that it kills with
+// -9 are this program too: see test/e2e/agent. In every scene one with warmwatch plays
+// first, then one with a stock client-go informer, on the same server in the same
+// state.
 package main
 
 import (
@@ -11,6 +21,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 	"github.com/warmwatch/warmwatch/test/e2e/workload"
 )
 
@@ -21,24 +32,14 @@ const (
 )
 
 func main() {
+	agent.Main(nil)
 	os.Exit(mainExit(os.Args[1:]))
 }
 
 func mainExit(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	go func() {
-		<-ctx.Done()
-		stop() // A second Ctrl-C ends this process at once.
-	}()
-	if len(args) > 0 && args[0] == agentCommand {
-		if err := runAgent(ctx, args[1:], os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return exitFailed
-		}
-		return 0
-	}
-
+	context.AfterFunc(ctx, stop) // A second Ctrl-C ends this process at once.
 	o, err := parseOptions(args, os.Stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return 0
@@ -75,7 +76,7 @@ func runDemo(ctx context.Context, o options, out, progressOut io.Writer) (ok boo
 	if o.Kubeconfig == "" {
 		screen.tell("starting kube-apiserver and etcd")
 	}
-	c, err := openCluster(ctx, o, dir)
+	c, err := openCluster(ctx, o)
 	defer func() { err = errors.Join(err, c.close(screen.tell)) }()
 	if err != nil {
 		return false, err
@@ -96,13 +97,23 @@ func runDemo(ctx context.Context, o options, out, progressOut io.Writer) (ok boo
 	return d.result.OK, nil
 }
 
+// demo is the stage.
+type demo struct {
+	options options
+	cluster *cluster
+	dir     string // Of cache files.
+	changes *changes
+	result  *result
+	screen  *screen
+}
+
 func (d *demo) fill(ctx context.Context) error {
 	d.screen.tell("creating %s Pods in namespace %s", thousands(d.options.Objects), d.cluster.namespace)
 	err := workload.FillPods(ctx, d.cluster.config, d.cluster.namespace, d.options.Objects, d.screen.progress("created"))
 	if err != nil {
 		return fmt.Errorf("creating Pods: %w", err)
 	}
-	pods, _, err := podsOf(ctx, d.cluster.client, d.cluster.namespace)
+	pods, _, err := d.cluster.pods(ctx)
 	d.changes = &changes{cluster: d.cluster, pods: pods, created: d.options.Objects}
 	return err
 }
@@ -121,7 +132,6 @@ func (d *demo) playAll(ctx context.Context) error {
 	if err := d.measureStreams(ctx); err != nil {
 		return fmt.Errorf("streams: %w", err)
 	}
-	d.result.OK = d.result.allTrue()
-	d.result.Figures = d.result.figures()
+	d.result.finish()
 	return nil
 }

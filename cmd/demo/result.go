@@ -1,6 +1,12 @@
 package main
 
-import "runtime"
+import (
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
+)
 
 // result is everything the demonstration found; --output=json prints it.
 type result struct {
@@ -14,7 +20,7 @@ type result struct {
 }
 
 func newResult(objects int, server string) *result {
-	return &result{Objects: objects, Server: server, System: systemName(), Scenes: []*scene{}, Streams: []*rates{}}
+	return &result{Objects: objects, Server: server, System: runtime.GOOS + "/" + runtime.GOARCH + ", " + runtime.Version(), Scenes: []*scene{}, Streams: []*rates{}}
 }
 
 // scene is one situation, played with both implementations.
@@ -43,14 +49,7 @@ func (s *scene) claim(ok bool, text, detail string) {
 	s.Claims = append(s.Claims, c)
 }
 
-func (s *scene) ok() bool {
-	for _, c := range s.Claims {
-		if !c.OK {
-			return false
-		}
-	}
-	return true
-}
+func (s *scene) ok() bool { return !slices.ContainsFunc(s.Claims, func(c claim) bool { return !c.OK }) }
 
 // run is one life of one agent. Times count from just before the cache was opened.
 type run struct {
@@ -59,10 +58,35 @@ type run struct {
 	CatchUpMillis   *float64       `json:"catchUpMillis,omitempty"` // From the return of the link to the last missed change.
 	BytesReceived   int64          `json:"bytesReceived"`
 	Requests        map[string]int `json:"requests"`
-	Calls           calls          `json:"calls"` // Of the handler.
-	Events          []event        `json:"events,omitempty"`
+	Calls           agent.Calls    `json:"calls"` // Of the handler.
+	Events          []agent.Change `json:"events,omitempty"`
 	PeakMemoryBytes int64          `json:"peakMemoryBytes,omitempty"`
-	Status          *status        `json:"status,omitempty"`
+	Status          *agent.Status  `json:"status,omitempty"`
+
+	toldAll time.Time // When the handler had been told what was expected.
+}
+
+func runOf(r *agent.Report, events []agent.Change) *run {
+	i := r.Informers[0]
+	return &run{
+		HasSyncedMillis: millisBetween(r.Begin, i.Synced),
+		AllAddedMillis:  millisBetween(r.Begin, i.Added),
+		BytesReceived:   i.BytesReceived,
+		Requests:        i.Requests,
+		Calls:           i.Calls,
+		Events:          events,
+		PeakMemoryBytes: r.PeakResident,
+		Status:          i.Status,
+		toldAll:         i.ToldAll,
+	}
+}
+
+// millisBetween is nil for what has not happened.
+func millisBetween(begin, end time.Time) *float64 {
+	if end.IsZero() {
+		return nil
+	}
+	return new(float64(end.Sub(begin)) / float64(time.Millisecond))
 }
 
 // rates are the events a second that each kind of handler got of one stream.
@@ -83,6 +107,73 @@ type figure struct {
 	Met   *bool   `json:"met,omitempty"`
 }
 
-func systemName() string {
-	return runtime.GOOS + "/" + runtime.GOARCH + ", " + runtime.Version()
+// aimObjects is how many Pods the aims are for.
+const aimObjects = 50_000
+
+// figures compares what was measured with what warmwatch is to reach with aimObjects
+// Pods. With another number of them there are no aims.
+func (r *result) figures() []figure {
+	var all []figure
+	if s := r.scene("nothing-changed"); s.played() {
+		all = append(all,
+			atLeast("warm restart to HasSynced: times faster than client-go", ratio(s.ClientGo.HasSyncedMillis, s.Warmwatch.HasSyncedMillis), 30, "at least 30"),
+			atMost("warm restart with nothing changed: bytes received", float64(s.Warmwatch.BytesReceived), idleBytes, "under 100,000"),
+		)
+	}
+	if s := r.scene("plain-handler"); s.played() {
+		all = append(all, atLeast("warm restart until a handler got every OnAdd: times faster than client-go",
+			ratio(s.ClientGo.AllAddedMillis, s.Warmwatch.AllAddedMillis), 5, "at least 5"))
+	}
+	// The ratio is of what a server sends. How many a durable handler can be told
+	// is seen from memory only, where a server does not send even client-go so many.
+	if len(r.Streams) > 0 {
+		rate := r.Streams[0].PerSecond
+		if plain, stock := rate[warmPlain.String()], rate[stockPlain.String()]; plain > 0 && stock > 0 {
+			all = append(all, atLeast("events a second from the server to a plain handler, relative to client-go's", plain/stock, 0.8, "at least 0.8"))
+		}
+	}
+	if len(r.Streams) > 1 {
+		if durable := r.Streams[1].PerSecond[warmDurable.String()]; durable > 0 {
+			all = append(all, atLeast("events a second from memory to a durable handler", durable, 15_000, "at least 15,000"))
+		}
+	}
+	if r.Objects != aimObjects {
+		for i := range all {
+			all[i].Aim, all[i].Met = "", nil
+		}
+	}
+	return all
+}
+
+func (r *result) scene(name string) *scene {
+	for _, s := range r.Scenes {
+		if s.Name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+func (s *scene) played() bool { return s != nil && s.Warmwatch != nil && s.ClientGo != nil }
+
+// finish says whether all is as it should be.
+func (r *result) finish() {
+	r.OK = !slices.ContainsFunc(r.Scenes, func(s *scene) bool { return !s.ok() })
+	r.Figures = r.figures()
+}
+
+// ratio is 0 when one of the two was not measured.
+func ratio(a, b *float64) float64 {
+	if a == nil || b == nil || *b == 0 {
+		return 0
+	}
+	return *a / *b
+}
+
+func atLeast(name string, value, bound float64, aim string) figure {
+	return figure{Name: name, Value: value, Aim: aim, Met: new(value >= bound)}
+}
+
+func atMost(name string, value, bound float64, aim string) figure {
+	return figure{Name: name, Value: value, Aim: aim, Met: new(value <= bound)}
 }

@@ -4,16 +4,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 	"github.com/warmwatch/warmwatch/test/e2e/link"
 )
 
-// idleBytes is what a restart may receive when nothing has changed.
-const idleBytes = 100_000
-
-// outage is how long the API server stays unreachable after both agents began.
-const outage = 2 * time.Second
+const (
+	// settle is how long an agent is left alone when it has got all that was expected:
+	// anything more would be noticed, and warmwatch, which writes once a second, has
+	// its file up to date. Then comes kill -9.
+	settle = 1500 * time.Millisecond
+	// idleBytes is what a restart may receive when nothing has changed.
+	idleBytes = 100_000
+	// outage is how long the API server stays unreachable after both agents began.
+	outage = 2 * time.Second
+	// patience is how long an agent may take to hear of the changes.
+	patience = 3 * time.Minute
+)
 
 // script is one scene. What it returns as an error ends the demonstration; what
 // did not come true is a claim.
@@ -34,28 +47,28 @@ func (d *demo) scripts() []script {
 }
 
 func (d *demo) coldStart(ctx context.Context, s *scene) error {
-	return d.playBoth(ctx, s, handlerDurable, expectation{initial: true}, func(n int, r *run) {
-		s.claim(r.Status.StartedFrom == "server" && r.Calls == calls{Initial: n},
+	return d.playBoth(ctx, s, warmDurable, true, nil, func(n int, r *run) {
+		s.claim(r.Status.StartedFrom == "server" && r.Calls == agent.Calls{Initial: n},
 			fmt.Sprintf("the server was listed, and OnAdd called for %s Pods", thousands(n)),
 			fmt.Sprintf("started from %q, calls %+v", r.Status.StartedFrom, r.Calls))
 	})
 }
 
 func (d *demo) nothingChanged(ctx context.Context, s *scene) error {
-	return d.playBoth(ctx, s, handlerDurable, expectation{}, func(_ int, r *run) {
+	return d.playBoth(ctx, s, warmDurable, false, nil, func(_ int, r *run) {
 		s.claimResumed(r)
-		s.claim(r.Calls == calls{}, "the handler was not called", fmt.Sprintf("calls %+v", r.Calls))
+		s.claim(r.Calls == agent.Calls{}, "the handler was not called", fmt.Sprintf("calls %+v", r.Calls))
 		s.claim(r.BytesReceived < idleBytes, fmt.Sprintf("less than %s were received", bytesText(idleBytes)),
 			fmt.Sprintf("%s bytes", thousands(int(r.BytesReceived))))
 	})
 }
 
 func (d *demo) sixChanges(ctx context.Context, s *scene) error {
-	if err := d.changes.make(ctx, 3, 1, 2); err != nil {
+	made, err := d.changes.make(ctx, 3, 1, 2)
+	if err != nil {
 		return err
 	}
-	made := d.changes.take()
-	return d.playBoth(ctx, s, handlerDurable, expectation{events: made}, func(_ int, r *run) {
+	return d.playBoth(ctx, s, warmDurable, false, made, func(_ int, r *run) {
 		s.claimResumed(r)
 		s.claimDelivered("exactly these six were delivered, in order", made, r, false)
 	})
@@ -66,14 +79,14 @@ func (d *demo) historyGone(ctx context.Context, s *scene) error {
 		s.Skipped = "the API server of a user's cluster is not restarted"
 		return nil
 	}
-	if err := d.changes.make(ctx, 2, 1, 1); err != nil {
+	made, err := d.changes.make(ctx, 2, 1, 1)
+	if err != nil {
 		return err
 	}
-	made := d.changes.take()
 	if err := d.cluster.forgetHistory(ctx); err != nil {
 		return err
 	}
-	return d.playBoth(ctx, s, handlerDurable, expectation{events: made}, func(_ int, r *run) {
+	return d.playBoth(ctx, s, warmDurable, false, made, func(_ int, r *run) {
 		s.claim(r.Status.StartedFrom == "disk" && r.Status.Relists == 1, "the cache was served from disk, and relisted with a diff",
 			fmt.Sprintf("status %+v", *r.Status))
 		s.claimDelivered("only the 4 real changes were delivered", made, r, true)
@@ -81,33 +94,114 @@ func (d *demo) historyGone(ctx context.Context, s *scene) error {
 }
 
 func (d *demo) plainHandler(ctx context.Context, s *scene) error {
-	return d.playBoth(ctx, s, handlerPlain, expectation{initial: true}, func(n int, r *run) {
+	return d.playBoth(ctx, s, warmPlain, true, nil, func(n int, r *run) {
 		s.claimResumed(r)
-		s.claim(r.Calls == calls{Initial: n}, fmt.Sprintf("OnAdd was called for %s Pods", thousands(n)),
+		s.claim(r.Calls == agent.Calls{Initial: n}, fmt.Sprintf("OnAdd was called for %s Pods", thousands(n)),
 			fmt.Sprintf("calls %+v", r.Calls))
 	})
 }
 
+// agentKind is an implementation and the kind of its handler.
+type agentKind struct{ impl, handler string }
+
+func (k agentKind) String() string { return k.impl + " " + k.handler }
+
+var (
+	stockPlain  = agentKind{agent.ClientGo, "plain"}
+	warmPlain   = agentKind{agent.Warmwatch, "plain"}
+	warmDurable = agentKind{agent.Warmwatch, "durable"}
+	agentKinds  = []agentKind{stockPlain, warmPlain, warmDurable}
+)
+
+// spec is the informer of every scene, whose handler tells of each change.
+func (d *demo) spec(k agentKind) agent.Spec {
+	return agent.Spec{
+		Impl: k.impl, Resource: corev1.SchemeGroupVersion.WithResource("pods"), Kind: "Pod",
+		Namespace: d.cluster.namespace, Kubeconfig: d.cluster.kubeconfig, Context: d.cluster.context,
+		File:     filepath.Join(d.dir, "cache.db"),
+		Handlers: []agent.Handler{{Name: "demo", Durable: k.handler == "durable", Tell: true}},
+	}
+}
+
 // playBoth plays with warmwatch and checks its run, then with client-go. A stock
 // informer always begins with the initial state and has no changes to catch up.
-func (d *demo) playBoth(ctx context.Context, s *scene, handler string, want expectation, check func(objects int, r *run)) error {
-	server, err := d.serverDigest(ctx)
+func (d *demo) playBoth(ctx context.Context, s *scene, warm agentKind, initial bool, made []agent.Change, check func(objects int, r *run)) error {
+	server, err := d.cluster.contents(ctx)
 	if err != nil {
 		return err
 	}
-	s.Warmwatch, err = d.visit(ctx, s, d.agentOptions(implWarmwatch, handler, server.Objects), want)
-	if err != nil {
+	expect := agent.Expect{} // A durable handler gets no initial OnAdd in its second life.
+	if initial {
+		expect.Initial = len(server)
+	}
+	if s.Warmwatch, err = d.visit(ctx, s, d.spec(warm), expect, made); err != nil {
 		return err
 	}
-	check(server.Objects, s.Warmwatch)
-	stock := d.agentOptions(implClientGo, handlerPlain, server.Objects)
-	s.ClientGo, err = d.visit(ctx, s, stock, expectation{initial: true})
+	check(len(server), s.Warmwatch)
+	s.ClientGo, err = d.visit(ctx, s, d.spec(stockPlain), agent.Expect{Initial: len(server)}, nil)
 	return err
+}
+
+// visit runs an agent until it has got what is expected and has settled, takes its
+// figures, and kills it.
+func (d *demo) visit(ctx context.Context, s *scene, spec agent.Spec, e agent.Expect, made []agent.Change) (r *run, err error) {
+	c, err := agent.StartChild(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, c.Kill()) }()
+	_, err = c.Do(ctx, agent.Command{Start: []agent.Spec{spec}, Expect: &e, Await: []string{agent.Synced, agent.Told, agent.Live}})
+	if err != nil {
+		return nil, err
+	}
+	if err := awaitChanges(ctx, c, len(made)); err != nil {
+		return nil, err
+	}
+	return d.finish(ctx, s, c, spec.Impl)
+}
+
+// changesTold are those that an agent has told of.
+func changesTold(c *agent.Child) (all []agent.Change) {
+	for _, e := range c.Events() {
+		all = append(all, e.Change)
+	}
+	return all
+}
+
+func awaitChanges(ctx context.Context, c *agent.Child, n int) error {
+	for deadline := time.Now().Add(patience); ; {
+		all := changesTold(c)
+		if len(told(all)) >= n {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d of %d changes were delivered within %v: %v\n%s", len(told(all)), n, patience, all, c.Log())
+		}
+		if err := sleep(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// finish lets the agent settle, takes its figures, and compares its cache with the
+// server.
+func (d *demo) finish(ctx context.Context, s *scene, c *agent.Child, impl string) (*run, error) {
+	answer, err := c.Do(ctx, agent.Command{Pause: settle, Report: true, Contents: true})
+	if err != nil {
+		return nil, err
+	}
+	server, err := d.cluster.contents(ctx)
+	if err != nil {
+		return nil, err
+	}
+	detail := contentsDiffer(answer, server)
+	s.claim(detail == "", fmt.Sprintf("%s: the cache equals the server, %s Pods", impl, thousands(len(server))), detail)
+	return runOf(answer.Report, changesTold(c)), nil
 }
 
 // unreachable cannot use playBoth: what is to be seen happens while both run.
 func (d *demo) unreachable(ctx context.Context, s *scene) (err error) {
-	before, err := d.serverDigest(ctx)
+	before, err := d.cluster.contents(ctx)
 	if err != nil {
 		return err
 	}
@@ -117,86 +211,94 @@ func (d *demo) unreachable(ctx context.Context, s *scene) (err error) {
 	}
 	defer l.Down()
 	l.Down()
+	var children []*agent.Child
+	defer func() {
+		for _, c := range children {
+			err = errors.Join(err, c.Kill())
+		}
+	}()
+	start := func(k agentKind, command agent.Command) (agent.Message, error) {
+		spec := d.spec(k)
+		spec.Dial = l.Addr()
+		c, err := agent.StartChild(ctx)
+		if err != nil {
+			return agent.Message{}, err
+		}
+		children = append(children, c)
+		command.Start = []agent.Spec{spec}
+		return c.Do(ctx, command)
+	}
 
-	warmOptions := d.agentOptions(implWarmwatch, handlerDurable, before.Objects)
-	stockOptions := d.agentOptions(implClientGo, handlerPlain, before.Objects)
-	warmOptions.Dial, stockOptions.Dial = l.Addr(), l.Addr()
-	stockOptions.Expect-- // One is deleted before the stock informer lists.
-	warm, err := d.start(warmOptions)
+	served, err := start(warmDurable, agent.Command{Await: []string{agent.Synced}, Report: true, Contents: true})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, warm.kill()) }()
-	peakMemory, err := d.claimServedFromDisk(ctx, s, warm, before)
+	detail := contentsDiffer(served, before)
+	if n := served.Report.Informers[0].BytesReceived; n > 0 {
+		detail += fmt.Sprintf("%d bytes received", n)
+	}
+	s.claim(detail == "", fmt.Sprintf("%s Pods were served from disk, with connections refused", thousands(len(before))), detail)
+	// One Pod is deleted before the stock informer lists.
+	if _, err := start(stockPlain, agent.Command{Expect: &agent.Expect{Initial: len(before) - 1}}); err != nil {
+		return err
+	}
+	made, err := d.changes.make(ctx, 1, 0, 1)
 	if err != nil {
 		return err
 	}
-	stock, err := d.start(stockOptions)
+	if err := sleep(ctx, outage); err != nil {
+		return err
+	}
+	warm, stock := children[0], children[1]
+	waiting, err := stock.Do(ctx, agent.Command{Report: true})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stock.kill()) }()
-
-	made, err := d.changeInOutage(ctx)
-	if err != nil {
-		return err
-	}
-	if heard, _ := stock.heard(); heard.SyncedMillis == nil {
+	if waiting.Report.Informers[0].Synced.IsZero() {
 		s.claim(true, fmt.Sprintf("client-go had nothing after %v, and waits for the link", outage), "")
 	}
 	if err := l.Up(); err != nil {
 		return err
 	}
-	back := time.Now()
-	if err := d.awaitAll(ctx, warm, warmOptions, expectation{events: made}); err != nil {
-		return err
-	}
-	warmCaughtUp := millis(time.Since(back))
-	if err := d.awaitAll(ctx, stock, stockOptions, expectation{initial: true}); err != nil {
-		return err
-	}
-	stockCaughtUp := millis(time.Since(back))
+	return d.comeBack(ctx, s, warm, stock, made, served.Report.PeakResident)
+}
 
-	if s.Warmwatch, err = d.finish(ctx, s, warm, warmOptions); err != nil {
+// comeBack is what both agents do when the link returns. The peak of warmwatch's memory
+// is that of before: to read all of the cache is not the agent's own work.
+func (d *demo) comeBack(ctx context.Context, s *scene, warm, stock *agent.Child, made []agent.Change, peakMemory int64) (err error) {
+	back := time.Now()
+	if err := awaitChanges(ctx, warm, len(made)); err != nil {
 		return err
 	}
-	s.Warmwatch.CatchUpMillis, s.Warmwatch.PeakMemoryBytes = &warmCaughtUp, peakMemory
+	if _, err := warm.Do(ctx, agent.Command{Await: []string{agent.Live}}); err != nil {
+		return err
+	}
+	if _, err := stock.Do(ctx, agent.Command{Await: []string{agent.Synced, agent.Told}}); err != nil {
+		return err
+	}
+	if s.Warmwatch, err = d.finish(ctx, s, warm, agent.Warmwatch); err != nil {
+		return err
+	}
+	events := warm.Events()
+	s.Warmwatch.CatchUpMillis, s.Warmwatch.PeakMemoryBytes = millisBetween(back, events[len(events)-1].At), peakMemory
 	s.claim(s.Warmwatch.Status.Relists == 0, "the watch was resumed without a list", fmt.Sprintf("status %+v", *s.Warmwatch.Status))
 	s.claimDelivered("the 2 changes made meanwhile were delivered when the link was back", made, s.Warmwatch, false)
-	if s.ClientGo, err = d.finish(ctx, s, stock, stockOptions); err != nil {
+	if s.ClientGo, err = d.finish(ctx, s, stock, agent.ClientGo); err != nil {
 		return err
 	}
-	s.ClientGo.CatchUpMillis = &stockCaughtUp
+	s.ClientGo.CatchUpMillis = millisBetween(back, s.ClientGo.toldAll)
 	return nil
 }
 
-// changeInOutage makes two changes, and waits until the outage has lasted long enough.
-func (d *demo) changeInOutage(ctx context.Context) (made []event, err error) {
-	if err := d.changes.make(ctx, 1, 0, 1); err != nil {
-		return nil, err
+// contentsDiffer says how what an agent has differs from what the server has; "" if it
+// does not.
+func contentsDiffer(answer agent.Message, server map[string]string) string {
+	cached := answer.Contents[0].Objects
+	if maps.Equal(cached, server) {
+		return ""
 	}
-	return d.changes.take(), sleep(ctx, outage)
-}
-
-// claimServedFromDisk waits for HasSynced and reads the cache, while connections
-// to the API server are refused. It returns the peak of the agent's memory until
-// then: to read all of the cache is not the agent's own work.
-func (d *demo) claimServedFromDisk(ctx context.Context, s *scene, warm *child, before *digest) (peakMemory int64, err error) {
-	if _, err := warm.await(ctx, "HasSynced", func(s said) bool { return s.SyncedMillis != nil }); err != nil {
-		return 0, err
-	}
-	figures, err := warm.report(ctx)
-	if err != nil {
-		return 0, err
-	}
-	served, err := warm.digest(ctx)
-	if err != nil {
-		return 0, err
-	}
-	s.claim(*served == *before && figures.BytesReceived == 0,
-		fmt.Sprintf("%s Pods were served from disk, with connections refused", thousands(served.Objects)),
-		fmt.Sprintf("served %+v, the server had %+v; %d bytes received", *served, *before, figures.BytesReceived))
-	return figures.PeakMemoryBytes, nil
+	other := slices.DeleteFunc(slices.Collect(maps.Keys(server)), func(key string) bool { return cached[key] == server[key] })
+	return fmt.Sprintf("%d Pods in the cache, %d on the server; not in the cache as there: %v", len(cached), len(server), other)
 }
 
 func (s *scene) claimResumed(r *run) {
@@ -205,7 +307,7 @@ func (s *scene) claimResumed(r *run) {
 }
 
 // claimDelivered compares what the handler was called for with what was done.
-func (s *scene) claimDelivered(text string, made []event, r *run, anyOrder bool) {
+func (s *scene) claimDelivered(text string, made []agent.Change, r *run, anyOrder bool) {
 	detail := difference(made, r.Events, anyOrder)
 	if r.Calls.Initial != 0 {
 		detail += fmt.Sprintf("; OnAdd was called for %d known objects", r.Calls.Initial)

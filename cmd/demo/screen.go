@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 	"github.com/warmwatch/warmwatch/test/e2e/workload"
 )
 
@@ -53,7 +54,7 @@ func (s *screen) scene(sc *scene) {
 	for _, r := range []struct {
 		name string
 		*run
-	}{{implWarmwatch, sc.Warmwatch}, {implClientGo, sc.ClientGo}} {
+	}{{agent.Warmwatch, sc.Warmwatch}, {agent.ClientGo, sc.ClientGo}} {
 		fmt.Fprintf(table, "   %s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.name,
 			millisText(r.HasSyncedMillis), millisText(r.AllAddedMillis), bytesText(r.BytesReceived),
 			requestsText(r.Requests), bytesText(r.PeakMemoryBytes), catchUpText(r.CatchUpMillis))
@@ -64,7 +65,7 @@ func (s *screen) scene(sc *scene) {
 	}
 }
 
-func eventText(e event) string {
+func eventText(e agent.Change) string {
 	switch {
 	case e.Tombstone:
 		return describe(e) + " (found by the relist; last known object delivered)"

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 	"github.com/warmwatch/warmwatch/test/e2e/workload"
 )
 
@@ -17,30 +18,11 @@ const (
 	minBacklog = 1_000
 )
 
-// agentKind is an implementation and the kind of its handler.
-type agentKind struct{ impl, handler string }
-
-func (k agentKind) String() string { return k.impl + " " + k.handler }
-
-var (
-	stockPlain  = agentKind{implClientGo, handlerPlain}
-	warmPlain   = agentKind{implWarmwatch, handlerPlain}
-	warmDurable = agentKind{implWarmwatch, handlerDurable}
-	agentKinds  = []agentKind{stockPlain, warmPlain, warmDurable}
-)
-
-// sleeper is an agent that sleeps through the changes.
-type sleeper struct {
-	kind agentKind
-	*child
-	before *report // When it was live, before it fell asleep.
-}
-
 // measureStreams finds how many events a second each kind of agent delivers: those
 // of a backlog that the server sends as fast as it can, and those of the same
 // updates from memory.
 func (d *demo) measureStreams(ctx context.Context) error {
-	pods, from, err := podsOf(ctx, d.cluster.client, d.cluster.namespace)
+	pods, from, err := d.cluster.pods(ctx)
 	if err != nil {
 		return err
 	}
@@ -65,133 +47,99 @@ func (d *demo) measureStreams(ctx context.Context) error {
 		PerSecond: map[string]float64{},
 	}
 	d.result.Streams = append(d.result.Streams, replay)
-	return d.measureReplay(ctx, replay, from, len(pods))
+	for _, kind := range agentKinds {
+		if err := d.measureReplay(ctx, replay, kind, from, len(pods)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startStream starts an agent that counts, and does not tell of each event.
+func (d *demo) startStream(ctx context.Context, name string, kind agentKind, objects int, change func(*agent.Spec)) (*agent.Child, error) {
+	spec := d.spec(kind)
+	spec.File = filepath.Join(d.dir, name+"-"+kind.handler+".db")
+	spec.Handlers[0].Tell = false
+	change(&spec)
+	c, err := agent.StartChild(ctx)
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.Do(ctx, agent.Command{
+		Start: []agent.Spec{spec}, Expect: &agent.Expect{Initial: objects},
+		Await: []string{agent.Synced, agent.Told, agent.Live}, Pause: settle,
+	})
+	return c, err
 }
 
 // measureBacklog suspends running agents (SIGSTOP), lets the updates be made, and
 // wakes the agents one after the other. The server has ended their watches by
 // then: so each resumes with the same backlog, and has the machine for itself.
 func (d *demo) measureBacklog(ctx context.Context, r *rates, objects int, makeUpdates func() error) (err error) {
-	var sleepers []*sleeper
+	var sleepers []*agent.Child
 	defer func() {
-		for _, a := range sleepers {
-			err = errors.Join(err, a.kill())
+		for _, c := range sleepers {
+			err = errors.Join(err, c.Kill())
 		}
 	}()
 	for _, kind := range agentKinds {
-		o := d.agentOptions(kind.impl, kind.handler, objects)
-		o.Quiet = true
-		o.CacheFile = filepath.Join(d.dir, "backlog-"+kind.handler+".db")
-		c, err := d.start(o)
+		c, err := d.startStream(ctx, "backlog", kind, objects, func(*agent.Spec) {})
+		if c != nil {
+			sleepers = append(sleepers, c)
+		}
 		if err != nil {
 			return err
 		}
-		a := &sleeper{kind: kind, child: c}
-		sleepers = append(sleepers, a)
-		if err := d.awaitAll(ctx, c, o, expectation{initial: true}); err != nil {
+		if _, err := c.Do(ctx, agent.Command{Expect: &agent.Expect{Updates: r.Events}}); err != nil {
 			return err
 		}
-		if err := a.fallAsleep(ctx, r.Events); err != nil {
+		if err := c.Signal(syscall.SIGSTOP); err != nil {
 			return err
 		}
 	}
 	if err := makeUpdates(); err != nil {
 		return err
 	}
-	for _, a := range sleepers {
-		if err := a.measure(ctx, r); err != nil {
+	for i, c := range sleepers {
+		if err := c.Signal(syscall.SIGCONT); err != nil {
 			return err
 		}
-		if err := a.kill(); err != nil {
-			return err
+		answer, err := c.Do(ctx, agent.Command{Await: []string{agent.Told}, Report: true})
+		if err != nil {
+			return fmt.Errorf("a backlog of %d events (%s): %w", r.Events, agentKinds[i], err)
 		}
-	}
-	return nil
-}
-
-// fallAsleep suspends the agent, which will time the next n events.
-func (a *sleeper) fallAsleep(ctx context.Context, n int) error {
-	if err := sleep(ctx, settle); err != nil {
-		return err
-	}
-	if err := a.ask(commandStream, n); err != nil {
-		return err
-	}
-	var err error
-	if a.before, err = a.report(ctx); err != nil { // It has obeyed.
-		return err
-	}
-	return a.cmd.Process.Signal(syscall.SIGSTOP)
-}
-
-// measure wakes the agent.
-func (a *sleeper) measure(ctx context.Context, r *rates) error {
-	if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		return err
-	}
-	what := fmt.Sprintf("a backlog of %d events (%s)", r.Events, a.kind)
-	heard, err := a.await(ctx, what, func(s said) bool { return s.stream != nil })
-	if err != nil {
-		return err
-	}
-	after, err := a.report(ctx)
-	if err != nil {
-		return err
-	}
-	if relists(after) != relists(a.before) {
-		r.Skipped = fmt.Sprintf("%s relisted, so that its events are not those of the backlog", a.kind)
-		return nil
-	}
-	r.PerSecond[a.kind.String()] = heard.stream.perSecond()
-	return nil
-}
-
-// relists counts what brings a whole list.
-func relists(r *report) int {
-	if r.Status != nil {
-		return r.Status.Relists
-	}
-	return r.Requests["list"] + r.Requests["watchlist"]
-}
-
-// measureReplay runs the agents one after the other, without the server.
-func (d *demo) measureReplay(ctx context.Context, r *rates, from string, objects int) error {
-	for _, kind := range agentKinds {
-		if err := d.replayOne(ctx, r, kind, from, objects); err != nil {
+		r.add(agentKinds[i], answer.Report)
+		if err := c.Kill(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (d *demo) replayOne(ctx context.Context, r *rates, kind agentKind, from string, objects int) (err error) {
-	o := d.agentOptions(kind.impl, kind.handler, objects)
-	o.Quiet, o.Replay, o.ReplayFrom = true, r.Events, from
-	o.CacheFile = filepath.Join(d.dir, "replay-"+kind.handler+".db")
-	c, err := d.start(o)
+// measureReplay runs one agent without the server.
+func (d *demo) measureReplay(ctx context.Context, r *rates, kind agentKind, from string, objects int) (err error) {
+	c, err := d.startStream(ctx, "replay", kind, objects, func(s *agent.Spec) { s.Recorded, s.From = true, from })
+	if c != nil {
+		defer func() { err = errors.Join(err, c.Kill()) }()
+	}
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, c.kill()) }()
-	if _, err := c.await(ctx, "OnAdd for all objects", func(s said) bool { return s.AddedMillis != nil }); err != nil {
-		return err
-	}
-	if err := sleep(ctx, settle); err != nil {
-		return err
-	}
-	if err := c.ask(commandStream, r.Events); err != nil {
-		return err
-	}
-	what := fmt.Sprintf("a replay of %d events (%s)", r.Events, kind)
-	heard, err := c.await(ctx, what, func(s said) bool { return s.stream != nil })
+	answer, err := c.Do(ctx, agent.Command{Expect: &agent.Expect{Updates: r.Events}, Await: []string{agent.Told}, Report: true})
 	if err != nil {
-		return err
+		return fmt.Errorf("a replay of %d events (%s): %w", r.Events, kind, err)
 	}
-	r.PerSecond[kind.String()] = heard.stream.perSecond()
+	r.add(kind, answer.Report)
 	return nil
 }
 
-// perSecond does not count the first event, from which the time is taken.
-func (s *stream) perSecond() float64 {
-	return float64(s.Events-1) / (s.Millis / 1000)
+// add notes the rate of an agent, unless its events were not those of the stream. The
+// time is taken from the first event, which does not count.
+func (r *rates) add(kind agentKind, measured *agent.Report) {
+	i := measured.Informers[0]
+	if i.Relists > 0 {
+		r.Skipped = fmt.Sprintf("%s relisted, so that its events are not those of the backlog", kind)
+		return
+	}
+	r.PerSecond[kind.String()] = float64(r.Events-1) / i.ToldAll.Sub(i.FirstUpdate).Seconds()
 }

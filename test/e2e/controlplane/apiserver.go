@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 )
@@ -52,7 +54,12 @@ func (a *apiServer) writeCredentials() error {
 			return err
 		}
 	}
-	return nil
+	return clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"local": {Server: a.url(), CertificateAuthorityData: a.caData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"local": {Token: a.token}},
+		Contexts:       map[string]*clientcmdapi.Context{"local": {Cluster: "local", AuthInfo: "local"}},
+		CurrentContext: "local",
+	}, a.file("kubeconfig"))
 }
 
 func (a *apiServer) args() []string {

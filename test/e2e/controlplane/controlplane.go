@@ -146,6 +146,10 @@ func freePorts(n int) ([]int, error) {
 // may change it.
 func (cp *ControlPlane) Config() *rest.Config { return cp.apiServer.config() }
 
+// Kubeconfig is a file that says the same as Config, but for the rate, to another
+// process.
+func (cp *ControlPlane) Kubeconfig() string { return cp.apiServer.file("kubeconfig") }
+
 // Dir is where data, credentials and the servers' logs are.
 func (cp *ControlPlane) Dir() string { return cp.dir }
 

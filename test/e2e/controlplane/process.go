@@ -39,7 +39,7 @@ func startProcess(ctx context.Context, dir, path string, args []string, ready fu
 
 	p.cmd = exec.Command(path, args...)
 	p.cmd.Stdout, p.cmd.Stderr = logFile, logFile
-	p.cmd.SysProcAttr = processAttributes()
+	p.cmd.SysProcAttr = ProcessAttributes()
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}

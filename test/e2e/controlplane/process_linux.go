@@ -2,9 +2,9 @@ package controlplane
 
 import "syscall"
 
-// processAttributes puts a server into a process group of its own, so that a
-// Ctrl-C in the terminal reaches it through Stop only, in order. Should this
-// process die without a Stop, the kernel ends the server.
-func processAttributes() *syscall.SysProcAttr {
+// ProcessAttributes puts a child into a process group of its own, so that a Ctrl-C
+// in the terminal reaches it through its parent only, in order. Should this process
+// die before, the kernel ends the child.
+func ProcessAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

@@ -4,8 +4,8 @@ package controlplane
 
 import "syscall"
 
-// processAttributes puts a server into a process group of its own, so that a
-// Ctrl-C in the terminal reaches it through Stop only, in order.
-func processAttributes() *syscall.SysProcAttr {
+// ProcessAttributes puts a child into a process group of its own, so that a Ctrl-C
+// in the terminal reaches it through its parent only, in order.
+func ProcessAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }

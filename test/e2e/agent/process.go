@@ -2,6 +2,7 @@ package agent
 
 import (
 	"encoding/binary"
+	"fmt"
 	"io"
 	"os"
 	"runtime"
@@ -22,9 +23,9 @@ const samplePeriod = 10 * time.Millisecond
 type sampler struct {
 	stop chan struct{}
 	done sync.WaitGroup
+	once sync.Once
 
-	mu                 sync.Mutex
-	peakHeap, peakAnon float64
+	peakHeap, peakAnon float64 // Of the sampler's goroutine until it is done.
 }
 
 func startSampler() *sampler {
@@ -35,7 +36,7 @@ func startSampler() *sampler {
 		for {
 			select {
 			case <-tick.C:
-				s.look()
+				s.peakHeap, s.peakAnon = max(s.peakHeap, heapBytes()), max(s.peakAnon, anonBytes())
 			case <-s.stop:
 				return
 			}
@@ -44,16 +45,12 @@ func startSampler() *sampler {
 	return s
 }
 
-func (s *sampler) look() {
-	heap, anon := heapBytes(), anonBytes()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.peakHeap, s.peakAnon = max(s.peakHeap, heap), max(s.peakAnon, anon)
-}
-
-// peaks so far; no memory is sampled from now on.
+// peaks so far; no memory is sampled from now on. Without a sampler they are zero.
 func (s *sampler) peaks() (heap, anon float64) {
-	close(s.stop)
+	if s == nil {
+		return 0, 0
+	}
+	s.once.Do(func() { close(s.stop) })
 	s.done.Wait()
 	return s.peakHeap, s.peakAnon
 }
@@ -67,7 +64,7 @@ func heapBytes() float64 {
 
 // anonBytes is the resident memory that is not that of files. What is mapped of
 // warmwatch's file the kernel can take back at any time.
-func anonBytes() float64 { return 1024 * procField("/proc/self/status", "RssAnon:") }
+func anonBytes() float64 { return 1024 * ProcFields("self/status", "RssAnon:")[0] }
 
 // steadyMemory is what is left when all garbage is gone.
 func steadyMemory() (heap, anon float64) {
@@ -76,26 +73,36 @@ func steadyMemory() (heap, anon float64) {
 	return heapBytes(), anonBytes()
 }
 
-// diskWritten is what this process has caused to be written to disks.
-func diskWritten() float64 { return procField("/proc/self/io", "write_bytes:") }
-
-// procField is 0 where the system does not tell.
-func procField(file, name string) float64 {
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return 0
-	}
-	_, rest, _ := strings.Cut(string(content), name)
-	fields := strings.Fields(rest)
-	if len(fields) == 0 {
-		return 0
-	}
-	value, _ := strconv.ParseFloat(fields[0], 64) // 0 stands for "unknown".
-	return value
+// PeakResident is the largest resident set of a running process so far; 0 where the
+// system does not tell. (What wait4 says of one that has ended is not less than what
+// the process had that started it.)
+func PeakResident(pid int) int64 {
+	return 1024 * int64(ProcFields(fmt.Sprintf("%d/status", pid), "VmHWM:")[0])
 }
 
-// cpuTime is what this process has used.
-func cpuTime() time.Duration {
+// diskWritten is what this process has caused to be written to disks.
+func diskWritten() float64 { return ProcFields("self/io", "write_bytes:")[0] }
+
+// ProcFields are the numbers after a name in a file of /proc. What is no number is 0,
+// and there is at least one, also where the system does not tell.
+func ProcFields(file, name string) []float64 {
+	numbers := []float64{}
+	if content, err := os.ReadFile("/proc/" + file); err == nil {
+		_, rest, _ := strings.Cut(string(content), name)
+		for field := range strings.FieldsSeq(rest) {
+			number, _ := strconv.ParseFloat(field, 64)
+			numbers = append(numbers, number)
+		}
+	}
+	if len(numbers) == 0 {
+		return []float64{0}
+	}
+	return numbers
+}
+
+// CPUTime is what this process has used: on a shared machine a steadier measure than
+// the time that has passed.
+func CPUTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		return 0

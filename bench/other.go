@@ -14,3 +14,5 @@ func halves() (first, second processors, err error) { return first, second, errN
 func (p processors) and(processors) processors { return p }
 
 func (p processors) confine(int) error { return errNoAffinity }
+
+func evict(string) error { return skippedError("only Linux removes a file from the page cache") }

@@ -70,3 +70,12 @@ func (p processors) confine(pid int) error {
 	}
 	return nil
 }
+
+// evict removes a file that is synced from the page cache.
+func evict(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED), f.Close())
+}

@@ -1,40 +1,40 @@
+// Package micro measures informers without a server: events and objects come from
+// memory, decoded. Its tests are ordinary benchmarks, which compare two revisions
+// (`make bench-compare`); the benchmark program has agents run the same functions.
 package micro
 
 import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
-	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
 
 // batch is how many events one turn of a benchmark of events has.
 const batch = 10_000
 
-// Start is the time from opening the cache until a handler has heard of all
-// objects, and to close it again. warmwatch finds its file filled.
-func Start(b *testing.B, o Options) {
-	source := NewSource(o.Objects)
-	start := func() {
-		f, err := newFixture(b.Context(), o, source, nil)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := f.Close(); err != nil {
-			b.Fatal(err)
-		}
-	}
-	start()
-	for b.Loop() {
-		start()
+// indexApp is the index over the label of that name.
+const indexApp = "app"
+
+// Spec is an informer of so many Pods that come from memory.
+func Spec(impl, file string, objects int) agent.Spec {
+	return agent.Spec{
+		Impl: impl, Resource: corev1.SchemeGroupVersion.WithResource("pods"), Kind: "Pod", Index: indexApp,
+		File: file, Made: objects,
 	}
 }
 
+// Benchmarks are those that agents run, by name.
+var Benchmarks = agent.Benchmarks{"Get": Get, "ByIndex": ByIndex, "List": List, "Readers": Readers}
+
 // Get is the time to get one of all objects, in random order.
-func Get(b *testing.B, f *Fixture) {
-	keys := f.Source.Keys()
-	store := f.Informer.GetStore()
+func Get(b *testing.B, a *agent.Agent) {
+	informer := a.Informers()[0]
+	keys, store := informer.Source.Keys(), informer.GetStore()
 	random := rand.New(rand.NewPCG(1, 1))
 	for b.Loop() {
 		if _, exists, err := store.GetByKey(keys[random.IntN(len(keys))]); err != nil || !exists {
@@ -44,11 +44,12 @@ func Get(b *testing.B, f *Fixture) {
 }
 
 // ByIndex is the time to get the 50 objects of one of all index values.
-func ByIndex(b *testing.B, f *Fixture) {
-	values := f.Informer.GetIndexer().ListIndexFuncValues(IndexApp)
+func ByIndex(b *testing.B, a *agent.Agent) {
+	indexer := a.Informers()[0].GetIndexer()
+	values := indexer.ListIndexFuncValues(indexApp)
 	random := rand.New(rand.NewPCG(1, 1))
 	for b.Loop() {
-		found, err := f.Informer.GetIndexer().ByIndex(IndexApp, values[random.IntN(len(values))])
+		found, err := indexer.ByIndex(indexApp, values[random.IntN(len(values))])
 		if err != nil || len(found) == 0 {
 			b.Fatalf("%d objects, error %v", len(found), err)
 		}
@@ -56,10 +57,11 @@ func ByIndex(b *testing.B, f *Fixture) {
 }
 
 // List is the time to list everything.
-func List(b *testing.B, f *Fixture) {
-	want := len(f.Source.Keys())
+func List(b *testing.B, a *agent.Agent) {
+	informer := a.Informers()[0]
+	want := len(informer.Source.Keys())
 	for b.Loop() {
-		if all := f.Informer.GetStore().List(); len(all) != want {
+		if all := informer.GetStore().List(); len(all) != want {
 			b.Fatalf("%d objects, want %d", len(all), want)
 		}
 	}
@@ -67,38 +69,31 @@ func List(b *testing.B, f *Fixture) {
 
 // Events is the time for updates, until all handlers have returned. It reports
 // events a second, and processor time for each.
-func Events(b *testing.B, f *Fixture) {
-	before := cpuTime()
+func Events(b *testing.B, a *agent.Agent) {
+	before := agent.CPUTime()
 	for b.Loop() {
-		if err := f.Drain(b.Context(), batch); err != nil {
+		if err := a.Drain(b.Context(), batch); err != nil {
 			b.Fatal(err)
 		}
 	}
 	events := float64(b.N) * batch
 	b.ReportMetric(events/b.Elapsed().Seconds(), "events/s")
-	b.ReportMetric(float64((cpuTime()-before).Nanoseconds())/events, "cpu-ns/event")
+	b.ReportMetric(float64((agent.CPUTime()-before).Nanoseconds())/events, "cpu-ns/event")
 	b.ReportMetric(b.Elapsed().Seconds()*1e9/events, "ns/event")
 }
 
 // Readers is the time for updates while four readers get objects as fast as they
 // can. It reports events and Gets a second.
-func Readers(b *testing.B, f *Fixture) {
+func Readers(b *testing.B, a *agent.Agent) {
 	const readers = 4
-	keys := f.Source.Keys()
-	store := f.Informer.GetStore()
+	keys, store := a.Informers()[0].Source.Keys(), a.Informers()[0].GetStore()
 	var gets atomic.Int64
-	var failed atomic.Bool
-	stop := make(chan struct{})
+	var failed, stop atomic.Bool
 	var running sync.WaitGroup
 	for i := range uint64(readers) {
 		running.Go(func() {
 			random := rand.New(rand.NewPCG(1, i))
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for !stop.Load() {
 				if _, exists, err := store.GetByKey(keys[random.IntN(len(keys))]); err != nil || !exists {
 					failed.Store(true)
 				}
@@ -107,27 +102,17 @@ func Readers(b *testing.B, f *Fixture) {
 		})
 	}
 	for b.Loop() {
-		if err := f.Drain(b.Context(), batch); err != nil {
+		if err := a.Drain(b.Context(), batch); err != nil {
 			b.Fatal(err)
 		}
 	}
 	elapsed := b.Elapsed().Seconds()
 	got := gets.Load()
-	close(stop)
+	stop.Store(true)
 	running.Wait()
 	if failed.Load() {
 		b.Error("an object was missing")
 	}
 	b.ReportMetric(float64(b.N)*batch/elapsed, "events/s")
 	b.ReportMetric(float64(got)/elapsed, "gets/s")
-}
-
-// cpuTime is what the process has used: on a shared machine a steadier measure
-// than the time that has passed.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

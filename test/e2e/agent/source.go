@@ -1,0 +1,189 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/test/e2e/workload"
+)
+
+// Source is a ListerWatcher without a server: it lists Pods, and then sends decoded
+// updates of them when it is told to. What is measured with it is the informer alone.
+type Source struct {
+	pods    []corev1.Pod
+	from    string // Version of the list.
+	updates []*corev1.Pod
+	orders  chan order
+	stamps  *stamps // When each update was due. nil: nobody asks.
+
+	mu   sync.Mutex
+	last uint64 // Version of the last update.
+	sent uint64
+}
+
+var _ cache.ListerWatcher = (*Source)(nil)
+
+// order is for n updates; the i-th is due at begin + i*period.
+type order struct {
+	n      int
+	begin  time.Time
+	period time.Duration
+}
+
+// NewSource returns a source of Pods as the API server stores them. No Pod is updated
+// again before all others were, and neighbours in the order of keys are not updated
+// together.
+func NewSource(objects int) *Source {
+	s := &Source{from: "1000000", last: 1_000_000, orders: make(chan order, 1)}
+	for i, pod := range workload.Pods(objects) {
+		pod.Namespace, pod.UID, pod.ResourceVersion = "default", types.UID("uid-"+strconv.Itoa(i)), strconv.Itoa(i+1)
+		s.pods = append(s.pods, *pod)
+	}
+	for i := range s.pods {
+		s.updates = append(s.updates, &s.pods[(i+1)*7919%objects])
+	}
+	return s
+}
+
+// record returns a source of the updates that the server holds from a version on.
+func record(ctx context.Context, cfg *rest.Config, namespace, from string) (*Source, error) {
+	served, err := ListWatch(cfg, podResource, namespace)
+	if err != nil {
+		return nil, err
+	}
+	lw := cache.ToListerWatcherWithContext(served)
+	listed, err := lw.ListWithContext(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	s := &Source{pods: listed.(*corev1.PodList).Items, from: from, orders: make(chan order, 1)}
+	for i := range s.pods {
+		version, err := strconv.ParseUint(s.pods[i].ResourceVersion, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("resourceVersion of a Pod: %w", err)
+		}
+		s.last = max(s.last, version)
+		s.pods[i].ResourceVersion = from // Before the first event the objects are as old as the recording.
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	stream, err := lw.WatchWithContext(ctx, metav1.ListOptions{ResourceVersion: from})
+	if err != nil {
+		return nil, err
+	}
+	defer stream.Stop()
+	for e := range stream.ResultChan() {
+		pod, ok := e.Object.(*corev1.Pod)
+		if !ok {
+			return nil, fmt.Errorf("recording: event %s with a %T", e.Type, e.Object)
+		}
+		if e.Type == watch.Modified {
+			s.updates = append(s.updates, pod)
+		}
+		if pod.ResourceVersion == strconv.FormatUint(s.last, 10) {
+			break
+		}
+	}
+	if len(s.updates) == 0 {
+		return nil, fmt.Errorf("recording: no updates from version %s to %d", from, s.last)
+	}
+	return s, ctx.Err()
+}
+
+// Keys of all Pods; none of a source that is not there.
+func (s *Source) Keys() []string {
+	if s == nil {
+		return nil
+	}
+	keys := make([]string, len(s.pods))
+	for i, pod := range s.pods {
+		keys[i] = pod.Namespace + "/" + pod.Name
+	}
+	return keys
+}
+
+// send sends n updates, so many a second, or as fast as they are taken. It does not
+// wait for that. An informer that falls behind does not get fewer of them.
+func (s *Source) send(n, perSecond int) {
+	o := order{n: n, begin: time.Now().Add(10 * time.Millisecond)}
+	if perSecond > 0 {
+		o.period = time.Second / time.Duration(perSecond)
+	}
+	s.orders <- o
+}
+
+// IsWatchListSemanticsUnSupported makes client-go's reflector list.
+func (s *Source) IsWatchListSemanticsUnSupported() bool { return true }
+
+// List implements cache.Lister.
+func (s *Source) List(metav1.ListOptions) (runtime.Object, error) {
+	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: s.from}, Items: make([]corev1.Pod, len(s.pods))}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sent > 0 {
+		list.ResourceVersion = strconv.FormatUint(s.last, 10)
+	}
+	copy(list.Items, s.pods)
+	return list, nil
+}
+
+// Watch implements cache.Watcher. There is one watch at a time.
+func (s *Source) Watch(metav1.ListOptions) (watch.Interface, error) {
+	events := make(chan watch.Event)
+	w := watch.NewProxyWatcher(events)
+	go func() {
+		for {
+			select {
+			case o := <-s.orders:
+				if !s.obey(o, events, w.StopChan()) {
+					return
+				}
+			case <-w.StopChan():
+				return
+			}
+		}
+	}()
+	return w, nil
+}
+
+// obey reports whether it was not stopped.
+func (s *Source) obey(o order, events chan<- watch.Event, stop <-chan struct{}) bool {
+	for i := range o.n {
+		due := o.begin.Add(time.Duration(i) * o.period)
+		if o.period > 0 {
+			time.Sleep(time.Until(due))
+		}
+		pod := s.next()
+		if s.stamps != nil {
+			s.stamps.put(pod.ResourceVersion, due)
+		}
+		select {
+		case events <- watch.Event{Type: watch.Modified, Object: pod}:
+		case <-stop:
+			return false
+		}
+	}
+	return true
+}
+
+// next is the next update, of a version that counts on.
+func (s *Source) next() *corev1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pod := *s.updates[s.sent%uint64(len(s.updates))]
+	s.sent++
+	s.last++
+	pod.ResourceVersion = strconv.FormatUint(s.last, 10)
+	return &pod
+}
