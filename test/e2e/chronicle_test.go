@@ -1,15 +1,11 @@
 package e2e
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"os"
-	"strconv"
 	"strings"
-	"testing"
+
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
 
 // unsure is how long before its death a process may have told a plain handler of
@@ -18,11 +14,11 @@ const unsure = 4000 // Milliseconds.
 
 // chronicle is what one handler was told, over all lives, and what it must believe.
 type chronicle struct {
-	who     string
-	durable bool
+	resource, handler string
+	durable           bool
 
-	path   string // Of the journal of this life.
-	offset int64
+	seen   int               // Events of this life's agent.
+	added  bool              // In this life.
 	known  map[string]string // By key: uid@version@sum.
 	holder map[string]string // By key: the last uid that was told of, in all lives.
 	// fates says of each uid that was told of what it became of.
@@ -46,15 +42,16 @@ type fate struct {
 	replaced bool
 }
 
-func newChronicle(who string, durable bool) *chronicle {
-	return &chronicle{who: who, durable: durable, known: map[string]string{}, holder: map[string]string{}, fates: map[string]*fate{}, versions: map[string]string{}}
+func newChronicle(resource, handler string) *chronicle {
+	return &chronicle{
+		resource: resource, handler: handler, durable: handler == "durable",
+		known: map[string]string{}, holder: map[string]string{}, fates: map[string]*fate{}, versions: map[string]string{},
+	}
 }
 
-// begin is a new life of the process, whose journal is at a path.
-func (c *chronicle) begin(path string) {
-	if path != c.path {
-		c.path, c.offset = path, 0
-	}
+// begin is a new life of the process.
+func (c *chronicle) begin() {
+	c.seen, c.added = 0, false
 	c.versions = map[string]string{}
 	if !c.durable { // It is told of everything that there is.
 		c.known = map[string]string{}
@@ -71,34 +68,24 @@ func (c *chronicle) died(unixMilli int64) {
 }
 
 // read reads on.
-func (c *chronicle) read(t *testing.T) {
-	t.Helper()
-	f, err := os.Open(c.path)
-	if errors.Is(err, os.ErrNotExist) {
-		return
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := f.Seek(c.offset, io.SeekStart); err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b = b[:bytes.LastIndexByte(b, '\n')+1]
-	c.offset += int64(len(b))
-	for line := range strings.Lines(string(b)) {
-		if err := c.hear(strings.Fields(line)); err != nil {
-			c.problem("%q: %v", line, err)
+func (c *chronicle) read(a *agentProcess) {
+	all := a.Events()
+	for _, e := range all[c.seen:] {
+		switch {
+		case e.Resource != c.resource || e.Handler != c.handler:
+		case e.Key == "":
+			c.added = true
+		default:
+			if err := c.hear(e); err != nil {
+				c.problem("%+v: %v", e, err)
+			}
 		}
 	}
+	c.seen = len(all)
 }
 
 func (c *chronicle) problem(format string, args ...any) {
-	c.problems = append(c.problems, c.who+": "+fmt.Sprintf(format, args...))
+	c.problems = append(c.problems, c.resource+", "+c.handler+": "+fmt.Sprintf(format, args...))
 }
 
 // uidOf and rvOfContent take a contentOf to pieces.
@@ -110,15 +97,8 @@ func rvOfContent(content string) string {
 	return rv
 }
 
-func (c *chronicle) hear(f []string) error {
-	if len(f) != 5 {
-		return errors.New("not a line of a journal")
-	}
-	when, err := strconv.ParseInt(f[0], 10, 64)
-	if err != nil {
-		return err
-	}
-	kind, key, content := f[1], f[2], f[4]
+func (c *chronicle) hear(e agent.Event) error {
+	kind, key, content := toldOf(e).Kind, e.Key, e.New
 	c.told++
 	if kind == "delete" || kind == "lost" {
 		c.deletions++
@@ -139,7 +119,7 @@ func (c *chronicle) hear(f []string) error {
 	}
 	c.holder[key] = uid
 	if c.fates[uid] == nil {
-		c.fates[uid] = &fate{key: key, first: when}
+		c.fates[uid] = &fate{key: key, first: e.At.UnixMilli()}
 	}
 	fate := c.fates[uid]
 	fate.deleted, fate.replaced = false, false // Told again: of an etcd that was put back, or after a crash.

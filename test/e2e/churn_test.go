@@ -34,7 +34,7 @@ func newChurn(client dynamic.Interface, namespace string, seed uint64) *churn {
 	c := &churn{client: client, namespace: namespace}
 	for i, resource := range soaked {
 		c.workers = append(c.workers, &churner{
-			resource: resource, rng: rand.New(rand.NewPCG(seed, uint64(i)+100)), exists: map[string]bool{},
+			resource: resource.GroupVersionResource, rng: rand.New(rand.NewPCG(seed, uint64(i)+100)), exists: map[string]bool{},
 		})
 	}
 	return c

@@ -1,25 +1,17 @@
 package e2e
 
 import (
-	"bufio"
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
 )
 
@@ -36,7 +28,7 @@ func TestKill(t *testing.T) {
 		cp: cp, client: client, namespace: newNamespace(t, client), dir: t.TempDir(), rng: newRand(seed),
 	}
 	k.changer = newChanger(client, k.namespace, 60, seed)
-	k.durable = story{path: filepath.Join(k.dir, "durable"), known: knowledge{}}
+	k.durable = story{handler: "durable", known: knowledge{}}
 	k.changer.make(t, 400)
 	for life := 1; life <= kills; life++ {
 		k.live(t, life)
@@ -94,7 +86,7 @@ func (k *killer) live(t *testing.T, life int) {
 		k.changer.await(t, down)
 	}
 	k.changer.end(t)
-	k.durable.read(t, life)
+	k.durable.read(t, k.agent, life)
 	if historyLost {
 		if err := k.cp.RestartAPIServer(t.Context()); err != nil {
 			t.Fatal(err)
@@ -105,17 +97,15 @@ func (k *killer) live(t *testing.T, life int) {
 func (k *killer) begin(t *testing.T) {
 	t.Helper()
 	k.life++
-	cfg := k.cp.Config()
-	k.agent = startAgent(t, agentConfig{
-		Host: cfg.Host, Token: cfg.BearerToken, CAData: cfg.CAData,
-		Namespace: k.namespace,
-		CacheFile: k.cacheFile(),
-		Journal:   k.durable.path,
-		Plain:     k.plainPath(),
-	})
+	k.durable.seen = 0
+	spec := specOf(configMaps, "ConfigMap")
+	spec.Kubeconfig, spec.Namespace, spec.File = k.cp.Kubeconfig(), k.namespace, k.cacheFile()
+	spec.Handlers = []agent.Handler{
+		{Name: "durable", Durable: true, Tell: true, TellInitial: true, Slow: true},
+		{Name: "plain", Tell: true, TellInitial: true, Slow: true},
+	}
+	k.agent = startAgent(t, spec)
 }
-
-func (k *killer) plainPath() string { return filepath.Join(k.dir, fmt.Sprintf("plain-%d", k.life)) }
 
 // compare waits until the agent's cache, and what its handlers were told, equal
 // the server, which does not change now.
@@ -126,36 +116,36 @@ func (k *killer) compare(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := versionsOfList(t, list)
-	var d dump
+	var d agent.Contents
 	eventually(t, "the agent's cache to equal the server", func() error {
-		d = k.agent.dump(t)
-		return difference(want, d.Versions)
+		d = k.agent.contents(t)[0]
+		return difference(want, d.Objects)
 	})
-	if d.Err != "" {
-		t.Errorf("life %d: status: %s", k.life, d.Err)
+	if d.Status.Error != "" || d.IndexErr != "" {
+		t.Errorf("life %d: status: %s; index: %s", k.life, d.Status.Error, d.IndexErr)
 	}
 	k.relists += d.Status.Relists
 	k.resumes += d.Status.Resumes
 	eventually(t, "the durable handler to know what the server has", func() error {
-		k.durable.read(t, k.life)
+		k.durable.read(t, k.agent, k.life)
 		return difference(want, k.durable.known)
 	})
 	// A plain handler begins anew in each life.
-	plain := story{path: k.plainPath(), known: knowledge{}, plain: true}
+	plain := story{handler: "plain", known: knowledge{}, plain: true}
 	eventually(t, "the plain handler to know what the server has", func() error {
-		plain.read(t, k.life)
+		plain.read(t, k.agent, k.life)
 		return difference(want, plain.known)
 	})
 }
 
-// story is what a journal tells. That of the durable handler goes on over all
+// story is what a handler was told. That of the durable handler goes on over all
 // lives: a life begins with what was told but not stored as acknowledged, in the
 // same order and the same words, and goes on from there.
 type story struct {
-	path  string
-	plain bool
+	handler string
+	plain   bool
 
-	offset       int64
+	seen         int // Events of this life's agent.
 	life         int
 	known        knowledge
 	told         []told // All, without what was told again.
@@ -166,34 +156,18 @@ type story struct {
 }
 
 // read reads on. All that is new was told in the given life.
-func (s *story) read(t *testing.T, life int) {
+func (s *story) read(t *testing.T, a *agentProcess, life int) {
 	t.Helper()
-	f, err := os.Open(s.path)
-	if errors.Is(err, os.ErrNotExist) {
-		return
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := f.Seek(s.offset, io.SeekStart); err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b = b[:bytes.LastIndexByte(b, '\n')+1]
-	s.offset += int64(len(b))
-	for line := range strings.Lines(string(b)) {
-		e, err := parseTold(line)
-		if err != nil {
-			t.Fatal(err)
+	all := a.Events()
+	for _, e := range all[s.seen:] {
+		if e.Handler != s.handler {
+			continue
 		}
-		if err := s.hear(e, life); err != nil {
+		if err := s.hear(toldOf(e), life); err != nil {
 			t.Errorf("life %d: notification %d: %v", life, s.total, err)
 		}
 	}
+	s.seen = len(all)
 }
 
 func (s *story) hear(e told, life int) error {
@@ -265,102 +239,4 @@ func (s *story) last(key string) told {
 		}
 	}
 	return told{}
-}
-
-// agentProcess is a running agent.
-type agentProcess struct {
-	cmd    *exec.Cmd
-	stdin  io.WriteCloser
-	stdout *bufio.Reader
-	stderr bytes.Buffer
-	ended  bool
-}
-
-func startAgent(t *testing.T, o agentConfig) *agentProcess {
-	t.Helper()
-	return startProgram(t, agentEnv, o)
-}
-
-// startProgram starts this test binary with a variable of the environment that
-// says what it is to be.
-func startProgram(t *testing.T, env string, o any) *agentProcess {
-	t.Helper()
-	config, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &agentProcess{cmd: exec.Command(exe)}
-	a.cmd.Env = append(os.Environ(), env+"="+string(config))
-	a.cmd.Stderr = &a.stderr
-	if a.stdin, err = a.cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := a.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.stdout = bufio.NewReader(stdout)
-	if err := a.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if !a.ended {
-			_ = a.cmd.Process.Kill()
-			_ = a.cmd.Wait()
-		}
-	})
-	return a
-}
-
-func (a *agentProcess) dump(t *testing.T) (d dump) {
-	t.Helper()
-	a.ask(t, &d)
-	return d
-}
-
-// ask decodes what the agent answers.
-func (a *agentProcess) ask(t *testing.T, answer any) {
-	t.Helper()
-	_, err := fmt.Fprintln(a.stdin, "dump")
-	if err == nil {
-		var line []byte
-		if line, err = a.stdout.ReadBytes('\n'); err == nil {
-			err = json.Unmarshal(line, answer)
-		}
-	}
-	if err != nil {
-		_ = a.cmd.Process.Kill()
-		t.Fatalf("ask the agent: %v, it ended with %v\n%s", err, a.wait(), &a.stderr)
-	}
-}
-
-func (a *agentProcess) wait() error {
-	a.ended = true
-	return a.cmd.Wait()
-}
-
-// kill is kill -9. The agent must not have ended by itself.
-func (a *agentProcess) kill(t *testing.T) {
-	t.Helper()
-	if err := a.cmd.Process.Signal(syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	err := a.wait()
-	status, ok := a.cmd.ProcessState.Sys().(syscall.WaitStatus)
-	if !ok || status.Signal() != syscall.SIGKILL || bytes.Contains(a.stderr.Bytes(), []byte("DATA RACE")) {
-		t.Fatalf("the agent ended by itself: %v\n%s", err, &a.stderr)
-	}
-}
-
-// end lets the agent end in order.
-func (a *agentProcess) end(t *testing.T) {
-	t.Helper()
-	_ = a.stdin.Close()
-	if err := a.wait(); err != nil {
-		t.Errorf("the agent: %v\n%s", err, &a.stderr)
-	}
 }

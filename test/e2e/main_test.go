@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 	"k8s.io/klog/v2"
 
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
 )
 
@@ -27,20 +28,7 @@ var seedFlag = flag.Uint64("seed", 0, "seed of everything random; 0: another one
 var shared *controlplane.ControlPlane
 
 func TestMain(m *testing.M) {
-	if os.Getenv(agentEnv) != "" {
-		if err := runAgent(context.Background(), os.Getenv(agentEnv), os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(3)
-		}
-		os.Exit(0)
-	}
-	if os.Getenv(soakEnv) != "" {
-		if err := runSoakAgent(context.Background(), os.Getenv(soakEnv), os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(3)
-		}
-		os.Exit(0)
-	}
+	agent.Main(nil)
 	// What the programs under test log goes to the log of their test.
 	klog.LogToStderr(false)
 	klog.SetOutput(io.Discard)

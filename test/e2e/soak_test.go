@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
@@ -22,11 +21,26 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
 	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
 	"github.com/warmwatch/warmwatch/test/e2e/link"
 )
 
 var soakFor = flag.Duration("links.for", 45*time.Second, "how long TestLinks goes on; a round that has begun is finished")
+
+// soaked are the resources that an agent keeps, and the kinds of their objects.
+var soaked = []struct {
+	schema.GroupVersionResource
+	kind string
+}{{configMaps, "ConfigMap"}, {secrets, "Secret"}, {widgets, "Widget"}}
+
+// soakHandlers are the handlers of each of its informers. A late one is added after the
+// others, as controller-runtime does.
+var soakHandlers = []agent.Handler{
+	{Name: "durable", Durable: true, Tell: true, TellInitial: true},
+	{Name: "plain", Tell: true, TellInitial: true},
+	{Name: "late", Tell: true, TellInitial: true, Late: 2 * time.Second},
+}
 
 // soakMemory is what no agent may exceed.
 const soakMemory = 512 << 20
@@ -49,7 +63,7 @@ func TestLinks(t *testing.T) {
 	}
 	s.checkMemory(t)
 	s.agent.end(t)
-	checkFile(t, filepath.Join(s.dir, "cache.db"))
+	checkFile(t, s.cacheFile())
 }
 
 // soakRound is a fault of the link, and something that happens meanwhile.
@@ -108,8 +122,8 @@ func newSoak(t *testing.T) *soak {
 	}
 	for _, resource := range soaked {
 		s.chronicles[resource.Resource] = map[string]*chronicle{}
-		for _, handler := range soakHandlers {
-			s.chronicles[resource.Resource][handler] = newChronicle(resource.Resource+", "+handler, handler == "durable")
+		for _, h := range soakHandlers {
+			s.chronicles[resource.Resource][h.Name] = newChronicle(resource.Resource, h.Name)
 		}
 	}
 	s.churn = newChurn(client, s.namespace, seed)
@@ -122,26 +136,28 @@ func newSoak(t *testing.T) *soak {
 func (s *soak) begin(t *testing.T) {
 	t.Helper()
 	s.life++
-	cfg := s.cp.Config()
-	for resource, handlers := range s.chronicles {
-		for handler, c := range handlers {
-			c.begin(soakJournal(s.dir, resource, handler, s.life))
-		}
+	s.eachChronicle((*chronicle).begin)
+	var specs []agent.Spec
+	for _, resource := range soaked {
+		spec := specOf(resource.GroupVersionResource, resource.kind)
+		spec.Kubeconfig, spec.Dial, spec.Namespace, spec.File = s.cp.Kubeconfig(), s.link.Addr(), s.namespace, s.cacheFile()
+		spec.Sums, spec.Handlers = true, soakHandlers
+		specs = append(specs, spec)
 	}
-	s.agent = startProgram(t, soakEnv, soakConfig{
-		Host: cfg.Host, Token: cfg.BearerToken, CAData: cfg.CAData, Link: s.link.Addr(),
-		Namespace: s.namespace, Dir: s.dir, Life: s.life,
-	})
+	s.agent = startAgent(t, specs...)
 }
+
+func (s *soak) cacheFile() string { return filepath.Join(s.dir, "cache.db") }
 
 // awaitLate waits until the agent has added its late handlers. It is promised that
 // they hear of the deletions of the downtime, not of those from then on.
 func (s *soak) awaitLate(t *testing.T) {
 	t.Helper()
 	for _, resource := range soaked {
-		eventually(t, "the late handlers to be added", func() error {
-			_, err := os.Stat(soakJournal(s.dir, resource.Resource, "late", s.life))
-			return err
+		c := s.chronicles[resource.Resource]["late"]
+		eventuallyTrue(t, "the late handlers to be added", func() bool {
+			c.read(s.agent)
+			return c.added
 		})
 	}
 }
@@ -168,7 +184,7 @@ func (s *soak) play(t *testing.T, r soakRound) {
 	s.churn.end(t) // While the server is away nothing can be changed.
 	if putBack {
 		s.eachChronicle(func(c *chronicle) {
-			c.read(t)
+			c.read(s.agent)
 			c.putBack = true
 		})
 	}
@@ -252,7 +268,7 @@ func (s *soak) kill(t *testing.T) {
 	now := time.Now().UnixMilli()
 	for _, handlers := range s.chronicles {
 		for _, c := range handlers {
-			c.read(t)
+			c.read(s.agent)
 			c.died(now)
 		}
 	}
@@ -267,7 +283,7 @@ func raced() bool {
 
 func (s *soak) checkMemory(t *testing.T) {
 	t.Helper()
-	peak := peakBytes(s.agent.cmd.Process.Pid)
+	peak := agent.PeakResident(s.agent.PID())
 	s.peakBytes = max(s.peakBytes, peak)
 	limit := int64(soakMemory)
 	if raced() {
@@ -283,32 +299,32 @@ func (s *soak) compare(t *testing.T) {
 	t.Helper()
 	want := map[string]map[string]string{}
 	for _, resource := range soaked {
-		want[resource.Resource] = s.server(t, resource.Resource)
+		want[resource.Resource] = s.server(t, resource.GroupVersionResource)
 	}
-	var d soakDump
+	var contents []agent.Contents
 	eventually(t, "the agent's stores to equal the server", func() error {
-		d = nil
-		s.agent.ask(t, &d)
-		for name, w := range want {
-			if err := difference(w, d[name].Contents); err != nil {
-				return fmt.Errorf("%s: %w\n%+v", name, err, d[name].Status)
+		contents = s.agent.contents(t)
+		for _, c := range contents {
+			if err := difference(want[c.Resource], c.Objects); err != nil {
+				return fmt.Errorf("%s: %w\n%+v", c.Resource, err, *c.Status)
 			}
 		}
 		return nil
 	})
-	for name, state := range d {
-		if state.Err != "" {
-			t.Errorf("%s: %s", name, state.Err)
+	for _, state := range contents {
+		name := state.Resource
+		if state.Status.Error != "" || state.IndexErr != "" {
+			t.Errorf("%s: %s; index: %s", name, state.Status.Error, state.IndexErr)
 		}
-		s.counts["objects compared"] += len(state.Contents)
+		s.counts["objects compared"] += len(state.Objects)
 		for handler, c := range s.chronicles[name] {
 			eventually(t, name+", "+handler+": what it was told to equal the server", func() error {
-				c.read(t)
+				c.read(s.agent)
 				return difference(want[name], c.known)
 			})
 			if lost := c.lost(want[name]); len(lost) > 0 {
 				s.counts["deletions lost, "+handler] += len(lost)
-				t.Errorf("%s: %d deletions were not told: %v", c.who, len(lost), lost[:min(5, len(lost))])
+				t.Errorf("%s, %s: %d deletions were not told: %v", name, handler, len(lost), lost[:min(5, len(lost))])
 			}
 			for _, p := range c.problems[:min(5, len(c.problems))] {
 				t.Error(p)
@@ -320,10 +336,9 @@ func (s *soak) compare(t *testing.T) {
 }
 
 // server is what the server has of a resource, by key.
-func (s *soak) server(t *testing.T, name string) map[string]string {
+func (s *soak) server(t *testing.T, resource schema.GroupVersionResource) map[string]string {
 	t.Helper()
-	i := slices.IndexFunc(soaked, func(r schema.GroupVersionResource) bool { return r.Resource == name })
-	lw, _, err := listWatchOf(s.cp.Config(), soaked[i], s.namespace)
+	lw, err := agent.ListWatch(s.cp.Config(), resource, s.namespace)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -333,7 +348,7 @@ func (s *soak) server(t *testing.T, name string) map[string]string {
 	}
 	contents := map[string]string{}
 	err = meta.EachListItem(list, func(obj runtime.Object) error {
-		contents[keyOf(obj)] = contentOf(obj)
+		contents[keyOf(obj)] = agent.ContentOf(obj, true)
 		return nil
 	})
 	if err != nil {
@@ -348,14 +363,14 @@ func (s *soak) report(t *testing.T, took time.Duration) {
 	made, deleted, anew := s.churn.counts()
 	t.Logf("%v, %d rounds, %d lives of the agent, which took %d MiB at most", took.Round(time.Second), s.round, s.life, s.peakBytes>>20)
 	t.Logf("%d changes, %d of them deletions, %d made anew at once", made, deleted, anew)
-	for _, handler := range soakHandlers {
+	for _, h := range soakHandlers {
 		told, deletions, replaced := 0, 0, 0
 		for _, handlers := range s.chronicles {
-			c := handlers[handler]
+			c := handlers[h.Name]
 			told, deletions, replaced = told+c.told, deletions+c.deletions, replaced+c.replaced
 		}
 		t.Logf("%-8s %7d notifications, %6d deletions, %4d told as another uid of the key, %d lost",
-			handler, told, deletions, replaced, s.counts["deletions lost, "+handler])
+			h.Name, told, deletions, replaced, s.counts["deletions lost, "+h.Name])
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.counts)) {
 		t.Logf("%-32s %6d", name, s.counts[name])

@@ -150,6 +150,12 @@ func (c *Child) Kill() error {
 	return nil
 }
 
+// Killed reports whether Kill ended it, rather than it itself.
+func (c *Child) Killed() bool {
+	status, ok := c.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ok && status.Signal() == syscall.SIGKILL
+}
+
 // Stop lets the agent end in order.
 func (c *Child) Stop() error {
 	c.stdin.Close()
