@@ -22,35 +22,22 @@ func TestMain(m *testing.M) {
 }
 
 func TestBadArgumentsSayWhatIsWanted(t *testing.T) {
-	for _, tc := range []struct {
-		args string
-		want string
-	}{
-		{"--scenarios=starts,dance", `there is no "dance"`},
-		{"--short --large", "exclude each other"},
-		{"--runs=-1", "at least 1"},
-		{"--agents=-1", "at least 1"},
-		{"--objects=7", "at least 100"},
-		{"--name=../x", "want letters"},
-		{"--dir=/no/such/dir", "--dir:"},
-		{"more", "unexpected argument"},
-		{"--nonsense", "not defined"},
+	for args, want := range map[string]string{
+		"--scenarios=starts,dance": `must be one of "starts"`,
+		"--short --large":          "can't be used together",
+		"--runs=-1":                "at least 1",
+		"--agents=-1":              "at least 1",
+		"--objects=7":              "at least 100",
+		"--name=../x":              "want letters",
+		"--dir=/no/such/dir":       "no such file",
+		"more":                     "unexpected argument more",
+		"--nonsense":               "unknown flag",
+		"compare":                  `expected "<revision>"`,
+		"compare a b":              "unexpected argument b",
 	} {
-		if _, err := parseOptions(strings.Fields(tc.args)); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: error %v, want %q", tc.args, err, tc.want)
+		if _, _, err := parse(strings.Fields(args)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q", args, err, want)
 		}
-	}
-}
-
-func TestArgumentsOfCompare(t *testing.T) {
-	for _, args := range [][]string{nil, {""}, {"a", "b"}, {"--count=0", "HEAD"}, {"--nonsense"}} {
-		var usage usageError
-		if err := compareCommand(t.Context(), args); !errors.As(err, &usage) {
-			t.Errorf("%q: error %v, want one of usage", args, err)
-		}
-	}
-	if err := compareCommand(t.Context(), []string{"no-such-revision"}); err == nil {
-		t.Error("a revision that does not exist is no error")
 	}
 }
 
@@ -58,15 +45,15 @@ func TestCommandLineIsWhatMakeWantsToHear(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                                      "make bench",
 		"--short":                               "make bench SHORT=1",
-		"--large --runs=5 --agents=10 --name=x": "make bench AGENTS=10 LARGE=1 NAME=x RUNS=5",
-		"--short --scenarios=starts,fleet --bin-dir=x": "make bench SCENARIOS=starts,fleet SHORT=1",
+		"--large --runs=5 --agents=10 --name=x": "make bench LARGE=1 RUNS=5 AGENTS=10 NAME=x",
+		"--short --scenarios=starts,fleet --bin-dir=x": "make bench SHORT=1 SCENARIOS=starts,fleet",
 	} {
-		o, err := parseOptions(strings.Fields(args))
+		c, _, err := parse(strings.Fields(args))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if o.command != want {
-			t.Errorf("%q: %q, want %q", args, o.command, want)
+		if c.Measure.command != want {
+			t.Errorf("%q: %q, want %q", args, c.Measure.command, want)
 		}
 	}
 }
@@ -119,10 +106,10 @@ func TestDocumentsAreThoseOfTheirResult(t *testing.T) {
 }
 
 func TestDocsWithoutResultsChangeNothing(t *testing.T) {
-	if err := ofResult("docs", []string{"--root", t.TempDir()}, writeDocs); err != nil {
+	if err := (&docsCommand{resultFile{Root: t.TempDir()}}).Run(); err != nil {
 		t.Error(err)
 	}
-	if err := ofResult("docs", []string{"--root", t.TempDir(), "--name", "absent"}, writeDocs); !errors.Is(err, os.ErrNotExist) {
+	if err := (&docsCommand{resultFile{Root: t.TempDir(), Name: "absent"}}).Run(); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a result that does not exist: %v", err)
 	}
 }

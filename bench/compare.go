@@ -17,75 +17,41 @@ import (
 // comparison compares the micro-benchmarks of two revisions: of the working
 // directory, and of another one.
 type comparison struct {
-	revision  string
-	benchstat string
-	pattern   string
-	benchtime string
-	count     int
-	threshold float64 // Per cent.
+	Revision  string  `arg:"" help:"Git revision to compare with, such as HEAD~1 (make: BASE=HEAD~1)."`
+	Chdir     string  `short:"C" default:"." type:"existingdir" help:"Directory of the benchmark's module."`
+	Benchstat string  `default:"benchstat" help:"Program of golang.org/x/perf/cmd/benchstat."`
+	Bench     string  `default:"./objects=10k" help:"Which benchmarks, as of go test."`
+	Benchtime string  `default:"200ms" help:"Of each benchmark, as of go test."`
+	Count     uint    `default:"6" help:"How often each is run; fewer than 4 show nothing."`
+	Threshold float64 `default:"10" help:"How many per cent slower are too many."`
 
-	bench       string // Directory of this module.
-	dir         string // Temporary.
-	out         io.Writer
-	progressOut io.Writer
+	dir string // Temporary.
 }
 
 var errSlower = errors.New("something got slower")
 
-func compareCommand(ctx context.Context, args []string) error {
-	c := comparison{out: os.Stdout, progressOut: os.Stderr}
-	set := newFlags("bench compare", "Compares the micro-benchmarks of the working directory with those of another revision.\n\n"+
-		"Usage: bench compare [flags] <git revision>")
-	set.StringVar(&c.bench, "C", ".", "directory of the benchmark's module")
-	set.StringVar(&c.benchstat, "benchstat", "benchstat", "program of golang.org/x/perf/cmd/benchstat")
-	set.StringVar(&c.pattern, "bench", "./objects=10k", "which benchmarks, as of go test")
-	set.StringVar(&c.benchtime, "benchtime", "200ms", "of each benchmark, as of go test")
-	set.IntVar(&c.count, "count", 6, "how often each is run; fewer than 4 show nothing")
-	set.Float64Var(&c.threshold, "threshold", 10, "how many per cent slower are too many")
-	if err := set.Parse(args); err != nil {
-		return usageError{err}
-	}
-	c.revision = set.Arg(0)
-	if err := c.validate(set.NArg()); err != nil {
-		return usageError{err}
-	}
-	return c.run(ctx)
-}
-
-func (c *comparison) validate(arguments int) error {
-	switch {
-	case arguments != 1 || c.revision == "":
-		return errors.New("want one git revision to compare with, such as HEAD~1 (make: BASE=HEAD~1)")
-	case c.count < 1:
-		return fmt.Errorf("--count=%d: at least 1 is needed", c.count)
-	}
-	return nil
-}
-
-func (c *comparison) run(ctx context.Context) (err error) {
-	if c.bench, err = filepath.Abs(c.bench); err != nil {
-		return err
-	}
-	base, err := output(ctx, c.bench, "git", "rev-parse", "--verify", "--quiet", c.revision+"^{commit}")
+// Run builds the benchmarks with both libraries, runs them, and says what got slower.
+func (c *comparison) Run(ctx context.Context) (err error) {
+	base, err := output(ctx, c.Chdir, "git", "rev-parse", "--verify", "--quiet", c.Revision+"^{commit}")
 	if err != nil {
-		return fmt.Errorf("there is no git revision %q", c.revision)
+		return fmt.Errorf("there is no git revision %q", c.Revision)
 	}
 	if c.dir, err = os.MkdirTemp("", "warmwatch-compare-"); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(c.dir)) }()
 	worktree := filepath.Join(c.dir, "tree")
-	if _, err := output(ctx, c.bench, "git", "worktree", "add", "--detach", worktree, base); err != nil {
+	if _, err := output(ctx, c.Chdir, "git", "worktree", "add", "--detach", worktree, base); err != nil {
 		return err
 	}
 	defer func() { // Also after Ctrl-C.
-		_, err2 := output(context.WithoutCancel(ctx), c.bench, "git", "worktree", "remove", "--force", worktree)
+		_, err2 := output(context.WithoutCancel(ctx), c.Chdir, "git", "worktree", "remove", "--force", worktree)
 		err = errors.Join(err, err2)
 	}()
 
 	c.tell("building the benchmarks with the library of the working directory and of %.12s", base)
 	newTest, baseTest := filepath.Join(c.dir, "new.test"), filepath.Join(c.dir, "base.test")
-	if _, err := output(ctx, c.bench, "go", "test", "-c", "-o", newTest, "./micro"); err != nil {
+	if _, err := output(ctx, c.Chdir, "go", "test", "-c", "-o", newTest, "./micro"); err != nil {
 		return err
 	}
 	if built, err := c.buildBase(ctx, worktree, baseTest); err != nil || !built {
@@ -98,36 +64,36 @@ func (c *comparison) run(ctx context.Context) (err error) {
 }
 
 func (c *comparison) tell(format string, args ...any) {
-	fmt.Fprintf(c.progressOut, format+"\n", args...)
+	fmt.Fprintf(os.Stderr, format+"\n", args...)
 }
 
 // buildBase builds the same benchmarks with the other library. If they do not fit
 // it, the benchmarks of its own time are taken; it may have none.
 func (c *comparison) buildBase(ctx context.Context, worktree, to string) (built bool, err error) {
 	mod := filepath.Join(c.dir, "base.mod")
-	if err := copyFile(filepath.Join(c.bench, "go.mod"), mod); err != nil {
+	if err := copyFile(filepath.Join(c.Chdir, "go.mod"), mod); err != nil {
 		return false, err
 	}
-	if err := copyFile(filepath.Join(c.bench, "go.sum"), filepath.Join(c.dir, "base.sum")); err != nil {
+	if err := copyFile(filepath.Join(c.Chdir, "go.sum"), filepath.Join(c.dir, "base.sum")); err != nil {
 		return false, err
 	}
-	_, err = output(ctx, c.bench, "go", "mod", "edit",
+	_, err = output(ctx, c.Chdir, "go", "mod", "edit",
 		"-replace=github.com/warmwatch/warmwatch="+worktree,
-		"-replace=github.com/warmwatch/warmwatch/test/e2e="+filepath.Join(c.bench, "..", "test", "e2e"), mod)
+		"-replace=github.com/warmwatch/warmwatch/test/e2e="+filepath.Join(c.Chdir, "..", "test", "e2e"), mod)
 	if err != nil {
 		return false, err
 	}
-	_, fitErr := output(ctx, c.bench, "go", "test", "-c", "-mod=mod", "-modfile="+mod, "-o", to, "./micro")
+	_, fitErr := output(ctx, c.Chdir, "go", "test", "-c", "-mod=mod", "-modfile="+mod, "-o", to, "./micro")
 	if fitErr == nil {
 		return true, nil
 	}
 	if ctx.Err() != nil {
 		return false, fitErr
 	}
-	c.tell("the benchmarks do not fit the library of %s, so those of its own time are run:\n%v", c.revision, fitErr)
+	c.tell("the benchmarks do not fit the library of %s, so those of its own time are run:\n%v", c.Revision, fitErr)
 	own := filepath.Join(worktree, "bench")
 	if _, err := os.Stat(filepath.Join(own, "micro")); err != nil {
-		fmt.Fprintf(c.out, "%s has no micro-benchmarks: there is nothing to compare with\n", c.revision)
+		fmt.Printf("%s has no micro-benchmarks: there is nothing to compare with\n", c.Revision)
 		return false, nil
 	}
 	_, err = output(ctx, own, "go", "test", "-c", "-o", to, "./micro")
@@ -137,16 +103,16 @@ func (c *comparison) buildBase(ctx context.Context, worktree, to string) (built 
 // runBoth runs the two in turns, so that what changes on the machine meets both.
 func (c *comparison) runBoth(ctx context.Context, baseTest, newTest string) error {
 	begin := time.Now()
-	for run := range c.count {
+	for run := range c.Count {
 		for _, test := range []string{baseTest, newTest} {
 			name := strings.TrimSuffix(filepath.Base(test), ".test")
-			c.tell("[%5s] run %d of %d: %s", time.Since(begin).Round(time.Second), run+1, c.count, name)
-			figures, err := output(ctx, c.dir, test, "-test.run=^$", "-test.bench="+c.pattern, "-test.benchtime="+c.benchtime)
+			c.tell("[%5s] run %d of %d: %s", time.Since(begin).Round(time.Second), run+1, c.Count, name)
+			figures, err := output(ctx, c.dir, test, "-test.run=^$", "-test.bench="+c.Bench, "-test.benchtime="+c.Benchtime)
 			if err != nil {
 				return err
 			}
 			if !strings.Contains(figures, "\nBenchmark") {
-				return fmt.Errorf("%s: no benchmark is called %q", name, c.pattern)
+				return fmt.Errorf("%s: no benchmark is called %q", name, c.Bench)
 			}
 			if err := appendFile(filepath.Join(c.dir, name), figures+"\n"); err != nil {
 				return err
@@ -167,12 +133,12 @@ func appendFile(path, text string) error {
 
 // judge prints what benchstat says, and says what got worse.
 func (c *comparison) judge(ctx context.Context) error {
-	table, err := output(ctx, c.dir, c.benchstat, "base", "new")
+	table, err := output(ctx, c.dir, c.Benchstat, "base", "new")
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(c.out, table)
-	csv, err := output(ctx, c.dir, c.benchstat, "-format=csv", "base", "new")
+	fmt.Println(table)
+	csv, err := output(ctx, c.dir, c.Benchstat, "-format=csv", "base", "new")
 	if err != nil {
 		return err
 	}
@@ -180,17 +146,17 @@ func (c *comparison) judge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	slower, noise := report.Slower(changes, c.threshold)
+	slower, noise := report.Slower(changes, c.Threshold)
 	for _, change := range noise {
-		fmt.Fprintf(c.out, "client-go changed too, which it did not: %s; this machine is not quiet\n", change)
+		fmt.Printf("client-go changed too, which it did not: %s; this machine is not quiet\n", change)
 	}
 	if len(slower) == 0 {
-		fmt.Fprintf(c.out, "nothing got worse by more than %v %% (p < 0.05)\n", c.threshold)
+		fmt.Printf("nothing got worse by more than %v %% (p < 0.05)\n", c.Threshold)
 		return nil
 	}
-	fmt.Fprintf(c.out, "worse than %s by more than %v %% (p < 0.05):\n", c.revision, c.threshold)
+	fmt.Printf("worse than %s by more than %v %% (p < 0.05):\n", c.Revision, c.Threshold)
 	for _, change := range slower {
-		fmt.Fprintf(c.out, "  %s\n", change)
+		fmt.Printf("  %s\n", change)
 	}
 	return fmt.Errorf("%w: %d figures", errSlower, len(slower))
 }

@@ -20,30 +20,20 @@ const (
 	readmeFile   = "README.md"
 )
 
-// ofResult runs a command that is about a result file. Without any it says so.
-func ofResult(command string, args []string, run func(path, root string) error) error {
-	set := newFlags("bench "+command, "Usage: bench "+command+" [flags]")
-	root := set.String("root", "..", "of the repository")
-	name := set.String("name", "", "of a result file in "+resultsDir+" (default: that of the present documents, or the only one)")
-	if err := set.Parse(args); err != nil {
-		return usageError{err}
-	}
-	if set.NArg() > 0 {
-		return usageError{fmt.Errorf("unexpected argument %q; see --help", set.Arg(0))}
-	}
-	path, err := chooseResult(*root, *name)
-	if errors.Is(err, errNoResults) {
-		fmt.Println(err)
-		return nil
-	}
+// resultFile says which result file a command is about.
+type resultFile struct {
+	Root string `default:".." help:"Of the repository."`
+	Name string `help:"Of a result file in bench/results (default: that of the present documents, or the only one)."`
+}
+
+type figuresCommand struct{ resultFile }
+
+// Run prints every figure.
+func (c *figuresCommand) Run() error {
+	path, err := chooseResult(c.Root, c.Name)
 	if err != nil {
 		return err
 	}
-	return run(path, *root)
-}
-
-// writeFigures prints every figure.
-func writeFigures(path, _ string) error {
 	f, err := result.Read(path)
 	if err == nil {
 		_, err = fmt.Print(report.Figures(f))
@@ -51,20 +41,26 @@ func writeFigures(path, _ string) error {
 	return err
 }
 
-// writeDocs generates docs/benchmarks.md, its plots, and the marked section of
-// the README.
-func writeDocs(path, root string) error {
-	documents, err := generate(path, root, filepath.Join(root, plotDir))
+type docsCommand struct{ resultFile }
+
+// Run generates docs/benchmarks.md, its plots, and the marked section of the README.
+func (c *docsCommand) Run() error {
+	path, err := chooseResult(c.Root, c.Name)
+	if errors.Is(err, errNoResults) {
+		fmt.Println(err)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
+	documents, err := generate(path, c.Root, filepath.Join(c.Root, plotDir))
 	for file, content := range documents {
-		if err := os.WriteFile(filepath.Join(root, file), []byte(content), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(c.Root, file), []byte(content), 0o644); err != nil {
 			return err
 		}
 		fmt.Println(file)
 	}
-	return nil
+	return err
 }
 
 var errNoResults = fmt.Errorf("there are no result files in %s; `make bench` writes one", resultsDir)

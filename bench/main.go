@@ -5,13 +5,10 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -36,53 +33,27 @@ func mainExit(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // A second Ctrl-C ends this process at once.
-	command := ""
-	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
-		command, args = args[0], args[1:]
+	_, command, err := parse(args)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "bench: %v; see --help\n", err)
+		return exitUsage
 	}
-	var err error
-	switch command {
-	case "":
-		err = runCommand(ctx, args)
-	case "docs":
-		err = ofResult(command, args, writeDocs)
-	case "figures":
-		err = ofResult(command, args, writeFigures)
-	case "compare":
-		err = compareCommand(ctx, args)
-	default:
-		err = usageError{fmt.Errorf("unknown command %q; see --help", command)}
-	}
+	command.BindTo(ctx, (*context.Context)(nil))
+	err = command.Run()
 	switch {
-	case err == nil, errors.Is(err, flag.ErrHelp):
+	case err == nil:
 		return 0
 	case ctx.Err() != nil:
 		fmt.Fprintln(os.Stderr, "bench: stopped")
 		return exitStopped
 	}
 	fmt.Fprintf(os.Stderr, "bench: %v\n", err)
-	if _, ok := errors.AsType[usageError](err); ok {
-		return exitUsage
-	}
 	return exitFailed
 }
 
-// usageError is one of the command line.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-func runCommand(ctx context.Context, args []string) error {
-	o, err := parseOptions(args)
-	if err != nil {
-		return usageError{err}
-	}
-	return runBench(ctx, o, os.Stdout, os.Stderr)
-}
-
-// runBench measures, and writes the result file and its plots.
-func runBench(ctx context.Context, o options, out, progressOut io.Writer) error {
-	s, err := newSuite(o, out, progressOut)
+// Run measures, and writes the result file and its plots.
+func (o *options) Run(ctx context.Context) error {
+	s, err := newSuite(*o, os.Stdout, os.Stderr)
 	if err != nil {
 		return err
 	}
@@ -104,7 +75,7 @@ func runBench(ctx context.Context, o options, out, progressOut io.Writer) error 
 	if err2 != nil {
 		return errors.Join(err, err2)
 	}
-	fmt.Fprintf(out, "\n%s.json and %d plots in %s written after %s\n", path, len(plots), path, time.Since(s.screen.begin).Round(time.Second))
+	fmt.Printf("\n%s.json and %d plots in %s written after %s\n", path, len(plots), path, time.Since(s.screen.begin).Round(time.Second))
 	return err // Of a part that failed.
 }
 

@@ -1,79 +1,76 @@
 package main
 
 import (
-	"errors"
-	"flag"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/alecthomas/kong"
 )
 
 // shortName is what .gitignore knows the results of short runs by.
 const shortName = "short"
 
+// commandLine is everything that this program does.
+type commandLine struct {
+	Measure options        `cmd:"" default:"withargs" help:"Measure. This is what happens without a command."`
+	Docs    docsCommand    `cmd:"" help:"Make docs/benchmarks.md, its plots, and the figures of the README."`
+	Figures figuresCommand `cmd:"" help:"Print every figure."`
+	Compare comparison     `cmd:"" help:"Compare the micro-benchmarks of the working directory with those of another revision."`
+}
+
 // options is the command line of a run.
 type options struct {
-	Name      string
-	Out       string // Directory of result files.
-	Short     bool
-	Large     bool
-	Runs      int
-	Scenarios string
-	BinDir    string
-	Dir       string // Of cache files. Empty: a temporary one.
-	Agents    int    // Of the fleet.
-	Objects   int    // Pods of the parts that are measured at one size.
+	Name      string   `help:"Of the result file (default: bench; short with --short)."`
+	Out       string   `default:"results" help:"Directory of result files."`
+	Short     bool     `xor:"length" help:"Fewer objects, one run of each: less than 3 minutes."`
+	Large     bool     `xor:"length" help:"Also 200,000 Pods, and 50,000 ConfigMaps and custom resources: hours."`
+	Runs      int      `help:"How often starts with 50,000 Pods are measured (default 3; 1 with --short); the rest is measured as often, or less."`
+	Scenarios []string `enum:"${parts}" help:"Some parts of the run (default all): ${enum}."`
+	BinDir    string   `help:"Directory of kube-apiserver and etcd (default: bin/ here or above)."`
+	Dir       string   `type:"existingdir" help:"Where cache files and the control plane's data go (default: the system's directory for temporary files)."`
+	Agents    int      `help:"Size of the fleet (default 200; 20 with --short)."`
+	Objects   int      `help:"Pods of all parts but starts and fleet (default 50000; 4000 with --short)."`
 
 	command string // How a user of make would have asked for it.
 }
 
+// parse reads a command line; the result runs what it says.
+func parse(args []string) (*commandLine, *kong.Context, error) {
+	c := &commandLine{}
+	var names []string
+	for _, p := range parts {
+		names = append(names, p.name)
+	}
+	parser, err := kong.New(c, kong.Name("bench"), kong.Description("Measures warmwatch beside client-go, on a real API server."),
+		kong.Vars{"parts": strings.Join(names, ",")})
+	if err != nil {
+		return nil, nil, err
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.Measure.command = "make bench"
+	for _, p := range parsed.Path {
+		if p.Flag != nil && !slices.Contains([]string{"bin-dir", "dir", "out"}, p.Flag.Name) {
+			value := strings.Trim(fmt.Sprint(p.Flag.Target.Interface()), "[]")
+			if p.Flag.IsBool() {
+				value = "1"
+			}
+			c.Measure.command += " " + strings.ToUpper(p.Flag.Name) + "=" + strings.ReplaceAll(value, " ", ",")
+		}
+	}
+	c.Measure.complete()
+	return c, parsed, nil
+}
+
 var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// newFlags is a flag set that is used up to usage.
-func newFlags(name, usage string) *flag.FlagSet {
-	set := flag.NewFlagSet(name, flag.ContinueOnError)
-	set.Usage = func() {
-		fmt.Fprintln(set.Output(), usage)
-		set.PrintDefaults()
-	}
-	return set
-}
-
-// parseOptions prints the usage. The error is flag.ErrHelp when help was asked for.
-func parseOptions(args []string) (o options, err error) {
-	set := newFlags("bench", "Measures warmwatch beside client-go, on a real API server.\n\n"+
-		"Usage:\n  bench [flags]\n  bench docs [flags]\n  bench figures [flags]\n  bench compare [flags] <git revision>\n\nFlags of bench:")
-	set.StringVar(&o.Name, "name", "", "of the result file (default: bench; short with --short)")
-	set.StringVar(&o.Out, "out", "results", "directory of result files")
-	set.BoolVar(&o.Short, "short", false, "fewer objects, one run of each: less than 3 minutes")
-	set.BoolVar(&o.Large, "large", false, "also 200,000 Pods, and 50,000 ConfigMaps and custom resources: hours")
-	set.IntVar(&o.Runs, "runs", 0, "how often starts with 50,000 Pods are measured (default 3; 1 with --short); the rest is measured as often, or less")
-	set.StringVar(&o.Scenarios, "scenarios", "", "comma-separated parts of the run (default all): "+strings.Join(partNames(), ", "))
-	set.StringVar(&o.BinDir, "bin-dir", "", "directory of kube-apiserver and etcd (default: bin/ here or above)")
-	set.StringVar(&o.Dir, "dir", "", "where cache files and the control plane's data go; it must exist\n(default: the system's directory for temporary files)")
-	set.IntVar(&o.Agents, "agents", 0, "size of the fleet (default 200; 20 with --short)")
-	set.IntVar(&o.Objects, "objects", 0, "Pods of all parts but starts and fleet (default 50000; 4000 with --short)")
-	if err := set.Parse(args); err != nil {
-		return o, err
-	}
-	o.command = "make bench"
-	set.Visit(func(f *flag.Flag) {
-		if value := strings.Replace(f.Value.String(), "true", "1", 1); !slices.Contains([]string{"bin-dir", "dir", "out"}, f.Name) {
-			o.command += " " + strings.ToUpper(f.Name) + "=" + value
-		}
-	})
-	return o, o.complete(set.Args())
-}
-
-// complete checks what was given, and fills in what was not.
-func (o *options) complete(rest []string) error {
+// Validate is called by kong.
+func (o *options) Validate() error {
 	switch {
-	case len(rest) > 0:
-		return fmt.Errorf("unexpected argument %q; see --help", rest[0])
-	case o.Short && o.Large:
-		return errors.New("--short and --large exclude each other")
 	case o.Runs < 0:
 		return fmt.Errorf("--runs=%d: at least 1 is needed", o.Runs)
 	case o.Objects != 0 && o.Objects < 100:
@@ -83,20 +80,15 @@ func (o *options) complete(rest []string) error {
 	case o.Name != "" && !plainName.MatchString(o.Name):
 		return fmt.Errorf("--name=%q: want letters, digits, dots, dashes and underscores", o.Name)
 	}
+	return nil
+}
+
+// complete fills in what was not given.
+func (o *options) complete() {
 	if o.Name == "" {
 		o.Name = "bench"
 		if o.Short { // It is not to replace the figures of a long run.
 			o.Name = shortName
-		}
-	}
-	if o.Dir != "" {
-		if _, err := os.Stat(o.Dir); err != nil {
-			return fmt.Errorf("--dir: %w", err)
-		}
-	}
-	for part := range strings.SplitSeq(o.Scenarios, ",") {
-		if part != "" && !slices.Contains(partNames(), part) {
-			return fmt.Errorf("--scenarios: there is no %q; want some of %s", part, strings.Join(partNames(), ", "))
 		}
 	}
 	for _, n := range []struct {
@@ -107,12 +99,11 @@ func (o *options) complete(rest []string) error {
 			*n.value = o.choose(n.short, n.long)
 		}
 	}
-	return nil
 }
 
 // has tells whether a part was asked for.
 func (o *options) has(part string) bool {
-	return o.Scenarios == "" || slices.Contains(strings.Split(o.Scenarios, ","), part)
+	return len(o.Scenarios) == 0 || slices.Contains(o.Scenarios, part)
 }
 
 func (o *options) choose(short, long int) int {

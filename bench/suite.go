@@ -68,14 +68,11 @@ func newSuite(o options, out, progressOut io.Writer) (*suite, error) {
 	return &suite{options: o, screen: &screen{out: out, progressOut: progressOut, begin: time.Now()}, dir: dir}, err
 }
 
-// part of a run.
-type part struct {
+// parts of a run, in their order.
+var parts = []struct {
 	name    string
 	measure func(*suite, context.Context) error
-}
-
-// parts in their order.
-var parts = []part{
+}{
 	{"starts", (*suite).starts},
 	{"relist", (*suite).relists},
 	{"events", (*suite).events},
@@ -83,14 +80,6 @@ var parts = []part{
 	{"from-memory", (*suite).fromMemory},
 	{"reads", (*suite).reads},
 	{"fleet", (*suite).fleet},
-}
-
-func partNames() []string {
-	names := make([]string, len(parts))
-	for i, p := range parts {
-		names[i] = p.name
-	}
-	return names
 }
 
 // run measures everything that the options ask for, and returns the versions of what

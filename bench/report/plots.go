@@ -34,9 +34,9 @@ func WritePlots(f *result.File, dir string) (drawn []Plot, err error) {
 		Plot
 		draw func(*result.File) ([]byte, error) // nil without figures.
 	}{
-		{Plot{"start-time.svg", "Time from the start of an agent until it is of use, over the number of Pods"}, startTimePlot},
-		{Plot{"restart-bytes.svg", "Bytes that an agent receives when it starts, over the number of Pods"}, restartBytesPlot},
-		{Plot{"memory.svg", "Anonymous memory of an agent, over the number of Pods"}, memoryPlot},
+		{Plot{"start-time.svg", "Time from the start of an agent until it is of use, over the number of Pods"}, startTimePlot.draw},
+		{Plot{"restart-bytes.svg", "Bytes that an agent receives when it starts, over the number of Pods"}, restartBytesPlot.draw},
+		{Plot{"memory.svg", "Anonymous memory of an agent, over the number of Pods"}, memoryPlot.draw},
 		{Plot{"fleet.svg", "A fleet that restarts at once, beside the API server"}, fleetPlot},
 		{Plot{"latency.svg", "From the decoded watch event to the handler"}, latencyPlot},
 	} {
@@ -79,57 +79,62 @@ type line struct {
 	xys   plotter.XYs
 }
 
-// overObjects collects a metric of Pods at all sizes.
-func overObjects(f *result.File, name string, s style, scenario, impl, metric string, scale float64) line {
-	l := line{name: name, style: s}
-	for _, r := range f.Rows {
-		if r.Scenario == scenario && r.Kind == "Pods" && r.Impl == impl && r.Metric == metric {
-			l.xys = append(l.xys, plotter.XY{X: float64(r.Objects), Y: r.Median * scale})
-		}
-	}
-	slices.SortFunc(l.xys, func(a, b plotter.XY) int { return int(a.X - b.X) })
-	return l
+// overSizes is a plot of figures of Pods over their number.
+type overSizes struct {
+	title, axis string
+	scale       float64
+	lines       []lineOf
 }
 
-func startTimePlot(f *result.File) ([]byte, error) {
-	return logLog("Start of an agent", "Pods", "time (ms)", []line{
-		overObjects(f, "client-go, all OnAdd", stockMain, ColdStart, agent.ClientGo, result.AllAdded, 1),
-		overObjects(f, "client-go, HasSynced", stockOther, ColdStart, agent.ClientGo, result.HasSynced, 1),
-		overObjects(f, "warmwatch cold, all OnAdd", warmFourth, ColdStart, agent.Warmwatch, result.AllAdded, 1),
-		overObjects(f, "warmwatch after 410, caught up", warmThird, GoneStart, agent.Warmwatch, result.CaughtUp, 1),
-		overObjects(f, "warmwatch warm, all OnAdd", warmOther, WarmStart, agent.Warmwatch, result.AllAdded, 1),
-		overObjects(f, "warmwatch warm, HasSynced", warmMain, WarmStart, agent.Warmwatch, result.HasSynced, 1),
-	})
+// lineOf is a line of figures.
+type lineOf struct {
+	name                   string
+	style                  style
+	scenario, impl, metric string
 }
 
-func restartBytesPlot(f *result.File) ([]byte, error) {
-	const kB = 1e-3
-	return logLog("Bytes on a restart", "Pods", "received (kB)", []line{
-		overObjects(f, "client-go", stockMain, WarmStart, agent.ClientGo, result.Received, kB),
-		overObjects(f, "warmwatch, after 410", warmThird, GoneStart, agent.Warmwatch, result.Received, kB),
-		overObjects(f, "warmwatch, 1 % changed", warmOther, ChangedStart, agent.Warmwatch, result.Received, kB),
-		overObjects(f, "warmwatch, nothing changed", warmMain, WarmStart, agent.Warmwatch, result.Received, kB),
-	})
-}
+var startTimePlot = overSizes{title: "Start of an agent", axis: "time (ms)", scale: 1, lines: []lineOf{
+	{"client-go, all OnAdd", stockMain, ColdStart, agent.ClientGo, result.AllAdded},
+	{"client-go, HasSynced", stockOther, ColdStart, agent.ClientGo, result.HasSynced},
+	{"warmwatch cold, all OnAdd", warmFourth, ColdStart, agent.Warmwatch, result.AllAdded},
+	{"warmwatch after 410, caught up", warmThird, GoneStart, agent.Warmwatch, result.CaughtUp},
+	{"warmwatch warm, all OnAdd", warmOther, WarmStart, agent.Warmwatch, result.AllAdded},
+	{"warmwatch warm, HasSynced", warmMain, WarmStart, agent.Warmwatch, result.HasSynced},
+}}
 
-func memoryPlot(f *result.File) ([]byte, error) {
-	const MB = 1e-6
-	return logLog("Anonymous memory of an agent", "Pods", "memory (MB)", []line{
-		overObjects(f, "client-go, peak", stockMain, WarmStart, agent.ClientGo, result.PeakAnon, MB),
-		overObjects(f, "client-go, steady", stockOther, WarmStart, agent.ClientGo, result.SteadyAnon, MB),
-		overObjects(f, "warmwatch cold, peak", warmThird, ColdStart, agent.Warmwatch, result.PeakAnon, MB),
-		overObjects(f, "warmwatch warm, peak", warmMain, WarmStart, agent.Warmwatch, result.PeakAnon, MB),
-		overObjects(f, "warmwatch warm, steady", warmOther, WarmStart, agent.Warmwatch, result.SteadyAnon, MB),
-	})
-}
+var restartBytesPlot = overSizes{title: "Bytes on a restart", axis: "received (kB)", scale: 1e-3, lines: []lineOf{
+	{"client-go", stockMain, WarmStart, agent.ClientGo, result.Received},
+	{"warmwatch, after 410", warmThird, GoneStart, agent.Warmwatch, result.Received},
+	{"warmwatch, 1 % changed", warmOther, ChangedStart, agent.Warmwatch, result.Received},
+	{"warmwatch, nothing changed", warmMain, WarmStart, agent.Warmwatch, result.Received},
+}}
 
-// logLog draws lines over two logarithmic axes. What is not above zero has no place
+var memoryPlot = overSizes{title: "Anonymous memory of an agent", axis: "memory (MB)", scale: 1e-6, lines: []lineOf{
+	{"client-go, peak", stockMain, WarmStart, agent.ClientGo, result.PeakAnon},
+	{"client-go, steady", stockOther, WarmStart, agent.ClientGo, result.SteadyAnon},
+	{"warmwatch cold, peak", warmThird, ColdStart, agent.Warmwatch, result.PeakAnon},
+	{"warmwatch warm, peak", warmMain, WarmStart, agent.Warmwatch, result.PeakAnon},
+	{"warmwatch warm, steady", warmOther, WarmStart, agent.Warmwatch, result.SteadyAnon},
+}}
+
+// draw draws lines over two logarithmic axes. What is not above zero has no place
 // there and stands at the lower end.
-func logLog(title, x, y string, lines []line) ([]byte, error) {
-	p := newPlot(title, x, y)
+func (o overSizes) draw(f *result.File) ([]byte, error) {
+	var lines []line
+	for _, of := range o.lines {
+		l := line{name: of.name, style: of.style}
+		for _, r := range f.Rows {
+			if r.Scenario == of.scenario && r.Kind == "Pods" && r.Impl == of.impl && r.Metric == of.metric {
+				l.xys = append(l.xys, plotter.XY{X: float64(r.Objects), Y: r.Median * o.scale})
+			}
+		}
+		slices.SortFunc(l.xys, func(a, b plotter.XY) int { return int(a.X - b.X) })
+		lines = append(lines, l)
+	}
 	if count(lines) == 0 {
 		return nil, nil
 	}
+	p := newPlot(o.title, "Pods", o.axis)
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, sizeTicks{lines}
 	legend, err := addLogLines(p, lines)
 	if err != nil {

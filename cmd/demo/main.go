@@ -14,7 +14,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -40,11 +39,9 @@ func mainExit(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // A second Ctrl-C ends this process at once.
-	o, err := parseOptions(args, os.Stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return 0
-	}
+	o, err := parseOptions(args)
 	if err != nil {
+		fmt.Fprintf(os.Stderr, "demo: %v; see --help\n", err)
 		return exitUsage
 	}
 	ok, err := runDemo(ctx, o, os.Stdout, os.Stderr)

@@ -2,10 +2,9 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"io"
-	"os"
+
+	"github.com/alecthomas/kong"
 )
 
 const (
@@ -18,54 +17,30 @@ const (
 
 // options is the command line.
 type options struct {
-	Objects    int
-	Output     string
-	Kubeconfig string
-	Context    string
-	BinDir     string
-	Replayed   int // How many events are replayed from memory; not a flag.
+	Objects    int    `default:"5000" help:"How many Pods to create."`
+	Output     string `default:"text" enum:"text,json" help:"text, or json: one object on stdout and nothing else."`
+	Kubeconfig string `type:"existingfile" help:"Use the cluster of this file, in a namespace of its own that is removed afterwards (default: start a control plane)."`
+	Context    string `help:"Context of --kubeconfig (default: its current one)."`
+	BinDir     string `help:"Directory of kube-apiserver and etcd (default: bin/ here or above)."`
+	Replayed   int    `kong:"-"` // How many events are replayed from memory.
 }
 
-// parseOptions prints usage and errors to errOut. The error is flag.ErrHelp when
-// help was asked for.
-func parseOptions(args []string, errOut io.Writer) (options, error) {
+func parseOptions(args []string) (options, error) {
 	o := options{Replayed: 100_000}
-	set := flag.NewFlagSet("demo", flag.ContinueOnError)
-	set.SetOutput(errOut)
-	set.IntVar(&o.Objects, "objects", 5000, "how many Pods to create")
-	set.StringVar(&o.Output, "output", outputText, "text, or json: one object on stdout and nothing else")
-	set.StringVar(&o.Kubeconfig, "kubeconfig", "", "use the cluster of this file, in a namespace of its own\nthat is removed afterwards (default: start a control plane)")
-	set.StringVar(&o.Context, "context", "", "context of --kubeconfig (default: its current one)")
-	set.StringVar(&o.BinDir, "bin-dir", "", "directory of kube-apiserver and etcd (default: bin/ here or above)")
-	set.Usage = func() {
-		fmt.Fprintln(errOut, "Shows on a real API server how an informer of warmwatch restarts.\n\nUsage: demo [flags]")
-		set.PrintDefaults()
-	}
-	if err := set.Parse(args); err != nil {
-		return o, err
-	}
-	err := o.validate(set.Args())
-	if err != nil {
-		fmt.Fprintf(errOut, "demo: %v\n", err)
+	parser, err := kong.New(&o, kong.Name("demo"), kong.Description("Shows on a real API server how an informer of warmwatch restarts."))
+	if err == nil {
+		_, err = parser.Parse(args)
 	}
 	return o, err
 }
 
-func (o options) validate(rest []string) error {
+// Validate is called by kong.
+func (o *options) Validate() error {
 	switch {
-	case len(rest) > 0:
-		return fmt.Errorf("unexpected argument %q; see --help", rest[0])
 	case o.Objects < minObjects:
 		return fmt.Errorf("--objects=%d: at least %d are needed", o.Objects, minObjects)
-	case o.Output != outputText && o.Output != outputJSON:
-		return fmt.Errorf("--output=%q: want %s or %s", o.Output, outputText, outputJSON)
 	case o.Context != "" && o.Kubeconfig == "":
 		return errors.New("--context goes with --kubeconfig")
-	}
-	if o.Kubeconfig != "" {
-		if _, err := os.Stat(o.Kubeconfig); err != nil {
-			return fmt.Errorf("--kubeconfig: %w", err)
-		}
 	}
 	return nil
 }
