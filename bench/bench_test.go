@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/procfs"
 	"go.uber.org/goleak"
 
 	"github.com/warmwatch/warmwatch/bench/micro"
@@ -59,7 +60,10 @@ func TestCommandLineIsWhatMakeWantsToHear(t *testing.T) {
 }
 
 func TestFileSystemIsThatOfTheInnermostMount(t *testing.T) {
-	const mounts = "overlay / overlay rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n/dev/sdb /tmp/disk ext4 rw 0 0\nproc /proc proc rw 0 0\n"
+	mounts := []*procfs.MountInfo{
+		{MountPoint: "/", FSType: "overlay"}, {MountPoint: "/tmp", FSType: "tmpfs"},
+		{MountPoint: "/tmp/disk", FSType: "ext4"}, {MountPoint: "/proc", FSType: "proc"},
+	}
 	for dir, want := range map[string]string{"/tmp/disk/a": "ext4", "/tmp/diskette": "tmpfs", "/home": "overlay", "/tmp": "tmpfs"} {
 		if got := fileSystem(mounts, dir); got != want {
 			t.Errorf("%s: %q, want %q", dir, got, want)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,7 +56,7 @@ func (c *comparison) Run(ctx context.Context) (err error) {
 	if built, err := c.buildBase(ctx, worktree, baseTest); err != nil || !built {
 		return err
 	}
-	if err := c.runBoth(ctx, baseTest, newTest); err != nil {
+	if err := c.runBoth(ctx, "base", "new"); err != nil {
 		return err
 	}
 	return c.judge(ctx)
@@ -101,34 +100,28 @@ func (c *comparison) buildBase(ctx context.Context, worktree, to string) (built 
 }
 
 // runBoth runs the two in turns, so that what changes on the machine meets both.
-func (c *comparison) runBoth(ctx context.Context, baseTest, newTest string) error {
+func (c *comparison) runBoth(ctx context.Context, tests ...string) error {
 	begin := time.Now()
 	for run := range c.Count {
-		for _, test := range []string{baseTest, newTest} {
-			name := strings.TrimSuffix(filepath.Base(test), ".test")
-			c.tell("[%5s] run %d of %d: %s", time.Since(begin).Round(time.Second), run+1, c.Count, name)
-			figures, err := output(ctx, c.dir, test, "-test.run=^$", "-test.bench="+c.Bench, "-test.benchtime="+c.Benchtime)
+		for _, test := range tests {
+			c.tell("[%5s] run %d of %d: %s", time.Since(begin).Round(time.Second), run+1, c.Count, test)
+			figures, err := output(ctx, c.dir, "./"+test+".test", "-test.run=^$", "-test.bench="+c.Bench, "-test.benchtime="+c.Benchtime)
 			if err != nil {
 				return err
 			}
 			if !strings.Contains(figures, "\nBenchmark") {
-				return fmt.Errorf("%s: no benchmark is called %q", name, c.Bench)
+				return fmt.Errorf("%s: no benchmark is called %q", test, c.Bench)
 			}
-			if err := appendFile(filepath.Join(c.dir, name), figures+"\n"); err != nil {
+			before, err := os.ReadFile(filepath.Join(c.dir, test))
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(c.dir, test), append(before, figures+"\n"...), 0o600); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-func appendFile(path, text string) error {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.WriteString(file, text)
-	return errors.Join(err, file.Close())
 }
 
 // judge prints what benchstat says, and says what got worse.

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/procfs"
+
 	"github.com/warmwatch/warmwatch/bench/report"
 	"github.com/warmwatch/warmwatch/bench/result"
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
@@ -26,9 +28,9 @@ const bytesPerObject = 20_000
 func (s *suite) fleet(ctx context.Context) error {
 	objects := s.options.choose(500, 2000)
 	need := float64(s.options.Agents * objects * bytesPerObject)
-	if has := agent.ProcFields("meminfo", "MemAvailable:")[0] * 1024; has > 0 && has < need {
+	if has := memoryFacts().MemAvailableBytes; has != nil && float64(*has) < need {
 		s.skip("fleet: %d agents with %s Pods each need about %s of memory, and %s are free; AGENTS=%d would fit",
-			s.options.Agents, thousands(objects), report.Value("B", need), report.Value("B", has), int(has/float64(objects*bytesPerObject)))
+			s.options.Agents, thousands(objects), report.Value("B", need), report.Value("B", float64(*has)), int(*has)/(objects*bytesPerObject))
 		return nil
 	}
 	if err := s.stopControlPlane(); err != nil {
@@ -183,14 +185,14 @@ type processWatch struct {
 
 func watchProcess(pid int) *processWatch {
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &processWatch{pid: pid, before: processSeconds(pid), end: cancel, peak: make(chan float64, 1)}
+	w := &processWatch{pid: pid, before: statOf(pid).CPUTime(), end: cancel, peak: make(chan float64, 1)}
 	go func() {
-		peak := 0.0
+		peak := 0
 		for ctx.Err() == nil {
-			peak = max(peak, agent.ProcFields(fmt.Sprintf("%d/status", pid), "VmRSS:")[0]*1024)
+			peak = max(peak, statOf(pid).ResidentMemory())
 			time.Sleep(20 * time.Millisecond)
 		}
-		w.peak <- peak
+		w.peak <- float64(peak)
 		close(w.peak)
 	}()
 	return w
@@ -199,16 +201,18 @@ func watchProcess(pid int) *processWatch {
 // stop is idempotent; the peak is there once.
 func (w *processWatch) stop() (cpuSeconds, peakBytes float64) {
 	w.end()
-	return processSeconds(w.pid) - w.before, <-w.peak
+	return statOf(w.pid).CPUTime() - w.before, <-w.peak
 }
 
-// processSeconds is the processor time of a process so far.
-func processSeconds(pid int) float64 {
-	const ticksPerSecond = 100 // USER_HZ on every Linux that Go runs on.
-	// After the name, which may contain anything, utime and stime are fields 12 and 13.
-	fields := agent.ProcFields(fmt.Sprintf("%d/stat", pid), ")")
-	if len(fields) < 13 {
-		return 0
+// statOf is zero where the system does not tell.
+func statOf(pid int) procfs.ProcStat {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return procfs.ProcStat{}
 	}
-	return (fields[11] + fields[12]) / ticksPerSecond
+	stat, err := p.Stat()
+	if err != nil {
+		return procfs.ProcStat{}
+	}
+	return stat
 }

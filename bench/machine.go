@@ -10,10 +10,10 @@ import (
 	"runtime/debug"
 	"strings"
 
+	"github.com/prometheus/procfs"
 	"k8s.io/client-go/discovery"
 
 	"github.com/warmwatch/warmwatch/bench/report"
-	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
 
 // machineFacts are what figures depend on; what cannot be found is left out.
@@ -28,53 +28,50 @@ func machineFacts(dir string) map[string]string {
 			facts[name] = value
 		}
 	}
-	set("cpu", after(readFile("/proc/cpuinfo"), "model name", ":"))
-	set("kernel", readFile("/proc/sys/kernel/osrelease"))
-	set("file system", fileSystem(readFile("/proc/mounts"), dir))
-	if kilobytes := agent.ProcFields("meminfo", "MemTotal:")[0]; kilobytes > 0 {
-		set("memory", report.Value("B", kilobytes*1024))
+	if kernel, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		set("kernel", string(kernel))
+	}
+	if mounts, err := procfs.GetMounts(); err == nil {
+		set("file system", fileSystem(mounts, dir))
+	}
+	if proc, err := procfs.NewDefaultFS(); err == nil {
+		if cpus, err := proc.CPUInfo(); err == nil && len(cpus) > 0 {
+			set("cpu", cpus[0].ModelName)
+		}
+	}
+	if total := memoryFacts().MemTotalBytes; total != nil {
+		set("memory", report.Value("B", float64(*total)))
 	}
 	return facts
 }
 
-func readFile(path string) string {
-	content, err := os.ReadFile(path)
+// memoryFacts has nothing where the system does not tell.
+func memoryFacts() procfs.Meminfo {
+	proc, err := procfs.NewDefaultFS()
 	if err != nil {
-		return ""
+		return procfs.Meminfo{}
 	}
-	return string(content)
-}
-
-// after returns the rest of the first line that begins with name.
-func after(text, name, separator string) string {
-	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, name) {
-			_, rest, _ := strings.Cut(line, separator)
-			return strings.TrimSpace(rest)
-		}
+	memory, err := proc.Meminfo()
+	if err != nil {
+		return procfs.Meminfo{}
 	}
-	return ""
+	return memory
 }
 
 // fileSystem is the type of the innermost mount around dir.
-func fileSystem(mounts, dir string) string {
+func fileSystem(mounts []*procfs.MountInfo, dir string) string {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return ""
 	}
-	best, kind := "", ""
-	for line := range strings.Lines(mounts) {
-		fields := strings.Fields(line)
-		if len(fields) < 3 {
-			continue
-		}
-		point := fields[1]
-		inside := point == "/" || dir == point || strings.HasPrefix(dir, point+"/")
-		if inside && len(point) >= len(best) {
-			best, kind = point, fields[2]
+	best := &procfs.MountInfo{}
+	for _, m := range mounts {
+		inside := m.MountPoint == "/" || dir == m.MountPoint || strings.HasPrefix(dir, m.MountPoint+"/")
+		if inside && len(m.MountPoint) >= len(best.MountPoint) {
+			best = m
 		}
 	}
-	return kind
+	return best.FSType
 }
 
 // versionFacts are those of what was measured.
@@ -98,8 +95,8 @@ func (s *suite) versionFacts(ctx context.Context) (map[string]string, error) {
 	}
 	facts["kube-apiserver"] = version.GitVersion
 	etcd, err := exec.CommandContext(ctx, "/proc/"+fmt.Sprint(s.controlPlane.EtcdPID())+"/exe", "--version").Output()
-	if err == nil {
-		facts["etcd"] = after(string(etcd), "etcd Version", ":")
+	if first, _, ok := strings.Cut(string(etcd), "\n"); err == nil && ok {
+		facts["etcd"] = strings.TrimPrefix(first, "etcd Version: ")
 	}
 	return facts, nil
 }

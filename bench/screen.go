@@ -41,19 +41,9 @@ func (s *screen) table(title string, comparisons []result.Comparison) {
 	table := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "  \twarmwatch (min … max)\tclient-go (min … max)\ttimes better than client-go, pair by pair")
 	for _, c := range comparisons {
-		fmt.Fprintf(table, "  %s\t%s\t%s\t%s\n", c.Warmwatch.Metric, spread(c.Warmwatch), spread(c.ClientGo), ratios(c.Ratios))
+		fmt.Fprintf(table, "  %s\t%s\t%s\t%s\n", c.Warmwatch.Metric, report.Cell(c.Warmwatch), report.Cell(c.ClientGo), ratios(c.Ratios))
 	}
 	table.Flush()
-}
-
-func spread(r result.Row) string {
-	switch r.Runs {
-	case 0:
-		return "-"
-	case 1:
-		return report.Value(r.Unit, r.Median)
-	}
-	return fmt.Sprintf("%s (%s … %s)", report.Value(r.Unit, r.Median), report.Value(r.Unit, r.Min), report.Value(r.Unit, r.Max))
 }
 
 func ratios(all []float64) string {

@@ -121,7 +121,7 @@ func (d *documents) goal(name, scenario, metric string) (string, error) {
 		return "", err
 	}
 	name += fmt.Sprintf(" (%s %s)", Thousands(c.warm.Objects), c.warm.Kind)
-	return fmt.Sprintf("| %s | %s | %s | %s |\n", name, cell(c.warm), cell(c.stock), c.ratio()), nil
+	return fmt.Sprintf("| %s | %s | %s | %s |\n", name, Cell(c.warm), Cell(c.stock), c.ratio()), nil
 }
 
 // price is a row with advice, if there is a price.
@@ -214,7 +214,7 @@ func writeScenario(b *strings.Builder, all []compared, k result.Key) {
 		for _, c := range all {
 			if c.warm.Key == k && c.warm.Metric == metric {
 				runs = c.warm.Runs
-				rows += fmt.Sprintf("| %s | %s | %s | %s |\n", metric, cell(c.warm), cell(c.stock), c.ratio())
+				rows += fmt.Sprintf("| %s | %s | %s | %s |\n", metric, Cell(c.warm), Cell(c.stock), c.ratio())
 			}
 		}
 	}
@@ -227,8 +227,11 @@ func writeScenario(b *strings.Builder, all []compared, k result.Key) {
 
 func median(r result.Row) string { return Value(r.Unit, r.Median) }
 
-// cell is a median, with min and max if there were several runs.
-func cell(r result.Row) string {
+// Cell is a median, with min and max if there were several runs.
+func Cell(r result.Row) string {
+	if r.Runs == 0 {
+		return "-"
+	}
 	low, high := Value(r.Unit, r.Min), Value(r.Unit, r.Max)
 	if r.Runs < 2 || low == high {
 		return median(r)

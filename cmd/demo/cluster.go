@@ -2,13 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // Whatever --kubeconfig asks for.
 	"k8s.io/client-go/rest"
@@ -90,16 +90,17 @@ func (c *cluster) createNamespace(ctx context.Context) error {
 		return nil
 	}
 	// A cluster with controllers admits Pods once it has made the account.
-	for range 300 {
-		_, err = c.client.CoreV1().ServiceAccounts(c.namespace).Get(ctx, "default", metav1.GetOptions{})
-		if !apierrors.IsNotFound(err) {
-			return err
+	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		_, err := c.client.CoreV1().ServiceAccounts(c.namespace).Get(ctx, "default", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return false, nil
 		}
-		if err := sleep(ctx, 100*time.Millisecond); err != nil {
-			return err
-		}
+		return true, err
+	})
+	if err != nil {
+		return fmt.Errorf("the namespace got no service account: %w", err)
 	}
-	return fmt.Errorf("the namespace got no service account: %w", err)
+	return nil
 }
 
 // close stops the control plane, or removes the namespace. It works after Ctrl-C
@@ -111,15 +112,14 @@ func (c *cluster) close(tell func(format string, args ...any)) error {
 	if c.namespace == "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
-	defer cancel()
 	tell("removing namespace %s", c.namespace)
+	ctx := context.Background()
 	err := c.client.CoreV1().Namespaces().Delete(ctx, c.namespace, metav1.DeleteOptions{})
-	for err == nil {
-		if err = sleep(ctx, time.Second); err != nil {
-			break
-		}
-		_, err = c.client.CoreV1().Namespaces().Get(ctx, c.namespace, metav1.GetOptions{})
+	if err == nil {
+		err = wait.PollUntilContextTimeout(ctx, time.Second, 15*time.Minute, false, func(ctx context.Context) (bool, error) {
+			_, err := c.client.CoreV1().Namespaces().Get(ctx, c.namespace, metav1.GetOptions{})
+			return false, err
+		})
 	}
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -129,9 +129,6 @@ func (c *cluster) close(tell func(format string, args ...any)) error {
 
 // forgetHistory makes every resourceVersion from before too old.
 func (c *cluster) forgetHistory(ctx context.Context) error {
-	if c.controlPlane == nil {
-		return errors.New("only the API server of our own control plane can be restarted")
-	}
 	if err := c.controlPlane.StopAPIServer(); err != nil {
 		return err
 	}
@@ -139,14 +136,4 @@ func (c *cluster) forgetHistory(ctx context.Context) error {
 		return err
 	}
 	return c.controlPlane.StartAPIServer(ctx)
-}
-
-// sleep returns the cause when the context ends before the time is over.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
@@ -129,21 +130,25 @@ func checkScenes(t *testing.T, r *result) {
 // playControllers does what a cluster's controllers do for a namespace: it gets a
 // service account, and when it is deleted, it is emptied first.
 func playControllers(ctx context.Context, client kubernetes.Interface) error {
-	for sleep(ctx, 100*time.Millisecond) == nil {
+	err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		namespaces, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return ignoreEnd(ctx, err)
+			return false, err
 		}
 		for _, namespace := range namespaces.Items {
 			if !strings.HasPrefix(namespace.Name, namespacePrefix) {
 				continue
 			}
 			if err := playController(ctx, client, &namespace); err != nil {
-				return ignoreEnd(ctx, err)
+				return false, err
 			}
 		}
+		return false, nil
+	})
+	if ctx.Err() != nil {
+		return nil
 	}
-	return nil
+	return err
 }
 
 func playController(ctx context.Context, client kubernetes.Interface, namespace *corev1.Namespace) error {
@@ -162,13 +167,6 @@ func playController(ctx context.Context, client kubernetes.Interface, namespace 
 	}
 	namespace.Spec.Finalizers = nil
 	_, err = client.CoreV1().Namespaces().Finalize(ctx, namespace, metav1.UpdateOptions{})
-	return err
-}
-
-func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
 	return err
 }
 

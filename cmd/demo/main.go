@@ -116,11 +116,11 @@ func (d *demo) fill(ctx context.Context) error {
 }
 
 func (d *demo) playAll(ctx context.Context) error {
-	for i, script := range d.scripts() {
+	for i, script := range scripts {
 		s := &scene{Name: script.name, Title: script.title}
 		d.result.Scenes = append(d.result.Scenes, s)
 		d.screen.heading(i+1, s.Title)
-		if err := script.play(ctx, s); err != nil {
+		if err := d.play(ctx, script, s); err != nil {
 			return fmt.Errorf("scene %s: %w", s.Name, err)
 		}
 		d.screen.scene(s)

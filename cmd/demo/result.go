@@ -112,44 +112,40 @@ const aimObjects = 50_000
 
 // figures compares what was measured with what warmwatch is to reach with aimObjects
 // Pods. With another number of them there are no aims.
-func (r *result) figures() []figure {
-	var all []figure
+func (r *result) figures() (all []figure) {
+	add := func(name string, value float64, aim string, met bool) {
+		f := figure{Name: name, Value: value}
+		if r.Objects == aimObjects {
+			f.Aim, f.Met = aim, &met
+		}
+		all = append(all, f)
+	}
 	if s := r.scene("nothing-changed"); s.played() {
-		all = append(all,
-			atLeast("warm restart to HasSynced: times faster than client-go", ratio(s.ClientGo.HasSyncedMillis, s.Warmwatch.HasSyncedMillis), 30, "at least 30"),
-			atMost("warm restart with nothing changed: bytes received", float64(s.Warmwatch.BytesReceived), idleBytes, "under 100,000"),
-		)
+		faster, received := ratio(s.ClientGo.HasSyncedMillis, s.Warmwatch.HasSyncedMillis), float64(s.Warmwatch.BytesReceived)
+		add("warm restart to HasSynced: times faster than client-go", faster, "at least 30", faster >= 30)
+		add("warm restart with nothing changed: bytes received", received, "under 100,000", received < idleBytes)
 	}
 	if s := r.scene("plain-handler"); s.played() {
-		all = append(all, atLeast("warm restart until a handler got every OnAdd: times faster than client-go",
-			ratio(s.ClientGo.AllAddedMillis, s.Warmwatch.AllAddedMillis), 5, "at least 5"))
+		faster := ratio(s.ClientGo.AllAddedMillis, s.Warmwatch.AllAddedMillis)
+		add("warm restart until a handler got every OnAdd: times faster than client-go", faster, "at least 5", faster >= 5)
 	}
 	// The ratio is of what a server sends. How many a durable handler can be told
 	// is seen from memory only, where a server does not send even client-go so many.
-	if len(r.Streams) > 0 {
-		rate := r.Streams[0].PerSecond
-		if plain, stock := rate[warmPlain.String()], rate[stockPlain.String()]; plain > 0 && stock > 0 {
-			all = append(all, atLeast("events a second from the server to a plain handler, relative to client-go's", plain/stock, 0.8, "at least 0.8"))
-		}
-	}
-	if len(r.Streams) > 1 {
-		if durable := r.Streams[1].PerSecond[warmDurable.String()]; durable > 0 {
-			all = append(all, atLeast("events a second from memory to a durable handler", durable, 15_000, "at least 15,000"))
-		}
-	}
-	if r.Objects != aimObjects {
-		for i := range all {
-			all[i].Aim, all[i].Met = "", nil
+	for i, stream := range r.Streams {
+		plain, stock, durable := stream.PerSecond[warmPlain.String()], stream.PerSecond[stockPlain.String()], stream.PerSecond[warmDurable.String()]
+		switch {
+		case i == 0 && plain > 0 && stock > 0:
+			add("events a second from the server to a plain handler, relative to client-go's", plain/stock, "at least 0.8", plain/stock >= 0.8)
+		case i == 1 && durable > 0:
+			add("events a second from memory to a durable handler", durable, "at least 15,000", durable >= 15_000)
 		}
 	}
 	return all
 }
 
 func (r *result) scene(name string) *scene {
-	for _, s := range r.Scenes {
-		if s.Name == name {
-			return s
-		}
+	if i := slices.IndexFunc(r.Scenes, func(s *scene) bool { return s.Name == name }); i >= 0 {
+		return r.Scenes[i]
 	}
 	return nil
 }
@@ -168,12 +164,4 @@ func ratio(a, b *float64) float64 {
 		return 0
 	}
 	return *a / *b
-}
-
-func atLeast(name string, value, bound float64, aim string) figure {
-	return figure{Name: name, Value: value, Aim: aim, Met: new(value >= bound)}
-}
-
-func atMost(name string, value, bound float64, aim string) figure {
-	return figure{Name: name, Value: value, Aim: aim, Met: new(value <= bound)}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
 	"github.com/warmwatch/warmwatch/test/e2e/link"
@@ -28,77 +29,102 @@ const (
 	patience = 3 * time.Minute
 )
 
-// script is one scene. What it returns as an error ends the demonstration; what
-// did not come true is a claim.
+// script is one scene: what is changed while no agent runs, and what warmwatch's agent
+// is to do then. A stock informer always begins with the initial state and has no
+// changes to catch up. What did not come true is a claim; an error ends the
+// demonstration.
 type script struct {
-	name, title string
-	play        func(context.Context, *scene) error
+	name, title                   string
+	updates, creations, deletions int
+	forget                        bool // The API server is restarted and etcd compacted.
+	unreachable                   bool // What is to be seen happens while both run: see unreachable.
+
+	warm    agentKind
+	initial bool // The handler is told of every object.
+	check   func(s *scene, objects int, made []agent.Change, r *run)
 }
 
-func (d *demo) scripts() []script {
-	return []script{
-		{"cold-start", "Cold start: there is no cache file", d.coldStart},
-		{"nothing-changed", "kill -9, restart; nothing has changed", d.nothingChanged},
-		{"six-changes", "kill -9; 3 updates, 1 creation, 2 deletions; restart", d.sixChanges},
-		{"unreachable", "kill -9, restart while the API server is unreachable; the link returns later", d.unreachable},
-		{"history-gone", "kill -9; 4 changes, API server restarted, etcd compacted; restart", d.historyGone},
-		{"plain-handler", "kill -9, restart with a plain handler, which hears of every object again", d.plainHandler},
-	}
+var scripts = []script{
+	{
+		name: "cold-start", title: "Cold start: there is no cache file", warm: warmDurable, initial: true,
+		check: func(s *scene, objects int, _ []agent.Change, r *run) {
+			s.claim(r.Status.StartedFrom == "server" && r.Calls == agent.Calls{Initial: objects},
+				fmt.Sprintf("the server was listed, and OnAdd called for %s Pods", thousands(objects)),
+				fmt.Sprintf("started from %q, calls %+v", r.Status.StartedFrom, r.Calls))
+		},
+	},
+	{
+		name: "nothing-changed", title: "kill -9, restart; nothing has changed", warm: warmDurable,
+		check: func(s *scene, _ int, _ []agent.Change, r *run) {
+			s.claimResumed(r)
+			s.claim(r.Calls == agent.Calls{}, "the handler was not called", fmt.Sprintf("calls %+v", r.Calls))
+			s.claim(r.BytesReceived < idleBytes, fmt.Sprintf("less than %s were received", bytesText(idleBytes)),
+				fmt.Sprintf("%s bytes", thousands(int(r.BytesReceived))))
+		},
+	},
+	{
+		name: "six-changes", title: "kill -9; 3 updates, 1 creation, 2 deletions; restart", warm: warmDurable,
+		updates: 3, creations: 1, deletions: 2,
+		check: func(s *scene, _ int, made []agent.Change, r *run) {
+			s.claimResumed(r)
+			s.claimDelivered("exactly these six were delivered, in order", made, r, false)
+		},
+	},
+	{
+		name: "unreachable", title: "kill -9, restart while the API server is unreachable; the link returns later",
+		unreachable: true,
+	},
+	{
+		name: "history-gone", title: "kill -9; 4 changes, API server restarted, etcd compacted; restart", warm: warmDurable,
+		updates: 2, creations: 1, deletions: 1, forget: true,
+		check: func(s *scene, _ int, made []agent.Change, r *run) {
+			s.claim(r.Status.StartedFrom == "disk" && r.Status.Relists == 1, "the cache was served from disk, and relisted with a diff",
+				fmt.Sprintf("status %+v", *r.Status))
+			s.claimDelivered("only the 4 real changes were delivered", made, r, true)
+		},
+	},
+	{
+		name: "plain-handler", title: "kill -9, restart with a plain handler, which hears of every object again", warm: warmPlain, initial: true,
+		check: func(s *scene, objects int, _ []agent.Change, r *run) {
+			s.claimResumed(r)
+			s.claim(r.Calls == agent.Calls{Initial: objects}, fmt.Sprintf("OnAdd was called for %s Pods", thousands(objects)),
+				fmt.Sprintf("calls %+v", r.Calls))
+		},
+	},
 }
 
-func (d *demo) coldStart(ctx context.Context, s *scene) error {
-	return d.playBoth(ctx, s, warmDurable, true, nil, func(n int, r *run) {
-		s.claim(r.Status.StartedFrom == "server" && r.Calls == agent.Calls{Initial: n},
-			fmt.Sprintf("the server was listed, and OnAdd called for %s Pods", thousands(n)),
-			fmt.Sprintf("started from %q, calls %+v", r.Status.StartedFrom, r.Calls))
-	})
-}
-
-func (d *demo) nothingChanged(ctx context.Context, s *scene) error {
-	return d.playBoth(ctx, s, warmDurable, false, nil, func(_ int, r *run) {
-		s.claimResumed(r)
-		s.claim(r.Calls == agent.Calls{}, "the handler was not called", fmt.Sprintf("calls %+v", r.Calls))
-		s.claim(r.BytesReceived < idleBytes, fmt.Sprintf("less than %s were received", bytesText(idleBytes)),
-			fmt.Sprintf("%s bytes", thousands(int(r.BytesReceived))))
-	})
-}
-
-func (d *demo) sixChanges(ctx context.Context, s *scene) error {
-	made, err := d.changes.make(ctx, 3, 1, 2)
-	if err != nil {
-		return err
-	}
-	return d.playBoth(ctx, s, warmDurable, false, made, func(_ int, r *run) {
-		s.claimResumed(r)
-		s.claimDelivered("exactly these six were delivered, in order", made, r, false)
-	})
-}
-
-func (d *demo) historyGone(ctx context.Context, s *scene) error {
-	if d.cluster.controlPlane == nil {
+// play plays with warmwatch and checks its run, then with client-go.
+func (d *demo) play(ctx context.Context, script script, s *scene) error {
+	switch {
+	case script.unreachable:
+		return d.unreachable(ctx, s)
+	case script.forget && d.cluster.controlPlane == nil:
 		s.Skipped = "the API server of a user's cluster is not restarted"
 		return nil
 	}
-	made, err := d.changes.make(ctx, 2, 1, 1)
+	made, err := d.changes.make(ctx, script.updates, script.creations, script.deletions)
 	if err != nil {
 		return err
 	}
-	if err := d.cluster.forgetHistory(ctx); err != nil {
+	if script.forget {
+		if err := d.cluster.forgetHistory(ctx); err != nil {
+			return err
+		}
+	}
+	server, err := d.cluster.contents(ctx)
+	if err != nil {
 		return err
 	}
-	return d.playBoth(ctx, s, warmDurable, false, made, func(_ int, r *run) {
-		s.claim(r.Status.StartedFrom == "disk" && r.Status.Relists == 1, "the cache was served from disk, and relisted with a diff",
-			fmt.Sprintf("status %+v", *r.Status))
-		s.claimDelivered("only the 4 real changes were delivered", made, r, true)
-	})
-}
-
-func (d *demo) plainHandler(ctx context.Context, s *scene) error {
-	return d.playBoth(ctx, s, warmPlain, true, nil, func(n int, r *run) {
-		s.claimResumed(r)
-		s.claim(r.Calls == agent.Calls{Initial: n}, fmt.Sprintf("OnAdd was called for %s Pods", thousands(n)),
-			fmt.Sprintf("calls %+v", r.Calls))
-	})
+	expect := agent.Expect{} // A durable handler gets no initial OnAdd in its second life.
+	if script.initial {
+		expect.Initial = len(server)
+	}
+	if s.Warmwatch, err = d.visit(ctx, s, d.spec(script.warm), expect, made); err != nil {
+		return err
+	}
+	script.check(s, len(server), made, s.Warmwatch)
+	s.ClientGo, err = d.visit(ctx, s, d.spec(stockPlain), agent.Expect{Initial: len(server)}, nil)
+	return err
 }
 
 // agentKind is an implementation and the kind of its handler.
@@ -121,25 +147,6 @@ func (d *demo) spec(k agentKind) agent.Spec {
 		File:     filepath.Join(d.dir, "cache.db"),
 		Handlers: []agent.Handler{{Name: "demo", Durable: k.handler == "durable", Tell: true}},
 	}
-}
-
-// playBoth plays with warmwatch and checks its run, then with client-go. A stock
-// informer always begins with the initial state and has no changes to catch up.
-func (d *demo) playBoth(ctx context.Context, s *scene, warm agentKind, initial bool, made []agent.Change, check func(objects int, r *run)) error {
-	server, err := d.cluster.contents(ctx)
-	if err != nil {
-		return err
-	}
-	expect := agent.Expect{} // A durable handler gets no initial OnAdd in its second life.
-	if initial {
-		expect.Initial = len(server)
-	}
-	if s.Warmwatch, err = d.visit(ctx, s, d.spec(warm), expect, made); err != nil {
-		return err
-	}
-	check(len(server), s.Warmwatch)
-	s.ClientGo, err = d.visit(ctx, s, d.spec(stockPlain), agent.Expect{Initial: len(server)}, nil)
-	return err
 }
 
 // visit runs an agent until it has got what is expected and has settled, takes its
@@ -169,18 +176,13 @@ func changesTold(c *agent.Child) (all []agent.Change) {
 }
 
 func awaitChanges(ctx context.Context, c *agent.Child, n int) error {
-	for deadline := time.Now().Add(patience); ; {
-		all := changesTold(c)
-		if len(told(all)) >= n {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%d of %d changes were delivered within %v: %v\n%s", len(told(all)), n, patience, all, c.Log())
-		}
-		if err := sleep(ctx, 10*time.Millisecond); err != nil {
-			return err
-		}
+	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+		return len(told(changesTold(c))) >= n, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%d changes were to be delivered, and these were: %v: %w\n%s", n, changesTold(c), err, c.Log())
 	}
+	return nil
 }
 
 // finish lets the agent settle, takes its figures, and compares its cache with the
@@ -199,7 +201,7 @@ func (d *demo) finish(ctx context.Context, s *scene, c *agent.Child, impl string
 	return runOf(answer.Report, changesTold(c)), nil
 }
 
-// unreachable cannot use playBoth: what is to be seen happens while both run.
+// unreachable starts both agents while connections are refused.
 func (d *demo) unreachable(ctx context.Context, s *scene) (err error) {
 	before, err := d.cluster.contents(ctx)
 	if err != nil {
@@ -246,11 +248,8 @@ func (d *demo) unreachable(ctx context.Context, s *scene) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := sleep(ctx, outage); err != nil {
-		return err
-	}
 	warm, stock := children[0], children[1]
-	waiting, err := stock.Do(ctx, agent.Command{Report: true})
+	waiting, err := stock.Do(ctx, agent.Command{Pause: outage, Report: true})
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func heapBytes() float64 {
 
 // anonBytes is the resident memory that is not that of files. What is mapped of
 // warmwatch's file the kernel can take back at any time.
-func anonBytes() float64 { return 1024 * ProcFields("self/status", "RssAnon:")[0] }
+func anonBytes() float64 { return 1024 * procField("self/status", "RssAnon:") }
 
 // steadyMemory is what is left when all garbage is gone.
 func steadyMemory() (heap, anon float64) {
@@ -77,27 +77,26 @@ func steadyMemory() (heap, anon float64) {
 // system does not tell. (What wait4 says of one that has ended is not less than what
 // the process had that started it.)
 func PeakResident(pid int) int64 {
-	return 1024 * int64(ProcFields(fmt.Sprintf("%d/status", pid), "VmHWM:")[0])
+	return 1024 * int64(procField(fmt.Sprintf("%d/status", pid), "VmHWM:"))
 }
 
 // diskWritten is what this process has caused to be written to disks.
-func diskWritten() float64 { return ProcFields("self/io", "write_bytes:")[0] }
+func diskWritten() float64 { return procField("self/io", "write_bytes:") }
 
-// ProcFields are the numbers after a name in a file of /proc. What is no number is 0,
-// and there is at least one, also where the system does not tell.
-func ProcFields(file, name string) []float64 {
-	numbers := []float64{}
-	if content, err := os.ReadFile("/proc/" + file); err == nil {
-		_, rest, _ := strings.Cut(string(content), name)
-		for field := range strings.FieldsSeq(rest) {
-			number, _ := strconv.ParseFloat(field, 64)
-			numbers = append(numbers, number)
-		}
+// procField is the number after a name in a file of /proc; 0 where the system does not
+// tell.
+func procField(file, name string) float64 {
+	content, err := os.ReadFile("/proc/" + file)
+	if err != nil {
+		return 0
 	}
-	if len(numbers) == 0 {
-		return []float64{0}
+	_, rest, _ := strings.Cut(string(content), name)
+	fields := strings.Fields(rest)
+	if len(fields) == 0 {
+		return 0
 	}
-	return numbers
+	number, _ := strconv.ParseFloat(fields[0], 64) // 0 stands for "unknown".
+	return number
 }
 
 // CPUTime is what this process has used: on a shared machine a steadier measure than
