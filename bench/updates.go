@@ -134,11 +134,12 @@ func (s *suite) updates(ctx context.Context) error {
 			case !divided:
 				return u.phases(ctx, report.UpdatesBeside, s.updateRates()...)
 			case !t.durable: // A durable handler waits for commits, wherever it runs.
-				u.turn.withStock = false
-				if err := u.phases(ctx, report.UpdatesBeside, besideRate); err != nil {
+				beside := *u
+				beside.turn.withStock = false // Nothing durable is measured there.
+				if err := beside.phases(ctx, report.UpdatesBeside, besideRate); err != nil {
 					return err
 				}
-				u.turn.withStock = t.withStock
+				u.sent = beside.sent
 			}
 			defer func() { err = errors.Join(err, s.confineServers(servers.and(agents))) }()
 			if err := errors.Join(s.confineServers(servers), agents.confine(c.PID())); err != nil {
