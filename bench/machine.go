@@ -34,11 +34,7 @@ func machineFacts(dir string) map[string]string {
 	if mounts, err := procfs.GetMounts(); err == nil {
 		set("file system", fileSystem(mounts, dir))
 	}
-	if proc, err := procfs.NewDefaultFS(); err == nil {
-		if cpus, err := proc.CPUInfo(); err == nil && len(cpus) > 0 {
-			set("cpu", cpus[0].ModelName)
-		}
-	}
+	set("cpu", cpuModel())
 	if total := memoryFacts().MemTotalBytes; total != nil {
 		set("memory", report.Value("B", float64(*total)))
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -78,4 +79,17 @@ func evict(path string) error {
 		return err
 	}
 	return errors.Join(unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED), f.Close())
+}
+
+// cpuModel is that of the first processor; empty if it is not known.
+func cpuModel() string {
+	proc, err := procfs.NewDefaultFS()
+	if err != nil {
+		return ""
+	}
+	cpus, err := proc.CPUInfo()
+	if err != nil || len(cpus) == 0 {
+		return ""
+	}
+	return cpus[0].ModelName
 }
