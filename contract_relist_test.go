@@ -2,6 +2,7 @@ package warmwatch_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -444,5 +445,34 @@ func TestAWatchIsStoppedOnce(t *testing.T) {
 		stop := start(t, informer)
 		settle()
 		stop()
+	})
+}
+
+// plainListerWatcher has the methods without a context only, and no streamed lists.
+type plainListerWatcher struct{ f *source }
+
+func (lw plainListerWatcher) List(o metav1.ListOptions) (runtime.Object, error) { return lw.f.List(o) }
+func (lw plainListerWatcher) Watch(o metav1.ListOptions) (watch.Interface, error) {
+	return lw.f.Watch(o)
+}
+func (lw plainListerWatcher) IsWatchListSemanticsUnSupported() bool { return true }
+
+// TestAListerWatcherWithoutContexts, which says that it does not stream lists.
+func TestAListerWatcherWithoutContexts(t *testing.T) {
+	contract(t, func(t *testing.T, impl implementation) {
+		f := newSource(t, configMap("a"))
+		f.watchList = true // What it would be asked for, unless it was heard.
+		informer := impl.new(t, plainListerWatcher{f})
+		r, _ := add(t, informer)
+		start(t, informer)
+		settle()
+		f.put(configMap("b"))
+		settle()
+		r.expect(t, "add ns/a@1 initial", "add ns/b@2")
+		for _, request := range f.takeRequests() {
+			if strings.Contains(request, "WATCHLIST") {
+				t.Error(request)
+			}
+		}
 	})
 }

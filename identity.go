@@ -99,11 +99,14 @@ func (s *SharedIndexInformer) checkRequest(got request.Asked) (err error) {
 // checkedListerWatcher has the requests of its calls checked.
 type checkedListerWatcher struct {
 	cache.ListerWatcherWithContext
-	check func(request.Asked) error
+	check             func(request.Asked) error
+	withoutWatchLists bool
 }
 
 func (s *SharedIndexInformer) checked() checkedListerWatcher {
-	return checkedListerWatcher{cache.ToListerWatcherWithContext(s.lw), s.checkRequest}
+	return checkedListerWatcher{
+		cache.ToListerWatcherWithContext(s.lw), s.checkRequest, watchlist.DoesClientNotSupportWatchListSemantics(s.lw),
+	}
 }
 
 // ListWithContext implements [cache.ListerWithContext].
@@ -128,7 +131,7 @@ func (lw checkedListerWatcher) Watch(o metav1.ListOptions) (watch.Interface, err
 
 // IsWatchListSemanticsUnSupported is that of the ListerWatcher, see k8s.io/client-go/util/watchlist.
 func (lw checkedListerWatcher) IsWatchListSemanticsUnSupported() bool {
-	return watchlist.DoesClientNotSupportWatchListSemantics(lw.ListerWatcherWithContext)
+	return lw.withoutWatchLists
 }
 
 // want returns what a checkpoint must match.

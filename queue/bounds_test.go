@@ -251,7 +251,7 @@ func TestWhatComesBeforeAnInitialListAndBehindItIsNotFolded(t *testing.T) {
 // tellChunk is what a listener does to tell of the objects with keys from from to to.
 func tellChunk(t *testing.T, c *Consumer, from, to string, seq uint64) {
 	t.Helper()
-	if err := c.ReadRange(from, func() (ListedRange, error) { return ListedRange{to, to == "", seq}, nil }); err != nil {
+	if err := c.NoteRange(from, ListedRange{To: to, Last: to == "", Seq: seq}, c.q.Epoch()); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -48,6 +48,7 @@ type folding struct {
 	backlog, pending int64 // Bytes of all runs, and of deltas in them that are not durable.
 	running          bool
 	stopped          bool
+	epoch            uint64 // How often something was folded.
 }
 
 // measureLocked computes backlog and pending anew from runs. If they have shrunk, the
@@ -259,6 +260,7 @@ func (p *foldPass) apply() error {
 	_, err := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
+		q.folding.epoch++
 		limits, ok := q.foldLimitsLocked()
 		if !ok || q.folding.stopped {
 			return

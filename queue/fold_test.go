@@ -173,7 +173,7 @@ func (f *follower) everything() {
 func (f *follower) chunk(from, to string, seq uint64) {
 	w := f.w
 	tellChunk(w.t, f.c, from, to, seq)
-	f.listed = append(f.listed, ListedRange{to, to == "", seq})
+	f.listed = append(f.listed, ListedRange{To: to, Last: to == "", Seq: seq})
 	for key, pod := range w.objects {
 		if key < from || (to != "" && key >= to) {
 			continue

@@ -1,7 +1,5 @@
 package queue
 
-import "math"
-
 // foldLimits are the positions of consumers, which no fold crosses.
 type foldLimits struct {
 	spans        []span
@@ -55,9 +53,6 @@ func (q *Log) foldLimitsLocked() (limits foldLimits, ok bool) {
 			key = durablePrefix + c.name
 		}
 		add(stored(key, at), max(at, c.readTo))
-		if c.initialList.reading {
-			add(c.initialList.minSeq, math.MaxUint64)
-		}
 		if len(c.initialList.ranges) > 0 {
 			limits.initialLists = append(limits.initialLists, c.initialList)
 		}

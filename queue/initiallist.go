@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"errors"
 	"hash/maphash"
 	"sort"
 
@@ -17,16 +18,17 @@ type ListedRange struct {
 	Seq  uint64
 }
 
+// ErrOldRange is returned by [Consumer.NoteRange] if deltas from both sides of the range's Seq may
+// have been folded since it was read.
+var ErrOldRange = errors.New("queue: the range is too old")
+
 // initialList has the ranges of objects that a consumer is told first. Deltas up to the
 // Seq of the range that their key is in are left out later, so no fold joins deltas from
 // both sides of that Seq. Guarded by q.mu.
 type initialList struct {
 	ranges []ListedRange
 	upTo   uint64 // The greatest Seq of them.
-	// reading: another range is being read. Its Seq will not be below minSeq.
-	reading bool
-	minSeq  uint64
-	done    bool // The consumer has been told of all ranges.
+	done   bool   // The consumer has been told of all ranges.
 }
 
 // seq returns the Seq of the range that a key is in, or 0 if that was not read.
@@ -42,30 +44,29 @@ func (l *initialList) seq(key string) uint64 {
 // all objects as of seq or later.
 func (c *Consumer) InitialListFrom(seq uint64) { c.cursor.Store(max(c.cursor.Load(), seq)) }
 
-// ReadRange calls read, which reads the next range of an initial list: objects with keys of
-// at least from. The first range is from the empty key. The error is read's.
-func (c *Consumer) ReadRange(from string, read func() (ListedRange, error)) error {
-	c.beginRange(from)
-	r, err := read()
-	c.q.mu.Lock()
-	defer c.q.mu.Unlock()
-	c.initialList.reading = false
-	if err != nil {
-		return err
-	}
-	c.initialList.ranges = append(c.initialList.ranges, r)
-	c.initialList.upTo = max(c.initialList.upTo, r.Seq)
-	return nil
+// Epoch is to be read before a range of an initial list, see [Consumer.NoteRange].
+func (q *Log) Epoch() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.folding.epoch
 }
 
-// beginRange notes, before the store is read, that the range may have any later Seq.
-func (c *Consumer) beginRange(from string) {
+// NoteRange notes that the consumer is told of the next range of its initial list: objects with
+// keys of at least from, which were read, perhaps for other consumers too, after the epoch. The
+// first range is from the empty key. The range's Seq must not be below the cursor. After
+// [ErrOldRange] it is not noted.
+func (c *Consumer) NoteRange(from string, r ListedRange, epoch uint64) error {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
 	if from == "" {
 		c.initialList = initialList{}
 	}
-	c.initialList.reading, c.initialList.minSeq = true, c.limitLocked()
+	if epoch != c.q.folding.epoch && r.Seq < c.q.head {
+		return ErrOldRange
+	}
+	c.initialList.ranges = append(c.initialList.ranges, r)
+	c.initialList.upTo = max(c.initialList.upTo, r.Seq)
+	return nil
 }
 
 // Deletions finds the deletions of some keys behind a consumer's cursor, during one initial list. It

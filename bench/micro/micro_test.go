@@ -112,6 +112,28 @@ func BenchmarkStart(b *testing.B) {
 	})
 }
 
+// BenchmarkHandlers is the time of a first start until all handlers have been told of 20,000 Pods.
+func BenchmarkHandlers(b *testing.B) {
+	for _, handlers := range []int{1, 10, 30} {
+		for _, v := range []variant{stock, warm, {"warmwatch-hot", hot.impl, 0, hot.change}, cold} {
+			v.handlers = handlers
+			b.Run(fmt.Sprintf("handlers=%d/impl=%s", handlers, v.name), func(b *testing.B) {
+				source := agent.NewSource(20_000)
+				for b.Loop() {
+					b.StopTimer()
+					s := v.spec(b, 0)
+					s.Source = source
+					b.StartTimer()
+					a := start(b, s)
+					b.StopTimer()
+					stop(b, a)
+					b.StartTimer()
+				}
+			})
+		}
+	}
+}
+
 func BenchmarkGet(b *testing.B)     { benchmarkAll(b, []variant{stock, hot, cold}, micro.Get) }
 func BenchmarkByIndex(b *testing.B) { benchmarkAll(b, []variant{stock, hot, cold}, micro.ByIndex) }
 func BenchmarkList(b *testing.B)    { benchmarkAll(b, []variant{stock, hot, cold}, micro.List) }

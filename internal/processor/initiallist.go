@@ -2,7 +2,6 @@ package processor
 
 import (
 	"maps"
-	"sync"
 
 	"k8s.io/client-go/tools/cache"
 
@@ -23,7 +22,8 @@ func (l *listener) tellInitialList() bool {
 	defer func() { endBallast() }()
 	begin, first, deletions := l.consumer.Cursor(), true, l.consumer.Deletions()
 	l.leftOut = nil
-	ok := l.chunks(l.readInitialList, func(c indexer.Chunk) bool {
+	chunks := &walkReader{l: l, walker: l.p.join(l.durable), floor: begin}
+	ok := l.tellChunks(chunks, l.noteRange(chunks), func(c indexer.Chunk) bool {
 		if first && !l.inherits {
 			l.consumer.InitialListFrom(c.Seq)
 		}
@@ -117,73 +117,34 @@ func (l *listener) tellReplaced(deletions *queue.Deletions, keys map[string]stru
 	return true
 }
 
-const (
-	// chunksAhead is how many chunks are read and decoded before they are told.
-	chunksAhead = 2
-	// chunkReads is how many listeners of an informer read a chunk at once. More
-	// would only wait for locks that the next event needs too, and while they wait
-	// would not notice that they were removed.
-	chunkReads = 4
-)
-
-// chunks calls tell with all objects until tell returns false. It reads some chunks ahead.
-func (l *listener) chunks(read func(from string) (indexer.Chunk, error), tell func(indexer.Chunk) bool) bool {
-	ahead := make(chan chan indexer.Chunk, chunksAhead)
-	gaveUp := make(chan struct{})
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer close(gaveUp)
-	wg.Go(func() {
-		defer close(ahead)
-		for from, done := "", false; !done; {
-			c, err := read(from)
-			if err != nil {
-				if !l.failed(err) {
-					return
-				}
-				continue
+// tellChunks calls tell with all objects until tell returns false. Chunks are taken, and decoded,
+// while the ones before are told.
+func (l *listener) tellChunks(chunks *walkReader, take func(*walkedChunk) error, tell func(indexer.Chunk) bool) bool {
+	defer chunks.leave()
+	for {
+		c, err := chunks.read(take)
+		if err != nil {
+			if !l.failed(err) {
+				return false
 			}
-			from, done = c.Next, c.Done
-			decoded := make(chan indexer.Chunk, 1)
-			wg.Go(func() { decoded <- l.p.opts.Store.DecodeChunk(c) })
-			select {
-			case ahead <- decoded:
-			case <-gaveUp:
-				return
-			}
+			continue
 		}
-	})
-	for decoded := range ahead {
-		c := <-decoded
-		if !tell(c) {
+		if !tell(c.decode()) {
 			return false
 		}
-		if c.Done {
+		if c.chunk.Done {
 			return true
 		}
 	}
-	return false
 }
 
-// readInitialList is readChunk for the initial list. The queue notes the Seq of each chunk.
-func (l *listener) readInitialList(from string) (c indexer.Chunk, err error) {
-	err = l.consumer.ReadRange(from, func() (queue.ListedRange, error) {
-		c, err = l.readChunk(from)
-		return queue.ListedRange{To: c.Next, Last: c.Done, Seq: c.Seq}, err
-	})
-	return c, err
-}
-
-func (l *listener) readChunk(from string) (indexer.Chunk, error) {
-	select {
-	case l.p.reads <- struct{}{}:
-		defer func() { <-l.p.reads }()
-	case <-l.stopCh:
+// noteRange returns what has the queue note the Seq of each chunk of the initial list. The first
+// chunk may move the cursor to its Seq, so those behind it must not be older.
+func (l *listener) noteRange(chunks *walkReader) func(*walkedChunk) error {
+	return func(c *walkedChunk) error {
+		chunks.floor = max(chunks.floor, c.chunk.Seq)
+		return l.consumer.NoteRange(c.from, queue.ListedRange{To: c.chunk.Next, Last: c.chunk.Done, Seq: c.chunk.Seq}, c.epoch)
 	}
-	if l.stopped() {
-		return indexer.Chunk{}, queue.ErrStopped
-	}
-	return l.p.opts.Store.ReadChunk(from, l.durable)
 }
 
 // toldByInitialList reports whether the initial list has told of a delta's outcome already.

@@ -50,7 +50,10 @@ type Options struct {
 type Processor struct {
 	opts  Options
 	late  late
-	reads chan struct{} // Semaphore of listeners that read a chunk of the store.
+	reads chan struct{} // Semaphore of walks that read a chunk of the store.
+
+	walksMu sync.Mutex
+	walks   map[bool]*walk // Those that can be joined, by whether their listeners are durable.
 
 	mu               sync.Mutex
 	started, stopped bool
@@ -66,7 +69,7 @@ type Processor struct {
 func New(o Options) *Processor {
 	return &Processor{
 		opts: o, reads: make(chan struct{}, chunkReads),
-		checkPeriod: o.ResyncPeriod, listeners: map[*listener]struct{}{}, unfinished: map[*listener]struct{}{}, turns: turns{},
+		checkPeriod: o.ResyncPeriod, listeners: map[*listener]struct{}{}, unfinished: map[*listener]struct{}{}, turns: turns{}, walks: map[bool]*walk{},
 	}
 }
 

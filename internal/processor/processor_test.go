@@ -3,8 +3,11 @@ package processor
 import (
 	"fmt"
 	"path/filepath"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -88,4 +91,117 @@ func TestARemovedHandlerDoesNotWaitForTheStore(t *testing.T) {
 			t.Errorf("told of %d objects", told)
 		}
 	})
+}
+
+// chunkedStore is a Store of some chunks of one object each, which counts what is read.
+type chunkedStore struct {
+	chunks int
+	reads  atomic.Int64
+	seq    uint64
+}
+
+func (s *chunkedStore) ReadChunk(from string, _ bool) (indexer.Chunk, error) {
+	s.reads.Add(1)
+	time.Sleep(10 * time.Millisecond) // Meanwhile others can join.
+	n, _ := strconv.Atoi(from)
+	key := fmt.Sprintf("%03d", n)
+	return indexer.Chunk{
+		Keys: []string{key}, Seqs: []uint64{0}, Seq: s.seq, Next: strconv.Itoa(n + 1), Done: n+1 == s.chunks,
+		Objects: []any{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: key}}},
+	}, nil
+}
+
+func (*chunkedStore) DecodeChunk(c indexer.Chunk) indexer.Chunk { return c }
+func (*chunkedStore) Ballast() (release func())                 { return func() {} }
+
+// processorOf starts a Processor, to which handlers can be added.
+func processorOf(t *testing.T, store Store) *Processor {
+	db, err := persist.Open(filepath.Join(t.TempDir(), "cache.db"), persist.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := queue.NewLog(queue.Options{DB: db, Space: "space"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready := make(chan struct{})
+	close(ready)
+	p := New(Options{Log: log, Store: store, Served: ready, ServedAt: func() uint64 { return 0 }, Synced: ready})
+	t.Cleanup(func() {
+		p.Stop()
+		p.Wait()
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// teller counts what it is told, and may be slow.
+type teller struct {
+	told  atomic.Int64
+	pause time.Duration
+}
+
+func (h *teller) add(t *testing.T, p *Processor, durableName string) cache.ResourceEventHandlerRegistration {
+	r, err := p.Add(cache.ResourceEventHandlerFuncs{AddFunc: func(any) {
+		time.Sleep(h.pause)
+		h.told.Add(1)
+	}}, durableName, cache.HandlerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestHandlersThatStartTogetherShareWhatIsRead: plain ones and durable ones apart. One that is
+// slower than the others does not hold them up, and goes on alone; one that is removed is not
+// waited for.
+func TestHandlersThatStartTogetherShareWhatIsRead(t *testing.T) {
+	const chunks = 50
+	for name, c := range map[string]struct {
+		slow, removed time.Duration
+		wantReads     int64
+	}{
+		"together":       {0, 0, 2 * chunks},
+		"one is slow":    {time.Second, 0, 2*chunks + chunks - 3}, // The first chunk, and the two behind it, are shared.
+		"one is removed": {time.Hour, 50 * time.Millisecond, 2 * chunks},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &chunkedStore{chunks: chunks}
+				p := processorOf(t, store)
+				handlers := make([]teller, 20)
+				for i := range handlers[1:] {
+					durableName := ""
+					if i%2 == 0 {
+						durableName = fmt.Sprint(i)
+					}
+					handlers[i+1].add(t, p, durableName)
+				}
+				handlers[0].pause = c.slow
+				first := handlers[0].add(t, p, "")
+				p.Start()
+				if c.removed > 0 {
+					time.Sleep(c.removed)
+					if err := p.Remove(first); err != nil {
+						t.Error(err)
+					}
+				}
+				time.Sleep(3 * time.Second)
+				for i := range handlers[1:] {
+					if n := handlers[i+1].told.Load(); n != chunks {
+						t.Errorf("handler %d was told of %d objects", i+1, n)
+					}
+				}
+				time.Sleep(2 * time.Hour)
+				if n := handlers[0].told.Load(); n != chunks && c.removed == 0 {
+					t.Errorf("the slow handler was told of %d objects", n)
+				}
+				if n := store.reads.Load(); n != c.wantReads {
+					t.Errorf("%d chunks were read, expected %d", n, c.wantReads)
+				}
+			})
+		})
+	}
 }

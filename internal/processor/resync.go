@@ -93,7 +93,8 @@ func (p *Processor) Resync() {
 // resync tells of every object, with the same one as old and new. It leaves out objects
 // with a delta that the handler was not told yet, because that will come.
 func (l *listener) resync() bool {
-	return l.chunks(l.readChunk, func(c indexer.Chunk) bool {
+	anyChunk := func(*walkedChunk) error { return nil }
+	return l.tellChunks(&walkReader{l: l}, anyChunk, func(c indexer.Chunk) bool {
 		d := queue.Delta{Type: cache.Sync}
 		for i, obj := range c.Objects {
 			if c.Seqs[i] > l.consumer.Cursor() {
