@@ -3,6 +3,7 @@ package warmwatch_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -42,13 +43,13 @@ func TestAReplacedObjectIsADeletionAndAnAdditionForADurableHandler(t *testing.T)
 				} else {
 					relisted(f, change)
 				}
-				// All deletions come before all additions, those of replaced objects, too.
-				durable.expect(t, "lost ns/z@3", "lost ns/b@2", "update ns/a@1→7", "add ns/b@6")
+				// All deletions come before what is added, those of replaced objects, too.
+				durable.expect(t, "lost ns/z@3", "lost ns/b@2", "add ns/b@6", "update ns/a@1→7")
 				if restart {
 					expectStore(t, p.informer, f)
 					return
 				}
-				r.expect(t, "lost ns/z@3", "update ns/a@1→7", "update ns/b@2→6")
+				r.expect(t, "lost ns/z@3", "update ns/b@2→6", "update ns/a@1→7")
 			})
 		})
 	}
@@ -90,17 +91,18 @@ func TestTheDeletionOfAReplacedObjectIsToldAgain(t *testing.T) {
 	})
 }
 
-// A replacement is a relist that has replaced object z, and waits between the batch with the
-// deletion, of which the durable handler early was told, and the one with the new object. It is
-// in real time, because the index function that waits holds locks.
+// A replacement is a relist that replaces object a, and waits in the batch with the new object. The
+// durable handler early was told of the old one. It is in real time, because the index function
+// that waits holds locks.
 type replacement struct {
 	*process
+	source  *source
 	early   *recorder
 	release func() // Lets the relist go on.
 }
 
 func replace(t *testing.T) *replacement {
-	f := newSource(t, configMap("z", "old"))
+	f := sourceBeforeReplacement(t)
 	applying, released := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	p := launch(t, testsupport.Path(t), f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
@@ -112,7 +114,7 @@ func replace(t *testing.T) *replacement {
 			return []string{v}, nil
 		}}
 	})
-	r := &replacement{process: p, early: addDurable(t, p, "early"), release: sync.OnceFunc(func() { close(released) })}
+	r := &replacement{process: p, source: f, early: addDurable(t, p, "early"), release: sync.OnceFunc(func() { close(released) })}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -124,15 +126,18 @@ func replace(t *testing.T) *replacement {
 		cancel()
 		<-ended
 	})
-	r.early.await(t, "add ns/z@1 initial")
+	r.early.await(t, "add ns/a@1 initial", "add ns/b@2 initial")
 	f.setDown(errUnreachable)
-	f.remove("z")
-	f.put(configMap("z", "new"))
+	f.remove("a")
+	f.put(configMap("a", "new"))
 	f.compact()
 	f.setDown(nil)
 	<-applying
-	r.early.await(t, "lost ns/z@1")
 	return r
+}
+
+func sourceBeforeReplacement(t *testing.T) *source {
+	return newSource(t, configMap("a", "old"), configMap("b", "stays"))
 }
 
 // await is expect, and waits until as many events were told.
@@ -150,18 +155,18 @@ func (r *recorder) await(t *testing.T, want ...string) {
 }
 
 // TestADurableHandlerThatComesWhileAReplacementIsApplied is told of the old object by its
-// initial list, after the others were told of the deletion of that object.
+// initial list, and of its deletion as the others are.
 func TestADurableHandlerThatComesWhileAReplacementIsApplied(t *testing.T) {
 	r := replace(t)
 	late := addDurable(t, r.process, "late")
-	late.await(t, "add ns/z@1 initial")
+	late.await(t, "add ns/a@1 initial", "add ns/b@2 initial")
 	r.release()
-	r.early.await(t, "add ns/z@3")
-	late.await(t, "lost ns/z@1", "add ns/z@3")
+	r.early.await(t, "lost ns/a@1", "add ns/a@4")
+	late.await(t, "lost ns/a@1", "add ns/a@4")
 }
 
 // TestADurableHandlerWhoseNextOneHearsOfTheReplacement was told the old object by its initial
-// list, between the deletion of that object and the new one.
+// list, while the replacement was applied.
 func TestADurableHandlerWhoseNextOneHearsOfTheReplacement(t *testing.T) { // Q2
 	r := replace(t)
 	late := &recorder{}
@@ -169,12 +174,60 @@ func TestADurableHandlerWhoseNextOneHearsOfTheReplacement(t *testing.T) { // Q2
 	if err != nil {
 		t.Fatal(err)
 	}
-	late.await(t, "add ns/z@1 initial")
+	late.await(t, "add ns/a@1 initial", "add ns/b@2 initial")
 	if err := r.informer.RemoveEventHandler(registration); err != nil {
 		t.Fatal(err)
 	}
 	late = addDurable(t, r.process, "late")
 	r.release()
-	r.early.await(t, "add ns/z@3")
-	late.await(t, "lost ns/z@1", "add ns/z@3")
+	r.early.await(t, "lost ns/a@1", "add ns/a@4")
+	late.await(t, "lost ns/a@1", "add ns/a@4")
+}
+
+// TestAnInitialListThatACrashInterruptsWhileAReplacementIsApplied has told of the old object.
+func TestAnInitialListThatACrashInterruptsWhileAReplacementIsApplied(t *testing.T) { // Q2
+	r := replace(t)
+	hangs, hang := make(chan struct{}), make(chan struct{})
+	defer close(hang)
+	late := &recorder{during: func(event string) {
+		if event == "add ns/b@2 initial" {
+			close(hangs)
+			<-hang
+		}
+	}}
+	if _, err := r.informer.AddDurableEventHandler("late", late); err != nil {
+		t.Fatal(err)
+	}
+	<-hangs
+	late.expect(t, "add ns/a@1 initial")
+	r.release()
+	r.early.await(t, "lost ns/a@1", "add ns/a@4")
+	path := r.crash()
+	bubble(t, func(t *testing.T) {
+		f := newSource(t)
+		f.with(func() { f.rv, f.objects = r.source.rv, maps.Clone(r.source.objects) })
+		p := launch(t, path, f, nil)
+		late := addDurable(t, p, "late")
+		p.run()
+		settle()
+		late.expect(t, "lost ns/a@1", "add ns/a@4 initial", "add ns/b@2 initial")
+	})
+}
+
+// TestAReplacementThatACrashInterruptsAndThatIsTakenBack: the old object was never deleted, because the
+// program was pointed at another cluster for a moment, or etcd was put back. Nobody is told so.
+func TestAReplacementThatACrashInterruptsAndThatIsTakenBack(t *testing.T) { // P1
+	r := replace(t)
+	late := addDurable(t, r.process, "late")
+	late.await(t, "add ns/a@1 initial", "add ns/b@2 initial") // So all before is in the file.
+	path := r.crash()
+	bubble(t, func(t *testing.T) {
+		f := sourceBeforeReplacement(t)
+		p := launch(t, path, f, nil)
+		early := addDurable(t, p, "early")
+		p.run()
+		settle()
+		early.expect(t)
+		expectStore(t, p.informer, f)
+	})
 }

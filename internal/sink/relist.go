@@ -3,6 +3,7 @@ package sink
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -284,8 +285,11 @@ func (r *relist) applyLocked(rv string) error {
 	if err := a.deleteUnseen(k.indexer.KeysInMemory()); err != nil {
 		return err
 	}
-	if err := a.tellReplaced(); err != nil {
-		return err
+	// Before anything is added, so that no handler applies what refers to an old object to a new one.
+	if len(r.replaced) > 0 {
+		if err := r.stage.each(a.replace); err != nil {
+			return err
+		}
 	}
 	if err := r.stage.each(a.set); err != nil {
 		return err
@@ -340,19 +344,25 @@ func (a *applier) inBatches(fn func(*batch) error) error {
 	return b.commit()
 }
 
-func (b *batch) add(ds ...queue.Delta) error {
-	b.ds = append(b.ds, ds...)
-	for i := range ds {
-		b.bytes += ds[i].SizeBytes
-	}
+func (b *batch) append(d queue.Delta) {
+	b.ds = append(b.ds, d)
+	b.bytes += d.SizeBytes
+}
+
+func (b *batch) add(d queue.Delta) error {
+	b.append(d)
+	return b.commitIfFull()
+}
+
+func (b *batch) commitIfFull() error {
 	if max(len(b.ds), len(b.w.Changes())) < b.a.k.relistItems && b.bytes < relistBytes {
 		return nil
 	}
 	return b.commit()
 }
 
-// set stages an object, of which handlers are told.
-func (b *batch) set(it stagedItem) error {
+// set stages an object, and returns what handlers are told.
+func (b *batch) set(it stagedItem) queue.Delta {
 	c := b.w.SetValue(it.key, it.value, true)
 	b.a.k.detector.AddObject(c.New)
 	d := setDelta(c)
@@ -362,8 +372,8 @@ func (b *batch) set(it stagedItem) error {
 	if _, untold := b.a.untold[it.key]; untold { // As one that cannot be read.
 		d.Type, d.Old, d.OldValue = cache.Added, nil, nil
 	}
-	_, d.Replaced = b.a.replaced[it.key]
-	return b.add(d)
+	d.Replaced = b.a.replaces(it.key)
+	return d
 }
 
 // keep leaves an object as it is: an old version is better than a deletion that has not happened.
@@ -375,10 +385,10 @@ func (b *batch) keep(key string, obj any) error {
 	}
 	it := stagedItem{key, b.a.k.indexer.NewValue(obj)}
 	if untold {
-		return b.set(it)
+		return b.add(b.set(it))
 	}
 	b.bytes += b.w.SetValue(it.key, it.value, false).SizeBytes()
-	return b.add()
+	return b.commitIfFull()
 }
 
 // delete stages the deletion of an object. If it cannot be read, handlers are told its key.
@@ -453,31 +463,47 @@ func lostDelta(seq uint64, key string, old any) queue.Delta {
 	return queue.Delta{Seq: seq, Type: cache.Deleted, Key: key, New: old, FinalStateUnknown: true, SizeBytes: record.EstimateSize(old)}
 }
 
-// tellReplaced tells durable handlers of the deletion of each object whose name the list
-// has with another uid. It does so with the other deletions, so that no handler applies
-// what refers to an old object to a new one.
-func (a *applier) tellReplaced() error {
-	return a.inBatches(func(b *batch) error {
-		for _, key := range sortedKeys(a.replaced) {
-			old, exists := b.w.Stored(key)
-			if !exists {
-				continue
+// replace applies those of the staged objects whose name the store has with another uid. Durable
+// handlers are told of the deletion of the old ones, in the batch that stores the new ones: the
+// list may never be applied to its end, and then what handlers believe and what the store has
+// must be the same.
+func (a *applier) replace(items []stagedItem) error {
+	items = slices.DeleteFunc(items, func(it stagedItem) bool { return !a.replaces(it.key) })
+	for len(items) > 0 {
+		err := a.inBatches(func(b *batch) error {
+			n := 0
+			for ; n < len(items) && b.bytes < relistBytes; n++ {
+				old, _ := b.w.Stored(items[n].key)
+				d := lostDelta(b.w.NextSeq(), items[n].key, old)
+				d.Replaced = true
+				b.append(d)
 			}
-			d := lostDelta(b.w.NextSeq(), key, old)
-			d.Replaced = true
-			if err := b.add(d); err != nil {
-				return err
+			for _, it := range items[:n] {
+				b.append(b.set(it))
 			}
+			items = items[n:]
+			return nil
+		})
+		if err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
-// set applies the staged objects.
+func (a *applier) replaces(key string) bool {
+	_, replaces := a.replaced[key]
+	return replaces
+}
+
+// set applies the other staged objects.
 func (a *applier) set(items []stagedItem) error {
 	return a.inBatches(func(b *batch) error {
 		for _, it := range items {
-			if err := b.set(it); err != nil {
+			if a.replaces(it.key) {
+				continue
+			}
+			if err := b.add(b.set(it)); err != nil {
 				return err
 			}
 		}
