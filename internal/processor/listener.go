@@ -64,10 +64,6 @@ type listener struct {
 	// of all, and that it has not been told of since. Until there are none, its list is not done.
 	leftOut map[string]struct{}
 
-	// replaced has the keys of objects that were deleted and created again, of which the
-	// handler was told the deletion and not yet the new object.
-	replaced map[string]struct{}
-
 	sleepAfterCrash bool
 
 	resyncWanted atomic.Bool // The handler is to be told of all objects again.
@@ -253,21 +249,11 @@ func (l *listener) tell(d *queue.Delta) bool {
 	return l.call(d, func() {
 		switch {
 		case d.Replaced && !l.durable && d.Type == cache.Deleted: // The update follows.
-		case d.Replaced && l.durable && d.Type == cache.Deleted:
-			l.replaced[d.Key] = struct{}{}
-			l.handler.OnDelete(d.Object())
-		case d.Replaced && l.durable && d.Type == cache.Updated && d.New != nil:
-			// The deletion was told before, unless it came before the handler did: then the
-			// initial list told of the old object nevertheless. An earlier listener may have told
-			// it too, and nobody knows; to tell it twice is better than never.
-			if _, told := l.replaced[d.Key]; !told && d.Old != nil {
-				l.handler.OnDelete(cache.DeletedFinalStateUnknown{Key: d.Key, Obj: d.Old})
-			}
-			delete(l.replaced, d.Key)
-			l.handler.OnAdd(d.New, false)
 		case d.Type == cache.Deleted:
 			l.handler.OnDelete(d.Object())
 		case d.New == nil: // The object could not be read.
+		case d.Replaced && l.durable: // The deletion of the old object came before.
+			l.handler.OnAdd(d.New, false)
 		case d.Type == cache.Sync:
 			if l.syncing.Load() {
 				l.handler.OnUpdate(d.Old, d.New)

@@ -88,7 +88,6 @@ func (p *Processor) Add(h cache.ResourceEventHandler, durableName string, o cach
 		stopCh:   make(chan struct{}),
 		finished: make(chan struct{}),
 		synced:   make(chan struct{}),
-		replaced: map[string]struct{}{},
 	}
 	l.syncing.Store(true) // Until the first check, as in client-go.
 	if l.durable {

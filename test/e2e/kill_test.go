@@ -208,35 +208,9 @@ func (s *story) hear(e told, life int) error {
 // followed returns the places at which the story may be after e, if e was told before.
 func (s *story) followed(e told) (places []int) {
 	for _, at := range s.places {
-		switch {
-		case at < len(s.told) && s.told[at] == e:
+		if at < len(s.told) && s.told[at] == e {
 			places = append(places, at+1)
-		case s.isDeletedAgain(e, at):
-			places = append(places, at)
 		}
 	}
 	return places
-}
-
-// isDeletedAgain reports whether e, told at a place, is the deletion of a replaced object
-// whose addition comes next. The deletion was told with the other deletions of the relist.
-// A life that begins between the two cannot know, and tells it again.
-func (s *story) isDeletedAgain(e told, at int) bool {
-	if e.Kind != "lost" || !slices.Contains(s.told[:at], e) {
-		return false
-	}
-	if at == len(s.told) {
-		return s.last(e.Key) == e
-	}
-	return s.told[at].Kind == "add" && s.told[at].Key == e.Key
-}
-
-// last is what was told of an object last.
-func (s *story) last(key string) told {
-	for _, t := range slices.Backward(s.told) {
-		if t.Key == key {
-			return t
-		}
-	}
-	return told{}
 }
