@@ -550,7 +550,7 @@ func TestAListThatHasLeftSomethingOutIsDoneOnceThatIsTold(t *testing.T) {
 		durable.expect(t, "add ns/a@1 initial")
 		f.setDown(nil)
 		settle()
-		durable.expect(t, "add ns/b@2")
+		durable.expect(t, "lost ns/b", "add ns/b@2")
 		p.stop()
 
 		p = launch(t, path, f, nil)

@@ -91,6 +91,31 @@ func TestTheDeletionOfAReplacedObjectIsToldOnce(t *testing.T) {
 	})
 }
 
+// TestAnObjectThatCannotBeReadMayHaveBeenReplaced: its record has a flipped bit. A durable handler that
+// was told of it must be told of its deletion, and nobody knows whether there was one.
+func TestAnObjectThatCannotBeReadMayHaveBeenReplaced(t *testing.T) { // Q2
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		p := launch(t, testsupport.Path(t), f, nil)
+		durable := addDurable(t, p, "d")
+		p.run()
+		settle()
+		durable.take()
+		p.stop()
+		changeValue(t, p.path, "objects", "ns/a", func(v []byte) { v[len(v)/2] ^= 1 })
+		f.remove("a")
+		f.put(configMap("a"))
+		f.compact()
+		p = launch(t, p.path, f, nil)
+		p.damaged = true
+		durable = addDurable(t, p, "d")
+		p.run()
+		settle()
+		durable.expect(t, "lost ns/a", "add ns/a@4")
+		expectStore(t, p.informer, f)
+	})
+}
+
 // A replacement is a relist that replaces object a, and waits in the batch with the new object. The
 // durable handler early was told of the old one. It is in real time, because the index function
 // that waits holds locks.

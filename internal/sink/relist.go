@@ -43,7 +43,8 @@ type relist struct {
 	stage *stage
 	// silent has items that are written without telling handlers.
 	silent chunk
-	// replaced has the keys of staged objects whose uid is not that of the stored ones.
+	// replaced has the keys of staged objects whose uid is not, or may not be, that of the
+	// stored ones.
 	replaced map[string]struct{}
 	// leftOut has the objects that the list has and the store cannot take: the uid by the key,
 	// before the transform.
@@ -152,7 +153,9 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 	return r.writeSilentLocked()
 }
 
-// compareLocked reports whether the store has the same object, or one with another uid.
+// compareLocked reports whether the store has the same object, or one with another uid. A record
+// that cannot be read may be of another object: a durable handler is told of its deletion, because
+// to tell it of one that exists again is better than not to tell it of one that does not.
 func (r *relist) compareLocked(key string, value *record.Object) (same, replaces bool) {
 	w := r.k.indexer.Writer()
 	defer w.Close()
@@ -162,6 +165,10 @@ func (r *relist) compareLocked(key string, value *record.Object) (same, replaces
 	}
 	stored, _, exists := w.Head(key)
 	uid, _ := value.Head()
+	if exists && stored == "" && uid != "" { // Else a transform has taken the uid.
+		old, _ := w.Stored(key)
+		return false, old == nil || isOther(uidOf(old), uid)
+	}
 	return false, exists && isOther(stored, uid)
 }
 
