@@ -3,6 +3,7 @@ package warmwatch_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -333,5 +334,38 @@ func TestAStreamWithWhatHasNoMetadataIsListedInPages(t *testing.T) {
 				t.Errorf("status %+v", st)
 			}
 		})
+	})
+}
+
+// TestWhatIsLeftOutAndDeletedInTheWatch: the transform fails on the last version of an object, and so
+// on the event of its deletion.
+func TestWhatIsLeftOutAndDeletedInTheWatch(t *testing.T) { // I2, Q2
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		p := launch(t, testsupport.Path(t), f, nil)
+		if err := p.informer.SetTransform(refuseBad); err != nil {
+			t.Fatal(err)
+		}
+		durable := addDurable(t, p, "d")
+		p.run()
+		settle()
+		durable.take()
+		f.put(configMap("a", "bad"))
+		f.remove("a")
+		f.put(configMap("b", "good"))
+		settle()
+		durable.expect(t, "lost ns/a@1", "update ns/b@2→5")
+		expectStore(t, p.informer, f)
+		f.put(configMap("b", "bad"))
+		f.with(func() { // One that the store does not have.
+			other := configMap("b", "bad")
+			other.UID = "other"
+			f.recordLocked(watch.Deleted, other)
+		})
+		settle()
+		durable.expect(t)
+		if got := versions(p.informer.GetStore().List()); !slices.Equal(got, []string{"ns/b@5"}) {
+			t.Errorf("the store has %q", got)
+		}
 	})
 }

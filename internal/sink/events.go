@@ -83,10 +83,10 @@ func (k *Sink) writer() *indexer.Writer {
 func (k *Sink) Delete(obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	rv := resourceVersionOf(obj)
+	rv, sent := resourceVersionOf(obj), sentAs(obj)
 	obj, key, err := k.prepareLocked(obj)
 	if err != nil {
-		return k.notAppliedLocked(err)
+		return k.deleteRefusedLocked(sent, err)
 	}
 	w := k.indexer.Writer()
 	defer w.Close()
@@ -104,6 +104,22 @@ func (k *Sink) Delete(obj any) error {
 	}
 	k.checkHistoryLocked(cache.Deleted, rv, obj, c)
 	return k.commitLocked(w, rv, []queue.Delta{d})
+}
+
+// deleteRefusedLocked deletes what the store has of an object whose last version could not be
+// stored, if it has it under its own name.
+func (k *Sink) deleteRefusedLocked(sent checkpoint.ObjectVersion, err error) error {
+	if _, ok := errors.AsType[*refusedError](err); !ok {
+		return k.notAppliedLocked(err)
+	}
+	w := k.writer()
+	defer w.Close()
+	key := sent.Key()
+	if uid, _, exists := w.Head(key); !exists || isOther(uid, sent.UID) {
+		return k.notAppliedLocked(err)
+	}
+	c := w.Delete(key, true)
+	return k.commitLocked(w, sent.ResourceVersion, []queue.Delta{lostDelta(c.Seq, key, c.Old)})
 }
 
 // deleteDelta stages the deletion of an object. As in client-go, handlers are also told

@@ -50,7 +50,7 @@ func (k *Sink) unexpectedKind(got schema.GroupVersionKind) *refusedError {
 
 // sentAs returns what identifies an object. It is called before the transform, which may
 // change the object.
-func sentAs(obj runtime.Object) checkpoint.ObjectVersion {
+func sentAs(obj any) checkpoint.ObjectVersion {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return checkpoint.ObjectVersion{}
