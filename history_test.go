@@ -602,3 +602,22 @@ func TestServersThatSayTheSameInTwoWaysAcrossRestarts(t *testing.T) {
 		}
 	})
 }
+
+// TestEtcdPutBackUnderAnInformerThatIsNeverResumed: once its watch has ended, it is found out as it is
+// by any other informer.
+func TestEtcdPutBackUnderAnInformerThatIsNeverResumed(t *testing.T) { // I2
+	bubble(t, func(t *testing.T) {
+		f := newHistory(t)
+		p := launch(t, testsupport.Path(t), f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.NeverResume = true })
+		r, _ := add(t, p.informer)
+		p.run()
+		f.put(configMap("a", "y"))
+		f.remove("b")
+		settle()
+		r.take()
+		f.restore(102, a(), b(), z())
+		settle()
+		expectStore(t, p.informer, f)
+		r.expect(t, "update ns/a@103→100", "add ns/b@101")
+	})
+}

@@ -217,7 +217,7 @@ func (r *Resumer) listOne(ctx context.Context, notOlderThan, rv string) (serverV
 // askAgain asks before a watch that has ended is opened again: the server that comes
 // back may be behind, or another one. The watch itself would show anything else.
 func (r *Resumer) askAgain(ctx context.Context, rv string) error {
-	if r.neverResume || rv == "" || rv == "0" {
+	if rv == "" || rv == "0" {
 		return nil
 	}
 	_, how, err := r.ask(ctx, rv)

@@ -278,18 +278,15 @@ func TestAWatchThatHasEndedIsOpenedAgainAfterAQuestion(t *testing.T) {
 
 func TestNoQuestionIsAskedWhereTheAnswerIsOfNoUse(t *testing.T) {
 	for name, c := range map[string]struct {
-		neverResume bool
 		rv, request string
 	}{
-		"it is never resumed":     {true, "5", "WATCH rv=5"},
-		"there is no version":     {false, "", "WATCH"},
-		"the version is 0":        {false, "0", "WATCH rv=0"},
-		"else there would be one": {false, "5", question5},
+		"there is no version":     {"", "WATCH"},
+		"the version is 0":        {"0", "WATCH rv=0"},
+		"else there would be one": {"5", question5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				w := newWorld(t, c.rv, fails(errNetwork))
-				w.opts.NeverResume = c.neverResume
 				timeout := int64(300)
 				_, err := w.open().WatchWithContext(t.Context(), metav1.ListOptions{ResourceVersion: c.rv, AllowWatchBookmarks: true, TimeoutSeconds: &timeout})
 				if err == nil {
@@ -301,12 +298,12 @@ func TestNoQuestionIsAskedWhereTheAnswerIsOfNoUse(t *testing.T) {
 	}
 }
 
-func TestAWatchThatWasNeverToBeResumedIsOpenedAgainWithoutAQuestion(t *testing.T) {
+func TestAWatchThatIsNeverToBeResumedIsOpenedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "5", lists("6", "a@3"), closes(added("b@7")), opens(added("c@8")))
+		w := newWorld(t, "5", lists("6", "a@3"), closes(added("b@7")), lists("7"), opens(added("c@8")))
 		w.opts.NeverResume = true
 		w.run()
-		w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "WATCH rv=6", "WATCH rv=7")
+		w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "WATCH rv=6", "LIST rv=7 limit=1 NotOlderThan", "WATCH rv=7")
 		w.store.expectContents(t, "a@3", "b@7", "c@8")
 		w.server.then(lists("9", "a@3"), opens())
 		w.server.last().send(failure(errInternal))
