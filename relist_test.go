@@ -118,6 +118,36 @@ func TestOtherContentOfTheSameVersionIsFoundWhileTheWatchGoesOn(t *testing.T) {
 	})
 }
 
+// TestContentsAreComparedAfterTheClockWentBack: the last process has noted a list of the future.
+func TestContentsAreComparedAfterTheClockWentBack(t *testing.T) { // I2
+	path := testsupport.Path(t)
+	start := func(t *testing.T) (*source, *process) {
+		f := newSource(t, configMap("a", "old"))
+		f.hold = make(chan struct{})
+		p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxAge = time.Hour })
+		// So nothing but the comparison finds other content.
+		if err := p.informer.SetTransform(func(obj any) (any, error) { return obj, nil }); err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		close(f.hold)
+		settle()
+		return f, p
+	}
+	bubble(t, func(t *testing.T) {
+		advance(1000 * time.Hour)
+		start(t)
+	})
+	bubble(t, func(t *testing.T) {
+		f, p := start(t)
+		f.convert("a", "new")
+		advance(3 * time.Hour)
+		if got := contentOf(t, p.informer, "ns/a"); got != "new" {
+			t.Errorf("the store has the content %q", got)
+		}
+	})
+}
+
 // TestAnOlderVersionThanTheCheckpointCoversIsFoundWhileTheWatchGoesOn: a disk that has lost a
 // write leaves one, and no event tells of it.
 func TestAnOlderVersionThanTheCheckpointCoversIsFoundWhileTheWatchGoesOn(t *testing.T) {

@@ -152,11 +152,12 @@ func isBefore(a, b string) bool {
 	return err == nil && order < 0
 }
 
-// compareDue returns the time until the next comparison, and whether the store is complete.
+// compareDue returns the time until the next comparison, and whether the store is complete. The
+// clock may have gone back since the last process noted its list.
 func (k *Sink) compareDue() (due time.Duration, complete bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return time.Until(k.record.LastFullList.Add(k.maxAge)), k.complete
+	return min(k.maxAge, time.Until(k.record.LastFullList.Add(k.maxAge))), k.complete
 }
 
 // contentsCompared notes that the contents of all objects have been compared.
