@@ -388,6 +388,44 @@ func TestADamagedStateCostsNobodyHisDeltas(t *testing.T) {
 	}
 }
 
+// TestACursorThatIsLostWithTheStateOfItsQueue: the handler counts as a new one, and is told of the
+// deletions that the relist after the damage finds.
+func TestACursorThatIsLostWithTheStateOfItsQueue(t *testing.T) { // Q2
+	for name, damage := range map[string]func(queue *bolt.Bucket) error{
+		"damaged": func(queue *bolt.Bucket) error {
+			v := slices.Clone(queue.Get([]byte("kstate")))
+			v[0] ^= 1
+			return queue.Put([]byte("kstate"), v)
+		},
+		"gone": func(queue *bolt.Bucket) error { return queue.Delete([]byte("kstate")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"))
+				p := launch(t, testsupport.Path(t), f, nil)
+				addDurable(t, p, "d")
+				addDurable(t, p, "e")
+				p.run()
+				settle()
+				p.stop()
+				inSpace(t, p.path, func(space *bolt.Bucket) error {
+					return errors.Join(damage(space.Bucket([]byte("queue"))), space.Bucket([]byte("cursors")).Delete([]byte("kdurable/d")))
+				})
+				f.remove("a")
+				f.compact()
+				p = launch(t, p.path, f, nil)
+				p.damaged = true
+				d := addDurable(t, p, "d")
+				p.run()
+				settle()
+				if got := d.take(); !slices.Contains(got, "lost ns/a@1") {
+					t.Errorf("told %q", got)
+				}
+			})
+		})
+	}
+}
+
 // TestDeltasThatAreLostInUse: the file loses deltas of an earlier process while a handler,
 // durable or plain, hangs.
 func TestDeltasThatAreLostInUse(t *testing.T) {

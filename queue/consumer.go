@@ -116,7 +116,7 @@ func (q *Log) addNamed(c *Consumer) error {
 	switch {
 	case seen:
 		c.startLocked(stored)
-	case q.nameLost && c.durable: // The damaged cursor may be of this name.
+	case q.nameLost && c.durable: // The lost cursor may be of this name.
 		c.initialPending.Store(true)
 		c.undelivered, c.retell = true, true
 	default:

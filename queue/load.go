@@ -13,6 +13,8 @@ import (
 type loading struct {
 	garbage []entry // To be removed.
 	lost    bool    // Deltas are lost, and it is not known which.
+	// stateLost says that the state cannot be read.
+	stateLost bool
 }
 
 type entry struct {
@@ -39,7 +41,7 @@ func (q *Log) load() error {
 			return err
 		}
 		q.reportDamage(err, "Could not read what the log has, believing what is there")
-		st = nil
+		st, l.stateLost = nil, true
 	}
 	if st != nil {
 		q.compareRuns(st, &l)
@@ -225,8 +227,8 @@ func (q *Log) loadHead(s *persist.Snapshot, l *loading) error {
 
 // loadCursors reads the cursors. A handler whose cursor is damaged or missing is told
 // everything again, deletions included. The state has the keys of all cursors, and so the
-// names. If the state is lost too, the key of a damaged cursor may be damaged as well:
-// then every handler with a new name is told of the deletions too.
+// names. If the state is lost too, a cursor may be missing, or the key of a damaged one be
+// damaged as well: then every handler with a new name is told of the deletions too.
 func (q *Log) loadCursors(s *persist.Snapshot, st *logState, l *loading) error {
 	var bad []string
 	err := s.Scan(cursorsBucket, "", func(it *persist.Item) (bool, error) {
@@ -261,11 +263,11 @@ func (q *Log) loadCursors(s *persist.Snapshot, st *logState, l *loading) error {
 		}
 	}
 	for _, key := range bad {
-		q.nameLost = q.nameLost || st == nil
 		if !slices.Contains(lost, key) || (key != plainCursor && !strings.HasPrefix(key, durablePrefix)) {
 			l.garbage = append(l.garbage, entry{q.cursors, key})
 		}
 	}
+	q.nameLost = l.stateLost || st == nil && len(bad)+len(q.storedCursors) > 0
 	for key, c := range q.storedCursors {
 		if name, ok := strings.CutPrefix(key, durablePrefix); ok {
 			c.InitialPending = c.InitialPending || (l.lost && c.Seq < q.head)

@@ -122,7 +122,7 @@ type Log struct {
 	consumers    map[*Consumer]struct{}
 	absent       map[string]cursor // Cursors of names without a consumer.
 	absentReadTo map[string]uint64 // How far their last consumers had read.
-	nameLost     bool              // A durable cursor was damaged, and perhaps its name.
+	nameLost     bool              // A durable cursor may be lost, and its name with it.
 	terms        terms
 
 	plainFloor    uint64 // The plain cursor once Stop has ended the plain consumers.
