@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
@@ -611,6 +612,57 @@ func TestADurableHandlerThatStopsAtTheEndOfItsInitialListDoesNotGoBack(t *testin
 				for _, bad := range goingBack(r.take()) {
 					t.Errorf("H1: %s", bad)
 				}
+			})
+		})
+	}
+}
+
+// TestWhatWaitsForADurableHandlerIsOfAnotherTransform: it is told of no object that the function of
+// another TransformVersion has made, but as the last state of one that was deleted.
+func TestWhatWaitsForADurableHandlerIsOfAnotherTransform(t *testing.T) {
+	for name, crash := range map[string]bool{"in the next process": false, "in the one after it": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("gone"))
+				start := func(path, version string, handler cache.ResourceEventHandler) *process {
+					p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = version })
+					if err := p.informer.SetTransform(func(obj any) (any, error) {
+						obj.(*corev1.ConfigMap).Data = map[string]string{"by": version}
+						return obj, nil
+					}); err != nil {
+						t.Fatal(err)
+					}
+					if handler != nil {
+						if _, err := p.informer.AddDurableEventHandler("d", handler); err != nil {
+							t.Fatal(err)
+						}
+					}
+					p.run()
+					settle()
+					return p
+				}
+				p := start(testsupport.Path(t), "1", &recorder{})
+				p.stop()
+				p = start(p.path, "1", nil)
+				f.put(configMap("a"), configMap("b"))
+				f.remove("gone")
+				settle()
+				p.stop()
+				if crash {
+					p = start(p.path, "2", nil)
+					p.stop()
+				}
+				r := &recorder{}
+				ofTheOther := cache.ResourceEventHandlerDetailedFuncs{DeleteFunc: r.OnDelete}
+				ofTheOther.AddFunc = func(obj any, initial bool) {
+					if by := obj.(*corev1.ConfigMap).Data["by"]; by != "2" {
+						t.Errorf("told of %s by transform %s", version(obj), by)
+					}
+					r.OnAdd(obj, initial)
+				}
+				ofTheOther.UpdateFunc = func(_, obj any) { ofTheOther.AddFunc(obj, false) }
+				start(p.path, "2", ofTheOther)
+				r.expect(t, "delete ns/gone@5", "add ns/a@3 initial", "add ns/b@4 initial")
 			})
 		})
 	}

@@ -45,9 +45,10 @@ type InformerOptions struct {
 	Transformed runtime.Object
 	// TransformVersion is the version of the function given to SetTransform.
 	// Objects that another version has transformed are not served, but handlers may
-	// still get them as the old object of an update or a deletion. One on which the
-	// function fails stays as the other version has left it. If the function depends on
-	// configuration, so must its version.
+	// still get them as the old object of an update or a deletion. A durable handler that
+	// has still to be told of some is told of every object. One on which the function fails
+	// stays as the other version has left it. If the function depends on configuration, so
+	// must its version.
 	//
 	// Default: none. Then the next process serves objects as this one has transformed them,
 	// and a function that has changed shows with each object's next event, and for all

@@ -76,6 +76,24 @@ func (q *Log) load() error {
 	return err
 }
 
+// TellAgain has the handlers of durable names for whom deltas wait told everything again: the
+// deletions among them, and all objects. It is called before the handlers are told anything.
+func (q *Log) TellAgain() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for name, c := range q.absent {
+		if n, _ := q.behindLocked(c.Seq); n > 0 {
+			c.InitialPending = true
+			q.absent[name] = c
+		}
+	}
+	for c := range q.consumers {
+		if n, _ := q.behindLocked(c.cursor.Load()); n > 0 && c.durable && c.Known {
+			c.startLocked(cursor{Seq: c.cursor.Load(), InitialPending: true})
+		}
+	}
+}
+
 // reportDamage reports damage that load repairs.
 func (q *Log) reportDamage(err error, what string, keysAndValues ...any) {
 	q.onCorrupt(err)

@@ -203,6 +203,9 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 	k.want, k.loaded = want, true
 	if found != nil {
 		k.record = *found
+		if found.TransformVersion != want.TransformVersion { // The objects that wait are of the other one.
+			k.log.TellAgain()
+		}
 	}
 	k.record.Identity = want.Identity
 	evidence := checkpoint.Evidence{
