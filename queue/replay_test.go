@@ -640,3 +640,23 @@ func TestAnInitialListThatEndsAfterItsConsumerWasRemovedCounts(t *testing.T) {
 		})
 	}
 }
+
+// TestTheTombstoneOfAnObjectThatCouldNotBeRead has no object, rather than one without a name.
+func TestTheTombstoneOfAnObjectThatCouldNotBeRead(t *testing.T) {
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1, OnCorrupt: func(error) {}})
+	c := durable(t, q, "d", false)
+	c.InitialListDone()
+	publish(t, q, Delta{Seq: 1, Type: cache.Deleted, Key: "ns/pod", FinalStateUnknown: true}, numbered(2), numbered(3))
+	flush(t, q)
+	damageDelta(t, q, deltaKey(1), persist.Bytes("\x07no delta"))
+	if _, err := c.Next(); !errors.Is(err, ErrLost) {
+		t.Fatalf("Next: %v, expected %v", err, ErrLost)
+	}
+	ds, err := c.Undelivered()
+	if err != nil || len(ds) == 0 {
+		t.Fatal(ds, err)
+	}
+	if got, want := ds[0].Object(), (cache.DeletedFinalStateUnknown{Key: "ns/pod"}); got != want {
+		t.Errorf("told %#v, expected %#v", got, want)
+	}
+}

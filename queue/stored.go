@@ -188,12 +188,14 @@ func parseTombstone(it *persist.Item) (*tombstone, error) {
 	return t, nil
 }
 
-// delta returns the deletion, with an object that has only what the tombstone has.
+// delta returns the deletion, with an object that has only what the tombstone has, and with none
+// if nobody could read the object.
 func (t *tombstone) delta(seq uint64, newObject func() any) Delta {
 	d := Delta{Seq: seq, Type: cache.Deleted, Key: t.Key, FinalStateUnknown: true, Replaced: t.Replaced}
-	if newObject != nil {
-		d.New = newObject()
+	if newObject == nil || *t == (tombstone{Key: t.Key, Replaced: t.Replaced}) {
+		return d
 	}
+	d.New = newObject()
 	if o, ok := d.New.(runtime.Object); ok && (t.APIVersion != "" || t.Kind != "") {
 		o.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(t.APIVersion, t.Kind))
 	}
