@@ -182,7 +182,8 @@ func (r *Resumer) ask(ctx context.Context, rv string) (serverVersion string, how
 	case isExpired(err):
 		return "", &Relisting{Reason: fmt.Sprintf("resourceVersion %s is too old", rv)}, nil
 	case isNotUnderstood(err):
-		return "", &Relisting{Reason: fmt.Sprintf("the server did not answer whether it has reached resourceVersion %s: %v", rv, err)}, nil
+		reason := fmt.Sprintf("the server did not answer whether it has reached resourceVersion %s: %v", rv, err)
+		return "", &Relisting{Reason: reason, Unanswered: true}, nil
 	case err != nil:
 		return "", nil, fmt.Errorf("reflector: ask for resourceVersion %s: %w", rv, err)
 	}
@@ -215,13 +216,14 @@ func (r *Resumer) listOne(ctx context.Context, notOlderThan, rv string) (serverV
 }
 
 // askAgain asks before a watch that has ended is opened again: the server that comes
-// back may be behind, or another one. The watch itself would show anything else.
+// back may be behind, or another one. A server that never answers is believed: the watch would
+// show anything else.
 func (r *Resumer) askAgain(ctx context.Context, rv string) error {
 	if rv == "" || rv == "0" {
 		return nil
 	}
 	_, how, err := r.ask(ctx, rv)
-	if how == nil || (!how.Rewound && !how.Differs) {
+	if how == nil || how.Unanswered {
 		return err
 	}
 	r.found(*how)

@@ -46,6 +46,8 @@ type Relisting struct {
 	// Differs means that the server has other content than the store for the same
 	// version of an object. A watch would not show that.
 	Differs bool
+	// Unanswered means that the server does not say whether it has reached a version.
+	Unanswered bool
 	// Streamed means that the items are those of a watch.
 	Streamed bool
 }

@@ -267,7 +267,7 @@ func TestBeforeListIsCalledBeforeEachListAndItsErrorEndsTheList(t *testing.T) {
 func TestTheAnswerToTheQuestionMayMeanARelist(t *testing.T) {
 	behind := Relisting{Reason: "the server is behind resourceVersion 5", Rewrite: true, Rewound: true}
 	refused := func(err error) Relisting {
-		return Relisting{Reason: fmt.Sprintf("the server did not answer whether it has reached resourceVersion 5: %v", err)}
+		return Relisting{Reason: fmt.Sprintf("the server did not answer whether it has reached resourceVersion 5: %v", err), Unanswered: true}
 	}
 	badRequest := apierrors.NewBadRequest("what is NotOlderThan?")
 	for _, c := range []struct {

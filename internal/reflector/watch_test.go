@@ -233,9 +233,9 @@ func TestAWatchThatHasEndedIsOpenedAgainAfterAQuestion(t *testing.T) {
 			[]string{"add c@7"},
 		},
 		{
-			"the history is gone", []answer{fails(errGone), fails(errGone), lists("9", "a@3"), opens()},
-			[]string{question, "WATCH rv=6", "LIST rv=6 NotOlderThan", "WATCH rv=9"},
-			[]string{"disconnected: " + errGone.Error(), "relisting: the watch expired: " + errGone.Error(), "contact", ""},
+			"the history is gone", []answer{fails(errGone), lists("9", "a@3"), opens()},
+			[]string{question, "LIST rv=6 NotOlderThan", "WATCH rv=9"},
+			[]string{"disconnected: resourceVersion 6 is too old", "relisting: resourceVersion 6 is too old", "contact", ""},
 			[]string{"begin", "item a@3", "finish 9", "replace 9"},
 		},
 		{
