@@ -99,9 +99,11 @@ type model struct {
 	stats  modelStats
 	// damaged: the file was, and perhaps nothing was written since.
 	damaged bool
-	// durable and plain are what handlers have done with what they were told:
-	// they outlive crashes, as a handler's effects do.
-	durable, plain *believer
+	// durable, late and plain are what handlers have done with what they were told:
+	// they outlive crashes, as a handler's effects do. The durable handler late comes
+	// at any time of a session.
+	durable, late, plain *believer
+	addLate              func() // Once.
 }
 
 func newModel(t *testing.T, seed uint64) *model {
@@ -113,7 +115,7 @@ func newModel(t *testing.T, seed uint64) *model {
 			Rand: rand.New(rand.NewPCG(seed, 2)), Names: 12, Fill: fillModel, StreamLists: rng.IntN(2) == 0,
 			PageDelay: 200 * time.Millisecond, ObjectDelay: 100 * time.Millisecond,
 		}),
-		durable: newBeliever(t, "durable"), plain: newBeliever(t, "plain"),
+		durable: newBeliever(t, "durable"), late: newBeliever(t, "late"), plain: newBeliever(t, "plain"),
 	}
 	m.server.Advance(1) // No server is at version 0.
 	return m
@@ -125,9 +127,10 @@ func fillModel(rng *rand.Rand, obj apiserver.Object) {
 
 // believer is a handler that keeps what it believes to exist.
 type believer struct {
-	t    *testing.T
-	name string
-	slow func() // Called with each notification.
+	t       *testing.T
+	name    string
+	durable bool
+	slow    func() // Called with each notification.
 
 	mu       sync.Mutex
 	dead     bool              // The process has crashed: what follows did not happen.
@@ -150,7 +153,7 @@ type lastTold struct {
 
 func newBeliever(t *testing.T, name string) *believer {
 	return &believer{
-		t: t, name: name, believed: map[string]string{}, since: map[string]int{}, told: map[string]int{}, last: map[string]lastTold{},
+		t: t, name: name, durable: name != "plain", believed: map[string]string{}, since: map[string]int{}, told: map[string]int{}, last: map[string]lastTold{},
 	}
 }
 
@@ -162,7 +165,7 @@ func (b *believer) noteUID(key string, uid types.UID, rv int, exists bool) {
 	case !exists && uid == last.uid:
 		b.last[key] = lastTold{rv: max(rv, last.rv)}
 	case exists && rv > last.rv:
-		if b.name == "durable" && last.uid != "" && last.uid != uid {
+		if b.durable && last.uid != "" && last.uid != uid {
 			b.t.Errorf("Q2: %s handler was told of %s with uid %s, and never of the deletion of uid %s", b.name, key, uid, last.uid)
 		}
 		b.last[key] = lastTold{uid, rv}
@@ -223,7 +226,7 @@ func (b *believer) note(obj any, exists bool) {
 func (b *believer) OnAdd(obj any, _ bool) { b.note(obj, true) }
 func (b *believer) OnUpdate(old, obj any) {
 	// A watch tells of a deletion between them; a durable handler is told of it in any case.
-	if before, now := old.(*corev1.ConfigMap).UID, obj.(*corev1.ConfigMap).UID; b.name == "durable" && before != now {
+	if before, now := old.(*corev1.ConfigMap).UID, obj.(*corev1.ConfigMap).UID; b.durable && before != now {
 		b.t.Errorf("Q2: %s handler was told that %s became %s, and not of the deletion", b.name, before, now)
 	}
 	b.note(obj, true)
@@ -286,10 +289,17 @@ func (m *model) session() {
 	if _, err := s.AddEventHandler(m.plain); err != nil {
 		t.Fatal(err)
 	}
-	if m.rng.IntN(3) == 0 {
-		d := time.Duration(m.rng.IntN(300)) * time.Millisecond
-		m.durable.slow = func() { time.Sleep(d) } // Virtual time.
+	for _, b := range []*believer{m.durable, m.late} {
+		if m.rng.IntN(3) == 0 {
+			d := time.Duration(m.rng.IntN(300)) * time.Millisecond
+			b.slow = func() { time.Sleep(d) } // Virtual time.
+		}
 	}
+	m.addLate = sync.OnceFunc(func() {
+		if _, err := s.AddDurableEventHandler("late", m.late); err != nil {
+			t.Error(err)
+		}
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); s.RunWithContext(ctx) }()
@@ -315,7 +325,7 @@ func (m *model) session() {
 // disturb lets a while pass with changes and accidents.
 func (m *model) disturb(crash *modelCrash) {
 	for range m.rng.IntN(40) {
-		switch m.rng.IntN(16) {
+		switch m.rng.IntN(17) {
 		case 0:
 			m.server.Disconnect()
 		case 1:
@@ -331,6 +341,8 @@ func (m *model) disturb(crash *modelCrash) {
 			time.Sleep(time.Duration(m.rng.IntN(2000)) * time.Millisecond) // Virtual time.
 		case 5:
 			crash.arm()
+		case 6:
+			m.addLate()
 		default:
 			m.server.Advance(1)
 			if m.rng.IntN(4) == 0 {
@@ -345,9 +357,12 @@ func (m *model) disturb(crash *modelCrash) {
 
 // quiet waits until everything has been told, and compares (I2, Q2).
 func (m *model) quiet(s *SharedIndexInformer) {
-	m.durable.mu.Lock()
-	m.durable.slow = nil
-	m.durable.mu.Unlock()
+	m.addLate()
+	for _, b := range []*believer{m.durable, m.late} {
+		b.mu.Lock()
+		b.slow = nil
+		b.mu.Unlock()
+	}
 	var diff string
 	for range 600 {
 		time.Sleep(time.Second) // Virtual time.
@@ -371,12 +386,10 @@ func (m *model) compare(s *SharedIndexInformer) string {
 		cm := obj.(*corev1.ConfigMap)
 		got[cm.Namespace+"/"+cm.Name] = cm.ResourceVersion
 	}
-	durable := m.durable.state()
-	plain := m.plain.state()
 	for _, c := range []struct {
 		what string
 		got  map[string]string
-	}{{"I2: cache", got}, {"Q2: durable handler", durable}, {"Q2: plain handler", plain}} {
+	}{{"I2: cache", got}, {"Q2: durable handler", m.durable.state()}, {"Q2: late durable handler", m.late.state()}, {"Q2: plain handler", m.plain.state()}} {
 		if d := cmp.Diff(want, c.got); d != "" {
 			return c.what + " differs from the server (-want +got):\n" + d
 		}
@@ -419,7 +432,7 @@ type modelCrash struct {
 	inCommit func() // Not nil: copy at the one after them.
 	before   bool
 	to       string
-	told     int // Newest version told to the durable handler by then.
+	told     int // Newest version told to a durable handler by then.
 }
 
 func (m *model) armCrash(c *Cache) *modelCrash {
@@ -470,7 +483,7 @@ func (c *modelCrash) arm() {
 	from := c.m.path
 	c.inCommit = func() {
 		defer close(c.done)
-		c.told = c.m.durable.die()
+		c.told = max(c.m.durable.die(), c.m.late.die())
 		c.m.plain.die()
 		b, err := os.ReadFile(from)
 		if err == nil {
@@ -491,7 +504,7 @@ func (m *model) afterwards(crash *modelCrash) {
 		m.t.Fatal(err)
 	}
 	rv := m.inspect(crash)
-	for _, b := range []*believer{m.durable, m.plain} {
+	for _, b := range []*believer{m.durable, m.late, m.plain} {
 		b.mu.Lock()
 		m.stats.Events, m.stats.Deletions = m.stats.Events+b.events, m.stats.Deletions+b.deleted
 		m.stats.Redelivered += b.again
@@ -499,8 +512,9 @@ func (m *model) afterwards(crash *modelCrash) {
 		b.mu.Unlock()
 	}
 	m.durable.restart(math.MaxInt)
+	m.late.restart(math.MaxInt)
 	m.plain.restart(rv)
-	if m.rng.IntN(4) == 0 {
+	if m.rng.IntN(4) == 0 && !m.damaged { // A name may be lost with two damages, and late comes late.
 		m.damage()
 	}
 }
