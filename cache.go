@@ -310,6 +310,9 @@ func (c *Cache) Status() Status {
 	return st
 }
 
+// Logger returns Options.Logger, or the default.
+func (c *Cache) Logger() klog.Logger { return *c.opts.Logger }
+
 var errRequired = errors.New("is required")
 
 // isNil also finds a nil pointer in an interface.

@@ -266,6 +266,10 @@ type dummyController struct{ *SharedIndexInformer }
 func (dummyController) Run(<-chan struct{})            {}
 func (dummyController) RunWithContext(context.Context) {}
 
+// Informer is how package informers gets at the informer through those that embed it, as
+// client-go's typed ones do.
+func (c dummyController) Informer() *SharedIndexInformer { return c.SharedIndexInformer }
+
 var errStarted = errors.New("informer has already started")
 
 // SetWatchErrorHandler implements [cache.SharedInformer].

@@ -27,7 +27,7 @@ type Transport struct{ http.RoundTripper }
 
 // RoundTrip implements [http.RoundTripper].
 func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if err := t.show(r); err != nil {
+	if err := t.Show(r); err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close() // As a RoundTripper must.
 		}
@@ -36,8 +36,9 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r)
 }
 
-// show returns why the request is not to be sent.
-func (t Transport) show(r *http.Request) error {
+// Show shows a request that is not made by this Transport, but is about to be made by one like
+// it, and returns why it is not to be sent.
+func (t Transport) Show(r *http.Request) error {
 	l, looked := r.Context().Value(lookKey{}).(*look)
 	asked, err := Of(r)
 	if err != nil { // A ListerWatcher may ask for other things too.

@@ -1,0 +1,31 @@
+// Package informers has client-go's informer factories, with informers that live in a
+// [warmwatch.Cache]. One line and an import change:
+//
+//	factory := informers.NewSharedInformerFactory(client, resync)        // k8s.io/client-go/informers
+//	factory := informers.NewSharedInformerFactory(cache, client, resync) // This package.
+//
+// What the functions return has client-go's interfaces, so everything behind that line stays as
+// it is: the groups, versions and resources with their informers, typed informers and listers,
+// InformerFor, ForResource, Start, WaitForCacheSync and Shutdown. Informers are those of
+// [warmwatch.Cache.NewInformer], whose identity is what client-go's own informer asks for:
+// resource, namespace and selectors. Where a factory is made for a second time in one Cache, with
+// the same namespace and options, the informers that run later work from memory.
+//
+// [NewSharedInformerFactory] needs no client whose transport is wrapped by
+// [warmwatch.Cache.WrapTransport]: the factory knows its requests. Those for dynamic and metadata
+// clients do, because such a client does not show how it makes requests.
+//
+// An informer is client-go's own, in memory, with nothing kept across a restart,
+//
+//   - if the client is a fake: nothing changes for tests;
+//   - if client.CoreV1().RESTClient() is no [rest.RESTClient];
+//   - if the function given to InformerFor makes its requests by another client than the one
+//     it is given, makes none, lists what client-go's scheme does not have, or returns what is
+//     no informer of client-go's cache package;
+//   - if a newer client-go has a group that this package does not know yet.
+//
+// The log of the Cache says so, except for fakes and unknown groups.
+//
+// Factories that informer-gen made for a CustomResourceDefinition have an InformerFor as well,
+// which takes what [warmwatch.Cache.NewInformer] returns.
+package informers

@@ -1,0 +1,137 @@
+package informers_test
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/metadata"
+	metadatafake "k8s.io/client-go/metadata/fake"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch/informers"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+)
+
+// byResource is what factories for dynamic and metadata clients have in common.
+type byResource interface {
+	Start(<-chan struct{})
+	ForResource(schema.GroupVersionResource) informers.GenericInformer
+	WaitForCacheSync(<-chan struct{}) map[schema.GroupVersionResource]bool
+	Shutdown()
+}
+
+func selectX(o *metav1.ListOptions) { o.LabelSelector = "x=1" }
+
+func strip(obj any) (any, error) {
+	obj.(*metav1.PartialObjectMetadata).Labels = nil
+	return obj, nil
+}
+
+var configMaps = corev1.SchemeGroupVersion.WithResource("configmaps")
+
+// TestFactoriesByResourceGoOnAfterARestart, with all that is asked for in their identity.
+func TestFactoriesByResourceGoOnAfterARestart(t *testing.T) {
+	for name, c := range map[string]struct {
+		factory func(*agent) byResource
+		list    string
+		labels  map[string]string
+	}{
+		"dynamic": {func(a *agent) byResource {
+			return informers.NewDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.config), 0)
+		}, "LIST /api/v1/configmaps", map[string]string{"x": "1"}},
+		"dynamic, filtered": {func(a *agent) byResource {
+			return informers.NewFilteredDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.config), 0, "ns", selectX)
+		}, "LIST /api/v1/namespaces/ns/configmaps?labelSelector=x%3D1", map[string]string{"x": "1"}},
+		"metadata": {func(a *agent) byResource {
+			return informers.NewMetadataSharedInformerFactory(a.cache, metadata.NewForConfigOrDie(a.config), 0)
+		}, "LIST /api/v1/configmaps", map[string]string{"x": "1"}},
+		"metadata, filtered": {func(a *agent) byResource {
+			return informers.NewFilteredMetadataSharedInformerFactory(a.cache, metadata.NewForConfigOrDie(a.config), 0, "ns", selectX)
+		}, "LIST /api/v1/namespaces/ns/configmaps?labelSelector=x%3D1", map[string]string{"x": "1"}},
+		"metadata, with a transform": {func(a *agent) byResource {
+			return informers.NewMetadataSharedInformerFactoryWithOptions(a.cache, metadata.NewForConfigOrDie(a.config), 0, informers.WithTransform(strip))
+		}, "LIST /api/v1/configmaps", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api, path := newAPIServer(t), testsupport.Path(t)
+			for _, want := range [][]string{{c.list}, nil} {
+				a := newAgent(t, path, api)
+				a.config.Wrap(a.cache.WrapTransport)
+				factory := c.factory(a)
+				generic := factory.ForResource(configMaps)
+				if factory.ForResource(configMaps).Informer() != generic.Informer() {
+					t.Error("the resource has another informer")
+				}
+				a.run(factory)
+				if synced := factory.WaitForCacheSync(a.ctx.Done()); !synced[configMaps] {
+					t.Error(synced)
+				}
+				live(t, generic.Informer())
+				expectKeys(t, generic.Informer(), "ns/a")
+				objs, err := generic.Lister().ByNamespace("ns").List(labels.Everything())
+				if err != nil || len(objs) != 1 {
+					t.Errorf("the lister has %v, %v", objs, err)
+				} else if got := objs[0].(metav1.Object).GetLabels(); !cmp.Equal(got, c.labels) {
+					t.Errorf("labels %v, expected %v", got, c.labels)
+				}
+				a.stop()
+				factory.Start(a.ctx.Done()) // It does nothing any more.
+				if d := cmp.Diff(want, api.take()); d != "" {
+					t.Errorf("lists (-want +got):\n%s", d)
+				}
+			}
+		})
+	}
+}
+
+// TestADynamicFactoryWhoseRequestsCannotBeSeenWorksFromMemory, and says so.
+func TestADynamicFactoryWhoseRequestsCannotBeSeenWorksFromMemory(t *testing.T) {
+	a := newAgent(t, testsupport.Path(t), newAPIServer(t))
+	factory := informers.NewDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.config), 0)
+	informer := factory.ForResource(configMaps).Informer()
+	a.run(factory, informer)
+	expectKeys(t, informer, "ns/a")
+	s, _ := informers.Of(informer)
+	if err := s.Status().Err; err == nil || !strings.Contains(err.Error(), "working from memory") {
+		t.Error(err)
+	}
+}
+
+// TestFakeDynamicAndMetadataClientsHaveClientGosOwnInformers.
+func TestFakeDynamicAndMetadataClientsHaveClientGosOwnInformers(t *testing.T) {
+	a := newAgent(t, testsupport.Path(t), newAPIServer(t))
+	meta := metadatafake.NewTestScheme()
+	if err := metav1.AddMetaToScheme(meta); err != nil {
+		t.Fatal(err)
+	}
+	typeMeta, objectMeta := metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, metav1.ObjectMeta{Namespace: "ns", Name: "a", Labels: map[string]string{"x": "1"}}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&corev1.ConfigMap{TypeMeta: typeMeta, ObjectMeta: objectMeta})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, factory := range map[string]byResource{
+		"dynamic": informers.NewDynamicSharedInformerFactory(a.cache,
+			dynamicfake.NewSimpleDynamicClient(scheme.Scheme, &unstructured.Unstructured{Object: content}), 0),
+		"metadata": informers.NewMetadataSharedInformerFactoryWithOptions(a.cache,
+			metadatafake.NewSimpleMetadataClient(meta, &metav1.PartialObjectMetadata{TypeMeta: typeMeta, ObjectMeta: objectMeta}), 0, informers.WithTransform(strip)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			informer := factory.ForResource(configMaps).Informer()
+			if _, ours := informers.Of(informer); ours {
+				t.Error("it is not client-go's own")
+			}
+			a.run(factory, informer)
+			expectKeys(t, informer, "ns/a")
+		})
+	}
+}

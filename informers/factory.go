@@ -1,0 +1,197 @@
+package informers
+
+import (
+	"reflect"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/informers/internalinterfaces"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/request"
+)
+
+// SharedInformerFactory is client-go's.
+type SharedInformerFactory = informers.SharedInformerFactory
+
+// GenericInformer is client-go's.
+type GenericInformer = informers.GenericInformer
+
+// SharedInformerOption is an option of [NewSharedInformerFactoryWithOptions].
+type SharedInformerOption func(*options)
+
+type options struct {
+	namespace string
+	tweak     internalinterfaces.TweakListOptionsFunc
+	transform cache.TransformFunc
+	clientGo  []informers.SharedInformerOption
+}
+
+func optionsOf(opts []SharedInformerOption) options {
+	o := options{namespace: metav1.NamespaceAll}
+	for _, option := range opts {
+		option(&o)
+	}
+	return o
+}
+
+// WithCustomResyncConfig sets a custom resync period for the specified informer types.
+func WithCustomResyncConfig(resyncConfig map[metav1.Object]time.Duration) SharedInformerOption {
+	return func(o *options) {
+		o.clientGo = append(o.clientGo, informers.WithCustomResyncConfig(resyncConfig))
+	}
+}
+
+// WithTweakListOptions sets a custom filter on all listers of the configured
+// SharedInformerFactory. It is called when the informers run. The selectors that it sets are part
+// of the identity of the data: with others, an informer begins with nothing.
+func WithTweakListOptions(tweak func(*metav1.ListOptions)) SharedInformerOption {
+	return func(o *options) {
+		o.tweak = tweak
+		o.clientGo = append(o.clientGo, informers.WithTweakListOptions(tweak))
+	}
+}
+
+// WithNamespace limits the SharedInformerFactory to the specified namespace.
+func WithNamespace(namespace string) SharedInformerOption {
+	return func(o *options) {
+		o.namespace = namespace
+		o.clientGo = append(o.clientGo, informers.WithNamespace(namespace))
+	}
+}
+
+// WithTransform sets a transform on all informers. warmwatch.Options.TransformVersion is its
+// version.
+func WithTransform(transform cache.TransformFunc) SharedInformerOption {
+	return func(o *options) {
+		o.transform = transform
+		o.clientGo = append(o.clientGo, informers.WithTransform(transform))
+	}
+}
+
+// WithInformerName sets the InformerName for informer identity used in metrics. Only informers
+// that are client-go's own publish them; the others have a Status.
+func WithInformerName(name *cache.InformerName) SharedInformerOption {
+	return func(o *options) { o.clientGo = append(o.clientGo, informers.WithInformerName(name)) }
+}
+
+// NewSharedInformerFactory makes a factory like client-go's, for all namespaces, whose informers
+// live in c.
+func NewSharedInformerFactory(c *warmwatch.Cache, client kubernetes.Interface, defaultResync time.Duration) SharedInformerFactory {
+	return NewSharedInformerFactoryWithOptions(c, client, defaultResync)
+}
+
+// NewFilteredSharedInformerFactory makes a factory that is limited to a namespace, and filtered.
+//
+// Deprecated: Use NewSharedInformerFactoryWithOptions, as in client-go.
+func NewFilteredSharedInformerFactory(c *warmwatch.Cache, client kubernetes.Interface, defaultResync time.Duration, namespace string, tweak func(*metav1.ListOptions)) SharedInformerFactory {
+	return NewSharedInformerFactoryWithOptions(c, client, defaultResync, WithNamespace(namespace), WithTweakListOptions(tweak))
+}
+
+// NewSharedInformerFactoryWithOptions makes a factory like client-go's, with options that have
+// the names of client-go's, whose informers live in c. If the client is a fake, the factory is
+// client-go's own.
+func NewSharedInformerFactoryWithOptions(c *warmwatch.Cache, client kubernetes.Interface, defaultResync time.Duration, opts ...SharedInformerOption) SharedInformerFactory {
+	o := optionsOf(opts)
+	clientGo := informers.NewSharedInformerFactoryWithOptions(client, defaultResync, o.clientGo...)
+	restClient, ok := client.CoreV1().RESTClient().(*rest.RESTClient)
+	if ok && restClient == nil { // A fake.
+		return clientGo
+	}
+	logger := c.Logger()
+	if !ok {
+		logger.Info("The informers of this factory are client-go's own: its client has no RESTClient", "client", reflect.TypeOf(client).String())
+		return clientGo
+	}
+	transport := c.WrapTransport(transportOf(restClient)).(request.Transport)
+	return &factory{clientGo, o, c, restClient, transport, logger}
+}
+
+// A factory makes client-go's own factory make and run the Cache's informers. Only what makes
+// informers is its own, so that what client-go adds to the interface is there too.
+type factory struct {
+	informers.SharedInformerFactory
+	options
+	cache     *warmwatch.Cache
+	client    *rest.RESTClient
+	transport request.Transport
+	logger    klog.Logger
+}
+
+// InformerFor returns the SharedIndexInformer for obj. It is made of what the informer of newFunc
+// asks for, and of its indexers; handlers, transforms and a watch error handler that newFunc sets
+// itself do not count. If newFunc returns an informer of a Cache, it is that one.
+//
+// newFunc is called several times.
+func (f *factory) InformerFor(obj runtime.Object, newFunc internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
+	return f.SharedInformerFactory.InformerFor(obj, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+		own := newFunc(client, resync)
+		if _, ours := Of(own); ours {
+			return own
+		}
+		if err := checkReplaceable(obj, own, newFunc); err != nil {
+			f.logger.Info("The informer is client-go's own, the next process begins with a list", "type", reflect.TypeOf(obj).String(), "reason", err.Error())
+			return own
+		}
+		return f.informer(obj, newFunc, own, nil, resync)
+	})
+}
+
+// informer makes the informer that is used instead of client-go's own, which newFunc has made.
+func (f *factory) informer(obj runtime.Object, newFunc internalinterfaces.NewInformerFunc, own cache.SharedIndexInformer, tweak func(*metav1.ListOptions), resync time.Duration) cache.SharedIndexInformer {
+	lw := &listerWatcher{client: f.client, transport: f.transport, newFunc: newFunc, tweak: tweak}
+	return f.cache.NewInformer(lw, obj, resync, own.GetIndexer().GetIndexers())
+}
+
+// generated is the factory as client-go's generated code sees it, whose newFunc needs no check.
+type generated struct{ *factory }
+
+// InformerFor implements internalinterfaces.SharedInformerFactory.
+func (g generated) InformerFor(obj runtime.Object, newFunc internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
+	return g.SharedInformerFactory.InformerFor(obj, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+		tweak := g.tweak
+		if tweak == nil {
+			tweak = func(*metav1.ListOptions) {}
+		}
+		return g.informer(obj, newFunc, newFunc(client, resync), tweak, resync)
+	})
+}
+
+// InformerName returns none, because client-go's own informers do not run.
+func (g generated) InformerName() *cache.InformerName { return nil }
+
+// ForResource gives generic access to a shared informer of the matching type.
+func (f *factory) ForResource(resource schema.GroupVersionResource) (GenericInformer, error) {
+	newFunc := func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+		own, err := f.clientGoForResource(client, resync, resource)
+		if err != nil {
+			panic(err) // It has worked below.
+		}
+		return own
+	}
+	obj, err := f.exampleOf(resource)
+	if err != nil {
+		return nil, err
+	}
+	return &genericInformer{resource, generated{f}.InformerFor(obj, newFunc)}, nil
+}
+
+type genericInformer struct {
+	resource schema.GroupVersionResource
+	informer cache.SharedIndexInformer
+}
+
+// Informer implements [GenericInformer].
+func (g *genericInformer) Informer() cache.SharedIndexInformer { return g.informer }
+
+// Lister implements [GenericInformer].
+func (g *genericInformer) Lister() cache.GenericLister {
+	return cache.NewGenericLister(g.informer.GetIndexer(), g.resource.GroupResource())
+}

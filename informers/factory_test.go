@@ -1,0 +1,550 @@
+package informers_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/informers"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+)
+
+// agent is a process with factories.
+type agent struct {
+	t      *testing.T
+	cache  *warmwatch.Cache
+	config *rest.Config
+	ctx    context.Context
+	cancel context.CancelFunc
+	ends   []func()
+}
+
+func newAgent(t *testing.T, path string, api *apiServer) *agent {
+	c, err := warmwatch.Open(path, warmwatch.Options{Logger: &testsupport.Quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{t: t, cache: c, config: api.config()}
+	a.ctx, a.cancel = context.WithCancel(context.Background())
+	t.Cleanup(a.stop)
+	return a
+}
+
+// client returns one whose transport is not wrapped.
+func (a *agent) client() kubernetes.Interface { return kubernetes.NewForConfigOrDie(a.config) }
+
+func (a *agent) factory(opts ...informers.SharedInformerOption) informers.SharedInformerFactory {
+	return informers.NewSharedInformerFactoryWithOptions(a.cache, a.client(), 0, opts...)
+}
+
+// run starts a factory, and waits until it has synced.
+func (a *agent) run(factory interface {
+	Start(<-chan struct{})
+	Shutdown()
+}, informers ...cache.SharedIndexInformer) {
+	a.t.Helper()
+	factory.Start(a.ctx.Done())
+	a.ends = append(a.ends, factory.Shutdown)
+	for _, informer := range informers {
+		<-informer.HasSyncedChecker().Done()
+	}
+}
+
+func (a *agent) stop() {
+	a.cancel()
+	for _, end := range a.ends {
+		end()
+	}
+	a.ends = nil
+	if err := a.cache.Close(); err != nil {
+		a.t.Error(err)
+	}
+}
+
+func live(t *testing.T, informer cache.SharedIndexInformer) {
+	t.Helper()
+	s, ok := informers.Of(informer)
+	if !ok {
+		t.Fatal("the informer is not of the Cache")
+	}
+	for s.Status().Phase != warmwatch.PhaseLive {
+		time.Sleep(time.Millisecond)
+	}
+	if err := s.Status().Err; err != nil {
+		t.Error(err)
+	}
+}
+
+func expectKeys(t *testing.T, informer cache.SharedIndexInformer, want ...string) {
+	t.Helper()
+	got := informer.GetStore().ListKeys()
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("the store has %v, expected %v", got, want)
+	}
+	if len(want) > 0 {
+		if objs, err := informer.GetIndexer().ByIndex(cache.NamespaceIndex, "ns"); err != nil || len(objs) != len(want) {
+			t.Errorf("%d by the index of client-go, %v", len(objs), err)
+		}
+	}
+}
+
+// each calls visit for each informer that a method of the factory leads to, such as
+// Core.V1.Pods.
+func each(factory informers.SharedInformerFactory, visit func(name string, informer cache.SharedIndexInformer, lister reflect.Value)) {
+	var walk func(name string, v reflect.Value)
+	walk = func(name string, v reflect.Value) {
+		if v.MethodByName("Lister").IsValid() {
+			informer := v.MethodByName("Informer").Call(nil)[0].Interface().(cache.SharedIndexInformer)
+			visit(name, informer, v.MethodByName("Lister").Call(nil)[0])
+			return
+		}
+		for method := range reflect.TypeOf(v.Interface()).Methods() {
+			t := method.Type
+			if t.NumIn() != 1 || t.NumOut() != 1 || t.Out(0).Kind() != reflect.Interface || !strings.Contains(t.Out(0).PkgPath(), "/informers/") {
+				continue
+			}
+			walk(strings.TrimPrefix(name+"."+method.Name, "."), v.MethodByName(method.Name).Call(nil)[0])
+		}
+	}
+	walk("", reflect.ValueOf(factory))
+}
+
+// TestEachTypedInformerGoesOnAfterARestart: all of client-go's groups, with one factory, whose
+// client's transport is not wrapped. The second process asks for no list, but for Events.
+func TestEachTypedInformerGoesOnAfterARestart(t *testing.T) {
+	api, path := newAPIServer(t), testsupport.Path(t)
+	var first []string
+	for process := range 2 {
+		a := newAgent(t, path, api)
+		factory := a.factory()
+		all := map[string]cache.SharedIndexInformer{}
+		listers := map[string]reflect.Value{}
+		each(factory, func(name string, informer cache.SharedIndexInformer, lister reflect.Value) {
+			all[name], listers[name] = informer, lister
+		})
+		if len(all) < 60 {
+			t.Fatalf("only %d informers were found", len(all))
+		}
+		a.run(factory)
+		if err := factory.WaitForCacheSyncWithContext(a.ctx).Err; err != nil {
+			t.Fatal(err)
+		}
+		for name, informer := range all {
+			live(t, informer)
+			expectKeys(t, informer, "ns/a")
+			out := listers[name].MethodByName("List").Call([]reflect.Value{reflect.ValueOf(labels.Everything())})
+			if out[0].Len() != 1 || !out[1].IsNil() {
+				t.Errorf("%s: the lister has %v, %v", name, out[0], out[1])
+			}
+		}
+		if n := len(a.cache.Status().Informers); n != len(all) {
+			t.Errorf("%d informers have %d identities", len(all), n)
+		}
+		a.stop()
+		got := api.take()
+		if process == 0 {
+			first = got
+			if len(first) != len(all) {
+				t.Errorf("%d informers have listed %d times: %v", len(all), len(first), first)
+			}
+			continue
+		}
+		want := slices.DeleteFunc(first, func(s string) bool { return !strings.HasSuffix(s, "/events") })
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("lists (-want +got):\n%s", d)
+		}
+	}
+	if want := map[string]bool{"application/vnd.kubernetes.protobuf,application/json": true}; !maps.Equal(api.accepts, want) {
+		t.Errorf("accepts %v, client-go's clients %v", api.accepts, want)
+	}
+}
+
+// TestForResourceReturnsTheInformersOfTheGroups, and client-go's errors.
+func TestForResourceReturnsTheInformersOfTheGroups(t *testing.T) {
+	a := newAgent(t, testsupport.Path(t), newAPIServer(t))
+	factory := a.factory()
+	for gvr, want := range map[schema.GroupVersionResource]cache.SharedIndexInformer{
+		corev1.SchemeGroupVersion.WithResource("pods"):                     factory.Core().V1().Pods().Informer(),
+		corev1.SchemeGroupVersion.WithResource("endpoints"):                factory.Core().V1().Endpoints().Informer(),
+		{Group: "apps", Version: "v1", Resource: "deployments"}:            factory.Apps().V1().Deployments().Informer(),
+		{Group: "networking.k8s.io", Version: "v1", Resource: "ingresses"}: factory.Networking().V1().Ingresses().Informer(),
+	} {
+		generic, err := factory.ForResource(gvr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, ok := informers.Of(want); !ok || generic.Informer() != cache.SharedIndexInformer(s) {
+			t.Errorf("%v has another informer", gvr)
+		}
+	}
+	configMaps, err := factory.ForResource(corev1.SchemeGroupVersion.WithResource("configmaps"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.run(factory, configMaps.Informer())
+	live(t, configMaps.Informer())
+	obj, err := configMaps.Lister().ByNamespace("ns").Get("a")
+	if _, ok := obj.(*corev1.ConfigMap); !ok || err != nil {
+		t.Errorf("the lister has a %T, %v", obj, err)
+	}
+	if _, err := factory.ForResource(corev1.SchemeGroupVersion.WithResource("nonsense")); err == nil || err.Error() != "no informer found for /v1, Resource=nonsense" {
+		t.Error(err)
+	}
+}
+
+// TestTheOptionsOfAFactory: what is asked for, and by it the identity. The tweak also sets what is
+// no selector, and is called when the informers run.
+func TestTheOptionsOfAFactory(t *testing.T) {
+	api, path := newAPIServer(t), testsupport.Path(t)
+	for _, want := range [][]string{{"LIST /api/v1/namespaces/ns/pods?fieldSelector=spec.nodeName%3Dn&labelSelector=x&timeoutSeconds=7"}, nil} {
+		a := newAgent(t, path, api)
+		node := "not known yet"
+		factory := a.factory(
+			informers.WithNamespace("ns"),
+			informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+				o.LabelSelector, o.FieldSelector = "x", "spec.nodeName="+node
+				seconds := int64(7)
+				o.TimeoutSeconds = &seconds
+			}),
+			informers.WithTransform(func(obj any) (any, error) {
+				obj.(*corev1.Pod).Labels = nil
+				return obj, nil
+			}),
+		)
+		pods := factory.Core().V1().Pods().Informer()
+		node = "n"
+		a.run(factory, pods)
+		live(t, pods)
+		expectKeys(t, pods, "ns/a")
+		if obj, err := factory.Core().V1().Pods().Lister().Pods("ns").Get("a"); err != nil || obj.Labels != nil {
+			t.Errorf("transformed: %v, %v", obj, err)
+		}
+		a.stop()
+		if d := cmp.Diff(want, api.take()); d != "" {
+			t.Errorf("lists (-want +got):\n%s", d)
+		}
+	}
+}
+
+// TestResyncPeriodsOfAFactory: the default, and that of one type.
+func TestResyncPeriodsOfAFactory(t *testing.T) {
+	a := newAgent(t, testsupport.Path(t), newAPIServer(t))
+	factory := informers.NewSharedInformerFactoryWithOptions(a.cache, a.client(), 0,
+		informers.WithCustomResyncConfig(map[metav1.Object]time.Duration{&corev1.Pod{}: time.Second}))
+	resynced, other := make(chan struct{}), atomic.Bool{}
+	add := func(informer cache.SharedIndexInformer, update func()) {
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{UpdateFunc: func(_, _ any) { update() }}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pods, nodes := factory.Core().V1().Pods().Informer(), factory.Core().V1().Nodes().Informer()
+	add(pods, func() {
+		select {
+		case resynced <- struct{}{}:
+		default:
+		}
+	})
+	add(nodes, func() { other.Store(true) })
+	a.run(factory, pods, nodes)
+	<-resynced
+	if other.Load() {
+		t.Error("an informer without a resync period resyncs")
+	}
+}
+
+// TestInformerFor takes what client-go's constructors, and a hand-made ListerWatcher, ask for.
+func TestInformerFor(t *testing.T) {
+	selects := func(o *metav1.ListOptions) { o.LabelSelector = "x=1" }
+	for name, newFunc := range map[string]func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer{
+		"generated": func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+			return coreinformers.NewFilteredPodInformer(client, "ns", resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, selects)
+		},
+		"RESTClient": func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+			lw := cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "pods", "ns", selects)
+			return cache.NewSharedIndexInformer(lw, &corev1.Pod{}, resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+		},
+		"context dropped": func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+			lw := cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "pods", "ns", selects)
+			return cache.NewSharedIndexInformer(&cache.ListWatch{ListFunc: lw.ListFunc, WatchFunc: lw.WatchFunc}, &corev1.Pod{}, resync,
+				cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api, path := newAPIServer(t), testsupport.Path(t)
+			for _, want := range [][]string{{"LIST /api/v1/namespaces/ns/pods?labelSelector=x%3D1"}, nil} {
+				a := newAgent(t, path, api)
+				factory := a.factory()
+				informer := factory.InformerFor(&corev1.Pod{}, newFunc)
+				if again := factory.InformerFor(&corev1.Pod{}, newFunc); again != informer {
+					t.Error("the type has another informer")
+				}
+				if s, ok := informers.Of(factory.Core().V1().Pods().Informer()); !ok || cache.SharedIndexInformer(s) != informer {
+					t.Error("the group has another informer")
+				}
+				a.run(factory, informer)
+				live(t, informer)
+				expectKeys(t, informer, "ns/a")
+				a.stop()
+				if d := cmp.Diff(want, api.take()); d != "" {
+					t.Errorf("lists (-want +got):\n%s", d)
+				}
+			}
+		})
+	}
+}
+
+// TestAnInformerThatStaysClientGosOwn is run as before, and looking at it sends nothing.
+func TestAnInformerThatStaysClientGosOwn(t *testing.T) {
+	api := newAPIServer(t)
+	type wrapper struct{ cache.SharedIndexInformer }
+	other := kubernetes.NewForConfigOrDie(api.config())
+	wrapped := func(a *agent) kubernetes.Interface {
+		config := rest.CopyConfig(api.config())
+		config.Wrap(a.cache.WrapTransport)
+		return kubernetes.NewForConfigOrDie(config)
+	}
+	pods := func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+		return coreinformers.NewPodInformer(client, "ns", resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	}
+	static := func(lists ...runtime.Object) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
+		return func(_ kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+			var n atomic.Int64
+			lw := &cache.ListWatch{ListFunc: func(metav1.ListOptions) (runtime.Object, error) {
+				if i := int(n.Add(1)) - 1; i < len(lists) {
+					return lists[i], nil
+				}
+				return nil, errors.New("no list")
+			}, WatchFunc: func(metav1.ListOptions) (watch.Interface, error) { return nil, errors.New("no watch") }}
+			return cache.NewSharedIndexInformer(lw, &corev1.Pod{}, resync, cache.Indexers{})
+		}
+	}
+	for name, c := range map[string]struct {
+		newFunc func(*agent) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer
+		runs    bool
+	}{
+		"other client": {func(*agent) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
+			return func(_ kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+				return pods(other, resync)
+			}
+		}, true},
+		"other client, whose transport is wrapped": {func(a *agent) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
+			client := wrapped(a)
+			return func(_ kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+				return pods(client, resync)
+			}
+		}, true},
+		"wrapper": {func(*agent) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
+			return func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+				return &wrapper{pods(client, resync)}
+			}
+		}, true},
+		"without a client": {func(*agent) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
+			return static(&corev1.PodList{})
+		}, false},
+		"without a list": {func(*agent) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return static() }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAgent(t, testsupport.Path(t), api)
+			factory := a.factory()
+			informer := factory.InformerFor(&corev1.Pod{}, c.newFunc(a))
+			if _, ours := informers.Of(informer); ours {
+				t.Error("it is not client-go's own")
+			}
+			if got := api.take(); len(got) > 0 {
+				t.Errorf("looking at it has sent %v", got)
+			}
+			if c.runs {
+				a.run(factory, informer)
+				expectKeys(t, informer, "ns/a")
+			}
+			a.stop()
+			api.take()
+		})
+	}
+	t.Run("other type", func(t *testing.T) {
+		a := newAgent(t, testsupport.Path(t), api)
+		informer := a.factory().InformerFor(&metav1.PartialObjectMetadata{}, func(_ kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+			return cache.NewSharedIndexInformer(&cache.ListWatch{}, &metav1.PartialObjectMetadata{}, resync, cache.Indexers{})
+		})
+		if _, ours := informers.Of(informer); ours {
+			t.Error("it is not client-go's own")
+		}
+	})
+}
+
+// TestAnInformerOfTheCacheIsTaken as it is.
+func TestAnInformerOfTheCacheIsTaken(t *testing.T) {
+	a := newAgent(t, testsupport.Path(t), newAPIServer(t))
+	var made cache.SharedIndexInformer
+	calls := 0
+	got := a.factory().InformerFor(&corev1.Pod{}, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+		calls++
+		made = a.cache.NewInformer(cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "pods", "", func(*metav1.ListOptions) {}), &corev1.Pod{}, resync, nil)
+		return made
+	})
+	if got != made || calls != 1 {
+		t.Errorf("another informer, after %d calls", calls)
+	}
+}
+
+// TestAFakeClientsetHasClientGosOwnFactory.
+func TestAFakeClientsetHasClientGosOwnFactory(t *testing.T) {
+	a := newAgent(t, testsupport.Path(t), newAPIServer(t))
+	client := fake.NewClientset(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}})
+	factory := informers.NewSharedInformerFactory(a.cache, client, 0)
+	pods := factory.Core().V1().Pods().Informer()
+	if _, ours := informers.Of(pods); ours {
+		t.Error("it is not client-go's own")
+	}
+	added := make(chan any, 1)
+	_, err := informers.AddDurableEventHandler(pods, "name", cache.ResourceEventHandlerFuncs{AddFunc: func(obj any) { added <- obj }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.run(factory, pods)
+	expectKeys(t, pods, "ns/a")
+	<-added
+	if n := len(a.cache.Status().Informers); n != 0 {
+		t.Errorf("the Cache has %d informers", n)
+	}
+}
+
+// TestDurableHandlersOfAFactory, typed and untyped ones, go on in the next process.
+func TestDurableHandlersOfAFactory(t *testing.T) {
+	api, path := newAPIServer(t), testsupport.Path(t)
+	for process := range 2 {
+		a := newAgent(t, path, api)
+		factory := a.factory()
+		pods := factory.Core().V1().Pods()
+		var told [3]atomic.Int64
+		var registrations []cache.ResourceEventHandlerRegistration
+		add := func(r cache.ResourceEventHandlerRegistration, err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+			registrations = append(registrations, r)
+		}
+		add(informers.AddDurableEventHandler(pods.Informer(), "untyped", cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { told[0].Add(1) },
+		}))
+		add(informers.AddTypedDurableEventHandler(pods.Informer(), "typed", coreinformers.PodHandlerFuncs{
+			AddFunc: func(pod *corev1.Pod) {
+				if pod.Name == "a" {
+					told[1].Add(1)
+				}
+			},
+		}))
+		add(cache.NewTypedSharedIndexInformer[*corev1.Pod](pods.Informer()).AddTypedEventHandler(coreinformers.PodHandlerFuncs{
+			AddFunc: func(*corev1.Pod) { told[2].Add(1) },
+		}))
+		a.run(factory, pods.Informer())
+		for _, r := range registrations {
+			<-r.HasSyncedChecker().Done()
+		}
+		typed, err := coreinformers.ToTypedPodInformer(pods).TypedInformer().GetTypedIndexer().ByTypedIndex(cache.NamespaceIndex, "ns")
+		if err != nil || len(typed) != 1 {
+			t.Errorf("%d by the typed index, %v", len(typed), err)
+		}
+		a.stop()
+		want := [][3]int64{{1, 1, 1}, {0, 0, 1}}[process]
+		if got := [3]int64{told[0].Load(), told[1].Load(), told[2].Load()}; got != want {
+			t.Errorf("process %d: told of %v additions, expected %v", process, got, want)
+		}
+	}
+}
+
+// TestTheClusterIsKnownToAFactory, though its client's transport is not wrapped.
+func TestTheClusterIsKnownToAFactory(t *testing.T) {
+	api, path := newAPIServer(t), testsupport.Path(t)
+	for i, c := range []struct {
+		uid  string
+		list bool
+	}{{"one", true}, {"one", false}, {"two", true}, {"two", false}, {"", true}} {
+		api.mu.Lock()
+		api.uid = c.uid
+		api.mu.Unlock()
+		a := newAgent(t, path, api)
+		factory := a.factory()
+		pods := factory.Core().V1().Pods().Informer()
+		a.run(factory, pods)
+		live(t, pods)
+		a.stop()
+		if got := len(api.take()) > 0; got != c.list {
+			t.Errorf("process %d: lists %v, expected %v", i, got, c.list)
+		}
+	}
+}
+
+// TestATweakThatChangesItsMindIsRefused: the objects would be served as those of the selector that
+// the informer began with.
+func TestATweakThatChangesItsMindIsRefused(t *testing.T) {
+	api := newAPIServer(t)
+	a := newAgent(t, testsupport.Path(t), api)
+	var calls atomic.Int64
+	factory := a.factory(informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.LabelSelector = "x=1"
+		if calls.Add(1) > 3 {
+			o.LabelSelector = "x=2"
+		}
+	}))
+	pods, _ := informers.Of(factory.Core().V1().Pods().Informer())
+	a.run(factory)
+	for pods.Status().Err == nil {
+		time.Sleep(time.Millisecond)
+	}
+	if err := pods.Status().Err; !strings.Contains(err.Error(), `labels "x=2"`) {
+		t.Error(err)
+	}
+	for _, list := range api.take() {
+		if strings.Contains(list, "x%3D2") {
+			t.Error(list)
+		}
+	}
+}
+
+// TestAFactoryWithoutAServerServesFromTheFile, and without credentials.
+func TestAFactoryWithoutAServerServesFromTheFile(t *testing.T) {
+	api, path := newAPIServer(t), testsupport.Path(t)
+	a := newAgent(t, path, api)
+	factory := a.factory()
+	a.run(factory, factory.Core().V1().Pods().Informer())
+	a.stop()
+	api.server.Close()
+
+	a = newAgent(t, path, api)
+	a.config.Wrap(func(http.RoundTripper) http.RoundTripper { return noCredentials{} })
+	factory = a.factory()
+	pods := factory.Core().V1().Pods().Informer()
+	a.run(factory, pods)
+	expectKeys(t, pods, "ns/a")
+}
+
+type noCredentials struct{}
+
+func (noCredentials) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, errors.New("no credentials")
+}
