@@ -1,0 +1,108 @@
+package informers_test
+
+import (
+	"context"
+	"log"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/informers"
+)
+
+// A controller's factory. All that comes after its first line is as with client-go's.
+func ExampleNewSharedInformerFactory() {
+	run := func(ctx context.Context, cache *warmwatch.Cache, client kubernetes.Interface, handler toolscache.ResourceEventHandler) error {
+		factory := informers.NewSharedInformerFactory(cache, client, 30*time.Second)
+		defer factory.Shutdown()
+		deployments := factory.Apps().V1().Deployments()
+		nodes := factory.Core().V1().Nodes().Lister()
+		if _, err := deployments.Informer().AddEventHandler(handler); err != nil {
+			return err
+		}
+		factory.StartWithContext(ctx)
+		if err := factory.WaitForCacheSyncWithContext(ctx).Err; err != nil {
+			return err
+		}
+		_, err := nodes.Get("node-1")
+		<-ctx.Done()
+		return err
+	}
+	_ = run
+}
+
+// The Pods of one node, without their managed fields.
+func ExampleNewSharedInformerFactoryWithOptions() {
+	pods := func(cache *warmwatch.Cache, client kubernetes.Interface, node string) coreinformers.PodInformer {
+		factory := informers.NewSharedInformerFactoryWithOptions(cache, client, 0,
+			informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = "spec.nodeName=" + node }),
+			informers.WithTransform(func(obj any) (any, error) {
+				if m, err := meta.Accessor(obj); err == nil {
+					m.SetManagedFields(nil)
+				}
+				return obj, nil
+			}),
+		)
+		return factory.Core().V1().Pods()
+	}
+	_ = pods
+}
+
+// A typed handler that goes on, in the next process, where it stopped in this one.
+func ExampleAddTypedDurableEventHandler() {
+	add := func(pods coreinformers.PodInformer) error {
+		_, err := informers.AddTypedDurableEventHandler(pods.Informer(), "network", coreinformers.PodHandlerFuncs{
+			AddFunc:    func(pod *corev1.Pod) { log.Println("added", pod.Name) },
+			DeleteFunc: func(pod coreinformers.DeletedPod) { log.Println("deleted", pod.GetObjectName()) },
+		})
+		return err
+	}
+	_ = add
+}
+
+// What only an informer of a Cache has is reached by Of.
+func ExampleOf() {
+	served := func(factory informers.SharedInformerFactory) bool {
+		pods, ok := informers.Of(factory.Core().V1().Pods().Informer())
+		return ok && pods.Status().Relists == 0
+	}
+	_ = served
+}
+
+// Custom resources, without a generated client.
+func ExampleNewDynamicSharedInformerFactory() {
+	widgets := func(cache *warmwatch.Cache, config *rest.Config) (informers.GenericInformer, error) {
+		config.Wrap(cache.WrapTransport) // Before the client is made of it.
+		client, err := dynamic.NewForConfig(config)
+		if err != nil {
+			return nil, err
+		}
+		factory := informers.NewDynamicSharedInformerFactory(cache, client, 0)
+		return factory.ForResource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}), nil
+	}
+	_ = widgets
+}
+
+// Only the metadata of Secrets.
+func ExampleNewMetadataSharedInformerFactory() {
+	secrets := func(cache *warmwatch.Cache, config *rest.Config) (informers.GenericInformer, error) {
+		config.Wrap(cache.WrapTransport) // Before the client is made of it.
+		client, err := metadata.NewForConfig(config)
+		if err != nil {
+			return nil, err
+		}
+		factory := informers.NewMetadataSharedInformerFactory(cache, client, 0)
+		return factory.ForResource(corev1.SchemeGroupVersion.WithResource("secrets")), nil
+	}
+	_ = secrets
+}
