@@ -21,9 +21,11 @@ import (
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch"
@@ -39,14 +41,22 @@ type agent struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	ends   []func()
+	// How often the log has said that something is client-go's own.
+	warnings atomic.Int64
 }
 
 func newAgent(t *testing.T, path string, api *apiServer) *agent {
-	c, err := warmwatch.Open(path, warmwatch.Options{Logger: &testsupport.Quiet})
+	a := &agent{t: t, config: api.config()}
+	logger := funcr.New(func(_, line string) {
+		if strings.Contains(line, "client-go's own") {
+			a.warnings.Add(1)
+		}
+	}, funcr.Options{})
+	c, err := warmwatch.Open(path, warmwatch.Options{Logger: &logger})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{t: t, cache: c, config: api.config()}
+	a.cache = c
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	t.Cleanup(a.stop)
 	return a
@@ -288,8 +298,14 @@ func TestInformerFor(t *testing.T) {
 		},
 		"context dropped": func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
 			lw := cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "pods", "ns", selects)
-			return cache.NewSharedIndexInformer(&cache.ListWatch{ListFunc: lw.ListFunc, WatchFunc: lw.WatchFunc}, &corev1.Pod{}, resync,
-				cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+			return cache.NewSharedIndexInformer(&cache.ListWatch{
+				ListWithContextFunc: func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+					return lw.ListWithContext(context.Background(), o)
+				},
+				WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+					return lw.WatchWithContext(context.Background(), o)
+				},
+			}, &corev1.Pod{}, resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -332,12 +348,17 @@ func TestAnInformerThatStaysClientGosOwn(t *testing.T) {
 	static := func(lists ...runtime.Object) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
 		return func(_ kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
 			var n atomic.Int64
-			lw := &cache.ListWatch{ListFunc: func(metav1.ListOptions) (runtime.Object, error) {
-				if i := int(n.Add(1)) - 1; i < len(lists) {
-					return lists[i], nil
-				}
-				return nil, errors.New("no list")
-			}, WatchFunc: func(metav1.ListOptions) (watch.Interface, error) { return nil, errors.New("no watch") }}
+			lw := &cache.ListWatch{
+				ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+					if i := int(n.Add(1)) - 1; i < len(lists) {
+						return lists[i], nil
+					}
+					return nil, errors.New("no list")
+				},
+				WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+					return nil, errors.New("no watch")
+				},
+			}
 			return cache.NewSharedIndexInformer(lw, &corev1.Pod{}, resync, cache.Indexers{})
 		}
 	}
@@ -372,6 +393,9 @@ func TestAnInformerThatStaysClientGosOwn(t *testing.T) {
 			informer := factory.InformerFor(&corev1.Pod{}, c.newFunc(a))
 			if _, ours := informers.Of(informer); ours {
 				t.Error("it is not client-go's own")
+			}
+			if n := a.warnings.Load(); n != 1 {
+				t.Errorf("the log says so %d times", n)
 			}
 			if got := api.take(); len(got) > 0 {
 				t.Errorf("looking at it has sent %v", got)
@@ -427,10 +451,31 @@ func TestAFakeClientsetHasClientGosOwnFactory(t *testing.T) {
 	a.run(factory, pods)
 	expectKeys(t, pods, "ns/a")
 	<-added
-	if n := len(a.cache.Status().Informers); n != 0 {
-		t.Errorf("the Cache has %d informers", n)
+	if n, warnings := len(a.cache.Status().Informers), a.warnings.Load(); n != 0 || warnings != 0 {
+		t.Errorf("the Cache has %d informers, and %d warnings", n, warnings)
 	}
 }
+
+// TestAClientWithoutARESTClientHasClientGosOwnFactory, and the log says so.
+func TestAClientWithoutARESTClientHasClientGosOwnFactory(t *testing.T) {
+	a := newAgent(t, testsupport.Path(t), newAPIServer(t))
+	factory := informers.NewSharedInformerFactory(a.cache, hidden{a.client()}, 0)
+	pods := factory.Core().V1().Pods().Informer()
+	if _, ours := informers.Of(pods); ours || a.warnings.Load() != 1 {
+		t.Errorf("of the Cache: %v, %d warnings", ours, a.warnings.Load())
+	}
+	a.run(factory, pods)
+	expectKeys(t, pods, "ns/a")
+}
+
+// hidden is a client that shows no RESTClient of core/v1.
+type hidden struct{ kubernetes.Interface }
+
+func (h hidden) CoreV1() typedcorev1.CoreV1Interface { return hiddenCore{h.Interface.CoreV1()} }
+
+type hiddenCore struct{ typedcorev1.CoreV1Interface }
+
+func (hiddenCore) RESTClient() rest.Interface { return nil }
 
 // TestDurableHandlersOfAFactory, typed and untyped ones, go on in the next process.
 func TestDurableHandlersOfAFactory(t *testing.T) {

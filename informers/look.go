@@ -152,7 +152,7 @@ func (f *factory) exampleOf(resource schema.GroupVersionResource) (runtime.Objec
 	clientGo.StartWithContext(ctx)
 	defer clientGo.Shutdown()
 	for started := range clientGo.WaitForCacheSyncWithContext(ctx).Synced {
-		if obj, ok := reflect.New(started.Elem()).Interface().(runtime.Object); ok {
+		if obj, ok := reflect.TypeAssert[runtime.Object](reflect.New(started.Elem())); ok {
 			return obj, nil
 		}
 	}
