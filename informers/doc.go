@@ -11,9 +11,8 @@
 // resource, namespace and selectors. Where a factory is made for a second time in one Cache, with
 // the same namespace and options, the informers that run later work from memory.
 //
-// [NewSharedInformerFactory] needs no client whose transport is wrapped by
-// [warmwatch.Cache.WrapTransport]: the factory knows its requests. Those for dynamic and metadata
-// clients do, because such a client does not show how it makes requests.
+// The client's transport need not be wrapped by [warmwatch.Cache.WrapTransport]: a factory knows
+// its requests.
 //
 // An informer is client-go's own, in memory, with nothing kept across a restart,
 //

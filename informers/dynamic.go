@@ -7,10 +7,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/dynamic/dynamiclister"
@@ -24,12 +22,11 @@ import (
 )
 
 // NewDynamicSharedInformerFactory makes a factory like client-go's package dynamicinformer, for
-// all namespaces, whose informers live in c. The client's transport must be wrapped:
+// all namespaces, whose informers live in c. If the client is a fake, the factory is client-go's
+// own.
 //
-//	config.Wrap(c.WrapTransport) // Before the client is made of it.
-//
-// If not, the informers work from memory, and their Status and the log say so. If the client is a
-// fake, the factory is client-go's own.
+// Clusters are told apart by the namespace kube-system. Where the client may not get it, its
+// transport must be wrapped, see [warmwatch.Cache.WrapTransport].
 func NewDynamicSharedInformerFactory(c *warmwatch.Cache, client dynamic.Interface, defaultResync time.Duration) dynamicinformer.DynamicSharedInformerFactory {
 	return NewFilteredDynamicSharedInformerFactory(c, client, defaultResync, metav1.NamespaceAll, nil)
 }
@@ -41,7 +38,7 @@ func NewFilteredDynamicSharedInformerFactory(c *warmwatch.Cache, client dynamic.
 		return dynamicinformer.NewFilteredDynamicSharedInformerFactory(client, defaultResync, namespace, tweak)
 	}
 	return newResourceFactory(func(r schema.GroupVersionResource) GenericInformer {
-		lw := listWatch(client.Resource(r).Namespace(namespace), tweak)
+		lw := newResourceListerWatcher(c, r, namespace, tweak, client.Resource(r).Namespace(namespace), client.Resource(namespaces))
 		informer := c.NewInformer(lw, &unstructured.Unstructured{}, defaultResync, byNamespace())
 		return listed{informer, dynamiclister.NewRuntimeObjectShim(dynamiclister.New(informer.GetIndexer(), r))}
 	})
@@ -70,7 +67,9 @@ func NewMetadataSharedInformerFactoryWithOptions(c *warmwatch.Cache, client meta
 		if fake {
 			generic = metadatainformer.NewFilteredMetadataInformer(client, r, o.namespace, defaultResync, byNamespace(), metadatainformer.TweakListOptionsFunc(o.tweak))
 		} else {
-			informer := c.NewInformer(listWatch(client.Resource(r).Namespace(o.namespace), o.tweak), &metav1.PartialObjectMetadata{}, defaultResync, byNamespace())
+			lw := newResourceListerWatcher(c, r, o.namespace, o.tweak, client.Resource(r).Namespace(o.namespace), client.Resource(namespaces))
+			lw.accept = acceptMetadata
+			informer := c.NewInformer(lw, &metav1.PartialObjectMetadata{}, defaultResync, byNamespace())
 			generic = listed{informer, metadatalister.NewRuntimeObjectShim(metadatalister.New(informer.GetIndexer(), r))}
 		}
 		_ = generic.Informer().SetTransform(o.transform) // It fails only after the start.
@@ -80,26 +79,6 @@ func NewMetadataSharedInformerFactoryWithOptions(c *warmwatch.Cache, client meta
 
 func byNamespace() cache.Indexers {
 	return cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
-}
-
-// listWatch is the ListerWatcher of client-go's factories.
-func listWatch[L runtime.Object](client interface {
-	List(context.Context, metav1.ListOptions) (L, error)
-	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
-}, tweak func(*metav1.ListOptions)) cache.ListerWatcher {
-	if tweak == nil {
-		tweak = func(*metav1.ListOptions) {}
-	}
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			tweak(&o)
-			return client.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			tweak(&o)
-			return client.Watch(ctx, o)
-		},
-	}
 }
 
 // listed is an informer and its lister.

@@ -1,7 +1,6 @@
 package informers_test
 
 import (
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,7 +65,6 @@ func TestFactoriesByResourceGoOnAfterARestart(t *testing.T) {
 			api, path := newAPIServer(t), testsupport.Path(t)
 			for _, want := range [][]string{{c.list}, nil} {
 				a := newAgent(t, path, api)
-				a.config.Wrap(a.cache.WrapTransport)
 				factory := c.factory(a)
 				generic := factory.ForResource(configMaps)
 				if factory.ForResource(configMaps).Informer() != generic.Informer() {
@@ -94,16 +92,47 @@ func TestFactoriesByResourceGoOnAfterARestart(t *testing.T) {
 	}
 }
 
-// TestADynamicFactoryWhoseRequestsCannotBeSeenWorksFromMemory, and says so.
-func TestADynamicFactoryWhoseRequestsCannotBeSeenWorksFromMemory(t *testing.T) {
-	a := newAgent(t, testsupport.Path(t), newAPIServer(t))
-	factory := informers.NewDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.config), 0)
-	informer := factory.ForResource(configMaps).Informer()
-	a.run(factory, informer)
-	expectKeys(t, informer, "ns/a")
-	s, _ := informers.Of(informer)
-	if err := s.Status().Err; err == nil || !strings.Contains(err.Error(), "working from memory") {
-		t.Error(err)
+// TestTheClusterIsKnownToFactoriesByResource: by the namespace kube-system, or if that may not be
+// read and the transport is wrapped, by the certificate authority.
+func TestTheClusterIsKnownToFactoriesByResource(t *testing.T) {
+	type process struct {
+		uid           string
+		wrapped, list bool
+	}
+	for name, c := range map[string]struct {
+		api       *apiServer
+		processes []process
+	}{
+		"plain":  {newAPIServer(t), []process{{"one", false, true}, {"one", false, false}, {"one", true, false}, {"two", false, true}, {"two", true, false}, {"", false, true}, {"", true, false}}},
+		"secure": {newTLSServer(t), []process{{"", true, true}, {"", true, false}, {"", false, true}}},
+	} {
+		for kind, newFactory := range map[string]func(*agent) byResource{
+			"dynamic": func(a *agent) byResource {
+				return informers.NewDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.config), 0)
+			},
+			"metadata": func(a *agent) byResource {
+				return informers.NewMetadataSharedInformerFactory(a.cache, metadata.NewForConfigOrDie(a.config), 0)
+			},
+		} {
+			path := testsupport.Path(t)
+			for i, p := range c.processes {
+				c.api.mu.Lock()
+				c.api.uid = p.uid
+				c.api.mu.Unlock()
+				a := newAgent(t, path, c.api)
+				if p.wrapped {
+					a.config.Wrap(a.cache.WrapTransport)
+				}
+				factory := newFactory(a)
+				informer := factory.ForResource(configMaps).Informer()
+				a.run(factory, informer)
+				live(t, informer)
+				a.stop()
+				if got := len(c.api.take()) > 0; got != p.list {
+					t.Errorf("%s, %s: process %d lists %v, expected %v", name, kind, i, got, p.list)
+				}
+			}
+		}
 	}
 }
 

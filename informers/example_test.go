@@ -13,7 +13,6 @@ import (
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
@@ -81,28 +80,18 @@ func ExampleOf() {
 
 // Custom resources, without a generated client.
 func ExampleNewDynamicSharedInformerFactory() {
-	widgets := func(cache *warmwatch.Cache, config *rest.Config) (informers.GenericInformer, error) {
-		config.Wrap(cache.WrapTransport) // Before the client is made of it.
-		client, err := dynamic.NewForConfig(config)
-		if err != nil {
-			return nil, err
-		}
+	widgets := func(cache *warmwatch.Cache, client dynamic.Interface) informers.GenericInformer {
 		factory := informers.NewDynamicSharedInformerFactory(cache, client, 0)
-		return factory.ForResource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}), nil
+		return factory.ForResource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"})
 	}
 	_ = widgets
 }
 
 // Only the metadata of Secrets.
 func ExampleNewMetadataSharedInformerFactory() {
-	secrets := func(cache *warmwatch.Cache, config *rest.Config) (informers.GenericInformer, error) {
-		config.Wrap(cache.WrapTransport) // Before the client is made of it.
-		client, err := metadata.NewForConfig(config)
-		if err != nil {
-			return nil, err
-		}
+	secrets := func(cache *warmwatch.Cache, client metadata.Interface) informers.GenericInformer {
 		factory := informers.NewMetadataSharedInformerFactory(cache, client, 0)
-		return factory.ForResource(corev1.SchemeGroupVersion.WithResource("secrets")), nil
+		return factory.ForResource(corev1.SchemeGroupVersion.WithResource("secrets"))
 	}
 	_ = secrets
 }

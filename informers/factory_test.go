@@ -390,9 +390,13 @@ func TestAnInformerThatStaysClientGosOwn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := newAgent(t, testsupport.Path(t), api)
 			factory := a.factory()
+			begin := time.Now()
 			informer := factory.InformerFor(&corev1.Pod{}, c.newFunc(a))
 			if _, ours := informers.Of(informer); ours {
 				t.Error("it is not client-go's own")
+			}
+			if took := time.Since(begin); took > 5*time.Second {
+				t.Errorf("to find that out took %v", took)
 			}
 			if n := a.warnings.Load(); n != 1 {
 				t.Errorf("the log says so %d times", n)
@@ -432,6 +436,25 @@ func TestAnInformerOfTheCacheIsTaken(t *testing.T) {
 	if got != made || calls != 1 {
 		t.Errorf("another informer, after %d calls", calls)
 	}
+}
+
+// TestTheNameOfAFactory is free after its Shutdown, as client-go's.
+func TestTheNameOfAFactory(t *testing.T) {
+	a := newAgent(t, testsupport.Path(t), newAPIServer(t))
+	name, err := cache.NewInformerName("name")
+	if err != nil {
+		t.Fatal(err)
+	}
+	factory := a.factory(informers.WithInformerName(name))
+	a.run(factory, factory.Core().V1().Pods().Informer())
+	if got := factory.InformerName(); got != name {
+		t.Error(got)
+	}
+	a.stop()
+	if name, err = cache.NewInformerName("name"); err != nil {
+		t.Fatal(err)
+	}
+	name.Release()
 }
 
 // TestAFakeClientsetHasClientGosOwnFactory.

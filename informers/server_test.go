@@ -2,6 +2,7 @@ package informers_test
 
 import (
 	"encoding/json"
+	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -34,19 +35,30 @@ type apiServer struct {
 	uid string
 }
 
-func newAPIServer(t *testing.T) *apiServer {
+func newAPIServer(t *testing.T) *apiServer { return startAPIServer(t, (*httptest.Server).Start) }
+
+// newTLSServer returns a server whose certificate clients can verify.
+func newTLSServer(t *testing.T) *apiServer { return startAPIServer(t, (*httptest.Server).StartTLS) }
+
+func startAPIServer(t *testing.T, start func(*httptest.Server)) *apiServer {
 	s := &apiServer{kinds: map[schema.GroupVersionResource]string{}, accepts: map[string]bool{}, uid: "one"}
 	for kind := range scheme.Scheme.AllKnownTypes() {
 		resource, _ := meta.UnsafeGuessKindToResource(kind)
 		s.kinds[resource] = kind.Kind
 	}
-	s.server = httptest.NewServer(s)
+	s.server = httptest.NewUnstartedServer(s)
+	start(s.server)
 	t.Cleanup(s.server.Close)
 	return s
 }
 
 func (s *apiServer) config() *rest.Config {
-	return &rest.Config{Host: s.server.URL + "/proxy", QPS: -1}
+	config := &rest.Config{Host: s.server.URL + "/proxy", QPS: -1}
+	if s.server.TLS != nil {
+		config.CAData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.server.Certificate().Raw})
+		config.ServerName = "example.com"
+	}
+	return config
 }
 
 // take returns the lists since it was called last, sorted.

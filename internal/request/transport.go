@@ -36,6 +36,9 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r)
 }
 
+// IsLook reports whether a request of this context is only looked at.
+func IsLook(ctx context.Context) bool { return ctx.Value(lookKey{}) != nil }
+
 // Show shows a request that is not made by this Transport, but is about to be made by one like
 // it, and returns why it is not to be sent.
 func (t Transport) Show(r *http.Request) error {

@@ -67,11 +67,10 @@ func factoryLife(t *testing.T, path, namespace string, cfg *rest.Config, handler
 	p := launch(t, path, warmwatch.Options{})
 	client := newHTTPClient(t, cfg, func(cfg *rest.Config) (kubernetes.Interface, error) { return kubernetes.NewForConfig(cfg) })
 	typed := informers.NewSharedInformerFactoryWithOptions(p.cache, client, 0, informers.WithNamespace(namespace))
-	wrapped := rest.CopyConfig(cfg)
-	wrapped.ContentConfig = rest.ContentConfig{} // Of typed clients only.
-	wrapped.Wrap(p.cache.WrapTransport)
-	unstructured := informers.NewFilteredDynamicSharedInformerFactory(p.cache, newHTTPClient(t, wrapped, dynamic.NewForConfig), 0, namespace, nil)
-	partial := informers.NewFilteredMetadataSharedInformerFactory(p.cache, newHTTPClient(t, metadata.ConfigFor(wrapped), metadata.NewForConfig), 0, namespace, nil)
+	cfg = rest.CopyConfig(cfg)
+	cfg.ContentConfig = rest.ContentConfig{} // Of typed clients only.
+	unstructured := informers.NewFilteredDynamicSharedInformerFactory(p.cache, newHTTPClient(t, cfg, dynamic.NewForConfig), 0, namespace, nil)
+	partial := informers.NewFilteredMetadataSharedInformerFactory(p.cache, newHTTPClient(t, metadata.ConfigFor(cfg), metadata.NewForConfig), 0, namespace, nil)
 	services, err := typed.ForResource(corev1.SchemeGroupVersion.WithResource("services"))
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +113,8 @@ func factoryLife(t *testing.T, path, namespace string, cfg *rest.Config, handler
 	during(all)
 }
 
-// TestFactoriesGoOnAfterARestart: typed ones of several groups, dynamic and metadata ones. The
+// TestFactoriesGoOnAfterARestart: typed ones of several groups, dynamic and metadata ones, by
+// clients whose transports are not wrapped. The
 // second life lists nothing, and is told of the deletions of the downtime, by a client that
 // speaks protobuf, which is client-go's default, and by one of JSON.
 func TestFactoriesGoOnAfterARestart(t *testing.T) {
