@@ -23,10 +23,9 @@ import (
 
 // byResource is what factories for dynamic and metadata clients have in common.
 type byResource interface {
-	Start(<-chan struct{})
+	byStart
 	ForResource(schema.GroupVersionResource) informers.GenericInformer
 	WaitForCacheSync(<-chan struct{}) map[schema.GroupVersionResource]bool
-	Shutdown()
 }
 
 func selectX(o *metav1.ListOptions) { o.LabelSelector = "x=1" }
@@ -82,13 +81,47 @@ func TestFactoriesByResourceGoOnAfterARestart(t *testing.T) {
 				} else if got := objs[0].(metav1.Object).GetLabels(); !cmp.Equal(got, c.labels) {
 					t.Errorf("labels %v, expected %v", got, c.labels)
 				}
+				a.cancel()
+				factory.Shutdown()
+				secrets := corev1.SchemeGroupVersion.WithResource("secrets")
+				factory.ForResource(secrets)
+				factory.Start(a.ctx.Done())
+				if _, started := factory.WaitForCacheSync(a.ctx.Done())[secrets]; started {
+					t.Error("an informer was started after Shutdown")
+				}
 				a.stop()
-				factory.Start(a.ctx.Done()) // It does nothing any more.
 				if d := cmp.Diff(want, api.take()); d != "" {
 					t.Errorf("lists (-want +got):\n%s", d)
 				}
 			}
 		})
+	}
+}
+
+// TestFactoriesByResourceThatAskForDifferentThingsShareNothing.
+func TestFactoriesByResourceThatAskForDifferentThingsShareNothing(t *testing.T) {
+	a := newAgent(t, testsupport.Path(t), newAPIServer(t))
+	dynamicClient, metadataClient := dynamic.NewForConfigOrDie(a.config), metadata.NewForConfigOrDie(a.config)
+	count := 0
+	for _, tweak := range []func(*metav1.ListOptions){
+		nil, selectX,
+		func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name=a" },
+		func(o *metav1.ListOptions) { o.ShardSelector = "shardRange(object.metadata.uid, '0x0', '0x8')" },
+	} {
+		for _, namespace := range []string{"", "ns"} {
+			for _, factory := range []byResource{
+				informers.NewFilteredDynamicSharedInformerFactory(a.cache, dynamicClient, 0, namespace, tweak),
+				informers.NewFilteredMetadataSharedInformerFactory(a.cache, metadataClient, 0, namespace, tweak),
+			} {
+				informer := factory.ForResource(configMaps).Informer()
+				a.run(factory, informer)
+				live(t, informer)
+				count++
+			}
+		}
+	}
+	if st := a.cache.Status().Informers; len(st) != count {
+		t.Errorf("%d informers have %d identities", count, len(st))
 	}
 }
 

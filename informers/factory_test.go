@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
@@ -69,11 +70,14 @@ func (a *agent) factory(opts ...informers.SharedInformerOption) informers.Shared
 	return informers.NewSharedInformerFactoryWithOptions(a.cache, a.client(), 0, opts...)
 }
 
-// run starts a factory, and waits until it has synced.
-func (a *agent) run(factory interface {
+// byStart is what all factories have in common.
+type byStart interface {
 	Start(<-chan struct{})
 	Shutdown()
-}, informers ...cache.SharedIndexInformer) {
+}
+
+// run starts a factory, and waits until informers have synced.
+func (a *agent) run(factory byStart, informers ...cache.SharedIndexInformer) {
 	a.t.Helper()
 	factory.Start(a.ctx.Done())
 	a.ends = append(a.ends, factory.Shutdown)
@@ -149,7 +153,10 @@ func TestEachTypedInformerGoesOnAfterARestart(t *testing.T) {
 	var first []string
 	for process := range 2 {
 		a := newAgent(t, path, api)
-		factory := a.factory()
+		factory := a.factory(informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			seconds := int64(70)
+			o.TimeoutSeconds = &seconds
+		}))
 		all := map[string]cache.SharedIndexInformer{}
 		listers := map[string]reflect.Value{}
 		each(factory, func(name string, informer cache.SharedIndexInformer, lister reflect.Value) {
@@ -175,6 +182,12 @@ func TestEachTypedInformerGoesOnAfterARestart(t *testing.T) {
 		}
 		a.stop()
 		got := api.take()
+		for i, list := range got {
+			var tweaked bool
+			if got[i], tweaked = strings.CutSuffix(list, "?timeout=1m10s&timeoutSeconds=70"); !tweaked {
+				t.Errorf("not tweaked: %s", list)
+			}
+		}
 		if process == 0 {
 			first = got
 			if len(first) != len(all) {
@@ -229,7 +242,8 @@ func TestForResourceReturnsTheInformersOfTheGroups(t *testing.T) {
 // no selector, and is called when the informers run.
 func TestTheOptionsOfAFactory(t *testing.T) {
 	api, path := newAPIServer(t), testsupport.Path(t)
-	for _, want := range [][]string{{"LIST /api/v1/namespaces/ns/pods?fieldSelector=spec.nodeName%3Dn&labelSelector=x&timeoutSeconds=7"}, nil} {
+	for _, want := range [][]string{{"LIST /api/v1/namespaces/ns/pods?fieldSelector=spec.nodeName%3Dn&labelSelector=x&timeout=7s&timeoutSeconds=7",
+		"LIST /api/v1/namespaces/ns/services?fieldSelector=spec.nodeName%3Dn&labelSelector=x&timeout=7s&timeoutSeconds=7"}, nil} {
 		a := newAgent(t, path, api)
 		node := "not known yet"
 		factory := a.factory(
@@ -240,14 +254,19 @@ func TestTheOptionsOfAFactory(t *testing.T) {
 				o.TimeoutSeconds = &seconds
 			}),
 			informers.WithTransform(func(obj any) (any, error) {
-				obj.(*corev1.Pod).Labels = nil
+				obj.(metav1.Object).SetLabels(nil)
 				return obj, nil
 			}),
 		)
 		pods := factory.Core().V1().Pods().Informer()
+		services, err := factory.ForResource(corev1.SchemeGroupVersion.WithResource("services"))
+		if err != nil {
+			t.Fatal(err)
+		}
 		node = "n"
-		a.run(factory, pods)
+		a.run(factory, pods, services.Informer())
 		live(t, pods)
+		live(t, services.Informer())
 		expectKeys(t, pods, "ns/a")
 		if obj, err := factory.Core().V1().Pods().Lister().Pods("ns").Get("a"); err != nil || obj.Labels != nil {
 			t.Errorf("transformed: %v, %v", obj, err)
@@ -355,8 +374,11 @@ func TestAnInformerThatStaysClientGosOwn(t *testing.T) {
 					}
 					return nil, errors.New("no list")
 				},
-				WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
-					return nil, errors.New("no watch")
+				WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+					if o.SendInitialEvents != nil {
+						return nil, errors.New("no stream")
+					}
+					return watch.NewFake(), nil
 				},
 			}
 			return cache.NewSharedIndexInformer(lw, &corev1.Pod{}, resync, cache.Indexers{})
@@ -433,8 +455,8 @@ func TestAnInformerOfTheCacheIsTaken(t *testing.T) {
 		made = a.cache.NewInformer(cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "pods", "", func(*metav1.ListOptions) {}), &corev1.Pod{}, resync, nil)
 		return made
 	})
-	if got != made || calls != 1 {
-		t.Errorf("another informer, after %d calls", calls)
+	if got != made || calls != 1 || a.warnings.Load() != 0 {
+		t.Errorf("another informer, after %d calls, %d warnings", calls, a.warnings.Load())
 	}
 }
 
@@ -545,23 +567,28 @@ func TestDurableHandlersOfAFactory(t *testing.T) {
 	}
 }
 
-// TestTheClusterIsKnownToAFactory, though its client's transport is not wrapped.
+// TestTheClusterIsKnownToAFactory, though its client's transport is not wrapped: by the namespace
+// kube-system, or if that may not be read, by the certificate authority.
 func TestTheClusterIsKnownToAFactory(t *testing.T) {
-	api, path := newAPIServer(t), testsupport.Path(t)
+	path, plain, secure := testsupport.Path(t), newAPIServer(t), newTLSServer(t)
 	for i, c := range []struct {
+		api  *apiServer
 		uid  string
 		list bool
-	}{{"one", true}, {"one", false}, {"two", true}, {"two", false}, {"", true}} {
-		api.mu.Lock()
-		api.uid = c.uid
-		api.mu.Unlock()
-		a := newAgent(t, path, api)
+	}{
+		{plain, "one", true}, {plain, "one", false}, {plain, "two", true}, {plain, "two", false}, {plain, "", true},
+		{secure, "", false}, {secure, "", false}, {plain, "", true},
+	} {
+		c.api.mu.Lock()
+		c.api.uid = c.uid
+		c.api.mu.Unlock()
+		a := newAgent(t, path, c.api)
 		factory := a.factory()
 		pods := factory.Core().V1().Pods().Informer()
 		a.run(factory, pods)
 		live(t, pods)
 		a.stop()
-		if got := len(api.take()) > 0; got != c.list {
+		if got := len(c.api.take()) > 0; got != c.list {
 			t.Errorf("process %d: lists %v, expected %v", i, got, c.list)
 		}
 	}
@@ -570,27 +597,46 @@ func TestTheClusterIsKnownToAFactory(t *testing.T) {
 // TestATweakThatChangesItsMindIsRefused: the objects would be served as those of the selector that
 // the informer began with.
 func TestATweakThatChangesItsMindIsRefused(t *testing.T) {
-	api := newAPIServer(t)
-	a := newAgent(t, testsupport.Path(t), api)
-	var calls atomic.Int64
-	factory := a.factory(informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.LabelSelector = "x=1"
-		if calls.Add(1) > 3 {
-			o.LabelSelector = "x=2"
-		}
-	}))
-	pods, _ := informers.Of(factory.Core().V1().Pods().Informer())
-	a.run(factory)
-	for pods.Status().Err == nil {
-		time.Sleep(time.Millisecond)
-	}
-	if err := pods.Status().Err; !strings.Contains(err.Error(), `labels "x=2"`) {
-		t.Error(err)
-	}
-	for _, list := range api.take() {
-		if strings.Contains(list, "x%3D2") {
-			t.Error(list)
-		}
+	for name, newFactory := range map[string]func(*agent, func(*metav1.ListOptions)) (byStart, func() cache.SharedIndexInformer){
+		"typed": func(a *agent, tweak func(*metav1.ListOptions)) (byStart, func() cache.SharedIndexInformer) {
+			factory := a.factory(informers.WithTweakListOptions(tweak))
+			return factory, factory.Core().V1().ConfigMaps().Informer
+		},
+		"dynamic": func(a *agent, tweak func(*metav1.ListOptions)) (byStart, func() cache.SharedIndexInformer) {
+			factory := informers.NewFilteredDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.config), 0, "", tweak)
+			return factory, factory.ForResource(configMaps).Informer
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := newAPIServer(t)
+			a := newAgent(t, testsupport.Path(t), api)
+			identified := atomic.Bool{}
+			factory, informer := newFactory(a, func(o *metav1.ListOptions) {
+				o.LabelSelector = "x=1"
+				if identified.Load() {
+					o.LabelSelector = "x=2"
+				}
+			})
+			s, _ := informers.Of(informer())
+			if err := s.SetTransform(func(obj any) (any, error) {
+				identified.Store(true) // The list is here, the watch comes.
+				return obj, nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			a.run(factory)
+			for s.Status().Err == nil {
+				time.Sleep(time.Millisecond)
+			}
+			if err := s.Status().Err; !strings.Contains(err.Error(), `labels "x=2"`) {
+				t.Error(err)
+			}
+			for _, list := range api.take() {
+				if strings.Contains(list, "x%3D2") {
+					t.Error(list)
+				}
+			}
+		})
 	}
 }
 

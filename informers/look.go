@@ -131,8 +131,7 @@ var clientGoCache = reflect.TypeFor[cache.ListWatch]().PkgPath()
 
 // clientGoForResource returns the informer of client-go's ForResource.
 func (f *factory) clientGoForResource(client kubernetes.Interface, resync time.Duration, resource schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
-	generic, err := informers.NewSharedInformerFactoryWithOptions(client, resync,
-		informers.WithNamespace(f.namespace), informers.WithTweakListOptions(f.tweak)).ForResource(resource)
+	generic, err := informers.NewSharedInformerFactoryWithOptions(client, resync, informers.WithNamespace(f.namespace)).ForResource(resource)
 	if err != nil {
 		return nil, err
 	}

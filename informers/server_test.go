@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { testsupport.Main(m, nil) }
 // An apiServer answers each list of a resource of client-go's scheme with one object, ns/a, at
 // resourceVersion 5, and keeps watches open. It writes down the lists:
 //
-//	LIST /api/v1/namespaces/ns/pods?labelSelector=x&timeoutSeconds=7
+//	LIST /api/v1/namespaces/ns/pods?labelSelector=x
 type apiServer struct {
 	server *httptest.Server
 	kinds  map[schema.GroupVersionResource]string
@@ -98,7 +98,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.accepts[r.Header.Get("Accept")] = true
 	if query.Get("limit") != "1" { // That is how a resumption is prepared.
-		for _, own := range []string{"limit", "resourceVersion", "resourceVersionMatch", "timeout"} {
+		for _, own := range []string{"limit", "resourceVersion", "resourceVersionMatch"} {
 			query.Del(own)
 		}
 		s.requests = append(s.requests, strings.TrimSuffix("LIST "+path+"?"+query.Encode(), "?"))
