@@ -37,8 +37,8 @@ import (
 // It works from memory, as client-go's informers do, if the request cannot be seen, because
 // the transport is not wrapped or the ListerWatcher drops its context, and if another informer
 // of the same identity runs in the Cache. Its Status and the log say so. If that other one is
-// about to end, it waits for it, at most 10 seconds. Options of the Cache that are defaults
-// of InformerOptions apply. The informer is a *[SharedIndexInformer].
+// told to end within a second, it waits for its end, at most 10 seconds. Options of the Cache
+// that are defaults of InformerOptions apply. The informer is a *[SharedIndexInformer].
 //
 // Until it runs, it holds nothing in the file, what its handlers have to be told is not
 // known, and its store has what the program puts there.
@@ -206,24 +206,8 @@ func (s *SharedIndexInformer) watchFailed(ctx context.Context, err error) {
 // moveTo moves the informer to the space of an identity, once a predecessor has left it.
 func (s *SharedIndexInformer) moveTo(ctx context.Context, id checkpoint.Identity) error {
 	space, from := id.Space(), s.parts.Load().space
-	patience := time.NewTimer(stopPatience)
-	defer patience.Stop()
-	for {
-		err := s.cache.claim(space, id.String())
-		if err == nil {
-			break
-		}
-		predecessor := s.cache.ending(space)
-		if predecessor == nil {
-			return err
-		}
-		select {
-		case <-predecessor.ended:
-		case <-patience.C:
-			return fmt.Errorf("%w, and does not end", err)
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	if err := s.takeOver(ctx, id); err != nil {
+		return err
 	}
 	err := s.settle(s.cache.db, id, space)
 	if err == nil {
@@ -237,5 +221,42 @@ func (s *SharedIndexInformer) moveTo(ctx context.Context, id checkpoint.Identity
 	return nil
 }
 
-// stopPatience is how long an informer waits for its predecessor to end.
-const stopPatience = 10 * time.Second
+const (
+	// stopPatience is how long an informer waits for its predecessor to end.
+	stopPatience = 10 * time.Second
+	// stopNotice is how long it waits for the predecessor to be told to end, looking each
+	// noticePoll: controller-runtime makes the new informer right after it has closed a
+	// channel, which other goroutines turn into the end of the old one's context.
+	stopNotice = time.Second
+	noticePoll = 5 * time.Millisecond
+)
+
+// takeOver claims the space of an identity.
+func (s *SharedIndexInformer) takeOver(ctx context.Context, id checkpoint.Identity) error {
+	patience, notice := time.NewTimer(stopPatience), time.NewTimer(stopNotice)
+	defer patience.Stop()
+	defer notice.Stop()
+	for {
+		err := s.cache.claim(id.Space(), id.String())
+		if !errors.Is(err, ErrInUse) {
+			return err
+		}
+		if predecessor := s.cache.ending(id.Space()); predecessor != nil {
+			select {
+			case <-predecessor.ended:
+			case <-patience.C:
+				return fmt.Errorf("%w, and does not end", err)
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			continue
+		}
+		select {
+		case <-time.After(noticePoll):
+		case <-notice.C:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

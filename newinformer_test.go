@@ -250,6 +250,27 @@ func TestANewInformerWaitsForOneThatIsStopping(t *testing.T) {
 	}
 }
 
+// TestANewInformerWaitsForOneThatIsToldToStopAMomentLater, as controller-runtime does when an
+// informer is removed and asked for again.
+func TestANewInformerWaitsForOneThatIsToldToStopAMomentLater(t *testing.T) {
+	api := newHTTPServer(t)
+	a := newAgent(t, testsupport.Path(t), api)
+	stop := a.run(a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{}))
+	api.take()
+	second := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
+	a.wg.Go(func() { second.RunWithContext(a.ctx) })
+	advanceReal()
+	stop()
+	<-second.HasSyncedChecker().Done()
+	expectOne(t, second)
+	if err := second.Status().Err; err != nil {
+		t.Error(err)
+	}
+	if got := strings.Join(api.take(), " "); strings.Contains(got, "LIST /") {
+		t.Errorf("the second one does not go on from the file: %s", got)
+	}
+}
+
 // advanceReal gives a goroutine time to begin what it then does or does not.
 func advanceReal() { time.Sleep(50 * time.Millisecond) }
 
