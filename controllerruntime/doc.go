@@ -1,0 +1,61 @@
+// Package controllerruntime shows controller-runtime with warmwatch: a manager whose caches are
+// kept in a file. It has no code, and nothing needs to import it, because the two fit as they are:
+//
+//	config.Wrap(opened.WrapTransport)                        // Before ctrl.NewManager(config, ...).
+//	options.Cache.NewInformer = opened.NewInformer           // Of ctrl.Options.
+//
+// opened is what warmwatch.Open returns. The Example is a whole main function. The version of
+// controller-runtime is v0.25. The tests of this module run a manager on a real API server, and
+// controller-runtime's own tests of its cache with warmwatch's informers.
+//
+// # What works
+//
+// Everything in cache.Options does: typed, unstructured and metadata objects, each of which is kept
+// for itself; DefaultNamespaces, ByObject, selectors; transforms; field indices; RemoveInformer, and
+// GetInformer after it. After a restart no list is asked for, unless the API server has no history
+// any more: see the README. A manager for several clusters (package cluster) needs a Cache, and a
+// file, for each.
+//
+// # What to mind
+//
+// The cache must make its HTTP client of the wrapped rest.Config, which it does unless
+// cache.Options.HTTPClient or cluster.Options.HTTPClient is set. Through another client the requests
+// cannot be seen, and the informers work from memory: the log says so, and the Status of the Cache.
+//
+// Close the Cache after Manager.Start has returned: reconcilers may read until then. Start may
+// return with an error that says that something did not end within GracefulShutdownTimeout; Close
+// then stops the informers that are left.
+//
+// SyncFromServer keeps what controllers rely on: reconcilers begin when the cache has all that the
+// server had when the program started, as after a list. With SyncFromDisk, the default, they begin
+// at once, with what the program knew when it ended, and may for a moment act on what is hours old,
+// or not find what their last life has created; it also works while the API server is away. For
+// controllers that only read, or whose writes are conditional on the resourceVersion, that is often
+// what one wants.
+//
+// The functions of IndexField and of transforms are code that the file outlives. Indices are
+// rebuilt when the program's binary changes. Objects stay as they were transformed until their next
+// event: set warmwatch.Options.TransformVersion if a new transform must apply to all at once. What
+// an index function reads from configuration must be in IndexVersion.
+//
+// # What reconcilers are told after a restart
+//
+// Controllers add plain event handlers, so their workqueues begin empty and every object is an
+// OnAdd of the initial list, as without warmwatch; controller-runtime's priority queue puts those
+// behind what has changed. Reconcilers must be level-based, as ever. New is that deletions of the
+// downtime are told: handlers hear OnDelete, also by predicates and mapping functions, and
+// reconcilers get a request for an object that is not found. Its last known state comes with it, so
+// what was made outside of the cluster for an object without a finalizer can be taken away.
+//
+// That holds for handlers that are added within a minute after the informer has caught up with the
+// server, see the README. Controllers are in time when they start with the manager. With leader
+// election their handlers are added when this process is elected. The informers are made only then,
+// too, unless something has read from the cache before: an index, a client, a webhook. Where that
+// matters, EnableWarmup (config.Controller) adds the handlers at once.
+//
+// Durable handlers, which are told of each change once across restarts, are not for controllers: a
+// workqueue forgets at the end of the process what a handler has put into it and then acknowledged.
+// They are for components that act in the handler itself. What GetInformer returns is a
+// *warmwatch.SharedIndexInformer, which takes them, unless the object is watched in several
+// namespaces.
+package controllerruntime

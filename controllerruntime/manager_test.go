@@ -1,0 +1,282 @@
+package controllerruntime_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/warmwatch/warmwatch"
+)
+
+// world is what the tests have on the server: two namespaces that the operator watches, and
+// another one.
+type world struct {
+	t                      *testing.T
+	client                 client.Client
+	here, there, elsewhere string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	httpClient, err := rest.HTTPClientFor(shared.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(httpClient.Transport) })
+	c, err := client.New(shared.Config(), client.Options{HTTPClient: httpClient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, client: c}
+	for _, name := range []*string{&w.here, &w.there, &w.elsewhere} {
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "operator-"}}
+		w.create(namespace)
+		*name = namespace.Name
+	}
+	return w
+}
+
+func (w *world) create(object client.Object) {
+	w.t.Helper()
+	if err := w.client.Create(w.t.Context(), object); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) delete(object client.Object) {
+	w.t.Helper()
+	if err := w.client.Delete(w.t.Context(), object, client.GracePeriodSeconds(0)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) update(object client.Object) {
+	w.t.Helper()
+	if err := w.client.Update(w.t.Context(), object); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func meta(namespace, name, color string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"color": color}}
+}
+
+func configMap(namespace, name, color string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: meta(namespace, name, color), Data: map[string]string{"color": color}}
+}
+
+func secret(namespace, name, color string) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: meta(namespace, name, color), Data: map[string][]byte{"key": []byte("value")}}
+}
+
+func pod(namespace, name, node string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: meta(namespace, name, "red"), Spec: corev1.PodSpec{
+		NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "i"}},
+	}}
+}
+
+// watchedNamespace is one that the selector of the operator takes.
+func (w *world) watchedNamespace(name string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.here + "-" + name, Labels: map[string]string{"watched": w.here}}}
+}
+
+// fill creates the same objects in each namespace, and two watched Namespaces.
+func (w *world) fill() {
+	w.t.Helper()
+	for _, namespace := range []string{w.here, w.there, w.elsewhere} {
+		for _, object := range []client.Object{
+			configMap(namespace, "a", "red"), configMap(namespace, "b", "blue"), configMap(namespace, "c", "red"),
+			secret(namespace, "red", "red"), secret(namespace, "blue", "blue"),
+			pod(namespace, "bound", "node"), pod(namespace, "elsewhere", "another"),
+		} {
+			w.create(object)
+		}
+	}
+	w.create(w.watchedNamespace("x"))
+	w.create(w.watchedNamespace("y"))
+}
+
+// contents returns the names of all that the cache of an operator has. What a transform should
+// have removed is added to them.
+func (w *world) contents(op *operator) map[string]string {
+	w.t.Helper()
+	contents := map[string]string{}
+	list := func(what string, into client.ObjectList, options ...client.ListOption) {
+		w.t.Helper()
+		if err := op.manager.GetCache().List(w.t.Context(), into, options...); err != nil {
+			w.t.Fatal(err)
+		}
+		var names []string
+		err := apimeta.EachListItem(into, func(item runtime.Object) error {
+			object := item.(client.Object)
+			name := w.relative(client.ObjectKeyFromObject(object).String())
+			if object.GetManagedFields() != nil {
+				name += " with managed fields"
+			}
+			if secret, ok := object.(*corev1.Secret); ok && secret.Data != nil {
+				name += " with data"
+			}
+			names = append(names, name)
+			return nil
+		})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		slices.Sort(names)
+		contents[what] = strings.Join(names, " ")
+	}
+	for form, object := range forms() {
+		list(form, listOf(object))
+	}
+	list("red", &corev1.ConfigMapList{}, client.MatchingFields{byColor: "red"})
+	list("red there", &corev1.ConfigMapList{}, client.MatchingFields{byColor: "red"}, client.InNamespace(w.there))
+	list("Pods", &corev1.PodList{})
+	list("Secrets", &corev1.SecretList{})
+	list("Namespaces", &corev1.NamespaceList{})
+	return contents
+}
+
+// relative makes the names of the namespaces those of the test.
+func (w *world) relative(text string) string {
+	return strings.NewReplacer(w.here, "here", w.there, "there", w.elsewhere, "elsewhere").Replace(text)
+}
+
+// expect waits until the cache of an operator has what it should.
+func (w *world) expect(op *operator, want map[string]string) {
+	w.t.Helper()
+	for _, form := range []string{"unstructured", "metadata"} {
+		want[form] = want["typed"]
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		d := cmp.Diff(want, w.contents(op))
+		if d == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("the cache (-want +got):\n%s", d)
+		}
+	}
+}
+
+// TestAManagerIsRestarted: it asks for no list, and its reconcilers and handlers are told of what
+// happened meanwhile, deletions too.
+func TestAManagerIsRestarted(t *testing.T) {
+	for _, policy := range []warmwatch.SyncPolicy{warmwatch.SyncFromDisk, warmwatch.SyncFromServer} {
+		t.Run(string(policy), func(t *testing.T) {
+			w, path := newWorld(t), newPath(t)
+			w.fill()
+			op := launch(t, path, policy, w)
+			if lists := op.takeLists(); len(lists) != len(op.made) {
+				t.Errorf("%d informers have asked for the lists %q", len(op.made), lists)
+			}
+			w.expect(op, map[string]string{
+				"typed":      "here/a here/b here/c there/a there/b there/c",
+				"red":        "here/a here/c there/a there/c",
+				"red there":  "there/a there/c",
+				"Pods":       "here/bound there/bound",
+				"Secrets":    "here/red there/blue there/red",
+				"Namespaces": "/here-x /here-y",
+			})
+			for form := range forms() {
+				op.expectTold(form+" here/a is red", form+" there/b is blue")
+			}
+			op.stop()
+
+			w.delete(configMap(w.here, "a", ""))
+			w.create(configMap(w.here, "d", "red"))
+			w.update(configMap(w.there, "b", "green"))
+			w.delete(secret(w.there, "blue", ""))
+			w.delete(pod(w.here, "bound", ""))
+			left := w.watchedNamespace("x")
+			left.Labels = nil
+			w.update(left)
+
+			op = launch(t, path, policy, w)
+			for form := range forms() {
+				op.expectTold(form+" here/a is gone", form+" here/c is red", form+" here/d is red", form+" there/b is green")
+			}
+			op.expectTold("OnDelete there/blue", "OnDelete here/bound", "OnDelete here-x")
+			w.expect(op, map[string]string{
+				"typed":      "here/b here/c here/d there/a there/b there/c",
+				"red":        "here/c here/d there/a there/c",
+				"red there":  "there/a there/c",
+				"Pods":       "there/bound",
+				"Secrets":    "here/red there/red",
+				"Namespaces": "/here-y",
+			})
+			if policy == warmwatch.SyncFromServer && op.wasTold("typed there/b is blue") {
+				t.Error("a reconciler has seen what the server had before")
+			}
+			op.expectResumed()
+		})
+	}
+}
+
+// TestAnInformerIsRemovedAndMadeAnew: the new one goes on from the file, and tells of what was
+// deleted in between.
+func TestAnInformerIsRemovedAndMadeAnew(t *testing.T) {
+	w := newWorld(t)
+	w.fill()
+	op := launch(t, newPath(t), "", w)
+	op.takeLists()
+	removed, err := op.manager.GetCache().GetInformer(t.Context(), &corev1.Secret{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := op.manager.GetCache().RemoveInformer(t.Context(), &corev1.Secret{}); err != nil {
+		t.Fatal(err)
+	}
+	for !removed.IsStopped() {
+		time.Sleep(time.Millisecond)
+	}
+	w.delete(secret(w.here, "red", ""))
+	op.addHandler(&corev1.Secret{})
+	op.expectTold("OnDelete here/red")
+	var secrets corev1.SecretList
+	if err := op.manager.GetCache().List(t.Context(), &secrets); err != nil || len(secrets.Items) != 2 {
+		t.Errorf("%d Secrets, %v", len(secrets.Items), err)
+	}
+	if lists := op.takeLists(); lists != nil {
+		t.Errorf("lists: %q", lists)
+	}
+}
+
+// TestADurableHandlerOfAManager is told of each change once, over restarts.
+func TestADurableHandlerOfAManager(t *testing.T) {
+	w, path := newWorld(t), newPath(t)
+	w.fill()
+	life := func() *operator {
+		op := launch(t, path, "", w)
+		informer, err := op.manager.GetCache().GetInformer(t.Context(), &corev1.Namespace{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = informer.(*warmwatch.SharedIndexInformer).AddDurableEventHandler("names", toolscache.ResourceEventHandlerFuncs{
+			AddFunc: func(obj any) { op.tell("OnAdd " + obj.(*corev1.Namespace).Name) },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return op
+	}
+	op := life()
+	op.expectTold("OnAdd here-x", "OnAdd here-y")
+	op.stop()
+	w.create(w.watchedNamespace("z"))
+	op = life()
+	op.expectTold("OnAdd here-z")
+	if op.wasTold("OnAdd here-x") {
+		t.Error("told again")
+	}
+}

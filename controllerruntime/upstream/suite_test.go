@@ -1,0 +1,157 @@
+package cache_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
+)
+
+// specsEnv says that controller-runtime's tests are laid over this package.
+const specsEnv = "WARMWATCH_CONTROLLER_RUNTIME_SPECS"
+
+// TestCacheOfControllerRuntime runs controller-runtime's own tests of its cache. They are laid over
+// this directory, with newCache for cache.New, and the package is built and run again.
+func TestCacheOfControllerRuntime(t *testing.T) {
+	if os.Getenv(specsEnv) != "" {
+		runSpecs(t)
+		return
+	}
+	source, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/controller-runtime").Output()
+	if err != nil {
+		t.Skip("no source of controller-runtime: go list:", err)
+	}
+	program := filepath.Join(t.TempDir(), "specs.test")
+	args := append([]string{"test", "-c", "-o", program, "-overlay", overlay(t, strings.TrimSpace(string(source)))}, buildFlags()...)
+	if output, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput(); err != nil {
+		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, output)
+	}
+	// Most of the time goes by in waiting, so three parts run beside one another.
+	for name, part := range map[string]string{
+		"several namespaces": "-ginkgo.focus=Multi-Namespace",
+		"no deep copies":     "-ginkgo.focus=without global DeepCopy",
+		"the others":         "-ginkgo.skip=Multi-Namespace|without global DeepCopy",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.CommandContext(t.Context(), program, part, "-ginkgo.no-color", "-ginkgo.succinct")
+			cmd.Env = append(os.Environ(), specsEnv+"=1")
+			output, err := cmd.CombinedOutput()
+			if err != nil || !bytes.Contains(output, []byte("SUCCESS!")) {
+				t.Errorf("%v\n%s", err, output)
+			}
+		})
+	}
+}
+
+// overlay writes the file of that name of the go command.
+func overlay(t *testing.T, source string) string {
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, replace := t.TempDir(), map[string]string{}
+	for _, name := range []string{"cache_test.go", "informer_cache_test.go"} {
+		text, err := os.ReadFile(filepath.Join(source, "pkg", "cache", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = regexp.MustCompile(`\bcache\.New\b`).ReplaceAll(text, []byte("newCache"))
+		replace[filepath.Join(here, name)] = filepath.Join(dir, name)
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// buildFlags are those that this test was built with, so that little has to be built again.
+func buildFlags() (flags []string) {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil
+	}
+	for _, s := range info.Settings {
+		if s.Key == "-race" || s.Key == "-gcflags" {
+			flags = append(flags, s.Key+"="+s.Value)
+		}
+	}
+	return flags
+}
+
+// cfg is the configuration that controller-runtime's tests use.
+var cfg *rest.Config
+
+func runSpecs(t *testing.T) {
+	klog.LogToStderr(false)
+	klog.SetOutput(ginkgo.GinkgoWriter) // Printed for specs that fail.
+	log.SetLogger(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(ginkgo.GinkgoWriter))))
+	server, err := controlplane.Start(t.Context(), controlplane.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	cfg = server.Config()
+	gomega.RegisterFailHandler(ginkgo.Fail)
+	ginkgo.RunSpecs(t, "cache")
+}
+
+// newCache is cache.New with informers of a file. They must not work from memory.
+//
+//nolint:unused // The specs call it.
+func newCache(config *rest.Config, o cache.Options) (cache.Cache, error) {
+	if o.NewInformer != nil { // A fake of the test.
+		return cache.New(config, o)
+	}
+	dir := ginkgo.GinkgoT().TempDir()
+	opened, err := warmwatch.Open(filepath.Join(dir, "cache.db"), warmwatch.Options{})
+	if err != nil {
+		return nil, err
+	}
+	var made []*warmwatch.SharedIndexInformer
+	o.NewInformer = func(lw toolscache.ListerWatcher, example runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+		informer := opened.NewInformer(lw, example, resync, indexers)
+		made = append(made, informer.(*warmwatch.SharedIndexInformer))
+		return informer
+	}
+	ginkgo.DeferCleanup(func() {
+		for _, informer := range made {
+			gomega.Expect(informer.Status().Err).NotTo(gomega.HaveOccurred())
+		}
+		gomega.Expect(opened.Close()).To(gomega.Succeed())
+	})
+	config = rest.CopyConfig(config)
+	config.Wrap(opened.WrapTransport)
+	return cache.New(config, o)
+}
