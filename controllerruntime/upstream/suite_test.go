@@ -3,12 +3,14 @@ package cache_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,8 +28,13 @@ import (
 	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
 )
 
-// specsEnv says that controller-runtime's tests are laid over this package.
-const specsEnv = "WARMWATCH_CONTROLLER_RUNTIME_SPECS"
+// specsEnv says that controller-runtime's tests are laid over this package, and whether its caches
+// are to begin with a file of their own, or one that an earlier cache has left.
+const (
+	specsEnv = "WARMWATCH_CONTROLLER_RUNTIME_SPECS"
+	cold     = "cold"
+	warm     = "warm"
+)
 
 // TestCacheOfControllerRuntime runs controller-runtime's own tests of its cache. They are laid over
 // this directory, with newCache for cache.New, and the package is built and run again.
@@ -46,15 +53,15 @@ func TestCacheOfControllerRuntime(t *testing.T) {
 		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, output)
 	}
 	// Most of the time goes by in waiting, so three parts run beside one another.
-	for name, part := range map[string]string{
-		"several namespaces": "-ginkgo.focus=Multi-Namespace",
-		"no deep copies":     "-ginkgo.focus=without global DeepCopy",
-		"the others":         "-ginkgo.skip=Multi-Namespace|without global DeepCopy",
+	for name, part := range map[string]struct{ begin, specs string }{
+		"several namespaces": {cold, "-ginkgo.focus=Multi-Namespace"},
+		"no deep copies":     {cold, "-ginkgo.focus=without global DeepCopy"},
+		"the others":         {warm, "-ginkgo.skip=Multi-Namespace|without global DeepCopy"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.CommandContext(t.Context(), program, part, "-ginkgo.no-color", "-ginkgo.succinct")
-			cmd.Env = append(os.Environ(), specsEnv+"=1")
+			cmd := exec.CommandContext(t.Context(), program, part.specs, "-ginkgo.no-color", "-ginkgo.succinct")
+			cmd.Env = append(os.Environ(), specsEnv+"="+part.begin)
 			output, err := cmd.CombinedOutput()
 			if err != nil || !bytes.Contains(output, []byte("SUCCESS!")) {
 				t.Errorf("%v\n%s", err, output)
@@ -122,34 +129,74 @@ func runSpecs(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	cfg = server.Config()
+	cfg, left.dir = server.Config(), t.TempDir()
 	gomega.RegisterFailHandler(ginkgo.Fail)
 	ginkgo.RunSpecs(t, "cache")
 }
 
+// files are those of caches that were closed. What is in them is not what is on the server now.
+type files struct {
+	mu   sync.Mutex
+	dir  string
+	made int
+	free []string
+}
+
+var left files
+
+func (f *files) take() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.free) == 0 {
+		f.made++
+		f.free = append(f.free, filepath.Join(f.dir, fmt.Sprintf("%d.db", f.made)))
+	}
+	path := f.free[0]
+	f.free = f.free[1:]
+	return path
+}
+
+func (f *files) put(path string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if os.Getenv(specsEnv) == warm {
+		f.free = append([]string{path}, f.free...)
+	}
+}
+
+var _ = newCache // The specs call it.
+
 // newCache is cache.New with informers of a file. They must not work from memory.
-//
-//nolint:unused // The specs call it.
 func newCache(config *rest.Config, o cache.Options) (cache.Cache, error) {
 	if o.NewInformer != nil { // A fake of the test.
 		return cache.New(config, o)
 	}
-	dir := ginkgo.GinkgoT().TempDir()
-	opened, err := warmwatch.Open(filepath.Join(dir, "cache.db"), warmwatch.Options{})
+	path, policy := left.take(), warmwatch.SyncFromDisk
+	if os.Getenv(specsEnv) == warm { // The specs are about what the server has.
+		policy = warmwatch.SyncFromServer
+	}
+	opened, err := warmwatch.Open(path, warmwatch.Options{SyncPolicy: policy})
 	if err != nil {
 		return nil, err
 	}
+	var mu sync.Mutex
 	var made []*warmwatch.SharedIndexInformer
 	o.NewInformer = func(lw toolscache.ListerWatcher, example runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 		informer := opened.NewInformer(lw, example, resync, indexers)
+		mu.Lock()
+		defer mu.Unlock()
 		made = append(made, informer.(*warmwatch.SharedIndexInformer))
 		return informer
 	}
 	ginkgo.DeferCleanup(func() {
+		mu.Lock()
+		defer mu.Unlock()
 		for _, informer := range made {
 			gomega.Expect(informer.Status().Err).NotTo(gomega.HaveOccurred())
 		}
+		gomega.Expect(opened.Status().Err).NotTo(gomega.HaveOccurred())
 		gomega.Expect(opened.Close()).To(gomega.Succeed())
+		left.put(path)
 	})
 	config = rest.CopyConfig(config)
 	config.Wrap(opened.WrapTransport)
