@@ -741,6 +741,64 @@ func TestAWriteByHandIsNoCheckpoint(t *testing.T) { // P2
 }
 
 // TestAfterACrashWithinARelistNoOlderListIsAskedFor: some objects are of its version already,
+// TestWhatTwoTransformsHaveMadeIsNotServed: a process whose TransformVersion is new crashes while it
+// applies its relist, and the program goes back to the old one.
+func TestWhatTwoTransformsHaveMadeIsNotServed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const objects = 1600 // Of which 500 are applied at once.
+		f, crashed := newSource(t), ""
+		for i := range objects {
+			f.put(configMap(fmt.Sprintf("o%04d", i)))
+		}
+		launchBy := func(path, version string) *process {
+			var p *process
+			p = launch(t, path, f, func(o *warmwatch.Options, io *warmwatch.InformerOptions) {
+				o.MaxPendingBytes = 1 // Each batch is in the file before the next one is made.
+				io.TransformVersion, io.IndexVersion = version, "1"
+				io.Indexers = cache.Indexers{"by": func(obj any) ([]string, error) {
+					cm := obj.(*corev1.ConfigMap)
+					if crashed == "" && cm.Name == "o1599" && cm.Data["by"] == "2" {
+						crashed = p.crash()
+					}
+					return []string{cm.Data["by"]}, nil
+				}}
+			})
+			if err := p.informer.SetTransform(func(obj any) (any, error) {
+				obj.(*corev1.ConfigMap).Data = map[string]string{"by": version}
+				return obj, nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		path := testsupport.Path(t)
+		p := launchBy(path, "1").run()
+		settle()
+		p.stop()
+		launchBy(path, "2").run()
+		settle()
+		if crashed == "" {
+			t.Fatal("it has not relisted")
+		}
+
+		f.setDown(errUnreachable)
+		p = launchBy(crashed, "1").run()
+		settle()
+		for _, serves := range []bool{false, true} {
+			if n := len(p.informer.GetStore().List()); serves != (n == objects) {
+				t.Errorf("%d objects", n)
+			}
+			for _, obj := range p.informer.GetStore().List() {
+				if cm := obj.(*corev1.ConfigMap); cm.Data["by"] != "1" {
+					t.Fatalf("%s is served as version %s has made it", cm.Name, cm.Data["by"])
+				}
+			}
+			f.setDown(nil)
+			settle()
+		}
+	})
+}
+
 // and must not go back (H1).
 func TestAfterACrashWithinARelistNoOlderListIsAskedFor(t *testing.T) {
 	bubble(t, func(t *testing.T) {
