@@ -1,0 +1,258 @@
+package sink
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/indexer"
+	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/queue"
+)
+
+// applyLocked makes the store equal to the list, whose resourceVersion is rv.
+func (r *relist) applyLocked(rv string) error {
+	k := r.k
+	a := &applier{relist: r, rv: rv, leftOutUIDs: map[types.UID]struct{}{}, kept: map[string]struct{}{}}
+	for _, uid := range r.leftOut {
+		if uid != "" {
+			a.leftOutUIDs[uid] = struct{}{}
+		}
+	}
+	if err := k.indexer.Keys(a.deleteUnseen); err != nil {
+		return err
+	}
+	// Objects that a damaged file has lost may still be served from memory.
+	if err := a.deleteUnseen(k.indexer.KeysInMemory()); err != nil {
+		return err
+	}
+	// Before anything is added, so that no handler applies what refers to an old object to a new one.
+	if len(r.replaced) > 0 {
+		if err := r.stage.each(a.replace); err != nil {
+			return err
+		}
+	}
+	if err := r.stage.each(a.set); err != nil {
+		return err
+	}
+	if !k.notifyUnchanged || k.filling {
+		return nil
+	}
+	return a.tellUnchanged()
+}
+
+// applier applies a complete list in chunks. Callers of its methods hold Sink.mu.
+type applier struct {
+	*relist
+	rv          string // The list's resourceVersion.
+	leftOutUIDs map[types.UID]struct{}
+	kept        map[string]struct{} // Keys of stored objects that the list has left out.
+}
+
+// batch collects the deltas of changes that are staged in w, and commits when there are
+// enough of them.
+type batch struct {
+	a     *applier
+	w     *indexer.Writer
+	ds    []queue.Delta
+	bytes int
+}
+
+// inBatches calls fn with a batch, and commits what fn leaves in it.
+func (a *applier) inBatches(fn func(*batch) error) error {
+	b := &batch{a: a, w: a.k.writer()}
+	defer b.w.Close()
+	if err := fn(b); err != nil {
+		return err
+	}
+	return b.commit()
+}
+
+func (b *batch) append(d queue.Delta) {
+	b.ds = append(b.ds, d)
+	b.bytes += d.SizeBytes
+}
+
+func (b *batch) add(d queue.Delta) error {
+	b.append(d)
+	return b.commitIfFull()
+}
+
+func (b *batch) commitIfFull() error {
+	if max(len(b.ds), len(b.w.Changes())) < b.a.k.relistItems && b.bytes < relistBytes {
+		return nil
+	}
+	return b.commit()
+}
+
+// set stages an object, and returns what handlers are told.
+func (b *batch) set(it stagedItem) queue.Delta {
+	c := b.w.SetValue(it.key, it.value, true)
+	b.a.k.detector.AddObject(c.New)
+	d := setDelta(c)
+	if d.Type == cache.Sync {
+		d.Type = cache.Updated // The version is the same, the content is not.
+	}
+	if _, untold := b.a.untold[it.key]; untold { // As one that cannot be read.
+		d.Type, d.Old, d.OldValue = cache.Added, nil, nil
+	}
+	d.Replaced = b.a.replaces(it.key)
+	return d
+}
+
+// keep leaves an object as it is: an old version is better than a deletion that has not happened.
+func (b *batch) keep(key string, obj any) error {
+	b.a.kept[key] = struct{}{}
+	_, untold := b.a.untold[key]
+	if !untold && !b.a.how.Rewrite {
+		return nil
+	}
+	it := stagedItem{key, b.a.k.indexer.NewValue(obj)}
+	if untold {
+		return b.add(b.set(it))
+	}
+	b.bytes += b.w.SetValue(it.key, it.value, false).SizeBytes()
+	return b.commitIfFull()
+}
+
+// delete stages the deletion of an object. If it cannot be read, handlers are told its key.
+func (b *batch) delete(key string) error {
+	c := b.w.Delete(key, true)
+	if c == nil {
+		return nil
+	}
+	return b.add(lostDelta(c.Seq, key, c.Old))
+}
+
+// commit applies a chunk. The checkpoint keeps its resourceVersion, says that a relist is
+// being applied, and names the version of the list.
+func (b *batch) commit() error {
+	if len(b.ds) == 0 && len(b.w.Changes()) == 0 {
+		return nil
+	}
+	k := b.a.k
+	ds := b.ds
+	if k.filling {
+		ds = nil // No handler was told of these objects.
+	} else {
+		k.trusted = false
+		k.record.State, k.record.HighestVersion = checkpoint.StateRefreshing, b.a.rv
+		if !k.complete {
+			k.record.State = checkpoint.StateSyncing
+		}
+	}
+	b.ds, b.bytes = nil, 0
+	return k.writeLocked(b.w, ds)
+}
+
+// deleteUnseen deletes those of the objects that the list does not have.
+func (a *applier) deleteUnseen(keys []string) error {
+	return a.inBatches(func(b *batch) error {
+		for _, key := range keys {
+			_, seen := a.seen[key]
+			if _, kept := a.kept[key]; seen || kept {
+				continue
+			}
+			var err error
+			if obj := a.leftOutObject(b.w, key); obj != nil {
+				err = b.keep(key, obj)
+			} else {
+				err = b.delete(key)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// leftOutObject returns a stored object that the list has left out, nil if it did not. It has to
+// be the same object, which the uid shows: a transform may have stored it under another name, and
+// its own may be that of a new object by now. In another history nobody knows what a uid is of.
+func (a *applier) leftOutObject(w *indexer.Writer, key string) any {
+	if len(a.leftOut) == 0 || a.how.Rewound {
+		return nil
+	}
+	stored, _, _ := w.Head(key)
+	_, same := a.leftOutUIDs[stored]
+	if sent, named := a.leftOut[key]; !same && (!named || isOther(stored, sent)) {
+		return nil
+	}
+	return w.Sound(key)
+}
+
+// lostDelta is the delta of a missed deletion. old is the last known object, or nil.
+func lostDelta(seq uint64, key string, old any) queue.Delta {
+	return queue.Delta{Seq: seq, Type: cache.Deleted, Key: key, New: old, FinalStateUnknown: true, SizeBytes: record.EstimateSize(old)}
+}
+
+// replace applies those of the staged objects whose name the store has with another uid. Durable
+// handlers are told of the deletion of the old ones, in the batch that stores the new ones: the
+// list may never be applied to its end, and then what handlers believe and what the store has
+// must be the same.
+func (a *applier) replace(items []stagedItem) error {
+	items = slices.DeleteFunc(items, func(it stagedItem) bool { return !a.replaces(it.key) })
+	for len(items) > 0 {
+		err := a.inBatches(func(b *batch) error {
+			n := 0
+			for ; n < len(items) && b.bytes < relistBytes; n++ {
+				old, _ := b.w.Stored(items[n].key)
+				d := lostDelta(b.w.NextSeq(), items[n].key, old)
+				d.Replaced = true
+				b.append(d)
+			}
+			for _, it := range items[:n] {
+				b.append(b.set(it))
+			}
+			items = items[n:]
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *applier) replaces(key string) bool {
+	_, replaces := a.replaced[key]
+	return replaces
+}
+
+// set applies the other staged objects.
+func (a *applier) set(items []stagedItem) error {
+	return a.inBatches(func(b *batch) error {
+		for _, it := range items {
+			if a.replaces(it.key) {
+				continue
+			}
+			if err := b.add(b.set(it)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// tellUnchanged tells of the objects that the list did not change, as client-go does.
+func (a *applier) tellUnchanged() error {
+	return a.inBatches(func(b *batch) error {
+		for _, key := range sortedKeys(a.seen) {
+			if a.stage.has(key) {
+				continue
+			}
+			obj, exists := b.w.Stored(key)
+			if !exists || obj == nil {
+				continue
+			}
+			d := queue.Delta{Seq: b.w.NextSeq(), Type: cache.Sync, Key: key, Old: obj, New: obj, SizeBytes: 2 * record.EstimateSize(obj)}
+			if err := b.add(d); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
