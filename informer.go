@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
@@ -193,7 +194,7 @@ func (c *Cache) newInformer(lw cache.ListerWatcher, example runtime.Object, o In
 	o.NeverResume = o.NeverResume || c.opts.NeverResume
 	o.NotifyUnchanged = o.NotifyUnchanged || c.opts.NotifyUnchanged
 	s := &SharedIndexInformer{
-		cache: c, opts: o, lw: lw, example: example,
+		cache: c, opts: o, lw: lw, example: ownExample(example),
 		detector: cache.NewCacheMutationDetector(fmt.Sprintf("%T", example)),
 		synced:   make(chan struct{}),
 		served:   make(chan struct{}),
@@ -207,6 +208,18 @@ func (c *Cache) newInformer(lw cache.ListerWatcher, example runtime.Object, o In
 		InitialUntilSynced: c.opts.SyncPolicy == SyncFromServer, ResyncPeriod: o.ResyncPeriod,
 	})
 	return s
+}
+
+// ownExample returns an example of which the caller may change his: he may create the object by
+// which he has asked controller-runtime for an informer. Of a typed one only the Go type is read.
+func ownExample(example runtime.Object) runtime.Object {
+	u, ok := example.(*unstructured.Unstructured)
+	if !ok || u == nil {
+		return example
+	}
+	own := &unstructured.Unstructured{}
+	own.SetGroupVersionKind(u.GroupVersionKind())
+	return own
 }
 
 // HasSynced implements [cache.SharedInformer]. After a warm start Options.SyncPolicy

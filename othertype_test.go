@@ -183,16 +183,47 @@ func TestAnObjectThatFirstCameInAnotherTypeIsNoTestimony(t *testing.T) {
 	})
 }
 
+// unstructuredObject returns one of a kind.
+func unstructuredObject(apiVersion, kind, name, rv string) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetAPIVersion(apiVersion)
+	u.SetKind(kind)
+	u.SetName(name)
+	u.SetResourceVersion(rv)
+	return u
+}
+
+// TestTheExampleMayBeChangedAfterwards, as programs do that create the object by which they have
+// asked controller-runtime for an informer.
+func TestTheExampleMayBeChangedAfterwards(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t)
+		f.watchList = true
+		open := watch.NewFakeWithOptions(watch.FakeOptions{ChannelSize: 3})
+		f.onWatch = func(context.Context, metav1.ListOptions) (watch.Interface, error) { return open, nil }
+		end := unstructuredObject("v1", "ConfigMap", "", "2")
+		end.SetAnnotations(endOfList("").Object.(*corev1.ConfigMap).Annotations)
+		open.Add(unstructuredObject("v1", "ConfigMap", "a", "1"))
+		open.Action(watch.Bookmark, end)
+		example := unstructuredObject("v1", "ConfigMap", "", "")
+		p := launch(t, testsupport.Path(t), f, nil, example)
+		example.SetKind("Changed")
+		p.run()
+		settle()
+		open.Add(unstructuredObject("v1", "ConfigMap", "b", "3"))
+		settle()
+		if diff := cmp.Diff([]string{"a@1", "b@3"}, versions(p.informer.GetStore().List())); diff != "" {
+			t.Errorf("the store (-want +got):\n%s", diff)
+		}
+		if err := p.informer.Status().Err; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestAStreamedListLeavesOutOtherKinds of unstructured objects, and tables.
 func TestAStreamedListLeavesOutOtherKinds(t *testing.T) {
-	object := func(apiVersion, kind, name, rv string) *unstructured.Unstructured {
-		u := &unstructured.Unstructured{}
-		u.SetAPIVersion(apiVersion)
-		u.SetKind(kind)
-		u.SetName(name)
-		u.SetResourceVersion(rv)
-		return u
-	}
+	object := unstructuredObject
 	for name, c := range map[string]struct {
 		example *unstructured.Unstructured
 		want    []string
