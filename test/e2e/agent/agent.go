@@ -133,9 +133,8 @@ func (a *Agent) Expect(e Expect) {
 		if i.Source != nil && e.Updates > 0 {
 			i.Source.send(e.Updates, e.Rate)
 		}
-		if i.tap != nil && i.tap.gate != nil {
-			close(i.tap.gate)
-			i.tap.gate = nil
+		if i.tap != nil && i.tap.begin != nil {
+			i.tap.begin()
 		}
 	}
 }

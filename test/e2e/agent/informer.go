@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -79,7 +80,8 @@ func (a *Agent) connect(ctx context.Context, i *Informer) (err error) {
 	case i.Source != nil:
 		i.Source.stamps, i.lw = i.stamps, i.Source
 	case s.From != "":
-		i.tap = &tap{ListerWatcher: i.lw, from: s.From, gate: make(chan struct{}), stamps: i.stamps}
+		gate := make(chan struct{})
+		i.tap = &tap{ListerWatcher: i.lw, from: s.From, gate: gate, begin: sync.OnceFunc(func() { close(gate) }), stamps: i.stamps}
 		i.lw = i.tap
 	case s.Stamped:
 		i.tap = &tap{ListerWatcher: i.lw, stamps: i.stamps}

@@ -81,6 +81,7 @@ type tap struct {
 	cache.ListerWatcher
 	from   string        // The list is what there was at this resourceVersion, from etcd. Empty: as the informer asks.
 	gate   chan struct{} // The watch begins when it is closed. nil: at once.
+	begin  func()        // Closes gate, once. nil if gate is.
 	stamps *stamps       // When each update left the decoder of client-go's watch. nil: nobody asks.
 }
 
