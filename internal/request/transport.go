@@ -39,8 +39,8 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // IsLook reports whether a request of this context is only looked at.
 func IsLook(ctx context.Context) bool { return ctx.Value(lookKey{}) != nil }
 
-// Show shows a request that is not made by this Transport, but is about to be made by one like
-// it, and returns why it is not to be sent.
+// Show shows r to the Look or the check of its context, and returns why it is not to be sent. It is
+// for requests that do not come to the Transport, because their client's transport is not wrapped.
 func (t Transport) Show(r *http.Request) error {
 	l, looked := r.Context().Value(lookKey{}).(*look)
 	asked, err := Of(r)
