@@ -79,7 +79,7 @@ const lookPatience = 10 * time.Second
 func look(ctx context.Context, newFunc internalinterfaces.NewInformerFunc) (asked, error) {
 	ctx, cancel := context.WithTimeout(klog.NewContext(ctx, logr.Discard()), lookPatience)
 	defer cancel()
-	// If it makes requests by another client, those are not sent either.
+	// If it makes requests by another client, those are not sent either, unless by an idle connection.
 	var taken *asked
 	_, err := request.Look(ctx, func(ctx context.Context) error {
 		ctx, cancel := context.WithCancel(ctx)

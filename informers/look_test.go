@@ -73,11 +73,9 @@ func TestInformerFor(t *testing.T) {
 
 // TestAnInformerThatStaysClientGosOwn is run as before, and looking at it sends nothing.
 func TestAnInformerThatStaysClientGosOwn(t *testing.T) {
-	api := newAPIServer(t)
 	type wrapper struct{ cache.SharedIndexInformer }
-	other := kubernetes.NewForConfigOrDie(api.config())
 	wrapped := func(a *agent) kubernetes.Interface {
-		config := rest.CopyConfig(api.config())
+		config := rest.CopyConfig(a.config)
 		config.Wrap(a.cache.WrapTransport)
 		return kubernetes.NewForConfigOrDie(config)
 	}
@@ -108,7 +106,8 @@ func TestAnInformerThatStaysClientGosOwn(t *testing.T) {
 		newFunc func(*agent) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer
 		runs    bool
 	}{
-		"other client": {func(*agent) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
+		"other client": {func(a *agent) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
+			other := a.client()
 			return func(_ kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
 				return pods(other, resync)
 			}
@@ -130,6 +129,7 @@ func TestAnInformerThatStaysClientGosOwn(t *testing.T) {
 		"without a list": {func(*agent) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return static() }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			api := newAPIServer(t) // To which no connection is idle: by such a one a request may be sent.
 			a := newAgent(t, testsupport.Path(t), api)
 			factory := a.factory()
 			begin := time.Now()
@@ -151,11 +151,10 @@ func TestAnInformerThatStaysClientGosOwn(t *testing.T) {
 				expectKeys(t, informer, "ns/a")
 			}
 			a.stop()
-			api.take()
 		})
 	}
 	t.Run("other type", func(t *testing.T) {
-		a := newAgent(t, testsupport.Path(t), api)
+		a := newAgent(t, testsupport.Path(t), newAPIServer(t))
 		informer := a.factory().InformerFor(&metav1.PartialObjectMetadata{}, func(_ kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
 			return cache.NewSharedIndexInformer(&cache.ListWatch{}, &metav1.PartialObjectMetadata{}, resync, cache.Indexers{})
 		})
