@@ -289,7 +289,8 @@ type Status struct {
 	MemoryOnly bool
 	// SetAside lists the files that were set aside since Open and still exist.
 	SetAside []SetAside
-	// Informers by identity.
+	// Informers by identity, but for those that have ended. One of NewInformer is here once it
+	// runs, by the Go type of its objects if it works from memory.
 	Informers map[string]InformerStatus
 	// Err says why persistence is degraded. The informers still work.
 	Err error
