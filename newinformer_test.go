@@ -408,3 +408,26 @@ func TestTheClusterIsKnownByTheTransport(t *testing.T) {
 		}
 	}
 }
+
+// TestANewInformerThatIsRunAgainTakesNothingFromItsSuccessor: it runs once.
+func TestANewInformerThatIsRunAgainTakesNothingFromItsSuccessor(t *testing.T) {
+	a := newAgent(t, testsupport.Path(t), newHTTPServer(t))
+	informer := func() *warmwatch.SharedIndexInformer {
+		return a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
+	}
+	first := informer()
+	a.run(first)()
+	first.RunWithContext(a.ctx) // Returns at once.
+	second := informer()
+	stop := a.run(second)
+	first.RunWithContext(a.ctx)
+	for name, st := range a.cache.Status().Informers {
+		if st.Phase == warmwatch.PhaseStopped || st.Err != nil {
+			t.Errorf("%s: %+v", name, st)
+		}
+	}
+	stop()
+	if n := len(a.cache.Status().Informers); n != 0 {
+		t.Errorf("%d informers after the end", n)
+	}
+}

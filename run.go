@@ -46,16 +46,13 @@ func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 
 // enter reports whether the informer may run. It runs once.
 func (s *SharedIndexInformer) enter(ctx context.Context, cancel context.CancelFunc) bool {
-	if s.deferred && s.cache.admit(s) != nil {
-		return false
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.started {
 		klog.FromContext(ctx).Info("Warning: the sharedIndexInformer has started, run more than once is not allowed")
 		return false
 	}
-	if s.stopped { // The Cache was closed.
+	if s.stopped || s.deferred && s.cache.admit(s) != nil { // The Cache was closed.
 		return false
 	}
 	s.ctx, s.cancel, s.started = ctx, cancel, true
