@@ -2,8 +2,6 @@ package warmwatch_test
 
 import (
 	"context"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"maps"
 	"path/filepath"
@@ -25,11 +23,8 @@ import (
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/httpserver"
 )
-
-func pemOf(c *x509.Certificate) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
-}
 
 // agent is a process whose informers NewInformer makes.
 type agent struct {
@@ -41,12 +36,12 @@ type agent struct {
 	wg     sync.WaitGroup
 }
 
-func newAgent(t *testing.T, path string, api *httpServer) *agent {
+func newAgent(t *testing.T, path string, api *httpserver.Server) *agent {
 	c, err := warmwatch.Open(path, warmwatch.Options{Logger: &testsupport.Quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{t: t, cache: c, config: api.config()}
+	a := &agent{t: t, cache: c, config: api.Config()}
 	a.config.Wrap(c.WrapTransport)
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	t.Cleanup(a.stop)
@@ -110,9 +105,8 @@ func until(done func() bool) {
 func TestNewInformerTakesItsIdentityFromTheRequest(t *testing.T) {
 	for name, listerWatcher := range listerWatchers(func(o *metav1.ListOptions) { o.LabelSelector = "x in (2,1)" }) {
 		t.Run(name, func(t *testing.T) {
-			api, path := newHTTPServer(t), testsupport.Path(t)
-			api.with(func() { api.uid = "one" })
-			const list, get = "LIST /api/v1/namespaces/ns/configmaps", "GET /api/v1/namespaces/kube-system"
+			api, path := httpserver.New(t, "one"), testsupport.Path(t)
+			const list, get = "LIST /api/v1/namespaces/ns/configmaps?labelSelector=x+in+%282%2C1%29", "GET /api/v1/namespaces/kube-system"
 			for _, want := range [][]string{{get, list}, {get, "LIST limit=1"}} {
 				a := newAgent(t, path, api)
 				informer := a.make(listerWatcher(a.config))
@@ -125,7 +119,7 @@ func TestNewInformerTakesItsIdentityFromTheRequest(t *testing.T) {
 					t.Error(err)
 				}
 				a.stop()
-				got := slices.DeleteFunc(api.take(), func(s string) bool { return strings.HasPrefix(s, "WATCH") })
+				got := slices.DeleteFunc(api.Take(), func(s string) bool { return strings.HasPrefix(s, "WATCH") })
 				if d := cmp.Diff(want, got); d != "" {
 					t.Errorf("requests (-want +got):\n%s", d)
 				}
@@ -137,7 +131,7 @@ func TestNewInformerTakesItsIdentityFromTheRequest(t *testing.T) {
 
 // TestNewInformersThatAskForDifferentThingsShareNothing.
 func TestNewInformersThatAskForDifferentThingsShareNothing(t *testing.T) {
-	api := newHTTPServer(t)
+	api := httpserver.New(t, "")
 	a := newAgent(t, testsupport.Path(t), api)
 	var informers []*warmwatch.SharedIndexInformer
 	for _, tweak := range []func(*metav1.ListOptions){
@@ -166,12 +160,12 @@ func TestNewInformersThatAskForDifferentThingsShareNothing(t *testing.T) {
 
 // TestANewInformerWhoseRequestCannotBeSeenWorksFromMemory, and leaves nothing in the file.
 func TestANewInformerWhoseRequestCannotBeSeenWorksFromMemory(t *testing.T) {
-	for name, listerWatcher := range map[string]func(*agent, *httpServer) cache.ListerWatcher{
-		"not wrapped": func(_ *agent, api *httpServer) cache.ListerWatcher {
-			client := kubernetes.NewForConfigOrDie(api.config())
+	for name, listerWatcher := range map[string]func(*agent, *httpserver.Server) cache.ListerWatcher{
+		"not wrapped": func(_ *agent, api *httpserver.Server) cache.ListerWatcher {
+			client := kubernetes.NewForConfigOrDie(api.Config())
 			return cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", "ns", noTweak)
 		},
-		"context dropped": func(a *agent, _ *httpServer) cache.ListerWatcher {
+		"context dropped": func(a *agent, _ *httpserver.Server) cache.ListerWatcher {
 			lw, ctx := cache.ToListerWatcherWithContext(a.configMaps("ns", noTweak)), a.ctx
 			return &cache.ListWatch{
 				ListWithContextFunc: func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -184,7 +178,7 @@ func TestANewInformerWhoseRequestCannotBeSeenWorksFromMemory(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			api, path := newHTTPServer(t), testsupport.Path(t)
+			api, path := httpserver.New(t, ""), testsupport.Path(t)
 			for range 2 {
 				a := newAgent(t, path, api)
 				informer := a.make(listerWatcher(a, api), &corev1.ConfigMap{})
@@ -208,7 +202,7 @@ func TestANewInformerWhoseRequestCannotBeSeenWorksFromMemory(t *testing.T) {
 
 // TestANewInformerWaitsForOneThatIsStopping, and works from memory beside one that runs.
 func TestANewInformerWaitsForOneThatIsStopping(t *testing.T) {
-	api := newHTTPServer(t)
+	api := httpserver.New(t, "")
 	a := newAgent(t, testsupport.Path(t), api)
 	informer := func() *warmwatch.SharedIndexInformer {
 		return a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
@@ -235,7 +229,7 @@ func TestANewInformerWaitsForOneThatIsStopping(t *testing.T) {
 	stop()
 
 	cancel()
-	api.take()
+	api.Take()
 	second := informer()
 	a.wg.Go(func() { second.RunWithContext(a.ctx) })
 	advanceReal()
@@ -245,7 +239,7 @@ func TestANewInformerWaitsForOneThatIsStopping(t *testing.T) {
 	if err := second.Status().Err; err != nil {
 		t.Error(err)
 	}
-	if got := strings.Join(api.take(), " "); strings.Contains(got, "LIST /") {
+	if got := api.TakeLists(); len(got) > 0 {
 		t.Errorf("the second one does not go on from the file: %s", got)
 	}
 }
@@ -253,10 +247,10 @@ func TestANewInformerWaitsForOneThatIsStopping(t *testing.T) {
 // TestANewInformerWaitsForOneThatIsToldToStopAMomentLater, as controller-runtime does when an
 // informer is removed and asked for again.
 func TestANewInformerWaitsForOneThatIsToldToStopAMomentLater(t *testing.T) {
-	api := newHTTPServer(t)
+	api := httpserver.New(t, "")
 	a := newAgent(t, testsupport.Path(t), api)
 	stop := a.run(a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{}))
-	api.take()
+	api.Take()
 	second := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
 	a.wg.Go(func() { second.RunWithContext(a.ctx) })
 	advanceReal()
@@ -266,7 +260,7 @@ func TestANewInformerWaitsForOneThatIsToldToStopAMomentLater(t *testing.T) {
 	if err := second.Status().Err; err != nil {
 		t.Error(err)
 	}
-	if got := strings.Join(api.take(), " "); strings.Contains(got, "LIST /") {
+	if got := api.TakeLists(); len(got) > 0 {
 		t.Errorf("the second one does not go on from the file: %s", got)
 	}
 }
@@ -276,11 +270,11 @@ func advanceReal() { time.Sleep(50 * time.Millisecond) }
 
 // TestANewInformerServesFromTheFileWithoutAServer, what was added before it ran included.
 func TestANewInformerServesFromTheFileWithoutAServer(t *testing.T) {
-	api, path := newHTTPServer(t), testsupport.Path(t)
+	api, path := httpserver.New(t, ""), testsupport.Path(t)
 	a := newAgent(t, path, api)
 	a.run(a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{}))
 	a.stop()
-	api.server.Close()
+	api.Close()
 
 	a = newAgent(t, path, api)
 	informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
@@ -300,7 +294,7 @@ func TestANewInformerServesFromTheFileWithoutAServer(t *testing.T) {
 
 // TestHandlersOfANewInformerAreDurable: names are known, and forgotten, before it runs.
 func TestHandlersOfANewInformerAreDurable(t *testing.T) {
-	api, path := newHTTPServer(t), testsupport.Path(t)
+	api, path := httpserver.New(t, ""), testsupport.Path(t)
 	for _, c := range []struct {
 		forget bool
 		want   []string
@@ -338,7 +332,7 @@ func TestANewInformerCanEndBeforeItIsIdentified(t *testing.T) {
 		"close":   func(a *agent) { _ = a.cache.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newAgent(t, testsupport.Path(t), newHTTPServer(t))
+			a := newAgent(t, testsupport.Path(t), httpserver.New(t, ""))
 			a.configMaps("ns", noTweak) // A client, whose transport is wrapped.
 			failed := make(chan struct{}, 1)
 			informer := a.make(&cache.ListWatch{ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
@@ -372,7 +366,7 @@ func TestANewInformerCanEndBeforeItIsIdentified(t *testing.T) {
 
 // TestTheStoreOfANewInformerThatDoesNotRun has what a test puts there.
 func TestTheStoreOfANewInformerThatDoesNotRun(t *testing.T) {
-	a := newAgent(t, filepath.Join(t.TempDir(), "cache.db"), newHTTPServer(t))
+	a := newAgent(t, filepath.Join(t.TempDir(), "cache.db"), httpserver.New(t, ""))
 	informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
 	if err := informer.GetIndexer().Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}}); err != nil {
 		t.Fatal(err)
@@ -387,23 +381,23 @@ func TestTheStoreOfANewInformerThatDoesNotRun(t *testing.T) {
 // by the certificate authority. Another one's objects are not trusted.
 func TestTheClusterIsKnownByTheTransport(t *testing.T) {
 	path := testsupport.Path(t)
-	plain, secure := newHTTPServer(t), newTLSServer(t)
+	plain, secure := httpserver.New(t, ""), httpserver.NewTLS(t, "")
 	for i, c := range []struct {
-		api  *httpServer
+		api  *httpserver.Server
 		uid  string
 		list bool
 	}{
 		{plain, "one", true}, {plain, "one", false}, {plain, "two", true}, {plain, "", true}, {plain, "", false},
 		{secure, "", false}, {secure, "", false}, {secure, "one", true}, {plain, "", true},
 	} {
-		c.api.with(func() { c.api.uid = c.uid })
+		c.api.SetUID(c.uid)
 		a := newAgent(t, path, c.api)
 		informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
 		a.run(informer)
 		until(func() bool { return informer.Status().Phase == warmwatch.PhaseLive })
 		expectOne(t, informer)
 		a.stop()
-		if got := strings.Contains(strings.Join(c.api.take(), " "), "LIST /"); got != c.list {
+		if got := len(c.api.TakeLists()) > 0; got != c.list {
 			t.Errorf("process %d: lists %v, expected %v", i, got, c.list)
 		}
 	}
@@ -411,7 +405,7 @@ func TestTheClusterIsKnownByTheTransport(t *testing.T) {
 
 // TestANewInformerThatIsRunAgainTakesNothingFromItsSuccessor: it runs once.
 func TestANewInformerThatIsRunAgainTakesNothingFromItsSuccessor(t *testing.T) {
-	a := newAgent(t, testsupport.Path(t), newHTTPServer(t))
+	a := newAgent(t, testsupport.Path(t), httpserver.New(t, ""))
 	informer := func() *warmwatch.SharedIndexInformer {
 		return a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/httpserver"
 )
 
 // TestRequestsAreComparedWithTheIdentity, of each kind of client-go's ListerWatchers.
@@ -82,8 +83,8 @@ func listWatch[L runtime.Object](
 }
 
 func checkRequests(t *testing.T, listerWatcher func(*rest.Config) (cache.ListerWatcher, runtime.Object), o warmwatch.InformerOptions, want string) {
-	api := newHTTPServer(t)
-	config := api.config()
+	api := httpserver.New(t, "")
+	config := api.Config()
 	c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +126,7 @@ func checkRequests(t *testing.T, listerWatcher func(*rest.Config) (cache.ListerW
 	if err := informer.Status().Err; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `namespace "ns"`) {
 		t.Errorf("the error is %v, expected %s and what is asked for", err, want)
 	}
-	if n := len(api.take()); n > 0 || informer.HasSynced() {
+	if n := len(api.Take()); n > 0 || informer.HasSynced() {
 		t.Errorf("%d requests, synced %v", n, informer.HasSynced())
 	}
 }
@@ -149,7 +150,7 @@ func TestASelectorThatCannotBeParsedIsRefused(t *testing.T) {
 // TestOtherRequestsOfAListerWatcherPass: it may ask for something else before it lists, with the
 // same context.
 func TestOtherRequestsOfAListerWatcherPass(t *testing.T) {
-	api := newHTTPServer(t)
+	api := httpserver.New(t, "")
 	a := newAgent(t, testsupport.Path(t), api)
 	client, lw := kubernetes.NewForConfigOrDie(a.config), cache.ToListerWatcherWithContext(a.configMaps("ns", noTweak))
 	asks := &cache.ListWatch{

@@ -19,6 +19,7 @@ import (
 
 	"github.com/warmwatch/warmwatch/informers"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/httpserver"
 )
 
 // byResource is what factories for dynamic and metadata clients have in common.
@@ -61,7 +62,7 @@ func TestFactoriesByResourceGoOnAfterARestart(t *testing.T) {
 		}, "LIST /api/v1/configmaps", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			api, path := newAPIServer(t), testsupport.Path(t)
+			api, path := httpserver.New(t, "one"), testsupport.Path(t)
 			for _, want := range [][]string{{c.list}, nil} {
 				a := newAgent(t, path, api)
 				factory := c.factory(a)
@@ -90,7 +91,7 @@ func TestFactoriesByResourceGoOnAfterARestart(t *testing.T) {
 					t.Error("an informer was started after Shutdown")
 				}
 				a.stop()
-				if d := cmp.Diff(want, api.take()); d != "" {
+				if d := cmp.Diff(want, api.TakeLists()); d != "" {
 					t.Errorf("lists (-want +got):\n%s", d)
 				}
 			}
@@ -100,7 +101,7 @@ func TestFactoriesByResourceGoOnAfterARestart(t *testing.T) {
 
 // TestFactoriesByResourceThatAskForDifferentThingsShareNothing.
 func TestFactoriesByResourceThatAskForDifferentThingsShareNothing(t *testing.T) {
-	a := newAgent(t, testsupport.Path(t), newAPIServer(t))
+	a := newAgent(t, testsupport.Path(t), httpserver.New(t, "one"))
 	dynamicClient, metadataClient := dynamic.NewForConfigOrDie(a.config), metadata.NewForConfigOrDie(a.config)
 	count := 0
 	for _, tweak := range []func(*metav1.ListOptions){
@@ -133,11 +134,11 @@ func TestTheClusterIsKnownToFactoriesByResource(t *testing.T) {
 		wrapped, list bool
 	}
 	for name, c := range map[string]struct {
-		api       *apiServer
+		api       *httpserver.Server
 		processes []process
 	}{
-		"plain":  {newAPIServer(t), []process{{"one", false, true}, {"one", false, false}, {"one", true, false}, {"two", false, true}, {"two", true, false}, {"", false, true}, {"", true, false}}},
-		"secure": {newTLSServer(t), []process{{"", true, true}, {"", true, false}, {"", false, true}}},
+		"plain":  {httpserver.New(t, "one"), []process{{"one", false, true}, {"one", false, false}, {"one", true, false}, {"two", false, true}, {"two", true, false}, {"", false, true}, {"", true, false}}},
+		"secure": {httpserver.NewTLS(t, "one"), []process{{"", true, true}, {"", true, false}, {"", false, true}}},
 	} {
 		for kind, newFactory := range map[string]func(*agent) byResource{
 			"dynamic": func(a *agent) byResource {
@@ -149,9 +150,7 @@ func TestTheClusterIsKnownToFactoriesByResource(t *testing.T) {
 		} {
 			path := testsupport.Path(t)
 			for i, p := range c.processes {
-				c.api.mu.Lock()
-				c.api.uid = p.uid
-				c.api.mu.Unlock()
+				c.api.SetUID(p.uid)
 				a := newAgent(t, path, c.api)
 				if p.wrapped {
 					a.config.Wrap(a.cache.WrapTransport)
@@ -161,7 +160,7 @@ func TestTheClusterIsKnownToFactoriesByResource(t *testing.T) {
 				a.run(factory, informer)
 				live(t, informer)
 				a.stop()
-				if got := len(c.api.take()) > 0; got != p.list {
+				if got := len(c.api.TakeLists()) > 0; got != p.list {
 					t.Errorf("%s, %s: process %d lists %v, expected %v", name, kind, i, got, p.list)
 				}
 			}
@@ -171,7 +170,7 @@ func TestTheClusterIsKnownToFactoriesByResource(t *testing.T) {
 
 // TestFakeDynamicAndMetadataClientsHaveClientGosOwnInformers.
 func TestFakeDynamicAndMetadataClientsHaveClientGosOwnInformers(t *testing.T) {
-	a := newAgent(t, testsupport.Path(t), newAPIServer(t))
+	a := newAgent(t, testsupport.Path(t), httpserver.New(t, "one"))
 	meta := metadatafake.NewTestScheme()
 	if err := metav1.AddMetaToScheme(meta); err != nil {
 		t.Fatal(err)

@@ -28,6 +28,7 @@ import (
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/informers"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/httpserver"
 )
 
 // agent is a process with factories.
@@ -42,8 +43,8 @@ type agent struct {
 	warnings atomic.Int64
 }
 
-func newAgent(t *testing.T, path string, api *apiServer) *agent {
-	a := &agent{t: t, config: api.config()}
+func newAgent(t *testing.T, path string, api *httpserver.Server) *agent {
+	a := &agent{t: t, config: api.Config()}
 	logger := funcr.New(func(_, line string) {
 		if strings.Contains(line, "client-go's own") {
 			a.warnings.Add(1)
@@ -145,7 +146,7 @@ func each(factory informers.SharedInformerFactory, visit func(name string, infor
 // TestEachTypedInformerGoesOnAfterARestart: all of client-go's groups, with one factory, whose
 // client's transport is not wrapped. The second process asks for no list, but for Events.
 func TestEachTypedInformerGoesOnAfterARestart(t *testing.T) {
-	api, path := newAPIServer(t), testsupport.Path(t)
+	api, path := httpserver.New(t, "one"), testsupport.Path(t)
 	var first []string
 	for process := range 2 {
 		a := newAgent(t, path, api)
@@ -177,7 +178,7 @@ func TestEachTypedInformerGoesOnAfterARestart(t *testing.T) {
 			t.Errorf("%d informers have %d identities", len(all), n)
 		}
 		a.stop()
-		got := api.take()
+		got := api.TakeLists()
 		for i, list := range got {
 			var tweaked bool
 			if got[i], tweaked = strings.CutSuffix(list, "?timeout=1m10s&timeoutSeconds=70"); !tweaked {
@@ -196,14 +197,14 @@ func TestEachTypedInformerGoesOnAfterARestart(t *testing.T) {
 			t.Errorf("lists (-want +got):\n%s", d)
 		}
 	}
-	if want := map[string]bool{"application/vnd.kubernetes.protobuf,application/json": true}; !maps.Equal(api.accepts, want) {
-		t.Errorf("accepts %v, client-go's clients %v", api.accepts, want)
+	if want := map[string]bool{"application/vnd.kubernetes.protobuf,application/json": true}; !maps.Equal(api.Accepts(), want) {
+		t.Errorf("accepts %v, client-go's clients %v", api.Accepts(), want)
 	}
 }
 
 // TestForResourceReturnsTheInformersOfTheGroups, and client-go's errors.
 func TestForResourceReturnsTheInformersOfTheGroups(t *testing.T) {
-	a := newAgent(t, testsupport.Path(t), newAPIServer(t))
+	a := newAgent(t, testsupport.Path(t), httpserver.New(t, "one"))
 	factory := a.factory()
 	for gvr, want := range map[schema.GroupVersionResource]cache.SharedIndexInformer{
 		corev1.SchemeGroupVersion.WithResource("pods"):                     factory.Core().V1().Pods().Informer(),
@@ -237,7 +238,7 @@ func TestForResourceReturnsTheInformersOfTheGroups(t *testing.T) {
 // TestTheOptionsOfAFactory: what is asked for, and by it the identity. The tweak also sets what is
 // no selector, and is called when the informers run.
 func TestTheOptionsOfAFactory(t *testing.T) {
-	api, path := newAPIServer(t), testsupport.Path(t)
+	api, path := httpserver.New(t, "one"), testsupport.Path(t)
 	for _, want := range [][]string{{"LIST /api/v1/namespaces/ns/pods?fieldSelector=spec.nodeName%3Dn&labelSelector=x&timeout=7s&timeoutSeconds=7",
 		"LIST /api/v1/namespaces/ns/services?fieldSelector=spec.nodeName%3Dn&labelSelector=x&timeout=7s&timeoutSeconds=7"}, nil} {
 		a := newAgent(t, path, api)
@@ -268,7 +269,7 @@ func TestTheOptionsOfAFactory(t *testing.T) {
 			t.Errorf("transformed: %v, %v", obj, err)
 		}
 		a.stop()
-		if d := cmp.Diff(want, api.take()); d != "" {
+		if d := cmp.Diff(want, api.TakeLists()); d != "" {
 			t.Errorf("lists (-want +got):\n%s", d)
 		}
 	}
@@ -276,7 +277,7 @@ func TestTheOptionsOfAFactory(t *testing.T) {
 
 // TestResyncPeriodsOfAFactory: the default, and that of one type.
 func TestResyncPeriodsOfAFactory(t *testing.T) {
-	a := newAgent(t, testsupport.Path(t), newAPIServer(t))
+	a := newAgent(t, testsupport.Path(t), httpserver.New(t, "one"))
 	factory := informers.NewSharedInformerFactoryWithOptions(a.cache, a.client(), 0,
 		informers.WithCustomResyncConfig(map[metav1.Object]time.Duration{&corev1.Pod{}: time.Second}))
 	resynced, other := make(chan struct{}), atomic.Bool{}
@@ -302,7 +303,7 @@ func TestResyncPeriodsOfAFactory(t *testing.T) {
 
 // TestTheNameOfAFactory is free after its Shutdown, as client-go's.
 func TestTheNameOfAFactory(t *testing.T) {
-	a := newAgent(t, testsupport.Path(t), newAPIServer(t))
+	a := newAgent(t, testsupport.Path(t), httpserver.New(t, "one"))
 	name, err := cache.NewInformerName("name")
 	if err != nil {
 		t.Fatal(err)
@@ -321,7 +322,7 @@ func TestTheNameOfAFactory(t *testing.T) {
 
 // TestDurableHandlersOfAFactory, typed and untyped ones, go on in the next process.
 func TestDurableHandlersOfAFactory(t *testing.T) {
-	api, path := newAPIServer(t), testsupport.Path(t)
+	api, path := httpserver.New(t, "one"), testsupport.Path(t)
 	for process := range 2 {
 		a := newAgent(t, path, api)
 		factory := a.factory()
@@ -367,25 +368,23 @@ func TestDurableHandlersOfAFactory(t *testing.T) {
 // TestTheClusterIsKnownToAFactory, though its client's transport is not wrapped: by the namespace
 // kube-system, or if that may not be read, by the certificate authority.
 func TestTheClusterIsKnownToAFactory(t *testing.T) {
-	path, plain, secure := testsupport.Path(t), newAPIServer(t), newTLSServer(t)
+	path, plain, secure := testsupport.Path(t), httpserver.New(t, "one"), httpserver.NewTLS(t, "one")
 	for i, c := range []struct {
-		api  *apiServer
+		api  *httpserver.Server
 		uid  string
 		list bool
 	}{
 		{plain, "one", true}, {plain, "one", false}, {plain, "two", true}, {plain, "two", false}, {plain, "", true},
 		{secure, "", false}, {secure, "", false}, {plain, "", true},
 	} {
-		c.api.mu.Lock()
-		c.api.uid = c.uid
-		c.api.mu.Unlock()
+		c.api.SetUID(c.uid)
 		a := newAgent(t, path, c.api)
 		factory := a.factory()
 		pods := factory.Core().V1().Pods().Informer()
 		a.run(factory, pods)
 		live(t, pods)
 		a.stop()
-		if got := len(c.api.take()) > 0; got != c.list {
+		if got := len(c.api.TakeLists()) > 0; got != c.list {
 			t.Errorf("process %d: lists %v, expected %v", i, got, c.list)
 		}
 	}
@@ -405,7 +404,7 @@ func TestATweakThatChangesItsMindIsRefused(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			api := newAPIServer(t)
+			api := httpserver.New(t, "one")
 			a := newAgent(t, testsupport.Path(t), api)
 			identified := atomic.Bool{}
 			factory, informer := newFactory(a, func(o *metav1.ListOptions) {
@@ -428,7 +427,7 @@ func TestATweakThatChangesItsMindIsRefused(t *testing.T) {
 			if err := s.Status().Err; !strings.Contains(err.Error(), `labels "x=2"`) {
 				t.Error(err)
 			}
-			for _, list := range api.take() {
+			for _, list := range api.TakeLists() {
 				if strings.Contains(list, "x%3D2") {
 					t.Error(list)
 				}
@@ -439,12 +438,12 @@ func TestATweakThatChangesItsMindIsRefused(t *testing.T) {
 
 // TestAFactoryWithoutAServerServesFromTheFile, and without credentials.
 func TestAFactoryWithoutAServerServesFromTheFile(t *testing.T) {
-	api, path := newAPIServer(t), testsupport.Path(t)
+	api, path := httpserver.New(t, "one"), testsupport.Path(t)
 	a := newAgent(t, path, api)
 	factory := a.factory()
 	a.run(factory, factory.Core().V1().Pods().Informer())
 	a.stop()
-	api.server.Close()
+	api.Close()
 
 	a = newAgent(t, path, api)
 	a.config.Wrap(func(http.RoundTripper) http.RoundTripper { return noCredentials{} })

@@ -22,6 +22,7 @@ import (
 
 	"github.com/warmwatch/warmwatch/informers"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/httpserver"
 )
 
 // TestInformerFor takes what client-go's constructors, and a hand-made ListerWatcher, ask for.
@@ -48,7 +49,7 @@ func TestInformerFor(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			api, path := newAPIServer(t), testsupport.Path(t)
+			api, path := httpserver.New(t, "one"), testsupport.Path(t)
 			for _, want := range [][]string{{"LIST /api/v1/namespaces/ns/pods?labelSelector=x%3D1"}, nil} {
 				a := newAgent(t, path, api)
 				factory := a.factory()
@@ -63,7 +64,7 @@ func TestInformerFor(t *testing.T) {
 				live(t, informer)
 				expectKeys(t, informer, "ns/a")
 				a.stop()
-				if d := cmp.Diff(want, api.take()); d != "" {
+				if d := cmp.Diff(want, api.TakeLists()); d != "" {
 					t.Errorf("lists (-want +got):\n%s", d)
 				}
 			}
@@ -129,7 +130,7 @@ func TestAnInformerThatStaysClientGosOwn(t *testing.T) {
 		"without a list": {func(*agent) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return static() }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			api := newAPIServer(t) // To which no connection is idle: by such a one a request may be sent.
+			api := httpserver.New(t, "one") // To which no connection is idle: by such a one a request may be sent.
 			a := newAgent(t, testsupport.Path(t), api)
 			factory := a.factory()
 			begin := time.Now()
@@ -143,7 +144,7 @@ func TestAnInformerThatStaysClientGosOwn(t *testing.T) {
 			if n := a.warnings.Load(); n != 1 {
 				t.Errorf("the log says so %d times", n)
 			}
-			if got := api.take(); len(got) > 0 {
+			if got := api.TakeLists(); len(got) > 0 {
 				t.Errorf("looking at it has sent %v", got)
 			}
 			if c.runs {
@@ -154,7 +155,7 @@ func TestAnInformerThatStaysClientGosOwn(t *testing.T) {
 		})
 	}
 	t.Run("other type", func(t *testing.T) {
-		a := newAgent(t, testsupport.Path(t), newAPIServer(t))
+		a := newAgent(t, testsupport.Path(t), httpserver.New(t, "one"))
 		informer := a.factory().InformerFor(&metav1.PartialObjectMetadata{}, func(_ kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
 			return cache.NewSharedIndexInformer(&cache.ListWatch{}, &metav1.PartialObjectMetadata{}, resync, cache.Indexers{})
 		})
@@ -166,7 +167,7 @@ func TestAnInformerThatStaysClientGosOwn(t *testing.T) {
 
 // TestAnInformerOfTheCacheIsTaken as it is.
 func TestAnInformerOfTheCacheIsTaken(t *testing.T) {
-	a := newAgent(t, testsupport.Path(t), newAPIServer(t))
+	a := newAgent(t, testsupport.Path(t), httpserver.New(t, "one"))
 	var made cache.SharedIndexInformer
 	calls := 0
 	got := a.factory().InformerFor(&corev1.Pod{}, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
@@ -181,7 +182,7 @@ func TestAnInformerOfTheCacheIsTaken(t *testing.T) {
 
 // TestAFakeClientsetHasClientGosOwnFactory.
 func TestAFakeClientsetHasClientGosOwnFactory(t *testing.T) {
-	a := newAgent(t, testsupport.Path(t), newAPIServer(t))
+	a := newAgent(t, testsupport.Path(t), httpserver.New(t, "one"))
 	client := fake.NewClientset(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}})
 	factory := informers.NewSharedInformerFactory(a.cache, client, 0)
 	pods := factory.Core().V1().Pods().Informer()
@@ -203,7 +204,7 @@ func TestAFakeClientsetHasClientGosOwnFactory(t *testing.T) {
 
 // TestAClientWithoutARESTClientHasClientGosOwnFactory, and the log says so.
 func TestAClientWithoutARESTClientHasClientGosOwnFactory(t *testing.T) {
-	a := newAgent(t, testsupport.Path(t), newAPIServer(t))
+	a := newAgent(t, testsupport.Path(t), httpserver.New(t, "one"))
 	factory := informers.NewSharedInformerFactory(a.cache, hidden{a.client()}, 0)
 	pods := factory.Core().V1().Pods().Informer()
 	if _, ours := informers.Of(pods); ours || a.warnings.Load() != 1 {

@@ -40,25 +40,8 @@ func (threeObjects) Ballast() (release func())                 { return func() {
 // disk. Handlers that wait behind them can be removed, and leave nothing behind.
 func TestARemovedHandlerDoesNotWaitForTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db, err := persist.Open(filepath.Join(t.TempDir(), "cache.db"), persist.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		log, err := queue.NewLog(queue.Options{DB: db, Space: "space"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ready := make(chan struct{})
-		close(ready)
-		p := New(Options{Log: log, Store: threeObjects{}, Served: ready, ServedAt: func() uint64 { return 0 }, Synced: ready})
+		p := processorOf(t, threeObjects{})
 		p.Start()
-		defer func() {
-			p.Stop()
-			p.Wait()
-			if err := db.Close(); err != nil {
-				t.Error(err)
-			}
-		}()
 		for range chunkReads {
 			p.reads <- struct{}{}
 		}
