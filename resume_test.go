@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -537,4 +538,76 @@ func TestAServerThatCannotBeReachedAtTheStart(t *testing.T) {
 			t.Errorf("after the link is back: %+v", st)
 		}
 	})
+}
+
+// TestOptionsOfTheCacheAreThoseOfInformersThatDoNotSetThem: the first life has version 1 of
+// both functions.
+func TestOptionsOfTheCacheAreThoseOfInformersThatDoNotSetThem(t *testing.T) {
+	resumed, listed := []string{"LIST rv=2 limit=1", "WATCH rv=2"}, []string{"LIST rv=2", "WATCH rv=2"}
+	for _, c := range []struct {
+		name     string
+		second   setup
+		requests []string
+		indexed  int // Calls of the index function when the second life resumes.
+	}{
+		{name: "the same", requests: resumed},
+		{
+			name:     "another TransformVersion",
+			second:   func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.TransformVersion = "2" },
+			requests: listed,
+		},
+		{
+			name: "another TransformVersion, and the informer has its own",
+			second: func(o *warmwatch.Options, io *warmwatch.InformerOptions) {
+				o.TransformVersion, io.TransformVersion = "2", "1"
+			},
+			requests: resumed,
+		},
+		{
+			name:     "another IndexVersion",
+			second:   func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.IndexVersion = "2" },
+			requests: resumed, indexed: 2,
+		},
+		{
+			name:     "NeverResume",
+			second:   func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.NeverResume = true },
+			requests: listed,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f, path := newSource(t, configMap("a"), configMap("b")), testsupport.Path(t)
+				indexed, atStart := 0, 0
+				live := func(change setup) {
+					indexed = 0
+					p := launch(t, path, f, func(o *warmwatch.Options, io *warmwatch.InformerOptions) {
+						o.TransformVersion, o.IndexVersion = "1", "1"
+						io.Indexers = cache.Indexers{"i": func(any) ([]string, error) {
+							indexed++
+							return []string{"x"}, nil
+						}}
+						if change != nil {
+							change(o, io)
+						}
+					})
+					if err := p.informer.SetTransform(func(obj any) (any, error) { return obj, nil }); err != nil {
+						t.Fatal(err)
+					}
+					p.run()
+					atStart = indexed // Later they are checked.
+					settle()
+					p.stop()
+				}
+				live(nil)
+				f.takeRequests()
+				live(c.second)
+				if diff := cmp.Diff(c.requests, f.takeRequests()); diff != "" {
+					t.Errorf("requests (-want +got):\n%s", diff)
+				}
+				if !slices.Equal(c.requests, listed) && atStart != c.indexed {
+					t.Errorf("the index function was called %d times at the start, expected %d", atStart, c.indexed)
+				}
+			})
+		})
+	}
 }

@@ -5,12 +5,9 @@
 package e2e
 
 import (
-	"context"
 	"flag"
-	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
 	"testing"
 	"time"
 
@@ -33,28 +30,11 @@ func TestMain(m *testing.M) {
 	klog.LogToStderr(false)
 	klog.SetOutput(io.Discard)
 	zerolog.SetGlobalLevel(zerolog.Disabled) // Toxics of toxiproxy know no other way.
-	goleak.VerifyTestMain(suite{m},
+	goleak.VerifyTestMain(controlplane.Suite{Tests: m, Shared: &shared},
 		// What toxiproxy leaves of a connection that was cut with data under way.
 		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2.(*ToxicLink).read"),
 		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"),
 	)
-}
-
-// suite runs the tests while the shared control plane runs.
-type suite struct{ m *testing.M }
-
-func (s suite) Run() int {
-	var err error
-	if shared, err = controlplane.Start(context.Background(), controlplane.Options{}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	code := s.m.Run()
-	if err := shared.Stop(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
 }
 
 // newControlPlane is for tests that restart or rewind it.
