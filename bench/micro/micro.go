@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
@@ -64,6 +65,32 @@ func List(b *testing.B, a *agent.Agent) {
 		if all := informer.GetStore().List(); len(all) != want {
 			b.Fatalf("%d objects, want %d", len(all), want)
 		}
+	}
+}
+
+// Handlers is the time until so many handlers, which are added at once, have been told of
+// all objects.
+func Handlers(b *testing.B, a *agent.Agent, handlers int) {
+	informer := a.Informers()[0]
+	objects := len(informer.Source.Keys())
+	for b.Loop() {
+		var told sync.WaitGroup
+		added := make([]cache.ResourceEventHandlerRegistration, handlers)
+		for i := range added {
+			told.Add(objects)
+			var err error
+			if added[i], err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { told.Done() }}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		told.Wait()
+		b.StopTimer()
+		for _, registration := range added {
+			if err := informer.RemoveEventHandler(registration); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.StartTimer()
 	}
 }
 
