@@ -1,12 +1,13 @@
-// Package controllerruntime shows controller-runtime with warmwatch: a manager whose caches are
-// kept in a file. It has no code, and nothing needs to import it, because the two fit as they are:
+// Package controllerruntime has a manager of controller-runtime whose caches are kept in a file.
+// [NewManager] takes the place of ctrl.NewManager. It does no more than these two lines, which
+// programs that make their manager in another way can write themselves (see the Examples):
 //
 //	config.Wrap(opened.WrapTransport)                        // Before ctrl.NewManager(config, ...).
 //	options.Cache.NewInformer = opened.NewInformer           // Of ctrl.Options.
 //
-// opened is what warmwatch.Open returns. The Example is a whole main function. The version of
-// controller-runtime is v0.25. The tests of this module run a manager on a real API server, and
-// controller-runtime's own tests of its cache with warmwatch's informers.
+// opened is what warmwatch.Open returns. The version of controller-runtime is v0.25. The tests in
+// test/controllerruntime run a manager on a real API server, and controller-runtime's own tests of
+// its cache with warmwatch's informers.
 //
 // # What works
 //
@@ -22,9 +23,9 @@
 // cache.Options.HTTPClient or cluster.Options.HTTPClient is set. Through another client the requests
 // cannot be seen, and the informers work from memory: the log says so, and the Status of the Cache.
 //
-// Close the Cache after Manager.Start has returned: reconcilers may read until then. Start may
-// return with an error that says that something did not end within GracefulShutdownTimeout; Close
-// then stops the informers that are left.
+// The Cache is closed after ctrl.Manager's Start has returned: reconcilers may read until then.
+// Start may return with an error that says that something did not end within
+// GracefulShutdownTimeout; Close then stops the informers that are left.
 //
 // SyncFromServer keeps what controllers rely on: reconcilers begin when the cache has all that the
 // server had when the program started, as after a list. With SyncFromDisk, the default, they begin

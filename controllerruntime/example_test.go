@@ -7,36 +7,55 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/controllerruntime"
 )
 
-// The main function that kubebuilder writes. What is new is marked.
-func Example() {
-	config := ctrl.GetConfigOrDie()
-	opened, err := warmwatch.Open("/var/lib/operator/cache.db", warmwatch.Options{SyncPolicy: warmwatch.SyncFromServer}) // New.
+// The main function that kubebuilder writes, with one other line: ctrl.NewManager was there.
+func ExampleNewManager() {
+	mgr, err := controllerruntime.NewManager(ctrl.GetConfigOrDie(), ctrl.Options{},
+		"/var/lib/operator/cache.db", warmwatch.Options{SyncPolicy: warmwatch.SyncFromServer})
 	if err != nil {
 		log.Fatal(err)
 	}
-	config.Wrap(opened.WrapTransport) // New.
+	addController(mgr)
+	if err := mgr.Start(ctrl.SetupSignalHandler()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// What NewManager does, for a program that makes its manager in another way.
+func Example() {
+	config := ctrl.GetConfigOrDie()
+	opened, err := warmwatch.Open("/var/lib/operator/cache.db", warmwatch.Options{SyncPolicy: warmwatch.SyncFromServer})
+	if err != nil {
+		log.Fatal(err)
+	}
+	config.Wrap(opened.WrapTransport)
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Cache: cache.Options{NewInformer: opened.NewInformer}, // New.
+		Cache: cache.Options{NewInformer: opened.NewInformer},
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
+	addController(mgr)
+	if err := mgr.Start(ctrl.SetupSignalHandler()); err != nil {
+		log.Print(err)
+	}
+	if err := opened.Close(); err != nil { // Not before Start has returned.
+		log.Print(err)
+	}
+}
+
+func addController(mgr manager.Manager) {
 	look := func(_ context.Context, request ctrl.Request) (ctrl.Result, error) {
 		log.Println("look at", request)
 		return ctrl.Result{}, nil
 	}
 	if err := ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}).Complete(reconcile.Func(look)); err != nil {
 		log.Fatal(err)
-	}
-	if err := mgr.Start(ctrl.SetupSignalHandler()); err != nil {
-		log.Print(err)
-	}
-	if err := opened.Close(); err != nil { // New.
-		log.Print(err)
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2/ktesting"
@@ -27,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/controllerruntime"
 	"github.com/warmwatch/warmwatch/test/e2e/meter"
 )
 
@@ -61,11 +61,10 @@ func listOf(form client.Object) client.ObjectList {
 type operator struct {
 	t       *testing.T
 	world   *world
-	manager ctrl.Manager
+	manager *controllerruntime.Manager
 	stop    func() // Idempotent.
 
 	mu    sync.Mutex
-	made  []*warmwatch.SharedIndexInformer
 	lists []string // Requests.
 	told  []string // What reconcilers have found, and handlers were told.
 }
@@ -74,28 +73,16 @@ type operator struct {
 func launch(t *testing.T, path string, policy warmwatch.SyncPolicy, w *world) *operator {
 	t.Helper()
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.Verbosity(2)))
-	opened, err := warmwatch.Open(path, warmwatch.Options{SyncPolicy: policy, Logger: &logger})
-	if err != nil {
-		t.Fatal(err)
-	}
 	op := &operator{t: t, world: w}
 	cfg := shared.Config()
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return counted{next, op} })
-	cfg.Wrap(opened.WrapTransport)
-	options := cacheOptions(w.here, w.there)
-	options.NewInformer = func(lw toolscache.ListerWatcher, example runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
-		informer := opened.NewInformer(lw, example, resync, indexers)
-		op.mu.Lock()
-		defer op.mu.Unlock()
-		op.made = append(op.made, informer.(*warmwatch.SharedIndexInformer))
-		return informer
-	}
-	op.manager, err = ctrl.NewManager(cfg, ctrl.Options{
-		Cache:      options,
+	var err error
+	op.manager, err = controllerruntime.NewManager(cfg, ctrl.Options{
+		Cache:      cacheOptions(w.here, w.there),
 		Metrics:    server.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)}, // The next life has the same names.
 		Logger:     logger,
-	})
+	}, path, warmwatch.Options{SyncPolicy: policy, Logger: &logger})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,12 +95,9 @@ func launch(t *testing.T, path string, policy warmwatch.SyncPolicy, w *world) *o
 		}
 	})
 	op.stop = sync.OnceFunc(func() {
+		op.expectHealthy()
 		cancel()
 		running.Wait()
-		op.expectHealthy()
-		if err := opened.Close(); err != nil {
-			t.Error(err)
-		}
 		utilnet.CloseIdleConnectionsFor(op.manager.GetHTTPClient().Transport)
 	})
 	t.Cleanup(op.stop)
@@ -256,11 +240,9 @@ func (op *operator) expectResumed() {
 	if lists := op.takeLists(); lists != nil {
 		op.t.Errorf("lists: %q", lists)
 	}
-	op.mu.Lock()
-	defer op.mu.Unlock()
-	for _, informer := range op.made {
-		if s := informer.Status(); s.StartedFrom != "disk" || s.Relists != 0 {
-			op.t.Errorf("started from %s, %d relists: %s", s.StartedFrom, s.Relists, s.Reason)
+	for id, informer := range op.manager.Opened().Status().Informers {
+		if informer.StartedFrom != "disk" || informer.Relists != 0 {
+			op.t.Errorf("%v started from %s, %d relists: %s", id, informer.StartedFrom, informer.Relists, informer.Reason)
 		}
 	}
 }
@@ -268,11 +250,9 @@ func (op *operator) expectResumed() {
 // expectHealthy checks that no informer works from memory.
 func (op *operator) expectHealthy() {
 	op.t.Helper()
-	op.mu.Lock()
-	defer op.mu.Unlock()
-	for _, informer := range op.made {
-		if err := informer.Status().Err; err != nil {
-			op.t.Error(err)
+	for id, informer := range op.manager.Opened().Status().Informers {
+		if informer.Err != nil {
+			op.t.Errorf("%v: %v", id, informer.Err)
 		}
 	}
 }

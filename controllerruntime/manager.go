@@ -1,0 +1,55 @@
+package controllerruntime
+
+import (
+	"context"
+	"errors"
+
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/warmwatch/warmwatch"
+)
+
+// A Manager is a manager whose caches are kept in a file. NewManager makes it.
+type Manager struct {
+	ctrl.Manager
+
+	opened *warmwatch.Cache
+}
+
+// NewManager is [ctrl.NewManager] for a manager whose caches are kept in the file at path. It opens
+// the file with opening, see [warmwatch.Open], and uses a copy of config and options.
+//
+// Start closes the file when it returns; a Manager that is not started must be closed.
+// Options.Cache.NewInformer must be nil.
+func NewManager(config *rest.Config, options ctrl.Options, path string, opening warmwatch.Options) (*Manager, error) {
+	if options.Cache.NewInformer != nil {
+		return nil, errors.New("warmwatch: options.Cache.NewInformer is set: NewManager sets it itself")
+	}
+	opened, err := warmwatch.Open(path, opening)
+	if err != nil {
+		return nil, err
+	}
+	config = rest.CopyConfig(config)
+	config.Wrap(opened.WrapTransport)
+	options.Cache.NewInformer = opened.NewInformer
+	m, err := ctrl.NewManager(config, options)
+	if err != nil {
+		return nil, errors.Join(err, opened.Close())
+	}
+	return &Manager{m, opened}, nil
+}
+
+// Start is that of [ctrl.Manager], and closes the file when all has stopped, or when
+// GracefulShutdownTimeout is over. The error is of both.
+func (m *Manager) Start(ctx context.Context) error {
+	return errors.Join(m.Manager.Start(ctx), m.Close())
+}
+
+// Close closes the file of a Manager that is not started; see [warmwatch.Cache.Close]. After
+// Start it does nothing but return what closing has returned.
+func (m *Manager) Close() error { return m.opened.Close() }
+
+// Opened returns the Cache whose informers the manager has, for its Status, Flush, or more
+// informers.
+func (m *Manager) Opened() *warmwatch.Cache { return m.opened }
