@@ -25,6 +25,9 @@ IMAGES    ?= 1000
 POINTS    ?= 0
 WORKLOADS ?= 3
 
+# What `make operator` does; see test/controllerruntime/operator.
+OPERATOR_FLAGS ?=
+
 # Flags of `go test`, for all modules.
 TEST_FLAGS ?= -timeout 30m
 
@@ -102,6 +105,10 @@ power: ## Cut the power IMAGES times, anywhere, and go on from what is left; roo
 .PHONY: crash
 crash: ## Fail each operation on the file, by an error and by a kill; root and FUSE (WORKLOADS=3 POINTS=0, which is all, SEED=0)
 	@go -C test/attack test -count=1 -timeout 2h ./crash -v -run EachOperation -crash.seeds=$(WORKLOADS) -crash.points=$(POINTS) -crash.seed=$(SEED)
+
+.PHONY: operator
+operator: $(BIN)/kube-apiserver $(BIN)/etcd ## Restart a manager of controller-runtime with its stock caches and with warmwatch's (OPERATOR_FLAGS="-scenario=cass-operator -limits" needs root and a memory cgroup)
+	@go -C test/controllerruntime run ./operator -bin-dir=$(BIN) $(OPERATOR_FLAGS)
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Check format, go.mod files and the rules of .golangci.yml
