@@ -169,7 +169,7 @@ func (s *suite) loseHistory(ctx context.Context, p *population) error {
 	if err := s.controlPlane.RestartAPIServer(ctx); err != nil {
 		return err
 	}
-	return s.clients.AwaitWatchCache(ctx, p.resource.Resource)
+	return s.clients.AwaitWatchCache(ctx, p.resource)
 }
 
 // grow makes as many objects as wanted; there may be more already.

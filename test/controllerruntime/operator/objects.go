@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -18,7 +19,7 @@ type kind struct {
 	APIVersion, Kind string
 	Objects          int
 
-	resource string
+	resource schema.GroupVersionResource
 	object   func(i int) client.Object // The i-th.
 }
 
@@ -30,10 +31,10 @@ var scenarios = map[string]func(percent int) []kind{
 	// https://github.com/k8ssandra/cass-operator/issues/947
 	"cass-operator": func(percent int) []kind {
 		return some(percent, pods(6_554), configMaps(2_845),
-			kind{"v1", "Service", 2_561, "services", service},
-			kind{"discovery.k8s.io/v1", "EndpointSlice", 2_533, "endpointslices", endpointSlice},
-			kind{"v1", "Event", 27_000, "events", event},
-			kind{"v1", "Secret", 3_000, "secrets", secret})
+			kind{"v1", "Service", 2_561, corev1.SchemeGroupVersion.WithResource("services"), service},
+			kind{"discovery.k8s.io/v1", "EndpointSlice", 2_533, discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), endpointSlice},
+			kind{"v1", "Event", 27_000, corev1.SchemeGroupVersion.WithResource("events"), event},
+			kind{"v1", "Secret", 3_000, corev1.SchemeGroupVersion.WithResource("secrets"), secret})
 	},
 }
 
@@ -45,7 +46,7 @@ func some(percent int, kinds ...kind) []kind {
 }
 
 func pods(n int) kind {
-	return kind{"v1", "Pod", n, "pods", func(i int) client.Object {
+	return kind{"v1", "Pod", n, corev1.SchemeGroupVersion.WithResource("pods"), func(i int) client.Object {
 		pod := workload.Pod(i)
 		pod.ManagedFields = nil
 		return pod
@@ -53,11 +54,11 @@ func pods(n int) kind {
 }
 
 func configMaps(n int) kind {
-	return kind{"v1", "ConfigMap", n, "configmaps", func(i int) client.Object { return workload.ConfigMap(i) }}
+	return kind{"v1", "ConfigMap", n, corev1.SchemeGroupVersion.WithResource("configmaps"), func(i int) client.Object { return workload.ConfigMap(i) }}
 }
 
 func gadgets(n int) kind {
-	return kind{workload.Gadgets.GroupVersion().String(), "Gadget", n, workload.Gadgets.Resource, func(i int) client.Object { return workload.Gadget(i) }}
+	return kind{workload.Gadgets.GroupVersion().String(), "Gadget", n, workload.Gadgets, func(i int) client.Object { return workload.Gadget(i) }}
 }
 
 func meta(kind string, i int) metav1.ObjectMeta {

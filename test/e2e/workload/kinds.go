@@ -85,15 +85,11 @@ func (c *Clients) DefineGadgets(ctx context.Context) error {
 
 // AwaitWatchCache returns when the API server answers from its memory, as it does
 // some time after its start.
-func (c *Clients) AwaitWatchCache(ctx context.Context, resource string) error {
-	all := corev1.SchemeGroupVersion.WithResource(resource)
-	if resource == Gadgets.Resource {
-		all = Gadgets
-	}
+func (c *Clients) AwaitWatchCache(ctx context.Context, resource schema.GroupVersionResource) error {
 	// Version 0 is what is in memory, and nothing has this label.
 	nothing := metav1.ListOptions{ResourceVersion: "0", LabelSelector: "app=none-of-them"}
 	for {
-		_, err := c.dynamic.Resource(all).List(ctx, nothing)
+		_, err := c.dynamic.Resource(resource).List(ctx, nothing)
 		if !apierrors.IsTooManyRequests(err) {
 			return err
 		}
