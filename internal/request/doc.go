@@ -1,3 +1,4 @@
 // Package request reads from the HTTP request of a List or a watch what it asks the API
-// server for, and lets whoever made the context of a request look at it before it is sent.
+// server for, and lets whoever made the context of a request look at it before it is sent, or
+// have it sent in another form: for metadata only, or for some of the objects.
 package request

@@ -33,7 +33,16 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
+	if x, ok := r.Context().Value(exchangeKey{}).(*exchange); ok && isList(r) {
+		x.take()
+		return x.send(t.RoundTripper, r)
+	}
 	return t.RoundTripper.RoundTrip(r)
+}
+
+func isList(r *http.Request) bool {
+	_, err := Of(r)
+	return err == nil && r.URL.Query().Get("watch") == ""
 }
 
 // IsLook reports whether a request of this context is only looked at.

@@ -1,0 +1,189 @@
+package request
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"sync"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// parallelObjects is how many requests of one call of [Objects] are under way at a time.
+const parallelObjects = 8
+
+// Objects calls list, which makes one List call with the context it is given, and has the
+// [Transport] ask for each of the objects by a list of its own, with a field selector for its name:
+// what may be listed may be asked for in this way. Options have the resourceVersion of these lists.
+// The client gets all objects that there are in one list, which it decodes as any other.
+//
+// The error is [ErrNotSeen] as that of [Look], and [ErrUnsupported] if the answer is neither in
+// protobuf nor in JSON. Other answers of the server come as errors of the client.
+func Objects(ctx context.Context, o metav1.ListOptions, items []Item, list func(context.Context) error) error {
+	return exchanged(ctx, func(t http.RoundTripper, r *http.Request) (*http.Response, error) {
+		requests := make([]*http.Request, len(items))
+		for i, item := range items {
+			var err error
+			if requests[i], err = requestOf(r, o, item); err != nil {
+				return nil, err
+			}
+		}
+		lists := make([][]byte, len(items))
+		contentType, refusal, err := sendAll(t, requests, lists)
+		if err != nil || refusal != nil {
+			return refusal, err
+		}
+		return joined(r, contentType, lists)
+	}, list)
+}
+
+// requestOf makes the request for a list of one object of that for all objects.
+func requestOf(all *http.Request, o metav1.ListOptions, item Item) (*http.Request, error) {
+	r := all.Clone(all.Context())
+	query := r.URL.Query()
+	selector, err := fields.ParseSelector(query.Get("fieldSelector"))
+	if err != nil {
+		return nil, err
+	}
+	selector = fields.AndSelectors(selector, fields.OneTermEqualSelector(metav1.ObjectNameField, item.Name))
+	if asked, _, _ := ofPath(r.URL.Path); asked.Namespace == "" && item.Namespace != "" {
+		selector = fields.AndSelectors(selector, fields.OneTermEqualSelector("metadata.namespace", item.Namespace))
+	}
+	query.Del("limit")
+	query.Del("continue")
+	query.Set("fieldSelector", selector.String())
+	query.Set("resourceVersion", o.ResourceVersion)
+	query.Set("resourceVersionMatch", string(o.ResourceVersionMatch))
+	r.URL.RawQuery = query.Encode()
+	return r, nil
+}
+
+// sendAll sends requests, some at a time, and puts the bodies of the answers into lists. If one is
+// refused, it returns that answer, and sends no more.
+func sendAll(t http.RoundTripper, requests []*http.Request, lists [][]byte) (contentType string, refusal *http.Response, err error) {
+	var mu sync.Mutex
+	next := 0
+	take := func() (i int, ok bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		i = next
+		next++
+		return i, i < len(requests) && refusal == nil && err == nil
+	}
+	answered := func(i int, resp *http.Response, body []byte, failed error) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case refusal != nil || err != nil:
+		case failed != nil:
+			err = failed
+		case resp.StatusCode != http.StatusOK:
+			resp.Body = io.NopCloser(bytes.NewReader(body))
+			refusal = resp
+		default:
+			contentType, lists[i] = resp.Header.Get("Content-Type"), body
+		}
+	}
+	var workers sync.WaitGroup
+	for range min(parallelObjects, len(requests)) {
+		workers.Go(func() {
+			for i, ok := take(); ok; i, ok = take() {
+				resp, err := t.RoundTrip(requests[i])
+				var body []byte
+				if err == nil {
+					body, err = io.ReadAll(resp.Body)
+					_ = resp.Body.Close() // It was read, or is not used.
+				}
+				answered(i, resp, body, err)
+			}
+		})
+	}
+	workers.Wait()
+	return contentType, refusal, err
+}
+
+// joined makes one answer of several lists.
+func joined(r *http.Request, contentType string, lists [][]byte) (*http.Response, error) {
+	mediaType, _, err := mime.ParseMediaType(contentType)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	var body []byte
+	switch mediaType {
+	case runtime.ContentTypeProtobuf:
+		body, err = joinProtobuf(lists)
+	case runtime.ContentTypeJSON:
+		body, err = joinJSON(lists)
+	default:
+		err = fmt.Errorf("%w: it answers in %q", ErrUnsupported, contentType)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{
+		Status: "200 OK", StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header:        http.Header{"Content-Type": {contentType}, "Content-Length": {strconv.Itoa(len(body))}},
+		ContentLength: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body)), Request: r,
+	}, nil
+}
+
+// joinProtobuf uses that two lists that are encoded one after the other are one list, with the
+// items of both.
+func joinProtobuf(lists [][]byte) ([]byte, error) {
+	var typeMeta, all []byte
+	for _, list := range lists {
+		raw, ok := bytes.CutPrefix(list, protobufPrefix)
+		if !ok {
+			return nil, errMalformed
+		}
+		err := eachField(raw, func(number protowire.Number, value []byte) {
+			switch number {
+			case unknownTypeMeta:
+				typeMeta = value
+			case unknownRaw:
+				all = append(all, value...)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	body := protowire.AppendTag(bytes.Clone(protobufPrefix), unknownTypeMeta, protowire.BytesType)
+	body = protowire.AppendBytes(body, typeMeta)
+	body = protowire.AppendTag(body, unknownRaw, protowire.BytesType)
+	return protowire.AppendBytes(body, all), nil
+}
+
+func joinJSON(lists [][]byte) ([]byte, error) {
+	var all map[string]json.RawMessage
+	items := []json.RawMessage{}
+	for _, list := range lists {
+		all = nil
+		if err := json.Unmarshal(list, &all); err != nil {
+			return nil, err
+		}
+		var some []json.RawMessage
+		if err := json.Unmarshal(all["items"], &some); err != nil {
+			return nil, err
+		}
+		items = append(items, some...)
+	}
+	if all == nil {
+		return nil, errors.New("no list")
+	}
+	encoded, err := json.Marshal(items)
+	if err != nil {
+		return nil, err
+	}
+	all["items"] = encoded
+	return json.Marshal(all)
+}
