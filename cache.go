@@ -122,6 +122,7 @@ type Cache struct {
 	opts    Options
 	db      *persist.DB
 	objects *indexer.Objects
+	schemas *schemas
 
 	wrapped atomic.Bool  // WrapTransport was called.
 	made    atomic.Int64 // How many informers NewInformer has made.
@@ -166,6 +167,7 @@ func Open(path string, o Options) (*Cache, error) {
 		opts:      o,
 		db:        db,
 		objects:   indexer.NewObjects(o.MemoryBudget),
+		schemas:   newSchemas(),
 		informers: map[string]*SharedIndexInformer{},
 	}, nil
 }

@@ -106,8 +106,9 @@ func TestNewInformerTakesItsIdentityFromTheRequest(t *testing.T) {
 	for name, listerWatcher := range listerWatchers(func(o *metav1.ListOptions) { o.LabelSelector = "x in (2,1)" }) {
 		t.Run(name, func(t *testing.T) {
 			api, path := httpserver.New(t, "one"), testsupport.Path(t)
-			const list, get = "LIST /api/v1/namespaces/ns/configmaps?labelSelector=x+in+%282%2C1%29", "GET /api/v1/namespaces/kube-system"
-			for _, want := range [][]string{{get, list}, {get, "LIST limit=1"}} {
+			const list = "LIST /api/v1/namespaces/ns/configmaps?labelSelector=x+in+%282%2C1%29"
+			const get, schema = "GET /api/v1/namespaces/kube-system", "GET /openapi/v3"
+			for _, want := range [][]string{{get, schema, list}, {get, "LIST limit=1"}} {
 				a := newAgent(t, path, api)
 				informer := a.make(listerWatcher(a.config))
 				r, registration := add(t, informer)

@@ -85,6 +85,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) bool {
 	relisting := relistingOf(decision, p.sink.LastVersion())
 	resumer := reflector.NewResumer(reflector.Options{
 		ListerWatcher: s.checked(),
+		Schema:        s.serverSchema(),
 		Store:         p.sink,
 		Observer:      &observer{progress: &s.progress, syncGate: &s.syncGate, sink: p.sink, indexer: p.indexer},
 		History:       p.sink,

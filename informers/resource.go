@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -106,12 +107,16 @@ func (lw *resourceListerWatcher[O, L]) show(ctx context.Context, o metav1.ListOp
 
 var namespaces = corev1.SchemeGroupVersion.WithResource("namespaces")
 
-// An objectTransport answers requests for one object, by a client whose transport is hidden.
+// An objectTransport answers requests for a namespace, by a client whose transport is hidden.
 type objectTransport[O, L runtime.Object] struct{ client resourceClient[O, L] }
 
 // RoundTrip implements [http.RoundTripper].
 func (t objectTransport[O, L]) RoundTrip(r *http.Request) (*http.Response, error) {
 	response := &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}
+	if !strings.HasSuffix(path.Dir(r.URL.Path), "/"+namespaces.Resource) {
+		response.StatusCode, response.Status = http.StatusNotFound, r.URL.Path+" cannot be had by this client"
+		return response, nil
+	}
 	obj, err := t.client.Get(r.Context(), path.Base(r.URL.Path), metav1.GetOptions{})
 	var refused apierrors.APIStatus
 	switch {

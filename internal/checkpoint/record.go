@@ -109,6 +109,9 @@ type Record struct {
 	// LastFullList is when the contents of all objects were last compared with the
 	// server's.
 	LastFullList time.Time `json:"lastFullList,omitzero"`
+	// ServerSchema identifies the server's schema of the objects before that list. Empty if it is
+	// not known.
+	ServerSchema string `json:"serverSchema,omitempty"`
 	// VouchedAt is when the server last said, by an event, a bookmark or a list,
 	// that the objects are those at the resourceVersion, in whole seconds. Older
 	// programs did not write it: where it is zero, LastFullList is used.

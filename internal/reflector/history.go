@@ -28,6 +28,12 @@ type History interface {
 	// Differs reports whether the store has this very version of an object with other
 	// content, and should be compared with a list now. It may change obj.
 	Differs(obj runtime.Object) bool
+	// Stored returns how many objects the store has.
+	Stored() int
+	// Comparable reports whether each object of the store is what the server has of it if uid and
+	// resourceVersion are the same: the contents of all were compared within MaxAge, when the
+	// server's schema was this one.
+	Comparable(schema string) bool
 	// Last returns the object that was added or changed last; it may have been
 	// deleted since. False if it is not known, or must not be asked for by name.
 	Last() (checkpoint.ObjectVersion, bool)
@@ -143,20 +149,22 @@ type newestObject struct {
 // see is called for each object of a list, with the version of the list or page that has
 // it. In a stream that is not known before the end, see checkOrder.
 func (n *newestObject) see(obj runtime.Object, listed string) {
-	m, err := meta.Accessor(obj)
-	if err != nil {
-		return // It cannot be stored either.
+	if m, err := meta.Accessor(obj); err == nil { // Else it cannot be stored either.
+		n.seeVersion(checkpoint.VersionOf(m), listed)
 	}
-	rv := m.GetResourceVersion()
+}
+
+func (n *newestObject) seeVersion(v checkpoint.ObjectVersion, listed string) {
+	rv := v.ResourceVersion
 	if n.version.ResourceVersion == "" {
 		_, ok := compareVersions(rv, rv)
-		n.version, n.unknown = checkpoint.VersionOf(m), n.unknown || !ok
+		n.version, n.unknown = v, n.unknown || !ok
 		n.checkOrder(listed)
 		return
 	}
 	order, ok := compareVersions(rv, n.version.ResourceVersion)
 	if n.unknown = n.unknown || !ok; order > 0 {
-		n.version = checkpoint.VersionOf(m)
+		n.version = v
 		n.checkOrder(listed)
 	}
 }

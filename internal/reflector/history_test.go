@@ -24,6 +24,10 @@ func (p *past) Empty() bool {
 	return len(p.m.objects) == 0
 }
 
+func (p *past) Stored() int { return 0 }
+
+func (p *past) Comparable(string) bool { return false }
+
 func (p *past) Differs(runtime.Object) bool { return false }
 
 func (p *past) Misses(obj runtime.Object) bool {

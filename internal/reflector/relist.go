@@ -68,6 +68,18 @@ var (
 const anyVersion = "0"
 
 func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (string, error) {
+	how.Schema = r.askSchema(ctx)
+	listed, err := r.relistByVersion(ctx, rv, how)
+	if !errors.Is(err, errNotByVersion) {
+		return listed, err
+	}
+	if how.Expired {
+		r.log.V(2).Info("Listing all objects", "reason", err)
+	}
+	return r.relistByContent(ctx, rv, how)
+}
+
+func (r *Resumer) relistByContent(ctx context.Context, rv string, how Relisting) (string, error) {
 	if r.useWatchList {
 		streamed := how
 		streamed.Streamed = true

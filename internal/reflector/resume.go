@@ -180,7 +180,7 @@ func (r *Resumer) ask(ctx context.Context, rv string) (serverVersion string, how
 	case isTooLarge(err):
 		return "", behind(rv), nil
 	case isExpired(err):
-		return "", &Relisting{Reason: fmt.Sprintf("resourceVersion %s is too old", rv)}, nil
+		return "", &Relisting{Reason: fmt.Sprintf("resourceVersion %s is too old", rv), Expired: true}, nil
 	case isNotUnderstood(err):
 		reason := fmt.Sprintf("the server did not answer whether it has reached resourceVersion %s: %v", rv, err)
 		return "", &Relisting{Reason: reason, Unanswered: true}, nil

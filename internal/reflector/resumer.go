@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/watchlist"
 	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 )
 
 // A Store is what a Resumer keeps up to date, together with the Reflector.
@@ -50,6 +52,12 @@ type Relisting struct {
 	Unanswered bool
 	// Streamed means that the items are those of a watch.
 	Streamed bool
+	// Expired means that the server no longer has the history since the store's version, and
+	// that nothing else is wrong: the store has what the server once had.
+	Expired bool
+	// Schema identifies the server's schema of the objects before the list. Empty if it is
+	// not known.
+	Schema string
 }
 
 // A Relist receives the items of a list. One goroutine calls its methods; an error
@@ -57,6 +65,9 @@ type Relisting struct {
 type Relist interface {
 	// Item receives an object that exists.
 	Item(ctx context.Context, obj runtime.Object) error
+	// Known receives the version of an object that exists, and reports whether the store has
+	// it. If not, and if the object is not received as an Item, it does not exist.
+	Known(ctx context.Context, v checkpoint.ObjectVersion) (bool, error)
 	// Gone receives an object that was an Item and was deleted meanwhile.
 	Gone(ctx context.Context, obj runtime.Object) error
 	// Finish is called after the last object, with the resourceVersion of the list. It is
@@ -103,6 +114,9 @@ type Options struct {
 	// BeforeList, if set, is called before each List asks the server anything. It
 	// may return how to relist. Its error ends the List, which is tried again later.
 	BeforeList func(context.Context) (*Relisting, error)
+	// Schema, if set, asks for what Relisting.Schema is. It is set if the requests of the
+	// ListerWatcher come to a request.Transport.
+	Schema func(context.Context) (string, error)
 	// PageSize of lists that are not streamed. Default 500.
 	PageSize int64
 	// Logger defaults to klog's.
@@ -117,6 +131,7 @@ type Resumer struct {
 	obs          Observer
 	history      History // May be nil.
 	beforeList   func(context.Context) (*Relisting, error)
+	schema       func(context.Context) (string, error) // Nil if requests are not seen.
 	neverResume  bool
 	useWatchList bool
 	pageSize     int64
@@ -162,6 +177,7 @@ func NewResumer(o Options) *Resumer {
 		obs:         o.Observer,
 		history:     o.History,
 		beforeList:  o.BeforeList,
+		schema:      o.Schema,
 		neverResume: o.NeverResume,
 		pageSize:    o.PageSize,
 		next:        o.Relist,
@@ -381,7 +397,7 @@ func (r *Resumer) ended(e ending) *Relisting {
 	}
 	switch {
 	case isExpired(e.err):
-		r.next = &Relisting{Reason: fmt.Sprintf("the watch expired: %v", e.err)}
+		r.next = &Relisting{Reason: fmt.Sprintf("the watch expired: %v", e.err), Expired: true}
 		r.consistent = r.eventless
 	case apierrors.IsMethodNotSupported(e.err):
 		r.next = &Relisting{Reason: fmt.Sprintf("the server cannot watch: %v", e.err)}

@@ -278,8 +278,8 @@ func TestTheAnswerToTheQuestionMayMeanARelist(t *testing.T) {
 		{"too large", tooLarge(), behind},
 		{"too large, in the words of servers before 1.18.6", errTooLargeOld, behind},
 		{"too large, wrapped", fmt.Errorf("the client says: %w", tooLarge()), behind},
-		{"expired", errGone, Relisting{Reason: "resourceVersion 5 is too old"}},
-		{"gone, as servers before 1.18 said", errGoneOld, Relisting{Reason: "resourceVersion 5 is too old"}},
+		{"expired", errGone, Relisting{Reason: "resourceVersion 5 is too old", Expired: true}},
+		{"gone, as servers before 1.18 said", errGoneOld, Relisting{Reason: "resourceVersion 5 is too old", Expired: true}},
 		{"bad request", badRequest, refused(badRequest)},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 )
 
 // memory is a Store, and that of the Reflector. As the root's does, it has no
@@ -153,6 +155,10 @@ func (r *memoryRelist) Item(_ context.Context, obj runtime.Object) error {
 	}
 	r.seen[obj.(*corev1.ConfigMap).Name] = true
 	return r.m.set("item", obj, "")
+}
+
+func (r *memoryRelist) Known(context.Context, checkpoint.ObjectVersion) (bool, error) {
+	return false, nil
 }
 
 func (r *memoryRelist) Gone(_ context.Context, obj runtime.Object) error {

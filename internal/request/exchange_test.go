@@ -306,17 +306,15 @@ func TestOneObjectThatIsRefused(t *testing.T) {
 	}
 }
 
-func TestSchemaIsTheHashOfTheGroupVersion(t *testing.T) {
-	for path, want := range map[string]string{"/api/v1/pods": "A", "/x/apis/apps/v1/deployments": "B", "/apis/batch/v1/jobs": ""} {
-		n := &network{answer: func(r *http.Request) *http.Response {
-			if !strings.HasSuffix(r.URL.Path, "/openapi/v3") || r.URL.RawQuery != "" {
-				t.Errorf("asks for %s", r.URL)
-			}
-			return answer(200, "text/plain; charset=utf-8", []byte(`{"paths":{
-				"api/v1":{"serverRelativeURL":"/openapi/v3/api/v1?hash=A"},
-				"apis/apps/v1":{"serverRelativeURL":"/openapi/v3/apis/apps/v1?hash=B"},
-				"apis/batch/v1":{"serverRelativeURL":"/openapi/v3/apis/batch/v1"}}}`))
-		}}
+func TestSchemasAreHashesOfTheServers(t *testing.T) {
+	n := &network{answer: func(*http.Request) *http.Response {
+		return answer(200, "text/plain; charset=utf-8", []byte(`{"paths":{
+			"api/v1":{"serverRelativeURL":"/openapi/v3/api/v1?hash=A"},
+			"apis/apps/v1":{"serverRelativeURL":"/openapi/v3/apis/apps/v1?hash=B"},
+			"apis/batch/v1":{"serverRelativeURL":"/openapi/v3/apis/batch/v1"}}}`))
+	}}
+	hashes := map[string]bool{}
+	for path, known := range map[string]bool{"/api/v1/pods": true, "/api/v1/secrets": true, "/x/apis/apps/v1/deployments": true, "/apis/batch/v1/jobs": false} {
 		seen, err := Look(t.Context(), func(ctx context.Context) error {
 			r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://server"+path+"?limit=1", nil)
 			if err != nil {
@@ -328,8 +326,18 @@ func TestSchemaIsTheHashOfTheGroupVersion(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := seen.Schema(t.Context()); got != want || (err == nil) != (want != "") {
-			t.Errorf("%s has the schema %q, %v", path, got, err)
+		schemas, err := seen.Schemas(t.Context())
+		if hash, ok := schemas[seen.GroupVersionPath()]; err != nil || ok != known {
+			t.Errorf("%s has the schema %q, %v", path, hash, err)
+		} else {
+			hashes[hash] = true
 		}
+	}
+	if len(hashes) != 3 { // api/v1, apis/apps/v1, and none.
+		t.Errorf("schemas: %v", hashes)
+	}
+	want := []string{"/openapi/v3?", "/openapi/v3?", "/openapi/v3?", "/x/openapi/v3?"}
+	if d := cmp.Diff(want, n.taken()); d != "" {
+		t.Error(d)
 	}
 }

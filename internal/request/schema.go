@@ -2,6 +2,8 @@ package request
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,16 +14,16 @@ import (
 // maxSchemaBytes is much more than the answer to /openapi/v3 has, about 10 KB.
 const maxSchemaBytes = 4 << 20
 
-// Schema asks the server for the hash of its schema of the objects that the request is about: of
-// their group and version. It changes when the server may read a stored object in another way.
-func (s *Seen) Schema(ctx context.Context) (hash string, err error) {
+// Schemas asks the server for hashes of its schemas, by group and version as in paths: api/v1,
+// apis/GROUP/VERSION. A hash changes when the server may read a stored object in another way.
+func (s *Seen) Schemas(ctx context.Context) (map[string]string, error) {
 	resp, err := s.Get(ctx, "/openapi/v3")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("/openapi/v3: %s", resp.Status)
+		return nil, fmt.Errorf("/openapi/v3: %s", resp.Status)
 	}
 	var root struct {
 		Paths map[string]struct {
@@ -29,18 +31,30 @@ func (s *Seen) Schema(ctx context.Context) (hash string, err error) {
 		} `json:"paths"`
 	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxSchemaBytes)).Decode(&root); err != nil {
-		return "", fmt.Errorf("/openapi/v3: %w", err)
+		return nil, fmt.Errorf("/openapi/v3: %w", err)
 	}
-	path := "apis/" + s.Asked.Resource.GroupVersion().String()
+	hashes := map[string]string{}
+	for path, at := range root.Paths {
+		u, err := url.Parse(at.ServerRelativeURL)
+		if err == nil && u.Query().Get("hash") != "" {
+			sum := sha256.Sum256([]byte(u.Query().Get("hash"))) // It is long, and kept with each checkpoint.
+			hashes[path] = hex.EncodeToString(sum[:16])
+		}
+	}
+	return hashes, nil
+}
+
+// GroupVersionPath returns where the server has the objects that the request is about, as Schemas
+// has it.
+func (s *Seen) GroupVersionPath() string {
 	if s.Asked.Resource.Group == "" {
-		path = "api/" + s.Asked.Resource.Version
+		return "api/" + s.Asked.Resource.Version
 	}
-	u, err := url.Parse(root.Paths[path].ServerRelativeURL)
-	if err == nil {
-		hash = u.Query().Get("hash")
-	}
-	if hash == "" {
-		return "", fmt.Errorf("/openapi/v3 has no hash of %s", path)
-	}
-	return hash, nil
+	return "apis/" + s.Asked.Resource.GroupVersion().String()
+}
+
+// Server returns the root of the server's URLs.
+func (s *Seen) Server() string {
+	_, prefix, _ := ofPath(s.request.URL.Path)
+	return s.request.URL.Scheme + "://" + s.request.URL.Host + prefix
 }

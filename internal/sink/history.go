@@ -52,6 +52,19 @@ func (k *Sink) Differs(obj runtime.Object) bool {
 	return true
 }
 
+// Stored implements [reflector.History].
+func (k *Sink) Stored() int { return k.indexer.Len() }
+
+// Comparable implements [reflector.History].
+func (k *Sink) Comparable(schema string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	age := time.Since(k.record.LastFullList)
+	recent := k.maxAge < 0 || age >= 0 && age < k.maxAge
+	whole := k.complete && !k.unordered && !k.filling && !k.record.Rewrite && !k.record.Rewound
+	return recent && whole && schema != "" && schema == k.record.ServerSchema
+}
+
 // missesLocked reports whether the store has another version of obj, or none.
 func (k *Sink) missesLocked(obj any) bool {
 	m, err := meta.Accessor(obj)

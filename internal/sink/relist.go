@@ -52,7 +52,9 @@ type relist struct {
 	// refused is why an object of the list was left out last; nil if none was.
 	refused    error
 	refusedKey string
-	done       bool
+	// byVersion: Known has found an object, whose content was not compared.
+	byVersion bool
+	done      bool
 }
 
 // chunk collects items until there are enough of them.
@@ -150,6 +152,25 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 	return r.writeSilentLocked()
 }
 
+// Known implements [reflector.Relist].
+func (r *relist) Known(_ context.Context, v checkpoint.ObjectVersion) (bool, error) {
+	k := r.k
+	if err := k.lockOpen(); err != nil {
+		return false, err
+	}
+	defer k.mu.Unlock()
+	key := v.Key()
+	w := k.indexer.Writer()
+	defer w.Close()
+	uid, rv, exists := w.Head(key)
+	_, untold := r.untold[key]
+	if !exists || untold || uid == "" || rv == "" || uid != v.UID || rv != v.ResourceVersion {
+		return false, nil
+	}
+	r.seen[key], r.byVersion = struct{}{}, true
+	return true, nil
+}
+
 // compareLocked reports whether the store has the same object, or one with another uid. A record
 // that cannot be read may be of another object: a durable handler is told of its deletion, because
 // to tell it of one that exists again is better than not to tell it of one that does not.
@@ -243,7 +264,10 @@ func (r *relist) Finish(_ context.Context, rv string, ordered bool) error {
 	whole := k.informer.RelistEnded(true, r.refused)
 	k.trusted, k.complete, k.filling = rv != "" && rv != "0", true, false
 	k.unordered = !ordered
-	k.record.State, k.record.LastFullList, k.record.HighestVersion = checkpoint.StateComplete, time.Now(), ""
+	k.record.State, k.record.HighestVersion = checkpoint.StateComplete, ""
+	if !r.byVersion {
+		k.record.LastFullList, k.record.ServerSchema = time.Now(), r.how.Schema
+	}
 	if r.refused != nil {
 		k.record.State = checkpoint.StateRefreshing
 	}

@@ -1,5 +1,5 @@
-// Package httpserver is a kube-apiserver of one object for tests of what clients ask for. What a
-// server answers over time, package apiserver has.
+// Package httpserver is a kube-apiserver of one object, or of the ConfigMaps of a World, for tests of
+// what clients ask for. What a server answers over time, package apiserver has.
 package httpserver
 
 import (
@@ -24,12 +24,14 @@ import (
 //
 //	LIST /api/v1/namespaces/ns/pods?labelSelector=x      LIST limit=1 (before a watch is resumed)
 //	WATCH /api/v1/namespaces/ns/pods rv=5                GET /api/v1/namespaces/kube-system
+//	GET /openapi/v3
 type Server struct {
 	server *httptest.Server
 	kinds  map[schema.GroupVersionResource]string
 
 	mu       sync.Mutex
 	uid      string
+	world    *World
 	requests []string
 	accepts  map[string]bool
 }
@@ -105,9 +107,12 @@ func (s *Server) Accepts() map[string]bool {
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query, path := r.URL.Query(), strings.TrimPrefix(r.URL.Path, proxy)
-	isWatch, isNamespace := query.Get("watch") != "", path == "/api/v1/namespaces/kube-system"
+	isWatch, isNamespace, isSchema := query.Get("watch") != "", path == "/api/v1/namespaces/kube-system", path == "/openapi/v3"
+	isMetadata := strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList")
 	var name string
 	switch {
+	case isSchema:
+		name = "GET " + path
 	case isWatch:
 		name = "WATCH " + path + " rv=" + query.Get("resourceVersion")
 	case isNamespace:
@@ -121,15 +126,22 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		name = strings.TrimSuffix("LIST "+path+"?"+query.Encode(), "?")
 	}
 	s.mu.Lock()
+	if s.world != nil {
+		name = s.world.name(r, name)
+	}
 	s.requests = append(s.requests, name)
-	if !isWatch && !isNamespace {
+	if !isWatch && !isNamespace && !isSchema {
 		s.accepts[r.Header.Get("Accept")] = true
 	}
-	uid := s.uid
+	uid, world := s.uid, s.world
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
 	switch {
-	case isNamespace && uid == "":
+	case world != nil && !isNamespace:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		world.answer(s, w, r)
+	case isNamespace && uid == "", isSchema:
 		w.WriteHeader(http.StatusForbidden)
 	case isNamespace:
 		encode(w, map[string]any{"kind": "Namespace", "apiVersion": "v1", "metadata": map[string]any{"name": "kube-system", "uid": uid}})
@@ -139,7 +151,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 	default:
-		s.list(w, path, strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList"))
+		s.list(w, path, isMetadata)
 	}
 }
 

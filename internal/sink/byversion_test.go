@@ -1,0 +1,96 @@
+package sink
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/reflector"
+)
+
+// TestVersionsProveContents until MaxAge after all contents were compared, while the schema is the
+// same. A relist that has compared versions says nothing about contents.
+func TestVersionsProveContents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newSink(t, 2)
+		k.maxAge = time.Hour
+		relist := func(schema string, each func(reflector.Relist) error) {
+			t.Helper()
+			r, err := k.BeginRelist(t.Context(), reflector.Relisting{Schema: schema})
+			if err == nil {
+				err = each(r)
+			}
+			if err == nil {
+				err = r.Finish(t.Context(), "9", true)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		byContent := func(r reflector.Relist) error { return r.Item(t.Context(), configMap("a", "1")) }
+		byVersion := func(r reflector.Relist) error {
+			_, err := r.Known(t.Context(), checkpoint.VersionOf(configMap("a", "1")))
+			return err
+		}
+		expect := func(when, schema string, want bool) {
+			t.Helper()
+			if got := k.Comparable(schema); got != want {
+				t.Errorf("%s, with schema %q: %v", when, schema, got)
+			}
+		}
+		expect("empty", "", false)
+		expect("empty", "s1", false)
+		relist("s1", byContent)
+		expect("compared", "s1", true)
+		expect("compared", "s2", false)
+		expect("compared", "", false)
+		time.Sleep(time.Hour - 1)
+		relist("s1", byVersion)
+		expect("just before MaxAge", "s1", true)
+		time.Sleep(time.Nanosecond)
+		expect("at MaxAge", "s1", false)
+		relist("", byContent)
+		expect("compared under a schema that is not known", "s1", false)
+		expect("compared under a schema that is not known", "", false)
+		relist("s2", byContent)
+		expect("compared again", "s2", true)
+		k.record.Rewrite = true
+		expect("records are to be written anew", "s2", false)
+	})
+}
+
+func TestKnownIsTheVeryVersionOfTheStore(t *testing.T) {
+	k := newSink(t, 2)
+	noUID := configMap("no-uid", "4")
+	noUID.UID = ""
+	if err := relistOf(t, k, configMap("a", "1"), configMap("b", "2"), configMap("c", "3"), noUID).Finish(t.Context(), "9", true); err != nil {
+		t.Fatal(err)
+	}
+	r := relistOf(t, k)
+	for _, c := range []struct {
+		v    checkpoint.ObjectVersion
+		want bool
+	}{
+		{checkpoint.ObjectVersion{Name: "a", UID: "uid-a", ResourceVersion: "1"}, true},
+		{checkpoint.ObjectVersion{Name: "b", UID: "uid-b", ResourceVersion: "1"}, false},
+		{checkpoint.ObjectVersion{Name: "b", UID: "uid-a", ResourceVersion: "2"}, false},
+		{checkpoint.ObjectVersion{Name: "d", UID: "uid-d", ResourceVersion: "4"}, false},
+		{checkpoint.ObjectVersion{Name: "no-uid", ResourceVersion: "4"}, false},
+		{checkpoint.ObjectVersion{Namespace: "ns", Name: "c", UID: "uid-c", ResourceVersion: "3"}, false},
+		{checkpoint.ObjectVersion{Name: "a", UID: types.UID("")}, false},
+	} {
+		if got, err := r.Known(t.Context(), c.v); got != c.want || err != nil {
+			t.Errorf("%v: %v, %v", c.v, got, err)
+		}
+	}
+	if err := r.Finish(t.Context(), "10", true); err != nil {
+		t.Fatal(err)
+	}
+	k.indexer.Hide(false)
+	if keys := k.indexer.ListKeys(); len(keys) != 1 || keys[0] != "a" { // What is not known is not there.
+		t.Errorf("the store has %v", keys)
+	}
+}
