@@ -20,7 +20,7 @@ var impls = []string{agent.ClientGo, agent.Warmwatch}
 func (s *suite) spec(p *population, impl string) agent.Spec {
 	return agent.Spec{
 		Impl: impl, Resource: p.resource, Kind: p.kind, Namespace: namespace, Index: "app",
-		Kubeconfig: s.controlPlane.Kubeconfig(), Handlers: handlers(1, false),
+		Kubeconfig: s.controlPlane.Kubeconfig(), Handlers: handlers(1, false), Wrapped: impl == agent.Warmwatch,
 	}
 }
 

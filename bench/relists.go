@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/warmwatch/warmwatch/bench/report"
+	"github.com/warmwatch/warmwatch/bench/result"
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
 
@@ -72,7 +73,12 @@ func (s *suite) relistOnce(ctx context.Context, p *population) (err error) {
 		return err
 	}
 	for _, impl := range impls {
+		server := watchProcess(s.controlPlane.APIServerPID())
 		figures, err := wake(ctx, asleep[impl], e, impl)
+		cpu, _ := server.stop()
+		if err == nil {
+			figures[result.ServerCPU] = cpu
+		}
 		if err := s.add("one run of "+report.RunningGone, report.RunningGone, p.title, p.objects, impl, figures, err); err != nil {
 			return err
 		}

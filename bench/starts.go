@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/warmwatch/warmwatch/bench/report"
+	"github.com/warmwatch/warmwatch/bench/result"
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
 	"github.com/warmwatch/warmwatch/test/e2e/link"
 	"github.com/warmwatch/warmwatch/test/e2e/workload"
@@ -218,12 +219,16 @@ func (s *suite) startOnce(ctx context.Context, p *population, m startMeasurement
 			}
 		}
 	}
+	server := watchProcess(s.controlPlane.APIServerPID())
 	r, err := s.start(ctx, spec, e)
+	cpu, _ := server.stop()
 	if err == nil {
 		err = check(r, want)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return figuresOf(r, r.Begin, e), nil
+	figures = figuresOf(r, r.Begin, e)
+	figures[result.ServerCPU] = cpu
+	return figures, nil
 }
