@@ -192,7 +192,21 @@ func TestWhenTheWatchHasExpiredOnlyWhatChangedIsGot(t *testing.T) {
 			want: []string{"all", "metadata", "schema"},
 		},
 		"metadata is not acceptable": {change: refuse("metadata", http.StatusNotAcceptable), want: []string{"all", "metadata", "schema"}},
-		"a name is no field":         {change: refuse("o007", http.StatusBadRequest), want: []string{"all", "metadata", "o007", "schema"}},
+		"another server of the group, which is behind": {
+			change: func(w *httpserver.World) {
+				w.Put("o007", "u", "v2")
+				w.Meddle = func(name string, rw http.ResponseWriter) bool {
+					if name == "o007" {
+						rw.WriteHeader(http.StatusGatewayTimeout)
+						fmt.Fprint(rw, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Timeout","code":504,
+							"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}`)
+					}
+					return name == "o007"
+				}
+			},
+			want: []string{"all", "metadata", "o007", "schema"},
+		},
+		"a name is no field": {change: refuse("o007", http.StatusBadRequest), want: []string{"all", "metadata", "o007", "schema"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.objects == 0 {

@@ -68,6 +68,9 @@ func (r *Resumer) relistByVersion(ctx context.Context, rv string, how Relisting)
 		if err == nil {
 			err = notOlder(listed, rv)
 		}
+		if err != nil && (isExpired(err) || isTooLarge(err)) {
+			return "", err // So would be a list of all objects.
+		}
 		if err == nil {
 			err = b.get(ctx, listed)
 		}
@@ -78,9 +81,10 @@ func (r *Resumer) relistByVersion(ctx context.Context, rv string, how Relisting)
 	})
 }
 
-// byVersionError decides which errors a list of all objects would have, too.
+// byVersionError decides which errors a list of all objects would have, too. One object may be
+// expired or too new for another server of the group than the one that has answered with the list.
 func byVersionError(err error) error {
-	if errors.Is(err, errStore) || isExpired(err) || isTooLarge(err) || apierrors.IsTooManyRequests(err) || isCut(err) {
+	if errors.Is(err, errStore) || apierrors.IsTooManyRequests(err) || isCut(err) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", errNotByVersion, err)

@@ -16,17 +16,20 @@ type exchange struct {
 	// send sends the request in its other form, and returns the response that the client gets.
 	send func(t http.RoundTripper, r *http.Request) (*http.Response, error)
 
-	mu     sync.Mutex
-	taken  bool // A Transport has the request.
-	passed bool // A request that no Transport has seen has come to the network.
+	sending sync.WaitGroup
+	mu      sync.Mutex
+	taken   bool // A Transport has the request.
+	passed  bool // A request that no Transport has seen has come to the network.
+	ended   bool // The call has returned.
 }
 
 // errAnswered ends a List call whose answer the client is not to decode.
 var errAnswered = errors.New("the answer was read below the client")
 
 // exchanged calls list, which makes one List call with the context it is given, and has a Transport
-// send it by send. The error is [ErrNotSeen] if the request did not come to a Transport, and else
-// that of list, nil if that is errAnswered.
+// send it by send, perhaps more than once: clients repeat requests. send does not run any more when
+// exchanged returns. The error is [ErrNotSeen] if the request did not come to a Transport, and else
+// that of list.
 func exchanged(ctx context.Context, send func(http.RoundTripper, *http.Request) (*http.Response, error), list func(context.Context) error) error {
 	x := &exchange{send: send}
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, exchangeKey{}, x))
@@ -41,16 +44,32 @@ func exchanged(ctx context.Context, send func(http.RoundTripper, *http.Request) 
 		}
 	}})
 	err := list(ctx)
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.passed || !x.taken && err == nil {
-		return ErrNotSeen
+	cancel()
+	if x.end() {
+		return err
 	}
-	return err
+	return ErrNotSeen
 }
 
-func (x *exchange) take() {
+// end waits for what is being sent, and reports whether the request was seen.
+func (x *exchange) end() bool {
 	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.ended = true
+	seen := x.taken && !x.passed
+	x.mu.Unlock()
+	x.sending.Wait()
+	return seen
+}
+
+func (x *exchange) roundTrip(t http.RoundTripper, r *http.Request) (*http.Response, error) {
+	x.mu.Lock()
+	if x.ended {
+		x.mu.Unlock()
+		return nil, errAnswered
+	}
 	x.taken = true
+	x.sending.Add(1)
+	x.mu.Unlock()
+	defer x.sending.Done()
+	return x.send(t, r)
 }

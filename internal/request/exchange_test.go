@@ -155,6 +155,60 @@ func TestMetadataThatIsCut(t *testing.T) {
 	}
 }
 
+// TestMetadataIsReadOnce, whatever repeats requests: what was in the one answer and is not in the
+// next must not count as there.
+func TestMetadataIsReadOnce(t *testing.T) {
+	for name, second := range map[string]*http.Response{
+		"a page is refused": func() *http.Response {
+			resp := answer(429, "application/json", []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429}`))
+			resp.Header.Set("Retry-After", "0")
+			return resp
+		}(),
+		"a page is cut": answer(200, runtime.ContentTypeProtobuf, protobufPrefix),
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := &network{answer: func(r *http.Request) *http.Response {
+				if r.URL.Query().Get("continue") != "" {
+					return second
+				}
+				return answer(200, runtime.ContentTypeProtobuf, encode(t, plain, metadataOf(2, metav1.ListMeta{ResourceVersion: "200", Continue: "c"})))
+			}}
+			again := roundTripper(func(r *http.Request) (*http.Response, error) {
+				resp, err := Transport{n}.RoundTrip(r)
+				if err != nil {
+					resp, err = Transport{n}.RoundTrip(r)
+				}
+				return resp, err
+			})
+			seen := 0
+			rv, err := Metadata(t.Context(), listing(t, again, metav1.ListOptions{}), func(Item) error { seen++; return nil })
+			if err == nil || seen != 2 || len(n.taken()) != 2 {
+				t.Errorf("version %q, %v, %d objects, asked for %v", rv, err, seen, n.taken())
+			}
+		})
+	}
+}
+
+// TestACallThatReturnsEarly: nothing is read behind its back.
+func TestACallThatReturnsEarly(t *testing.T) {
+	reading, ended := make(chan struct{}), false
+	n := roundTripper(func(r *http.Request) (*http.Response, error) {
+		close(reading)
+		<-r.Context().Done()
+		ended = true
+		return nil, r.Context().Err()
+	})
+	early := errors.New("early")
+	_, err := Metadata(t.Context(), func(ctx context.Context) error {
+		go func() { _ = listing(t, Transport{n}, metav1.ListOptions{})(ctx) }()
+		<-reading
+		return early
+	}, func(Item) error { return nil })
+	if !errors.Is(err, early) || !ended {
+		t.Errorf("%v, ended %t", err, ended)
+	}
+}
+
 func TestMetadataThatCannotBeHad(t *testing.T) {
 	whole := encode(t, plain, metadataOf(3, metav1.ListMeta{ResourceVersion: "200"}))
 	mine := errors.New("mine")
@@ -341,3 +395,7 @@ func TestSchemasAreHashesOfTheServers(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

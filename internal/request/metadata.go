@@ -9,6 +9,7 @@ import (
 	"math"
 	"mime"
 	"net/http"
+	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,15 +34,12 @@ const acceptMetadata = runtime.ContentTypeProtobuf + ";as=PartialObjectMetadataL
 // The error is [ErrNotSeen] as that of [Look], and [ErrUnsupported] if the answer is no list of
 // metadata in protobuf. Other answers of the server come as errors of the client.
 func Metadata(ctx context.Context, list func(context.Context) error, each func(Item) error) (resourceVersion string, err error) {
-	var m metadata
-	err = exchanged(ctx, func(t http.RoundTripper, r *http.Request) (*http.Response, error) {
-		m = metadata{each: each} // A client may repeat a request.
-		return m.send(t, r)
-	}, list)
+	m := metadata{each: each}
+	err = exchanged(ctx, m.send, list)
 	switch {
 	case m.err != nil:
 		return "", m.err
-	case err == nil: // Somebody has made an answer of our error.
+	case err == nil: // Somebody has made an answer of our error, or there was no list.
 		return "", ErrNotSeen
 	case !m.complete:
 		return "", err
@@ -52,49 +50,57 @@ func Metadata(ctx context.Context, list func(context.Context) error, each func(I
 // metadata is one call of [Metadata].
 type metadata struct {
 	each            func(Item) error
+	mu              sync.Mutex // One answer is read.
+	begun           bool
 	resourceVersion string
 	complete        bool
 	err             error
 }
 
+// send reads an answer once: each was called then, and must not be called with another list.
 func (m *metadata) send(t http.RoundTripper, r *http.Request) (*http.Response, error) {
-	for next := ""; ; {
-		r := r.Clone(r.Context())
-		r.Header.Set("Accept", acceptMetadata)
-		if next != "" {
-			query := r.URL.Query()
-			query.Del("resourceVersion")
-			query.Del("resourceVersionMatch")
-			query.Set("continue", next)
-			r.URL.RawQuery = query.Encode()
-		}
-		resp, err := t.RoundTrip(r)
-		if err != nil {
-			return nil, err
-		}
-		if resp.StatusCode != http.StatusOK {
-			return resp, nil
-		}
-		listed, err := readMetadata(resp, m.each)
-		_ = resp.Body.Close() // Nothing more is read.
-		if err != nil {
-			m.err = err
-			return nil, errAnswered
-		}
-		if m.resourceVersion == "" {
-			m.resourceVersion = listed.ResourceVersion
-		}
-		if next = listed.Continue; next == "" {
-			m.complete = true
-			return nil, errAnswered
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.begun {
+		return nil, errAnswered
+	}
+	resp, err := sendForMetadata(t, r, "")
+	if err != nil || resp.StatusCode != http.StatusOK {
+		return resp, err
+	}
+	m.begun = true
+	listed, err := readMetadata(resp, m.each)
+	m.resourceVersion = listed.ResourceVersion
+	for err == nil && listed.Continue != "" {
+		if resp, err = sendForMetadata(t, r, listed.Continue); err == nil {
+			listed, err = readMetadata(resp, m.each)
 		}
 	}
+	m.complete, m.err = err == nil, err
+	return nil, errAnswered
+}
+
+func sendForMetadata(t http.RoundTripper, r *http.Request, page string) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Accept", acceptMetadata)
+	if page != "" {
+		query := r.URL.Query()
+		query.Del("resourceVersion")
+		query.Del("resourceVersionMatch")
+		query.Set("continue", page)
+		r.URL.RawQuery = query.Encode()
+	}
+	return t.RoundTrip(r)
 }
 
 // readMetadata reads a PartialObjectMetadataList in protobuf: a prefix, and a runtime.Unknown
 // whose field 2 has the list, whose field 1 is the metadata of the list, and whose field 2 is an
 // item.
 func readMetadata(resp *http.Response, each func(Item) error) (listed metav1.ListMeta, err error) {
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return listed, fmt.Errorf("%w: %s", ErrUnsupported, resp.Status)
+	}
 	if !isProtobuf(resp) {
 		return listed, fmt.Errorf("%w: it answers in %q", ErrUnsupported, resp.Header.Get("Content-Type"))
 	}

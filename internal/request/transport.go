@@ -34,8 +34,7 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if x, ok := r.Context().Value(exchangeKey{}).(*exchange); ok && isList(r) {
-		x.take()
-		return x.send(t.RoundTripper, r)
+		return x.roundTrip(t.RoundTripper, r)
 	}
 	return t.RoundTripper.RoundTrip(r)
 }
