@@ -211,7 +211,10 @@ func (c *Cache) Close() error {
 // another node's objects served. Requests are recognised by their context, so a ListFunc that
 // drops it is not checked. Other requests pass.
 //
-// It also tells clusters apart, see Options.ClusterID.
+// It also tells clusters apart, see Options.ClusterID. And when a watch has expired (410), it lets an
+// informer of 100 objects and more ask for the metadata of all objects, and for those that have
+// changed, by their names, with requests that it makes of the ListerWatcher's List: with its
+// credentials, and up to 8 at a time, of which the rate limiter of the client counts one in 64.
 func (c *Cache) WrapTransport(rt http.RoundTripper) http.RoundTripper {
 	c.wrapped.Store(true)
 	return request.Transport{RoundTripper: rt}
