@@ -74,6 +74,12 @@ type Options struct {
 	// A running process compares the contents of all objects with the server's as
 	// often (never, if negative), because content can change without an event.
 	MaxAge time.Duration
+	// RelistSpread bounds how long an informer waits before it relists when the API server has
+	// lost its history under an open watch, as when it was restarted: then all clients ask at
+	// once. The wait is a random share of 100 µs for each stored object, of at most RelistSpread;
+	// fewer than 1,000 objects do not wait. What is stored is served meanwhile. Default 10s;
+	// negative: no wait.
+	RelistSpread time.Duration
 	// ClusterID returns the identity of the cluster that is being listed, for
 	// example [KubeSystemUID]. If the stored objects came from another one, none of
 	// them is trusted. Each informer calls it before its first list or watch. If the
@@ -101,6 +107,9 @@ type Options struct {
 func (o Options) withDefaults() (Options, error) {
 	if o.MaxAge == 0 {
 		o.MaxAge = 24 * time.Hour
+	}
+	if o.RelistSpread == 0 {
+		o.RelistSpread = 10 * time.Second
 	}
 	switch o.SyncPolicy {
 	case "":

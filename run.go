@@ -92,6 +92,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) bool {
 		Relist:        relisting,
 		NeverResume:   want.NeverResume,
 		BeforeList:    s.checkCluster,
+		Spread:        s.cache.opts.RelistSpread,
 		PageSize:      s.pageSize,
 		Logger:        &p.logger,
 	})

@@ -16,6 +16,7 @@ type past struct {
 	m      *memory
 	last   checkpoint.ObjectVersion
 	misses int // Calls.
+	stored int
 }
 
 func (p *past) Empty() bool {
@@ -24,7 +25,7 @@ func (p *past) Empty() bool {
 	return len(p.m.objects) == 0
 }
 
-func (p *past) Stored() int { return 0 }
+func (p *past) Stored() int { return p.stored }
 
 func (p *past) Comparable(string) bool { return false }
 

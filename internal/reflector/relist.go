@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -50,6 +51,38 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 	}
 	r.eventless, r.consistent, r.failed = true, false, false
 	return listed, nil
+}
+
+const (
+	// spreadObject is how much longer a relist may wait for each object that it lists: more
+	// than the API server needs for it.
+	spreadObject = 100 * time.Microsecond
+	// spreadLeast: smaller lists do not wait.
+	spreadLeast = 1000
+)
+
+// spreadOut waits for a random share of Options.Spread before a relist of many objects, if the
+// server has lost the history under an open watch. The store is served meanwhile. It waits once,
+// however often the relist is tried.
+func (r *Resumer) spreadOut(ctx context.Context, how *Relisting) error {
+	r.mu.Lock()
+	wasOpen, waited := r.current != nil, r.spreadFor == how
+	r.spreadFor = how
+	r.mu.Unlock()
+	if !how.Expired || how.Rewrite || !wasOpen || waited || r.history == nil {
+		return nil
+	}
+	objects := r.history.Stored()
+	longest := min(r.spread, time.Duration(objects)*spreadObject)
+	if objects < spreadLeast || longest <= 0 {
+		return nil
+	}
+	select {
+	case <-time.After(rand.N(longest)):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 var (

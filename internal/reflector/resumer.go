@@ -117,6 +117,9 @@ type Options struct {
 	// Schema, if set, asks for what Relisting.Schema is. It is set if the requests of the
 	// ListerWatcher come to a request.Transport.
 	Schema func(context.Context) (string, error)
+	// Spread bounds the time that a relist waits after an open watch has expired, because
+	// many clients lose their history at once. 0: it does not wait.
+	Spread time.Duration
 	// PageSize of lists that are not streamed. Default 500.
 	PageSize int64
 	// Logger defaults to klog's.
@@ -134,6 +137,7 @@ type Resumer struct {
 	schema       func(context.Context) (string, error) // Nil if requests are not seen.
 	neverResume  bool
 	useWatchList bool
+	spread       time.Duration
 	pageSize     int64
 	log          klog.Logger
 
@@ -149,6 +153,8 @@ type Resumer struct {
 	stopped bool
 	// next is how the next List relists; nil: it resumes.
 	next *Relisting
+	// spreadFor is the relist that has waited for its turn.
+	spreadFor *Relisting
 	// listed: Watch was not called since the last List.
 	listed bool
 	// eventless: no event came since the last relist. If the watch then
@@ -179,6 +185,7 @@ func NewResumer(o Options) *Resumer {
 		beforeList:  o.BeforeList,
 		schema:      o.Schema,
 		neverResume: o.NeverResume,
+		spread:      o.Spread,
 		pageSize:    o.PageSize,
 		next:        o.Relist,
 		log:         klog.Background(),
@@ -315,6 +322,9 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 	}
 	r.obs.Relisting(how.Reason)
 	r.log.V(2).Info("Relisting", "reason", how.Reason)
+	if err := r.spreadOut(ctx, how); err != nil {
+		return "", err
+	}
 	return r.relist(ctx, rv, how)
 }
 
