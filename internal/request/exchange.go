@@ -71,5 +71,7 @@ func (x *exchange) roundTrip(t http.RoundTripper, r *http.Request) (*http.Respon
 	x.sending.Add(1)
 	x.mu.Unlock()
 	defer x.sending.Done()
-	return x.send(t, r)
+	// What is sent is not that List any more, to another Transport below this one.
+	ctx := context.WithValue(WithoutCheck(r.Context()), exchangeKey{}, (*exchange)(nil))
+	return x.send(t, r.WithContext(ctx))
 }

@@ -155,6 +155,42 @@ func TestMetadataThatIsCut(t *testing.T) {
 	}
 }
 
+// TestTransportsInARow: a configuration may be wrapped for two Caches. The first takes the request,
+// and the others send it as it is then, whatever the check of the list says of it.
+func TestTransportsInARow(t *testing.T) {
+	n := store(t, plain, runtime.ContentTypeProtobuf)
+	objects := n.answer
+	n.answer = func(r *http.Request) *http.Response {
+		if r.Header.Get("Accept") == acceptMetadata {
+			return answer(200, runtime.ContentTypeProtobuf, encode(t, plain, metadataOf(3, metav1.ListMeta{ResourceVersion: "200"})))
+		}
+		return objects(r)
+	}
+	ctx := WithCheck(t.Context(), func(a Asked) error {
+		if want := (Asked{Resource: configMapGVR}); a != want {
+			return fmt.Errorf("asks for %v", a)
+		}
+		return nil
+	})
+	row := Transport{Transport{n}}
+	seen := 0
+	rv, err := Metadata(ctx, listing(t, row, metav1.ListOptions{}), func(Item) error { seen++; return nil })
+	if err != nil || rv != "200" || seen != 3 {
+		t.Errorf("version %q, %v, %d objects", rv, err, seen)
+	}
+	client := kubernetes.NewForConfigOrDie(&rest.Config{Host: "https://server", Transport: row, QPS: -1})
+	err = Objects(ctx, metav1.ListOptions{}, itemsOf(3), func(ctx context.Context) error {
+		l, err := client.CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{})
+		if err == nil && len(l.Items) != 3 {
+			t.Errorf("%d objects", len(l.Items))
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestMetadataIsReadOnce, whatever repeats requests: what was in the one answer and is not in the
 // next must not count as there.
 func TestMetadataIsReadOnce(t *testing.T) {

@@ -33,7 +33,7 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	if x, ok := r.Context().Value(exchangeKey{}).(*exchange); ok && isList(r) {
+	if x, _ := r.Context().Value(exchangeKey{}).(*exchange); x != nil && isList(r) {
 		return x.roundTrip(t.RoundTripper, r)
 	}
 	return t.RoundTripper.RoundTrip(r)
