@@ -234,9 +234,11 @@ func (db *DB) attemptedLocked(flushing *layer, w written, err error) (hooks []*H
 // them has put only a part, and wants to put the rest soon.
 func (db *DB) beforeCommitLocked() (urgent bool) {
 	batch := Batch{db: db}
-	for h := range db.hooks {
-		if h.BeforeCommit != nil {
-			h.BeforeCommit(&batch)
+	for _, last := range []bool{false, true} {
+		for h := range db.hooks {
+			if h.Last == last && h.BeforeCommit != nil {
+				h.BeforeCommit(&batch)
+			}
 		}
 	}
 	return batch.urgent

@@ -416,6 +416,30 @@ func TestValuesThatCannotBeEncodedDoNotHoldUpOthers(t *testing.T) {
 	})
 }
 
+// TestALastHookIsCalledAfterTheOthers: whatever order they were added in.
+func TestALastHookIsCalledAfterTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := openSound(t, testsupport.Path(t), Options{})
+		var called []bool
+		for i := range 12 {
+			last := i%3 == 0
+			db.AddHook(&Hook{Last: last, BeforeCommit: func(*Batch) { called = append(called, last) }})
+		}
+		put(t, db, "a", "1")
+		after(time.Minute)
+		db.mu.Lock()
+		defer db.mu.Unlock()
+		for i, last := range called {
+			if want := i%12 >= 8; last != want {
+				t.Fatalf("call %d was one of a hook that is last: %t", i, last)
+			}
+		}
+		if len(called) < 12 {
+			t.Errorf("%d calls", len(called))
+		}
+	})
+}
+
 // TestHooksTakePartInEveryCommit: what BeforeCommit puts is in the commit.
 func TestHooksTakePartInEveryCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

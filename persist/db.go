@@ -183,6 +183,9 @@ type DB struct {
 type Hook struct {
 	// Space, if set, is the space that the hook's owner writes to.
 	Space string
+	// Last says that BeforeCommit is called after that of all hooks that are not Last. What
+	// was done before one of those looked is then in no later commit than what that one puts.
+	Last bool
 	// BeforeCommit may add to what is about to be written. It runs under the
 	// DB's lock, like a function given to Update.
 	BeforeCommit func(*Batch)
