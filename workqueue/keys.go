@@ -1,0 +1,198 @@
+package workqueue
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// keys are those of one name that are to be in the file. Adding and removing one changes memory
+// only. The next commit writes what has changed.
+//
+// That is what keeps Q5: a handler adds a key, returns, and so acknowledges a delta. The hook of
+// the keys is called after that of the deltas' log (persist.Hook.Last), so each commit with the
+// acknowledgement has the key too.
+type keys struct {
+	store      *Store
+	name       string
+	prefix     string
+	owner      owner // Guarded by store.mu. Nil: the name has no workqueue.
+	removeHook func()
+
+	known bool // The file knew the name when it was opened.
+	lost  bool // Keys were lost by then.
+
+	kicked atomic.Bool // The DB was asked for a commit because something has changed.
+
+	mu      sync.Mutex
+	wanted  map[string]struct{}
+	changed map[string]bool // Whether the DB has it, for keys that may differ between the DB and wanted.
+	state   keysState       // Of what the DB has.
+	rewrite bool            // The file was replaced, and may lack some.
+	written *keysState      // What the DB has, nil if that is not known.
+}
+
+// An owner is a [Queue].
+type owner interface{ drained() bool }
+
+// inUseLocked reports whether the name has a workqueue. The caller holds store.mu.
+func (k *keys) inUseLocked() bool { return k.owner != nil && !k.owner.drained() }
+
+// keysState is the persist.Value by which load notices lost keys.
+type keysState struct {
+	Count  uint64 `json:"keys"`
+	Digest uint64 `json:"digest"` // XOR of the hash of each key.
+}
+
+func (s keysState) SizeBytes() int { return 48 }
+
+func (s keysState) AppendTo(dst []byte) ([]byte, error) {
+	b, err := json.Marshal(s)
+	return append(dst, b...), err
+}
+
+func parseKeysState(it *persist.Item) (st keysState, err error) {
+	if s, inMemory := it.Value.(keysState); inMemory {
+		return s, nil
+	}
+	payload, err := it.Payload()
+	if err != nil {
+		return st, err
+	}
+	if err := json.Unmarshal(payload, &st); err != nil {
+		return st, fmt.Errorf("%w: %w", persist.ErrCorrupt, err)
+	}
+	return st, nil
+}
+
+func (s *keysState) add(key string)    { s.Count++; s.Digest ^= hash(key) }
+func (s *keysState) remove(key string) { s.Count--; s.Digest ^= hash(key) }
+
+func hash(key string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(key)) // A hash's Write never fails.
+	return h.Sum64()
+}
+
+// load reads what an earlier process has left. A key that is damaged is believed: to work on an
+// object once more, or on one that never was, does no harm.
+func (k *keys) load() error {
+	s := k.store
+	var damage error
+	err := s.scan(k.name, func(it *persist.Item) {
+		key := it.Key[len(k.prefix):]
+		k.wanted[key] = struct{}{}
+		k.state.add(key)
+		if it.Value == nil {
+			if _, err := it.Payload(); err != nil {
+				damage = err
+			}
+		}
+	}, func() { clear(k.wanted); k.state, damage = keysState{}, nil })
+	if err != nil {
+		return err
+	}
+	var stored keysState
+	k.known, err = s.db.View(s.names, k.name, func(it *persist.Item) (err error) { stored, err = parseKeysState(it); return err })
+	switch {
+	case errors.Is(err, persist.ErrCorrupt):
+		k.known, damage = true, err
+	case err != nil:
+		return err
+	case k.known && stored != k.state:
+		damage = fmt.Errorf("%d keys are there, and %d were counted", k.state.Count, stored.Count)
+	case !k.known && (k.state.Count > 0 || s.db.Salvaged(s.names.Space)):
+		damage = errors.New("their number is not known")
+	}
+	if k.lost = damage != nil; k.lost {
+		s.logger.Error(damage, "Keys of a workqueue may be lost", "workqueue", k.name)
+		k.rewrite = true
+	}
+	return nil
+}
+
+// add makes a key one that the file is to have.
+func (k *keys) add(key string) { k.change(key, true) }
+
+// remove makes it one that the file is not to have.
+func (k *keys) remove(key string) { k.change(key, false) }
+
+func (k *keys) change(key string, want bool) {
+	k.mu.Lock()
+	_, is := k.wanted[key]
+	if is == want {
+		k.mu.Unlock()
+		return
+	}
+	if want {
+		k.wanted[key] = struct{}{}
+	} else {
+		delete(k.wanted, key)
+	}
+	if _, noted := k.changed[key]; noted {
+		delete(k.changed, key) // Back to what the DB has.
+	} else {
+		k.changed[key] = is
+	}
+	k.mu.Unlock()
+	if !k.kicked.Load() && !k.kicked.Swap(true) {
+		k.store.db.Kick()
+	}
+}
+
+func (k *keys) len() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.wanted)
+}
+
+// sorted returns the keys.
+func (k *keys) sorted() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Sorted(maps.Keys(k.wanted))
+}
+
+// beforeCommit stores what has changed. It runs under the DB's lock.
+func (k *keys) beforeCommit(b *persist.Batch) {
+	k.kicked.Store(false)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	bucket := k.store.keys
+	for key, was := range k.changed {
+		if was {
+			b.Delete(bucket, k.prefix+key)
+			k.state.remove(key)
+		} else {
+			b.PutNew(bucket, k.prefix+key, persist.Bytes(nil))
+			k.state.add(key)
+		}
+	}
+	clear(k.changed)
+	if k.rewrite {
+		for key := range k.wanted {
+			b.Put(bucket, k.prefix+key, persist.Bytes(nil))
+		}
+	}
+	if k.rewrite || k.written == nil || *k.written != k.state {
+		state := k.state
+		b.Put(k.store.names, k.name, state)
+		k.written = &state
+	}
+	k.rewrite = false
+}
+
+// afterReset has the next commit write all keys into the new file.
+func (k *keys) afterReset(error) {
+	k.mu.Lock()
+	k.rewrite = true
+	k.mu.Unlock()
+	k.store.db.Kick()
+}

@@ -1,0 +1,139 @@
+package workqueue
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+)
+
+// kept is client-go's plain queue. The delaying one calls it as well, when an item's time has come.
+type kept[T comparable] struct {
+	*workqueue.Typed[T]
+	q *Queue[T]
+}
+
+// Add implements workqueue.TypedInterface.
+func (k kept[T]) Add(item T) {
+	q := k.q
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if due, waits := q.delayed[item]; waits && !q.clock.Now().Before(due) {
+		delete(q.delayed, item)
+	}
+	q.keys.add(q.codec.Encode(item))
+	k.Typed.Add(item)
+	q.noteLeftLocked(item)
+}
+
+// noteLeftLocked notes an item that was added while the queue was being shut down, so that perhaps
+// only the next process has it, and reports whether it was.
+func (q *Queue[T]) noteLeftLocked(item T) bool {
+	if !q.plain.ShuttingDown() {
+		return false
+	}
+	q.left[item] = struct{}{}
+	return true
+}
+
+// Get implements workqueue.TypedInterface.
+func (k kept[T]) Get() (item T, shutdown bool) {
+	item, shutdown = k.Typed.Get()
+	if !shutdown && k.q.isClosed() {
+		return *new(T), true
+	}
+	return item, shutdown
+}
+
+// Done implements workqueue.TypedInterface.
+func (k kept[T]) Done(item T) {
+	q := k.q
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.order.begin(item)
+	k.Typed.Done(item)
+	again := q.order.took()
+	_, waits := q.delayed[item]
+	_, left := q.left[item]
+	if !again && !waits && !left && !q.closed {
+		q.keys.remove(q.codec.Encode(item))
+	}
+}
+
+// keptForLater is client-go's delaying queue. The rate limiting one calls it too.
+type keptForLater[T comparable] struct {
+	workqueue.TypedDelayingInterface[T]
+	q *Queue[T]
+}
+
+// AddAfter implements workqueue.TypedDelayingInterface.
+func (k keptForLater[T]) AddAfter(item T, d time.Duration) {
+	q := k.q
+	if d > 0 {
+		// client-go adds the item no earlier than this. If it waits already, the earlier time counts.
+		due := q.clock.Now().Add(d)
+		q.mu.Lock()
+		q.keys.add(q.codec.Encode(item))
+		if before, waits := q.delayed[item]; !waits || due.Before(before) {
+			q.delayed[item] = due
+		}
+		q.mu.Unlock()
+	}
+	k.TypedDelayingInterface.AddAfter(item, d) // Without the lock: it may wait for an Add.
+	if d <= 0 {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.noteLeftLocked(item) {
+			q.keys.add(q.codec.Encode(item))
+		}
+	}
+}
+
+// An order is client-go's FIFO queue of the items that are ready. The plain queue calls Push and Pop
+// under its lock.
+type order[T comparable] struct {
+	workqueue.Queue[T]
+	mu         sync.Mutex
+	pushed     bool           // Since begin.
+	processing map[T]struct{} // Those that were popped, and not given back by begin.
+}
+
+// Push implements workqueue.Queue.
+func (o *order[T]) Push(item T) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.pushed = true
+	o.Queue.Push(item)
+}
+
+// Pop implements workqueue.Queue.
+func (o *order[T]) Pop() T {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	item := o.Queue.Pop()
+	o.processing[item] = struct{}{}
+	return item
+}
+
+// begin is called before the plain queue's Done. All who cause a Push hold the Queue's lock, so that
+// nothing but this Done can push until took is called.
+func (o *order[T]) begin(item T) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.pushed = false
+	delete(o.processing, item)
+}
+
+// took reports whether Done has pushed the item, because it was added again.
+func (o *order[T]) took() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.pushed
+}
+
+// busy reports whether items were popped for which Done was not called.
+func (o *order[T]) busy() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.processing) > 0
+}

@@ -1,0 +1,285 @@
+package workqueue
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	bolt "go.etcd.io/bbolt"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+func status(t *testing.T, s *Store) []Status {
+	t.Helper()
+	st, err := s.Status()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+func TestANameHasOneQueueAtATime(t *testing.T) {
+	s, db := openStore(t, testsupport.Path(t))
+	for name, want := range map[string]string{"": "required", strings.Repeat("x", 1025): "too long"} {
+		if _, err := New[string](s, name, Options[string]{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("a name of %d bytes: %v", len(name), err)
+		}
+	}
+	q := newQueue(t, s, Options[string]{})
+	q.Add("a")
+	inUse := func() {
+		t.Helper()
+		if _, err := New(s, "model", Options[string]{}); !errors.Is(err, ErrInUse) {
+			t.Errorf("a second queue: %v", err)
+		}
+		if err := s.Forget("model"); !errors.Is(err, ErrInUse) {
+			t.Errorf("forget: %v", err)
+		}
+	}
+	inUse()
+	item, _ := q.Get()
+	q.ShutDown()
+	inUse() // Somebody works on an item.
+	q.Done(item)
+	next := newQueue(t, s, Options[string]{}) // The first one is empty.
+	if next.Len() != 0 {
+		t.Errorf("%d items", next.Len())
+	}
+	next.Add("b")
+	next.Close()
+	next.Close()
+	if _, shutdown := next.Get(); !shutdown {
+		t.Error("a closed queue gives away items")
+	}
+	flush(t, db)
+	if d := cmp.Diff([]Status{{Name: "model", Absent: true, Keys: 1}}, status(t, s)); d != "" {
+		t.Error(d)
+	}
+	s.Close()
+	if _, err := New(s, "model", Options[string]{}); !errors.Is(err, persist.ErrClosed) {
+		t.Errorf("of a closed store: %v", err)
+	}
+}
+
+func TestNamesAreApart(t *testing.T) {
+	path := testsupport.Path(t)
+	s, db := openStore(t, path)
+	for name, items := range map[string][]string{"a": {"x", "a/x"}, "a/": {"x"}, "1/a": {"y", ""}} {
+		q, err := New(s, name, Options[string]{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, item := range items {
+			q.Add(item)
+		}
+		q.Close()
+	}
+	flush(t, db)
+	if err := s.Forget("a"); err != nil {
+		t.Fatal(err)
+	}
+	flush(t, db)
+	s, _ = openStore(t, crashed(t, path))
+	if d := cmp.Diff([]Status{{"1/a", true, 2}, {"a/", true, 1}}, status(t, s)); d != "" {
+		t.Error(d)
+	}
+	for name, want := range map[string]int{"a": 0, "a/": 1, "1/a": 2} {
+		q, err := New(s, name, Options[string]{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q.Len() != want || q.Known() != (name != "a") || q.Lost() {
+			t.Errorf("%q has %d items, known %t, lost %t", name, q.Len(), q.Known(), q.Lost())
+		}
+		q.Close()
+	}
+}
+
+func TestItemsAreOfTheTypeOfTheQueue(t *testing.T) {
+	s, _ := openStore(t, testsupport.Path(t))
+	names, err := New(s, "names", Options[cache.ObjectName]{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []cache.ObjectName{{Name: "node"}, {Namespace: "ns", Name: "pod"}}
+	for _, name := range want {
+		names.Add(name)
+	}
+	names.Close()
+	if names, err = New(s, "names", Options[cache.ObjectName]{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range want {
+		if got, _ := names.Get(); got != name {
+			t.Errorf("%v, expected %v", got, name)
+		}
+	}
+	names.Close()
+	if _, err := New(s, "numbers", Options[int]{}); err == nil || !strings.Contains(err.Error(), "Codec") {
+		t.Errorf("no Codec: %v", err)
+	}
+	texts, err := New(s, "texts", Options[string]{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts.Add("not/an/object")
+	texts.Close()
+	for range 2 {
+		if _, err := New(s, "texts", Options[cache.ObjectName]{}); err == nil || !strings.Contains(err.Error(), "not/an/object") {
+			t.Errorf("an item of another type: %v", err)
+		}
+	}
+}
+
+// TestAWorkerThatIsBlockedInGetEnds: as with client-go.
+func TestAWorkerThatIsBlockedInGetEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := openStore(t, testsupport.Path(t))
+		q := newQueue(t, s, Options[string]{})
+		go func() {
+			time.Sleep(time.Second)
+			q.Add("a")
+			q.ShutDownWithDrain()
+		}()
+		if item, shutdown := q.Get(); item != "a" || shutdown {
+			t.Errorf("%q, %t", item, shutdown)
+		}
+		q.Done("a")
+		if _, shutdown := q.Get(); !shutdown {
+			t.Error("not shut down")
+		}
+		synctest.Wait()
+	})
+}
+
+// TestKeysThatAreLostAreNoticed: and the others are worked on.
+func TestKeysThatAreLostAreNoticed(t *testing.T) {
+	for name, c := range map[string]struct {
+		damage func(names, work *bolt.Bucket) error
+		items  int
+	}{
+		"a key is gone":          {func(_, work *bolt.Bucket) error { return work.Delete([]byte("k5/model/a")) }, 1},
+		"a value is damaged":     {func(_, work *bolt.Bucket) error { return work.Put([]byte("k5/model/a"), []byte("damaged")) }, 2},
+		"their number is gone":   {func(names, _ *bolt.Bucket) error { return names.Delete([]byte("kmodel")) }, 2},
+		"their number is damage": {func(names, _ *bolt.Bucket) error { return names.Put([]byte("kmodel"), []byte("damaged")) }, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := testsupport.Path(t)
+			s, db := openStore(t, path)
+			q := newQueue(t, s, Options[string]{})
+			q.Add("a")
+			q.Add("b")
+			flush(t, db)
+			path = crashed(t, path)
+			file, err := bolt.Open(path, 0o600, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = file.Update(func(tx *bolt.Tx) error {
+				space := tx.Bucket([]byte("workqueues"))
+				return c.damage(space.Bucket([]byte("workqueues")), space.Bucket([]byte("work")))
+			})
+			if err := errors.Join(err, file.Close()); err != nil {
+				t.Fatal(err)
+			}
+			s, db = openStore(t, path)
+			q = newQueue(t, s, Options[string]{})
+			if !q.Lost() || q.Len() != c.items {
+				t.Errorf("lost: %t, %d items", q.Lost(), q.Len())
+			}
+			flush(t, db)
+			s, _ = openStore(t, crashed(t, path)) // All is well again.
+			if q = newQueue(t, s, Options[string]{}); q.Lost() || !q.Known() || q.Len() != c.items {
+				t.Errorf("lost: %t, %d items", q.Lost(), q.Len())
+			}
+		})
+	}
+}
+
+// TestKeysAreWrittenIntoTheFileThatReplacesADamagedOne: also those that were only in the old one.
+func TestKeysAreWrittenIntoTheFileThatReplacesADamagedOne(t *testing.T) {
+	path := testsupport.Path(t)
+	s, db := openStore(t, path)
+	q := newQueue(t, s, Options[string]{})
+	q.Add("a")
+	flush(t, db)
+	_, err := db.Update(func(b *persist.Batch) { b.Drop(s.keys); b.Drop(s.names) }) // As if nothing could be read.
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.keys.afterReset(errors.New("damaged"))
+	flush(t, db)
+	s, _ = openStore(t, crashed(t, path))
+	if q = newQueue(t, s, Options[string]{}); q.Lost() || q.Len() != 1 {
+		t.Errorf("lost: %t, %d items", q.Lost(), q.Len())
+	}
+}
+
+// TestWhatIsDoneBeforeACommitIsNotWritten: a queue that is worked off at once costs no writes.
+func TestWhatIsDoneBeforeACommitIsNotWritten(t *testing.T) {
+	path := testsupport.Path(t)
+	s, db := openStore(t, path)
+	q := newQueue(t, s, Options[string]{})
+	flush(t, db)
+	puts := 0
+	db.AddHook(&persist.Hook{BeforeCommit: func(*persist.Batch) { puts = len(q.keys.changed) }})
+	for range 100 {
+		q.Add("a")
+		item, _ := q.Get()
+		q.Forget(item)
+		q.Done(item)
+	}
+	flush(t, db)
+	if puts != 0 {
+		t.Errorf("%d changes", puts)
+	}
+}
+
+// TestManyUseAQueueAtOnce: with the race detector.
+func TestManyUseAQueueAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := testsupport.Path(t)
+		s, db := openStore(t, path)
+		q := newQueue(t, s, Options[string]{})
+		for i := range 4 {
+			go func() {
+				for n := range 500 {
+					q.Add(string(rune('a' + n%20)))
+					if n%7 == i {
+						q.AddAfter(string(rune('a'+n%20)), time.Duration(n)*time.Millisecond)
+					}
+				}
+			}()
+			go func() {
+				for n := 0; ; n++ {
+					item, shutdown := q.Get()
+					if shutdown {
+						return
+					}
+					if n%5 == 0 {
+						q.AddRateLimited(item)
+					} else {
+						q.Forget(item)
+					}
+					q.Done(item)
+				}
+			}()
+		}
+		for range 20 {
+			time.Sleep(100 * time.Millisecond)
+			flush(t, db)
+			status(t, s)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := status(t, s)[0].Keys; n != 0 || q.Len() != 0 {
+			t.Errorf("%d keys are kept, %d are in the queue", n, q.Len())
+		}
+	})
+}

@@ -1,0 +1,185 @@
+package workqueue
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
+)
+
+// The buckets of a Store in its space.
+const (
+	namesBucket = "workqueues" // A keysState by name.
+	keysBucket  = "work"       // Nothing, by name and key.
+)
+
+// Buckets returns the names of the buckets that a Store has in its space.
+func Buckets() []string { return []string{namesBucket, keysBucket} }
+
+// maxNameBytes is the length of the longest name of a workqueue.
+const maxNameBytes = 1024
+
+// ErrInUse is returned for a name that has a workqueue already.
+var ErrInUse = queue.ErrInUse
+
+// A Store has the workqueues in one space of a DB, each under a name of its own. That of a Cache is
+// what its method Workqueues returns. All methods are safe for concurrent use.
+type Store struct {
+	db     *persist.DB
+	names  persist.Bucket
+	keys   persist.Bucket
+	logger klog.Logger
+
+	mu     sync.Mutex
+	opened map[string]*keys // Those that had a workqueue in this process.
+	closed bool
+}
+
+// NewStore returns the Store of a space. Nothing else writes to its [Buckets], and one Store does
+// at a time.
+func NewStore(db *persist.DB, space string, logger klog.Logger) *Store {
+	return &Store{
+		db: db, names: persist.Bucket{Space: space, Name: namesBucket}, keys: persist.Bucket{Space: space, Name: keysBucket},
+		logger: logger, opened: map[string]*keys{},
+	}
+}
+
+// Close ends the Store. What was added before is in the file with the next commit. What is added
+// to its workqueues later is not kept. Close is idempotent.
+func (s *Store) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, k := range s.opened {
+		k.removeHook()
+	}
+	clear(s.opened)
+}
+
+// open makes owner the workqueue of a name, and returns the keys that wait for it.
+func (s *Store) open(name string, owner owner) (*keys, error) {
+	switch {
+	case name == "":
+		return nil, errors.New("workqueue: a name is required")
+	case len(name) > maxNameBytes:
+		return nil, fmt.Errorf("workqueue: a name of %d bytes is too long, at most %d are allowed; it begins with %.40q", len(name), maxNameBytes, name)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, persist.ErrClosed
+	}
+	k := s.opened[name]
+	if k == nil {
+		k = &keys{store: s, name: name, prefix: prefixOf(name), wanted: map[string]struct{}{}, changed: map[string]bool{}}
+		if err := k.load(); err != nil {
+			return nil, err
+		}
+		k.removeHook = s.db.AddHook(&persist.Hook{
+			Space: s.keys.Space, Last: true, BeforeCommit: k.beforeCommit, AfterReset: k.afterReset,
+		})
+		s.opened[name] = k
+		s.db.Kick() // The name is stored even if nothing is added.
+	}
+	if k.inUseLocked() {
+		return nil, fmt.Errorf("%w: %q", ErrInUse, name)
+	}
+	k.owner = owner
+	return k, nil
+}
+
+// release makes the name free for another workqueue.
+func (s *Store) release(k *keys, owner owner) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k.owner == owner {
+		k.owner = nil
+	}
+}
+
+// Status is the state of one workqueue.
+type Status struct {
+	Name string
+	// Absent says that the name has no workqueue now. Its keys wait in the file for the next one,
+	// see [Store.Forget].
+	Absent bool
+	// Keys is how many keys wait or are being worked on, also those that were added for later.
+	Keys int
+}
+
+// Status returns that of all workqueues that the file knows, sorted by name. The error is that of
+// the DB, for example persist.ErrClosed.
+func (s *Store) Status() ([]Status, error) {
+	all := map[string]Status{}
+	err := s.db.Read(s.names.Space, func(snapshot *persist.Snapshot) error {
+		return snapshot.Scan(namesBucket, "", func(it *persist.Item) (bool, error) {
+			st, err := parseKeysState(it)
+			if err != nil && !errors.Is(err, persist.ErrCorrupt) {
+				return false, err
+			}
+			all[it.Key] = Status{Name: it.Key, Absent: true, Keys: int(st.Count)}
+			return true, nil
+		})
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, k := range s.opened {
+		all[name] = Status{Name: name, Absent: !k.inUseLocked(), Keys: k.len()}
+	}
+	sorted := make([]Status, 0, len(all))
+	for _, st := range all {
+		sorted = append(sorted, st)
+	}
+	slices.SortFunc(sorted, func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
+	return sorted, err
+}
+
+// Forget removes all keys of a name that is not used any more. The error wraps [ErrInUse] if
+// the name has a workqueue now.
+func (s *Store) Forget(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k := s.opened[name]; k != nil {
+		if k.inUseLocked() {
+			return fmt.Errorf("%w: %q", ErrInUse, name)
+		}
+		k.removeHook()
+		delete(s.opened, name)
+	}
+	var stored []string
+	if err := s.scan(name, func(it *persist.Item) { stored = append(stored, it.Key) }, func() { stored = nil }); err != nil {
+		return err
+	}
+	_, err := s.db.Update(func(b *persist.Batch) {
+		for _, key := range stored {
+			b.Delete(s.keys, key)
+		}
+		b.Delete(s.names, name)
+	})
+	return err
+}
+
+// scan calls fn for each key of a name, after again, which has to forget what fn was called for before.
+func (s *Store) scan(name string, fn func(*persist.Item), again func()) error {
+	prefix := prefixOf(name)
+	return s.db.Read(s.keys.Space, func(snapshot *persist.Snapshot) error {
+		again()
+		return snapshot.Scan(keysBucket, prefix, func(it *persist.Item) (bool, error) {
+			ours := strings.HasPrefix(it.Key, prefix)
+			if ours {
+				fn(it)
+			}
+			return ours, nil
+		})
+	})
+}
+
+// prefixOf is what the keys of a name begin with in the file. No other one's do.
+func prefixOf(name string) string { return fmt.Sprintf("%d/%s/", len(name), name) }
