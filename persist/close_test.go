@@ -169,6 +169,27 @@ func TestFlushIsForWhatWasAppliedBeforeIt(t *testing.T) {
 	})
 }
 
+// TestWhatAHookPutsWhenItIsRemovedIsCommitted: although nothing else changes. An Update for which there
+// is no room else would wait for a commit that nobody makes.
+func TestWhatAHookPutsWhenItIsRemovedIsCommitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Minute, MaxPendingBytes: 1})
+		said := false
+		remove := db.AddHook(&Hook{BeforeCommit: func(b *Batch) {
+			if said {
+				b.Put(testBucket, "of the hook", Bytes("1"))
+			}
+		}})
+		put(t, db, "a", "1")
+		after(time.Hour)
+		said = true
+		remove()
+		put(t, db, "a", "2")
+		after(time.Minute)
+		wantDurable(t, db, 2)
+	})
+}
+
 // TestAHookThatIsRemovedHasTheLastWord: removing it calls BeforeCommit, because it has no
 // later chance to put anything.
 func TestAHookThatIsRemovedHasTheLastWord(t *testing.T) {

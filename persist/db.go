@@ -199,7 +199,8 @@ type Hook struct {
 }
 
 // AddHook adds h. The function it returns removes h, after a last BeforeCommit, because a
-// Close that is under way may still commit what h puts.
+// Close that is under way may still commit what h puts. What it puts is committed within
+// CommitInterval.
 func (db *DB) AddHook(h *Hook) (remove func()) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -208,7 +209,9 @@ func (db *DB) AddHook(h *Hook) (remove func()) {
 		db.mu.Lock()
 		defer db.mu.Unlock()
 		if _, there := db.hooks[h]; there && h.BeforeCommit != nil && !db.closed {
-			h.BeforeCommit(&Batch{db: db})
+			b := Batch{db: db}
+			h.BeforeCommit(&b)
+			db.noteChangeLocked(b.urgent)
 		}
 		delete(db.hooks, h)
 	}
