@@ -16,6 +16,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
+	"github.com/warmwatch/warmwatch/workqueue"
 )
 
 var (
@@ -132,6 +133,7 @@ type Cache struct {
 	db      *persist.DB
 	objects *indexer.Objects
 	schemas *schemas
+	work    *workqueue.Store
 
 	wrapped atomic.Bool  // WrapTransport was called.
 	made    atomic.Int64 // How many informers NewInformer has made.
@@ -177,6 +179,7 @@ func Open(path string, o Options) (*Cache, error) {
 		db:        db,
 		objects:   indexer.NewObjects(o.MemoryBudget),
 		schemas:   newSchemas(),
+		work:      workqueue.NewStore(db, workSpace, *o.Logger),
 		informers: map[string]*SharedIndexInformer{},
 	}, nil
 }
@@ -228,6 +231,13 @@ func (c *Cache) WrapTransport(rt http.RoundTripper) http.RoundTripper {
 	c.wrapped.Store(true)
 	return request.Transport{RoundTripper: rt}
 }
+
+// workSpace is where the workqueues are that belong to no informer.
+const workSpace = "workqueues"
+
+// Workqueues returns the workqueues in the file, for [workqueue.New]. They are not of one
+// informer: handlers of several may add items to one. See also [SharedIndexInformer.AddReconciler].
+func (c *Cache) Workqueues() *workqueue.Store { return c.work }
 
 // claim reserves a space.
 func (c *Cache) claim(space, identity string) error {
@@ -306,6 +316,8 @@ type Status struct {
 	// Informers by identity, but for those that have ended. One of NewInformer is here once it
 	// runs, by the Go type of its objects if it works from memory.
 	Informers map[string]InformerStatus
+	// Workqueues are those of [Cache.Workqueues], also names that have none now.
+	Workqueues []workqueue.Status
 	// Err says why persistence is degraded. The informers still work.
 	Err error
 }
@@ -315,7 +327,7 @@ func (c *Cache) Status() Status {
 	c.mu.Lock()
 	informers := c.informersLocked()
 	c.mu.Unlock()
-	st := Status{Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Err: c.db.Err()}
+	st := Status{Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Workqueues: c.work.Status(), Err: c.db.Err()}
 	for _, a := range c.db.SetAside() {
 		st.SetAside = append(st.SetAside, SetAside(a))
 	}

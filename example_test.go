@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -150,6 +151,34 @@ func ExampleCache_NewSharedIndexInformer() {
 			return nil, context.Cause(ctx)
 		}
 		return pods, nil
+	}
+	_ = start
+}
+
+// A controller in one call: the file has what is left to be done, also after a crash.
+func ExampleSharedIndexInformer_AddReconciler() {
+	start := func(ctx context.Context, pods *warmwatch.SharedIndexInformer, makeRoute, removeRoute func(context.Context, *corev1.Pod) error) error {
+		lister := listers.NewPodLister(pods.GetIndexer())
+		reconcile := func(ctx context.Context, key toolscache.ObjectName) error {
+			for _, deleted := range warmwatch.DeletedObjects(ctx) { // As they were last known.
+				if err := removeRoute(ctx, deleted.(*corev1.Pod)); err != nil {
+					return err // It will be called again, and by the next process if need be.
+				}
+			}
+			pod, err := lister.Pods(key.Namespace).Get(key.Name)
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			return makeRoute(ctx, pod)
+		}
+		if _, err := pods.AddReconciler("routes", reconcile, warmwatch.ReconcilerOptions{Workers: 10}); err != nil {
+			return err
+		}
+		pods.RunWithContext(ctx)
+		return nil
 	}
 	_ = start
 }

@@ -63,14 +63,17 @@ func (s *SharedIndexInformer) AddDurableEventHandler(name string, h cache.Resour
 	return s.addHandler(h, name, cache.HandlerOptions{})
 }
 
-// ForgetDurableEventHandler removes what is kept for a durable name. The next
-// handler of the name begins as the first one did. It fails while the name has a
+// ForgetDurableEventHandler removes what is kept for a durable name, also the work of a
+// reconciler. The next handler of the name begins as the first one did. It fails while the name has a
 // handler: errors.Is(err, [ErrInUse]). After the end of the informer it fails as well.
 func (s *SharedIndexInformer) ForgetDurableEventHandler(name string) error {
 	if name == "" {
 		return fmt.Errorf("warmwatch: forget durable handler: a name %w", errRequired)
 	}
-	return s.processor.Forget(name)
+	if err := s.processor.Forget(name); err != nil {
+		return err
+	}
+	return s.forgetReconciler(name)
 }
 
 func (s *SharedIndexInformer) addHandler(h cache.ResourceEventHandler, durableName string, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {

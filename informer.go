@@ -144,7 +144,10 @@ type SharedIndexInformer struct {
 	controller        cache.Controller
 	watchErrorHandler cache.WatchErrorHandlerWithContext
 	transform         cache.TransformFunc
-	running           sync.WaitGroup // verify.
+	begun             bool           // begin was called.
+	reconcilers       []*reconciler  // Those that run, and before begin all that were added.
+	forgotten         []string       // Names, before begin.
+	running           sync.WaitGroup // verify, and reconcilers.
 }
 
 var _ cache.SharedIndexInformer = (*SharedIndexInformer)(nil)

@@ -104,6 +104,7 @@ type model struct {
 	// at any time of a session.
 	durable, late, plain *believer
 	addLate              func() // Once.
+	shadows              *shadows
 }
 
 func newModel(t *testing.T, seed uint64) *model {
@@ -116,6 +117,7 @@ func newModel(t *testing.T, seed uint64) *model {
 			PageDelay: 200 * time.Millisecond, ObjectDelay: 100 * time.Millisecond,
 		}),
 		durable: newBeliever(t, "durable"), late: newBeliever(t, "late"), plain: newBeliever(t, "plain"),
+		shadows: newShadows(t, seed),
 	}
 	m.server.Advance(1) // No server is at version 0.
 	return m
@@ -289,6 +291,9 @@ func (m *model) session() {
 	if _, err := s.AddEventHandler(m.plain); err != nil {
 		t.Fatal(err)
 	}
+	if err := m.shadows.add(s, 1+m.rng.IntN(10), m.rng.IntN(2) == 0); err != nil {
+		t.Fatal(err)
+	}
 	for _, b := range []*believer{m.durable, m.late} {
 		if m.rng.IntN(3) == 0 {
 			d := time.Duration(m.rng.IntN(300)) * time.Millisecond
@@ -363,6 +368,7 @@ func (m *model) quiet(s *SharedIndexInformer) {
 		b.slow = nil
 		b.mu.Unlock()
 	}
+	m.shadows.hurry()
 	var diff string
 	for range 600 {
 		time.Sleep(time.Second) // Virtual time.
@@ -377,9 +383,9 @@ func (m *model) quiet(s *SharedIndexInformer) {
 }
 
 func (m *model) compare(s *SharedIndexInformer) string {
-	want := map[string]string{}
+	want, uids := map[string]string{}, map[types.UID]bool{}
 	for key, obj := range m.server.Objects() {
-		want[key] = obj.GetResourceVersion()
+		want[key], uids[obj.GetUID()] = obj.GetResourceVersion(), true
 	}
 	got := map[string]string{}
 	for _, obj := range s.GetStore().List() {
@@ -394,7 +400,7 @@ func (m *model) compare(s *SharedIndexInformer) string {
 			return c.what + " differs from the server (-want +got):\n" + d
 		}
 	}
-	return ""
+	return m.shadows.compare(want, uids)
 }
 
 func byColor(obj any) ([]string, error) { return []string{obj.(*corev1.ConfigMap).Data["color"]}, nil }
@@ -485,6 +491,7 @@ func (c *modelCrash) arm() {
 		defer close(c.done)
 		c.told = max(c.m.durable.die(), c.m.late.die())
 		c.m.plain.die()
+		c.m.shadows.die()
 		b, err := os.ReadFile(from)
 		if err == nil {
 			err = os.WriteFile(c.to, b, 0o600)
@@ -514,6 +521,7 @@ func (m *model) afterwards(crash *modelCrash) {
 	m.durable.restart(math.MaxInt)
 	m.late.restart(math.MaxInt)
 	m.plain.restart(rv)
+	m.shadows.restart(rv)
 	if m.rng.IntN(4) == 0 && !m.damaged { // A name may be lost with two damages, and late comes late.
 		m.damage()
 	}

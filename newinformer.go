@@ -119,6 +119,7 @@ func (p *parts) close() {
 	if err := p.queue.Stop(); err != nil && !errors.Is(err, persist.ErrClosed) {
 		p.logger.Error(err, "Could not store what the handlers have acknowledged")
 	}
+	p.work.Close()
 	p.removeHook()
 	p.indexer.Release()
 }

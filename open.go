@@ -14,6 +14,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/sink"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
+	"github.com/warmwatch/warmwatch/workqueue"
 )
 
 // parts are what an informer has in one space of a DB. They do not change; an informer of
@@ -27,6 +28,7 @@ type parts struct {
 	indexer  *indexer.Indexer
 	queue    *queue.Log
 	sink     *sink.Sink
+	work     *workqueue.Store // Of the reconcilers.
 	// removeHook removes the hook of the DB that calls replaced.
 	removeHook func()
 }
@@ -104,6 +106,7 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 		ListerWatcher: s.checked(), Example: s.example, NewObject: s.newObject, MaxAge: s.cache.opts.MaxAge,
 		NotifyUnchanged: s.opts.NotifyUnchanged, FieldSelected: p.identity.FieldSelector != "",
 	})
+	p.work = workqueue.NewStore(p.db, p.space, p.logger)
 	p.removeHook = p.db.AddHook(&persist.Hook{Space: p.space, AfterReset: s.replaced})
 	return nil
 }
@@ -117,7 +120,7 @@ func (s *SharedIndexInformer) corruption() error {
 
 func dropSpace(db *persist.DB, space string) error {
 	_, err := db.Update(func(b *persist.Batch) {
-		for _, name := range slices.Concat(indexer.Buckets(), queue.Buckets(), sink.Buckets()) {
+		for _, name := range slices.Concat(indexer.Buckets(), queue.Buckets(), sink.Buckets(), workqueue.Buckets(), []string{deletedBucket}) {
 			b.Drop(persist.Bucket{Space: space, Name: name})
 		}
 	})

@@ -74,6 +74,9 @@ func (s *SharedIndexInformer) begin(ctx context.Context) bool {
 		return false
 	}
 	p := s.parts.Load()
+	if !s.openReconcilers(p) {
+		return false
+	}
 	resyncCheckPeriod := s.processor.Start()
 	want := s.want("")
 	decision := p.sink.Load(want, s.transform, s.relistItems)
@@ -118,6 +121,9 @@ func (s *SharedIndexInformer) begin(ctx context.Context) bool {
 		}
 	}
 	s.running.Go(func() { p.verify(ctx) })
+	for _, r := range s.reconcilers {
+		s.running.Go(func() { r.run(ctx) })
+	}
 	go p.sink.CompareContents(ctx) // Nothing waits for it, because its List may never return.
 	return true
 }
@@ -169,6 +175,7 @@ func (s *SharedIndexInformer) end() {
 	s.processor.Stop()
 	s.running.Wait()
 	s.processor.Wait()
+	p.work.Close()
 	p.removeHook()
 	p.indexer.Release()
 	s.cache.release(p.space, s)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/workqueue"
 )
 
 // A Phase is what an informer is doing.
@@ -50,6 +51,9 @@ type InformerStatus struct {
 	Objects, UnackedDeltas int
 	// Handlers that are added now, and durable names that have no handler now.
 	Handlers []HandlerStatus
+	// Reconcilers says how many keys wait for those of [SharedIndexInformer.AddReconciler], or
+	// are being reconciled, also for names that have none now.
+	Reconcilers []workqueue.Status
 	// Relists and Resumes since the start. Attempts that failed do not count.
 	// The first list of an empty cache is a relist too.
 	Relists, Resumes int
@@ -155,6 +159,7 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	st.Objects = p.indexer.Len()
 	st.UnackedDeltas = p.queue.Unacked()
 	st.Handlers = s.handlerStatus()
+	st.Reconcilers = p.work.Status()
 	if err := p.db.Err(); err != nil {
 		st.Err = err
 	}

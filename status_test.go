@@ -36,15 +36,16 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 	}
 	want := map[string]any{
 		"Path": "cache.db", "MemoryOnly": true, "Err": "disk full",
+		"Workqueues": nil,
 		"SetAside": []any{map[string]any{"Path": "cache.db.corrupt-1", "Time": "2026-01-02T03:04:05Z", "Cause": "noise"}},
 		"Informers": map[string]any{
 			"pods": map[string]any{
 				"Phase": "Live", "StartedFrom": "disk", "Reason": "", "ResourceVersion": "7", "LastContact": "2026-01-02T03:04:05Z",
-				"Objects": 2.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": "refused", "Err": "corrupt", "Handlers": nil,
+				"Objects": 2.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": "refused", "Err": "corrupt", "Handlers": nil, "Reconcilers": nil,
 			},
 			"nodes": map[string]any{
 				"Phase": "", "StartedFrom": "", "Reason": "", "ResourceVersion": "", "LastContact": "0001-01-01T00:00:00Z",
-				"Objects": 0.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": nil, "Err": nil, "Handlers": nil,
+				"Objects": 0.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": nil, "Err": nil, "Handlers": nil, "Reconcilers": nil,
 			},
 		},
 	}

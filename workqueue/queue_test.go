@@ -2,6 +2,8 @@ package workqueue
 
 import (
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,15 +16,6 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
 )
-
-func status(t *testing.T, s *Store) []Status {
-	t.Helper()
-	st, err := s.Status()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return st
-}
 
 func TestANameHasOneQueueAtATime(t *testing.T) {
 	s, db := openStore(t, testsupport.Path(t))
@@ -58,7 +51,7 @@ func TestANameHasOneQueueAtATime(t *testing.T) {
 		t.Error("a closed queue gives away items")
 	}
 	flush(t, db)
-	if d := cmp.Diff([]Status{{Name: "model", Absent: true, Keys: 1}}, status(t, s)); d != "" {
+	if d := cmp.Diff([]Status{{Name: "model", Absent: true, Keys: 1}}, s.Status()); d != "" {
 		t.Error(d)
 	}
 	s.Close()
@@ -86,7 +79,7 @@ func TestNamesAreApart(t *testing.T) {
 	}
 	flush(t, db)
 	s, _ = openStore(t, crashed(t, path))
-	if d := cmp.Diff([]Status{{"1/a", true, 2}, {"a/", true, 1}}, status(t, s)); d != "" {
+	if d := cmp.Diff([]Status{{"1/a", true, 2}, {"a/", true, 1}}, s.Status()); d != "" {
 		t.Error(d)
 	}
 	for name, want := range map[string]int{"a": 0, "a/": 1, "1/a": 2} {
@@ -274,12 +267,48 @@ func TestManyUseAQueueAtOnce(t *testing.T) {
 		for range 20 {
 			time.Sleep(100 * time.Millisecond)
 			flush(t, db)
-			status(t, s)
+			s.Status()
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if n := status(t, s)[0].Keys; n != 0 || q.Len() != 0 {
+		if n := s.Status()[0].Keys; n != 0 || q.Len() != 0 {
 			t.Errorf("%d keys are kept, %d are in the queue", n, q.Len())
 		}
 	})
+}
+
+// TestEveryCommitWithAnAcknowledgementHasTheItem: a handler may add and acknowledge at any moment, also
+// while a commit asks one hook after the other what it has (Q5).
+func TestEveryCommitWithAnAcknowledgementHasTheItem(t *testing.T) {
+	path := testsupport.Path(t)
+	s, db := openStore(t, path)
+	cursors := persist.Bucket{Space: "pods", Name: "cursors"}
+	var q *Queue[string]
+	acknowledged := 0
+	db.AddHook(&persist.Hook{BeforeCommit: func(b *persist.Batch) { // As that of the deltas' log.
+		if q == nil {
+			return
+		}
+		go q.Add(fmt.Sprint(acknowledged)) // It waits for the DB's lock, in order to ask for a commit.
+		for q.keys.len() == acknowledged {
+			runtime.Gosched()
+		}
+		acknowledged++
+		b.Put(cursors, "durable", persist.Bytes(fmt.Sprint(acknowledged)))
+	}})
+	q = newQueue(t, s, Options[string]{})
+	for range 20 {
+		flush(t, db)
+		next, after := openStore(t, crashed(t, path))
+		_, err := after.View(cursors, "durable", func(it *persist.Item) error {
+			cursor, err := it.Payload()
+			if keys := next.Status()[0].Keys; string(cursor) != fmt.Sprint(keys) {
+				t.Errorf("%s items are acknowledged, %d are there", cursor, keys)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -38,6 +38,7 @@ type Store struct {
 	logger klog.Logger
 
 	mu     sync.Mutex
+	absent map[string]int   // How many keys wait for the names that had no workqueue yet.
 	opened map[string]*keys // Those that had a workqueue in this process.
 	closed bool
 }
@@ -45,10 +46,25 @@ type Store struct {
 // NewStore returns the Store of a space. Nothing else writes to its [Buckets], and one Store does
 // at a time.
 func NewStore(db *persist.DB, space string, logger klog.Logger) *Store {
-	return &Store{
+	s := &Store{
 		db: db, names: persist.Bucket{Space: space, Name: namesBucket}, keys: persist.Bucket{Space: space, Name: keysBucket},
 		logger: logger, opened: map[string]*keys{},
 	}
+	err := db.Read(space, func(snapshot *persist.Snapshot) error {
+		s.absent = map[string]int{}
+		return snapshot.Scan(namesBucket, "", func(it *persist.Item) (bool, error) {
+			st, err := parseKeysState(it)
+			s.absent[it.Key] = int(st.Count)
+			if err != nil { // It is made again when the name is used.
+				s.logger.Error(err, "Could not read how many keys wait", "workqueue", it.Key)
+			}
+			return true, nil
+		})
+	})
+	if err != nil { // Nothing but the status needs the names.
+		s.logger.Error(err, "Could not read the names of workqueues")
+	}
+	return s
 }
 
 // Close ends the Store. What was added before is in the file with the next commit. What is added
@@ -86,6 +102,7 @@ func (s *Store) open(name string, owner owner) (*keys, error) {
 			Space: s.keys.Space, Last: true, BeforeCommit: k.beforeCommit, AfterReset: k.afterReset,
 		})
 		s.opened[name] = k
+		delete(s.absent, name)
 		s.db.Kick() // The name is stored even if nothing is added.
 	}
 	if k.inUseLocked() {
@@ -114,31 +131,19 @@ type Status struct {
 	Keys int
 }
 
-// Status returns that of all workqueues that the file knows, sorted by name. The error is that of
-// the DB, for example persist.ErrClosed.
-func (s *Store) Status() ([]Status, error) {
-	all := map[string]Status{}
-	err := s.db.Read(s.names.Space, func(snapshot *persist.Snapshot) error {
-		return snapshot.Scan(namesBucket, "", func(it *persist.Item) (bool, error) {
-			st, err := parseKeysState(it)
-			if err != nil && !errors.Is(err, persist.ErrCorrupt) {
-				return false, err
-			}
-			all[it.Key] = Status{Name: it.Key, Absent: true, Keys: int(st.Count)}
-			return true, nil
-		})
-	})
+// Status returns that of all workqueues that the file knows, sorted by name.
+func (s *Store) Status() []Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var all []Status
+	for name, n := range s.absent {
+		all = append(all, Status{Name: name, Absent: true, Keys: n})
+	}
 	for name, k := range s.opened {
-		all[name] = Status{Name: name, Absent: !k.inUseLocked(), Keys: k.len()}
+		all = append(all, Status{Name: name, Absent: !k.inUseLocked(), Keys: k.len()})
 	}
-	sorted := make([]Status, 0, len(all))
-	for _, st := range all {
-		sorted = append(sorted, st)
-	}
-	slices.SortFunc(sorted, func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
-	return sorted, err
+	slices.SortFunc(all, func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }
 
 // Forget removes all keys of a name that is not used any more. The error wraps [ErrInUse] if
@@ -163,6 +168,9 @@ func (s *Store) Forget(name string) error {
 		}
 		b.Delete(s.names, name)
 	})
+	if err == nil {
+		delete(s.absent, name)
+	}
 	return err
 }
 

@@ -1,0 +1,323 @@
+package warmwatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/tools/cache"
+	clientworkqueue "k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/workqueue"
+)
+
+// A ReconcileFunc makes the world as the object of a key wants it. The state of the object is what a
+// lister of the informer has, and [DeletedObjects]. If it returns an error, it is called again later.
+// ctx ends with the informer.
+type ReconcileFunc func(ctx context.Context, key cache.ObjectName) error
+
+// ReconcilerOptions configures [SharedIndexInformer.AddReconciler]. The zero value is valid.
+type ReconcilerOptions struct {
+	// Workers is how many keys are reconciled at once. Default 1.
+	Workers int
+	// RateLimiter says when a reconcile that has failed is repeated. Default: client-go's for
+	// controllers.
+	RateLimiter clientworkqueue.TypedRateLimiter[cache.ObjectName]
+	// WaitFor are caches that the function also reads. The first reconcile waits for them, as it
+	// does for the informer.
+	WaitFor []cache.DoneChecker
+}
+
+// AddReconciler has reconcile called for each object that is added, updated or deleted, until it
+// returns nil, whatever crashes meanwhile. It is a durable handler, see AddDurableEventHandler, that
+// puts keys into a workqueue of package workqueue, and the workers that take them from there:
+//
+//   - A key is reconciled by one worker at a time. What changes meanwhile, or before, is one more
+//     reconcile, which finds the latest state.
+//   - A key is in the file until a reconcile of it has returned nil and nothing has changed since. The
+//     next process begins with those that are left. Delays after errors do not outlive the process.
+//   - The last known object of a deletion is in the file until then, too: see [DeletedObjects].
+//   - The first reconciler of a name is called for every object, as is the first after the file has
+//     lost keys because it was damaged.
+//
+// Reconciles begin when the informer has synced. When it ends, ctx is cancelled, and Run returns when
+// all have returned. A panic ends the process, or where panics do not, counts as an error.
+//
+// The name is one of a durable handler: two users of it, also another handler, are refused, by an
+// error for which errors.Is(err, [ErrInUse]) holds; what waits for a name that has no reconciler any
+// more stays in the file, see Status().Reconcilers, until ForgetDurableEventHandler is called.
+// RemoveEventHandler ends the reconciler; its name is free once the reconciles in flight have returned.
+func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc, o ReconcilerOptions) (cache.ResourceEventHandlerRegistration, error) {
+	switch {
+	case name == "":
+		return nil, fmt.Errorf("warmwatch: add reconciler: a name %w", errRequired)
+	case reconcile == nil:
+		return nil, fmt.Errorf("warmwatch: add reconciler: a function %w", errRequired)
+	case o.Workers < 0:
+		return nil, fmt.Errorf("warmwatch: add reconciler: Workers is negative: %d", o.Workers)
+	}
+	o.Workers = max(o.Workers, 1)
+	r := &reconciler{informer: s, name: name, reconcile: reconcile, opts: o}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	running := s.begun && !s.stopped
+	if running {
+		if err := r.open(s.parts.Load()); err != nil {
+			return nil, fmt.Errorf("warmwatch: add reconciler: %w", err)
+		}
+	}
+	handle, err := s.addHandler(r, name, cache.HandlerOptions{})
+	if err != nil {
+		r.close()
+		return nil, err
+	}
+	r.registration = handle
+	s.reconcilers = append(s.reconcilers, r)
+	if running {
+		r.addAll = r.needsAll()
+		s.running.Go(func() { r.run(s.ctx) })
+	}
+	return handle, nil
+}
+
+// openReconcilers has those that were added find what the last process has left. It reports false if
+// the Cache was closed. The caller holds s.mu.
+func (s *SharedIndexInformer) openReconcilers(p *parts) bool {
+	s.begun = true
+	err := s.replayForgotten(p)
+	s.reconcilers = slices.DeleteFunc(s.reconcilers, (*reconciler).removed)
+	for _, r := range s.reconcilers {
+		if err == nil {
+			err = r.open(p)
+		}
+		r.addAll = err == nil && r.needsAll()
+	}
+	if err != nil {
+		p.logger.Error(err, "Could not begin, because the work of reconcilers cannot be read")
+	}
+	return err == nil
+}
+
+func (s *SharedIndexInformer) replayForgotten(p *parts) error {
+	for _, name := range s.forgotten {
+		if err := p.forgetWork(name); err != nil {
+			return err
+		}
+	}
+	s.forgotten = nil
+	return nil
+}
+
+// forgetReconciler removes the work of a name that has no handler.
+func (s *SharedIndexInformer) forgetReconciler(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.deferred && !s.begun {
+		s.forgotten = append(s.forgotten, name) // Where its work is is not known yet.
+		return nil
+	}
+	return s.parts.Load().forgetWork(name)
+}
+
+func (p *parts) forgetWork(name string) error {
+	if err := p.work.Forget(name); err != nil {
+		return err
+	}
+	return forgetDeletions(p.db, p.space, name)
+}
+
+// A reconciler is a durable handler, and the workers that do what it has put into its queue.
+type reconciler struct {
+	informer     *SharedIndexInformer
+	name         string
+	reconcile    ReconcileFunc
+	opts         ReconcilerOptions
+	registration cache.ResourceEventHandlerRegistration
+
+	logger    klog.Logger
+	queue     *workqueue.Queue[cache.ObjectName]
+	deletions *deletions
+	addAll    bool // All objects are to be reconciled: keys were lost.
+}
+
+var _ cache.ResourceEventHandler = (*reconciler)(nil)
+
+// open is called before the handler is told anything.
+func (r *reconciler) open(p *parts) (err error) {
+	r.logger = klog.LoggerWithValues(p.logger, "reconciler", r.name)
+	r.queue, err = workqueue.New(p.work, r.name, workqueue.Options[cache.ObjectName]{RateLimiter: r.opts.RateLimiter})
+	if err != nil {
+		return err
+	}
+	if r.deletions, err = openDeletions(p.db, p.space, r.name, r.informer.newObject); err != nil {
+		r.close()
+		return err
+	}
+	for _, key := range r.deletions.keys() { // Usually it is in the queue.
+		r.queue.Add(key)
+	}
+	return nil
+}
+
+// close ends what open has begun, also if it has failed.
+func (r *reconciler) close() {
+	if r.queue != nil {
+		r.queue.Close()
+	}
+	if r.deletions != nil {
+		r.deletions.close()
+	}
+}
+
+// needsAll reports whether keys were lost: those of the queue, or the queue as a whole.
+func (r *reconciler) needsAll() bool {
+	return r.queue.Lost() || !r.queue.Known() && r.informer.processor.Known(r.registration)
+}
+
+// ended is closed when the handler is not called any more.
+func (r *reconciler) ended() <-chan struct{} {
+	return r.registration.(interface{ ShutdownChan() <-chan struct{} }).ShutdownChan()
+}
+
+func (r *reconciler) removed() bool {
+	select {
+	case <-r.ended():
+		return true
+	default:
+		return false
+	}
+}
+
+// OnAdd implements [cache.ResourceEventHandler].
+func (r *reconciler) OnAdd(obj any, _ bool) { r.enqueue(obj, nil) }
+
+// OnUpdate implements [cache.ResourceEventHandler].
+func (r *reconciler) OnUpdate(_, obj any) { r.enqueue(obj, nil) }
+
+// OnDelete implements [cache.ResourceEventHandler].
+func (r *reconciler) OnDelete(obj any) {
+	deleted := obj
+	if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		deleted = lost.Obj
+	}
+	r.enqueue(obj, deleted)
+}
+
+// enqueue adds the key of obj, and the last known object of a deletion. Before it returns, nothing of
+// the delta is acknowledged.
+func (r *reconciler) enqueue(obj, deleted any) {
+	key, err := cache.DeletionHandlingObjectToName(obj)
+	if err != nil {
+		r.logger.Error(err, "Could not find out the key of an object")
+		return
+	}
+	if deleted != nil {
+		r.deletions.add(key, deleted)
+	}
+	r.queue.Add(key)
+}
+
+// run returns when the handler has ended, and all reconciles have returned.
+func (r *reconciler) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(klog.NewContext(ctx, r.logger))
+	defer cancel()
+	var workers sync.WaitGroup
+	if r.wait(ctx) {
+		r.addLost()
+		for range r.opts.Workers {
+			workers.Go(func() { r.work(ctx) })
+		}
+	}
+	select {
+	case <-ctx.Done():
+	case <-r.ended():
+		cancel()
+	}
+	r.queue.ShutDown() // What is added from now on is for the next process.
+	workers.Wait()
+	<-r.ended()
+	r.close()
+	s := r.informer
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reconcilers = slices.DeleteFunc(s.reconcilers, func(other *reconciler) bool { return other == r })
+}
+
+// wait waits for the caches, and reports false if the reconciler ends before.
+func (r *reconciler) wait(ctx context.Context) bool {
+	for _, checker := range append([]cache.DoneChecker{r.informer.HasSyncedChecker()}, r.opts.WaitFor...) {
+		select {
+		case <-checker.Done():
+		case <-ctx.Done():
+			return false
+		case <-r.ended():
+			return false
+		}
+	}
+	return true
+}
+
+// addLost adds the keys of all objects, if some were lost.
+func (r *reconciler) addLost() {
+	if !r.addAll {
+		return
+	}
+	r.logger.Info("Reconciling all objects, because it is not known which were left to be reconciled")
+	for _, key := range r.informer.store.ListKeys() {
+		name, err := cache.ParseObjectName(key)
+		if err != nil {
+			r.logger.Error(err, "Could not read a key", "key", key)
+			continue
+		}
+		r.queue.Add(name)
+	}
+}
+
+func (r *reconciler) work(ctx context.Context) {
+	for {
+		key, shutdown := r.queue.Get()
+		if shutdown || ctx.Err() != nil { // What is not done stays in the file.
+			return
+		}
+		r.one(ctx, key)
+	}
+}
+
+func (r *reconciler) one(ctx context.Context, key cache.ObjectName) {
+	deleted := r.deletions.read(key, r.logger)
+	if err := r.call(context.WithValue(ctx, deletedKey{}, deleted.objects), key); err == nil {
+		r.deletions.remove(key, deleted)
+		r.queue.Forget(key)
+	} else {
+		if ctx.Err() == nil {
+			r.logger.Error(err, "Could not reconcile an object, trying again", "object", key)
+		}
+		r.queue.AddRateLimited(key)
+	}
+	r.queue.Done(key) // Not deferred: a panic that ends the process is not done.
+}
+
+var errPanicked = errors.New("the reconcile has panicked")
+
+// call calls the function. Where panics do not end the process, one is an error.
+func (r *reconciler) call(ctx context.Context, key cache.ObjectName) (err error) {
+	err = errPanicked
+	defer utilruntime.HandleCrashWithLogger(klog.LoggerWithValues(r.logger, "object", key))
+	err = r.reconcile(ctx, key)
+	return err
+}
+
+type deletedKey struct{}
+
+// DeletedObjects returns, in the ctx of a reconcile, the last known objects of the key that were
+// deleted since a reconcile of it has returned nil: usually one, or none. There are more, in no order,
+// where others were made under the name and deleted; an object of the name may exist again. The
+// objects may lack what a [cache.DeletedFinalStateUnknown] lacks, and must not be changed.
+func DeletedObjects(ctx context.Context) []any {
+	objects, _ := ctx.Value(deletedKey{}).([]any)
+	return objects
+}

@@ -1,0 +1,452 @@
+package warmwatch_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/google/go-cmp/cmp"
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/httpserver"
+	"github.com/warmwatch/warmwatch/workqueue"
+)
+
+// works is a reconciler that writes down what it finds:
+//
+//	ns/a@1        ns/a is gone, deleted ns/a@1        ns/a is gone
+type works struct {
+	lister cache.Store
+	during func(context.Context, string) error // Nil: nothing.
+
+	mu   sync.Mutex
+	done []string // Reconciles that have succeeded.
+}
+
+func (w *works) reconcile(ctx context.Context, key cache.ObjectName) error {
+	obj, exists, err := w.lister.GetByKey(key.String())
+	if err != nil {
+		return err
+	}
+	what := key.String() + " is gone"
+	if exists {
+		what = version(obj)
+	}
+	for _, deleted := range warmwatch.DeletedObjects(ctx) {
+		what += ", deleted " + version(deleted)
+	}
+	if w.during != nil {
+		if err := w.during(ctx, what); err != nil {
+			return err
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.done = append(w.done, what)
+	return nil
+}
+
+// expect compares what was reconciled since the last call, in any order.
+func (w *works) expect(t *testing.T, want ...string) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	slices.Sort(w.done)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, w.done); diff != "" {
+		t.Errorf("unexpected reconciles (-want +got):\n%s", diff)
+	}
+	w.done = nil
+}
+
+// addReconciler adds one named "r".
+func addReconciler(t *testing.T, p *process, workers int) *works {
+	t.Helper()
+	w := &works{lister: p.informer.GetStore()}
+	if _, err := p.informer.AddReconciler("r", w.reconcile, warmwatch.ReconcilerOptions{Workers: workers}); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func expectWaiting(t *testing.T, p *process, want ...workqueue.Status) {
+	t.Helper()
+	if diff := cmp.Diff(want, p.informer.Status().Reconcilers); diff != "" {
+		t.Errorf("unexpected reconcilers (-want +got):\n%s", diff)
+	}
+}
+
+// TestWhatIsInTheQueueIsReconciledByTheNextProcess: a crash, with some objects reconciled, some being
+// reconciled and others in the queue, costs no work (Q6).
+func TestWhatIsInTheQueueIsReconciledByTheNextProcess(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t)
+		for i := range 20 {
+			f.put(configMap(fmt.Sprintf("c%02d", i)))
+		}
+		p := launch(t, testsupport.Path(t), f, nil)
+		w := addReconciler(t, p, 2)
+		var reconciled []string
+		hang := make(chan struct{})
+		defer close(hang)
+		w.during = func(context.Context, string) error {
+			w.mu.Lock()
+			hangs := len(w.done) >= 8
+			w.mu.Unlock()
+			if hangs {
+				<-hang
+			}
+			return nil
+		}
+		p.run()
+		settle()
+		w.mu.Lock()
+		reconciled, w.done = w.done, nil
+		w.mu.Unlock()
+		expectWaiting(t, p, workqueue.Status{Name: "r", Keys: 20 - len(reconciled)})
+		if len(reconciled) < 8 || len(reconciled) > 9 {
+			t.Fatalf("%d are reconciled", len(reconciled))
+		}
+		q := launch(t, p.crash(), f, nil)
+		expectWaiting(t, q, workqueue.Status{Name: "r", Absent: true, Keys: 20 - len(reconciled)})
+		w = addReconciler(t, q, 1)
+		q.run()
+		settle()
+		left := slices.DeleteFunc(versions(q.informer.GetStore().List()), func(v string) bool { return slices.Contains(reconciled, v) })
+		w.expect(t, left...)
+		expectWaiting(t, q, workqueue.Status{Name: "r"})
+		q.stop()
+	})
+}
+
+// TestADeletionIsReconciledWithTheLastKnownObject: also after a restart, after an error, and where the
+// name has another object by then (Q6).
+func TestADeletionIsReconciledWithTheLastKnownObject(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
+		p := launch(t, testsupport.Path(t), f, nil)
+		w := addReconciler(t, p, 3)
+		p.run()
+		settle()
+		w.expect(t, "ns/a@1", "ns/b@2", "ns/c@3")
+		w.during = func(context.Context, string) error { return errors.New("not now") }
+		f.remove("a")
+		f.remove("b")
+		settle()
+		f.put(configMap("b"))
+		settle()
+		f.remove("b")
+		settle()
+		f.put(configMap("c"))
+		settle()
+		w.expect(t)
+		expectWaiting(t, p, workqueue.Status{Name: "r", Keys: 3})
+		for range 2 { // What nobody has reconciled stays.
+			path := p.crash()
+			p = launch(t, path, f, nil)
+			w = addReconciler(t, p, 1)
+			w.during = func(context.Context, string) error { return errors.New("not now") }
+			p.run()
+			settle()
+		}
+		w.during = nil
+		settle()
+		settle()
+		settle() // Longer than client-go's rate limiter waits by now.
+		settle()
+		settle()
+		settle()
+		settle()
+		settle()
+		w.expect(t, "ns/a is gone, deleted ns/a@4", "ns/b is gone, deleted ns/b@5, deleted ns/b@7", "ns/c@8")
+		expectWaiting(t, p, workqueue.Status{Name: "r"})
+		if n := keysIn(t, p.crash(), "deleted"); n != 0 {
+			t.Errorf("%d deleted objects are left in the file", n)
+		}
+	})
+}
+
+// keysIn counts the keys of a bucket in the file.
+func keysIn(t *testing.T, path, bucket string) (n int) {
+	t.Helper()
+	inFile(t, path, func(tx *bolt.Tx) error {
+		return tx.ForEach(func(_ []byte, space *bolt.Bucket) error {
+			if b := space.Bucket([]byte(bucket)); b != nil {
+				n += b.Stats().KeyN
+			}
+			return nil
+		})
+	})
+	return n
+}
+
+// TestWhatChangesDuringAReconcileIsReconciledOnceMore: by the same worker or another, but not at the
+// same time.
+func TestWhatChangesDuringAReconcileIsReconciledOnceMore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		p := launch(t, testsupport.Path(t), f, nil)
+		w := addReconciler(t, p, 5)
+		working := 0
+		w.during = func(context.Context, string) error {
+			if working++; working > 1 {
+				t.Error("two workers reconcile one key")
+			}
+			time.Sleep(time.Minute)
+			working--
+			return nil
+		}
+		p.run()
+		advance(time.Second)
+		f.put(configMap("a"))
+		advance(time.Second)
+		f.put(configMap("a"))
+		settle()
+		settle()
+		w.expect(t, "ns/a@1", "ns/a@3")
+		f.put(configMap("a"))
+		advance(time.Second)
+		f.remove("a")
+		settle()
+		settle()
+		w.expect(t, "ns/a@4", "ns/a is gone, deleted ns/a@5")
+	})
+}
+
+// TestAHandlerThatReturnsWhileTheCacheIsBeingClosed: its acknowledgement is in the last commit, and so
+// is what it has added before (Q5).
+func TestAHandlerThatReturnsWhileTheCacheIsBeingClosed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t)
+		p := launch(t, testsupport.Path(t), f, nil)
+		q, err := workqueue.New(p.cache.Workqueues(), "q", workqueue.Options[cache.ObjectName]{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(q.ShutDown)
+		enqueue := func(obj any) {
+			key, err := cache.DeletionHandlingObjectToName(obj)
+			if err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Millisecond)
+			q.Add(key)
+		}
+		if _, err := p.informer.AddDurableEventHandler("d", cache.ResourceEventHandlerFuncs{AddFunc: enqueue}); err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		settle()
+		for i := range 300 {
+			f.put(configMap(fmt.Sprint(i)))
+		}
+		time.Sleep(100 * time.Millisecond)
+		if err := p.cache.Close(); err != nil {
+			t.Error(err)
+		}
+		path := p.crash()
+		p = launch(t, path, f, nil)
+		q, err = workqueue.New(p.cache.Workqueues(), "q", workqueue.Options[cache.ObjectName]{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(q.ShutDown)
+		if q.Len() == 0 || q.Len() == 300 {
+			t.Errorf("%d keys were stored: change when the Cache is closed", q.Len())
+		}
+		if _, err := p.informer.AddDurableEventHandler("d", cache.ResourceEventHandlerFuncs{AddFunc: enqueue}); err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		settle()
+		if st := p.cache.Status().Workqueues; q.Len() != 300 || len(st) != 1 || st[0] != (workqueue.Status{Name: "q", Keys: 300}) {
+			t.Errorf("%d keys are in the queue, status %v", q.Len(), st)
+		}
+	})
+}
+
+func TestTheNameOfAReconciler(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		path := testsupport.Path(t)
+		p := launch(t, path, f, nil)
+		w := &works{lister: p.informer.GetStore()}
+		add := func(name string) (cache.ResourceEventHandlerRegistration, error) {
+			return p.informer.AddReconciler(name, w.reconcile, warmwatch.ReconcilerOptions{})
+		}
+		if _, err := add(""); err == nil {
+			t.Error("a reconciler without a name")
+		}
+		if _, err := p.informer.AddReconciler("r", nil, warmwatch.ReconcilerOptions{}); err == nil {
+			t.Error("a reconciler without a function")
+		}
+		removed, err := add("r")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.informer.RemoveEventHandler(removed); err != nil {
+			t.Error(err)
+		}
+		for i := range 2 { // Before the start, and while it runs.
+			registration, err := add("r")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := add("r"); !errors.Is(err, warmwatch.ErrInUse) {
+				t.Errorf("a second reconciler: %v", err)
+			}
+			if _, err := p.informer.AddDurableEventHandler("r", &recorder{}); !errors.Is(err, warmwatch.ErrInUse) {
+				t.Errorf("a handler of the name: %v", err)
+			}
+			if err := p.informer.ForgetDurableEventHandler("r"); !errors.Is(err, warmwatch.ErrInUse) {
+				t.Errorf("forget: %v", err)
+			}
+			if p.end == nil {
+				p.run()
+			}
+			settle()
+			w.expect(t, fmt.Sprint("ns/a@", 1+2*i))
+			if err := p.informer.RemoveEventHandler(registration); err != nil {
+				t.Error(err)
+			}
+			f.remove("a")
+			settle()
+			w.expect(t)
+			if err := p.informer.ForgetDurableEventHandler("r"); err != nil {
+				t.Error(err)
+			}
+			f.put(configMap("a"))
+			settle()
+		}
+		p.stop()
+		if _, err := add("r"); err == nil {
+			t.Error("a reconciler was added after the end")
+		}
+	})
+}
+
+// TestAllIsReconciledWhereKeysWereLost: or where a handler that was told of all objects becomes a
+// reconciler.
+func TestAllIsReconciledWhereKeysWereLost(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		p := launch(t, testsupport.Path(t), f, nil)
+		if _, err := p.informer.AddDurableEventHandler("r", &recorder{}); err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		settle()
+		for _, lost := range []bool{true, false, true, false} {
+			path := p.crash()
+			if lost && keysIn(t, path, "workqueues") > 0 {
+				change(t, path, "workqueues", func(b *bolt.Bucket) error { return b.Put([]byte("kr"), []byte("damaged")) })
+			}
+			p = launch(t, path, f, nil)
+			w := addReconciler(t, p, 1)
+			p.run()
+			settle()
+			if lost {
+				w.expect(t, "ns/a@1", "ns/b@2")
+			} else {
+				w.expect(t)
+			}
+		}
+	})
+}
+
+// change changes a bucket of the informer in a file that is not open.
+func change(t *testing.T, path, bucket string, fn func(*bolt.Bucket) error) {
+	t.Helper()
+	db, err := bolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bolt.Tx) error {
+		return tx.ForEach(func(_ []byte, space *bolt.Bucket) error {
+			if b := space.Bucket([]byte(bucket)); b != nil {
+				return fn(b)
+			}
+			return nil
+		})
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAReconcilerOfANewInformer is kept in the space that the informer has once it runs.
+func TestAReconcilerOfANewInformer(t *testing.T) {
+	api, path := httpserver.New(t, ""), testsupport.Path(t)
+	for _, c := range []struct {
+		forget, fail bool
+		calls        int
+	}{
+		{fail: true, calls: 1}, {calls: 1}, {calls: 0}, {forget: true, calls: 1},
+	} {
+		a := newAgent(t, path, api)
+		informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
+		if c.forget {
+			if err := informer.ForgetDurableEventHandler("r"); err != nil {
+				t.Error(err)
+			}
+		}
+		calls, called := 0, make(chan struct{}, 1)
+		reconcile := func(ctx context.Context, _ cache.ObjectName) error {
+			calls++
+			called <- struct{}{}
+			if !c.fail {
+				return nil
+			}
+			<-ctx.Done() // The informer ends.
+			return ctx.Err()
+		}
+		if _, err := informer.AddReconciler("r", reconcile, warmwatch.ReconcilerOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		a.run(informer)
+		if c.calls > 0 {
+			<-called
+		}
+		if !c.fail {
+			until(func() bool {
+				st := informer.Status().Reconcilers
+				return len(st) == 1 && st[0].Keys == 0 && informer.Status().UnackedDeltas == 0
+			})
+		}
+		a.stop()
+		if calls != c.calls {
+			t.Errorf("%+v: %d reconciles", c, calls)
+		}
+	}
+}
+
+// TestAReconcileThatPanicsIsRepeated: where panics do not end the process.
+func TestAReconcileThatPanicsIsRepeated(t *testing.T) {
+	defer func(crash bool) { utilruntime.ReallyCrash = crash }(utilruntime.ReallyCrash)
+	utilruntime.ReallyCrash = false
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		p := launch(t, testsupport.Path(t), f, nil)
+		w := addReconciler(t, p, 1)
+		panics := 0
+		w.during = func(context.Context, string) error {
+			if panics++; panics <= 3 {
+				panic("a panic of the reconciler")
+			}
+			return nil
+		}
+		p.run()
+		settle()
+		w.expect(t, "ns/a@1")
+	})
+}
