@@ -37,7 +37,7 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 	want := map[string]any{
 		"Path": "cache.db", "MemoryOnly": true, "Err": "disk full",
 		"Workqueues": nil,
-		"SetAside": []any{map[string]any{"Path": "cache.db.corrupt-1", "Time": "2026-01-02T03:04:05Z", "Cause": "noise"}},
+		"SetAside":   []any{map[string]any{"Path": "cache.db.corrupt-1", "Time": "2026-01-02T03:04:05Z", "Cause": "noise"}},
 		"Informers": map[string]any{
 			"pods": map[string]any{
 				"Phase": "Live", "StartedFrom": "disk", "Reason": "", "ResourceVersion": "7", "LastContact": "2026-01-02T03:04:05Z",

@@ -54,9 +54,11 @@
 // too, unless something has read from the cache before: an index, a client, a webhook. Where that
 // matters, EnableWarmup (config.Controller) adds the handlers at once.
 //
-// Durable handlers, which are told of each change once across restarts, are not for controllers: a
-// workqueue forgets at the end of the process what a handler has put into it and then acknowledged.
-// They are for components that act in the handler itself. What GetInformer returns is a
-// *warmwatch.SharedIndexInformer, which takes them, unless the object is watched in several
-// namespaces.
+// A reconcile that the end of the process has interrupted, or that has failed, is not repeated for a
+// deletion: its handler has returned, and the object is in no initial list. With [NewQueue] in the
+// options of the controller, requests are in the file until they are done.
+//
+// Durable handlers, which are told of each change once across restarts, are for components that act
+// in the handler itself. What GetInformer returns is a *warmwatch.SharedIndexInformer, which takes
+// them, and has AddReconciler, unless the object is watched in several namespaces.
 package controllerruntime

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -58,4 +59,15 @@ func addController(mgr manager.Manager) {
 	if err := ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}).Complete(reconcile.Func(look)); err != nil {
 		log.Fatal(err)
 	}
+}
+
+// A controller whose requests are not lost on the way to the reconciler.
+func ExampleNewQueue() {
+	setup := func(mgr ctrl.Manager, opened *warmwatch.Cache, reconciler reconcile.Reconciler) error {
+		return ctrl.NewControllerManagedBy(mgr).
+			For(&corev1.ConfigMap{}).
+			WithOptions(controller.Options{NewQueue: controllerruntime.NewQueue(opened)}).
+			Complete(reconciler)
+	}
+	_ = setup
 }
