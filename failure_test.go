@@ -77,10 +77,7 @@ func newWorn(t *testing.T) worn {
 		settle()
 	}
 	w := worn{f: f, ever: map[string]*corev1.ConfigMap{}}
-	var err error
-	if w.file, err = os.ReadFile(path); err != nil {
-		t.Fatal(err)
-	}
+	w.file = testsupport.ReadUsed(t, path)
 	close(release)
 	p.stop()
 	for _, e := range f.history {
@@ -465,14 +462,20 @@ func (w worn) damageInUse(t *testing.T, path string, random *rand.Rand) {
 	if random.IntN(2) == 0 {
 		settle()
 	}
-	file, err := os.ReadFile(path)
+	info, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+	file := testsupport.ReadUsed(t, path)
 	damaged, _ := damage(random, file)
 	keepLengths(file, damaged)
 	if err := os.WriteFile(path, damaged, 0o600); err != nil {
 		t.Fatal(err)
+	}
+	if len(damaged) >= len(file) { // It was not truncated: the empty pages at its end are still there.
+		if err := os.Truncate(path, max(info.Size(), int64(len(damaged)))); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if random.IntN(2) == 0 {
 		f.restart()
@@ -619,7 +622,7 @@ func TestAnEmptiedFileIsNotServedAsComplete(t *testing.T) {
 		f.closeWatches()
 		advance(20 * time.Second)
 		after := testsupport.Path(t)
-		copyFile(t, path, after)
+		testsupport.CopyFile(t, path, after)
 
 		p = launch(t, after, f, nil)
 		r, _ := add(t, p.informer)

@@ -3,7 +3,6 @@ package warmwatch_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -281,20 +280,9 @@ func (p *process) stop() {
 func (p *process) crash() string {
 	p.t.Helper()
 	copied := filepath.Join(p.t.TempDir(), "cache.db")
-	copyFile(p.t, p.path, copied)
+	testsupport.CopyFile(p.t, p.path, copied)
 	checkFile(p.t, copied)
 	return copied
-}
-
-func copyFile(t *testing.T, from, to string) {
-	t.Helper()
-	b, err := os.ReadFile(from)
-	if err == nil {
-		err = os.WriteFile(to, b, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // expectStore compares the store with the source (I2).

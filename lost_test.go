@@ -1,6 +1,7 @@
 package warmwatch_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -603,22 +604,23 @@ func TestAListThatHasLeftSomethingOutIsDoneOnceThatIsTold(t *testing.T) {
 // the file.
 func flipBits(t *testing.T, path, text string) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testsupport.ReadUsed(t, path)
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	rest := text[1:]
-	for at := range b {
-		if at == 0 || !strings.HasPrefix(string(b[at:min(at+len(rest), len(b))]), rest) || (b[at-1] != text[0] && b[at-1] != ^text[0]) {
-			continue
+	rest := []byte(text[1:])
+	for at := 1; ; at++ {
+		next := bytes.Index(b[at:], rest)
+		if next < 0 {
+			return
 		}
-		if _, err := f.WriteAt([]byte{^b[at-1]}, int64(at-1)); err != nil {
-			t.Fatal(err)
+		at += next
+		if first := b[at-1]; first == text[0] || first == ^text[0] {
+			if _, err := f.WriteAt([]byte{^first}, int64(at-1)); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 }

@@ -28,6 +28,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/apiserver"
 	"github.com/warmwatch/warmwatch/persist"
 )
@@ -492,13 +493,7 @@ func (c *modelCrash) arm() {
 		c.told = max(c.m.durable.die(), c.m.late.die())
 		c.m.plain.die()
 		c.m.shadows.die()
-		b, err := os.ReadFile(from)
-		if err == nil {
-			err = os.WriteFile(c.to, b, 0o600)
-		}
-		if err != nil {
-			c.m.t.Error(err)
-		}
+		testsupport.CopyFile(c.m.t, from, c.to)
 	}
 }
 

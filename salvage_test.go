@@ -62,10 +62,7 @@ func TestADurableHandlerOutlivesAFileThatIsFoundDamagedAtAStart(t *testing.T) {
 // damageFreelist has a file that cannot be written to any more.
 func damageFreelist(t *testing.T, path string) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testsupport.ReadUsed(t, path)
 	for id := range 2 { // Of both meta pages: the freelist is the number at 32.
 		freelist := binary.NativeEndian.Uint64(b[id*persist.PageBytes+16+32:])
 		b[freelist*persist.PageBytes+8] = 0x77

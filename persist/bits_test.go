@@ -115,7 +115,7 @@ func TestOneBitHidesNoBucket(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	sound := readTrimmed(t, path)
+	sound := testsupport.ReadUsed(t, path)
 	for name, id := range map[string]uint64{"root": root, "space": space} {
 		page := sound[id*PageBytes:][:PageBytes]
 		headBytes(page, false, func(at, field int) {

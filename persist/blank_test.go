@@ -231,7 +231,7 @@ func TestAFileWhoseBeginningWasCutIsBlank(t *testing.T) {
 	db := openSound(t, used, manual)
 	put(t, db, "key", "value")
 	close1(t, db)
-	b := readTrimmed(t, used)
+	b := testsupport.ReadUsed(t, used)
 	check("a file with a value", b, false)
 	clear(b[:PageBytes])
 	check("one whose first page is lost", b, false)

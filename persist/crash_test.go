@@ -137,8 +137,8 @@ func (v *victim) image() (b []byte, durable uint64) {
 			v.t.Fatalf("the process has ended: %v", status)
 		}
 	}
-	b, err := os.ReadFile(v.path)
-	if err := errors.Join(err, syscall.Kill(v.pid, syscall.SIGCONT)); err != nil {
+	b = testsupport.ReadUsed(v.t, v.path)
+	if err := syscall.Kill(v.pid, syscall.SIGCONT); err != nil {
 		v.t.Fatal(err)
 	}
 	return b, durable
@@ -244,14 +244,14 @@ func TestAPowerFailureLeavesAPrefixOfItsBatches(t *testing.T) {
 	w := newCrashWorkload(seed)
 	check := &prefixChecker{t: t, dir: t.TempDir(), w: newCrashWorkload(seed)}
 	size := PageBytes
-	before := bytes.TrimRight(readAll(t, path), "\x00")
+	before := testsupport.ReadUsed(t, path)
 	for commit := range 1 + *crashes/8 {
 		n := w.n
 		for range 1 + rnd.Intn(12) {
 			apply(t, db, w.batch())
 		}
 		flush(t, db)
-		after := readAll(t, path)
+		after := testsupport.ReadUsed(t, path)
 		old := append(slices.Clone(before), make([]byte, len(after)-len(before))...)
 		var data []int
 		meta := -1
@@ -300,13 +300,4 @@ func TestAPowerFailureLeavesAPrefixOfItsBatches(t *testing.T) {
 		}
 		before = after
 	}
-}
-
-func readAll(t *testing.T, path string) []byte {
-	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
 }

@@ -64,7 +64,7 @@ func newImage(t testing.TB, rnd *rand.Rand) *image {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	im.bytes, im.state = readTrimmed(t, path), m.state
+	im.bytes, im.state = testsupport.ReadUsed(t, path), m.state
 	if len(im.pagesOf(branchPage)) == 0 || im.pages() < 20 {
 		return newImage(t, rnd) // The last batches have dropped most of it.
 	}

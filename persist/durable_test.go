@@ -2,7 +2,6 @@ package persist
 
 import (
 	"errors"
-	"os"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -258,17 +257,14 @@ func TestASnapshotOfAFileThatAnotherWritesToReturns(t *testing.T) {
 	defer db.Close()
 	put(t, db, "a", "1")
 	flush(t, db)
-	copyFile(t, path, copied)
+	testsupport.CopyFile(t, path, copied)
 	other := openSound(t, copied, manual)
 	for _, value := range []string{"2", "3"} {
 		put(t, other, "b", value)
 		flush(t, other)
 	}
 	close1(t, other)
-	b, err := os.ReadFile(copied)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testsupport.ReadUsed(t, copied)
 	overwrite(t, path, 0, b)
 	done := make(chan error, 1)
 	go func() {

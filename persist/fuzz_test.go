@@ -28,7 +28,7 @@ func FuzzOpen(f *testing.F) {
 	if err := db.Close(); err != nil {
 		f.Fatal(err)
 	}
-	sound := readTrimmed(f, path)
+	sound := testsupport.ReadUsed(f, path)
 	f.Add([]byte{})
 	for at := 0; at < len(sound); at += PageBytes {
 		for _, in := range []int{0, pageFlagsAt, pageCountAt, pageOverflowAt, 16, 24, 32, 48, 56} {

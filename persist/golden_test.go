@@ -83,7 +83,7 @@ func writeGolden(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	trimmed := readTrimmed(t, goldenPath)
+	trimmed := testsupport.ReadUsed(t, goldenPath)
 	if err := os.WriteFile(goldenPath, trimmed, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestFilesOfFormat1OpenForEver(t *testing.T) {
 		writeGolden(t)
 	}
 	path := testsupport.Path(t)
-	copyFile(t, goldenPath, path)
+	testsupport.CopyFile(t, goldenPath, path)
 	db := openSound(t, path, manual)
 	if names := setAside(t, path); len(names) != 0 {
 		t.Fatalf("set aside: %v", names)

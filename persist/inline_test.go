@@ -36,10 +36,7 @@ func TestASmallBucketThatIsDamagedInUseIsNotWrittenTo(t *testing.T) {
 // damageInline changes the length of the first key in a bucket that is within a page.
 func damageInline(t *testing.T, path string, length uint32) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testsupport.ReadUsed(t, path)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)

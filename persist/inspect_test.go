@@ -96,7 +96,7 @@ func TestAFreelistThatHasOnePageMoreIsFound(t *testing.T) {
 		}
 		put(t, db, fmt.Sprintf("%04d", i*37%600), repeat("w", PageBytes/3))
 		flush(t, db)
-		im := &image{pageSize: PageBytes, bytes: readTrimmed(t, path)}
+		im := &image{pageSize: PageBytes, bytes: testsupport.ReadUsed(t, path)}
 		freelist = binary.NativeEndian.Uint64(im.newestMeta(im.bytes)[metaFreelistAt:])
 		page := im.page(im.bytes, int(freelist))
 		free := make([]uint64, binary.NativeEndian.Uint16(page[pageCountAt:]))
@@ -123,7 +123,7 @@ func TestAFreelistThatHasOnePageMoreIsFound(t *testing.T) {
 func TestAPageThatIsVeryLongIsNotReadWhole(t *testing.T) {
 	path := testsupport.Path(t)
 	manyLeaves(t, path)
-	im := &image{pageSize: PageBytes, bytes: readTrimmed(t, path)}
+	im := &image{pageSize: PageBytes, bytes: testsupport.ReadUsed(t, path)}
 	const pages = 1 << 17 // A gibibyte.
 	end := len(im.bytes) / PageBytes
 	root := slices.Clone(im.page(im.bytes, int(binary.NativeEndian.Uint64(im.newestMeta(im.bytes)[metaRootAt:]))))
@@ -188,10 +188,10 @@ func TestAPageOfValuesInPlaceOfASpacesBuckets(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	page := bytes.Clone(readTrimmed(t, path)[leaf*PageBytes:][:PageBytes])
+	page := bytes.Clone(testsupport.ReadUsed(t, path)[leaf*PageBytes:][:PageBytes])
 	binary.NativeEndian.PutUint64(page, space)
 	damaged := testsupport.Path(t)
-	copyFile(t, path, damaged)
+	testsupport.CopyFile(t, path, damaged)
 	overwrite(t, damaged, int64(space*PageBytes), page)
 	f, err := os.Open(damaged)
 	if err != nil {

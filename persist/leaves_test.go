@@ -30,7 +30,7 @@ func manyLeaves(t *testing.T, path string) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	copyFile(t, sound, path)
+	testsupport.CopyFile(t, sound, path)
 }
 
 // pathTo returns the branches from the root of the test bucket to the leaf of a key, in a
@@ -276,7 +276,7 @@ func TestAMetaPageThatHasMorePagesThanTheFileIsNotBelieved(t *testing.T) {
 	db := open(t, path, manual)
 	put(t, db, "key", "value")
 	flush(t, db)
-	im := &image{pageSize: PageBytes, bytes: readTrimmed(t, path)}
+	im := &image{pageSize: PageBytes, bytes: testsupport.ReadUsed(t, path)}
 	im.setMeta(im.bytes, metaHighAt, 1<<25)
 	overwrite(t, path, 0, im.bytes[:2*PageBytes])
 	put(t, db, "key", "new")
@@ -322,7 +322,7 @@ func TestABranchThatNamesAPageByAnotherKeyIsFound(t *testing.T) {
 				}
 				flush(t, db)
 				close1(t, db)
-				copyFile(t, sound, path)
+				testsupport.CopyFile(t, sound, path)
 
 				db = open(t, path, manual)
 				misname(t, db.bolt, key(keys/2), leaf)
@@ -459,7 +459,7 @@ func TestAFreelistEntryThatNamesAPageOfALeafIsFound(t *testing.T) {
 	want := contents(t, db)
 	close1(t, db)
 
-	b := readTrimmed(t, path)
+	b := testsupport.ReadUsed(t, path)
 	continued := map[uint64]bool{}
 	for id := 4; id < len(b)/PageBytes; id++ {
 		page := b[id*PageBytes:]
@@ -510,7 +510,7 @@ func TestALengthThatLiesIsFoundBeforeBboltCopiesAsMuch(t *testing.T) {
 				db := open(t, path, manual)
 				leaf := leafWith(t, db.bolt, "0300")
 				word := int64(leaf*PageBytes) + pageHeaderBytes + int64(element*elementBytes+at)
-				b := readTrimmed(t, path)
+				b := testsupport.ReadUsed(t, path)
 				overwrite(t, path, word, binary.NativeEndian.AppendUint32(nil, binary.NativeEndian.Uint32(b[word:])|1<<20))
 				put(t, db, "0300a", "new")
 				if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
@@ -540,7 +540,7 @@ func TestAValueThatSaysItIsABucketIsStillThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	flags := int64(leaf*PageBytes) + pageHeaderBytes + elementBytes
-	page := salvagePage{flags: leafPage, bytes: readTrimmed(t, path)[leaf*PageBytes:][:PageBytes]}
+	page := salvagePage{flags: leafPage, bytes: testsupport.ReadUsed(t, path)[leaf*PageBytes:][:PageBytes]}
 	name, _, _ := page.element(1)
 	key := string(name[1:])
 	overwrite(t, path, flags, binary.NativeEndian.AppendUint32(nil, leafBucketFlag))

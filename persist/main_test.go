@@ -1,7 +1,6 @@
 package persist
 
 import (
-	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -236,25 +235,6 @@ func setAside(t testing.TB, path string) []string {
 	return names
 }
 
-// readTrimmed reads a file without the empty space that it has at its end.
-func readTrimmed(t testing.TB, path string) []byte {
-	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	used := 0
-	for at := 0; at+metaOffset+metaBytes <= len(b) && at <= PageBytes; at += PageBytes {
-		if m := validMeta(b[at:]); m != nil {
-			used = max(used, int(binary.NativeEndian.Uint64(m[metaHighAt:]))*PageBytes)
-		}
-	}
-	if used == 0 {
-		return b
-	}
-	return b[:min(used, len(b))]
-}
-
 // overwrite writes to a file that exists, at an offset. The file may be in use.
 func overwrite(t testing.TB, path string, at int64, b []byte) {
 	t.Helper()
@@ -264,17 +244,6 @@ func overwrite(t testing.TB, path string, at int64, b []byte) {
 	}
 	_, err = f.WriteAt(b, at)
 	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func copyFile(t testing.TB, from, to string) {
-	t.Helper()
-	b, err := os.ReadFile(from)
-	if err == nil {
-		err = os.WriteFile(to, b, 0o600)
-	}
-	if err != nil {
 		t.Fatal(err)
 	}
 }

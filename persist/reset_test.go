@@ -52,7 +52,7 @@ var damageInPlace = map[string]func(f *os.File, size int64, rnd *rand.Rand) erro
 
 func damage(t *testing.T, path, how string, rnd *rand.Rand) {
 	t.Helper()
-	size := int64(len(readTrimmed(t, path)))
+	size := int64(len(testsupport.ReadUsed(t, path)))
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +231,7 @@ func TestAFreelistThatLiesHasTheFileReplaced(t *testing.T) {
 	db := open(t, path, manual)
 	put(t, db, "old", "value")
 	flush(t, db)
-	b := readTrimmed(t, path)
+	b := testsupport.ReadUsed(t, path)
 	im := &image{pageSize: PageBytes}
 	id := binary.NativeEndian.Uint64(im.newestMeta(b)[metaFreelistAt:])
 	overwrite(t, path, int64(id)*int64(im.pageSize)+pageOverflowAt, []byte{0xff, 0xff, 0xff, 0xff})
@@ -257,7 +257,7 @@ func lookupOf(db *DB, key string) (string, error) {
 
 func zeroNewestMeta(t *testing.T, path string) {
 	t.Helper()
-	b := readTrimmed(t, path)
+	b := testsupport.ReadUsed(t, path)
 	clear((&image{pageSize: PageBytes}).newestMeta(b))
 	overwrite(t, path, 0, b)
 }
@@ -278,18 +278,13 @@ func TestWhatCanBeReadOfADamagedFileIsSalvaged(t *testing.T) {
 	flush(t, db)
 	put(t, db, "pending", "survives")
 	// All pages of the test bucket: its values are found nowhere else.
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testsupport.ReadUsed(t, path)
 	for at := 0; at+4 < len(b); at++ {
 		if string(b[at:at+4]) == "only" {
 			copy(b[at:], "lost")
 		}
 	}
-	if err := os.WriteFile(path, b, 0o600); err != nil { // In place: the same inode.
-		t.Fatal(err)
-	}
+	overwrite(t, path, 0, b)
 	var corrupt *CorruptError
 	if _, _, err := lookup(db, testBucket, "lost"); !errors.As(err, &corrupt) || corrupt.Bucket != testBucket {
 		t.Errorf("the damaged value reads as %v", err)
@@ -330,20 +325,15 @@ func TestAKeyOutOfOrderHasTheFileReplaced(t *testing.T) {
 		put(t, db, key, "v")
 	}
 	flush(t, db)
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testsupport.ReadUsed(t, path)
 	for at := 0; at+4 < len(b); at++ {
 		if string(b[at:at+4]) == "bbbb" {
 			copy(b[at:], "zzzz")
 		}
 	}
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	overwrite(t, path, 0, b)
 	s := snapshot(t, db, false)
-	err = s.Scan(testBucket.Name, "", func(*Item) (bool, error) { return true, nil })
+	err := s.Scan(testBucket.Name, "", func(*Item) (bool, error) { return true, nil })
 	s.Close()
 	if !errors.Is(err, ErrCorrupt) {
 		t.Errorf("the scan returned %v", err)

@@ -44,10 +44,7 @@ func salvageable(t testing.TB, db *DB) map[string]string {
 // disorder damages what salvageable has written, in place.
 func disorder(t testing.TB, path string) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testsupport.ReadUsed(t, path)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -91,12 +88,12 @@ func TestWhatCanBeReadOfADamagedFileIsSalvagedAtTheStart(t *testing.T) {
 	for name, harm := range map[string]func(t *testing.T, path string){
 		"keys out of order": func(t *testing.T, path string) { disorder(t, path) },
 		"the last page cut off": func(t *testing.T, path string) {
-			if err := os.Truncate(path, int64(len(readTrimmed(t, path))-1)); err != nil {
+			if err := os.Truncate(path, int64(len(testsupport.ReadUsed(t, path))-1)); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"a freelist of noise": func(t *testing.T, path string) {
-			b := readTrimmed(t, path)
+			b := testsupport.ReadUsed(t, path)
 			im := &image{pageSize: PageBytes, bytes: b}
 			for _, id := range im.pagesOf(freelistPage) {
 				b[id*PageBytes+pageFlagsAt] = 0x77
@@ -106,7 +103,7 @@ func TestWhatCanBeReadOfADamagedFileIsSalvagedAtTheStart(t *testing.T) {
 			}
 		},
 		"a page that refers to itself": func(t *testing.T, path string) {
-			b := readTrimmed(t, path)
+			b := testsupport.ReadUsed(t, path)
 			im := &image{pageSize: PageBytes, bytes: b}
 			for _, id := range im.pagesOf(branchPage) {
 				b[id*PageBytes+pageHeaderBytes+branchPageIDAt] = byte(id)
@@ -116,7 +113,7 @@ func TestWhatCanBeReadOfADamagedFileIsSalvagedAtTheStart(t *testing.T) {
 			}
 		},
 		"branches that say they are shorter, and longer": func(t *testing.T, path string) {
-			b := readTrimmed(t, path)
+			b := testsupport.ReadUsed(t, path)
 			im := &image{pageSize: PageBytes, bytes: b}
 			for i, id := range im.pagesOf(branchPage) {
 				b[id*PageBytes+pageCountAt] = byte(1 + i%2)

@@ -62,7 +62,7 @@ func (b *badSector) mend() { b.at.Store(nil) }
 // placesOf returns where some pages of a file are.
 func placesOf(t *testing.T, path string) map[string]int64 {
 	t.Helper()
-	im := &image{pageSize: PageBytes, bytes: readTrimmed(t, path)}
+	im := &image{pageSize: PageBytes, bytes: testsupport.ReadUsed(t, path)}
 	meta := im.newestMeta(im.bytes)
 	newest := int64(txIDOf(meta)%2) * PageBytes
 	leaf := strings.Index(string(im.bytes), repeat("0150", 50)) / PageBytes
@@ -176,7 +176,7 @@ func TestASectorThatACommitCannotReadHasTheFileReplaced(t *testing.T) {
 func TestAFileThatBboltPanicsOverIsNotHeld(t *testing.T) {
 	path := testsupport.Path(t)
 	close1(t, openSound(t, path, manual))
-	b := readTrimmed(t, path)
+	b := testsupport.ReadUsed(t, path)
 	im := &image{pageSize: PageBytes, bytes: b}
 	for _, id := range im.pagesOf(freelistPage) {
 		b[id*PageBytes+pageFlagsAt] = 0x77
@@ -257,7 +257,7 @@ func checkBlip(t *testing.T, failure syscall.Errno, inUse bool) {
 	flush(t, db)
 	want := contents(t, db)
 	close1(t, db)
-	copyFile(t, sound, path)
+	testsupport.CopyFile(t, sound, path)
 	now, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)

@@ -260,7 +260,7 @@ func (f *follower) read(n int) {
 // crash goes on with a copy of the file, of which some may be damaged.
 func (w *world) crash(damage int) {
 	path := testsupport.Path(w.t)
-	copyFile(w.t, w.q.db.Path(), path)
+	testsupport.CopyFile(w.t, w.q.db.Path(), path)
 	if err := w.q.Stop(); err != nil {
 		w.t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"testing"
 
@@ -174,15 +173,4 @@ func upTo(from, to uint64) (seqs []uint64) {
 		seqs = append(seqs, from)
 	}
 	return seqs
-}
-
-func copyFile(t testing.TB, from, to string) {
-	t.Helper()
-	b, err := os.ReadFile(from)
-	if err == nil {
-		err = os.WriteFile(to, b, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 }

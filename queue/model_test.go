@@ -334,7 +334,7 @@ func (m *logModel) restart() {
 // crash goes on with a copy of the file.
 func (m *logModel) crash() {
 	path := testsupport.Path(m.t)
-	copyFile(m.t, m.q.db.Path(), path)
+	testsupport.CopyFile(m.t, m.q.db.Path(), path)
 	m.path = path
 	m.seqs = m.seqs[:m.durable]
 	m.open()

@@ -3,7 +3,6 @@ package queue
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -30,14 +29,8 @@ func reopen(t *testing.T, q *Log) *Log {
 // crash opens the file as it is now.
 func crash(t *testing.T, q *Log) *Log {
 	t.Helper()
-	b, err := os.ReadFile(q.db.Path())
-	if err != nil {
-		t.Fatal(err)
-	}
 	path := testsupport.Path(t)
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testsupport.CopyFile(t, q.db.Path(), path)
 	return newLog(t, testdb.Open(t, path, testdb.Manual), Options{})
 }
 

@@ -182,10 +182,7 @@ func TestAnIndexWhoseKeysAreDamagedIsMadeAnew(t *testing.T) {
 // that all stay in order, and those that begin a leaf are not in its range any more.
 func lowerKeys(t *testing.T, path string) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testsupport.ReadUsed(t, path)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
