@@ -90,6 +90,7 @@ func TestWhatEndsTheProgramWithClientGoEndsItWithWarmwatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, impl := range []implementation{clientGo, ours} {
 				t.Run("impl="+impl.name, func(t *testing.T) {
+					t.Parallel() // The program may have to wait for client-go, a second of real time.
 					out := crash(t, impl.name+"/"+name,
 						"KUBE_CACHE_MUTATION_DETECTOR=true",
 						"WARMWATCH_TEST_FILE="+filepath.Join(t.TempDir(), "cache.db"))

@@ -17,20 +17,24 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
-// manyLeaves writes and closes a file whose test bucket has values of a third of a page,
-// with the keys 0000 to 0599.
+// manyLeavesFile is what manyLeaves has written first.
+var manyLeavesFile string
+
+// manyLeaves writes a file whose test bucket has values of a third of a page, with the keys
+// 0000 to 0599.
 func manyLeaves(t *testing.T, path string) {
 	t.Helper()
-	sound := testsupport.Path(t)
-	db := openSound(t, sound, manual)
-	for i := range 600 {
-		put(t, db, fmt.Sprintf("%04d", i), repeat("v", PageBytes/3))
+	if manyLeavesFile == "" {
+		sound := testsupport.Path(t)
+		db := openSound(t, sound, manual)
+		for i := range 600 {
+			put(t, db, fmt.Sprintf("%04d", i), repeat("v", PageBytes/3))
+		}
+		flush(t, db)
+		close1(t, db)
+		manyLeavesFile = string(testsupport.ReadUsed(t, sound))
 	}
-	flush(t, db)
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	testsupport.CopyFile(t, sound, path)
+	writeFile(t, path, manyLeavesFile)
 }
 
 // pathTo returns the branches from the root of the test bucket to the leaf of a key, in a

@@ -93,18 +93,20 @@ func TestWhatIsBesideASectorThatCannotBeReadIsSalvaged(t *testing.T) {
 		"the newest meta page": 0, "the other meta page": 0, "the freelist": 0, "a leaf": PageBytes / 200, "the end of a leaf": 5,
 	} {
 		t.Run(place, func(t *testing.T) {
-			bad := newBadSector(t)
-			path := testsupport.Path(t)
-			db := open(t, path, manual)
-			put(t, db, "0000", "before") // So that the meta page before the newest one knows of it.
-			want := salvageable(t, db)
-			put(t, db, "more", "value")
-			flush(t, db)
-			bad.breaks(t, path, placesOf(t, path)[place])
-			findOut(t, db)
-			if got := contents(t, db); len(got) < len(want)-most || db.Err() != nil || len(setAside(t, path)) != 1 {
-				t.Errorf("%d of %d keys, %v; set aside: %v", len(got), len(want), db.Err(), setAside(t, path))
-			}
+			synctest.Test(t, func(t *testing.T) { // Reads are tried again.
+				bad := newBadSector(t)
+				path := testsupport.Path(t)
+				db := open(t, path, manual)
+				put(t, db, "0000", "before") // So that the meta page before the newest one knows of it.
+				want := salvageable(t, db)
+				put(t, db, "more", "value")
+				flush(t, db)
+				bad.breaks(t, path, placesOf(t, path)[place])
+				findOut(t, db)
+				if got := contents(t, db); len(got) < len(want)-most || db.Err() != nil || len(setAside(t, path)) != 1 {
+					t.Errorf("%d of %d keys, %v; set aside: %v", len(got), len(want), db.Err(), setAside(t, path))
+				}
+			})
 		})
 	}
 }
@@ -155,18 +157,20 @@ func TestAFileThatCannotBeReadForAMomentIsOpened(t *testing.T) {
 func TestASectorThatACommitCannotReadHasTheFileReplaced(t *testing.T) {
 	for _, place := range []string{"the newest meta page", "the freelist", "the root", "a branch"} {
 		t.Run(place, func(t *testing.T) {
-			bad := newBadSector(t)
-			path := testsupport.Path(t)
-			db := openSound(t, path, manual)
-			salvageable(t, db)
-			close1(t, db)
-			db = openSound(t, path, manual) // Which has yet to look at the leaves.
-			bad.breaks(t, path, placesOf(t, path)[place])
-			put(t, db, "0150", "new")
-			flush(t, db)
-			if v, _ := get(t, db, "0150"); v != "new" || len(setAside(t, path)) != 1 {
-				t.Errorf("it has %.20q; set aside: %v", v, setAside(t, path))
-			}
+			synctest.Test(t, func(t *testing.T) { // Reads are tried again.
+				bad := newBadSector(t)
+				path := testsupport.Path(t)
+				db := openSound(t, path, manual)
+				salvageable(t, db)
+				close1(t, db)
+				db = openSound(t, path, manual) // Which has yet to look at the leaves.
+				bad.breaks(t, path, placesOf(t, path)[place])
+				put(t, db, "0150", "new")
+				flush(t, db)
+				if v, _ := get(t, db, "0150"); v != "new" || len(setAside(t, path)) != 1 {
+					t.Errorf("it has %.20q; set aside: %v", v, setAside(t, path))
+				}
+			})
 		})
 	}
 }
@@ -195,28 +199,30 @@ func TestAFileThatBboltPanicsOverIsNotHeld(t *testing.T) {
 
 // TestAFileWhoseFormatCannotBeReadIsNotTakenForSomebodyElses: it may be sound.
 func TestAFileWhoseFormatCannotBeReadIsNotTakenForSomebodyElses(t *testing.T) {
-	defer func(before func(io.ReaderAt, []byte, int64) (int, error)) { readFile = before }(readFile)
-	path := testsupport.Path(t)
-	db := openSound(t, path, manual)
-	salvageable(t, db)
-	close1(t, db)
-	root, before := placesOf(t, path)["the root"], readFile
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for _, failure := range []error{syscall.EIO, syscall.ESTALE, io.EOF} {
-		readFile = func(f io.ReaderAt, b []byte, at int64) (int, error) {
-			if at == root {
-				return 0, failure
+	synctest.Test(t, func(t *testing.T) { // Reads are tried again.
+		defer func(before func(io.ReaderAt, []byte, int64) (int, error)) { readFile = before }(readFile)
+		path := testsupport.Path(t)
+		db := openSound(t, path, manual)
+		salvageable(t, db)
+		close1(t, db)
+		root, before := placesOf(t, path)["the root"], readFile
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for _, failure := range []error{syscall.EIO, syscall.ESTALE, io.EOF} {
+			readFile = func(f io.ReaderAt, b []byte, at int64) (int, error) {
+				if at == root {
+					return 0, failure
+				}
+				return before(f, b, at)
 			}
-			return before(f, b, at)
+			if err := checkFormat(f); err == nil || errors.Is(err, ErrUnknownFormat) || isBad(err) == errors.Is(failure, syscall.ESTALE) {
+				t.Errorf("%v: %v", failure, err)
+			}
 		}
-		if err := checkFormat(f); err == nil || errors.Is(err, ErrUnknownFormat) || isBad(err) == errors.Is(failure, syscall.ESTALE) {
-			t.Errorf("%v: %v", failure, err)
-		}
-	}
+	})
 }
 
 // TestReadsThatFailForAMomentLoseNothing: the file is sound, or as damaged as it was before.
