@@ -22,7 +22,8 @@ var backlogBytes = flag.Int64("backlog.bytes", 0, "MaxBacklogBytes of that test;
 // objects. It prints what the file and the heap take.
 func TestAHandlerThatHangsDoesNotFillTheDisk(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		objects := min(1000, *backlogUpdates/100)
+		updates := testsupport.Rounds(*backlogUpdates, 6000)
+		objects := min(1000, updates/100)
 		content := strings.Repeat("x", 3<<10)
 		f := newSource(t)
 		for i := range objects {
@@ -50,7 +51,7 @@ func TestAHandlerThatHangsDoesNotFillTheDisk(t *testing.T) {
 		slow.hang = hang
 		slow.mu.Unlock()
 		var heap, file uint64
-		for i := range *backlogUpdates {
+		for i := range updates {
 			name := fmt.Sprint("o", i%objects)
 			if i%97 == 0 {
 				f.remove(name)
@@ -63,7 +64,7 @@ func TestAHandlerThatHangsDoesNotFillTheDisk(t *testing.T) {
 				advance(3 * time.Second)
 				f.compact() // Its history is none of our memory.
 			}
-			if i%(*backlogUpdates/10) == *backlogUpdates/10-1 {
+			if i%(updates/10) == updates/10-1 {
 				var m runtime.MemStats
 				runtime.GC()
 				runtime.ReadMemStats(&m)

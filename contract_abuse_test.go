@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // bubbleGoroutines returns how many goroutines the bubbles of synctest have.
@@ -27,7 +29,10 @@ func bubbleGoroutines() int {
 // go on with what they were doing. How many handlers come and go meanwhile means
 // nothing: in client-go they wait for the informer, in warmwatch they do not.
 func TestHandlersThatComeAndGoDoNotKeepTheInformerFromItsEvents(t *testing.T) {
-	const workers, objects, changes, patience = 100, 300, 2000, 10_000_000
+	// There are more changes than objects: client-go's version is that of an update.
+	const workers, patience = 100, 10_000_000
+	objects := testsupport.Rounds(300, 50)
+	changes := testsupport.Rounds(2000, 400)
 	contract(t, func(t *testing.T, impl implementation) {
 		f := newSource(t)
 		informer := impl.new(t, f)

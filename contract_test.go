@@ -18,6 +18,8 @@ import (
 	fcache "k8s.io/client-go/tools/cache/testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // The tests in the contract_*_test.go files are of client-go's contract: each
@@ -213,7 +215,7 @@ func TestLateHandlersLeaveNoGapAndNoRepeat(t *testing.T) {
 // joinWhileObjectsChange has handlers join an informer while many objects change
 // at full speed.
 func joinWhileObjectsChange(t *testing.T, f *source, informer cache.SharedInformer, join func(cache.ResourceEventHandler) error) {
-	const objects, changes, handlers = 1500, 6000, 24
+	objects, changes, handlers := testsupport.Rounds(1500, 200), testsupport.Rounds(6000, 800), testsupport.Rounds(24, 8)
 	name := func(i int) string { return fmt.Sprintf("o%04d", i) }
 	for i := range objects {
 		f.put(configMap(name(i)))

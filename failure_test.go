@@ -28,7 +28,7 @@ import (
 )
 
 // damageTrials is how often a file is damaged, each time in another way.
-var damageTrials = flag.Uint64("damage.trials", 150, "how often TestAnyDamageOfTheFile damages a file, and a third of it while the file is in use")
+var damageTrials = flag.Int("damage.trials", 150, "how often TestAnyDamageOfTheFile damages a file, and a third of it while the file is in use")
 
 // withContentIndex is the set-up of the informers of these tests.
 func withContentIndex(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
@@ -194,7 +194,7 @@ func damage(random *rand.Rand, file []byte) (damaged []byte, what string) {
 func TestAnyDamageOfTheFile(t *testing.T) {
 	var w worn
 	bubble(t, func(t *testing.T) { w = newWorn(t) })
-	for seed := range *damageTrials {
+	for seed := range uint64(testsupport.Rounds(*damageTrials, 16)) {
 		damaged, what := damage(rand.New(rand.NewPCG(seed, 1)), w.file)
 		t.Run(fmt.Sprintf("seed=%d: %s", seed, what), func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "cache.db")
@@ -414,7 +414,7 @@ func keepLengths(file, damaged []byte) {
 func TestDamageWhileTheFileIsInUse(t *testing.T) {
 	var w worn
 	bubble(t, func(t *testing.T) { w = newWorn(t) })
-	for seed := range *damageTrials / 3 {
+	for seed := range uint64(testsupport.Rounds(*damageTrials, 16) / 3) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 2))
 			path := filepath.Join(t.TempDir(), "cache.db")

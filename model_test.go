@@ -54,14 +54,15 @@ func TestModel(t *testing.T) {
 	handlers := utilruntime.ErrorHandlers
 	utilruntime.ErrorHandlers = nil
 	defer func() { utilruntime.ErrorHandlers = handlers }()
-	t.Logf("replay with -run TestModel -model.seed %d -model.crashes %d", seed, *modelCrashes)
+	crashes := testsupport.Rounds(*modelCrashes, 50)
+	t.Logf("replay with -run TestModel -model.seed %d -model.crashes %d", seed, crashes)
 	const perLife = 25
 	total := modelStats{}
-	for n := 0; n*perLife < *modelCrashes && !t.Failed(); n++ {
+	for n := 0; n*perLife < crashes && !t.Failed(); n++ {
 		lifeSeed := seed + uint64(n)
 		synctest.Test(t, func(t *testing.T) {
 			m := newModel(t, lifeSeed)
-			for range min(perLife, *modelCrashes-n*perLife) {
+			for range min(perLife, crashes-n*perLife) {
 				if m.session(); t.Failed() {
 					t.Logf("life %d of seed %d", n, seed)
 					return

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -18,7 +19,7 @@ func TestALeafThatSaysItIsLonger(t *testing.T) {
 	bubble(t, func(t *testing.T) { w = newWorn(t) })
 	pageBytes := persist.PageBytes
 	for _, overflow := range []uint32{1, 3, 40, 1 << 20, 1<<32 - 1} {
-		for third := range 3 {
+		for third := range testsupport.Rounds(3, 1) {
 			t.Run(fmt.Sprint(overflow, third), func(t *testing.T) {
 				b := slices.Clone(w.file)
 				n := 0

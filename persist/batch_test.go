@@ -264,7 +264,7 @@ func TestSnapshotsWhileCommitsCome(t *testing.T) {
 			}
 		})
 	}
-	for i := range 200 {
+	for i := range testsupport.Rounds(200, 40) {
 		put(t, db, "key", strconv.Itoa(i))
 		flush(t, db)
 	}

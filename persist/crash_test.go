@@ -153,7 +153,7 @@ func TestAKilledProcessLeavesAPrefixOfItsBatches(t *testing.T) {
 	v := startVictim(t, seed)
 	check := &prefixChecker{t: t, dir: t.TempDir(), w: newCrashWorkload(seed)}
 	last := 0
-	for i := range *crashes {
+	for i := range testsupport.Rounds(*crashes, 12) {
 		// Somewhere in the time that a commit takes.
 		pause := time.NewTimer(time.Duration(rnd.Intn(4000)) * time.Microsecond)
 		<-pause.C
@@ -245,7 +245,7 @@ func TestAPowerFailureLeavesAPrefixOfItsBatches(t *testing.T) {
 	check := &prefixChecker{t: t, dir: t.TempDir(), w: newCrashWorkload(seed)}
 	size := PageBytes
 	before := testsupport.ReadUsed(t, path)
-	for commit := range 1 + *crashes/8 {
+	for commit := range 1 + testsupport.Rounds(*crashes, 12)/8 {
 		n := w.n
 		for range 1 + rnd.Intn(12) {
 			apply(t, db, w.batch())

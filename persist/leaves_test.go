@@ -158,7 +158,7 @@ func isIn(leaves []uint32, id int) bool { return id < len(leaves) && leaves[id] 
 // also frees what it merges.
 func TestNoLeafIsFreedThatWasNotLookedAt(t *testing.T) {
 	rnd := testsupport.Rand(t)
-	for round := range 8 {
+	for round := range testsupport.Rounds(8, 2) {
 		synctest.Test(t, func(t *testing.T) { checkFreedLeaves(t, rnd, round) })
 	}
 }

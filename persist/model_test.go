@@ -142,7 +142,7 @@ func TestTheDBBehavesLikeAMap(t *testing.T) {
 			m := newModel(rand.New(rand.NewSource(rnd.Int63())))
 			w := &modelWalk{t: t, m: m, path: path, memory: memory}
 			w.open()
-			for range 3000 {
+			for range testsupport.Rounds(3000, 400) {
 				w.step()
 			}
 			w.release()

@@ -176,13 +176,14 @@ func churn(t testing.TB, n int) (q *Log, perName float64) {
 // TestADeletionThatWaitsTakesAFewBytesOfMemory: those of ever new names, which nothing
 // folds, for a consumer that hangs.
 func TestADeletionThatWaitsTakesAFewBytesOfMemory(t *testing.T) {
-	q, perName := churn(t, *churnNames)
+	names := testsupport.Rounds(*churnNames, 4000)
+	q, perName := churn(t, names)
 	deltas := q.Unacked()
-	t.Logf("%d names, %d deltas wait, %.1f bytes of heap for each name", *churnNames, deltas, perName)
+	t.Logf("%d names, %d deltas wait, %.1f bytes of heap for each name", names, deltas, perName)
 	if perName > 16 {
 		t.Errorf("%.1f bytes of heap for each deletion", perName)
 	}
-	if deltas > *churnNames*3/2 {
+	if deltas > names*3/2 {
 		t.Errorf("%d deltas wait, nothing was folded", deltas)
 	}
 	if err := q.Stop(); err != nil {

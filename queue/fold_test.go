@@ -317,7 +317,7 @@ func (w *world) damage(n int) {
 func TestFoldedDeltasTellTheSame(t *testing.T) {
 	rnd := testsupport.Rand(t)
 	folded, lost := uint64(0), uint64(0)
-	for range 15 {
+	for range testsupport.Rounds(15, 3) {
 		seed := rnd.Int63()
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

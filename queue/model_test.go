@@ -22,7 +22,7 @@ import (
 // (Q4).
 func TestTheLogBehavesLikeItsModel(t *testing.T) {
 	rnd := testsupport.Rand(t)
-	for range 12 {
+	for range testsupport.Rounds(12, 1) {
 		seed := rnd.Int63()
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 // sorted slice.
 func TestRunsAreASetOfSeqs(t *testing.T) {
 	rnd := testsupport.Rand(t)
-	for range 4 {
+	for range testsupport.Rounds(4, 1) {
 		var rs runs
 		var want []Delta // Type tells deletions apart.
 		seq := uint64(1)
@@ -115,7 +115,7 @@ func checkPacks(t *testing.T, rs *runs) {
 // few of many packs, or most of one; runs are of different lengths.
 func TestRemoveIsThatOfASet(t *testing.T) {
 	rnd := testsupport.Rand(t)
-	for range 4 {
+	for range testsupport.Rounds(4, 1) {
 		var rs runs
 		want := map[uint64]bool{} // By Seq: it is a deletion.
 		seq := uint64(1)

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // TestBuffersHoldCopies: no record touches another's, and none the source.
 func TestBuffersHoldCopies(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	for range 20 {
+	for range testsupport.Rounds(20, 2) {
 		var b buffers
 		var want, held [][]byte
 		for range 200 {

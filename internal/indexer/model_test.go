@@ -31,7 +31,7 @@ func TestTheIndexerBehavesLikeClientGos(t *testing.T) {
 			w.indexers = cache.Indexers{"node": byNode, cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
 			w.want = cache.NewIndexer(cache.DeletionHandlingMetaNamespaceKeyFunc, maps.Clone(w.indexers))
 			w.open()
-			for range 1200 {
+			for range testsupport.Rounds(1200, 150) {
 				w.step()
 			}
 			w.compare()

@@ -31,7 +31,7 @@ func TestReadersNeverGoBack(t *testing.T) {
 		t.Run(fmt.Sprintf("budget %d", budget), func(t *testing.T) {
 			db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Millisecond})
 			ix := newIndexer(t, db, cache.Indexers{"node": byNode}, budget)
-			const objects, versions = 8, 400
+			objects, versions := 8, testsupport.Rounds(400, 80)
 			var wg sync.WaitGroup
 			done := make(chan struct{})
 			read := map[string]func(key string) (int, bool){
@@ -133,7 +133,7 @@ func TestReadersNeverGoBack(t *testing.T) {
 func TestABatchIsInMemoryWhenItIsVisible(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Millisecond})
 	ix := newIndexer(t, db, nil, -1)
-	const objects, versions = 400, 150
+	objects, versions := 400, testsupport.Rounds(150, 15)
 	replace := func(v int) {
 		var list []any
 		for i := range objects {

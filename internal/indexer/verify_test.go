@@ -34,11 +34,14 @@ func TestVerifyReportsNoDamageUnderAWriter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 20 {
-		if err := ix.Add(newPod(fmt.Sprintf("pod-%d", i), "1")); err != nil {
-			t.Fatal(err)
+	addPods := func(n int) {
+		for i := range n {
+			if err := ix.Add(newPod(fmt.Sprintf("pod-%d", i), "1")); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
+	addPods(verifyObjects / 2) // It does not pause, which would be nearly all of the time.
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -54,7 +57,11 @@ func TestVerifyReportsNoDamageUnderAWriter(t *testing.T) {
 			}
 		}
 	}()
-	for range 2000 {
+	rounds := testsupport.Rounds(2000, 200)
+	for i := range rounds {
+		if i == rounds-3 {
+			addPods(2 * verifyObjects) // From now on it pauses.
+		}
 		ix.Verify(ctx)
 		ix.VerifyIndices(ctx)
 		ix.List()

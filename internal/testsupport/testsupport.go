@@ -78,3 +78,12 @@ func Path(t testing.TB) string {
 	t.Helper()
 	return filepath.Join(t.TempDir(), "cache.db")
 }
+
+// Rounds is how often a test repeats what it does: full times, or short times under -short,
+// with which all tests are run many times over.
+func Rounds(full, short int) int {
+	if testing.Short() {
+		return min(full, short)
+	}
+	return full
+}
