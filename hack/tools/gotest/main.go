@@ -2,7 +2,12 @@
 // names every skipped test. What it prints of each run is what `go test` prints:
 // one closing line for each package, and the output of what failed.
 //
+// The form with passes runs the tests of one module many times over, to find those that fail
+// now and then.
+//
 // Usage: gotest [flags of go test] -- dir ...
+//
+//	gotest passes [-n passes] [-for duration] [-jobs n] [-tmp dir] [-build flags] dir
 package main
 
 import (
@@ -19,6 +24,13 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "passes" {
+		if err := runPasses(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "#", err)
+			os.Exit(1)
+		}
+		return
+	}
 	// Ctrl-C reaches the tests as well; this command waits for their end.
 	signal.Ignore(os.Interrupt)
 	split := slices.Index(os.Args, "--")
@@ -56,6 +68,7 @@ type report struct {
 	output         map[testID][]string // Of what has not ended yet.
 	skipped        []string
 	passed, failed int
+	onEnd          func(test, action string) // May be nil.
 }
 
 func newReport(out io.Writer) *report {
@@ -119,6 +132,9 @@ func (r *report) handle(e event) {
 }
 
 func (r *report) endTest(id testID, action string) {
+	if r.onEnd != nil {
+		r.onEnd(id.test, action)
+	}
 	switch action {
 	case "pass":
 		r.passed++
