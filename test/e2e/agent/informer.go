@@ -133,6 +133,11 @@ func (a *Agent) open(ctx context.Context, i *Informer, e Expect) (err error) {
 			return err
 		}
 	}
+	for _, r := range s.Reconcilers {
+		if err := i.addReconciler(r, a.tell); err != nil {
+			return err
+		}
+	}
 	a.running.Go(func() { i.RunWithContext(ctx) })
 	a.running.Go(func() {
 		if wait(ctx, i.HasSyncedChecker().Done()) == nil {

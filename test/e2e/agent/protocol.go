@@ -29,7 +29,9 @@ type Spec struct {
 	Namespace string
 	Index     string    // Name of a label, which is the name of the index, too. Empty: no index.
 	Handlers  []Handler // Default: one plain handler, which tells of nothing.
-	Sums      bool      // Contents and Events have a sum of the whole object.
+	// Reconcilers, of warmwatch only, tell of each reconcile that succeeds. Many are slow, or fail.
+	Reconcilers []Reconciler
+	Sums        bool // Contents and Events have a sum of the whole object.
 
 	// How to reach the API server.
 	Kubeconfig, Context string
@@ -63,6 +65,12 @@ type Handler struct {
 	Slow        bool // Now and then it takes longer than a commit.
 	// Late is how long after the others it is added.
 	Late time.Duration
+}
+
+// Reconciler is one of an informer.
+type Reconciler struct {
+	Name    string
+	Workers int
 }
 
 // Expect is a measurement. What is expected is expected of each handler.
@@ -106,19 +114,20 @@ type Message struct {
 	Error     string     `json:",omitempty"` // The agent gives up.
 }
 
-// Event is one call of a handler.
+// Event is one call of a handler, or one reconcile.
 type Event struct {
 	Resource, Handler string
 	At                time.Time
 	Initial           bool // OnAdd of the initial list.
 	Key               string
-	Old, New          string // As ContentOf says.
+	Old, New          string // As ContentOf says. New is empty where a reconcile has found nothing.
 	Change            Change
+	Deleted           []string // Likewise, the deleted objects that a reconcile had at hand.
 }
 
 // Change is an Event for people.
 type Change struct {
-	Type      string `json:"type"` // ADDED, MODIFIED, DELETED
+	Type      string `json:"type"` // ADDED, MODIFIED, DELETED, RECONCILED
 	Name      string `json:"name"`
 	OldRV     string `json:"oldResourceVersion,omitempty"`
 	NewRV     string `json:"newResourceVersion,omitempty"`
@@ -183,6 +192,7 @@ type Status struct {
 	ResourceVersion string `json:"resourceVersion"`
 	Objects         int    `json:"objects"`
 	UnackedDeltas   int    `json:"unackedDeltas"`
+	Unreconciled    int    `json:"unreconciled,omitempty"` // Keys of all reconcilers.
 	Relists         int    `json:"relists"`
 	Resumes         int    `json:"resumes"`
 	Error           string `json:"error,omitempty"`
@@ -193,6 +203,9 @@ func statusOf(s warmwatch.InformerStatus) *Status {
 		Phase: string(s.Phase), Live: s.Phase == warmwatch.PhaseLive,
 		StartedFrom: s.StartedFrom, Reason: s.Reason, ResourceVersion: s.ResourceVersion,
 		Objects: s.Objects, UnackedDeltas: s.UnackedDeltas, Relists: s.Relists, Resumes: s.Resumes,
+	}
+	for _, r := range s.Reconcilers {
+		to.Unreconciled += r.Keys
 	}
 	if s.Err != nil {
 		to.Error = s.Err.Error()

@@ -1,0 +1,55 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/warmwatch/warmwatch"
+)
+
+// errOnPurpose is what a reconcile returns now and then.
+var errOnPurpose = errors.New("agent: this reconcile fails on purpose")
+
+// addReconciler adds a reconciler to an informer of warmwatch. What it has done is told, so that the
+// parent knows it when the agent is killed.
+func (i *Informer) addReconciler(r Reconciler, tell func(*Event)) error {
+	if i.warm == nil {
+		return fmt.Errorf("agent: %s has no reconcilers", i.spec.Impl)
+	}
+	reconcile := func(ctx context.Context, key cache.ObjectName) error {
+		e := &Event{Resource: i.spec.Resource.Resource, Handler: r.Name, Key: key.String(), Change: Change{Type: "RECONCILED"}}
+		obj, exists, err := i.GetStore().GetByKey(e.Key)
+		if err != nil {
+			return err
+		}
+		if exists {
+			e.New = ContentOf(obj, i.spec.Sums)
+		}
+		for _, deleted := range warmwatch.DeletedObjects(ctx) {
+			e.Deleted = append(e.Deleted, ContentOf(deleted, i.spec.Sums))
+		}
+		switch rand.IntN(10) {
+		case 0, 1:
+			return errOnPurpose
+		case 2, 3:
+			time.Sleep(rand.N(100 * time.Millisecond))
+		case 4:
+			time.Sleep(rand.N(time.Second))
+			return errOnPurpose
+		}
+		e.At = time.Now()
+		tell(e)
+		return nil
+	}
+	_, err := i.warm.AddReconciler(r.Name, reconcile, warmwatch.ReconcilerOptions{
+		Workers:     r.Workers,
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](5*time.Millisecond, time.Second),
+	})
+	return err
+}

@@ -1,0 +1,151 @@
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/warmwatch/warmwatch/test/e2e/agent"
+	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
+)
+
+var reconcileKills = flag.Int("reconcile.kills", 12, "how often TestKillAReconciler kills the agent")
+
+// TestKillAReconciler kills an agent with ten workers, whose reconciles are slow or fail, at random
+// moments. In the end each object is reconciled as the server has it, and so is the deletion of each
+// object of which a durable handler was ever told, with the object at hand (Q5, Q6).
+func TestKillAReconciler(t *testing.T) {
+	seed := newSeed(t)
+	cp := newControlPlane(t)
+	client := newClient(t, cp.Config())
+	w := &workshop{
+		cp: cp, client: client, namespace: newNamespace(t, client), file: filepath.Join(t.TempDir(), "cache.db"), rng: newRand(seed),
+		found: map[string]string{}, told: map[string]string{}, deleted: map[string]bool{},
+	}
+	w.changer = newChanger(client, w.namespace, 60, seed)
+	w.changer.make(t, 300)
+	for life := 1; life <= *reconcileKills && !t.Failed(); life++ {
+		w.live(t, life)
+	}
+	w.begin(t)
+	w.compare(t)
+	w.agent.end(t)
+	checkFile(t, w.file)
+	t.Logf("%d kills, %d changes, %d reconciles, %d deletions with the object at hand; %d keys waited when it was killed", *reconcileKills,
+		w.changer.made.Load(), w.reconciles, len(w.deleted), w.left)
+	if w.left == 0 || len(w.deleted) == 0 {
+		t.Error("nothing was left to be reconciled, or no deletion was: change how agents are killed")
+	}
+}
+
+// A workshop has the agent, and what it has said that it has done.
+type workshop struct {
+	cp        *controlplane.ControlPlane
+	client    kubernetes.Interface
+	namespace string
+	file      string
+	rng       *rand.Rand
+	changer   *changer
+	agent     *agentProcess
+	seen      int // Events of this life's agent.
+
+	found            map[string]string // What the last reconcile has found, by key.
+	told             map[string]string // Keys of the objects of which the durable handler was told, by uid.
+	deleted          map[string]bool   // Uids whose deletion was reconciled.
+	reconciles, left int               // left: keys that waited when the agent was killed.
+}
+
+// live is one life of the agent, which ends with kill -9, and what happens until the next one.
+func (w *workshop) live(t *testing.T, life int) {
+	t.Helper()
+	down, historyLost := w.rng.IntN(150), life%6 == 0
+	w.changer.begin(t)
+	w.begin(t)
+	if life%3 == 0 { // At any moment of its start.
+		time.Sleep(time.Duration(w.rng.IntN(800)) * time.Millisecond)
+	} else {
+		w.changer.await(t, 50+w.rng.IntN(300))
+		if life%4 == 0 {
+			w.changer.end(t)
+			w.compare(t)
+			w.changer.begin(t)
+			w.changer.await(t, 20+w.rng.IntN(100))
+		} else {
+			w.left += w.agent.contents(t)[0].Status.Unreconciled
+		}
+	}
+	w.agent.kill(t)
+	w.read()
+	w.changer.await(t, down)
+	w.changer.end(t)
+	if historyLost {
+		if err := w.cp.RestartAPIServer(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (w *workshop) begin(t *testing.T) {
+	t.Helper()
+	w.seen = 0
+	spec := specOf(configMaps, "ConfigMap")
+	spec.Kubeconfig, spec.Namespace, spec.File = w.cp.Kubeconfig(), w.namespace, w.file
+	spec.Handlers = []agent.Handler{{Name: "durable", Durable: true, Tell: true, TellInitial: true}}
+	spec.Reconcilers = []agent.Reconciler{{Name: "reconciler", Workers: 10}}
+	w.agent = startAgent(t, spec)
+}
+
+// read takes what the agent has told since the last call.
+func (w *workshop) read() {
+	all := w.agent.Events()
+	for _, e := range all[w.seen:] {
+		if e.Handler == "durable" {
+			if e.Change.Type != "DELETED" {
+				w.told[uidOf(e.New)] = e.Key
+			}
+			continue
+		}
+		w.reconciles++
+		if w.found[e.Key] = e.New; e.New == "" {
+			delete(w.found, e.Key)
+		}
+		for _, version := range e.Deleted {
+			w.deleted[uidOf(version)] = true
+		}
+	}
+	w.seen = len(all)
+}
+
+// compare waits until all is reconciled as the server has it, which does not change now.
+func (w *workshop) compare(t *testing.T) {
+	t.Helper()
+	list, err := w.client.CoreV1().ConfigMaps(w.namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, exists := versionsOfList(t, list), map[string]bool{}
+	for _, version := range want {
+		exists[uidOf(version)] = true
+	}
+	eventually(t, "everything to be reconciled", func() error {
+		w.read()
+		if err := difference(want, w.found); err != nil {
+			return err
+		}
+		for uid, key := range w.told {
+			if !exists[uid] && !w.deleted[uid] {
+				return fmt.Errorf("the deletion of %s, uid %s, was not reconciled", key, uid)
+			}
+		}
+		if status := w.agent.contents(t)[0].Status; status.Unreconciled != 0 || status.UnackedDeltas != 0 || status.Error != "" {
+			return fmt.Errorf("status: %+v", status)
+		}
+		return nil
+	})
+}
