@@ -27,10 +27,10 @@ import (
 //	ns/a@1        ns/a is gone, deleted ns/a@1        ns/a is gone
 type works struct {
 	lister cache.Store
-	during func(context.Context, string) error // Nil: nothing.
 
-	mu   sync.Mutex
-	done []string // Reconciles that have succeeded.
+	mu     sync.Mutex
+	during func(context.Context, string) error // Nil: nothing.
+	done   []string                            // Reconciles that have succeeded.
 }
 
 func (w *works) reconcile(ctx context.Context, key cache.ObjectName) error {
@@ -45,8 +45,11 @@ func (w *works) reconcile(ctx context.Context, key cache.ObjectName) error {
 	for _, deleted := range warmwatch.DeletedObjects(ctx) {
 		what += ", deleted " + version(deleted)
 	}
-	if w.during != nil {
-		if err := w.during(ctx, what); err != nil {
+	w.mu.Lock()
+	during := w.during
+	w.mu.Unlock()
+	if during != nil {
+		if err := during(ctx, what); err != nil {
 			return err
 		}
 	}
@@ -55,6 +58,15 @@ func (w *works) reconcile(ctx context.Context, key cache.ObjectName) error {
 	w.done = append(w.done, what)
 	return nil
 }
+
+// set has something done during each reconcile from now on.
+func (w *works) set(during func(context.Context, string) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.during = during
+}
+
+func fail(context.Context, string) error { return errors.New("not now") }
 
 // expect compares what was reconciled since the last call, in any order.
 func (w *works) expect(t *testing.T, want ...string) {
@@ -99,7 +111,7 @@ func TestWhatIsInTheQueueIsReconciledByTheNextProcess(t *testing.T) {
 		var reconciled []string
 		hang := make(chan struct{})
 		defer close(hang)
-		w.during = func(context.Context, string) error {
+		w.set(func(context.Context, string) error {
 			w.mu.Lock()
 			hangs := len(w.done) >= 8
 			w.mu.Unlock()
@@ -107,7 +119,7 @@ func TestWhatIsInTheQueueIsReconciledByTheNextProcess(t *testing.T) {
 				<-hang
 			}
 			return nil
-		}
+		})
 		p.run()
 		settle()
 		w.mu.Lock()
@@ -139,7 +151,7 @@ func TestADeletionIsReconciledWithTheLastKnownObject(t *testing.T) {
 		p.run()
 		settle()
 		w.expect(t, "ns/a@1", "ns/b@2", "ns/c@3")
-		w.during = func(context.Context, string) error { return errors.New("not now") }
+		w.set(fail)
 		f.remove("a")
 		f.remove("b")
 		settle()
@@ -155,19 +167,12 @@ func TestADeletionIsReconciledWithTheLastKnownObject(t *testing.T) {
 			path := p.crash()
 			p = launch(t, path, f, nil)
 			w = addReconciler(t, p, 1)
-			w.during = func(context.Context, string) error { return errors.New("not now") }
+			w.set(fail)
 			p.run()
 			settle()
 		}
-		w.during = nil
-		settle()
-		settle()
-		settle() // Longer than client-go's rate limiter waits by now.
-		settle()
-		settle()
-		settle()
-		settle()
-		settle()
+		w.set(nil)
+		advance(20 * time.Minute) // client-go's rate limiter waits no longer.
 		w.expect(t, "ns/a is gone, deleted ns/a@4", "ns/b is gone, deleted ns/b@5, deleted ns/b@7", "ns/c@8")
 		expectWaiting(t, p, workqueue.Status{Name: "r"})
 		if n := keysIn(t, p.crash(), "deleted"); n != 0 {
@@ -198,14 +203,14 @@ func TestWhatChangesDuringAReconcileIsReconciledOnceMore(t *testing.T) {
 		p := launch(t, testsupport.Path(t), f, nil)
 		w := addReconciler(t, p, 5)
 		working := 0
-		w.during = func(context.Context, string) error {
+		w.set(func(context.Context, string) error {
 			if working++; working > 1 {
 				t.Error("two workers reconcile one key")
 			}
 			time.Sleep(time.Minute)
 			working--
 			return nil
-		}
+		})
 		p.run()
 		advance(time.Second)
 		f.put(configMap("a"))
@@ -439,12 +444,12 @@ func TestAReconcileThatPanicsIsRepeated(t *testing.T) {
 		p := launch(t, testsupport.Path(t), f, nil)
 		w := addReconciler(t, p, 1)
 		panics := 0
-		w.during = func(context.Context, string) error {
+		w.set(func(context.Context, string) error {
 			if panics++; panics <= 3 {
 				panic("a panic of the reconciler")
 			}
 			return nil
-		}
+		})
 		p.run()
 		settle()
 		w.expect(t, "ns/a@1")
