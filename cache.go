@@ -55,7 +55,7 @@ type Options struct {
 	// change. Default 10ms.
 	DurableDelay time.Duration
 	// MemoryBudget bounds the bytes of decoded objects kept in memory, for all
-	// informers together. Default 64 MiB; negative: no bound. While the first
+	// informers together. Default 32 MiB; negative: no bound. While the first
 	// handler is told of all objects, up to half of the unused budget, at most
 	// 32 MiB, is left to garbage, so that the collector runs less often.
 	MemoryBudget int64

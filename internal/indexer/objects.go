@@ -11,7 +11,7 @@ import (
 
 // DefaultMemoryBudget is how many bytes of decoded objects are kept in memory by
 // default.
-const DefaultMemoryBudget = 64 << 20
+const DefaultMemoryBudget = 32 << 20
 
 // versionSlots is the number of slots that keys are hashed to, see Objects.written.
 // Two keys in one slot only cost cache misses; more slots cost memory.
