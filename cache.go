@@ -98,6 +98,12 @@ type Options struct {
 	// informers whose InformerOptions do not set them.
 	TransformVersion, IndexVersion string
 	NeverResume, NotifyUnchanged   bool
+	// MaxPanics is how many processes in a row may end by the panic of a durable handler that is
+	// told of the same object, before that object is set aside. It is logged then, and counted in
+	// HandlerStatus.SetAside. The handler is told of its deletion, but of nothing else until
+	// [SharedIndexInformer.RedeliverSetAside]. Default 5; negative: no number. Only panics
+	// of the callback count, and not other ways in which a process may end in it.
+	MaxPanics int
 	// LockTimeout is how long Open waits for a file that another process, or another
 	// Cache of this one, holds, before the Cache works from memory. Default 1s.
 	LockTimeout time.Duration
@@ -118,6 +124,9 @@ func (o Options) withDefaults() (Options, error) {
 	case SyncFromDisk, SyncFromServer:
 	default:
 		return o, fmt.Errorf("warmwatch: unknown SyncPolicy %q", o.SyncPolicy)
+	}
+	if o.MaxPanics == 0 {
+		o.MaxPanics = 5
 	}
 	if o.Logger == nil {
 		l := klog.Background()

@@ -54,8 +54,9 @@ func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHa
 // told of every object, whatever an earlier one was told.
 //
 // A handler that always panics on one object ends every process at the same
-// notification, which the log names. To get past it, call ForgetDurableEventHandler
-// before the handler is added.
+// notification, which the log names. After Options.MaxPanics processes the object is set
+// aside, see [SharedIndexInformer.RedeliverSetAside]. Another way past it is to call
+// ForgetDurableEventHandler before the handler is added.
 func (s *SharedIndexInformer) AddDurableEventHandler(name string, h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	if name == "" {
 		return nil, fmt.Errorf("warmwatch: add durable handler: a name %w", errRequired)
@@ -74,6 +75,29 @@ func (s *SharedIndexInformer) ForgetDurableEventHandler(name string) error {
 		return err
 	}
 	return s.forgetReconciler(name)
+}
+
+// SetAside returns the keys of the objects that are set aside for a durable name, sorted: its
+// handler has panicked on each of them in Options.MaxPanics processes.
+func (s *SharedIndexInformer) SetAside(name string) []string { return s.processor.SetAside(name) }
+
+// RedeliverSetAside has the handler of a durable name told of objects that are set aside: of those
+// with these keys, or of all if none is given. For each it is told, between other notifications,
+//
+//   - OnDelete of the object on whose deletion it has panicked, if it was a deletion;
+//   - then OnAdd of the present object, if there is one, because the handler has seen none of
+//     the versions since. If there is a change that the handler has still to be told of,
+//     its next notification of the object is that OnAdd.
+//
+// After that it is told of the object as of any other. It may have no handler yet. The demand
+// is for this process only: a handler that panics again ends it, and the next one finds the
+// object still set aside. Keys that are not set aside are ignored. An informer of
+// [Cache.NewInformer] must run. After the end of the informer RedeliverSetAside fails.
+func (s *SharedIndexInformer) RedeliverSetAside(name string, keys ...string) error {
+	if name == "" {
+		return fmt.Errorf("warmwatch: redeliver what is set aside: a name %w", errRequired)
+	}
+	return s.processor.Redeliver(name, keys...)
 }
 
 func (s *SharedIndexInformer) addHandler(h cache.ResourceEventHandler, durableName string, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {

@@ -208,7 +208,7 @@ func (c *Cache) newInformer(lw cache.ListerWatcher, example runtime.Object, o In
 	s.processor = processor.New(processor.Options{
 		Logger: logger, Informer: s.describe(),
 		Served: s.served, ServedAt: s.servedAt.Load, Synced: s.synced,
-		InitialUntilSynced: c.opts.SyncPolicy == SyncFromServer, ResyncPeriod: o.ResyncPeriod,
+		InitialUntilSynced: c.opts.SyncPolicy == SyncFromServer, ResyncPeriod: o.ResyncPeriod, MaxPanics: c.opts.MaxPanics,
 	})
 	return s
 }

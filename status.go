@@ -110,6 +110,8 @@ type HandlerStatus struct {
 	// Options.MaxBacklogBytes.
 	Undelivered      int
 	UndeliveredBytes int64
+	// SetAside is how many objects are set aside for a durable name, see Options.MaxPanics.
+	SetAside int
 }
 
 func (s *SharedIndexInformer) handlerStatus() []HandlerStatus {

@@ -39,6 +39,7 @@ func (q *Log) beforeCommit(b *persist.Batch) {
 		q.storeLocked(b, plainCursor, cursor{Seq: q.undelivered.after, Lives: q.undelivered.lives})
 	}
 	q.trimLocked(b)
+	q.rewriteAsideLocked(b)
 	q.storeStateLocked(b)
 }
 
@@ -115,10 +116,12 @@ func (q *Log) afterCommit(durable uint64) {
 	q.cond.Broadcast()
 }
 
-// afterReset makes the next commit write all cursors, and the state, into the new file.
+// afterReset makes the next commit write all cursors, the state, and what is set aside, into the
+// new file.
 func (q *Log) afterReset(error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	clear(q.storedCursors)
 	q.writtenState = nil
+	q.aside.rewrite = q.aside.some.Load()
 }

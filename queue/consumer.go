@@ -308,9 +308,13 @@ func (c *Consumer) beginLocked() {
 // acknowledges counts for the name, and for the name's next consumer until that begins
 // to read: both have the same term until then.
 func (c *Consumer) passOn() {
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	c.passOnLocked()
+}
+
+func (c *Consumer) passOnLocked() {
 	q := c.q
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	at := cursor{Seq: c.cursor.Load(), InitialPending: c.initialPending.Load()}
 	if before, waits := q.absent[c.name]; waits {
 		if q.terms.byName[c.name] == c.term && (at.Seq > before.Seq || before.InitialPending) {

@@ -51,6 +51,9 @@ func (q *Log) load() error {
 	if err := q.loadCursors(s, st, &l); err != nil {
 		return err
 	}
+	if err := q.loadAside(s); err != nil {
+		return err
+	}
 	s.Close() // The Update below may wait for a commit, and a commit for the snapshot.
 	for seq := range q.runs.seqs() {
 		q.total.add(seq)
@@ -62,6 +65,9 @@ func (q *Log) load() error {
 	q.measureLocked()
 	_, some := q.runs.last()
 	waits := q.durableHead < q.head && some
+	if q.aside.rewrite {
+		defer q.db.Kick()
+	}
 	if len(l.garbage) == 0 && !waits {
 		return nil
 	}

@@ -30,7 +30,9 @@ const (
 )
 
 // Buckets returns the names of the buckets that a log has in its space.
-func Buckets() []string { return []string{deltasBucket, cursorsBucket, tombstonesBucket, stateBucket} }
+func Buckets() []string {
+	return []string{deltasBucket, cursorsBucket, tombstonesBucket, stateBucket, asideBucket, panicsBucket}
+}
 
 var (
 	// ErrInUse is returned for a durable name that has a consumer already.
@@ -128,6 +130,7 @@ type Log struct {
 	plainFloor    uint64 // The plain cursor once Stop has ended the plain consumers.
 	plainFloorSet bool
 	undelivered   undelivered
+	aside         aside
 }
 
 // batchHead says that deltas up to seq are durable when the batch is.
@@ -401,6 +404,7 @@ func (q *Log) Forget(name string) (err error) {
 		delete(q.absentReadTo, name)
 		delete(q.storedCursors, durablePrefix+name)
 		b.Delete(q.cursors, durablePrefix+name)
+		q.forgetAsideLocked(b, name)
 	})
 	return cmp.Or(err, updateErr)
 }

@@ -58,6 +58,22 @@ func (ix *Indexer) Chunk(from string, durable bool) (Chunk, error) {
 // ReadChunk is Chunk without the decoding. Only this part must be done before the
 // next chunk is read.
 func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
+	return ix.readChunk(from, durable, chunkObjects)
+}
+
+// ReadObject is Chunk of the object of one key, empty if there is none.
+func (ix *Indexer) ReadObject(key string, durable bool) (Chunk, error) {
+	c, err := ix.readChunk(key, durable, 1)
+	if len(c.undecoded) > 0 && c.undecoded[0].key != key {
+		c.undecoded = nil
+	}
+	if err != nil {
+		return Chunk{}, err
+	}
+	return ix.DecodeChunk(c), nil
+}
+
+func (ix *Indexer) readChunk(from string, durable bool, objects int) (Chunk, error) {
 	snapshot, atLeast := ix.db.Snapshot, ix.Seq()
 	if durable {
 		snapshot, atLeast = ix.db.DurableSnapshot, 0
@@ -76,7 +92,7 @@ func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
 	}
 	st.Seq = max(st.Seq, atLeast) // It is better to tell of something twice than not at all.
 	c := Chunk{Seq: st.Seq, records: new(buffers)}
-	c.undecoded, c.Next, c.Done, err = ix.scanChunk(s, from, st.Seq, chunkObjects, c.records)
+	c.undecoded, c.Next, c.Done, err = ix.scanChunk(s, from, st.Seq, objects, c.records)
 	return c, err
 }
 

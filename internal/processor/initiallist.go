@@ -42,6 +42,7 @@ func (l *listener) tellInitialList() bool {
 			if l.stopped() || !l.call(&d, func() { l.handler.OnAdd(obj, true) }) {
 				return false
 			}
+			l.consumer.EndAside(&queue.Delta{Type: cache.Added, Key: d.Key})
 		}
 		return true
 	})
@@ -113,6 +114,7 @@ func (l *listener) tellReplaced(deletions *queue.Deletions, keys map[string]stru
 		if l.stopped() || !l.tell(&ds[i]) {
 			return false
 		}
+		l.consumer.EndAside(&queue.Delta{Type: cache.Deleted, Key: ds[i].Key})
 	}
 	return true
 }

@@ -142,7 +142,7 @@ func (l *listener) run() {
 		if l.informerSynced.Load() && l.consumer.Cursor() >= l.initialHead.Load() {
 			l.syncOnce.Do(func() { close(l.synced) })
 		}
-		if l.resyncWanted.Swap(false) && !l.resync() {
+		if !l.redeliver() || l.resyncWanted.Swap(false) && !l.resync() {
 			return
 		}
 		ds, err := l.consumer.Next()
@@ -205,10 +205,11 @@ func (l *listener) tellDeltas(ds []queue.Delta) bool {
 			return false
 		}
 		d := &ds[i]
-		if !l.toldByInitialList(d) && !l.tell(d) {
+		listed := l.toldByInitialList(d)
+		if !listed && !l.tell(d) {
 			return false
 		}
-		l.consumer.Acknowledge(d.Seq)
+		l.acknowledge(d, !listed)
 		l.noteTold(d)
 	}
 	return true
@@ -236,16 +237,20 @@ func (l *listener) tellUndelivered() bool {
 				return false
 			}
 			ds[i].Replaced = false // The initial list, not an update, tells of the new object.
-			if ds[i].Type == cache.Deleted && !l.tell(&ds[i]) {
+			deletion := ds[i].Type == cache.Deleted
+			if deletion && !l.tell(&ds[i]) {
 				return false
 			}
-			l.consumer.Acknowledge(ds[i].Seq)
+			l.acknowledge(&ds[i], deletion)
 		}
 	}
 }
 
 // tell calls the handler for a delta, and reports whether to go on.
 func (l *listener) tell(d *queue.Delta) bool {
+	if d.Type != cache.Deleted && l.consumer.Unseen(d.Key) {
+		d.Type, d.Old = cache.Added, nil
+	}
 	return l.call(d, func() {
 		switch {
 		case d.Replaced && !l.durable && d.Type == cache.Deleted: // The update follows.
@@ -266,9 +271,18 @@ func (l *listener) tell(d *queue.Delta) bool {
 	})
 }
 
-// call runs the callback for a delta as client-go's processorListener does: a panic
-// ends the program, or if that is switched off, costs a pause and the notification.
+// call runs the callback for a delta, unless the object of the delta is set aside. It reports
+// whether to go on.
 func (l *listener) call(d *queue.Delta, f func()) bool {
+	if withheld, goOn := l.withheld(d); withheld {
+		return goOn
+	}
+	return l.callNow(d, f)
+}
+
+// callNow runs the callback for a delta as client-go's processorListener does: a panic
+// ends the program, or if that is switched off, costs a pause and the notification.
+func (l *listener) callNow(d *queue.Delta, f func()) bool {
 	if l.sleepAfterCrash && !l.pause(crashPause) {
 		return false
 	}
@@ -283,6 +297,7 @@ func (l *listener) call(d *queue.Delta, f func()) bool {
 		defer l.callbackSince.Store(0)
 		f()
 		l.sleepAfterCrash = false
+		l.consumer.Returned(d.Key)
 	}()
 	return true
 }

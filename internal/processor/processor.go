@@ -22,6 +22,7 @@ import (
 type Store interface {
 	ReadChunk(from string, durable bool) (indexer.Chunk, error)
 	DecodeChunk(indexer.Chunk) indexer.Chunk
+	ReadObject(key string, durable bool) (indexer.Chunk, error)
 	Ballast() (release func())
 }
 
@@ -44,6 +45,9 @@ type Options struct {
 	InitialUntilSynced bool
 	// ResyncPeriod is that of handlers that set none, and the period of the check at first.
 	ResyncPeriod time.Duration
+	// MaxPanics is how often in a row a durable handler may panic on one object before that is set
+	// aside. Negative: any number of times.
+	MaxPanics int
 }
 
 // Processor has the listeners of one informer. All methods are safe for concurrent use.
@@ -268,6 +272,8 @@ type HandlerStatus struct {
 	// UndeliveredBytes about how many bytes they have.
 	Undelivered      int
 	UndeliveredBytes int64
+	// SetAside is how many objects are set aside for a durable name.
+	SetAside int
 }
 
 // Status returns that of all handlers, and of durable names without one, sorted.
@@ -280,6 +286,9 @@ func (p *Processor) Status() []HandlerStatus {
 			h.CallbackSince = time.Unix(0, since)
 		}
 		h.Undelivered, h.UndeliveredBytes = l.consumer.Behind()
+		if l.durable {
+			h.SetAside = len(p.opts.Log.SetAside(l.name))
+		}
 		all = append(all, h)
 	}
 	log := p.opts.Log
@@ -287,6 +296,7 @@ func (p *Processor) Status() []HandlerStatus {
 	for _, name := range log.Absent() {
 		h := HandlerStatus{Name: name, Durable: true, Absent: true}
 		h.Undelivered, h.UndeliveredBytes = log.Behind(name)
+		h.SetAside = len(log.SetAside(name))
 		all = append(all, h)
 	}
 	slices.SortFunc(all, func(a, b HandlerStatus) int {

@@ -33,6 +33,8 @@ func (threeObjects) ReadChunk(string, bool) (indexer.Chunk, error) {
 	return c, nil
 }
 
+func (threeObjects) ReadObject(string, bool) (indexer.Chunk, error) { return indexer.Chunk{}, nil }
+
 func (threeObjects) DecodeChunk(c indexer.Chunk) indexer.Chunk { return c }
 func (threeObjects) Ballast() (release func())                 { return func() {} }
 
@@ -40,7 +42,7 @@ func (threeObjects) Ballast() (release func())                 { return func() {
 // disk. Handlers that wait behind them can be removed, and leave nothing behind.
 func TestARemovedHandlerDoesNotWaitForTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := processorOf(t, threeObjects{})
+		p, _ := processorOf(t, threeObjects{})
 		p.Start()
 		for range chunkReads {
 			p.reads <- struct{}{}
@@ -94,11 +96,12 @@ func (s *chunkedStore) ReadChunk(from string, _ bool) (indexer.Chunk, error) {
 	}, nil
 }
 
-func (*chunkedStore) DecodeChunk(c indexer.Chunk) indexer.Chunk { return c }
-func (*chunkedStore) Ballast() (release func())                 { return func() {} }
+func (*chunkedStore) DecodeChunk(c indexer.Chunk) indexer.Chunk      { return c }
+func (*chunkedStore) ReadObject(string, bool) (indexer.Chunk, error) { return indexer.Chunk{}, nil }
+func (*chunkedStore) Ballast() (release func())                      { return func() {} }
 
 // processorOf starts a Processor, to which handlers can be added.
-func processorOf(t *testing.T, store Store) *Processor {
+func processorOf(t *testing.T, store Store) (*Processor, *persist.DB) {
 	db, err := persist.Open(filepath.Join(t.TempDir(), "cache.db"), persist.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +120,7 @@ func processorOf(t *testing.T, store Store) *Processor {
 			t.Error(err)
 		}
 	})
-	return p
+	return p, db
 }
 
 // teller counts what it is told, and may be slow.
@@ -153,7 +156,7 @@ func TestHandlersThatStartTogetherShareWhatIsRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := &chunkedStore{chunks: chunks}
-				p := processorOf(t, store)
+				p, _ := processorOf(t, store)
 				handlers := make([]teller, 20)
 				for i := range handlers[1:] {
 					durableName := ""

@@ -53,7 +53,8 @@ func (l *listener) endTurn() {
 func (l *listener) crashed(r any, d *queue.Delta) {
 	logger := l.logger.WithValues("handler", l.name, "key", d.Key, "type", d.Type, "seq", d.Seq)
 	if l.durable {
-		logger = logger.WithValues("wayPast", "If it panics here in every process, call ForgetDurableEventHandler with this name: the next handler of the name then begins with all objects")
+		logger = logger.WithValues("panics", l.notePanic(d.Key),
+			"wayPast", "If it panics here in every process, the object is set aside (Options.MaxPanics); or call ForgetDurableEventHandler with this name: the next handler of the name then begins with all objects")
 	}
 	defer utilruntime.HandleCrashWithLogger(logger)
 	panic(r)

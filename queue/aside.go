@@ -1,0 +1,356 @@
+package queue
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+const (
+	// asideBucket has, for each object that is set aside for a durable name, the delta in
+	// which its handler has panicked. That of a deletion has the object.
+	asideBucket = "aside"
+	// panicsBucket has, for each durable name, the key of the object in whose notification
+	// its handler has panicked last, and how often in a row.
+	panicsBucket = "panics"
+)
+
+// aside has the objects that are set aside: those in whose notifications a durable handler
+// has panicked in several processes. The handler is told of their deletion, and of nothing
+// else, until [Log.Redeliver]. Guarded by q.mu, but for some.
+type aside struct {
+	some    atomic.Bool // There is something in objects or panics.
+	objects map[string]map[string]*asideObject
+	panics  map[string]panics
+	rewrite bool // The next commit writes all of it anew.
+}
+
+type asideObject struct {
+	delta Delta // Without its objects, unless it is a deletion.
+	// wanted says that the handler is to be told of the object now.
+	wanted bool
+}
+
+// owed reports whether the handler has still to be told of a deletion, before anything else.
+func (o *asideObject) owed() bool { return o.delta.Type == cache.Deleted }
+
+// panics counts the panics in the notifications of one object.
+type panics struct {
+	Key   []byte `json:"key"` // Bytes, because keys need not be UTF-8.
+	Count int    `json:"count"`
+}
+
+// asideKey returns the key of an object that is set aside for a durable name.
+func asideKey(name, key string) string {
+	return string(appendBytes(nil, []byte(name))) + key
+}
+
+func parseAsideKey(key string) (name, object string, err error) {
+	n, used := binary.Uvarint([]byte(key))
+	if used <= 0 || n > uint64(len(key)-used) {
+		return "", "", errMalformed
+	}
+	return key[used : used+int(n)], key[used+int(n):], nil
+}
+
+// NotePanic notes durably that the handler has panicked when it was told of an object, and
+// returns how often in a row it has. All that it has acknowledged before is durable then, too.
+func (c *Consumer) NotePanic(key string) (count int, err error) {
+	q := c.q
+	_, err = q.db.Update(func(b *persist.Batch) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		p := q.aside.panics[c.name]
+		if string(p.Key) != key {
+			p = panics{Key: []byte(key)}
+		}
+		p.Count++
+		count = p.Count
+		q.putPanicsLocked(b, c.name, p)
+		b.Urgent()
+	})
+	if err != nil {
+		return 0, err
+	}
+	return count, q.db.Flush()
+}
+
+func (q *Log) putPanicsLocked(b *persist.Batch, name string, p panics) {
+	if q.aside.panics == nil {
+		q.aside.panics = map[string]panics{}
+	}
+	q.aside.panics[name] = p
+	q.aside.some.Store(true)
+	value, _ := json.Marshal(p) // It cannot fail.
+	b.Put(persist.Bucket{Space: q.deltas.Space, Name: panicsBucket}, name, persist.Bytes(value))
+}
+
+// Returned notes that the handler has returned from a notification of an object, so that
+// panics that came before do not count any more.
+func (c *Consumer) Returned(key string) {
+	q := c.q
+	if !q.aside.some.Load() || c.name == "" {
+		return
+	}
+	q.mu.Lock()
+	counted := string(q.aside.panics[c.name].Key) == key && q.aside.panics[c.name].Count > 0
+	q.mu.Unlock()
+	if !counted {
+		return
+	}
+	_, _ = q.db.Update(func(b *persist.Batch) { // After ErrClosed they count a little longer.
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.forgetPanicsLocked(b, c.name)
+	})
+}
+
+func (q *Log) forgetPanicsLocked(b *persist.Batch, name string) {
+	if _, some := q.aside.panics[name]; some {
+		delete(q.aside.panics, name)
+		b.Delete(persist.Bucket{Space: q.deltas.Space, Name: panicsBucket}, name)
+	}
+}
+
+// Withholds reports whether the handler must not be told of a delta, because the object of
+// the delta is set aside. If the handler has panicked maxPanics times in a row when it was told
+// of the object, the object is set aside now. It returns the error of the DB.
+func (c *Consumer) Withholds(d *Delta, maxPanics int) (withheld, setAsideNow bool, err error) {
+	q := c.q
+	if !q.aside.some.Load() || c.name == "" {
+		return false, false, nil
+	}
+	q.mu.Lock()
+	o, p := q.aside.objects[c.name][d.Key], q.aside.panics[c.name]
+	q.mu.Unlock()
+	if o != nil && (o.owed() || d.Type != cache.Deleted && !o.wanted) {
+		return true, false, nil
+	}
+	if maxPanics < 0 || p.Count < maxPanics || string(p.Key) != d.Key {
+		return false, false, nil
+	}
+	_, err = q.db.Update(func(b *persist.Batch) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		kept := Delta{Seq: d.Seq, Type: cache.Updated, Key: d.Key}
+		if d.Type == cache.Deleted {
+			kept.Type, kept.New, kept.FinalStateUnknown, kept.SizeBytes = d.Type, d.New, d.FinalStateUnknown, d.SizeBytes
+		}
+		q.putAsideLocked(b, c.name, &asideObject{delta: kept})
+		q.forgetPanicsLocked(b, c.name)
+	})
+	return true, true, err
+}
+
+func (q *Log) putAsideLocked(b *persist.Batch, name string, o *asideObject) {
+	if q.aside.objects == nil {
+		q.aside.objects = map[string]map[string]*asideObject{}
+	}
+	if q.aside.objects[name] == nil {
+		q.aside.objects[name] = map[string]*asideObject{}
+	}
+	q.aside.objects[name][o.delta.Key] = o
+	q.aside.some.Store(true)
+	stored := o.delta
+	b.Put(persist.Bucket{Space: q.deltas.Space, Name: asideBucket}, asideKey(name, o.delta.Key), deltaValue{&stored})
+}
+
+// EndAside ends that an object is set aside, if the handler was told of a delta that ends it:
+// of its deletion, or of any other after Redeliver. It acknowledges the delta in the same
+// batch, unless its Seq is 0, and reports whether it has done so.
+func (c *Consumer) EndAside(d *Delta) bool {
+	q := c.q
+	if !q.aside.some.Load() || c.name == "" {
+		return false
+	}
+	q.mu.Lock()
+	o := q.aside.objects[c.name][d.Key]
+	ends := o != nil && !o.owed() && (o.wanted || d.Type == cache.Deleted)
+	q.mu.Unlock()
+	if !ends {
+		return false
+	}
+	_, err := q.db.Update(func(b *persist.Batch) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.removeAsideLocked(b, c.name, d.Key)
+		if d.Seq > c.cursor.Load() {
+			c.cursor.Store(d.Seq)
+		}
+		if c.removed.Load() {
+			c.passOnLocked()
+		}
+	})
+	return err == nil
+}
+
+func (q *Log) removeAsideLocked(b *persist.Batch, name, key string) {
+	if delete(q.aside.objects[name], key); len(q.aside.objects[name]) == 0 {
+		delete(q.aside.objects, name)
+	}
+	b.Delete(persist.Bucket{Space: q.deltas.Space, Name: asideBucket}, asideKey(name, key))
+}
+
+// Unseen reports whether the handler is told of an object after Redeliver: it has not seen
+// what the object was before.
+func (c *Consumer) Unseen(key string) bool {
+	if !c.q.aside.some.Load() {
+		return false
+	}
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	o := c.q.aside.objects[c.name][key]
+	return o != nil && o.wanted
+}
+
+// Wanted returns the keys of the objects of which the handler is to be told now, sorted.
+func (c *Consumer) Wanted() (keys []string) {
+	if !c.q.aside.some.Load() {
+		return nil
+	}
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	for key, o := range c.q.aside.objects[c.name] {
+		if o.wanted {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// Owed returns the deletion of an object that is set aside, if the handler has still to be told
+// of it. PayOwed notes that it was.
+func (c *Consumer) Owed(key string) (Delta, bool) {
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	o := c.q.aside.objects[c.name][key]
+	if o == nil || !o.owed() {
+		return Delta{}, false
+	}
+	return o.delta, true
+}
+
+// PayOwed notes that the handler was told of the deletion that Owed has returned.
+func (c *Consumer) PayOwed(key string) error {
+	q := c.q
+	_, err := q.db.Update(func(b *persist.Batch) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if o := q.aside.objects[c.name][key]; o != nil {
+			q.putAsideLocked(b, c.name, &asideObject{delta: Delta{Seq: o.delta.Seq, Type: cache.Updated, Key: key}, wanted: o.wanted})
+		}
+	})
+	return err
+}
+
+// SetAside returns the keys of the objects that are set aside for a durable name, sorted.
+func (q *Log) SetAside(name string) []string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Sorted(maps.Keys(q.aside.objects[name]))
+}
+
+// Redeliver has the consumer of a durable name told of objects that are set aside: of those with
+// these keys, or of all if there are none. It is not durable.
+func (q *Log) Redeliver(name string, keys ...string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for key, o := range q.aside.objects[name] {
+		o.wanted = o.wanted || len(keys) == 0 || slices.Contains(keys, key)
+	}
+	for c := range q.consumers {
+		if c.name == name {
+			c.interrupted = true
+		}
+	}
+	q.cond.Broadcast()
+}
+
+// forgetAsideLocked forgets what is set aside for a durable name.
+func (q *Log) forgetAsideLocked(b *persist.Batch, name string) {
+	for _, key := range slices.Collect(maps.Keys(q.aside.objects[name])) {
+		q.removeAsideLocked(b, name, key)
+	}
+	q.forgetPanicsLocked(b, name)
+}
+
+// rewriteAsideLocked writes all anew, because the file may have lost some, or may have again
+// what was removed.
+func (q *Log) rewriteAsideLocked(b *persist.Batch) {
+	if !q.aside.rewrite {
+		return
+	}
+	q.aside.rewrite = false
+	for _, name := range []string{asideBucket, panicsBucket} {
+		b.Drop(persist.Bucket{Space: q.deltas.Space, Name: name})
+	}
+	for name, objects := range q.aside.objects {
+		for _, o := range objects {
+			q.putAsideLocked(b, name, o)
+		}
+	}
+	for name, p := range q.aside.panics {
+		q.putPanicsLocked(b, name, p)
+	}
+}
+
+// loadAside reads what is set aside. Of an entry that cannot be read the key is known: it counts
+// as a deletion, so that none is lost.
+func (q *Log) loadAside(s *persist.Snapshot) error {
+	q.aside.objects, q.aside.panics = map[string]map[string]*asideObject{}, map[string]panics{}
+	damaged := func(err error, bucket, key string) {
+		q.aside.rewrite = true
+		q.reportDamage(&persist.CorruptError{Bucket: persist.Bucket{Space: q.deltas.Space, Name: bucket}, Key: key, Err: err}, "Could not read what is set aside for a handler", "key", key)
+	}
+	err := s.Scan(asideBucket, "", func(it *persist.Item) (bool, error) {
+		name, key, err := parseAsideKey(it.Key)
+		if err != nil {
+			damaged(err, asideBucket, it.Key)
+			return true, nil
+		}
+		d, err := q.readDelta(0, it)
+		if err != nil {
+			if !errors.Is(err, persist.ErrCorrupt) {
+				err = fmt.Errorf("%w: %w", persist.ErrCorrupt, err)
+			}
+			damaged(err, asideBucket, it.Key)
+			d = Delta{Type: cache.Deleted, FinalStateUnknown: true}
+		}
+		d.Key = key
+		if q.aside.objects[name] == nil {
+			q.aside.objects[name] = map[string]*asideObject{}
+		}
+		q.aside.objects[name][key] = &asideObject{delta: d}
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	err = s.Scan(panicsBucket, "", func(it *persist.Item) (bool, error) {
+		var p panics
+		payload, err := it.Payload()
+		if v, inMemory := it.Value.(persist.Bytes); inMemory {
+			payload, err = v, nil
+		}
+		if err == nil {
+			err = json.Unmarshal(payload, &p)
+		}
+		if err != nil {
+			damaged(err, panicsBucket, it.Key)
+			return true, nil
+		}
+		q.aside.panics[it.Key] = p
+		return true, nil
+	})
+	q.aside.some.Store(len(q.aside.objects) > 0 || len(q.aside.panics) > 0)
+	return err
+}
