@@ -3,13 +3,16 @@ package warmwatch
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -96,27 +99,64 @@ func (s *SharedIndexInformer) checkRequest(got request.Asked) (err error) {
 	return err
 }
 
-// checkedListerWatcher has the requests of its calls checked.
+// checkedListerWatcher has the requests of its calls checked, and where they cannot be seen, the
+// objects that come.
 type checkedListerWatcher struct {
 	cache.ListerWatcherWithContext
 	check             func(request.Asked) error
+	checkObject       func(runtime.Object) error // Nil if there is nothing to check.
 	withoutWatchLists bool
 }
 
-func (s *SharedIndexInformer) checked() checkedListerWatcher {
-	return checkedListerWatcher{
-		cache.ToListerWatcherWithContext(s.lw), s.checkRequest, watchlist.DoesClientNotSupportWatchListSemantics(s.lw),
+func (s *SharedIndexInformer) checked(id checkpoint.Identity) checkedListerWatcher {
+	lw := checkedListerWatcher{
+		ListerWatcherWithContext: cache.ToListerWatcherWithContext(s.lw), check: s.checkRequest,
+		withoutWatchLists: watchlist.DoesClientNotSupportWatchListSemantics(s.lw),
 	}
+	if inside := insideOf(id); inside != nil {
+		lw.checkObject = func(obj runtime.Object) error {
+			err := inside(obj)
+			if err != nil && s.progress.outside(err) {
+				s.parts.Load().logger.Error(err, "Refusing what the ListerWatcher returns")
+			}
+			return err
+		}
+	}
+	return lw
+}
+
+// seeing returns a context by which a request is seen, and whether it was.
+func (lw checkedListerWatcher) seeing(ctx context.Context) (_ context.Context, seen *atomic.Bool) {
+	seen = new(atomic.Bool)
+	return request.WithCheck(ctx, func(a request.Asked) error {
+		seen.Store(true)
+		return lw.check(a)
+	}), seen
 }
 
 // ListWithContext implements [cache.ListerWithContext].
 func (lw checkedListerWatcher) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	return lw.ListerWatcherWithContext.ListWithContext(request.WithCheck(ctx, lw.check), o)
+	ctx, seen := lw.seeing(ctx)
+	list, err := lw.ListerWatcherWithContext.ListWithContext(ctx, o)
+	if err != nil || lw.checkObject == nil || seen.Load() {
+		return list, err
+	}
+	if err := meta.EachListItem(list, lw.checkObject); err != nil {
+		if _, outside := errors.AsType[*outsideError](err); outside {
+			return nil, err
+		}
+	}
+	return list, nil
 }
 
 // WatchWithContext implements [cache.WatcherWithContext].
 func (lw checkedListerWatcher) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	return lw.ListerWatcherWithContext.WatchWithContext(request.WithCheck(ctx, lw.check), o)
+	ctx, seen := lw.seeing(ctx)
+	w, err := lw.ListerWatcherWithContext.WatchWithContext(ctx, o)
+	if err != nil || w == nil || lw.checkObject == nil || seen.Load() {
+		return w, err
+	}
+	return newInsideWatch(w, lw.checkObject), nil
 }
 
 // List implements [cache.Lister].

@@ -22,10 +22,14 @@ import (
 // InformerOptions configures [Cache.NewSharedIndexInformer]. Resource is
 // required. Resource, Namespace, the selectors and Name are the identity of the
 // data on disk: they must describe what the ListerWatcher lists. [Cache.WrapTransport]
-// has that checked.
+// has that checked. Where a request cannot be seen, the objects are: a list that has one of
+// another namespace, or that LabelSelector does not select, fails, and a watch that
+// brings one ends. Nothing of it is served, and Status().Err and the log say so, until a list has
+// none. FieldSelector and ShardSelector are not checked then.
 type InformerOptions struct {
 	// Resource is what the ListerWatcher lists. Version and Resource are
-	// required.
+	// required. It is an error if the example object is certainly of another one: of another
+	// group or version, or of another kind that client-go knows.
 	Resource schema.GroupVersionResource
 	// Namespace that the list is restricted to. Default: none.
 	Namespace string
@@ -170,6 +174,9 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	}
 	if o.ResyncPeriod < 0 {
 		return nil, fmt.Errorf("warmwatch: new informer: ResyncPeriod is negative: %v", o.ResyncPeriod)
+	}
+	if err := checkKind(example, o.Resource); err != nil {
+		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
 	}
 	id, err := identityOf(example, o)
 	if err != nil {

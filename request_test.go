@@ -33,12 +33,15 @@ func TestRequestsAreComparedWithTheIdentity(t *testing.T) {
 			want   string // In the error. Empty: nothing is wrong.
 		}{
 			"the same":          {func(*warmwatch.InformerOptions) {}, ""},
-			"another resource":  {func(o *warmwatch.InformerOptions) { o.Resource.Resource = "secrets" }, "Resource=secrets"},
+			"another resource":  {func(o *warmwatch.InformerOptions) { o.Resource.Resource = "configs" }, "Resource=configs"},
 			"another group":     {func(o *warmwatch.InformerOptions) { o.Resource.Group = "g" }, "g/v1"},
 			"no namespace":      {func(o *warmwatch.InformerOptions) { o.Namespace = "" }, `namespace ""`},
 			"other labels":      {func(o *warmwatch.InformerOptions) { o.LabelSelector = "x" }, `labels "x"`},
 			"no field selector": {func(o *warmwatch.InformerOptions) { o.FieldSelector = "" }, `fields ""`},
 		} {
+			if name == "another group" && client != "metadata" {
+				continue // The constructor knows that it is not the example's.
+			}
 			t.Run(client+": "+name, func(t *testing.T) {
 				o := asked
 				c.change(&o)

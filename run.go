@@ -87,7 +87,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) bool {
 	p.logger.V(level).Info("Starting", "action", decision.Action, "serve", decision.Serve, "reason", decision.Reason)
 	relisting := relistingOf(decision, p.sink.LastVersion())
 	resumer := reflector.NewResumer(reflector.Options{
-		ListerWatcher: s.checked(),
+		ListerWatcher: s.checked(p.identity),
 		Schema:        s.serverSchema(),
 		Store:         p.sink,
 		Observer:      &observer{progress: &s.progress, syncGate: &s.syncGate, sink: p.sink, indexer: p.indexer},

@@ -61,7 +61,8 @@ type InformerStatus struct {
 	// cannot be stored: the transform has failed on it, or it is of another type. The
 	// informer still works. It also says that the server streams a list, but not the
 	// bookmark that ends it: until that comes, the relist is not done. And it says that the
-	// ListerWatcher asks for something else than the identity, see [Cache.WrapTransport], and
+	// ListerWatcher asks for something else than the identity, see [Cache.WrapTransport], or
+	// returns objects that are outside it, see [InformerOptions], and
 	// why an informer works from memory, see [Cache.NewInformer].
 	Err error
 }
@@ -136,6 +137,7 @@ type progress struct {
 	bookmarkErr error // The bookmark that ends a streamed list is missing.
 	serverErr   error // Why the last List or watch has failed.
 	requestErr  error // The last List or watch asked for something else.
+	outsideErr  error // An object came that is outside what was asked for, and no whole list since.
 	memoryErr   error // Why an informer of NewInformer works from memory.
 	// relistForced says that a relist is due because of corruptErr, and rewriting that
 	// a relist is running that writes every record anew.
@@ -153,7 +155,7 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 		ServerErr:   s.progress.serverErr,
 		Relists:     s.progress.relists,
 		Resumes:     s.progress.resumes,
-		Err:         cmp.Or(s.progress.requestErr, s.progress.memoryErr, s.progress.corruptErr, s.progress.refusedErr, s.progress.bookmarkErr),
+		Err:         cmp.Or(s.progress.requestErr, s.progress.outsideErr, s.progress.memoryErr, s.progress.corruptErr, s.progress.refusedErr, s.progress.bookmarkErr),
 	}
 	s.progress.mu.Unlock()
 	p := s.parts.Load()
@@ -199,6 +201,7 @@ func (p *progress) relisted() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.relists++
+	p.outsideErr = nil
 }
 
 // refused notes why an object could not be stored.
@@ -280,6 +283,15 @@ func (p *progress) requested(err error) (news bool) {
 	defer p.mu.Unlock()
 	news = err != nil && p.requestErr == nil
 	p.requestErr = err
+	return news
+}
+
+// outside notes that an object came that is not one of the informer's, and reports whether that is
+// news.
+func (p *progress) outside(err error) (news bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	news, p.outsideErr = p.outsideErr == nil, err
 	return news
 }
 
