@@ -37,11 +37,15 @@ func lockFile(path string, timeout time.Duration) (*os.File, error) {
 		case !errors.Is(err, syscall.EWOULDBLOCK):
 			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
 		}
+		late, by := time.Now().After(deadline), ""
+		if late {
+			by = holder(f)
+		}
 		if err := f.Close(); err != nil {
 			return nil, err
 		}
-		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("%w: %s", ErrLocked, path)
+		if late {
+			return nil, fmt.Errorf("%w: %s%s", ErrLocked, path, by)
 		}
 	}
 }
