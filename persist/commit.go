@@ -78,6 +78,7 @@ func (db *DB) run(committer int) {
 			return
 		}
 		wait, due := db.nextCommitLocked(time.Now())
+		countIn, counting := db.nextCountLocked(time.Now())
 		urgent := !db.urgentSince.IsZero()
 		db.mu.Unlock()
 		if urgent && alone {
@@ -86,6 +87,10 @@ func (db *DB) run(committer int) {
 			runtime.LockOSThread()
 		}
 		alone = !urgent
+		if counting && countIn <= 0 {
+			db.countUnwritten()
+			continue
+		}
 		if due && wait <= 0 {
 			db.commit(committer)
 			continue
@@ -95,6 +100,9 @@ func (db *DB) run(committer int) {
 		}
 		if pause := db.checkLeavesIdle(committer); pause > 0 {
 			wait = min(wait, pause)
+		}
+		if counting {
+			wait = min(wait, countIn)
 		}
 		timer.Reset(wait)
 		select {
@@ -175,11 +183,7 @@ func (db *DB) commit(committer int) {
 	hooks, durable := db.attemptedLocked(flushing, w, err)
 	db.cond.Broadcast()
 	db.mu.Unlock()
-	for _, h := range hooks {
-		if h.AfterCommit != nil {
-			h.AfterCommit(durable)
-		}
-	}
+	callAfterCommit(hooks, durable)
 }
 
 // takeWaitingLocked takes what is to be written, nil if there is nothing or no file.
@@ -227,6 +231,7 @@ func (db *DB) attemptedLocked(flushing *layer, w written, err error) (hooks []*H
 	db.commitErr = nil
 	db.retryDelay = 0
 	db.durable = db.flushingTo
+	db.grace.failingSince = time.Time{}
 	return db.hooksLocked(), db.durable
 }
 
@@ -259,6 +264,7 @@ func (db *DB) failedLocked(err error) {
 	err = db.withCachePath(err)
 	db.logFailureLocked(err, "Could not write to the cache file, keeping the changes in memory")
 	db.commitErr = prefixed(err, "commit to %s", db.path)
+	db.grace.fails()
 	db.retryDelay = min(max(2*db.retryDelay, minRetryDelay), maxRetryDelay)
 	db.retryAt = time.Now().Add(db.retryDelay)
 }

@@ -22,6 +22,10 @@ type Options struct {
 	// Update blocks. The bound is lifted without a file and while commits fail,
 	// because the changes then have nowhere else to go. Default 16 MiB.
 	MaxPendingBytes int64
+	// DurableGrace is how long nothing may be written, because the disk is full or does not
+	// answer, before what was applied counts as durable all the same. A crash takes it back.
+	// Default 0: however long. Less than 10 s makes no difference where the disk does not answer.
+	DurableGrace time.Duration
 	// LockTimeout is how long Open waits for another process to release the
 	// file. Default 1s.
 	LockTimeout time.Duration
@@ -38,6 +42,7 @@ func (o Options) withDefaults() (Options, error) {
 		{"CommitInterval", &o.CommitInterval, time.Second},
 		{"DurableDelay", &o.DurableDelay, 10 * time.Millisecond},
 		{"LockTimeout", &o.LockTimeout, time.Second},
+		{"DurableGrace", &o.DurableGrace, 0},
 	} {
 		if *d.value < 0 {
 			return o, fmt.Errorf("persist: %s is negative: %v", d.name, *d.value)
@@ -132,6 +137,7 @@ type DB struct {
 
 	dirtySince, urgentSince time.Time // Zero: nothing waits.
 	flushRequested          bool
+	grace                   grace
 	attempts                int // Commit attempts that have ended.
 	retryAt                 time.Time
 	retryDelay              time.Duration
@@ -178,8 +184,8 @@ type DB struct {
 }
 
 // A Hook takes part in every commit. Its functions are called by the committer
-// goroutine, BeforeCommit also by whoever removes the hook, and by a timer while the disk does
-// not answer. They may be nil.
+// goroutine, BeforeCommit also by whoever removes the hook, and it and AfterCommit by a timer while
+// the disk does not answer. They may be nil.
 type Hook struct {
 	// Space, if set, is the space that the hook's owner writes to.
 	Space string
@@ -189,8 +195,8 @@ type Hook struct {
 	// BeforeCommit may add to what is about to be written. It runs under the
 	// DB's lock, like a function given to Update.
 	BeforeCommit func(*Batch)
-	// AfterCommit is given the number of the last durable batch. Called without
-	// locks.
+	// AfterCommit is given the number of the last durable batch, or of the last that counts as
+	// durable, see Options.DurableGrace. Called without locks.
 	AfterCommit func(durable uint64)
 	// AfterReset is called when the file was found corrupt, or without its name,
 	// while in use: it was replaced, has lost commits, or cannot be read until it is
@@ -304,15 +310,10 @@ func (db *DB) work(committer int) (end func()) {
 	db.busySince = time.Now()
 	var timer *time.Timer // Set before the function can have the lock.
 	timer = time.AfterFunc(hangingCommit, func() {
-		db.mu.Lock()
-		defer db.mu.Unlock()
-		if db.committer != committer || !db.hangsLocked() {
-			return
+		if db.hangs(committer) {
+			timer.Reset(hangingHooks)
+			db.countUnwritten()
 		}
-		db.logFailureLocked(db.hangErrorLocked(), "The disk does not answer, keeping the changes in memory")
-		db.beforeCommitLocked()
-		db.cond.Broadcast()
-		timer.Reset(hangingHooks)
 	})
 	return func() {
 		timer.Stop()
@@ -324,6 +325,19 @@ func (db *DB) work(committer int) (end func()) {
 	}
 }
 
+// hangs reports whether the work of a committer takes too long. If so, all who wait for it go on.
+func (db *DB) hangs(committer int) bool {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.committer != committer || !db.hangsLocked() {
+		return false
+	}
+	db.logFailureLocked(db.hangErrorLocked(), "The disk does not answer, keeping the changes in memory")
+	db.beforeCommitLocked()
+	db.cond.Broadcast()
+	return true
+}
+
 // noteChangeLocked starts the clocks for the next commit.
 func (db *DB) noteChangeLocked(urgent bool) {
 	wake := false
@@ -333,7 +347,7 @@ func (db *DB) noteChangeLocked(urgent bool) {
 	if urgent && db.urgentSince.IsZero() {
 		db.urgentSince, wake = time.Now(), true
 	}
-	if wake || db.pending.bytes >= db.opts.CommitBytes {
+	if wake || db.pending.bytes >= db.opts.CommitBytes || urgent && db.opts.DurableGrace > 0 && !db.grace.failingSince.IsZero() {
 		db.wakeCommitter()
 	}
 }
@@ -353,15 +367,16 @@ func (db *DB) wakeCommitter() {
 	}
 }
 
-// Durable is the number of the last batch that is in the file. Without a file
-// nothing ever is; batches then count as durable at once, so that nobody waits.
+// Durable is the number of the last batch that is in the file, or counts as durable, see
+// Options.DurableGrace. Without a file nothing ever is; batches then count as durable at once, so
+// that nobody waits.
 func (db *DB) Durable() uint64 {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	if db.memoryOnly() {
 		return db.applied
 	}
-	return db.durable
+	return db.durableLocked()
 }
 
 // Applied is the number of the last applied batch.

@@ -322,6 +322,7 @@ func (db *DB) replaced(old, o opened, cause error) {
 	db.lastReset, db.nextReset = now, now.Add(db.resetDelay)
 	db.broken, db.badFile, db.lost, db.degradedErr = nil, nil, false, nil
 	db.commitErr, db.retryDelay, db.resetCause, db.replaceDelay = nil, 0, nil, 0
+	db.grace.failingSince = time.Time{}
 	db.busySince = time.Time{}
 	db.noteChangeLocked(true)
 	db.cond.Broadcast()
@@ -398,6 +399,7 @@ func (db *DB) replaceLaterLocked(err error) {
 	} else {
 		db.logFailureLocked(err, "Could not replace the cache file, keeping the changes in memory until then")
 		db.commitErr = prefixed(err, "replace %s", db.path)
+		db.grace.fails()
 	}
 	db.attempts++
 	db.resetCause = nil

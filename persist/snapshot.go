@@ -289,15 +289,16 @@ func (db *DB) lastCommit() int {
 }
 
 // DurableSnapshot captures a space as it is in the file, which is what would be
-// found after a crash. Without a file, and until the first commit to a file that was
-// begun late, it is the same as Snapshot. While a commit is being written it may wait
+// found after a crash. Without a file, until the first commit to a file that was
+// begun late, and where more counts as durable than is in the file (Options.DurableGrace), it is
+// the same as Snapshot. While a commit is being written it may wait
 // for its end; while commits fail, or the disk does not answer, it may return an error.
 func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 	for {
 		db.waitForReset()
 		db.mu.RLock()
 		b, committed, err := db.bolt, db.boltTxID, db.unreadableLocked()
-		if db.unwritten {
+		if db.unwritten || db.grace.countedTo > db.durable {
 			b = nil
 		}
 		s := &Snapshot{db: db, space: space}
