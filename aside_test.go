@@ -218,7 +218,7 @@ func TestWhatFollowsADeltaThatWasSetAside(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			copied := testsupport.Path(t)
-			copyFile(t, path, copied)
+			testsupport.CopyFile(t, path, copied)
 			delivered(t, copied, 2, changes, nil, 1, test)
 		})
 	}

@@ -153,6 +153,11 @@ type Cache struct {
 	wrapped atomic.Bool  // WrapTransport was called.
 	made    atomic.Int64 // How many informers NewInformer has made.
 
+	// opening is held for reading while an informer gets its space of the DB, and for writing while
+	// the DB takes over a file.
+	opening   sync.RWMutex
+	postponed int // How often in a row it could not take it over. The committer's alone.
+
 	mu        sync.Mutex
 	informers map[string]*SharedIndexInformer // By space; nil while one is being made.
 	memory    *persist.DB                     // Of informers without a space in the file, nil until there is one.
@@ -169,8 +174,10 @@ type Cache struct {
 // and replaced by a new one with all that can still be read. A file that another process
 // holds, or that cannot be written, is left alone: the Cache works from memory, and
 // Status().Err and the log say so. The Cache tries again at least every minute, also
-// where there was no room for a new file. Once it gets the file, it sets it aside as
-// path.replaced-<time>, because it has gone on without it.
+// where there was no room for a new file, and each second where another process holds the file.
+// Once it gets the file, and each informer that runs has a complete list, it takes the file over:
+// handlers are told of the deletions that the file owes, and what the informers have in memory
+// replaces what the file has of them. Everything else in the file stays as it is.
 //
 // An empty file is initialised in place, so path may be a mount point. A damaged file
 // cannot be replaced there: mount the directory that it is in instead.
@@ -179,25 +186,23 @@ func Open(path string, o Options) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	db, err := persist.Open(path, persist.Options{
+	c := &Cache{opts: o, objects: indexer.NewObjects(o.MemoryBudget), schemas: newSchemas(), informers: map[string]*SharedIndexInformer{}}
+	c.opening.Lock() // Until there is a DB.
+	defer c.opening.Unlock()
+	c.db, err = persist.Open(path, persist.Options{
 		CommitInterval:  o.CommitInterval,
 		DurableDelay:    o.DurableDelay,
 		MaxPendingBytes: o.MaxPendingBytes,
 		LockTimeout:     o.LockTimeout,
 		DurableGrace:    o.DurableGrace,
+		TakeOver:        c.takeOver,
 		Logger:          o.Logger,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("warmwatch: open: %w", err)
 	}
-	return &Cache{
-		opts:      o,
-		db:        db,
-		objects:   indexer.NewObjects(o.MemoryBudget),
-		schemas:   newSchemas(),
-		work:      workqueue.NewStore(db, workSpace, *o.Logger),
-		informers: map[string]*SharedIndexInformer{},
-	}, nil
+	c.work = workqueue.NewStore(c.db, workSpace, *o.Logger)
+	return c, nil
 }
 
 // Close stops the informers that still run, without waiting for handlers, and
@@ -327,6 +332,9 @@ type Status struct {
 	Path string
 	// MemoryOnly says that the Cache works without a file, see Err.
 	MemoryOnly bool
+	// TakenOver is when the Cache got a file that it could not have at first, because another
+	// process held it, and goes on with it. Zero if that has not happened.
+	TakenOver time.Time
 	// SetAside lists the files that were set aside since Open and still exist.
 	SetAside []SetAside
 	// Informers by identity, but for those that have ended. One of NewInformer is here once it
@@ -343,7 +351,7 @@ func (c *Cache) Status() Status {
 	c.mu.Lock()
 	informers := c.informersLocked()
 	c.mu.Unlock()
-	st := Status{Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Workqueues: c.work.Status(), Err: c.db.Err()}
+	st := Status{Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), TakenOver: c.db.TakenOverAt(), Informers: map[string]InformerStatus{}, Workqueues: c.work.Status(), Err: c.db.Err()}
 	for _, a := range c.db.SetAside() {
 		st.SetAside = append(st.SetAside, SetAside(a))
 	}

@@ -33,11 +33,12 @@ func TestADurableHandlerWaitsForTheDiskOrForTheGrace(t *testing.T) {
 				d.expect(t)
 				advance(10 * time.Minute)
 				first := addDurable(t, p, "first")
+				advance(time.Second)
 				f.put(configMap("b"))
 				advance(time.Second)
 				if grace > 0 {
 					d.expect(t, "update ns/a@1→2", "add ns/b@3", "update ns/b@3→4")
-					first.expect(t, "add ns/a@2 initial", "add ns/b@4 initial")
+					first.expect(t, "add ns/a@2 initial", "add ns/b@3 initial", "update ns/b@3→4")
 				} else {
 					d.expect(t)
 					first.expect(t)

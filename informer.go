@@ -187,7 +187,14 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	if err := c.claim(space, id.String()); err != nil {
 		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
 	}
-	if err = s.settle(c.db, id, space); err == nil {
+	db := c.db
+	if c.db.MemoryOnly() { // It may have the file by the time the informer runs, see takeOver.
+		db, err = c.memoryDB()
+	}
+	if err == nil {
+		err = s.settle(db, id, space)
+	}
+	if err == nil {
 		err = c.admit(s)
 	}
 	if err != nil {

@@ -81,6 +81,8 @@ func (c *Cache) memoryDB() (*persist.DB, error) {
 
 // settle gives the informer its parts in a space. An informer that has some already moves.
 func (s *SharedIndexInformer) settle(db *persist.DB, id checkpoint.Identity, space string) error {
+	s.cache.opening.RLock()
+	defer s.cache.opening.RUnlock()
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	indexers := s.opts.Indexers

@@ -60,7 +60,7 @@ func (p *parts) fromMemory() bool { return p.db.Path() == "" }
 
 // name of the informer in Status and in the log.
 func (p *parts) name() string {
-	if p.fromMemory() {
+	if p.identity.Name == p.space { // It is not known, see unseenIdentity.
 		return p.space
 	}
 	return p.identity.String()

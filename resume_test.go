@@ -412,17 +412,6 @@ func TestACheckpointThatDoesNotMatchIsNotResumed(t *testing.T) {
 			served:   true, told: append(slices.Clone(initial), "add ns/d@4"),
 		},
 		{
-			name: "the objects are core Events",
-			first: func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
-				o.Resource = corev1.SchemeGroupVersion.WithResource("events")
-			},
-			second: func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
-				o.Resource = corev1.SchemeGroupVersion.WithResource("events")
-			},
-			requests: []string{"LIST rv=3", "WATCH rv=4"},
-			served:   true, told: append(slices.Clone(initial), "add ns/d@4"),
-		},
-		{
 			name:   "another transform",
 			second: func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "2" },
 			prepare: func(t *testing.T, p *process) {
@@ -465,6 +454,22 @@ func TestACheckpointThatDoesNotMatchIsNotResumed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestEventsAreNotResumed: the server keeps no history of them.
+func TestEventsAreNotResumed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t, &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}}), testsupport.Path(t)
+		for _, requests := range [][]string{{"LIST rv=0 limit=500", "WATCH rv=1"}, {"LIST rv=1", "WATCH rv=1"}} {
+			p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
+				o.Resource = corev1.SchemeGroupVersion.WithResource("events")
+			}, &corev1.Event{}).run()
+			settle()
+			p.expectRequests(f, requests...)
+			expectStore(t, p.informer, f)
+			p.stop()
+		}
+	})
 }
 
 // TestWhatHasSyncedCanBeRead: a program that waits for HasSynced may take absence for deletion.

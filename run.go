@@ -38,7 +38,7 @@ func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 		close(detectorStop)
 		wg.Wait()
 	}()
-	if s.deferred && !s.identify(ctx) || !s.begin(ctx) {
+	if s.deferred && !s.identify(ctx) || !s.arrive() || !s.begin(ctx) {
 		return
 	}
 	s.controller.RunWithContext(ctx)

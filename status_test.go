@@ -35,7 +35,7 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 		},
 	}
 	want := map[string]any{
-		"Path": "cache.db", "MemoryOnly": true, "Err": "disk full",
+		"Path": "cache.db", "MemoryOnly": true, "TakenOver": "0001-01-01T00:00:00Z", "Err": "disk full",
 		"Workqueues": nil,
 		"SetAside":   []any{map[string]any{"Path": "cache.db.corrupt-1", "Time": "2026-01-02T03:04:05Z", "Cause": "noise"}},
 		"Informers": map[string]any{

@@ -29,6 +29,14 @@ type Options struct {
 	// LockTimeout is how long Open waits for another process to release the
 	// file. Default 1s.
 	LockTimeout time.Duration
+	// TakeOver, if set, is asked when a DB that works from memory, because it could not have its
+	// file, finds a sound one that it can have. It may read the file, and put what is to be kept of
+	// it into the DB. It returns the spaces in which what the DB has replaces what the file has; all
+	// others become what they are in the file. After an error it is asked again a second later. If
+	// it returns no error, done is called once the file is in use, or turns out not to be usable.
+	// It runs in the committer's goroutine, without locks.
+	// If it is not set, such a file is set aside.
+	TakeOver func(*Found) (spaces []string, done func(), err error)
 	// Logger receives what an operator should know. Default klog's.
 	Logger *klog.Logger
 }
@@ -103,7 +111,8 @@ func (o Options) withDefaults() (Options, error) {
 // A DB that cannot open its file (another process holds it, it is not writable) works
 // from memory, and [DB.Err] says why. It tries again, less and less often. Once it can,
 // a new file with what is in memory replaces the old one, which is set aside and not
-// copied, because the DB has gone on without it.
+// copied, because the DB has gone on without it; or it goes on with the old one, see
+// Options.TakeOver.
 //
 // All methods are safe for concurrent use.
 type DB struct {
@@ -159,7 +168,9 @@ type DB struct {
 	replaceAt    time.Time
 	replaceDelay time.Duration
 
-	published *published // Used by the committer alone.
+	published   *published // Used by the committer alone.
+	takingOver  *takeOver  // Likewise. Nil unless the file that is about to be used is taken over.
+	takenOverAt time.Time
 
 	lastReset, nextReset time.Time // When a file was replaced last, and may be replaced next.
 	resetByClose         bool      // Close has had a file replaced without waiting for nextReset.

@@ -88,7 +88,8 @@ var errMemoryNewer = errors.New("persist: this process could not have the file a
 
 // attach makes a file for a DB that works from memory. It replaces a file that is there
 // already only if that is sound and nobody holds it, or if it is the bad one that was
-// found there before. It copies nothing from it, because the DB has gone on without it.
+// found there before. It copies nothing from it, because the DB has gone on without it. With
+// Options.TakeOver it returns the sound file itself.
 func (db *DB) attach() (opened, error) {
 	f, err := lockFile(db.path, 0)
 	switch {
@@ -100,6 +101,9 @@ func (db *DB) attach() (opened, error) {
 		return db.beginBlank(f)
 	}
 	found, bad, err := db.openFound(f)
+	if err == nil && db.opts.TakeOver != nil {
+		return db.prepareTakeOver(found)
+	}
 	if err == nil {
 		defer func() { _ = found.close() }() // It was only locked and read.
 		return db.successor(found.file, errMemoryNewer, false)
@@ -295,6 +299,7 @@ func (db *DB) replaced(old, o opened, cause error) {
 	users := db.users
 	db.useLocked(o)
 	db.leavesChecked = true // This process has just written them.
+	done := db.takeOverLocked()
 	if failed := db.flushing; failed != nil {
 		db.mergeBackLocked(failed)
 		db.flushing = nil
@@ -328,6 +333,7 @@ func (db *DB) replaced(old, o opened, cause error) {
 	db.cond.Broadcast()
 	db.mu.Unlock()
 	db.published = nil
+	done()
 	db.discard(old, users)
 	callAfterReset(hooks, cause)
 }
@@ -404,8 +410,11 @@ func (db *DB) replaceLaterLocked(err error) {
 	db.attempts++
 	db.resetCause = nil
 	most := maxReplaceDelay
-	if errors.Is(err, syscall.EBUSY) {
+	switch {
+	case errors.Is(err, syscall.EBUSY):
 		most = maxBusyDelay
+	case db.mayTakeOver(err):
+		most = minReplaceDelay
 	}
 	db.replaceDelay = min(max(2*db.replaceDelay, minReplaceDelay), most)
 	db.replaceAt = time.Now().Add(db.replaceDelay)

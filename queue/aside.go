@@ -3,8 +3,6 @@ package queue
 import (
 	"encoding/binary"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -303,15 +301,22 @@ func (q *Log) rewriteAsideLocked(b *persist.Batch) {
 	}
 }
 
-// loadAside reads what is set aside. Of an entry that cannot be read the key is known: it counts
-// as a deletion, so that none is lost.
-func (q *Log) loadAside(s *persist.Snapshot) error {
-	q.aside.objects, q.aside.panics = map[string]map[string]*asideObject{}, map[string]panics{}
+// loadAside reads what is set aside. What cannot be read is written anew.
+func (q *Log) loadAside(s *persist.Snapshot) (err error) {
+	q.aside.objects, q.aside.panics, err = q.readAside(s, func() { q.aside.rewrite = true })
+	q.aside.some.Store(len(q.aside.objects) > 0 || len(q.aside.panics) > 0)
+	return err
+}
+
+// readAside reads what is set aside. Of an entry that cannot be read the key is known: it counts
+// as a deletion, so that none is lost, and found is called.
+func (q *Log) readAside(s *persist.Snapshot, found func()) (objects map[string]map[string]*asideObject, counts map[string]panics, err error) {
+	objects, counts = map[string]map[string]*asideObject{}, map[string]panics{}
 	damaged := func(err error, bucket, key string) {
-		q.aside.rewrite = true
+		found()
 		q.reportDamage(&persist.CorruptError{Bucket: persist.Bucket{Space: q.deltas.Space, Name: bucket}, Key: key, Err: err}, "Could not read what is set aside for a handler", "key", key)
 	}
-	err := s.Scan(asideBucket, "", func(it *persist.Item) (bool, error) {
+	err = s.Scan(asideBucket, "", func(it *persist.Item) (bool, error) {
 		name, key, err := parseAsideKey(it.Key)
 		if err != nil {
 			damaged(err, asideBucket, it.Key)
@@ -319,38 +324,38 @@ func (q *Log) loadAside(s *persist.Snapshot) error {
 		}
 		d, err := q.readDelta(0, it)
 		if err != nil {
-			if !errors.Is(err, persist.ErrCorrupt) {
-				err = fmt.Errorf("%w: %w", persist.ErrCorrupt, err)
-			}
 			damaged(err, asideBucket, it.Key)
 			d = Delta{Type: cache.Deleted, FinalStateUnknown: true}
 		}
 		d.Key = key
-		if q.aside.objects[name] == nil {
-			q.aside.objects[name] = map[string]*asideObject{}
+		if objects[name] == nil {
+			objects[name] = map[string]*asideObject{}
 		}
-		q.aside.objects[name][key] = &asideObject{delta: d}
+		objects[name][key] = &asideObject{delta: d}
 		return true, nil
 	})
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	err = s.Scan(panicsBucket, "", func(it *persist.Item) (bool, error) {
-		var p panics
-		payload, err := it.Payload()
-		if v, inMemory := it.Value.(persist.Bytes); inMemory {
-			payload, err = v, nil
-		}
-		if err == nil {
-			err = json.Unmarshal(payload, &p)
-		}
+		p, err := parsePanics(it)
 		if err != nil {
 			damaged(err, panicsBucket, it.Key)
 			return true, nil
 		}
-		q.aside.panics[it.Key] = p
+		counts[it.Key] = p
 		return true, nil
 	})
-	q.aside.some.Store(len(q.aside.objects) > 0 || len(q.aside.panics) > 0)
-	return err
+	return objects, counts, err
+}
+
+func parsePanics(it *persist.Item) (p panics, err error) {
+	if v, inMemory := it.Value.(persist.Bytes); inMemory {
+		return p, json.Unmarshal(v, &p)
+	}
+	payload, err := it.Payload()
+	if err != nil {
+		return p, err
+	}
+	return p, json.Unmarshal(payload, &p)
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/persist"
 )
@@ -383,4 +385,26 @@ func (ix *Indexer) ListIndexFuncValues(indexName string) []string {
 		ix.failed(err, indexName)
 	}
 	return values
+}
+
+// Others calls fn with the objects that a snapshot of another DB has in this space. decode returns
+// one, nil if it cannot be read; it must not be called later.
+func (ix *Indexer) Others(s *persist.Snapshot, fn func(key string, uid types.UID, resourceVersion string, decode func() any) error) error {
+	return s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
+		r, err := parse(it)
+		if err != nil {
+			ix.log.Error(err, "Could not read an object of another file", "key", it.Key)
+		}
+		return true, fn(it.Key, r.UID, r.ResourceVersion, func() any {
+			if err != nil {
+				return nil
+			}
+			obj, err := r.Decode(ix.newObject)
+			if err != nil {
+				ix.log.Error(err, "Could not read an object of another file", "key", it.Key)
+				return nil
+			}
+			return obj
+		})
+	})
 }

@@ -1,0 +1,96 @@
+package sink
+
+import (
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
+)
+
+// TakeOver has handlers told what is owed by a file that could not be had at first, and whose space
+// is about to be replaced by what is in memory. The handlers here were told of every object, so
+// what is owed are deletions: those that wait in the file, and those of the objects in it that the
+// store does not have. A name that is known to the file only is told everything once it has a handler.
+//
+// It fails until the store equals a list. While the file has seen more than the store has, patient
+// says that it fails, too: what the store lacks has perhaps not come yet.
+func (k *Sink) TakeOver(file *persist.Snapshot, patient bool) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.isClosed || !k.complete || k.filling {
+		return errors.New("the informer has no complete list yet")
+	}
+	var owed []queue.Delta
+	w := k.indexer.Writer()
+	err := k.indexer.Others(file, func(key string, uid types.UID, rv string, decode func() any) error {
+		if has, _, exists := w.Head(key); exists && !isOther(has, uid) {
+			return nil
+		}
+		if patient && !k.reachedLocked(rv) {
+			return fmt.Errorf("the watch has not come to resourceVersion %s yet, which the file has", rv)
+		}
+		owed = append(owed, lostDelta(0, key, decode()))
+		return nil
+	})
+	if err == nil {
+		err = k.log.Deletions(file, func(d queue.Delta) error {
+			uid := uidOf(d.New)
+			if has, _, exists := w.Head(d.Key); !exists || isOther(has, uid) {
+				owed = append(owed, queue.Delta{Type: cache.Deleted, Key: d.Key, New: d.New, FinalStateUnknown: d.FinalStateUnknown, SizeBytes: d.SizeBytes})
+			}
+			return nil
+		})
+	}
+	w.Close()
+	if err == nil {
+		err = k.log.Names(file)
+	}
+	if err != nil {
+		return err
+	}
+	return k.tellOwedLocked(owed)
+}
+
+// tellOwedLocked publishes the deletions. Where the store has another object of the name, that one
+// is told again after it, to durable handlers.
+func (k *Sink) tellOwedLocked(owed []queue.Delta) error {
+	for len(owed) > 0 {
+		n := min(len(owed), defaultRelistItems)
+		if err := k.tellSomeOwedLocked(owed[:n]); err != nil {
+			return err
+		}
+		owed = owed[n:]
+	}
+	return nil
+}
+
+func (k *Sink) tellSomeOwedLocked(owed []queue.Delta) error {
+	w := k.indexer.Writer()
+	defer w.Close()
+	var ds []queue.Delta
+	for _, d := range owed {
+		d.Seq = w.NextSeq()
+		obj, exists := w.Stored(d.Key)
+		d.Replaced = exists && obj != nil
+		ds = append(ds, d)
+		if d.Replaced {
+			ds = append(ds, queue.Delta{
+				Seq: w.NextSeq(), Type: cache.Updated, Key: d.Key, Old: d.New, New: obj, Replaced: true,
+				SizeBytes: d.SizeBytes + record.EstimateSize(obj),
+			})
+		}
+	}
+	return k.writeLocked(w, ds)
+}
+
+// reachedLocked reports whether the store is at a resourceVersion, or nobody can tell.
+func (k *Sink) reachedLocked(rv string) bool {
+	order, err := resourceversion.CompareResourceVersion(k.record.ResourceVersion, rv)
+	return err != nil || order >= 0
+}

@@ -1,0 +1,114 @@
+package persist
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// A Found is a sound file that a DB could not have at first, and can have now. Until
+// Options.TakeOver returns, it is only read.
+type Found struct {
+	db   *DB
+	file opened
+}
+
+// Read calls fn with what the file has of a space.
+func (f *Found) Read(space string, fn func(*Snapshot) error) error {
+	s := &Snapshot{db: f.db, space: space, pending: newLayer(), users: new(sync.WaitGroup)}
+	s.users.Add(1)
+	if err := s.begin(f.file.bolt, f.file.txID); err != nil {
+		return err
+	}
+	defer s.Close()
+	return fn(s)
+}
+
+// takeOver is how a file is taken over that becomes free after Open: TakeOver has agreed to it.
+type takeOver struct {
+	buckets map[string][]string // Those that the file has, by the spaces that the DB has.
+	done    func()
+}
+
+var errNotYet = errors.New("the cache file could be had, but cannot be taken over yet")
+
+// mayTakeOver reports whether err is one after which the file may be taken over soon.
+func (db *DB) mayTakeOver(err error) bool {
+	return db.opts.TakeOver != nil && (errors.Is(err, ErrLocked) || errors.Is(err, errNotYet))
+}
+
+// prepareTakeOver asks whether a sound file can be taken over.
+func (db *DB) prepareTakeOver(found opened) (opened, error) {
+	err := db.ensureSynced(found.bolt)
+	if err != nil {
+		return opened{}, errors.Join(err, guard(found.close))
+	}
+	spaces, done, err := db.opts.TakeOver(&Found{db, found})
+	if err != nil {
+		return opened{}, errors.Join(fmt.Errorf("%w: %w", errNotYet, err), guard(found.close))
+	}
+	t := &takeOver{map[string][]string{}, done}
+	err = view(found.bolt, func(tx *bolt.Tx) error {
+		for _, space := range spaces {
+			t.buckets[space] = nil
+			if b := tx.Bucket([]byte(space)); b != nil {
+				err := b.ForEachBucket(func(name []byte) error {
+					t.buckets[space] = append(t.buckets[space], strings.Clone(string(name)))
+					return nil
+				})
+				if err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		done()
+		return opened{}, errors.Join(err, guard(found.close))
+	}
+	db.takingOver = t
+	return found, nil
+}
+
+// takeOverLocked makes what is in memory changes of the file that is about to be used: the spaces of
+// takingOver replace those of the file, and of the others nothing is kept.
+func (db *DB) takeOverLocked() (done func()) {
+	t := db.takingOver
+	if t == nil {
+		return func() {}
+	}
+	db.takingOver = nil
+	for b, bl := range db.pending.buckets {
+		if _, taken := t.buckets[b.Space]; taken {
+			continue
+		}
+		bl.entries.Scan(func(key string, e entry) bool {
+			db.pending.bytes -= e.bytes(key)
+			return true
+		})
+		delete(db.pending.buckets, b)
+	}
+	for space, names := range t.buckets {
+		for _, name := range names {
+			db.pending.bucket(Bucket{space, name}).dropped = true
+		}
+	}
+	db.leavesChecked, db.leaves = false, nil // It was written by another process.
+	db.takenOverAt = time.Now()
+	return func() {
+		t.done()
+		db.log.Info("Has taken over the cache file, which could not be had at first", "path", db.path)
+	}
+}
+
+// TakenOverAt returns when a file was taken over last, zero if none was.
+func (db *DB) TakenOverAt() time.Time {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return db.takenOverAt
+}

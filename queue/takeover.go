@@ -1,0 +1,94 @@
+package queue
+
+import (
+	"math"
+	"strings"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// Names makes the durable names of another log's space known, which is that of a file that could not
+// be had at first. Those that this log does not have get a cursor at the head: their handlers are
+// told everything, and what is published from now on. What is set aside for them still is.
+func (q *Log) Names(s *persist.Snapshot) error {
+	var names []string
+	err := s.Scan(cursorsBucket, durablePrefix, func(it *persist.Item) (bool, error) {
+		name, ok := strings.CutPrefix(it.Key, durablePrefix)
+		if ok {
+			names = append(names, name)
+		}
+		return ok, nil
+	})
+	if err != nil {
+		return err
+	}
+	objects, panics, err := q.readAside(s, func() {})
+	if err != nil {
+		return err
+	}
+	_, err = q.db.Update(func(b *persist.Batch) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		for _, name := range names {
+			if q.knowsLocked(name) {
+				continue
+			}
+			q.absent[name] = cursor{Seq: q.head, InitialPending: true}
+			q.storeLocked(b, durablePrefix+name, q.absent[name])
+			for _, o := range objects[name] {
+				q.putAsideLocked(b, name, o)
+			}
+			if p, some := panics[name]; some {
+				q.putPanicsLocked(b, name, p)
+			}
+		}
+	})
+	return err
+}
+
+func (q *Log) knowsLocked(name string) bool {
+	for c := range q.consumers {
+		if c.name == name {
+			return true
+		}
+	}
+	_, absent := q.absent[name]
+	return absent
+}
+
+// Deletions calls fn with the deletions that wait in another log's space for any consumer, or are
+// set aside there.
+func (q *Log) Deletions(s *persist.Snapshot, fn func(Delta) error) error {
+	for after, limit := uint64(0), uint64(math.MaxUint64-1); after < limit; {
+		ds, upTo, err := q.readUndelivered(s, nil, after, limit)
+		if err != nil {
+			return err
+		}
+		for i := range ds {
+			if ds[i].Type != cache.Deleted {
+				continue
+			}
+			if err := fn(ds[i]); err != nil {
+				return err
+			}
+		}
+		after = upTo
+	}
+	aside, _, err := q.readAside(s, func() {})
+	if err != nil {
+		return err
+	}
+	for _, objects := range aside {
+		for _, o := range objects {
+			if !o.owed() {
+				continue
+			}
+			if err := fn(o.delta); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
