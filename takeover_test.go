@@ -72,7 +72,7 @@ func TestAFileIsTakenOverOnceItIsFree(t *testing.T) {
 				crashed := u.first.crash()
 				u.firstTold.during = nil
 				u.first.stop()
-				testsupport.CopyFile(t, crashed, u.path)                   // As if it had died.
+				testsupport.CopyFile(t, crashed, u.path)       // As if it had died.
 				u.first = launch(t, u.path, newSource(t), nil) // Holds the file, and does nothing else.
 				u.f.remove("c")                                // While nobody watches.
 				u.launchSecond(t)
