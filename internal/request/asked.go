@@ -57,7 +57,8 @@ func Of(r *http.Request) (Asked, error) {
 
 // ofPath reads the end of a path, because a proxy may have put something before it:
 // api/VERSION/RESOURCE or apis/GROUP/VERSION/RESOURCE, the resource perhaps in
-// namespaces/NAMESPACE. It also returns what came before. No group is called api.
+// namespaces/NAMESPACE. It also returns what came before. No group is called api. Behind
+// namespaces, api and apis are the names of namespaces, in which an object is asked for.
 func ofPath(path string) (a Asked, prefix string, ok bool) {
 	segments := strings.Split(strings.Trim(path, "/"), "/")
 	endsWith := func(length int, root string) (end []string, ok bool) {
@@ -66,6 +67,9 @@ func ofPath(path string) (a Asked, prefix string, ok bool) {
 		}
 		before := segments[:len(segments)-length]
 		prefix, end = strings.Join(append([]string{""}, before...), "/"), segments[len(segments)-length:]
+		if len(before) > 0 && before[len(before)-1] == "namespaces" {
+			return nil, false
+		}
 		return end, end[0] == root && !slices.Contains(end, "")
 	}
 	if end, ok := endsWith(5, "api"); ok && end[2] == "namespaces" {

@@ -48,6 +48,8 @@ func TestOfRefusesWhatIsNoList(t *testing.T) {
 	for _, c := range []struct{ path, query string }{
 		{"/version", ""}, {"", ""}, {"/api/v1", ""}, {"/api//pods", ""}, {"/apis/apps/v1", ""},
 		{"/api/v1/namespaces/ns/pods/name", ""}, {"/api/v1/namespaces/kube-system", ""},
+		{"/api/v1/namespaces/api/configmaps/settings", ""}, {"/apis/apps/v1/namespaces/api/deployments/name", ""},
+		{"/api/v1/namespaces/apis/pods/name/log", ""}, {"/proxy/api/v1/namespaces/api/configmaps/settings", ""},
 		{"/api/v1/pods", "labelSelector=a+in+("}, {"/api/v1/pods", "fieldSelector=~~"},
 	} {
 		r := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: c.path, RawQuery: c.query}}
