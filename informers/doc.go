@@ -17,10 +17,11 @@
 // An informer is client-go's own, in memory, with nothing kept across a restart,
 //
 //   - if the client is a fake: nothing changes for tests;
-//   - if client.CoreV1().RESTClient() is no [rest.RESTClient];
-//   - if the function given to InformerFor makes its requests by another client than the one
-//     it is given, makes none, lists what client-go's scheme does not have, or returns what is
-//     no informer of client-go's cache package;
+//   - if the client is another one than [kubernetes.Clientset], such as one that embeds a
+//     Clientset and replaces a part of it, because the informer would not ask that part;
+//   - if InformerFor was given a function that makes one: what that lists, and what it does to it,
+//     only itself can know. Where it returns what [warmwatch.Cache.NewInformer] does, the
+//     informer lives in the Cache;
 //   - if a newer client-go has a group that this package does not know yet.
 //
 // The log of the Cache says so, except for fakes and unknown groups.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/watchlist"
 	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch"
@@ -96,20 +97,20 @@ func NewFilteredSharedInformerFactory(c *warmwatch.Cache, client kubernetes.Inte
 }
 
 // NewSharedInformerFactoryWithOptions makes a factory like client-go's, with options that have
-// the names of client-go's, whose informers live in c. If the client is a fake, the factory is
-// client-go's own.
+// the names of client-go's, whose informers live in c. If client is no [kubernetes.Clientset], but
+// a fake, or what wraps one and may answer otherwise, the factory is client-go's own.
 func NewSharedInformerFactoryWithOptions(c *warmwatch.Cache, client kubernetes.Interface, defaultResync time.Duration, opts ...SharedInformerOption) SharedInformerFactory {
 	o := optionsOf(opts)
 	clientGo := informers.NewSharedInformerFactoryWithOptions(client, defaultResync, o.clientGo...)
-	restClient, ok := client.CoreV1().RESTClient().(*rest.RESTClient)
-	if ok && restClient == nil { // A fake.
-		return clientGo
-	}
 	logger := c.Logger()
+	clientset, ok := client.(*kubernetes.Clientset)
 	if !ok {
-		logger.Info("The informers of this factory are client-go's own: its client has no RESTClient", "client", reflect.TypeOf(client).String())
+		if !watchlist.DoesClientNotSupportWatchListSemantics(client) { // It is no fake.
+			logger.Info("The informers of this factory are client-go's own: its client is no Clientset", "client", reflect.TypeOf(client).String())
+		}
 		return clientGo
 	}
+	restClient := clientset.CoreV1().RESTClient().(*rest.RESTClient)
 	transport := c.WrapTransport(transportOf(restClient)).(request.Transport)
 	return &factory{clientGo, o, c, restClient, transport, logger}
 }
@@ -120,47 +121,36 @@ type factory struct {
 	informers.SharedInformerFactory
 	options
 	cache     *warmwatch.Cache
-	client    *rest.RESTClient
+	client    *rest.RESTClient // Of core/v1.
 	transport request.Transport
 	logger    klog.Logger
 }
 
-// InformerFor returns the SharedIndexInformer for obj. It is made of what the informer of newFunc
-// asks for, and of its indexers; handlers, transforms and a watch error handler that newFunc sets
-// itself do not count. If newFunc returns an informer of a Cache, it is that one.
-//
-// newFunc is called several times.
+// InformerFor returns the SharedIndexInformer for obj. As in client-go, newFunc makes it, if there
+// is none yet. It lives in the Cache if newFunc returns what [warmwatch.Cache.NewInformer] does.
 func (f *factory) InformerFor(obj runtime.Object, newFunc internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
 	return f.SharedInformerFactory.InformerFor(obj, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
-		own := newFunc(client, resync)
-		if _, ours := Of(own); ours {
-			return own
+		informer := newFunc(client, resync)
+		if _, ours := Of(informer); !ours {
+			f.logger.Info("The informer that was given to InformerFor is client-go's own, the next process begins with a list", "type", reflect.TypeOf(obj).String())
 		}
-		if err := checkReplaceable(obj, own, newFunc); err != nil {
-			f.logger.Info("The informer is client-go's own, the next process begins with a list", "type", reflect.TypeOf(obj).String(), "reason", err.Error())
-			return own
-		}
-		return f.informer(obj, newFunc, own, nil, resync)
+		return informer
 	})
 }
 
-// informer makes the informer that is used instead of client-go's own, which newFunc has made.
-func (f *factory) informer(obj runtime.Object, newFunc internalinterfaces.NewInformerFunc, own cache.SharedIndexInformer, tweak func(*metav1.ListOptions), resync time.Duration) cache.SharedIndexInformer {
-	lw := &listerWatcher{client: f.client, transport: f.transport, newFunc: newFunc, tweak: tweak}
-	return f.cache.NewInformer(lw, obj, resync, own.GetIndexer().GetIndexers())
-}
-
-// generated is the factory as client-go's generated code sees it, whose newFunc needs no check.
+// generated is the factory as client-go's generated code sees it. What its InformerFor is given
+// makes an informer that lists one resource, and does nothing else.
 type generated struct{ *factory }
 
-// InformerFor implements internalinterfaces.SharedInformerFactory.
+// InformerFor implements internalinterfaces.SharedInformerFactory. The informer is one of the
+// Cache, that asks for what the informer of newFunc asks for, and has its indexers.
 func (g generated) InformerFor(obj runtime.Object, newFunc internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
 	return g.SharedInformerFactory.InformerFor(obj, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
-		tweak := g.tweak
-		if tweak == nil {
-			tweak = func(*metav1.ListOptions) {}
+		lw := &listerWatcher{client: g.client, transport: g.transport, newFunc: newFunc, tweak: g.tweak}
+		if lw.tweak == nil {
+			lw.tweak = func(*metav1.ListOptions) {}
 		}
-		return g.informer(obj, newFunc, newFunc(client, resync), tweak, resync)
+		return g.cache.NewInformer(lw, obj, resync, newFunc(client, resync).GetIndexer().GetIndexers())
 	})
 }
 

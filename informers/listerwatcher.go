@@ -23,8 +23,7 @@ type listerWatcher struct {
 	client    *rest.RESTClient // Of core/v1. It decodes each kind of client-go's scheme.
 	transport request.Transport
 	newFunc   internalinterfaces.NewInformerFunc
-	// tweak sets the selectors, as in client-go; nil: they are what newFunc's informer asks for.
-	tweak func(*metav1.ListOptions)
+	tweak     func(*metav1.ListOptions) // Sets the selectors, as in client-go.
 
 	mu    sync.Mutex
 	asked *asked // What newFunc's informer asks for, nil until the first request.
@@ -68,13 +67,7 @@ func (lw *listerWatcher) request(ctx context.Context, o metav1.ListOptions) (*re
 	if err != nil {
 		return nil, err
 	}
-	if lw.tweak != nil {
-		lw.tweak(&o)
-	} else {
-		replace(&o.LabelSelector, asks.labelSelector)
-		replace(&o.FieldSelector, asks.fieldSelector)
-		replace(&o.ShardSelector, asks.shardSelector)
-	}
+	lw.tweak(&o)
 	var timeout time.Duration
 	if o.TimeoutSeconds != nil {
 		timeout = time.Duration(*o.TimeoutSeconds) * time.Second
@@ -89,12 +82,6 @@ func (lw *listerWatcher) request(ctx context.Context, o metav1.ListOptions) (*re
 		return nil, err
 	}
 	return r, lw.transport.Show(shown)
-}
-
-func replace(selector *string, by string) {
-	if by != "" {
-		*selector = by
-	}
 }
 
 func (lw *listerWatcher) asks(ctx context.Context) (*asked, error) {

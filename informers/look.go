@@ -1,6 +1,7 @@
 package informers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +17,6 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/informers/internalinterfaces"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -24,11 +24,10 @@ import (
 	"github.com/warmwatch/warmwatch/internal/request"
 )
 
-// An asked is what client-go's own informer asks for.
+// An asked is what client-go's own informer asks for, but for the selectors.
 type asked struct {
-	path                                        string
-	labelSelector, fieldSelector, shardSelector string
-	protobuf                                    bool // Whether it prefers protobuf.
+	path     string
+	protobuf bool // Whether it prefers protobuf.
 }
 
 // A tap is the transport of a client that has no server. It takes the first request for a list.
@@ -41,7 +40,7 @@ type tap struct {
 
 var (
 	errTapped = errors.New("the request is only looked at")
-	errNoList = errors.New("it does not list by the client that it is given")
+	errNoList = errors.New("client-go's informer does not list")
 )
 
 // RoundTrip implements [http.RoundTripper].
@@ -50,12 +49,7 @@ func (t *tap) RoundTrip(r *http.Request) (*http.Response, error) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if t.asked == nil {
-			query := r.URL.Query()
-			t.asked = &asked{
-				path:          r.URL.Path,
-				labelSelector: query.Get("labelSelector"), fieldSelector: query.Get("fieldSelector"), shardSelector: query.Get("shardSelector"),
-				protobuf: strings.Contains(r.Header.Get("Accept"), "protobuf"),
-			}
+			t.asked = &asked{path: r.URL.Path, protobuf: strings.Contains(r.Header.Get("Accept"), "protobuf")}
 		}
 	}
 	t.cancel()
@@ -71,63 +65,20 @@ func (t *tap) client() kubernetes.Interface {
 	return client
 }
 
-// lookPatience is much longer than it takes to look.
-const lookPatience = 10 * time.Second
-
-// look returns what the informer of newFunc asks for. It runs one for an instant, with a client
-// whose requests go nowhere.
+// look returns what the informer of newFunc, which is generated, asks for. It runs one until its
+// first request, with a client whose requests go nowhere.
 func look(ctx context.Context, newFunc internalinterfaces.NewInformerFunc) (asked, error) {
-	ctx, cancel := context.WithTimeout(klog.NewContext(ctx, logr.Discard()), lookPatience)
+	running, cancel := context.WithCancel(klog.NewContext(ctx, logr.Discard()))
 	defer cancel()
-	// If it makes requests by another client, those are not sent either, unless by an idle connection.
-	var taken *asked
-	_, err := request.Look(ctx, func(ctx context.Context) error {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		t := &tap{cancel: cancel}
-		informer := newFunc(t.client(), 0)
-		err := informer.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) { cancel() })
-		if err != nil {
-			return err
-		}
-		go func() { // If it gets a list, the request did not come to the tap.
-			select {
-			case <-informer.HasSyncedChecker().Done():
-				cancel()
-			case <-ctx.Done():
-			}
-		}()
-		informer.RunWithContext(ctx)
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		taken = t.asked
-		return nil
-	})
-	switch {
-	case taken != nil:
-		return *taken, nil
-	case ctx.Err() != nil:
-		return asked{}, ctx.Err()
-	case err != nil && !errors.Is(err, request.ErrNotSeen):
-		return asked{}, err
+	t := &tap{cancel: cancel}
+	newFunc(t.client(), 0).RunWithContext(running)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.asked == nil {
+		return asked{}, cmp.Or(ctx.Err(), errNoList)
 	}
-	return asked{}, errNoList
+	return *t.asked, nil
 }
-
-// checkReplaceable returns why an informer that newFunc has made cannot be replaced by one of a
-// Cache. It makes no request.
-func checkReplaceable(obj runtime.Object, own cache.SharedIndexInformer, newFunc internalinterfaces.NewInformerFunc) error {
-	if _, _, err := scheme.Scheme.ObjectKinds(obj); err != nil {
-		return err
-	}
-	if t := reflect.TypeOf(own); t.Kind() != reflect.Pointer || t.Elem().PkgPath() != clientGoCache {
-		return fmt.Errorf("a %v is not client-go's", t)
-	}
-	_, err := look(context.Background(), newFunc)
-	return err
-}
-
-var clientGoCache = reflect.TypeFor[cache.ListWatch]().PkgPath()
 
 // clientGoForResource returns the informer of client-go's ForResource.
 func (f *factory) clientGoForResource(client kubernetes.Interface, resync time.Duration, resource schema.GroupVersionResource) (cache.SharedIndexInformer, error) {

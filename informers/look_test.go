@@ -2,167 +2,99 @@ package informers_test
 
 import (
 	"context"
-	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
-	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/warmwatch/warmwatch/informers"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/httpserver"
 )
 
-// TestInformerFor takes what client-go's constructors, and a hand-made ListerWatcher, ask for.
-func TestInformerFor(t *testing.T) {
-	selects := func(o *metav1.ListOptions) { o.LabelSelector = "x=1" }
-	for name, newFunc := range map[string]func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer{
-		"generated": func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
-			return coreinformers.NewFilteredPodInformer(client, "ns", resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, selects)
-		},
-		"RESTClient": func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
-			lw := cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "pods", "ns", selects)
-			return cache.NewSharedIndexInformer(lw, &corev1.Pod{}, resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
-		},
-		"context dropped": func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
-			lw := cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "pods", "ns", selects)
-			return cache.NewSharedIndexInformer(&cache.ListWatch{
-				ListWithContextFunc: func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
-					return lw.ListWithContext(context.Background(), o)
-				},
-				WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
-					return lw.WatchWithContext(context.Background(), o)
-				},
-			}, &corev1.Pod{}, resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			api, path := httpserver.New(t, "one"), testsupport.Path(t)
-			for _, want := range [][]string{{"LIST /api/v1/namespaces/ns/pods?labelSelector=x%3D1"}, nil} {
-				a := newAgent(t, path, api)
-				factory := a.factory()
-				informer := factory.InformerFor(&corev1.Pod{}, newFunc)
-				if again := factory.InformerFor(&corev1.Pod{}, newFunc); again != informer {
-					t.Error("the type has another informer")
-				}
-				if s, ok := informers.Of(factory.Core().V1().Pods().Informer()); !ok || cache.SharedIndexInformer(s) != informer {
-					t.Error("the group has another informer")
-				}
-				a.run(factory, informer)
-				live(t, informer)
-				expectKeys(t, informer, "ns/a")
-				a.stop()
-				if d := cmp.Diff(want, api.TakeLists()); d != "" {
-					t.Errorf("lists (-want +got):\n%s", d)
-				}
-			}
-		})
-	}
-}
-
-// TestAnInformerThatStaysClientGosOwn is run as before, and looking at it sends nothing.
-func TestAnInformerThatStaysClientGosOwn(t *testing.T) {
-	type wrapper struct{ cache.SharedIndexInformer }
-	wrapped := func(a *agent) kubernetes.Interface {
-		config := rest.CopyConfig(a.config)
-		config.Wrap(a.cache.WrapTransport)
-		return kubernetes.NewForConfigOrDie(config)
-	}
-	pods := func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
-		return coreinformers.NewPodInformer(client, "ns", resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
-	}
-	static := func(lists ...runtime.Object) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
-		return func(_ kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
-			var n atomic.Int64
-			lw := &cache.ListWatch{
-				ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-					if i := int(n.Add(1)) - 1; i < len(lists) {
-						return lists[i], nil
-					}
-					return nil, errors.New("no list")
-				},
-				WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
-					if o.SendInitialEvents != nil {
-						return nil, errors.New("no stream")
-					}
-					return watch.NewFake(), nil
-				},
-			}
-			return cache.NewSharedIndexInformer(lw, &corev1.Pod{}, resync, cache.Indexers{})
+// TestTheInformerThatInformerForIsGivenStays: what its ListFunc does, nobody but it can know, so
+// the factory calls nothing of it before the start, and asks for nothing itself.
+func TestTheInformerThatInformerForIsGivenStays(t *testing.T) {
+	type list = func(context.Context, kubernetes.Interface, metav1.ListOptions) (*corev1.PodList, error)
+	in := func(namespace string) list {
+		return func(ctx context.Context, client kubernetes.Interface, o metav1.ListOptions) (*corev1.PodList, error) {
+			return client.CoreV1().Pods(namespace).List(ctx, o)
 		}
 	}
 	for name, c := range map[string]struct {
-		newFunc func(*agent) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer
-		runs    bool
+		list  list
+		lists []string
+		want  []string
 	}{
-		"other client": {func(a *agent) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
-			other := a.client()
-			return func(_ kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
-				return pods(other, resync)
+		"two namespaces": {func(ctx context.Context, client kubernetes.Interface, o metav1.ListOptions) (*corev1.PodList, error) {
+			one, err := in("ns")(ctx, client, o)
+			if err != nil {
+				return nil, err
 			}
-		}, true},
-		"other client, whose transport is wrapped": {func(a *agent) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
-			client := wrapped(a)
-			return func(_ kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
-				return pods(client, resync)
+			two, err := in("other")(ctx, client, o)
+			if err != nil {
+				return nil, err
 			}
-		}, true},
-		"wrapper": {func(*agent) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
-			return func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
-				return &wrapper{pods(client, resync)}
+			for _, pod := range two.Items {
+				pod.Namespace = "other" // The server has one object for all.
+				one.Items = append(one.Items, pod)
 			}
-		}, true},
-		"without a client": {func(*agent) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
-			return static(&corev1.PodList{})
-		}, false},
-		"without a list": {func(*agent) func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return static() }, false},
+			return one, nil
+		}, []string{"LIST /api/v1/namespaces/ns/pods", "LIST /api/v1/namespaces/other/pods"}, []string{"ns/a", "other/a"}},
+		"a filter": {func(ctx context.Context, client kubernetes.Interface, o metav1.ListOptions) (*corev1.PodList, error) {
+			pods, err := in("ns")(ctx, client, o)
+			if err == nil {
+				pods.Items = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return pod.Name == "a" })
+			}
+			return pods, err
+		}, []string{"LIST /api/v1/namespaces/ns/pods"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			api := httpserver.New(t, "one") // To which no connection is idle: by such a one a request may be sent.
+			api := httpserver.New(t, "one")
 			a := newAgent(t, testsupport.Path(t), api)
 			factory := a.factory()
-			begin := time.Now()
-			informer := factory.InformerFor(&corev1.Pod{}, c.newFunc(a))
-			if _, ours := informers.Of(informer); ours {
-				t.Error("it is not client-go's own")
+			var started atomic.Bool
+			informer := factory.InformerFor(&corev1.Pod{}, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+				lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "ns", fields.Everything())
+				lw.ListWithContextFunc = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+					if !started.Load() {
+						t.Error("it is asked for a list before the start")
+					}
+					_ = factory.Core().V1().Nodes().Lister() // The factory's lock is free.
+					return c.list(ctx, client, o)
+				}
+				return cache.NewSharedIndexInformer(lw, &corev1.Pod{}, resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+			})
+			if _, ours := informers.Of(informer); ours || a.warnings.Load() != 1 {
+				t.Errorf("of the Cache: %v, %d warnings", ours, a.warnings.Load())
 			}
-			if took := time.Since(begin); took > 5*time.Second {
-				t.Errorf("to find that out took %v", took)
+			if of := factory.Core().V1().Pods().Informer(); of.GetStore() != informer.GetStore() {
+				t.Error("the group has another informer")
 			}
-			if n := a.warnings.Load(); n != 1 {
-				t.Errorf("the log says so %d times", n)
+			started.Store(true)
+			a.run(factory, informer)
+			keys := informer.GetStore().ListKeys()
+			slices.Sort(keys)
+			if d := cmp.Diff(c.want, keys, cmpopts.EquateEmpty()); d != "" {
+				t.Errorf("the store (-want +got):\n%s", d)
 			}
-			if got := api.TakeLists(); len(got) > 0 {
-				t.Errorf("looking at it has sent %v", got)
+			if d := cmp.Diff(c.lists, api.TakeLists()); d != "" {
+				t.Errorf("lists (-want +got):\n%s", d)
 			}
-			if c.runs {
-				a.run(factory, informer)
-				expectKeys(t, informer, "ns/a")
-			}
-			a.stop()
 		})
 	}
-	t.Run("other type", func(t *testing.T) {
-		a := newAgent(t, testsupport.Path(t), httpserver.New(t, "one"))
-		informer := a.factory().InformerFor(&metav1.PartialObjectMetadata{}, func(_ kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
-			return cache.NewSharedIndexInformer(&cache.ListWatch{}, &metav1.PartialObjectMetadata{}, resync, cache.Indexers{})
-		})
-		if _, ours := informers.Of(informer); ours {
-			t.Error("it is not client-go's own")
-		}
-	})
 }
 
 // TestAnInformerOfTheCacheIsTaken as it is.
@@ -202,23 +134,32 @@ func TestAFakeClientsetHasClientGosOwnFactory(t *testing.T) {
 	}
 }
 
-// TestAClientWithoutARESTClientHasClientGosOwnFactory, and the log says so.
-func TestAClientWithoutARESTClientHasClientGosOwnFactory(t *testing.T) {
-	a := newAgent(t, testsupport.Path(t), httpserver.New(t, "one"))
-	factory := informers.NewSharedInformerFactory(a.cache, hidden{a.client()}, 0)
+// TestAClientThatReplacesAPartHasClientGosOwnFactory, and the log says so: the part may be what an
+// informer would ask.
+func TestAClientThatReplacesAPartHasClientGosOwnFactory(t *testing.T) {
+	api := httpserver.New(t, "one")
+	a := newAgent(t, testsupport.Path(t), api)
+	factory := informers.NewSharedInformerFactory(a.cache, inNamespace{a.client()}, 0)
 	pods := factory.Core().V1().Pods().Informer()
 	if _, ours := informers.Of(pods); ours || a.warnings.Load() != 1 {
 		t.Errorf("of the Cache: %v, %d warnings", ours, a.warnings.Load())
 	}
 	a.run(factory, pods)
 	expectKeys(t, pods, "ns/a")
+	if d := cmp.Diff([]string{"LIST /api/v1/namespaces/ns/pods"}, api.TakeLists()); d != "" {
+		t.Errorf("lists (-want +got):\n%s", d)
+	}
 }
 
-// hidden is a client that shows no RESTClient of core/v1.
-type hidden struct{ kubernetes.Interface }
+// inNamespace is a client whose Pods are always those of ns.
+type inNamespace struct{ kubernetes.Interface }
 
-func (h hidden) CoreV1() typedcorev1.CoreV1Interface { return hiddenCore{h.Interface.CoreV1()} }
+func (c inNamespace) CoreV1() typedcorev1.CoreV1Interface {
+	return coreInNamespace{c.Interface.CoreV1()}
+}
 
-type hiddenCore struct{ typedcorev1.CoreV1Interface }
+type coreInNamespace struct{ typedcorev1.CoreV1Interface }
 
-func (hiddenCore) RESTClient() rest.Interface { return nil }
+func (c coreInNamespace) Pods(string) typedcorev1.PodInterface {
+	return c.CoreV1Interface.Pods("ns")
+}
