@@ -146,7 +146,7 @@ type generated struct{ *factory }
 // Cache, that asks for what the informer of newFunc asks for, and has its indexers.
 func (g generated) InformerFor(obj runtime.Object, newFunc internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
 	return g.SharedInformerFactory.InformerFor(obj, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
-		lw := &listerWatcher{client: g.client, transport: g.transport, newFunc: newFunc, tweak: g.tweak}
+		lw := &listerWatcher{client: g.client, transport: g.transport, example: obj, newFunc: newFunc, tweak: g.tweak}
 		if lw.tweak == nil {
 			lw.tweak = func(*metav1.ListOptions) {}
 		}

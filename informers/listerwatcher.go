@@ -22,6 +22,7 @@ import (
 type listerWatcher struct {
 	client    *rest.RESTClient // Of core/v1. It decodes each kind of client-go's scheme.
 	transport request.Transport
+	example   runtime.Object // What is listed.
 	newFunc   internalinterfaces.NewInformerFunc
 	tweak     func(*metav1.ListOptions) // Sets the selectors, as in client-go.
 
@@ -37,7 +38,20 @@ func (lw *listerWatcher) ListWithContext(ctx context.Context, o metav1.ListOptio
 	if err != nil {
 		return nil, err
 	}
-	return r.Do(ctx).Get()
+	list, err := lw.newList()
+	if err != nil {
+		return nil, err
+	}
+	return list, r.Do(ctx).Into(list) // The server need not say its kind.
+}
+
+// newList returns an empty list of the objects that are asked for.
+func (lw *listerWatcher) newList() (runtime.Object, error) {
+	kinds, _, err := scheme.Scheme.ObjectKinds(lw.example)
+	if err != nil {
+		return nil, err
+	}
+	return scheme.Scheme.New(kinds[0].GroupVersion().WithKind(kinds[0].Kind + "List"))
 }
 
 // WatchWithContext implements [cache.WatcherWithContext].
