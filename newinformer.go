@@ -32,7 +32,8 @@ import (
 //
 // When it runs, it calls List once, with a context by which the wrapped transport recognises
 // the request. The transport answers it without the network; so this works offline too. The
-// error that this call returns is not reported.
+// error that this call returns is not reported. A request that the transport does not see is
+// sent, for one object.
 //
 // It works from memory, as client-go's informers do, if the request cannot be seen, because
 // the transport is not wrapped or the ListerWatcher drops its context, and if another informer

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -128,6 +130,48 @@ func TestNewInformerTakesItsIdentityFromTheRequest(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCredentialsThatComeOverHTTP do not hide the request: a RoundTripper may get them with the
+// context of the request, by another client.
+func TestCredentialsThatComeOverHTTP(t *testing.T) {
+	api, path := httpserver.New(t, "one"), testsupport.Path(t)
+	tokens := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(tokens.Close)
+	for process, want := range []int{1, 0} {
+		a := newAgent(t, path, api)
+		a.config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return credentials{rt, tokens.URL} })
+		informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
+		a.run(informer)
+		expectOne(t, informer)
+		if err := informer.Status().Err; err != nil {
+			t.Error(err)
+		}
+		a.stop()
+		if n := len(api.TakeLists()); n != want {
+			t.Errorf("process %d asks for %d lists, expected %d", process, n, want)
+		}
+	}
+}
+
+// credentials gets a token for each request.
+type credentials struct {
+	http.RoundTripper
+	url string
+}
+
+func (c credentials) RoundTrip(r *http.Request) (*http.Response, error) {
+	get, err := http.NewRequestWithContext(r.Context(), http.MethodGet, c.url, nil)
+	if err != nil {
+		return nil, err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(get)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	return c.RoundTripper.RoundTrip(r)
 }
 
 // TestNewInformersThatAskForDifferentThingsShareNothing.

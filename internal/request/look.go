@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/http/httptrace"
 	"sync"
 )
 
@@ -23,38 +22,25 @@ type lookKey struct{}
 
 // A look waits for the first request for a list.
 type look struct {
-	mu     sync.Mutex
-	seen   *Seen
-	other  bool // A Transport has sent another request.
-	passed bool // A request that no Transport has seen has come to the network.
+	mu   sync.Mutex
+	seen *Seen
 }
 
 var errLooked = errors.New("the request was only looked at")
 
 // Look calls list, which makes one List call with the context it is given, and returns the
 // request for a list that the call would have made, which a [Transport] has not sent. The error is [ErrNotSeen] if the
-// request did not come to a Transport. It is another one if the call failed before, perhaps
+// call succeeded without a Transport. It is another one if the call failed before, perhaps
 // because there are no credentials at the moment: then Look can be called again.
 func Look(ctx context.Context, list func(context.Context) error) (*Seen, error) {
 	l := &look{}
-	ctx, cancel := context.WithCancel(context.WithValue(ctx, lookKey{}, l))
-	defer cancel()
-	// Without a Transport, the request shall not come to the server either.
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GetConn: func(string) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if !l.other {
-			l.passed = true
-			cancel()
-		}
-	}})
-	err := list(ctx)
+	err := list(context.WithValue(ctx, lookKey{}, l))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.seen != nil:
 		return l.seen, nil
-	case l.passed || err == nil:
+	case err == nil:
 		return nil, ErrNotSeen
 	}
 	return nil, err
@@ -67,13 +53,6 @@ func (l *look) note(r *http.Request, asked Asked, transport http.RoundTripper) {
 	if l.seen == nil {
 		l.seen = &Seen{asked, r, transport}
 	}
-}
-
-// let notes that a Transport sends a request for something else.
-func (l *look) let() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.other = true
 }
 
 // Get asks the same server, with the credentials of the request, for another path below

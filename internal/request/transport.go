@@ -50,15 +50,11 @@ func IsLook(ctx context.Context) bool { return ctx.Value(lookKey{}) != nil }
 // Show shows r to the Look or the check of its context, and returns why it is not to be sent. It is
 // for requests that do not come to the Transport, because their client's transport is not wrapped.
 func (t Transport) Show(r *http.Request) error {
-	l, looked := r.Context().Value(lookKey{}).(*look)
 	asked, err := Of(r)
 	if err != nil { // A ListerWatcher may ask for other things too.
-		if looked {
-			l.let()
-		}
 		return nil
 	}
-	if looked {
+	if l, looked := r.Context().Value(lookKey{}).(*look); looked {
 		l.note(r, asked, t.RoundTripper)
 		return errLooked
 	}
