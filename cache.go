@@ -89,13 +89,14 @@ type Options struct {
 	RelistSpread time.Duration
 	// ClusterID returns the identity of the cluster that is being listed, for
 	// example [KubeSystemUID]. If the stored objects came from another one, none of
-	// them is trusted. Each informer calls it before its first list or watch. If the
-	// server refuses to tell (403, 404, 405), or the identity is empty, objects of a
-	// known cluster are compared with a list, by content, and are of an unknown cluster
-	// from then on. After any other error, 401 too, the call is repeated.
+	// them is trusted. Each informer calls it before its first list or watch, for at most a
+	// minute. If the server refuses to tell (400 to 499, and 501), or the identity is empty,
+	// objects of a known cluster are compared with a list, by content, and are of an unknown
+	// cluster from then on. After any other error, and after 401, 408 and 429, the call is
+	// repeated.
 	//
 	// Default: if [Cache.WrapTransport] wraps the client's transport, the UID of the
-	// namespace kube-system, or where that may not be read, the key of the certificate
+	// namespace kube-system, or where that cannot be read, the key of the certificate
 	// authority that vouches for the server; else the cluster is not known.
 	ClusterID func(context.Context) (string, error)
 	// SyncPolicy defaults to SyncFromDisk.

@@ -3,12 +3,14 @@ package warmwatch
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,7 +43,9 @@ func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Reli
 	if ask == nil || p.fromMemory() || p.sink.ClusterKnown() {
 		return nil, nil
 	}
-	id, err := ask(ctx)
+	asking, cancel := context.WithTimeout(ctx, clusterPatience)
+	defer cancel()
+	id, err := ask(asking)
 	if err == nil && id == "" {
 		err = errNoIdentity
 	}
@@ -72,43 +76,102 @@ func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Reli
 
 var errNoIdentity = errors.New("it has no identity")
 
-// isAnswer reports whether err is a server's refusal that will last. An expired token (401) will
-// be renewed, and until then nothing else is answered either.
+// clusterPatience is how long a server may take to tell which cluster it is, the time included
+// that the client's rate limiter takes, and answerPatience how long one request may take. Then it
+// is asked again.
+const (
+	clusterPatience = time.Minute
+	answerPatience  = 10 * time.Second
+)
+
+// isAnswer reports whether err is a server's refusal that will last.
 func isAnswer(err error) bool {
-	return errors.Is(err, errNoIdentity) || errors.Is(err, request.ErrNotSeen) ||
-		apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
+	var refusal apierrors.APIStatus
+	if errors.As(err, &refusal) {
+		return !isPutOff(int(refusal.Status().Code))
+	}
+	return errors.Is(err, errNoIdentity) || errors.Is(err, request.ErrNotSeen)
+}
+
+// isPutOff reports whether a server that answers with this code may answer otherwise later. An
+// expired token (401) will be renewed, and until then nothing else is answered either.
+func isPutOff(code int) bool {
+	switch code {
+	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return true
+	case http.StatusNotImplemented:
+		return false
+	}
+	return code >= http.StatusInternalServerError
 }
 
 // clusterByTransport asks the server that the ListerWatcher asks, with its credentials: for the
-// UID of the namespace kube-system. Where that may not be read, the key of the certificate
+// UID of the namespace kube-system. Where that cannot be read, the key of the certificate
 // authority that vouches for the server stands for the cluster: usually each cluster has its own.
 func (s *SharedIndexInformer) clusterByTransport(ctx context.Context) (string, error) {
-	seen, err := s.look(ctx)
+	seen, err := s.seen.Swap(nil), error(nil)
+	if seen == nil { // Its credentials may have expired: it is used once.
+		seen, err = s.look(ctx)
+	}
 	if err == nil {
 		err = s.checkRequest(seen.Asked)
 	}
 	if err != nil {
 		return "", err
 	}
+	ctx, cancel := context.WithTimeout(ctx, answerPatience)
+	defer cancel()
 	resp, err := seen.Get(ctx, "/api/v1/namespaces/"+metav1.NamespaceSystem)
 	if err != nil {
 		return "", err
 	}
 	defer resp.Body.Close()
-	switch resp.StatusCode {
-	case http.StatusOK:
-		var ns metav1.PartialObjectMetadata
-		err := json.NewDecoder(io.LimitReader(resp.Body, maxNamespaceBytes)).Decode(&ns)
-		return string(ns.UID), err
-	case http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed:
-		if resp.TLS == nil || len(resp.TLS.VerifiedChains) == 0 {
-			return "", errNoIdentity
+	switch {
+	case resp.StatusCode == http.StatusOK:
+		body, err := io.ReadAll(io.LimitReader(resp.Body, maxNamespaceBytes))
+		if err != nil {
+			return "", err
 		}
-		chain := resp.TLS.VerifiedChains[0]
-		key := sha256.Sum256(chain[len(chain)-1].RawSubjectPublicKeyInfo) // It outlives the certificate.
-		return "authority " + hex.EncodeToString(key[:]), nil
+		var ns metav1.PartialObjectMetadata
+		if err := json.Unmarshal(body, &ns); err == nil && ns.UID != "" {
+			return string(ns.UID), nil
+		}
+	case isPutOff(resp.StatusCode) && !s.refusesOnlyThis(ctx, seen):
+		return "", fmt.Errorf("the API server answers %s", resp.Status)
 	}
-	return "", fmt.Errorf("the API server answers %s", resp.Status)
+	return authorityOf(resp.TLS)
+}
+
+// refusesOnlyThis reports whether the server has put off the question which cluster it is for
+// refusalPatience, and answers what the ListerWatcher asks: a gateway may let no other request
+// through.
+func (s *SharedIndexInformer) refusesOnlyThis(ctx context.Context, seen *request.Seen) bool {
+	if s.putOff.IsZero() {
+		s.putOff = time.Now()
+	}
+	if time.Since(s.putOff) < refusalPatience {
+		return false
+	}
+	resp, err := seen.Send(ctx)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
+
+// refusalPatience is longer than an API server that starts takes from the first answer it gives
+// to the first of each kind.
+const refusalPatience = 30 * time.Second
+
+// authorityOf returns the identity of a cluster of which only the connection is known.
+func authorityOf(connection *tls.ConnectionState) (string, error) {
+	if connection == nil || len(connection.VerifiedChains) == 0 {
+		return "", errNoIdentity
+	}
+	chain := connection.VerifiedChains[0]
+	key := sha256.Sum256(chain[len(chain)-1].RawSubjectPublicKeyInfo) // It outlives the certificate.
+	return "authority " + hex.EncodeToString(key[:]), nil
 }
 
 // maxNamespaceBytes is more than etcd stores of an object by default.

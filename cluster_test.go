@@ -3,13 +3,21 @@ package warmwatch_test
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -215,6 +223,145 @@ func TestAnExpiredTokenIsNoAnswer(t *testing.T) {
 		settle()
 		if st := p.informer.Status(); st.Resumes != 1 || st.Relists != 0 {
 			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// A gateway answers lists of ConfigMaps with ns/a, and keeps watches open, in memory, so that it
+// works in a bubble. What it answers to the question for the namespace kube-system is up to the test.
+type gateway struct {
+	cluster func(r *http.Request, asked int) (*http.Response, error)
+
+	mu    sync.Mutex
+	asked int
+	lists []string
+}
+
+func (g *gateway) RoundTrip(r *http.Request) (*http.Response, error) {
+	query := r.URL.Query()
+	switch {
+	case strings.HasSuffix(r.URL.Path, "/namespaces/kube-system"):
+		g.mu.Lock()
+		g.asked++
+		n := g.asked
+		g.mu.Unlock()
+		return g.cluster(r, n)
+	case query.Get("sendInitialEvents") != "":
+		return reply(r, http.StatusUnprocessableEntity, ""), nil
+	case query.Get("watch") != "":
+		body, end := io.Pipe()
+		context.AfterFunc(r.Context(), func() { _ = end.Close() })
+		resp := reply(r, http.StatusOK, "")
+		resp.Body = body
+		return resp, nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.lists = append(g.lists, r.URL.Path)
+	return reply(r, http.StatusOK, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"5"},`+
+		`"items":[{"metadata":{"namespace":"ns","name":"a","uid":"1","resourceVersion":"4"}}]}`), nil
+}
+
+// count returns how often the cluster was asked for.
+func (g *gateway) count() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.asked
+}
+
+func reply(r *http.Request, code int, body string) *http.Response {
+	return &http.Response{
+		StatusCode: code, Status: fmt.Sprint(code), Request: r, ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)),
+	}
+}
+
+// behind returns an informer of ConfigMaps, whose client comes to g.
+func behind(t *testing.T, g *gateway, limiter flowcontrol.RateLimiter) *warmwatch.SharedIndexInformer {
+	c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	config := &rest.Config{Host: "http://server", Transport: g, QPS: -1, RateLimiter: limiter}
+	config.Wrap(c.WrapTransport)
+	lw := cache.NewFilteredListWatchFromClient(kubernetes.NewForConfigOrDie(config).CoreV1().RESTClient(), "configmaps", "ns", noTweak)
+	return c.NewInformer(lw, &corev1.ConfigMap{}, 0, cache.Indexers{"namespace": cache.MetaNamespaceIndexFunc}).(*warmwatch.SharedIndexInformer)
+}
+
+// TestAQuestionForTheClusterThatIsNotAnsweredIsAskedAgain: a connection may die without a word.
+func TestAQuestionForTheClusterThatIsNotAnsweredIsAskedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		informer := behind(t, &gateway{cluster: func(r *http.Request, asked int) (*http.Response, error) {
+			if asked == 1 {
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			}
+			return reply(r, http.StatusOK, `{"metadata":{"uid":"one"}}`), nil
+		}}, nil)
+		start(t, informer)
+		advance(10 * time.Second)
+		if err := informer.Status().ServerErr; informer.HasSynced() || err == nil || !strings.Contains(err.Error(), "identity") {
+			t.Errorf("synced %v, the error is %v", informer.HasSynced(), err)
+		}
+		settle()
+		expectOne(t, informer)
+		if st := informer.Status(); !informer.HasSynced() || st.Phase != warmwatch.PhaseLive || st.ServerErr != nil {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// TestAServerThatDoesNotTellItsClusterIsUsed, however it refuses, at once if the refusal will
+// last, and otherwise when it has answered for a while what the informer asks for.
+func TestAServerThatDoesNotTellItsClusterIsUsed(t *testing.T) {
+	for code, once := range map[int]bool{
+		200: true, 302: true, 400: true, 403: true, 404: true, 405: true, 406: true, 418: true, 501: true,
+		401: false, 408: false, 429: false, 500: false, 503: false,
+	} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				g := &gateway{cluster: func(r *http.Request, _ int) (*http.Response, error) { return reply(r, code, "<html>"), nil }}
+				informer := behind(t, g, nil)
+				start(t, informer)
+				advance(10 * time.Second)
+				if n := g.count(); informer.HasSynced() != once || (n == 1) != once {
+					t.Errorf("synced %v, asked %d times", informer.HasSynced(), n)
+				}
+				settle()
+				expectOne(t, informer)
+				if st := informer.Status(); !informer.HasSynced() || st.Phase != warmwatch.PhaseLive {
+					t.Errorf("%+v", st)
+				}
+			})
+		})
+	}
+}
+
+// tokens is a rate limiter that counts.
+type tokens struct {
+	flowcontrol.RateLimiter
+	n atomic.Int32
+}
+
+func (l *tokens) Wait(context.Context) error {
+	l.n.Add(1)
+	return nil
+}
+
+// TestTheTokensThatAnInformerTakes of its client's rate limit: one to see what it asks for, and
+// client-go's own, for its list. The question for the cluster takes none.
+func TestTheTokensThatAnInformerTakes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		limiter := &tokens{}
+		informer := behind(t, &gateway{cluster: func(r *http.Request, _ int) (*http.Response, error) {
+			return reply(r, http.StatusOK, `{"metadata":{"uid":"one"}}`), nil
+		}}, limiter)
+		start(t, informer)
+		settle()
+		expectOne(t, informer)
+		if n := limiter.n.Load(); n != 2 {
+			t.Errorf("%d tokens", n)
 		}
 	})
 }

@@ -33,7 +33,8 @@ import (
 // When it runs, it calls List once, with a context by which the wrapped transport recognises
 // the request. The transport answers it without the network; so this works offline too. The
 // error that this call returns is not reported. A request that the transport does not see is
-// sent, for one object.
+// sent, for one object. Either costs a token of the client's rate limit: where that is as low as
+// client-go's default, 5 a second after the first 10, many informers begin one after another.
 //
 // It works from memory, as client-go's informers do, if the request cannot be seen, because
 // the transport is not wrapped or the ListerWatcher drops its context, and if another informer
@@ -180,6 +181,7 @@ func (s *SharedIndexInformer) askedIdentity(ctx context.Context) (checkpoint.Ide
 	for backoff := lookBackoff; ; {
 		seen, err := s.look(ctx)
 		if err == nil {
+			s.seen.Store(seen)
 			return identityAsked(s.example, seen.Asked), nil
 		}
 		if errors.Is(err, request.ErrNotSeen) {

@@ -64,3 +64,8 @@ func (s *Seen) Get(ctx context.Context, path string) (*http.Response, error) {
 	r.Header.Set("Accept", "application/json")
 	return s.transport.RoundTrip(r)
 }
+
+// Send sends the request itself, as the List call would have. The caller closes the body.
+func (s *Seen) Send(ctx context.Context) (*http.Response, error) {
+	return s.transport.RoundTrip(s.request.Clone(ctx))
+}
