@@ -846,16 +846,16 @@ func TestAfterACrashWithinARelistNoOlderListIsAskedFor(t *testing.T) {
 	})
 }
 
-// TestABookmarkDoesNotOrderVersions: after a list with an object newer than itself each start
-// lists. After a list without a version a bookmark has one.
-func TestABookmarkDoesNotOrderVersions(t *testing.T) { // C1
+// TestABookmarkDoesNotMakeUpForTheVersionOfAList: after one with an object newer than itself, or
+// without a version that a watch can begin at, each start lists.
+func TestABookmarkDoesNotMakeUpForTheVersionOfAList(t *testing.T) { // C1
 	for _, c := range []struct {
 		name, listed, object string
 		resumes              int
 	}{
 		{"an object newer than the list", "50", "90", 0},
-		{"no version", "", "40", 1},
-		{"any version", "0", "40", 1},
+		{"no version", "", "40", 0},
+		{"any version", "0", "40", 0},
 		{"a list as new as its objects", "50", "50", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -883,6 +883,32 @@ func TestABookmarkDoesNotOrderVersions(t *testing.T) { // C1
 			})
 		})
 	}
+}
+
+// TestADeletionBetweenTwoWatchesFromAnyVersionIsFoundByTheNextProcess: a watch from "0" brings the
+// objects that there are, and no deletion from before it was opened.
+func TestADeletionBetweenTwoWatchesFromAnyVersionIsFoundByTheNextProcess(t *testing.T) { // C1, I2
+	bubble(t, func(t *testing.T) {
+		f := newSource(t) // Its first list is at "0".
+		p := launch(t, testsupport.Path(t), f, nil)
+		addDurable(t, p, "name")
+		p.run()
+		settle()
+		f.put(configMap("a"), configMap("b"))
+		settle()
+		f.closeWatches()
+		f.remove("a")
+		settle()
+		f.bookmark()
+		settle()
+		p.stop()
+		p = launch(t, p.path, f, nil)
+		durable := addDurable(t, p, "name")
+		p.run()
+		settle()
+		expectStore(t, p.informer, f)
+		durable.expect(t, "lost ns/a@1")
+	})
 }
 
 func TestADeletionIsFoundThoughTheVersionsHaveNoCommonOrder(t *testing.T) {

@@ -241,7 +241,6 @@ func (k *Sink) Bookmark(rv string) error {
 	if k.isClosed {
 		return errClosed
 	}
-	k.trusted = k.complete && !k.unordered
 	w := k.indexer.Writer()
 	defer w.Close()
 	return k.commitLocked(w, rv, nil)

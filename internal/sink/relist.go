@@ -263,7 +263,6 @@ func (r *relist) Finish(_ context.Context, rv string, ordered bool) error {
 	}
 	whole := k.informer.RelistEnded(true, r.refused)
 	k.trusted, k.complete, k.filling = rv != "" && rv != "0", true, false
-	k.unordered = !ordered
 	k.record.State, k.record.HighestVersion = checkpoint.StateComplete, ""
 	if !r.byVersion {
 		k.record.LastFullList, k.record.ServerSchema = time.Now(), r.how.Schema

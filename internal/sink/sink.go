@@ -109,12 +109,11 @@ type Sink struct {
 	isClosed bool
 	// transform is nil until Load, and if there is none.
 	transform cache.TransformFunc
-	// trusted says that a watch can be resumed at the resourceVersions of events. It is
-	// false after a list without a resourceVersion, until a bookmark has one.
+	// trusted says that a watch can be resumed at the resourceVersions of events and bookmarks.
+	// It is false after a list that has no resourceVersion to watch from, or an object newer than
+	// itself, until the next list: the watch from there brings a state, and not what was deleted
+	// before.
 	trusted bool
-	// unordered says that the last list had an object newer than itself, so that no watch can
-	// be resumed at any version before the next list.
-	unordered bool
 	// filling says that the first list into an empty store is not complete yet.
 	filling bool
 	// complete says that the store has been equal to a list once.
