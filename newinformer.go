@@ -83,28 +83,34 @@ func (c *Cache) memoryDB() (*persist.DB, error) {
 
 // settle gives the informer its parts in a space. An informer that has some already moves.
 func (s *SharedIndexInformer) settle(db *persist.DB, id checkpoint.Identity, space string) error {
+	left, old, err := s.move(db, id, space)
+	if err != nil || old == nil {
+		return err
+	}
+	left.wait()
+	old.close()
+	return dropSpace(old.db, old.space)
+}
+
+// move returns what the informer had before, if anything.
+func (s *SharedIndexInformer) move(db *persist.DB, id checkpoint.Identity, space string) (left *contents, old *parts, err error) {
 	s.cache.opening.RLock()
 	defer s.cache.opening.RUnlock()
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	indexers := s.opts.Indexers
-	if s.store.current != nil {
-		indexers = s.store.current.GetIndexers()
+	if current := s.store.current.Load(); current != nil {
+		indexers = current.GetIndexers()
 	}
 	p, err := s.open(db, id, space, indexers)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	if err := s.processor.Move(p.queue, p.indexer); err != nil {
 		p.close()
-		return err
+		return nil, nil, err
 	}
-	s.store.current = p.indexer
-	if old := s.parts.Swap(p); old != nil {
-		old.close()
-		return dropSpace(old.db, old.space)
-	}
-	return nil
+	return s.store.current.Swap(&contents{Indexer: p.indexer}), s.parts.Swap(p), nil
 }
 
 // leaveMemory makes the store of an informer that has ended one of client-go's, with the same
@@ -114,7 +120,10 @@ func (s *SharedIndexInformer) leaveMemory(p *parts) error {
 	if err := kept.Replace(p.indexer.List(), p.indexer.LastStoreSyncResourceVersion()); err != nil {
 		return err
 	}
-	s.store.use(kept)
+	s.store.mu.Lock()
+	left := s.store.current.Swap(&contents{Indexer: kept})
+	s.store.mu.Unlock()
+	left.wait()
 	return dropSpace(p.db, p.space)
 }
 

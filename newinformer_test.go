@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -407,6 +408,48 @@ func TestANewInformerCanEndBeforeItIsIdentified(t *testing.T) {
 			r.expect(t)
 		})
 	}
+}
+
+// TestAReaderFindsWhatIsThereWhileAnInformerFromMemoryEnds, and frees that memory.
+func TestAReaderFindsWhatIsThereWhileAnInformerFromMemoryEnds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		informer := oursFromMemory.new(t, newSource(t, configMap("a")))
+		reading, goOn := make(chan struct{}), make(chan struct{})
+		var reads atomic.Bool
+		err := informer.AddIndexers(cache.Indexers{"all": func(any) ([]string, error) {
+			if reads.Load() {
+				close(reading)
+				<-goOn
+			}
+			return []string{""}, nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := start(t, informer)
+		settle()
+		reads.Store(true)
+		found := make(chan []any)
+		go func() {
+			objs, err := informer.GetIndexer().Index("all", configMap("a"))
+			if err != nil {
+				t.Error(err)
+			}
+			found <- objs
+		}()
+		<-reading
+		reads.Store(false)
+		go stop()
+		settle()
+		close(goOn)
+		if objs := <-found; len(objs) != 1 {
+			t.Errorf("the reader finds %v", objs)
+		}
+		settle()
+		if keys := informer.GetStore().ListKeys(); !slices.Equal(keys, []string{"ns/a"}) {
+			t.Errorf("after the end the store has %v", keys)
+		}
+	})
 }
 
 // TestTheStoreOfANewInformerThatDoesNotRun has what a test puts there.
