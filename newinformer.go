@@ -40,11 +40,16 @@ import (
 // the transport is not wrapped or the ListerWatcher drops its context, and if another informer
 // of the same identity runs in the Cache. Its Status and the log say so. If that other one is
 // told to end within a second, it waits for its end, at most 10 seconds. Options of the Cache
-// that are defaults of InformerOptions apply. The informer is a *[SharedIndexInformer].
+// that are defaults of InformerOptions apply. The informer is a *[SharedIndexInformer], but for
+// one without an example, whose objects may be of any type: that is client-go's own.
 //
 // Until it runs, it holds nothing in the file, what its handlers have to be told is not
 // known, and its store has what the program puts there.
 func (c *Cache) NewInformer(lw cache.ListerWatcher, example runtime.Object, defaultResync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
+	if example == nil {
+		c.opts.Logger.Info("An informer without an example object is client-go's own, the next process begins with a list")
+		return cache.NewSharedIndexInformer(lw, nil, defaultResync, indexers)
+	}
 	o := InformerOptions{ResyncPeriod: max(0, defaultResync), Indexers: indexers}
 	name := fmt.Sprintf("%T #%d", example, c.made.Add(1))
 	s := c.newInformer(lw, example, o, klog.LoggerWithValues(*c.opts.Logger, "informer", name))

@@ -410,6 +410,23 @@ func TestANewInformerCanEndBeforeItIsIdentified(t *testing.T) {
 	}
 }
 
+// TestANewInformerWithoutAnExampleIsClientGosOwn: its objects may be of any type.
+func TestANewInformerWithoutAnExampleIsClientGosOwn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		f := newSource(t, configMap("a"))
+		informer := c.NewInformer(f, nil, 0, nil)
+		stop := start(t, informer)
+		settle()
+		expectStore(t, informer, f)
+		stop()
+	})
+}
+
 // TestAReaderFindsWhatIsThereWhileAnInformerFromMemoryEnds, and frees that memory.
 func TestAReaderFindsWhatIsThereWhileAnInformerFromMemoryEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
