@@ -243,7 +243,9 @@ func (c *Cache) Close() error {
 // request for something else is not sent. Its error names both, and so do the informer's
 // Status().Err and the log: a selector that was forgotten in InformerOptions would have
 // another node's objects served. Requests are recognised by their context, so a ListFunc that
-// drops it is not checked. Other requests pass.
+// drops it is not checked. Other requests pass. An informer of NewInformer was made for what its
+// first request asks for; if another one asks for something else, that is sent, and the next
+// process begins with a list.
 //
 // It also tells clusters apart, see Options.ClusterID. And when a watch has expired (410), it lets an
 // informer of 100 objects and more ask for the metadata of all objects, and for those that have

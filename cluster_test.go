@@ -278,12 +278,22 @@ func reply(r *http.Request, code int, body string) *http.Response {
 
 // behind returns an informer of ConfigMaps, whose client comes to g.
 func behind(t *testing.T, g *gateway, limiter flowcontrol.RateLimiter) *warmwatch.SharedIndexInformer {
-	c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
+	c := open(t, testsupport.Path(t))
+	t.Cleanup(func() { _ = c.Close() })
+	return of(c, "http://server", g, limiter)
+}
+
+func open(t *testing.T, path string) *warmwatch.Cache {
+	c, err := warmwatch.Open(path, warmwatch.Options{Logger: &testsupport.Quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close() })
-	config := &rest.Config{Host: "http://server", Transport: g, QPS: -1, RateLimiter: limiter}
+	return c
+}
+
+// of returns an informer of ConfigMaps in a Cache.
+func of(c *warmwatch.Cache, host string, g *gateway, limiter flowcontrol.RateLimiter) *warmwatch.SharedIndexInformer {
+	config := &rest.Config{Host: host, Transport: g, QPS: -1, RateLimiter: limiter}
 	config.Wrap(c.WrapTransport)
 	lw := cache.NewFilteredListWatchFromClient(kubernetes.NewForConfigOrDie(config).CoreV1().RESTClient(), "configmaps", "ns", noTweak)
 	return c.NewInformer(lw, &corev1.ConfigMap{}, 0, cache.Indexers{"namespace": cache.MetaNamespaceIndexFunc}).(*warmwatch.SharedIndexInformer)
@@ -362,6 +372,42 @@ func TestTheTokensThatAnInformerTakes(t *testing.T) {
 		expectOne(t, informer)
 		if n := limiter.n.Load(); n != 2 {
 			t.Errorf("%d tokens", n)
+		}
+	})
+}
+
+// TestLogicalClustersOfOneServerShareNothing: they differ in the path before /api only.
+func TestLogicalClustersOfOneServerShareNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		path := testsupport.Path(t)
+		for process := range 2 {
+			c := open(t, path)
+			var stops []func()
+			for _, workspace := range []string{"one", "two", ""} {
+				g := &gateway{cluster: func(r *http.Request, _ int) (*http.Response, error) { return reply(r, http.StatusNotFound, ""), nil }}
+				informer := of(c, strings.TrimSuffix("http://server/clusters/"+workspace, "/clusters/"), g, nil)
+				stops = append(stops, start(t, informer))
+				settle()
+				expectOne(t, informer)
+				from := []string{"server", "disk"}[process]
+				if st := informer.Status(); st.StartedFrom != from || st.Err != nil {
+					t.Errorf("workspace %q, process %d: %+v", workspace, process, st)
+				}
+				for _, list := range g.lists {
+					if !strings.Contains(list, workspace) {
+						t.Errorf("workspace %q: %s", workspace, list)
+					}
+				}
+			}
+			if n := len(c.Status().Informers); n != 3 {
+				t.Errorf("%d identities", n)
+			}
+			for _, stop := range stops {
+				stop()
+			}
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/util/watchlist"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/reflector"
 	"github.com/warmwatch/warmwatch/internal/request"
 )
 
@@ -47,22 +48,22 @@ func (s *SharedIndexInformer) newObject() any {
 	return reflect.New(reflect.TypeOf(s.storedType()).Elem()).Interface()
 }
 
-// identityOf returns the identity of the data. Its selectors are written in one way.
-func identityOf(example runtime.Object, o InformerOptions) (checkpoint.Identity, error) {
+// askedBy returns what the List of an informer with these options must ask for.
+func askedBy(example runtime.Object, o InformerOptions) (request.Asked, error) {
 	labelSelector, err := request.Labels(o.LabelSelector)
 	if err != nil {
-		return checkpoint.Identity{}, err
+		return request.Asked{}, err
 	}
 	fieldSelector, err := request.Fields(o.FieldSelector)
-	return checkpoint.Identity{
-		Group: o.Resource.Group, Version: o.Resource.Version, Resource: o.Resource.Resource,
-		Namespace: o.Namespace, LabelSelector: labelSelector, FieldSelector: fieldSelector, ShardSelector: o.ShardSelector,
-		Name: o.Name, Form: formOf(example),
+	return request.Asked{
+		Resource: o.Resource, Namespace: o.Namespace,
+		LabelSelector: labelSelector, FieldSelector: fieldSelector, ShardSelector: o.ShardSelector,
+		Metadata: formOf(example) == checkpoint.FormMetadata,
 	}, err
 }
 
-// identityAsked returns the identity of the objects that a request asks for.
-func identityAsked(example runtime.Object, a request.Asked) checkpoint.Identity {
+// identityOf returns the identity of the objects that a request asks for.
+func identityOf(example runtime.Object, a request.Asked) checkpoint.Identity {
 	return checkpoint.Identity{
 		Group: a.Resource.Group, Version: a.Resource.Version, Resource: a.Resource.Resource,
 		Namespace: a.Namespace, LabelSelector: a.LabelSelector, FieldSelector: a.FieldSelector, ShardSelector: a.ShardSelector,
@@ -70,33 +71,43 @@ func identityAsked(example runtime.Object, a request.Asked) checkpoint.Identity 
 	}
 }
 
-// asked returns what a List of an identity asks for.
-func asked(id checkpoint.Identity) request.Asked {
-	return request.Asked{
-		Resource:  resourceOf(id),
-		Namespace: id.Namespace, LabelSelector: id.LabelSelector, FieldSelector: id.FieldSelector, ShardSelector: id.ShardSelector,
-		Metadata: id.Form == checkpoint.FormMetadata,
-	}
-}
-
 func resourceOf(id checkpoint.Identity) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: id.Group, Version: id.Version, Resource: id.Resource}
 }
 
-// checkRequest refuses a List or a watch that does not ask for what the identity says: its
-// objects would be served as what they are not.
+// checkRequest compares what a List or a watch asks for with what the informer was made for. It
+// refuses what differs, because its objects would be served as what they are not. Where nobody has
+// said what the informer is for, and only its first request has shown it, another one shows
+// that it is not known: the request is made, as client-go does, and the data are not used again.
 func (s *SharedIndexInformer) checkRequest(got request.Asked) (err error) {
 	p := s.parts.Load()
 	if p.fromMemory() {
 		return nil
 	}
-	if want := asked(p.identity); got != want {
-		err = fmt.Errorf("warmwatch: the ListerWatcher asks for %v, expected %v, as its informer was made for", got, want)
+	if got != p.asked && s.deferred {
+		s.asksForMore(p, got)
+		return nil
+	}
+	if got != p.asked {
+		err = fmt.Errorf("warmwatch: the ListerWatcher asks for %v, expected %v, as its informer was made for", got, p.asked)
 	}
 	if s.progress.requested(err) {
 		p.logger.Error(err, "Refusing the requests of the ListerWatcher")
 	}
 	return err
+}
+
+// asksForMore makes the next process begin with a list, and this one, if it has not done so.
+func (s *SharedIndexInformer) asksForMore(p *parts, got request.Asked) {
+	err := fmt.Errorf("the ListerWatcher asks for %v, and for %v", p.asked, got)
+	if !p.sink.Distrust() {
+		return
+	}
+	s.progress.worksFromMemory(err)
+	p.logger.Error(err, "What this informer stores is not used again, the next process begins with a list")
+	if r := s.resumer.Load(); r != nil {
+		r.ForceRelist(reflector.Relisting{Reason: err.Error(), Rewrite: true})
+	}
 }
 
 // checkedListerWatcher has the requests of its calls checked, and where they cannot be seen, the

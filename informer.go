@@ -184,10 +184,12 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	if err := checkKind(example, o.Resource); err != nil {
 		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
 	}
-	id, err := identityOf(example, o)
+	asked, err := askedBy(example, o)
 	if err != nil {
 		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
 	}
+	id := identityOf(example, asked)
+	id.Name = o.Name
 	s := c.newInformer(lw, example, o, klog.LoggerWithValues(*c.opts.Logger, "informer", id.String()))
 	space := id.Space()
 	if err := c.claim(space, id.String()); err != nil {
@@ -198,7 +200,7 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 		db, err = c.memoryDB()
 	}
 	if err == nil {
-		err = s.settle(db, id, space)
+		err = s.settle(db, id, asked)
 	}
 	if err == nil {
 		err = c.admit(s)

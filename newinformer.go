@@ -20,7 +20,8 @@ import (
 )
 
 // NewInformer makes an informer whose identity is what its ListerWatcher asks the API server
-// for: group, version, resource, namespace, selectors, and whether metadata only. It has the
+// for: group, version, resource, namespace, selectors, whether metadata only, and what comes before
+// /api or /apis in the path. It has the
 // signature of client-go's [cache.NewSharedIndexInformer], and so is what informer
 // factories and controller-runtime's cache.Options.NewInformer take:
 //
@@ -38,7 +39,8 @@ import (
 //
 // It works from memory, as client-go's informers do, if the request cannot be seen, because
 // the transport is not wrapped or the ListerWatcher drops its context, and if another informer
-// of the same identity runs in the Cache. Its Status and the log say so. If that other one is
+// of the same identity runs in the Cache. One whose ListerWatcher asks for more than one thing, such
+// as the objects of two namespaces, begins each process with a list. Its Status and the log say so. If that other one is
 // told to end within a second, it waits for its end, at most 10 seconds. Options of the Cache
 // that are defaults of InformerOptions apply. The informer is a *[SharedIndexInformer], but for
 // one without an example, whose objects may be of any type: that is client-go's own.
@@ -56,7 +58,7 @@ func (c *Cache) NewInformer(lw cache.ListerWatcher, example runtime.Object, defa
 	s.deferred = true
 	memory, err := c.memoryDB()
 	if err == nil {
-		err = s.settle(memory, unseenIdentity(example, name), name)
+		err = s.settle(memory, unseenIdentity(example, name), request.Asked{})
 	}
 	if err != nil { // No file is involved.
 		panic(fmt.Sprintf("warmwatch: new informer: %v", err))
@@ -87,8 +89,8 @@ func (c *Cache) memoryDB() (*persist.DB, error) {
 }
 
 // settle gives the informer its parts in a space. An informer that has some already moves.
-func (s *SharedIndexInformer) settle(db *persist.DB, id checkpoint.Identity, space string) error {
-	left, old, err := s.move(db, id, space)
+func (s *SharedIndexInformer) settle(db *persist.DB, id checkpoint.Identity, asked request.Asked) error {
+	left, old, err := s.move(db, id, asked)
 	if err != nil || old == nil {
 		return err
 	}
@@ -98,7 +100,7 @@ func (s *SharedIndexInformer) settle(db *persist.DB, id checkpoint.Identity, spa
 }
 
 // move returns what the informer had before, if anything.
-func (s *SharedIndexInformer) move(db *persist.DB, id checkpoint.Identity, space string) (left *contents, old *parts, err error) {
+func (s *SharedIndexInformer) move(db *persist.DB, id checkpoint.Identity, asked request.Asked) (left *contents, old *parts, err error) {
 	s.cache.opening.RLock()
 	defer s.cache.opening.RUnlock()
 	s.store.mu.Lock()
@@ -107,7 +109,7 @@ func (s *SharedIndexInformer) move(db *persist.DB, id checkpoint.Identity, space
 	if current := s.store.current.Load(); current != nil {
 		indexers = current.GetIndexers()
 	}
-	p, err := s.open(db, id, space, indexers)
+	p, err := s.open(db, id, asked, indexers)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -171,9 +173,10 @@ func (s *SharedIndexInformer) look(ctx context.Context) (*request.Seen, error) {
 func (s *SharedIndexInformer) identify(ctx context.Context) bool {
 	err := request.ErrNotSeen
 	if s.cache.wrapped.Load() {
-		var id checkpoint.Identity
-		if id, err = s.askedIdentity(ctx); err == nil {
-			err = s.moveTo(ctx, id)
+		var seen *request.Seen
+		if seen, err = s.lookUntilSeen(ctx); err == nil {
+			s.seen.Store(seen)
+			err = s.moveTo(ctx, seen)
 		}
 	}
 	if ctx.Err() != nil || errors.Is(err, ErrClosed) {
@@ -189,17 +192,13 @@ func (s *SharedIndexInformer) identify(ctx context.Context) bool {
 // lookBackoff is client-go's for lists that fail, see NewReflectorWithOptions.
 var lookBackoff = wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 1 << 30, Factor: 2, Jitter: 1}
 
-// askedIdentity returns the identity that the ListerWatcher's request has. It tries again
-// while the request cannot be made, as a Reflector does.
-func (s *SharedIndexInformer) askedIdentity(ctx context.Context) (checkpoint.Identity, error) {
+// lookUntilSeen returns the ListerWatcher's request. It tries again while that cannot be made,
+// as a Reflector does.
+func (s *SharedIndexInformer) lookUntilSeen(ctx context.Context) (*request.Seen, error) {
 	for backoff := lookBackoff; ; {
 		seen, err := s.look(ctx)
-		if err == nil {
-			s.seen.Store(seen)
-			return identityAsked(s.example, seen.Asked), nil
-		}
-		if errors.Is(err, request.ErrNotSeen) {
-			return checkpoint.Identity{}, err
+		if err == nil || errors.Is(err, request.ErrNotSeen) {
+			return seen, err
 		}
 		if ctx.Err() == nil {
 			s.progress.disconnected(fmt.Errorf("warmwatch: list, in order to see what the ListerWatcher asks for: %w", err))
@@ -208,7 +207,7 @@ func (s *SharedIndexInformer) askedIdentity(ctx context.Context) (checkpoint.Ide
 		select {
 		case <-time.After(backoff.Step()):
 		case <-ctx.Done():
-			return checkpoint.Identity{}, ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
 }
@@ -223,13 +222,15 @@ func (s *SharedIndexInformer) watchFailed(ctx context.Context, err error) {
 	handler(ctx, cache.NewReflectorWithOptions(s.lw, s.example, s.parts.Load().sink, cache.ReflectorOptions{}), err)
 }
 
-// moveTo moves the informer to the space of an identity, once a predecessor has left it.
-func (s *SharedIndexInformer) moveTo(ctx context.Context, id checkpoint.Identity) error {
+// moveTo moves the informer to the space of what its request asks for, once a predecessor has left it.
+func (s *SharedIndexInformer) moveTo(ctx context.Context, seen *request.Seen) error {
+	id := identityOf(s.example, seen.Asked)
+	id.Path = seen.Path()
 	space, from := id.Space(), s.parts.Load().space
 	if err := s.takeOver(ctx, id); err != nil {
 		return err
 	}
-	err := s.settle(s.cache.db, id, space)
+	err := s.settle(s.cache.db, id, seen.Asked)
 	if err == nil {
 		err = s.cache.admit(s)
 	}

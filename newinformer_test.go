@@ -133,6 +133,78 @@ func TestNewInformerTakesItsIdentityFromTheRequest(t *testing.T) {
 	}
 }
 
+// TestANewInformerThatAsksForMoreThanOneThing has all of it, and the next process begins with a list.
+func TestANewInformerThatAsksForMoreThanOneThing(t *testing.T) {
+	api, path := httpserver.New(t, "one"), testsupport.Path(t)
+	for range 2 {
+		a := newAgent(t, path, api)
+		client := kubernetes.NewForConfigOrDie(a.config).CoreV1()
+		informer := a.make(&cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				list, err := client.ConfigMaps("ns").List(ctx, o)
+				if err != nil {
+					return nil, err
+				}
+				more, err := client.ConfigMaps("other").List(ctx, o)
+				if err != nil {
+					return nil, err
+				}
+				for _, cm := range more.Items {
+					cm.Namespace = "other" // The server has one object for all.
+					list.Items = append(list.Items, cm)
+				}
+				return list, nil
+			},
+			WatchFuncWithContext: client.ConfigMaps("ns").Watch,
+		}, &corev1.ConfigMap{})
+		a.run(informer)
+		until(func() bool { return informer.Status().Phase == warmwatch.PhaseLive })
+		if got := versions(informer.GetStore().List()); !slices.Equal(got, []string{"ns/a@4", "other/a@4"}) {
+			t.Errorf("the store has %v", got)
+		}
+		if err := informer.Status().Err; err == nil || !strings.Contains(err.Error(), `"ns"`) || !strings.Contains(err.Error(), `"other"`) {
+			t.Errorf("the error is %v", err)
+		}
+		a.stop()
+		want := []string{"LIST /api/v1/namespaces/ns/configmaps", "LIST /api/v1/namespaces/other/configmaps"}
+		if d := cmp.Diff(want, slices.Compact(api.TakeLists())); d != "" {
+			t.Errorf("lists (-want +got):\n%s", d)
+		}
+	}
+}
+
+// TestANewInformerThatConvertsToMetadata asks for whole objects, and that is what it is for.
+func TestANewInformerThatConvertsToMetadata(t *testing.T) {
+	api, path := httpserver.New(t, "one"), testsupport.Path(t)
+	for process, want := range []int{1, 0} {
+		a := newAgent(t, path, api)
+		client := kubernetes.NewForConfigOrDie(a.config).CoreV1().ConfigMaps("ns")
+		informer := a.make(&cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				list, err := client.List(ctx, o)
+				if err != nil {
+					return nil, err
+				}
+				metadata := &metav1.PartialObjectMetadataList{ListMeta: list.ListMeta}
+				for _, cm := range list.Items {
+					metadata.Items = append(metadata.Items, metav1.PartialObjectMetadata{ObjectMeta: cm.ObjectMeta})
+				}
+				return metadata, nil
+			},
+			WatchFuncWithContext: client.Watch,
+		}, &metav1.PartialObjectMetadata{})
+		a.run(informer)
+		expectOne(t, informer)
+		if err := informer.Status().Err; err != nil {
+			t.Error(err)
+		}
+		a.stop()
+		if n := len(api.TakeLists()); n != want {
+			t.Errorf("process %d asks for %d lists, expected %d", process, n, want)
+		}
+	}
+}
+
 // TestCredentialsThatComeOverHTTP do not hide the request: a RoundTripper may get them with the
 // context of the request, by another client.
 func TestCredentialsThatComeOverHTTP(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/reflector"
+	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/internal/sink"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
@@ -23,6 +24,7 @@ type parts struct {
 	db *persist.DB
 	// identity is not known, and unseenIdentity, as long as the informer lives in memory.
 	identity checkpoint.Identity
+	asked    request.Asked // What its requests must ask for.
 	space    string
 	logger   klog.Logger
 	indexer  *indexer.Indexer
@@ -36,13 +38,14 @@ type parts struct {
 // open makes the parts of an identity in a DB. If they cannot be read, the file as a
 // whole may be damaged: then the DB replaces it. A space that still cannot be read
 // is emptied.
-func (s *SharedIndexInformer) open(db *persist.DB, id checkpoint.Identity, space string, indexers cache.Indexers) (*parts, error) {
-	p := &parts{
-		db: db, identity: id, space: space,
+func (s *SharedIndexInformer) open(db *persist.DB, id checkpoint.Identity, asked request.Asked, indexers cache.Indexers) (*parts, error) {
+	p := &parts{db: db, identity: id, asked: asked, space: id.Space()}
+	if p.fromMemory() {
+		p.space = id.Name
 	}
 	p.logger = klog.LoggerWithValues(*s.cache.opts.Logger, "informer", p.name())
 	err := s.openParts(p, indexers)
-	for _, mend := range []func() error{p.replaceFile, func() error { return dropSpace(db, space) }} {
+	for _, mend := range []func() error{p.replaceFile, func() error { return dropSpace(db, p.space) }} {
 		if !errors.Is(err, persist.ErrCorrupt) {
 			break
 		}

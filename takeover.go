@@ -63,7 +63,7 @@ func (s *SharedIndexInformer) arrive() bool {
 	if s.deferred || p.db == s.cache.db {
 		return true
 	}
-	if err := s.settle(s.cache.db, p.identity, p.space); err != nil {
+	if err := s.settle(s.cache.db, p.identity, p.asked); err != nil {
 		if !errors.Is(err, ErrClosed) {
 			p.logger.Error(err, "Could not begin to run")
 		}

@@ -25,8 +25,9 @@ import (
 // all namespaces, whose informers live in c. If the client is a fake, the factory is client-go's
 // own.
 //
-// Clusters are told apart by the namespace kube-system. Where the client may not get it, its
-// transport must be wrapped, see [warmwatch.Cache.WrapTransport].
+// Clusters are told apart by the namespace kube-system. Where the client may not get it, or where
+// clusters are behind different paths of one server, its transport must be wrapped, see
+// [warmwatch.Cache.WrapTransport].
 func NewDynamicSharedInformerFactory(c *warmwatch.Cache, client dynamic.Interface, defaultResync time.Duration) dynamicinformer.DynamicSharedInformerFactory {
 	return NewFilteredDynamicSharedInformerFactory(c, client, defaultResync, metav1.NamespaceAll, nil)
 }

@@ -127,7 +127,8 @@ func TestFactoriesByResourceThatAskForDifferentThingsShareNothing(t *testing.T) 
 }
 
 // TestTheClusterIsKnownToFactoriesByResource: by the namespace kube-system, or if that may not be
-// read and the transport is wrapped, by the certificate authority.
+// read and the transport is wrapped, by the certificate authority. The path of the server, which is
+// part of the identity, is known where the transport is wrapped.
 func TestTheClusterIsKnownToFactoriesByResource(t *testing.T) {
 	type process struct {
 		uid           string
@@ -137,7 +138,7 @@ func TestTheClusterIsKnownToFactoriesByResource(t *testing.T) {
 		api       *httpserver.Server
 		processes []process
 	}{
-		"plain":  {httpserver.New(t, "one"), []process{{"one", false, true}, {"one", false, false}, {"one", true, false}, {"two", false, true}, {"two", true, false}, {"", false, true}, {"", true, false}}},
+		"plain":  {httpserver.New(t, "one"), []process{{"one", false, true}, {"one", false, false}, {"one", true, true}, {"one", true, false}, {"two", false, true}, {"two", true, true}, {"", false, true}, {"", true, true}, {"", true, false}, {"", false, false}}},
 		"secure": {httpserver.NewTLS(t, "one"), []process{{"", true, true}, {"", true, false}, {"", false, true}}},
 	} {
 		for kind, newFactory := range map[string]func(*agent) byResource{

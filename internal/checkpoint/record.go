@@ -18,7 +18,8 @@ var ErrBadRecord = errors.New("checkpoint: malformed record")
 type State string
 
 const (
-	// StateSyncing means that the first list is incomplete, so objects are missing.
+	// StateSyncing means that the first list is incomplete, so objects are missing, or that nobody
+	// knows what was listed.
 	StateSyncing State = "syncing"
 	// StateRefreshing means that a later relist is incomplete. No object is missing,
 	// but some are older than others.
@@ -50,6 +51,9 @@ type Identity struct {
 	ShardSelector string `json:"shardSelector,omitempty"`
 	Name          string `json:"name,omitempty"` // Tells apart two informers over the same data.
 	Form          Form   `json:"form,omitempty"`
+	// Path is what the server's paths begin with. It tells apart the clusters behind one
+	// proxy, and logical clusters of one server. Empty where the request is not known.
+	Path string `json:"path,omitempty"`
 }
 
 // String describes i to people, without empty fields.
@@ -62,6 +66,7 @@ func (i Identity) String() string {
 		{"fields", i.FieldSelector},
 		{"shard", i.ShardSelector},
 		{"name", i.Name},
+		{"path", i.Path},
 	} {
 		if f.value != "" {
 			fmt.Fprintf(&b, " %s=%q", f.name, f.value)
@@ -87,8 +92,11 @@ func (i Identity) Space() string {
 	fields := []string{
 		i.Group, i.Version, i.Resource, i.Namespace, i.LabelSelector, i.FieldSelector, i.Name, string(i.Form),
 	}
-	if i.ShardSelector != "" { // Earlier programs did not have it.
+	if i.ShardSelector != "" || i.Path != "" { // Earlier programs did not have them.
 		fields = append(fields, i.ShardSelector)
+	}
+	if i.Path != "" {
+		fields = append(fields, i.Path)
 	}
 	var b []byte
 	for _, field := range fields {

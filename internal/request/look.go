@@ -55,12 +55,18 @@ func (l *look) note(r *http.Request, asked Asked, transport http.RoundTripper) {
 	}
 }
 
+// Path returns what the paths of the server begin with, such as /k8s/clusters/c-1. It is usually
+// empty.
+func (s *Seen) Path() string {
+	_, prefix, _ := ofPath(s.request.URL.Path)
+	return prefix
+}
+
 // Get asks the same server, with the credentials of the request, for another path below
 // its root, such as /version. The caller closes the body.
 func (s *Seen) Get(ctx context.Context, path string) (*http.Response, error) {
-	_, prefix, _ := ofPath(s.request.URL.Path)
 	r := s.request.Clone(ctx)
-	r.URL.Path, r.URL.RawPath, r.URL.RawQuery = prefix+path, "", ""
+	r.URL.Path, r.URL.RawPath, r.URL.RawQuery = s.Path()+path, "", ""
 	r.Header.Set("Accept", "application/json")
 	return s.transport.RoundTrip(r)
 }

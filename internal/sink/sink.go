@@ -129,6 +129,8 @@ type Sink struct {
 	// refused says that an object was left out, or an event not applied, since the last list
 	// began, so that the store may lack an object that the server has.
 	refused bool
+	// distrusted says that nobody knows what the objects are, see [Sink.Distrust].
+	distrusted bool
 	// doubted says that an event was taken for one of another history before.
 	doubted bool
 	// resumption is the resumed watch whose events show whether the server's history
@@ -340,8 +342,28 @@ func (k *Sink) SetIndexVersion(version string) error {
 	return k.storeLocked()
 }
 
+// Distrust makes the next process serve nothing that is stored, and list: nobody knows what the
+// ListerWatcher asks for. It reports whether that is news.
+func (k *Sink) Distrust() (news bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.distrusted || k.isClosed {
+		return false
+	}
+	k.distrusted = true
+	if k.record.State != "" {
+		if err := k.storeLocked(); err != nil { // Close says so, too.
+			k.logger.Error(err, "Could not store that the objects are not to be served")
+		}
+	}
+	return true
+}
+
 func (k *Sink) value() *checkpointValue {
 	r := k.record
+	if k.distrusted {
+		r.State = checkpoint.StateSyncing
+	}
 	r.ResourceVersion, r.Last = "", checkpoint.ObjectVersion{}
 	if k.shared == nil || *k.shared != r {
 		shared := r
