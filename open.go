@@ -22,9 +22,9 @@ import (
 // NewInformer gets others when it begins to run.
 type parts struct {
 	db *persist.DB
-	// identity is not known, and unseenIdentity, as long as the informer lives in memory.
+	// identity of an informer of NewInformer is unseenIdentity until its request was seen.
 	identity checkpoint.Identity
-	asked    request.Asked // What its requests must ask for.
+	asked    request.Asked // What its requests must ask for; zero if that is not known.
 	space    string
 	logger   klog.Logger
 	indexer  *indexer.Indexer
@@ -40,7 +40,7 @@ type parts struct {
 // is emptied.
 func (s *SharedIndexInformer) open(db *persist.DB, id checkpoint.Identity, asked request.Asked, indexers cache.Indexers) (*parts, error) {
 	p := &parts{db: db, identity: id, asked: asked, space: id.Space()}
-	if p.fromMemory() {
+	if p.unseen() {
 		p.space = id.Name
 	}
 	p.logger = klog.LoggerWithValues(*s.cache.opts.Logger, "informer", p.name())
@@ -61,9 +61,12 @@ func (s *SharedIndexInformer) open(db *persist.DB, id checkpoint.Identity, asked
 // fromMemory reports whether the informer has no space in the file.
 func (p *parts) fromMemory() bool { return p.db.Path() == "" }
 
+// unseen reports whether nobody knows what the informer asks for, see unseenIdentity.
+func (p *parts) unseen() bool { return p.asked == request.Asked{} }
+
 // name of the informer in Status and in the log.
 func (p *parts) name() string {
-	if p.identity.Name == p.space { // It is not known, see unseenIdentity.
+	if p.unseen() {
 		return p.space
 	}
 	return p.identity.String()
