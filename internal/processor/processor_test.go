@@ -100,6 +100,20 @@ func (*chunkedStore) DecodeChunk(c indexer.Chunk) indexer.Chunk      { return c 
 func (*chunkedStore) ReadObject(string, bool) (indexer.Chunk, error) { return indexer.Chunk{}, nil }
 func (*chunkedStore) Ballast() (release func())                      { return func() {} }
 
+// goneBackStore is a chunkedStore of a file that goes back after the first chunk was read.
+type goneBackStore struct {
+	chunkedStore
+	before, after uint64 // The Seq of the first chunk, and of the others.
+}
+
+func (s *goneBackStore) ReadChunk(from string, durable bool) (indexer.Chunk, error) {
+	c, err := s.chunkedStore.ReadChunk(from, durable)
+	if c.Seq = s.after; from == "" {
+		c.Seq = s.before
+	}
+	return c, err
+}
+
 // processorOf starts a Processor, to which handlers can be added.
 func processorOf(t *testing.T, store Store) (*Processor, *persist.DB) {
 	db, err := persist.Open(filepath.Join(t.TempDir(), "cache.db"), persist.Options{})
@@ -189,5 +203,37 @@ func TestHandlersThatStartTogetherShareWhatIsRead(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestAnInitialListGoesOnAfterTheFileHasGoneBack: the file was damaged and has lost commits, whose
+// writes were told of. The list reads each chunk once, and not all the time until there is a write.
+func TestAnInitialListGoesOnAfterTheFileHasGoneBack(t *testing.T) {
+	for name, c := range map[string]struct{ head, before, after uint64 }{
+		"during the list":                 {0, 100, 95},
+		"before the list":                 {100, 95, 95},
+		"and what is left has no numbers": {100, 0, 0},
+	} {
+		for _, durableName := range []string{"", "d"} {
+			t.Run(name+"/"+durableName, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					const chunks = 5
+					store := &goneBackStore{chunkedStore{chunks: chunks}, c.before, c.after}
+					p := processorOf(t, store)
+					p.opts.Log.Advance(0, c.head)
+					var h teller
+					h.add(t, p, durableName)
+					p.Start()
+					time.Sleep(time.Minute)
+					if n := h.told.Load(); n != chunks {
+						t.Errorf("told of %d objects, expected %d", n, chunks)
+					}
+					// Those that were read ahead for others too are read again.
+					if n := store.reads.Load(); n > 2*chunks {
+						t.Errorf("%d chunks were read, expected %d", n, chunks)
+					}
+				})
+			})
+		}
 	}
 }

@@ -28,6 +28,9 @@ type walk struct {
 	durable   bool
 	abandoned chan struct{} // Closed when the last listener has left.
 	moved     chan struct{} // Capacity 1, see noteMoved.
+	// floor is what the walk's listeners were told up to, before its next chunk is read. A chunk
+	// with a lower Seq is of a file that has lost commits: it has seen that these writes are undone.
+	floor uint64
 	// walkers is guarded by p.walksMu until the walk sends its first chunk, and does not grow then.
 	walkers []*walker
 	present int // How many of them have not left. Guarded by p.walksMu.
@@ -47,7 +50,7 @@ type walkedChunk struct {
 	chunk  indexer.Chunk // Not decoded; decode returns it decoded.
 	err    error
 	decode func() indexer.Chunk
-	epoch  uint64 // See queue.ListedRange.
+	epoch  uint64 // See queue.Log.Epoch.
 }
 
 // join returns a part in a walk of the whole store that has not sent anything yet.
@@ -67,9 +70,11 @@ func (p *Processor) newWalk(durable bool) *walk {
 	return &walk{p: p, durable: durable, abandoned: make(chan struct{}), moved: make(chan struct{}, 1)}
 }
 
-// walkFrom returns the only part in a new walk of what is not below from.
-func (p *Processor) walkFrom(from string, durable bool) *walker {
+// walkFrom returns the only part in a new walk of what is not below from, for a listener that was
+// told up to floor.
+func (p *Processor) walkFrom(from string, durable bool, floor uint64) *walker {
 	w := p.newWalk(durable)
+	w.floor = floor
 	p.walksMu.Lock()
 	wr := w.addLocked()
 	p.walksMu.Unlock()
@@ -136,6 +141,8 @@ func (w *walk) read(from string) *walkedChunk {
 	}
 	c := &walkedChunk{from: from, epoch: w.p.opts.Log.Epoch()}
 	c.chunk, c.err = w.p.opts.Store.ReadChunk(from, w.durable)
+	w.floor = max(w.floor, c.chunk.Seq)
+	c.chunk.Seq = w.floor
 	c.decode = sync.OnceValue(func() indexer.Chunk { return w.p.opts.Store.DecodeChunk(c.chunk) })
 	return c
 }
@@ -207,7 +214,7 @@ type walkReader struct {
 func (r *walkReader) read(take func(*walkedChunk) error) (*walkedChunk, error) {
 	for {
 		if r.walker == nil {
-			r.walker = r.l.p.walkFrom(r.next, r.l.durable)
+			r.walker = r.l.p.walkFrom(r.next, r.l.durable, r.floor)
 		}
 		select {
 		case c, ok := <-r.walker.chunks:
