@@ -620,7 +620,11 @@ func TestADurableHandlerThatStopsAtTheEndOfItsInitialListDoesNotGoBack(t *testin
 // TestWhatWaitsForADurableHandlerIsOfAnotherTransform: it is told of no object that the function of
 // another TransformVersion has made, but as the last state of one that was deleted.
 func TestWhatWaitsForADurableHandlerIsOfAnotherTransform(t *testing.T) {
-	for name, crash := range map[string]bool{"in the next process": false, "in the one after it": true} {
+	for name, c := range map[string]struct{ another, damaged bool }{
+		"in the next process":               {},
+		"in the one after it":               {another: true},
+		"and the checkpoint cannot be read": {damaged: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newSource(t, configMap("a"), configMap("gone"))
@@ -648,9 +652,12 @@ func TestWhatWaitsForADurableHandlerIsOfAnotherTransform(t *testing.T) {
 				f.remove("gone")
 				settle()
 				p.stop()
-				if crash {
+				if c.another {
 					p = start(p.path, "2", nil)
 					p.stop()
+				}
+				if c.damaged {
+					changeValue(t, p.path, "checkpoint", "resume", func(v []byte) { v[0] ^= 1 })
 				}
 				r := &recorder{}
 				ofTheOther := cache.ResourceEventHandlerDetailedFuncs{DeleteFunc: r.OnDelete}
@@ -661,7 +668,7 @@ func TestWhatWaitsForADurableHandlerIsOfAnotherTransform(t *testing.T) {
 					r.OnAdd(obj, initial)
 				}
 				ofTheOther.UpdateFunc = func(_, obj any) { ofTheOther.AddFunc(obj, false) }
-				start(p.path, "2", ofTheOther)
+				start(p.path, "2", ofTheOther).damaged = c.damaged
 				r.expect(t, "delete ns/gone@5", "add ns/a@3 initial", "add ns/b@4 initial")
 			})
 		})

@@ -740,9 +740,8 @@ func TestAWriteByHandIsNoCheckpoint(t *testing.T) { // P2
 	})
 }
 
-// TestAfterACrashWithinARelistNoOlderListIsAskedFor: some objects are of its version already,
 // TestWhatTwoTransformsHaveMadeIsNotServed: a process whose TransformVersion is new crashes while it
-// applies its relist, and the program goes back to the old one.
+// applies its relist, and the program goes back to the old one. Nor is a durable handler told of it.
 func TestWhatTwoTransformsHaveMadeIsNotServed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const objects = 1600 // Of which 500 are applied at once.
@@ -771,8 +770,18 @@ func TestWhatTwoTransformsHaveMadeIsNotServed(t *testing.T) {
 			}
 			return p
 		}
+		toldBy := map[string]int{}
+		handler := cache.ResourceEventHandlerFuncs{AddFunc: func(obj any) { toldBy[obj.(*corev1.ConfigMap).Data["by"]]++ }}
+		handler.UpdateFunc = func(_, obj any) { handler.AddFunc(obj) }
+		launchByOld := func(path string) *process {
+			p := launchBy(path, "1")
+			if _, err := p.informer.AddDurableEventHandler("d", handler); err != nil {
+				t.Fatal(err)
+			}
+			return p.run()
+		}
 		path := testsupport.Path(t)
-		p := launchBy(path, "1").run()
+		p := launchByOld(path)
 		settle()
 		p.stop()
 		launchBy(path, "2").run()
@@ -782,7 +791,7 @@ func TestWhatTwoTransformsHaveMadeIsNotServed(t *testing.T) {
 		}
 
 		f.setDown(errUnreachable)
-		p = launchBy(crashed, "1").run()
+		p = launchByOld(crashed)
 		settle()
 		for _, serves := range []bool{false, true} {
 			if n := len(p.informer.GetStore().List()); serves != (n == objects) {
@@ -796,9 +805,13 @@ func TestWhatTwoTransformsHaveMadeIsNotServed(t *testing.T) {
 			f.setDown(nil)
 			settle()
 		}
+		if toldBy["2"] > 0 || toldBy["1"] != 2*objects {
+			t.Errorf("told of so many objects, by the version that has made them: %v", toldBy)
+		}
 	})
 }
 
+// TestAfterACrashWithinARelistNoOlderListIsAskedFor: some objects are of its version already,
 // and must not go back (H1).
 func TestAfterACrashWithinARelistNoOlderListIsAskedFor(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -32,6 +32,9 @@ type Decision struct {
 	// Rewound: the server may have used versions again for other content, so the
 	// relist compares contents.
 	Rewound bool
+	// TellAgain: another program may have transformed the objects that wait for durable handlers,
+	// which are told all objects instead.
+	TellAgain bool
 	// Reason is for people. It names everything that does not match.
 	Reason string
 }
@@ -82,7 +85,7 @@ func Decide(e Evidence, want Want) Decision {
 	if e.Record != nil {
 		d.compare(e.Record, want)
 	} else {
-		d.Action, d.Serve = ActionRelist, false
+		d.Action, d.Serve, d.TellAgain = ActionRelist, false, true
 		if d.Rewrite = e.Stored; d.Rewrite { // Nobody knows which server had these objects, and when.
 			d.because("there are objects, and no checkpoint that can be read")
 		} else {
@@ -123,7 +126,7 @@ func (d *Decision) compare(found *Record, want Want) {
 	if d.differs("transform version", found.TransformVersion, want.TransformVersion) {
 		// The objects are not what the handlers expect.
 		d.relist()
-		d.Serve, d.Rewrite = false, true
+		d.Serve, d.Rewrite, d.TellAgain = false, true, true
 	}
 	if d.differs("schema version", found.SchemaVersion, want.SchemaVersion) {
 		// The objects are valid, but lack fields that the other program did not know.
@@ -173,11 +176,11 @@ func (d *Decision) compareState(found State) {
 		d.because("the last relist is incomplete")
 	case StateSyncing:
 		d.relist()
-		d.Serve = false // Objects are missing.
+		d.Serve, d.TellAgain = false, true // Objects are missing, or some are of another transform version.
 		d.because("the first list is incomplete")
 	default:
 		d.relist()
-		d.Serve = false
+		d.Serve, d.TellAgain = false, true
 		d.because("the state %q is unknown", found)
 	}
 }

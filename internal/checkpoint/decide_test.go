@@ -48,10 +48,11 @@ func wanted() Want {
 var (
 	resume  = Decision{Action: ActionResume, Serve: true}
 	refresh = Decision{Action: ActionRelist, Serve: true}
-	resync  = Decision{Action: ActionRelist}
 	discard = Decision{Action: ActionDiscard}
 	rewrite = Decision{Action: ActionRelist, Serve: true, Rewrite: true}
 	redo    = Decision{Action: ActionRelist, Rewrite: true}
+	retell  = Decision{Action: ActionRelist, TellAgain: true}
+	replace = Decision{Action: ActionRelist, Rewrite: true, TellAgain: true}
 	reindex = Decision{Action: ActionResume, Serve: true, RebuildIndices: true}
 )
 
@@ -75,16 +76,16 @@ var rows = []struct {
 	{"age", "the server has vouched for it in the future, because the clock went back", func(r *Record, w *Want) { r.VouchedAt = w.Now.Add(time.Minute) }, refresh, "1m0s in the future"},
 	{"age", "MaxAge of zero trusts no list of the past", func(_ *Record, w *Want) { w.MaxAge = 0 }, refresh, "more than 0s"},
 
-	{"state", "the first list is incomplete", func(r *Record, _ *Want) { r.State = StateSyncing }, resync, "first list is incomplete"},
+	{"state", "the first list is incomplete", func(r *Record, _ *Want) { r.State = StateSyncing }, retell, "first list is incomplete"},
 	{"state", "a relist is incomplete", func(r *Record, _ *Want) { r.State = StateRefreshing }, refresh, "relist is incomplete"},
-	{"state", "the state is missing", func(r *Record, _ *Want) { r.State = "" }, resync, `state "" is unknown`},
-	{"state", "the state is unknown", func(r *Record, _ *Want) { r.State = "Complete" }, resync, `"Complete" is unknown`},
+	{"state", "the state is missing", func(r *Record, _ *Want) { r.State = "" }, retell, `state "" is unknown`},
+	{"state", "the state is unknown", func(r *Record, _ *Want) { r.State = "Complete" }, retell, `"Complete" is unknown`},
 
 	{"schema", "the schema version differs", func(_ *Record, w *Want) { w.SchemaVersion = "s-2" }, rewrite, `schema version differs: "s-1" is stored, now it is "s-2"`},
 	{"schema", "the schema version is missing", func(r *Record, _ *Want) { r.SchemaVersion = "" }, rewrite, "schema version"},
-	{"transform", "the transform version differs", func(_ *Record, w *Want) { w.TransformVersion = "t-2" }, redo, "transform version"},
-	{"transform", "there is no transform any more", func(_ *Record, w *Want) { w.TransformVersion = "" }, redo, "transform version"},
-	{"transform", "there was no transform", func(r *Record, _ *Want) { r.TransformVersion = "" }, redo, "transform version"},
+	{"transform", "the transform version differs", func(_ *Record, w *Want) { w.TransformVersion = "t-2" }, replace, "transform version"},
+	{"transform", "there is no transform any more", func(_ *Record, w *Want) { w.TransformVersion = "" }, replace, "transform version"},
+	{"transform", "there was no transform", func(r *Record, _ *Want) { r.TransformVersion = "" }, replace, "transform version"},
 	{"index", "the index version differs", func(_ *Record, w *Want) { w.IndexVersion = "i-2" }, reindex, "index version"},
 	{"index", "there were no indexers", func(r *Record, _ *Want) { r.IndexVersion = "" }, reindex, "index version"},
 
@@ -164,7 +165,7 @@ func TestDecideToResume(t *testing.T) {
 
 func TestDecideOnNothingFound(t *testing.T) {
 	got := Decide(Evidence{}, wanted())
-	checkDecision(t, resync, got)
+	checkDecision(t, retell, got)
 	if got.Reason == "" {
 		t.Error("no reason given")
 	}
@@ -185,11 +186,11 @@ func TestDecideOnTheStateOfTheFile(t *testing.T) {
 		want     Decision
 		reason   string
 	}{
-		{"a checkpoint that cannot be read, beside objects", Evidence{Stored: true}, redo, "no checkpoint that can be read"},
+		{"a checkpoint that cannot be read, beside objects", Evidence{Stored: true}, replace, "no checkpoint that can be read"},
 		{"a file that was damaged", Evidence{Record: &found, Stored: true, Salvaged: true}, rewrite, "damaged"},
 		{"objects are missing", Evidence{Record: &found, Stored: true, Incomplete: true}, redo, "missing"},
 		{"an index function fails", Evidence{Record: &found, Stored: true, IndexErr: failed}, redo, "of no zone"},
-		{"both, of objects that are not served anyway", Evidence{Record: &otherTransform, Stored: true, Incomplete: true, IndexErr: failed}, redo, "transform"},
+		{"both, of objects that are not served anyway", Evidence{Record: &otherTransform, Stored: true, Incomplete: true, IndexErr: failed}, replace, "transform"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			got := Decide(row.evidence, want)
@@ -221,6 +222,7 @@ func TestDecideOnSeveralDifferences(t *testing.T) {
 			}
 			expected.Serve = expected.Serve && row.want.Serve
 			expected.Rewrite = expected.Rewrite || row.want.Rewrite
+			expected.TellAgain = expected.TellAgain || row.want.TellAgain
 			expected.RebuildIndices = expected.RebuildIndices || row.want.RebuildIndices
 		}
 		got := Decide(Evidence{Record: &found}, want)

@@ -204,9 +204,6 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 	k.want, k.loaded = want, true
 	if found != nil {
 		k.record = *found
-		if found.TransformVersion != want.TransformVersion { // The objects that wait are of the other one.
-			k.log.TellAgain()
-		}
 	}
 	k.record.Identity = want.Identity
 	evidence := checkpoint.Evidence{
@@ -214,6 +211,9 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 		Incomplete: !k.indexer.Counted() || !k.indexer.Complete(), IndexErr: k.indexer.IndexErr(),
 	}
 	decision := checkpoint.Decide(evidence, want)
+	if decision.TellAgain {
+		k.log.TellAgain()
+	}
 	if decision.RebuildIndices && decision.Serve {
 		if err := k.rebuildLocked(); err != nil {
 			k.logger.Error(err, "Could not rebuild the indices, relisting")
