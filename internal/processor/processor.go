@@ -294,6 +294,9 @@ func (p *Processor) Status() []HandlerStatus {
 	log := p.opts.Log
 	p.mu.Unlock()
 	for _, name := range log.Absent() {
+		if slices.ContainsFunc(all, func(h HandlerStatus) bool { return h.Durable && h.Name == name }) {
+			continue // Its consumer has ended, with the log.
+		}
 		h := HandlerStatus{Name: name, Durable: true, Absent: true}
 		h.Undelivered, h.UndeliveredBytes = log.Behind(name)
 		h.SetAside = len(log.SetAside(name))

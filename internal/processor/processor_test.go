@@ -237,3 +237,17 @@ func TestAnInitialListGoesOnAfterTheFileHasGoneBack(t *testing.T) {
 		}
 	}
 }
+
+// TestStatusHasAHandlerOnce, also after the end, when its name has no consumer any more.
+func TestStatusHasAHandlerOnce(t *testing.T) {
+	p := processorOf(t, threeObjects{})
+	var h teller
+	h.add(t, p, "d")
+	h.add(t, p, "")
+	p.Start()
+	p.Stop()
+	p.Wait()
+	if all := p.Status(); len(all) != 2 || !all[0].Durable && !all[1].Durable {
+		t.Errorf("the handlers are %+v", all)
+	}
+}
