@@ -100,6 +100,19 @@ func (l *layer) set(b Bucket, key string, e entry) {
 	l.bytes += e.bytes(key)
 }
 
+// noneFresh notes that the file may have any key: it has lost commits, or has one whose fsync failed.
+func (l *layer) noneFresh() {
+	for _, bl := range l.buckets {
+		bl.entries.Copy().Scan(func(key string, e entry) bool {
+			if e.fresh {
+				e.fresh = false
+				bl.entries.Set(key, e)
+			}
+			return true
+		})
+	}
+}
+
 // lookup returns the layer's entry of a key. It is found, and empty, if the
 // bucket was dropped and the key not set since. Else ask the layers below.
 func (l *layer) lookup(b Bucket, key string) (e entry, found bool) {

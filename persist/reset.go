@@ -312,6 +312,7 @@ func (db *DB) replaced(old, o opened, cause error) {
 	}
 	var hooks []*Hook
 	if old.bolt != nil {
+		db.pending.noneFresh()
 		db.markSalvagedLocked()
 		hooks = db.hooksLocked()
 	} else {
@@ -382,6 +383,7 @@ func (db *DB) notReplaced(old opened, cause, err error) {
 		hooks = db.hooksLocked()
 	case txID < old.txID: // Commits are lost.
 		db.boltTxID = txID
+		db.pending.noneFresh()
 		hooks = db.hooksLocked()
 	}
 	db.replaceLaterLocked(err)

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -192,6 +193,61 @@ func TestAFileThatGoesBackIsReplaced(t *testing.T) {
 			if v, _ := get(t, db, "old"); v != "value" {
 				t.Error("what could be read was not salvaged")
 			}
+		})
+	}
+}
+
+// TestADeletedKeyStaysDeletedAfterTheFileHasGoneBack: a key that is put anew does not exist, so that
+// nothing need be written if it is deleted before the next commit. But below it the file may have the
+// key again, because the commit that has deleted it fails or is lost.
+func TestADeletedKeyStaysDeletedAfterTheFileHasGoneBack(t *testing.T) {
+	putNew := func(t *testing.T, db *DB) {
+		apply(t, db, func(b *Batch) { b.PutNew(testBucket, "key", Bytes("new")) })
+	}
+	lose := func(t *testing.T, db *DB) {
+		flush(t, db)
+		putNew(t, db)
+		zeroNewestMeta(t, db.Path())
+		if _, _, err := lookup(db, testBucket, "other"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, back := range map[string]func(*testing.T, *DB){
+		"its deletion could not be committed": func(t *testing.T, db *DB) {
+			full, b := fullDisk(t), db.bolt
+			b.checkMeta = func() error {
+				b.checkMeta = b.metaIsValid // Once.
+				return corruptFile("damaged")
+			}
+			if err := db.Flush(); err == nil {
+				t.Fatal("there was no damage")
+			}
+			putNew(t, db)
+			full.Store(false)
+			after(2 * minReplaceDelay)
+		},
+		"its deletion was lost": lose,
+		"its deletion was lost, and the file cannot be replaced": func(t *testing.T, db *DB) {
+			fullDisk(t)
+			lose(t, db)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db := open(t, testsupport.Path(t), manual)
+				put(t, db, "key", "old")
+				put(t, db, "other", "value")
+				flush(t, db)
+				apply(t, db, func(b *Batch) { b.Delete(testBucket, "key") })
+				back(t, db)
+				if v, found := get(t, db, "key"); !found || v != "new" {
+					t.Fatalf("the key is %q", v)
+				}
+				apply(t, db, func(b *Batch) { b.Delete(testBucket, "key") })
+				if v, found := get(t, db, "key"); found {
+					t.Errorf("the key was deleted, and is %q", v)
+				}
+			})
 		})
 	}
 }

@@ -421,7 +421,6 @@ func (db *DB) mergeBackLocked(l *layer) {
 		p.dropped = bl.dropped
 		bl.entries.Scan(func(key string, e entry) bool {
 			if _, newer := db.pending.buckets[name].entries.Get(key); !newer {
-				e.fresh = e.fresh && db.memoryOnly() // The file may have it, if only the fsync failed.
 				db.pending.set(name, key, e)
 			}
 			return true
