@@ -397,8 +397,11 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 const maxReadersWait = time.Second
 
 func (db *DB) waitsForReaders(since time.Time) bool {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if !db.busySince.IsZero() {
+		db.busySince = time.Now() // It is not the disk that does not answer.
+	}
 	return db.closing || time.Since(since) < maxReadersWait
 }
 

@@ -320,9 +320,12 @@ func (db *DB) work(committer int) (end func()) {
 	defer db.mu.Unlock()
 	db.busySince = time.Now()
 	var timer *time.Timer // Set before the function can have the lock.
+	ended := false
 	timer = time.AfterFunc(hangingCommit, func() {
-		if db.hangs(committer) {
-			timer.Reset(hangingHooks)
+		db.mu.Lock()
+		hangs := !ended && db.checkHangLocked(committer, timer)
+		db.mu.Unlock()
+		if hangs {
 			db.countUnwritten()
 		}
 	})
@@ -330,22 +333,27 @@ func (db *DB) work(committer int) (end func()) {
 		timer.Stop()
 		db.mu.Lock()
 		defer db.mu.Unlock()
+		ended = true
 		if db.committer == committer {
 			db.busySince = time.Time{}
 		}
 	}
 }
 
-// hangs reports whether the work of a committer takes too long. If so, all who wait for it go on.
-func (db *DB) hangs(committer int) bool {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	if db.committer != committer || !db.hangsLocked() {
+// checkHangLocked reports whether the work of a committer takes too long. If so, all who wait for it
+// go on. The timer is that of the next check.
+func (db *DB) checkHangLocked(committer int, timer *time.Timer) bool {
+	switch {
+	case db.committer != committer || db.busySince.IsZero():
+		return false
+	case !db.hangsLocked(): // It has waited for readers, see waitsForReaders.
+		timer.Reset(hangingCommit - time.Since(db.busySince))
 		return false
 	}
 	db.logFailureLocked(db.hangErrorLocked(), "The disk does not answer, keeping the changes in memory")
 	db.beforeCommitLocked()
 	db.cond.Broadcast()
+	timer.Reset(hangingHooks)
 	return true
 }
 
