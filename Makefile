@@ -28,11 +28,12 @@ WORKLOADS ?= 3
 # What `make operator` does; see test/controllerruntime/operator.
 OPERATOR_FLAGS ?=
 
-# How often `make flaky` runs each test, how many processes at a time, and for how long at
-# most; 0 is until it is done.
-PASSES ?= 500
-JOBS   ?= 1
-FOR    ?= 0
+# How often `make flaky` runs each test of which packages, how many processes at a time, and
+# for how long at most; 0 is until it is done.
+PASSES   ?= 500
+PACKAGES ?= ./...
+JOBS     ?= 1
+FOR      ?= 0
 
 # Flags of `go test`, for all modules.
 TEST_FLAGS ?= -timeout 30m
@@ -98,8 +99,8 @@ test: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/gotest ## Test every module, with
 # The tests' files are in memory, where there is such a file system: hardly anything is as
 # slow as an fsync, and no test of the library is about the disk's.
 .PHONY: flaky
-flaky: $(BIN)/gotest ## Run each test of the library many times, to find those that fail now and then (PASSES=500 JOBS=1 FOR=0)
-	@$(BIN)/gotest passes -n=$(PASSES) -jobs=$(JOBS) -for=$(FOR) -tmp=$(firstword $(wildcard /dev/shm)) -build='$(RACE)' .
+flaky: $(BIN)/gotest ## Run each test of the library many times, to find those that fail now and then (PASSES=500 PACKAGES=./... JOBS=1 FOR=0)
+	@$(BIN)/gotest passes -n=$(PASSES) -jobs=$(JOBS) -for=$(FOR) -tmp=$(firstword $(wildcard /dev/shm)) -build='$(RACE)' . $(PACKAGES)
 
 .PHONY: corrupt
 corrupt: ## Damage cache files of every page class, at rest and in use, 30 minutes (TRIES=10000 SEED=)

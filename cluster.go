@@ -109,10 +109,7 @@ func isPutOff(code int) bool {
 // UID of the namespace kube-system. Where that cannot be read, the key of the certificate
 // authority that vouches for the server stands for the cluster: usually each cluster has its own.
 func (s *SharedIndexInformer) clusterByTransport(ctx context.Context) (string, error) {
-	seen, err := s.seen.Swap(nil), error(nil)
-	if seen == nil { // Its credentials may have expired: it is used once.
-		seen, err = s.look(ctx)
-	}
+	seen, err := s.lookAgain(ctx)
 	if err == nil {
 		err = s.checkRequest(seen.Asked)
 	}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/warmwatch/warmwatch/internal/processor"
 	"github.com/warmwatch/warmwatch/internal/reflector"
-	"github.com/warmwatch/warmwatch/internal/request"
 )
 
 // InformerOptions configures [Cache.NewSharedIndexInformer]. Resource is
@@ -123,8 +122,7 @@ type SharedIndexInformer struct {
 	example runtime.Object
 	// deferred says that the identity is what the first List asks for, see NewInformer.
 	deferred bool
-	// seen is the request by which the informer was identified, until the cluster is asked for.
-	seen atomic.Pointer[request.Seen]
+	seen     atomic.Pointer[lastSeen]
 	// putOff is when the server first put off the question which cluster it is. Used by one
 	// List at a time.
 	putOff time.Time

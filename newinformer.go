@@ -162,10 +162,30 @@ func (s *SharedIndexInformer) look(ctx context.Context) (*request.Seen, error) {
 	}()
 	select {
 	case r := <-looked:
+		if r.err == nil {
+			s.seen.Store(&lastSeen{r.seen, time.Now()})
+		}
 		return r.seen, r.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// seenAge is how long a request that was seen is used again, for the server's cluster and schema: its
+// credentials may expire.
+const seenAge = 5 * time.Second
+
+type lastSeen struct {
+	*request.Seen
+	at time.Time
+}
+
+// lookAgain is look, unless a request was seen a moment ago.
+func (s *SharedIndexInformer) lookAgain(ctx context.Context) (*request.Seen, error) {
+	if last := s.seen.Load(); last != nil && time.Since(last.at) < seenAge {
+		return last.Seen, nil
+	}
+	return s.look(ctx)
 }
 
 // identify moves the informer to its space in the file, or finds out that it must work from
@@ -175,7 +195,6 @@ func (s *SharedIndexInformer) identify(ctx context.Context) bool {
 	if s.cache.wrapped.Load() {
 		var seen *request.Seen
 		if seen, err = s.lookUntilSeen(ctx); err == nil {
-			s.seen.Store(seen)
 			err = s.moveTo(ctx, seen)
 		}
 	}

@@ -52,7 +52,7 @@ func (s *SharedIndexInformer) serverSchema() func(context.Context) (string, erro
 		return nil
 	}
 	return func(ctx context.Context) (string, error) {
-		seen, err := s.look(ctx)
+		seen, err := s.lookAgain(ctx)
 		if err == nil {
 			err = s.checkRequest(seen.Asked)
 		}

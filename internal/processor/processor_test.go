@@ -219,7 +219,7 @@ func TestAnInitialListGoesOnAfterTheFileHasGoneBack(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					const chunks = 5
 					store := &goneBackStore{chunkedStore{chunks: chunks}, c.before, c.after}
-					p := processorOf(t, store)
+					p, _ := processorOf(t, store)
 					p.opts.Log.Advance(0, c.head)
 					var h teller
 					h.add(t, p, durableName)
@@ -240,7 +240,7 @@ func TestAnInitialListGoesOnAfterTheFileHasGoneBack(t *testing.T) {
 
 // TestStatusHasAHandlerOnce, also after the end, when its name has no consumer any more.
 func TestStatusHasAHandlerOnce(t *testing.T) {
-	p := processorOf(t, threeObjects{})
+	p, _ := processorOf(t, threeObjects{})
 	var h teller
 	h.add(t, p, "d")
 	h.add(t, p, "")

@@ -7,7 +7,7 @@
 //
 // Usage: gotest [flags of go test] -- dir ...
 //
-//	gotest passes [-n passes] [-for duration] [-jobs n] [-tmp dir] [-build flags] dir
+//	gotest passes [-n passes] [-for duration] [-jobs n] [-tmp dir] [-build flags] dir package ...
 package main
 
 import (

@@ -51,22 +51,22 @@ func runPasses(args []string) error {
 	set.StringVar(&p.tmp, "tmp", "", "where the tests have their files; the default is that of the system")
 	flags := set.String("build", "", "flags of go test -c")
 	_ = set.Parse(args) // It exits.
-	if set.NArg() != 1 {
-		return errors.New("usage: gotest passes [flags] dir")
+	if set.NArg() < 2 {
+		return errors.New("expected a directory and packages")
 	}
 	// Ctrl-C ends the run with what it has counted; it reaches the tests as well.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	return p.run(ctx, set.Arg(0), strings.Fields(*flags))
+	return p.run(ctx, set.Arg(0), strings.Fields(*flags), set.Args()[1:])
 }
 
-func (p *passes) run(ctx context.Context, dir string, flags []string) error {
+func (p *passes) run(ctx context.Context, dir string, flags, packages []string) error {
 	bin, err := os.MkdirTemp("", "gotest")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(bin)
-	programs, err := build(dir, bin, flags)
+	programs, err := build(dir, bin, flags, packages)
 	if err != nil {
 		return err
 	}
@@ -92,8 +92,9 @@ func (p *passes) run(ctx context.Context, dir string, flags []string) error {
 }
 
 // build makes the test binaries of the packages that have tests.
-func build(dir, bin string, flags []string) ([]program, error) {
-	list := exec.Command("go", "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}", "./...")
+func build(dir, bin string, flags, packages []string) ([]program, error) {
+	const format = "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}"
+	list := exec.Command("go", append([]string{"list", "-f", format}, packages...)...)
 	list.Dir, list.Stderr = dir, os.Stderr
 	lines, err := list.Output()
 	if err != nil {

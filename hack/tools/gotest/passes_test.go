@@ -40,7 +40,7 @@ func TestNotWithFour(t *testing.T) {
 	}
 	var out strings.Builder
 	p := passes{number: 4, jobs: 2, tmp: dir, out: &out}
-	if err := p.run(t.Context(), dir, nil); err == nil {
+	if err := p.run(t.Context(), dir, nil, []string{"./..."}); err == nil {
 		t.Error("no error")
 	}
 	for _, want := range []string{ // Two processes of three passes each.
