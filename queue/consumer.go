@@ -38,6 +38,7 @@ type Consumer struct {
 	retell      bool
 	retellTo    uint64
 	initialList initialList
+	listBegun   bool // NoteRange was called.
 
 	registered uint64 // Number of the batch with the name.
 

@@ -64,6 +64,7 @@ func (c *Consumer) NoteRange(from string, r ListedRange, epoch uint64) error {
 	if epoch != c.q.folding.epoch && r.Seq < c.q.head {
 		return ErrOldRange
 	}
+	c.listBegun = true
 	c.initialList.ranges = append(c.initialList.ranges, r)
 	c.initialList.upTo = max(c.initialList.upTo, r.Seq)
 	return nil

@@ -9,9 +9,23 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
+// ListsPending reports whether a consumer is about to read its initial list. It would take what is
+// published meanwhile for something that the list has told.
+func (q *Log) ListsPending() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for c := range q.consumers {
+		if !c.listBegun && (c.name == "" || c.initialPending.Load()) {
+			return true
+		}
+	}
+	return false
+}
+
 // Names makes the durable names of another log's space known, which is that of a file that could not
 // be had at first. Those that this log does not have get a cursor at the head: their handlers are
-// told everything, and what is published from now on. What is set aside for them still is.
+// told everything, and what is published from now on. What is set aside for them still is. Deletions that
+// are published from now on are held for plain consumers until ReleaseUndelivered.
 func (q *Log) Names(s *persist.Snapshot) error {
 	var names []string
 	err := s.Scan(cursorsBucket, durablePrefix, func(it *persist.Item) (bool, error) {
@@ -31,6 +45,9 @@ func (q *Log) Names(s *persist.Snapshot) error {
 	_, err = q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
+		if !q.undelivered.held && !q.undelivered.released {
+			q.undelivered = inherited(cursor{Seq: q.head}, q.head)
+		}
 		for _, name := range names {
 			if q.knowsLocked(name) {
 				continue

@@ -26,6 +26,9 @@ func (k *Sink) TakeOver(file *persist.Snapshot, patient bool) error {
 	if k.isClosed || !k.complete || k.filling {
 		return errors.New("the informer has no complete list yet")
 	}
+	if k.log.ListsPending() {
+		return errors.New("a handler is about to be told of all objects")
+	}
 	var owed []queue.Delta
 	w := k.indexer.Writer()
 	err := k.indexer.Others(file, func(key string, uid types.UID, rv string, decode func() any) error {
