@@ -72,12 +72,15 @@ func (p *parts) name() string {
 	return p.identity.String()
 }
 
-// replaceFile waits until the DB has replaced a damaged file, if it has to.
+// replaceFile waits until the DB has replaced a damaged file, if it has to. While the disk does not
+// answer nobody knows what the space will have.
 func (p *parts) replaceFile() error {
 	if _, err := p.db.Update(func(*persist.Batch) {}); err != nil {
 		return err
 	}
-	if err := p.db.Flush(); err != nil {
+	if err := p.db.Flush(); errors.Is(err, persist.ErrNoAnswer) {
+		return err
+	} else if err != nil {
 		p.logger.Error(err, "Could not write to the cache file")
 	}
 	return nil

@@ -205,6 +205,7 @@ var hangs = map[string]func(t *testing.T, db *DB) (release func()){
 		_ = db.readError(db.bolt, corruptFile("test"))
 		return func() {
 			close(release)
+			synctest.Wait()
 			flush(t, db)
 			crashpoint = before
 		}
@@ -221,6 +222,8 @@ func TestUpdateDoesNotWaitForADiskThatDoesNotAnswer(t *testing.T) {
 				flush(t, db)
 				release := hang(t, db)
 				synctest.Wait()
+				flushed := make(chan error, 1)
+				go func() { flushed <- db.Flush() }()
 				var done atomic.Int64
 				db.AddHook(&Hook{BeforeCommit: func(b *Batch) {
 					for i := range done.Load() {
@@ -244,10 +247,17 @@ func TestUpdateDoesNotWaitForADiskThatDoesNotAnswer(t *testing.T) {
 				}
 				db.mu.RUnlock()
 				_, _, _ = lookup(db, testBucket, "1") // It returns.
+				if err := db.Flush(); !errors.Is(err, ErrNoAnswer) {
+					t.Errorf("Flush returned %v", err)
+				}
+				if err := <-flushed; !errors.Is(err, ErrNoAnswer) {
+					t.Errorf("Flush, which was called before, returned %v", err)
+				}
 				if s, err := db.Snapshot(testBucket.Space); err == nil {
 					s.Close()
 				}
 				release()
+				synctest.Wait()
 				flush(t, db)
 				if err := db.Err(); err != nil {
 					t.Error(err)

@@ -310,7 +310,7 @@ func (db *DB) hangsLocked() bool {
 }
 
 func (db *DB) hangErrorLocked() error {
-	return fmt.Errorf("persist: %s: no answer from the disk for %v", db.path, time.Since(db.busySince).Round(time.Second))
+	return fmt.Errorf("persist: %s: %w for %v", db.path, ErrNoAnswer, time.Since(db.busySince).Round(time.Second))
 }
 
 // work notes that a committer is at work on the file, until end is called. If that takes too long,
@@ -406,9 +406,9 @@ func (db *DB) Applied() uint64 {
 }
 
 // Flush returns nil when all that was applied before the call is durable, or the
-// error of a commit attempt that was made for it. A DB that never had a file
-// returns nil: [DB.Err] has said why since Open. A DB that has lost its file returns
-// why.
+// error of a commit attempt that was made for it, or, while the disk does not answer,
+// [ErrNoAnswer]. A DB that never had a file returns nil: [DB.Err] has said why since
+// Open. A DB that has lost its file returns why.
 func (db *DB) Flush() error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -419,7 +419,7 @@ func (db *DB) Flush() error {
 }
 
 func (db *DB) flushLocked() error {
-	for need := db.attempts + 1; db.lost && db.attempts < need && !db.closed && db.broken != nil; {
+	for need := db.attempts + 1; db.lost && db.attempts < need && !db.closed && db.broken != nil && !db.givesUpLocked(); {
 		db.flushRequested = true
 		db.wakeCommitter()
 		db.cond.Wait()
@@ -438,10 +438,13 @@ func (db *DB) flushLocked() error {
 		if db.flushing != nil && db.commitErr == nil {
 			need++
 		}
-		for db.durable < target && db.attempts < need && !db.memoryOnly() && !db.closed {
+		for db.durable < target && db.attempts < need && !db.memoryOnly() && !db.closed && !db.givesUpLocked() {
 			db.flushRequested = true
 			db.wakeCommitter()
 			db.cond.Wait()
+		}
+		if db.durable < target && db.givesUpLocked() {
+			return db.hangErrorLocked()
 		}
 		// A file that was found corrupt is about to be replaced. The commit is tried
 		// again then.
@@ -454,6 +457,9 @@ func (db *DB) flushLocked() error {
 	}
 	return nil
 }
+
+// givesUpLocked reports whether Flush goes on without the disk's answer. Close waits for it.
+func (db *DB) givesUpLocked() bool { return db.hangsLocked() && !db.closing }
 
 // Close flushes and closes the file. If it returns nil, all that was applied is in the
 // file (P4), but for values that [DB.Err] names as not encoded, or there never was one, see

@@ -17,6 +17,10 @@ var (
 	// the file.
 	ErrLocked = errors.New("persist: file is held by another Cache of this process, or by another process")
 
+	// ErrNoAnswer says that the disk has not answered for 10 seconds. What waits for it may still
+	// succeed.
+	ErrNoAnswer = errors.New("no answer from the disk")
+
 	// ErrUnknownFormat says that the file is a bbolt file, but was written by
 	// a version of this package that this one does not know, or by something
 	// else.

@@ -248,7 +248,7 @@ func (db *DB) awaitSynced(h *handle) error {
 		case <-timer.C:
 		}
 	}
-	return fmt.Errorf("persist: sync %s: no answer from the disk", db.path)
+	return fmt.Errorf("persist: sync %s: %w", db.path, ErrNoAnswer)
 }
 
 // rewriteMeta writes the newest meta once more, as it is.
