@@ -189,6 +189,22 @@ func TestPendingBytesComeBackToNothing(t *testing.T) {
 	}
 }
 
+// TestADroppedSpaceLeavesNothingInMemory: informers that work from memory come and go.
+func TestADroppedSpaceLeavesNothingInMemory(t *testing.T) {
+	db, err := OpenMemory(Options{Logger: &testsupport.Quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for range 10 {
+		put(t, db, "key", "value")
+		apply(t, db, func(b *Batch) { b.Drop(testBucket) })
+		if _, found := get(t, db, "key"); found || len(db.pending.buckets) > 0 || db.pending.bytes != 0 {
+			t.Fatalf("%d buckets and %d bytes are left", len(db.pending.buckets), db.pending.bytes)
+		}
+	}
+}
+
 // hangs has the disk not answer until release is called.
 var hangs = map[string]func(t *testing.T, db *DB) (release func()){
 	"a commit": func(t *testing.T, db *DB) func() {

@@ -203,7 +203,11 @@ func (b *Batch) Drop(bucket Bucket) {
 			return true
 		})
 	}
-	l.buckets[bucket] = &bucketLayer{dropped: !b.db.memoryOnly(), entries: new(btree.Map[string, entry])}
+	if b.db.memoryOnly() {
+		delete(l.buckets, bucket) // Nothing is below it.
+		return
+	}
+	l.buckets[bucket] = &bucketLayer{dropped: true, entries: new(btree.Map[string, entry])}
 }
 
 // Urgent asks for a commit within DurableDelay instead of CommitInterval,
