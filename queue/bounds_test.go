@@ -137,6 +137,32 @@ func TestAGroupIsFoldedThoughAReplacementBeginsWhereItIsFull(t *testing.T) {
 	}
 }
 
+// TestAFoldThatFoldsNothingMakesNoRangeOld: what was read for an initial list need not be read again.
+func TestAFoldThatFoldsNothingMakesNoRangeOld(t *testing.T) {
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1, MaxBacklogBytes: -1})
+	q.CaughtUp()
+	c := durable(t, q, "d", false)
+	c.InitialListDone()
+	for seq := uint64(1); seq <= 4; seq++ {
+		publish(t, q, ofSize(seq, cache.Updated, "pod", 100))
+	}
+	c.Acknowledge(1)
+	flush(t, q)
+	for _, pass := range []struct {
+		first uint64
+		want  error
+	}{{1, nil}, {2, ErrOldRange}} { // The first one has been acknowledged since the pass has read it.
+		epoch := q.Epoch()
+		p := &foldPass{q: q, ops: []foldOp{{key: "pod", members: []uint64{pass.first, 3}, keep: []uint64{3}}}}
+		if err := p.apply(); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.NoteRange("", ListedRange{Last: true, Seq: 1}, epoch); err != pass.want { //nolint:errorlint // As it is.
+			t.Errorf("after a fold from %d on: %v", pass.first, err)
+		}
+	}
+}
+
 // churn publishes an addition and a deletion of each of n names, with a durable consumer
 // that hangs, and returns how many bytes of heap the log takes for each.
 func churn(t testing.TB, n int) (q *Log, perName float64) {

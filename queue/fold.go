@@ -260,18 +260,18 @@ func (p *foldPass) apply() error {
 	_, err := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		q.folding.epoch++
 		limits, ok := q.foldLimitsLocked()
 		if !ok || q.folding.stopped {
 			return
 		}
-		floor := q.floorLocked()
+		floor, folded := q.floorLocked(), false
 		var removed []uint64
 		for _, op := range p.ops {
 			first, last := op.members[0], op.members[len(op.members)-1]
 			if first <= floor || limits.crosses(op.key, first, last) {
 				continue
 			}
+			folded = true
 			for _, seq := range op.members {
 				if _, stays := slices.BinarySearch(op.keep, seq); !stays {
 					q.removeDeltaLocked(b, seq, false) // All deletions stay.
@@ -281,6 +281,9 @@ func (p *foldPass) apply() error {
 			if op.last != nil {
 				b.Put(q.deltas, deltaKey(op.keep[len(op.keep)-1]), op.last)
 			}
+		}
+		if folded {
+			q.folding.epoch++
 		}
 		slices.Sort(removed)
 		q.runs.remove(removed)
