@@ -238,6 +238,7 @@ func TestUpdateDoesNotWaitForADiskThatDoesNotAnswer(t *testing.T) {
 				flush(t, db)
 				release := hang(t, db)
 				synctest.Wait()
+				put(t, db, "to be flushed", "x")
 				flushed := make(chan error, 1)
 				go func() { flushed <- db.Flush() }()
 				var done atomic.Int64
