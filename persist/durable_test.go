@@ -2,6 +2,7 @@ package persist
 
 import (
 	"errors"
+	"runtime"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -122,6 +123,16 @@ func TestADurableSnapshotDoesNotWaitForADiskThatDoesNotAnswer(t *testing.T) {
 				after(hangingCommit)
 				if !returned {
 					t.Error("it waits")
+				}
+				goroutines := runtime.NumGoroutine()
+				for range 10 {
+					if s, err := db.DurableSnapshot(testBucket.Space); err == nil {
+						s.Close()
+						t.Error("it has what may not be durable")
+					}
+				}
+				if n := runtime.NumGoroutine(); n > goroutines {
+					t.Errorf("those that gave up have left %d goroutines", n-goroutines)
 				}
 				release()
 				synctest.Wait()

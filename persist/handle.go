@@ -56,6 +56,7 @@ type handle struct {
 	synced   atomic.Bool  // Set under syncing, as is unsynced. Cleared when a commit has failed.
 	unsynced error        // How the disk failed to sync the file.
 	sync     func() error // file.Sync, except in tests.
+	awaiting *awaitedSync // Guarded by readersMu, nil if no reader waits.
 }
 
 var errDead = errors.New("bbolt has panicked with its locks held")
@@ -238,17 +239,42 @@ func (db *DB) awaitSynced(h *handle) error {
 	db.mu.RLock()
 	hangs := db.hangsLocked()
 	db.mu.RUnlock()
-	done, timer := make(chan error, 1), time.NewTimer(hangingCommit)
+	timer := time.NewTimer(hangingCommit)
 	defer timer.Stop()
 	if !hangs { // Else the committer has the lock, perhaps for ever.
-		go func() { done <- db.ensureSynced(h) }()
+		a := h.awaited(db)
 		select {
-		case err := <-done:
-			return err
+		case <-a.done:
+			return a.err
 		case <-timer.C:
 		}
 	}
 	return fmt.Errorf("persist: sync %s: %w", db.path, ErrNoAnswer)
+}
+
+// An awaitedSync is an ensureSynced that readers wait for, all of them for the same one.
+type awaitedSync struct {
+	done chan struct{} // Closed when it has ended.
+	err  error
+}
+
+// awaited returns the one that is under way, or begins one.
+func (h *handle) awaited(db *DB) *awaitedSync {
+	h.readersMu.Lock()
+	defer h.readersMu.Unlock()
+	if h.awaiting != nil {
+		return h.awaiting
+	}
+	a := &awaitedSync{done: make(chan struct{})}
+	h.awaiting = a
+	go func() {
+		defer close(a.done)
+		a.err = db.ensureSynced(h)
+		h.readersMu.Lock()
+		defer h.readersMu.Unlock()
+		h.awaiting = nil
+	}()
+	return a
 }
 
 // rewriteMeta writes the newest meta once more, as it is.
