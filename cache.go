@@ -142,7 +142,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// A Cache is one file, and the informers that live in it. It is safe for
+// A Cache is one file, and the informers that live in it, all of one cluster. It is safe for
 // concurrent use.
 type Cache struct {
 	opts    Options

@@ -33,7 +33,8 @@ func KubeSystemUID(client corev1.NamespacesGetter) func(context.Context) (string
 	}
 }
 
-// checkCluster asks, before the first list, which cluster the server belongs to.
+// checkCluster asks, before the first list, which cluster the server belongs to. Objects that were
+// not served, because they came from another server, are served if it is their cluster.
 func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Relisting, error) {
 	p := s.parts.Load()
 	ask := s.cache.opts.ClusterID
@@ -43,6 +44,15 @@ func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Reli
 	if ask == nil || p.fromMemory() || p.sink.ClusterKnown() {
 		return nil, nil
 	}
+	how, err := s.askCluster(ctx, p, ask)
+	if err == nil && how == nil && s.unverified {
+		s.serveStored()
+	}
+	s.unverified = s.unverified && err != nil
+	return how, err
+}
+
+func (s *SharedIndexInformer) askCluster(ctx context.Context, p *parts, ask func(context.Context) (string, error)) (*reflector.Relisting, error) {
 	asking, cancel := context.WithTimeout(ctx, clusterPatience)
 	defer cancel()
 	id, err := ask(asking)
@@ -53,7 +63,10 @@ func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Reli
 		if !isAnswer(err) {
 			return nil, fmt.Errorf("warmwatch: ask for the cluster's identity: %w", err)
 		}
-		how := p.sink.SetUnknownCluster(err)
+		how, failed := p.sink.SetUnknownCluster(err, s.server)
+		if failed != nil {
+			return nil, fmt.Errorf("warmwatch: store which server the objects came from: %w", failed)
+		}
 		if errors.Is(err, request.ErrNotSeen) {
 			p.logger.Info("The ListerWatcher's requests do not come to the transport that WrapTransport has wrapped: they are not compared with InformerOptions", "reason", err)
 		}

@@ -1,6 +1,7 @@
 package warmwatch_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -19,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
@@ -117,7 +118,7 @@ func TestAClusterThatIsKnownAtLastIsStoredAtOnce(t *testing.T) {
 		settle()
 		p.expectHistory(other, "cluster differs")
 		want := []string{"LIST limit=500", "WATCH rv=200"}
-		if diff := cmp.Diff(want, other.takeRequests()); diff != "" {
+		if diff := gocmp.Diff(want, other.takeRequests()); diff != "" {
 			t.Errorf("unexpected requests (-want +got):\n%s", diff)
 		}
 	})
@@ -160,7 +161,7 @@ func TestAnotherClusterIsNotBelieved(t *testing.T) {
 				settle()
 				got := r.take()
 				slices.Sort(got[min(2, len(got)):])
-				if diff := cmp.Diff(c.told, got); diff != "" {
+				if diff := gocmp.Diff(c.told, got); diff != "" {
 					t.Errorf("unexpected notifications (-want +got):\n%s", diff)
 				}
 				expectStore(t, p.informer, other)
@@ -231,6 +232,7 @@ func TestAnExpiredTokenIsNoAnswer(t *testing.T) {
 // works in a bubble. What it answers to the question for the namespace kube-system is up to the test.
 type gateway struct {
 	cluster func(r *http.Request, asked int) (*http.Response, error)
+	object  string // Its name, a if empty.
 
 	mu    sync.Mutex
 	asked int
@@ -259,7 +261,7 @@ func (g *gateway) RoundTrip(r *http.Request) (*http.Response, error) {
 	defer g.mu.Unlock()
 	g.lists = append(g.lists, r.URL.Path)
 	return reply(r, http.StatusOK, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"5"},`+
-		`"items":[{"metadata":{"namespace":"ns","name":"a","uid":"1","resourceVersion":"4"}}]}`), nil
+		`"items":[{"metadata":{"namespace":"ns","name":"`+cmp.Or(g.object, "a")+`","uid":"1","resourceVersion":"4"}}]}`), nil
 }
 
 // count returns how often the cluster was asked for.
@@ -410,4 +412,56 @@ func TestLogicalClustersOfOneServerShareNothing(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestWhatCameFromAnotherServerIsServedOnceItsClusterIsKnown to be the same. Otherwise a program of
+// two clusters that have a Cache together would have the objects of the one for those of the other.
+func TestWhatCameFromAnotherServerIsServedOnceItsClusterIsKnown(t *testing.T) {
+	for name, uids := range map[string][2]string{
+		"two clusters": {"one", "two"}, "one cluster": {"one", "one"},
+		"clusters that do not tell": {"", ""}, "one does not tell": {"one", ""}, "the other does not tell": {"", "two"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			same := name == "one cluster"
+			bubble(t, func(t *testing.T) {
+				path := testsupport.Path(t)
+				for process, server := range []int{0, 0, 1, 1, 0} {
+					hold := make(chan struct{})
+					g := &gateway{cluster: func(r *http.Request, _ int) (*http.Response, error) {
+						<-hold
+						if uids[server] == "" {
+							return reply(r, http.StatusForbidden, ""), nil
+						}
+						return reply(r, http.StatusOK, `{"metadata":{"uid":"`+uids[server]+`"}}`), nil
+					}}
+					if !same {
+						g.object = fmt.Sprint("o", server)
+					}
+					cached := open(t, path)
+					informer := of(cached, fmt.Sprint("http://server", server), g, nil)
+					stop := start(t, informer)
+					served := process == 1 || process == 3 || process == 4 && same
+					if n := len(informer.GetStore().ListKeys()); informer.HasSynced() != served || n > 0 != served {
+						t.Errorf("process %d, before the answer: synced %v, %d objects", process, informer.HasSynced(), n)
+					}
+					close(hold)
+					settle()
+					if st := informer.Status(); !informer.HasSynced() || st.Err != nil {
+						t.Errorf("process %d: %+v", process, st)
+					}
+					want := "ns/" + cmp.Or(g.object, "a")
+					if keys := informer.GetStore().ListKeys(); !slices.Equal(keys, []string{want}) {
+						t.Errorf("process %d has %v, expected %s", process, keys, want)
+					}
+					if lists := process == 0 || !served && !same; len(g.lists) != 1 || (informer.Status().Relists == 1) != lists {
+						t.Errorf("process %d lists %v, %+v", process, g.lists, informer.Status())
+					}
+					stop()
+					if err := cached.Close(); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
 }

@@ -191,6 +191,7 @@ func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
 	w := checkpoint.Want{
 		Identity:      id,
 		ClusterID:     clusterID,
+		Server:        s.server,
 		SchemaVersion: checkpoint.SchemaVersion(s.storedType()),
 		Now:           time.Now(),
 		MaxAge:        s.cache.opts.MaxAge,

@@ -123,8 +123,12 @@ type SharedIndexInformer struct {
 	// deferred says that the identity is what the first List asks for, see NewInformer.
 	deferred bool
 	seen     atomic.Pointer[lastSeen]
-	// putOff is when the server first put off the question which cluster it is. Used by one
-	// List at a time.
+	// server is the root of the URLs of the server that an informer of NewInformer asks.
+	server string
+	// unverified says that the stored objects are served once the cluster is known to be theirs. Used
+	// by one List at a time, like putOff.
+	unverified bool
+	// putOff is when the server first put off the question which cluster it is.
 	putOff time.Time
 
 	parts     atomic.Pointer[parts]

@@ -45,6 +45,10 @@ import (
 // that are defaults of InformerOptions apply. The informer is a *[SharedIndexInformer], but for
 // one without an example, whose objects may be of any type: that is client-go's own.
 //
+// A Cache is for one cluster: of two informers that ask two clusters for the same, the second one
+// works from memory. What came from a server of another address is served once the server has said
+// that it is of the same cluster, see Options.ClusterID.
+//
 // Until it runs, it holds nothing in the file, what its handlers have to be told is not
 // known, and its store has what the program puts there.
 func (c *Cache) NewInformer(lw cache.ListerWatcher, example runtime.Object, defaultResync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
@@ -195,6 +199,7 @@ func (s *SharedIndexInformer) identify(ctx context.Context) bool {
 	if s.cache.wrapped.Load() {
 		var seen *request.Seen
 		if seen, err = s.lookUntilSeen(ctx); err == nil {
+			s.server = seen.Server()
 			err = s.moveTo(ctx, seen)
 		}
 	}

@@ -565,7 +565,7 @@ func TestTheClusterIsKnownByTheTransport(t *testing.T) {
 		list bool
 	}{
 		{plain, "one", true}, {plain, "one", false}, {plain, "two", true}, {plain, "", true}, {plain, "", false},
-		{secure, "", false}, {secure, "", false}, {secure, "one", true}, {plain, "", true},
+		{secure, "", true}, {secure, "", false}, {secure, "one", true}, {plain, "", true},
 	} {
 		c.api.SetUID(c.uid)
 		a := newAgent(t, path, c.api)

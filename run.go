@@ -111,14 +111,10 @@ func (s *SharedIndexInformer) begin(ctx context.Context) bool {
 		ShouldResync:                 s.processor.ShouldResync,
 		WatchErrorHandlerWithContext: s.watchErrorHandler,
 	})
+	s.unverified = decision.Serve && decision.Unverified
 	s.progress.started(decision, p.sink.VouchedAt())
-	if decision.Serve {
-		s.serve()
-		if s.cache.opts.SyncPolicy == SyncFromServer {
-			s.syncGate.arm()
-		} else {
-			s.setSynced()
-		}
+	if decision.Serve && !decision.Unverified {
+		s.serveStored()
 	}
 	s.running.Go(func() { p.verify(ctx) })
 	for _, r := range s.reconcilers {
@@ -126,6 +122,16 @@ func (s *SharedIndexInformer) begin(ctx context.Context) bool {
 	}
 	go p.sink.CompareContents(ctx) // Nothing waits for it, because its List may never return.
 	return true
+}
+
+// serveStored makes the stored objects readable before there is a list.
+func (s *SharedIndexInformer) serveStored() {
+	s.serve()
+	if s.cache.opts.SyncPolicy == SyncFromServer {
+		s.syncGate.arm()
+	} else {
+		s.setSynced()
+	}
 }
 
 // The whole file is verified soon after a start, when the urgent work is done, and

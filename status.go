@@ -184,7 +184,7 @@ func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
 	defer p.mu.Unlock()
 	p.lastContact = vouchedAt
 	p.phase, p.reason, p.startedFrom = PhaseDisconnected, decision.Reason, "server"
-	if decision.Serve {
+	if decision.Serve && !decision.Unverified {
 		p.startedFrom = "disk"
 	}
 }

@@ -11,6 +11,8 @@
 // resource, namespace and selectors. Where a factory is made for a second time in one Cache, with
 // the same namespace and options, the informers that run later work from memory.
 //
+// A Cache is for one cluster: open another one for the factories of another.
+//
 // The client's transport need not be wrapped by [warmwatch.Cache.WrapTransport]: a factory knows
 // its requests.
 //

@@ -378,7 +378,7 @@ func TestTheClusterIsKnownToAFactory(t *testing.T) {
 		list bool
 	}{
 		{plain, "one", true}, {plain, "one", false}, {plain, "two", true}, {plain, "two", false}, {plain, "", true},
-		{secure, "", false}, {secure, "", false}, {plain, "", true},
+		{secure, "", true}, {secure, "", false}, {plain, "", true},
 	} {
 		c.api.SetUID(c.uid)
 		a := newAgent(t, path, c.api)

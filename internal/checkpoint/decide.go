@@ -25,6 +25,8 @@ type Decision struct {
 	Action Action
 	// Serve: the stored objects may be served before the server has answered.
 	Serve bool
+	// Unverified: they may be served once the server has said that it is of their cluster.
+	Unverified bool
 	// Rewrite: the relist writes every record anew, even if it looks unchanged.
 	Rewrite bool
 	// RebuildIndices: the index entries must be rebuilt from the objects.
@@ -43,7 +45,9 @@ type Decision struct {
 type Want struct {
 	Identity
 	// ClusterID is empty if it is not known yet, or nobody asked for it.
-	ClusterID        string
+	ClusterID string
+	// Server is the root of the server's URLs, empty if it is not known.
+	Server           string
 	SchemaVersion    string
 	TransformVersion string
 	IndexVersion     string
@@ -118,6 +122,14 @@ func Decide(e Evidence, want Want) Decision {
 func (d *Decision) compare(found *Record, want Want) {
 	if found.ClusterID != "" && want.ClusterID != "" && d.differs("cluster", found.ClusterID, want.ClusterID) {
 		d.Action, d.Serve = ActionDiscard, false
+	}
+	if !found.CameFrom(want.Server) && (found.ClusterID == "" || found.ClusterID != want.ClusterID) {
+		d.because("the objects came from %s, now the server is %s", found.Servers, want.Server)
+		if want.ClusterID == "" {
+			d.Unverified = true
+		} else {
+			d.Action, d.Serve = ActionDiscard, false
+		}
 	}
 	if d.differs("identity", found.Identity, want.Identity) {
 		// The space is named by the identity, so somebody has moved the data.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"sync"
 )
 
@@ -60,6 +61,12 @@ func (l *look) note(r *http.Request, asked Asked, transport http.RoundTripper) {
 func (s *Seen) Path() string {
 	_, prefix, _ := ofPath(s.request.URL.Path)
 	return prefix
+}
+
+// Server returns the root of the server's URLs.
+func (s *Seen) Server() string {
+	u := url.URL{Scheme: s.request.URL.Scheme, Host: s.request.URL.Host, Path: s.Path()}
+	return u.String()
 }
 
 // Get asks the same server, with the credentials of the request, for another path below

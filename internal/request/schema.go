@@ -52,9 +52,3 @@ func (s *Seen) GroupVersionPath() string {
 	}
 	return "apis/" + s.Asked.Resource.GroupVersion().String()
 }
-
-// Server returns the root of the server's URLs.
-func (s *Seen) Server() string {
-	_, prefix, _ := ofPath(s.request.URL.Path)
-	return s.request.URL.Scheme + "://" + s.request.URL.Host + prefix
-}

@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -275,6 +276,7 @@ func (r *relist) Finish(_ context.Context, rv string, ordered bool) error {
 	if k.knownCluster {
 		k.record.ClusterID = k.clusterID
 	}
+	k.record.Servers = cmp.Or(k.servers, k.record.Servers)
 	if !k.trusted {
 		k.record.ResourceVersion = "" // So nothing is resumed (C1).
 	}

@@ -126,6 +126,8 @@ type Sink struct {
 	// empty if it did not tell.
 	clusterID    string
 	knownCluster bool
+	// servers is what the checkpoint gets as its Servers when a relist is finished.
+	servers string
 	// refused says that an object was left out, or an event not applied, since the last list
 	// began, so that the store may lack an object that the server has.
 	refused bool
@@ -296,34 +298,46 @@ func (k *Sink) SetCluster(want checkpoint.Want) (checkpoint.Decision, error) {
 		return checkpoint.Decision{}, errClosed
 	}
 	decision := checkpoint.Decide(checkpoint.Evidence{Record: &k.record}, want)
-	if decision.Action != checkpoint.ActionDiscard && k.record.ClusterID != want.ClusterID {
-		k.record.ClusterID = want.ClusterID // After ActionDiscard, Finish sets it.
-		if k.record.State != "" {
-			if err := k.storeLocked(); err != nil {
-				k.record.ClusterID = ""
-				return decision, err
-			}
-		}
+	if decision.Action == checkpoint.ActionDiscard { // Finish sets both.
+		k.servers = want.Server
+	} else if err := k.setClusterLocked(want.ClusterID, want.Server); err != nil {
+		return decision, err
 	}
 	k.clusterID, k.knownCluster = want.ClusterID, true
 	return decision, nil
 }
 
-// SetUnknownCluster notes that the server does not tell which cluster it is. If
-// the stored objects are of a known cluster, it returns how to relist; after that
-// relist they are of an unknown one.
-func (k *Sink) SetUnknownCluster(refusal error) *reflector.Relisting {
+// setClusterLocked notes the cluster and the server of the stored objects.
+func (k *Sink) setClusterLocked(id, server string) error {
+	k.servers = k.record.WithServer(server)
+	before := k.record
+	k.record.ClusterID, k.record.Servers = id, k.servers
+	if k.record.State == "" || k.record == before {
+		return nil
+	}
+	if err := k.storeLocked(); err != nil {
+		k.record.ClusterID, k.record.Servers = before.ClusterID, before.Servers
+		return err
+	}
+	return nil
+}
+
+// SetUnknownCluster notes that this server does not tell which cluster it is. If the stored objects
+// are of a known cluster, or of another server, it returns how to relist; after that relist they
+// are of an unknown one.
+func (k *Sink) SetUnknownCluster(refusal error, server string) (*reflector.Relisting, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	known := k.record.ClusterID
+	if known == "" && k.record.CameFrom(server) {
+		return nil, k.setClusterLocked("", server)
+	}
+	reason := fmt.Sprintf("objects of cluster %q are stored, and the server does not tell which one it is: %v", known, refusal)
 	if known == "" {
-		return nil
+		reason = fmt.Sprintf("the stored objects came from %s, and the server %s does not tell which cluster it is: %v", k.record.Servers, server, refusal)
 	}
-	k.clusterID, k.knownCluster = "", true
-	return &reflector.Relisting{
-		Reason:  fmt.Sprintf("objects of cluster %q are stored, and the server does not tell which one it is: %v", known, refusal),
-		Rewrite: true, Rewound: true,
-	}
+	k.clusterID, k.knownCluster, k.servers = "", true, server
+	return &reflector.Relisting{Reason: reason, Rewrite: true, Rewound: true}, nil
 }
 
 // SetIndexVersion notes that there are other indices, whose entries are made.
