@@ -41,7 +41,35 @@ func (s *SharedIndexInformer) storedType() runtime.Object {
 	if s.opts.Transformed != nil {
 		return s.opts.Transformed
 	}
+	if learnt := s.learnt.Load(); learnt != nil {
+		return *learnt
+	}
 	return s.example
+}
+
+// adopt makes the Go type of what the transform has returned that of the store, which is empty:
+// nobody has told NewInformer that it is another one than the example's.
+func (s *SharedIndexInformer) adopt(transformed any) bool {
+	obj, ok := transformed.(runtime.Object)
+	if !ok || !s.deferred || isNil(obj) || reflect.TypeOf(obj).Kind() != reflect.Pointer {
+		return false
+	}
+	example := reflect.New(reflect.TypeOf(obj).Elem()).Interface().(runtime.Object)
+	s.learnt.Store(&example)
+	return true
+}
+
+// relearn finds the type that an earlier process has adopted, by an empty object: nothing else can
+// be transformed before the server has answered.
+func (s *SharedIndexInformer) relearn(adopted string) {
+	if s.transform == nil || adopted == "" {
+		return
+	}
+	defer func() { _ = recover() }() // The transform may rely on what every object of a server has.
+	transformed, err := s.transform(reflect.New(reflect.TypeOf(s.example).Elem()).Interface())
+	if err == nil && fmt.Sprintf("%T", transformed) == adopted {
+		s.adopt(transformed)
+	}
 }
 
 func (s *SharedIndexInformer) newObject() any {

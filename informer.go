@@ -122,7 +122,9 @@ type SharedIndexInformer struct {
 	example runtime.Object
 	// deferred says that the identity is what the first List asks for, see NewInformer.
 	deferred bool
-	seen     atomic.Pointer[lastSeen]
+	// learnt is an example of what the transform returns, nil if it is not known.
+	learnt atomic.Pointer[runtime.Object]
+	seen   atomic.Pointer[lastSeen]
 	// server is the root of the URLs of the server that an informer of NewInformer asks.
 	server string
 	// unverified says that the stored objects are served once the cluster is known to be theirs. Used

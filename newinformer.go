@@ -49,6 +49,10 @@ import (
 // works from memory. What came from a server of another address is served once the server has said
 // that it is of the same cluster, see Options.ClusterID.
 //
+// A transform may return objects of another Go type, all of one that is a [runtime.Object]. The next
+// process then calls it once with an empty object, to see the type; if that fails, no stored object
+// is served.
+//
 // Until it runs, it holds nothing in the file, what its handlers have to be told is not
 // known, and its store has what the program puts there.
 func (c *Cache) NewInformer(lw cache.ListerWatcher, example runtime.Object, defaultResync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {

@@ -112,7 +112,7 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 			progress: &s.progress, syncGate: &s.syncGate, processor: s.processor, resumer: &s.resumer,
 			serve: s.serve, setSynced: s.setSynced, synced: s.HasSyncedChecker(),
 		},
-		ListerWatcher: s.checked(p.identity), Example: s.example, NewObject: s.newObject, MaxAge: s.cache.opts.MaxAge,
+		ListerWatcher: s.checked(p.identity), Example: s.example, NewObject: s.newObject, Adopt: s.adopt, MaxAge: s.cache.opts.MaxAge,
 		NotifyUnchanged: s.opts.NotifyUnchanged, FieldSelected: p.identity.FieldSelector != "",
 	})
 	p.work = workqueue.NewStore(p.db, p.space, p.logger)

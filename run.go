@@ -78,6 +78,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) bool {
 		return false
 	}
 	resyncCheckPeriod := s.processor.Start()
+	s.relearn(p.sink.AdoptedType())
 	want := s.want("")
 	decision := p.sink.Load(want, s.transform, s.relistItems)
 	level := 0

@@ -145,14 +145,25 @@ func (k *Sink) prepareLocked(obj any) (transformed any, key string, err error) {
 			k.refused = true
 			return nil, "", &refusedError{err}
 		}
-		if got, want := reflect.TypeOf(obj), k.storedType; got != want {
-			return nil, "", fmt.Errorf("warmwatch: the transform returned a %v, expected a %v; set InformerOptions.Transformed", got, want)
+		if got, want := reflect.TypeOf(obj), k.storedType; got != want && !k.adoptLocked(obj) {
+			err := fmt.Errorf("warmwatch: the transform returned a %v, expected a %v; set InformerOptions.Transformed", got, want)
+			k.informer.Refused(err)
+			return nil, "", err
 		}
 	}
 	if key, err = k.indexer.Key(obj); err != nil {
 		return nil, "", &refusedError{err}
 	}
 	return obj, key, nil
+}
+
+// adoptLocked makes the Go type of obj that of the store, if nothing was ever stored.
+func (k *Sink) adoptLocked(obj any) bool {
+	if k.adopt == nil || k.record.Type != "" || k.indexer.Seq() > 0 || k.log.HasKnown() || !k.adopt(obj) {
+		return false
+	}
+	k.storedType, k.record.Type = reflect.TypeOf(obj), fmt.Sprintf("%T", obj)
+	return true
 }
 
 // setDeltas appends to ds the delta of the change that was staged last, which stores an object. If

@@ -68,6 +68,8 @@ type Options struct {
 	// of what the transform makes of them.
 	Example   runtime.Object
 	NewObject func() any
+	// Adopt makes NewObject return objects of the type of this one, and reports whether it does.
+	Adopt func(obj any) bool
 	// MaxAge is the time from a full list to the comparison of all contents. Negative:
 	// contents are not compared.
 	MaxAge time.Duration
@@ -94,6 +96,7 @@ type Sink struct {
 	lw              cache.ListerWatcherWithContext
 	example         runtime.Object
 	newObject       func() any
+	adopt           func(any) bool
 	storedType      reflect.Type // Of what newObject returns.
 	maxAge          time.Duration
 	relistItems     int
@@ -151,7 +154,7 @@ func New(o Options) *Sink {
 		db: o.DB, space: o.Space, bucket: persist.Bucket{Space: o.Space, Name: checkpointBucket},
 		indexer: o.Indexer, log: o.Log, informer: o.Informer, detector: o.Detector, logger: o.Logger,
 		lw: cache.ToListerWatcherWithContext(o.ListerWatcher), example: o.Example,
-		newObject: o.NewObject, storedType: reflect.TypeOf(o.NewObject()),
+		newObject: o.NewObject, adopt: o.Adopt,
 		maxAge: o.MaxAge, notifyUnchanged: o.NotifyUnchanged,
 		fieldSelected: o.FieldSelected, closed: make(chan struct{}),
 	}
@@ -183,23 +186,8 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.transform, k.relistItems = transform, cmp.Or(relistItems, defaultRelistItems)
-	var found *checkpoint.Record
-	_, err := k.db.View(k.bucket, checkpointKey, func(it *persist.Item) error {
-		if v, inMemory := it.Value.(*checkpointValue); inMemory {
-			r := v.record()
-			found = &r
-			return nil
-		}
-		payload, err := it.Payload()
-		if err != nil {
-			return err
-		}
-		r, err := checkpoint.Parse(payload)
-		if err == nil {
-			found = &r
-		}
-		return err
-	})
+	k.storedType = reflect.TypeOf(k.newObject())
+	found, err := k.stored()
 	if err != nil { // Go on without a checkpoint.
 		k.logger.Error(err, "Could not read the checkpoint")
 	}
@@ -229,6 +217,35 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 	k.trusted = decision.Action == checkpoint.ActionResume
 	k.complete = decision.Serve
 	return decision
+}
+
+// AdoptedType returns the Go type of the stored objects, if their transform has shown it.
+func (k *Sink) AdoptedType() string {
+	if found, _ := k.stored(); found != nil { // Load reports what is wrong.
+		return found.Type
+	}
+	return ""
+}
+
+// stored returns the checkpoint that is stored, nil if there is none.
+func (k *Sink) stored() (found *checkpoint.Record, err error) {
+	_, err = k.db.View(k.bucket, checkpointKey, func(it *persist.Item) error {
+		if v, inMemory := it.Value.(*checkpointValue); inMemory {
+			r := v.record()
+			found = &r
+			return nil
+		}
+		payload, err := it.Payload()
+		if err != nil {
+			return err
+		}
+		r, err := checkpoint.Parse(payload)
+		if err == nil {
+			found = &r
+		}
+		return err
+	})
+	return found, err
 }
 
 // rebuildLocked rebuilds the indices. Until that is done, the checkpoint has no
