@@ -3,20 +3,26 @@ package warmwatch_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/watchlist"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
@@ -51,20 +57,69 @@ var (
 	}}
 	// What NewInformer makes is identified by a request: these tests' ListerWatchers make none,
 	// so that it works from memory.
-	oursFromMemory = implementation{"NewInformer", func(t *testing.T, lw cache.ListerWatcher, c config) cache.SharedIndexInformer {
-		cache, err := warmwatch.Open(filepath.Join(t.TempDir(), "cache.db"), warmwatch.Options{NotifyUnchanged: c.notifyUnchanged, Logger: &testsupport.Quiet})
-		if err != nil {
-			t.Fatal(err)
-		}
+	oursFromMemory = implementation{"NewInformer from memory", func(t *testing.T, lw cache.ListerWatcher, c config) cache.SharedIndexInformer {
+		cache := cacheOf(t, c)
 		cache.WrapTransport(nil)
+		return cache.NewInformer(lw, c.example, c.resync, c.indexers)
+	}}
+	// The same with a request that is seen, so that the informer moves to the file.
+	oursMoved = implementation{"NewInformer", func(t *testing.T, lw cache.ListerWatcher, c config) cache.SharedIndexInformer {
+		opened := cacheOf(t, c)
+		transport := opened.WrapTransport(&gateway{cluster: func(r *http.Request, _ int) (*http.Response, error) {
+			return reply(r, http.StatusForbidden, ""), nil
+		}}).(request.Transport)
+		informer := opened.NewInformer(seenListerWatcher{cache.ToListerWatcherWithContext(lw), lw, transport}, c.example, c.resync, c.indexers)
 		t.Cleanup(func() {
-			if err := cache.Close(); err != nil {
+			if err := informer.(*warmwatch.SharedIndexInformer).Status().Err; err != nil && strings.Contains(err.Error(), "from memory") {
 				t.Error(err)
 			}
 		})
-		return cache.NewInformer(lw, c.example, c.resync, c.indexers)
+		return informer
 	}}
 )
+
+func cacheOf(t *testing.T, c config) *warmwatch.Cache {
+	opened, err := warmwatch.Open(filepath.Join(t.TempDir(), "cache.db"), warmwatch.Options{NotifyUnchanged: c.notifyUnchanged, Logger: &testsupport.Quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := opened.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return opened
+}
+
+// seenListerWatcher shows a request to a transport when it is looked at.
+type seenListerWatcher struct {
+	cache.ListerWatcherWithContext
+	lw        cache.ListerWatcher
+	transport request.Transport
+}
+
+func (lw seenListerWatcher) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	if request.IsLook(ctx) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://server/api/v1/configmaps", nil)
+		if err != nil {
+			return nil, err
+		}
+		return nil, lw.transport.Show(r)
+	}
+	return lw.ListerWatcherWithContext.ListWithContext(ctx, o)
+}
+
+func (lw seenListerWatcher) List(o metav1.ListOptions) (runtime.Object, error) {
+	return lw.ListWithContext(context.Background(), o)
+}
+
+func (lw seenListerWatcher) Watch(o metav1.ListOptions) (watch.Interface, error) {
+	return lw.WatchWithContext(context.Background(), o)
+}
+
+func (lw seenListerWatcher) IsWatchListSemanticsUnSupported() bool {
+	return watchlist.DoesClientNotSupportWatchListSemantics(lw.lw)
+}
 
 func (i implementation) new(t *testing.T, lw cache.ListerWatcher, cs ...config) cache.SharedIndexInformer {
 	c := config{}
@@ -80,7 +135,7 @@ func (i implementation) new(t *testing.T, lw cache.ListerWatcher, cs ...config) 
 // contract runs a test against client-go and against warmwatch, in a bubble.
 func contract(t *testing.T, test func(*testing.T, implementation)) {
 	t.Helper()
-	for _, impl := range []implementation{clientGo, ours, oursFromMemory} {
+	for _, impl := range []implementation{clientGo, ours, oursFromMemory, oursMoved} {
 		t.Run("impl="+impl.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { test(t, impl) })
 		})
