@@ -1,0 +1,205 @@
+package warmwatch_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/httpserver"
+)
+
+// TestANewInformerThatAsksForMoreThanOneThing has all of it, and the next process begins with a list.
+func TestANewInformerThatAsksForMoreThanOneThing(t *testing.T) {
+	api, path := httpserver.New(t, "one"), testsupport.Path(t)
+	for range 2 {
+		a := newAgent(t, path, api)
+		client := kubernetes.NewForConfigOrDie(a.config).CoreV1()
+		informer := a.make(&cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				list, err := client.ConfigMaps("ns").List(ctx, o)
+				if err != nil {
+					return nil, err
+				}
+				more, err := client.ConfigMaps("other").List(ctx, o)
+				if err != nil {
+					return nil, err
+				}
+				for _, cm := range more.Items {
+					cm.Namespace = "other" // The server has one object for all.
+					list.Items = append(list.Items, cm)
+				}
+				return list, nil
+			},
+			WatchFuncWithContext: client.ConfigMaps("ns").Watch,
+		}, &corev1.ConfigMap{})
+		a.run(informer)
+		until(func() bool { return informer.Status().Phase == warmwatch.PhaseLive })
+		if got := versions(informer.GetStore().List()); !slices.Equal(got, []string{"ns/a@4", "other/a@4"}) {
+			t.Errorf("the store has %v", got)
+		}
+		if err := informer.Status().Err; err == nil || !strings.Contains(err.Error(), `"ns"`) || !strings.Contains(err.Error(), `"other"`) {
+			t.Errorf("the error is %v", err)
+		}
+		a.stop()
+		want := []string{"LIST /api/v1/namespaces/ns/configmaps", "LIST /api/v1/namespaces/other/configmaps"}
+		if d := cmp.Diff(want, slices.Compact(api.TakeLists())); d != "" {
+			t.Errorf("lists (-want +got):\n%s", d)
+		}
+	}
+}
+
+// TestANewInformerThatConvertsToMetadata asks for whole objects, and that is what it is for.
+func TestANewInformerThatConvertsToMetadata(t *testing.T) {
+	api, path := httpserver.New(t, "one"), testsupport.Path(t)
+	for process, want := range []int{1, 0} {
+		a := newAgent(t, path, api)
+		client := kubernetes.NewForConfigOrDie(a.config).CoreV1().ConfigMaps("ns")
+		informer := a.make(&cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				list, err := client.List(ctx, o)
+				if err != nil {
+					return nil, err
+				}
+				metadata := &metav1.PartialObjectMetadataList{ListMeta: list.ListMeta}
+				for _, cm := range list.Items {
+					metadata.Items = append(metadata.Items, metav1.PartialObjectMetadata{ObjectMeta: cm.ObjectMeta})
+				}
+				return metadata, nil
+			},
+			WatchFuncWithContext: client.Watch,
+		}, &metav1.PartialObjectMetadata{})
+		a.run(informer)
+		expectOne(t, informer)
+		if err := informer.Status().Err; err != nil {
+			t.Error(err)
+		}
+		a.stop()
+		if n := len(api.TakeLists()); n != want {
+			t.Errorf("process %d asks for %d lists, expected %d", process, n, want)
+		}
+	}
+}
+
+// TestANewInformerWhoseTransformReturnsAnotherType, which nobody has told it: from the file, and from
+// memory.
+func TestANewInformerWhoseTransformReturnsAnotherType(t *testing.T) {
+	for name, c := range map[string]struct {
+		config    func(*agent, *httpserver.Server) *rest.Config
+		lists     []int // Of each process.
+		transform cache.TransformFunc
+	}{
+		"file":   {func(a *agent, _ *httpserver.Server) *rest.Config { return a.config }, []int{1, 0}, toMetadata},
+		"memory": {func(_ *agent, api *httpserver.Server) *rest.Config { return api.Config() }, []int{1, 1}, toMetadata},
+		"file, the same type, fails on an empty object": {func(a *agent, _ *httpserver.Server) *rest.Config { return a.config }, []int{1, 0}, func(obj any) (any, error) {
+			_ = []byte(accessor(obj).GetName())[0]
+			return obj, nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api, path := httpserver.New(t, "one"), testsupport.Path(t)
+			for process, want := range c.lists {
+				a := newAgent(t, path, api)
+				client := kubernetes.NewForConfigOrDie(c.config(a, api)).CoreV1().RESTClient()
+				informer := a.make(cache.NewFilteredListWatchFromClient(client, "configmaps", "ns", noTweak), &corev1.ConfigMap{})
+				if err := informer.SetTransform(c.transform); err != nil {
+					t.Fatal(err)
+				}
+				a.run(informer)
+				until(func() bool { return informer.Status().Phase == warmwatch.PhaseLive })
+				expectOne(t, informer)
+				expected, err := c.transform(configMap("a"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, obj := range informer.GetStore().List() {
+					if got, want := reflect.TypeOf(obj), reflect.TypeOf(expected); got != want {
+						t.Errorf("process %d has a %v, expected a %v", process, got, want)
+					}
+				}
+				a.stop()
+				if n := len(api.TakeLists()); n != want {
+					t.Errorf("process %d asks for %d lists, expected %d", process, n, want)
+				}
+			}
+		})
+	}
+}
+
+func toMetadata(obj any) (any, error) {
+	if cm, ok := obj.(*corev1.ConfigMap); ok {
+		return &metav1.PartialObjectMetadata{ObjectMeta: cm.ObjectMeta}, nil
+	}
+	return obj, nil
+}
+
+// TestATypeThatWasNotToldIsInStatus: an informer that is told what it stores does not adopt a type.
+func TestATypeThatWasNotToldIsInStatus(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := launch(t, testsupport.Path(t), newSource(t, configMap("a")), nil)
+		if err := p.informer.SetTransform(toMetadata); err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		settle()
+		if err := p.informer.Status().Err; err == nil || !strings.Contains(err.Error(), "InformerOptions.Transformed") {
+			t.Error(err)
+		}
+	})
+}
+
+// TestCredentialsThatComeOverHTTP do not hide the request: a RoundTripper may get them with the
+// context of the request, by another client.
+func TestCredentialsThatComeOverHTTP(t *testing.T) {
+	api, path := httpserver.New(t, "one"), testsupport.Path(t)
+	tokens := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(tokens.Close)
+	for process, want := range []int{1, 0} {
+		a := newAgent(t, path, api)
+		a.config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return credentials{rt, tokens.URL} })
+		informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
+		a.run(informer)
+		expectOne(t, informer)
+		if err := informer.Status().Err; err != nil {
+			t.Error(err)
+		}
+		a.stop()
+		if n := len(api.TakeLists()); n != want {
+			t.Errorf("process %d asks for %d lists, expected %d", process, n, want)
+		}
+	}
+}
+
+// credentials gets a token for each request.
+type credentials struct {
+	http.RoundTripper
+	url string
+}
+
+func (c credentials) RoundTrip(r *http.Request) (*http.Response, error) {
+	get, err := http.NewRequestWithContext(r.Context(), http.MethodGet, c.url, nil)
+	if err != nil {
+		return nil, err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(get)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	return c.RoundTripper.RoundTrip(r)
+}
