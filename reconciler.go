@@ -45,7 +45,11 @@ type ReconcilerOptions struct {
 //     lost keys because it was damaged.
 //
 // Reconciles begin when the informer has synced. When it ends, ctx is cancelled, and Run returns when
-// all have returned. A panic ends the process, or where panics do not, counts as an error.
+// all have returned. A panic ends the process, or where panics do not, counts as an error. The next
+// process begins with the key again, however often that happens: nothing is set aside for a reconciler,
+// as it is for other handlers, see Options.MaxPanics. A reconcile that always panics on one object has to
+// return an error instead, so that others are reconciled meanwhile. What was set aside for another
+// handler that had the name before is reconciled.
 //
 // The name is one of a durable handler: two users of it, also another handler, are refused, by an
 // error for which errors.Is(err, [ErrInUse]) holds; what waits for a name that has no reconciler any
@@ -78,7 +82,7 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 	r.registration = handle
 	s.reconcilers = append(s.reconcilers, r)
 	if running {
-		r.addAll = r.needsAll()
+		r.begin(s.parts.Load())
 		s.running.Go(func() { r.run(s.ctx) })
 	}
 	return handle, nil
@@ -94,7 +98,9 @@ func (s *SharedIndexInformer) openReconcilers(p *parts) bool {
 		if err == nil {
 			err = r.open(p)
 		}
-		r.addAll = err == nil && r.needsAll()
+		if err == nil {
+			r.begin(p)
+		}
 	}
 	if err != nil {
 		p.logger.Error(err, "Could not begin, because the work of reconcilers cannot be read")
@@ -161,6 +167,13 @@ func (r *reconciler) open(p *parts) (err error) {
 		r.queue.Add(key)
 	}
 	return nil
+}
+
+// begin is called once the handler was added, which has the name then. What was set aside for a handler
+// that had the name before is told, because this one does not panic.
+func (r *reconciler) begin(p *parts) {
+	r.addAll = r.needsAll()
+	p.queue.RedeliverToOther(r.name)
 }
 
 // close ends what open has begun, also if it has failed.

@@ -81,11 +81,31 @@ func (w *works) expect(t *testing.T, want ...string) {
 	w.done = nil
 }
 
+// expectEach is expect where a reconcile may be repeated, and another one come too.
+func (w *works) expectEach(t *testing.T, may string, want ...string) {
+	t.Helper()
+	w.mu.Lock()
+	slices.Sort(w.done)
+	w.done = slices.DeleteFunc(slices.Compact(w.done), func(what string) bool { return what == may })
+	w.mu.Unlock()
+	w.expect(t, want...)
+}
+
 // addReconciler adds one named "r".
 func addReconciler(t *testing.T, p *process, workers int) *works {
 	t.Helper()
 	w := &works{lister: p.informer.GetStore()}
 	if _, err := p.informer.AddReconciler("r", w.reconcile, warmwatch.ReconcilerOptions{Workers: workers}); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// addReconcilerNamed adds one whose reconciles fail until set is called.
+func addReconcilerNamed(t *testing.T, p *process, name string) *works {
+	t.Helper()
+	w := &works{lister: p.informer.GetStore(), during: fail}
+	if _, err := p.informer.AddReconciler(name, w.reconcile, warmwatch.ReconcilerOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return w

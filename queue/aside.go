@@ -138,6 +138,10 @@ func (c *Consumer) Withholds(d *Delta, maxPanics int) (withheld, setAsideNow boo
 	_, err = q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
+		if q.aside.panics[c.name].Count < maxPanics { // See RedeliverToOther.
+			return
+		}
+		setAsideNow = true
 		kept := Delta{Seq: d.Seq, Type: cache.Updated, Key: d.Key}
 		if d.Type == cache.Deleted {
 			kept.Type, kept.New, kept.FinalStateUnknown, kept.SizeBytes = d.Type, d.New, d.FinalStateUnknown, d.SizeBytes
@@ -145,7 +149,7 @@ func (c *Consumer) Withholds(d *Delta, maxPanics int) (withheld, setAsideNow boo
 		q.putAsideLocked(b, c.name, &asideObject{delta: kept})
 		q.forgetPanicsLocked(b, c.name)
 	})
-	return true, true, err
+	return setAsideNow, setAsideNow, err
 }
 
 func (q *Log) putAsideLocked(b *persist.Batch, name string, o *asideObject) {
@@ -271,6 +275,20 @@ func (q *Log) Redeliver(name string, keys ...string) {
 		}
 	}
 	q.cond.Broadcast()
+}
+
+// RedeliverToOther is Redeliver of all for a name whose handler is of another kind now, one that
+// does not panic: the panics of the one before do not count any more.
+func (q *Log) RedeliverToOther(name string) {
+	if !q.aside.some.Load() {
+		return
+	}
+	_, _ = q.db.Update(func(b *persist.Batch) { // After ErrClosed nobody is told anything.
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.forgetPanicsLocked(b, name)
+	})
+	q.Redeliver(name)
 }
 
 // forgetAsideLocked forgets what is set aside for a durable name.

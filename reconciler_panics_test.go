@@ -1,0 +1,114 @@
+package warmwatch_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+)
+
+func init() { programs["a reconcile panics"] = func([]string) error { return reconcilePanics() } }
+
+// reconcilePanics is the program whose reconciler d panics in each reconcile of b.
+func reconcilePanics() error {
+	f := &source{objects: map[string]runtime.Object{}, streams: map[*stream]struct{}{}, pages: map[string][]runtime.Object{}}
+	f.put(configMap("a"), configMap("b"), configMap("c"))
+	f.change(os.Getenv("WARMWATCH_TEST_CHANGES"))
+	c, err := warmwatch.Open(os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{MaxPanics: 1, MaxAge: -1})
+	if err != nil {
+		return err
+	}
+	informer, err := c.NewSharedIndexInformer(f, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps})
+	if err != nil {
+		return err
+	}
+	w := &works{lister: informer.GetStore(), during: func(_ context.Context, what string) error {
+		if strings.HasPrefix(what, "ns/b") {
+			panic("poison: " + what)
+		}
+		return nil
+	}}
+	if _, err = informer.AddReconciler("d", w.reconcile, warmwatch.ReconcilerOptions{}); err != nil {
+		return err
+	}
+	time.AfterFunc(20*time.Second, func() { os.Exit(3) })
+	informer.RunWithContext(context.Background())
+	return errors.New("Run has returned")
+}
+
+// TestNothingIsSetAsideForAReconciler: what panics in each process is reconciled once it does not any
+// more, with the last known object (Q6).
+func TestNothingIsSetAsideForAReconciler(t *testing.T) {
+	path := testsupport.Path(t)
+	for i, change := range []string{"", "", "remove b", "remove b"} {
+		out := crash(t, "a reconcile panics", "WARMWATCH_TEST_FILE="+path, "WARMWATCH_TEST_CHANGES="+change)
+		want := "poison: ns/b@2"
+		if change != "" {
+			want = "poison: ns/b is gone, deleted ns/b@4"
+		}
+		if !strings.Contains(out, want) {
+			t.Fatalf("process %d did not die of %q:\n%s", i, want, out)
+		}
+	}
+	reconciled(t, path, func(_ *testing.T, f *source) { f.remove("b") }, func(t *testing.T, _ *source, w *works) {
+		w.mu.Lock()
+		w.done = slices.DeleteFunc(w.done, func(what string) bool { return !strings.HasPrefix(what, "ns/b") })
+		w.mu.Unlock()
+		w.expect(t, "ns/b is gone, deleted ns/b@4")
+	})
+}
+
+// reconciled runs a process with a reconciler d that does not panic.
+func reconciled(t *testing.T, path string, before func(*testing.T, *source), next func(*testing.T, *source, *works)) {
+	t.Helper()
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
+		before(t, f)
+		p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxPanics, o.MaxAge = 2, -1 })
+		w := addReconcilerNamed(t, p, "d")
+		w.set(nil)
+		p.run()
+		settle()
+		expectAside(t, p, 0)
+		next(t, f, w)
+		p.stop()
+	})
+}
+
+// TestAReconcilerIsToldOfWhatWasSetAsideForItsName: by another kind of handler, that had the name before.
+func TestAReconcilerIsToldOfWhatWasSetAsideForItsName(t *testing.T) {
+	before := told(t)
+	for event, test := range map[string]struct {
+		changes string
+		want    []string
+	}{
+		"update ns/b": {"put b", []string{"ns/a@1", "ns/b@4", "ns/c@3"}},
+		"delete ns/b": {"remove b", []string{"ns/a@1", "ns/b is gone, deleted ns/b@4", "ns/c@3"}},
+	} {
+		for name, aside := range map[string]bool{": it was": true, ": it is about to be": false} {
+			t.Run(event+name, func(t *testing.T) {
+				path := testsupport.Path(t)
+				testsupport.CopyFile(t, before, path)
+				panicking(t, 2, 2, path, event, test.changes)
+				if aside {
+					delivered(t, path, 2, []string{test.changes}, nil, 1, nil)
+				}
+				reconciled(t, path, func(_ *testing.T, f *source) { f.change(test.changes) }, func(t *testing.T, f *source, w *works) {
+					w.expectEach(t, "", test.want...)
+					f.put(configMap("b"))
+					settle()
+					w.expect(t, "ns/b@5")
+				})
+			})
+		}
+	}
+}
