@@ -177,8 +177,9 @@ type Cache struct {
 // Status().Err and the log say so. The Cache tries again at least every minute, also
 // where there was no room for a new file, and each second where another process holds the file.
 // Once it gets the file, and each informer that runs has a complete list, it takes the file over:
-// handlers are told of the deletions that the file owes, and what the informers have in memory
-// replaces what the file has of them. Everything else in the file stays as it is.
+// handlers are told of the deletions that the file owes, workqueues and reconcilers get the work that
+// waits in it, and what the informers have in memory replaces what the file has of them. Everything else
+// in the file stays as it is.
 //
 // An empty file is initialised in place, so path may be a mount point. A damaged file
 // cannot be replaced there: mount the directory that it is in instead.

@@ -104,23 +104,38 @@ func (d *deletions) key(name cache.ObjectName, uid string) string {
 }
 
 func (d *deletions) objectName(key string) (cache.ObjectName, error) {
-	length, rest, _ := strings.Cut(key[len(d.prefix):], "/")
-	n, err := strconv.Atoi(length)
-	if err != nil || n < 0 || n >= len(rest) || rest[n] != '/' {
+	text, _, ok := cutField(key[len(d.prefix):])
+	if !ok {
 		return cache.ObjectName{}, fmt.Errorf("warmwatch: %q is no key of a deleted object", key)
 	}
-	return cache.ParseObjectName(rest[:n])
+	return cache.ParseObjectName(text)
 }
 
-// add keeps a deleted object until remove.
-func (d *deletions) add(name cache.ObjectName, obj any) {
+// cutField cuts off a field that is written with its length before it.
+func cutField(key string) (field, rest string, ok bool) {
+	length, rest, _ := strings.Cut(key, "/")
+	n, err := strconv.Atoi(length)
+	if err != nil || n < 0 || n >= len(rest) || rest[n] != '/' {
+		return "", "", false
+	}
+	return rest[:n], rest[n+1:], true
+}
+
+// add keeps a deleted object until remove. If it is not sure that it is the last state, one that is
+// there already stays.
+func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 	uid := ""
 	if m, err := meta.Accessor(obj); err == nil {
 		uid = string(m.GetUID())
 	}
 	key := d.key(name, uid)
 	d.mu.Lock()
-	if !slices.Contains(d.known[name], key) {
+	if slices.Contains(d.known[name], key) {
+		if !sure {
+			d.mu.Unlock()
+			return
+		}
+	} else {
 		d.known[name] = append(d.known[name], key)
 	}
 	d.puts[key] = record.NewObject(obj, false)
@@ -177,20 +192,25 @@ func (d *deletions) object(key string, waiting *record.Object) (obj any, err err
 			obj = v.Object
 			return nil
 		}
-		payload, err := it.Payload()
-		if err != nil {
-			return err
-		}
-		r, err := record.Parse(payload)
-		if err == nil {
-			obj, err = r.Decode(d.newObject)
-		}
+		obj, err = decodeDeleted(it, d.newObject)
 		return err
 	})
 	if err == nil && !found {
 		err = errNoDeletion
 	}
 	return obj, err
+}
+
+func decodeDeleted(it *persist.Item, newObject func() any) (any, error) {
+	payload, err := it.Payload()
+	if err != nil {
+		return nil, err
+	}
+	r, err := record.Parse(payload)
+	if err != nil {
+		return nil, err
+	}
+	return r.Decode(newObject)
 }
 
 // remove removes what was read: it is reconciled.

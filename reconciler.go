@@ -206,32 +206,44 @@ func (r *reconciler) removed() bool {
 }
 
 // OnAdd implements [cache.ResourceEventHandler].
-func (r *reconciler) OnAdd(obj any, _ bool) { r.enqueue(obj, nil) }
+func (r *reconciler) OnAdd(obj any, _ bool) { r.enqueue(obj) }
 
 // OnUpdate implements [cache.ResourceEventHandler].
-func (r *reconciler) OnUpdate(_, obj any) { r.enqueue(obj, nil) }
+func (r *reconciler) OnUpdate(_, obj any) { r.enqueue(obj) }
 
 // OnDelete implements [cache.ResourceEventHandler].
 func (r *reconciler) OnDelete(obj any) {
 	deleted := obj
-	if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+	lost, unsure := obj.(cache.DeletedFinalStateUnknown)
+	if unsure {
 		deleted = lost.Obj
 	}
-	r.enqueue(obj, deleted)
+	if key, ok := r.key(obj); ok {
+		r.deleted(key, deleted, !unsure)
+	}
 }
 
-// enqueue adds the key of obj, and the last known object of a deletion. Before it returns, nothing of
-// the delta is acknowledged.
-func (r *reconciler) enqueue(obj, deleted any) {
+// deleted adds a key, with the last known object of a deletion, if there is one.
+func (r *reconciler) deleted(key cache.ObjectName, obj any, sure bool) {
+	if obj != nil {
+		r.deletions.add(key, obj, sure)
+	}
+	r.queue.Add(key)
+}
+
+// enqueue adds the key of obj. Before it returns, nothing of the delta is acknowledged.
+func (r *reconciler) enqueue(obj any) {
+	if key, ok := r.key(obj); ok {
+		r.queue.Add(key)
+	}
+}
+
+func (r *reconciler) key(obj any) (key cache.ObjectName, ok bool) {
 	key, err := cache.DeletionHandlingObjectToName(obj)
 	if err != nil {
 		r.logger.Error(err, "Could not find out the key of an object")
-		return
 	}
-	if deleted != nil {
-		r.deletions.add(key, deleted)
-	}
-	r.queue.Add(key)
+	return key, err == nil
 }
 
 // run returns when the handler has ended, and all reconciles have returned.
@@ -253,10 +265,10 @@ func (r *reconciler) run(ctx context.Context) {
 	r.queue.ShutDown() // What is added from now on is for the next process.
 	workers.Wait()
 	<-r.ended()
-	r.close()
 	s := r.informer
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	r.close() // Whoever finds it in s.reconcilers can add to it.
 	s.reconcilers = slices.DeleteFunc(s.reconcilers, func(other *reconciler) bool { return other == r })
 }
 

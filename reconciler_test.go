@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -81,12 +82,14 @@ func (w *works) expect(t *testing.T, want ...string) {
 	w.done = nil
 }
 
-// expectEach is expect where a reconcile may be repeated, and another one come too.
-func (w *works) expectEach(t *testing.T, may string, want ...string) {
+// expectEach is expect where a reconcile may be repeated, and others of one key may come too.
+func (w *works) expectEach(t *testing.T, key string, want ...string) {
 	t.Helper()
 	w.mu.Lock()
 	slices.Sort(w.done)
-	w.done = slices.DeleteFunc(slices.Compact(w.done), func(what string) bool { return what == may })
+	w.done = slices.DeleteFunc(slices.Compact(w.done), func(what string) bool {
+		return key != "" && strings.HasPrefix(what, key) && !slices.Contains(want, what)
+	})
 	w.mu.Unlock()
 	w.expect(t, want...)
 }

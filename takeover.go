@@ -3,8 +3,13 @@ package warmwatch
 import (
 	"errors"
 	"fmt"
+	"slices"
 
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
 )
 
 // takeOverPatience is how often, a second apart, a file is not taken over because it has seen more
@@ -15,8 +20,11 @@ var errBeingMade = errors.New("an informer is being made")
 
 // takeOver prepares that the DB goes on with a sound file that it could not have at first. All
 // informers that use the DB have told their handlers of objects from memory. So their spaces are those
-// in memory, and what the file owes to handlers is told first. Other spaces stay as they are in
+// in memory, and what the file owes to handlers is told first, and its work added to theirs (Q5, Q6).
+// The space of the Cache's workqueues is another one of these. Other spaces stay as they are in
 // the file: no informer that has one has begun to run.
+//
+// Nothing is told or added before all informers are ready, because it would be again with each attempt.
 func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err error) {
 	if !c.opening.TryLock() { // Not waited for: whoever has it may wait for the committer.
 		return nil, nil, errBeingMade
@@ -27,34 +35,95 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 			c.opening.Unlock()
 		}
 	}()
-	c.mu.Lock()
-	closed, informers, spacesClaimed := c.closed, c.informersLocked(), len(c.informers)
-	c.mu.Unlock()
-	switch {
-	case closed:
-		return nil, nil, ErrClosed
-	case len(informers) < spacesClaimed:
-		return nil, nil, errBeingMade
+	informers, err := c.inMemory()
+	if err != nil {
+		return nil, nil, err
 	}
-	for _, s := range informers {
-		if s.parts.Load().db == c.db && (s.IsStopped() || s.isEnding()) {
-			return nil, nil, fmt.Errorf("%s is about to end", s.parts.Load().name())
-		}
-	}
-	for _, s := range informers {
+	owed := make([][]queue.Delta, len(informers))
+	for i, s := range informers {
 		p := s.parts.Load()
-		if p.db != c.db {
-			continue
-		}
-		err := file.Read(p.space, func(snapshot *persist.Snapshot) error {
-			return p.sink.TakeOver(snapshot, c.postponed < takeOverPatience)
+		err := file.Read(p.space, func(snapshot *persist.Snapshot) (err error) {
+			owed[i], err = p.sink.Owed(snapshot, c.postponed < takeOverPatience)
+			return err
 		})
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", p.name(), err)
+		}
+	}
+	for i, s := range informers {
+		p := s.parts.Load()
+		err := file.Read(p.space, func(snapshot *persist.Snapshot) error { return s.takeOverFile(p, snapshot, owed[i]) })
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", p.name(), err)
 		}
 		spaces = append(spaces, p.space)
 	}
-	return spaces, func() { c.postponed = 0; c.opening.Unlock() }, nil
+	if err := file.Read(workSpace, c.work.TakeOver); err != nil {
+		return nil, nil, fmt.Errorf("workqueues: %w", err)
+	}
+	return append(spaces, workSpace), func() { c.postponed = 0; c.opening.Unlock() }, nil
+}
+
+// inMemory returns the informers that use the DB. It fails while one is being made, or about to end.
+func (c *Cache) inMemory() ([]*SharedIndexInformer, error) {
+	c.mu.Lock()
+	closed, informers, spacesClaimed := c.closed, c.informersLocked(), len(c.informers)
+	c.mu.Unlock()
+	switch {
+	case closed:
+		return nil, ErrClosed
+	case len(informers) < spacesClaimed:
+		return nil, errBeingMade
+	}
+	informers = slices.DeleteFunc(informers, func(s *SharedIndexInformer) bool { return s.parts.Load().db != c.db })
+	for _, s := range informers {
+		if s.IsStopped() || s.isEnding() {
+			return nil, fmt.Errorf("%s is about to end", s.parts.Load().name())
+		}
+	}
+	return informers, nil
+}
+
+// takeOverFile adds what the file owes to what is in memory.
+func (s *SharedIndexInformer) takeOverFile(p *parts, file *persist.Snapshot, owed []queue.Delta) error {
+	if err := p.sink.TakeOver(file, owed); err != nil {
+		return err
+	}
+	if err := s.takeOverDeletions(p, file); err != nil {
+		return err
+	}
+	return p.work.TakeOver(file)
+}
+
+// takeOverDeletions adds the deletions that are not reconciled in the file. Those of names that have no
+// reconciler here wait for one.
+func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	reconcilers := map[string]*reconciler{}
+	for _, r := range s.reconcilers {
+		reconcilers[r.name] = r
+	}
+	bucket := persist.Bucket{Space: p.space, Name: deletedBucket}
+	return file.Scan(deletedBucket, "", func(it *persist.Item) (bool, error) {
+		obj, err := decodeDeleted(it, s.newObject)
+		if err != nil { // Its name is in the workqueue.
+			p.logger.Error(err, "Could not read a deleted object, reconciling without it", "key", it.Key)
+			return true, nil
+		}
+		if name, rest, _ := cutField(it.Key); reconcilers[name] != nil {
+			text, _, _ := cutField(rest)
+			if key, err := cache.ParseObjectName(text); err == nil {
+				reconcilers[name].deleted(key, obj, false)
+			}
+			return true, nil
+		}
+		has, err := p.db.View(bucket, it.Key, func(*persist.Item) error { return nil })
+		if err == nil && !has {
+			_, err = p.db.Update(func(b *persist.Batch) { b.Put(bucket, it.Key, record.NewObject(obj, false)) })
+		}
+		return true, err
+	})
 }
 
 // arrive moves an informer that waits in memory to its space in the DB.

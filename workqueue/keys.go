@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -39,8 +40,12 @@ type keys struct {
 	written *keysState      // What the DB has, nil if that is not known.
 }
 
-// An owner is a [Queue].
-type owner interface{ drained() bool }
+// An owner is a [Queue]. Its methods are called under store.mu.
+type owner interface {
+	own(k *keys)
+	adopt(key string) // Adds a key of a file that is taken over.
+	drained() bool
+}
 
 // inUseLocked reports whether the name has a workqueue. The caller holds store.mu.
 func (k *keys) inUseLocked() bool { return k.owner != nil && !k.owner.drained() }
@@ -84,38 +89,71 @@ func hash(key string) uint64 {
 // load reads what an earlier process has left. A key that is damaged is believed: to work on an
 // object once more, or on one that never was, does no harm.
 func (k *keys) load() error {
-	s := k.store
-	var damage error
-	err := s.scan(k.name, func(it *persist.Item) {
-		key := it.Key[len(k.prefix):]
-		k.wanted[key] = struct{}{}
-		k.state.add(key)
-		if it.Value == nil {
-			if _, err := it.Payload(); err != nil {
-				damage = err
-			}
-		}
-	}, func() { clear(k.wanted); k.state, damage = keysState{}, nil })
+	var found foundKeys
+	err := k.store.db.Read(k.store.keys.Space, func(s *persist.Snapshot) (err error) { found, err = k.find(s); return err })
 	if err != nil {
 		return err
 	}
+	if !found.known && k.store.db.Salvaged(k.store.names.Space) {
+		found.damage = errNotCounted
+	}
+	for _, key := range found.keys {
+		k.wanted[key] = struct{}{}
+	}
+	k.state, k.rewrite = found.state, found.damage != nil
+	k.noteFound(found)
+	return nil
+}
+
+// foundKeys are those of one name in a file.
+type foundKeys struct {
+	keys   []string
+	state  keysState
+	known  bool
+	damage error // Says that some may be lost.
+}
+
+var errNotCounted = errors.New("their number is not known")
+
+func (k *keys) find(s *persist.Snapshot) (found foundKeys, err error) {
+	err = s.Scan(keysBucket, k.prefix, func(it *persist.Item) (bool, error) {
+		key, ours := strings.CutPrefix(it.Key, k.prefix)
+		if !ours {
+			return false, nil
+		}
+		found.keys = append(found.keys, key)
+		found.state.add(key)
+		if it.Value == nil {
+			if _, err := it.Payload(); err != nil {
+				found.damage = err
+			}
+		}
+		return true, nil
+	})
+	if err != nil {
+		return found, err
+	}
 	var stored keysState
-	k.known, err = s.db.View(s.names, k.name, func(it *persist.Item) (err error) { stored, err = parseKeysState(it); return err })
+	found.known, err = s.View(namesBucket, k.name, func(it *persist.Item) (err error) { stored, err = parseKeysState(it); return err })
 	switch {
 	case errors.Is(err, persist.ErrCorrupt):
-		k.known, damage = true, err
+		found.known, found.damage = true, err
 	case err != nil:
-		return err
-	case k.known && stored != k.state:
-		damage = fmt.Errorf("%d keys are there, and %d were counted", k.state.Count, stored.Count)
-	case !k.known && (k.state.Count > 0 || s.db.Salvaged(s.names.Space)):
-		damage = errors.New("their number is not known")
+		return found, err
+	case found.known && stored != found.state:
+		found.damage = fmt.Errorf("%d keys are there, and %d were counted", found.state.Count, stored.Count)
+	case !found.known && found.state.Count > 0:
+		found.damage = errNotCounted
 	}
-	if k.lost = damage != nil; k.lost {
-		s.logger.Error(damage, "Keys of a workqueue may be lost", "workqueue", k.name)
-		k.rewrite = true
+	return found, nil
+}
+
+// noteFound notes what the first workqueue of the name is to know of the file.
+func (k *keys) noteFound(found foundKeys) {
+	k.known, k.lost = found.known, found.damage != nil
+	if k.lost {
+		k.store.logger.Error(found.damage, "Keys of a workqueue may be lost", "workqueue", k.name)
 	}
-	return nil
 }
 
 // add makes a key one that the file is to have.

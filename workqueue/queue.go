@@ -96,7 +96,7 @@ func New[T comparable](s *Store, name string, o Options[T]) (*Queue[T], error) {
 
 // begin adds what an earlier queue of the name has left.
 func (q *Queue[T]) begin(s *Store, name string) (err error) {
-	if q.keys, err = s.open(name, q); err != nil {
+	if _, err = s.open(name, q); err != nil {
 		return err
 	}
 	var items []T
@@ -136,6 +136,19 @@ func (q *Queue[T]) isClosed() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.closed
+}
+
+// own implements owner.
+func (q *Queue[T]) own(k *keys) { q.keys = k }
+
+// adopt implements owner.
+func (q *Queue[T]) adopt(key string) {
+	item, err := q.codec.Decode(key)
+	if err != nil { // It stays in the file, where New finds it.
+		q.keys.store.logger.Error(err, "Could not decode a key of a workqueue", "workqueue", q.keys.name, "key", key)
+		return
+	}
+	q.Add(item)
 }
 
 // drained reports whether the queue is shut down, and nobody works on an item of it any more.

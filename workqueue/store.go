@@ -92,24 +92,34 @@ func (s *Store) open(name string, owner owner) (*keys, error) {
 	if s.closed {
 		return nil, persist.ErrClosed
 	}
-	k := s.opened[name]
-	if k == nil {
-		k = &keys{store: s, name: name, prefix: prefixOf(name), wanted: map[string]struct{}{}, changed: map[string]bool{}}
-		if err := k.load(); err != nil {
-			return nil, err
-		}
-		k.removeHook = s.db.AddHook(&persist.Hook{
-			Space: s.keys.Space, Last: true, BeforeCommit: k.beforeCommit, AfterReset: k.afterReset,
-		})
-		s.opened[name] = k
-		delete(s.absent, name)
-		s.db.Kick() // The name is stored even if nothing is added.
+	k, _, err := s.keysLocked(name)
+	if err != nil {
+		return nil, err
 	}
 	if k.inUseLocked() {
 		return nil, fmt.Errorf("%w: %q", ErrInUse, name)
 	}
 	k.owner = owner
+	owner.own(k)
 	return k, nil
+}
+
+// keysLocked returns the keys of a name, and whether they were read now.
+func (s *Store) keysLocked(name string) (k *keys, first bool, err error) {
+	if k := s.opened[name]; k != nil {
+		return k, false, nil
+	}
+	k = &keys{store: s, name: name, prefix: prefixOf(name), wanted: map[string]struct{}{}, changed: map[string]bool{}}
+	if err := k.load(); err != nil {
+		return nil, false, err
+	}
+	k.removeHook = s.db.AddHook(&persist.Hook{
+		Space: s.keys.Space, Last: true, BeforeCommit: k.beforeCommit, AfterReset: k.afterReset,
+	})
+	s.opened[name] = k
+	delete(s.absent, name)
+	s.db.Kick() // The name is stored even if nothing is added.
+	return k, true, nil
 }
 
 // release makes the name free for another workqueue.

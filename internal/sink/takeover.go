@@ -13,25 +13,22 @@ import (
 	"github.com/warmwatch/warmwatch/queue"
 )
 
-// TakeOver has handlers told what is owed by a file that could not be had at first, and whose space
+// Owed returns what is owed to handlers by a file that could not be had at first, and whose space
 // is about to be replaced by what is in memory. The handlers here were told of every object, so
 // what is owed are deletions: those that wait in the file, and those of the objects in it that the
-// store does not have. A name that is known to the file only is told everything once it has a handler.
+// store does not have.
 //
 // It fails until the store equals a list. While the file has seen more than the store has, patient
 // says that it fails, too: what the store lacks has perhaps not come yet.
-func (k *Sink) TakeOver(file *persist.Snapshot, patient bool) error {
+func (k *Sink) Owed(file *persist.Snapshot, patient bool) (owed []queue.Delta, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.isClosed || !k.complete || k.filling {
-		return errors.New("the informer has no complete list yet")
+	if err := k.checkReadyLocked(); err != nil {
+		return nil, err
 	}
-	if k.log.ListsPending() {
-		return errors.New("a handler is about to be told of all objects")
-	}
-	var owed []queue.Delta
 	w := k.indexer.Writer()
-	err := k.indexer.Others(file, func(key string, uid types.UID, rv string, decode func() any) error {
+	defer w.Close()
+	err = k.indexer.Others(file, func(key string, uid types.UID, rv string, decode func() any) error {
 		if has, _, exists := w.Head(key); exists && !isOther(has, uid) {
 			return nil
 		}
@@ -50,11 +47,29 @@ func (k *Sink) TakeOver(file *persist.Snapshot, patient bool) error {
 			return nil
 		})
 	}
-	w.Close()
-	if err == nil {
-		err = k.log.Names(file)
+	return owed, err
+}
+
+// checkReadyLocked returns why the handlers cannot be told what is owed now.
+func (k *Sink) checkReadyLocked() error {
+	if k.isClosed || !k.complete || k.filling {
+		return errors.New("the informer has no complete list yet")
 	}
-	if err != nil {
+	if k.log.ListsPending() {
+		return errors.New("a handler is about to be told of all objects")
+	}
+	return nil
+}
+
+// TakeOver has handlers told of what Owed has returned. A name that is known to the file only is
+// told everything once it has a handler.
+func (k *Sink) TakeOver(file *persist.Snapshot, owed []queue.Delta) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.checkReadyLocked(); err != nil {
+		return err
+	}
+	if err := k.log.Names(file); err != nil {
 		return err
 	}
 	return k.tellOwedLocked(owed)

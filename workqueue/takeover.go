@@ -1,0 +1,64 @@
+package workqueue
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// TakeOver adds what the space has in a file that could not be had at first, and that is about to be
+// replaced by what is in memory: to the workqueues that there are, and for those that may come.
+func (s *Store) TakeOver(file *persist.Snapshot) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return persist.ErrClosed
+	}
+	names, err := s.namesIn(file)
+	if err != nil {
+		return err
+	}
+	for name := range names {
+		k, first, err := s.keysLocked(name)
+		if err != nil {
+			return err
+		}
+		found, err := k.find(file)
+		if err != nil {
+			return err
+		}
+		if first {
+			k.noteFound(found)
+		} else if found.damage != nil { // Its owner was told of all objects, as there was no file.
+			s.logger.Error(found.damage, "Keys of a workqueue may be lost", "workqueue", name)
+		}
+		for _, key := range found.keys {
+			k.add(key)
+			if k.owner != nil {
+				k.owner.adopt(key)
+			}
+		}
+	}
+	return nil
+}
+
+// namesIn returns the names that a file knows, or has keys of.
+func (s *Store) namesIn(file *persist.Snapshot) (map[string]struct{}, error) {
+	names := map[string]struct{}{}
+	err := file.Scan(namesBucket, "", func(it *persist.Item) (bool, error) {
+		names[it.Key] = struct{}{}
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = file.Scan(keysBucket, "", func(it *persist.Item) (bool, error) {
+		length, rest, _ := strings.Cut(it.Key, "/")
+		if n, err := strconv.Atoi(length); err == nil && n > 0 && n < len(rest) && rest[n] == '/' { // Else no name has it.
+			names[rest[:n]] = struct{}{}
+		}
+		return true, nil
+	})
+	return names, err
+}

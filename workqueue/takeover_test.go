@@ -1,0 +1,82 @@
+package workqueue
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// fussy is a Codec that does not know the key "unknown".
+type fussy struct{ Strings }
+
+func (fussy) Decode(key string) (string, error) {
+	if key == "unknown" {
+		return "", errors.New("unknown")
+	}
+	return key, nil
+}
+
+// TestATakenOverFileWithKeysThatNobodyKnows: keys that a Codec does not know, of a name that has no queue,
+// and of one whose number is lost, stay in the file (Q5).
+func TestATakenOverFileWithKeysThatNobodyKnows(t *testing.T) {
+	theirs, file := openStore(t, testsupport.Path(t))
+	for name, items := range map[string][]string{"model": {"a", "unknown"}, "absent": {"b"}, "lost": {"c", "d"}} {
+		q, err := New(theirs, name, Options[string]{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, item := range items {
+			q.Add(item)
+		}
+		q.ShutDown()
+	}
+	flush(t, file)
+	if _, err := file.Update(func(b *persist.Batch) { b.Delete(theirs.names, "lost") }); err != nil {
+		t.Fatal(err)
+	}
+
+	path := testsupport.Path(t)
+	ours, db := openStore(t, path)
+	q := newQueue(t, ours, Options[string]{Codec: fussy{}})
+	q.Add("e")
+	for range 2 { // The first attempt may have failed elsewhere.
+		if err := file.Read("workqueues", ours.TakeOver); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []Status{{Name: "absent", Absent: true, Keys: 1}, {Name: "lost", Absent: true, Keys: 2}, {Name: "model", Keys: 3}}
+	if diff := cmp.Diff(want, ours.Status()); diff != "" {
+		t.Errorf("unexpected status (-want +got):\n%s", diff)
+	}
+	var got []string
+	for q.Len() > 0 {
+		item, _ := q.Get()
+		got = append(got, item)
+	}
+	if slices.Sort(got); !slices.Equal(got, []string{"a", "e"}) {
+		t.Errorf("the queue has %q", got)
+	}
+	for name, wantLost := range map[string]bool{"absent": false, "lost": true} {
+		q, err := New(ours, name, Options[string]{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q.Known() == wantLost || q.Lost() != wantLost {
+			t.Errorf("%s: known %v, lost %v", name, q.Known(), q.Lost())
+		}
+		q.ShutDown()
+	}
+	flush(t, db)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	next, _ := openStore(t, path)
+	if _, err := New(next, "model", Options[string]{Codec: fussy{}}); err == nil {
+		t.Error("the key that nobody knows is lost")
+	}
+}
