@@ -210,7 +210,7 @@ func TestATakeoverThatIsPutOffTellsNothing(t *testing.T) {
 		expectItems(t, u.shared, "second")
 		down.setDown(nil)
 		advance(20 * time.Minute)
-		u.r.expect(t, "ns/b is gone, deleted ns/b@5", "ns/c is gone, deleted ns/c@3", "ns/d is gone, deleted ns/d@4")
+		u.r.expectEach(t, "ns/b", "ns/b is gone, deleted ns/b@5", "ns/c is gone, deleted ns/c@3", "ns/d is gone, deleted ns/d@4")
 		expectItems(t, u.shared, "first")
 		end()
 	})
