@@ -248,6 +248,8 @@ func (g *gateway) RoundTrip(r *http.Request) (*http.Response, error) {
 		n := g.asked
 		g.mu.Unlock()
 		return g.cluster(r, n)
+	case strings.HasSuffix(r.URL.Path, "/openapi/v3"):
+		return reply(r, http.StatusForbidden, ""), nil
 	case query.Get("sendInitialEvents") != "":
 		return reply(r, http.StatusUnprocessableEntity, ""), nil
 	case query.Get("watch") != "":

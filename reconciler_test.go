@@ -262,15 +262,17 @@ func TestAHandlerThatReturnsWhileTheCacheIsBeingClosed(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(q.ShutDown)
-		enqueue := func(obj any) {
-			key, err := cache.DeletionHandlingObjectToName(obj)
-			if err != nil {
-				t.Error(err)
+		enqueue := func(q *workqueue.Queue[cache.ObjectName]) func(any) {
+			return func(obj any) {
+				key, err := cache.DeletionHandlingObjectToName(obj)
+				if err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Millisecond)
+				q.Add(key)
 			}
-			time.Sleep(time.Millisecond)
-			q.Add(key)
 		}
-		if _, err := p.informer.AddDurableEventHandler("d", cache.ResourceEventHandlerFuncs{AddFunc: enqueue}); err != nil {
+		if _, err := p.informer.AddDurableEventHandler("d", cache.ResourceEventHandlerFuncs{AddFunc: enqueue(q)}); err != nil {
 			t.Fatal(err)
 		}
 		p.run()
@@ -292,7 +294,7 @@ func TestAHandlerThatReturnsWhileTheCacheIsBeingClosed(t *testing.T) {
 		if q.Len() == 0 || q.Len() == 300 {
 			t.Errorf("%d keys were stored: change when the Cache is closed", q.Len())
 		}
-		if _, err := p.informer.AddDurableEventHandler("d", cache.ResourceEventHandlerFuncs{AddFunc: enqueue}); err != nil {
+		if _, err := p.informer.AddDurableEventHandler("d", cache.ResourceEventHandlerFuncs{AddFunc: enqueue(q)}); err != nil {
 			t.Fatal(err)
 		}
 		p.run()

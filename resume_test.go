@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -582,13 +583,14 @@ func TestOptionsOfTheCacheAreThoseOfInformersThatDoNotSetThem(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f, path := newSource(t, configMap("a"), configMap("b")), testsupport.Path(t)
-				indexed, atStart := 0, 0
+				var indexed atomic.Int32 // Later they are checked.
+				atStart := 0
 				live := func(change setup) {
-					indexed = 0
+					indexed.Store(0)
 					p := launch(t, path, f, func(o *warmwatch.Options, io *warmwatch.InformerOptions) {
 						o.TransformVersion, o.IndexVersion = "1", "1"
 						io.Indexers = cache.Indexers{"i": func(any) ([]string, error) {
-							indexed++
+							indexed.Add(1)
 							return []string{"x"}, nil
 						}}
 						if change != nil {
@@ -599,7 +601,7 @@ func TestOptionsOfTheCacheAreThoseOfInformersThatDoNotSetThem(t *testing.T) {
 						t.Fatal(err)
 					}
 					p.run()
-					atStart = indexed // Later they are checked.
+					atStart = int(indexed.Load())
 					settle()
 					p.stop()
 				}

@@ -312,6 +312,7 @@ func TestAcknowledgedDeletionsDoNotWaitForACommitThatHangs(t *testing.T) {
 			t.Errorf("%d acknowledged deletions are in memory", n)
 		}
 		close(hanging.until)
+		synctest.Wait()
 		flush(t, q)
 	})
 }
