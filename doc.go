@@ -4,10 +4,12 @@
 // delivers what it missed, deletions too, and relists, with a diff, only when
 // the API server no longer holds the history.
 //
-// [Open] opens the file, [Cache.NewSharedIndexInformer] makes an informer in
-// it, and the rest is as in client-go, with two additions:
-// [SharedIndexInformer.AddDurableEventHandler], for handlers that go on where
-// they stopped, and [SharedIndexInformer.Status].
+// [Open] opens the file. [Cache.NewInformer] has the signature that informer factories take and
+// learns from its ListerWatcher's first request what it is for; [Cache.NewSharedIndexInformer] is
+// told. The rest is as in client-go, with additions: [SharedIndexInformer.AddDurableEventHandler],
+// for handlers that go on where they stopped; [SharedIndexInformer.AddReconciler], for work that is
+// kept until it is done; and [SharedIndexInformer.Status]. Package informers has client-go's
+// factories, and package workqueue its workqueue.
 //
 // The file can be deleted while no program uses it; durable handlers are then told
 // of every object again. Whatever happens to the file, the program keeps running and
