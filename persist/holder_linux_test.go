@@ -30,36 +30,19 @@ func TestWhoHoldsALockIsReadFromTheKernelsTable(t *testing.T) {
 // TestALockedFileNamesItsHolder, where the numbers of the file system are those of /proc/locks.
 func TestALockedFileNamesItsHolder(t *testing.T) {
 	path := testsupport.Path(t)
-	cmd := testsupport.Program(t, "hold", path)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := out.Read(make([]byte, 1)); err != nil { // It holds the file.
-		t.Fatal(err)
-	}
-	_, err = lockFile(path, 0)
-	comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", cmd.Process.Pid))
-	want := fmt.Sprintf("locked by process %d (%s)", cmd.Process.Pid, strings.TrimSpace(string(comm)))
+	pid, release := holdFile(t, path)
+	_, err := lockFile(path, 0)
+	comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	want := fmt.Sprintf("locked by process %d (%s)", pid, strings.TrimSpace(string(comm)))
 	locks, _ := os.ReadFile("/proc/locks")
-	listed := strings.Contains(string(locks), fmt.Sprintf(" %d ", cmd.Process.Pid))
+	listed := strings.Contains(string(locks), fmt.Sprintf(" %d ", pid))
 	if !errors.Is(err, ErrLocked) || listed && !strings.Contains(err.Error(), want) {
 		t.Errorf("error %v, expected %s; /proc/locks has\n%s", err, want, locks)
 	}
 	if !listed {
 		t.Log("/proc/locks does not have the lock")
 	}
-	_ = stdin.Close()
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
+	release()
 	db := open(t, path, Options{LockTimeout: time.Millisecond})
 	_, err = lockFile(path, 0)
 	if !errors.Is(err, ErrLocked) || listed && !strings.Contains(err.Error(), "locked by this process") || db.MemoryOnly() {

@@ -191,9 +191,9 @@ func init() {
 	}
 }
 
-// TestAFileOfAnotherProcessIsLeftAlone is P5, between processes.
-func TestAFileOfAnotherProcessIsLeftAlone(t *testing.T) {
-	path := testsupport.Path(t)
+// holdFile starts a process that holds the file until release is called.
+func holdFile(t *testing.T, path string) (pid int, release func()) {
+	t.Helper()
 	cmd := testsupport.Program(t, "hold", path)
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -209,6 +209,21 @@ func TestAFileOfAnotherProcessIsLeftAlone(t *testing.T) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "held\n" {
 		t.Fatalf("the process says %q, %v", line, err)
 	}
+	return cmd.Process.Pid, func() {
+		t.Helper()
+		if err := in.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestAFileOfAnotherProcessIsLeftAlone is P5, between processes.
+func TestAFileOfAnotherProcessIsLeftAlone(t *testing.T) {
+	path := testsupport.Path(t)
+	_, release := holdFile(t, path)
 	db := open(t, path, Options{LockTimeout: time.Millisecond})
 	if err := db.Err(); !errors.Is(err, ErrLocked) {
 		t.Errorf("Err is %v", err)
@@ -217,12 +232,7 @@ func TestAFileOfAnotherProcessIsLeftAlone(t *testing.T) {
 		t.Errorf("%q does not name the file", db.Err())
 	}
 	close1(t, db) // It would take the file.
-	if err := in.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	release()
 	if v, _ := get(t, openSound(t, path, manual), "key"); v != "held" {
 		t.Errorf("the file has %q", v)
 	}
