@@ -125,6 +125,10 @@ func (r *result) figures() (all []figure) {
 		add("warm restart to HasSynced: times faster than client-go", faster, "at least 30", faster >= 30)
 		add("warm restart with nothing changed: bytes received", received, "under 100,000", received < idleBytes)
 	}
+	if s := r.scene("history-gone"); s.played() {
+		fewer := float64(s.ClientGo.BytesReceived) / float64(s.Warmwatch.BytesReceived)
+		add("restart after 410: times fewer bytes received than by client-go", fewer, "at least 20", fewer >= 20)
+	}
 	if s := r.scene("plain-handler"); s.played() {
 		faster := ratio(s.ClientGo.AllAddedMillis, s.Warmwatch.AllAddedMillis)
 		add("warm restart until a handler got every OnAdd: times faster than client-go", faster, "at least 5", faster >= 5)

@@ -23,6 +23,9 @@ const (
 	settle = 1500 * time.Millisecond
 	// idleBytes is what a restart may receive when nothing has changed.
 	idleBytes = 100_000
+	// After 410 a list of so many objects is first one of metadata, which is less than a
+	// tenth of the bytes.
+	metadataObjects, goneTimes = 100, 10
 	// outage is how long the API server stays unreachable after both agents began.
 	outage = 2 * time.Second
 	// patience is how long an agent may take to hear of the changes.
@@ -124,6 +127,11 @@ func (d *demo) play(ctx context.Context, script script, s *scene) error {
 	}
 	script.check(s, len(server), made, s.Warmwatch)
 	s.ClientGo, err = d.visit(ctx, s, d.spec(stockPlain), agent.Expect{Initial: len(server)}, nil)
+	if err == nil && script.forget && len(server) >= metadataObjects {
+		warm, stock := s.Warmwatch.BytesReceived, s.ClientGo.BytesReceived
+		s.claim(warm*goneTimes <= stock, fmt.Sprintf("metadata and what had changed were asked for: %s; client-go received %s, %s as much",
+			bytesText(warm), bytesText(stock), timesText(float64(stock)/float64(warm))), fmt.Sprintf("requests %v", s.Warmwatch.Requests))
+	}
 	return err
 }
 
@@ -144,7 +152,7 @@ func (d *demo) spec(k agentKind) agent.Spec {
 	return agent.Spec{
 		Impl: k.impl, Resource: corev1.SchemeGroupVersion.WithResource("pods"), Kind: "Pod",
 		Namespace: d.cluster.namespace, Kubeconfig: d.cluster.kubeconfig, Context: d.cluster.context,
-		File:     filepath.Join(d.dir, "cache.db"),
+		File: filepath.Join(d.dir, "cache.db"), Wrapped: k.impl == agent.Warmwatch,
 		Handlers: []agent.Handler{{Name: "demo", Durable: k.handler == "durable", Tell: true}},
 	}
 }
