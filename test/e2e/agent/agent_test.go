@@ -55,6 +55,17 @@ func do(t *testing.T, c *agent.Child, command agent.Command) agent.Message {
 	return answer
 }
 
+func TestAnAgentGivesUpInTime(t *testing.T) {
+	c := newChild(t)
+	do(t, c, agent.Command{Start: []agent.Spec{madeUp(t, agent.ClientGo)}, Await: []string{agent.Synced}})
+	if do(t, c, agent.Command{Await: []string{agent.Synced}, Within: time.Hour, Report: true}).Report.GaveUp {
+		t.Error("it gave up, and had nothing to wait for")
+	}
+	if !do(t, c, agent.Command{Expect: &agent.Expect{Initial: 1}, Await: []string{agent.Told}, Within: time.Millisecond, Report: true}).Report.GaveUp {
+		t.Error("it did not give up, and there is no second initial list")
+	}
+}
+
 func TestChildMeasuresWhatIsExpected(t *testing.T) {
 	for _, impl := range []string{agent.ClientGo, agent.Warmwatch} {
 		t.Run(impl, func(t *testing.T) {

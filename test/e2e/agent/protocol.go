@@ -98,6 +98,7 @@ type Command struct {
 	Expect    *Expect       `json:",omitempty"` // Begin a measurement: the first just before files are opened.
 	Updates   int           `json:",omitempty"` // Expect so many of the measurement that has begun.
 	Await     []string      `json:",omitempty"` // Wait until all informers are as wanted.
+	Within    time.Duration `json:",omitempty"` // Give up waiting after so long; 0: never.
 	Pause     time.Duration `json:",omitempty"` // Do nothing.
 	Benchmark string        `json:",omitempty"` // Run one of those that Main was given,
 	BenchTime time.Duration `json:",omitempty"` // for about so long.
@@ -144,6 +145,7 @@ type Report struct {
 	PeakHeap, PeakAnon     float64       // If they were to be sampled.
 	SteadyHeap, SteadyAnon float64       // Without garbage.
 	PeakResident           int64         // Since the process began.
+	GaveUp                 bool          // What was awaited had not come after Command.Within.
 	Informers              []Measured
 }
 

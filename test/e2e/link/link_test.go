@@ -1,10 +1,12 @@
 package link_test
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	"k8s.io/client-go/rest"
@@ -67,5 +69,18 @@ func TestLinkGoesDownAndUpAtTheSameAddress(t *testing.T) {
 	}
 	if err := get(); err != nil {
 		t.Fatalf("healed: %v", err)
+	}
+	stop := l.CutEvery(10 * time.Millisecond)
+	if err := l.Silence(); err != nil {
+		t.Fatal(err)
+	}
+	if err := get(); err == nil { // Nothing else ends it.
+		t.Fatal("a request went through a link that is silent")
+	}
+	if err := errors.Join(stop(), l.Heal()); err != nil {
+		t.Fatal(err)
+	}
+	if err := get(); err != nil {
+		t.Fatalf("not cut any more: %v", err)
 	}
 }
