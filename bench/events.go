@@ -44,7 +44,7 @@ func (s *suite) events(ctx context.Context) error {
 	backlog := s.options.choose(2000, 60_000)
 	s.screen.tell("making a backlog of %s events", thousands(backlog))
 	err = workload.Parallel(ctx, backlog, s.screen.progress("updated "+p.title), func(ctx context.Context, i int) error {
-		return s.clients.Annotate(ctx, p.resource.Resource, namespace, i%p.objects, agent.AnnotationRound, fmt.Sprintf("backlog-%d", i))
+		return s.clients.Annotate(ctx, p.resource, namespace, i%p.objects, agent.AnnotationRound, fmt.Sprintf("backlog-%d", i))
 	})
 	if err != nil {
 		return err

@@ -186,7 +186,7 @@ func (s *suite) grow(ctx context.Context, resource string, objects int) (*popula
 	}
 	s.screen.tell("creating %s", p.title)
 	err := workload.Parallel(ctx, objects-first, s.screen.progress("created "+p.title), func(ctx context.Context, i int) error {
-		return s.clients.Create(ctx, resource, namespace, first+i)
+		return s.clients.Create(ctx, p.resource, namespace, first+i)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("creating %s: %w", p.title, err)
@@ -203,7 +203,7 @@ func (s *suite) change(ctx context.Context, p *population) (e agent.Expect, err 
 	e = agent.Expect{Changed: p.objects / 100, Round: s.nextRound()}
 	s.rounds++
 	err = workload.Parallel(ctx, e.Changed, nil, func(ctx context.Context, i int) error {
-		return s.clients.Annotate(ctx, p.resource.Resource, namespace, i*(p.objects/e.Changed), agent.AnnotationRound, e.Round)
+		return s.clients.Annotate(ctx, p.resource, namespace, i*(p.objects/e.Changed), agent.AnnotationRound, e.Round)
 	})
 	if err != nil {
 		return e, fmt.Errorf("changing %s: %w", p.title, err)

@@ -211,7 +211,7 @@ func (u *updater) update(ctx context.Context, perSecond int, duration time.Durat
 				sent := strconv.FormatInt(time.Now().UnixNano(), 10)
 				// Neighbours in the order of keys are not updated together.
 				object := (u.sent + i) * 7919 % u.population.objects
-				if err := u.clients.Annotate(ctx, u.population.resource.Resource, namespace, object, agent.AnnotationSent, sent); err != nil {
+				if err := u.clients.Annotate(ctx, u.population.resource, namespace, object, agent.AnnotationSent, sent); err != nil {
 					cancel(err)
 				}
 			}

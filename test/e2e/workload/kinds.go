@@ -1,8 +1,11 @@
 package workload
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -12,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -27,6 +31,7 @@ var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Ver
 // Clients writes objects of this package, as fast as the server takes them. It is
 // safe for concurrent use.
 type Clients struct {
+	Varied  bool // Objects have as little in common as those of a real cluster.
 	typed   kubernetes.Interface
 	dynamic dynamic.Interface
 }
@@ -102,48 +107,69 @@ func (c *Clients) AwaitWatchCache(ctx context.Context, resource schema.GroupVers
 }
 
 // Create makes the i-th Pod, ConfigMap or gadget.
-func (c *Clients) Create(ctx context.Context, resource, namespace string, i int) error {
+func (c *Clients) Create(ctx context.Context, resource schema.GroupVersionResource, namespace string, i int) error {
 	var err error
-	switch resource {
-	case "pods":
+	switch {
+	case c.Varied:
+		err = c.createVaried(ctx, resource, namespace, i)
+	case resource.Resource == "pods":
 		pod := Pod(i)
 		pod.ManagedFields = nil
 		_, err = c.typed.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
-	case "configmaps":
+	case resource.Resource == "configmaps":
 		_, err = c.typed.CoreV1().ConfigMaps(namespace).Create(ctx, ConfigMap(i), metav1.CreateOptions{})
-	case Gadgets.Resource:
-		_, err = c.dynamic.Resource(Gadgets).Namespace(namespace).Create(ctx, Gadget(i), metav1.CreateOptions{})
 	default:
-		err = fmt.Errorf("no workload of %s", resource)
+		_, err = c.dynamic.Resource(Gadgets).Namespace(namespace).Create(ctx, Gadget(i), metav1.CreateOptions{})
 	}
 	return err
 }
 
 // Annotate gives the i-th Pod, ConfigMap or gadget one annotation. Of Pods and
-// ConfigMaps other annotations are gone then: a PUT takes the server half the time
-// of a PATCH.
-func (c *Clients) Annotate(ctx context.Context, resource, namespace string, i int, name, value string) error {
-	var err error
+// ConfigMaps that are not varied other annotations are gone then: a PUT takes the
+// server half the time of a PATCH.
+func (c *Clients) Annotate(ctx context.Context, resource schema.GroupVersionResource, namespace string, i int, name, value string) error {
 	annotations := map[string]string{name: value}
-	switch resource {
-	case "pods":
+	object := Gadget(i).GetName()
+	switch {
+	case c.Varied:
+		object = variedMeta(resource.Resource, i).Name
+	case resource.Resource == "pods":
 		pod := Pod(i)
 		pod.ManagedFields, pod.Annotations = nil, annotations
-		_, err = c.typed.CoreV1().Pods(namespace).Update(ctx, pod, metav1.UpdateOptions{})
-	case "configmaps":
+		_, err := c.typed.CoreV1().Pods(namespace).Update(ctx, pod, metav1.UpdateOptions{})
+		return err
+	case resource.Resource == "configmaps":
 		configMap := ConfigMap(i)
 		configMap.Annotations = annotations
-		_, err = c.typed.CoreV1().ConfigMaps(namespace).Update(ctx, configMap, metav1.UpdateOptions{})
-	case Gadgets.Resource:
-		var patch []byte
-		if patch, err = json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}}); err == nil {
-			_, err = c.dynamic.Resource(Gadgets).Namespace(namespace).
-				Patch(ctx, Gadget(i).GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
-		}
-	default:
-		err = fmt.Errorf("no workload of %s", resource)
+		_, err := c.typed.CoreV1().ConfigMaps(namespace).Update(ctx, configMap, metav1.UpdateOptions{})
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
+	if err == nil {
+		_, err = c.dynamic.Resource(resource).Namespace(namespace).Patch(ctx, object, types.MergePatchType, patch, metav1.PatchOptions{})
 	}
 	return err
+}
+
+// Compression says how many times smaller the API server's gzip makes a list of 1,000 objects.
+func (c *Clients) Compression(ctx context.Context, resource schema.GroupVersionResource, namespace string) (float64, error) {
+	path := "/apis/" + resource.Group
+	if resource.Group == "" {
+		path = "/api"
+	}
+	list, err := c.typed.Discovery().RESTClient().Get().AbsPath(path, resource.Version, "namespaces", namespace, resource.Resource).
+		Param("limit", "1000").SetHeader("Accept", runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON).DoRaw(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var compressed bytes.Buffer
+	w, err := gzip.NewWriterLevel(&compressed, gzip.BestSpeed) // As in apiserver, endpoints/handlers/responsewriters.
+	if err != nil {
+		return 0, err
+	}
+	_, err = w.Write(list)
+	err = errors.Join(err, w.Close())
+	return float64(len(list)) / float64(compressed.Len()), err
 }
 
 // ConfigMap returns the i-th of many different ConfigMaps of 16 KB.

@@ -1,6 +1,9 @@
 package workload_test
 
 import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
 	"flag"
 	"testing"
 	"time"
@@ -92,6 +95,49 @@ func TestOtherObjectsHaveTheSizeThatTheyAreSaidToHave(t *testing.T) {
 		}
 		if size := len(encoded); size < 1_500 || size > 1_800 {
 			t.Errorf("gadget %d takes %d bytes of JSON, want about 1,650; the server adds 550", i, size)
+		}
+	}
+}
+
+// TestVariedObjectsCompressAsThoseOfARealCluster counts what gzip, as the API server uses it,
+// makes of many of them in a row.
+func TestVariedObjectsCompressAsThoseOfARealCluster(t *testing.T) {
+	for _, kind := range []struct {
+		name                  string
+		object                func(i int) any
+		leastBytes, mostBytes int
+		leastRatio, mostRatio float64
+	}{
+		{"Pods", func(i int) any { return workload.VariedPod(i) }, 3000, 8000, 2, 6},
+		{"ConfigMaps", func(i int) any { return workload.VariedConfigMap(i) }, 15_000, 17_500, 2, 3},
+		{"gadgets", func(i int) any { return workload.VariedGadget(i) }, 2500, 4000, 2, 4},
+	} {
+		const objects = 200
+		var compressed bytes.Buffer
+		w, err := gzip.NewWriterLevel(&compressed, gzip.BestSpeed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size := 0
+		for i := range objects {
+			content, err := json.Marshal(kind.object(i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, err := w.Write(content)
+			if err != nil {
+				t.Fatal(err)
+			}
+			size += n
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		ratio := float64(size) / float64(compressed.Len())
+		t.Logf("%s: %d bytes of JSON each, 1/%.1f compressed", kind.name, size/objects, ratio)
+		if size < objects*kind.leastBytes || size > objects*kind.mostBytes || ratio < kind.leastRatio || ratio > kind.mostRatio {
+			t.Errorf("%s: %d bytes of JSON each, 1/%.1f compressed, want %d to %d, and 1/%v to 1/%v", kind.name, size/objects, ratio,
+				kind.leastBytes, kind.mostBytes, kind.mostRatio, kind.leastRatio)
 		}
 	}
 }
