@@ -13,6 +13,7 @@ import (
 	"github.com/warmwatch/warmwatch/bench/report"
 	"github.com/warmwatch/warmwatch/bench/result"
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
+	"github.com/warmwatch/warmwatch/test/e2e/display"
 )
 
 // fleetProcesses share the agents.
@@ -30,7 +31,7 @@ func (s *suite) fleet(ctx context.Context) error {
 	need := float64(s.options.Agents * objects * bytesPerObject)
 	if has := memoryFacts().MemAvailableBytes; has != nil && float64(*has) < need {
 		s.skip("fleet: %d agents with %s Pods each need about %s of memory, and %s are free; AGENTS=%d would fit",
-			s.options.Agents, thousands(objects), report.Value("B", need), report.Value("B", float64(*has)), int(*has)/(objects*bytesPerObject))
+			s.options.Agents, thousands(objects), display.Value("B", need), display.Value("B", float64(*has)), int(*has)/(objects*bytesPerObject))
 		return nil
 	}
 	if err := s.stopControlPlane(); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/procfs"
 	"k8s.io/client-go/discovery"
 
-	"github.com/warmwatch/warmwatch/bench/report"
+	"github.com/warmwatch/warmwatch/test/e2e/display"
 )
 
 // machineFacts are what figures depend on; what cannot be found is left out.
@@ -36,7 +36,7 @@ func machineFacts(dir string) map[string]string {
 	}
 	set("cpu", cpuModel())
 	if total := memoryFacts().MemTotalBytes; total != nil {
-		set("memory", report.Value("B", float64(*total)))
+		set("memory", display.Value("B", float64(*total)))
 	}
 	return facts
 }

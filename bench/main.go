@@ -16,6 +16,7 @@ import (
 	"github.com/warmwatch/warmwatch/bench/report"
 	"github.com/warmwatch/warmwatch/bench/result"
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
+	"github.com/warmwatch/warmwatch/test/e2e/display"
 )
 
 const (
@@ -79,4 +80,4 @@ func (o *options) Run(ctx context.Context) error {
 	return err // Of a part that failed.
 }
 
-func thousands(n int) string { return report.Thousands(n) }
+func thousands(n int) string { return display.Thousands(n) }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/warmwatch/warmwatch/bench/report"
 	"github.com/warmwatch/warmwatch/bench/result"
+	"github.com/warmwatch/warmwatch/test/e2e/display"
 	"github.com/warmwatch/warmwatch/test/e2e/workload"
 )
 
@@ -31,7 +32,7 @@ func (s *screen) progress(what string) workload.Progress {
 			return
 		}
 		next = time.Now().Add(5 * time.Second)
-		s.tell("%s: %s of %s", what, report.Thousands(done), report.Thousands(total))
+		s.tell("%s: %s of %s", what, display.Thousands(done), display.Thousands(total))
 	}
 }
 
@@ -49,7 +50,7 @@ func (s *screen) table(title string, comparisons []result.Comparison) {
 func ratios(all []float64) string {
 	var texts []string
 	for _, r := range all {
-		texts = append(texts, report.Ratio(r))
+		texts = append(texts, display.Ratio(r))
 	}
 	return strings.Join(texts, " ")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/warmwatch/warmwatch/bench/result"
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
+	"github.com/warmwatch/warmwatch/test/e2e/display"
 )
 
 //go:embed benchmarks.md.tmpl
@@ -26,7 +27,7 @@ func (c compared) ratio() string {
 	if !ok {
 		return ""
 	}
-	return Ratio(r)
+	return display.Ratio(r)
 }
 
 // worse is true also where client-go needs nothing at all; not within the noise of a
@@ -72,7 +73,7 @@ func newDocuments(f *result.File, plots []Plot) *documents {
 	}
 	d.tmpl = template.Must(template.New("").Funcs(template.FuncMap{
 		"include": d.execute, "goal": d.goal, "price": d.price, "median": d.median, "medianIfWorse": d.medianIfWorse,
-		"objects":  func() string { return Thousands(d.size) },
+		"objects":  func() string { return display.Thousands(d.size) },
 		"plots":    func() []Plot { return d.plots },
 		"facts":    facts,
 		"duration": func(seconds int) string { return fmt.Sprintf("%d min %d s", seconds/60, seconds%60) },
@@ -120,7 +121,7 @@ func (d *documents) goal(name, scenario, metric string) (string, error) {
 	if !ok {
 		return "", err
 	}
-	name += fmt.Sprintf(" (%s %s)", Thousands(c.warm.Objects), c.warm.Kind)
+	name += fmt.Sprintf(" (%s %s)", display.Thousands(c.warm.Objects), c.warm.Kind)
 	return fmt.Sprintf("| %s | %s | %s | %s |\n", name, Cell(c.warm), Cell(c.stock), c.ratio()), nil
 }
 
@@ -201,7 +202,7 @@ func Figures(f *result.File) string {
 	b.WriteString("\n## Worse than client-go\n\n")
 	for _, c := range all {
 		if r := c.warm; c.worse() && c.ratio() != "" {
-			fmt.Fprintf(&b, "- %s, %s %s: %s, %s (%s)\n", r.Scenario, Thousands(r.Objects), r.Kind, r.Metric, median(r), c.ratio())
+			fmt.Fprintf(&b, "- %s, %s %s: %s, %s (%s)\n", r.Scenario, display.Thousands(r.Objects), r.Kind, r.Metric, median(r), c.ratio())
 		}
 	}
 	return b.String()
@@ -222,17 +223,17 @@ func writeScenario(b *strings.Builder, all []compared, k result.Key) {
 	if runs == 1 {
 		noun = "run"
 	}
-	fmt.Fprintf(b, "\n%s %s, %d %s:\n\n| | warmwatch | client-go | better |\n|---|---:|---:|---:|\n%s", Thousands(k.Objects), k.Kind, runs, noun, rows)
+	fmt.Fprintf(b, "\n%s %s, %d %s:\n\n| | warmwatch | client-go | better |\n|---|---:|---:|---:|\n%s", display.Thousands(k.Objects), k.Kind, runs, noun, rows)
 }
 
-func median(r result.Row) string { return Value(r.Unit, r.Median) }
+func median(r result.Row) string { return display.Value(r.Unit, r.Median) }
 
 // Cell is a median, with min and max if there were several runs.
 func Cell(r result.Row) string {
 	if r.Runs == 0 {
 		return "-"
 	}
-	low, high := Value(r.Unit, r.Min), Value(r.Unit, r.Max)
+	low, high := display.Value(r.Unit, r.Min), display.Value(r.Unit, r.Max)
 	if r.Runs < 2 || low == high {
 		return median(r)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/warmwatch/warmwatch/bench/result"
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
+	"github.com/warmwatch/warmwatch/test/e2e/display"
 )
 
 // Plot is a file with a picture, and what it shows.
@@ -209,7 +210,7 @@ func (decadeTicks) Ticks(lowest, highest float64) []plot.Tick {
 	ticks := plot.LogTicks{}.Ticks(lowest, highest)
 	for i := range ticks {
 		if ticks[i].Label != "" {
-			ticks[i].Label = number(ticks[i].Value)
+			ticks[i].Label = display.Value("1", ticks[i].Value)
 		}
 	}
 	return ticks
@@ -224,7 +225,7 @@ func (t sizeTicks) Ticks(_, _ float64) []plot.Tick {
 	for _, l := range t.lines {
 		for _, xy := range l.xys {
 			if !slices.ContainsFunc(ticks, func(k plot.Tick) bool { return k.Value == xy.X }) {
-				ticks = append(ticks, plot.Tick{Value: xy.X, Label: Thousands(int(xy.X))})
+				ticks = append(ticks, plot.Tick{Value: xy.X, Label: display.Thousands(int(xy.X))})
 			}
 		}
 	}
@@ -259,7 +260,7 @@ func fleetPlot(f *result.File) ([]byte, error) {
 			if !ok {
 				return nil, nil
 			}
-			title = fmt.Sprintf("%s %s", Thousands(row.Objects), row.Kind)
+			title = fmt.Sprintf("%s %s", display.Thousands(row.Objects), row.Kind)
 			bars, err := plotter.NewBarChart(plotter.Values{row.Median * m.scale}, vg.Points(36))
 			if err != nil {
 				return nil, err
@@ -303,7 +304,7 @@ func latencyPlot(f *result.File) ([]byte, error) {
 			continue
 		}
 		if r, ok := findAnySize(f, name, agent.Warmwatch, result.AchievedRate); ok && r.Median < 0.95*float64(from.rate) {
-			name += fmt.Sprintf("\n(the server took %s)", number(r.Median))
+			name += fmt.Sprintf("\n(the server took %s)", display.Value("1", r.Median))
 		}
 		p := newPlot(strings.Replace(name, ", ", ",\n", 1), "percentile", "event to handler (ms)")
 		p.Title.TextStyle.Font.Size = vg.Points(10)

@@ -1,6 +1,10 @@
 package report
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/warmwatch/warmwatch/test/e2e/display"
+)
 
 // Scenarios.
 const (
@@ -30,7 +34,7 @@ const (
 // Updates is the scenario of a steady rate of updates; the agent has processors of its
 // own.
 func Updates(perSecond int, durable bool) string {
-	text := fmt.Sprintf("%s updates a second", Thousands(perSecond))
+	text := fmt.Sprintf("%s updates a second", display.Thousands(perSecond))
 	if durable {
 		text += ", durable handler"
 	}

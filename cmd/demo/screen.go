@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
+	"github.com/warmwatch/warmwatch/test/e2e/display"
 	"github.com/warmwatch/warmwatch/test/e2e/workload"
 )
 
@@ -126,7 +127,7 @@ func (s *screen) figures(r *result) {
 		fmt.Fprintln(table, "figure\there")
 	}
 	for _, f := range r.Figures {
-		fmt.Fprintf(table, "%s\t%s", f.Name, numberText(f.Value))
+		fmt.Fprintf(table, "%s\t%s", f.Name, display.Value("1", f.Value))
 		switch {
 		case f.Met == nil:
 		case *f.Met:
@@ -175,49 +176,19 @@ func requestsText(requests map[string]int) string {
 }
 
 func millisText(ms *float64) string {
-	switch {
-	case ms == nil:
+	if ms == nil {
 		return "-"
-	case *ms < 10:
-		return fmt.Sprintf("%.1f ms", *ms)
-	case *ms < 10_000:
-		return fmt.Sprintf("%.0f ms", *ms)
 	}
-	return fmt.Sprintf("%.1f s", *ms/1000)
+	return display.Value("ms", *ms)
 }
 
 func timesText(times float64) string {
-	switch {
-	case times == 0:
+	if times == 0 {
 		return "-"
-	case times < 10:
-		return fmt.Sprintf("%.1f×", times)
 	}
-	return thousands(int(times)) + "×"
+	return display.Ratio(times)
 }
 
-func bytesText(n int64) string {
-	switch {
-	case n < 10_000:
-		return thousands(int(n)) + " B"
-	case n < 10_000_000:
-		return thousands(int(n/1000)) + " KB"
-	}
-	return thousands(int(n/1_000_000)) + " MB"
-}
+func bytesText(n int64) string { return display.Value("B", float64(n)) }
 
-func numberText(f float64) string {
-	if f < 100 {
-		return fmt.Sprintf("%.2f", f)
-	}
-	return thousands(int(f))
-}
-
-// thousands writes 1234567 as 1,234,567.
-func thousands(n int) string {
-	digits := fmt.Sprint(n)
-	for i := len(digits) - 3; i > 0; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
-}
+func thousands(n int) string { return display.Thousands(n) }

@@ -1,4 +1,5 @@
-package report
+// Package display writes figures for people.
+package display
 
 import (
 	"fmt"
@@ -6,7 +7,7 @@ import (
 	"strconv"
 )
 
-// Value is a figure for people.
+// Value has three significant digits. Units are ms, µs, s, B, 1/s and 1.
 func Value(unit string, v float64) string {
 	switch unit {
 	case "ms":
