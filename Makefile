@@ -9,7 +9,7 @@ DEMO_FLAGS ?=
 
 # What `make bench` measures; see bench/README.md.
 BENCH_FLAGS = $(if $(filter-out 0,$(SHORT)),--short) $(if $(filter-out 0,$(LARGE)),--large) \
-	$(if $(NAME),--name='$(NAME)') $(if $(RUNS),--runs='$(RUNS)') $(if $(SCENARIOS),--scenarios='$(SCENARIOS)') \
+	$(if $(NAME),--name='$(NAME)') $(if $(RUNS),--runs='$(RUNS)') $(if $(SCENARIOS),--scenarios='$(SCENARIOS)') $(if $(KINDS),--kinds='$(KINDS)') \
 	$(if $(AGENTS),--agents='$(AGENTS)') $(if $(filter command% environment%,$(origin OBJECTS)),--objects='$(OBJECTS)') $(if $(BENCH_DIR),--dir='$(BENCH_DIR)')
 
 # What `make bench-compare` compares with.
@@ -74,7 +74,7 @@ demo: $(if $(findstring kubeconfig,$(DEMO_FLAGS)),,$(BIN)/kube-apiserver $(BIN)/
 	@$(BIN)/demo --bin-dir=$(BIN) --objects=$(OBJECTS) --output=$(OUTPUT) $(DEMO_FLAGS)
 
 .PHONY: bench
-bench: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/bench ## Measure beside client-go, 30 minutes (SHORT=1 3 minutes, LARGE=1 NAME= RUNS= SCENARIOS= OBJECTS= AGENTS= BENCH_DIR=)
+bench: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/bench ## Measure beside client-go, an hour (SHORT=1 6 minutes, LARGE=1 NAME= RUNS= SCENARIOS= KINDS= OBJECTS= AGENTS= BENCH_DIR=)
 	@cd bench && $(BIN)/bench --bin-dir=$(BIN) $(BENCH_FLAGS)
 
 .PHONY: bench-docs

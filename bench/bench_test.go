@@ -25,6 +25,7 @@ func TestMain(m *testing.M) {
 func TestBadArgumentsSayWhatIsWanted(t *testing.T) {
 	for args, want := range map[string]string{
 		"--scenarios=starts,dance": `must be one of "starts"`,
+		"--kinds=odd":              `must be one of "plain"`,
 		"--short --large":          "can't be used together",
 		"--runs=-1":                "at least 1",
 		"--agents=-1":              "at least 1",

@@ -34,9 +34,6 @@ func (s *suite) fleet(ctx context.Context) error {
 			s.options.Agents, thousands(objects), display.Value("B", need), display.Value("B", float64(*has)), int(*has)/(objects*bytesPerObject))
 		return nil
 	}
-	if err := s.stopControlPlane(); err != nil {
-		return err
-	}
 	if err := s.startControlPlane(ctx); err != nil {
 		return err
 	}
@@ -44,6 +41,7 @@ func (s *suite) fleet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.compression[s.fleetTitle()] = s.compression[p.title]
 	runs := min(s.options.Runs, 2)
 	for run := range runs {
 		s.screen.tell("fleet of %d agents: run %d of %d", s.options.Agents, run+1, runs)

@@ -67,7 +67,7 @@ func (o *options) Run(ctx context.Context) error {
 		return err
 	}
 	f.Seconds = int(time.Since(s.screen.begin).Seconds())
-	f.Skipped = s.skipped
+	f.Skipped, f.Compression = s.skipped, s.compression
 	path := filepath.Join(o.Out, o.Name)
 	if err2 := f.Write(path + ".json"); err2 != nil {
 		return errors.Join(err, err2)

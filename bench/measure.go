@@ -49,9 +49,13 @@ func withChild(ctx context.Context, measure func(*agent.Child) error) error {
 func (s *suite) start(ctx context.Context, spec agent.Spec, e agent.Expect) (r *agent.Report, err error) {
 	err = withChild(ctx, func(c *agent.Child) error {
 		e.SampleMemory = true
-		answer, err := c.Do(ctx, agent.Command{
+		command := agent.Command{
 			Start: []agent.Spec{spec}, Expect: &e, Await: []string{agent.Synced, agent.Told, agent.Live}, Pause: settle, Report: true,
-		})
+		}
+		if spec.Dial != "" {
+			command.Within = result.Patience
+		}
+		answer, err := c.Do(ctx, command)
 		r = answer.Report
 		return err
 	})
@@ -74,7 +78,7 @@ const (
 func check(r *agent.Report, want int) error {
 	for _, i := range r.Informers {
 		switch {
-		case i.Status == nil:
+		case i.Status == nil, r.GaveUp:
 		case i.Status.Error != "":
 			return fmt.Errorf("persistence is degraded: %s", i.Status.Error)
 		case want == resume && i.Relists > 0 || want == relist && i.Relists == 0:
@@ -106,14 +110,18 @@ func figuresOf(r *agent.Report, begin time.Time, e agent.Expect) map[string]floa
 		result.SteadyHeap: r.SteadyHeap, result.SteadyAnon: r.SteadyAnon,
 		result.FileSize: i.FileSize,
 	}
-	if i.Synced.After(begin) {
-		figures[result.HasSynced] = millis(i.Synced.Sub(begin))
+	add := func(metric string, at time.Time) {
+		switch {
+		case at.After(begin):
+			figures[metric] = millis(at.Sub(begin))
+		case r.GaveUp:
+			figures[metric] = result.Never
+		}
 	}
-	if !i.Added.IsZero() {
-		figures[result.AllAdded] = millis(i.Added.Sub(begin))
-	}
+	add(result.HasSynced, i.Synced)
+	add(result.AllAdded, i.Added)
 	if e.Changed > 0 {
-		figures[result.CaughtUp] = millis(i.ToldAll.Sub(begin))
+		add(result.CaughtUp, i.ToldAll)
 		figures[result.Notifications] = float64(i.Calls.Total())
 	}
 	return figures

@@ -24,10 +24,11 @@ type commandLine struct {
 type options struct {
 	Name      string   `help:"Of the result file (default: bench; short with --short)."`
 	Out       string   `default:"results" help:"Directory of result files."`
-	Short     bool     `xor:"length" help:"Fewer objects, one run of each: less than 3 minutes."`
+	Short     bool     `xor:"length" help:"Fewer objects, one run of each: 6 minutes."`
 	Large     bool     `xor:"length" help:"Also 200,000 Pods, and 50,000 ConfigMaps and custom resources: hours."`
 	Runs      int      `help:"How often starts with 50,000 Pods are measured (default 3; 1 with --short); the rest is measured as often, or less."`
 	Scenarios []string `enum:"${parts}" help:"Some parts of the run (default all): ${enum}."`
+	Kinds     []string `enum:"plain,varied" help:"Objects that share much text, varied ones as of a real cluster, or both (default): ${enum}."`
 	BinDir    string   `help:"Directory of kube-apiserver and etcd (default: bin/ here or above)."`
 	Dir       string   `type:"existingdir" help:"Where cache files and the control plane's data go (default: the system's directory for temporary files)."`
 	Agents    int      `help:"Size of the fleet (default 200; 20 with --short)."`
@@ -101,10 +102,8 @@ func (o *options) complete() {
 	}
 }
 
-// has tells whether a part was asked for.
-func (o *options) has(part string) bool {
-	return len(o.Scenarios) == 0 || slices.Contains(o.Scenarios, part)
-}
+// has tells whether one of several was asked for; all are by default.
+func has(asked []string, one string) bool { return len(asked) == 0 || slices.Contains(asked, one) }
 
 func (o *options) choose(short, long int) int {
 	if o.Short {

@@ -50,7 +50,7 @@ func (s *screen) table(title string, comparisons []result.Comparison) {
 func ratios(all []float64) string {
 	var texts []string
 	for _, r := range all {
-		texts = append(texts, display.Ratio(r))
+		texts = append(texts, report.Ratio(r))
 	}
 	return strings.Join(texts, " ")
 }

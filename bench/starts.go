@@ -12,19 +12,12 @@ import (
 	"github.com/warmwatch/warmwatch/test/e2e/workload"
 )
 
-// The slow link.
-const (
-	linkKilobytes = 1250 // A second: 10 Mbit/s.
-	linkMillis    = 50
-
-	podKilobytes = 3.5
-)
-
-// startPlan says how often starts are measured with so many objects, directly and over
-// the slow link.
+// startPlan says how often starts are measured with so many objects, directly or over a
+// bad link.
 type startPlan struct {
-	resource                string
-	objects, runs, linkRuns int
+	resource      string
+	objects, runs int
+	link          *badLink
 }
 
 // Pods of a short run.
@@ -32,41 +25,36 @@ const fewPods, morePods = 1000, 4000
 
 func (s *suite) startPlans() []startPlan {
 	gadgets, runs, fewer := workload.Gadgets.Resource, s.options.Runs, min(s.options.Runs, 2)
+	plan := func(resource string, objects, runs int) startPlan { return startPlan{resource, objects, runs, nil} }
 	switch {
 	case s.options.Short:
+		return []startPlan{plan("pods", fewPods, runs), plan("pods", morePods, runs), plan("configmaps", 300, runs), plan(gadgets, 500, runs)}
+	case s.options.Large && !s.varied:
 		return []startPlan{
-			{"pods", fewPods, runs, 1}, {"pods", morePods, runs, 0},
-			{"configmaps", 300, runs, 0},
-			{gadgets, 500, runs, 0},
-		}
-	case s.options.Large:
-		return []startPlan{
-			{"pods", 1000, fewer, fewer}, {"pods", 10_000, fewer, 1}, {"pods", 50_000, runs, 0}, {"pods", 200_000, runs, 0},
-			{"configmaps", 1000, fewer, 0}, {"configmaps", 10_000, fewer, 0}, {"configmaps", 50_000, fewer, 0},
-			{gadgets, 1000, fewer, 0}, {gadgets, 10_000, fewer, 0}, {gadgets, 50_000, fewer, 0},
+			plan("pods", 1000, fewer), plan("pods", 10_000, fewer), plan("pods", 50_000, runs), plan("pods", 200_000, runs),
+			plan("configmaps", 1000, fewer), plan("configmaps", 10_000, fewer), plan("configmaps", 50_000, fewer),
+			plan(gadgets, 1000, fewer), plan(gadgets, 10_000, fewer), plan(gadgets, 50_000, fewer),
 		}
 	}
 	return []startPlan{
-		{"pods", 1000, fewer, fewer}, {"pods", 10_000, fewer, 1}, {"pods", 50_000, runs, 0},
-		{"configmaps", 1000, fewer, 0}, {"configmaps", 10_000, fewer, 0},
-		{gadgets, 1000, fewer, 0}, {gadgets, 10_000, fewer, 0},
+		plan("pods", 1000, fewer), plan("pods", 10_000, fewer), plan("pods", 50_000, runs),
+		plan("configmaps", 1000, fewer), plan("configmaps", 10_000, fewer),
+		plan(gadgets, 1000, fewer), plan(gadgets, 10_000, fewer),
 	}
 }
 
 func (s *suite) starts(ctx context.Context) error {
 	if s.options.Short {
-		s.skip("starts with other than 1,000 and 4,000 Pods, most of them over the slow link, ConfigMaps and custom resources after changes: left out by SHORT=1")
-	} else {
-		s.skip("starts over the slow link with 10,000 Pods, other than warm ones: 1,000 Pods show them")
+		s.skip("starts with other than 1,000 and 4,000 Pods: left out by SHORT=1")
 	}
 	if !s.options.Short && !s.options.Large {
 		s.skip("starts with 200,000 Pods, and with 50,000 ConfigMaps or custom resources: LARGE=1 measures them")
 	}
-	for _, plan := range s.startPlans() {
-		if plan.linkRuns == 0 && plan.resource == "pods" {
-			s.skip("starts over the slow link with %s Pods: each list takes %.0f s there; fewer Pods show the same",
-				thousands(plan.objects), float64(plan.objects)*podKilobytes/linkKilobytes)
-		}
+	return s.measurePlans(ctx, s.startPlans())
+}
+
+func (s *suite) measurePlans(ctx context.Context, plans []startPlan) error {
+	for _, plan := range plans {
 		p, err := s.grow(ctx, plan.resource, plan.objects)
 		if err != nil {
 			return err
@@ -86,7 +74,8 @@ type startMeasurement struct {
 	evicted  bool         // warmwatch's file is not in the page cache, as after a boot.
 	durable  bool         // warmwatch's handler is a durable one, which the file knows.
 	gone     bool         // The server has lost its history since.
-	dial     string       // Address of the slow link. Empty: directly.
+	link     *link.Link   // nil: directly.
+	cut      bool         // The link is, again and again.
 }
 
 // startsAt measures all starts with so many objects. What was changed while the
@@ -99,22 +88,24 @@ func (s *suite) startsAt(ctx context.Context, p *population, plan startPlan) (er
 	if err := measure(startMeasurement{scenario: report.ColdStart}); err != nil {
 		return err
 	}
-	arePods := plan.resource == "pods"
+	// Varied objects, and bad links, show no more of other starts.
+	allStarts, arePods := plan.link == nil && !s.varied, plan.resource == "pods"
 	var golden, goldenDurable string
 	defer func() { err = errors.Join(err, remove(golden), remove(goldenDurable)) }()
 	if golden, err = s.goldenFile(ctx, p, false); err != nil {
 		return err
 	}
-	if arePods { // Only Pods are measured with durable handlers.
+	if allStarts && arePods { // Only Pods are measured with durable handlers.
 		if goldenDurable, err = s.goldenFile(ctx, p, true); err != nil {
 			return err
 		}
 	}
-	err = measure(startMeasurement{scenario: report.WarmStart, golden: golden})
-	if err != nil || s.options.Short && !arePods {
-		return err
+	if plan.link == nil || !plan.link.cut { // It asks for nearly nothing.
+		if err := measure(startMeasurement{scenario: report.WarmStart, golden: golden}); err != nil {
+			return err
+		}
 	}
-	if arePods {
+	if allStarts && arePods {
 		if err := measure(startMeasurement{scenario: report.BootStart, golden: golden, evicted: true}); err != nil {
 			return err
 		}
@@ -123,14 +114,16 @@ func (s *suite) startsAt(ctx context.Context, p *population, plan startPlan) (er
 	if err != nil {
 		return err
 	}
-	if err := measure(startMeasurement{scenario: report.ChangedStart, golden: golden, changed: changed}); err != nil {
-		return err
+	if allStarts {
+		if err := measure(startMeasurement{scenario: report.ChangedStart, golden: golden, changed: changed}); err != nil {
+			return err
+		}
 	}
 	if err := errors.Join(s.loseHistory(ctx, p), s.warmUp(ctx, p)); err != nil {
 		return err
 	}
 	err = measure(startMeasurement{scenario: report.GoneStart, golden: golden, changed: changed, gone: true})
-	if err != nil || !arePods || s.options.Short && plan.objects != morePods {
+	if err != nil || goldenDurable == "" || s.options.Short && plan.objects != morePods {
 		return err
 	}
 	return measure(startMeasurement{scenario: report.GoneStartDurable, golden: goldenDurable, changed: changed, durable: true, gone: true})
@@ -154,30 +147,21 @@ func (s *suite) goldenFile(ctx context.Context, p *population, durable bool) (pa
 	return spec.File, err
 }
 
-// measureStarts measures one scenario, directly and over the slow link.
+// measureStarts measures one scenario, directly or over a bad link.
 func (s *suite) measureStarts(ctx context.Context, p *population, m startMeasurement, plan startPlan) error {
 	runs := plan.runs
 	if m.durable {
 		runs = min(runs, durableTurns)
 	}
-	if err := s.alternateStarts(ctx, p, m, runs); err != nil {
-		return err
+	if l := plan.link; l != nil {
+		var err error
+		if m.link, err = l.open(s.controlPlane.Config()); err != nil {
+			return err
+		}
+		defer m.link.Down()
+		m.scenario, m.cut = m.scenario+l.name, l.cut
 	}
-	// A list of 10,000 Pods takes half a minute there, whoever lists.
-	showsNothingNew := m.scenario != report.WarmStart && (s.options.Short || plan.objects >= 10_000)
-	if plan.linkRuns == 0 || m.durable || m.evicted || showsNothingNew {
-		return nil
-	}
-	slow, err := link.To(s.controlPlane.Config())
-	if err != nil {
-		return err
-	}
-	defer slow.Down()
-	if err := errors.Join(slow.Bandwidth(linkKilobytes), slow.Latency(linkMillis)); err != nil {
-		return err
-	}
-	m.scenario, m.dial = m.scenario+report.OverLink, slow.Addr()
-	return s.alternateStarts(ctx, p, m, plan.linkRuns)
+	return s.alternateStarts(ctx, p, m, runs)
 }
 
 func (s *suite) alternateStarts(ctx context.Context, p *population, m startMeasurement, runs int) error {
@@ -198,7 +182,10 @@ func (s *suite) alternateStarts(ctx context.Context, p *population, m startMeasu
 // startOnce is one start of one implementation.
 func (s *suite) startOnce(ctx context.Context, p *population, m startMeasurement, impl string) (figures map[string]float64, err error) {
 	spec, e, want := s.spec(p, impl), m.changed, anything
-	spec.Dial, spec.Handlers, e.Initial = m.dial, handlers(1, m.durable), p.objects
+	spec.Handlers, e.Initial = handlers(1, m.durable), p.objects
+	if m.link != nil {
+		spec.Dial = m.link.Addr()
+	}
 	if impl == agent.Warmwatch {
 		if m.durable {
 			e.Initial = 0
@@ -218,6 +205,10 @@ func (s *suite) startOnce(ctx context.Context, p *population, m startMeasurement
 				return nil, err
 			}
 		}
+	}
+	if m.cut {
+		heal := m.link.CutEvery(cutPeriod)
+		defer func() { err = errors.Join(err, heal()) }()
 	}
 	server := watchProcess(s.controlPlane.APIServerPID())
 	r, err := s.start(ctx, spec, e)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/warmwatch/warmwatch/bench/report"
 	"github.com/warmwatch/warmwatch/bench/result"
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
 	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
@@ -38,6 +40,8 @@ type suite struct {
 	samples result.Samples
 	skipped []string
 
+	varied       bool               // The objects are as varied as those of a real cluster.
+	compression  map[string]float64 // How many times smaller gzip makes objects, by their title.
 	controlPlane *controlplane.ControlPlane
 	clients      *workload.Clients
 	populations  map[string]*population // By resource.
@@ -54,71 +58,105 @@ type population struct {
 	objects  int
 }
 
-func populations() map[string]*population {
-	core := corev1.SchemeGroupVersion
+func populations(varied bool) map[string]*population {
+	core, prefix := corev1.SchemeGroupVersion, ""
+	if varied {
+		prefix = "varied "
+	}
 	return map[string]*population{
-		"pods":                    {resource: core.WithResource("pods"), kind: "Pod", title: "Pods"},
-		"configmaps":              {resource: core.WithResource("configmaps"), kind: "ConfigMap", title: "ConfigMaps"},
-		workload.Gadgets.Resource: {resource: workload.Gadgets, kind: "Gadget", title: "custom resources"},
+		"pods":                    {resource: core.WithResource("pods"), kind: "Pod", title: prefix + "Pods"},
+		"configmaps":              {resource: core.WithResource("configmaps"), kind: "ConfigMap", title: prefix + "ConfigMaps"},
+		workload.Gadgets.Resource: {resource: workload.Gadgets, kind: "Gadget", title: prefix + "custom resources"},
 	}
 }
 
 func newSuite(o options, out, progressOut io.Writer) (*suite, error) {
 	dir, err := os.MkdirTemp(o.Dir, "warmwatch-bench-")
-	return &suite{options: o, screen: &screen{out: out, progressOut: progressOut, begin: time.Now()}, dir: dir}, err
+	return &suite{
+		options: o, screen: &screen{out: out, progressOut: progressOut, begin: time.Now()}, dir: dir, compression: map[string]float64{},
+	}, err
 }
 
 // parts of a run, in their order.
 var parts = []struct {
 	name    string
+	varied  bool // It is measured with varied objects, too.
 	measure func(*suite, context.Context) error
 }{
-	{"starts", (*suite).starts},
-	{"relist", (*suite).relists},
-	{"events", (*suite).events},
-	{"updates", (*suite).updates},
-	{"from-memory", (*suite).fromMemory},
-	{"reads", (*suite).reads},
-	{"fleet", (*suite).fleet},
+	{"starts", true, (*suite).starts},
+	{"relist", false, (*suite).relists},
+	{"events", false, (*suite).events},
+	{"updates", false, (*suite).updates},
+	{"from-memory", false, (*suite).fromMemory},
+	{"reads", false, (*suite).reads},
+	{"links", true, (*suite).links},
+	{"fleet", false, (*suite).fleet},
 }
 
 // run measures everything that the options ask for, and returns the versions of what
 // was measured. What could be measured is there also after an error.
 func (s *suite) run(ctx context.Context) (versions map[string]string, err error) {
 	defer func() { err = errors.Join(err, s.stopControlPlane(), os.RemoveAll(s.dir)) }()
-	if err := s.startControlPlane(ctx); err != nil {
-		return nil, err
+	for _, kind := range []string{"plain", "varied"} {
+		if !has(s.options.Kinds, kind) {
+			s.skip("%s objects: not asked for", kind)
+			continue
+		}
+		s.varied = kind == "varied"
+		if err := s.startControlPlane(ctx); err != nil {
+			return nil, err
+		}
+		facts, err2 := s.versionFacts(ctx)
+		if err2 != nil {
+			return nil, err2
+		}
+		versions, err = facts, errors.Join(err, s.measureParts(ctx))
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 	}
-	if versions, err = s.versionFacts(ctx); err != nil {
-		return nil, err
-	}
+	return versions, err
+}
+
+// measureParts measures what was asked for with objects of one kind.
+func (s *suite) measureParts(ctx context.Context) (err error) {
 	for _, part := range parts {
-		if !s.options.has(part.name) {
+		switch {
+		case s.varied && !part.varied:
+			continue
+		case !has(s.options.Scenarios, part.name):
 			s.skip("%s: not asked for", part.name)
 			continue
 		}
-		if err2 := part.measure(s, ctx); err2 != nil {
-			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
-			}
+		err2 := part.measure(s, ctx)
+		if ctx.Err() != nil {
+			return err2
+		}
+		if err2 != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %w", part.name, err2))
 			// Not the whole error: it may quote the log of a process.
 			cause, _, _ := strings.Cut(err2.Error(), "\n")
 			s.skip("%s, as far as its figures are missing: it failed: %s", part.name, cause)
 		}
 	}
-	return versions, err
+	return err
 }
 
 // skip notes what is not measured, and why.
 func (s *suite) skip(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
+	if slices.Contains(s.skipped, text) { // Also with varied objects.
+		return
+	}
 	s.skipped = append(s.skipped, text)
 	s.screen.tell("skipped: %s", text)
 }
 
-// startControlPlane begins an empty one.
+// startControlPlane begins an empty one, and ends the one before.
 func (s *suite) startControlPlane(ctx context.Context) error {
+	if err := s.stopControlPlane(); err != nil {
+		return err
+	}
 	s.screen.tell("starting kube-apiserver and etcd")
 	dir := filepath.Join(s.dir, "controlplane")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -135,10 +173,11 @@ func (s *suite) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.controlPlane, s.populations = cp, populations()
+	s.controlPlane, s.populations = cp, populations(s.varied)
 	if s.clients, err = workload.NewClients(cp.Config()); err != nil {
 		return err
 	}
+	s.clients.Varied = s.varied
 	return s.clients.CreateNamespace(ctx, namespace)
 }
 
@@ -192,7 +231,8 @@ func (s *suite) grow(ctx context.Context, resource string, objects int) (*popula
 		return nil, fmt.Errorf("creating %s: %w", p.title, err)
 	}
 	p.objects = objects
-	return p, nil
+	s.compression[p.title], err = s.clients.Compression(ctx, p.resource, namespace)
+	return p, err
 }
 
 // nextRound is what the next change will be of.
@@ -227,6 +267,6 @@ func (s *suite) version(ctx context.Context) (string, error) {
 // show prints what was measured of one scenario.
 func (s *suite) show(scenario, title string, objects int) {
 	if comparisons := s.samples.Compare(scenario, title, objects); len(comparisons) > 0 {
-		s.screen.table(fmt.Sprintf("%s; %s %s", scenario, thousands(objects), title), comparisons)
+		s.screen.table(scenario+"; "+report.Objects(result.Key{Kind: title, Objects: objects}, s.compression), comparisons)
 	}
 }

@@ -27,7 +27,7 @@ func (c compared) ratio() string {
 	if !ok {
 		return ""
 	}
-	return display.Ratio(r)
+	return Ratio(r)
 }
 
 // worse is true also where client-go needs nothing at all; not within the noise of a
@@ -72,7 +72,7 @@ func newDocuments(f *result.File, plots []Plot) *documents {
 		}
 	}
 	d.tmpl = template.Must(template.New("").Funcs(template.FuncMap{
-		"include": d.execute, "goal": d.goal, "price": d.price, "median": d.median, "medianIfWorse": d.medianIfWorse,
+		"include": d.execute, "goal": d.goal, "price": d.price, "median": d.median, "medianIfWorse": d.medianIfWorse, "table": d.table,
 		"objects":  func() string { return display.Thousands(d.size) },
 		"plots":    func() []Plot { return d.plots },
 		"facts":    facts,
@@ -121,8 +121,46 @@ func (d *documents) goal(name, scenario, metric string) (string, error) {
 	if !ok {
 		return "", err
 	}
-	name += fmt.Sprintf(" (%s %s)", display.Thousands(c.warm.Objects), c.warm.Kind)
+	name += " (" + Objects(c.warm.Key, d.file.Compression) + ")"
 	return fmt.Sprintf("| %s | %s | %s | %s |\n", name, Cell(c.warm), Cell(c.stock), c.ratio()), nil
+}
+
+// table has a row for all that a scenario was measured with, and a column for each metric. What
+// begins with a comma is the end of several scenarios, which the rows name.
+func (d *documents) table(scenario string, metrics ...string) (string, error) {
+	head, rows := "| |", ""
+	for _, metric := range metrics {
+		if result.Unit(metric) == "" {
+			return "", fmt.Errorf("there is no metric %q", metric)
+		}
+		head += " " + metric + " |"
+	}
+	var done []result.Key
+	for _, c := range d.all {
+		k, name := c.warm.Key, ""
+		if strings.HasPrefix(scenario, ", ") && strings.Contains(k.Scenario, scenario) {
+			name = k.Scenario + ": "
+		} else if k.Scenario != scenario {
+			continue
+		}
+		if slices.Contains(done, k) {
+			continue
+		}
+		done = append(done, k)
+		rows += "| " + name + Objects(k, d.file.Compression) + " |"
+		for _, metric := range metrics {
+			i := slices.IndexFunc(d.all, func(c compared) bool { return c.warm.Key == k && c.warm.Metric == metric })
+			if i >= 0 {
+				rows += fmt.Sprintf(" %s · %s · %s", median(d.all[i].warm), median(d.all[i].stock), d.all[i].ratio())
+			}
+			rows += " |"
+		}
+		rows += "\n"
+	}
+	if rows == "" {
+		return "", nil
+	}
+	return head + "\n|---|" + strings.Repeat("---|", len(metrics)) + "\n" + rows, nil
 }
 
 // price is a row with advice, if there is a price.
@@ -197,7 +235,7 @@ func Figures(f *result.File) string {
 			scenario = k.Scenario
 			fmt.Fprintf(&b, "\n## %s%s\n", strings.ToUpper(scenario[:1]), scenario[1:])
 		}
-		writeScenario(&b, all, k)
+		writeScenario(&b, all, k, f.Compression)
 	}
 	b.WriteString("\n## Worse than client-go\n\n")
 	for _, c := range all {
@@ -209,7 +247,7 @@ func Figures(f *result.File) string {
 }
 
 // writeScenario writes the metrics of a scenario in the order in which they are shown.
-func writeScenario(b *strings.Builder, all []compared, k result.Key) {
+func writeScenario(b *strings.Builder, all []compared, k result.Key, compression map[string]float64) {
 	runs, rows := 0, ""
 	for _, metric := range result.Metrics() {
 		for _, c := range all {
@@ -223,17 +261,46 @@ func writeScenario(b *strings.Builder, all []compared, k result.Key) {
 	if runs == 1 {
 		noun = "run"
 	}
-	fmt.Fprintf(b, "\n%s %s, %d %s:\n\n| | warmwatch | client-go | better |\n|---|---:|---:|---:|\n%s", display.Thousands(k.Objects), k.Kind, runs, noun, rows)
+	fmt.Fprintf(b, "\n%s; %d %s:\n\n| | warmwatch | client-go | better |\n|---|---:|---:|---:|\n%s", Objects(k, compression), runs, noun, rows)
 }
 
-func median(r result.Row) string { return display.Value(r.Unit, r.Median) }
+func median(r result.Row) string { return value(r.Unit, r.Median) }
+
+// value knows what has not ended; the median of two may be between.
+func value(unit string, v float64) string {
+	if unit == "ms" && v >= result.Never/2 {
+		return "not in " + display.Value("s", result.Patience.Seconds())
+	}
+	return display.Value(unit, v)
+}
+
+// Ratio is how many times better, which is unknown where one has not ended.
+func Ratio(r float64) string {
+	const most = 1e8
+	switch {
+	case r > most:
+		return "∞"
+	case r < 1/most:
+		return "0×"
+	}
+	return display.Ratio(r)
+}
+
+// Objects are those of a figure, and how well they compress.
+func Objects(k result.Key, compression map[string]float64) string {
+	text := display.Thousands(k.Objects) + " " + k.Kind
+	if ratio := compression[k.Kind]; ratio > 0 {
+		text += fmt.Sprintf(", gzip 1/%.2g", ratio)
+	}
+	return text
+}
 
 // Cell is a median, with min and max if there were several runs.
 func Cell(r result.Row) string {
 	if r.Runs == 0 {
 		return "-"
 	}
-	low, high := display.Value(r.Unit, r.Min), display.Value(r.Unit, r.Max)
+	low, high := value(r.Unit, r.Min), value(r.Unit, r.Max)
 	if r.Runs < 2 || low == high {
 		return median(r)
 	}

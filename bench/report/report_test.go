@@ -64,6 +64,26 @@ func TestNothingIsDividedByZero(t *testing.T) {
 	}
 }
 
+func TestWhatDoesNotEndOverABadLinkIsShown(t *testing.T) {
+	var s result.Samples
+	scenario := report.ColdStart + report.OverNarrowLink + report.CutLink
+	s.Add(scenario, "varied Pods", 200, agent.ClientGo, map[string]float64{result.HasSynced: result.Never, result.Received: 4e6})
+	s.Add(scenario, "varied Pods", 200, agent.Warmwatch, map[string]float64{result.HasSynced: 41_500, result.Received: 1e6})
+	f := &result.File{Name: "cut", Compression: map[string]float64{"varied Pods": 5.12}, Rows: s.Rows()}
+	document, err := report.Document(f, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		document:          "| " + scenario + ": 200 varied Pods, gzip 1/5.1 | 41.5 s · not in 120 s · ∞ | | 1 MB · 4 MB · 4× |\n",
+		report.Figures(f): "200 varied Pods, gzip 1/5.1; 1 run:",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("it does not say %q:\n%s", want, text)
+		}
+	}
+}
+
 func TestWhatHasNoFiguresIsLeftOut(t *testing.T) {
 	empty := &result.File{Name: "empty"}
 	plots, err := report.WritePlots(empty, t.TempDir())

@@ -14,7 +14,9 @@ const (
 	ChangedStart     = "warm start, 1 % changed meanwhile"
 	GoneStart        = "start after 410, 1 % changed meanwhile"
 	GoneStartDurable = "start after 410, 1 % changed meanwhile, durable handler"
-	OverLink         = ", over 10 Mbit/s and 50 ms" // Appended to those above.
+	OverLink         = ", over 10 Mbit/s and 50 ms" // Appended to those above,
+	OverNarrowLink   = ", over 128 kbit/s and 300 ms"
+	CutLink          = ", cut every 20 s" // and this to these.
 
 	RunningGone = "410 under a running informer, 1 % changed meanwhile"
 

@@ -2,6 +2,8 @@
 // summarises them, and keeps them in a file.
 package result
 
+import "time"
+
 // Metrics. Each has one unit, see Unit.
 const (
 	HasSynced     = "time to HasSynced"
@@ -59,6 +61,13 @@ var units = []struct{ metric, unit string }{
 	{GetTime, "µs"}, {ByIndexTime, "µs"}, {ListTime, "ms"},
 	{ReadersRate, "1/s"}, {ReadersEvent, "1/s"},
 }
+
+// Patience is how long an agent is given over a bad link. A time that it did not end
+// in is Never.
+const (
+	Patience = 2 * time.Minute
+	Never    = 1e15
+)
 
 // Unit of a metric: ms, µs, s, B, 1/s, or 1. Empty: there is no such metric.
 func Unit(metric string) string {

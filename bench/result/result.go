@@ -21,7 +21,9 @@ type File struct {
 	Machine  map[string]string `json:"machine"`
 	Versions map[string]string `json:"versions"`
 	Skipped  []string          `json:"skipped"` // What was not measured, and why.
-	Rows     []Row             `json:"rows"`
+	// How many times smaller the API server's gzip makes a list, by Key.Kind.
+	Compression map[string]float64 `json:"compression,omitempty"`
+	Rows        []Row              `json:"rows"`
 }
 
 // Row is one figure.

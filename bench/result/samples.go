@@ -93,9 +93,9 @@ func (s *Samples) Compare(scenario, kind string, objects int) []Comparison {
 }
 
 // Ratio says how many times better than client-go warmwatch is: above 1, better.
-// There is none if one of the two is zero.
+// There is none if one of the two is zero, or both have not ended.
 func Ratio(metric string, warmwatch, clientGo float64) (ratio float64, ok bool) {
-	if warmwatch <= 0 || clientGo <= 0 {
+	if warmwatch <= 0 || clientGo <= 0 || min(warmwatch, clientGo) >= Never {
 		return 0, false
 	}
 	if MoreIsBetter(metric) {
