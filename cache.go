@@ -207,16 +207,17 @@ func Open(path string, o Options) (*Cache, error) {
 	return c, nil
 }
 
-// Close stops the informers that still run, without waiting for handlers, and
-// writes and closes the file. If it returns nil, all that was applied and acknowledged
-// is in the file; after an error, the API server will send again what is missing.
-// If the file was lost in use, so that the Cache works from memory, Close returns why;
-// if there never was a file, it returns nil, because Status().Err has said so since Open.
-// Further calls wait for the first and return its result. Afterwards the stores cannot
-// be read.
+// Close stops the informers that still run, waits until their handlers and reconcilers have returned,
+// at most 5 s, and writes and closes the file. If it returns nil, all that was applied and
+// acknowledged is in the file; after an error, the API server will send again what is missing. If
+// the file was lost in use, so that the Cache works from memory, Close returns why; if there
+// never was a file, it returns nil, because Status().Err has said so since Open. Further calls wait
+// for the first and return its result.
 //
-// To let handlers finish what they were told, stop the informers first and
-// wait for their Run to return.
+// Afterwards the stores cannot be read: List finds nothing, and Get fails. So whatever else reads
+// them, such as the workers of a workqueue, ends before. So do handlers that take longer than 5 s,
+// and what they acknowledge later is not stored: to let them finish, stop the informers
+// first and wait for their Run to return. A handler does not call Close.
 func (c *Cache) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -225,6 +226,7 @@ func (c *Cache) Close() error {
 	for _, s := range informers {
 		s.detach()
 	}
+	awaitEnds(informers)
 	if memory != nil {
 		_ = memory.Close() // It has nothing to lose.
 	}
@@ -232,6 +234,23 @@ func (c *Cache) Close() error {
 		return fmt.Errorf("warmwatch: close: %w", err)
 	}
 	return nil
+}
+
+// closePatience is how long Close waits for handlers and reconciles that have begun.
+const closePatience = 5 * time.Second
+
+// awaitEnds waits until the runs of informers have ended, so that what they have called can read until
+// it returns. It does not wait longer than closePatience, because a handler or a ListerWatcher may hang.
+func awaitEnds(informers []*SharedIndexInformer) {
+	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
+	defer cancel()
+	for _, s := range informers {
+		if s.hasEnded(ctx) {
+			continue
+		}
+		s.parts.Load().logger.Error(nil, "The Cache is closed although an informer has not ended: its handlers and reconciles find no objects any more, and are called again by the next process",
+			"waited", closePatience)
+	}
 }
 
 // WrapTransport wraps the transport of the client that ListerWatchers use:

@@ -210,6 +210,27 @@ func (s *SharedIndexInformer) detach() {
 	s.processor.Stop()
 }
 
+// hasEnded waits until the run has ended, if it has begun, and reports false if ctx is done before.
+func (s *SharedIndexInformer) hasEnded(ctx context.Context) bool {
+	s.mu.Lock()
+	started := s.started
+	s.mu.Unlock()
+	if !started {
+		return true
+	}
+	select {
+	case <-s.ended:
+		return true
+	case <-ctx.Done():
+	}
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 // caughtUp is called when the resumed watch has caught up with the server, and after each
 // relist. If quiet, only silence says that the watch has caught up: it may be on a slow
 // link, and events may still come.
