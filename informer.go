@@ -133,12 +133,13 @@ type SharedIndexInformer struct {
 	// putOff is when the server first put off the question which cluster it is.
 	putOff time.Time
 
-	parts     atomic.Pointer[parts]
-	store     store
-	processor *processor.Processor
-	detector  cache.MutationDetector
-	progress  progress
-	syncGate  syncGate
+	parts       atomic.Pointer[parts]
+	store       store
+	processor   *processor.Processor
+	detector    cache.MutationDetector
+	progress    progress
+	reconciling reconciling // What the reconcilers do.
+	syncGate    syncGate
 
 	synced    chan struct{} // Closed when HasSynced.
 	syncOnce  sync.Once

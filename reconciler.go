@@ -266,6 +266,7 @@ func (r *reconciler) run(ctx context.Context) {
 	workers.Wait()
 	<-r.ended()
 	s := r.informer
+	s.reconciling.ended(r.name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.close() // Whoever finds it in s.reconcilers can add to it.
@@ -314,7 +315,11 @@ func (r *reconciler) work(ctx context.Context) {
 
 func (r *reconciler) one(ctx context.Context, key cache.ObjectName) {
 	deleted := r.deletions.read(key, r.logger)
-	if err := r.call(context.WithValue(ctx, deletedKey{}, deleted.objects), key); err == nil {
+	what := oneReconcile{r.name, key}
+	r.informer.reconciling.begun(what)
+	err := r.call(context.WithValue(ctx, deletedKey{}, deleted.objects), key)
+	r.informer.reconciling.returned(what, err)
+	if err == nil {
 		r.deletions.remove(key, deleted)
 		r.queue.Forget(key)
 	} else {

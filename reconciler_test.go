@@ -116,7 +116,11 @@ func addReconcilerNamed(t *testing.T, p *process, name string) *works {
 
 func expectWaiting(t *testing.T, p *process, want ...workqueue.Status) {
 	t.Helper()
-	if diff := cmp.Diff(want, p.informer.Status().Reconcilers); diff != "" {
+	var got []workqueue.Status
+	for _, st := range p.informer.Status().Reconcilers {
+		got = append(got, st.Status)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("unexpected reconcilers (-want +got):\n%s", diff)
 	}
 }

@@ -180,8 +180,10 @@ func (s *SharedIndexInformer) end() {
 	}
 	s.syncGate.interrupted()
 	s.processor.Stop()
+	patience := time.AfterFunc(endPatience, s.logRunning)
 	s.running.Wait()
 	s.processor.Wait()
+	patience.Stop()
 	p.work.Close()
 	p.removeHook()
 	p.indexer.Release()
@@ -192,6 +194,14 @@ func (s *SharedIndexInformer) end() {
 		}
 	}
 	close(s.ended)
+}
+
+// endPatience is how long end waits for handlers and reconciles before it logs that it waits.
+const endPatience = 10 * time.Second
+
+func (s *SharedIndexInformer) logRunning() {
+	s.processor.LogRunning()
+	s.reconciling.logRunning(s.parts.Load().logger)
 }
 
 // detach makes the informer stop using the file, because the Cache is closing.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
-	"github.com/warmwatch/warmwatch/workqueue"
 )
 
 // A Phase is what an informer is doing.
@@ -52,8 +51,8 @@ type InformerStatus struct {
 	// Handlers that are added now, and durable names that have no handler now.
 	Handlers []HandlerStatus
 	// Reconcilers says how many keys wait for those of [SharedIndexInformer.AddReconciler], or
-	// are being reconciled, also for names that have none now.
-	Reconcilers []workqueue.Status
+	// are being reconciled, and what the reconciles do, also for names that have none now.
+	Reconcilers []ReconcilerStatus
 	// Relists and Resumes since the start. Attempts that failed do not count.
 	// The first list of an empty cache is a relist too.
 	Relists, Resumes int
@@ -163,7 +162,7 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	st.Objects = p.indexer.Len()
 	st.UnackedDeltas = p.queue.Unacked()
 	st.Handlers = s.handlerStatus()
-	st.Reconcilers = p.work.Status()
+	st.Reconcilers = s.reconciling.status(p.work.Status())
 	if err := p.db.Err(); err != nil {
 		st.Err = err
 	}

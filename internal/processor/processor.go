@@ -239,19 +239,14 @@ func (p *Processor) Stop() {
 // Wait waits, after Stop, until all callbacks have returned, and stores what the handlers
 // have acknowledged.
 func (p *Processor) Wait() {
-	patience := time.AfterFunc(stopPatience, p.logRunning)
 	p.running.Wait()
-	patience.Stop()
 	if err := p.opts.Log.Stop(); err != nil && !errors.Is(err, persist.ErrClosed) {
 		p.opts.Logger.Error(err, "Could not store what the handlers have acknowledged")
 	}
 }
 
-// stopPatience is how long Wait waits for handlers before it logs that it waits.
-const stopPatience = 10 * time.Second
-
-// logRunning logs the handlers that have not returned.
-func (p *Processor) logRunning() {
+// LogRunning logs the handlers that have not returned, once the Processor has been stopped.
+func (p *Processor) LogRunning() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for l := range p.unfinished {

@@ -1,0 +1,108 @@
+package warmwatch_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+)
+
+// TestAStatusSaysWhichReconcileDoesNotReturn, and since when.
+func TestAStatusSaysWhichReconcileDoesNotReturn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
+		p := launch(t, testsupport.Path(t), f, nil)
+		w := addReconciler(t, p, 2)
+		p.run()
+		settle()
+		w.set(func(_ context.Context, what string) error {
+			if strings.HasPrefix(what, "ns/b") {
+				time.Sleep(time.Hour)
+			}
+			return nil
+		})
+		f.put(configMap("b"))
+		advance(time.Second)
+		since := time.Now()
+		for range 10 {
+			f.put(configMap("a"))
+			advance(time.Minute)
+		}
+		st := p.informer.Status().Reconcilers[0]
+		if began := since.Sub(st.ReconcilingSince); st.Keys != 1 || st.Reconciling != "ns/b" || began <= 0 || began > time.Second {
+			t.Errorf("%+v, %v", st, began)
+		}
+		advance(time.Hour)
+		if st := p.informer.Status().Reconcilers[0]; st.Keys != 0 || st.Reconciling != "" || !st.ReconcilingSince.IsZero() {
+			t.Errorf("once it has returned: %+v", st)
+		}
+	})
+}
+
+// TestAStatusSaysWhyAReconcileFails, until one of the object succeeds.
+func TestAStatusSaysWhyAReconcileFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		p := launch(t, testsupport.Path(t), f, nil)
+		w := addReconciler(t, p, 1)
+		noRoute := errors.New("no route")
+		w.set(func(_ context.Context, what string) error {
+			if what == "ns/b@2" {
+				return noRoute
+			}
+			return nil
+		})
+		p.run()
+		settle()
+		f.put(configMap("a")) // Its success says nothing about the other one.
+		settle()
+		st := p.informer.Status().Reconcilers[0]
+		if !errors.Is(st.Err, noRoute) || st.Err.Error() != "reconcile ns/b: no route" || st.Keys != 1 {
+			t.Errorf("%+v", st)
+		}
+		if b, err := json.Marshal(st); err != nil || string(b) != `{"Name":"r","Absent":false,"Keys":1,"Reconciling":"","ReconcilingSince":"0001-01-01T00:00:00Z","Err":"reconcile ns/b: no route"}` {
+			t.Errorf("%s, %v", b, err)
+		}
+		f.put(configMap("b"))
+		settle()
+		if st := p.informer.Status().Reconcilers[0]; st.Err != nil || st.Keys != 0 {
+			t.Errorf("once it has succeeded: %+v", st)
+		}
+	})
+}
+
+// TestTheLogNamesAReconcileThatHoldsUpTheStop, and a handler beside it.
+func TestTheLogNamesAReconcileThatHoldsUpTheStop(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var waiting []string
+		logger := funcr.New(func(_, args string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.Contains(args, "Still waiting") {
+				waiting = append(waiting, args)
+			}
+		}, funcr.Options{})
+		f := newSource(t, configMap("a"))
+		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
+		w := addReconciler(t, p, 1)
+		w.set(func(context.Context, string) error { time.Sleep(10 * time.Minute); return nil })
+		addDurable(t, p, "slow").during = func(string) { time.Sleep(10 * time.Minute) }
+		p.run()
+		settle()
+		p.stop()
+		mu.Lock()
+		defer mu.Unlock()
+		if len(waiting) != 2 || !strings.Contains(waiting[0], `"handler"="slow"`) || !strings.Contains(waiting[1], `"reconciler"="r" "object"="ns/a"`) {
+			t.Errorf("logged: %q", waiting)
+		}
+	})
+}
