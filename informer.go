@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/internal/processor"
 	"github.com/warmwatch/warmwatch/internal/reflector"
@@ -195,7 +194,7 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	}
 	id := identityOf(example, asked)
 	id.Name = o.Name
-	s := c.newInformer(lw, example, o, klog.LoggerWithValues(*c.opts.Logger, "informer", id.String()))
+	s := c.newInformer(lw, example, o)
 	space := id.Space()
 	if err := c.claim(space, id.String()); err != nil {
 		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
@@ -218,7 +217,7 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 }
 
 // newInformer makes an informer that has no parts yet.
-func (c *Cache) newInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions, logger klog.Logger) *SharedIndexInformer {
+func (c *Cache) newInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions) *SharedIndexInformer {
 	o.TransformVersion = cmp.Or(o.TransformVersion, c.opts.TransformVersion)
 	o.IndexVersion = cmp.Or(o.IndexVersion, c.opts.IndexVersion)
 	o.NeverResume = o.NeverResume || c.opts.NeverResume
@@ -233,7 +232,7 @@ func (c *Cache) newInformer(lw cache.ListerWatcher, example runtime.Object, o In
 	s.progress.phase = PhaseLoading
 	s.syncGate.caughtUp, s.syncGate.behind = s.caughtUp, s.behind
 	s.processor = processor.New(processor.Options{
-		Logger: logger, Informer: s.describe(),
+		Informer: s.describe(),
 		Served: s.served, ServedAt: s.servedAt.Load, Synced: s.synced,
 		InitialUntilSynced: c.opts.SyncPolicy == SyncFromServer, ResyncPeriod: o.ResyncPeriod, MaxPanics: c.opts.MaxPanics,
 	})

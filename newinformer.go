@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/request"
@@ -62,7 +61,7 @@ func (c *Cache) NewInformer(lw cache.ListerWatcher, example runtime.Object, defa
 	}
 	o := InformerOptions{ResyncPeriod: max(0, defaultResync), Indexers: indexers}
 	name := fmt.Sprintf("%T #%d", example, c.made.Add(1))
-	s := c.newInformer(lw, example, o, klog.LoggerWithValues(*c.opts.Logger, "informer", name))
+	s := c.newInformer(lw, example, o)
 	s.deferred = true
 	memory, err := c.memoryDB()
 	if err == nil {
@@ -121,7 +120,7 @@ func (s *SharedIndexInformer) move(db *persist.DB, id checkpoint.Identity, asked
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := s.processor.Move(p.queue, p.indexer); err != nil {
+	if err := s.processor.Move(p.queue, p.indexer, p.logger); err != nil {
 		p.close()
 		return nil, nil, err
 	}

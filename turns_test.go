@@ -1,6 +1,7 @@
 package warmwatch_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -8,11 +9,13 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
+	corev1 "k8s.io/api/core/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/httpserver"
 )
 
 // hung is a durable handler that hangs in one callback until it is released.
@@ -291,4 +294,33 @@ func testTheLogNamesAHandler(t *testing.T, removed bool) {
 			t.Errorf("the log has %q", waiting)
 		}
 	})
+}
+
+// TestWhatIsLoggedOfAHandlerNamesWhatTheInformerLists, also of one whose informer learns it when it runs.
+func TestWhatIsLoggedOfAHandlerNamesWhatTheInformerLists(t *testing.T) {
+	defer func(crash bool) { utilruntime.ReallyCrash = crash }(utilruntime.ReallyCrash)
+	utilruntime.ReallyCrash = false
+	lines := make(chan string, 1)
+	logger := funcr.New(func(_, args string) {
+		if strings.Contains(args, "Observed a panic") {
+			lines <- args
+		}
+	}, funcr.Options{})
+	api := httpserver.New(t, "one")
+	c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{Logger: &logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{t: t, cache: c, config: api.Config()}
+	a.config.Wrap(c.WrapTransport)
+	a.ctx, a.cancel = context.WithCancel(t.Context())
+	defer a.stop()
+	informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
+	if _, err := informer.AddEventHandler(&recorder{during: func(string) { panic("the handler's") }}); err != nil {
+		t.Fatal(err)
+	}
+	a.run(informer)
+	if line := <-lines; !strings.Contains(line, `"informer"="configmaps/v1 (typed) `) {
+		t.Errorf("logged: %s", line)
+	}
 }

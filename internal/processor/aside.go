@@ -22,7 +22,7 @@ func (l *listener) withheld(d *queue.Delta) (withheld, goOn bool) {
 		return true, false
 	}
 	if now {
-		l.logger.Error(nil, "A durable handler has panicked on this object in several processes. It is set aside: the handler is told of its deletion, but of nothing else until RedeliverSetAside is called",
+		l.log().Error(nil, "A durable handler has panicked on this object in several processes. It is set aside: the handler is told of its deletion, but of nothing else until RedeliverSetAside is called",
 			"handler", l.name, "key", d.Key, "type", d.Type, "panics", l.p.opts.MaxPanics)
 	}
 	return withheld, true

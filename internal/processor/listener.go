@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
@@ -30,8 +31,8 @@ const (
 type listener struct {
 	p        *Processor
 	handler  cache.ResourceEventHandler
-	name     string // For logs and Status.
-	logger   klog.Logger
+	name     string       // For logs and Status.
+	logger   *klog.Logger // Of the handler's options, nil if they have none: see log.
 	consumer *queue.Consumer
 	durable  bool
 	turn     chan struct{} // Of the durable name, see turns.
@@ -78,6 +79,9 @@ var (
 	_ cache.ResourceEventHandlerRegistration      = (*listener)(nil)
 	_ interface{ ShutdownChan() <-chan struct{} } = (*listener)(nil)
 )
+
+// log returns the logger of the handler's options, or else that of the informer.
+func (l *listener) log() klog.Logger { return ptr.Deref(l.logger, l.p.opts.Logger) }
 
 // HasSynced implements [cache.ResourceEventHandlerRegistration].
 func (l *listener) HasSynced() bool { return cache.IsDone(l.HasSyncedChecker()) }
@@ -134,7 +138,7 @@ func (l *listener) run() {
 	}
 	l.p.running.Go(l.watchSynced) // Not waited for here: a handler's panic must not wait.
 	if l.consumer.Known {
-		l.logger.V(4).Info("A durable handler goes on", "handler", l.name, "from", l.consumer.Cursor())
+		l.log().V(4).Info("A durable handler goes on", "handler", l.name, "from", l.consumer.Cursor())
 	} else if !l.tellEverything() {
 		return
 	}
@@ -180,7 +184,7 @@ func (l *listener) failed(err error) bool {
 	if errors.Is(err, queue.ErrStopped) || errors.Is(err, persist.ErrClosed) {
 		return false
 	}
-	l.logger.Error(err, "Could not read what to tell a handler, trying again", "handler", l.name)
+	l.log().Error(err, "Could not read what to tell a handler, trying again", "handler", l.name)
 	return l.pause(readRetryDelay)
 }
 

@@ -88,7 +88,7 @@ func (p *Processor) Add(h cache.ResourceEventHandler, durableName string, o cach
 	l := &listener{
 		p: p, handler: h, durable: durableName != "",
 		name:     fmt.Sprintf("%T", h),
-		logger:   ptr.Deref(o.Logger, p.opts.Logger),
+		logger:   o.Logger,
 		stopCh:   make(chan struct{}),
 		finished: make(chan struct{}),
 		synced:   make(chan struct{}),
@@ -125,8 +125,8 @@ func (l *listener) consume(log *queue.Log) error {
 }
 
 // Move makes the handlers, which were not told of anything yet, hear of another log and
-// another store. The names that were forgotten are forgotten there too.
-func (p *Processor) Move(log *queue.Log, store Store) error {
+// another store. What is logged from now on is logged by the logger. The names that were forgotten are forgotten there too.
+func (p *Processor) Move(log *queue.Log, store Store, logger klog.Logger) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, name := range p.forgotten {
@@ -139,7 +139,7 @@ func (p *Processor) Move(log *queue.Log, store Store) error {
 			return err
 		}
 	}
-	p.opts.Log, p.opts.Store = log, store
+	p.opts.Log, p.opts.Store, p.opts.Logger = log, store, logger
 	return nil
 }
 

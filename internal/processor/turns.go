@@ -51,7 +51,7 @@ func (l *listener) endTurn() {
 // crashed handles the panic of a callback as client-go does, and logs in the same line
 // which delta the handler was told of.
 func (l *listener) crashed(r any, d *queue.Delta) {
-	logger := l.logger.WithValues("handler", l.name, "key", d.Key, "type", d.Type, "seq", d.Seq)
+	logger := l.log().WithValues("handler", l.name, "key", d.Key, "type", d.Type, "seq", d.Seq)
 	if l.durable {
 		logger = logger.WithValues("panics", l.notePanic(d.Key),
 			"wayPast", "If it panics here in every process, the object is set aside (Options.MaxPanics); or call ForgetDurableEventHandler with this name: the next handler of the name then begins with all objects")
