@@ -106,7 +106,7 @@ type Options struct {
 	TransformVersion, IndexVersion string
 	NeverResume, NotifyUnchanged   bool
 	// MaxPanics is how many processes in a row may end by the panic of a durable handler that is
-	// told of the same object, before that object is set aside. It is logged then, and counted in
+	// told of the same object, before that object is set aside. It is logged then, and its key is in
 	// HandlerStatus.SetAside. The handler is told of its deletion, but of nothing else until
 	// [SharedIndexInformer.RedeliverSetAside]. Default 5; negative: no number. Only panics
 	// of the callback count, and not other ways in which a process may end in it.
@@ -291,7 +291,7 @@ func (c *Cache) claim(space, identity string) error {
 		return ErrClosed
 	}
 	if _, taken := c.informers[space]; taken {
-		return fmt.Errorf("%w: %s has an informer in this cache; set InformerOptions.Name to have another", ErrInUse, identity)
+		return fmt.Errorf("%w: this Cache has an informer of %s: share it, or make another one by NewSharedIndexInformer with a Name", ErrInUse, identity)
 	}
 	c.informers[space] = nil
 	return nil

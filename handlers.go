@@ -77,10 +77,6 @@ func (s *SharedIndexInformer) ForgetDurableEventHandler(name string) error {
 	return s.forgetReconciler(name)
 }
 
-// SetAside returns the keys of the objects that are set aside for a durable name, sorted: its
-// handler has panicked on each of them in Options.MaxPanics processes.
-func (s *SharedIndexInformer) SetAside(name string) []string { return s.processor.SetAside(name) }
-
 // RedeliverSetAside has the handler of a durable name told of objects that are set aside: of those
 // with these keys, or of all if none is given. For each it is told, between other notifications,
 //

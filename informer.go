@@ -233,7 +233,7 @@ func (c *Cache) newInformer(lw cache.ListerWatcher, example runtime.Object, o In
 	s.syncGate.caughtUp, s.syncGate.behind = s.caughtUp, s.behind
 	s.processor = processor.New(processor.Options{
 		Informer: s.describe(),
-		Served: s.served, ServedAt: s.servedAt.Load, Synced: s.synced,
+		Served:   s.served, ServedAt: s.servedAt.Load, Synced: s.synced,
 		InitialUntilSynced: c.opts.SyncPolicy == SyncFromServer, ResyncPeriod: o.ResyncPeriod, MaxPanics: c.opts.MaxPanics,
 	})
 	return s

@@ -110,8 +110,9 @@ type HandlerStatus struct {
 	// Options.MaxBacklogBytes.
 	Undelivered      int
 	UndeliveredBytes int64
-	// SetAside is how many objects are set aside for a durable name, see Options.MaxPanics.
-	SetAside int
+	// SetAside has the keys of the objects that are set aside for a durable name, sorted: its handler
+	// has panicked on each of them in Options.MaxPanics processes. RedeliverSetAside ends that.
+	SetAside []string
 }
 
 func (s *SharedIndexInformer) handlerStatus() []HandlerStatus {

@@ -100,14 +100,6 @@ func (l *listener) acknowledge(d *queue.Delta, told bool) {
 	}
 }
 
-// SetAside returns the keys of the objects that are set aside for a durable name.
-func (p *Processor) SetAside(durableName string) []string {
-	p.mu.Lock()
-	log := p.opts.Log
-	p.mu.Unlock()
-	return log.SetAside(durableName)
-}
-
 // Redeliver has the handler of a durable name told of what is set aside, see [queue.Log.Redeliver].
 // It fails after Stop.
 func (p *Processor) Redeliver(durableName string, keys ...string) error {

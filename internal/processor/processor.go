@@ -267,8 +267,8 @@ type HandlerStatus struct {
 	// UndeliveredBytes about how many bytes they have.
 	Undelivered      int
 	UndeliveredBytes int64
-	// SetAside is how many objects are set aside for a durable name.
-	SetAside int
+	// SetAside has the keys of the objects that are set aside for a durable name, sorted.
+	SetAside []string
 }
 
 // Status returns that of all handlers, and of durable names without one, sorted.
@@ -282,7 +282,7 @@ func (p *Processor) Status() []HandlerStatus {
 		}
 		h.Undelivered, h.UndeliveredBytes = l.consumer.Behind()
 		if l.durable {
-			h.SetAside = len(p.opts.Log.SetAside(l.name))
+			h.SetAside = p.opts.Log.SetAside(l.name)
 		}
 		all = append(all, h)
 	}
@@ -294,7 +294,7 @@ func (p *Processor) Status() []HandlerStatus {
 		}
 		h := HandlerStatus{Name: name, Durable: true, Absent: true}
 		h.Undelivered, h.UndeliveredBytes = log.Behind(name)
-		h.SetAside = len(log.SetAside(name))
+		h.SetAside = log.SetAside(name)
 		all = append(all, h)
 	}
 	slices.SortFunc(all, func(a, b HandlerStatus) int {

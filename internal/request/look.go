@@ -9,7 +9,7 @@ import (
 )
 
 // ErrNotSeen is returned by [Look] if no request of the call has come to a [Transport].
-var ErrNotSeen = errors.New("the request of the List call cannot be seen: its client's transport is not wrapped, or it does not use the context it is given")
+var ErrNotSeen = errors.New("the request of the List call cannot be seen: its client's transport is not wrapped (call config.Wrap(cache.WrapTransport) before the client is made of it), or it does not use the context it is given")
 
 // A Seen is the request that a List call would have made.
 type Seen struct {
