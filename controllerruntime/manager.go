@@ -19,12 +19,21 @@ type Manager struct {
 
 // NewManager is [ctrl.NewManager] for a manager whose caches are kept in the file at path. It opens
 // the file with opening, see [warmwatch.Open], and uses a copy of config and options.
+// Where opening has no Logger, it is the manager's: options.Logger, or else controller-runtime's.
 //
 // Start closes the file when it returns; a Manager that is not started must be closed.
 // Options.Cache.NewInformer must be nil.
 func NewManager(config *rest.Config, options ctrl.Options, path string, opening warmwatch.Options) (*Manager, error) {
 	if options.Cache.NewInformer != nil {
 		return nil, errors.New("warmwatch: options.Cache.NewInformer is set: NewManager sets it itself")
+	}
+	if opening.Logger == nil {
+		logger := options.Logger
+		if logger.GetSink() == nil {
+			logger = ctrl.Log
+		}
+		logger = logger.WithName("warmwatch")
+		opening.Logger = &logger
 	}
 	opened, err := warmwatch.Open(path, opening)
 	if err != nil {
