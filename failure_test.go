@@ -400,8 +400,8 @@ func TestABadCheckpointOrCursorMeansARelist(t *testing.T) {
 }
 
 // keepLengths does not damage the lengths in the headers of tree pages. bbolt trusts
-// them when it frees pages. They are checked before the first write only, see the
-// limits in README.md.
+// them when it frees pages. They are checked before the first write only, see
+// docs/limits.md.
 func keepLengths(file, damaged []byte) {
 	for at := 0; at+16 <= min(len(file), len(damaged)); at += persist.PageBytes {
 		if flags := file[at+8]; flags == 0x01 || flags == 0x02 {

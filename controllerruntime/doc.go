@@ -49,7 +49,7 @@
 // what was made outside of the cluster for an object without a finalizer can be taken away.
 //
 // That holds for handlers that are added within a minute after the informer has caught up with the
-// server, see the README. Controllers are in time when they start with the manager. With leader
+// server, see docs/limits.md. Controllers are in time when they start with the manager. With leader
 // election their handlers are added when this process is elected. The informers are made only then,
 // too, unless something has read from the cache before: an index, a client, a webhook. Where that
 // matters, EnableWarmup (config.Controller) adds the handlers at once.

@@ -43,7 +43,7 @@ type outcome struct {
 	Status       []string
 	Problems     []problem
 	PeakBytes    int64
-	// MemoryExcused says why no bound of memory is promised. README, Limits.
+	// MemoryExcused says why no bound of memory is promised. docs/limits.md.
 	MemoryExcused string `json:",omitempty"`
 	Milliseconds  int64
 }
