@@ -108,6 +108,6 @@ func (r *reconciling) logRunning(logger klog.Logger) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for what, since := range r.running {
-		logger.Info("Still waiting for a reconcile to return, in order to stop", "reconciler", what.reconciler, "object", what.object, "since", since)
+		logger.Info("Still waiting for a reconcile to return, in order to stop", "reconciler", what.reconciler, "object", what.object, "running", time.Since(since).Round(time.Second))
 	}
 }
