@@ -156,8 +156,8 @@ type Cache struct {
 
 	// opening is held for reading while an informer gets its space of the DB, and for writing while
 	// the DB takes over a file.
-	opening   sync.RWMutex
-	postponed int // How often in a row it could not take it over. The committer's alone.
+	opening sync.RWMutex
+	behind  int // See takeOverPatience. The committer's alone.
 
 	mu        sync.Mutex
 	informers map[string]*SharedIndexInformer // By space; nil while one is being made.

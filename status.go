@@ -170,6 +170,13 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	return st
 }
 
+// isLive reports whether a watch is open.
+func (s *SharedIndexInformer) isLive() bool {
+	s.progress.mu.Lock()
+	defer s.progress.mu.Unlock()
+	return s.progress.phase == PhaseLive
+}
+
 // servesFromDisk reports whether the cache was served before the API server answered.
 func (s *SharedIndexInformer) servesFromDisk() bool {
 	s.progress.mu.Lock()

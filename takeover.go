@@ -8,13 +8,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/internal/sink"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
 )
 
-// takeOverPatience is how often, a second apart, a file is not taken over because it has seen more
-// of the server than an informer.
-const takeOverPatience = 10
+// takeOverPatience is how often in a row, a second apart, a file is not taken over because it has seen
+// more of the server than an informer whose watch is open: longer than client-go takes for live a
+// connection that is dead.
+const takeOverPatience = 60
 
 var errBeingMade = errors.New("an informer is being made")
 
@@ -29,9 +31,9 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 	if !c.opening.TryLock() { // Not waited for: whoever has it may wait for the committer.
 		return nil, nil, errBeingMade
 	}
+	behind := 0
 	defer func() {
-		if err != nil {
-			c.postponed++
+		if c.behind = behind; err != nil {
 			c.opening.Unlock()
 		}
 	}()
@@ -41,11 +43,14 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 	}
 	owed := make([][]queue.Delta, len(informers))
 	for i, s := range informers {
-		p := s.parts.Load()
+		p, live := s.parts.Load(), s.isLive()
 		err := file.Read(p.space, func(snapshot *persist.Snapshot) (err error) {
-			owed[i], err = p.sink.Owed(snapshot, c.postponed < takeOverPatience)
+			owed[i], err = p.sink.Owed(snapshot, !live || c.behind < takeOverPatience)
 			return err
 		})
+		if live && errors.Is(err, sink.ErrBehind) {
+			behind = c.behind + 1
+		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", p.name(), err)
 		}
@@ -61,10 +66,11 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 	if err := file.Read(workSpace, c.work.TakeOver); err != nil {
 		return nil, nil, fmt.Errorf("workqueues: %w", err)
 	}
-	return append(spaces, workSpace), func() { c.postponed = 0; c.opening.Unlock() }, nil
+	return append(spaces, workSpace), c.opening.Unlock, nil
 }
 
-// inMemory returns the informers that use the DB. It fails while one is being made, or about to end.
+// inMemory returns the informers that use the DB. It fails while one is being made, is about to end, or
+// has still to list because its file was lost: its store lacks what was in that.
 func (c *Cache) inMemory() ([]*SharedIndexInformer, error) {
 	c.mu.Lock()
 	closed, informers, spacesClaimed := c.closed, c.informersLocked(), len(c.informers)
@@ -79,6 +85,9 @@ func (c *Cache) inMemory() ([]*SharedIndexInformer, error) {
 	for _, s := range informers {
 		if s.IsStopped() || s.isEnding() {
 			return nil, fmt.Errorf("%s is about to end", s.parts.Load().name())
+		}
+		if err := s.corruption(); err != nil {
+			return nil, fmt.Errorf("%s has to list again: %w", s.parts.Load().name(), err)
 		}
 	}
 	return informers, nil

@@ -8,18 +8,23 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
 )
+
+// ErrBehind says that a file has seen more of the server than the store.
+var ErrBehind = errors.New("the watch has not come to what the file has")
 
 // Owed returns what is owed to handlers by a file that could not be had at first, and whose space
 // is about to be replaced by what is in memory. The handlers here were told of every object, so
 // what is owed are deletions: those that wait in the file, and those of the objects in it that the
 // store does not have.
 //
-// It fails until the store equals a list. While the file has seen more than the store has, patient
-// says that it fails, too: what the store lacks has perhaps not come yet.
+// It fails until the store equals a list, and while objects are left out of it, which the file may
+// have. While the file has seen more than the store, patient says that it fails with ErrBehind: what the
+// store lacks has perhaps not come yet.
 func (k *Sink) Owed(file *persist.Snapshot, patient bool) (owed []queue.Delta, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -33,7 +38,7 @@ func (k *Sink) Owed(file *persist.Snapshot, patient bool) (owed []queue.Delta, e
 			return nil
 		}
 		if patient && !k.reachedLocked(rv) {
-			return fmt.Errorf("the watch has not come to resourceVersion %s yet, which the file has", rv)
+			return fmt.Errorf("%w: resourceVersion %s", ErrBehind, rv)
 		}
 		owed = append(owed, lostDelta(0, key, decode()))
 		return nil
@@ -52,8 +57,11 @@ func (k *Sink) Owed(file *persist.Snapshot, patient bool) (owed []queue.Delta, e
 
 // checkReadyLocked returns why the handlers cannot be told what is owed now.
 func (k *Sink) checkReadyLocked() error {
-	if k.isClosed || !k.complete || k.filling {
+	switch {
+	case k.isClosed || !k.complete || k.filling:
 		return errors.New("the informer has no complete list yet")
+	case k.record.State != checkpoint.StateComplete:
+		return errors.New("the cache lacks an object that could not be stored")
 	}
 	if k.log.ListsPending() {
 		return errors.New("a handler is about to be told of all objects")

@@ -1,0 +1,180 @@
+package warmwatch_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+)
+
+// TestADiskThatComesBackTakesNothingAway: the file cannot be read for a moment, so that the Cache works
+// from memory, and is sound again before the server has answered.
+func TestADiskThatComesBackTakesNothingAway(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
+		p := launch(t, testsupport.Path(t), f, nil)
+		d, w := addDurable(t, p, "d"), addReconciler(t, p, 1)
+		p.run()
+		settle()
+		d.expect(t, "add ns/a@1 initial", "add ns/b@2 initial", "add ns/c@3 initial")
+		w.expect(t, "ns/a@1", "ns/b@2", "ns/c@3")
+		f.setDown(errUnreachable)
+		f.remove("b")
+
+		inTheWay := p.path + ".finished" // The file cannot be replaced either.
+		if err := os.MkdirAll(filepath.Join(inTheWay, "x"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		metas := make([]byte, 16<<10)
+		sound := exchange(t, p.path, metas)
+		addItems(t, p, "q", "x") // Something to write.
+		advance(time.Second)
+		if st := p.cache.Status(); !st.MemoryOnly {
+			t.Fatalf("the file is in use: %v", st.Err)
+		}
+		exchange(t, p.path, sound)
+		advance(2 * time.Minute)
+		if st := p.cache.Status(); !st.MemoryOnly || !strings.Contains(st.Err.Error(), "has to list again") {
+			t.Errorf("memory only: %v, %v", st.MemoryOnly, st.Err)
+		}
+		d.expect(t)
+		w.expect(t)
+
+		f.setDown(nil)
+		advance(10 * time.Minute)
+		if st := p.cache.Status(); st.MemoryOnly || st.Err != nil {
+			t.Errorf("memory only: %v, %v", st.MemoryOnly, st.Err)
+		}
+		told := d.take()
+		slices.Sort(told) // The relist tells of the deletion, and what the file owes.
+		if want := []string{"lost ns/b@2", "update ns/a@1→1", "update ns/c@3→3"}; !slices.Equal(slices.Compact(told), want) {
+			t.Errorf("told %q, expected %q", told, want)
+		}
+		w.expectEach(t, "", "ns/a@1", "ns/c@3", "ns/b is gone, deleted ns/b@2")
+		expectStore(t, p.informer, f)
+	})
+}
+
+// exchange writes the first bytes of a file, and returns those that were there.
+func exchange(t *testing.T, path string, b []byte) (before []byte) {
+	t.Helper()
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before = make([]byte, len(b))
+	_, err = file.ReadAt(before, 0)
+	if err == nil {
+		_, err = file.WriteAt(b, 0)
+	}
+	if err := errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return before
+}
+
+// TestWhatAProcessHasNotSeenYetIsNotDeleted: the one that had the file has seen more of the server. That
+// counts only where the watch is open, and is what it was for a minute.
+func TestWhatAProcessHasNotSeenYetIsNotDeleted(t *testing.T) {
+	for name, c := range map[string]struct {
+		begin, goOn func(f *source) // Before the second process runs, and while the file is free.
+		want        []string
+	}{
+		"its link is down": {
+			begin: func(*source) {},
+			goOn: func(f *source) {
+				f.setDown(errUnreachable)
+				advance(10 * time.Minute)
+				f.setDown(nil)
+				f.put(configMap("new"))
+			},
+			want: []string{"add ns/a@1 initial", "add ns/new@2"},
+		},
+		"it has a list after a while": {
+			begin: func(f *source) { f.setDown(errUnreachable) },
+			goOn: func(f *source) {
+				advance(10 * time.Minute)
+				f.setDown(nil)
+				advance(takeOverPatience - 5*time.Second)
+				f.put(configMap("new"))
+			},
+			want: []string{"add ns/a@1 initial", "add ns/new@2"},
+		},
+		"the server has another history": {
+			begin: func(*source) {},
+			goOn:  func(*source) { advance(takeOverPatience + 5*time.Second) },
+			want:  []string{"add ns/a@1 initial", "lost ns/new@2"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f, path := newSource(t, configMap("a")), testsupport.Path(t)
+				first := launch(t, path, f, nil)
+				addDurable(t, first, "d")
+				first.run()
+				f.put(configMap("new"))
+				settle()
+				behind := newSource(t, configMap("a"))
+				c.begin(behind)
+				second := launch(t, path, behind, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.LockTimeout = time.Millisecond })
+				d := addDurable(t, second, "d")
+				second.run()
+				settle()
+				first.stop()
+				c.goOn(behind)
+				settle()
+				if st := second.cache.Status(); st.MemoryOnly {
+					t.Errorf("the file was not taken over: %v", st.Err)
+				}
+				d.expect(t, c.want...)
+				expectStore(t, second.informer, behind)
+			})
+		})
+	}
+}
+
+// takeOverPatience is that of the Cache.
+const takeOverPatience = time.Minute
+
+// TestAnObjectThatIsLeftOutIsNotDeletedByATakeover: the file may have it, as its transform made it.
+func TestAnObjectThatIsLeftOutIsNotDeletedByATakeover(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		u := beginRollingUpdate(t)
+		hold := launchHolder(t, u)
+		u.launchSecond(t)
+		err := u.second.informer.SetTransform(func(obj any) (any, error) {
+			if accessor(obj).GetResourceVersion() == "2" {
+				return nil, errors.New("a transform that fails")
+			}
+			return obj, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.second.run()
+		settle()
+		hold.stop()
+		settle()
+		u.expectMemoryBecause(t, "could not be stored")
+		u.secondTold.expect(t, "add ns/a@1 initial", "add ns/c@3 initial", "add ns/d@4 initial")
+		u.f.put(configMap("b"))
+		u.f.restart()
+		settle()
+		u.expectMemory(t, false)
+		u.secondTold.expect(t, "add ns/b@5")
+		expectStore(t, u.second.informer, u.f)
+	})
+}
+
+func (u *rollingUpdate) expectMemoryBecause(t *testing.T, why string) {
+	t.Helper()
+	if st := u.second.cache.Status(); !st.MemoryOnly || !strings.Contains(st.Err.Error(), why) {
+		t.Errorf("memory only: %v, %v", st.MemoryOnly, st.Err)
+	}
+}
