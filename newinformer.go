@@ -53,7 +53,8 @@ import (
 // is served.
 //
 // Until it runs, it holds nothing in the file, what its handlers have to be told is not
-// known, and its store has what the program puts there.
+// known, and its store has what the program puts there. After Close it does not run, and its store cannot
+// be read.
 func (c *Cache) NewInformer(lw cache.ListerWatcher, example runtime.Object, defaultResync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 	if example == nil {
 		c.opts.Logger.Info("An informer without an example object is client-go's own, the next process begins with a list")
@@ -63,14 +64,26 @@ func (c *Cache) NewInformer(lw cache.ListerWatcher, example runtime.Object, defa
 	name := fmt.Sprintf("%T #%d", example, c.made.Add(1))
 	s := c.newInformer(lw, example, o)
 	s.deferred = true
-	memory, err := c.memoryDB()
-	if err == nil {
-		err = s.settle(memory, unseenIdentity(example, name), request.Asked{})
-	}
-	if err != nil { // No file is involved.
+	if err := s.settleInMemory(unseenIdentity(example, name)); err != nil { // No file is involved.
 		panic(fmt.Sprintf("warmwatch: new informer: %v", err))
 	}
 	return s
+}
+
+// settleInMemory gives an informer its parts in memory. Where the Cache is closed, they are of a DB
+// that is closed as well.
+func (s *SharedIndexInformer) settleInMemory(id checkpoint.Identity) error {
+	memory, err := s.cache.memoryDB()
+	if err == nil {
+		err = s.settle(memory, id, request.Asked{})
+	}
+	if !errors.Is(err, ErrClosed) {
+		return err
+	}
+	if memory, err = persist.OpenMemory(persist.Options{Logger: s.cache.opts.Logger}); err != nil {
+		return err
+	}
+	return errors.Join(s.settle(memory, id, request.Asked{}), memory.Close())
 }
 
 // unseenIdentity is that of an informer whose request cannot be seen.
@@ -83,11 +96,14 @@ func unseenIdentity(example runtime.Object, name string) checkpoint.Identity {
 	return id
 }
 
-// memoryDB returns the DB of informers that have no space in the file.
+// memoryDB returns the DB of informers that have no space in the file, or ErrClosed.
 func (c *Cache) memoryDB() (*persist.DB, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.memory != nil {
+	switch {
+	case c.closed:
+		return nil, ErrClosed
+	case c.memory != nil:
 		return c.memory, nil
 	}
 	var err error
