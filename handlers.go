@@ -71,6 +71,12 @@ func (s *SharedIndexInformer) ForgetDurableEventHandler(name string) error {
 	if name == "" {
 		return fmt.Errorf("warmwatch: forget durable handler: a name %w", errRequired)
 	}
+	s.mu.Lock()
+	inUse := s.hasReconcilerLocked(name)
+	s.mu.Unlock()
+	if inUse {
+		return fmt.Errorf("warmwatch: forget durable handler: %w: %q", ErrInUse, name)
+	}
 	if err := s.processor.Forget(name); err != nil {
 		return err
 	}

@@ -63,11 +63,16 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 		return nil, fmt.Errorf("warmwatch: add reconciler: a function %w", errRequired)
 	case o.Workers < 0:
 		return nil, fmt.Errorf("warmwatch: add reconciler: Workers is negative: %d", o.Workers)
+	case len(name) > workqueue.MaxNameBytes:
+		return nil, fmt.Errorf("warmwatch: add reconciler: a name of %d bytes is too long, at most %d are allowed; it begins with %.40q", len(name), workqueue.MaxNameBytes, name)
 	}
 	o.Workers = max(o.Workers, 1)
 	r := &reconciler{informer: s, name: name, reconcile: reconcile, opts: o}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.hasReconcilerLocked(name) {
+		return nil, fmt.Errorf("warmwatch: add reconciler: %w: %q", ErrInUse, name)
+	}
 	running := s.begun && !s.stopped
 	if running {
 		if err := r.open(s.parts.Load()); err != nil {
@@ -86,6 +91,12 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 		s.running.Go(func() { r.run(s.ctx) })
 	}
 	return handle, nil
+}
+
+// hasReconcilerLocked reports whether a reconciler has a name, also one that was removed and has not
+// ended yet: what it has still to put into the file would be missed.
+func (s *SharedIndexInformer) hasReconcilerLocked(name string) bool {
+	return slices.ContainsFunc(s.reconcilers, func(r *reconciler) bool { return r.name == name && (s.begun || !r.removed()) })
 }
 
 // openReconcilers has those that were added find what the last process has left. It reports false if

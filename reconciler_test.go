@@ -309,66 +309,6 @@ func TestAHandlerThatReturnsWhileTheCacheIsBeingClosed(t *testing.T) {
 	})
 }
 
-func TestTheNameOfAReconciler(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a"))
-		path := testsupport.Path(t)
-		p := launch(t, path, f, nil)
-		w := &works{lister: p.informer.GetStore()}
-		add := func(name string) (cache.ResourceEventHandlerRegistration, error) {
-			return p.informer.AddReconciler(name, w.reconcile, warmwatch.ReconcilerOptions{})
-		}
-		if _, err := add(""); err == nil {
-			t.Error("a reconciler without a name")
-		}
-		if _, err := p.informer.AddReconciler("r", nil, warmwatch.ReconcilerOptions{}); err == nil {
-			t.Error("a reconciler without a function")
-		}
-		removed, err := add("r")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.informer.RemoveEventHandler(removed); err != nil {
-			t.Error(err)
-		}
-		for i := range 2 { // Before the start, and while it runs.
-			registration, err := add("r")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := add("r"); !errors.Is(err, warmwatch.ErrInUse) {
-				t.Errorf("a second reconciler: %v", err)
-			}
-			if _, err := p.informer.AddDurableEventHandler("r", &recorder{}); !errors.Is(err, warmwatch.ErrInUse) {
-				t.Errorf("a handler of the name: %v", err)
-			}
-			if err := p.informer.ForgetDurableEventHandler("r"); !errors.Is(err, warmwatch.ErrInUse) {
-				t.Errorf("forget: %v", err)
-			}
-			if p.end == nil {
-				p.run()
-			}
-			settle()
-			w.expect(t, fmt.Sprint("ns/a@", 1+2*i))
-			if err := p.informer.RemoveEventHandler(registration); err != nil {
-				t.Error(err)
-			}
-			f.remove("a")
-			settle()
-			w.expect(t)
-			if err := p.informer.ForgetDurableEventHandler("r"); err != nil {
-				t.Error(err)
-			}
-			f.put(configMap("a"))
-			settle()
-		}
-		p.stop()
-		if _, err := add("r"); err == nil {
-			t.Error("a reconciler was added after the end")
-		}
-	})
-}
-
 // TestAllIsReconciledWhereKeysWereLost: or where a handler that was told of all objects becomes a
 // reconciler.
 func TestAllIsReconciledWhereKeysWereLost(t *testing.T) {

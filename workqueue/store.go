@@ -23,8 +23,8 @@ const (
 // Buckets returns the names of the buckets that a Store has in its space.
 func Buckets() []string { return []string{namesBucket, keysBucket} }
 
-// maxNameBytes is the length of the longest name of a workqueue.
-const maxNameBytes = 1024
+// MaxNameBytes is the length of the longest name of a workqueue.
+const MaxNameBytes = 1024
 
 // ErrInUse is returned for a name that has a workqueue already.
 var ErrInUse = queue.ErrInUse
@@ -84,8 +84,8 @@ func (s *Store) open(name string, owner owner) (*keys, error) {
 	switch {
 	case name == "":
 		return nil, errors.New("workqueue: a name is required")
-	case len(name) > maxNameBytes:
-		return nil, fmt.Errorf("workqueue: a name of %d bytes is too long, at most %d are allowed; it begins with %.40q", len(name), maxNameBytes, name)
+	case len(name) > MaxNameBytes:
+		return nil, fmt.Errorf("workqueue: a name of %d bytes is too long, at most %d are allowed; it begins with %.40q", len(name), MaxNameBytes, name)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

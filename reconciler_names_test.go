@@ -1,0 +1,117 @@
+package warmwatch_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/workqueue"
+)
+
+func TestTheNameOfAReconciler(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		path := testsupport.Path(t)
+		p := launch(t, path, f, nil)
+		w := &works{lister: p.informer.GetStore()}
+		add := func(name string) (cache.ResourceEventHandlerRegistration, error) {
+			return p.informer.AddReconciler(name, w.reconcile, warmwatch.ReconcilerOptions{})
+		}
+		if _, err := add(""); err == nil {
+			t.Error("a reconciler without a name")
+		}
+		if _, err := p.informer.AddReconciler("r", nil, warmwatch.ReconcilerOptions{}); err == nil {
+			t.Error("a reconciler without a function")
+		}
+		if _, err := add(strings.Repeat("r", workqueue.MaxNameBytes+1)); err == nil {
+			t.Error("a reconciler whose name is too long for a workqueue")
+		}
+		removed, err := add("r")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.informer.RemoveEventHandler(removed); err != nil {
+			t.Error(err)
+		}
+		for i := range 2 { // Before the start, and while it runs.
+			registration, err := add("r")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := add("r"); !errors.Is(err, warmwatch.ErrInUse) {
+				t.Errorf("a second reconciler: %v", err)
+			}
+			if _, err := p.informer.AddDurableEventHandler("r", &recorder{}); !errors.Is(err, warmwatch.ErrInUse) {
+				t.Errorf("a handler of the name: %v", err)
+			}
+			if err := p.informer.ForgetDurableEventHandler("r"); !errors.Is(err, warmwatch.ErrInUse) {
+				t.Errorf("forget: %v", err)
+			}
+			if p.end == nil {
+				p.run()
+			}
+			settle()
+			w.expect(t, fmt.Sprint("ns/a@", 1+2*i))
+			if err := p.informer.RemoveEventHandler(registration); err != nil {
+				t.Error(err)
+			}
+			f.remove("a")
+			settle()
+			w.expect(t)
+			if err := p.informer.ForgetDurableEventHandler("r"); err != nil {
+				t.Error(err)
+			}
+			f.put(configMap("a"))
+			settle()
+		}
+		p.stop()
+		if _, err := add("r"); err == nil {
+			t.Error("a reconciler was added after the end")
+		}
+	})
+}
+
+// TestTheNextReconcilerOfANameHasTheDeletionsOfTheOneBefore: also those that wait for their next try and
+// are not in the file yet. The name is free once they are.
+func TestTheNextReconcilerOfANameHasTheDeletionsOfTheOneBefore(t *testing.T) {
+	for range testsupport.Rounds(20, 5) {
+		bubble(t, func(t *testing.T) {
+			f := newSource(t, configMap("a"))
+			p := launch(t, testsupport.Path(t), f, nil)
+			w := &works{lister: p.informer.GetStore()}
+			add := func() (cache.ResourceEventHandlerRegistration, error) {
+				return p.informer.AddReconciler("r", w.reconcile, warmwatch.ReconcilerOptions{})
+			}
+			registration, err := add()
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.run()
+			settle()
+			w.expect(t, "ns/a@1")
+			w.set(fail)
+			f.remove("a")
+			advance(30 * time.Millisecond)
+			w.set(nil)
+			if err := p.informer.RemoveEventHandler(registration); err != nil {
+				t.Fatal(err)
+			}
+			for _, err = add(); err != nil; _, err = add() {
+				if !errors.Is(err, warmwatch.ErrInUse) {
+					t.Fatal(err)
+				}
+			}
+			settle()
+			w.expect(t, "ns/a is gone, deleted ns/a@2")
+			if n := keysIn(t, p.crash(), "deleted"); n != 0 {
+				t.Errorf("%d deleted objects are left in the file", n)
+			}
+		})
+	}
+}
