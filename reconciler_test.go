@@ -1,6 +1,7 @@
 package warmwatch_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -335,6 +336,27 @@ func TestAllIsReconciledWhereKeysWereLost(t *testing.T) {
 				w.expect(t)
 			}
 		}
+	})
+}
+
+// TestAKeyThatIsDamagedStopsNoReconciler: one bit makes "ns/my-map" a key that is none.
+func TestAKeyThatIsDamagedStopsNoReconciler(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("my-map"), configMap("b"))
+		p := launch(t, testsupport.Path(t), f, nil)
+		addReconcilerNamed(t, p, "r")
+		p.run()
+		settle()
+		path := p.crash()
+		change(t, path, "work", func(b *bolt.Bucket) error {
+			value := bytes.Clone(b.Get([]byte("k1/r/ns/my-map")))
+			return errors.Join(b.Delete([]byte("k1/r/ns/my-map")), b.Put([]byte("k1/r/ns/my/map"), value))
+		})
+		p = launch(t, path, f, nil)
+		w := addReconciler(t, p, 1)
+		p.run()
+		settle()
+		w.expect(t, "ns/my-map@1", "ns/b@2")
 	})
 }
 

@@ -38,6 +38,9 @@ type keys struct {
 	state   keysState       // Of what the DB has.
 	rewrite bool            // The file was replaced, and may lack some.
 	written *keysState      // What the DB has, nil if that is not known.
+	// damaged are keys whose checksum was wrong: perhaps nobody has added them. They are not written
+	// anew before a Codec has decoded them.
+	damaged map[string]struct{}
 }
 
 // An owner is a [Queue]. Its methods are called under store.mu.
@@ -86,8 +89,8 @@ func hash(key string) uint64 {
 	return h.Sum64()
 }
 
-// load reads what an earlier process has left. A key that is damaged is believed: to work on an
-// object once more, or on one that never was, does no harm.
+// load reads what an earlier process has left. A key that is damaged is believed, unless the Codec does
+// not know it: to work on an object once more, or on one that never was, does no harm.
 func (k *keys) load() error {
 	var found foundKeys
 	err := k.store.db.Read(k.store.keys.Space, func(s *persist.Snapshot) (err error) { found, err = k.find(s); return err })
@@ -100,7 +103,7 @@ func (k *keys) load() error {
 	for _, key := range found.keys {
 		k.wanted[key] = struct{}{}
 	}
-	k.state, k.rewrite = found.state, found.damage != nil
+	k.state, k.rewrite, k.damaged = found.state, found.damage != nil, found.damaged
 	k.noteFound(found)
 	return nil
 }
@@ -111,11 +114,14 @@ type foundKeys struct {
 	state  keysState
 	known  bool
 	damage error // Says that some may be lost.
+	// damaged are those of keys whose checksum is wrong.
+	damaged map[string]struct{}
 }
 
 var errNotCounted = errors.New("their number is not known")
 
 func (k *keys) find(s *persist.Snapshot) (found foundKeys, err error) {
+	found.damaged = map[string]struct{}{}
 	err = s.Scan(keysBucket, k.prefix, func(it *persist.Item) (bool, error) {
 		key, ours := strings.CutPrefix(it.Key, k.prefix)
 		if !ours {
@@ -125,7 +131,7 @@ func (k *keys) find(s *persist.Snapshot) (found foundKeys, err error) {
 		found.state.add(key)
 		if it.Value == nil {
 			if _, err := it.Payload(); err != nil {
-				found.damage = err
+				found.damage, found.damaged[key] = err, struct{}{}
 			}
 		}
 		return true, nil
@@ -185,6 +191,22 @@ func (k *keys) change(key string, want bool) {
 	}
 }
 
+// isDamaged reports whether a key may be one that nobody has added.
+func (k *keys) isDamaged(key string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, damaged := k.damaged[key]
+	return damaged
+}
+
+// believe notes that all keys are known to a Codec.
+func (k *keys) believe() {
+	k.mu.Lock()
+	k.damaged, k.rewrite = nil, k.rewrite || len(k.damaged) > 0
+	k.mu.Unlock()
+	k.store.db.Kick()
+}
+
 func (k *keys) len() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -216,7 +238,9 @@ func (k *keys) beforeCommit(b *persist.Batch) {
 	clear(k.changed)
 	if k.rewrite {
 		for key := range k.wanted {
-			b.Put(bucket, k.prefix+key, persist.Bytes(nil))
+			if _, damaged := k.damaged[key]; !damaged {
+				b.Put(bucket, k.prefix+key, persist.Bytes(nil))
+			}
 		}
 	}
 	if k.rewrite || k.written == nil || *k.written != k.state {

@@ -1,8 +1,11 @@
 package workqueue
 
 import (
+	"errors"
 	"os"
 	"testing"
+
+	bolt "go.etcd.io/bbolt"
 
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
@@ -52,4 +55,20 @@ func crashed(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	return copied
+}
+
+// changeWork changes a file that is not open.
+func changeWork(t *testing.T, path string, change func(names, work *bolt.Bucket) error) {
+	t.Helper()
+	file, err := bolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = file.Update(func(tx *bolt.Tx) error {
+		space := tx.Bucket([]byte("workqueues"))
+		return change(space.Bucket([]byte("workqueues")), space.Bucket([]byte("work")))
+	})
+	if err := errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -62,7 +62,8 @@ var _ workqueue.TypedRateLimitingInterface[string] = (*Queue[string])(nil)
 
 // New returns the workqueue of a name, with the items that an earlier one of this name has left. The
 // error wraps [ErrInUse] while the name has another one: one that was neither closed nor shut down
-// and emptied. Items that the Codec cannot decode are an error too, which says what to do.
+// and emptied. Items that the Codec cannot decode are an error too, which says what to do, unless they
+// are damaged: see Lost.
 func New[T comparable](s *Store, name string, o Options[T]) (*Queue[T], error) {
 	if o.Codec == nil {
 		var err error
@@ -102,12 +103,17 @@ func (q *Queue[T]) begin(s *Store, name string) (err error) {
 	var items []T
 	for _, key := range q.keys.sorted() {
 		item, err := q.codec.Decode(key)
+		if err != nil && q.keys.isDamaged(key) { // What it was counts as lost.
+			q.keys.remove(key)
+			continue
+		}
 		if err != nil {
 			s.release(q.keys, q)
 			return fmt.Errorf("workqueue: %q has the key %q of an earlier program, which the Codec does not know; Forget removes what the name has: %w", name, key, err)
 		}
 		items = append(items, item)
 	}
+	q.keys.believe()
 	for _, item := range items {
 		q.Add(item)
 	}

@@ -1,6 +1,7 @@
 package workqueue
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"runtime"
@@ -159,6 +160,8 @@ func TestKeysThatAreLostAreNoticed(t *testing.T) {
 	}{
 		"a key is gone":          {func(_, work *bolt.Bucket) error { return work.Delete([]byte("k5/model/a")) }, 1},
 		"a value is damaged":     {func(_, work *bolt.Bucket) error { return work.Put([]byte("k5/model/a"), []byte("damaged")) }, 2},
+		"a key is damaged":       {func(_, work *bolt.Bucket) error { return rename(work, "k5/model/a", "k5/model/c") }, 2},
+		"nobody knows it":        {func(_, work *bolt.Bucket) error { return rename(work, "k5/model/a", "k5/model/unknown") }, 1},
 		"their number is gone":   {func(names, _ *bolt.Bucket) error { return names.Delete([]byte("kmodel")) }, 2},
 		"their number is damage": {func(names, _ *bolt.Bucket) error { return names.Put([]byte("kmodel"), []byte("damaged")) }, 2},
 	} {
@@ -170,29 +173,25 @@ func TestKeysThatAreLostAreNoticed(t *testing.T) {
 			q.Add("b")
 			flush(t, db)
 			path = crashed(t, path)
-			file, err := bolt.Open(path, 0o600, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = file.Update(func(tx *bolt.Tx) error {
-				space := tx.Bucket([]byte("workqueues"))
-				return c.damage(space.Bucket([]byte("workqueues")), space.Bucket([]byte("work")))
-			})
-			if err := errors.Join(err, file.Close()); err != nil {
-				t.Fatal(err)
-			}
+			changeWork(t, path, c.damage)
 			s, db = openStore(t, path)
-			q = newQueue(t, s, Options[string]{})
+			q = newQueue(t, s, Options[string]{Codec: fussy{}})
 			if !q.Lost() || q.Len() != c.items {
 				t.Errorf("lost: %t, %d items", q.Lost(), q.Len())
 			}
 			flush(t, db)
 			s, _ = openStore(t, crashed(t, path)) // All is well again.
-			if q = newQueue(t, s, Options[string]{}); q.Lost() || !q.Known() || q.Len() != c.items {
+			if q = newQueue(t, s, Options[string]{Codec: fussy{}}); q.Lost() || !q.Known() || q.Len() != c.items {
 				t.Errorf("lost: %t, %d items", q.Lost(), q.Len())
 			}
 		})
 	}
+}
+
+// rename changes a key, as damage would: the checksum of its value is wrong then.
+func rename(b *bolt.Bucket, from, to string) error {
+	value := bytes.Clone(b.Get([]byte(from)))
+	return errors.Join(b.Delete([]byte(from)), b.Put([]byte(to), value))
 }
 
 // TestKeysAreWrittenIntoTheFileThatReplacesADamagedOne: also those that were only in the old one.

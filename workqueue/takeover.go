@@ -34,6 +34,9 @@ func (s *Store) TakeOver(file *persist.Snapshot) error {
 			s.logger.Error(found.damage, "Keys of a workqueue may be lost", "workqueue", name)
 		}
 		for _, key := range found.keys {
+			if _, damaged := found.damaged[key]; damaged { // Perhaps nobody has added it.
+				continue
+			}
 			k.add(key)
 			if k.owner != nil {
 				k.owner.adopt(key)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	bolt "go.etcd.io/bbolt"
 
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
@@ -19,6 +20,26 @@ func (fussy) Decode(key string) (string, error) {
 		return "", errors.New("unknown")
 	}
 	return key, nil
+}
+
+// TestADamagedKeyOfATakenOverFileIsLost: nobody knows whether it was ever added.
+func TestADamagedKeyOfATakenOverFileIsLost(t *testing.T) {
+	path := testsupport.Path(t)
+	theirs, file := openStore(t, path)
+	q := newQueue(t, theirs, Options[string]{})
+	q.Add("a")
+	q.Add("b")
+	flush(t, file)
+	path = crashed(t, path)
+	changeWork(t, path, func(_, work *bolt.Bucket) error { return rename(work, "k5/model/a", "k5/model/unknown") })
+	_, file = openStore(t, path)
+	ours, _ := openStore(t, testsupport.Path(t))
+	if err := file.Read("workqueues", ours.TakeOver); err != nil {
+		t.Fatal(err)
+	}
+	if q := newQueue(t, ours, Options[string]{Codec: fussy{}}); q.Len() != 1 || !q.Lost() {
+		t.Errorf("lost: %t, %d items", q.Lost(), q.Len())
+	}
 }
 
 // TestATakenOverFileWithKeysThatNobodyKnows: keys that a Codec does not know, of a name that has no queue,
