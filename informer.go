@@ -160,7 +160,7 @@ type SharedIndexInformer struct {
 	transform         cache.TransformFunc
 	begun             bool           // begin was called.
 	reconcilers       []*reconciler  // Those that run, and before begin all that were added.
-	forgotten         []string       // Names, before begin.
+	forgotten         []string       // Names that were forgotten while there was no file.
 	running           sync.WaitGroup // verify, and reconcilers.
 }
 

@@ -125,7 +125,6 @@ func (s *SharedIndexInformer) replayForgotten(p *parts) error {
 			return err
 		}
 	}
-	s.forgotten = nil
 	return nil
 }
 
@@ -133,11 +132,11 @@ func (s *SharedIndexInformer) replayForgotten(p *parts) error {
 func (s *SharedIndexInformer) forgetReconciler(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.deferred && !s.begun {
-		s.forgotten = append(s.forgotten, name) // Where its work is is not known yet.
-		return nil
+	p := s.parts.Load()
+	if p.db.MemoryOnly() { // The file that the informer may have later may have some.
+		s.forgotten = append(s.forgotten, name)
 	}
-	return s.parts.Load().forgetWork(name)
+	return p.forgetWork(name)
 }
 
 func (p *parts) forgetWork(name string) error {

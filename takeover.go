@@ -41,6 +41,12 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 	if err != nil {
 		return nil, nil, err
 	}
+	for _, s := range informers {
+		p := s.parts.Load()
+		if err := p.sink.CheckReady(); err != nil { // Before any of the file is read.
+			return nil, nil, fmt.Errorf("%s: %w", p.name(), err)
+		}
+	}
 	owed := make([][]queue.Delta, len(informers))
 	for i, s := range informers {
 		p, live := s.parts.Load(), s.isLive()
@@ -106,13 +112,18 @@ func (s *SharedIndexInformer) takeOverFile(p *parts, file *persist.Snapshot, owe
 
 // takeOverDeletions adds the deletions that are not reconciled in the file. Those of names that have no
 // reconciler here wait for one.
-func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot) error {
+func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	reconcilers := map[string]*reconciler{}
 	for _, r := range s.reconcilers {
 		reconcilers[r.name] = r
 	}
+	defer func() {
+		if err == nil {
+			s.forgotten = nil
+		}
+	}()
 	bucket := persist.Bucket{Space: p.space, Name: deletedBucket}
 	return file.Scan(deletedBucket, "", func(it *persist.Item) (bool, error) {
 		obj, err := decodeDeleted(it, s.newObject)
@@ -120,7 +131,11 @@ func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot
 			p.logger.Error(err, "Could not read a deleted object, reconciling without it", "key", it.Key)
 			return true, nil
 		}
-		if name, rest, _ := cutField(it.Key); reconcilers[name] != nil {
+		name, rest, _ := cutField(it.Key)
+		if slices.Contains(s.forgotten, name) {
+			return true, nil
+		}
+		if reconcilers[name] != nil {
 			text, _, _ := cutField(rest)
 			if key, err := cache.ParseObjectName(text); err == nil {
 				reconcilers[name].deleted(key, obj, false)

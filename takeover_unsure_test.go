@@ -1,6 +1,7 @@
 package warmwatch_test
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	bolt "go.etcd.io/bbolt"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
@@ -177,4 +180,40 @@ func (u *rollingUpdate) expectMemoryBecause(t *testing.T, why string) {
 	if st := u.second.cache.Status(); !st.MemoryOnly || !strings.Contains(st.Err.Error(), why) {
 		t.Errorf("memory only: %v, %v", st.MemoryOnly, st.Err)
 	}
+}
+
+// TestDamageOfAFileThatIsTakenOverIsNotTheInformers: it does not relist because of it.
+func TestDamageOfAFileThatIsTakenOverIsNotTheInformers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		u := beginRollingUpdate(t)
+		u.first.stop()
+		first := launch(t, u.path, u.f, nil) // One name has no handler, and deltas wait for it.
+		addDurable(t, first, "d")
+		first.run()
+		u.f.remove("a", "b")
+		settle()
+		first.stop()
+		change(t, u.path, "deltas", func(b *bolt.Bucket) error {
+			key, value := b.Cursor().First()
+			value = bytes.Clone(value)
+			value[len(value)/2] ^= 1
+			return b.Put(bytes.Clone(key), value)
+		})
+		hold, err := warmwatch.Open(u.path, warmwatch.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.launchSecond(t)
+		u.second.run()
+		settle()
+		if err := hold.Close(); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		u.expectMemory(t, false)
+		u.secondTold.expect(t, "add ns/c@3 initial", "add ns/d@4 initial", "lost ns/a@5", "delete ns/b@6")
+		if st := u.second.informer.Status(); st.Relists != 1 || st.Err != nil {
+			t.Errorf("%d relists, %v", st.Relists, st.Err)
+		}
+	})
 }

@@ -2,6 +2,8 @@ package warmwatch_test
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/google/go-cmp/cmp"
+	bolt "go.etcd.io/bbolt"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
@@ -144,6 +147,78 @@ func TestWorkOfATakenOverFileIsDone(t *testing.T) {
 			t.Errorf("the file has %d deleted objects, and %d keys", n, m)
 		}
 	})
+}
+
+// TestANameThatIsForgottenBeforeATakeoverStaysForgotten: handler, reconciler and workqueue, also if the
+// informer did not run yet.
+func TestANameThatIsForgottenBeforeATakeoverStaysForgotten(t *testing.T) {
+	for _, runs := range []bool{true, false} {
+		t.Run(fmt.Sprintf("the informer runs: %t", runs), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				u := beginWork(t)
+				second := u.second
+				if !runs {
+					second.stop()
+					second = launch(t, second.path, u.f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.LockTimeout = time.Millisecond })
+				}
+				err := errors.Join(second.informer.ForgetDurableEventHandler("r of the first"), second.cache.Workqueues().Forget("of the first"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !runs {
+					second.run()
+				}
+				u.hold.stop()
+				settle()
+				if st := second.cache.Status(); st.MemoryOnly {
+					t.Fatal(st.Err)
+				}
+				want := []workqueue.Status{{Name: "shared", Keys: 1}}
+				if runs {
+					want = []workqueue.Status{{Name: "of the second", Keys: 1}, {Name: "shared", Keys: 2}}
+				}
+				for i := range want {
+					want[i].Absent = !runs
+				}
+				expectWorkqueues(t, second, want...)
+				path := second.crash()
+				next := launch(t, second.crash(), u.f, nil)
+				for _, h := range next.informer.Status().Handlers {
+					if h.Name == "r of the first" {
+						t.Errorf("the file has %+v", h)
+					}
+				}
+				for _, r := range next.informer.Status().Reconcilers {
+					if r.Name == "r of the first" {
+						t.Errorf("the file has %+v", r)
+					}
+				}
+				if n := keysStartingWith(t, path, "deleted", "k14/r of the first/"); n != 0 {
+					t.Errorf("the file has %d deleted objects of it", n)
+				}
+			})
+		})
+	}
+}
+
+// keysStartingWith counts keys of a bucket in the file.
+func keysStartingWith(t *testing.T, path, bucket, prefix string) (n int) {
+	t.Helper()
+	inFile(t, path, func(tx *bolt.Tx) error {
+		return tx.ForEach(func(_ []byte, space *bolt.Bucket) error {
+			b := space.Bucket([]byte(bucket))
+			if b == nil {
+				return nil
+			}
+			return b.ForEach(func(k, _ []byte) error {
+				if bytes.HasPrefix(k, []byte(prefix)) {
+					n++
+				}
+				return nil
+			})
+		})
+	})
+	return n
 }
 
 // TestACrashDuringATakeoverLosesNoWork: the next process does all that the file and the process in memory

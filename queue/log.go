@@ -124,6 +124,7 @@ type Log struct {
 	consumers    map[*Consumer]struct{}
 	absent       map[string]cursor // Cursors of names without a consumer.
 	absentReadTo map[string]uint64 // How far their last consumers had read.
+	forgotten    map[string]bool   // Names that were forgotten while there was no file, see Names.
 	nameLost     bool              // A durable cursor may be lost, and its name with it.
 	terms        terms
 
@@ -175,6 +176,7 @@ func NewLog(o Options) (*Log, error) {
 		consumers:    map[*Consumer]struct{}{},
 		absent:       map[string]cursor{},
 		absentReadTo: map[string]uint64{},
+		forgotten:    map[string]bool{},
 		ledger:       ledger{storedCursors: map[string]cursor{}},
 	}
 	q.cond.L = &q.mu
@@ -390,6 +392,7 @@ func (q *Log) floorLocked() uint64 {
 // that it holds no deltas any more. The error wraps [ErrInUse] if the name has a
 // consumer now, and is persist.ErrClosed if the DB is closed.
 func (q *Log) Forget(name string) (err error) {
+	noFile := q.db.MemoryOnly()
 	_, updateErr := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
@@ -398,6 +401,9 @@ func (q *Log) Forget(name string) (err error) {
 				err = fmt.Errorf("%w: %q", ErrInUse, name)
 				return
 			}
+		}
+		if noFile {
+			q.forgotten[name] = true
 		}
 		delete(q.absent, name)
 		delete(q.terms.byName, name)

@@ -24,8 +24,9 @@ func (q *Log) ListsPending() bool {
 
 // Names makes the durable names of another log's space known, which is that of a file that could not
 // be had at first. Those that this log does not have get a cursor at the head: their handlers are
-// told everything, and what is published from now on. What is set aside for them still is. Deletions that
-// are published from now on are held for plain consumers until ReleaseUndelivered.
+// told everything, and what is published from now on. What is set aside for them still is. Names that were
+// forgotten meanwhile stay forgotten. Deletions that are published from now on are held for plain consumers
+// until ReleaseUndelivered.
 func (q *Log) Names(s *persist.Snapshot) error {
 	var names []string
 	err := s.Scan(cursorsBucket, durablePrefix, func(it *persist.Item) (bool, error) {
@@ -38,7 +39,7 @@ func (q *Log) Names(s *persist.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	objects, panics, err := q.readAside(s, func() {})
+	objects, panics, err := q.ofOther().readAside(s, func() {})
 	if err != nil {
 		return err
 	}
@@ -49,7 +50,7 @@ func (q *Log) Names(s *persist.Snapshot) error {
 			q.undelivered = inherited(cursor{Seq: q.head}, q.head)
 		}
 		for _, name := range names {
-			if q.knowsLocked(name) {
+			if q.forgotten[name] || q.knowsLocked(name) {
 				continue
 			}
 			q.absent[name] = cursor{Seq: q.head, InitialPending: true}
@@ -61,6 +62,7 @@ func (q *Log) Names(s *persist.Snapshot) error {
 				q.putPanicsLocked(b, name, p)
 			}
 		}
+		clear(q.forgotten)
 	})
 	return err
 }
@@ -75,11 +77,18 @@ func (q *Log) knowsLocked(name string) bool {
 	return absent
 }
 
+// ofOther returns a log that reads what another log has in this space. Damage that it finds is not in
+// this log's space.
+func (q *Log) ofOther() *Log {
+	return &Log{deltas: q.deltas, newObject: q.newObject, onCorrupt: func(error) {}, logger: q.logger}
+}
+
 // Deletions calls fn with the deletions that wait in another log's space for any consumer, or are
 // set aside there.
 func (q *Log) Deletions(s *persist.Snapshot, fn func(Delta) error) error {
+	other := q.ofOther()
 	for after, limit := uint64(0), uint64(math.MaxUint64-1); after < limit; {
-		ds, upTo, err := q.readUndelivered(s, nil, after, limit)
+		ds, upTo, err := other.readUndelivered(s, nil, after, limit)
 		if err != nil {
 			return err
 		}
@@ -93,7 +102,7 @@ func (q *Log) Deletions(s *persist.Snapshot, fn func(Delta) error) error {
 		}
 		after = upTo
 	}
-	aside, _, err := q.readAside(s, func() {})
+	aside, _, err := other.readAside(s, func() {})
 	if err != nil {
 		return err
 	}

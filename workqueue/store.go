@@ -40,7 +40,9 @@ type Store struct {
 	mu     sync.Mutex
 	absent map[string]int   // How many keys wait for the names that had no workqueue yet.
 	opened map[string]*keys // Those that had a workqueue in this process.
-	closed bool
+	// forgotten are names that were forgotten while there was no file, see TakeOver.
+	forgotten map[string]bool
+	closed    bool
 }
 
 // NewStore returns the Store of a space. Nothing else writes to its [Buckets], and one Store does
@@ -48,7 +50,7 @@ type Store struct {
 func NewStore(db *persist.DB, space string, logger klog.Logger) *Store {
 	s := &Store{
 		db: db, names: persist.Bucket{Space: space, Name: namesBucket}, keys: persist.Bucket{Space: space, Name: keysBucket},
-		logger: logger, opened: map[string]*keys{},
+		logger: logger, opened: map[string]*keys{}, forgotten: map[string]bool{},
 	}
 	err := db.Read(space, func(snapshot *persist.Snapshot) error {
 		s.absent = map[string]int{}
@@ -180,6 +182,9 @@ func (s *Store) Forget(name string) error {
 	})
 	if err == nil {
 		delete(s.absent, name)
+		if s.db.MemoryOnly() {
+			s.forgotten[name] = true
+		}
 	}
 	return err
 }

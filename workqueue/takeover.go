@@ -8,7 +8,8 @@ import (
 )
 
 // TakeOver adds what the space has in a file that could not be had at first, and that is about to be
-// replaced by what is in memory: to the workqueues that there are, and for those that may come.
+// replaced by what is in memory: to the workqueues that there are, and for those that may come. Names that
+// were forgotten meanwhile stay forgotten.
 func (s *Store) TakeOver(file *persist.Snapshot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -20,6 +21,9 @@ func (s *Store) TakeOver(file *persist.Snapshot) error {
 		return err
 	}
 	for name := range names {
+		if s.forgotten[name] {
+			continue
+		}
 		k, first, err := s.keysLocked(name)
 		if err != nil {
 			return err
@@ -43,6 +47,7 @@ func (s *Store) TakeOver(file *persist.Snapshot) error {
 			}
 		}
 	}
+	clear(s.forgotten)
 	return nil
 }
 

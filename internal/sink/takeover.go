@@ -55,6 +55,13 @@ func (k *Sink) Owed(file *persist.Snapshot, patient bool) (owed []queue.Delta, e
 	return owed, err
 }
 
+// CheckReady returns the error that Owed would return whatever the file has.
+func (k *Sink) CheckReady() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.checkReadyLocked()
+}
+
 // checkReadyLocked returns why the handlers cannot be told what is owed now.
 func (k *Sink) checkReadyLocked() error {
 	switch {
