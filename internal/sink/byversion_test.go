@@ -57,6 +57,9 @@ func TestVersionsProveContents(t *testing.T) {
 		expect("compared under a schema that is not known", "", false)
 		relist("s2", byContent)
 		expect("compared again", "s2", true)
+		k.distrusted = true
+		expect("nobody knows what the objects are", "s2", false)
+		k.distrusted = false
 		k.record.Rewrite = true
 		expect("records are to be written anew", "s2", false)
 	})

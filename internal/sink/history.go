@@ -61,7 +61,7 @@ func (k *Sink) Comparable(schema string) bool {
 	defer k.mu.Unlock()
 	age := time.Since(k.record.LastFullList)
 	recent := k.maxAge < 0 || age >= 0 && age < k.maxAge
-	whole := k.complete && k.trusted && !k.filling && !k.record.Rewrite && !k.record.Rewound
+	whole := k.complete && k.trusted && !k.distrusted && !k.filling && !k.record.Rewrite && !k.record.Rewound
 	return recent && whole && schema != "" && schema == k.record.ServerSchema
 }
 
