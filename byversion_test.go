@@ -117,7 +117,7 @@ func TestWhenTheWatchHasExpiredOnlyWhatChangedIsGot(t *testing.T) {
 	}{
 		"nothing has changed": {
 			change: func(w *httpserver.World) { w.Version++ },
-			want:   []string{"metadata", "schema"},
+			want:   []string{"metadata", "o000", "schema"},
 		},
 		"updated, deleted, replaced and new objects": {
 			change: func(w *httpserver.World) {
@@ -128,7 +128,7 @@ func TestWhenTheWatchHasExpiredOnlyWhatChangedIsGot(t *testing.T) {
 				w.Put("o004", "other", "v1")
 				w.Put("new", "u", "v1")
 			},
-			want: []string{"metadata", "new", "o001", "o002", "o004", "schema"},
+			want: []string{"metadata", "new", "o000", "o001", "o002", "o004", "schema"},
 		},
 		"what has changed again since the list is got as the list has it": {
 			change: func(w *httpserver.World) {
@@ -138,7 +138,7 @@ func TestWhenTheWatchHasExpiredOnlyWhatChangedIsGot(t *testing.T) {
 				newer.ResourceVersion, newer.Data = "500", map[string]string{"data": "v3"}
 				w.Since["o001"] = newer
 			},
-			want: []string{"metadata", "o001", "o001 exact", "o002", "schema"},
+			want: []string{"metadata", "o000", "o001", "o001 exact", "o002", "schema"},
 		},
 		"another schema": {
 			change: func(w *httpserver.World) {
@@ -204,9 +204,17 @@ func TestWhenTheWatchHasExpiredOnlyWhatChangedIsGot(t *testing.T) {
 					return name == "o007"
 				}
 			},
-			want: []string{"all", "metadata", "o007", "schema"},
+			want: []string{"all", "metadata", "o000", "o007", "schema"},
 		},
-		"a name is no field": {change: refuse("o007", http.StatusBadRequest), want: []string{"all", "metadata", "o007", "schema"}},
+		"a name is no field": {change: refuse("o007", http.StatusBadRequest), want: []string{"all", "metadata", "o000", "o007", "schema"}},
+		"field selectors are not known": {
+			change: func(w *httpserver.World) { w.Put("o007", "u", "v2"); w.NoSelectors = true },
+			want:   []string{"all", "metadata", "o000", "schema"},
+		},
+		"nothing is left": {
+			change: func(w *httpserver.World) { w.Version++; clear(w.Objects) },
+			want:   []string{"all", "metadata", "schema"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.objects == 0 {
@@ -241,7 +249,20 @@ func TestAMetadataListThatIsCutIsAskedForAgain(t *testing.T) {
 		}
 	})
 	got := worldLife(t, api, path)
-	if d := cmp.Diff([]string{"metadata", "metadata", "schema"}, got); d != "" {
+	if d := cmp.Diff([]string{"metadata", "metadata", "o000", "schema"}, got); d != "" {
+		t.Errorf("asked for (-want +got):\n%s", d)
+	}
+}
+
+// TestAListFuncThatAddsIsBelieved: what it adds is in no answer of the server, and was not deleted.
+func TestAListFuncThatAddsIsBelieved(t *testing.T) {
+	api, path := newWorld(t, worldObjects), testsupport.Path(t)
+	add := func(l *corev1.ConfigMapList) {
+		l.Items = append(l.Items, corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "added", UID: "a", ResourceVersion: "1"}})
+	}
+	worldLife(t, api, path, add)
+	api.Change(func(w *httpserver.World) { w.Version++ })
+	if d := cmp.Diff([]string{"all", "metadata", "o000", "schema"}, worldLife(t, api, path, add)); d != "" {
 		t.Errorf("asked for (-want +got):\n%s", d)
 	}
 }

@@ -106,6 +106,7 @@ type byVersion struct {
 	at         string // The store's resourceVersion.
 	maxChanged int
 	newest     newestObject
+	known      *checkpoint.ObjectVersion // The first object that the store has as the list has it.
 	changed    []checkpoint.ObjectVersion
 }
 
@@ -139,6 +140,9 @@ func (b *byVersion) see(ctx context.Context, v checkpoint.ObjectVersion) error {
 		return fmt.Errorf("%w: %w", errStore, err)
 	}
 	if known {
+		if b.known == nil {
+			b.known = &v
+		}
 		return nil
 	}
 	// What is not newer than the store, the store should have: else its history may be another
@@ -153,8 +157,17 @@ func (b *byVersion) see(ctx context.Context, v checkpoint.ObjectVersion) error {
 }
 
 // get gets the objects that have changed, at the versions that the list has. The watch cache of the
-// server has those that have not changed since, and etcd the others.
+// server has those that have not changed since, and etcd the others. One that has not changed is got
+// before: it shows whether the server knows the selectors, and whether the ListerWatcher returns what
+// is asked for and nothing else. If not, the metadata may not be that of its objects.
 func (b *byVersion) get(ctx context.Context, listed string) error {
+	if b.known == nil {
+		return errors.New("the store has no object of the list")
+	}
+	one := metav1.ListOptions{ResourceVersion: listed, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
+	if _, err := b.getSome(ctx, one, []checkpoint.ObjectVersion{*b.known}); err != nil {
+		return err
+	}
 	for _, match := range []metav1.ResourceVersionMatch{metav1.ResourceVersionMatchNotOlderThan, metav1.ResourceVersionMatchExact} {
 		var left []checkpoint.ObjectVersion
 		for some := range slices.Chunk(b.changed, objectsAtOnce) {
@@ -176,9 +189,10 @@ func (b *byVersion) get(ctx context.Context, listed string) error {
 // versions.
 func (b *byVersion) getSome(ctx context.Context, o metav1.ListOptions, some []checkpoint.ObjectVersion) (missing []checkpoint.ObjectVersion, err error) {
 	items, wanted := make([]request.Item, 0, len(some)), make(map[checkpoint.ObjectVersion]bool, len(some))
+	asked := make(map[string]bool, len(some))
 	for _, v := range some {
 		items = append(items, request.Item{Namespace: v.Namespace, Name: v.Name})
-		wanted[v] = true
+		wanted[v], asked[v.Key()] = true, true
 	}
 	var list runtime.Object
 	err = request.Objects(ctx, o, items, func(ctx context.Context) (err error) {
@@ -191,10 +205,17 @@ func (b *byVersion) getSome(ctx context.Context, o metav1.ListOptions, some []ch
 	b.r.obs.Contact()
 	err = meta.EachListItemWithAlloc(list, func(obj runtime.Object) error {
 		m, err := meta.Accessor(obj)
-		if err != nil || !wanted[checkpoint.VersionOf(m)] {
+		if err != nil {
 			return err
 		}
-		delete(wanted, checkpoint.VersionOf(m)) // Before a transform may change it.
+		v := checkpoint.VersionOf(m)
+		if !asked[v.Key()] {
+			return fmt.Errorf("%s was not asked for", v.Key())
+		}
+		if !wanted[v] {
+			return nil
+		}
+		delete(wanted, v) // Before a transform may change it.
 		if err := b.relist.Item(ctx, obj); err != nil {
 			return fmt.Errorf("%w: %w", errStore, err)
 		}

@@ -21,15 +21,20 @@ type exchange struct {
 	taken   bool // A Transport has the request.
 	passed  bool // A request that no Transport has seen has come to the network.
 	ended   bool // The call has returned.
+	served  bool // The client has got a list.
+	more    bool // The call has asked for another list after that.
 }
 
 // errAnswered ends a List call whose answer the client is not to decode.
 var errAnswered = errors.New("the answer was read below the client")
 
+// errMore is returned for a call that has asked for a list, got it, and asked for another one.
+var errMore = errors.New("the List call asks for more than one list")
+
 // exchanged calls list, which makes one List call with the context it is given, and has a Transport
 // send it by send, perhaps more than once: clients repeat requests. send does not run any more when
-// exchanged returns. The error is [ErrNotSeen] if the request did not come to a Transport, and else
-// that of list.
+// exchanged returns. A call that gets a list makes no request after it. The error is [ErrNotSeen] if
+// the request did not come to a Transport, and else that of list.
 func exchanged(ctx context.Context, send func(http.RoundTripper, *http.Request) (*http.Response, error), list func(context.Context) error) error {
 	x := &exchange{send: send}
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, exchangeKey{}, x))
@@ -45,10 +50,13 @@ func exchanged(ctx context.Context, send func(http.RoundTripper, *http.Request) 
 	}})
 	err := list(ctx)
 	cancel()
-	if x.end() {
-		return err
+	switch seen := x.end(); {
+	case !seen:
+		return ErrNotSeen
+	case x.more:
+		return errMore
 	}
-	return ErrNotSeen
+	return err
 }
 
 // end waits for what is being sent, and reports whether the request was seen.
@@ -67,11 +75,21 @@ func (x *exchange) roundTrip(t http.RoundTripper, r *http.Request) (*http.Respon
 		x.mu.Unlock()
 		return nil, errAnswered
 	}
+	if x.more = x.served; x.more {
+		x.mu.Unlock()
+		return nil, errMore
+	}
 	x.taken = true
 	x.sending.Add(1)
 	x.mu.Unlock()
 	defer x.sending.Done()
 	// What is sent is not that List any more, to another Transport below this one.
 	ctx := context.WithValue(WithoutCheck(r.Context()), exchangeKey{}, (*exchange)(nil))
-	return x.send(t, r.WithContext(ctx))
+	resp, err := x.send(t, r.WithContext(ctx))
+	if err == nil && resp.StatusCode == http.StatusOK {
+		x.mu.Lock()
+		x.served = true
+		x.mu.Unlock()
+	}
+	return resp, err
 }

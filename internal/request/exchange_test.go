@@ -382,6 +382,39 @@ func TestObjectsComeInOneList(t *testing.T) {
 }
 
 // TestOneObjectThatIsRefused is an error, and no list without it.
+// TestACallThatListsTwice asks for something that one answer does not stand for, whatever it makes of
+// the error.
+func TestACallThatListsTwice(t *testing.T) {
+	n := store(t, plain, runtime.ContentTypeProtobuf)
+	list := kubernetes.NewForConfigOrDie(&rest.Config{Host: "https://server", Transport: Transport{n}, QPS: -1}).CoreV1().ConfigMaps("").List
+	err := Objects(t.Context(), metav1.ListOptions{ResourceVersion: "1"}, itemsOf(1), func(ctx context.Context) error {
+		if l, err := list(ctx, metav1.ListOptions{}); err != nil || len(l.Items) != 1 {
+			t.Errorf("the first list: %v, %v", l, err)
+		}
+		_, _ = list(ctx, metav1.ListOptions{})
+		return nil
+	})
+	if got := n.taken(); !errors.Is(err, errMore) || len(got) != 1 {
+		t.Errorf("%v, asked for %q", err, got)
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(b []byte) (int, error) { return len(b), nil }
+
+// TestAnAnswerWithoutEnd is no list of one object.
+func TestAnAnswerWithoutEnd(t *testing.T) {
+	n := &network{answer: func(*http.Request) *http.Response {
+		resp := answer(200, runtime.ContentTypeProtobuf, nil)
+		resp.Body = io.NopCloser(endless{})
+		return resp
+	}}
+	if err := Objects(t.Context(), metav1.ListOptions{}, itemsOf(1), listing(t, Transport{n}, metav1.ListOptions{})); !errors.Is(err, ErrUnsupported) {
+		t.Error(err)
+	}
+}
+
 func TestOneObjectThatIsRefused(t *testing.T) {
 	n := store(t, plain, runtime.ContentTypeProtobuf)
 	good := n.answer

@@ -100,7 +100,9 @@ func sendAll(t http.RoundTripper, requests []*http.Request, lists [][]byte) (con
 				resp, err := t.RoundTrip(requests[i])
 				var body []byte
 				if err == nil {
-					body, err = io.ReadAll(resp.Body)
+					if body, err = io.ReadAll(io.LimitReader(resp.Body, maxFieldBytes)); len(body) == maxFieldBytes {
+						err = fmt.Errorf("%w: a list of one object has %d bytes and more", ErrUnsupported, len(body))
+					}
 					_ = resp.Body.Close() // It was read, or is not used.
 				}
 				answered(i, resp, body, err)

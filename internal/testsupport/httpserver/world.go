@@ -31,6 +31,8 @@ type World struct {
 	Schema  string                       // The hash of the server's schema. Empty: it may not be read.
 	// Since has newer versions of objects, which lists of one object that are not exact return.
 	Since map[string]*corev1.ConfigMap
+	// NoSelectors: a list of one object has all of them.
+	NoSelectors bool
 	// Meddle, if set, may answer a request in another way. It reports whether it has.
 	Meddle func(name string, w http.ResponseWriter) bool
 }
@@ -142,7 +144,7 @@ func (w *World) list(name string) *corev1.ConfigMapList {
 		if newer := w.Since[o.Name]; newer != nil && only == o.Name && !exact {
 			o = newer
 		}
-		if name == "all" || only == o.Name || name == "probe" && len(l.Items) == 0 {
+		if name == "all" || w.NoSelectors && name != "probe" || only == o.Name || name == "probe" && len(l.Items) == 0 {
 			l.Items = append(l.Items, *o)
 		}
 	}
