@@ -254,6 +254,45 @@ func TestAMetadataListThatIsCutIsAskedForAgain(t *testing.T) {
 	}
 }
 
+// TestWhatIsCutOrPutOffEachTimeIsListedInAnotherWay: a proxy may do so with these requests only.
+func TestWhatIsCutOrPutOffEachTimeIsListedInAnotherWay(t *testing.T) {
+	cut := func(rw http.ResponseWriter) {
+		rw.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+		rw.Header().Set("Content-Length", strconv.Itoa(1<<20))
+		fmt.Fprint(rw, "k8s\x00")
+	}
+	for name, c := range map[string]struct {
+		what   string
+		answer func(http.ResponseWriter)
+		want   []string
+	}{
+		"metadata that is cut":     {"metadata", cut, []string{"all", "metadata", "metadata"}},
+		"metadata that is put off": {"metadata", func(rw http.ResponseWriter) { rw.WriteHeader(http.StatusTooManyRequests) }, []string{"all", "metadata", "metadata"}},
+		"an object that is put off": {
+			"o007", func(rw http.ResponseWriter) { rw.WriteHeader(http.StatusTooManyRequests) },
+			[]string{"all", "metadata", "metadata", "o000", "o000", "o007", "o007"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			api, path := newWorld(t, worldObjects), testsupport.Path(t)
+			worldLife(t, api, path)
+			api.Change(func(w *httpserver.World) {
+				w.Put("o007", "u", "v2")
+				w.Meddle = func(name string, rw http.ResponseWriter) bool {
+					if name == c.what {
+						c.answer(rw)
+					}
+					return name == c.what
+				}
+			})
+			if d := cmp.Diff(c.want, slices.DeleteFunc(worldLife(t, api, path), func(s string) bool { return s == "schema" })); d != "" {
+				t.Errorf("asked for (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
 // TestAListFuncThatAddsIsBelieved: what it adds is in no answer of the server, and was not deleted.
 func TestAListFuncThatAddsIsBelieved(t *testing.T) {
 	api, path := newWorld(t, worldObjects), testsupport.Path(t)

@@ -75,16 +75,21 @@ func (r *Resumer) relistByVersion(ctx context.Context, rv string, how Relisting)
 			err = b.get(ctx, listed)
 		}
 		if err != nil {
-			return "", byVersionError(err)
+			return "", r.byVersionError(err)
 		}
+		r.wasCut = false
 		return listed, r.finish(ctx, relist, b.newest, listed)
 	})
 }
 
 // byVersionError decides which errors a list of all objects would have, too. One object may be
 // expired or too new for another server of the group than the one that has answered with the list.
-func byVersionError(err error) error {
-	if errors.Is(err, errStore) || apierrors.IsTooManyRequests(err) || isCut(err) {
+// What is cut or put off is asked for once more in the same way; then all objects are listed, because
+// something between here and the server may cut or put off these requests only.
+func (r *Resumer) byVersionError(err error) error {
+	again := apierrors.IsTooManyRequests(err) || isCut(err)
+	r.wasCut = again && !r.wasCut
+	if errors.Is(err, errStore) || r.wasCut {
 		return err
 	}
 	return fmt.Errorf("%w: %w", errNotByVersion, err)

@@ -146,8 +146,9 @@ type Resumer struct {
 	listing sync.Mutex
 	// paginated: the server pages even lists that its watch cache could serve.
 	// matchRefused: it does not know resourceVersionMatch. Guarded by listing.
-	paginated, matchRefused bool
-	watchers                sync.WaitGroup
+	// wasCut: the last relist by version was cut, or put off by the server.
+	paginated, matchRefused, wasCut bool
+	watchers                        sync.WaitGroup
 
 	mu      sync.Mutex
 	stopped bool
