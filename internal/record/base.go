@@ -178,6 +178,12 @@ func (m *message) compare(encoded, baseEncoded []byte, do func(f *messageField, 
 			return err
 		}
 	}
+	for len(baseEncoded) > 0 { // A field that comes again has changed what the base object has of it.
+		var err error
+		if baseNumber, _, baseEncoded, err = nextField(baseEncoded, baseNumber); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -183,11 +183,12 @@ func TestDecodeNearOfAnotherType(t *testing.T) {
 	}
 }
 
-// FuzzDecodeNear: for any bytes, DecodeNear returns the same object or error as Decode.
+// FuzzDecodeNear: for any bytes, also of the base object, DecodeNear returns the same object or error
+// as Decode.
 func FuzzDecodeNear(f *testing.F) {
 	pod := newTestPod(f)
 	near := encodedAhead(f, pod)
-	f.Add(near.body)
+	f.Add(near.body, near.body)
 	for _, change := range []func(*corev1.Pod){
 		func(p *corev1.Pod) { p.Labels["fuzz"] = "ed" },
 		func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
@@ -200,14 +201,21 @@ func FuzzDecodeNear(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Add(body)
-		f.Add(append(slices.Clone(body), body...))
+		f.Add(near.body, body)
+		f.Add(near.body, append(slices.Clone(body), body...))
+		f.Add(append(slices.Clone(body), near.body...), body)
 	}
 	object := func() any { return &corev1.Pod{} }
-	f.Fuzz(func(t *testing.T, body []byte) {
+	f.Fuzz(func(t *testing.T, baseBody, body []byte) {
 		rec := Record{Codec: CodecProtobuf, TypeName: goTypeOf(pod).name, Body: body}
+		baseRecord := rec
+		baseRecord.Body = baseBody
+		base, err := baseRecord.Decode(object)
+		if err != nil {
+			return
+		}
 		want, wantErr := rec.Decode(object)
-		got, err := rec.DecodeNear(object, near)
+		got, err := rec.DecodeNear(object, BaseObject(base, baseRecord))
 		if fmt.Sprint(err) != fmt.Sprint(wantErr) || (err == nil && !apiequality.Semantic.DeepEqual(want, got)) {
 			t.Errorf("%v, expected %v; -want +got:\n%s", err, wantErr, objectDiff(want, got))
 		}

@@ -32,6 +32,12 @@ func StoredObject(obj any, r Record, soon bool) *Object {
 	return o
 }
 
+// BaseObject returns a base for [Record.DecodeNear]: obj, which was decoded from r. It is valid as
+// long as r's body is.
+func BaseObject(obj any, r Record) *Object {
+	return &Object{Seq: r.Seq, Object: obj, sizeBytes: r.SizeBytes(), body: r.Body}
+}
+
 // AppendTo implements persist.Value.
 func (o *Object) AppendTo(dst []byte) ([]byte, error) {
 	return appendRecord(dst, o.Seq, o.Object, o.body)

@@ -126,10 +126,10 @@ func (r Record) SizeBytes() int { return envelopeBytes + len(r.Body) }
 // newObject returns, and [ErrBadRecord] if the body cannot be decoded.
 func (r Record) Decode(newObject func() any) (any, error) { return r.DecodeNear(newObject, nil) }
 
-// DecodeNear is Decode for another version of the object in base. Parts whose
+// DecodeNear is Decode for another version of the object in base, or one like it. Parts whose
 // encodings are equal are not decoded, but shared with the base object: neither
-// object may be changed. This saves time only where base was encoded ahead, see
-// [NewObject]. base may be nil.
+// object may be changed. This saves time only where base has its encoding, see
+// [NewObject] and [BaseObject]. base may be nil.
 func (r Record) DecodeNear(newObject func() any, base *Object) (any, error) {
 	var target any
 	if newObject != nil {
