@@ -2,11 +2,13 @@ package indexer
 
 import (
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 
@@ -257,5 +259,42 @@ func TestNoBallastUnderAMemoryLimit(t *testing.T) {
 	o.Ballast()
 	if n := len(o.ballast); n != 0 {
 		t.Errorf("%d bytes", n)
+	}
+}
+
+// TestNeighboursShareWhatIsAlike: what a chunk has is decoded beside the object before, and what
+// stays in memory is not.
+func TestNeighboursShareWhatIsAlike(t *testing.T) {
+	const pods = 3 * minParallel
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
+	ix := newIndexer(t, db, nil, 0)
+	for i := range pods {
+		pod := withValues(newPod(fmt.Sprintf("pod-%03d", i), "1"), "a")
+		pod.Spec.Containers = []corev1.Container{{Name: "app", Image: "image"}}
+		if err := ix.Add(pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	ix = newIndexer(t, db, nil, 0)
+	c, err := ix.Chunk("", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := ix.List()
+	if diff := cmp.Diff(sorted(listed), sorted(c.Objects)); diff != "" || len(listed) != pods {
+		t.Fatalf("%d objects; -listed +in the chunk:\n%.2000s", len(listed), diff)
+	}
+	distinct := func(objects []any) int {
+		containers := map[*corev1.Container]bool{}
+		for _, obj := range objects {
+			containers[&obj.(*corev1.Pod).Spec.Containers[0]] = true
+		}
+		return len(containers)
+	}
+	if shared, listed := distinct(c.Objects), distinct(listed); shared > runtime.GOMAXPROCS(0) || listed != pods {
+		t.Errorf("%d containers in a chunk of %d Pods, %d in a list", shared, pods, listed)
 	}
 }

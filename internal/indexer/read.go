@@ -118,32 +118,13 @@ const minParallel = 32
 // was fetched, and is not noMark, objects stay in memory if there is room.
 func (ix *Indexer) decode(ls []lazyObject, buf *buffers, m mark) (objects []any, good []lazyObject) {
 	defer buf.release()
-	one := func(l *lazyObject) {
-		if l.object != nil || l.err != nil {
-			return
-		}
-		l.object, l.err = ix.decodeRecord(l.record, nil)
-		if l.err == nil && m != noMark {
-			ix.objects.offer(objectKey{ix.owner, l.key}, l.object, l.seq, l.record.SizeBytes(), m)
-		}
-		l.record.Body = nil
+	var wg sync.WaitGroup
+	workers := max(1, min(runtime.GOMAXPROCS(0), 8, len(ls)/minParallel))
+	for w := range workers - 1 {
+		wg.Go(func() { ix.decodeInOrder(ls[w*len(ls)/workers:(w+1)*len(ls)/workers], m) })
 	}
-	workers := min(runtime.GOMAXPROCS(0), 8, len(ls)/minParallel)
-	if workers < 2 {
-		for i := range ls {
-			one(&ls[i])
-		}
-	} else {
-		var wg sync.WaitGroup
-		for w := range workers {
-			wg.Go(func() {
-				for i := w; i < len(ls); i += workers {
-					one(&ls[i])
-				}
-			})
-		}
-		wg.Wait()
-	}
+	ix.decodeInOrder(ls[(workers-1)*len(ls)/workers:], m)
+	wg.Wait()
 	objects, good = make([]any, 0, len(ls)), ls[:0]
 	for _, l := range ls {
 		if l.err != nil {
@@ -154,6 +135,28 @@ func (ix *Indexer) decode(ls []lazyObject, buf *buffers, m mark) (objects []any,
 		objects, good = append(objects, l.object), append(good, l)
 	}
 	return objects, good
+}
+
+// decodeInOrder decodes the objects, one after the other. With noMark, each is decoded beside the one
+// before: neighbours, such as the Pods of one Deployment, have much in common. Objects that stay in
+// memory share nothing.
+func (ix *Indexer) decodeInOrder(ls []lazyObject, m mark) {
+	var before *record.Object
+	for i := range ls {
+		l := &ls[i]
+		if l.object != nil || l.err != nil {
+			continue
+		}
+		l.object, l.err = ix.decodeRecord(l.record, before)
+		switch {
+		case l.err != nil:
+		case m == noMark:
+			before = record.BaseObject(l.object, l.record)
+		default:
+			ix.objects.offer(objectKey{ix.owner, l.key}, l.object, l.seq, l.record.SizeBytes(), m)
+		}
+		l.record.Body = nil
+	}
 }
 
 // List implements [cache.Store].
