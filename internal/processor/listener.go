@@ -29,13 +29,13 @@ const (
 //
 // It implements cache.ResourceEventHandlerRegistration.
 type listener struct {
-	p        *Processor
-	handler  cache.ResourceEventHandler
-	name     string       // For logs and Status.
-	logger   *klog.Logger // Of the handler's options, nil if they have none: see log.
-	consumer *queue.Consumer
-	durable  bool
-	turn     chan struct{} // Of the durable name, see turns.
+	p         *Processor
+	handler   cache.ResourceEventHandler
+	name      string       // For logs and Status.
+	ownLogger *klog.Logger // Of the options of the handler, nil if they have none: see log.
+	consumer  *queue.Consumer
+	durable   bool
+	turn      chan struct{} // Of the durable name, see turns.
 
 	stopCh   chan struct{}
 	stopOnce sync.Once
@@ -81,7 +81,7 @@ var (
 )
 
 // log returns the logger of the handler's options, or else that of the informer.
-func (l *listener) log() klog.Logger { return ptr.Deref(l.logger, l.p.opts.Logger) }
+func (l *listener) log() klog.Logger { return ptr.Deref(l.ownLogger, l.p.opts.Logger) }
 
 // HasSynced implements [cache.ResourceEventHandlerRegistration].
 func (l *listener) HasSynced() bool { return cache.IsDone(l.HasSyncedChecker()) }

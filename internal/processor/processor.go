@@ -87,11 +87,11 @@ func (p *Processor) Add(h cache.ResourceEventHandler, durableName string, o cach
 	}
 	l := &listener{
 		p: p, handler: h, durable: durableName != "",
-		name:     fmt.Sprintf("%T", h),
-		logger:   o.Logger,
-		stopCh:   make(chan struct{}),
-		finished: make(chan struct{}),
-		synced:   make(chan struct{}),
+		name:      fmt.Sprintf("%T", h),
+		ownLogger: o.Logger,
+		stopCh:    make(chan struct{}),
+		finished:  make(chan struct{}),
+		synced:    make(chan struct{}),
 	}
 	l.syncing.Store(true) // Until the first check, as in client-go.
 	if l.durable {

@@ -18,12 +18,12 @@ const minimumResyncPeriod = time.Second
 func (p *Processor) setResyncLocked(l *listener, period time.Duration) {
 	if period > 0 {
 		if period < minimumResyncPeriod {
-			l.logger.Info("Warning: resync period is too small. Changing it to the minimum allowed value", "resyncPeriod", period, "minimumResyncPeriod", minimumResyncPeriod)
+			l.log().Info("Warning: resync period is too small. Changing it to the minimum allowed value", "resyncPeriod", period, "minimumResyncPeriod", minimumResyncPeriod)
 			period = minimumResyncPeriod
 		}
 		if period < p.checkPeriod {
 			if p.started {
-				l.logger.Info("Warning: resync period is smaller than resync check period and the informer has already started. Changing it to the resync check period", "resyncPeriod", period, "resyncCheckPeriod", p.checkPeriod)
+				l.log().Info("Warning: resync period is smaller than resync check period and the informer has already started. Changing it to the resync check period", "resyncPeriod", period, "resyncCheckPeriod", p.checkPeriod)
 				period = p.checkPeriod
 			} else {
 				p.checkPeriod = period
@@ -46,7 +46,7 @@ func (l *listener) setPeriod(check time.Duration) {
 	case l.requested == 0:
 		l.period = 0
 	case check == 0:
-		l.logger.Info("Warning: the specified resyncPeriod is invalid because this shared informer doesn't support resyncing", "desired", l.requested)
+		l.log().Info("Warning: the specified resyncPeriod is invalid because this shared informer doesn't support resyncing", "desired", l.requested)
 		l.period = 0
 	default:
 		l.period = max(l.requested, check)
