@@ -21,11 +21,7 @@ func TestExamples(t *testing.T) {
 	for _, name := range []string{"controller/before", "controller/after", "manager/before", "manager/after"} {
 		t.Run(name, func(t *testing.T) {
 			w, dir := newWorld(t), t.TempDir()
-			build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "example"), "./"+name)
-			build.Dir = filepath.FromSlash("../../examples")
-			if out, err := build.CombinedOutput(); err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
+			buildExample(t, dir, name)
 			web := deployment(w.here, "web")
 			w.create(web)
 			p := runExample(t, dir)
@@ -39,6 +35,15 @@ func TestExamples(t *testing.T) {
 			p.await("web", "is gone")
 			p.interrupt()
 		})
+	}
+}
+
+func buildExample(t *testing.T, dir, name string) {
+	t.Helper()
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "example"), "./"+name)
+	build.Dir = filepath.FromSlash("../../examples")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
 }
 
@@ -102,6 +107,17 @@ func (p *exampleProcess) await(words ...string) {
 		if time.Now().After(deadline) {
 			p.t.Fatalf("no line with %q:\n%s", words, log)
 		}
+	}
+}
+
+// kill ends the program as a crash does.
+func (p *exampleProcess) kill() {
+	p.t.Helper()
+	if err := p.cmd.Process.Kill(); err != nil {
+		p.t.Error(err)
+	}
+	if err := p.cmd.Wait(); err == nil {
+		p.t.Error("the program was not killed")
 	}
 }
 

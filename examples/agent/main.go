@@ -1,0 +1,104 @@
+// An agent that keeps a file for each Pod of its node. What was left to be done when it ended, however
+// it ended, it does when it starts again: it also removes the files of Pods that were deleted meanwhile.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"log"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+	listers "k8s.io/client-go/listers/core/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/warmwatch/warmwatch"
+)
+
+var (
+	kubeconfig = flag.String("kubeconfig", "", "path to a kubeconfig; empty in a Pod")
+	node       = flag.String("node", os.Getenv("NODE_NAME"), "name of the node")
+	path       = flag.String("cache", "cache.db", "the cache file, in a directory of the node that outlives Pods")
+	dir        = flag.String("dir", "pods", "directory of the files")
+	status     = flag.String("status", "", "address that serves the status of the cache; empty disables it")
+)
+
+func main() {
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context) (err error) {
+	if err := os.MkdirAll(*dir, 0o755); err != nil {
+		return err
+	}
+	cache, err := warmwatch.Open(*path, warmwatch.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cache.Close()) }()
+	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.Wrap(cache.WrapTransport) // Before the client is made of it.
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	if *status != "" {
+		http.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) {
+			_ = json.NewEncoder(w).Encode(cache.Status())
+		})
+		go func() { log.Print(http.ListenAndServe(*status, nil)) }()
+	}
+
+	lw := toolscache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "", fields.OneTermEqualSelector("spec.nodeName", *node))
+	pods := cache.NewInformer(lw, &corev1.Pod{}, 0, nil).(*warmwatch.SharedIndexInformer)
+	a := &agent{listers.NewPodLister(pods.GetIndexer())}
+	if _, err := pods.AddReconciler("files", a.reconcile, warmwatch.ReconcilerOptions{Workers: 4}); err != nil {
+		return err
+	}
+	pods.RunWithContext(ctx) // It returns when all reconciles have returned, and only then the Cache is closed.
+	return nil
+}
+
+type agent struct{ pods listers.PodLister }
+
+// reconcile makes the file of one Pod what it should be. It may be called twice for one change, and once for
+// several. Where it fails, it is called again, by the next process if need be.
+func (a *agent) reconcile(_ context.Context, key toolscache.ObjectName) error {
+	file := filepath.Join(*dir, key.Namespace+"_"+key.Name)
+	pod, err := a.pods.Pods(key.Namespace).Get(key.Name)
+	switch {
+	case apierrors.IsNotFound(err): // Any other error does not mean that the Pod is gone.
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		log.Printf("%s is gone", key)
+		return nil
+	case err != nil:
+		return err
+	}
+	if err := os.WriteFile(file, fmt.Appendf(nil, "%s %s\n", pod.UID, pod.Status.PodIP), 0o644); err != nil {
+		return err
+	}
+	log.Printf("%s is there", key)
+	return nil
+}
