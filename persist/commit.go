@@ -349,7 +349,7 @@ func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error
 		}
 		tx, err := b.Begin(true)
 		if err != nil {
-			return errorBeforeCommit(err)
+			return err
 		}
 		committed := false
 		defer func() {

@@ -68,7 +68,8 @@ func newHandle(b *bolt.DB, file *os.File) *handle {
 	return h
 }
 
-// Begin begins a transaction. A read transaction is ended by end.
+// Begin begins a transaction. A read transaction is ended by end. What bbolt returns for a writable one
+// says that the file is damaged. That the meta pages could not be read may say nothing of it.
 func (h *handle) Begin(writable bool) (tx *bolt.Tx, err error) {
 	if err := h.checkMeta(); err != nil {
 		return nil, err
@@ -89,7 +90,10 @@ func (h *handle) Begin(writable bool) (tx *bolt.Tx, err error) {
 	default:
 		h.dead.Store(true)
 	}
-	if err == nil && !writable {
+	switch {
+	case writable:
+		err = errorBeforeCommit(err)
+	case err == nil:
 		h.countReader(tx.ID(), 1)
 	}
 	return tx, err

@@ -241,3 +241,26 @@ func TestATransactionEndsWhileBboltMapsTheFileAnew(t *testing.T) {
 	db.bolt.mu.Unlock()
 	flush(t, db)
 }
+
+// TestAMetaPageThatCannotBeReadNowIsNotDamaged: the disk of another machine may not answer in time. The
+// commit is tried again.
+func TestAMetaPageThatCannotBeReadNowIsNotDamaged(t *testing.T) {
+	path := testsupport.Path(t)
+	db := openSound(t, path, manual)
+	put(t, db, "a", "1")
+	flush(t, db)
+	failed := errors.New("connection timed out")
+	sound := db.bolt.checkMeta
+	db.bolt.checkMeta = func() error {
+		db.bolt.checkMeta = sound
+		return failed
+	}
+	put(t, db, "a", "2")
+	if err := db.Flush(); !errors.Is(err, failed) || errors.Is(err, ErrCorrupt) {
+		t.Errorf("the commit returned %v", err)
+	}
+	flush(t, db)
+	if aside := setAside(t, path); len(aside) != 0 || len(db.SetAside()) != 0 {
+		t.Errorf("the file was replaced: %q", aside)
+	}
+}
