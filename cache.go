@@ -57,8 +57,9 @@ type Options struct {
 	// DurableGrace is how long durable handlers wait while nothing can be written, because the
 	// disk is full or does not answer. Then they are told of what is not in the file, so that a
 	// crash takes back what they were told. The next process tells it again, with one exception:
-	// the deletion of an object that was never written, if it was deleted while no process ran
-	// and the server's history was lost. Default 0: they wait as long as it takes.
+	// the deletion of an object that was never written, or for a handler whose name was not, if it was
+	// deleted while no process ran and the server's history was lost. Default 0: they wait as long as
+	// it takes.
 	DurableGrace time.Duration
 	// MemoryBudget bounds the bytes of decoded objects kept in memory, for all
 	// informers together. Default 32 MiB; negative: no bound. While the first
