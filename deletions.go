@@ -148,6 +148,16 @@ func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 	d.db.Kick()
 }
 
+// restore notes an object of a name that was put into the DB under a key.
+func (d *deletions) restore(name cache.ObjectName, key string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.gone = slices.DeleteFunc(d.gone, func(gone string) bool { return gone == key })
+	if !slices.Contains(d.known[name], key) {
+		d.known[name] = append(d.known[name], key)
+	}
+}
+
 // keys returns the names of all objects.
 func (d *deletions) keys() []cache.ObjectName {
 	d.mu.Lock()

@@ -126,25 +126,25 @@ func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot
 	}()
 	bucket := persist.Bucket{Space: p.space, Name: deletedBucket}
 	return file.Scan(deletedBucket, "", func(it *persist.Item) (bool, error) {
+		name, rest, _ := cutField(it.Key)
+		if slices.Contains(s.forgotten, name) {
+			return true, nil
+		}
 		obj, err := decodeDeleted(it, s.newObject)
 		if err != nil { // Its name is in the workqueue.
 			p.logger.Error(err, "Could not read a deleted object, reconciling without it", "key", it.Key)
 			return true, nil
 		}
-		name, rest, _ := cutField(it.Key)
-		if slices.Contains(s.forgotten, name) {
-			return true, nil
-		}
-		if reconcilers[name] != nil {
-			text, _, _ := cutField(rest)
-			if key, err := cache.ParseObjectName(text); err == nil {
-				reconcilers[name].deleted(key, obj, false)
-			}
-			return true, nil
-		}
 		has, err := p.db.View(bucket, it.Key, func(*persist.Item) error { return nil })
 		if err == nil && !has {
 			_, err = p.db.Update(func(b *persist.Batch) { b.Put(bucket, it.Key, record.NewObject(obj, false)) })
+		}
+		if r := reconcilers[name]; r != nil && err == nil {
+			text, _, _ := cutField(rest)
+			if key, err := cache.ParseObjectName(text); err == nil {
+				r.deletions.restore(key, it.Key)
+				r.queue.Add(key)
+			}
 		}
 		return true, err
 	})

@@ -217,3 +217,35 @@ func TestDamageOfAFileThatIsTakenOverIsNotTheInformers(t *testing.T) {
 		}
 	})
 }
+
+// TestADeletionThatIsNotReconciledSurvivesADiskThatComesBack: its object is only in the file (Q6).
+func TestADeletionThatIsNotReconciledSurvivesADiskThatComesBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		p := launch(t, testsupport.Path(t), f, nil)
+		w := addReconciler(t, p, 1)
+		p.run()
+		settle()
+		w.expect(t, "ns/a@1", "ns/b@2")
+		w.set(fail)
+		f.remove("a")
+		settle()
+		if err := os.MkdirAll(filepath.Join(p.path+".finished", "x"), 0o700); err != nil { // It cannot be replaced.
+			t.Fatal(err)
+		}
+		sound := exchange(t, p.path, make([]byte, 16<<10))
+		addItems(t, p, "q", "x") // Something to write.
+		advance(time.Second)
+		if st := p.cache.Status(); !st.MemoryOnly {
+			t.Fatalf("the file is in use: %v", st.Err)
+		}
+		exchange(t, p.path, sound)
+		advance(2 * time.Minute)
+		if st := p.cache.Status(); st.MemoryOnly || st.Err != nil {
+			t.Fatalf("memory only: %v, %v", st.MemoryOnly, st.Err)
+		}
+		w.set(nil)
+		advance(20 * time.Minute)
+		w.expectEach(t, "ns/b", "ns/a is gone, deleted ns/a@3")
+	})
+}
