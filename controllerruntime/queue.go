@@ -18,12 +18,15 @@ import (
 // that has failed, or that is to be repeated later, is the first thing that the next process reconciles.
 // A deletion, of which no handler is told again, is not lost that way.
 //
-// The queue is client-go's, without the priorities of controller-runtime's own. If the name has a
+// The queue is client-go's, without the priorities of controller-runtime's own. As with that one, no
+// request is reconciled any more that waits when the manager is told to end: it is for the next process. If the name has a
 // queue in this process that still has work, a second one is kept in memory only, which the log says;
 // so is one whose requests cannot be read.
 func NewQueue(cache *warmwatch.Cache) func(controllerName string, rateLimiter clientworkqueue.TypedRateLimiter[reconcile.Request]) clientworkqueue.TypedRateLimitingInterface[reconcile.Request] {
 	return func(name string, rateLimiter clientworkqueue.TypedRateLimiter[reconcile.Request]) clientworkqueue.TypedRateLimitingInterface[reconcile.Request] {
-		queue, err := workqueue.New(cache.Workqueues(), name, workqueue.Options[reconcile.Request]{Codec: Requests{}, RateLimiter: rateLimiter})
+		queue, err := workqueue.New(cache.Workqueues(), name, workqueue.Options[reconcile.Request]{
+			Codec: Requests{}, RateLimiter: rateLimiter, LeaveAtShutDown: true,
+		})
 		if err != nil {
 			cache.Logger().Error(err, "The requests of a controller are in memory only", "controller", name)
 			return clientworkqueue.NewTypedRateLimitingQueueWithConfig(rateLimiter, clientworkqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name})

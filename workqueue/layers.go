@@ -39,10 +39,18 @@ func (q *Queue[T]) noteLeftLocked(item T) bool {
 // Get implements workqueue.TypedInterface.
 func (k kept[T]) Get() (item T, shutdown bool) {
 	item, shutdown = k.Typed.Get()
-	if !shutdown && k.q.isClosed() {
-		return *new(T), true
+	if shutdown {
+		return item, true
 	}
-	return item, shutdown
+	q := k.q
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.closed && (!q.leave || !q.plain.ShuttingDown()) {
+		return item, false
+	}
+	q.order.begin(item) // Nobody works on it. Its key stays.
+	k.Typed.Done(item)
+	return *new(T), true
 }
 
 // Done implements workqueue.TypedInterface.

@@ -21,6 +21,10 @@ type Options[T comparable] struct {
 	MetricsProvider workqueue.MetricsProvider
 	// Clock is that of delays. Default: the real one.
 	Clock clock.WithTicker
+	// LeaveAtShutDown has Get return no item any more after ShutDown, so that a program ends without
+	// working on all that waits: it stays in the file for the next process. Default: Get returns what
+	// was added before, as client-go's does.
+	LeaveAtShutDown bool
 }
 
 // A Queue is client-go's rate limiting workqueue, whose items are kept in a file.
@@ -51,6 +55,7 @@ type Queue[T comparable] struct {
 	clock clock.WithTicker
 	order order[T]
 	plain *workqueue.Typed[T]
+	leave bool // After ShutDown the items stay in the file.
 
 	mu      sync.Mutex
 	delayed map[T]time.Time // When the item will be added that waits for its time.
@@ -77,7 +82,7 @@ func New[T comparable](s *Store, name string, o Options[T]) (*Queue[T], error) {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	q := &Queue[T]{codec: o.Codec, clock: o.Clock, delayed: map[T]time.Time{}, left: map[T]struct{}{}}
+	q := &Queue[T]{codec: o.Codec, clock: o.Clock, leave: o.LeaveAtShutDown, delayed: map[T]time.Time{}, left: map[T]struct{}{}}
 	q.order.Queue, q.order.processing = workqueue.DefaultQueue[T](), map[T]struct{}{}
 	q.plain = workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[T]{
 		Name: name, MetricsProvider: o.MetricsProvider, Clock: o.Clock, Queue: &q.order,
@@ -138,12 +143,6 @@ func (q *Queue[T]) Close() {
 	q.keys.store.release(q.keys, q)
 }
 
-func (q *Queue[T]) isClosed() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.closed
-}
-
 // own implements owner.
 func (q *Queue[T]) own(k *keys) { q.keys = k }
 
@@ -157,7 +156,7 @@ func (q *Queue[T]) adopt(key string) {
 	q.Add(item)
 }
 
-// drained reports whether the queue is shut down, and nobody works on an item of it any more.
+// drained reports whether the queue is shut down, and nobody works on an item of it any more, nor will.
 func (q *Queue[T]) drained() bool {
-	return q.ShuttingDown() && q.Len() == 0 && !q.order.busy()
+	return q.ShuttingDown() && (q.leave || q.Len() == 0) && !q.order.busy()
 }

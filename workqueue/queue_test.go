@@ -152,6 +152,53 @@ func TestAWorkerThatIsBlockedInGetEnds(t *testing.T) {
 	})
 }
 
+// TestWhatWaitsAtShutDownIsLeft for the next queue of the name, once nobody works on an item.
+func TestWhatWaitsAtShutDownIsLeft(t *testing.T) {
+	s, _ := openStore(t, testsupport.Path(t))
+	o := Options[string]{LeaveAtShutDown: true}
+	q := newQueue(t, s, o)
+	for _, item := range []string{"a", "b", "c"} {
+		q.Add(item)
+	}
+	for _, item := range []string{"a", "b"} {
+		if got, shutdown := q.Get(); got != item || shutdown {
+			t.Errorf("%q, %t", got, shutdown)
+		}
+	}
+	q.ShutDown()
+	if item, shutdown := q.Get(); item != "" || !shutdown {
+		t.Errorf("after ShutDown: %q, %t", item, shutdown)
+	}
+	q.Done("a")
+	if _, err := New(s, "model", o); !errors.Is(err, ErrInUse) {
+		t.Errorf("while somebody works on an item: %v", err)
+	}
+	q.AddRateLimited("b")
+	q.Done("b")
+	next := newQueue(t, s, o)
+	for _, item := range []string{"b", "c"} {
+		if got, shutdown := next.Get(); got != item || shutdown {
+			t.Errorf("the next one: %q, %t", got, shutdown)
+		}
+		next.Done(item)
+	}
+	if st := s.Status(); st[0].Keys != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestAClosedQueueDrains: nobody works on an item that Get has kept back.
+func TestAClosedQueueDrains(t *testing.T) {
+	s, _ := openStore(t, testsupport.Path(t))
+	q := newQueue(t, s, Options[string]{})
+	q.Add("a")
+	q.Close()
+	if _, shutdown := q.Get(); !shutdown {
+		t.Error("a closed queue gives away an item")
+	}
+	q.ShutDownWithDrain()
+}
+
 // TestKeysThatAreLostAreNoticed: and the others are worked on.
 func TestKeysThatAreLostAreNoticed(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -3,6 +3,7 @@ package controllerruntime_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/controllerruntime"
@@ -150,8 +152,8 @@ func TestASecondQueueOfAControllerIsInMemory(t *testing.T) {
 			first.Done(r)
 		}
 		first.Add(requests[1])
-		first.ShutDown()
 		r, _ := first.Get()
+		first.ShutDown()
 		first.AddRateLimited(r)
 		first.Done(r)
 		second.ShutDown()
@@ -164,4 +166,59 @@ func TestASecondQueueOfAControllerIsInMemory(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestWhatWaitsWhenAManagerEndsIsForTheNext: as with controller-runtime's own queue, nothing more is
+// reconciled, with a context that is done.
+func TestWhatWaitsWhenAManagerEndsIsForTheNext(t *testing.T) {
+	logger := ktesting.NewLogger(t, ktesting.NewConfig())
+	opened, err := warmwatch.Open(newPath(t), warmwatch.Options{Logger: &logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const requests = 10
+	ctx, cancel := context.WithCancel(t.Context())
+	shuttingDown := make(chan struct{})
+	var reconciled []string
+	c, err := controller.NewUnmanaged("queue", controller.Options{
+		NewQueue: controllerruntime.NewQueue(opened), SkipNameValidation: new(true), Logger: logger,
+		Reconciler: reconcile.Func(func(_ context.Context, r ctrl.Request) (ctrl.Result, error) {
+			reconciled = append(reconciled, r.Name)
+			cancel()
+			<-shuttingDown
+			return ctrl.Result{}, nil
+		}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = c.Watch(source.Func(func(_ context.Context, q clientworkqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		for i := range requests {
+			q.Add(ctrl.Request{NamespacedName: types.NamespacedName{Name: strconv.Itoa(i)}})
+		}
+		go func() {
+			for !q.ShuttingDown() {
+				time.Sleep(time.Millisecond)
+			}
+			close(shuttingDown)
+		}()
+		return nil
+	}))
+	if err == nil {
+		err = c.Start(ctx)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := opened.Status().Workqueues; len(reconciled) != 1 || len(st) != 1 || st[0].Keys != requests-1 {
+		t.Errorf("reconciled: %v, workqueues: %+v", reconciled, st)
+	}
+	next := controllerruntime.NewQueue(opened)("queue", clientworkqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
+	if next.Len() != requests-1 {
+		t.Errorf("the next queue has %d requests", next.Len())
+	}
+	next.ShutDown()
+	if err := opened.Close(); err != nil {
+		t.Error(err)
+	}
 }
