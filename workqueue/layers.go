@@ -77,15 +77,8 @@ type keptForLater[T comparable] struct {
 // AddAfter implements workqueue.TypedDelayingInterface.
 func (k keptForLater[T]) AddAfter(item T, d time.Duration) {
 	q := k.q
-	if d > 0 {
-		// client-go adds the item no earlier than this. If it waits already, the earlier time counts.
-		due := q.clock.Now().Add(d)
-		q.mu.Lock()
-		q.keys.add(q.codec.Encode(item))
-		if before, waits := q.delayed[item]; !waits || due.Before(before) {
-			q.delayed[item] = due
-		}
-		q.mu.Unlock()
+	if d > 0 && !q.delay(item, d) {
+		return
 	}
 	k.TypedDelayingInterface.AddAfter(item, d) // Without the lock: it may wait for an Add.
 	if d <= 0 {
@@ -95,6 +88,21 @@ func (k keptForLater[T]) AddAfter(item T, d time.Duration) {
 			q.keys.add(q.codec.Encode(item))
 		}
 	}
+}
+
+// delay notes an item that is to wait. It reports false for one that waits already, for no longer: the
+// earlier time counts, as with client-go. That queue is not told of the other one, because it would let
+// the item wait once more if the earlier time came meanwhile, and this one would not know.
+func (q *Queue[T]) delay(item T, d time.Duration) bool {
+	due := q.clock.Now().Add(d) // client-go adds the item no earlier.
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.keys.add(q.codec.Encode(item))
+	if before, waits := q.delayed[item]; waits && !due.Before(before) {
+		return false
+	}
+	q.delayed[item] = due
+	return true
 }
 
 // An order is client-go's FIFO queue of the items that are ready. The plain queue calls Push and Pop

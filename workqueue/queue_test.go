@@ -199,6 +199,33 @@ func TestAClosedQueueDrains(t *testing.T) {
 	q.ShutDownWithDrain()
 }
 
+// TestAnItemThatIsAddedForLaterTwiceIsKept, also where the first time comes while the second one is
+// being noted.
+func TestAnItemThatIsAddedForLaterTwiceIsKept(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			s, _ := openStore(t, testsupport.Path(t))
+			q := newQueue(t, s, Options[string]{})
+			q.AddAfter("a", time.Second)
+			go func() {
+				time.Sleep(time.Second)
+				q.AddAfter("a", time.Minute)
+			}()
+			time.Sleep(time.Second)
+			synctest.Wait()
+			item, _ := q.Get()
+			q.Done(item)
+			kept := q.keys.len()
+			time.Sleep(time.Hour)
+			if q.Len() != kept {
+				t.Errorf("%d keys were kept while %d items waited", kept, q.Len())
+			}
+			q.ShutDown()
+			time.Sleep(time.Minute)
+		})
+	}
+}
+
 // TestKeysThatAreLostAreNoticed: and the others are worked on.
 func TestKeysThatAreLostAreNoticed(t *testing.T) {
 	for name, c := range map[string]struct {
