@@ -57,6 +57,17 @@ func TestVersionsProveContents(t *testing.T) {
 		expect("compared under a schema that is not known", "", false)
 		relist("s2", byContent)
 		expect("compared again", "s2", true)
+		same := configMap("a", "1")
+		if err := k.compareContent(same); err != nil {
+			t.Fatal(err)
+		}
+		expect("compared with the same content beside the watch", "s2", true)
+		same.Data = map[string]string{"a": "default"}
+		if err := k.compareContent(same); err != nil {
+			t.Fatal(err)
+		}
+		expect("what a comparison has found may be of another schema", "s2", false)
+		relist("s2", byContent)
 		k.distrusted = true
 		expect("nobody knows what the objects are", "s2", false)
 		k.distrusted = false

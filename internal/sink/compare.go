@@ -127,6 +127,7 @@ func (k *Sink) compareContent(obj runtime.Object) error {
 	if !differs(w, key, value) && !k.isOldLocked(w, key, value) {
 		return nil
 	}
+	k.record.ServerSchema = "" // Objects of another one may be stored now.
 	c := w.SetValue(key, value, true)
 	k.detector.AddObject(c.New)
 	defer clear(k.deltas[:])
