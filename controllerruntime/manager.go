@@ -3,6 +3,7 @@ package controllerruntime
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -14,7 +15,8 @@ import (
 type Manager struct {
 	ctrl.Manager
 
-	opened *warmwatch.Cache
+	opened  *warmwatch.Cache
+	started atomic.Bool
 }
 
 // NewManager is [ctrl.NewManager] for a manager whose caches are kept in the file at path. It opens
@@ -24,6 +26,9 @@ type Manager struct {
 // Start closes the file when it returns; a Manager that is not started must be closed.
 // Options.Cache.NewInformer must be nil.
 func NewManager(config *rest.Config, options ctrl.Options, path string, opening warmwatch.Options) (*Manager, error) {
+	if config == nil {
+		return nil, errors.New("warmwatch: a config is required")
+	}
 	if options.Cache.NewInformer != nil {
 		return nil, errors.New("warmwatch: options.Cache.NewInformer is set: NewManager sets it itself")
 	}
@@ -46,12 +51,16 @@ func NewManager(config *rest.Config, options ctrl.Options, path string, opening 
 	if err != nil {
 		return nil, errors.Join(err, opened.Close())
 	}
-	return &Manager{m, opened}, nil
+	return &Manager{Manager: m, opened: opened}, nil
 }
 
 // Start is that of [ctrl.Manager], and closes the file when all has stopped, or when
-// GracefulShutdownTimeout is over. The error is of both.
+// GracefulShutdownTimeout is over. The error is of both. A Manager that is started again returns an
+// error, and goes on with what it does.
 func (m *Manager) Start(ctx context.Context) error {
+	if m.started.Swap(true) {
+		return m.Manager.Start(ctx)
+	}
 	return errors.Join(m.Manager.Start(ctx), m.Close())
 }
 
@@ -59,6 +68,6 @@ func (m *Manager) Start(ctx context.Context) error {
 // Start it does nothing but return what closing has returned.
 func (m *Manager) Close() error { return m.opened.Close() }
 
-// Opened returns the Cache whose informers the manager has, for its Status, Flush, or more
+// Opened returns the Cache whose informers the manager has, for its Status, or more
 // informers.
 func (m *Manager) Opened() *warmwatch.Cache { return m.opened }

@@ -14,10 +14,27 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/controllerruntime"
 )
+
+// TestAManagerThatIsMisusedReturnsErrors, as that of controller-runtime.
+func TestAManagerThatIsMisusedReturnsErrors(t *testing.T) {
+	if _, err := controllerruntime.NewManager(nil, ctrl.Options{}, newPath(t), warmwatch.Options{}); err == nil {
+		t.Error("no config, and no error")
+	}
+	op := launch(t, newPath(t), warmwatch.SyncFromDisk, newWorld(t))
+	if err := op.manager.Start(t.Context()); err == nil {
+		t.Error("a second start, and no error")
+	}
+	if len(op.manager.Opened().Status().Informers) == 0 {
+		t.Error("the second start has ended the informers of the first")
+	}
+	op.stop()
+}
 
 // world is what the tests have on the server: two namespaces that the operator watches, and
 // another one.
