@@ -70,11 +70,13 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 	r := &reconciler{informer: s, name: name, reconcile: reconcile, opts: o}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.stopped { // The processor may take a handler yet, which nobody would give a queue.
+		return nil, fmt.Errorf("warmwatch: add reconciler: reconciler %q was not added because the informer has stopped already", name)
+	}
 	if s.hasReconcilerLocked(name) {
 		return nil, fmt.Errorf("warmwatch: add reconciler: %w: %q", ErrInUse, name)
 	}
-	running := s.begun && !s.stopped
-	if running {
+	if s.begun {
 		if err := r.open(s.parts.Load()); err != nil {
 			return nil, fmt.Errorf("warmwatch: add reconciler: %w", err)
 		}
@@ -86,7 +88,7 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 	}
 	r.registration = handle
 	s.reconcilers = append(s.reconcilers, r)
-	if running {
+	if s.begun {
 		r.begin(s.parts.Load())
 		s.running.Go(func() { r.run(s.ctx) })
 	}

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
@@ -114,4 +115,42 @@ func TestAReconcilerIsToldOfWhatWasSetAsideForItsName(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestAReconcilerIsNotAddedToAnInformerThatEnds, also where its handlers have not ended yet: nothing
+// would give it a queue.
+func TestAReconcilerIsNotAddedToAnInformerThatEnds(t *testing.T) {
+	f := newSource(t, configMap("a"))
+	p := launch(t, testsupport.Path(t), f, nil)
+	blocked, unblock := make(chan struct{}), make(chan struct{})
+	err := p.informer.SetTransform(func(obj any) (any, error) {
+		if keyOf(obj) == "ns/b" {
+			close(blocked)
+			<-unblock
+		}
+		return obj, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.informer.RunWithContext(t.Context())
+	}()
+	until(func() bool { return p.informer.Status().Phase == warmwatch.PhaseLive })
+	f.put(configMap("b"))
+	<-blocked
+	closed := make(chan error)
+	go func() { closed <- p.cache.Close() }() // It waits for the event that is being applied.
+	until(p.informer.IsStopped)
+	_, err = p.informer.AddReconciler("late", func(context.Context, cache.ObjectName) error { return nil }, warmwatch.ReconcilerOptions{})
+	if err == nil || !strings.Contains(err.Error(), "stopped already") {
+		t.Error(err)
+	}
+	close(unblock)
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	<-ended
 }
