@@ -55,6 +55,9 @@ func (r *Resumer) relistByVersion(ctx context.Context, rv string, how Relisting)
 	if !how.Expired || how.Rewrite || how.Rewound || how.Schema == "" {
 		return "", errNotByVersion
 	}
+	if r.cuts > 1 { // The connection does not last long enough. Objects can be listed in pages.
+		return "", fmt.Errorf("%w: it was cut twice", errNotByVersion)
+	}
 	if !r.history.Comparable(how.Schema) {
 		return "", fmt.Errorf("%w: contents have to be compared", errNotByVersion)
 	}
@@ -102,6 +105,14 @@ func isCut(err error) bool {
 	}
 	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
 		utilnet.IsProbableEOF(err) || utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err)
+}
+
+// isBrokenOff reports whether the connection has ended, and not whether there was none.
+func isBrokenOff(err error) bool {
+	if failed, ok := errors.AsType[*net.OpError](err); ok && failed.Op == "dial" {
+		return false
+	}
+	return isNetwork(err) || isCut(err)
 }
 
 // byVersion is a relist by version.

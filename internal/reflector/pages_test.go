@@ -1,6 +1,9 @@
 package reflector
 
 import (
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"testing"
 	"time"
@@ -155,6 +158,104 @@ func TestAServerThatRefusesResourceVersionMatchIsAskedWithoutIt(t *testing.T) {
 			w.opts.Relist = because(false, false)
 			w.run()
 			w.server.requests.expect(t, "LIST rv=5 NotOlderThan")
+		})
+	})
+}
+
+// errCut is what client-go says of an answer that ends too early.
+var errCut = fmt.Errorf("unexpected error when reading response body: %w", io.ErrUnexpectedEOF)
+
+// TestAPageThatIsCutIsAskedForAgain, and what came before it is not.
+func TestAPageThatIsCutIsAskedForAgain(t *testing.T) {
+	noConnection := &net.OpError{Op: "dial", Err: errNetwork}
+	for _, c := range []struct {
+		name     string
+		failures []error
+		requests []string
+	}{
+		{"once", []error{errCut}, []string{"LIST limit=500 continue=x", "LIST limit=500 continue=x"}},
+		{"it is too large", []error{errCut, errCut, errCut}, []string{
+			"LIST limit=500 continue=x", "LIST limit=500 continue=x", "LIST limit=250 continue=x", "LIST limit=125 continue=x",
+		}},
+		{"there is no link for a while", []error{errCut, noConnection, noConnection}, []string{
+			"LIST limit=500 continue=x", "LIST limit=500 continue=x", "LIST limit=500 continue=x", "LIST limit=500 continue=x",
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "", page("7", "x", "a@3"))
+				for _, err := range c.failures {
+					w.server.then(fails(err))
+				}
+				w.server.then(page("7", "", "b@4"), opens())
+				w.run()
+				advance(pageTries * pageRetry)
+				w.server.requests.expect(t, append(append([]string{"LIST limit=500"}, c.requests...), "WATCH rv=7")...)
+				w.store.calls.expect(t, "begin", "item a@3", "item b@4", "finish 7", "replace 7")
+			})
+		})
+	}
+	t.Run("for ever", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, "", page("7", "x", "a@3"))
+			for range pageTries {
+				w.server.then(fails(noConnection))
+			}
+			w.server.then(lists("9", "b@4"), opens())
+			w.run()
+			advance(pageTries*pageRetry + firstBackoff)
+			w.store.calls.expect(t, "begin", "item a@3", "abort", "begin", "item b@4", "finish 9", "replace 9")
+			w.server.requests.take()
+		})
+	})
+}
+
+// TestAListThatIsCutComesInPages: a connection that does not last for all objects lasts for some.
+func TestAListThatIsCutComesInPages(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		answers  []answer
+		requests []string
+	}{
+		{"the stream", []answer{closes(added("a@3"))}, []string{"STREAM NotOlderThan"}},
+		{"the list", []answer{fails(errInternal), fails(errCut)}, []string{"STREAM NotOlderThan", "LIST rv=0 limit=500"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "", append(c.answers, page("9", "x", "a@3"), fails(errCut), page("9", "", "b@4"), opens())...)
+				w.server.streamsLists = true
+				clear(w.store.objects)
+				w.withPast("")
+				w.run()
+				advance(firstBackoff + pageRetry)
+				w.server.requests.expect(t, append(c.requests, "LIST limit=500", "LIST limit=500 continue=x", "LIST limit=500 continue=x", "WATCH rv=9")...)
+				w.store.expectContents(t, "a@3", "b@4")
+				// The next one is tried at once.
+				w.server.then(opens(initialEnd("12")))
+				w.force()
+				advance(2 * firstBackoff)
+				w.server.requests.expect(t, "STREAM rv=9 NotOlderThan")
+				w.store.calls.take()
+			})
+		})
+	}
+	t.Run("the stream, and the store has something", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			w := streaming(t, "5", closes(added("a@3"), bookmark("4")), lists("9", "a@3", "b@9"), opens())
+			w.opts.Relist = because(false, false)
+			w.run()
+			w.server.requests.expect(t, "STREAM rv=5 NotOlderThan", "LIST rv=5 limit=500 NotOlderThan", "WATCH rv=9")
+			w.store.calls.expect(t, "begin", "item a@3", "abort", "begin", "item a@3", "item b@9", "finish 9", "replace 9")
+		})
+	})
+	t.Run("the list, and the store has something", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, "5", fails(errCut), page("9", "", "a@3"), opens())
+			w.opts.Relist = &Relisting{NotOlderThan: "5"}
+			w.run()
+			advance(firstBackoff)
+			w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "LIST rv=5 limit=500 NotOlderThan", "WATCH rv=9")
+			w.store.calls.take()
 		})
 	})
 }

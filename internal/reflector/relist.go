@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"time"
 
@@ -41,9 +42,13 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 		}
 		listed, err = r.relistAt(ctx, "", how)
 	}
+	if isBrokenOff(err) {
+		r.cuts++
+	}
 	if err != nil {
 		return "", fmt.Errorf("reflector: relist (%s): %w", how.Reason, err)
 	}
+	r.cuts = 0
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.next == asked { // Else another relist was demanded meanwhile.
@@ -113,12 +118,15 @@ func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (strin
 }
 
 func (r *Resumer) relistByContent(ctx context.Context, rv string, how Relisting) (string, error) {
-	if r.useWatchList {
+	if r.useWatchList && r.cuts == 0 {
 		streamed := how
 		streamed.Streamed = true
 		listed, err := r.withRelist(ctx, streamed, func(relist Relist) (string, error) { return r.stream(ctx, rv, relist) })
 		if !errors.Is(err, errNoStream) {
 			return listed, err
+		}
+		if isBrokenOff(err) {
+			r.cuts++
 		}
 		r.log.V(2).Info("Listing in pages", "reason", err)
 	}
@@ -139,13 +147,16 @@ func (r *Resumer) relistByContent(ctx context.Context, rv string, how Relisting)
 }
 
 // listOptions returns the options of client-go's Reflector (reflector.go, list), and sets
-// ResourceVersionMatch, which client-go does not.
+// ResourceVersionMatch, which client-go does not. After a list that was cut it asks for pages.
 func (r *Resumer) listOptions(rv string) metav1.ListOptions {
+	if rv == anyVersion && r.cuts > 0 { // The watch cache would ignore the limit.
+		rv = ""
+	}
 	o := metav1.ListOptions{ResourceVersion: rv, Limit: r.pageSize}
 	if rv == "" || rv == anyVersion {
 		return o
 	}
-	if !r.paginated {
+	if !r.paginated && r.cuts == 0 {
 		o.Limit = 0 // The watch cache serves lists without a limit.
 	}
 	if !r.matchRefused {
@@ -210,7 +221,7 @@ func (r *Resumer) readStream(ctx context.Context, w watch.Interface, asked strin
 		case e, ok = <-w.ResultChan():
 		}
 		if !ok {
-			return "", errors.New("the stream ended before the list was complete")
+			return "", fmt.Errorf("the stream ended before the list was complete: %w", io.ErrUnexpectedEOF)
 		}
 		r.obs.Contact()
 		end.sawEvent()
@@ -254,7 +265,7 @@ func (r *Resumer) pages(ctx context.Context, o metav1.ListOptions, relist Relist
 	var newest newestObject
 	asked, rv := o.ResourceVersion, ""
 	for {
-		list, err := r.lw.ListWithContext(ctx, o)
+		list, err := r.page(ctx, &o)
 		if isExpired(err) && o.Continue != "" {
 			return "", fmt.Errorf("%w: %w", errPageExpired, err)
 		}
@@ -287,6 +298,35 @@ func (r *Resumer) pages(ctx context.Context, o metav1.ListOptions, relist Relist
 		}
 		o.ResourceVersion, o.ResourceVersionMatch = "", ""
 	}
+}
+
+const (
+	// pageTries is how often a page is asked for that is cut,
+	pageTries = 10
+	// pageRetry after each other, as client-go's requests are.
+	pageRetry = time.Second
+)
+
+// page asks for a page again if the connection ends: the server goes on where the last page has
+// ended. It asks for less if the connection has not lasted for a page twice in a row. A list that
+// is asked for at once is given up; the next one comes in pages.
+func (r *Resumer) page(ctx context.Context, o *metav1.ListOptions) (list runtime.Object, err error) {
+	for try := range pageTries {
+		list, err = r.lw.ListWithContext(ctx, *o)
+		if !isCut(err) || ctx.Err() != nil || o.Limit == 0 || o.Continue == "" && r.cuts == 0 {
+			return list, err
+		}
+		if try > 0 && isBrokenOff(err) {
+			o.Limit = max(o.Limit/2, 1)
+		}
+		r.log.V(2).Info("Asking for a page again", "limit", o.Limit, "err", err)
+		select {
+		case <-time.After(pageRetry):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return nil, err
 }
 
 // notOlder returns errOlder for a list that is older than was asked for. A ListerWatcher

@@ -148,7 +148,9 @@ type Resumer struct {
 	// matchRefused: it does not know resourceVersionMatch. Guarded by listing.
 	// wasCut: the last relist by version was cut, or put off by the server.
 	paginated, matchRefused, wasCut bool
-	watchers                        sync.WaitGroup
+	// cuts is how many lists were cut since the last complete one. Guarded by listing.
+	cuts     int
+	watchers sync.WaitGroup
 
 	mu      sync.Mutex
 	stopped bool

@@ -8,10 +8,12 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/test/e2e/link"
+	"github.com/warmwatch/warmwatch/test/e2e/workload"
 )
 
 // dials counts the connections that were made.
@@ -104,4 +106,35 @@ func TestFlakyLink(t *testing.T) {
 			must(l.Heal())
 		})
 	}
+}
+
+// TestAListOverALinkThatIsCutEndsAtLast: no connection lasts for all objects, so client-go's list
+// never ends.
+func TestAListOverALinkThatIsCutEndsAtLast(t *testing.T) {
+	client := newClient(t, shared.Config())
+	namespace := newNamespace(t, client)
+	const objects = 150 // 2.4 MB, half of that compressed.
+	err := workload.Parallel(t.Context(), objects, nil, func(ctx context.Context, i int) error {
+		_, err := client.CoreV1().ConfigMaps(namespace).Create(ctx, workload.VariedConfigMap(i), metav1.CreateOptions{})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := link.To(shared.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Down)
+	if err := l.CutAfter(700_000); err != nil {
+		t.Fatal(err)
+	}
+	p := launch(t, newPath(t), warmwatch.Options{})
+	cfg := l.Attach(shared.Config())
+	cfg.Wrap(p.cache.WrapTransport)
+	informer := p.informer(configMapsIn(newClient(t, cfg), namespace), &corev1.ConfigMap{}, configMaps, warmwatch.InformerOptions{Namespace: namespace})
+	p.run()
+	awaitSync(t, informer)
+	expectServer(t, listConfigMaps(t, client, namespace), informer.GetStore())
+	p.stop()
 }
