@@ -154,6 +154,18 @@ func TestAgentsOnARealServer(t *testing.T) {
 	if err := s.alternateStarts(ctx, p, m, 1); err != nil {
 		t.Fatal(err)
 	}
+	bad := badLink{kilobytes: 10_000, millis: 1}
+	if m.link, err = bad.open(s.controlPlane.Config()); err != nil {
+		t.Fatal(err)
+	}
+	defer m.link.Down()
+	m.scenario, m.cut = report.ColdStart+report.OverLink, true
+	if err := s.alternateStarts(ctx, p, m, 1); err != nil {
+		t.Fatal(err)
+	}
+	if rows := len(s.samples.Compare(m.scenario, p.title, p.objects)); rows < 10 {
+		t.Errorf("%d figures of a start over a link", rows)
+	}
 	expect := func(impl, metric string, atLeast, atMost float64) {
 		t.Helper()
 		for _, r := range s.samples.Rows() {

@@ -3,14 +3,18 @@ package workload_test
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
 	"github.com/warmwatch/warmwatch/test/e2e/workload"
@@ -66,6 +70,55 @@ func TestFillAndTouch(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%d Pods updated in %v", 2**fill, time.Since(begin))
+	expectVaried(t, cp.Config())
+}
+
+// expectVaried makes varied objects, and looks at what the server makes of them.
+func expectVaried(t *testing.T, cfg *rest.Config) {
+	t.Helper()
+	ctx := t.Context()
+	clients, err := workload.NewClients(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(clients.CreateNamespace(ctx, "varied"), clients.DefineGadgets(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	clients.Varied = true
+	core := corev1.SchemeGroupVersion
+	for _, resource := range []schema.GroupVersionResource{core.WithResource("pods"), core.WithResource("configmaps"), workload.Gadgets} {
+		const objects = 30
+		err := workload.Parallel(ctx, objects, nil, func(ctx context.Context, i int) error {
+			return clients.Create(ctx, resource, "varied", i)
+		})
+		if err == nil {
+			err = clients.Annotate(ctx, resource, "varied", objects-1, "touched", "yes")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		ratio, err := clients.Compression(ctx, resource, "varied")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if t.Logf("%s: gzip 1/%.1f", resource.Resource, ratio); ratio < 1.7 || ratio > 6 {
+			t.Errorf("%s: gzip 1/%.1f, want about 1/2 to 1/5", resource.Resource, ratio)
+		}
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := client.CoreV1().Pods("varied").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range list.Items {
+		if managers := len(pod.ManagedFields); managers < 2 || pod.Status.PodIP == "" || pod.Status.ContainerStatuses[0].ContainerID == "" {
+			t.Errorf("%s has %d managers and status %v", pod.Name, managers, pod.Status)
+		}
+	}
+	t.Logf("a varied Pod takes %d bytes of protobuf", list.Size()/len(list.Items))
 }
 
 func managedFieldsSize(pod *corev1.Pod) int {
