@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/warmwatch/warmwatch/bench/micro"
@@ -19,37 +17,16 @@ import (
 	"github.com/warmwatch/warmwatch/test/e2e/display"
 )
 
-const (
-	exitFailed  = 1
-	exitUsage   = 2
-	exitStopped = 130 // As shells say of a program that Ctrl-C ended.
-)
-
 func main() {
 	agent.Main(micro.Benchmarks)
-	os.Exit(mainExit(os.Args[1:]))
-}
-
-func mainExit(args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // A second Ctrl-C ends this process at once.
-	_, command, err := parse(args)
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "bench: %v; see --help\n", err)
-		return exitUsage
-	}
-	command.BindTo(ctx, (*context.Context)(nil))
-	err = command.Run()
-	switch {
-	case err == nil:
-		return 0
-	case ctx.Err() != nil:
-		fmt.Fprintln(os.Stderr, "bench: stopped")
-		return exitStopped
-	}
-	fmt.Fprintf(os.Stderr, "bench: %v\n", err)
-	return exitFailed
+	os.Exit(agent.Program("bench", func(ctx context.Context) error {
+		_, command, err := parse(os.Args[1:])
+		if err != nil {
+			return fmt.Errorf("%w; %w", err, agent.ErrUsage)
+		}
+		command.BindTo(ctx, (*context.Context)(nil))
+		return command.Run()
+	}))
 }
 
 // Run measures, and writes the result file and its plots.

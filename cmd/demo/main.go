@@ -17,44 +17,24 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
 	"github.com/warmwatch/warmwatch/test/e2e/workload"
 )
 
-const (
-	exitFailed  = 1
-	exitUsage   = 2
-	exitStopped = 130 // As shells say of a program that Ctrl-C ended.
-)
-
 func main() {
 	agent.Main(nil)
-	os.Exit(mainExit(os.Args[1:]))
-}
-
-func mainExit(args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // A second Ctrl-C ends this process at once.
-	o, err := parseOptions(args)
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "demo: %v; see --help\n", err)
-		return exitUsage
-	}
-	ok, err := runDemo(ctx, o, os.Stdout, os.Stderr)
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "demo: %v\n", err)
-	}
-	switch {
-	case ctx.Err() != nil:
-		return exitStopped
-	case err != nil || !ok:
-		return exitFailed
-	}
-	return 0
+	os.Exit(agent.Program("demo", func(ctx context.Context) error {
+		o, err := parseOptions(os.Args[1:])
+		if err != nil {
+			return fmt.Errorf("%w; %w", err, agent.ErrUsage)
+		}
+		ok, err := runDemo(ctx, o, os.Stdout, os.Stderr)
+		if err == nil && !ok {
+			err = errors.New("not every scene did what it says")
+		}
+		return err
+	}))
 }
 
 // runDemo plays every scene and cleans up behind itself. It tells whether each did

@@ -39,6 +39,31 @@ func Main(benchmarks Benchmarks) {
 	os.Exit(0)
 }
 
+// ErrUsage is of arguments that are wrong.
+var ErrUsage = errors.New("see --help")
+
+// Program runs a program that uses StartChild until it ends, or is interrupted: its agents end with
+// ctx. It prints the error, and returns the exit code: 0, 1, 2 for ErrUsage, or 130 as shells say of
+// a program that Ctrl-C ended. A second Ctrl-C ends this process at once.
+func Program(name string, run func(ctx context.Context) error) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	err := run(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case ctx.Err() != nil:
+		fmt.Fprintf(os.Stderr, "%s: stopped\n", name)
+		return 130
+	}
+	fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+	if errors.Is(err, ErrUsage) {
+		return 2
+	}
+	return 1
+}
+
 // conversation is what is said on stdout.
 type conversation struct {
 	mu  sync.Mutex
