@@ -249,7 +249,7 @@ func awaitEnds(informers []*SharedIndexInformer) {
 		if s.hasEnded(ctx) {
 			continue
 		}
-		s.parts.Load().logger.Error(nil, "The Cache is closed although an informer has not ended: its handlers and reconciles find no objects any more, and are called again by the next process",
+		s.parts.Load().logger.Error(nil, "The Cache is closed although an informer has not ended: what its handlers and reconciles read from now on is not found, and what they acknowledge is not stored",
 			"waited", closePatience)
 	}
 }
