@@ -25,8 +25,8 @@ func (s *SharedIndexInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEv
 // objects only.
 //
 // As in client-go, handlers must not change objects. Here the old and the new object
-// of an update may share memory, so that changing one may change the other. An object that
-// is changed while it is written may get into the file so, or end the process.
+// of an update may share memory, and so may objects of the initial list, so that changing one may
+// change others. An object that is changed while it is written may get into the file so, or end the process.
 func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
 	return s.addHandler(h, "", o)
 }
