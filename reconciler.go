@@ -359,6 +359,9 @@ type deletedKey struct{}
 // deleted since a reconcile of it has returned nil: usually one, or none. There are more, in no order,
 // where others were made under the name and deleted; an object of the name may exist again. The
 // objects may lack what a [cache.DeletedFinalStateUnknown] lacks, and must not be changed.
+//
+// A reconcile that was due anyway may find that the object is gone before the deletion is in the file. It
+// gets none then, and there is one more reconcile, which does.
 func DeletedObjects(ctx context.Context) []any {
 	objects, _ := ctx.Value(deletedKey{}).([]any)
 	return objects
