@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -426,6 +427,32 @@ func TestOneObjectThatIsRefused(t *testing.T) {
 	}
 	if err := Objects(t.Context(), metav1.ListOptions{}, itemsOf(50), listing(t, Transport{n}, metav1.ListOptions{})); !apierrors.IsForbidden(err) {
 		t.Error(err)
+	}
+}
+
+// TestOneObjectThatIsPutOff is asked for again, and no other is.
+func TestOneObjectThatIsPutOff(t *testing.T) {
+	n := store(t, plain, runtime.ContentTypeProtobuf)
+	good := n.answer
+	var late atomic.Bool
+	n.answer = func(r *http.Request) *http.Response {
+		resp := good(r)
+		if strings.HasSuffix(r.URL.Query().Get("fieldSelector"), "metadata.name=o5,metadata.namespace=ns") && !late.Swap(true) {
+			resp = answer(429, "text/plain", nil)
+			resp.Header.Set("Retry-After", "0")
+		}
+		return resp
+	}
+	client := kubernetes.NewForConfigOrDie(&rest.Config{Host: "https://server", Transport: Transport{n}, QPS: -1})
+	err := Objects(t.Context(), metav1.ListOptions{}, itemsOf(50), func(ctx context.Context) error {
+		l, err := client.CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{})
+		if len(l.Items) != 50 {
+			t.Errorf("%d objects", len(l.Items))
+		}
+		return err
+	})
+	if got := len(n.taken()); err != nil || got != 51 {
+		t.Errorf("%v, %d requests", err, got)
 	}
 }
 

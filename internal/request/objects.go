@@ -2,6 +2,7 @@ package request
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,10 +27,16 @@ const parallelObjects = 8
 // what may be listed may be asked for in this way. Options have the resourceVersion of these lists.
 // The client gets all objects that there are in one list, which it decodes as any other.
 //
+// A client that repeats its request, because an answer has put it off, asks for what is missing then.
+//
 // The error is [ErrNotSeen] as that of [Look], and [ErrUnsupported] if the answer is neither in
 // protobuf nor in JSON. Other answers of the server come as errors of the client.
 func Objects(ctx context.Context, o metav1.ListOptions, items []Item, list func(context.Context) error) error {
+	var mu sync.Mutex // One request of the client is answered at a time.
+	contentType, lists := "", make([][]byte, len(items))
 	return exchanged(ctx, func(t http.RoundTripper, r *http.Request) (*http.Response, error) {
+		mu.Lock()
+		defer mu.Unlock()
 		requests := make([]*http.Request, len(items))
 		for i, item := range items {
 			var err error
@@ -37,8 +44,8 @@ func Objects(ctx context.Context, o metav1.ListOptions, items []Item, list func(
 				return nil, err
 			}
 		}
-		lists := make([][]byte, len(items))
-		contentType, refusal, err := sendAll(t, requests, lists)
+		answered, refusal, err := sendAll(t, requests, lists)
+		contentType = cmp.Or(answered, contentType)
 		if err != nil || refusal != nil {
 			return refusal, err
 		}
@@ -67,14 +74,17 @@ func requestOf(all *http.Request, o metav1.ListOptions, item Item) (*http.Reques
 	return r, nil
 }
 
-// sendAll sends requests, some at a time, and puts the bodies of the answers into lists. If one is
-// refused, it returns that answer, and sends no more.
+// sendAll sends the requests whose answers are not in lists, some at a time, and puts their bodies
+// there. If one is refused, it returns that answer, and sends no more.
 func sendAll(t http.RoundTripper, requests []*http.Request, lists [][]byte) (contentType string, refusal *http.Response, err error) {
 	var mu sync.Mutex
 	next := 0
 	take := func() (i int, ok bool) {
 		mu.Lock()
 		defer mu.Unlock()
+		for next < len(lists) && lists[next] != nil { // It was answered before.
+			next++
+		}
 		i = next
 		next++
 		return i, i < len(requests) && refusal == nil && err == nil
@@ -83,14 +93,14 @@ func sendAll(t http.RoundTripper, requests []*http.Request, lists [][]byte) (con
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
-		case refusal != nil || err != nil:
+		case failed == nil && resp.StatusCode == http.StatusOK:
+			contentType, lists[i] = resp.Header.Get("Content-Type"), body
+		case refusal != nil || err != nil: // The first one counts.
 		case failed != nil:
 			err = failed
-		case resp.StatusCode != http.StatusOK:
+		default:
 			resp.Body = io.NopCloser(bytes.NewReader(body))
 			refusal = resp
-		default:
-			contentType, lists[i] = resp.Header.Get("Content-Type"), body
 		}
 	}
 	var workers sync.WaitGroup
