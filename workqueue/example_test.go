@@ -15,7 +15,9 @@ import (
 // is a durable one, differ.
 func Example() {
 	run := func(ctx context.Context, cache *warmwatch.Cache, pods *warmwatch.SharedIndexInformer, reconcile func(context.Context, toolscache.ObjectName) error) error {
-		queue, err := workqueue.New(cache.Workqueues(), "pods", workqueue.Options[toolscache.ObjectName]{})
+		queue, err := workqueue.New(cache.Workqueues(), "pods", workqueue.Options[toolscache.ObjectName]{
+			LeaveAtShutDown: true, // What waits when ctx is done is for the next process.
+		})
 		if err != nil {
 			return err
 		}
