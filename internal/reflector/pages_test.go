@@ -228,7 +228,7 @@ func TestAListThatIsCutComesInPages(t *testing.T) {
 				w.withPast("")
 				w.run()
 				advance(firstBackoff + pageRetry)
-				w.server.requests.expect(t, append(c.requests, "LIST limit=500", "LIST limit=500 continue=x", "LIST limit=500 continue=x", "WATCH rv=9")...)
+				w.server.requests.expect(t, append(c.requests, "LIST limit=62", "LIST limit=62 continue=x", "LIST limit=62 continue=x", "WATCH rv=9")...)
 				w.store.expectContents(t, "a@3", "b@4")
 				// The next one is tried at once.
 				w.server.then(opens(initialEnd("12")))
@@ -244,7 +244,7 @@ func TestAListThatIsCutComesInPages(t *testing.T) {
 			w := streaming(t, "5", closes(added("a@3"), bookmark("4")), lists("9", "a@3", "b@9"), opens())
 			w.opts.Relist = because(false, false)
 			w.run()
-			w.server.requests.expect(t, "STREAM rv=5 NotOlderThan", "LIST rv=5 limit=500 NotOlderThan", "WATCH rv=9")
+			w.server.requests.expect(t, "STREAM rv=5 NotOlderThan", "LIST rv=5 limit=62 NotOlderThan", "WATCH rv=9")
 			w.store.calls.expect(t, "begin", "item a@3", "abort", "begin", "item a@3", "item b@9", "finish 9", "replace 9")
 		})
 	})
@@ -254,7 +254,7 @@ func TestAListThatIsCutComesInPages(t *testing.T) {
 			w.opts.Relist = &Relisting{NotOlderThan: "5"}
 			w.run()
 			advance(firstBackoff)
-			w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "LIST rv=5 limit=500 NotOlderThan", "WATCH rv=9")
+			w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "LIST rv=5 limit=62 NotOlderThan", "WATCH rv=9")
 			w.store.calls.take()
 		})
 	})

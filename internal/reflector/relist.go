@@ -149,10 +149,13 @@ func (r *Resumer) relistByContent(ctx context.Context, rv string, how Relisting)
 // listOptions returns the options of client-go's Reflector (reflector.go, list), and sets
 // ResourceVersionMatch, which client-go does not. After a list that was cut it asks for pages.
 func (r *Resumer) listOptions(rv string) metav1.ListOptions {
-	if rv == anyVersion && r.cuts > 0 { // The watch cache would ignore the limit.
-		rv = ""
-	}
 	o := metav1.ListOptions{ResourceVersion: rv, Limit: r.pageSize}
+	if r.cuts > 0 {
+		o.Limit = max(r.pageSize/cutPageShare, 1)
+		if rv == anyVersion { // The watch cache would ignore the limit.
+			o.ResourceVersion = ""
+		}
+	}
 	if rv == "" || rv == anyVersion {
 		return o
 	}
@@ -301,6 +304,9 @@ func (r *Resumer) pages(ctx context.Context, o metav1.ListOptions, relist Relist
 }
 
 const (
+	// cutPageShare: after a cut, pages are of fewer objects. The smaller they are, the less is lost
+	// with the next cut; but the server does not compress less than 128 KB.
+	cutPageShare = 8
 	// pageTries is how often a page is asked for that is cut,
 	pageTries = 10
 	// pageRetry after each other, as client-go's requests are.

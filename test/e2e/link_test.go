@@ -126,7 +126,7 @@ func TestAListOverALinkThatIsCutEndsAtLast(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Down)
-	if err := l.CutAfter(700_000); err != nil {
+	if err := l.CutAfter(300_000); err != nil {
 		t.Fatal(err)
 	}
 	p := launch(t, newPath(t), warmwatch.Options{})
