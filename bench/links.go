@@ -33,7 +33,7 @@ func (s *suite) links(ctx context.Context) error {
 		s.skip("links of 128 kbit/s, and links that are cut: left out by SHORT=1")
 		return s.measurePlans(ctx, []startPlan{{"pods", fewPods, 1, &wide}})
 	}
-	plans := []startPlan{{"pods", 200, 1, &narrow}, {"pods", 400, 1, narrow.thatIsCut()}, {"pods", 1000, 2, &wide}}
+	plans := []startPlan{{"pods", 100, 1, &narrow}, {"pods", 400, 1, narrow.thatIsCut()}, {"pods", 1000, 2, &wide}}
 	if s.varied {
 		s.skip("a link of 10 Mbit/s that is cut, with varied Pods: others show it")
 	} else {
