@@ -269,3 +269,26 @@ func TestWhatIsOnlyInMemoryWhenAFileIsTakenOverSurvivesACrash(t *testing.T) {
 		expectStore(t, p.informer, u.f)
 	})
 }
+
+// TestADeletionOfATakenOverFileThatCannotBeReadIsToldOfANameThatIsThereAgain: nobody knows whether it is
+// of the same object.
+func TestADeletionOfATakenOverFileThatCannotBeReadIsToldOfANameThatIsThereAgain(t *testing.T) {
+	path := told(t)
+	panicking(t, 2, 2, path, "delete ns/b", "remove b")
+	delivered(t, path, 2, []string{"remove b"}, nil, 1, nil)
+	changeValue(t, path, "aside", "\x01dns/b", func(v []byte) { v[len(v)-1] ^= 1 })
+	bubble(t, func(t *testing.T) {
+		u := &rollingUpdate{f: newSource(t, configMap("a"), configMap("b"), configMap("c")), path: path}
+		u.f.change("remove b", "put b")
+		u.first = &process{t: t, path: path, stopped: true}
+		hold := launchHolder(t, u)
+		u.launchSecond(t)
+		u.second.run()
+		settle()
+		u.secondTold.expect(t, "add ns/a@1 initial", "add ns/b@5 initial", "add ns/c@3 initial")
+		hold.stop()
+		advance(3 * time.Second)
+		u.expectMemory(t, false)
+		u.secondTold.expect(t, "lost ns/b", "add ns/b@5")
+	})
+}
