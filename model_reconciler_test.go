@@ -22,45 +22,59 @@ type shadows struct {
 	t   *testing.T
 	rng *rand.Rand
 
-	mu      sync.Mutex
+	mu     sync.Mutex
+	calls  int
+	failed int
+	byKey  map[string]shadow    // What the last reconcile has found, by key.
+	byUID  map[types.UID]shadow // What was first found of an object, until its deletion was reconciled.
+}
+
+// shadow is an object that a reconciler has found.
+type shadow struct {
+	rv     string
+	stored bool // By a process that has the file.
+}
+
+// shadower is the reconciler of one process.
+type shadower struct {
+	*shadows
 	dead    bool // The process has crashed: what follows did not happen.
 	slow    bool
-	calls   int
-	failed  int
-	byKey   map[string]string   // The resourceVersion that the last reconcile has found, by key.
-	byUID   map[types.UID]int   // The resourceVersion at which an object was first found, until its deletion was reconciled.
+	fails   bool                // Each reconcile does, and does nothing.
 	working map[string]struct{} // Keys that are being reconciled.
+	found   map[types.UID]bool
 	lister  func(string) (*corev1.ConfigMap, error)
+	memory  func() bool // The process has no file.
 }
 
 func newShadows(t *testing.T, seed uint64) *shadows {
-	return &shadows{t: t, rng: rand.New(rand.NewPCG(seed, 3)), byKey: map[string]string{}, byUID: map[types.UID]int{}, working: map[string]struct{}{}}
+	return &shadows{t: t, rng: rand.New(rand.NewPCG(seed, 3)), byKey: map[string]shadow{}, byUID: map[types.UID]shadow{}}
 }
 
 // add adds the reconciler to an informer.
-func (w *shadows) add(s *SharedIndexInformer, workers int, slow bool) error {
-	w.mu.Lock()
-	w.dead, w.slow, w.working = false, slow, map[string]struct{}{}
-	w.lister = func(key string) (*corev1.ConfigMap, error) {
+func (w *shadows) add(l *life, workers int, slow bool) (*shadower, error) {
+	s := l.informer
+	r := &shadower{shadows: w, slow: slow, working: map[string]struct{}{}, found: map[types.UID]bool{}, memory: func() bool { return l.held && l.memoryOnly() }}
+	r.lister = func(key string) (*corev1.ConfigMap, error) {
 		obj, exists, err := s.GetStore().GetByKey(key)
 		if err != nil || !exists {
 			return nil, err
 		}
 		return obj.(*corev1.ConfigMap), nil
 	}
-	w.mu.Unlock()
-	_, err := s.AddReconciler("shadows", w.reconcile, ReconcilerOptions{
+	_, err := s.AddReconciler("shadows", r.reconcile, ReconcilerOptions{
 		Workers:     workers,
 		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](10*time.Millisecond, 5*time.Second),
 	})
-	return err
+	return r, err
 }
 
 var errModel = errors.New("a reconcile that was to fail")
 
 // reconcile takes its time, and often fails after it has made the shadow.
-func (w *shadows) reconcile(ctx context.Context, name cache.ObjectName) error {
+func (w *shadower) reconcile(ctx context.Context, name cache.ObjectName) error {
 	key := name.String()
+	stored := !w.memory()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if _, busy := w.working[key]; busy {
@@ -80,14 +94,17 @@ func (w *shadows) reconcile(ctx context.Context, name cache.ObjectName) error {
 		return err
 	}
 	w.calls++
+	if w.fails {
+		w.failed++
+		return errModel
+	}
 	if obj != nil {
-		rv, err := strconv.Atoi(obj.ResourceVersion)
-		if err != nil {
-			w.t.Error(err)
+		found, before := w.byUID[obj.UID]
+		if !before {
+			found.rv = obj.ResourceVersion
 		}
-		if _, found := w.byUID[obj.UID]; !found {
-			w.byUID[obj.UID] = rv
-		}
+		found.stored = found.stored || stored
+		w.byUID[obj.UID], w.found[obj.UID] = found, true
 	}
 	if w.rng.IntN(4) == 0 {
 		w.failed++
@@ -101,27 +118,66 @@ func (w *shadows) reconcile(ctx context.Context, name cache.ObjectName) error {
 		delete(w.byUID, cm.UID)
 	}
 	if delete(w.byKey, key); obj != nil {
-		w.byKey[key] = obj.ResourceVersion
+		w.byKey[key] = shadow{obj.ResourceVersion, stored}
 	}
 	return nil
 }
 
 // die is called at the crash.
-func (w *shadows) die() {
+func (w *shadower) die() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.dead = true
 }
 
 // restart goes on with a file of a version. A lister may have an object before the file has it: its
-// deletion need not be known then, but its key is reconciled.
-func (w *shadows) restart(rv int) {
+// deletion need not be known then, but its key is reconciled. What the reconciler of another process has
+// found stays.
+func (w *shadows) restart(rv int, but *shadower) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	maps.DeleteFunc(w.byUID, func(_ types.UID, since int) bool { return since > rv })
+	maps.DeleteFunc(w.byUID, func(uid types.UID, found shadow) bool {
+		return w.number(found.rv) > rv && (but == nil || !but.found[uid])
+	})
 }
 
-func (w *shadows) hurry() {
+func (w *shadows) number(resourceVersion string) int {
+	n, err := strconv.Atoi(resourceVersion)
+	if err != nil {
+		w.t.Error(err)
+	}
+	return n
+}
+
+// forgetMemory forgets what only a process without a file has found, which has ended, unless it has
+// stored that in a file since.
+func (w *shadows) forgetMemory(stored bool, left remains) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for uid, found := range w.byUID {
+		if found.stored = found.stored || stored; found.stored {
+			w.byUID[uid] = found
+		} else {
+			delete(w.byUID, uid)
+		}
+	}
+	for key, found := range w.byKey {
+		if found.stored = found.stored || stored; found.stored || left.versions[key] == found.rv {
+			w.byKey[key] = found
+		} else {
+			delete(w.byKey, key)
+		}
+	}
+}
+
+// fail has each reconcile fail, and do nothing.
+func (w *shadower) fail() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fails = true
+}
+
+func (w *shadower) hurry() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.slow = false
@@ -131,13 +187,17 @@ func (w *shadows) hurry() {
 func (w *shadows) compare(server map[string]string, uids map[types.UID]bool) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for uid, rv := range w.byUID {
+	for uid, found := range w.byUID {
 		if !uids[uid] {
-			return fmt.Sprintf("Q6: the deletion of %s, which was found at version %d, was not reconciled", uid, rv)
+			return fmt.Sprintf("Q6: the deletion of %s, which was found at version %s, was not reconciled", uid, found.rv)
 		}
 	}
-	if !maps.Equal(server, w.byKey) {
-		return fmt.Sprintf("Q6: reconciled were %v, the server has %v", w.byKey, server)
+	reconciled := map[string]string{}
+	for key, found := range w.byKey {
+		reconciled[key] = found.rv
+	}
+	if !maps.Equal(server, reconciled) {
+		return fmt.Sprintf("Q6: reconciled were %v, the server has %v", reconciled, server)
 	}
 	return ""
 }

@@ -1,0 +1,261 @@
+package warmwatch
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+)
+
+// believer is what the handlers of one name, one in each process, have done with what they were
+// told: what they believe to exist. It outlives crashes, as a handler's effects do.
+type believer struct {
+	t       *testing.T
+	name    string
+	durable bool
+
+	mu       sync.Mutex
+	believed map[types.UID]belief
+	last     map[string]types.UID // By key, if the last notification was not of a deletion.
+	late     bool                 // A file that is taken over owes deletions, which are told after the new objects.
+	newest   int                  // Greatest resourceVersion told in any process.
+	// poison is the key of the object on which the handlers panic.
+	poison                           string
+	poisoned                         map[string]bool // All keys that it has been.
+	events, deleted, again, panicked int
+}
+
+// belief is an object that a handler was told of.
+type belief struct {
+	uid    types.UID
+	key    string
+	rv     int
+	since  int               // The resourceVersion of the first notification.
+	stored bool              // A process that has the file was told.
+	object *corev1.ConfigMap // As it was told last.
+}
+
+func newBeliever(t *testing.T, name string) *believer {
+	return &believer{t: t, name: name, durable: name != "plain", believed: map[types.UID]belief{}, poisoned: map[string]bool{}, last: map[string]types.UID{}}
+}
+
+// teller is the handler of one process.
+type teller struct {
+	*believer
+	life *life
+	// alone says that no other process has had the file in this process's time.
+	alone    bool
+	slow     func()             // Called with each notification.
+	dead     bool               // The process has crashed: what follows did not happen.
+	greatest map[string]int     // The greatest resourceVersion told (H1), by key, or by uid if not alone.
+	knows    map[types.UID]bool // What this process has told of.
+	newest   int
+}
+
+func (b *believer) teller(l *life, alone bool) *teller {
+	return &teller{believer: b, life: l, alone: alone, greatest: map[string]int{}, knows: map[types.UID]bool{}}
+}
+
+func (h *teller) note(obj any, exists bool) {
+	fromMemory := h.life != nil && h.life.held && h.life.memoryOnly()
+	h.mu.Lock()
+	slow := h.slow
+	defer func() {
+		h.mu.Unlock()
+		if slow != nil {
+			slow()
+		}
+	}()
+	if h.dead {
+		return
+	}
+	h.events++
+	rv, key := 0, ""
+	tomb, lost := obj.(cache.DeletedFinalStateUnknown)
+	if lost {
+		obj, key = tomb.Obj, tomb.Key
+	}
+	cm, _ := obj.(*corev1.ConfigMap)
+	if cm != nil {
+		key = cm.Namespace + "/" + cm.Name
+	}
+	if h.poison != "" && h.poison == key {
+		h.panicked++
+		slow = nil
+		panic(poisoned{h})
+	}
+	if cm == nil { // Its object could not be read.
+		delete(h.last, key)
+		for uid, b := range h.believed {
+			if b.key == key {
+				h.gone(uid)
+			}
+		}
+		return
+	}
+	if !lost {
+		rv = h.version(cm, key, exists)
+	}
+	if !exists {
+		if lost {
+			delete(h.greatest, key)
+		}
+		delete(h.last, key)
+		h.gone(cm.UID)
+		return
+	}
+	if cm.Data["rv"] != cm.ResourceVersion {
+		h.t.Errorf("%s handler was told of a wrong object: %v", h.name, cm)
+	}
+	for uid, b := range h.believed {
+		switch {
+		case b.key != key || uid == cm.UID:
+		case !h.durable: // client-go's way.
+			delete(h.believed, uid)
+		case b.rv < rv && !h.late && !h.poisoned[key]:
+			h.t.Errorf("Q2: %s handler was told of %s with uid %s, and never of the deletion of uid %s", h.name, key, cm.UID, uid)
+		}
+	}
+	b, known := h.believed[cm.UID]
+	if !known {
+		b = belief{uid: cm.UID, key: key, since: rv}
+	}
+	if rv >= b.rv {
+		b.rv, b.object = rv, cm
+	}
+	b.stored = b.stored || !fromMemory
+	h.believed[cm.UID], h.knows[cm.UID] = b, true
+	h.last[key] = cm.UID
+}
+
+// version checks the resourceVersion of an object that the handler is told of.
+// A deletion that a taken over file owes may be one of an older object of the name.
+func (h *teller) version(cm *corev1.ConfigMap, key string, exists bool) int {
+	rv, err := strconv.Atoi(cm.ResourceVersion)
+	if err != nil {
+		h.t.Errorf("%s: object without resourceVersion: %v", h.name, cm)
+	}
+	if !h.alone || !exists {
+		key += string(cm.UID)
+	}
+	if rv < h.greatest[key] {
+		h.t.Errorf("H1: %s handler was told of %s at %d after %d", h.name, key, rv, h.greatest[key])
+	}
+	if rv <= h.believer.newest {
+		h.again++
+	}
+	h.greatest[key], h.greatest[key+string(cm.UID)] = rv, rv
+	h.newest, h.believer.newest = max(h.newest, rv), max(h.believer.newest, rv)
+	return rv
+}
+
+func (h *teller) gone(uid types.UID) {
+	h.deleted++
+	delete(h.believed, uid)
+	delete(h.knows, uid)
+}
+
+func (h *teller) OnAdd(obj any, _ bool) { h.note(obj, true) }
+func (h *teller) OnUpdate(old, obj any) {
+	// A watch tells of a deletion between them; a durable handler is told of it in any case.
+	if before, now := old.(*corev1.ConfigMap).UID, obj.(*corev1.ConfigMap).UID; h.durable && before != now {
+		h.t.Errorf("Q2: %s handler was told that %s became %s, and not of the deletion", h.name, before, now)
+	}
+	h.note(obj, true)
+}
+func (h *teller) OnDelete(obj any) { h.note(obj, false) }
+
+// forget forgets what was first told of after the version that a crash has left, and what the file does
+// not have: perhaps it is never told of again. What the teller of another process has told stays.
+func (b *believer) forget(left remains, but *teller) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for uid, what := range b.believed {
+		if what.since > left.rv && !left.uids[uid] && (but == nil || !but.knows[uid]) {
+			delete(b.believed, uid)
+		}
+	}
+}
+
+// forgetMemory forgets what only a process without a file was told, which has ended, unless it has
+// stored that in a file since.
+func (b *believer) forgetMemory(stored bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for uid, what := range b.believed {
+		if what.stored = what.stored || stored; what.stored {
+			b.believed[uid] = what
+		} else {
+			delete(b.believed, uid)
+		}
+	}
+}
+
+// compare compares with what there is, but for what is set aside. While the deletion of an object on
+// which the handler has panicked is set aside, it is told nothing of the name, so it may
+// not know later ones apart.
+func (b *believer) compare(server map[string]belief, setAside []string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, key := range setAside {
+		if !b.poisoned[key] {
+			return fmt.Sprintf("%s is set aside for the %s handler, which has not panicked on it", key, b.name)
+		}
+	}
+	want, got := map[types.UID]string{}, map[types.UID]string{}
+	add := func(to map[types.UID]string, what belief) {
+		if !b.poisoned[what.key] {
+			to[what.uid] = fmt.Sprintf("%s@%d", what.key, what.rv)
+		}
+	}
+	for _, what := range server {
+		add(want, what)
+	}
+	for _, what := range b.believed {
+		add(got, what)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		return "Q2: what the " + b.name + " handler believes differs from the server (-want +got):\n" + d
+	}
+	for key := range b.poisoned {
+		if b.last[key] != server[key].uid && !slices.Contains(setAside, key) {
+			return fmt.Sprintf("Q2: the %s handler believes that %s has uid %q, on the server it has %q", b.name, key, b.last[key], server[key].uid)
+		}
+	}
+	return ""
+}
+
+// setPoison sets the key of the object on which the handlers panic. Empty: they do not.
+func (b *believer) setPoison(key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.poison = key; key != "" {
+		b.poisoned[key] = true
+	}
+}
+
+// notAlone notes that there is another process.
+func (h *teller) notAlone() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.alone, h.greatest = false, map[string]int{}
+}
+
+func (h *teller) setSlow(slow func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.slow = slow
+}
+
+func (h *teller) die() (newest int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.dead = true
+	return h.newest
+}

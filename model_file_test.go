@@ -1,0 +1,128 @@
+package warmwatch
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
+)
+
+// damage changes or removes one value of the file: of one delta, a cursor, or what says
+// how many there are.
+func (m *model) damage() {
+	db, err := bolt.Open(m.path, 0o600, nil)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer db.Close()
+	vanish := m.rng.IntN(2) == 0
+	if err := db.Update(func(tx *bolt.Tx) error {
+		return tx.ForEach(func(name []byte, space *bolt.Bucket) error {
+			if string(name) == "warmwatch" {
+				return nil
+			}
+			bucket := []string{"deltas", "deltas", "deltas", "cursors", "store", "queue", "aside", "panics"}[m.rng.IntN(8)]
+			b := space.Bucket([]byte(bucket))
+			vanish := vanish && bucket != "aside" // Nobody would know of what it had.
+			if b == nil {
+				return nil
+			}
+			var keys [][]byte
+			c := b.Cursor()
+			for k, _ := c.First(); k != nil; k, _ = c.Next() {
+				keys = append(keys, slices.Clone(k))
+			}
+			if len(keys) == 0 {
+				return nil
+			}
+			m.stats.Damaged++
+			m.damaged = true
+			k := keys[m.rng.IntN(len(keys))]
+			m.t.Logf("damage of %s, key %q, which vanishes: %v", bucket, k, vanish)
+			v := slices.Clone(b.Get(k))
+			if vanish {
+				return b.Delete(k)
+			}
+			v[m.rng.IntN(len(v))] ^= 1 << m.rng.IntN(8)
+			return b.Put(k, v)
+		})
+	}); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// remains are what a crash has left in the file.
+type remains struct {
+	rv       int
+	versions map[string]string // Of the objects, by key.
+	uids     map[types.UID]bool
+}
+
+// inspect checks the invariants of the file itself: it holds the state of the
+// server at the version it says (P1, P2), and all that the durable handler was
+// told of (Q4).
+func (m *model) inspect(told int) (left remains) {
+	t := m.t
+	c, err := Open(m.path, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	if err := c.Status().Err; err != nil {
+		t.Errorf("the crashed file is bad: %v", err)
+	}
+	s, err := c.NewSharedIndexInformer(m.server, &corev1.ConfigMap{}, InformerOptions{
+		Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Indexers: cache.Indexers{"color": byColor}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := s.parts.Load()
+	parts.sink.Load(s.want(""), nil, 0)
+	r := parts.sink.Checkpoint()
+	left = remains{versions: map[string]string{}, uids: map[types.UID]bool{}}
+	left.rv, err = strconv.Atoi(r.ResourceVersion)
+	if r.ResourceVersion != "" && err != nil {
+		t.Error(err)
+	}
+	parts.indexer.Hide(false)
+	for _, obj := range parts.indexer.List() {
+		cm := obj.(*corev1.ConfigMap)
+		left.versions[cm.Namespace+"/"+cm.Name], left.uids[cm.UID] = cm.ResourceVersion, true
+	}
+	if r.State == checkpoint.StateComplete {
+		want := map[string]string{}
+		for key, obj := range m.server.ObjectsAt(left.rv) {
+			want[key] = obj.GetResourceVersion()
+		}
+		if d := cmp.Diff(want, left.versions); d != "" {
+			t.Errorf("P2: the file does not hold the state at its resourceVersion %d (-want +got):\n%s", left.rv, d)
+		}
+		if parts.indexer.Len() != len(left.versions) {
+			t.Errorf("Len is %d, expected %d", parts.indexer.Len(), len(left.versions))
+		}
+		if r.IndexVersion == s.indexVersion() { // Else they were being rebuilt, and will be again.
+			m.checkIndices(s)
+		}
+		if told > left.rv {
+			t.Errorf("Q4: the durable handler was told of version %d, the file has %d", told, left.rv)
+		}
+	}
+	if err := s.Status().Err; err == nil {
+		m.damaged = false
+	} else if !m.damaged && !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	return left
+}

@@ -1,0 +1,237 @@
+package warmwatch
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// life is one process.
+type life struct {
+	m                    *model
+	held                 bool // It began while the file was held.
+	cache                *Cache
+	informer             *SharedIndexInformer
+	durable, late, plain *teller
+	work                 *shadower
+	addLate              func() // Once.
+	crash                *modelCrash
+	cancel               func()
+	done                 chan struct{} // Run has returned.
+	over                 chan struct{} // The process has died, or is about to end.
+}
+
+// launch begins a process.
+func (m *model) launch(held bool) *life {
+	t := m.t
+	c, err := Open(m.path, Options{
+		LockTimeout:    time.Millisecond,
+		CommitInterval: time.Duration(1+m.rng.IntN(1000)) * time.Millisecond,
+		MemoryBudget:   int64(m.rng.IntN(3)-1) * 2000,
+		MaxPanics:      1 + m.rng.IntN(3),
+		// Now and then everything that waits is folded.
+		MaxBacklogBytes: int64(m.rng.IntN(3)) * 500,
+		// 1: each batch is committed before the next, so that a crash comes between any two.
+		MaxPendingBytes: int64(m.rng.IntN(2)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &life{m: m, held: held, cache: c, done: make(chan struct{}), over: make(chan struct{})}
+	l.crash = m.prepareCrash(l)
+	s, err := c.NewSharedIndexInformer(m.server, &corev1.ConfigMap{}, InformerOptions{
+		Resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
+		Indexers: cache.Indexers{"color": byColor},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.informer = s
+	s.pageSize, s.relistItems = 3, 2 // So that a crash can come in between.
+	l.addHandlers()
+	var ctx context.Context
+	ctx, l.cancel = context.WithCancel(t.Context())
+	wait := time.Duration(0)
+	if held && m.rng.IntN(2) == 0 { // Perhaps it has the file by then.
+		wait = time.Duration(m.rng.IntN(5000)) * time.Millisecond
+	}
+	go func() {
+		defer close(l.done)
+		time.Sleep(wait) // Virtual time.
+		s.RunWithContext(ctx)
+	}()
+	return l
+}
+
+func (l *life) addHandlers() {
+	m, s := l.m, l.informer
+	l.durable, l.late, l.plain = m.durable.teller(l, !l.held), m.late.teller(l, !l.held), m.plain.teller(l, !l.held)
+	if _, err := s.AddDurableEventHandler(m.durable.name, l.durable); err != nil {
+		m.t.Fatal(err)
+	}
+	if _, err := s.AddEventHandler(l.plain); err != nil {
+		m.t.Fatal(err)
+	}
+	var err error
+	if l.work, err = m.shadows.add(l, 1+m.rng.IntN(10), m.rng.IntN(2) == 0); err != nil {
+		m.t.Fatal(err)
+	}
+	for _, h := range []*teller{l.durable, l.late} {
+		if m.rng.IntN(3) == 0 {
+			d := time.Duration(m.rng.IntN(300)) * time.Millisecond
+			h.setSlow(func() { time.Sleep(d) }) // Virtual time.
+		}
+	}
+	l.addLate = sync.OnceFunc(func() {
+		if _, err := s.AddDurableEventHandler(m.late.name, l.late); err != nil {
+			m.t.Error(err)
+		}
+	})
+}
+
+// end is called once the process is dead, or to end it in order.
+func (l *life) end() {
+	close(l.over)
+	l.cancel()
+	<-l.done
+	if err := l.cache.Close(); err != nil {
+		l.m.t.Fatalf("close: %v", err)
+	}
+}
+
+func (l *life) memoryOnly() bool { return l.cache.Status().MemoryOnly }
+
+// modelCrash copies the file at a commit, once armed.
+type modelCrash struct {
+	l      *life
+	before bool
+	to     string
+	done   chan struct{}
+	onFile atomic.Bool // Of one that began without a file: it has had a commit.
+
+	mu       sync.Mutex
+	armed    bool
+	commits  int    // So many were made.
+	skip     int    // So many commits come before: a relist, for example, is several.
+	inCommit func() // Not nil: copy at the one after them.
+	told     int    // Newest version told to a durable handler by then.
+}
+
+// prepareCrash is called before the process has an informer.
+func (m *model) prepareCrash(l *life) *modelCrash {
+	m.stats.Sessions++
+	crash := &modelCrash{
+		l: l, done: make(chan struct{}), before: m.rng.IntN(2) == 0,
+		to: filepath.Join(m.dir, fmt.Sprintf("cache-%d.db", m.stats.Sessions)),
+	}
+	l.cache.db.AddHook(&persist.Hook{BeforeCommit: func(*persist.Batch) { crash.commit(true) }, AfterCommit: func(uint64) { crash.commit(false) }})
+	m.t.Logf("session %d: crash before commit: %v, file %s, held %v", m.stats.Sessions, crash.before, filepath.Base(m.path), l.held)
+	return crash
+}
+
+// commit is called before and after each commit.
+func (c *modelCrash) commit(before bool) {
+	if c.l.held && !before && !c.l.memoryOnly() {
+		c.onFile.Store(true)
+	}
+	if c.l.held && !c.onFile.Load() {
+		return // Without a file there are commits, too.
+	}
+	c.mu.Lock()
+	f := c.inCommit
+	switch {
+	case c.before != before:
+		f = nil
+	case f != nil && c.skip > 0:
+		c.skip, f = c.skip-1, nil
+	default:
+		c.inCommit = nil
+	}
+	c.mu.Unlock()
+	if f != nil {
+		f()
+	}
+	if !before {
+		c.mu.Lock()
+		c.commits++
+		c.mu.Unlock()
+	}
+}
+
+// happened waits for the crash, but not for long.
+func (c *modelCrash) happened(within time.Duration) bool {
+	select {
+	case <-c.done:
+		return true
+	case <-time.After(within): // Virtual time.
+		return false
+	}
+}
+
+// await waits for the crash.
+func (c *modelCrash) await() {
+	for n := 0; !c.happened(time.Second); n++ {
+		c.l.m.server.Advance(1) // So that there will be a commit.
+		if n == 600 {
+			c.l.m.t.Fatalf("no commit: %+v", c.l.cache.Status())
+		}
+	}
+}
+
+func (c *modelCrash) isArmed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.armed
+}
+
+func (c *modelCrash) arm() {
+	if !c.isArmed() {
+		c.l.m.server.Advance(1) // So that there will be a commit.
+		c.armAfter(max(0, c.l.m.rng.IntN(12)-6))
+	}
+}
+
+// armAfter may be called by any goroutine.
+func (c *modelCrash) armAfter(commits int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.armed {
+		return
+	}
+	c.armed, c.skip = true, commits
+	from := c.l.m.path
+	c.inCommit = func() {
+		defer close(c.done)
+		told := c.l.die()
+		testsupport.CopyFile(c.l.m.t, from, c.to)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.commits > 0 || !c.l.held { // Else it had no file when it told.
+			c.told = told
+		}
+	}
+}
+
+// disarm is called when the process dies in another way.
+func (c *modelCrash) disarm() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.armed, c.inCommit = true, nil
+}
+
+// die has all that follows not happen.
+func (l *life) die() (told int) {
+	told = max(l.durable.die(), l.late.die())
+	l.plain.die()
+	l.work.die()
+	return told
+}
