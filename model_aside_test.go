@@ -24,10 +24,20 @@ func (m *model) choosePoison() {
 	}
 }
 
+// keysAside returns what is set aside for a handler.
+func keysAside(informer *SharedIndexInformer, handler string) (keys []string) {
+	for _, h := range informer.Status().Handlers {
+		if h.Name == handler {
+			keys = append(keys, h.SetAside...)
+		}
+	}
+	return keys
+}
+
 // setAside returns what is set aside for any handler.
 func (m *model) setAside(l *life) (keys []string) {
 	for _, b := range []*believer{m.durable, m.late} {
-		keys = append(keys, l.informer.SetAside(b.name)...)
+		keys = append(keys, keysAside(l.informer, b.name)...)
 	}
 	return keys
 }

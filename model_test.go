@@ -255,7 +255,7 @@ func (m *model) compare(l *life) string {
 		return "I2: cache differs from the server (-want +got):\n" + d
 	}
 	for _, b := range []*believer{m.durable, m.late, m.plain} {
-		if d := b.compare(byKey, l.informer.SetAside(b.name)); d != "" {
+		if d := b.compare(byKey, keysAside(l.informer, b.name)); d != "" {
 			return d
 		}
 	}

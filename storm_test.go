@@ -1,0 +1,350 @@
+package warmwatch
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+var (
+	stormRounds = flag.Int("storm.rounds", 10, "rounds of the storm test")
+	stormSeed   = flag.Uint64("storm.seed", 1, "seed of the storm test; 0 takes one from the clock")
+)
+
+// TestStorm runs informers, over HTTP, on a group of API servers that answers late, in part, with
+// errors, or behind the others, loses its history, and changes its schema, while objects change between
+// any two requests. Processes are killed, and some begin while another one has the file. After each
+// storm the cache and the durable handler have what the servers have.
+//
+// Replay a failure with -run TestStorm -storm.seed N -storm.rounds 1.
+func TestStorm(t *testing.T) {
+	seed := *stormSeed
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	quietly(t)
+	asked := map[string]int{}
+	for n := range uint64(testsupport.Rounds(*stormRounds, 2)) {
+		synctest.Test(t, func(t *testing.T) {
+			m := newStorm(t, seed+n)
+			for range 12 {
+				if m.life(); t.Failed() {
+					t.Logf("replay with -run TestStorm -storm.seed %d -storm.rounds 1", seed+n)
+					break
+				}
+			}
+			for what, count := range m.server.asked {
+				asked[what] += count
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+	t.Log(asked)
+	for _, what := range []string{"list", "metadata", "one", "probe", "expired", "cut"} {
+		if asked[what] == 0 {
+			t.Errorf("no request was %q: %v", what, asked)
+		}
+	}
+}
+
+// quietly discards the logs of a test.
+func quietly(t *testing.T) {
+	klog.SetLogger(logr.Discard())
+	t.Cleanup(klog.ClearLogger)
+	handlers := utilruntime.ErrorHandlers
+	utilruntime.ErrorHandlers = nil // apimachinery's slow down by wall clock.
+	t.Cleanup(func() { utilruntime.ErrorHandlers = handlers })
+}
+
+// storm is one round.
+type storm struct {
+	t         *testing.T
+	rng       *rand.Rand
+	server    *wildServer
+	dir, path string
+	lives     int
+	protobuf  bool   // The clients ask for it.
+	deferred  bool   // The informers are of NewInformer.
+	holds     bool   // Now and then the file is held at the start.
+	namespace string // That is listed.
+	durable   *believer
+}
+
+const (
+	stormMaxAge  = 2 * time.Hour
+	stormObjects = 160 // Enough to be compared by version.
+)
+
+func newStorm(t *testing.T, seed uint64) *storm {
+	rng, dir := rand.New(rand.NewPCG(seed, 1)), t.TempDir()
+	m := &storm{
+		t: t, rng: rng, dir: dir, path: filepath.Join(dir, "cache-0.db"), durable: newBeliever(t, "durable"),
+		protobuf: rng.IntN(2) == 0, deferred: rng.IntN(2) == 0, holds: rng.IntN(2) == 0,
+	}
+	if rng.IntN(2) == 0 {
+		m.namespace = "ns"
+	}
+	m.durable.late = m.holds
+	m.server = newWildServer(t, rand.New(rand.NewPCG(seed, 2)), m.namespace, stormObjects)
+	return m
+}
+
+// stormLife is one process.
+type stormLife struct {
+	*storm
+	cache     *Cache
+	informer  *SharedIndexInformer
+	transport *http.Transport
+	handler   *teller
+	release   func()        // Another process lets go of the file.
+	dead      chan struct{} // Closed when it is killed, and what it has left was copied.
+	to        string
+	cancel    func()
+	done      chan struct{} // Run has returned.
+
+	mu        sync.Mutex
+	countdown int // At 1, the next commit is the last.
+}
+
+// life runs one process, to its end in order or until it is killed.
+func (m *storm) life() {
+	held := m.holds && m.rng.IntN(4) == 0
+	l := m.launch(held)
+	if m.rng.IntN(3) > 0 && !held { // What is told from memory is promised for the process only.
+		l.killAfter(1 + m.rng.IntN(60))
+	}
+	m.server.setStorm(true)
+	killed := l.endure()
+	l.release()
+	m.server.setStorm(false)
+	if !killed {
+		l.killAfter(-1)
+		killed = l.isDead(0)
+	}
+	if held {
+		l.awaitFile()
+	}
+	if !killed && (held || m.rng.IntN(4) > 0) {
+		l.quiet()
+	}
+	l.end()
+	if !killed {
+		return
+	}
+	if err := os.Remove(m.path); err != nil {
+		m.t.Error(err)
+	}
+	m.path = l.to
+}
+
+func (m *storm) launch(held bool) *stormLife {
+	m.lives++
+	l := &stormLife{
+		storm: m, release: func() {}, dead: make(chan struct{}), done: make(chan struct{}),
+		to: filepath.Join(m.dir, fmt.Sprintf("cache-%d.db", m.lives)),
+	}
+	if held {
+		l.release = m.hold()
+	}
+	var err error
+	l.cache, err = Open(m.path, Options{
+		LockTimeout: time.Millisecond, Logger: &testsupport.Quiet, MaxAge: stormMaxAge,
+		CommitInterval: time.Duration(1+m.rng.IntN(1000)) * time.Millisecond,
+		MemoryBudget:   int64(m.rng.IntN(3)-1) * 20000, MaxPendingBytes: int64(m.rng.IntN(2)),
+	})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	l.cache.db.AddHook(&persist.Hook{AfterCommit: func(uint64) { l.committed() }})
+	config, transport := m.server.config()
+	l.transport = transport
+	if m.protobuf {
+		config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+",application/json"
+	}
+	config.Wrap(l.cache.WrapTransport)
+	client := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps(m.namespace)
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = stormSelector
+			return client.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = stormSelector
+			return client.Watch(ctx, o)
+		},
+	}
+	l.informer = l.newInformer(lw)
+	l.informer.relistItems = 3 // So that a process can be killed in between.
+	l.handler = m.durable.teller(nil, !held)
+	if _, err := l.informer.AddDurableEventHandler(m.durable.name, l.handler); err != nil {
+		m.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(m.t.Context())
+	l.cancel = cancel
+	go func() { defer close(l.done); l.informer.RunWithContext(ctx) }()
+	return l
+}
+
+func (l *stormLife) end() {
+	l.cancel()
+	<-l.done
+	if err := l.cache.Close(); err != nil {
+		l.t.Errorf("close: %v", err)
+	}
+	l.transport.CloseIdleConnections()
+}
+
+func (l *stormLife) newInformer(lw cache.ListerWatcher) *SharedIndexInformer {
+	if l.deferred {
+		return l.cache.NewInformer(lw, &corev1.ConfigMap{}, 0, nil).(*SharedIndexInformer)
+	}
+	s, err := l.cache.NewSharedIndexInformer(lw, &corev1.ConfigMap{}, InformerOptions{
+		Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: l.namespace, LabelSelector: stormSelector,
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return s
+}
+
+// hold has the file held until it is released.
+func (m *storm) hold() (release func()) {
+	c, err := Open(m.path, Options{Logger: &testsupport.Quiet})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return sync.OnceFunc(func() {
+		if err := c.Close(); err != nil {
+			m.t.Error(err)
+		}
+	})
+}
+
+// awaitFile waits until the process has the file.
+func (l *stormLife) awaitFile() {
+	for range 1200 {
+		if !l.cache.Status().MemoryOnly {
+			return
+		}
+		time.Sleep(time.Second) // Virtual time.
+	}
+	l.t.Errorf("the file is not taken over: %+v", l.cache.Status())
+}
+
+// killAfter has the process killed after so many commits; negative: it lives.
+func (l *stormLife) killAfter(commits int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.countdown = commits
+}
+
+func (l *stormLife) committed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.countdown--; l.countdown == 0 {
+		l.handler.die()
+		testsupport.CopyFile(l.t, l.path, l.to)
+		close(l.dead)
+	}
+}
+
+// isDead waits for a while, and reports whether the process was killed.
+func (l *stormLife) isDead(wait time.Duration) bool {
+	select {
+	case <-time.After(wait): // Virtual time.
+	case <-l.dead:
+	}
+	select {
+	case <-l.dead:
+		return true
+	default:
+		return false
+	}
+}
+
+// endure lets a while pass with changes and accidents, and reports whether the process was killed.
+func (l *stormLife) endure() (killed bool) {
+	for range 5 + l.rng.IntN(80) {
+		if l.isDead(time.Duration(l.rng.IntN(2000)) * time.Millisecond) {
+			return true
+		}
+		switch l.rng.IntN(12) {
+		case 0:
+			l.server.change((*wildServer).loseHistoryLocked)
+		case 1:
+			l.server.change((*wildServer).endWatchesLocked)
+		case 2, 3, 4:
+			l.server.change((*wildServer).changeObjectsLocked)
+		case 5:
+			if l.rng.IntN(2) == 0 {
+				l.release()
+			}
+		}
+	}
+	return false
+}
+
+// quiet waits until everything has been told, and compares. What the schema has changed of an object at
+// the same version may be found by the comparison of contents only, which comes once in MaxAge.
+func (l *stormLife) quiet() {
+	l.compare(false, 20*time.Minute)
+	if !l.t.Failed() && l.rng.IntN(3) == 0 {
+		l.compare(true, 3*stormMaxAge)
+	}
+}
+
+func (l *stormLife) compare(withSchema bool, patience time.Duration) {
+	var diff string
+	for began := time.Now(); time.Since(began) < patience; time.Sleep(5 * time.Second) { // Virtual time.
+		want, got := l.server.contents(withSchema), map[types.UID]string{}
+		for _, obj := range l.informer.GetStore().List() {
+			cm := obj.(*corev1.ConfigMap)
+			got[cm.UID] = contentOf(cm, withSchema)
+		}
+		if diff = cmp.Diff(want, got); diff != "" {
+			diff = "I2: cache differs from the server (-want +got):\n" + diff
+			continue
+		}
+		if diff = cmp.Diff(want, l.durable.contents(withSchema)); diff == "" {
+			return
+		}
+		diff = "Q2: what the handler believes differs from the server (-want +got):\n" + diff
+	}
+	l.t.Errorf("after quiet (status %+v), with what the schema says %v:\n%s", l.informer.Status(), withSchema, diff)
+}
+
+// contents are the believed objects, by uid.
+func (b *believer) contents(withSchema bool) map[types.UID]string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	contents := map[types.UID]string{}
+	for uid, what := range b.believed {
+		contents[uid] = contentOf(what.object, withSchema)
+	}
+	return contents
+}
