@@ -91,6 +91,9 @@ func (s *SharedIndexInformer) ForgetDurableEventHandler(name string) error {
 //     the versions since. If there is a change that the handler has still to be told of,
 //     its next notification of the object is that OnAdd.
 //
+// While a deletion is kept, no other object of the name is told, nor its deletion, although another
+// process, or this name's handler before a crash, may have been told of it.
+//
 // After that it is told of the object as of any other. It may have no handler yet. The demand
 // is for this process only: a handler that panics again ends it, and the next one finds the
 // object still set aside. Keys that are not set aside are ignored. An informer of
