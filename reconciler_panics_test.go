@@ -24,7 +24,10 @@ func reconcilePanics() error {
 	f := &source{objects: map[string]runtime.Object{}, streams: map[*stream]struct{}{}, pages: map[string][]runtime.Object{}}
 	f.put(configMap("a"), configMap("b"), configMap("c"))
 	f.change(os.Getenv("WARMWATCH_TEST_CHANGES"))
-	c, err := warmwatch.Open(os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{MaxPanics: 1, MaxAge: -1})
+	c, err := warmwatch.Open(os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{
+		MaxPanics: 1, MaxAge: -1,
+		SyncPolicy: warmwatch.SyncFromServer, // What the last process has left is not reconciled before the changes have come.
+	})
 	if err != nil {
 		return err
 	}
