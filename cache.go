@@ -177,7 +177,8 @@ type Cache struct {
 // holds, or that cannot be written, is left alone: the Cache works from memory, and
 // Status().Err and the log say so. The Cache tries again at least every minute, also
 // where there was no room for a new file, and each second where another process holds the file.
-// Once it gets the file, and each informer that runs has a complete list, it takes the file over:
+// Once it gets the file, and each informer that runs has a complete list and leaves no object out of it,
+// it takes the file over:
 // handlers are told of the deletions that the file owes, workqueues and reconcilers get the work that
 // waits in it, and what the informers have in memory replaces what the file has of them. Everything else
 // in the file stays as it is.

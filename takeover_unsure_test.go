@@ -14,6 +14,7 @@ import (
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/persist"
 )
 
 // TestADiskThatComesBackTakesNothingAway: the file cannot be read for a moment, so that the Cache works
@@ -216,6 +217,54 @@ func TestDamageOfAFileThatIsTakenOverIsNotTheInformers(t *testing.T) {
 			t.Errorf("%d relists, %v", st.Relists, st.Err)
 		}
 	})
+}
+
+// TestADamagedFileThatBecomesFreeIsReplacedAndTakenOver: by a file with what can be read, before the informer
+// is ready.
+func TestADamagedFileThatBecomesFreeIsReplacedAndTakenOver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		u := beginRollingUpdate(t)
+		hold := launchHolder(t, u)
+		u.f.remove("b")
+		u.f.setDown(errUnreachable)
+		u.launchSecond(t)
+		u.second.run()
+		settle()
+		hold.stop()
+		b := testsupport.ReadUsed(t, u.path)
+		for at := 0; at < len(b); at += persist.PageBytes {
+			if page := b[at : at+persist.PageBytes]; bytes.Contains(page, []byte("uid-2")) {
+				clear(page[:16]) // Its header.
+			}
+		}
+		exchange(t, u.path, b)
+		advance(2 * time.Minute)
+		u.expectTakenOver(t, false)
+		u.f.setDown(nil)
+		settle()
+		u.expectTakenOver(t, true)
+		if st := u.second.cache.Status(); len(st.SetAside) != 1 {
+			t.Errorf("set aside are %v", st.SetAside)
+		}
+		u.secondTold.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/c@3 initial", "add ns/d@4 initial", "lost ns/b@2")
+		u.second.stop()
+		p := launch(t, u.path, u.f, nil)
+		d := addDurable(t, p, "d")
+		p.run()
+		settle()
+		d.expect(t)
+		expectStore(t, p.informer, u.f)
+		if st := p.informer.Status(); st.Resumes != 1 {
+			t.Errorf("status %+v", st)
+		}
+	})
+}
+
+func (u *rollingUpdate) expectTakenOver(t *testing.T, want bool) {
+	t.Helper()
+	if st := u.second.cache.Status(); st.MemoryOnly == want || st.TakenOver.IsZero() == want {
+		t.Errorf("memory only: %v, taken over %v, %v", st.MemoryOnly, st.TakenOver, st.Err)
+	}
 }
 
 // TestADeletionThatIsNotReconciledSurvivesADiskThatComesBack: its object is only in the file (Q6).

@@ -89,7 +89,8 @@ var errMemoryNewer = errors.New("persist: this process could not have the file a
 // attach makes a file for a DB that works from memory. It replaces a file that is there
 // already only if that is sound and nobody holds it, or if it is the bad one that was
 // found there before. It copies nothing from it, because the DB has gone on without it. With
-// Options.TakeOver it returns the sound file itself.
+// Options.TakeOver it returns the sound file itself, or, if another process held the file at Open and
+// has left it damaged, its successor with what can be read.
 func (db *DB) attach() (opened, error) {
 	f, err := lockFile(db.path, 0)
 	switch {
@@ -112,6 +113,13 @@ func (db *DB) attach() (opened, error) {
 		return opened{}, err
 	}
 	defer func() { _ = bad.Close() }() // Only read.
+	if db.opts.TakeOver != nil && errors.Is(db.broken, ErrLocked) {
+		// It was there at Open, which would have replaced it.
+		if found, err = db.successor(bad, err, true); err != nil {
+			return opened{}, err
+		}
+		return db.prepareTakeOver(found)
+	}
 	if info, statErr := bad.Stat(); statErr != nil || db.badFile == nil || !os.SameFile(info, db.badFile) {
 		return opened{}, fmt.Errorf("%w since Open, and is left alone: %w", &os.PathError{Op: "create", Path: db.path, Err: fs.ErrExist}, err)
 	}
