@@ -95,7 +95,7 @@ func (s *suite) startsAt(ctx context.Context, p *population, plan startPlan) (er
 	if golden, err = s.goldenFile(ctx, p, false); err != nil {
 		return err
 	}
-	if allStarts && arePods { // Only Pods are measured with durable handlers.
+	if plan.link == nil && arePods { // Only Pods are measured with durable handlers.
 		if goldenDurable, err = s.goldenFile(ctx, p, true); err != nil {
 			return err
 		}
