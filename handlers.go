@@ -1,6 +1,7 @@
 package warmwatch
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -116,4 +117,22 @@ func (s *SharedIndexInformer) addHandler(h cache.ResourceEventHandler, durableNa
 // handler keeps its cursor.
 func (s *SharedIndexInformer) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
 	return s.processor.Remove(handle)
+}
+
+// WaitForHandlerSync waits until the handlers that the running informers have now have synced: until
+// HasSynced of their registrations. It reports false if ctx is done before. It does not wait for
+// handlers that are removed, or whose informer ends, meanwhile.
+func (c *Cache) WaitForHandlerSync(ctx context.Context) bool {
+	c.mu.Lock()
+	informers := c.informersLocked()
+	c.mu.Unlock()
+	for _, s := range informers {
+		s.mu.Lock()
+		started := s.started
+		s.mu.Unlock()
+		if started && !s.processor.WaitForSync(ctx) {
+			return false
+		}
+	}
+	return true
 }

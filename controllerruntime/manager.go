@@ -47,6 +47,7 @@ func NewManager(config *rest.Config, options ctrl.Options, path string, opening 
 	config = rest.CopyConfig(config)
 	config.Wrap(opened.WrapTransport)
 	options.Cache.NewInformer = opened.NewInformer
+	options.NewCache = promptly(options.NewCache, opened)
 	m, err := ctrl.NewManager(config, options)
 	if err != nil {
 		return nil, errors.Join(err, opened.Close())

@@ -2,8 +2,10 @@ package processor
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -211,6 +213,23 @@ func (p *Processor) Start() (resyncCheckPeriod time.Duration) {
 		p.runLocked(l)
 	}
 	return p.checkPeriod
+}
+
+// WaitForSync waits until the handlers that there are now have synced, and reports whether they have:
+// not if ctx is done before. It does not wait for those that are removed, or stopped.
+func (p *Processor) WaitForSync(ctx context.Context) bool {
+	p.mu.Lock()
+	listeners := slices.Collect(maps.Keys(p.listeners))
+	p.mu.Unlock()
+	for _, l := range listeners {
+		select {
+		case <-l.synced:
+		case <-l.stopCh:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
 }
 
 // CaughtUp notes that the informer has caught up with the server, or will have after some
