@@ -272,7 +272,7 @@ func (db *DB) memoryOnly() bool { return db.bolt == nil }
 func (db *DB) Update(fn func(*Batch)) (uint64, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	for db.overBoundLocked() && !db.closing {
+	for db.overBoundLocked(db.opts.MaxPendingBytes) && !db.closing {
 		db.wakeCommitter()
 		db.cond.Wait()
 	}
@@ -284,17 +284,6 @@ func (db *DB) Update(fn func(*Batch)) (uint64, error) {
 	db.applied++
 	db.noteChangeLocked(b.urgent)
 	return db.applied, nil
-}
-
-func (db *DB) overBoundLocked() bool {
-	if db.memoryOnly() || db.commitErr != nil || db.hangsLocked() {
-		return false
-	}
-	n := db.pending.bytes
-	if db.flushing != nil {
-		n += db.flushing.bytes
-	}
-	return n > db.opts.MaxPendingBytes
 }
 
 // hangingCommit is how long a commit, or other work on the file, may take before it counts as a

@@ -227,6 +227,7 @@ func (r *relist) writeSilentLocked() error {
 	if len(r.silent.items) == 0 {
 		return nil
 	}
+	r.k.db.WaitForRoom() // Nobody waits for an object of the list before all of it is there.
 	w := r.k.indexer.Writer()
 	defer w.Close()
 	for _, it := range r.silent.items {

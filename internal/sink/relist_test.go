@@ -2,7 +2,10 @@ package sink
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,9 +31,9 @@ func (silentInformer) Reached(string)               {}
 
 // newSink returns a Sink of ConfigMaps in a new file. A relist of it stages and writes so
 // many items at a time.
-func newSink(t *testing.T, relistItems int) *Sink {
+func newSink(t *testing.T, relistItems int, options ...persist.Options) *Sink {
 	t.Helper()
-	db, err := persist.Open(testsupport.Path(t), persist.Options{})
+	db, err := persist.Open(testsupport.Path(t), append(options, persist.Options{})[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,4 +112,23 @@ func TestARelistWritesNothingAfterTheEnd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAFirstListIsWrittenAsItComes: little of it waits in memory to be written.
+func TestAFirstListIsWrittenAsItComes(t *testing.T) {
+	const objectBytes, batch, mostPending = 4 << 10, 10, 256 << 10
+	k := newSink(t, batch, persist.Options{CommitInterval: time.Hour, MaxPendingBytes: mostPending})
+	r := relistOf(t, k)
+	for i := range 200 {
+		obj := configMap(fmt.Sprintf("object-%03d", i), "1")
+		obj.Data = map[string]string{"data": strings.Repeat("x", objectBytes)}
+		if err := r.Item(t.Context(), obj); err != nil {
+			t.Fatal(err)
+		}
+		batches := k.db.Applied() - k.db.Durable() // One of them may have the checkpoint only.
+		if waits := batches * batch * objectBytes; waits > mostPending/4+2*batch*objectBytes {
+			t.Fatalf("after %d objects about %d bytes wait", i, waits)
+		}
+	}
+	r.Abort()
 }

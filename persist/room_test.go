@@ -1,0 +1,59 @@
+package persist
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+)
+
+// TestWaitForRoom has what waits written at once, if that is more than a quarter of what may wait.
+func TestWaitForRoom(t *testing.T) {
+	for name, test := range map[string]struct {
+		size  int
+		end   func(*DB, *blob)
+		waits bool
+	}{
+		"a little waits":            {size: 10},
+		"until it is written":       {size: 300, waits: true, end: func(_ *DB, held *blob) { close(held.release) }},
+		"until the DB is closed":    {size: 300, waits: true, end: func(db *DB, _ *blob) { go func() { _ = db.Close() }() }},
+		"not for a disk that hangs": {size: 300, waits: true, end: func(*DB, *blob) { after(hangingCommit) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db := open(t, testsupport.Path(t), Options{CommitInterval: time.Hour, MaxPendingBytes: 1000})
+				held := &blob{text: "x", size: test.size, release: make(chan struct{})}
+				apply(t, db, func(b *Batch) { b.Put(testBucket, "held", held) })
+				ended := make(chan struct{})
+				go func() {
+					db.WaitForRoom()
+					close(ended)
+				}()
+				synctest.Wait()
+				if waits := !isClosed(ended); waits != test.waits {
+					t.Errorf("it waits: %v", waits)
+				}
+				if test.end != nil {
+					test.end(db, held)
+					synctest.Wait()
+				}
+				if !isClosed(ended) {
+					t.Error("it still waits")
+				}
+				if !isClosed(held.release) {
+					close(held.release)
+				}
+			})
+		})
+	}
+}
+
+func isClosed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
