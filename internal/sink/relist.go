@@ -21,6 +21,9 @@ import (
 const (
 	defaultRelistItems = 500
 	relistBytes        = 2 << 20
+	// silentBytes is how much a relist that writes items as they come holds at most. Each of many
+	// informers may hold as much at the same time.
+	silentBytes = 512 << 10
 )
 
 // relist implements [reflector.Relist]. Items are compared with the store by uid,
@@ -147,7 +150,7 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 	if err := r.stage.remove(key); err != nil || (same && !r.how.Rewrite) {
 		return err
 	}
-	if r.silent.add(key, value); len(r.silent.items) < k.relistItems && r.silent.bytes < relistBytes {
+	if r.silent.add(key, value); len(r.silent.items) < k.relistItems && r.silent.bytes < silentBytes {
 		return nil
 	}
 	return r.writeSilentLocked()

@@ -114,21 +114,32 @@ func TestARelistWritesNothingAfterTheEnd(t *testing.T) {
 	}
 }
 
-// TestAFirstListIsWrittenAsItComes: little of it waits in memory to be written.
+// TestAFirstListIsWrittenAsItComes: little of it is in memory before it is written.
 func TestAFirstListIsWrittenAsItComes(t *testing.T) {
-	const objectBytes, batch, mostPending = 4 << 10, 10, 256 << 10
-	k := newSink(t, batch, persist.Options{CommitInterval: time.Hour, MaxPendingBytes: mostPending})
-	r := relistOf(t, k)
-	for i := range 200 {
-		obj := configMap(fmt.Sprintf("object-%03d", i), "1")
-		obj.Data = map[string]string{"data": strings.Repeat("x", objectBytes)}
-		if err := r.Item(t.Context(), obj); err != nil {
-			t.Fatal(err)
+	const objects, objectBytes, batch, mostPending = 200, 4 << 10, 10, 256 << 10
+	list := func(k *Sink, each func(i int)) {
+		r := relistOf(t, k)
+		defer r.Abort()
+		for i := range objects {
+			obj := configMap(fmt.Sprintf("object-%03d", i), "1")
+			obj.Data = map[string]string{"data": strings.Repeat("x", objectBytes)}
+			if err := r.Item(t.Context(), obj); err != nil {
+				t.Fatal(err)
+			}
+			each(i)
 		}
+	}
+	k := newSink(t, batch, persist.Options{CommitInterval: time.Hour, MaxPendingBytes: mostPending})
+	list(k, func(i int) {
 		batches := k.db.Applied() - k.db.Durable() // One of them may have the checkpoint only.
 		if waits := batches * batch * objectBytes; waits > mostPending/4+2*batch*objectBytes {
 			t.Fatalf("after %d objects about %d bytes wait", i, waits)
 		}
-	}
-	r.Abort()
+	})
+	k = newSink(t, 2*objects)
+	list(k, func(i int) {
+		if held := (i + 1 - k.indexer.Len()) * objectBytes; held > silentBytes {
+			t.Fatalf("%d objects are held, and %d were written", i+1-k.indexer.Len(), k.indexer.Len())
+		}
+	})
 }
