@@ -13,12 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/apiserver"
@@ -39,12 +37,6 @@ func TestModel(t *testing.T) {
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
-	klog.SetLogger(logr.Discard()) // The many accidents would fill the log.
-	defer klog.ClearLogger()
-	// apimachinery's slow down by wall clock, for years of virtual time.
-	handlers := utilruntime.ErrorHandlers
-	utilruntime.ErrorHandlers = nil
-	defer func() { utilruntime.ErrorHandlers = handlers }()
 	panics := utilruntime.PanicHandlers
 	utilruntime.PanicHandlers = []func(context.Context, any){diesOfPanic}
 	defer func() { utilruntime.PanicHandlers = panics }()

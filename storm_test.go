@@ -13,17 +13,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
@@ -45,7 +42,6 @@ func TestStorm(t *testing.T) {
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
-	quietly(t)
 	asked := map[string]int{}
 	for n := range uint64(testsupport.Rounds(*stormRounds, 2)) {
 		synctest.Test(t, func(t *testing.T) {
@@ -70,15 +66,6 @@ func TestStorm(t *testing.T) {
 			t.Errorf("no request was %q: %v", what, asked)
 		}
 	}
-}
-
-// quietly discards the logs of a test.
-func quietly(t *testing.T) {
-	klog.SetLogger(logr.Discard())
-	t.Cleanup(klog.ClearLogger)
-	handlers := utilruntime.ErrorHandlers
-	utilruntime.ErrorHandlers = nil // apimachinery's slow down by wall clock.
-	t.Cleanup(func() { utilruntime.ErrorHandlers = handlers })
 }
 
 // storm is one round.
