@@ -42,8 +42,8 @@ func TestStorm(t *testing.T) {
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
-	asked := map[string]int{}
-	for n := range uint64(testsupport.Rounds(*stormRounds, 2)) {
+	asked, rounds := map[string]int{}, testsupport.Rounds(*stormRounds, 2)
+	for n := range uint64(rounds) {
 		synctest.Test(t, func(t *testing.T) {
 			m := newStorm(t, seed+n)
 			for range 12 {
@@ -62,7 +62,7 @@ func TestStorm(t *testing.T) {
 	}
 	t.Log(asked)
 	for _, what := range []string{"list", "metadata", "one", "probe", "expired", "cut"} {
-		if asked[what] == 0 {
+		if rounds >= 10 && asked[what] == 0 {
 			t.Errorf("no request was %q: %v", what, asked)
 		}
 	}
