@@ -469,11 +469,17 @@ func (w worn) damageInUse(t *testing.T, path string, random *rand.Rand) {
 	file := testsupport.ReadUsed(t, path)
 	damaged, _ := damage(random, file)
 	keepLengths(file, damaged)
-	if err := os.WriteFile(path, damaged, 0o600); err != nil {
+	// Through one descriptor: what was damaged may be replaced at once.
+	opened, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	if _, err := opened.Write(damaged); err != nil {
 		t.Fatal(err)
 	}
 	if len(damaged) >= len(file) { // It was not truncated: the empty pages at its end are still there.
-		if err := os.Truncate(path, max(info.Size(), int64(len(damaged)))); err != nil {
+		if err := opened.Truncate(max(info.Size(), int64(len(damaged)))); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -53,7 +53,7 @@ func TestWaitForHandlerSync(t *testing.T) {
 			t.Error("it waits for a handler that was removed, or not for one that was not")
 		}
 		close(release)
-		if !waited(0) {
+		if !waited(time.Second) {
 			t.Error("it waits although all have synced")
 		}
 	})
