@@ -72,9 +72,6 @@ func (s *wildServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q.parse()
 	s.mu.Lock()
 	q.member, q.fault = s.members[s.rng.IntN(len(s.members))], s.faultLocked()
-	if f, some := s.always[q.what]; some {
-		q.fault = f
-	}
 	s.asked[q.what]++
 	s.mu.Unlock()
 	if q.fault.delay > 0 {

@@ -41,7 +41,6 @@ type wildServer struct {
 	changed chan struct{} // Closed with the next change.
 	ended   chan struct{} // Closed when watches end.
 	asked   map[string]int
-	always  map[string]fault // By what is asked for.
 }
 
 // wildMember is one API server. What it serves lacks the last versions, and its schema may be an old one.
@@ -73,7 +72,7 @@ func newWildServer(t *testing.T, rng *rand.Rand, namespace string, objects int) 
 	s := &wildServer{
 		t: t, rng: rng, pipes: make(chan net.Conn), closed: make(chan struct{}), states: map[string][]objectState{},
 		streams: rng.IntN(3) == 0, changed: make(chan struct{}), ended: make(chan struct{}),
-		asked: map[string]int{}, always: map[string]fault{},
+		asked: map[string]int{},
 	}
 	for i := range objects {
 		name := fmt.Sprintf("ns/o%03d", i)
@@ -260,11 +259,4 @@ func contentOf(cm *corev1.ConfigMap, withSchema bool) string {
 		delete(data, "default")
 	}
 	return fmt.Sprintf("%s/%s@%s %v", cm.Namespace, cm.Name, cm.ResourceVersion, data)
-}
-
-// count returns how often something was asked for.
-func (s *wildServer) count(what string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.asked[what]
 }
