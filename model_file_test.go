@@ -69,9 +69,9 @@ type remains struct {
 // inspect checks the invariants of the file itself: it holds the state of the
 // server at the version it says (P1, P2), and all that the durable handler was
 // told of (Q4).
-func (m *model) inspect(told int) (left remains) {
+func (m *model) inspect(path string, told int) (left remains) {
 	t := m.t
-	c, err := Open(m.path, Options{})
+	c, err := Open(path, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -82,10 +82,7 @@ func (h *holder) end(l *life) {
 		m.t.Fatal("the file was taken over before its holder was dead")
 	}
 	testsupport.CopyFile(m.t, h.life.crash.to, m.path) // What it did since it was killed did not happen.
-	path := m.path
-	m.path = h.life.crash.to
-	left := m.inspect(h.life.crash.told)
-	m.path = path
+	left := m.inspect(h.life.crash.to, h.life.crash.told)
 	m.plain.forget(left, l.plain)
 	m.shadows.restart(left.rv, l.work)
 }

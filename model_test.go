@@ -287,7 +287,7 @@ func (m *model) afterwards(l *life, path string) {
 		}
 	}
 	m.stats.Crashes++
-	left := m.inspect(l.crash.told)
+	left := m.inspect(m.path, l.crash.told)
 	m.t.Logf("the file is at version %d", left.rv)
 	for _, b := range []*believer{m.durable, m.late, m.plain} {
 		b.mu.Lock()
