@@ -177,11 +177,10 @@ type Cache struct {
 // holds, or that cannot be written, is left alone: the Cache works from memory, and
 // Status().Err and the log say so. The Cache tries again at least every minute, also
 // where there was no room for a new file, and each second where another process holds the file.
-// Once it gets the file, and each informer that runs has a complete list and leaves no object out of it,
-// it takes the file over:
-// handlers are told of the deletions that the file owes, workqueues and reconcilers get the work that
-// waits in it, and what the informers have in memory replaces what the file has of them. Everything else
-// in the file stays as it is.
+// Once it gets the file, and each informer that runs has a complete list and leaves no object out of
+// it, it takes the file over: handlers are told of the deletions that the file owes, workqueues and
+// reconcilers get the work that waits in it, and what the informers have in memory replaces what the
+// file has of them. Everything else in the file stays as it is.
 //
 // An empty file is initialised in place, so path may be a mount point. A damaged file
 // cannot be replaced there: mount the directory that it is in instead.

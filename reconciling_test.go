@@ -5,11 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/go-logr/logr/funcr"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
@@ -82,15 +79,7 @@ func TestAStatusSaysWhyAReconcileFails(t *testing.T) {
 // TestTheLogNamesAReconcileThatHoldsUpTheStop, and a handler beside it.
 func TestTheLogNamesAReconcileThatHoldsUpTheStop(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var mu sync.Mutex
-		var waiting []string
-		logger := funcr.New(func(_, args string) {
-			mu.Lock()
-			defer mu.Unlock()
-			if strings.Contains(args, "Still waiting") {
-				waiting = append(waiting, args)
-			}
-		}, funcr.Options{})
+		logger, logged := loggerOf("Still waiting")
 		f := newSource(t, configMap("a"))
 		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
 		w := addReconciler(t, p, 1)
@@ -99,8 +88,7 @@ func TestTheLogNamesAReconcileThatHoldsUpTheStop(t *testing.T) {
 		p.run()
 		settle()
 		p.stop()
-		mu.Lock()
-		defer mu.Unlock()
+		waiting := logged()
 		if len(waiting) != 2 || !strings.Contains(waiting[0], `"handler"="slow"`) || !strings.Contains(waiting[1], `"reconciler"="r" "object"="ns/a"`) {
 			t.Errorf("logged: %q", waiting)
 		}

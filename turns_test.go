@@ -3,11 +3,13 @@ package warmwatch_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -247,6 +249,24 @@ func TestThePanicOfADurableHandlerIsLoggedWithItsDeltaAndTheWayPast(t *testing.T
 	})
 }
 
+// loggerOf returns a logger, and what was logged by it that contains a text.
+func loggerOf(text string) (logger logr.Logger, logged func() []string) {
+	var mu sync.Mutex
+	var lines []string
+	logger = funcr.New(func(_, args string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if strings.Contains(args, text) {
+			lines = append(lines, args)
+		}
+	}, funcr.Options{})
+	return logger, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(lines)
+	}
+}
+
 // TestTheLogNamesAHandlerThatHoldsUpTheStop, so that an operator knows why a program does
 // not end. A handler that was removed in its callback holds it up, too.
 func TestTheLogNamesAHandlerThatHoldsUpTheStop(t *testing.T) {
@@ -256,15 +276,7 @@ func TestTheLogNamesAHandlerThatHoldsUpTheStop(t *testing.T) {
 
 func testTheLogNamesAHandler(t *testing.T, removed bool) {
 	bubble(t, func(t *testing.T) {
-		var mu sync.Mutex
-		var waiting []string
-		logger := funcr.New(func(_, args string) {
-			mu.Lock()
-			defer mu.Unlock()
-			if strings.Contains(args, "Still waiting") {
-				waiting = append(waiting, args)
-			}
-		}, funcr.Options{})
+		logger, logged := loggerOf("Still waiting")
 		f := newSource(t, configMap("a"))
 		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
 		release := make(chan struct{})
@@ -288,8 +300,7 @@ func testTheLogNamesAHandler(t *testing.T, removed bool) {
 			close(release)
 		}()
 		p.stop()
-		mu.Lock()
-		defer mu.Unlock()
+		waiting := logged()
 		if len(waiting) != 1 || !strings.Contains(waiting[0], `"handler"="slow"`) {
 			t.Errorf("the log has %q", waiting)
 		}

@@ -127,7 +127,8 @@ func (l *listener) consume(log *queue.Log) error {
 }
 
 // Move makes the handlers, which were not told of anything yet, hear of another log and
-// another store. What is logged from now on is logged by the logger. The names that were forgotten are forgotten there too.
+// another store, and what is logged from now on is logged by the logger. The names that were
+// forgotten are forgotten there too.
 func (p *Processor) Move(log *queue.Log, store Store, logger klog.Logger) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
