@@ -29,7 +29,7 @@ type foldGroup struct {
 	// result is what the members after the last deletion become.
 	result foldResult
 	// isReplacing: the last member is a Replaced deletion, whose update comes next.
-	// replaced is the result before it.
+	// replaced is the result before it, and before those that it follows at once.
 	replaced    foldResult
 	isReplacing bool
 }
@@ -88,7 +88,10 @@ func (g *foldGroup) add(seq uint64, h deltaHeader) {
 	replaced := h.flags&flagReplaced != 0
 	if h.typ == cache.Deleted {
 		g.deletions = append(g.deletions, seq)
-		g.isReplacing, g.replaced, g.result = replaced, g.result, foldResult{}
+		if !g.isReplacing { // Else an earlier pass has removed the update between two Replaced deletions.
+			g.replaced = g.result
+		}
+		g.isReplacing, g.result = replaced, foldResult{}
 		return
 	}
 	before, next := g.result, foldResult{first: seq, last: seq, flags: h.flags, typ: h.typ}
