@@ -3,7 +3,6 @@ package testsupport
 import (
 	"encoding/binary"
 	"errors"
-	"io"
 	"os"
 	"testing"
 )
@@ -28,8 +27,8 @@ func ReadUsed(t testing.TB, path string) []byte {
 	return b
 }
 
-// CopyFile copies a sound cache file. What was never written is a hole in the copy. It may
-// be called by any goroutine.
+// CopyFile copies a sound cache file, as it is at one moment: a process may write to it. What was
+// never written is a hole in the copy. It may be called by any goroutine.
 func CopyFile(t testing.TB, from, to string) {
 	t.Helper()
 	info, err := os.Stat(from)
@@ -39,37 +38,61 @@ func CopyFile(t testing.TB, from, to string) {
 	}
 	b, err := readUsed(from)
 	if err == nil {
-		err = errors.Join(os.WriteFile(to, b, 0o600), os.Truncate(to, info.Size()))
+		err = errors.Join(os.WriteFile(to, b, 0o600), os.Truncate(to, max(info.Size(), int64(len(b)))))
 	}
 	if err != nil {
 		t.Error(err)
 	}
 }
 
+// readUsed reads a file again if it was committed to meanwhile.
 func readUsed(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	size, used := info.Size(), int64(0)
-	for at := int64(0); at <= pageBytes && at+pageBytes <= size; at += pageBytes {
-		var meta [metaBytes]byte
-		if _, err := f.ReadAt(meta[:], at+metaAt); err != nil {
+	for {
+		metas, err := readMetas(f)
+		if err != nil {
 			return nil, err
 		}
-		if binary.NativeEndian.Uint32(meta[:]) == metaMagic {
+		b := make([]byte, metas.used)
+		if _, err := f.ReadAt(b, 0); err != nil {
+			return nil, err
+		}
+		if now, err := readMetas(f); err != nil || now.pages == metas.pages {
+			return b, err
+		}
+	}
+}
+
+// metas are the two meta pages of a file.
+type metas struct {
+	pages [2][metaBytes]byte
+	used  int64 // How many bytes of the file are in use by either.
+}
+
+func readMetas(f *os.File) (m metas, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return m, err
+	}
+	size, used := info.Size(), int64(0)
+	for i := range m.pages {
+		at, meta := int64(i)*pageBytes, m.pages[i][:]
+		if at+pageBytes > size {
+			break
+		}
+		if _, err := f.ReadAt(meta, at+metaAt); err != nil {
+			return m, err
+		}
+		if binary.NativeEndian.Uint32(meta) == metaMagic {
 			used = max(used, pageBytes*int64(binary.NativeEndian.Uint64(meta[metaHighWaterAt:])))
 		}
 	}
-	if used > 0 {
-		size = min(size, used)
+	if m.used = size; used > 0 {
+		m.used = min(size, used)
 	}
-	b := make([]byte, size)
-	_, err = io.ReadFull(f, b)
-	return b, err
+	return m, nil
 }
