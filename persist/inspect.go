@@ -169,7 +169,8 @@ type inspector struct {
 	readOnly  bool
 	shallow   bool     // Buckets that have pages of their own are not followed.
 	unchecked []uint32 // The keyHash that each leaf with values, by its id, has to have.
-	elements  []byte   // Memory for checkValues.
+	elements  []byte   // Memory for checkValues,
+	window    []byte   // and for its leafReader.
 	badMeta   error    // Set if a meta page cannot be read.
 	waited    bool     // readAt has paused.
 

@@ -1,6 +1,7 @@
 package persist
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -560,4 +561,54 @@ func TestAValueThatSaysItIsABucketIsStillThere(t *testing.T) {
 	}
 	want[key+"a"] = "new"
 	expectContents(t, db, want)
+}
+
+// TestKeysOutOfOrderAreFoundBeforeAnythingIsWrittenBesideThem: bbolt's search would put a new key
+// where later searches, among another number of keys, do not find it.
+func TestKeysOutOfOrderAreFoundBeforeAnythingIsWrittenBesideThem(t *testing.T) {
+	for name, large := range map[string]bool{"in one page": false, "in several pages": true} {
+		t.Run(name, func(t *testing.T) {
+			path := testsupport.Path(t)
+			db := openSound(t, path, manual)
+			want := map[string]string{} // In a single leaf, the root of its bucket.
+			if large {
+				want["04"], want["05"], want["06"] = repeat("v", 3*PageBytes), repeat("v", 400), repeat("v", 400)
+			}
+			for i := 0; i < 11 && !large; i++ {
+				want[fmt.Sprintf("%02d", i)] = repeat("v", 400)
+			}
+			for key, value := range want {
+				put(t, db, key, value)
+			}
+			flush(t, db)
+			leaf := leafOfRoot(t, db.bolt)
+			close1(t, db)
+
+			key := bytes.Index(testsupport.ReadUsed(t, path)[leaf*PageBytes:], []byte(string(keyPrefix)+"05"))
+			overwrite(t, path, int64(leaf*PageBytes+key), []byte{keyPrefix ^ 1<<6})
+			delete(want, "05")
+
+			db = open(t, path, manual)
+			put(t, db, "03a", "new")
+			put(t, db, "03b", "new")
+			flush(t, db)
+			if n := len(setAside(t, path)); n != 1 {
+				t.Errorf("the file was replaced %d times", n)
+			}
+			want["03a"], want["03b"] = "new", "new"
+			expectContents(t, db, want)
+		})
+	}
+}
+
+// leafOfRoot is the page of the test bucket, which has one.
+func leafOfRoot(t *testing.T, b *handle) (leaf int) {
+	t.Helper()
+	if err := view(b, func(tx *bolt.Tx) error {
+		leaf = int(fileBucket(tx, testBucket).b.Root())
+		return nil
+	}); err != nil || leaf == 0 {
+		t.Fatal(leaf, err)
+	}
+	return leaf
 }
