@@ -43,7 +43,11 @@ func worldLife(t *testing.T, api *httpserver.Server, path string, lists ...func(
 		}
 		return l, err
 	}}
-	informer, err := c.NewSharedIndexInformer(lw, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps, Namespace: "ns"})
+	var source cache.ListerWatcher = lw
+	if len(lists) > 0 { // Its watches do not change lists.
+		source = unstreamed{lw}
+	}
+	informer, err := c.NewSharedIndexInformer(source, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps, Namespace: "ns"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +270,7 @@ func TestWhatIsCutOrPutOffEachTimeIsListedInAnotherWay(t *testing.T) {
 		answer func(http.ResponseWriter)
 		want   []string
 	}{
-		"metadata that is cut":     {"metadata", cut, []string{"all", "metadata", "metadata"}},
+		"metadata that is cut":     {"metadata", cut, []string{"all", "all", "all", "metadata", "metadata"}}, // In pages of 62.
 		"metadata that is put off": {"metadata", func(rw http.ResponseWriter) { rw.WriteHeader(http.StatusTooManyRequests) }, []string{"all", "metadata", "metadata"}},
 		"an object that is put off": {
 			"o007", func(rw http.ResponseWriter) { rw.WriteHeader(http.StatusTooManyRequests) },
@@ -303,6 +307,37 @@ func TestAListFuncThatAddsIsBelieved(t *testing.T) {
 	api.Change(func(w *httpserver.World) { w.Version++ })
 	if d := cmp.Diff([]string{"all", "metadata", "o000", "schema"}, worldLife(t, api, path, add)); d != "" {
 		t.Errorf("asked for (-want +got):\n%s", d)
+	}
+}
+
+// TestAListThatIsCutComesInPages, and nothing of it is taken for a deletion: a first list, and one
+// that compares contents.
+func TestAListThatIsCutComesInPages(t *testing.T) {
+	cut := func(w *httpserver.World) {
+		w.Version++
+		w.Schema += "x"
+		cut := false
+		w.Meddle = func(name string, rw http.ResponseWriter) bool {
+			if name != "all" || cut {
+				return false
+			}
+			cut = true
+			rw.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+			rw.Header().Set("Content-Length", strconv.Itoa(1<<20))
+			fmt.Fprint(rw, "k8s\x00")
+			return true
+		}
+	}
+	api, path := newWorld(t, 600), testsupport.Path(t)
+	for range 2 {
+		api.Change(cut)
+		got := map[string]int{}
+		for _, asked := range worldLife(t, api, path) {
+			got[asked]++
+		}
+		if got["all"] != 11 { // One that is cut, and pages of 62.
+			t.Errorf("asked for %v", got)
+		}
 	}
 }
 

@@ -363,8 +363,8 @@ func (l *tokens) Wait(context.Context) error {
 	return nil
 }
 
-// TestTheTokensThatAnInformerTakes of its client's rate limit: one to see what it asks for, and
-// client-go's own, for its list. The question for the cluster takes none.
+// TestTheTokensThatAnInformerTakes of its client's rate limit: one to see what it asks for. Watches
+// take none, nor does the question for the cluster.
 func TestTheTokensThatAnInformerTakes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		limiter := &tokens{}
@@ -374,7 +374,7 @@ func TestTheTokensThatAnInformerTakes(t *testing.T) {
 		start(t, informer)
 		settle()
 		expectOne(t, informer)
-		if n := limiter.n.Load(); n != 2 {
+		if n := limiter.n.Load(); n != 1 {
 			t.Errorf("%d tokens", n)
 		}
 	})

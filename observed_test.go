@@ -23,13 +23,18 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport/httpserver"
 )
 
+// unstreamed is a ListerWatcher whose lists cannot be streamed: its watches bring something else.
+type unstreamed struct{ *cache.ListWatch }
+
+func (unstreamed) IsWatchListSemanticsUnSupported() bool { return true }
+
 // TestANewInformerThatAsksForMoreThanOneThing has all of it, and the next process begins with a list.
 func TestANewInformerThatAsksForMoreThanOneThing(t *testing.T) {
 	api, path := httpserver.New(t, "one"), testsupport.Path(t)
 	for range 2 {
 		a := newAgent(t, path, api)
 		client := kubernetes.NewForConfigOrDie(a.config).CoreV1()
-		informer := a.make(&cache.ListWatch{
+		informer := a.make(unstreamed{&cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 				list, err := client.ConfigMaps("ns").List(ctx, o)
 				if err != nil {
@@ -46,7 +51,7 @@ func TestANewInformerThatAsksForMoreThanOneThing(t *testing.T) {
 				return list, nil
 			},
 			WatchFuncWithContext: client.ConfigMaps("ns").Watch,
-		}, &corev1.ConfigMap{})
+		}}, &corev1.ConfigMap{})
 		a.run(informer)
 		until(func() bool { return informer.Status().Phase == warmwatch.PhaseLive })
 		if got := versions(informer.GetStore().List()); !slices.Equal(got, []string{"ns/a@4", "other/a@4"}) {
@@ -69,7 +74,7 @@ func TestANewInformerThatConvertsToMetadata(t *testing.T) {
 	for process, want := range []int{1, 0} {
 		a := newAgent(t, path, api)
 		client := kubernetes.NewForConfigOrDie(a.config).CoreV1().ConfigMaps("ns")
-		informer := a.make(&cache.ListWatch{
+		informer := a.make(unstreamed{&cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 				list, err := client.List(ctx, o)
 				if err != nil {
@@ -82,7 +87,7 @@ func TestANewInformerThatConvertsToMetadata(t *testing.T) {
 				return metadata, nil
 			},
 			WatchFuncWithContext: client.Watch,
-		}, &metav1.PartialObjectMetadata{})
+		}}, &metav1.PartialObjectMetadata{})
 		a.run(informer)
 		expectOne(t, informer)
 		if err := informer.Status().Err; err != nil {

@@ -135,6 +135,26 @@ func (w *Writer) Holds(key string, value *record.Object) bool {
 	return same
 }
 
+// HoldsEncoded reports whether the store has the object with this encoding in protobuf, without
+// decoding anything. It may be false for equal objects, and ignores staged changes.
+func (w *Writer) HoldsEncoded(key string, encoded []byte) bool {
+	same := false
+	_, err := w.ix.db.View(w.ix.objectsName, key, func(it *persist.Item) error {
+		if o, inMemory := it.Value.(*record.Object); inMemory {
+			same = o.IsEncodedAs(encoded)
+			return nil
+		}
+		r, err := parse(it)
+		same = err == nil && r.IsEncodedAs(encoded)
+		return err
+	})
+	if err != nil {
+		w.ix.failed(err, key)
+		return false
+	}
+	return same
+}
+
 // Stored returns the stored object of a key, nil if it cannot be read. It must not be
 // called for a key that has a staged change.
 func (w *Writer) Stored(key string) (obj any, exists bool) {

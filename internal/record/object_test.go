@@ -142,6 +142,15 @@ func TestTheSameVersionIsTheSameObjectOnlyWithTheSameContent(t *testing.T) {
 			if got := NewObject(c.now, false).Same(r, newObject); got != c.same {
 				t.Errorf("the record: %v, expected %v", got, c.same)
 			}
+			if body, ok := c.now.(*corev1.ConfigMap); ok && body.Kind == "" { // In protobuf.
+				encoded, err := body.Marshal()
+				if got := r.IsEncodedAs(encoded); got != c.same || err != nil {
+					t.Errorf("its bytes: %v, expected %v (%v)", got, c.same, err)
+				}
+				if got := NewObject(c.stored, true).IsEncodedAs(encoded); got != c.same {
+					t.Errorf("the bytes in memory: %v, expected %v", got, c.same)
+				}
+			}
 			if got := NewObject(c.now, false).SameObject(c.stored); got != c.same {
 				t.Errorf("in memory: %v, expected %v", got, c.same)
 			}

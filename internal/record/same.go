@@ -47,6 +47,18 @@ func (o *Object) Same(r Record, newObject func() any) bool {
 	return err == nil && equalContent(stored, o.Object)
 }
 
+// IsEncodedAs reports whether this is the encoding of the object in protobuf. It is false if
+// the object has not been encoded.
+func (o *Object) IsEncodedAs(protobuf []byte) bool {
+	g := goTypeOf(o.Object)
+	return g != nil && g.codec == CodecProtobuf && o.body != nil && bytes.Equal(o.body, protobuf)
+}
+
+// IsEncodedAs reports whether this is the encoding of the object in protobuf.
+func (r Record) IsEncodedAs(protobuf []byte) bool {
+	return r.Codec == CodecProtobuf && bytes.Equal(r.Body, protobuf)
+}
+
 // SameObject is [Object.Same] for a stored object that is decoded in memory.
 func (o *Object) SameObject(stored any) bool {
 	uid, rv := o.Head()

@@ -169,6 +169,14 @@ func (n *newestObject) seeVersion(v checkpoint.ObjectVersion, listed string) {
 	}
 }
 
+// merge is see for the objects that other has seen.
+func (n *newestObject) merge(other newestObject) {
+	if other.version.ResourceVersion != "" {
+		n.seeVersion(other.version, "")
+		n.unknown = n.unknown || other.unknown
+	}
+}
+
 // checkOrder compares the newest object with the version of its list.
 func (n *newestObject) checkOrder(listed string) {
 	order, ok := compareVersions(n.version.ResourceVersion, listed)

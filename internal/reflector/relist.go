@@ -108,16 +108,23 @@ const anyVersion = "0"
 func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (string, error) {
 	how.Schema = r.askSchema(ctx)
 	listed, err := r.relistByVersion(ctx, rv, how)
-	if !errors.Is(err, errNotByVersion) {
-		return listed, err
+	if errors.Is(err, errNotByVersion) {
+		if how.Expired {
+			r.log.V(2).Info("Listing all objects", "reason", err)
+		}
+		listed, err = r.relistByContent(ctx, rv, how)
 	}
-	if how.Expired {
-		r.log.V(2).Info("Listing all objects", "reason", err)
-	}
-	return r.relistByContent(ctx, rv, how)
+	return listed, err
 }
 
+// relistByContent compares the store with a list of all objects: item by item where requests are
+// seen, or as the client decodes it, as a stream or in pages.
 func (r *Resumer) relistByContent(ctx context.Context, rv string, how Relisting) (string, error) {
+	listed, err := r.relistByItem(ctx, rv, how)
+	if !errors.Is(err, errNotByItem) {
+		return listed, err
+	}
+	r.log.V(4).Info("Listing without reading item by item", "reason", err)
 	if r.useWatchList && r.cuts == 0 {
 		streamed := how
 		streamed.Streamed = true
@@ -134,7 +141,7 @@ func (r *Resumer) relistByContent(ctx context.Context, rv string, how Relisting)
 		return r.withRelist(ctx, how, func(relist Relist) (string, error) { return r.pages(ctx, o, relist) })
 	}
 	o := r.listOptions(rv)
-	listed, err := list(o)
+	listed, err = list(o)
 	if o.ResourceVersionMatch != "" && isNotUnderstood(err) {
 		o.ResourceVersionMatch = "" // As in client-go's lists.
 		listed, err = list(o)
@@ -151,7 +158,7 @@ func (r *Resumer) relistByContent(ctx context.Context, rv string, how Relisting)
 func (r *Resumer) listOptions(rv string) metav1.ListOptions {
 	o := metav1.ListOptions{ResourceVersion: rv, Limit: r.pageSize}
 	if r.cuts > 0 {
-		o.Limit = max(r.pageSize/cutPageShare, 1)
+		o.Limit = max(r.pageSize/cutPageShare>>(r.cuts-1), 1)
 		if rv == anyVersion { // The watch cache would ignore the limit.
 			o.ResourceVersion = ""
 		}
@@ -180,22 +187,26 @@ func (r *Resumer) withRelist(ctx context.Context, how Relisting, list func(Relis
 // stream lists by a watch that begins with all objects (KEP-3157), and keeps the watch
 // for the Reflector.
 func (r *Resumer) stream(ctx context.Context, rv string, relist Relist) (string, error) {
+	w, err := r.lw.WatchWithContext(ctx, streamOptions(rv))
+	if err != nil {
+		return "", streamError(err)
+	}
+	listed, err := r.readStream(ctx, w, rv, relist, nil)
+	if err != nil {
+		w.Stop()
+		return "", streamError(err)
+	}
+	return listed, r.handOver(&handover{Interface: w, resourceVersion: listed, opened: time.Now()})
+}
+
+func streamOptions(rv string) metav1.ListOptions {
 	if rv == anyVersion {
 		rv = "" // client-go streams the newest state, too.
 	}
 	o := watchOptions(rv)
 	o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	o.SendInitialEvents = new(true)
-	w, err := r.lw.WatchWithContext(ctx, o)
-	if err != nil {
-		return "", streamError(err)
-	}
-	listed, err := r.readStream(ctx, w, rv, relist)
-	if err != nil {
-		w.Stop()
-		return "", streamError(err)
-	}
-	return listed, r.handOver(&handover{Interface: w, resourceVersion: listed, opened: time.Now()})
+	return o
 }
 
 // streamError decides as client-go's watchList does: every error falls back to pages,
@@ -208,10 +219,15 @@ func streamError(err error) error {
 	return fmt.Errorf("%w: %w", errNoStream, err)
 }
 
-func (r *Resumer) readStream(ctx context.Context, w watch.Interface, asked string, relist Relist) (string, error) {
+// readStream reads a list from w. If known is not nil, w is read from a list, which ends by itself,
+// and known is the newest of the objects that w leaves out; it is read when the list is complete.
+func (r *Resumer) readStream(ctx context.Context, w watch.Interface, asked string, relist Relist, known *newestObject) (string, error) {
 	var newest newestObject
 	end := r.newEndBookmark()
 	defer end.stop()
+	if known != nil {
+		end.Stop()
+	}
 	for {
 		var e watch.Event
 		var ok bool
@@ -247,18 +263,27 @@ func (r *Resumer) readStream(ctx context.Context, w watch.Interface, asked strin
 				return "", fmt.Errorf("%w: %w", errStore, err)
 			}
 		case watch.Bookmark:
-			if m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
-				if err := notOlder(m.GetResourceVersion(), asked); err != nil {
-					return "", err
-				}
-				newest.checkOrder(m.GetResourceVersion())
-				if err := r.finish(ctx, relist, newest, m.GetResourceVersion()); err != nil {
-					return "", fmt.Errorf("%w: %w", errStore, err)
-				}
-				return m.GetResourceVersion(), nil
+			if m.GetAnnotations()[metav1.InitialEventsAnnotationKey] != "true" {
+				continue
 			}
+			if known != nil {
+				newest.merge(*known)
+			}
+			return m.GetResourceVersion(), r.finishStream(ctx, relist, newest, m.GetResourceVersion(), asked)
 		}
 	}
+}
+
+// finishStream is called with the version of the bookmark that ends a stream.
+func (r *Resumer) finishStream(ctx context.Context, relist Relist, newest newestObject, listed, asked string) error {
+	if err := notOlder(listed, asked); err != nil {
+		return err
+	}
+	newest.checkOrder(listed)
+	if err := r.finish(ctx, relist, newest, listed); err != nil {
+		return fmt.Errorf("%w: %w", errStore, err)
+	}
+	return nil
 }
 
 // pages lists in pages of o.Limit objects; 0 asks for all at once. The list has the
@@ -304,8 +329,9 @@ func (r *Resumer) pages(ctx context.Context, o metav1.ListOptions, relist Relist
 }
 
 const (
-	// cutPageShare: after a cut, pages are of fewer objects. The smaller they are, the less is lost
-	// with the next cut; but the server does not compress less than 128 KB.
+	// cutPageShare: after a cut, pages are of fewer objects, and of half as many after each further
+	// one. The smaller they are, the less is lost with the next cut; but the server does not compress
+	// less than 128 KB.
 	cutPageShare = 8
 	// pageTries is how often a page is asked for that is cut,
 	pageTries = 10

@@ -68,6 +68,10 @@ type Relist interface {
 	// Known receives the version of an object that exists, and reports whether the store has
 	// it. If not, and if the object is not received as an Item, it does not exist.
 	Known(ctx context.Context, v checkpoint.ObjectVersion) (bool, error)
+	// Same receives an object that exists, in protobuf, and reports whether the store has the
+	// same. If not, the object is received as an Item later. Same does not keep encoded, and
+	// may be called by another goroutine, but not once Finish is called.
+	Same(ctx context.Context, v checkpoint.ObjectVersion, encoded []byte) (bool, error)
 	// Gone receives an object that was an Item and was deleted meanwhile.
 	Gone(ctx context.Context, obj runtime.Object) error
 	// Finish is called after the last object, with the resourceVersion of the list. It is

@@ -161,6 +161,10 @@ func (r *memoryRelist) Known(context.Context, checkpoint.ObjectVersion) (bool, e
 	return false, nil
 }
 
+func (r *memoryRelist) Same(context.Context, checkpoint.ObjectVersion, []byte) (bool, error) {
+	return false, nil
+}
+
 func (r *memoryRelist) Gone(_ context.Context, obj runtime.Object) error {
 	if err := r.m.once(&r.m.goneErr); err != nil {
 		return err

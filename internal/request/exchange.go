@@ -10,11 +10,12 @@ import (
 
 type exchangeKey struct{}
 
-// An exchange is a List call whose request a [Transport] sends in another form: it asks for less
-// than the list.
+// An exchange is a List call whose request a [Transport] sends in another form, or one that opens
+// a watch.
 type exchange struct {
 	// send sends the request in its other form, and returns the response that the client gets.
-	send func(t http.RoundTripper, r *http.Request) (*http.Response, error)
+	send  func(t http.RoundTripper, r *http.Request) (*http.Response, error)
+	watch bool // The call opens a watch, and reads it.
 
 	sending sync.WaitGroup
 	mu      sync.Mutex
@@ -29,14 +30,13 @@ type exchange struct {
 var errAnswered = errors.New("the answer was read below the client")
 
 // errMore is returned for a call that has asked for a list, got it, and asked for another one.
-var errMore = errors.New("the List call asks for more than one list")
+var errMore = errors.New("the call asks for more than one list")
 
-// exchanged calls list, which makes one List call with the context it is given, and has a Transport
-// send it by send, perhaps more than once: clients repeat requests. send does not run any more when
-// exchanged returns. A call that gets a list makes no request after it. The error is [ErrNotSeen] if
-// the request did not come to a Transport, and else that of list.
-func exchanged(ctx context.Context, send func(http.RoundTripper, *http.Request) (*http.Response, error), list func(context.Context) error) error {
-	x := &exchange{send: send}
+// exchanged calls list, which makes one call with the context it is given, and has a Transport
+// send it by x.send, perhaps more than once: clients repeat requests. send does not run any more when
+// exchanged returns, and the context has ended. A call that gets a list makes no request after it.
+// The error is [ErrNotSeen] if the request did not come to a Transport, and else that of list.
+func exchanged(ctx context.Context, x *exchange, list func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, exchangeKey{}, x))
 	defer cancel()
 	// Without a Transport, the whole list shall not be asked for.

@@ -118,7 +118,7 @@ func TestMetadataIsReadItemByItem(t *testing.T) {
 				if r.URL.Query().Get("continue") == "" {
 					return answer(200, runtime.ContentTypeProtobuf, encode(t, s, metadataOf(2, metav1.ListMeta{ResourceVersion: "200", Continue: "c", RemainingItemCount: &left})))
 				}
-				l := metadataOf(5, metav1.ListMeta{ResourceVersion: "201"})
+				l := metadataOf(5, metav1.ListMeta{ResourceVersion: "200"})
 				l.Items = l.Items[2:]
 				return answer(200, runtime.ContentTypeProtobuf, encode(t, s, l))
 			}}
@@ -148,7 +148,8 @@ func TestMetadataThatIsCut(t *testing.T) {
 		whole := encode(t, s, metadataOf(3, metav1.ListMeta{ResourceVersion: "200"}))
 		for n := range whole {
 			items := 0
-			_, err := readMetadata(answer(200, runtime.ContentTypeProtobuf, whole[:n]), func(Item) error { items++; return nil })
+			cut := &network{answer: func(*http.Request) *http.Response { return answer(200, runtime.ContentTypeProtobuf, whole[:n]) }}
+			_, err := Metadata(t.Context(), listing(t, Transport{cut}, metav1.ListOptions{}), func(Item) error { items++; return nil })
 			if err == nil && items != 3 { // What comes behind the items says nothing.
 				t.Errorf("%d of %d bytes are a list of %d objects", n, len(whole), items)
 			}
@@ -195,13 +196,11 @@ func TestTransportsInARow(t *testing.T) {
 // TestMetadataIsReadOnce, whatever repeats requests: what was in the one answer and is not in the
 // next must not count as there.
 func TestMetadataIsReadOnce(t *testing.T) {
+	refused := answer(429, "application/json", []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429}`))
+	refused.Header.Set("Retry-After", "0")
 	for name, second := range map[string]*http.Response{
-		"a page is refused": func() *http.Response {
-			resp := answer(429, "application/json", []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429}`))
-			resp.Header.Set("Retry-After", "0")
-			return resp
-		}(),
-		"a page is cut": answer(200, runtime.ContentTypeProtobuf, protobufPrefix),
+		"a page is refused":            refused,
+		"a page is of another version": answer(200, runtime.ContentTypeProtobuf, encode(t, plain, metadataOf(0, metav1.ListMeta{ResourceVersion: "201"}))),
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := &network{answer: func(r *http.Request) *http.Response {

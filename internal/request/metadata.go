@@ -1,18 +1,14 @@
 package request
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"mime"
 	"net/http"
 	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -29,13 +25,14 @@ const acceptMetadata = runtime.ContentTypeProtobuf + ";as=PartialObjectMetadataL
 // Metadata calls list, which makes one List call with the context it is given, and has the
 // [Transport] ask for the metadata of the objects instead. The answer is read as a stream: each is
 // called with each object, and an error of it ends the reading and is returned. If the server
-// answers in pages, all are read. Metadata returns the resourceVersion of the first page.
+// answers in pages, all are read, if they are of one version. Metadata returns the resourceVersion of
+// the list.
 //
 // The error is [ErrNotSeen] as that of [Look], and [ErrUnsupported] if the answer is no list of
 // metadata in protobuf. Other answers of the server come as errors of the client.
 func Metadata(ctx context.Context, list func(context.Context) error, each func(Item) error) (resourceVersion string, err error) {
 	m := metadata{each: each}
-	err = exchanged(ctx, m.send, list)
+	err = exchanged(ctx, &exchange{send: m.send}, list)
 	switch {
 	case m.err != nil:
 		return "", m.err
@@ -64,123 +61,44 @@ func (m *metadata) send(t http.RoundTripper, r *http.Request) (*http.Response, e
 	if m.begun {
 		return nil, errAnswered
 	}
-	resp, err := sendForMetadata(t, r, "")
-	if err != nil || resp.StatusCode != http.StatusOK {
-		return resp, err
+	r = r.Clone(r.Context())
+	r.Header.Set("Accept", acceptMetadata)
+	p := newPages(t, r)
+	defer p.close()
+	refusal, err := p.begin()
+	if refusal != nil || p.body == nil {
+		return refusal, err
 	}
 	m.begun = true
-	listed, err := readMetadata(resp, m.each)
-	m.resourceVersion = listed.ResourceVersion
-	for err == nil && listed.Continue != "" {
-		if resp, err = sendForMetadata(t, r, listed.Continue); err == nil {
-			listed, err = readMetadata(resp, m.each)
-		}
+	if m.err = err; err == nil {
+		m.err = p.eachMetadata(m.each)
 	}
-	m.complete, m.err = err == nil, err
+	m.complete, m.resourceVersion = m.err == nil, p.resourceVersion
 	return nil, errAnswered
 }
 
-func sendForMetadata(t http.RoundTripper, r *http.Request, page string) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("Accept", acceptMetadata)
-	if page != "" {
-		query := r.URL.Query()
-		query.Del("resourceVersion")
-		query.Del("resourceVersionMatch")
-		query.Set("continue", page)
-		r.URL.RawQuery = query.Encode()
-	}
-	return t.RoundTrip(r)
-}
-
-// readMetadata reads a PartialObjectMetadataList in protobuf: a prefix, and a runtime.Unknown
-// whose field 2 has the list, whose field 1 is the metadata of the list, and whose field 2 is an
-// item.
-func readMetadata(resp *http.Response, each func(Item) error) (listed metav1.ListMeta, err error) {
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return listed, fmt.Errorf("%w: %s", ErrUnsupported, resp.Status)
-	}
-	if !isProtobuf(resp) {
-		return listed, fmt.Errorf("%w: it answers in %q", ErrUnsupported, resp.Header.Get("Content-Type"))
-	}
-	in := bufio.NewReaderSize(resp.Body, 64<<10)
-	if err := readPrefix(in); err != nil {
-		return listed, err
-	}
-	whole := &message{in: in, left: math.MaxInt64, outermost: true}
-	var buffer []byte
-	for complete := false; ; {
-		number, size, err := whole.next()
-		if err == io.EOF && complete { //nolint:errorlint // It is returned as it is.
-			return listed, nil
-		}
-		if err != nil {
-			err = unexpectedEnd(err)
-
-			return listed, err
-		}
-		switch number {
-		case unknownTypeMeta:
-			if buffer, err = whole.read(size, buffer); err == nil {
-				err = checkKind(buffer)
-			}
-		case unknownRaw:
-			complete = true
-			err = whole.within(size, func(list *message) error { return readItems(list, &listed, each) })
-		default:
-			buffer, err = whole.read(size, buffer)
-		}
-		if err != nil {
-			return listed, err
-		}
-	}
-}
-
-func readItems(list *message, listed *metav1.ListMeta, each func(Item) error) error {
-	var buffer []byte
+// eachMetadata reads the metadata of objects.
+func (p *pages) eachMetadata(each func(Item) error) error {
 	for {
-		number, size, err := list.next()
-		if err == io.EOF { //nolint:errorlint // It is returned as it is.
+		raw, err := p.next()
+		if err != nil && err != io.EOF { //nolint:errorlint // It is returned as it is.
+			return err
+		}
+		list, ok := p.list.(*protobufList)
+		if !ok || list.Kind != "PartialObjectMetadataList" {
+			return fmt.Errorf("%w: it answers with a %s in %s", ErrUnsupported, p.list.head().Kind, p.list.contentType())
+		}
+		if err != nil {
 			return nil
 		}
-		if err != nil {
-			return err
-		}
-		if buffer, err = list.read(size, buffer); err != nil {
-			return err
-		}
-		switch number {
-		case listMeta:
-			err = listed.Unmarshal(buffer)
-		case listItem:
-			var item Item
-			if item, err = parseItem(buffer); err == nil {
-				err = each(item)
-			}
+		item, err := parseItem(raw)
+		if err == nil {
+			err = each(item)
 		}
 		if err != nil {
 			return err
 		}
 	}
-}
-
-func isProtobuf(resp *http.Response) bool {
-	mediaType, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	return err == nil && mediaType == runtime.ContentTypeProtobuf
-}
-
-func checkKind(typeMeta []byte) error {
-	kind := ""
-	err := eachField(typeMeta, func(number protowire.Number, value []byte) {
-		if number == typeMetaKind {
-			kind = string(value)
-		}
-	})
-	if err == nil && kind != "PartialObjectMetadataList" {
-		err = fmt.Errorf("%w: it answers with a %s", ErrUnsupported, kind)
-	}
-	return err
 }
 
 // parseItem reads an object. Field 1 of each is its metadata.

@@ -34,7 +34,7 @@ const parallelObjects = 8
 func Objects(ctx context.Context, o metav1.ListOptions, items []Item, list func(context.Context) error) error {
 	var mu sync.Mutex // One request of the client is answered at a time.
 	contentType, lists := "", make([][]byte, len(items))
-	return exchanged(ctx, func(t http.RoundTripper, r *http.Request) (*http.Response, error) {
+	send := func(t http.RoundTripper, r *http.Request) (*http.Response, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		requests := make([]*http.Request, len(items))
@@ -50,7 +50,8 @@ func Objects(ctx context.Context, o metav1.ListOptions, items []Item, list func(
 			return refusal, err
 		}
 		return joined(r, contentType, lists)
-	}, list)
+	}
+	return exchanged(ctx, &exchange{send: send}, list)
 }
 
 // requestOf makes the request for a list of one object of that for all objects.

@@ -17,8 +17,6 @@ const (
 	unknownTypeMeta protowire.Number = 1
 	unknownRaw      protowire.Number = 2
 
-	typeMetaKind protowire.Number = 2
-
 	listMeta protowire.Number = 1
 	listItem protowire.Number = 2
 
@@ -118,10 +116,10 @@ func (m *message) read(size int64, buffer []byte) ([]byte, error) {
 	return buffer, unexpectedEnd(err)
 }
 
-// within calls read with a value that is a message. read reads it to its end.
-func (m *message) within(size int64, read func(*message) error) error {
+// within returns a value that is a message, which is read to its end before the next field of m.
+func (m *message) within(size int64) *message {
 	m.left -= size
-	return read(&message{in: m.in, left: size})
+	return &message{in: m.in, left: size}
 }
 
 // eachField calls fn with each field of a message that has a length.

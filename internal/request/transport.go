@@ -33,15 +33,15 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	if x, _ := r.Context().Value(exchangeKey{}).(*exchange); x != nil && isList(r) {
+	if x, _ := r.Context().Value(exchangeKey{}).(*exchange); x != nil && x.isAbout(r) {
 		return x.roundTrip(t.RoundTripper, r)
 	}
 	return t.RoundTripper.RoundTrip(r)
 }
 
-func isList(r *http.Request) bool {
+func (x *exchange) isAbout(r *http.Request) bool {
 	_, err := Of(r)
-	return err == nil && r.URL.Query().Get("watch") == ""
+	return err == nil && (r.URL.Query().Get("watch") != "") == x.watch
 }
 
 // IsLook reports whether a request of this context is only looked at.

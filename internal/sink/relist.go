@@ -175,6 +175,29 @@ func (r *relist) Known(_ context.Context, v checkpoint.ObjectVersion) (bool, err
 	return true, nil
 }
 
+// Same implements [reflector.Relist].
+func (r *relist) Same(_ context.Context, v checkpoint.ObjectVersion, encoded []byte) (bool, error) {
+	k := r.k
+	if err := k.lockOpen(); err != nil {
+		return false, err
+	}
+	defer k.mu.Unlock()
+	key := v.Key()
+	_, untold := r.untold[key]
+	_, repeated := r.seen[key]
+	// A transform may say something else of the same object.
+	if k.filling || r.how.Rewrite || k.transform != nil || untold || repeated || len(r.leftOut) > 0 {
+		return false, nil
+	}
+	w := k.indexer.Writer()
+	defer w.Close()
+	if !w.HoldsEncoded(key, encoded) {
+		return false, nil
+	}
+	r.seen[key] = struct{}{}
+	return true, nil
+}
+
 // compareLocked reports whether the store has the same object, or one with another uid. A record
 // that cannot be read may be of another object: a durable handler is told of its deletion, because
 // to tell it of one that exists again is better than not to tell it of one that does not.

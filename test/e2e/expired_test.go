@@ -14,11 +14,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
 	"github.com/warmwatch/warmwatch/test/e2e/meter"
 	"github.com/warmwatch/warmwatch/test/e2e/workload"
 )
@@ -90,6 +93,22 @@ type gone struct {
 }
 
 const goneObjects = 200
+
+func newGone(t *testing.T, cp *controlplane.ControlPlane) *gone {
+	t.Helper()
+	g := &gone{
+		wire: &wire{lists: map[string][]string{}}, typed: newClient(t, cp.Config()), path: newPath(t),
+		dynamic:    newHTTPClient(t, cp.Config(), func(cfg *rest.Config) (dynamic.Interface, error) { return dynamic.NewForConfig(cfg) }),
+		configMaps: newRecorder(t), widgets: newRecorder(t),
+	}
+	g.namespace = newNamespace(t, g.typed)
+	createWidgets(t, g.dynamic)
+	for i := range goneObjects {
+		g.create(t, fmt.Sprintf("o%03d", i), i)
+	}
+	awaitSchema(t, g.typed, "apis/e2e.example.com/v1", "") // A second after widgets are served.
+	return g
+}
 
 // life runs the program once.
 func (g *gone) life(t *testing.T, cfg *rest.Config, during func(t *testing.T, configMaps, widgets *warmwatch.SharedIndexInformer)) {
@@ -185,23 +204,13 @@ func (g *gone) expectLists(t *testing.T, resource string, want ...string) {
 
 func TestWhenHistoryIsGoneOnlyWhatChangedIsAskedFor(t *testing.T) {
 	cp := newControlPlane(t)
-	g := &gone{
-		wire: &wire{lists: map[string][]string{}}, typed: newClient(t, cp.Config()), path: newPath(t),
-		dynamic:    newHTTPClient(t, cp.Config(), func(cfg *rest.Config) (dynamic.Interface, error) { return dynamic.NewForConfig(cfg) }),
-		configMaps: newRecorder(t), widgets: newRecorder(t),
-	}
-	g.namespace = newNamespace(t, g.typed)
-	createWidgets(t, g.dynamic)
-	for i := range goneObjects {
-		g.create(t, fmt.Sprintf("o%03d", i), i)
-	}
+	g := newGone(t, cp)
 	restart := func() {
 		t.Helper()
 		if err := cp.RestartAPIServer(context.WithoutCancel(t.Context())); err != nil {
 			t.Fatal(err)
 		}
 	}
-	awaitSchema(t, g.typed, "apis/e2e.example.com/v1", "") // A second after widgets are served.
 	g.life(t, cp.Config(), g.expectServer)
 	whole := g.BytesReceived()
 	g.expectLists(t, "configmaps", "all")
@@ -251,6 +260,57 @@ func TestWhenHistoryIsGoneOnlyWhatChangedIsAskedFor(t *testing.T) {
 		g.expectServer(t, cm, w)
 		g.expectLists(t, "widgets", append([]string{"metadata", "new1"}, changed...)...)
 	})
+}
+
+// TestWhenMuchHasChangedAllIsListedCompressed, which takes fewer bytes than the server's watches, and
+// handlers are told only of what has changed.
+func TestWhenMuchHasChangedAllIsListedCompressed(t *testing.T) {
+	cp := newControlPlane(t)
+	g := newGone(t, cp)
+	g.life(t, cp.Config(), g.expectServer)
+	cold := g.BytesReceived()
+	for round := 1; round <= 4; round++ { // More than a sixteenth.
+		g.change(t, round)
+	}
+	g.take("configmaps")
+	g.take("widgets")
+	if err := cp.RestartAPIServer(context.WithoutCancel(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	g.life(t, cp.Config(), func(t *testing.T, cm, w *warmwatch.SharedIndexInformer) {
+		g.expectServer(t, cm, w)
+		expectStart(t, cm, "disk", 1, 0)
+		g.expectLists(t, "configmaps", "all", "metadata")
+		g.expectLists(t, "widgets", "all", "metadata")
+	})
+	requests := g.Requests()
+	streamed := g.stream(t, cp.Config())
+	t.Logf("%d bytes at first, then %d; streams of the same have %d", cold, g.BytesReceived()-cold, streamed)
+	if requests["watchlist"] > 0 || cold > streamed/2 || g.BytesReceived()-cold > streamed/2 {
+		t.Errorf("requests %v", requests)
+	}
+}
+
+// stream returns how many bytes the objects have if watches begin with them.
+func (g *gone) stream(t *testing.T, cfg *rest.Config) int64 {
+	t.Helper()
+	var m meter.Meter
+	client := newHTTPClient(t, m.Attach(cfg), func(cfg *rest.Config) (dynamic.Interface, error) { return dynamic.NewForConfig(cfg) })
+	for _, resource := range []schema.GroupVersionResource{configMaps, widgets} {
+		w, err := client.Resource(resource).Namespace(g.namespace).Watch(t.Context(), metav1.ListOptions{
+			SendInitialEvents: new(true), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, AllowWatchBookmarks: true,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for e := range w.ResultChan() {
+			if e.Type == watch.Bookmark {
+				break
+			}
+		}
+		w.Stop()
+	}
+	return m.BytesReceived()
 }
 
 // schemaOf returns where the server has its schema of a group version; its hash is part of it.

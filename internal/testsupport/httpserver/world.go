@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,7 +22,7 @@ import (
 // A World is what a Server has of ConfigMaps, all in one namespace. It answers in protobuf where
 // that is accepted. Its requests are written down as
 //
-//	all                  a list of all objects
+//	all                  a list of all objects, or a page of it
 //	metadata             of the metadata of all
 //	o1, o1 exact         of one object, by its name
 //	probe                of at most one
@@ -107,8 +109,22 @@ func (w *World) answer(s *Server, rw http.ResponseWriter, r *http.Request) {
 	case "metadata":
 		w.send(rw, r, w.metadata())
 	default:
-		w.send(rw, r, w.list(name))
+		list := w.list(name)
+		if name == "all" {
+			page(list, r.URL.Query())
+		}
+		w.send(rw, r, list)
 	}
+}
+
+// page leaves what is asked for of a list, by a limit.
+func page(l *corev1.ConfigMapList, query url.Values) {
+	from, _ := strconv.Atoi(query.Get("continue")) // The first page has no number.
+	limit, err := strconv.Atoi(query.Get("limit"))
+	if to := from + limit; err == nil && to < len(l.Items) {
+		l.Items, l.Continue = l.Items[:to], strconv.Itoa(to)
+	}
+	l.Items = l.Items[min(from, len(l.Items)):]
 }
 
 func (w *World) watch(s *Server, rw http.ResponseWriter, r *http.Request) {

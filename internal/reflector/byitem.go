@@ -1,0 +1,77 @@
+package reflector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/request"
+)
+
+// errNotByItem means that a list cannot be read item by item, so another way is tried.
+var errNotByItem = errors.New("a list cannot be read item by item")
+
+// relistByItem compares the store with a list of all objects, which is read item by item from the
+// answer of the server. Objects of which the store has just these bytes are not decoded. The error
+// is errNotByItem if that is not possible.
+func (r *Resumer) relistByItem(ctx context.Context, rv string, how Relisting) (string, error) {
+	if r.schema == nil || !r.useWatchList {
+		return "", errNotByItem
+	}
+	how.Streamed = true
+	return r.withRelist(ctx, how, func(relist Relist) (listed string, err error) {
+		known, complete := knownObjects{r: r, relist: relist}, false
+		err = request.Items(ctx, r.listOptions(rv), func(ctx context.Context) error {
+			w, err := r.lw.WatchWithContext(ctx, streamOptions(rv))
+			if err != nil {
+				return err
+			}
+			defer w.Stop()
+			listed, err = r.readStream(ctx, w, rv, relist, &known.newest)
+			complete = err == nil
+			return err
+		}, func(i request.Item, encoded []byte) (bool, error) { return known.has(ctx, i, encoded) })
+		if errors.Is(err, request.ErrNotSeen) { // Nor will the next be.
+			r.schema = nil
+			if complete { // A watch that drops its context was not stopped, and has brought the list.
+				return listed, nil
+			}
+		}
+		return listed, byItemError(err)
+	})
+}
+
+// byItemError decides which errors another form of the list would have, too.
+func byItemError(err error) error {
+	switch {
+	case err == nil, errors.Is(err, errStore), errors.Is(err, request.ErrNoAnswer), isCut(err),
+		isExpired(err), isTooLarge(err), apierrors.IsTooManyRequests(err):
+		return err
+	}
+	return fmt.Errorf("%w: %w", errNotByItem, err)
+}
+
+// knownObjects are the objects of a list of which the store has the same bytes. The watch's
+// goroutine uses them, until the list is complete.
+type knownObjects struct {
+	r      *Resumer
+	relist Relist
+	newest newestObject
+}
+
+func (k *knownObjects) has(ctx context.Context, i request.Item, encoded []byte) (bool, error) {
+	k.r.obs.Contact()
+	v := checkpoint.ObjectVersion{Namespace: i.Namespace, Name: i.Name, UID: types.UID(i.UID), ResourceVersion: i.ResourceVersion}
+	same, err := k.relist.Same(ctx, v, encoded)
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", errStore, err)
+	}
+	if same {
+		k.newest.seeVersion(v, "")
+	}
+	return same, nil
+}

@@ -1,0 +1,159 @@
+package request
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ErrNoAnswer is returned by [Items] if the server cannot be reached, or ends the connection.
+var ErrNoAnswer = errors.New("the server does not answer")
+
+// Items calls list, which opens one watch with the context it is given that is to begin with all
+// objects (KEP-3157), and reads it up to the bookmark behind them. The [Transport] asks for a list
+// with the options o instead, which unlike a watch may be compressed, reads it item by item, and
+// makes events of the items. Objects in protobuf that same reports to be known are left out; what it
+// is given is overwritten when it returns, and it is called by the goroutine of the watch. If the
+// server answers in pages, all are read, if they are of one version.
+//
+// The error is [ErrNotSeen] as that of [Look], and [ErrUnsupported] if the answer is no list in
+// protobuf or JSON, [ErrNoAnswer] if there is none, and io.ErrUnexpectedEOF if it was cut. It wraps
+// the error of same.
+// Else it is that of list, with what the client makes of other answers of the server.
+func Items(ctx context.Context, o metav1.ListOptions, list func(context.Context) error, same func(Item, []byte) (bool, error)) error {
+	x := &items{options: o, same: same}
+	return x.end(exchanged(ctx, &exchange{send: x.send, watch: true}, list))
+}
+
+// items is one call of [Items]. It is the body of the watch.
+type items struct {
+	options metav1.ListOptions
+	same    func(Item, []byte) (bool, error)
+
+	mu        sync.Mutex // One Read at a time.
+	pages     *pages     // Nil before there is an answer.
+	buffer    []byte
+	events    []byte // In buffer, that nobody has read yet.
+	err       error  // Why no more is read.
+	lost      error  // Why the last request got no answer. Clients may hide it.
+	abandoned bool   // The call has ended.
+}
+
+// end waits for a Read, and returns the error of the call.
+func (x *items) end(err error) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.abandoned = true
+	if x.pages != nil {
+		x.pages.close()
+	}
+	switch {
+	case err == nil || errors.Is(err, ErrNotSeen):
+	case x.pages == nil && x.lost != nil:
+		return fmt.Errorf("%w: %w", ErrNoAnswer, x.lost)
+	case x.err != nil && !errors.Is(x.err, io.EOF): // It is the cause.
+		return x.err
+	}
+	return err
+}
+
+// send sends the request for the list. The client gets what is no list as it is.
+func (x *items) send(t http.RoundTripper, r *http.Request) (*http.Response, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.pages != nil { // What was in an answer, and is not in the next, must not count as there.
+		return nil, errAnswered
+	}
+	p := newPages(t, listInsteadOf(r, x.options))
+	refusal, err := p.begin()
+	if refusal != nil || p.body == nil {
+		x.lost = err
+		return refusal, err
+	}
+	if x.pages, x.err = p, err; err != nil {
+		return nil, errAnswered
+	}
+	return &http.Response{
+		Status: "200 OK", StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{"Content-Type": {p.list.contentType()}}, ContentLength: -1, Body: x, Request: r,
+	}, nil
+}
+
+// listInsteadOf returns a request for a list of what a watch is opened for.
+func listInsteadOf(r *http.Request, o metav1.ListOptions) *http.Request {
+	r = r.Clone(r.Context())
+	query := r.URL.Query()
+	for _, ofWatch := range []string{"watch", "sendInitialEvents", "allowWatchBookmarks", "timeoutSeconds", "timeout", "resourceVersion", "resourceVersionMatch"} {
+		query.Del(ofWatch)
+	}
+	if o.ResourceVersion != "" {
+		query.Set("resourceVersion", o.ResourceVersion)
+	}
+	if o.ResourceVersionMatch != "" {
+		query.Set("resourceVersionMatch", string(o.ResourceVersionMatch))
+	}
+	if o.Limit > 0 {
+		query.Set("limit", fmt.Sprint(o.Limit))
+	}
+	r.URL.RawQuery = query.Encode()
+	accept := r.Header.Get("Accept")
+	r.Header.Set("Accept", strings.ReplaceAll(accept, "as=PartialObjectMetadata;", "as=PartialObjectMetadataList;"))
+	return r
+}
+
+// Read implements [io.Reader], for the client: it returns watch events.
+func (x *items) Read(p []byte) (int, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for len(x.events) == 0 && x.err == nil {
+		if x.abandoned {
+			x.err = errAnswered
+			break
+		}
+		x.buffer, x.err = x.next(x.buffer[:0])
+		x.events = x.buffer
+	}
+	n := copy(p, x.events)
+	if x.events = x.events[n:]; n > 0 || len(p) == 0 {
+		return n, nil
+	}
+	if x.err == io.EOF { //nolint:errorlint // It is returned as it is.
+		return 0, io.EOF
+	}
+	return 0, io.ErrUnexpectedEOF // Clients log it least.
+}
+
+// Close implements [io.Closer]. It does not wait for a Read: the context of the call ends that.
+func (x *items) Close() error { return nil }
+
+// next reads an item, and appends an event unless the item is known. It returns io.EOF with the
+// last event.
+func (x *items) next(events []byte) ([]byte, error) {
+	item, err := x.pages.next()
+	if err == io.EOF { //nolint:errorlint // It is returned as it is.
+		events, err = x.pages.list.endBookmark(events, metav1.ObjectMeta{
+			ResourceVersion: x.pages.resourceVersion, Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"},
+		})
+		return events, cmp.Or(err, io.EOF)
+	}
+	if err != nil {
+		return events, err
+	}
+	if _, ok := x.pages.list.(*protobufList); ok {
+		of, err := parseItem(item)
+		if err != nil {
+			return events, err
+		}
+		if known, err := x.same(of, item); err != nil || known {
+			return events, err
+		}
+	}
+	return x.pages.list.added(events, item)
+}

@@ -1,0 +1,165 @@
+package request
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+const (
+	// pageTries is how often a page is asked for again while that brings nothing new.
+	pageTries = 5
+	// pagePause is the time before a page is asked for again. It doubles.
+	pagePause = 500 * time.Millisecond
+	// usualPage is how many objects a page has that was asked for without a limit.
+	usualPage = 500
+)
+
+// pages reads a list item by item, whether the server sends it in one answer or in several. If the
+// connection ends, it goes on where it was, but not on the first page: that would be another list.
+// One goroutine uses it.
+type pages struct {
+	transport http.RoundTripper
+	request   *http.Request // For the first page.
+	limit     int           // Of the next pages; 0: none.
+	list      listReader    // Of the page that is read; nil: it has to be asked for.
+	body      io.Closer     // Likewise.
+
+	resourceVersion string // Of the list, once its first page was read.
+	token           string // Continues the list where the page begins; empty: it is the first.
+	read            int    // Items of the page.
+	tries           int    // How often the page was asked for again since it brought something new.
+	returned        int    // Items behind the token, which may be more than were read since a page was cut.
+}
+
+func newPages(t http.RoundTripper, first *http.Request) *pages {
+	limit, _ := strconv.Atoi(first.URL.Query().Get("limit")) // Of what is no number, the server complains.
+	return &pages{transport: t, request: first, limit: limit}
+}
+
+// begin asks for the first page. What is refused, the client is to see.
+func (p *pages) begin() (refusal *http.Response, err error) {
+	resp, err := p.ask()
+	if err != nil || resp.StatusCode != http.StatusOK {
+		return resp, err
+	}
+	return nil, p.open(resp)
+}
+
+// ask asks for a page.
+func (p *pages) ask() (*http.Response, error) {
+	r := p.request
+	if p.token != "" {
+		r = r.Clone(r.Context())
+		query := r.URL.Query()
+		query.Del("resourceVersion")
+		query.Del("resourceVersionMatch")
+		query.Set("continue", p.token)
+		if p.limit > 0 {
+			query.Set("limit", strconv.Itoa(p.limit))
+		}
+		r.URL.RawQuery = query.Encode()
+	}
+	resp, err := p.transport.RoundTrip(r)
+	if err == nil {
+		resp.Body = &wireBody{resp.Body}
+	}
+	return resp, err
+}
+
+func (p *pages) open(resp *http.Response) (err error) {
+	p.body, p.read = resp.Body, 0
+	p.list, err = listIn(resp)
+	return err
+}
+
+func (p *pages) close() {
+	if p.body != nil {
+		_ = p.body.Close() // It was read, or is not used.
+		p.body = nil
+	}
+}
+
+// next returns an item, which the next call overwrites. It returns io.EOF after the last one.
+func (p *pages) next() ([]byte, error) {
+	for {
+		item, err := p.nextOfPage()
+		if !errors.Is(err, io.ErrUnexpectedEOF) || p.token == "" || p.tries == pageTries {
+			return item, err
+		}
+		p.close()
+		if p.list != nil && p.tries > 0 { // The page is too large for the connection.
+			p.limit = max(cmp.Or(p.limit, usualPage)/2, 1)
+		}
+		p.list = nil
+		select {
+		case <-time.After(pagePause << p.tries):
+		case <-p.request.Context().Done():
+			return nil, err
+		}
+		p.tries++
+	}
+}
+
+func (p *pages) nextOfPage() ([]byte, error) {
+	for {
+		if p.list == nil {
+			if err := p.goOn(); err != nil {
+				return nil, err
+			}
+		}
+		item, err := p.list.next()
+		if err == io.EOF { //nolint:errorlint // It is returned as it is.
+			if err := p.turn(); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if p.read++; p.read > p.returned {
+			p.returned, p.tries = p.read, 0
+			return item, nil
+		}
+	}
+}
+
+// goOn asks for a page that is not the first.
+func (p *pages) goOn() error {
+	resp, err := p.ask()
+	if err != nil {
+		return fmt.Errorf("%w: %w", io.ErrUnexpectedEOF, err)
+	}
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return p.open(resp)
+	case http.StatusTooManyRequests:
+		err = apierrors.NewTooManyRequestsError("a page of a list: " + resp.Status)
+	default:
+		err = fmt.Errorf("%w: a page: %s", ErrUnsupported, resp.Status)
+	}
+	return errors.Join(err, resp.Body.Close())
+}
+
+// turn is called at the end of a page. It returns io.EOF if that was the last. All are of one list.
+func (p *pages) turn() error {
+	p.close()
+	last := p.list.head()
+	if p.token != "" && last.ResourceVersion != p.resourceVersion {
+		return fmt.Errorf("%w: a page is of version %s, those before of %s", ErrUnsupported, last.ResourceVersion, p.resourceVersion)
+	}
+	p.resourceVersion = last.ResourceVersion
+	if last.Continue == "" {
+		return io.EOF
+	}
+	p.token, p.list = last.Continue, nil
+	p.read, p.returned, p.tries = 0, p.returned-p.read, 0
+	return nil
+}
