@@ -358,11 +358,18 @@ func TestEveryCommitWithAnAcknowledgementHasTheItem(t *testing.T) {
 	cursors := persist.Bucket{Space: "pods", Name: "cursors"}
 	var q *Queue[string]
 	acknowledged := 0
+	added := make(chan struct{}, 1)                                 // Has something while nothing is being added.
 	db.AddHook(&persist.Hook{BeforeCommit: func(b *persist.Batch) { // As that of the deltas' log.
-		if q == nil {
+		select {
+		case <-added:
+		default: // The last one still waits for the DB's lock, in order to ask for a commit.
 			return
 		}
-		go q.Add(fmt.Sprint(acknowledged)) // It waits for the DB's lock, in order to ask for a commit.
+		item := fmt.Sprint(acknowledged)
+		go func() {
+			q.Add(item)
+			added <- struct{}{}
+		}()
 		for q.keys.len() == acknowledged {
 			runtime.Gosched()
 		}
@@ -370,8 +377,10 @@ func TestEveryCommitWithAnAcknowledgementHasTheItem(t *testing.T) {
 		b.Put(cursors, "durable", persist.Bytes(fmt.Sprint(acknowledged)))
 	}})
 	q = newQueue(t, s, Options[string]{})
+	added <- struct{}{}
 	for range 20 {
 		flush(t, db)
+		added <- <-added
 		next, after := openStore(t, crashed(t, path))
 		_, err := after.View(cursors, "durable", func(it *persist.Item) error {
 			cursor, err := it.Payload()
