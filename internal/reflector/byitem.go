@@ -22,6 +22,9 @@ func (r *Resumer) relistByItem(ctx context.Context, rv string, how Relisting) (s
 	if r.schema == nil || !r.useWatchList {
 		return "", errNotByItem
 	}
+	if r.cuts > 1 { // The client may allow less time for its request than all pages take.
+		return "", fmt.Errorf("%w: it was cut twice", errNotByItem)
+	}
 	how.Streamed = true
 	return r.withRelist(ctx, how, func(relist Relist) (listed string, err error) {
 		known, complete := knownObjects{r: r, relist: relist}, false

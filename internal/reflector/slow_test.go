@@ -1,0 +1,103 @@
+package reflector
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/request"
+)
+
+// A slowServer has 600 ConfigMaps, each of which takes 50 ms to come. Its watches are silent.
+type slowServer struct{ t *testing.T }
+
+// RoundTrip implements [http.RoundTripper].
+func (s slowServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	const objects = 600
+	query := r.URL.Query()
+	from, _ := strconv.Atoi(query.Get("continue")) // The first page has no number.
+	to, err := strconv.Atoi(query.Get("limit"))
+	if to += from; err != nil || query.Get("resourceVersion") == anyVersion || to > objects {
+		to = objects
+	}
+	l := corev1.ConfigMapList{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMapList"}, ListMeta: metav1.ListMeta{ResourceVersion: "9"},
+		Items: make([]corev1.ConfigMap, to-from),
+	}
+	if to < objects {
+		l.Continue = strconv.Itoa(to)
+	}
+	for i := range l.Items {
+		l.Items[i].Name = strconv.Itoa(from + i)
+	}
+	body, err := json.Marshal(l)
+	if err != nil {
+		s.t.Error(err)
+	}
+	answer := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, ContentLength: -1, Request: r}
+	answer.Body = &slowBody{ctx: r.Context(), left: string(body), each: len(body) / max(len(l.Items), 1)}
+	if query.Get("watch") != "" {
+		answer.Body = &slowBody{ctx: r.Context()}
+	}
+	return answer, nil
+}
+
+type slowBody struct {
+	ctx  context.Context
+	left string
+	each int // Bytes in 50 ms; 0: none come.
+}
+
+// Read implements [io.Reader].
+func (b *slowBody) Read(p []byte) (int, error) {
+	wait := time.After(50 * time.Millisecond)
+	if b.each == 0 {
+		wait = nil
+	}
+	select {
+	case <-wait:
+	case <-b.ctx.Done():
+		return 0, b.ctx.Err()
+	}
+	if b.left == "" {
+		return 0, io.EOF
+	}
+	n := copy(p[:min(b.each, len(p))], b.left)
+	b.left = b.left[n:]
+	return n, nil
+}
+
+// Close implements [io.Closer].
+func (b *slowBody) Close() error { return nil }
+
+// TestAListThatTakesLongerThanARequestMay comes by several requests of the client. If it is read
+// item by item, all of its pages are one request to the client, which has one time limit.
+func TestAListThatTakesLongerThanARequestMay(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "")
+		config := &rest.Config{Host: "http://server", QPS: -1, Transport: request.Transport{RoundTripper: slowServer{t}}, Timeout: 10 * time.Second}
+		client := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("")
+		w.opts.ListerWatcher = &cache.ListWatch{
+			ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return client.List(ctx, o) },
+			WatchFuncWithContext: client.Watch,
+		}
+		w.opts.Schema = func(context.Context) (string, error) { return "", nil }
+		w.run()
+		advance(5 * time.Minute)
+		if calls := strings.Join(w.store.calls.take(), " "); !strings.Contains(calls, "item 599@ finish 9") {
+			t.Errorf("the list has not ended: %.1000s", calls)
+		}
+	})
+}
