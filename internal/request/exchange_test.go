@@ -196,8 +196,7 @@ func TestTransportsInARow(t *testing.T) {
 // TestMetadataIsReadOnce, whatever repeats requests: what was in the one answer and is not in the
 // next must not count as there.
 func TestMetadataIsReadOnce(t *testing.T) {
-	refused := answer(429, "application/json", []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429}`))
-	refused.Header.Set("Retry-After", "0")
+	refused := answer(403, "application/json", []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`))
 	for name, second := range map[string]*http.Response{
 		"a page is refused":            refused,
 		"a page is of another version": answer(200, runtime.ContentTypeProtobuf, encode(t, plain, metadataOf(0, metav1.ListMeta{ResourceVersion: "201"}))),

@@ -31,11 +31,12 @@ type pages struct {
 	list      listReader    // Of the page that is read; nil: it has to be asked for.
 	body      io.Closer     // Likewise.
 
-	resourceVersion string // Of the list, once its first page was read.
-	token           string // Continues the list where the page begins; empty: it is the first.
-	read            int    // Items of the page.
-	tries           int    // How often the page was asked for again since it brought something new.
-	returned        int    // Items behind the token, which may be more than were read since a page was cut.
+	resourceVersion string        // Of the list, once its first page was read.
+	token           string        // Continues the list where the page begins; empty: it is the first.
+	read            int           // Items of the page.
+	tries           int           // How often the page was asked for again since it brought something new.
+	putOff          time.Duration // How long the server wants us to wait before that.
+	returned        int           // Items behind the token, which may be more than were read since a page was cut.
 }
 
 func newPages(t http.RoundTripper, first *http.Request) *pages {
@@ -86,11 +87,15 @@ func (p *pages) close() {
 	}
 }
 
+// errPutOff is returned for a page that the server may have later.
+var errPutOff = errors.New("a page is put off")
+
 // next returns an item, which the next call overwrites. It returns io.EOF after the last one.
 func (p *pages) next() ([]byte, error) {
 	for {
 		item, err := p.nextOfPage()
-		if !errors.Is(err, io.ErrUnexpectedEOF) || p.token == "" || p.tries == pageTries {
+		again := errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errPutOff)
+		if !again || p.token == "" || p.tries == pageTries {
 			return item, err
 		}
 		p.close()
@@ -99,7 +104,7 @@ func (p *pages) next() ([]byte, error) {
 		}
 		p.list = nil
 		select {
-		case <-time.After(pagePause << p.tries):
+		case <-time.After(max(pagePause<<p.tries, p.putOff)):
 		case <-p.request.Context().Done():
 			return nil, err
 		}
@@ -133,19 +138,29 @@ func (p *pages) nextOfPage() ([]byte, error) {
 
 // goOn asks for a page that is not the first.
 func (p *pages) goOn() error {
+	p.putOff = 0
 	resp, err := p.ask()
 	if err != nil {
 		return fmt.Errorf("%w: %w", io.ErrUnexpectedEOF, err)
 	}
-	switch resp.StatusCode {
-	case http.StatusOK:
+	if resp.StatusCode == http.StatusOK {
 		return p.open(resp)
-	case http.StatusTooManyRequests:
-		err = apierrors.NewTooManyRequestsError("a page of a list: " + resp.Status)
-	default:
-		err = fmt.Errorf("%w: a page: %s", ErrUnsupported, resp.Status)
 	}
-	return errors.Join(err, resp.Body.Close())
+	return errors.Join(p.refused(resp), resp.Body.Close())
+}
+
+// refused returns the error of an answer that is no page.
+func (p *pages) refused(resp *http.Response) error {
+	err := fmt.Errorf("%w: a page: %s", ErrUnsupported, resp.Status)
+	switch {
+	case resp.StatusCode == http.StatusTooManyRequests:
+		err = apierrors.NewTooManyRequestsError("a page of a list: " + resp.Status)
+	case resp.StatusCode < http.StatusInternalServerError:
+		return err
+	}
+	seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // Other servers say nothing, or a date.
+	p.putOff = time.Duration(seconds) * time.Second
+	return fmt.Errorf("%w: %w", errPutOff, err)
 }
 
 // turn is called at the end of a page. It returns io.EOF if that was the last. All are of one list.
