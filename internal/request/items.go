@@ -75,6 +75,9 @@ func (x *items) send(t http.RoundTripper, r *http.Request) (*http.Response, erro
 	refusal, err := p.begin()
 	if refusal != nil || p.body == nil {
 		x.lost = err
+		if refusal != nil {
+			refusal.Request = r // A redirect is of what the client has asked for.
+		}
 		return refusal, err
 	}
 	if x.pages, x.err = p, err; err != nil {

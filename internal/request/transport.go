@@ -39,8 +39,12 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r)
 }
 
+// isAbout reports whether r, or what was redirected to r, is a request of the call.
 func (x *exchange) isAbout(r *http.Request) bool {
 	_, err := Of(r)
+	for r.Response != nil && r.Response.Request != nil {
+		r = r.Response.Request
+	}
 	return err == nil && (r.URL.Query().Get("watch") != "") == x.watch
 }
 
