@@ -2,13 +2,19 @@ package request
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 )
 
@@ -50,5 +56,83 @@ func TestAListThatIsRedirected(t *testing.T) {
 	}
 	if want := "labelSelector=l&resourceVersion=7"; first != want || second != want {
 		t.Errorf("asked for %s, and then for %s", first, second)
+	}
+}
+
+// TestAWatchThatLosesItsEnd is not a list that was cut: it would be asked for in the same form for ever.
+func TestAWatchThatLosesItsEnd(t *testing.T) {
+	n := &network{answer: func(*http.Request) *http.Response {
+		return answer(200, runtime.ContentTypeProtobuf, encode(t, plain, configMapsOf(0, 2, metav1.ListMeta{ResourceVersion: "200"})))
+	}}
+	open := openers(&rest.Config{Host: "https://server", Transport: Transport{n}, QPS: -1})["typed, protobuf"]
+	err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
+		w, err := open(ctx)
+		if err != nil {
+			return err
+		}
+		w = watch.Filter(w, func(e watch.Event) (watch.Event, bool) { return e, e.Type != watch.Bookmark })
+		return fmt.Errorf("%w: %w", io.ErrUnexpectedEOF, (&watched{}).read(w))
+	}, all)
+	if !errors.Is(err, ErrUnsupported) || errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Error(err)
+	}
+}
+
+// TestTwoWatchesThatAreOpenedAtOnce are not one list, even if the call does without the second one.
+func TestTwoWatchesThatAreOpenedAtOnce(t *testing.T) {
+	var asked sync.WaitGroup
+	asked.Add(2)
+	n := &network{answer: func(*http.Request) *http.Response {
+		asked.Wait()
+		return answer(200, runtime.ContentTypeProtobuf, encode(t, plain, configMapsOf(0, 1, metav1.ListMeta{ResourceVersion: "200"})))
+	}}
+	seen := roundTripper(func(r *http.Request) (*http.Response, error) {
+		asked.Done()
+		return Transport{n}.RoundTrip(r)
+	})
+	open := openers(&rest.Config{Host: "https://server", Transport: seen, QPS: -1})["typed, protobuf"]
+	var got watched
+	err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
+		var watches [2]watch.Interface
+		var opening sync.WaitGroup
+		for i := range watches {
+			opening.Go(func() {
+				if w, err := open(ctx); err == nil {
+					watches[i] = w
+				}
+			})
+		}
+		opening.Wait()
+		i := slices.IndexFunc(watches[:], func(w watch.Interface) bool { return w != nil })
+		return got.read(watches[i])
+	}, all)
+	if !errors.Is(err, errMore) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// TestAContextThatIsDetached by the client from that of the call: what is read ends with the call.
+func TestAContextThatIsDetached(t *testing.T) {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"kind":"ConfigMapList","apiVersion":"v1","items":[{"metadata":{"name":"a"}},`)
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}))
+	defer api.Close()
+	config := &rest.Config{Host: api.URL, QPS: -1}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return Transport{next} })
+	enough := errors.New("enough")
+	err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
+		w, err := openers(config)["typed, JSON"](context.WithoutCancel(ctx))
+		if err != nil {
+			return err
+		}
+		<-w.ResultChan()
+		w.Stop()
+		return enough
+	}, all)
+	if !errors.Is(err, enough) {
+		t.Error(err)
 	}
 }

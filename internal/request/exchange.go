@@ -16,6 +16,8 @@ type exchange struct {
 	// send sends the request in its other form, and returns the response that the client gets.
 	send  func(t http.RoundTripper, r *http.Request) (*http.Response, error)
 	watch bool // The call opens a watch, and reads it.
+	// afterwards has a function called when the call has ended.
+	afterwards func(func())
 
 	sending sync.WaitGroup
 	mu      sync.Mutex
@@ -39,6 +41,7 @@ var errMore = errors.New("the call asks for more than one list")
 func exchanged(ctx context.Context, x *exchange, list func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, exchangeKey{}, x))
 	defer cancel()
+	x.afterwards = func(f func()) { context.AfterFunc(ctx, f) }
 	// Without a Transport, the whole list shall not be asked for.
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GetConn: func(string) {
 		x.mu.Lock()
@@ -83,8 +86,10 @@ func (x *exchange) roundTrip(t http.RoundTripper, r *http.Request) (*http.Respon
 	x.sending.Add(1)
 	x.mu.Unlock()
 	defer x.sending.Done()
-	// What is sent is not that List any more, to another Transport below this one.
-	ctx := context.WithValue(WithoutCheck(r.Context()), exchangeKey{}, (*exchange)(nil))
+	// What is sent is not that List any more, to another Transport below this one. It ends with the
+	// call, even if the client has detached the context of the request from that of the call.
+	ctx, cancel := context.WithCancel(context.WithValue(WithoutCheck(r.Context()), exchangeKey{}, (*exchange)(nil)))
+	x.afterwards(cancel)
 	resp, err := x.send(t, r.WithContext(ctx))
 	if err == nil && resp.StatusCode == http.StatusOK {
 		x.mu.Lock()

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -29,7 +30,10 @@ var ErrNoAnswer = errors.New("the server does not answer")
 // Else it is that of list, with what the client makes of other answers of the server.
 func Items(ctx context.Context, o metav1.ListOptions, list func(context.Context) error, same func(Item, []byte) (bool, error)) error {
 	x := &items{options: o, same: same}
-	return x.end(exchanged(ctx, &exchange{send: x.send, watch: true}, list))
+	return x.end(exchanged(ctx, &exchange{send: x.send, watch: true}, func(ctx context.Context) error {
+		defer x.over.Store(true)
+		return list(ctx)
+	}))
 }
 
 // items is one call of [Items]. It is the body of the watch.
@@ -37,29 +41,34 @@ type items struct {
 	options metav1.ListOptions
 	same    func(Item, []byte) (bool, error)
 
-	mu        sync.Mutex // One Read at a time.
-	pages     *pages     // Nil before there is an answer.
-	buffer    []byte
-	events    []byte // In buffer, that nobody has read yet.
-	err       error  // Why no more is read.
-	lost      error  // Why the last request got no answer. Clients may hide it.
-	abandoned bool   // The call has ended.
+	over atomic.Bool // The list has returned. Its context has ended then, or is about to.
+
+	mu     sync.Mutex // One Read at a time.
+	pages  *pages     // Nil before there is an answer.
+	buffer []byte
+	events []byte // In buffer, that nobody has read yet.
+	err    error  // Why no more is read.
+	cause  error  // The same, if it was not the end of the call.
+	lost   error  // Why the last request got no answer. Clients may hide it.
 }
 
 // end waits for a Read, and returns the error of the call.
 func (x *items) end(err error) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.abandoned = true
 	if x.pages != nil {
 		x.pages.close()
 	}
 	switch {
+	case errors.Is(x.cause, errMore): // The call may do without it.
+		return errMore
 	case err == nil || errors.Is(err, ErrNotSeen):
 	case x.pages == nil && x.lost != nil:
 		return fmt.Errorf("%w: %w", ErrNoAnswer, x.lost)
-	case x.err != nil && !errors.Is(x.err, io.EOF): // It is the cause.
-		return x.err
+	case x.cause != nil && !errors.Is(x.cause, io.EOF):
+		return x.cause
+	case x.cause != nil && errors.Is(err, io.ErrUnexpectedEOF): // But the list was complete.
+		return fmt.Errorf("%w: its list has ended, and the watch that was made of it has not brought all: %v", ErrUnsupported, err) //nolint:errorlint // Nothing was cut.
 	}
 	return err
 }
@@ -69,7 +78,8 @@ func (x *items) send(t http.RoundTripper, r *http.Request) (*http.Response, erro
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.pages != nil { // What was in an answer, and is not in the next, must not count as there.
-		return nil, errAnswered
+		x.err, x.cause = errMore, errMore
+		return nil, errMore
 	}
 	p := newPages(t, listInsteadOf(r, x.options))
 	refusal, err := p.begin()
@@ -80,7 +90,7 @@ func (x *items) send(t http.RoundTripper, r *http.Request) (*http.Response, erro
 		}
 		return refusal, err
 	}
-	if x.pages, x.err = p, err; err != nil {
+	if x.pages, x.err, x.cause = p, err, err; err != nil {
 		return nil, errAnswered
 	}
 	return &http.Response{
@@ -116,12 +126,14 @@ func (x *items) Read(p []byte) (int, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for len(x.events) == 0 && x.err == nil {
-		if x.abandoned {
+		if x.over.Load() {
 			x.err = errAnswered
 			break
 		}
 		x.buffer, x.err = x.next(x.buffer[:0])
-		x.events = x.buffer
+		if x.events = x.buffer; !x.over.Load() {
+			x.cause = x.err
+		}
 	}
 	n := copy(p, x.events)
 	if x.events = x.events[n:]; n > 0 || len(p) == 0 {
