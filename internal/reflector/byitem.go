@@ -19,7 +19,7 @@ var errNotByItem = errors.New("a list cannot be read item by item")
 // answer of the server. Objects of which the store has just these bytes are not decoded. The error
 // is errNotByItem if that is not possible.
 func (r *Resumer) relistByItem(ctx context.Context, rv string, how Relisting) (string, error) {
-	if r.schema == nil || !r.useWatchList {
+	if r.schema == nil || r.watchesUnseen || !r.useWatchList {
 		return "", errNotByItem
 	}
 	if r.cuts > 1 { // The client may allow less time for its request than all pages take.
@@ -27,19 +27,20 @@ func (r *Resumer) relistByItem(ctx context.Context, rv string, how Relisting) (s
 	}
 	how.Streamed = true
 	return r.withRelist(ctx, how, func(relist Relist) (listed string, err error) {
-		known, complete := knownObjects{r: r, relist: relist}, false
+		known, opened, complete := knownObjects{r: r, relist: relist}, false, false
 		err = request.Items(ctx, r.listOptions(rv), func(ctx context.Context) error {
 			w, err := r.lw.WatchWithContext(ctx, streamOptions(rv))
 			if err != nil {
 				return err
 			}
 			defer w.Stop()
+			opened = true
 			listed, err = r.readStream(ctx, w, rv, relist, &known.newest)
 			complete = err == nil
 			return err
 		}, func(i request.Item, encoded []byte) (bool, error) { return known.has(ctx, i, encoded) })
-		if errors.Is(err, request.ErrNotSeen) { // Nor will the next be.
-			r.schema = nil
+		if errors.Is(err, request.ErrNotSeen) && opened { // Nor will the next be. Else there may be no credentials now.
+			r.watchesUnseen = true
 			if complete { // A watch that drops its context was not stopped, and has brought the list.
 				return listed, nil
 			}

@@ -58,6 +58,9 @@ func TestAWatchThatDropsItsContextBringsTheList(t *testing.T) {
 		w.run()
 		w.server.requests.expect(t, "STREAM NotOlderThan", "WATCH rv=9")
 		w.store.calls.expect(t, "begin", "item a@3", "finish 9", "replace 9")
+		if w.resumer.schema == nil {
+			t.Error("lists count as not seen, either")
+		}
 	})
 }
 

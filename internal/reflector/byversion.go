@@ -128,13 +128,15 @@ type byVersion struct {
 
 // list reads the metadata of all objects. It returns the version of the list.
 func (b *byVersion) list(ctx context.Context, o metav1.ListOptions) (string, error) {
+	answered := false
 	listed, err := request.Metadata(ctx, func(ctx context.Context) error {
 		_, err := b.r.lw.ListWithContext(ctx, o)
+		answered = err == nil
 		return err
 	}, func(i request.Item) error {
 		return b.see(ctx, checkpoint.ObjectVersion{Namespace: i.Namespace, Name: i.Name, UID: types.UID(i.UID), ResourceVersion: i.ResourceVersion})
 	})
-	if errors.Is(err, request.ErrNotSeen) { // Nor will the next be.
+	if errors.Is(err, request.ErrNotSeen) && answered { // Nor will the next be. Else there may be no credentials now.
 		b.r.schema = nil
 	}
 	if err != nil {

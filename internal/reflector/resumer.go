@@ -151,7 +151,8 @@ type Resumer struct {
 	// paginated: the server pages even lists that its watch cache could serve.
 	// matchRefused: it does not know resourceVersionMatch. Guarded by listing.
 	// wasCut: the last relist by version was cut, or put off by the server.
-	paginated, matchRefused, wasCut bool
+	// watchesUnseen: requests for watches do not come to a request.Transport.
+	paginated, matchRefused, wasCut, watchesUnseen bool
 	// cuts is how many lists were cut since the last complete one. Guarded by listing.
 	cuts     int
 	watchers sync.WaitGroup

@@ -3,6 +3,7 @@ package reflector
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"strconv"
@@ -82,22 +83,52 @@ func (b *slowBody) Read(p []byte) (int, error) {
 // Close implements [io.Closer].
 func (b *slowBody) Close() error { return nil }
 
+// listsFrom makes w list from a slowServer, with a client that has this configuration.
+func (w *world) listsFrom(config *rest.Config) {
+	config.Host, config.QPS = "http://server", -1
+	client := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("")
+	w.opts.ListerWatcher = &cache.ListWatch{
+		ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return client.List(ctx, o) },
+		WatchFuncWithContext: client.Watch,
+	}
+	w.opts.Schema = func(context.Context) (string, error) { return "", nil }
+}
+
+// expectAll waits, and expects that all objects were listed then.
+func (w *world) expectAll() {
+	w.t.Helper()
+	advance(5 * time.Minute)
+	if calls := strings.Join(w.store.calls.take(), " "); !strings.Contains(calls, "item 599@ finish 9") {
+		w.t.Errorf("the list has not ended: %.1000s", calls)
+	}
+}
+
 // TestAListThatTakesLongerThanARequestMay comes by several requests of the client. If it is read
 // item by item, all of its pages are one request to the client, which has one time limit.
 func TestAListThatTakesLongerThanARequestMay(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "")
-		config := &rest.Config{Host: "http://server", QPS: -1, Transport: request.Transport{RoundTripper: slowServer{t}}, Timeout: 10 * time.Second}
-		client := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("")
-		w.opts.ListerWatcher = &cache.ListWatch{
-			ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return client.List(ctx, o) },
-			WatchFuncWithContext: client.Watch,
-		}
-		w.opts.Schema = func(context.Context) (string, error) { return "", nil }
-		w.run()
-		advance(5 * time.Minute)
-		if calls := strings.Join(w.store.calls.take(), " "); !strings.Contains(calls, "item 599@ finish 9") {
-			t.Errorf("the list has not ended: %.1000s", calls)
-		}
+		w.listsFrom(&rest.Config{Transport: request.Transport{RoundTripper: slowServer{t}}, Timeout: 10 * time.Second})
+		w.run().expectAll()
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestAClientThatHasNoCredentialsForAWhile fails before its requests can be seen. Once it has, lists are
+// read item by item: this server streams none.
+func TestAClientThatHasNoCredentialsForAWhile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "")
+		begun := time.Now()
+		w.listsFrom(&rest.Config{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+			if time.Since(begun) == 0 {
+				return nil, errors.New("no credentials")
+			}
+			return request.Transport{RoundTripper: slowServer{t}}.RoundTrip(r)
+		})})
+		w.run().expectAll()
 	})
 }
