@@ -83,3 +83,16 @@ func TestWhichErrorsAnotherFormOfTheListWouldHave(t *testing.T) {
 		}
 	}
 }
+
+// TestTheNewestOfObjectsWithoutAVersionIsNotKnown, whether the store has them or the list brings them.
+func TestTheNewestOfObjectsWithoutAVersionIsNotKnown(t *testing.T) {
+	for _, version := range []string{"", "opaque"} {
+		var known, newest newestObject
+		known.seeVersion(checkpoint.ObjectVersion{Name: "a", ResourceVersion: version}, "")
+		newest.seeVersion(checkpoint.ObjectVersion{Name: "b", ResourceVersion: "3"}, "")
+		newest.merge(known)
+		if got := newest.known(); got != (checkpoint.ObjectVersion{}) {
+			t.Errorf("%q: %v", version, got)
+		}
+	}
+}

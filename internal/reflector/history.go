@@ -173,8 +173,8 @@ func (n *newestObject) seeVersion(v checkpoint.ObjectVersion, listed string) {
 func (n *newestObject) merge(other newestObject) {
 	if other.version.ResourceVersion != "" {
 		n.seeVersion(other.version, "")
-		n.unknown = n.unknown || other.unknown
 	}
+	n.unknown = n.unknown || other.unknown
 }
 
 // checkOrder compares the newest object with the version of its list.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
 const (
@@ -173,6 +174,9 @@ func (p *pages) turn() error {
 	p.resourceVersion = last.ResourceVersion
 	if last.Continue == "" {
 		return io.EOF
+	}
+	if _, err := resourceversion.CompareResourceVersion(last.ResourceVersion, last.ResourceVersion); err != nil {
+		return fmt.Errorf("%w: a list of version %q, which may change between its pages", ErrUnsupported, last.ResourceVersion)
 	}
 	p.token, p.list = last.Continue, nil
 	p.read, p.returned, p.tries = 0, p.returned-p.read, 0
