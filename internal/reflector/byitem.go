@@ -26,9 +26,9 @@ func (r *Resumer) relistByItem(ctx context.Context, rv string, how Relisting) (s
 		return "", fmt.Errorf("%w: it was cut twice", errNotByItem)
 	}
 	how.Streamed = true
-	return r.withRelist(ctx, how, func(relist Relist) (listed string, err error) {
+	return r.withRelist(ctx, how, func(relist Relist) (listed string, _ error) {
 		known, opened, complete := knownObjects{r: r, relist: relist}, false, false
-		err = request.Items(ctx, r.listOptions(rv), func(ctx context.Context) error {
+		paged, err := request.Items(ctx, r.listOptions(rv), func(ctx context.Context) error {
 			w, err := r.lw.WatchWithContext(ctx, streamOptions(rv))
 			if err != nil {
 				return err
@@ -45,6 +45,7 @@ func (r *Resumer) relistByItem(ctx context.Context, rv string, how Relisting) (s
 				return listed, nil
 			}
 		}
+		r.paginated = r.paginated || paged && rv == anyVersion
 		return listed, byItemError(err)
 	})
 }

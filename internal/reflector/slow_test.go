@@ -22,15 +22,20 @@ import (
 )
 
 // A slowServer has 600 ConfigMaps, each of which takes 50 ms to come. Its watches are silent.
-type slowServer struct{ t *testing.T }
+type slowServer struct {
+	t        *testing.T
+	uncached bool // It has no watch cache, which would ignore a limit.
+	asked    *journal
+}
 
 // RoundTrip implements [http.RoundTripper].
 func (s slowServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	const objects = 600
 	query := r.URL.Query()
+	s.asked.note("%s", r.URL.RawQuery)
 	from, _ := strconv.Atoi(query.Get("continue")) // The first page has no number.
 	to, err := strconv.Atoi(query.Get("limit"))
-	if to += from; err != nil || query.Get("resourceVersion") == anyVersion || to > objects {
+	if to += from; err != nil || query.Get("resourceVersion") == anyVersion && !s.uncached || to > objects {
 		to = objects
 	}
 	l := corev1.ConfigMapList{
@@ -108,9 +113,32 @@ func (w *world) expectAll() {
 func TestAListThatTakesLongerThanARequestMay(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "")
-		w.listsFrom(&rest.Config{Transport: request.Transport{RoundTripper: slowServer{t}}, Timeout: 10 * time.Second})
+		w.listsFrom(&rest.Config{Transport: request.Transport{RoundTripper: slowServer{t: t, asked: &journal{}}}, Timeout: 10 * time.Second})
 		w.run().expectAll()
 	})
+}
+
+// TestAServerThatPagesItsFirstListByItemIsAskedForPages: it would have to read all objects at once.
+func TestAServerThatPagesItsFirstListByItemIsAskedForPages(t *testing.T) {
+	for _, uncached := range []bool{true, false} {
+		bubble(t, func(t *testing.T) {
+			w, asked := newWorld(t, ""), &journal{}
+			clear(w.store.objects)
+			w.withPast("")
+			w.listsFrom(&rest.Config{Transport: request.Transport{RoundTripper: slowServer{t, uncached, asked}}})
+			w.run().expectAll()
+			asked.take()
+			w.force()
+			w.expectAll()
+			limit := ""
+			if uncached {
+				limit = "limit=500&"
+			}
+			if got := asked.take(); got[0] != limit+"resourceVersion=9&resourceVersionMatch=NotOlderThan" {
+				t.Errorf("uncached=%v: asked for %v", uncached, got)
+			}
+		})
+	}
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)
@@ -127,7 +155,7 @@ func TestAClientThatHasNoCredentialsForAWhile(t *testing.T) {
 			if time.Since(begun) == 0 {
 				return nil, errors.New("no credentials")
 			}
-			return request.Transport{RoundTripper: slowServer{t}}.RoundTrip(r)
+			return request.Transport{RoundTripper: slowServer{t: t, asked: &journal{}}}.RoundTrip(r)
 		})})
 		w.run().expectAll()
 	})

@@ -44,7 +44,7 @@ func TestAListThatIsRedirected(t *testing.T) {
 	config := &rest.Config{Host: api.URL, QPS: -1}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return Transport{next} })
 	var got watched
-	err := Items(t.Context(), metav1.ListOptions{ResourceVersion: "7"}, func(ctx context.Context) error {
+	_, err := Items(t.Context(), metav1.ListOptions{ResourceVersion: "7"}, func(ctx context.Context) error {
 		w, err := openers(config)["typed, protobuf"](ctx)
 		if err != nil {
 			return err
@@ -65,7 +65,7 @@ func TestAWatchThatLosesItsEnd(t *testing.T) {
 		return answer(200, runtime.ContentTypeProtobuf, encode(t, plain, configMapsOf(0, 2, metav1.ListMeta{ResourceVersion: "200"})))
 	}}
 	open := openers(&rest.Config{Host: "https://server", Transport: Transport{n}, QPS: -1})["typed, protobuf"]
-	err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
+	_, err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
 		w, err := open(ctx)
 		if err != nil {
 			return err
@@ -92,7 +92,7 @@ func TestTwoWatchesThatAreOpenedAtOnce(t *testing.T) {
 	})
 	open := openers(&rest.Config{Host: "https://server", Transport: seen, QPS: -1})["typed, protobuf"]
 	var got watched
-	err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
+	_, err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
 		var watches [2]watch.Interface
 		var opening sync.WaitGroup
 		for i := range watches {
@@ -123,7 +123,7 @@ func TestAContextThatIsDetached(t *testing.T) {
 	config := &rest.Config{Host: api.URL, QPS: -1}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return Transport{next} })
 	enough := errors.New("enough")
-	err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
+	_, err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
 		w, err := openers(config)["typed, JSON"](context.WithoutCancel(ctx))
 		if err != nil {
 			return err

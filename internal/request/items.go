@@ -22,18 +22,19 @@ var ErrNoAnswer = errors.New("the server does not answer")
 // with the options o instead, which unlike a watch may be compressed, reads it item by item, and
 // makes events of the items. Objects in protobuf that same reports to be known are left out; what it
 // is given is overwritten when it returns, and it is called by the goroutine of the watch. If the
-// server answers in pages, all are read, if they are of one version.
+// server answers in pages, all are read, if they are of one version, and Items reports that it does.
 //
 // The error is [ErrNotSeen] as that of [Look], and [ErrUnsupported] if the answer is no list in
 // protobuf or JSON, [ErrNoAnswer] if there is none, and io.ErrUnexpectedEOF if it was cut. It wraps
 // the error of same.
 // Else it is that of list, with what the client makes of other answers of the server.
-func Items(ctx context.Context, o metav1.ListOptions, list func(context.Context) error, same func(Item, []byte) (bool, error)) error {
+func Items(ctx context.Context, o metav1.ListOptions, list func(context.Context) error, same func(Item, []byte) (bool, error)) (paged bool, err error) {
 	x := &items{options: o, same: same}
-	return x.end(exchanged(ctx, &exchange{send: x.send, watch: true}, func(ctx context.Context) error {
+	err = x.end(exchanged(ctx, &exchange{send: x.send, watch: true}, func(ctx context.Context) error {
 		defer x.over.Store(true)
 		return list(ctx)
 	}))
+	return x.pages != nil && x.pages.token != "", err
 }
 
 // items is one call of [Items]. It is the body of the watch.

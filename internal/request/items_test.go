@@ -133,7 +133,7 @@ func openers(config *rest.Config) map[string]func(context.Context) (watch.Interf
 func listInto(t *testing.T, n http.RoundTripper, client string, o metav1.ListOptions, same func(Item, []byte) (bool, error)) (got watched, err error) {
 	t.Helper()
 	open := openers(&rest.Config{Host: "https://server", Transport: Transport{n}, QPS: -1})[client]
-	err = Items(t.Context(), o, func(ctx context.Context) error {
+	_, err = Items(t.Context(), o, func(ctx context.Context) error {
 		w, err := open(ctx)
 		if err != nil {
 			return err
@@ -407,7 +407,7 @@ func TestItemsAreCompressed(t *testing.T) {
 		config := &rest.Config{Host: api.URL, QPS: -1, DisableCompression: disabled, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return Transport{next} })
 		var got watched
-		err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
+		_, err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
 			w, err := openers(config)["typed, protobuf"](ctx)
 			if err != nil {
 				return err
@@ -428,7 +428,7 @@ func TestItemsAreReadOnce(t *testing.T) {
 		return answer(200, runtime.ContentTypeProtobuf, encode(t, plain, configMapsOf(0, 1, metav1.ListMeta{ResourceVersion: "200"})))
 	}}
 	open := openers(&rest.Config{Host: "https://server", Transport: Transport{n}, QPS: -1})["typed, protobuf"]
-	err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
+	_, err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
 		w, err := open(ctx)
 		if err != nil {
 			return err
@@ -451,7 +451,7 @@ func TestNothingIsReadBehindACall(t *testing.T) {
 	early := errors.New("early")
 	var body io.Reader
 	asked := false
-	err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
+	_, err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://server/api/v1/configmaps?watch=1", nil)
 		if err != nil {
 			return err
@@ -489,7 +489,7 @@ func TestItemsThatAreNotSeen(t *testing.T) {
 	api := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("the server got %s", r.URL) }))
 	defer api.Close()
 	open := openers(&rest.Config{Host: api.URL, QPS: -1})["typed, JSON"]
-	err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
+	_, err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
 		_, err := open(ctx)
 		return err
 	}, all)
