@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -37,7 +39,7 @@ type pages struct {
 	read            int           // Items of the page.
 	tries           int           // How often the page was asked for again since it brought something new.
 	putOff          time.Duration // How long the server wants us to wait before that.
-	returned        int           // Items behind the token, which may be more than were read since a page was cut.
+	returned        []uint64      // Hashes of the items behind the token, which may be more than were read since a page was cut.
 }
 
 func newPages(t http.RoundTripper, first *http.Request) *pages {
@@ -130,11 +132,32 @@ func (p *pages) nextOfPage() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if p.read++; p.read > p.returned {
-			p.returned, p.tries = p.read, 0
-			return item, nil
+		if again, err := p.again(item); err != nil || !again {
+			return item, err
 		}
 	}
+}
+
+var (
+	errOtherPage = fmt.Errorf("%w: a page that was cut has other objects when it is asked for again", ErrUnsupported)
+	hashSeed     = maphash.MakeSeed()
+)
+
+// again reports whether the item was returned before its page was cut. If it is another one, so may be
+// those that follow.
+func (p *pages) again(item []byte) (bool, error) {
+	if p.token == "" { // Nor is the page asked for again.
+		return false, nil
+	}
+	hash := maphash.Bytes(hashSeed, item)
+	if p.read++; p.read > len(p.returned) {
+		p.returned, p.tries = append(p.returned, hash), 0
+		return false, nil
+	}
+	if p.returned[p.read-1] != hash {
+		return false, errOtherPage
+	}
+	return true, nil
 }
 
 // goOn asks for a page that is not the first.
@@ -172,6 +195,9 @@ func (p *pages) turn() error {
 		return fmt.Errorf("%w: a page is of version %s, those before of %s", ErrUnsupported, last.ResourceVersion, p.resourceVersion)
 	}
 	p.resourceVersion = last.ResourceVersion
+	if last.Continue == "" && p.read < len(p.returned) {
+		return errOtherPage
+	}
 	if last.Continue == "" {
 		return io.EOF
 	}
@@ -179,6 +205,7 @@ func (p *pages) turn() error {
 		return fmt.Errorf("%w: a list of version %q, which may change between its pages", ErrUnsupported, last.ResourceVersion)
 	}
 	p.token, p.list = last.Continue, nil
-	p.read, p.returned, p.tries = 0, p.returned-p.read, 0
+	p.returned = slices.Delete(p.returned, 0, p.read) // A shorter page may have fewer.
+	p.read, p.tries = 0, 0
 	return nil
 }
