@@ -271,7 +271,10 @@ func awaitEnds(informers []*SharedIndexInformer) {
 // It also tells clusters apart, see Options.ClusterID. And when a watch has expired (410), it lets an
 // informer of 100 objects and more ask for the metadata of all objects, and for those that have
 // changed, by their names, with requests that it makes of the ListerWatcher's List: with its
-// credentials, and up to 8 at a time, of which the rate limiter of the client counts one in 64.
+// credentials, and up to 8 at a time, of which the rate limiter of the client counts one in 64. All
+// objects are asked for with the request of a watch that begins with them, which is sent as a list, or as
+// the pages of one, and which the rate limiter does not count. The watch that WatchFunc gets brings those
+// objects that may differ from the stored ones, and then ends.
 func (c *Cache) WrapTransport(rt http.RoundTripper) http.RoundTripper {
 	c.wrapped.Store(true)
 	return request.Transport{RoundTripper: rt}
