@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"testing"
 	"time"
 
@@ -257,5 +258,33 @@ func TestAListThatIsCutComesInPages(t *testing.T) {
 			w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "LIST rv=5 limit=62 NotOlderThan", "WATCH rv=9")
 			w.store.calls.take()
 		})
+	})
+}
+
+// TestPagesGrowAgain: what has cut the lists may be over by now, as where a load balancer accepts connections
+// for API servers that are just starting. A list in pages of one object each would be a load for them.
+func TestPagesGrowAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const most = 50
+		want := []string{"LIST limit=50", "LIST limit=6", "LIST limit=6", "LIST limit=3", "LIST limit=1", "LIST limit=1"}
+		w := newWorld(t, "")
+		for range want {
+			w.server.then(fails(&url.Error{Op: "Get", URL: "http://server", Err: io.EOF}))
+		}
+		w.opts.PageSize = most
+		first := len(want)
+		for limit := 1; limit < 2*most; limit *= 2 {
+			for range 8 {
+				w.server.then(page("9", "x", "a@3"))
+				want = append(want, fmt.Sprintf("LIST limit=%d continue=x", min(limit, most)))
+			}
+		}
+		want[first] = "LIST limit=1"
+		w.server.then(page("9", "", "b@4"), opens())
+		w.run()
+		advance(time.Hour)
+		w.server.requests.expect(t, append(want, "LIST limit=50 continue=x", "WATCH rv=9")...)
+		w.store.expectContents(t, "a@3", "b@4")
+		w.store.calls.take()
 	})
 }

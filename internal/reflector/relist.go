@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/warmwatch/warmwatch/internal/request"
 )
 
 // relist compares the store with a list. It asks for one that is not older than the
@@ -292,8 +294,9 @@ func (r *Resumer) finishStream(ctx context.Context, relist Relist, newest newest
 func (r *Resumer) pages(ctx context.Context, o metav1.ListOptions, relist Relist) (string, error) {
 	var newest newestObject
 	asked, rv := o.ResourceVersion, ""
+	limit := request.NewPageLimit(o.Limit, r.pageSize)
 	for {
-		list, err := r.page(ctx, &o)
+		list, err := r.page(ctx, &o, limit)
 		if isExpired(err) && o.Continue != "" {
 			return "", fmt.Errorf("%w: %w", errPageExpired, err)
 		}
@@ -324,7 +327,8 @@ func (r *Resumer) pages(ctx context.Context, o metav1.ListOptions, relist Relist
 		if asked == anyVersion { // A watch cache would ignore the limit (client-go, reflector.go, list).
 			r.paginated = true
 		}
-		o.ResourceVersion, o.ResourceVersionMatch = "", ""
+		limit.Came()
+		o.ResourceVersion, o.ResourceVersionMatch, o.Limit = "", "", limit.Objects()
 	}
 }
 
@@ -342,14 +346,15 @@ const (
 // page asks for a page again if the connection ends: the server goes on where the last page has
 // ended. It asks for less if the connection has not lasted for a page twice in a row. A list that
 // is asked for at once is given up; the next one comes in pages.
-func (r *Resumer) page(ctx context.Context, o *metav1.ListOptions) (list runtime.Object, err error) {
+func (r *Resumer) page(ctx context.Context, o *metav1.ListOptions, limit *request.PageLimit) (list runtime.Object, err error) {
 	for try := range pageTries {
 		list, err = r.lw.ListWithContext(ctx, *o)
 		if !isCut(err) || ctx.Err() != nil || o.Limit == 0 || o.Continue == "" && r.cuts == 0 {
 			return list, err
 		}
 		if try > 0 && isBrokenOff(err) {
-			o.Limit = max(o.Limit/2, 1)
+			limit.Cut()
+			o.Limit = limit.Objects()
 		}
 		r.log.V(2).Info("Asking for a page again", "limit", o.Limit, "err", err)
 		select {

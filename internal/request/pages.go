@@ -1,7 +1,6 @@
 package request
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -20,8 +19,6 @@ const (
 	pageTries = 5
 	// pagePause is the time before a page is asked for again. It doubles.
 	pagePause = 500 * time.Millisecond
-	// usualPage is how many objects a page has that was asked for without a limit.
-	usualPage = 500
 )
 
 // pages reads a list item by item, whether the server sends it in one answer or in several. If the
@@ -30,7 +27,7 @@ const (
 type pages struct {
 	transport http.RoundTripper
 	request   *http.Request // For the first page.
-	limit     int           // Of the next pages; 0: none.
+	limit     *PageLimit    // Of the next pages.
 	list      listReader    // Of the page that is read; nil: it has to be asked for.
 	body      io.Closer     // Likewise.
 
@@ -43,8 +40,8 @@ type pages struct {
 }
 
 func newPages(t http.RoundTripper, first *http.Request) *pages {
-	limit, _ := strconv.Atoi(first.URL.Query().Get("limit")) // Of what is no number, the server complains.
-	return &pages{transport: t, request: first, limit: limit}
+	limit, _ := strconv.ParseInt(first.URL.Query().Get("limit"), 10, 64) // Of what is no number, the server complains.
+	return &pages{transport: t, request: first, limit: NewPageLimit(limit, usualPage)}
 }
 
 // begin asks for the first page. What is refused, the client is to see.
@@ -65,8 +62,8 @@ func (p *pages) ask() (*http.Response, error) {
 		query.Del("resourceVersion")
 		query.Del("resourceVersionMatch")
 		query.Set("continue", p.token)
-		if p.limit > 0 {
-			query.Set("limit", strconv.Itoa(p.limit))
+		if limit := p.limit.Objects(); limit > 0 {
+			query.Set("limit", strconv.FormatInt(limit, 10))
 		}
 		r.URL.RawQuery = query.Encode()
 	}
@@ -103,7 +100,7 @@ func (p *pages) next() ([]byte, error) {
 		}
 		p.close()
 		if p.list != nil && p.tries > 0 { // The page is too large for the connection.
-			p.limit = max(cmp.Or(p.limit, usualPage)/2, 1)
+			p.limit.Cut()
 		}
 		p.list = nil
 		select {
@@ -204,6 +201,7 @@ func (p *pages) turn() error {
 	if _, err := resourceversion.CompareResourceVersion(last.ResourceVersion, last.ResourceVersion); err != nil {
 		return fmt.Errorf("%w: a list of version %q, which may change between its pages", ErrUnsupported, last.ResourceVersion)
 	}
+	p.limit.Came()
 	p.token, p.list = last.Continue, nil
 	p.returned = slices.Delete(p.returned, 0, p.read) // A shorter page may have fewer.
 	p.read, p.tries = 0, 0
