@@ -101,24 +101,25 @@ func (s *SharedIndexInformer) hasReconcilerLocked(name string) bool {
 	return slices.ContainsFunc(s.reconcilers, func(r *reconciler) bool { return r.name == name && (s.begun || !r.removed()) })
 }
 
-// openReconcilers has those that were added find what the last process has left. It reports false if
-// the Cache was closed. The caller holds s.mu.
-func (s *SharedIndexInformer) openReconcilers(p *parts) bool {
-	s.begun = true
-	err := s.replayForgotten(p)
+// openReconcilers has those that were added find what the last process has left. The caller holds s.mu.
+func (s *SharedIndexInformer) openReconcilers(p *parts) error {
+	if err := s.replayForgotten(p); err != nil {
+		return fmt.Errorf("warmwatch: read the work of reconcilers: %w", err)
+	}
 	s.reconcilers = slices.DeleteFunc(s.reconcilers, (*reconciler).removed)
+	for i, r := range s.reconcilers {
+		if err := r.open(p); err != nil {
+			for _, opened := range s.reconcilers[:i] {
+				opened.close()
+			}
+			return fmt.Errorf("warmwatch: read the work of reconciler %q: %w", r.name, err)
+		}
+	}
 	for _, r := range s.reconcilers {
-		if err == nil {
-			err = r.open(p)
-		}
-		if err == nil {
-			r.begin(p)
-		}
+		r.begin(p)
 	}
-	if err != nil {
-		p.logger.Error(err, "Could not begin, because the work of reconcilers cannot be read")
-	}
-	return err == nil
+	s.begun = true
+	return nil
 }
 
 func (s *SharedIndexInformer) replayForgotten(p *parts) error {

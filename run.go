@@ -38,10 +38,33 @@ func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 		close(detectorStop)
 		wg.Wait()
 	}()
-	if s.deferred && !s.identify(ctx) || !s.arrive() || !s.begin(ctx) {
+	if s.deferred && !s.identify(ctx) || !s.untilRead(ctx, s.arrive) || !s.untilRead(ctx, func() error { return s.begin(ctx) }) {
 		return
 	}
 	s.controller.RunWithContext(ctx)
+}
+
+// readRetryDelay is the pause after the file could not be read.
+const readRetryDelay = time.Second
+
+// untilRead takes a step of the start that reads the file until the file can be read. It reports false
+// if the informer has ended meanwhile.
+func (s *SharedIndexInformer) untilRead(ctx context.Context, step func() error) bool {
+	for failed := false; ; failed = true {
+		err := step()
+		s.progress.begins(err)
+		if err == nil || errors.Is(err, ErrClosed) {
+			return err == nil
+		}
+		if !failed {
+			s.parts.Load().logger.Error(err, "Could not begin to run, trying again")
+		}
+		select {
+		case <-time.After(readRetryDelay):
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 // enter reports whether the informer may run. It runs once.
@@ -66,16 +89,17 @@ func (s *SharedIndexInformer) isEnding() bool {
 	return s.started && s.ctx.Err() != nil
 }
 
-// begin decides how to start.
-func (s *SharedIndexInformer) begin(ctx context.Context) bool {
+// begin decides how to start. After an error it can be called again; [ErrClosed] says that the Cache was
+// closed.
+func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopped { // The Cache was closed.
-		return false
+	if s.stopped {
+		return ErrClosed
 	}
 	p := s.parts.Load()
-	if !s.openReconcilers(p) {
-		return false
+	if err := s.openReconcilers(p); err != nil {
+		return err
 	}
 	resyncCheckPeriod := s.processor.Start()
 	s.relearn(p.sink.AdoptedType())
@@ -122,7 +146,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) bool {
 		s.running.Go(func() { r.run(ctx) })
 	}
 	go p.sink.CompareContents(ctx) // Nothing waits for it, because its List may never return.
-	return true
+	return nil
 }
 
 // serveStored makes the stored objects readable before there is a list.

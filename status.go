@@ -62,7 +62,8 @@ type InformerStatus struct {
 	// bookmark that ends it: until that comes, the relist is not done. And it says that the
 	// ListerWatcher asks for something else than the identity, see [Cache.WrapTransport], or
 	// returns objects that are outside it, see [InformerOptions], and
-	// why an informer works from memory, see [Cache.NewInformer].
+	// why an informer works from memory, see [Cache.NewInformer]. Of one that was started and is still
+	// PhaseLoading it says why what the file has cannot be read, which is tried again each second.
 	Err error
 }
 
@@ -139,6 +140,7 @@ type progress struct {
 	requestErr  error // The last List or watch asked for something else.
 	outsideErr  error // An object came that is outside what was asked for, and no whole list since.
 	memoryErr   error // Why an informer of NewInformer works from memory.
+	beginErr    error // Why the informer cannot begin to run.
 	// relistForced says that a relist is due because of corruptErr, and rewriting that
 	// a relist is running that writes every record anew.
 	relistForced, rewriting bool
@@ -155,7 +157,7 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 		ServerErr:   s.progress.serverErr,
 		Relists:     s.progress.relists,
 		Resumes:     s.progress.resumes,
-		Err:         cmp.Or(s.progress.requestErr, s.progress.outsideErr, s.progress.memoryErr, s.progress.corruptErr, s.progress.refusedErr, s.progress.bookmarkErr),
+		Err:         cmp.Or(s.progress.beginErr, s.progress.requestErr, s.progress.outsideErr, s.progress.memoryErr, s.progress.corruptErr, s.progress.refusedErr, s.progress.bookmarkErr),
 	}
 	s.progress.mu.Unlock()
 	p := s.parts.Load()
@@ -300,6 +302,13 @@ func (p *progress) outside(err error) (news bool) {
 	defer p.mu.Unlock()
 	news, p.outsideErr = p.outsideErr == nil, err
 	return news
+}
+
+// begins notes why the informer cannot begin to run, or that it can, if err is nil.
+func (p *progress) begins(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.beginErr = err
 }
 
 // worksFromMemory notes why the informer has no space in the file.

@@ -151,16 +151,10 @@ func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot
 }
 
 // arrive moves an informer that waits in memory to its space in the DB.
-func (s *SharedIndexInformer) arrive() bool {
+func (s *SharedIndexInformer) arrive() error {
 	p := s.parts.Load()
 	if s.deferred || p.db == s.cache.db {
-		return true
+		return nil
 	}
-	if err := s.settle(s.cache.db, p.identity, p.asked); err != nil {
-		if !errors.Is(err, ErrClosed) {
-			p.logger.Error(err, "Could not begin to run")
-		}
-		return false
-	}
-	return true
+	return s.settle(s.cache.db, p.identity, p.asked)
 }

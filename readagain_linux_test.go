@@ -1,0 +1,87 @@
+package warmwatch_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+)
+
+// failReads has all reads of a file that is open fail, but for those of its mapping, until restore is called.
+func failReads(t *testing.T, path string) (restore func()) {
+	t.Helper()
+	fds, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range fds {
+		var fd int
+		if target, err := os.Readlink(link); err != nil || target != path {
+			continue
+		}
+		if _, err := fmt.Sscanf(filepath.Base(link), "%d", &fd); err != nil {
+			t.Fatal(err)
+		}
+		sound, err := syscall.Dup(fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unreadable, err := syscall.Open(path, syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
+		if err = errors.Join(err, syscall.Dup3(unreadable, fd, syscall.O_CLOEXEC), syscall.Close(unreadable)); err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			if err := errors.Join(syscall.Dup3(sound, fd, syscall.O_CLOEXEC), syscall.Close(sound)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Fatalf("%s is not open", path)
+	return nil
+}
+
+// TestAStartWaitsUntilTheFileCanBeRead: that a disk does not answer for a moment, as one of a network, does
+// not end the informer.
+func TestAStartWaitsUntilTheFileCanBeRead(t *testing.T) {
+	for name, locked := range map[string]bool{"the work of reconcilers": false, "a file that was held when the informer was made": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"))
+				path := testsupport.Path(t)
+				first := launch(t, path, f, nil)
+				w := addReconciler(t, first, 1)
+				first.run()
+				settle()
+				w.expect(t, "ns/a@1")
+				w.set(fail)
+				f.remove("a")
+				settle()
+				if !locked {
+					first.stop()
+				}
+				p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.LockTimeout = time.Millisecond })
+				first.stop()
+				advance(3 * time.Second)
+				w = addReconciler(t, p, 1)
+				restore := failReads(t, path)
+				p.run()
+				advance(time.Minute)
+				if st := p.informer.Status(); st.Phase != warmwatch.PhaseLoading || st.Err == nil || p.informer.HasSynced() {
+					t.Errorf("phase %s, %v", st.Phase, st.Err)
+				}
+				restore()
+				settle()
+				w.expect(t, "ns/a is gone, deleted ns/a@2")
+				if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || st.Err != nil {
+					t.Errorf("phase %s, %v", st.Phase, st.Err)
+				}
+			})
+		})
+	}
+}
