@@ -128,6 +128,9 @@ func (s *SharedIndexInformer) replayForgotten(p *parts) error {
 			return err
 		}
 	}
+	if !p.db.MemoryOnly() { // Else the file that may be taken over later may have some.
+		s.forgotten = nil
+	}
 	return nil
 }
 

@@ -3,6 +3,7 @@ package warmwatch_test
 import (
 	"bytes"
 	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,8 +12,11 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
 )
@@ -267,6 +271,25 @@ func (u *rollingUpdate) expectTakenOver(t *testing.T, want bool) {
 	}
 }
 
+// loseAndFind has the file be unreadable for a moment, in which it cannot be replaced either.
+func loseAndFind(t *testing.T, p *process) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(p.path+".finished", "x"), 0o700); err != nil { // It cannot be replaced.
+		t.Fatal(err)
+	}
+	sound := exchange(t, p.path, make([]byte, 16<<10))
+	addItems(t, p, "q", "x") // Something to write.
+	advance(time.Second)
+	if st := p.cache.Status(); !st.MemoryOnly {
+		t.Fatalf("the file is in use: %v", st.Err)
+	}
+	exchange(t, p.path, sound)
+	advance(2 * time.Minute)
+	if st := p.cache.Status(); st.MemoryOnly || st.Err != nil {
+		t.Fatalf("memory only: %v, %v", st.MemoryOnly, st.Err)
+	}
+}
+
 // TestADeletionThatIsNotReconciledSurvivesADiskThatComesBack: its object is only in the file (Q6).
 func TestADeletionThatIsNotReconciledSurvivesADiskThatComesBack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -279,20 +302,38 @@ func TestADeletionThatIsNotReconciledSurvivesADiskThatComesBack(t *testing.T) {
 		w.set(fail)
 		f.remove("a")
 		settle()
-		if err := os.MkdirAll(filepath.Join(p.path+".finished", "x"), 0o700); err != nil { // It cannot be replaced.
+		loseAndFind(t, p)
+		w.set(nil)
+		advance(20 * time.Minute)
+		w.expectEach(t, "ns/b", "ns/a is gone, deleted ns/a@3")
+	})
+}
+
+// TestANameThatWasForgottenBeforeTheStartIsUsedAgain, and its work is not forgotten once more by a takeover.
+func TestANameThatWasForgottenBeforeTheStartIsUsedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		p := &process{t: t, path: testsupport.Path(t)}
+		var err error
+		if p.cache, err = warmwatch.Open(p.path, warmwatch.Options{}); err != nil {
 			t.Fatal(err)
 		}
-		sound := exchange(t, p.path, make([]byte, 16<<10))
-		addItems(t, p, "q", "x") // Something to write.
-		advance(time.Second)
-		if st := p.cache.Status(); !st.MemoryOnly {
-			t.Fatalf("the file is in use: %v", st.Err)
+		t.Cleanup(p.stop)
+		transport := p.cache.WrapTransport(&gateway{cluster: func(r *http.Request, _ int) (*http.Response, error) {
+			return reply(r, http.StatusForbidden, ""), nil
+		}}).(request.Transport)
+		p.informer = p.cache.NewInformer(seenListerWatcher{cache.ToListerWatcherWithContext(f), f, transport}, &corev1.ConfigMap{}, 0, nil).(*warmwatch.SharedIndexInformer)
+		if err := p.informer.ForgetDurableEventHandler("r"); err != nil {
+			t.Fatal(err)
 		}
-		exchange(t, p.path, sound)
-		advance(2 * time.Minute)
-		if st := p.cache.Status(); st.MemoryOnly || st.Err != nil {
-			t.Fatalf("memory only: %v, %v", st.MemoryOnly, st.Err)
-		}
+		w := addReconciler(t, p, 1)
+		p.run()
+		settle()
+		w.expect(t, "ns/a@1", "ns/b@2")
+		w.set(fail)
+		f.remove("a")
+		settle()
+		loseAndFind(t, p)
 		w.set(nil)
 		advance(20 * time.Minute)
 		w.expectEach(t, "ns/b", "ns/a is gone, deleted ns/a@3")
