@@ -204,6 +204,9 @@ func (r *reconciler) close() {
 
 // needsAll reports whether keys were lost: those of the queue, or the queue as a whole.
 func (r *reconciler) needsAll() bool {
+	if r.informer.whole[r.name] {
+		return false
+	}
 	return r.queue.Lost() || !r.queue.Known() && r.informer.processor.Known(r.registration)
 }
 
@@ -286,6 +289,7 @@ func (r *reconciler) run(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.close() // Whoever finds it in s.reconcilers can add to it.
+	s.whole[r.name] = !r.addAll
 	s.reconcilers = slices.DeleteFunc(s.reconcilers, func(other *reconciler) bool { return other == r })
 }
 
@@ -317,6 +321,7 @@ func (r *reconciler) addLost() {
 		}
 		r.queue.Add(name)
 	}
+	r.addAll = false
 }
 
 func (r *reconciler) work(ctx context.Context) {

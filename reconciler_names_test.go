@@ -115,3 +115,28 @@ func TestTheNextReconcilerOfANameHasTheDeletionsOfTheOneBefore(t *testing.T) {
 		})
 	}
 }
+
+// TestTheNextReconcilerOfANameBeginsWithWhatIsLeft, which is known, although the first one was the first of
+// its name.
+func TestTheNextReconcilerOfANameBeginsWithWhatIsLeft(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		p := launch(t, testsupport.Path(t), f, nil)
+		w := &works{lister: p.informer.GetStore()}
+		p.run()
+		for _, want := range [][]string{{"ns/a@1", "ns/b@2"}, {"ns/b@3"}, nil} {
+			registration, err := p.informer.AddReconciler("r", w.reconcile, warmwatch.ReconcilerOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			settle()
+			w.expect(t, want...)
+			remove(t, p, registration)
+			settle()
+			if len(want) == 2 {
+				f.put(configMap("b"))
+				settle()
+			}
+		}
+	})
+}
