@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -42,7 +41,7 @@ type deletions struct {
 
 func openDeletions(db *persist.DB, space, name string, newObject func() any) (*deletions, error) {
 	d := &deletions{
-		db: db, bucket: persist.Bucket{Space: space, Name: deletedBucket}, prefix: deletionsPrefix(name), newObject: newObject,
+		db: db, bucket: persist.Bucket{Space: space, Name: deletedBucket}, prefix: persist.KeyField(name), newObject: newObject,
 		known: map[cache.ObjectName][]string{}, puts: map[string]*record.Object{},
 	}
 	keys, err := scanDeletions(db, d.bucket, d.prefix)
@@ -64,9 +63,6 @@ func openDeletions(db *persist.DB, space, name string, newObject func() any) (*d
 // close ends the hook, after it has put what there is.
 func (d *deletions) close() { d.removeHook() }
 
-// deletionsPrefix is what the keys of a reconciler begin with. No other one's do.
-func deletionsPrefix(name string) string { return fmt.Sprintf("%d/%s/", len(name), name) }
-
 // scanDeletions returns the keys with a prefix.
 func scanDeletions(db *persist.DB, bucket persist.Bucket, prefix string) (keys []string, err error) {
 	err = db.Read(bucket.Space, func(s *persist.Snapshot) error {
@@ -85,7 +81,7 @@ func scanDeletions(db *persist.DB, bucket persist.Bucket, prefix string) (keys [
 // forgetDeletions removes those of a reconciler.
 func forgetDeletions(db *persist.DB, space, name string) error {
 	bucket := persist.Bucket{Space: space, Name: deletedBucket}
-	keys, err := scanDeletions(db, bucket, deletionsPrefix(name))
+	keys, err := scanDeletions(db, bucket, persist.KeyField(name))
 	if err != nil || len(keys) == 0 {
 		return err
 	}
@@ -97,28 +93,17 @@ func forgetDeletions(db *persist.DB, space, name string) error {
 	return err
 }
 
-// key is that of a deleted object in the file: its name, with the length before, and its uid.
+// key is that of a deleted object in the file: its name and its uid.
 func (d *deletions) key(name cache.ObjectName, uid string) string {
-	text := name.String()
-	return fmt.Sprintf("%s%d/%s/%s", d.prefix, len(text), text, uid)
+	return d.prefix + persist.KeyField(name.String()) + uid
 }
 
 func (d *deletions) objectName(key string) (cache.ObjectName, error) {
-	text, _, ok := cutField(key[len(d.prefix):])
+	text, _, ok := persist.CutKeyField(key[len(d.prefix):])
 	if !ok {
 		return cache.ObjectName{}, fmt.Errorf("warmwatch: %q is no key of a deleted object", key)
 	}
 	return cache.ParseObjectName(text)
-}
-
-// cutField cuts off a field that is written with its length before it.
-func cutField(key string) (field, rest string, ok bool) {
-	length, rest, _ := strings.Cut(key, "/")
-	n, err := strconv.Atoi(length)
-	if err != nil || n < 0 || n >= len(rest) || rest[n] != '/' {
-		return "", "", false
-	}
-	return rest[:n], rest[n+1:], true
 }
 
 // add keeps a deleted object until remove. If it is not sure that it is the last state, one that is

@@ -126,7 +126,7 @@ func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot
 	}()
 	bucket := persist.Bucket{Space: p.space, Name: deletedBucket}
 	return file.Scan(deletedBucket, "", func(it *persist.Item) (bool, error) {
-		name, rest, _ := cutField(it.Key)
+		name, rest, _ := persist.CutKeyField(it.Key)
 		if slices.Contains(s.forgotten, name) {
 			return true, nil
 		}
@@ -140,7 +140,7 @@ func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot
 			_, err = p.db.Update(func(b *persist.Batch) { b.Put(bucket, it.Key, record.NewObject(obj, false)) })
 		}
 		if r := reconcilers[name]; r != nil && err == nil {
-			text, _, _ := cutField(rest)
+			text, _, _ := persist.CutKeyField(rest)
 			if key, err := cache.ParseObjectName(text); err == nil {
 				r.deletions.restore(key, it.Key)
 				r.queue.Add(key)

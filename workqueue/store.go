@@ -111,7 +111,7 @@ func (s *Store) keysLocked(name string) (k *keys, first bool, err error) {
 	if k := s.opened[name]; k != nil {
 		return k, false, nil
 	}
-	k = &keys{store: s, name: name, prefix: prefixOf(name), wanted: map[string]struct{}{}, changed: map[string]bool{}}
+	k = &keys{store: s, name: name, prefix: persist.KeyField(name), wanted: map[string]struct{}{}, changed: map[string]bool{}}
 	if err := k.load(); err != nil {
 		return nil, false, err
 	}
@@ -191,7 +191,7 @@ func (s *Store) Forget(name string) error {
 
 // scan calls fn for each key of a name, after again, which has to forget what fn was called for before.
 func (s *Store) scan(name string, fn func(*persist.Item), again func()) error {
-	prefix := prefixOf(name)
+	prefix := persist.KeyField(name)
 	return s.db.Read(s.keys.Space, func(snapshot *persist.Snapshot) error {
 		again()
 		return snapshot.Scan(keysBucket, prefix, func(it *persist.Item) (bool, error) {
@@ -203,6 +203,3 @@ func (s *Store) scan(name string, fn func(*persist.Item), again func()) error {
 		})
 	})
 }
-
-// prefixOf is what the keys of a name begin with in the file. No other one's do.
-func prefixOf(name string) string { return fmt.Sprintf("%d/%s/", len(name), name) }

@@ -1,11 +1,6 @@
 package workqueue
 
-import (
-	"strconv"
-	"strings"
-
-	"github.com/warmwatch/warmwatch/persist"
-)
+import "github.com/warmwatch/warmwatch/persist"
 
 // TakeOver adds what the space has in a file that could not be had at first, and that is about to be
 // replaced by what is in memory: to the workqueues that there are, and for those that may come. Names that
@@ -62,9 +57,8 @@ func (s *Store) namesIn(file *persist.Snapshot) (map[string]struct{}, error) {
 		return nil, err
 	}
 	err = file.Scan(keysBucket, "", func(it *persist.Item) (bool, error) {
-		length, rest, _ := strings.Cut(it.Key, "/")
-		if n, err := strconv.Atoi(length); err == nil && n > 0 && n < len(rest) && rest[n] == '/' { // Else no name has it.
-			names[rest[:n]] = struct{}{}
+		if name, _, _ := persist.CutKeyField(it.Key); name != "" { // Else no name has it.
+			names[name] = struct{}{}
 		}
 		return true, nil
 	})
