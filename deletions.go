@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/warmwatch/warmwatch/internal/keyfield"
 	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/persist"
 )
@@ -41,7 +42,7 @@ type deletions struct {
 
 func openDeletions(db *persist.DB, space, name string, newObject func() any) (*deletions, error) {
 	d := &deletions{
-		db: db, bucket: persist.Bucket{Space: space, Name: deletedBucket}, prefix: persist.KeyField(name), newObject: newObject,
+		db: db, bucket: persist.Bucket{Space: space, Name: deletedBucket}, prefix: keyfield.Of(name), newObject: newObject,
 		known: map[cache.ObjectName][]string{}, puts: map[string]*record.Object{},
 	}
 	keys, err := scanDeletions(db, d.bucket, d.prefix)
@@ -81,7 +82,7 @@ func scanDeletions(db *persist.DB, bucket persist.Bucket, prefix string) (keys [
 // forgetDeletions removes those of a reconciler.
 func forgetDeletions(db *persist.DB, space, name string) error {
 	bucket := persist.Bucket{Space: space, Name: deletedBucket}
-	keys, err := scanDeletions(db, bucket, persist.KeyField(name))
+	keys, err := scanDeletions(db, bucket, keyfield.Of(name))
 	if err != nil || len(keys) == 0 {
 		return err
 	}
@@ -95,11 +96,11 @@ func forgetDeletions(db *persist.DB, space, name string) error {
 
 // key is that of a deleted object in the file: its name and its uid.
 func (d *deletions) key(name cache.ObjectName, uid string) string {
-	return d.prefix + persist.KeyField(name.String()) + uid
+	return d.prefix + keyfield.Of(name.String()) + uid
 }
 
 func (d *deletions) objectName(key string) (cache.ObjectName, error) {
-	text, _, ok := persist.CutKeyField(key[len(d.prefix):])
+	text, _, ok := keyfield.Cut(key[len(d.prefix):])
 	if !ok {
 		return cache.ObjectName{}, fmt.Errorf("warmwatch: %q is no key of a deleted object", key)
 	}

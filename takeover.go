@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/internal/keyfield"
 	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/internal/sink"
 	"github.com/warmwatch/warmwatch/persist"
@@ -126,7 +127,7 @@ func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot
 	}()
 	bucket := persist.Bucket{Space: p.space, Name: deletedBucket}
 	return file.Scan(deletedBucket, "", func(it *persist.Item) (bool, error) {
-		name, rest, _ := persist.CutKeyField(it.Key)
+		name, rest, _ := keyfield.Cut(it.Key)
 		if slices.Contains(s.forgotten, name) {
 			return true, nil
 		}
@@ -140,7 +141,7 @@ func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot
 			_, err = p.db.Update(func(b *persist.Batch) { b.Put(bucket, it.Key, record.NewObject(obj, false)) })
 		}
 		if r := reconcilers[name]; r != nil && err == nil {
-			text, _, _ := persist.CutKeyField(rest)
+			text, _, _ := keyfield.Cut(rest)
 			if key, err := cache.ParseObjectName(text); err == nil {
 				r.deletions.restore(key, it.Key)
 				r.queue.Add(key)

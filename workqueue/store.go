@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/warmwatch/warmwatch/internal/keyfield"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
 )
@@ -111,7 +112,7 @@ func (s *Store) keysLocked(name string) (k *keys, first bool, err error) {
 	if k := s.opened[name]; k != nil {
 		return k, false, nil
 	}
-	k = &keys{store: s, name: name, prefix: persist.KeyField(name), wanted: map[string]struct{}{}, changed: map[string]bool{}}
+	k = &keys{store: s, name: name, prefix: keyfield.Of(name), wanted: map[string]struct{}{}, changed: map[string]bool{}}
 	if err := k.load(); err != nil {
 		return nil, false, err
 	}
@@ -191,7 +192,7 @@ func (s *Store) Forget(name string) error {
 
 // scan calls fn for each key of a name, after again, which has to forget what fn was called for before.
 func (s *Store) scan(name string, fn func(*persist.Item), again func()) error {
-	prefix := persist.KeyField(name)
+	prefix := keyfield.Of(name)
 	return s.db.Read(s.keys.Space, func(snapshot *persist.Snapshot) error {
 		again()
 		return snapshot.Scan(keysBucket, prefix, func(it *persist.Item) (bool, error) {

@@ -1,6 +1,9 @@
 package workqueue
 
-import "github.com/warmwatch/warmwatch/persist"
+import (
+	"github.com/warmwatch/warmwatch/internal/keyfield"
+	"github.com/warmwatch/warmwatch/persist"
+)
 
 // TakeOver adds what the space has in a file that could not be had at first, and that is about to be
 // replaced by what is in memory: to the workqueues that there are, and for those that may come. Names that
@@ -57,7 +60,7 @@ func (s *Store) namesIn(file *persist.Snapshot) (map[string]struct{}, error) {
 		return nil, err
 	}
 	err = file.Scan(keysBucket, "", func(it *persist.Item) (bool, error) {
-		if name, _, _ := persist.CutKeyField(it.Key); name != "" { // Else no name has it.
+		if name, _, _ := keyfield.Cut(it.Key); name != "" { // Else no name has it.
 			names[name] = struct{}{}
 		}
 		return true, nil
