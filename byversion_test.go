@@ -234,23 +234,33 @@ func TestWhenTheWatchHasExpiredOnlyWhatChangedIsGot(t *testing.T) {
 	}
 }
 
+// cut answers with the beginning of a list.
+func cut(rw http.ResponseWriter) {
+	rw.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+	rw.Header().Set("Content-Length", strconv.Itoa(1<<20))
+	fmt.Fprint(rw, "k8s\x00")
+}
+
+// cutOnce has the next answer to one kind of request cut.
+func cutOnce(w *httpserver.World, what string) {
+	done := false
+	w.Meddle = func(name string, rw http.ResponseWriter) bool {
+		if name != what || done {
+			return false
+		}
+		done = true
+		cut(rw)
+		return true
+	}
+}
+
 // TestAMetadataListThatIsCutIsAskedForAgain, and nothing of it is taken for a deletion.
 func TestAMetadataListThatIsCutIsAskedForAgain(t *testing.T) {
 	api, path := newWorld(t, worldObjects), testsupport.Path(t)
 	worldLife(t, api, path)
 	api.Change(func(w *httpserver.World) {
 		w.Version++
-		cut := false
-		w.Meddle = func(name string, rw http.ResponseWriter) bool {
-			if name != "metadata" || cut {
-				return false
-			}
-			cut = true
-			rw.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
-			rw.Header().Set("Content-Length", strconv.Itoa(1<<20))
-			fmt.Fprint(rw, "k8s\x00")
-			return true
-		}
+		cutOnce(w, "metadata")
 	})
 	got := worldLife(t, api, path)
 	if d := cmp.Diff([]string{"metadata", "metadata", "o000", "schema"}, got); d != "" {
@@ -260,11 +270,6 @@ func TestAMetadataListThatIsCutIsAskedForAgain(t *testing.T) {
 
 // TestWhatIsCutOrPutOffEachTimeIsListedInAnotherWay: a proxy may do so with these requests only.
 func TestWhatIsCutOrPutOffEachTimeIsListedInAnotherWay(t *testing.T) {
-	cut := func(rw http.ResponseWriter) {
-		rw.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
-		rw.Header().Set("Content-Length", strconv.Itoa(1<<20))
-		fmt.Fprint(rw, "k8s\x00")
-	}
 	for name, c := range map[string]struct {
 		what   string
 		answer func(http.ResponseWriter)
@@ -313,24 +318,13 @@ func TestAListFuncThatAddsIsBelieved(t *testing.T) {
 // TestAListThatIsCutComesInPages, and nothing of it is taken for a deletion: a first list, and one
 // that compares contents.
 func TestAListThatIsCutComesInPages(t *testing.T) {
-	cut := func(w *httpserver.World) {
-		w.Version++
-		w.Schema += "x"
-		cut := false
-		w.Meddle = func(name string, rw http.ResponseWriter) bool {
-			if name != "all" || cut {
-				return false
-			}
-			cut = true
-			rw.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
-			rw.Header().Set("Content-Length", strconv.Itoa(1<<20))
-			fmt.Fprint(rw, "k8s\x00")
-			return true
-		}
-	}
 	api, path := newWorld(t, 600), testsupport.Path(t)
 	for range 2 {
-		api.Change(cut)
+		api.Change(func(w *httpserver.World) {
+			w.Version++
+			w.Schema += "x"
+			cutOnce(w, "all")
+		})
 		got := map[string]int{}
 		for _, asked := range worldLife(t, api, path) {
 			got[asked]++

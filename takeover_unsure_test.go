@@ -290,22 +290,29 @@ func loseAndFind(t *testing.T, p *process) {
 	}
 }
 
+// expectDeletionAfterLoss runs p, whose source has a and b. The disk is away for a moment while the deletion
+// of a waits for the reconciler.
+func expectDeletionAfterLoss(t *testing.T, p *process, f *source, w *works) {
+	t.Helper()
+	p.run()
+	settle()
+	w.expect(t, "ns/a@1", "ns/b@2")
+	w.set(fail)
+	f.remove("a")
+	settle()
+	loseAndFind(t, p)
+	w.set(nil)
+	advance(20 * time.Minute)
+	w.expectEach(t, "ns/b", "ns/a is gone, deleted ns/a@3")
+}
+
 // TestADeletionThatIsNotReconciledSurvivesADiskThatComesBack: its object is only in the file (Q6).
 func TestADeletionThatIsNotReconciledSurvivesADiskThatComesBack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"))
 		p := launch(t, testsupport.Path(t), f, nil)
 		w := addReconciler(t, p, 1)
-		p.run()
-		settle()
-		w.expect(t, "ns/a@1", "ns/b@2")
-		w.set(fail)
-		f.remove("a")
-		settle()
-		loseAndFind(t, p)
-		w.set(nil)
-		advance(20 * time.Minute)
-		w.expectEach(t, "ns/b", "ns/a is gone, deleted ns/a@3")
+		expectDeletionAfterLoss(t, p, f, w)
 	})
 }
 
@@ -327,15 +334,6 @@ func TestANameThatWasForgottenBeforeTheStartIsUsedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := addReconciler(t, p, 1)
-		p.run()
-		settle()
-		w.expect(t, "ns/a@1", "ns/b@2")
-		w.set(fail)
-		f.remove("a")
-		settle()
-		loseAndFind(t, p)
-		w.set(nil)
-		advance(20 * time.Minute)
-		w.expectEach(t, "ns/b", "ns/a is gone, deleted ns/a@3")
+		expectDeletionAfterLoss(t, p, f, w)
 	})
 }

@@ -110,13 +110,13 @@ const anyVersion = "0"
 func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (string, error) {
 	how.Schema = r.askSchema(ctx)
 	listed, err := r.relistByVersion(ctx, rv, how)
-	if errors.Is(err, errNotByVersion) {
-		if how.Expired {
-			r.log.V(2).Info("Listing all objects", "reason", err)
-		}
-		listed, err = r.relistByContent(ctx, rv, how)
+	if !errors.Is(err, errNotByVersion) {
+		return listed, err
 	}
-	return listed, err
+	if how.Expired {
+		r.log.V(2).Info("Listing all objects", "reason", err)
+	}
+	return r.relistByContent(ctx, rv, how)
 }
 
 // relistByContent compares the store with a list of all objects: item by item where requests are
