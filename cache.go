@@ -45,6 +45,31 @@ const (
 	SyncFromServer SyncPolicy = "SyncFromServer"
 )
 
+// ListCompression says which lists of whole objects an API server is asked to compress (gzip), if
+// [Cache.WrapTransport] wraps the client's transport, and the client accepts compression at all
+// (rest.Config.DisableCompression).
+type ListCompression string
+
+const (
+	// CompressOnSlowLinks means those over a connection that is slow, because compression costs the
+	// server about as much processor time again as the list: if the server needs more than 5 ms for
+	// the answer to a small request, or if the beginning of a list comes at less than about
+	// 100 Mbit/s. Then that list is asked for again, and others are compressed for 10 minutes.
+	CompressOnSlowLinks ListCompression = "CompressOnSlowLinks"
+	// CompressAlways means all.
+	CompressAlways ListCompression = "CompressAlways"
+	// CompressNever means none.
+	CompressNever ListCompression = "CompressNever"
+)
+
+// link returns what decides which lists of a client are compressed.
+func (c ListCompression) link() *request.Link {
+	if c == CompressOnSlowLinks {
+		return new(request.Link)
+	}
+	return request.FixedLink(c == CompressAlways)
+}
+
 // Options configures [Open]. The zero value is valid.
 type Options struct {
 	// CommitInterval is the longest time a change stays in memory only.
@@ -62,9 +87,10 @@ type Options struct {
 	// it takes.
 	DurableGrace time.Duration
 	// MemoryBudget bounds the bytes of decoded objects kept in memory, for all
-	// informers together. Default 32 MiB; negative: no bound. While the first
-	// handler is told of all objects, up to half of the unused budget, at most
-	// 32 MiB, is left to garbage, so that the collector runs less often.
+	// informers together. Default 32 MiB; negative: no bound. The first list keeps
+	// them in half of it. While the first handler is told of all objects, what is
+	// unused of that half, at most 32 MiB, is left to garbage, so that the collector
+	// runs less often.
 	MemoryBudget int64
 	// MaxPendingBytes bounds the changes that wait in memory to be written.
 	// Beyond it the watch slows down. Default 16 MiB.
@@ -102,6 +128,8 @@ type Options struct {
 	ClusterID func(context.Context) (string, error)
 	// SyncPolicy defaults to SyncFromDisk.
 	SyncPolicy SyncPolicy
+	// ListCompression defaults to CompressOnSlowLinks.
+	ListCompression ListCompression
 	// TransformVersion, IndexVersion, NeverResume and NotifyUnchanged are those of
 	// informers whose InformerOptions do not set them.
 	TransformVersion, IndexVersion string
@@ -132,6 +160,13 @@ func (o Options) withDefaults() (Options, error) {
 	case SyncFromDisk, SyncFromServer:
 	default:
 		return o, fmt.Errorf("warmwatch: unknown SyncPolicy %q", o.SyncPolicy)
+	}
+	switch o.ListCompression {
+	case "":
+		o.ListCompression = CompressOnSlowLinks
+	case CompressOnSlowLinks, CompressAlways, CompressNever:
+	default:
+		return o, fmt.Errorf("warmwatch: unknown ListCompression %q", o.ListCompression)
 	}
 	if o.MaxPanics == 0 {
 		o.MaxPanics = 5
@@ -277,7 +312,7 @@ func awaitEnds(informers []*SharedIndexInformer) {
 // objects that may differ from the stored ones, and then ends.
 func (c *Cache) WrapTransport(rt http.RoundTripper) http.RoundTripper {
 	c.wrapped.Store(true)
-	return request.Transport{RoundTripper: rt}
+	return request.Transport{RoundTripper: rt, Link: c.opts.ListCompression.link()}
 }
 
 // workSpace is where the workqueues are that belong to no informer.

@@ -1,17 +1,21 @@
 package persist
 
-// WaitForRoom waits while more than a quarter of MaxPendingBytes waits to be written, and has that
-// written at once. Who writes much that nobody waits for, such as a first list, calls it before each
+// WaitForRoom waits while more than an eighth of MaxPendingBytes waits to be written, and has half of
+// that written already. Who writes much that nobody waits for, such as a first list, calls it before each
 // Update: what waits takes several times its size in memory, decoded, encoded, and in the pages of the
 // commit. Like Update, WaitForRoom does not wait for a file that cannot be written, nor for one that
 // has to be replaced.
 func (db *DB) WaitForRoom() {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	for db.overBoundLocked(db.opts.MaxPendingBytes/4) && db.broken == nil && !db.closing {
-		if db.flushing == nil {
+	bound := db.opts.MaxPendingBytes / 8
+	for db.overBoundLocked(bound/2) && db.broken == nil && !db.closing {
+		if db.flushing == nil { // The caller goes on beside the commit.
 			db.flushRequested = true
 			db.wakeCommitter()
+		}
+		if !db.overBoundLocked(bound) {
+			return
 		}
 		db.cond.Wait()
 	}

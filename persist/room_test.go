@@ -8,21 +8,24 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
-// TestWaitForRoom has what waits written at once, if that is more than a quarter of what may wait.
+// TestWaitForRoom has what waits written at once, if that is more than a sixteenth of what may wait,
+// and waits for that, if it is more than an eighth.
 func TestWaitForRoom(t *testing.T) {
 	for name, test := range map[string]struct {
-		size  int
-		end   func(*DB, *blob)
-		waits bool
+		size    int
+		end     func(*DB, *blob)
+		written bool // At once.
+		waits   bool
 	}{
 		"a little waits":            {size: 10},
-		"until it is written":       {size: 300, waits: true, end: func(_ *DB, held *blob) { close(held.release) }},
-		"until the DB is closed":    {size: 300, waits: true, end: func(db *DB, _ *blob) { go func() { _ = db.Close() }() }},
-		"not for a disk that hangs": {size: 300, waits: true, end: func(*DB, *blob) { after(hangingCommit) }},
+		"more is written":           {size: 1000, written: true},
+		"until it is written":       {size: 3000, written: true, waits: true, end: func(_ *DB, held *blob) { close(held.release) }},
+		"until the DB is closed":    {size: 3000, written: true, waits: true, end: func(db *DB, _ *blob) { go func() { _ = db.Close() }() }},
+		"not for a disk that hangs": {size: 3000, written: true, waits: true, end: func(*DB, *blob) { after(hangingCommit) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				db := open(t, testsupport.Path(t), Options{CommitInterval: time.Hour, MaxPendingBytes: 1000})
+				db := open(t, testsupport.Path(t), Options{CommitInterval: time.Hour, MaxPendingBytes: 10_000})
 				held := &blob{text: "x", size: test.size, release: make(chan struct{})}
 				apply(t, db, func(b *Batch) { b.Put(testBucket, "held", held) })
 				ended := make(chan struct{})
@@ -33,6 +36,12 @@ func TestWaitForRoom(t *testing.T) {
 				synctest.Wait()
 				if waits := !isClosed(ended); waits != test.waits {
 					t.Errorf("it waits: %v", waits)
+				}
+				db.mu.Lock()
+				written := db.flushing != nil
+				db.mu.Unlock()
+				if written != test.written {
+					t.Errorf("it is written at once: %v", written)
 				}
 				if test.end != nil {
 					test.end(db, held)

@@ -317,7 +317,10 @@ func (w *world) damage(n int) {
 func TestFoldedDeltasTellTheSame(t *testing.T) {
 	rnd := testsupport.Rand(t)
 	folded, lost := uint64(0), uint64(0)
-	for range testsupport.Rounds(15, 3) {
+	for round := range 100 {
+		if round >= testsupport.Rounds(15, 3) && folded > 0 && lost > 0 {
+			return
+		}
 		seed := rnd.Int63()
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -336,9 +339,7 @@ func TestFoldedDeltasTellTheSame(t *testing.T) {
 			})
 		})
 	}
-	if folded == 0 || lost == 0 {
-		t.Errorf("%d deltas were folded, %d reported as damaged", folded, lost)
-	}
+	t.Errorf("%d deltas were folded, %d reported as damaged", folded, lost)
 }
 
 func (w *world) step() {

@@ -474,7 +474,7 @@ func (ix *Indexer) RaiseSeq(seq uint64) {
 }
 
 // Ballast is [Objects.Ballast] of the Indexer's Objects.
-func (ix *Indexer) Ballast() (end func()) { return ix.objects.Ballast() }
+func (ix *Indexer) Ballast() (end func()) { return ix.objects.Ballast(ix.owner) }
 
 // Release forgets the decoded objects in memory. The Indexer can still be read, but
 // not be written to, because its space may have a new owner.

@@ -50,6 +50,8 @@ type owner struct {
 	released bool
 }
 
+func (own *owner) isInMemory() bool { return len(own.items) == own.count }
+
 type objectKey struct {
 	owner *owner
 	key   string
@@ -79,19 +81,20 @@ func NewObjects(budget int64) *Objects {
 
 // Ballast makes the garbage collector run less often, until end is called. It is for
 // an initial list, which decodes all objects and keeps none, and would spend a fifth of
-// its time in collections of a small heap. Ballast allocates half of the unused budget,
+// its time in collections of a small heap. Ballast allocates what is unused of half the budget,
 // at most 32 MiB, and never touches it: that takes no memory, but lets garbage grow.
 //
 // Only the first call allocates, and calls at the same time share its ballast: later
 // ones would get memory that was used before and has to be cleared. If the process has
-// a memory limit (GOMEMLIMIT), which would count it, there is none.
-func (o *Objects) Ballast() (end func()) {
+// a memory limit (GOMEMLIMIT), which would count it, there is none; nor if all objects of the
+// owner are in memory.
+func (o *Objects) Ballast(own *owner) (end func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.ballastUsers++; !o.ballasted && !memoryIsLimited() {
+	if o.ballastUsers++; !o.ballasted && !own.isInMemory() && !memoryIsLimited() {
 		room := int64(ballastBytes)
 		if o.budget >= 0 {
-			room = max(0, min(room, (o.budget-o.used)/2))
+			room = max(0, min(room, o.budget/2-o.used))
 		}
 		o.ballast, o.ballasted = make([]byte, room), true
 	}
@@ -154,7 +157,7 @@ func (o *Objects) getAsOf(k objectKey, seq uint64) (object any, objectSeq uint64
 func (o *Objects) all(own *owner) (objects []any, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(own.items) != own.count || own.released {
+	if !own.isInMemory() || own.released {
 		return nil, false
 	}
 	objects = make([]any, 0, own.count)
@@ -229,9 +232,25 @@ func (o *Objects) set(k objectKey, object any, seq uint64, encodedBytes int) {
 	slot := o.slot(k)
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.noteWriteLocked(slot)
+	o.setLocked(k, object, seq, encodedBytes)
+}
+
+// fill is set for an object of the first list, of which many are written one after the other. It keeps
+// those that come first, in half of the budget: the others wait, decoded too, for the committer.
+func (o *Objects) fill(k objectKey, object any, seq uint64, encodedBytes int) {
+	slot := o.slot(k)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.noteWriteLocked(slot)
+	if o.budget < 0 || o.used+itemBytes(k, encodedBytes) <= o.budget/2 {
+		o.setLocked(k, object, seq, encodedBytes)
+	}
+}
+
+func (o *Objects) noteWriteLocked(slot int) {
 	o.writes++
 	o.written[slot] = o.writes
-	o.setLocked(k, object, seq, encodedBytes)
 }
 
 // remove forgets a key. The writer calls it within the batch that deletes the object.
@@ -239,8 +258,7 @@ func (o *Objects) remove(k objectKey) {
 	slot := o.slot(k)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.writes++
-	o.written[slot] = o.writes
+	o.noteWriteLocked(slot)
 	o.removeLocked(k.item())
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -150,11 +151,11 @@ func TestAListIsOfOneMoment(t *testing.T) {
 
 // TestTheBallastIsWithinTheBudget, shared by all calls, and gone when they have ended.
 func TestTheBallastIsWithinTheBudget(t *testing.T) {
-	for budget, want := range map[int64]int{-1: ballastBytes, 64 << 20: ballastBytes - 500, 1 << 30: ballastBytes, 8000: 3500, 2000: 500, 1: 0} {
+	for budget, want := range map[int64]int{-1: ballastBytes, 64 << 20: ballastBytes - 1000, 1 << 30: ballastBytes, 8000: 3000, 2000: 0, 1: 0} {
 		o := NewObjects(budget)
 		o.used = 1000
-		first := o.Ballast()
-		second := o.Ballast()
+		first := o.Ballast(newOwner(1))
+		second := o.Ballast(newOwner(1))
 		if n := len(o.ballast); n != want {
 			t.Errorf("with a budget of %d: %d bytes, expected %d", budget, n, want)
 		}
@@ -167,9 +168,43 @@ func TestTheBallastIsWithinTheBudget(t *testing.T) {
 		if n := len(o.ballast); n != 0 {
 			t.Errorf("with a budget of %d: %d bytes are left", budget, n)
 		}
-		o.Ballast()
+		o.Ballast(newOwner(1))
 		if n := len(o.ballast); n != 0 {
 			t.Errorf("with a budget of %d: %d bytes for a walk after the first", budget, n)
+		}
+	}
+}
+
+// TestNoBallastWhereNothingIsDecoded, because all objects are in memory.
+func TestNoBallastWhereNothingIsDecoded(t *testing.T) {
+	o, own := NewObjects(0), newOwner(1)
+	o.set(objectKey{own, "a"}, newPod("a", "1"), 1, 100)
+	o.Ballast(own)
+	if n := len(o.ballast); n != 0 {
+		t.Errorf("%d bytes", n)
+	}
+}
+
+// TestAFirstListKeepsHalfOfTheBudget, and those that come first.
+func TestAFirstListKeepsHalfOfTheBudget(t *testing.T) {
+	const pods = 100
+	for budget, want := range map[int64]int{-1: pods, 4 * pods * itemBytes(objectKey{key: "ns/000"}, 100): pods, pods * itemBytes(objectKey{key: "ns/000"}, 100): pods / 2, 1: 0} {
+		o, own := NewObjects(budget), newOwner(pods)
+		for i := range pods {
+			before := o.mark()
+			k := objectKey{own, fmt.Sprintf("ns/%03d", i)}
+			o.fill(k, newPod(k.key, "1"), uint64(i+1), 100)
+			if o.add(k, newPod(k.key, "0"), 0, 100, before); k.item() != nil && k.item().seq == 0 {
+				t.Fatal("an object that was read before the list is kept")
+			}
+		}
+		for i, key := range slices.Sorted(slices.Values(o.keys(own))) {
+			if key != fmt.Sprintf("ns/%03d", i) {
+				t.Errorf("budget %d: number %d is %s", budget, i, key)
+			}
+		}
+		if n := len(own.items); n != want {
+			t.Errorf("budget %d: %d are in memory, expected %d", budget, n, want)
 		}
 	}
 }
@@ -256,7 +291,7 @@ func reread(t *testing.T, v *record.Object) any {
 func TestNoBallastUnderAMemoryLimit(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 40))
 	o := NewObjects(0)
-	o.Ballast()
+	o.Ballast(newOwner(1))
 	if n := len(o.ballast); n != 0 {
 		t.Errorf("%d bytes", n)
 	}

@@ -32,6 +32,7 @@ type Change struct {
 	puts, dels []indexPut
 	// isNew: the store has no object of the key. newEntries: it has none of puts.
 	isNew, newEntries bool
+	first             bool // See SetNew.
 }
 
 // Value returns New as it is stored.
@@ -237,6 +238,15 @@ func (w *Writer) SetValue(key string, value *record.Object, wantOld bool) *Chang
 	return w.stage(c)
 }
 
+// SetNew is SetValue for a key of which the caller knows that no object was ever stored, or staged: it
+// looks for none.
+func (w *Writer) SetNew(key string, value *record.Object) *Change {
+	c := Change{Key: key, Seq: w.NextSeq(), New: value.Object, value: value, isNew: true, first: true}
+	value.Seq = c.Seq
+	w.next.add(key)
+	return w.stage(c)
+}
+
 // Delete stages a deletion and returns the change, or nil if there is no such
 // object.
 func (w *Writer) Delete(key string, wantOld bool) *Change {
@@ -355,7 +365,11 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 			k := objectKey{ix.owner, c.Key}
 			if c.New != nil {
 				put(b, c.isNew, ix.objectsName, c.Key, c.value)
-				ix.objects.set(k, c.New, c.Seq, c.value.SizeBytes())
+				keep := ix.objects.set
+				if c.first {
+					keep = ix.objects.fill
+				}
+				keep(k, c.New, c.Seq, c.value.SizeBytes())
 			} else {
 				b.Delete(ix.objectsName, c.Key)
 				ix.objects.remove(k)

@@ -42,7 +42,7 @@ func TestAListThatIsRedirected(t *testing.T) {
 	}))
 	defer api.Close()
 	config := &rest.Config{Host: api.URL, QPS: -1}
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return Transport{next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return Transport{RoundTripper: next} })
 	var got watched
 	_, err := Items(t.Context(), metav1.ListOptions{ResourceVersion: "7"}, func(ctx context.Context) error {
 		w, err := openers(config)["typed, protobuf"](ctx)
@@ -64,7 +64,7 @@ func TestAWatchThatLosesItsEnd(t *testing.T) {
 	n := &network{answer: func(*http.Request) *http.Response {
 		return answer(200, runtime.ContentTypeProtobuf, encode(t, plain, configMapsOf(0, 2, metav1.ListMeta{ResourceVersion: "200"})))
 	}}
-	open := openers(&rest.Config{Host: "https://server", Transport: Transport{n}, QPS: -1})["typed, protobuf"]
+	open := openers(&rest.Config{Host: "https://server", Transport: Transport{RoundTripper: n}, QPS: -1})["typed, protobuf"]
 	_, err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
 		w, err := open(ctx)
 		if err != nil {
@@ -88,7 +88,7 @@ func TestTwoWatchesThatAreOpenedAtOnce(t *testing.T) {
 	}}
 	seen := roundTripper(func(r *http.Request) (*http.Response, error) {
 		asked.Done()
-		return Transport{n}.RoundTrip(r)
+		return Transport{RoundTripper: n}.RoundTrip(r)
 	})
 	open := openers(&rest.Config{Host: "https://server", Transport: seen, QPS: -1})["typed, protobuf"]
 	var got watched
@@ -121,7 +121,7 @@ func TestAContextThatIsDetached(t *testing.T) {
 	}))
 	defer api.Close()
 	config := &rest.Config{Host: api.URL, QPS: -1}
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return Transport{next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return Transport{RoundTripper: next} })
 	enough := errors.New("enough")
 	_, err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
 		w, err := openers(config)["typed, JSON"](context.WithoutCancel(ctx))

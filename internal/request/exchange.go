@@ -14,7 +14,7 @@ type exchangeKey struct{}
 // a watch.
 type exchange struct {
 	// send sends the request in its other form, and returns the response that the client gets.
-	send  func(t http.RoundTripper, r *http.Request) (*http.Response, error)
+	send  func(t Transport, r *http.Request) (*http.Response, error)
 	watch bool // The call opens a watch, and reads it.
 	// afterwards has a function called when the call has ended.
 	afterwards func(func())
@@ -72,7 +72,7 @@ func (x *exchange) end() bool {
 	return seen
 }
 
-func (x *exchange) roundTrip(t http.RoundTripper, r *http.Request) (*http.Response, error) {
+func (x *exchange) roundTrip(t Transport, r *http.Request) (*http.Response, error) {
 	x.mu.Lock()
 	if x.ended {
 		x.mu.Unlock()

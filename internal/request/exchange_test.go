@@ -123,7 +123,7 @@ func TestMetadataIsReadItemByItem(t *testing.T) {
 				return answer(200, runtime.ContentTypeProtobuf, encode(t, s, l))
 			}}
 			var got []Item
-			rv, err := Metadata(t.Context(), listing(t, Transport{n}, metav1.ListOptions{ResourceVersion: "7", ResourceVersionMatch: "NotOlderThan", LabelSelector: "x"}),
+			rv, err := Metadata(t.Context(), listing(t, Transport{RoundTripper: n}, metav1.ListOptions{ResourceVersion: "7", ResourceVersionMatch: "NotOlderThan", LabelSelector: "x"}),
 				func(i Item) error { got = append(got, i); return nil })
 			if err != nil || rv != "200" {
 				t.Errorf("version %q, %v", rv, err)
@@ -149,7 +149,7 @@ func TestMetadataThatIsCut(t *testing.T) {
 		for n := range whole {
 			items := 0
 			cut := &network{answer: func(*http.Request) *http.Response { return answer(200, runtime.ContentTypeProtobuf, whole[:n]) }}
-			_, err := Metadata(t.Context(), listing(t, Transport{cut}, metav1.ListOptions{}), func(Item) error { items++; return nil })
+			_, err := Metadata(t.Context(), listing(t, Transport{RoundTripper: cut}, metav1.ListOptions{}), func(Item) error { items++; return nil })
 			if err == nil && items != 3 { // What comes behind the items says nothing.
 				t.Errorf("%d of %d bytes are a list of %d objects", n, len(whole), items)
 			}
@@ -174,7 +174,7 @@ func TestTransportsInARow(t *testing.T) {
 		}
 		return nil
 	})
-	row := Transport{Transport{n}}
+	row := Transport{RoundTripper: Transport{RoundTripper: n}}
 	seen := 0
 	rv, err := Metadata(ctx, listing(t, row, metav1.ListOptions{}), func(Item) error { seen++; return nil })
 	if err != nil || rv != "200" || seen != 3 {
@@ -209,9 +209,9 @@ func TestMetadataIsReadOnce(t *testing.T) {
 				return answer(200, runtime.ContentTypeProtobuf, encode(t, plain, metadataOf(2, metav1.ListMeta{ResourceVersion: "200", Continue: "c"})))
 			}}
 			again := roundTripper(func(r *http.Request) (*http.Response, error) {
-				resp, err := Transport{n}.RoundTrip(r)
+				resp, err := Transport{RoundTripper: n}.RoundTrip(r)
 				if err != nil {
-					resp, err = Transport{n}.RoundTrip(r)
+					resp, err = Transport{RoundTripper: n}.RoundTrip(r)
 				}
 				return resp, err
 			})
@@ -235,7 +235,7 @@ func TestACallThatReturnsEarly(t *testing.T) {
 	})
 	early := errors.New("early")
 	_, err := Metadata(t.Context(), func(ctx context.Context) error {
-		go func() { _ = listing(t, Transport{n}, metav1.ListOptions{})(ctx) }()
+		go func() { _ = listing(t, Transport{RoundTripper: n}, metav1.ListOptions{})(ctx) }()
 		<-reading
 		return early
 	}, func(Item) error { return nil })
@@ -263,7 +263,7 @@ func TestMetadataThatCannotBeHad(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := &network{answer: func(*http.Request) *http.Response { return c.answer }}
-			_, err := Metadata(t.Context(), listing(t, Transport{n}, metav1.ListOptions{}), func(Item) error { return c.each })
+			_, err := Metadata(t.Context(), listing(t, Transport{RoundTripper: n}, metav1.ListOptions{}), func(Item) error { return c.each })
 			if !c.is(err) {
 				t.Error(err)
 			}
@@ -279,8 +279,11 @@ func TestAnExchangeThatIsNotSeen(t *testing.T) {
 		return answer(200, runtime.ContentTypeProtobuf, encode(t, plain, metadataOf(1, metav1.ListMeta{ResourceVersion: "1"})))
 	}}
 	for name, list := range map[string]func(context.Context) error{
-		"no request":                  func(context.Context) error { return nil },
-		"an answer made of the error": func(ctx context.Context) error { _ = listing(t, Transport{n}, metav1.ListOptions{})(ctx); return nil },
+		"no request": func(context.Context) error { return nil },
+		"an answer made of the error": func(ctx context.Context) error {
+			_ = listing(t, Transport{RoundTripper: n}, metav1.ListOptions{})(ctx)
+			return nil
+		},
 		"not wrapped": func(ctx context.Context) error {
 			_, err := kubernetes.NewForConfigOrDie(&rest.Config{Host: api.URL, QPS: -1}).CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{})
 			return err
@@ -349,7 +352,7 @@ func TestObjectsComeInOneList(t *testing.T) {
 	} {
 		t.Run("typed, "+name, func(t *testing.T) {
 			n := store(t, s, s.contentType)
-			client := kubernetes.NewForConfigOrDie(&rest.Config{Host: "https://server", Transport: Transport{n}, QPS: -1})
+			client := kubernetes.NewForConfigOrDie(&rest.Config{Host: "https://server", Transport: Transport{RoundTripper: n}, QPS: -1})
 			var got []string
 			err := Objects(t.Context(), o, items, func(ctx context.Context) error {
 				l, err := client.CoreV1().ConfigMaps("").List(ctx, all)
@@ -363,7 +366,7 @@ func TestObjectsComeInOneList(t *testing.T) {
 	}
 	t.Run("dynamic", func(t *testing.T) {
 		n := store(t, scheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion), "application/json")
-		client := dynamic.NewForConfigOrDie(&rest.Config{Host: "https://server", Transport: Transport{n}, QPS: -1})
+		client := dynamic.NewForConfigOrDie(&rest.Config{Host: "https://server", Transport: Transport{RoundTripper: n}, QPS: -1})
 		var got []string
 		err := Objects(t.Context(), o, items, func(ctx context.Context) error {
 			l, err := client.Resource(configMapGVR).List(ctx, all)
@@ -385,7 +388,7 @@ func TestObjectsComeInOneList(t *testing.T) {
 // the error.
 func TestACallThatListsTwice(t *testing.T) {
 	n := store(t, plain, runtime.ContentTypeProtobuf)
-	list := kubernetes.NewForConfigOrDie(&rest.Config{Host: "https://server", Transport: Transport{n}, QPS: -1}).CoreV1().ConfigMaps("").List
+	list := kubernetes.NewForConfigOrDie(&rest.Config{Host: "https://server", Transport: Transport{RoundTripper: n}, QPS: -1}).CoreV1().ConfigMaps("").List
 	err := Objects(t.Context(), metav1.ListOptions{ResourceVersion: "1"}, itemsOf(1), func(ctx context.Context) error {
 		if l, err := list(ctx, metav1.ListOptions{}); err != nil || len(l.Items) != 1 {
 			t.Errorf("the first list: %v, %v", l, err)
@@ -409,7 +412,7 @@ func TestAnAnswerWithoutEnd(t *testing.T) {
 		resp.Body = io.NopCloser(endless{})
 		return resp
 	}}
-	if err := Objects(t.Context(), metav1.ListOptions{}, itemsOf(1), listing(t, Transport{n}, metav1.ListOptions{})); !errors.Is(err, ErrUnsupported) {
+	if err := Objects(t.Context(), metav1.ListOptions{}, itemsOf(1), listing(t, Transport{RoundTripper: n}, metav1.ListOptions{})); !errors.Is(err, ErrUnsupported) {
 		t.Error(err)
 	}
 }
@@ -423,7 +426,7 @@ func TestOneObjectThatIsRefused(t *testing.T) {
 		}
 		return good(r)
 	}
-	if err := Objects(t.Context(), metav1.ListOptions{}, itemsOf(50), listing(t, Transport{n}, metav1.ListOptions{})); !apierrors.IsForbidden(err) {
+	if err := Objects(t.Context(), metav1.ListOptions{}, itemsOf(50), listing(t, Transport{RoundTripper: n}, metav1.ListOptions{})); !apierrors.IsForbidden(err) {
 		t.Error(err)
 	}
 }
@@ -441,7 +444,7 @@ func TestOneObjectThatIsPutOff(t *testing.T) {
 		}
 		return resp
 	}
-	client := kubernetes.NewForConfigOrDie(&rest.Config{Host: "https://server", Transport: Transport{n}, QPS: -1})
+	client := kubernetes.NewForConfigOrDie(&rest.Config{Host: "https://server", Transport: Transport{RoundTripper: n}, QPS: -1})
 	err := Objects(t.Context(), metav1.ListOptions{}, itemsOf(50), func(ctx context.Context) error {
 		l, err := client.CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{})
 		if len(l.Items) != 50 {
@@ -468,7 +471,7 @@ func TestSchemasAreHashesOfTheServers(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			_, err = Transport{n}.RoundTrip(r) //nolint:bodyclose // There is none.
+			_, err = Transport{RoundTripper: n}.RoundTrip(r) //nolint:bodyclose // There is none.
 			return err
 		})
 		if err != nil {

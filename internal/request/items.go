@@ -19,8 +19,8 @@ var ErrNoAnswer = errors.New("the server does not answer")
 
 // Items calls list, which opens one watch with the context it is given that is to begin with all
 // objects (KEP-3157), and reads it up to the bookmark behind them. The [Transport] asks for a list
-// with the options o instead, which unlike a watch may be compressed, reads it item by item, and
-// makes events of the items. Objects in protobuf that same reports to be known are left out; what it
+// with the options o instead, which unlike a watch may be compressed, see [Link], reads it item by
+// item, and makes events of the items. Objects in protobuf that same reports to be known are left out; what it
 // is given is overwritten when it returns, and it is called by the goroutine of the watch. If the
 // server answers in pages, all are read, if they are of one version, and Items reports that it does.
 //
@@ -75,14 +75,15 @@ func (x *items) end(err error) error {
 }
 
 // send sends the request for the list. The client gets what is no list as it is.
-func (x *items) send(t http.RoundTripper, r *http.Request) (*http.Response, error) {
+func (x *items) send(t Transport, r *http.Request) (*http.Response, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.pages != nil { // What was in an answer, and is not in the next, must not count as there.
 		x.err, x.cause = errMore, errMore
 		return nil, errMore
 	}
-	p := newPages(t, listInsteadOf(r, x.options))
+	p := newPages(t.RoundTripper, listInsteadOf(r, x.options))
+	p.link = t.Link
 	refusal, err := p.begin()
 	if refusal != nil || p.body == nil {
 		x.lost = err

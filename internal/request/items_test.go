@@ -132,7 +132,7 @@ func openers(config *rest.Config) map[string]func(context.Context) (watch.Interf
 // listInto has a client read a list from n.
 func listInto(t *testing.T, n http.RoundTripper, client string, o metav1.ListOptions, same func(Item, []byte) (bool, error)) (got watched, err error) {
 	t.Helper()
-	open := openers(&rest.Config{Host: "https://server", Transport: Transport{n}, QPS: -1})[client]
+	open := openers(&rest.Config{Host: "https://server", Transport: Transport{RoundTripper: n}, QPS: -1})[client]
 	_, err = Items(t.Context(), o, func(ctx context.Context) error {
 		w, err := open(ctx)
 		if err != nil {
@@ -405,7 +405,7 @@ func TestItemsAreCompressed(t *testing.T) {
 			_ = z.Close()
 		}))
 		config := &rest.Config{Host: api.URL, QPS: -1, DisableCompression: disabled, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
-		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return Transport{next} })
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return Transport{RoundTripper: next} })
 		var got watched
 		_, err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
 			w, err := openers(config)["typed, protobuf"](ctx)
@@ -427,7 +427,7 @@ func TestItemsAreReadOnce(t *testing.T) {
 	n := &network{answer: func(*http.Request) *http.Response {
 		return answer(200, runtime.ContentTypeProtobuf, encode(t, plain, configMapsOf(0, 1, metav1.ListMeta{ResourceVersion: "200"})))
 	}}
-	open := openers(&rest.Config{Host: "https://server", Transport: Transport{n}, QPS: -1})["typed, protobuf"]
+	open := openers(&rest.Config{Host: "https://server", Transport: Transport{RoundTripper: n}, QPS: -1})["typed, protobuf"]
 	_, err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
 		w, err := open(ctx)
 		if err != nil {
@@ -456,7 +456,7 @@ func TestNothingIsReadBehindACall(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		resp, err := Transport{n}.RoundTrip(r)
+		resp, err := Transport{RoundTripper: n}.RoundTrip(r)
 		if err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -165,19 +166,31 @@ func (p *protobufList) endBookmark(events []byte, m metav1.ObjectMeta) ([]byte, 
 	return p.event(events, watch.Bookmark, object)
 }
 
-// event appends an event behind its length.
+// event appends an event behind its length: a metav1.WatchEvent, whose field 1 is the type, and field
+// 2 a runtime.RawExtension, whose field 1 is the object behind the prefix.
 func (p *protobufList) event(events []byte, t watch.EventType, object []byte) ([]byte, error) {
-	unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: p.APIVersion, Kind: p.itemKind()}, Raw: object}
-	raw := make([]byte, len(protobufPrefix)+unknown.Size())
-	copy(raw, protobufPrefix)
-	if _, err := unknown.MarshalToSizedBuffer(raw[len(protobufPrefix):]); err != nil {
+	typeMeta, err := (&runtime.TypeMeta{APIVersion: p.APIVersion, Kind: p.itemKind()}).Marshal()
+	if err != nil {
 		return nil, err
 	}
-	event := metav1.WatchEvent{Type: string(t), Object: runtime.RawExtension{Raw: raw}}
-	size := event.Size()
+	raw := len(protobufPrefix) + sizeBytes(unknownTypeMeta, len(typeMeta)) + sizeBytes(unknownRaw, len(object))
+	extension := sizeBytes(1, raw)
+	size := sizeBytes(1, len(t)) + sizeBytes(2, extension)
 	events = binary.BigEndian.AppendUint32(slices.Grow(events, 4+size), uint32(size))
-	_, err := event.MarshalToSizedBuffer(events[len(events) : len(events)+size])
-	return events[:len(events)+size], err
+	events = append(appendHead(events, 1, len(t)), t...)
+	events = appendHead(appendHead(events, 2, extension), 1, raw)
+	events = append(events, protobufPrefix...)
+	events = append(appendHead(events, unknownTypeMeta, len(typeMeta)), typeMeta...)
+	return append(appendHead(events, unknownRaw, len(object)), object...), nil
+}
+
+// appendHead appends what comes before the bytes of a field.
+func appendHead(b []byte, number protowire.Number, size int) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(b, number, protowire.BytesType), uint64(size))
+}
+
+func sizeBytes(number protowire.Number, size int) int {
+	return protowire.SizeTag(number) + protowire.SizeBytes(size)
 }
 
 // jsonList reads a list in JSON, whose fields may be in any order: custom resources come before

@@ -16,7 +16,7 @@ type Seen struct {
 	// Asked is what the request asks for.
 	Asked     Asked
 	request   *http.Request
-	transport http.RoundTripper
+	transport Transport
 }
 
 type lookKey struct{}
@@ -48,7 +48,7 @@ func Look(ctx context.Context, list func(context.Context) error) (*Seen, error) 
 }
 
 // note takes the request, if it is the first.
-func (l *look) note(r *http.Request, asked Asked, transport http.RoundTripper) {
+func (l *look) note(r *http.Request, asked Asked, transport Transport) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.seen == nil {
@@ -75,10 +75,10 @@ func (s *Seen) Get(ctx context.Context, path string) (*http.Response, error) {
 	r := s.request.Clone(ctx)
 	r.URL.Path, r.URL.RawPath, r.URL.RawQuery = s.Path()+path, "", ""
 	r.Header.Set("Accept", "application/json")
-	return s.transport.RoundTrip(r)
+	return s.transport.RoundTripper.RoundTrip(s.transport.Link.timed(r))
 }
 
 // Send sends the request itself, as the List call would have. The caller closes the body.
 func (s *Seen) Send(ctx context.Context) (*http.Response, error) {
-	return s.transport.RoundTrip(s.request.Clone(ctx))
+	return s.transport.RoundTripper.RoundTrip(s.request.Clone(ctx))
 }

@@ -55,7 +55,7 @@ type metadata struct {
 }
 
 // send reads an answer once: each was called then, and must not be called with another list.
-func (m *metadata) send(t http.RoundTripper, r *http.Request) (*http.Response, error) {
+func (m *metadata) send(t Transport, r *http.Request) (*http.Response, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.begun {
@@ -63,7 +63,7 @@ func (m *metadata) send(t http.RoundTripper, r *http.Request) (*http.Response, e
 	}
 	r = r.Clone(r.Context())
 	r.Header.Set("Accept", acceptMetadata)
-	p := newPages(t, r)
+	p := newPages(t.RoundTripper, r)
 	defer p.close()
 	refusal, err := p.begin()
 	if refusal != nil || p.body == nil {

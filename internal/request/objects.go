@@ -34,7 +34,7 @@ const parallelObjects = 8
 func Objects(ctx context.Context, o metav1.ListOptions, items []Item, list func(context.Context) error) error {
 	var mu sync.Mutex // One request of the client is answered at a time.
 	contentType, lists := "", make([][]byte, len(items))
-	send := func(t http.RoundTripper, r *http.Request) (*http.Response, error) {
+	send := func(t Transport, r *http.Request) (*http.Response, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		requests := make([]*http.Request, len(items))
@@ -44,7 +44,7 @@ func Objects(ctx context.Context, o metav1.ListOptions, items []Item, list func(
 				return nil, err
 			}
 		}
-		answered, refusal, err := sendAll(t, requests, lists)
+		answered, refusal, err := sendAll(t.RoundTripper, requests, lists)
 		contentType = cmp.Or(answered, contentType)
 		if err != nil || refusal != nil {
 			return refusal, err

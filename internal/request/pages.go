@@ -27,6 +27,7 @@ const (
 type pages struct {
 	transport http.RoundTripper
 	request   *http.Request // For the first page.
+	link      *Link         // Nil: the transport decides whether the list is compressed.
 	limit     *PageLimit    // Of the next pages.
 	list      listReader    // Of the page that is read; nil: it has to be asked for.
 	body      io.Closer     // Likewise.
@@ -46,11 +47,29 @@ func newPages(t http.RoundTripper, first *http.Request) *pages {
 
 // begin asks for the first page. What is refused, the client is to see.
 func (p *pages) begin() (refusal *http.Response, err error) {
-	resp, err := p.ask()
+	resp, err := p.askFast()
 	if err != nil || resp.StatusCode != http.StatusOK {
 		return resp, err
 	}
 	return nil, p.open(resp)
+}
+
+// askFast asks for the first page without compression, if the link is fast, and with it, if it turns
+// out not to be.
+func (p *pages) askFast() (*http.Response, error) {
+	if p.link.compresses() {
+		return p.ask()
+	}
+	compressed := p.request
+	p.request = compressed.Clone(compressed.Context())
+	p.request.Header.Set("Accept-Encoding", "identity")
+	resp, err := p.ask()
+	if err != nil || resp.StatusCode != http.StatusOK || p.link.isFast(resp) {
+		return resp, err
+	}
+	_ = resp.Body.Close() // It is not used.
+	p.request = compressed
+	return p.ask()
 }
 
 // ask asks for a page.

@@ -23,7 +23,11 @@ func WithoutCheck(ctx context.Context) context.Context {
 }
 
 // A Transport shows requests to the [Look] or the check of their context.
-type Transport struct{ http.RoundTripper }
+type Transport struct {
+	http.RoundTripper
+	// Link decides which lists are compressed. Nil: that is left to the RoundTripper.
+	Link *Link
+}
 
 // RoundTrip implements [http.RoundTripper].
 func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -34,7 +38,7 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if x, _ := r.Context().Value(exchangeKey{}).(*exchange); x != nil && x.isAbout(r) {
-		return x.roundTrip(t.RoundTripper, r)
+		return x.roundTrip(t, r)
 	}
 	return t.RoundTripper.RoundTrip(r)
 }
@@ -59,7 +63,7 @@ func (t Transport) Show(r *http.Request) error {
 		return nil
 	}
 	if l, looked := r.Context().Value(lookKey{}).(*look); looked {
-		l.note(r, asked, t.RoundTripper)
+		l.note(r, asked, t)
 		return errLooked
 	}
 	check, checked := r.Context().Value(checkKey{}).(func(Asked) error)

@@ -109,7 +109,7 @@ func (b *batch) keep(key string, obj any) error {
 	if !untold && !b.a.how.Rewrite {
 		return nil
 	}
-	it := stagedItem{key, b.a.k.indexer.NewValue(obj)}
+	it := stagedItem{key: key, value: b.a.k.indexer.NewValue(obj)}
 	if untold {
 		return b.add(b.set(it))
 	}

@@ -38,9 +38,11 @@ const (
 // Only the first list into an empty store, while no handler knows an object, is written
 // as it comes.
 type relist struct {
-	k     *Sink
-	how   reflector.Relisting
-	seen  map[string]struct{} // Keys of the list.
+	k    *Sink
+	how  reflector.Relisting
+	seen map[string]struct{} // Keys of the list.
+	// first: nothing was ever stored, so that only a key that the list has twice is in the store.
+	first bool
 	stage *stage
 	// silent has items that are written without telling handlers.
 	silent chunk
@@ -67,9 +69,9 @@ type chunk struct {
 	bytes int
 }
 
-func (c *chunk) add(key string, value *record.Object) {
-	c.items = append(c.items, stagedItem{key, value})
-	c.bytes += value.SizeBytes()
+func (c *chunk) add(it stagedItem) {
+	c.items = append(c.items, it)
+	c.bytes += it.value.SizeBytes()
 }
 
 func (c *chunk) reset() {
@@ -95,7 +97,8 @@ func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 	}
 	defer k.mu.Unlock()
 	before, empty := k.record, k.indexer.Len() == 0
-	if k.record.State == "" && empty && k.indexer.Seq() == 0 {
+	first := empty && k.indexer.Seq() == 0
+	if k.record.State == "" && first {
 		k.record.IndexVersion = k.want.IndexVersion // All entries will be made by these indexers.
 	}
 	k.record.Rewrite = k.record.Rewrite || how.Rewrite
@@ -112,7 +115,7 @@ func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 		}
 	}
 	return &relist{
-		k: k, how: how, stage: newStage(k), untold: k.indexer.TakeLeftOut(),
+		k: k, how: how, first: first && k.filling, stage: newStage(k), untold: k.indexer.TakeLeftOut(),
 		seen: make(map[string]struct{}, k.indexer.Len()), replaced: map[string]struct{}{}, leftOut: map[string]types.UID{},
 	}, nil
 }
@@ -135,11 +138,15 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 	if err != nil {
 		return err
 	}
+	_, repeated := r.seen[key]
 	r.seen[key] = struct{}{}
 	if len(r.leftOut) > 0 {
 		delete(r.leftOut, sent.Key())
 	}
 	value := k.indexer.NewValue(transformed)
+	if r.first && !repeated {
+		return r.addSilentLocked(stagedItem{key: key, value: value, isNew: true})
+	}
 	same, replaces := r.compareLocked(key, value)
 	if delete(r.replaced, key); replaces { // The list may have the key twice.
 		r.replaced[key] = struct{}{}
@@ -150,7 +157,12 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 	if err := r.stage.remove(key); err != nil || (same && !r.how.Rewrite) {
 		return err
 	}
-	if r.silent.add(key, value); len(r.silent.items) < k.relistItems && r.silent.bytes < silentBytes {
+	return r.addSilentLocked(stagedItem{key: key, value: value})
+}
+
+// addSilentLocked takes an item that handlers are not told of, and writes those that it has if they are many.
+func (r *relist) addSilentLocked(it stagedItem) error {
+	if r.silent.add(it); len(r.silent.items) < r.k.relistItems && r.silent.bytes < silentBytes {
 		return nil
 	}
 	return r.writeSilentLocked()
@@ -242,6 +254,7 @@ func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 		return err
 	}
 	delete(r.leftOut, sent.Key())
+	r.first = false
 	delete(r.seen, key)
 	delete(r.replaced, key)
 	return r.stage.remove(key)
@@ -257,8 +270,12 @@ func (r *relist) writeSilentLocked() error {
 	w := r.k.indexer.Writer()
 	defer w.Close()
 	for _, it := range r.silent.items {
-		c := w.SetValue(it.key, it.value, false)
-		r.k.detector.AddObject(c.New)
+		if it.isNew {
+			w.SetNew(it.key, it.value)
+		} else {
+			w.SetValue(it.key, it.value, false)
+		}
+		r.k.detector.AddObject(it.value.Object)
 	}
 	r.silent.reset()
 	return r.k.writeLocked(w, nil)

@@ -82,6 +82,7 @@ func (st *stage) has(key string) bool {
 type stagedItem struct {
 	key   string
 	value *record.Object
+	isNew bool // No object of the key was ever stored, or written by the same chunk.
 }
 
 // each calls fn with all staged objects, some at a time: those in the file and then those
@@ -110,7 +111,7 @@ func (st *stage) each(fn func([]stagedItem) error) error {
 	}
 	items := make([]stagedItem, 0, len(st.memory))
 	for _, key := range slices.Sorted(maps.Keys(st.memory)) {
-		items = append(items, stagedItem{key, st.memory[key]})
+		items = append(items, stagedItem{key: key, value: st.memory[key]})
 	}
 	return fn(items)
 }
@@ -129,7 +130,7 @@ func (st *stage) read(from string) (items []stagedItem, err error) {
 		if err != nil {
 			return false, err
 		}
-		items = append(items, stagedItem{it.Key, value})
+		items = append(items, stagedItem{key: it.Key, value: value})
 		bytes += value.SizeBytes()
 		return len(items) < st.maxItems && bytes < st.maxBytes, nil
 	})

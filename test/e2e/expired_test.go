@@ -90,6 +90,7 @@ type gone struct {
 	path       string
 	configMaps *recorder // Durable handlers.
 	widgets    *recorder
+	compressed warmwatch.ListCompression
 }
 
 const goneObjects = 200
@@ -113,7 +114,7 @@ func newGone(t *testing.T, cp *controlplane.ControlPlane) *gone {
 // life runs the program once.
 func (g *gone) life(t *testing.T, cfg *rest.Config, during func(t *testing.T, configMaps, widgets *warmwatch.SharedIndexInformer)) {
 	t.Helper()
-	p := launch(t, g.path, warmwatch.Options{})
+	p := launch(t, g.path, warmwatch.Options{ListCompression: g.compressed})
 	cfg = g.attach(cfg)
 	cfg.Wrap(p.cache.WrapTransport)
 	typed := newClient(t, cfg)
@@ -267,6 +268,7 @@ func TestWhenHistoryIsGoneOnlyWhatChangedIsAskedFor(t *testing.T) {
 func TestWhenMuchHasChangedAllIsListedCompressed(t *testing.T) {
 	cp := newControlPlane(t)
 	g := newGone(t, cp)
+	g.compressed = warmwatch.CompressAlways
 	g.life(t, cp.Config(), g.expectServer)
 	cold := g.BytesReceived()
 	for round := 1; round <= 4; round++ { // More than a sixteenth.
@@ -288,6 +290,21 @@ func TestWhenMuchHasChangedAllIsListedCompressed(t *testing.T) {
 	t.Logf("%d bytes at first, then %d; streams of the same have %d", cold, g.BytesReceived()-cold, streamed)
 	if requests["watchlist"] > 0 || cold > streamed/2 || g.BytesReceived()-cold > streamed/2 {
 		t.Errorf("requests %v", requests)
+	}
+}
+
+// TestAFirstListIsCompressedAsTheOptionsSay: its bytes are compared with those of the server's watches.
+func TestAFirstListIsCompressedAsTheOptionsSay(t *testing.T) {
+	cp := newControlPlane(t)
+	g := newGone(t, cp)
+	for compression, compressed := range map[warmwatch.ListCompression]bool{warmwatch.CompressAlways: true, warmwatch.CompressNever: false} {
+		g.compressed, g.path, g.configMaps, g.widgets = compression, newPath(t), newRecorder(t), newRecorder(t)
+		before := g.BytesReceived()
+		g.life(t, cp.Config(), g.expectServer)
+		cold := g.BytesReceived() - before
+		if streamed := g.stream(t, cp.Config()); (cold < streamed/2) != compressed {
+			t.Errorf("%s: %d bytes, and %d in streams", compression, cold, streamed)
+		}
 	}
 }
 

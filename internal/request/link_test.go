@@ -1,0 +1,151 @@
+package request
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// connection is a network with a delay, and so many bytes a second.
+type connection struct {
+	answers time.Duration
+	rate    int64 // 0: no limit.
+	body    []byte
+	err     error // After the body, if it is not compressed.
+	asked   []string
+}
+
+func (c *connection) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.asked = append(c.asked, r.Header.Get("Accept-Encoding"))
+	if trace := httptrace.ContextClientTrace(r.Context()); trace != nil && trace.WroteRequest != nil {
+		trace.WroteRequest(httptrace.WroteRequestInfo{})
+		time.Sleep(c.answers)
+		trace.GotFirstResponseByte()
+	}
+	resp := answer(http.StatusOK, runtime.ContentTypeProtobuf, nil)
+	resp.Body = io.NopCloser(&limited{c: c, left: c.body})
+	if r.Header.Get("Accept-Encoding") != "identity" {
+		resp.Body = io.NopCloser(bytes.NewReader(c.body))
+	}
+	return resp, nil
+}
+
+// limited is a body that is not compressed.
+type limited struct {
+	c    *connection
+	left []byte
+}
+
+func (l *limited) Read(p []byte) (int, error) {
+	n := copy(p[:min(len(p), 16<<10)], l.left)
+	l.left = l.left[n:]
+	if l.c.rate > 0 {
+		time.Sleep(time.Second * time.Duration(n) / time.Duration(l.c.rate))
+	}
+	switch {
+	case n > 0:
+		return n, nil
+	case l.c.err != nil:
+		return 0, l.c.err
+	}
+	return 0, io.EOF
+}
+
+// TestListsAreCompressedOnSlowLinks, and others if that is fixed.
+func TestListsAreCompressedOnSlowLinks(t *testing.T) {
+	const near, far, slow, fast = 500 * time.Microsecond, 50 * time.Millisecond, 1 << 20, 100 << 20
+	small, large := make([]byte, 30<<10), make([]byte, 2<<20)
+	for name, test := range map[string]struct {
+		link  *Link
+		small bool // A small answer was timed before.
+		c     connection
+		want  []string
+	}{
+		"nothing is known":       {link: new(Link), c: connection{body: large}, want: []string{""}},
+		"a fast link":            {link: new(Link), small: true, c: connection{answers: near, rate: fast, body: large}, want: []string{"identity"}},
+		"a far server":           {link: new(Link), small: true, c: connection{answers: far, rate: fast, body: large}, want: []string{""}},
+		"a near one, and slow":   {link: new(Link), small: true, c: connection{answers: near, rate: slow, body: large}, want: []string{"identity", ""}},
+		"a slow one, but little": {link: new(Link), small: true, c: connection{answers: near, rate: slow, body: small}, want: []string{"identity"}},
+		"all, as it is fixed":    {link: FixedLink(true), small: true, c: connection{answers: near, rate: fast, body: large}, want: []string{""}},
+		"none, as it is fixed":   {link: FixedLink(false), small: true, c: connection{answers: far, rate: slow, body: large}, want: []string{"identity"}},
+		"no link":                {small: true, c: connection{answers: near, rate: fast, body: large}, want: []string{""}},
+		"a list that is cut": {link: new(Link), small: true, c: connection{answers: near, body: small, err: io.ErrUnexpectedEOF},
+			want: []string{"identity"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				list, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/api/v1/pods", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				transport := Transport{RoundTripper: &test.c, Link: test.link}
+				if test.small {
+					seen := &Seen{request: list, transport: transport}
+					resp, err := seen.Get(t.Context(), "/openapi/v3")
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := resp.Body.Close(); err != nil {
+						t.Fatal(err)
+					}
+					test.c.asked = nil
+				}
+				p := newPages(transport.RoundTripper, list)
+				p.link = test.link
+				resp, err := p.askFast()
+				if err != nil {
+					t.Fatal(err)
+				}
+				body, err := io.ReadAll(resp.Body)
+				if !bytes.Equal(body, test.c.body) || !errors.Is(err, test.c.err) {
+					t.Errorf("%d bytes and %v, expected %d and %v", len(body), err, len(test.c.body), test.c.err)
+				}
+				if len(test.c.asked) != len(test.want) {
+					t.Fatalf("it accepts %q, expected %q", test.c.asked, test.want)
+				}
+				for i, accepted := range test.c.asked {
+					if accepted != test.want[i] {
+						t.Errorf("it accepts %q, expected %q", test.c.asked, test.want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestALinkThatWasSlowIsTriedAgain, but not at once, and what a small answer took counts for a while.
+func TestALinkThatWasSlowIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := new(Link)
+		compresses := func(want bool, when string) {
+			t.Helper()
+			if got := l.compresses(); got != want {
+				t.Errorf("%s: %t", when, got)
+			}
+		}
+		l.answered(100 * time.Millisecond)
+		compresses(true, "after a slow answer")
+		l.answered(time.Millisecond)
+		l.answered(100 * time.Millisecond)
+		compresses(false, "after a fast one")
+		time.Sleep(measuredFor + 1)
+		l.answered(100 * time.Millisecond)
+		compresses(true, "after a slow one that came later")
+		l.answered(time.Millisecond)
+		slow := &limited{c: &connection{rate: 1 << 20}, left: make([]byte, fastBytes)}
+		if l.isFast(&http.Response{Body: io.NopCloser(slow)}) {
+			t.Error("512 KiB in half a second are fast")
+		}
+		compresses(true, "after a slow list")
+		time.Sleep(remembered)
+		l.answered(time.Millisecond)
+		compresses(false, "after a while")
+	})
+}
