@@ -185,6 +185,7 @@ type Cache struct {
 	db      *persist.DB
 	objects *indexer.Objects
 	schemas *schemas
+	link    *request.Link // One, because clients of a Cache usually have one server.
 	work    *workqueue.Store
 
 	wrapped atomic.Bool  // WrapTransport was called.
@@ -224,7 +225,7 @@ func Open(path string, o Options) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cache{opts: o, objects: indexer.NewObjects(o.MemoryBudget), schemas: newSchemas(), informers: map[string]*SharedIndexInformer{}}
+	c := &Cache{opts: o, objects: indexer.NewObjects(o.MemoryBudget), schemas: newSchemas(), link: o.ListCompression.link(), informers: map[string]*SharedIndexInformer{}}
 	c.opening.Lock() // Until there is a DB.
 	defer c.opening.Unlock()
 	c.db, err = persist.Open(path, persist.Options{
@@ -312,7 +313,7 @@ func awaitEnds(informers []*SharedIndexInformer) {
 // objects that may differ from the stored ones, and then ends.
 func (c *Cache) WrapTransport(rt http.RoundTripper) http.RoundTripper {
 	c.wrapped.Store(true)
-	return request.Transport{RoundTripper: rt, Link: c.opts.ListCompression.link()}
+	return request.Transport{RoundTripper: rt, Link: c.link}
 }
 
 // workSpace is where the workqueues are that belong to no informer.

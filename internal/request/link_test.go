@@ -19,6 +19,7 @@ type connection struct {
 	rate    int64 // 0: no limit.
 	body    []byte
 	err     error // After the body, if it is not compressed.
+	unasked bool  // It compresses what is not to be compressed.
 	asked   []string
 }
 
@@ -31,6 +32,9 @@ func (c *connection) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	resp := answer(http.StatusOK, runtime.ContentTypeProtobuf, nil)
 	resp.Body = io.NopCloser(&limited{c: c, left: c.body})
+	if c.unasked {
+		resp.Header.Set("Content-Encoding", "gzip")
+	}
 	if r.Header.Get("Accept-Encoding") != "identity" {
 		resp.Body = io.NopCloser(bytes.NewReader(c.body))
 	}
@@ -76,6 +80,8 @@ func TestListsAreCompressedOnSlowLinks(t *testing.T) {
 		"all, as it is fixed":    {link: FixedLink(true), small: true, c: connection{answers: near, rate: fast, body: large}, want: []string{""}},
 		"none, as it is fixed":   {link: FixedLink(false), small: true, c: connection{answers: far, rate: slow, body: large}, want: []string{"identity"}},
 		"no link":                {small: true, c: connection{answers: near, rate: fast, body: large}, want: []string{""}},
+		"one that compresses unasked": {link: new(Link), small: true, c: connection{answers: near, rate: fast, body: large, unasked: true},
+			want: []string{"identity", ""}},
 		"a list that is cut": {link: new(Link), small: true, c: connection{answers: near, body: small, err: io.ErrUnexpectedEOF},
 			want: []string{"identity"}},
 	} {

@@ -64,8 +64,11 @@ func (p *pages) askFast() (*http.Response, error) {
 	p.request = compressed.Clone(compressed.Context())
 	p.request.Header.Set("Accept-Encoding", "identity")
 	resp, err := p.ask()
-	if err != nil || resp.StatusCode != http.StatusOK || p.link.isFast(resp) {
+	if err != nil || resp.StatusCode != http.StatusOK {
 		return resp, err
+	}
+	if resp.Header.Get("Content-Encoding") == "" && p.link.isFast(resp) { // Else somebody compresses unasked.
+		return resp, nil
 	}
 	_ = resp.Body.Close() // It is not used.
 	p.request = compressed
