@@ -60,7 +60,7 @@ func TestAKnownClusterThatCannotBeAskedIsNotTrusted(t *testing.T) {
 				f.with(func() { f.hold = nil })
 				r.expectInAnyOrder(t, "lost ns/b@101", "update ns/a@100→100")
 				p.expectHistory(f, `objects of cluster "one" are stored`)
-				p.expectRequests(f, "LIST limit=500", "WATCH rv=200")
+				p.expectRequests(f, "LIST limit=500", "WATCH rv=200", "LIST rv=200 limit=1") // The list took long.
 				f.restart()
 				settle()
 				if st := p.informer.Status(); st.Relists != 2 || strings.Contains(st.Reason, "cluster") {

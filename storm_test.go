@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -306,23 +307,21 @@ func (l *stormLife) quiet() {
 }
 
 func (l *stormLife) compare(withSchema bool, patience time.Duration) {
-	var diff string
-	for began := time.Now(); time.Since(began) < patience; time.Sleep(5 * time.Second) { // Virtual time.
-		want, got := l.server.contents(withSchema), map[types.UID]string{}
+	var want, cached, believed map[types.UID]string
+	for began, pause := time.Now(), time.Second; time.Since(began) < patience; pause += pause / 8 {
+		want, cached, believed = l.server.contents(withSchema), map[types.UID]string{}, l.durable.contents(withSchema)
 		for _, obj := range l.informer.GetStore().List() {
 			cm := obj.(*corev1.ConfigMap)
-			got[cm.UID] = contentOf(cm, withSchema)
+			cached[cm.UID] = contentOf(cm, withSchema)
 		}
-		if diff = cmp.Diff(want, got); diff != "" {
-			diff = "I2: cache differs from the server (-want +got):\n" + diff
-			continue
-		}
-		if diff = cmp.Diff(want, l.durable.contents(withSchema)); diff == "" {
+		if maps.Equal(want, cached) && maps.Equal(want, believed) {
 			return
 		}
-		diff = "Q2: what the handler believes differs from the server (-want +got):\n" + diff
+		time.Sleep(pause) // Virtual time.
 	}
-	l.t.Errorf("after quiet (status %+v), with what the schema says %v:\n%s", l.informer.Status(), withSchema, diff)
+	l.t.Errorf("after quiet (status %+v), with what the schema says %v:\nI2: cache differs from the server (-want +got):\n%s\n"+
+		"Q2: what the handler believes differs from the server (-want +got):\n%s",
+		l.informer.Status(), withSchema, cmp.Diff(want, cached), cmp.Diff(want, believed))
 }
 
 // contents are the believed objects, by uid.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -110,10 +109,7 @@ func (u *workDuringRollingUpdate) takeOver(t *testing.T) (images []string) {
 	u.hold.stop()
 	var last []byte
 	for range 400 {
-		now, err := os.ReadFile(u.second.path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		now := testsupport.ReadUsed(t, u.second.path)
 		if !bytes.Equal(now, last) {
 			images, last = append(images, u.second.crash()), now
 		}

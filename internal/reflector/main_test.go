@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -80,10 +81,15 @@ type server struct {
 	requests *journal
 	// streamsLists: its client may ask it for WatchList.
 	streamsLists bool
+	// replaced: the script has the answer to the question after a watch that was opened late. Else the
+	// server is the one that was asked before.
+	replaced bool
 
 	mu      sync.Mutex
 	answers []answer
 	opened  []*stream
+	late    string // The question after the watch that was opened last.
+	version string // Of the last list.
 }
 
 var _ cache.ListerWatcherWithContext = (*server)(nil)
@@ -108,6 +114,11 @@ func (s *server) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 		s.t.Errorf("the script answers a list with a %T", got)
 		return nil, errScript
 	}
+	if m, err := meta.ListAccessor(list); err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.version = m.GetResourceVersion()
+	}
 	return list, nil
 }
 
@@ -128,6 +139,11 @@ func (s *server) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 		s.t.Errorf("the script answers a watch with a %T", got)
 		return nil, errScript
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.late = describe("LIST", metav1.ListOptions{
+		ResourceVersion: o.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, Limit: 1,
+	})
 	return w, nil
 }
 
@@ -153,6 +169,13 @@ func describe(verb string, o metav1.ListOptions) string {
 var errScript = errors.New("the script has no answer")
 
 func (s *server) answer(ctx context.Context, request string) (any, error) {
+	s.mu.Lock()
+	if !s.replaced && request == s.late && s.opened[len(s.opened)-1].stopped() == 0 {
+		version := s.version
+		s.mu.Unlock()
+		return lists(version)(ctx, s)
+	}
+	s.mu.Unlock()
 	s.requests.note("%s", request)
 	s.mu.Lock()
 	if len(s.answers) == 0 {

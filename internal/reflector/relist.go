@@ -109,6 +109,7 @@ const anyVersion = "0"
 
 func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (string, error) {
 	how.Schema = r.askSchema(ctx)
+	r.vouch()
 	listed, err := r.relistByVersion(ctx, rv, how)
 	if !errors.Is(err, errNotByVersion) {
 		return listed, err

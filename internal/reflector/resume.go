@@ -98,6 +98,15 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 	}
 	w, err := r.lw.WatchWithContext(ctx, watchOptions(rv))
 	opened := err == nil
+	if opened && r.mayBeAnother() {
+		if serverVersion, how, err = r.ask(ctx, rv); err != nil || how != nil {
+			w.Stop()
+			if how != nil {
+				how = r.found(*how)
+			}
+			return how, err
+		}
+	}
 	if opened {
 		open := &handover{Interface: w, resourceVersion: rv, opened: time.Now(), unproven: true}
 		if serverVersion != rv { // If they are equal, no event can be missing.
@@ -191,6 +200,27 @@ func (r *Resumer) ask(ctx context.Context, rv string) (serverVersion string, how
 	return serverVersion, how, nil
 }
 
+// vouchTime is how long a server's answer holds for the server that opens a watch. A client whose
+// request fails with the connection sends it again a second later (client-go, rest/with_retry.go), so
+// that the watch may be opened at a server that has taken the place of the one that has answered, and
+// be silent there for ever. No server begins anew within this time.
+const vouchTime = time.Second
+
+// vouch is called before the request whose answer the next watch relies on.
+func (r *Resumer) vouch() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.vouched = time.Now()
+}
+
+// mayBeAnother reports whether the server at which a watch was opened may be another one than has
+// vouched for the store's version. It has to be asked then.
+func (r *Resumer) mayBeAnother() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return time.Since(r.vouched) >= vouchTime
+}
+
 func behind(rv string) *Relisting {
 	return &Relisting{Reason: fmt.Sprintf("the server is behind resourceVersion %s", rv), Rewrite: true, Rewound: true}
 }
@@ -199,6 +229,7 @@ func behind(rv string) *Relisting {
 // version, and how to relist if the answer and the store, which is at rv, may not be of
 // one history.
 func (r *Resumer) listOne(ctx context.Context, notOlderThan, rv string) (serverVersion string, how *Relisting, err error) {
+	r.vouch()
 	o := metav1.ListOptions{Limit: 1, ResourceVersion: notOlderThan}
 	if notOlderThan != "" {
 		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan

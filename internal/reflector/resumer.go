@@ -165,6 +165,9 @@ type Resumer struct {
 	spreadFor *Relisting
 	// listed: Watch was not called since the last List.
 	listed bool
+	// vouched is when the server was asked for the answer that the next watch relies on: a list, or
+	// whether it has reached the store's version.
+	vouched time.Time
 	// eventless: no event came since the last relist. If the watch then
 	// expires, the relist made no progress (kubernetes#133810).
 	eventless bool
@@ -366,6 +369,13 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 			r.ended(ending{err: err, at: o.ResourceVersion})
 			r.obs.Disconnected(err)
 			return nil, err
+		}
+		if r.mayBeAnother() {
+			if err := r.askAgain(ctx, o.ResourceVersion); err != nil {
+				w.Stop()
+				r.obs.Disconnected(err)
+				return nil, err
+			}
 		}
 		open = &handover{Interface: w, resourceVersion: o.ResourceVersion, opened: time.Now()}
 	}

@@ -3,6 +3,7 @@ package reflector
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -42,7 +43,7 @@ func TestAnExpiredWatchIsARelistInTheSameListWithoutABackoff(t *testing.T) {
 				if w.elapsed() != c.after {
 					t.Errorf("it took %v, expected %v", w.elapsed(), c.after)
 				}
-				told := w.observed.take()
+				told := slices.Compact(w.observed.take()) // A watch that was opened late is followed by a question.
 				want := []string{"contact", "relisting: ", "contact", fmt.Sprint("live since ", c.after)}
 				for i, line := range told {
 					if strings.HasPrefix(line, "relisting: ") {
@@ -274,6 +275,52 @@ func TestAWatchThatHasEndedIsOpenedAgainAfterAQuestion(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAServerThatIsReplacedBeforeTheWatchIsOpened: a client whose connection was cut tries again by
+// itself, so the watch may be opened at another server than the one that was asked, or has listed.
+func TestAServerThatIsReplacedBeforeTheWatchIsOpened(t *testing.T) {
+	const late = time.Second
+	relisted := []string{"LIST limit=500", "WATCH rv=4"}
+	for name, c := range map[string]struct {
+		rv       string
+		answers  []answer
+		requests []string
+	}{
+		"after the list": {"", []answer{lists("5", "a@3"), after(late, opens()), fails(tooLarge())},
+			[]string{"LIST limit=500", "WATCH rv=5", question5}},
+		"while the list is read": {"", []answer{after(late, lists("5", "a@3")), opens(), fails(tooLarge())},
+			[]string{"LIST limit=500", "WATCH rv=5", question5}},
+		"after the question": {"5", []answer{lists("9"), after(late, opens()), fails(tooLarge())},
+			[]string{question5, "WATCH rv=5", question5}},
+		"after the question, and the server is of another history": {"5", []answer{lists("9"), after(late, opens()), lists("4")},
+			[]string{question5, "WATCH rv=5", question5}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, c.rv, append(c.answers, lists("4", "b@4"), opens())...)
+				w.server.replaced = true
+				w.run()
+				advance(late + firstBackoff)
+				w.server.requests.expect(t, append(c.requests, relisted...)...)
+				w.store.expectContents(t, "b@4")
+				if w.server.opened[0].stopped() == 0 {
+					t.Error("the watch that begins in the server's future is open")
+				}
+			})
+		})
+	}
+}
+
+func TestAServerThatIsThereStillIsAskedOnceMore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "", after(time.Second, lists("5", "a@3")), opens(added("b@6")), lists("6"))
+		w.server.replaced = true
+		w.run()
+		advance(time.Second)
+		w.server.requests.expect(t, "LIST limit=500", "WATCH rv=5", question5)
+		w.store.expectContents(t, "a@3", "b@6")
+	})
 }
 
 func TestNoQuestionIsAskedWhereTheAnswerIsOfNoUse(t *testing.T) {
