@@ -45,16 +45,18 @@ const (
 	SyncFromServer SyncPolicy = "SyncFromServer"
 )
 
-// ListCompression says which lists of whole objects an API server is asked to compress (gzip), if
-// [Cache.WrapTransport] wraps the client's transport, and the client accepts compression at all
+// ListCompression says which lists an API server is asked to compress (gzip), of those that are read item
+// by item: of whole objects, by informers whose client has a transport of [Cache.WrapTransport]. All others
+// are compressed as the client's own lists are. Nothing is, if the client does not want it
 // (rest.Config.DisableCompression).
 type ListCompression string
 
 const (
 	// CompressOnSlowLinks means those over a connection that is slow, because compression costs the
-	// server about as much processor time again as the list: if the server needs more than 5 ms for
-	// the answer to a small request, or if the beginning of a list comes at less than about
-	// 100 Mbit/s. Then that list is asked for again, and others are compressed for 10 minutes.
+	// server about as much processor time again as the list. A connection is slow if the server has
+	// needed more than 5 ms for each small answer so far, or has given none; if the beginning of a list
+	// comes at less than about 100 Mbit/s: then that list is asked for again, and those of the next 10
+	// minutes are compressed as well; or if a list was cut.
 	CompressOnSlowLinks ListCompression = "CompressOnSlowLinks"
 	// CompressAlways means all.
 	CompressAlways ListCompression = "CompressAlways"
@@ -62,12 +64,15 @@ const (
 	CompressNever ListCompression = "CompressNever"
 )
 
-// link returns what decides which lists of a client are compressed.
+// link returns what decides which lists are compressed.
 func (c ListCompression) link() *request.Link {
-	if c == CompressOnSlowLinks {
-		return new(request.Link)
+	switch c {
+	case CompressAlways:
+		return nil
+	case CompressNever:
+		return request.UncompressedLink()
 	}
-	return request.FixedLink(c == CompressAlways)
+	return new(request.Link)
 }
 
 // Options configures [Open]. The zero value is valid.

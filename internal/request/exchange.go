@@ -90,7 +90,11 @@ func (x *exchange) roundTrip(t Transport, r *http.Request) (*http.Response, erro
 	// call, even if the client has detached the context of the request from that of the call.
 	ctx, cancel := context.WithCancel(context.WithValue(WithoutCheck(r.Context()), exchangeKey{}, (*exchange)(nil)))
 	x.afterwards(cancel)
-	resp, err := x.send(t, r.WithContext(ctx))
+	r = r.Clone(ctx)
+	if r.Header.Get("Accept-Encoding") != "identity" {
+		r.Header.Del("Accept-Encoding") // The transport decompresses only what it has asked for itself.
+	}
+	resp, err := x.send(t, r)
 	if err == nil && resp.StatusCode == http.StatusOK {
 		x.mu.Lock()
 		x.served = true

@@ -496,3 +496,37 @@ func TestSchemasAreHashesOfTheServers(t *testing.T) {
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestAWrapperThatDecompresses what it has asked for itself is above the Transport, which reads lists.
+func TestAWrapperThatDecompresses(t *testing.T) {
+	for name, accepted := range map[string]string{"gzip": "", "identity": "identity"} {
+		t.Run(name, func(t *testing.T) {
+			n := &network{answer: func(r *http.Request) *http.Response {
+				if got := r.Header.Get("Accept-Encoding"); got != accepted {
+					t.Errorf("it accepts %q, expected %q", got, accepted)
+				}
+				return answer(200, runtime.ContentTypeProtobuf, encode(t, plain, configMapsOf(0, 2, metav1.ListMeta{ResourceVersion: "200"})))
+			}}
+			config := &rest.Config{Host: "https://server", Transport: Transport{RoundTripper: n}, QPS: -1}
+			config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+				return roundTripper(func(r *http.Request) (*http.Response, error) {
+					r = r.Clone(r.Context())
+					r.Header.Set("Accept-Encoding", name)
+					return next.RoundTrip(r)
+				})
+			})
+			open := openers(config)["typed, protobuf"]
+			var got watched
+			_, err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
+				w, err := open(ctx)
+				if err != nil {
+					return err
+				}
+				return got.read(w)
+			}, all)
+			if err != nil || len(got.objects) != 2 {
+				t.Errorf("%+v, %v", got, err)
+			}
+		})
+	}
+}

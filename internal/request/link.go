@@ -13,49 +13,57 @@ const (
 	// nearBy: a server that answers a small request within this time is close enough that its
 	// connection is probably fast.
 	nearBy = 5 * time.Millisecond
-	// A list is fast if no more than fastWait is spent with waiting for its first fastBytes. That is
+	// A list is slow if more than slowWait is spent with waiting for its first slowBytes. That is
 	// about 100 Mbit/s: with more, the server and the client need longer for the compression than it
 	// spares.
-	fastBytes = 512 << 10
-	fastWait  = 40 * time.Millisecond
-	// remembered is how long a slow list counts,
+	slowBytes = 512 << 10
+	slowWait  = 40 * time.Millisecond
+	// leastBytes: no list is given up before, because kube-apiserver does not compress smaller ones
+	// (apiserver, endpoints/handlers/responsewriters).
+	leastBytes = 128 << 10
+	// remembered is how long a slow list counts.
 	remembered = 10 * time.Minute
-	// measuredFor how long the time of a small answer.
-	measuredFor = 10 * time.Second
 )
 
-// A Link is the connection of a client to a server. It decides whether lists are compressed, which
-// costs a server as much processor time again as the list (docs/design/speed.md): all or none, or
-// those over a connection that is slow by what was seen of it. Its methods may be called concurrently,
-// and for a nil Link, which leaves it to the client's transport.
+// A Link is what was seen of the connection to a server. It decides whether lists are compressed, which
+// costs the server as much processor time again as the list (docs/design/speed.md). Its methods may be
+// called concurrently.
 type Link struct {
-	fixed    bool
-	compress bool // Used if fixed.
+	never bool // No list is compressed, nor measured.
 
-	mu       sync.Mutex
-	answer   time.Duration // How long a small answer took.
-	measured time.Time     // When that was. Zero: never.
-	slow     time.Time     // When a list was slow last.
+	mu      sync.Mutex
+	answer  time.Duration // The least time that a small answer took. 0: there was none.
+	slow    time.Time     // When a list was slow last.
+	useless bool          // What lists are asked for has no influence on what comes.
 }
 
-// FixedLink returns a Link that has all lists compressed, or none.
-func FixedLink(compress bool) *Link { return &Link{fixed: true, compress: compress} }
+// UncompressedLink returns a Link that has no list compressed.
+func UncompressedLink() *Link { return &Link{never: true} }
 
-// compresses reports whether the next list is compressed.
-func (l *Link) compresses() bool {
-	if l == nil || l.fixed {
-		return l == nil || l.compress
+// compresses reports whether the next list is left to the transport, which has it compressed, unless its
+// client does not want that. A list that is asked for in pages is: a connection was cut, or the server has
+// no cache for it.
+func (l *Link) compresses(inPages bool) bool {
+	if l.never {
+		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	wasSlow := !l.slow.IsZero() && time.Since(l.slow) < remembered
-	return wasSlow || l.measured.IsZero() || l.answer > nearBy
+	return inPages || l.useless || wasSlow || l.answer == 0 || l.answer > nearBy
+}
+
+// hasNoInfluence is called when a list came in the form that it was not asked for in.
+func (l *Link) hasNoInfluence() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.useless = true
 }
 
 // timed returns the request, so that the time until its small answer begins is noted. The least one
 // counts, because a server may be busy, and a connection must be opened first.
 func (l *Link) timed(r *http.Request) *http.Request {
-	if l == nil || l.fixed {
+	if l == nil || l.never {
 		return r
 	}
 	var mu sync.Mutex // A transport calls the functions from several goroutines.
@@ -79,30 +87,30 @@ func (l *Link) timed(r *http.Request) *http.Request {
 func (l *Link) answered(after time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if after <= l.answer || l.measured.IsZero() || time.Since(l.measured) > measuredFor {
-		l.answer, l.measured = after, time.Now()
+	if l.answer == 0 || after < l.answer {
+		l.answer = max(after, 1)
 	}
 }
 
-// isFast reads the beginning of a list that is not compressed, and reports whether it came fast. If so,
-// the response has all of it still.
-func (l *Link) isFast(list *http.Response) bool {
-	if l.fixed {
+// measure reads the beginning of a list that is not compressed, and reports whether it came fast. If so,
+// the response has all of it still. Else the link is noted to be slow.
+func (l *Link) measure(list *http.Response) (fast bool) {
+	if l.never {
 		return true
 	}
-	begin, waited := make([]byte, 0, fastBytes), time.Duration(0)
+	begin, waited := make([]byte, 0, slowBytes), time.Duration(0)
 	var err error
 	for err == nil && len(begin) < cap(begin) {
-		if waited > fastWait {
+		asked := time.Now()
+		var n int
+		n, err = list.Body.Read(begin[len(begin):cap(begin)])
+		begin, waited = begin[:len(begin)+n], waited+time.Since(asked)
+		if err == nil && waited > slowWait && len(begin) >= leastBytes {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.slow = time.Now()
 			return false
 		}
-		asked := time.Now()
-		var n int
-		n, err = list.Body.Read(begin[len(begin):cap(begin)])
-		begin, waited = begin[:len(begin)+n], waited+time.Since(asked)
 	}
 	list.Body = &begunBody{io.MultiReader(bytes.NewReader(begin), &restOf{list.Body, err}), list.Body}
 	return true

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,8 +20,9 @@ type connection struct {
 	rate    int64 // 0: no limit.
 	body    []byte
 	err     error // After the body, if it is not compressed.
-	unasked bool  // It compresses what is not to be compressed.
-	asked   []string
+	// unasked: a proxy compresses what is not to be compressed. never: the transport compresses nothing.
+	unasked, never bool
+	asked          []string
 }
 
 func (c *connection) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -35,7 +37,8 @@ func (c *connection) RoundTrip(r *http.Request) (*http.Response, error) {
 	if c.unasked {
 		resp.Header.Set("Content-Encoding", "gzip")
 	}
-	if r.Header.Get("Accept-Encoding") != "identity" {
+	if r.Header.Get("Accept-Encoding") != "identity" && !c.never {
+		resp.Uncompressed = true
 		resp.Body = io.NopCloser(bytes.NewReader(c.body))
 	}
 	return resp, nil
@@ -69,6 +72,7 @@ func TestListsAreCompressedOnSlowLinks(t *testing.T) {
 	for name, test := range map[string]struct {
 		link  *Link
 		small bool // A small answer was timed before.
+		pages bool // It is asked for in pages.
 		c     connection
 		want  []string
 	}{
@@ -77,9 +81,12 @@ func TestListsAreCompressedOnSlowLinks(t *testing.T) {
 		"a far server":           {link: new(Link), small: true, c: connection{answers: far, rate: fast, body: large}, want: []string{""}},
 		"a near one, and slow":   {link: new(Link), small: true, c: connection{answers: near, rate: slow, body: large}, want: []string{"identity", ""}},
 		"a slow one, but little": {link: new(Link), small: true, c: connection{answers: near, rate: slow, body: small}, want: []string{"identity"}},
-		"all, as it is fixed":    {link: FixedLink(true), small: true, c: connection{answers: near, rate: fast, body: large}, want: []string{""}},
-		"none, as it is fixed":   {link: FixedLink(false), small: true, c: connection{answers: far, rate: slow, body: large}, want: []string{"identity"}},
-		"no link":                {small: true, c: connection{answers: near, rate: fast, body: large}, want: []string{""}},
+		"none":                   {link: UncompressedLink(), small: true, c: connection{answers: far, rate: slow, body: large}, want: []string{"identity"}},
+		"none, in pages":         {link: UncompressedLink(), pages: true, c: connection{answers: far, rate: slow, body: large}, want: []string{"identity"}},
+		"all":                    {small: true, c: connection{answers: near, rate: fast, body: large}, want: []string{""}},
+		"a list that was cut":    {link: new(Link), small: true, pages: true, c: connection{answers: near, rate: fast, body: large}, want: []string{""}},
+		"less than a server compresses": {link: new(Link), small: true, c: connection{answers: near, rate: slow, body: make([]byte, 120<<10)},
+			want: []string{"identity"}},
 		"one that compresses unasked": {link: new(Link), small: true, c: connection{answers: near, rate: fast, body: large, unasked: true},
 			want: []string{"identity", ""}},
 		"a list that is cut": {link: new(Link), small: true, c: connection{answers: near, body: small, err: io.ErrUnexpectedEOF},
@@ -103,9 +110,12 @@ func TestListsAreCompressedOnSlowLinks(t *testing.T) {
 					}
 					test.c.asked = nil
 				}
+				if test.pages {
+					list.URL.RawQuery = "limit=62"
+				}
 				p := newPages(transport.RoundTripper, list)
 				p.link = test.link
-				resp, err := p.askFast()
+				resp, err := p.askFirst()
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -126,13 +136,13 @@ func TestListsAreCompressedOnSlowLinks(t *testing.T) {
 	}
 }
 
-// TestALinkThatWasSlowIsTriedAgain, but not at once, and what a small answer took counts for a while.
+// TestALinkThatWasSlowIsTriedAgain, but not at once. Of small answers the fastest one counts.
 func TestALinkThatWasSlowIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := new(Link)
 		compresses := func(want bool, when string) {
 			t.Helper()
-			if got := l.compresses(); got != want {
+			if got := l.compresses(false); got != want {
 				t.Errorf("%s: %t", when, got)
 			}
 		}
@@ -141,17 +151,47 @@ func TestALinkThatWasSlowIsTriedAgain(t *testing.T) {
 		l.answered(time.Millisecond)
 		l.answered(100 * time.Millisecond)
 		compresses(false, "after a fast one")
-		time.Sleep(measuredFor + 1)
-		l.answered(100 * time.Millisecond)
-		compresses(true, "after a slow one that came later")
-		l.answered(time.Millisecond)
-		slow := &limited{c: &connection{rate: 1 << 20}, left: make([]byte, fastBytes)}
-		if l.isFast(&http.Response{Body: io.NopCloser(slow)}) {
+		slow := &limited{c: &connection{rate: 1 << 20}, left: make([]byte, slowBytes)}
+		if l.measure(&http.Response{Body: io.NopCloser(slow)}) {
 			t.Error("512 KiB in half a second are fast")
 		}
 		compresses(true, "after a slow list")
 		time.Sleep(remembered)
-		l.answered(time.Millisecond)
 		compresses(false, "after a while")
+		late := io.MultiReader(bytes.NewReader(make([]byte, leastBytes)), &limited{c: &connection{rate: 1 << 20}, left: make([]byte, slowBytes)})
+		if l.measure(&http.Response{Body: io.NopCloser(late)}) {
+			t.Error("what comes late is not seen")
+		}
 	})
+}
+
+// TestWhereAskingHasNoInfluenceNothingIsAskedForTwice: the client wants no compression, or a proxy
+// compresses always.
+func TestWhereAskingHasNoInfluenceNothingIsAskedForTwice(t *testing.T) {
+	for name, c := range map[string]connection{
+		"a client without compression": {rate: 1 << 20, body: make([]byte, slowBytes), never: true},
+		"a proxy that compresses":      {rate: 1 << 20, body: make([]byte, slowBytes), unasked: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := new(Link)
+				l.answered(time.Millisecond)
+				for range 3 {
+					list, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/api/v1/pods", nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					p := newPages(&c, list)
+					p.link = l
+					if _, err := p.askFirst(); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(remembered)
+				}
+				if want := []string{"identity", "", "", ""}; !slices.Equal(want, c.asked) {
+					t.Errorf("it accepts %q, expected %q", c.asked, want)
+				}
+			})
+		})
+	}
 }

@@ -47,32 +47,42 @@ func newPages(t http.RoundTripper, first *http.Request) *pages {
 
 // begin asks for the first page. What is refused, the client is to see.
 func (p *pages) begin() (refusal *http.Response, err error) {
-	resp, err := p.askFast()
+	resp, err := p.askFirst()
 	if err != nil || resp.StatusCode != http.StatusOK {
 		return resp, err
 	}
 	return nil, p.open(resp)
 }
 
-// askFast asks for the first page without compression, if the link is fast, and with it, if it turns
-// out not to be.
-func (p *pages) askFast() (*http.Response, error) {
-	if p.link.compresses() {
+// askFirst asks for the first page without compression, where the link is fast, and with it, if the link
+// turns out not to be. The others come in the form of the first.
+func (p *pages) askFirst() (*http.Response, error) {
+	if p.link == nil || p.link.compresses(p.limit.Objects() > 0) {
 		return p.ask()
 	}
-	compressed := p.request
-	p.request = compressed.Clone(compressed.Context())
+	usual := p.request
+	p.request = usual.Clone(usual.Context())
 	p.request.Header.Set("Accept-Encoding", "identity")
 	resp, err := p.ask()
 	if err != nil || resp.StatusCode != http.StatusOK {
 		return resp, err
 	}
-	if resp.Header.Get("Content-Encoding") == "" && p.link.isFast(resp) { // Else somebody compresses unasked.
+	unasked := isCompressed(resp)
+	if !unasked && p.link.measure(resp) {
 		return resp, nil
 	}
 	_ = resp.Body.Close() // It is not used.
-	p.request = compressed
-	return p.ask()
+	p.request = usual
+	resp, err = p.ask()
+	if err == nil && resp.StatusCode == http.StatusOK && (unasked || !resp.Uncompressed) {
+		p.link.hasNoInfluence()
+	}
+	return resp, err
+}
+
+func isCompressed(resp *http.Response) bool {
+	encoding := resp.Header.Get("Content-Encoding")
+	return encoding != "" && encoding != "identity"
 }
 
 // ask asks for a page.
