@@ -236,7 +236,7 @@ func (o *Objects) set(k objectKey, object any, seq uint64, encodedBytes int) {
 	o.setLocked(k, object, seq, encodedBytes)
 }
 
-// fill is set for an object of the first list, of which many are written one after the other. It keeps
+// fill does what set does, for an object of the first list, of which many are written one after the other. It keeps
 // those that come first, in half of the budget: the others wait, decoded too, for the committer.
 func (o *Objects) fill(k objectKey, object any, seq uint64, encodedBytes int) {
 	slot := o.slot(k)
@@ -245,6 +245,8 @@ func (o *Objects) fill(k objectKey, object any, seq uint64, encodedBytes int) {
 	o.noteWriteLocked(slot)
 	if o.budget < 0 || o.used+itemBytes(k, encodedBytes) <= o.budget/2 {
 		o.setLocked(k, object, seq, encodedBytes)
+	} else {
+		o.removeLocked(k.item())
 	}
 }
 

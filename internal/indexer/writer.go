@@ -238,8 +238,8 @@ func (w *Writer) SetValue(key string, value *record.Object, wantOld bool) *Chang
 	return w.stage(c)
 }
 
-// SetNew is SetValue for a key of which the caller knows that no object was ever stored, or staged: it
-// looks for none.
+// SetNew is SetValue for a key of which the caller knows that the store never had an object, and the
+// Writer has no change: it looks for none.
 func (w *Writer) SetNew(key string, value *record.Object) *Change {
 	c := Change{Key: key, Seq: w.NextSeq(), New: value.Object, value: value, isNew: true, first: true}
 	value.Seq = c.Seq

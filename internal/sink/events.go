@@ -258,14 +258,16 @@ func (k *Sink) Bookmark(rv string) error {
 }
 
 // Replace implements [cache.ReflectorStore]. The Resumer has brought the store up to
-// date already. The Reflector calls Replace before the watch begins.
+// date already, unless the first list has to come again. The Reflector calls Replace before the watch begins.
 func (k *Sink) Replace([]any, string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.isClosed {
 		return errClosed
 	}
-	k.informer.Listed()
+	if !k.filling {
+		k.informer.Listed()
+	}
 	return nil
 }
 

@@ -41,8 +41,9 @@ type relist struct {
 	k    *Sink
 	how  reflector.Relisting
 	seen map[string]struct{} // Keys of the list.
-	// first: nothing was ever stored, so that only a key that the list has twice is in the store.
-	first bool
+	// first: the store has nothing but what this relist has written, up to the write number written.
+	first   bool
+	written uint64
 	stage *stage
 	// silent has items that are written without telling handlers.
 	silent chunk
@@ -146,6 +147,11 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 	value := k.indexer.NewValue(transformed)
 	if r.first && !repeated {
 		return r.addSilentLocked(stagedItem{key: key, value: value, isNew: true})
+	}
+	if repeated { // What came before may not be in the store yet.
+		if err := r.writeSilentLocked(); err != nil {
+			return err
+		}
 	}
 	same, replaces := r.compareLocked(key, value)
 	if delete(r.replaced, key); replaces { // The list may have the key twice.
@@ -269,8 +275,9 @@ func (r *relist) writeSilentLocked() error {
 	r.k.db.WaitForRoom() // Nobody waits for an object of the list before all of it is there.
 	w := r.k.indexer.Writer()
 	defer w.Close()
+	r.first = r.first && r.k.indexer.Seq() == r.written // Else somebody has put an object into the store.
 	for _, it := range r.silent.items {
-		if it.isNew {
+		if it.isNew && r.first {
 			w.SetNew(it.key, it.value)
 		} else {
 			w.SetValue(it.key, it.value, false)
@@ -278,7 +285,11 @@ func (r *relist) writeSilentLocked() error {
 		r.k.detector.AddObject(it.value.Object)
 	}
 	r.silent.reset()
-	return r.k.writeLocked(w, nil)
+	if err := r.k.writeLocked(w, nil); err != nil {
+		return err
+	}
+	r.written = r.k.indexer.Seq()
+	return nil
 }
 
 // Finish implements [reflector.Relist].
@@ -307,6 +318,11 @@ func (r *relist) Finish(_ context.Context, rv string, ordered bool) error {
 		}
 	}
 	whole := k.informer.RelistEnded(true, r.refused)
+	if !whole && k.filling { // It may have lost what it has written. Nobody has seen the store yet.
+		r.done = true
+		k.indexer.ReturnLeftOut(r.untold)
+		return nil
+	}
 	k.trusted, k.complete, k.filling = rv != "" && rv != "0", true, false
 	k.record.State, k.record.HighestVersion = checkpoint.StateComplete, ""
 	if !r.byVersion {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,16 +32,33 @@ func (silentInformer) RelistEnded(bool, error) bool { return true }
 func (silentInformer) Relisted()                    {}
 func (silentInformer) Reached(string)               {}
 
+// damagedInformer finds damage while a relist is under way, unless it is whole.
+type damagedInformer struct {
+	silentInformer
+	whole            bool
+	relisted, listed int
+}
+
+func (i *damagedInformer) RelistEnded(bool, error) bool { return i.whole }
+func (i *damagedInformer) Relisted()                    { i.relisted++ }
+func (i *damagedInformer) Listed()                      { i.listed++ }
+
 // newSink returns a Sink of ConfigMaps in a new file. A relist of it stages and writes so
 // many items at a time.
 func newSink(t *testing.T, relistItems int, options ...persist.Options) *Sink {
+	t.Helper()
+	return newSinkOf(t, relistItems, nil, options...)
+}
+
+// newSinkOf is newSink with these Objects, or some of its own.
+func newSinkOf(t *testing.T, relistItems int, objects *indexer.Objects, options ...persist.Options) *Sink {
 	t.Helper()
 	db, err := persist.Open(testsupport.Path(t), append(options, persist.Options{})[0])
 	if err != nil {
 		t.Fatal(err)
 	}
 	newObject := func() any { return new(corev1.ConfigMap) }
-	ix, err := indexer.New(indexer.Options{DB: db, Space: "s", NewObject: newObject})
+	ix, err := indexer.New(indexer.Options{DB: db, Space: "s", NewObject: newObject, Objects: objects})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,6 +101,86 @@ func relistOf(t *testing.T, k *Sink, items ...*corev1.ConfigMap) reflector.Relis
 		t.Fatal(err)
 	}
 	return r
+}
+
+// TestAFirstListThatHasLostObjectsIsNotComplete: the file was damaged while it was written, so the store
+// may lack what the list has.
+func TestAFirstListThatHasLostObjectsIsNotComplete(t *testing.T) {
+	k, i := newSink(t, 2), &damagedInformer{}
+	k.informer = i
+	finish := func() {
+		t.Helper()
+		r := relistOf(t, k, configMap("a", "1"), configMap("b", "2"), configMap("c", "3"))
+		if err := errors.Join(r.Finish(t.Context(), "9", true), k.Replace(nil, "9")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	finish()
+	if r := k.Checkpoint(); i.relisted > 0 || i.listed > 0 || r.State != checkpoint.StateSyncing || r.ResourceVersion != "" {
+		t.Errorf("relisted %d and listed %d times, with the checkpoint %+v", i.relisted, i.listed, r)
+	}
+	i.whole = true
+	finish()
+	if r := k.Checkpoint(); i.relisted != 1 || i.listed != 1 || r.State != checkpoint.StateComplete || r.ResourceVersion != "9" {
+		t.Errorf("relisted %d and listed %d times, with the checkpoint %+v", i.relisted, i.listed, r)
+	}
+	expectCounted(t, k, "a@1", "b@2", "c@3")
+}
+
+// expectCounted compares the objects, and their number with that in the state of the store.
+func expectCounted(t *testing.T, k *Sink, want ...string) {
+	t.Helper()
+	k.indexer.Hide(false)
+	var got []string
+	for _, obj := range k.indexer.List() {
+		cm := obj.(*corev1.ConfigMap)
+		got = append(got, cm.Name+"@"+cm.ResourceVersion)
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) || !k.indexer.Complete() || k.indexer.Len() != len(want) {
+		t.Errorf("the store has %v of %d, complete %t, expected %v", got, k.indexer.Len(), k.indexer.Complete(), want)
+	}
+}
+
+// TestAFirstListThatHasAnObjectAgain: the last one counts.
+func TestAFirstListThatHasAnObjectAgain(t *testing.T) {
+	k := newSink(t, 2)
+	r := relistOf(t, k, configMap("a", "1"), configMap("b", "1"), configMap("a", "2"), configMap("a", "1"))
+	if err := r.Finish(t.Context(), "9", true); err != nil {
+		t.Fatal(err)
+	}
+	expectCounted(t, k, "a@1", "b@1")
+}
+
+// TestWhatIsPutByHandDuringAFirstListIsReplaced, with its index entries.
+func TestWhatIsPutByHandDuringAFirstListIsReplaced(t *testing.T) {
+	for _, budget := range []int64{0, indexer.DefaultMemoryBudget} {
+		t.Run(fmt.Sprintf("a budget of %d bytes", budget), func(t *testing.T) {
+			k := newSinkOf(t, 2, indexer.NewObjects(budget))
+			version := func(obj any) ([]string, error) { return []string{resourceVersionOf(obj)}, nil }
+			if err := k.indexer.AddIndexers(cache.Indexers{"version": version}); err != nil {
+				t.Fatal(err)
+			}
+			r := relistOf(t, k)
+			k.indexer.Hide(false)
+			if err := k.indexer.Add(configMap("a", "1")); err != nil {
+				t.Fatal(err)
+			}
+			k.indexer.Hide(true)
+			for _, obj := range []*corev1.ConfigMap{configMap("b", "2"), configMap("c", "3"), configMap("a", "4"), configMap("d", "5")} {
+				if err := r.Item(t.Context(), obj); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := r.Finish(t.Context(), "9", true); err != nil {
+				t.Fatal(err)
+			}
+			expectCounted(t, k, "a@4", "b@2", "c@3", "d@5")
+			if keys, err := k.indexer.IndexKeys("version", "1"); len(keys) > 0 || err != nil {
+				t.Errorf("the old version is indexed: %v, %v", keys, err)
+			}
+		})
+	}
 }
 
 // TestARelistWritesNothingAfterTheEnd: a List may hang beyond the end of its informer, and
