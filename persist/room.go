@@ -1,16 +1,16 @@
 package persist
 
-// WaitForRoom waits while more than an eighth of MaxPendingBytes waits to be written, and has half of
-// that written already. Who writes much that nobody waits for, such as a first list, calls it before each
-// Update: what waits takes several times its size in memory, decoded, encoded, and in the pages of the
-// commit. Like Update, WaitForRoom does not wait for a file that cannot be written, nor for one that
-// has to be replaced.
+// WaitForRoom waits while more than an eighth of MaxPendingBytes waits to be written. From half of that on
+// it has what waits written at once, and the caller goes on beside the commit. Who writes much that nobody
+// waits for, such as a first list, calls it before each Update: what waits takes several times its size in
+// memory, decoded, encoded, and in the pages of the commit. Like Update, WaitForRoom does not wait for a
+// file that cannot be written, nor for one that has to be replaced.
 func (db *DB) WaitForRoom() {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	bound := db.opts.MaxPendingBytes / 8
 	for db.overBoundLocked(bound/2) && db.broken == nil && !db.closing {
-		if db.flushing == nil { // The caller goes on beside the commit.
+		if db.flushing == nil {
 			db.flushRequested = true
 			db.wakeCommitter()
 		}
