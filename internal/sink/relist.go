@@ -44,7 +44,7 @@ type relist struct {
 	// first: the store has nothing but what this relist has written, up to the write number written.
 	first   bool
 	written uint64
-	stage *stage
+	stage   *stage
 	// silent has items that are written without telling handlers.
 	silent chunk
 	// replaced has the keys of staged objects whose uid is not, or may not be, that of the
@@ -323,6 +323,28 @@ func (r *relist) Finish(_ context.Context, rv string, ordered bool) error {
 		k.indexer.ReturnLeftOut(r.untold)
 		return nil
 	}
+	r.recordLocked(rv, whole)
+	w := k.indexer.Writer()
+	defer w.Close()
+	w.SetComplete()
+	if err := k.commitLocked(w, rv, nil, r.stage.drop); err != nil {
+		return err
+	}
+	r.done = true
+	r.logLeftOut()
+	k.informer.Relisted()
+	if r.how.Rewrite && whole && k.db.Salvaged(k.space) {
+		if err := k.log.RemoveUnknown(); err != nil {
+			return err
+		}
+		return k.db.ForgetSalvage(k.space)
+	}
+	return nil
+}
+
+// recordLocked makes the checkpoint that of a store which is equal to the list.
+func (r *relist) recordLocked(rv string, whole bool) {
+	k := r.k
 	k.trusted, k.complete, k.filling = rv != "" && rv != "0", true, false
 	k.record.State, k.record.HighestVersion = checkpoint.StateComplete, ""
 	if !r.byVersion {
@@ -340,22 +362,6 @@ func (r *relist) Finish(_ context.Context, rv string, ordered bool) error {
 	if !k.trusted {
 		k.record.ResourceVersion = "" // So nothing is resumed (C1).
 	}
-	w := k.indexer.Writer()
-	defer w.Close()
-	w.SetComplete()
-	if err := k.commitLocked(w, rv, nil, r.stage.drop); err != nil {
-		return err
-	}
-	r.done = true
-	r.logLeftOut()
-	k.informer.Relisted()
-	if r.how.Rewrite && whole && k.db.Salvaged(k.space) {
-		if err := k.log.RemoveUnknown(); err != nil {
-			return err
-		}
-		return k.db.ForgetSalvage(k.space)
-	}
-	return nil
 }
 
 // Abort implements [reflector.Relist].
