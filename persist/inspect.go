@@ -20,14 +20,16 @@ import (
 //   - with a page that is used twice,
 //   - with keys out of order,
 //   - with a branch that names a page by another key than its first one: bbolt would
-//     add a changed version of that page to the branch beside the old one.
+//     add a changed version of that page to the branch beside the old one,
+//   - with a page whose last key is beyond the next page's first one: bbolt may make one
+//     page of both.
 //
 // A file that is only to be read may have its keys in any order, and any
 // freelist.
 //
 // It reads the branches and the leaves that hold buckets, not the leaves with
 // values, because every value has a checksum. The lengths in the headers of those
-// leaves, and their first keys, matter only when bbolt writes, see leafCheck.
+// leaves, and their keys, matter only when bbolt writes, see leafCheck.
 //
 // The inspector that it returns knows the leaves that are still unchecked.
 func inspectFile(f *os.File, readOnly bool) (*inspector, error) {
@@ -65,6 +67,9 @@ func (in *inspector) file() error {
 	in.used = make([]uint64, in.pages/64+1)
 	in.used[0] = 1<<0 | 1<<1 // The meta pages.
 	in.unchecked = make([]uint32, in.pages)
+	if in.notesOrder && in.pages <= maxNoted {
+		in.beside = make([]beside, in.pages)
+	}
 	freelist := binary.NativeEndian.Uint64(meta[metaFreelistAt:])
 	if freelist == noFreelist {
 		return fmt.Errorf("%w: the file has no freelist", ErrUnknownFormat)
@@ -74,7 +79,7 @@ func (in *inspector) file() error {
 			return err
 		}
 	}
-	if err := in.tree(binary.NativeEndian.Uint64(meta[metaRootAt:]), 0, 0, nil); err != nil {
+	if err := in.tree(binary.NativeEndian.Uint64(meta[metaRootAt:]), 0, 0, nil, nil); err != nil {
 		return err
 	}
 	return in.checkSpaces()
@@ -139,7 +144,7 @@ func checkBuckets(f *os.File, tx *bolt.Tx, l *layer) error {
 	pageSize := uint64(tx.DB().Info().PageSize)
 	pages := uint64(tx.Size()) / pageSize
 	in := &inspector{f: f, pageSize: pageSize, pages: pages, used: make([]uint64, pages/64+1), shallow: true}
-	if err := in.tree(uint64(tx.Cursor().Bucket().Root()), 0, 0, nil); err != nil {
+	if err := in.tree(uint64(tx.Cursor().Bucket().Root()), 0, 0, nil, nil); err != nil {
 		return err
 	}
 	spaces := map[string]bool{}
@@ -149,7 +154,7 @@ func checkBuckets(f *os.File, tx *bolt.Tx, l *layer) error {
 		}
 		spaces[name.Space] = true
 		if space := tx.Bucket([]byte(name.Space)); space != nil && space.Root() != 0 {
-			if err := in.tree(uint64(space.Root()), 0, 1, nil); err != nil {
+			if err := in.tree(uint64(space.Root()), 0, 1, nil, nil); err != nil {
 				return err
 			}
 		}
@@ -162,17 +167,20 @@ func corruptFile(format string, args ...any) error {
 }
 
 type inspector struct {
-	f         pagedFile
-	pageSize  uint64
-	pages     uint64
-	used      []uint64 // A bit for each page.
-	readOnly  bool
-	shallow   bool     // Buckets that have pages of their own are not followed.
-	unchecked []uint32 // The keyHash that each leaf with values, by its id, has to have.
-	elements  []byte   // Memory for checkValues,
-	window    []byte   // and for its leafReader.
-	badMeta   error    // Set if a meta page cannot be read.
-	waited    bool     // readAt has paused.
+	f          pagedFile
+	pageSize   uint64
+	pages      uint64
+	used       []uint64 // A bit for each page.
+	readOnly   bool
+	shallow    bool     // Buckets that have pages of their own are not followed.
+	unchecked  []uint32 // The keyHash that each leaf with values, by its id, has to have.
+	notesOrder bool     // For leafCheck, which needs
+	beside     []beside // what is beside each leaf with values.
+	lastLeaf   uint64   // The one that was noted last, in the same bucket, or 0.
+	elements   []byte   // Memory for checkValues,
+	window     []byte   // and for its leafReader.
+	badMeta    error    // Set if a meta page cannot be read.
+	waited     bool     // readAt has paused.
 
 	ours         bool // The root has the format's bucket.
 	valueInSpace bool // A bucket of the root has a value, as none of ours has.
@@ -190,11 +198,12 @@ func (in *inspector) use(id uint64) error {
 	return nil
 }
 
-// noteUnchecked notes a leaf with values, and the first key that it has to have. It ignores
-// a page that is not in the file: use returns that error.
+// noteUnchecked notes a leaf with values, the next of its bucket, and the first key that it has to have.
+// It ignores a page that is not in the file: use returns that error.
 func (in *inspector) noteUnchecked(id uint64, first []byte) {
 	if id < in.pages {
 		in.unchecked[id] = keyHash(first)
+		in.noteOrder(id)
 	}
 }
 
@@ -232,9 +241,10 @@ func (in *inspector) freelist(id uint64) error {
 }
 
 // tree walks the pages of a bucket, from the page id on. first is the key that the branch
-// above names that page by, nil for the root. At nesting 0 and 1 (the root bucket and the
+// above names that page by, nil for the root, and next the one by which a branch names what comes
+// behind it, nil at the end. At nesting 0 and 1 (the root bucket and the
 // spaces) it reads leaves as well, for the buckets in them.
-func (in *inspector) tree(id uint64, depth, nesting int, first []byte) error {
+func (in *inspector) tree(id uint64, depth, nesting int, first, next []byte) error {
 	if depth > maxTreeDepth {
 		return corruptFile("a bucket has more than %d levels of pages", maxTreeDepth)
 	}
@@ -252,9 +262,9 @@ func (in *inspector) tree(id uint64, depth, nesting int, first []byte) error {
 	case nesting == maxBucketNesting:
 		in.noteUnchecked(id, first)
 		if first == nil && !in.readOnly {
-			return in.checkValues(id, h, keyHash(nil))
+			_, err = in.checkValues(id, h, keyHash(nil))
 		}
-		return nil
+		return err
 	}
 	h, b, err := in.page(id)
 	if err != nil {
@@ -267,10 +277,13 @@ func (in *inspector) tree(id uint64, depth, nesting int, first []byte) error {
 	if got := firstKey(h, b); first != nil && !in.readOnly && !bytes.Equal(got, first) {
 		return wrongFirstKey(id, got, first)
 	}
+	if got := lastKey(h, b); next != nil && !in.readOnly && bytes.Compare(got, next) >= 0 {
+		return wrongLastKey(id, got, next)
+	}
 	if h.flags == leafPage {
 		return in.leaf(h, b, elements, nesting)
 	}
-	return in.branch(b, elements, depth, nesting)
+	return in.branch(b, elements, depth, nesting, next)
 }
 
 // wrongFirstKey is the error for a page whose branch names it by another key.
@@ -278,7 +291,8 @@ func wrongFirstKey(id uint64, got, want []byte) error {
 	return corruptFile("page %d begins with key %.100q, expected %.100q", id, got, want)
 }
 
-func (in *inspector) branch(page, elements []byte, depth, nesting int) error {
+// branch walks what a branch leads to. next is that of tree.
+func (in *inspector) branch(page, elements []byte, depth, nesting int, next []byte) error {
 	leaves := false
 	for at := 0; at < len(elements); at += elementBytes {
 		child := binary.NativeEndian.Uint64(elements[at+branchPageIDAt:])
@@ -291,7 +305,11 @@ func (in *inspector) branch(page, elements []byte, depth, nesting int) error {
 			}
 			leaves = h.flags == leafPage
 		}
-		visit := func() error { return in.tree(child, depth+1, nesting, key) }
+		behind := next
+		if at+elementBytes < len(elements) {
+			behind = elementKey(page, at+elementBytes)
+		}
+		visit := func() error { return in.tree(child, depth+1, nesting, key, behind) }
 		if leaves {
 			in.noteUnchecked(child, key)
 			visit = func() error { return in.use(child) }
@@ -324,7 +342,8 @@ func (in *inspector) leaf(h pageHeader, page, elements []byte, nesting int) erro
 			if in.shallow {
 				continue
 			}
-			if err := in.tree(root, 0, nesting+1, nil); err != nil {
+			in.lastLeaf = 0
+			if err := in.tree(root, 0, nesting+1, nil, nil); err != nil {
 				return err
 			}
 			continue

@@ -22,7 +22,7 @@ import (
 // first key: if the branch has another key, the old entry stays beside the new one, and
 // leads to a free page. And it copies what it keeps of a leaf, as much as the lengths of the keys
 // and values there say. And it puts a key beside others that are out of order where later
-// searches do not find it.
+// searches do not find it; in a leaf, and in one that it has merged of two.
 //
 // A file may have hundreds of thousands of leaves, so a commit checks only those that it is
 // about to free, each of them once: what replaces them is written by this process. The
@@ -43,8 +43,8 @@ type leafCheck struct {
 
 // newLeafCheck reads the branches of a file, not its leaves with values.
 func newLeafCheck(f *os.File) (*leafCheck, error) {
-	in, err := inspectFile(f, false)
-	if err != nil {
+	in := &inspector{f: f, notesOrder: true}
+	if err := guard(in.file); err != nil {
 		return nil, err
 	}
 	c := &leafCheck{in: in, pages: in.pages}
@@ -165,16 +165,13 @@ func (c *leafCheck) isUnchecked(id uint64) bool {
 	return id < c.pages && c.in.unchecked[id] != 0
 }
 
-// checkLeaf checks the header and the elements of a leaf, unless that was done. first is
-// the key that its branch names it by, or nil.
+// checkLeaf checks the header and the elements of a leaf, and its order with those beside it, unless
+// that was done. first is the key that its branch names it by, or nil.
 func (c *leafCheck) checkLeaf(id uint64, first []byte) error {
 	if !c.isUnchecked(id) {
 		return nil
 	}
-	h, err := c.in.header(id)
-	if err == nil && h.flags != leafPage { // A branch may lead back to itself.
-		err = corruptFile("page %d has flags %#x, expected a leaf", id, h.flags)
-	}
+	h, err := c.in.leafHeader(id)
 	if err != nil {
 		return err
 	}
@@ -191,7 +188,11 @@ func (c *leafCheck) checkLeaf(id uint64, first []byte) error {
 	if first != nil && keyHash(first) != want {
 		return corruptFile("leaf %d is known by another key than before, %.100q", id, first)
 	}
-	if err := c.in.checkValues(id, h, want); err != nil {
+	ends, err := c.in.checkValues(id, h, want)
+	if err == nil {
+		err = c.checkBeside(id, ends)
+	}
+	if err != nil {
 		return err
 	}
 	c.in.unchecked[id] = 0
@@ -424,67 +425,4 @@ func (in *inspector) readAheadLeaves(f *os.File, from, to uint64) {
 			readAhead(f, from*in.pageSize, window*in.pageSize)
 		}
 	}
-}
-
-// checkValues checks a leaf with values as elementsOf does, but not what follows its contents; and
-// its first key by keyHash. An empty one must be the root of its bucket, and have zeros where it would
-// have an element. Of the values it reads only what is in a page's length behind a key.
-func (in *inspector) checkValues(id uint64, h pageHeader, want uint32) error {
-	isRoot := want == keyHash(nil)
-	n := uint64(h.count) * elementBytes
-	if n > h.bytes-pageHeaderBytes {
-		return corruptFile("leaf %d has %d elements in %d bytes", id, h.count, h.bytes)
-	}
-	leaf := leafReader{in: in, begin: id*in.pageSize + pageHeaderBytes, size: h.bytes - pageHeaderBytes}
-	in.window = in.window[:0]
-	if n == 0 {
-		none, err := leaf.read(0, elementBytes)
-		if err == nil && (!isRoot || !isZero(none)) {
-			err = corruptFile("leaf %d is empty", id)
-		}
-		return err
-	}
-	elements, err := leaf.read(0, n)
-	if err != nil {
-		return err
-	}
-	if _, err := in.checkElements(h, elements, 0); err != nil {
-		return fmt.Errorf("leaf %d: %w", id, err)
-	}
-	in.elements = append(in.elements[:0], elements...) // To read keys may overwrite them.
-	var last []byte
-	for at := uint64(0); at < n; at += elementBytes {
-		e := h.element(in.elements[at:])
-		key, err := leaf.read(at+e.pos, e.ksize)
-		switch {
-		case err != nil:
-			return err
-		case at == 0 && (key[0] != keyPrefix || !isRoot && keyHash(key) != want):
-			return corruptFile("leaf %d begins with key %.100q, expected another one", id, key)
-		case bytes.Compare(last, key) >= 0:
-			return corruptFile("leaf %d: key %.100q follows key %.100q", id, key, last)
-		}
-		last = append(last[:0], key...)
-	}
-	return nil
-}
-
-// A leafReader reads parts of a leaf, from behind its header on.
-type leafReader struct {
-	in          *inspector
-	begin, size uint64
-	at          uint64 // Where in.window begins.
-}
-
-// read returns n bytes of the leaf, which the next call may overwrite. It reads a page's length at a time.
-func (r *leafReader) read(from, n uint64) ([]byte, error) {
-	in := r.in
-	if from < r.at || from+n > r.at+uint64(len(in.window)) {
-		size := min(max(n, in.pageSize), r.size-from)
-		in.window, r.at = slices.Grow(in.window[:0], int(size))[:size], from
-		if _, err := in.readAt(in.window, int64(r.begin+from)); err != nil {
-			return nil, err
-		}
-	}
-	return in.window[from-r.at:][:n], nil
 }

@@ -191,13 +191,19 @@ func (in *inspector) read(b []byte, id uint64) error {
 }
 
 // firstKey returns the first key of a page that elementsOf has found sound, or nil.
-func firstKey(h pageHeader, page []byte) []byte {
+func firstKey(h pageHeader, page []byte) []byte { return h.key(page, 0) }
+
+// lastKey is firstKey for the last key.
+func lastKey(h pageHeader, page []byte) []byte { return h.key(page, int(h.count)-1) }
+
+// key returns the key of an element, or nil if there are no elements.
+func (h pageHeader) key(page []byte, i int) []byte {
 	if h.count == 0 {
 		return nil
 	}
-	e := h.element(page[pageHeaderBytes:])
-	from := pageHeaderBytes + e.pos
-	return page[from : from+e.ksize]
+	at := pageHeaderBytes + uint64(i)*elementBytes
+	e := h.element(page[at:])
+	return page[at+e.pos:][:e.ksize]
 }
 
 // An element says where its key is, from its own first byte on, and how long key and value are.

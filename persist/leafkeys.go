@@ -1,0 +1,162 @@
+package persist
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// beside has the leaves before and behind a leaf in its bucket, 0 for none. It is kept for each page of
+// a large file, so it is small.
+type beside struct{ before, behind uint32 }
+
+// maxNoted is how many pages a file may have for the order of its leaves to be noted. That is at least 4 TiB.
+const maxNoted = 1 << 32
+
+// leafEnds are the first and the last key of a leaf, nil if it is empty.
+type leafEnds struct{ first, last []byte }
+
+// noteOrder notes the leaf that comes next in its bucket.
+func (in *inspector) noteOrder(id uint64) {
+	if in.beside != nil {
+		in.beside[id].before = uint32(in.lastLeaf)
+		in.beside[in.lastLeaf].behind = uint32(id) // Of page 0, nobody reads that.
+		in.lastLeaf = id
+	}
+}
+
+// checkBeside checks that the last key of a leaf is less than the first one of the next, before and behind
+// a leaf that was found sound but for that. Each two leaves are compared when the first of them is
+// checked: until then both pages are as they were when their order was noted.
+func (c *leafCheck) checkBeside(id uint64, ends leafEnds) error {
+	if c.in.beside == nil {
+		return nil
+	}
+	if before := uint64(c.in.beside[id].before); c.isUnchecked(before) {
+		last, err := c.in.keyAtEnd(before, true)
+		if err != nil {
+			return err
+		}
+		if bytes.Compare(last, ends.first) >= 0 {
+			return wrongLastKey(before, last, ends.first)
+		}
+	}
+	if behind := uint64(c.in.beside[id].behind); c.isUnchecked(behind) {
+		first, err := c.in.keyAtEnd(behind, false)
+		if err != nil {
+			return err
+		}
+		if bytes.Compare(ends.last, first) >= 0 {
+			return wrongLastKey(id, ends.last, first)
+		}
+	}
+	return nil
+}
+
+// wrongLastKey is the error for a page whose last key is not below the next page's first one.
+func wrongLastKey(id uint64, got, next []byte) error {
+	return corruptFile("page %d ends with key %.100q, and the next one begins with key %.100q", id, got, next)
+}
+
+// keyAtEnd reads the first or the last key of a leaf with values that is still unchecked.
+func (in *inspector) keyAtEnd(id uint64, last bool) ([]byte, error) {
+	h, err := in.leafHeader(id)
+	if err != nil {
+		return nil, err
+	}
+	at, room := uint64(0), h.bytes-pageHeaderBytes
+	if last && h.count > 0 {
+		at = uint64(h.count-1) * elementBytes
+	}
+	if h.count == 0 || at+elementBytes > room {
+		return nil, corruptFile("leaf %d has %d elements in %d bytes", id, h.count, h.bytes)
+	}
+	var b [elementBytes]byte
+	begin := id*in.pageSize + pageHeaderBytes + at
+	if _, err := in.readAt(b[:], int64(begin)); err != nil {
+		return nil, err
+	}
+	e := h.element(b[:])
+	if e.ksize > bolt.MaxKeySize || at+e.pos+e.ksize > room {
+		return nil, corruptFile("leaf %d has a key of %d bytes at byte %d of %d", id, e.ksize, at+e.pos, room)
+	}
+	key := make([]byte, e.ksize)
+	_, err = in.readAt(key, int64(begin+e.pos))
+	return key, err
+}
+
+// leafHeader reads the head of a page that ought to be a leaf. A branch may lead back to itself.
+func (in *inspector) leafHeader(id uint64) (pageHeader, error) {
+	h, err := in.header(id)
+	if err == nil && h.flags != leafPage {
+		err = corruptFile("page %d has flags %#x, expected a leaf", id, h.flags)
+	}
+	return h, err
+}
+
+// checkValues checks a leaf with values as elementsOf does, but not what follows its contents; and
+// its first key by keyHash. An empty one must be the root of its bucket, and have zeros where it would
+// have an element. Of the values it reads only what is in a page's length behind a key.
+func (in *inspector) checkValues(id uint64, h pageHeader, want uint32) (ends leafEnds, err error) {
+	isRoot := want == keyHash(nil)
+	n := uint64(h.count) * elementBytes
+	if n > h.bytes-pageHeaderBytes {
+		return ends, corruptFile("leaf %d has %d elements in %d bytes", id, h.count, h.bytes)
+	}
+	leaf := leafReader{in: in, begin: id*in.pageSize + pageHeaderBytes, size: h.bytes - pageHeaderBytes}
+	in.window = in.window[:0]
+	if n == 0 {
+		none, err := leaf.read(0, elementBytes)
+		if err == nil && (!isRoot || !isZero(none)) {
+			err = corruptFile("leaf %d is empty", id)
+		}
+		return ends, err
+	}
+	elements, err := leaf.read(0, n)
+	if err != nil {
+		return ends, err
+	}
+	if _, err := in.checkElements(h, elements, 0); err != nil {
+		return ends, fmt.Errorf("leaf %d: %w", id, err)
+	}
+	in.elements = append(in.elements[:0], elements...) // To read keys may overwrite them.
+	for at := uint64(0); at < n; at += elementBytes {
+		e := h.element(in.elements[at:])
+		key, err := leaf.read(at+e.pos, e.ksize)
+		switch {
+		case err != nil:
+			return ends, err
+		case at == 0 && (key[0] != keyPrefix || !isRoot && keyHash(key) != want):
+			return ends, corruptFile("leaf %d begins with key %.100q, expected another one", id, key)
+		case bytes.Compare(ends.last, key) >= 0:
+			return ends, corruptFile("leaf %d: key %.100q follows key %.100q", id, key, ends.last)
+		}
+		if at == 0 {
+			ends.first = bytes.Clone(key)
+		}
+		ends.last = append(ends.last[:0], key...)
+	}
+	return ends, nil
+}
+
+// A leafReader reads parts of a leaf, from behind its header on.
+type leafReader struct {
+	in          *inspector
+	begin, size uint64
+	at          uint64 // Where in.window begins.
+}
+
+// read returns n bytes of the leaf, which the next call may overwrite. It reads a page's length at a time.
+func (r *leafReader) read(from, n uint64) ([]byte, error) {
+	in := r.in
+	if from < r.at || from+n > r.at+uint64(len(in.window)) {
+		size := min(max(n, in.pageSize), r.size-from)
+		in.window, r.at = slices.Grow(in.window[:0], int(size))[:size], from
+		if _, err := in.readAt(in.window, int64(r.begin+from)); err != nil {
+			return nil, err
+		}
+	}
+	return in.window[from-r.at:][:n], nil
+}
