@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -29,7 +30,8 @@ const (
 // costs the server as much processor time again as the list (docs/design/speed.md). Its methods may be
 // called concurrently.
 type Link struct {
-	never bool // No list is compressed, nor measured.
+	never bool         // No list is compressed, nor measured.
+	bytes atomic.Int64 // Of all lists.
 
 	mu      sync.Mutex
 	answer  time.Duration // The least time that a small answer took. 0: there was none.
@@ -92,20 +94,30 @@ func (l *Link) answered(after time.Duration) {
 	}
 }
 
-// measure reads the beginning of a list that is not compressed, and reports whether it came fast. If so,
-// the response has all of it still. Else the link is noted to be slow.
+// carried is called with the bytes of a list that have been read.
+func (l *Link) carried(bytes int) {
+	if l != nil {
+		l.bytes.Add(int64(bytes))
+	}
+}
+
+// measure reads the beginning of a list that is not compressed, and reports whether it came fast, or others
+// did meanwhile: lists that come at once share the link, and the processors. If so, the response has all of
+// it still. Else the link is noted to be slow.
 func (l *Link) measure(list *http.Response) (fast bool) {
 	if l.never {
 		return true
 	}
 	begin, waited := make([]byte, 0, slowBytes), time.Duration(0)
+	begun, before := time.Now(), l.bytes.Load()
 	var err error
 	for err == nil && len(begin) < cap(begin) {
 		asked := time.Now()
 		var n int
 		n, err = list.Body.Read(begin[len(begin):cap(begin)])
 		begin, waited = begin[:len(begin)+n], waited+time.Since(asked)
-		if err == nil && waited > slowWait && len(begin) >= leastBytes {
+		most := time.Duration(l.bytes.Load()-before) * slowWait / slowBytes // That a fast link takes for all of it.
+		if err == nil && waited > slowWait && len(begin) >= leastBytes && time.Since(begun) > most {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.slow = time.Now()

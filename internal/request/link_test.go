@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -163,6 +164,45 @@ func TestALinkThatWasSlowIsTriedAgain(t *testing.T) {
 			t.Error("what comes late is not seen")
 		}
 	})
+}
+
+// TestListsThatShareAFastLink are slow, each of them, and the link is not.
+func TestListsThatShareAFastLink(t *testing.T) {
+	for name, c := range map[string]struct {
+		rate int64 // Of each of ten.
+		want string
+	}{
+		"a fast link": {4 << 20, "identity"},
+		"a slow link": {512 << 10, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := new(Link)
+				l.answered(time.Millisecond)
+				var lists sync.WaitGroup
+				for range 10 {
+					lists.Go(func() {
+						list, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/api/v1/pods", nil)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						connection := &connection{rate: c.rate, body: make([]byte, 2<<20)}
+						p := newPages(connection, list)
+						p.link = l
+						resp, err := p.askFirst()
+						if err == nil {
+							_, err = io.Copy(io.Discard, resp.Body)
+						}
+						if err != nil || connection.asked[len(connection.asked)-1] != c.want {
+							t.Errorf("it accepts %q, %v", connection.asked, err)
+						}
+					})
+				}
+				lists.Wait()
+			})
+		})
+	}
 }
 
 // TestWhereAskingHasNoInfluenceNothingIsAskedForTwice: the client wants no compression, or a proxy

@@ -44,11 +44,15 @@ func (h *listHead) head() *listHead { return h }
 // itemKind is the kind of the items.
 func (h *listHead) itemKind() string { return strings.TrimSuffix(h.Kind, "List") }
 
-// wireBody returns io.ErrUnexpectedEOF with each error of a connection.
-type wireBody struct{ io.ReadCloser }
+// wireBody returns io.ErrUnexpectedEOF with each error of a connection, and tells the Link how much it reads.
+type wireBody struct {
+	io.ReadCloser
+	link *Link // May be nil.
+}
 
 func (b *wireBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
+	b.link.carried(n)
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = fmt.Errorf("%w: %w", io.ErrUnexpectedEOF, err)
 	}

@@ -101,7 +101,11 @@ func (p *pages) ask() (*http.Response, error) {
 	}
 	resp, err := p.transport.RoundTrip(r)
 	if err == nil {
-		resp.Body = &wireBody{resp.Body}
+		link := p.link
+		if resp.Uncompressed { // How much the link has carried is not known.
+			link = nil
+		}
+		resp.Body = &wireBody{resp.Body, link}
 	}
 	return resp, err
 }
