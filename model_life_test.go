@@ -108,7 +108,8 @@ func (l *life) end() {
 	}
 }
 
-func (l *life) memoryOnly() bool { return l.cache.Status().MemoryOnly }
+// memoryOnly is also called by the committer, for which AddDurableEventHandler may wait while Status waits for that.
+func (l *life) memoryOnly() bool { return l.cache.db.MemoryOnly() }
 
 // modelCrash copies the file at a commit, once armed.
 type modelCrash struct {
