@@ -44,16 +44,15 @@ type Link struct {
 func UncompressedLink() *Link { return &Link{never: true} }
 
 // compresses reports whether the next list is left to the transport, which has it compressed, unless its
-// client does not want that. A list that is asked for in pages is: a connection was cut, or the server has
-// no cache for it.
-func (l *Link) compresses(inPages bool) bool {
+// client does not want that. A list that was cut is.
+func (l *Link) compresses(wasCut bool) bool {
 	if l.never {
 		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	wasSlow := !l.slow.IsZero() && time.Since(l.slow) < remembered
-	return inPages || l.useless || wasSlow || l.answer == 0 || l.answer > nearBy
+	return wasCut || l.useless || wasSlow || l.answer == 0 || l.answer > nearBy
 }
 
 // hasNoInfluence is called when a list came in the form that it was not asked for in.

@@ -73,19 +73,20 @@ func TestListsAreCompressedOnSlowLinks(t *testing.T) {
 	for name, test := range map[string]struct {
 		link  *Link
 		small bool // A small answer was timed before.
-		pages bool // It is asked for in pages.
+		limit string
 		c     connection
 		want  []string
 	}{
-		"nothing is known":       {link: new(Link), c: connection{body: large}, want: []string{""}},
-		"a fast link":            {link: new(Link), small: true, c: connection{answers: near, rate: fast, body: large}, want: []string{"identity"}},
-		"a far server":           {link: new(Link), small: true, c: connection{answers: far, rate: fast, body: large}, want: []string{""}},
-		"a near one, and slow":   {link: new(Link), small: true, c: connection{answers: near, rate: slow, body: large}, want: []string{"identity", ""}},
-		"a slow one, but little": {link: new(Link), small: true, c: connection{answers: near, rate: slow, body: small}, want: []string{"identity"}},
-		"none":                   {link: UncompressedLink(), small: true, c: connection{answers: far, rate: slow, body: large}, want: []string{"identity"}},
-		"none, in pages":         {link: UncompressedLink(), pages: true, c: connection{answers: far, rate: slow, body: large}, want: []string{"identity"}},
-		"all":                    {small: true, c: connection{answers: near, rate: fast, body: large}, want: []string{""}},
-		"a list that was cut":    {link: new(Link), small: true, pages: true, c: connection{answers: near, rate: fast, body: large}, want: []string{""}},
+		"nothing is known":               {link: new(Link), c: connection{body: large}, want: []string{""}},
+		"a fast link":                    {link: new(Link), small: true, c: connection{answers: near, rate: fast, body: large}, want: []string{"identity"}},
+		"a far server":                   {link: new(Link), small: true, c: connection{answers: far, rate: fast, body: large}, want: []string{""}},
+		"a near one, and slow":           {link: new(Link), small: true, c: connection{answers: near, rate: slow, body: large}, want: []string{"identity", ""}},
+		"a slow one, but little":         {link: new(Link), small: true, c: connection{answers: near, rate: slow, body: small}, want: []string{"identity"}},
+		"none":                           {link: UncompressedLink(), small: true, c: connection{answers: far, rate: slow, body: large}, want: []string{"identity"}},
+		"none, in pages":                 {link: UncompressedLink(), limit: "62", c: connection{answers: far, rate: slow, body: large}, want: []string{"identity"}},
+		"all":                            {small: true, c: connection{answers: near, rate: fast, body: large}, want: []string{""}},
+		"a list that was cut":            {link: new(Link), small: true, limit: "62", c: connection{answers: near, rate: fast, body: large}, want: []string{""}},
+		"a fast link, as client-go asks": {link: new(Link), small: true, limit: "500", c: connection{answers: near, rate: fast, body: large}, want: []string{"identity"}},
 		"less than a server compresses": {link: new(Link), small: true, c: connection{answers: near, rate: slow, body: make([]byte, 120<<10)},
 			want: []string{"identity"}},
 		"one that compresses unasked": {link: new(Link), small: true, c: connection{answers: near, rate: fast, body: large, unasked: true},
@@ -111,9 +112,7 @@ func TestListsAreCompressedOnSlowLinks(t *testing.T) {
 					}
 					test.c.asked = nil
 				}
-				if test.pages {
-					list.URL.RawQuery = "limit=62"
-				}
+				list.URL.RawQuery = "limit=" + test.limit
 				p := newPages(transport.RoundTripper, list)
 				p.link = test.link
 				resp, err := p.askFirst()

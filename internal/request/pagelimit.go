@@ -23,6 +23,9 @@ func NewPageLimit(objects, most int64) *PageLimit {
 // Objects returns the limit of the next page; 0: none.
 func (l *PageLimit) Objects() int64 { return l.objects }
 
+// isReduced reports whether pages are smaller than they would be over a connection that lasts.
+func (l *PageLimit) isReduced() bool { return l.objects > 0 && l.objects < l.most }
+
 // Cut notes that connections do not last for a page.
 func (l *PageLimit) Cut() {
 	if l.objects == 0 {

@@ -57,7 +57,7 @@ func (p *pages) begin() (refusal *http.Response, err error) {
 // askFirst asks for the first page without compression, where the link is fast, and with it, if the link
 // turns out not to be. The others come in the form of the first.
 func (p *pages) askFirst() (*http.Response, error) {
-	if p.link == nil || p.link.compresses(p.limit.Objects() > 0) {
+	if p.link == nil || p.link.compresses(p.limit.isReduced()) {
 		return p.ask()
 	}
 	usual := p.request
