@@ -54,7 +54,7 @@ type ListCompression string
 const (
 	// CompressOnSlowLinks means those over a connection that is slow, because compression costs the
 	// server about as much processor time again as the list. A connection is slow if the server has
-	// needed more than 20 ms for each small answer so far, or has given none; if the beginning of a list
+	// needed more than 5 ms for each small answer so far, or has given none; if the beginning of a list
 	// comes at less than about 100 Mbit/s: then that list is asked for again, and those of the next 10
 	// minutes are compressed as well; or if a list was cut.
 	CompressOnSlowLinks ListCompression = "CompressOnSlowLinks"

@@ -12,9 +12,8 @@ import (
 
 const (
 	// nearBy: a server that answers a small request within this time is close enough that its
-	// connection is probably fast. A server that is not idle needs 5 to 10 ms of that for itself, because
-	// etcd is asked.
-	nearBy = 20 * time.Millisecond
+	// connection is probably fast.
+	nearBy = 5 * time.Millisecond
 	// A list is slow if more than slowWait is spent with waiting for its first slowBytes. That is
 	// about 100 Mbit/s: with more, the server and the client need longer for the compression than it
 	// spares.
@@ -46,13 +45,13 @@ func UncompressedLink() *Link { return &Link{never: true} }
 // compresses reports whether the next list is left to the transport, which has it compressed, unless its
 // client does not want that. A list that was cut is.
 func (l *Link) compresses(wasCut bool) bool {
-	if l.never {
-		return false
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.never || l.useless {
+		return l.useless
+	}
 	wasSlow := !l.slow.IsZero() && time.Since(l.slow) < remembered
-	return wasCut || l.useless || wasSlow || l.answer == 0 || l.answer > nearBy
+	return wasCut || wasSlow || l.answer == 0 || l.answer > nearBy
 }
 
 // hasNoInfluence is called when a list came in the form that it was not asked for in.

@@ -207,20 +207,24 @@ func TestListsThatShareAFastLink(t *testing.T) {
 // TestWhereAskingHasNoInfluenceNothingIsAskedForTwice: the client wants no compression, or a proxy
 // compresses always.
 func TestWhereAskingHasNoInfluenceNothingIsAskedForTwice(t *testing.T) {
-	for name, c := range map[string]connection{
-		"a client without compression": {rate: 1 << 20, body: make([]byte, slowBytes), never: true},
-		"a proxy that compresses":      {rate: 1 << 20, body: make([]byte, slowBytes), unasked: true},
+	for name, test := range map[string]struct {
+		l *Link
+		c connection
+	}{
+		"a client without compression":             {new(Link), connection{rate: 1 << 20, body: make([]byte, slowBytes), never: true}},
+		"a proxy that compresses":                  {new(Link), connection{rate: 1 << 20, body: make([]byte, slowBytes), unasked: true}},
+		"a proxy that compresses what is never to": {UncompressedLink(), connection{rate: 1 << 20, body: make([]byte, slowBytes), unasked: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := new(Link)
+				l, c := test.l, &test.c
 				l.answered(time.Millisecond)
 				for range 3 {
 					list, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/api/v1/pods", nil)
 					if err != nil {
 						t.Fatal(err)
 					}
-					p := newPages(&c, list)
+					p := newPages(c, list)
 					p.link = l
 					if _, err := p.askFirst(); err != nil {
 						t.Fatal(err)
