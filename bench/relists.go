@@ -73,7 +73,10 @@ func (s *suite) relistOnce(ctx context.Context, p *population) (err error) {
 		return err
 	}
 	for _, impl := range impls {
-		server := watchProcess(s.controlPlane.APIServerPID())
+		server, err := s.watchServer(ctx)
+		if err != nil {
+			return err
+		}
 		figures, err := wake(ctx, asleep[impl], e, impl)
 		cpu, _ := server.stop()
 		if err == nil {

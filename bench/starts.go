@@ -206,11 +206,15 @@ func (s *suite) startOnce(ctx context.Context, p *population, m startMeasurement
 			}
 		}
 	}
+	server, err := s.watchServer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer server.stop()
 	if m.cut {
 		heal := m.link.CutEvery(cutPeriod)
 		defer func() { err = errors.Join(err, heal()) }()
 	}
-	server := watchProcess(s.controlPlane.APIServerPID())
 	r, err := s.start(ctx, spec, e)
 	cpu, _ := server.stop()
 	if err == nil {
