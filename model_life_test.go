@@ -108,8 +108,8 @@ func (l *life) end() {
 	}
 }
 
-// memoryOnly is also called by the committer, for which AddDurableEventHandler may wait while Status waits for that.
-func (l *life) memoryOnly() bool { return l.cache.db.MemoryOnly() }
+// memoryOnly is also called by the committer: Status does not wait for those who wait for that.
+func (l *life) memoryOnly() bool { return l.cache.Status().MemoryOnly }
 
 // modelCrash copies the file at a commit, once armed.
 type modelCrash struct {

@@ -28,8 +28,8 @@ type Store interface {
 	Ballast() (release func())
 }
 
-// Options configures [New]. All fields are required, but for the last two, and those that
-// [Processor.Move] gives.
+// Options configures [New]. [Processor.Move] may give the first three later; of the others a zero value
+// means what it says.
 type Options struct {
 	Log    *queue.Log
 	Store  Store
@@ -61,13 +61,17 @@ type Processor struct {
 	walksMu sync.Mutex
 	walks   map[bool]*walk // Those that can be joined, by whether their listeners are durable.
 
+	// changing is held while the handlers change, also where that waits for the file and mu is not held.
+	// It is locked before mu.
+	changing  sync.Mutex
+	turns     turns
+	forgotten []string // Names, before the start.
+
 	mu               sync.Mutex
 	started, stopped bool
 	checkPeriod      time.Duration
 	listeners        map[*listener]struct{}
 	unfinished       map[*listener]struct{} // Those that run, also if they were removed.
-	turns            turns
-	forgotten        []string // Names, before the start.
 	running          sync.WaitGroup
 }
 
@@ -82,8 +86,8 @@ func New(o Options) *Processor {
 // Add adds a handler, a durable one if it has a name. The error wraps [queue.ErrInUse] if the
 // name has a handler.
 func (p *Processor) Add(h cache.ResourceEventHandler, durableName string, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.changing.Lock()
+	defer p.changing.Unlock()
 	if p.stopped {
 		return nil, fmt.Errorf("handler %v was not added to shared informer because it has stopped already", h)
 	}
@@ -99,9 +103,13 @@ func (p *Processor) Add(h cache.ResourceEventHandler, durableName string, o cach
 	if l.durable {
 		l.name = durableName
 	}
-	if err := l.consume(p.opts.Log); err != nil {
+	c, err := l.consumerOf(p.opts.Log)
+	if err != nil {
 		return nil, err
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.consumeLocked(l, c)
 	p.setResyncLocked(l, ptr.Deref(o.ResyncPeriod, p.opts.ResyncPeriod))
 	p.listeners[l] = struct{}{}
 	if p.started {
@@ -110,37 +118,49 @@ func (p *Processor) Add(h cache.ResourceEventHandler, durableName string, o cach
 	return l, nil
 }
 
-// consume makes the listener a consumer of a log.
-func (l *listener) consume(log *queue.Log) error {
+// consumerOf returns a consumer of a log for the listener.
+func (l *listener) consumerOf(log *queue.Log) (*queue.Consumer, error) {
 	if !l.durable {
-		l.initialList.Store(true)
-		l.consumer = log.Plain()
-		return nil
+		return log.Plain(), nil
 	}
 	c, err := log.Durable(l.name)
 	if err != nil {
-		return fmt.Errorf("warmwatch: add durable handler: %w", err)
+		return nil, fmt.Errorf("warmwatch: add durable handler: %w", err)
 	}
-	l.consumer, l.turn = c, l.p.turns.of(l.name)
-	l.initialList.Store(c.InitialPending())
-	return nil
+	return c, nil
+}
+
+func (p *Processor) consumeLocked(l *listener, c *queue.Consumer) {
+	l.consumer = c
+	l.initialList.Store(!l.durable || c.InitialPending())
+	if l.durable {
+		l.turn = p.turns.of(l.name)
+	}
 }
 
 // Move makes the handlers, which were not told of anything yet, hear of another log and
 // another store, and what is logged from now on is logged by the logger. The names that were
 // forgotten are forgotten there too.
 func (p *Processor) Move(log *queue.Log, store Store, logger klog.Logger) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.changing.Lock()
+	defer p.changing.Unlock()
 	for _, name := range p.forgotten {
 		if err := log.Forget(name); err != nil {
 			return err
 		}
 	}
+	consumers := map[*listener]*queue.Consumer{}
 	for l := range p.listeners {
-		if err := l.consume(log); err != nil {
+		c, err := l.consumerOf(log)
+		if err != nil {
 			return err
 		}
+		consumers[l] = c
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l, c := range consumers {
+		p.consumeLocked(l, c)
 	}
 	p.opts.Log, p.opts.Store, p.opts.Logger = log, store, logger
 	return nil
@@ -162,6 +182,8 @@ func (p *Processor) Remove(handle cache.ResourceEventHandlerRegistration) error 
 	if !ok {
 		return fmt.Errorf("invalid key type %T", handle)
 	}
+	p.changing.Lock()
+	defer p.changing.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, ours := p.listeners[l]; !ours {
@@ -189,8 +211,8 @@ func (p *Processor) Known(handle cache.ResourceEventHandlerRegistration) bool {
 // Forget removes what is kept for a durable name, see [queue.Log.Forget]. It fails after
 // Stop, because the next informer of the space may use the name.
 func (p *Processor) Forget(durableName string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.changing.Lock()
+	defer p.changing.Unlock()
 	if p.stopped {
 		return fmt.Errorf("durable handler %q was not forgotten because shared informer has stopped already", durableName)
 	}
@@ -207,6 +229,8 @@ func (p *Processor) Forget(durableName string) error {
 // Start starts the listeners, which wait until the store is served. It returns the period
 // after which ShouldResync is to be called, which does not change any more.
 func (p *Processor) Start() (resyncCheckPeriod time.Duration) {
+	p.changing.Lock()
+	defer p.changing.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.started = true
@@ -244,6 +268,8 @@ func (p *Processor) CaughtUp(after time.Duration) {
 // Stop makes the listeners end after the callback in flight. No handler can be added after it.
 func (p *Processor) Stop() {
 	p.late.stop()
+	p.changing.Lock()
+	defer p.changing.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stopped = true

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -250,4 +251,51 @@ func TestStatusHasAHandlerOnce(t *testing.T) {
 	if all := p.Status(); len(all) != 2 || !all[0].Durable && !all[1].Durable {
 		t.Errorf("the handlers are %+v", all)
 	}
+}
+
+// TestStatusDoesNotWaitForTheFile: so much waits to be written that a durable handler that is added
+// waits for the committer, which hangs.
+func TestStatusDoesNotWaitForTheFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, db := processorOf(t, threeObjects{})
+		p.Start()
+		put := func(size int) {
+			if _, err := db.Update(func(b *persist.Batch) {
+				b.Put(persist.Bucket{Space: "space", Name: "other"}, "key", persist.Bytes(make([]byte, size)))
+				b.Urgent()
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		hang := make(chan struct{})
+		goOn := sync.OnceFunc(func() { close(hang) })
+		defer goOn()
+		db.AddHook(&persist.Hook{AfterCommit: func(uint64) { <-hang }})
+		put(1)
+		time.Sleep(time.Second) // It is committed, and the hook hangs.
+		put(1 << 25)
+		added := make(chan error, 1)
+		go func() {
+			_, err := p.Add(cache.ResourceEventHandlerFuncs{}, "durable", cache.HandlerOptions{})
+			added <- err
+		}()
+		synctest.Wait()
+		if len(added) > 0 {
+			t.Error("the handler was added at once")
+		}
+		if !p.mu.TryLock() { // A goroutine that waits for a Mutex would be waited for outside of the bubble's time.
+			t.Fatal("whoever asks for the status waits")
+		}
+		p.mu.Unlock()
+		if all := p.Status(); len(all) > 0 {
+			t.Errorf("handlers: %v", all)
+		}
+		goOn()
+		if err := <-added; err != nil {
+			t.Error(err)
+		}
+		if all := p.Status(); len(all) != 1 {
+			t.Errorf("handlers: %v", all)
+		}
+	})
 }
