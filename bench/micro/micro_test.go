@@ -167,6 +167,9 @@ func TestEachVariantIsToldOfEveryUpdate(t *testing.T) {
 			if err := a.Drain(t.Context(), 500); err != nil {
 				t.Error(err)
 			}
+			if got := a.Report().Informers[0].Calls.Updated; got != 500 {
+				t.Errorf("told of %d updates, want 500", got)
+			}
 			if n := len(a.Informers()[0].GetStore().List()); n != 100 {
 				t.Errorf("%d objects, want 100", n)
 			}

@@ -154,6 +154,7 @@ func (a *Agent) expectUpdates(n int) {
 // Drain has a Source send n updates, and waits until all handlers have heard of them.
 func (a *Agent) Drain(ctx context.Context, n int) error {
 	for _, i := range a.informers {
+		i.before.relists = i.relists()
 		for _, r := range i.recorders {
 			r.begin(Expect{Updates: n})
 		}
