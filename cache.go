@@ -53,10 +53,14 @@ type ListCompression string
 
 const (
 	// CompressOnSlowLinks means those over a connection that is slow, because compression costs the
-	// server about as much processor time again as the list. A connection is slow if the server has
-	// needed more than 5 ms for each small answer so far, or has given none; if the beginning of a list
-	// comes at less than about 100 Mbit/s: then that list is asked for again, and those of the next 10
-	// minutes are compressed as well; or if a list was cut.
+	// server up to as much processor time again as the list, and more for text that hardly repeats.
+	// A connection is slow
+	//   - until a small answer has come within 5 ms,
+	//   - for 10 minutes after the beginning of a list has come at less than about 100 Mbit/s: that list
+	//     is asked for again,
+	//   - for a list that was cut, and goes on in smaller pages.
+	//
+	// All clients of a Cache count as one connection.
 	CompressOnSlowLinks ListCompression = "CompressOnSlowLinks"
 	// CompressAlways means all.
 	CompressAlways ListCompression = "CompressAlways"
@@ -64,7 +68,7 @@ const (
 	CompressNever ListCompression = "CompressNever"
 )
 
-// link returns what decides which lists are compressed.
+// link returns what decides which lists are compressed, nil if that is left to the transport of each client.
 func (c ListCompression) link() *request.Link {
 	switch c {
 	case CompressAlways:
@@ -382,14 +386,13 @@ func (c *Cache) release(space string, s *SharedIndexInformer) {
 	}
 }
 
-// A SetAside is a file that was renamed and replaced: it was damaged or of an unknown
-// format, or the Cache could not use it at first and has gone on without it.
+// A SetAside is a file that was renamed and replaced: it was damaged, or of an unknown format.
 type SetAside struct {
 	// Path of the file now.
 	Path string
 	// Time when the file was set aside.
 	Time time.Time
-	// Cause says what was wrong with the file, or why it could not be used.
+	// Cause says what was wrong with the file.
 	Cause string
 }
 
@@ -400,8 +403,8 @@ type Status struct {
 	Path string
 	// MemoryOnly says that the Cache works without a file, see Err.
 	MemoryOnly bool
-	// TakenOver is when the Cache got a file that it could not have at first, because another
-	// process held it, and goes on with it. Zero if that has not happened.
+	// TakenOver is when the Cache began to use a file that it could not use at Open, mostly because
+	// another process held it. Zero if that has not happened.
 	TakenOver time.Time
 	// SetAside lists the files that were set aside since Open and still exist.
 	SetAside []SetAside

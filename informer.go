@@ -158,7 +158,7 @@ type SharedIndexInformer struct {
 	controller        cache.Controller
 	watchErrorHandler cache.WatchErrorHandlerWithContext
 	transform         cache.TransformFunc
-	begun             bool            // begin was called.
+	queuesOpen        bool            // The reconcilers have their workqueues.
 	reconcilers       []*reconciler   // Those that run, and before begin all that were added.
 	whole             map[string]bool // Names of reconcilers that have ended, with all that is left in their workqueues.
 	forgotten         []string        // Names that were forgotten while there was no file.

@@ -270,7 +270,7 @@ func (s *SharedIndexInformer) moveTo(ctx context.Context, seen *request.Seen) er
 	id := identityOf(s.example, seen.Asked)
 	id.Path = seen.Path()
 	space, from := id.Space(), s.parts.Load().space
-	if err := s.takeOver(ctx, id); err != nil {
+	if err := s.claimSpace(ctx, id); err != nil {
 		return err
 	}
 	err := s.settle(s.cache.db, id, seen.Asked)
@@ -295,8 +295,8 @@ const (
 	noticePoll = 5 * time.Millisecond
 )
 
-// takeOver claims the space of an identity.
-func (s *SharedIndexInformer) takeOver(ctx context.Context, id checkpoint.Identity) error {
+// claimSpace claims the space of an identity.
+func (s *SharedIndexInformer) claimSpace(ctx context.Context, id checkpoint.Identity) error {
 	patience, notice := time.NewTimer(stopPatience), time.NewTimer(stopNotice)
 	defer patience.Stop()
 	defer notice.Stop()

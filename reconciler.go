@@ -76,7 +76,7 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 	if s.hasReconcilerLocked(name) {
 		return nil, fmt.Errorf("warmwatch: add reconciler: %w: %q", ErrInUse, name)
 	}
-	if s.begun {
+	if s.queuesOpen {
 		if err := r.open(s.parts.Load()); err != nil {
 			return nil, fmt.Errorf("warmwatch: add reconciler: %w", err)
 		}
@@ -88,7 +88,7 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 	}
 	r.registration = handle
 	s.reconcilers = append(s.reconcilers, r)
-	if s.begun {
+	if s.queuesOpen {
 		r.begin(s.parts.Load())
 		s.running.Go(func() { r.run(s.ctx) })
 	}
@@ -98,7 +98,7 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 // hasReconcilerLocked reports whether a reconciler has a name, also one that was removed and has not
 // ended yet: what it has still to put into the file would be missed.
 func (s *SharedIndexInformer) hasReconcilerLocked(name string) bool {
-	return slices.ContainsFunc(s.reconcilers, func(r *reconciler) bool { return r.name == name && (s.begun || !r.removed()) })
+	return slices.ContainsFunc(s.reconcilers, func(r *reconciler) bool { return r.name == name && (s.queuesOpen || !r.removed()) })
 }
 
 // openReconcilers has those that were added find what the last process has left. The caller holds s.mu.
@@ -118,7 +118,7 @@ func (s *SharedIndexInformer) openReconcilers(p *parts) error {
 	for _, r := range s.reconcilers {
 		r.begin(p)
 	}
-	s.begun = true
+	s.queuesOpen = true
 	return nil
 }
 

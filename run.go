@@ -198,7 +198,7 @@ func (s *SharedIndexInformer) end() {
 	s.mu.Unlock()
 	s.progress.setPhase(PhaseStopped)
 	p := s.parts.Load()
-	p.sink.Refuse()
+	p.sink.Stop()
 	if r := s.resumer.Load(); r != nil {
 		r.Stop()
 	}
@@ -240,7 +240,7 @@ func (s *SharedIndexInformer) detach() {
 	}
 	// detach does not wait for the Reflector, because a ListerWatcher may hang.
 	// The sink refuses what still comes.
-	s.parts.Load().sink.Refuse()
+	s.parts.Load().sink.Stop()
 	s.processor.Stop()
 }
 

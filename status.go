@@ -124,7 +124,7 @@ func (s *SharedIndexInformer) handlerStatus() []HandlerStatus {
 	return all
 }
 
-// progress is the part of the status that the reflector's observer writes.
+// progress is the part of the status that has a lock of its own.
 type progress struct {
 	mu          sync.Mutex
 	phase       Phase

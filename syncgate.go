@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 )
 
 // quietTime after a resumed watch was opened, or after its last event, the watch counts
@@ -97,8 +97,8 @@ func (g *syncGate) reachedLocked(rv string) bool {
 	if g.passed || !g.watch {
 		return false
 	}
-	order, err := resourceversion.CompareResourceVersion(rv, g.target)
-	return err == nil && order >= 0
+	order, ok := checkpoint.CompareVersions(rv, g.target)
+	return ok && order >= 0
 }
 
 func (g *syncGate) quiet() {

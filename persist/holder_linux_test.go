@@ -39,13 +39,13 @@ func TestALockedFileNamesItsHolder(t *testing.T) {
 	if !errors.Is(err, ErrLocked) || listed && !strings.Contains(err.Error(), want) {
 		t.Errorf("error %v, expected %s; /proc/locks has\n%s", err, want, locks)
 	}
-	if !listed {
-		t.Log("/proc/locks does not have the lock")
-	}
 	release()
 	db := open(t, path, Options{LockTimeout: time.Millisecond})
 	_, err = lockFile(path, 0)
 	if !errors.Is(err, ErrLocked) || listed && !strings.Contains(err.Error(), "locked by this process") || db.MemoryOnly() {
 		t.Errorf("error %v", err)
+	}
+	if !listed {
+		t.Skip("/proc/locks does not have the lock: who holds the file was not compared")
 	}
 }

@@ -174,11 +174,11 @@ type inspector struct {
 	readOnly   bool
 	shallow    bool     // Buckets that have pages of their own are not followed.
 	unchecked  []uint32 // The keyHash that each leaf with values, by its id, has to have.
-	notesOrder bool     // For leafCheck, which needs
-	beside     []beside // what is beside each leaf with values.
-	lastLeaf   uint64   // The one that was noted last, in the same bucket, or 0.
-	elements   []byte   // Memory for checkValues,
-	window     []byte   // and for its leafReader.
+	notesOrder bool     // The neighbours of leaves are noted, for leafCheck.
+	beside     []beside // The neighbours of each leaf with values, by its id.
+	lastLeaf   uint64   // The leaf that was noted last, in the same bucket, or 0.
+	elements   []byte   // Memory for checkValues.
+	window     []byte   // Memory for the leafReader of checkValues.
 	badMeta    error    // Set if a meta page cannot be read.
 	waited     bool     // readAt has paused.
 
@@ -274,16 +274,16 @@ func (in *inspector) tree(id uint64, depth, nesting int, first, next []byte) err
 	if err != nil {
 		return fmt.Errorf("page %d: %w", id, err)
 	}
-	if got := firstKey(h, b); first != nil && !in.readOnly && !bytes.Equal(got, first) {
+	if got := h.key(b, 0); first != nil && !in.readOnly && !bytes.Equal(got, first) {
 		return wrongFirstKey(id, got, first)
 	}
-	if got := lastKey(h, b); next != nil && !in.readOnly && bytes.Compare(got, next) >= 0 {
+	if got := h.key(b, int(h.count)-1); next != nil && !in.readOnly && bytes.Compare(got, next) >= 0 {
 		return wrongLastKey(id, got, next)
 	}
 	if h.flags == leafPage {
 		return in.leaf(h, b, elements, nesting)
 	}
-	return in.branch(b, elements, depth, nesting, next)
+	return in.branch(h, b, elements, depth, nesting, next)
 }
 
 // wrongFirstKey is the error for a page whose branch names it by another key.
@@ -292,12 +292,12 @@ func wrongFirstKey(id uint64, got, want []byte) error {
 }
 
 // branch walks what a branch leads to. next is that of tree.
-func (in *inspector) branch(page, elements []byte, depth, nesting int, next []byte) error {
+func (in *inspector) branch(h pageHeader, page, elements []byte, depth, nesting int, next []byte) error {
 	leaves := false
-	for at := 0; at < len(elements); at += elementBytes {
-		child := binary.NativeEndian.Uint64(elements[at+branchPageIDAt:])
-		key := elementKey(page, at)
-		if at == 0 && nesting == maxBucketNesting && child < in.pages {
+	for i := range int(h.count) {
+		child := binary.NativeEndian.Uint64(elements[i*elementBytes+branchPageIDAt:])
+		key := h.key(page, i)
+		if i == 0 && nesting == maxBucketNesting && child < in.pages {
 			// All children are of one kind, so the first tells whether they are leaves.
 			h, err := in.header(child)
 			if err != nil {
@@ -306,8 +306,8 @@ func (in *inspector) branch(page, elements []byte, depth, nesting int, next []by
 			leaves = h.flags == leafPage
 		}
 		behind := next
-		if at+elementBytes < len(elements) {
-			behind = elementKey(page, at+elementBytes)
+		if i+1 < int(h.count) {
+			behind = h.key(page, i+1)
 		}
 		visit := func() error { return in.tree(child, depth+1, nesting, key, behind) }
 		if leaves {

@@ -8,11 +8,12 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// beside has the leaves before and behind a leaf in its bucket, 0 for none. It is kept for each page of
-// a large file, so it is small.
+// beside has the page ids of a leaf's neighbours in its bucket, 0 for none: 8 bytes for each page of the
+// file.
 type beside struct{ before, behind uint32 }
 
-// maxNoted is how many pages a file may have for the order of its leaves to be noted. That is at least 4 TiB.
+// maxNoted is how many pages a file may have for the neighbours of its leaves to be noted: as many as have an
+// id of 32 bits, which are 4 TiB or more.
 const maxNoted = 1 << 32
 
 // leafEnds are the first and the last key of a leaf, nil if it is empty.

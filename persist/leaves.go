@@ -21,8 +21,8 @@ import (
 // pages that are in use. And bbolt finds the leaf's entry in the branch above by the leaf's
 // first key: if the branch has another key, the old entry stays beside the new one, and
 // leads to a free page. And it copies what it keeps of a leaf, as much as the lengths of the keys
-// and values there say. And it puts a key beside others that are out of order where later
-// searches do not find it; in a leaf, and in one that it has merged of two.
+// and values there say. And where keys are out of order, in a leaf or in one
+// that it has merged of two, it puts a key where later searches do not find it.
 //
 // A file may have hundreds of thousands of leaves, so a commit checks only those that it is
 // about to free, each of them once: what replaces them is written by this process. The
@@ -211,18 +211,19 @@ type leafWalk struct {
 // A branch is a branch page, and the index of the child that was chosen.
 type branch struct {
 	id       uint64
+	header   pageHeader
 	page     []byte
 	elements []byte
 	at       int
 }
 
-func (b *branch) children() int { return len(b.elements) / elementBytes }
+func (b *branch) children() int { return int(b.header.count) }
 
 func (b *branch) child(i int) uint64 {
 	return binary.NativeEndian.Uint64(b.elements[i*elementBytes+branchPageIDAt:])
 }
 
-func (b *branch) key(i int) []byte { return elementKey(b.page, i*elementBytes) }
+func (b *branch) key(i int) []byte { return b.header.key(b.page, i) }
 
 // choose returns the child that bbolt will look for a key in.
 func (b *branch) choose(key []byte) int {
@@ -244,7 +245,7 @@ func (w *leafWalk) open(id uint64, first []byte, depth int, room []byte) (b bran
 	if err != nil || h.flags != branchPage {
 		return b, false, err // bbolt will refuse a page that is not a leaf either.
 	}
-	b = branch{id: id}
+	b = branch{id: id, header: h}
 	if b.page, err = h.buffer(id, room); err != nil {
 		return b, false, err
 	}

@@ -190,13 +190,7 @@ func (in *inspector) read(b []byte, id uint64) error {
 	return err
 }
 
-// firstKey returns the first key of a page that elementsOf has found sound, or nil.
-func firstKey(h pageHeader, page []byte) []byte { return h.key(page, 0) }
-
-// lastKey is firstKey for the last key.
-func lastKey(h pageHeader, page []byte) []byte { return h.key(page, int(h.count)-1) }
-
-// key returns the key of an element, or nil if there are no elements.
+// key returns the key of an element of a page that is sound, or nil if the page has no elements.
 func (h pageHeader) key(page []byte, i int) []byte {
 	if h.count == 0 {
 		return nil
@@ -268,12 +262,4 @@ func (in *inspector) elementsOf(h pageHeader, page []byte, flags uint32) ([]byte
 		return nil, corruptFile("something follows the contents of its %d elements", h.count)
 	}
 	return elements, nil
-}
-
-// elementKey returns the key of the branch element that begins at bytes behind the page's
-// header.
-func elementKey(page []byte, at int) []byte {
-	e := page[pageHeaderBytes+at:]
-	from := int(binary.NativeEndian.Uint32(e))
-	return e[from:][:binary.NativeEndian.Uint32(e[4:])]
 }

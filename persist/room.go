@@ -1,10 +1,10 @@
 package persist
 
-// WaitForRoom waits while more than an eighth of MaxPendingBytes waits to be written. From half of that on
-// it has what waits written at once, and the caller goes on beside the commit. Who writes much that nobody
-// waits for, such as a first list, calls it before each Update: what waits takes several times its size in
-// memory, decoded, encoded, and in the pages of the commit. Like Update, WaitForRoom does not wait for a
-// file that cannot be written, nor for one that has to be replaced.
+// WaitForRoom blocks while more than an eighth of MaxPendingBytes is pending. From a sixteenth on it has a
+// commit begin at once, so that the caller fills the next one while this one is written. A writer of much
+// that nobody waits for, such as a first list, calls it before each Update: what is pending takes several
+// times its size in memory, decoded, encoded, and in the pages of the commit. Like Update, WaitForRoom does
+// not wait for a file that cannot be written, nor for one that has to be replaced.
 func (db *DB) WaitForRoom() {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -21,7 +21,7 @@ func (db *DB) WaitForRoom() {
 	}
 }
 
-// overBoundLocked reports whether more than bound waits to be written to a file that can be written.
+// overBoundLocked reports whether more than bound is pending for a file that can be written.
 func (db *DB) overBoundLocked(bound int64) bool {
 	if db.memoryOnly() || db.commitErr != nil || db.hangsLocked() {
 		return false

@@ -3,8 +3,6 @@ package checkpoint
 import (
 	"fmt"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
 // An Action is a way to start.
@@ -157,7 +155,7 @@ func (d *Decision) compare(found *Record, want Want) {
 		d.because("not every record has been compared yet")
 	}
 	d.compareState(found.State)
-	if _, err := resourceversion.CompareResourceVersion(found.ResourceVersion, found.ResourceVersion); err != nil {
+	if !HasOrder(found.ResourceVersion) {
 		d.relist()
 		d.because("no watch can start at resourceVersion %q", found.ResourceVersion)
 	}

@@ -1,6 +1,8 @@
 package checkpoint
 
 import (
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -17,6 +19,19 @@ type ObjectVersion struct {
 // VersionOf returns the version of an object.
 func VersionOf(m metav1.Object) ObjectVersion {
 	return ObjectVersion{m.GetNamespace(), m.GetName(), m.GetUID(), m.GetResourceVersion()}
+}
+
+// CompareVersions compares two resourceVersions. It is not ok if one of them is no number, so that they
+// have no order (KEP-5504).
+func CompareVersions(a, b string) (order int, ok bool) {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return order, err == nil
+}
+
+// HasOrder reports whether a resourceVersion can be compared with others.
+func HasOrder(resourceVersion string) bool {
+	_, ok := CompareVersions(resourceVersion, resourceVersion)
+	return ok
 }
 
 // Key returns namespace/name.

@@ -236,8 +236,8 @@ func (o *Objects) set(k objectKey, object any, seq uint64, encodedBytes int) {
 	o.setLocked(k, object, seq, encodedBytes)
 }
 
-// fill does what set does, for an object of the first list, of which many are written one after the other. It keeps
-// those that come first, in half of the budget: the others wait, decoded too, for the committer.
+// fill is set for an object of the first list. It keeps objects until half of the budget is used; later ones
+// stay in memory only until they are committed.
 func (o *Objects) fill(k objectKey, object any, seq uint64, encodedBytes int) {
 	slot := o.slot(k)
 	o.mu.Lock()

@@ -32,7 +32,7 @@ type Change struct {
 	puts, dels []indexPut
 	// isNew: the store has no object of the key. newEntries: it has none of puts.
 	isNew, newEntries bool
-	first             bool // See SetNew.
+	fill              bool // [Objects.fill] keeps New, not [Objects.set].
 }
 
 // Value returns New as it is stored.
@@ -238,10 +238,10 @@ func (w *Writer) SetValue(key string, value *record.Object, wantOld bool) *Chang
 	return w.stage(c)
 }
 
-// SetNew is SetValue for a key of which the caller knows that the store never had an object, and the
-// Writer has no change: it looks for none.
+// SetNew is SetValue for a key that was never stored, and is not staged. It looks for neither, and
+// keeps the object in memory only while half of the budget is enough for all.
 func (w *Writer) SetNew(key string, value *record.Object) *Change {
-	c := Change{Key: key, Seq: w.NextSeq(), New: value.Object, value: value, isNew: true, first: true}
+	c := Change{Key: key, Seq: w.NextSeq(), New: value.Object, value: value, isNew: true, fill: true}
 	value.Seq = c.Seq
 	w.next.add(key)
 	return w.stage(c)
@@ -366,7 +366,7 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 			if c.New != nil {
 				put(b, c.isNew, ix.objectsName, c.Key, c.value)
 				keep := ix.objects.set
-				if c.first {
+				if c.fill {
 					keep = ix.objects.fill
 				}
 				keep(k, c.New, c.Seq, c.value.SizeBytes())

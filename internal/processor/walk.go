@@ -209,8 +209,8 @@ type walkReader struct {
 	floor uint64
 }
 
-// read returns the next chunk. What was read for others too will do if it is not older than floor
-// and if take takes it.
+// read returns the next chunk. A chunk that was read for others too is used if it is not older than
+// floor and take accepts it.
 func (r *walkReader) read(take func(*walkedChunk) error) (*walkedChunk, error) {
 	for {
 		if r.walker == nil {

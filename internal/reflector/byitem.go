@@ -68,9 +68,13 @@ type knownObjects struct {
 	newest newestObject
 }
 
+func versionOf(i request.Item) checkpoint.ObjectVersion {
+	return checkpoint.ObjectVersion{Namespace: i.Namespace, Name: i.Name, UID: types.UID(i.UID), ResourceVersion: i.ResourceVersion}
+}
+
 func (k *knownObjects) has(ctx context.Context, i request.Item, encoded []byte) (bool, error) {
 	k.r.obs.Contact()
-	v := checkpoint.ObjectVersion{Namespace: i.Namespace, Name: i.Name, UID: types.UID(i.UID), ResourceVersion: i.ResourceVersion}
+	v := versionOf(i)
 	same, err := k.relist.Same(ctx, v, encoded)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", errStore, err)

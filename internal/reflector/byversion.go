@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
@@ -134,7 +133,7 @@ func (b *byVersion) list(ctx context.Context, o metav1.ListOptions) (string, err
 		answered = err == nil
 		return err
 	}, func(i request.Item) error {
-		return b.see(ctx, checkpoint.ObjectVersion{Namespace: i.Namespace, Name: i.Name, UID: types.UID(i.UID), ResourceVersion: i.ResourceVersion})
+		return b.see(ctx, versionOf(i))
 	})
 	if errors.Is(err, request.ErrNotSeen) && answered { // Nor will the next be. Else there may be no credentials now.
 		b.r.schema = nil
@@ -143,7 +142,7 @@ func (b *byVersion) list(ctx context.Context, o metav1.ListOptions) (string, err
 		return "", err
 	}
 	b.r.obs.Contact()
-	if _, ok := compareVersions(listed, listed); !ok {
+	if !checkpoint.HasOrder(listed) {
 		return "", fmt.Errorf("the list has version %q", listed)
 	}
 	b.newest.checkOrder(listed)
@@ -165,7 +164,7 @@ func (b *byVersion) see(ctx context.Context, v checkpoint.ObjectVersion) error {
 	}
 	// What is not newer than the store, the store should have: else its history may be another
 	// one, or it lacks an object that it could not take.
-	if order, ok := compareVersions(v.ResourceVersion, b.at); !ok || order <= 0 {
+	if order, ok := checkpoint.CompareVersions(v.ResourceVersion, b.at); !ok || order <= 0 {
 		return fmt.Errorf("the store, at version %s, does not have %s at version %s", b.at, v.Key(), v.ResourceVersion)
 	}
 	if b.changed = append(b.changed, v); len(b.changed) > b.maxChanged {

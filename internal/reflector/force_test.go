@@ -313,7 +313,7 @@ func TestListsAreSerialised(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		proceed := make(chan struct{})
 		w := newWorld(t, "5", heedless(proceed, lists("5")), opens(), lists("5"), opens())
-		w.server.replaced = true
+		w.server.scriptsLateQuestion = true
 		w.open()
 		go w.list() // A Reflector that was stopped leaves its List running.
 		synctest.Wait()

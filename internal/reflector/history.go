@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/request"
@@ -42,12 +41,6 @@ type History interface {
 	Listed(newest checkpoint.ObjectVersion)
 }
 
-// compareVersions compares two resourceVersions. It is not ok if they are not comparable.
-func compareVersions(a, b string) (order int, ok bool) {
-	order, err := resourceversion.CompareResourceVersion(a, b)
-	return order, err == nil
-}
-
 // maxCheckedItems is how many objects of an answer are compared. One was asked for, but
 // some servers and ListerWatchers ignore a limit.
 const maxCheckedItems = 100
@@ -60,7 +53,7 @@ func (r *Resumer) checkAnswer(list runtime.Object, rv string) (*Relisting, error
 		return nil, fmt.Errorf("understand list %T: %w", list, err)
 	}
 	version := m.GetResourceVersion()
-	if order, ok := compareVersions(version, rv); ok && order < 0 {
+	if order, ok := checkpoint.CompareVersions(version, rv); ok && order < 0 {
 		return anotherHistory("the server answered at version %s, below resourceVersion %s", version, rv), nil
 	}
 	var how *Relisting
@@ -71,7 +64,7 @@ func (r *Resumer) checkAnswer(list runtime.Object, rv string) (*Relisting, error
 			return nil // Not an object that the store could have, or enough of them.
 		}
 		v := checkpoint.VersionOf(o)
-		if order, ok := compareVersions(v.ResourceVersion, rv); !ok || order > 0 || how != nil {
+		if order, ok := checkpoint.CompareVersions(v.ResourceVersion, rv); !ok || order > 0 || how != nil {
 			return nil
 		}
 		switch {
@@ -112,7 +105,7 @@ func (r *Resumer) askForLast(ctx context.Context, serverVersion, rv string) (*Re
 		return nil, nil
 	}
 	last, known := r.history.Last()
-	if order, ok := compareVersions(serverVersion, rv); !known || !ok || order <= 0 {
+	if order, ok := checkpoint.CompareVersions(serverVersion, rv); !known || !ok || order <= 0 {
 		return nil, nil
 	}
 	selector := fields.OneTermEqualSelector("metadata.name", last.Name)
@@ -157,12 +150,11 @@ func (n *newestObject) see(obj runtime.Object, listed string) {
 func (n *newestObject) seeVersion(v checkpoint.ObjectVersion, listed string) {
 	rv := v.ResourceVersion
 	if n.version.ResourceVersion == "" {
-		_, ok := compareVersions(rv, rv)
-		n.version, n.unknown = v, n.unknown || !ok
+		n.version, n.unknown = v, n.unknown || !checkpoint.HasOrder(rv)
 		n.checkOrder(listed)
 		return
 	}
-	order, ok := compareVersions(rv, n.version.ResourceVersion)
+	order, ok := checkpoint.CompareVersions(rv, n.version.ResourceVersion)
 	if n.unknown = n.unknown || !ok; order > 0 {
 		n.version = v
 		n.checkOrder(listed)
@@ -179,7 +171,7 @@ func (n *newestObject) merge(other newestObject) {
 
 // checkOrder compares the newest object with the version of its list.
 func (n *newestObject) checkOrder(listed string) {
-	order, ok := compareVersions(n.version.ResourceVersion, listed)
+	order, ok := checkpoint.CompareVersions(n.version.ResourceVersion, listed)
 	n.beyond = n.beyond || ok && order > 0
 }
 

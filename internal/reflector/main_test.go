@@ -81,9 +81,9 @@ type server struct {
 	requests *journal
 	// streamsLists: its client may ask it for WatchList.
 	streamsLists bool
-	// replaced: the script has the answer to the question after a watch that was opened late. Else the
+	// scriptsLateQuestion: the script has the answer to the question after a watch that was opened late. Else the
 	// server is the one that was asked before.
-	replaced bool
+	scriptsLateQuestion bool
 
 	mu      sync.Mutex
 	answers []answer
@@ -170,7 +170,7 @@ var errScript = errors.New("the script has no answer")
 
 func (s *server) answer(ctx context.Context, request string) (any, error) {
 	s.mu.Lock()
-	if !s.replaced && request == s.late && s.opened[len(s.opened)-1].stopped() == 0 {
+	if !s.scriptsLateQuestion && request == s.late && s.opened[len(s.opened)-1].stopped() == 0 {
 		version := s.version
 		s.mu.Unlock()
 		return lists(version)(ctx, s)

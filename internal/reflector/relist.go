@@ -15,6 +15,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/request"
 )
 
@@ -109,7 +110,7 @@ const anyVersion = "0"
 
 func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (string, error) {
 	how.Schema = r.askSchema(ctx)
-	r.vouch()
+	r.noteAsked()
 	listed, err := r.relistByVersion(ctx, rv, how)
 	if !errors.Is(err, errNotByVersion) {
 		return listed, err
@@ -370,7 +371,7 @@ func (r *Resumer) page(ctx context.Context, o *metav1.ListOptions, limit *reques
 // notOlder returns errOlder for a list that is older than was asked for. A ListerWatcher
 // may ask for another version, and the store must not go back.
 func notOlder(listed, asked string) error {
-	if order, ok := compareVersions(listed, asked); ok && order < 0 {
+	if order, ok := checkpoint.CompareVersions(listed, asked); ok && order < 0 {
 		return fmt.Errorf("%w: the list is of version %s, asked for was %s", errOlder, listed, asked)
 	}
 	return nil

@@ -9,8 +9,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 )
 
 // minWatchTimeout is client-go's default (reflector.go). A watch ends after once to
@@ -98,7 +99,7 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 	}
 	w, err := r.lw.WatchWithContext(ctx, watchOptions(rv))
 	opened := err == nil
-	if opened && r.mayBeAnother() {
+	if opened && r.openedLate() {
 		if serverVersion, how, err = r.ask(ctx, rv); err != nil || how != nil {
 			w.Stop()
 			if how != nil {
@@ -176,10 +177,10 @@ func (r *Resumer) ask(ctx context.Context, rv string) (serverVersion string, how
 	cancel()
 	if err != nil && timedOut {
 		serverVersion, how, err = r.listOne(ctx, "", rv)
-		order, uncomparable := resourceversion.CompareResourceVersion(serverVersion, rv)
+		order, ok := checkpoint.CompareVersions(serverVersion, rv)
 		switch {
 		case err != nil:
-		case uncomparable != nil:
+		case !ok:
 			serverVersion, how, err = r.listOne(ctx, rv, rv)
 		case order < 0:
 			return "", behind(rv), nil
@@ -200,25 +201,25 @@ func (r *Resumer) ask(ctx context.Context, rv string) (serverVersion string, how
 	return serverVersion, how, nil
 }
 
-// vouchTime is how long a server's answer holds for the server that opens a watch. A client whose
-// request fails with the connection sends it again a second later (client-go, rest/with_retry.go), so
-// that the watch may be opened at a server that has taken the place of the one that has answered, and
-// be silent there for ever. No server begins anew within this time.
-const vouchTime = time.Second
+// answerHolds is how long after a question its answer holds for the server that opens a watch. A client
+// repeats a request whose connection has failed a second later (client-go, rest/with_retry.go). The watch
+// may be opened then at the successor of the server that has answered, which may be behind, and silent for
+// ever. No server is replaced by another one within this time.
+const answerHolds = time.Second
 
-// vouch is called before the request whose answer the next watch relies on.
-func (r *Resumer) vouch() {
+// noteAsked is called before the request whose answer the next watch relies on.
+func (r *Resumer) noteAsked() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.vouched = time.Now()
+	r.asked = time.Now()
 }
 
-// mayBeAnother reports whether the server at which a watch was opened may be another one than has
-// vouched for the store's version. It has to be asked then.
-func (r *Resumer) mayBeAnother() bool {
+// openedLate reports whether the server at which a watch was opened may be another one than has answered
+// for the store's version. It has to be asked then.
+func (r *Resumer) openedLate() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return time.Since(r.vouched) >= vouchTime
+	return time.Since(r.asked) >= answerHolds
 }
 
 func behind(rv string) *Relisting {
@@ -229,7 +230,7 @@ func behind(rv string) *Relisting {
 // version, and how to relist if the answer and the store, which is at rv, may not be of
 // one history.
 func (r *Resumer) listOne(ctx context.Context, notOlderThan, rv string) (serverVersion string, how *Relisting, err error) {
-	r.vouch()
+	r.noteAsked()
 	o := metav1.ListOptions{Limit: 1, ResourceVersion: notOlderThan}
 	if notOlderThan != "" {
 		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan

@@ -77,10 +77,11 @@ type Relist interface {
 	// Finish is called after the last object, with the resourceVersion of the list. It is
 	// empty if the list has none: the version of the next bookmark is the store's then. If the
 	// versions are not ordered, no watch can be resumed at one of them before the next list.
-	// After nil the store has these objects and no others.
+	// After nil the store has these objects and no others, or another relist is already demanded
+	// ([Resumer.ForceRelist]), and the store is not served before that is done.
 	Finish(ctx context.Context, resourceVersion string, ordered bool) error
 	// Abort ends a relist that cannot be finished. The items are not applied, except
-	// those of the first list into an empty store. It does nothing after Finish.
+	// those that a relist writes as they come. It does nothing after Finish has returned nil.
 	Abort()
 }
 
@@ -165,9 +166,9 @@ type Resumer struct {
 	spreadFor *Relisting
 	// listed: Watch was not called since the last List.
 	listed bool
-	// vouched is when the server was asked for the answer that the next watch relies on: a list, or
+	// asked is when the server was asked for the answer that the next watch relies on: a list, or
 	// whether it has reached the store's version.
-	vouched time.Time
+	asked time.Time
 	// eventless: no event came since the last relist. If the watch then
 	// expires, the relist made no progress (kubernetes#133810).
 	eventless bool
@@ -370,7 +371,7 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 			r.obs.Disconnected(err)
 			return nil, err
 		}
-		if r.mayBeAnother() {
+		if r.openedLate() {
 			if err := r.askAgain(ctx, o.ResourceVersion); err != nil {
 				w.Stop()
 				r.obs.Disconnected(err)

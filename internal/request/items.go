@@ -20,9 +20,8 @@ var ErrNoAnswer = errors.New("the server does not answer")
 // Items calls list, which opens one watch with the context it is given that is to begin with all
 // objects (KEP-3157), and reads it up to the bookmark behind them. The [Transport] asks for a list
 // with the options o instead, which unlike a watch may be compressed, see [Link], reads it item by
-// item, and makes events of the items. Objects in protobuf that same reports to be known are left out; what it
-// is given is overwritten when it returns, and it is called by the goroutine of the watch. If the
-// server answers in pages, all are read, if they are of one version, and Items reports that it does.
+// item, and makes events of the items. Objects in protobuf that same reports to be known are left out; same
+// must not keep its bytes, and runs in the goroutine that reads the watch. If the server answers in pages, all are read, if they are of one version, and Items reports that it does.
 //
 // The error is [ErrNotSeen] as that of [Look], and [ErrUnsupported] if the answer is no list in
 // protobuf or JSON, [ErrNoAnswer] if there is none, and io.ErrUnexpectedEOF if it was cut. It wraps
@@ -82,8 +81,7 @@ func (x *items) send(t Transport, r *http.Request) (*http.Response, error) {
 		x.err, x.cause = errMore, errMore
 		return nil, errMore
 	}
-	p := newPages(t.RoundTripper, listInsteadOf(r, x.options))
-	p.link = t.Link
+	p := newPages(t, listInsteadOf(r, x.options))
 	refusal, err := p.begin()
 	if refusal != nil || p.body == nil {
 		x.lost = err

@@ -27,8 +27,8 @@ const (
 )
 
 // A Link is what was seen of the connection to a server. It decides whether lists are compressed, which
-// costs the server as much processor time again as the list (docs/design/speed.md). Its methods may be
-// called concurrently.
+// costs the server up to as much processor time again as the list, and more for text that hardly repeats
+// (docs/design/speed.md). Its methods may be called concurrently.
 type Link struct {
 	never bool         // No list is compressed, nor measured.
 	bytes atomic.Int64 // Of all lists.
@@ -36,7 +36,7 @@ type Link struct {
 	mu      sync.Mutex
 	answer  time.Duration // The least time that a small answer took. 0: there was none.
 	slow    time.Time     // When a list was slow last.
-	useless bool          // What lists are asked for has no influence on what comes.
+	decided bool          // The client or a proxy decides, whatever lists are asked for.
 }
 
 // UncompressedLink returns a Link that has no list compressed.
@@ -47,8 +47,11 @@ func UncompressedLink() *Link { return &Link{never: true} }
 func (l *Link) compresses(wasCut bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.never || l.useless {
-		return l.useless
+	if l.decided {
+		return true
+	}
+	if l.never {
+		return false
 	}
 	wasSlow := !l.slow.IsZero() && time.Since(l.slow) < remembered
 	return wasCut || wasSlow || l.answer == 0 || l.answer > nearBy
@@ -58,7 +61,7 @@ func (l *Link) compresses(wasCut bool) bool {
 func (l *Link) hasNoInfluence() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.useless = true
+	l.decided = true
 }
 
 // timed returns the request, so that the time until its small answer begins is noted. The least one
@@ -100,9 +103,9 @@ func (l *Link) carried(bytes int) {
 	}
 }
 
-// measure reads the beginning of a list that is not compressed, and reports whether it came fast, or others
-// did meanwhile: lists that come at once share the link, and the processors. If so, the response has all of
-// it still. Else the link is noted to be slow.
+// measure reads the beginning of a list that is not compressed, and reports whether the link is fast: the
+// beginning came fast, or all lists that are being read came fast together, because they share the link and
+// the processors. If so, the response still has all of the list. Else the link is noted to be slow.
 func (l *Link) measure(list *http.Response) (fast bool) {
 	if l.never {
 		return true
@@ -115,8 +118,8 @@ func (l *Link) measure(list *http.Response) (fast bool) {
 		var n int
 		n, err = list.Body.Read(begin[len(begin):cap(begin)])
 		begin, waited = begin[:len(begin)+n], waited+time.Since(asked)
-		most := time.Duration(l.bytes.Load()-before) * slowWait / slowBytes // That a fast link takes for all of it.
-		if err == nil && waited > slowWait && len(begin) >= leastBytes && time.Since(begun) > most {
+		enough := time.Duration(l.bytes.Load()-before) * slowWait / slowBytes // For all that came meanwhile, by a fast link.
+		if err == nil && waited > slowWait && len(begin) >= leastBytes && time.Since(begun) > enough {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.slow = time.Now()

@@ -45,6 +45,15 @@ func (c *connection) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
+// askForList asks for the first page of a list.
+func askForList(t *testing.T, transport Transport, limit string) (*http.Response, error) {
+	list, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/api/v1/pods?limit="+limit, nil)
+	if err != nil {
+		return nil, err
+	}
+	return newPages(transport, list).askFirst()
+}
+
 // limited is a body that is not compressed.
 type limited struct {
 	c    *connection
@@ -96,12 +105,12 @@ func TestListsAreCompressedOnSlowLinks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				list, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/api/v1/pods", nil)
-				if err != nil {
-					t.Fatal(err)
-				}
 				transport := Transport{RoundTripper: &test.c, Link: test.link}
 				if test.small {
+					list, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/api/v1/pods", nil)
+					if err != nil {
+						t.Fatal(err)
+					}
 					seen := &Seen{request: list, transport: transport}
 					resp, err := seen.Get(t.Context(), "/openapi/v3")
 					if err != nil {
@@ -112,10 +121,7 @@ func TestListsAreCompressedOnSlowLinks(t *testing.T) {
 					}
 					test.c.asked = nil
 				}
-				list.URL.RawQuery = "limit=" + test.limit
-				p := newPages(transport.RoundTripper, list)
-				p.link = test.link
-				resp, err := p.askFirst()
+				resp, err := askForList(t, transport, test.limit)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -123,13 +129,8 @@ func TestListsAreCompressedOnSlowLinks(t *testing.T) {
 				if !bytes.Equal(body, test.c.body) || !errors.Is(err, test.c.err) {
 					t.Errorf("%d bytes and %v, expected %d and %v", len(body), err, len(test.c.body), test.c.err)
 				}
-				if len(test.c.asked) != len(test.want) {
-					t.Fatalf("it accepts %q, expected %q", test.c.asked, test.want)
-				}
-				for i, accepted := range test.c.asked {
-					if accepted != test.want[i] {
-						t.Errorf("it accepts %q, expected %q", test.c.asked, test.want)
-					}
+				if !slices.Equal(test.c.asked, test.want) {
+					t.Errorf("it accepts %q, expected %q", test.c.asked, test.want)
 				}
 			})
 		})
@@ -181,15 +182,8 @@ func TestListsThatShareAFastLink(t *testing.T) {
 				var lists sync.WaitGroup
 				for range 10 {
 					lists.Go(func() {
-						list, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/api/v1/pods", nil)
-						if err != nil {
-							t.Error(err)
-							return
-						}
 						connection := &connection{rate: c.rate, body: make([]byte, 2<<20)}
-						p := newPages(connection, list)
-						p.link = l
-						resp, err := p.askFirst()
+						resp, err := askForList(t, Transport{connection, l}, "")
 						if err == nil {
 							_, err = io.Copy(io.Discard, resp.Body)
 						}
@@ -220,13 +214,7 @@ func TestWhereAskingHasNoInfluenceNothingIsAskedForTwice(t *testing.T) {
 				l, c := test.l, &test.c
 				l.answered(time.Millisecond)
 				for range 3 {
-					list, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/api/v1/pods", nil)
-					if err != nil {
-						t.Fatal(err)
-					}
-					p := newPages(c, list)
-					p.link = l
-					if _, err := p.askFirst(); err != nil {
+					if _, err := askForList(t, Transport{c, l}, ""); err != nil {
 						t.Fatal(err)
 					}
 					time.Sleep(remembered)

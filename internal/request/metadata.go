@@ -63,7 +63,7 @@ func (m *metadata) send(t Transport, r *http.Request) (*http.Response, error) {
 	}
 	r = r.Clone(r.Context())
 	r.Header.Set("Accept", acceptMetadata)
-	p := newPages(t.RoundTripper, r)
+	p := newPages(Transport{RoundTripper: t.RoundTripper}, r) // Without a Link it is compressed always.
 	defer p.close()
 	refusal, err := p.begin()
 	if refusal != nil || p.body == nil {

@@ -40,9 +40,9 @@ type pages struct {
 	returned        []uint64      // Hashes of the items behind the token, which may be more than were read since a page was cut.
 }
 
-func newPages(t http.RoundTripper, first *http.Request) *pages {
+func newPages(t Transport, first *http.Request) *pages {
 	limit, _ := strconv.ParseInt(first.URL.Query().Get("limit"), 10, 64) // Of what is no number, the server complains.
-	return &pages{transport: t, request: first, limit: NewPageLimit(limit, usualPage)}
+	return &pages{transport: t.RoundTripper, link: t.Link, request: first, limit: NewPageLimit(limit, usualPage)}
 }
 
 // begin asks for the first page. What is refused, the client is to see.

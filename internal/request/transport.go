@@ -22,7 +22,8 @@ func WithoutCheck(ctx context.Context) context.Context {
 	return context.WithValue(ctx, uncheckedKey{}, true)
 }
 
-// A Transport shows requests to the [Look] or the check of their context.
+// A Transport shows requests to the [Look] or the check of their context, and sends those of [Metadata],
+// [Objects] and [Items] in another form.
 type Transport struct {
 	http.RoundTripper
 	// Link decides which lists are compressed. Nil: that is left to the RoundTripper.

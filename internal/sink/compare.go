@@ -10,10 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/record"
 )
@@ -111,8 +111,8 @@ func (k *Sink) comparePages(ctx context.Context) error {
 func (k *Sink) compareContent(obj runtime.Object) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.isClosed {
-		return errClosed
+	if k.stopped {
+		return errStopped
 	}
 	if !k.complete || k.unexpected(obj, false) != nil {
 		return nil
@@ -149,8 +149,8 @@ func (k *Sink) isOldLocked(w *indexer.Writer, key string, value *record.Object) 
 
 // isBefore is false where versions cannot be compared.
 func isBefore(a, b string) bool {
-	order, err := resourceversion.CompareResourceVersion(a, b)
-	return err == nil && order < 0
+	order, ok := checkpoint.CompareVersions(a, b)
+	return ok && order < 0
 }
 
 // compareDue returns the time until the next comparison, and whether the store is complete. The
@@ -165,8 +165,8 @@ func (k *Sink) compareDue() (due time.Duration, complete bool) {
 func (k *Sink) contentsCompared() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.isClosed {
-		return errClosed
+	if k.stopped {
+		return errStopped
 	}
 	k.record.LastFullList = time.Now()
 	return k.storeLocked()

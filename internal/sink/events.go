@@ -46,7 +46,7 @@ func (k *Sink) set(typ cache.DeltaType, obj any) error {
 // notAppliedLocked notes that an event could not be applied. This process goes on with
 // the next event, as client-go does; the next process relists.
 func (k *Sink) notAppliedLocked(err error) error {
-	if errors.Is(err, errClosed) {
+	if errors.Is(err, errStopped) {
 		return err
 	}
 	k.informer.Refused(err)
@@ -65,7 +65,7 @@ func (k *Sink) Passing(obj runtime.Object) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.isClosed {
+	if !k.stopped {
 		_ = k.notAppliedLocked(refused)
 	}
 }
@@ -137,8 +137,8 @@ func deleteDelta(w *indexer.Writer, key string, obj any) queue.Delta {
 // prepareLocked transforms an object of an event or list, and returns its key. The error
 // is a [refusedError] if it is about this object alone.
 func (k *Sink) prepareLocked(obj any) (transformed any, key string, err error) {
-	if k.isClosed {
-		return nil, "", errClosed
+	if k.stopped {
+		return nil, "", errStopped
 	}
 	if f := k.transform; f != nil {
 		if obj, err = f(obj); err != nil {
@@ -249,8 +249,8 @@ func (k *Sink) writeLocked(w *indexer.Writer, ds []queue.Delta, more ...func(*pe
 func (k *Sink) Bookmark(rv string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.isClosed {
-		return errClosed
+	if k.stopped {
+		return errStopped
 	}
 	w := k.indexer.Writer()
 	defer w.Close()
@@ -262,8 +262,8 @@ func (k *Sink) Bookmark(rv string) error {
 func (k *Sink) Replace([]any, string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.isClosed {
-		return errClosed
+	if k.stopped {
+		return errStopped
 	}
 	if !k.filling {
 		k.informer.Listed()

@@ -6,7 +6,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
@@ -161,8 +160,8 @@ func (k *Sink) checkHistoryLocked(typ cache.DeltaType, rv string, obj any, c *in
 	if !k.resumption.open {
 		return
 	}
-	order, err := resourceversion.CompareResourceVersion(rv, k.resumption.at)
-	if err != nil {
+	order, ok := checkpoint.CompareVersions(rv, k.resumption.at)
+	if !ok {
 		return
 	}
 	why := ""

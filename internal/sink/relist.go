@@ -31,20 +31,20 @@ const (
 // was added, or because a server converts the object in another way.
 //
 // Items that differ are staged, and applied when the list is complete: deletions first,
-// then updates and additions, as client-go tells them. A list that is cut leaves nothing
-// behind. The list is applied in chunks, each of them a batch; between them the checkpoint
-// says that a relist is incomplete, so that after a crash there is another one.
+// then updates and additions, as client-go tells them. The list is applied in chunks, each of
+// them a batch; between them the checkpoint says that a relist is incomplete, so that after a
+// crash there is another one. Handlers are told nothing of a list that is cut.
 //
-// Only the first list into an empty store, while no handler knows an object, is written
-// as it comes.
+// Two kinds of items are written as they come: those that have not changed, if all records are to
+// be written anew, and all of the first list into an empty store, while no handler knows an object.
 type relist struct {
 	k    *Sink
 	how  reflector.Relisting
 	seen map[string]struct{} // Keys of the list.
-	// first: the store has nothing but what this relist has written, up to the write number written.
-	first   bool
-	written uint64
-	stage   *stage
+	// onlyOurs: the store has nothing but what this relist has written. written is its last write.
+	onlyOurs bool
+	written  uint64
+	stage    *stage
 	// silent has items that are written without telling handlers.
 	silent chunk
 	// replaced has the keys of staged objects whose uid is not, or may not be, that of the
@@ -84,9 +84,9 @@ func (c *chunk) reset() {
 // write begin with it, because a List may hang beyond the end of its informer.
 func (k *Sink) lockOpen() error {
 	k.mu.Lock()
-	if k.isClosed {
+	if k.stopped {
 		k.mu.Unlock()
-		return errClosed
+		return errStopped
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 		}
 	}
 	return &relist{
-		k: k, how: how, first: first && k.filling, stage: newStage(k), untold: k.indexer.TakeLeftOut(),
+		k: k, how: how, onlyOurs: first && k.filling, stage: newStage(k), untold: k.indexer.TakeLeftOut(),
 		seen: make(map[string]struct{}, k.indexer.Len()), replaced: map[string]struct{}{}, leftOut: map[string]types.UID{},
 	}, nil
 }
@@ -145,7 +145,7 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 		delete(r.leftOut, sent.Key())
 	}
 	value := k.indexer.NewValue(transformed)
-	if r.first && !repeated {
+	if r.onlyOurs && !repeated {
 		return r.addSilentLocked(stagedItem{key: key, value: value, isNew: true})
 	}
 	if repeated { // What came before may not be in the store yet.
@@ -260,7 +260,7 @@ func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 		return err
 	}
 	delete(r.leftOut, sent.Key())
-	r.first = false
+	r.onlyOurs = false
 	delete(r.seen, key)
 	delete(r.replaced, key)
 	return r.stage.remove(key)
@@ -275,9 +275,9 @@ func (r *relist) writeSilentLocked() error {
 	r.k.db.WaitForRoom() // Nobody waits for an object of the list before all of it is there.
 	w := r.k.indexer.Writer()
 	defer w.Close()
-	r.first = r.first && r.k.indexer.Seq() == r.written // Else somebody has put an object into the store.
+	r.onlyOurs = r.onlyOurs && r.k.indexer.Seq() == r.written // Else somebody has put an object into the store.
 	for _, it := range r.silent.items {
-		if it.isNew && r.first {
+		if it.isNew && r.onlyOurs {
 			w.SetNew(it.key, it.value)
 		} else {
 			w.SetValue(it.key, it.value, false)

@@ -142,16 +142,6 @@ func expectCounted(t *testing.T, k *Sink, want ...string) {
 	}
 }
 
-// TestAFirstListThatHasAnObjectAgain: the last one counts.
-func TestAFirstListThatHasAnObjectAgain(t *testing.T) {
-	k := newSink(t, 2)
-	r := relistOf(t, k, configMap("a", "1"), configMap("b", "1"), configMap("a", "2"), configMap("a", "1"))
-	if err := r.Finish(t.Context(), "9", true); err != nil {
-		t.Fatal(err)
-	}
-	expectCounted(t, k, "a@1", "b@1")
-}
-
 // TestWhatIsPutByHandDuringAFirstListIsReplaced, with its index entries.
 func TestWhatIsPutByHandDuringAFirstListIsReplaced(t *testing.T) {
 	for _, budget := range []int64{0, indexer.DefaultMemoryBudget} {
@@ -190,7 +180,7 @@ func TestARelistWritesNothingAfterTheEnd(t *testing.T) {
 		"an item":              func(t *testing.T, r reflector.Relist) error { return r.Item(t.Context(), configMap("a", "3")) },
 		"an item that is gone": func(t *testing.T, r reflector.Relist) error { return r.Gone(t.Context(), configMap("a", "3")) },
 		"a complete list":      func(t *testing.T, r reflector.Relist) error { return r.Finish(t.Context(), "3", true) },
-		"a list that is cut":   func(_ *testing.T, r reflector.Relist) error { r.Abort(); return errClosed },
+		"a list that is cut":   func(_ *testing.T, r reflector.Relist) error { r.Abort(); return errStopped },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, filled := range []bool{false, true} {
@@ -201,9 +191,9 @@ func TestARelistWritesNothingAfterTheEnd(t *testing.T) {
 					}
 				}
 				r := relistOf(t, k, configMap("a", "2"), configMap("b", "2"), configMap("c", "2"))
-				k.Refuse()
+				k.Stop()
 				before := k.db.Applied()
-				if err := call(t, r); !errors.Is(err, errClosed) {
+				if err := call(t, r); !errors.Is(err, errStopped) {
 					t.Errorf("filled=%v: the error is %v", filled, err)
 				}
 				if n := k.db.Applied() - before; n > 0 {
@@ -244,8 +234,9 @@ func TestAFirstListIsWrittenAsItComes(t *testing.T) {
 	})
 }
 
-// TestAFirstListMayNameAnObjectTwice: what it has said before is in the store, or is about to be.
-func TestAFirstListMayNameAnObjectTwice(t *testing.T) {
+// TestAFirstListMayHaveAnObjectAgain: what it has said before is in the store, or is about to be. The last one
+// counts.
+func TestAFirstListMayHaveAnObjectAgain(t *testing.T) {
 	a1, a2, b1, b2 := configMap("a", "1"), configMap("a", "2"), configMap("b", "1"), configMap("b", "2")
 	for name, test := range map[string]struct {
 		items []*corev1.ConfigMap
@@ -255,6 +246,7 @@ func TestAFirstListMayNameAnObjectTwice(t *testing.T) {
 	}{
 		"in one batch":              {items: []*corev1.ConfigMap{a1, a2}, want: map[string]string{"a": "2"}},
 		"in two":                    {items: []*corev1.ConfigMap{a1, b1, a2, b2}, want: map[string]string{"a": "2", "b": "2"}},
+		"twice again":               {items: []*corev1.ConfigMap{a1, b1, a2, a1}, want: map[string]string{"a": "1", "b": "1"}},
 		"after it was gone":         {items: []*corev1.ConfigMap{a1, b1}, gone: a1, again: a2, want: map[string]string{"a": "2", "b": "1"}},
 		"after another one was":     {items: []*corev1.ConfigMap{a1, b1}, gone: b1, again: a2, want: map[string]string{"a": "2"}},
 		"gone before it is written": {items: []*corev1.ConfigMap{a1}, gone: a1, want: map[string]string{}},

@@ -105,7 +105,7 @@ func TestWhatHasToBeDecodedIsNotSame(t *testing.T) {
 	t.Run("the informer has ended", func(t *testing.T) {
 		k := newSink(t, 2)
 		r := relistOf(t, k)
-		k.Refuse()
+		k.Stop()
 		if _, err := r.Same(t.Context(), checkpoint.VersionOf(a), nil); err == nil {
 			t.Error("no error")
 		}

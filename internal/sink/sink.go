@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -28,8 +27,8 @@ const (
 	checkpointKey    = "resume"
 )
 
-// Informer is what a Sink needs of its informer. Its methods are called while the Sink's lock
-// is held.
+// Informer is what a Sink needs of its informer. Its methods may be called while the Sink's lock
+// is held, so they do not call the Sink.
 type Informer interface {
 	// Reached is told the resourceVersion that the store is at, after each event, bookmark
 	// and list.
@@ -53,7 +52,7 @@ type Informer interface {
 	HasSyncedChecker() cache.DoneChecker
 }
 
-// Options configures [New]. All fields are required, but for the last two.
+// Options configures [New]. Fields are required, unless it is said what zero means.
 type Options struct {
 	DB       *persist.DB
 	Space    string
@@ -68,7 +67,8 @@ type Options struct {
 	// of what the transform makes of them.
 	Example   runtime.Object
 	NewObject func() any
-	// Adopt makes NewObject return objects of the type of this one, and reports whether it does.
+	// Adopt makes NewObject return objects of the type of this one, and reports whether it does. Nil:
+	// the type stays.
 	Adopt func(obj any) bool
 	// MaxAge is the time from a full list to the comparison of all contents. Negative:
 	// contents are not compared.
@@ -106,10 +106,10 @@ type Sink struct {
 
 	mu sync.Mutex // Held while an event is applied. A stopped Reflector may still be relisting.
 	// record is the checkpoint as of the last batch.
-	record   checkpoint.Record
-	shared   *checkpoint.Record // What the last checkpointValue shares with the next.
-	deltas   [2]queue.Delta     // Of the event that is being applied.
-	isClosed bool
+	record  checkpoint.Record
+	shared  *checkpoint.Record // What the last checkpointValue shares with the next.
+	deltas  [2]queue.Delta     // Of the event that is being applied.
+	stopped bool
 	// transform is nil until Load, and if there is none.
 	transform cache.TransformFunc
 	// trusted says that a watch can be resumed at the resourceVersions of events and bookmarks.
@@ -289,10 +289,10 @@ func (k *Sink) LastVersion() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	rv := k.record.ResourceVersion
-	if order, err := resourceversion.CompareResourceVersion(k.record.HighestVersion, rv); err == nil && order > 0 || rv == "" {
+	if isBefore(rv, k.record.HighestVersion) || rv == "" {
 		rv = k.record.HighestVersion
 	}
-	if _, err := resourceversion.CompareResourceVersion(rv, rv); err != nil {
+	if !checkpoint.HasOrder(rv) {
 		return ""
 	}
 	return rv
@@ -311,8 +311,8 @@ func (k *Sink) ClusterKnown() bool {
 func (k *Sink) SetCluster(want checkpoint.Want) (checkpoint.Decision, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.isClosed {
-		return checkpoint.Decision{}, errClosed
+	if k.stopped {
+		return checkpoint.Decision{}, errStopped
 	}
 	decision := checkpoint.Decide(checkpoint.Evidence{Record: &k.record}, want)
 	if decision.Action == checkpoint.ActionDiscard { // Finish sets both.
@@ -378,7 +378,7 @@ func (k *Sink) SetIndexVersion(version string) error {
 func (k *Sink) Distrust() (news bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.distrusted || k.isClosed {
+	if k.distrusted || k.stopped {
 		return false
 	}
 	k.distrusted = true
@@ -403,14 +403,14 @@ func (k *Sink) value() *checkpointValue {
 	return &checkpointValue{k.shared, k.record.ResourceVersion, k.record.Last}
 }
 
-// Refuse makes the Sink refuse everything that still comes: nothing is written any more.
-func (k *Sink) Refuse() {
+// Stop makes the Sink refuse everything that still comes: nothing is written any more.
+func (k *Sink) Stop() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.isClosed = true
+	k.stopped = true
 }
 
-var errClosed = errors.New("warmwatch: the informer has stopped")
+var errStopped = errors.New("warmwatch: the informer has stopped")
 
 // Pop implements [cache.Queue]. There is nothing to pop, so it waits for Close.
 func (k *Sink) Pop(cache.PopProcessFunc) (any, error) {

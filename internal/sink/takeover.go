@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
@@ -37,7 +36,7 @@ func (k *Sink) Owed(file *persist.Snapshot, patient bool) (owed []queue.Delta, e
 		if has, _, exists := w.Head(key); exists && !isOther(has, uid) {
 			return nil
 		}
-		if patient && !k.reachedLocked(rv) {
+		if patient && isBefore(k.record.ResourceVersion, rv) {
 			return fmt.Errorf("%w: resourceVersion %s", ErrBehind, rv)
 		}
 		owed = append(owed, lostDelta(0, key, decode()))
@@ -65,7 +64,7 @@ func (k *Sink) CheckReady() error {
 // checkReadyLocked returns why the handlers cannot be told what is owed now.
 func (k *Sink) checkReadyLocked() error {
 	switch {
-	case k.isClosed || !k.complete || k.filling:
+	case k.stopped || !k.complete || k.filling:
 		return errors.New("the informer has no complete list yet")
 	case k.record.State != checkpoint.StateComplete:
 		return errors.New("the cache lacks an object that could not be stored")
@@ -120,10 +119,4 @@ func (k *Sink) tellSomeOwedLocked(owed []queue.Delta) error {
 		}
 	}
 	return k.writeLocked(w, ds)
-}
-
-// reachedLocked reports whether the store is at a resourceVersion, or nobody can tell.
-func (k *Sink) reachedLocked(rv string) bool {
-	order, err := resourceversion.CompareResourceVersion(k.record.ResourceVersion, rv)
-	return err != nil || order >= 0
 }
