@@ -34,6 +34,7 @@ func (r *Resumer) relistByItem(ctx context.Context, rv string, how Relisting) (s
 				return err
 			}
 			defer w.Stop()
+			r.noteAnswer()
 			opened = true
 			listed, err = r.readStream(ctx, w, rv, relist, &known.newest)
 			complete = err == nil

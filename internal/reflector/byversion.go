@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -127,12 +128,13 @@ type byVersion struct {
 
 // list reads the metadata of all objects. It returns the version of the list.
 func (b *byVersion) list(ctx context.Context, o metav1.ListOptions) (string, error) {
-	answered := false
+	answered, begun := false, sync.OnceFunc(b.r.noteAnswer)
 	listed, err := request.Metadata(ctx, func(ctx context.Context) error {
 		_, err := b.r.lw.ListWithContext(ctx, o)
 		answered = err == nil
 		return err
 	}, func(i request.Item) error {
+		begun()
 		return b.see(ctx, versionOf(i))
 	})
 	if errors.Is(err, request.ErrNotSeen) && answered { // Nor will the next be. Else there may be no credentials now.
@@ -219,6 +221,7 @@ func (b *byVersion) getSome(ctx context.Context, o metav1.ListOptions, some []ch
 	if err != nil {
 		return nil, err
 	}
+	b.r.noteAnswer()
 	b.r.obs.Contact()
 	err = meta.EachListItemWithAlloc(list, func(obj runtime.Object) error {
 		m, err := meta.Accessor(obj)

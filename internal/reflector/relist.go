@@ -110,7 +110,6 @@ const anyVersion = "0"
 
 func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (string, error) {
 	how.Schema = r.askSchema(ctx)
-	r.noteAsked()
 	listed, err := r.relistByVersion(ctx, rv, how)
 	if !errors.Is(err, errNotByVersion) {
 		return listed, err
@@ -350,6 +349,7 @@ const (
 // is asked for at once is given up; the next one comes in pages.
 func (r *Resumer) page(ctx context.Context, o *metav1.ListOptions, limit *request.PageLimit) (list runtime.Object, err error) {
 	for try := range pageTries {
+		r.noteAnswer() // A page may take long to come.
 		list, err = r.lw.ListWithContext(ctx, *o)
 		if !isCut(err) || ctx.Err() != nil || o.Limit == 0 || o.Continue == "" && r.cuts == 0 {
 			return list, err

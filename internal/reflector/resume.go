@@ -201,25 +201,27 @@ func (r *Resumer) ask(ctx context.Context, rv string) (serverVersion string, how
 	return serverVersion, how, nil
 }
 
-// answerHolds is how long after a question its answer holds for the server that opens a watch. A client
+// answerHolds is how long an answer holds for the server that opens a watch. A client
 // repeats a request whose connection has failed a second later (client-go, rest/with_retry.go). The watch
 // may be opened then at the successor of the server that has answered, which may be behind, and silent for
 // ever. No server is replaced by another one within this time.
 const answerHolds = time.Second
 
-// noteAsked is called before the request whose answer the next watch relies on.
-func (r *Resumer) noteAsked() {
+// noteAnswer is called when an answer begins that the next watch relies on: not when it is asked for, where
+// it can be helped, because a client may have to wait for its rate limiter first.
+func (r *Resumer) noteAnswer() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.asked = time.Now()
+	r.answered = time.Now()
 }
 
 // openedLate reports whether the server at which a watch was opened may be another one than has answered
-// for the store's version. It has to be asked then.
+// for the store's version, and has to be asked. Where nothing is resumed the versions of objects may have
+// no order, so that an answer would prove nothing.
 func (r *Resumer) openedLate() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return time.Since(r.asked) >= answerHolds
+	return !r.neverResume && time.Since(r.answered) >= answerHolds
 }
 
 func behind(rv string) *Relisting {
@@ -230,7 +232,6 @@ func behind(rv string) *Relisting {
 // version, and how to relist if the answer and the store, which is at rv, may not be of
 // one history.
 func (r *Resumer) listOne(ctx context.Context, notOlderThan, rv string) (serverVersion string, how *Relisting, err error) {
-	r.noteAsked()
 	o := metav1.ListOptions{Limit: 1, ResourceVersion: notOlderThan}
 	if notOlderThan != "" {
 		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
@@ -239,6 +240,7 @@ func (r *Resumer) listOne(ctx context.Context, notOlderThan, rv string) (serverV
 	if err != nil {
 		return "", nil, err
 	}
+	r.noteAnswer()
 	m, err := meta.ListAccessor(list)
 	if err != nil {
 		return "", nil, fmt.Errorf("understand list %T: %w", list, err)

@@ -166,9 +166,9 @@ type Resumer struct {
 	spreadFor *Relisting
 	// listed: Watch was not called since the last List.
 	listed bool
-	// asked is when the server was asked for the answer that the next watch relies on: a list, or
-	// whether it has reached the store's version.
-	asked time.Time
+	// answered is when the answer began that the next watch relies on, a list or whether the server has
+	// reached the store's version. Where that is not seen, it is when it was asked for.
+	answered time.Time
 	// eventless: no event came since the last relist. If the watch then
 	// expires, the relist made no progress (kubernetes#133810).
 	eventless bool

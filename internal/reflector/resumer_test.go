@@ -391,7 +391,7 @@ func TestAServerThatHesitatesIsAskedForItsOwnVersion(t *testing.T) {
 		{
 			"and has a version that says nothing, but reaches the store's", []answer{lists("x"), after(time.Hour, lists("x")), opens(added("b@6"))},
 			[]string{question, "LIST limit=1", question, "WATCH rv=5"},
-			[]string{"contact", "contact", "resuming at 5, server at x", "live since 1h0m5s", "contact"},
+			[]string{"contact", "resuming at 5, server at x", "live since 1h0m5s", "contact"},
 		},
 		{
 			"and has a version that says nothing, and is behind", []answer{lists(""), after(time.Minute, fails(tooLarge())), lists("4", "a@4"), opens()},
@@ -406,7 +406,7 @@ func TestAServerThatHesitatesIsAskedForItsOwnVersion(t *testing.T) {
 		{
 			"and takes long for that too", []answer{after(time.Hour, lists("10")), opens(added("b@6"))},
 			[]string{question, "LIST limit=1", "WATCH rv=5"},
-			[]string{"contact", "contact", "resuming at 5, server at 10", "live since 1h0m5s", "contact"},
+			[]string{"contact", "resuming at 5, server at 10", "live since 1h0m5s", "contact"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -326,6 +326,33 @@ func TestAServerThatIsThereStillIsAskedOnceMore(t *testing.T) {
 	})
 }
 
+// TestAClientThatIsSlowToAskIsNoOtherServer: the client waits for its rate limiter before it sends the
+// question, and not afterwards.
+func TestAClientThatIsSlowToAskIsNoOtherServer(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", after(4*time.Second, lists("9")), opens(added("b@6")))
+		w.server.scriptsLateQuestion = true
+		w.run()
+		advance(4 * time.Second)
+		w.server.requests.expect(t, question5, "WATCH rv=5")
+		w.store.expectContents(t, "a@3", "b@6")
+	})
+}
+
+// TestWhereNothingIsResumedNoWatchIsAskedAbout: objects may have other versions than lists, and change
+// between the list and the answer.
+func TestWhereNothingIsResumedNoWatchIsAskedAbout(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "", after(2*time.Second, lists("9", "a@3")), opens(modified("a@4")))
+		w.opts.NeverResume = true
+		w.server.scriptsLateQuestion = true
+		w.run()
+		advance(2 * time.Second)
+		w.server.requests.expect(t, "LIST limit=500", "WATCH rv=9")
+		w.store.expectContents(t, "a@4")
+	})
+}
+
 func TestNoQuestionIsAskedWhereTheAnswerIsOfNoUse(t *testing.T) {
 	for name, c := range map[string]struct {
 		rv, request string
