@@ -62,7 +62,21 @@ func (s *SharedIndexInformer) AddDurableEventHandler(name string, h cache.Resour
 	if name == "" {
 		return nil, fmt.Errorf("warmwatch: add durable handler: a name %w", errRequired)
 	}
+	if err := s.loseWork(name); err != nil {
+		return nil, fmt.Errorf("warmwatch: add durable handler: %w", err)
+	}
 	return s.addHandler(h, name, cache.HandlerOptions{})
+}
+
+// loseWork has the next reconciler of a name reconcile all objects, because another handler is told now of
+// what it would have to reconcile.
+func (s *SharedIndexInformer) loseWork(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.queuesOpen || s.hasReconcilerLocked(name) {
+		return nil
+	}
+	return s.parts.Load().work.MarkLost(name)
 }
 
 // ForgetDurableEventHandler removes what is kept for a durable name, also the work of a

@@ -158,11 +158,10 @@ type SharedIndexInformer struct {
 	controller        cache.Controller
 	watchErrorHandler cache.WatchErrorHandlerWithContext
 	transform         cache.TransformFunc
-	queuesOpen        bool            // The reconcilers have their workqueues.
-	reconcilers       []*reconciler   // Those that run, and before begin all that were added.
-	whole             map[string]bool // Names of reconcilers that have ended, with all that is left in their workqueues.
-	forgotten         []string        // Names that were forgotten while there was no file.
-	running           sync.WaitGroup  // verify, and reconcilers.
+	queuesOpen        bool           // The reconcilers have their workqueues.
+	reconcilers       []*reconciler  // Those that run, and before begin all that were added.
+	forgotten         []string       // Names that were forgotten while there was no file.
+	running           sync.WaitGroup // verify, and reconcilers.
 }
 
 var _ cache.SharedIndexInformer = (*SharedIndexInformer)(nil)
@@ -229,7 +228,6 @@ func (c *Cache) newInformer(lw cache.ListerWatcher, example runtime.Object, o In
 		synced:   make(chan struct{}),
 		served:   make(chan struct{}),
 		ended:    make(chan struct{}),
-		whole:    map[string]bool{},
 	}
 	s.progress.phase = PhaseLoading
 	s.syncGate.caughtUp, s.syncGate.behind = s.caughtUp, s.behind

@@ -41,8 +41,8 @@ type ReconcilerOptions struct {
 //   - A key is in the file until a reconcile of it has returned nil and nothing has changed since. The
 //     next process begins with those that are left. Delays after errors do not outlive the process.
 //   - The last known object of a deletion is in the file until then, too: see [DeletedObjects].
-//   - The first reconciler of a name is called for every object, as is the first after the file has
-//     lost keys because it was damaged.
+//   - The first reconciler of a name is called for every object. So is the next one after another
+//     handler had the name, and after the file has lost keys because it was damaged.
 //
 // Reconciles begin when the informer has synced. When it ends, ctx is cancelled, and Run returns when
 // all have returned. A panic ends the process, or where panics do not, counts as an error. The next
@@ -107,6 +107,13 @@ func (s *SharedIndexInformer) openReconcilers(p *parts) error {
 		return fmt.Errorf("warmwatch: read the work of reconcilers: %w", err)
 	}
 	s.reconcilers = slices.DeleteFunc(s.reconcilers, (*reconciler).removed)
+	for _, h := range s.processor.Status() {
+		if h.Durable && !h.Absent && !s.hasReconcilerLocked(h.Name) {
+			if err := p.work.MarkLost(h.Name); err != nil {
+				return fmt.Errorf("warmwatch: read the work of reconciler %q: %w", h.Name, err)
+			}
+		}
+	}
 	for i, r := range s.reconcilers {
 		if err := r.open(p); err != nil {
 			for _, opened := range s.reconcilers[:i] {
@@ -163,7 +170,6 @@ type reconciler struct {
 	logger    klog.Logger
 	queue     *workqueue.Queue[cache.ObjectName]
 	deletions *deletions
-	addAll    bool // All objects are to be reconciled: keys were lost.
 }
 
 var _ cache.ResourceEventHandler = (*reconciler)(nil)
@@ -171,7 +177,9 @@ var _ cache.ResourceEventHandler = (*reconciler)(nil)
 // open is called before the handler is told anything.
 func (r *reconciler) open(p *parts) (err error) {
 	r.logger = klog.LoggerWithValues(p.logger, "reconciler", r.name)
-	r.queue, err = workqueue.New(p.work, r.name, workqueue.Options[cache.ObjectName]{RateLimiter: r.opts.RateLimiter})
+	r.queue, err = workqueue.New(p.work, r.name, workqueue.Options[cache.ObjectName]{
+		RateLimiter: r.opts.RateLimiter, LostIfUnknown: p.queue.HasTold(r.name),
+	})
 	if err != nil {
 		return err
 	}
@@ -187,10 +195,7 @@ func (r *reconciler) open(p *parts) (err error) {
 
 // begin is called once the handler was added, which has the name then. What was set aside for a handler
 // that had the name before is told, because this one does not panic.
-func (r *reconciler) begin(p *parts) {
-	r.addAll = r.needsAll()
-	p.queue.RedeliverToOther(r.name)
-}
+func (r *reconciler) begin(p *parts) { p.queue.RedeliverToOther(r.name) }
 
 // close ends what open has begun, also if it has failed.
 func (r *reconciler) close() {
@@ -200,14 +205,6 @@ func (r *reconciler) close() {
 	if r.deletions != nil {
 		r.deletions.close()
 	}
-}
-
-// needsAll reports whether keys were lost: those of the queue, or the queue as a whole.
-func (r *reconciler) needsAll() bool {
-	if r.informer.whole[r.name] {
-		return false
-	}
-	return r.queue.Lost() || !r.queue.Known() && r.informer.processor.Known(r.registration)
 }
 
 // ended is closed when the handler is not called any more.
@@ -289,7 +286,6 @@ func (r *reconciler) run(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.close() // Whoever finds it in s.reconcilers can add to it.
-	s.whole[r.name] = !r.addAll
 	s.reconcilers = slices.DeleteFunc(s.reconcilers, func(other *reconciler) bool { return other == r })
 }
 
@@ -307,9 +303,9 @@ func (r *reconciler) wait(ctx context.Context) bool {
 	return true
 }
 
-// addLost adds the keys of all objects, if some were lost.
+// addLost adds the keys of all objects, if some may be lost.
 func (r *reconciler) addLost() {
-	if !r.addAll {
+	if !r.queue.Lost() {
 		return
 	}
 	r.logger.Info("Reconciling all objects, because it is not known which were left to be reconciled")
@@ -321,7 +317,7 @@ func (r *reconciler) addLost() {
 		}
 		r.queue.Add(name)
 	}
-	r.addAll = false
+	r.queue.Recovered()
 }
 
 func (r *reconciler) work(ctx context.Context) {

@@ -325,6 +325,19 @@ func (q *Log) HasKnown() bool {
 	return len(q.absent) > 0
 }
 
+// HasTold reports whether a consumer of a durable name was told of all objects.
+func (q *Log) HasTold(name string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for c := range q.consumers {
+		if c.name == name {
+			return !c.initialPending.Load()
+		}
+	}
+	c, found := q.absent[name]
+	return found && !c.InitialPending
+}
+
 // Head returns the Seq of the last published delta, or of a later write, see Advance.
 func (q *Log) Head() uint64 {
 	q.mu.Lock()

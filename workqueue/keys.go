@@ -28,13 +28,13 @@ type keys struct {
 	removeHook func()
 
 	known bool // The file knew the name when it was opened.
-	lost  bool // Keys were lost by then.
 
 	kicked atomic.Bool // The DB was asked for a commit because something has changed.
 
 	mu      sync.Mutex
 	wanted  map[string]struct{}
 	changed map[string]bool // Whether the DB has it, for keys that may differ between the DB and wanted.
+	lost    bool            // Keys may be lost, until they are added again.
 	state   keysState       // Of what the DB has.
 	rewrite bool            // The file was replaced, and may lack some.
 	written *keysState      // What the DB has, nil if that is not known.
@@ -57,9 +57,11 @@ func (k *keys) inUseLocked() bool { return k.owner != nil && !k.owner.drained() 
 type keysState struct {
 	Count  uint64 `json:"keys"`
 	Digest uint64 `json:"digest"` // XOR of the hash of each key.
+	// Lost says that keys may be lost, and were not added again before the process ended.
+	Lost bool `json:"lost,omitempty"`
 }
 
-func (s keysState) SizeBytes() int { return 48 }
+func (s keysState) SizeBytes() int { return 60 }
 
 func (s keysState) AppendTo(dst []byte) ([]byte, error) {
 	b, err := json.Marshal(s)
@@ -91,7 +93,7 @@ func hash(key string) uint64 {
 
 // load reads what an earlier process has left. A key that is damaged is believed, unless the Codec does
 // not know it: to work on an object once more, or on one that never was, does no harm.
-func (k *keys) load() error {
+func (k *keys) load(lostIfUnknown bool) error {
 	var found foundKeys
 	err := k.store.db.Read(k.store.keys.Space, func(s *persist.Snapshot) (err error) { found, err = k.find(s); return err })
 	if err != nil {
@@ -105,6 +107,7 @@ func (k *keys) load() error {
 	}
 	k.state, k.rewrite, k.damaged = found.state, found.damage != nil, found.damaged
 	k.noteFound(found)
+	k.lost = k.lost || lostIfUnknown && !found.known
 	return nil
 }
 
@@ -146,18 +149,19 @@ func (k *keys) find(s *persist.Snapshot) (found foundKeys, err error) {
 		found.known, found.damage = true, err
 	case err != nil:
 		return found, err
-	case found.known && stored != found.state:
+	case found.known && (stored.Count != found.state.Count || stored.Digest != found.state.Digest):
 		found.damage = fmt.Errorf("%d keys are there, and %d were counted", found.state.Count, stored.Count)
 	case !found.known && found.state.Count > 0:
 		found.damage = errNotCounted
 	}
+	found.state.Lost = stored.Lost
 	return found, nil
 }
 
 // noteFound notes what the first workqueue of the name is to know of the file.
 func (k *keys) noteFound(found foundKeys) {
-	k.known, k.lost = found.known, found.damage != nil
-	if k.lost {
+	k.known, k.lost = found.known, found.damage != nil || found.state.Lost
+	if found.damage != nil {
 		k.store.logger.Error(found.damage, "Keys of a workqueue may be lost", "workqueue", k.name)
 	}
 }
@@ -189,6 +193,21 @@ func (k *keys) change(key string, want bool) {
 	if !k.kicked.Load() && !k.kicked.Swap(true) {
 		k.store.db.Kick()
 	}
+}
+
+// setLost notes, with the next commit, whether keys may be lost. Those that were added before are in the
+// file by then.
+func (k *keys) setLost(lost bool) {
+	k.mu.Lock()
+	k.lost = lost
+	k.mu.Unlock()
+	k.store.db.Kick()
+}
+
+func (k *keys) isLost() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.lost
 }
 
 // isDamaged reports whether a key may be one that nobody has added.
@@ -243,6 +262,7 @@ func (k *keys) beforeCommit(b *persist.Batch) {
 			}
 		}
 	}
+	k.state.Lost = k.lost
 	if k.rewrite || k.written == nil || *k.written != k.state {
 		state := k.state
 		b.Put(k.store.names, k.name, state)

@@ -25,6 +25,9 @@ type Options[T comparable] struct {
 	// working on all that waits: it stays in the file for the next process. Default: Get returns what
 	// was added before, as client-go's does.
 	LeaveAtShutDown bool
+	// LostIfUnknown has items count as lost if the file does not know the name: something else than a
+	// workqueue did its work before.
+	LostIfUnknown bool
 }
 
 // A Queue is client-go's rate limiting workqueue, whose items are kept in a file.
@@ -93,7 +96,7 @@ func New[T comparable](s *Store, name string, o Options[T]) (*Queue[T], error) {
 	q.TypedRateLimitingInterface = workqueue.NewTypedRateLimitingQueueWithConfig(o.RateLimiter, workqueue.TypedRateLimitingQueueConfig[T]{
 		Name: name, MetricsProvider: o.MetricsProvider, Clock: o.Clock, DelayingQueue: keptForLater[T]{delaying, q},
 	})
-	if err := q.begin(s, name); err != nil {
+	if err := q.begin(s, name, o.LostIfUnknown); err != nil {
 		q.ShutDown()
 		return nil, err
 	}
@@ -101,8 +104,8 @@ func New[T comparable](s *Store, name string, o Options[T]) (*Queue[T], error) {
 }
 
 // begin adds what an earlier queue of the name has left.
-func (q *Queue[T]) begin(s *Store, name string) (err error) {
-	if _, err = s.open(name, q); err != nil {
+func (q *Queue[T]) begin(s *Store, name string, lostIfUnknown bool) (err error) {
+	if _, err = s.open(name, lostIfUnknown, q); err != nil {
 		return err
 	}
 	var items []T
@@ -128,9 +131,14 @@ func (q *Queue[T]) begin(s *Store, name string) (err error) {
 // Known reports whether the file knew the name when it was used first in this process.
 func (q *Queue[T]) Known() bool { return q.keys.known }
 
-// Lost reports whether the file has lost items of the name, because it was damaged. Whoever adds
-// items should then add those of all objects. An item of an object that is gone stays lost.
-func (q *Queue[T]) Lost() bool { return q.keys.lost }
+// Lost reports whether items of the name may be lost: the file was damaged, or see
+// Options.LostIfUnknown and [Store.MarkLost]. Whoever adds items should then add those of all objects, and
+// call Recovered: until then Lost is true, also in the next process. An item of an object that is gone
+// stays lost.
+func (q *Queue[T]) Lost() bool { return q.keys.isLost() }
+
+// Recovered notes that all items which may be lost were added again.
+func (q *Queue[T]) Recovered() { q.keys.setLost(false) }
 
 // Close shuts the queue down and makes its name free for another one, with the items that are
 // left. Get returns none of them, and Done removes none any more. What is added later is kept for the

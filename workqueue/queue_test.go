@@ -253,13 +253,67 @@ func TestKeysThatAreLostAreNoticed(t *testing.T) {
 			if !q.Lost() || q.Len() != c.items {
 				t.Errorf("lost: %t, %d items", q.Lost(), q.Len())
 			}
-			flush(t, db)
-			s, _ = openStore(t, crashed(t, path)) // All is well again.
-			if q = newQueue(t, s, Options[string]{Codec: fussy{}}); q.Lost() || !q.Known() || q.Len() != c.items {
-				t.Errorf("lost: %t, %d items", q.Lost(), q.Len())
+			for _, recovered := range []bool{false, true} { // Before that a process may end.
+				if recovered {
+					q.Recovered()
+				}
+				flush(t, db)
+				s, db = openStore(t, crashed(t, path))
+				if q = newQueue(t, s, Options[string]{Codec: fussy{}}); q.Lost() == recovered || !q.Known() || q.Len() != c.items {
+					t.Errorf("lost: %t, after it was recovered %t, %d items", q.Lost(), recovered, q.Len())
+				}
+				path = db.Path()
 			}
 		})
 	}
+}
+
+// TestWhatAnotherUserOfTheNameHasDoneIsLost: before the first workqueue of the name, or since.
+func TestWhatAnotherUserOfTheNameHasDoneIsLost(t *testing.T) {
+	path := testsupport.Path(t)
+	s, db := openStore(t, path)
+	if err := s.MarkLost("model"); err != nil {
+		t.Fatal(err)
+	}
+	if q := newQueue(t, s, Options[string]{}); q.Lost() {
+		t.Error("the first one of a name that nobody had has lost something")
+	}
+	flush(t, db)
+	for _, ended := range []bool{false, true} {
+		s, db = openStore(t, crashed(t, path))
+		if ended { // The mark is for the next one of this process, too.
+			newQueue(t, s, Options[string]{}).Close()
+		}
+		if err := s.MarkLost("model"); err != nil {
+			t.Fatal(err)
+		}
+		flush(t, db)
+		if !ended {
+			s, db = openStore(t, crashed(t, db.Path()))
+		}
+		q := newQueue(t, s, Options[string]{})
+		if !q.Lost() {
+			t.Error("what the other one did is not lost")
+		}
+		q.Recovered()
+		flush(t, db)
+		path = db.Path()
+	}
+	s, _ = openStore(t, crashed(t, path))
+	if q := newQueue(t, s, Options[string]{LostIfUnknown: true}); q.Lost() {
+		t.Error("what was recovered is lost")
+	}
+	if err := s.Forget("unknown"); err != nil {
+		t.Fatal(err)
+	}
+	other, err := New(s, "unknown", Options[string]{LostIfUnknown: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !other.Lost() {
+		t.Error("nothing is lost of what was done before the first one of the name")
+	}
+	other.Close()
 }
 
 // rename changes a key, as damage would: the checksum of its value is wrong then.

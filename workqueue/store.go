@@ -83,7 +83,7 @@ func (s *Store) Close() {
 }
 
 // open makes owner the workqueue of a name, and returns the keys that wait for it.
-func (s *Store) open(name string, owner owner) (*keys, error) {
+func (s *Store) open(name string, lostIfUnknown bool, owner owner) (*keys, error) {
 	switch {
 	case name == "":
 		return nil, errors.New("workqueue: a name is required")
@@ -95,7 +95,7 @@ func (s *Store) open(name string, owner owner) (*keys, error) {
 	if s.closed {
 		return nil, persist.ErrClosed
 	}
-	k, _, err := s.keysLocked(name)
+	k, _, err := s.keysLocked(name, lostIfUnknown)
 	if err != nil {
 		return nil, err
 	}
@@ -108,12 +108,12 @@ func (s *Store) open(name string, owner owner) (*keys, error) {
 }
 
 // keysLocked returns the keys of a name, and whether they were read now.
-func (s *Store) keysLocked(name string) (k *keys, first bool, err error) {
+func (s *Store) keysLocked(name string, lostIfUnknown bool) (k *keys, first bool, err error) {
 	if k := s.opened[name]; k != nil {
 		return k, false, nil
 	}
 	k = &keys{store: s, name: name, prefix: keyfield.Of(name), wanted: map[string]struct{}{}, changed: map[string]bool{}}
-	if err := k.load(); err != nil {
+	if err := k.load(lostIfUnknown); err != nil {
 		return nil, false, err
 	}
 	k.removeHook = s.db.AddHook(&persist.Hook{
@@ -132,6 +132,25 @@ func (s *Store) release(k *keys, owner owner) {
 	if k.owner == owner {
 		k.owner = nil
 	}
+}
+
+// MarkLost notes that items of a name may be lost, because something else than its workqueue does its work
+// now: [Queue.Lost] tells the next workqueue. A name that the file does not know is left alone.
+func (s *Store) MarkLost(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, known := s.absent[name]; !known && s.opened[name] == nil {
+		return nil
+	}
+	if s.closed {
+		return persist.ErrClosed
+	}
+	k, _, err := s.keysLocked(name, false)
+	if err != nil {
+		return err
+	}
+	k.setLost(true)
+	return nil
 }
 
 // Status is the state of one workqueue.

@@ -22,7 +22,7 @@ func (s *Store) TakeOver(file *persist.Snapshot) error {
 		if s.forgotten[name] {
 			continue
 		}
-		k, first, err := s.keysLocked(name)
+		k, first, err := s.keysLocked(name, false)
 		if err != nil {
 			return err
 		}

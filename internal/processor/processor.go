@@ -200,14 +200,6 @@ func (p *Processor) Remove(handle cache.ResourceEventHandlerRegistration) error 
 	return nil
 }
 
-// Known reports whether an earlier handler of a durable name was told of all objects. It is asked
-// before the handler runs: later it may be this one who was.
-func (p *Processor) Known(handle cache.ResourceEventHandlerRegistration) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return !handle.(*listener).consumer.InitialPending()
-}
-
 // Forget removes what is kept for a durable name, see [queue.Log.Forget]. It fails after
 // Stop, because the next informer of the space may use the name.
 func (p *Processor) Forget(durableName string) error {
