@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,28 +65,21 @@ func (l *Link) hasNoInfluence() {
 	l.decided = true
 }
 
-// timed returns the request, so that the time until its small answer begins is noted. The least one
-// counts, because a server may be busy, and a connection must be opened first.
-func (l *Link) timed(r *http.Request) *http.Request {
+// timed sends a request that has a small answer, and notes the time until that begins. The least one
+// counts, because a server may be busy, and a connection must be opened first. A refusal may be that of a
+// gateway in front of the server.
+func (l *Link) timed(t http.RoundTripper, r *http.Request) (*http.Response, error) {
 	if l == nil || l.never {
-		return r
+		return t.RoundTrip(r)
 	}
-	var mu sync.Mutex // A transport calls the functions from several goroutines.
-	var written time.Time
-	return r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
-		WroteRequest: func(httptrace.WroteRequestInfo) {
-			mu.Lock()
-			defer mu.Unlock()
-			written = time.Now()
-		},
-		GotFirstResponseByte: func() {
-			mu.Lock()
-			defer mu.Unlock()
-			if !written.IsZero() {
-				l.answered(time.Since(written))
-			}
-		},
-	}))
+	var written atomic.Pointer[time.Time] // A transport calls the function from another goroutine.
+	resp, err := t.RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+		WroteRequest: func(httptrace.WroteRequestInfo) { written.Store(new(time.Now())) },
+	})))
+	if begun := written.Load(); err == nil && resp.StatusCode == http.StatusOK && begun != nil {
+		l.answered(time.Since(*begun))
+	}
+	return resp, err
 }
 
 func (l *Link) answered(after time.Duration) {
@@ -110,13 +104,15 @@ func (l *Link) measure(list *http.Response) (fast bool) {
 	if l.never {
 		return true
 	}
-	begin, waited := make([]byte, 0, slowBytes), time.Duration(0)
+	var begin []byte // It grows, because most lists are small.
+	waited := time.Duration(0)
 	begun, before := time.Now(), l.bytes.Load()
 	var err error
-	for err == nil && len(begin) < cap(begin) {
+	for err == nil && len(begin) < slowBytes {
+		begin = slices.Grow(begin, 4<<10)
 		asked := time.Now()
 		var n int
-		n, err = list.Body.Read(begin[len(begin):cap(begin)])
+		n, err = list.Body.Read(begin[len(begin):min(cap(begin), slowBytes)])
 		begin, waited = begin[:len(begin)+n], waited+time.Since(asked)
 		enough := time.Duration(l.bytes.Load()-before) * slowWait / slowBytes // For all that came meanwhile, by a fast link.
 		if err == nil && waited > slowWait && len(begin) >= leastBytes && time.Since(begun) > enough {

@@ -2,10 +2,12 @@ package request
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	goruntime "runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -19,6 +21,7 @@ import (
 type connection struct {
 	answers time.Duration
 	rate    int64 // 0: no limit.
+	status  int   // 0: 200.
 	body    []byte
 	err     error // After the body, if it is not compressed.
 	// unasked: a proxy compresses what is not to be compressed. never: the transport compresses nothing.
@@ -31,9 +34,8 @@ func (c *connection) RoundTrip(r *http.Request) (*http.Response, error) {
 	if trace := httptrace.ContextClientTrace(r.Context()); trace != nil && trace.WroteRequest != nil {
 		trace.WroteRequest(httptrace.WroteRequestInfo{})
 		time.Sleep(c.answers)
-		trace.GotFirstResponseByte()
 	}
-	resp := answer(http.StatusOK, runtime.ContentTypeProtobuf, nil)
+	resp := answer(cmp.Or(c.status, http.StatusOK), runtime.ContentTypeProtobuf, nil)
 	resp.Body = io.NopCloser(&limited{c: c, left: c.body})
 	if c.unasked {
 		resp.Header.Set("Content-Encoding", "gzip")
@@ -223,6 +225,48 @@ func TestWhereAskingHasNoInfluenceNothingIsAskedForTwice(t *testing.T) {
 					t.Errorf("it accepts %q, expected %q", c.asked, want)
 				}
 			})
+		})
+	}
+}
+
+// TestASmallListTakesLittleMemory while it is measured.
+func TestASmallListTakesLittleMemory(t *testing.T) {
+	const size = 10 << 10
+	list := make([]byte, size)
+	const lists = 20
+	var before, after goruntime.MemStats
+	goruntime.ReadMemStats(&before)
+	for range lists {
+		if !new(Link).measure(&http.Response{Body: io.NopCloser(bytes.NewReader(list))}) {
+			t.Error("a list in memory is slow")
+		}
+	}
+	goruntime.ReadMemStats(&after)
+	if got := (after.TotalAlloc - before.TotalAlloc) / lists; got > 8*size {
+		t.Errorf("%d bytes for a list of %d", got, size)
+	}
+}
+
+// TestARefusalSaysNothingOfTheLink: a gateway may be near, and the server behind it far.
+func TestARefusalSaysNothingOfTheLink(t *testing.T) {
+	for status, want := range map[int]bool{http.StatusOK: false, http.StatusUnauthorized: true, http.StatusTooManyRequests: true, http.StatusBadGateway: true} {
+		synctest.Test(t, func(t *testing.T) {
+			l := new(Link)
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/api/v1/pods", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			near := &connection{answers: time.Millisecond, status: status}
+			resp, err := (&Seen{request: r, transport: Transport{near, l}}).Get(t.Context(), "/version")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := resp.Body.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if got := l.compresses(false); got != want {
+				t.Errorf("after status %d lists are compressed: %t", status, got)
+			}
 		})
 	}
 }

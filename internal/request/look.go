@@ -75,7 +75,7 @@ func (s *Seen) Get(ctx context.Context, path string) (*http.Response, error) {
 	r := s.request.Clone(ctx)
 	r.URL.Path, r.URL.RawPath, r.URL.RawQuery = s.Path()+path, "", ""
 	r.Header.Set("Accept", "application/json")
-	return s.transport.RoundTripper.RoundTrip(s.transport.Link.timed(r))
+	return s.transport.Link.timed(s.transport.RoundTripper, r)
 }
 
 // Send sends the request itself, as the List call would have. The caller closes the body.
