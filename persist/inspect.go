@@ -259,6 +259,8 @@ func (in *inspector) tree(id uint64, depth, nesting int, first, next []byte) err
 	case h.flags == branchPage:
 	case h.flags != leafPage:
 		return wrongFlags(id, h.flags)
+	case nesting == maxBucketNesting && first != nil && !in.readOnly: // Leaves have one depth, see branch.
+		return corruptFile("page %d is a leaf beside branches", id)
 	case nesting == maxBucketNesting:
 		in.noteUnchecked(id, first)
 		if first == nil && !in.readOnly {

@@ -52,8 +52,16 @@ func (c *leafCheck) checkBeside(id uint64, ends leafEnds) error {
 		if bytes.Compare(ends.last, first) >= 0 {
 			return wrongLastKey(id, ends.last, first)
 		}
+		if keyHash(first) != c.in.unchecked[behind] { // A key between the two names would be put into this leaf.
+			return wrongName(behind, first)
+		}
 	}
 	return nil
+}
+
+// wrongName is the error for a leaf whose branch names it by another key than its first one.
+func wrongName(id uint64, first []byte) error {
+	return corruptFile("leaf %d begins with key %.100q, expected another one", id, first)
 }
 
 // wrongLastKey is the error for a page whose last key is not below the next page's first one.
@@ -130,7 +138,7 @@ func (in *inspector) checkValues(id uint64, h pageHeader, want uint32) (ends lea
 		case err != nil:
 			return ends, err
 		case at == 0 && (key[0] != keyPrefix || !isRoot && keyHash(key) != want):
-			return ends, corruptFile("leaf %d begins with key %.100q, expected another one", id, key)
+			return ends, wrongName(id, key)
 		case bytes.Compare(ends.last, key) >= 0:
 			return ends, corruptFile("leaf %d: key %.100q follows key %.100q", id, key, ends.last)
 		}
