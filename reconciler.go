@@ -183,6 +183,9 @@ func (r *reconciler) open(p *parts) (err error) {
 	if err != nil {
 		return err
 	}
+	if !r.queue.Known() && !p.queue.HasTold(r.name) {
+		r.queue.Recovered() // Its handler will be told of all objects, also where a damaged file has forgotten the name.
+	}
 	if r.deletions, err = openDeletions(p.db, p.space, r.name, r.informer.newObject); err != nil {
 		r.close()
 		return err

@@ -194,9 +194,14 @@ func (r *Resumer) stream(ctx context.Context, rv string, relist Relist) (string,
 	if err != nil {
 		return "", streamError(err)
 	}
+	complete := false
+	defer func() {
+		if !complete { // Also where a panic of a transform does not end the process.
+			w.Stop()
+		}
+	}()
 	listed, err := r.readStream(ctx, w, rv, relist, nil)
-	if err != nil {
-		w.Stop()
+	if complete = err == nil; !complete {
 		return "", streamError(err)
 	}
 	return listed, r.handOver(&handover{Interface: w, resourceVersion: listed, opened: time.Now()})
