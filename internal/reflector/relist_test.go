@@ -56,6 +56,26 @@ func TestAStreamedListIsHandedOverWithWhatComesAfterIt(t *testing.T) {
 	})
 }
 
+// TestAPanicClosesTheStream, because it may not end the process.
+func TestAPanicClosesTheStream(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := streaming(t, "", opens(added("a@3"), initialEnd("8")))
+		w.store.itemPanics = true
+		resumer := w.open()
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("no panic")
+				}
+			}()
+			_, _ = resumer.ListWithContext(t.Context(), metav1.ListOptions{})
+		}()
+		if w.server.last().stopped() == 0 {
+			t.Error("the watch is open")
+		}
+	})
+}
+
 func TestAStreamedListOfTheStoresVersion(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := streaming(t, "5", opens(added("a@3"), initialEnd("8")))

@@ -30,6 +30,7 @@ type memory struct {
 	hows    []Relisting
 	// Each of these errors is returned once.
 	beginErr, itemErr, goneErr, finishErr error
+	itemPanics                            bool
 }
 
 var (
@@ -152,6 +153,9 @@ type memoryRelist struct {
 func (r *memoryRelist) Item(_ context.Context, obj runtime.Object) error {
 	if err := r.m.once(&r.m.itemErr); err != nil {
 		return err
+	}
+	if r.m.itemPanics {
+		panic("a transform panics")
 	}
 	r.seen[obj.(*corev1.ConfigMap).Name] = true
 	return r.m.set("item", obj, "")
