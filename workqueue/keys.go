@@ -160,7 +160,9 @@ func (k *keys) find(s *persist.Snapshot) (found foundKeys, err error) {
 
 // noteFound notes what the first workqueue of the name is to know of the file.
 func (k *keys) noteFound(found foundKeys) {
+	k.mu.Lock()
 	k.known, k.lost = found.known, found.damage != nil || found.state.Lost
+	k.mu.Unlock()
 	if found.damage != nil {
 		k.store.logger.Error(found.damage, "Keys of a workqueue may be lost", "workqueue", k.name)
 	}
