@@ -177,13 +177,12 @@ var _ cache.ResourceEventHandler = (*reconciler)(nil)
 // open is called before the handler is told anything.
 func (r *reconciler) open(p *parts) (err error) {
 	r.logger = klog.LoggerWithValues(p.logger, "reconciler", r.name)
-	r.queue, err = workqueue.New(p.work, r.name, workqueue.Options[cache.ObjectName]{
-		RateLimiter: r.opts.RateLimiter, LostIfUnknown: p.queue.HasTold(r.name),
-	})
+	told := p.queue.HasTold(r.name)
+	r.queue, err = workqueue.New(p.work, r.name, workqueue.Options[cache.ObjectName]{RateLimiter: r.opts.RateLimiter, LostIfUnknown: told})
 	if err != nil {
 		return err
 	}
-	if !r.queue.Known() && !p.queue.HasTold(r.name) {
+	if !r.queue.Known() && !told {
 		r.queue.Recovered() // Its handler will be told of all objects, also where a damaged file has forgotten the name.
 	}
 	if r.deletions, err = openDeletions(p.db, p.space, r.name, r.informer.newObject); err != nil {

@@ -29,7 +29,8 @@ func (in *inspector) noteOrder(id uint64) {
 }
 
 // checkBeside checks that the last key of a leaf is less than the first one of the next, before and behind
-// a leaf that was found sound but for that. Each two leaves are compared when the first of them is
+// a leaf that was found sound but for that, and that the one behind begins with the key that its branch
+// names it by. Each two leaves are compared when the first of them is
 // checked: until then both pages are as they were when their order was noted.
 func (c *leafCheck) checkBeside(id uint64, ends leafEnds) error {
 	if c.in.beside == nil {

@@ -1,10 +1,9 @@
 package checkpoint
 
 import (
-	"k8s.io/apimachinery/pkg/util/resourceversion"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
 // An ObjectVersion identifies one state of one object on the server, whatever a
