@@ -189,7 +189,9 @@ type DB struct {
 	committing *handle
 	// busySince is when the work on the file began that the committer is at, zero if it is at none.
 	busySince time.Time
-	committer int // The number of the goroutine that is the committer.
+	// answeredAt is when the disk last answered while a file was copied or inspected.
+	answeredAt time.Time
+	committer  int // The number of the goroutine that is the committer.
 
 	arena *arena // Used by the committer alone.
 }
@@ -296,6 +298,18 @@ const (
 
 func (db *DB) hangsLocked() bool {
 	return !db.busySince.IsZero() && time.Since(db.busySince) >= hangingCommit
+}
+
+// replacementHangsLocked is hangsLocked for readers, which wait for the replacement of a damaged
+// file: that of a large one takes as long as the disk needs, and goes on while it answers.
+func (db *DB) replacementHangsLocked() bool {
+	return db.hangsLocked() && time.Since(db.answeredAt) >= hangingCommit
+}
+
+func (db *DB) answered() {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.answeredAt = time.Now()
 }
 
 func (db *DB) hangErrorLocked() error {

@@ -32,7 +32,7 @@ import (
 // leaves, and their keys, matter only when bbolt writes, see leafCheck.
 //
 // The inspector that it returns knows the leaves that are still unchecked.
-func inspectFile(f *os.File, readOnly bool) (*inspector, error) {
+func inspectFile(f pagedFile, readOnly bool) (*inspector, error) {
 	in := &inspector{f: f, readOnly: readOnly}
 	return in, guard(in.file)
 }

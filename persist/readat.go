@@ -34,6 +34,22 @@ func hasFailed(err error) bool {
 // readFile is replaced in tests.
 var readFile = io.ReaderAt.ReadAt
 
+// noting returns a file whose readers note that the disk answers, see DB.answeredAt.
+func (db *DB) noting(f pagedFile) pagedFile { return notingFile{f, db} }
+
+type notingFile struct {
+	pagedFile
+	db *DB
+}
+
+func (f notingFile) ReadAt(b []byte, at int64) (int, error) {
+	n, err := f.pagedFile.ReadAt(b, at)
+	if err == nil {
+		f.db.answered()
+	}
+	return n, err
+}
+
 // readAgainDelay is the pause before the one late retry where a device could not open or
 // read the file. What it cannot read then is lost.
 const readAgainDelay = time.Second

@@ -348,8 +348,8 @@ func (db *DB) replaced(old, o opened, cause error) {
 }
 
 // readable reports whether a damaged file may be read, and up to which transaction.
-func (o opened) readable() (txID int, ok bool) {
-	in, err := inspectFile(o.file, true)
+func (db *DB) readable(o opened) (txID int, ok bool) {
+	in, err := inspectFile(db.noting(o.file), true)
 	if err == nil {
 		err = in.checkLeaves(o.bolt)
 	}
@@ -369,7 +369,7 @@ func (db *DB) notReplaced(old opened, cause, err error) {
 		txID     int
 	)
 	if old.bolt != nil {
-		txID, readable = old.readable()
+		txID, readable = db.readable(old)
 	}
 	db.mu.Lock()
 	users := db.users

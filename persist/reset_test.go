@@ -4,12 +4,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand"
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -60,6 +63,92 @@ func damage(t *testing.T, path, how string, rnd *rand.Rand) {
 	}
 	if err := errors.Join(damageInPlace[how](f, size, rnd), f.Close()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestReadersWaitForAReplacementWhileTheDiskAnswers: a large file on a slow disk. When the disk answers no
+// more, they do not wait either.
+func TestReadersWaitForAReplacementWhileTheDiskAnswers(t *testing.T) {
+	readers := map[string]func(db *DB) (int, error){
+		"View": func(db *DB) (int, error) {
+			n := 0
+			for i := range 1000 {
+				_, found, err := lookup(db, testBucket, fmt.Sprintf("%04d", i))
+				if err != nil {
+					return n, err
+				}
+				if found {
+					n++
+				}
+			}
+			return n, nil
+		},
+		"Read": func(db *DB) (n int, err error) {
+			err = db.Read(testBucket.Space, func(s *Snapshot) error {
+				n = 0
+				return s.Scan(testBucket.Name, "", func(*Item) (bool, error) { n++; return true, nil })
+			})
+			return n, err
+		},
+		"DurableSnapshot": func(db *DB) (n int, err error) {
+			s, err := db.DurableSnapshot(testBucket.Space)
+			if err != nil {
+				return 0, err
+			}
+			defer s.Close()
+			err = s.Scan(testBucket.Name, "", func(*Item) (bool, error) { n++; return true, nil })
+			return n, err
+		},
+	}
+	for name, read := range readers {
+		for _, ends := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, the disk goes on answering: %v", name, ends), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { checkSlowReplacement(t, read, ends) })
+			})
+		}
+	}
+}
+
+func checkSlowReplacement(t *testing.T, read func(*DB) (int, error), ends bool) {
+	t.Helper()
+	db := open(t, testsupport.Path(t), manual)
+	apply(t, db, func(b *Batch) {
+		for i := range 1000 {
+			b.Put(testBucket, fmt.Sprintf("%04d", i), Bytes(repeat("x", 500)))
+		}
+	})
+	flush(t, db)
+	const slow = 300 * time.Millisecond
+	begin, before, release := time.Now(), readFile, make(chan struct{})
+	replacing, hanging := atomic.Bool{}, atomic.Bool{}
+	defer func() { readFile = before }()
+	readFile = func(f io.ReaderAt, b []byte, at int64) (int, error) {
+		if _, copied := f.(notingFile); copied {
+			replacing.Store(true)
+			time.Sleep(slow)
+			if !ends && time.Since(begin) > 2*hangingCommit {
+				hanging.Store(true)
+				<-release
+			}
+		}
+		return before(f, b, at)
+	}
+	_ = db.readError(db.bolt, corruptFile("test"))
+	n, err := read(db)
+	took := time.Since(begin)
+	switch {
+	case !replacing.Load():
+		t.Error("no file was replaced")
+	case ends && (n != 1000 || err != nil || took < 2*hangingCommit):
+		t.Errorf("%d of 1000 keys, %v, after %v", n, err, took)
+	case !ends && (err == nil || !hanging.Load() || took > 4*hangingCommit):
+		t.Errorf("no answer any more: %d keys, %v, after %v", n, err, took)
+	}
+	close(release)
+	after(time.Minute)
+	flush(t, db)
+	if got := len(contents(t, db)); got != 1000 {
+		t.Errorf("%d of 1000 keys afterwards", got)
 	}
 }
 

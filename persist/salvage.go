@@ -23,15 +23,22 @@ func (db *DB) salvage(bad *os.File, cause error, o *opened) error {
 		return err
 	}
 	w := &DB{}
-	l, keys, marked := newLayer(), 0, map[string]bool{}
+	l, keys, unsynced, marked := newLayer(), 0, int64(0), map[string]bool{}
 	flush := func() error {
 		txID, _, err := w.write(o.bolt, l)
-		if err == nil {
-			o.txID, l = txID, newLayer()
+		if err != nil {
+			return err
 		}
+		unsynced += l.bytes
+		o.txID, l = txID, newLayer()
+		if unsynced >= salvageBytes { // A slow disk would have no answer for long to one sync at the end.
+			unsynced = 0
+			err = o.bolt.Sync()
+		}
+		db.answered()
 		return err
 	}
-	lost, err := forEachReadable(bad, nil, func(name Bucket, key, value []byte) error {
+	lost, err := forEachReadable(db.noting(bad), nil, func(name Bucket, key, value []byte) error {
 		if mark := (Bucket{name.Space, salvagedBucket}); !marked[name.Space] && mark.check() == nil {
 			marked[name.Space] = true
 			l.set(mark, salvagedKey, entry{value: Bytes(nil)})
@@ -61,7 +68,7 @@ func (db *DB) salvage(bad *os.File, cause error, o *opened) error {
 	return err
 }
 
-// How much is copied in one transaction at most.
+// How much is copied in one transaction at most, and how many bytes between two syncs.
 const (
 	salvageKeys  = 1000
 	salvageBytes = 4 << 20

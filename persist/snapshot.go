@@ -358,7 +358,7 @@ func (db *DB) waitForCommit(b *handle, txID int) (durable bool, err error) {
 }
 
 // waitForReset waits while a damaged file is being replaced, so that the caller can
-// read its successor instead of returning an error, unless the disk does not answer.
+// read its successor instead of returning an error, unless the disk does not answer any more.
 func (db *DB) waitForReset() {
 	db.mu.RLock()
 	usable := db.resetCause == nil
@@ -368,7 +368,7 @@ func (db *DB) waitForReset() {
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	for db.resetCause != nil && !db.closed && !db.hangsLocked() {
+	for db.resetCause != nil && !db.closed && !db.replacementHangsLocked() {
 		db.cond.Wait()
 	}
 }

@@ -38,7 +38,7 @@ func newBadSector(t *testing.T) *badSector {
 		if s == nil || at >= s.begin+sectorBytes || at+int64(len(b)) <= s.begin {
 			return before(f, b, at)
 		}
-		if info, err := f.(*os.File).Stat(); err != nil || !os.SameFile(info, s.file) {
+		if info, err := f.(pagedFile).Stat(); err != nil || !os.SameFile(info, s.file) {
 			return before(f, b, at)
 		}
 		n, _ := before(f, b[:max(0, s.begin-at)], at) // As a kernel does.
@@ -248,7 +248,7 @@ func checkBlip(t *testing.T, failure syscall.Errno, inUse bool) {
 	)
 	readFile = func(f io.ReaderAt, b []byte, at int64) (int, error) {
 		if time.Now().UnixNano() < until.Load() {
-			if of, err := f.(*os.File).Stat(); err == nil && os.SameFile(of, *info.Load()) {
+			if of, err := f.(pagedFile).Stat(); err == nil && os.SameFile(of, *info.Load()) {
 				failed.Add(1)
 				return 0, &os.PathError{Op: "read", Path: path, Err: failure}
 			}
