@@ -13,10 +13,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/httpserver"
 )
 
 // panicsAt is the program whose durable handler d panics when it is told of an event, after
@@ -46,7 +51,29 @@ func panicsAt(event string, maxPanics int, changes []string) error {
 	return errors.New("Run has returned")
 }
 
+// panicsNew is panicsAt for an informer of NewInformer, which panics when it is told of anything.
+func panicsNew(path, server string) error {
+	c, err := warmwatch.Open(path, warmwatch.Options{MaxPanics: 1})
+	if err != nil {
+		return err
+	}
+	config := &rest.Config{Host: server}
+	config.Wrap(c.WrapTransport)
+	client := kubernetes.NewForConfigOrDie(config)
+	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", "ns", fields.Everything())
+	informer := c.NewInformer(lw, &corev1.ConfigMap{}, 0, cache.Indexers{"namespace": cache.MetaNamespaceIndexFunc}).(*warmwatch.SharedIndexInformer)
+	if _, err = informer.AddDurableEventHandler("d", &recorder{during: func(e string) { panic("poison: " + e) }}); err != nil {
+		return err
+	}
+	time.AfterFunc(20*time.Second, func() { os.Exit(3) })
+	informer.RunWithContext(context.Background())
+	return errors.New("Run has returned")
+}
+
 func init() {
+	programs["panicsNew"] = func([]string) error {
+		return panicsNew(os.Getenv("WARMWATCH_TEST_FILE"), os.Getenv("WARMWATCH_TEST_SERVER"))
+	}
 	programs["panics"] = func([]string) error {
 		maxPanics, _ := strconv.Atoi(os.Getenv("WARMWATCH_TEST_MAX"))
 		return panicsAt(os.Getenv("WARMWATCH_TEST_EVENT"), maxPanics, strings.Split(os.Getenv("WARMWATCH_TEST_CHANGES"), ","))
@@ -123,6 +150,56 @@ func TestAnObjectOnWhichADurableHandlerPanicsIsSetAsideAfterFiveProcesses(t *tes
 		settle()
 		d.expect(t, "update ns/b@4→6") // The old object is one that it has seen.
 	})
+}
+
+// TestWhatIsSetAsideIsRedeliveredByANewInformer, which has its file only once it knows its server: the demand
+// may come before that.
+func TestWhatIsSetAsideIsRedeliveredByANewInformer(t *testing.T) {
+	api, path := httpserver.New(t, "one"), testsupport.Path(t)
+	out := crash(t, "panicsNew", "WARMWATCH_TEST_FILE="+path, "WARMWATCH_TEST_SERVER="+api.Config().Host)
+	if !strings.Contains(out, "poison") {
+		t.Fatalf("the process did not die in the handler:\n%s", out)
+	}
+	for _, c := range []struct {
+		forget, redeliver bool
+		aside             int
+		want              []string
+	}{
+		{}, // It is set aside now, which is logged as well.
+		{aside: 1, redeliver: true, want: []string{"add ns/a@4"}},
+		{redeliver: true},
+		{forget: true, redeliver: true, want: []string{"add ns/a@4 initial"}},
+	} {
+		logger, logged := loggerOf("objects that are set aside")
+		a := newAgentWith(t, path, api, func(o *warmwatch.Options) { o.MaxPanics, o.Logger = 1, &logger })
+		informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
+		if c.redeliver {
+			if err := informer.RedeliverSetAside("d"); err != nil {
+				t.Error(err)
+			}
+		}
+		if c.forget {
+			if err := informer.ForgetDurableEventHandler("d"); err != nil {
+				t.Error(err)
+			}
+		}
+		told := make(chan string, 10)
+		r := &recorder{during: func(event string) { told <- event }}
+		registration, err := informer.AddDurableEventHandler("d", r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.run(informer)
+		<-registration.HasSyncedChecker().Done()
+		for range c.want {
+			<-told
+		}
+		a.stop()
+		r.expect(t, c.want...)
+		if lines := logged(); len(lines) != c.aside || c.aside > 0 && !strings.Contains(lines[0], `"handler"="d" "objects"=1 "first"="ns/a"`) {
+			t.Errorf("the start has logged %q", lines)
+		}
+	}
 }
 
 func redeliver(t *testing.T, p *process, keys ...string) {

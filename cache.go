@@ -404,8 +404,9 @@ type Status struct {
 	// MemoryOnly says that the Cache works without a file, see Err.
 	MemoryOnly bool
 	// TakenOver is when the Cache began to use a file that it could not use at Open, mostly because
-	// another process held it. Zero if that has not happened.
-	TakenOver time.Time
+	// another process held it. Zero if that has not happened, also where there was no file, and there
+	// is one now.
+	TakenOver time.Time `json:",omitzero"`
 	// SetAside lists the files that were set aside since Open and still exist.
 	SetAside []SetAside
 	// Informers by identity, but for those that have ended. One of NewInformer is here once it

@@ -111,8 +111,8 @@ func (s *SharedIndexInformer) ForgetDurableEventHandler(name string) error {
 //
 // After that it is told of the object as of any other. It may have no handler yet. The demand
 // is for this process only: a handler that panics again ends it, and the next one finds the
-// object still set aside. Keys that are not set aside are ignored. An informer of
-// [Cache.NewInformer] must run. After the end of the informer RedeliverSetAside fails.
+// object still set aside. Keys that are not set aside are ignored. It may be called before the informer runs. After
+// the end of the informer RedeliverSetAside fails.
 func (s *SharedIndexInformer) RedeliverSetAside(name string, keys ...string) error {
 	if name == "" {
 		return fmt.Errorf("warmwatch: redeliver what is set aside: a name %w", errRequired)

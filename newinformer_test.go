@@ -38,7 +38,13 @@ type agent struct {
 }
 
 func newAgent(t *testing.T, path string, api *httpserver.Server) *agent {
-	c, err := warmwatch.Open(path, warmwatch.Options{Logger: &testsupport.Quiet})
+	return newAgentWith(t, path, api, func(*warmwatch.Options) {})
+}
+
+func newAgentWith(t *testing.T, path string, api *httpserver.Server, change func(*warmwatch.Options)) *agent {
+	o := warmwatch.Options{Logger: &testsupport.Quiet}
+	change(&o)
+	c, err := warmwatch.Open(path, o)
 	if err != nil {
 		t.Fatal(err)
 	}

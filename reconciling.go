@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/workqueue"
 )
@@ -18,9 +18,9 @@ type ReconcilerStatus struct {
 	workqueue.Status
 	// Reconciling is the object whose reconcile has been running for the longest time, and
 	// ReconcilingSince when it began; empty and zero if none runs. A reconcile that does not return when
-	// its ctx is cancelled also keeps Run from returning.
+	// its ctx is cancelled also keeps Run from returning. It is logged after a minute.
 	Reconciling      string
-	ReconcilingSince time.Time
+	ReconcilingSince time.Time `json:",omitzero"`
 	// Err is that of the reconcile that has failed last, until one of the same object has succeeded.
 	Err error
 }
@@ -103,11 +103,15 @@ func (r *reconciling) status(queues []workqueue.Status) []ReconcilerStatus {
 	return all
 }
 
-// logRunning logs what has not returned.
-func (r *reconciling) logRunning(logger klog.Logger) {
+// unreturned returns what has not returned.
+func (r *reconciling) unreturned() (all []unreturned) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for what, since := range r.running {
-		logger.Info("Still waiting for a reconcile to return, in order to stop", "reconciler", what.reconciler, "object", what.object, "running", time.Since(since).Round(time.Second))
+		all = append(all, unreturned{"reconciler", what.reconciler, what.object.String(), since})
 	}
+	slices.SortFunc(all, func(a, b unreturned) int {
+		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.object, b.object))
+	})
+	return all
 }

@@ -33,8 +33,10 @@ func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 	var wg wait.Group
 	detectorStop := make(chan struct{})
 	wg.StartWithChannel(detectorStop, s.detector.Run)
+	wg.StartWithContext(ctx, s.logHanging)
 	defer func() {
 		s.end()
+		cancel()
 		close(detectorStop)
 		wg.Wait()
 	}()
@@ -128,6 +130,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	if err := s.corruption(); err != nil { // It was found before there was a Resumer.
 		resumer.ForceRelist(reflector.Relisting{Reason: err.Error(), Rewrite: true})
 	}
+	s.logSetAside(p.logger)
 	s.controller = cache.New(&cache.Config{
 		Queue:                        p.sink,
 		ListerWatcher:                resumer,
@@ -224,8 +227,9 @@ func (s *SharedIndexInformer) end() {
 const endPatience = 10 * time.Second
 
 func (s *SharedIndexInformer) logRunning() {
-	s.processor.LogRunning()
-	s.reconciling.logRunning(s.parts.Load().logger)
+	for _, u := range s.unreturned() {
+		u.log(s, "Still waiting for a handler or a reconcile to return, in order to stop")
+	}
 }
 
 // detach makes the informer stop using the file, because the Cache is closing.

@@ -42,7 +42,7 @@ type InformerStatus struct {
 	ResourceVersion string
 	// LastContact is when the API server last answered a List or a watch, and before that,
 	// when it last vouched for what the file has: how old the objects may be.
-	LastContact time.Time
+	LastContact time.Time `json:",omitzero"`
 	// ServerErr says why the last List or watch has failed: the API server cannot be reached,
 	// refuses the credentials, or does not know the resource. It is nil while a watch is open.
 	ServerErr error
@@ -103,9 +103,11 @@ type HandlerStatus struct {
 	// InitialList says that a handler that was added has not been told of all objects yet.
 	// Those that wait are read from the store, and are not counted as undelivered.
 	InitialList bool
-	// CallbackSince is when the callback began that the handler has not returned from, zero if
-	// none runs. A handler that hangs also keeps Run from returning.
-	CallbackSince time.Time
+	// Callback is the key of the object whose callback the handler has not returned from, and
+	// CallbackSince when that began; empty and zero if none runs. A handler that hangs also keeps Run from
+	// returning. It is logged after a minute.
+	Callback      string
+	CallbackSince time.Time `json:",omitzero"`
 	// Undelivered is the number of deltas in the queue that the handler has not
 	// acknowledged, and UndeliveredBytes about how much they take. See
 	// Options.MaxBacklogBytes.

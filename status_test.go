@@ -35,7 +35,7 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 		},
 	}
 	want := map[string]any{
-		"Path": "cache.db", "MemoryOnly": true, "TakenOver": "0001-01-01T00:00:00Z", "Err": "disk full",
+		"Path": "cache.db", "MemoryOnly": true, "Err": "disk full",
 		"Workqueues": nil,
 		"SetAside":   []any{map[string]any{"Path": "cache.db.corrupt-1", "Time": "2026-01-02T03:04:05Z", "Cause": "noise"}},
 		"Informers": map[string]any{
@@ -44,7 +44,7 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 				"Objects": 2.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": "refused", "Err": "corrupt", "Handlers": nil, "Reconcilers": nil,
 			},
 			"nodes": map[string]any{
-				"Phase": "", "StartedFrom": "", "Reason": "", "ResourceVersion": "", "LastContact": "0001-01-01T00:00:00Z",
+				"Phase": "", "StartedFrom": "", "Reason": "", "ResourceVersion": "",
 				"Objects": 0.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": nil, "Err": nil, "Handlers": nil, "Reconcilers": nil,
 			},
 		},
@@ -176,13 +176,13 @@ func TestAStatusSaysWhoIsStillToldOfTheInitialList(t *testing.T) {
 		told(p, false, warmwatch.HandlerStatus{Name: plain, InitialList: true}, warmwatch.HandlerStatus{Name: "d", Durable: true, InitialList: true})
 		p.run()
 		settle()
-		told(p, true, warmwatch.HandlerStatus{Name: plain, InitialList: true}, warmwatch.HandlerStatus{Name: "d", Durable: true, InitialList: true})
+		told(p, true, warmwatch.HandlerStatus{Name: plain, InitialList: true, Callback: "ns/a"}, warmwatch.HandlerStatus{Name: "d", Durable: true, InitialList: true, Callback: "ns/a"})
 		for range 4 { // The last objects of their lists.
 			next <- struct{}{}
 		}
 		f.put(configMap("c"))
 		settle()
-		told(p, true, warmwatch.HandlerStatus{Name: plain, Undelivered: 1}, warmwatch.HandlerStatus{Name: "d", Durable: true, Undelivered: 1})
+		told(p, true, warmwatch.HandlerStatus{Name: plain, Undelivered: 1, Callback: "ns/c"}, warmwatch.HandlerStatus{Name: "d", Durable: true, Undelivered: 1, Callback: "ns/c"})
 		close(next)
 		settle()
 		told(p, false, warmwatch.HandlerStatus{Name: plain}, warmwatch.HandlerStatus{Name: "d", Durable: true})

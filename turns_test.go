@@ -301,7 +301,7 @@ func testTheLogNamesAHandler(t *testing.T, removed bool) {
 		}()
 		p.stop()
 		waiting := logged()
-		if len(waiting) != 1 || !strings.Contains(waiting[0], `"handler"="slow"`) {
+		if len(waiting) != 1 || !strings.Contains(waiting[0], `"handler"="slow" "object"="ns/a" "running"=`) {
 			t.Errorf("the log has %q", waiting)
 		}
 	})

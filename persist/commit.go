@@ -284,7 +284,7 @@ func (db *DB) logFailureLocked(err error, what string) {
 func (db *DB) logRecoveryLocked() {
 	if db.loggedFailure != "" {
 		db.loggedFailure = ""
-		db.log.Info("The cache file is written to again", "path", db.path)
+		db.log.Info("The cache file is written to", "path", db.path)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 // bbolt trusts what it reads.
 func (db *DB) salvage(bad *os.File, cause error, o *opened) error {
 	if err := checkFormat(bad); isBad(err) {
-		db.log.Error(err, "Could not salvage anything of the damaged cache file", "path", db.path)
+		db.log.Error(err, "Nothing can be copied of the file that is replaced", "path", db.path)
 		return nil // It is replaced all the same.
 	} else if err != nil {
 		return err

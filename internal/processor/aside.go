@@ -2,6 +2,7 @@ package processor
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -103,11 +104,20 @@ func (l *listener) acknowledge(d *queue.Delta, told bool) {
 // Redeliver has the handler of a durable name told of what is set aside, see [queue.Log.Redeliver].
 // It fails after Stop.
 func (p *Processor) Redeliver(durableName string, keys ...string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.changing.Lock()
+	defer p.changing.Unlock()
 	if p.stopped {
 		return fmt.Errorf("what is set aside for durable handler %q is not delivered because shared informer has stopped already", durableName)
 	}
 	p.opts.Log.Redeliver(durableName, keys...)
+	if !p.started {
+		p.redelivered = append(p.redelivered, redelivery{durableName, slices.Clone(keys)})
+	}
 	return nil
+}
+
+// A redelivery is a call of Redeliver.
+type redelivery struct {
+	name string
+	keys []string
 }

@@ -46,8 +46,7 @@ type listener struct {
 	initialHead atomic.Uint64
 	// initialList says that the handler has not been told of all objects yet.
 	initialList atomic.Bool
-	// callbackSince is when the callback began that runs, in nanoseconds, 0 if none does.
-	callbackSince atomic.Int64
+	inFlight    inFlight
 	// informerSynced says that the informer has synced.
 	informerSynced atomic.Bool
 
@@ -297,8 +296,8 @@ func (l *listener) callNow(d *queue.Delta, f func()) bool {
 				l.crashed(r, d)
 			}
 		}()
-		l.callbackSince.Store(time.Now().UnixNano())
-		defer l.callbackSince.Store(0)
+		l.inFlight.set(d.Key, time.Now())
+		defer l.inFlight.set("", time.Time{})
 		f()
 		l.sleepAfterCrash = false
 		l.consumer.Returned(d.Key)

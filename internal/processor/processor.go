@@ -63,9 +63,12 @@ type Processor struct {
 
 	// changing is held while the handlers change, also where that waits for the file and mu is not held.
 	// It is locked before mu.
-	changing  sync.Mutex
-	turns     turns
-	forgotten []string // Names, before the start.
+	changing sync.Mutex
+	turns    turns
+	// What was asked for before the start: the names that were forgotten, and the keys, by durable name,
+	// that are to be delivered again.
+	forgotten   []string
+	redelivered []redelivery
 
 	mu               sync.Mutex
 	started, stopped bool
@@ -140,7 +143,7 @@ func (p *Processor) consumeLocked(l *listener, c *queue.Consumer) {
 
 // Move makes the handlers, which were not told of anything yet, hear of another log and
 // another store, and what is logged from now on is logged by the logger. The names that were
-// forgotten are forgotten there too.
+// forgotten are forgotten there too, and what was to be delivered again is, from there.
 func (p *Processor) Move(log *queue.Log, store Store, logger klog.Logger) error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
@@ -148,6 +151,9 @@ func (p *Processor) Move(log *queue.Log, store Store, logger klog.Logger) error 
 		if err := log.Forget(name); err != nil {
 			return err
 		}
+	}
+	for _, r := range p.redelivered {
+		log.Redeliver(r.name, r.keys...)
 	}
 	consumers := map[*listener]*queue.Consumer{}
 	for l := range p.listeners {
@@ -283,13 +289,44 @@ func (p *Processor) Wait() {
 	}
 }
 
-// LogRunning logs the handlers that have not returned, once the Processor has been stopped.
-func (p *Processor) LogRunning() {
+// Unfinished is a handler that runs, perhaps also one that was removed, with the callback that it has not
+// returned from, if any.
+type Unfinished struct {
+	Handler, Key string
+	Since        time.Time
+}
+
+// Unfinished returns the handlers that run, sorted.
+func (p *Processor) Unfinished() []Unfinished {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	var all []Unfinished
 	for l := range p.unfinished {
-		p.opts.Logger.Info("Still waiting for a handler to return, in order to stop", "handler", l.name)
+		u := Unfinished{Handler: l.name}
+		u.Key, u.Since = l.inFlight.get()
+		all = append(all, u)
 	}
+	slices.SortFunc(all, func(a, b Unfinished) int { return cmp.Compare(a.Handler, b.Handler) })
+	return all
+}
+
+// inFlight says for which object a callback runs.
+type inFlight struct {
+	mu    sync.Mutex
+	key   string
+	since time.Time
+}
+
+func (f *inFlight) set(key string, since time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.key, f.since = key, since
+}
+
+func (f *inFlight) get() (key string, since time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.key, f.since
 }
 
 // HandlerStatus says how far behind a handler is.
@@ -299,8 +336,10 @@ type HandlerStatus struct {
 	Absent  bool // The durable name has no handler.
 	// InitialList says that a handler has not been told of all objects yet.
 	InitialList bool
-	// CallbackSince is when the callback began that runs, zero if none does.
-	CallbackSince time.Time
+	// Callback is the key of the object that a callback runs for, and CallbackSince when that began;
+	// empty and zero if none runs.
+	Callback      string
+	CallbackSince time.Time `json:",omitzero"`
 	// Undelivered is how many deltas the handler has still to acknowledge, and
 	// UndeliveredBytes about how many bytes they have.
 	Undelivered      int
@@ -315,9 +354,7 @@ func (p *Processor) Status() []HandlerStatus {
 	p.mu.Lock()
 	for l := range p.listeners {
 		h := HandlerStatus{Name: l.name, Durable: l.durable, InitialList: l.initialList.Load()}
-		if since := l.callbackSince.Load(); since != 0 {
-			h.CallbackSince = time.Unix(0, since)
-		}
+		h.Callback, h.CallbackSince = l.inFlight.get()
 		h.Undelivered, h.UndeliveredBytes = l.consumer.Behind()
 		if l.durable {
 			h.SetAside = p.opts.Log.SetAside(l.name)

@@ -1,0 +1,71 @@
+package warmwatch
+
+import (
+	"context"
+	"time"
+
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/klog/v2"
+)
+
+// unreturned is a callback or a reconcile that has not returned, or, without an object, a handler
+// that is between two callbacks.
+type unreturned struct {
+	kind, name, object string
+	since              time.Time
+}
+
+func (s *SharedIndexInformer) unreturned() []unreturned {
+	var all []unreturned
+	for _, h := range s.processor.Unfinished() {
+		all = append(all, unreturned{"handler", h.Handler, h.Key, h.Since})
+	}
+	return append(all, s.reconciling.unreturned()...)
+}
+
+func (u unreturned) log(s *SharedIndexInformer, what string) {
+	logger := s.parts.Load().logger.WithValues(u.kind, u.name)
+	if !u.since.IsZero() {
+		logger = logger.WithValues("object", u.object, "running", time.Since(u.since).Round(time.Second))
+	}
+	logger.Info(what)
+}
+
+// logSetAside logs at a start what handlers are not told of.
+func (s *SharedIndexInformer) logSetAside(logger klog.Logger) {
+	for _, h := range s.processor.Status() {
+		if len(h.SetAside) > 0 {
+			logger.Info("A durable handler is not told of objects that are set aside, until RedeliverSetAside is called",
+				"handler", h.Name, "objects", len(h.SetAside), "first", h.SetAside[0])
+		}
+	}
+}
+
+// hangingCallback is how long a callback or a reconcile runs before that is logged, once.
+const hangingCallback = time.Minute
+
+// logHanging logs what has been running for long, so that somebody finds it who does not look at the status.
+func (s *SharedIndexInformer) logHanging(ctx context.Context) {
+	defer utilruntime.HandleCrashWithContext(ctx)
+	logged := map[unreturned]bool{}
+	ticker := time.NewTicker(hangingCallback)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		still := map[unreturned]bool{}
+		for _, u := range s.unreturned() {
+			if u.since.IsZero() || time.Since(u.since) < hangingCallback {
+				continue
+			}
+			if !logged[u] {
+				u.log(s, "A handler or a reconcile has not returned for a while")
+			}
+			still[u] = true
+		}
+		logged = still
+	}
+}
