@@ -29,7 +29,7 @@ func (s *SharedIndexInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEv
 // of an update may share memory, and so may objects of the initial list, so that changing one may
 // change others. An object that is changed while it is written may get into the file so, or end the process.
 func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
-	return s.addHandler(h, "", o)
+	return s.addHandler(h, "", o, nil)
 }
 
 // AddDurableEventHandler adds a handler that goes on where the last handler of this
@@ -62,18 +62,20 @@ func (s *SharedIndexInformer) AddDurableEventHandler(name string, h cache.Resour
 	if name == "" {
 		return nil, fmt.Errorf("warmwatch: add durable handler: a name %w", errRequired)
 	}
-	if err := s.loseWork(name); err != nil {
-		return nil, fmt.Errorf("warmwatch: add durable handler: %w", err)
-	}
-	return s.addHandler(h, name, cache.HandlerOptions{})
+	s.mu.Lock() // Whoever opens the queues finds the handler.
+	defer s.mu.Unlock()
+	return s.addHandler(h, name, cache.HandlerOptions{}, func() error {
+		if err := s.loseWorkLocked(name); err != nil {
+			return fmt.Errorf("warmwatch: add durable handler: %w", err)
+		}
+		return nil
+	})
 }
 
-// loseWork has the next reconciler of a name reconcile all objects, because another handler is told now of
-// what it would have to reconcile.
-func (s *SharedIndexInformer) loseWork(name string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.queuesOpen || s.hasReconcilerLocked(name) {
+// loseWorkLocked has the next reconciler of a name reconcile all objects, because another handler has the name
+// now, and is told of what it would have to reconcile. One that was removed may not have ended yet.
+func (s *SharedIndexInformer) loseWorkLocked(name string) error {
+	if !s.queuesOpen { // See openReconcilers.
 		return nil
 	}
 	return s.parts.Load().work.MarkLost(name)
@@ -120,11 +122,11 @@ func (s *SharedIndexInformer) RedeliverSetAside(name string, keys ...string) err
 	return s.processor.Redeliver(name, keys...)
 }
 
-func (s *SharedIndexInformer) addHandler(h cache.ResourceEventHandler, durableName string, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+func (s *SharedIndexInformer) addHandler(h cache.ResourceEventHandler, durableName string, o cache.HandlerOptions, named func() error) (cache.ResourceEventHandlerRegistration, error) {
 	if isNil(h) {
 		return nil, fmt.Errorf("warmwatch: add handler: a handler %w", errRequired)
 	}
-	return s.processor.Add(h, durableName, o)
+	return s.processor.Add(h, durableName, o, named)
 }
 
 // RemoveEventHandler implements [cache.SharedInformer]. The name of a durable

@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	bolt "go.etcd.io/bbolt"
+	"k8s.io/client-go/tools/cache"
+
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
@@ -81,6 +84,53 @@ func TestAStartWaitsUntilTheFileCanBeRead(t *testing.T) {
 				if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || st.Err != nil {
 					t.Errorf("phase %s, %v", st.Phase, st.Err)
 				}
+			})
+		})
+	}
+}
+
+// doneWhen is done when its channel is closed.
+type doneWhen struct{ done chan struct{} }
+
+func (doneWhen) Name() string            { return "other" }
+func (d doneWhen) Done() <-chan struct{} { return d.done }
+
+// TestLostWorkWhileTheFileCannotBeRead: keys are recovered once all objects could be read.
+func TestLostWorkWhileTheFileCannotBeRead(t *testing.T) {
+	for name, fails := range map[string]bool{"it can": false, "not for a moment": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"))
+				p := launch(t, testsupport.Path(t), f, nil)
+				addReconciler(t, p, 1).set(fail)
+				p.run()
+				settle()
+				path := p.crash()
+				change(t, path, "work", func(b *bolt.Bucket) error { return b.Delete([]byte("k1/r/ns/a")) })
+
+				p = launch(t, path, f, nil)
+				p.damaged = true
+				other := doneWhen{make(chan struct{})}
+				w := &works{lister: p.informer.GetStore()}
+				if _, err := p.informer.AddReconciler("r", w.reconcile, warmwatch.ReconcilerOptions{WaitFor: []cache.DoneChecker{other}}); err != nil {
+					t.Fatal(err)
+				}
+				p.run()
+				settle()
+				restore := func() {}
+				if fails {
+					restore = failReads(t, path)
+				}
+				close(other.done)
+				advance(100 * time.Millisecond)
+				restore()
+				advance(time.Hour)
+				w.expectEach(t, "", "ns/a@1", "ns/b@2")
+				p = launch(t, p.crash(), f, nil)
+				w = addReconciler(t, p, 1)
+				p.run()
+				settle()
+				w.expect(t)
 			})
 		})
 	}

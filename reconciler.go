@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
@@ -81,7 +82,7 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 			return nil, fmt.Errorf("warmwatch: add reconciler: %w", err)
 		}
 	}
-	handle, err := s.addHandler(r, name, cache.HandlerOptions{})
+	handle, err := s.addHandler(r, name, cache.HandlerOptions{}, nil)
 	if err != nil {
 		r.close()
 		return nil, err
@@ -270,7 +271,7 @@ func (r *reconciler) run(ctx context.Context) {
 	defer cancel()
 	var workers sync.WaitGroup
 	if r.wait(ctx) {
-		r.addLost()
+		r.addLost(ctx)
 		for range r.opts.Workers {
 			workers.Go(func() { r.work(ctx) })
 		}
@@ -305,13 +306,35 @@ func (r *reconciler) wait(ctx context.Context) bool {
 	return true
 }
 
-// addLost adds the keys of all objects, if some may be lost.
-func (r *reconciler) addLost() {
+// addLost adds the keys of all objects, if some may be lost. Until they can be read it tries again.
+func (r *reconciler) addLost(ctx context.Context) {
 	if !r.queue.Lost() {
 		return
 	}
 	r.logger.Info("Reconciling all objects, because it is not known which were left to be reconciled")
-	for _, key := range r.informer.store.ListKeys() {
+	for {
+		err := r.informer.parts.Load().indexer.Keys(r.addKeys)
+		if err == nil {
+			break
+		}
+		r.logger.Error(err, "Could not read the keys of all objects, trying again")
+		select {
+		case <-time.After(readRetryDelay):
+		case <-ctx.Done():
+			return
+		case <-r.ended():
+			return
+		}
+	}
+	r.informer.mu.Lock()
+	defer r.informer.mu.Unlock()
+	if !r.registration.(interface{ IsRemoved() bool }).IsRemoved() { // Else another handler may have the name, and has lost keys.
+		r.queue.Recovered()
+	}
+}
+
+func (r *reconciler) addKeys(keys []string) error {
+	for _, key := range keys {
 		name, err := cache.ParseObjectName(key)
 		if err != nil {
 			r.logger.Error(err, "Could not read a key", "key", key)
@@ -319,7 +342,7 @@ func (r *reconciler) addLost() {
 		}
 		r.queue.Add(name)
 	}
-	r.queue.Recovered()
+	return nil
 }
 
 func (r *reconciler) work(ctx context.Context) {

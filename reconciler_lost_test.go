@@ -1,7 +1,9 @@
 package warmwatch_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -179,6 +181,164 @@ func TestAReconcilerAfterAnotherHandlerOfItsName(t *testing.T) {
 				settle()
 				w.expect(t, "ns/a@3", "ns/b@2")
 			})
+		})
+	}
+}
+
+// TestAHandlerThatGetsTheNameOfARemovedReconciler at once: what it is told of is reconciled by the next
+// reconciler, although the removed one may not have ended yet.
+func TestAHandlerThatGetsTheNameOfARemovedReconciler(t *testing.T) {
+	for name, c := range map[string]struct{ wait, inFlight bool }{
+		"after a moment":            {wait: true},
+		"at once":                   {},
+		"a reconcile is in flight":  {inFlight: true},
+		"one is in flight, a while": {inFlight: true, wait: true},
+	} {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, restart %v", name, restart), func(t *testing.T) {
+				bubble(t, func(t *testing.T) { checkNameOfARemovedReconciler(t, c.wait, c.inFlight, restart) })
+			})
+		}
+	}
+}
+
+func checkNameOfARemovedReconciler(t *testing.T, wait, inFlight, restart bool) {
+	t.Helper()
+	f := newSource(t, configMap("a"), configMap("b"))
+	p := launch(t, testsupport.Path(t), f, nil)
+	p.run()
+	settle()
+	w := &works{lister: p.informer.GetStore()}
+	registration, err := p.informer.AddReconciler("r", w.reconcile, warmwatch.ReconcilerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	settle()
+	w.expect(t, "ns/a@1", "ns/b@2")
+	want, release := []string{"ns/a@3", "ns/b@2"}, make(chan struct{})
+	if inFlight {
+		w.set(func(context.Context, string) error { <-release; return nil })
+		f.put(configMap("b"))
+		settle()
+		want = []string{"ns/a@4", "ns/b@3"}
+	}
+	remove(t, p, registration)
+	if wait {
+		settle()
+	}
+	h, err := p.informer.AddDurableEventHandler("r", &recorder{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.put(configMap("a"))
+	settle()
+	close(release)
+	settle()
+	remove(t, p, h)
+	settle()
+	if restart {
+		p = launch(t, p.crash(), f, nil)
+	}
+	w = addReconciler(t, p, 1)
+	if restart {
+		p.run()
+	}
+	settle()
+	w.expect(t, want...)
+}
+
+// TestAHandlerHasTheNameOfAReconcilerWithoutAFile: once the process has taken the file over, the keys that it
+// has for the name may be lost.
+func TestAHandlerHasTheNameOfAReconcilerWithoutAFile(t *testing.T) {
+	for name, c := range map[string]struct{ removed, forgotten, memory bool }{
+		"it is there at the takeover": {memory: true},
+		"it was removed before":       {memory: true, removed: true},
+		"the name was forgotten":      {memory: true, removed: true, forgotten: true},
+		"with the file":               {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"))
+				path := testsupport.Path(t)
+				first := launch(t, path, f, nil)
+				w := addReconciler(t, first, 1)
+				first.run()
+				settle()
+				w.expect(t, "ns/a@1", "ns/b@2")
+				first.stop()
+				var holds *process
+				if c.memory {
+					holds = launch(t, path, newSource(t), nil)
+				}
+				second := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.LockTimeout = time.Millisecond })
+				h, err := second.informer.AddDurableEventHandler("r", &recorder{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				second.run()
+				settle()
+				f.put(configMap("a"))
+				settle()
+				if c.removed {
+					remove(t, second, h)
+				}
+				if c.forgotten {
+					if err := second.informer.ForgetDurableEventHandler("r"); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if second.cache.Status().MemoryOnly != c.memory {
+					t.Fatalf("memory only: %v", !c.memory)
+				}
+				if c.memory {
+					holds.stop()
+					settle()
+				}
+				if second.cache.Status().MemoryOnly {
+					t.Fatal("the file was not taken over")
+				}
+				second.stop()
+
+				next := launch(t, path, f, nil)
+				w = addReconciler(t, next, 1)
+				next.run()
+				settle()
+				w.expect(t, "ns/a@3", "ns/b@2")
+			})
+		})
+	}
+}
+
+// TestADurableHandlerIsAddedWhileTheInformerBegins: whatever comes first, the next reconciler of its name
+// is called for what it is told of. The race detector and many runs make most of it.
+func TestADurableHandlerIsAddedWhileTheInformerBegins(t *testing.T) {
+	for range 20 {
+		bubble(t, func(t *testing.T) {
+			f := newSource(t, configMap("a"))
+			path := testsupport.Path(t)
+			p := launch(t, path, f, nil)
+			w := addReconciler(t, p, 1)
+			p.run()
+			settle()
+			w.expect(t, "ns/a@1")
+			p.stop()
+			p = launch(t, path, f, nil)
+			added := make(chan error, 1)
+			go func() {
+				_, err := p.informer.AddDurableEventHandler("r", &recorder{})
+				added <- err
+			}()
+			p.run()
+			if err := <-added; err != nil {
+				t.Fatal(err)
+			}
+			settle()
+			p.stop()
+			p = launch(t, path, f, nil)
+			w = addReconciler(t, p, 1)
+			p.run()
+			settle()
+			w.expect(t, "ns/a@1")
 		})
 	}
 }

@@ -41,9 +41,10 @@ type Store struct {
 	mu     sync.Mutex
 	absent map[string]int   // How many keys wait for the names that had no workqueue yet.
 	opened map[string]*keys // Those that had a workqueue in this process.
-	// forgotten are names that were forgotten while there was no file, see TakeOver.
-	forgotten map[string]bool
-	closed    bool
+	// forgotten are names that were forgotten while there was no file, and lost those that something else
+	// had then, see TakeOver.
+	forgotten, lost map[string]bool
+	closed          bool
 }
 
 // NewStore returns the Store of a space. Nothing else writes to its [Buckets], and one Store does
@@ -51,7 +52,7 @@ type Store struct {
 func NewStore(db *persist.DB, space string, logger klog.Logger) *Store {
 	s := &Store{
 		db: db, names: persist.Bucket{Space: space, Name: namesBucket}, keys: persist.Bucket{Space: space, Name: keysBucket},
-		logger: logger, opened: map[string]*keys{}, forgotten: map[string]bool{},
+		logger: logger, opened: map[string]*keys{}, forgotten: map[string]bool{}, lost: map[string]bool{},
 	}
 	err := db.Read(space, func(snapshot *persist.Snapshot) error {
 		s.absent = map[string]int{}
@@ -135,11 +136,15 @@ func (s *Store) release(k *keys, owner owner) {
 }
 
 // MarkLost notes that items of a name may be lost, because something else than its workqueue does its work
-// now: [Queue.Lost] tells the next workqueue. A name that the file does not know is left alone.
+// now: [Queue.Lost] tells the next workqueue. A name that the file does not know is left alone, which without a
+// file is seen when one is taken over.
 func (s *Store) MarkLost(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, known := s.absent[name]; !known && s.opened[name] == nil {
+		if s.db.MemoryOnly() {
+			s.lost[name] = true
+		}
 		return nil
 	}
 	if s.closed {

@@ -7,7 +7,7 @@ import (
 
 // TakeOver adds what the space has in a file that could not be had at first, and that is about to be
 // replaced by what is in memory: to the workqueues that there are, and for those that may come. Names that
-// were forgotten meanwhile stay forgotten.
+// were forgotten meanwhile stay forgotten, and those that something else had then have lost items.
 func (s *Store) TakeOver(file *persist.Snapshot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -32,6 +32,9 @@ func (s *Store) TakeOver(file *persist.Snapshot) error {
 		}
 		if first {
 			k.noteFound(found)
+			if s.lost[name] {
+				k.setLost(true)
+			}
 		} else if found.damage != nil { // Its owner was told of all objects, as there was no file.
 			s.logger.Error(found.damage, "Keys of a workqueue may be lost", "workqueue", name)
 		}
@@ -46,6 +49,7 @@ func (s *Store) TakeOver(file *persist.Snapshot) error {
 		}
 	}
 	clear(s.forgotten)
+	clear(s.lost)
 	return nil
 }
 

@@ -26,7 +26,7 @@ func TestADiskThatDoesNotAnswerKeepsNoProcessFromDying(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, db := processorOf(t, threeObjects{})
 		p.opts.MaxPanics = 2
-		r, err := p.Add(cache.ResourceEventHandlerFuncs{}, "d", cache.HandlerOptions{})
+		r, err := p.Add(cache.ResourceEventHandlerFuncs{}, "d", cache.HandlerOptions{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

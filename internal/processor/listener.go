@@ -93,6 +93,10 @@ func (l *listener) HasSyncedChecker() cache.DoneChecker {
 // ShutdownChan is for [cache.ShutDownEventHandler].
 func (l *listener) ShutdownChan() <-chan struct{} { return l.finished }
 
+// IsRemoved reports whether the handler was removed, or the Processor was stopped. Its name may be another one's
+// then, although it may not have returned from its last callback.
+func (l *listener) IsRemoved() bool { return l.stopped() }
+
 // stop makes the listener end after the callback in flight.
 func (l *listener) stop() {
 	l.stopOnce.Do(func() { close(l.stopCh) })

@@ -87,8 +87,9 @@ func New(o Options) *Processor {
 }
 
 // Add adds a handler, a durable one if it has a name. The error wraps [queue.ErrInUse] if the
-// name has a handler.
-func (p *Processor) Add(h cache.ResourceEventHandler, durableName string, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+// name has a handler. named, unless it is nil, is called once the name is the handler's, and before that is told of
+// anything; if it returns an error, the handler is not added.
+func (p *Processor) Add(h cache.ResourceEventHandler, durableName string, o cache.HandlerOptions, named func() error) (cache.ResourceEventHandlerRegistration, error) {
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	if p.stopped {
@@ -109,6 +110,12 @@ func (p *Processor) Add(h cache.ResourceEventHandler, durableName string, o cach
 	c, err := l.consumerOf(p.opts.Log)
 	if err != nil {
 		return nil, err
+	}
+	if named != nil {
+		if err := named(); err != nil {
+			c.Remove()
+			return nil, err
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

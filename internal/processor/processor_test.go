@@ -49,12 +49,12 @@ func TestARemovedHandlerDoesNotWaitForTheStore(t *testing.T) {
 			p.reads <- struct{}{}
 		}
 		told := 0
-		stays, err := p.Add(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { told++ }}, "", cache.HandlerOptions{})
+		stays, err := p.Add(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { told++ }}, "", cache.HandlerOptions{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i := range 500 {
-			h, err := p.Add(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { t.Error("told of an object after it was removed") }}, "", cache.HandlerOptions{})
+			h, err := p.Add(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { t.Error("told of an object after it was removed") }}, "", cache.HandlerOptions{}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -148,7 +148,7 @@ func (h *teller) add(t *testing.T, p *Processor, durableName string) cache.Resou
 	r, err := p.Add(cache.ResourceEventHandlerFuncs{AddFunc: func(any) {
 		time.Sleep(h.pause)
 		h.told.Add(1)
-	}}, durableName, cache.HandlerOptions{})
+	}}, durableName, cache.HandlerOptions{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +276,7 @@ func TestStatusDoesNotWaitForTheFile(t *testing.T) {
 		put(1 << 25)
 		added := make(chan error, 1)
 		go func() {
-			_, err := p.Add(cache.ResourceEventHandlerFuncs{}, "durable", cache.HandlerOptions{})
+			_, err := p.Add(cache.ResourceEventHandlerFuncs{}, "durable", cache.HandlerOptions{}, nil)
 			added <- err
 		}()
 		synctest.Wait()

@@ -124,6 +124,9 @@ func (r *Resumer) askForLast(ctx context.Context, serverVersion, rv string) (*Re
 			return how, nil
 		}
 	}
+	if err == nil {
+		r.noteAnswer() // It is not below rv.
+	}
 	if err != nil {
 		r.log.V(4).Info("No answer about the object that was changed last", "object", last.Key(), "err", err)
 	}
@@ -149,7 +152,7 @@ func (n *newestObject) see(obj runtime.Object, listed string) {
 
 func (n *newestObject) seeVersion(v checkpoint.ObjectVersion, listed string) {
 	rv := v.ResourceVersion
-	if n.version.ResourceVersion == "" {
+	if !checkpoint.HasOrder(n.version.ResourceVersion) { // It is the first one, or the first one has none.
 		n.version, n.unknown = v, n.unknown || !checkpoint.HasOrder(rv)
 		n.checkOrder(listed)
 		return

@@ -391,5 +391,8 @@ func (r *Resumer) finish(ctx context.Context, relist Relist, n newestObject, rv 
 	if n.beyond {
 		r.log.V(2).Info("The list has an object that is newer than the list, so no watch is resumed there", "resourceVersion", rv, "object", n.version.Key())
 	}
+	r.mu.Lock()
+	r.noOrder = n.beyond
+	r.mu.Unlock()
 	return relist.Finish(ctx, rv, !n.beyond)
 }

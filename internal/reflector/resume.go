@@ -216,12 +216,12 @@ func (r *Resumer) noteAnswer() {
 }
 
 // openedLate reports whether the server at which a watch was opened may be another one than has answered
-// for the store's version, and has to be asked. Where nothing is resumed the versions of objects may have
-// no order, so that an answer would prove nothing.
+// for the store's version, and has to be asked. Where the versions of objects have no order, or may have none
+// because nothing is resumed, an answer would prove nothing.
 func (r *Resumer) openedLate() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return !r.neverResume && time.Since(r.answered) >= answerHolds
+	return !r.neverResume && !r.noOrder && time.Since(r.answered) >= answerHolds
 }
 
 func behind(rv string) *Relisting {

@@ -166,6 +166,8 @@ type Resumer struct {
 	spreadFor *Relisting
 	// listed: Watch was not called since the last List.
 	listed bool
+	// noOrder: the versions of the last list have no common order, see newestObject.
+	noOrder bool
 	// answered is when the answer began that the next watch relies on, a list or whether the server has
 	// reached the store's version. Where that is not seen, it is when it was asked for.
 	answered time.Time

@@ -522,3 +522,17 @@ func TestTheObserverHearsOfTheEndOfAWatchBeforeTheReflector(t *testing.T) {
 		w.observed.expect(t, "disconnected: "+errInternal.Error())
 	})
 }
+
+// TestTheQuestionForTheLastObjectWaitsForTheRateLimiter: the question for the object that was changed last waits a second for the client's rate limiter. The server
+// has just answered it, at the store's version and not below, when the watch is opened.
+func TestTheQuestionForTheLastObjectWaitsForTheRateLimiter(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", lists("9"), after(time.Second, lists("9", "z@5")), opens())
+		w.withPast("z@5")
+		w.store.objects["z"] = "5"
+		w.server.scriptsLateQuestion = true
+		w.run()
+		advance(2 * time.Second)
+		w.server.requests.expect(t, question5, "LIST rv=5 limit=1 metadata.name=z NotOlderThan", "WATCH rv=5")
+	})
+}

@@ -35,9 +35,9 @@ type Link struct {
 	bytes atomic.Int64 // Of all lists.
 
 	mu      sync.Mutex
-	answer  time.Duration // The least time that a small answer took. 0: there was none.
-	slow    time.Time     // When a list was slow last.
-	decided bool          // The client or a proxy decides, whatever lists are asked for.
+	answer  time.Duration   // The least time that a small answer took. 0: there was none.
+	slow    time.Time       // When a list was slow last.
+	decided map[string]bool // The hosts of which the client or a proxy decides, whatever lists are asked for.
 }
 
 // UncompressedLink returns a Link that has no list compressed.
@@ -45,10 +45,10 @@ func UncompressedLink() *Link { return &Link{never: true} }
 
 // compresses reports whether the next list is left to the transport, which has it compressed, unless its
 // client does not want that. A list that was cut is.
-func (l *Link) compresses(wasCut bool) bool {
+func (l *Link) compresses(host string, wasCut bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.decided {
+	if l.decided[host] {
 		return true
 	}
 	if l.never {
@@ -58,11 +58,14 @@ func (l *Link) compresses(wasCut bool) bool {
 	return wasCut || wasSlow || l.answer == 0 || l.answer > nearBy
 }
 
-// hasNoInfluence is called when a list came in the form that it was not asked for in.
-func (l *Link) hasNoInfluence() {
+// hasNoInfluence is called when a list of a host came in the form that it was not asked for in.
+func (l *Link) hasNoInfluence(host string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.decided = true
+	if l.decided == nil {
+		l.decided = map[string]bool{}
+	}
+	l.decided[host] = true
 }
 
 // timed sends a request that has a small answer, and notes the time until that begins. The least one

@@ -57,7 +57,7 @@ func (p *pages) begin() (refusal *http.Response, err error) {
 // askFirst asks for the first page without compression, where the link is fast, and with it, if the link
 // turns out not to be. The others come in the form of the first.
 func (p *pages) askFirst() (*http.Response, error) {
-	if p.link == nil || p.link.compresses(p.limit.isReduced()) {
+	if p.link == nil || p.link.compresses(p.request.URL.Host, p.limit.isReduced()) {
 		return p.ask()
 	}
 	usual := p.request
@@ -75,7 +75,7 @@ func (p *pages) askFirst() (*http.Response, error) {
 	p.request = usual
 	resp, err = p.ask()
 	if err == nil && resp.StatusCode == http.StatusOK && (unasked || !resp.Uncompressed) {
-		p.link.hasNoInfluence()
+		p.link.hasNoInfluence(p.request.URL.Host)
 	}
 	return resp, err
 }
