@@ -135,7 +135,7 @@ func TestOneBitHidesNoBucket(t *testing.T) {
 				case !isBad(err):
 					t.Fatal(err)
 				case field < pageHeaderBytes || isFlags:
-					if err := checkFormat(f); err != nil {
+					if err := checkFormat(f, f.Name()); err != nil {
 						t.Errorf("page of the %s, byte %d, bit %d: %v", name, at, bit, err)
 					}
 					if got := salvagedValues(t, f); !maps.Equal(got, values) {

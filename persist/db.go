@@ -300,8 +300,8 @@ func (db *DB) hangsLocked() bool {
 	return !db.busySince.IsZero() && time.Since(db.busySince) >= hangingCommit
 }
 
-// replacementHangsLocked is hangsLocked for readers, which wait for the replacement of a damaged
-// file: that of a large one takes as long as the disk needs, and goes on while it answers.
+// replacementHangsLocked is hangsLocked for those who wait for the replacement of a damaged file to the end: that
+// of a large one takes as long as the disk needs, and goes on while it answers.
 func (db *DB) replacementHangsLocked() bool {
 	return db.hangsLocked() && time.Since(db.answeredAt) >= hangingCommit
 }

@@ -172,7 +172,7 @@ func (db *DB) begin() (opened, error) {
 func (db *DB) openFound(f *os.File) (o opened, bad *os.File, err error) {
 	in, err := inspectFile(f, false)
 	if err == nil {
-		err = guard(func() error { return checkFormat(f) })
+		err = guard(func() error { return checkFormat(f, f.Name()) })
 	}
 	if err == nil {
 		if o, err = openInspected(in, f.Name(), f, db.opts.LockTimeout); isBad(err) {

@@ -377,7 +377,7 @@ func TestVerifyFindsWhatIsInTwoPlaces(t *testing.T) {
 			t.Fatal("it was found without Verify: this test says nothing")
 		}
 		for from, done := "", false; !done; {
-			err := db.read(testBucket.Space, func(s *Snapshot) (err error) {
+			err := db.read(testBucket.Space, db.hangsLocked, func(s *Snapshot) (err error) {
 				from, done, err = s.Verify(testBucket.Name, from, 4)
 				return err
 			})

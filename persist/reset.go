@@ -173,10 +173,12 @@ func (db *DB) makeSuccessor(bad *os.File, cause error, keep bool) (o opened, err
 		}
 		o = opened{}
 	}
+	db.answered()
 	former, err := db.swap(tmp, bad, cause)
 	if err != nil {
 		return o, err
 	}
+	db.answered()
 	if !mayReplaceOpenFiles {
 		if o, err = openBolt(db.path, nil, false, db.opts.LockTimeout); err != nil {
 			db.published = p
@@ -274,6 +276,7 @@ func (db *DB) swap(tmp string, bad *os.File, cause error) (finished string, err 
 			return "", err
 		}
 		err := errors.Join(db.syncDir(filepath.Dir(db.path)), crashpoint("the new file is known as finished"), db.checkPlace(bad))
+		db.answered()
 		if err == nil && isAt(bad, db.path) {
 			err = db.setAside(cause)
 		}

@@ -16,27 +16,22 @@ import (
 // one, and marks the spaces that it finds. It reads the pages of the file itself, because
 // bbolt trusts what it reads.
 func (db *DB) salvage(bad *os.File, cause error, o *opened) error {
-	if err := checkFormat(bad); isBad(err) {
+	if err := checkFormat(db.noting(bad), bad.Name()); isBad(err) {
 		db.log.Error(err, "Nothing can be copied of the file that is replaced", "path", db.path)
 		return nil // It is replaced all the same.
 	} else if err != nil {
 		return err
 	}
 	w := &DB{}
-	l, keys, unsynced, marked := newLayer(), 0, int64(0), map[string]bool{}
+	l, keys, marked := newLayer(), 0, map[string]bool{}
 	flush := func() error {
 		txID, _, err := w.write(o.bolt, l)
 		if err != nil {
 			return err
 		}
-		unsynced += l.bytes
 		o.txID, l = txID, newLayer()
-		if unsynced >= salvageBytes { // A slow disk would have no answer for long to one sync at the end.
-			unsynced = 0
-			err = o.bolt.Sync()
-		}
 		db.answered()
-		return err
+		return nil
 	}
 	lost, err := forEachReadable(db.noting(bad), nil, func(name Bucket, key, value []byte) error {
 		if mark := (Bucket{name.Space, salvagedBucket}); !marked[name.Space] && mark.check() == nil {
@@ -68,14 +63,14 @@ func (db *DB) salvage(bad *os.File, cause error, o *opened) error {
 	return err
 }
 
-// How much is copied in one transaction at most, and how many bytes between two syncs.
+// How much is copied in one transaction at most.
 const (
 	salvageKeys  = 1000
 	salvageBytes = 4 << 20
 )
 
 // checkFormat reports whether the file is of the format that is written now.
-func checkFormat(f *os.File) error {
+func checkFormat(f pagedFile, path string) error {
 	version, found := "", false
 	isFormat := func(space string) bool { return space == formatBucket }
 	lost, err := forEachReadable(f, isFormat, func(name Bucket, key, value []byte) error {
@@ -90,9 +85,9 @@ func checkFormat(f *os.File) error {
 	case !found && lost != nil:
 		return lost
 	case !found:
-		return fmt.Errorf("%w: %s is not a warmwatch cache", ErrUnknownFormat, f.Name())
+		return fmt.Errorf("%w: %s is not a warmwatch cache", ErrUnknownFormat, path)
 	case version != formatVersion:
-		return fmt.Errorf("%w: %s has version %q, expected %q", ErrUnknownFormat, f.Name(), version, formatVersion)
+		return fmt.Errorf("%w: %s has version %q, expected %q", ErrUnknownFormat, path, version, formatVersion)
 	}
 	return nil
 }

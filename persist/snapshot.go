@@ -86,7 +86,7 @@ func (db *DB) view(bucket Bucket, key string, fn func(*Item) error) (bool, error
 	db.mu.RLock()
 	if db.resetCause != nil {
 		db.mu.RUnlock()
-		db.waitForReset()
+		db.waitForReset(db.hangsLocked)
 		db.mu.RLock()
 	}
 	e, found := db.pending.lookup(bucket, key)
@@ -210,9 +210,11 @@ type Snapshot struct {
 }
 
 // Snapshot captures a space as it is now, with the changes that are not yet durable.
-func (db *DB) Snapshot(space string) (*Snapshot, error) {
+func (db *DB) Snapshot(space string) (*Snapshot, error) { return db.snapshot(space, db.hangsLocked) }
+
+func (db *DB) snapshot(space string, hangsLocked func() bool) (*Snapshot, error) {
 	for {
-		db.waitForReset()
+		db.waitForReset(hangsLocked)
 		db.mu.Lock() // Not RLock: copying a tree marks it.
 		if err := db.unreadableLocked(); err != nil {
 			db.mu.Unlock()
@@ -264,15 +266,25 @@ func (db *DB) notOursLocked(txID int) error {
 // damaged, Read calls fn once more after the file was replaced: fn has to forget what it
 // found before.
 func (db *DB) Read(space string, fn func(*Snapshot) error) error {
-	err := db.read(space, fn)
+	return db.readTwice(space, db.hangsLocked, fn)
+}
+
+// ReadPatiently is Read for those who cannot return an error, and hold no lock that others need: while a
+// damaged file is being replaced, it waits for as long as the disk answers.
+func (db *DB) ReadPatiently(space string, fn func(*Snapshot) error) error {
+	return db.readTwice(space, db.replacementHangsLocked, fn)
+}
+
+func (db *DB) readTwice(space string, hangsLocked func() bool, fn func(*Snapshot) error) error {
+	err := db.read(space, hangsLocked, fn)
 	if isFileDamage(err) {
-		err = db.read(space, fn)
+		err = db.read(space, hangsLocked, fn)
 	}
 	return err
 }
 
-func (db *DB) read(space string, fn func(*Snapshot) error) error {
-	s, err := db.Snapshot(space)
+func (db *DB) read(space string, hangsLocked func() bool, fn func(*Snapshot) error) error {
+	s, err := db.snapshot(space, hangsLocked)
 	if err != nil {
 		return err
 	}
@@ -295,7 +307,7 @@ func (db *DB) lastCommit() int {
 // for its end; while commits fail, or the disk does not answer, it may return an error.
 func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 	for {
-		db.waitForReset()
+		db.waitForReset(db.hangsLocked)
 		db.mu.RLock()
 		b, committed, err := db.bolt, db.boltTxID, db.unreadableLocked()
 		if db.unwritten || db.grace.countedTo > db.durable {
@@ -358,8 +370,8 @@ func (db *DB) waitForCommit(b *handle, txID int) (durable bool, err error) {
 }
 
 // waitForReset waits while a damaged file is being replaced, so that the caller can
-// read its successor instead of returning an error, unless the disk does not answer any more.
-func (db *DB) waitForReset() {
+// read its successor instead of returning an error, until that hangs.
+func (db *DB) waitForReset(hangsLocked func() bool) {
 	db.mu.RLock()
 	usable := db.resetCause == nil
 	db.mu.RUnlock()
@@ -368,7 +380,7 @@ func (db *DB) waitForReset() {
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	for db.resetCause != nil && !db.closed && !db.replacementHangsLocked() {
+	for db.resetCause != nil && !db.closed && !hangsLocked() {
 		db.cond.Wait()
 	}
 }

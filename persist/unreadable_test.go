@@ -218,7 +218,7 @@ func TestAFileWhoseFormatCannotBeReadIsNotTakenForSomebodyElses(t *testing.T) {
 				}
 				return before(f, b, at)
 			}
-			if err := checkFormat(f); err == nil || errors.Is(err, ErrUnknownFormat) || isBad(err) == errors.Is(failure, syscall.ESTALE) {
+			if err := checkFormat(f, f.Name()); err == nil || errors.Is(err, ErrUnknownFormat) || isBad(err) == errors.Is(failure, syscall.ESTALE) {
 				t.Errorf("%v: %v", failure, err)
 			}
 		}

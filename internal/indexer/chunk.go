@@ -116,9 +116,9 @@ func (ix *Indexer) DecodeChunk(c Chunk) Chunk {
 	return c
 }
 
-// keys returns the keys of all objects, sorted.
-func (ix *Indexer) keys() (keys []string, err error) {
-	err = ix.db.Read(ix.space, func(s *persist.Snapshot) error {
+// keys returns the keys of all objects, sorted. read is a method of the DB.
+func (ix *Indexer) keys(read func(string, func(*persist.Snapshot) error) error) (keys []string, err error) {
+	err = read(ix.space, func(s *persist.Snapshot) error {
 		keys = make([]string, 0, ix.Len())
 		return s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
 			keys = append(keys, it.Key)
@@ -160,7 +160,7 @@ func (ix *Indexer) ListKeys() []string {
 	if ix.hidden.Load() {
 		return []string{}
 	}
-	keys, err := ix.keys()
+	keys, err := ix.keys(ix.db.ReadPatiently)
 	if err != nil {
 		ix.failed(err, "list keys")
 	}

@@ -350,7 +350,7 @@ func (ix *Indexer) Replace(list []any, resourceVersion string) error {
 	}
 	w := ix.Writer()
 	defer w.Close()
-	old, err := ix.keys()
+	old, err := ix.keys(ix.db.Read)
 	if err != nil {
 		return err
 	}
