@@ -135,3 +135,55 @@ func TestLostWorkWhileTheFileCannotBeRead(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatIsPutWhileTheFileCannotBeRead (I2): nobody knows then whether the object is stored already. All are listed
+// afterwards, also where those that are in memory are as many as were counted, and the next process finds a file
+// that is whole.
+func TestWhatIsPutWhileTheFileCannotBeRead(t *testing.T) {
+	for name, change := range map[string]func(*source){
+		"a new object":                     func(f *source) { f.put(configMap("c")) },
+		"one that is stored":               func(f *source) { f.put(configMap("a")) },
+		"a deletion":                       func(f *source) { f.remove("a") },
+		"one that comes and goes":          func(f *source) { f.put(configMap("c")); f.remove("c") },
+		"a deletion of what is not stored": func(f *source) { f.put(configMap("c")); f.remove("c"); f.put(configMap("d")) },
+	} {
+		for _, later := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, another change follows: %v", name, later), func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					f := newSource(t, configMap("a"), configMap("b"))
+					path := testsupport.Path(t)
+					p := launch(t, path, f, nil).run()
+					settle()
+					p.stop()
+					f.remove("b")
+					p = launch(t, path, f, nil)
+					p.damaged = true
+					p.run()
+					settle()
+					restore := failReads(t, path)
+					change(f)
+					advance(3 * time.Second)
+					restore()
+					advance(time.Second)
+					if later {
+						f.put(configMap("e"))
+						settle()
+					}
+					expectStore(t, p.informer, f)
+					advance(2 * time.Minute)
+					expectStore(t, p.informer, f)
+					if keys := p.informer.GetStore().ListKeys(); len(keys) != len(f.objects) {
+						t.Errorf("keys: %q", keys)
+					}
+					p.stop()
+					p = launch(t, path, f, nil).run()
+					settle()
+					if st := p.informer.Status(); later && (st.StartedFrom != "disk" || st.Relists != 0) {
+						t.Errorf("the next process: %+v", st)
+					}
+					expectStore(t, p.informer, f)
+				})
+			})
+		}
+	}
+}

@@ -77,12 +77,16 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 	if s.hasReconcilerLocked(name) {
 		return nil, fmt.Errorf("warmwatch: add reconciler: %w: %q", ErrInUse, name)
 	}
+	var open func() error
 	if s.queuesOpen {
-		if err := r.open(s.parts.Load()); err != nil {
-			return nil, fmt.Errorf("warmwatch: add reconciler: %w", err)
+		open = func() error { // Not before the name is the reconciler's: what it notes there would be wrong.
+			if err := r.open(s.parts.Load()); err != nil {
+				return fmt.Errorf("warmwatch: add reconciler: %w", err)
+			}
+			return nil
 		}
 	}
-	handle, err := s.addHandler(r, name, cache.HandlerOptions{}, nil)
+	handle, err := s.addHandler(r, name, cache.HandlerOptions{}, open)
 	if err != nil {
 		r.close()
 		return nil, err

@@ -342,3 +342,40 @@ func TestADurableHandlerIsAddedWhileTheInformerBegins(t *testing.T) {
 		})
 	}
 }
+
+// TestAReconcilerIsRefusedWhileItsNameIsInUse: that changes nothing for the next one.
+func TestAReconcilerIsRefusedWhileItsNameIsInUse(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restart %v", restart), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"))
+				p := launch(t, testsupport.Path(t), f, nil).run()
+				settle()
+				release := make(chan struct{})
+				h, err := p.informer.AddDurableEventHandler("r", &recorder{during: func(string) { <-release }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				refused := &works{lister: p.informer.GetStore()}
+				if _, err := p.informer.AddReconciler("r", refused.reconcile, warmwatch.ReconcilerOptions{}); !errors.Is(err, warmwatch.ErrInUse) {
+					t.Errorf("a reconciler of a name that is in use: %v", err)
+				}
+				close(release)
+				f.put(configMap("a"))
+				settle()
+				remove(t, p, h)
+				settle()
+				if restart {
+					p = launch(t, p.crash(), f, nil)
+				}
+				w := addReconciler(t, p, 1)
+				if restart {
+					p.run()
+				}
+				settle()
+				w.expect(t, "ns/a@3", "ns/b@2")
+				refused.expect(t)
+			})
+		})
+	}
+}

@@ -448,3 +448,18 @@ func TestEveryCommitWithAnAcknowledgementHasTheItem(t *testing.T) {
 		}
 	}
 }
+
+// TestANameIsMarkedAlthoughTheNamesCouldNotBeRead: the file may know it.
+func TestANameIsMarkedAlthoughTheNamesCouldNotBeRead(t *testing.T) {
+	s, db := openStore(t, testsupport.Path(t))
+	newQueue(t, s, Options[string]{}).Close()
+	s.Close()
+	s = NewStore(db, s.keys.Space, testsupport.Quiet)
+	s.absent = nil // As after an error of the read.
+	if err := s.MarkLost("model"); err != nil {
+		t.Fatal(err)
+	}
+	if q := newQueue(t, s, Options[string]{LostIfUnknown: true}); !q.Known() || !q.Lost() {
+		t.Errorf("known: %v, lost: %v", q.Known(), q.Lost())
+	}
+}

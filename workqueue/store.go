@@ -39,7 +39,7 @@ type Store struct {
 	logger klog.Logger
 
 	mu     sync.Mutex
-	absent map[string]int   // How many keys wait for the names that had no workqueue yet.
+	absent map[string]int   // How many keys wait for the names that had no workqueue yet, nil if they could not be read.
 	opened map[string]*keys // Those that had a workqueue in this process.
 	// forgotten are names that were forgotten while there was no file, and lost those that something else
 	// had then, see TakeOver.
@@ -65,7 +65,8 @@ func NewStore(db *persist.DB, space string, logger klog.Logger) *Store {
 			return true, nil
 		})
 	})
-	if err != nil { // Nothing but the status needs the names.
+	if err != nil {
+		s.absent = nil
 		s.logger.Error(err, "Could not read the names of workqueues")
 	}
 	return s
@@ -141,7 +142,7 @@ func (s *Store) release(k *keys, owner owner) {
 func (s *Store) MarkLost(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, known := s.absent[name]; !known && s.opened[name] == nil {
+	if _, known := s.absent[name]; !known && s.absent != nil && s.opened[name] == nil {
 		if s.db.MemoryOnly() {
 			s.lost[name] = true
 		}

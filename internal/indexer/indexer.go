@@ -80,8 +80,11 @@ type Indexer struct {
 	// indexErr says that an index function failed on a stored object, so that index
 	// entries may be missing or left over until RebuildIndices succeeds.
 	indexErr error
-	indexers atomic.Pointer[cache.Indexers]
-	hidden   atomic.Bool
+	// uncounted says that a write could not find out whether its key is stored, so that the state's tally
+	// may be wrong. See recountLocked.
+	uncounted bool
+	indexers  atomic.Pointer[cache.Indexers]
+	hidden    atomic.Bool
 	// visible is state as of the last batch, for readers.
 	visible atomic.Pointer[state]
 	// leftOut has the keys of the objects that could not be read for a list.
@@ -431,8 +434,23 @@ func (ix *Indexer) IndexErr() error {
 func (ix *Indexer) RebuildIndices() error {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
+	if err := ix.recountLocked(); err != nil {
+		return err
+	}
+	if err := ix.dropUnsoundLocked(); err != nil {
+		return err
+	}
+	err := ix.buildLocked(*ix.indexers.Load(), "")
+	var failed *IndexFuncError
+	if ix.indexErr = nil; errors.As(err, &failed) {
+		ix.indexErr = failed
+	}
+	return err
+}
+
+// recountLocked makes the state's tally anew from the objects.
+func (ix *Indexer) recountLocked() (err error) {
 	next := ix.state
-	var err error
 	if next.tally, err = ix.tallyKeys(); err != nil {
 		return err
 	}
@@ -442,17 +460,9 @@ func (ix *Indexer) RebuildIndices() error {
 	}); err != nil {
 		return err
 	}
-	ix.state = next
+	ix.state, ix.uncounted = next, false
 	ix.visible.Store(&next)
-	if err := ix.dropUnsoundLocked(); err != nil {
-		return err
-	}
-	err = ix.buildLocked(*ix.indexers.Load(), "")
-	var failed *IndexFuncError
-	if ix.indexErr = nil; errors.As(err, &failed) {
-		ix.indexErr = failed
-	}
-	return err
+	return nil
 }
 
 // tallyKeys counts the objects.
