@@ -67,6 +67,22 @@ func (db *DB) reset(cause error) {
 	db.replaced(old, o, cause)
 }
 
+// waitForReset waits while a damaged file is being replaced, so that the caller can
+// read its successor instead of returning an error, until that hangs.
+func (db *DB) waitForReset(hangsLocked func() bool) {
+	db.mu.RLock()
+	usable := db.resetCause == nil
+	db.mu.RUnlock()
+	if usable {
+		return
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	for db.resetCause != nil && !db.closed && !hangsLocked() {
+		db.cond.Wait()
+	}
+}
+
 // replacementDue returns why the file is to be replaced now, or nil.
 func (db *DB) replacementDue() error {
 	db.mu.RLock()

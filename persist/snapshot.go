@@ -369,22 +369,6 @@ func (db *DB) waitForCommit(b *handle, txID int) (durable bool, err error) {
 	}
 }
 
-// waitForReset waits while a damaged file is being replaced, so that the caller can
-// read its successor instead of returning an error, until that hangs.
-func (db *DB) waitForReset(hangsLocked func() bool) {
-	db.mu.RLock()
-	usable := db.resetCause == nil
-	db.mu.RUnlock()
-	if usable {
-		return
-	}
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	for db.resetCause != nil && !db.closed && !hangsLocked() {
-		db.cond.Wait()
-	}
-}
-
 // unreadableLocked says why the file must not be read now.
 func (db *DB) unreadableLocked() error {
 	if db.closed {
