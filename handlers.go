@@ -64,12 +64,7 @@ func (s *SharedIndexInformer) AddDurableEventHandler(name string, h cache.Resour
 	}
 	s.mu.Lock() // Whoever opens the queues finds the handler.
 	defer s.mu.Unlock()
-	return s.addHandler(h, name, cache.HandlerOptions{}, func() error {
-		if err := s.loseWorkLocked(name); err != nil {
-			return fmt.Errorf("warmwatch: add durable handler: %w", err)
-		}
-		return nil
-	})
+	return s.addHandler(h, name, cache.HandlerOptions{}, func() error { return s.loseWorkLocked(name) })
 }
 
 // loseWorkLocked has the next reconciler of a name reconcile all objects, because another handler has the name
@@ -78,7 +73,10 @@ func (s *SharedIndexInformer) loseWorkLocked(name string) error {
 	if !s.queuesOpen { // See openReconcilers.
 		return nil
 	}
-	return s.parts.Load().work.MarkLost(name)
+	if err := s.parts.Load().work.MarkLost(name); err != nil {
+		return fmt.Errorf("warmwatch: add durable handler: %w", err)
+	}
+	return nil
 }
 
 // ForgetDurableEventHandler removes what is kept for a durable name, also the work of a

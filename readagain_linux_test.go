@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	bolt "go.etcd.io/bbolt"
 	"k8s.io/client-go/tools/cache"
 
@@ -136,9 +138,25 @@ func TestLostWorkWhileTheFileCannotBeRead(t *testing.T) {
 	}
 }
 
+func byVersion(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
+	o.IndexVersion = "1"
+	o.Indexers = cache.Indexers{"version": func(obj any) ([]string, error) { return []string{version(obj)}, nil }}
+}
+
+// expectIndex expects that the values of the index of byVersion are those of the objects.
+func expectIndex(t *testing.T, p *process) {
+	t.Helper()
+	values, want := p.informer.GetIndexer().ListIndexFuncValues("version"), versions(p.informer.GetStore().List())
+	slices.Sort(values)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, values); diff != "" {
+		t.Errorf("the index does not have the objects' values (-objects +index):\n%s", diff)
+	}
+}
+
 // TestWhatIsPutWhileTheFileCannotBeRead (I2): nobody knows then whether the object is stored already. All are listed
 // afterwards, also where those that are in memory are as many as were counted, and the next process finds a file
-// that is whole.
+// that is whole. After another change the indices are right too (I1).
 func TestWhatIsPutWhileTheFileCannotBeRead(t *testing.T) {
 	for name, change := range map[string]func(*source){
 		"a new object":                     func(f *source) { f.put(configMap("c")) },
@@ -152,11 +170,11 @@ func TestWhatIsPutWhileTheFileCannotBeRead(t *testing.T) {
 				bubble(t, func(t *testing.T) {
 					f := newSource(t, configMap("a"), configMap("b"))
 					path := testsupport.Path(t)
-					p := launch(t, path, f, nil).run()
+					p := launch(t, path, f, byVersion).run()
 					settle()
 					p.stop()
 					f.remove("b")
-					p = launch(t, path, f, nil)
+					p = launch(t, path, f, byVersion)
 					p.damaged = true
 					p.run()
 					settle()
@@ -168,6 +186,7 @@ func TestWhatIsPutWhileTheFileCannotBeRead(t *testing.T) {
 					if later {
 						f.put(configMap("e"))
 						settle()
+						expectIndex(t, p)
 					}
 					expectStore(t, p.informer, f)
 					advance(2 * time.Minute)
@@ -176,7 +195,7 @@ func TestWhatIsPutWhileTheFileCannotBeRead(t *testing.T) {
 						t.Errorf("keys: %q", keys)
 					}
 					p.stop()
-					p = launch(t, path, f, nil).run()
+					p = launch(t, path, f, byVersion).run()
 					settle()
 					if st := p.informer.Status(); later && (st.StartedFrom != "disk" || st.Relists != 0) {
 						t.Errorf("the next process: %+v", st)

@@ -91,7 +91,7 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 		r.close()
 		return nil, err
 	}
-	r.registration = handle
+	r.registration = handle.(registration)
 	s.reconcilers = append(s.reconcilers, r)
 	if s.queuesOpen {
 		r.begin(s.parts.Load())
@@ -170,7 +170,7 @@ type reconciler struct {
 	name         string
 	reconcile    ReconcileFunc
 	opts         ReconcilerOptions
-	registration cache.ResourceEventHandlerRegistration
+	registration registration
 
 	logger    klog.Logger
 	queue     *workqueue.Queue[cache.ObjectName]
@@ -214,19 +214,18 @@ func (r *reconciler) close() {
 	}
 }
 
-// ended is closed when the handler is not called any more.
-func (r *reconciler) ended() <-chan struct{} {
-	return r.registration.(interface{ ShutdownChan() <-chan struct{} }).ShutdownChan()
+// registration is what the processor returns.
+type registration interface {
+	cache.ResourceEventHandlerRegistration
+	ShutdownChan() <-chan struct{}
+	IsRemoved() bool
 }
 
-func (r *reconciler) removed() bool {
-	select {
-	case <-r.ended():
-		return true
-	default:
-		return false
-	}
-}
+// ended is closed when the handler is not called any more.
+func (r *reconciler) ended() <-chan struct{} { return r.registration.ShutdownChan() }
+
+// removed reports whether another handler may have the name, although this one may not have ended.
+func (r *reconciler) removed() bool { return r.registration.IsRemoved() }
 
 // OnAdd implements [cache.ResourceEventHandler].
 func (r *reconciler) OnAdd(obj any, _ bool) { r.enqueue(obj) }
@@ -332,7 +331,7 @@ func (r *reconciler) addLost(ctx context.Context) {
 	}
 	r.informer.mu.Lock()
 	defer r.informer.mu.Unlock()
-	if !r.registration.(interface{ IsRemoved() bool }).IsRemoved() { // Else another handler may have the name, and has lost keys.
+	if !r.removed() { // Else another handler may have noted that keys are lost.
 		r.queue.Recovered()
 	}
 }

@@ -80,11 +80,11 @@ type Indexer struct {
 	// indexErr says that an index function failed on a stored object, so that index
 	// entries may be missing or left over until RebuildIndices succeeds.
 	indexErr error
-	// uncounted says that a write could not find out whether its key is stored, so that the state's tally
-	// may be wrong. See recountLocked.
-	uncounted bool
-	indexers  atomic.Pointer[cache.Indexers]
-	hidden    atomic.Bool
+	// unread says that a write could not read what is stored under its key, so that the state's tally and the
+	// index entries may be wrong. A later commit makes both anew.
+	unread   bool
+	indexers atomic.Pointer[cache.Indexers]
+	hidden   atomic.Bool
 	// visible is state as of the last batch, for readers.
 	visible atomic.Pointer[state]
 	// leftOut has the keys of the objects that could not be read for a list.
@@ -262,10 +262,14 @@ func (ix *Indexer) Hidden() bool { return ix.hidden.Load() }
 // failed logs an error of a read, and reports it to OnCorrupt if it means that the
 // file is damaged.
 func (ix *Indexer) failed(err error, what string) {
-	if errors.Is(err, persist.ErrCorrupt) || errors.Is(err, record.ErrBadRecord) || errors.Is(err, record.ErrTypeMismatch) {
+	if isDamage(err) {
 		ix.onCorrupt(err)
 	}
 	ix.log.Error(err, "Could not read from the cache", "what", what, "space", ix.space)
+}
+
+func isDamage(err error) bool {
+	return errors.Is(err, persist.ErrCorrupt) || errors.Is(err, record.ErrBadRecord) || errors.Is(err, record.ErrTypeMismatch)
 }
 
 // Add implements [cache.Store].
@@ -416,6 +420,10 @@ func (ix *Indexer) IndexErr() error {
 func (ix *Indexer) RebuildIndices() error {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
+	return ix.rebuildLocked()
+}
+
+func (ix *Indexer) rebuildLocked() error {
 	if err := ix.recountLocked(); err != nil {
 		return err
 	}
@@ -427,7 +435,17 @@ func (ix *Indexer) RebuildIndices() error {
 	if ix.indexErr = nil; errors.As(err, &failed) {
 		ix.indexErr = failed
 	}
+	ix.unread = ix.unread && err != nil && failed == nil
 	return err
+}
+
+// repairLocked makes anew what a write may have left wrong that could not read. If the file still cannot be read, a
+// later commit tries it; if it is damaged, the relist that this demands does so.
+func (ix *Indexer) repairLocked() {
+	if err := ix.rebuildLocked(); isDamage(err) {
+		ix.failed(err, "what a write could not read")
+		ix.unread = false
+	}
 }
 
 // RaiseSeq makes the next write have a number greater than seq.

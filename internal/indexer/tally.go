@@ -32,7 +32,7 @@ func (ix *Indexer) recountLocked() (err error) {
 	}); err != nil {
 		return err
 	}
-	ix.state, ix.uncounted = next, false
+	ix.state = next
 	ix.visible.Store(&next)
 	return nil
 }

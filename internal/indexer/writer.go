@@ -276,7 +276,7 @@ func (w *Writer) change(key string, base *record.Object, wantOld bool) (c Change
 		c.Old, c.OldSizeBytes, c.Existed, err = w.ix.get(key, base, fromFile)
 		if err != nil {
 			w.ix.failed(err, key)
-			w.ix.uncounted = w.ix.uncounted || !c.Existed
+			w.ix.unread = w.ix.unread || !c.Existed
 			c.Old, c.Existed = nil, true
 		}
 		return c
@@ -289,7 +289,7 @@ func (w *Writer) change(key string, base *record.Object, wantOld bool) (c Change
 	c.Existed, err = w.ix.db.View(w.ix.objectsName, key, func(*persist.Item) error { return nil })
 	if err != nil {
 		w.ix.failed(err, key)
-		w.ix.uncounted = w.ix.uncounted || !c.Existed
+		w.ix.unread = w.ix.unread || !c.Existed
 		c.Existed = true // It may exist, and no deletion may be left out.
 	}
 	return c
@@ -360,7 +360,7 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 		// reader goes back in time when it reads now in one way and now in the other.
 		if len(w.changes) > 0 {
 			ix.objects.setCount(ix.owner, beingWritten)
-			if !ix.uncounted { // Else nobody knows whether all objects are in memory.
+			if !ix.unread { // Else nobody knows whether all objects are in memory.
 				defer ix.objects.setCount(ix.owner, next.Count)
 			}
 		}
@@ -397,12 +397,11 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 	}
 	ix.state = next
 	ix.visible.Store(&next)
-	if ix.uncounted {
-		if err := ix.recountLocked(); err == nil { // Else it comes with a later commit.
-			w.next = ix.state
-		}
-	}
 	w.reset()
+	if ix.unread {
+		ix.repairLocked()
+		w.next = ix.state
+	}
 	return batch, nil
 }
 
