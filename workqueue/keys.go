@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/warmwatch/warmwatch/internal/keyfield"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -95,7 +96,7 @@ func hash(key string) uint64 {
 // not know it: to work on an object once more, or on one that never was, does no harm.
 func (k *keys) load(lostIfUnknown bool) error {
 	var found foundKeys
-	err := k.store.db.Read(k.store.keys.Space, func(s *persist.Snapshot) (err error) { found, err = k.find(s); return err })
+	err := k.store.db.Read(k.store.keys.Space, func(s *persist.Snapshot) (err error) { found, err = k.store.find(s, k.name); return err })
 	if err != nil {
 		return err
 	}
@@ -123,10 +124,12 @@ type foundKeys struct {
 
 var errNotCounted = errors.New("their number is not known")
 
-func (k *keys) find(s *persist.Snapshot) (found foundKeys, err error) {
+// find reads the keys of a name.
+func (s *Store) find(snapshot *persist.Snapshot, name string) (found foundKeys, err error) {
 	found.damaged = map[string]struct{}{}
-	err = s.Scan(keysBucket, k.prefix, func(it *persist.Item) (bool, error) {
-		key, ours := strings.CutPrefix(it.Key, k.prefix)
+	prefix := keyfield.Of(name)
+	err = snapshot.Scan(keysBucket, prefix, func(it *persist.Item) (bool, error) {
+		key, ours := strings.CutPrefix(it.Key, prefix)
 		if !ours {
 			return false, nil
 		}
@@ -143,7 +146,7 @@ func (k *keys) find(s *persist.Snapshot) (found foundKeys, err error) {
 		return found, err
 	}
 	var stored keysState
-	found.known, err = s.View(namesBucket, k.name, func(it *persist.Item) (err error) { stored, err = parseKeysState(it); return err })
+	found.known, err = snapshot.View(namesBucket, name, func(it *persist.Item) (err error) { stored, err = parseKeysState(it); return err })
 	switch {
 	case errors.Is(err, persist.ErrCorrupt):
 		found.known, found.damage = true, err

@@ -22,11 +22,11 @@ func (s *Store) TakeOver(file *persist.Snapshot) error {
 		if s.forgotten[name] {
 			continue
 		}
-		k, first, err := s.keysLocked(name, false)
+		found, err := s.find(file, name) // Before the name is opened: nothing fails between that and what is noted of it.
 		if err != nil {
 			return err
 		}
-		found, err := k.find(file)
+		k, first, err := s.keysLocked(name, false)
 		if err != nil {
 			return err
 		}
