@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -58,6 +59,9 @@ func (s *SharedIndexInformer) askCluster(ctx context.Context, p *parts, ask func
 	id, err := ask(asking)
 	if err == nil && id == "" {
 		err = errNoIdentity
+	}
+	if known := p.sink.Cluster(); known != "" && !isAuthority(known) && (isAuthority(id) || isAnswer(err)) && s.refusesAll(asking) {
+		return nil, errors.New("warmwatch: ask for the cluster's identity: the API server refuses every request")
 	}
 	if err != nil {
 		if !isAnswer(err) {
@@ -156,18 +160,28 @@ func (s *SharedIndexInformer) clusterByTransport(ctx context.Context) (string, e
 // refusalPatience, and answers what the ListerWatcher asks: a gateway may let no other request
 // through.
 func (s *SharedIndexInformer) refusesOnlyThis(ctx context.Context, seen *request.Seen) bool {
+	return !s.isPatient() && seen.Answers(ctx)
+}
+
+// refusesAll reports whether the server, which did not tell which cluster it is, does not answer what the
+// ListerWatcher asks either: one that starts refuses every request before it knows the roles.
+func (s *SharedIndexInformer) refusesAll(ctx context.Context) bool {
+	if !s.cache.wrapped.Load() || !s.isPatient() {
+		return false
+	}
+	seen, err := s.lookAgain(ctx)
+	if err != nil {
+		return !errors.Is(err, request.ErrNotSeen)
+	}
+	return !seen.Answers(ctx)
+}
+
+// isPatient reports whether refusalPatience has not passed since it was called first.
+func (s *SharedIndexInformer) isPatient() bool {
 	if s.putOff.IsZero() {
 		s.putOff = time.Now()
 	}
-	if time.Since(s.putOff) < refusalPatience {
-		return false
-	}
-	resp, err := seen.Send(ctx)
-	if err != nil {
-		return false
-	}
-	defer resp.Body.Close()
-	return resp.StatusCode == http.StatusOK
+	return time.Since(s.putOff) < refusalPatience
 }
 
 // refusalPatience is longer than an API server that starts takes from the first answer it gives
@@ -181,8 +195,13 @@ func authorityOf(connection *tls.ConnectionState) (string, error) {
 	}
 	chain := connection.VerifiedChains[0]
 	key := sha256.Sum256(chain[len(chain)-1].RawSubjectPublicKeyInfo) // It outlives the certificate.
-	return "authority " + hex.EncodeToString(key[:]), nil
+	return authorityPrefix + hex.EncodeToString(key[:]), nil
 }
+
+const authorityPrefix = "authority "
+
+// isAuthority reports whether an identity is one of authorityOf.
+func isAuthority(id string) bool { return strings.HasPrefix(id, authorityPrefix) }
 
 // maxNamespaceBytes is more than etcd stores of an object by default.
 const maxNamespaceBytes = 4 << 20

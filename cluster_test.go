@@ -232,7 +232,8 @@ func TestAnExpiredTokenIsNoAnswer(t *testing.T) {
 // works in a bubble. What it answers to the question for the namespace kube-system is up to the test.
 type gateway struct {
 	cluster func(r *http.Request, asked int) (*http.Response, error)
-	object  string // Its name, a if empty.
+	object  string    // Its name, a if empty.
+	refuses time.Time // Until then it answers everything with 403.
 
 	mu    sync.Mutex
 	asked int
@@ -242,6 +243,8 @@ type gateway struct {
 func (g *gateway) RoundTrip(r *http.Request) (*http.Response, error) {
 	query := r.URL.Query()
 	switch {
+	case time.Now().Before(g.refuses):
+		return reply(r, http.StatusForbidden, ""), nil
 	case strings.HasSuffix(r.URL.Path, "/namespaces/kube-system"):
 		g.mu.Lock()
 		g.asked++
@@ -261,7 +264,9 @@ func (g *gateway) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.lists = append(g.lists, r.URL.Path)
+	if query.Get("limit") != "1" || query.Get("resourceVersion") != "" { // Else it is only asked whether there is an answer.
+		g.lists = append(g.lists, r.URL.Path)
+	}
 	return reply(r, http.StatusOK, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"5"},`+
 		`"items":[{"metadata":{"namespace":"ns","name":"`+cmp.Or(g.object, "a")+`","uid":"1","resourceVersion":"4"}}]}`), nil
 }
@@ -346,6 +351,48 @@ func TestAServerThatDoesNotTellItsClusterIsUsed(t *testing.T) {
 				expectOne(t, informer)
 				if st := informer.Status(); !informer.HasSynced() || st.Phase != warmwatch.PhaseLive {
 					t.Errorf("%+v", st)
+				}
+			})
+		})
+	}
+}
+
+// TestAServerThatRefusesEverythingForAMomentStillIsItsCluster: an API server that starts refuses all before
+// it knows the roles.
+func TestAServerThatRefusesEverythingForAMomentStillIsItsCluster(t *testing.T) {
+	for name, set := range map[string]func(*warmwatch.Options, *gateway){
+		"asked by the transport": func(*warmwatch.Options, *gateway) {},
+		"asked by ClusterID": func(o *warmwatch.Options, g *gateway) {
+			o.ClusterID = warmwatch.KubeSystemUID(kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://server", Transport: g, QPS: -1}).CoreV1())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				path := testsupport.Path(t)
+				for i := range 3 {
+					g := &gateway{cluster: func(r *http.Request, _ int) (*http.Response, error) {
+						return reply(r, http.StatusOK, `{"metadata":{"uid":"one"}}`), nil
+					}}
+					if i == 1 {
+						g.refuses = time.Now().Add(5 * time.Second)
+					}
+					o := warmwatch.Options{Logger: &testsupport.Quiet}
+					set(&o, g)
+					c, err := warmwatch.Open(path, o)
+					if err != nil {
+						t.Fatal(err)
+					}
+					informer := of(c, "http://server", g, nil)
+					stop := start(t, informer)
+					settle()
+					expectOne(t, informer)
+					if st := informer.Status(); i > 0 && (st.Resumes != 1 || st.Relists != 0 || st.Phase != warmwatch.PhaseLive) {
+						t.Errorf("start %d: %d resumes, %d relists (%s), %s", i, st.Resumes, st.Relists, st.Reason, st.Phase)
+					}
+					stop()
+					if err := c.Close(); err != nil {
+						t.Fatal(err)
+					}
 				}
 			})
 		})

@@ -78,7 +78,18 @@ func (s *Seen) Get(ctx context.Context, path string) (*http.Response, error) {
 	return s.transport.Link.timed(s.transport.RoundTripper, r)
 }
 
-// Send sends the request itself, as the List call would have. The caller closes the body.
-func (s *Seen) Send(ctx context.Context) (*http.Response, error) {
-	return s.transport.RoundTripper.RoundTrip(s.request.Clone(ctx))
+// Answers reports whether the server answers what the request asks for. It is asked for one object.
+func (s *Seen) Answers(ctx context.Context) bool {
+	r := s.request.Clone(ctx)
+	query := r.URL.Query()
+	query.Del("resourceVersion") // With 0, a limit may be ignored.
+	query.Del("resourceVersionMatch")
+	query.Set("limit", "1")
+	r.URL.RawQuery = query.Encode()
+	resp, err := s.transport.RoundTripper.RoundTrip(r)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
 }

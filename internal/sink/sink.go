@@ -305,6 +305,13 @@ func (k *Sink) ClusterKnown() bool {
 	return k.knownCluster
 }
 
+// Cluster returns which cluster the stored objects are of, empty if that is not known.
+func (k *Sink) Cluster() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.record.ClusterID
+}
+
 // SetCluster compares the identity of the cluster, which is not empty, with the
 // checkpoint's. If the checkpoint has none yet, it is stored at once, because the next
 // process needs it and the next event may be long in coming.
