@@ -206,7 +206,7 @@ type Hook struct {
 	// was done before one of those looked is then in no later commit than what that one puts.
 	Last bool
 	// BeforeCommit may add to what is about to be written. It runs under the
-	// DB's lock, like a function given to Update.
+	// DB's lock, like a function given to Update, and does not read from the DB.
 	BeforeCommit func(*Batch)
 	// AfterCommit is given the number of the last durable batch, or of the last that counts as
 	// durable, see Options.DurableGrace. Called without locks.

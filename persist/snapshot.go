@@ -84,14 +84,12 @@ func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error
 
 func (db *DB) view(bucket Bucket, key string, fn func(*Item) error) (bool, error) {
 	db.mu.RLock()
-	if db.resetCause != nil {
+	e, found := db.inMemoryLocked(bucket, key)
+	if !found && db.resetCause != nil {
 		db.mu.RUnlock()
 		db.waitForReset(db.hangsLocked)
 		db.mu.RLock()
-	}
-	e, found := db.pending.lookup(bucket, key)
-	if !found {
-		e, found = db.flushing.lookup(bucket, key)
+		e, found = db.inMemoryLocked(bucket, key)
 	}
 	b, committed, bad, closed := db.bolt, db.boltTxID, db.resetCause, db.closed
 	users := db.users
@@ -121,6 +119,14 @@ func (db *DB) view(bucket Bucket, key string, fn func(*Item) error) (bool, error
 		return lend(&Item{bucket: bucket, Key: key, raw: raw}, fn)
 	})
 	return found, err
+}
+
+// inMemoryLocked returns what is not in the file yet.
+func (db *DB) inMemoryLocked(bucket Bucket, key string) (e entry, found bool) {
+	if e, found = db.pending.lookup(bucket, key); !found {
+		e, found = db.flushing.lookup(bucket, key)
+	}
+	return e, found
 }
 
 func (db *DB) readFile(b *handle, committed int, fn func(*bolt.Tx) error) error {
