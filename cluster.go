@@ -173,6 +173,8 @@ func (s *SharedIndexInformer) refusesAll(ctx context.Context) bool {
 	if err != nil {
 		return !errors.Is(err, request.ErrNotSeen)
 	}
+	ctx, cancel := context.WithTimeout(ctx, answerPatience)
+	defer cancel()
 	return !seen.Answers(ctx)
 }
 
