@@ -116,18 +116,6 @@ func (ix *Indexer) DecodeChunk(c Chunk) Chunk {
 	return c
 }
 
-// keys returns the keys of all objects, sorted. read is a method of the DB.
-func (ix *Indexer) keys(read func(string, func(*persist.Snapshot) error) error) (keys []string, err error) {
-	err = read(ix.space, func(s *persist.Snapshot) error {
-		keys = make([]string, 0, ix.Len())
-		return s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
-			keys = append(keys, it.Key)
-			return true, nil
-		})
-	})
-	return keys, err
-}
-
 // Keys calls fn with all keys, in order and in batches of bounded size, while no
 // transaction is open. A key that exists all the time is not missed.
 func (ix *Indexer) Keys(fn func([]string) error) error {
@@ -160,7 +148,14 @@ func (ix *Indexer) ListKeys() []string {
 	if ix.hidden.Load() {
 		return []string{}
 	}
-	keys, err := ix.keys(ix.db.ReadPatiently)
+	var keys []string
+	err := ix.db.ReadPatiently(ix.space, func(s *persist.Snapshot) error {
+		keys = make([]string, 0, ix.Len())
+		return s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
+			keys = append(keys, it.Key)
+			return true, nil
+		})
+	})
 	if err != nil {
 		ix.failed(err, "list keys")
 	}

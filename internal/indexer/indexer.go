@@ -74,15 +74,13 @@ type Indexer struct {
 	// writer serialises writers: each reads the old object and its index
 	// entries before it writes. Readers never take it.
 	writer   sync.Mutex
-	w        Writer // w, state, released and indexErr are guarded by writer.
+	w        Writer // w, state, released, indexErr and unread are guarded by writer.
 	state    state
 	released bool
 	// indexErr says that an index function failed on a stored object, so that index
 	// entries may be missing or left over until RebuildIndices succeeds.
 	indexErr error
-	// unread says that a write could not read what is stored under its key, so that the state's tally and the
-	// index entries may be wrong. A later commit makes both anew.
-	unread   bool
+	unread   bool // See noteUnreadLocked.
 	indexers atomic.Pointer[cache.Indexers]
 	hidden   atomic.Bool
 	// visible is state as of the last batch, for readers.
@@ -242,8 +240,8 @@ func (ix *Indexer) Key(obj any) (string, error) {
 	return key, nil
 }
 
-// Len returns the number of objects.
-func (ix *Indexer) Len() int { return ix.visible.Load().Count }
+// Len returns the number of objects. What the file has lost may make it wrong, until a relist.
+func (ix *Indexer) Len() int { return max(0, ix.visible.Load().Count) }
 
 // Counted reports whether the DB knows how many objects there are. If not, some may be
 // missing, until [Writer.SetComplete].
@@ -339,14 +337,16 @@ func (ix *Indexer) Replace(list []any, resourceVersion string) error {
 	}
 	w := ix.Writer()
 	defer w.Close()
-	old, err := ix.keys(ix.db.Read)
+	err := ix.Keys(func(old []string) error {
+		for _, key := range old {
+			if _, stays := items[key]; !stays {
+				w.Delete(key, false)
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		return err
-	}
-	for _, key := range old {
-		if _, stays := items[key]; !stays {
-			w.Delete(key, false)
-		}
 	}
 	for key, obj := range items {
 		w.SetValue(key, record.NewObject(obj, false), false) // Not encoded ahead, as all of them wait.
@@ -420,10 +420,6 @@ func (ix *Indexer) IndexErr() error {
 func (ix *Indexer) RebuildIndices() error {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
-	return ix.rebuildLocked()
-}
-
-func (ix *Indexer) rebuildLocked() error {
 	if err := ix.recountLocked(); err != nil {
 		return err
 	}
@@ -437,15 +433,6 @@ func (ix *Indexer) rebuildLocked() error {
 	}
 	ix.unread = ix.unread && err != nil && failed == nil
 	return err
-}
-
-// repairLocked makes anew what a write may have left wrong that could not read. If the file still cannot be read, a
-// later commit tries it; if it is damaged, the relist that this demands does so.
-func (ix *Indexer) repairLocked() {
-	if err := ix.rebuildLocked(); isDamage(err) {
-		ix.failed(err, "what a write could not read")
-		ix.unread = false
-	}
 }
 
 // RaiseSeq makes the next write have a number greater than seq.

@@ -227,8 +227,16 @@ func (ix *Indexer) checkCount(s *persist.Snapshot, atLeast uint64, found tally) 
 // reports damage to Options.OnCorrupt, if their number or their keys are not those
 // that the last batch has stored.
 func (ix *Indexer) Complete() bool {
+	err := ix.count()
+	if err != nil {
+		ix.failed(err, "count")
+	}
+	return err == nil
+}
+
+func (ix *Indexer) count() error {
 	atLeast := ix.Seq()
-	err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
+	return ix.db.Read(ix.space, func(s *persist.Snapshot) error {
 		found := tally{}
 		err := s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
 			found.add(it.Key)
@@ -239,10 +247,6 @@ func (ix *Indexer) Complete() bool {
 		}
 		return ix.checkCount(s, atLeast, found)
 	})
-	if err != nil {
-		ix.failed(err, "count")
-	}
-	return err == nil
 }
 
 // KeysInMemory returns the keys of the decoded objects in memory. Keys has them all,

@@ -1,6 +1,11 @@
 package indexer
 
-import "github.com/warmwatch/warmwatch/persist"
+import (
+	"errors"
+	"time"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
 
 // A tally has the number of objects, and a digest of their keys.
 type tally struct {
@@ -18,6 +23,39 @@ func (t *tally) add(key string) {
 func (t *tally) remove(key string) {
 	t.Count--
 	t.Digest ^= hashOf(key)
+}
+
+// recheckDelay is how long after a write that could not read the objects are counted.
+const recheckDelay = time.Second
+
+// noteUnreadLocked notes that a write could not read whether its key was stored. Such a write is counted so that the
+// tally is right if the key was not stored, and else too high: then index entries of the old object may be left
+// over, and the difference is the evidence of that, for [Indexer.Complete] in this process and the next one. Too high
+// a number also keeps List from taking the objects in memory for all. Once the file can be read, the objects are
+// counted.
+func (ix *Indexer) noteUnreadLocked() {
+	if !ix.unread {
+		ix.unread = true
+		time.AfterFunc(recheckDelay, ix.recheck)
+	}
+}
+
+// recheck reports damage if a write that could not read has left something wrong, which a relist then makes anew,
+// see RebuildIndices.
+func (ix *Indexer) recheck() {
+	ix.writer.Lock()
+	defer ix.writer.Unlock()
+	if ix.released || !ix.unread {
+		return
+	}
+	switch err := ix.count(); {
+	case err == nil:
+		ix.unread = false
+	case isDamage(err):
+		ix.failed(err, "count after a write that could not read")
+	case !errors.Is(err, persist.ErrClosed): // The write has logged that the file cannot be read.
+		time.AfterFunc(recheckDelay, ix.recheck)
+	}
 }
 
 // recountLocked makes the state's tally anew from the objects.

@@ -30,8 +30,9 @@ type Change struct {
 
 	value      *record.Object
 	puts, dels []indexPut
-	// isNew: the store has no object of the key. newEntries: it has none of puts.
-	isNew, newEntries bool
+	// unread: nobody knows whether there was an object before. Existed is true then, so that no deletion is left
+	// out. isNew: the store has no object of the key. newEntries: it has none of puts.
+	unread, isNew, newEntries bool
 	fill              bool // [Objects.fill] keeps New, not [Objects.set].
 }
 
@@ -232,7 +233,7 @@ func (w *Writer) Set(key string, obj any, wantOld bool) *Change {
 func (w *Writer) SetValue(key string, value *record.Object, wantOld bool) *Change {
 	c := w.change(key, value, wantOld)
 	c.New, c.value, value.Seq = value.Object, value, c.Seq
-	if !c.Existed {
+	if !c.Existed || c.unread { // See noteUnreadLocked.
 		w.next.add(key)
 	}
 	return w.stage(c)
@@ -254,7 +255,9 @@ func (w *Writer) Delete(key string, wantOld bool) *Change {
 	if !c.Existed {
 		return nil
 	}
-	w.next.remove(key)
+	if !c.unread {
+		w.next.remove(key)
+	}
 	return w.stage(c)
 }
 
@@ -276,8 +279,7 @@ func (w *Writer) change(key string, base *record.Object, wantOld bool) (c Change
 		c.Old, c.OldSizeBytes, c.Existed, err = w.ix.get(key, base, fromFile)
 		if err != nil {
 			w.ix.failed(err, key)
-			w.ix.unread = w.ix.unread || !c.Existed
-			c.Old, c.Existed = nil, true
+			c.Old, c.unread, c.Existed = nil, !c.Existed, true
 		}
 		return c
 	}
@@ -289,14 +291,16 @@ func (w *Writer) change(key string, base *record.Object, wantOld bool) (c Change
 	c.Existed, err = w.ix.db.View(w.ix.objectsName, key, func(*persist.Item) error { return nil })
 	if err != nil {
 		w.ix.failed(err, key)
-		w.ix.unread = w.ix.unread || !c.Existed
-		c.Existed = true // It may exist, and no deletion may be left out.
+		c.unread, c.Existed = !c.Existed, true
 	}
 	return c
 }
 
 func (w *Writer) stage(c Change) *Change {
 	c.puts, c.dels = w.ix.diffIndices(&c)
+	if c.unread {
+		w.ix.noteUnreadLocked()
+	}
 	c.newEntries = c.isNew || c.Old != nil && w.ix.indexErr == nil
 	if s := w.staged(c.Key); s != nil {
 		c.newEntries = c.isNew // The store may have what the first deletes.
@@ -360,9 +364,7 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 		// reader goes back in time when it reads now in one way and now in the other.
 		if len(w.changes) > 0 {
 			ix.objects.setCount(ix.owner, beingWritten)
-			if !ix.unread { // Else nobody knows whether all objects are in memory.
-				defer ix.objects.setCount(ix.owner, next.Count)
-			}
+			defer ix.objects.setCount(ix.owner, next.Count)
 		}
 		for i := range w.changes {
 			c := &w.changes[i]
@@ -398,10 +400,6 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 	ix.state = next
 	ix.visible.Store(&next)
 	w.reset()
-	if ix.unread {
-		ix.repairLocked()
-		w.next = ix.state
-	}
 	return batch, nil
 }
 
