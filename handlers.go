@@ -29,7 +29,10 @@ func (s *SharedIndexInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEv
 // of an update may share memory, and so may objects of the initial list, so that changing one may
 // change others. An object that is changed while it is written may get into the file so, or end the process.
 func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
-	return s.addHandler(h, "", o, nil)
+	if isNil(h) {
+		return nil, fmt.Errorf("warmwatch: add handler: a handler %w", errRequired)
+	}
+	return s.processor.Add(h, "", o, nil)
 }
 
 // AddDurableEventHandler adds a handler that goes on where the last handler of this
@@ -59,12 +62,19 @@ func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHa
 // aside, see [SharedIndexInformer.RedeliverSetAside]. Another way past it is to call
 // ForgetDurableEventHandler before the handler is added.
 func (s *SharedIndexInformer) AddDurableEventHandler(name string, h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
-	if name == "" {
+	switch {
+	case name == "":
 		return nil, fmt.Errorf("warmwatch: add durable handler: a name %w", errRequired)
+	case isNil(h):
+		return nil, fmt.Errorf("warmwatch: add durable handler: a handler %w", errRequired)
 	}
 	s.mu.Lock() // Whoever opens the queues finds the handler.
 	defer s.mu.Unlock()
-	return s.addHandler(h, name, cache.HandlerOptions{}, func() error { return s.loseWorkLocked(name) })
+	handle, err := s.processor.Add(h, name, cache.HandlerOptions{}, func() error { return s.loseWorkLocked(name) })
+	if err != nil {
+		return nil, fmt.Errorf("warmwatch: add durable handler: %w", err)
+	}
+	return handle, nil
 }
 
 // loseWorkLocked has the next reconciler of a name reconcile all objects, because another handler has the name
@@ -73,10 +83,7 @@ func (s *SharedIndexInformer) loseWorkLocked(name string) error {
 	if !s.queuesOpen { // See openReconcilers.
 		return nil
 	}
-	if err := s.parts.Load().work.MarkLost(name); err != nil {
-		return fmt.Errorf("warmwatch: add durable handler: %w", err)
-	}
-	return nil
+	return s.parts.Load().work.MarkLost(name)
 }
 
 // ForgetDurableEventHandler removes what is kept for a durable name, also the work of a
@@ -118,13 +125,6 @@ func (s *SharedIndexInformer) RedeliverSetAside(name string, keys ...string) err
 		return fmt.Errorf("warmwatch: redeliver what is set aside: a name %w", errRequired)
 	}
 	return s.processor.Redeliver(name, keys...)
-}
-
-func (s *SharedIndexInformer) addHandler(h cache.ResourceEventHandler, durableName string, o cache.HandlerOptions, named func() error) (cache.ResourceEventHandlerRegistration, error) {
-	if isNil(h) {
-		return nil, fmt.Errorf("warmwatch: add handler: a handler %w", errRequired)
-	}
-	return s.processor.Add(h, durableName, o, named)
 }
 
 // RemoveEventHandler implements [cache.SharedInformer]. The name of a durable

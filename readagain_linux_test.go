@@ -1,6 +1,7 @@
 package warmwatch_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -166,5 +167,43 @@ func TestWhatIsPutWhileTheFileCannotBeRead(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestARefusedHandlerLeavesNoName that deltas are kept for.
+func TestARefusedHandlerLeavesNoName(t *testing.T) {
+	for name, known := range map[string]bool{"a new name": false, "one that is known": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"))
+				path := testsupport.Path(t)
+				p := launch(t, path, f, nil)
+				if known {
+					addReconciler(t, p, 1)
+				}
+				p.run()
+				settle()
+				p.stop()
+				p = launch(t, path, f, nil).run()
+				settle()
+				restore := testsupport.FailReads(t, path)
+				_, err := p.informer.AddReconciler("r", func(context.Context, cache.ObjectName) error { return nil }, warmwatch.ReconcilerOptions{})
+				restore()
+				if err == nil {
+					t.Fatal("it was not refused")
+				}
+				f.put(configMap("a"))
+				settle()
+				if got := p.informer.Status().Handlers; len(got) > 0 != known || known && got[0].Undelivered != 1 {
+					t.Errorf("%+v", got)
+				}
+				p.stop()
+				p = launch(t, path, f, nil)
+				w := addReconciler(t, p, 1)
+				p.run()
+				settle()
+				w.expect(t, "ns/a@2")
+			})
+		})
 	}
 }

@@ -78,18 +78,12 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 		return nil, fmt.Errorf("warmwatch: add reconciler: %w: %q", ErrInUse, name)
 	}
 	var open func() error
-	if s.queuesOpen {
-		open = func() error { // Not before the name is the reconciler's: what it notes there would be wrong.
-			if err := r.open(s.parts.Load()); err != nil {
-				return fmt.Errorf("warmwatch: add reconciler: %w", err)
-			}
-			return nil
-		}
+	if s.queuesOpen { // Not before the name is the reconciler's: what it notes there would be wrong.
+		open = func() error { return r.open(s.parts.Load()) }
 	}
-	handle, err := s.addHandler(r, name, cache.HandlerOptions{}, open)
+	handle, err := s.processor.Add(r, name, cache.HandlerOptions{}, open)
 	if err != nil {
-		r.close()
-		return nil, err
+		return nil, fmt.Errorf("warmwatch: add reconciler: %w", err)
 	}
 	r.registration = handle.(registration)
 	s.reconcilers = append(s.reconcilers, r)
@@ -179,10 +173,10 @@ type reconciler struct {
 
 var _ cache.ResourceEventHandler = (*reconciler)(nil)
 
-// open is called before the handler is told anything.
+// open is called before the handler is told anything. The caller holds informer.mu.
 func (r *reconciler) open(p *parts) (err error) {
 	r.logger = klog.LoggerWithValues(p.logger, "reconciler", r.name)
-	told := p.queue.HasTold(r.name)
+	told := p.queue.HasTold(r.name) || r.informer.queuesOpen && p.queue.Follows(r.name) // Before that no handler runs.
 	r.queue, err = workqueue.New(p.work, r.name, workqueue.Options[cache.ObjectName]{RateLimiter: r.opts.RateLimiter, LostIfUnknown: told})
 	if err != nil {
 		return err

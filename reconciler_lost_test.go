@@ -379,3 +379,46 @@ func TestAReconcilerIsRefusedWhileItsNameIsInUse(t *testing.T) {
 		})
 	}
 }
+
+// TestAReconcilerGetsTheNameOfAHandlerThatIsAtItsLastObject: when the handler returns, its name has been told of all
+// objects, and the reconciler is told of none.
+func TestAReconcilerGetsTheNameOfAHandlerThatIsAtItsLastObject(t *testing.T) {
+	for name, fromMemory := range map[string]bool{"with a file": false, "from memory": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"))
+				path := testsupport.Path(t)
+				var holder *process
+				if fromMemory {
+					holder = launch(t, path, newSource(t), nil)
+				}
+				p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.LockTimeout = time.Millisecond }).run()
+				settle()
+				release := make(chan struct{})
+				h, err := p.informer.AddDurableEventHandler("r", &recorder{during: func(event string) {
+					if event == "add ns/b@2 initial" {
+						<-release
+					}
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				settle()
+				remove(t, p, h)
+				w := addReconciler(t, p, 1)
+				close(release)
+				settle()
+				w.expect(t, "ns/a@1", "ns/b@2")
+				if fromMemory {
+					holder.stop()
+					settle()
+				}
+				p = launch(t, p.crash(), f, nil)
+				w = addReconciler(t, p, 1)
+				p.run()
+				settle()
+				w.expect(t)
+			})
+		})
+	}
+}

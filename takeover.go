@@ -113,18 +113,13 @@ func (s *SharedIndexInformer) takeOverFile(p *parts, file *persist.Snapshot, owe
 
 // takeOverDeletions adds the deletions that are not reconciled in the file. Those of names that have no
 // reconciler here wait for one.
-func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot) (err error) {
+func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	reconcilers := map[string]*reconciler{}
 	for _, r := range s.reconcilers {
 		reconcilers[r.name] = r
 	}
-	defer func() {
-		if err == nil {
-			s.forgotten = nil
-		}
-	}()
 	bucket := persist.Bucket{Space: p.space, Name: deletedBucket}
 	return file.Scan(deletedBucket, "", func(it *persist.Item) (bool, error) {
 		name, rest, _ := keyfield.Cut(it.Key)

@@ -43,9 +43,12 @@ type Consumer struct {
 	registered uint64 // Number of the batch with the name.
 
 	// term decides whose acknowledgements count for a name, see passOn. Until it has
-	// begun to read, a consumer has that of the one before. Guarded by q.mu, as is begun.
-	term  uint64
-	begun bool
+	// begun to read, a consumer has that of the one before, if it follows one of this
+	// process. Guarded by q.mu, as are begun and follows.
+	term           uint64
+	begun, follows bool
+
+	isNew bool // Nobody had the name before.
 }
 
 // terms has those of the names without a consumer.
@@ -121,10 +124,11 @@ func (q *Log) addNamed(c *Consumer) error {
 		c.initialPending.Store(true)
 		c.undelivered, c.retell = true, true
 	default:
+		c.isNew = true
 		c.initialPending.Store(true)
 		c.cursor.Store(q.head)
 	}
-	if c.term = q.terms.byName[c.name]; c.term == 0 {
+	if c.term, c.follows = q.terms.byName[c.name]; !c.follows {
 		c.term = q.terms.next()
 	}
 	delete(q.terms.byName, c.name)
@@ -375,4 +379,18 @@ func (c *Consumer) Remove() {
 		q.absentReadTo[c.name] = max(c.readTo, c.initialList.upTo)
 	}
 	q.cond.Broadcast()
+}
+
+// Discard is Remove for a consumer that was told of nothing, and leaves nothing of a name that nobody had before.
+func (c *Consumer) Discard() error {
+	c.Remove()
+	if !c.isNew {
+		return nil
+	}
+	_, err := c.q.db.Update(func(b *persist.Batch) {
+		c.q.mu.Lock()
+		defer c.q.mu.Unlock()
+		c.q.forgetLocked(b, c.name)
+	})
+	return err
 }

@@ -124,7 +124,7 @@ type Log struct {
 	consumers    map[*Consumer]struct{}
 	absent       map[string]cursor // Cursors of names without a consumer.
 	absentReadTo map[string]uint64 // How far their last consumers had read.
-	forgotten    map[string]bool   // Names that were forgotten while there was no file, see Names.
+	forgotten    map[string]bool   // Names that were forgotten while there was no file, see Names, which may be called again.
 	nameLost     bool              // A durable cursor may be lost, and its name with it.
 	terms        terms
 
@@ -338,6 +338,19 @@ func (q *Log) HasTold(name string) bool {
 	return found && !c.InitialPending
 }
 
+// Follows reports whether the consumer of a durable name, which has not begun to read, follows one of this process. The
+// handler of that may still run: when it returns from its last object, HasTold becomes true.
+func (q *Log) Follows(name string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for c := range q.consumers {
+		if c.name == name {
+			return c.follows && !c.begun
+		}
+	}
+	return false
+}
+
 // Head returns the Seq of the last published delta, or of a later write, see Advance.
 func (q *Log) Head() uint64 {
 	q.mu.Lock()
@@ -418,14 +431,18 @@ func (q *Log) Forget(name string) (err error) {
 		if noFile {
 			q.forgotten[name] = true
 		}
-		delete(q.absent, name)
-		delete(q.terms.byName, name)
-		delete(q.absentReadTo, name)
-		delete(q.storedCursors, durablePrefix+name)
-		b.Delete(q.cursors, durablePrefix+name)
-		q.forgetAsideLocked(b, name)
+		q.forgetLocked(b, name)
 	})
 	return cmp.Or(err, updateErr)
+}
+
+func (q *Log) forgetLocked(b *persist.Batch, name string) {
+	delete(q.absent, name)
+	delete(q.terms.byName, name)
+	delete(q.absentReadTo, name)
+	delete(q.storedCursors, durablePrefix+name)
+	b.Delete(q.cursors, durablePrefix+name)
+	q.forgetAsideLocked(b, name)
 }
 
 // Stop ends all consumers. Deltas that they did not acknowledge stay in the log. A

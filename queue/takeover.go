@@ -62,7 +62,6 @@ func (q *Log) Names(s *persist.Snapshot) error {
 				q.putPanicsLocked(b, name, p)
 			}
 		}
-		clear(q.forgotten)
 	})
 	return err
 }

@@ -42,7 +42,7 @@ type Store struct {
 	absent map[string]int   // How many keys wait for the names that had no workqueue yet, nil if they could not be read.
 	opened map[string]*keys // Those that had a workqueue in this process.
 	// forgotten are names that were forgotten while there was no file, and lost those that something else
-	// had then, see TakeOver.
+	// had then, see TakeOver, which may be called again.
 	forgotten, lost map[string]bool
 	closed          bool
 }
@@ -54,9 +54,22 @@ func NewStore(db *persist.DB, space string, logger klog.Logger) *Store {
 		db: db, names: persist.Bucket{Space: space, Name: namesBucket}, keys: persist.Bucket{Space: space, Name: keysBucket},
 		logger: logger, opened: map[string]*keys{}, forgotten: map[string]bool{}, lost: map[string]bool{},
 	}
-	err := db.Read(space, func(snapshot *persist.Snapshot) error {
+	s.readNamesLocked()
+	return s
+}
+
+// readNamesLocked reads the names that have no workqueue yet, unless they are known. The caller holds mu, where others
+// can have it.
+func (s *Store) readNamesLocked() {
+	if s.absent != nil {
+		return
+	}
+	err := s.db.Read(s.names.Space, func(snapshot *persist.Snapshot) error {
 		s.absent = map[string]int{}
 		return snapshot.Scan(namesBucket, "", func(it *persist.Item) (bool, error) {
+			if s.opened[it.Key] != nil {
+				return true, nil
+			}
 			st, err := parseKeysState(it)
 			s.absent[it.Key] = int(st.Count)
 			if err != nil { // It is made again when the name is used.
@@ -69,7 +82,6 @@ func NewStore(db *persist.DB, space string, logger klog.Logger) *Store {
 		s.absent = nil
 		s.logger.Error(err, "Could not read the names of workqueues")
 	}
-	return s
 }
 
 // Close ends the Store. What was added before is in the file with the next commit. What is added
@@ -142,6 +154,7 @@ func (s *Store) release(k *keys, owner owner) {
 func (s *Store) MarkLost(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.readNamesLocked()
 	if _, known := s.absent[name]; !known && s.absent != nil && s.opened[name] == nil {
 		if s.db.MemoryOnly() {
 			s.lost[name] = true

@@ -48,8 +48,6 @@ func (s *Store) TakeOver(file *persist.Snapshot) error {
 			}
 		}
 	}
-	clear(s.forgotten)
-	clear(s.lost)
 	return nil
 }
 

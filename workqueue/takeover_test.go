@@ -101,3 +101,32 @@ func TestATakenOverFileWithKeysThatNobodyKnows(t *testing.T) {
 		t.Error("the key that nobody knows is lost")
 	}
 }
+
+// TestWhatWasForgottenDoesNotComeBack with a file, also where that is taken over at the second attempt.
+func TestWhatWasForgottenDoesNotComeBack(t *testing.T) {
+	theirs, file := openStore(t, testsupport.Path(t))
+	q, err := New(theirs, "gone", Options[string]{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Add("x")
+	q.ShutDown()
+	flush(t, file)
+	db, err := persist.OpenMemory(persist.Options{Logger: &testsupport.Quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	ours := NewStore(db, "workqueues", testsupport.Quiet)
+	if err := ours.Forget("gone"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := file.Read("workqueues", ours.TakeOver); err != nil {
+			t.Fatal(err)
+		}
+		if st := ours.Status(); len(st) > 0 {
+			t.Errorf("%+v", st)
+		}
+	}
+}

@@ -33,7 +33,7 @@ type Change struct {
 	// unread: nobody knows whether there was an object before. Existed is true then, so that no deletion is left
 	// out. isNew: the store has no object of the key. newEntries: it has none of puts.
 	unread, isNew, newEntries bool
-	fill              bool // [Objects.fill] keeps New, not [Objects.set].
+	fill                      bool // [Objects.fill] keeps New, not [Objects.set].
 }
 
 // Value returns New as it is stored.

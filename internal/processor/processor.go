@@ -113,8 +113,7 @@ func (p *Processor) Add(h cache.ResourceEventHandler, durableName string, o cach
 	}
 	if named != nil {
 		if err := named(); err != nil {
-			c.Remove()
-			return nil, err
+			return nil, errors.Join(err, c.Discard())
 		}
 	}
 	p.mu.Lock()
@@ -133,11 +132,7 @@ func (l *listener) consumerOf(log *queue.Log) (*queue.Consumer, error) {
 	if !l.durable {
 		return log.Plain(), nil
 	}
-	c, err := log.Durable(l.name)
-	if err != nil {
-		return nil, fmt.Errorf("warmwatch: add durable handler: %w", err)
-	}
-	return c, nil
+	return log.Durable(l.name)
 }
 
 func (p *Processor) consumeLocked(l *listener, c *queue.Consumer) {
