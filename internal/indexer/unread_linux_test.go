@@ -3,6 +3,7 @@ package indexer
 import (
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,12 +52,12 @@ func TestWritesThatCannotRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				path, told := testsupport.Path(t), 0
+				path, told := testsupport.Path(t), atomic.Int32{}
 				open := func() (*Indexer, func() error) {
 					db := testdb.Open(t, path, testdb.Manual)
 					ix, err := New(Options{
 						DB: db, Space: testSpace, Indexers: cache.Indexers{"values": byValues}, Logger: &testsupport.Quiet,
-						NewObject: func() any { return new(corev1.Pod) }, OnCorrupt: func(error) { told++ },
+						NewObject: func() any { return new(corev1.Pod) }, OnCorrupt: func(error) { told.Add(1) },
 					})
 					if err != nil {
 						t.Fatal(err)
@@ -84,11 +85,11 @@ func TestWritesThatCannotRead(t *testing.T) {
 				if got := names(ix.List()); !slices.Equal(got, test.want) || len(ix.ListKeys()) != len(test.want) || ix.Len() < 0 {
 					t.Errorf("listed %q, expected %q; keys %q, counted %d", got, test.want, ix.ListKeys(), ix.Len())
 				}
-				told = 0 // List has reported what is missing, too.
+				told.Store(0) // List has reported what is missing, too.
 				time.Sleep(2 * recheckDelay)
 				synctest.Wait()
-				if told > 0 != test.told {
-					t.Errorf("damage was reported %d times, expected any: %v", told, test.told)
+				if told.Load() > 0 != test.told {
+					t.Errorf("damage was reported %d times, expected any: %v", told.Load(), test.told)
 				}
 				if !test.told {
 					checkRebuild(t, ix)
@@ -96,10 +97,10 @@ func TestWritesThatCannotRead(t *testing.T) {
 				if err := ix.RebuildIndices(); err != nil { // As the relist does that was asked for.
 					t.Fatal(err)
 				}
-				told = 0
+				told.Store(0)
 				checkRebuild(t, ix)
-				if !ix.Complete() || told > 0 || ix.unread || ix.Len() != len(test.want) {
-					t.Errorf("after the relist: complete %v, damage reported %d times, unread %v, %d objects", ix.Complete(), told, ix.unread, ix.Len())
+				if !ix.Complete() || told.Load() > 0 || ix.unread || ix.Len() != len(test.want) {
+					t.Errorf("after the relist: complete %v, damage reported %d times, unread %v, %d objects", ix.Complete(), told.Load(), ix.unread, ix.Len())
 				}
 			})
 		})
