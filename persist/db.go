@@ -313,7 +313,7 @@ func (db *DB) answered() {
 }
 
 func (db *DB) hangErrorLocked() error {
-	return fmt.Errorf("persist: %s: %w for %v", db.path, ErrNoAnswer, time.Since(db.busySince).Round(time.Second))
+	return fmt.Errorf("persist: %s: %w after %v", db.path, ErrNoAnswer, time.Since(db.busySince).Round(time.Second))
 }
 
 // work notes that a committer is at work on the file, until end is called. If that takes too long,
@@ -353,7 +353,11 @@ func (db *DB) checkHangLocked(committer int, timer *time.Timer) bool {
 		timer.Reset(hangingCommit - time.Since(db.busySince))
 		return false
 	}
-	db.logFailureLocked(db.hangErrorLocked(), "The disk does not answer, keeping the changes in memory")
+	why := "The disk does not answer, keeping the changes in memory"
+	if !db.replacementHangsLocked() {
+		why = "A file is still being copied or inspected, keeping the changes in memory"
+	}
+	db.logFailureLocked(db.hangErrorLocked(), why)
 	db.beforeCommitLocked()
 	db.cond.Broadcast()
 	timer.Reset(hangingHooks)

@@ -17,9 +17,9 @@ var (
 	// the file.
 	ErrLocked = errors.New("persist: file is held by another Cache of this process, or by another process")
 
-	// ErrNoAnswer says that the disk has not answered for 10 seconds. What waits for it may still
-	// succeed.
-	ErrNoAnswer = errors.New("no answer from the disk")
+	// ErrNoAnswer says that the disk has not done for 10 seconds what was asked of it. What waits for it may
+	// still succeed.
+	ErrNoAnswer = errors.New("the disk is not done")
 
 	// ErrUnknownFormat says that the file is a bbolt file, but was written by
 	// a version of this package that this one does not know, or by something
