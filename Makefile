@@ -73,6 +73,11 @@ demo: $(if $(findstring kubeconfig,$(DEMO_FLAGS)),,$(BIN)/kube-apiserver $(BIN)/
 	@go -C cmd/demo build -trimpath -buildvcs=false -o $(BIN)/demo .
 	@$(BIN)/demo --bin-dir=$(BIN) --objects=$(OBJECTS) --output=$(OUTPUT) $(DEMO_FLAGS)
 
+.PHONY: server
+server: $(BIN)/kube-apiserver $(BIN)/etcd ## Run the API server alone until Ctrl-C, for the examples
+	@go -C cmd/demo build -trimpath -buildvcs=false -o $(BIN)/demo .
+	@$(BIN)/demo --bin-dir=$(BIN) --serve
+
 .PHONY: bench
 bench: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/bench ## Measure beside client-go, an hour (SHORT=1 6 minutes, LARGE=1 NAME= RUNS= SCENARIOS= KINDS= OBJECTS= AGENTS= BENCH_DIR=)
 	@cd bench && $(BIN)/bench --bin-dir=$(BIN) $(BENCH_FLAGS)

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -221,5 +223,43 @@ func TestMissingBinariesAreNamed(t *testing.T) {
 	_, err := runDemo(t.Context(), options{Objects: 20, BinDir: t.TempDir()}, &bytes.Buffer{}, t.Output())
 	if !errors.Is(err, controlplane.ErrNoBinaries) {
 		t.Errorf("error %v, want ErrNoBinaries", err)
+	}
+}
+
+// TestServeKeepsAServerUp that the kubeconfig it names leads to, until ctx is done.
+func TestServeKeepsAServerUp(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, w := io.Pipe()
+	defer r.Close()
+	served := make(chan error, 1)
+	go func() {
+		ok, err := runDemo(ctx, options{Serve: true}, w, io.Discard)
+		if err == nil && !ok {
+			err = errors.New("not ok")
+		}
+		served <- errors.Join(err, w.Close())
+	}()
+	lines := bufio.NewScanner(r)
+	lines.Scan()
+	path, found := strings.CutPrefix(lines.Text(), "export KUBECONFIG=")
+	if !found {
+		cancel()
+		t.Fatalf("said %q: %v", lines.Text(), <-served)
+	}
+	lines.Scan() // The rest.
+	config, err := agent.LoadConfig(path, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kubernetes.NewForConfigOrDie(config).CoreV1().Namespaces().List(ctx, metav1.ListOptions{}); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the kubeconfig is left: %v", err)
 	}
 }

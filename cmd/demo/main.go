@@ -37,8 +37,8 @@ func main() {
 	}))
 }
 
-// runDemo plays every scene and cleans up behind itself. It tells whether each did
-// what it says.
+// runDemo plays every scene, or only keeps the server up until ctx is done, and cleans up behind itself. It tells
+// whether each scene did what it says.
 func runDemo(ctx context.Context, o options, out, progressOut io.Writer) (ok bool, err error) {
 	screen := &screen{out: out, progressOut: progressOut}
 	if o.Output == outputJSON {
@@ -57,6 +57,11 @@ func runDemo(ctx context.Context, o options, out, progressOut io.Writer) (ok boo
 	defer func() { err = errors.Join(err, c.close(screen.tell)) }()
 	if err != nil {
 		return false, err
+	}
+	if o.Serve {
+		_, err := fmt.Fprintf(out, "export KUBECONFIG=%s\n# kube-apiserver %s runs until Ctrl-C; its namespace %s is empty.\n", c.kubeconfig, c.version, c.namespace)
+		<-ctx.Done()
+		return true, err
 	}
 	d := &demo{options: o, cluster: c, dir: dir, screen: screen, result: newResult(o.Objects, c.version)}
 	if err := d.fill(ctx); err != nil {

@@ -22,6 +22,7 @@ type options struct {
 	Kubeconfig string `type:"existingfile" help:"Use the cluster of this file, in a namespace of its own that is removed afterwards (default: start a control plane)."`
 	Context    string `help:"Context of --kubeconfig (default: its current one)."`
 	BinDir     string `help:"Directory of kube-apiserver and etcd (default: bin/ here or above)."`
+	Serve      bool   `help:"Only start a control plane, and keep it up until Ctrl-C."`
 	Replayed   int    `kong:"-"` // How many events are replayed from memory.
 }
 
@@ -41,6 +42,8 @@ func (o *options) Validate() error {
 		return fmt.Errorf("--objects=%d: at least %d are needed", o.Objects, minObjects)
 	case o.Context != "" && o.Kubeconfig == "":
 		return errors.New("--context goes with --kubeconfig")
+	case o.Serve && o.Kubeconfig != "":
+		return errors.New("--serve starts a control plane, --kubeconfig uses one")
 	}
 	return nil
 }
