@@ -43,10 +43,7 @@ func z() *corev1.ConfigMap { return at("102", "uid-3", "z", "x") }
 
 // restore makes f a server that was restored from a backup of long ago, and is at
 // this version since.
-func (f *source) restore(rv int64, objects ...runtime.Object) {
-	f.rewind(rv, objects...)
-	f.with(func() { f.compacted = 1 })
-}
+func (f *source) restore(rv int64, objects ...runtime.Object) { f.become(rv, 1, objects) }
 
 // ignoreVersions overwrites the version that a list is asked for, as the functions
 // of some ListerWatchers do.

@@ -194,15 +194,17 @@ func (f *source) closeWatches() {
 }
 
 // rewind sets the version back, with all watches closed and other content.
-func (f *source) rewind(rv int64, objects ...runtime.Object) {
-	f.closeWatches()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.rv, f.compacted, f.history = rv, 0, nil
-	clear(f.objects)
-	for _, obj := range objects {
-		f.objects[keyOf(obj)] = obj
-	}
+func (f *source) rewind(rv int64, objects ...runtime.Object) { f.become(rv, 0, objects) }
+
+func (f *source) become(rv, compacted int64, objects []runtime.Object) {
+	f.with(func() {
+		f.rv, f.compacted, f.history = rv, compacted, nil
+		clear(f.objects)
+		for _, obj := range objects {
+			f.objects[keyOf(obj)] = obj
+		}
+	})
+	f.closeWatches() // Not before: who watches again must not meet the server as it was.
 }
 
 // with changes settings under the lock.
