@@ -60,7 +60,9 @@ func (s *SharedIndexInformer) askCluster(ctx context.Context, p *parts, ask func
 	if err == nil && id == "" {
 		err = errNoIdentity
 	}
-	if known := p.sink.Cluster(); known != "" && !isAuthority(known) && (isAuthority(id) || isAnswer(err)) && s.refusesAll(asking) {
+	if !isAuthority(id) && !isAnswer(err) {
+		s.refused = time.Time{}
+	} else if known := p.sink.Cluster(); known != "" && !isAuthority(known) && s.refusesAll(asking) {
 		return nil, errors.New("warmwatch: ask for the cluster's identity: the API server refuses every request")
 	}
 	if err != nil {
@@ -160,13 +162,13 @@ func (s *SharedIndexInformer) clusterByTransport(ctx context.Context) (string, e
 // refusalPatience, and answers what the ListerWatcher asks: a gateway may let no other request
 // through.
 func (s *SharedIndexInformer) refusesOnlyThis(ctx context.Context, seen *request.Seen) bool {
-	return !s.isPatient() && seen.Answers(ctx)
+	return !isPatient(&s.putOff) && seen.Answers(ctx)
 }
 
 // refusesAll reports whether the server, which did not tell which cluster it is, does not answer what the
 // ListerWatcher asks either: one that starts refuses every request before it knows the roles.
 func (s *SharedIndexInformer) refusesAll(ctx context.Context) bool {
-	if !s.cache.wrapped.Load() || !s.isPatient() {
+	if !s.cache.wrapped.Load() || !isPatient(&s.refused) {
 		return false
 	}
 	seen, err := s.lookAgain(ctx)
@@ -178,12 +180,12 @@ func (s *SharedIndexInformer) refusesAll(ctx context.Context) bool {
 	return !seen.Answers(ctx)
 }
 
-// isPatient reports whether refusalPatience has not passed since it was called first.
-func (s *SharedIndexInformer) isPatient() bool {
-	if s.putOff.IsZero() {
-		s.putOff = time.Now()
+// isPatient reports whether refusalPatience has not passed since, which is now if it is zero.
+func isPatient(since *time.Time) bool {
+	if since.IsZero() {
+		*since = time.Now()
 	}
-	return time.Since(s.putOff) < refusalPatience
+	return time.Since(*since) < refusalPatience
 }
 
 // refusalPatience is longer than an API server that starts takes from the first answer it gives

@@ -233,7 +233,8 @@ func TestAnExpiredTokenIsNoAnswer(t *testing.T) {
 type gateway struct {
 	cluster func(r *http.Request, asked int) (*http.Response, error)
 	object  string    // Its name, a if empty.
-	refuses time.Time // Until then it answers everything with 403.
+	refuses time.Time // Until then it answers everything with 403,
+	putsOff time.Time // and until then with 503.
 
 	mu    sync.Mutex
 	asked int
@@ -243,6 +244,8 @@ type gateway struct {
 func (g *gateway) RoundTrip(r *http.Request) (*http.Response, error) {
 	query := r.URL.Query()
 	switch {
+	case time.Now().Before(g.putsOff):
+		return reply(r, http.StatusServiceUnavailable, ""), nil
 	case time.Now().Before(g.refuses):
 		return reply(r, http.StatusForbidden, ""), nil
 	case strings.HasSuffix(r.URL.Path, "/namespaces/kube-system"):
@@ -358,10 +361,16 @@ func TestAServerThatDoesNotTellItsClusterIsUsed(t *testing.T) {
 }
 
 // TestAServerThatRefusesEverythingForAMomentStillIsItsCluster: an API server that starts refuses all before
-// it knows the roles.
+// it knows the roles. A gateway may have put all off before that, for however long.
 func TestAServerThatRefusesEverythingForAMomentStillIsItsCluster(t *testing.T) {
 	for name, set := range map[string]func(*warmwatch.Options, *gateway){
 		"asked by the transport": func(*warmwatch.Options, *gateway) {},
+		"put off before that": func(_ *warmwatch.Options, g *gateway) {
+			if !g.refuses.IsZero() {
+				g.putsOff = time.Now().Add(40 * time.Second)
+				g.refuses = g.putsOff.Add(25 * time.Second) // Longer than the Reflector's backoff at that time.
+			}
+		},
 		"asked by ClusterID": func(o *warmwatch.Options, g *gateway) {
 			o.ClusterID = warmwatch.KubeSystemUID(kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://server", Transport: g, QPS: -1}).CoreV1())
 		},

@@ -127,10 +127,11 @@ type SharedIndexInformer struct {
 	// server is the root of the URLs of the server that an informer of NewInformer asks.
 	server string
 	// unverified says that the stored objects are served once the cluster is known to be theirs. Used
-	// by one List at a time, like putOff.
+	// by one List at a time, like putOff and refused.
 	unverified bool
-	// putOff is when the server first put off the question which cluster it is.
-	putOff time.Time
+	// putOff is when the server first put off the question which cluster it is, and refused since when it
+	// refuses that.
+	putOff, refused time.Time
 
 	parts       atomic.Pointer[parts]
 	store       store
@@ -158,10 +159,10 @@ type SharedIndexInformer struct {
 	controller        cache.Controller
 	watchErrorHandler cache.WatchErrorHandlerWithContext
 	transform         cache.TransformFunc
-	queuesOpen        bool           // The reconcilers have their workqueues.
-	reconcilers       []*reconciler  // Those that run, and before begin all that were added.
-	forgotten         []string       // Names that were forgotten while there was no file.
-	running           sync.WaitGroup // verify, and reconcilers.
+	queuesOpen        bool                 // The reconcilers have their workqueues.
+	reconcilers       []*reconciler        // Those that run, and before begin all that were added.
+	forgotten         map[string]time.Time // When names were forgotten while there was no file.
+	running           sync.WaitGroup       // verify, and reconcilers.
 }
 
 var _ cache.SharedIndexInformer = (*SharedIndexInformer)(nil)

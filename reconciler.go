@@ -129,7 +129,7 @@ func (s *SharedIndexInformer) openReconcilers(p *parts) error {
 }
 
 func (s *SharedIndexInformer) replayForgotten(p *parts) error {
-	for _, name := range s.forgotten {
+	for name := range s.forgotten {
 		if err := p.forgetWork(name); err != nil {
 			return err
 		}
@@ -146,7 +146,10 @@ func (s *SharedIndexInformer) forgetReconciler(name string) error {
 	defer s.mu.Unlock()
 	p := s.parts.Load()
 	if p.db.MemoryOnly() { // The file that the informer may have later may have some.
-		s.forgotten = append(s.forgotten, name)
+		if s.forgotten == nil {
+			s.forgotten = map[string]time.Time{}
+		}
+		s.forgotten[name] = time.Now()
 	}
 	return p.forgetWork(name)
 }

@@ -120,10 +120,10 @@ func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot
 	for _, r := range s.reconcilers {
 		reconcilers[r.name] = r
 	}
-	bucket := persist.Bucket{Space: p.space, Name: deletedBucket}
+	bucket, before := persist.Bucket{Space: p.space, Name: deletedBucket}, p.db.TakenOverAt()
 	return file.Scan(deletedBucket, "", func(it *persist.Item) (bool, error) {
 		name, rest, _ := keyfield.Cut(it.Key)
-		if slices.Contains(s.forgotten, name) {
+		if s.forgotten[name].After(before) {
 			return true, nil
 		}
 		obj, err := decodeDeleted(it, s.newObject)

@@ -337,3 +337,39 @@ func TestANameThatWasForgottenBeforeTheStartIsUsedAgain(t *testing.T) {
 		expectDeletionAfterLoss(t, p, f, w)
 	})
 }
+
+// TestANameThatIsUsedAgainIsNotForgottenAtTheNextTakeover: it was forgotten before the first one, when there was no file.
+func TestANameThatIsUsedAgainIsNotForgottenAtTheNextTakeover(t *testing.T) { // Q6
+	for name, forget := range map[string]bool{"not forgotten": false, "forgotten": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"))
+				path := testsupport.Path(t)
+				holder := launch(t, path, newSource(t), nil)
+				p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.LockTimeout = time.Millisecond })
+				p.run()
+				settle()
+				if forget {
+					if err := p.informer.ForgetDurableEventHandler("r"); err != nil {
+						t.Fatal(err)
+					}
+				}
+				holder.stop()
+				advance(time.Minute)
+				if st := p.cache.Status(); st.MemoryOnly || st.TakenOver.IsZero() {
+					t.Fatal(st.Err)
+				}
+				w := addReconciler(t, p, 1)
+				settle()
+				w.expect(t, "ns/a@1", "ns/b@2")
+				w.set(fail)
+				f.remove("a")
+				settle()
+				loseAndFind(t, p)
+				w.set(nil)
+				advance(20 * time.Minute)
+				w.expectEach(t, "ns/b", "ns/a is gone, deleted ns/a@3")
+			})
+		})
+	}
+}

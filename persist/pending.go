@@ -103,14 +103,18 @@ func (l *layer) set(b Bucket, key string, e entry) {
 // noneFresh notes that the file may have any key: it has lost commits, or has one whose fsync failed.
 func (l *layer) noneFresh() {
 	for _, bl := range l.buckets {
-		bl.entries.Copy().Scan(func(key string, e entry) bool {
-			if e.fresh {
-				e.fresh = false
-				bl.entries.Set(key, e)
-			}
-			return true
-		})
+		bl.noneFresh()
 	}
+}
+
+func (bl *bucketLayer) noneFresh() {
+	bl.entries.Copy().Scan(func(key string, e entry) bool {
+		if e.fresh {
+			e.fresh = false
+			bl.entries.Set(key, e)
+		}
+		return true
+	})
 }
 
 // lookup returns the layer's entry of a key. It is found, and empty, if the
@@ -176,6 +180,13 @@ func (b *Batch) put(bucket Bucket, key string, v Value, isNew bool) {
 		isNew = old.fresh
 	}
 	b.db.pending.set(bucket, key, entry{value: v, fresh: isNew || b.db.memoryOnly()})
+}
+
+// NoneNew takes back for a bucket what PutNew has said: the file may have the keys that wait to be written.
+func (b *Batch) NoneNew(bucket Bucket) {
+	if bl := b.db.pending.buckets[bucket]; bl != nil && !b.db.memoryOnly() {
+		bl.noneFresh()
+	}
 }
 
 // Delete removes a key. Removing an absent key is no error.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -124,9 +125,11 @@ type Log struct {
 	consumers    map[*Consumer]struct{}
 	absent       map[string]cursor // Cursors of names without a consumer.
 	absentReadTo map[string]uint64 // How far their last consumers had read.
-	forgotten    map[string]bool   // Names that were forgotten while there was no file, see Names, which may be called again.
-	nameLost     bool              // A durable cursor may be lost, and its name with it.
-	terms        terms
+	// forgotten says when names were forgotten while there was no file, see Names. What was forgotten before the
+	// last file was taken over does not count any more.
+	forgotten map[string]time.Time
+	nameLost  bool // A durable cursor may be lost, and its name with it.
+	terms     terms
 
 	plainFloor    uint64 // The plain cursor once Stop has ended the plain consumers.
 	plainFloorSet bool
@@ -176,7 +179,7 @@ func NewLog(o Options) (*Log, error) {
 		consumers:    map[*Consumer]struct{}{},
 		absent:       map[string]cursor{},
 		absentReadTo: map[string]uint64{},
-		forgotten:    map[string]bool{},
+		forgotten:    map[string]time.Time{},
 		ledger:       ledger{storedCursors: map[string]cursor{}},
 	}
 	q.cond.L = &q.mu
@@ -429,7 +432,7 @@ func (q *Log) Forget(name string) (err error) {
 			}
 		}
 		if noFile {
-			q.forgotten[name] = true
+			q.forgotten[name] = time.Now()
 		}
 		q.forgetLocked(b, name)
 	})

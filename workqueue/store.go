@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -41,9 +42,9 @@ type Store struct {
 	mu     sync.Mutex
 	absent map[string]int   // How many keys wait for the names that had no workqueue yet, nil if they could not be read.
 	opened map[string]*keys // Those that had a workqueue in this process.
-	// forgotten are names that were forgotten while there was no file, and lost those that something else
-	// had then, see TakeOver, which may be called again.
-	forgotten, lost map[string]bool
+	// forgotten says when names were forgotten while there was no file, and lost when something else had them then,
+	// see TakeOver. What was before the last file was taken over does not count any more.
+	forgotten, lost map[string]time.Time
 	closed          bool
 }
 
@@ -52,7 +53,7 @@ type Store struct {
 func NewStore(db *persist.DB, space string, logger klog.Logger) *Store {
 	s := &Store{
 		db: db, names: persist.Bucket{Space: space, Name: namesBucket}, keys: persist.Bucket{Space: space, Name: keysBucket},
-		logger: logger, opened: map[string]*keys{}, forgotten: map[string]bool{}, lost: map[string]bool{},
+		logger: logger, opened: map[string]*keys{}, forgotten: map[string]time.Time{}, lost: map[string]time.Time{},
 	}
 	s.readNamesLocked()
 	return s
@@ -157,7 +158,7 @@ func (s *Store) MarkLost(name string) error {
 	s.readNamesLocked()
 	if _, known := s.absent[name]; !known && s.absent != nil && s.opened[name] == nil {
 		if s.db.MemoryOnly() {
-			s.lost[name] = true
+			s.lost[name] = time.Now()
 		}
 		return nil
 	}
@@ -222,7 +223,7 @@ func (s *Store) Forget(name string) error {
 	if err == nil {
 		delete(s.absent, name)
 		if s.db.MemoryOnly() {
-			s.forgotten[name] = true
+			s.forgotten[name] = time.Now()
 		}
 	}
 	return err

@@ -423,6 +423,10 @@ func (ix *Indexer) RebuildIndices() error {
 	if err := ix.recountLocked(); err != nil {
 		return err
 	}
+	// Entries may be left over in the file below ones that were put as new, which would be found right.
+	if _, err := ix.update(func(b *persist.Batch) { b.NoneNew(ix.indexName) }); err != nil {
+		return err
+	}
 	if err := ix.dropUnsoundLocked(); err != nil {
 		return err
 	}

@@ -2,7 +2,9 @@ package indexer
 
 import (
 	"errors"
+	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
+	"github.com/warmwatch/warmwatch/persist"
 )
 
 // TestWritesThatCannotRead leave an Indexer that either has all objects, and no index entry too many, or reports
@@ -119,4 +122,156 @@ func loseObject(t *testing.T, path, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestAnEntryThatIsLeftOverAndPutAsNew stays away once the indices are made anew, whatever becomes of it before the
+// next commit (I1): nothing of a new key that is deleted is written otherwise.
+func TestAnEntryThatIsLeftOverAndPutAsNew(t *testing.T) {
+	pod := func(rv, v string) *corev1.Pod { return withValues(newPod("d", rv), v) }
+	for name, write := range map[string]func(*Indexer) error{
+		"changed and changed back": func(ix *Indexer) error { return errors.Join(ix.Add(pod("2", "v3")), ix.Add(pod("3", "v0"))) },
+		"deleted and made anew":    func(ix *Indexer) error { return errors.Join(ix.Delete(pod("2", "v0")), ix.Add(pod("3", "v0"))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := &unreadTest{T: t, path: testsupport.Path(t)}
+			u.open()
+			if err := errors.Join(u.ix.Add(pod("1", "v0")), u.db.Close()); err != nil {
+				t.Fatal(err)
+			}
+			u.open()
+			restore := testsupport.FailReads(t, u.path)
+			err := write(u.ix)
+			restore()
+			if err := errors.Join(err, u.ix.RebuildIndices(), u.ix.Add(pod("5", "v2"))); err != nil {
+				t.Fatal(err)
+			}
+			checkRebuild(t, u.ix)
+		})
+	}
+}
+
+// TestRandomWritesThatCannotRead: whatever is written while reads fail, and across restarts, either the indices and the
+// count are right, or damage is reported.
+func TestRandomWritesThatCannotRead(t *testing.T) {
+	for seed := range uint64(testsupport.Rounds(600, 60)) {
+		synctest.Test(t, func(t *testing.T) {
+			u := &unreadTest{T: t, path: testsupport.Path(t), rnd: rand.New(rand.NewPCG(seed, 0))}
+			u.open()
+			for range 40 {
+				u.step()
+				if u.rnd.IntN(4) == 0 {
+					time.Sleep(time.Duration(u.rnd.IntN(1500)) * time.Millisecond)
+				}
+			}
+			u.readable(true)
+			time.Sleep(3 * recheckDelay)
+			synctest.Wait()
+			if u.told.Load() == 0 {
+				checkRebuild(t, u.ix)
+			}
+			u.relist()
+			time.Sleep(3 * recheckDelay)
+			if !u.ix.Complete() || u.told.Load() > 0 {
+				t.Errorf("after the relist: damage was reported %d times", u.told.Load())
+			}
+		})
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+// unreadTest is an Indexer whose file may be unreadable.
+type unreadTest struct {
+	*testing.T
+	path    string
+	rnd     *rand.Rand
+	db      *persist.DB
+	ix      *Indexer
+	told    atomic.Int32 // How often damage was reported.
+	restore func()       // Nil: the file can be read.
+	rv      int
+}
+
+func (u *unreadTest) open() {
+	u.Helper()
+	u.db = testdb.Open(u, u.path, testdb.Manual)
+	var err error
+	u.ix, err = New(Options{
+		DB: u.db, Space: testSpace, Indexers: cache.Indexers{"values": byValues}, Logger: &testsupport.Quiet,
+		NewObject: func() any { return new(corev1.Pod) }, OnCorrupt: func(error) { u.told.Add(1) },
+	})
+	if err != nil {
+		u.Fatal(err)
+	}
+}
+
+func (u *unreadTest) readable(yes bool) {
+	if yes && u.restore != nil {
+		u.restore()
+		u.restore = nil
+	} else if !yes && u.restore == nil {
+		u.restore = testsupport.FailReads(u, u.path)
+	}
+}
+
+// relist does what one that damage has asked for does last.
+func (u *unreadTest) relist() {
+	if err := u.ix.RebuildIndices(); err != nil {
+		u.Fatal(err)
+	}
+	u.told.Store(0)
+}
+
+func (u *unreadTest) pod() *corev1.Pod {
+	u.rv++
+	return withValues(newPod(string('a'+rune(u.rnd.IntN(4))), strconv.Itoa(u.rv)), "v"+strconv.Itoa(u.rnd.IntN(4)))
+}
+
+func (u *unreadTest) step() {
+	var err error
+	switch n := u.rnd.IntN(13); {
+	case n < 5:
+		err = u.ix.Add(u.pod())
+	case n < 7:
+		err = u.ix.Delete(u.pod())
+	case n < 9:
+		err = u.batch()
+	case n == 9:
+		u.readable(u.restore != nil)
+	case n == 10:
+		u.ix.List()
+	case u.restore != nil:
+	case n == 11 && u.rnd.IntN(2) == 0:
+		err = u.db.Flush()
+	case n == 11:
+		err = u.db.Close()
+		u.open()
+		if !u.ix.Complete() {
+			u.relist()
+		}
+	case u.told.Load() > 0:
+		u.relist()
+	}
+	if err != nil {
+		u.Fatal(err)
+	}
+}
+
+// batch writes several objects, some twice, and may not commit them.
+func (u *unreadTest) batch() (err error) {
+	w := u.ix.Writer()
+	defer w.Close()
+	for range 1 + u.rnd.IntN(4) {
+		pod, wantOld := u.pod(), u.rnd.IntN(2) == 0
+		if u.rnd.IntN(3) == 0 {
+			w.Delete("ns/"+pod.Name, wantOld)
+		} else {
+			w.Set("ns/"+pod.Name, pod, wantOld)
+		}
+	}
+	if u.rnd.IntN(4) > 0 {
+		_, err = w.Commit(nil)
+	}
+	return err
 }
