@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/warmwatch/warmwatch"
 )
@@ -20,6 +21,8 @@ type promptCache struct {
 
 	opened  *warmwatch.Cache
 	started atomic.Bool
+	// waitUntil is when nobody waits for handlers any more, a time that the first wait sets.
+	waitUntil atomic.Pointer[time.Time]
 }
 
 // promptly makes newCache, or [cache.New] if that is nil, return a promptCache.
@@ -61,18 +64,28 @@ func (c *promptCache) GetInformer(ctx context.Context, object client.Object, opt
 	return c.Cache.GetInformer(ctx, object, options...)
 }
 
-// handlerPatience is how long WaitForCacheSync waits for handlers at most.
+// NeedLeaderElection implements [manager.LeaderElectionRunnable], as far as the cache does.
+func (c *promptCache) NeedLeaderElection() bool {
+	r, ok := c.Cache.(manager.LeaderElectionRunnable)
+	return !ok || r.NeedLeaderElection()
+}
+
+// handlerPatience is how long after its first call WaitForCacheSync waits for handlers.
 const handlerPatience = time.Second
 
 // WaitForCacheSync implements [cache.Informers]. A controller calls it when it has added its handler,
 // and begins when the handler has synced. WaitForCacheSync waits for that too, and for the handlers of
 // the other controllers, so that none that begins takes processor time from those that cannot begin
-// yet. It does not wait long for a handler that is slow.
+// yet. For a handler that is slow only those wait that come at the start.
 func (c *promptCache) WaitForCacheSync(ctx context.Context) bool {
 	if !c.Cache.WaitForCacheSync(ctx) {
 		return false
 	}
-	patience, cancel := context.WithTimeout(ctx, handlerPatience)
+	until := time.Now().Add(handlerPatience)
+	if !c.waitUntil.CompareAndSwap(nil, &until) {
+		until = *c.waitUntil.Load()
+	}
+	patience, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	c.opened.WaitForHandlerSync(patience)
 	return ctx.Err() == nil

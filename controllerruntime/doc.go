@@ -16,7 +16,8 @@
 //
 // Everything in cache.Options does: typed, unstructured and metadata objects, each of which is kept
 // for itself; DefaultNamespaces, ByObject, selectors; transforms; field indices; RemoveInformer, and
-// GetInformer after it. After a restart no list is asked for, unless the API server has no history
+// GetInformer after it, where no handler of the removed informer runs for more than 10 s: the new one works
+// from memory then. After a restart no list is asked for, unless the API server has no history
 // any more: see the README. A manager for several clusters (package cluster) needs a Cache, and a
 // file, for each.
 //
@@ -26,9 +27,9 @@
 // cache.Options.HTTPClient or cluster.Options.HTTPClient is set. Through another client the requests
 // cannot be seen, and the informers work from memory: the log says so, and the Status of the Cache.
 //
-// The Cache is closed after ctrl.Manager's Start has returned: reconcilers may read until then.
-// Start may return with an error that says that something did not end within
-// GracefulShutdownTimeout; Close then stops the informers that are left.
+// The Cache is closed after ctrl.Manager's Start has returned: reconcilers may read until then. If Start returns
+// an error, for example because something did not end within GracefulShutdownTimeout, or the lease is lost, the
+// Cache stays open for what still runs, until the process ends or Close is called.
 //
 // SyncFromServer keeps what controllers rely on: reconcilers begin when the cache has all that the
 // server had when the program started, as after a list. With SyncFromDisk, the default, they begin
@@ -40,7 +41,9 @@
 // The functions of IndexField and of transforms are code that the file outlives. Indices are
 // rebuilt when the program's binary changes. Objects stay as they were transformed until their next
 // event: set warmwatch.Options.TransformVersion if a new transform must apply to all at once. What
-// an index function reads from configuration must be in IndexVersion.
+// an index function reads from configuration must be in IndexVersion. Without these versions two functions of one
+// program are taken for one: caches of one file that list the same have the same transform, and the
+// same function for an index of one name.
 //
 // # What reconcilers are told after a restart
 //

@@ -3,7 +3,6 @@ package controllerruntime
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -15,15 +14,14 @@ import (
 type Manager struct {
 	ctrl.Manager
 
-	opened  *warmwatch.Cache
-	started atomic.Bool
+	opened *warmwatch.Cache
 }
 
 // NewManager is [ctrl.NewManager] for a manager whose caches are kept in the file at path. It opens
 // the file with opening, see [warmwatch.Open], and uses a copy of config and options.
 // Where opening has no Logger, it is the manager's: options.Logger, or else controller-runtime's.
 //
-// Start closes the file when it returns; a Manager that is not started must be closed.
+// Start closes the file when it returns without an error; a Manager that is not started must be closed.
 // Options.Cache.NewInformer must be nil.
 func NewManager(config *rest.Config, options ctrl.Options, path string, opening warmwatch.Options) (*Manager, error) {
 	if config == nil {
@@ -55,18 +53,19 @@ func NewManager(config *rest.Config, options ctrl.Options, path string, opening 
 	return &Manager{Manager: m, opened: opened}, nil
 }
 
-// Start is that of [ctrl.Manager], and closes the file when all has stopped, or when
-// GracefulShutdownTimeout is over. The error is of both. A Manager that is started again returns an
-// error, and goes on with what it does.
+// Start is that of [ctrl.Manager], and closes the file when all has stopped. Where that has not, or the lease is
+// lost, it returns the error at once, as ctrl.Manager's does: reconciles that still run find what they read, and the
+// end of the process, which is to come, costs what a crash does. A program that goes on calls Close when they have
+// returned. A Manager that is started again returns an error, and goes on with what it does.
 func (m *Manager) Start(ctx context.Context) error {
-	if m.started.Swap(true) {
-		return m.Manager.Start(ctx)
+	if err := m.Manager.Start(ctx); err != nil {
+		return err
 	}
-	return errors.Join(m.Manager.Start(ctx), m.Close())
+	return m.Close()
 }
 
-// Close closes the file of a Manager that is not started; see [warmwatch.Cache.Close]. After
-// Start it does nothing but return what closing has returned.
+// Close closes the file of a Manager that is not started, or whose Start has returned an error; see
+// [warmwatch.Cache.Close]. After that it does nothing but return what closing has returned.
 func (m *Manager) Close() error { return m.opened.Close() }
 
 // Opened returns the Cache whose informers the manager has, for its Status, or more

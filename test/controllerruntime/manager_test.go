@@ -1,11 +1,15 @@
 package controllerruntime_test
 
 import (
+	"context"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -15,7 +19,12 @@ import (
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/controllerruntime"
@@ -34,6 +43,31 @@ func TestAManagerThatIsMisusedReturnsErrors(t *testing.T) {
 		t.Error("the second start has ended the informers of the first")
 	}
 	op.stop()
+}
+
+// TestACacheNeedsTheLeaseAsControllerRuntimesDoes, where it is added to a manager by hand.
+func TestACacheNeedsTheLeaseAsControllerRuntimesDoes(t *testing.T) {
+	needs := func(m ctrl.Manager) bool {
+		r, says := m.GetCache().(manager.LeaderElectionRunnable)
+		return !says || r.NeedLeaderElection()
+	}
+	for name, namespaces := range map[string]map[string]cache.Config{"one": nil, "of namespaces": {"default": {}}} {
+		o := ctrl.Options{Metrics: server.Options{BindAddress: "0"}, Logger: logr.Discard(), Cache: cache.Options{DefaultNamespaces: namespaces}}
+		stock, err := ctrl.NewManager(shared.Config(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := controllerruntime.NewManager(shared.Config(), o, newPath(t), warmwatch.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := needs(stock); needs(m) != want {
+			t.Errorf("%s: expected %v", name, want)
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // world is what the tests have on the server: two namespaces that the operator watches, and
@@ -295,5 +329,49 @@ func TestADurableHandlerOfAManager(t *testing.T) {
 	op.expectTold("OnAdd here-z")
 	if op.wasTold("OnAdd here-x") {
 		t.Error("told again")
+	}
+}
+
+// TestAReconcileThatOutlivesTheManagerFindsWhatItReads: Start returns at once, with the error that it has not ended.
+func TestAReconcileThatOutlivesTheManagerFindsWhatItReads(t *testing.T) {
+	w := newWorld(t)
+	w.create(configMap(w.here, "a", "red"))
+	m, err := controllerruntime.NewManager(shared.Config(), ctrl.Options{
+		Metrics: server.Options{BindAddress: "0"}, Logger: logr.Discard(), GracefulShutdownTimeout: new(100 * time.Millisecond),
+		Controller: config.Controller{SkipNameValidation: new(true)},
+		Cache:      cache.Options{DefaultNamespaces: map[string]cache.Config{w.here: {}}},
+	}, newPath(t), warmwatch.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun, goOn, listed := make(chan struct{}), make(chan struct{}), make(chan string, 1)
+	var once sync.Once
+	reconciles := reconcile.Func(func(context.Context, ctrl.Request) (ctrl.Result, error) {
+		once.Do(func() {
+			close(begun)
+			<-goOn // It does not look at its context.
+			list := &corev1.ConfigMapList{}
+			err := m.GetClient().List(context.Background(), list)
+			listed <- fmt.Sprint(len(list.Items), " ", err)
+		})
+		return ctrl.Result{}, nil
+	})
+	if err := ctrl.NewControllerManagedBy(m).For(&corev1.ConfigMap{}).Complete(reconciles); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	started := make(chan error, 1)
+	go func() { started <- m.Start(ctx) }()
+	<-begun
+	cancel()
+	if err := <-started; err == nil {
+		t.Error("Start says nothing of a reconcile that has not ended")
+	}
+	close(goOn)
+	if got := <-listed; got != "1 <nil>" {
+		t.Errorf("the reconcile has listed %s", got)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
 	}
 }
