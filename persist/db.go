@@ -300,18 +300,6 @@ func (db *DB) hangsLocked() bool {
 	return !db.busySince.IsZero() && time.Since(db.busySince) >= hangingCommit
 }
 
-// replacementHangsLocked is hangsLocked for those who wait for the replacement of a damaged file to the end: that
-// of a large one takes as long as the disk needs, and goes on while it answers.
-func (db *DB) replacementHangsLocked() bool {
-	return db.hangsLocked() && time.Since(db.answeredAt) >= hangingCommit
-}
-
-func (db *DB) answered() {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	db.answeredAt = time.Now()
-}
-
 func (db *DB) hangErrorLocked() error {
 	return fmt.Errorf("persist: %s: %w after %v", db.path, ErrNoAnswer, time.Since(db.busySince).Round(time.Second))
 }

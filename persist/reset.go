@@ -83,6 +83,18 @@ func (db *DB) waitForReset(hangsLocked func() bool) {
 	}
 }
 
+// replacementHangsLocked is hangsLocked for those who wait for the replacement of a damaged file to the end: that
+// of a large one takes as long as the disk needs, and goes on while it answers.
+func (db *DB) replacementHangsLocked() bool {
+	return db.hangsLocked() && time.Since(db.answeredAt) >= hangingCommit
+}
+
+func (db *DB) answered() {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.answeredAt = time.Now()
+}
+
 // replacementDue returns why the file is to be replaced now, or nil.
 func (db *DB) replacementDue() error {
 	db.mu.RLock()
