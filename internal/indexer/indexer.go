@@ -80,7 +80,8 @@ type Indexer struct {
 	// indexErr says that an index function failed on a stored object, so that index
 	// entries may be missing or left over until RebuildIndices succeeds.
 	indexErr error
-	unread   bool // See noteUnreadLocked.
+	// unread is how many writes could not read since the objects were counted, see noteUnreadLocked.
+	unread   int
 	indexers atomic.Pointer[cache.Indexers]
 	hidden   atomic.Bool
 	// visible is state as of the last batch, for readers.
@@ -435,7 +436,9 @@ func (ix *Indexer) RebuildIndices() error {
 	if ix.indexErr = nil; errors.As(err, &failed) {
 		ix.indexErr = failed
 	}
-	ix.unread = ix.unread && err != nil && failed == nil
+	if err == nil || failed != nil {
+		ix.unread = 0
+	}
 	return err
 }
 

@@ -34,8 +34,7 @@ const recheckDelay = time.Second
 // a number also keeps List from taking the objects in memory for all. Once the file can be read, the objects are
 // counted.
 func (ix *Indexer) noteUnreadLocked() {
-	if !ix.unread {
-		ix.unread = true
+	if ix.unread++; ix.unread == 1 {
 		time.AfterFunc(recheckDelay, ix.recheck)
 	}
 }
@@ -44,18 +43,26 @@ func (ix *Indexer) noteUnreadLocked() {
 // see RebuildIndices.
 func (ix *Indexer) recheck() {
 	ix.writer.Lock()
-	defer ix.writer.Unlock()
-	if ix.released || !ix.unread {
+	released, unread := ix.released, ix.unread
+	ix.writer.Unlock()
+	if released || unread == 0 {
 		return
 	}
-	switch err := ix.count(); {
-	case err == nil:
-		ix.unread = false
+	err := ix.count() // Writers do not wait for it.
+	switch {
+	case errors.Is(err, persist.ErrClosed):
+		return
 	case isDamage(err):
 		ix.failed(err, "count after a write that could not read")
-	case !errors.Is(err, persist.ErrClosed): // The write has logged that the file cannot be read.
-		time.AfterFunc(recheckDelay, ix.recheck)
+		return
 	}
+	ix.writer.Lock()
+	defer ix.writer.Unlock()
+	if err == nil && ix.unread == unread {
+		ix.unread = 0
+		return
+	}
+	time.AfterFunc(recheckDelay, ix.recheck) // If the file cannot be read, the write has logged that.
 }
 
 // recountLocked makes the state's tally anew from the objects.
