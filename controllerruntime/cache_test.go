@@ -119,8 +119,10 @@ func TestNobodyPolls(t *testing.T) {
 				if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: func(any) { time.Sleep(test.callback) }}); err != nil {
 					t.Fatal(err)
 				}
-				if synced := c.WaitForCacheSync(t.Context()); !synced || time.Since(begin) != test.want {
-					t.Errorf("synced after %v: %v; expected after %v", time.Since(begin), synced, test.want)
+				for range 2 { // The patience is that of the start: who comes later does not wait.
+					if synced := c.WaitForCacheSync(t.Context()); !synced || time.Since(begin) != test.want {
+						t.Errorf("synced after %v: %v; expected after %v", time.Since(begin), synced, test.want)
+					}
 				}
 			})
 		})
