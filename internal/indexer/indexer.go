@@ -421,9 +421,6 @@ func (ix *Indexer) IndexErr() error {
 func (ix *Indexer) RebuildIndices() error {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
-	if err := ix.recountLocked(); err != nil {
-		return err
-	}
 	// Entries may be left over in the file below ones that were put as new, which would be found right.
 	if _, err := ix.update(func(b *persist.Batch) { b.NoneNew(ix.indexName) }); err != nil {
 		return err
@@ -433,11 +430,16 @@ func (ix *Indexer) RebuildIndices() error {
 	}
 	err := ix.buildLocked(*ix.indexers.Load(), "")
 	var failed *IndexFuncError
-	if ix.indexErr = nil; errors.As(err, &failed) {
-		ix.indexErr = failed
+	if err != nil && !errors.As(err, &failed) {
+		return err
 	}
-	if err == nil || failed != nil {
-		ix.unread = 0
+	// Until here a count that is wrong says that entries may be, too, see noteUnreadLocked.
+	if err := ix.recountLocked(); err != nil {
+		return err
+	}
+	ix.unread, ix.indexErr = 0, nil
+	if failed != nil {
+		ix.indexErr = failed
 	}
 	return err
 }

@@ -150,6 +150,42 @@ func TestAnEntryThatIsLeftOverAndPutAsNew(t *testing.T) {
 	}
 }
 
+// TestIndicesThatCouldNotBeMadeAnew are still known to be wrong, by the next process, too.
+func TestIndicesThatCouldNotBeMadeAnew(t *testing.T) {
+	u := &unreadTest{T: t, path: testsupport.Path(t)}
+	u.open()
+	if err := errors.Join(u.ix.Add(withValues(newPod("a", "1"), "v1")), u.db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	u.open()
+	inTheMiddle := func() {}
+	err := u.ix.AddIndexers(cache.Indexers{"none": func(any) ([]string, error) {
+		inTheMiddle()
+		return nil, nil
+	}})
+	u.readable(false)
+	err = errors.Join(err, u.ix.Add(withValues(newPod("a", "2"), "v2"))) // The entry of v1 is left over.
+	u.readable(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inTheMiddle = func() { u.readable(false) }
+	err = u.ix.RebuildIndices()
+	u.readable(true)
+	if err == nil {
+		t.Fatal("the indices could be made anew")
+	}
+	if err := u.db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	u.open()
+	if u.ix.Complete() {
+		t.Error("the next process takes the index for right")
+	}
+	u.relist()
+	checkRebuild(t, u.ix)
+}
+
 // TestRandomWritesThatCannotRead: whatever is written while reads fail, and across restarts, either the indices and the
 // count are right, or damage is reported.
 func TestRandomWritesThatCannotRead(t *testing.T) {
