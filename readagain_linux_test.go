@@ -1,8 +1,12 @@
 package warmwatch_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"runtime/debug"
 	"slices"
 	"testing"
 	"time"
@@ -167,6 +171,117 @@ func TestWhatIsPutWhileTheFileCannotBeRead(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// flipBit flips a bit of the record of the first key in a bucket of a file that is closed.
+func flipBit(t *testing.T, path, bucket string) {
+	t.Helper()
+	change(t, path, bucket, func(b *bolt.Bucket) error {
+		k, v := b.Cursor().First()
+		v = bytes.Clone(v)
+		v[len(v)/2] ^= 1
+		return b.Put(bytes.Clone(k), v)
+	})
+}
+
+// TestAnIndexThatIsNotWholeIsNotRead: all entries of a damaged index are removed before they are made anew. If that
+// fails in the middle, and the server is away, reads by the index fail, and the next process makes it before it serves.
+func TestAnIndexThatIsNotWholeIsNotRead(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		path := testsupport.Path(t)
+		var fails bool
+		restore := func() {}
+		set := func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
+			o.IndexVersion = "1"
+			o.Indexers = cache.Indexers{"version": func(obj any) ([]string, error) {
+				if fails && bytes.Contains(debug.Stack(), []byte("RebuildIndices")) {
+					fails, restore = false, testsupport.FailReads(t, path)
+				}
+				return []string{version(obj)}, nil
+			}}
+		}
+		p := launch(t, path, f, set).run()
+		settle()
+		p.stop()
+		flipBit(t, path, "index")
+		fails = true
+		p = launch(t, path, f, set)
+		p.damaged = true
+		p.run()
+		settle()
+		if fails {
+			t.Fatal("the index was not rebuilt")
+		}
+		f.setDown(errUnreachable)
+		restore()
+		settle()
+		if got, err := p.informer.GetIndexer().ByIndex("version", "ns/b@2"); err == nil {
+			t.Errorf("read by an index that is not whole: %q", versions(got))
+		}
+		p.stop()
+		p = launch(t, path, f, set).run()
+		settle()
+		if st := p.informer.Status(); st.StartedFrom != "disk" || !p.informer.HasSynced() {
+			t.Errorf("the next process: %+v", st)
+		}
+		expectIndex(t, p)
+		f.setDown(nil)
+		settle()
+		expectIndex(t, p)
+	})
+}
+
+// TestAnUnreadableObjectThatIsReplaced may leave index entries. The next process rebuilds the indices if this one has
+// ended before the relist that the damage asks for.
+func TestAnUnreadableObjectThatIsReplaced(t *testing.T) {
+	for _, after := range []time.Duration{10 * time.Millisecond, 500 * time.Millisecond, 3 * time.Second} {
+		t.Run(after.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"))
+				path := testsupport.Path(t)
+				fromFile := func(c *warmwatch.Options, o *warmwatch.InformerOptions) {
+					byVersion(c, o)
+					c.MemoryBudget = 1
+				}
+				p := launch(t, path, f, fromFile).run()
+				settle()
+				p.stop()
+				p = launch(t, path, f, fromFile)
+				p.damaged = true
+				p.run()
+				settle()
+				flipInUse(t, path, "kns/a")
+				f.put(configMap("a"))
+				advance(after)
+				p.stop()
+				p = launch(t, path, f, fromFile)
+				p.damaged = true
+				p.run()
+				expectIndex(t, p)
+				settle()
+				expectIndex(t, p)
+			})
+		})
+	}
+}
+
+// flipInUse flips a bit of the record of a key in a file that is open.
+func flipInUse(t *testing.T, path, key string) {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := bytes.Index(content, []byte(key)) + len(key) + 20
+	_, err = file.WriteAt([]byte{content[at] ^ 1}, int64(at))
+	if err := errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
 	}
 }
 

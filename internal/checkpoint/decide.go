@@ -70,9 +70,10 @@ type Evidence struct {
 	Salvaged bool
 	// Incomplete: objects are missing, or nobody knows how many there should be.
 	Incomplete bool
-	// IndexErr is why the index entries may not match the objects: an index function
-	// fails on one, or the entries could not be rebuilt.
+	// IndexErr is why the index entries may not match the objects.
 	IndexErr error
+	// RebuildErr is why the index entries could not be rebuilt: an index function fails on an object.
+	RebuildErr error
 }
 
 // Decide compares what was found with what is wanted. If several things are wrong, all
@@ -105,10 +106,14 @@ func Decide(e Evidence, want Want) Decision {
 		d.Serve, d.Rewrite = false, true
 		d.because("objects may be missing")
 	}
-	if d.Serve && e.IndexErr != nil {
+	if e.IndexErr != nil {
+		d.RebuildIndices = true
+		d.because("index entries may be wrong: %v", e.IndexErr)
+	}
+	if d.Serve && e.RebuildErr != nil {
 		d.relist()
 		d.Serve, d.Rewrite = false, true
-		d.because("the index cannot be relied on: %v", e.IndexErr)
+		d.because("the indices could not be rebuilt: %v", e.RebuildErr)
 	}
 	if d.Reason == "" {
 		d.Reason = "the checkpoint is complete and matches"

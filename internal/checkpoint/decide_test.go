@@ -200,8 +200,10 @@ func TestDecideOnTheStateOfTheFile(t *testing.T) {
 		{"a checkpoint that cannot be read, beside objects", Evidence{Stored: true}, replace, "no checkpoint that can be read"},
 		{"a file that was damaged", Evidence{Record: &found, Stored: true, Salvaged: true}, rewrite, "damaged"},
 		{"objects are missing", Evidence{Record: &found, Stored: true, Incomplete: true}, redo, "missing"},
-		{"an index function fails", Evidence{Record: &found, Stored: true, IndexErr: failed}, redo, "of no zone"},
-		{"both, of objects that are not served anyway", Evidence{Record: &otherTransform, Stored: true, Incomplete: true, IndexErr: failed}, replace, "transform"},
+		{"index entries may be wrong", Evidence{Record: &found, Stored: true, IndexErr: failed}, reindex, "of no zone"},
+		{"the indices could not be rebuilt", Evidence{Record: &found, Stored: true, RebuildErr: failed}, redo, "of no zone"},
+		{"index entries may be wrong, and objects missing", Evidence{Record: &found, Stored: true, Incomplete: true, IndexErr: failed}, Decision{Action: ActionRelist, Rewrite: true, RebuildIndices: true}, "missing"},
+		{"both, of objects that are not served anyway", Evidence{Record: &otherTransform, Stored: true, Incomplete: true, RebuildErr: failed}, replace, "transform"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			got := Decide(row.evidence, want)

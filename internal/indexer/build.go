@@ -59,6 +59,9 @@ func (ix *Indexer) dropUnsoundLocked() error {
 			return err
 		})
 		if errors.Is(err, persist.ErrCorrupt) {
+			if ix.drops.Load()%2 == 0 {
+				ix.drops.Add(1)
+			}
 			_, err = ix.update(func(b *persist.Batch) { b.Drop(ix.indexName) })
 			return err
 		}

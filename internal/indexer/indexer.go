@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -74,16 +75,17 @@ type Indexer struct {
 	// writer serialises writers: each reads the old object and its index
 	// entries before it writes. Readers never take it.
 	writer   sync.Mutex
-	w        Writer // w, state, released, indexErr and unread are guarded by writer.
+	w        Writer // w, state, released, unread and counted are guarded by writer.
 	state    state
 	released bool
-	// indexErr says that an index function failed on a stored object, so that index
-	// entries may be missing or left over until RebuildIndices succeeds.
-	indexErr error
-	// unread is how many writes could not read since the objects were counted, see noteUnreadLocked.
-	unread   int
-	indexers atomic.Pointer[cache.Indexers]
-	hidden   atomic.Bool
+	// unread is how many writes could not read. After the first of them that counted does not have the objects
+	// are counted, see noteUnreadLocked.
+	unread, counted uint64
+	indexers        atomic.Pointer[cache.Indexers]
+	hidden          atomic.Bool
+	// drops is odd while RebuildIndices has removed all index entries, and not made all of them anew. It changes
+	// before they go, and when all are back.
+	drops atomic.Uint64
 	// visible is state as of the last batch, for readers.
 	visible atomic.Pointer[state]
 	// leftOut has the keys of the objects that could not be read for a list.
@@ -101,6 +103,9 @@ type state struct {
 	// Recounted says that the tally was missing, and was made anew from the objects found.
 	// It stays true, in later processes too, until SetComplete.
 	Recounted bool `json:"recounted,omitempty"`
+	// IndexErr is why index entries may be missing or left over until RebuildIndices succeeds, in
+	// this process or a later one. Empty: they are right.
+	IndexErr string `json:"indexErr,omitempty"`
 }
 
 // hashOf is FNV-1a. It is part of the file format.
@@ -398,7 +403,7 @@ func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 	case errors.As(err, &failed) && !ix.Hidden(): // As in client-go, see indexValues.
 		panic(failed)
 	case errors.As(err, &failed): // The object may not exist any more. A relist will show.
-		ix.indexErr = failed
+		ix.state.IndexErr = failed.Error()
 	case err != nil:
 		return err
 	}
@@ -406,40 +411,67 @@ func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 	return nil
 }
 
-// IndexErr is not nil after an index function failed on a stored object: indices may be
-// wrong. [Indexer.RebuildIndices] repairs them once that object is gone.
+// IndexErr is not nil if the index entries may be wrong, because something has damaged an object that a write
+// replaced, an index function failed on a stored object, or [Indexer.RebuildIndices], which makes them right, did
+// not come to its end. The file says so, too.
 func (ix *Indexer) IndexErr() error {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
-	return ix.indexErr
+	if ix.state.IndexErr == "" {
+		return nil
+	}
+	return errors.New(ix.state.IndexErr)
 }
 
 // RebuildIndices makes the index entries agree with the objects (I1), and counts the
 // objects. Right entries stay visible meanwhile, and wrong entries are removed last;
-// but if the index itself is damaged, all entries are removed first. The error is an
-// [IndexFuncError] if an index function failed.
+// but if the index itself is damaged, all entries are removed first, and reads by an
+// index fail until it is whole. The error is an [IndexFuncError] if an index function failed.
 func (ix *Indexer) RebuildIndices() error {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
+	next := ix.state
+	next.IndexErr = cmp.Or(next.IndexErr, "the indices were not rebuilt to the end")
 	// Entries may be left over in the file below ones that were put as new, which would be found right.
-	if _, err := ix.update(func(b *persist.Batch) { b.NoneNew(ix.indexName) }); err != nil {
+	if err := ix.storeLocked(next, func(b *persist.Batch) { b.NoneNew(ix.indexName) }); err != nil {
 		return err
 	}
 	if err := ix.dropUnsoundLocked(); err != nil {
 		return err
 	}
-	err := ix.buildLocked(*ix.indexers.Load(), "")
+	built := ix.buildLocked(*ix.indexers.Load(), "")
+	next.IndexErr = ""
 	var failed *IndexFuncError
-	if err != nil && !errors.As(err, &failed) {
-		return err
+	switch {
+	case errors.As(built, &failed):
+		next.IndexErr = failed.Error()
+	case built != nil:
+		return built
 	}
 	// Until here a count that is wrong says that entries may be, too, see noteUnreadLocked.
-	if err := ix.recountLocked(); err != nil {
+	var err error
+	if next.tally, err = ix.tallyKeys(); err == nil {
+		err = ix.storeLocked(next, func(*persist.Batch) { ix.objects.setCount(ix.owner, next.Count) })
+	}
+	if err != nil {
 		return err
 	}
-	ix.unread, ix.indexErr = 0, nil
-	if failed != nil {
-		ix.indexErr = failed
+	ix.counted = ix.unread
+	if built == nil && ix.drops.Load()%2 == 1 {
+		ix.drops.Add(1)
+	}
+	return built
+}
+
+// storeLocked stores a state without a change of an object, in one batch with what more does.
+func (ix *Indexer) storeLocked(next state, more func(*persist.Batch)) error {
+	_, err := ix.update(func(b *persist.Batch) {
+		b.Put(ix.storeName, stateKey, &next)
+		more(b)
+	})
+	if err == nil {
+		ix.state = next
+		ix.visible.Store(&next)
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -289,7 +290,7 @@ func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
 	var ls []lazyObject
 	var buf buffers
 	where := name
-	err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
+	err := ix.readIndex(ix.db.Read, func(s *persist.Snapshot) error {
 		keys, err := ix.indexKeys(s, name, values...)
 		if err != nil {
 			return err
@@ -322,6 +323,20 @@ func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
 	return objects, nil
 }
 
+// errDropped is returned instead of less than there is.
+var errDropped = errors.New("the index was damaged, and is being made anew")
+
+// readIndex reads by the index, unless it is not whole. read is a method of the DB.
+func (ix *Indexer) readIndex(read func(space string, fn func(*persist.Snapshot) error) error, fn func(*persist.Snapshot) error) error {
+	before := ix.drops.Load()
+	return read(ix.space, func(s *persist.Snapshot) error {
+		if before%2 == 1 || ix.drops.Load() != before {
+			return errDropped
+		}
+		return fn(s)
+	})
+}
+
 // indexKeys returns the sorted keys of the objects that have any of the values.
 func (ix *Indexer) indexKeys(s *persist.Snapshot, name string, values ...string) ([]string, error) {
 	namePrefix := indexPrefix(name)
@@ -352,7 +367,7 @@ func (ix *Indexer) IndexKeys(indexName, indexedValue string) ([]string, error) {
 		return []string{}, nil
 	}
 	var keys []string
-	err := ix.db.Read(ix.space, func(s *persist.Snapshot) (err error) {
+	err := ix.readIndex(ix.db.Read, func(s *persist.Snapshot) (err error) {
 		keys, err = ix.indexKeys(s, indexName, indexedValue)
 		return err
 	})
@@ -370,7 +385,7 @@ func (ix *Indexer) ListIndexFuncValues(indexName string) []string {
 		return values
 	}
 	namePrefix := indexPrefix(indexName)
-	err := ix.db.ReadPatiently(ix.space, func(s *persist.Snapshot) error {
+	err := ix.readIndex(ix.db.ReadPatiently, func(s *persist.Snapshot) error {
 		values = []string{}
 		for from := namePrefix; ; {
 			next := ""

@@ -34,7 +34,7 @@ const recheckDelay = time.Second
 // a number also keeps List from taking the objects in memory for all. Once the file can be read, the objects are
 // counted.
 func (ix *Indexer) noteUnreadLocked() {
-	if ix.unread++; ix.unread == 1 {
+	if ix.unread++; ix.unread == ix.counted+1 {
 		time.AfterFunc(recheckDelay, ix.recheck)
 	}
 }
@@ -43,43 +43,23 @@ func (ix *Indexer) noteUnreadLocked() {
 // see RebuildIndices.
 func (ix *Indexer) recheck() {
 	ix.writer.Lock()
-	released, unread := ix.released, ix.unread
+	unread, due := ix.unread, ix.unread > ix.counted
 	ix.writer.Unlock()
-	if released || unread == 0 {
+	if !due {
 		return
 	}
 	err := ix.count() // Writers do not wait for it.
-	switch {
-	case errors.Is(err, persist.ErrClosed):
-		return
-	case isDamage(err):
-		ix.failed(err, "count after a write that could not read")
-		return
-	}
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
-	if err == nil && ix.unread == unread {
-		ix.unread = 0
-		return
+	switch {
+	case ix.released || errors.Is(err, persist.ErrClosed):
+	case isDamage(err):
+		ix.failed(err, "count after a write that could not read")
+	case err == nil && ix.unread == unread:
+		ix.counted = unread
+	default:
+		time.AfterFunc(recheckDelay, ix.recheck) // If the file cannot be read, the write has logged that.
 	}
-	time.AfterFunc(recheckDelay, ix.recheck) // If the file cannot be read, the write has logged that.
-}
-
-// recountLocked makes the state's tally anew from the objects.
-func (ix *Indexer) recountLocked() (err error) {
-	next := ix.state
-	if next.tally, err = ix.tallyKeys(); err != nil {
-		return err
-	}
-	if _, err := ix.update(func(b *persist.Batch) {
-		b.Put(ix.storeName, stateKey, &next)
-		ix.objects.setCount(ix.owner, next.Count)
-	}); err != nil {
-		return err
-	}
-	ix.state = next
-	ix.visible.Store(&next)
-	return nil
 }
 
 // tallyKeys counts the objects.

@@ -279,6 +279,9 @@ func (w *Writer) change(key string, base *record.Object, wantOld bool) (c Change
 		c.Old, c.OldSizeBytes, c.Existed, err = w.ix.get(key, base, fromFile)
 		if err != nil {
 			w.ix.failed(err, key)
+			if c.Existed {
+				w.next.IndexErr = err.Error() // The entries of the old object, if any, are left over.
+			}
 			c.Old, c.unread, c.Existed = nil, !c.Existed, true
 		}
 		return c
@@ -297,11 +300,11 @@ func (w *Writer) change(key string, base *record.Object, wantOld bool) (c Change
 }
 
 func (w *Writer) stage(c Change) *Change {
-	c.puts, c.dels = w.ix.diffIndices(&c)
+	w.diffIndices(&c)
 	if c.unread {
 		w.ix.noteUnreadLocked()
 	}
-	c.newEntries = c.isNew || c.Old != nil && w.ix.indexErr == nil
+	c.newEntries = c.isNew || c.Old != nil && w.next.IndexErr == ""
 	if s := w.staged(c.Key); s != nil {
 		c.newEntries = c.isNew // The store may have what the first deletes.
 		// The key is twice in this batch, so both diffs apply, in order. An entry that
@@ -324,13 +327,13 @@ func (w *Writer) stage(c Change) *Change {
 }
 
 // diffIndices computes which entries a change adds and removes.
-func (ix *Indexer) diffIndices(c *Change) (puts, dels []indexPut) {
-	for name, f := range *ix.indexers.Load() {
+func (w *Writer) diffIndices(c *Change) {
+	for name, f := range *w.ix.indexers.Load() {
 		var before, now []string
 		if c.Old != nil {
 			var err error
 			if before, err = storedIndexValues(f, name, c.Key, c.Old); err != nil {
-				ix.indexErr = err // The entries of the old object, if any, are left over.
+				w.next.IndexErr = err.Error() // The entries of the old object, if any, are left over.
 			}
 		}
 		if c.New != nil {
@@ -341,16 +344,15 @@ func (ix *Indexer) diffIndices(c *Change) (puts, dels []indexPut) {
 		}
 		for _, v := range before {
 			if !slices.Contains(now, v) {
-				dels = append(dels, newIndexPut(name, v, c.Key))
+				c.dels = append(c.dels, newIndexPut(name, v, c.Key))
 			}
 		}
 		for _, v := range now {
 			if !slices.Contains(before, v) {
-				puts = append(puts, newIndexPut(name, v, c.Key))
+				c.puts = append(c.puts, newIndexPut(name, v, c.Key))
 			}
 		}
 	}
-	return puts, dels
 }
 
 // Commit applies the staged changes, and what more puts, in one batch (P1), and

@@ -207,7 +207,7 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 	if decision.RebuildIndices && decision.Serve {
 		if err := k.rebuildLocked(); err != nil {
 			k.logger.Error(err, "Could not rebuild the indices, relisting")
-			evidence.IndexErr = err
+			evidence.RebuildErr = err
 			decision = checkpoint.Decide(evidence, want)
 		}
 	}
@@ -248,13 +248,8 @@ func (k *Sink) stored() (found *checkpoint.Record, err error) {
 	return found, err
 }
 
-// rebuildLocked rebuilds the indices. Until that is done, the checkpoint has no
-// IndexVersion.
+// rebuildLocked rebuilds the indices.
 func (k *Sink) rebuildLocked() error {
-	k.record.IndexVersion = ""
-	if err := k.storeLocked(); err != nil {
-		return err
-	}
 	if err := k.indexer.RebuildIndices(); err != nil {
 		return err
 	}
