@@ -159,10 +159,10 @@ type SharedIndexInformer struct {
 	controller        cache.Controller
 	watchErrorHandler cache.WatchErrorHandlerWithContext
 	transform         cache.TransformFunc
-	queuesOpen        bool                 // The reconcilers have their workqueues.
-	reconcilers       []*reconciler        // Those that run, and before begin all that were added.
-	forgotten         map[string]time.Time // When names were forgotten while there was no file.
-	running           sync.WaitGroup       // verify, and reconcilers.
+	queuesOpen        bool              // The reconcilers have their workqueues.
+	reconcilers       []*reconciler     // Those that run, and before begin all that were added.
+	forgotten         map[string]uint64 // In which batches names were forgotten, until they are in the file.
+	running           sync.WaitGroup    // verify, and reconcilers.
 }
 
 var _ cache.SharedIndexInformer = (*SharedIndexInformer)(nil)

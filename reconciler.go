@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -133,9 +134,7 @@ func (s *SharedIndexInformer) replayForgotten(p *parts) error {
 		if err := p.forgetWork(name); err != nil {
 			return err
 		}
-	}
-	if !p.db.MemoryOnly() { // Else the file that may be taken over later may have some.
-		s.forgotten = nil
+		s.forgotten[name] = p.db.Applied() // The DB may be another one now.
 	}
 	return nil
 }
@@ -145,13 +144,17 @@ func (s *SharedIndexInformer) forgetReconciler(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.parts.Load()
-	if p.db.MemoryOnly() { // The file that the informer may have later may have some.
-		if s.forgotten == nil {
-			s.forgotten = map[string]time.Time{}
-		}
-		s.forgotten[name] = time.Now()
+	if err := p.forgetWork(name); err != nil {
+		return err
 	}
-	return p.forgetWork(name)
+	if s.forgotten == nil {
+		s.forgotten = map[string]uint64{}
+	}
+	if written := p.db.Written(); s.queuesOpen { // Else they may be those of another DB, see replayForgotten.
+		maps.DeleteFunc(s.forgotten, func(_ string, batch uint64) bool { return batch <= written })
+	}
+	s.forgotten[name] = p.db.Applied() // A file that is taken over later may have some.
+	return nil
 }
 
 func (p *parts) forgetWork(name string) error {

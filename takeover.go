@@ -120,10 +120,10 @@ func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot
 	for _, r := range s.reconcilers {
 		reconcilers[r.name] = r
 	}
-	bucket, before := persist.Bucket{Space: p.space, Name: deletedBucket}, p.db.TakenOverAt()
+	bucket, written := persist.Bucket{Space: p.space, Name: deletedBucket}, p.db.Written()
 	return file.Scan(deletedBucket, "", func(it *persist.Item) (bool, error) {
 		name, rest, _ := keyfield.Cut(it.Key)
-		if s.forgotten[name].After(before) {
+		if s.forgotten[name] > written {
 			return true, nil
 		}
 		obj, err := decodeDeleted(it, s.newObject)

@@ -19,6 +19,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/workqueue"
 )
 
 // TestADiskThatComesBackTakesNothingAway: the file cannot be read for a moment, so that the Cache works
@@ -310,6 +311,52 @@ func loseWhileADeletionWaits(t *testing.T, p *process, f *source, w *works) {
 	w.set(nil)
 	advance(20 * time.Minute)
 	w.expectEach(t, "ns/b", "ns/a is gone, deleted ns/a@3")
+}
+
+// TestWhatWasForgottenIsNotInAFileThatComesBack, although the file was lost before the next commit.
+func TestWhatWasForgottenIsNotInAFileThatComesBack(t *testing.T) {
+	for _, wait := range []time.Duration{0, 100 * time.Millisecond, 5 * time.Second} {
+		t.Run(wait.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"))
+				p := launch(t, testsupport.Path(t), f, nil)
+				handler, err := p.informer.AddDurableEventHandler("handler", &recorder{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				w := &works{lister: p.informer.GetStore(), during: fail}
+				reconciler, err := p.informer.AddReconciler("reconciler", w.reconcile, warmwatch.ReconcilerOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				addItems(t, p, "work", "1", "2").Close()
+				p.run()
+				settle()
+				f.remove("b")
+				settle()
+				remove(t, p, handler)
+				remove(t, p, reconciler)
+				settle()
+				for name, forget := range map[string]func(string) error{
+					"handler": p.informer.ForgetDurableEventHandler, "reconciler": p.informer.ForgetDurableEventHandler,
+					"work": p.cache.Workqueues().Forget,
+				} {
+					if err := forget(name); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(wait)
+				loseAndFind(t, p)
+				f.put(configMap("a"))
+				settle()
+				st := p.informer.Status()
+				queues := slices.DeleteFunc(p.cache.Workqueues().Status(), func(st workqueue.Status) bool { return st.Name == "q" })
+				if len(st.Handlers) > 0 || len(st.Reconcilers) > 0 || len(queues) > 0 {
+					t.Errorf("it has come back: %+v, %+v, %+v", st.Handlers, st.Reconcilers, queues)
+				}
+			})
+		})
+	}
 }
 
 // TestADeletionThatIsNotReconciledSurvivesADiskThatComesBack: its object is only in the file (Q6).

@@ -143,6 +143,7 @@ type DB struct {
 	flushing      *layer // Nil unless a commit is under way or has failed.
 
 	applied, durable, flushingTo uint64 // Numbers of the last batch applied, in the file, in flushing.
+	written                      uint64 // See [DB.Written].
 
 	dirtySince, urgentSince time.Time // Zero: nothing waits.
 	flushRequested          bool

@@ -112,3 +112,11 @@ func (db *DB) TakenOverAt() time.Time {
 	defer db.mu.RUnlock()
 	return db.takenOverAt
 }
+
+// Written returns the number of the last batch that is in the file, or was before the file was lost, and 0 if none
+// ever was. A file that is taken over has nothing of later ones.
+func (db *DB) Written() uint64 {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return db.written
+}

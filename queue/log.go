@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -125,9 +124,8 @@ type Log struct {
 	consumers    map[*Consumer]struct{}
 	absent       map[string]cursor // Cursors of names without a consumer.
 	absentReadTo map[string]uint64 // How far their last consumers had read.
-	// forgotten says when names were forgotten while there was no file, see Names. What was forgotten before the
-	// last file was taken over does not count any more.
-	forgotten map[string]time.Time
+	// forgotten has the batches in which names were forgotten, until they are in the file, see Names.
+	forgotten map[string]uint64
 	nameLost  bool // A durable cursor may be lost, and its name with it.
 	terms     terms
 
@@ -179,7 +177,7 @@ func NewLog(o Options) (*Log, error) {
 		consumers:    map[*Consumer]struct{}{},
 		absent:       map[string]cursor{},
 		absentReadTo: map[string]uint64{},
-		forgotten:    map[string]time.Time{},
+		forgotten:    map[string]uint64{},
 		ledger:       ledger{storedCursors: map[string]cursor{}},
 	}
 	q.cond.L = &q.mu
@@ -421,8 +419,7 @@ func (q *Log) floorLocked() uint64 {
 // that it holds no deltas any more. The error wraps [ErrInUse] if the name has a
 // consumer now, and is persist.ErrClosed if the DB is closed.
 func (q *Log) Forget(name string) (err error) {
-	noFile := q.db.MemoryOnly()
-	_, updateErr := q.db.Update(func(b *persist.Batch) {
+	batch, updateErr := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		for c := range q.consumers {
@@ -431,12 +428,17 @@ func (q *Log) Forget(name string) (err error) {
 				return
 			}
 		}
-		if noFile {
-			q.forgotten[name] = time.Now()
-		}
 		q.forgetLocked(b, name)
 	})
-	return cmp.Or(err, updateErr)
+	if err := cmp.Or(err, updateErr); err != nil {
+		return err
+	}
+	written := q.db.Written()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	maps.DeleteFunc(q.forgotten, func(_ string, batch uint64) bool { return batch <= written })
+	q.forgotten[name] = batch
+	return nil
 }
 
 func (q *Log) forgetLocked(b *persist.Batch, name string) {

@@ -43,7 +43,7 @@ func (q *Log) Names(s *persist.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	before := q.db.TakenOverAt()
+	written := q.db.Written()
 	_, err = q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
@@ -51,7 +51,7 @@ func (q *Log) Names(s *persist.Snapshot) error {
 			q.undelivered = inherited(cursor{Seq: q.head}, q.head)
 		}
 		for _, name := range names {
-			if q.forgotten[name].After(before) || q.knowsLocked(name) {
+			if q.forgotten[name] > written || q.knowsLocked(name) {
 				continue
 			}
 			q.absent[name] = cursor{Seq: q.head, InitialPending: true}

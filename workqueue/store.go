@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"k8s.io/klog/v2"
 
@@ -42,9 +42,9 @@ type Store struct {
 	mu     sync.Mutex
 	absent map[string]int   // How many keys wait for the names that had no workqueue yet, nil if they could not be read.
 	opened map[string]*keys // Those that had a workqueue in this process.
-	// forgotten says when names were forgotten while there was no file, and lost when something else had them then,
-	// see TakeOver. What was before the last file was taken over does not count any more.
-	forgotten, lost map[string]time.Time
+	// forgotten has the batches in which names were forgotten, and lost those after which something else had them,
+	// until they are in the file, see TakeOver.
+	forgotten, lost map[string]uint64
 	closed          bool
 }
 
@@ -53,7 +53,7 @@ type Store struct {
 func NewStore(db *persist.DB, space string, logger klog.Logger) *Store {
 	s := &Store{
 		db: db, names: persist.Bucket{Space: space, Name: namesBucket}, keys: persist.Bucket{Space: space, Name: keysBucket},
-		logger: logger, opened: map[string]*keys{}, forgotten: map[string]time.Time{}, lost: map[string]time.Time{},
+		logger: logger, opened: map[string]*keys{}, forgotten: map[string]uint64{}, lost: map[string]uint64{},
 	}
 	s.readNamesLocked()
 	return s
@@ -157,9 +157,7 @@ func (s *Store) MarkLost(name string) error {
 	defer s.mu.Unlock()
 	s.readNamesLocked()
 	if _, known := s.absent[name]; !known && s.absent != nil && s.opened[name] == nil {
-		if s.db.MemoryOnly() {
-			s.lost[name] = time.Now()
-		}
+		s.noteUnwrittenLocked(s.lost, name)
 		return nil
 	}
 	if s.closed {
@@ -222,11 +220,16 @@ func (s *Store) Forget(name string) error {
 	})
 	if err == nil {
 		delete(s.absent, name)
-		if s.db.MemoryOnly() {
-			s.forgotten[name] = time.Now()
-		}
+		s.noteUnwrittenLocked(s.forgotten, name)
 	}
 	return err
+}
+
+// noteUnwrittenLocked notes in batches that what was done last about a name may not be in the file yet.
+func (s *Store) noteUnwrittenLocked(batches map[string]uint64, name string) {
+	written := s.db.Written()
+	maps.DeleteFunc(batches, func(_ string, batch uint64) bool { return batch <= written })
+	batches[name] = s.db.Applied()
 }
 
 // scan calls fn for each key of a name, after again, which has to forget what fn was called for before.

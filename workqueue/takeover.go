@@ -18,9 +18,9 @@ func (s *Store) TakeOver(file *persist.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	before := s.db.TakenOverAt()
+	written := s.db.Written()
 	for name := range names {
-		if s.forgotten[name].After(before) {
+		if s.forgotten[name] > written {
 			continue
 		}
 		found, err := s.find(file, name) // Before the name is opened: nothing fails between that and what is noted of it.
@@ -33,7 +33,7 @@ func (s *Store) TakeOver(file *persist.Snapshot) error {
 		}
 		if first {
 			k.noteFound(found)
-			if s.lost[name].After(before) {
+			if s.lost[name] > written {
 				k.setLost(true)
 			}
 		} else if found.damage != nil { // Its owner was told of all objects, as there was no file.
