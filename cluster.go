@@ -57,13 +57,17 @@ func (s *SharedIndexInformer) askCluster(ctx context.Context, p *parts, ask func
 	asking, cancel := context.WithTimeout(ctx, clusterPatience)
 	defer cancel()
 	id, err := ask(asking)
+	if known := p.sink.Cluster(); isRefusal(id, err) && known != "" && !isAuthority(known) {
+		if s.refusesAll(asking) {
+			return nil, errors.New("warmwatch: ask for the cluster's identity: the API server refuses every request")
+		}
+		id, err = ask(asking) // It may have become ready between these two questions.
+	}
+	if !isRefusal(id, err) {
+		s.refused = time.Time{}
+	}
 	if err == nil && id == "" {
 		err = errNoIdentity
-	}
-	if !isAuthority(id) && !isAnswer(err) {
-		s.refused = time.Time{}
-	} else if known := p.sink.Cluster(); known != "" && !isAuthority(known) && s.refusesAll(asking) {
-		return nil, errors.New("warmwatch: ask for the cluster's identity: the API server refuses every request")
 	}
 	if err != nil {
 		if !isAnswer(err) {
@@ -91,6 +95,11 @@ func (s *SharedIndexInformer) askCluster(ctx context.Context, p *parts, ask func
 		return nil, nil
 	}
 	return &reflector.Relisting{Reason: decision.Reason, Rewrite: true, Rewound: true}, nil
+}
+
+// isRefusal reports whether a server has answered, and not told which cluster it is.
+func isRefusal(id string, err error) bool {
+	return isAuthority(id) || id == "" && (err == nil || isAnswer(err))
 }
 
 var errNoIdentity = errors.New("it has no identity")
@@ -150,6 +159,7 @@ func (s *SharedIndexInformer) clusterByTransport(ctx context.Context) (string, e
 		}
 		var ns metav1.PartialObjectMetadata
 		if err := json.Unmarshal(body, &ns); err == nil && ns.UID != "" {
+			s.putOff = time.Time{}
 			return string(ns.UID), nil
 		}
 	case isPutOff(resp.StatusCode) && !s.refusesOnlyThis(ctx, seen):

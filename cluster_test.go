@@ -236,9 +236,10 @@ type gateway struct {
 	refuses time.Time // Until then it answers everything with 403,
 	putsOff time.Time // and until then with 503.
 
-	mu    sync.Mutex
-	asked int
-	lists []string
+	mu       sync.Mutex
+	refusals int // How many more requests it answers with 403.
+	asked    int
+	lists    []string
 }
 
 func (g *gateway) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -246,7 +247,7 @@ func (g *gateway) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case time.Now().Before(g.putsOff):
 		return reply(r, http.StatusServiceUnavailable, ""), nil
-	case time.Now().Before(g.refuses):
+	case time.Now().Before(g.refuses) || g.refusesNext():
 		return reply(r, http.StatusForbidden, ""), nil
 	case strings.HasSuffix(r.URL.Path, "/namespaces/kube-system"):
 		g.mu.Lock()
@@ -272,6 +273,13 @@ func (g *gateway) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	return reply(r, http.StatusOK, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"5"},`+
 		`"items":[{"metadata":{"namespace":"ns","name":"`+cmp.Or(g.object, "a")+`","uid":"1","resourceVersion":"4"}}]}`), nil
+}
+
+func (g *gateway) refusesNext() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.refusals--
+	return g.refusals >= 0
 }
 
 // count returns how often the cluster was asked for.
@@ -361,20 +369,41 @@ func TestAServerThatDoesNotTellItsClusterIsUsed(t *testing.T) {
 }
 
 // TestAServerThatRefusesEverythingForAMomentStillIsItsCluster: an API server that starts refuses all before
-// it knows the roles. A gateway may have put all off before that, for however long.
+// it knows the roles, until it is ready, which may be between any two requests. A gateway may have put all off
+// before that, for however long.
 func TestAServerThatRefusesEverythingForAMomentStillIsItsCluster(t *testing.T) {
-	for name, set := range map[string]func(*warmwatch.Options, *gateway){
-		"asked by the transport": func(*warmwatch.Options, *gateway) {},
-		"put off before that": func(_ *warmwatch.Options, g *gateway) {
-			if !g.refuses.IsZero() {
+	cases := map[string]func(o *warmwatch.Options, g *gateway, refuses bool){
+		"asked by the transport": func(*warmwatch.Options, *gateway, bool) {},
+		"put off before that": func(_ *warmwatch.Options, g *gateway, refuses bool) {
+			if refuses {
 				g.putsOff = time.Now().Add(40 * time.Second)
 				g.refuses = g.putsOff.Add(25 * time.Second) // Longer than the Reflector's backoff at that time.
 			}
 		},
-		"asked by ClusterID": func(o *warmwatch.Options, g *gateway) {
+		"put off, and the question for the cluster once more": func(_ *warmwatch.Options, g *gateway, refuses bool) {
+			if refuses {
+				g.refuses, g.putsOff = time.Time{}, time.Now().Add(40*time.Second)
+				tells := g.cluster
+				g.cluster = func(r *http.Request, asked int) (*http.Response, error) {
+					if asked == 1 {
+						return reply(r, http.StatusServiceUnavailable, ""), nil
+					}
+					return tells(r, asked)
+				}
+			}
+		},
+		"asked by ClusterID": func(o *warmwatch.Options, g *gateway, _ bool) {
 			o.ClusterID = warmwatch.KubeSystemUID(kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://server", Transport: g, QPS: -1}).CoreV1())
 		},
-	} {
+	}
+	for n := range 8 {
+		cases[fmt.Sprintf("the first %d requests", n)] = func(_ *warmwatch.Options, g *gateway, refuses bool) {
+			if refuses {
+				g.refuses, g.refusals = time.Time{}, n
+			}
+		}
+	}
+	for name, set := range cases {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				path := testsupport.Path(t)
@@ -386,7 +415,7 @@ func TestAServerThatRefusesEverythingForAMomentStillIsItsCluster(t *testing.T) {
 						g.refuses = time.Now().Add(5 * time.Second)
 					}
 					o := warmwatch.Options{Logger: &testsupport.Quiet}
-					set(&o, g)
+					set(&o, g, i == 1)
 					c, err := warmwatch.Open(path, o)
 					if err != nil {
 						t.Fatal(err)
