@@ -117,6 +117,7 @@ func (q *Log) addNamed(c *Consumer) error {
 		}
 	}
 	stored, seen := q.absent[c.name]
+	c.isNew = !seen
 	switch {
 	case seen:
 		c.startLocked(stored)
@@ -124,7 +125,6 @@ func (q *Log) addNamed(c *Consumer) error {
 		c.initialPending.Store(true)
 		c.undelivered, c.retell = true, true
 	default:
-		c.isNew = true
 		c.initialPending.Store(true)
 		c.cursor.Store(q.head)
 	}

@@ -3,6 +3,7 @@ package queue
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -382,6 +383,46 @@ func TestANameThatTheFileHasNoRoomForIsRefused(t *testing.T) {
 	defer c.Remove()
 	if err := errors.Join(db.Flush(), db.Err()); err != nil {
 		t.Errorf("with the longest name: %v", err)
+	}
+}
+
+// TestADiscardedConsumerLeavesNothing of a name that nobody had, also where names may be lost.
+func TestADiscardedConsumerLeavesNothing(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		path := testsupport.Path(t)
+		db := testdb.Open(t, path, testdb.Manual)
+		q := newLog(t, db, Options{})
+		durable(t, q, "stays", false)
+		publish(t, q, numbered(1))
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		db = testdb.Open(t, path, testdb.Manual)
+		if lost {
+			if _, err := db.Update(func(b *persist.Batch) { b.Put(q.state, stateKey, persist.Bytes("\x00")) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		db = testdb.Open(t, path, testdb.Manual)
+		q = newLog(t, db, Options{OnCorrupt: func(error) {}})
+		if q.nameLost != lost {
+			t.Fatalf("a name may be lost: %v, expected %v", q.nameLost, lost)
+		}
+		for _, name := range []string{"new", "stays"} {
+			c, err := q.Durable(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Discard(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if names := slices.Collect(maps.Keys(q.absent)); !slices.Equal(names, []string{"stays"}) {
+			t.Errorf("state lost: %v; deltas are kept for %q", lost, names)
+		}
 	}
 }
 
