@@ -182,17 +182,17 @@ var _ cache.ResourceEventHandler = (*reconciler)(nil)
 // open is called before the handler is told anything. The caller holds informer.mu.
 func (r *reconciler) open(p *parts) (err error) {
 	r.logger = klog.LoggerWithValues(p.logger, "reconciler", r.name)
+	if r.deletions, err = openDeletions(p.db, p.space, r.name, r.informer.newObject); err != nil {
+		return err
+	}
 	told := p.queue.HasTold(r.name) || r.informer.queuesOpen && p.queue.Follows(r.name) // Before that no handler runs.
 	r.queue, err = workqueue.New(p.work, r.name, workqueue.Options[cache.ObjectName]{RateLimiter: r.opts.RateLimiter, LostIfUnknown: told})
 	if err != nil {
+		r.close()
 		return err
 	}
 	if !r.queue.Known() && !told {
 		r.queue.Recovered() // Its handler will be told of all objects, also where a damaged file has forgotten the name.
-	}
-	if r.deletions, err = openDeletions(p.db, p.space, r.name, r.informer.newObject); err != nil {
-		r.close()
-		return err
 	}
 	for _, key := range r.deletions.keys() { // Usually it is in the queue.
 		r.queue.Add(key)
