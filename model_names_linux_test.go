@@ -1,0 +1,419 @@
+package warmwatch_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	clientworkqueue "k8s.io/client-go/util/workqueue"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+)
+
+var (
+	namesLives = flag.Int("names.lives", 100, "lives of the test of names that change hands")
+	namesSeed  = flag.Uint64("names.seed", 1, "seed of the test of names that change hands")
+)
+
+// TestNamesThatChangeHands: durable handlers and reconcilers come, go, are refused and forgotten under two names, while
+// objects change, the file is lost and found again, is another process's, and processes end and crash. Each is told of,
+// or reconciles, what it is owed (Q2, Q6), and no name comes back.
+//
+// Replay a failure with -run TestNamesThatChangeHands -names.seed N -names.lives 1.
+func TestNamesThatChangeHands(t *testing.T) {
+	for n := range uint64(testsupport.Rounds(*namesLives, 4)) {
+		bubble(t, func(t *testing.T) {
+			m := newNamesModel(t, *namesSeed+n)
+			for range 5 {
+				for range 12 {
+					m.step(false)
+					m.wait()
+				}
+				if m.check(); t.Failed() {
+					t.Logf("seed %d:\n%s", *namesSeed+n, strings.Join(m.trace, "\n"))
+					return
+				}
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// namesModel is what the users of two names are owed.
+type namesModel struct {
+	t     *testing.T
+	f     *source
+	path  string
+	p     *process
+	other *process // It has the file, if it is not nil.
+
+	mu    sync.Mutex // Guards what follows, also of the names.
+	rnd   *rand.Rand
+	names map[string]*name
+	life  int
+	calm  bool // Nobody is slow or fails.
+	trace []string
+}
+
+// A name has a durable handler, a reconciler, or nobody.
+type name struct {
+	registration cache.ResourceEventHandlerRegistration // Nil: nobody.
+	reconciles   bool                                   // The last one did.
+	used         bool                                   // Somebody had it, and it was not forgotten.
+
+	told  map[types.UID]int64 // What handlers were told of and not of its deletion, with the version.
+	since int64               // They are owed what is newer: a reconciler had the name.
+
+	reconciled map[string]int64    // The versions that reconcilers have seen, 0 of what was gone.
+	found      map[types.UID]int64 // What they have found, and not the deletion of.
+}
+
+func newName() *name {
+	return &name{told: map[types.UID]int64{}, reconciled: map[string]int64{}, found: map[types.UID]int64{}}
+}
+
+func newNamesModel(t *testing.T, seed uint64) *namesModel {
+	m := &namesModel{
+		t: t, f: newSource(t, configMap("o0"), configMap("o1")), path: testsupport.Path(t),
+		rnd: rand.New(rand.NewPCG(seed, 0)), names: map[string]*name{"x": newName(), "y": newName()},
+	}
+	m.launch()
+	m.p.run()
+	return m
+}
+
+func (m *namesModel) launch() {
+	m.p = launch(m.t, m.path, m.f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) {
+		o.LockTimeout, o.Logger = time.Millisecond, &testsupport.Quiet
+	})
+	m.p.damaged = true
+}
+
+func (m *namesModel) intn(n int) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.rnd.IntN(n)
+}
+
+func (m *namesModel) note(words ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.trace = append(m.trace, time.Now().Format("04:05.000 ")+strings.Join(words, " "))
+}
+
+func (m *namesModel) wait() {
+	advance([]time.Duration{0, 50 * time.Millisecond, 2 * time.Second, 10 * time.Second}[m.intn(4)])
+}
+
+// linger is what handlers and reconcilers do.
+func (m *namesModel) linger() (fails bool) {
+	m.mu.Lock()
+	slow, fails := !m.calm && m.rnd.IntN(3) == 0, !m.calm && m.rnd.IntN(3) == 0
+	pause := time.Duration(m.rnd.IntN(600)) * time.Millisecond
+	m.mu.Unlock()
+	if slow {
+		time.Sleep(pause)
+	}
+	return fails
+}
+
+// onServer returns the objects and the newest version.
+func (m *namesModel) onServer() (uids map[types.UID]bool, byKey map[string]int64, newest int64) {
+	uids, byKey = map[types.UID]bool{}, map[string]int64{}
+	m.f.with(func() {
+		for key, obj := range m.f.objects {
+			uids[accessor(obj).GetUID()], byKey[key] = true, versionNumber(obj)
+		}
+		newest = int64(m.f.rv)
+	})
+	return uids, byKey, newest
+}
+
+// namesHandler is a durable handler.
+type namesHandler struct {
+	m    *namesModel
+	name string
+	life int
+}
+
+func (h namesHandler) OnAdd(obj any, _ bool) { h.hear(obj, false) }
+func (h namesHandler) OnUpdate(_, obj any)   { h.hear(obj, false) }
+func (h namesHandler) OnDelete(obj any)      { h.hear(obj, true) }
+
+func (h namesHandler) hear(obj any, deleted bool) {
+	if last, unknown := obj.(cache.DeletedFinalStateUnknown); unknown {
+		obj = last.Obj
+	}
+	h.m.linger()
+	h.m.note("  handler", h.name, version(obj), strconv.FormatBool(deleted))
+	h.m.mu.Lock()
+	defer h.m.mu.Unlock()
+	if h.life != h.m.life {
+		return // It has crashed.
+	}
+	if told := h.m.names[h.name].told; deleted {
+		delete(told, accessor(obj).GetUID())
+	} else {
+		told[accessor(obj).GetUID()] = versionNumber(obj)
+	}
+}
+
+func (m *namesModel) addHandler(n string) {
+	uids, _, newest := m.onServer()
+	registration, err := m.p.informer.AddDurableEventHandler(n, namesHandler{m, n, m.life})
+	m.note("add handler", n, errorText(err))
+	if err != nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	x := m.names[n]
+	if x.reconciles { // It was told in between.
+		x.since = newest
+		maps.DeleteFunc(x.told, func(uid types.UID, _ int64) bool { return !uids[uid] })
+	}
+	x.registration, x.reconciles, x.used = registration, false, true
+	clear(x.reconciled)
+	clear(x.found)
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func (m *namesModel) addReconciler(n string) {
+	life, store := m.life, m.p.informer.GetStore()
+	reconcile := func(ctx context.Context, key cache.ObjectName) error {
+		obj, exists, err := store.GetByKey(key.String())
+		if err != nil {
+			return err
+		}
+		fails, seen := m.linger(), int64(0)
+		if exists {
+			seen = versionNumber(obj)
+		}
+		m.note("  reconcile", n, key.String(), strconv.FormatInt(seen, 10), strconv.FormatBool(fails))
+		if fails {
+			return errors.New("fails")
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		x := m.names[n]
+		if life != m.life || !x.reconciles { // It has crashed, or a handler has the name.
+			return nil
+		}
+		for _, deleted := range warmwatch.DeletedObjects(ctx) {
+			delete(x.found, accessor(deleted).GetUID())
+		}
+		if x.reconciled[key.String()] = seen; exists {
+			x.found[accessor(obj).GetUID()] = seen
+		}
+		return nil
+	}
+	registration, err := m.p.informer.AddReconciler(n, reconcile, warmwatch.ReconcilerOptions{
+		Workers: 1 + m.intn(2), RateLimiter: clientworkqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](5*time.Millisecond, time.Second),
+	})
+	m.note("add reconciler", n, errorText(err))
+	if err == nil {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		x := m.names[n]
+		x.registration, x.reconciles, x.used = registration, true, true
+	}
+}
+
+func (m *namesModel) forget(n string) {
+	err := m.p.informer.ForgetDurableEventHandler(n)
+	m.note("forget", n, errorText(err))
+	if err == nil {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		*m.names[n] = *newName()
+	}
+}
+
+// step does something at random. If the process has no file, nothing ends it: what it knows would be lost.
+func (m *namesModel) step(withoutFile bool) {
+	n, object := []string{"x", "y"}[m.intn(2)], "o"+strconv.Itoa(m.intn(4))
+	x, running := m.names[n], m.p.end != nil
+	switch what := m.intn(22); {
+	case what < 5:
+		m.note("put", object)
+		m.f.put(configMap(object, strconv.Itoa(m.intn(1000))))
+	case what < 8:
+		if _, byKey, _ := m.onServer(); byKey["ns/"+object] > 0 {
+			m.note("remove", object)
+			m.f.remove(object)
+		}
+	case what < 11 && x.registration == nil:
+		m.addHandler(n)
+	case what < 14 && x.registration == nil:
+		m.addReconciler(n)
+	case what < 17 && x.registration != nil && running: // One that goes before it was told anything leaves what was.
+		m.note("remove", n)
+		remove(m.t, m.p, x.registration)
+		x.registration = nil
+	case what < 18 && x.registration == nil:
+		m.forget(n)
+	case withoutFile:
+	case what == 18 && x.registration == nil:
+		restore := testsupport.FailReads(m.t, m.path)
+		if m.intn(2) == 0 {
+			m.addHandler(n)
+		} else {
+			m.addReconciler(n)
+		}
+		advance(time.Duration(m.intn(2)*m.intn(300)) * time.Millisecond)
+		restore()
+	case what == 19:
+		m.lose()
+	case what > 19:
+		m.restart()
+	}
+}
+
+// lose has the file be unreadable for a moment, in which it cannot be replaced either.
+func (m *namesModel) lose() {
+	m.note("lose")
+	if err := os.MkdirAll(filepath.Join(m.path+".finished", "x"), 0o700); err != nil {
+		m.t.Fatal(err)
+	}
+	sound := exchange(m.t, m.path, make([]byte, 16<<10))
+	m.f.put(configMap("o0", strconv.Itoa(m.intn(1000)))) // Something to write.
+	advance(time.Second)
+	for range m.intn(6) {
+		m.step(true)
+	}
+	exchange(m.t, m.path, sound)
+	m.note("found")
+	m.untilTakenOver()
+}
+
+// untilTakenOver goes on until the process has its file again.
+func (m *namesModel) untilTakenOver() {
+	for range 30 {
+		advance(time.Duration(m.intn(3000)) * time.Millisecond)
+		if !m.p.cache.Status().MemoryOnly {
+			return
+		}
+		if m.intn(3) == 0 {
+			m.step(true)
+		}
+		advance(20 * time.Second)
+	}
+	m.t.Errorf("the file was not taken over: %v", m.p.cache.Status().Err)
+}
+
+// restart ends the process, which may crash, and begins another one, for which the file may not be free.
+func (m *namesModel) restart() {
+	advance(3 * time.Second) // What the names are owed is in the file.
+	old := m.p
+	if crashes := m.intn(3) == 0; crashes {
+		m.note("crash")
+		m.path = old.crash()
+	} else {
+		m.note("stop")
+		old.stop()
+	}
+	m.mu.Lock()
+	m.life++
+	for _, x := range m.names {
+		x.registration = nil
+	}
+	m.mu.Unlock()
+	old.stop()
+	if m.intn(2) == 0 {
+		m.note("another process has the file")
+		m.other = launch(m.t, m.path, newSource(m.t), nil)
+		m.other.damaged = true
+	}
+	m.launch()
+	for range m.intn(5) {
+		m.step(true)
+	}
+	m.note("run")
+	m.p.run()
+	if m.other == nil {
+		return
+	}
+	for range m.intn(8) {
+		m.step(true)
+		m.wait()
+	}
+	advance(5 * time.Second)
+	m.note("the other process ends")
+	m.other.stop()
+	m.other = nil
+	m.untilTakenOver()
+}
+
+// check compares what was told and reconciled with what is owed, once all is quiet.
+func (m *namesModel) check() {
+	m.setCalm(true)
+	defer m.setCalm(false)
+	advance(20 * time.Minute)
+	for _, h := range m.p.informer.Status().Handlers {
+		if !m.names[h.Name].used {
+			m.t.Errorf("a name that nobody has: %+v", h)
+		}
+	}
+	uids, byKey, _ := m.onServer()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for n, x := range m.names {
+		switch {
+		case x.registration == nil:
+		case x.reconciles:
+			for key, version := range byKey {
+				if x.reconciled[key] != version {
+					m.t.Errorf("reconciler %s: %s is at %d, was reconciled at %d", n, key, version, x.reconciled[key])
+				}
+			}
+			for uid, version := range x.found {
+				if !uids[uid] {
+					m.t.Errorf("reconciler %s: the deletion of %s, found at %d, was not reconciled with it", n, uid, version)
+				}
+			}
+		default:
+			m.checkHandler(n, x, uids)
+		}
+	}
+}
+
+func (m *namesModel) checkHandler(n string, x *name, uids map[types.UID]bool) {
+	m.f.with(func() {
+		for key, obj := range m.f.objects {
+			if v := versionNumber(obj); x.told[accessor(obj).GetUID()] != v && v > x.since {
+				m.t.Errorf("handler %s: %s is at %d, it was told of %d", n, key, v, x.told[accessor(obj).GetUID()])
+			}
+		}
+	})
+	for uid, version := range x.told {
+		if !uids[uid] {
+			m.t.Errorf("handler %s: it was not told of the deletion of %s, told at %d", n, uid, version)
+		}
+	}
+}
+
+func (m *namesModel) setCalm(calm bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.calm = calm
+}
