@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	namesLives = flag.Int("names.lives", 100, "lives of the test of names that change hands")
+	namesLives = flag.Int("names.lives", 60, "lives of the test of names that change hands")
 	namesSeed  = flag.Uint64("names.seed", 1, "seed of the test of names that change hands")
 )
 
@@ -369,9 +369,15 @@ func (m *namesModel) check() {
 	m.setCalm(true)
 	defer m.setCalm(false)
 	advance(20 * time.Minute)
-	for _, h := range m.p.informer.Status().Handlers {
+	st := m.p.informer.Status()
+	for _, h := range st.Handlers {
 		if !m.names[h.Name].used {
 			m.t.Errorf("a name that nobody has: %+v", h)
+		}
+	}
+	for _, r := range st.Reconcilers {
+		if !m.names[r.Name].used {
+			m.t.Errorf("work of a name that nobody has: %+v", r)
 		}
 	}
 	uids, byKey, _ := m.onServer()
