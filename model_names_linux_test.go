@@ -33,9 +33,13 @@ var (
 //
 // Replay a failure with -run TestNamesThatChangeHands -names.seed N -names.lives 1.
 func TestNamesThatChangeHands(t *testing.T) {
+	total := namesStats{}
+	defer func() { t.Logf("%+v", total) }()
 	for n := range uint64(testsupport.Rounds(*namesLives, 4)) {
 		bubble(t, func(t *testing.T) {
 			m := newNamesModel(t, *namesSeed+n)
+			m.stats = &total
+			total.Lives++
 			for range 5 {
 				for range 12 {
 					m.step(false)
@@ -67,7 +71,10 @@ type namesModel struct {
 	life  int
 	calm  bool // Nobody is slow or fails.
 	trace []string
+	stats *namesStats
 }
+
+type namesStats struct{ Lives, Handlers, Reconcilers, Refused, Forgotten, Losses, Ends, Crashes, TakenOver int }
 
 // A name has a durable handler, a reconciler, or nobody.
 type name struct {
@@ -176,11 +183,13 @@ func (m *namesModel) addHandler(n string) {
 	uids, _, newest := m.onServer()
 	registration, err := m.p.informer.AddDurableEventHandler(n, namesHandler{m, n, m.life})
 	m.note("add handler", n, errorText(err))
-	if err != nil {
-		return
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err != nil {
+		m.stats.Refused++
+		return
+	}
+	m.stats.Handlers++
 	x := m.names[n]
 	if x.reconciles { // It was told in between.
 		x.since = newest
@@ -231,12 +240,15 @@ func (m *namesModel) addReconciler(n string) {
 		Workers: 1 + m.intn(2), RateLimiter: clientworkqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](5*time.Millisecond, time.Second),
 	})
 	m.note("add reconciler", n, errorText(err))
-	if err == nil {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		x := m.names[n]
-		x.registration, x.reconciles, x.used = registration, true, true
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil {
+		m.stats.Refused++
+		return
 	}
+	m.stats.Reconcilers++
+	x := m.names[n]
+	x.registration, x.reconciles, x.used = registration, true, true
 }
 
 func (m *namesModel) forget(n string) {
@@ -245,6 +257,7 @@ func (m *namesModel) forget(n string) {
 	if err == nil {
 		m.mu.Lock()
 		defer m.mu.Unlock()
+		m.stats.Forgotten++
 		*m.names[n] = *newName()
 	}
 }
@@ -292,6 +305,7 @@ func (m *namesModel) step(withoutFile bool) {
 // lose has the file be unreadable for a moment, in which it cannot be replaced either.
 func (m *namesModel) lose() {
 	m.note("lose")
+	m.stats.Losses++
 	if err := os.MkdirAll(filepath.Join(m.path+".finished", "x"), 0o700); err != nil {
 		m.t.Fatal(err)
 	}
@@ -310,7 +324,10 @@ func (m *namesModel) lose() {
 func (m *namesModel) untilTakenOver() {
 	for range 30 {
 		advance(time.Duration(m.intn(3000)) * time.Millisecond)
-		if !m.p.cache.Status().MemoryOnly {
+		if st := m.p.cache.Status(); !st.MemoryOnly {
+			if !st.TakenOver.IsZero() {
+				m.stats.TakenOver++
+			}
 			return
 		}
 		if m.intn(3) == 0 {
@@ -327,9 +344,11 @@ func (m *namesModel) restart() {
 	old := m.p
 	if crashes := m.intn(3) == 0; crashes {
 		m.note("crash")
+		m.stats.Crashes++
 		m.path = old.crash()
 	} else {
 		m.note("stop")
+		m.stats.Ends++
 		old.stop()
 	}
 	m.mu.Lock()
