@@ -47,6 +47,9 @@ func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Reli
 	}
 	how, err := s.askCluster(ctx, p, ask)
 	if err == nil && how == nil && s.unverified {
+		if indexErr := p.indexer.IndexErr(); indexErr != nil { // Of an index that was added meanwhile.
+			return &reflector.Relisting{Reason: "index entries may be wrong: " + indexErr.Error(), Rewrite: true}, nil
+		}
 		s.serveStored()
 	}
 	s.unverified = s.unverified && err != nil

@@ -3,10 +3,14 @@ package warmwatch_test
 import (
 	"slices"
 	"testing"
+	"time"
 
+	bolt "go.etcd.io/bbolt"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // indexed sets an index, and its version.
@@ -38,6 +42,41 @@ func TestAnotherIndexVersionRebuildsTheIndicesAndResumes(t *testing.T) {
 			}
 			p.expectRequests(f, "LIST rv=2 limit=1", "WATCH rv=2")
 			p.stop()
+		}
+	})
+}
+
+// TestWhileIndicesAreRebuiltTheFileHasNoIndexVersion: a program that is killed then may be rolled back to the version
+// before.
+func TestWhileIndicesAreRebuiltTheFileHasNoIndexVersion(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a", "x"))
+		path := filled(t, f, indexed("1", byContent))
+		during := ""
+		p := launch(t, path, f, indexed("2", func(obj any) ([]string, error) {
+			if during == "" {
+				time.Sleep(10 * time.Second) // What was stored before is committed.
+				during = testsupport.Path(t)
+				testsupport.CopyFile(t, path, during)
+			}
+			return byName(obj)
+		})).run()
+		settle()
+		p.stop()
+		for path, want := range map[string]string{during: "", path: "2 i"} {
+			inFile(t, path, func(tx *bolt.Tx) error {
+				return tx.ForEach(func(_ []byte, space *bolt.Bucket) error {
+					raw := payload(space, "checkpoint", "resume")
+					if raw == nil {
+						return nil
+					}
+					found, err := checkpoint.Parse(raw)
+					if found.IndexVersion != want {
+						t.Errorf("index version %q, expected %q", found.IndexVersion, want)
+					}
+					return err
+				})
+			})
 		}
 	})
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	bolt "go.etcd.io/bbolt"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
@@ -265,6 +267,40 @@ func TestAnUnreadableObjectThatIsReplaced(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAnUnreadableObjectStaysInTheIndex where the indices are rebuilt without the server: who reads by the index meets the
+// damage, in each process.
+func TestAnUnreadableObjectStaysInTheIndex(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a", "x"), configMap("b", "x"), configMap("c", "x"))
+		path := filled(t, f, withContentIndex)
+		for _, key := range []string{"ns/b", "ns/c"} {
+			changeValue(t, path, "objects", key, func(v []byte) { v[len(v)-1] ^= 1 })
+		}
+		f.put(configMap("c", "y")) // What the watch brings. Nothing else is answered.
+		f.onWatch = func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+			f.with(func() { f.down = errUnreachable })
+			return nil, nil
+		}
+		for life := range 3 {
+			p := launch(t, path, f, withContentIndex)
+			p.damaged = true
+			p.run()
+			advance(3 * time.Second)
+			keys, err := p.informer.GetIndexer().IndexKeys("content", "x")
+			if !slices.Contains(keys, "ns/b") || err != nil || life > 0 && len(keys) != 2 {
+				t.Errorf("life %d: %q, %v", life, keys, err)
+			}
+			if err := p.informer.Status().Err; err == nil {
+				t.Errorf("life %d: the Status has no error", life)
+			}
+			f.setDown(errUnreachable)
+			path = testsupport.Path(t)
+			testsupport.CopyFile(t, p.path, path) // It is killed.
+			p.stop()
+		}
+	})
 }
 
 // flipInUse flips a bit of the record of a key in a file that is open.

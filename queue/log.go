@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -433,15 +434,21 @@ func (q *Log) Forget(name string) (err error) {
 	if err := cmp.Or(err, updateErr); err != nil {
 		return err
 	}
+	q.noteForgotten(name, batch)
+	return nil
+}
+
+// noteForgotten is called with the number of the batch of forgetLocked.
+func (q *Log) noteForgotten(name string, batch uint64) {
 	written := q.db.Written()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	maps.DeleteFunc(q.forgotten, func(_ string, batch uint64) bool { return batch <= written })
 	q.forgotten[name] = batch
-	return nil
 }
 
 func (q *Log) forgetLocked(b *persist.Batch, name string) {
+	q.forgotten[name] = math.MaxUint64 // Until the number is known.
 	delete(q.absent, name)
 	delete(q.terms.byName, name)
 	delete(q.absentReadTo, name)

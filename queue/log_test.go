@@ -426,6 +426,27 @@ func TestADiscardedConsumerLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestADiscardedNameDoesNotComeBack with a file that was lost before it said so.
+func TestADiscardedNameDoesNotComeBack(t *testing.T) {
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
+	q := newLog(t, db, Options{})
+	c, err := q.Durable("new")
+	if err := errors.Join(err, db.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	file, err := db.DurableSnapshot(testSpace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := errors.Join(c.Discard(), q.Names(file)); err != nil {
+		t.Fatal(err)
+	}
+	if len(q.absent) > 0 {
+		t.Errorf("deltas are kept for %v", q.absent)
+	}
+}
+
 func TestANameHasOneConsumerAtATime(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q := newLog(t, db, Options{})

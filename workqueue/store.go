@@ -157,7 +157,7 @@ func (s *Store) MarkLost(name string) error {
 	defer s.mu.Unlock()
 	s.readNamesLocked()
 	if _, known := s.absent[name]; !known && s.absent != nil && s.opened[name] == nil {
-		s.noteUnwrittenLocked(s.lost, name)
+		s.noteUnwrittenLocked(s.lost, name, s.db.Applied()+1) // No batch says it.
 		return nil
 	}
 	if s.closed {
@@ -220,16 +220,16 @@ func (s *Store) Forget(name string) error {
 	})
 	if err == nil {
 		delete(s.absent, name)
-		s.noteUnwrittenLocked(s.forgotten, name)
+		s.noteUnwrittenLocked(s.forgotten, name, s.db.Applied())
 	}
 	return err
 }
 
-// noteUnwrittenLocked notes in batches that what was done last about a name may not be in the file yet.
-func (s *Store) noteUnwrittenLocked(batches map[string]uint64, name string) {
+// noteUnwrittenLocked notes in batches that a file without batch does not know what was done last about a name.
+func (s *Store) noteUnwrittenLocked(batches map[string]uint64, name string, batch uint64) {
 	written := s.db.Written()
 	maps.DeleteFunc(batches, func(_ string, batch uint64) bool { return batch <= written })
-	batches[name] = s.db.Applied()
+	batches[name] = batch
 }
 
 // scan calls fn for each key of a name, after again, which has to forget what fn was called for before.

@@ -102,6 +102,31 @@ func TestATakenOverFileWithKeysThatNobodyKnows(t *testing.T) {
 	}
 }
 
+// TestWorkOfAFileIsLostWhereAnotherHadItsNameHere, however much of what was done here is written.
+func TestWorkOfAFileIsLostWhereAnotherHadItsNameHere(t *testing.T) {
+	for _, written := range []bool{false, true} {
+		theirs, file := openStore(t, testsupport.Path(t))
+		q, err := New(theirs, "name", Options[string]{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Add("x")
+		q.ShutDown()
+		flush(t, file)
+		ours, db := openStore(t, testsupport.Path(t))
+		if written {
+			flush(t, db)
+		}
+		if err := errors.Join(ours.MarkLost("name"), file.Read("workqueues", ours.TakeOver)); err != nil {
+			t.Fatal(err)
+		}
+		if q, err = New(ours, "name", Options[string]{}); err != nil || !q.Lost() {
+			t.Errorf("all is written: %v; %v", written, err)
+		}
+		q.ShutDown()
+	}
+}
+
 // TestWhatWasForgottenDoesNotComeBack with a file, also where that is taken over at the second attempt.
 func TestWhatWasForgottenDoesNotComeBack(t *testing.T) {
 	theirs, file := openStore(t, testsupport.Path(t))

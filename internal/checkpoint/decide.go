@@ -97,7 +97,7 @@ func Decide(e Evidence, want Want) Decision {
 	}
 	if e.Salvaged {
 		d.relist()
-		d.Rewrite = true
+		d.Rewrite, d.RebuildIndices = true, true
 		d.because("the file was damaged")
 	}
 	// Readers must not take missing objects for deleted ones.

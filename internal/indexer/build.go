@@ -3,6 +3,7 @@ package indexer
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"maps"
 	"slices"
@@ -28,14 +29,20 @@ type builder struct {
 	// million of each, one time in ten million.
 	right sets.Set[uint64]
 	seed  maphash.Seed
+	// leftOut has the keys of the objects that could not be read. Their entries stay: who reads by one of them learns
+	// that the object is damaged.
+	leftOut sets.Set[string]
 }
+
+// errLeftOut is the end of a build that has left out objects.
+var errLeftOut = errors.New("objects could not be read")
 
 // buildLocked adds the missing entries of some indexers, and then removes all entries
 // that begin with one of the prefixes and should not exist.
 func (ix *Indexer) buildLocked(indexers cache.Indexers, prefixes ...string) error {
 	b := &builder{
 		ix: ix, indexers: indexers, names: slices.Sorted(maps.Keys(indexers)),
-		right: sets.Set[uint64]{}, seed: maphash.MakeSeed(),
+		right: sets.Set[uint64]{}, seed: maphash.MakeSeed(), leftOut: sets.Set[string]{},
 	}
 	if err := b.fill(); err != nil {
 		return err
@@ -44,6 +51,9 @@ func (ix *Indexer) buildLocked(indexers cache.Indexers, prefixes ...string) erro
 		if err := b.sweep(prefix); err != nil {
 			return err
 		}
+	}
+	if len(b.leftOut) > 0 {
+		return fmt.Errorf("%w: %d, among them %.100q", errLeftOut, len(b.leftOut), slices.Min(b.leftOut.UnsortedList()))
 	}
 	return nil
 }
@@ -62,8 +72,9 @@ func (ix *Indexer) dropUnsoundLocked() error {
 			if ix.drops.Load()%2 == 0 {
 				ix.drops.Add(1)
 			}
-			_, err = ix.update(func(b *persist.Batch) { b.Drop(ix.indexName) })
-			return err
+			next := ix.state
+			next.Dropped = true
+			return ix.storeLocked(next, func(b *persist.Batch) { b.Drop(ix.indexName) })
 		}
 		if err != nil {
 			return err
@@ -109,6 +120,7 @@ func (b *builder) fill() error {
 
 // entries returns the entries that the objects of a chunk should have, and adds them to right.
 func (b *builder) entries(c Chunk) ([]indexPut, error) {
+	b.leftOut.Insert(c.LeftOut...)
 	var puts []indexPut
 	for i, obj := range c.Objects {
 		for _, name := range b.names {
@@ -151,6 +163,19 @@ func missingOf(puts []indexPut, s *persist.Snapshot) (missing []indexPut, err er
 	return missing, nil
 }
 
+// isOfLeftOut reports whether an entry is one of an object that could not be read.
+func (b *builder) isOfLeftOut(it *persist.Item) bool {
+	if len(b.leftOut) == 0 {
+		return false
+	}
+	_, prefix, err := entryIndex(it)
+	if err != nil {
+		return false
+	}
+	_, _, key, err := parseEntry(it, prefix)
+	return err == nil && b.leftOut.Has(key)
+}
+
 // sweep removes the entries with a prefix that are not among right.
 func (b *builder) sweep(prefix string) error {
 	for from, done := prefix, false; !done; {
@@ -169,7 +194,7 @@ func (b *builder) sweep(prefix string) error {
 				}
 				keys++
 				next = it.Key + "\x00"
-				if !b.right.Has(b.hash(it.Key)) {
+				if !b.right.Has(b.hash(it.Key)) && !b.isOfLeftOut(it) {
 					wrong = append(wrong, it.Key)
 				}
 				return true, nil

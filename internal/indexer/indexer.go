@@ -83,8 +83,7 @@ type Indexer struct {
 	unread, counted uint64
 	indexers        atomic.Pointer[cache.Indexers]
 	hidden          atomic.Bool
-	// drops is odd while RebuildIndices has removed all index entries, and not made all of them anew. It changes
-	// before they go, and when all are back.
+	// drops is odd while state.Dropped. It changes before the entries go, and when all are back.
 	drops atomic.Uint64
 	// visible is state as of the last batch, for readers.
 	visible atomic.Pointer[state]
@@ -106,7 +105,12 @@ type state struct {
 	// IndexErr is why index entries may be missing or left over until RebuildIndices succeeds, in
 	// this process or a later one. Empty: they are right.
 	IndexErr string `json:"indexErr,omitempty"`
+	// Dropped says that all index entries were removed, and not all of them made anew.
+	Dropped bool `json:"indexDropped,omitempty"`
 }
+
+// doubt says that index entries may be wrong.
+func (s *state) doubt(err error) { s.IndexErr = fmt.Sprintf("%.200s", err) }
 
 // hashOf is FNV-1a. It is part of the file format.
 func hashOf(key string) uint64 {
@@ -122,7 +126,7 @@ func (s *state) AppendTo(dst []byte) ([]byte, error) {
 	return append(dst, b...), err
 }
 
-func (s *state) SizeBytes() int { return 64 + len(s.ResourceVersion) }
+func (s *state) SizeBytes() int { return 64 + len(s.ResourceVersion) + len(s.IndexErr) }
 
 // New returns the Indexer of a space, with the objects that are in the DB.
 // The caller rebuilds the indices if other index functions may have made them.
@@ -184,6 +188,9 @@ func (ix *Indexer) load() error {
 	}
 	ix.state = s
 	ix.visible.Store(&s)
+	if s.Dropped {
+		ix.drops.Store(1)
+	}
 	ix.owner = newOwner(s.Count)
 	return nil
 }
@@ -402,8 +409,12 @@ func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 	switch {
 	case errors.As(err, &failed) && !ix.Hidden(): // As in client-go, see indexValues.
 		panic(failed)
-	case errors.As(err, &failed): // The object may not exist any more. A relist will show.
-		ix.state.IndexErr = failed.Error()
+	case errors.As(err, &failed) || errors.Is(err, errLeftOut): // The object may not exist any more. A relist will show.
+		next := ix.state
+		next.doubt(err)
+		if err := ix.storeLocked(next, func(*persist.Batch) {}); err != nil {
+			return err
+		}
 	case err != nil:
 		return err
 	}
@@ -427,6 +438,7 @@ func (ix *Indexer) IndexErr() error {
 // objects. Right entries stay visible meanwhile, and wrong entries are removed last;
 // but if the index itself is damaged, all entries are removed first, and reads by an
 // index fail until it is whole. The error is an [IndexFuncError] if an index function failed.
+// If objects cannot be read, their entries stay, and so does IndexErr.
 func (ix *Indexer) RebuildIndices() error {
 	ix.writer.Lock()
 	defer ix.writer.Unlock()
@@ -440,12 +452,14 @@ func (ix *Indexer) RebuildIndices() error {
 		return err
 	}
 	built := ix.buildLocked(*ix.indexers.Load(), "")
-	next.IndexErr = ""
+	next = ix.state
 	var failed *IndexFuncError
 	switch {
-	case errors.As(built, &failed):
-		next.IndexErr = failed.Error()
-	case built != nil:
+	case built == nil:
+		next.IndexErr, next.Dropped = "", false
+	case errors.As(built, &failed) || errors.Is(built, errLeftOut):
+		next.doubt(built)
+	default:
 		return built
 	}
 	// Until here a count that is wrong says that entries may be, too, see noteUnreadLocked.
@@ -457,10 +471,13 @@ func (ix *Indexer) RebuildIndices() error {
 		return err
 	}
 	ix.counted = ix.unread
-	if built == nil && ix.drops.Load()%2 == 1 {
+	if !next.Dropped && ix.drops.Load()%2 == 1 {
 		ix.drops.Add(1)
 	}
-	return built
+	if failed == nil {
+		return nil
+	}
+	return failed
 }
 
 // storeLocked stores a state without a change of an object, in one batch with what more does.

@@ -223,6 +223,51 @@ func TestAnUnreadableObjectThatIsReplaced(t *testing.T) {
 	}
 }
 
+// TestRebuiltWithoutAnObjectThatCannotBeRead: a rebuild keeps the entries of the object, by which a reader meets the damage,
+// or if they are lost, nobody reads by the index, in the next process either.
+func TestRebuiltWithoutAnObjectThatCannotBeRead(t *testing.T) {
+	for _, indexDamaged := range []bool{false, true} {
+		u := &unreadTest{T: t, path: testsupport.Path(t), rnd: rand.New(rand.NewPCG(0, 0))}
+		u.open()
+		if err := errors.Join(u.ix.Add(withValues(newPod("a", "1"), "v1")), u.ix.Add(withValues(newPod("b", "1"), "v1")), u.db.Close()); err != nil {
+			t.Fatal(err)
+		}
+		u.damage(objectsBucket)
+		if indexDamaged {
+			u.damage(indexBucket)
+		}
+		for process := range 3 {
+			u.open()
+			if err := u.ix.RebuildIndices(); err != nil || u.ix.IndexErr() == nil {
+				t.Errorf("process %d: %v, %v", process, err, u.ix.IndexErr())
+			}
+			if keys, err := u.ix.IndexKeys("values", "v1"); err == nil && len(keys) != 2 || err != nil != indexDamaged {
+				t.Errorf("process %d: by the index, with damage of it %v: %q, %v", process, indexDamaged, keys, err)
+			}
+			if err := u.db.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestAnIndexThatIsAddedOverAnObjectItFailsOn is doubted by the next process, too.
+func TestAnIndexThatIsAddedOverAnObjectItFailsOn(t *testing.T) {
+	u := &unreadTest{T: t, path: testsupport.Path(t)}
+	u.open()
+	if err := u.ix.Add(withValues(newPod("a", "1"), "v1")); err != nil {
+		t.Fatal(err)
+	}
+	u.ix.Hide(true)
+	err := u.ix.AddIndexers(cache.Indexers{"fails": func(any) ([]string, error) { return nil, errors.New("no value") }})
+	if err := errors.Join(err, u.db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if u.open(); u.ix.IndexErr() == nil {
+		t.Error("the file does not say so")
+	}
+}
+
 // TestRandomWritesThatCannotRead: whatever is written while reads fail or records are damaged, and across restarts and
 // crashes, nothing is missing, and whatever else is wrong is known, to the next process, too.
 func TestRandomWritesThatCannotRead(t *testing.T) {
@@ -411,7 +456,7 @@ func (u *unreadTest) step() {
 			}
 		}
 		err = u.ix.Replace(list, strconv.Itoa(u.rv))
-	case u.told.Load() > 0:
+	case u.told.Load() > 0 || u.ix.IndexErr() != nil:
 		u.relist()
 	}
 	if err != nil {
@@ -430,11 +475,15 @@ func (u *unreadTest) flush() (err error) {
 	return err
 }
 
-// start opens the file, and does what a start does with what it finds.
+// start opens the file, and does what a start does with what it finds. The server may be away.
 func (u *unreadTest) start() {
 	u.open()
-	if !u.ix.Counted() || !u.ix.Complete() || u.ix.IndexErr() != nil {
+	if !u.ix.Counted() || !u.ix.Complete() {
 		u.relist()
+	} else if u.ix.IndexErr() != nil {
+		if err := u.ix.RebuildIndices(); err != nil {
+			u.Fatal(err)
+		}
 	}
 }
 

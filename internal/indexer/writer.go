@@ -280,7 +280,7 @@ func (w *Writer) change(key string, base *record.Object, wantOld bool) (c Change
 		if err != nil {
 			w.ix.failed(err, key)
 			if c.Existed {
-				w.next.IndexErr = err.Error() // The entries of the old object, if any, are left over.
+				w.next.doubt(err) // The entries of the old object, if any, are left over.
 			}
 			c.Old, c.unread, c.Existed = nil, !c.Existed, true
 		}
@@ -333,7 +333,7 @@ func (w *Writer) diffIndices(c *Change) {
 		if c.Old != nil {
 			var err error
 			if before, err = storedIndexValues(f, name, c.Key, c.Old); err != nil {
-				w.next.IndexErr = err.Error() // The entries of the old object, if any, are left over.
+				w.next.doubt(err) // The entries of the old object, if any, are left over.
 			}
 		}
 		if c.New != nil {

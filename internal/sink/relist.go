@@ -310,7 +310,7 @@ func (r *relist) Finish(_ context.Context, rv string, ordered bool) error {
 	}
 	// Index entries may be left of objects that could not be read.
 	if r.how.Rewrite || k.record.IndexVersion != k.want.IndexVersion || k.indexer.IndexErr() != nil {
-		if err := k.indexer.RebuildIndices(); err != nil {
+		if err := k.rebuildLocked(); err != nil {
 			if failed, ok := errors.AsType[*indexer.IndexFuncError](err); ok {
 				panic(failed) // The server has the object. client-go panics, too.
 			}

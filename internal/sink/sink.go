@@ -248,8 +248,12 @@ func (k *Sink) stored() (found *checkpoint.Record, err error) {
 	return found, err
 }
 
-// rebuildLocked rebuilds the indices.
+// rebuildLocked rebuilds the indices. Until that is done, the checkpoint has no IndexVersion.
 func (k *Sink) rebuildLocked() error {
+	k.record.IndexVersion = ""
+	if err := k.storeLocked(); err != nil {
+		return err
+	}
 	if err := k.indexer.RebuildIndices(); err != nil {
 		return err
 	}
