@@ -88,7 +88,9 @@ func (s *SharedIndexInformer) loseWorkLocked(name string) error {
 
 // ForgetDurableEventHandler removes what is kept for a durable name, also the work of a
 // reconciler. The next handler of the name begins as the first one did. It fails while the name has a
-// handler: errors.Is(err, [ErrInUse]). After the end of the informer it fails as well.
+// handler: errors.Is(err, [ErrInUse]). After the end of the informer it fails as well. Nothing is kept for a name
+// that nobody had, so that is no error. The names of Status().Workqueues of the Cache are others, see
+// [Cache.Workqueues].
 func (s *SharedIndexInformer) ForgetDurableEventHandler(name string) error {
 	if name == "" {
 		return fmt.Errorf("warmwatch: forget durable handler: a name %w", errRequired)
@@ -118,7 +120,7 @@ func (s *SharedIndexInformer) ForgetDurableEventHandler(name string) error {
 //
 // After that it is told of the object as of any other. It may have no handler yet. The demand
 // is for this process only: a handler that panics again ends it, and the next one finds the
-// object still set aside. Keys that are not set aside are ignored. It may be called before the informer runs. After
+// object still set aside. Keys that are not set aside are ignored, and so is a name for which nothing is. It may be called before the informer runs. After
 // the end of the informer RedeliverSetAside fails.
 func (s *SharedIndexInformer) RedeliverSetAside(name string, keys ...string) error {
 	if name == "" {

@@ -41,14 +41,18 @@ func (s *SharedIndexInformer) logSetAside(logger klog.Logger) {
 	}
 }
 
-// hangingCallback is how long a callback or a reconcile runs before that is logged, once.
-const hangingCallback = time.Minute
+// hangingCallback is how long a callback or a reconcile runs before that is logged, once, and hangingLook how often it is
+// looked for.
+const (
+	hangingCallback = time.Minute
+	hangingLook     = 10 * time.Second
+)
 
 // logHanging logs what has been running for long, so that somebody finds it who does not look at the status.
 func (s *SharedIndexInformer) logHanging(ctx context.Context) {
 	defer utilruntime.HandleCrashWithContext(ctx)
 	logged := map[unreturned]bool{}
-	ticker := time.NewTicker(hangingCallback)
+	ticker := time.NewTicker(hangingLook)
 	defer ticker.Stop()
 	for {
 		select {

@@ -126,9 +126,9 @@ type SharedIndexInformer struct {
 	seen   atomic.Pointer[lastSeen]
 	// server is the root of the URLs of the server that an informer of NewInformer asks.
 	server string
-	// unverified says that the stored objects are served once the cluster is known to be theirs. Used
-	// by one List at a time, like putOff and refused.
-	unverified bool
+	// unverified says that the stored objects are served once the cluster is known to be theirs, and servesIfAway
+	// that they are also if the server does not answer. Used by one List at a time, like putOff and refused.
+	unverified, servesIfAway bool
 	// putOff is when the server first put off the question which cluster it is, and refused since when it
 	// refuses that.
 	putOff, refused time.Time

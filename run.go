@@ -139,7 +139,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 		ShouldResync:                 s.processor.ShouldResync,
 		WatchErrorHandlerWithContext: s.watchErrorHandler,
 	})
-	s.unverified = decision.Serve && decision.Unverified
+	s.unverified, s.servesIfAway = decision.Serve && decision.Unverified, decision.ServeIfAway
 	s.progress.started(decision, p.sink.VouchedAt())
 	if decision.Serve && !decision.Unverified {
 		s.serveStored()

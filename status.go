@@ -200,6 +200,13 @@ func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
 	}
 }
 
+// startsFromDisk notes that what the file has is served after all.
+func (p *progress) startsFromDisk() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.startedFrom = "disk"
+}
+
 // relistBegun notes that a relist is repairing the damage found so far.
 func (p *progress) relistBegun(rewriting bool) {
 	p.mu.Lock()

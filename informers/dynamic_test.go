@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/metadata"
 	metadatafake "k8s.io/client-go/metadata/fake"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -164,6 +165,48 @@ func TestTheClusterIsKnownToFactoriesByResource(t *testing.T) {
 				if got := len(c.api.TakeLists()) > 0; got != p.list {
 					t.Errorf("%s, %s: process %d lists %v, expected %v", name, kind, i, got, p.list)
 				}
+			}
+		}
+	}
+}
+
+// TestAFactoryByResourceMovesToAnotherCluster: whether the transport is wrapped, so that the server's address is known, or
+// not, what the file has of one cluster is not served behind another one's server, and is while the server is away.
+func TestAFactoryByResourceMovesToAnotherCluster(t *testing.T) {
+	for _, wrapped := range []bool{false, true} {
+		one, two, path := httpserver.New(t, "one"), httpserver.New(t, "two"), testsupport.Path(t)
+		two.Change(func(w *httpserver.World) { w.Put("b", "uid-b", "") })
+		for _, p := range []struct {
+			api  *httpserver.Server
+			away bool
+			told string
+		}{{one, false, "ns/a"}, {two, false, "ns/b"}, {one, false, "ns/a"}, {one, true, "ns/a"}} {
+			if p.away {
+				p.api.Close()
+			}
+			a := newAgent(t, path, p.api)
+			if wrapped {
+				a.config.Wrap(a.cache.WrapTransport)
+			}
+			factory := informers.NewDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.config), 0)
+			informer := factory.ForResource(configMaps).Informer()
+			told := make(chan string, 10)
+			handler, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(obj any) {
+				key, _ := cache.MetaNamespaceKeyFunc(obj)
+				told <- key
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.run(factory, informer)
+			if !p.away {
+				live(t, informer)
+			}
+			<-handler.HasSyncedChecker().Done()
+			expectKeys(t, informer, p.told)
+			a.stop()
+			if first := <-told; first != p.told || len(told) > 0 {
+				t.Errorf("wrapped %v, away %v: the handler was told of %s first, expected %s alone", wrapped, p.away, first, p.told)
 			}
 		}
 	}

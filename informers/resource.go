@@ -52,8 +52,9 @@ func newResourceListerWatcher[O, L runtime.Object](c *warmwatch.Cache, r schema.
 	if namespace != metav1.NamespaceAll {
 		segments = append(segments, "namespaces", namespace)
 	}
-	transport := c.WrapTransport(objectTransport[O, L]{namespaces}).(request.Transport)
-	return &resourceListerWatcher[O, L]{client: client, tweak: tweak, path: path.Join(append(segments, r.Resource)...), transport: transport}
+	listed := path.Join(append(segments, r.Resource)...)
+	transport := c.WrapTransport(objectTransport[O, L]{client, namespaces, listed}).(request.Transport)
+	return &resourceListerWatcher[O, L]{client: client, tweak: tweak, path: listed, transport: transport}
 }
 
 // acceptMetadata is what [request.Of] reads in the requests of metadata clients.
@@ -97,7 +98,7 @@ var _ cache.ListerWatcherWithContext = (*resourceListerWatcher[runtime.Object, r
 
 func (lw *resourceListerWatcher[O, L]) show(ctx context.Context, o metav1.ListOptions) error {
 	query := url.Values{"labelSelector": {o.LabelSelector}, "fieldSelector": {o.FieldSelector}, "shardSelector": {o.ShardSelector}}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+lw.path+"?"+query.Encode(), nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, lw.path+"?"+query.Encode(), nil)
 	if err != nil {
 		return err
 	}
@@ -107,17 +108,29 @@ func (lw *resourceListerWatcher[O, L]) show(ctx context.Context, o metav1.ListOp
 
 var namespaces = corev1.SchemeGroupVersion.WithResource("namespaces")
 
-// An objectTransport answers requests for a namespace, by a client whose transport is hidden.
-type objectTransport[O, L runtime.Object] struct{ client resourceClient[O, L] }
+// An objectTransport answers requests for a namespace, and for one object of the list, by clients whose transport
+// is hidden.
+type objectTransport[O, L runtime.Object] struct {
+	client, namespaces resourceClient[O, L]
+	path               string // Of the list.
+}
 
 // RoundTrip implements [http.RoundTripper].
 func (t objectTransport[O, L]) RoundTrip(r *http.Request) (*http.Response, error) {
 	response := &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}
-	if !strings.HasSuffix(path.Dir(r.URL.Path), "/"+namespaces.Resource) {
+	var obj runtime.Object
+	var err error
+	switch query := r.URL.Query(); {
+	case strings.HasSuffix(path.Dir(r.URL.Path), "/"+namespaces.Resource):
+		obj, err = t.namespaces.Get(r.Context(), path.Base(r.URL.Path), metav1.GetOptions{})
+	case r.URL.Path == t.path && query.Get("limit") == "1":
+		obj, err = t.client.List(r.Context(), metav1.ListOptions{
+			LabelSelector: query.Get("labelSelector"), FieldSelector: query.Get("fieldSelector"), ShardSelector: query.Get("shardSelector"), Limit: 1,
+		})
+	default:
 		response.StatusCode, response.Status = http.StatusNotFound, r.URL.Path+" cannot be had by this client"
 		return response, nil
 	}
-	obj, err := t.client.Get(r.Context(), path.Base(r.URL.Path), metav1.GetOptions{})
 	var refused apierrors.APIStatus
 	switch {
 	case errors.As(err, &refused):

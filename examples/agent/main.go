@@ -28,7 +28,7 @@ import (
 )
 
 var (
-	kubeconfig = flag.String("kubeconfig", "", "path to a kubeconfig; empty in a Pod")
+	kubeconfig = flag.String("kubeconfig", os.Getenv("KUBECONFIG"), "path to a kubeconfig; empty in a Pod")
 	node       = flag.String("node", os.Getenv("NODE_NAME"), "name of the node")
 	path       = flag.String("cache", "cache.db", "the cache file, in a directory of the node that outlives Pods")
 	dir        = flag.String("dir", "pods", "directory of the files")

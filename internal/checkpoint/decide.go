@@ -23,8 +23,9 @@ type Decision struct {
 	Action Action
 	// Serve: the stored objects may be served before the server has answered.
 	Serve bool
-	// Unverified: they may be served once the server has said that it is of their cluster.
-	Unverified bool
+	// Unverified: they may be served once the server has said that it is of their cluster, and with
+	// ServeIfAway also if it cannot be asked.
+	Unverified, ServeIfAway bool
 	// Rewrite: the relist writes every record anew, even if it looks unchanged.
 	Rewrite bool
 	// RebuildIndices: the index entries must be rebuilt from the objects.
@@ -45,7 +46,9 @@ type Want struct {
 	// ClusterID is empty if it is not known yet, or nobody asked for it.
 	ClusterID string
 	// Server is the root of the server's URLs, empty if it is not known.
-	Server           string
+	Server string
+	// AsksFirst: the server will be asked for the ClusterID before anything is listed.
+	AsksFirst        bool
 	SchemaVersion    string
 	TransformVersion string
 	IndexVersion     string
@@ -133,6 +136,9 @@ func (d *Decision) compare(found *Record, want Want) {
 		} else {
 			d.Action, d.Serve = ActionDiscard, false
 		}
+	}
+	if want.Server == "" && want.AsksFirst && want.ClusterID == "" && found.ClusterID != "" {
+		d.Unverified, d.ServeIfAway = true, true // It may be any server.
 	}
 	if d.differs("identity", found.Identity, want.Identity) {
 		// The space is named by the identity, so somebody has moved the data.

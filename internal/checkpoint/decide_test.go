@@ -96,6 +96,9 @@ var rows = []struct {
 	{"cluster", "it is another server, and the cluster of the objects is not known", func(r *Record, w *Want) {
 		r.Servers, w.Server, r.ClusterID = "https://a", "https://c", ""
 	}, discard, "came from https://a"},
+	{"cluster", "the server's address is not known, it will be asked which cluster it is", func(_ *Record, w *Want) {
+		w.Server, w.AsksFirst, w.ClusterID = "", true, ""
+	}, Decision{Action: ActionResume, Serve: true, Unverified: true, ServeIfAway: true}, ""},
 	{"cluster", "it is another cluster", func(_ *Record, w *Want) { w.ClusterID = "c-2" }, discard, `cluster differs: "c-1" is stored, now it is "c-2"`},
 	{"identity", "another group", func(_ *Record, w *Want) { w.Group = "extensions" }, discard, "identity"},
 	{"identity", "another version", func(_ *Record, w *Want) { w.Version = "v2" }, discard, "identity"},
@@ -235,6 +238,7 @@ func TestDecideOnSeveralDifferences(t *testing.T) {
 			}
 			expected.Serve = expected.Serve && row.want.Serve
 			expected.Unverified = expected.Unverified || row.want.Unverified
+			expected.ServeIfAway = expected.ServeIfAway || row.want.ServeIfAway
 			expected.Rewrite = expected.Rewrite || row.want.Rewrite
 			expected.TellAgain = expected.TellAgain || row.want.TellAgain
 			expected.RebuildIndices = expected.RebuildIndices || row.want.RebuildIndices

@@ -63,8 +63,11 @@ func (s *Seen) Path() string {
 	return prefix
 }
 
-// Server returns the root of the server's URLs.
+// Server returns the root of the server's URLs, empty if it is not known, see [Transport.Show].
 func (s *Seen) Server() string {
+	if s.request.URL.Host == "" {
+		return ""
+	}
 	u := url.URL{Scheme: s.request.URL.Scheme, Host: s.request.URL.Host, Path: s.Path()}
 	return u.String()
 }

@@ -16,7 +16,7 @@ import (
 )
 
 func main() {
-	kubeconfig := flag.String("kubeconfig", "", "path to a kubeconfig; empty in a Pod")
+	kubeconfig := flag.String("kubeconfig", os.Getenv("KUBECONFIG"), "path to a kubeconfig; empty in a Pod")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
