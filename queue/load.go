@@ -83,18 +83,19 @@ func (q *Log) load() error {
 }
 
 // TellAgain has the handlers of durable names for whom deltas wait told everything again: the
-// deletions among them, and all objects. It is called before the handlers are told anything.
-func (q *Log) TellAgain() {
+// deletions among them, and all objects; or if all, those of every durable name. It is called before the
+// handlers are told anything.
+func (q *Log) TellAgain(all bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for name, c := range q.absent {
-		if n, _ := q.behindLocked(c.Seq); n > 0 {
+		if n, _ := q.behindLocked(c.Seq); n > 0 || all {
 			c.InitialPending = true
 			q.absent[name] = c
 		}
 	}
 	for c := range q.consumers {
-		if n, _ := q.behindLocked(c.cursor.Load()); n > 0 && c.durable && c.Known {
+		if n, _ := q.behindLocked(c.cursor.Load()); (n > 0 || all) && c.durable && c.Known {
 			c.startLocked(cursor{Seq: c.cursor.Load(), InitialPending: true})
 		}
 	}

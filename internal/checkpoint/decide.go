@@ -36,6 +36,9 @@ type Decision struct {
 	// TellAgain: another program may have transformed the objects that wait for durable handlers,
 	// which are told all objects instead.
 	TellAgain bool
+	// TellAll: durable handlers may not have been told of what is stored, and no delta says so. All are
+	// told all objects.
+	TellAll bool
 	// Reason is for people. It names everything that does not match.
 	Reason string
 }
@@ -73,6 +76,8 @@ type Evidence struct {
 	Salvaged bool
 	// Incomplete: objects are missing, or nobody knows how many there should be.
 	Incomplete bool
+	// Newer: objects are newer than the last write that is known. What says what was told has gone back.
+	Newer bool
 	// IndexErr is why the index entries may not match the objects.
 	IndexErr error
 	// RebuildErr is why the index entries could not be rebuilt: an index function fails on an object.
@@ -108,6 +113,11 @@ func Decide(e Evidence, want Want) Decision {
 		d.relist()
 		d.Serve, d.Rewrite = false, true
 		d.because("objects may be missing")
+	}
+	if e.Newer {
+		d.relist()
+		d.Rewrite, d.TellAll = true, true
+		d.because("objects are newer than the last write")
 	}
 	if e.IndexErr != nil {
 		d.RebuildIndices = true

@@ -200,9 +200,14 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 		Record: found, Stored: k.indexer.Seq() > 0, Salvaged: k.db.Salvaged(k.space),
 		Incomplete: !k.indexer.Counted() || !k.indexer.Complete(), IndexErr: k.indexer.IndexErr(),
 	}
+	if evidence.Salvaged { // Elsewhere all of a space is of one commit.
+		if evidence.Newer, err = k.indexer.HasNewer(); err != nil {
+			k.logger.Error(err, "Could not compare the objects with the last write")
+		}
+	}
 	decision := checkpoint.Decide(evidence, want)
-	if decision.TellAgain {
-		k.log.TellAgain()
+	if decision.TellAgain || decision.TellAll {
+		k.log.TellAgain(decision.TellAll)
 	}
 	if decision.RebuildIndices && decision.Serve {
 		if err := k.rebuildLocked(); err != nil {
