@@ -46,16 +46,17 @@ func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Reli
 		return nil, nil
 	}
 	how, err := s.askCluster(ctx, p, ask)
-	if err != nil && s.unverified && s.servesIfAway {
+	switch {
+	case !s.unverified:
+	case err != nil && s.servesIfAway:
 		s.progress.startsFromDisk()
 		s.serveStored()
 		s.unverified = false
-	}
-	if err == nil && how == nil && s.unverified {
-		if indexErr := p.indexer.IndexErr(); indexErr != nil { // Of an index that was added meanwhile.
-			return &reflector.Relisting{Reason: "index entries may be wrong: " + indexErr.Error(), Rewrite: true}, nil
-		}
+	case err == nil && how == nil:
 		s.serveStored()
+		if indexErr := p.indexer.IndexErr(); indexErr != nil { // Of an index that was added meanwhile.
+			how = &reflector.Relisting{Reason: "index entries may be wrong: " + indexErr.Error(), Rewrite: true}
+		}
 	}
 	s.unverified = s.unverified && err != nil
 	return how, err

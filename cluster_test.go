@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -23,6 +24,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/informers"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
@@ -233,6 +235,7 @@ func TestAnExpiredTokenIsNoAnswer(t *testing.T) {
 type gateway struct {
 	cluster func(r *http.Request, asked int) (*http.Response, error)
 	object  string    // Its name, a if empty.
+	hangs   bool      // It answers nothing.
 	refuses time.Time // Until then it answers everything with 403,
 	putsOff time.Time // and until then with 503.
 
@@ -245,6 +248,9 @@ type gateway struct {
 func (g *gateway) RoundTrip(r *http.Request) (*http.Response, error) {
 	query := r.URL.Query()
 	switch {
+	case g.hangs:
+		<-r.Context().Done()
+		return nil, r.Context().Err()
 	case time.Now().Before(g.putsOff):
 		return reply(r, http.StatusServiceUnavailable, ""), nil
 	case time.Now().Before(g.refuses) || g.refusesNext():
@@ -435,6 +441,33 @@ func TestAServerThatRefusesEverythingForAMomentStillIsItsCluster(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestADynamicFactoryServesWhileTheServerHangs, also where the client's transport is hidden.
+func TestADynamicFactoryServesWhileTheServerHangs(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		path := testsupport.Path(t)
+		for _, hangs := range []bool{false, true} {
+			c := open(t, path)
+			g := &gateway{hangs: hangs, cluster: func(r *http.Request, _ int) (*http.Response, error) {
+				return reply(r, http.StatusOK, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"kube-system","uid":"one"}}`), nil
+			}}
+			client := dynamic.NewForConfigOrDie(&rest.Config{Host: "http://server", Transport: g, QPS: -1})
+			factory := informers.NewFilteredDynamicSharedInformerFactory(c, client, 0, "ns", nil)
+			informer := factory.ForResource(configMaps).Informer()
+			ctx, cancel := context.WithCancel(t.Context())
+			factory.Start(ctx.Done())
+			advance(20 * time.Second)
+			if keys := informer.GetStore().ListKeys(); !informer.HasSynced() || !slices.Equal(keys, []string{"ns/a"}) {
+				t.Errorf("the server hangs: %v; synced %v, %q", hangs, informer.HasSynced(), keys)
+			}
+			cancel()
+			factory.Shutdown()
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
 }
 
 // tokens is a rate limiter that counts.

@@ -220,7 +220,7 @@ func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
 		Identity:      id,
 		ClusterID:     clusterID,
 		Server:        s.server,
-		AsksFirst:     s.seen.Load() != nil,
+		Hidden:        s.server == request.HiddenServer,
 		SchemaVersion: checkpoint.SchemaVersion(s.storedType()),
 		Now:           time.Now(),
 		MaxAge:        s.cache.opts.MaxAge,

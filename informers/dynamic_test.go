@@ -173,19 +173,23 @@ func TestTheClusterIsKnownToFactoriesByResource(t *testing.T) {
 // TestAFactoryByResourceMovesToAnotherCluster: whether the transport is wrapped, so that the server's address is known, or
 // not, what the file has of one cluster is not served behind another one's server, and is while the server is away.
 func TestAFactoryByResourceMovesToAnotherCluster(t *testing.T) {
-	for _, wrapped := range []bool{false, true} {
+	for name, isWrapped := range map[string]func(process int) bool{
+		"never":       func(int) bool { return false },
+		"always":      func(int) bool { return true },
+		"every other": func(process int) bool { return process%2 == 0 },
+	} {
 		one, two, path := httpserver.New(t, "one"), httpserver.New(t, "two"), testsupport.Path(t)
 		two.Change(func(w *httpserver.World) { w.Put("b", "uid-b", "") })
-		for _, p := range []struct {
+		for i, p := range []struct {
 			api  *httpserver.Server
 			away bool
 			told string
-		}{{one, false, "ns/a"}, {two, false, "ns/b"}, {one, false, "ns/a"}, {one, true, "ns/a"}} {
+		}{{one, false, "ns/a"}, {two, false, "ns/b"}, {one, false, "ns/a"}, {one, false, "ns/a"}, {one, true, "ns/a"}} {
 			if p.away {
 				p.api.Close()
 			}
 			a := newAgent(t, path, p.api)
-			if wrapped {
+			if isWrapped(i) {
 				a.config.Wrap(a.cache.WrapTransport)
 			}
 			factory := informers.NewDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.config), 0)
@@ -206,7 +210,7 @@ func TestAFactoryByResourceMovesToAnotherCluster(t *testing.T) {
 			expectKeys(t, informer, p.told)
 			a.stop()
 			if first := <-told; first != p.told || len(told) > 0 {
-				t.Errorf("wrapped %v, away %v: the handler was told of %s first, expected %s alone", wrapped, p.away, first, p.told)
+				t.Errorf("wrapped %s, process %d: the handler was told of %s first, expected %s alone", name, i, first, p.told)
 			}
 		}
 	}

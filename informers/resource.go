@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -70,10 +71,15 @@ func (lw *resourceListerWatcher[O, L]) ListWithContext(ctx context.Context, o me
 		return lw.client.List(ctx, o)
 	}
 	// A transport that is wrapped comes first: it can be asked for the certificate authority. One
-	// that is not may have answered.
-	_, _ = lw.client.List(ctx, o)
+	// that is not may have answered, or the server may hang.
+	looking, cancel := context.WithTimeout(ctx, lookPatience)
+	defer cancel()
+	_, _ = lw.client.List(looking, o)
 	return nil, lw.show(ctx, o)
 }
+
+// lookPatience is how long the server may take to answer a list whose client's transport may be hidden.
+const lookPatience = 5 * time.Second
 
 // WatchWithContext implements [cache.WatcherWithContext].
 func (lw *resourceListerWatcher[O, L]) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -98,7 +104,7 @@ var _ cache.ListerWatcherWithContext = (*resourceListerWatcher[runtime.Object, r
 
 func (lw *resourceListerWatcher[O, L]) show(ctx context.Context, o metav1.ListOptions) error {
 	query := url.Values{"labelSelector": {o.LabelSelector}, "fieldSelector": {o.FieldSelector}, "shardSelector": {o.ShardSelector}}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, lw.path+"?"+query.Encode(), nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, request.HiddenServer+lw.path+"?"+query.Encode(), nil)
 	if err != nil {
 		return err
 	}

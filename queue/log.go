@@ -444,7 +444,9 @@ func (q *Log) noteForgotten(name string, batch uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	maps.DeleteFunc(q.forgotten, func(_ string, batch uint64) bool { return batch <= written })
-	q.forgotten[name] = batch
+	if known := q.forgotten[name]; known == math.MaxUint64 || known < batch {
+		q.forgotten[name] = batch
+	}
 }
 
 func (q *Log) forgetLocked(b *persist.Batch, name string) {

@@ -50,8 +50,8 @@ type Want struct {
 	ClusterID string
 	// Server is the root of the server's URLs, empty if it is not known.
 	Server string
-	// AsksFirst: the server will be asked for the ClusterID before anything is listed.
-	AsksFirst        bool
+	// Hidden: Server stands for any that is not known.
+	Hidden           bool
 	SchemaVersion    string
 	TransformVersion string
 	IndexVersion     string
@@ -139,7 +139,8 @@ func (d *Decision) compare(found *Record, want Want) {
 	if found.ClusterID != "" && want.ClusterID != "" && d.differs("cluster", found.ClusterID, want.ClusterID) {
 		d.Action, d.Serve = ActionDiscard, false
 	}
-	if !found.CameFrom(want.Server) && (found.ClusterID == "" || found.ClusterID != want.ClusterID) {
+	cameFrom := found.CameFrom(want.Server)
+	if !cameFrom && (found.ClusterID == "" || found.ClusterID != want.ClusterID) {
 		d.because("the objects came from %s, now the server is %s", found.Servers, want.Server)
 		if want.ClusterID == "" {
 			d.Unverified = true
@@ -147,7 +148,7 @@ func (d *Decision) compare(found *Record, want Want) {
 			d.Action, d.Serve = ActionDiscard, false
 		}
 	}
-	if want.Server == "" && want.AsksFirst && want.ClusterID == "" && found.ClusterID != "" {
+	if cameFrom && want.Hidden && want.ClusterID == "" && found.ClusterID != "" {
 		d.Unverified, d.ServeIfAway = true, true // It may be any server.
 	}
 	if d.differs("identity", found.Identity, want.Identity) {

@@ -96,8 +96,8 @@ var rows = []struct {
 	{"cluster", "it is another server, and the cluster of the objects is not known", func(r *Record, w *Want) {
 		r.Servers, w.Server, r.ClusterID = "https://a", "https://c", ""
 	}, discard, "came from https://a"},
-	{"cluster", "the server's address is not known, it will be asked which cluster it is", func(_ *Record, w *Want) {
-		w.Server, w.AsksFirst, w.ClusterID = "", true, ""
+	{"cluster", "the server's address is not known, it will be asked which cluster it is", func(r *Record, w *Want) {
+		r.Servers, w.Server, w.Hidden, w.ClusterID = "http://unknown", "http://unknown", true, ""
 	}, Decision{Action: ActionResume, Serve: true, Unverified: true, ServeIfAway: true}, ""},
 	{"cluster", "it is another cluster", func(_ *Record, w *Want) { w.ClusterID = "c-2" }, discard, `cluster differs: "c-1" is stored, now it is "c-2"`},
 	{"identity", "another group", func(_ *Record, w *Want) { w.Group = "extensions" }, discard, "identity"},

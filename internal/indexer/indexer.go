@@ -1,7 +1,6 @@
 package indexer
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -105,7 +103,7 @@ type state struct {
 	// IndexErr is why index entries may be missing or left over until RebuildIndices succeeds, in
 	// this process or a later one. Empty: they are right.
 	IndexErr string `json:"indexErr,omitempty"`
-	// Dropped says that all index entries were removed, and not all of them made anew.
+	// Dropped says that an index has not all entries: they were removed, or not all of them could be made.
 	Dropped bool `json:"indexDropped,omitempty"`
 }
 
@@ -387,111 +385,6 @@ func (ix *Indexer) LastStoreSyncResourceVersion() string { return ix.visible.Loa
 
 // GetIndexers implements [cache.Indexer].
 func (ix *Indexer) GetIndexers() cache.Indexers { return *ix.indexers.Load() }
-
-// AddIndexers implements [cache.Indexer]. It reads all objects once, and writers
-// wait meanwhile.
-func (ix *Indexer) AddIndexers(added cache.Indexers) error {
-	ix.writer.Lock()
-	defer ix.writer.Unlock()
-	old := *ix.indexers.Load()
-	if both := sets.KeySet(old).Intersection(sets.KeySet(added)); len(both) > 0 {
-		return fmt.Errorf("indexer conflict: %v", sets.List(both))
-	}
-	all := maps.Clone(old)
-	maps.Copy(all, added)
-	// If the program had this index before, the file may have old entries of it.
-	var prefixes []string
-	for name := range added {
-		prefixes = append(prefixes, indexPrefix(name))
-	}
-	err := ix.buildLocked(added, prefixes...)
-	var failed *IndexFuncError
-	switch {
-	case errors.As(err, &failed) && !ix.Hidden(): // As in client-go, see indexValues.
-		panic(failed)
-	case errors.As(err, &failed) || errors.Is(err, errLeftOut): // The object may not exist any more. A relist will show.
-		next := ix.state
-		next.doubt(err)
-		if err := ix.storeLocked(next, func(*persist.Batch) {}); err != nil {
-			return err
-		}
-	case err != nil:
-		return err
-	}
-	ix.indexers.Store(&all)
-	return nil
-}
-
-// IndexErr is not nil if the index entries may be wrong, because something has damaged an object that a write
-// replaced, an index function failed on a stored object, or [Indexer.RebuildIndices], which makes them right, did
-// not come to its end. The file says so, too.
-func (ix *Indexer) IndexErr() error {
-	ix.writer.Lock()
-	defer ix.writer.Unlock()
-	if ix.state.IndexErr == "" {
-		return nil
-	}
-	return errors.New(ix.state.IndexErr)
-}
-
-// RebuildIndices makes the index entries agree with the objects (I1), and counts the
-// objects. Right entries stay visible meanwhile, and wrong entries are removed last;
-// but if the index itself is damaged, all entries are removed first, and reads by an
-// index fail until it is whole. The error is an [IndexFuncError] if an index function failed.
-// If objects cannot be read, their entries stay, and so does IndexErr.
-func (ix *Indexer) RebuildIndices() error {
-	ix.writer.Lock()
-	defer ix.writer.Unlock()
-	next := ix.state
-	next.IndexErr = cmp.Or(next.IndexErr, "the indices were not rebuilt to the end")
-	// Entries may be left over in the file below ones that were put as new, which would be found right.
-	if err := ix.storeLocked(next, func(b *persist.Batch) { b.NoneNew(ix.indexName) }); err != nil {
-		return err
-	}
-	if err := ix.dropUnsoundLocked(); err != nil {
-		return err
-	}
-	built := ix.buildLocked(*ix.indexers.Load(), "")
-	next = ix.state
-	var failed *IndexFuncError
-	switch {
-	case built == nil:
-		next.IndexErr, next.Dropped = "", false
-	case errors.As(built, &failed) || errors.Is(built, errLeftOut):
-		next.doubt(built)
-	default:
-		return built
-	}
-	// Until here a count that is wrong says that entries may be, too, see noteUnreadLocked.
-	var err error
-	if next.tally, err = ix.tallyKeys(); err == nil {
-		err = ix.storeLocked(next, func(*persist.Batch) { ix.objects.setCount(ix.owner, next.Count) })
-	}
-	if err != nil {
-		return err
-	}
-	ix.counted = ix.unread
-	if !next.Dropped && ix.drops.Load()%2 == 1 {
-		ix.drops.Add(1)
-	}
-	if failed == nil {
-		return nil
-	}
-	return failed
-}
-
-// storeLocked stores a state without a change of an object, in one batch with what more does.
-func (ix *Indexer) storeLocked(next state, more func(*persist.Batch)) error {
-	_, err := ix.update(func(b *persist.Batch) {
-		b.Put(ix.storeName, stateKey, &next)
-		more(b)
-	})
-	if err == nil {
-		ix.state = next
-		ix.visible.Store(&next)
-	}
-	return err
-}
 
 // RaiseSeq makes the next write have a number greater than seq.
 func (ix *Indexer) RaiseSeq(seq uint64) {

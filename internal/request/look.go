@@ -63,11 +63,12 @@ func (s *Seen) Path() string {
 	return prefix
 }
 
-// Server returns the root of the server's URLs, empty if it is not known, see [Transport.Show].
+// HiddenServer is [Seen.Server] of a request that was shown, see [Transport.Show], by a client that hides its
+// server: it may be any.
+const HiddenServer = "http://unknown"
+
+// Server returns the root of the server's URLs.
 func (s *Seen) Server() string {
-	if s.request.URL.Host == "" {
-		return ""
-	}
 	u := url.URL{Scheme: s.request.URL.Scheme, Host: s.request.URL.Host, Path: s.Path()}
 	return u.String()
 }

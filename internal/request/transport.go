@@ -57,8 +57,7 @@ func (x *exchange) isAbout(r *http.Request) bool {
 func IsLook(ctx context.Context) bool { return ctx.Value(lookKey{}) != nil }
 
 // Show shows r to the Look or the check of its context, and returns why it is not to be sent. It is
-// for requests that do not come to the Transport, because their client's transport is not wrapped. A URL
-// without a host says that it is not known, either.
+// for requests that do not come to the Transport, because their client's transport is not wrapped.
 func (t Transport) Show(r *http.Request) error {
 	asked, err := Of(r)
 	if err != nil { // A ListerWatcher may ask for other things too.
