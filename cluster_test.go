@@ -428,7 +428,7 @@ func TestAServerThatRefusesEverythingForAMomentStillIsItsCluster(t *testing.T) {
 					}
 					informer := of(c, "http://server", g, nil)
 					stop := start(t, informer)
-					settle()
+					advance(10 * time.Minute) // The Reflector's backoff is up to a minute by then.
 					expectOne(t, informer)
 					if st := informer.Status(); i > 0 && (st.Resumes != 1 || st.Relists != 0 || st.Phase != warmwatch.PhaseLive) {
 						t.Errorf("start %d: %d resumes, %d relists (%s), %s", i, st.Resumes, st.Relists, st.Reason, st.Phase)
