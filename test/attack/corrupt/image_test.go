@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -247,7 +248,7 @@ func read(t *testing.T, path string) []byte {
 	return b[:l.high*l.pageSize]
 }
 
-// save and loadImages hand images to other processes.
+// save and loadImage hand an image to other processes.
 func (im *image) save(dir string) error {
 	b, err := json.Marshal(im)
 	if err != nil {
@@ -265,40 +266,39 @@ func (im *image) save(dir string) error {
 	return nil
 }
 
-func loadImages(dir string) (images []*image, err error) {
+// imagesIn returns the images of a directory, for loadImage: all of them take more memory than a try may.
+func imagesIn(dir string) ([]string, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err == nil && len(names) == 0 {
+		err = fmt.Errorf("no images in %s", dir)
+	}
+	return names, err
+}
+
+func loadImage(name string) (*image, error) {
+	im, base := &image{}, strings.TrimSuffix(name, ".json")
+	b, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range names {
-		im, base := &image{}, name[:len(name)-len(".json")]
+	if err := json.Unmarshal(b, im); err != nil {
+		return nil, err
+	}
+	if im.File, err = os.ReadFile(base + ".db"); err != nil {
+		return nil, err
+	}
+	older, err := filepath.Glob(base + ".older*")
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range older {
 		b, err := os.ReadFile(name)
 		if err != nil {
 			return nil, err
 		}
-		if err := json.Unmarshal(b, im); err != nil {
-			return nil, err
-		}
-		if im.File, err = os.ReadFile(base + ".db"); err != nil {
-			return nil, err
-		}
-		older, err := filepath.Glob(base + ".older*")
-		if err != nil {
-			return nil, err
-		}
-		for _, name := range older {
-			b, err := os.ReadFile(name)
-			if err != nil {
-				return nil, err
-			}
-			im.Older = append(im.Older, b)
-		}
-		images = append(images, im)
+		im.Older = append(im.Older, b)
 	}
-	if len(images) == 0 {
-		return nil, fmt.Errorf("no images in %s", dir)
-	}
-	return images, nil
+	return im, nil
 }
 
 // TestImagesHaveWhatIsToBeDamaged, lest the attack passes by what it is for.

@@ -69,7 +69,16 @@ const messagePrefix = "corrupt: "
 func TestTries(t *testing.T) {
 	work := os.Getenv(childEnv)
 	if work == "" {
-		images := newImages(t, t.TempDir(), 1)
+		dir := t.TempDir()
+		for _, im := range newImages(t, t.TempDir(), 1) {
+			if err := im.save(dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+		images, err := imagesIn(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for n := range 4 {
 			o := runTry(t, images, t.TempDir(), 1, 100*n+99, func(outcome) {})
 			if o.Way != control || len(o.Problems) > 0 {
@@ -82,7 +91,7 @@ func TestTries(t *testing.T) {
 	if err := json.Unmarshal([]byte(work), &a); err != nil {
 		t.Fatal(err)
 	}
-	images, err := loadImages(a.Images)
+	images, err := imagesIn(a.Images)
 	if err != nil {
 		t.Fatal(err)
 	}

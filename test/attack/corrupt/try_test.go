@@ -65,9 +65,13 @@ type try struct {
 }
 
 // newTry decides what the try of a number is about.
-func newTry(images []*image, dir string, seed uint64, number int, announce func(outcome)) *try {
+func newTry(t *testing.T, images []string, dir string, seed uint64, number int, announce func(outcome)) *try {
 	rng := rand.New(rand.NewPCG(seed, uint64(number)))
-	y := &try{rng: rng, im: images[rng.IntN(len(images))], path: filepath.Join(dir, "cache.db"), announce: announce}
+	im, err := loadImage(images[rng.IntN(len(images))])
+	if err != nil {
+		t.Fatal(err)
+	}
+	y := &try{rng: rng, im: im, path: filepath.Join(dir, "cache.db"), announce: announce}
 	y.way = []way{atRest, serverAway, inUse}[number%3]
 	if number%100 == 99 {
 		y.way = control
@@ -78,8 +82,8 @@ func newTry(images []*image, dir string, seed uint64, number int, announce func(
 }
 
 // runTry runs a try.
-func runTry(t *testing.T, images []*image, dir string, seed uint64, number int, announce func(outcome)) outcome {
-	y := newTry(images, dir, seed, number, announce)
+func runTry(t *testing.T, images []string, dir string, seed uint64, number int, announce func(outcome)) outcome {
+	y := newTry(t, images, dir, seed, number, announce)
 	synctest.Test(t, func(*testing.T) { y.run() })
 	return y.out
 }
