@@ -69,9 +69,6 @@ func (ix *Indexer) dropUnsoundLocked() error {
 			return err
 		})
 		if errors.Is(err, persist.ErrCorrupt) {
-			if ix.drops.Load()%2 == 0 {
-				ix.drops.Add(1)
-			}
 			next := ix.state
 			next.Dropped = true
 			return ix.storeLocked(next, func(b *persist.Batch) { b.Drop(ix.indexName) })

@@ -40,9 +40,6 @@ func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 		if err := ix.storeLocked(next, func(*persist.Batch) {}); err != nil {
 			return err
 		}
-		if next.Dropped && ix.drops.Load()%2 == 0 {
-			ix.drops.Add(1)
-		}
 	case err != nil:
 		return err
 	}
@@ -99,9 +96,6 @@ func (ix *Indexer) RebuildIndices() error {
 		return err
 	}
 	ix.counted = ix.unread
-	if !next.Dropped && ix.drops.Load()%2 == 1 {
-		ix.drops.Add(1)
-	}
 	if failed == nil {
 		return nil
 	}
@@ -110,13 +104,21 @@ func (ix *Indexer) RebuildIndices() error {
 
 // storeLocked stores a state without a change of an object, in one batch with what more does.
 func (ix *Indexer) storeLocked(next state, more func(*persist.Batch)) error {
+	dropped := ix.drops.Load()%2 == 1
+	if next.Dropped && !dropped {
+		ix.drops.Add(1)
+	}
 	_, err := ix.update(func(b *persist.Batch) {
 		b.Put(ix.storeName, stateKey, &next)
 		more(b)
 	})
-	if err == nil {
-		ix.state = next
-		ix.visible.Store(&next)
+	if err != nil {
+		return err
 	}
-	return err
+	ix.state = next
+	ix.visible.Store(&next)
+	if dropped && !next.Dropped {
+		ix.drops.Add(1)
+	}
+	return nil
 }

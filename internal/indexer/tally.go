@@ -63,7 +63,7 @@ func (ix *Indexer) recheck() {
 }
 
 // HasNewer reports whether an object was written after the last write that the state knows: then the state has gone
-// back, as where a page of the file has. It reads the whole file.
+// back, as where a page of the file has. It reads all records.
 func (ix *Indexer) HasNewer() (newer bool, err error) {
 	last := ix.Seq()
 	err = ix.db.Read(ix.space, func(s *persist.Snapshot) error {
