@@ -54,11 +54,13 @@ func (s *SharedIndexInformer) checkCluster(ctx context.Context) (*reflector.Reli
 		s.unverified = false
 	case err == nil && how == nil:
 		s.serveStored()
+	}
+	s.unverified = s.unverified && err != nil
+	if err == nil && how == nil {
 		if indexErr := p.indexer.IndexErr(); indexErr != nil { // Of an index that was added meanwhile.
 			how = &reflector.Relisting{Reason: "index entries may be wrong: " + indexErr.Error(), Rewrite: true}
 		}
 	}
-	s.unverified = s.unverified && err != nil
 	return how, err
 }
 

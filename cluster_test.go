@@ -235,8 +235,8 @@ func TestAnExpiredTokenIsNoAnswer(t *testing.T) {
 type gateway struct {
 	cluster func(r *http.Request, asked int) (*http.Response, error)
 	object  string    // Its name, a if empty.
-	hangs   bool      // It answers nothing.
-	refuses time.Time // Until then it answers everything with 403,
+	hangs   time.Time // Until then it answers nothing,
+	refuses time.Time // until then everything with 403,
 	putsOff time.Time // and until then with 503.
 
 	mu       sync.Mutex
@@ -248,7 +248,7 @@ type gateway struct {
 func (g *gateway) RoundTrip(r *http.Request) (*http.Response, error) {
 	query := r.URL.Query()
 	switch {
-	case g.hangs:
+	case time.Now().Before(g.hangs):
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	case time.Now().Before(g.putsOff):
@@ -443,31 +443,71 @@ func TestAServerThatRefusesEverythingForAMomentStillIsItsCluster(t *testing.T) {
 	}
 }
 
-// TestADynamicFactoryServesWhileTheServerHangs, also where the client's transport is hidden.
+// TestADynamicFactoryServesWhileTheServerHangs, also where the client's transport is hidden. An index that is added
+// before, and whose function fails for a moment, takes no other one away, and is whole once the server is back.
 func TestADynamicFactoryServesWhileTheServerHangs(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		path := testsupport.Path(t)
-		for _, hangs := range []bool{false, true} {
-			c := open(t, path)
-			g := &gateway{hangs: hangs, cluster: func(r *http.Request, _ int) (*http.Response, error) {
-				return reply(r, http.StatusOK, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"kube-system","uid":"one"}}`), nil
-			}}
-			client := dynamic.NewForConfigOrDie(&rest.Config{Host: "http://server", Transport: g, QPS: -1})
-			factory := informers.NewFilteredDynamicSharedInformerFactory(c, client, 0, "ns", nil)
-			informer := factory.ForResource(configMaps).Informer()
-			ctx, cancel := context.WithCancel(t.Context())
-			factory.Start(ctx.Done())
-			advance(20 * time.Second)
-			if keys := informer.GetStore().ListKeys(); !informer.HasSynced() || !slices.Equal(keys, []string{"ns/a"}) {
-				t.Errorf("the server hangs: %v; synced %v, %q", hangs, informer.HasSynced(), keys)
-			}
-			cancel()
-			factory.Shutdown()
-			if err := c.Close(); err != nil {
-				t.Fatal(err)
+	for _, hangs := range []time.Duration{0, 9 * time.Second, time.Hour} {
+		t.Run(hangs.String(), func(t *testing.T) { bubble(t, func(t *testing.T) { serveDynamic(t, hangs) }) })
+	}
+}
+
+func serveDynamic(t *testing.T, hangs time.Duration) {
+	all := func(any) ([]string, error) { return []string{"v"}, nil }
+	path := testsupport.Path(t)
+	for life := range 2 {
+		c := open(t, path)
+		g := &gateway{cluster: func(r *http.Request, _ int) (*http.Response, error) {
+			return reply(r, http.StatusOK, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"kube-system","uid":"one"}}`), nil
+		}}
+		if life > 0 {
+			g.hangs = time.Now().Add(hangs)
+		}
+		client := dynamic.NewForConfigOrDie(&rest.Config{Host: "http://server", Transport: g, QPS: -1})
+		factory := informers.NewFilteredDynamicSharedInformerFactory(c, client, 0, "ns", nil)
+		informer := factory.ForResource(configMaps).Informer()
+		if err := informer.AddIndexers(cache.Indexers{"first": all}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		factory.Start(ctx.Done())
+		advance(8 * time.Second) // The objects are found, and not yet served.
+		late := life > 0 && !informer.HasSynced()
+		if late {
+			var failed atomic.Bool
+			err := informer.AddIndexers(cache.Indexers{"late": func(any) ([]string, error) {
+				if failed.CompareAndSwap(false, true) {
+					return nil, fmt.Errorf("not yet")
+				}
+				return []string{"v"}, nil
+			}})
+			if err != nil || !failed.Load() {
+				t.Fatal(err, failed.Load())
 			}
 		}
-	})
+		expect := func(index string) {
+			if keys, err := informer.GetIndexer().IndexKeys(index, "v"); err != nil || !slices.Equal(keys, []string{"ns/a"}) {
+				t.Errorf("life %d: index %q has %q: %v", life, index, keys, err)
+			}
+		}
+		advance(12 * time.Second)
+		if keys := informer.GetStore().ListKeys(); !informer.HasSynced() || !slices.Equal(keys, []string{"ns/a"}) {
+			t.Errorf("life %d: synced %v, %q", life, informer.HasSynced(), keys)
+		}
+		expect("first")
+		advance(hangs)
+		expect("first")
+		if late {
+			expect("late")
+		}
+		cancel()
+		factory.Shutdown()
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if life > 0 && late != (hangs > 0) {
+			t.Errorf("late %v", late)
+		}
+	}
 }
 
 // tokens is a rate limiter that counts.

@@ -48,6 +48,8 @@ func (f *source) restore(rv int64, objects ...runtime.Object) { f.become(rv, 1, 
 // ignoreVersions overwrites the version that a list is asked for, as the functions
 // of some ListerWatchers do.
 func (f *source) ignoreVersions() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.onList = func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		o.ResourceVersion, o.ResourceVersionMatch = "0", ""
 		f.mu.Lock()
@@ -67,7 +69,7 @@ var histories = []struct {
 	{"the objects have been deleted", func(f *source) { f.remove("z", "a", "b") }, ""},
 	{"the object was made anew", func(f *source) { f.remove("z"); f.put(configMap("z", "y")) }, ""},
 	{
-		"the answer is below the checkpoint", func(f *source) { f.restore(50, at("50", "uid-1", "a", "x")); f.ignoreVersions() },
+		"the answer is below the checkpoint", func(f *source) { f.ignoreVersions(); f.restore(50, at("50", "uid-1", "a", "x")) },
 		"version 50, below resourceVersion 102",
 	},
 	{

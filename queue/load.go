@@ -83,11 +83,12 @@ func (q *Log) load() error {
 }
 
 // TellAgain has the handlers of durable names for whom deltas wait told everything again: the
-// deletions among them, and all objects; or if all, those of every durable name. It is called before the
-// handlers are told anything.
+// deletions among them, and all objects; or if all, those of every durable name, also of names that the log
+// does not know. It is called before the handlers are told anything.
 func (q *Log) TellAgain(all bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.nameLost = q.nameLost || all
 	for name, c := range q.absent {
 		if n, _ := q.behindLocked(c.Seq); n > 0 || all {
 			c.InitialPending = true
@@ -95,8 +96,15 @@ func (q *Log) TellAgain(all bool) {
 		}
 	}
 	for c := range q.consumers {
-		if n, _ := q.behindLocked(c.cursor.Load()); (n > 0 || all) && c.durable && c.Known {
-			c.startLocked(cursor{Seq: c.cursor.Load(), InitialPending: true})
+		again := cursor{Seq: c.cursor.Load(), InitialPending: true}
+		n, _ := q.behindLocked(again.Seq)
+		switch {
+		case !c.durable:
+		case all && c.isNew: // As of a name that is lost, see addNamed.
+			again.Seq = 0
+			c.startLocked(again)
+		case all || n > 0 && c.Known:
+			c.startLocked(again)
 		}
 	}
 }

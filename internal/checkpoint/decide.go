@@ -36,8 +36,7 @@ type Decision struct {
 	// TellAgain: another program may have transformed the objects that wait for durable handlers,
 	// which are told all objects instead.
 	TellAgain bool
-	// TellAll: durable handlers may not have been told of what is stored, and no delta says so. All are
-	// told all objects.
+	// TellAll: the file may not say what durable handlers were told. All are told all objects.
 	TellAll bool
 	// Reason is for people. It names everything that does not match.
 	Reason string
@@ -72,12 +71,10 @@ type Evidence struct {
 	// Stored: there are objects, with or without a checkpoint.
 	Stored bool
 	// Salvaged: the objects were copied from a damaged file, and have not been
-	// compared with the server's since.
+	// compared with the server's since; or it could not be read whether they were.
 	Salvaged bool
 	// Incomplete: objects are missing, or nobody knows how many there should be.
 	Incomplete bool
-	// Newer: objects are newer than the last write that is known. What says what was told has gone back.
-	Newer bool
 	// IndexErr is why the index entries may not match the objects.
 	IndexErr error
 	// RebuildErr is why the index entries could not be rebuilt: an index function fails on an object.
@@ -105,19 +102,14 @@ func Decide(e Evidence, want Want) Decision {
 	}
 	if e.Salvaged {
 		d.relist()
-		d.Rewrite, d.RebuildIndices = true, true
-		d.because("the file was damaged")
+		d.Rewrite, d.RebuildIndices, d.TellAll = true, true, true
+		d.because("the file was damaged, or could not be read")
 	}
 	// Readers must not take missing objects for deleted ones.
 	if d.Serve && e.Incomplete {
 		d.relist()
 		d.Serve, d.Rewrite = false, true
 		d.because("objects may be missing")
-	}
-	if e.Newer {
-		d.relist()
-		d.Rewrite, d.TellAll = true, true
-		d.because("objects are newer than the last write")
 	}
 	if e.IndexErr != nil {
 		d.RebuildIndices = true

@@ -201,9 +201,8 @@ func TestDecideOnTheStateOfTheFile(t *testing.T) {
 		reason   string
 	}{
 		{"a checkpoint that cannot be read, beside objects", Evidence{Stored: true}, replace, "no checkpoint that can be read"},
-		{"a file that was damaged", Evidence{Record: &found, Stored: true, Salvaged: true}, Decision{Action: ActionRelist, Serve: true, Rewrite: true, RebuildIndices: true}, "damaged"},
+		{"a file that was damaged", Evidence{Record: &found, Stored: true, Salvaged: true}, Decision{Action: ActionRelist, Serve: true, Rewrite: true, RebuildIndices: true, TellAll: true}, "damaged"},
 		{"objects are missing", Evidence{Record: &found, Stored: true, Incomplete: true}, redo, "missing"},
-		{"objects are newer than the last write", Evidence{Record: &found, Stored: true, Newer: true}, Decision{Action: ActionRelist, Serve: true, Rewrite: true, TellAll: true}, "newer"},
 		{"index entries may be wrong", Evidence{Record: &found, Stored: true, IndexErr: failed}, reindex, "of no zone"},
 		{"the indices could not be rebuilt", Evidence{Record: &found, Stored: true, RebuildErr: failed}, redo, "of no zone"},
 		{"index entries may be wrong, and objects missing", Evidence{Record: &found, Stored: true, Incomplete: true, IndexErr: failed}, Decision{Action: ActionRelist, Rewrite: true, RebuildIndices: true}, "missing"},

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -83,6 +84,9 @@ type Indexer struct {
 	hidden          atomic.Bool
 	// drops is odd while state.Dropped. It changes before the entries go, and when all are back.
 	drops atomic.Uint64
+	// partial has the names of the indices for which an index function has failed, nil if none did: they lack entries
+	// until RebuildIndices succeeds.
+	partial atomic.Pointer[sets.Set[string]]
 	// visible is state as of the last batch, for readers.
 	visible atomic.Pointer[state]
 	// leftOut has the keys of the objects that could not be read for a list.
@@ -103,7 +107,7 @@ type state struct {
 	// IndexErr is why index entries may be missing or left over until RebuildIndices succeeds, in
 	// this process or a later one. Empty: they are right.
 	IndexErr string `json:"indexErr,omitempty"`
-	// Dropped says that an index has not all entries: they were removed, or not all of them could be made.
+	// Dropped says that all index entries were removed, and not all of them made anew.
 	Dropped bool `json:"indexDropped,omitempty"`
 }
 

@@ -36,9 +36,15 @@ func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 	case errors.As(err, &failed) || errors.Is(err, errLeftOut): // The object may not exist any more. A relist will show.
 		next := ix.state
 		next.doubt(err)
-		next.Dropped = next.Dropped || failed != nil // The index has not all entries.
 		if err := ix.storeLocked(next, func(*persist.Batch) {}); err != nil {
 			return err
+		}
+		if failed != nil {
+			partial := sets.KeySet(added)
+			if others := ix.partial.Load(); others != nil {
+				partial = partial.Union(*others)
+			}
+			ix.partial.Store(&partial)
 		}
 	case err != nil:
 		return err
@@ -96,10 +102,11 @@ func (ix *Indexer) RebuildIndices() error {
 		return err
 	}
 	ix.counted = ix.unread
-	if failed == nil {
-		return nil
+	if failed != nil {
+		return failed
 	}
-	return failed
+	ix.partial.Store(nil)
+	return nil
 }
 
 // storeLocked stores a state without a change of an object, in one batch with what more does.

@@ -290,7 +290,7 @@ func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
 	var ls []lazyObject
 	var buf buffers
 	where := name
-	err := ix.readIndex(ix.db.Read, func(s *persist.Snapshot) error {
+	err := ix.readIndex(name, ix.db.Read, func(s *persist.Snapshot) error {
 		keys, err := ix.indexKeys(s, name, values...)
 		if err != nil {
 			return err
@@ -323,15 +323,18 @@ func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
 	return objects, nil
 }
 
-// errDropped is returned instead of less than there is.
-var errDropped = errors.New("the index was damaged, and is being made anew")
+// errNotWhole is returned instead of less than there is.
+var errNotWhole = errors.New("the index is not whole, and is being made anew")
 
-// readIndex reads by the index, unless it is not whole. read is a method of the DB.
-func (ix *Indexer) readIndex(read func(space string, fn func(*persist.Snapshot) error) error, fn func(*persist.Snapshot) error) error {
+// readIndex reads by an index, unless it is not whole. read is a method of the DB.
+func (ix *Indexer) readIndex(name string, read func(space string, fn func(*persist.Snapshot) error) error, fn func(*persist.Snapshot) error) error {
+	if partial := ix.partial.Load(); partial != nil && partial.Has(name) {
+		return errNotWhole
+	}
 	before := ix.drops.Load()
 	return read(ix.space, func(s *persist.Snapshot) error {
 		if before%2 == 1 || ix.drops.Load() != before {
-			return errDropped
+			return errNotWhole
 		}
 		return fn(s)
 	})
@@ -367,7 +370,7 @@ func (ix *Indexer) IndexKeys(indexName, indexedValue string) ([]string, error) {
 		return []string{}, nil
 	}
 	var keys []string
-	err := ix.readIndex(ix.db.Read, func(s *persist.Snapshot) (err error) {
+	err := ix.readIndex(indexName, ix.db.Read, func(s *persist.Snapshot) (err error) {
 		keys, err = ix.indexKeys(s, indexName, indexedValue)
 		return err
 	})
@@ -385,7 +388,7 @@ func (ix *Indexer) ListIndexFuncValues(indexName string) []string {
 		return values
 	}
 	namePrefix := indexPrefix(indexName)
-	err := ix.readIndex(ix.db.ReadPatiently, func(s *persist.Snapshot) error {
+	err := ix.readIndex(indexName, ix.db.ReadPatiently, func(s *persist.Snapshot) error {
 		values = []string{}
 		for from := namePrefix; ; {
 			next := ""

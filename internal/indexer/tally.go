@@ -62,24 +62,6 @@ func (ix *Indexer) recheck() {
 	}
 }
 
-// HasNewer reports whether an object was written after the last write that the state knows: then the state has gone
-// back, as where a page of the file has. It reads all records.
-func (ix *Indexer) HasNewer() (newer bool, err error) {
-	last := ix.Seq()
-	err = ix.db.Read(ix.space, func(s *persist.Snapshot) error {
-		return s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
-			if it.Value != nil {
-				return true, nil
-			}
-			if r, err := parse(it); err == nil { // If not, a reader reports that.
-				newer = r.Seq > last
-			}
-			return !newer, nil
-		})
-	})
-	return newer, err
-}
-
 // tallyKeys counts the objects.
 func (ix *Indexer) tallyKeys() (t tally, err error) {
 	err = ix.Keys(func(keys []string) error {

@@ -188,6 +188,7 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 	k.transform, k.relistItems = transform, cmp.Or(relistItems, defaultRelistItems)
 	k.storedType = reflect.TypeOf(k.newObject())
 	found, err := k.stored()
+	unread := err != nil && !errors.Is(err, persist.ErrCorrupt)
 	if err != nil { // Go on without a checkpoint.
 		k.logger.Error(err, "Could not read the checkpoint")
 	}
@@ -197,13 +198,8 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 	}
 	k.record.Identity = want.Identity
 	evidence := checkpoint.Evidence{
-		Record: found, Stored: k.indexer.Seq() > 0, Salvaged: k.db.Salvaged(k.space),
+		Record: found, Stored: k.indexer.Seq() > 0, Salvaged: unread || k.db.Salvaged(k.space),
 		Incomplete: !k.indexer.Counted() || !k.indexer.Complete(), IndexErr: k.indexer.IndexErr(),
-	}
-	if evidence.Salvaged { // Elsewhere all of a space is of one commit.
-		if evidence.Newer, err = k.indexer.HasNewer(); err != nil {
-			k.logger.Error(err, "Could not compare the objects with the last write")
-		}
 	}
 	decision := checkpoint.Decide(evidence, want)
 	if decision.TellAgain || decision.TellAll {
