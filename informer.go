@@ -16,6 +16,7 @@ import (
 
 	"github.com/warmwatch/warmwatch/internal/processor"
 	"github.com/warmwatch/warmwatch/internal/reflector"
+	"github.com/warmwatch/warmwatch/persist"
 )
 
 // InformerOptions configures [Cache.NewSharedIndexInformer]. Resource is
@@ -161,7 +162,7 @@ type SharedIndexInformer struct {
 	transform         cache.TransformFunc
 	queuesOpen        bool              // The reconcilers have their workqueues.
 	reconcilers       []*reconciler     // Those that run, and before begin all that were added.
-	forgotten         map[string]uint64 // In which batches names were forgotten, until they are in the file.
+	forgotten         persist.Unwritten // Names of reconcilers. The number is the greatest there is until queuesOpen.
 	running           sync.WaitGroup    // verify, and reconcilers.
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 	clientworkqueue "k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
+	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/workqueue"
 )
 
@@ -130,13 +132,20 @@ func (s *SharedIndexInformer) openReconcilers(p *parts) error {
 }
 
 func (s *SharedIndexInformer) replayForgotten(p *parts) error {
-	for name := range s.forgotten {
+	for _, name := range slices.Collect(maps.Keys(s.forgotten)) {
 		if err := p.forgetWork(name); err != nil {
 			return err
 		}
-		s.forgotten[name] = p.db.Applied() // The DB may be another one now.
+		if err := s.noteForgotten(p, name); err != nil { // The DB may be another one now.
+			return err
+		}
 	}
 	return nil
+}
+
+func (s *SharedIndexInformer) noteForgotten(p *parts, name string) error {
+	_, err := p.db.Update(func(b *persist.Batch) { s.forgotten.Note(b, name) })
+	return err
 }
 
 // forgetReconciler removes the work of a name that has no handler.
@@ -148,13 +157,13 @@ func (s *SharedIndexInformer) forgetReconciler(name string) error {
 		return err
 	}
 	if s.forgotten == nil {
-		s.forgotten = map[string]uint64{}
+		s.forgotten = persist.Unwritten{}
 	}
-	if written := p.db.Written(); s.queuesOpen { // Else they may be those of another DB, see replayForgotten.
-		maps.DeleteFunc(s.forgotten, func(_ string, batch uint64) bool { return batch <= written })
+	if !s.queuesOpen { // The numbers may be those of another DB, see replayForgotten.
+		s.forgotten[name] = math.MaxUint64
+		return nil
 	}
-	s.forgotten[name] = p.db.Applied() // A file that is taken over later may have some.
-	return nil
+	return s.noteForgotten(p, name) // A file that is taken over later may have some.
 }
 
 func (p *parts) forgetWork(name string) error {

@@ -3,6 +3,7 @@ package persist
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -119,4 +120,14 @@ func (db *DB) Written() uint64 {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	return db.written
+}
+
+// Unwritten has names, and the number of the batch in which something was done about each of them last, until the
+// file has it. A file that is taken over does not know of what has a number above [DB.Written]. Its owner guards it.
+type Unwritten map[string]uint64
+
+// Note notes that it is done about name in b.
+func (u Unwritten) Note(b *Batch, name string) {
+	maps.DeleteFunc(u, func(_ string, batch uint64) bool { return batch <= b.db.written })
+	u[name] = b.db.applied + 1
 }

@@ -387,13 +387,10 @@ func (c *Consumer) Discard() error {
 	if !c.isNew {
 		return nil
 	}
-	batch, err := c.q.db.Update(func(b *persist.Batch) {
+	_, err := c.q.db.Update(func(b *persist.Batch) {
 		c.q.mu.Lock()
 		defer c.q.mu.Unlock()
 		c.q.forgetLocked(b, c.name)
 	})
-	if err == nil {
-		c.q.noteForgotten(c.name, batch)
-	}
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -125,10 +124,9 @@ type Log struct {
 	consumers    map[*Consumer]struct{}
 	absent       map[string]cursor // Cursors of names without a consumer.
 	absentReadTo map[string]uint64 // How far their last consumers had read.
-	// forgotten has the batches in which names were forgotten, until they are in the file, see Names.
-	forgotten map[string]uint64
-	nameLost  bool // A durable cursor may be lost, and its name with it.
-	terms     terms
+	forgotten    persist.Unwritten // Names, see Log.Names.
+	nameLost     bool              // A durable cursor may be lost, and its name with it.
+	terms        terms
 
 	plainFloor    uint64 // The plain cursor once Stop has ended the plain consumers.
 	plainFloorSet bool
@@ -178,7 +176,7 @@ func NewLog(o Options) (*Log, error) {
 		consumers:    map[*Consumer]struct{}{},
 		absent:       map[string]cursor{},
 		absentReadTo: map[string]uint64{},
-		forgotten:    map[string]uint64{},
+		forgotten:    persist.Unwritten{},
 		ledger:       ledger{storedCursors: map[string]cursor{}},
 	}
 	q.cond.L = &q.mu
@@ -420,7 +418,7 @@ func (q *Log) floorLocked() uint64 {
 // that it holds no deltas any more. The error wraps [ErrInUse] if the name has a
 // consumer now, and is persist.ErrClosed if the DB is closed.
 func (q *Log) Forget(name string) (err error) {
-	batch, updateErr := q.db.Update(func(b *persist.Batch) {
+	_, updateErr := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		for c := range q.consumers {
@@ -431,26 +429,11 @@ func (q *Log) Forget(name string) (err error) {
 		}
 		q.forgetLocked(b, name)
 	})
-	if err := cmp.Or(err, updateErr); err != nil {
-		return err
-	}
-	q.noteForgotten(name, batch)
-	return nil
-}
-
-// noteForgotten is called with the number of the batch of forgetLocked.
-func (q *Log) noteForgotten(name string, batch uint64) {
-	written := q.db.Written()
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	maps.DeleteFunc(q.forgotten, func(_ string, batch uint64) bool { return batch <= written })
-	if known := q.forgotten[name]; known == math.MaxUint64 || known < batch {
-		q.forgotten[name] = batch
-	}
+	return cmp.Or(err, updateErr)
 }
 
 func (q *Log) forgetLocked(b *persist.Batch, name string) {
-	q.forgotten[name] = math.MaxUint64 // Until the number is known.
+	q.forgotten.Note(b, name)
 	delete(q.absent, name)
 	delete(q.terms.byName, name)
 	delete(q.absentReadTo, name)

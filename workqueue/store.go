@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -42,9 +41,8 @@ type Store struct {
 	mu     sync.Mutex
 	absent map[string]int   // How many keys wait for the names that had no workqueue yet, nil if they could not be read.
 	opened map[string]*keys // Those that had a workqueue in this process.
-	// forgotten has the batches in which names were forgotten, and lost those after which something else had them,
-	// until they are in the file, see TakeOver.
-	forgotten, lost map[string]uint64
+	// forgotten has names, and lost those that something else had, see TakeOver.
+	forgotten, lost persist.Unwritten
 	closed          bool
 }
 
@@ -53,7 +51,7 @@ type Store struct {
 func NewStore(db *persist.DB, space string, logger klog.Logger) *Store {
 	s := &Store{
 		db: db, names: persist.Bucket{Space: space, Name: namesBucket}, keys: persist.Bucket{Space: space, Name: keysBucket},
-		logger: logger, opened: map[string]*keys{}, forgotten: map[string]uint64{}, lost: map[string]uint64{},
+		logger: logger, opened: map[string]*keys{}, forgotten: persist.Unwritten{}, lost: persist.Unwritten{},
 	}
 	s.readNamesLocked()
 	return s
@@ -157,8 +155,8 @@ func (s *Store) MarkLost(name string) error {
 	defer s.mu.Unlock()
 	s.readNamesLocked()
 	if _, known := s.absent[name]; !known && s.absent != nil && s.opened[name] == nil {
-		s.noteUnwrittenLocked(s.lost, name, s.db.Applied()+1) // No batch says it.
-		return nil
+		_, err := s.db.Update(func(b *persist.Batch) { s.lost.Note(b, name) }) // Nothing is stored.
+		return err
 	}
 	if s.closed {
 		return persist.ErrClosed
@@ -217,19 +215,12 @@ func (s *Store) Forget(name string) error {
 			b.Delete(s.keys, key)
 		}
 		b.Delete(s.names, name)
+		s.forgotten.Note(b, name)
 	})
 	if err == nil {
 		delete(s.absent, name)
-		s.noteUnwrittenLocked(s.forgotten, name, s.db.Applied())
 	}
 	return err
-}
-
-// noteUnwrittenLocked notes in batches that a file without batch does not know what was done last about a name.
-func (s *Store) noteUnwrittenLocked(batches map[string]uint64, name string, batch uint64) {
-	written := s.db.Written()
-	maps.DeleteFunc(batches, func(_ string, batch uint64) bool { return batch <= written })
-	batches[name] = batch
 }
 
 // scan calls fn for each key of a name, after again, which has to forget what fn was called for before.
