@@ -495,6 +495,7 @@ func serveDynamic(t *testing.T, hangs time.Duration) {
 		}
 		expect("first")
 		advance(hangs)
+		settle()
 		expect("first")
 		if late {
 			expect("late")

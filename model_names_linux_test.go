@@ -154,6 +154,7 @@ func (m *namesModel) onServer() (uids map[types.UID]bool, byKey map[string]int64
 type namesHandler struct {
 	m    *namesModel
 	name string
+	of   *name // If it is forgotten while the handler is in a callback, it is another one's then.
 	life int
 }
 
@@ -172,16 +173,16 @@ func (h namesHandler) hear(obj any, deleted bool) {
 	if h.life != h.m.life {
 		return // It has crashed.
 	}
-	if told := h.m.names[h.name].told; deleted {
-		delete(told, accessor(obj).GetUID())
+	if deleted {
+		delete(h.of.told, accessor(obj).GetUID())
 	} else {
-		told[accessor(obj).GetUID()] = versionNumber(obj)
+		h.of.told[accessor(obj).GetUID()] = versionNumber(obj)
 	}
 }
 
 func (m *namesModel) addHandler(n string) {
 	uids, _, newest := m.onServer()
-	registration, err := m.p.informer.AddDurableEventHandler(n, namesHandler{m, n, m.life})
+	registration, err := m.p.informer.AddDurableEventHandler(n, namesHandler{m, n, m.names[n], m.life})
 	m.note("add handler", n, errorText(err))
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -208,7 +209,7 @@ func errorText(err error) string {
 }
 
 func (m *namesModel) addReconciler(n string) {
-	life, store := m.life, m.p.informer.GetStore()
+	life, x, store := m.life, m.names[n], m.p.informer.GetStore()
 	reconcile := func(ctx context.Context, key cache.ObjectName) error {
 		obj, exists, err := store.GetByKey(key.String())
 		if err != nil {
@@ -224,7 +225,6 @@ func (m *namesModel) addReconciler(n string) {
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		x := m.names[n]
 		if life != m.life || !x.reconciles { // It has crashed, or a handler has the name.
 			return nil
 		}
@@ -247,7 +247,6 @@ func (m *namesModel) addReconciler(n string) {
 		return
 	}
 	m.stats.Reconcilers++
-	x := m.names[n]
 	x.registration, x.reconciles, x.used = registration, true, true
 }
 
@@ -258,7 +257,7 @@ func (m *namesModel) forget(n string) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.stats.Forgotten++
-		*m.names[n] = *newName()
+		m.names[n] = newName()
 	}
 }
 

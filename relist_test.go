@@ -528,7 +528,7 @@ func TestAnIndexFunctionThatFailsWhileTheServerIsAway(t *testing.T) {
 		advance(time.Minute)
 		f.remove("a")
 		f.setDown(nil)
-		advance(time.Minute)
+		settle()
 		expectStore(t, p.informer, f)
 	})
 }

@@ -1,12 +1,14 @@
 package warmwatch_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
@@ -115,20 +117,139 @@ func TestDurableHandlersOfADamagedFileAreToldEverything(t *testing.T) {
 					readable = testsupport.FailReads(t, path)
 				}
 				p.run()
-				settle()
-				readable()
-				settle()
-				if c.late {
-					d = addDurable(t, p, "d")
+				if c.unreadable {
 					settle()
+					readable()
 				}
+				if c.late {
+					advance(lateHandlers / 2)
+					d = addDurable(t, p, "d")
+				}
+				settle()
 				d.expectInAnyOrder(t, "add ns/a@3 initial", "lost ns/b@2")
 			})
 		})
 	}
 }
 
-// goBack gives buckets of a file that is closed the content that they had before, if any.
+// lateHandlers is how long handlers that are added count as late ones of an informer that has caught up.
+const lateHandlers = time.Minute
+
+// TestANameThatADamagedFileHasLost, and whose deltas it still has, is told of the deletions among them, whenever its
+// handler is added until a minute after the informer has caught up. Later it is a new name.
+func TestANameThatADamagedFileHasLost(t *testing.T) {
+	const known, isNew = "add ns/a@3 initial, delete ns/b@4", "add ns/a@3 initial"
+	add := func(t *testing.T, p *process) *recorder { return addDurable(t, p, "d") }
+	for name, c := range map[string]struct {
+		before, after func(*testing.T, *process) *recorder // The start.
+		want          string
+	}{
+		"at once": {before: add, want: known},
+		"long before the start": {before: func(t *testing.T, p *process) *recorder {
+			defer settle()
+			return addDurable(t, p, "d")
+		}, want: known},
+		"removed and added again": {before: func(t *testing.T, p *process) *recorder {
+			registration, err := p.informer.AddDurableEventHandler("d", &recorder{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			remove(t, p, registration)
+			return addDurable(t, p, "d")
+		}, want: known},
+		"late": {after: func(t *testing.T, p *process) *recorder {
+			advance(lateHandlers / 2)
+			return addDurable(t, p, "d")
+		}, want: known},
+		"too late": {after: func(t *testing.T, p *process) *recorder {
+			advance(2 * lateHandlers)
+			return addDurable(t, p, "d")
+		}, want: isNew},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, lives := range []int{0, 1} { // That end before the informer runs.
+				bubble(t, func(t *testing.T) {
+					f := newSource(t, configMap("a"), configMap("b"))
+					path := withoutCursors(t, f)
+					for range lives {
+						p := launch(t, path, f, nil)
+						p.damaged = true
+						addDurable(t, p, "other")
+						settle()
+						p.stop()
+					}
+					p := launch(t, path, f, nil)
+					p.damaged = true
+					var d *recorder
+					if c.before != nil {
+						d = c.before(t, p)
+					}
+					p.run()
+					if c.after != nil {
+						d = c.after(t, p)
+					}
+					settle()
+					d.expectInAnyOrder(t, strings.Split(c.want, ", ")...)
+				})
+			}
+		})
+	}
+}
+
+// withoutCursors returns a file that has two deltas for a durable handler, nothing that says whose they are, and
+// damage.
+func withoutCursors(t *testing.T, f *source) (path string) {
+	t.Helper()
+	p := launch(t, testsupport.Path(t), f, nil)
+	release := make(chan struct{})
+	d := addDurable(t, p, "d")
+	p.run()
+	settle()
+	d.during = func(string) { <-release }
+	f.put(configMap("a", "x"))
+	f.remove("b")
+	settle()
+	path = p.crash()
+	close(release)
+	p.stop()
+	loseBuckets(t, path, "cursors", "queue")
+	damageFreelist(t, path)
+	return path
+}
+
+// TestADurableHandlerOfAFileThatHasLostItsObjectsMayKnowThem: no list is asked for that may be older than what it
+// was told.
+func TestADurableHandlerOfAFileThatHasLostItsObjectsMayKnowThem(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		path := testsupport.Path(t)
+		p := launch(t, path, f, nil)
+		addDurable(t, p, "d")
+		p.run()
+		settle()
+		p.stop()
+		loseBuckets(t, path, "objects", "store", "checkpoint", "index")
+		damageFreelist(t, path)
+		f.setDown(errUnreachable)
+		p = launch(t, path, f, nil)
+		p.damaged = true
+		d := addDurable(t, p, "d")
+		p.run()
+		settle()
+		if h := p.informer.Status().Handlers[0]; !h.InitialList {
+			t.Errorf("it has still to be told of all objects: %+v", h)
+		}
+		f.takeRequests()
+		f.setDown(nil)
+		settle()
+		if requests := f.takeRequests(); strings.Contains(requests[0], "rv=") {
+			t.Errorf("requests %q", requests)
+		}
+		d.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial")
+	})
+}
+
+// goBack gives buckets of a file that is closed the content that they have in another one.
 func goBack(t *testing.T, path, before string, buckets []string) {
 	t.Helper()
 	inFile(t, before, func(old *bolt.Tx) error {
@@ -139,6 +260,23 @@ func goBack(t *testing.T, path, before string, buckets []string) {
 			return nil
 		})
 	})
+}
+
+// loseBuckets removes buckets of the only space with objects in a file that is closed.
+func loseBuckets(t *testing.T, path string, buckets ...string) {
+	t.Helper()
+	var space []byte
+	inFile(t, path, func(tx *bolt.Tx) error {
+		return tx.ForEach(func(name []byte, b *bolt.Bucket) error {
+			if b.Bucket([]byte("objects")) != nil {
+				space = bytes.Clone(name)
+			}
+			return nil
+		})
+	})
+	for _, bucket := range buckets {
+		replaceBucket(t, path, space, []byte(bucket), nil)
+	}
 }
 
 // replaceBucket gives a bucket of a file that is closed the content of another one, or removes it if that is nil.

@@ -217,7 +217,7 @@ func TestAFileIsTakenOverOnlyOnceTheListIsComplete(t *testing.T) {
 		}
 		u.f.setDown(nil)
 		u.f.remove("a")
-		advance(time.Minute)
+		settle()
 		u.expectMemory(t, false)
 		u.secondTold.expectInAnyOrder(t, "add ns/b@2 initial", "add ns/c@3 initial", "add ns/d@4 initial", "lost ns/a@1")
 	})

@@ -83,12 +83,11 @@ func (q *Log) load() error {
 }
 
 // TellAgain has the handlers of durable names for whom deltas wait told everything again: the
-// deletions among them, and all objects; or if all, those of every durable name, also of names that the log
-// does not know. It is called before the handlers are told anything.
+// deletions among them, and all objects; or if all, those of every durable name that is known. It is called
+// before the handlers are told anything.
 func (q *Log) TellAgain(all bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.nameLost = q.nameLost || all
 	for name, c := range q.absent {
 		if n, _ := q.behindLocked(c.Seq); n > 0 || all {
 			c.InitialPending = true
@@ -96,15 +95,9 @@ func (q *Log) TellAgain(all bool) {
 		}
 	}
 	for c := range q.consumers {
-		again := cursor{Seq: c.cursor.Load(), InitialPending: true}
-		n, _ := q.behindLocked(again.Seq)
-		switch {
-		case !c.durable:
-		case all && c.isNew: // As of a name that is lost, see addNamed.
-			again.Seq = 0
-			c.startLocked(again)
-		case all || n > 0 && c.Known:
-			c.startLocked(again)
+		n, _ := q.behindLocked(c.cursor.Load())
+		if c.durable && !c.isNew && (all || n > 0 && c.Known) {
+			c.startLocked(cursor{Seq: c.cursor.Load(), InitialPending: true})
 		}
 	}
 }
@@ -260,8 +253,9 @@ func (q *Log) loadHead(s *persist.Snapshot, l *loading) error {
 
 // loadCursors reads the cursors. A handler whose cursor is damaged or missing is told
 // everything again, deletions included. The state has the keys of all cursors, and so the
-// names. If the state is lost too, a cursor may be missing, or the key of a damaged one be
-// damaged as well: then every handler with a new name is told of the deletions too.
+// names. If the state is lost too, or the file was damaged, a cursor may be missing, or the key of a
+// damaged one be damaged as well: then every handler with a new name is told of the deletions too, until
+// ReleaseUndelivered.
 func (q *Log) loadCursors(s *persist.Snapshot, st *logState, l *loading) error {
 	var bad []string
 	err := s.Scan(cursorsBucket, "", func(it *persist.Item) (bool, error) {
@@ -300,7 +294,7 @@ func (q *Log) loadCursors(s *persist.Snapshot, st *logState, l *loading) error {
 			l.garbage = append(l.garbage, entry{q.cursors, key})
 		}
 	}
-	q.nameLost = l.stateLost || st == nil && len(bad)+len(q.storedCursors) > 0
+	q.nameLost = l.stateLost || st == nil && len(bad)+len(q.storedCursors) > 0 || q.db.Salvaged(q.cursors.Space)
 	for key, c := range q.storedCursors {
 		if name, ok := strings.CutPrefix(key, durablePrefix); ok {
 			c.InitialPending = c.InitialPending || (l.lost && c.Seq < q.head)

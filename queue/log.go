@@ -125,7 +125,7 @@ type Log struct {
 	absent       map[string]cursor // Cursors of names without a consumer.
 	absentReadTo map[string]uint64 // How far their last consumers had read.
 	forgotten    persist.Unwritten // Names, see Log.Names.
-	nameLost     bool              // A durable cursor may be lost, and its name with it.
+	nameLost     bool              // A durable cursor may be lost, and its name with it. Until ReleaseUndelivered.
 	terms        terms
 
 	plainFloor    uint64 // The plain cursor once Stop has ended the plain consumers.
@@ -313,16 +313,16 @@ func (q *Log) HasDurable() bool {
 }
 
 // HasKnown reports whether there is a durable name, with a consumer or without,
-// whose handler may know all objects already, and must be told of every change.
+// whose handler may know objects already, and must be told of every change.
 func (q *Log) HasKnown() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for c := range q.consumers {
-		if c.Known {
+		if c.durable && !c.isNew {
 			return true
 		}
 	}
-	return len(q.absent) > 0
+	return q.nameLost || len(q.absent) > 0
 }
 
 // HasTold reports whether a consumer of a durable name was told of all objects.
@@ -402,6 +402,9 @@ func (q *Log) Behind(name string) (deltas int, bytes int64) {
 // consider undelivered deltas.
 func (q *Log) floorLocked() uint64 {
 	floor := q.head
+	if q.nameLost {
+		floor = 0
+	}
 	for c := range q.consumers {
 		floor = min(floor, c.cursor.Load())
 	}

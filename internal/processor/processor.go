@@ -355,7 +355,7 @@ func (p *Processor) Status() []HandlerStatus {
 	var all []HandlerStatus
 	p.mu.Lock()
 	for l := range p.listeners {
-		h := HandlerStatus{Name: l.name, Durable: l.durable, InitialList: l.initialList.Load()}
+		h := HandlerStatus{Name: l.name, Durable: l.durable, InitialList: l.initialList.Load() || l.consumer.InitialPending()}
 		h.Callback, h.CallbackSince = l.inFlight.get()
 		h.Undelivered, h.UndeliveredBytes = l.consumer.Behind()
 		if l.durable {
