@@ -358,3 +358,8 @@ func TestARefusedHandlerLeavesNoName(t *testing.T) {
 		})
 	}
 }
+
+// TestDurableHandlersOfAFileThatCannotBeReadAreToldEverything: it may be one that was damaged.
+func TestDurableHandlersOfAFileThatCannotBeReadAreToldEverything(t *testing.T) {
+	bubble(t, damagedFile{back: allButObjects, unreadable: testsupport.FailReads}.testToldEverything)
+}

@@ -2,9 +2,7 @@ package warmwatch_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
-	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -45,7 +43,7 @@ func TestADurableHandlerOutlivesAFileThatIsFoundDamagedAtAStart(t *testing.T) {
 		close(release)
 		p.stop()
 
-		damageFreelist(t, crashed)
+		testsupport.DamageFreelist(t, crashed)
 		f.remove("b")
 		p = launch(t, crashed, f, nil)
 		if n := len(p.cache.Status().SetAside); n != 1 {
@@ -63,84 +61,90 @@ func TestADurableHandlerOutlivesAFileThatIsFoundDamagedAtAStart(t *testing.T) {
 // what they were told, and that they exist. What a handler was not told is in no delta then, and the list finds no
 // difference.
 func TestDurableHandlersOfADamagedFileAreToldEverything(t *testing.T) {
-	allButObjects := []string{"checkpoint", "cursors", "deltas", "index", "queue", "store", "tombstones"}
-	for _, c := range []struct {
-		name       string
-		back       []string // The buckets that have gone back.
-		isNew      bool     // So has the handler's name.
-		unreadable bool     // The file cannot be read for a while.
-		late       bool     // The handler is added after the start.
-	}{
-		{name: "nothing has gone back"},
-		{name: "all but the objects", back: allButObjects},
-		{name: "all but the objects, for a late handler", back: allButObjects, late: true},
-		{name: "all but the objects, and the file cannot be read", back: allButObjects, unreadable: true},
-		{name: "the name", back: allButObjects, isNew: true},
-		{name: "the name, of a late handler", back: allButObjects, isNew: true, late: true},
-		{name: "what the queue has", back: []string{"queue"}},
-		{name: "the queue", back: []string{"cursors", "deltas", "queue", "tombstones"}},
-		{name: "the objects", back: []string{"objects"}},
+	for name, c := range map[string]damagedFile{
+		"nothing has gone back":                   {},
+		"all but the objects":                     {back: allButObjects},
+		"all but the objects, for a late handler": {back: allButObjects, late: true},
+		"the name":                    {back: allButObjects, isNew: true},
+		"the name, of a late handler": {back: allButObjects, isNew: true, late: true},
+		"what the queue has":          {back: []string{"queue"}},
+		"the queue":                   {back: []string{"cursors", "deltas", "queue", "tombstones"}},
+		"the objects":                 {back: []string{"objects"}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newSource(t, configMap("a"), configMap("b"))
-				path := testsupport.Path(t)
-				p := launch(t, path, f, nil)
-				addDurable(t, p, "other")
-				if !c.isNew {
-					addDurable(t, p, "d")
-				}
-				p.run()
-				settle()
-				p.stop()
-				before := testsupport.Path(t)
-				testsupport.CopyFile(t, path, before)
-				p = launch(t, path, f, nil) // The handler is absent for a life, or has its first one.
-				if c.isNew {
-					addDurable(t, p, "d")
-				}
-				p.run()
-				f.put(configMap("a", "x"))
-				settle()
-				p.stop()
-				goBack(t, path, before, c.back)
-				damageFreelist(t, path)
-				f.remove("b")
-				p = launch(t, path, f, nil)
-				p.damaged = true
-				var d *recorder
-				if !c.late {
-					d = addDurable(t, p, "d")
-				}
-				readable := func() {}
-				if c.unreadable {
-					readable = testsupport.FailReads(t, path)
-				}
-				p.run()
-				if c.unreadable {
-					settle()
-					readable()
-				}
-				if c.late {
-					advance(lateHandlers / 2)
-					d = addDurable(t, p, "d")
-				}
-				settle()
-				d.expectInAnyOrder(t, "add ns/a@3 initial", "lost ns/b@2")
-			})
-		})
+		t.Run(name, func(t *testing.T) { bubble(t, c.testToldEverything) })
 	}
+}
+
+type damagedFile struct {
+	back       []string                              // The buckets that have gone back.
+	isNew      bool                                  // So has the handler's name.
+	late       bool                                  // The handler is added after the start.
+	unreadable func(testing.TB, string) (end func()) // The file cannot be read for a while, nil if it can.
+}
+
+var allButObjects = []string{"checkpoint", "cursors", "deltas", "index", "queue", "store", "tombstones"}
+
+func (c damagedFile) testToldEverything(t *testing.T) {
+	f := newSource(t, configMap("a"), configMap("b"))
+	path := testsupport.Path(t)
+	p := launch(t, path, f, nil)
+	addDurable(t, p, "other")
+	if !c.isNew {
+		addDurable(t, p, "d")
+	}
+	p.run()
+	settle()
+	p.stop()
+	before := testsupport.Path(t)
+	testsupport.CopyFile(t, path, before)
+	p = launch(t, path, f, nil) // The handler is absent for a life, or has its first one.
+	if c.isNew {
+		addDurable(t, p, "d")
+	}
+	p.run()
+	f.put(configMap("a", "x"))
+	settle()
+	p.stop()
+	goBack(t, path, before, c.back)
+	testsupport.DamageFreelist(t, path)
+	f.remove("b")
+	p = launch(t, path, f, nil)
+	p.damaged = true
+	var d *recorder
+	if !c.late {
+		d = addDurable(t, p, "d")
+	}
+	if c.unreadable != nil {
+		time.AfterFunc(2*time.Minute, c.unreadable(t, path))
+	}
+	p.run()
+	if c.unreadable != nil {
+		advance(3 * time.Minute)
+	}
+	if c.late {
+		advance(lateHandlers / 2)
+		d = addDurable(t, p, "d")
+	}
+	settle()
+	d.expectInAnyOrder(t, "add ns/a@3 initial", "lost ns/b@2")
 }
 
 // lateHandlers is how long handlers that are added count as late ones of an informer that has caught up.
 const lateHandlers = time.Minute
 
-// TestANameThatADamagedFileHasLost, and whose deltas it still has, is told of the deletions among them, whenever its
-// handler is added until a minute after the informer has caught up. Later it is a new name.
+// TestANameThatADamagedFileHasLost, and whose deltas it still has, is told of the deletions among them, until a
+// minute after the informer has caught up. Later, or if it is forgotten, it is a new name.
 func TestANameThatADamagedFileHasLost(t *testing.T) {
 	const known, isNew = "add ns/a@3 initial, delete ns/b@4", "add ns/a@3 initial"
 	add := func(t *testing.T, p *process) *recorder { return addDurable(t, p, "d") }
+	addAfter := func(d time.Duration) func(*testing.T, *process) *recorder {
+		return func(t *testing.T, p *process) *recorder {
+			advance(d)
+			return addDurable(t, p, "d")
+		}
+	}
 	for name, c := range map[string]struct {
+		other         bool                                 // Another handler, which hangs, holds the deltas.
 		before, after func(*testing.T, *process) *recorder // The start.
 		want          string
 	}{
@@ -157,12 +161,13 @@ func TestANameThatADamagedFileHasLost(t *testing.T) {
 			remove(t, p, registration)
 			return addDurable(t, p, "d")
 		}, want: known},
-		"late": {after: func(t *testing.T, p *process) *recorder {
+		"late":     {other: true, after: addAfter(lateHandlers / 2), want: known},
+		"too late": {other: true, after: addAfter(2 * lateHandlers), want: isNew},
+		"forgotten": {other: true, after: func(t *testing.T, p *process) *recorder {
 			advance(lateHandlers / 2)
-			return addDurable(t, p, "d")
-		}, want: known},
-		"too late": {after: func(t *testing.T, p *process) *recorder {
-			advance(2 * lateHandlers)
+			if err := p.informer.ForgetDurableEventHandler("d"); err != nil {
+				t.Fatal(err)
+			}
 			return addDurable(t, p, "d")
 		}, want: isNew},
 	} {
@@ -181,6 +186,11 @@ func TestANameThatADamagedFileHasLost(t *testing.T) {
 					p := launch(t, path, f, nil)
 					p.damaged = true
 					var d *recorder
+					if c.other {
+						hangs := make(chan struct{})
+						defer close(hangs)
+						addDurable(t, p, "hangs").during = func(string) { <-hangs }
+					}
 					if c.before != nil {
 						d = c.before(t, p)
 					}
@@ -213,7 +223,7 @@ func withoutCursors(t *testing.T, f *source) (path string) {
 	close(release)
 	p.stop()
 	loseBuckets(t, path, "cursors", "queue")
-	damageFreelist(t, path)
+	testsupport.DamageFreelist(t, path)
 	return path
 }
 
@@ -229,7 +239,7 @@ func TestADurableHandlerOfAFileThatHasLostItsObjectsMayKnowThem(t *testing.T) {
 		settle()
 		p.stop()
 		loseBuckets(t, path, "objects", "store", "checkpoint", "index")
-		damageFreelist(t, path)
+		testsupport.DamageFreelist(t, path)
 		f.setDown(errUnreachable)
 		p = launch(t, path, f, nil)
 		p.damaged = true
@@ -246,6 +256,31 @@ func TestADurableHandlerOfAFileThatHasLostItsObjectsMayKnowThem(t *testing.T) {
 			t.Errorf("requests %q", requests)
 		}
 		d.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial")
+	})
+}
+
+// TestAHandlerThatWasToldOfNothingYetKnowsNothing: the first list may be as old as the server has it at hand, also
+// where an earlier process has stored the name, and no list.
+func TestAHandlerThatWasToldOfNothingYetKnowsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		path := testsupport.Path(t)
+		f.setDown(errUnreachable)
+		p := launch(t, path, f, nil)
+		addDurable(t, p, "d")
+		p.run()
+		settle()
+		p.stop()
+		f.setDown(nil)
+		f.takeRequests()
+		p = launch(t, path, f, nil)
+		d := addDurable(t, p, "d")
+		p.run()
+		settle()
+		if requests := f.takeRequests(); !strings.HasPrefix(requests[0], "LIST rv=0") {
+			t.Errorf("requests %q", requests)
+		}
+		d.expect(t, "add ns/a@1 initial")
 	})
 }
 
@@ -300,19 +335,6 @@ func replaceBucket(t *testing.T, path string, space, bucket []byte, content *bol
 		return content.ForEach(b.Put)
 	})
 	if err := errors.Join(err, db.Close()); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// damageFreelist has a file that cannot be written to any more.
-func damageFreelist(t *testing.T, path string) {
-	t.Helper()
-	b := testsupport.ReadUsed(t, path)
-	for id := range 2 { // Of both meta pages: the freelist is the number at 32.
-		freelist := binary.NativeEndian.Uint64(b[id*persist.PageBytes+16+32:])
-		b[freelist*persist.PageBytes+8] = 0x77
-	}
-	if err := os.WriteFile(path, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
 }

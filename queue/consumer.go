@@ -37,6 +37,7 @@ type Consumer struct {
 	// head at its first call.
 	retell      bool
 	retellTo    uint64
+	mayKnow     bool // Its handler may know objects, see HasKnown.
 	initialList initialList
 	listBegun   bool // NoteRange was called.
 
@@ -118,12 +119,13 @@ func (q *Log) addNamed(c *Consumer) error {
 	}
 	stored, seen := q.absent[c.name]
 	c.isNew = !seen
+	_, again := q.newAgain[c.name]
 	switch {
 	case seen:
 		c.startLocked(stored)
-	case q.nameLost && c.durable: // The lost cursor may be of this name.
+	case q.nameLost && !again && c.durable: // The lost cursor may be of this name.
 		c.initialPending.Store(true)
-		c.undelivered, c.retell = true, true
+		c.mayKnow, c.undelivered, c.retell = true, true, true
 	default:
 		c.initialPending.Store(true)
 		c.cursor.Store(q.head)
@@ -337,6 +339,7 @@ func (c *Consumer) passOnLocked() {
 // startLocked sets the position of a consumer that has not begun to read.
 func (c *Consumer) startLocked(at cursor) {
 	c.Known, c.undelivered, c.retell = !at.InitialPending, at.InitialPending, at.InitialPending
+	c.mayKnow = c.mayKnow || at.Seq > 0
 	c.initialPending.Store(at.InitialPending)
 	c.cursor.Store(min(at.Seq, c.q.head))
 }

@@ -125,8 +125,11 @@ type Log struct {
 	absent       map[string]cursor // Cursors of names without a consumer.
 	absentReadTo map[string]uint64 // How far their last consumers had read.
 	forgotten    persist.Unwritten // Names, see Log.Names.
-	nameLost     bool              // A durable cursor may be lost, and its name with it. Until ReleaseUndelivered.
-	terms        terms
+	// nameLost says, until ReleaseUndelivered, that a durable cursor may be lost, and its name with it. newAgain has
+	// the names that are forgotten meanwhile.
+	nameLost bool
+	newAgain map[string]struct{}
+	terms    terms
 
 	plainFloor    uint64 // The plain cursor once Stop has ended the plain consumers.
 	plainFloorSet bool
@@ -177,6 +180,7 @@ func NewLog(o Options) (*Log, error) {
 		absent:       map[string]cursor{},
 		absentReadTo: map[string]uint64{},
 		forgotten:    persist.Unwritten{},
+		newAgain:     map[string]struct{}{},
 		ledger:       ledger{storedCursors: map[string]cursor{}},
 	}
 	q.cond.L = &q.mu
@@ -318,11 +322,11 @@ func (q *Log) HasKnown() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for c := range q.consumers {
-		if c.durable && !c.isNew {
+		if c.mayKnow {
 			return true
 		}
 	}
-	return q.nameLost || len(q.absent) > 0
+	return len(q.absent) > 0
 }
 
 // HasTold reports whether a consumer of a durable name was told of all objects.
@@ -402,9 +406,6 @@ func (q *Log) Behind(name string) (deltas int, bytes int64) {
 // consider undelivered deltas.
 func (q *Log) floorLocked() uint64 {
 	floor := q.head
-	if q.nameLost {
-		floor = 0
-	}
 	for c := range q.consumers {
 		floor = min(floor, c.cursor.Load())
 	}
@@ -431,6 +432,9 @@ func (q *Log) Forget(name string) (err error) {
 			}
 		}
 		q.forgetLocked(b, name)
+		if q.nameLost {
+			q.newAgain[name] = struct{}{}
+		}
 	})
 	return cmp.Or(err, updateErr)
 }

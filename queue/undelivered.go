@@ -75,12 +75,14 @@ func (q *Log) CaughtUp() {
 	}
 }
 
-// ReleaseUndelivered ends the time in which plain consumers, and durable ones with a name that may be
-// lost, are given undelivered deltas. Those that were added before still are.
+// ReleaseUndelivered ends the time in which plain consumers, and those of names that may be lost, are given
+// undelivered deltas. Those that were added before still are.
 func (q *Log) ReleaseUndelivered() {
 	q.mu.Lock()
-	changed := q.undelivered.held || q.nameLost
-	q.undelivered.held, q.undelivered.released, q.nameLost = false, true, false
+	changed := q.undelivered.held
+	q.undelivered.held, q.undelivered.released = false, true
+	q.nameLost = false
+	clear(q.newAgain)
 	q.mu.Unlock()
 	if changed {
 		q.db.Kick()

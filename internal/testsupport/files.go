@@ -13,6 +13,7 @@ const (
 	metaAt          = 16
 	metaBytes       = 64
 	metaMagic       = 0xED0CDAED
+	metaFreelistAt  = 32
 	metaHighWaterAt = 40
 )
 
@@ -25,6 +26,19 @@ func ReadUsed(t testing.TB, path string) []byte {
 		t.Fatal(err)
 	}
 	return b
+}
+
+// DamageFreelist damages a closed cache file so that nobody can write to it any more.
+func DamageFreelist(t testing.TB, path string) {
+	t.Helper()
+	b := ReadUsed(t, path)
+	for id := range 2 { // Of both meta pages: whichever is newer.
+		freelist := binary.NativeEndian.Uint64(b[id*pageBytes+metaAt+metaFreelistAt:])
+		b[freelist*pageBytes+8] = 0x77
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // CopyFile copies a sound cache file, as it is at one moment: a process may write to it. What was
