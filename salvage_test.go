@@ -284,6 +284,27 @@ func TestAHandlerThatWasToldOfNothingYetKnowsNothing(t *testing.T) {
 	})
 }
 
+// TestAHandlerThatWasToldThatThereIsNothing is told of what a relist finds then.
+func TestAHandlerThatWasToldThatThereIsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t)
+		path := testsupport.Path(t)
+		p := launch(t, path, f, nil)
+		addDurable(t, p, "d")
+		p.run()
+		settle()
+		p.stop()
+		f.put(configMap("a"))
+		f.compact()
+		p = launch(t, path, f, nil)
+		d := addDurable(t, p, "d")
+		p.run()
+		settle()
+		d.expect(t, "add ns/a@1")
+		expectStore(t, p.informer, f)
+	})
+}
+
 // goBack gives buckets of a file that is closed the content that they have in another one.
 func goBack(t *testing.T, path, before string, buckets []string) {
 	t.Helper()

@@ -339,7 +339,7 @@ func (c *Consumer) passOnLocked() {
 // startLocked sets the position of a consumer that has not begun to read.
 func (c *Consumer) startLocked(at cursor) {
 	c.Known, c.undelivered, c.retell = !at.InitialPending, at.InitialPending, at.InitialPending
-	c.mayKnow = c.mayKnow || at.Seq > 0
+	c.mayKnow = c.mayKnow || at.Seq > 0 || !at.InitialPending
 	c.initialPending.Store(at.InitialPending)
 	c.cursor.Store(min(at.Seq, c.q.head))
 }

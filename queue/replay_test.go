@@ -309,6 +309,45 @@ func TestAfterACrashTheLogHasWhatWasDurable(t *testing.T) {
 	wantSeqs(t, "plain", upTo(6, 10), undeliveredOf(t, q.Plain(), 100))
 }
 
+// TestWhoMayKnowObjects: a handler that was told of all, also where there were none, and one that a list had begun
+// to tell; not one that was never told of anything.
+func TestWhoMayKnowObjects(t *testing.T) {
+	for name, c := range map[string]struct {
+		tell func(*testing.T, *Log, *Consumer)
+		want bool
+	}{
+		"told of nothing": {func(*testing.T, *Log, *Consumer) {}, false},
+		"told of none":    {func(_ *testing.T, _ *Log, c *Consumer) { c.InitialListDone() }, true},
+		"in its list": {func(t *testing.T, q *Log, c *Consumer) {
+			publishUpTo(t, q, 1, 3)
+			c.InitialListFrom(2)
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
+			d, err := q.Durable("d")
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.tell(t, q, d)
+			flush(t, q)
+			q = reopen(t, q)
+			if d, err = q.Durable("d"); err != nil {
+				t.Fatal(err)
+			}
+			defer d.Remove()
+			for _, again := range []bool{false, true} {
+				if again {
+					q.TellAgain(true)
+				}
+				if got := q.HasKnown(); got != c.want {
+					t.Errorf("told again: %v; may know objects: %v, expected %v", again, got, c.want)
+				}
+			}
+		})
+	}
+}
+
 // TestForgetRemovesANameForGood, over a restart too.
 func TestForgetRemovesANameForGood(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
