@@ -230,33 +230,66 @@ func withoutCursors(t *testing.T, f *source) (path string) {
 // TestADurableHandlerOfAFileThatHasLostItsObjectsMayKnowThem: no list is asked for that may be older than what it
 // was told.
 func TestADurableHandlerOfAFileThatHasLostItsObjectsMayKnowThem(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a"), configMap("b"))
-		path := testsupport.Path(t)
-		p := launch(t, path, f, nil)
-		addDurable(t, p, "d")
-		p.run()
-		settle()
-		p.stop()
-		loseBuckets(t, path, "objects", "store", "checkpoint", "index")
-		testsupport.DamageFreelist(t, path)
-		f.setDown(errUnreachable)
-		p = launch(t, path, f, nil)
-		p.damaged = true
-		d := addDurable(t, p, "d")
-		p.run()
-		settle()
-		if h := p.informer.Status().Handlers[0]; !h.InitialList {
-			t.Errorf("it has still to be told of all objects: %+v", h)
-		}
-		f.takeRequests()
-		f.setDown(nil)
-		settle()
-		if requests := f.takeRequests(); strings.Contains(requests[0], "rv=") {
-			t.Errorf("requests %q", requests)
-		}
-		d.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial")
-	})
+	objects := []string{"objects", "store", "checkpoint", "index"}
+	all := append([]string{"cursors", "queue", "deltas", "tombstones"}, objects...)
+	for name, c := range map[string]struct {
+		lost         []string
+		sound        bool // Nothing else is damaged.
+		again        bool // The handler was added before, and removed.
+		withoutAList int  // So many lives have ended while the server was away.
+	}{
+		"its cursor is there":           {lost: objects},
+		"its name is lost":              {lost: all},
+		"its cursor is lost":            {lost: append([]string{"cursors"}, objects...), sound: true},
+		"its name is lost, added again": {lost: all, again: true},
+		"its name is lost, later":       {lost: all, withoutAList: 2},
+		"its cursor is there, later":    {lost: objects, withoutAList: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"))
+				path := testsupport.Path(t)
+				p := launch(t, path, f, nil)
+				addDurable(t, p, "d")
+				p.run()
+				settle()
+				p.stop()
+				loseBuckets(t, path, c.lost...)
+				if !c.sound {
+					testsupport.DamageFreelist(t, path)
+				}
+				f.setDown(errUnreachable)
+				var d *recorder
+				for range c.withoutAList + 1 {
+					if p.end != nil {
+						p.stop()
+					}
+					p = launch(t, path, f, nil)
+					p.damaged = true
+					if c.again {
+						registration, err := p.informer.AddDurableEventHandler("d", &recorder{})
+						if err != nil {
+							t.Fatal(err)
+						}
+						remove(t, p, registration)
+					}
+					d = addDurable(t, p, "d")
+					p.run()
+					settle()
+				}
+				if h := p.informer.Status().Handlers[0]; !h.InitialList {
+					t.Errorf("it has still to be told of all objects: %+v", h)
+				}
+				f.takeRequests()
+				f.setDown(nil)
+				settle()
+				if requests := f.takeRequests(); strings.Contains(requests[0], "rv=") {
+					t.Errorf("requests %q", requests)
+				}
+				d.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial")
+			})
+		})
+	}
 }
 
 // TestAHandlerThatWasToldOfNothingYetKnowsNothing: the first list may be as old as the server has it at hand, also

@@ -37,7 +37,7 @@ type Consumer struct {
 	// head at its first call.
 	retell      bool
 	retellTo    uint64
-	mayKnow     bool // Its handler may know objects, see HasKnown.
+	mayKnow     bool // An earlier consumer of this name was told of objects, or that there are none.
 	initialList initialList
 	listBegun   bool // NoteRange was called.
 
@@ -125,7 +125,7 @@ func (q *Log) addNamed(c *Consumer) error {
 		c.startLocked(stored)
 	case q.nameLost && !again && c.durable: // The lost cursor may be of this name.
 		c.initialPending.Store(true)
-		c.mayKnow, c.undelivered, c.retell = true, true, true
+		c.undelivered, c.retell = true, true
 	default:
 		c.initialPending.Store(true)
 		c.cursor.Store(q.head)

@@ -295,6 +295,7 @@ func (q *Log) loadCursors(s *persist.Snapshot, st *logState, l *loading) error {
 		}
 	}
 	q.nameLost = l.stateLost || st == nil && len(bad)+len(q.storedCursors) > 0 || q.db.Salvaged(q.cursors.Space)
+	q.unsure = q.nameLost || l.lost || len(lost) > 0
 	for key, c := range q.storedCursors {
 		if name, ok := strings.CutPrefix(key, durablePrefix); ok {
 			c.InitialPending = c.InitialPending || (l.lost && c.Seq < q.head)

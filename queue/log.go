@@ -128,6 +128,7 @@ type Log struct {
 	// nameLost says, until ReleaseUndelivered, that a durable cursor may be lost, and its name with it. newAgain has
 	// the names that are forgotten meanwhile.
 	nameLost bool
+	unsure   bool // The file had lost something of what the names were told.
 	newAgain map[string]struct{}
 	terms    terms
 
@@ -322,7 +323,7 @@ func (q *Log) HasKnown() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for c := range q.consumers {
-		if c.mayKnow {
+		if c.mayKnow || c.durable && q.unsure {
 			return true
 		}
 	}
