@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
 
@@ -86,18 +87,13 @@ var allButObjects = []string{"checkpoint", "cursors", "deltas", "index", "queue"
 
 func (c damagedFile) testToldEverything(t *testing.T) {
 	f := newSource(t, configMap("a"), configMap("b"))
-	path := testsupport.Path(t)
-	p := launch(t, path, f, nil)
-	addDurable(t, p, "other")
-	if !c.isNew {
-		addDurable(t, p, "d")
+	names := []string{"other", "d"}
+	if c.isNew {
+		names = names[:1]
 	}
-	p.run()
-	settle()
-	p.stop()
-	before := testsupport.Path(t)
+	path, before := filledFor(t, f, names...), testsupport.Path(t)
 	testsupport.CopyFile(t, path, before)
-	p = launch(t, path, f, nil) // The handler is absent for a life, or has its first one.
+	p := launch(t, path, f, nil) // The handler is absent for a life, or has its first one.
 	if c.isNew {
 		addDurable(t, p, "d")
 	}
@@ -154,11 +150,7 @@ func TestANameThatADamagedFileHasLost(t *testing.T) {
 			return addDurable(t, p, "d")
 		}, want: known},
 		"removed and added again": {before: func(t *testing.T, p *process) *recorder {
-			registration, err := p.informer.AddDurableEventHandler("d", &recorder{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			remove(t, p, registration)
+			addAndRemove(t, p, "d")
 			return addDurable(t, p, "d")
 		}, want: known},
 		"late":     {other: true, after: addAfter(lateHandlers / 2), want: known},
@@ -248,30 +240,22 @@ func TestADurableHandlerOfAFileThatHasLostItsObjectsMayKnowThem(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newSource(t, configMap("a"), configMap("b"))
-				path := testsupport.Path(t)
-				p := launch(t, path, f, nil)
-				addDurable(t, p, "d")
-				p.run()
-				settle()
-				p.stop()
+				path := filledFor(t, f, "d")
 				loseBuckets(t, path, c.lost...)
 				if !c.sound {
 					testsupport.DamageFreelist(t, path)
 				}
 				f.setDown(errUnreachable)
 				var d *recorder
-				for range c.withoutAList + 1 {
-					if p.end != nil {
+				var p *process
+				for life := range c.withoutAList + 1 {
+					if life > 0 {
 						p.stop()
 					}
 					p = launch(t, path, f, nil)
 					p.damaged = true
 					if c.again {
-						registration, err := p.informer.AddDurableEventHandler("d", &recorder{})
-						if err != nil {
-							t.Fatal(err)
-						}
-						remove(t, p, registration)
+						addAndRemove(t, p, "d")
 					}
 					d = addDurable(t, p, "d")
 					p.run()
@@ -321,21 +305,38 @@ func TestAHandlerThatWasToldOfNothingYetKnowsNothing(t *testing.T) {
 func TestAHandlerThatWasToldThatThereIsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t)
-		path := testsupport.Path(t)
-		p := launch(t, path, f, nil)
-		addDurable(t, p, "d")
-		p.run()
-		settle()
-		p.stop()
+		path := filledFor(t, f, "d")
 		f.put(configMap("a"))
 		f.compact()
-		p = launch(t, path, f, nil)
+		p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "2" })
 		d := addDurable(t, p, "d")
 		p.run()
 		settle()
 		d.expect(t, "add ns/a@1")
 		expectStore(t, p.informer, f)
 	})
+}
+
+// filledFor returns a file whose durable handlers of these names were told of all objects.
+func filledFor(t *testing.T, f *source, names ...string) (path string) {
+	t.Helper()
+	p := launch(t, testsupport.Path(t), f, nil)
+	for _, name := range names {
+		addDurable(t, p, name)
+	}
+	p.run()
+	settle()
+	p.stop()
+	return p.path
+}
+
+func addAndRemove(t *testing.T, p *process, name string) {
+	t.Helper()
+	registration, err := p.informer.AddDurableEventHandler(name, &recorder{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove(t, p, registration)
 }
 
 // goBack gives buckets of a file that is closed the content that they have in another one.
@@ -410,12 +411,8 @@ func TestADeletionIsToldAlthoughABitHidesTheBuckets(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				f, path := newSource(t, configMap("a"), configMap("b")), testsupport.Path(t)
-				p := launch(t, path, f, nil)
-				addDurable(t, p, "d")
-				p.run()
-				settle()
-				p.stop()
+				f := newSource(t, configMap("a"), configMap("b"))
+				path := filledFor(t, f, "d")
 
 				page := uint64(0)
 				inFile(t, path, func(tx *bolt.Tx) error {
@@ -435,7 +432,7 @@ func TestADeletionIsToldAlthoughABitHidesTheBuckets(t *testing.T) {
 					}
 				})
 				f.remove("b")
-				p = launch(t, path, f, nil)
+				p := launch(t, path, f, nil)
 				d := addDurable(t, p, "d")
 				p.run()
 				settle()
