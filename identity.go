@@ -47,8 +47,8 @@ func (s *SharedIndexInformer) storedType() runtime.Object {
 	return s.example
 }
 
-// adopt makes the Go type of what the transform has returned that of the store, which is empty:
-// nobody has told NewInformer that it is another one than the example's.
+// adopt makes the Go type of what the transform has returned that of the store: nobody has told
+// NewInformer that it is another one than the example's.
 func (s *SharedIndexInformer) adopt(transformed any) bool {
 	obj, ok := transformed.(runtime.Object)
 	if !ok || !s.deferred || isNil(obj) || reflect.TypeOf(obj).Kind() != reflect.Pointer {
@@ -59,17 +59,25 @@ func (s *SharedIndexInformer) adopt(transformed any) bool {
 	return true
 }
 
-// relearn finds the type that an earlier process has adopted, by an empty object: nothing else can
-// be transformed before the server has answered.
-func (s *SharedIndexInformer) relearn(adopted string) {
-	if s.transform == nil || adopted == "" {
+// learnType adopts the type that the transform returns for an empty object, where the file has
+// objects: there is no other object before the server has answered.
+func (s *SharedIndexInformer) learnType() {
+	if !s.deferred || s.transform == nil || s.parts.Load().indexer.Seq() == 0 {
 		return
 	}
 	defer func() { _ = recover() }() // The transform may rely on what every object of a server has.
 	transformed, err := s.transform(reflect.New(reflect.TypeOf(s.example).Elem()).Interface())
-	if err == nil && fmt.Sprintf("%T", transformed) == adopted {
+	if err == nil && reflect.TypeOf(transformed) != reflect.TypeOf(s.example) {
 		s.adopt(transformed)
 	}
+}
+
+// adoptedType returns the name of the type that was adopted, empty if none was.
+func (s *SharedIndexInformer) adoptedType() string {
+	if learnt := s.learnt.Load(); learnt != nil {
+		return fmt.Sprintf("%T", *learnt)
+	}
+	return ""
 }
 
 func (s *SharedIndexInformer) newObject() any {
@@ -221,6 +229,7 @@ func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
 		ClusterID:     clusterID,
 		Server:        s.server,
 		Hidden:        s.server == request.HiddenServer,
+		Type:          s.adoptedType(),
 		SchemaVersion: checkpoint.SchemaVersion(s.storedType()),
 		Now:           time.Now(),
 		MaxAge:        s.cache.opts.MaxAge,

@@ -2,6 +2,7 @@ package warmwatch_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -208,3 +209,125 @@ func (c credentials) RoundTrip(r *http.Request) (*http.Response, error) {
 	defer resp.Body.Close()
 	return c.RoundTripper.RoundTrip(r)
 }
+
+// TestATransformThatReturnsAnotherTypeThanTheFileHas: the store becomes that of the new type, and durable
+// handlers hear of deletions.
+func TestATransformThatReturnsAnotherTypeThanTheFileHas(t *testing.T) {
+	same := func(obj any) (any, error) { return obj, nil }
+	refuse := func(obj any) (any, error) { // An empty object.
+		_ = accessor(obj).GetName()[0]
+		return toMetadata(obj)
+	}
+	checkpoint, objects := []string{"checkpoint"}, []string{"checkpoint", "objects", "store", "index"}
+	all := append([]string{"cursors", "queue", "deltas", "tombstones"}, objects...)
+	for name, c := range map[string]struct {
+		before, now cache.TransformFunc
+		lost        []string // Buckets.
+		damaged     bool     // Something else is damaged.
+		forgets     bool     // Nobody can know of the deletion.
+		mixed       bool     // What the file has is told first.
+	}{
+		"the type cannot be learnt":                   {before: refuse, now: refuse},
+		"checkpoint lost":                             {before: toMetadata, now: toMetadata, lost: checkpoint},
+		"checkpoint lost, cannot be learnt":           {before: refuse, now: refuse, lost: checkpoint},
+		"objects lost":                                {before: toMetadata, now: toMetadata, lost: objects, forgets: true},
+		"all lost, file damaged":                      {before: toMetadata, now: toMetadata, lost: all, damaged: true, forgets: true},
+		"all lost, file damaged, cannot be learnt":    {before: refuse, now: refuse, lost: all, damaged: true, forgets: true},
+		"a new transform returns another type":        {before: same, now: toMetadata},
+		"a new transform, the type cannot be learnt":  {before: same, now: refuse, mixed: true},
+		"a new transform returns the type as it came": {before: toMetadata, now: same},
+		"there was no transform":                      {now: toMetadata},
+		"there is no transform any more":              {before: toMetadata},
+	} {
+		for _, durable := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/durable=%t", name, durable), func(t *testing.T) {
+				api, path := httpserver.New(t, "one"), testsupport.Path(t)
+				api.Change(func(w *httpserver.World) { w.Put("a", "1", ""); w.Put("b", "2", "") })
+				r, stop := newTypeOf(t, path, api, c.before, &typeChecker{t: t}, durable, "ns/a@1", "ns/b@2")
+				until(func() bool { return r.heard("add ns/a@1") && r.heard("add ns/b@2") })
+				stop()
+				loseBuckets(t, path, c.lost...)
+				if c.damaged {
+					testsupport.DamageFreelist(t, path)
+				}
+				api.Change(func(w *httpserver.World) { w.Delete("b"); w.Put("a", "1", "changed") })
+				r, stop = newTypeOf(t, path, api, c.now, &typeChecker{t: t, any: c.mixed}, durable, "ns/a@4")
+				defer stop()
+				if durable && !c.forgets {
+					until(func() bool { return r.heard("lost ns/b") })
+				}
+				until(func() bool { return r.heard("ns/a@4") || r.heard("→4") })
+			})
+		}
+	}
+}
+
+// newTypeOf runs an informer until it has objects of the type that the transform returns.
+func newTypeOf(t *testing.T, path string, api *httpserver.Server, transform cache.TransformFunc, handler *typeChecker, durable bool, want ...string) (*recorder, func()) {
+	t.Helper()
+	a, r := newAgent(t, path, api), &recorder{}
+	informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
+	expected := reflect.TypeOf(&corev1.ConfigMap{})
+	if transform != nil {
+		if err := informer.SetTransform(transform); err != nil {
+			t.Fatal(err)
+		}
+		transformed, _ := transform(configMap("a"))
+		expected = reflect.TypeOf(transformed)
+	}
+	handler.recorder, handler.expected = r, expected
+	add := func() (err error) { _, err = informer.AddEventHandler(handler); return err }
+	if durable {
+		add = func() (err error) { _, err = informer.AddDurableEventHandler("d", handler); return err }
+	}
+	if err := add(); err != nil {
+		t.Fatal(err)
+	}
+	a.run(informer)
+	until(func() bool {
+		list := informer.GetStore().List()
+		isOther := func(obj any) bool { return reflect.TypeOf(obj) != expected }
+		return slices.Equal(versions(list), want) && !slices.ContainsFunc(list, isOther) && informer.Status().Phase == warmwatch.PhaseLive
+	})
+	if byIndex, err := informer.GetIndexer().ByIndex("namespace", "ns"); err != nil || !slices.Equal(versions(byIndex), want) {
+		t.Errorf("by index %v (%v)", versions(byIndex), err)
+	}
+	return r, a.stop
+}
+
+// heard reports whether it was told of an event with this in it.
+func (r *recorder) heard(what string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.events, func(event string) bool { return strings.Contains(event, what) })
+}
+
+// typeChecker is a handler that looks at the Go type of what it is given.
+type typeChecker struct {
+	*recorder
+	t        *testing.T
+	expected reflect.Type
+	any      bool
+}
+
+func (c *typeChecker) check(event string, obj any) {
+	if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = lost.Obj
+	}
+	if got := reflect.TypeOf(obj); obj != nil && got != c.expected && !c.any {
+		c.t.Errorf("%s is given a %v, expected a %v", event, got, c.expected)
+	}
+}
+
+func (c *typeChecker) OnAdd(obj any, initial bool) {
+	c.check("OnAdd", obj)
+	c.recorder.OnAdd(obj, initial)
+}
+
+func (c *typeChecker) OnUpdate(old, obj any) {
+	c.check("OnUpdate", old)
+	c.check("OnUpdate", obj)
+	c.recorder.OnUpdate(old, obj)
+}
+
+func (c *typeChecker) OnDelete(obj any) { c.check("OnDelete", obj); c.recorder.OnDelete(obj) }

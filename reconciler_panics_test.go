@@ -44,7 +44,7 @@ func reconcilePanics() error {
 	if _, err = informer.AddReconciler("d", w.reconcile, warmwatch.ReconcilerOptions{}); err != nil {
 		return err
 	}
-	time.AfterFunc(20*time.Second, func() { os.Exit(3) })
+	time.AfterFunc(2*time.Minute, func() { os.Exit(3) })
 	informer.RunWithContext(context.Background())
 	return errors.New("Run has returned")
 }

@@ -40,7 +40,11 @@ func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 		close(detectorStop)
 		wg.Wait()
 	}()
-	if s.deferred && !s.identify(ctx) || !s.untilRead(ctx, s.arrive) || !s.untilRead(ctx, func() error { return s.begin(ctx) }) {
+	if s.deferred && !s.identify(ctx) || !s.untilRead(ctx, s.arrive) {
+		return
+	}
+	s.learnType()
+	if !s.untilRead(ctx, func() error { return s.begin(ctx) }) {
 		return
 	}
 	s.controller.RunWithContext(ctx)
@@ -104,7 +108,6 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 		return err
 	}
 	resyncCheckPeriod := s.processor.Start()
-	s.relearn(p.sink.AdoptedType())
 	want := s.want("")
 	decision := p.sink.Load(want, s.transform, s.relistItems)
 	level := 0

@@ -225,17 +225,20 @@ func TestADurableHandlerOfAFileThatHasLostItsObjectsMayKnowThem(t *testing.T) {
 	objects := []string{"objects", "store", "checkpoint", "index"}
 	all := append([]string{"cursors", "queue", "deltas", "tombstones"}, objects...)
 	for name, c := range map[string]struct {
-		lost         []string
-		sound        bool // Nothing else is damaged.
-		again        bool // The handler was added before, and removed.
-		withoutAList int  // So many lives have ended while the server was away.
+		lost          []string
+		sound         bool // Nothing else is damaged.
+		again         bool // The handler was added before, and removed.
+		behindTheList bool // The handler is added then.
+		withoutAList  int  // So many lives have ended while the server was away.
 	}{
-		"its cursor is there":           {lost: objects},
-		"its name is lost":              {lost: all},
-		"its cursor is lost":            {lost: append([]string{"cursors"}, objects...), sound: true},
-		"its name is lost, added again": {lost: all, again: true},
-		"its name is lost, later":       {lost: all, withoutAList: 2},
-		"its cursor is there, later":    {lost: objects, withoutAList: 2},
+		"its cursor is there":               {lost: objects},
+		"its name is lost":                  {lost: all},
+		"its cursor is lost":                {lost: append([]string{"cursors"}, objects...), sound: true},
+		"its name is lost, added again":     {lost: all, again: true},
+		"its name is lost, later":           {lost: all, withoutAList: 2},
+		"its name is lost, behind the list": {lost: all, behindTheList: true},
+		"its cursor is lost, later":         {lost: append([]string{"cursors"}, objects...), sound: true, withoutAList: 2},
+		"its cursor is there, later":        {lost: objects, withoutAList: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -257,18 +260,26 @@ func TestADurableHandlerOfAFileThatHasLostItsObjectsMayKnowThem(t *testing.T) {
 					if c.again {
 						addAndRemove(t, p, "d")
 					}
-					d = addDurable(t, p, "d")
+					if !c.behindTheList {
+						d = addDurable(t, p, "d")
+					}
 					p.run()
 					settle()
 				}
-				if h := p.informer.Status().Handlers[0]; !h.InitialList {
-					t.Errorf("it has still to be told of all objects: %+v", h)
+				for _, h := range p.informer.Status().Handlers {
+					if !h.InitialList {
+						t.Errorf("it has still to be told of all objects: %+v", h)
+					}
 				}
 				f.takeRequests()
 				f.setDown(nil)
 				settle()
 				if requests := f.takeRequests(); strings.Contains(requests[0], "rv=") {
 					t.Errorf("requests %q", requests)
+				}
+				if c.behindTheList {
+					d = addDurable(t, p, "d")
+					settle()
 				}
 				d.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial")
 			})

@@ -19,11 +19,11 @@ func (q *Log) beforeCommit(b *persist.Batch) {
 	q.headsApart = 2
 	plain, anyPlain := q.head, false
 	for c := range q.consumers {
-		seq := c.cursor.Load()
+		at := c.at()
 		if c.name != "" {
-			q.storeLocked(b, durablePrefix+c.name, cursor{Seq: seq, InitialPending: c.initialPending.Load()})
+			q.storeLocked(b, durablePrefix+c.name, at)
 		} else {
-			plain, anyPlain = min(plain, seq), true
+			plain, anyPlain = min(plain, at.Seq), true
 		}
 	}
 	for name, c := range q.absent {

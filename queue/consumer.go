@@ -37,7 +37,7 @@ type Consumer struct {
 	// head at its first call.
 	retell      bool
 	retellTo    uint64
-	mayKnow     bool // An earlier consumer of this name was told of objects, or that there are none.
+	mayKnow     bool // An earlier consumer of this name may have been told of objects, or that there are none.
 	initialList initialList
 	listBegun   bool // NoteRange was called.
 
@@ -98,7 +98,7 @@ func (q *Log) named(name string, durable bool) (*Consumer, error) {
 	batch, err := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		q.storeLocked(b, durablePrefix+name, cursor{Seq: c.cursor.Load(), InitialPending: c.initialPending.Load()})
+		q.storeLocked(b, durablePrefix+name, c.at())
 		b.Urgent()
 	})
 	if err != nil {
@@ -125,7 +125,7 @@ func (q *Log) addNamed(c *Consumer) error {
 		c.startLocked(stored)
 	case q.nameLost && !again && c.durable: // The lost cursor may be of this name.
 		c.initialPending.Store(true)
-		c.undelivered, c.retell = true, true
+		c.mayKnow, c.undelivered, c.retell = true, true, true
 	default:
 		c.initialPending.Store(true)
 		c.cursor.Store(q.head)
@@ -322,7 +322,7 @@ func (c *Consumer) passOn() {
 
 func (c *Consumer) passOnLocked() {
 	q := c.q
-	at := cursor{Seq: c.cursor.Load(), InitialPending: c.initialPending.Load()}
+	at := c.at()
 	if before, waits := q.absent[c.name]; waits {
 		if q.terms.byName[c.name] == c.term && (at.Seq > before.Seq || before.InitialPending) {
 			q.absent[c.name] = at
@@ -339,7 +339,7 @@ func (c *Consumer) passOnLocked() {
 // startLocked sets the position of a consumer that has not begun to read.
 func (c *Consumer) startLocked(at cursor) {
 	c.Known, c.undelivered, c.retell = !at.InitialPending, at.InitialPending, at.InitialPending
-	c.mayKnow = c.mayKnow || at.Seq > 0 || !at.InitialPending
+	c.mayKnow = c.mayKnow || at.knows()
 	c.initialPending.Store(at.InitialPending)
 	c.cursor.Store(min(at.Seq, c.q.head))
 }
@@ -347,6 +347,13 @@ func (c *Consumer) startLocked(at cursor) {
 // InitialPending reports whether a named consumer has still to be told of all objects, or of
 // what happened while it was.
 func (c *Consumer) InitialPending() bool { return c.initialPending.Load() }
+
+// at returns the position to store.
+func (c *Consumer) at() cursor {
+	at := cursor{Seq: c.cursor.Load(), InitialPending: c.initialPending.Load()}
+	at.MayKnow = c.mayKnow && !at.knows()
+	return at
+}
 
 // Cursor returns the Seq up to which all deltas are acknowledged.
 func (c *Consumer) Cursor() uint64 { return c.cursor.Load() }
@@ -374,7 +381,7 @@ func (c *Consumer) Remove() {
 	delete(q.consumers, c)
 	if c.name != "" {
 		c.removed.Store(true)
-		q.absent[c.name] = cursor{Seq: c.cursor.Load(), InitialPending: c.initialPending.Load()}
+		q.absent[c.name] = c.at()
 		if q.terms.byName == nil {
 			q.terms.byName = map[string]uint64{}
 		}

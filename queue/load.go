@@ -90,7 +90,7 @@ func (q *Log) TellAgain(all bool) {
 	defer q.mu.Unlock()
 	for name, c := range q.absent {
 		if n, _ := q.behindLocked(c.Seq); n > 0 || all {
-			c.InitialPending = true
+			c.MayKnow, c.InitialPending = c.knows(), true
 			q.absent[name] = c
 		}
 	}
@@ -295,10 +295,10 @@ func (q *Log) loadCursors(s *persist.Snapshot, st *logState, l *loading) error {
 		}
 	}
 	q.nameLost = l.stateLost || st == nil && len(bad)+len(q.storedCursors) > 0 || q.db.Salvaged(q.cursors.Space)
-	q.unsure = q.nameLost || l.lost || len(lost) > 0
 	for key, c := range q.storedCursors {
 		if name, ok := strings.CutPrefix(key, durablePrefix); ok {
-			c.InitialPending = c.InitialPending || (l.lost && c.Seq < q.head)
+			c.MayKnow = c.MayKnow || l.lost
+			c.InitialPending = c.InitialPending || l.lost && c.Seq < q.head
 			q.absent[name] = c
 		}
 	}
@@ -307,7 +307,7 @@ func (q *Log) loadCursors(s *persist.Snapshot, st *logState, l *loading) error {
 	}
 	for _, key := range lost {
 		if name, ok := strings.CutPrefix(key, durablePrefix); ok {
-			q.absent[name] = cursor{InitialPending: true}
+			q.absent[name] = cursor{InitialPending: true, MayKnow: true}
 		} else if key == plainCursor {
 			q.undelivered = inherited(cursor{}, q.head)
 		}

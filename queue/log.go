@@ -128,7 +128,6 @@ type Log struct {
 	// nameLost says, until ReleaseUndelivered, that a durable cursor may be lost, and its name with it. newAgain has
 	// the names that are forgotten meanwhile.
 	nameLost bool
-	unsure   bool // The file had lost something of what the names were told.
 	newAgain map[string]struct{}
 	terms    terms
 
@@ -146,10 +145,15 @@ type cursor struct {
 	Seq uint64 `json:"seq"`
 	// InitialPending: the consumer has still to be told of all objects.
 	InitialPending bool `json:"walking,omitempty"`
+	// MayKnow: the consumer's handler may know objects, although Seq is 0.
+	MayKnow bool `json:"mayKnow,omitempty"`
 	// Lives, of the plain cursor only, counts the processes that had no plain
 	// consumer and left the deltas after Seq to the next.
 	Lives int `json:"lives,omitempty"`
 }
+
+// knows reports whether the handler may know objects, or that there are none.
+func (c cursor) knows() bool { return c.MayKnow || c.Seq > 0 || !c.InitialPending }
 
 // NewLog returns the log of a space, with the deltas that are in the DB.
 func NewLog(o Options) (*Log, error) {
@@ -323,11 +327,11 @@ func (q *Log) HasKnown() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for c := range q.consumers {
-		if c.mayKnow || c.durable && q.unsure {
+		if c.mayKnow {
 			return true
 		}
 	}
-	return len(q.absent) > 0
+	return len(q.absent) > 0 || q.nameLost
 }
 
 // HasTold reports whether a consumer of a durable name was told of all objects.
@@ -460,14 +464,14 @@ func (q *Log) Stop() error {
 	q.mu.Lock()
 	for c := range q.consumers {
 		c.closed = true
-		at := c.cursor.Load()
+		at := c.at()
 		switch {
 		case c.name != "":
-			q.absent[c.name] = cursor{Seq: at, InitialPending: c.initialPending.Load()}
+			q.absent[c.name] = at
 		case q.plainFloorSet:
-			q.plainFloor = min(q.plainFloor, at)
+			q.plainFloor = min(q.plainFloor, at.Seq)
 		default:
-			q.plainFloor, q.plainFloorSet = at, true
+			q.plainFloor, q.plainFloorSet = at.Seq, true
 		}
 	}
 	clear(q.consumers)

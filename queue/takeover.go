@@ -54,7 +54,7 @@ func (q *Log) Names(s *persist.Snapshot) error {
 			if q.forgotten[name] > written || q.knowsLocked(name) {
 				continue
 			}
-			q.absent[name] = cursor{Seq: q.head, InitialPending: true}
+			q.absent[name] = cursor{Seq: q.head, InitialPending: true, MayKnow: true}
 			q.storeLocked(b, durablePrefix+name, q.absent[name])
 			for _, o := range objects[name] {
 				q.putAsideLocked(b, name, o)

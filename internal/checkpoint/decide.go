@@ -51,6 +51,7 @@ type Want struct {
 	Server string
 	// Hidden: Server stands for any that is not known.
 	Hidden           bool
+	Type             string // As in [Record].
 	SchemaVersion    string
 	TransformVersion string
 	IndexVersion     string
@@ -147,7 +148,8 @@ func (d *Decision) compare(found *Record, want Want) {
 		// The space is named by the identity, so somebody has moved the data.
 		d.Action, d.Serve = ActionDiscard, false
 	}
-	if d.differs("transform version", found.TransformVersion, want.TransformVersion) {
+	otherType := d.differs("Go type", found.Type, want.Type)
+	if d.differs("transform version", found.TransformVersion, want.TransformVersion) || otherType {
 		// The objects are not what the handlers expect.
 		d.relist()
 		d.Serve, d.Rewrite, d.TellAgain = false, true, true

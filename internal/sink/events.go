@@ -150,6 +150,7 @@ func (k *Sink) prepareLocked(obj any) (transformed any, key string, err error) {
 			k.informer.Refused(err)
 			return nil, "", err
 		}
+		k.typeShown = true
 	}
 	if key, err = k.indexer.Key(obj); err != nil {
 		return nil, "", &refusedError{err}
@@ -157,12 +158,18 @@ func (k *Sink) prepareLocked(obj any) (transformed any, key string, err error) {
 	return obj, key, nil
 }
 
-// adoptLocked makes the Go type of obj that of the store, if nothing was ever stored.
+// adoptLocked makes the Go type of the first object that is transformed that of the store. Objects
+// of another type in the file cannot be read then, and are written anew.
 func (k *Sink) adoptLocked(obj any) bool {
-	if k.adopt == nil || k.record.Type != "" || k.indexer.Seq() > 0 || k.log.HasKnown() || !k.adopt(obj) {
+	if k.typeShown || k.adopt == nil || !k.adopt(obj) {
 		return false
 	}
-	k.storedType, k.record.Type = reflect.TypeOf(obj), fmt.Sprintf("%T", obj)
+	k.storedType, k.want.Type, k.want.SchemaVersion = reflect.TypeOf(obj), fmt.Sprintf("%T", obj), checkpoint.SchemaVersion(obj)
+	if k.indexer.Len() == 0 {
+		k.record.Type = k.want.Type
+	} else if !k.record.Rewrite {
+		k.forceRelistLocked(fmt.Sprintf("the transform returned a %T", obj))
+	}
 	return true
 }
 

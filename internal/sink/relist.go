@@ -354,7 +354,8 @@ func (r *relist) recordLocked(rv string, whole bool) {
 		k.record.State = checkpoint.StateRefreshing
 	}
 	k.record.Rewrite, k.record.Rewound = !whole, false
-	k.record.SchemaVersion, k.record.TransformVersion, k.record.IndexVersion = k.want.SchemaVersion, k.want.TransformVersion, k.want.IndexVersion
+	k.record.Type, k.record.SchemaVersion = k.want.Type, k.want.SchemaVersion
+	k.record.TransformVersion, k.record.IndexVersion = k.want.TransformVersion, k.want.IndexVersion
 	if k.knownCluster {
 		k.record.ClusterID = k.clusterID
 	}

@@ -98,6 +98,7 @@ type Sink struct {
 	newObject       func() any
 	adopt           func(any) bool
 	storedType      reflect.Type // Of what newObject returns.
+	typeShown       bool         // An object of storedType was transformed.
 	maxAge          time.Duration
 	relistItems     int
 	notifyUnchanged bool
@@ -218,14 +219,6 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 	k.trusted = decision.Action == checkpoint.ActionResume
 	k.complete = decision.Serve
 	return decision
-}
-
-// AdoptedType returns the Go type of the stored objects, if their transform has shown it.
-func (k *Sink) AdoptedType() string {
-	if found, _ := k.stored(); found != nil { // Load reports what is wrong.
-		return found.Type
-	}
-	return ""
 }
 
 // stored returns the checkpoint that is stored, nil if there is none.
