@@ -129,21 +129,7 @@ func Decide(e Evidence, want Want) Decision {
 
 // compare applies the consequences of each mismatch between the checkpoint and want.
 func (d *Decision) compare(found *Record, want Want) {
-	if found.ClusterID != "" && want.ClusterID != "" && d.differs("cluster", found.ClusterID, want.ClusterID) {
-		d.Action, d.Serve = ActionDiscard, false
-	}
-	cameFrom := found.CameFrom(want.Server)
-	if !cameFrom && (found.ClusterID == "" || found.ClusterID != want.ClusterID) {
-		d.because("the objects came from %s, now the server is %s", found.Servers, want.Server)
-		if want.ClusterID == "" {
-			d.Unverified = true
-		} else {
-			d.Action, d.Serve = ActionDiscard, false
-		}
-	}
-	if cameFrom && want.Hidden && want.ClusterID == "" && found.ClusterID != "" {
-		d.Unverified, d.ServeIfAway = true, true // It may be any server.
-	}
+	d.compareCluster(found, want)
 	if d.differs("identity", found.Identity, want.Identity) {
 		// The space is named by the identity, so somebody has moved the data.
 		d.Action, d.Serve = ActionDiscard, false
@@ -190,6 +176,25 @@ func (d *Decision) compare(found *Record, want Want) {
 	if d.differs("index version", found.IndexVersion, want.IndexVersion) {
 		// An index is a function of the objects (I1), so the watch may be resumed.
 		d.RebuildIndices = true
+	}
+}
+
+// compareCluster applies the consequences of another cluster, and of a server that may be one.
+func (d *Decision) compareCluster(found *Record, want Want) {
+	if found.ClusterID != "" && want.ClusterID != "" && d.differs("cluster", found.ClusterID, want.ClusterID) {
+		d.Action, d.Serve = ActionDiscard, false
+	}
+	cameFrom := found.CameFrom(want.Server)
+	if !cameFrom && (found.ClusterID == "" || found.ClusterID != want.ClusterID) {
+		d.because("the objects came from %s, now the server is %s", found.Servers, want.Server)
+		if want.ClusterID == "" {
+			d.Unverified = true
+		} else {
+			d.Action, d.Serve = ActionDiscard, false
+		}
+	}
+	if cameFrom && want.Hidden && want.ClusterID == "" && found.ClusterID != "" {
+		d.Unverified, d.ServeIfAway = true, true // It may be any server.
 	}
 }
 
