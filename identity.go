@@ -59,10 +59,10 @@ func (s *SharedIndexInformer) adopt(transformed any) bool {
 	return true
 }
 
-// learnType adopts the type that the transform returns for an empty object, where the file has
-// objects: there is no other object before the server has answered.
+// learnType adopts the type that the transform returns for an empty object, where an earlier one may have
+// made the objects in the file: there is no other object before the server has answered.
 func (s *SharedIndexInformer) learnType() {
-	if !s.deferred || s.transform == nil || s.parts.Load().indexer.Seq() == 0 {
+	if !s.deferred || s.transform == nil || !s.parts.Load().sink.MayBeOfAnotherType() {
 		return
 	}
 	defer func() { _ = recover() }() // The transform may rely on what every object of a server has.

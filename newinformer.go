@@ -48,10 +48,10 @@ import (
 // works from memory. What came from a server of another address is served once the server has said
 // that it is of the same cluster, see Options.ClusterID.
 //
-// A transform may return objects of another Go type, all of one that is a [runtime.Object]. A
-// process that finds objects in the file first calls it once with an empty object, to see the type. If that
-// fails, or the type is not that of the file, it begins with a list, and no stored object of another type than
-// the example's is served.
+// A transform may return objects of another Go type, all of one that is a [runtime.Object]. The next
+// process then calls it once with an empty object, to see the type; if that fails, or the type is not
+// that of the file, no stored object is served before the list. One that returns another type than before needs another
+// Options.TransformVersion, else what it returns is refused by the first process that serves from the file.
 //
 // Until it runs, it holds nothing in the file, what its handlers have to be told is not
 // known, and its store has what the program puts there. After Close it does not run, and its store cannot

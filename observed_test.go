@@ -225,7 +225,7 @@ func TestATransformThatReturnsAnotherTypeThanTheFileHas(t *testing.T) {
 		lost        []string // Buckets.
 		damaged     bool     // Something else is damaged.
 		forgets     bool     // Nobody can know of the deletion.
-		mixed       bool     // What the file has is told first.
+		served      bool     // A process serves what the file has, and refuses the new type.
 	}{
 		"the type cannot be learnt":                   {before: refuse, now: refuse},
 		"checkpoint lost":                             {before: toMetadata, now: toMetadata, lost: checkpoint},
@@ -233,8 +233,8 @@ func TestATransformThatReturnsAnotherTypeThanTheFileHas(t *testing.T) {
 		"objects lost":                                {before: toMetadata, now: toMetadata, lost: objects, forgets: true},
 		"all lost, file damaged":                      {before: toMetadata, now: toMetadata, lost: all, damaged: true, forgets: true},
 		"all lost, file damaged, cannot be learnt":    {before: refuse, now: refuse, lost: all, damaged: true, forgets: true},
-		"a new transform returns another type":        {before: same, now: toMetadata},
-		"a new transform, the type cannot be learnt":  {before: same, now: refuse, mixed: true},
+		"a new transform returns another type":        {before: same, now: toMetadata, served: true},
+		"a new transform, the type cannot be learnt":  {before: same, now: refuse, served: true},
 		"a new transform returns the type as it came": {before: toMetadata, now: same},
 		"there was no transform":                      {now: toMetadata},
 		"there is no transform any more":              {before: toMetadata},
@@ -251,7 +251,10 @@ func TestATransformThatReturnsAnotherTypeThanTheFileHas(t *testing.T) {
 					testsupport.DamageFreelist(t, path)
 				}
 				api.Change(func(w *httpserver.World) { w.Delete("b"); w.Put("a", "1", "changed") })
-				r, stop = newTypeOf(t, path, api, c.now, &typeChecker{t: t, any: c.mixed}, durable, "ns/a@4")
+				if c.served {
+					refusesNewType(t, path, api, c.now, "ns/a@1", "ns/b@2")
+				}
+				r, stop = newTypeOf(t, path, api, c.now, &typeChecker{t: t}, durable, "ns/a@4")
 				defer stop()
 				if durable && !c.forgets {
 					until(func() bool { return r.heard("lost ns/b") })
@@ -295,6 +298,25 @@ func newTypeOf(t *testing.T, path string, api *httpserver.Server, transform cach
 	return r, a.stop
 }
 
+// refusesNewType runs an informer until its transform's type was refused. All that it serves stays.
+func refusesNewType(t *testing.T, path string, api *httpserver.Server, transform cache.TransformFunc, want ...string) {
+	t.Helper()
+	a := newAgent(t, path, api)
+	defer a.stop()
+	informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
+	if err := informer.SetTransform(transform); err != nil {
+		t.Fatal(err)
+	}
+	a.run(informer)
+	until(func() bool {
+		err := informer.Status().Err
+		return err != nil && strings.Contains(err.Error(), "InformerOptions.Transformed")
+	})
+	if got := versions(informer.GetStore().List()); !slices.Equal(got, want) {
+		t.Errorf("the store has %v, expected %v", got, want)
+	}
+}
+
 // heard reports whether it was told of an event with this in it.
 func (r *recorder) heard(what string) bool {
 	r.mu.Lock()
@@ -307,14 +329,13 @@ type typeChecker struct {
 	*recorder
 	t        *testing.T
 	expected reflect.Type
-	any      bool
 }
 
 func (c *typeChecker) check(event string, obj any) {
 	if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = lost.Obj
 	}
-	if got := reflect.TypeOf(obj); obj != nil && got != c.expected && !c.any {
+	if got := reflect.TypeOf(obj); obj != nil && got != c.expected {
 		c.t.Errorf("%s is given a %v, expected a %v", event, got, c.expected)
 	}
 }

@@ -159,16 +159,27 @@ func (k *Sink) prepareLocked(obj any) (transformed any, key string, err error) {
 }
 
 // adoptLocked makes the Go type of the first object that is transformed that of the store. Objects
-// of another type in the file cannot be read then, and are written anew.
+// of another type in the file cannot be read then, and are written anew. Where they are served
+// already, they stay, and the next process does not serve them.
 func (k *Sink) adoptLocked(obj any) bool {
-	if k.typeShown || k.adopt == nil || !k.adopt(obj) {
+	if k.typeShown || k.adopt == nil {
+		return false
+	}
+	if k.indexer.Len() > 0 && k.complete {
+		if !k.record.Rewound {
+			k.record.Rewrite, k.record.Rewound = true, true
+			if err := k.storeLocked(); err != nil {
+				k.logger.Error(err, "Could not note that the transform returns another type")
+			}
+		}
+		return false
+	}
+	if !k.adopt(obj) {
 		return false
 	}
 	k.storedType, k.want.Type, k.want.SchemaVersion = reflect.TypeOf(obj), fmt.Sprintf("%T", obj), checkpoint.SchemaVersion(obj)
 	if k.indexer.Len() == 0 {
 		k.record.Type = k.want.Type
-	} else if !k.record.Rewrite {
-		k.forceRelistLocked(fmt.Sprintf("the transform returned a %T", obj))
 	}
 	return true
 }

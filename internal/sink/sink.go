@@ -221,6 +221,15 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 	return decision
 }
 
+// MayBeOfAnotherType reports whether the stored objects may be of another Go type than the
+// program says, because their transform returned it.
+func (k *Sink) MayBeOfAnotherType() bool {
+	if found, _ := k.stored(); found != nil { // Load reports what is wrong.
+		return found.Type != ""
+	}
+	return k.indexer.Seq() > 0
+}
+
 // stored returns the checkpoint that is stored, nil if there is none.
 func (k *Sink) stored() (found *checkpoint.Record, err error) {
 	_, err = k.db.View(k.bucket, checkpointKey, func(it *persist.Item) error {
