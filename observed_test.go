@@ -270,7 +270,7 @@ func newTypeOf(t *testing.T, path string, api *httpserver.Server, transform cach
 	t.Helper()
 	a, r := newAgent(t, path, api), &recorder{}
 	informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
-	expected := reflect.TypeOf(&corev1.ConfigMap{})
+	expected := reflect.TypeFor[*corev1.ConfigMap]()
 	if transform != nil {
 		if err := informer.SetTransform(transform); err != nil {
 			t.Fatal(err)
