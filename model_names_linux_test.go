@@ -80,6 +80,7 @@ type namesStats struct{ Lives, Handlers, Reconcilers, Refused, Forgotten, Losses
 type name struct {
 	registration cache.ResourceEventHandlerRegistration // Nil: nobody.
 	reconciles   bool                                   // The last one did.
+	adding       bool                                   // A reconciler, which may run before AddReconciler returns.
 	used         bool                                   // Somebody had it, and it was not forgotten.
 
 	told  map[types.UID]int64 // What handlers were told of and not of its deletion, with the version.
@@ -225,7 +226,7 @@ func (m *namesModel) addReconciler(n string) {
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if life != m.life || !x.reconciles { // It has crashed, or a handler has the name.
+		if life != m.life || !x.reconciles && !x.adding { // It has crashed, or a handler has the name.
 			return nil
 		}
 		for _, deleted := range warmwatch.DeletedObjects(ctx) {
@@ -236,12 +237,16 @@ func (m *namesModel) addReconciler(n string) {
 		}
 		return nil
 	}
+	m.mu.Lock()
+	x.adding = true
+	m.mu.Unlock()
 	registration, err := m.p.informer.AddReconciler(n, reconcile, warmwatch.ReconcilerOptions{
 		Workers: 1 + m.intn(2), RateLimiter: clientworkqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](5*time.Millisecond, time.Second),
 	})
 	m.note("add reconciler", n, errorText(err))
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	x.adding = false
 	if err != nil {
 		m.stats.Refused++
 		return
