@@ -46,7 +46,7 @@ func panicsAt(event string, maxPanics int, changes []string) error {
 	if err != nil {
 		return err
 	}
-	time.AfterFunc(2*time.Minute, func() { os.Exit(3) })
+	endIfHanging()
 	informer.RunWithContext(context.Background())
 	return errors.New("Run has returned")
 }
@@ -65,7 +65,7 @@ func panicsNew(path, server string) error {
 	if _, err = informer.AddDurableEventHandler("d", &recorder{during: func(e string) { panic("poison: " + e) }}); err != nil {
 		return err
 	}
-	time.AfterFunc(2*time.Minute, func() { os.Exit(3) })
+	endIfHanging()
 	informer.RunWithContext(context.Background())
 	return errors.New("Run has returned")
 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"os/exec"
+	"runtime/debug"
 	"testing"
+	"time"
 
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
@@ -28,4 +30,12 @@ func crash(t *testing.T, name string, env ...string) string {
 		t.Fatalf("the program %s did not crash: %v\n%s", name, err, &out)
 	}
 	return out.String()
+}
+
+// endIfHanging ends a program that hangs, with the stacks of all its goroutines.
+func endIfHanging() {
+	time.AfterFunc(2*time.Minute, func() {
+		debug.SetTraceback("all")
+		panic("the program hangs")
+	})
 }

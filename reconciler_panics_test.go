@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -44,7 +43,7 @@ func reconcilePanics() error {
 	if _, err = informer.AddReconciler("d", w.reconcile, warmwatch.ReconcilerOptions{}); err != nil {
 		return err
 	}
-	time.AfterFunc(2*time.Minute, func() { os.Exit(3) })
+	endIfHanging()
 	informer.RunWithContext(context.Background())
 	return errors.New("Run has returned")
 }
