@@ -375,6 +375,16 @@ func (db *DB) Kick() {
 	db.noteChangeLocked(false)
 }
 
+// CommitSoon asks for a commit within DurableDelay, as [Batch.Urgent] does, unless what waits begins
+// after the batch with this number.
+func (db *DB) CommitSoon(batch uint64) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if batch > db.flushingTo {
+		db.noteChangeLocked(true)
+	}
+}
+
 func (db *DB) wakeCommitter() {
 	select {
 	case db.wake <- struct{}{}:

@@ -266,9 +266,10 @@ func (c *Consumer) Behind() (deltas int, bytes int64) {
 }
 
 // WaitDurable waits until the consumer's name and the batch with this number are
-// durable. The error is [ErrStopped].
+// durable, and has them written soon. The error is [ErrStopped].
 func (c *Consumer) WaitDurable(batch uint64) error {
 	q := c.q
+	q.db.CommitSoon(max(batch, c.registered))
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	c.beginLocked()

@@ -250,6 +250,37 @@ func TestADurableConsumerIsGivenOnlyWhatIsDurable(t *testing.T) {
 	})
 }
 
+// TestADurableConsumerWaitsForNoLongerThanTheDelay: the batch may be one that was not urgent, applied after the
+// commit of the consumer's name.
+func TestADurableConsumerWaitsForNoLongerThanTheDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const delay = time.Second
+		db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Hour, DurableDelay: delay})
+		q := newLog(t, db, Options{})
+		q.CaughtUp()
+		c, err := q.Durable("d")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.WaitDurable(0); err != nil {
+			t.Fatal(err)
+		}
+		batch, err := db.Update(func(*persist.Batch) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []time.Duration{delay, 0} { // The second time it is durable already.
+			begun := time.Now()
+			if err := c.WaitDurable(batch); err != nil {
+				t.Fatal(err)
+			}
+			if waited := time.Since(begun); waited != want {
+				t.Errorf("waited for %v, expected %v", waited, want)
+			}
+		}
+	})
+}
+
 // TestALogThatIsOpenedAgainGivesOnlyWhatIsDurable: the one before may have stopped a moment
 // ago, in the same process.
 func TestALogThatIsOpenedAgainGivesOnlyWhatIsDurable(t *testing.T) {

@@ -244,14 +244,13 @@ func (k *Sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta, more
 // not change the resourceVersion.
 func (k *Sink) writeLocked(w *indexer.Writer, ds []queue.Delta, more ...func(*persist.Batch)) error {
 	value := k.value()
-	urgent := k.log.HasDurable()
 	batch, err := w.Commit(func(b *persist.Batch) {
 		k.log.Append(b, ds)
 		b.Put(k.bucket, checkpointKey, value)
 		for _, put := range more {
 			put(b)
 		}
-		if urgent {
+		if k.log.HasDurable() { // Asked here, a consumer that is not there yet stores its name in a later batch.
 			b.Urgent()
 		}
 	})
