@@ -24,6 +24,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/reflector"
 	"github.com/warmwatch/warmwatch/internal/request"
+	"github.com/warmwatch/warmwatch/internal/sink"
 )
 
 func formOf(example runtime.Object) checkpoint.Form {
@@ -47,28 +48,27 @@ func (s *SharedIndexInformer) storedType() runtime.Object {
 	return s.example
 }
 
-// adopt makes the Go type of what the transform has returned that of the store: nobody has told
-// NewInformer that it is another one than the example's.
-func (s *SharedIndexInformer) adopt(transformed any) bool {
-	obj, ok := transformed.(runtime.Object)
-	if !ok || !s.deferred || isNil(obj) || reflect.TypeOf(obj).Kind() != reflect.Pointer {
-		return false
+// adopt makes the Go type of an object that the transform has returned that of the store, and returns its
+// name as in [checkpoint.Want]: nobody has told NewInformer that it is another one than the example's.
+func (s *SharedIndexInformer) adopt(example runtime.Object) string {
+	learnt := &example
+	if reflect.TypeOf(example) == reflect.TypeOf(s.example) {
+		learnt = nil
 	}
-	example := reflect.New(reflect.TypeOf(obj).Elem()).Interface().(runtime.Object)
-	s.learnt.Store(&example)
-	return true
+	s.learnt.Store(learnt)
+	return s.adoptedType()
 }
 
 // learnType adopts the type that the transform returns for an empty object, where an earlier one may have
 // made the objects in the file: there is no other object before the server has answered.
 func (s *SharedIndexInformer) learnType() {
-	if !s.deferred || s.transform == nil || !s.parts.Load().sink.MayBeOfAnotherType() {
+	if !s.deferred || s.transform == nil || !s.parts.Load().sink.MayBeOfAnotherType(s.transformVersion()) {
 		return
 	}
 	defer func() { _ = recover() }() // The transform may rely on what every object of a server has.
 	transformed, err := s.transform(reflect.New(reflect.TypeOf(s.example).Elem()).Interface())
-	if err == nil && reflect.TypeOf(transformed) != reflect.TypeOf(s.example) {
-		s.adopt(transformed)
+	if example := sink.ExampleOf(transformed); err == nil && example != nil {
+		s.adopt(example)
 	}
 }
 
@@ -236,15 +236,21 @@ func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
 		NeverResume:   s.opts.NeverResume || isEvents(resourceOf(id)),
 		IndexVersion:  s.indexVersion(),
 	}
-	if s.transform != nil {
-		w.TransformVersion = cmp.Or(s.opts.TransformVersion, unknownTransform)
-	}
+	w.TransformVersion = s.transformVersion()
 	return w
 }
 
 // unknownTransform is the version of a function that has none. It does not change with the
 // binary: then each rollout would list everything.
 const unknownTransform = "(not set)"
+
+// transformVersion is that of the transform, empty if there is none.
+func (s *SharedIndexInformer) transformVersion() string {
+	if s.transform == nil {
+		return ""
+	}
+	return cmp.Or(s.opts.TransformVersion, unknownTransform)
+}
 
 // indexVersion identifies the index functions. When it changes, the indices are rebuilt.
 func (s *SharedIndexInformer) indexVersion() string {

@@ -109,7 +109,11 @@ func TestWhatAProcessHasNotSeenYetIsNotDeleted(t *testing.T) {
 			begin: func(f *source) { f.setDown(errUnreachable) },
 			goOn: func(f *source) {
 				advance(10 * time.Minute)
+				f.takeRequests()
 				f.setDown(nil)
+				for !slices.ContainsFunc(f.takeRequests(), func(r string) bool { return strings.HasPrefix(r, "WATCH") }) {
+					advance(time.Second) // client-go waits for up to a minute before it lists again.
+				}
 				advance(takeOverPatience - 5*time.Second)
 				f.put(configMap("new"))
 			},

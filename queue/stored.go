@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -150,11 +151,12 @@ type tombstone struct {
 	ResourceVersion string    `json:"resourceVersion,omitempty"`
 	APIVersion      string    `json:"apiVersion,omitempty"`
 	Kind            string    `json:"kind,omitempty"`
+	Type            string    `json:"type,omitempty"` // The Go type of the object.
 	Replaced        bool      `json:"replaced,omitempty"`
 }
 
 func newTombstone(d *Delta) *tombstone {
-	t := &tombstone{Key: d.Key, Replaced: d.Replaced}
+	t := &tombstone{Key: d.Key, Type: record.TypeName(d.New), Replaced: d.Replaced}
 	if m, err := meta.Accessor(d.New); err == nil {
 		t.Namespace, t.Name, t.UID, t.ResourceVersion = m.GetNamespace(), m.GetName(), m.GetUID(), m.GetResourceVersion()
 	}
@@ -165,7 +167,7 @@ func newTombstone(d *Delta) *tombstone {
 }
 
 func (t *tombstone) SizeBytes() int {
-	return 96 + len(t.Key) + len(t.Namespace) + len(t.Name) + len(t.UID) + len(t.ResourceVersion) + len(t.APIVersion) + len(t.Kind)
+	return 96 + len(t.Key) + len(t.Namespace) + len(t.Name) + len(t.UID) + len(t.ResourceVersion) + len(t.APIVersion) + len(t.Kind) + len(t.Type)
 }
 
 func (t *tombstone) AppendTo(dst []byte) ([]byte, error) {
@@ -189,13 +191,17 @@ func parseTombstone(it *persist.Item) (*tombstone, error) {
 }
 
 // delta returns the deletion, with an object that has only what the tombstone has, and with none
-// if nobody could read the object.
+// if nobody could read the object, or it was of another Go type.
 func (t *tombstone) delta(seq uint64, newObject func() any) Delta {
 	d := Delta{Seq: seq, Type: cache.Deleted, Key: t.Key, FinalStateUnknown: true, Replaced: t.Replaced}
 	if newObject == nil || *t == (tombstone{Key: t.Key, Replaced: t.Replaced}) {
 		return d
 	}
-	d.New = newObject()
+	obj := newObject()
+	if t.Type != "" && t.Type != record.TypeName(obj) {
+		return d
+	}
+	d.New = obj
 	if o, ok := d.New.(runtime.Object); ok && (t.APIVersion != "" || t.Kind != "") {
 		o.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(t.APIVersion, t.Kind))
 	}

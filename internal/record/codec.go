@@ -91,6 +91,14 @@ func goTypeOf(obj any) *goType {
 	return known.(*goType)
 }
 
+// TypeName returns the Go type of an object as a record has it, empty for a nil interface.
+func TypeName(obj any) string {
+	if g := goTypeOf(obj); g != nil {
+		return g.name
+	}
+	return ""
+}
+
 func typeName(t reflect.Type) string {
 	star := ""
 	if t.Kind() == reflect.Pointer {

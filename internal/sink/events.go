@@ -2,8 +2,6 @@ package sink
 
 import (
 	"errors"
-	"fmt"
-	"reflect"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -134,9 +132,14 @@ func deleteDelta(w *indexer.Writer, key string, obj any) queue.Delta {
 	return d
 }
 
-// prepareLocked transforms an object of an event or list, and returns its key. The error
-// is a [refusedError] if it is about this object alone.
+// prepareLocked transforms an object of an event, and returns its key. The error is a [refusedError] if
+// it is about this object alone.
 func (k *Sink) prepareLocked(obj any) (transformed any, key string, err error) {
+	return k.transformLocked(obj, k.checkTypeLocked)
+}
+
+// transformLocked transforms an object, has the Go type of what the transform returned checked, and returns the key.
+func (k *Sink) transformLocked(obj any, checkType func(any) error) (transformed any, key string, err error) {
 	if k.stopped {
 		return nil, "", errStopped
 	}
@@ -145,43 +148,15 @@ func (k *Sink) prepareLocked(obj any) (transformed any, key string, err error) {
 			k.refused = true
 			return nil, "", &refusedError{err}
 		}
-		if got, want := reflect.TypeOf(obj), k.storedType; got != want && !k.adoptLocked(obj) {
-			err := fmt.Errorf("warmwatch: the transform returned a %v, expected a %v; set InformerOptions.Transformed", got, want)
+		if err := checkType(obj); err != nil {
 			k.informer.Refused(err)
 			return nil, "", err
 		}
-		k.typeShown = true
 	}
 	if key, err = k.indexer.Key(obj); err != nil {
 		return nil, "", &refusedError{err}
 	}
 	return obj, key, nil
-}
-
-// adoptLocked makes the Go type of the first object that is transformed that of the store. Objects
-// of another type in the file cannot be read then, and are written anew. Where they are served
-// already, they stay, and the next process does not serve them.
-func (k *Sink) adoptLocked(obj any) bool {
-	if k.typeShown || k.adopt == nil {
-		return false
-	}
-	if k.indexer.Len() > 0 && k.complete {
-		if !k.record.Rewound {
-			k.record.Rewrite, k.record.Rewound = true, true
-			if err := k.storeLocked(); err != nil {
-				k.logger.Error(err, "Could not note that the transform returns another type")
-			}
-		}
-		return false
-	}
-	if !k.adopt(obj) {
-		return false
-	}
-	k.storedType, k.want.Type, k.want.SchemaVersion = reflect.TypeOf(obj), fmt.Sprintf("%T", obj), checkpoint.SchemaVersion(obj)
-	if k.indexer.Len() == 0 {
-		k.record.Type = k.want.Type
-	}
-	return true
 }
 
 // setDeltas appends to ds the delta of the change that was staged last, which stores an object. If

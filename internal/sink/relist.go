@@ -59,6 +59,10 @@ type relist struct {
 	// refused is why an object of the list was left out last; nil if none was.
 	refused    error
 	refusedKey string
+	// adopts is an example of the Go type that the transform returns, if it is not that of the store. typeShown
+	// says that it has returned an object.
+	adopts    runtime.Object
+	typeShown bool
 	// byVersion: Known has found an object, whose content was not compared.
 	byVersion bool
 	done      bool
@@ -132,7 +136,7 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 	if err := k.unexpected(obj, r.how.Streamed); err != nil {
 		return r.leaveOut(obj, sent, err)
 	}
-	transformed, key, err := k.prepareLocked(obj)
+	transformed, key, err := k.transformLocked(obj, r.checkTypeLocked)
 	if refused, ok := errors.AsType[*refusedError](err); ok {
 		return r.leaveOut(obj, sent, refused)
 	}
@@ -222,7 +226,7 @@ func (r *relist) Same(_ context.Context, v checkpoint.ObjectVersion, encoded []b
 func (r *relist) compareLocked(key string, value *record.Object) (same, replaces bool) {
 	w := r.k.indexer.Writer()
 	defer w.Close()
-	if w.Holds(key, value) {
+	if r.adopts == nil && w.Holds(key, value) {
 		_, untold := r.untold[key]
 		return !untold, false
 	}
@@ -250,7 +254,7 @@ func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 	if err := k.unexpected(obj, r.how.Streamed); err != nil {
 		return r.leaveOut(obj, sent, err)
 	}
-	_, key, err := k.prepareLocked(obj)
+	_, key, err := k.transformLocked(obj, r.checkTypeLocked)
 	if refused, ok := errors.AsType[*refusedError](err); ok {
 		key, r.refused, r.refusedKey = sent.Key(), refused, sent.Key() // If it was stored under another name, the next process finds out.
 	} else if err != nil {
@@ -305,6 +309,7 @@ func (r *relist) Finish(_ context.Context, rv string, ordered bool) error {
 	if err := r.writeSilentLocked(); err != nil {
 		return err
 	}
+	r.adoptTypeLocked()
 	if err := r.applyLocked(rv); err != nil {
 		return err
 	}

@@ -67,9 +67,9 @@ type Options struct {
 	// of what the transform makes of them.
 	Example   runtime.Object
 	NewObject func() any
-	// Adopt makes NewObject return objects of the type of this one, and reports whether it does. Nil:
-	// the type stays.
-	Adopt func(obj any) bool
+	// Adopt makes NewObject return objects of the type of this one, and returns the name of the type as in
+	// [checkpoint.Want]. Nil: the program has said which type it is.
+	Adopt func(example runtime.Object) string
 	// MaxAge is the time from a full list to the comparison of all contents. Negative:
 	// contents are not compared.
 	MaxAge time.Duration
@@ -96,9 +96,9 @@ type Sink struct {
 	lw              cache.ListerWatcherWithContext
 	example         runtime.Object
 	newObject       func() any
-	adopt           func(any) bool
+	adopt           func(example runtime.Object) string
 	storedType      reflect.Type // Of what newObject returns.
-	typeShown       bool         // An object of storedType was transformed.
+	typeShown       bool         // The transform has returned an object of storedType.
 	maxAge          time.Duration
 	relistItems     int
 	notifyUnchanged bool
@@ -222,10 +222,10 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 }
 
 // MayBeOfAnotherType reports whether the stored objects may be of another Go type than the
-// program says, because their transform returned it.
-func (k *Sink) MayBeOfAnotherType() bool {
+// program says, because their transform returned it, or than that of this version returns.
+func (k *Sink) MayBeOfAnotherType(transformVersion string) bool {
 	if found, _ := k.stored(); found != nil { // Load reports what is wrong.
-		return found.Type != ""
+		return found.Type != "" || found.Rewound || found.TransformVersion != transformVersion
 	}
 	return k.indexer.Seq() > 0
 }

@@ -1,0 +1,347 @@
+package warmwatch_test
+
+import (
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	bolt "go.etcd.io/bbolt"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/httpserver"
+)
+
+func unchanged(obj any) (any, error) { return obj, nil }
+
+// metadataOfNamed is toMetadata, but panics for an empty object.
+func metadataOfNamed(obj any) (any, error) {
+	_ = accessor(obj).GetName()[0]
+	return toMetadata(obj)
+}
+
+// TestATransformThatReturnsAnotherTypeThanTheFileHas: the store becomes that of the new type, and durable
+// handlers hear of deletions.
+func TestATransformThatReturnsAnotherTypeThanTheFileHas(t *testing.T) {
+	same := unchanged
+	refuse := metadataOfNamed
+	checkpoint, objects := []string{"checkpoint"}, []string{"checkpoint", "objects", "store", "index"}
+	all := append([]string{"cursors", "queue", "deltas", "tombstones"}, objects...)
+	for name, c := range map[string]struct {
+		before, now cache.TransformFunc
+		lost        []string // Buckets.
+		damaged     bool     // Something else is damaged.
+		forgets     bool     // Nobody can know of the deletion.
+		mixed       bool     // What the file has is told first.
+	}{
+		"the type cannot be learnt":                   {before: refuse, now: refuse},
+		"checkpoint lost":                             {before: toMetadata, now: toMetadata, lost: checkpoint},
+		"checkpoint lost, cannot be learnt":           {before: refuse, now: refuse, lost: checkpoint},
+		"objects lost":                                {before: toMetadata, now: toMetadata, lost: objects, forgets: true},
+		"all lost, file damaged":                      {before: toMetadata, now: toMetadata, lost: all, damaged: true, forgets: true},
+		"all lost, file damaged, cannot be learnt":    {before: refuse, now: refuse, lost: all, damaged: true, forgets: true},
+		"a new transform returns another type":        {before: same, now: toMetadata, mixed: true},
+		"a new transform, the type cannot be learnt":  {before: same, now: refuse, mixed: true},
+		"a new transform returns the type as it came": {before: toMetadata, now: same},
+		"there was no transform":                      {now: toMetadata},
+		"there is no transform any more":              {before: toMetadata},
+	} {
+		for _, durable := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/durable=%t", name, durable), func(t *testing.T) {
+				api, path := httpserver.New(t, "one"), testsupport.Path(t)
+				api.Change(func(w *httpserver.World) { w.Put("a", "1", ""); w.Put("b", "2", "") })
+				r, stop := newTypeOf(t, path, api, c.before, &typeChecker{t: t}, durable, "ns/a@1", "ns/b@2")
+				until(func() bool { return r.heard("add ns/a@1") && r.heard("add ns/b@2") })
+				stop()
+				loseBuckets(t, path, c.lost...)
+				if c.damaged {
+					testsupport.DamageFreelist(t, path)
+				}
+				api.Change(func(w *httpserver.World) { w.Delete("b"); w.Put("a", "1", "changed") })
+				r, stop = newTypeOf(t, path, api, c.now, &typeChecker{t: t, any: c.mixed}, durable, "ns/a@4")
+				defer stop()
+				if durable && !c.forgets {
+					until(func() bool { return r.heard("lost ns/b") })
+				}
+				until(func() bool { return r.heard("ns/a@4") || r.heard("→4") })
+			})
+		}
+	}
+}
+
+// newTypeOf runs an informer until it has objects of the type that the transform returns.
+func newTypeOf(t *testing.T, path string, api *httpserver.Server, transform cache.TransformFunc, handler *typeChecker, durable bool, want ...string) (*recorder, func()) {
+	t.Helper()
+	a, r := newAgent(t, path, api), &recorder{}
+	informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
+	expected := reflect.TypeFor[*corev1.ConfigMap]()
+	if transform != nil {
+		if err := informer.SetTransform(transform); err != nil {
+			t.Fatal(err)
+		}
+		transformed, _ := transform(configMap("a"))
+		expected = reflect.TypeOf(transformed)
+	}
+	handler.recorder, handler.expected = r, expected
+	add := func() (err error) { _, err = informer.AddEventHandler(handler); return err }
+	if durable {
+		add = func() (err error) { _, err = informer.AddDurableEventHandler("d", handler); return err }
+	}
+	if err := add(); err != nil {
+		t.Fatal(err)
+	}
+	a.run(informer)
+	until(func() bool {
+		list := informer.GetStore().List()
+		isOther := func(obj any) bool { return reflect.TypeOf(obj) != expected }
+		return slices.Equal(versions(list), want) && !slices.ContainsFunc(list, isOther) && informer.Status().Phase == warmwatch.PhaseLive
+	})
+	if byIndex, err := informer.GetIndexer().ByIndex("namespace", "ns"); err != nil || !slices.Equal(versions(byIndex), want) {
+		t.Errorf("by index %v (%v)", versions(byIndex), err)
+	}
+	return r, a.stop
+}
+
+// heard reports whether it was told of an event with this in it.
+func (r *recorder) heard(what string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.events, func(event string) bool { return strings.Contains(event, what) })
+}
+
+// typeChecker is a handler that looks at the Go type of what it is given.
+type typeChecker struct {
+	*recorder
+	t        *testing.T
+	expected reflect.Type
+	any      bool
+}
+
+func (c *typeChecker) check(event string, obj any) {
+	if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = lost.Obj
+	}
+	if got := reflect.TypeOf(obj); obj != nil && got != c.expected && !c.any {
+		c.t.Errorf("%s is given a %v, expected a %v", event, got, c.expected)
+	}
+}
+
+func (c *typeChecker) OnAdd(obj any, initial bool) {
+	c.check("OnAdd", obj)
+	c.recorder.OnAdd(obj, initial)
+}
+
+func (c *typeChecker) OnUpdate(old, obj any) {
+	c.check("OnUpdate", old)
+	c.check("OnUpdate", obj)
+	c.recorder.OnUpdate(old, obj)
+}
+
+func (c *typeChecker) OnDelete(obj any) { c.check("OnDelete", obj); c.recorder.OnDelete(obj) }
+
+// TestANewTypeWhereAnotherIsServed: the first list that has it makes the store right. What is served until
+// then stays.
+func TestANewTypeWhereAnotherIsServed(t *testing.T) {
+	list503 := func(name string, w http.ResponseWriter) bool {
+		if name == "all" {
+			http.Error(w, "no list", http.StatusServiceUnavailable)
+		}
+		return name == "all"
+	}
+	for name, c := range map[string]struct {
+		between func(t *testing.T, path string, api *httpserver.Server) *httpserver.Server
+		options func(*warmwatch.Options)
+		want    []string
+		stays   bool // Until a list is answered.
+	}{
+		"an object has changed": {
+			between: func(_ *testing.T, _ string, api *httpserver.Server) *httpserver.Server {
+				api.Change(func(w *httpserver.World) { w.Put("a", "1", "changed"); w.Meddle = list503 })
+				return api
+			},
+			want: []string{"ns/a@3", "ns/b@2"}, stays: true,
+		},
+		"an object has changed, and HasSynced waits for the server": {
+			between: func(_ *testing.T, _ string, api *httpserver.Server) *httpserver.Server {
+				api.Change(func(w *httpserver.World) { w.Put("a", "1", "changed"); w.Meddle = list503 })
+				return api
+			},
+			options: func(o *warmwatch.Options) { o.SyncPolicy = warmwatch.SyncFromServer },
+			want:    []string{"ns/a@3", "ns/b@2"}, stays: true,
+		},
+		"the server is of another cluster now": {
+			between: func(_ *testing.T, _ string, api *httpserver.Server) *httpserver.Server {
+				api.SetUID("two")
+				api.Change(func(w *httpserver.World) { clear(w.Objects); w.Put("x", "9", "") })
+				return api
+			},
+			want: []string{"ns/x@3"},
+		},
+		"another server is of another cluster": {
+			between: func(t *testing.T, _ string, _ *httpserver.Server) *httpserver.Server {
+				api := httpserver.New(t, "two")
+				api.Change(func(w *httpserver.World) { w.Put("x", "9", "") })
+				return api
+			},
+			want: []string{"ns/x@1"},
+		},
+		"a stored object is damaged": {
+			between: func(t *testing.T, path string, api *httpserver.Server) *httpserver.Server {
+				change(t, path, "objects", func(b *bolt.Bucket) error { return b.Put([]byte("kns/a"), []byte("garbage")) })
+				return api
+			},
+			want: []string{"ns/a@1", "ns/b@2"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api, path := httpserver.New(t, "one"), testsupport.Path(t)
+			api.Change(func(w *httpserver.World) { w.Put("a", "1", ""); w.Put("b", "2", "") })
+			_, stop := newTypeOf(t, path, api, unchanged, &typeChecker{t: t}, false, "ns/a@1", "ns/b@2")
+			stop()
+			api = c.between(t, path, api)
+			a := newAgentWith(t, path, api, func(o *warmwatch.Options) {
+				if c.options != nil {
+					c.options(o)
+				}
+			})
+			informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
+			if err := informer.SetTransform(toMetadata); err != nil {
+				t.Fatal(err)
+			}
+			a.wg.Go(func() { informer.RunWithContext(a.ctx) })
+			until(func() bool { return len(informer.GetStore().ListKeys()) > 0 })
+			_, _, _ = informer.GetStore().GetByKey("ns/a") // Where it is damaged, that is found.
+			if c.stays {
+				until(func() bool { return slices.Contains(api.Take(), "all") })
+				if got := versions(informer.GetStore().List()); !slices.Equal(got, []string{"ns/a@1", "ns/b@2"}) {
+					t.Errorf("the store has %v before a list is answered", got)
+				}
+				api.Change(func(w *httpserver.World) { w.Meddle = nil })
+			}
+			until(func() bool {
+				list := informer.GetStore().List()
+				isOther := func(obj any) bool { _, ok := obj.(*metav1.PartialObjectMetadata); return !ok }
+				return slices.Equal(versions(list), c.want) && !slices.ContainsFunc(list, isOther) && informer.HasSynced()
+			})
+		})
+	}
+}
+
+// TestATransformThatReturnsTwoTypes is refused what is of another type than the first list, which it has for
+// another first list to decide.
+func TestATransformThatReturnsTwoTypes(t *testing.T) {
+	api, path := httpserver.New(t, "one"), testsupport.Path(t)
+	api.Change(func(w *httpserver.World) { w.Put("a", "1", ""); w.Put("b", "2", "") })
+	a := newAgent(t, path, api)
+	informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
+	err := informer.SetTransform(func(obj any) (any, error) {
+		if accessor(obj).GetName() == "a" {
+			return toMetadata(obj)
+		}
+		return obj, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.wg.Go(func() { informer.RunWithContext(a.ctx) })
+	until(func() bool { return informer.Status().Err != nil })
+	if informer.HasSynced() {
+		t.Error("a list of two types was taken")
+	}
+	api.Change(func(w *httpserver.World) { w.Delete("a") })
+	until(func() bool { return informer.HasSynced() })
+	if got := versions(informer.GetStore().List()); !slices.Equal(got, []string{"ns/b@2"}) {
+		t.Errorf("the store has %v", got)
+	}
+}
+
+// TestATransformIsCalledWithAnEmptyObjectWhereTheTypeMayBeAnother, and only there. What it returns for that
+// may mislead, which costs one list.
+func TestATransformIsCalledWithAnEmptyObjectWhereTheTypeMayBeAnother(t *testing.T) {
+	api, path := httpserver.New(t, "one"), testsupport.Path(t)
+	api.Change(func(w *httpserver.World) { w.Put("a", "1", "") })
+	for _, c := range []struct {
+		lost         []string
+		version      string
+		empty, lists int
+	}{{lists: 1}, {}, {lost: []string{"checkpoint"}, empty: 1, lists: 1}, {}, {version: "2", empty: 1, lists: 1}, {version: "2"}} {
+		if len(c.lost) > 0 {
+			loseBuckets(t, path, c.lost...)
+		}
+		var empty atomic.Int64
+		a := newAgentWith(t, path, api, func(o *warmwatch.Options) { o.TransformVersion = c.version })
+		informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
+		err := informer.SetTransform(func(obj any) (any, error) {
+			if accessor(obj).GetName() == "" {
+				empty.Add(1)
+				return toMetadata(obj)
+			}
+			return obj, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		api.Take()
+		a.run(informer)
+		until(func() bool { return informer.Status().Phase == warmwatch.PhaseLive })
+		a.stop()
+		lists := 0
+		for _, request := range api.Take() {
+			if request == "all" {
+				lists++
+			}
+		}
+		if int(empty.Load()) != c.empty || lists != c.lists {
+			t.Errorf("%+v: called with %d empty objects, %d lists", c, empty.Load(), lists)
+		}
+	}
+}
+
+// TestADeletedObjectOfAnotherTypeIsNotGiven: where the type cannot be learnt, and the list is empty, the
+// file's deletions are told by their keys.
+func TestADeletedObjectOfAnotherTypeIsNotGiven(t *testing.T) {
+	for name, c := range map[string]struct{ before, now cache.TransformFunc }{
+		"the type cannot be learnt": {metadataOfNamed, metadataOfNamed},
+		"a new transform":           {unchanged, toMetadata},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api, path := httpserver.New(t, "one"), testsupport.Path(t)
+			api.Change(func(w *httpserver.World) { w.Put("a", "1", ""); w.Put("b", "2", "") })
+			life := func(transform cache.TransformFunc, version string, handler *typeChecker, want ...string) {
+				t.Helper()
+				a := newAgentWith(t, path, api, func(o *warmwatch.Options) { o.TransformVersion = version })
+				informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
+				if err := informer.SetTransform(transform); err != nil {
+					t.Fatal(err)
+				}
+				if handler != nil {
+					if _, err := informer.AddDurableEventHandler("d", handler); err != nil {
+						t.Fatal(err)
+					}
+				}
+				a.run(informer)
+				until(func() bool {
+					told := handler == nil || !slices.ContainsFunc(want, func(event string) bool { return !handler.heard(event) })
+					return told && informer.Status().Phase == warmwatch.PhaseLive
+				})
+				a.stop()
+			}
+			checker := func(transform cache.TransformFunc) *typeChecker {
+				transformed, err := transform(configMap("a"))
+				return &typeChecker{recorder: &recorder{}, t: t, expected: reflect.TypeOf(transformed), any: err != nil}
+			}
+			life(c.before, "1", checker(c.before), "add ns/a@1", "add ns/b@2")
+			api.Change(func(w *httpserver.World) { w.Delete("b") })
+			life(c.before, "1", nil)
+			api.Change(func(w *httpserver.World) { w.Delete("a") })
+			life(c.now, map[bool]string{true: "1", false: "2"}[name == "the type cannot be learnt"], checker(c.now), "lost ns/a", "lost ns/b")
+		})
+	}
+}
