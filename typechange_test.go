@@ -1,13 +1,16 @@
 package warmwatch_test
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 	corev1 "k8s.io/api/core/v1"
@@ -149,12 +152,6 @@ func (c *typeChecker) OnDelete(obj any) { c.check("OnDelete", obj); c.recorder.O
 // TestANewTypeWhereAnotherIsServed: the first list that has it makes the store right. What is served until
 // then stays.
 func TestANewTypeWhereAnotherIsServed(t *testing.T) {
-	list503 := func(name string, w http.ResponseWriter) bool {
-		if name == "all" {
-			http.Error(w, "no list", http.StatusServiceUnavailable)
-		}
-		return name == "all"
-	}
 	for name, c := range map[string]struct {
 		between func(t *testing.T, path string, api *httpserver.Server) *httpserver.Server
 		options func(*warmwatch.Options)
@@ -163,14 +160,14 @@ func TestANewTypeWhereAnotherIsServed(t *testing.T) {
 	}{
 		"an object has changed": {
 			between: func(_ *testing.T, _ string, api *httpserver.Server) *httpserver.Server {
-				api.Change(func(w *httpserver.World) { w.Put("a", "1", "changed"); w.Meddle = list503 })
+				api.Change(func(w *httpserver.World) { w.Put("a", "1", "changed"); w.Meddle = noList })
 				return api
 			},
 			want: []string{"ns/a@3", "ns/b@2"}, stays: true,
 		},
 		"an object has changed, and HasSynced waits for the server": {
 			between: func(_ *testing.T, _ string, api *httpserver.Server) *httpserver.Server {
-				api.Change(func(w *httpserver.World) { w.Put("a", "1", "changed"); w.Meddle = list503 })
+				api.Change(func(w *httpserver.World) { w.Put("a", "1", "changed"); w.Meddle = noList })
 				return api
 			},
 			options: func(o *warmwatch.Options) { o.SyncPolicy = warmwatch.SyncFromServer },
@@ -344,4 +341,90 @@ func TestADeletedObjectOfAnotherTypeIsNotGiven(t *testing.T) {
 			life(c.now, map[bool]string{true: "1", false: "2"}[name == "the type cannot be learnt"], checker(c.now), "lost ns/a", "lost ns/b")
 		})
 	}
+}
+
+// TestWhileANewTypeIsAdoptedNothingIsMissing, and a process that finds the file as it is then serves nothing
+// before it has listed.
+func TestWhileANewTypeIsAdoptedNothingIsMissing(t *testing.T) {
+	const n = 2000
+	for _, damaged := range []bool{false, true} { // Whether a stored object is why all is written anew.
+		t.Run(fmt.Sprintf("damaged=%t", damaged), func(t *testing.T) {
+			api, path, crashed := httpserver.New(t, "one"), testsupport.Path(t), testsupport.Path(t)
+			api.Change(func(w *httpserver.World) {
+				for i := range n {
+					w.Put(fmt.Sprintf("o%04d", i), fmt.Sprint(i+1), "")
+				}
+			})
+			life := func(path string, transform cache.TransformFunc, each func(*warmwatch.SharedIndexInformer, any)) (*agent, *warmwatch.SharedIndexInformer) {
+				a := newAgentWith(t, path, api, func(o *warmwatch.Options) { o.CommitInterval, o.MemoryBudget = time.Millisecond, 1 })
+				informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
+				err := errors.Join(informer.SetTransform(transform), informer.AddIndexers(cache.Indexers{"each": func(obj any) ([]string, error) {
+					each(informer, obj)
+					return nil, nil
+				}}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				a.wg.Go(func() { informer.RunWithContext(a.ctx) })
+				return a, informer
+			}
+			live := func(informer *warmwatch.SharedIndexInformer) bool {
+				return informer.Status().Phase == warmwatch.PhaseLive
+			}
+			ignore := func(*warmwatch.SharedIndexInformer, any) {}
+			a, informer := life(path, unchanged, ignore)
+			until(func() bool { return live(informer) })
+			a.stop()
+			if damaged {
+				change(t, path, "objects", func(b *bolt.Bucket) error { return b.Put([]byte("kns/o0000"), []byte("garbage")) })
+			} else {
+				api.Change(func(w *httpserver.World) { w.Put("o0000", "1", "changed") })
+			}
+
+			var made atomic.Int64
+			a, informer = life(path, toMetadata, func(informer *warmwatch.SharedIndexInformer, obj any) {
+				if _, isNew := obj.(*metav1.PartialObjectMetadata); !isNew || made.Add(1) != 1200 {
+					return
+				}
+				time.Sleep(100 * time.Millisecond) // What is applied is committed.
+				list, byIndex := informer.GetStore().List(), 0
+				if objs, err := informer.GetIndexer().ByIndex("namespace", "ns"); err == nil {
+					byIndex = len(objs)
+				}
+				if _, exists, err := informer.GetStore().GetByKey("ns/o1999"); len(list) < n-1 || byIndex < n-1 || !exists || err != nil {
+					t.Errorf("%d objects are listed, %d by index, the last one exists: %t (%v)", len(list), byIndex, exists, err)
+				}
+				b, err := os.ReadFile(path)
+				if err = errors.Join(err, os.WriteFile(crashed, b, 0o600)); err != nil {
+					t.Error(err)
+				}
+			})
+			until(func() bool { return len(informer.GetStore().ListKeys()) > 0 })
+			_, _, _ = informer.GetStore().GetByKey("ns/o0000") // Where it is damaged, that is found.
+			until(func() bool { return made.Load() >= n && live(informer) })
+			a.stop()
+
+			_ = api.Take()
+			api.Change(func(w *httpserver.World) { w.Meddle = noList })
+			a, informer = life(crashed, toMetadata, ignore)
+			until(func() bool { return slices.Contains(api.Take(), "all") })
+			if got := len(informer.GetStore().List()); informer.HasSynced() || got > 0 {
+				t.Errorf("synced: %t, with %d objects", informer.HasSynced(), got)
+			}
+			api.Change(func(w *httpserver.World) { w.Meddle = nil })
+			until(func() bool { return informer.HasSynced() && live(informer) })
+			if got := len(informer.GetStore().List()); got != n {
+				t.Errorf("after its list it has %d of %d objects", got, n)
+			}
+			a.stop()
+		})
+	}
+}
+
+// noList refuses lists of all objects.
+func noList(name string, w http.ResponseWriter) bool {
+	if name == "all" {
+		http.Error(w, "no list", http.StatusServiceUnavailable)
+	}
+	return name == "all"
 }

@@ -47,8 +47,21 @@ func (ix *Indexer) get(key string, base *record.Object, fromFile func(obj any, r
 	return obj, size, true, nil
 }
 
+// AlsoReads makes objects readable that are of the Go type of what newObject returns, beside those of
+// the Indexer's, until it is called with nil: while they are written anew.
+func (ix *Indexer) AlsoReads(newObject func() any) {
+	if newObject == nil {
+		ix.formerly.Store(nil)
+	} else {
+		ix.formerly.Store(&newObject)
+	}
+}
+
 func (ix *Indexer) decodeRecord(r record.Record, base *record.Object) (any, error) {
 	obj, err := r.DecodeNear(ix.newObject, base)
+	if formerly := ix.formerly.Load(); formerly != nil && errors.Is(err, record.ErrTypeMismatch) {
+		obj, err = r.Decode(*formerly)
+	}
 	if err == nil {
 		ix.onDecode(obj)
 	}

@@ -328,6 +328,7 @@ func (r *relist) Finish(_ context.Context, rv string, ordered bool) error {
 		k.indexer.ReturnLeftOut(r.untold)
 		return nil
 	}
+	k.indexer.AlsoReads(nil)
 	r.recordLocked(rv, whole)
 	w := k.indexer.Writer()
 	defer w.Close()

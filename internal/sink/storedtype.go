@@ -92,10 +92,24 @@ func (r *relist) checkTypeLocked(obj any) error {
 	return nil
 }
 
-// adoptTypeLocked adopts the Go type of the list.
+// adoptTypeLocked adopts the Go type of the list, which is applied now. Until that is done, the store has
+// objects of both, which the next process could not read.
 func (r *relist) adoptTypeLocked() {
-	if r.adopts != nil {
-		r.k.adoptLocked(r.adopts)
+	k := r.k
+	k.typeShown = k.typeShown || r.typeShown
+	if r.adopts == nil {
+		return
 	}
-	r.k.typeShown = r.k.typeShown || r.typeShown
+	before := k.storedType
+	k.indexer.AlsoReads(func() any { return reflect.New(before.Elem()).Interface() })
+	k.record.Rewrite, k.record.Rewound = true, true
+	k.adoptLocked(r.adopts)
+}
+
+// told returns the old object of a change, nil if handlers are not told it because it is of another Go type.
+func (r *relist) told(old any) any {
+	if r.adopts != nil {
+		return nil
+	}
+	return old
 }
