@@ -95,7 +95,8 @@ func readBuckets(t *testing.T, db *DB) {
 	t.Helper()
 	buckets := []Bucket{testBucket, {"other", "bucket"}}
 	db.mu.RLock()
-	b, committed, bad := db.bolt, db.boltTxID, db.resetCause
+	b, committed, bad, users := db.bolt, db.boltTxID, db.resetCause, db.users
+	users.Add(1) // Else a file that is replaced meanwhile is closed.
 	db.mu.RUnlock()
 	if b != nil && bad == nil {
 		err := db.readFile(b, committed, func(tx *bolt.Tx) error {
@@ -112,9 +113,11 @@ func readBuckets(t *testing.T, db *DB) {
 			})
 		})
 		if err != nil && !errors.Is(err, ErrCorrupt) {
+			users.Done()
 			t.Fatal(err)
 		}
 	}
+	users.Done()
 	for _, bucket := range buckets {
 		s, err := db.Snapshot(bucket.Space)
 		if err == nil {
