@@ -15,9 +15,11 @@ import (
 	bolt "go.etcd.io/bbolt"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/httpserver"
 )
@@ -427,4 +429,64 @@ func noList(name string, w http.ResponseWriter) bool {
 		http.Error(w, "no list", http.StatusServiceUnavailable)
 	}
 	return name == "all"
+}
+
+// TestAListOfANewTypeThatIsAppliedInPart, because an index function has panicked, is followed by one that tells
+// nobody of objects of the old type.
+func TestAListOfANewTypeThatIsAppliedInPart(t *testing.T) {
+	defer func(crash bool) { utilruntime.ReallyCrash = crash }(utilruntime.ReallyCrash)
+	utilruntime.ReallyCrash = false
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t), testsupport.Path(t)
+		for i := range 1200 {
+			f.put(configMap(fmt.Sprintf("o%04d", i)))
+		}
+		life := func(transform cache.TransformFunc, handler cache.ResourceEventHandler, each func(any)) (*warmwatch.SharedIndexInformer, func()) {
+			c, err := warmwatch.Open(path, warmwatch.Options{Logger: &testsupport.Quiet})
+			if err != nil {
+				t.Fatal(err)
+			}
+			transport := c.WrapTransport(&gateway{cluster: func(r *http.Request, _ int) (*http.Response, error) {
+				return reply(r, http.StatusForbidden, ""), nil
+			}}).(request.Transport)
+			informer := c.NewInformer(seenListerWatcher{cache.ToListerWatcherWithContext(f), f, transport}, &corev1.ConfigMap{}, 0,
+				cache.Indexers{"each": func(obj any) ([]string, error) { each(obj); return nil, nil }}).(*warmwatch.SharedIndexInformer)
+			_, err = informer.AddEventHandler(handler)
+			if err = errors.Join(err, informer.SetTransform(transform)); err != nil {
+				t.Fatal(err)
+			}
+			end := start(t, informer)
+			settle()
+			return informer, func() {
+				end()
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		_, stop := life(unchanged, cache.ResourceEventHandlerFuncs{}, func(any) {})
+		stop()
+		handler := &typeChecker{recorder: &recorder{}, t: t, expected: reflect.TypeFor[*metav1.PartialObjectMetadata](), any: true}
+		made := 0
+		informer, stop := life(toMetadata, handler, func(obj any) {
+			if _, isNew := obj.(*metav1.PartialObjectMetadata); !isNew {
+				return
+			}
+			if made++; made == 1 {
+				handler.any = false
+			}
+			if made == 700 { // Behind the first chunk.
+				f.remove("o1199")
+				panic("an index function that fails once")
+			}
+		})
+		f.put(configMap("o0000", "changed"))
+		settle()
+		settle()
+		if !handler.heard("lost ns/o1199") || made <= 1200 {
+			t.Errorf("the deletion was told: %t, %d objects were indexed", handler.heard("lost ns/o1199"), made)
+		}
+		expectStore(t, informer, f)
+		stop()
+	})
 }

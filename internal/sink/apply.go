@@ -91,11 +91,11 @@ func (b *batch) commitIfFull() error {
 func (b *batch) set(it stagedItem) queue.Delta {
 	c := b.w.SetValue(it.key, it.value, true)
 	b.a.k.detector.AddObject(c.New)
-	d := setDelta(c)
+	d := b.a.k.setDelta(c)
 	if d.Type == cache.Sync {
 		d.Type = cache.Updated // The version is the same, the content is not.
 	}
-	if _, untold := b.a.untold[it.key]; untold || b.a.adopts != nil { // As one that cannot be read.
+	if _, untold := b.a.untold[it.key]; untold { // As one that cannot be read.
 		d.Type, d.Old, d.OldValue = cache.Added, nil, nil
 	}
 	d.Replaced = b.a.replaces(it.key)
@@ -123,7 +123,7 @@ func (b *batch) delete(key string) error {
 	if c == nil {
 		return nil
 	}
-	return b.add(lostDelta(c.Seq, key, b.a.told(c.Old)))
+	return b.add(lostDelta(c.Seq, key, b.a.k.told(c.Old)))
 }
 
 // commit applies a chunk. The checkpoint keeps its resourceVersion, says that a relist is
@@ -181,7 +181,7 @@ func (a *applier) leftOutObject(w *indexer.Writer, key string) any {
 	if sent, named := a.leftOut[key]; !same && (!named || isOther(stored, sent)) {
 		return nil
 	}
-	return a.told(w.Sound(key))
+	return a.k.told(w.Sound(key))
 }
 
 // lostDelta is the delta of a missed deletion. old is the last known object, or nil.
@@ -200,7 +200,7 @@ func (a *applier) replace(items []stagedItem) error {
 			n := 0
 			for ; n < len(items) && b.bytes < relistBytes; n++ {
 				old, _ := b.w.Stored(items[n].key)
-				d := lostDelta(b.w.NextSeq(), items[n].key, a.told(old))
+				d := lostDelta(b.w.NextSeq(), items[n].key, a.k.told(old))
 				d.Replaced = true
 				b.append(d)
 			}

@@ -131,7 +131,7 @@ func (k *Sink) compareContent(obj runtime.Object) error {
 	c := w.SetValue(key, value, true)
 	k.detector.AddObject(c.New)
 	defer clear(k.deltas[:])
-	ds := setDeltas(w, c, k.deltas[:0])
+	ds := k.setDeltas(w, c, k.deltas[:0])
 	if d := &ds[len(ds)-1]; d.Type == cache.Sync {
 		d.Type = cache.Updated // The version is the same, the content is not.
 	}

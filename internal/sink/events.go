@@ -35,7 +35,7 @@ func (k *Sink) set(typ cache.DeltaType, obj any) error {
 	defer w.Close()
 	c := w.Set(key, obj, true)
 	defer clear(k.deltas[:])
-	ds := setDeltas(w, c, k.deltas[:0])
+	ds := k.setDeltas(w, c, k.deltas[:0])
 	k.detector.AddObject(obj)
 	k.checkHistoryLocked(typ, rv, obj, c)
 	return k.commitLocked(w, rv, ds)
@@ -161,21 +161,24 @@ func (k *Sink) transformLocked(obj any, checkType func(any) error) (transformed 
 
 // setDeltas appends to ds the delta of the change that was staged last, which stores an object. If
 // the object has another uid than the one before, the deletion of that one was missed, and comes first.
-func setDeltas(w *indexer.Writer, c *indexer.Change, ds []queue.Delta) []queue.Delta {
+func (k *Sink) setDeltas(w *indexer.Writer, c *indexer.Change, ds []queue.Delta) []queue.Delta {
 	if c.Old == nil || !isOther(uidOf(c.Old), uidOf(c.New)) {
-		return append(ds, setDelta(c))
+		return append(ds, k.setDelta(c))
 	}
-	gone := lostDelta(c.Seq, c.Key, c.Old)
+	gone := lostDelta(c.Seq, c.Key, k.told(c.Old))
 	w.Renumber(c)
-	d := setDelta(c)
-	d.Type, d.Replaced, gone.Replaced = cache.Updated, true, true
+	d := k.setDelta(c)
+	d.Replaced, gone.Replaced = true, true
+	if d.Old != nil {
+		d.Type = cache.Updated
+	}
 	return append(ds, gone, d)
 }
 
 // setDelta returns the delta of a change that stored an object.
-func setDelta(c *indexer.Change) queue.Delta {
+func (k *Sink) setDelta(c *indexer.Change) queue.Delta {
 	d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: c.Key, New: c.New, NewValue: c.Value(), SizeBytes: c.SizeBytes()}
-	if c.Old != nil {
+	if k.told(c.Old) != nil {
 		d.Type, d.Old, d.OldValue = cache.Updated, c.Old, c.OldValue
 		d.SizeBytes += c.OldSizeBytes
 		if resourceVersionOf(c.Old) == resourceVersionOf(c.New) {

@@ -83,7 +83,7 @@ func (r *relist) checkTypeLocked(obj any) error {
 	if r.typeShown || example == nil {
 		return otherTypeError(obj, expected)
 	}
-	if k.indexer.Len() > 0 && !r.how.Rewrite {
+	if k.indexer.Len() > 0 && !r.how.Rewrite && !k.filling {
 		k.relistTypeLocked(obj)
 		return otherTypeError(obj, expected)
 	}
@@ -106,9 +106,10 @@ func (r *relist) adoptTypeLocked() {
 	k.adoptLocked(r.adopts)
 }
 
-// told returns the old object of a change, nil if handlers are not told it because it is of another Go type.
-func (r *relist) told(old any) any {
-	if r.adopts != nil {
+// told returns the old object of a change, nil if handlers are not told it because it is of another Go type
+// than the store has now.
+func (k *Sink) told(old any) any {
+	if reflect.TypeOf(old) != k.storedType {
 		return nil
 	}
 	return old
