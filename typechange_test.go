@@ -126,7 +126,7 @@ type typeChecker struct {
 	*recorder
 	t        *testing.T
 	expected reflect.Type
-	any      bool
+	any      bool // It may be given any.
 }
 
 func (c *typeChecker) check(event string, obj any) {
@@ -306,9 +306,12 @@ func TestATransformIsCalledWithAnEmptyObjectWhereTheTypeMayBeAnother(t *testing.
 // TestADeletedObjectOfAnotherTypeIsNotGiven: where the type cannot be learnt, and the list is empty, the
 // file's deletions are told by their keys.
 func TestADeletedObjectOfAnotherTypeIsNotGiven(t *testing.T) {
-	for name, c := range map[string]struct{ before, now cache.TransformFunc }{
-		"the type cannot be learnt": {metadataOfNamed, metadataOfNamed},
-		"a new transform":           {unchanged, toMetadata},
+	for name, c := range map[string]struct {
+		before, now cache.TransformFunc
+		version     string // Of the second; the first has "1".
+	}{
+		"the type cannot be learnt": {metadataOfNamed, metadataOfNamed, "1"},
+		"a new transform":           {unchanged, toMetadata, "2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			api, path := httpserver.New(t, "one"), testsupport.Path(t)
@@ -334,13 +337,16 @@ func TestADeletedObjectOfAnotherTypeIsNotGiven(t *testing.T) {
 			}
 			checker := func(transform cache.TransformFunc) *typeChecker {
 				transformed, err := transform(configMap("a"))
-				return &typeChecker{recorder: &recorder{}, t: t, expected: reflect.TypeOf(transformed), any: err != nil}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return &typeChecker{recorder: &recorder{}, t: t, expected: reflect.TypeOf(transformed)}
 			}
 			life(c.before, "1", checker(c.before), "add ns/a@1", "add ns/b@2")
 			api.Change(func(w *httpserver.World) { w.Delete("b") })
 			life(c.before, "1", nil)
 			api.Change(func(w *httpserver.World) { w.Delete("a") })
-			life(c.now, map[bool]string{true: "1", false: "2"}[name == "the type cannot be learnt"], checker(c.now), "lost ns/a", "lost ns/b")
+			life(c.now, c.version, checker(c.now), "lost ns/a", "lost ns/b")
 		})
 	}
 }
@@ -488,5 +494,8 @@ func TestAListOfANewTypeThatIsAppliedInPart(t *testing.T) {
 		}
 		expectStore(t, informer, f)
 		stop()
+		if !slices.Contains(handler.events, "add ns/o0001@2") { // It has not changed.
+			t.Error("objects of the old type were not told anew")
+		}
 	})
 }
