@@ -184,11 +184,7 @@ func (d *deletions) object(key string, waiting *record.Object) (obj any, err err
 		return waiting.Object, nil
 	}
 	found, err := d.db.View(d.bucket, key, func(it *persist.Item) error {
-		if v, inMemory := it.Value.(*record.Object); inMemory {
-			obj = v.Object
-			return nil
-		}
-		obj, err = decodeDeleted(it, d.newObject)
+		obj, err = deletedObject(it, d.newObject)
 		return err
 	})
 	if err == nil && !found {
@@ -197,10 +193,18 @@ func (d *deletions) object(key string, waiting *record.Object) (obj any, err err
 	return obj, err
 }
 
-func decodeDeleted(it *persist.Item, newObject func() any) (any, error) {
-	payload, err := it.Payload()
-	if err != nil {
-		return nil, err
+func deletedObject(it *persist.Item, newObject func() any) (any, error) {
+	var payload []byte
+	var err error
+	switch v := it.Value.(type) {
+	case *record.Object:
+		return v.Object, nil
+	case persist.Bytes: // Of a file that was taken over.
+		payload = v
+	default:
+		if payload, err = it.Payload(); err != nil {
+			return nil, err
+		}
 	}
 	r, err := record.Parse(payload)
 	if err != nil {

@@ -50,10 +50,10 @@ import (
 //
 // A transform may return objects of another Go type, all of one that is a [runtime.Object]. The next
 // process then calls it once with an empty object, to see the type, as it does where Options.TransformVersion
-// is another one; if that fails, or the type is not that of the file, no stored object is served before the
-// list. One that returns another type than before under the same Options.TransformVersion is noticed by the
-// first object that comes: until all are listed, those of the old type are served. Then handlers are told all
-// objects as added, and of deletions by their keys.
+// is another one, and where another process still has the file; if that fails, or the type is not that of the
+// file, no stored object is served before the list. One that returns another type than before under the same
+// Options.TransformVersion is noticed by the first object that comes: until all are listed, those of the old
+// type are served. Then handlers are told all objects as added, and of deletions by their keys.
 //
 // Until it runs, it holds nothing in the file, what its handlers have to be told is not
 // known, and its store has what the program puts there. After Close it does not run, and its store cannot

@@ -1,6 +1,7 @@
 package warmwatch
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -8,7 +9,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/internal/keyfield"
-	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/internal/sink"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
@@ -112,7 +112,7 @@ func (s *SharedIndexInformer) takeOverFile(p *parts, file *persist.Snapshot, owe
 }
 
 // takeOverDeletions adds the deletions that are not reconciled in the file. Those of names that have no
-// reconciler here wait for one.
+// reconciler here wait for one. They are taken as they are: what Go type they are of may be known only later.
 func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,14 +126,15 @@ func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot
 		if s.forgotten[name] > written {
 			return true, nil
 		}
-		obj, err := decodeDeleted(it, s.newObject)
+		payload, err := it.Payload()
 		if err != nil { // Its name is in the workqueue.
 			p.logger.Error(err, "Could not read a deleted object, reconciling without it", "key", it.Key)
 			return true, nil
 		}
 		has, err := p.db.View(bucket, it.Key, func(*persist.Item) error { return nil })
 		if err == nil && !has {
-			_, err = p.db.Update(func(b *persist.Batch) { b.Put(bucket, it.Key, record.NewObject(obj, false)) })
+			stored := persist.Bytes(bytes.Clone(payload))
+			_, err = p.db.Update(func(b *persist.Batch) { b.Put(bucket, it.Key, stored) })
 		}
 		if r := reconcilers[name]; r != nil && err == nil {
 			text, _, _ := keyfield.Cut(rest)

@@ -452,11 +452,7 @@ func TestAListOfANewTypeThatIsAppliedInPart(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			transport := c.WrapTransport(&gateway{cluster: func(r *http.Request, _ int) (*http.Response, error) {
-				return reply(r, http.StatusForbidden, ""), nil
-			}}).(request.Transport)
-			informer := c.NewInformer(seenListerWatcher{cache.ToListerWatcherWithContext(f), f, transport}, &corev1.ConfigMap{}, 0,
-				cache.Indexers{"each": func(obj any) ([]string, error) { each(obj); return nil, nil }}).(*warmwatch.SharedIndexInformer)
+			informer := newSeen(c, f, cache.Indexers{"each": func(obj any) ([]string, error) { each(obj); return nil, nil }})
 			_, err = informer.AddEventHandler(handler)
 			if err = errors.Join(err, informer.SetTransform(transform)); err != nil {
 				t.Fatal(err)
@@ -498,4 +494,92 @@ func TestAListOfANewTypeThatIsAppliedInPart(t *testing.T) {
 			t.Error("objects of the old type were not told anew")
 		}
 	})
+}
+
+// TestADeletionOfATakenOverFileIsReconciledWithItsObject, although the process has seen no object by which it
+// would know what the transform returns (Q6).
+func TestADeletionOfATakenOverFileIsReconciledWithItsObject(t *testing.T) {
+	for name, c := range map[string]struct {
+		transform cache.TransformFunc
+		another   []string // Objects that come after the file was taken over.
+	}{
+		"the list is empty":                  {transform: toMetadata},
+		"the type is learnt from the object": {transform: metadataOfNamed, another: []string{"b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f, path := newSource(t, configMap("a")), testsupport.Path(t)
+				_, _, w, stop := transformed(t, path, f, c.transform)
+				w.set(nil)
+				settle()
+				w.expect(t, "ns/a@1")
+				w.set(fail)
+				f.remove("a")
+				settle()
+				stop()
+
+				_, hold := openQuietly(t, path)
+				second, informer, w, stop := transformed(t, path, f, c.transform)
+				defer stop()
+				settle()
+				if !second.Status().MemoryOnly {
+					t.Error("the second process has the file")
+				}
+				hold()
+				settle()
+				if second.Status().MemoryOnly {
+					t.Error("the second process has not taken the file over")
+				}
+				for _, name := range c.another {
+					f.put(configMap(name))
+				}
+				settle()
+				expectStore(t, informer, f)
+				w.set(nil)
+				time.Sleep(time.Hour) // The backoff of a reconcile.
+				want := []string{"ns/a is gone, deleted ns/a@2"}
+				for range c.another {
+					want = append(want, "ns/b@3")
+				}
+				w.expect(t, want...)
+			})
+		})
+	}
+}
+
+// openQuietly opens a file, unless another process has it, until close is called.
+func openQuietly(t *testing.T, path string) (c *warmwatch.Cache, closed func()) {
+	t.Helper()
+	c, err := warmwatch.Open(path, warmwatch.Options{Logger: &testsupport.Quiet, LockTimeout: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// newSeen makes an informer of NewInformer, whose requests are seen.
+func newSeen(c *warmwatch.Cache, f *source, indexers cache.Indexers) *warmwatch.SharedIndexInformer {
+	transport := c.WrapTransport(&gateway{cluster: func(r *http.Request, _ int) (*http.Response, error) {
+		return reply(r, http.StatusForbidden, ""), nil
+	}}).(request.Transport)
+	lw := seenListerWatcher{cache.ToListerWatcherWithContext(f), f, transport}
+	return c.NewInformer(lw, &corev1.ConfigMap{}, 0, indexers).(*warmwatch.SharedIndexInformer)
+}
+
+// transformed runs an informer of NewInformer, and a reconciler that fails.
+func transformed(t *testing.T, path string, f *source, transform cache.TransformFunc) (*warmwatch.Cache, *warmwatch.SharedIndexInformer, *works, func()) {
+	t.Helper()
+	c, closed := openQuietly(t, path)
+	informer := newSeen(c, f, nil)
+	w := &works{lister: informer.GetStore(), during: fail}
+	_, err := informer.AddReconciler("r", w.reconcile, warmwatch.ReconcilerOptions{})
+	if err = errors.Join(err, informer.SetTransform(transform)); err != nil {
+		t.Fatal(err)
+	}
+	end := start(t, informer)
+	return c, informer, w, func() { end(); closed() }
 }

@@ -222,8 +222,12 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 }
 
 // MayBeOfAnotherType reports whether the stored objects may be of another Go type than the
-// program says, because their transform returned it, or than that of this version returns.
+// program says, because their transform returned it, or than that of this version returns: those of a file,
+// too, that the DB may take over later.
 func (k *Sink) MayBeOfAnotherType(transformVersion string) bool {
+	if k.db.MemoryOnly() && k.db.Path() != "" {
+		return true
+	}
 	if found, _ := k.stored(); found != nil { // Load reports what is wrong.
 		return found.Type != "" || found.Rewound || found.TransformVersion != transformVersion
 	}
