@@ -14,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -27,7 +26,7 @@ import (
 // panicsAt is the program whose durable handler d panics when it is told of an event, after
 // changes to three objects: "put b" or "remove b".
 func panicsAt(event string, maxPanics int, changes []string) error {
-	f := &source{objects: map[string]runtime.Object{}, streams: map[*stream]struct{}{}, pages: map[string][]runtime.Object{}}
+	f := newSourceOf()
 	f.put(configMap("a"), configMap("b"), configMap("c"))
 	f.change(changes...)
 	c, err := warmwatch.Open(os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{MaxPanics: maxPanics, CommitInterval: time.Hour, MaxAge: -1})

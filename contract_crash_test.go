@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
@@ -51,7 +50,7 @@ func init() {
 			"failing index function": nil,
 		} {
 			programs[impl+"/"+name] = func([]string) error {
-				f := &source{objects: map[string]runtime.Object{}, streams: map[*stream]struct{}{}}
+				f := newSourceOf()
 				f.put(configMap("a"))
 				indexers := cache.Indexers{}
 				if h == nil {

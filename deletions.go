@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/keyfield"
 	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/persist"
@@ -40,11 +42,15 @@ type deletions struct {
 	gone  []string                      // To be deleted with it.
 }
 
-func openDeletions(db *persist.DB, space, name string, newObject func() any) (*deletions, error) {
-	d := &deletions{
+func newDeletions(db *persist.DB, space, name string, newObject func() any) *deletions {
+	return &deletions{
 		db: db, bucket: persist.Bucket{Space: space, Name: deletedBucket}, prefix: keyfield.Of(name), newObject: newObject,
 		known: map[cache.ObjectName][]string{}, puts: map[string]*record.Object{},
 	}
+}
+
+func openDeletions(db *persist.DB, space, name string, newObject func() any) (*deletions, error) {
+	d := newDeletions(db, space, name, newObject)
 	keys, err := scanDeletions(db, d.bucket, d.prefix)
 	if err != nil {
 		return nil, err
@@ -134,14 +140,61 @@ func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 	d.db.Kick()
 }
 
-// restore notes an object of a name that was put into the DB under a key.
-func (d *deletions) restore(name cache.ObjectName, key string) {
+// takeOver adds what a file that is taken over has under a key, unless the same or a later state of the object is
+// known: one of the two processes may have seen less of it than the other.
+func (d *deletions) takeOver(name cache.ObjectName, key string, stored persist.Bytes) error {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.gone = slices.DeleteFunc(d.gone, func(gone string) bool { return gone == key })
-	if !slices.Contains(d.known[name], key) {
-		d.known[name] = append(d.known[name], key)
+	waiting := d.puts[key]
+	d.mu.Unlock()
+	version, known := versionOfDeleted(&persist.Item{Value: stored}), ""
+	has, err := waiting != nil, error(nil)
+	if has {
+		known = versionOfDeleted(&persist.Item{Value: waiting})
+	} else {
+		has, err = d.db.View(d.bucket, key, func(it *persist.Item) error { known = versionOfDeleted(it); return nil })
 	}
+	if err != nil {
+		return err
+	}
+	order, ordered := checkpoint.CompareVersions(known, version)
+	_, err = d.db.Update(func(b *persist.Batch) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.gone = slices.DeleteFunc(d.gone, func(gone string) bool { return gone == key })
+		if !slices.Contains(d.known[name], key) {
+			d.known[name] = append(d.known[name], key)
+		}
+		if !has || ordered && order < 0 && d.puts[key] == waiting {
+			delete(d.puts, key)
+			b.Put(d.bucket, key, stored)
+		}
+	})
+	return err
+}
+
+// versionOfDeleted returns the resourceVersion of a deleted object, empty if it is not known.
+func versionOfDeleted(it *persist.Item) string {
+	if v, inMemory := it.Value.(*record.Object); inMemory {
+		_, version := v.Head()
+		return version
+	}
+	payload, err := payloadOfDeleted(it)
+	if err != nil {
+		return ""
+	}
+	r, err := record.Parse(payload)
+	if err != nil {
+		return ""
+	}
+	return r.ResourceVersion
+}
+
+// payloadOfDeleted returns an encoded deleted object.
+func payloadOfDeleted(it *persist.Item) ([]byte, error) {
+	if v, inMemory := it.Value.(persist.Bytes); inMemory { // Of a file that was taken over.
+		return v, nil
+	}
+	return it.Payload()
 }
 
 // keys returns the names of all objects.
@@ -181,7 +234,7 @@ var errNoDeletion = errors.New("warmwatch: the deleted object is lost")
 
 func (d *deletions) object(key string, waiting *record.Object) (obj any, err error) {
 	if waiting != nil {
-		return waiting.Object, nil
+		return ofType(d.newObject, waiting.Object)
 	}
 	found, err := d.db.View(d.bucket, key, func(it *persist.Item) error {
 		obj, err = deletedObject(it, d.newObject)
@@ -193,18 +246,21 @@ func (d *deletions) object(key string, waiting *record.Object) (obj any, err err
 	return obj, err
 }
 
+// ofType returns an object, and an error if it is of another Go type than what newObject returns.
+func ofType(newObject func() any, obj any) (any, error) {
+	if expected := reflect.TypeOf(newObject()); reflect.TypeOf(obj) != expected {
+		return nil, fmt.Errorf("warmwatch: the deleted object is a %T, expected a %v", obj, expected)
+	}
+	return obj, nil
+}
+
 func deletedObject(it *persist.Item, newObject func() any) (any, error) {
-	var payload []byte
-	var err error
-	switch v := it.Value.(type) {
-	case *record.Object:
-		return v.Object, nil
-	case persist.Bytes: // Of a file that was taken over.
-		payload = v
-	default:
-		if payload, err = it.Payload(); err != nil {
-			return nil, err
-		}
+	if v, inMemory := it.Value.(*record.Object); inMemory {
+		return ofType(newObject, v.Object)
+	}
+	payload, err := payloadOfDeleted(it)
+	if err != nil {
+		return nil, err
 	}
 	r, err := record.Parse(payload)
 	if err != nil {

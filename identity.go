@@ -60,9 +60,10 @@ func (s *SharedIndexInformer) adopt(example runtime.Object) string {
 }
 
 // learnType adopts the type that the transform returns for an empty object, where an earlier one may have
-// made the objects in the file: there is no other object before the server has answered.
-func (s *SharedIndexInformer) learnType() {
-	if !s.deferred || s.transform == nil || !s.parts.Load().sink.MayBeOfAnotherType(s.transformVersion()) {
+// made the objects in a space of the file: there is no other object before the server has answered. It is
+// called before anything of the space is read.
+func (s *SharedIndexInformer) learnType(space string) {
+	if s.transform == nil || !sink.MayBeOfAnotherType(s.cache.db, space, s.transformVersion()) {
 		return
 	}
 	defer func() { _ = recover() }() // The transform may rely on what every object of a server has.

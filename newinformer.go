@@ -276,6 +276,7 @@ func (s *SharedIndexInformer) moveTo(ctx context.Context, seen *request.Seen) er
 	if err := s.claimSpace(ctx, id); err != nil {
 		return err
 	}
+	s.learnType(space)
 	err := s.settle(s.cache.db, id, seen.Asked)
 	if err == nil {
 		err = s.cache.admit(s)

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
@@ -20,7 +19,7 @@ func init() { programs["a reconcile panics"] = func([]string) error { return rec
 
 // reconcilePanics is the program whose reconciler d panics in each reconcile of b.
 func reconcilePanics() error {
-	f := &source{objects: map[string]runtime.Object{}, streams: map[*stream]struct{}{}, pages: map[string][]runtime.Object{}}
+	f := newSourceOf()
 	f.put(configMap("a"), configMap("b"), configMap("c"))
 	f.change(os.Getenv("WARMWATCH_TEST_CHANGES"))
 	c, err := warmwatch.Open(os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{

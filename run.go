@@ -43,7 +43,6 @@ func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 	if s.deferred && !s.identify(ctx) || !s.untilRead(ctx, s.arrive) {
 		return
 	}
-	s.learnType()
 	if !s.untilRead(ctx, func() error { return s.begin(ctx) }) {
 		return
 	}

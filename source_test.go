@@ -51,8 +51,13 @@ type source struct {
 }
 
 func newSource(t *testing.T, objects ...runtime.Object) *source {
-	f := &source{objects: map[string]runtime.Object{}, streams: map[*stream]struct{}{}, pages: map[string][]runtime.Object{}}
+	f := newSourceOf(objects...)
 	t.Cleanup(f.closeWatches)
+	return f
+}
+
+func newSourceOf(objects ...runtime.Object) *source {
+	f := &source{objects: map[string]runtime.Object{}, streams: map[*stream]struct{}{}, pages: map[string][]runtime.Object{}}
 	f.put(objects...)
 	return f
 }

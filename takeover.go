@@ -27,7 +27,8 @@ var errBeingMade = errors.New("an informer is being made")
 // The space of the Cache's workqueues is another one of these. Other spaces stay as they are in
 // the file: no informer that has one has begun to run.
 //
-// Nothing is told or added before all informers are ready, because it would be again with each attempt.
+// Nothing is told or added before all informers are ready. Where one is not any more by then, there is another
+// attempt, which tells and adds only what this one has not.
 func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err error) {
 	if !c.opening.TryLock() { // Not waited for: whoever has it may wait for the committer.
 		return nil, nil, errBeingMade
@@ -73,7 +74,12 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 	if err := file.Read(workSpace, c.work.TakeOver); err != nil {
 		return nil, nil, fmt.Errorf("workqueues: %w", err)
 	}
-	return append(spaces, workSpace), c.opening.Unlock, nil
+	return append(spaces, workSpace), func() {
+		for _, s := range informers {
+			s.parts.Load().sink.TakenOver()
+		}
+		c.opening.Unlock()
+	}, nil
 }
 
 // inMemory returns the informers that use the DB. It fails while one is being made, is about to end, or
@@ -120,7 +126,8 @@ func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot
 	for _, r := range s.reconcilers {
 		reconcilers[r.name] = r
 	}
-	bucket, written := persist.Bucket{Space: p.space, Name: deletedBucket}, p.db.Written()
+	written := p.db.Written()
+	others := newDeletions(p.db, p.space, "", s.newObject)
 	return file.Scan(deletedBucket, "", func(it *persist.Item) (bool, error) {
 		name, rest, _ := keyfield.Cut(it.Key)
 		if s.forgotten[name] > written {
@@ -131,17 +138,18 @@ func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot
 			p.logger.Error(err, "Could not read a deleted object, reconciling without it", "key", it.Key)
 			return true, nil
 		}
-		has, err := p.db.View(bucket, it.Key, func(*persist.Item) error { return nil })
-		if err == nil && !has {
-			stored := persist.Bytes(bytes.Clone(payload))
-			_, err = p.db.Update(func(b *persist.Batch) { b.Put(bucket, it.Key, stored) })
+		text, _, _ := keyfield.Cut(rest)
+		key, err := cache.ParseObjectName(text)
+		if err != nil { // Damage: nobody would ever look for it.
+			return true, nil
 		}
-		if r := reconcilers[name]; r != nil && err == nil {
-			text, _, _ := keyfield.Cut(rest)
-			if key, err := cache.ParseObjectName(text); err == nil {
-				r.deletions.restore(key, it.Key)
-				r.queue.Add(key)
-			}
+		d, r := others, reconcilers[name]
+		if r != nil {
+			d = r.deletions
+		}
+		err = d.takeOver(key, it.Key, bytes.Clone(payload))
+		if err == nil && r != nil {
+			r.queue.Add(key)
 		}
 		return true, err
 	})

@@ -1,8 +1,11 @@
 package warmwatch_test
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"reflect"
@@ -547,10 +550,197 @@ func TestADeletionOfATakenOverFileIsReconciledWithItsObject(t *testing.T) {
 	}
 }
 
+func init() {
+	programs["panicsTransformed"] = func([]string) error {
+		f := newSourceOf(configMap("a"), configMap("b"))
+		f.remove("a")
+		c, err := warmwatch.Open(os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{Logger: &testsupport.Quiet, MaxPanics: 1})
+		if err != nil {
+			return err
+		}
+		informer := newSeen(c, f, nil)
+		_, err = informer.AddDurableEventHandler("d", &recorder{during: func(event string) { panic("poison: " + event) }})
+		if err = errors.Join(err, informer.SetTransform(toMetadata)); err != nil {
+			return err
+		}
+		endIfHanging()
+		informer.RunWithContext(context.Background())
+		return errors.New("Run has returned")
+	}
+}
+
+// TestADeletionThatIsSetAsideKeepsItsObject over restarts, of the type that the transform returns.
+func TestADeletionThatIsSetAsideKeepsItsObject(t *testing.T) {
+	path := testsupport.Path(t)
+	life := func(during func(*warmwatch.SharedIndexInformer, *source, *typeChecker), removed ...string) {
+		bubble(t, func(t *testing.T) {
+			f := newSource(t, configMap("a"), configMap("b"))
+			f.remove(removed...)
+			c, closed := openQuietly(t, path, func(o *warmwatch.Options) { o.MaxPanics = 1 })
+			defer closed()
+			informer := newSeen(c, f, nil)
+			d := &typeChecker{recorder: &recorder{}, t: t, expected: reflect.TypeFor[*metav1.PartialObjectMetadata]()}
+			_, err := informer.AddDurableEventHandler("d", d)
+			if err = errors.Join(err, informer.SetTransform(toMetadata)); err != nil {
+				t.Fatal(err)
+			}
+			defer start(t, informer)()
+			settle()
+			during(informer, f, d)
+			settle()
+		})
+	}
+	life(func(*warmwatch.SharedIndexInformer, *source, *typeChecker) {})
+	if out := crash(t, "panicsTransformed", "WARMWATCH_TEST_FILE="+path); !strings.Contains(out, "poison: lost ns/a@1") {
+		t.Fatalf("the process did not die in the deletion:\n%s", out)
+	}
+	for i := range 2 {
+		life(func(informer *warmwatch.SharedIndexInformer, f *source, _ *typeChecker) {
+			if got := informer.Status().Handlers[0].SetAside; !slices.Equal(got, []string{"ns/a"}) {
+				t.Errorf("%q are set aside", got)
+			}
+			if got := f.takeRequests(); i > 0 && slices.Contains(got, "LIST rv=3") { // The first goes on with that of the crash.
+				t.Errorf("%q: what is set aside was taken for damage", got)
+			}
+		}, "a")
+	}
+	life(func(informer *warmwatch.SharedIndexInformer, _ *source, d *typeChecker) {
+		if err := informer.RedeliverSetAside("d"); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		d.expect(t, "lost ns/a@1")
+	}, "a")
+}
+
+// TestAFirstListThatIsCutIsFollowedByOne, also where the transform returns another type.
+func TestAFirstListThatIsCutIsFollowedByOne(t *testing.T) {
+	for name, transform := range map[string]cache.TransformFunc{"the type of the example": unchanged, "another type": toMetadata} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t)
+				for i := range 1500 {
+					f.put(configMap(fmt.Sprintf("o%04d", i)))
+				}
+				c, closed := openQuietly(t, testsupport.Path(t), func(o *warmwatch.Options) { o.CommitInterval, o.MemoryBudget = time.Millisecond, 1 })
+				defer closed()
+				informer := newSeen(c, f, cache.Indexers{"namespace": cache.MetaNamespaceIndexFunc})
+				if err := informer.SetTransform(transform); err != nil {
+					t.Fatal(err)
+				}
+				f.cut(1200)
+				defer start(t, informer)()
+				time.Sleep(500 * time.Millisecond)
+				f.with(func() { f.onList = nil })
+				f.put(configMap("o0000", "changed"))
+				f.takeRequests()
+				settle()
+				if got := f.takeRequests(); len(got) != 4 { // Three pages and the watch.
+					t.Errorf("%q", got)
+				}
+				expectStore(t, informer, f)
+			})
+		})
+	}
+}
+
+// TestAHandlerIsToldOfAllWhileANewTypeIsWritten: it reads the file, where the objects are of the old type until
+// they are written, which is no damage.
+func TestAHandlerIsToldOfAllWhileANewTypeIsWritten(t *testing.T) {
+	for _, delay := range []time.Duration{time.Millisecond, 30 * time.Second, time.Hour} {
+		bubble(t, func(t *testing.T) {
+			const n = 3000
+			f, path := newSource(t), testsupport.Path(t)
+			for i := range n {
+				f.put(configMap(fmt.Sprintf("o%04d", i)))
+			}
+			life := func(transform cache.TransformFunc, r *recorder, delay time.Duration) (*warmwatch.SharedIndexInformer, func()) {
+				c, closed := openQuietly(t, path, func(o *warmwatch.Options) { o.MemoryBudget, o.CommitInterval, o.DurableDelay = 1, delay, delay })
+				informer := newSeen(c, f, nil)
+				err := informer.SetTransform(transform)
+				if r != nil {
+					_, addErr := informer.AddDurableEventHandler("d", r)
+					err = errors.Join(err, addErr)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				end := start(t, informer)
+				return informer, func() { end(); closed() }
+			}
+			_, stop := life(unchanged, nil, time.Millisecond)
+			settle()
+			stop()
+			told := 0
+			r := &recorder{during: func(string) {
+				if told++; told%100 == 0 && told < n {
+					time.Sleep(time.Second)
+				}
+			}}
+			f.takeRequests()
+			informer, stop := life(toMetadata, r, delay)
+			defer stop()
+			for told == 0 {
+				time.Sleep(time.Second)
+			}
+			f.put(configMap("o0000", "changed"))
+			for range 60 {
+				settle()
+			}
+			if got := f.takeRequests(); slices.Contains(got, "LIST rv=3001") {
+				t.Errorf("delay %v: %q: what the file has was taken for damage", delay, got)
+			}
+			expectStore(t, informer, f)
+		})
+	}
+}
+
+// TestADeletionOfTheOldTypeIsNotGiven to a reconciler once there are objects of a new one, as the file has
+// nothing of it then, either.
+func TestADeletionOfTheOldTypeIsNotGiven(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t, configMap("a"), configMap("b"), configMap("c")), testsupport.Path(t)
+		life := func(transform cache.TransformFunc, reconcile func(*warmwatch.SharedIndexInformer, context.Context) error, during func()) {
+			c, closed := openQuietly(t, path, func(o *warmwatch.Options) { o.CommitInterval, o.DurableDelay = time.Hour, time.Hour })
+			informer := newSeen(c, f, nil)
+			err := informer.SetTransform(transform)
+			if reconcile != nil {
+				_, addErr := informer.AddReconciler("r", func(ctx context.Context, _ cache.ObjectName) error { return reconcile(informer, ctx) }, warmwatch.ReconcilerOptions{})
+				err = errors.Join(err, addErr)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			end := start(t, informer)
+			settle()
+			during()
+			end()
+			closed()
+		}
+		life(unchanged, func(*warmwatch.SharedIndexInformer, context.Context) error { return nil }, func() { time.Sleep(2 * time.Hour) })
+		life(unchanged, nil, func() { f.remove("a"); settle() })
+		given := map[string]bool{}
+		life(toMetadata, func(informer *warmwatch.SharedIndexInformer, ctx context.Context) error {
+			obj, _, err := informer.GetStore().GetByKey("ns/c")
+			for _, deleted := range warmwatch.DeletedObjects(ctx) {
+				given[fmt.Sprintf("%T beside %T", deleted, obj)] = true
+			}
+			return cmp.Or(err, errors.New("not now"))
+		}, func() { f.put(configMap("c", "changed")); time.Sleep(3 * time.Hour) })
+		if want := map[string]bool{"*v1.ConfigMap beside *v1.ConfigMap": true}; !maps.Equal(given, want) {
+			t.Errorf("reconciled with %v, expected %v", given, want)
+		}
+	})
+}
+
 // openQuietly opens a file, unless another process has it, until close is called.
-func openQuietly(t *testing.T, path string) (c *warmwatch.Cache, closed func()) {
+func openQuietly(t *testing.T, path string, change ...func(*warmwatch.Options)) (c *warmwatch.Cache, closed func()) {
 	t.Helper()
-	c, err := warmwatch.Open(path, warmwatch.Options{Logger: &testsupport.Quiet, LockTimeout: time.Millisecond})
+	o := warmwatch.Options{Logger: &testsupport.Quiet, LockTimeout: time.Millisecond}
+	for _, change := range change {
+		change(&o)
+	}
+	c, err := warmwatch.Open(path, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,11 +14,12 @@ import (
 // A Found is a sound file that a DB could not have at first, and can have now. Until
 // Options.TakeOver returns, it is only read.
 type Found struct {
-	db   *DB
-	file opened
+	db     *DB
+	file   opened
+	damage error // Of the file as a whole, found by Read.
 }
 
-// Read calls fn with what the file has of a space.
+// Read calls fn with what the file has of a space. An error of fn that is damage is taken for the file's.
 func (f *Found) Read(space string, fn func(*Snapshot) error) error {
 	s := &Snapshot{db: f.db, space: space, pending: newLayer(), users: new(sync.WaitGroup)}
 	s.users.Add(1)
@@ -26,7 +27,11 @@ func (f *Found) Read(space string, fn func(*Snapshot) error) error {
 		return err
 	}
 	defer s.Close()
-	return fn(s)
+	err := fn(s)
+	if isFileDamage(err) {
+		f.damage = err
+	}
+	return err
 }
 
 // takeOver is how a file is taken over that becomes free after Open: TakeOver has agreed to it.
@@ -42,13 +47,23 @@ func (db *DB) mayTakeOver(err error) bool {
 	return db.opts.TakeOver != nil && (errors.Is(err, ErrLocked) || errors.Is(err, errNotYet))
 }
 
-// prepareTakeOver asks whether a sound file can be taken over.
-func (db *DB) prepareTakeOver(found opened) (opened, error) {
+// prepareTakeOver asks whether a file can be taken over. If that finds damage which opening it has not, and
+// repair is set, its successor is, with what can be read.
+func (db *DB) prepareTakeOver(found opened, repair bool) (opened, error) {
 	err := db.ensureSynced(found.bolt)
 	if err != nil {
 		return opened{}, errors.Join(err, guard(found.close))
 	}
-	spaces, done, err := db.opts.TakeOver(&Found{db, found})
+	read := &Found{db: db, file: found}
+	spaces, done, err := db.opts.TakeOver(read)
+	if err != nil && repair && read.damage != nil {
+		defer func() { _ = guard(found.close) }() // Only read.
+		repaired, err := db.successor(found.file, read.damage, true)
+		if err != nil {
+			return opened{}, err
+		}
+		return db.prepareTakeOver(repaired, false)
+	}
 	if err != nil {
 		return opened{}, errors.Join(fmt.Errorf("%w: %w", errNotYet, err), guard(found.close))
 	}

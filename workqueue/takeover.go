@@ -36,16 +36,16 @@ func (s *Store) TakeOver(file *persist.Snapshot) error {
 			if s.lost[name] > written {
 				k.setLost(true)
 			}
-		} else if found.damage != nil { // Its owner was told of all objects, as there was no file.
-			s.logger.Error(found.damage, "Keys of a workqueue may be lost", "workqueue", name)
+		} else if found.damage != nil || found.state.Lost {
+			k.setLost(true)
+			if found.damage != nil {
+				s.logger.Error(found.damage, "Keys of a workqueue may be lost", "workqueue", name)
+			}
 		}
 		for _, key := range found.keys {
-			if _, damaged := found.damaged[key]; damaged { // Perhaps nobody has added it.
-				continue
-			}
-			k.add(key)
-			if k.owner != nil {
-				k.owner.adopt(key)
+			known := k.owner != nil && k.owner.adopt(key)
+			if _, damaged := found.damaged[key]; known || !damaged { // Else perhaps nobody has added it.
+				k.add(key)
 			}
 		}
 	}

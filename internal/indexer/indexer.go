@@ -62,7 +62,7 @@ type Indexer struct {
 	db        *persist.DB
 	space     string
 	newObject func() any
-	formerly  atomic.Pointer[func() any] // See AlsoReads.
+	former    atomic.Pointer[formerType]
 	keyFunc   cache.KeyFunc
 	objects   *Objects
 	owner     *owner

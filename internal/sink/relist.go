@@ -110,7 +110,7 @@ func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 	k.record.Rewound = k.record.Rewound || how.Rewound
 	how.Rewrite, how.Rewound = k.record.Rewrite, k.record.Rewound
 	if k.filling = k.filling || (empty && k.indexer.Hidden() && !k.log.HasKnown()); k.filling {
-		k.trusted = false
+		k.trusted, k.typeShown = false, false // This list shows the type, whatever one that was cut has shown.
 		k.record.State = checkpoint.StateSyncing
 	}
 	k.informer.RelistBegun(how.Rewrite)
@@ -328,7 +328,6 @@ func (r *relist) Finish(_ context.Context, rv string, ordered bool) error {
 		k.indexer.ReturnLeftOut(r.untold)
 		return nil
 	}
-	k.indexer.AlsoReads(nil)
 	r.recordLocked(rv, whole)
 	w := k.indexer.Writer()
 	defer w.Close()
@@ -337,6 +336,7 @@ func (r *relist) Finish(_ context.Context, rv string, ordered bool) error {
 		return err
 	}
 	r.done = true
+	k.indexer.NoneLeft(k.db.Applied())
 	r.logLeftOut()
 	k.informer.Relisted()
 	if r.how.Rewrite && whole && k.db.Salvaged(k.space) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -135,6 +136,8 @@ type Sink struct {
 	// refused says that an object was left out, or an event not applied, since the last list
 	// began, so that the store may lack an object that the server has.
 	refused bool
+	// owedTold has the uids of the objects whose deletions attempts of a takeover have told, see TakeOver.
+	owedTold map[types.UID]struct{}
 	// distrusted says that nobody knows what the objects are, see [Sink.Distrust].
 	distrusted bool
 	// doubted says that an event was taken for one of another history before.
@@ -188,7 +191,7 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 	defer k.mu.Unlock()
 	k.transform, k.relistItems = transform, cmp.Or(relistItems, defaultRelistItems)
 	k.storedType = reflect.TypeOf(k.newObject())
-	found, err := k.stored()
+	found, err := stored(k.db, k.bucket)
 	unread := err != nil && !errors.Is(err, persist.ErrCorrupt)
 	if err != nil { // Go on without a checkpoint.
 		k.logger.Error(err, "Could not read the checkpoint")
@@ -221,22 +224,32 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 	return decision
 }
 
-// MayBeOfAnotherType reports whether the stored objects may be of another Go type than the
+// MayBeOfAnotherType reports whether objects that are stored in a space may be of another Go type than the
 // program says, because their transform returned it, or than that of this version returns: those of a file,
-// too, that the DB may take over later.
-func (k *Sink) MayBeOfAnotherType(transformVersion string) bool {
-	if k.db.MemoryOnly() && k.db.Path() != "" {
+// too, that the DB may take over later. Whether anything of the space can be read, others find out.
+func MayBeOfAnotherType(db *persist.DB, space, transformVersion string) bool {
+	if db.MemoryOnly() && db.Path() != "" {
 		return true
 	}
-	if found, _ := k.stored(); found != nil { // Load reports what is wrong.
+	if found, _ := stored(db, persist.Bucket{Space: space, Name: checkpointBucket}); found != nil {
 		return found.Type != "" || found.Rewound || found.TransformVersion != transformVersion
 	}
-	return k.indexer.Seq() > 0
+	some := false
+	err := db.Read(space, func(s *persist.Snapshot) error {
+		for _, bucket := range slices.Concat(indexer.Buckets(), queue.Buckets()) {
+			err := s.Scan(bucket, "", func(*persist.Item) (bool, error) { some = true; return false, nil })
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return some || err != nil
 }
 
 // stored returns the checkpoint that is stored, nil if there is none.
-func (k *Sink) stored() (found *checkpoint.Record, err error) {
-	_, err = k.db.View(k.bucket, checkpointKey, func(it *persist.Item) error {
+func stored(db *persist.DB, bucket persist.Bucket) (found *checkpoint.Record, err error) {
+	_, err = db.View(bucket, checkpointKey, func(it *persist.Item) error {
 		if v, inMemory := it.Value.(*checkpointValue); inMemory {
 			r := v.record()
 			found = &r

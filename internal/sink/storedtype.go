@@ -87,7 +87,12 @@ func (r *relist) checkTypeLocked(obj any) error {
 		k.relistTypeLocked(obj)
 		return otherTypeError(obj, expected)
 	}
-	r.adopts, r.typeShown = example, true
+	r.typeShown = true
+	if k.filling { // Nobody reads the store, or knows an object of it.
+		k.adoptLocked(example)
+		return nil
+	}
+	r.adopts = example
 	r.stage.newObject = func() any { return ExampleOf(example) }
 	return nil
 }

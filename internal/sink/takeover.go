@@ -3,6 +3,7 @@ package sink
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -89,9 +90,20 @@ func (k *Sink) TakeOver(file *persist.Snapshot, owed []queue.Delta) error {
 	return k.tellOwedLocked(owed)
 }
 
-// tellOwedLocked publishes the deletions. Where the store has another object of the name, that one
-// is told again after it, to durable handlers.
+// TakenOver says that the file is this informer's now: no other attempt will owe anything.
+func (k *Sink) TakenOver() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.owedTold = nil
+}
+
+// tellOwedLocked publishes the deletions, but for those that an attempt before has. Where the store has
+// another object of the name, that one is told again after it, to durable handlers.
 func (k *Sink) tellOwedLocked(owed []queue.Delta) error {
+	owed = slices.DeleteFunc(owed, func(d queue.Delta) bool {
+		_, told := k.owedTold[uidOf(d.New)]
+		return told
+	})
 	for len(owed) > 0 {
 		n := min(len(owed), defaultRelistItems)
 		if err := k.tellSomeOwedLocked(owed[:n]); err != nil {
@@ -106,6 +118,9 @@ func (k *Sink) tellSomeOwedLocked(owed []queue.Delta) error {
 	w := k.indexer.Writer()
 	defer w.Close()
 	var ds []queue.Delta
+	if k.owedTold == nil {
+		k.owedTold = map[types.UID]struct{}{}
+	}
 	for _, d := range owed {
 		d.Seq = w.NextSeq()
 		obj, exists := w.Stored(d.Key)
@@ -118,5 +133,13 @@ func (k *Sink) tellSomeOwedLocked(owed []queue.Delta) error {
 			})
 		}
 	}
-	return k.writeLocked(w, ds)
+	if err := k.writeLocked(w, ds); err != nil {
+		return err
+	}
+	for _, d := range owed {
+		if uid := uidOf(d.New); uid != "" { // Else it may be another object's the next time.
+			k.owedTold[uid] = struct{}{}
+		}
+	}
+	return nil
 }

@@ -1,0 +1,206 @@
+package warmwatch_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+func impatient(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.LockTimeout = time.Millisecond }
+
+// TestDamageThatATakeoverMeetsIsRepaired, as at a start, and nobody is told twice of what the file owes.
+func TestDamageThatATakeoverMeetsIsRepaired(t *testing.T) {
+	for _, bucket := range []string{"deleted", "objects", "work"} {
+		t.Run(bucket, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f, path := newSource(t, configMap("c")), testsupport.Path(t)
+				var gone []string
+				for i := range 150 {
+					gone = append(gone, fmt.Sprintf("x%03d", i))
+					f.put(configMap(gone[i]), configMap(fmt.Sprintf("y%03d", i)))
+				}
+				first := launch(t, path, f, nil)
+				r := addReconcilerNamed(t, first, "r")
+				r.set(nil)
+				first.run()
+				settle()
+				r.set(fail)
+				f.remove(gone...)
+				settle()
+				first.stop()
+
+				_, hold := openQuietly(t, path)
+				f.remove("c") // Nobody watches.
+				second := launch(t, path, f, impatient)
+				second.damaged = true
+				durable := addDurable(t, second, "d")
+				plain, _ := add(t, second.informer)
+				addReconcilerNamed(t, second, "r")
+				second.run()
+				settle()
+				plain.take()
+				durable.take()
+				hold()
+				exchangeKeys(t, path, bucket)
+				advance(10 * time.Minute)
+				if st := second.cache.Status(); st.MemoryOnly || len(st.SetAside) != 1 {
+					t.Errorf("in memory: %v, set aside %v: %v", st.MemoryOnly, st.SetAside, st.Err)
+				}
+				for _, r := range []*recorder{plain, durable} {
+					if told := r.take(); len(told) != 1 || told[0] != "lost ns/c@1" {
+						t.Errorf("told %d times: %.60q", len(told), told)
+					}
+				}
+				expectStore(t, second.informer, f)
+				second.stop()
+			})
+		})
+	}
+}
+
+// exchangeKeys exchanges the second and the third key of a bucket, so that they are out of order.
+func exchangeKeys(t *testing.T, path, bucket string) {
+	t.Helper()
+	var page int
+	var keys [2][]byte
+	inFile(t, path, func(tx *bolt.Tx) error {
+		return tx.ForEach(func(_ []byte, space *bolt.Bucket) error {
+			b := space.Bucket([]byte(bucket))
+			if b == nil || b.Root() == 0 {
+				return nil
+			}
+			page = int(b.Root()) //nolint:gosec // The file is small.
+			c := b.Cursor()
+			_, _ = c.First()
+			for i := range keys {
+				key, _ := c.Next()
+				keys[i] = bytes.Clone(key)
+			}
+			return nil
+		})
+	})
+	changeInPlace(t, path, func(b []byte) {
+		const flags, firstChild, isBranch = 8, 24, 1
+		p := b[page*persist.PageBytes:]
+		if p[flags] == isBranch {
+			p = b[(int(p[firstChild])|int(p[firstChild+1])<<8)*persist.PageBytes:]
+		}
+		i, j := bytes.Index(p, keys[0]), bytes.Index(p, keys[1])
+		if page == 0 || i < 0 || j < 0 || len(keys[0]) != len(keys[1]) {
+			t.Fatalf("page %d has %q at %d and %q at %d", page, keys[0], i, keys[1], j)
+		}
+		copy(p[i:], keys[1])
+		copy(p[j:], keys[0])
+	})
+}
+
+// TestAWorkqueueOfATakenOverFileThatHasLostItemsSaysSo, as it would at a start (Q5). An item that is damaged, and
+// known to the Codec, is believed.
+func TestAWorkqueueOfATakenOverFileThatHasLostItemsSaysSo(t *testing.T) {
+	flip := func(b *bolt.Bucket, key []byte) error {
+		value := bytes.Clone(b.Get(key))
+		value[0] ^= 1
+		return b.Put(key, value)
+	}
+	for name, c := range map[string]struct {
+		damage func(b *bolt.Bucket, key []byte) error
+		known  bool // An earlier process knew of the damage.
+		want   []string
+	}{
+		"damaged":            {damage: flip, want: []string{"first", "other", "second"}},
+		"lost":               {damage: (*bolt.Bucket).Delete, want: []string{"other", "second"}},
+		"lost, and known":    {damage: (*bolt.Bucket).Delete, known: true, want: []string{"other", "second"}},
+		"nothing is damaged": {want: []string{"first", "other", "second"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f, path := newSource(t, configMap("a")), testsupport.Path(t)
+				first := launch(t, path, f, nil).run()
+				addItems(t, first, "shared", "first", "other")
+				settle()
+				first.stop()
+				if c.damage != nil {
+					change(t, path, "work", func(b *bolt.Bucket) error { return c.damage(b, []byte("k6/shared/first")) })
+				}
+				if c.known {
+					first = launch(t, path, f, nil)
+					if !addItems(t, first, "shared").Lost() {
+						t.Error("at a start nothing is lost")
+					}
+					settle()
+					first.stop()
+				}
+				_, hold := openQuietly(t, path)
+				second := launch(t, path, f, impatient)
+				q := addItems(t, second, "shared", "second")
+				second.run()
+				settle()
+				hold()
+				settle()
+				if lost := c.damage != nil; q.Lost() != lost || second.cache.Status().MemoryOnly {
+					t.Errorf("lost: %v, expected %v; in memory only: %v", q.Lost(), lost, second.cache.Status().MemoryOnly)
+				}
+				expectItems(t, q, c.want...)
+				settle()
+				q.ShutDown()
+				second.stop()
+				if lost := addItems(t, launch(t, path, f, nil), "shared").Lost(); lost != (c.damage != nil) {
+					t.Errorf("lost in the next process: %v", lost)
+				}
+			})
+		})
+	}
+}
+
+// TestTheLatestStateOfADeletionIsReconciled, whichever of two processes has seen it (Q6).
+func TestTheLatestStateOfADeletionIsReconciled(t *testing.T) {
+	for _, behind := range []string{"the file", "memory"} {
+		t.Run(behind, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				path := testsupport.Path(t)
+				sources := []*source{newSource(t, configMap("a"), configMap("b")), newSource(t, configMap("a"), configMap("b"))} // The same server.
+				first := launch(t, path, sources[0], nil)
+				second := launch(t, path, sources[1], impatient)
+				var ws []*works
+				for _, p := range []*process{first, second} {
+					w := addReconcilerNamed(t, p, "r")
+					w.set(nil)
+					p.run()
+					settle()
+					w.expect(t, "ns/a@1", "ns/b@2")
+					w.set(fail)
+					ws = append(ws, w)
+				}
+				away := sources[1] // It has no connection while the object changes.
+				if behind == "the file" {
+					away = sources[0]
+				}
+				away.setDown(errUnreachable)
+				away.closeWatches()
+				for _, f := range sources {
+					f.put(configMap("b", "latest"))
+					f.remove("b")
+				}
+				away.compact()
+				settle()
+				away.setDown(nil)
+				settle()
+				if !second.cache.Status().MemoryOnly {
+					t.Error("the second process has the file")
+				}
+				first.stop()
+				settle()
+				ws[1].set(nil)
+				advance(time.Hour)
+				ws[1].expect(t, "ns/b is gone, deleted ns/b@4")
+			})
+		})
+	}
+}
