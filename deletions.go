@@ -164,7 +164,7 @@ func (d *deletions) takeOver(name cache.ObjectName, key string, stored persist.B
 		if !slices.Contains(d.known[name], key) {
 			d.known[name] = append(d.known[name], key)
 		}
-		if !has || ordered && order < 0 && d.puts[key] == waiting {
+		if d.puts[key] == waiting && (!has || ordered && order < 0) { // Else the handler was told meanwhile.
 			delete(d.puts, key)
 			b.Put(d.bucket, key, stored)
 		}

@@ -63,7 +63,7 @@ func (s *SharedIndexInformer) adopt(example runtime.Object) string {
 // made the objects in a space of the file: there is no other object before the server has answered. It is
 // called before anything of the space is read.
 func (s *SharedIndexInformer) learnType(space string) {
-	if s.transform == nil || !sink.MayBeOfAnotherType(s.cache.db, space, s.transformVersion()) {
+	if s.transform == nil || !sink.MayBeOfAnotherType(s.cache.db, space, s.transformVersion(), spaceBuckets()) {
 		return
 	}
 	defer func() { _ = recover() }() // The transform may rely on what every object of a server has.

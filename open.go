@@ -131,9 +131,14 @@ func (s *SharedIndexInformer) corruption() error {
 	return s.progress.corruptErr
 }
 
+// spaceBuckets returns the names of all buckets that an informer has in its space.
+func spaceBuckets() []string {
+	return slices.Concat(indexer.Buckets(), queue.Buckets(), sink.Buckets(), workqueue.Buckets(), []string{deletedBucket})
+}
+
 func dropSpace(db *persist.DB, space string) error {
 	_, err := db.Update(func(b *persist.Batch) {
-		for _, name := range slices.Concat(indexer.Buckets(), queue.Buckets(), sink.Buckets(), workqueue.Buckets(), []string{deletedBucket}) {
+		for _, name := range spaceBuckets() {
 			b.Drop(persist.Bucket{Space: space, Name: name})
 		}
 	})

@@ -144,7 +144,7 @@ func (s *SharedIndexInformer) replayForgotten(p *parts) error {
 }
 
 func (s *SharedIndexInformer) noteForgotten(p *parts, name string) error {
-	_, err := p.db.Update(func(b *persist.Batch) { s.forgotten.Note(b, name) })
+	_, err := p.db.UpdateNow(func(b *persist.Batch) { s.forgotten.Note(b, name) })
 	return err
 }
 

@@ -71,7 +71,7 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 		}
 		spaces = append(spaces, p.space)
 	}
-	if err := file.Read(workSpace, c.work.TakeOver); err != nil {
+	if err := file.Read(workSpace, c.takeOverWork); err != nil {
 		return nil, nil, fmt.Errorf("workqueues: %w", err)
 	}
 	return append(spaces, workSpace), func() {
@@ -80,6 +80,15 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 		}
 		c.opening.Unlock()
 	}, nil
+}
+
+// takeOverWork adds what the file has of the Cache's workqueues. Those that come later are not in a file that
+// has lost them, either.
+func (c *Cache) takeOverWork(file *persist.Snapshot) error {
+	if err := c.work.TakeOver(file); err != nil || !file.Salvaged() {
+		return err
+	}
+	return c.db.MarkSalvaged(workSpace)
 }
 
 // inMemory returns the informers that use the DB. It fails while one is being made, is about to end, or
@@ -114,7 +123,22 @@ func (s *SharedIndexInformer) takeOverFile(p *parts, file *persist.Snapshot, owe
 	if err := s.takeOverDeletions(p, file); err != nil {
 		return err
 	}
-	return p.work.TakeOver(file)
+	return s.takeOverKeys(p, file)
+}
+
+// takeOverKeys adds the keys of reconcilers. Those that there are lack none, because their handlers were told of
+// all objects.
+func (s *SharedIndexInformer) takeOverKeys(p *parts, file *persist.Snapshot) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	complete := slices.DeleteFunc(slices.Clone(s.reconcilers), func(r *reconciler) bool { return r.queue.Lost() })
+	if err := p.work.TakeOver(file); err != nil {
+		return err
+	}
+	for _, r := range complete {
+		r.queue.Recovered()
+	}
+	return nil
 }
 
 // takeOverDeletions adds the deletions that are not reconciled in the file. Those of names that have no

@@ -2,7 +2,11 @@ package warmwatch_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -203,4 +207,157 @@ func TestTheLatestStateOfADeletionIsReconciled(t *testing.T) {
 			})
 		})
 	}
+}
+
+// flipAll damages each value of a bucket whose key begins like this.
+func flipAll(t *testing.T, path, bucket, prefix string) {
+	t.Helper()
+	change(t, path, bucket, func(b *bolt.Bucket) error {
+		damaged := map[string][]byte{}
+		err := b.ForEach(func(key, value []byte) error {
+			if bytes.HasPrefix(key, []byte(prefix)) {
+				damaged[string(key)] = bytes.Clone(value)
+			}
+			return nil
+		})
+		for key, value := range damaged {
+			value[0] ^= 1
+			err = errors.Join(err, b.Put([]byte(key), value))
+		}
+		return err
+	})
+}
+
+// TestAWorkqueueThatADamagedFileHasNothingOfSaysSo, where a takeover meets the damage, and later (Q5).
+func TestAWorkqueueThatADamagedFileHasNothingOfSaysSo(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t), testsupport.Path(t)
+		for i := range 150 {
+			f.put(configMap(fmt.Sprintf("y%03d", i)))
+		}
+		first := launch(t, path, f, nil).run()
+		addItems(t, first, "shared", "first", "other")
+		settle()
+		first.stop()
+		flipAll(t, path, "work", "k6/shared")
+		flipAll(t, path, "workqueues", "kshared")
+		_, hold := openQuietly(t, path)
+		second := launch(t, path, f, impatient)
+		second.damaged = true
+		q := addItems(t, second, "shared", "second")
+		second.run()
+		settle()
+		hold()
+		exchangeKeys(t, path, "objects")
+		settle()
+		if !q.Lost() || !addItems(t, second, "later").Lost() || second.cache.Status().MemoryOnly {
+			t.Errorf("lost: %t, in memory: %t", q.Lost(), second.cache.Status().MemoryOnly)
+		}
+		second.stop()
+		if !addItems(t, launch(t, path, f, nil), "shared").Lost() {
+			t.Error("the next process does not know of it")
+		}
+	})
+}
+
+// TestAReconcilerOfATakenOverFileHasLostNothing: it was told of all objects meanwhile.
+func TestAReconcilerOfATakenOverFileHasLostNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t, configMap("a"), configMap("b"), configMap("c")), testsupport.Path(t)
+		first := launch(t, path, f, nil)
+		addReconcilerNamed(t, first, "r")
+		first.run()
+		settle()
+		first.stop()
+		change(t, path, "work", func(b *bolt.Bucket) error { return b.Delete([]byte("k1/r/ns/b")) })
+		flipAll(t, path, "work", "k")
+		_, hold := openQuietly(t, path)
+		second := launch(t, path, f, impatient)
+		second.damaged = true
+		w := addReconciler(t, second, 1)
+		second.run()
+		settle()
+		w.expect(t, "ns/a@1", "ns/b@2", "ns/c@3")
+		hold()
+		advance(time.Hour)
+		w.expectEach(t, "", "ns/a@1", "ns/c@3") // The keys that the file has.
+		second.stop()
+		third := launch(t, path, f, nil)
+		w = addReconciler(t, third, 1)
+		third.run()
+		settle()
+		w.expect(t)
+	})
+}
+
+// TestANameThatComesBetweenTwoAttemptsOfATakeoverIsToldOfWhatTheFirstHasTold: another process had the file (Q2).
+func TestANameThatComesBetweenTwoAttemptsOfATakeoverIsToldOfWhatTheFirstHasTold(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		path := testsupport.Path(t)
+		sources := []*source{newSource(t, configMap("c")), newSource(t, configMap("c"))} // The same server.
+		var gone []string
+		for i := range 150 {
+			gone = append(gone, fmt.Sprintf("x%03d", i))
+			for _, f := range sources {
+				f.put(configMap(gone[i]), configMap(fmt.Sprintf("y%03d", i)))
+			}
+		}
+		first := launch(t, path, sources[0], nil)
+		r := addReconcilerNamed(t, first, "r")
+		r.set(nil)
+		addDurable(t, first, "d")
+		first.run()
+		settle()
+		r.set(fail)
+		for _, f := range sources {
+			f.remove(gone...)
+		}
+		settle()
+		first.stop()
+
+		_, hold := openQuietly(t, path)
+		sources[1].remove("c") // The third process has no connection.
+		second := launch(t, path, sources[1], impatient)
+		second.damaged = true
+		addDurable(t, second, "d")
+		plain, _ := add(t, second.informer)
+		addReconciler(t, second, 1)
+		second.run()
+		settle()
+		plain.take()
+		hold()
+		exchangeKeys(t, path, "deleted")
+		inTheWay := path + ".finished" // The file cannot be replaced.
+		if err := os.MkdirAll(filepath.Join(inTheWay, "x"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		advance(10 * time.Minute)
+		plain.expect(t, "lost ns/c@1")
+		if !second.cache.Status().MemoryOnly {
+			t.Error("the second process has the file")
+		}
+		if err := os.RemoveAll(inTheWay); err != nil {
+			t.Fatal(err)
+		}
+
+		sources[0].setDown(errUnreachable)
+		third := launch(t, path, sources[0], impatient)
+		third.damaged = true
+		e := addDurable(t, third, "e")
+		third.run()
+		settle()
+		if !slices.Contains(e.take(), "add ns/c@1 initial") {
+			t.Error("the third process did not tell its handler of c")
+		}
+		third.stop()
+		settle()
+		if st := second.cache.Status(); st.MemoryOnly {
+			t.Errorf("the second process has not taken the file over: %v", st.Err)
+		}
+		e = addDurable(t, second, "e")
+		settle()
+		if !slices.Contains(e.take(), "lost ns/c@1") {
+			t.Error("a handler that knows c is not told that it is gone")
+		}
+	})
 }

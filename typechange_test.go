@@ -733,6 +733,74 @@ func TestADeletionOfTheOldTypeIsNotGiven(t *testing.T) {
 	})
 }
 
+// TestAnInformerMadeAgainWithAnotherTransform in one Cache tells a durable handler of what waits by its key, in
+// memory as from the file.
+func TestAnInformerMadeAgainWithAnotherTransform(t *testing.T) {
+	for _, inMemory := range []bool{true, false} {
+		t.Run(fmt.Sprintf("inMemory=%t", inMemory), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f, path := newSource(t, configMap("a"), configMap("b")), testsupport.Path(t)
+				if inMemory {
+					_, release := openQuietly(t, path)
+					defer release()
+				}
+				c, closed := openQuietly(t, path)
+				defer closed()
+				life := func(transform cache.TransformFunc, handler cache.ResourceEventHandler, during func()) {
+					informer := newSeen(c, f, nil)
+					err := informer.SetTransform(transform)
+					if handler != nil {
+						_, addErr := informer.AddDurableEventHandler("d", handler)
+						err = errors.Join(err, addErr)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					end := start(t, informer)
+					settle()
+					during()
+					settle()
+					end()
+				}
+				life(toMetadata, &recorder{}, settle)
+				life(toMetadata, nil, func() { f.remove("a") })
+				d := &typeChecker{recorder: &recorder{}, t: t, expected: reflect.TypeFor[*corev1.ConfigMap]()}
+				life(nil, d, settle)
+				if !d.heard("lost ns/a") {
+					t.Errorf("told %q", d.events)
+				}
+			})
+		})
+	}
+}
+
+// TestADeletionThatIsAllAFileHasKeepsItsObject, where the transform returns another type.
+func TestADeletionThatIsAllAFileHasKeepsItsObject(t *testing.T) {
+	for _, lost := range [][]string{
+		{}, {"checkpoint"}, {"checkpoint", "objects", "store", "index"},
+		{"checkpoint", "objects", "store", "index", "cursors", "queue", "deltas", "tombstones"},
+	} {
+		bubble(t, func(t *testing.T) {
+			f, path := newSource(t, configMap("a")), testsupport.Path(t)
+			_, _, w, stop := transformed(t, path, f, toMetadata)
+			w.set(nil)
+			settle()
+			w.expect(t, "ns/a@1")
+			w.set(fail)
+			f.remove("a")
+			settle()
+			stop()
+			loseBuckets(t, path, lost...)
+			_, informer, w, stop := transformed(t, path, f, toMetadata)
+			defer stop()
+			w.set(nil)
+			advance(time.Hour)
+			expectStore(t, informer, f)
+			w.expect(t, "ns/a is gone, deleted ns/a@2")
+		})
+	}
+}
+
 // openQuietly opens a file, unless another process has it, until close is called.
 func openQuietly(t *testing.T, path string, change ...func(*warmwatch.Options)) (c *warmwatch.Cache, closed func()) {
 	t.Helper()

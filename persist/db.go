@@ -279,6 +279,18 @@ func (db *DB) Update(fn func(*Batch)) (uint64, error) {
 		db.wakeCommitter()
 		db.cond.Wait()
 	}
+	return db.updateLocked(fn)
+}
+
+// UpdateNow is Update of a few keys, which does not block: for a caller that holds a lock which hooks, or
+// Options.TakeOver, may wait for.
+func (db *DB) UpdateNow(fn func(*Batch)) (uint64, error) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.updateLocked(fn)
+}
+
+func (db *DB) updateLocked(fn func(*Batch)) (uint64, error) {
 	if db.closing {
 		return 0, ErrClosed
 	}

@@ -391,6 +391,18 @@ func (db *DB) Salvaged(space string) bool {
 	return found || errors.Is(err, ErrCorrupt)
 }
 
+// Salvaged is [DB.Salvaged] of a file that is taken over.
+func (s *Snapshot) Salvaged() bool {
+	found, err := s.View(salvagedBucket, salvagedKey, func(*Item) error { return nil })
+	return found || errors.Is(err, ErrCorrupt)
+}
+
+// MarkSalvaged makes [DB.Salvaged] true for a space.
+func (db *DB) MarkSalvaged(space string) error {
+	_, err := db.Update(func(b *Batch) { b.Put(Bucket{space, salvagedBucket}, salvagedKey, Bytes(nil)) })
+	return err
+}
+
 // ForgetSalvage removes the mark. The owner of the space calls it after it has put
 // in everything that there is.
 func (db *DB) ForgetSalvage(space string) error {

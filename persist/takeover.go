@@ -23,11 +23,11 @@ type Found struct {
 func (f *Found) Read(space string, fn func(*Snapshot) error) error {
 	s := &Snapshot{db: f.db, space: space, pending: newLayer(), users: new(sync.WaitGroup)}
 	s.users.Add(1)
-	if err := s.begin(f.file.bolt, f.file.txID); err != nil {
-		return err
+	err := s.begin(f.file.bolt, f.file.txID)
+	if err == nil {
+		defer s.Close()
+		err = fn(s)
 	}
-	defer s.Close()
-	err := fn(s)
 	if isFileDamage(err) {
 		f.damage = err
 	}

@@ -155,7 +155,7 @@ func (s *Store) MarkLost(name string) error {
 	defer s.mu.Unlock()
 	s.readNamesLocked()
 	if _, known := s.absent[name]; !known && s.absent != nil && s.opened[name] == nil {
-		_, err := s.db.Update(func(b *persist.Batch) { s.lost.Note(b, name) }) // Nothing is stored.
+		_, err := s.db.UpdateNow(func(b *persist.Batch) { s.lost.Note(b, name) }) // Nothing is stored.
 		return err
 	}
 	if s.closed {
@@ -210,7 +210,7 @@ func (s *Store) Forget(name string) error {
 	if err := s.scan(name, func(it *persist.Item) { stored = append(stored, it.Key) }, func() { stored = nil }); err != nil {
 		return err
 	}
-	_, err := s.db.Update(func(b *persist.Batch) {
+	_, err := s.db.UpdateNow(func(b *persist.Batch) {
 		for _, key := range stored {
 			b.Delete(s.keys, key)
 		}

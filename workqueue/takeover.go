@@ -7,7 +7,8 @@ import (
 
 // TakeOver adds what the space has in a file that could not be had at first, and that is about to be
 // replaced by what is in memory: to the workqueues that there are, and for those that may come. Names that
-// were forgotten meanwhile stay forgotten, and those that something else had then have lost items.
+// were forgotten meanwhile stay forgotten, and those that something else had then have lost items, as have those
+// of which a file that was damaged has nothing.
 func (s *Store) TakeOver(file *persist.Snapshot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -17,6 +18,13 @@ func (s *Store) TakeOver(file *persist.Snapshot) error {
 	names, err := s.namesIn(file)
 	if err != nil {
 		return err
+	}
+	if file.Salvaged() {
+		for name, k := range s.opened {
+			if _, known := names[name]; !known {
+				k.setLost(true)
+			}
+		}
 	}
 	written := s.db.Written()
 	for name := range names {

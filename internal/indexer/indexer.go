@@ -62,7 +62,7 @@ type Indexer struct {
 	db        *persist.DB
 	space     string
 	newObject func() any
-	former    atomic.Pointer[formerType]
+	formerly  atomic.Pointer[func() any] // See AlsoReads.
 	keyFunc   cache.KeyFunc
 	objects   *Objects
 	owner     *owner

@@ -47,40 +47,14 @@ func (ix *Indexer) get(key string, base *record.Object, fromFile func(obj any, r
 	return obj, size, true, nil
 }
 
-// formerType is the Go type that objects were of before they were written anew.
-type formerType struct {
-	newObject func() any
-	until     uint64 // The batch after which none is left, 0 while there may be some.
-}
-
 // AlsoReads makes objects readable that are of the Go type of what newObject returns, beside those of
-// the Indexer's, while they are written anew: until NoneLeft says that all are, and the file has it.
-func (ix *Indexer) AlsoReads(newObject func() any) {
-	ix.former.Store(&formerType{newObject: newObject})
-}
-
-// NoneLeft says that since this batch no object is left of the type that AlsoReads has named, if it has.
-func (ix *Indexer) NoneLeft(batch uint64) {
-	if f := ix.former.Load(); f != nil && f.until == 0 {
-		ix.former.Store(&formerType{f.newObject, batch})
-	}
-}
-
-// formerObject returns an empty object of the former type, nil if there can be none of it.
-func (ix *Indexer) formerObject() func() any {
-	f := ix.former.Load()
-	if f == nil || f.until > 0 && f.until <= ix.db.Durable() {
-		return nil
-	}
-	return f.newObject
-}
+// the Indexer's: they are about to be written anew, but who reads the file may find them long after that.
+func (ix *Indexer) AlsoReads(newObject func() any) { ix.formerly.Store(&newObject) }
 
 func (ix *Indexer) decodeRecord(r record.Record, base *record.Object) (any, error) {
 	obj, err := r.DecodeNear(ix.newObject, base)
-	if errors.Is(err, record.ErrTypeMismatch) {
-		if newObject := ix.formerObject(); newObject != nil {
-			obj, err = r.Decode(newObject)
-		}
+	if formerly := ix.formerly.Load(); formerly != nil && errors.Is(err, record.ErrTypeMismatch) {
+		obj, err = r.Decode(*formerly)
 	}
 	if err == nil {
 		ix.onDecode(obj)

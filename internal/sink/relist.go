@@ -336,7 +336,6 @@ func (r *relist) Finish(_ context.Context, rv string, ordered bool) error {
 		return err
 	}
 	r.done = true
-	k.indexer.NoneLeft(k.db.Applied())
 	r.logLeftOut()
 	k.informer.Relisted()
 	if r.how.Rewrite && whole && k.db.Salvaged(k.space) {

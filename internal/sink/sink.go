@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -136,8 +135,8 @@ type Sink struct {
 	// refused says that an object was left out, or an event not applied, since the last list
 	// began, so that the store may lack an object that the server has.
 	refused bool
-	// owedTold has the uids of the objects whose deletions attempts of a takeover have told, see TakeOver.
-	owedTold map[types.UID]struct{}
+	// owedTold are the deletions that attempts of a takeover have told, see TakeOver.
+	owedTold map[toldDeletion]struct{}
 	// distrusted says that nobody knows what the objects are, see [Sink.Distrust].
 	distrusted bool
 	// doubted says that an event was taken for one of another history before.
@@ -226,8 +225,9 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 
 // MayBeOfAnotherType reports whether objects that are stored in a space may be of another Go type than the
 // program says, because their transform returned it, or than that of this version returns: those of a file,
-// too, that the DB may take over later. Whether anything of the space can be read, others find out.
-func MayBeOfAnotherType(db *persist.DB, space, transformVersion string) bool {
+// too, that the DB may take over later. Without a checkpoint that is so if one of the buckets has something.
+// Whether anything of the space can be read, others find out.
+func MayBeOfAnotherType(db *persist.DB, space, transformVersion string, buckets []string) bool {
 	if db.MemoryOnly() && db.Path() != "" {
 		return true
 	}
@@ -236,7 +236,7 @@ func MayBeOfAnotherType(db *persist.DB, space, transformVersion string) bool {
 	}
 	some := false
 	err := db.Read(space, func(s *persist.Snapshot) error {
-		for _, bucket := range slices.Concat(indexer.Buckets(), queue.Buckets()) {
+		for _, bucket := range buckets {
 			err := s.Scan(bucket, "", func(*persist.Item) (bool, error) { some = true; return false, nil })
 			if err != nil {
 				return err

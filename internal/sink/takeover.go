@@ -84,10 +84,25 @@ func (k *Sink) TakeOver(file *persist.Snapshot, owed []queue.Delta) error {
 	if err := k.checkReadyLocked(); err != nil {
 		return err
 	}
-	if err := k.log.Names(file); err != nil {
+	some, err := k.log.Names(file)
+	if err != nil {
 		return err
 	}
+	if some || k.owedTold == nil { // Nobody has told these names anything.
+		k.owedTold = map[toldDeletion]struct{}{}
+	}
 	return k.tellOwedLocked(owed)
+}
+
+// toldDeletion is what identifies a deletion that a file owes. A transform may strip the uid.
+type toldDeletion struct {
+	key             string
+	uid             types.UID
+	resourceVersion string
+}
+
+func toldDeletionOf(d queue.Delta) toldDeletion {
+	return toldDeletion{d.Key, uidOf(d.New), resourceVersionOf(d.New)}
 }
 
 // TakenOver says that the file is this informer's now: no other attempt will owe anything.
@@ -101,8 +116,8 @@ func (k *Sink) TakenOver() {
 // another object of the name, that one is told again after it, to durable handlers.
 func (k *Sink) tellOwedLocked(owed []queue.Delta) error {
 	owed = slices.DeleteFunc(owed, func(d queue.Delta) bool {
-		_, told := k.owedTold[uidOf(d.New)]
-		return told
+		_, told := k.owedTold[toldDeletionOf(d)]
+		return told && d.New != nil // Else it may be of another object each time.
 	})
 	for len(owed) > 0 {
 		n := min(len(owed), defaultRelistItems)
@@ -118,9 +133,6 @@ func (k *Sink) tellSomeOwedLocked(owed []queue.Delta) error {
 	w := k.indexer.Writer()
 	defer w.Close()
 	var ds []queue.Delta
-	if k.owedTold == nil {
-		k.owedTold = map[types.UID]struct{}{}
-	}
 	for _, d := range owed {
 		d.Seq = w.NextSeq()
 		obj, exists := w.Stored(d.Key)
@@ -137,9 +149,7 @@ func (k *Sink) tellSomeOwedLocked(owed []queue.Delta) error {
 		return err
 	}
 	for _, d := range owed {
-		if uid := uidOf(d.New); uid != "" { // Else it may be another object's the next time.
-			k.owedTold[uid] = struct{}{}
-		}
+		k.owedTold[toldDeletionOf(d)] = struct{}{}
 	}
 	return nil
 }
