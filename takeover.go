@@ -28,7 +28,8 @@ var errBeingMade = errors.New("an informer is being made")
 // the file: no informer that has one has begun to run.
 //
 // Nothing is told or added before all informers are ready. Where one is not any more by then, there is another
-// attempt, which tells and adds only what this one has not.
+// attempt, which does not tell again what this one has, unless another process has written to the file meanwhile:
+// its handlers may have been told of the objects.
 func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err error) {
 	if !c.opening.TryLock() { // Not waited for: whoever has it may wait for the committer.
 		return nil, nil, errBeingMade
@@ -39,6 +40,9 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 			c.opening.Unlock()
 		}
 	}()
+	if file.Changed() {
+		c.told = nil
+	}
 	informers, err := c.inMemory()
 	if err != nil {
 		return nil, nil, err
@@ -65,7 +69,7 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 	}
 	for i, s := range informers {
 		p := s.parts.Load()
-		err := file.Read(p.space, func(snapshot *persist.Snapshot) error { return s.takeOverFile(p, snapshot, owed[i]) })
+		err := file.Read(p.space, func(snapshot *persist.Snapshot) error { return s.takeOverFile(p, snapshot, owed[i], c.toldBy(p.sink)) })
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", p.name(), err)
 		}
@@ -74,12 +78,18 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 	if err := file.Read(workSpace, c.takeOverWork); err != nil {
 		return nil, nil, fmt.Errorf("workqueues: %w", err)
 	}
-	return append(spaces, workSpace), func() {
-		for _, s := range informers {
-			s.parts.Load().sink.TakenOver()
-		}
-		c.opening.Unlock()
-	}, nil
+	return append(spaces, workSpace), func() { c.told = nil; c.opening.Unlock() }, nil // Takes no lock: their holders may wait for room.
+}
+
+// toldBy returns what attempts to take over the file as it is have told.
+func (c *Cache) toldBy(k *sink.Sink) sink.Told {
+	if c.told == nil {
+		c.told = map[*sink.Sink]sink.Told{}
+	}
+	if c.told[k] == nil {
+		c.told[k] = sink.Told{}
+	}
+	return c.told[k]
 }
 
 // takeOverWork adds what the file has of the Cache's workqueues. Those that come later are not in a file that
@@ -116,8 +126,8 @@ func (c *Cache) inMemory() ([]*SharedIndexInformer, error) {
 }
 
 // takeOverFile adds what the file owes to what is in memory.
-func (s *SharedIndexInformer) takeOverFile(p *parts, file *persist.Snapshot, owed []queue.Delta) error {
-	if err := p.sink.TakeOver(file, owed); err != nil {
+func (s *SharedIndexInformer) takeOverFile(p *parts, file *persist.Snapshot, owed []queue.Delta, told sink.Told) error {
+	if err := p.sink.TakeOver(file, owed, told); err != nil {
 		return err
 	}
 	if err := s.takeOverDeletions(p, file); err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -292,72 +293,131 @@ func TestAReconcilerOfATakenOverFileHasLostNothing(t *testing.T) {
 
 // TestANameThatComesBetweenTwoAttemptsOfATakeoverIsToldOfWhatTheFirstHasTold: another process had the file (Q2).
 func TestANameThatComesBetweenTwoAttemptsOfATakeoverIsToldOfWhatTheFirstHasTold(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		path := testsupport.Path(t)
-		sources := []*source{newSource(t, configMap("c")), newSource(t, configMap("c"))} // The same server.
-		var gone []string
-		for i := range 150 {
-			gone = append(gone, fmt.Sprintf("x%03d", i))
-			for _, f := range sources {
-				f.put(configMap(gone[i]), configMap(fmt.Sprintf("y%03d", i)))
-			}
-		}
-		first := launch(t, path, sources[0], nil)
-		r := addReconcilerNamed(t, first, "r")
-		r.set(nil)
-		addDurable(t, first, "d")
-		first.run()
-		settle()
-		r.set(fail)
+	for _, here := range []string{"after the second attempt", "before the second attempt", "all along"} {
+		t.Run("it has a handler here "+here, func(t *testing.T) {
+			bubble(t, func(t *testing.T) { checkNameBetweenTwoAttempts(t, here) })
+		})
+	}
+}
+
+func checkNameBetweenTwoAttempts(t *testing.T, here string) {
+	path := testsupport.Path(t)
+	sources := []*source{newSource(t, configMap("c")), newSource(t, configMap("c"))} // The same server.
+	var gone []string
+	for i := range 150 {
+		gone = append(gone, fmt.Sprintf("x%03d", i))
 		for _, f := range sources {
-			f.remove(gone...)
+			f.put(configMap(gone[i]), configMap(fmt.Sprintf("y%03d", i)))
 		}
-		settle()
-		first.stop()
+	}
+	first := launch(t, path, sources[0], nil)
+	r := addReconcilerNamed(t, first, "r")
+	r.set(nil)
+	addDurable(t, first, "e")
+	first.run()
+	settle()
+	r.set(fail)
+	for _, f := range sources {
+		f.remove(gone...)
+	}
+	settle()
+	first.stop()
 
-		_, hold := openQuietly(t, path)
-		sources[1].remove("c") // The third process has no connection.
-		second := launch(t, path, sources[1], impatient)
-		second.damaged = true
-		addDurable(t, second, "d")
-		plain, _ := add(t, second.informer)
-		addReconciler(t, second, 1)
-		second.run()
-		settle()
-		plain.take()
-		hold()
-		exchangeKeys(t, path, "deleted")
-		inTheWay := path + ".finished" // The file cannot be replaced.
-		if err := os.MkdirAll(filepath.Join(inTheWay, "x"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		advance(10 * time.Minute)
-		plain.expect(t, "lost ns/c@1")
-		if !second.cache.Status().MemoryOnly {
-			t.Error("the second process has the file")
-		}
-		if err := os.RemoveAll(inTheWay); err != nil {
-			t.Fatal(err)
-		}
+	_, hold := openQuietly(t, path)
+	sources[1].remove("c") // The third process has no connection.
+	second := launch(t, path, sources[1], impatient)
+	second.damaged = true
+	var e *recorder
+	if here == "all along" {
+		e = addDurable(t, second, "e")
+	}
+	plain, _ := add(t, second.informer)
+	addReconciler(t, second, 1)
+	second.run()
+	settle()
+	plain.take()
+	hold()
+	exchangeKeys(t, path, "deleted")
+	inTheWay := path + ".finished" // The file cannot be replaced.
+	if err := os.MkdirAll(filepath.Join(inTheWay, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	advance(10 * time.Minute)
+	plain.expect(t, "lost ns/c@1")
+	if !second.cache.Status().MemoryOnly {
+		t.Error("the second process has the file")
+	}
+	if err := os.RemoveAll(inTheWay); err != nil {
+		t.Fatal(err)
+	}
 
-		sources[0].setDown(errUnreachable)
-		third := launch(t, path, sources[0], impatient)
-		third.damaged = true
-		e := addDurable(t, third, "e")
-		third.run()
-		settle()
-		if !slices.Contains(e.take(), "add ns/c@1 initial") {
-			t.Error("the third process did not tell its handler of c")
-		}
-		third.stop()
-		settle()
-		if st := second.cache.Status(); st.MemoryOnly {
-			t.Errorf("the second process has not taken the file over: %v", st.Err)
-		}
+	sources[0].setDown(errUnreachable)
+	third := launch(t, path, sources[0], impatient)
+	third.damaged = true
+	if err := third.informer.ForgetDurableEventHandler("e"); err != nil {
+		t.Fatal(err)
+	}
+	third.run()
+	inTheThird := addDurable(t, third, "e")
+	settle()
+	if !slices.Contains(inTheThird.take(), "add ns/c@1 initial") {
+		t.Error("the third process did not tell its handler of c")
+	}
+	if here == "before the second attempt" {
 		e = addDurable(t, second, "e")
 		settle()
-		if !slices.Contains(e.take(), "lost ns/c@1") {
-			t.Error("a handler that knows c is not told that it is gone")
+	}
+	if e != nil {
+		e.take()
+	}
+	third.stop()
+	settle()
+	if st := second.cache.Status(); st.MemoryOnly {
+		t.Errorf("the second process has not taken the file over: %v", st.Err)
+	}
+	if e == nil {
+		e = addDurable(t, second, "e")
+		settle()
+	}
+	if !slices.Contains(e.take(), "lost ns/c@1") {
+		t.Error("a handler that knows c is not told that it is gone")
+	}
+}
+
+// TestAnInformerTakesAFileOverWhileEventsCome, which wait for room once there is a file.
+func TestAnInformerTakesAFileOverWhileEventsCome(t *testing.T) {
+	f, path := newSource(t, configMap("a")), testsupport.Path(t)
+	_, release := openQuietly(t, path)
+	second := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) {
+		o.LockTimeout, o.MaxPendingBytes, o.Logger = time.Millisecond, 1<<10, &testsupport.Quiet
+	})
+	err := second.informer.SetTransform(func(obj any) (any, error) {
+		for i := 0; i < 30 && second.cache.Status().MemoryOnly; i++ { // It is called with the lock of the store, so that an event waits at that moment.
+			time.Sleep(time.Millisecond)
 		}
+		return obj, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		second.informer.Run(stop)
+	}()
+	second.end = func() { close(stop); <-stopped }
+	until(second.informer.HasSynced)
+	for i := range 50 {
+		f.put(configMap(fmt.Sprintf("o%02d", i), strings.Repeat("x", 100)))
+	}
+	release()
+	for i := 0; second.cache.Status().MemoryOnly; i++ {
+		f.put(configMap(fmt.Sprintf("o%02d", i%50), fmt.Sprint(i)))
+		time.Sleep(time.Millisecond)
+	}
+	f.put(configMap("last"))
+	until(func() bool {
+		_, exists, err := second.informer.GetStore().GetByKey("ns/last")
+		return exists && err == nil
 	})
 }

@@ -33,8 +33,9 @@ type Options struct {
 	// file, finds a sound one that it can have. It may read the file, and put what is to be kept of
 	// it into the DB. It returns the spaces in which what the DB has replaces what the file has; all
 	// others become what they are in the file. After an error it is asked again a second later. If
-	// it returns no error, done is called once the file is in use, or turns out not to be usable.
-	// It runs in the committer's goroutine, without locks.
+	// it returns no error, done is called once the file is in use, or turns out not to be usable: it must
+	// not wait for who may wait in Update. Both run in the committer's goroutine, without locks.
+	// A file in which TakeOver finds damage is replaced by what can be read of it, which it is asked about then.
 	// If it is not set, such a file is set aside.
 	TakeOver func(*Found) (spaces []string, done func(), err error)
 	// Logger receives what an operator should know. Default klog's.
@@ -170,6 +171,7 @@ type DB struct {
 	replaceDelay time.Duration
 
 	published   *published // Used by the committer alone.
+	offered     offered    // The committer's: what was offered for a takeover last.
 	takingOver  *takeOver  // Likewise. Nil unless the file that is about to be used is taken over.
 	takenOverAt time.Time
 

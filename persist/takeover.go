@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -17,7 +18,12 @@ type Found struct {
 	db     *DB
 	file   opened
 	damage error // Of the file as a whole, found by Read.
+	// changed: see Changed.
+	changed bool
 }
+
+// Changed reports whether another process may have written to the file since Options.TakeOver was called last.
+func (f *Found) Changed() bool { return f.changed }
 
 // Read calls fn with what the file has of a space. An error of fn that is damage is taken for the file's.
 func (f *Found) Read(space string, fn func(*Snapshot) error) error {
@@ -40,6 +46,25 @@ type takeOver struct {
 	done    func()
 }
 
+// offered is a file as it was when Options.TakeOver was asked about it.
+type offered struct {
+	file os.FileInfo // Nil if there was none, or if that is not known.
+	txID int
+}
+
+func offeredOf(o opened) offered {
+	info, err := o.file.Stat()
+	if err != nil {
+		return offered{}
+	}
+	return offered{info, o.txID}
+}
+
+// isSame reports whether a file is the one that was offered, and nobody has written to it.
+func (o offered) isSame(found offered) bool {
+	return o.file != nil && found.file != nil && os.SameFile(o.file, found.file) && o.txID == found.txID
+}
+
 var errNotYet = errors.New("the cache file could be had, but cannot be taken over yet")
 
 // mayTakeOver reports whether err is one after which the file may be taken over soon.
@@ -49,12 +74,13 @@ func (db *DB) mayTakeOver(err error) bool {
 
 // prepareTakeOver asks whether a file can be taken over. If that finds damage which opening it has not, and
 // repair is set, its successor is, with what can be read.
-func (db *DB) prepareTakeOver(found opened, repair bool) (opened, error) {
+func (db *DB) prepareTakeOver(found opened, changed, repair bool) (opened, error) {
 	err := db.ensureSynced(found.bolt)
 	if err != nil {
 		return opened{}, errors.Join(err, guard(found.close))
 	}
-	read := &Found{db: db, file: found}
+	read := &Found{db: db, file: found, changed: changed}
+	db.offered = offeredOf(found)
 	spaces, done, err := db.opts.TakeOver(read)
 	if err != nil && repair && read.damage != nil {
 		defer func() { _ = guard(found.close) }() // Only read.
@@ -62,7 +88,7 @@ func (db *DB) prepareTakeOver(found opened, repair bool) (opened, error) {
 		if err != nil {
 			return opened{}, err
 		}
-		return db.prepareTakeOver(repaired, false)
+		return db.prepareTakeOver(repaired, false, false)
 	}
 	if err != nil {
 		return opened{}, errors.Join(fmt.Errorf("%w: %w", errNotYet, err), guard(found.close))

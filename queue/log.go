@@ -115,6 +115,7 @@ type Log struct {
 	tail      []Delta // Published, oldest first.
 	tailArray []Delta // Empty; begins where the array behind tail does.
 	tailBytes int
+	loaded    uint64 // Deltas with a Seq up to this are of an earlier Log of the space.
 	tailBase  uint64 // Deltas with a Seq up to this are not in tail.
 
 	ledger

@@ -57,14 +57,16 @@ func (q *Log) readDelta(seq uint64, it *persist.Item) (Delta, error) {
 	switch {
 	case err != nil:
 		return Delta{}, err
-	case d != nil:
+	case d != nil && seq <= q.loaded:
 		return *d, errors.Join(q.checkType(d.Old), q.checkType(d.New))
+	case d != nil:
+		return *d, nil
 	}
 	return parseDelta(seq, encoded, q.newObject)
 }
 
 // checkType returns an error if the object of a delta in memory is of another Go type than those of this Log, as
-// reading one from the file does.
+// reading it from the file does.
 func (q *Log) checkType(obj any) error {
 	if q.newObject == nil || obj == nil {
 		return nil

@@ -26,10 +26,10 @@ func (q *Log) ListsPending() bool {
 // be had at first. Those that this log does not have get a cursor at the head: their handlers are
 // told everything, and what is published from now on. What is set aside for them still is. Names that were
 // forgotten meanwhile stay forgotten. Deletions that are published from now on are held for plain consumers
-// until ReleaseUndelivered. It reports whether it has made any name known.
-func (q *Log) Names(s *persist.Snapshot) (some bool, err error) {
+// until ReleaseUndelivered.
+func (q *Log) Names(s *persist.Snapshot) error {
 	var names []string
-	err = s.Scan(cursorsBucket, durablePrefix, func(it *persist.Item) (bool, error) {
+	err := s.Scan(cursorsBucket, durablePrefix, func(it *persist.Item) (bool, error) {
 		name, ok := strings.CutPrefix(it.Key, durablePrefix)
 		if ok {
 			names = append(names, name)
@@ -37,11 +37,11 @@ func (q *Log) Names(s *persist.Snapshot) (some bool, err error) {
 		return ok, nil
 	})
 	if err != nil {
-		return false, err
+		return err
 	}
 	objects, panics, err := q.ofOther().readAside(s, func() {})
 	if err != nil {
-		return false, err
+		return err
 	}
 	written := q.db.Written()
 	_, err = q.db.Update(func(b *persist.Batch) {
@@ -54,7 +54,6 @@ func (q *Log) Names(s *persist.Snapshot) (some bool, err error) {
 			if q.forgotten[name] > written || q.knowsLocked(name) {
 				continue
 			}
-			some = true
 			q.absent[name] = cursor{Seq: q.head, InitialPending: true, MayKnow: true}
 			q.storeLocked(b, durablePrefix+name, q.absent[name])
 			for _, o := range objects[name] {
@@ -65,7 +64,7 @@ func (q *Log) Names(s *persist.Snapshot) (some bool, err error) {
 			}
 		}
 	})
-	return some, err
+	return err
 }
 
 func (q *Log) knowsLocked(name string) bool {

@@ -135,8 +135,6 @@ type Sink struct {
 	// refused says that an object was left out, or an event not applied, since the last list
 	// began, so that the store may lack an object that the server has.
 	refused bool
-	// owedTold are the deletions that attempts of a takeover have told, see TakeOver.
-	owedTold map[toldDeletion]struct{}
 	// distrusted says that nobody knows what the objects are, see [Sink.Distrust].
 	distrusted bool
 	// doubted says that an event was taken for one of another history before.

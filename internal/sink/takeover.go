@@ -76,25 +76,10 @@ func (k *Sink) checkReadyLocked() error {
 	return nil
 }
 
-// TakeOver has handlers told of what Owed has returned. A name that is known to the file only is
-// told everything once it has a handler.
-func (k *Sink) TakeOver(file *persist.Snapshot, owed []queue.Delta) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if err := k.checkReadyLocked(); err != nil {
-		return err
-	}
-	some, err := k.log.Names(file)
-	if err != nil {
-		return err
-	}
-	if some || k.owedTold == nil { // Nobody has told these names anything.
-		k.owedTold = map[toldDeletion]struct{}{}
-	}
-	return k.tellOwedLocked(owed)
-}
+// Told are deletions that attempts of a takeover have told.
+type Told map[toldDeletion]struct{}
 
-// toldDeletion is what identifies a deletion that a file owes. A transform may strip the uid.
+// toldDeletion is what identifies one that a file owes. A transform may strip the uid.
 type toldDeletion struct {
 	key             string
 	uid             types.UID
@@ -105,31 +90,37 @@ func toldDeletionOf(d queue.Delta) toldDeletion {
 	return toldDeletion{d.Key, uidOf(d.New), resourceVersionOf(d.New)}
 }
 
-// TakenOver says that the file is this informer's now: no other attempt will owe anything.
-func (k *Sink) TakenOver() {
+// TakeOver has handlers told of what Owed has returned, but for what was told, and adds to that. A name that is
+// known to the file only is told everything once it has a handler.
+func (k *Sink) TakeOver(file *persist.Snapshot, owed []queue.Delta, told Told) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.owedTold = nil
-}
-
-// tellOwedLocked publishes the deletions, but for those that an attempt before has. Where the store has
-// another object of the name, that one is told again after it, to durable handlers.
-func (k *Sink) tellOwedLocked(owed []queue.Delta) error {
+	if err := k.checkReadyLocked(); err != nil {
+		return err
+	}
+	if err := k.log.Names(file); err != nil {
+		return err
+	}
 	owed = slices.DeleteFunc(owed, func(d queue.Delta) bool {
-		_, told := k.owedTold[toldDeletionOf(d)]
-		return told && d.New != nil // Else it may be of another object each time.
+		_, isTold := told[toldDeletionOf(d)]
+		return isTold && d.New != nil // Else it may be of another object each time.
 	})
 	for len(owed) > 0 {
 		n := min(len(owed), defaultRelistItems)
-		if err := k.tellSomeOwedLocked(owed[:n]); err != nil {
+		if err := k.tellOwedLocked(owed[:n]); err != nil {
 			return err
+		}
+		for _, d := range owed[:n] {
+			told[toldDeletionOf(d)] = struct{}{}
 		}
 		owed = owed[n:]
 	}
 	return nil
 }
 
-func (k *Sink) tellSomeOwedLocked(owed []queue.Delta) error {
+// tellOwedLocked publishes deletions. Where the store has another object of the name, that one
+// is told again after it, to durable handlers.
+func (k *Sink) tellOwedLocked(owed []queue.Delta) error {
 	w := k.indexer.Writer()
 	defer w.Close()
 	var ds []queue.Delta
@@ -145,11 +136,5 @@ func (k *Sink) tellSomeOwedLocked(owed []queue.Delta) error {
 			})
 		}
 	}
-	if err := k.writeLocked(w, ds); err != nil {
-		return err
-	}
-	for _, d := range owed {
-		k.owedTold[toldDeletionOf(d)] = struct{}{}
-	}
-	return nil
+	return k.writeLocked(w, ds)
 }
