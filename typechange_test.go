@@ -671,16 +671,16 @@ func TestAHandlerIsToldOfAllWhileANewTypeIsWritten(t *testing.T) {
 			_, stop := life(unchanged, nil, time.Millisecond)
 			settle()
 			stop()
-			told := 0
+			var told atomic.Int64
 			r := &recorder{during: func(string) {
-				if told++; told%100 == 0 && told < n {
+				if i := told.Add(1); i%100 == 0 && i < n {
 					time.Sleep(time.Second)
 				}
 			}}
 			f.takeRequests()
 			informer, stop := life(toMetadata, r, delay)
 			defer stop()
-			for told == 0 {
+			for told.Load() == 0 {
 				time.Sleep(time.Second)
 			}
 			f.put(configMap("o0000", "changed"))
