@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -146,17 +145,15 @@ func (d *deletions) takeOver(name cache.ObjectName, key string, stored persist.B
 	d.mu.Lock()
 	waiting := d.puts[key]
 	d.mu.Unlock()
-	version, known := versionOfDeleted(&persist.Item{Value: stored}), ""
-	has, err := waiting != nil, error(nil)
-	if has {
-		known = versionOfDeleted(&persist.Item{Value: waiting})
-	} else {
-		has, err = d.db.View(d.bucket, key, func(it *persist.Item) error { known = versionOfDeleted(it); return nil })
-	}
+	var known string
+	has, err := d.db.View(d.bucket, key, func(it *persist.Item) error { known = versionOfDeleted(it); return nil })
 	if err != nil {
 		return err
 	}
-	order, ordered := checkpoint.CompareVersions(known, version)
+	if waiting != nil { // It is later than what the DB has.
+		has, known = true, versionOfDeleted(&persist.Item{Value: waiting})
+	}
+	order, ordered := checkpoint.CompareVersions(known, versionOfDeleted(&persist.Item{Value: stored}))
 	_, err = d.db.Update(func(b *persist.Batch) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -234,7 +231,7 @@ var errNoDeletion = errors.New("warmwatch: the deleted object is lost")
 
 func (d *deletions) object(key string, waiting *record.Object) (obj any, err error) {
 	if waiting != nil {
-		return ofType(d.newObject, waiting.Object)
+		return waiting.Object, record.CheckType(waiting.Object, d.newObject)
 	}
 	found, err := d.db.View(d.bucket, key, func(it *persist.Item) error {
 		obj, err = deletedObject(it, d.newObject)
@@ -246,17 +243,9 @@ func (d *deletions) object(key string, waiting *record.Object) (obj any, err err
 	return obj, err
 }
 
-// ofType returns an object, and an error if it is of another Go type than what newObject returns.
-func ofType(newObject func() any, obj any) (any, error) {
-	if expected := reflect.TypeOf(newObject()); reflect.TypeOf(obj) != expected {
-		return nil, fmt.Errorf("warmwatch: the deleted object is a %T, expected a %v", obj, expected)
-	}
-	return obj, nil
-}
-
 func deletedObject(it *persist.Item, newObject func() any) (any, error) {
 	if v, inMemory := it.Value.(*record.Object); inMemory {
-		return ofType(newObject, v.Object)
+		return v.Object, record.CheckType(v.Object, newObject)
 	}
 	payload, err := payloadOfDeleted(it)
 	if err != nil {

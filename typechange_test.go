@@ -578,12 +578,8 @@ func TestADeletionThatIsSetAsideKeepsItsObject(t *testing.T) {
 			f.remove(removed...)
 			c, closed := openQuietly(t, path, func(o *warmwatch.Options) { o.MaxPanics = 1 })
 			defer closed()
-			informer := newSeen(c, f, nil)
 			d := &typeChecker{recorder: &recorder{}, t: t, expected: reflect.TypeFor[*metav1.PartialObjectMetadata]()}
-			_, err := informer.AddDurableEventHandler("d", d)
-			if err = errors.Join(err, informer.SetTransform(toMetadata)); err != nil {
-				t.Fatal(err)
-			}
+			informer := newTransformed(t, c, f, toMetadata, d)
 			defer start(t, informer)()
 			settle()
 			during(informer, f, d)
@@ -654,17 +650,9 @@ func TestAHandlerIsToldOfAllWhileANewTypeIsWritten(t *testing.T) {
 			for i := range n {
 				f.put(configMap(fmt.Sprintf("o%04d", i)))
 			}
-			life := func(transform cache.TransformFunc, r *recorder, delay time.Duration) (*warmwatch.SharedIndexInformer, func()) {
+			life := func(transform cache.TransformFunc, d cache.ResourceEventHandler, delay time.Duration) (*warmwatch.SharedIndexInformer, func()) {
 				c, closed := openQuietly(t, path, func(o *warmwatch.Options) { o.MemoryBudget, o.CommitInterval, o.DurableDelay = 1, delay, delay })
-				informer := newSeen(c, f, nil)
-				err := informer.SetTransform(transform)
-				if r != nil {
-					_, addErr := informer.AddDurableEventHandler("d", r)
-					err = errors.Join(err, addErr)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				informer := newTransformed(t, c, f, transform, d)
 				end := start(t, informer)
 				return informer, func() { end(); closed() }
 			}
@@ -747,16 +735,7 @@ func TestAnInformerMadeAgainWithAnotherTransform(t *testing.T) {
 				c, closed := openQuietly(t, path)
 				defer closed()
 				life := func(transform cache.TransformFunc, handler cache.ResourceEventHandler, during func()) {
-					informer := newSeen(c, f, nil)
-					err := informer.SetTransform(transform)
-					if handler != nil {
-						_, addErr := informer.AddDurableEventHandler("d", handler)
-						err = errors.Join(err, addErr)
-					}
-					if err != nil {
-						t.Fatal(err)
-					}
-					end := start(t, informer)
+					end := start(t, newTransformed(t, c, f, transform, handler))
 					settle()
 					during()
 					settle()
@@ -801,7 +780,7 @@ func TestADeletionThatIsAllAFileHasKeepsItsObject(t *testing.T) {
 	}
 }
 
-// openQuietly opens a file, unless another process has it, until close is called.
+// openQuietly opens a file, unless another process has it, until closed is called.
 func openQuietly(t *testing.T, path string, change ...func(*warmwatch.Options)) (c *warmwatch.Cache, closed func()) {
 	t.Helper()
 	o := warmwatch.Options{Logger: &testsupport.Quiet, LockTimeout: time.Millisecond}
@@ -828,14 +807,28 @@ func newSeen(c *warmwatch.Cache, f *source, indexers cache.Indexers) *warmwatch.
 	return c.NewInformer(lw, &corev1.ConfigMap{}, 0, indexers).(*warmwatch.SharedIndexInformer)
 }
 
+// newTransformed is newSeen with a transform, and with a durable handler unless that is nil.
+func newTransformed(t *testing.T, c *warmwatch.Cache, f *source, transform cache.TransformFunc, d cache.ResourceEventHandler) *warmwatch.SharedIndexInformer {
+	t.Helper()
+	informer := newSeen(c, f, nil)
+	err := informer.SetTransform(transform)
+	if d != nil {
+		_, addErr := informer.AddDurableEventHandler("d", d)
+		err = errors.Join(err, addErr)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return informer
+}
+
 // transformed runs an informer of NewInformer, and a reconciler that fails.
 func transformed(t *testing.T, path string, f *source, transform cache.TransformFunc) (*warmwatch.Cache, *warmwatch.SharedIndexInformer, *works, func()) {
 	t.Helper()
 	c, closed := openQuietly(t, path)
-	informer := newSeen(c, f, nil)
+	informer := newTransformed(t, c, f, transform, nil)
 	w := &works{lister: informer.GetStore(), during: fail}
-	_, err := informer.AddReconciler("r", w.reconcile, warmwatch.ReconcilerOptions{})
-	if err = errors.Join(err, informer.SetTransform(transform)); err != nil {
+	if _, err := informer.AddReconciler("r", w.reconcile, warmwatch.ReconcilerOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	end := start(t, informer)

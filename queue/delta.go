@@ -213,6 +213,19 @@ func parseDelta(seq uint64, p []byte, newObject func() any) (Delta, error) {
 	return d, err
 }
 
+// checkTypes returns an error where parseDelta would, had the delta been written.
+func (d *Delta) checkTypes(newObject func() any) error {
+	for _, obj := range []any{d.Old, d.New} {
+		if obj == nil {
+			continue
+		}
+		if err := record.CheckType(obj, newObject); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func decode(p []byte, newObject func() any) (any, error) {
 	r, err := record.Parse(p)
 	if err != nil {

@@ -3,11 +3,8 @@ package queue
 import (
 	"cmp"
 	"errors"
-	"fmt"
-	"reflect"
 	"slices"
 
-	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -58,23 +55,11 @@ func (q *Log) readDelta(seq uint64, it *persist.Item) (Delta, error) {
 	case err != nil:
 		return Delta{}, err
 	case d != nil && seq <= q.loaded:
-		return *d, errors.Join(q.checkType(d.Old), q.checkType(d.New))
+		return *d, d.checkTypes(q.newObject)
 	case d != nil:
 		return *d, nil
 	}
 	return parseDelta(seq, encoded, q.newObject)
-}
-
-// checkType returns an error if the object of a delta in memory is of another Go type than those of this Log, as
-// reading it from the file does.
-func (q *Log) checkType(obj any) error {
-	if q.newObject == nil || obj == nil {
-		return nil
-	}
-	if expected := reflect.TypeOf(q.newObject()); reflect.TypeOf(obj) != expected {
-		return fmt.Errorf("%w: found %T, want %v", record.ErrTypeMismatch, obj, expected)
-	}
-	return nil
 }
 
 // readUndelivered is readFrom, but replaces lost deletions by their tombstones and

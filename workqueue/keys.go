@@ -106,8 +106,8 @@ func (k *keys) load(lostIfUnknown bool) error {
 	for _, key := range found.keys {
 		k.wanted[key] = struct{}{}
 	}
-	k.state, k.rewrite, k.damaged = found.state, found.damage != nil, found.damaged
-	k.noteFound(found)
+	k.state, k.rewrite, k.damaged, k.known = found.state, found.damage != nil, found.damaged, found.known
+	k.noteLost(found)
 	k.lost = k.lost || lostIfUnknown && !found.known
 	return nil
 }
@@ -161,11 +161,11 @@ func (s *Store) find(snapshot *persist.Snapshot, name string) (found foundKeys, 
 	return found, nil
 }
 
-// noteFound notes what the first workqueue of the name is to know of the file.
-func (k *keys) noteFound(found foundKeys) {
-	k.mu.Lock()
-	k.known, k.lost = found.known, found.damage != nil || found.state.Lost
-	k.mu.Unlock()
+// noteLost notes whether a file may have lost keys.
+func (k *keys) noteLost(found foundKeys) {
+	if found.damage != nil || found.state.Lost {
+		k.setLost(true)
+	}
 	if found.damage != nil {
 		k.store.logger.Error(found.damage, "Keys of a workqueue may be lost", "workqueue", k.name)
 	}

@@ -39,16 +39,12 @@ func (s *Store) TakeOver(file *persist.Snapshot) error {
 		if err != nil {
 			return err
 		}
+		k.noteLost(found)
 		if first {
-			k.noteFound(found)
-			if s.lost[name] > written {
-				k.setLost(true)
-			}
-		} else if found.damage != nil || found.state.Lost {
+			k.known = found.known
+		}
+		if first && s.lost[name] > written {
 			k.setLost(true)
-			if found.damage != nil {
-				s.logger.Error(found.damage, "Keys of a workqueue may be lost", "workqueue", name)
-			}
 		}
 		for _, key := range found.keys {
 			known := k.owner != nil && k.owner.adopt(key)

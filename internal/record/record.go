@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"reflect"
 
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
@@ -125,6 +126,18 @@ func (r Record) SizeBytes() int { return envelopeBytes + len(r.Body) }
 // An error wraps [ErrTypeMismatch] if the record holds another Go type than
 // newObject returns, and [ErrBadRecord] if the body cannot be decoded.
 func (r Record) Decode(newObject func() any) (any, error) { return r.DecodeNear(newObject, nil) }
+
+// CheckType returns an error that wraps [ErrTypeMismatch], as [Record.Decode] would, if an object in memory is of
+// another Go type than what newObject returns. newObject may be nil: then any type will do.
+func CheckType(obj any, newObject func() any) error {
+	if newObject == nil {
+		return nil
+	}
+	if expected := reflect.TypeOf(newObject()); reflect.TypeOf(obj) != expected {
+		return fmt.Errorf("%w: found %T, want %v", ErrTypeMismatch, obj, expected)
+	}
+	return nil
+}
 
 // DecodeNear is Decode for another version of the object in base, or one like it. Parts whose
 // encodings are equal are not decoded, but shared with the base object: neither
