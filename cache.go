@@ -14,7 +14,6 @@ import (
 
 	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/request"
-	"github.com/warmwatch/warmwatch/internal/sink"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
 	"github.com/warmwatch/warmwatch/workqueue"
@@ -204,8 +203,8 @@ type Cache struct {
 	// opening is held for reading while an informer gets its space of the DB, and for writing while
 	// the DB takes over a file.
 	opening sync.RWMutex
-	behind  int                      // See takeOverPatience. The committer's alone.
-	told    map[*sink.Sink]sink.Told // What attempts of a takeover have told. Likewise.
+	behind  int                   // See takeOverPatience. The committer's alone.
+	added   map[*parts]*addedWork // What attempts of a takeover have added. Likewise.
 
 	mu        sync.Mutex
 	informers map[string]*SharedIndexInformer // By space; nil while one is being made.

@@ -36,15 +36,25 @@ type deletions struct {
 	removeHook func()
 
 	mu    sync.Mutex
-	known map[cache.ObjectName][]string // The keys in the DB, or in puts, of each object name.
-	puts  map[string]*record.Object     // To be put with the next commit.
-	gone  []string                      // To be deleted with it.
+	known map[cache.ObjectName][]deletedState // What the DB has, or puts, by the objects' names.
+	last  uint64                              // The greatest number of any state.
+	puts  map[string]*record.Object           // To be put with the next commit.
+	gone  []string                            // To be deleted with it.
+}
+
+// deletedState is a state of a deleted object. The object may exist again and be deleted again, or be deleted in a
+// file that is taken over, while a reconcile of an earlier state goes on: then that one is reconciled, and the later
+// one is not.
+type deletedState struct {
+	key     string // In the DB.
+	number  uint64 // No other state has it.
+	version string // Its resourceVersion, empty if that is not known.
 }
 
 func newDeletions(db *persist.DB, space, name string, newObject func() any) *deletions {
 	return &deletions{
 		db: db, bucket: persist.Bucket{Space: space, Name: deletedBucket}, prefix: keyfield.Of(name), newObject: newObject,
-		known: map[cache.ObjectName][]string{}, puts: map[string]*record.Object{},
+		known: map[cache.ObjectName][]deletedState{}, puts: map[string]*record.Object{},
 	}
 }
 
@@ -55,12 +65,12 @@ func openDeletions(db *persist.DB, space, name string, newObject func() any) (*d
 		return nil, err
 	}
 	for _, key := range keys {
-		name, err := d.objectName(key)
+		_, name, err := cutDeletedKey(key)
 		if err != nil { // Damage: nobody would ever look for it.
 			d.gone = append(d.gone, key)
 			continue
 		}
-		d.known[name] = append(d.known[name], key)
+		d.noteLocked(name, key, "")
 	}
 	d.removeHook = db.AddHook(&persist.Hook{Space: space, Last: true, BeforeCommit: d.beforeCommit})
 	return d, nil
@@ -104,31 +114,50 @@ func (d *deletions) key(name cache.ObjectName, uid string) string {
 	return d.prefix + keyfield.Of(name.String()) + uid
 }
 
-func (d *deletions) objectName(key string) (cache.ObjectName, error) {
-	text, _, ok := keyfield.Cut(key[len(d.prefix):])
+// cutDeletedKey returns the reconciler's name of such a key, and the object's.
+func cutDeletedKey(key string) (reconciler string, name cache.ObjectName, err error) {
+	reconciler, rest, _ := keyfield.Cut(key)
+	text, _, ok := keyfield.Cut(rest)
 	if !ok {
-		return cache.ObjectName{}, fmt.Errorf("warmwatch: %q is no key of a deleted object", key)
+		return "", cache.ObjectName{}, fmt.Errorf("warmwatch: %q is no key of a deleted object", key)
 	}
-	return cache.ParseObjectName(text)
+	name, err = cache.ParseObjectName(text)
+	return reconciler, name, err
 }
 
-// add keeps a deleted object until remove. If it is not sure that it is the last state, one that is
-// there already stays.
+// noteLocked notes that there is another state under a key.
+func (d *deletions) noteLocked(name cache.ObjectName, key, version string) {
+	d.last++
+	others := slices.DeleteFunc(d.known[name], func(s deletedState) bool { return s.key == key })
+	d.known[name] = append(others, deletedState{key, d.last, version})
+}
+
+// stateLocked returns the state that is known under a key, a zero one if none is.
+func (d *deletions) stateLocked(name cache.ObjectName, key string) deletedState {
+	for _, s := range d.known[name] {
+		if s.key == key {
+			return s
+		}
+	}
+	return deletedState{}
+}
+
+// add keeps a deleted object until remove. A state that is there already stays if it is later, or if it is not sure
+// that this is the last one.
 func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
-	uid := ""
+	uid, version := "", ""
 	if m, err := meta.Accessor(obj); err == nil {
-		uid = string(m.GetUID())
+		uid, version = string(m.GetUID()), m.GetResourceVersion()
 	}
 	key := d.key(name, uid)
 	d.mu.Lock()
-	if slices.Contains(d.known[name], key) {
-		if !sure {
-			d.mu.Unlock()
-			return
-		}
-	} else {
-		d.known[name] = append(d.known[name], key)
+	known := d.stateLocked(name, key)
+	order, ordered := checkpoint.CompareVersions(version, known.version)
+	if known.number > 0 && (!sure || ordered && order < 0) {
+		d.mu.Unlock()
+		return
 	}
+	d.noteLocked(name, key, version)
 	d.puts[key] = record.NewObject(obj, false)
 	full := len(d.puts) >= maxDeletionsInMemory
 	d.mu.Unlock()
@@ -139,34 +168,54 @@ func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 	d.db.Kick()
 }
 
-// takeOver adds what a file that is taken over has under a key, unless the same or a later state of the object is
-// known: one of the two processes may have seen less of it than the other.
+// takeOver puts what a file that is taken over has under a key. The object that is known here stays, unless the
+// file's is later, and can be read: one of the two processes may have seen less of it than the other.
 func (d *deletions) takeOver(name cache.ObjectName, key string, stored persist.Bytes) error {
-	d.mu.Lock()
-	waiting := d.puts[key]
-	d.mu.Unlock()
-	var known string
-	has, err := d.db.View(d.bucket, key, func(it *persist.Item) error { known = versionOfDeleted(it); return nil })
-	if err != nil {
-		return err
-	}
-	if waiting != nil { // It is later than what the DB has.
-		has, known = true, versionOfDeleted(&persist.Item{Value: waiting})
-	}
-	order, ordered := checkpoint.CompareVersions(known, versionOfDeleted(&persist.Item{Value: stored}))
-	_, err = d.db.Update(func(b *persist.Batch) {
+	for {
 		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.gone = slices.DeleteFunc(d.gone, func(gone string) bool { return gone == key })
-		if !slices.Contains(d.known[name], key) {
-			d.known[name] = append(d.known[name], key)
+		state, waiting := d.stateLocked(name, key), d.puts[key]
+		d.mu.Unlock()
+		later, err := d.isLater(stored, key, waiting)
+		if err != nil || !later {
+			return err
 		}
-		if d.puts[key] == waiting && (!has || ordered && order < 0) { // Else the handler was told meanwhile.
+		put := false
+		_, err = d.db.Update(func(b *persist.Batch) {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if put = d.stateLocked(name, key) == state; !put {
+				return // The handler was told of the deletion meanwhile, or it was reconciled.
+			}
+			d.gone = slices.DeleteFunc(d.gone, func(gone string) bool { return gone == key })
+			d.noteLocked(name, key, versionOfDeleted(&persist.Item{Value: stored}))
 			delete(d.puts, key)
 			b.Put(d.bucket, key, stored)
+		})
+		if err != nil || put {
+			return err
 		}
-	})
-	return err
+	}
+}
+
+// isLater reports whether a stored object is to replace what is known under its key, which is waiting or, if that is
+// nil, what the DB has.
+func (d *deletions) isLater(stored persist.Bytes, key string, waiting *record.Object) (bool, error) {
+	has, known := waiting != nil, ""
+	var err error
+	if has {
+		known = versionOfDeleted(&persist.Item{Value: waiting})
+	} else {
+		has, err = d.db.View(d.bucket, key, func(it *persist.Item) error { known = versionOfDeleted(it); return nil })
+	}
+	if err != nil || !has {
+		return !has, err
+	}
+	it := &persist.Item{Value: stored}
+	if _, err := deletedObject(it, d.newObject); err != nil { // It may be of another Go type.
+		return false, nil
+	}
+	order, ordered := checkpoint.CompareVersions(known, versionOfDeleted(it))
+	return ordered && order < 0, nil
 }
 
 // versionOfDeleted returns the resourceVersion of a deleted object, empty if it is not known.
@@ -188,7 +237,7 @@ func versionOfDeleted(it *persist.Item) string {
 
 // payloadOfDeleted returns an encoded deleted object.
 func payloadOfDeleted(it *persist.Item) ([]byte, error) {
-	if v, inMemory := it.Value.(persist.Bytes); inMemory { // Of a file that was taken over.
+	if v, inMemory := it.Value.(persist.Bytes); inMemory { // It was put by takeOver, and is not committed yet.
 		return v, nil
 	}
 	return it.Payload()
@@ -203,21 +252,21 @@ func (d *deletions) keys() []cache.ObjectName {
 
 // deleted are the objects of one name as they were read.
 type deleted struct {
-	keys    []string
-	objects []any // Fewer than keys, if some cannot be read.
+	states  []deletedState
+	objects []any // Fewer than states, if some cannot be read.
 }
 
 // read returns those of a name.
 func (d *deletions) read(name cache.ObjectName, logger klog.Logger) (found deleted) {
 	d.mu.Lock()
-	found.keys = slices.Clone(d.known[name])
-	waiting := make([]*record.Object, len(found.keys))
-	for i, key := range found.keys {
-		waiting[i] = d.puts[key]
+	found.states = slices.Clone(d.known[name])
+	waiting := make([]*record.Object, len(found.states))
+	for i, s := range found.states {
+		waiting[i] = d.puts[s.key]
 	}
 	d.mu.Unlock()
-	for i, key := range found.keys {
-		obj, err := d.object(key, waiting[i])
+	for i, s := range found.states {
+		obj, err := d.object(s.key, waiting[i])
 		if err != nil {
 			logger.Error(err, "Could not read a deleted object, reconciling without it", "object", name)
 			continue
@@ -231,7 +280,7 @@ var errNoDeletion = errors.New("warmwatch: the deleted object is lost")
 
 func (d *deletions) object(key string, waiting *record.Object) (obj any, err error) {
 	if waiting != nil {
-		return waiting.Object, record.CheckType(waiting.Object, d.newObject)
+		return deletedObject(&persist.Item{Value: waiting}, d.newObject)
 	}
 	found, err := d.db.View(d.bucket, key, func(it *persist.Item) error {
 		obj, err = deletedObject(it, d.newObject)
@@ -258,19 +307,22 @@ func deletedObject(it *persist.Item, newObject func() any) (any, error) {
 	return r.Decode(newObject)
 }
 
-// remove removes what was read: it is reconciled.
+// remove removes the states that were read: they are reconciled.
 func (d *deletions) remove(name cache.ObjectName, done deleted) {
-	if len(done.keys) == 0 {
+	if len(done.states) == 0 {
 		return
 	}
 	defer d.db.Kick() // Without the lock.
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, key := range done.keys {
-		delete(d.puts, key)
-	}
-	d.gone = append(d.gone, done.keys...)
-	left := slices.DeleteFunc(d.known[name], func(key string) bool { return slices.Contains(done.keys, key) })
+	left := slices.DeleteFunc(d.known[name], func(s deletedState) bool {
+		reconciled := slices.Contains(done.states, s)
+		if reconciled {
+			delete(d.puts, s.key)
+			d.gone = append(d.gone, s.key)
+		}
+		return reconciled
+	})
 	if d.known[name] = left; len(left) == 0 {
 		delete(d.known, name)
 	}

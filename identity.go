@@ -59,9 +59,9 @@ func (s *SharedIndexInformer) adopt(example runtime.Object) string {
 	return s.adoptedType()
 }
 
-// learnType adopts the type that the transform returns for an empty object, where an earlier one may have
-// made the objects in a space of the file: there is no other object before the server has answered. It is
-// called before anything of the space is read.
+// learnType calls the transform with an empty object, and adopts the Go type of what it returns, if a space of the
+// file may have objects of another type than the example. There is no other object before the server has answered.
+// It is called before anything of the space is read.
 func (s *SharedIndexInformer) learnType(space string) {
 	if s.transform == nil || !sink.MayBeOfAnotherType(s.cache.db, space, s.transformVersion(), spaceBuckets()) {
 		return

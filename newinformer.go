@@ -48,12 +48,12 @@ import (
 // works from memory. What came from a server of another address is served once the server has said
 // that it is of the same cluster, see Options.ClusterID.
 //
-// A transform may return objects of another Go type, all of one that is a [runtime.Object]. The next
-// process then calls it once with an empty object, to see the type, as it does where Options.TransformVersion
-// is another one, and where another process still has the file; if that fails, or the type is not that of the
-// file, no stored object is served before the list. One that returns another type than before under the same
-// Options.TransformVersion is noticed by the first object that comes: until all are listed, those of the old
-// type are served. Then handlers are told all objects as added, and of deletions by their keys.
+// A transform may return objects of another Go type, all of one that is a [runtime.Object]. The type is stored.
+// The next process learns it by calling the transform once with an empty object; so does one with another
+// Options.TransformVersion, and one that cannot have the file yet. If that call fails, or returns another type
+// than the file has, no stored object is served before the list. If the type changes under the same
+// Options.TransformVersion, the first object that comes shows it: the objects of the old type are served until
+// all are listed, and then handlers are told of all objects as added, and of deletions by their keys.
 //
 // Until it runs, it holds nothing in the file, what its handlers have to be told is not
 // known, and its store has what the program puts there. After Close it does not run, and its store cannot

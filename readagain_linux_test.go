@@ -40,7 +40,7 @@ func TestAStartWaitsUntilTheFileCanBeRead(t *testing.T) {
 				if !locked {
 					first.stop()
 				}
-				p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.LockTimeout = time.Millisecond })
+				p := launch(t, path, f, impatient)
 				first.stop()
 				advance(3 * time.Second)
 				w = addReconciler(t, p, 1)

@@ -403,8 +403,8 @@ type deletedKey struct{}
 // objects may lack what a [cache.DeletedFinalStateUnknown] lacks, and must not be changed.
 //
 // A reconcile that was due anyway may find that the object is gone before the deletion is in the file. It
-// gets none then, and there is one more reconcile, which does. One that is of another Go type than the
-// informer's transform returns now, as far as that is known, is not there.
+// gets none then, and there is one more reconcile, which does. A deleted object whose Go type is not the one that
+// the informer's transform returns now is left out.
 func DeletedObjects(ctx context.Context) []any {
 	objects, _ := ctx.Value(deletedKey{}).([]any)
 	return objects

@@ -270,7 +270,7 @@ func TestAHandlerHasTheNameOfAReconcilerWithoutAFile(t *testing.T) {
 				if c.memory {
 					holds = launch(t, path, newSource(t), nil)
 				}
-				second := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.LockTimeout = time.Millisecond })
+				second := launch(t, path, f, impatient)
 				h, err := second.informer.AddDurableEventHandler("r", &recorder{})
 				if err != nil {
 					t.Fatal(err)
@@ -392,7 +392,7 @@ func TestAReconcilerGetsTheNameOfAHandlerThatIsAtItsLastObject(t *testing.T) {
 				if fromMemory {
 					holder = launch(t, path, newSource(t), nil)
 				}
-				p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.LockTimeout = time.Millisecond }).run()
+				p := launch(t, path, f, impatient).run()
 				settle()
 				release := make(chan struct{})
 				h, err := p.informer.AddDurableEventHandler("r", &recorder{during: func(event string) {

@@ -446,3 +446,29 @@ func TestAReconcileThatPanicsIsRepeated(t *testing.T) {
 		w.expect(t, "ns/a@1")
 	})
 }
+
+// TestADeletionThatComesWhileAnEarlierOneIsReconciledIsReconciled, with its object, which is selected again and again.
+func TestADeletionThatComesWhileAnEarlierOneIsReconciledIsReconciled(t *testing.T) { // Q6
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("b"))
+		p := launch(t, testsupport.Path(t), f, nil)
+		w := addReconcilerNamed(t, p, "r")
+		w.set(nil)
+		p.run()
+		settle()
+		w.expect(t, "ns/b@1")
+		leave := make(chan struct{})
+		w.set(func(context.Context, string) error { <-leave; return nil })
+		again := configMap("b")
+		again.SetUID("uid-1")
+		f.remove("b")
+		settle()
+		f.put(again)
+		f.remove("b")
+		settle()
+		close(leave)
+		settle()
+		w.expect(t, "ns/b is gone, deleted ns/b@2", "ns/b is gone, deleted ns/b@4")
+		p.stop()
+	})
+}

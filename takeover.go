@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"k8s.io/client-go/tools/cache"
-
-	"github.com/warmwatch/warmwatch/internal/keyfield"
 	"github.com/warmwatch/warmwatch/internal/sink"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
@@ -27,10 +24,16 @@ var errBeingMade = errors.New("an informer is being made")
 // The space of the Cache's workqueues is another one of these. Other spaces stay as they are in
 // the file: no informer that has one has begun to run.
 //
-// Nothing is told or added before all informers are ready. Where one is not any more by then, there is another
-// attempt, which does not tell again what this one has, unless another process has written to the file meanwhile:
-// its handlers may have been told of the objects.
+// Nothing is told or added before all informers are ready. An attempt may still fail after it has told or added
+// something: an informer is not ready any more, or the file turns out to be damaged. The next attempt does not do that
+// again, unless another process has written to the file meanwhile: the handlers of that process may have been told of
+// the objects again, and have to hear of the deletions.
 func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err error) {
+	if file.Changed { // Before anything can fail: the next attempt does not see it.
+		c.mu.Lock()
+		c.forgetAttempts(c.informersLocked())
+		c.mu.Unlock()
+	}
 	if !c.opening.TryLock() { // Not waited for: whoever has it may wait for the committer.
 		return nil, nil, errBeingMade
 	}
@@ -40,9 +43,6 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 			c.opening.Unlock()
 		}
 	}()
-	if file.Changed() {
-		c.told = nil
-	}
 	informers, err := c.inMemory()
 	if err != nil {
 		return nil, nil, err
@@ -69,7 +69,7 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 	}
 	for i, s := range informers {
 		p := s.parts.Load()
-		err := file.Read(p.space, func(snapshot *persist.Snapshot) error { return s.takeOverFile(p, snapshot, owed[i], c.toldBy(p.sink)) })
+		err := file.Read(p.space, func(snapshot *persist.Snapshot) error { return s.takeOverFile(p, snapshot, owed[i]) })
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", p.name(), err)
 		}
@@ -78,22 +78,39 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 	if err := file.Read(workSpace, c.takeOverWork); err != nil {
 		return nil, nil, fmt.Errorf("workqueues: %w", err)
 	}
-	return append(spaces, workSpace), func() { c.told = nil; c.opening.Unlock() }, nil // Takes no lock: their holders may wait for room.
+	done = func() { // Takes no lock: its holder may wait for room, which only the committer makes.
+		c.forgetAttempts(informers)
+		c.opening.Unlock()
+	}
+	return append(spaces, workSpace), done, nil
 }
 
-// toldBy returns what attempts to take over the file as it is have told.
-func (c *Cache) toldBy(k *sink.Sink) sink.Told {
-	if c.told == nil {
-		c.told = map[*sink.Sink]sink.Told{}
-	}
-	if c.told[k] == nil {
-		c.told[k] = sink.Told{}
-	}
-	return c.told[k]
+// addedWork is what attempts to take over the file as it is have added of one informer's.
+type addedWork struct {
+	deletions map[string]struct{} // By their keys in the file.
+	keys      bool                // Those of its reconcilers.
 }
 
-// takeOverWork adds what the file has of the Cache's workqueues. Those that come later are not in a file that
-// has lost them, either.
+func (c *Cache) addedTo(p *parts) *addedWork {
+	if c.added == nil {
+		c.added = map[*parts]*addedWork{}
+	}
+	if c.added[p] == nil {
+		c.added[p] = &addedWork{deletions: map[string]struct{}{}}
+	}
+	return c.added[p]
+}
+
+// forgetAttempts forgets what attempts to take over the file have told and added.
+func (c *Cache) forgetAttempts(informers []*SharedIndexInformer) {
+	c.added = nil
+	for _, s := range informers {
+		s.parts.Load().sink.ForgetTold()
+	}
+}
+
+// takeOverWork adds what the file has of the Cache's workqueues. A salvaged file may lack some of them, and stays
+// marked: so one that is opened later is Lost as well.
 func (c *Cache) takeOverWork(file *persist.Snapshot) error {
 	if err := c.work.TakeOver(file); err != nil || !file.Salvaged() {
 		return err
@@ -126,34 +143,40 @@ func (c *Cache) inMemory() ([]*SharedIndexInformer, error) {
 }
 
 // takeOverFile adds what the file owes to what is in memory.
-func (s *SharedIndexInformer) takeOverFile(p *parts, file *persist.Snapshot, owed []queue.Delta, told sink.Told) error {
-	if err := p.sink.TakeOver(file, owed, told); err != nil {
+func (s *SharedIndexInformer) takeOverFile(p *parts, file *persist.Snapshot, owed []queue.Delta) error {
+	if err := p.sink.TakeOver(file, owed); err != nil {
 		return err
 	}
-	if err := s.takeOverDeletions(p, file); err != nil {
+	added := s.cache.addedTo(p)
+	if err := s.takeOverDeletions(p, file, added.deletions); err != nil || added.keys {
 		return err
 	}
-	return s.takeOverKeys(p, file)
+	if err := s.takeOverKeys(p, file); err != nil {
+		return err
+	}
+	added.keys = true
+	return nil
 }
 
-// takeOverKeys adds the keys of reconcilers. Those that there are lack none, because their handlers were told of
-// all objects.
+// takeOverKeys adds the keys of reconcilers. Whatever the file has lost, one that runs here has all its keys, because
+// its handler was told of every object: if it was not Lost before, it is not afterwards.
 func (s *SharedIndexInformer) takeOverKeys(p *parts, file *persist.Snapshot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	complete := slices.DeleteFunc(slices.Clone(s.reconcilers), func(r *reconciler) bool { return r.queue.Lost() })
+	notLost := slices.DeleteFunc(slices.Clone(s.reconcilers), func(r *reconciler) bool { return r.queue.Lost() })
 	if err := p.work.TakeOver(file); err != nil {
 		return err
 	}
-	for _, r := range complete {
+	for _, r := range notLost {
 		r.queue.Recovered()
 	}
 	return nil
 }
 
-// takeOverDeletions adds the deletions that are not reconciled in the file. Those of names that have no
-// reconciler here wait for one. They are taken as they are: what Go type they are of may be known only later.
-func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot) error {
+// takeOverDeletions adds the deletions that are not reconciled in the file, but for those that were added before. Those
+// of names that have no reconciler here wait for one. They are taken as they are: what Go type they are of may be known
+// only later.
+func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot, added map[string]struct{}) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	reconcilers := map[string]*reconciler{}
@@ -161,31 +184,33 @@ func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot
 		reconcilers[r.name] = r
 	}
 	written := p.db.Written()
-	others := newDeletions(p.db, p.space, "", s.newObject)
+	others := newDeletions(p.db, p.space, "", s.newObject) // Of names that have no reconciler here.
 	return file.Scan(deletedBucket, "", func(it *persist.Item) (bool, error) {
-		name, rest, _ := keyfield.Cut(it.Key)
-		if s.forgotten[name] > written {
+		name, key, err := cutDeletedKey(it.Key)
+		if err != nil || s.forgotten[name] > written { // Damage: nobody would ever look for it.
+			return true, nil
+		}
+		if _, before := added[it.Key]; before {
 			return true, nil
 		}
 		payload, err := it.Payload()
 		if err != nil { // Its name is in the workqueue.
 			p.logger.Error(err, "Could not read a deleted object, reconciling without it", "key", it.Key)
-			return true, nil
-		}
-		text, _, _ := keyfield.Cut(rest)
-		key, err := cache.ParseObjectName(text)
-		if err != nil { // Damage: nobody would ever look for it.
+			added[it.Key] = struct{}{}
 			return true, nil
 		}
 		d, r := others, reconcilers[name]
 		if r != nil {
 			d = r.deletions
 		}
-		err = d.takeOver(key, it.Key, bytes.Clone(payload))
-		if err == nil && r != nil {
+		if err := d.takeOver(key, it.Key, bytes.Clone(payload)); err != nil {
+			return false, err
+		}
+		if r != nil {
 			r.queue.Add(key)
 		}
-		return true, err
+		added[it.Key] = struct{}{}
+		return true, nil
 	})
 }
 

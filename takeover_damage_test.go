@@ -2,6 +2,7 @@ package warmwatch_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -17,8 +18,6 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
 )
-
-func impatient(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.LockTimeout = time.Millisecond }
 
 // TestDamageThatATakeoverMeetsIsRepaired, as at a start, and nobody is told twice of what the file owes.
 func TestDamageThatATakeoverMeetsIsRepaired(t *testing.T) {
@@ -166,7 +165,7 @@ func TestAWorkqueueOfATakenOverFileThatHasLostItemsSaysSo(t *testing.T) {
 
 // TestTheLatestStateOfADeletionIsReconciled, whichever of two processes has seen it (Q6).
 func TestTheLatestStateOfADeletionIsReconciled(t *testing.T) {
-	for _, behind := range []string{"the file", "memory"} {
+	for _, behind := range []string{"the file", "memory", "memory, whose state is being reconciled"} {
 		t.Run(behind, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				path := testsupport.Path(t)
@@ -200,11 +199,21 @@ func TestTheLatestStateOfADeletionIsReconciled(t *testing.T) {
 				if !second.cache.Status().MemoryOnly {
 					t.Error("the second process has the file")
 				}
+				want := []string{"ns/b is gone, deleted ns/b@4"}
+				if strings.HasSuffix(behind, "is being reconciled") {
+					want = append(want, "ns/b is gone, deleted ns/b@2")
+					takenOver := make(chan struct{})
+					ws[1].set(func(context.Context, string) error { <-takenOver; return nil })
+					advance(time.Hour) // Until it is tried again.
+					first.stop()
+					settle()
+					close(takenOver)
+				}
 				first.stop()
 				settle()
 				ws[1].set(nil)
 				advance(time.Hour)
-				ws[1].expect(t, "ns/b is gone, deleted ns/b@4")
+				ws[1].expect(t, want...)
 			})
 		})
 	}
@@ -293,7 +302,7 @@ func TestAReconcilerOfATakenOverFileHasLostNothing(t *testing.T) {
 
 // TestANameThatComesBetweenTwoAttemptsOfATakeoverIsToldOfWhatTheFirstHasTold: another process had the file (Q2).
 func TestANameThatComesBetweenTwoAttemptsOfATakeoverIsToldOfWhatTheFirstHasTold(t *testing.T) {
-	for _, here := range []string{"after the second attempt", "before the second attempt", "all along"} {
+	for _, here := range []string{"after the second attempt", "before the second attempt", "all along", "all along, and an informer is made"} {
 		t.Run("it has a handler here "+here, func(t *testing.T) {
 			bubble(t, func(t *testing.T) { checkNameBetweenTwoAttempts(t, here) })
 		})
@@ -328,7 +337,7 @@ func checkNameBetweenTwoAttempts(t *testing.T, here string) {
 	second := launch(t, path, sources[1], impatient)
 	second.damaged = true
 	var e *recorder
-	if here == "all along" {
+	if strings.HasPrefix(here, "all along") {
 		e = addDurable(t, second, "e")
 	}
 	plain, _ := add(t, second.informer)
@@ -369,6 +378,12 @@ func checkNameBetweenTwoAttempts(t *testing.T, here string) {
 	}
 	if e != nil {
 		e.take()
+	}
+	if strings.HasSuffix(here, "an informer is made") {
+		made := second.cache.MakeInformer() // The next attempt fails at once.
+		third.stop()
+		advance(1500 * time.Millisecond)
+		made()
 	}
 	third.stop()
 	settle()

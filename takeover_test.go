@@ -39,7 +39,7 @@ func beginRollingUpdate(t *testing.T) *rollingUpdate {
 
 func (u *rollingUpdate) launchSecond(t *testing.T) {
 	t.Helper()
-	u.second = launch(t, u.path, u.f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.LockTimeout = time.Millisecond })
+	u.second = launch(t, u.path, u.f, impatient)
 	u.secondTold = addDurable(t, u.second, "d")
 	u.plain, _ = add(t, u.second.informer)
 }

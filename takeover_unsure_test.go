@@ -135,7 +135,7 @@ func TestWhatAProcessHasNotSeenYetIsNotDeleted(t *testing.T) {
 				settle()
 				behind := newSource(t, configMap("a"))
 				c.begin(behind)
-				second := launch(t, path, behind, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.LockTimeout = time.Millisecond })
+				second := launch(t, path, behind, impatient)
 				d := addDurable(t, second, "d")
 				second.run()
 				settle()
@@ -403,7 +403,7 @@ func TestANameThatIsUsedAgainIsNotForgottenAtTheNextTakeover(t *testing.T) { // 
 				f := newSource(t, configMap("a"), configMap("b"))
 				path := testsupport.Path(t)
 				holder := launch(t, path, newSource(t), nil)
-				p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.LockTimeout = time.Millisecond })
+				p := launch(t, path, f, impatient)
 				p.run()
 				settle()
 				if forget {

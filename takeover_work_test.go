@@ -82,7 +82,7 @@ func beginWork(t *testing.T) *workDuringRollingUpdate {
 	first.stop()
 
 	u.hold = launch(t, path, newSource(t), nil) // It does nothing else.
-	u.second = launch(t, path, u.f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.LockTimeout = time.Millisecond })
+	u.second = launch(t, path, u.f, impatient)
 	u.r = addReconcilerNamed(t, u.second, "r")
 	u.r.set(nil)
 	u.second.run()
@@ -155,7 +155,7 @@ func TestANameThatIsForgottenBeforeATakeoverStaysForgotten(t *testing.T) {
 				second := u.second
 				if !runs {
 					second.stop()
-					second = launch(t, second.path, u.f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.LockTimeout = time.Millisecond })
+					second = launch(t, second.path, u.f, impatient)
 				}
 				err := errors.Join(second.informer.ForgetDurableEventHandler("r of the first"), second.cache.Workqueues().Forget("of the first"))
 				if err != nil {

@@ -609,8 +609,8 @@ func TestADeletionThatIsSetAsideKeepsItsObject(t *testing.T) {
 	}, "a")
 }
 
-// TestAFirstListThatIsCutIsFollowedByOne, also where the transform returns another type.
-func TestAFirstListThatIsCutIsFollowedByOne(t *testing.T) {
+// TestAFirstListThatIsCutIsFollowedByOneMore, also where the transform returns another type.
+func TestAFirstListThatIsCutIsFollowedByOneMore(t *testing.T) {
 	for name, transform := range map[string]cache.TransformFunc{"the type of the example": unchanged, "another type": toMetadata} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

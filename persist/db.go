@@ -33,10 +33,10 @@ type Options struct {
 	// file, finds a sound one that it can have. It may read the file, and put what is to be kept of
 	// it into the DB. It returns the spaces in which what the DB has replaces what the file has; all
 	// others become what they are in the file. After an error it is asked again a second later. If
-	// it returns no error, done is called once the file is in use, or turns out not to be usable: it must
-	// not wait for who may wait in Update. Both run in the committer's goroutine, without locks.
-	// A file in which TakeOver finds damage is replaced by what can be read of it, which it is asked about then.
-	// If it is not set, such a file is set aside.
+	// it returns no error, done is called once the file is in use: done must not wait for a goroutine that
+	// may be waiting in Update. Both run in the committer's goroutine, without locks. If TakeOver fails, and
+	// has met damage of the whole file ([Found.Read]), the file is replaced by what can be read of it, and
+	// TakeOver is asked about that at once. If it is not set, such a file is set aside.
 	TakeOver func(*Found) (spaces []string, done func(), err error)
 	// Logger receives what an operator should know. Default klog's.
 	Logger *klog.Logger
@@ -171,7 +171,7 @@ type DB struct {
 	replaceDelay time.Duration
 
 	published   *published // Used by the committer alone.
-	offered     offered    // The committer's: what was offered for a takeover last.
+	offered     offered    // Likewise. The file that Options.TakeOver was asked about last.
 	takingOver  *takeOver  // Likewise. Nil unless the file that is about to be used is taken over.
 	takenOverAt time.Time
 
@@ -284,8 +284,8 @@ func (db *DB) Update(fn func(*Batch)) (uint64, error) {
 	return db.updateLocked(fn)
 }
 
-// UpdateNow is Update of a few keys, which does not block: for a caller that holds a lock which hooks, or
-// Options.TakeOver, may wait for.
+// UpdateNow is [DB.Update] without the wait for room, so that more than MaxPendingBytes may wait. It is for a caller
+// that holds a lock which a hook or Options.TakeOver may wait for.
 func (db *DB) UpdateNow(fn func(*Batch)) (uint64, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()

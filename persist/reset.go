@@ -131,7 +131,7 @@ func (db *DB) attach() (opened, error) {
 	}
 	found, bad, err := db.openFound(f)
 	if err == nil && db.opts.TakeOver != nil {
-		return db.prepareTakeOver(found, !db.offered.isSame(offeredOf(found)), true)
+		return db.prepareTakeOver(found, true)
 	}
 	if err == nil {
 		defer func() { _ = found.close() }() // It was only locked and read.
@@ -146,7 +146,7 @@ func (db *DB) attach() (opened, error) {
 		if found, err = db.successor(bad, err, true); err != nil {
 			return opened{}, err
 		}
-		return db.prepareTakeOver(found, true, false)
+		return db.prepareTakeOver(found, false)
 	}
 	if info, statErr := bad.Stat(); statErr != nil || db.badFile == nil || !os.SameFile(info, db.badFile) {
 		return opened{}, fmt.Errorf("%w since Open, and is left alone: %w", &os.PathError{Op: "create", Path: db.path, Err: fs.ErrExist}, err)

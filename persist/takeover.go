@@ -5,27 +5,25 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
 )
 
-// A Found is a sound file that a DB could not have at first, and can have now. Until
+// A Found is a file, sound as far as opening it shows, that a DB could not have at first, and can have now. Until
 // Options.TakeOver returns, it is only read.
 type Found struct {
+	// Changed says that another process may have written to the file since Options.TakeOver was asked last.
+	Changed bool
+
 	db     *DB
 	file   opened
 	damage error // Of the file as a whole, found by Read.
-	// changed: see Changed.
-	changed bool
 }
 
-// Changed reports whether another process may have written to the file since Options.TakeOver was called last.
-func (f *Found) Changed() bool { return f.changed }
-
-// Read calls fn with what the file has of a space. An error of fn that is damage is taken for the file's.
+// Read calls fn with what the file has of a space. If fn returns an error that says that the file as a whole is
+// damaged, the file is replaced once Options.TakeOver has failed.
 func (f *Found) Read(space string, fn func(*Snapshot) error) error {
 	s := &Snapshot{db: f.db, space: space, pending: newLayer(), users: new(sync.WaitGroup)}
 	s.users.Add(1)
@@ -72,49 +70,63 @@ func (db *DB) mayTakeOver(err error) bool {
 	return db.opts.TakeOver != nil && (errors.Is(err, ErrLocked) || errors.Is(err, errNotYet))
 }
 
-// prepareTakeOver asks whether a file can be taken over. If that finds damage which opening it has not, and
-// repair is set, its successor is, with what can be read.
-func (db *DB) prepareTakeOver(found opened, changed, repair bool) (opened, error) {
-	err := db.ensureSynced(found.bolt)
-	if err != nil {
+// prepareTakeOver asks Options.TakeOver about a file that was opened. If that meets damage which opening the file has
+// not found, and repair is set, the file is replaced by what can be read of it, and that is asked about.
+func (db *DB) prepareTakeOver(found opened, repair bool) (opened, error) {
+	if err := db.ensureSynced(found.bolt); err != nil {
 		return opened{}, errors.Join(err, guard(found.close))
 	}
-	read := &Found{db: db, file: found, changed: changed}
-	db.offered = offeredOf(found)
-	spaces, done, err := db.opts.TakeOver(read)
+	now := offeredOf(found)
+	read := &Found{Changed: !db.offered.isSame(now), db: db, file: found}
+	var (
+		spaces []string
+		done   func()
+	)
+	buckets, err := bucketsBySpace(found.bolt) // Nothing fails any more once TakeOver has agreed.
+	if isFileDamage(err) {
+		read.damage = err
+	}
+	asked := err == nil
+	if asked {
+		db.offered = now
+		spaces, done, err = db.opts.TakeOver(read)
+	}
 	if err != nil && repair && read.damage != nil {
 		defer func() { _ = guard(found.close) }() // Only read.
 		repaired, err := db.successor(found.file, read.damage, true)
 		if err != nil {
-			return opened{}, err
+			return opened{}, fmt.Errorf("replace a damaged file (%w): %w", read.damage, err)
 		}
-		return db.prepareTakeOver(repaired, false, false)
+		if asked {
+			db.offered = offeredOf(repaired) // No other process has changed it.
+		}
+		return db.prepareTakeOver(repaired, false)
 	}
 	if err != nil {
 		return opened{}, errors.Join(fmt.Errorf("%w: %w", errNotYet, err), guard(found.close))
 	}
-	t := &takeOver{map[string][]string{}, done}
-	err = view(found.bolt, func(tx *bolt.Tx) error {
-		for _, space := range spaces {
-			t.buckets[space] = nil
-			if b := tx.Bucket([]byte(space)); b != nil {
-				err := b.ForEachBucket(func(name []byte) error {
-					t.buckets[space] = append(t.buckets[space], strings.Clone(string(name)))
-					return nil
-				})
-				if err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		done()
-		return opened{}, errors.Join(err, guard(found.close))
+	db.takingOver = &takeOver{map[string][]string{}, done}
+	for _, space := range spaces {
+		db.takingOver.buckets[space] = buckets[space]
 	}
-	db.takingOver = t
 	return found, nil
+}
+
+// bucketsBySpace returns the names of the buckets that a file has in each space.
+func bucketsBySpace(file *handle) (map[string][]string, error) {
+	buckets := map[string][]string{}
+	err := view(file, func(tx *bolt.Tx) error {
+		return tx.ForEach(func(space []byte, b *bolt.Bucket) error {
+			if b == nil { // Damage, which is nobody's.
+				return nil
+			}
+			return b.ForEachBucket(func(name []byte) error {
+				buckets[string(space)] = append(buckets[string(space)], string(name))
+				return nil
+			})
+		})
+	})
+	return buckets, err
 }
 
 // takeOverLocked makes what is in memory changes of the file that is about to be used: the spaces of

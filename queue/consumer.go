@@ -39,7 +39,6 @@ type Consumer struct {
 	retellTo    uint64
 	mayKnow     bool // An earlier consumer of this name may have been told of objects, or that there are none.
 	initialList initialList
-	listBegun   bool // NoteRange was called.
 
 	registered uint64 // Number of the batch with the name.
 

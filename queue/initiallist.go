@@ -41,8 +41,12 @@ func (l *initialList) seq(key string) uint64 {
 }
 
 // InitialListFrom moves the cursor to where an initial list begins: the consumer is told of
-// all objects as of seq or later.
-func (c *Consumer) InitialListFrom(seq uint64) { c.cursor.Store(max(c.cursor.Load(), seq)) }
+// all objects as of seq or later, but not of what is owed, see [Log.Owe].
+func (c *Consumer) InitialListFrom(seq uint64) {
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	c.cursor.Store(c.q.beforeOwedLocked(c.cursor.Load(), seq))
+}
 
 // Epoch is to be read before a range of an initial list, see [Consumer.NoteRange].
 func (q *Log) Epoch() uint64 {
@@ -64,7 +68,6 @@ func (c *Consumer) NoteRange(from string, r ListedRange, epoch uint64) error {
 	if epoch != c.q.folding.epoch && r.Seq < c.q.head {
 		return ErrOldRange
 	}
-	c.listBegun = true
 	c.initialList.ranges = append(c.initialList.ranges, r)
 	c.initialList.upTo = max(c.initialList.upTo, r.Seq)
 	return nil

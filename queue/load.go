@@ -60,7 +60,7 @@ func (q *Log) load() error {
 	}
 	q.total.Last = max(q.total.Last, q.head)
 	q.writtenState = st
-	q.tailBase, q.loaded = q.head, q.head
+	q.tailBase, q.loadedHead = q.head, q.head
 	q.noteHeadLocked(q.db.Applied()) // Batches of a log that was just stopped may not be durable.
 	q.measureLocked()
 	_, some := q.runs.last()

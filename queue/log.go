@@ -101,6 +101,8 @@ type Log struct {
 	logger     klog.Logger
 	removeHook func()
 
+	loadedHead uint64 // Deltas with a Seq up to this are of an earlier Log of the space.
+
 	kicked atomic.Bool // The DB was asked for a commit because a cursor has moved.
 
 	mu   sync.Mutex
@@ -115,7 +117,6 @@ type Log struct {
 	tail      []Delta // Published, oldest first.
 	tailArray []Delta // Empty; begins where the array behind tail does.
 	tailBytes int
-	loaded    uint64 // Deltas with a Seq up to this are of an earlier Log of the space.
 	tailBase  uint64 // Deltas with a Seq up to this are not in tail.
 
 	ledger
@@ -135,6 +136,7 @@ type Log struct {
 	plainFloor    uint64 // The plain cursor once Stop has ended the plain consumers.
 	plainFloorSet bool
 	undelivered   undelivered
+	owed          []span // See Owe.
 	aside         aside
 }
 

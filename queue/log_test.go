@@ -581,6 +581,34 @@ func TestALateConsumerBeginsAtTheHead(t *testing.T) {
 	}
 }
 
+// TestAnInitialListSaysNothingOfWhatIsOwed: a list that begins behind it leaves it to be told (Q2).
+func TestAnInitialListSaysNothingOfWhatIsOwed(t *testing.T) {
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
+	q := newLog(t, db, Options{})
+	q.CaughtUp()
+	before := q.Plain()
+	publishUpTo(t, q, 1, 4)
+	q.Owe(5, 6)
+	publishUpTo(t, q, 5, 6)
+	q.Owe(7, 7)
+	publishUpTo(t, q, 7, 9)
+	before.InitialListFrom(8)
+	wantSeqs(t, "left to be told", upTo(5, 9), next(t, before, 10))
+	for seq := uint64(4); seq <= 8; seq++ {
+		if owed := before.IsOwed(seq); owed != (seq >= 5 && seq <= 7) {
+			t.Errorf("delta %d is owed: %t", seq, owed)
+		}
+	}
+	after := q.Plain()
+	publishUpTo(t, q, 10, 12)
+	after.InitialListFrom(11)
+	wantSeqs(t, "left to be told of a later list", upTo(12, 12), next(t, after, 10))
+	q.Owe(13, 13)
+	if len(q.owed) != 1 {
+		t.Errorf("%v are kept, although all were told", q.owed)
+	}
+}
+
 // TestAConsumerPassesGaps: numbers that have no delta, and heads without one.
 func TestAConsumerPassesGaps(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)

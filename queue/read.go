@@ -54,7 +54,7 @@ func (q *Log) readDelta(seq uint64, it *persist.Item) (Delta, error) {
 	switch {
 	case err != nil:
 		return Delta{}, err
-	case d != nil && seq <= q.loaded:
+	case d != nil && seq <= q.loadedHead: // Its objects may be of another type.
 		return *d, d.checkTypes(q.newObject)
 	case d != nil:
 		return *d, nil

@@ -1,7 +1,9 @@
 package queue
 
 import (
+	"errors"
 	"math"
+	"slices"
 	"strings"
 
 	"k8s.io/client-go/tools/cache"
@@ -9,33 +11,44 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// ListsPending reports whether a consumer is about to read its initial list. It would take what is
-// published meanwhile for something that the list has told.
-func (q *Log) ListsPending() bool {
+// Owe notes that deltas with a Seq of from to to, which are about to be published, are what a file that is taken over
+// owes. The store does not have their objects, so an initial list says nothing of them, also one that is read after them.
+func (q *Log) Owe(from, to uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for c := range q.consumers {
-		if !c.listBegun && (c.name == "" || c.initialPending.Load()) {
-			return true
+	floor := q.floorLocked()
+	q.owed = slices.DeleteFunc(q.owed, func(s span) bool { return s.to <= floor })
+	if n := len(q.owed); n > 0 && q.owed[n-1].to == from-1 {
+		q.owed[n-1].to = to
+		return
+	}
+	q.owed = append(q.owed, span{from - 1, to})
+}
+
+// IsOwed reports whether a delta is one of those of [Log.Owe].
+func (c *Consumer) IsOwed(seq uint64) bool {
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	return slices.ContainsFunc(c.q.owed, func(s span) bool { return s.from < seq && seq <= s.to })
+}
+
+// beforeOwedLocked returns the Seq behind which the first delta after a cursor comes that is owed, and seq if that is less.
+func (q *Log) beforeOwedLocked(cursor, seq uint64) uint64 {
+	for _, s := range q.owed {
+		if s.to > cursor {
+			seq = min(seq, s.from)
 		}
 	}
-	return false
+	return max(cursor, seq)
 }
 
 // Names makes the durable names of another log's space known, which is that of a file that could not
-// be had at first. Those that this log does not have get a cursor at the head: their handlers are
-// told everything, and what is published from now on. What is set aside for them still is. Names that were
-// forgotten meanwhile stay forgotten. Deletions that are published from now on are held for plain consumers
-// until ReleaseUndelivered.
+// be had at first, also those whose cursors the file has lost. Those that this log does not have get a cursor at the
+// head: their handlers are told everything, and what is published from now on. What is set aside for them still is.
+// Names that were forgotten meanwhile stay forgotten. Deletions that are published from now on are held for plain
+// consumers, and for names that may be lost, until ReleaseUndelivered; not if that was called before.
 func (q *Log) Names(s *persist.Snapshot) error {
-	var names []string
-	err := s.Scan(cursorsBucket, durablePrefix, func(it *persist.Item) (bool, error) {
-		name, ok := strings.CutPrefix(it.Key, durablePrefix)
-		if ok {
-			names = append(names, name)
-		}
-		return ok, nil
-	})
+	names, mayLack, err := namesIn(s)
 	if err != nil {
 		return err
 	}
@@ -50,7 +63,8 @@ func (q *Log) Names(s *persist.Snapshot) error {
 		if !q.undelivered.held && !q.undelivered.released {
 			q.undelivered = inherited(cursor{Seq: q.head}, q.head)
 		}
-		for _, name := range names {
+		q.nameLost = q.nameLost || mayLack && q.undelivered.held
+		for name := range names {
 			if q.forgotten[name] > written || q.knowsLocked(name) {
 				continue
 			}
@@ -67,6 +81,45 @@ func (q *Log) Names(s *persist.Snapshot) error {
 	return err
 }
 
+// namesIn returns the durable names of a log's space, and whether it may lack some, see loadCursors.
+func namesIn(s *persist.Snapshot) (names map[string]struct{}, mayLack bool, err error) {
+	var sound, damaged []string // Keys of cursors.
+	err = s.Scan(cursorsBucket, "", func(it *persist.Item) (bool, error) {
+		if _, err := parseCursor(it); err == nil {
+			sound = append(sound, it.Key)
+		} else if errors.Is(err, persist.ErrCorrupt) {
+			damaged = append(damaged, it.Key)
+		} else {
+			return false, err
+		}
+		return true, nil
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	var st *logState
+	_, err = s.View(stateBucket, stateKey, func(it *persist.Item) (err error) { st, err = parseLogState(it); return err })
+	if err != nil && !errors.Is(err, persist.ErrCorrupt) {
+		return nil, false, err
+	}
+	keys := sound
+	if st != nil {
+		for _, key := range st.Cursors {
+			keys = append(keys, string(key))
+		}
+	} else {
+		keys = append(keys, damaged...)
+	}
+	mayLack = err != nil || st == nil && len(keys) > 0 || s.Salvaged()
+	names = map[string]struct{}{}
+	for _, key := range keys {
+		if name, isDurable := strings.CutPrefix(key, durablePrefix); isDurable {
+			names[name] = struct{}{}
+		}
+	}
+	return names, mayLack, nil
+}
+
 func (q *Log) knowsLocked(name string) bool {
 	for c := range q.consumers {
 		if c.name == name {
@@ -78,9 +131,9 @@ func (q *Log) knowsLocked(name string) bool {
 }
 
 // ofOther returns a log that reads what another log has in this space. Damage that it finds is not in
-// this log's space.
+// this log's space, and is not logged, because the space may be read once a second.
 func (q *Log) ofOther() *Log {
-	return &Log{deltas: q.deltas, newObject: q.newObject, onCorrupt: func(error) {}, logger: q.logger}
+	return &Log{deltas: q.deltas, newObject: q.newObject, onCorrupt: func(error) {}}
 }
 
 // Deletions calls fn with the deletions that wait in another log's space for any consumer, or are

@@ -47,7 +47,7 @@ type keys struct {
 // An owner is a [Queue]. Its methods are called under store.mu.
 type owner interface {
 	own(k *keys)
-	adopt(key string) (known bool) // Adds a key of a file that is taken over, if the Codec knows it.
+	adopt(key string) // Adds a key of a file that is taken over, if the Codec knows it.
 	drained() bool
 }
 

@@ -7,8 +7,8 @@ import (
 
 // TakeOver adds what the space has in a file that could not be had at first, and that is about to be
 // replaced by what is in memory: to the workqueues that there are, and for those that may come. Names that
-// were forgotten meanwhile stay forgotten, and those that something else had then have lost items, as have those
-// of which a file that was damaged has nothing.
+// were forgotten meanwhile stay forgotten. A name has lost items ([Queue.Lost]) if MarkLost was called for it
+// meanwhile, if its keys in the file are damaged or too few, or if the file was salvaged and does not have it.
 func (s *Store) TakeOver(file *persist.Snapshot) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,14 +42,16 @@ func (s *Store) TakeOver(file *persist.Snapshot) error {
 		k.noteLost(found)
 		if first {
 			k.known = found.known
-		}
-		if first && s.lost[name] > written {
-			k.setLost(true)
+			if s.lost[name] > written {
+				k.setLost(true)
+			}
 		}
 		for _, key := range found.keys {
-			known := k.owner != nil && k.owner.adopt(key)
-			if _, damaged := found.damaged[key]; known || !damaged { // Else perhaps nobody has added it.
-				k.add(key)
+			if _, damaged := found.damaged[key]; !damaged { // Else perhaps nobody has added it.
+				k.add(key) // A worker may be done with it as soon as it is adopted.
+			}
+			if k.owner != nil {
+				k.owner.adopt(key)
 			}
 		}
 	}

@@ -155,3 +155,28 @@ func TestWhatWasForgottenDoesNotComeBack(t *testing.T) {
 		}
 	}
 }
+
+// quick is the owner of a name whose workers are done with an item before it was added to the end.
+type quick struct{ keys *keys }
+
+func (o *quick) own(k *keys)      { o.keys = k }
+func (o *quick) adopt(key string) { o.keys.add(key); o.keys.remove(key) }
+func (o *quick) drained() bool    { return false }
+
+// TestAKeyThatIsDoneDuringATakeoverIsNotKept: no queue would have it.
+func TestAKeyThatIsDoneDuringATakeoverIsNotKept(t *testing.T) {
+	theirs, file := openStore(t, testsupport.Path(t))
+	newQueue(t, theirs, Options[string]{}).Add("a")
+	flush(t, file)
+	ours, _ := openStore(t, testsupport.Path(t))
+	o := &quick{}
+	if _, err := ours.open("model", false, o); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Read("workqueues", ours.TakeOver); err != nil {
+		t.Fatal(err)
+	}
+	if n := o.keys.len(); n > 0 {
+		t.Errorf("%d keys are kept", n)
+	}
+}

@@ -47,14 +47,14 @@ func (ix *Indexer) get(key string, base *record.Object, fromFile func(obj any, r
 	return obj, size, true, nil
 }
 
-// AlsoReads makes objects readable that are of the Go type of what newObject returns, beside those of
-// the Indexer's: they are about to be written anew, but who reads the file may find them long after that.
-func (ix *Indexer) AlsoReads(newObject func() any) { ix.formerly.Store(&newObject) }
+// AlsoReads has records decoded, too, that are of the Go type of what newObject returns. They are about to be written
+// anew, but a reader that has fetched one may decode it after that. It holds until the next call.
+func (ix *Indexer) AlsoReads(newObject func() any) { ix.formerObject.Store(&newObject) }
 
 func (ix *Indexer) decodeRecord(r record.Record, base *record.Object) (any, error) {
 	obj, err := r.DecodeNear(ix.newObject, base)
-	if formerly := ix.formerly.Load(); formerly != nil && errors.Is(err, record.ErrTypeMismatch) {
-		obj, err = r.Decode(*formerly)
+	if former := ix.formerObject.Load(); former != nil && errors.Is(err, record.ErrTypeMismatch) {
+		obj, err = r.Decode(*former)
 	}
 	if err == nil {
 		ix.onDecode(obj)
@@ -420,20 +420,16 @@ func (ix *Indexer) ListIndexFuncValues(indexName string) []string {
 }
 
 // Others calls fn with the objects that a snapshot of another DB has in this space. decode returns
-// one, nil if it cannot be read; it must not be called later.
+// one, nil if it cannot be read, which is not logged; it must not be called later.
 func (ix *Indexer) Others(s *persist.Snapshot, fn func(key string, uid types.UID, resourceVersion string, decode func() any) error) error {
 	return s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
 		r, err := parse(it)
-		if err != nil {
-			ix.log.Error(err, "Could not read an object of another file", "key", it.Key)
-		}
 		return true, fn(it.Key, r.UID, r.ResourceVersion, func() any {
 			if err != nil {
 				return nil
 			}
 			obj, err := r.Decode(ix.newObject)
 			if err != nil {
-				ix.log.Error(err, "Could not read an object of another file", "key", it.Key)
 				return nil
 			}
 			return obj

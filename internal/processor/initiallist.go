@@ -152,7 +152,16 @@ func (l *listener) noteRange(chunks *walkReader) func(*walkedChunk) error {
 // toldByInitialList reports whether the initial list has told of a delta's outcome already.
 func (l *listener) toldByInitialList(d *queue.Delta) bool {
 	if d.Seq > l.listedSeq {
-		l.listedSeq, l.listedNew = 0, nil
+		l.listedSeq, l.listedNew, l.untoldByList = 0, nil, nil
+		return false
+	}
+	if d.Type == cache.Deleted && l.consumer.IsOwed(d.Seq) {
+		if l.untoldByList == nil {
+			l.untoldByList = map[string]struct{}{}
+		}
+		l.untoldByList[d.Key] = struct{}{}
+	}
+	if _, untold := l.untoldByList[d.Key]; untold {
 		return false
 	}
 	if d.Seq > l.consumer.ListedAt(d.Key) {

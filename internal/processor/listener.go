@@ -59,6 +59,9 @@ type listener struct {
 	// listedNew has the keys of objects in the initial list that were written after it
 	// began. Earlier deletions of these keys are not told any more.
 	listedNew map[string]struct{}
+	// untoldByList has the keys of deletions that a file which was taken over owes, and that came up to listedSeq. What
+	// follows about such a key is told although the list has told its outcome, which the deletion took back.
+	untoldByList map[string]struct{}
 
 	// leftOut has the keys of objects that could not be read when the handler, a durable one, was told
 	// of all, and that it has not been told of since. Until there are none, its list is not done.
@@ -175,7 +178,7 @@ func (l *listener) run() {
 // start, and when the waiting deltas cannot be read.
 func (l *listener) tellEverything() bool {
 	l.inherits = l.consumer.HasUndelivered()
-	l.listedSeq, l.listedNew = 0, nil
+	l.listedSeq, l.listedNew, l.untoldByList = 0, nil, nil
 	l.initialList.Store(true)
 	told := l.tellUndelivered() && l.tellInitialList()
 	l.initialList.Store(!told)

@@ -139,6 +139,9 @@ type Sink struct {
 	distrusted bool
 	// doubted says that an event was taken for one of another history before.
 	doubted bool
+	// toldOwed are deletions that attempts to take over a file have told. TakeOver and ForgetTold use it, which
+	// run one after another.
+	toldOwed map[owedDeletion]int // How often.
 	// resumption is the resumed watch whose events show whether the server's history
 	// is the store's.
 	resumption resumption
@@ -157,7 +160,7 @@ func New(o Options) *Sink {
 		lw: cache.ToListerWatcherWithContext(o.ListerWatcher), example: o.Example,
 		newObject: o.NewObject, adopt: o.Adopt,
 		maxAge: o.MaxAge, notifyUnchanged: o.NotifyUnchanged,
-		fieldSelected: o.FieldSelected, closed: make(chan struct{}),
+		fieldSelected: o.FieldSelected, closed: make(chan struct{}), toldOwed: map[owedDeletion]int{},
 	}
 }
 
@@ -221,12 +224,11 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 	return decision
 }
 
-// MayBeOfAnotherType reports whether objects that are stored in a space may be of another Go type than the
-// program says, because their transform returned it, or than that of this version returns: those of a file,
-// too, that the DB may take over later. Without a checkpoint that is so if one of the buckets has something.
-// Whether anything of the space can be read, others find out.
+// MayBeOfAnotherType reports whether a space may have objects of another Go type than NewInformer's example: the
+// checkpoint names one, or another version of the transform. Without a checkpoint anything in the buckets counts. A
+// file that the DB cannot have yet, or that cannot be read, counts as well; [Sink.Load] deals with that error.
 func MayBeOfAnotherType(db *persist.DB, space, transformVersion string, buckets []string) bool {
-	if db.MemoryOnly() && db.Path() != "" {
+	if db.MemoryOnly() {
 		return true
 	}
 	if found, _ := stored(db, persist.Bucket{Space: space, Name: checkpointBucket}); found != nil {

@@ -68,8 +68,8 @@ func (k *Sink) adoptLocked(example runtime.Object) {
 }
 
 // checkTypeLocked returns an error unless the list takes what the transform has returned. All objects of a
-// list are of the Go type of the first, which is adopted when the list is complete: what is served can be
-// read until then.
+// list are of the Go type of the first. That is adopted when the list is complete, because what is served must be
+// readable until then; in the first list, where nothing is served, at once.
 func (r *relist) checkTypeLocked(obj any) error {
 	k, expected := r.k, r.k.storedType
 	if r.adopts != nil {
@@ -83,15 +83,16 @@ func (r *relist) checkTypeLocked(obj any) error {
 	if r.typeShown || example == nil {
 		return otherTypeError(obj, expected)
 	}
-	if k.indexer.Len() > 0 && !r.how.Rewrite && !k.filling {
+	if k.filling { // Nobody reads the store, or knows an object of it.
+		r.typeShown = true
+		k.adoptLocked(example)
+		return nil
+	}
+	if k.indexer.Len() > 0 && !r.how.Rewrite {
 		k.relistTypeLocked(obj)
 		return otherTypeError(obj, expected)
 	}
 	r.typeShown = true
-	if k.filling { // Nobody reads the store, or knows an object of it.
-		k.adoptLocked(example)
-		return nil
-	}
 	r.adopts = example
 	r.stage.newObject = func() any { return ExampleOf(example) }
 	return nil

@@ -34,8 +34,8 @@ func (k *Sink) Owed(file *persist.Snapshot, patient bool) (owed []queue.Delta, e
 	w := k.indexer.Writer()
 	defer w.Close()
 	err = k.indexer.Others(file, func(key string, uid types.UID, rv string, decode func() any) error {
-		if has, _, exists := w.Head(key); exists && !isOther(has, uid) {
-			return nil
+		if has, _, exists := w.Head(key); exists && !isOther(has, uid) && (uid != "" || decode() != nil) {
+			return nil // Else it may be of another object than the store has.
 		}
 		if patient && isBefore(k.record.ResourceVersion, rv) {
 			return fmt.Errorf("%w: resourceVersion %s", ErrBehind, rv)
@@ -70,29 +70,27 @@ func (k *Sink) checkReadyLocked() error {
 	case k.record.State != checkpoint.StateComplete:
 		return errors.New("the cache lacks an object that could not be stored")
 	}
-	if k.log.ListsPending() {
-		return errors.New("a handler is about to be told of all objects")
-	}
 	return nil
 }
 
-// Told are deletions that attempts of a takeover have told.
-type Told map[toldDeletion]struct{}
-
-// toldDeletion is what identifies one that a file owes. A transform may strip the uid.
-type toldDeletion struct {
+// owedDeletion identifies a deletion that a file owes: its resourceVersion does where a transform has stripped the uid.
+// Of those without an object there may be several.
+type owedDeletion struct {
 	key             string
 	uid             types.UID
 	resourceVersion string
 }
 
-func toldDeletionOf(d queue.Delta) toldDeletion {
-	return toldDeletion{d.Key, uidOf(d.New), resourceVersionOf(d.New)}
+func owedDeletionOf(d queue.Delta) owedDeletion {
+	return owedDeletion{d.Key, uidOf(d.New), resourceVersionOf(d.New)}
 }
 
-// TakeOver has handlers told of what Owed has returned, but for what was told, and adds to that. A name that is
-// known to the file only is told everything once it has a handler.
-func (k *Sink) TakeOver(file *persist.Snapshot, owed []queue.Delta, told Told) error {
+// ForgetTold makes the next TakeOver tell all that is owed. It takes no lock, and is not called beside TakeOver.
+func (k *Sink) ForgetTold() { k.toldOwed = map[owedDeletion]int{} }
+
+// TakeOver has handlers told of what Owed has returned, but for what was told before, see [Sink.ForgetTold]. A name
+// that is known to the file only is told everything once it has a handler.
+func (k *Sink) TakeOver(file *persist.Snapshot, owed []queue.Delta) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := k.checkReadyLocked(); err != nil {
@@ -101,9 +99,10 @@ func (k *Sink) TakeOver(file *persist.Snapshot, owed []queue.Delta, told Told) e
 	if err := k.log.Names(file); err != nil {
 		return err
 	}
+	found := map[owedDeletion]int{}
 	owed = slices.DeleteFunc(owed, func(d queue.Delta) bool {
-		_, isTold := told[toldDeletionOf(d)]
-		return isTold && d.New != nil // Else it may be of another object each time.
+		found[owedDeletionOf(d)]++
+		return found[owedDeletionOf(d)] <= k.toldOwed[owedDeletionOf(d)]
 	})
 	for len(owed) > 0 {
 		n := min(len(owed), defaultRelistItems)
@@ -111,7 +110,7 @@ func (k *Sink) TakeOver(file *persist.Snapshot, owed []queue.Delta, told Told) e
 			return err
 		}
 		for _, d := range owed[:n] {
-			told[toldDeletionOf(d)] = struct{}{}
+			k.toldOwed[owedDeletionOf(d)]++
 		}
 		owed = owed[n:]
 	}
@@ -126,6 +125,9 @@ func (k *Sink) tellOwedLocked(owed []queue.Delta) error {
 	var ds []queue.Delta
 	for _, d := range owed {
 		d.Seq = w.NextSeq()
+		if d.New == nil {
+			k.logger.Info("The object of a deletion that the cache file owes cannot be read, handlers are told its key", "key", d.Key)
+		}
 		obj, exists := w.Stored(d.Key)
 		d.Replaced = exists && obj != nil
 		ds = append(ds, d)
@@ -136,5 +138,6 @@ func (k *Sink) tellOwedLocked(owed []queue.Delta) error {
 			})
 		}
 	}
+	k.log.Owe(ds[0].Seq, ds[len(ds)-1].Seq)
 	return k.writeLocked(w, ds)
 }

@@ -1,0 +1,68 @@
+package warmwatch
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// TestTheLaterStateOfADeletionStays, in whatever order they come, and one that can be read before one that cannot (Q6).
+func TestTheLaterStateOfADeletionStays(t *testing.T) {
+	meta := func(version string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "ns", Name: "b", UID: "u", ResourceVersion: version}
+	}
+	configMap := func(version string) runtime.Object { return &corev1.ConfigMap{ObjectMeta: meta(version)} }
+	name := cache.ObjectName{Namespace: "ns", Name: "b"}
+	add := func(d *deletions, obj runtime.Object) { d.add(name, obj, true) }
+	takeOver := func(d *deletions, obj runtime.Object) {
+		stored, err := record.Append(nil, 1, obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.takeOver(name, d.key(name, "u"), stored); err != nil {
+			t.Fatal(err)
+		}
+	}
+	type step func(*deletions, runtime.Object)
+	for what, c := range map[string]struct {
+		first, second  step
+		known, further runtime.Object
+		want           string
+	}{
+		"a handler is told the earlier one later":           {add, add, configMap("4"), configMap("2"), "4"},
+		"a handler is told the later one later":             {add, add, configMap("2"), configMap("4"), "4"},
+		"a file has an earlier one":                         {add, takeOver, configMap("4"), configMap("2"), "4"},
+		"a file has a later one":                            {add, takeOver, configMap("2"), configMap("4"), "4"},
+		"a file has a later one, of another Go type":        {add, takeOver, configMap("2"), &corev1.Secret{ObjectMeta: meta("4")}, "2"},
+		"a handler is told an earlier one than the file's":  {takeOver, add, configMap("4"), configMap("2"), "4"},
+		"a second file has a later one than the first file": {takeOver, takeOver, configMap("2"), configMap("4"), "4"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			db, err := persist.OpenMemory(persist.Options{Logger: &testsupport.Quiet})
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := openDeletions(db, "space", "r", func() any { return &corev1.ConfigMap{} })
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.first(d, c.known)
+			c.second(d, c.further)
+			found := d.read(name, testsupport.Quiet)
+			if len(found.objects) != 1 || found.objects[0].(*corev1.ConfigMap).ResourceVersion != c.want {
+				t.Errorf("found %v, expected version %s", found.objects, c.want)
+			}
+			d.close()
+			if err := db.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,271 @@
+package warmwatch_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+)
+
+// heardLost reports whether it was told that an object is gone, whatever of it is known.
+func heardLost(told []string, key string) bool {
+	return slices.ContainsFunc(told, func(event string) bool {
+		return event == "lost "+key || strings.HasPrefix(event, "lost "+key+"@") || strings.HasPrefix(event, "delete "+key+"@")
+	})
+}
+
+// TestADeletionThatIsOwedDuringASlowInitialListIsTold: the part of the list that has the object's key is read after
+// the takeover (Q2). If there is another object of the name, that is told behind the deletion.
+func TestADeletionThatIsOwedDuringASlowInitialListIsTold(t *testing.T) {
+	for _, durable := range []bool{true, false} {
+		for _, anew := range []bool{false, true} {
+			t.Run(fmt.Sprintf("durable=%t, made anew: %t", durable, anew), func(t *testing.T) {
+				bubble(t, func(t *testing.T) { checkOwedDuringAList(t, durable, anew) })
+			})
+		}
+	}
+}
+
+func checkOwedDuringAList(t *testing.T, durable, anew bool) {
+	f, path := newSource(t), testsupport.Path(t)
+	for i := range 2500 { // About ten chunks.
+		f.put(configMap(fmt.Sprintf("o%04d", i)))
+	}
+	f.put(configMap("zz"))
+	addTo := func(p *process, r *recorder) {
+		var err error
+		if durable {
+			_, err = p.informer.AddDurableEventHandler("d", r)
+		} else {
+			_, err = p.informer.AddEventHandler(r)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := launch(t, path, f, nil)
+	knows := &recorder{}
+	addTo(first, knows)
+	first.run()
+	settle()
+	if !slices.Contains(knows.take(), "add ns/zz@2501 initial") {
+		t.Fatal("the first process did not tell of zz")
+	}
+	first.stop()
+
+	_, hold := openQuietly(t, path)
+	f.remove("zz") // Nobody watches.
+	want := []string{"lost ns/zz@2501"}
+	if anew {
+		f.put(configMap("zz"))
+		want = []string{"add ns/zz@2503 initial", "lost ns/zz@2501", "add ns/zz@2503"}
+	}
+	if anew && !durable { // As client-go does.
+		want = []string{"add ns/zz@2503 initial", "update ns/zz@2501→2503"}
+	}
+	second := launch(t, path, f, impatient)
+	r := &recorder{during: func(string) { time.Sleep(time.Second) }}
+	addTo(second, r)
+	second.run()
+	advance(time.Minute) // It is in its first chunk.
+	hold()
+	advance(10 * time.Second)
+	if st := second.cache.Status(); st.MemoryOnly {
+		t.Fatalf("not taken over during the list: %v", st.Err)
+	}
+	advance(2 * time.Hour)
+	told := slices.DeleteFunc(r.take(), func(event string) bool { return !strings.Contains(event, "ns/zz") })
+	if !slices.Equal(told, want) {
+		t.Errorf("told %q, expected %q", told, want)
+	}
+}
+
+// TestAttemptsOfATakeoverThatFailTellOnce, also of what has no object, and add the work of the file once: the file is
+// damaged, and cannot be replaced, as on a full disk.
+func TestAttemptsOfATakeoverThatFailTellOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t, configMap("c")), testsupport.Path(t)
+		var gone []string
+		for i := range 150 {
+			gone = append(gone, fmt.Sprintf("x%03d", i))
+			f.put(configMap(gone[i]), configMap(fmt.Sprintf("y%03d", i)))
+		}
+		first := launch(t, path, f, nil)
+		r := addReconcilerNamed(t, first, "r")
+		r.set(nil)
+		first.run()
+		settle()
+		r.set(fail)
+		f.remove(gone...)
+		settle()
+		first.stop()
+		change(t, path, "objects", func(b *bolt.Bucket) error {
+			value := bytes.Clone(b.Get([]byte("kns/c")))
+			value[len(value)-1] ^= 1
+			return b.Put([]byte("kns/c"), value)
+		})
+		_, hold := openQuietly(t, path)
+		f.remove("c") // Nobody watches.
+		second := launch(t, path, f, impatient)
+		second.damaged = true
+		durable := addDurable(t, second, "d")
+		w := addReconciler(t, second, 1)
+		second.run()
+		settle()
+		durable.take()
+		hold()
+		exchangeKeys(t, path, "deleted")
+		if err := os.MkdirAll(filepath.Join(path+".finished", "x"), 0o700); err != nil { // It cannot be replaced.
+			t.Fatal(err)
+		}
+		advance(time.Hour)
+		if told := durable.take(); len(told) != 1 {
+			t.Errorf("told %d times that an object without content is gone: %.100q", len(told), told)
+		}
+		w.mu.Lock()
+		reconciled := map[string]int{}
+		for _, what := range w.done {
+			if strings.Contains(what, ", deleted") {
+				reconciled[what]++
+			}
+		}
+		w.mu.Unlock()
+		if len(reconciled) == 0 {
+			t.Error("no deletion of the file was reconciled")
+		}
+		for what, n := range reconciled {
+			if n > 1 {
+				t.Errorf("reconciled %d times: %s", n, what)
+			}
+		}
+	})
+}
+
+// TestADamagedRecordOfAnObjectThatWasMadeAnewMayBeOfTheFormerOne, as a relist and a damaged deletion count it (Q2).
+func TestADamagedRecordOfAnObjectThatWasMadeAnewMayBeOfTheFormerOne(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t, configMap("a"), configMap("b")), testsupport.Path(t)
+		first := launch(t, path, f, nil)
+		addDurable(t, first, "d")
+		first.run()
+		settle()
+		first.stop()
+		change(t, path, "objects", func(b *bolt.Bucket) error {
+			value := bytes.Clone(b.Get([]byte("kns/a")))
+			value[len(value)-1] ^= 1
+			return b.Put([]byte("kns/a"), value)
+		})
+		_, hold := openQuietly(t, path)
+		f.remove("a")
+		f.put(configMap("a")) // Another uid.
+		second := launch(t, path, f, impatient)
+		second.damaged = true
+		d := addDurable(t, second, "d")
+		second.run()
+		settle()
+		d.take()
+		hold()
+		settle()
+		if st := second.cache.Status(); st.MemoryOnly {
+			t.Fatal(st.Err)
+		}
+		if told := d.take(); !heardLost(told, "ns/a") {
+			t.Errorf("told %q, expected that the former a is gone", told)
+		}
+	})
+}
+
+// TestACursorThatATakenOverFileHasLostCostsNoDeletion, as at a start: the state of the queue has its name. If that is
+// lost, too, it does for a name that comes within the minute (Q2).
+func TestACursorThatATakenOverFileHasLostCostsNoDeletion(t *testing.T) {
+	for _, takenOver := range []bool{false, true} {
+		for _, stateLost := range []bool{false, true} {
+			if stateLost && !takenOver {
+				continue // A start holds nothing for a name that may never come.
+			}
+			t.Run(fmt.Sprintf("takenOver=%t, the state is lost: %t", takenOver, stateLost), func(t *testing.T) {
+				bubble(t, func(t *testing.T) { checkLostCursor(t, takenOver, stateLost) })
+			})
+		}
+	}
+}
+
+func checkLostCursor(t *testing.T, takenOver, stateLost bool) {
+	f, path := newSource(t, configMap("a"), configMap("c")), testsupport.Path(t)
+	first := launch(t, path, f, nil)
+	addDurable(t, first, "d")
+	addDurable(t, first, "e")
+	first.run()
+	settle()
+	first.stop()
+	change(t, path, "cursors", func(b *bolt.Bucket) error { return b.Delete([]byte("kdurable/e")) })
+	if stateLost {
+		loseBuckets(t, path, "queue")
+	}
+	release := func() {}
+	if takenOver {
+		_, release = openQuietly(t, path)
+	}
+	f.remove("c")
+	f.compact()
+	second := launch(t, path, f, impatient)
+	second.damaged = true
+	addDurable(t, second, "d")
+	second.run()
+	advance(20 * time.Second)
+	release()
+	advance(5 * time.Second)
+	if st := second.cache.Status(); st.MemoryOnly {
+		t.Fatal(st.Err)
+	}
+	e := addDurable(t, second, "e")
+	settle()
+	if told := e.take(); !heardLost(told, "ns/c") {
+		t.Errorf("told %q, expected that c is gone", told)
+	}
+}
+
+// TestWhatCannotBeReadOfAFileThatIsNotTakenOverYetIsNotLoggedEachTime that it is read, once a second.
+func TestWhatCannotBeReadOfAFileThatIsNotTakenOverYetIsNotLoggedEachTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t, configMap("a")), testsupport.Path(t)
+		first := launch(t, path, f, nil).run()
+		f.put(configMap("new"))
+		settle()
+		behind, lines := newSource(t, configMap("a")), atomic.Int64{}
+		logger := funcr.New(func(_, args string) {
+			if strings.Contains(args, "ns/a") {
+				lines.Add(1)
+			}
+		}, funcr.Options{})
+		second := launch(t, path, behind, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) {
+			o.LockTimeout, o.Logger = time.Millisecond, &logger
+		})
+		second.run()
+		settle()
+		behind.setDown(errUnreachable)
+		behind.closeWatches()
+		advance(time.Second)
+		first.stop()
+		change(t, path, "objects", func(b *bolt.Bucket) error {
+			value := bytes.Clone(b.Get([]byte("kns/a")))
+			value[len(value)-1] ^= 1
+			return b.Put([]byte("kns/a"), value)
+		})
+		advance(10 * time.Minute)
+		if !second.cache.Status().MemoryOnly || lines.Load() > 2 {
+			t.Errorf("in memory: %t, logged %d times", second.cache.Status().MemoryOnly, lines.Load())
+		}
+	})
+}
