@@ -2,8 +2,10 @@ package warmwatch
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -81,7 +83,7 @@ func (h *teller) note(obj any, exists bool) {
 	if lost {
 		obj, key = tomb.Obj, tomb.Key
 	}
-	cm, _ := obj.(*corev1.ConfigMap)
+	cm := h.life.configMap(obj)
 	if cm != nil {
 		key = cm.Namespace + "/" + cm.Name
 	}
@@ -103,8 +105,8 @@ func (h *teller) note(obj any, exists bool) {
 		rv = h.version(cm, key, exists)
 	}
 	if !exists {
-		if lost {
-			delete(h.greatest, key)
+		if lost { // Of any object of the name: what is told behind it is told anew.
+			maps.DeleteFunc(h.greatest, func(told string, _ int) bool { return strings.HasPrefix(told, key) })
 		}
 		delete(h.last, key)
 		h.gone(cm.UID)
@@ -165,7 +167,7 @@ func (h *teller) gone(uid types.UID) {
 func (h *teller) OnAdd(obj any, _ bool) { h.note(obj, true) }
 func (h *teller) OnUpdate(old, obj any) {
 	// A watch tells of a deletion between them; a durable handler is told of it in any case.
-	if before, now := old.(*corev1.ConfigMap).UID, obj.(*corev1.ConfigMap).UID; h.durable && before != now {
+	if before, now := h.life.configMap(old).UID, h.life.configMap(obj).UID; h.durable && before != now {
 		h.t.Errorf("Q2: %s handler was told that %s became %s, and not of the deletion", h.name, before, now)
 	}
 	h.note(obj, true)

@@ -4,21 +4,24 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 )
 
-// damage changes or removes one value of the file: of one delta, a cursor, or what says
-// how many there are.
-func (m *model) damage() {
-	db, err := bolt.Open(m.path, 0o600, nil)
+// damage changes or removes one value of the file, if nobody has it: of one delta, a cursor, what says
+// how many there are, or of more buckets.
+func (m *model) damage(more ...string) {
+	db, err := bolt.Open(m.path, 0o600, &bolt.Options{Timeout: time.Nanosecond})
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return
+	}
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -29,9 +32,10 @@ func (m *model) damage() {
 			if string(name) == "warmwatch" {
 				return nil
 			}
-			bucket := []string{"deltas", "deltas", "deltas", "cursors", "store", "queue", "aside", "panics"}[m.rng.IntN(8)]
+			buckets := append([]string{"deltas", "deltas", "deltas", "cursors", "store", "queue", "aside", "panics"}, more...)
+			bucket := buckets[m.rng.IntN(len(buckets))]
 			b := space.Bucket([]byte(bucket))
-			vanish := vanish && bucket != "aside" // Nobody would know of what it had.
+			vanish := vanish && !slices.Contains([]string{"aside", "objects", "deleted"}, bucket) // Nobody would know of what it had.
 			if b == nil {
 				return nil
 			}
@@ -44,7 +48,7 @@ func (m *model) damage() {
 				return nil
 			}
 			m.stats.Damaged++
-			m.damaged = true
+			m.damaged, m.objectDamaged = true, m.objectDamaged || bucket == "objects"
 			k := keys[m.rng.IntN(len(keys))]
 			m.t.Logf("damage of %s, key %q, which vanishes: %v", bucket, k, vanish)
 			v := slices.Clone(b.Get(k))
@@ -62,6 +66,7 @@ func (m *model) damage() {
 // remains are what a crash has left in the file.
 type remains struct {
 	rv       int
+	secrets  bool              // They are of the other Go type, see transforms.
 	versions map[string]string // Of the objects, by key.
 	uids     map[types.UID]bool
 }
@@ -83,25 +88,25 @@ func (m *model) inspect(path string, told int) (left remains) {
 	if err := c.Status().Err; err != nil {
 		t.Errorf("the crashed file is bad: %v", err)
 	}
-	s, err := c.NewSharedIndexInformer(m.server, &corev1.ConfigMap{}, InformerOptions{
-		Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Indexers: cache.Indexers{"color": byColor}})
+	l := &life{m: m, cache: c}
+	s, want, err := l.newReader()
 	if err != nil {
 		t.Fatal(err)
 	}
 	parts := s.parts.Load()
-	parts.sink.Load(s.want(""), nil, 0)
+	parts.sink.Load(want, nil, 0)
 	r := parts.sink.Checkpoint()
-	left = remains{versions: map[string]string{}, uids: map[types.UID]bool{}}
+	left = remains{secrets: l.secrets, versions: map[string]string{}, uids: map[types.UID]bool{}}
 	left.rv, err = strconv.Atoi(r.ResourceVersion)
 	if r.ResourceVersion != "" && err != nil {
 		t.Error(err)
 	}
 	parts.indexer.Hide(false)
 	for _, obj := range parts.indexer.List() {
-		cm := obj.(*corev1.ConfigMap)
+		cm := l.configMap(obj)
 		left.versions[cm.Namespace+"/"+cm.Name], left.uids[cm.UID] = cm.ResourceVersion, true
 	}
-	if r.State == checkpoint.StateComplete {
+	if r.State == checkpoint.StateComplete && !m.objectDamaged {
 		want := map[string]string{}
 		for key, obj := range m.server.ObjectsAt(left.rv) {
 			want[key] = obj.GetResourceVersion()
@@ -113,14 +118,14 @@ func (m *model) inspect(path string, told int) (left remains) {
 			t.Errorf("Len is %d, expected %d", parts.indexer.Len(), len(left.versions))
 		}
 		if r.IndexVersion == s.indexVersion() { // Else they were being rebuilt, and will be again.
-			m.checkIndices(s)
+			l.checkIndices()
 		}
 		if told > left.rv {
 			t.Errorf("Q4: the durable handler was told of version %d, the file has %d", told, left.rv)
 		}
 	}
 	if err := s.Status().Err; err == nil {
-		m.damaged = false
+		m.damaged, m.objectDamaged = false, false
 	} else if !m.damaged && !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}

@@ -8,9 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/cache"
-
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
 )
@@ -19,6 +16,8 @@ import (
 type life struct {
 	m                    *model
 	held                 bool // It began while the file was held.
+	secrets              bool // Its transform makes Secrets.
+	strict               bool // It is given objects of that type only.
 	cache                *Cache
 	informer             *SharedIndexInformer
 	durable, late, plain *teller
@@ -30,9 +29,11 @@ type life struct {
 	over                 chan struct{} // The process has died, or is about to end.
 }
 
-// launch begins a process.
+// launch begins a process. It returns nil if it would be beside another one, and could not have the file.
 func (m *model) launch(held bool) *life {
 	t := m.t
+	l := &life{m: m, held: held, done: make(chan struct{}), over: make(chan struct{})}
+	m.chooseType(l)
 	c, err := Open(m.path, Options{
 		LockTimeout:    time.Millisecond,
 		CommitInterval: time.Duration(1+m.rng.IntN(1000)) * time.Millisecond,
@@ -41,17 +42,21 @@ func (m *model) launch(held bool) *life {
 		// Now and then everything that waits is folded.
 		MaxBacklogBytes: int64(m.rng.IntN(3)) * 500,
 		// 1: each batch is committed before the next, so that a crash comes between any two.
-		MaxPendingBytes: int64(m.rng.IntN(2)),
+		MaxPendingBytes:  int64(m.rng.IntN(2)),
+		TransformVersion: l.transformVersion(),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &life{m: m, held: held, cache: c, done: make(chan struct{}), over: make(chan struct{})}
+	if m.beside && c.Status().MemoryOnly { // The process that waits for the file was faster.
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return nil
+	}
+	l.cache = c
 	l.crash = m.prepareCrash(l)
-	s, err := c.NewSharedIndexInformer(m.server, &corev1.ConfigMap{}, InformerOptions{
-		Resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
-		Indexers: cache.Indexers{"color": byColor},
-	})
+	s, err := l.newInformer()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +79,8 @@ func (m *model) launch(held bool) *life {
 
 func (l *life) addHandlers() {
 	m, s := l.m, l.informer
-	l.durable, l.late, l.plain = m.durable.teller(l, !l.held), m.late.teller(l, !l.held), m.plain.teller(l, !l.held)
+	alone := !l.held && !m.beside
+	l.durable, l.late, l.plain = m.durable.teller(l, alone), m.late.teller(l, alone), m.plain.teller(l, alone)
 	if _, err := s.AddDurableEventHandler(m.durable.name, l.durable); err != nil {
 		m.t.Fatal(err)
 	}
@@ -84,6 +90,9 @@ func (l *life) addHandlers() {
 	var err error
 	if l.work, err = m.shadows.add(l, 1+m.rng.IntN(10), m.rng.IntN(2) == 0); err != nil {
 		m.t.Fatal(err)
+	}
+	if m.beside {
+		l.work.fail()
 	}
 	for _, h := range []*teller{l.durable, l.late} {
 		if m.rng.IntN(3) == 0 {
@@ -105,6 +114,15 @@ func (l *life) end() {
 	<-l.done
 	if err := l.cache.Close(); err != nil {
 		l.m.t.Fatalf("close: %v", err)
+	}
+}
+
+func (l *life) isOver() bool {
+	select {
+	case <-l.over:
+		return true
+	default:
+		return false
 	}
 }
 

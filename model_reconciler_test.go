@@ -27,6 +27,8 @@ type shadows struct {
 	failed int
 	byKey  map[string]shadow    // What the last reconcile has found, by key.
 	byUID  map[types.UID]shadow // What was first found of an object, until its deletion was reconciled.
+	// forgets says that the object of a deletion may be of a Go type that is not given.
+	forgets bool
 }
 
 // shadow is an object that a reconciler has found.
@@ -38,6 +40,7 @@ type shadow struct {
 // shadower is the reconciler of one process.
 type shadower struct {
 	*shadows
+	life    *life
 	dead    bool // The process has crashed: what follows did not happen.
 	slow    bool
 	fails   bool                // Each reconcile does, and does nothing.
@@ -54,13 +57,13 @@ func newShadows(t *testing.T, seed uint64) *shadows {
 // add adds the reconciler to an informer.
 func (w *shadows) add(l *life, workers int, slow bool) (*shadower, error) {
 	s := l.informer
-	r := &shadower{shadows: w, slow: slow, working: map[string]struct{}{}, found: map[types.UID]bool{}, memory: func() bool { return l.held && l.memoryOnly() }}
+	r := &shadower{shadows: w, life: l, slow: slow, working: map[string]struct{}{}, found: map[types.UID]bool{}, memory: func() bool { return l.held && l.memoryOnly() }}
 	r.lister = func(key string) (*corev1.ConfigMap, error) {
 		obj, exists, err := s.GetStore().GetByKey(key)
 		if err != nil || !exists {
 			return nil, err
 		}
-		return obj.(*corev1.ConfigMap), nil
+		return l.configMap(obj), nil
 	}
 	_, err := s.AddReconciler("shadows", r.reconcile, ReconcilerOptions{
 		Workers:     workers,
@@ -111,7 +114,7 @@ func (w *shadower) reconcile(ctx context.Context, name cache.ObjectName) error {
 		return errModel
 	}
 	for _, deleted := range DeletedObjects(ctx) {
-		cm := deleted.(*corev1.ConfigMap)
+		cm := w.life.configMap(deleted)
 		if cm.Namespace+"/"+cm.Name != key {
 			w.t.Errorf("Q6: the reconcile of %s has the deleted object %s/%s", key, cm.Namespace, cm.Name)
 		}
@@ -139,6 +142,13 @@ func (w *shadows) restart(rv int, but *shadower) {
 	maps.DeleteFunc(w.byUID, func(uid types.UID, found shadow) bool {
 		return w.number(found.rv) > rv && (but == nil || !but.found[uid])
 	})
+}
+
+// forgetObjects forgets which objects were found, and that their deletions are due.
+func (w *shadows) forgetObjects() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	clear(w.byUID)
 }
 
 func (w *shadows) number(resourceVersion string) int {
@@ -188,7 +198,7 @@ func (w *shadows) compare(server map[string]string, uids map[types.UID]bool) str
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for uid, found := range w.byUID {
-		if !uids[uid] {
+		if !uids[uid] && !w.forgets {
 			return fmt.Sprintf("Q6: the deletion of %s, which was found at version %s, was not reconciled", uid, found.rv)
 		}
 	}

@@ -34,6 +34,24 @@ func (h *holder) begin() {
 	}
 }
 
+// third begins a process that comes between the one that had the file and the one that waits for it, if it comes
+// before that one.
+func (m *model) third(waits *life) *holder {
+	h := &holder{m: m, ended: true}
+	if waits.crash.isArmed() {
+		return h
+	}
+	m.beside = true
+	defer func() { m.beside = false }()
+	if h.life = m.launch(false); h.life == nil {
+		return h
+	}
+	m.stats.Third++
+	m.disturb(h.life, h)
+	h.ended = false
+	return h
+}
+
 // succeededBy is called when the process that waits for the file has begun. What a reconciler would
 // still do in the process before, it might do after its successor has done it anew.
 func (h *holder) succeededBy(l *life) {
@@ -45,6 +63,9 @@ func (h *holder) succeededBy(l *life) {
 	}
 	if h.life != nil {
 		h.life.work.fail()
+		if h.life.secrets != l.secrets {
+			h.m.shadows.forgetObjects()
+		}
 		for _, b := range []*teller{h.life.durable, h.life.late, h.life.plain} {
 			b.notAlone()
 		}
@@ -62,6 +83,7 @@ func (h *holder) end(l *life) {
 		if err := h.idle.Close(); err != nil {
 			m.t.Fatal(err)
 		}
+		m.damageBetween(l)
 		return
 	}
 	if m.rng.IntN(2) == 0 {
@@ -76,6 +98,7 @@ func (h *holder) end(l *life) {
 	}
 	h.life.end()
 	if !killed {
+		m.damageBetween(l)
 		return
 	}
 	if !l.memoryOnly() {
@@ -85,6 +108,18 @@ func (h *holder) end(l *life) {
 	left := m.inspect(h.life.crash.to, h.life.crash.told)
 	m.plain.forget(left, l.plain)
 	m.shadows.restart(left.rv, l.work)
+	m.checkTypes(left, l)
+	m.damageBetween(l)
+}
+
+// damageBetween damages the file, now and then and once in a session, that a process is about to take over.
+func (m *model) damageBetween(l *life) {
+	if m.rng.IntN(4) > 0 || m.damagedBetween || m.damaged || l.isOver() {
+		return
+	}
+	m.damagedBetween = true
+	m.shadows.forgetObjects() // A deletion may have lost its object.
+	m.damage("objects", "deleted", "work")
 }
 
 // hasFile waits until a process has the file. It reports false if it is about to crash.

@@ -59,7 +59,7 @@ func TestModel(t *testing.T) {
 	}
 	t.Logf("%+v", total)
 	if !t.Failed() && (total.Resumes == 0 || total.Relists == 0 || total.Deletions == 0 || total.Redelivered == 0 || total.Damaged == 0 ||
-		crashes >= 1000 && (total.TakenOver == 0 || total.RedeliveredAside == 0)) {
+		crashes >= 1000 && (total.TakenOver == 0 || total.RedeliveredAside == 0 || total.Third == 0 || total.OtherType == 0)) {
 		t.Errorf("the test did not reach what it is for: %+v", total)
 	}
 }
@@ -71,6 +71,9 @@ type modelStats struct {
 	Sessions, Crashes, Resumes, Relists, Events, Deletions, Redelivered, Damaged int
 	// Held are the sessions that began while the file was held, TakenOver those that took it over.
 	Held, TakenOver, Panics, RedeliveredAside int
+	// Third are the processes that had the file between two others, OtherType those that found objects of
+	// another Go type.
+	Third, OtherType int
 }
 
 func (s *modelStats) add(o modelStats) {
@@ -86,6 +89,8 @@ func (s *modelStats) add(o modelStats) {
 	s.TakenOver += o.TakenOver
 	s.Panics += o.Panics
 	s.RedeliveredAside += o.RedeliveredAside
+	s.Third += o.Third
+	s.OtherType += o.OtherType
 }
 
 type model struct {
@@ -96,11 +101,16 @@ type model struct {
 	server *apiserver.Server
 	stats  modelStats
 	// damaged: the file was, and perhaps nothing was written since.
-	damaged bool
+	damaged       bool
+	objectDamaged bool // The same of the record of an object.
 	// The durable handler late comes at any time of a session.
 	durable, late, plain *believer
 	shadows              *shadows
 	holds                bool // Now and then the file is held at the start.
+	// beside: a process that is launched has the file, and there is another one in memory.
+	beside         bool
+	damagedBetween bool        // The file was, in this session, between two processes.
+	transforms     *transforms // Nil: there is none.
 }
 
 func newModel(t *testing.T, seed uint64) *model {
@@ -116,6 +126,10 @@ func newModel(t *testing.T, seed uint64) *model {
 		shadows: newShadows(t, seed),
 	}
 	m.holds = seed%2 == 0
+	if seed%3 == 0 {
+		m.transforms = &transforms{named: rng.IntN(3) > 0}
+		m.shadows.forgets = !m.transforms.named
+	}
 	m.durable.late, m.late.late = m.holds, m.holds
 	m.server.Advance(1) // No server is at version 0.
 	return m
@@ -130,6 +144,7 @@ func fillModel(rng *rand.Rand, obj apiserver.Object) {
 func (m *model) session() {
 	held := m.holds && !m.damaged && m.rng.IntN(3) == 0
 	m.choosePoison()
+	m.damagedBetween = false
 	h := &holder{m: m, ended: !held}
 	if held {
 		h.begin()
@@ -145,6 +160,10 @@ func (m *model) session() {
 		return
 	}
 	h.end(l)
+	if held && m.rng.IntN(4) == 0 {
+		h = m.third(l)
+		h.end(l)
+	}
 	if !l.crash.isArmed() && m.hasFile(l) {
 		m.quiet(l)
 	}
@@ -225,7 +244,7 @@ func (m *model) quiet(l *life) {
 		}
 		m.redeliver(l)
 	}
-	m.checkIndices(l.informer)
+	l.checkIndices()
 }
 
 func (m *model) compare(l *life) string {
@@ -240,7 +259,7 @@ func (m *model) compare(l *life) string {
 	}
 	got := map[string]string{}
 	for _, obj := range l.informer.GetStore().List() {
-		cm := obj.(*corev1.ConfigMap)
+		cm := l.configMap(obj)
 		got[cm.Namespace+"/"+cm.Name] = cm.ResourceVersion
 	}
 	if d := cmp.Diff(want, got); d != "" {
@@ -254,12 +273,15 @@ func (m *model) compare(l *life) string {
 	return m.shadows.compare(want, uids)
 }
 
-func byColor(obj any) ([]string, error) { return []string{obj.(*corev1.ConfigMap).Data["color"]}, nil }
+func (l *life) byColor(obj any) ([]string, error) {
+	return []string{l.configMap(obj).Data["color"]}, nil
+}
 
-func (m *model) checkIndices(s *SharedIndexInformer) {
+func (l *life) checkIndices() {
+	m, s := l.m, l.informer
 	want := map[string][]string{}
 	for _, obj := range s.GetStore().List() {
-		cm := obj.(*corev1.ConfigMap)
+		cm := l.configMap(obj)
 		want[cm.Data["color"]] = append(want[cm.Data["color"]], cm.Namespace+"/"+cm.Name)
 	}
 	got := map[string][]string{}
@@ -289,6 +311,7 @@ func (m *model) afterwards(l *life, path string) {
 	m.stats.Crashes++
 	left := m.inspect(m.path, l.crash.told)
 	m.t.Logf("the file is at version %d", left.rv)
+	m.checkTypes(left, nil)
 	for _, b := range []*believer{m.durable, m.late, m.plain} {
 		b.mu.Lock()
 		m.stats.Events, m.stats.Deletions = m.stats.Events+b.events, m.stats.Deletions+b.deleted
