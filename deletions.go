@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/cache"
@@ -34,12 +35,14 @@ type deletions struct {
 	prefix     string
 	newObject  func() any
 	removeHook func()
+	// history grows when versions may be used again for other content. Those before have no order with those behind.
+	history *atomic.Uint64
 
 	mu    sync.Mutex
 	known map[cache.ObjectName][]deletedState // What the DB has, or puts, by the objects' names.
 	last  uint64                              // The greatest number of any state.
 	puts  map[string]*record.Object           // To be put with the next commit.
-	gone  []string                            // To be deleted with it.
+	gone  map[string]struct{}                 // To be deleted with it.
 }
 
 // deletedState is a state of a deleted object. The object may exist again and be deleted again, or be deleted in a
@@ -49,28 +52,31 @@ type deletedState struct {
 	key     string // In the DB.
 	number  uint64 // No other state has it.
 	version string // Its resourceVersion, empty if that is not known.
+	history uint64 // See deletions.history.
+	// unreadable: it is of another Go type than the transform returns.
+	unreadable bool
 }
 
-func newDeletions(db *persist.DB, space, name string, newObject func() any) *deletions {
+func newDeletions(db *persist.DB, space, name string, newObject func() any, history *atomic.Uint64) *deletions {
 	return &deletions{
-		db: db, bucket: persist.Bucket{Space: space, Name: deletedBucket}, prefix: keyfield.Of(name), newObject: newObject,
-		known: map[cache.ObjectName][]deletedState{}, puts: map[string]*record.Object{},
+		db: db, bucket: persist.Bucket{Space: space, Name: deletedBucket}, prefix: keyfield.Of(name), newObject: newObject, history: history,
+		known: map[cache.ObjectName][]deletedState{}, puts: map[string]*record.Object{}, gone: map[string]struct{}{},
 	}
 }
 
-func openDeletions(db *persist.DB, space, name string, newObject func() any) (*deletions, error) {
-	d := newDeletions(db, space, name, newObject)
-	keys, err := scanDeletions(db, d.bucket, d.prefix)
+func openDeletions(db *persist.DB, space, name string, newObject func() any, history *atomic.Uint64) (*deletions, error) {
+	d := newDeletions(db, space, name, newObject, history)
+	found, err := scanDeletions(db, d.bucket, d.prefix)
 	if err != nil {
 		return nil, err
 	}
-	for _, key := range keys {
+	for key, version := range found {
 		_, name, err := cutDeletedKey(key)
 		if err != nil { // Damage: nobody would ever look for it.
-			d.gone = append(d.gone, key)
+			d.gone[key] = struct{}{}
 			continue
 		}
-		d.noteLocked(name, key, "")
+		d.noteLocked(name, deletedState{key: key, version: version, history: history.Load()})
 	}
 	d.removeHook = db.AddHook(&persist.Hook{Space: space, Last: true, BeforeCommit: d.beforeCommit})
 	return d, nil
@@ -79,30 +85,30 @@ func openDeletions(db *persist.DB, space, name string, newObject func() any) (*d
 // close ends the hook, after it has put what there is.
 func (d *deletions) close() { d.removeHook() }
 
-// scanDeletions returns the keys with a prefix.
-func scanDeletions(db *persist.DB, bucket persist.Bucket, prefix string) (keys []string, err error) {
+// scanDeletions returns the resourceVersions of the objects whose keys have a prefix.
+func scanDeletions(db *persist.DB, bucket persist.Bucket, prefix string) (found map[string]string, err error) {
 	err = db.Read(bucket.Space, func(s *persist.Snapshot) error {
-		keys = nil
+		found = map[string]string{}
 		return s.Scan(bucket.Name, prefix, func(it *persist.Item) (bool, error) {
 			ours := strings.HasPrefix(it.Key, prefix)
 			if ours {
-				keys = append(keys, it.Key)
+				found[it.Key] = versionOfDeleted(it)
 			}
 			return ours, nil
 		})
 	})
-	return keys, err
+	return found, err
 }
 
 // forgetDeletions removes those of a reconciler.
 func forgetDeletions(db *persist.DB, space, name string) error {
 	bucket := persist.Bucket{Space: space, Name: deletedBucket}
-	keys, err := scanDeletions(db, bucket, keyfield.Of(name))
-	if err != nil || len(keys) == 0 {
+	found, err := scanDeletions(db, bucket, keyfield.Of(name))
+	if err != nil || len(found) == 0 {
 		return err
 	}
 	_, err = db.Update(func(b *persist.Batch) {
-		for _, key := range keys {
+		for key := range found {
 			b.Delete(bucket, key)
 		}
 	})
@@ -125,11 +131,12 @@ func cutDeletedKey(key string) (reconciler string, name cache.ObjectName, err er
 	return reconciler, name, err
 }
 
-// noteLocked notes that there is another state under a key.
-func (d *deletions) noteLocked(name cache.ObjectName, key, version string) {
+// noteLocked notes that there is another state under its key.
+func (d *deletions) noteLocked(name cache.ObjectName, state deletedState) {
 	d.last++
-	others := slices.DeleteFunc(d.known[name], func(s deletedState) bool { return s.key == key })
-	d.known[name] = append(others, deletedState{key, d.last, version})
+	state.number = d.last
+	others := slices.DeleteFunc(d.known[name], func(s deletedState) bool { return s.key == state.key })
+	d.known[name] = append(others, state)
 }
 
 // stateLocked returns the state that is known under a key, a zero one if none is.
@@ -142,8 +149,8 @@ func (d *deletions) stateLocked(name cache.ObjectName, key string) deletedState 
 	return deletedState{}
 }
 
-// add keeps a deleted object until remove. A state that is there already stays if it is later, or if it is not sure
-// that this is the last one.
+// add keeps a deleted object until remove. A state that is there already stays if it is later and can be read, or if
+// the two have no order and it is not sure that this is the last one.
 func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 	uid, version := "", ""
 	if m, err := meta.Accessor(obj); err == nil {
@@ -151,13 +158,15 @@ func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 	}
 	key := d.key(name, uid)
 	d.mu.Lock()
-	known := d.stateLocked(name, key)
-	order, ordered := checkpoint.CompareVersions(version, known.version)
-	if known.number > 0 && (!sure || ordered && order < 0) {
+	known, state := d.stateLocked(name, key), deletedState{key: key, version: version, history: d.history.Load()}
+	order, ordered := checkpoint.CompareVersions(state.version, known.version)
+	ordered = ordered && state.history == known.history
+	if known.number > 0 && !known.unreadable && (ordered && order < 0 || !ordered && !sure) {
+		d.noteLocked(name, known) // A reconcile that has begun has found it before this deletion.
 		d.mu.Unlock()
 		return
 	}
-	d.noteLocked(name, key, version)
+	d.noteLocked(name, state)
 	d.puts[key] = record.NewObject(obj, false)
 	full := len(d.puts) >= maxDeletionsInMemory
 	d.mu.Unlock()
@@ -173,7 +182,7 @@ func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 func (d *deletions) takeOver(name cache.ObjectName, key string, stored persist.Bytes) error {
 	for {
 		d.mu.Lock()
-		state, waiting := d.stateLocked(name, key), d.puts[key]
+		known, waiting := d.stateLocked(name, key), d.puts[key]
 		d.mu.Unlock()
 		later, err := d.isLater(stored, key, waiting)
 		if err != nil || !later {
@@ -183,11 +192,15 @@ func (d *deletions) takeOver(name cache.ObjectName, key string, stored persist.B
 		_, err = d.db.Update(func(b *persist.Batch) {
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			if put = d.stateLocked(name, key) == state; !put {
+			if put = d.stateLocked(name, key) == known; !put {
 				return // The handler was told of the deletion meanwhile, or it was reconciled.
 			}
-			d.gone = slices.DeleteFunc(d.gone, func(gone string) bool { return gone == key })
-			d.noteLocked(name, key, versionOfDeleted(&persist.Item{Value: stored}))
+			delete(d.gone, key)
+			it := &persist.Item{Value: stored}
+			_, err := deletedObject(it, d.newObject)
+			d.noteLocked(name, deletedState{
+				key: key, version: versionOfDeleted(it), history: d.history.Load(), unreadable: err != nil,
+			})
 			delete(d.puts, key)
 			b.Put(d.bucket, key, stored)
 		})
@@ -315,13 +328,17 @@ func (d *deletions) remove(name cache.ObjectName, done deleted) {
 	defer d.db.Kick() // Without the lock.
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	reconciled := make(map[deletedState]struct{}, len(done.states))
+	for _, s := range done.states {
+		reconciled[s] = struct{}{}
+	}
 	left := slices.DeleteFunc(d.known[name], func(s deletedState) bool {
-		reconciled := slices.Contains(done.states, s)
-		if reconciled {
+		_, isDone := reconciled[s]
+		if isDone {
 			delete(d.puts, s.key)
-			d.gone = append(d.gone, s.key)
+			d.gone[s.key] = struct{}{}
 		}
-		return reconciled
+		return isDone
 	})
 	if d.known[name] = left; len(left) == 0 {
 		delete(d.known, name)
@@ -332,12 +349,12 @@ func (d *deletions) remove(name cache.ObjectName, done deleted) {
 func (d *deletions) beforeCommit(b *persist.Batch) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, key := range d.gone {
+	for key := range d.gone {
 		b.Delete(d.bucket, key)
 	}
 	for key, v := range d.puts {
 		b.Put(d.bucket, key, v)
 	}
-	d.gone = d.gone[:0]
+	clear(d.gone)
 	clear(d.puts)
 }

@@ -1,6 +1,7 @@
 package warmwatch
 
 import (
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,7 +14,7 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// TestTheLaterStateOfADeletionStays, in whatever order they come, and one that can be read before one that cannot (Q6).
+// TestTheLaterStateOfADeletionStays, in whatever order they come, and one that can be read before one that cannot (Q6), also where a reconcile has begun before the second one comes.
 func TestTheLaterStateOfADeletionStays(t *testing.T) {
 	meta := func(version string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "ns", Name: "b", UID: "u", ResourceVersion: version}
@@ -21,6 +22,8 @@ func TestTheLaterStateOfADeletionStays(t *testing.T) {
 	configMap := func(version string) runtime.Object { return &corev1.ConfigMap{ObjectMeta: meta(version)} }
 	name := cache.ObjectName{Namespace: "ns", Name: "b"}
 	add := func(d *deletions, obj runtime.Object) { d.add(name, obj, true) }
+	lose := func(d *deletions, obj runtime.Object) { d.add(name, obj, false) }
+	anotherHistory := func(d *deletions, obj runtime.Object) { d.history.Add(1); d.add(name, obj, true) }
 	takeOver := func(d *deletions, obj runtime.Object) {
 		stored, err := record.Append(nil, 1, obj)
 		if err != nil {
@@ -35,26 +38,35 @@ func TestTheLaterStateOfADeletionStays(t *testing.T) {
 		first, second  step
 		known, further runtime.Object
 		want           string
+		covered        bool // A reconcile of the first that has begun is one of what is known then.
 	}{
-		"a handler is told the earlier one later":           {add, add, configMap("4"), configMap("2"), "4"},
-		"a handler is told the later one later":             {add, add, configMap("2"), configMap("4"), "4"},
-		"a file has an earlier one":                         {add, takeOver, configMap("4"), configMap("2"), "4"},
-		"a file has a later one":                            {add, takeOver, configMap("2"), configMap("4"), "4"},
-		"a file has a later one, of another Go type":        {add, takeOver, configMap("2"), &corev1.Secret{ObjectMeta: meta("4")}, "2"},
-		"a handler is told an earlier one than the file's":  {takeOver, add, configMap("4"), configMap("2"), "4"},
-		"a second file has a later one than the first file": {takeOver, takeOver, configMap("2"), configMap("4"), "4"},
+		"a handler is told the earlier one later":           {add, add, configMap("4"), configMap("2"), "4", false},
+		"a handler is told the later one later":             {add, add, configMap("2"), configMap("4"), "4", false},
+		"a file has an earlier one":                         {add, takeOver, configMap("4"), configMap("2"), "4", true},
+		"a file has a later one":                            {add, takeOver, configMap("2"), configMap("4"), "4", false},
+		"a file has a later one, of another Go type":        {add, takeOver, configMap("2"), &corev1.Secret{ObjectMeta: meta("4")}, "2", true},
+		"a handler is told an earlier one than the file's":  {takeOver, add, configMap("4"), configMap("2"), "4", false},
+		"a second file has a later one than the first file": {takeOver, takeOver, configMap("2"), configMap("4"), "4", false},
+		"a later one is lost":                               {add, lose, configMap("2"), configMap("4"), "4", false},
+		"an earlier one is lost":                            {add, lose, configMap("4"), configMap("2"), "4", false},
+		"a file has one of another Go type":                 {takeOver, lose, &corev1.Secret{ObjectMeta: meta("4")}, configMap("2"), "2", false},
+		"the server was put back":                           {add, anotherHistory, configMap("4"), configMap("2"), "2", false},
 	} {
 		t.Run(what, func(t *testing.T) {
 			db, err := persist.OpenMemory(persist.Options{Logger: &testsupport.Quiet})
 			if err != nil {
 				t.Fatal(err)
 			}
-			d, err := openDeletions(db, "space", "r", func() any { return &corev1.ConfigMap{} })
+			d, err := openDeletions(db, "space", "r", func() any { return &corev1.ConfigMap{} }, new(atomic.Uint64))
 			if err != nil {
 				t.Fatal(err)
 			}
 			c.first(d, c.known)
+			begun := d.read(name, testsupport.Quiet)
 			c.second(d, c.further)
+			if !c.covered {
+				d.remove(name, begun)
+			}
 			found := d.read(name, testsupport.Quiet)
 			if len(found.objects) != 1 || found.objects[0].(*corev1.ConfigMap).ResourceVersion != c.want {
 				t.Errorf("found %v, expected version %s", found.objects, c.want)

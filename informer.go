@@ -139,7 +139,8 @@ type SharedIndexInformer struct {
 	processor   *processor.Processor
 	detector    cache.MutationDetector
 	progress    progress
-	reconciling reconciling // What the reconcilers do.
+	reconciling reconciling   // What the reconcilers do.
+	history     atomic.Uint64 // Grows with each list of a server that may have used versions again.
 	syncGate    syncGate
 
 	synced    chan struct{} // Closed when HasSynced.

@@ -119,7 +119,7 @@ func newModel(t *testing.T, seed uint64) *model {
 	m := &model{
 		t: t, rng: rng, dir: dir, path: filepath.Join(dir, "cache-0.db"),
 		server: apiserver.New(apiserver.Options{
-			Rand: rand.New(rand.NewPCG(seed, 2)), Names: modelNames, Fill: fillModel, StreamLists: rng.IntN(2) == 0,
+			Rand: rand.New(rand.NewPCG(seed, 2)), Names: modelNames, Fill: fillModel, SelectAgain: true, StreamLists: rng.IntN(2) == 0,
 			PageDelay: 200 * time.Millisecond, ObjectDelay: 100 * time.Millisecond,
 		}),
 		durable: newBeliever(t, "model"), late: newBeliever(t, "late"), plain: newBeliever(t, "plain"),
@@ -130,7 +130,7 @@ func newModel(t *testing.T, seed uint64) *model {
 		m.transforms = &transforms{named: rng.IntN(3) > 0}
 		m.shadows.forgets = !m.transforms.named
 	}
-	m.durable.late, m.late.late = m.holds, m.holds
+	m.durable.late, m.late.late, m.plain.late = m.holds, m.holds, m.holds
 	m.server.Advance(1) // No server is at version 0.
 	return m
 }

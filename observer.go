@@ -60,6 +60,7 @@ type sinkInformer struct {
 	syncGate         *syncGate
 	processor        *processor.Processor
 	resumer          *atomic.Pointer[reflector.Resumer]
+	history          *atomic.Uint64
 	serve, setSynced func()
 	synced           cache.DoneChecker
 }
@@ -75,7 +76,12 @@ func (i *sinkInformer) Listed() {
 }
 
 // RelistBegun implements [sink.Informer].
-func (i *sinkInformer) RelistBegun(rewriting bool) { i.progress.relistBegun(rewriting) }
+func (i *sinkInformer) RelistBegun(rewriting, rewound bool) {
+	if rewound {
+		i.history.Add(1)
+	}
+	i.progress.relistBegun(rewriting)
+}
 
 // RelistEnded implements [sink.Informer].
 func (i *sinkInformer) RelistEnded(complete bool, refused error) (whole bool) {

@@ -191,7 +191,7 @@ var _ cache.ResourceEventHandler = (*reconciler)(nil)
 // open is called before the handler is told anything. The caller holds informer.mu.
 func (r *reconciler) open(p *parts) (err error) {
 	r.logger = klog.LoggerWithValues(p.logger, "reconciler", r.name)
-	if r.deletions, err = openDeletions(p.db, p.space, r.name, r.informer.newObject); err != nil {
+	if r.deletions, err = openDeletions(p.db, p.space, r.name, r.informer.newObject, &r.informer.history); err != nil {
 		return err
 	}
 	told := p.queue.HasTold(r.name) || r.informer.queuesOpen && p.queue.Follows(r.name) // Before that no handler runs.

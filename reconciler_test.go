@@ -449,26 +449,39 @@ func TestAReconcileThatPanicsIsRepeated(t *testing.T) {
 
 // TestADeletionThatComesWhileAnEarlierOneIsReconciledIsReconciled, with its object, which is selected again and again.
 func TestADeletionThatComesWhileAnEarlierOneIsReconciledIsReconciled(t *testing.T) { // Q6
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("b"))
-		p := launch(t, testsupport.Path(t), f, nil)
-		w := addReconcilerNamed(t, p, "r")
-		w.set(nil)
-		p.run()
-		settle()
-		w.expect(t, "ns/b@1")
-		leave := make(chan struct{})
-		w.set(func(context.Context, string) error { <-leave; return nil })
-		again := configMap("b")
-		again.SetUID("uid-1")
-		f.remove("b")
-		settle()
-		f.put(again)
-		f.remove("b")
-		settle()
-		close(leave)
-		settle()
-		w.expect(t, "ns/b is gone, deleted ns/b@2", "ns/b is gone, deleted ns/b@4")
-		p.stop()
-	})
+	for _, seen := range []bool{true, false} {
+		t.Run(fmt.Sprintf("it is seen: %t", seen), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("b"))
+				p := launch(t, testsupport.Path(t), f, nil)
+				w := addReconcilerNamed(t, p, "r")
+				w.set(nil)
+				p.run()
+				settle()
+				w.expect(t, "ns/b@1")
+				leave := make(chan struct{})
+				w.set(func(context.Context, string) error { <-leave; return nil })
+				again := configMap("b")
+				again.SetUID("uid-1")
+				f.remove("b")
+				settle()
+				f.put(again)
+				settle()
+				want := "ns/b is gone, deleted ns/b@4"
+				if !seen {
+					f.setDown(errUnreachable)
+					f.closeWatches()
+					want = "ns/b is gone, deleted ns/b@3"
+				}
+				f.remove("b")
+				f.compact()
+				f.setDown(nil)
+				settle()
+				close(leave)
+				settle()
+				w.expect(t, "ns/b is gone, deleted ns/b@2", want)
+				p.stop()
+			})
+		})
+	}
 }

@@ -3,12 +3,14 @@ package queue
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
 	"sync/atomic"
 
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -327,7 +329,7 @@ func (q *Log) loadAside(s *persist.Snapshot) (err error) {
 }
 
 // readAside reads what is set aside. Of an entry that cannot be read the key is known: it counts
-// as a deletion, so that none is lost, and found is called.
+// as a deletion, so that none is lost, and found is called, also where its object is of a former Go type.
 func (q *Log) readAside(s *persist.Snapshot, found func()) (objects map[string]map[string]*asideObject, counts map[string]panics, err error) {
 	objects, counts = map[string]map[string]*asideObject{}, map[string]panics{}
 	damaged := func(err error, bucket, key string) {
@@ -342,7 +344,11 @@ func (q *Log) readAside(s *persist.Snapshot, found func()) (objects map[string]m
 		}
 		d, err := q.readDelta(0, it)
 		if err != nil {
-			damaged(err, asideBucket, it.Key)
+			if errors.Is(err, record.ErrTypeMismatch) { // No damage: all objects are listed when the type changes.
+				found()
+			} else {
+				damaged(err, asideBucket, it.Key)
+			}
 			d = Delta{Type: cache.Deleted, FinalStateUnknown: true}
 		}
 		d.Key = key

@@ -57,6 +57,8 @@ type Options struct {
 	// Fill gives an object its contents. It is called with each new version of an object,
 	// which is empty but for its metadata.
 	Fill func(*rand.Rand, Object)
+	// SelectAgain: an object may come back after its deletion, as one that a selector selects again.
+	SelectAgain bool
 	// StreamLists allows lists that are watches, see metav1.ListOptions.SendInitialEvents.
 	StreamLists bool
 	// PageDelay is what a page of a list takes, from the second on, and ObjectDelay what
@@ -110,10 +112,14 @@ func (s *Server) nextLocked() Event {
 	obj := s.options.Example.DeepCopyObject().(Object)
 	obj.SetNamespace("ns")
 	obj.SetName(fmt.Sprintf("object-%03d", rng.IntN(s.options.Names)))
-	if rv > 1 && s.events[rv-2].Type == watch.Deleted && rng.IntN(3) == 0 {
-		obj.SetName(s.events[rv-2].Object.GetName()) // It is made anew under its name.
-	}
 	obj.SetUID(types.UID(fmt.Sprint("uid-", rv)))
+	if rv > 1 && s.events[rv-2].Type == watch.Deleted && rng.IntN(3) == 0 {
+		gone := s.events[rv-2].Object
+		obj.SetName(gone.GetName()) // It is made anew under its name.
+		if s.options.SelectAgain && rng.IntN(2) == 0 {
+			obj.SetUID(gone.GetUID())
+		}
+	}
 	e := Event{watch.Added, obj}
 	if old, exists := s.objects[Key(obj)]; exists {
 		e.Type = watch.Modified
