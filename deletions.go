@@ -70,13 +70,14 @@ func openDeletions(db *persist.DB, space, name string, newObject func() any, his
 	if err != nil {
 		return nil, err
 	}
-	for key, version := range found {
-		_, name, err := cutDeletedKey(key)
+	for _, s := range found {
+		_, name, err := cutDeletedKey(s.key)
 		if err != nil { // Damage: nobody would ever look for it.
-			d.gone[key] = struct{}{}
+			d.gone[s.key] = struct{}{}
 			continue
 		}
-		d.noteLocked(name, deletedState{key: key, version: version, history: history.Load()})
+		s.history = history.Load()
+		d.noteLocked(name, s)
 	}
 	d.removeHook = db.AddHook(&persist.Hook{Space: space, Last: true, BeforeCommit: d.beforeCommit})
 	return d, nil
@@ -85,14 +86,14 @@ func openDeletions(db *persist.DB, space, name string, newObject func() any, his
 // close ends the hook, after it has put what there is.
 func (d *deletions) close() { d.removeHook() }
 
-// scanDeletions returns the resourceVersions of the objects whose keys have a prefix.
-func scanDeletions(db *persist.DB, bucket persist.Bucket, prefix string) (found map[string]string, err error) {
+// scanDeletions returns what is stored under keys with a prefix, in the order of the keys.
+func scanDeletions(db *persist.DB, bucket persist.Bucket, prefix string) (found []deletedState, err error) {
 	err = db.Read(bucket.Space, func(s *persist.Snapshot) error {
-		found = map[string]string{}
+		found = nil
 		return s.Scan(bucket.Name, prefix, func(it *persist.Item) (bool, error) {
 			ours := strings.HasPrefix(it.Key, prefix)
 			if ours {
-				found[it.Key] = versionOfDeleted(it)
+				found = append(found, deletedState{key: it.Key, version: versionOfDeleted(it)})
 			}
 			return ours, nil
 		})
@@ -108,8 +109,8 @@ func forgetDeletions(db *persist.DB, space, name string) error {
 		return err
 	}
 	_, err = db.Update(func(b *persist.Batch) {
-		for key := range found {
-			b.Delete(bucket, key)
+		for _, s := range found {
+			b.Delete(bucket, s.key)
 		}
 	})
 	return err
@@ -180,12 +181,15 @@ func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 // takeOver puts what a file that is taken over has under a key. The object that is known here stays, unless the
 // file's is later, and can be read: one of the two processes may have seen less of it than the other.
 func (d *deletions) takeOver(name cache.ObjectName, key string, stored persist.Bytes) error {
+	it := &persist.Item{Value: stored}
+	_, unreadable := deletedObject(it, d.newObject)
+	theirs := deletedState{key: key, version: versionOfDeleted(it), history: d.history.Load(), unreadable: unreadable != nil}
 	for {
 		d.mu.Lock()
 		known, waiting := d.stateLocked(name, key), d.puts[key]
 		d.mu.Unlock()
-		later, err := d.isLater(stored, key, waiting)
-		if err != nil || !later {
+		replaces, err := d.replaces(theirs, waiting)
+		if err != nil || !replaces {
 			return err
 		}
 		put := false
@@ -195,12 +199,8 @@ func (d *deletions) takeOver(name cache.ObjectName, key string, stored persist.B
 			if put = d.stateLocked(name, key) == known; !put {
 				return // The handler was told of the deletion meanwhile, or it was reconciled.
 			}
+			d.noteLocked(name, theirs)
 			delete(d.gone, key)
-			it := &persist.Item{Value: stored}
-			_, err := deletedObject(it, d.newObject)
-			d.noteLocked(name, deletedState{
-				key: key, version: versionOfDeleted(it), history: d.history.Load(), unreadable: err != nil,
-			})
 			delete(d.puts, key)
 			b.Put(d.bucket, key, stored)
 		})
@@ -210,25 +210,18 @@ func (d *deletions) takeOver(name cache.ObjectName, key string, stored persist.B
 	}
 }
 
-// isLater reports whether a stored object is to replace what is known under its key, which is waiting or, if that is
-// nil, what the DB has.
-func (d *deletions) isLater(stored persist.Bytes, key string, waiting *record.Object) (bool, error) {
+// replaces reports whether the state of another file replaces what is known here under its key, which is waiting or,
+// if that is nil, what the DB has.
+func (d *deletions) replaces(theirs deletedState, waiting *record.Object) (bool, error) {
 	has, known := waiting != nil, ""
 	var err error
 	if has {
 		known = versionOfDeleted(&persist.Item{Value: waiting})
 	} else {
-		has, err = d.db.View(d.bucket, key, func(it *persist.Item) error { known = versionOfDeleted(it); return nil })
+		has, err = d.db.View(d.bucket, theirs.key, func(it *persist.Item) error { known = versionOfDeleted(it); return nil })
 	}
-	if err != nil || !has {
-		return !has, err
-	}
-	it := &persist.Item{Value: stored}
-	if _, err := deletedObject(it, d.newObject); err != nil { // It may be of another Go type.
-		return false, nil
-	}
-	order, ordered := checkpoint.CompareVersions(known, versionOfDeleted(it))
-	return ordered && order < 0, nil
+	order, ordered := checkpoint.CompareVersions(known, theirs.version)
+	return !has || !theirs.unreadable && ordered && order < 0, err
 }
 
 // versionOfDeleted returns the resourceVersion of a deleted object, empty if it is not known.
