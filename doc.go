@@ -14,4 +14,6 @@
 // The file can be deleted while no program uses it; durable handlers are then told
 // of every object again. Whatever happens to the file, the program keeps running and
 // the cache becomes correct again, see [Open].
+//
+// How it is made, and what it keeps (P1 to H1), is in docs/design/README.md, "Data flow" and "Invariants".
 package warmwatch

@@ -67,4 +67,6 @@
 // Durable handlers, which are told of each change once across restarts, are for components that act
 // in the handler itself. What GetInformer returns is a *warmwatch.SharedIndexInformer, which takes
 // them, and has AddReconciler, unless the object is watched in several namespaces.
+//
+// What handlers are told is in docs/design/README.md, "Handlers".
 package controllerruntime

@@ -30,4 +30,6 @@
 //
 // Factories that informer-gen made for a CustomResourceDefinition have an InformerFor as well,
 // which takes what [warmwatch.Cache.NewInformer] returns.
+//
+// Why it is made so is in docs/design/server.md, "A factory runs client-go's informer for an instant".
 package informers
