@@ -28,7 +28,7 @@ type transforms struct {
 	secrets bool
 }
 
-// transform returns what the informers of one process transform objects with.
+// transform is that of the process.
 func (l *life) transform(obj any) (any, error) {
 	cm := obj.(*corev1.ConfigMap)
 	if !l.secrets {

@@ -25,9 +25,9 @@ var errBeingMade = errors.New("an informer is being made")
 // the file: no informer that has one has begun to run.
 //
 // Nothing is told or added before all informers are ready. An attempt may still fail after it has told or added
-// something: an informer is not ready any more, or the file turns out to be damaged. The next attempt does not do that
-// again, unless another process has written to the file meanwhile: the handlers of that process may have been told of
-// the objects again, and have to hear of the deletions.
+// something: an informer is not ready any more, or the file turns out to be damaged. The next attempt does not tell that
+// again, nor add the deletions, unless another process has written to the file meanwhile: the handlers of that process
+// may have been told of the objects again, and have to hear of the deletions. Keys may be added again.
 func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err error) {
 	if file.Changed { // Before anything can fail: the next attempt does not see it.
 		c.mu.Lock()

@@ -19,27 +19,32 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
+// leaveDeletions runs a process that leaves 150 objects, and as many deletions that its reconciler has not done.
+func leaveDeletions(t *testing.T, path string, f *source) {
+	t.Helper()
+	var gone []string
+	for i := range 150 {
+		gone = append(gone, fmt.Sprintf("x%03d", i))
+		f.put(configMap(gone[i]), configMap(fmt.Sprintf("y%03d", i)))
+	}
+	first := launch(t, path, f, nil)
+	r := addReconcilerNamed(t, first, "r")
+	r.set(nil)
+	first.run()
+	settle()
+	r.set(fail)
+	f.remove(gone...)
+	settle()
+	first.stop()
+}
+
 // TestDamageThatATakeoverMeetsIsRepaired, as at a start, and nobody is told twice of what the file owes.
 func TestDamageThatATakeoverMeetsIsRepaired(t *testing.T) {
 	for _, bucket := range []string{"deleted", "objects", "work"} {
 		t.Run(bucket, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f, path := newSource(t, configMap("c")), testsupport.Path(t)
-				var gone []string
-				for i := range 150 {
-					gone = append(gone, fmt.Sprintf("x%03d", i))
-					f.put(configMap(gone[i]), configMap(fmt.Sprintf("y%03d", i)))
-				}
-				first := launch(t, path, f, nil)
-				r := addReconcilerNamed(t, first, "r")
-				r.set(nil)
-				first.run()
-				settle()
-				r.set(fail)
-				f.remove(gone...)
-				settle()
-				first.stop()
-
+				leaveDeletions(t, path, f)
 				_, hold := openQuietly(t, path)
 				f.remove("c") // Nobody watches.
 				second := launch(t, path, f, impatient)

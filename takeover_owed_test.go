@@ -1,7 +1,6 @@
 package warmwatch_test
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -96,25 +95,8 @@ func checkOwedDuringAList(t *testing.T, durable, anew bool) {
 func TestAttemptsOfATakeoverThatFailTellOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f, path := newSource(t, configMap("c")), testsupport.Path(t)
-		var gone []string
-		for i := range 150 {
-			gone = append(gone, fmt.Sprintf("x%03d", i))
-			f.put(configMap(gone[i]), configMap(fmt.Sprintf("y%03d", i)))
-		}
-		first := launch(t, path, f, nil)
-		r := addReconcilerNamed(t, first, "r")
-		r.set(nil)
-		first.run()
-		settle()
-		r.set(fail)
-		f.remove(gone...)
-		settle()
-		first.stop()
-		change(t, path, "objects", func(b *bolt.Bucket) error {
-			value := bytes.Clone(b.Get([]byte("kns/c")))
-			value[len(value)-1] ^= 1
-			return b.Put([]byte("kns/c"), value)
-		})
+		leaveDeletions(t, path, f)
+		flipAll(t, path, "objects", "kns/c")
 		_, hold := openQuietly(t, path)
 		f.remove("c") // Nobody watches.
 		second := launch(t, path, f, impatient)
@@ -161,11 +143,7 @@ func TestADamagedRecordOfAnObjectThatWasMadeAnewMayBeOfTheFormerOne(t *testing.T
 		first.run()
 		settle()
 		first.stop()
-		change(t, path, "objects", func(b *bolt.Bucket) error {
-			value := bytes.Clone(b.Get([]byte("kns/a")))
-			value[len(value)-1] ^= 1
-			return b.Put([]byte("kns/a"), value)
-		})
+		flipAll(t, path, "objects", "kns/a")
 		_, hold := openQuietly(t, path)
 		f.remove("a")
 		f.put(configMap("a")) // Another uid.
@@ -258,11 +236,7 @@ func TestWhatCannotBeReadOfAFileThatIsNotTakenOverYetIsNotLoggedEachTime(t *test
 		behind.closeWatches()
 		advance(time.Second)
 		first.stop()
-		change(t, path, "objects", func(b *bolt.Bucket) error {
-			value := bytes.Clone(b.Get([]byte("kns/a")))
-			value[len(value)-1] ^= 1
-			return b.Put([]byte("kns/a"), value)
-		})
+		flipAll(t, path, "objects", "kns/a")
 		advance(10 * time.Minute)
 		if !second.cache.Status().MemoryOnly || lines.Load() > 2 {
 			t.Errorf("in memory: %t, logged %d times", second.cache.Status().MemoryOnly, lines.Load())

@@ -101,8 +101,9 @@ func (k *Sink) TakeOver(file *persist.Snapshot, owed []queue.Delta) error {
 	}
 	found := map[owedDeletion]int{}
 	owed = slices.DeleteFunc(owed, func(d queue.Delta) bool {
-		found[owedDeletionOf(d)]++
-		return found[owedDeletionOf(d)] <= k.toldOwed[owedDeletionOf(d)]
+		id := owedDeletionOf(d)
+		found[id]++
+		return found[id] <= k.toldOwed[id]
 	})
 	for len(owed) > 0 {
 		n := min(len(owed), defaultRelistItems)
