@@ -2,6 +2,7 @@ package warmwatch_test
 
 import (
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -93,6 +94,30 @@ func TestAnotherIndexFunctionOfTheSameVersionIsStaleUntilItIsCompared(t *testing
 				t.Errorf("the index has %q, %v, expected %q", keys, err, want)
 			}
 			settle()
+		}
+	})
+}
+
+// TestIndicesAreComparedOnceTheWatchIsOpen: every object is decoded for it, while many agents may be after the same
+// server and the same processors, and what is wrong waits for a list anyway.
+func TestIndicesAreComparedOnceTheWatchIsOpen(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a", "x"), configMap("b", "x"))
+		path := filled(t, f, indexed("1", byContent))
+		f.setDown(errUnreachable)
+		var calls atomic.Int64
+		p := launch(t, path, f, indexed("1", func(obj any) ([]string, error) {
+			calls.Add(1)
+			return byName(obj)
+		})).run()
+		time.Sleep(5 * time.Minute)
+		if n := calls.Load(); n != 0 {
+			t.Errorf("the index function was called %d times while the server could not be reached", n)
+		}
+		f.setDown(nil)
+		settle()
+		if keys, err := p.informer.GetIndexer().IndexKeys("i", "a"); err != nil || !slices.Equal(keys, []string{"ns/a"}) {
+			t.Errorf("then the index has %q, %v", keys, err)
 		}
 	})
 }

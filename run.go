@@ -146,7 +146,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	if decision.Serve && !decision.Unverified {
 		s.serveStored()
 	}
-	s.running.Go(func() { p.verify(ctx) })
+	s.running.Go(func() { s.verify(ctx, p) })
 	for _, r := range s.reconcilers {
 		s.running.Go(func() { r.run(ctx) })
 	}
@@ -164,15 +164,17 @@ func (s *SharedIndexInformer) serveStored() {
 	}
 }
 
-// The whole file is verified soon after a start, when the urgent work is done, and
-// seldom after that. For the indices every object is decoded.
 const (
 	verifyDelay    = 10 * time.Second
 	verifyInterval = time.Hour
 )
 
-func (p *parts) verify(ctx context.Context) {
+// verify verifies the whole file soon after a start, and seldom after that. For the indices every object is
+// decoded. That waits until the watch is open: the server is asked for what has changed before, perhaps by many
+// agents at once, and an index that is wrong is made anew with a list.
+func (s *SharedIndexInformer) verify(ctx context.Context, p *parts) {
 	defer utilruntime.HandleCrashWithContext(ctx)
+	isLive := func(context.Context) (bool, error) { return s.isLive(), nil }
 	for delay := verifyDelay; ; delay = verifyInterval {
 		select {
 		case <-time.After(delay):
@@ -180,6 +182,9 @@ func (p *parts) verify(ctx context.Context) {
 			return
 		}
 		p.indexer.Verify(ctx)
+		if err := wait.PollUntilContextCancel(ctx, verifyDelay, true, isLive); err != nil {
+			return // The run has ended.
+		}
 		p.indexer.VerifyIndices(ctx)
 	}
 }
