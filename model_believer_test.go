@@ -181,7 +181,7 @@ func (b *believer) forget(left remains, but *teller) {
 	defer b.mu.Unlock()
 	for uid, what := range b.believed {
 		if what.since > left.rv && !left.uids[uid] && (but == nil || !but.knows[uid]) {
-			delete(b.believed, uid)
+			b.unlearn(what)
 		}
 	}
 }
@@ -195,8 +195,16 @@ func (b *believer) forgetMemory(stored bool) {
 		if what.stored = what.stored || stored; what.stored {
 			b.believed[uid] = what
 		} else {
-			delete(b.believed, uid)
+			b.unlearn(what)
 		}
+	}
+}
+
+// unlearn forgets an object of which nobody may know any more that it was told.
+func (b *believer) unlearn(what belief) {
+	delete(b.believed, what.uid)
+	if b.last[what.key] == what.uid {
+		delete(b.last, what.key)
 	}
 }
 
