@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/cache"
@@ -35,8 +34,6 @@ type deletions struct {
 	prefix     string
 	newObject  func() any
 	removeHook func()
-	// history grows when versions may be used again for other content. Those before have no order with those behind.
-	history *atomic.Uint64
 
 	mu    sync.Mutex
 	known map[cache.ObjectName][]deletedState // What the DB has, or puts, by the objects' names.
@@ -52,20 +49,21 @@ type deletedState struct {
 	key     string // In the DB.
 	number  uint64 // No other state has it.
 	version string // Its resourceVersion, empty if that is not known.
-	history uint64 // See deletions.history.
+	// takenOver: it is of a file that was taken over. What the handler is told after it may be older.
+	takenOver bool
 	// unreadable: it is of another Go type than the transform returns.
 	unreadable bool
 }
 
-func newDeletions(db *persist.DB, space, name string, newObject func() any, history *atomic.Uint64) *deletions {
+func newDeletions(db *persist.DB, space, name string, newObject func() any) *deletions {
 	return &deletions{
-		db: db, bucket: persist.Bucket{Space: space, Name: deletedBucket}, prefix: keyfield.Of(name), newObject: newObject, history: history,
+		db: db, bucket: persist.Bucket{Space: space, Name: deletedBucket}, prefix: keyfield.Of(name), newObject: newObject,
 		known: map[cache.ObjectName][]deletedState{}, puts: map[string]*record.Object{}, gone: map[string]struct{}{},
 	}
 }
 
-func openDeletions(db *persist.DB, space, name string, newObject func() any, history *atomic.Uint64) (*deletions, error) {
-	d := newDeletions(db, space, name, newObject, history)
+func openDeletions(db *persist.DB, space, name string, newObject func() any) (*deletions, error) {
+	d := newDeletions(db, space, name, newObject)
 	found, err := scanDeletions(db, d.bucket, d.prefix)
 	if err != nil {
 		return nil, err
@@ -76,7 +74,6 @@ func openDeletions(db *persist.DB, space, name string, newObject func() any, his
 			d.gone[s.key] = struct{}{}
 			continue
 		}
-		s.history = history.Load()
 		d.noteLocked(name, s)
 	}
 	d.removeHook = db.AddHook(&persist.Hook{Space: space, Last: true, BeforeCommit: d.beforeCommit})
@@ -150,8 +147,9 @@ func (d *deletions) stateLocked(name cache.ObjectName, key string) deletedState 
 	return deletedState{}
 }
 
-// add keeps a deleted object until remove. A state that is there already stays if it is later and can be read, or if
-// the two have no order and it is not sure that this is the last one.
+// add keeps a deleted object until remove. It replaces a state that is there already, whatever the versions are, if it is
+// sure that this is the last one: a server that was put back uses lower versions. If it is not sure, as of a deletion
+// that a list has found or that a file owes, or if the other state is of another process, a later one stays.
 func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 	uid, version := "", ""
 	if m, err := meta.Accessor(obj); err == nil {
@@ -159,15 +157,15 @@ func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 	}
 	key := d.key(name, uid)
 	d.mu.Lock()
-	known, state := d.stateLocked(name, key), deletedState{key: key, version: version, history: d.history.Load()}
-	order, ordered := checkpoint.CompareVersions(state.version, known.version)
-	ordered = ordered && state.history == known.history
-	if known.number > 0 && !known.unreadable && (ordered && order < 0 || !ordered && !sure) {
+	known := d.stateLocked(name, key)
+	order, ordered := checkpoint.CompareVersions(version, known.version)
+	earlier := ordered && order < 0 || !ordered && !sure
+	if known.number > 0 && !known.unreadable && earlier && (!sure || known.takenOver) {
 		d.noteLocked(name, known) // A reconcile that has begun has found it before this deletion.
 		d.mu.Unlock()
 		return
 	}
-	d.noteLocked(name, state)
+	d.noteLocked(name, deletedState{key: key, version: version})
 	d.puts[key] = record.NewObject(obj, false)
 	full := len(d.puts) >= maxDeletionsInMemory
 	d.mu.Unlock()
@@ -183,7 +181,7 @@ func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 func (d *deletions) takeOver(name cache.ObjectName, key string, stored persist.Bytes) error {
 	it := &persist.Item{Value: stored}
 	_, unreadable := deletedObject(it, d.newObject)
-	theirs := deletedState{key: key, version: versionOfDeleted(it), history: d.history.Load(), unreadable: unreadable != nil}
+	theirs := deletedState{key: key, version: versionOfDeleted(it), takenOver: true, unreadable: unreadable != nil}
 	for {
 		d.mu.Lock()
 		known, waiting := d.stateLocked(name, key), d.puts[key]

@@ -11,10 +11,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	bolt "go.etcd.io/bbolt"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -252,6 +254,44 @@ func (w worn) trial(t *testing.T, path string) {
 	p.damaged = true
 	settle()
 	expectEqual(t, p.informer, f)
+}
+
+// TestDamagedRecordsAreLoggedOnce, however many there are, and however often they are read.
+func TestDamagedRecordsAreLoggedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t)
+		for i := range 100 {
+			f.put(configMap(fmt.Sprint("n", i), "x"))
+		}
+		path := filled(t, f, withContentIndex)
+		flipAll(t, path, "objects", "kns/")
+		var mu sync.Mutex
+		var lines []string
+		logger := funcr.New(func(_, args string) {
+			if strings.Contains(args, "read") {
+				mu.Lock()
+				defer mu.Unlock()
+				lines = append(lines, args)
+			}
+		}, funcr.Options{})
+		f.setDown(errUnreachable)
+		p := launch(t, path, f, func(o *warmwatch.Options, io *warmwatch.InformerOptions) {
+			withContentIndex(o, io)
+			o.Logger = &logger
+		})
+		add(t, p.informer)
+		p.run()
+		settle()
+		for range 5 {
+			p.informer.GetStore().List()
+		}
+		f.setDown(nil)
+		settle()
+		expectEqual(t, p.informer, f)
+		if len(lines) != 2 || !strings.Contains(lines[1], "written anew") {
+			t.Errorf("logged %q, expected what was found, and that it is repaired", lines)
+		}
+	})
 }
 
 func TestARecordWithABadChecksumIsNotServedAndComesBack(t *testing.T) {

@@ -139,8 +139,7 @@ type SharedIndexInformer struct {
 	processor   *processor.Processor
 	detector    cache.MutationDetector
 	progress    progress
-	reconciling reconciling   // What the reconcilers do.
-	history     atomic.Uint64 // Grows with each list of a server that may have used versions again.
+	reconciling reconciling // What the reconcilers do.
 	syncGate    syncGate
 
 	synced    chan struct{} // Closed when HasSynced.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/processor"
@@ -60,7 +61,7 @@ type sinkInformer struct {
 	syncGate         *syncGate
 	processor        *processor.Processor
 	resumer          *atomic.Pointer[reflector.Resumer]
-	history          *atomic.Uint64
+	logger           klog.Logger
 	serve, setSynced func()
 	synced           cache.DoneChecker
 }
@@ -76,16 +77,15 @@ func (i *sinkInformer) Listed() {
 }
 
 // RelistBegun implements [sink.Informer].
-func (i *sinkInformer) RelistBegun(rewriting, rewound bool) {
-	if rewound {
-		i.history.Add(1)
-	}
-	i.progress.relistBegun(rewriting)
-}
+func (i *sinkInformer) RelistBegun(rewriting bool) { i.progress.relistBegun(rewriting) }
 
 // RelistEnded implements [sink.Informer].
 func (i *sinkInformer) RelistEnded(complete bool, refused error) (whole bool) {
-	return i.progress.relistEnded(complete, refused)
+	whole, repaired := i.progress.relistEnded(complete, refused)
+	if repaired {
+		i.logger.Info("All objects were listed, and what could not be read is written anew")
+	}
+	return whole
 }
 
 // Relisted implements [sink.Informer].

@@ -113,7 +113,7 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 	p.sink = sink.New(sink.Options{
 		DB: p.db, Space: p.space, Indexer: p.indexer, Log: p.queue, Detector: s.detector, Logger: p.logger,
 		Informer: &sinkInformer{
-			progress: &s.progress, syncGate: &s.syncGate, processor: s.processor, resumer: &s.resumer, history: &s.history,
+			progress: &s.progress, syncGate: &s.syncGate, processor: s.processor, resumer: &s.resumer, logger: p.logger,
 			serve: s.serve, setSynced: s.setSynced, synced: s.HasSyncedChecker(),
 		},
 		ListerWatcher: s.checked(p.identity), Example: s.example, NewObject: s.newObject, Adopt: adopt, MaxAge: s.cache.opts.MaxAge,
@@ -155,6 +155,7 @@ func (s *SharedIndexInformer) replaced(err error) { s.damaged(err, true) }
 func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
 	p := &s.progress
 	p.mu.Lock()
+	isNews := p.corruptErr == nil
 	p.corruptErr = err
 	// The relist that is due, or running, rewrites a single bad record as well.
 	onItsWay := p.relistForced || p.rewriting
@@ -164,6 +165,13 @@ func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
 	}
 	p.relistForced = true
 	p.mu.Unlock()
+	if isNews {
+		logger := *s.cache.opts.Logger
+		if parts := s.parts.Load(); parts != nil { // Else they are being made.
+			logger = parts.logger
+		}
+		logger.Error(err, "Could not read all that is stored, listing all objects to write them anew")
+	}
 	if r := s.resumer.Load(); r != nil {
 		r.ForceRelist(reflector.Relisting{Reason: fmt.Sprintf("the cache could not be read: %v", err), Rewrite: true})
 	}

@@ -191,7 +191,7 @@ var _ cache.ResourceEventHandler = (*reconciler)(nil)
 // open is called before the handler is told anything. The caller holds informer.mu.
 func (r *reconciler) open(p *parts) (err error) {
 	r.logger = klog.LoggerWithValues(p.logger, "reconciler", r.name)
-	if r.deletions, err = openDeletions(p.db, p.space, r.name, r.informer.newObject, &r.informer.history); err != nil {
+	if r.deletions, err = openDeletions(p.db, p.space, r.name, r.informer.newObject); err != nil {
 		return err
 	}
 	told := p.queue.HasTold(r.name) || r.informer.queuesOpen && p.queue.Follows(r.name) // Before that no handler runs.
@@ -404,7 +404,7 @@ type deletedKey struct{}
 //
 // A reconcile that was due anyway may find that the object is gone before the deletion is in the file. It
 // gets none then, and there is one more reconcile, which does. A deleted object whose Go type is not the one that
-// the informer's transform returns now is left out.
+// the informer's transform returns now is left out, as is one whose record was damaged.
 func DeletedObjects(ctx context.Context) []any {
 	objects, _ := ctx.Value(deletedKey{}).([]any)
 	return objects

@@ -80,7 +80,8 @@ func (s *SharedIndexInformer) enter(ctx context.Context, cancel context.CancelFu
 		klog.FromContext(ctx).Info("Warning: the sharedIndexInformer has started, run more than once is not allowed")
 		return false
 	}
-	if s.stopped || s.deferred && s.cache.admit(s) != nil { // The Cache was closed.
+	if s.stopped || s.deferred && s.cache.admit(s) != nil {
+		klog.FromContext(ctx).Info("The informer does not run, because its Cache was closed", "informer", s.parts.Load().name())
 		return false
 	}
 	s.ctx, s.cancel, s.started = ctx, cancel, true

@@ -229,9 +229,9 @@ func (p *progress) refused(err error) {
 	p.refusedErr = err
 }
 
-// relistEnded notes why an object was left out, nil if none was, and reports whether
-// no damage was found since the relist began.
-func (p *progress) relistEnded(complete bool, refused error) (whole bool) {
+// relistEnded notes why an object was left out, nil if none was. It reports whether no damage was
+// found since the relist began, and whether there was some before.
+func (p *progress) relistEnded(complete bool, refused error) (whole, repaired bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rewriting = false
@@ -239,9 +239,9 @@ func (p *progress) relistEnded(complete bool, refused error) (whole bool) {
 		p.refusedErr = refused
 	}
 	if complete && !p.relistForced {
-		p.corruptErr = nil
+		repaired, p.corruptErr = p.corruptErr != nil, nil
 	}
-	return !p.relistForced
+	return !p.relistForced, repaired
 }
 
 func (p *progress) setPhase(phase Phase) {

@@ -184,7 +184,7 @@ func (s *SharedIndexInformer) takeOverDeletions(p *parts, file *persist.Snapshot
 		reconcilers[r.name] = r
 	}
 	written := p.db.Written()
-	others := newDeletions(p.db, p.space, "", s.newObject, &s.history) // Of names that have no reconciler here.
+	others := newDeletions(p.db, p.space, "", s.newObject) // Of names that have no reconciler here.
 	return file.Scan(deletedBucket, "", func(it *persist.Item) (bool, error) {
 		name, key, err := cutDeletedKey(it.Key)
 		if err != nil || s.forgotten[name] > written { // Damage: nobody would ever look for it.

@@ -12,6 +12,10 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	bolt "go.etcd.io/bbolt"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
@@ -162,6 +166,68 @@ func TestADamagedRecordOfAnObjectThatWasMadeAnewMayBeOfTheFormerOne(t *testing.T
 			t.Errorf("told %q, expected that the former a is gone", told)
 		}
 	})
+}
+
+// TestObjectsWithoutUIDsOfATakenOverFileAreNotTakenForOthers: a transform may strip the uids that the file has, or those
+// that the store has. Both objects are there all the time.
+func TestObjectsWithoutUIDsOfATakenOverFileAreNotTakenForOthers(t *testing.T) {
+	for name, c := range map[string]struct {
+		transformed runtime.Object // By the process before.
+		strips      bool           // The process that takes the file over, which makes ConfigMaps, also does.
+		damaged     bool           // A record.
+	}{
+		"the file has none":                    {transformed: &corev1.ConfigMap{}},
+		"and objects of another Go type":       {transformed: &corev1.Secret{}},
+		"the store has none, one is damaged":   {transformed: &corev1.ConfigMap{}, strips: true, damaged: true},
+		"and the file has another type's ones": {transformed: &corev1.Secret{}, strips: true, damaged: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f, path := newSource(t, configMap("a"), configMap("b")), testsupport.Path(t)
+				begin := func(version string, transformed runtime.Object, strips bool) (*process, *recorder) {
+					p := launch(t, path, f, func(o *warmwatch.Options, io *warmwatch.InformerOptions) {
+						impatient(o, io)
+						o.TransformVersion, io.Transformed = version, transformed
+					})
+					p.damaged = c.damaged
+					if strips {
+						if err := p.informer.SetTransform(strippedTo(transformed)); err != nil {
+							t.Fatal(err)
+						}
+					}
+					d := addDurable(t, p, "d")
+					p.run()
+					settle()
+					return p, d
+				}
+				first, _ := begin("1", c.transformed, true)
+				first.stop()
+				if c.damaged {
+					flipAll(t, path, "objects", "kns/a")
+				}
+				_, hold := openQuietly(t, path)
+				second, d := begin("2", &corev1.ConfigMap{}, c.strips)
+				d.take()
+				hold()
+				settle()
+				if st := second.cache.Status(); st.MemoryOnly {
+					t.Fatal(st.Err)
+				}
+				d.expect(t)
+			})
+		})
+	}
+}
+
+// strippedTo returns a transform that keeps the name and the version of an object, in one of another type.
+func strippedTo(example runtime.Object) cache.TransformFunc {
+	return func(obj any) (any, error) {
+		to := example.DeepCopyObject().(metav1.Object)
+		to.SetNamespace(accessor(obj).GetNamespace())
+		to.SetName(accessor(obj).GetName())
+		to.SetResourceVersion(accessor(obj).GetResourceVersion())
+		return to, nil
+	}
 }
 
 // TestACursorThatATakenOverFileHasLostCostsNoDeletion, as at a start: the state of the queue has its name. If that is

@@ -45,6 +45,9 @@ func main() {
 }
 
 func run(ctx context.Context) (err error) {
+	if *node == "" { // It would be sent the Pods that have no node yet.
+		return errors.New("whose Pods? Set NODE_NAME, or -node")
+	}
 	if err := os.MkdirAll(*dir, 0o755); err != nil {
 		return err
 	}

@@ -273,13 +273,15 @@ func (ix *Indexer) Hide(hidden bool) { ix.hidden.Store(hidden) }
 // Hidden reports whether the objects are hidden, see [Indexer.Hide].
 func (ix *Indexer) Hidden() bool { return ix.hidden.Load() }
 
-// failed logs an error of a read, and reports it to OnCorrupt if it means that the
-// file is damaged.
+// failed reports an error of a read to OnCorrupt if it means that the file is damaged, which may be
+// so of thousands of objects, each of which is read again and again. Else it logs it.
 func (ix *Indexer) failed(err error, what string) {
-	if isDamage(err) {
-		ix.onCorrupt(err)
+	if !isDamage(err) {
+		ix.log.Error(err, "Could not read from the cache", "what", what, "space", ix.space)
+		return
 	}
-	ix.log.Error(err, "Could not read from the cache", "what", what, "space", ix.space)
+	ix.log.V(4).Info("Could not read from the cache", "err", err, "what", what, "space", ix.space)
+	ix.onCorrupt(err)
 }
 
 func isDamage(err error) bool {

@@ -419,12 +419,13 @@ func (ix *Indexer) ListIndexFuncValues(indexName string) []string {
 	return values
 }
 
-// Others calls fn with the objects that a snapshot of another DB has in this space. decode returns
-// one, nil if it cannot be read, which is not logged; it must not be called later.
-func (ix *Indexer) Others(s *persist.Snapshot, fn func(key string, uid types.UID, resourceVersion string, decode func() any) error) error {
+// Others calls fn with the objects that a snapshot of another DB has in this space. Of a damaged one only the key
+// is known. decode returns one, nil if it is damaged or of another Go type, which is not logged; it must not be
+// called later.
+func (ix *Indexer) Others(s *persist.Snapshot, fn func(key string, uid types.UID, resourceVersion string, damaged bool, decode func() any) error) error {
 	return s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
 		r, err := parse(it)
-		return true, fn(it.Key, r.UID, r.ResourceVersion, func() any {
+		return true, fn(it.Key, r.UID, r.ResourceVersion, err != nil, func() any {
 			if err != nil {
 				return nil
 			}

@@ -35,9 +35,9 @@ type Informer interface {
 	Reached(rv string)
 	// Listed is told that the Reflector has its list, or goes on without one.
 	Listed()
-	// RelistBegun is told that a relist is repairing the damage found so far, whether
-	// it writes all records anew, and whether the server may have used versions again for other content.
-	RelistBegun(rewriting, rewound bool)
+	// RelistBegun is told that a relist is repairing the damage found so far, and whether
+	// it writes all records anew.
+	RelistBegun(rewriting bool)
 	// RelistEnded is told whether the relist is complete, and why an object was left out,
 	// nil if none was. It reports whether no damage was found since the relist began.
 	RelistEnded(complete bool, refused error) (whole bool)

@@ -33,9 +33,9 @@ func (k *Sink) Owed(file *persist.Snapshot, patient bool) (owed []queue.Delta, e
 	}
 	w := k.indexer.Writer()
 	defer w.Close()
-	err = k.indexer.Others(file, func(key string, uid types.UID, rv string, decode func() any) error {
-		if has, _, exists := w.Head(key); exists && !isOther(has, uid) && (uid != "" || has == "" || decode() != nil) {
-			return nil // Else it cannot be read, and may be of another object than the store has.
+	err = k.indexer.Others(file, func(key string, uid types.UID, rv string, damaged bool, decode func() any) error {
+		if has, _, exists := w.Head(key); exists && !isOther(has, uid) && (!damaged || has == "") {
+			return nil // A damaged one may be of another object than the store has.
 		}
 		if patient && isBefore(k.record.ResourceVersion, rv) {
 			return fmt.Errorf("%w: resourceVersion %s", ErrBehind, rv)
