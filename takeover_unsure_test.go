@@ -152,6 +152,41 @@ func TestWhatAProcessHasNotSeenYetIsNotDeleted(t *testing.T) {
 	}
 }
 
+// TestADeletionThatAProcessHasNotSeenYetIsNotToldBeforeTheObject (H1): the process that had the file was told of both.
+func TestADeletionThatAProcessHasNotSeenYetIsNotToldBeforeTheObject(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t, configMap("a")), testsupport.Path(t)
+		first := launch(t, path, f, nil)
+		absent, err := first.informer.AddDurableEventHandler("absent", cache.ResourceEventHandlerFuncs{}) // The file keeps deletions for it.
+		if err != nil {
+			t.Fatal(err)
+		}
+		first.run()
+		settle()
+		if err := first.informer.RemoveEventHandler(absent); err != nil {
+			t.Fatal(err)
+		}
+		f.put(configMap("new"))
+		f.remove("new")
+		settle()
+		behind := newSource(t, configMap("a"))
+		second := launch(t, path, behind, impatient)
+		told, _ := add(t, second.informer)
+		second.run()
+		settle()
+		told.expect(t, "add ns/a@1 initial")
+		first.stop()
+		advance(takeOverPatience / 2)
+		behind.put(configMap("new"))
+		behind.remove("new")
+		settle()
+		if st := second.cache.Status(); st.MemoryOnly {
+			t.Errorf("the file was not taken over: %v", st.Err)
+		}
+		told.expect(t, "add ns/new@2", "delete ns/new@3", "delete ns/new@3")
+	})
+}
+
 // takeOverPatience is that of the Cache.
 const takeOverPatience = time.Minute
 

@@ -46,9 +46,13 @@ func (k *Sink) Owed(file *persist.Snapshot, patient bool) (owed []queue.Delta, e
 	if err == nil {
 		err = k.log.Deletions(file, func(d queue.Delta) error {
 			// One that could not be read may be of another object than the store has.
-			if has, _, exists := w.Head(d.Key); !exists || d.New == nil || isOther(has, uidOf(d.New)) {
-				owed = append(owed, queue.Delta{Type: cache.Deleted, Key: d.Key, New: d.New, FinalStateUnknown: d.FinalStateUnknown, SizeBytes: d.SizeBytes})
+			if has, _, exists := w.Head(d.Key); exists && d.New != nil && !isOther(has, uidOf(d.New)) {
+				return nil
 			}
+			if patient && isBefore(k.record.ResourceVersion, resourceVersionOf(d.New)) { // The object would be told behind it.
+				return fmt.Errorf("%w: resourceVersion %s", ErrBehind, resourceVersionOf(d.New))
+			}
+			owed = append(owed, queue.Delta{Type: cache.Deleted, Key: d.Key, New: d.New, FinalStateUnknown: d.FinalStateUnknown, SizeBytes: d.SizeBytes})
 			return nil
 		})
 	}
