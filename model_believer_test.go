@@ -104,6 +104,9 @@ func (h *teller) note(obj any, exists bool) {
 	if !lost {
 		rv = h.version(cm, key, exists)
 	}
+	if !exists && !lost && !h.alone && rv < h.believed[cm.UID].rv {
+		return // The other process has told of the object since: a selector has selected it again.
+	}
 	if !exists {
 		if lost { // Of any object of the name: what is told behind it is told anew.
 			maps.DeleteFunc(h.greatest, func(told string, _ int) bool { return strings.HasPrefix(told, key) })
