@@ -158,12 +158,8 @@ func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
 	isNews := p.corruptErr == nil
 	p.corruptErr = err
 	// The relist that is due, or running, rewrites a single bad record as well.
-	onItsWay := p.relistForced || p.rewriting
-	if onItsWay && !wholeFile {
-		p.mu.Unlock()
-		return
-	}
-	p.relistForced = true
+	force := wholeFile || !p.relistForced && !p.rewriting
+	p.relistForced = p.relistForced || force
 	p.mu.Unlock()
 	if isNews {
 		logger := *s.cache.opts.Logger
@@ -172,7 +168,7 @@ func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
 		}
 		logger.Error(err, "Could not read all that is stored, listing all objects to write them anew")
 	}
-	if r := s.resumer.Load(); r != nil {
+	if r := s.resumer.Load(); force && r != nil {
 		r.ForceRelist(reflector.Relisting{Reason: fmt.Sprintf("the cache could not be read: %v", err), Rewrite: true})
 	}
 }

@@ -36,8 +36,8 @@
 // at once, with what the program knew when it ended, and may for a moment act on what is hours old,
 // or not find what their last life has created; it also works while the API server is away, if
 // Options.MapperProvider returns a mapper that does not ask it: controller-runtime's own does before an
-// informer is made. For controllers that only read, or whose writes are conditional on the resourceVersion, that is often
-// what one wants.
+// informer is made. For controllers that only read, or whose writes are conditional on the
+// resourceVersion, that is often what one wants.
 //
 // The functions of IndexField and of transforms are code that the file outlives. Indices are
 // rebuilt when the program's binary changes. Objects stay as they were transformed until their next

@@ -273,8 +273,8 @@ func (ix *Indexer) Hide(hidden bool) { ix.hidden.Store(hidden) }
 // Hidden reports whether the objects are hidden, see [Indexer.Hide].
 func (ix *Indexer) Hidden() bool { return ix.hidden.Load() }
 
-// failed reports an error of a read to OnCorrupt if it means that the file is damaged, which may be
-// so of thousands of objects, each of which is read again and again. Else it logs it.
+// failed logs an error of a read, or, if it means that the file is damaged, reports it to OnCorrupt, which
+// says it once: thousands of objects may be damaged, and each is read again and again.
 func (ix *Indexer) failed(err error, what string) {
 	if !isDamage(err) {
 		ix.log.Error(err, "Could not read from the cache", "what", what, "space", ix.space)
