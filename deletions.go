@@ -35,11 +35,13 @@ type deletions struct {
 	newObject  func() any
 	removeHook func()
 
-	mu    sync.Mutex
-	known map[cache.ObjectName][]deletedState // What the DB has, or puts, by the objects' names.
-	last  uint64                              // The greatest number of any state.
-	puts  map[string]*record.Object           // To be put with the next commit.
-	gone  map[string]struct{}                 // To be deleted with it.
+	mu sync.Mutex
+	// tookOver says that two processes were told of deletions side by side: what is told later may be earlier.
+	tookOver bool
+	known    map[cache.ObjectName][]deletedState // What the DB has, or puts, by the objects' names.
+	last     uint64                              // The greatest number of any state.
+	puts     map[string]*record.Object           // To be put with the next commit.
+	gone     map[string]struct{}                 // To be deleted with it.
 }
 
 // deletedState is a state of a deleted object. The object may exist again and be deleted again, or be deleted in a
@@ -49,8 +51,6 @@ type deletedState struct {
 	key     string // In the DB.
 	number  uint64 // No other state has it.
 	version string // Its resourceVersion, empty if that is not known.
-	// takenOver: it is of a file that was taken over. What the handler is told after it may be older.
-	takenOver bool
 	// unreadable: it is of another Go type than the transform returns.
 	unreadable bool
 }
@@ -147,9 +147,9 @@ func (d *deletions) stateLocked(name cache.ObjectName, key string) deletedState 
 	return deletedState{}
 }
 
-// add keeps a deleted object until remove. It replaces a state that is there already, whatever the versions are, if it is
-// sure that this is the last one: a server that was put back uses lower versions. If it is not sure, as of a deletion
-// that a list has found or that a file owes, or if the other state is of another process, a later one stays.
+// add keeps a deleted object until remove, instead of an earlier state of it. One that is told later is later, whatever
+// the versions are: a server that was put back uses lower ones. But the versions decide about one that is not sure to be
+// the last, because only a list has found that the object is gone, and about all of them after a takeover.
 func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 	uid, version := "", ""
 	if m, err := meta.Accessor(obj); err == nil {
@@ -160,7 +160,7 @@ func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 	known := d.stateLocked(name, key)
 	order, ordered := checkpoint.CompareVersions(version, known.version)
 	earlier := ordered && order < 0 || !ordered && !sure
-	if known.number > 0 && !known.unreadable && earlier && (!sure || known.takenOver) {
+	if known.number > 0 && !known.unreadable && earlier && (!sure || d.tookOver) {
 		d.noteLocked(name, known) // A reconcile that has begun has found it before this deletion.
 		d.mu.Unlock()
 		return
@@ -176,12 +176,19 @@ func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 	d.db.Kick()
 }
 
+// takesOver is called before the handler can be told of deletions that a file owes.
+func (d *deletions) takesOver() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tookOver = true
+}
+
 // takeOver puts what a file that is taken over has under a key. The object that is known here stays, unless the
 // file's is later, and can be read: one of the two processes may have seen less of it than the other.
 func (d *deletions) takeOver(name cache.ObjectName, key string, stored persist.Bytes) error {
 	it := &persist.Item{Value: stored}
 	_, unreadable := deletedObject(it, d.newObject)
-	theirs := deletedState{key: key, version: versionOfDeleted(it), takenOver: true, unreadable: unreadable != nil}
+	theirs := deletedState{key: key, version: versionOfDeleted(it), unreadable: unreadable != nil}
 	for {
 		d.mu.Lock()
 		known, waiting := d.stateLocked(name, key), d.puts[key]

@@ -22,7 +22,9 @@ func TestTheLaterStateOfADeletionStays(t *testing.T) {
 	name := cache.ObjectName{Namespace: "ns", Name: "b"}
 	add := func(d *deletions, obj runtime.Object) { d.add(name, obj, true) }
 	lose := func(d *deletions, obj runtime.Object) { d.add(name, obj, false) }
+	beside := func(d *deletions, obj runtime.Object) { d.add(name, obj, true); d.takesOver() }
 	takeOver := func(d *deletions, obj runtime.Object) {
+		d.takesOver()
 		stored, err := record.Append(nil, 1, obj)
 		if err != nil {
 			t.Fatal(err)
@@ -48,6 +50,8 @@ func TestTheLaterStateOfADeletionStays(t *testing.T) {
 		"a handler is told an earlier one than the file's":  {takeOver, add, configMap("4"), configMap("2"), "4", false},
 		"a handler is told a later one than the file's":     {takeOver, add, configMap("2"), configMap("4"), "4", false},
 		"a second file has a later one than the first file": {takeOver, takeOver, configMap("2"), configMap("4"), "4", false},
+		"a file owes an earlier one":                        {beside, add, configMap("4"), configMap("2"), "4", false},
+		"a file owes a later one":                           {beside, add, configMap("2"), configMap("4"), "4", false},
 		"a file has one of another Go type":                 {takeOver, lose, &corev1.Secret{ObjectMeta: meta("4")}, configMap("2"), "2", false},
 	} {
 		t.Run(what, func(t *testing.T) {

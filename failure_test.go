@@ -288,7 +288,7 @@ func TestDamagedRecordsAreLoggedOnce(t *testing.T) {
 		f.setDown(nil)
 		settle()
 		expectEqual(t, p.informer, f)
-		if len(lines) != 2 || !strings.Contains(lines[1], "written anew") {
+		if len(lines) != 2 || !strings.Contains(lines[1], "is written anew") {
 			t.Errorf("logged %q, expected what was found, and that it is repaired", lines)
 		}
 	})

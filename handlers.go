@@ -42,9 +42,9 @@ func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHa
 //
 // The handler is told of a change only when the change is in the file, at most
 // Options.DurableDelay later than plain handlers, so that no crash takes back what it
-// was told. It is told of the deletion of every object that it was told of: where a record of
-// the file was damaged, by a [cache.DeletedFinalStateUnknown] whose Obj is nil, perhaps of an
-// object that still exists, and then OnAdd follows. Delivery
+// was told. It is told of the deletion of every object that it was told of. If the record of an
+// object was damaged, OnDelete gets a [cache.DeletedFinalStateUnknown] whose Obj is nil, also
+// for an object that may still exist; then OnAdd follows. Delivery
 // is at least once: after a crash the last notifications, those finished within
 // CommitInterval, may come again. If the first handler of a name ends before it was told
 // what had happened during its initial list, the next one begins with the list again; and

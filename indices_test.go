@@ -1,12 +1,19 @@
 package warmwatch_test
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
@@ -98,26 +105,74 @@ func TestAnotherIndexFunctionOfTheSameVersionIsStaleUntilItIsCompared(t *testing
 	})
 }
 
-// TestIndicesAreComparedOnceTheWatchIsOpen: every object is decoded for it, while many agents may be after the same
-// server and the same processors, and what is wrong waits for a list anyway.
-func TestIndicesAreComparedOnceTheWatchIsOpen(t *testing.T) {
+// TestIndicesAreComparedOnceTheObjectsAreUpToDate: every object is decoded for it, while many agents may be after the
+// same server and the same processors, and what is wrong waits for a list anyway.
+func TestIndicesAreComparedOnceTheObjectsAreUpToDate(t *testing.T) {
+	for name, of := range map[string]func(*source) cache.ListerWatcher{
+		"":                func(f *source) cache.ListerWatcher { return f },
+		"without a watch": func(f *source) cache.ListerWatcher { return withoutWatch{f} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a", "x"), configMap("b", "x"))
+				path := filled(t, f, indexed("1", byContent))
+				f.setDown(errUnreachable)
+				var calls atomic.Int64
+				p := launch(t, path, of(f), indexed("1", func(obj any) ([]string, error) {
+					calls.Add(1)
+					return byName(obj)
+				})).run()
+				time.Sleep(5 * time.Minute)
+				if n := calls.Load(); n != 0 {
+					t.Errorf("the index function was called %d times while the server could not be reached", n)
+				}
+				f.setDown(nil)
+				settle()
+				if keys, err := p.informer.GetIndexer().IndexKeys("i", "a"); err != nil || !slices.Equal(keys, []string{"ns/a"}) {
+					t.Errorf("then the index has %q, %v", keys, err)
+				}
+			})
+		})
+	}
+}
+
+// withoutWatch has a resource that cannot be watched.
+type withoutWatch struct{ *source }
+
+func (withoutWatch) WatchWithContext(context.Context, metav1.ListOptions) (watch.Interface, error) {
+	return nil, apierrors.NewMethodNotSupported(configMaps.GroupResource(), "watch")
+}
+
+func (lw withoutWatch) Watch(o metav1.ListOptions) (watch.Interface, error) {
+	return lw.WatchWithContext(context.Background(), o)
+}
+
+// TestTheFileIsVerifiedEachHour, also while the server is away: nobody reads what is damaged.
+func TestTheFileIsVerifiedEachHour(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a", "x"), configMap("b", "x"))
-		path := filled(t, f, indexed("1", byContent))
+		path := filled(t, f, nil)
 		f.setDown(errUnreachable)
-		var calls atomic.Int64
-		p := launch(t, path, f, indexed("1", func(obj any) ([]string, error) {
-			calls.Add(1)
-			return byName(obj)
-		})).run()
-		time.Sleep(5 * time.Minute)
-		if n := calls.Load(); n != 0 {
-			t.Errorf("the index function was called %d times while the server could not be reached", n)
-		}
-		f.setDown(nil)
+		p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MemoryBudget = -1 }).run()
+		p.damaged = true
 		settle()
-		if keys, err := p.informer.GetIndexer().IndexKeys("i", "a"); err != nil || !slices.Equal(keys, []string{"ns/a"}) {
-			t.Errorf("then the index has %q, %v", keys, err)
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := []byte("kns/b")
+		for i := bytes.Index(b, key); i >= 0 && i+len(key) < len(b); {
+			b[i+len(key)] ^= 1
+			next := bytes.Index(b[i+1:], key)
+			if next < 0 {
+				break
+			}
+			i += 1 + next
+		}
+		exchange(t, path, b)
+		advance(90 * time.Minute)
+		if err := errors.Join(p.informer.Status().Err, p.cache.Status().Err); err == nil {
+			t.Error("nobody has noticed the damage")
 		}
 	})
 }

@@ -62,8 +62,8 @@ type InformerOptions struct {
 	TransformVersion string
 	// IndexVersion is the version of the Indexers. When it changes, the indices are
 	// rebuilt. If an index function depends on configuration, so must the version: else its
-	// index is stale until it is verified, some 10 s after the start and once the watch is
-	// open. Default: it changes with the program's binary.
+	// index is stale until it is verified, some 10 s after the objects are up to date.
+	// Default: it changes with the program's binary.
 	IndexVersion string
 	// NotifyUnchanged makes a relist also notify of objects that did not change,
 	// as client-go does: by OnUpdate, and only handlers that resync.

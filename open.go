@@ -166,7 +166,7 @@ func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
 		if parts := s.parts.Load(); parts != nil { // Else they are being made.
 			logger = parts.logger
 		}
-		logger.Error(err, "Could not read all that is stored, listing all objects to write them anew")
+		logger.Error(err, "Could not read all that is stored: all objects are to be listed and written anew")
 	}
 	if r := s.resumer.Load(); force && r != nil {
 		r.ForceRelist(reflector.Relisting{Reason: fmt.Sprintf("the cache could not be read: %v", err), Rewrite: true})

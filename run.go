@@ -147,7 +147,8 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	if decision.Serve && !decision.Unverified {
 		s.serveStored()
 	}
-	s.running.Go(func() { s.verify(ctx, p) })
+	s.running.Go(func() { p.verify(ctx) })
+	s.running.Go(func() { s.verifyIndices(ctx, p) })
 	for _, r := range s.reconcilers {
 		s.running.Go(func() { r.run(ctx) })
 	}
@@ -170,23 +171,29 @@ const (
 	verifyInterval = time.Hour
 )
 
-// verify verifies the whole file soon after a start, and seldom after that. For the indices every object is
-// decoded. That waits until the watch is open: the server is asked for what has changed before, perhaps by many
-// agents at once, and an index that is wrong is made anew with a list.
-func (s *SharedIndexInformer) verify(ctx context.Context, p *parts) {
+// verify verifies the whole file soon after a start, and seldom after that.
+func (p *parts) verify(ctx context.Context) { repeatedly(ctx, p.indexer.Verify) }
+
+// verifyIndices compares the indices with the objects, each of which is decoded for it. It begins when the objects are
+// up to date: before that many agents may be after the same server and the same processors, and an index that is wrong
+// is made anew with a list.
+func (s *SharedIndexInformer) verifyIndices(ctx context.Context, p *parts) {
+	upToDate := func(context.Context) (bool, error) { return s.isUpToDate(), nil }
+	if wait.PollUntilContextCancel(ctx, time.Second, true, upToDate) == nil {
+		repeatedly(ctx, p.indexer.VerifyIndices)
+	}
+}
+
+// repeatedly calls verify until ctx is done.
+func repeatedly(ctx context.Context, verify func(context.Context)) {
 	defer utilruntime.HandleCrashWithContext(ctx)
-	isLive := func(context.Context) (bool, error) { return s.isLive(), nil }
 	for delay := verifyDelay; ; delay = verifyInterval {
 		select {
 		case <-time.After(delay):
 		case <-ctx.Done():
 			return
 		}
-		p.indexer.Verify(ctx)
-		if err := wait.PollUntilContextCancel(ctx, verifyDelay, true, isLive); err != nil {
-			return // The run has ended.
-		}
-		p.indexer.VerifyIndices(ctx)
+		verify(ctx)
 	}
 }
 

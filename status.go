@@ -174,11 +174,18 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	return st
 }
 
-// isLive reports whether a watch is open.
-func (s *SharedIndexInformer) isLive() bool {
+// hears reports whether a watch is open, or the server has answered within d.
+func (s *SharedIndexInformer) hears(d time.Duration) bool {
 	s.progress.mu.Lock()
 	defer s.progress.mu.Unlock()
-	return s.progress.phase == PhaseLive
+	return s.progress.phase == PhaseLive || time.Since(s.progress.lastContact) < d
+}
+
+// isUpToDate reports whether a watch is open, or all was listed: a resource may have no watch.
+func (s *SharedIndexInformer) isUpToDate() bool {
+	s.progress.mu.Lock()
+	defer s.progress.mu.Unlock()
+	return s.progress.phase == PhaseLive || s.progress.relists > 0
 }
 
 // servesFromDisk reports whether the cache was served before the API server answered.

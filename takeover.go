@@ -5,16 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/warmwatch/warmwatch/internal/sink"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
 )
 
-// takeOverPatience is how often in a row, a second apart, a file is not taken over because it has seen
-// more of the server than an informer whose watch is open: longer than client-go takes for live a
-// connection that is dead.
-const takeOverPatience = 60
+// takeOverPatience is how often, a second apart, a file is not taken over because it has seen more of the
+// server than an informer that hears from it: longer than client-go takes for live a connection that is dead.
+// recentAnswer is how old the last answer of the server may be then, where no watch is open.
+const (
+	takeOverPatience = 60
+	recentAnswer     = 10 * time.Second
+)
 
 var errBeingMade = errors.New("an informer is being made")
 
@@ -30,6 +34,7 @@ var errBeingMade = errors.New("an informer is being made")
 // may have been told of the objects again, and have to hear of the deletions. Keys may be added again.
 func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err error) {
 	if file.Changed { // Before anything can fail: the next attempt does not see it.
+		c.behind = 0
 		c.mu.Lock()
 		c.forgetAttempts(c.informersLocked())
 		c.mu.Unlock()
@@ -37,9 +42,8 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 	if !c.opening.TryLock() { // Not waited for: whoever has it may wait for the committer.
 		return nil, nil, errBeingMade
 	}
-	behind := 0
 	defer func() {
-		if c.behind = behind; err != nil {
+		if err != nil {
 			c.opening.Unlock()
 		}
 	}()
@@ -55,13 +59,13 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 	}
 	owed := make([][]queue.Delta, len(informers))
 	for i, s := range informers {
-		p, live := s.parts.Load(), s.isLive()
+		p, hears := s.parts.Load(), s.hears(recentAnswer)
 		err := file.Read(p.space, func(snapshot *persist.Snapshot) (err error) {
-			owed[i], err = p.sink.Owed(snapshot, !live || c.behind < takeOverPatience)
+			owed[i], err = p.sink.Owed(snapshot, !hears || c.behind < takeOverPatience)
 			return err
 		})
-		if live && errors.Is(err, sink.ErrBehind) {
-			behind = c.behind + 1
+		if hears && errors.Is(err, sink.ErrBehind) {
+			c.behind++
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", p.name(), err)
@@ -79,6 +83,7 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 		return nil, nil, fmt.Errorf("workqueues: %w", err)
 	}
 	done = func() { // Takes no lock: its holder may wait for room, which only the committer makes.
+		c.behind = 0
 		c.forgetAttempts(informers)
 		c.opening.Unlock()
 	}
@@ -144,6 +149,11 @@ func (c *Cache) inMemory() ([]*SharedIndexInformer, error) {
 
 // takeOverFile adds what the file owes to what is in memory.
 func (s *SharedIndexInformer) takeOverFile(p *parts, file *persist.Snapshot, owed []queue.Delta) error {
+	s.mu.Lock()
+	for _, r := range s.reconcilers {
+		r.deletions.takesOver()
+	}
+	s.mu.Unlock()
 	if err := p.sink.TakeOver(file, owed); err != nil {
 		return err
 	}

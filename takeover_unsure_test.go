@@ -89,7 +89,7 @@ func exchange(t *testing.T, path string, b []byte) (before []byte) {
 }
 
 // TestWhatAProcessHasNotSeenYetIsNotDeleted: the one that had the file has seen more of the server. That
-// counts only where the watch is open, and is what it was for a minute.
+// counts only where the server is heard, and is what it was for a minute.
 func TestWhatAProcessHasNotSeenYetIsNotDeleted(t *testing.T) {
 	for name, c := range map[string]struct {
 		begin, goOn func(f *source) // Before the second process runs, and while the file is free.
@@ -152,23 +152,31 @@ func TestWhatAProcessHasNotSeenYetIsNotDeleted(t *testing.T) {
 	}
 }
 
+// leavesADeletion runs a process until its file has the deletion of ns/new@2, at 3, for a name that has no handler.
+func leavesADeletion(t *testing.T, path string) *process {
+	t.Helper()
+	f := newSource(t, configMap("a"))
+	p := launch(t, path, f, nil)
+	absent, err := p.informer.AddDurableEventHandler("absent", cache.ResourceEventHandlerFuncs{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.run()
+	settle()
+	if err := p.informer.RemoveEventHandler(absent); err != nil {
+		t.Fatal(err)
+	}
+	f.put(configMap("new"))
+	f.remove("new")
+	settle()
+	return p
+}
+
 // TestADeletionThatAProcessHasNotSeenYetIsNotToldBeforeTheObject (H1): the process that had the file was told of both.
 func TestADeletionThatAProcessHasNotSeenYetIsNotToldBeforeTheObject(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		f, path := newSource(t, configMap("a")), testsupport.Path(t)
-		first := launch(t, path, f, nil)
-		absent, err := first.informer.AddDurableEventHandler("absent", cache.ResourceEventHandlerFuncs{}) // The file keeps deletions for it.
-		if err != nil {
-			t.Fatal(err)
-		}
-		first.run()
-		settle()
-		if err := first.informer.RemoveEventHandler(absent); err != nil {
-			t.Fatal(err)
-		}
-		f.put(configMap("new"))
-		f.remove("new")
-		settle()
+		path := testsupport.Path(t)
+		first := leavesADeletion(t, path)
 		behind := newSource(t, configMap("a"))
 		second := launch(t, path, behind, impatient)
 		told, _ := add(t, second.informer)
@@ -185,6 +193,34 @@ func TestADeletionThatAProcessHasNotSeenYetIsNotToldBeforeTheObject(t *testing.T
 		}
 		told.expect(t, "add ns/new@2", "delete ns/new@3", "delete ns/new@3")
 	})
+}
+
+// TestAFileOfAnotherHistoryIsTakenOver at last, although no watch is open for a minute.
+func TestAFileOfAnotherHistoryIsTakenOver(t *testing.T) {
+	for name, of := range map[string]func(*source) cache.ListerWatcher{
+		"a watch that ends often": func(f *source) cache.ListerWatcher { return f },
+		"no watch":                func(f *source) cache.ListerWatcher { return withoutWatch{f} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				path := testsupport.Path(t)
+				first := leavesADeletion(t, path)
+				f := newSource(t, configMap("a"))
+				second := launch(t, path, of(f), impatient).run()
+				settle()
+				first.stop()
+				for range 40 {
+					advance(30 * time.Second)
+					f.setDown(errUnreachable)
+					advance(2 * time.Second)
+					f.setDown(nil)
+				}
+				if st := second.cache.Status(); st.MemoryOnly {
+					t.Errorf("not taken over in 20 minutes: %v", st.Err)
+				}
+			})
+		})
+	}
 }
 
 // takeOverPatience is that of the Cache.

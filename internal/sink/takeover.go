@@ -49,7 +49,8 @@ func (k *Sink) Owed(file *persist.Snapshot, patient bool) (owed []queue.Delta, e
 			if has, _, exists := w.Head(d.Key); exists && d.New != nil && !isOther(has, uidOf(d.New)) {
 				return nil
 			}
-			if patient && isBefore(k.record.ResourceVersion, resourceVersionOf(d.New)) { // The object would be told behind it.
+			// Else the deletion would be told before the addition of the object.
+			if patient && isBefore(k.record.ResourceVersion, resourceVersionOf(d.New)) {
 				return fmt.Errorf("%w: resourceVersion %s", ErrBehind, resourceVersionOf(d.New))
 			}
 			owed = append(owed, queue.Delta{Type: cache.Deleted, Key: d.Key, New: d.New, FinalStateUnknown: d.FinalStateUnknown, SizeBytes: d.SizeBytes})
