@@ -176,8 +176,8 @@ func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 	d.db.Kick()
 }
 
-// takesOver is called before the handler can be told of deletions that a file owes.
-func (d *deletions) takesOver() {
+// beginTakeover is called before the handler can be told of deletions that a file owes.
+func (d *deletions) beginTakeover() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.tookOver = true

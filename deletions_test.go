@@ -22,9 +22,9 @@ func TestTheLaterStateOfADeletionStays(t *testing.T) {
 	name := cache.ObjectName{Namespace: "ns", Name: "b"}
 	add := func(d *deletions, obj runtime.Object) { d.add(name, obj, true) }
 	lose := func(d *deletions, obj runtime.Object) { d.add(name, obj, false) }
-	beside := func(d *deletions, obj runtime.Object) { d.add(name, obj, true); d.takesOver() }
+	beside := func(d *deletions, obj runtime.Object) { d.add(name, obj, true); d.beginTakeover() }
 	takeOver := func(d *deletions, obj runtime.Object) {
-		d.takesOver()
+		d.beginTakeover()
 		stored, err := record.Append(nil, 1, obj)
 		if err != nil {
 			t.Fatal(err)

@@ -151,7 +151,7 @@ func (c *Cache) inMemory() ([]*SharedIndexInformer, error) {
 func (s *SharedIndexInformer) takeOverFile(p *parts, file *persist.Snapshot, owed []queue.Delta) error {
 	s.mu.Lock()
 	for _, r := range s.reconcilers {
-		r.deletions.takesOver()
+		r.deletions.beginTakeover()
 	}
 	s.mu.Unlock()
 	if err := p.sink.TakeOver(file, owed); err != nil {

@@ -262,7 +262,7 @@ func (db *DB) failedLocked(err error) {
 		db.resetCause = err
 	}
 	err = db.withCachePath(err)
-	db.logFailureLocked(err, "Could not write to the cache file, keeping the changes in memory, of which durable handlers are not told yet")
+	db.logFailureLocked(err, "Could not write to the cache file, keeping the changes in memory, where they are not durable")
 	db.commitErr = prefixed(err, "commit to %s", db.path)
 	db.grace.fails()
 	db.retryDelay = min(max(2*db.retryDelay, minRetryDelay), maxRetryDelay)

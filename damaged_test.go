@@ -1,0 +1,54 @@
+package warmwatch
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/go-logr/logr/funcr"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/apiserver"
+)
+
+// TestDamageThatIsFoundWhileAllIsWrittenAnewIsLogged, once, and so is its repair: that list asks for no other one.
+func TestDamageThatIsFoundWhileAllIsWrittenAnewIsLogged(t *testing.T) {
+	var mu sync.Mutex // The DB logs, too.
+	var lines []string
+	logger := funcr.New(func(_, args string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if strings.Contains(args, "record") {
+			lines = append(lines, args)
+		}
+	}, funcr.Options{})
+	c, err := Open(testsupport.Path(t), Options{Logger: &logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	s, err := c.NewSharedIndexInformer(apiserver.New(apiserver.Options{}), &corev1.ConfigMap{}, InformerOptions{Resource: modelResource})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.progress.relistBegun(true)
+	s.corrupt(errors.New("the first record"))
+	s.corrupt(errors.New("the second record"))
+	mu.Lock()
+	defer mu.Unlock()
+	if len(lines) != 1 || !strings.Contains(lines[0], "the first record") {
+		t.Errorf("logged %q, expected the first record", lines)
+	}
+	if whole, repaired := s.progress.relistEnded(true, nil); !whole || !repaired {
+		t.Errorf("whole %t, repaired %t", whole, repaired)
+	}
+	if err := s.corruption(); err != nil {
+		t.Errorf("the damage that was repaired is %v", err)
+	}
+}
