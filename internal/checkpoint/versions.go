@@ -100,11 +100,16 @@ func moduleOf(pkg string, info *debug.BuildInfo) *debug.Module {
 		return &info.Main
 	}
 	var found *debug.Module
-	for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
-		inside := pkg == m.Path || strings.HasPrefix(pkg, m.Path+"/")
+	see := func(m *debug.Module) {
+		rest, inside := strings.CutPrefix(pkg, m.Path)
+		inside = inside && (rest == "" || rest[0] == '/')
 		if m.Path != "" && inside && (found == nil || len(m.Path) > len(found.Path)) {
 			found = m
 		}
+	}
+	see(&info.Main)
+	for _, m := range info.Deps {
+		see(m)
 	}
 	return found
 }

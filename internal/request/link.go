@@ -1,11 +1,10 @@
 package request
 
 import (
-	"bytes"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +22,8 @@ const (
 	// leastBytes: no list is given up before, because kube-apiserver does not compress smaller ones
 	// (apiserver, endpoints/handlers/responsewriters).
 	leastBytes = 128 << 10
+	// beginBytes is how much of the beginning of a list is kept in one piece.
+	beginBytes = 16 << 10
 	// remembered is how long a slow list counts.
 	remembered = 10 * time.Minute
 )
@@ -107,25 +108,29 @@ func (l *Link) measure(list *http.Response) (fast bool) {
 	if l.never {
 		return true
 	}
-	var begin []byte // It grows, because most lists are small.
-	waited := time.Duration(0)
+	var begin net.Buffers
+	var free []byte // Of the last one.
+	size, waited := 0, time.Duration(0)
 	begun, before := time.Now(), l.bytes.Load()
 	var err error
-	for err == nil && len(begin) < slowBytes {
-		begin = slices.Grow(begin, 4<<10)
+	for err == nil && size < slowBytes {
+		if len(free) == 0 {
+			free = make([]byte, beginBytes) // Most lists are small.
+		}
 		asked := time.Now()
 		var n int
-		n, err = list.Body.Read(begin[len(begin):min(cap(begin), slowBytes)])
-		begin, waited = begin[:len(begin)+n], waited+time.Since(asked)
+		n, err = list.Body.Read(free)
+		waited += time.Since(asked)
+		begin, free, size = append(begin, free[:n]), free[n:], size+n
 		enough := time.Duration(l.bytes.Load()-before) * slowWait / slowBytes // For all that came meanwhile, by a fast link.
-		if err == nil && waited > slowWait && len(begin) >= leastBytes && time.Since(begun) > enough {
+		if err == nil && waited > slowWait && size >= leastBytes && time.Since(begun) > enough {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.slow = time.Now()
 			return false
 		}
 	}
-	list.Body = &begunBody{io.MultiReader(bytes.NewReader(begin), &restOf{list.Body, err}), list.Body}
+	list.Body = &begunBody{io.MultiReader(&begin, &restOf{list.Body, err}), list.Body}
 	return true
 }
 
