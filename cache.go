@@ -203,8 +203,7 @@ type Cache struct {
 	// opening is held for reading while an informer gets its space of the DB, and for writing while
 	// the DB takes over a file.
 	opening sync.RWMutex
-	behind  int                   // See takeOverPatience. The committer's alone.
-	added   map[*parts]*addedWork // What attempts of a takeover have added. Likewise.
+	added   map[*parts]*addedWork // What attempts of a takeover have added. The committer's alone.
 
 	mu        sync.Mutex
 	informers map[string]*SharedIndexInformer // By space; nil while one is being made.

@@ -35,13 +35,11 @@ type deletions struct {
 	newObject  func() any
 	removeHook func()
 
-	mu sync.Mutex
-	// tookOver says that two processes were told of deletions side by side: what is told later may be earlier.
-	tookOver bool
-	known    map[cache.ObjectName][]deletedState // What the DB has, or puts, by the objects' names.
-	last     uint64                              // The greatest number of any state.
-	puts     map[string]*record.Object           // To be put with the next commit.
-	gone     map[string]struct{}                 // To be deleted with it.
+	mu    sync.Mutex
+	known map[cache.ObjectName][]deletedState // What the DB has, or puts, by the objects' names.
+	last  uint64                              // The greatest number of any state.
+	puts  map[string]*record.Object           // To be put with the next commit.
+	gone  map[string]struct{}                 // To be deleted with it.
 }
 
 // deletedState is a state of a deleted object. The object may exist again and be deleted again, or be deleted in a
@@ -149,7 +147,7 @@ func (d *deletions) stateLocked(name cache.ObjectName, key string) deletedState 
 
 // add keeps a deleted object until remove, instead of an earlier state of it. One that is told later is later, whatever
 // the versions are: a server that was put back uses lower ones. But the versions decide about one that is not sure to be
-// the last, because only a list has found that the object is gone, and about all of them after a takeover.
+// the last: a list has found that the object is gone, or another process was told of it.
 func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 	uid, version := "", ""
 	if m, err := meta.Accessor(obj); err == nil {
@@ -159,8 +157,8 @@ func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 	d.mu.Lock()
 	known := d.stateLocked(name, key)
 	order, ordered := checkpoint.CompareVersions(version, known.version)
-	earlier := ordered && order < 0 || !ordered && !sure
-	if known.number > 0 && !known.unreadable && earlier && (!sure || d.tookOver) {
+	earlier := !ordered || order < 0
+	if known.number > 0 && !known.unreadable && earlier && !sure {
 		d.noteLocked(name, known) // A reconcile that has begun has found it before this deletion.
 		d.mu.Unlock()
 		return
@@ -174,13 +172,6 @@ func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 		return
 	}
 	d.db.Kick()
-}
-
-// beginTakeover is called before the handler can be told of deletions that a file owes.
-func (d *deletions) beginTakeover() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.tookOver = true
 }
 
 // takeOver puts what a file that is taken over has under a key. The object that is known here stays, unless the

@@ -148,6 +148,7 @@ type SharedIndexInformer struct {
 	serveOnce sync.Once
 	servedAt  atomic.Uint64 // Number of the last batch before served was closed.
 	resumer   atomic.Pointer[reflector.Resumer]
+	lead      lead
 	// How many objects are asked for, and written, at once. 0: the default. Tests set less.
 	pageSize    int64
 	relistItems int

@@ -174,13 +174,6 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	return st
 }
 
-// hears reports whether a watch is open, or the server has answered within d.
-func (s *SharedIndexInformer) hears(d time.Duration) bool {
-	s.progress.mu.Lock()
-	defer s.progress.mu.Unlock()
-	return s.progress.phase == PhaseLive || time.Since(s.progress.lastContact) < d
-}
-
 // isUpToDate reports whether a watch is open, or all was listed: a resource may have no watch.
 func (s *SharedIndexInformer) isUpToDate() bool {
 	s.progress.mu.Lock()

@@ -2,22 +2,14 @@ package warmwatch
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/warmwatch/warmwatch/internal/sink"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
-)
-
-// takeOverPatience is how often, a second apart, a file is not taken over because it has seen more of the
-// server than an informer that hears from it: longer than client-go takes for live a connection that is dead.
-// recentAnswer is how old the last answer of the server may be then, where no watch is open.
-const (
-	takeOverPatience = 60
-	recentAnswer     = 10 * time.Second
 )
 
 var errBeingMade = errors.New("an informer is being made")
@@ -34,7 +26,6 @@ var errBeingMade = errors.New("an informer is being made")
 // may have been told of the objects again, and have to hear of the deletions. Keys may be added again.
 func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err error) {
 	if file.Changed { // Before anything can fail: the next attempt does not see it.
-		c.behind = 0
 		c.mu.Lock()
 		c.forgetAttempts(c.informersLocked())
 		c.mu.Unlock()
@@ -57,19 +48,9 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 			return nil, nil, fmt.Errorf("%s: %w", p.name(), err)
 		}
 	}
-	owed := make([][]queue.Delta, len(informers))
-	for i, s := range informers {
-		p, hears := s.parts.Load(), s.hears(recentAnswer)
-		err := file.Read(p.space, func(snapshot *persist.Snapshot) (err error) {
-			owed[i], err = p.sink.Owed(snapshot, !hears || c.behind < takeOverPatience)
-			return err
-		})
-		if hears && errors.Is(err, sink.ErrBehind) {
-			c.behind++
-		}
-		if err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", p.name(), err)
-		}
+	owed, err := owedBy(file, informers)
+	if err != nil {
+		return nil, nil, err
 	}
 	for i, s := range informers {
 		p := s.parts.Load()
@@ -83,11 +64,35 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 		return nil, nil, fmt.Errorf("workqueues: %w", err)
 	}
 	done = func() { // Takes no lock: its holder may wait for room, which only the committer makes.
-		c.behind = 0
 		c.forgetAttempts(informers)
 		c.opening.Unlock()
 	}
 	return append(spaces, workSpace), done, nil
+}
+
+// owedBy returns what a file owes to the handlers of each informer. Of those whose stores have seen less than the file
+// none keeps the others from finding out why.
+func owedBy(file *persist.Found, informers []*SharedIndexInformer) (owed [][]queue.Delta, err error) {
+	for _, s := range informers {
+		p := s.parts.Load()
+		var deletions []queue.Delta
+		failed := file.Read(p.space, func(snapshot *persist.Snapshot) (err error) {
+			deletions, err = p.sink.Owed(snapshot, s.lead.isOfOtherHistory())
+			return err
+		})
+		behind, isBehind := errors.AsType[*sink.BehindError](failed)
+		if isBehind {
+			s.lead.found(behind.ResourceVersion)
+		}
+		if failed != nil {
+			err = cmp.Or(err, fmt.Errorf("%s: %w", p.name(), failed))
+		}
+		if failed != nil && !isBehind {
+			return nil, err
+		}
+		owed = append(owed, deletions)
+	}
+	return owed, err
 }
 
 // addedWork is what attempts to take over the file as it is have added of one informer's.
@@ -149,11 +154,6 @@ func (c *Cache) inMemory() ([]*SharedIndexInformer, error) {
 
 // takeOverFile adds what the file owes to what is in memory.
 func (s *SharedIndexInformer) takeOverFile(p *parts, file *persist.Snapshot, owed []queue.Delta) error {
-	s.mu.Lock()
-	for _, r := range s.reconcilers {
-		r.deletions.beginTakeover()
-	}
-	s.mu.Unlock()
 	if err := p.sink.TakeOver(file, owed); err != nil {
 		return err
 	}

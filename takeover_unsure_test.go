@@ -191,7 +191,7 @@ func TestADeletionThatAProcessHasNotSeenYetIsNotToldBeforeTheObject(t *testing.T
 		if st := second.cache.Status(); st.MemoryOnly {
 			t.Errorf("the file was not taken over: %v", st.Err)
 		}
-		told.expect(t, "add ns/new@2", "delete ns/new@3", "delete ns/new@3")
+		told.expect(t, "add ns/new@2", "delete ns/new@3", "lost ns/new@3")
 	})
 }
 
@@ -292,7 +292,7 @@ func TestDamageOfAFileThatIsTakenOverIsNotTheInformers(t *testing.T) {
 		}
 		settle()
 		u.expectMemory(t, false)
-		u.secondTold.expect(t, "add ns/c@3 initial", "add ns/d@4 initial", "lost ns/a@5", "delete ns/b@6")
+		u.secondTold.expect(t, "add ns/c@3 initial", "add ns/d@4 initial", "lost ns/a@5", "lost ns/b@6")
 		if st := u.second.informer.Status(); st.Relists != 1 || st.Err != nil {
 			t.Errorf("%d relists, %v", st.Relists, st.Err)
 		}

@@ -249,6 +249,21 @@ func (r *Resumer) listOne(ctx context.Context, notOlderThan, rv string) (serverV
 	return m.GetResourceVersion(), how, err
 }
 
+// NewestVersion asks the server for its version.
+func (r *Resumer) NewestVersion(ctx context.Context) (string, error) {
+	patient, cancel := withPatience(ctx)
+	defer cancel()
+	list, err := r.lw.ListWithContext(patient, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return "", err
+	}
+	m, err := meta.ListAccessor(list)
+	if err != nil {
+		return "", fmt.Errorf("understand list %T: %w", list, err)
+	}
+	return m.GetResourceVersion(), nil
+}
+
 // askAgain asks before a watch that has ended is opened again: the server that comes
 // back may be behind, or another one. A server that never answers is believed: the watch would
 // show anything else.

@@ -14,8 +14,12 @@ import (
 	"github.com/warmwatch/warmwatch/queue"
 )
 
-// ErrBehind says that a file has seen more of the server than the store.
-var ErrBehind = errors.New("the watch has not come to what the file has")
+// A BehindError says that a file has seen more of the server than the store.
+type BehindError struct{ ResourceVersion string }
+
+func (e *BehindError) Error() string {
+	return fmt.Sprintf("the watch has not come to resourceVersion %s, which the file has", e.ResourceVersion)
+}
 
 // Owed returns what is owed to handlers by a file that could not be had at first, and whose space
 // is about to be replaced by what is in memory. The handlers here were told of every object, so
@@ -23,9 +27,9 @@ var ErrBehind = errors.New("the watch has not come to what the file has")
 // store does not have.
 //
 // It fails until the store equals a list, and while objects are left out of it, which the file may
-// have. While the file has seen more than the store, patient says that it fails with ErrBehind: what the
-// store lacks has perhaps not come yet.
-func (k *Sink) Owed(file *persist.Snapshot, patient bool) (owed []queue.Delta, err error) {
+// have. If the file has seen more than the store, it fails with a [BehindError], because what the store lacks
+// has perhaps not come yet; unless the file is of a history that the server does not have any more.
+func (k *Sink) Owed(file *persist.Snapshot, otherHistory bool) (owed []queue.Delta, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := k.checkReadyLocked(); err != nil {
@@ -37,8 +41,8 @@ func (k *Sink) Owed(file *persist.Snapshot, patient bool) (owed []queue.Delta, e
 		if has, _, exists := w.Head(key); exists && !isOther(has, uid) && (!damaged || has == "") {
 			return nil // A damaged one may be of another object than the store has.
 		}
-		if patient && isBefore(k.record.ResourceVersion, rv) {
-			return fmt.Errorf("%w: resourceVersion %s", ErrBehind, rv)
+		if !otherHistory && isBefore(k.record.ResourceVersion, rv) {
+			return &BehindError{rv}
 		}
 		owed = append(owed, lostDelta(0, key, decode()))
 		return nil
@@ -50,10 +54,11 @@ func (k *Sink) Owed(file *persist.Snapshot, patient bool) (owed []queue.Delta, e
 				return nil
 			}
 			// Else the deletion would be told before the addition of the object.
-			if patient && isBefore(k.record.ResourceVersion, resourceVersionOf(d.New)) {
-				return fmt.Errorf("%w: resourceVersion %s", ErrBehind, resourceVersionOf(d.New))
+			if rv := resourceVersionOf(d.New); !otherHistory && isBefore(k.record.ResourceVersion, rv) {
+				return &BehindError{rv}
 			}
-			owed = append(owed, queue.Delta{Type: cache.Deleted, Key: d.Key, New: d.New, FinalStateUnknown: d.FinalStateUnknown, SizeBytes: d.SizeBytes})
+			// Another process has seen it, and this one may have seen a later state.
+			owed = append(owed, queue.Delta{Type: cache.Deleted, Key: d.Key, New: d.New, FinalStateUnknown: true, SizeBytes: d.SizeBytes})
 			return nil
 		})
 	}

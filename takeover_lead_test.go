@@ -1,0 +1,293 @@
+package warmwatch_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+)
+
+// lagsBehind leaves a process that was told of the objects only, and whose link is down, while the file that is free
+// now has ns/new as well, as the server has, which has no history.
+func lagsBehind(t *testing.T, objects ...runtime.Object) (behind *source, second *process, d *recorder) {
+	t.Helper()
+	f, path := newSource(t, objects...), testsupport.Path(t)
+	first := launch(t, path, f, nil)
+	addDurable(t, first, "d")
+	first.run()
+	settle()
+	behind = newSource(t, objects...)
+	behind.watchList = true
+	second = launch(t, path, behind, impatient)
+	d = addDurable(t, second, "d")
+	second.run()
+	settle()
+	d.take()
+	f.put(configMap("new"))
+	settle()
+	behind.setDown(errUnreachable)
+	behind.put(configMap("new"))
+	first.stop()
+	settle()
+	return behind, second, d
+}
+
+func expectTold(t *testing.T, p *process, d *recorder, want string) {
+	t.Helper()
+	if st := p.cache.Status(); st.MemoryOnly {
+		t.Errorf("the file was not taken over: %v", st.Err)
+	}
+	d.expect(t, want)
+}
+
+// TestAFileIsNotTakenOverDuringASlowList: the server is heard, but what the store lacks is in the list that is under way.
+func TestAFileIsNotTakenOverDuringASlowList(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var objects []runtime.Object
+		for i := range 30 {
+			objects = append(objects, configMap(fmt.Sprintf("o%02d", i)))
+		}
+		behind, second, d := lagsBehind(t, objects...)
+		listsSlowly(behind) // 160 s.
+		behind.setDown(nil)
+		advance(10 * time.Minute)
+		expectTold(t, second, d, "add ns/new@31")
+	})
+}
+
+// TestPatienceEndsOnlyWhenTheServerCouldSay: it answers what it is asked, but opens no watch.
+func TestPatienceEndsOnlyWhenTheServerCouldSay(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		behind, second, d := lagsBehind(t, configMap("a"))
+		behind.with(func() {
+			behind.onWatch = func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+				return nil, apierrors.NewTooManyRequests("not now", 1)
+			}
+		})
+		behind.setDown(nil)
+		advance(20 * time.Minute)
+		behind.with(func() { behind.onWatch = nil })
+		advance(10 * time.Minute)
+		expectTold(t, second, d, "add ns/new@2")
+	})
+}
+
+// TestPatienceBeginsAnewWithEachWatch: two of them were silent, because the link was down again.
+func TestPatienceBeginsAnewWithEachWatch(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		behind, second, d := lagsBehind(t, configMap("a"))
+		behind.with(func() {
+			behind.onWatch = func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+				s := watch.NewFake()
+				time.AfterFunc(45*time.Second, s.Stop) // So long client-go takes it for live.
+				return s, nil
+			}
+		})
+		for range 2 {
+			behind.setDown(nil)
+			for second.informer.Status().Phase != warmwatch.PhaseLive {
+				advance(100 * time.Millisecond)
+			}
+			behind.setDown(errUnreachable)
+			advance(5 * time.Minute)
+		}
+		listsSlowly(behind) // 15 s.
+		behind.setDown(nil)
+		advance(10 * time.Minute)
+		expectTold(t, second, d, "add ns/new@2")
+	})
+}
+
+// TestPatienceIsThatOfOneInformer: the server of another one of the Cache was put back, and says so.
+func TestPatienceIsThatOfOneInformer(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		first, second, g2, d := twoInformersLag(t)
+		g2.setDown(errUnreachable)
+		first.stop()
+		advance(10 * time.Minute)
+		g2.put(configMap("new"))
+		listsSlowly(g2)
+		g2.setDown(nil)
+		advance(20 * time.Minute)
+		expectTold(t, second, d, "add ns/new@2")
+	})
+}
+
+// TestInformersFindOutTogetherThatAServerWasPutBack, and not one after the other.
+func TestInformersFindOutTogetherThatAServerWasPutBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		first, second, _, d := twoInformersLag(t)
+		first.stop()
+		advance(takeOverPatience + 15*time.Second)
+		expectTold(t, second, d, "lost ns/new@2")
+	})
+}
+
+// twoInformersLag leaves a process with two informers, both of which the file is ahead of that the first process
+// holds. It returns the source of the second one, and its handler.
+func twoInformersLag(t *testing.T) (first, second *process, g2 *source, d *recorder) {
+	t.Helper()
+	path := testsupport.Path(t)
+	addOther := func(p *process, f *source) *recorder {
+		s, err := p.cache.NewSharedIndexInformer(f, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps, FieldSelector: "metadata.name!=x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &recorder{}
+		if _, err := s.AddDurableEventHandler("d", r); err != nil {
+			t.Fatal(err)
+		}
+		start(t, s)
+		return r
+	}
+	f, g := newSource(t, configMap("a")), newSource(t, configMap("a"))
+	first = launch(t, path, f, nil)
+	addDurable(t, first, "d")
+	first.run()
+	addOther(first, g)
+	settle()
+	g2 = newSource(t, configMap("a"))
+	g2.watchList = true
+	second = launch(t, path, newSource(t, configMap("a")), impatient)
+	addDurable(t, second, "d")
+	second.run()
+	d = addOther(second, g2)
+	settle()
+	d.expect(t, "add ns/a@1 initial")
+	f.put(configMap("lost"))
+	g.put(configMap("new"))
+	settle()
+	return first, second, g2, d
+}
+
+// listsSlowly forgets the history, and streams lists, an object each 5 s, as a slow link does.
+func listsSlowly(f *source) {
+	f.compact()
+	f.with(func() {
+		f.onWatch = func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if o.SendInitialEvents == nil {
+				return nil, nil
+			}
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			s := newStream(f, f.rv)
+			for _, obj := range f.objects {
+				s.pushLocked(watch.Event{Type: watch.Added, Object: obj})
+			}
+			s.pushLocked(endOfList(f.rvLocked()))
+			slow := slowStream{s, make(chan watch.Event)}
+			go slow.run()
+			return slow, nil
+		}
+	})
+}
+
+// slowStream is slow until the list is complete.
+type slowStream struct {
+	*stream
+	out chan watch.Event
+}
+
+func (s slowStream) ResultChan() <-chan watch.Event { return s.out }
+
+func (s slowStream) run() {
+	defer close(s.out)
+	delay := 5 * time.Second
+	for e := range s.ch {
+		select {
+		case <-time.After(delay):
+		case <-s.stop:
+			return
+		}
+		if e.Type == watch.Bookmark {
+			delay = 0
+		}
+		select {
+		case s.out <- e:
+		case <-s.stop:
+			return
+		}
+	}
+}
+
+// TestAServerThatIsPutBackAfterATakeover (Q6): which deletion is the later is not in the versions, a day after a takeover.
+func TestAServerThatIsPutBackAfterATakeover(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t), testsupport.Path(t)
+		f.rv = 999
+		f.put(configMap("b", "old"), configMap("z"))
+		first := launch(t, path, f, nil)
+		addReconcilerNamed(t, first, "r").set(nil)
+		first.run()
+		settle()
+		second := launch(t, path, f, impatient)
+		w := addReconcilerNamed(t, second, "r")
+		w.set(nil)
+		second.run()
+		settle()
+		first.stop()
+		settle()
+		if st := second.cache.Status(); st.MemoryOnly {
+			t.Fatalf("the file was not taken over: %v", st.Err)
+		}
+		advance(24 * time.Hour)
+		w.expectEach(t, "", "ns/b@1000", "ns/z@1001")
+		w.set(fail)
+		f.remove("b")
+		settle()
+		f.restore(401, at("400", "uid-1", "b", "again"), at("401", "uid-2", "z", ""))
+		settle()
+		f.put(configMap("b", "new"))
+		settle()
+		f.remove("b")
+		settle()
+		w.set(nil)
+		advance(40 * time.Minute)
+		w.expectEach(t, "ns/z@", "ns/b is gone, deleted ns/b@403")
+	})
+}
+
+// TestADeletionThatAFileOwesDoesNotReplaceALaterOneInTheNextProcess (Q6): nobody had the name at the takeover.
+func TestADeletionThatAFileOwesDoesNotReplaceALaterOneInTheNextProcess(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		path := testsupport.Path(t)
+		first := leavesADeletion(t, path)
+		f := newSource(t, configMap("a"), configMap("new"))
+		second := launch(t, path, f, impatient)
+		w := &works{lister: second.informer.GetStore()}
+		registration, err := second.informer.AddReconciler("r", w.reconcile, warmwatch.ReconcilerOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		second.run()
+		settle()
+		w.set(fail)
+		f.remove("new")
+		f.put(at("", "uid-2", "new", "selected again"))
+		f.remove("new")
+		settle()
+		remove(t, second, registration)
+		settle()
+		first.stop()
+		settle()
+		if st := second.cache.Status(); st.MemoryOnly {
+			t.Errorf("the file was not taken over: %v", st.Err)
+		}
+		second.stop()
+		third := launch(t, path, f, nil)
+		w = addReconcilerNamed(t, third, "r")
+		w.set(nil)
+		third.run()
+		advance(40 * time.Minute)
+		w.expectEach(t, "ns/a", "ns/new is gone, deleted ns/new@5")
+	})
+}
