@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -256,6 +257,55 @@ func (w worn) trial(t *testing.T, path string) {
 	expectEqual(t, p.informer, f)
 }
 
+// loggedLines returns a logger, and what it has logged that has a text.
+func loggedLines(text string) (*klog.Logger, func() []string) {
+	var mu sync.Mutex
+	var lines []string
+	logger := funcr.New(func(_, args string) {
+		if strings.Contains(args, text) {
+			mu.Lock()
+			defer mu.Unlock()
+			lines = append(lines, args)
+		}
+	}, funcr.Options{})
+	return &logger, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(lines)
+	}
+}
+
+// TestDamagedDeltasAreLoggedOnce for each handler that is told everything again.
+func TestDamagedDeltasAreLoggedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t, configMap("a")), testsupport.Path(t)
+		p := launch(t, path, f, nil)
+		d := addDurable(t, p, "d")
+		p.run()
+		settle()
+		p.stop()
+		d.take()
+		p = launch(t, path, f, nil).run() // Without the handler.
+		for i := range 50 {
+			f.put(configMap(fmt.Sprint("n", i)))
+		}
+		settle()
+		p.stop()
+		flipAll(t, path, "deltas", "")
+		logger, lines := loggedLines("delta")
+		p = launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = logger })
+		d = addDurable(t, p, "d")
+		p.run()
+		settle()
+		if told := d.take(); len(told) != 51 {
+			t.Errorf("told %q, expected all objects", told)
+		}
+		if len(lines()) != 2 {
+			t.Errorf("logged %q, expected that one cannot be read, and that a handler is told everything", lines())
+		}
+	})
+}
+
 // TestDamagedRecordsAreLoggedOnce, however many there are, and however often they are read.
 func TestDamagedRecordsAreLoggedOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -265,19 +315,11 @@ func TestDamagedRecordsAreLoggedOnce(t *testing.T) {
 		}
 		path := filled(t, f, withContentIndex)
 		flipAll(t, path, "objects", "kns/")
-		var mu sync.Mutex
-		var lines []string
-		logger := funcr.New(func(_, args string) {
-			if strings.Contains(args, "read") {
-				mu.Lock()
-				defer mu.Unlock()
-				lines = append(lines, args)
-			}
-		}, funcr.Options{})
+		logger, lines := loggedLines("read")
 		f.setDown(errUnreachable)
 		p := launch(t, path, f, func(o *warmwatch.Options, io *warmwatch.InformerOptions) {
 			withContentIndex(o, io)
-			o.Logger = &logger
+			o.Logger = logger
 		})
 		add(t, p.informer)
 		p.run()
@@ -288,7 +330,7 @@ func TestDamagedRecordsAreLoggedOnce(t *testing.T) {
 		f.setDown(nil)
 		settle()
 		expectEqual(t, p.informer, f)
-		if len(lines) != 2 || !strings.Contains(lines[1], "is written anew") {
+		if lines := lines(); len(lines) != 2 || !strings.Contains(lines[1], "is written anew") {
 			t.Errorf("logged %q, expected what was found, and that it is repaired", lines)
 		}
 	})

@@ -4,6 +4,8 @@ import (
 	"sync"
 	"time"
 
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 )
 
@@ -44,7 +46,8 @@ func (l *lead) isOfOtherHistory() bool {
 	return l.below >= leadAnswers && time.Since(l.belowAt) < leadHolds
 }
 
-// found notes that the file has seen a version, and asks the server if it is time for that. It does not wait for the answer.
+// found notes that the file has seen a version, and asks the server if it is time for that. It does not wait for
+// the answer.
 func (l *lead) found(version string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,6 +60,7 @@ func (l *lead) found(version string) {
 	}
 	l.pending = true
 	go func() { // Nothing waits for it, because its List may never return.
+		defer utilruntime.HandleCrash()
 		answer, err := l.ask()
 		l.answered(version, answer, err)
 	}()

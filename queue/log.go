@@ -62,7 +62,7 @@ type Options struct {
 	// the deltas of each key are folded into one, beside its deletions. Default
 	// 256 MiB; negative: never.
 	MaxBacklogBytes int64
-	// OnCorrupt, if set, is called for all damage, such as an unreadable delta.
+	// OnCorrupt is called for all damage, such as an unreadable delta. By default damage is logged.
 	OnCorrupt func(error)
 	// Logger defaults to klog's.
 	Logger *klog.Logger
@@ -169,12 +169,12 @@ func NewLog(o Options) (*Log, error) {
 	if o.MaxBacklogBytes == 0 {
 		o.MaxBacklogBytes = 256 << 20
 	}
-	if o.OnCorrupt == nil {
-		o.OnCorrupt = func(error) {}
-	}
 	if o.Logger == nil {
 		l := klog.Background()
 		o.Logger = &l
+	}
+	if o.OnCorrupt == nil {
+		o.OnCorrupt = func(err error) { o.Logger.Error(err, "Could not read what the log has") }
 	}
 	q := &Log{
 		db:         o.DB,

@@ -39,7 +39,7 @@ func (q *Log) readFrom(s *persist.Snapshot, ds []Delta, after, limit uint64) (_ 
 		d, err := q.readDelta(seq, it)
 		if err != nil {
 			q.onCorrupt(err)
-			q.logger.Error(err, "Could not read a delta", "seq", seq)
+			q.logger.V(4).Info("Could not read a delta", "seq", seq, "err", err)
 			d = Delta{Seq: seq}
 		}
 		size += d.SizeBytes
