@@ -147,7 +147,7 @@ func (d *deletions) stateLocked(name cache.ObjectName, key string) deletedState 
 
 // add keeps a deleted object until remove, instead of an earlier state of it. One that is told later is later, whatever
 // the versions are: a server that was put back uses lower ones. But the versions decide about one that is not sure to be
-// the last: a list has found that the object is gone, or another process was told of it.
+// the last: a list has found that the object is gone, or it comes from a file that was taken over, whose process saw it.
 func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 	uid, version := "", ""
 	if m, err := meta.Accessor(obj); err == nil {
@@ -218,6 +218,15 @@ func (d *deletions) replaces(theirs deletedState, waiting *record.Object) (bool,
 	}
 	order, ordered := checkpoint.CompareVersions(known, theirs.version)
 	return !has || !theirs.unreadable && ordered && order < 0, err
+}
+
+// latestDeleted returns the latest version of the deleted objects in a file that can be read, empty if there is none.
+func latestDeleted(file *persist.Snapshot) (latest string) {
+	_ = file.Scan(deletedBucket, "", func(it *persist.Item) (bool, error) { // takeOverDeletions meets the same damage.
+		latest = checkpoint.Later(latest, versionOfDeleted(it))
+		return true, nil
+	})
+	return latest
 }
 
 // versionOfDeleted returns the resourceVersion of a deleted object, empty if it is not known.

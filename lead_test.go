@@ -2,9 +2,12 @@ package warmwatch
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
 
 // TestALeadIsOfAnotherHistoryOnceTheServerHasSaidSo for a minute, and as long as it goes on to say so.
@@ -20,7 +23,7 @@ func TestALeadIsOfAnotherHistoryOnceTheServerHasSaidSo(t *testing.T) {
 		"it does not answer":         {ask: func() (string, error) { return "8", errors.New("no") }},
 		"its versions have no order": {ask: func() (string, error) { return "x", nil }},
 		"nobody can be asked":        {},
-		"it has come to it since": {ask: below, then: func(l *lead) {
+		"it has come to it since": {ask: below, then: func(l *lead) { // It is asked less often then.
 			l.setAsk(func() (string, error) { return "10", nil })
 			foundFor(l, "9", 2*leadPause)
 		}},
@@ -58,4 +61,48 @@ func foundFor(l *lead, version string, d time.Duration) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 	}
+}
+
+// TestOneQuestionAtATime: a List may hang.
+func TestOneQuestionAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l lead
+		var asked atomic.Int32
+		hold := make(chan struct{})
+		l.setAsk(func() (string, error) { asked.Add(1); <-hold; return "8", nil })
+		foundFor(&l, "9", 10*leadPause)
+		if n := asked.Load(); n != 1 {
+			t.Errorf("%d questions at once", n)
+		}
+		close(hold)
+		foundFor(&l, "9", time.Second)
+	})
+}
+
+// TestAnAnswerIsOfTheVersionThatWasAskedFor, and not of one that was found meanwhile.
+func TestAnAnswerIsOfTheVersionThatWasAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l lead
+		l.setAsk(func() (string, error) { time.Sleep(5 * time.Second); return "8", nil })
+		foundFor(&l, "9", leadPause+2*time.Second) // Asked.
+		foundFor(&l, "7", leadPause)               // Answered.
+		if l.below != 0 {
+			t.Errorf("%d answers below 7", l.below)
+		}
+	})
+}
+
+// TestAQuestionThatPanicsIsNotPending: the next one is asked, where panics do not end the program.
+func TestAQuestionThatPanicsIsNotPending(t *testing.T) {
+	defer func(crash bool) { utilruntime.ReallyCrash = crash }(utilruntime.ReallyCrash)
+	utilruntime.ReallyCrash = false
+	synctest.Test(t, func(t *testing.T) {
+		var l lead
+		asked := 0
+		l.setAsk(func() (string, error) { asked++; panic("a ListerWatcher that panics") })
+		foundFor(&l, "9", 3*leadPause+time.Second)
+		if asked != 3 {
+			t.Errorf("asked %d times, expected 3", asked)
+		}
+	})
 }

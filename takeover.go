@@ -28,6 +28,9 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 	if file.Changed { // Before anything can fail: the next attempt does not see it.
 		c.mu.Lock()
 		c.forgetAttempts(c.informersLocked())
+		for _, s := range c.informersLocked() {
+			s.lead.forget()
+		}
 		c.mu.Unlock()
 	}
 	if !c.opening.TryLock() { // Not waited for: whoever has it may wait for the committer.
@@ -70,27 +73,27 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 	return append(spaces, workSpace), done, nil
 }
 
-// owedBy returns what a file owes to the handlers of each informer. Of those whose stores have seen less than the file
-// none keeps the others from finding out why.
+// owedBy returns what a file owes to the handlers of each informer. It goes on after an informer whose store is behind
+// the file, so that all of them ask their servers at the same time.
 func owedBy(file *persist.Found, informers []*SharedIndexInformer) (owed [][]queue.Delta, err error) {
 	for _, s := range informers {
 		p := s.parts.Load()
 		var deletions []queue.Delta
 		failed := file.Read(p.space, func(snapshot *persist.Snapshot) (err error) {
-			deletions, err = p.sink.Owed(snapshot, s.lead.isOfOtherHistory())
+			deletions, err = p.sink.Owed(snapshot, latestDeleted(snapshot), s.lead.isOfOtherHistory())
 			return err
 		})
+		if failed != nil {
+			failed = fmt.Errorf("%s: %w", p.name(), failed)
+		}
 		behind, isBehind := errors.AsType[*sink.BehindError](failed)
+		if failed != nil && !isBehind {
+			return nil, failed
+		}
 		if isBehind {
 			s.lead.found(behind.ResourceVersion)
 		}
-		if failed != nil {
-			err = cmp.Or(err, fmt.Errorf("%s: %w", p.name(), failed))
-		}
-		if failed != nil && !isBehind {
-			return nil, err
-		}
-		owed = append(owed, deletions)
+		owed, err = append(owed, deletions), cmp.Or(err, failed)
 	}
 	return owed, err
 }

@@ -2,6 +2,7 @@ package warmwatch_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -64,8 +65,8 @@ func TestAFileIsNotTakenOverDuringASlowList(t *testing.T) {
 	})
 }
 
-// TestPatienceEndsOnlyWhenTheServerCouldSay: it answers what it is asked, but opens no watch.
-func TestPatienceEndsOnlyWhenTheServerCouldSay(t *testing.T) {
+// TestOnlyAnswersCount: it answers what it is asked, but opens no watch.
+func TestOnlyAnswersCount(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		behind, second, d := lagsBehind(t, configMap("a"))
 		behind.with(func() {
@@ -81,8 +82,8 @@ func TestPatienceEndsOnlyWhenTheServerCouldSay(t *testing.T) {
 	})
 }
 
-// TestPatienceBeginsAnewWithEachWatch: two of them were silent, because the link was down again.
-func TestPatienceBeginsAnewWithEachWatch(t *testing.T) {
+// TestASilentServerDecidesNothing: two of them were silent, because the link was down again.
+func TestASilentServerDecidesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		behind, second, d := lagsBehind(t, configMap("a"))
 		behind.with(func() {
@@ -107,8 +108,8 @@ func TestPatienceBeginsAnewWithEachWatch(t *testing.T) {
 	})
 }
 
-// TestPatienceIsThatOfOneInformer: the server of another one of the Cache was put back, and says so.
-func TestPatienceIsThatOfOneInformer(t *testing.T) {
+// TestEachInformerDecidesForItself: the server of another one of the Cache was put back, and says so.
+func TestEachInformerDecidesForItself(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		first, second, g2, d := twoInformersLag(t)
 		g2.setDown(errUnreachable)
@@ -290,4 +291,173 @@ func TestADeletionThatAFileOwesDoesNotReplaceALaterOneInTheNextProcess(t *testin
 		advance(40 * time.Minute)
 		w.expectEach(t, "ns/a", "ns/new is gone, deleted ns/new@5")
 	})
+}
+
+// TestAVerdictIsOfTheFileThatItWasMadeOf: a third process has made the file one of the server's history.
+func TestAVerdictIsOfTheFileThatItWasMadeOf(t *testing.T) {
+	for name, third := range map[string]bool{"a third process": true, "none": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				path := testsupport.Path(t)
+				old, g := newSource(t, configMap("a")), newSource(t, configMap("a"))
+				first := launch(t, path, old, nil)
+				addDurable(t, first, "d")
+				first.run()
+				addOtherInformer(t, first, g)
+				settle()
+				back, g2 := newSource(t, configMap("a")), newSource(t, configMap("a"))
+				second := launch(t, path, back, impatient)
+				d := addDurable(t, second, "d")
+				second.run()
+				addOtherInformer(t, second, g2)
+				settle()
+				d.take()
+				old.with(func() { old.rv = 100 })
+				old.put(configMap("lost"))
+				g.put(configMap("new"))
+				settle()
+				g2.with(func() { // It does not say its version.
+					g2.onList = func(_ context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+						return nil, errors.New("no")
+					}
+				})
+				first.stop()
+				advance(takeOverPatience + 5*time.Second) // The first informer's server has said that it was put back.
+				if third {
+					back.setDown(errUnreachable)
+					now := newSource(t, configMap("a"), configMap("fresh")) // The server that was put back, by another link.
+					now.watchList = true
+					p := launch(t, path, now, nil)
+					told := addDurable(t, p, "d")
+					p.run()
+					addOtherInformer(t, p, g)
+					advance(20 * time.Second)
+					t.Log("the third was told", told.take())
+					p.stop()
+					advance(3 * time.Second)
+				}
+				g2.put(configMap("new"))
+				advance(3 * time.Second)
+				if third {
+					d.expect(t) // ns/fresh exists.
+				} else {
+					d.expect(t, "lost ns/lost@101")
+				}
+			})
+		})
+	}
+}
+
+// TestAServerThatGoesOnWasPutBack although its versions pass those of one object of the file after the other.
+func TestAServerThatGoesOnWasPutBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		path := testsupport.Path(t)
+		old := newSource(t, configMap("a"))
+		first := launch(t, path, old, nil)
+		addDurable(t, first, "d")
+		first.run()
+		settle()
+		back := newSource(t, configMap("a"))
+		second := launch(t, path, back, impatient)
+		addDurable(t, second, "d")
+		second.run()
+		settle()
+		for i := range 60 { // Jobs of a CronJob.
+			old.with(func() { old.rv = int64(50 * (i + 1)) })
+			old.put(configMap(fmt.Sprintf("job-%02d", i)))
+		}
+		settle()
+		first.stop()
+		begun := time.Now()
+		for second.cache.Status().MemoryOnly && time.Since(begun) < 2*time.Hour {
+			advance(time.Second)
+			back.put(configMap("a", time.Now().String()))
+		}
+		if d := time.Since(begun); d > 2*time.Minute {
+			t.Errorf("taken over after %v, memory only: %v", d, second.cache.Status().MemoryOnly)
+		}
+	})
+}
+
+// TestAServerThatAnswersSlowlyWasPutBack: each of its answers takes 6 s.
+func TestAServerThatAnswersSlowlyWasPutBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		path := testsupport.Path(t)
+		old := newSource(t, configMap("a"))
+		first := launch(t, path, old, nil)
+		addDurable(t, first, "d")
+		first.run()
+		settle()
+		back := newSource(t, configMap("a"))
+		second := launch(t, path, back, impatient)
+		d := addDurable(t, second, "d")
+		second.run()
+		settle()
+		d.take()
+		old.put(configMap("lost"))
+		settle()
+		back.with(func() {
+			back.onList = func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+				select {
+				case <-time.After(6 * time.Second):
+					return nil, nil
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			}
+		})
+		first.stop()
+		advance(time.Hour)
+		d.expect(t, "lost ns/lost@2")
+	})
+}
+
+// TestAnEarlierDeletionDoesNotReplaceThatOfTheFile (Q6), which the store has not come to.
+func TestAnEarlierDeletionDoesNotReplaceThatOfTheFile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		path := testsupport.Path(t)
+		f, far := newSource(t, configMap("a"), configMap("b")), newSource(t, configMap("a"), configMap("b"))
+		first := launch(t, path, f, nil)
+		w1 := addReconcilerNamed(t, first, "r")
+		w1.set(nil)
+		first.run()
+		settle()
+		second := launch(t, path, far, impatient)
+		w := addReconcilerNamed(t, second, "r")
+		w.set(nil)
+		second.run()
+		settle()
+		w1.set(fail)
+		w.set(fail)
+		f.remove("b")
+		f.put(at("", "uid-2", "b", "selected again"))
+		f.remove("b") // At 5.
+		settle()
+		first.stop()
+		advance(20 * time.Second)
+		far.remove("b") // At 3. The rest of the history does not come by this watch.
+		advance(10 * time.Second)
+		far.setDown(errUnreachable)
+		far.put(at("", "uid-2", "b", "selected again"))
+		far.remove("b")
+		far.restart()
+		far.setDown(nil)
+		settle()
+		w.expectEach(t, "", "ns/a@1", "ns/b@2")
+		w.set(nil)
+		advance(40 * time.Minute)
+		w.expectEach(t, "", "ns/b is gone, deleted ns/b@5")
+	})
+}
+
+func addOtherInformer(t *testing.T, p *process, f *source) {
+	t.Helper()
+	s, err := p.cache.NewSharedIndexInformer(f, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps, FieldSelector: "metadata.name!=x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.AddDurableEventHandler("d", &recorder{}); err != nil {
+		t.Fatal(err)
+	}
+	start(t, s)
 }

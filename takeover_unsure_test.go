@@ -88,8 +88,8 @@ func exchange(t *testing.T, path string, b []byte) (before []byte) {
 	return before
 }
 
-// TestWhatAProcessHasNotSeenYetIsNotDeleted: the one that had the file has seen more of the server. That
-// counts only where the server is heard, and is what it was for a minute.
+// TestWhatAProcessHasNotSeenYetIsNotDeleted: the one that had the file has seen more of the server. It is not of another
+// history before the server has said so for a minute.
 func TestWhatAProcessHasNotSeenYetIsNotDeleted(t *testing.T) {
 	for name, c := range map[string]struct {
 		begin, goOn func(f *source) // Before the second process runs, and while the file is free.
@@ -223,7 +223,7 @@ func TestAFileOfAnotherHistoryIsTakenOver(t *testing.T) {
 	}
 }
 
-// takeOverPatience is that of the Cache.
+// takeOverPatience is how long it takes a server to say that it was put back.
 const takeOverPatience = time.Minute
 
 // TestAnObjectThatIsLeftOutIsNotDeletedByATakeover: the file may have it, as its transform made it.

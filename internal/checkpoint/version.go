@@ -33,6 +33,14 @@ func HasOrder(resourceVersion string) bool {
 	return ok
 }
 
+// Later returns the later of two resourceVersions, and the one that has an order if the other has none.
+func Later(a, b string) string {
+	if order, ok := CompareVersions(a, b); ok && order < 0 || !HasOrder(a) {
+		return b
+	}
+	return a
+}
+
 // Key returns namespace/name.
 func (v ObjectVersion) Key() string {
 	if v.Namespace == "" {

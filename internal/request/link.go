@@ -22,7 +22,7 @@ const (
 	// leastBytes: no list is given up before, because kube-apiserver does not compress smaller ones
 	// (apiserver, endpoints/handlers/responsewriters).
 	leastBytes = 128 << 10
-	// beginBytes is how much of the beginning of a list is kept in one piece.
+	// beginBytes is how much of the beginning of a list is kept in one piece: most lists are small.
 	beginBytes = 16 << 10
 	// remembered is how long a slow list counts.
 	remembered = 10 * time.Minute
@@ -109,19 +109,19 @@ func (l *Link) measure(list *http.Response) (fast bool) {
 		return true
 	}
 	var begin net.Buffers
-	var free []byte // Of the last one.
+	var piece []byte
 	size, waited := 0, time.Duration(0)
 	begun, before := time.Now(), l.bytes.Load()
 	var err error
 	for err == nil && size < slowBytes {
-		if len(free) == 0 {
-			free = make([]byte, beginBytes) // Most lists are small.
+		if len(piece) == cap(piece) {
+			begin, piece = append(begin, piece), make([]byte, 0, beginBytes)
 		}
 		asked := time.Now()
 		var n int
-		n, err = list.Body.Read(free)
+		n, err = list.Body.Read(piece[len(piece):cap(piece)])
 		waited += time.Since(asked)
-		begin, free, size = append(begin, free[:n]), free[n:], size+n
+		piece, size = piece[:len(piece)+n], size+n
 		enough := time.Duration(l.bytes.Load()-before) * slowWait / slowBytes // For all that came meanwhile, by a fast link.
 		if err == nil && waited > slowWait && size >= leastBytes && time.Since(begun) > enough {
 			l.mu.Lock()
@@ -130,6 +130,7 @@ func (l *Link) measure(list *http.Response) (fast bool) {
 			return false
 		}
 	}
+	begin = append(begin, piece)
 	list.Body = &begunBody{io.MultiReader(&begin, &restOf{list.Body, err}), list.Body}
 	return true
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/warmwatch/warmwatch/queue"
 )
 
-// A BehindError says that a file has seen more of the server than the store.
+// A BehindError says that a file has seen more of the server than the store: the latest version of it.
 type BehindError struct{ ResourceVersion string }
 
 func (e *BehindError) Error() string {
@@ -27,9 +27,10 @@ func (e *BehindError) Error() string {
 // store does not have.
 //
 // It fails until the store equals a list, and while objects are left out of it, which the file may
-// have. If the file has seen more than the store, it fails with a [BehindError], because what the store lacks
-// has perhaps not come yet; unless the file is of a history that the server does not have any more.
-func (k *Sink) Owed(file *persist.Snapshot, otherHistory bool) (owed []queue.Delta, err error) {
+// have. If that has seen more of the server than the store, of which seen is a part, it fails with a [BehindError]: what the
+// store lacks has perhaps not come yet. otherHistory says that it never will, because the server was put back; then that
+// is owed, too.
+func (k *Sink) Owed(file *persist.Snapshot, seen string, otherHistory bool) (owed []queue.Delta, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := k.checkReadyLocked(); err != nil {
@@ -37,14 +38,22 @@ func (k *Sink) Owed(file *persist.Snapshot, otherHistory bool) (owed []queue.Del
 	}
 	w := k.indexer.Writer()
 	defer w.Close()
+	ahead := ""
+	isAhead := func(rv string) bool {
+		if otherHistory || !isBefore(k.record.ResourceVersion, rv) {
+			return false
+		}
+		ahead = checkpoint.Later(ahead, rv)
+		return true
+	}
+	isAhead(seen)
 	err = k.indexer.Others(file, func(key string, uid types.UID, rv string, damaged bool, decode func() any) error {
 		if has, _, exists := w.Head(key); exists && !isOther(has, uid) && (!damaged || has == "") {
 			return nil // A damaged one may be of another object than the store has.
 		}
-		if !otherHistory && isBefore(k.record.ResourceVersion, rv) {
-			return &BehindError{rv}
+		if !isAhead(rv) {
+			owed = append(owed, lostDelta(0, key, decode()))
 		}
-		owed = append(owed, lostDelta(0, key, decode()))
 		return nil
 	})
 	if err == nil {
@@ -54,13 +63,15 @@ func (k *Sink) Owed(file *persist.Snapshot, otherHistory bool) (owed []queue.Del
 				return nil
 			}
 			// Else the deletion would be told before the addition of the object.
-			if rv := resourceVersionOf(d.New); !otherHistory && isBefore(k.record.ResourceVersion, rv) {
-				return &BehindError{rv}
+			if !isAhead(resourceVersionOf(d.New)) {
+				// The other process saw this deletion. This one may have seen a later state of the object.
+				owed = append(owed, queue.Delta{Type: cache.Deleted, Key: d.Key, New: d.New, FinalStateUnknown: true, SizeBytes: d.SizeBytes})
 			}
-			// Another process has seen it, and this one may have seen a later state.
-			owed = append(owed, queue.Delta{Type: cache.Deleted, Key: d.Key, New: d.New, FinalStateUnknown: true, SizeBytes: d.SizeBytes})
 			return nil
 		})
+	}
+	if err == nil && ahead != "" {
+		err = &BehindError{ahead}
 	}
 	return owed, err
 }
