@@ -286,8 +286,9 @@ func TestADeletionThatAFileOwesDoesNotReplaceALaterOneInTheNextProcess(t *testin
 		second.stop()
 		third := launch(t, path, f, nil)
 		w = addReconcilerNamed(t, third, "r")
-		w.set(nil)
 		third.run()
+		settle() // The handler is told before anything is reconciled.
+		w.set(nil)
 		advance(40 * time.Minute)
 		w.expectEach(t, "ns/a", "ns/new is gone, deleted ns/new@5")
 	})
