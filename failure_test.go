@@ -293,6 +293,7 @@ func TestDamagedDeltasAreLoggedOnce(t *testing.T) {
 		p.stop()
 		flipAll(t, path, "deltas", "")
 		logger, lines := loggedLines("delta")
+		f.setDown(errUnreachable) // A list would end before all are read.
 		p = launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = logger })
 		d = addDurable(t, p, "d")
 		p.run()

@@ -98,6 +98,7 @@ type Log struct {
 	newObject  func() any
 	tailMax    int
 	onCorrupt  func(error)
+	reported   sync.Map // Seqs, see reportDelta.
 	logger     klog.Logger
 	removeHook func()
 

@@ -38,8 +38,7 @@ func (q *Log) readFrom(s *persist.Snapshot, ds []Delta, after, limit uint64) (_ 
 		}
 		d, err := q.readDelta(seq, it)
 		if err != nil {
-			q.onCorrupt(err)
-			q.logger.V(4).Info("Could not read a delta", "seq", seq, "err", err)
+			q.reportDelta(seq, err)
 			d = Delta{Seq: seq}
 		}
 		size += d.SizeBytes
@@ -47,6 +46,15 @@ func (q *Log) readFrom(s *persist.Snapshot, ds []Delta, after, limit uint64) (_ 
 		return true, nil
 	})
 	return ds, upTo, err
+}
+
+// reportDelta reports once that a delta is damaged: each consumer reads it, also after the damage was repaired.
+func (q *Log) reportDelta(seq uint64, err error) {
+	if _, reported := q.reported.LoadOrStore(seq, struct{}{}); reported {
+		return
+	}
+	q.onCorrupt(err)
+	q.logger.V(4).Info("Could not read a delta", "seq", seq, "err", err)
 }
 
 func (q *Log) readDelta(seq uint64, it *persist.Item) (Delta, error) {
@@ -163,5 +171,5 @@ func (c *Consumer) restart(seq uint64) {
 	c.undelivered, c.retell = true, true
 	q.mu.Unlock()
 	q.logger.Error(nil, "A delta is lost, a handler is told everything again", "seq", seq, "consumer", c.name)
-	q.onCorrupt(&persist.CorruptError{Bucket: q.deltas, Key: deltaKey(seq), Err: errors.New("it is lost")})
+	q.reportDelta(seq, &persist.CorruptError{Bucket: q.deltas, Key: deltaKey(seq), Err: errors.New("it is lost")})
 }
