@@ -58,6 +58,7 @@ func (o *observer) Contact() {
 // sinkInformer implements [sink.Informer].
 type sinkInformer struct {
 	progress         *progress
+	lead             *lead
 	syncGate         *syncGate
 	processor        *processor.Processor
 	resumer          *atomic.Pointer[reflector.Resumer]
@@ -77,11 +78,15 @@ func (i *sinkInformer) Listed() {
 }
 
 // RelistBegun implements [sink.Informer].
-func (i *sinkInformer) RelistBegun(rewriting bool) { i.progress.relistBegun(rewriting) }
+func (i *sinkInformer) RelistBegun(rewriting, newest bool) {
+	i.progress.relistBegun(rewriting)
+	i.lead.relistBegun(newest)
+}
 
 // RelistEnded implements [sink.Informer].
 func (i *sinkInformer) RelistEnded(complete bool, refused error) (whole bool) {
 	whole, repaired := i.progress.relistEnded(complete, refused)
+	i.lead.relistEnded(complete)
 	if repaired {
 		i.logger.Info("All objects were listed, and what could not be read is written anew")
 	}

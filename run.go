@@ -130,7 +130,6 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 		Logger:        &p.logger,
 	})
 	s.resumer.Store(resumer)
-	s.lead.setAsk(func() (string, error) { return resumer.NewestVersion(ctx) })
 	if err := s.corruption(); err != nil { // It was found before there was a Resumer.
 		resumer.ForceRelist(reflector.Relisting{Reason: err.Error(), Rewrite: true})
 	}

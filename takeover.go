@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/warmwatch/warmwatch/internal/reflector"
 	"github.com/warmwatch/warmwatch/internal/sink"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
@@ -27,11 +28,12 @@ var errBeingMade = errors.New("an informer is being made")
 func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err error) {
 	if file.Changed { // Before anything can fail: the next attempt does not see it.
 		c.mu.Lock()
-		c.forgetAttempts(c.informersLocked())
-		for _, s := range c.informersLocked() {
+		informers := c.informersLocked()
+		c.mu.Unlock()
+		c.forgetAttempts(informers)
+		for _, s := range informers {
 			s.lead.forget()
 		}
-		c.mu.Unlock()
 	}
 	if !c.opening.TryLock() { // Not waited for: whoever has it may wait for the committer.
 		return nil, nil, errBeingMade
@@ -74,13 +76,13 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 }
 
 // owedBy returns what a file owes to the handlers of each informer. It goes on after an informer whose store is behind
-// the file, so that all of them ask their servers at the same time.
+// the file, so that all of them list at the same time.
 func owedBy(file *persist.Found, informers []*SharedIndexInformer) (owed [][]queue.Delta, err error) {
 	for _, s := range informers {
 		p := s.parts.Load()
 		var deletions []queue.Delta
 		failed := file.Read(p.space, func(snapshot *persist.Snapshot) (err error) {
-			deletions, err = p.sink.Owed(snapshot, latestDeleted(snapshot), s.lead.isOfOtherHistory())
+			deletions, err = p.sink.Owed(snapshot, latestDeleted(snapshot), s.lead.isOver())
 			return err
 		})
 		if failed != nil {
@@ -90,8 +92,8 @@ func owedBy(file *persist.Found, informers []*SharedIndexInformer) (owed [][]que
 		if failed != nil && !isBehind {
 			return nil, failed
 		}
-		if isBehind {
-			s.lead.found(behind.ResourceVersion)
+		if isBehind && s.lead.see(s.hears()) {
+			s.resumer.Load().ForceRelist(reflector.Relisting{Reason: behind.Error(), Rewound: true})
 		}
 		owed, err = append(owed, deletions), cmp.Or(err, failed)
 	}

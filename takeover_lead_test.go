@@ -58,15 +58,15 @@ func TestAFileIsNotTakenOverDuringASlowList(t *testing.T) {
 			objects = append(objects, configMap(fmt.Sprintf("o%02d", i)))
 		}
 		behind, second, d := lagsBehind(t, objects...)
-		listsSlowly(behind) // 160 s.
+		listsSlowly(behind, 5*time.Second) // 160 s.
 		behind.setDown(nil)
 		advance(10 * time.Minute)
 		expectTold(t, second, d, "add ns/new@31")
 	})
 }
 
-// TestOnlyAnswersCount: it answers what it is asked, but opens no watch.
-func TestOnlyAnswersCount(t *testing.T) {
+// TestAServerThatOpensNoWatchIsListed, although it answers what it is asked.
+func TestAServerThatOpensNoWatchIsListed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		behind, second, d := lagsBehind(t, configMap("a"))
 		behind.with(func() {
@@ -82,8 +82,8 @@ func TestOnlyAnswersCount(t *testing.T) {
 	})
 }
 
-// TestASilentServerDecidesNothing: two of them were silent, because the link was down again.
-func TestASilentServerDecidesNothing(t *testing.T) {
+// TestASilentWatchDecidesNothing: there were two, because the link was down again.
+func TestASilentWatchDecidesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		behind, second, d := lagsBehind(t, configMap("a"))
 		behind.with(func() {
@@ -101,14 +101,14 @@ func TestASilentServerDecidesNothing(t *testing.T) {
 			behind.setDown(errUnreachable)
 			advance(5 * time.Minute)
 		}
-		listsSlowly(behind) // 15 s.
+		listsSlowly(behind, 5*time.Second) // 15 s.
 		behind.setDown(nil)
 		advance(10 * time.Minute)
 		expectTold(t, second, d, "add ns/new@2")
 	})
 }
 
-// TestEachInformerDecidesForItself: the server of another one of the Cache was put back, and says so.
+// TestEachInformerDecidesForItself: the server of another one of the Cache was put back.
 func TestEachInformerDecidesForItself(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		first, second, g2, d := twoInformersLag(t)
@@ -116,7 +116,7 @@ func TestEachInformerDecidesForItself(t *testing.T) {
 		first.stop()
 		advance(10 * time.Minute)
 		g2.put(configMap("new"))
-		listsSlowly(g2)
+		listsSlowly(g2, 5*time.Second)
 		g2.setDown(nil)
 		advance(20 * time.Minute)
 		expectTold(t, second, d, "add ns/new@2")
@@ -170,8 +170,8 @@ func twoInformersLag(t *testing.T) (first, second *process, g2 *source, d *recor
 	return first, second, g2, d
 }
 
-// listsSlowly forgets the history, and streams lists, an object each 5 s, as a slow link does.
-func listsSlowly(f *source) {
+// listsSlowly forgets the history, and streams lists, an object after each delay, as a slow link does.
+func listsSlowly(f *source, delay time.Duration) {
 	f.compact()
 	f.with(func() {
 		f.onWatch = func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -186,7 +186,7 @@ func listsSlowly(f *source) {
 			}
 			s.pushLocked(endOfList(f.rvLocked()))
 			slow := slowStream{s, make(chan watch.Event)}
-			go slow.run()
+			go slow.run(delay)
 			return slow, nil
 		}
 	})
@@ -200,9 +200,8 @@ type slowStream struct {
 
 func (s slowStream) ResultChan() <-chan watch.Event { return s.out }
 
-func (s slowStream) run() {
+func (s slowStream) run(delay time.Duration) {
 	defer close(s.out)
-	delay := 5 * time.Second
 	for e := range s.ch {
 		select {
 		case <-time.After(delay):
@@ -294,8 +293,8 @@ func TestADeletionThatAFileOwesDoesNotReplaceALaterOneInTheNextProcess(t *testin
 	})
 }
 
-// TestAVerdictIsOfTheFileThatItWasMadeOf: a third process has made the file one of the server's history.
-func TestAVerdictIsOfTheFileThatItWasMadeOf(t *testing.T) {
+// TestAListDecidesAboutTheFileAsItWas when the list began: a third process has made it one of the server's history.
+func TestAListDecidesAboutTheFileAsItWas(t *testing.T) {
 	for name, third := range map[string]bool{"a third process": true, "none": false} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -317,13 +316,13 @@ func TestAVerdictIsOfTheFileThatItWasMadeOf(t *testing.T) {
 				old.put(configMap("lost"))
 				g.put(configMap("new"))
 				settle()
-				g2.with(func() { // It does not say its version.
+				g2.with(func() { // It cannot be listed.
 					g2.onList = func(_ context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 						return nil, errors.New("no")
 					}
 				})
 				first.stop()
-				advance(takeOverPatience + 5*time.Second) // The first informer's server has said that it was put back.
+				advance(takeOverPatience + 5*time.Second) // The first informer has listed.
 				if third {
 					back.setDown(errUnreachable)
 					now := newSource(t, configMap("a"), configMap("fresh")) // The server that was put back, by another link.
@@ -337,8 +336,9 @@ func TestAVerdictIsOfTheFileThatItWasMadeOf(t *testing.T) {
 					p.stop()
 					advance(3 * time.Second)
 				}
+				g2.with(func() { g2.onList = nil })
 				g2.put(configMap("new"))
-				advance(3 * time.Second)
+				advance(3 * time.Minute)
 				if third {
 					d.expect(t) // ns/fresh exists.
 				} else {
@@ -461,4 +461,83 @@ func addOtherInformer(t *testing.T, p *process, f *source) {
 		t.Fatal(err)
 	}
 	start(t, s)
+}
+
+// TestAnObjectThatAServerHasKeptExists: it was put back to a version above the object's, which the store has not come to.
+func TestAnObjectThatAServerHasKeptExists(t *testing.T) {
+	for name, slow := range map[string]bool{"slow list": true, "no watch": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				path := testsupport.Path(t)
+				old := newSource(t, configMap("a"))
+				first := launch(t, path, old, nil)
+				addDurable(t, first, "d")
+				first.run()
+				settle()
+				back := newSource(t, configMap("a"))
+				back.watchList = true
+				second := launch(t, path, back, impatient)
+				d := addDurable(t, second, "d")
+				second.run()
+				settle()
+				d.take()
+				old.put(configMap("new"))
+				old.with(func() { old.rv = 100 })
+				old.put(configMap("lost"))
+				settle()
+				back.setDown(errUnreachable) // etcd is put back.
+				back.put(configMap("new"))
+				if slow {
+					for range 25 {
+						back.put(configMap("other"), configMap("new2"))
+						back.remove("other")
+					}
+					listsSlowly(back, 30*time.Second)
+				} else {
+					back.with(func() {
+						back.rv = 50
+						back.onWatch = func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+							return nil, apierrors.NewTooManyRequests("not now", 1)
+						}
+					})
+				}
+				back.setDown(nil)
+				first.stop()
+				advance(10 * time.Minute)
+				back.with(func() { back.onWatch = nil })
+				advance(10 * time.Minute)
+				t.Log("memory only:", second.cache.Status().MemoryOnly, second.cache.Status().Err)
+				want := []string{"add ns/new@2", "lost ns/lost@101"}
+				if slow {
+					want = append(want, "add ns/new2@76")
+				}
+				d.expectInAnyOrder(t, want...) // Never "lost ns/new@2": it exists.
+			})
+		})
+	}
+}
+
+// TestAQuietServerWasPutBack although its version has passed the file's: no watch without bookmarks shows that.
+func TestAQuietServerWasPutBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		path := testsupport.Path(t)
+		old := newSource(t, configMap("a"))
+		first := launch(t, path, old, nil)
+		addDurable(t, first, "d")
+		first.run()
+		settle()
+		back := newSource(t, configMap("a"))
+		second := launch(t, path, back, impatient)
+		d := addDurable(t, second, "d")
+		second.run()
+		settle()
+		d.take()
+		old.with(func() { old.rv = 100 })
+		old.put(configMap("lost"))
+		settle()
+		back.with(func() { back.rv = 1000 })
+		first.stop()
+		advance(time.Hour)
+		d.expect(t, "lost ns/lost@101")
+	})
 }

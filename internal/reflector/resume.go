@@ -159,12 +159,8 @@ const askPatience = 5 * time.Second
 // withPatience returns a context that is cancelled after askPatience. It has no deadline:
 // a client-side rate limiter that cannot meet one does not wait (flowcontrol.RateLimiter).
 func withPatience(ctx context.Context) (context.Context, context.CancelFunc) {
-	return cancelledAfter(ctx, askPatience)
-}
-
-func cancelledAfter(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	patient, cancel := context.WithCancel(ctx)
-	timer := time.AfterFunc(d, cancel)
+	timer := time.AfterFunc(askPatience, cancel)
 	return patient, func() {
 		timer.Stop()
 		cancel()
@@ -251,25 +247,6 @@ func (r *Resumer) listOne(ctx context.Context, notOlderThan, rv string) (serverV
 	}
 	how, err = r.checkAnswer(list, rv)
 	return m.GetResourceVersion(), how, err
-}
-
-// versionPatience is how long the server may take to say its version. Nobody waits for it.
-const versionPatience = time.Minute
-
-// NewestVersion asks the server for its version, by an exact List of one object, which no cache of the API server may
-// answer with an old version. It may be called beside other methods.
-func (r *Resumer) NewestVersion(ctx context.Context) (string, error) {
-	patient, cancel := cancelledAfter(ctx, versionPatience)
-	defer cancel()
-	list, err := r.lw.ListWithContext(patient, metav1.ListOptions{Limit: 1})
-	if err != nil {
-		return "", err
-	}
-	m, err := meta.ListAccessor(list)
-	if err != nil {
-		return "", fmt.Errorf("understand list %T: %w", list, err)
-	}
-	return m.GetResourceVersion(), nil
 }
 
 // askAgain asks before a watch that has ended is opened again: the server that comes

@@ -36,8 +36,8 @@ type Informer interface {
 	// Listed is told that the Reflector has its list, or goes on without one.
 	Listed()
 	// RelistBegun is told that a relist is repairing the damage found so far, and whether
-	// it writes all records anew.
-	RelistBegun(rewriting bool)
+	// it writes all records anew, and lists the newest state of the server.
+	RelistBegun(rewriting, newest bool)
 	// RelistEnded is told whether the relist is complete, and why an object was left out,
 	// nil if none was. It reports whether no damage was found since the relist began.
 	RelistEnded(complete bool, refused error) (whole bool)

@@ -14,7 +14,7 @@ import (
 	"github.com/warmwatch/warmwatch/queue"
 )
 
-// A BehindError says that a file has seen more of the server than the store: the latest version of it.
+// A BehindError says that a file has seen more of the server than the store, such as this version.
 type BehindError struct{ ResourceVersion string }
 
 func (e *BehindError) Error() string {
@@ -27,10 +27,9 @@ func (e *BehindError) Error() string {
 // store does not have.
 //
 // It fails until the store equals a list, and while objects are left out of it, which the file may
-// have. If that has seen more of the server than the store, of which seen is a part, it fails with a [BehindError]: what the
-// store lacks has perhaps not come yet. otherHistory says that it never will, because the server was put back; then that
-// is owed, too.
-func (k *Sink) Owed(file *persist.Snapshot, seen string, otherHistory bool) (owed []queue.Delta, err error) {
+// have. If that is ahead of the store, of which seen is a part, it fails with a [BehindError]: what the store lacks has
+// perhaps not come yet. listed says that what the store lacks does not exist; then that is owed, too.
+func (k *Sink) Owed(file *persist.Snapshot, seen string, listed bool) (owed []queue.Delta, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := k.checkReadyLocked(); err != nil {
@@ -38,22 +37,23 @@ func (k *Sink) Owed(file *persist.Snapshot, seen string, otherHistory bool) (owe
 	}
 	w := k.indexer.Writer()
 	defer w.Close()
-	ahead := ""
-	isAhead := func(rv string) bool {
-		if otherHistory || !isBefore(k.record.ResourceVersion, rv) {
-			return false
+	check := func(rv string) error {
+		if listed || !isBefore(k.record.ResourceVersion, rv) {
+			return nil
 		}
-		ahead = checkpoint.Later(ahead, rv)
-		return true
+		return &BehindError{rv}
 	}
-	isAhead(seen)
+	if err := check(seen); err != nil {
+		return nil, err
+	}
 	err = k.indexer.Others(file, func(key string, uid types.UID, rv string, damaged bool, decode func() any) error {
 		if has, _, exists := w.Head(key); exists && !isOther(has, uid) && (!damaged || has == "") {
 			return nil // A damaged one may be of another object than the store has.
 		}
-		if !isAhead(rv) {
-			owed = append(owed, lostDelta(0, key, decode()))
+		if err := check(rv); err != nil {
+			return err
 		}
+		owed = append(owed, lostDelta(0, key, decode()))
 		return nil
 	})
 	if err == nil {
@@ -63,15 +63,13 @@ func (k *Sink) Owed(file *persist.Snapshot, seen string, otherHistory bool) (owe
 				return nil
 			}
 			// Else the deletion would be told before the addition of the object.
-			if !isAhead(resourceVersionOf(d.New)) {
-				// The other process saw this deletion. This one may have seen a later state of the object.
-				owed = append(owed, queue.Delta{Type: cache.Deleted, Key: d.Key, New: d.New, FinalStateUnknown: true, SizeBytes: d.SizeBytes})
+			if err := check(resourceVersionOf(d.New)); err != nil {
+				return err
 			}
+			// The other process saw this deletion. This one may have seen a later state of the object.
+			owed = append(owed, queue.Delta{Type: cache.Deleted, Key: d.Key, New: d.New, FinalStateUnknown: true, SizeBytes: d.SizeBytes})
 			return nil
 		})
-	}
-	if err == nil && ahead != "" {
-		err = &BehindError{ahead}
 	}
 	return owed, err
 }
