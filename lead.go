@@ -2,15 +2,14 @@ package warmwatch
 
 import "sync"
 
-// leadPatience is how often, a second apart, a file is found ahead of an informer that hears its server, until
-// the informer lists. Usually the watch comes to what the file has seen within a second, but a cache between here and the
-// server may be behind for a while.
+// leadPatience: the informer lists once its file was found ahead this often, a second apart, while the server was heard.
+// Usually the watch comes to what the file has seen within a second, but a cache between here and the server may be
+// behind for a while.
 const leadPatience = 60
 
 // A lead is how far a file that waits to be taken over is ahead of the informer's store. Either the watch, or a list that
 // is under way, will bring what the store lacks; or the server was put back, and does not have it any more. What decides
-// is a list of the newest state that began after the file was found: the store has what exists then. Neither time nor the
-// server's version would tell: a link may be slow, a watch silent, and a server that was put back goes on.
+// is a list of the newest state that began after the file was found: the store has what exists then.
 type lead struct {
 	mu       sync.Mutex
 	found    bool
@@ -19,8 +18,8 @@ type lead struct {
 	complete bool // It was complete.
 }
 
-// isOver reports whether what the store lacks of the file does not exist.
-func (l *lead) isOver() bool {
+// isDecided reports whether a list has shown that what the file has, and the store lacks, does not exist.
+func (l *lead) isDecided() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.complete

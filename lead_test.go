@@ -28,7 +28,7 @@ func TestAListOfTheNewestStateDecides(t *testing.T) {
 			for _, step := range c.steps {
 				step(&l)
 			}
-			if got := l.isOver(); got != c.want {
+			if got := l.isDecided(); got != c.want {
 				t.Errorf("it decides: %t", got)
 			}
 		})

@@ -82,7 +82,7 @@ func owedBy(file *persist.Found, informers []*SharedIndexInformer) (owed [][]que
 		p := s.parts.Load()
 		var deletions []queue.Delta
 		failed := file.Read(p.space, func(snapshot *persist.Snapshot) (err error) {
-			deletions, err = p.sink.Owed(snapshot, latestDeleted(snapshot), s.lead.isOver())
+			deletions, err = p.sink.Owed(snapshot, latestDeleted(snapshot), s.lead.isDecided())
 			return err
 		})
 		if failed != nil {
@@ -93,7 +93,8 @@ func owedBy(file *persist.Found, informers []*SharedIndexInformer) (owed [][]que
 			return nil, failed
 		}
 		if isBehind && s.lead.see(s.hears()) {
-			s.resumer.Load().ForceRelist(reflector.Relisting{Reason: behind.Error(), Rewound: true})
+			p.logger.Info("Listing all objects, because the watch does not bring what the cache file has", "reason", behind.Error())
+			s.resumer.Load().ForceRelist(reflector.Relisting{Reason: behind.Error(), Newest: true})
 		}
 		owed, err = append(owed, deletions), cmp.Or(err, failed)
 	}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
@@ -21,6 +22,12 @@ import (
 // now has ns/new as well, as the server has, which has no history.
 func lagsBehind(t *testing.T, objects ...runtime.Object) (behind *source, second *process, d *recorder) {
 	t.Helper()
+	return lagsBehindWith(t, nil, objects...)
+}
+
+// lagsBehindWith is lagsBehind with a transform of the process that lags.
+func lagsBehindWith(t *testing.T, transform cache.TransformFunc, objects ...runtime.Object) (behind *source, second *process, d *recorder) {
+	t.Helper()
 	f, path := newSource(t, objects...), testsupport.Path(t)
 	first := launch(t, path, f, nil)
 	addDurable(t, first, "d")
@@ -29,6 +36,9 @@ func lagsBehind(t *testing.T, objects ...runtime.Object) (behind *source, second
 	behind = newSource(t, objects...)
 	behind.watchList = true
 	second = launch(t, path, behind, impatient)
+	if err := second.informer.SetTransform(transform); err != nil {
+		t.Fatal(err)
+	}
 	d = addDurable(t, second, "d")
 	second.run()
 	settle()
@@ -42,12 +52,12 @@ func lagsBehind(t *testing.T, objects ...runtime.Object) (behind *source, second
 	return behind, second, d
 }
 
-func expectTold(t *testing.T, p *process, d *recorder, want string) {
+func expectTold(t *testing.T, p *process, d *recorder, want ...string) {
 	t.Helper()
 	if st := p.cache.Status(); st.MemoryOnly {
 		t.Errorf("the file was not taken over: %v", st.Err)
 	}
-	d.expect(t, want)
+	d.expect(t, want...)
 }
 
 // TestAFileIsNotTakenOverDuringASlowList: the server is heard, but what the store lacks is in the list that is under way.
@@ -539,5 +549,70 @@ func TestAQuietServerWasPutBack(t *testing.T) {
 		first.stop()
 		advance(time.Hour)
 		d.expect(t, "lost ns/lost@101")
+	})
+}
+
+// TestAListThatIsForcedDeletesNothingThatIsLeftOut: an old version is better than a deletion that has not happened.
+func TestAListThatIsForcedDeletesNothingThatIsLeftOut(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		refuse := func(obj any) (any, error) {
+			if accessor(obj).GetResourceVersion() == "4" {
+				return nil, errors.New("a transform that fails")
+			}
+			return obj, nil
+		}
+		behind, _, d := lagsBehindWith(t, refuse, configMap("a"), configMap("b"))
+		behind.put(configMap("b", "refused")) // At 4; ns/new is at 3.
+		behind.with(func() {
+			behind.onWatch = func(context.Context, metav1.ListOptions) (watch.Interface, error) { return watch.NewFake(), nil }
+		})
+		behind.setDown(nil)
+		advance(takeOverPatience / 2)
+		behind.with(func() {
+			behind.onWatch = func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				if o.SendInitialEvents != nil {
+					return nil, nil
+				}
+				return watch.NewFake(), nil
+			}
+		})
+		advance(20 * time.Minute)
+		d.expect(t, "add ns/new@3")
+	})
+}
+
+// TestAStoreWithoutAVersionIsBehindTheFile until there is a list: its lists have none.
+func TestAStoreWithoutAVersionIsBehindTheFile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t, configMap("a")), testsupport.Path(t)
+		first := launch(t, path, f, nil)
+		addDurable(t, first, "d")
+		first.run()
+		settle()
+		behind := newSource(t, configMap("a"))
+		behind.onList = func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+			list := &corev1.ConfigMapList{}
+			behind.mu.Lock()
+			defer behind.mu.Unlock()
+			for _, obj := range behind.objects {
+				list.Items = append(list.Items, *obj.(*corev1.ConfigMap))
+			}
+			return list, nil
+		}
+		second := launch(t, path, behind, impatient)
+		d := addDurable(t, second, "d")
+		second.run()
+		settle()
+		d.expect(t, "add ns/a@1 initial")
+		f.put(configMap("new"))
+		settle()
+		behind.setDown(errUnreachable)
+		behind.put(configMap("new"))
+		first.stop()
+		settle()
+		d.expect(t)
+		behind.setDown(nil)
+		advance(10 * time.Minute)
+		expectTold(t, second, d, "add ns/new@2", "update ns/a@1→1", "update ns/new@2→2")
 	})
 }

@@ -88,8 +88,8 @@ func exchange(t *testing.T, path string, b []byte) (before []byte) {
 	return before
 }
 
-// TestWhatAProcessHasNotSeenYetIsNotDeleted: the one that had the file has seen more of the server. It is not of another
-// history before the server has said so for a minute.
+// TestWhatAProcessHasNotSeenYetIsNotDeleted: the one that had the file has seen more of the server. What the store lacks is
+// gone only after a list of the newest state, which is demanded once the server was heard for a minute.
 func TestWhatAProcessHasNotSeenYetIsNotDeleted(t *testing.T) {
 	for name, c := range map[string]struct {
 		begin, goOn func(f *source) // Before the second process runs, and while the file is free.
@@ -223,7 +223,7 @@ func TestAFileOfAnotherHistoryIsTakenOver(t *testing.T) {
 	}
 }
 
-// takeOverPatience is how long it takes a server to say that it was put back.
+// takeOverPatience is how long the server is heard before the informer lists.
 const takeOverPatience = time.Minute
 
 // TestAnObjectThatIsLeftOutIsNotDeletedByATakeover: the file may have it, as its transform made it.

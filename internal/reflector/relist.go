@@ -26,10 +26,10 @@ import (
 func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (string, error) {
 	how := *asked
 	r.mu.Lock()
-	wantNewest := r.consistent || how.Rewound
+	how.Newest = how.Newest || how.Rewound || r.consistent
 	r.mu.Unlock()
 	switch {
-	case wantNewest:
+	case how.Newest:
 		rv = ""
 	case rv == "" && r.history != nil && r.history.Empty():
 		rv = anyVersion
@@ -43,6 +43,7 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 			how = *asked
 			r.obs.Relisting(how.Reason)
 		}
+		how.Newest = true
 		listed, err = r.relistAt(ctx, "", how)
 	}
 	if isBrokenOff(err) {

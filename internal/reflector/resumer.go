@@ -45,6 +45,8 @@ type Relisting struct {
 	// Rewound means that the server's history is not the store's: versions may have
 	// been used again for other content, so the list is the newest that there is.
 	Rewound bool
+	// Newest means that the list is of the newest state that there is.
+	Newest bool
 	// Differs means that the server has other content than the store for the same
 	// version of an object. A watch would not show that.
 	Differs bool
@@ -270,7 +272,7 @@ func (r *Resumer) demand(how Relisting) *Relisting {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if before := r.next; before != nil {
-		how.Rewrite, how.Rewound = how.Rewrite || before.Rewrite, how.Rewound || before.Rewound
+		how.Rewrite, how.Rewound, how.Newest = how.Rewrite || before.Rewrite, how.Rewound || before.Rewound, how.Newest || before.Newest
 		how.NotOlderThan = cmp.Or(how.NotOlderThan, before.NotOlderThan)
 	}
 	r.next = &how

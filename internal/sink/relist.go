@@ -101,7 +101,6 @@ func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 		return nil, err
 	}
 	defer k.mu.Unlock()
-	newest := how.Rewound
 	before, empty := k.record, k.indexer.Len() == 0
 	first := empty && k.indexer.Seq() == 0
 	if k.record.State == "" && first {
@@ -114,7 +113,7 @@ func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 		k.trusted, k.typeShown = false, false // This list shows the type, whatever one that was cut has shown.
 		k.record.State = checkpoint.StateSyncing
 	}
-	k.informer.RelistBegun(how.Rewrite, newest)
+	k.informer.RelistBegun(how.Rewrite, how.Newest)
 	if k.record != before { // After a crash the relist is still due.
 		if err := k.storeLocked(); err != nil {
 			return nil, err

@@ -14,11 +14,12 @@ import (
 	"github.com/warmwatch/warmwatch/queue"
 )
 
-// A BehindError says that a file has seen more of the server than the store, such as this version.
+// A BehindError says that a file has seen more of the server than the store: it has an object of this version, which the
+// store has not come to, or which has no order.
 type BehindError struct{ ResourceVersion string }
 
 func (e *BehindError) Error() string {
-	return fmt.Sprintf("the watch has not come to resourceVersion %s, which the file has", e.ResourceVersion)
+	return fmt.Sprintf("the cache file has seen resourceVersion %s, to which the watch has not come yet", e.ResourceVersion)
 }
 
 // Owed returns what is owed to handlers by a file that could not be had at first, and whose space
@@ -27,9 +28,9 @@ func (e *BehindError) Error() string {
 // store does not have.
 //
 // It fails until the store equals a list, and while objects are left out of it, which the file may
-// have. If that is ahead of the store, of which seen is a part, it fails with a [BehindError]: what the store lacks has
-// perhaps not come yet. listed says that what the store lacks does not exist; then that is owed, too.
-func (k *Sink) Owed(file *persist.Snapshot, seen string, listed bool) (owed []queue.Delta, err error) {
+// have. The file is ahead if seen, or what is owed, is of a later version than the store: it has perhaps not come yet. Then
+// Owed fails with a [BehindError], unless decided says that what the store lacks does not exist.
+func (k *Sink) Owed(file *persist.Snapshot, seen string, decided bool) (owed []queue.Delta, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := k.checkReadyLocked(); err != nil {
@@ -38,7 +39,8 @@ func (k *Sink) Owed(file *persist.Snapshot, seen string, listed bool) (owed []qu
 	w := k.indexer.Writer()
 	defer w.Close()
 	check := func(rv string) error {
-		if listed || !isBefore(k.record.ResourceVersion, rv) {
+		order, ok := checkpoint.CompareVersions(rv, k.record.ResourceVersion)
+		if decided || rv == "" || ok && order <= 0 { // Of what is damaged no version is known.
 			return nil
 		}
 		return &BehindError{rv}
