@@ -18,6 +18,7 @@ type life struct {
 	held                 bool // It began while the file was held.
 	secrets              bool // Its transform makes Secrets.
 	strict               bool // It is given objects of that type only.
+	link                 *modelLink
 	cache                *Cache
 	informer             *SharedIndexInformer
 	durable, late, plain *teller
@@ -32,7 +33,7 @@ type life struct {
 // launch begins a process. It returns nil if it would be beside another one, and could not have the file.
 func (m *model) launch(held bool) *life {
 	t := m.t
-	l := &life{m: m, held: held, done: make(chan struct{}), over: make(chan struct{})}
+	l := &life{m: m, held: held, link: newModelLink(m.server), done: make(chan struct{}), over: make(chan struct{})}
 	m.chooseType(l)
 	c, err := Open(m.path, Options{
 		LockTimeout:    time.Millisecond,

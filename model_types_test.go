@@ -13,7 +13,6 @@ import (
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/internal/sink"
-	"github.com/warmwatch/warmwatch/internal/testsupport/apiserver"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -62,12 +61,12 @@ func (l *life) configMap(obj any) *corev1.ConfigMap {
 func (l *life) newInformer() (*SharedIndexInformer, error) {
 	m, indexers := l.m, cache.Indexers{"color": l.byColor}
 	if m.transforms == nil {
-		return l.cache.NewSharedIndexInformer(m.server, &corev1.ConfigMap{}, InformerOptions{
+		return l.cache.NewSharedIndexInformer(l.link, &corev1.ConfigMap{}, InformerOptions{
 			Resource: modelResource, Indexers: indexers,
 		})
 	}
 	transport := l.cache.WrapTransport(refusing{}).(request.Transport)
-	s := l.cache.NewInformer(shownListerWatcher{m.server, transport}, &corev1.ConfigMap{}, 0, indexers).(*SharedIndexInformer)
+	s := l.cache.NewInformer(shownListerWatcher{l.link, transport}, &corev1.ConfigMap{}, 0, indexers).(*SharedIndexInformer)
 	return s, s.SetTransform(l.transform)
 }
 
@@ -80,13 +79,13 @@ func (refusing) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // shownListerWatcher shows the transport what it would ask for.
 type shownListerWatcher struct {
-	*apiserver.Server
+	*modelLink
 	transport request.Transport
 }
 
 func (lw shownListerWatcher) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	if !request.IsLook(ctx) {
-		return lw.Server.ListWithContext(ctx, o)
+		return lw.modelLink.ListWithContext(ctx, o)
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://server/api/v1/configmaps", nil)
 	if err != nil {

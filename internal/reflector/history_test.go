@@ -99,7 +99,7 @@ func TestTheObjectThatWasChangedLastIsAskedFor(t *testing.T) {
 				w.run()
 				advance(c.impatience + refusalTime)
 				w.server.requests.expect(t, want...)
-				if c.reason != "" && (w.store.lastHow() != Relisting{Reason: c.reason, Rewrite: true, Rewound: true}) {
+				if c.reason != "" && (w.store.lastHow() != Relisting{Reason: c.reason, Rewrite: true, Rewound: true, Newest: true}) {
 					t.Errorf("relisted by %+v", w.store.lastHow())
 				}
 			})

@@ -206,7 +206,7 @@ func TestWhatMakesTheFirstListARelist(t *testing.T) {
 		}, "LIST rv=5 NotOlderThan", Relisting{Reason: "old", NotOlderThan: "4"}},
 		{"the server was rewound", "5", func(w *world) {
 			w.opts.Relist = &Relisting{Reason: "rewound", Rewound: true}
-		}, "LIST limit=500", Relisting{Reason: "rewound", Rewound: true}},
+		}, "LIST limit=500", Relisting{Reason: "rewound", Rewound: true, Newest: true}},
 		{"BeforeList demands it", "5", func(w *world) {
 			w.opts.BeforeList = func(context.Context) (*Relisting, error) {
 				w.server.requests.note("BeforeList")
@@ -265,7 +265,7 @@ func TestBeforeListIsCalledBeforeEachListAndItsErrorEndsTheList(t *testing.T) {
 }
 
 func TestTheAnswerToTheQuestionMayMeanARelist(t *testing.T) {
-	behind := Relisting{Reason: "the server is behind resourceVersion 5", Rewrite: true, Rewound: true}
+	behind := Relisting{Reason: "the server is behind resourceVersion 5", Rewrite: true, Rewound: true, Newest: true}
 	refused := func(err error) Relisting {
 		return Relisting{Reason: fmt.Sprintf("the server did not answer whether it has reached resourceVersion 5: %v", err), Unanswered: true}
 	}
