@@ -143,35 +143,42 @@ func TestInformersFindOutTogetherThatAServerWasPutBack(t *testing.T) {
 	})
 }
 
+// twoServers leaves a process that has the file, and one that waits for it and was told of the same, each with a server of
+// its own: that of the second one stands for the same server after it was put back.
+func twoServers(t *testing.T, watchList bool) (old, back *source, first, second *process, d *recorder) {
+	t.Helper()
+	path := testsupport.Path(t)
+	old, back = newSource(t, configMap("a")), newSource(t, configMap("a"))
+	first = launch(t, path, old, nil)
+	addDurable(t, first, "d")
+	first.run()
+	settle()
+	back.watchList = watchList
+	second = launch(t, path, back, impatient)
+	d = addDurable(t, second, "d")
+	second.run()
+	settle()
+	d.take()
+	return old, back, first, second, d
+}
+
 // twoInformersLag leaves a process with two informers, both of which the file is ahead of that the first process
 // holds. It returns the source of the second one, and its handler.
 func twoInformersLag(t *testing.T) (first, second *process, g2 *source, d *recorder) {
 	t.Helper()
 	path := testsupport.Path(t)
-	addOther := func(p *process, f *source) *recorder {
-		s, err := p.cache.NewSharedIndexInformer(f, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps, FieldSelector: "metadata.name!=x"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := &recorder{}
-		if _, err := s.AddDurableEventHandler("d", r); err != nil {
-			t.Fatal(err)
-		}
-		start(t, s)
-		return r
-	}
 	f, g := newSource(t, configMap("a")), newSource(t, configMap("a"))
 	first = launch(t, path, f, nil)
 	addDurable(t, first, "d")
 	first.run()
-	addOther(first, g)
+	addOtherInformer(t, first, g)
 	settle()
 	g2 = newSource(t, configMap("a"))
 	g2.watchList = true
 	second = launch(t, path, newSource(t, configMap("a")), impatient)
 	addDurable(t, second, "d")
 	second.run()
-	d = addOther(second, g2)
+	d = addOtherInformer(t, second, g2)
 	settle()
 	d.expect(t, "add ns/a@1 initial")
 	f.put(configMap("lost"))
@@ -327,7 +334,7 @@ func TestAListDecidesAboutTheFileAsItWas(t *testing.T) {
 				g.put(configMap("new"))
 				settle()
 				g2.with(func() { // It cannot be listed.
-					g2.onList = func(_ context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+					g2.onList = func(context.Context, metav1.ListOptions) (runtime.Object, error) {
 						return nil, errors.New("no")
 					}
 				})
@@ -338,11 +345,10 @@ func TestAListDecidesAboutTheFileAsItWas(t *testing.T) {
 					now := newSource(t, configMap("a"), configMap("fresh")) // The server that was put back, by another link.
 					now.watchList = true
 					p := launch(t, path, now, nil)
-					told := addDurable(t, p, "d")
+					addDurable(t, p, "d")
 					p.run()
 					addOtherInformer(t, p, g)
 					advance(20 * time.Second)
-					t.Log("the third was told", told.take())
 					p.stop()
 					advance(3 * time.Second)
 				}
@@ -362,17 +368,7 @@ func TestAListDecidesAboutTheFileAsItWas(t *testing.T) {
 // TestAServerThatGoesOnWasPutBack although its versions pass those of one object of the file after the other.
 func TestAServerThatGoesOnWasPutBack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		path := testsupport.Path(t)
-		old := newSource(t, configMap("a"))
-		first := launch(t, path, old, nil)
-		addDurable(t, first, "d")
-		first.run()
-		settle()
-		back := newSource(t, configMap("a"))
-		second := launch(t, path, back, impatient)
-		addDurable(t, second, "d")
-		second.run()
-		settle()
+		old, back, first, second, _ := twoServers(t, false)
 		for i := range 60 { // Jobs of a CronJob.
 			old.with(func() { old.rv = int64(50 * (i + 1)) })
 			old.put(configMap(fmt.Sprintf("job-%02d", i)))
@@ -393,18 +389,7 @@ func TestAServerThatGoesOnWasPutBack(t *testing.T) {
 // TestAServerThatAnswersSlowlyWasPutBack: each of its answers takes 6 s.
 func TestAServerThatAnswersSlowlyWasPutBack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		path := testsupport.Path(t)
-		old := newSource(t, configMap("a"))
-		first := launch(t, path, old, nil)
-		addDurable(t, first, "d")
-		first.run()
-		settle()
-		back := newSource(t, configMap("a"))
-		second := launch(t, path, back, impatient)
-		d := addDurable(t, second, "d")
-		second.run()
-		settle()
-		d.take()
+		old, back, first, _, d := twoServers(t, false)
 		old.put(configMap("lost"))
 		settle()
 		back.with(func() {
@@ -461,16 +446,19 @@ func TestAnEarlierDeletionDoesNotReplaceThatOfTheFile(t *testing.T) {
 	})
 }
 
-func addOtherInformer(t *testing.T, p *process, f *source) {
+// addOtherInformer adds and runs another informer of a process, with a durable handler.
+func addOtherInformer(t *testing.T, p *process, f *source) *recorder {
 	t.Helper()
 	s, err := p.cache.NewSharedIndexInformer(f, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps, FieldSelector: "metadata.name!=x"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.AddDurableEventHandler("d", &recorder{}); err != nil {
+	r := &recorder{}
+	if _, err := s.AddDurableEventHandler("d", r); err != nil {
 		t.Fatal(err)
 	}
 	start(t, s)
+	return r
 }
 
 // TestAnObjectThatAServerHasKeptExists: it was put back to a version above the object's, which the store has not come to.
@@ -478,19 +466,7 @@ func TestAnObjectThatAServerHasKeptExists(t *testing.T) {
 	for name, slow := range map[string]bool{"slow list": true, "no watch": false} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				path := testsupport.Path(t)
-				old := newSource(t, configMap("a"))
-				first := launch(t, path, old, nil)
-				addDurable(t, first, "d")
-				first.run()
-				settle()
-				back := newSource(t, configMap("a"))
-				back.watchList = true
-				second := launch(t, path, back, impatient)
-				d := addDurable(t, second, "d")
-				second.run()
-				settle()
-				d.take()
+				old, back, first, second, d := twoServers(t, true)
 				old.put(configMap("new"))
 				old.with(func() { old.rv = 100 })
 				old.put(configMap("lost"))
@@ -516,7 +492,9 @@ func TestAnObjectThatAServerHasKeptExists(t *testing.T) {
 				advance(10 * time.Minute)
 				back.with(func() { back.onWatch = nil })
 				advance(10 * time.Minute)
-				t.Log("memory only:", second.cache.Status().MemoryOnly, second.cache.Status().Err)
+				if st := second.cache.Status(); st.MemoryOnly {
+					t.Errorf("the file was not taken over: %v", st.Err)
+				}
 				want := []string{"add ns/new@2", "lost ns/lost@101"}
 				if slow {
 					want = append(want, "add ns/new2@76")
@@ -530,18 +508,7 @@ func TestAnObjectThatAServerHasKeptExists(t *testing.T) {
 // TestAQuietServerWasPutBack although its version has passed the file's: no watch without bookmarks shows that.
 func TestAQuietServerWasPutBack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		path := testsupport.Path(t)
-		old := newSource(t, configMap("a"))
-		first := launch(t, path, old, nil)
-		addDurable(t, first, "d")
-		first.run()
-		settle()
-		back := newSource(t, configMap("a"))
-		second := launch(t, path, back, impatient)
-		d := addDurable(t, second, "d")
-		second.run()
-		settle()
-		d.take()
+		old, back, first, _, d := twoServers(t, false)
 		old.with(func() { old.rv = 100 })
 		old.put(configMap("lost"))
 		settle()

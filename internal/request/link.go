@@ -109,7 +109,7 @@ func (l *Link) measure(list *http.Response) (fast bool) {
 		return true
 	}
 	var begin net.Buffers
-	var piece []byte
+	piece := make([]byte, 0, beginBytes)
 	size, waited := 0, time.Duration(0)
 	begun, before := time.Now(), l.bytes.Load()
 	var err error

@@ -28,8 +28,8 @@ func (e *BehindError) Error() string {
 // store does not have.
 //
 // It fails until the store equals a list, and while objects are left out of it, which the file may
-// have. The file is ahead if seen, or what is owed, is of a later version than the store: it has perhaps not come yet. Then
-// Owed fails with a [BehindError], unless decided says that what the store lacks does not exist.
+// have. If seen, or anything that is owed, is of a later version than the store, the file is ahead, and what the store
+// lacks has perhaps not come yet: then Owed fails with a [BehindError], unless decided says that it does not exist.
 func (k *Sink) Owed(file *persist.Snapshot, seen string, decided bool) (owed []queue.Delta, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
