@@ -13,14 +13,15 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport/apiserver"
 )
 
-// modelLink is a process's connection to the server. While it is dead, requests fail, and the watches that are open are
-// silent: what comes meanwhile is lost with them.
+// modelLink is a process's connection to the server. While it is dead, requests fail, and the watches that were open are
+// silent, also with what was under way, until they end.
 type modelLink struct {
 	*apiserver.Server
 
-	mu   sync.Mutex
-	dead bool
-	open map[watch.Interface]struct{}
+	mu     sync.Mutex
+	dead   bool
+	deaths int // A watch that was opened before the last one is silent.
+	open   map[watch.Interface]struct{}
 }
 
 func newModelLink(s *apiserver.Server) *modelLink {
@@ -29,10 +30,11 @@ func newModelLink(s *apiserver.Server) *modelLink {
 
 var errDeadLink = errors.New("the link is dead")
 
-func (l *modelLink) isDead() bool {
+// state returns whether the link is dead, and how often it was.
+func (l *modelLink) state() (dead bool, deaths int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.dead
+	return l.dead, l.deaths
 }
 
 // die has the link be dead for d.
@@ -40,6 +42,7 @@ func (l *modelLink) die(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dead = true
+	l.deaths++
 	time.AfterFunc(d, l.revive) // Virtual time.
 }
 
@@ -54,7 +57,7 @@ func (l *modelLink) revive() {
 }
 
 func (l *modelLink) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	if l.isDead() {
+	if dead, _ := l.state(); dead {
 		return nil, errDeadLink
 	}
 	return l.Server.ListWithContext(ctx, o)
@@ -65,7 +68,8 @@ func (l *modelLink) List(o metav1.ListOptions) (runtime.Object, error) {
 }
 
 func (l *modelLink) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	if l.isDead() {
+	dead, deaths := l.state()
+	if dead {
 		return nil, errDeadLink
 	}
 	w, err := l.Server.WatchWithContext(ctx, o)
@@ -75,7 +79,7 @@ func (l *modelLink) WatchWithContext(ctx context.Context, o metav1.ListOptions) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open[w] = struct{}{}
-	linked := &linkedWatch{Interface: w, link: l, events: make(chan watch.Event), stop: make(chan struct{})}
+	linked := &linkedWatch{Interface: w, link: l, deaths: deaths, events: make(chan watch.Event), stop: make(chan struct{})}
 	go linked.run()
 	return linked, nil
 }
@@ -88,6 +92,7 @@ func (l *modelLink) Watch(o metav1.ListOptions) (watch.Interface, error) {
 type linkedWatch struct {
 	watch.Interface
 	link   *modelLink
+	deaths int // Of the link, when it was opened.
 	events chan watch.Event
 	stop   chan struct{}
 	once   sync.Once
@@ -103,7 +108,7 @@ func (w *linkedWatch) Stop() {
 func (w *linkedWatch) run() {
 	defer close(w.events)
 	for e := range w.Interface.ResultChan() {
-		if w.link.isDead() {
+		if _, deaths := w.link.state(); deaths != w.deaths {
 			continue
 		}
 		select {

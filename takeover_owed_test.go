@@ -28,19 +28,21 @@ func heardLost(told []string, key string) bool {
 	})
 }
 
-// TestADeletionThatIsOwedDuringASlowInitialListIsTold: the part of the list that has the object's key is read after
-// the takeover (Q2). If there is another object of the name, that is told behind the deletion.
-func TestADeletionThatIsOwedDuringASlowInitialListIsTold(t *testing.T) {
+// TestADeletionIsToldDuringASlowInitialList (Q2): the part of the list that has the object's key is read after the
+// takeover of a file whose handlers know the object. It is deleted before, so that the file owes the deletion, or after.
+func TestADeletionIsToldDuringASlowInitialList(t *testing.T) {
 	for _, durable := range []bool{true, false} {
 		for _, anew := range []bool{false, true} {
-			t.Run(fmt.Sprintf("durable=%t, made anew: %t", durable, anew), func(t *testing.T) {
-				bubble(t, func(t *testing.T) { checkOwedDuringAList(t, durable, anew) })
-			})
+			for _, owed := range []bool{true, false} {
+				t.Run(fmt.Sprintf("durable=%t, made anew: %t, owed: %t", durable, anew, owed), func(t *testing.T) {
+					bubble(t, func(t *testing.T) { checkDeletedDuringAList(t, durable, anew, owed) })
+				})
+			}
 		}
 	}
 }
 
-func checkOwedDuringAList(t *testing.T, durable, anew bool) {
+func checkDeletedDuringAList(t *testing.T, durable, anew, owed bool) {
 	f, path := newSource(t), testsupport.Path(t)
 	for i := range 2500 { // About ten chunks.
 		f.put(configMap(fmt.Sprintf("o%04d", i)))
@@ -68,14 +70,14 @@ func checkOwedDuringAList(t *testing.T, durable, anew bool) {
 	first.stop()
 
 	_, hold := openQuietly(t, path)
-	f.remove("zz") // Nobody watches.
-	want := []string{"lost ns/zz@2501"}
-	if anew {
-		f.put(configMap("zz"))
-		want = []string{"add ns/zz@2503 initial", "lost ns/zz@2501", "add ns/zz@2503"}
+	remove := func() {
+		f.remove("zz")
+		if anew {
+			f.put(configMap("zz"))
+		}
 	}
-	if anew && !durable { // As client-go does.
-		want = []string{"add ns/zz@2503 initial", "update ns/zz@2501→2503"}
+	if owed {
+		remove() // Nobody watches.
 	}
 	second := launch(t, path, f, impatient)
 	r := &recorder{during: func(string) { time.Sleep(time.Second) }}
@@ -87,8 +89,26 @@ func checkOwedDuringAList(t *testing.T, durable, anew bool) {
 	if st := second.cache.Status(); st.MemoryOnly {
 		t.Fatalf("not taken over during the list: %v", st.Err)
 	}
+	if !owed {
+		remove()
+	}
 	advance(2 * time.Hour)
 	told := slices.DeleteFunc(r.take(), func(event string) bool { return !strings.Contains(event, "ns/zz") })
+	var want []string
+	switch {
+	case !anew && owed:
+		want = []string{"lost ns/zz@2501"}
+	case !anew:
+		want = []string{"delete ns/zz@2502"}
+	case owed && durable: // The list has told of the new object when the deletion comes.
+		want = []string{"add ns/zz@2503 initial", "lost ns/zz@2501", "add ns/zz@2503"}
+	case owed: // As client-go does.
+		want = []string{"add ns/zz@2503 initial", "update ns/zz@2501→2503"}
+	case durable:
+		want = []string{"delete ns/zz@2502", "add ns/zz@2503 initial"}
+	default:
+		want = []string{"add ns/zz@2503 initial"}
+	}
 	if !slices.Equal(told, want) {
 		t.Errorf("told %q, expected %q", told, want)
 	}

@@ -3,6 +3,7 @@ package queue
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sort"
 	"sync/atomic"
 
@@ -32,6 +33,7 @@ type Consumer struct {
 	interrupted     bool
 	undelivered     bool   // Undelivered may return more.
 	moreUndelivered bool   // Undelivered has returned all, but more may come.
+	tookOverAt      uint64 // The head when the names of a file were taken over; the greatest number if none were.
 	readTo          uint64 // The greatest Seq that was read, or is being read.
 	// retell: Undelivered returns the consumer's own deltas again, up to retellTo, the
 	// head at its first call.
@@ -67,7 +69,7 @@ func (q *Log) Plain() *Consumer {
 	defer q.db.Kick() // The plain cursor must be stored even if nothing else changes.
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	c := &Consumer{q: q}
+	c := &Consumer{q: q, tookOverAt: math.MaxUint64}
 	c.cursor.Store(q.head)
 	if q.undelivered.held {
 		c.undelivered = true
@@ -88,7 +90,7 @@ func (q *Log) named(name string, durable bool) (*Consumer, error) {
 	if size := len(durablePrefix) + len(name); size > persist.MaxKeyBytes {
 		return nil, fmt.Errorf("queue: a name of %d bytes is too long, the file has room for %d; it begins with %.40q", len(name), persist.MaxKeyBytes-len(durablePrefix), name)
 	}
-	c := &Consumer{q: q, name: name, durable: durable}
+	c := &Consumer{q: q, name: name, durable: durable, tookOverAt: math.MaxUint64}
 	if err := q.addNamed(c); err != nil {
 		return nil, err
 	}
@@ -162,13 +164,17 @@ func (c *Consumer) Next() ([]Delta, error) {
 	return c.read(^uint64(0), false)
 }
 
-// HasUndelivered reports whether the consumer has still to be told of deltas that those of
-// the last process did not acknowledge, or of deletions while no process ran. Next may
-// still return such deletions after Undelivered.
-func (c *Consumer) HasUndelivered() bool {
+// InheritsFrom returns the Seq after which deletions may be of objects that consumers of another process were told of,
+// and this one was not. It is 0 while the consumer has still to be told of deltas that those of the last process did
+// not acknowledge, or of deletions while no process ran; Next may still return such deletions after Undelivered. Else
+// it is the head as of [Log.Names], and the greatest number if that was not called.
+func (c *Consumer) InheritsFrom() uint64 {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
-	return c.undelivered || c.moreUndelivered
+	if c.undelivered || c.moreUndelivered {
+		return 0
+	}
+	return c.tookOverAt
 }
 
 // Undelivered returns the next undelivered deltas: those that the last process's consumers

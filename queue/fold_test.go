@@ -153,7 +153,7 @@ func (f *follower) everything() {
 	}
 	f.listedTo = w.seq
 	f.listed = nil
-	if f.c.HasUndelivered() || f.again || w.rnd.Intn(2) == 0 { // Else deletions may come between, which are told later.
+	if f.c.InheritsFrom() == 0 || f.again || w.rnd.Intn(2) == 0 { // Else deletions may come between, which are told later.
 		f.chunk("", "", w.seq)
 	} else {
 		f.c.InitialListFrom(w.seq)

@@ -46,7 +46,8 @@ func (q *Log) beforeOwedLocked(cursor, seq uint64) uint64 {
 // be had at first, also those whose cursors the file has lost. Those that this log does not have get a cursor at the
 // head: their handlers are told everything, and what is published from now on. What is set aside for them still is.
 // Names that were forgotten meanwhile stay forgotten. Deletions that are published from now on are held for plain
-// consumers, and for names that may be lost, until ReleaseUndelivered; not if that was called before.
+// consumers, and for names that may be lost, until ReleaseUndelivered; not if that was called before. Consumers that there
+// are already inherit from now on, see [Consumer.InheritsFrom].
 func (q *Log) Names(s *persist.Snapshot) error {
 	names, mayLack, err := namesIn(s)
 	if err != nil {
@@ -64,6 +65,9 @@ func (q *Log) Names(s *persist.Snapshot) error {
 			q.undelivered = inherited(cursor{Seq: q.head}, q.head)
 		}
 		q.nameLost = q.nameLost || mayLack && q.undelivered.held
+		for c := range q.consumers {
+			c.tookOverAt = min(c.tookOverAt, q.head)
+		}
 		for name := range names {
 			if q.forgotten[name] > written || q.knowsLocked(name) {
 				continue

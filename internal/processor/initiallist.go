@@ -24,8 +24,9 @@ func (l *listener) tellInitialList() bool {
 	l.leftOut = nil
 	chunks := &walkReader{l: l, walker: l.p.join(l.durable), floor: begin}
 	ok := l.tellChunks(chunks, l.noteRange(chunks), func(c indexer.Chunk) bool {
-		if first && !l.inherits {
-			l.consumer.InitialListFrom(c.Seq)
+		l.inheritsFrom = min(l.inheritsFrom, l.consumer.InheritsFrom()) // A file may be taken over at any time.
+		if first {
+			l.consumer.InitialListFrom(min(c.Seq, l.inheritsFrom))
 		}
 		if first && !c.Done {
 			endBallast = l.p.opts.Store.Ballast()
@@ -78,14 +79,11 @@ func (l *listener) noteTold(d *queue.Delta) {
 }
 
 // noteNew notes and returns the keys of a chunk's objects that were written after the list
-// began.
+// began, as far as their deletions before that are inherited.
 func (l *listener) noteNew(c indexer.Chunk, begin uint64) map[string]struct{} {
-	if !l.inherits {
-		return nil
-	}
 	found := map[string]struct{}{}
 	for i, seq := range c.Seqs {
-		if seq > begin {
+		if seq > max(begin, l.inheritsFrom) {
 			found[c.Keys[i]] = struct{}{}
 		}
 	}
@@ -96,7 +94,7 @@ func (l *listener) noteNew(c indexer.Chunk, begin uint64) map[string]struct{} {
 	return found
 }
 
-// tellReplaced tells a durable handler of the deletions of these keys up to seq. An earlier
+// tellReplaced tells a durable handler of the inherited deletions of these keys up to seq. An earlier
 // listener of its name may have told it of an object that was deleted and made anew since
 // this list began, and the list has the new one only.
 func (l *listener) tellReplaced(deletions *queue.Deletions, keys map[string]struct{}, seq uint64) bool {
@@ -110,6 +108,9 @@ func (l *listener) tellReplaced(deletions *queue.Deletions, keys map[string]stru
 		}
 	}
 	for i := range ds {
+		if ds[i].Seq <= l.inheritsFrom {
+			continue
+		}
 		ds[i].Replaced = false // The list tells of the new object.
 		if l.stopped() || !l.tell(&ds[i]) {
 			return false
@@ -168,5 +169,5 @@ func (l *listener) toldByInitialList(d *queue.Delta) bool {
 		return false
 	}
 	_, again := l.listedNew[d.Key]
-	return d.Type != cache.Deleted || !l.inherits || again
+	return d.Type != cache.Deleted || d.Seq <= l.inheritsFrom || again
 }

@@ -53,9 +53,9 @@ type listener struct {
 	// listedSeq is the greatest Seq as of which the initial list told of an object, 0 once
 	// the cursor has passed it: see Consumer.ListedAt.
 	listedSeq uint64
-	// inherits says that handlers of the last process may know objects that this one was
-	// not told of. It must be told of their deletion, which may come with the deltas.
-	inherits bool
+	// inheritsFrom is the Seq after which it must be told of all deletions, also of objects that the initial list does
+	// not have any more: handlers of another process may know them. See Consumer.InheritsFrom.
+	inheritsFrom uint64
 	// listedNew has the keys of objects in the initial list that were written after it
 	// began. Earlier deletions of these keys are not told any more.
 	listedNew map[string]struct{}
@@ -177,7 +177,7 @@ func (l *listener) run() {
 // tellEverything tells of the undelivered deletions, and then of every object: at the
 // start, and when the waiting deltas cannot be read.
 func (l *listener) tellEverything() bool {
-	l.inherits = l.consumer.HasUndelivered()
+	l.inheritsFrom = l.consumer.InheritsFrom()
 	l.listedSeq, l.listedNew, l.untoldByList = 0, nil, nil
 	l.initialList.Store(true)
 	told := l.tellUndelivered() && l.tellInitialList()
@@ -227,7 +227,6 @@ func (l *listener) tellDeltas(ds []queue.Delta) bool {
 
 // tellUndelivered tells of the undelivered deletions.
 func (l *listener) tellUndelivered() bool {
-	l.inherits = l.consumer.HasUndelivered()
 	for {
 		ds, err := l.consumer.Undelivered()
 		if err != nil {
@@ -238,7 +237,7 @@ func (l *listener) tellUndelivered() bool {
 		}
 		if len(ds) == 0 {
 			if !l.durable { // A durable handler may find more behind its cursor.
-				l.inherits = l.consumer.HasUndelivered()
+				l.inheritsFrom = l.consumer.InheritsFrom()
 			}
 			return true
 		}

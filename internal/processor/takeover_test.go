@@ -1,0 +1,116 @@
+package processor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/indexer"
+	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
+)
+
+// changingStore is a chunkedStore in which something happens before each chunk is read.
+type changingStore struct {
+	chunkedStore
+	before func(from string)
+	seqs   map[string]uint64 // Of the objects, 0 at first.
+}
+
+func (s *changingStore) ReadChunk(from string, durable bool) (indexer.Chunk, error) {
+	s.before(from)
+	c, err := s.chunkedStore.ReadChunk(from, durable)
+	c.Seqs = []uint64{s.seqs[c.Keys[0]]}
+	c.Objects = []any{objectOf(c.Keys[0], c.Seqs[0])}
+	c.Next = "001" // Of two chunks.
+	return c, err
+}
+
+// objectOf returns an object whose uid is the Seq of its addition.
+func objectOf(key string, seq uint64) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: key, UID: types.UID(fmt.Sprint(seq))}}
+}
+
+// tellsAll notes what it is told.
+type tellsAll struct {
+	mu   sync.Mutex
+	told []string
+}
+
+func (h *tellsAll) note(what string, obj any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	o := obj.(*corev1.ConfigMap)
+	h.told = append(h.told, fmt.Sprintf("%s %s uid=%s", what, o.Name, o.UID))
+}
+
+func (h *tellsAll) OnAdd(obj any, _ bool)  { h.note("add", obj) }
+func (h *tellsAll) OnUpdate(_, newObj any) { h.note("update", newObj) }
+func (h *tellsAll) OnDelete(obj any)       { h.note("delete", obj) }
+
+// TestAListThatATakeoverMeetsTellsOfTheDeletionsSince (Q2), before the object that the list has in place of the deleted
+// one; of those before the takeover, which the file owes if its handlers know the object, it does not tell.
+func TestAListThatATakeoverMeetsTellsOfTheDeletionsSince(t *testing.T) {
+	for _, at := range []string{"", "001"} {
+		t.Run("before chunk "+at, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &changingStore{chunkedStore: chunkedStore{chunks: 2}, seqs: map[string]uint64{}}
+				p, db := processorOf(t, store)
+				seq := uint64(0)
+				publish := func(what cache.DeltaType, key string, of uint64) {
+					seq++
+					if what == cache.Added {
+						of = seq
+						store.seqs[key] = seq
+					}
+					ds := []queue.Delta{{Seq: seq, Type: what, Key: key, New: objectOf(key, of)}}
+					batch, err := db.Update(func(b *persist.Batch) { p.opts.Log.Append(b, ds) })
+					if err != nil {
+						t.Error(err)
+					}
+					p.opts.Log.Publish(batch, ds)
+					store.seq = seq
+				}
+				replaced := cmp.Or(at, "000")
+				store.before = func(from string) {
+					if from != at {
+						return
+					}
+					publish(cache.Deleted, "gone before", 0)
+					publish(cache.Deleted, replaced, 0)
+					publish(cache.Added, replaced, 0)
+					if err := db.Read("file", p.opts.Log.Names); err != nil {
+						t.Error(err)
+					}
+					publish(cache.Deleted, "gone since", 0)
+					publish(cache.Deleted, replaced, 3)
+					publish(cache.Added, replaced, 0)
+				}
+				h := &tellsAll{}
+				if _, err := p.Add(h, "d", cache.HandlerOptions{}, nil); err != nil {
+					t.Fatal(err)
+				}
+				p.Start()
+				time.Sleep(time.Minute)
+				want := []string{"delete 000 uid=3", "add 000 uid=6", "add 001 uid=0", "delete gone since uid=0"}
+				if at == "001" {
+					want = []string{"add 000 uid=0", "delete 001 uid=3", "add 001 uid=6", "delete gone since uid=0"}
+				}
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				if !slices.Equal(h.told, want) {
+					t.Errorf("told %q, expected %q", h.told, want)
+				}
+			})
+		})
+	}
+}
