@@ -27,9 +27,9 @@
 // cache.Options.HTTPClient or cluster.Options.HTTPClient is set. Through another client the requests
 // cannot be seen, and the informers work from memory: the log says so, and the Status of the Cache.
 //
-// The Cache is closed after ctrl.Manager's Start has returned: reconcilers may read until then. If Start returns
-// an error, for example because something did not end within GracefulShutdownTimeout, or the lease is lost, the
-// Cache stays open for what still runs, until the process ends or Close is called.
+// The Cache is closed after ctrl.Manager's Start has returned: reconcilers may read until then. If something did not
+// end within GracefulShutdownTimeout, which is also so where that is 0, or the lease is lost, the Cache stays open for
+// what still runs, until the process ends or Close is called.
 //
 // SyncFromServer keeps what controllers rely on: reconcilers begin when the cache has all that the
 // server had when the program started, as after a list. With SyncFromDisk, the default, they begin

@@ -332,12 +332,19 @@ func TestADurableHandlerOfAManager(t *testing.T) {
 	}
 }
 
-// TestAReconcileThatOutlivesTheManagerFindsWhatItReads: Start returns at once, with the error that it has not ended.
+// TestAReconcileThatOutlivesTheManagerFindsWhatItReads: Start returns the error that it has not ended; without a
+// GracefulShutdownTimeout it returns at once, and nil.
 func TestAReconcileThatOutlivesTheManagerFindsWhatItReads(t *testing.T) {
+	for _, grace := range []time.Duration{100 * time.Millisecond, 0} {
+		t.Run(grace.String(), func(t *testing.T) { checkReconcileOutlivesManager(t, grace) })
+	}
+}
+
+func checkReconcileOutlivesManager(t *testing.T, grace time.Duration) {
 	w := newWorld(t)
 	w.create(configMap(w.here, "a", "red"))
 	m, err := controllerruntime.NewManager(shared.Config(), ctrl.Options{
-		Metrics: server.Options{BindAddress: "0"}, Logger: logr.Discard(), GracefulShutdownTimeout: new(100 * time.Millisecond),
+		Metrics: server.Options{BindAddress: "0"}, Logger: logr.Discard(), GracefulShutdownTimeout: new(grace),
 		Controller: config.Controller{SkipNameValidation: new(true)},
 		Cache:      cache.Options{DefaultNamespaces: map[string]cache.Config{w.here: {}}},
 	}, newPath(t), warmwatch.Options{})
@@ -364,8 +371,8 @@ func TestAReconcileThatOutlivesTheManagerFindsWhatItReads(t *testing.T) {
 	go func() { started <- m.Start(ctx) }()
 	<-begun
 	cancel()
-	if err := <-started; err == nil {
-		t.Error("Start says nothing of a reconcile that has not ended")
+	if err := <-started; (err != nil) != (grace > 0) {
+		t.Errorf("Start says of a reconcile that has not ended: %v", err)
 	}
 	close(goOn)
 	if got := <-listed; got != "1 <nil>" {
