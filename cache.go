@@ -81,28 +81,29 @@ func (c ListCompression) link() *request.Link {
 
 // Options configures [Open]. The zero value is valid.
 type Options struct {
-	// CommitInterval is the longest time a change stays in memory only.
+	// CommitInterval is how long after a change the commit begins that writes it.
 	// Default 1s. A longer one spares the disk. After a crash the API server
 	// sends again what was lost.
 	CommitInterval time.Duration
 	// DurableDelay replaces CommitInterval while a durable handler waits for the
-	// change. Default 10ms.
+	// change. Default 10ms; at most CommitInterval.
 	DurableDelay time.Duration
 	// DurableGrace is how long durable handlers wait while nothing can be written, because the
-	// disk is full or does not answer. Then they are told of what is not in the file, so that a
+	// disk is full, or has not answered for 10 s. Then they are told of what is not in the file, so that a
 	// crash takes back what they were told. The next process tells it again, with one exception:
 	// the deletion of an object that was never written, or for a handler whose name was not, if it was
 	// deleted while no process ran and the server's history was lost. Default 0: they wait as long as
 	// it takes.
 	DurableGrace time.Duration
-	// MemoryBudget bounds the bytes of decoded objects kept in memory, for all
-	// informers together. Default 32 MiB; negative: no bound. The first list keeps
+	// MemoryBudget bounds the bytes of decoded objects kept in memory to be read, for all
+	// informers together. Recent changes are in memory as well, with their objects: up to 16 MiB for each
+	// informer while a handler is behind, and MaxPendingBytes. Default 32 MiB; negative: no bound. The first list keeps
 	// them in half of it. While the first handler is told of all objects, what is
 	// unused of that half, at most 32 MiB, is left to garbage, so that the collector
 	// runs less often.
 	MemoryBudget int64
 	// MaxPendingBytes bounds the changes that wait in memory to be written.
-	// Beyond it the watch slows down. Default 16 MiB.
+	// Beyond it the watch slows down; not where there is no file, or it cannot be written. Default 16 MiB.
 	MaxPendingBytes int64
 	// MaxBacklogBytes bounds, for each informer, the deltas that wait in the file
 	// for handlers that are behind. Beyond it the notifications of one object are

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,8 +26,7 @@ import (
 	"github.com/warmwatch/warmwatch"
 )
 
-// An agent that watches the Pods of its node, and is told across its restarts of
-// each change once.
+// An agent that watches the Pods of its node, and after a restart is told of what it had not handled.
 func ExampleOpen() {
 	run := func(ctx context.Context, config *rest.Config, node string, handler toolscache.ResourceEventHandler) error {
 		cache, err := warmwatch.Open("/var/lib/agent/cache.db", warmwatch.Options{})
@@ -49,8 +49,12 @@ func ExampleOpen() {
 		return nil
 	}
 
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	node := os.Getenv("NODE_NAME")
+	if node == "" { // It would be told of Pods without a node.
+		log.Fatal("NODE_NAME is not set")
+	}
 	config, err := rest.InClusterConfig()
 	if err != nil {
 		log.Fatal(err)
@@ -63,7 +67,7 @@ func ExampleOpen() {
 			log.Println("deleted", key)
 		},
 	}
-	if err := run(ctx, config, os.Getenv("NODE_NAME"), handler); err != nil {
+	if err := run(ctx, config, node, handler); err != nil {
 		log.Print(err)
 	}
 }

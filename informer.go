@@ -98,13 +98,17 @@ type InformerOptions struct {
 //
 // The contract is client-go's, with these differences:
 //
+//   - After a restart HasSynced turns true with what the file has, unless SyncFromServer is set.
 //   - A relist notifies only of what changed (see NotifyUnchanged).
+//   - A plain handler hears of the deletions of the downtime, of objects that it never heard of.
 //   - A relist becomes visible in batches of up to 500 objects, deletions first, and
 //     handlers are told of each batch once it is visible. client-go replaces its store at
 //     once (AtomicFIFO, since 1.36): there List returns the old objects or the new ones,
 //     here perhaps some of each until the last batch.
-//   - Handlers never make memory grow.
-//   - GetStore().Get may return an error, for an object that cannot be read.
+//   - Handlers make the file grow, not memory.
+//   - GetStore().Get may return an error, for an object that cannot be read, which List leaves out. Of an object that
+//     is not in memory each Get returns a copy of its own.
+//   - After Cache.Close List is empty.
 //   - An object that the transform refuses is left out of a list, as of a watch;
 //     client-go fails the list.
 //   - If an object is deleted whose uid is not the stored one, handlers are told that the

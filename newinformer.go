@@ -31,7 +31,8 @@ import (
 //	})
 //
 // When it runs, it calls List once, with a context by which the wrapped transport recognises
-// the request. The transport answers it without the network; so this works offline too. The
+// the request. The transport answers it without the network, so this works offline too, unless the client has
+// to get its credentials over the network. The
 // error that this call returns is not reported. A request that the transport does not see is
 // sent, for one object. Either costs a token of the client's rate limit: where that is as low as
 // client-go's default, 5 a second after the first 10, many informers begin one after another.

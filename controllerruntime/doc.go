@@ -32,7 +32,8 @@
 // what still runs, until the process ends or Close is called.
 //
 // SyncFromServer keeps what controllers rely on: reconcilers begin when the cache has all that the
-// server had when the program started, as after a list. With SyncFromDisk, the default, they begin
+// server had when the program started, as after a list; but for what a watch on a bad link brings after half a second of
+// silence, see [warmwatch.SyncFromServer]. With SyncFromDisk, the default, they begin
 // at once, with what the program knew when it ended, and may for a moment act on what is hours old,
 // or not find what their last life has created; it also works while the API server is away, if
 // Options.MapperProvider returns a mapper that does not ask it: controller-runtime's own does before an
@@ -65,7 +66,7 @@
 // deletion: its handler has returned, and the object is in no initial list. With [NewQueue] in the
 // options of the controller, requests are in the file until they are done.
 //
-// Durable handlers, which are told of each change once across restarts, are for components that act
+// Durable handlers, which go on after a restart where they stopped, are for components that act
 // in the handler itself. What GetInformer returns is a *warmwatch.SharedIndexInformer, which takes
 // them, and has AddReconciler, unless the object is watched in several namespaces.
 //

@@ -18,6 +18,7 @@ import (
 // that has failed, or that is to be repeated later, is the first thing that the next process reconciles.
 // A deletion, of which no handler is told again, is not lost that way. What a controller that gets another name has left
 // stays in the file, see Workqueues in the Status of the Cache, until its method Workqueues().Forget is called.
+// The file is this process's: where another one is elected, on another node, the requests wait until this one is again.
 //
 // The queue is client-go's, without the priorities of controller-runtime's own. As with that one, no
 // request is reconciled any more that waits when the manager is told to end: it is for the next process. If the name has a
