@@ -97,7 +97,7 @@ func (l *life) addHandlers() {
 	}
 	for _, h := range []*teller{l.durable, l.late} {
 		if m.rng.IntN(3) == 0 {
-			d := time.Duration(m.rng.IntN(300)) * time.Millisecond
+			d := time.Duration(m.rng.IntN(2000)) * time.Millisecond
 			h.setSlow(func() { time.Sleep(d) }) // Virtual time.
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
+	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/apiserver"
 )
@@ -40,6 +41,8 @@ func TestModel(t *testing.T) {
 	panics := utilruntime.PanicHandlers
 	utilruntime.PanicHandlers = []func(context.Context, any){diesOfPanic}
 	defer func() { utilruntime.PanicHandlers = panics }()
+	defer func(chunkObjects int) { indexer.ChunkObjects = chunkObjects }(indexer.ChunkObjects)
+	indexer.ChunkObjects = 3 // So that an initial list of a few objects is read at several moments.
 	crashes := testsupport.Rounds(*modelCrashes, 50)
 	t.Logf("replay with -run TestModel -model.seed %d -model.crashes %d", seed, crashes)
 	const perLife = 25

@@ -10,7 +10,6 @@ import (
 	"github.com/warmwatch/warmwatch/internal/reflector"
 	"github.com/warmwatch/warmwatch/internal/sink"
 	"github.com/warmwatch/warmwatch/persist"
-	"github.com/warmwatch/warmwatch/queue"
 )
 
 var errBeingMade = errors.New("an informer is being made")
@@ -53,13 +52,12 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 			return nil, nil, fmt.Errorf("%s: %w", p.name(), err)
 		}
 	}
-	owed, err := owedBy(file, informers)
-	if err != nil {
+	if err := checkTakeOver(file, informers); err != nil {
 		return nil, nil, err
 	}
-	for i, s := range informers {
+	for _, s := range informers {
 		p := s.parts.Load()
-		err := file.Read(p.space, func(snapshot *persist.Snapshot) error { return s.takeOverFile(p, snapshot, owed[i]) })
+		err := file.Read(p.space, func(snapshot *persist.Snapshot) error { return s.takeOverFile(p, snapshot) })
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", p.name(), err)
 		}
@@ -75,30 +73,28 @@ func (c *Cache) takeOver(file *persist.Found) (spaces []string, done func(), err
 	return append(spaces, workSpace), done, nil
 }
 
-// owedBy returns what a file owes to the handlers of each informer. It goes on after an informer whose store is behind
+// checkTakeOver checks that each informer can take over its part of a file. It goes on after one whose store is behind
 // the file, so that all of them list at the same time.
-func owedBy(file *persist.Found, informers []*SharedIndexInformer) (owed [][]queue.Delta, err error) {
+func checkTakeOver(file *persist.Found, informers []*SharedIndexInformer) (err error) {
 	for _, s := range informers {
 		p := s.parts.Load()
-		var deletions []queue.Delta
-		failed := file.Read(p.space, func(snapshot *persist.Snapshot) (err error) {
-			deletions, err = p.sink.Owed(snapshot, latestDeleted(snapshot), s.lead.isDecided())
-			return err
+		failed := file.Read(p.space, func(snapshot *persist.Snapshot) error {
+			return p.sink.CheckTakeOver(snapshot, latestDeleted(snapshot), s.lead.isDecided())
 		})
 		if failed != nil {
 			failed = fmt.Errorf("%s: %w", p.name(), failed)
 		}
 		behind, isBehind := errors.AsType[*sink.BehindError](failed)
 		if failed != nil && !isBehind {
-			return nil, failed
+			return failed
 		}
 		if isBehind && s.lead.see(s.hears()) {
 			p.logger.Info("Listing all objects, because the watch does not bring what the cache file has", "reason", behind.Error())
 			s.resumer.Load().ForceRelist(reflector.Relisting{Reason: behind.Error(), Newest: true})
 		}
-		owed, err = append(owed, deletions), cmp.Or(err, failed)
+		err = cmp.Or(err, failed)
 	}
-	return owed, err
+	return err
 }
 
 // addedWork is what attempts to take over the file as it is have added of one informer's.
@@ -159,8 +155,8 @@ func (c *Cache) inMemory() ([]*SharedIndexInformer, error) {
 }
 
 // takeOverFile adds what the file owes to what is in memory.
-func (s *SharedIndexInformer) takeOverFile(p *parts, file *persist.Snapshot, owed []queue.Delta) error {
-	if err := p.sink.TakeOver(file, owed); err != nil {
+func (s *SharedIndexInformer) takeOverFile(p *parts, file *persist.Snapshot) error {
+	if err := p.sink.TakeOver(file, latestDeleted(file), s.lead.isDecided()); err != nil {
 		return err
 	}
 	added := s.cache.addedTo(p)

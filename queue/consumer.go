@@ -165,9 +165,12 @@ func (c *Consumer) Next() ([]Delta, error) {
 }
 
 // InheritsFrom returns the Seq after which deletions may be of objects that consumers of another process were told of,
-// and this one was not. It is 0 while the consumer has still to be told of deltas that those of the last process did
-// not acknowledge, or of deletions while no process ran; Next may still return such deletions after Undelivered. Else
-// it is the head as of [Log.Names], and the greatest number if that was not called.
+// and this one was not:
+//   - 0 if there are deltas that those of the last process did not acknowledge, or deletions while no process ran.
+//     After Undelivered a durable consumer, and a plain one that was added before ReleaseUndelivered, may
+//     be given more of them by Next;
+//   - else the head as of [Log.Names], if that was called since the consumer was added;
+//   - else the greatest number.
 func (c *Consumer) InheritsFrom() uint64 {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()

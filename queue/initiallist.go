@@ -41,11 +41,11 @@ func (l *initialList) seq(key string) uint64 {
 }
 
 // InitialListFrom moves the cursor to where an initial list begins: the consumer is told of
-// all objects as of seq or later, but not of what is owed, see [Log.Owe].
+// all objects as of seq or later.
 func (c *Consumer) InitialListFrom(seq uint64) {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
-	c.cursor.Store(c.q.beforeOwedLocked(c.cursor.Load(), seq))
+	c.cursor.Store(max(c.cursor.Load(), seq))
 }
 
 // Epoch is to be read before a range of an initial list, see [Consumer.NoteRange].

@@ -137,7 +137,6 @@ type Log struct {
 	plainFloor    uint64 // The plain cursor once Stop has ended the plain consumers.
 	plainFloorSet bool
 	undelivered   undelivered
-	owed          []span // See Owe.
 	aside         aside
 }
 

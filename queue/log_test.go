@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -581,31 +582,41 @@ func TestALateConsumerBeginsAtTheHead(t *testing.T) {
 	}
 }
 
-// TestAnInitialListSaysNothingOfWhatIsOwed: a list that begins behind it leaves it to be told (Q2).
-func TestAnInitialListSaysNothingOfWhatIsOwed(t *testing.T) {
+// TestAConsumerInheritsFromTheTakeoverOn (Q2), and one that is added later does not, unless the file knows its name.
+func TestAConsumerInheritsFromTheTakeoverOn(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
+	other := newLog(t, db, Options{Space: "other"})
+	named(t, other, "known")
+	if err := other.Stop(); err != nil {
+		t.Fatal(err)
+	}
 	q := newLog(t, db, Options{})
 	q.CaughtUp()
-	before := q.Plain()
+	q.ReleaseUndelivered()
+	before := []*Consumer{q.Plain(), named(t, q, "before")}
 	publishUpTo(t, q, 1, 4)
-	q.Owe(5, 6)
-	publishUpTo(t, q, 5, 6)
-	q.Owe(7, 7)
-	publishUpTo(t, q, 7, 9)
-	before.InitialListFrom(8)
-	wantSeqs(t, "left to be told", upTo(5, 9), next(t, before, 10))
-	for seq := uint64(4); seq <= 8; seq++ {
-		if owed := before.IsOwed(seq); owed != (seq >= 5 && seq <= 7) {
-			t.Errorf("delta %d is owed: %t", seq, owed)
+	for _, c := range before {
+		if from := c.InheritsFrom(); from != math.MaxUint64 {
+			t.Errorf("%q inherits from %d", c.name, from)
 		}
 	}
-	after := q.Plain()
-	publishUpTo(t, q, 10, 12)
-	after.InitialListFrom(11)
-	wantSeqs(t, "left to be told of a later list", upTo(12, 12), next(t, after, 10))
-	q.Owe(13, 13)
-	if len(q.owed) != 1 {
-		t.Errorf("%v are kept, although all were told", q.owed)
+	for range 2 { // The second attempt changes nothing.
+		if err := db.Read("other", q.Names); err != nil {
+			t.Fatal(err)
+		}
+		publishUpTo(t, q, q.Head()+1, q.Head()+2)
+	}
+	for _, c := range append(before, q.Plain(), named(t, q, "new"), named(t, q, "known")) {
+		want := uint64(4)
+		switch {
+		case c.name == "known":
+			want = 0
+		case !slices.Contains(before, c):
+			want = math.MaxUint64
+		}
+		if from := c.InheritsFrom(); from != want {
+			t.Errorf("%q inherits from %d, expected %d", c.name, from, want)
+		}
 	}
 }
 

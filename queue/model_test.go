@@ -159,8 +159,8 @@ func (m *logModel) step() {
 
 func (m *logModel) addPlain() {
 	c := m.q.Plain()
-	if c.InheritsFrom() == 0 != m.held {
-		m.t.Fatalf("a plain consumer inherits: %v, expected %v", c.InheritsFrom() == 0, m.held)
+	if inherits := c.InheritsFrom() == 0; inherits != m.held {
+		m.t.Fatalf("a plain consumer inherits: %v, expected %v", inherits, m.held)
 	}
 	// What else is still in the log comes too, and its owner leaves it out.
 	wantSeqs(m.t, "undelivered", deletions(m.undelivered), deletions(undeliveredOf(m.t, c, 1+m.rnd.Intn(5))))

@@ -201,8 +201,8 @@ func undeliveredOf(t *testing.T, c *Consumer, n int) (seqs []uint64) {
 			t.Fatal(err)
 		}
 		if len(ds) == 0 {
-			if c.InheritsFrom() == 0 != more {
-				t.Errorf("it has undelivered deltas: %v, expected %v", c.InheritsFrom() == 0, more)
+			if inherits := c.InheritsFrom() == 0; inherits != more {
+				t.Errorf("it has undelivered deltas: %v, expected %v", inherits, more)
 			}
 			return seqs
 		}

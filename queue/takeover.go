@@ -3,7 +3,6 @@ package queue
 import (
 	"errors"
 	"math"
-	"slices"
 	"strings"
 
 	"k8s.io/client-go/tools/cache"
@@ -11,43 +10,12 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// Owe notes that deltas with a Seq of from to to, which are about to be published, are what a file that is taken over
-// owes. The store does not have their objects, so an initial list says nothing of them, also one that is read after them.
-func (q *Log) Owe(from, to uint64) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	floor := q.floorLocked()
-	q.owed = slices.DeleteFunc(q.owed, func(s span) bool { return s.to <= floor })
-	if n := len(q.owed); n > 0 && q.owed[n-1].to == from-1 {
-		q.owed[n-1].to = to
-		return
-	}
-	q.owed = append(q.owed, span{from - 1, to})
-}
-
-// IsOwed reports whether a delta is one of those of [Log.Owe].
-func (c *Consumer) IsOwed(seq uint64) bool {
-	c.q.mu.Lock()
-	defer c.q.mu.Unlock()
-	return slices.ContainsFunc(c.q.owed, func(s span) bool { return s.from < seq && seq <= s.to })
-}
-
-// beforeOwedLocked returns the Seq behind which the first delta after a cursor comes that is owed, and seq if that is less.
-func (q *Log) beforeOwedLocked(cursor, seq uint64) uint64 {
-	for _, s := range q.owed {
-		if s.to > cursor {
-			seq = min(seq, s.from)
-		}
-	}
-	return max(cursor, seq)
-}
-
 // Names makes the durable names of another log's space known, which is that of a file that could not
 // be had at first, also those whose cursors the file has lost. Those that this log does not have get a cursor at the
 // head: their handlers are told everything, and what is published from now on. What is set aside for them still is.
 // Names that were forgotten meanwhile stay forgotten. Deletions that are published from now on are held for plain
 // consumers, and for names that may be lost, until ReleaseUndelivered; not if that was called before. Consumers that there
-// are already inherit from now on, see [Consumer.InheritsFrom].
+// are already inherit deletions after the head, see [Consumer.InheritsFrom]. Nothing is published meanwhile.
 func (q *Log) Names(s *persist.Snapshot) error {
 	names, mayLack, err := namesIn(s)
 	if err != nil {

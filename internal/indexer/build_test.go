@@ -19,7 +19,7 @@ import (
 
 // TestAnIndexIsWholeWhileItIsRebuilt: what was right before is served all the time (I1).
 func TestAnIndexIsWholeWhileItIsRebuilt(t *testing.T) {
-	const pods = 3*chunkObjects + 5
+	pods := 3*ChunkObjects + 5
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	var watched *Indexer // Set while the index is rebuilt.
 	ix, err := New(Options{

@@ -5,10 +5,10 @@ import (
 )
 
 // A chunk is large enough to be worth a snapshot, and small enough to hold several.
-const (
-	chunkObjects = 256
-	chunkBytes   = 1 << 20
-)
+const chunkBytes = 1 << 20
+
+// ChunkObjects is how many objects a chunk has at most. Only tests change it, before they make an Indexer.
+var ChunkObjects = 256
 
 func (ix *Indexer) scanChunk(s *persist.Snapshot, from string, asOf uint64, objects int, buf *buffers) (ls []lazyObject, next string, done bool, err error) {
 	size := 0
@@ -58,7 +58,7 @@ func (ix *Indexer) Chunk(from string, durable bool) (Chunk, error) {
 // ReadChunk is Chunk without the decoding. Only this part must be done before the
 // next chunk is read.
 func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
-	return ix.readChunk(from, durable, chunkObjects)
+	return ix.readChunk(from, durable, ChunkObjects)
 }
 
 // ReadObject is Chunk of the object of one key, empty if there is none.
@@ -124,7 +124,7 @@ func (ix *Indexer) Keys(fn func([]string) error) error {
 		err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
 			keys, done = nil, true
 			return s.Scan(objectsBucket, from, func(it *persist.Item) (bool, error) {
-				if len(keys) == 16*chunkObjects {
+				if len(keys) == 16*ChunkObjects {
 					done = false
 					return false, nil
 				}

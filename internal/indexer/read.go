@@ -201,7 +201,7 @@ func (ix *Indexer) list(s *persist.Snapshot, asOf uint64, m mark) (list []any, w
 	for from, done := "", false; !done; {
 		var ls []lazyObject
 		var buf buffers
-		ls, from, done, err = ix.scanChunk(s, from, asOf, chunkObjects, &buf)
+		ls, from, done, err = ix.scanChunk(s, from, asOf, ChunkObjects, &buf)
 		if err != nil {
 			return list, false, err
 		}

@@ -119,7 +119,7 @@ func TestADurableChunkHasOnlyWhatIsInTheFile(t *testing.T) {
 func TestAListOfManyChunks(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Millisecond})
 	ix := newIndexer(t, db, nil, 100_000)
-	const n = 3*chunkObjects + 7
+	n := 3*ChunkObjects + 7
 	var list []any
 	for i := range n {
 		p := newPod(fmt.Sprintf("pod-%05d", i), strconv.Itoa(i))

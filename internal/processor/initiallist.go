@@ -79,7 +79,7 @@ func (l *listener) noteTold(d *queue.Delta) {
 }
 
 // noteNew notes and returns the keys of a chunk's objects that were written after the list
-// began, as far as their deletions before that are inherited.
+// began, and after an inherited deletion may have come.
 func (l *listener) noteNew(c indexer.Chunk, begin uint64) map[string]struct{} {
 	found := map[string]struct{}{}
 	for i, seq := range c.Seqs {
@@ -94,9 +94,8 @@ func (l *listener) noteNew(c indexer.Chunk, begin uint64) map[string]struct{} {
 	return found
 }
 
-// tellReplaced tells a durable handler of the inherited deletions of these keys up to seq. An earlier
-// listener of its name may have told it of an object that was deleted and made anew since
-// this list began, and the list has the new one only.
+// tellReplaced tells a durable handler of the inherited deletions of these keys up to seq. Its name may
+// know an object that was deleted and made anew since this list began, and the list has the new one only.
 func (l *listener) tellReplaced(deletions *queue.Deletions, keys map[string]struct{}, seq uint64) bool {
 	if !l.durable || len(keys) == 0 {
 		return true
@@ -156,7 +155,7 @@ func (l *listener) toldByInitialList(d *queue.Delta) bool {
 		l.listedSeq, l.listedNew, l.untoldByList = 0, nil, nil
 		return false
 	}
-	if d.Type == cache.Deleted && l.consumer.IsOwed(d.Seq) {
+	if _, again := l.listedNew[d.Key]; d.Type == cache.Deleted && d.Seq > l.inheritsFrom && !again {
 		if l.untoldByList == nil {
 			l.untoldByList = map[string]struct{}{}
 		}
@@ -165,9 +164,5 @@ func (l *listener) toldByInitialList(d *queue.Delta) bool {
 	if _, untold := l.untoldByList[d.Key]; untold {
 		return false
 	}
-	if d.Seq > l.consumer.ListedAt(d.Key) {
-		return false
-	}
-	_, again := l.listedNew[d.Key]
-	return d.Type != cache.Deleted || d.Seq <= l.inheritsFrom || again
+	return d.Seq <= l.consumer.ListedAt(d.Key)
 }

@@ -22,17 +22,23 @@ func (e *BehindError) Error() string {
 	return fmt.Sprintf("the cache file has seen resourceVersion %s, to which the watch has not come yet", e.ResourceVersion)
 }
 
-// Owed returns what is owed to handlers by a file that could not be had at first, and whose space
+// CheckTakeOver returns the error that TakeOver would return now.
+func (k *Sink) CheckTakeOver(file *persist.Snapshot, seen string, decided bool) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, err := k.owedLocked(file, seen, decided)
+	return err
+}
+
+// owedLocked returns what is owed to handlers by a file that could not be had at first, and whose space
 // is about to be replaced by what is in memory. The handlers here were told of every object, so
 // what is owed are deletions: those that wait in the file, and those of the objects in it that the
 // store does not have.
 //
 // It fails until the store equals a list, and while objects are left out of it, which the file may
 // have. If seen, or anything that is owed, is of a later version than the store, the file is ahead, and what the store
-// lacks has perhaps not come yet: then Owed fails with a [BehindError], unless decided says that it does not exist.
-func (k *Sink) Owed(file *persist.Snapshot, seen string, decided bool) (owed []queue.Delta, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+// lacks has perhaps not come yet: then it fails with a [BehindError], unless decided says that it does not exist.
+func (k *Sink) owedLocked(file *persist.Snapshot, seen string, decided bool) (owed []queue.Delta, err error) {
 	if err := k.checkReadyLocked(); err != nil {
 		return nil, err
 	}
@@ -76,7 +82,7 @@ func (k *Sink) Owed(file *persist.Snapshot, seen string, decided bool) (owed []q
 	return owed, err
 }
 
-// CheckReady returns the error that Owed would return whatever the file has.
+// CheckReady returns the error that TakeOver would return whatever the file has.
 func (k *Sink) CheckReady() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -109,12 +115,14 @@ func owedDeletionOf(d queue.Delta) owedDeletion {
 // ForgetTold makes the next TakeOver tell all that is owed. It takes no lock, and is not called beside TakeOver.
 func (k *Sink) ForgetTold() { k.toldOwed = map[owedDeletion]int{} }
 
-// TakeOver has handlers told of what Owed has returned, but for what was told before, see [Sink.ForgetTold]. A name
-// that is known to the file only is told everything once it has a handler.
-func (k *Sink) TakeOver(file *persist.Snapshot, owed []queue.Delta) error {
+// TakeOver has handlers told of what the file owes, but for what was told before, see [Sink.ForgetTold]. A name
+// that is known to the file only is told everything once it has a handler. No event is applied meanwhile: what is deleted
+// before is owed, and what is deleted afterwards is told to all whom the file knows.
+func (k *Sink) TakeOver(file *persist.Snapshot, seen string, decided bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if err := k.checkReadyLocked(); err != nil {
+	owed, err := k.owedLocked(file, seen, decided)
+	if err != nil {
 		return err
 	}
 	if err := k.log.Names(file); err != nil {
@@ -160,6 +168,5 @@ func (k *Sink) tellOwedLocked(owed []queue.Delta) error {
 			})
 		}
 	}
-	k.log.Owe(ds[0].Seq, ds[len(ds)-1].Seq)
 	return k.writeLocked(w, ds)
 }
