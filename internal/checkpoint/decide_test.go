@@ -50,6 +50,7 @@ var (
 	refresh = Decision{Action: ActionRelist, Serve: true}
 	discard = Decision{Action: ActionDiscard}
 	rewrite = Decision{Action: ActionRelist, Serve: true, Rewrite: true}
+	rewound = Decision{Action: ActionRelist, Rewrite: true, Rewound: true}
 	redo    = Decision{Action: ActionRelist, Rewrite: true}
 	retell  = Decision{Action: ActionRelist, TellAgain: true}
 	replace = Decision{Action: ActionRelist, Rewrite: true, TellAgain: true}
@@ -112,6 +113,8 @@ var rows = []struct {
 	{"identity", "another form", func(_ *Record, w *Want) { w.Form = FormUnstructured }, discard, "identity"},
 	{"identity", "the identity is missing", func(r *Record, _ *Want) { r.Identity = Identity{} }, discard, "identity"},
 
+	{"rewrite", "not every record was written anew", func(r *Record, _ *Want) { r.Rewrite = true }, rewrite, "rewritten yet"},
+	{"rewound", "the objects are of a history that the server lost", func(r *Record, _ *Want) { r.Rewound = true }, rewound, "compared yet"},
 	{"version", "the resourceVersion is missing (C1)", func(r *Record, _ *Want) { r.ResourceVersion = "" }, refresh, `resourceVersion ""`},
 	{"version", "the resourceVersion is the one that means any (C1)", func(r *Record, _ *Want) { r.ResourceVersion = "0" }, refresh, `resourceVersion "0"`},
 	{"version", "the resourceVersion is not a number (C2)", func(r *Record, _ *Want) { r.ResourceVersion = "12a" }, refresh, `resourceVersion "12a"`},
@@ -242,6 +245,7 @@ func TestDecideOnSeveralDifferences(t *testing.T) {
 			expected.Unverified = expected.Unverified || row.want.Unverified
 			expected.ServeIfAway = expected.ServeIfAway || row.want.ServeIfAway
 			expected.Rewrite = expected.Rewrite || row.want.Rewrite
+			expected.Rewound = expected.Rewound || row.want.Rewound
 			expected.TellAgain = expected.TellAgain || row.want.TellAgain
 			expected.RebuildIndices = expected.RebuildIndices || row.want.RebuildIndices
 		}

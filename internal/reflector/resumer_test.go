@@ -304,14 +304,28 @@ func TestTheAnswerToTheQuestionMayMeanARelist(t *testing.T) {
 }
 
 func TestAListThatIsOlderThanTheStoreIsTakenForAnotherHistory(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "5", fails(errGone), lists("4", "b@4"), lists("4", "b@4"), opens()).run()
-		w.server.requests.expect(t, "LIST rv=5 limit=1 NotOlderThan", "LIST rv=5 NotOlderThan", "LIST limit=500", "WATCH rv=4")
-		if how := w.store.lastHow(); !how.Rewound || !how.Rewrite {
-			t.Errorf("relisted by version: %+v", how)
-		}
-		w.store.expectContents(t, "b@4")
-	})
+	older := opens(added("b@4"), initialEnd("4"))
+	for _, c := range []struct {
+		streams  bool
+		answers  []answer
+		requests []string
+	}{
+		{false, []answer{lists("4", "b@4"), lists("4", "b@4"), opens()}, []string{"LIST rv=5 NotOlderThan", "LIST limit=500", "WATCH rv=4"}},
+		{true, []answer{older, older}, []string{"STREAM rv=5 NotOlderThan", "STREAM NotOlderThan"}}, // The stream is the watch.
+	} {
+		t.Run(fmt.Sprintf("streamed: %t", c.streams), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "5", append([]answer{fails(errGone)}, c.answers...)...)
+				w.server.streamsLists = c.streams
+				w.run()
+				w.server.requests.expect(t, append([]string{"LIST rv=5 limit=1 NotOlderThan"}, c.requests...)...)
+				if how := w.store.lastHow(); !how.Rewound || !how.Rewrite {
+					t.Errorf("relisted by version: %+v", how)
+				}
+				w.store.expectContents(t, "b@4")
+			})
+		})
+	}
 }
 
 func TestAQuestionThatFailsIsAskedAgainAndNothingIsLost(t *testing.T) {

@@ -234,6 +234,26 @@ func TestAFirstListIsWrittenAsItComes(t *testing.T) {
 	})
 }
 
+// TestAListWithoutAVersionLeavesNoOlderOne that the next process would resume at (C1): the watch from there would bring
+// again what the list has, and not what was deleted before it.
+func TestAListWithoutAVersionLeavesNoOlderOne(t *testing.T) {
+	for _, rv := range []string{"", "0", "9"} {
+		k := newSink(t, 0)
+		for _, listed := range []string{"5", rv} {
+			if err := relistOf(t, k, configMap("a", "3")).Finish(t.Context(), listed, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := rv
+		if rv == "0" {
+			want = ""
+		}
+		if found := k.Checkpoint(); found.State != checkpoint.StateComplete || found.ResourceVersion != want {
+			t.Errorf("after a list of version %q the checkpoint is %q, at %q", rv, found.State, found.ResourceVersion)
+		}
+	}
+}
+
 // TestAFirstListMayHaveAnObjectAgain: what it has said before is in the store, or is about to be. The last one
 // counts.
 func TestAFirstListMayHaveAnObjectAgain(t *testing.T) {
