@@ -248,6 +248,7 @@ func TestAnObjectThatIsLeftOutIsNotDeletedByATakeover(t *testing.T) {
 		u.expectMemoryBecause(t, "could not be stored")
 		u.secondTold.expect(t, "add ns/a@1 initial", "add ns/c@3 initial", "add ns/d@4 initial")
 		u.f.put(configMap("b"))
+		u.f.restart()
 		settle()
 		u.expectMemory(t, false)
 		u.secondTold.expect(t, "add ns/b@5")

@@ -25,12 +25,11 @@ func (k *Sink) Update(obj any) error { return k.set(cache.Updated, obj) }
 func (k *Sink) set(typ cache.DeltaType, obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	sent := sentAs(obj) // A transform may change it.
-	rv := sent.ResourceVersion
+	rv := resourceVersionOf(obj) // A transform may change it.
 	k.changedLocked(obj)
 	obj, key, err := k.prepareLocked(obj)
 	if err != nil {
-		return k.notAppliedLocked(sent, err)
+		return k.notAppliedLocked(err)
 	}
 	w := k.writer()
 	defer w.Close()
@@ -39,39 +38,21 @@ func (k *Sink) set(typ cache.DeltaType, obj any) error {
 	ds := k.setDeltas(w, c, k.deltas[:0])
 	k.detector.AddObject(obj)
 	k.checkHistoryLocked(typ, rv, obj, c)
-	k.appliedLocked(sent)
 	return k.commitLocked(w, rv, ds)
 }
 
-// notAppliedLocked notes that an event of an object could not be applied. This process goes on with
-// the next event, as client-go does; the next process relists, unless the next event of the object is applied.
-func (k *Sink) notAppliedLocked(sent checkpoint.ObjectVersion, err error) error {
+// notAppliedLocked notes that an event could not be applied. This process goes on with
+// the next event, as client-go does; the next process relists.
+func (k *Sink) notAppliedLocked(err error) error {
 	if errors.Is(err, errStopped) {
 		return err
 	}
 	k.informer.Refused(err)
 	k.refused = true
 	if k.record.State == checkpoint.StateComplete {
-		k.record.State, k.unapplied = checkpoint.StateRefreshing, map[string]struct{}{}
-	}
-	switch {
-	case sent.Name == "": // It may be any object.
-		k.unapplied = nil
-	case k.unapplied != nil:
-		k.unapplied[sent.Key()] = struct{}{}
+		k.record.State = checkpoint.StateRefreshing
 	}
 	return err
-}
-
-// appliedLocked notes that an event of an object is about to be applied.
-func (k *Sink) appliedLocked(sent checkpoint.ObjectVersion) {
-	if len(k.unapplied) == 0 {
-		return
-	}
-	if delete(k.unapplied, sent.Key()); len(k.unapplied) == 0 {
-		k.record.State, k.unapplied = checkpoint.StateComplete, nil
-		k.informer.Refused(nil)
-	}
 }
 
 // Passing implements [reflector.Store].
@@ -83,7 +64,7 @@ func (k *Sink) Passing(obj runtime.Object) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.stopped {
-		_ = k.notAppliedLocked(sentAs(obj), refused)
+		_ = k.notAppliedLocked(refused)
 	}
 }
 
@@ -100,8 +81,7 @@ func (k *Sink) writer() *indexer.Writer {
 func (k *Sink) Delete(obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	sent := sentAs(obj)
-	rv := sent.ResourceVersion
+	rv, sent := resourceVersionOf(obj), sentAs(obj)
 	obj, key, err := k.prepareLocked(obj)
 	if err != nil {
 		return k.deleteRefusedLocked(sent, err)
@@ -121,7 +101,6 @@ func (k *Sink) Delete(obj any) error {
 		c.Old, d = old, lostDelta(d.Seq, key, old)
 	}
 	k.checkHistoryLocked(cache.Deleted, rv, obj, c)
-	k.appliedLocked(sent)
 	return k.commitLocked(w, rv, []queue.Delta{d})
 }
 
@@ -129,16 +108,15 @@ func (k *Sink) Delete(obj any) error {
 // stored, if it has it under its own name.
 func (k *Sink) deleteRefusedLocked(sent checkpoint.ObjectVersion, err error) error {
 	if _, ok := errors.AsType[*refusedError](err); !ok {
-		return k.notAppliedLocked(sent, err)
+		return k.notAppliedLocked(err)
 	}
 	w := k.writer()
 	defer w.Close()
 	key := sent.Key()
 	if uid, _, exists := w.Head(key); !exists || isOther(uid, sent.UID) {
-		return k.notAppliedLocked(sent, err)
+		return k.notAppliedLocked(err)
 	}
 	c := w.Delete(key, true)
-	k.appliedLocked(sent)
 	return k.commitLocked(w, sent.ResourceVersion, []queue.Delta{lostDelta(c.Seq, key, c.Old)})
 }
 

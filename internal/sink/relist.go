@@ -59,8 +59,6 @@ type relist struct {
 	// refused is why an object of the list was left out last; nil if none was.
 	refused    error
 	refusedKey string
-	// refusedGone says that one was deleted during the list, and may be stored under a name that is not known.
-	refusedGone bool
 	// adopts is an example of the Go type that the transform returns, if it is not that of the store. typeShown
 	// says that it has returned an object.
 	adopts    runtime.Object
@@ -115,7 +113,6 @@ func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 		k.trusted, k.typeShown = false, false // This list shows the type, whatever one that was cut has shown.
 		k.record.State = checkpoint.StateSyncing
 	}
-	k.unapplied = nil
 	k.informer.RelistBegun(how.Rewrite, how.Newest)
 	if k.record != before { // After a crash the relist is still due.
 		if err := k.storeLocked(); err != nil {
@@ -259,8 +256,7 @@ func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 	}
 	_, key, err := k.transformLocked(obj, r.checkTypeLocked)
 	if refused, ok := errors.AsType[*refusedError](err); ok {
-		key, r.refused, r.refusedKey = sent.Key(), refused, sent.Key()
-		r.refusedGone = true // If it was stored under another name, the next process finds out.
+		key, r.refused, r.refusedKey = sent.Key(), refused, sent.Key() // If it was stored under another name, the next process finds out.
 	} else if err != nil {
 		return err
 	}
@@ -361,12 +357,6 @@ func (r *relist) recordLocked(rv string, whole bool) {
 	}
 	if r.refused != nil {
 		k.record.State = checkpoint.StateRefreshing
-		if !r.refusedGone && len(r.leftOut) > 0 {
-			k.unapplied = map[string]struct{}{}
-			for key := range r.leftOut {
-				k.unapplied[key] = struct{}{}
-			}
-		}
 	}
 	k.record.Rewrite, k.record.Rewound = !whole, false
 	k.record.Type, k.record.SchemaVersion = k.want.Type, k.want.SchemaVersion

@@ -135,9 +135,6 @@ type Sink struct {
 	// refused says that an object was left out, or an event not applied, since the last list
 	// began, so that the store may lack an object that the server has.
 	refused bool
-	// unapplied has the keys of objects that were left out, or of events that were not applied, if these alone are why
-	// the checkpoint is not complete, else nil. Once a later event of each was applied, it is complete again.
-	unapplied map[string]struct{}
 	// distrusted says that nobody knows what the objects are, see [Sink.Distrust].
 	distrusted bool
 	// doubted says that an event was taken for one of another history before.
