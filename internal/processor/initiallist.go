@@ -155,7 +155,10 @@ func (l *listener) toldByInitialList(d *queue.Delta) bool {
 		l.listedSeq, l.listedNew, l.untoldByList = 0, nil, nil
 		return false
 	}
-	if _, again := l.listedNew[d.Key]; d.Type == cache.Deleted && d.Seq > l.inheritsFrom && !again {
+	_, again := l.listedNew[d.Key]
+	tookOver := l.inheritsFrom > 0
+	inherited := d.Type == cache.Deleted && d.Seq > l.inheritsFrom
+	if inherited && tookOver && !(again && l.durable) { // tellReplaced tells durable handlers only.
 		if l.untoldByList == nil {
 			l.untoldByList = map[string]struct{}{}
 		}
@@ -164,5 +167,5 @@ func (l *listener) toldByInitialList(d *queue.Delta) bool {
 	if _, untold := l.untoldByList[d.Key]; untold {
 		return false
 	}
-	return d.Seq <= l.consumer.ListedAt(d.Key)
+	return d.Seq <= l.consumer.ListedAt(d.Key) && (!inherited || again)
 }

@@ -59,8 +59,8 @@ type listener struct {
 	// listedNew has the keys of objects in the initial list that were written after it
 	// began. Earlier deletions of these keys are not told any more.
 	listedNew map[string]struct{}
-	// untoldByList has the keys of inherited deletions up to listedSeq that tellReplaced has not told. What follows about
-	// such a key is told although the list has told its outcome, which the deletion took back.
+	// untoldByList has the keys of deletions since a takeover, up to listedSeq, that tellReplaced has not told. What
+	// follows about such a key is told as well: the list has told its outcome, and the deletion takes that back.
 	untoldByList map[string]struct{}
 
 	// leftOut has the keys of objects that could not be read when the handler, a durable one, was told
