@@ -158,7 +158,7 @@ func (l *listener) toldByInitialList(d *queue.Delta) bool {
 	_, again := l.listedNew[d.Key]
 	tookOver := l.inheritsFrom > 0
 	inherited := d.Type == cache.Deleted && d.Seq > l.inheritsFrom
-	if inherited && tookOver && !(again && l.durable) { // tellReplaced tells durable handlers only.
+	if inherited && tookOver && (!again || !l.durable) { // tellReplaced tells durable handlers only.
 		if l.untoldByList == nil {
 			l.untoldByList = map[string]struct{}{}
 		}
