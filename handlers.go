@@ -41,8 +41,8 @@ func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHa
 // told of every object first.
 //
 // The handler is told of a change only when the change is in the file, so that no crash takes back what it
-// was told: later than plain handlers by up to Options.DurableDelay, and a commit. It is told of the deletion of every object that it was told of. If the record of an
-// object was damaged, OnDelete gets a [cache.DeletedFinalStateUnknown] whose Obj is nil, also
+// was told: later than plain handlers by up to Options.DurableDelay, and a commit. It is told of the
+// deletion of every object that it was told of. If the record of an object was damaged, OnDelete gets a [cache.DeletedFinalStateUnknown] whose Obj is nil, also
 // for an object that may still exist; then OnAdd follows. Delivery
 // is at least once: after a crash the last notifications, those finished within
 // CommitInterval, may come again. If the first handler of a name ends before it was told

@@ -63,8 +63,8 @@ func NewManager(config *rest.Config, options ctrl.Options, path string, opening 
 	return &Manager{Manager: m, opened: opened, grace: grace}, nil
 }
 
-// Start is that of [ctrl.Manager], and closes the file when all has stopped. Where that has not, or the lease is
-// lost, it returns at once, as ctrl.Manager's does: reconciles that still run find what they read, and the
+// Start is that of [ctrl.Manager], and closes the file when all has stopped. Where that has not, or only in the last
+// tenth of GracefulShutdownTimeout, or the lease is lost, it returns at once, as ctrl.Manager's does: reconciles that still run find what they read, and the
 // end of the process, which is to come, costs what a crash does. A program that goes on calls Close when they have
 // returned; so does one whose GracefulShutdownTimeout is 0, because nobody knows then whether all has stopped.
 // A Manager that is started again returns an error, and goes on with what it does.
@@ -85,8 +85,8 @@ func (m *Manager) Start(ctx context.Context) error {
 }
 
 // allStopped reports whether all that a manager runs has stopped, when its Start returns nil so long after it was told
-// to stop. If the time is over, it says nothing where there was none, or the lease was lost meanwhile
-// (engageStopProcedure in pkg/manager/internal.go). Its clock may have begun a moment earlier.
+// to stop. Once the grace is over, Start returns nil as well if the grace is 0, or was set to 0 because the lease was
+// lost (engageStopProcedure in pkg/manager/internal.go). The manager's clock may have begun a moment earlier than ours.
 func allStopped(took, grace time.Duration) bool { return grace < 0 || took < grace-grace/10 }
 
 // Close closes the file of a Manager that is not started, or whose Start has returned without closing it; see
