@@ -182,6 +182,20 @@ func TestWhenTheWatchHasExpiredOnlyWhatChangedIsGot(t *testing.T) {
 			},
 			want: []string{"all", "metadata", "schema"},
 		},
+		"an answer that is older than the store": {
+			change: func(w *httpserver.World) {
+				w.Put("o007", "u", "v2")
+				lacking, newest := w.Objects["o008"], w.Version
+				w.Meddle = func(name string, _ http.ResponseWriter) bool {
+					if w.Version, w.Objects["o008"] = newest, lacking; name == "metadata" { // Of a time when it was not there.
+						w.Version = worldObjects - 1
+						delete(w.Objects, "o008")
+					}
+					return false
+				}
+			},
+			want: []string{"all", "metadata", "schema"},
+		},
 		"a server that does not know metadata lists": {
 			change: func(w *httpserver.World) {
 				w.Put("o007", "u", "v2")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -197,6 +198,26 @@ func TestAClosedQueueDrains(t *testing.T) {
 		t.Error("a closed queue gives away an item")
 	}
 	q.ShutDownWithDrain()
+}
+
+// TestAnItemThatIsDoneAfterCloseIsLeftToTheNextQueue of the name, which has it already.
+func TestAnItemThatIsDoneAfterCloseIsLeftToTheNextQueue(t *testing.T) {
+	path := testsupport.Path(t)
+	s, db := openStore(t, path)
+	q := newQueue(t, s, Options[string]{})
+	q.Add("a")
+	item, _ := q.Get()
+	q.Close()
+	next := newQueue(t, s, Options[string]{})
+	q.Done(item)
+	if next.Len() != 1 {
+		t.Errorf("the next queue has %d items", next.Len())
+	}
+	flush(t, db)
+	after, _ := openStore(t, crashed(t, path))
+	if d := cmp.Diff([]Status{{Name: "model", Absent: true, Keys: 1}}, after.Status()); d != "" {
+		t.Errorf("a process after a crash (-want +got):\n%s", d)
+	}
 }
 
 // TestAnItemThatIsAddedForLaterTwiceIsKept, also where the first time comes while the second one is
@@ -410,9 +431,10 @@ func TestEveryCommitWithAnAcknowledgementHasTheItem(t *testing.T) {
 	path := testsupport.Path(t)
 	s, db := openStore(t, path)
 	cursors := persist.Bucket{Space: "pods", Name: "cursors"}
-	var q *Queue[string]
+	q := newQueue(t, s, Options[string]{})
 	acknowledged := 0
 	added := make(chan struct{}, 1)                                 // Has something while nothing is being added.
+	var committed [][]byte                                          // The file, each time.
 	db.AddHook(&persist.Hook{BeforeCommit: func(b *persist.Batch) { // As that of the deltas' log.
 		select {
 		case <-added:
@@ -429,13 +451,23 @@ func TestEveryCommitWithAnAcknowledgementHasTheItem(t *testing.T) {
 		}
 		acknowledged++
 		b.Put(cursors, "durable", persist.Bytes(fmt.Sprint(acknowledged)))
+	}, AfterCommit: func(uint64) { // Before the next one, which Add has asked for.
+		file, err := os.ReadFile(path)
+		if err != nil {
+			t.Error(err)
+		}
+		committed = append(committed, file)
 	}})
-	q = newQueue(t, s, Options[string]{})
 	added <- struct{}{}
 	for range 20 {
 		flush(t, db)
 		added <- <-added
-		next, after := openStore(t, crashed(t, path))
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range committed {
+		next, after := openStore(t, copyOf(t, file))
 		_, err := after.View(cursors, "durable", func(it *persist.Item) error {
 			cursor, err := it.Payload()
 			if keys := next.Status()[0].Keys; string(cursor) != fmt.Sprint(keys) {
