@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -369,10 +371,11 @@ func (c *Cache) admit(s *SharedIndexInformer) error {
 	return nil
 }
 
+// informersLocked returns those that are complete, in the order of their spaces.
 func (c *Cache) informersLocked() []*SharedIndexInformer {
 	informers := make([]*SharedIndexInformer, 0, len(c.informers))
-	for _, s := range c.informers {
-		if s != nil {
+	for _, space := range slices.Sorted(maps.Keys(c.informers)) {
+		if s := c.informers[space]; s != nil {
 			informers = append(informers, s)
 		}
 	}

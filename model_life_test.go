@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/client-go/tools/cache"
+
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
 )
@@ -26,8 +28,9 @@ type life struct {
 	addLate              func() // Once.
 	crash                *modelCrash
 	cancel               func()
-	done                 chan struct{} // Run has returned.
-	over                 chan struct{} // The process has died, or is about to end.
+	registered           cache.ResourceEventHandlerRegistration // Of durable.
+	done                 chan struct{}                          // Run has returned.
+	over                 chan struct{}                          // The process has died, or is about to end.
 }
 
 // launch begins a process. It returns nil if it would be beside another one, and could not have the file.
@@ -82,13 +85,13 @@ func (l *life) addHandlers() {
 	m, s := l.m, l.informer
 	alone := !l.held && !m.beside
 	l.durable, l.late, l.plain = m.durable.teller(l, alone), m.late.teller(l, alone), m.plain.teller(l, alone)
-	if _, err := s.AddDurableEventHandler(m.durable.name, l.durable); err != nil {
+	var err error
+	if l.registered, err = s.AddDurableEventHandler(m.durable.name, l.durable); err != nil {
 		m.t.Fatal(err)
 	}
 	if _, err := s.AddEventHandler(l.plain); err != nil {
 		m.t.Fatal(err)
 	}
-	var err error
 	if l.work, err = m.shadows.add(l, 1+m.rng.IntN(10), m.rng.IntN(2) == 0); err != nil {
 		m.t.Fatal(err)
 	}
@@ -106,6 +109,17 @@ func (l *life) addHandlers() {
 			m.t.Error(err)
 		}
 	})
+}
+
+// addAgain removes the durable handler and adds it again, perhaps during its initial list.
+func (l *life) addAgain() {
+	err := l.informer.RemoveEventHandler(l.registered)
+	if err == nil {
+		l.registered, err = l.informer.AddDurableEventHandler(l.m.durable.name, l.durable)
+	}
+	if err != nil {
+		l.m.t.Error(err)
+	}
 }
 
 // end is called once the process is dead, or to end it in order.

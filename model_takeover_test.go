@@ -96,15 +96,19 @@ func (h *holder) end(l *life) {
 	if h.hung != nil {
 		close(h.hung)
 	}
+	l.cache.opening.Lock() // So that the file is not taken over as it is before it is put back.
 	h.life.end()
+	if killed {
+		if !l.memoryOnly() {
+			m.t.Fatal("the file was taken over before its holder was dead")
+		}
+		testsupport.CopyFile(m.t, h.life.crash.to, m.path) // What it did since it was killed did not happen.
+	}
+	l.cache.opening.Unlock()
 	if !killed {
 		m.damageBetween(l)
 		return
 	}
-	if !l.memoryOnly() {
-		m.t.Fatal("the file was taken over before its holder was dead")
-	}
-	testsupport.CopyFile(m.t, h.life.crash.to, m.path) // What it did since it was killed did not happen.
 	left := m.inspect(h.life.crash.to, h.life.crash.told)
 	m.plain.forget(left, l.plain)
 	m.shadows.restart(left.rv, l.work)

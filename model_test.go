@@ -193,7 +193,7 @@ func (m *model) session() {
 func (m *model) disturb(l *life, h *holder) {
 	crash := l.crash
 	for range m.rng.IntN(40) {
-		switch m.rng.IntN(18) {
+		switch m.rng.IntN(19) {
 		case 0:
 			m.server.Disconnect()
 		case 1:
@@ -211,6 +211,8 @@ func (m *model) disturb(l *life, h *holder) {
 			crash.arm()
 		case 6:
 			l.addLate()
+		case 8:
+			l.addAgain()
 		case 7:
 			if m.rng.IntN(3) == 0 {
 				h.end(l)

@@ -31,33 +31,38 @@ func heardLost(told []string, key string) bool {
 // TestADeletionIsToldDuringASlowInitialList (Q2): the part of the list that has the object's key is read after the
 // takeover of a file whose handlers know the object. It is deleted before, so that the file owes the deletion, or after.
 func TestADeletionIsToldDuringASlowInitialList(t *testing.T) {
-	for _, durable := range []bool{true, false} {
-		for _, anew := range []bool{false, true} {
-			for _, owed := range []bool{true, false} {
-				t.Run(fmt.Sprintf("durable=%t, made anew: %t, owed: %t", durable, anew, owed), func(t *testing.T) {
-					bubble(t, func(t *testing.T) { checkDeletedDuringAList(t, durable, anew, owed) })
-				})
-			}
-		}
+	for n := range 1 << 4 {
+		d := deletedDuringAList{durable: n&1 != 0, anew: n&2 != 0, owed: n&4 != 0, addedAgain: n&8 != 0}
+		t.Run(fmt.Sprintf("%+v", d), func(t *testing.T) {
+			bubble(t, func(t *testing.T) { d.check(t) })
+		})
 	}
 }
 
-func checkDeletedDuringAList(t *testing.T, durable, anew, owed bool) {
+type deletedDuringAList struct {
+	durable    bool // The handler is.
+	anew       bool // There is another object of the name at once.
+	owed       bool
+	addedAgain bool // The handler is removed in its list before the takeover, and added again.
+}
+
+func (d deletedDuringAList) check(t *testing.T) {
 	f, path := newSource(t), testsupport.Path(t)
 	for i := range 2500 { // About ten chunks.
 		f.put(configMap(fmt.Sprintf("o%04d", i)))
 	}
 	f.put(configMap("zz"))
-	addTo := func(p *process, r *recorder) {
+	addTo := func(p *process, r *recorder) (registered cache.ResourceEventHandlerRegistration) {
 		var err error
-		if durable {
-			_, err = p.informer.AddDurableEventHandler("d", r)
+		if d.durable {
+			registered, err = p.informer.AddDurableEventHandler("d", r)
 		} else {
-			_, err = p.informer.AddEventHandler(r)
+			registered, err = p.informer.AddEventHandler(r)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
+		return registered
 	}
 	first := launch(t, path, f, nil)
 	knows := &recorder{}
@@ -72,39 +77,46 @@ func checkDeletedDuringAList(t *testing.T, durable, anew, owed bool) {
 	_, hold := openQuietly(t, path)
 	remove := func() {
 		f.remove("zz")
-		if anew {
+		if d.anew {
 			f.put(configMap("zz"))
 		}
 	}
-	if owed {
+	if d.owed {
 		remove() // Nobody watches.
 	}
 	second := launch(t, path, f, impatient)
 	r := &recorder{during: func(string) { time.Sleep(time.Second) }}
-	addTo(second, r)
+	registered := addTo(second, r)
 	second.run()
 	advance(time.Minute) // It is in its first chunk.
+	if d.addedAgain {
+		if err := second.informer.RemoveEventHandler(registered); err != nil {
+			t.Fatal(err)
+		}
+		addTo(second, r)
+		advance(time.Minute)
+	}
 	hold()
 	advance(10 * time.Second)
 	if st := second.cache.Status(); st.MemoryOnly {
 		t.Fatalf("not taken over during the list: %v", st.Err)
 	}
-	if !owed {
+	if !d.owed {
 		remove()
 	}
 	advance(2 * time.Hour)
 	told := slices.DeleteFunc(r.take(), func(event string) bool { return !strings.Contains(event, "ns/zz") })
 	var want []string
 	switch {
-	case !anew && owed:
+	case !d.anew && d.owed:
 		want = []string{"lost ns/zz@2501"}
-	case !anew:
+	case !d.anew:
 		want = []string{"delete ns/zz@2502"}
-	case owed && durable: // The list has told of the new object when the deletion comes.
+	case d.owed && d.durable: // The list has told of the new object when the deletion comes.
 		want = []string{"add ns/zz@2503 initial", "lost ns/zz@2501", "add ns/zz@2503"}
-	case owed: // As client-go does.
+	case d.owed: // As client-go does.
 		want = []string{"add ns/zz@2503 initial", "update ns/zz@2501→2503"}
-	case durable:
+	case d.durable:
 		want = []string{"delete ns/zz@2502", "add ns/zz@2503 initial"}
 	default: // The deletion comes behind the list.
 		want = []string{"add ns/zz@2503 initial", "delete ns/zz@2502", "add ns/zz@2503"}

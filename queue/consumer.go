@@ -166,10 +166,10 @@ func (c *Consumer) Next() ([]Delta, error) {
 
 // InheritsFrom returns the Seq after which deletions may be of objects that consumers of another process were told of,
 // and this one was not:
-//   - 0 if there are deltas that those of the last process did not acknowledge, or deletions while no process ran.
-//     After Undelivered a durable consumer, and a plain one that was added before ReleaseUndelivered, may
-//     be given more of them by Next;
-//   - else the head as of [Log.Names], if that was called since the consumer was added;
+//   - 0 while Undelivered may return more: deltas that those of the last process did not acknowledge, or deletions while
+//     no process ran. For a plain consumer that was added before ReleaseUndelivered it stays 0, because Next may
+//     return more of them;
+//   - else the head as of the first call of [Log.Names] since the consumer was added;
 //   - else the greatest number.
 func (c *Consumer) InheritsFrom() uint64 {
 	c.q.mu.Lock()

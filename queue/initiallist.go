@@ -87,7 +87,7 @@ type deletion struct {
 	keyHash uint64 // 0: the tombstone could not be read.
 }
 
-// Deletions begins at the cursor, which must stay there.
+// Deletions begins at the cursor. What the cursor passes may be gone.
 func (c *Consumer) Deletions() *Deletions { return &Deletions{c: c, upTo: c.cursor.Load()} }
 
 // Of returns the deletions of some keys up to seq, oldest first. seq must not be less than in the call

@@ -78,8 +78,8 @@ func (l *listener) noteTold(d *queue.Delta) {
 	}
 }
 
-// noteNew notes and returns the keys of a chunk's objects that were written after the list
-// began, and after an inherited deletion may have come.
+// noteNew notes and returns the keys of a chunk's objects that were written after the list began, and
+// after inheritsFrom: only those may be there again after an inherited deletion.
 func (l *listener) noteNew(c indexer.Chunk, begin uint64) map[string]struct{} {
 	found := map[string]struct{}{}
 	for i, seq := range c.Seqs {
@@ -155,10 +155,7 @@ func (l *listener) toldByInitialList(d *queue.Delta) bool {
 		l.listedSeq, l.listedNew, l.untoldByList = 0, nil, nil
 		return false
 	}
-	_, again := l.listedNew[d.Key]
-	tookOver := l.inheritsFrom > 0
-	inherited := d.Type == cache.Deleted && d.Seq > l.inheritsFrom
-	if inherited && tookOver && (!again || !l.durable) { // tellReplaced tells durable handlers only.
+	if l.isUntold(d) {
 		if l.untoldByList == nil {
 			l.untoldByList = map[string]struct{}{}
 		}
@@ -167,5 +164,16 @@ func (l *listener) toldByInitialList(d *queue.Delta) bool {
 	if _, untold := l.untoldByList[d.Key]; untold {
 		return false
 	}
-	return d.Seq <= l.consumer.ListedAt(d.Key) && (!inherited || again)
+	return d.Seq <= l.consumer.ListedAt(d.Key)
+}
+
+// isUntold reports whether a delta is a deletion that the handler has to be told of, and that the list says nothing of.
+// Where the list has a newer object of the name, tellReplaced has told a durable handler; a plain one knows nothing
+// from before its process, unless that took the file over.
+func (l *listener) isUntold(d *queue.Delta) bool {
+	if d.Type != cache.Deleted || d.Seq <= l.inheritsFrom {
+		return false
+	}
+	_, again := l.listedNew[d.Key]
+	return !again || !l.durable && l.inheritsFrom > 0
 }

@@ -56,11 +56,10 @@ type listener struct {
 	// inheritsFrom is the Seq after which it must be told of all deletions, also of objects that the initial list does
 	// not have any more: handlers of another process may know them. See Consumer.InheritsFrom.
 	inheritsFrom uint64
-	// listedNew has the keys of objects in the initial list that were written after it
-	// began. Earlier deletions of these keys are not told any more.
+	// listedNew has the keys of objects in the initial list that were written after it began.
 	listedNew map[string]struct{}
-	// untoldByList has the keys of deletions since a takeover, up to listedSeq, that tellReplaced has not told. What
-	// follows about such a key is told as well: the list has told its outcome, and the deletion takes that back.
+	// untoldByList has the keys of deletions up to listedSeq that the handler is told of behind the list, see isUntold.
+	// What follows about such a key is told as well: the list has told its outcome, and the deletion takes that back.
 	untoldByList map[string]struct{}
 
 	// leftOut has the keys of objects that could not be read when the handler, a durable one, was told

@@ -22,7 +22,7 @@ func (e *BehindError) Error() string {
 	return fmt.Sprintf("the cache file has seen resourceVersion %s, to which the watch has not come yet", e.ResourceVersion)
 }
 
-// CheckTakeOver returns the error that TakeOver would return now.
+// CheckTakeOver checks the store and what is owed as TakeOver does, and tells nobody.
 func (k *Sink) CheckTakeOver(file *persist.Snapshot, seen string, decided bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
