@@ -329,7 +329,7 @@ func (db *DB) checkPlace(bad *os.File) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return &os.PathError{Op: "replace", Path: db.path, Err: errors.Join(errors.New("there is another file now"), err)}
+	return errors.Join(fmt.Errorf("another file or directory is at %s, and is left alone: nothing is stored until it is removed", db.path), err)
 }
 
 // replaced has the DB go on with the new file.
