@@ -24,9 +24,9 @@ type believer struct {
 
 	mu       sync.Mutex
 	believed map[types.UID]belief
-	last     map[string]types.UID // By key, if the last notification was not of a deletion.
-	late     bool                 // A file that is taken over owes deletions, which are told after the new objects.
-	newest   int                  // Greatest resourceVersion told in any process.
+	last     map[string]lastTold // By key, if the last notification was not of a deletion.
+	late     bool                // A file that is taken over owes deletions, which are told after the new objects.
+	newest   int                 // Greatest resourceVersion told in any process.
 	// poison is the key of the object on which the handlers panic.
 	poison                           string
 	poisoned                         map[string]bool // All keys that it has been.
@@ -43,8 +43,14 @@ type belief struct {
 	object *corev1.ConfigMap // As it was told last.
 }
 
+// lastTold is the state of an object that a handler was told of last.
+type lastTold struct {
+	uid types.UID
+	rv  int
+}
+
 func newBeliever(t *testing.T, name string) *believer {
-	return &believer{t: t, name: name, durable: name != "plain", believed: map[types.UID]belief{}, poisoned: map[string]bool{}, last: map[string]types.UID{}}
+	return &believer{t: t, name: name, durable: name != "plain", believed: map[types.UID]belief{}, poisoned: map[string]bool{}, last: map[string]lastTold{}}
 }
 
 // teller is the handler of one process.
@@ -52,12 +58,13 @@ type teller struct {
 	*believer
 	life *life
 	// alone says that no other process has had the file in this process's time.
-	alone    bool
-	slow     func()             // Called with each notification.
-	dead     bool               // The process has crashed: what follows did not happen.
-	greatest map[string]int     // The greatest resourceVersion told (H1), by key, or by uid if not alone.
-	knows    map[types.UID]bool // What this process has told of.
-	newest   int
+	alone      bool
+	addedAgain bool               // So it may be told again of deletions before its list.
+	slow       func()             // Called with each notification.
+	dead       bool               // The process has crashed: what follows did not happen.
+	greatest   map[string]int     // The greatest resourceVersion told (H1), by key, or by uid if not alone.
+	knows      map[types.UID]bool // What this process has told of.
+	newest     int
 }
 
 func (b *believer) teller(l *life, alone bool) *teller {
@@ -104,7 +111,7 @@ func (h *teller) note(obj any, exists bool) {
 	if !lost {
 		rv = h.version(cm, key, exists)
 	}
-	if !exists && !lost && !h.alone && rv < h.believed[cm.UID].rv {
+	if b := h.believed[cm.UID]; !exists && !lost && !h.alone && rv < b.rv && h.greatest[key+string(cm.UID)] < b.rv {
 		return // The other process has told of the object since: a selector has selected it again.
 	}
 	if !exists {
@@ -136,7 +143,7 @@ func (h *teller) note(obj any, exists bool) {
 	}
 	b.stored = b.stored || !fromMemory
 	h.believed[cm.UID], h.knows[cm.UID] = b, true
-	h.last[key] = cm.UID
+	h.last[key] = lastTold{cm.UID, rv}
 }
 
 // version checks the resourceVersion of an object that the handler is told of.
@@ -150,7 +157,7 @@ func (h *teller) version(cm *corev1.ConfigMap, key string, exists bool) int {
 	if !h.alone || !exists {
 		key += string(cm.UID)
 	}
-	if rv < h.greatest[key] && (exists || !h.late) {
+	if rv < h.greatest[key] && (exists || !h.late && !h.addedAgain) {
 		h.t.Errorf("H1: %s handler was told of %s, which exists: %v, at %d after %d", h.name, key, exists, rv, h.greatest[key])
 	}
 	if rv <= h.believer.newest {
@@ -206,7 +213,7 @@ func (b *believer) forgetMemory(stored bool) {
 // unlearn forgets an object of which nobody may know any more that it was told.
 func (b *believer) unlearn(what belief) {
 	delete(b.believed, what.uid)
-	if b.last[what.key] == what.uid {
+	if b.last[what.key].uid == what.uid {
 		delete(b.last, what.key)
 	}
 }
@@ -238,12 +245,16 @@ func (b *believer) compare(server map[string]belief, setAside []string) string {
 		return "Q2: what the " + b.name + " handler believes differs from the server (-want +got):\n" + d
 	}
 	names := maps.Clone(b.last)
-	for key, there := range server {
-		names[key] = there.uid
+	for key := range server {
+		names[key] = lastTold{}
 	}
 	for key := range names { // What was told last decides, in whatever order the rest came.
-		if b.last[key] != server[key].uid && !slices.Contains(setAside, key) {
-			return fmt.Sprintf("Q2: the %s handler believes that %s has uid %q, on the server it has %q", b.name, key, b.last[key], server[key].uid)
+		told, there := b.last[key], lastTold{server[key].uid, server[key].rv}
+		if told.uid == there.uid && b.poisoned[key] { // What it panics on is not told.
+			continue
+		}
+		if told != there && !slices.Contains(setAside, key) {
+			return fmt.Sprintf("Q2: the %s handler was told last that %s is %+v, on the server it is %+v", b.name, key, told, there)
 		}
 	}
 	return ""
@@ -263,6 +274,12 @@ func (h *teller) notAlone() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.alone, h.greatest = false, map[string]int{}
+}
+
+func (h *teller) setAddedAgain() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.addedAgain = true
 }
 
 func (h *teller) setSlow(slow func()) {

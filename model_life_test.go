@@ -113,6 +113,7 @@ func (l *life) addHandlers() {
 
 // addAgain removes the durable handler and adds it again, perhaps during its initial list.
 func (l *life) addAgain() {
+	l.durable.setAddedAgain()
 	err := l.informer.RemoveEventHandler(l.registered)
 	if err == nil {
 		l.registered, err = l.informer.AddDurableEventHandler(l.m.durable.name, l.durable)
@@ -124,9 +125,17 @@ func (l *life) addAgain() {
 
 // end is called once the process is dead, or to end it in order.
 func (l *life) end() {
+	l.stop()
+	l.close()
+}
+
+func (l *life) stop() {
 	close(l.over)
 	l.cancel()
 	<-l.done
+}
+
+func (l *life) close() {
 	if err := l.cache.Close(); err != nil {
 		l.m.t.Fatalf("close: %v", err)
 	}

@@ -96,8 +96,9 @@ func (h *holder) end(l *life) {
 	if h.hung != nil {
 		close(h.hung)
 	}
+	h.life.stop()
 	l.cache.opening.Lock() // So that the file is not taken over as it is before it is put back.
-	h.life.end()
+	h.life.close()
 	if killed {
 		if !l.memoryOnly() {
 			m.t.Fatal("the file was taken over before its holder was dead")

@@ -166,9 +166,9 @@ func (c *Consumer) Next() ([]Delta, error) {
 
 // InheritsFrom returns the Seq after which deletions may be of objects that consumers of another process were told of,
 // and this one was not:
-//   - 0 while Undelivered may return more: deltas that those of the last process did not acknowledge, or deletions while
-//     no process ran. For a plain consumer that was added before ReleaseUndelivered it stays 0, because Next may
-//     return more of them;
+//   - 0 while Undelivered may return more: of what those of the last process did not acknowledge, or of what this
+//     consumer, or the one before of its name, has to be told again. For a plain consumer it stays 0, because Next may
+//     return more of it;
 //   - else the head as of the first call of [Log.Names] since the consumer was added;
 //   - else the greatest number.
 func (c *Consumer) InheritsFrom() uint64 {

@@ -79,7 +79,7 @@ func (l *listener) noteTold(d *queue.Delta) {
 }
 
 // noteNew notes and returns the keys of a chunk's objects that were written after the list began, and
-// after inheritsFrom: only those may be there again after an inherited deletion.
+// after inheritsFrom.
 func (l *listener) noteNew(c indexer.Chunk, begin uint64) map[string]struct{} {
 	found := map[string]struct{}{}
 	for i, seq := range c.Seqs {
@@ -167,11 +167,11 @@ func (l *listener) toldByInitialList(d *queue.Delta) bool {
 	return d.Seq <= l.consumer.ListedAt(d.Key)
 }
 
-// isUntold reports whether a delta is a deletion that the handler has to be told of, and that the list says nothing of.
-// Where the list has a newer object of the name, tellReplaced has told a durable handler; a plain one knows nothing
-// from before its process, unless that took the file over.
+// isUntold reports whether a delta is a deletion that the list covers and says nothing of, and that the handler has to
+// be told of. Where the list has an object of the name that was written since, tellReplaced has told a durable handler,
+// and a plain one is told the new object only, unless it was there when a file was taken over.
 func (l *listener) isUntold(d *queue.Delta) bool {
-	if d.Type != cache.Deleted || d.Seq <= l.inheritsFrom {
+	if d.Type != cache.Deleted || d.Seq <= l.inheritsFrom || d.Seq > l.consumer.ListedAt(d.Key) {
 		return false
 	}
 	_, again := l.listedNew[d.Key]
