@@ -143,7 +143,10 @@ func (h *teller) note(obj any, exists bool) {
 	}
 	b.stored = b.stored || !fromMemory
 	h.believed[cm.UID], h.knows[cm.UID] = b, true
-	h.last[key] = lastTold{cm.UID, rv}
+	last := h.last[key]
+	if byOther := !h.alone && cm.UID == last.uid && h.greatest[key+string(cm.UID)] < last.rv; !byOther {
+		h.last[key] = lastTold{cm.UID, rv}
+	}
 }
 
 // version checks the resourceVersion of an object that the handler is told of.
