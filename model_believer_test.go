@@ -119,7 +119,7 @@ func (h *teller) note(obj any, exists bool) {
 		if lost { // Of any object of the name: what is told behind it is told anew.
 			maps.DeleteFunc(h.greatest, func(told string, _ int) bool { return strings.HasPrefix(told, key) })
 		}
-		if known, _ := strconv.Atoi(cm.ResourceVersion); !h.overtaken(key, known) {
+		if known, _ := strconv.Atoi(cm.ResourceVersion); h.last[key].uid == cm.UID || !h.overtaken(key, known) {
 			delete(h.last, key)
 		}
 		h.gone(cm.UID)
