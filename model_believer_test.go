@@ -101,9 +101,14 @@ func (h *teller) note(obj any, exists bool) {
 		panic(poisoned{h})
 	}
 	if cm == nil { // Its object could not be read.
-		delete(h.last, key)
+		// If another process has told of the object that exists, this one may die before it tells of that, too.
+		by := h.last[key].by
+		beside := by != nil && by != h && !by.dead && !by.life.isOver()
+		if !beside {
+			delete(h.last, key)
+		}
 		for uid, b := range h.believed {
-			if b.key == key {
+			if b.key == key && !(beside && by.knows[uid]) {
 				h.gone(uid)
 			}
 		}
