@@ -108,7 +108,7 @@ func (h *teller) note(obj any, exists bool) {
 			delete(h.last, key)
 		}
 		for uid, b := range h.believed {
-			if b.key == key && !(beside && by.knows[uid]) {
+			if b.key == key && (!beside || !by.knows[uid]) {
 				h.gone(uid)
 			}
 		}
