@@ -2,13 +2,11 @@ package warmwatch
 
 import (
 	"fmt"
-	"os"
-	"runtime"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/internal/record"
@@ -22,11 +20,11 @@ func TestTheLaterStateOfADeletionStays(t *testing.T) {
 	meta := func(version string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "ns", Name: "b", UID: "u", ResourceVersion: version}
 	}
-	configMap := func(version string) kruntime.Object { return &corev1.ConfigMap{ObjectMeta: meta(version)} }
+	configMap := func(version string) runtime.Object { return &corev1.ConfigMap{ObjectMeta: meta(version)} }
 	name := cache.ObjectName{Namespace: "ns", Name: "b"}
-	add := func(d *deletions, obj kruntime.Object) { d.add(name, obj, true) }
-	lose := func(d *deletions, obj kruntime.Object) { d.add(name, obj, false) }
-	takeOver := func(d *deletions, obj kruntime.Object) {
+	add := func(d *deletions, obj runtime.Object) { d.add(name, obj, true) }
+	lose := func(d *deletions, obj runtime.Object) { d.add(name, obj, false) }
+	takeOver := func(d *deletions, obj runtime.Object) {
 		stored, err := record.Append(nil, 1, obj)
 		if err != nil {
 			t.Fatal(err)
@@ -35,10 +33,10 @@ func TestTheLaterStateOfADeletionStays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	type step func(*deletions, kruntime.Object)
+	type step func(*deletions, runtime.Object)
 	for what, c := range map[string]struct {
 		first, second  step
-		known, further kruntime.Object
+		known, further runtime.Object
 		want           string
 		covered        bool // A reconcile of the first that has begun is one of what is known then.
 	}{
@@ -91,66 +89,17 @@ func TestEveryCommitThatHasADeletionsAcknowledgementHasTheObject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cursors := persist.Bucket{Space: "space", Name: "cursors"}
-	acknowledged := 0
-	added := make(chan struct{}, 1)                                 // Has something while nothing is being added.
-	var committed [][]byte                                          // The file, each time.
-	db.AddHook(&persist.Hook{BeforeCommit: func(b *persist.Batch) { // As that of the deltas' log.
-		select {
-		case <-added:
-		default: // The last one still waits for the DB's lock, in order to ask for a commit.
-			return
-		}
-		name := cache.ObjectName{Namespace: "ns", Name: fmt.Sprint(acknowledged)}
-		go func() {
-			d.add(name, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name.Name, UID: "u"}}, true)
-			added <- struct{}{}
-		}()
-		for len(d.keys()) == acknowledged {
-			runtime.Gosched()
-		}
-		acknowledged++
-		b.Put(cursors, "durable", persist.Bytes(fmt.Sprint(acknowledged)))
-	}, AfterCommit: func(uint64) { // Before the next one, which add has asked for.
-		file, err := os.ReadFile(path)
-		if err != nil {
-			t.Error(err)
-		}
-		committed = append(committed, file)
-	}})
-	added <- struct{}{}
-	for range 20 {
-		if _, err := db.Update(func(*persist.Batch) {}); err != nil {
-			t.Fatal(err)
-		}
-		if err := db.Flush(); err != nil {
-			t.Fatal(err)
-		}
-		added <- <-added
+	add := func(n int) {
+		name := cache.ObjectName{Namespace: "ns", Name: fmt.Sprint(n)}
+		d.add(name, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name.Name, UID: "u"}}, true)
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range committed {
-		crashed := testsupport.Path(t)
-		if err := os.WriteFile(crashed, file, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		after := testdb.Open(t, crashed, testdb.Manual)
+	for _, file := range testdb.AddDuringCommits(t, db, path, add, func() int { return len(d.keys()) }) {
+		after := testdb.Open(t, file, testdb.Manual)
 		next, err := openDeletions(after, "space", "r", newConfigMap)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = after.View(cursors, "durable", func(it *persist.Item) error {
-			cursor, err := it.Payload()
-			if there := len(next.keys()); string(cursor) != fmt.Sprint(there) {
-				t.Errorf("%s deletions are acknowledged, %d objects are there", cursor, there)
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.ExpectAcknowledged(t, after, len(next.keys()))
 	}
 }
 

@@ -99,16 +99,17 @@ func (h *holder) end(l *life) {
 	h.life.stop()
 	l.cache.opening.Lock() // So that the file is not taken over as it is before it is put back.
 	h.life.close()
+	waited := l.memoryOnly()
 	if killed {
-		if !l.memoryOnly() {
-			m.t.Fatal("the file was taken over before its holder was dead")
-		}
 		testsupport.CopyFile(m.t, h.life.crash.to, m.path) // What it did since it was killed did not happen.
 	}
 	l.cache.opening.Unlock()
 	if !killed {
 		m.damageBetween(l)
 		return
+	}
+	if !waited {
+		m.t.Fatal("the file was taken over before its holder was dead")
 	}
 	left := m.inspect(h.life.crash.to, h.life.crash.told)
 	m.plain.forget(left, l.plain)

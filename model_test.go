@@ -211,12 +211,12 @@ func (m *model) disturb(l *life, h *holder) {
 			crash.arm()
 		case 6:
 			l.addLate()
-		case 8:
-			l.addAgain()
 		case 7:
 			if m.rng.IntN(3) == 0 {
 				h.end(l)
 			}
+		case 8:
+			l.addAgain()
 		default:
 			m.server.Advance(1)
 			if m.rng.IntN(4) == 0 {

@@ -64,9 +64,9 @@ func NewManager(config *rest.Config, options ctrl.Options, path string, opening 
 }
 
 // Start is that of [ctrl.Manager], and closes the file when all has stopped. Where that has not, or only in the last
-// tenth of GracefulShutdownTimeout, or the lease is lost, it returns at once, as ctrl.Manager's does: reconciles that still run find what they read, and the
-// end of the process, which is to come, costs what a crash does. A program that goes on calls Close when they have
-// returned; so does one whose GracefulShutdownTimeout is 0, because nobody knows then whether all has stopped.
+// tenth of GracefulShutdownTimeout, or the lease is lost, it returns at once, as ctrl.Manager's does: reconciles that
+// still run find what they read, and the end of the process, which is to come, costs what a crash does. A program that
+// goes on calls Close when they have returned; so does one whose GracefulShutdownTimeout is 0, because nobody knows then whether all has stopped.
 // A Manager that is started again returns an error, and goes on with what it does.
 func (m *Manager) Start(ctx context.Context) error {
 	var began atomic.Pointer[time.Time]

@@ -2,7 +2,6 @@ package informers
 
 import (
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch"
 )
@@ -27,12 +26,11 @@ func Of(informer cache.SharedIndexInformer) (*warmwatch.SharedIndexInformer, boo
 // AddDurableEventHandler adds a handler that goes on where the last handler of this name
 // stopped, see [warmwatch.SharedIndexInformer.AddDurableEventHandler]. If informer is client-go's
 // own, for example because the client is a fake, nothing is durable, as in a Cache without a
-// file: the handler is told of every object, and klog is told that.
+// file: the handler is told of every object.
 func AddDurableEventHandler(informer cache.SharedIndexInformer, name string, h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	if s, ok := Of(informer); ok {
 		return s.AddDurableEventHandler(name, h)
 	}
-	klog.Background().Info("A handler is not durable, because its informer is client-go's own and not one of a Cache", "handler", name)
 	return informer.AddEventHandler(h)
 }
 

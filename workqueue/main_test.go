@@ -50,17 +50,11 @@ func crashed(t *testing.T, path string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return copyOf(t, b)
-}
-
-// copyOf makes a file.
-func copyOf(t *testing.T, contents []byte) (path string) {
-	t.Helper()
-	path = testsupport.Path(t)
-	if err := os.WriteFile(path, contents, 0o600); err != nil {
+	copied := testsupport.Path(t)
+	if err := os.WriteFile(copied, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return path
+	return copied
 }
 
 // changeWork changes a file that is not open.

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
-	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -430,54 +429,14 @@ func TestManyUseAQueueAtOnce(t *testing.T) {
 func TestEveryCommitWithAnAcknowledgementHasTheItem(t *testing.T) {
 	path := testsupport.Path(t)
 	s, db := openStore(t, path)
-	cursors := persist.Bucket{Space: "pods", Name: "cursors"}
 	q := newQueue(t, s, Options[string]{})
-	acknowledged := 0
-	added := make(chan struct{}, 1)                                 // Has something while nothing is being added.
-	var committed [][]byte                                          // The file, each time.
-	db.AddHook(&persist.Hook{BeforeCommit: func(b *persist.Batch) { // As that of the deltas' log.
-		select {
-		case <-added:
-		default: // The last one still waits for the DB's lock, in order to ask for a commit.
-			return
+	for _, file := range testdb.AddDuringCommits(t, db, path, func(n int) { q.Add(fmt.Sprint(n)) }, q.keys.len) {
+		next, after := openStore(t, file)
+		there := 0
+		for _, st := range next.Status() {
+			there += st.Keys
 		}
-		item := fmt.Sprint(acknowledged)
-		go func() {
-			q.Add(item)
-			added <- struct{}{}
-		}()
-		for q.keys.len() == acknowledged {
-			runtime.Gosched()
-		}
-		acknowledged++
-		b.Put(cursors, "durable", persist.Bytes(fmt.Sprint(acknowledged)))
-	}, AfterCommit: func(uint64) { // Before the next one, which Add has asked for.
-		file, err := os.ReadFile(path)
-		if err != nil {
-			t.Error(err)
-		}
-		committed = append(committed, file)
-	}})
-	added <- struct{}{}
-	for range 20 {
-		flush(t, db)
-		added <- <-added
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range committed {
-		next, after := openStore(t, copyOf(t, file))
-		_, err := after.View(cursors, "durable", func(it *persist.Item) error {
-			cursor, err := it.Payload()
-			if keys := next.Status()[0].Keys; string(cursor) != fmt.Sprint(keys) {
-				t.Errorf("%s items are acknowledged, %d are there", cursor, keys)
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testdb.ExpectAcknowledged(t, after, there)
 	}
 }
 

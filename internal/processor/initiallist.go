@@ -155,23 +155,24 @@ func (l *listener) toldByInitialList(d *queue.Delta) bool {
 		l.listedSeq, l.listedNew, l.untoldByList = 0, nil, nil
 		return false
 	}
+	if d.Seq > l.consumer.ListedAt(d.Key) {
+		return false
+	}
 	if l.isUntold(d) {
 		if l.untoldByList == nil {
 			l.untoldByList = map[string]struct{}{}
 		}
 		l.untoldByList[d.Key] = struct{}{}
 	}
-	if _, untold := l.untoldByList[d.Key]; untold {
-		return false
-	}
-	return d.Seq <= l.consumer.ListedAt(d.Key)
+	_, untold := l.untoldByList[d.Key]
+	return !untold
 }
 
-// isUntold reports whether a delta is a deletion that the list covers and says nothing of, and that the handler has to
-// be told of. Where the list has an object of the name that was written since, tellReplaced has told a durable handler,
+// isUntold reports whether a delta that the list covers is a deletion of which the list says nothing, and that the
+// handler has to be told of. Where the list has an object of the name that was written since, tellReplaced has told a durable handler,
 // and a plain one is told the new object only, unless it was there when a file was taken over.
 func (l *listener) isUntold(d *queue.Delta) bool {
-	if d.Type != cache.Deleted || d.Seq <= l.inheritsFrom || d.Seq > l.consumer.ListedAt(d.Key) {
+	if d.Type != cache.Deleted || d.Seq <= l.inheritsFrom {
 		return false
 	}
 	_, again := l.listedNew[d.Key]
