@@ -94,10 +94,10 @@ func (l *listener) noteNew(c indexer.Chunk, begin uint64) map[string]struct{} {
 	return found
 }
 
-// tellReplaced tells a durable handler of the inherited deletions of these keys up to seq. Its name may
+// tellReplaced tells of the inherited deletions of these keys up to seq. The handlers before may
 // know an object that was deleted and made anew since this list began, and the list has the new one only.
 func (l *listener) tellReplaced(deletions *queue.Deletions, keys map[string]struct{}, seq uint64) bool {
-	if !l.durable || len(keys) == 0 {
+	if len(keys) == 0 {
 		return true
 	}
 	ds, err := deletions.Of(keys, seq)
@@ -169,12 +169,8 @@ func (l *listener) toldByInitialList(d *queue.Delta) bool {
 }
 
 // isUntold reports whether a delta that the list covers is a deletion of which the list says nothing, and that the
-// handler has to be told of. Where the list has an object of the name that was written since, tellReplaced has told a durable handler,
-// and a plain one is told the new object only, unless it was there when a file was taken over.
+// handler has to be told of. Where the list has an object of the name that was written since, tellReplaced has told of it.
 func (l *listener) isUntold(d *queue.Delta) bool {
-	if d.Type != cache.Deleted || d.Seq <= l.inheritsFrom {
-		return false
-	}
 	_, again := l.listedNew[d.Key]
-	return !again || !l.durable && l.inheritsFrom > 0
+	return d.Type == cache.Deleted && d.Seq > l.inheritsFrom && !again
 }
