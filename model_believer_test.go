@@ -41,6 +41,7 @@ type belief struct {
 	since  int               // The resourceVersion of the first notification.
 	stored bool              // A process that has the file was told.
 	object *corev1.ConfigMap // As it was told last.
+	unsure bool              // It may have been told since that the object is gone.
 }
 
 // lastTold is the state of an object that a handler was told of last, and by which process.
@@ -108,7 +109,12 @@ func (h *teller) note(obj any, exists bool) {
 			delete(h.last, key)
 		}
 		for uid, b := range h.believed {
-			if b.key == key && (!beside || !by.knows[uid]) {
+			switch {
+			case b.key != key:
+			case beside && by.knows[uid]: // It may be the object that is gone, or the one that exists.
+				b.unsure = true
+				h.believed[uid] = b
+			default:
 				h.gone(uid)
 			}
 		}
@@ -149,17 +155,17 @@ func (h *teller) note(obj any, exists bool) {
 	if rv >= b.rv {
 		b.rv, b.object = rv, cm
 	}
-	b.stored = b.stored || !fromMemory
+	b.stored, b.unsure = b.stored || !fromMemory, false
 	h.believed[cm.UID], h.knows[cm.UID] = b, true
 	if !h.overtaken(key, rv) {
 		h.last[key] = lastTold{cm.UID, rv, h}
 	}
 }
 
-// overtaken reports whether another process has told a later state of the key: between two processes there is no order.
+// overtaken reports whether another process that runs has told a later state of the key: between two processes there is no order.
 func (h *teller) overtaken(key string, rv int) bool {
 	last := h.last[key]
-	return !h.alone && last.by != h && rv < last.rv
+	return !h.alone && last.by != h && rv < last.rv && !last.by.dead && !last.by.life.isOver()
 }
 
 // version checks the resourceVersion of an object that the handler is told of.
@@ -173,7 +179,7 @@ func (h *teller) version(cm *corev1.ConfigMap, key string, exists bool) int {
 	if !h.alone || !exists {
 		key += string(cm.UID)
 	}
-	if rv < h.greatest[key] && (exists || !h.late && !h.addedAgain) {
+	if rv < h.greatest[key] && (exists || h.alone && !h.addedAgain) {
 		h.t.Errorf("H1: %s handler was told of %s, which exists: %v, at %d after %d", h.name, key, exists, rv, h.greatest[key])
 	}
 	if rv <= h.believer.newest {
@@ -247,7 +253,7 @@ func (b *believer) compare(server map[string]belief, setAside []string) string {
 	}
 	want, got := map[types.UID]string{}, map[types.UID]string{}
 	add := func(to map[types.UID]string, what belief) {
-		if !b.poisoned[what.key] {
+		if !b.poisoned[what.key] && !b.believed[what.uid].unsure {
 			to[what.uid] = fmt.Sprintf("%s@%d", what.key, what.rv)
 		}
 	}

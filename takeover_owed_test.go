@@ -124,10 +124,8 @@ func (d deletedDuringAList) check(t *testing.T) {
 		want = []string{"lost ns/zz@2501", "add ns/zz@2504 initial"}
 	case d.changed:
 		want = []string{"delete ns/zz@2502", "add ns/zz@2504 initial"}
-	case d.owed && d.durable: // The list has told of the new object when the deletion comes.
-		want = []string{"add ns/zz@2503 initial", "lost ns/zz@2501", "add ns/zz@2503"}
-	case d.owed: // As client-go does.
-		want = []string{"add ns/zz@2503 initial", "update ns/zz@2501→2503"}
+	case d.owed:
+		want = []string{"lost ns/zz@2501", "add ns/zz@2503 initial"}
 	default:
 		want = []string{"delete ns/zz@2502", "add ns/zz@2503 initial"}
 	}

@@ -3,6 +3,7 @@ package queue
 import (
 	"errors"
 	"hash/maphash"
+	"slices"
 	"sort"
 
 	"k8s.io/client-go/tools/cache"
@@ -92,19 +93,22 @@ func (c *Consumer) Deletions() *Deletions { return &Deletions{c: c, upTo: c.curs
 
 // Of returns the deletions of some keys up to seq, oldest first. seq must not be less than in the call
 // before.
-func (ds *Deletions) Of(keys map[string]struct{}, seq uint64) (deletions []Delta, err error) {
+func (ds *Deletions) Of(keys []string, seq uint64) (deletions []Delta, err error) {
+	if seq <= ds.upTo && len(ds.found) == 0 {
+		return nil, nil
+	}
 	q := ds.c.q
 	s, err := q.db.Snapshot(q.deltas.Space)
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close()
-	if err := ds.readTombstones(s, seq); err != nil {
+	if err := ds.readTombstones(s, seq); err != nil || len(ds.found) == 0 {
 		return nil, err
 	}
 	wanted := make(map[uint64]struct{}, len(keys)+1)
 	wanted[0] = struct{}{}
-	for key := range keys {
+	for _, key := range keys {
 		wanted[hashOf(key)] = struct{}{}
 	}
 	for _, f := range ds.found {
@@ -116,7 +120,7 @@ func (ds *Deletions) Of(keys map[string]struct{}, seq uint64) (deletions []Delta
 			return nil, err
 		}
 		for i := range read {
-			if _, ok := keys[read[i].Key]; ok && read[i].Type == cache.Deleted {
+			if read[i].Type == cache.Deleted && slices.Contains(keys, read[i].Key) {
 				deletions = append(deletions, read[i])
 			}
 		}

@@ -141,7 +141,7 @@ func TestDeletionsAreFoundWithoutReadingTheBacklog(t *testing.T) {
 	flush(t, q)
 	ds, got := c.Deletions(), []uint64{}
 	for _, upTo := range []uint64{0, 5, 250, 250, n} {
-		found, err := ds.Of(map[string]struct{}{"ns/pod-6": {}}, upTo)
+		found, err := ds.Of([]string{"ns/pod-6"}, upTo)
 		if err != nil {
 			t.Fatal(err)
 		}

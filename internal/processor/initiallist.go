@@ -1,8 +1,6 @@
 package processor
 
 import (
-	"maps"
-
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/internal/indexer"
@@ -20,9 +18,9 @@ func (l *listener) tellInitialList() bool {
 	}
 	endBallast := func() {}
 	defer func() { endBallast() }()
-	begin, first, deletions := l.consumer.Cursor(), true, l.consumer.Deletions()
+	first, deletions := true, l.consumer.Deletions()
 	l.leftOut = nil
-	chunks := &walkReader{l: l, walker: l.p.join(l.durable), floor: begin}
+	chunks := &walkReader{l: l, walker: l.p.join(l.durable), floor: l.consumer.Cursor()}
 	ok := l.tellChunks(chunks, l.noteRange(chunks), func(c indexer.Chunk) bool {
 		l.inheritsFrom = min(l.inheritsFrom, l.consumer.InheritsFrom()) // A file may be taken over at any time.
 		if first {
@@ -33,7 +31,7 @@ func (l *listener) tellInitialList() bool {
 		}
 		first = false
 		l.noteLeftOut(c.LeftOut)
-		if !l.tellReplaced(deletions, l.noteNew(c, begin), c.Seq) {
+		if !l.tellReplaced(deletions, c) {
 			return false
 		}
 		l.listedSeq = max(l.listedSeq, c.Seq)
@@ -70,7 +68,7 @@ func (l *listener) noteLeftOut(keys []string) {
 // noteTold notes that the handler was told of a delta, which may be the last that the list lacked.
 func (l *listener) noteTold(d *queue.Delta) {
 	_, leftOut := l.leftOut[d.Key]
-	if !leftOut || d.New == nil && d.Type != cache.Deleted || d.Seq <= l.consumer.ListedAt(d.Key) {
+	if !leftOut || d.New == nil && d.Type != cache.Deleted {
 		return
 	}
 	if delete(l.leftOut, d.Key); len(l.leftOut) == 0 {
@@ -78,30 +76,14 @@ func (l *listener) noteTold(d *queue.Delta) {
 	}
 }
 
-// noteNew notes and returns the keys of a chunk's objects that were written after the list began, and
-// after inheritsFrom.
-func (l *listener) noteNew(c indexer.Chunk, begin uint64) map[string]struct{} {
-	found := map[string]struct{}{}
-	for i, seq := range c.Seqs {
-		if seq > max(begin, l.inheritsFrom) {
-			found[c.Keys[i]] = struct{}{}
-		}
-	}
-	if l.listedNew == nil {
-		l.listedNew = map[string]struct{}{}
-	}
-	maps.Copy(l.listedNew, found)
-	return found
-}
-
-// tellReplaced tells of the inherited deletions of these keys up to seq. The handlers before may
-// know an object that was deleted and made anew since this list began, and the list has the new one only.
-func (l *listener) tellReplaced(deletions *queue.Deletions, keys map[string]struct{}, seq uint64) bool {
-	if len(keys) == 0 {
+// tellReplaced tells of the inherited deletions up to the chunk's Seq of keys that the chunk has objects of. The handlers
+// before may know an object that was deleted since this list began, and the list has the one that took its name only.
+func (l *listener) tellReplaced(deletions *queue.Deletions, c indexer.Chunk) bool {
+	if c.Seq <= l.inheritsFrom {
 		return true
 	}
-	ds, err := deletions.Of(keys, seq)
-	for ; err != nil; ds, err = deletions.Of(keys, seq) {
+	ds, err := deletions.Of(c.Keys, c.Seq)
+	for ; err != nil; ds, err = deletions.Of(c.Keys, c.Seq) {
 		if !l.failed(err) {
 			return false
 		}
@@ -115,6 +97,10 @@ func (l *listener) tellReplaced(deletions *queue.Deletions, keys map[string]stru
 			return false
 		}
 		l.consumer.EndAside(&queue.Delta{Type: cache.Deleted, Key: ds[i].Key})
+		if l.toldReplaced == nil {
+			l.toldReplaced = map[string]struct{}{}
+		}
+		l.toldReplaced[ds[i].Key] = struct{}{}
 	}
 	return true
 }
@@ -152,7 +138,7 @@ func (l *listener) noteRange(chunks *walkReader) func(*walkedChunk) error {
 // toldByInitialList reports whether the initial list has told of a delta's outcome already.
 func (l *listener) toldByInitialList(d *queue.Delta) bool {
 	if d.Seq > l.listedSeq {
-		l.listedSeq, l.listedNew, l.untoldByList = 0, nil, nil
+		l.listedSeq, l.toldReplaced, l.untoldByList = 0, nil, nil
 		return false
 	}
 	if d.Seq > l.consumer.ListedAt(d.Key) {
@@ -168,9 +154,9 @@ func (l *listener) toldByInitialList(d *queue.Delta) bool {
 	return !untold
 }
 
-// isUntold reports whether a delta that the list covers is a deletion of which the list says nothing, and that the
-// handler has to be told of. Where the list has an object of the name that was written since, tellReplaced has told of it.
+// isUntold reports whether a delta that the list covers is a deletion that the handler has to be told of, and that the
+// list has not told of: it had no object of the name, or tellReplaced did not find the deletion.
 func (l *listener) isUntold(d *queue.Delta) bool {
-	_, again := l.listedNew[d.Key]
-	return d.Type == cache.Deleted && d.Seq > l.inheritsFrom && !again
+	_, told := l.toldReplaced[d.Key]
+	return d.Type == cache.Deleted && d.Seq > l.inheritsFrom && !told
 }

@@ -56,8 +56,8 @@ type listener struct {
 	// inheritsFrom is the Seq after which it must be told of all deletions, also of objects that the initial list does
 	// not have any more: handlers of another process may know them. See Consumer.InheritsFrom.
 	inheritsFrom uint64
-	// listedNew has the keys of objects in the initial list that were written after it began.
-	listedNew map[string]struct{}
+	// toldReplaced has the keys of objects in the initial list before which tellReplaced has told of deletions.
+	toldReplaced map[string]struct{}
 	// untoldByList has the keys of deletions up to listedSeq that the handler is told of behind the list, see isUntold.
 	// What follows about such a key is told as well: the list has told its outcome, and the deletion takes that back.
 	untoldByList map[string]struct{}
@@ -177,7 +177,7 @@ func (l *listener) run() {
 // start, and when the waiting deltas cannot be read.
 func (l *listener) tellEverything() bool {
 	l.inheritsFrom = l.consumer.InheritsFrom()
-	l.listedSeq, l.listedNew, l.untoldByList = 0, nil, nil
+	l.listedSeq, l.toldReplaced, l.untoldByList = 0, nil, nil
 	l.initialList.Store(true)
 	told := l.tellUndelivered() && l.tellInitialList()
 	l.initialList.Store(!told)
@@ -219,7 +219,9 @@ func (l *listener) tellDeltas(ds []queue.Delta) bool {
 			return false
 		}
 		l.acknowledge(d, !listed)
-		l.noteTold(d)
+		if !listed {
+			l.noteTold(d)
+		}
 	}
 	return true
 }

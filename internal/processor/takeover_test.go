@@ -22,8 +22,9 @@ import (
 // changingStore is a chunkedStore in which something happens before each chunk is read.
 type changingStore struct {
 	chunkedStore
-	before func(from string)
-	seqs   map[string]uint64 // Of the objects, 0 at first.
+	before     func(from string)
+	seqs       map[string]uint64 // Of the objects, 0 at first.
+	unreadable string            // The key of an object that is left out.
 }
 
 func (s *changingStore) ReadChunk(from string, durable bool) (indexer.Chunk, error) {
@@ -31,6 +32,9 @@ func (s *changingStore) ReadChunk(from string, durable bool) (indexer.Chunk, err
 	c, err := s.chunkedStore.ReadChunk(from, durable)
 	c.Seqs = []uint64{s.seqs[c.Keys[0]]}
 	c.Objects = []any{objectOf(c.Keys[0], c.Seqs[0])}
+	if c.Keys[0] == s.unreadable {
+		c.LeftOut, c.Keys, c.Seqs, c.Objects = c.Keys, nil, nil, nil
+	}
 	c.Next = "001" // Of two chunks.
 	return c, err
 }
@@ -57,6 +61,21 @@ func (h *tellsAll) OnAdd(obj any, _ bool)  { h.note("add", obj) }
 func (h *tellsAll) OnUpdate(_, newObj any) { h.note("update", newObj) }
 func (h *tellsAll) OnDelete(obj any)       { h.note("delete", obj) }
 
+// publish appends a delta to the log, and numbers what it adds to the store.
+func (s *changingStore) publish(t *testing.T, p *Processor, db *persist.DB, what cache.DeltaType, key string, of uint64) {
+	s.seq++
+	if what == cache.Added {
+		of = s.seq
+		s.seqs[key] = s.seq
+	}
+	ds := []queue.Delta{{Seq: s.seq, Type: what, Key: key, New: objectOf(key, of)}}
+	batch, err := db.Update(func(b *persist.Batch) { p.opts.Log.Append(b, ds) })
+	if err != nil {
+		t.Error(err)
+	}
+	p.opts.Log.Publish(batch, ds)
+}
+
 // TestAListThatATakeoverMeetsTellsOfTheDeletionsSince (Q2), before the object that the list has in place of the deleted
 // one; of those before the takeover, which the file owes if its handlers know the object, it does not tell.
 func TestAListThatATakeoverMeetsTellsOfTheDeletionsSince(t *testing.T) {
@@ -65,21 +84,7 @@ func TestAListThatATakeoverMeetsTellsOfTheDeletionsSince(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := &changingStore{chunkedStore: chunkedStore{chunks: 2}, seqs: map[string]uint64{}}
 				p, db := processorOf(t, store)
-				seq := uint64(0)
-				publish := func(what cache.DeltaType, key string, of uint64) {
-					seq++
-					if what == cache.Added {
-						of = seq
-						store.seqs[key] = seq
-					}
-					ds := []queue.Delta{{Seq: seq, Type: what, Key: key, New: objectOf(key, of)}}
-					batch, err := db.Update(func(b *persist.Batch) { p.opts.Log.Append(b, ds) })
-					if err != nil {
-						t.Error(err)
-					}
-					p.opts.Log.Publish(batch, ds)
-					store.seq = seq
-				}
+				publish := func(what cache.DeltaType, key string, of uint64) { store.publish(t, p, db, what, key, of) }
 				replaced := cmp.Or(at, "000")
 				store.before = func(from string) {
 					if from != at {
@@ -109,6 +114,52 @@ func TestAListThatATakeoverMeetsTellsOfTheDeletionsSince(t *testing.T) {
 				defer h.mu.Unlock()
 				if !slices.Equal(h.told, want) {
 					t.Errorf("told %q, expected %q", h.told, want)
+				}
+			})
+		})
+	}
+}
+
+// TestADeletionThatAListDoesNotFindIsToldBehindIt, with what follows, which the list may not have either.
+func TestADeletionThatAListDoesNotFindIsToldBehindIt(t *testing.T) {
+	for _, unreadable := range []bool{false, true} { // The object, or only the deletion's tombstone.
+		t.Run(fmt.Sprint("left out: ", unreadable), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &changingStore{chunkedStore: chunkedStore{chunks: 2}, seqs: map[string]uint64{}}
+				want := []string{"add 000 uid=2", "add 001 uid=0", "delete 000 uid=0", "add 000 uid=2"}
+				if unreadable {
+					store.unreadable, want = "000", want[1:]
+				}
+				p, db := processorOf(t, store)
+				store.before = func(from string) {
+					if from != "" {
+						return
+					}
+					if err := db.Read("file", p.opts.Log.Names); err != nil {
+						t.Error(err)
+					}
+					store.publish(t, p, db, cache.Deleted, "000", 0)
+					store.publish(t, p, db, cache.Added, "000", 0)
+					if unreadable {
+						return
+					}
+					if _, err := db.Update(func(b *persist.Batch) { b.Drop(persist.Bucket{Space: "space", Name: "tombstones"}) }); err != nil {
+						t.Error(err)
+					}
+				}
+				h := &tellsAll{}
+				if _, err := p.Add(h, "d", cache.HandlerOptions{}, nil); err != nil {
+					t.Fatal(err)
+				}
+				p.Start()
+				time.Sleep(time.Minute)
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				if !slices.Equal(h.told, want) {
+					t.Errorf("told %q, expected %q", h.told, want)
+				}
+				if p.Status()[0].InitialList {
+					t.Error("the list is not done, although all is told")
 				}
 			})
 		})
