@@ -21,9 +21,10 @@ func (s *SharedIndexInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEv
 // AddEventHandlerWithOptions implements [cache.SharedInformer]. The handler is
 // first told, by OnDelete, of the deletions that the handlers of the last process
 // did not acknowledge, and of those that have happened since, even of objects that
-// this handler never heard of. Then it is told of every object. A handler that is added
+// this handler never heard of. Then it is told of every object, and between and behind them of
+// what is deleted meanwhile. A handler that is added
 // later than a minute after the informer has caught up with the server is told of the
-// objects only.
+// objects only, unless a file is taken over during its list.
 //
 // As in client-go, handlers must not change objects. Here the old and the new object
 // of an update may share memory, and so may objects of the initial list, so that changing one may

@@ -179,7 +179,7 @@ func (h *teller) version(cm *corev1.ConfigMap, key string, exists bool) int {
 	if !h.alone || !exists {
 		key += string(cm.UID)
 	}
-	if rv < h.greatest[key] && (exists || h.alone && !h.addedAgain) {
+	if rv < h.greatest[key] && (exists || !h.addedAgain) {
 		h.t.Errorf("H1: %s handler was told of %s, which exists: %v, at %d after %d", h.name, key, exists, rv, h.greatest[key])
 	}
 	if rv <= h.believer.newest {

@@ -169,8 +169,8 @@ func (c *Consumer) ListedAt(key string) uint64 {
 	return c.initialList.seq(key)
 }
 
-// endInitialList drops the ranges once the cursor has passed the Seqs of all, and then the
-// list is not pending any more. It is not called during an initial list.
+// endInitialList drops the ranges of a list that is done once the cursor has passed the Seqs of all, and then the
+// list is not pending any more.
 func (c *Consumer) endInitialList() {
 	c.q.mu.Lock()
 	ended := c.initialList.done && c.cursor.Load() >= c.initialList.upTo

@@ -692,3 +692,38 @@ func TestTheTombstoneOfAnObjectThatCouldNotBeRead(t *testing.T) {
 		t.Errorf("told %#v, expected %#v", got, want)
 	}
 }
+
+// TestADeltaThatIsLostWithinAListMakesAnotherOne: that the list has ended must not count for the next one, which is
+// pending, also in the file, until it has.
+func TestADeltaThatIsLostWithinAListMakesAnotherOne(t *testing.T) {
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1, OnCorrupt: func(error) {}})
+	q.CaughtUp()
+	c := durable(t, q, "d", false)
+	publishUpTo(t, q, 1, 2*deltasPerRead)
+	flush(t, q)
+	if err := c.NoteRange("", ListedRange{Last: true, Seq: 5}, q.Epoch()); err != nil {
+		t.Fatal(err)
+	}
+	c.InitialListFrom(2)
+	c.InitialListDone()
+	damageDelta(t, q, deltaKey(4), persist.Bytes("\x07no delta"))
+	wantSeqs(t, "told", upTo(3, 3), next(t, c, 1))
+	if _, err := c.Next(); !errors.Is(err, ErrLost) {
+		t.Fatalf("%v, expected %v", err, ErrLost)
+	}
+	for {
+		ds, err := c.Undelivered()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(ds) == 0 {
+			break
+		}
+		c.Acknowledge(ds[len(ds)-1].Seq)
+	}
+	commitAnew(t, q)
+	if !c.InitialPending() {
+		t.Error("the consumer need not be told everything again")
+	}
+	durable(t, reopen(t, q), "d", false)
+}

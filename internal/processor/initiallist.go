@@ -65,10 +65,11 @@ func (l *listener) noteLeftOut(keys []string) {
 	}
 }
 
-// noteTold notes that the handler was told of a delta, which may be the last that the list lacked.
+// noteTold notes that the handler was told of a delta, which may be the last that the list lacked. A deletion that the
+// list covers is not of the object that it lacked.
 func (l *listener) noteTold(d *queue.Delta) {
 	_, leftOut := l.leftOut[d.Key]
-	if !leftOut || d.New == nil && d.Type != cache.Deleted {
+	if !leftOut || d.New == nil && d.Type != cache.Deleted || d.Type == cache.Deleted && d.Seq <= l.consumer.ListedAt(d.Key) {
 		return
 	}
 	if delete(l.leftOut, d.Key); len(l.leftOut) == 0 {
@@ -98,9 +99,9 @@ func (l *listener) tellReplaced(deletions *queue.Deletions, c indexer.Chunk) boo
 		}
 		l.consumer.EndAside(&queue.Delta{Type: cache.Deleted, Key: ds[i].Key})
 		if l.toldReplaced == nil {
-			l.toldReplaced = map[string]struct{}{}
+			l.toldReplaced = map[uint64]struct{}{}
 		}
-		l.toldReplaced[ds[i].Key] = struct{}{}
+		l.toldReplaced[ds[i].Seq] = struct{}{}
 	}
 	return true
 }
@@ -157,6 +158,6 @@ func (l *listener) toldByInitialList(d *queue.Delta) bool {
 // isUntold reports whether a delta that the list covers is a deletion that the handler has to be told of, and that the
 // list has not told of: it had no object of the name, or tellReplaced did not find the deletion.
 func (l *listener) isUntold(d *queue.Delta) bool {
-	_, told := l.toldReplaced[d.Key]
+	_, told := l.toldReplaced[d.Seq]
 	return d.Type == cache.Deleted && d.Seq > l.inheritsFrom && !told
 }

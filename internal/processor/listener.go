@@ -56,8 +56,8 @@ type listener struct {
 	// inheritsFrom is the Seq after which it must be told of all deletions, also of objects that the initial list does
 	// not have any more: handlers of another process may know them. See Consumer.InheritsFrom.
 	inheritsFrom uint64
-	// toldReplaced has the keys of objects in the initial list before which tellReplaced has told of deletions.
-	toldReplaced map[string]struct{}
+	// toldReplaced has the Seqs of the deletions that tellReplaced has told of.
+	toldReplaced map[uint64]struct{}
 	// untoldByList has the keys of deletions up to listedSeq that the handler is told of behind the list, see isUntold.
 	// What follows about such a key is told as well: the list has told its outcome, and the deletion takes that back.
 	untoldByList map[string]struct{}

@@ -2,6 +2,7 @@ package processor
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"sync"
@@ -22,9 +23,9 @@ import (
 // changingStore is a chunkedStore in which something happens before each chunk is read.
 type changingStore struct {
 	chunkedStore
-	before     func(from string)
-	seqs       map[string]uint64 // Of the objects, 0 at first.
-	unreadable string            // The key of an object that is left out.
+	before  func(from string)
+	seqs    map[string]uint64 // Of the objects, 0 at first.
+	leftOut string            // The key of an object that is.
 }
 
 func (s *changingStore) ReadChunk(from string, durable bool) (indexer.Chunk, error) {
@@ -32,7 +33,7 @@ func (s *changingStore) ReadChunk(from string, durable bool) (indexer.Chunk, err
 	c, err := s.chunkedStore.ReadChunk(from, durable)
 	c.Seqs = []uint64{s.seqs[c.Keys[0]]}
 	c.Objects = []any{objectOf(c.Keys[0], c.Seqs[0])}
-	if c.Keys[0] == s.unreadable {
+	if c.Keys[0] == s.leftOut {
 		c.LeftOut, c.Keys, c.Seqs, c.Objects = c.Keys, nil, nil, nil
 	}
 	c.Next = "001" // Of two chunks.
@@ -120,15 +121,31 @@ func TestAListThatATakeoverMeetsTellsOfTheDeletionsSince(t *testing.T) {
 	}
 }
 
-// TestADeletionThatAListDoesNotFindIsToldBehindIt, with what follows, which the list may not have either.
+// TestADeletionThatAListDoesNotFindIsToldBehindIt, with what follows, because its tombstone is lost, or the list has left
+// out the object that took the name.
 func TestADeletionThatAListDoesNotFindIsToldBehindIt(t *testing.T) {
-	for _, unreadable := range []bool{false, true} { // The object, or only the deletion's tombstone.
-		t.Run(fmt.Sprint("left out: ", unreadable), func(t *testing.T) {
+	for name, c := range map[string]struct {
+		replaced  int    // How often 000 is, once the file is taken over; 0: it is owed a deletion only.
+		lost      uint64 // The Seq of a deletion whose tombstone is lost.
+		leftOut   bool   // The list leaves 000 out.
+		isPending bool   // The list is not done, because 000 is not told of.
+		want      []string
+	}{
+		"lost": {replaced: 1, lost: 1, want: []string{"add 000 uid=2", "add 001 uid=0", "delete 000 uid=0", "add 000 uid=2"}},
+		"the first of two is lost": {replaced: 2, lost: 1, want: []string{
+			"delete 000 uid=2", "add 000 uid=4", "add 001 uid=0", "delete 000 uid=0", "add 000 uid=2", "delete 000 uid=2", "add 000 uid=4",
+		}},
+		"the second of two is lost": {replaced: 2, lost: 3, want: []string{
+			"delete 000 uid=0", "add 000 uid=4", "add 001 uid=0", "delete 000 uid=2", "add 000 uid=4",
+		}},
+		"left out":          {replaced: 1, leftOut: true, want: []string{"add 001 uid=0", "delete 000 uid=0", "add 000 uid=2"}},
+		"left out and owed": {leftOut: true, isPending: true, want: []string{"add 001 uid=0", "delete 000 uid=0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := &changingStore{chunkedStore: chunkedStore{chunks: 2}, seqs: map[string]uint64{}}
-				want := []string{"add 000 uid=2", "add 001 uid=0", "delete 000 uid=0", "add 000 uid=2"}
-				if unreadable {
-					store.unreadable, want = "000", want[1:]
+				if c.leftOut {
+					store.leftOut = "000"
 				}
 				p, db := processorOf(t, store)
 				store.before = func(from string) {
@@ -138,12 +155,16 @@ func TestADeletionThatAListDoesNotFindIsToldBehindIt(t *testing.T) {
 					if err := db.Read("file", p.opts.Log.Names); err != nil {
 						t.Error(err)
 					}
-					store.publish(t, p, db, cache.Deleted, "000", 0)
-					store.publish(t, p, db, cache.Added, "000", 0)
-					if unreadable {
-						return
+					if c.replaced == 0 {
+						store.publish(t, p, db, cache.Deleted, "000", 0)
 					}
-					if _, err := db.Update(func(b *persist.Batch) { b.Drop(persist.Bucket{Space: "space", Name: "tombstones"}) }); err != nil {
+					for n := range c.replaced {
+						store.publish(t, p, db, cache.Deleted, "000", uint64(2*n))
+						store.publish(t, p, db, cache.Added, "000", 0)
+					}
+					if _, err := db.Update(func(b *persist.Batch) {
+						b.Delete(persist.Bucket{Space: "space", Name: "tombstones"}, string(binary.BigEndian.AppendUint64(nil, c.lost)))
+					}); err != nil {
 						t.Error(err)
 					}
 				}
@@ -155,11 +176,11 @@ func TestADeletionThatAListDoesNotFindIsToldBehindIt(t *testing.T) {
 				time.Sleep(time.Minute)
 				h.mu.Lock()
 				defer h.mu.Unlock()
-				if !slices.Equal(h.told, want) {
-					t.Errorf("told %q, expected %q", h.told, want)
+				if !slices.Equal(h.told, c.want) {
+					t.Errorf("told %q, expected %q", h.told, c.want)
 				}
-				if p.Status()[0].InitialList {
-					t.Error("the list is not done, although all is told")
+				if pending := p.Status()[0].InitialList; pending != c.isPending {
+					t.Errorf("the list is pending: %v, expected %v", pending, c.isPending)
 				}
 			})
 		})
