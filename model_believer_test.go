@@ -104,7 +104,7 @@ func (h *teller) note(obj any, exists bool) {
 	if cm == nil { // Its object could not be read.
 		// If another process has told of the object that exists, this one may die before it tells of that, too.
 		by := h.last[key].by
-		beside := by != nil && by != h && !by.dead && !by.life.isOver()
+		beside := by != nil && by != h && by.isRunning()
 		if !beside {
 			delete(h.last, key)
 		}
@@ -165,8 +165,11 @@ func (h *teller) note(obj any, exists bool) {
 // overtaken reports whether another process that runs has told a later state of the key: between two processes there is no order.
 func (h *teller) overtaken(key string, rv int) bool {
 	last := h.last[key]
-	return !h.alone && last.by != h && rv < last.rv && !last.by.dead && !last.by.life.isOver()
+	return !h.alone && last.by != h && rv < last.rv && last.by.isRunning()
 }
+
+// isRunning reports whether the process runs. Tests may have tellers without one.
+func (h *teller) isRunning() bool { return !h.dead && (h.life == nil || !h.life.isOver()) }
 
 // version checks the resourceVersion of an object that the handler is told of.
 // A deletion that a taken over file owes may be of an older object of the name, or of the same one before
