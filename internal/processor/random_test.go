@@ -324,7 +324,7 @@ func (f *randomLists) write(stage func(*indexer.Writer) []queue.Delta) {
 	log.Advance(batch, f.ix.Seq())
 }
 
-// takeOver does, once, what Sink.TakeOver does, and lets changes come in between.
+// takeOver does, once, what Sink.TakeOver does.
 func (f *randomLists) takeOver() {
 	if f.file == nil {
 		return
