@@ -75,7 +75,7 @@ func (c *Consumer) NoteRange(from string, r ListedRange, epoch uint64) error {
 }
 
 // Deletions finds the deletions of some keys behind a consumer's cursor, during one initial list. It
-// reads the tombstones once, and of the deltas only those that are asked for.
+// reads the tombstones once, and of the deltas only those that are asked for, some at a time.
 type Deletions struct {
 	c     *Consumer
 	upTo  uint64 // The tombstones up to here have been read.
@@ -91,10 +91,10 @@ type deletion struct {
 // Deletions begins at the cursor. What the cursor passes may be gone.
 func (c *Consumer) Deletions() *Deletions { return &Deletions{c: c, upTo: c.cursor.Load()} }
 
-// Of returns the deletions of some keys up to seq, oldest first. seq must not be less than in the call
-// before.
-func (ds *Deletions) Of(keys []string, seq uint64) (deletions []Delta, err error) {
-	if seq <= ds.upTo && len(ds.found) == 0 {
+// Of returns the oldest deletions of some keys behind after, up to upTo, as many as one read returns. If it returns none,
+// there are no more.
+func (ds *Deletions) Of(keys []string, after, upTo uint64) (deletions []Delta, err error) {
+	if upTo <= ds.upTo && len(ds.found) == 0 {
 		return nil, nil
 	}
 	q := ds.c.q
@@ -103,7 +103,7 @@ func (ds *Deletions) Of(keys []string, seq uint64) (deletions []Delta, err error
 		return nil, err
 	}
 	defer s.Close()
-	if err := ds.readTombstones(s, seq); err != nil || len(ds.found) == 0 {
+	if err := ds.readTombstones(s, upTo); err != nil || len(ds.found) == 0 {
 		return nil, err
 	}
 	wanted := make(map[uint64]struct{}, len(keys)+1)
@@ -111,8 +111,13 @@ func (ds *Deletions) Of(keys []string, seq uint64) (deletions []Delta, err error
 	for _, key := range keys {
 		wanted[hashOf(key)] = struct{}{}
 	}
-	for _, f := range ds.found {
-		if _, ok := wanted[f.keyHash]; !ok || f.seq > seq {
+	size := 0
+	first := sort.Search(len(ds.found), func(i int) bool { return ds.found[i].seq > after })
+	for _, f := range ds.found[first:] {
+		if f.seq > upTo || len(deletions) == deltasPerRead || size > maxReadBytes {
+			break
+		}
+		if _, ok := wanted[f.keyHash]; !ok {
 			continue
 		}
 		read, _, err := q.readUndelivered(s, nil, f.seq-1, f.seq)
@@ -122,6 +127,7 @@ func (ds *Deletions) Of(keys []string, seq uint64) (deletions []Delta, err error
 		for i := range read {
 			if read[i].Type == cache.Deleted && slices.Contains(keys, read[i].Key) {
 				deletions = append(deletions, read[i])
+				size += read[i].SizeBytes
 			}
 		}
 	}

@@ -69,7 +69,7 @@ func (l *listener) noteLeftOut(keys []string) {
 // list covers is not of the object that it lacked.
 func (l *listener) noteTold(d *queue.Delta) {
 	_, leftOut := l.leftOut[d.Key]
-	if !leftOut || d.New == nil && d.Type != cache.Deleted || d.Type == cache.Deleted && d.Seq <= l.consumer.ListedAt(d.Key) {
+	if !leftOut || d.Type == cache.Deleted && d.Seq <= l.consumer.ListedAt(d.Key) {
 		return
 	}
 	if delete(l.leftOut, d.Key); len(l.leftOut) == 0 {
@@ -80,28 +80,29 @@ func (l *listener) noteTold(d *queue.Delta) {
 // tellReplaced tells of the inherited deletions up to the chunk's Seq of keys that the chunk has objects of. The handlers
 // before may know an object that was deleted since this list began, and the list has the one that took its name only.
 func (l *listener) tellReplaced(deletions *queue.Deletions, c indexer.Chunk) bool {
-	if c.Seq <= l.inheritsFrom {
-		return true
-	}
-	ds, err := deletions.Of(c.Keys, c.Seq)
-	for ; err != nil; ds, err = deletions.Of(c.Keys, c.Seq) {
-		if !l.failed(err) {
-			return false
-		}
-	}
-	for i := range ds {
-		if ds[i].Seq <= l.inheritsFrom {
+	for after := l.inheritsFrom; after < c.Seq; {
+		ds, err := deletions.Of(c.Keys, after, c.Seq)
+		if err != nil {
+			if !l.failed(err) {
+				return false
+			}
 			continue
 		}
-		ds[i].Replaced = false // The list tells of the new object.
-		if l.stopped() || !l.tell(&ds[i]) {
-			return false
+		if len(ds) == 0 {
+			return true
 		}
-		l.consumer.EndAside(&queue.Delta{Type: cache.Deleted, Key: ds[i].Key})
-		if l.toldReplaced == nil {
-			l.toldReplaced = map[uint64]struct{}{}
+		for i := range ds {
+			after = ds[i].Seq
+			ds[i].Replaced = false // The list tells of the new object.
+			if l.stopped() || !l.tell(&ds[i]) {
+				return false
+			}
+			l.consumer.EndAside(&queue.Delta{Type: cache.Deleted, Key: ds[i].Key})
+			if l.toldReplaced == nil {
+				l.toldReplaced = map[uint64]struct{}{}
+			}
+			l.toldReplaced[after] = struct{}{}
 		}
-		l.toldReplaced[ds[i].Seq] = struct{}{}
 	}
 	return true
 }

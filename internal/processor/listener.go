@@ -214,12 +214,12 @@ func (l *listener) tellDeltas(ds []queue.Delta) bool {
 			return false
 		}
 		d := &ds[i]
-		listed := l.toldByInitialList(d)
-		if !listed && !l.tell(d) {
+		told := !l.toldByInitialList(d) && l.concerns(d)
+		if told && !l.tell(d) {
 			return false
 		}
-		l.acknowledge(d, !listed)
-		if !listed {
+		l.acknowledge(d, told)
+		if told {
 			l.noteTold(d)
 		}
 	}
@@ -256,6 +256,15 @@ func (l *listener) tellUndelivered() bool {
 	}
 }
 
+// concerns reports whether there is something to tell of a delta: not if its object could not be read, nor if it changed
+// nothing and the handler does not resync.
+func (l *listener) concerns(d *queue.Delta) bool {
+	if d.Type == cache.Sync && !l.syncing.Load() && !l.consumer.Unseen(d.Key) {
+		return false
+	}
+	return d.New != nil || d.Type == cache.Deleted
+}
+
 // tell calls the handler for a delta, and reports whether to go on.
 func (l *listener) tell(d *queue.Delta) bool {
 	if d.Type != cache.Deleted && l.consumer.Unseen(d.Key) {
@@ -266,14 +275,9 @@ func (l *listener) tell(d *queue.Delta) bool {
 		case d.Replaced && !l.durable && d.Type == cache.Deleted: // The update follows.
 		case d.Type == cache.Deleted:
 			l.handler.OnDelete(d.Object())
-		case d.New == nil: // The object could not be read.
 		case d.Replaced && l.durable: // The deletion of the old object came before.
 			l.handler.OnAdd(d.New, false)
-		case d.Type == cache.Sync:
-			if l.syncing.Load() {
-				l.handler.OnUpdate(d.Old, d.New)
-			}
-		case d.Old != nil:
+		case d.Old != nil || d.Type == cache.Sync:
 			l.handler.OnUpdate(d.Old, d.New)
 		default:
 			l.handler.OnAdd(d.New, false)
