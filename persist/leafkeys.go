@@ -128,8 +128,8 @@ func (in *inspector) checkValues(id uint64, h pageHeader, want uint32) (ends lea
 	if err != nil {
 		return ends, err
 	}
-	if _, err := in.checkElements(h, elements, 0); err != nil {
-		return ends, fmt.Errorf("leaf %d: %w", id, err)
+	if err := in.checkLeafElements(id, h, elements); err != nil {
+		return ends, err
 	}
 	in.elements = append(in.elements[:0], elements...) // To read keys may overwrite them.
 	for at := uint64(0); at < n; at += elementBytes {
@@ -149,6 +149,36 @@ func (in *inspector) checkValues(id uint64, h pageHeader, want uint32) (ends lea
 		ends.last = append(ends.last[:0], key...)
 	}
 	return ends, nil
+}
+
+// checkLengths checks the header and the elements of a leaf with values. Its first bytes have been
+// read.
+func (in *inspector) checkLengths(id uint64, h pageHeader, begin []byte) error {
+	n := uint64(h.count) * elementBytes
+	if n > h.bytes-pageHeaderBytes {
+		return corruptFile("leaf %d has %d elements in %d bytes", id, h.count, h.bytes)
+	}
+	elements := begin[pageHeaderBytes:]
+	if n > uint64(len(elements)) {
+		elements = make([]byte, n)
+		if _, err := in.readAt(elements, int64(id*in.pageSize+pageHeaderBytes)); err != nil {
+			return err
+		}
+	}
+	return in.checkLeafElements(id, h, elements[:n])
+}
+
+// checkLeafElements checks the elements of a leaf with values, and that it has no more pages than they
+// need: bbolt gives it no others (node.spill in its node.go).
+func (in *inspector) checkLeafElements(id uint64, h pageHeader, elements []byte) error {
+	end, err := in.checkElements(h, elements, 0)
+	if err != nil {
+		return fmt.Errorf("leaf %d: %w", id, err)
+	}
+	if h.bytes-pageHeaderBytes-end >= in.pageSize && !in.readOnly {
+		return corruptFile("leaf %d is %d bytes long, and needs %d", id, h.bytes, pageHeaderBytes+end)
+	}
+	return nil
 }
 
 // A leafReader reads parts of a leaf, from behind its header on.

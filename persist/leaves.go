@@ -25,8 +25,9 @@ import (
 // that it has merged of two, it puts a key where later searches do not find it.
 //
 // A file may have hundreds of thousands of leaves, so a commit checks only those that it is
-// about to free, each of them once: what replaces them is written by this process. The
-// committer checks the others while it is idle.
+// about to free. Each of them is checked once with its keys, which the committer does for the others
+// while it is idle; what replaces it is written by this process. After that a commit checks the lengths
+// in it only, because somebody else, or the disk, may have changed them.
 //
 // A commit frees the leaves of the keys that it sets or deletes; where it deletes, perhaps
 // a neighbour, which bbolt merges with what is left; and all leaves of a dropped bucket.
@@ -41,7 +42,8 @@ type leafCheck struct {
 	next   uint64     // The next page for checkLeavesIdle.
 }
 
-// newLeafCheck reads the branches of a file, not its leaves with values.
+// newLeafCheck is for a file whose leaves nobody has checked. It reads the branches, not the leaves
+// with values.
 func newLeafCheck(f *os.File) (*leafCheck, error) {
 	in := &inspector{f: f, notesOrder: true}
 	if err := guard(in.file); err != nil {
@@ -68,26 +70,31 @@ func inspectLeaves(f *os.File) error {
 // checkLeaves checks the leaves that bbolt will free when it writes a layer. It is
 // called before the transaction changes anything.
 func (db *DB) checkLeaves(b *handle, tx *bolt.Tx, l *layer) error {
-	if db.boltFile == nil || db.leavesChecked {
+	if db.boltFile == nil {
 		return nil
 	}
 	if db.leaves == nil || db.leaves.handle != b {
-		c, err := newLeafCheck(b.file)
-		if err != nil {
-			return err
+		c := &leafCheck{in: &inspector{f: b.file, pageSize: uint64(tx.DB().Info().PageSize)}}
+		if !db.leavesChecked {
+			var err error
+			if c, err = newLeafCheck(b.file); err != nil {
+				return err
+			}
 		}
 		c.handle, db.leaves = b, c
 	}
 	err := db.leaves.layer(tx, l)
 	if err != nil { // A check of the whole file decides.
-		err = inspectLeaves(b.file)
+		if err = inspectLeaves(b.file); err != nil {
+			return err
+		}
 	} else if db.leaves.count > 0 {
 		return nil
 	}
-	if err == nil {
+	if !db.leavesChecked {
 		db.leaves, db.leavesChecked = nil, true
 	}
-	return err
+	return nil
 }
 
 const (
@@ -99,11 +106,8 @@ const (
 // commits have none to check. It returns after which pause to go on, or zero if it is done.
 // The pauses are nine tenths of the time.
 func (db *DB) checkLeavesIdle(committer int) (pause time.Duration) {
-	if db.leavesChecked {
-		db.leaves = nil
-	}
 	c := db.leaves
-	if c == nil || c.next >= c.pages {
+	if db.leavesChecked || c == nil || c.next >= c.pages {
 		return 0
 	}
 	defer db.work(committer)()
@@ -152,9 +156,9 @@ func (c *leafCheck) layer(tx *bolt.Tx, l *layer) error {
 			}
 			key = append(append(key[:0], keyPrefix), k...)
 			err = w.leafOf(key, e.value == nil)
-			return err == nil && c.count > 0
+			return err == nil
 		})
-		if err != nil || c.count == 0 {
+		if err != nil {
 			return err
 		}
 	}
@@ -206,7 +210,15 @@ type leafWalk struct {
 	check *leafCheck
 	root  uint64
 	path  []branch // From the root to the leaf of the last key.
+
+	leaf   uint64 // The leaf of the last key, which is checked.
+	beside bool   // So are those beside it.
+	begin  [beginBytes]byte
 }
+
+// beginBytes is how much of a page is read at first: more than most leaves have in their header and
+// elements, and not more than the smallest page.
+const beginBytes = 512
 
 // A branch is a branch page, and the index of the child that was chosen.
 type branch struct {
@@ -231,8 +243,9 @@ func (b *branch) choose(key []byte) int {
 	return max(i-1, 0)
 }
 
-// open reads a page if it is a branch, which ok reports. first is the key that the branch
-// above names it by. room is memory that open may use for it.
+// open reads a page if it is a branch, which ok reports. Of a leaf it checks the lengths, unless
+// checkLeaf has to read it. first is the key that the branch above names it by. room is memory that
+// open may use for it.
 func (w *leafWalk) open(id uint64, first []byte, depth int, room []byte) (b branch, ok bool, err error) {
 	if depth > maxTreeDepth {
 		return b, false, corruptFile("a bucket has more than %d levels of pages", maxTreeDepth)
@@ -241,15 +254,23 @@ func (w *leafWalk) open(id uint64, first []byte, depth int, room []byte) (b bran
 	if w.check.isUnchecked(id) {
 		return b, false, nil // It is a leaf, which checkLeaf will read.
 	}
-	h, err := in.header(id)
-	if err != nil || h.flags != branchPage {
-		return b, false, err // bbolt will refuse a page that is not a leaf either.
+	if err := in.read(w.begin[:], id); err != nil {
+		return b, false, err
+	}
+	h, err := in.parseHeader(w.begin[:], id)
+	switch {
+	case err != nil:
+		return b, false, err
+	case h.flags == leafPage:
+		return b, false, in.checkLengths(id, h, w.begin[:])
+	case h.flags != branchPage: // bbolt will refuse it.
+		return b, false, nil
 	}
 	b = branch{id: id, header: h}
 	if b.page, err = h.buffer(id, room); err != nil {
 		return b, false, err
 	}
-	if _, err := in.readAt(b.page, int64(id*in.pageSize)); err != nil {
+	if err := in.read(b.page, id); err != nil {
 		return b, false, err
 	}
 	if b.elements, err = in.elementsOf(h, b.page, 0); err != nil {
@@ -274,6 +295,9 @@ func (w *leafWalk) leafOf(key []byte, deleted bool) error {
 	var first []byte
 	id, depth := w.root, 0
 	for ; ; depth++ {
+		if id == w.leaf {
+			break
+		}
 		if depth == len(w.path) || w.path[depth].id != id {
 			b, ok, err := w.open(id, first, depth, w.room(depth))
 			if err != nil {
@@ -289,9 +313,16 @@ func (w *leafWalk) leafOf(key []byte, deleted bool) error {
 		id, first = b.child(b.at), b.key(b.at)
 	}
 	w.path = w.path[:depth]
-	if err := w.check.checkLeaf(id, first); err != nil || !deleted {
-		return err
+	if id != w.leaf {
+		if err := w.check.checkLeaf(id, first); err != nil {
+			return err
+		}
+		w.leaf, w.beside = id, false
 	}
+	if !deleted || w.beside {
+		return nil
+	}
+	w.beside = true
 	for _, step := range []int{-1, 1} {
 		if err := w.checkNeighbour(step); err != nil {
 			return err
