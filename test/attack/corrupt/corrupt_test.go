@@ -206,11 +206,8 @@ func (h *hunt) child(a assignment) (next int) {
 	if reason == "" {
 		reason = "died"
 	}
-	p := problem{Kind: reason, Detail: fmt.Sprintf("%v\n%s", err, stderr)}
-	if reason == "memory" {
-		p.Excused = current.MemoryExcused
-	}
-	current.Result, current.Problems = "process ended", []problem{p}
+	current.Result = "process ended"
+	current.Problems = []problem{{Kind: reason, Detail: fmt.Sprintf("%v\n%s", err, stderr)}}
 	h.add(current)
 	return max(next, current.Try+1)
 }
@@ -219,7 +216,7 @@ func (h *hunt) add(o outcome) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if o.PeakBytes > h.memoryLimit {
-		o.Problems = append(o.Problems, problem{Kind: "memory", Detail: fmt.Sprintf("%d MiB", o.PeakBytes>>20), Excused: o.MemoryExcused})
+		o.Problems = append(o.Problems, problem{Kind: "memory", Detail: fmt.Sprintf("%d MiB", o.PeakBytes>>20)})
 	}
 	h.count.add(o)
 	for _, p := range o.Problems {

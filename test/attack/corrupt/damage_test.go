@@ -22,9 +22,6 @@ type damage struct {
 	destroyedAll bool
 	// informer: all that an informer has in the file may be destroyed.
 	informer bool
-	// lengths: a page says that it has another length or number of elements, or that
-	// elements do.
-	lengths bool
 }
 
 type patch struct {
@@ -103,14 +100,12 @@ func (g *damager) random() *damage {
 		d := &damage{Class: class, Field: fields[g.rng.IntN(len(fields))], destroyed: map[string]bool{}}
 		if class == wholeFile {
 			g.wholeFile(d)
-			g.noteLengths(d)
 			return d
 		}
 		regions := g.of(class)
 		r := regions[g.rng.IntN(len(regions))]
 		if g.region(d, r) {
 			d.Detail = fmt.Sprintf("page %d%s, %s", r.page, map[bool]string{true: " (inline)"}[r.inline], d.Detail)
-			g.noteLengths(d)
 			return d
 		}
 	}
@@ -204,26 +199,6 @@ func (g *damager) note(d *damage, r region, only *element) {
 		d.destroyedAll, d.informer = true, true
 	case r.bucket == "objects", r.bucket == "space":
 		d.destroyedAll = true
-	}
-}
-
-// noteLengths compares what pages say of their lengths. Inline buckets are left out: they are
-// checked before each commit.
-func (g *damager) noteLengths(d *damage) {
-	after := d.applyTo(g.file)
-	changed := func(from, to int) bool {
-		return len(after) >= to && string(after[from:to]) != string(g.file[from:to])
-	}
-	for _, r := range g.regions {
-		if r.inline {
-			continue
-		}
-		from, to := 0, 8 // Of a branch's element: pos, ksize.
-		if strings.HasPrefix(r.class, "leaf") {
-			from, to = 4, elementBytes // pos, ksize, vsize
-		}
-		d.lengths = d.lengths || changed(r.at+pageCountAt, r.at+pageHeaderBytes) ||
-			slices.ContainsFunc(r.elements, func(e element) bool { return changed(e.at+from, e.at+to) })
 	}
 }
 

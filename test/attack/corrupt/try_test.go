@@ -43,9 +43,7 @@ type outcome struct {
 	Status       []string
 	Problems     []problem
 	PeakBytes    int64
-	// MemoryExcused says why no bound of memory is promised. docs/limits.md.
-	MemoryExcused string `json:",omitempty"`
-	Milliseconds  int64
+	Milliseconds int64
 }
 
 // try is one damaged file and what happens to it.
@@ -147,9 +145,6 @@ func (y *try) choose(file []byte) bool {
 	}
 	y.damage = (&damager{layout: l, rng: y.rng, older: y.im.Older}).random()
 	y.out.Class, y.out.Field, y.out.Damage = y.damage.Class, y.damage.Field, y.damage.String()
-	if y.way == inUse && y.damage.lengths {
-		y.out.MemoryExcused = "in use, a length in a page was changed"
-	}
 	y.announce(y.out)
 	return true
 }
