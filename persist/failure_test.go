@@ -310,38 +310,41 @@ func mountSmall(t *testing.T, sizeBytes int) string {
 
 // TestACommitThatHasOnlyFailedItsFsync: its content is in the file all the same.
 func TestACommitThatHasOnlyFailedItsFsync(t *testing.T) {
-	path := testsupport.Path(t)
-	db := openSound(t, path, manual)
-	put(t, db, "old", "1")
-	flush(t, db)
-	put(t, db, "visible", "2")
-	for range 3 { // Attempts.
-		db.mu.Lock()
-		if db.flushing == nil {
-			db.flushing, db.pending, db.flushingTo = db.pending, newLayer(), db.applied
+	synctest.Test(t, func(t *testing.T) {
+		path := testsupport.Path(t)
+		db := openSound(t, path, manual)
+		put(t, db, "old", "1")
+		flush(t, db)
+		put(t, db, "visible", "2")
+		for range 3 { // Attempts.
+			db.mu.Lock()
+			if db.flushing == nil {
+				db.flushing, db.pending, db.flushingTo = db.pending, newLayer(), db.applied
+			}
+			l := db.flushing
+			db.mu.Unlock()
+			synctest.Wait() // The committer uses the same.
+			if _, _, err := db.write(db.bolt, l); err != nil {
+				t.Fatal(err)
+			}
+			db.mu.Lock()
+			db.failedLocked(errors.New("fdatasync: input/output error"))
+			db.mu.Unlock()
 		}
-		l := db.flushing
-		db.mu.Unlock()
-		if _, _, err := db.write(db.bolt, l); err != nil {
-			t.Fatal(err)
+		put(t, db, "later", "3")
+		if got := contents(t, db); len(got) != 3 {
+			t.Errorf("%v", got)
 		}
-		db.mu.Lock()
-		db.failedLocked(errors.New("fdatasync: input/output error"))
-		db.mu.Unlock()
-	}
-	put(t, db, "later", "3")
-	if got := contents(t, db); len(got) != 3 {
-		t.Errorf("%v", got)
-	}
-	if s, err := db.DurableSnapshot(testBucket.Space); err == nil {
-		s.Close()
-		t.Error("DurableSnapshot has what is not durable")
-	}
-	flush(t, db)
-	flush(t, db)
-	if got := contents(t, db); len(got) != 3 || db.Err() != nil || len(setAside(t, path)) != 0 {
-		t.Errorf("%v %v", got, db.Err())
-	}
+		if s, err := db.DurableSnapshot(testBucket.Space); err == nil {
+			s.Close()
+			t.Error("DurableSnapshot has what is not durable")
+		}
+		flush(t, db)
+		flush(t, db)
+		if got := contents(t, db); len(got) != 3 || db.Err() != nil || len(setAside(t, path)) != 0 {
+			t.Errorf("%v %v", got, db.Err())
+		}
+	})
 }
 
 // failMetaSync has bbolt's next commit fail once its meta page is written, as it does when

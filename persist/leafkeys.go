@@ -151,9 +151,9 @@ func (in *inspector) checkValues(id uint64, h pageHeader, want uint32) (ends lea
 	return ends, nil
 }
 
-// checkLengths checks the header and the elements of a leaf with values. Its first bytes have been
-// read.
-func (in *inspector) checkLengths(id uint64, h pageHeader, begin []byte) error {
+// checkKnownLeaf checks the header, the elements and the first key of a leaf with values whose keys were in order. begin
+// has its first bytes, first is the key that its branch names it by, nil for the root of a bucket.
+func (in *inspector) checkKnownLeaf(id uint64, h pageHeader, begin, first []byte) error {
 	n := uint64(h.count) * elementBytes
 	if n > h.bytes-pageHeaderBytes {
 		return corruptFile("leaf %d has %d elements in %d bytes", id, h.count, h.bytes)
@@ -165,7 +165,32 @@ func (in *inspector) checkLengths(id uint64, h pageHeader, begin []byte) error {
 			return err
 		}
 	}
-	return in.checkLeafElements(id, h, elements[:n])
+	if err := in.checkLeafElements(id, h, elements[:n]); err != nil {
+		return err
+	}
+	if n == 0 {
+		if first != nil || !isZero(begin[pageHeaderBytes:][:elementBytes]) {
+			return corruptFile("leaf %d is empty", id)
+		}
+		return nil
+	}
+	if first == nil {
+		return nil
+	}
+	e := h.element(elements)
+	var key []byte
+	if at := pageHeaderBytes + e.pos; at+e.ksize <= uint64(len(begin)) {
+		key = begin[at:][:e.ksize]
+	} else {
+		key = make([]byte, e.ksize)
+		if _, err := in.readAt(key, int64(id*in.pageSize+at)); err != nil {
+			return err
+		}
+	}
+	if !bytes.Equal(key, first) {
+		return wrongFirstKey(id, key, first)
+	}
+	return nil
 }
 
 // checkLeafElements checks the elements of a leaf with values, and that it has no more pages than they

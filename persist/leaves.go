@@ -27,7 +27,7 @@ import (
 // A file may have hundreds of thousands of leaves, so a commit checks only those that it is
 // about to free. Each of them is checked once with its keys, which the committer does for the others
 // while it is idle; what replaces it is written by this process. After that a commit checks the lengths
-// in it only, because somebody else, or the disk, may have changed them.
+// in it and its first key only, because somebody else, or the disk, may have changed them.
 //
 // A commit frees the leaves of the keys that it sets or deletes; where it deletes, perhaps
 // a neighbour, which bbolt merges with what is left; and all leaves of a dropped bucket.
@@ -36,7 +36,7 @@ import (
 // to know which pages were referred to when the process began to write.
 type leafCheck struct {
 	handle *handle
-	in     *inspector // Has the pages that were in use at first, and the leaves still unchecked.
+	in     *inspector // Has the leaves still unchecked, and if there are any, the pages that were in use at first.
 	pages  uint64     // How many pages the file had at first. in.pages is how many it has now.
 	count  int        // How many leaves are unchecked.
 	next   uint64     // The next page for checkLeavesIdle.
@@ -107,7 +107,11 @@ const (
 // The pauses are nine tenths of the time.
 func (db *DB) checkLeavesIdle(committer int) (pause time.Duration) {
 	c := db.leaves
-	if db.leavesChecked || c == nil || c.next >= c.pages {
+	if db.leavesChecked {
+		db.leaves = nil // The next commit needs less.
+		return 0
+	}
+	if c == nil || c.next >= c.pages {
 		return 0
 	}
 	defer db.work(committer)()
@@ -243,8 +247,8 @@ func (b *branch) choose(key []byte) int {
 	return max(i-1, 0)
 }
 
-// open reads a page if it is a branch, which ok reports. Of a leaf it checks the lengths, unless
-// checkLeaf has to read it. first is the key that the branch above names it by. room is memory that
+// open reads a page if it is a branch, which ok reports. A leaf it checks as checkKnownLeaf does, unless
+// checkLeaf will. first is the key that the branch above names it by. room is memory that
 // open may use for it.
 func (w *leafWalk) open(id uint64, first []byte, depth int, room []byte) (b branch, ok bool, err error) {
 	if depth > maxTreeDepth {
@@ -262,9 +266,9 @@ func (w *leafWalk) open(id uint64, first []byte, depth int, room []byte) (b bran
 	case err != nil:
 		return b, false, err
 	case h.flags == leafPage:
-		return b, false, in.checkLengths(id, h, w.begin[:])
-	case h.flags != branchPage: // bbolt will refuse it.
-		return b, false, nil
+		return b, false, in.checkKnownLeaf(id, h, w.begin[:], first)
+	case h.flags != branchPage: // bbolt does not look at it where it merges two pages (node.rebalance).
+		return b, false, wrongFlags(id, h.flags)
 	}
 	b = branch{id: id, header: h}
 	if b.page, err = h.buffer(id, room); err != nil {

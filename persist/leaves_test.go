@@ -355,8 +355,8 @@ func TestABranchThatNamesAPageByAnotherKeyIsFound(t *testing.T) {
 	}
 }
 
-// TestVerifyFindsWhatIsInTwoPlaces: where a branch is damaged after all leaves were looked
-// at, bbolt writes a page beside the one that it replaces. Readers see the one or the other.
+// TestVerifyFindsWhatIsInTwoPlaces: where a branch is damaged between the check of a commit and the
+// commit, bbolt writes a page beside the one that it replaces. Readers see the one or the other.
 func TestVerifyFindsWhatIsInTwoPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := testsupport.Path(t)
@@ -372,7 +372,11 @@ func TestVerifyFindsWhatIsInTwoPlaces(t *testing.T) {
 		for i := range 600 {
 			put(t, db, fmt.Sprintf("%04d", i), "new")
 		}
+		f := db.boltFile
+		db.boltFile = nil // It is not checked, then.
 		flush(t, db)
+		synctest.Wait()
+		db.boltFile = f
 		if len(setAside(t, path)) > 0 {
 			t.Fatal("it was found without Verify: this test says nothing")
 		}
@@ -557,6 +561,84 @@ func TestALengthThatLiesIsFoundBeforeBboltCopiesAsMuch(t *testing.T) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// TestALeafThatWasCheckedIsNotBelieved either, nor is the branch that leads to it: it is found before bbolt loses
+// keys, or writes one where it is not looked for.
+func TestALeafThatWasCheckedIsNotBelieved(t *testing.T) {
+	type file struct {
+		leaf, branch uint64
+		element      int // Of the branch, that of the leaf.
+		other        uint64
+	}
+	number := func(size int, n uint64) []byte { return binary.NativeEndian.AppendUint64(nil, n)[:size] }
+	for name, c := range map[string]struct {
+		isRoot bool
+		lie    func(file) (at uint64, b []byte)
+	}{
+		"a leaf without elements": {lie: func(f file) (uint64, []byte) { return f.leaf*PageBytes + pageCountAt, number(2, 0) }},
+		"a root without elements": {isRoot: true, lie: func(f file) (uint64, []byte) { return f.leaf*PageBytes + pageCountAt, number(2, 0) }},
+		"a leaf that says it is a freelist": {lie: func(f file) (uint64, []byte) {
+			return f.leaf*PageBytes + pageFlagsAt, number(2, freelistPage)
+		}},
+		"a branch that names another leaf": {lie: func(f file) (uint64, []byte) {
+			return f.branch*PageBytes + pageHeaderBytes + uint64(f.element*elementBytes+branchPageIDAt), number(8, f.other)
+		}},
+		"a branch that names the first page": {lie: func(f file) (uint64, []byte) {
+			return f.branch*PageBytes + pageHeaderBytes + uint64(f.element*elementBytes+branchPageIDAt), number(8, 0)
+		}},
+	} {
+		for write, change := range map[string]func(*Batch){
+			"a new key":            func(b *Batch) { b.Put(testBucket, "0300a", Bytes("new")) },
+			"a deletion beside it": func(b *Batch) { b.Delete(testBucket, "0302") },
+		} {
+			if c.isRoot && write != "a new key" {
+				continue
+			}
+			t.Run(name+", "+write, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					path := testsupport.Path(t)
+					if !c.isRoot {
+						manyLeaves(t, path)
+					}
+					db := open(t, path, manual)
+					put(t, db, "0300", repeat("w", PageBytes/3))
+					put(t, db, "0301", repeat("w", PageBytes/3))
+					flush(t, db)
+					after(time.Second)
+					if !db.leavesChecked {
+						t.Fatal("not all leaves were checked")
+					}
+					before := len(contents(t, db))
+					var f file
+					if c.isRoot {
+						f.leaf = uint64(leafOfRoot(t, db.bolt))
+					} else {
+						way := pathTo(t, db.bolt, "0300")
+						last := way[len(way)-1]
+						f = file{leaf: last.child(last.at), branch: last.id, element: last.at, other: leafWith(t, db.bolt, "0500")}
+					}
+					at, b := c.lie(f)
+					overwrite(t, path, int64(at), b)
+					apply(t, db, change)
+					if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
+						t.Error(err)
+					}
+					flush(t, db)
+					if n := len(setAside(t, path)); n != 1 {
+						t.Errorf("it was found %d times", n)
+					}
+					got := contents(t, db) // What the page had may be gone, or be as it was before.
+					if value, found := got["0300a"]; found != (write == "a new key") || found && value != "new" {
+						t.Errorf("what was written is %q, %v", value, found)
+					}
+					if lost := before - len(got); lost > 4 {
+						t.Errorf("%d values are gone", lost)
+					}
+				})
+			})
 		}
 	}
 }

@@ -129,7 +129,7 @@ type pageHeader struct {
 
 func (in *inspector) parseHeader(b []byte, id uint64) (pageHeader, error) {
 	overflow := uint64(binary.NativeEndian.Uint32(b[pageOverflowAt:]))
-	if got := binary.NativeEndian.Uint64(b); got != id || overflow >= in.pages-id {
+	if got := binary.NativeEndian.Uint64(b); got != id || id >= in.pages || overflow >= in.pages-id {
 		return pageHeader{}, corruptFile("page %d says that it is page %d, and has %d more", id, got, overflow)
 	}
 	return pageHeader{

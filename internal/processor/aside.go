@@ -94,7 +94,8 @@ func (l *listener) redeliverObject(key string) bool {
 	return true
 }
 
-// acknowledge acknowledges a delta, of which the handler was told, or not.
+// acknowledge acknowledges a delta, of which the handler was told, or not. Who is not told may come to want what is set
+// aside at any time, and is told of it then.
 func (l *listener) acknowledge(d *queue.Delta, told bool) {
 	if !told || !l.consumer.EndAside(d) {
 		l.consumer.Acknowledge(d.Seq)

@@ -38,10 +38,16 @@ func (l *listener) tellInitialList() bool {
 		d := queue.Delta{Type: cache.Added}
 		for i, obj := range c.Objects {
 			d.Key, d.Seq = c.Keys[i], c.Seqs[i]
-			if l.stopped() || !l.call(&d, func() { l.handler.OnAdd(obj, true) }) {
+			if l.stopped() {
 				return false
 			}
-			l.consumer.EndAside(&queue.Delta{Type: cache.Added, Key: d.Key})
+			told, goOn := l.call(&d, func() { l.handler.OnAdd(obj, true) })
+			if !goOn {
+				return false
+			}
+			if told {
+				l.consumer.EndAside(&queue.Delta{Type: cache.Added, Key: d.Key})
+			}
 		}
 		return true
 	})
@@ -94,10 +100,16 @@ func (l *listener) tellReplaced(deletions *queue.Deletions, c indexer.Chunk) boo
 		for i := range ds {
 			after = ds[i].Seq
 			ds[i].Replaced = false // The list tells of the new object.
-			if l.stopped() || !l.tell(&ds[i]) {
+			if l.stopped() {
 				return false
 			}
-			l.consumer.EndAside(&queue.Delta{Type: cache.Deleted, Key: ds[i].Key})
+			told, goOn := l.tell(&ds[i])
+			if !goOn {
+				return false
+			}
+			if told {
+				l.consumer.EndAside(&queue.Delta{Type: cache.Deleted, Key: ds[i].Key})
+			}
 			if l.toldReplaced == nil {
 				l.toldReplaced = map[uint64]struct{}{}
 			}

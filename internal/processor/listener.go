@@ -214,12 +214,15 @@ func (l *listener) tellDeltas(ds []queue.Delta) bool {
 			return false
 		}
 		d := &ds[i]
-		told := !l.toldByInitialList(d) && l.concerns(d)
-		if told && !l.tell(d) {
+		told, goOn, concerns := false, true, !l.toldByInitialList(d) && l.concerns(d)
+		if concerns {
+			told, goOn = l.tell(d)
+		}
+		if !goOn {
 			return false
 		}
 		l.acknowledge(d, told)
-		if told {
+		if concerns { // If it was not told, it is set aside, and the list owes nothing any more.
 			l.noteTold(d)
 		}
 	}
@@ -247,11 +250,14 @@ func (l *listener) tellUndelivered() bool {
 				return false
 			}
 			ds[i].Replaced = false // The initial list, not an update, tells of the new object.
-			deletion := ds[i].Type == cache.Deleted
-			if deletion && !l.tell(&ds[i]) {
+			told, goOn := false, true
+			if ds[i].Type == cache.Deleted {
+				told, goOn = l.tell(&ds[i])
+			}
+			if !goOn {
 				return false
 			}
-			l.acknowledge(&ds[i], deletion)
+			l.acknowledge(&ds[i], told)
 		}
 	}
 }
@@ -265,8 +271,8 @@ func (l *listener) concerns(d *queue.Delta) bool {
 	return d.New != nil || d.Type == cache.Deleted
 }
 
-// tell calls the handler for a delta, and reports whether to go on.
-func (l *listener) tell(d *queue.Delta) bool {
+// tell calls the handler for a delta, see call.
+func (l *listener) tell(d *queue.Delta) (told, goOn bool) {
 	if d.Type != cache.Deleted && l.consumer.Unseen(d.Key) {
 		d.Type, d.Old = cache.Added, nil
 	}
@@ -286,12 +292,13 @@ func (l *listener) tell(d *queue.Delta) bool {
 }
 
 // call runs the callback for a delta, unless the object of the delta is set aside. It reports
-// whether to go on.
-func (l *listener) call(d *queue.Delta, f func()) bool {
+// whether it has done so, and whether to go on.
+func (l *listener) call(d *queue.Delta, f func()) (told, goOn bool) {
 	if withheld, goOn := l.withheld(d); withheld {
-		return goOn
+		return false, goOn
 	}
-	return l.callNow(d, f)
+	goOn = l.callNow(d, f)
+	return goOn, goOn
 }
 
 // callNow runs the callback for a delta as client-go's processorListener does: a panic

@@ -101,7 +101,10 @@ func (l *listener) resync() bool {
 				continue
 			}
 			d.Key, d.Seq = c.Keys[i], c.Seqs[i]
-			if l.stopped() || !l.call(&d, func() { l.handler.OnUpdate(obj, obj) }) {
+			if l.stopped() {
+				return false
+			}
+			if _, goOn := l.call(&d, func() { l.handler.OnUpdate(obj, obj) }); !goOn {
 				return false
 			}
 		}

@@ -40,6 +40,11 @@ func (s *changingStore) ReadChunk(from string, durable bool) (indexer.Chunk, err
 	return c, err
 }
 
+func (s *changingStore) ReadObject(key string, _ bool) (indexer.Chunk, error) {
+	of := s.seqs[key]
+	return indexer.Chunk{Keys: []string{key}, Seqs: []uint64{of}, Objects: []any{objectOf(key, of)}}, nil
+}
+
 // objectOf returns an object whose uid is the Seq of its addition.
 func objectOf(key string, seq uint64) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: key, UID: types.UID(fmt.Sprint(seq))}}
