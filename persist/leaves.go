@@ -216,7 +216,8 @@ type leafWalk struct {
 	path  []branch // From the root to the leaf of the last key.
 
 	leaf   uint64 // The leaf of the last key, which is checked.
-	beside bool   // So are those beside it.
+	first  []byte // The key that its branch names it by.
+	beside bool   // Those beside it are checked, too.
 	begin  [beginBytes]byte
 }
 
@@ -237,6 +238,11 @@ func (b *branch) children() int { return int(b.header.count) }
 
 func (b *branch) child(i int) uint64 {
 	return binary.NativeEndian.Uint64(b.elements[i*elementBytes+branchPageIDAt:])
+}
+
+// is reports whether the branch is a page that the branch above, unless this is a root, names by a key.
+func (b *branch) is(id uint64, first []byte) bool {
+	return b.id == id && (first == nil || bytes.Equal(b.key(0), first))
 }
 
 func (b *branch) key(i int) []byte { return b.header.key(b.page, i) }
@@ -286,6 +292,11 @@ func (w *leafWalk) open(id uint64, first []byte, depth int, room []byte) (b bran
 	return b, true, nil
 }
 
+// isLeaf reports whether a page, which its branch names by a key, is the leaf of the last key.
+func (w *leafWalk) isLeaf(id uint64, first []byte) bool {
+	return w.leaf == id && bytes.Equal(w.first, first)
+}
+
 // room returns the memory of the page that the path last had at a depth.
 func (w *leafWalk) room(depth int) []byte {
 	if depth < cap(w.path) {
@@ -299,10 +310,10 @@ func (w *leafWalk) leafOf(key []byte, deleted bool) error {
 	var first []byte
 	id, depth := w.root, 0
 	for ; ; depth++ {
-		if id == w.leaf {
+		if w.isLeaf(id, first) {
 			break
 		}
-		if depth == len(w.path) || w.path[depth].id != id {
+		if depth == len(w.path) || !w.path[depth].is(id, first) {
 			b, ok, err := w.open(id, first, depth, w.room(depth))
 			if err != nil {
 				return err
@@ -317,11 +328,11 @@ func (w *leafWalk) leafOf(key []byte, deleted bool) error {
 		id, first = b.child(b.at), b.key(b.at)
 	}
 	w.path = w.path[:depth]
-	if id != w.leaf {
+	if !w.isLeaf(id, first) {
 		if err := w.check.checkLeaf(id, first); err != nil {
 			return err
 		}
-		w.leaf, w.beside = id, false
+		w.leaf, w.first, w.beside = id, append(w.first[:0], first...), false
 	}
 	if !deleted || w.beside {
 		return nil

@@ -576,25 +576,34 @@ func TestALeafThatWasCheckedIsNotBelieved(t *testing.T) {
 	number := func(size int, n uint64) []byte { return binary.NativeEndian.AppendUint64(nil, n)[:size] }
 	for name, c := range map[string]struct {
 		isRoot bool
+		only   string // What is written.
 		lie    func(file) (at uint64, b []byte)
 	}{
 		"a leaf without elements": {lie: func(f file) (uint64, []byte) { return f.leaf*PageBytes + pageCountAt, number(2, 0) }},
-		"a root without elements": {isRoot: true, lie: func(f file) (uint64, []byte) { return f.leaf*PageBytes + pageCountAt, number(2, 0) }},
+		"a root without elements": {isRoot: true, only: "a new key", lie: func(f file) (uint64, []byte) { return f.leaf*PageBytes + pageCountAt, number(2, 0) }},
 		"a leaf that says it is a freelist": {lie: func(f file) (uint64, []byte) {
 			return f.leaf*PageBytes + pageFlagsAt, number(2, freelistPage)
 		}},
 		"a branch that names another leaf": {lie: func(f file) (uint64, []byte) {
 			return f.branch*PageBytes + pageHeaderBytes + uint64(f.element*elementBytes+branchPageIDAt), number(8, f.other)
 		}},
+		"a branch that names a leaf twice": {only: "new keys behind it, too", lie: func(f file) (uint64, []byte) {
+			return f.branch*PageBytes + pageHeaderBytes + uint64((f.element+1)*elementBytes+branchPageIDAt), number(8, f.leaf)
+		}},
 		"a branch that names the first page": {lie: func(f file) (uint64, []byte) {
 			return f.branch*PageBytes + pageHeaderBytes + uint64(f.element*elementBytes+branchPageIDAt), number(8, 0)
 		}},
 	} {
 		for write, change := range map[string]func(*Batch){
-			"a new key":            func(b *Batch) { b.Put(testBucket, "0300a", Bytes("new")) },
+			"a new key": func(b *Batch) { b.Put(testBucket, "0300a", Bytes("new")) },
+			"new keys behind it, too": func(b *Batch) {
+				for _, key := range []string{"0300a", "0301a", "0302a", "0303a", "0304a"} {
+					b.Put(testBucket, key, Bytes("new"))
+				}
+			},
 			"a deletion beside it": func(b *Batch) { b.Delete(testBucket, "0302") },
 		} {
-			if c.isRoot && write != "a new key" {
+			if c.only != "" && c.only != write {
 				continue
 			}
 			t.Run(name+", "+write, func(t *testing.T) {
@@ -631,7 +640,7 @@ func TestALeafThatWasCheckedIsNotBelieved(t *testing.T) {
 						t.Errorf("it was found %d times", n)
 					}
 					got := contents(t, db) // What the page had may be gone, or be as it was before.
-					if value, found := got["0300a"]; found != (write == "a new key") || found && value != "new" {
+					if value, found := got["0300a"]; found != (write != "a deletion beside it") || found && value != "new" {
 						t.Errorf("what was written is %q, %v", value, found)
 					}
 					if lost := before - len(got); lost > 4 {
