@@ -11,10 +11,11 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
-// commitUntilVisible does what the committer does until bbolt shows the commit. Then its
+// commitUntilVisible does what the committer, which must be idle, does until bbolt shows the commit. Then its
 // fsync may still fail: end says how that went.
 func commitUntilVisible(t *testing.T, db *DB) (end func(error)) {
 	t.Helper()
+	synctest.Wait() // The committer uses what write uses.
 	db.mu.Lock()
 	db.flushing, db.pending, db.flushingTo = db.pending, newLayer(), db.applied
 	l := db.flushing
