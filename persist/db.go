@@ -136,8 +136,8 @@ type DB struct {
 	boltTxID int      // The bbolt transaction of the last successful commit.
 	// users counts those who have a transaction of bolt open, or are about to begin one.
 	users *sync.WaitGroup
-	// leavesChecked is set when all leaves were once found to be sound. leaves checks those that a
-	// commit is about to free. Used by the committer alone.
+	// leavesChecked is set when all leaves were once found to be sound. Until then, leaves has those that
+	// were not. Used by the committer alone.
 	leavesChecked bool
 	leaves        *leafCheck
 	pending       *layer

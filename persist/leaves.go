@@ -36,7 +36,7 @@ import (
 // to know which pages were referred to when the process began to write.
 type leafCheck struct {
 	handle *handle
-	in     *inspector // Has the leaves still unchecked, and if there are any, the pages that were in use at first.
+	in     *inspector // Has the pages that were in use at first, and the leaves still unchecked, if there are any.
 	pages  uint64     // How many pages the file had at first. in.pages is how many it has now.
 	count  int        // How many leaves are unchecked.
 	next   uint64     // The next page for checkLeavesIdle.
@@ -73,28 +73,26 @@ func (db *DB) checkLeaves(b *handle, tx *bolt.Tx, l *layer) error {
 	if db.boltFile == nil {
 		return nil
 	}
-	if db.leaves == nil || db.leaves.handle != b {
-		c := &leafCheck{in: &inspector{f: b.file, pageSize: uint64(tx.DB().Info().PageSize)}}
-		if !db.leavesChecked {
-			var err error
-			if c, err = newLeafCheck(b.file); err != nil {
-				return err
-			}
+	c := db.leaves
+	if db.leavesChecked {
+		c = &leafCheck{in: &inspector{f: b.file, pageSize: uint64(tx.DB().Info().PageSize)}} // Nothing is unchecked.
+	} else if c == nil || c.handle != b {
+		var err error
+		if c, err = newLeafCheck(b.file); err != nil {
+			return err
 		}
 		c.handle, db.leaves = b, c
 	}
-	err := db.leaves.layer(tx, l)
+	err := c.layer(tx, l)
 	if err != nil { // A check of the whole file decides.
-		if err = inspectLeaves(b.file); err != nil {
-			return err
-		}
-	} else if db.leaves.count > 0 {
+		err = inspectLeaves(b.file)
+	} else if c.count > 0 {
 		return nil
 	}
-	if !db.leavesChecked {
+	if err == nil {
 		db.leaves, db.leavesChecked = nil, true
 	}
-	return nil
+	return err
 }
 
 const (
@@ -106,11 +104,10 @@ const (
 // commits have none to check. It returns after which pause to go on, or zero if it is done.
 // The pauses are nine tenths of the time.
 func (db *DB) checkLeavesIdle(committer int) (pause time.Duration) {
-	c := db.leaves
 	if db.leavesChecked {
-		db.leaves = nil // The next commit needs less.
-		return 0
+		db.leaves = nil
 	}
+	c := db.leaves
 	if c == nil || c.next >= c.pages {
 		return 0
 	}
