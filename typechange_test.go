@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/httpserver"
@@ -643,12 +644,14 @@ func TestAFirstListThatIsCutIsFollowedByOneMore(t *testing.T) {
 // TestAHandlerIsToldOfAllWhileANewTypeIsWritten: it reads the file, where the objects are of the old type until
 // they are written, which is no damage.
 func TestAHandlerIsToldOfAllWhileANewTypeIsWritten(t *testing.T) {
+	defer func(chunkObjects int) { indexer.ChunkObjects = chunkObjects }(indexer.ChunkObjects)
+	indexer.ChunkObjects = 25
 	for _, delay := range []time.Duration{time.Millisecond, 30 * time.Second, time.Hour} {
 		bubble(t, func(t *testing.T) {
-			const n = 3000
+			const n = 300
 			f, path := newSource(t), testsupport.Path(t)
 			for i := range n {
-				f.put(configMap(fmt.Sprintf("o%04d", i)))
+				f.put(configMap(fmt.Sprintf("o%03d", i)))
 			}
 			life := func(transform cache.TransformFunc, d cache.ResourceEventHandler, delay time.Duration) (*warmwatch.SharedIndexInformer, func()) {
 				c, closed := openQuietly(t, path, func(o *warmwatch.Options) { o.MemoryBudget, o.CommitInterval, o.DurableDelay = 1, delay, delay })
@@ -661,7 +664,7 @@ func TestAHandlerIsToldOfAllWhileANewTypeIsWritten(t *testing.T) {
 			stop()
 			var told atomic.Int64
 			r := &recorder{during: func(string) {
-				if i := told.Add(1); i%100 == 0 && i < n {
+				if i := told.Add(1); i%10 == 0 && i < n {
 					time.Sleep(time.Second)
 				}
 			}}
@@ -671,11 +674,11 @@ func TestAHandlerIsToldOfAllWhileANewTypeIsWritten(t *testing.T) {
 			for told.Load() == 0 {
 				time.Sleep(time.Second)
 			}
-			f.put(configMap("o0000", "changed"))
+			f.put(configMap("o000", "changed"))
 			for range 60 {
 				settle()
 			}
-			if got := f.takeRequests(); slices.Contains(got, "LIST rv=3001") {
+			if got := f.takeRequests(); slices.Contains(got, "LIST rv=301") {
 				t.Errorf("delay %v: %q: what the file has was taken for damage", delay, got)
 			}
 			expectStore(t, informer, f)
