@@ -24,7 +24,7 @@ import (
 )
 
 var (
-	modelCrashes = flag.Int("model.crashes", 2000, "crashes of the model test")
+	modelCrashes = flag.Int("model.crashes", 1000, "crashes of the model test")
 	modelSeed    = flag.Uint64("model.seed", 1, "seed of the model test; 0 takes one from the clock")
 )
 

@@ -20,7 +20,7 @@ import (
 // inspected after each commit.
 func TestASoundFileIsNotTakenForDamaged(t *testing.T) {
 	rnd := testsupport.Rand(t)
-	for range testsupport.Rounds(8, 1) {
+	for range testsupport.Rounds(4, 1) {
 		inspectSoundFile(t, rnd)
 	}
 }

@@ -278,7 +278,7 @@ func TestAnIndexThatIsAddedOverAnObjectItFailsOn(t *testing.T) {
 // TestRandomWritesThatCannotRead: whatever is written while reads fail or records are damaged, and across restarts and
 // crashes, nothing is missing, and whatever else is wrong is known, to the next process, too.
 func TestRandomWritesThatCannotRead(t *testing.T) {
-	for seed := range uint64(testsupport.Rounds(600, 60)) {
+	for seed := range uint64(testsupport.Rounds(300, 60)) {
 		synctest.Test(t, func(t *testing.T) {
 			u := &unreadTest{
 				T: t, path: testsupport.Path(t), rnd: rand.New(rand.NewPCG(seed, 0)), objects: map[string]*corev1.Pod{},
