@@ -1,6 +1,8 @@
 package persist
 
 import (
+	"math/rand/v2"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -84,5 +86,62 @@ func (stuck) SizeBytes() int { return 1 }
 
 func (s stuck) AppendTo(dst []byte) ([]byte, error) {
 	<-s
+	return append(dst, "done"...), nil
+}
+
+// TestADurableSnapshotHasWhatAnEarlierOneHad, while a file is had late, or what could not be written in time counts as
+// durable, and commits are slow.
+func TestADurableSnapshotHasWhatAnEarlierOneHad(t *testing.T) {
+	for seed := range uint64(testsupport.Rounds(20, 6)) {
+		synctest.Test(t, func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 1))
+			path := testsupport.Path(t)
+			holder := openSound(t, path, manual)
+			o := Options{LockTimeout: time.Millisecond, CommitInterval: time.Second, DurableDelay: 100 * time.Millisecond}
+			if seed%2 == 0 {
+				o.DurableGrace = 5 * time.Second
+			}
+			db := open(t, path, o)
+			hadAt := time.Duration(rnd.Int64N(int64(10 * time.Second)))
+			began, seen, was := time.Now(), 0, false
+			for n := 1; time.Since(began) < 2*time.Minute; n++ {
+				put(t, db, "n", strconv.Itoa(n))
+				if rnd.IntN(20) == 0 {
+					took := slow(rnd.Int64N(int64(time.Second)) << rnd.IntN(6))
+					apply(t, db, func(b *Batch) { b.Put(Bucket{"another", "b"}, "slow", took); b.Urgent() })
+				}
+				if !was && time.Since(began) > hadAt {
+					close1(t, holder)
+					was = true
+				}
+				time.Sleep(time.Duration(rnd.Int64N(int64(200 * time.Millisecond))))
+				s, err := db.DurableSnapshot(testBucket.Space)
+				if err != nil { // The disk does not answer.
+					continue
+				}
+				got, err := scan(s, testBucket.Name, "")
+				s.Close()
+				now, _ := strconv.Atoi(got["n"])
+				if err != nil || now < seen {
+					t.Fatalf("seed %d: after %v it has %d, and had %d (%v)", seed, time.Since(began), now, seen, err)
+				}
+				seen = now
+			}
+			time.Sleep(time.Minute) // The disk answers again.
+			flush(t, db)
+			if db.MemoryOnly() || seen == 0 {
+				t.Errorf("seed %d: seen up to %d, in memory: %v", seed, seen, db.Err())
+			}
+		})
+	}
+}
+
+// slow is a value that takes as long to be written.
+type slow time.Duration
+
+func (slow) SizeBytes() int { return 1 }
+
+func (s slow) AppendTo(dst []byte) ([]byte, error) {
+	time.Sleep(time.Duration(s))
 	return append(dst, "done"...), nil
 }

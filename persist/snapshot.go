@@ -226,31 +226,45 @@ func (db *DB) snapshot(space string, hangsLocked func() bool) (*Snapshot, error)
 			db.mu.Unlock()
 			return nil, err
 		}
-		s := &Snapshot{db: db, space: space, pending: db.pending.copySpace(space), flushing: db.flushing}
+		s := db.captureLocked(space, db.pending.copySpace(space), db.flushing)
 		b, committed := db.bolt, db.boltTxID
-		if b != nil {
-			s.users = db.users
-			s.users.Add(1)
-		}
 		db.mu.Unlock()
-		if b == nil {
-			return s, nil
-		}
-		// begin may block in bbolt, so db.mu is not held, and commits may come
-		// first. A commit that wrote what this snapshot has in flushing does no
-		// harm: the same values hide it. Any other makes the file too new.
-		if err := s.begin(b, committed); err != nil {
+		if ok, err := s.beginBelow(b, committed); err != nil {
 			return nil, err
-		}
-		if id := s.tx.ID(); id == committed || (s.flushing != nil && (id == committed+1 || db.lastCommit() == committed)) {
+		} else if ok {
 			return s, nil
-		}
-		id := s.tx.ID()
-		s.Close()
-		if err := db.checkOurs(b, id); err != nil {
-			return nil, err
 		}
 	}
+}
+
+// captureLocked begins a snapshot of which pending and flushing are in memory. If there is a file, the transaction has
+// to be begun next.
+func (db *DB) captureLocked(space string, pending, flushing *layer) *Snapshot {
+	s := &Snapshot{db: db, space: space, pending: pending, flushing: flushing}
+	if db.bolt != nil {
+		s.users = db.users
+		s.users.Add(1)
+	}
+	return s
+}
+
+// beginBelow begins the transaction below what is in memory, if there is a file. It returns false if the file is too new.
+func (s *Snapshot) beginBelow(b *handle, committed int) (ok bool, err error) {
+	if b == nil {
+		return true, nil
+	}
+	// begin may block in bbolt, so db.mu is not held, and commits may come
+	// first. A commit that wrote what this snapshot has in flushing does no
+	// harm: the same values hide it. Any other makes the file too new.
+	if err := s.begin(b, committed); err != nil {
+		return false, err
+	}
+	id := s.tx.ID()
+	if id == committed || (s.flushing != nil && (id == committed+1 || s.db.lastCommit() == committed)) {
+		return true, nil
+	}
+	s.Close()
+	return false, s.db.checkOurs(b, id)
 }
 
 // checkOurs returns an error if nobody here can have made a transaction that was seen in the
@@ -308,45 +322,56 @@ func (db *DB) lastCommit() int {
 
 // DurableSnapshot captures a space as it is in the file, which is what would be
 // found after a crash. Without a file, until the first commit to a file that was
-// begun late, and where more counts as durable than is in the file (Options.DurableGrace), it is
-// the same as Snapshot. While a commit is being written it may wait
-// for its end; while commits fail, or the disk does not answer, it may return an error.
+// begun late, and where more counts as durable than is in the file (Options.DurableGrace), it
+// is the same as Snapshot, or, while the commit is being written that ends this, as that
+// leaves the file. So what one has seen, a later one sees, unless the file is damaged between
+// them. While a commit is being written it may wait for its end; while commits fail, or the
+// disk does not answer, it may return an error.
 func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 	for {
 		db.waitForReset(db.hangsLocked)
-		db.mu.RLock()
-		b, committed, err := db.bolt, db.boltTxID, db.unreadableLocked()
-		if db.unwritten || db.grace.countedTo > db.durable {
-			b = nil
-		}
-		s := &Snapshot{db: db, space: space}
-		if err == nil && b != nil {
-			s.users = db.users
-			s.users.Add(1)
-		}
-		db.mu.RUnlock()
-		switch {
-		case err != nil:
-			return nil, err
-		case b == nil:
-			return db.Snapshot(space)
-		}
-		if err := db.awaitSynced(b); err != nil {
-			s.Close()
+		db.mu.Lock() // Not RLock, as in snapshot.
+		if err := db.unreadableLocked(); err != nil {
+			db.mu.Unlock()
 			return nil, err
 		}
-		if err := s.begin(b, committed); err != nil {
-			return nil, err
+		var pending, flushing *layer
+		inFile := db.bolt != nil && !db.unwritten && db.grace.countedTo <= db.durable
+		if !inFile {
+			flushing = db.flushing
+			if flushing == nil || db.grace.countedTo > db.flushingTo { // Else pending comes only after what the file has next.
+				pending = db.pending.copySpace(space)
+			}
 		}
-		durable, err := db.waitForCommit(b, s.tx.ID())
-		if durable {
+		s := db.captureLocked(space, pending, flushing)
+		b, committed := db.bolt, db.boltTxID
+		db.mu.Unlock()
+		begin := s.beginBelow
+		if inFile {
+			begin = s.beginSynced
+		}
+		if ok, err := begin(b, committed); err != nil {
+			return nil, err
+		} else if ok {
 			return s, nil
 		}
-		s.Close()
-		if err != nil {
-			return nil, err
-		}
 	}
+}
+
+// beginSynced begins the transaction once what it sees is durable. It returns false if the file was replaced.
+func (s *Snapshot) beginSynced(b *handle, committed int) (ok bool, err error) {
+	defer func() {
+		if !ok {
+			s.Close()
+		}
+	}()
+	if err := s.db.awaitSynced(b); err != nil {
+		return false, err
+	}
+	if err := s.begin(b, committed); err != nil {
+		return false, err
+	}
+	return s.db.waitForCommit(b, s.tx.ID())
 }
 
 // waitForCommit waits until a transaction that was seen in the file is durable. bbolt

@@ -31,8 +31,8 @@ var (
 )
 
 // TestRandomLists changes objects while handlers are in their initial lists, each chunk of which is one object, and takes
-// a file over whose handlers know other objects. No version may go back (H1), what a handler was told last of each key
-// is what there is, and a durable one was told of each deletion (Q2).
+// a file over whose handlers know other objects, while commits are slow. No version may go back (H1), what a handler was
+// told last of each key is what there is, and a durable one was told of each deletion (Q2).
 func TestRandomLists(t *testing.T) {
 	defer func(n int) { indexer.ChunkObjects = n }(indexer.ChunkObjects)
 	indexer.ChunkObjects = 1
@@ -53,10 +53,14 @@ type objectState struct {
 type randomLists struct {
 	t             *testing.T
 	rng           *rand.Rand
+	mu            sync.Mutex // A takeover comes in the committer's goroutine.
 	rv, uids      int
 	server        map[string]objectState
 	known         map[string]objectState // By the handlers of the file.
-	file          *persist.DB            // Nil: it was taken over.
+	file          *persist.DB            // Nil: nobody has it.
+	isOther       bool                   // The file is not the one of db, which has one from the beginning.
+	tookOver      bool
+	db            *persist.DB
 	p             *Processor
 	ix            *indexer.Indexer
 	believers     []*randomBeliever
@@ -162,7 +166,7 @@ func (f *randomLists) run() {
 	}
 	f.p.Start()
 	for range 5 + f.rng.IntN(60) {
-		switch f.rng.IntN(16) {
+		switch f.rng.IntN(17) {
 		case 0:
 			f.takeOver()
 		case 1:
@@ -170,10 +174,12 @@ func (f *randomLists) run() {
 		case 2:
 			f.e.add()
 		case 3:
-			if f.file == nil {
+			if f.hasTakenOver() {
 				f.plain2.add()
 			}
-		case 4, 5, 6:
+		case 4:
+			f.slowCommit()
+		case 5, 6, 7:
 			time.Sleep(time.Duration(f.rng.IntN(600)) * time.Millisecond)
 		default:
 			f.change()
@@ -181,6 +187,9 @@ func (f *randomLists) run() {
 		}
 	}
 	f.takeOver()
+	if f.rng.IntN(2) == 0 {
+		time.Sleep(time.Duration(f.rng.IntN(5000)) * time.Millisecond)
+	}
 	f.durable.add()
 	f.e.add()
 	f.change()
@@ -195,7 +204,8 @@ func (f *randomLists) run() {
 // open makes the file, whose handlers know objects, and begins a process without it, which has a list.
 func (f *randomLists) open() {
 	t := f.t
-	f.file = testdb.Open(t, filepath.Join(t.TempDir(), "file.db"), persist.Options{})
+	path := filepath.Join(t.TempDir(), "cache.db")
+	f.file = testdb.Open(t, path, persist.Options{})
 	names, err := queue.NewLog(queue.Options{DB: f.file, Space: "space"})
 	if err != nil {
 		t.Fatal(err)
@@ -211,8 +221,24 @@ func (f *randomLists) open() {
 	if err := f.file.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	db := testdb.Open(t, filepath.Join(t.TempDir(), "cache.db"), persist.Options{
+	if f.isOther = f.rng.IntN(3) == 0; f.isOther {
+		path = filepath.Join(t.TempDir(), "own.db")
+	}
+	f.db, err = persist.Open(path, persist.Options{
 		CommitInterval: time.Duration(1+f.rng.IntN(500)) * time.Millisecond, MaxPendingBytes: int64(f.rng.IntN(2)),
+		LockTimeout: time.Millisecond, Logger: &testsupport.Quiet,
+		TakeOver: func(file *persist.Found) ([]string, func(), error) {
+			return []string{"space"}, func() {}, file.Read("space", f.takeOverFrom)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := f.db
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
 	})
 	newObject := func() any { return new(corev1.ConfigMap) }
 	if f.ix, err = indexer.New(indexer.Options{DB: db, Space: "space", NewObject: newObject, OnCorrupt: func(err error) { t.Error(err) }}); err != nil {
@@ -274,6 +300,8 @@ func (f *randomLists) object(key string, o objectState) *corev1.ConfigMap {
 
 // change makes a change of the server's, which comes at once, once there is a store.
 func (f *randomLists) change() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	key := fmt.Sprintf("o%02d", f.rng.IntN(11))
 	old, existed := f.server[key]
 	f.rv++
@@ -324,15 +352,37 @@ func (f *randomLists) write(stage func(*indexer.Writer) []queue.Delta) {
 	log.Advance(batch, f.ix.Seq())
 }
 
-// takeOver does, once, what Sink.TakeOver does.
+// takeOver has the file taken over, within seconds.
 func (f *randomLists) takeOver() {
-	if f.file == nil {
-		return
+	file := f.file
+	f.file = nil
+	var err error
+	switch {
+	case file == nil:
+	case f.isOther:
+		err = file.Read("space", f.takeOverFrom)
+	default:
+		err = file.Close()
 	}
-	if err := f.file.Read("space", f.p.opts.Log.Names); err != nil {
+	if err != nil {
 		f.t.Fatal(err)
 	}
-	f.file = nil
+}
+
+func (f *randomLists) hasTakenOver() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.tookOver
+}
+
+// takeOverFrom does what Sink.TakeOver does.
+func (f *randomLists) takeOverFrom(file *persist.Snapshot) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.p.opts.Log.Names(file); err != nil {
+		return err
+	}
+	f.tookOver = true
 	var owed []string
 	for key, o := range f.known {
 		if f.server[key].uid != o.uid {
@@ -350,4 +400,23 @@ func (f *randomLists) takeOver() {
 			return []queue.Delta{d, {Seq: w.NextSeq(), Type: cache.Updated, Key: key, Old: d.New, New: obj, Replaced: true, SizeBytes: 200}}
 		})
 	}
+	return nil
+}
+
+// slowCommit makes the next commit, or the first one, take some time.
+func (f *randomLists) slowCommit() {
+	took := slowValue(f.rng.Int64N(int64(3 * time.Second)))
+	if _, err := f.db.Update(func(b *persist.Batch) { b.Put(persist.Bucket{Space: "space", Name: "slow"}, "slow", took); b.Urgent() }); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// slowValue takes as long to be written.
+type slowValue time.Duration
+
+func (slowValue) SizeBytes() int { return 1 }
+
+func (v slowValue) AppendTo(dst []byte) ([]byte, error) {
+	time.Sleep(time.Duration(v)) // Virtual time.
+	return dst, nil
 }
