@@ -2,6 +2,7 @@ package persist
 
 import (
 	"errors"
+	"os"
 	"runtime"
 	"syscall"
 	"testing"
@@ -299,5 +300,70 @@ func TestASnapshotOfAFileThatAnotherWritesToReturns(t *testing.T) {
 	flush(t, db)
 	if v, _, err := lookup(db, testBucket, "a"); v != "2" || err != nil {
 		t.Errorf("%q, %v", v, err)
+	}
+}
+
+// TestASnapshotThatBeginsLateIsOfOneFile: while it begins, what was being written when it was captured is in the file,
+// and more; then the file is replaced by one whose last transaction has the number that the former one's had.
+func TestASnapshotThatBeginsLateIsOfOneFile(t *testing.T) {
+	for name, durable := range map[string]bool{"of memory": false, "of what counts as durable": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				path := testsupport.Path(t)
+				db := open(t, path, manual)
+				putBoth := func(value string) {
+					apply(t, db, func(b *Batch) { b.Put(testBucket, "x", Bytes(value)); b.Put(testBucket, "y", Bytes(value)) })
+				}
+				for db.boltTxID < 3 {
+					putBoth("old")
+					flush(t, db)
+				}
+				written, begun := make(chan struct{}), make(chan struct{})
+				put(t, db, "x", "new")
+				apply(t, db, func(b *Batch) { b.Put(Bucket{"another", "b"}, "stuck", stuck(written)) })
+				go func() { _ = db.Flush() }()
+				synctest.Wait()
+				if durable {
+					db.mu.Lock()
+					db.grace.countedTo = db.flushingTo // As after DurableGrace.
+					db.mu.Unlock()
+				}
+				former, check, waits := db.bolt, db.bolt.checkMeta, true
+				former.checkMeta = func() error {
+					if waits {
+						waits = false
+						<-begun
+					}
+					return check()
+				}
+				var got map[string]string
+				go func() {
+					s := snapshot(t, db, durable)
+					defer s.Close()
+					got, _ = scan(s, testBucket.Name, "")
+				}()
+				synctest.Wait()
+				close(written)
+				synctest.Wait()
+				putBoth("newest")
+				flush(t, db)
+				if err := os.Remove(path); err != nil {
+					t.Fatal(err)
+				}
+				db.mu.Lock()
+				db.flushRequested = true
+				db.wakeCommitter()
+				db.mu.Unlock()
+				synctest.Wait()
+				if db.bolt == former || db.boltTxID != 3 {
+					t.Fatalf("the file was not replaced, or by one of transaction %d", db.boltTxID)
+				}
+				close(begun)
+				synctest.Wait()
+				if got["x"] != "newest" || got["y"] != "newest" {
+					t.Errorf("it has %v", got)
+				}
+			})
+		})
 	}
 }

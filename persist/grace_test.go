@@ -127,7 +127,7 @@ func TestADurableSnapshotHasWhatAnEarlierOneHad(t *testing.T) {
 				}
 				seen = now
 			}
-			time.Sleep(time.Minute) // The disk answers again.
+			time.Sleep(2 * time.Minute) // The disk answers again.
 			flush(t, db)
 			if db.MemoryOnly() || seen == 0 {
 				t.Errorf("seed %d: seen up to %d, in memory: %v", seed, seen, db.Err())

@@ -260,7 +260,7 @@ func (s *Snapshot) beginBelow(b *handle, committed int) (ok bool, err error) {
 		return false, err
 	}
 	id := s.tx.ID()
-	if id == committed || (s.flushing != nil && (id == committed+1 || s.db.lastCommit() == committed)) {
+	if id == committed || (s.flushing != nil && (id == committed+1 || s.db.isLastCommit(b, committed))) {
 		return true, nil
 	}
 	s.Close()
@@ -312,12 +312,12 @@ func (db *DB) read(space string, hangsLocked func() bool, fn func(*Snapshot) err
 	return fn(s)
 }
 
-// lastCommit is the bbolt transaction of the last successful commit. A commit
+// isLastCommit reports whether the last successful commit was the bbolt transaction txID of b. A commit
 // that failed only in its fsync may be visible in the file all the same.
-func (db *DB) lastCommit() int {
+func (db *DB) isLastCommit(b *handle, txID int) bool {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
-	return db.boltTxID
+	return db.bolt == b && db.boltTxID == txID // The transactions of another file have the same numbers.
 }
 
 // DurableSnapshot captures a space as it is in the file, which is what would be
@@ -325,7 +325,7 @@ func (db *DB) lastCommit() int {
 // begun late, and where more counts as durable than is in the file (Options.DurableGrace), it
 // is the same as Snapshot, or, while the commit is being written that ends this, as that
 // leaves the file. So what one has seen, a later one sees, unless the file is damaged between
-// them. While a commit is being written it may wait for its end; while commits fail, or the
+// them, or cannot have a value (Value.AppendTo). While a commit is being written it may wait for its end; while commits fail, or the
 // disk does not answer, it may return an error.
 func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 	for {
