@@ -38,10 +38,14 @@ func TestRandomLists(t *testing.T) {
 	indexer.ChunkObjects = 1
 	for i := range testsupport.Rounds(*randomRounds, 20) {
 		seed := *randomSeed + uint64(i)
-		synctest.Test(t, func(t *testing.T) { newRandomLists(t, seed).run() })
-		if t.Failed() {
-			t.Fatalf("replay with -run TestRandomLists -random.seed %d -random.rounds 1", seed)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			defer func() {
+				if t.Failed() { // Then Test does not return.
+					t.Logf("replay with -run TestRandomLists -random.seed %d -random.rounds 1", seed)
+				}
+			}()
+			newRandomLists(t, seed).run()
+		})
 	}
 }
 
@@ -177,7 +181,7 @@ func (f *randomLists) run() {
 			if f.hasTakenOver() {
 				f.plain2.add()
 			}
-		case 4:
+		case 4, 8:
 			f.slowCommit()
 		case 5, 6, 7:
 			time.Sleep(time.Duration(f.rng.IntN(600)) * time.Millisecond)
@@ -362,6 +366,7 @@ func (f *randomLists) takeOver() {
 	case f.isOther:
 		err = file.Read("space", f.takeOverFrom)
 	default:
+		f.slowCommit()
 		err = file.Close()
 	}
 	if err != nil {
