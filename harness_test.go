@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
@@ -163,6 +164,13 @@ func start(t *testing.T, informer cache.SharedInformer) (stop func()) {
 func advance(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
+}
+
+// readInChunksOf has initial lists read in chunks of as many objects during a test, which is not parallel to others.
+func readInChunksOf(t *testing.T, objects int) {
+	was := indexer.ChunkObjects
+	t.Cleanup(func() { indexer.ChunkObjects = was })
+	indexer.ChunkObjects = objects
 }
 
 // settle is longer than any delay: backoff of the Reflector, commits.

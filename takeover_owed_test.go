@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
-	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
@@ -32,8 +31,7 @@ func heardLost(told []string, key string) bool {
 // TestADeletionIsToldDuringASlowInitialList (Q2): the part of the list that has the object's key is read after the
 // takeover of a file whose handlers know the object. It is deleted before, so that the file owes the deletion, or after.
 func TestADeletionIsToldDuringASlowInitialList(t *testing.T) {
-	defer func(chunkObjects int) { indexer.ChunkObjects = chunkObjects }(indexer.ChunkObjects)
-	indexer.ChunkObjects = 16
+	readInChunksOf(t, 16)
 	for n := range 1 << 5 {
 		d := deletedDuringAList{durable: n&1 != 0, anew: n&2 != 0, owed: n&4 != 0, addedAgain: n&8 != 0, changed: n&16 != 0}
 		if d.changed && !d.anew {

@@ -22,7 +22,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
-	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/httpserver"
@@ -644,8 +643,7 @@ func TestAFirstListThatIsCutIsFollowedByOneMore(t *testing.T) {
 // TestAHandlerIsToldOfAllWhileANewTypeIsWritten: it reads the file, where the objects are of the old type until
 // they are written, which is no damage.
 func TestAHandlerIsToldOfAllWhileANewTypeIsWritten(t *testing.T) {
-	defer func(chunkObjects int) { indexer.ChunkObjects = chunkObjects }(indexer.ChunkObjects)
-	indexer.ChunkObjects = 25
+	readInChunksOf(t, 25)
 	for _, delay := range []time.Duration{time.Millisecond, 30 * time.Second, time.Hour} {
 		bubble(t, func(t *testing.T) {
 			const n = 300

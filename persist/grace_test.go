@@ -103,16 +103,16 @@ func TestADurableSnapshotHasWhatAnEarlierOneHad(t *testing.T) {
 			}
 			db := open(t, path, o)
 			hadAt := time.Duration(rnd.Int64N(int64(10 * time.Second)))
-			began, seen, was := time.Now(), 0, false
+			began, seen, released := time.Now(), 0, false
 			for n := 1; time.Since(began) < 2*time.Minute; n++ {
 				put(t, db, "n", strconv.Itoa(n))
 				if rnd.IntN(20) == 0 {
-					took := slow(rnd.Int64N(int64(time.Second)) << rnd.IntN(6))
+					took := testsupport.SlowValue(rnd.Int64N(int64(time.Second)) << rnd.IntN(6))
 					apply(t, db, func(b *Batch) { b.Put(Bucket{"another", "b"}, "slow", took); b.Urgent() })
 				}
-				if !was && time.Since(began) > hadAt {
+				if !released && time.Since(began) > hadAt {
 					close1(t, holder)
-					was = true
+					released = true
 				}
 				time.Sleep(time.Duration(rnd.Int64N(int64(200 * time.Millisecond))))
 				s, err := db.DurableSnapshot(testBucket.Space)
@@ -134,14 +134,4 @@ func TestADurableSnapshotHasWhatAnEarlierOneHad(t *testing.T) {
 			}
 		})
 	}
-}
-
-// slow is a value that takes as long to be written.
-type slow time.Duration
-
-func (slow) SizeBytes() int { return 1 }
-
-func (s slow) AppendTo(dst []byte) ([]byte, error) {
-	time.Sleep(time.Duration(s))
-	return append(dst, "done"...), nil
 }

@@ -325,8 +325,8 @@ func (db *DB) isLastCommit(b *handle, txID int) bool {
 // begun late, and where more counts as durable than is in the file (Options.DurableGrace), it
 // is the same as Snapshot, or, while the commit is being written that ends this, as that
 // leaves the file. So what one has seen, a later one sees, unless the file is damaged between
-// them, or cannot have a value (Value.AppendTo). While a commit is being written it may wait for its end; while commits fail, or the
-// disk does not answer, it may return an error.
+// them, or cannot have a value (Value.AppendTo). While a commit is being written it may wait
+// for its end; while commits fail, or the disk does not answer, it may return an error.
 func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 	for {
 		db.waitForReset(db.hangsLocked)

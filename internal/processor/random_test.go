@@ -198,6 +198,9 @@ func (f *randomLists) run() {
 	f.e.add()
 	f.change()
 	time.Sleep(time.Hour)
+	if err := f.db.Err(); err != nil || !f.hasTakenOver() {
+		f.t.Errorf("the file was taken over: %v; degraded: %v", f.hasTakenOver(), err)
+	}
 	for _, b := range f.believers {
 		if b.registered != nil {
 			b.check()
@@ -358,17 +361,17 @@ func (f *randomLists) write(stage func(*indexer.Writer) []queue.Delta) {
 
 // takeOver has the file taken over, within seconds.
 func (f *randomLists) takeOver() {
-	file := f.file
-	f.file = nil
-	var err error
-	switch {
-	case file == nil:
-	case f.isOther:
-		err = file.Read("space", f.takeOverFrom)
-	default:
-		f.slowCommit()
-		err = file.Close()
+	if f.file == nil {
+		return
 	}
+	var err error
+	if f.isOther {
+		err = f.file.Read("space", f.takeOverFrom)
+	} else {
+		f.slowCommit()
+		err = f.file.Close()
+	}
+	f.file = nil
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -410,18 +413,8 @@ func (f *randomLists) takeOverFrom(file *persist.Snapshot) error {
 
 // slowCommit makes the next commit, or the first one, take some time.
 func (f *randomLists) slowCommit() {
-	took := slowValue(f.rng.Int64N(int64(3 * time.Second)))
+	took := testsupport.SlowValue(f.rng.Int64N(int64(3 * time.Second)))
 	if _, err := f.db.Update(func(b *persist.Batch) { b.Put(persist.Bucket{Space: "space", Name: "slow"}, "slow", took); b.Urgent() }); err != nil {
 		f.t.Fatal(err)
 	}
-}
-
-// slowValue takes as long to be written.
-type slowValue time.Duration
-
-func (slowValue) SizeBytes() int { return 1 }
-
-func (v slowValue) AppendTo(dst []byte) ([]byte, error) {
-	time.Sleep(time.Duration(v)) // Virtual time.
-	return dst, nil
 }

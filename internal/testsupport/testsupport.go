@@ -87,3 +87,15 @@ func Rounds(full, short int) int {
 	}
 	return full
 }
+
+// A SlowValue is a value of a persist.DB that takes as long to be written.
+type SlowValue time.Duration
+
+// SizeBytes is next to nothing.
+func (SlowValue) SizeBytes() int { return 1 }
+
+// AppendTo appends nothing.
+func (v SlowValue) AppendTo(dst []byte) ([]byte, error) {
+	time.Sleep(time.Duration(v))
+	return dst, nil
+}
