@@ -2,8 +2,10 @@ package warmwatch_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -618,5 +620,71 @@ func TestEtcdPutBackUnderAnInformerThatIsNeverResumed(t *testing.T) { // I2
 		settle()
 		expectStore(t, p.informer, f)
 		r.expect(t, "update ns/a@103→100", "add ns/b@101")
+	})
+}
+
+// TestAWatchCacheThatLagsIsNoOtherHistory: it refuses a list not older than the store, but the newest version is no
+// older. A server that was put back has an older one.
+func TestAWatchCacheThatLagsIsNoOtherHistory(t *testing.T) {
+	lags := func(newest error) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+		return func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			switch {
+			case o.Limit == 1:
+				return nil, nil
+			case o.ResourceVersionMatch == metav1.ResourceVersionMatchNotOlderThan:
+				rv, _ := strconv.ParseInt(o.ResourceVersion, 10, 64)
+				return nil, tooLarge(rv, rv-1)
+			}
+			return nil, newest
+		}
+	}
+	t.Run("handlers are not told that what the transform refuses is gone", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			f := newSource(t, configMap("a"), configMap("b"))
+			p := launch(t, testsupport.Path(t), f, nil)
+			refuses := false
+			p.informer.SetTransform(func(obj any) (any, error) {
+				if refuses && accessor(obj).GetName() == "a" {
+					return nil, errors.New("the transform refuses it")
+				}
+				return obj, nil
+			})
+			durable := addDurable(t, p, "d")
+			plain, _ := add(t, p.informer)
+			p.run()
+			settle()
+			f.put(configMap("b", "x")) // Else the newest is listed anyway.
+			settle()
+			durable.take()
+			plain.take()
+			refuses = true
+			f.with(func() { f.onList = lags(nil) })
+			f.restart()
+			settle()
+			if n := p.informer.Status().Relists; n != 2 {
+				t.Errorf("%d relists, expected 2", n)
+			}
+			durable.expect(t)
+			plain.expect(t)
+		})
+	})
+	t.Run("the next process serves what is stored", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			f := newSource(t, configMap("a"), configMap("b"))
+			p := launch(t, testsupport.Path(t), f, nil).run()
+			settle()
+			f.put(configMap("b", "x"))
+			settle()
+			f.with(func() { f.onList = lags(errUnreachable) })
+			f.restart()
+			settle()
+			p.stop()
+			f.setDown(errUnreachable)
+			p = launch(t, p.path, f, nil).run()
+			settle()
+			if n := len(p.informer.GetStore().List()); n != 2 || !p.informer.HasSynced() {
+				t.Errorf("%d objects are served, HasSynced %t: %+v", n, p.informer.HasSynced(), p.informer.Status())
+			}
+		})
 	})
 }

@@ -198,7 +198,8 @@ func TestADirectoryThatCannotBeSyncedIsNoReasonToHaveNoFile(t *testing.T) {
 }
 
 // TestALockOnAFileThatHasBeenReplacedDoesNotCount: the file that has the name now is
-// another one.
+// another one. Whoever waits opens it anew for each attempt; a file that is replaced between
+// the opening and the lock is in TestALockCountsOnlyWherePathNamesTheFile.
 func TestALockOnAFileThatHasBeenReplacedDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := testsupport.Path(t)

@@ -101,7 +101,7 @@ func TestAForcedRelistIsNotForgotten(t *testing.T) {
 		},
 		{
 			"during a relist that finds the server behind", because(false, false),
-			[]answer{after(time.Second, fails(tooLarge()))}, []answer{lists("4", "a@3"), opens()},
+			[]answer{after(time.Second, fails(tooLarge()))}, []answer{lists("4"), lists("4", "a@3"), opens()},
 			[]string{"begin", "abort", "begin rewrite rewound", "item a@3", "finish 4", "replace 4"},
 		},
 		{

@@ -35,15 +35,23 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 		rv = anyVersion
 	}
 	listed, err := r.relistAt(ctx, rv, how)
+	lags := false
 	if rv != "" && (isExpired(err) || isTooLarge(err) || isNotUnderstood(err)) {
+		how.Newest = true
 		if isTooLarge(err) {
-			how.Reason += ", and " + behind(rv).Reason
-			how.Rewrite, how.Rewound = true, true
+			lags = !errors.Is(err, errOlder) && r.lags(ctx, rv)
+			if err := ctx.Err(); err != nil {
+				return "", err
+			}
+			how.Expired = false // It would not return single objects at the version of the newest list either.
+			if !lags {
+				how.Reason += ", and " + behind(rv).Reason
+				how.Rewrite, how.Rewound = true, true
+				r.obs.Relisting(how.Reason)
+			}
 			asked = r.found(how) // So that the next List relists as closely if this one fails.
 			how = *asked
-			r.obs.Relisting(how.Reason)
 		}
-		how.Newest = true
 		listed, err = r.relistAt(ctx, "", how)
 	}
 	if isBrokenOff(err) {
@@ -53,6 +61,9 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 		return "", fmt.Errorf("reflector: relist (%s): %w", how.Reason, err)
 	}
 	r.cuts = 0
+	if lags && notOlder(listed, rv) != nil { // Another server has answered.
+		r.found(*behind(rv))
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.next == asked { // Else another relist was demanded meanwhile.
@@ -60,6 +71,14 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 	}
 	r.eventless, r.consistent, r.failed = true, false, false
 	return listed, nil
+}
+
+// lags reports whether the newest version of a server that says it has not reached rv is not older than
+// rv: then its watch cache is behind, for longer than the client repeats a request, and nothing was put back.
+func (r *Resumer) lags(ctx context.Context, rv string) bool {
+	version, _, err := r.listOne(ctx, "", rv)
+	order, ok := checkpoint.CompareVersions(version, rv)
+	return err == nil && ok && order >= 0
 }
 
 const (

@@ -192,8 +192,8 @@ func TestAStreamThatPagesWouldNotHelpIsTriedAgain(t *testing.T) {
 	}{
 		"the request is too old":  {fails(errGone), []string{"STREAM NotOlderThan"}, []string{"abort", "begin"}, false},
 		"the stream is too old":   {opens(added("a@1"), failure(errGone)), []string{"STREAM NotOlderThan"}, []string{"item a@1", "abort", "begin"}, false},
-		"the request is too new":  {fails(tooLarge()), []string{"STREAM NotOlderThan"}, []string{"abort", "begin rewrite rewound"}, false},
-		"the stream is too new":   {opens(failure(errTooLargeOld)), []string{"STREAM NotOlderThan"}, []string{"abort", "begin rewrite rewound"}, false},
+		"the request is too new":  {fails(tooLarge()), []string{"LIST limit=1", "STREAM NotOlderThan"}, []string{"abort", "begin"}, false},
+		"the stream is too new":   {opens(failure(errTooLargeOld)), []string{"LIST limit=1", "STREAM NotOlderThan"}, []string{"abort", "begin"}, false},
 		"there are too many":      {fails(errBusy), []string{"STREAM NotOlderThan"}, []string{"abort", "begin"}, true},
 		"the server is not there": {fails(errRefused), []string{"STREAM NotOlderThan"}, []string{"abort", "begin"}, true},
 	} {
@@ -202,6 +202,9 @@ func TestAStreamThatPagesWouldNotHelpIsTriedAgain(t *testing.T) {
 				w := streaming(t, "5", c.answer)
 				w.opts.Relist = because(false, false)
 				end := opens(initialEnd("9"))
+				if len(c.requests) > 1 { // Its watch cache lags behind its newest version.
+					w.server.then(lists("9"))
+				}
 				if !c.backoff {
 					w.server.then(end)
 				}
@@ -281,8 +284,23 @@ func TestAListInPages(t *testing.T) {
 			append([]string{"begin", "abort"}, all...),
 		},
 		{
-			"the store's version is too new", "5", 0, []answer{fails(tooLarge()), lists("9", "a@3", "b@4", "c@5")},
-			[]string{"LIST rv=5 NotOlderThan", "LIST limit=500"},
+			"the store's version is too new", "5", 0, []answer{fails(tooLarge()), lists("4"), lists("9", "a@3", "b@4", "c@5")},
+			[]string{"LIST rv=5 NotOlderThan", "LIST limit=1", "LIST limit=500"},
+			append([]string{"begin", "abort", "begin rewrite rewound"}, all[1:]...),
+		},
+		{
+			"the store's version is too new for a watch cache that lags", "5", 0, []answer{fails(tooLarge()), lists("8"), lists("9", "a@3", "b@4", "c@5")},
+			[]string{"LIST rv=5 NotOlderThan", "LIST limit=1", "LIST limit=500"},
+			append([]string{"begin", "abort"}, all...),
+		},
+		{
+			"the store's version is too new, and the newest one has no order", "5", 0, []answer{fails(tooLarge()), lists("x"), lists("9", "a@3", "b@4", "c@5")},
+			[]string{"LIST rv=5 NotOlderThan", "LIST limit=1", "LIST limit=500"},
+			append([]string{"begin", "abort", "begin rewrite rewound"}, all[1:]...),
+		},
+		{
+			"the store's version is too new, and nobody says which is the newest", "5", 0, []answer{fails(tooLarge()), fails(errBusy), lists("9", "a@3", "b@4", "c@5")},
+			[]string{"LIST rv=5 NotOlderThan", "LIST limit=1", "LIST limit=500"},
 			append([]string{"begin", "abort", "begin rewrite rewound"}, all[1:]...),
 		},
 		{
@@ -362,7 +380,7 @@ func TestAFailedRelistIsTriedAgainAsItWas(t *testing.T) {
 func TestARelistThatFoundTheServerBehindStaysSo(t *testing.T) {
 	for name, first := range map[string][]answer{
 		"the question found it": {fails(tooLarge()), fails(errInternal)},
-		"the relist found it":   {fails(errGone), fails(tooLarge()), fails(errInternal)},
+		"the relist found it":   {fails(errGone), fails(tooLarge()), lists("4"), fails(errInternal)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -379,6 +397,41 @@ func TestARelistThatFoundTheServerBehindStaysSo(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAWatchCacheThatLagsIsAskedForTheNewestList, until it has returned that, by whichever of its servers.
+func TestAWatchCacheThatLagsIsAskedForTheNewestList(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", fails(errGone), fails(tooLarge()), lists("8"), fails(errInternal)).run()
+		w.server.requests.expect(t, "LIST rv=5 limit=1 NotOlderThan", "LIST rv=5 NotOlderThan", "LIST limit=1", "LIST limit=500")
+		w.store.calls.take()
+		w.server.then(lists("9", "a@3"), opens())
+		advance(firstBackoff)
+		w.server.requests.expect(t, "LIST limit=500", "WATCH rv=9")
+		w.store.calls.expect(t, "begin", "item a@3", "finish 9", "replace 9")
+		if w.store.lastHow().Expired {
+			t.Error("objects are asked for at the version of the list, which the watch cache may not have")
+		}
+	})
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", fails(errGone), fails(tooLarge()), lists("8"), lists("4", "a@3"), lists("9", "a@3"), opens()).run()
+		advance(firstBackoff)
+		w.server.requests.expect(t, "LIST rv=5 limit=1 NotOlderThan", "LIST rv=5 NotOlderThan", "LIST limit=1", "LIST limit=500", "LIST limit=500", "WATCH rv=9")
+		if how := w.store.lastHow(); !how.Rewound {
+			t.Errorf("a list that is older than the store is believed: %+v", how)
+		}
+	})
+}
+
+// TestAnEndDuringTheQuestionForTheNewestVersionProvesNothing: it has no answer, and the next process may serve the store.
+func TestAnEndDuringTheQuestionForTheNewestVersionProvesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", fails(errGone), fails(tooLarge()), hangs).run()
+		w.server.requests.expect(t, "LIST rv=5 limit=1 NotOlderThan", "LIST rv=5 NotOlderThan", "LIST limit=1")
+		w.stop()
+		w.server.requests.expect(t)
+		w.store.calls.expect(t, "begin", "abort")
+	})
 }
 
 func TestARelistThatLedNowhereIsFollowedByOneOfTheNewest(t *testing.T) { // kubernetes#133810
@@ -512,4 +565,25 @@ func TestAListWithAnObjectNewerThanItselfIsNotResumed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestWhereVersionsHaveNoOrderAnOlderAnswerProvesNothing: the version of a list is below those of its objects. That
+// the server says it has not reached a version does.
+func TestWhereVersionsHaveNoOrderAnOlderAnswerProvesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "", lists("4", "a@7"), opens(modified("a@8"))).run()
+		w.server.requests.take()
+		for range 2 {
+			advance(time.Minute)
+			w.server.then(lists("4", "a@8"), opens())
+			w.server.last().end()
+			advance(firstBackoff)
+			w.server.requests.expect(t, "LIST rv=8 limit=1 NotOlderThan", "WATCH rv=8")
+		}
+		advance(time.Minute)
+		w.server.then(fails(tooLarge()), lists("4", "a@3"), opens())
+		w.server.last().end()
+		advance(2 * firstBackoff)
+		w.server.requests.expect(t, "LIST rv=8 limit=1 NotOlderThan", "LIST limit=500", "WATCH rv=4")
+	})
 }

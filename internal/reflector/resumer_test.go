@@ -113,7 +113,7 @@ func TestARelistOfAnotherHistoryIsLoggedOnce(t *testing.T) {
 			}
 		}, "cluster differs"},
 		{
-			"a relist finds that the server is behind", []answer{fails(errGone), fails(tooLarge())}, nil,
+			"a relist finds that the server is behind", []answer{fails(errGone), fails(tooLarge()), lists("4")}, nil,
 			"resourceVersion 5 is too old, and the server is behind resourceVersion 5",
 		},
 		{"the version is too old", []answer{fails(errGone), fails(errGone)}, nil, ""},
