@@ -643,12 +643,15 @@ func TestAWatchCacheThatLagsIsNoOtherHistory(t *testing.T) {
 			f := newSource(t, configMap("a"), configMap("b"))
 			p := launch(t, testsupport.Path(t), f, nil)
 			refuses := false
-			p.informer.SetTransform(func(obj any) (any, error) {
+			err := p.informer.SetTransform(func(obj any) (any, error) {
 				if refuses && accessor(obj).GetName() == "a" {
 					return nil, errors.New("the transform refuses it")
 				}
 				return obj, nil
 			})
+			if err != nil {
+				t.Fatal(err)
+			}
 			durable := addDurable(t, p, "d")
 			plain, _ := add(t, p.informer)
 			p.run()

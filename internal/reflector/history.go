@@ -48,10 +48,7 @@ const maxCheckedItems = 100
 // checkAnswer compares an answer of the server with the store, which is at rv. It
 // returns how to relist if they may not be of one history.
 func (r *Resumer) checkAnswer(list runtime.Object, rv string) (*Relisting, error) {
-	r.mu.Lock()
-	noOrder := r.noOrder
-	r.mu.Unlock()
-	if noOrder { // Any answer is possible. A server that is behind rv refuses to answer.
+	if r.hasNoOrder() { // Any answer is possible. A server that is behind rv refuses to answer.
 		return nil, nil
 	}
 	m, err := meta.ListAccessor(list)

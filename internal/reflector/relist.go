@@ -24,7 +24,7 @@ import (
 // after such a list expired without an event, it asks for the newest. The first list into
 // an empty store may have any version, as client-go's, so the watch cache serves it.
 func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (string, error) {
-	how := *asked
+	how, least := *asked, rv
 	r.mu.Lock()
 	how.Newest = how.Newest || how.Rewound || r.consistent
 	r.mu.Unlock()
@@ -44,7 +44,9 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 				return "", err
 			}
 			how.Expired = false // It would not return single objects at the version of the newest list either.
-			if !lags {
+			if lags {
+				how.NotOlderThan = rv // If this one fails, the next newest list is measured by it, too.
+			} else {
 				how.Reason += ", and " + behind(rv).Reason
 				how.Rewrite, how.Rewound = true, true
 				r.obs.Relisting(how.Reason)
@@ -61,8 +63,8 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 		return "", fmt.Errorf("reflector: relist (%s): %w", how.Reason, err)
 	}
 	r.cuts = 0
-	if lags && notOlder(listed, rv) != nil { // Another server has answered.
-		r.found(*behind(rv))
+	if !how.Rewound && notOlder(listed, least) != nil { // Another server has answered.
+		r.found(*behind(least))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,9 +78,9 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 // lags reports whether the newest version of a server that says it has not reached rv is not older than
 // rv: then its watch cache is behind, for longer than the client repeats a request, and nothing was put back.
 func (r *Resumer) lags(ctx context.Context, rv string) bool {
-	version, _, err := r.listOne(ctx, "", rv)
+	version, how, err := r.listOne(ctx, "", rv)
 	order, ok := checkpoint.CompareVersions(version, rv)
-	return err == nil && ok && order >= 0
+	return err == nil && ok && order >= 0 && (how == nil || !how.Rewound)
 }
 
 const (

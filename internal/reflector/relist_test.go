@@ -413,12 +413,44 @@ func TestAWatchCacheThatLagsIsAskedForTheNewestList(t *testing.T) {
 			t.Error("objects are asked for at the version of the list, which the watch cache may not have")
 		}
 	})
+}
+
+// TestANewestListThatIsOlderThanTheStoreIsOfAnotherHistory: the server that was asked before may be another one.
+func TestANewestListThatIsOlderThanTheStoreIsOfAnotherHistory(t *testing.T) {
+	for name, answers := range map[string][]answer{
+		"a list not older than the store is too old": {fails(errGone), fails(errGone)},
+		"its watch cache lags":                       {fails(errGone), fails(tooLarge()), lists("8")},
+		"its watch cache lags, and the list fails":   {fails(errGone), fails(tooLarge()), lists("8"), fails(errInternal)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "5", append(answers, lists("4", "a@3"), lists("9", "a@3"), opens())...).run()
+				advance(time.Minute)
+				requests := w.server.requests.take()
+				if want := []string{"LIST limit=500", "LIST limit=500", "WATCH rv=9"}; !slices.Equal(requests[len(requests)-3:], want) {
+					t.Errorf("%q, expected %q at the end", requests, want)
+				}
+				if how := w.store.lastHow(); !how.Rewound {
+					t.Errorf("it is believed: %+v", how)
+				}
+				advance(time.Hour)
+				w.server.requests.expect(t)
+			})
+		})
+	}
+}
+
+// TestTheNewestVersionOfAWatchCacheThatLagsTestifies: an object that comes with it contradicts the store.
+func TestTheNewestVersionOfAWatchCacheThatLagsTestifies(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "5", fails(errGone), fails(tooLarge()), lists("8"), lists("4", "a@3"), lists("9", "a@3"), opens()).run()
-		advance(firstBackoff)
-		w.server.requests.expect(t, "LIST rv=5 limit=1 NotOlderThan", "LIST rv=5 NotOlderThan", "LIST limit=1", "LIST limit=500", "LIST limit=500", "WATCH rv=9")
+		w := newWorld(t, "5", lists("5"), opens())
+		w.withPast("a@3")
+		w.run()
+		w.server.then(fails(tooLarge()), lists("8", "a@2"), lists("9", "a@2"), opens())
+		w.server.last().send(failure(errGone))
+		advance(2 * firstBackoff)
 		if how := w.store.lastHow(); !how.Rewound {
-			t.Errorf("a list that is older than the store is believed: %+v", how)
+			t.Errorf("relisted as of the same history: %+v", how)
 		}
 	})
 }
@@ -580,6 +612,11 @@ func TestWhereVersionsHaveNoOrderAnOlderAnswerProvesNothing(t *testing.T) {
 			advance(firstBackoff)
 			w.server.requests.expect(t, "LIST rv=8 limit=1 NotOlderThan", "WATCH rv=8")
 		}
+		advance(time.Minute)
+		w.server.then(hangs, lists("4", "a@8"), lists("4", "a@8"), opens()) // It is slow.
+		w.server.last().end()
+		advance(askPatience + firstBackoff)
+		w.server.requests.expect(t, "LIST rv=8 limit=1 NotOlderThan", "LIST limit=1", "LIST rv=8 limit=1 NotOlderThan", "WATCH rv=8")
 		advance(time.Minute)
 		w.server.then(fails(tooLarge()), lists("4", "a@3"), opens())
 		w.server.last().end()

@@ -180,7 +180,7 @@ func (r *Resumer) ask(ctx context.Context, rv string) (serverVersion string, how
 		order, ok := checkpoint.CompareVersions(serverVersion, rv)
 		switch {
 		case err != nil:
-		case !ok:
+		case !ok || r.hasNoOrder():
 			serverVersion, how, err = r.listOne(ctx, rv, rv)
 		case order < 0:
 			return "", behind(rv), nil
@@ -222,6 +222,12 @@ func (r *Resumer) openedLate() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return !r.neverResume && !r.noOrder && time.Since(r.answered) >= answerHolds
+}
+
+func (r *Resumer) hasNoOrder() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.noOrder
 }
 
 func behind(rv string) *Relisting {
