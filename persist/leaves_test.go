@@ -513,7 +513,7 @@ func TestAFreelistEntryThatNamesAPageOfALeafIsFound(t *testing.T) {
 // leaf that was checked before, or that this process has written, may lie as well.
 func TestALengthThatLiesIsFoundBeforeBboltCopiesAsMuch(t *testing.T) {
 	element := func(i, at int) int { return pageHeaderBytes + i*elementBytes + at }
-	rng, ofSix := testsupport.Rand(t), testsupport.Rounds(6, 1) // With -short fewer files, others each time.
+	ofSix := testsupport.Rounds(6, 1) // With -short fewer files, others each time.
 	for name, lie := range map[string]struct {
 		at  int
 		bit uint32
@@ -528,7 +528,7 @@ func TestALengthThatLiesIsFoundBeforeBboltCopiesAsMuch(t *testing.T) {
 	} {
 		for _, first := range []string{"", "of its own", "of another bucket"} {
 			for write, key := range map[string]string{"a new key": "0300a", "a deletion beside it": "0298"} {
-				if rng.Intn(6) >= ofSix {
+				if rand.Intn(6) >= ofSix {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s, after a commit %s, %s", name, first, write), func(t *testing.T) {

@@ -21,7 +21,8 @@ import (
 
 // relist compares the store with a list. It asks for one that is not older than the
 // store, so that time does not go back. If the server cannot return that, or the watch
-// after such a list expired without an event, it asks for the newest. The first list into
+// after such a list expired without an event, it asks for the newest. If that is older than the store
+// after all, or the newest version of a server that refuses is, the server is of another history. The first list into
 // an empty store may have any version, as client-go's, so the watch cache serves it.
 func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (string, error) {
 	how, least := *asked, rv

@@ -399,7 +399,7 @@ func TestARelistThatFoundTheServerBehindStaysSo(t *testing.T) {
 	}
 }
 
-// TestAWatchCacheThatLagsIsAskedForTheNewestList, until it has returned that, by whichever of its servers.
+// TestAWatchCacheThatLagsIsAskedForTheNewestList, until the server has returned that.
 func TestAWatchCacheThatLagsIsAskedForTheNewestList(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "5", fails(errGone), fails(tooLarge()), lists("8"), fails(errInternal)).run()
