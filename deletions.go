@@ -235,7 +235,7 @@ func versionOfDeleted(it *persist.Item) string {
 		_, version := v.Head()
 		return version
 	}
-	payload, err := payloadOfDeleted(it)
+	payload, err := it.Payload()
 	if err != nil {
 		return ""
 	}
@@ -244,14 +244,6 @@ func versionOfDeleted(it *persist.Item) string {
 		return ""
 	}
 	return r.ResourceVersion
-}
-
-// payloadOfDeleted returns an encoded deleted object.
-func payloadOfDeleted(it *persist.Item) ([]byte, error) {
-	if v, inMemory := it.Value.(persist.Bytes); inMemory { // It was put by takeOver, and is not committed yet.
-		return v, nil
-	}
-	return it.Payload()
 }
 
 // keys returns the names of all objects.
@@ -307,7 +299,7 @@ func deletedObject(it *persist.Item, newObject func() any) (any, error) {
 	if v, inMemory := it.Value.(*record.Object); inMemory {
 		return v.Object, record.CheckType(v.Object, newObject)
 	}
-	payload, err := payloadOfDeleted(it)
+	payload, err := it.Payload()
 	if err != nil {
 		return nil, err
 	}

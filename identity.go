@@ -225,20 +225,19 @@ func (lw checkedListerWatcher) IsWatchListSemanticsUnSupported() bool {
 // want returns what a checkpoint must match.
 func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
 	id := s.parts.Load().identity
-	w := checkpoint.Want{
-		Identity:      id,
-		ClusterID:     clusterID,
-		Server:        s.server,
-		Hidden:        s.server == request.HiddenServer,
-		Type:          s.adoptedType(),
-		SchemaVersion: checkpoint.SchemaVersion(s.storedType()),
-		Now:           time.Now(),
-		MaxAge:        s.cache.opts.MaxAge,
-		NeverResume:   s.opts.NeverResume || isEvents(resourceOf(id)),
-		IndexVersion:  s.indexVersion(),
+	return checkpoint.Want{
+		Identity:         id,
+		ClusterID:        clusterID,
+		Server:           s.server,
+		Hidden:           s.server == request.HiddenServer,
+		Type:             s.adoptedType(),
+		SchemaVersion:    checkpoint.SchemaVersion(s.storedType()),
+		Now:              time.Now(),
+		MaxAge:           s.cache.opts.MaxAge,
+		NeverResume:      s.opts.NeverResume || isEvents(resourceOf(id)),
+		IndexVersion:     s.indexVersion(),
+		TransformVersion: s.transformVersion(),
 	}
-	w.TransformVersion = s.transformVersion()
-	return w
 }
 
 // unknownTransform is the version of a function that has none. It does not change with the

@@ -17,7 +17,7 @@
 // Everything in cache.Options does: typed, unstructured and metadata objects, each of which is kept
 // for itself; DefaultNamespaces, ByObject, selectors; transforms; field indices; RemoveInformer, and
 // GetInformer after it, where no handler of the removed informer runs for more than 10 s: the new one works
-// from memory then. After a restart no list is asked for, unless the API server has no history
+// from memory then. After a restart not all objects are listed, unless the API server has no history
 // any more: see the README. A manager for several clusters (package cluster) needs a Cache, and a
 // file, for each.
 //

@@ -170,18 +170,6 @@ func (f *factory) ForResource(resource schema.GroupVersionResource) (GenericInfo
 	if err != nil {
 		return nil, err
 	}
-	return &genericInformer{resource, generated{f}.InformerFor(obj, newFunc)}, nil
-}
-
-type genericInformer struct {
-	resource schema.GroupVersionResource
-	informer cache.SharedIndexInformer
-}
-
-// Informer implements [GenericInformer].
-func (g *genericInformer) Informer() cache.SharedIndexInformer { return g.informer }
-
-// Lister implements [GenericInformer].
-func (g *genericInformer) Lister() cache.GenericLister {
-	return cache.NewGenericLister(g.informer.GetIndexer(), g.resource.GroupResource())
+	informer := generated{f}.InformerFor(obj, newFunc)
+	return listed{informer, cache.NewGenericLister(informer.GetIndexer(), resource.GroupResource())}, nil
 }

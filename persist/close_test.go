@@ -122,6 +122,31 @@ func TestCloseWaitsForOpenSnapshots(t *testing.T) {
 	}
 }
 
+// TestEachCallOfCloseWaits: also one that comes while another one does, and without stopping the clock of a synctest
+// bubble.
+func TestEachCallOfCloseWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := openSound(t, testsupport.Path(t), manual)
+		put(t, db, "key", "value")
+		db.AddHook(&Hook{AfterCommit: func(uint64) { time.Sleep(time.Second) }})
+		closed := make(chan error)
+		for range 2 {
+			go func() { closed <- db.Close() }()
+		}
+		synctest.Wait()
+		select {
+		case err := <-closed:
+			t.Errorf("Close did not wait, and returned %v", err)
+		default:
+		}
+		for range 2 {
+			if err := <-closed; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // TestWhoeverWaitsForAReaderDoesNotBlameTheDisk: after a commit whose fsync has failed, Close waits for
 // those who read what was there before. A disk that does not answer afterwards is noticed all the same.
 func TestWhoeverWaitsForAReaderDoesNotBlameTheDisk(t *testing.T) {

@@ -3,9 +3,11 @@ package persist
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -250,11 +252,7 @@ func (db *DB) beforeCommitLocked() (urgent bool) {
 }
 
 func (db *DB) hooksLocked() []*Hook {
-	hooks := make([]*Hook, 0, len(db.hooks))
-	for h := range db.hooks {
-		hooks = append(hooks, h)
-	}
-	return hooks
+	return slices.Collect(maps.Keys(db.hooks))
 }
 
 func (db *DB) failedLocked(err error) {

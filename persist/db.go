@@ -1,6 +1,7 @@
 package persist
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"sync"
@@ -42,38 +43,26 @@ type Options struct {
 	Logger *klog.Logger
 }
 
-func (o Options) withDefaults() (Options, error) {
-	for _, d := range []struct {
-		name  string
-		value *time.Duration
-		def   time.Duration
-	}{
-		{"CommitInterval", &o.CommitInterval, time.Second},
-		{"DurableDelay", &o.DurableDelay, 10 * time.Millisecond},
-		{"LockTimeout", &o.LockTimeout, time.Second},
-		{"DurableGrace", &o.DurableGrace, 0},
-	} {
-		if *d.value < 0 {
-			return o, fmt.Errorf("persist: %s is negative: %v", d.name, *d.value)
-		}
-		if *d.value == 0 {
-			*d.value = d.def
-		}
+// orDefault sets an option that is zero.
+func orDefault[T ~int64](name string, option *T, value T) error {
+	if *option < 0 {
+		return fmt.Errorf("persist: %s is negative: %v", name, *option)
 	}
-	for _, b := range []struct {
-		name  string
-		value *int64
-		def   int64
-	}{
-		{"CommitBytes", &o.CommitBytes, 8 << 20},
-		{"MaxPendingBytes", &o.MaxPendingBytes, 16 << 20},
-	} {
-		if *b.value < 0 {
-			return o, fmt.Errorf("persist: %s is negative: %d", b.name, *b.value)
-		}
-		if *b.value == 0 {
-			*b.value = b.def
-		}
+	*option = cmp.Or(*option, value)
+	return nil
+}
+
+func (o Options) withDefaults() (Options, error) {
+	err := cmp.Or(
+		orDefault("CommitInterval", &o.CommitInterval, time.Second),
+		orDefault("DurableDelay", &o.DurableDelay, 10*time.Millisecond),
+		orDefault("LockTimeout", &o.LockTimeout, time.Second),
+		orDefault("DurableGrace", &o.DurableGrace, 0),
+		orDefault("CommitBytes", &o.CommitBytes, 8<<20),
+		orDefault("MaxPendingBytes", &o.MaxPendingBytes, 16<<20),
+	)
+	if err != nil {
+		return o, err
 	}
 	o.DurableDelay = min(o.DurableDelay, o.CommitInterval)
 	o.CommitBytes = min(o.CommitBytes, o.MaxPendingBytes)
@@ -125,8 +114,8 @@ type DB struct {
 	wake chan struct{} // Capacity 1: tells the committer to look again.
 	done chan struct{} // Closed when the committer has ended.
 
-	closeOnce sync.Once
-	closeErr  error
+	ended    chan struct{} // Closed when Close has ended, and closeErr is what it returns.
+	closeErr error
 
 	mu   sync.RWMutex
 	cond sync.Cond // On mu. Broadcast after each commit attempt.
@@ -423,12 +412,13 @@ func (db *DB) givesUpLocked() bool { return db.hangsLocked() && !db.closing }
 // calls wait for the first and return what it does; calls of other methods return
 // [ErrClosed].
 func (db *DB) Close() error {
-	db.closeOnce.Do(func() { db.closeErr = db.close() })
-	return db.closeErr
-}
-
-func (db *DB) close() error {
 	db.mu.Lock()
+	if db.closing {
+		db.mu.Unlock()
+		<-db.ended // Not a sync.Once, whose mutex would stop the clock of a synctest bubble.
+		return db.closeErr
+	}
+	defer close(db.ended)
 	db.closing = true
 	db.cond.Broadcast() // Blocked Updates give up.
 	err := db.flushLocked()
@@ -448,5 +438,6 @@ func (db *DB) close() error {
 		err = cerr
 	}
 	db.closers.Wait()
+	db.closeErr = err
 	return err
 }

@@ -1,5 +1,5 @@
 // Package persist keeps warmwatch's one file, a bbolt database. No other
-// package imports bbolt.
+// package of this module imports bbolt.
 //
 // A [DB] is a map of buckets with string keys. Changes go into memory first
 // and are visible at once; a committer goroutine writes them to the file in

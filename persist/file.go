@@ -99,6 +99,7 @@ func newDB(path string, o Options) *DB {
 		log:       *o.Logger,
 		wake:      make(chan struct{}, 1),
 		done:      make(chan struct{}),
+		ended:     make(chan struct{}),
 		pending:   newLayer(),
 		hooks:     map[*Hook]struct{}{},
 	}

@@ -243,14 +243,12 @@ func (db *DB) awaitSynced(h *handle) error {
 	db.mu.RLock()
 	hangs := db.hangsLocked()
 	db.mu.RUnlock()
-	timer := time.NewTimer(hangingCommit)
-	defer timer.Stop()
 	if !hangs { // Else the committer has the lock, perhaps for ever.
 		a := h.awaited(db)
 		select {
 		case <-a.done:
 			return a.err
-		case <-timer.C:
+		case <-time.After(hangingCommit):
 		}
 	}
 	return fmt.Errorf("persist: sync %s: %w", db.path, ErrNoAnswer)
@@ -330,29 +328,16 @@ func metaSum(m []byte) uint64 {
 	return h
 }
 
-// A beginner begins transactions: a [handle], or a [bolt.DB] that nobody else uses.
-type beginner interface {
-	Begin(writable bool) (*bolt.Tx, error)
-}
-
 // view runs fn in a read transaction.
-func view(b beginner, fn func(*bolt.Tx) error) error {
+func view(h *handle, fn func(*bolt.Tx) error) error {
 	return guard(func() error {
-		tx, err := b.Begin(false)
+		tx, err := h.Begin(false)
 		if err != nil {
 			return err
 		}
-		defer endRead(b, tx)
+		defer h.end(tx)
 		return fn(tx)
 	})
-}
-
-func endRead(b beginner, tx *bolt.Tx) {
-	if h, ok := b.(*handle); ok {
-		h.end(tx)
-		return
-	}
-	_ = guard(tx.Rollback) // Rollback of a read transaction cannot fail.
 }
 
 // beginCommit notes that bbolt is about to commit. On a dead handle it returns an error,

@@ -37,7 +37,7 @@ func lockFile(path string, timeout time.Duration) (*os.File, error) {
 		case !errors.Is(err, syscall.EWOULDBLOCK):
 			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
 		}
-		late, by := time.Now().After(deadline), ""
+		late, by := !time.Now().Before(deadline), ""
 		if late {
 			by = holder(f)
 		}

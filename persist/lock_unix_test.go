@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
@@ -31,4 +33,19 @@ func TestALockCountsOnlyWherePathNamesTheFile(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestALockThatIsNotWaitedFor: a timeout of zero is one attempt.
+func TestALockThatIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := testsupport.Path(t)
+		openSound(t, path, manual)
+		begin := time.Now()
+		if _, err := lockFile(path, 0); !errors.Is(err, ErrLocked) {
+			t.Errorf("error %v, expected %v", err, ErrLocked)
+		}
+		if waited := time.Since(begin); waited != 0 {
+			t.Errorf("waited for %v", waited)
+		}
+	})
 }

@@ -2,6 +2,7 @@ package persist
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/tidwall/btree"
@@ -137,14 +138,9 @@ func (l *layer) lookup(b Bucket, key string) (e entry, found bool) {
 // sortedBuckets is the order in which a commit writes: sorted input is fast in
 // bbolt, and tests need a fixed order.
 func (l *layer) sortedBuckets() []Bucket {
-	names := make([]Bucket, 0, len(l.buckets))
-	for b := range l.buckets {
-		names = append(names, b)
-	}
-	slices.SortFunc(names, func(a, b Bucket) int {
+	return slices.SortedFunc(maps.Keys(l.buckets), func(a, b Bucket) int {
 		return cmp.Or(cmp.Compare(a.Space, b.Space), cmp.Compare(a.Name, b.Name))
 	})
-	return names
 }
 
 // copySpace captures the buckets of one space. The trees are copied on write,

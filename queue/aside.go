@@ -2,7 +2,6 @@ package queue
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -48,6 +47,12 @@ type panics struct {
 	Count int    `json:"count"`
 }
 
+// SizeBytes implements [persist.Value].
+func (p panics) SizeBytes() int { return 48 + len(p.Key) }
+
+// AppendTo implements [persist.Value].
+func (p panics) AppendTo(dst []byte) ([]byte, error) { return persist.AppendJSON(dst, p) }
+
 // asideKey returns the key of an object that is set aside for a durable name.
 func asideKey(name, key string) string {
 	return string(appendBytes(nil, []byte(name))) + key
@@ -89,8 +94,7 @@ func (q *Log) putPanicsLocked(b *persist.Batch, name string, p panics) {
 	}
 	q.aside.panics[name] = p
 	q.aside.some.Store(true)
-	value, _ := json.Marshal(p) // It cannot fail.
-	b.Put(persist.Bucket{Space: q.deltas.Space, Name: panicsBucket}, name, persist.Bytes(value))
+	b.Put(persist.Bucket{Space: q.deltas.Space, Name: panicsBucket}, name, p)
 }
 
 // Returned notes that the handler has returned from a notification of an object, so that
@@ -271,10 +275,8 @@ func (q *Log) Redeliver(name string, keys ...string) {
 	for key, o := range q.aside.objects[name] {
 		o.wanted = o.wanted || len(keys) == 0 || slices.Contains(keys, key)
 	}
-	for c := range q.consumers {
-		if c.name == name {
-			c.interrupted = true
-		}
+	if c := q.consumerLocked(name); c != nil {
+		c.interrupted = true
 	}
 	q.cond.Broadcast()
 }
@@ -362,24 +364,13 @@ func (q *Log) readAside(s *persist.Snapshot, found func()) (objects map[string]m
 		return nil, nil, err
 	}
 	err = s.Scan(panicsBucket, "", func(it *persist.Item) (bool, error) {
-		p, err := parsePanics(it)
+		p, err := persist.ReadJSON[panics](it)
 		if err != nil {
 			damaged(err, panicsBucket, it.Key)
 			return true, nil
 		}
-		counts[it.Key] = p
+		counts[it.Key] = *p
 		return true, nil
 	})
 	return objects, counts, err
-}
-
-func parsePanics(it *persist.Item) (p panics, err error) {
-	if v, inMemory := it.Value.(persist.Bytes); inMemory {
-		return p, json.Unmarshal(v, &p)
-	}
-	payload, err := it.Payload()
-	if err != nil {
-		return p, err
-	}
-	return p, json.Unmarshal(payload, &p)
 }

@@ -48,7 +48,7 @@ func (q *Log) storeLocked(b *persist.Batch, key string, c cursor) {
 		return
 	}
 	q.storedCursors[key] = c
-	b.Put(q.cursors, key, storedCursor(c))
+	b.Put(q.cursors, key, c)
 }
 
 func (q *Log) trimLocked(b *persist.Batch) {

@@ -113,10 +113,8 @@ func (q *Log) named(name string, durable bool) (*Consumer, error) {
 func (q *Log) addNamed(c *Consumer) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for other := range q.consumers {
-		if other.name == c.name {
-			return fmt.Errorf("%w: %q", ErrInUse, c.name)
-		}
+	if q.consumerLocked(c.name) != nil {
+		return fmt.Errorf("%w: %q", ErrInUse, c.name)
 	}
 	stored, seen := q.absent[c.name]
 	c.isNew = !seen
@@ -139,6 +137,16 @@ func (q *Log) addNamed(c *Consumer) error {
 	delete(q.absent, c.name)
 	delete(q.absentReadTo, c.name)
 	q.consumers[c] = struct{}{}
+	return nil
+}
+
+// consumerLocked returns the consumer of a name, nil if it has none now.
+func (q *Log) consumerLocked(name string) *Consumer {
+	for c := range q.consumers {
+		if c.name == name {
+			return c
+		}
+	}
 	return nil
 }
 
@@ -338,10 +346,8 @@ func (c *Consumer) passOnLocked() {
 		}
 		return
 	}
-	for next := range q.consumers {
-		if next.name == c.name && next.term == c.term && (at.Seq > next.cursor.Load() || next.initialPending.Load()) {
-			next.startLocked(at)
-		}
+	if next := q.consumerLocked(c.name); next != nil && next.term == c.term && (at.Seq > next.cursor.Load() || next.initialPending.Load()) {
+		next.startLocked(at)
 	}
 }
 

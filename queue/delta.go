@@ -135,20 +135,11 @@ func cutBytes(p []byte) (b, rest []byte, err error) {
 	return p[used : used+int(n)], p[used+int(n):], nil
 }
 
-// rawDelta is the persist.Value of a delta that is encoded already.
-type rawDelta []byte
-
-func (v rawDelta) SizeBytes() int                      { return len(v) }
-func (v rawDelta) AppendTo(dst []byte) ([]byte, error) { return append(dst, v...), nil }
-
 // storedDelta returns the delta of an item if its objects are in memory, and else its
 // encoding, which is valid as long as the item.
 func storedDelta(it *persist.Item) (d *Delta, encoded []byte, err error) {
-	switch v := it.Value.(type) {
-	case deltaValue:
+	if v, inMemory := it.Value.(deltaValue); inMemory {
 		return v.Delta, nil, nil
-	case rawDelta:
-		return nil, v, nil
 	}
 	encoded, err = it.Payload()
 	return nil, encoded, err

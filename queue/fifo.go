@@ -232,7 +232,7 @@ func (q *DeltaFIFO) queued() (waiting map[string]Delta, last uint64, err error) 
 	after := q.pop.consumer.Cursor()
 	q.pop.Unlock()
 	for {
-		ds, err := q.log.read(nil, after, ^uint64(0))
+		ds, err := q.log.read(after, ^uint64(0))
 		if err != nil {
 			return nil, 0, err
 		}

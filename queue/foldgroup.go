@@ -119,7 +119,7 @@ func (g *foldGroup) add(seq uint64, h deltaHeader) {
 type foldOp struct {
 	key           string
 	members, keep []uint64
-	last          rawDelta
+	last          persist.Bytes // Encoded.
 }
 
 // records calls use with the parts of a stored delta, valid during the call.

@@ -1,5 +1,7 @@
 package queue
 
+import "slices"
+
 // foldLimits are the positions of consumers, which no fold crosses.
 type foldLimits struct {
 	spans        []span
@@ -20,19 +22,11 @@ func (l *foldLimits) side(key string, seq uint64) (side uint64) {
 // span is what a consumer may have been given, and may be given again: after from, up to to.
 type span struct{ from, to uint64 }
 
-// touches reports whether a fold of the deltas from first to last would mix what
-// a consumer was given with what it was not.
-func (s span) touches(first, last uint64) bool { return first <= s.to && last > s.from }
-
 // crosses reports whether a fold of the deltas of a key from first to last would mix
 // what somebody was given with what it was not.
 func (l *foldLimits) crosses(key string, first, last uint64) bool {
-	for _, s := range l.spans {
-		if s.touches(first, last) {
-			return true
-		}
-	}
-	return l.side(key, first) != l.side(key, last)
+	given := func(s span) bool { return first <= s.to && last > s.from }
+	return slices.ContainsFunc(l.spans, given) || l.side(key, first) != l.side(key, last)
 }
 
 // foldLimitsLocked returns the positions of consumers; not ok if nothing may be folded.

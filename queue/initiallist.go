@@ -148,7 +148,7 @@ func (ds *Deletions) readTombstones(s *persist.Snapshot, upTo uint64) error {
 			return false, nil
 		}
 		d := deletion{seq: seq}
-		if t, err := parseTombstone(it); err == nil { // Else its delta may be readable.
+		if t, err := persist.ReadJSON[tombstone](it); err == nil { // Else its delta may be readable.
 			d.keyHash = hashOf(t.Key)
 		}
 		ds.found = append(ds.found, d)

@@ -35,7 +35,7 @@ func (q *Log) load() error {
 		return err
 	}
 	var st *logState
-	_, err = s.View(stateBucket, stateKey, func(it *persist.Item) (err error) { st, err = parseLogState(it); return err })
+	_, err = s.View(stateBucket, stateKey, func(it *persist.Item) (err error) { st, err = persist.ReadJSON[logState](it); return err })
 	if err != nil {
 		if !errors.Is(err, persist.ErrCorrupt) {
 			return err
@@ -259,7 +259,7 @@ func (q *Log) loadHead(s *persist.Snapshot, l *loading) error {
 func (q *Log) loadCursors(s *persist.Snapshot, st *logState, l *loading) error {
 	var bad []string
 	err := s.Scan(cursorsBucket, "", func(it *persist.Item) (bool, error) {
-		c, err := parseCursor(it)
+		c, err := persist.ReadJSON[cursor](it)
 		if err != nil {
 			if !errors.Is(err, persist.ErrCorrupt) {
 				return false, err
@@ -268,7 +268,7 @@ func (q *Log) loadCursors(s *persist.Snapshot, st *logState, l *loading) error {
 			bad = append(bad, it.Key)
 			return true, nil
 		}
-		q.storedCursors[it.Key] = c
+		q.storedCursors[it.Key] = *c
 		q.head = max(q.head, c.Seq)
 		return true, nil
 	})

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -158,6 +157,12 @@ type cursor struct {
 // knows reports whether the handler may know objects, or that there are none.
 func (c cursor) knows() bool { return c.MayKnow || c.Seq > 0 || !c.InitialPending }
 
+// SizeBytes implements [persist.Value].
+func (c cursor) SizeBytes() int { return 48 }
+
+// AppendTo implements [persist.Value].
+func (c cursor) AppendTo(dst []byte) ([]byte, error) { return persist.AppendJSON(dst, c) }
+
 // NewLog returns the log of a space, with the deltas that are in the DB.
 func NewLog(o Options) (*Log, error) {
 	if o.DB == nil || o.Space == "" {
@@ -203,30 +208,6 @@ func NewLog(o Options) (*Log, error) {
 	q.removeHook = q.db.AddHook(&persist.Hook{BeforeCommit: q.beforeCommit, AfterCommit: q.afterCommit, AfterReset: q.afterReset})
 	q.afterCommit(q.db.Durable()) // The last commit may have ended before the hook was added.
 	return q, nil
-}
-
-// storedCursor is a cursor as a persist.Value.
-type storedCursor cursor
-
-func (c storedCursor) SizeBytes() int { return 48 }
-
-func (c storedCursor) AppendTo(dst []byte) ([]byte, error) {
-	b, err := json.Marshal(cursor(c))
-	return append(dst, b...), err
-}
-
-func parseCursor(it *persist.Item) (c cursor, err error) {
-	if v, inMemory := it.Value.(storedCursor); inMemory {
-		return cursor(v), nil
-	}
-	payload, err := it.Payload()
-	if err != nil {
-		return c, err
-	}
-	if err := json.Unmarshal(payload, &c); err != nil {
-		return c, &persist.CorruptError{Key: it.Key, Bucket: persist.Bucket{Name: cursorsBucket}, Err: err}
-	}
-	return c, nil
 }
 
 // Append puts those deltas that have to be stored into b, the batch of the changes
@@ -341,10 +322,8 @@ func (q *Log) HasKnown() bool {
 func (q *Log) HasTold(name string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for c := range q.consumers {
-		if c.name == name {
-			return !c.initialPending.Load()
-		}
+	if c := q.consumerLocked(name); c != nil {
+		return !c.initialPending.Load()
 	}
 	c, found := q.absent[name]
 	return found && !c.InitialPending
@@ -355,12 +334,8 @@ func (q *Log) HasTold(name string) bool {
 func (q *Log) Follows(name string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for c := range q.consumers {
-		if c.name == name {
-			return c.follows && !c.begun
-		}
-	}
-	return false
+	c := q.consumerLocked(name)
+	return c != nil && c.follows && !c.begun
 }
 
 // Head returns the Seq of the last published delta, or of a later write, see Advance.
@@ -433,11 +408,9 @@ func (q *Log) Forget(name string) (err error) {
 	_, updateErr := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		for c := range q.consumers {
-			if c.name == name {
-				err = fmt.Errorf("%w: %q", ErrInUse, name)
-				return
-			}
+		if q.consumerLocked(name) != nil {
+			err = fmt.Errorf("%w: %q", ErrInUse, name)
+			return
 		}
 		q.forgetLocked(b, name)
 		if q.nameLost {

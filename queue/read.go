@@ -8,22 +8,22 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// read appends to ds the stored deltas with a Seq above after and up to limit, as many
+// read returns the stored deltas with a Seq above after and up to limit, as many
 // as one read returns. A delta that cannot be read has only its Seq.
-func (q *Log) read(ds []Delta, after, limit uint64) ([]Delta, error) {
+func (q *Log) read(after, limit uint64) ([]Delta, error) {
 	s, err := q.db.Snapshot(q.deltas.Space)
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close()
-	ds, _, err = q.readFrom(s, ds, after, limit)
+	ds, _, err := q.readFrom(s, nil, after, limit)
 	return ds, err
 }
 
-// readFrom is read from a snapshot. It also returns the Seq up to which it has read all.
+// readFrom is read from a snapshot, into the memory of ds. It also returns the Seq up to which it has read all.
 func (q *Log) readFrom(s *persist.Snapshot, ds []Delta, after, limit uint64) (_ []Delta, upTo uint64, err error) {
 	size, upTo := 0, limit
-	n := len(ds)
+	ds = ds[:0]
 	err = s.Scan(deltasBucket, deltaKey(after+1), func(it *persist.Item) (bool, error) {
 		seq, err := parseDeltaKey(it.Key)
 		if err != nil {
@@ -32,7 +32,7 @@ func (q *Log) readFrom(s *persist.Snapshot, ds []Delta, after, limit uint64) (_ 
 		if seq > limit {
 			return false, nil
 		}
-		if len(ds)-n == deltasPerRead || size > maxReadBytes {
+		if len(ds) == deltasPerRead || size > maxReadBytes {
 			upTo = ds[len(ds)-1].Seq
 			return false, nil
 		}
@@ -98,7 +98,7 @@ func (q *Log) readUndelivered(s *persist.Snapshot, ds []Delta, after, limit uint
 			return false, nil
 		}
 		found++
-		t, err := parseTombstone(it)
+		t, err := persist.ReadJSON[tombstone](it)
 		if err != nil {
 			q.onCorrupt(err)
 			q.logger.Error(err, "Could not read a tombstone either, a deletion is lost", "seq", seq)

@@ -2,8 +2,6 @@ package queue
 
 import (
 	"bytes"
-	"encoding/json"
-	"fmt"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -65,25 +63,7 @@ type logState struct {
 
 func (s *logState) SizeBytes() int { return 128 + 32*len(s.Cursors) }
 
-func (s *logState) AppendTo(dst []byte) ([]byte, error) {
-	b, err := json.Marshal(s)
-	return append(dst, b...), err
-}
-
-func parseLogState(it *persist.Item) (*logState, error) {
-	if s, inMemory := it.Value.(*logState); inMemory {
-		return s, nil
-	}
-	payload, err := it.Payload()
-	if err != nil {
-		return nil, err
-	}
-	s := new(logState)
-	if err := json.Unmarshal(payload, s); err != nil {
-		return nil, fmt.Errorf("%w: %w", persist.ErrCorrupt, err)
-	}
-	return s, nil
-}
+func (s *logState) AppendTo(dst []byte) ([]byte, error) { return persist.AppendJSON(dst, s) }
 
 // storeStateLocked puts the state into the batch if it has changed.
 func (q *Log) storeStateLocked(b *persist.Batch) {
@@ -170,25 +150,7 @@ func (t *tombstone) SizeBytes() int {
 	return 96 + len(t.Key) + len(t.Namespace) + len(t.Name) + len(t.UID) + len(t.ResourceVersion) + len(t.APIVersion) + len(t.Kind) + len(t.Type)
 }
 
-func (t *tombstone) AppendTo(dst []byte) ([]byte, error) {
-	b, err := json.Marshal(t)
-	return append(dst, b...), err
-}
-
-func parseTombstone(it *persist.Item) (*tombstone, error) {
-	if t, inMemory := it.Value.(*tombstone); inMemory {
-		return t, nil
-	}
-	payload, err := it.Payload()
-	if err != nil {
-		return nil, err
-	}
-	t := new(tombstone)
-	if err := json.Unmarshal(payload, t); err != nil {
-		return nil, fmt.Errorf("%w: %w", persist.ErrCorrupt, err)
-	}
-	return t, nil
-}
+func (t *tombstone) AppendTo(dst []byte) ([]byte, error) { return persist.AppendJSON(dst, t) }
 
 // delta returns the deletion, with an object that has only what the tombstone has, and with none
 // if nobody could read the object, or it was of another Go type.

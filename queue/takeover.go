@@ -57,7 +57,7 @@ func (q *Log) Names(s *persist.Snapshot) error {
 func namesIn(s *persist.Snapshot) (names map[string]struct{}, mayLack bool, err error) {
 	var sound, damaged []string // Keys of cursors.
 	err = s.Scan(cursorsBucket, "", func(it *persist.Item) (bool, error) {
-		if _, err := parseCursor(it); err == nil {
+		if _, err := persist.ReadJSON[cursor](it); err == nil {
 			sound = append(sound, it.Key)
 		} else if errors.Is(err, persist.ErrCorrupt) {
 			damaged = append(damaged, it.Key)
@@ -70,7 +70,7 @@ func namesIn(s *persist.Snapshot) (names map[string]struct{}, mayLack bool, err 
 		return nil, false, err
 	}
 	var st *logState
-	_, err = s.View(stateBucket, stateKey, func(it *persist.Item) (err error) { st, err = parseLogState(it); return err })
+	_, err = s.View(stateBucket, stateKey, func(it *persist.Item) (err error) { st, err = persist.ReadJSON[logState](it); return err })
 	if err != nil && !errors.Is(err, persist.ErrCorrupt) {
 		return nil, false, err
 	}
@@ -93,13 +93,8 @@ func namesIn(s *persist.Snapshot) (names map[string]struct{}, mayLack bool, err 
 }
 
 func (q *Log) knowsLocked(name string) bool {
-	for c := range q.consumers {
-		if c.name == name {
-			return true
-		}
-	}
 	_, absent := q.absent[name]
-	return absent
+	return absent || q.consumerLocked(name) != nil
 }
 
 // ofOther returns a log that reads what another log has in this space. Damage that it finds is not in

@@ -1,7 +1,6 @@
 package workqueue
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -64,24 +63,7 @@ type keysState struct {
 
 func (s keysState) SizeBytes() int { return 60 }
 
-func (s keysState) AppendTo(dst []byte) ([]byte, error) {
-	b, err := json.Marshal(s)
-	return append(dst, b...), err
-}
-
-func parseKeysState(it *persist.Item) (st keysState, err error) {
-	if s, inMemory := it.Value.(keysState); inMemory {
-		return s, nil
-	}
-	payload, err := it.Payload()
-	if err != nil {
-		return st, err
-	}
-	if err := json.Unmarshal(payload, &st); err != nil {
-		return st, fmt.Errorf("%w: %w", persist.ErrCorrupt, err)
-	}
-	return st, nil
-}
+func (s keysState) AppendTo(dst []byte) ([]byte, error) { return persist.AppendJSON(dst, s) }
 
 func (s *keysState) add(key string)    { s.Count++; s.Digest ^= hash(key) }
 func (s *keysState) remove(key string) { s.Count--; s.Digest ^= hash(key) }
@@ -135,18 +117,22 @@ func (s *Store) find(snapshot *persist.Snapshot, name string) (found foundKeys, 
 		}
 		found.keys = append(found.keys, key)
 		found.state.add(key)
-		if it.Value == nil {
-			if _, err := it.Payload(); err != nil {
-				found.damage, found.damaged[key] = err, struct{}{}
-			}
+		if _, err := it.Payload(); err != nil {
+			found.damage, found.damaged[key] = err, struct{}{}
 		}
 		return true, nil
 	})
 	if err != nil {
 		return found, err
 	}
-	var stored keysState
-	found.known, err = snapshot.View(namesBucket, name, func(it *persist.Item) (err error) { stored, err = parseKeysState(it); return err })
+	stored := &keysState{}
+	found.known, err = snapshot.View(namesBucket, name, func(it *persist.Item) error {
+		st, err := persist.ReadJSON[keysState](it)
+		if err == nil {
+			stored = st
+		}
+		return err
+	})
 	switch {
 	case errors.Is(err, persist.ErrCorrupt):
 		found.known, found.damage = true, err

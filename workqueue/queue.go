@@ -104,8 +104,8 @@ func New[T comparable](s *Store, name string, o Options[T]) (*Queue[T], error) {
 }
 
 // begin adds what an earlier queue of the name has left.
-func (q *Queue[T]) begin(s *Store, name string, lostIfUnknown bool) (err error) {
-	if _, err = s.open(name, lostIfUnknown, q); err != nil {
+func (q *Queue[T]) begin(s *Store, name string, lostIfUnknown bool) error {
+	if err := s.open(name, lostIfUnknown, q); err != nil {
 		return err
 	}
 	var items []T

@@ -69,11 +69,12 @@ func (s *Store) readNamesLocked() {
 			if s.opened[it.Key] != nil {
 				return true, nil
 			}
-			st, err := parseKeysState(it)
-			s.absent[it.Key] = int(st.Count)
+			st, err := persist.ReadJSON[keysState](it)
 			if err != nil { // It is made again when the name is used.
 				s.logger.Error(err, "Could not read how many keys wait", "workqueue", it.Key)
+				st = &keysState{}
 			}
+			s.absent[it.Key] = int(st.Count)
 			return true, nil
 		})
 	})
@@ -95,29 +96,29 @@ func (s *Store) Close() {
 	clear(s.opened)
 }
 
-// open makes owner the workqueue of a name, and returns the keys that wait for it.
-func (s *Store) open(name string, lostIfUnknown bool, owner owner) (*keys, error) {
+// open makes owner the workqueue of a name, with the keys that wait for it.
+func (s *Store) open(name string, lostIfUnknown bool, owner owner) error {
 	switch {
 	case name == "":
-		return nil, errors.New("workqueue: a name is required")
+		return errors.New("workqueue: a name is required")
 	case len(name) > MaxNameBytes:
-		return nil, fmt.Errorf("workqueue: a name of %d bytes is too long, at most %d are allowed; it begins with %.40q", len(name), MaxNameBytes, name)
+		return fmt.Errorf("workqueue: a name of %d bytes is too long, at most %d are allowed; it begins with %.40q", len(name), MaxNameBytes, name)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, persist.ErrClosed
+		return persist.ErrClosed
 	}
 	k, _, err := s.keysLocked(name, lostIfUnknown)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if k.inUseLocked() {
-		return nil, fmt.Errorf("%w: %q", ErrInUse, name)
+		return fmt.Errorf("%w: %q", ErrInUse, name)
 	}
 	k.owner = owner
 	owner.own(k)
-	return k, nil
+	return nil
 }
 
 // keysLocked returns the keys of a name, and whether they were read now.
@@ -207,10 +208,21 @@ func (s *Store) Forget(name string) error {
 		delete(s.opened, name)
 	}
 	var stored []string
-	if err := s.scan(name, func(it *persist.Item) { stored = append(stored, it.Key) }, func() { stored = nil }); err != nil {
+	prefix := keyfield.Of(name)
+	err := s.db.Read(s.keys.Space, func(snapshot *persist.Snapshot) error {
+		stored = nil // Of a file that was damaged.
+		return snapshot.Scan(keysBucket, prefix, func(it *persist.Item) (bool, error) {
+			ours := strings.HasPrefix(it.Key, prefix)
+			if ours {
+				stored = append(stored, it.Key)
+			}
+			return ours, nil
+		})
+	})
+	if err != nil {
 		return err
 	}
-	_, err := s.db.UpdateNow(func(b *persist.Batch) {
+	_, err = s.db.UpdateNow(func(b *persist.Batch) {
 		for _, key := range stored {
 			b.Delete(s.keys, key)
 		}
@@ -221,19 +233,4 @@ func (s *Store) Forget(name string) error {
 		delete(s.absent, name)
 	}
 	return err
-}
-
-// scan calls fn for each key of a name, after again, which has to forget what fn was called for before.
-func (s *Store) scan(name string, fn func(*persist.Item), again func()) error {
-	prefix := keyfield.Of(name)
-	return s.db.Read(s.keys.Space, func(snapshot *persist.Snapshot) error {
-		again()
-		return snapshot.Scan(keysBucket, prefix, func(it *persist.Item) (bool, error) {
-			ours := strings.HasPrefix(it.Key, prefix)
-			if ours {
-				fn(it)
-			}
-			return ours, nil
-		})
-	})
 }

@@ -170,7 +170,7 @@ func TestAKeyThatIsDoneDuringATakeoverIsNotKept(t *testing.T) {
 	flush(t, file)
 	ours, _ := openStore(t, testsupport.Path(t))
 	o := &quick{}
-	if _, err := ours.open("model", false, o); err != nil {
+	if err := ours.open("model", false, o); err != nil {
 		t.Fatal(err)
 	}
 	if err := file.Read("workqueues", ours.TakeOver); err != nil {

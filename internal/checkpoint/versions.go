@@ -134,9 +134,7 @@ func pinned(m *debug.Module) (string, bool) {
 
 // BinaryVersion identifies the running executable: two that could behave differently
 // have different versions. It is computed once, and safe for concurrent use.
-func BinaryVersion() string { return binaryVersion() }
-
-var binaryVersion = sync.OnceValue(func() string {
+var BinaryVersion = sync.OnceValue(func() string {
 	// After an upgrade in place the path leads to another file than the one that
 	// runs. On Linux /proc/self/exe still leads to that one.
 	paths := []string{"/proc/self/exe"}

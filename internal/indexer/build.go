@@ -142,10 +142,6 @@ func missingOf(puts []indexPut, s *persist.Snapshot) (missing []indexPut, err er
 	for _, p := range puts {
 		same := false
 		_, err := s.View(indexBucket, p.key, func(it *persist.Item) error {
-			if v, inMemory := it.Value.(persist.Bytes); inMemory {
-				same = bytes.Equal(v, p.value)
-				return nil
-			}
 			v, err := it.Payload()
 			same = err == nil && bytes.Equal(v, p.value)
 			return nil // A damaged entry is written anew.

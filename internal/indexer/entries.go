@@ -78,19 +78,12 @@ func parseEntry(it *persist.Item, namePrefix string) (value, prefix, objectKey s
 	prefix = it.Key[:len(namePrefix)+used+int(n)]
 	objectKey = it.Key[len(prefix):]
 	value = tok[1:]
-	if tok[0] == hashedToken {
-		if v, inMemory := it.Value.(persist.Bytes); inMemory {
-			return string(v), prefix, objectKey, nil
-		}
+	payload, err := it.Payload() // The checksum also covers the key.
+	if err != nil {
+		return "", "", "", err
 	}
-	if it.Value == nil { // The checksum also covers the key.
-		payload, err := it.Payload()
-		if err != nil {
-			return "", "", "", err
-		}
-		if tok[0] == hashedToken {
-			value = string(payload)
-		}
+	if tok[0] == hashedToken {
+		value = string(payload)
 	}
 	return value, prefix, objectKey, nil
 }
@@ -146,9 +139,6 @@ func scanPrefix(s *persist.Snapshot, prefix string, fn func(*persist.Item) (bool
 // beyond ends a scan at the first entry behind its prefix. It verifies the checksum,
 // which covers the key, because a damaged key must not hide the entries behind it.
 func beyond(it *persist.Item) (bool, error) {
-	if it.Value != nil {
-		return false, nil
-	}
 	_, err := it.Payload()
 	return false, err
 }

@@ -1,7 +1,6 @@
 package indexer
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -37,9 +36,7 @@ type Options struct {
 	// NewObject returns an empty object of the type that is stored. It is not
 	// needed for unstructured objects.
 	NewObject func() any
-	// KeyFunc defaults to cache.DeletionHandlingMetaNamespaceKeyFunc.
-	KeyFunc  cache.KeyFunc
-	Indexers cache.Indexers
+	Indexers  cache.Indexers
 	// Objects keeps decoded objects in memory. Default: NewObjects(0), not shared.
 	Objects *Objects
 	// OnCorrupt, if set, is called for everything that could not be read, by
@@ -63,7 +60,6 @@ type Indexer struct {
 	space        string
 	newObject    func() any
 	formerObject atomic.Pointer[func() any] // See AlsoReads.
-	keyFunc      cache.KeyFunc
 	objects      *Objects
 	owner        *owner
 	onCorrupt    func(error)
@@ -124,9 +120,15 @@ func hashOf(key string) uint64 {
 	return h
 }
 
-func (s *state) AppendTo(dst []byte) ([]byte, error) {
-	b, err := json.Marshal(s)
-	return append(dst, b...), err
+func (s *state) AppendTo(dst []byte) ([]byte, error) { return persist.AppendJSON(dst, s) }
+
+// read sets the state to that of an item, which it leaves as it is on an error.
+func (s *state) read(it *persist.Item) error {
+	stored, err := persist.ReadJSON[state](it)
+	if err == nil {
+		*s = *stored
+	}
+	return err
 }
 
 func (s *state) SizeBytes() int { return 64 + len(s.ResourceVersion) + len(s.IndexErr) }
@@ -136,9 +138,6 @@ func (s *state) SizeBytes() int { return 64 + len(s.ResourceVersion) + len(s.Ind
 func New(o Options) (*Indexer, error) {
 	if o.DB == nil || o.Space == "" {
 		return nil, errors.New("indexer: DB and Space are required")
-	}
-	if o.KeyFunc == nil {
-		o.KeyFunc = cache.DeletionHandlingMetaNamespaceKeyFunc
 	}
 	if o.Objects == nil {
 		o.Objects = NewObjects(0)
@@ -154,7 +153,7 @@ func New(o Options) (*Indexer, error) {
 		o.Logger = &l
 	}
 	ix := &Indexer{
-		db: o.DB, space: o.Space, newObject: o.NewObject, keyFunc: o.KeyFunc,
+		db: o.DB, space: o.Space, newObject: o.NewObject,
 		objects: o.Objects, onCorrupt: o.OnCorrupt, onDecode: o.OnDecode, log: *o.Logger,
 		objectsName: persist.Bucket{Space: o.Space, Name: objectsBucket},
 		indexName:   persist.Bucket{Space: o.Space, Name: indexBucket},
@@ -173,7 +172,7 @@ func New(o Options) (*Indexer, error) {
 
 func (ix *Indexer) load() error {
 	var s state
-	found, err := ix.db.View(ix.storeName, stateKey, func(it *persist.Item) error { return readState(it, &s) })
+	found, err := ix.db.View(ix.storeName, stateKey, func(it *persist.Item) error { return s.read(it) })
 	if err != nil && !errors.Is(err, persist.ErrCorrupt) {
 		return err
 	}
@@ -232,24 +231,9 @@ func (ix *Indexer) recount(cause error) (s state, err error) {
 	return s, err
 }
 
-func readState(it *persist.Item, s *state) error {
-	if it.Value != nil {
-		*s = *it.Value.(*state)
-		return nil
-	}
-	payload, err := it.Payload()
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(payload, s); err != nil {
-		return fmt.Errorf("%w: %w", persist.ErrCorrupt, err)
-	}
-	return nil
-}
-
 // Key returns the key that the object is stored under.
 func (ix *Indexer) Key(obj any) (string, error) {
-	key, err := ix.keyFunc(obj)
+	key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
 	if err != nil {
 		return "", cache.KeyError{Obj: obj, Err: err}
 	}

@@ -262,7 +262,7 @@ func (ix *Indexer) count() error {
 func (ix *Indexer) KeysInMemory() []string { return ix.objects.keys(ix.owner) }
 
 func stateAt(s *persist.Snapshot) (st state, err error) {
-	_, err = s.View(storeBucket, stateKey, func(it *persist.Item) error { return readState(it, &st) })
+	_, err = s.View(storeBucket, stateKey, func(it *persist.Item) error { return st.read(it) })
 	return st, err
 }
 

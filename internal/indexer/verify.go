@@ -17,7 +17,7 @@ const (
 	// millisecond, because an event waits that long where processors are few.
 	verifyKeys    = 128
 	verifyObjects = 16
-	// How many times longer verification pauses than it works. To decode all objects twice
+	// How many times longer verification pauses than it works. To decode all objects, and those of all index entries,
 	// takes seconds of a processor, and makes garbage.
 	verifyPause        = 9
 	verifyIndicesPause = 49
@@ -73,10 +73,8 @@ func (ix *Indexer) verify(ctx context.Context, pauses time.Duration, step func(f
 
 // pause waits for d, and reports false if ctx is done.
 func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 	return ctx.Err() == nil

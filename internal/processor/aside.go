@@ -44,12 +44,10 @@ func (l *listener) notePanic(key string) (noted string) {
 		}
 		done <- fmt.Sprintf("%d in a row, the object is set aside after %d", count, l.p.opts.MaxPanics)
 	}()
-	timer := time.NewTimer(panicPatience)
-	defer timer.Stop()
 	select {
 	case noted = <-done:
 		return noted
-	case <-timer.C:
+	case <-time.After(panicPatience):
 		return "could not be counted: no answer from the disk"
 	}
 }

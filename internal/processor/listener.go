@@ -116,10 +116,8 @@ func (l *listener) stopped() bool {
 
 // pause waits for d, and reports false if the listener was stopped meanwhile.
 func (l *listener) pause(d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	case <-l.stopCh:
 		return false

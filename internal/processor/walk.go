@@ -163,9 +163,7 @@ func (w *walk) send(c *walkedChunk) {
 			break
 		}
 		if slow == nil && len(waiting) < len(w.walkers) { // The others go on.
-			timer := time.NewTimer(walkPatience)
-			defer timer.Stop()
-			slow = timer.C
+			slow = time.After(walkPatience)
 		}
 		select {
 		case <-w.moved:

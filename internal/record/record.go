@@ -9,6 +9,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -148,7 +149,7 @@ func (r Record) DecodeNear(newObject func() any, base *Object) (any, error) {
 	if newObject != nil {
 		target = newObject()
 	} else if r.Codec == CodecUnstructured {
-		target = newUnstructured()
+		target = &unstructured.Unstructured{}
 	}
 	g := goTypeOf(target)
 	switch {

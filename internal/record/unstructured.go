@@ -27,8 +27,6 @@ const (
 // cannot recover from a stack overflow.
 const maxContentDepth = 10000
 
-func newUnstructured() *unstructured.Unstructured { return &unstructured.Unstructured{} }
-
 func appendUnstructured(buf *bytes.Buffer, u *unstructured.Unstructured) error {
 	return encodeContent(msgpack.NewEncoder(buf), u.Object, 0)
 }

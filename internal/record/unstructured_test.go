@@ -152,7 +152,7 @@ func TestUnstructuredRefusesBodiesItDidNotWrite(t *testing.T) {
 		"a code that msgpack never uses": "\x81\xa1k\xc1",
 		"one byte too many":              "\x80\x00",
 	} {
-		rec := Record{Codec: CodecUnstructured, TypeName: goTypeOf(newUnstructured()).name, Body: []byte(body)}
+		rec := Record{Codec: CodecUnstructured, TypeName: goTypeOf(&unstructured.Unstructured{}).name, Body: []byte(body)}
 		if _, err := rec.Decode(nil); !errors.Is(err, ErrBadRecord) {
 			t.Errorf("%s: err = %v, want ErrBadRecord", name, err)
 		}

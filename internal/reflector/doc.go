@@ -11,6 +11,7 @@
 //
 //   - C1: without a valid resourceVersion it never resumes.
 //   - C2: the server is asked whether it has reached a resourceVersion. Only if
-//     it does not answer, its own version is compared with the store's.
+//     it does not answer, or refuses a list as too new, its own version is compared with
+//     the store's; so is that of each list.
 //   - I2: a watch that cannot be trusted to be complete is never resumed.
 package reflector

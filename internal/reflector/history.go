@@ -76,10 +76,7 @@ func (r *Resumer) checkAnswer(list runtime.Object, rv string) (*Relisting, error
 		case r.history.Differs(obj):
 			// This may be another history, or only another encoding of the same. A list
 			// will show which, and until then the store is served.
-			how = &Relisting{
-				Reason:  fmt.Sprintf("the server has other content than the store for %s at version %s", v.Key(), v.ResourceVersion),
-				Differs: true,
-			}
+			how = &Relisting{Reason: fmt.Sprintf("the server has other content than the store for %s at version %s", v.Key(), v.ResourceVersion)}
 		}
 		return nil
 	})

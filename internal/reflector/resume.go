@@ -132,12 +132,10 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 // await waits for the first event, at most for refusalTime: there may be none. If the
 // watch has ended, it returns the error.
 func (h *handover) await(ctx context.Context) error {
-	timer := time.NewTimer(refusalTime)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-timer.C:
+	case <-time.After(refusalTime):
 		return nil
 	case e, ok := <-h.ResultChan():
 		switch {

@@ -47,9 +47,6 @@ type Relisting struct {
 	Rewound bool
 	// Newest means that the list is of the newest state that there is.
 	Newest bool
-	// Differs means that the server has other content than the store for the same
-	// version of an object. A watch would not show that.
-	Differs bool
 	// Unanswered means that the server does not say whether it has reached a version.
 	Unanswered bool
 	// Streamed means that the items are those of a watch.
@@ -318,9 +315,7 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 			r.found(*how)
 		}
 	}
-	r.mu.Lock()
-	how := r.next
-	r.mu.Unlock()
+	how := r.forced()
 	rv = r.store.ResourceVersion()
 	switch {
 	case how != nil:

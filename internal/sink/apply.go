@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -240,7 +241,7 @@ func (a *applier) set(items []stagedItem) error {
 // tellUnchanged tells of the objects that the list did not change, as client-go does.
 func (a *applier) tellUnchanged() error {
 	return a.inBatches(func(b *batch) error {
-		for _, key := range sortedKeys(a.seen) {
+		for _, key := range slices.Sorted(maps.Keys(a.seen)) {
 			if a.stage.has(key) {
 				continue
 			}

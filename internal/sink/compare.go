@@ -60,10 +60,8 @@ func (k *Sink) CompareContents(ctx context.Context) {
 
 // pause waits for d, and reports false if ctx was done first.
 func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

@@ -173,7 +173,7 @@ func (k *Sink) checkHistoryLocked(typ cache.DeltaType, rv string, obj any, c *in
 		why = "changes what the store does not have"
 	case typ != cache.Added && fresh && existed && isOther(uidOf(c.Old), uidOf(obj)) && !k.refused && !k.doubted:
 		why = "is of an object that the store has with another uid"
-	case typ == cache.Added && fresh && existed && isNewer(obj, c.Old):
+	case typ == cache.Added && fresh && existed && isBefore(resourceVersionOf(c.Old), resourceVersionOf(obj)):
 		why = "adds what the store has"
 	case typ != cache.Deleted && !fresh:
 		why = "is older than the watch"
@@ -201,6 +201,3 @@ func keyOf(obj any) string {
 	}
 	return key
 }
-
-// isNewer reports whether the resourceVersions compare, and a has the higher one.
-func isNewer(a, b any) bool { return isBefore(resourceVersionOf(b), resourceVersionOf(a)) }

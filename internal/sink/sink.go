@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
-	"slices"
 	"sync"
 	"time"
 
@@ -462,5 +460,3 @@ func (k *Sink) ResourceVersion() string {
 	}
 	return k.record.ResourceVersion
 }
-
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
