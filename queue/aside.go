@@ -336,7 +336,10 @@ func (q *Log) readAside(s *persist.Snapshot, found func()) (objects map[string]m
 	objects, counts = map[string]map[string]*asideObject{}, map[string]panics{}
 	damaged := func(err error, bucket, key string) {
 		found()
-		q.reportDamage(&persist.CorruptError{Bucket: persist.Bucket{Space: q.deltas.Space, Name: bucket}, Key: key, Err: err}, "Could not read what is set aside for a handler", "key", key)
+		if _, named := errors.AsType[*persist.CorruptError](err); !named {
+			err = &persist.CorruptError{Bucket: persist.Bucket{Space: q.deltas.Space, Name: bucket}, Key: key, Err: err}
+		}
+		q.reportDamage(err, "Could not read what is set aside for a handler", "key", key)
 	}
 	err = s.Scan(asideBucket, "", func(it *persist.Item) (bool, error) {
 		name, key, err := parseAsideKey(it.Key)
