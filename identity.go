@@ -207,16 +207,6 @@ func (lw checkedListerWatcher) WatchWithContext(ctx context.Context, o metav1.Li
 	return newInsideWatch(w, lw.checkObject), nil
 }
 
-// List implements [cache.Lister].
-func (lw checkedListerWatcher) List(o metav1.ListOptions) (runtime.Object, error) {
-	return lw.ListWithContext(context.Background(), o)
-}
-
-// Watch implements [cache.Watcher].
-func (lw checkedListerWatcher) Watch(o metav1.ListOptions) (watch.Interface, error) {
-	return lw.WatchWithContext(context.Background(), o)
-}
-
 // IsWatchListSemanticsUnSupported is that of the ListerWatcher, see k8s.io/client-go/util/watchlist.
 func (lw checkedListerWatcher) IsWatchListSemanticsUnSupported() bool {
 	return lw.withoutWatchLists

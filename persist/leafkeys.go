@@ -107,32 +107,16 @@ func (in *inspector) leafHeader(id uint64) (pageHeader, error) {
 }
 
 // checkValues checks a leaf with values as elementsOf does, but not what follows its contents; and
-// its first key by keyHash. An empty one must be the root of its bucket, and have zeros where it would
-// have an element. Of the values it reads only what is in a page's length behind a key.
+// its first key by keyHash. Of the values it reads only what is in a page's length behind a key.
 func (in *inspector) checkValues(id uint64, h pageHeader, want uint32) (ends leafEnds, err error) {
 	isRoot := want == keyHash(nil)
-	n := uint64(h.count) * elementBytes
-	if n > h.bytes-pageHeaderBytes {
-		return ends, corruptFile("leaf %d has %d elements in %d bytes", id, h.count, h.bytes)
-	}
-	leaf := leafReader{in: in, begin: id*in.pageSize + pageHeaderBytes, size: h.bytes - pageHeaderBytes}
-	in.window = in.window[:0]
-	if n == 0 {
-		none, err := leaf.read(0, elementBytes)
-		if err == nil && (!isRoot || !isZero(none)) {
-			err = corruptFile("leaf %d is empty", id)
-		}
-		return ends, err
-	}
-	elements, err := leaf.read(0, n)
+	leaf := in.leafReader(id, h, nil)
+	elements, err := leaf.elements(isRoot)
 	if err != nil {
 		return ends, err
 	}
-	if err := in.checkLeafElements(id, h, elements); err != nil {
-		return ends, err
-	}
 	in.elements = append(in.elements[:0], elements...) // To read keys may overwrite them.
-	for at := uint64(0); at < n; at += elementBytes {
+	for at := uint64(0); at < uint64(len(in.elements)); at += elementBytes {
 		e := h.element(in.elements[at:])
 		key, err := leaf.read(at+e.pos, e.ksize)
 		switch {
@@ -154,43 +138,17 @@ func (in *inspector) checkValues(id uint64, h pageHeader, want uint32) (ends lea
 // checkKnownLeaf checks the header, the elements and the first key of a leaf with values whose keys were in order. begin
 // has its first bytes, first is the key that its branch names it by, nil for the root of a bucket.
 func (in *inspector) checkKnownLeaf(id uint64, h pageHeader, begin, first []byte) error {
-	n := uint64(h.count) * elementBytes
-	if n > h.bytes-pageHeaderBytes {
-		return corruptFile("leaf %d has %d elements in %d bytes", id, h.count, h.bytes)
-	}
-	elements := begin[pageHeaderBytes:]
-	if n > uint64(len(elements)) {
-		elements = make([]byte, n)
-		if _, err := in.readAt(elements, int64(id*in.pageSize+pageHeaderBytes)); err != nil {
-			return err
-		}
-	}
-	if err := in.checkLeafElements(id, h, elements[:n]); err != nil {
+	leaf := in.leafReader(id, h, begin[pageHeaderBytes:])
+	elements, err := leaf.elements(first == nil)
+	if err != nil || first == nil {
 		return err
 	}
-	if n == 0 {
-		if first != nil || !isZero(begin[pageHeaderBytes:][:elementBytes]) {
-			return corruptFile("leaf %d is empty", id)
-		}
-		return nil
-	}
-	if first == nil {
-		return nil
-	}
 	e := h.element(elements)
-	var key []byte
-	if at := pageHeaderBytes + e.pos; at+e.ksize <= uint64(len(begin)) {
-		key = begin[at:][:e.ksize]
-	} else {
-		key = make([]byte, e.ksize)
-		if _, err := in.readAt(key, int64(id*in.pageSize+at)); err != nil {
-			return err
-		}
+	key, err := leaf.read(e.pos, e.ksize)
+	if err == nil && !bytes.Equal(key, first) {
+		err = wrongFirstKey(id, key, first)
 	}
-	if !bytes.Equal(key, first) {
-		return wrongFirstKey(id, key, first)
-	}
-	return nil
+	return err
 }
 
 // checkLeafElements checks the elements of a leaf with values, and that it has no more pages than they
@@ -206,11 +164,36 @@ func (in *inspector) checkLeafElements(id uint64, h pageHeader, elements []byte)
 	return nil
 }
 
-// A leafReader reads parts of a leaf, from behind its header on.
+// A leafReader reads parts of a leaf with values, from behind its header on.
 type leafReader struct {
 	in          *inspector
+	id          uint64
+	header      pageHeader
 	begin, size uint64
 	at          uint64 // Where in.window begins.
+}
+
+// leafReader returns one that has read the beginning already.
+func (in *inspector) leafReader(id uint64, h pageHeader, beginning []byte) *leafReader {
+	in.window = append(in.window[:0], beginning...)
+	return &leafReader{in: in, id: id, header: h, begin: id*in.pageSize + pageHeaderBytes, size: h.bytes - pageHeaderBytes}
+}
+
+// elements returns the elements of the leaf, checked. It has none only if it is the root of its bucket,
+// and then zeros where it would have one.
+func (r *leafReader) elements(isRoot bool) ([]byte, error) {
+	n := uint64(r.header.count) * elementBytes
+	if n > r.size {
+		return nil, corruptFile("leaf %d has %d elements in %d bytes", r.id, r.header.count, r.header.bytes)
+	}
+	elements, err := r.read(0, max(n, elementBytes))
+	if err != nil {
+		return nil, err
+	}
+	if n == 0 && (!isRoot || !isZero(elements)) {
+		return nil, corruptFile("leaf %d is empty", r.id)
+	}
+	return elements[:n], r.in.checkLeafElements(r.id, r.header, elements[:n])
 }
 
 // read returns n bytes of the leaf, which the next call may overwrite. It reads a page's length at a time.

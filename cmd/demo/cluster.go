@@ -57,20 +57,20 @@ func openCluster(ctx context.Context, o options) (*cluster, error) {
 }
 
 // pods lists the namespace as it is now.
-func (c *cluster) pods(ctx context.Context) (pods []*corev1.Pod, resourceVersion string, err error) {
+func (c *cluster) pods(ctx context.Context) (pods []*corev1.Pod, err error) {
 	list, err := c.client.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	for i := range list.Items {
 		pods = append(pods, &list.Items[i])
 	}
-	return pods, list.ResourceVersion, nil
+	return pods, nil
 }
 
 // contents is what an agent's cache is to be equal to.
 func (c *cluster) contents(ctx context.Context) (map[string]string, error) {
-	pods, _, err := c.pods(ctx)
+	pods, err := c.pods(ctx)
 	all := map[string]string{}
 	for _, pod := range pods {
 		all[agent.KeyOf(pod)] = agent.ContentOf(pod, false)

@@ -34,13 +34,6 @@ func TestDemoPlaysEveryScene(t *testing.T) {
 	if got := r.scene("history-gone").Skipped; got != "" {
 		t.Errorf("history-gone was skipped: %s", got)
 	}
-	for _, stream := range r.Streams {
-		for _, kind := range agentKinds {
-			if stream.PerSecond[kind.String()] <= 0 {
-				t.Errorf("%s: no rate for %s (%s)", stream.Name, kind, stream.Skipped)
-			}
-		}
-	}
 }
 
 func TestDemoInUsersClusterLeavesNothingBehind(t *testing.T) {
@@ -84,7 +77,6 @@ func TestDemoInUsersClusterLeavesNothingBehind(t *testing.T) {
 func runForTest(t *testing.T, o options) *result {
 	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
-	o.Replayed = 5000
 	var out bytes.Buffer
 	ok, err := runDemo(t.Context(), o, &out, t.Output())
 	if err != nil {

@@ -95,7 +95,7 @@ func (d *demo) fill(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("creating Pods: %w", err)
 	}
-	pods, _, err := d.cluster.pods(ctx)
+	pods, err := d.cluster.pods(ctx)
 	d.changes = &changes{cluster: d.cluster, pods: pods, created: d.options.Objects}
 	return err
 }
@@ -109,10 +109,6 @@ func (d *demo) playAll(ctx context.Context) error {
 			return fmt.Errorf("scene %s: %w", s.Name, err)
 		}
 		d.screen.scene(s)
-	}
-	d.screen.tell("measuring streams of events")
-	if err := d.measureStreams(ctx); err != nil {
-		return fmt.Errorf("streams: %w", err)
 	}
 	d.result.finish()
 	return nil

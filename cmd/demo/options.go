@@ -23,11 +23,10 @@ type options struct {
 	Context    string `help:"Context of --kubeconfig (default: its current one)."`
 	BinDir     string `help:"Directory of kube-apiserver and etcd (default: bin/ here or above)."`
 	Serve      bool   `help:"Only start a control plane, and keep it up until Ctrl-C."`
-	Replayed   int    `kong:"-"` // How many events are replayed from memory.
 }
 
 func parseOptions(args []string) (options, error) {
-	o := options{Replayed: 100_000}
+	var o options
 	parser, err := kong.New(&o, kong.Name("demo"), kong.Description("Shows on a real API server how an informer of warmwatch restarts."))
 	if err == nil {
 		_, err = parser.Parse(args)

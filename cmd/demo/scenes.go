@@ -138,13 +138,10 @@ func (d *demo) play(ctx context.Context, script script, s *scene) error {
 // agentKind is an implementation and the kind of its handler.
 type agentKind struct{ impl, handler string }
 
-func (k agentKind) String() string { return k.impl + " " + k.handler }
-
 var (
 	stockPlain  = agentKind{agent.ClientGo, "plain"}
 	warmPlain   = agentKind{agent.Warmwatch, "plain"}
 	warmDurable = agentKind{agent.Warmwatch, "durable"}
-	agentKinds  = []agentKind{stockPlain, warmPlain, warmDurable}
 )
 
 // spec is the informer of every scene, whose handler tells of each change.

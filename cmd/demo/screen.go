@@ -95,21 +95,6 @@ func (s *screen) summary(r *result) {
 	table.Flush()
 
 	fmt.Fprintln(s.out)
-	table = s.table()
-	fmt.Fprintln(table, "events a second\tclient-go\twarmwatch\tratio\twarmwatch, durable handler\tbound by")
-	for _, stream := range r.Streams {
-		if stream.Skipped != "" {
-			fmt.Fprintf(table, "%s\tnot measured: %s\n", stream.Name, stream.Skipped)
-			continue
-		}
-		plain, stock := stream.PerSecond[warmPlain.String()], stream.PerSecond[stockPlain.String()]
-		fmt.Fprintf(table, "%s of %s\t%s\t%s\t%.2f\t%s\t%s\n", thousands(stream.Events), stream.Name,
-			thousands(int(stock)), thousands(int(plain)), plain/stock,
-			thousands(int(stream.PerSecond[warmDurable.String()])), stream.BoundBy)
-	}
-	table.Flush()
-
-	fmt.Fprintln(s.out)
 	s.figures(r)
 	if r.OK {
 		fmt.Fprintln(s.out, "\nEvery scene did what it says.")

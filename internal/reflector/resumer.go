@@ -105,7 +105,7 @@ type Observer interface {
 
 // Options configures [NewResumer].
 type Options struct {
-	ListerWatcher cache.ListerWatcher
+	ListerWatcher cache.ListerWatcherWithContext
 	Store         Store
 	Observer      Observer
 	// History, if set, is compared with what the server answers.
@@ -191,7 +191,7 @@ var (
 // NewResumer returns a Resumer.
 func NewResumer(o Options) *Resumer {
 	r := &Resumer{
-		lw:          cache.ToListerWatcherWithContext(o.ListerWatcher),
+		lw:          o.ListerWatcher,
 		store:       o.Store,
 		obs:         o.Observer,
 		history:     o.History,

@@ -471,7 +471,7 @@ func TestAServerThatAnswersInTimeIsNotAskedTwice(t *testing.T) {
 func TestAClientWithoutContextsWillDo(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "5", lists("5"), opens())
-		w.opts.ListerWatcher = struct{ cache.ListerWatcher }{w.server}
+		w.opts.ListerWatcher = cache.ToListerWatcherWithContext(struct{ cache.ListerWatcher }{w.server})
 		w.run()
 		w.server.requests.expect(t, "LIST rv=5 limit=1 NotOlderThan", "WATCH rv=5")
 	})

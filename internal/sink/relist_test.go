@@ -78,7 +78,7 @@ func newSinkOf(t *testing.T, relistItems int, objects *indexer.Objects, options 
 	})
 	k := New(Options{
 		DB: db, Space: "s", Indexer: ix, Log: log, Informer: silentInformer{}, Detector: cache.NewCacheMutationDetector("sink"), Logger: klog.Background(),
-		ListerWatcher: &cache.ListWatch{}, Example: &corev1.ConfigMap{}, NewObject: newObject, MaxAge: -1,
+		ListerWatcher: cache.ToListerWatcherWithContext(&cache.ListWatch{}), Example: &corev1.ConfigMap{}, NewObject: newObject, MaxAge: -1,
 	})
 	k.Load(checkpoint.Want{}, nil, relistItems)
 	return k

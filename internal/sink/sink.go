@@ -60,7 +60,7 @@ type Options struct {
 	Detector cache.MutationDetector
 	Logger   klog.Logger
 	// ListerWatcher is asked when contents are compared.
-	ListerWatcher cache.ListerWatcher
+	ListerWatcher cache.ListerWatcherWithContext
 	// Example has the Go type of the objects that come, and NewObject returns an empty object
 	// of what the transform makes of them.
 	Example   runtime.Object
@@ -155,7 +155,7 @@ func New(o Options) *Sink {
 	return &Sink{
 		db: o.DB, space: o.Space, bucket: persist.Bucket{Space: o.Space, Name: checkpointBucket},
 		indexer: o.Indexer, log: o.Log, informer: o.Informer, detector: o.Detector, logger: o.Logger,
-		lw: cache.ToListerWatcherWithContext(o.ListerWatcher), example: o.Example,
+		lw: o.ListerWatcher, example: o.Example,
 		newObject: o.NewObject, adopt: o.Adopt,
 		maxAge: o.MaxAge, notifyUnchanged: o.NotifyUnchanged,
 		fieldSelected: o.FieldSelected, closed: make(chan struct{}), toldOwed: map[owedDeletion]int{},

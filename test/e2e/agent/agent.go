@@ -41,7 +41,7 @@ func (a *Agent) Start(ctx context.Context, specs []Spec, e Expect) error {
 	ctx, a.cancel = context.WithCancel(ctx)
 	for _, s := range specs {
 		i := &Informer{spec: s, hasSynced: make(chan struct{})}
-		if err := a.connect(ctx, i); err != nil {
+		if err := a.connect(i); err != nil {
 			return err
 		}
 		a.informers = append(a.informers, i)

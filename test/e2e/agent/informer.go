@@ -44,7 +44,7 @@ type counts struct {
 }
 
 // connect makes the ListerWatcher, metered, over the link if there is one.
-func (a *Agent) connect(ctx context.Context, i *Informer) (err error) {
+func (a *Agent) connect(i *Informer) (err error) {
 	s := i.spec
 	if s.Stamped {
 		i.stamps = &stamps{times: map[string]time.Time{}}
@@ -68,11 +68,7 @@ func (a *Agent) connect(ctx context.Context, i *Informer) (err error) {
 			}
 			cfg.Wrap(i.cache.WrapTransport)
 		}
-		if s.Recorded {
-			if i.Source, err = record(ctx, cfg, s.Namespace, s.From); err != nil {
-				return err
-			}
-		} else if i.lw, err = ListWatch(cfg, s.Resource, s.Namespace); err != nil {
+		if i.lw, err = ListWatch(cfg, s.Resource, s.Namespace); err != nil {
 			return err
 		}
 	}
@@ -248,7 +244,7 @@ func (i *Informer) measured() Measured {
 	for n, r := range i.recorders {
 		r.mu.Lock()
 		if n == 0 {
-			m.Added, m.FirstUpdate, m.ToldAll, m.Calls = r.added, r.first, r.toldAll, r.calls
+			m.Added, m.ToldAll, m.Calls = r.added, r.toldAll, r.calls
 			m.Latency = Latency{slices.Clone(r.latency.Event), slices.Clone(r.latency.Write), r.latency.BytesChanged}
 		} else if r.toldAll.After(m.ToldAll) {
 			m.ToldAll = r.toldAll

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -146,5 +145,3 @@ func wait(ctx context.Context, done <-chan struct{}) error {
 		return context.Cause(ctx)
 	}
 }
-
-var podResource = corev1.SchemeGroupVersion.WithResource("pods")

@@ -48,12 +48,10 @@ type Spec struct {
 	From string
 	// Stamped: latencies of updates are taken.
 	Stamped bool
-	// Source is where Pods come from instead of an API server: Made are made up, or
-	// Recorded updates are those that the API server holds since From. An expect has
-	// it send updates.
-	Made     int
-	Recorded bool
-	Source   *Source `json:"-"` // Within a process: this one.
+	// Source is where Pods come from instead of an API server: Made are made up. An
+	// expect has it send updates.
+	Made   int
+	Source *Source `json:"-"` // Within a process: this one.
 }
 
 // Handler is one of an informer.
@@ -156,15 +154,14 @@ type Measured struct {
 	Requests      map[string]int // By kind.
 	Synced        time.Time      // Of the first measurement only.
 	// Of the first handler; ToldAll is when it and all others had been told what was expected.
-	Added       time.Time // The last initial OnAdd.
-	FirstUpdate time.Time
-	ToldAll     time.Time
-	Calls       Calls
-	Latency     Latency
-	Relists     int     // Whatever brings a whole list.
-	Status      *Status // Of warmwatch only.
-	FileSize    float64
-	Commits     float64 // Of the file.
+	Added    time.Time // The last initial OnAdd.
+	ToldAll  time.Time
+	Calls    Calls
+	Latency  Latency
+	Relists  int     // Whatever brings a whole list.
+	Status   *Status // Of warmwatch only.
+	FileSize float64
+	Commits  float64 // Of the file.
 }
 
 // Calls counts a handler's calls.

@@ -31,7 +31,6 @@ type recorder struct {
 	expect  Expect
 	calls   Calls
 	changed int
-	first   time.Time
 	added   time.Time
 	toldAll time.Time
 	done    chan struct{} // Closed when toldAll is set.
@@ -45,7 +44,7 @@ func (r *recorder) begin(e Expect) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.expect, r.calls, r.changed, r.latency = e, Calls{}, 0, Latency{}
-	r.first, r.added, r.toldAll, r.done = time.Time{}, time.Time{}, time.Time{}, make(chan struct{})
+	r.added, r.toldAll, r.done = time.Time{}, time.Time{}, make(chan struct{})
 	r.checkLocked()
 }
 
@@ -81,9 +80,7 @@ func (r *recorder) OnUpdate(oldObj, newObj any) {
 	r.write("MODIFIED", oldObj, newObj, false)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.calls.Updated++; r.calls.Updated == 1 {
-		r.first = time.Now()
-	}
+	r.calls.Updated++
 	if pod, ok := newObj.(*corev1.Pod); ok && r.stamps != nil {
 		r.timeLocked(pod)
 	}

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"context"
-	"fmt"
 	"strconv"
 	"sync"
 	"time"
@@ -12,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/test/e2e/workload"
@@ -54,51 +51,6 @@ func NewSource(objects int) *Source {
 		s.updates = append(s.updates, &s.pods[(i+1)*7919%objects])
 	}
 	return s
-}
-
-// record returns a source of the updates that the server holds from a version on.
-func record(ctx context.Context, cfg *rest.Config, namespace, from string) (*Source, error) {
-	served, err := ListWatch(cfg, podResource, namespace)
-	if err != nil {
-		return nil, err
-	}
-	lw := cache.ToListerWatcherWithContext(served)
-	listed, err := lw.ListWithContext(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	s := &Source{pods: listed.(*corev1.PodList).Items, from: from, orders: make(chan order, 1)}
-	for i := range s.pods {
-		version, err := strconv.ParseUint(s.pods[i].ResourceVersion, 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("resourceVersion of a Pod: %w", err)
-		}
-		s.last = max(s.last, version)
-		s.pods[i].ResourceVersion = from // Before the first event the objects are as old as the recording.
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	stream, err := lw.WatchWithContext(ctx, metav1.ListOptions{ResourceVersion: from})
-	if err != nil {
-		return nil, err
-	}
-	defer stream.Stop()
-	for e := range stream.ResultChan() {
-		pod, ok := e.Object.(*corev1.Pod)
-		if !ok {
-			return nil, fmt.Errorf("recording: event %s with a %T", e.Type, e.Object)
-		}
-		if e.Type == watch.Modified {
-			s.updates = append(s.updates, pod)
-		}
-		if pod.ResourceVersion == strconv.FormatUint(s.last, 10) {
-			break
-		}
-	}
-	if len(s.updates) == 0 {
-		return nil, fmt.Errorf("recording: no updates from version %s to %d", from, s.last)
-	}
-	return s, ctx.Err()
 }
 
 // Keys of all Pods; none of a source that is not there.

@@ -37,24 +37,6 @@ func FillPods(ctx context.Context, cfg *rest.Config, namespace string, n int, pr
 	})
 }
 
-// TouchPods makes n updates as fast as the server takes them, each to the next of
-// the Pods, beginning anew after the last. An update changes one annotation.
-func TouchPods(ctx context.Context, cfg *rest.Config, pods []*corev1.Pod, n int, progress Progress) error {
-	if len(pods) == 0 {
-		return fmt.Errorf("no Pods to update")
-	}
-	client, err := kubernetes.NewForConfig(unlimited(cfg))
-	if err != nil {
-		return err
-	}
-	return Parallel(ctx, n, progress, func(ctx context.Context, i int) error {
-		pod := pods[i%len(pods)].DeepCopy()
-		Touch(pod, i)
-		_, err := client.CoreV1().Pods(pod.Namespace).Update(ctx, pod, metav1.UpdateOptions{})
-		return err
-	})
-}
-
 // Touch makes a difference that the server stores, whatever version it holds.
 func Touch(pod *corev1.Pod, number int) {
 	pod.ResourceVersion = ""
