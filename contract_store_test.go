@@ -174,6 +174,44 @@ func TestAddIndexersWhileObjectsChange(t *testing.T) {
 	})
 }
 
+// TestATransformMayAskTheInformerWhileIndexersAreAdded hangs where AddIndexers waits for the
+// transform with a lock that the transform needs.
+func TestATransformMayAskTheInformerWhileIndexersAreAdded(t *testing.T) {
+	contract(t, func(t *testing.T, impl implementation) {
+		f := newSource(t, configMap("a"))
+		informer := impl.new(t, f, config{indexers: cache.Indexers{}}) // client-go panics without.
+		transforming, adding := make(chan struct{}), make(chan struct{})
+		err := informer.SetTransform(func(obj any) (any, error) {
+			if accessor(obj).GetName() == "b" {
+				close(transforming)
+				<-adding
+				if informer.IsStopped() {
+					t.Error("the informer has stopped")
+				}
+			}
+			return obj, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		start(t, informer)
+		f.put(configMap("b"))
+		<-transforming
+		signal := sync.OnceFunc(func() { close(adding) })
+		err = informer.AddIndexers(cache.Indexers{"content": func(obj any) ([]string, error) {
+			signal()
+			return byContent(obj)
+		}})
+		if err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if keys := informer.GetStore().ListKeys(); len(keys) != 2 {
+			t.Errorf("objects %q, want two", keys)
+		}
+	})
+}
+
 // counted is a transform that counts its calls for each version.
 type counted struct {
 	mu    sync.Mutex

@@ -295,15 +295,20 @@ func (s *SharedIndexInformer) GetIndexer() cache.Indexer { return &s.store }
 // what is added then is computed anew from every object at every start. Indexers that are
 // known should be given in InformerOptions.
 func (s *SharedIndexInformer) AddIndexers(indexers cache.Indexers) error {
+	if err := s.addIndexers(indexers); err != nil {
+		return err
+	}
+	// Without s.mu: the Sink may be in a transform, which may call the informer.
+	return s.parts.Load().sink.SetIndexVersion(s.indexVersion)
+}
+
+func (s *SharedIndexInformer) addIndexers(indexers cache.Indexers) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
 		return errors.New("indexer was not added because it has stopped already")
 	}
-	if err := s.store.AddIndexers(indexers); err != nil {
-		return err
-	}
-	return s.parts.Load().sink.SetIndexVersion(s.indexVersion())
+	return s.store.AddIndexers(indexers)
 }
 
 // GetController implements [cache.SharedInformer]. It is deprecated and does

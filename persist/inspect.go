@@ -178,7 +178,7 @@ type inspector struct {
 	beside     []beside // The neighbours of each leaf with values, by its id.
 	lastLeaf   uint64   // The leaf that was noted last, in the same bucket, or 0.
 	elements   []byte   // Memory for checkValues.
-	window     []byte   // Memory for the leafReader of checkValues.
+	window     []byte   // Memory for the leafReader.
 	badMeta    error    // Set if a meta page cannot be read.
 	waited     bool     // readAt has paused.
 

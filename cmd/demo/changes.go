@@ -47,7 +47,7 @@ func (c *changes) next() *corev1.Pod {
 func (c *changes) update(ctx context.Context) (agent.Change, error) {
 	before := c.next()
 	pod := before.DeepCopy()
-	workload.Touch(pod, 0)
+	workload.Touch(pod)
 	after, err := c.cluster.client.CoreV1().Pods(pod.Namespace).Update(ctx, pod, metav1.UpdateOptions{})
 	if err != nil {
 		return agent.Change{}, err

@@ -105,6 +105,8 @@ type Observer interface {
 
 // Options configures [NewResumer].
 type Options struct {
+	// ListerWatcher says itself if it does not support streamed lists, see k8s.io/client-go/util/watchlist: a
+	// wrapper of client-go would hide it.
 	ListerWatcher cache.ListerWatcherWithContext
 	Store         Store
 	Observer      Observer

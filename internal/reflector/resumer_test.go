@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -466,13 +465,4 @@ func TestAServerThatAnswersInTimeIsNotAskedTwice(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestAClientWithoutContextsWillDo(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "5", lists("5"), opens())
-		w.opts.ListerWatcher = cache.ToListerWatcherWithContext(struct{ cache.ListerWatcher }{w.server})
-		w.run()
-		w.server.requests.expect(t, "LIST rv=5 limit=1 NotOlderThan", "WATCH rv=5")
-	})
 }

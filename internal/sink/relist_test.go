@@ -204,6 +204,27 @@ func TestARelistWritesNothingAfterTheEnd(t *testing.T) {
 	}
 }
 
+// TestNoIndexVersionIsWrittenAfterTheEnd: an informer may end while indexers are added to it, and the
+// next one uses the same space then.
+func TestNoIndexVersionIsWrittenAfterTheEnd(t *testing.T) {
+	k := newSink(t, 2)
+	if err := relistOf(t, k, configMap("a", "1")).Finish(t.Context(), "1", true); err != nil {
+		t.Fatal(err)
+	}
+	for _, stopped := range []bool{false, true} {
+		if stopped {
+			k.Stop()
+		}
+		before := k.db.Applied()
+		if err := k.SetIndexVersion(func() string { return fmt.Sprint(stopped) }); err != nil {
+			t.Fatal(err)
+		}
+		if written := k.db.Applied() > before; written == stopped {
+			t.Errorf("written: %v, after the end: %v", written, stopped)
+		}
+	}
+}
+
 // TestAFirstListIsWrittenAsItComes: little of it is in memory before it is written.
 func TestAFirstListIsWrittenAsItComes(t *testing.T) {
 	const objects, objectBytes, batch, mostPending = 200, 4 << 10, 10, 256 << 10

@@ -381,14 +381,16 @@ func (k *Sink) SetUnknownCluster(refusal error, server string) (*reflector.Relis
 	return &reflector.Relisting{Reason: reason, Rewrite: true, Rewound: true}, nil
 }
 
-// SetIndexVersion notes that there are other indices, whose entries are made.
-func (k *Sink) SetIndexVersion(version string) error {
+// SetIndexVersion notes that there are other indices, whose entries are made. Of several calls the
+// last one calls versionOf last.
+func (k *Sink) SetIndexVersion(versionOf func() string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.loaded { // Load will find the difference.
+	if !k.loaded || k.stopped { // The next Load will find the difference.
 		return nil
 	}
 	valid := k.record.IndexVersion == k.want.IndexVersion
+	version := versionOf()
 	k.want.IndexVersion = version
 	if !valid || k.record.State == "" { // A relist will store the version.
 		return nil

@@ -79,7 +79,7 @@ func (th *theatre) update(t *testing.T) string {
 	t.Helper()
 	before := th.pod(t)
 	pod := before.DeepCopy()
-	workload.Touch(pod, 0)
+	workload.Touch(pod)
 	pod, err := th.client.CoreV1().Pods(th.namespace).Update(t.Context(), pod, metav1.UpdateOptions{})
 	if err != nil {
 		t.Fatal(err)

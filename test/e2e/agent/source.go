@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -18,14 +19,12 @@ import (
 // Source is a ListerWatcher without a server: it lists Pods, and then sends decoded
 // updates of them when it is told to. What is measured with it is the informer alone.
 type Source struct {
-	pods    []corev1.Pod
-	from    string // Version of the list.
-	updates []*corev1.Pod
-	orders  chan order
-	stamps  *stamps // When each update was due. nil: nobody asks.
+	pods   []corev1.Pod
+	orders chan order
+	stamps *stamps // When each update was due. nil: nobody asks.
 
 	mu   sync.Mutex
-	last uint64 // Version of the last update.
+	last uint64 // Version of the last update, or before it of the list.
 	sent uint64
 }
 
@@ -42,13 +41,10 @@ type order struct {
 // again before all others were, and neighbours in the order of keys are not updated
 // together.
 func NewSource(objects int) *Source {
-	s := &Source{from: "1000000", last: 1_000_000, orders: make(chan order, 1)}
+	s := &Source{last: 1_000_000, orders: make(chan order, 1)}
 	for i, pod := range workload.Pods(objects) {
 		pod.Namespace, pod.UID, pod.ResourceVersion = "default", types.UID("uid-"+strconv.Itoa(i)), strconv.Itoa(i+1)
 		s.pods = append(s.pods, *pod)
-	}
-	for i := range s.pods {
-		s.updates = append(s.updates, &s.pods[(i+1)*7919%objects])
 	}
 	return s
 }
@@ -80,14 +76,9 @@ func (s *Source) IsWatchListSemanticsUnSupported() bool { return true }
 
 // List implements cache.Lister.
 func (s *Source) List(metav1.ListOptions) (runtime.Object, error) {
-	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: s.from}, Items: make([]corev1.Pod, len(s.pods))}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.sent > 0 {
-		list.ResourceVersion = strconv.FormatUint(s.last, 10)
-	}
-	copy(list.Items, s.pods)
-	return list, nil
+	return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatUint(s.last, 10)}, Items: slices.Clone(s.pods)}, nil
 }
 
 // Watch implements cache.Watcher. There is one watch at a time.
@@ -133,8 +124,8 @@ func (s *Source) obey(o order, events chan<- watch.Event, stop <-chan struct{}) 
 func (s *Source) next() *corev1.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	pod := *s.updates[s.sent%uint64(len(s.updates))]
 	s.sent++
+	pod := s.pods[s.sent*7919%uint64(len(s.pods))]
 	s.last++
 	pod.ResourceVersion = strconv.FormatUint(s.last, 10)
 	return &pod
