@@ -293,7 +293,8 @@ func (s *SharedIndexInformer) GetIndexer() cache.Indexer { return &s.store }
 
 // AddIndexers implements [cache.SharedIndexInformer]. It also works after the start, but
 // what is added then is computed anew from every object at every start. Indexers that are
-// known should be given in InformerOptions.
+// known should be given in InformerOptions. It waits for a transform that runs, so unlike with client-go a
+// transform must not call it.
 func (s *SharedIndexInformer) AddIndexers(indexers cache.Indexers) error {
 	if err := s.addIndexers(indexers); err != nil {
 		return err
