@@ -151,40 +151,30 @@ func (in *inspector) checkKnownLeaf(id uint64, h pageHeader, begin, first []byte
 	return err
 }
 
-// checkLeafElements checks the elements of a leaf with values, and that it has no more pages than they
-// need: bbolt gives it no others (node.spill in its node.go).
-func (in *inspector) checkLeafElements(id uint64, h pageHeader, elements []byte) error {
-	end, err := in.checkElements(h, elements, 0)
-	if err != nil {
-		return fmt.Errorf("leaf %d: %w", id, err)
-	}
-	if h.bytes-pageHeaderBytes-end >= in.pageSize && !in.readOnly {
-		return corruptFile("leaf %d is %d bytes long, and needs %d", id, h.bytes, pageHeaderBytes+end)
-	}
-	return nil
-}
-
 // A leafReader reads parts of a leaf with values, from behind its header on.
 type leafReader struct {
-	in          *inspector
-	id          uint64
-	header      pageHeader
-	begin, size uint64
-	at          uint64 // Where in.window begins.
+	in     *inspector
+	id     uint64
+	header pageHeader
+	at     uint64 // Where in.window begins.
 }
 
 // leafReader returns one that has read the beginning already.
 func (in *inspector) leafReader(id uint64, h pageHeader, beginning []byte) *leafReader {
 	in.window = append(in.window[:0], beginning...)
-	return &leafReader{in: in, id: id, header: h, begin: id*in.pageSize + pageHeaderBytes, size: h.bytes - pageHeaderBytes}
+	return &leafReader{in: in, id: id, header: h}
 }
 
-// elements returns the elements of the leaf, checked. It has none only if it is the root of its bucket,
-// and then zeros where it would have one.
+func (r *leafReader) size() uint64 { return r.header.bytes - pageHeaderBytes }
+
+// elements returns the elements of the leaf, checked, and checks that the leaf has no more pages than they need:
+// bbolt gives it no others (node.spill in its node.go). It has none only if it is the root of its bucket, and
+// then zeros where it would have one.
 func (r *leafReader) elements(isRoot bool) ([]byte, error) {
-	n := uint64(r.header.count) * elementBytes
-	if n > r.size {
-		return nil, corruptFile("leaf %d has %d elements in %d bytes", r.id, r.header.count, r.header.bytes)
+	h := r.header
+	n := uint64(h.count) * elementBytes
+	if n > r.size() {
+		return nil, corruptFile("leaf %d has %d elements in %d bytes", r.id, h.count, h.bytes)
 	}
 	elements, err := r.read(0, max(n, elementBytes))
 	if err != nil {
@@ -193,16 +183,23 @@ func (r *leafReader) elements(isRoot bool) ([]byte, error) {
 	if n == 0 && (!isRoot || !isZero(elements)) {
 		return nil, corruptFile("leaf %d is empty", r.id)
 	}
-	return elements[:n], r.in.checkLeafElements(r.id, r.header, elements[:n])
+	end, err := r.in.checkElements(h, elements[:n], 0)
+	if err != nil {
+		return nil, fmt.Errorf("leaf %d: %w", r.id, err)
+	}
+	if r.size()-end >= r.in.pageSize && !r.in.readOnly {
+		return nil, corruptFile("leaf %d is %d bytes long, and needs %d", r.id, h.bytes, pageHeaderBytes+end)
+	}
+	return elements[:n], nil
 }
 
 // read returns n bytes of the leaf, which the next call may overwrite. It reads a page's length at a time.
 func (r *leafReader) read(from, n uint64) ([]byte, error) {
 	in := r.in
 	if from < r.at || from+n > r.at+uint64(len(in.window)) {
-		size := min(max(n, in.pageSize), r.size-from)
+		size := min(max(n, in.pageSize), r.size()-from)
 		in.window, r.at = slices.Grow(in.window[:0], int(size))[:size], from
-		if _, err := in.readAt(in.window, int64(r.begin+from)); err != nil {
+		if _, err := in.readAt(in.window, int64(r.id*in.pageSize+pageHeaderBytes+from)); err != nil {
 			return nil, err
 		}
 	}

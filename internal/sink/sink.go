@@ -390,12 +390,11 @@ func (k *Sink) SetIndexVersion(versionOf func() string) error {
 		return nil
 	}
 	valid := k.record.IndexVersion == k.want.IndexVersion
-	version := versionOf()
-	k.want.IndexVersion = version
+	k.want.IndexVersion = versionOf()
 	if !valid || k.record.State == "" { // A relist will store the version.
 		return nil
 	}
-	k.record.IndexVersion = version
+	k.record.IndexVersion = k.want.IndexVersion
 	return k.storeLocked()
 }
 
