@@ -203,11 +203,6 @@ type Cache struct {
 	wrapped atomic.Bool  // WrapTransport was called.
 	made    atomic.Int64 // How many informers NewInformer has made.
 
-	// opening is held for reading while an informer gets its space of the DB, and for writing while
-	// the DB takes over a file.
-	opening sync.RWMutex
-	added   map[*parts]*addedWork // What attempts of a takeover have added. The committer's alone.
-
 	mu        sync.Mutex
 	informers map[string]*SharedIndexInformer // By space; nil while one is being made.
 	memory    *persist.DB                     // Of informers without a space in the file, nil until there is one.
@@ -222,13 +217,8 @@ type Cache struct {
 // Nothing else that may be wrong with a file stops the program. A file that is corrupt,
 // or of an unknown format, is set aside as path.corrupt-<time>, see Status().SetAside,
 // and replaced by a new one with all that can still be read. A file that another process
-// holds, or that cannot be written, is left alone: the Cache works from memory, and
-// Status().Err and the log say so. The Cache tries again at least every minute, also
-// where there was no room for a new file, and each second where another process holds the file.
-// Once it gets the file, and each informer that runs has a complete list and leaves no object out of
-// it, it takes the file over: handlers are told of the deletions that the file owes, workqueues and
-// reconcilers get the work that waits in it, and what the informers have in memory replaces what the
-// file has of them. Everything else in the file stays as it is.
+// holds, or that cannot be written, is left alone: the Cache works from memory until it is closed, and
+// Status().Err and the log say so.
 //
 // An empty file is initialised in place, so path may be a mount point. A damaged file
 // cannot be replaced there: mount the directory that it is in instead.
@@ -238,15 +228,12 @@ func Open(path string, o Options) (*Cache, error) {
 		return nil, err
 	}
 	c := &Cache{opts: o, objects: indexer.NewObjects(o.MemoryBudget), schemas: newSchemas(), link: o.ListCompression.link(), informers: map[string]*SharedIndexInformer{}}
-	c.opening.Lock() // Until there is a DB.
-	defer c.opening.Unlock()
 	c.db, err = persist.Open(path, persist.Options{
 		CommitInterval:  o.CommitInterval,
 		DurableDelay:    o.DurableDelay,
 		MaxPendingBytes: o.MaxPendingBytes,
 		LockTimeout:     o.LockTimeout,
 		DurableGrace:    o.DurableGrace,
-		TakeOver:        c.takeOver,
 		Logger:          o.Logger,
 	})
 	if err != nil {
@@ -407,10 +394,6 @@ type Status struct {
 	Path string
 	// MemoryOnly says that the Cache works without a file, see Err.
 	MemoryOnly bool
-	// TakenOver is when the Cache began to use a file that it could not use at Open, mostly because
-	// another process held it. Zero if that has not happened, also where there was no file, and there
-	// is one now.
-	TakenOver time.Time `json:",omitzero"`
 	// SetAside lists the files that were set aside since Open and still exist.
 	SetAside []SetAside
 	// Informers by identity, but for those that have ended. One of NewInformer is here once it
@@ -427,7 +410,7 @@ func (c *Cache) Status() Status {
 	c.mu.Lock()
 	informers := c.informersLocked()
 	c.mu.Unlock()
-	st := Status{Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), TakenOver: c.db.TakenOverAt(), Informers: map[string]InformerStatus{}, Workqueues: c.work.Status(), Err: c.db.Err()}
+	st := Status{Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Workqueues: c.work.Status(), Err: c.db.Err()}
 	for _, a := range c.db.SetAside() {
 		st.SetAside = append(st.SetAside, SetAside(a))
 	}

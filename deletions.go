@@ -42,15 +42,12 @@ type deletions struct {
 	gone  map[string]struct{}                 // To be deleted with it.
 }
 
-// deletedState is a state of a deleted object. The object may exist again and be deleted again, or be deleted in a
-// file that is taken over, while a reconcile of an earlier state goes on: then that one is reconciled, and the later
-// one is not.
+// deletedState is a state of a deleted object. The object may exist again and be deleted again while a reconcile of an
+// earlier state goes on: then that one is reconciled, and the later one is not.
 type deletedState struct {
 	key     string // In the DB.
 	number  uint64 // No other state has it.
 	version string // Its resourceVersion, empty if that is not known.
-	// unreadable: it is of another Go type than the transform returns.
-	unreadable bool
 }
 
 func newDeletions(db *persist.DB, space, name string, newObject func() any) *deletions {
@@ -147,7 +144,7 @@ func (d *deletions) stateLocked(name cache.ObjectName, key string) deletedState 
 
 // add keeps a deleted object until remove, instead of an earlier state of it. One that is told later is later, whatever
 // the versions are: a server that was put back uses lower ones. But the versions decide about one that is not sure to be
-// the last: a list has found that the object is gone, or it comes from a file that was taken over, whose process saw it.
+// the last: a list has found that the object is gone.
 func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 	uid, version := "", ""
 	if m, err := meta.Accessor(obj); err == nil {
@@ -158,7 +155,7 @@ func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 	known := d.stateLocked(name, key)
 	order, ordered := checkpoint.CompareVersions(version, known.version)
 	earlier := !ordered || order < 0
-	if known.number > 0 && !known.unreadable && earlier && !sure {
+	if known.number > 0 && earlier && !sure {
 		d.noteLocked(name, known) // A reconcile that has begun has found it before this deletion.
 		d.mu.Unlock()
 		return
@@ -172,61 +169,6 @@ func (d *deletions) add(name cache.ObjectName, obj any, sure bool) {
 		return
 	}
 	d.db.Kick()
-}
-
-// takeOver puts what a file that is taken over has under a key. The object that is known here stays, unless the
-// file's is later, and can be read: one of the two processes may have seen less of it than the other.
-func (d *deletions) takeOver(name cache.ObjectName, key string, stored persist.Bytes) error {
-	it := &persist.Item{Value: stored}
-	_, unreadable := deletedObject(it, d.newObject)
-	theirs := deletedState{key: key, version: versionOfDeleted(it), unreadable: unreadable != nil}
-	for {
-		d.mu.Lock()
-		known, waiting := d.stateLocked(name, key), d.puts[key]
-		d.mu.Unlock()
-		replaces, err := d.replaces(theirs, waiting)
-		if err != nil || !replaces {
-			return err
-		}
-		put := false
-		_, err = d.db.Update(func(b *persist.Batch) {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			if put = d.stateLocked(name, key) == known; !put {
-				return // The handler was told of the deletion meanwhile, or it was reconciled.
-			}
-			d.noteLocked(name, theirs)
-			delete(d.gone, key)
-			delete(d.puts, key)
-			b.Put(d.bucket, key, stored)
-		})
-		if err != nil || put {
-			return err
-		}
-	}
-}
-
-// replaces reports whether the state of another file replaces what is known here under its key, which is waiting or,
-// if that is nil, what the DB has.
-func (d *deletions) replaces(theirs deletedState, waiting *record.Object) (bool, error) {
-	has, known := waiting != nil, ""
-	var err error
-	if has {
-		known = versionOfDeleted(&persist.Item{Value: waiting})
-	} else {
-		has, err = d.db.View(d.bucket, theirs.key, func(it *persist.Item) error { known = versionOfDeleted(it); return nil })
-	}
-	order, ordered := checkpoint.CompareVersions(known, theirs.version)
-	return !has || !theirs.unreadable && ordered && order < 0, err
-}
-
-// latestDeleted returns the latest version of the deleted objects in a file that can be read, empty if there is none.
-func latestDeleted(file *persist.Snapshot) (latest string) {
-	_ = file.Scan(deletedBucket, "", func(it *persist.Item) (bool, error) { // takeOverDeletions meets the same damage.
-		latest = checkpoint.Later(latest, versionOfDeleted(it))
-		return true, nil
-	})
-	return latest
 }
 
 // versionOfDeleted returns the resourceVersion of a deleted object, empty if it is not known.

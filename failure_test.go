@@ -3,6 +3,7 @@ package warmwatch_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -790,5 +791,24 @@ func TestAnEventThatCouldNotBeAppliedIsTriedAgainByTheNextProcess(t *testing.T) 
 		r.expect(t, "add ns/a@1 initial", "add ns/c@3")
 		r = life(func(obj any) (any, error) { return obj, nil })
 		r.expect(t, "add ns/a@1 initial", "add ns/c@3 initial", "add ns/b@2", "update ns/b@2→4", "update ns/c@3→5")
+	})
+}
+
+// flipAll damages each value of a bucket whose key begins like this.
+func flipAll(t *testing.T, path, bucket, prefix string) {
+	t.Helper()
+	change(t, path, bucket, func(b *bolt.Bucket) error {
+		damaged := map[string][]byte{}
+		err := b.ForEach(func(key, value []byte) error {
+			if bytes.HasPrefix(key, []byte(prefix)) {
+				damaged[string(key)] = bytes.Clone(value)
+			}
+			return nil
+		})
+		for key, value := range damaged {
+			value[0] ^= 1
+			err = errors.Join(err, b.Put([]byte(key), value))
+		}
+		return err
 	})
 }

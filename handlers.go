@@ -24,7 +24,7 @@ func (s *SharedIndexInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEv
 // this handler never heard of. Then it is told of every object, and between and behind them of
 // what is deleted meanwhile. A handler that is added
 // later than a minute after the informer has caught up with the server is told of the
-// objects only, unless a file is taken over during its list.
+// objects only.
 //
 // As in client-go, handlers must not change objects. Here the old and the new object
 // of an update may share memory, and so may objects of the initial list, so that changing one may

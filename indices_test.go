@@ -1,10 +1,7 @@
 package warmwatch_test
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -145,31 +142,4 @@ func (withoutWatch) WatchWithContext(context.Context, metav1.ListOptions) (watch
 
 func (lw withoutWatch) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return lw.WatchWithContext(context.Background(), o)
-}
-
-// TestTheFileIsVerifiedEachHour, also while the server is away: nobody reads what is damaged.
-func TestTheFileIsVerifiedEachHour(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a", "x"), configMap("b", "x"))
-		path := filled(t, f, nil)
-		f.setDown(errUnreachable)
-		p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MemoryBudget = -1 }).run()
-		p.damaged = true
-		settle()
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		key := []byte("kns/b")
-		for i := range len(b) - len(key) {
-			if bytes.HasPrefix(b[i:], key) {
-				b[i+len(key)] ^= 1 // The value follows.
-			}
-		}
-		exchange(t, path, b)
-		advance(90 * time.Minute)
-		if err := errors.Join(p.informer.Status().Err, p.cache.Status().Err); err == nil {
-			t.Error("nobody has noticed the damage")
-		}
-	})
 }

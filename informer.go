@@ -16,7 +16,6 @@ import (
 
 	"github.com/warmwatch/warmwatch/internal/processor"
 	"github.com/warmwatch/warmwatch/internal/reflector"
-	"github.com/warmwatch/warmwatch/persist"
 )
 
 // InformerOptions configures [Cache.NewSharedIndexInformer]. Resource is
@@ -152,7 +151,6 @@ type SharedIndexInformer struct {
 	serveOnce sync.Once
 	servedAt  atomic.Uint64 // Number of the last batch before served was closed.
 	resumer   atomic.Pointer[reflector.Resumer]
-	lead      lead
 	// How many objects are asked for, and written, at once. 0: the default. Tests set less.
 	pageSize    int64
 	relistItems int
@@ -165,10 +163,10 @@ type SharedIndexInformer struct {
 	controller        cache.Controller
 	watchErrorHandler cache.WatchErrorHandlerWithContext
 	transform         cache.TransformFunc
-	queuesOpen        bool              // The reconcilers have their workqueues.
-	reconcilers       []*reconciler     // Those that run, and before begin all that were added.
-	forgotten         persist.Unwritten // Names of reconcilers. The number is the greatest there is until queuesOpen.
-	running           sync.WaitGroup    // verify, and reconcilers.
+	queuesOpen        bool                // The reconcilers have their workqueues.
+	reconcilers       []*reconciler       // Those that run, and before begin all that were added.
+	forgotten         map[string]struct{} // Names of reconcilers that were forgotten before queuesOpen.
+	running           sync.WaitGroup      // verify, and reconcilers.
 }
 
 var _ cache.SharedIndexInformer = (*SharedIndexInformer)(nil)
@@ -206,13 +204,7 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	if err := c.claim(space, id.String()); err != nil {
 		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
 	}
-	db := c.db
-	if c.db.MemoryOnly() { // It may have the file by the time the informer runs, see takeOver.
-		db, err = c.memoryDB()
-	}
-	if err == nil {
-		err = s.settle(db, id, asked)
-	}
+	err = s.settle(c.db, id, asked)
 	if err == nil {
 		err = c.admit(s)
 	}

@@ -25,7 +25,6 @@ type believer struct {
 	mu       sync.Mutex
 	believed map[types.UID]belief
 	last     map[string]lastTold // By key, if the last notification was not of a deletion.
-	late     bool                // A file that is taken over owes deletions, which are told after the new objects.
 	newest   int                 // Greatest resourceVersion told in any process.
 	// poison is the key of the object on which the handlers panic.
 	poison                           string
@@ -39,16 +38,13 @@ type belief struct {
 	key    string
 	rv     int
 	since  int               // The resourceVersion of the first notification.
-	stored bool              // A process that has the file was told.
 	object *corev1.ConfigMap // As it was told last.
-	unsure bool              // It may have been told since that the object is gone.
 }
 
-// lastTold is the state of an object that a handler was told of last, and by which process.
+// lastTold is the state of an object that a handler was told of last.
 type lastTold struct {
 	uid types.UID
 	rv  int
-	by  *teller
 }
 
 func newBeliever(t *testing.T, name string) *believer {
@@ -58,23 +54,19 @@ func newBeliever(t *testing.T, name string) *believer {
 // teller is the handler of one process.
 type teller struct {
 	*believer
-	life *life
-	// alone says that no other process has had the file in this process's time.
-	alone      bool
-	addedAgain bool               // So it may be told again of deletions before its list.
-	slow       func()             // Called with each notification.
-	dead       bool               // The process has crashed: what follows did not happen.
-	greatest   map[string]int     // The greatest resourceVersion told (H1), by key, or by uid if not alone.
-	knows      map[types.UID]bool // What this process has told of.
+	life       *life
+	addedAgain bool           // So it may be told again of deletions before its list.
+	slow       func()         // Called with each notification.
+	dead       bool           // The process has crashed: what follows did not happen.
+	greatest   map[string]int // The greatest resourceVersion told (H1), by key.
 	newest     int
 }
 
-func (b *believer) teller(l *life, alone bool) *teller {
-	return &teller{believer: b, life: l, alone: alone, greatest: map[string]int{}, knows: map[types.UID]bool{}}
+func (b *believer) teller(l *life) *teller {
+	return &teller{believer: b, life: l, greatest: map[string]int{}}
 }
 
 func (h *teller) note(obj any, exists bool) {
-	fromMemory := h.life != nil && h.life.held && h.life.memoryOnly()
 	h.mu.Lock()
 	slow := h.slow
 	defer func() {
@@ -102,19 +94,9 @@ func (h *teller) note(obj any, exists bool) {
 		panic(poisoned{h})
 	}
 	if cm == nil { // Its object could not be read.
-		// If another process has told of the object that exists, this one may die before it tells of that, too.
-		by := h.last[key].by
-		beside := by != nil && by != h && by.isRunning()
-		if !beside {
-			delete(h.last, key)
-		}
+		delete(h.last, key)
 		for uid, b := range h.believed {
-			switch {
-			case b.key != key:
-			case beside && by.knows[uid]: // It may be the object that is gone, or the one that exists.
-				b.unsure = true
-				h.believed[uid] = b
-			default:
+			if b.key == key {
 				h.gone(uid)
 			}
 		}
@@ -123,16 +105,11 @@ func (h *teller) note(obj any, exists bool) {
 	if !lost {
 		rv = h.version(cm, key, exists)
 	}
-	if b := h.believed[cm.UID]; !exists && !lost && !h.alone && rv < b.rv && h.greatest[key+string(cm.UID)] < b.rv {
-		return // The other process has told of the object since: a selector has selected it again.
-	}
 	if !exists {
 		if lost { // Of any object of the name: what is told behind it is told anew.
 			maps.DeleteFunc(h.greatest, func(told string, _ int) bool { return strings.HasPrefix(told, key) })
 		}
-		if known, _ := strconv.Atoi(cm.ResourceVersion); h.last[key].uid == cm.UID || !h.overtaken(key, known) {
-			delete(h.last, key)
-		}
+		delete(h.last, key)
 		h.gone(cm.UID)
 		return
 	}
@@ -144,7 +121,7 @@ func (h *teller) note(obj any, exists bool) {
 		case b.key != key || uid == cm.UID:
 		case !h.durable: // client-go's way.
 			delete(h.believed, uid)
-		case b.rv < rv && !h.late && !h.poisoned[key]:
+		case b.rv < rv && !h.poisoned[key]:
 			h.t.Errorf("Q2: %s handler was told of %s with uid %s, and never of the deletion of uid %s", h.name, key, cm.UID, uid)
 		}
 	}
@@ -155,31 +132,17 @@ func (h *teller) note(obj any, exists bool) {
 	if rv >= b.rv {
 		b.rv, b.object = rv, cm
 	}
-	b.stored, b.unsure = b.stored || !fromMemory, false
-	h.believed[cm.UID], h.knows[cm.UID] = b, true
-	if !h.overtaken(key, rv) {
-		h.last[key] = lastTold{cm.UID, rv, h}
-	}
+	h.believed[cm.UID] = b
+	h.last[key] = lastTold{cm.UID, rv}
 }
-
-// overtaken reports whether another process that runs has told a later state of the key: between two processes there is no order.
-func (h *teller) overtaken(key string, rv int) bool {
-	last := h.last[key]
-	return !h.alone && last.by != h && rv < last.rv && last.by.isRunning()
-}
-
-// isRunning reports whether the process runs. Tests may have tellers without one.
-func (h *teller) isRunning() bool { return !h.dead && (h.life == nil || !h.life.isOver()) }
 
 // version checks the resourceVersion of an object that the handler is told of.
-// A deletion that a taken over file owes may be of an older object of the name, or of the same one before
-// it was selected again.
 func (h *teller) version(cm *corev1.ConfigMap, key string, exists bool) int {
 	rv, err := strconv.Atoi(cm.ResourceVersion)
 	if err != nil {
 		h.t.Errorf("%s: object without resourceVersion: %v", h.name, cm)
 	}
-	if !h.alone || !exists {
+	if !exists {
 		key += string(cm.UID)
 	}
 	if rv < h.greatest[key] && (exists || !h.addedAgain) {
@@ -196,7 +159,6 @@ func (h *teller) version(cm *corev1.ConfigMap, key string, exists bool) int {
 func (h *teller) gone(uid types.UID) {
 	h.deleted++
 	delete(h.believed, uid)
-	delete(h.knows, uid)
 }
 
 func (h *teller) OnAdd(obj any, _ bool) { h.note(obj, true) }
@@ -210,26 +172,12 @@ func (h *teller) OnUpdate(old, obj any) {
 func (h *teller) OnDelete(obj any) { h.note(obj, false) }
 
 // forget forgets what was first told of after the version that a crash has left, and what the file does
-// not have: perhaps it is never told of again. What the teller of another process has told stays.
-func (b *believer) forget(left remains, but *teller) {
+// not have: perhaps it is never told of again.
+func (b *believer) forget(left remains) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for uid, what := range b.believed {
-		if what.since > left.rv && !left.uids[uid] && (but == nil || !but.knows[uid]) {
-			b.unlearn(what)
-		}
-	}
-}
-
-// forgetMemory forgets what only a process without a file was told, which has ended, unless it has
-// stored that in a file since.
-func (b *believer) forgetMemory(stored bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for uid, what := range b.believed {
-		if what.stored = what.stored || stored; what.stored {
-			b.believed[uid] = what
-		} else {
+		if what.since > left.rv && !left.uids[uid] {
 			b.unlearn(what)
 		}
 	}
@@ -256,7 +204,7 @@ func (b *believer) compare(server map[string]belief, setAside []string) string {
 	}
 	want, got := map[types.UID]string{}, map[types.UID]string{}
 	add := func(to map[types.UID]string, what belief) {
-		if !b.poisoned[what.key] && !b.believed[what.uid].unsure {
+		if !b.poisoned[what.key] {
 			to[what.uid] = fmt.Sprintf("%s@%d", what.key, what.rv)
 		}
 	}
@@ -290,13 +238,6 @@ func (b *believer) setPoison(key string) {
 	if b.poison = key; key != "" {
 		b.poisoned[key] = true
 	}
-}
-
-// notAlone notes that there is another process.
-func (h *teller) notAlone() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.alone, h.greatest = false, map[string]int{}
 }
 
 func (h *teller) setAddedAgain() {

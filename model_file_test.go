@@ -4,10 +4,8 @@ import (
 	"errors"
 	"slices"
 	"strconv"
-	"time"
 
 	bolt "go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,13 +13,9 @@ import (
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 )
 
-// damage changes or removes one value of the file, if nobody has it: of one delta, a cursor, what says
-// how many there are, or of more buckets.
-func (m *model) damage(more ...string) {
-	db, err := bolt.Open(m.path, 0o600, &bolt.Options{Timeout: time.Nanosecond})
-	if errors.Is(err, bolterrors.ErrTimeout) {
-		return
-	}
+// damage changes or removes one value of the file: of one delta, a cursor, or what says how many there are.
+func (m *model) damage() {
+	db, err := bolt.Open(m.path, 0o600, nil)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -32,10 +26,10 @@ func (m *model) damage(more ...string) {
 			if string(name) == "warmwatch" {
 				return nil
 			}
-			buckets := append([]string{"deltas", "deltas", "deltas", "cursors", "store", "queue", "aside", "panics"}, more...)
+			buckets := []string{"deltas", "deltas", "deltas", "cursors", "store", "queue", "aside", "panics"}
 			bucket := buckets[m.rng.IntN(len(buckets))]
 			b := space.Bucket([]byte(bucket))
-			vanish := vanish && !slices.Contains([]string{"aside", "objects", "deleted"}, bucket) // Nobody would know of what it had.
+			vanish := vanish && bucket != "aside" // Nobody would know of what it had.
 			if b == nil {
 				return nil
 			}
@@ -48,7 +42,7 @@ func (m *model) damage(more ...string) {
 				return nil
 			}
 			m.stats.Damaged++
-			m.damaged, m.objectDamaged = true, m.objectDamaged || bucket == "objects"
+			m.damaged = true
 			k := keys[m.rng.IntN(len(keys))]
 			m.t.Logf("damage of %s, key %q, which vanishes: %v", bucket, k, vanish)
 			v := slices.Clone(b.Get(k))
@@ -106,7 +100,7 @@ func (m *model) inspect(path string, told int) (left remains) {
 		cm := l.configMap(obj)
 		left.versions[cm.Namespace+"/"+cm.Name], left.uids[cm.UID] = cm.ResourceVersion, true
 	}
-	if r.State == checkpoint.StateComplete && !m.objectDamaged {
+	if r.State == checkpoint.StateComplete {
 		want := map[string]string{}
 		for key, obj := range m.server.ObjectsAt(left.rv) {
 			want[key] = obj.GetResourceVersion()
@@ -125,7 +119,7 @@ func (m *model) inspect(path string, told int) (left remains) {
 		}
 	}
 	if err := s.Status().Err; err == nil {
-		m.damaged, m.objectDamaged = false, false
+		m.damaged = false
 	} else if !m.damaged && !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}

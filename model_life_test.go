@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
@@ -17,7 +16,6 @@ import (
 // life is one process.
 type life struct {
 	m                    *model
-	held                 bool // It began while the file was held.
 	secrets              bool // Its transform makes Secrets.
 	strict               bool // It is given objects of that type only.
 	link                 *modelLink
@@ -33,10 +31,10 @@ type life struct {
 	over                 chan struct{}                          // The process has died, or is about to end.
 }
 
-// launch begins a process. It returns nil if it would be beside another one, and could not have the file.
-func (m *model) launch(held bool) *life {
+// launch begins a process.
+func (m *model) launch() *life {
 	t := m.t
-	l := &life{m: m, held: held, link: newModelLink(m.server), done: make(chan struct{}), over: make(chan struct{})}
+	l := &life{m: m, link: newModelLink(m.server), done: make(chan struct{}), over: make(chan struct{})}
 	m.chooseType(l)
 	c, err := Open(m.path, Options{
 		LockTimeout:    time.Millisecond,
@@ -52,12 +50,6 @@ func (m *model) launch(held bool) *life {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.beside && c.Status().MemoryOnly { // The process that waits for the file was faster.
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
-		return nil
-	}
 	l.cache = c
 	l.crash = m.prepareCrash(l)
 	s, err := l.newInformer()
@@ -69,13 +61,8 @@ func (m *model) launch(held bool) *life {
 	l.addHandlers()
 	var ctx context.Context
 	ctx, l.cancel = context.WithCancel(t.Context())
-	wait := time.Duration(0)
-	if held && m.rng.IntN(2) == 0 { // Perhaps it has the file by then.
-		wait = time.Duration(m.rng.IntN(5000)) * time.Millisecond
-	}
 	go func() {
 		defer close(l.done)
-		time.Sleep(wait) // Virtual time.
 		s.RunWithContext(ctx)
 	}()
 	return l
@@ -83,8 +70,7 @@ func (m *model) launch(held bool) *life {
 
 func (l *life) addHandlers() {
 	m, s := l.m, l.informer
-	alone := !l.held && !m.beside
-	l.durable, l.late, l.plain = m.durable.teller(l, alone), m.late.teller(l, alone), m.plain.teller(l, alone)
+	l.durable, l.late, l.plain = m.durable.teller(l), m.late.teller(l), m.plain.teller(l)
 	var err error
 	if l.registered, err = s.AddDurableEventHandler(m.durable.name, l.durable); err != nil {
 		m.t.Fatal(err)
@@ -94,9 +80,6 @@ func (l *life) addHandlers() {
 	}
 	if l.work, err = m.shadows.add(l, 1+m.rng.IntN(10), m.rng.IntN(2) == 0); err != nil {
 		m.t.Fatal(err)
-	}
-	if m.beside {
-		l.work.fail()
 	}
 	for _, h := range []*teller{l.durable, l.late} {
 		if m.rng.IntN(3) == 0 {
@@ -150,20 +133,15 @@ func (l *life) isOver() bool {
 	}
 }
 
-// memoryOnly is also called by the committer: Status does not wait for those who wait for that.
-func (l *life) memoryOnly() bool { return l.cache.Status().MemoryOnly }
-
 // modelCrash copies the file at a commit, once armed.
 type modelCrash struct {
 	l      *life
 	before bool
 	to     string
 	done   chan struct{}
-	onFile atomic.Bool // Of one that began without a file: it has had a commit.
 
 	mu       sync.Mutex
 	armed    bool
-	commits  int    // So many were made.
 	skip     int    // So many commits come before: a relist, for example, is several.
 	inCommit func() // Not nil: copy at the one after them.
 	told     int    // Newest version told to a durable handler by then.
@@ -177,18 +155,12 @@ func (m *model) prepareCrash(l *life) *modelCrash {
 		to: filepath.Join(m.dir, fmt.Sprintf("cache-%d.db", m.stats.Sessions)),
 	}
 	l.cache.db.AddHook(&persist.Hook{BeforeCommit: func(*persist.Batch) { crash.commit(true) }, AfterCommit: func(uint64) { crash.commit(false) }})
-	m.t.Logf("session %d: crash before commit: %v, file %s, held %v", m.stats.Sessions, crash.before, filepath.Base(m.path), l.held)
+	m.t.Logf("session %d: crash before commit: %v, file %s", m.stats.Sessions, crash.before, filepath.Base(m.path))
 	return crash
 }
 
 // commit is called before and after each commit.
 func (c *modelCrash) commit(before bool) {
-	if c.l.held && !before && !c.l.memoryOnly() {
-		c.onFile.Store(true)
-	}
-	if c.l.held && !c.onFile.Load() {
-		return // Without a file there are commits, too.
-	}
 	c.mu.Lock()
 	f := c.inCommit
 	switch {
@@ -202,11 +174,6 @@ func (c *modelCrash) commit(before bool) {
 	c.mu.Unlock()
 	if f != nil {
 		f()
-	}
-	if !before {
-		c.mu.Lock()
-		c.commits++
-		c.mu.Unlock()
 	}
 }
 
@@ -258,17 +225,8 @@ func (c *modelCrash) armAfter(commits int) {
 		testsupport.CopyFile(c.l.m.t, from, c.to)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.commits > 0 || !c.l.held { // Else it had no file when it told.
-			c.told = told
-		}
+		c.told = told
 	}
-}
-
-// disarm is called when the process dies in another way.
-func (c *modelCrash) disarm() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.armed, c.inCommit = true, nil
 }
 
 // die has all that follows not happen.

@@ -6,8 +6,6 @@ import (
 	"flag"
 	"maps"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,8 +26,8 @@ var (
 )
 
 // TestNamesThatChangeHands: durable handlers and reconcilers come, go, are refused and forgotten under two names, while
-// objects change, the file is lost and found again, is another process's, and processes end and crash. Each is told of,
-// or reconciles, what it is owed (Q2, Q6), and no name comes back.
+// objects change, and processes end and crash. Each is told of, or reconciles, what it is owed (Q2, Q6), and no name comes
+// back.
 //
 // Replay a failure with -run TestNamesThatChangeHands -names.seed N -names.lives 1.
 func TestNamesThatChangeHands(t *testing.T) {
@@ -42,7 +40,7 @@ func TestNamesThatChangeHands(t *testing.T) {
 			total.Lives++
 			for range 5 {
 				for range 12 {
-					m.step(false)
+					m.step(true)
 					m.wait()
 				}
 				if m.check(); t.Failed() {
@@ -59,11 +57,10 @@ func TestNamesThatChangeHands(t *testing.T) {
 
 // namesModel is what the users of two names are owed.
 type namesModel struct {
-	t     *testing.T
-	f     *source
-	path  string
-	p     *process
-	other *process // It has the file, if it is not nil.
+	t    *testing.T
+	f    *source
+	path string
+	p    *process
 
 	mu    sync.Mutex // Guards what follows, also of the names.
 	rnd   *rand.Rand
@@ -74,7 +71,7 @@ type namesModel struct {
 	stats *namesStats
 }
 
-type namesStats struct{ Lives, Handlers, Reconcilers, Refused, Forgotten, Losses, Ends, Crashes, TakenOver int }
+type namesStats struct{ Lives, Handlers, Reconcilers, Refused, Forgotten, Ends, Crashes int }
 
 // A name has a durable handler, a reconciler, or nobody.
 type name struct {
@@ -266,11 +263,11 @@ func (m *namesModel) forget(n string) {
 	}
 }
 
-// step does something at random. If the process has no file, nothing ends it: what it knows would be lost.
-func (m *namesModel) step(withoutFile bool) {
+// step does something at random. If mayRestart is false, the process goes on.
+func (m *namesModel) step(mayRestart bool) {
 	n, object := []string{"x", "y"}[m.intn(2)], "o"+strconv.Itoa(m.intn(4))
 	x, running := m.names[n], m.p.end != nil
-	switch what := m.intn(22); {
+	switch what := m.intn(21); {
 	case what < 5:
 		m.note("put", object)
 		m.f.put(configMap(object, strconv.Itoa(m.intn(1000))))
@@ -289,7 +286,6 @@ func (m *namesModel) step(withoutFile bool) {
 		x.registration = nil
 	case what < 18 && x.registration == nil:
 		m.forget(n)
-	case withoutFile:
 	case what == 18 && x.registration == nil:
 		restore := testsupport.FailReads(m.t, m.path)
 		if m.intn(2) == 0 {
@@ -299,50 +295,12 @@ func (m *namesModel) step(withoutFile bool) {
 		}
 		advance(time.Duration(m.intn(2)*m.intn(300)) * time.Millisecond)
 		restore()
-	case what == 19:
-		m.lose()
-	case what > 19:
+	case mayRestart && what > 18:
 		m.restart()
 	}
 }
 
-// lose has the file be unreadable for a moment, in which it cannot be replaced either.
-func (m *namesModel) lose() {
-	m.note("lose")
-	m.stats.Losses++
-	if err := os.MkdirAll(filepath.Join(m.path+".finished", "x"), 0o700); err != nil {
-		m.t.Fatal(err)
-	}
-	sound := exchange(m.t, m.path, make([]byte, 16<<10))
-	m.f.put(configMap("o0", strconv.Itoa(m.intn(1000)))) // Something to write.
-	advance(time.Second)
-	for range m.intn(6) {
-		m.step(true)
-	}
-	exchange(m.t, m.path, sound)
-	m.note("found")
-	m.untilTakenOver()
-}
-
-// untilTakenOver goes on until the process has its file again.
-func (m *namesModel) untilTakenOver() {
-	for range 30 {
-		advance(time.Duration(m.intn(3000)) * time.Millisecond)
-		if st := m.p.cache.Status(); !st.MemoryOnly {
-			if !st.TakenOver.IsZero() {
-				m.stats.TakenOver++
-			}
-			return
-		}
-		if m.intn(3) == 0 {
-			m.step(true)
-		}
-		advance(20 * time.Second)
-	}
-	m.t.Errorf("the file was not taken over: %v", m.p.cache.Status().Err)
-}
-
-// restart ends the process, which may crash, and begins another one, for which the file may not be free.
+// restart ends the process, which may crash, and begins another one.
 func (m *namesModel) restart() {
 	advance(3 * time.Second) // What the names are owed is in the file.
 	old := m.p
@@ -362,29 +320,12 @@ func (m *namesModel) restart() {
 	}
 	m.mu.Unlock()
 	old.stop()
-	if m.intn(2) == 0 {
-		m.note("another process has the file")
-		m.other = launch(m.t, m.path, newSource(m.t), nil)
-		m.other.damaged = true
-	}
 	m.launch()
 	for range m.intn(5) {
-		m.step(true)
+		m.step(false)
 	}
 	m.note("run")
 	m.p.run()
-	if m.other == nil {
-		return
-	}
-	for range m.intn(8) {
-		m.step(true)
-		m.wait()
-	}
-	advance(5 * time.Second)
-	m.note("the other process ends")
-	m.other.stop()
-	m.other = nil
-	m.untilTakenOver()
 }
 
 // check compares what was told and reconciled with what is owed, once all is quiet.

@@ -33,8 +33,7 @@ type shadows struct {
 
 // shadow is an object that a reconciler has found.
 type shadow struct {
-	rv     string
-	stored bool // By a process that has the file.
+	rv string
 }
 
 // shadower is the reconciler of one process.
@@ -43,11 +42,8 @@ type shadower struct {
 	life    *life
 	dead    bool // The process has crashed: what follows did not happen.
 	slow    bool
-	fails   bool                // Each reconcile does, and does nothing.
 	working map[string]struct{} // Keys that are being reconciled.
-	found   map[types.UID]bool
 	lister  func(string) (*corev1.ConfigMap, error)
-	memory  func() bool // The process has no file.
 }
 
 func newShadows(t *testing.T, seed uint64) *shadows {
@@ -57,7 +53,7 @@ func newShadows(t *testing.T, seed uint64) *shadows {
 // add adds the reconciler to an informer.
 func (w *shadows) add(l *life, workers int, slow bool) (*shadower, error) {
 	s := l.informer
-	r := &shadower{shadows: w, life: l, slow: slow, working: map[string]struct{}{}, found: map[types.UID]bool{}, memory: func() bool { return l.held && l.memoryOnly() }}
+	r := &shadower{shadows: w, life: l, slow: slow, working: map[string]struct{}{}}
 	r.lister = func(key string) (*corev1.ConfigMap, error) {
 		obj, exists, err := s.GetStore().GetByKey(key)
 		if err != nil || !exists {
@@ -77,7 +73,6 @@ var errModel = errors.New("a reconcile that was to fail")
 // reconcile takes its time, and often fails after it has made the shadow.
 func (w *shadower) reconcile(ctx context.Context, name cache.ObjectName) error {
 	key := name.String()
-	stored := !w.memory()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if _, busy := w.working[key]; busy {
@@ -97,17 +92,12 @@ func (w *shadower) reconcile(ctx context.Context, name cache.ObjectName) error {
 		return err
 	}
 	w.calls++
-	if w.fails {
-		w.failed++
-		return errModel
-	}
 	if obj != nil {
 		found, before := w.byUID[obj.UID]
 		if !before {
 			found.rv = obj.ResourceVersion
 		}
-		found.stored = found.stored || stored
-		w.byUID[obj.UID], w.found[obj.UID] = found, true
+		w.byUID[obj.UID] = found
 	}
 	if w.rng.IntN(4) == 0 {
 		w.failed++
@@ -121,7 +111,7 @@ func (w *shadower) reconcile(ctx context.Context, name cache.ObjectName) error {
 		delete(w.byUID, cm.UID)
 	}
 	if delete(w.byKey, key); obj != nil {
-		w.byKey[key] = shadow{obj.ResourceVersion, stored}
+		w.byKey[key] = shadow{obj.ResourceVersion}
 	}
 	return nil
 }
@@ -134,13 +124,12 @@ func (w *shadower) die() {
 }
 
 // restart goes on with a file of a version. A lister may have an object before the file has it: its
-// deletion need not be known then, but its key is reconciled. What the reconciler of another process has
-// found stays.
-func (w *shadows) restart(rv int, but *shadower) {
+// deletion need not be known then, but its key is reconciled.
+func (w *shadows) restart(rv int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	maps.DeleteFunc(w.byUID, func(uid types.UID, found shadow) bool {
-		return w.number(found.rv) > rv && (but == nil || !but.found[uid])
+	maps.DeleteFunc(w.byUID, func(_ types.UID, found shadow) bool {
+		return w.number(found.rv) > rv
 	})
 }
 
@@ -157,34 +146,6 @@ func (w *shadows) number(resourceVersion string) int {
 		w.t.Error(err)
 	}
 	return n
-}
-
-// forgetMemory forgets what only a process without a file has found, which has ended, unless it has
-// stored that in a file since.
-func (w *shadows) forgetMemory(stored bool, left remains) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for uid, found := range w.byUID {
-		if found.stored = found.stored || stored; found.stored {
-			w.byUID[uid] = found
-		} else {
-			delete(w.byUID, uid)
-		}
-	}
-	for key, found := range w.byKey {
-		if found.stored = found.stored || stored; found.stored || left.versions[key] == found.rv {
-			w.byKey[key] = found
-		} else {
-			delete(w.byKey, key)
-		}
-	}
-}
-
-// fail has each reconcile fail, and do nothing.
-func (w *shadower) fail() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.fails = true
 }
 
 func (w *shadower) hurry() {

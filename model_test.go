@@ -62,7 +62,7 @@ func TestModel(t *testing.T) {
 	}
 	t.Logf("%+v", total)
 	if !t.Failed() && (total.Resumes == 0 || total.Relists == 0 || total.Deletions == 0 || total.Redelivered == 0 || total.Damaged == 0 ||
-		crashes >= 1000 && (total.TakenOver == 0 || total.RedeliveredAside == 0 || total.Third == 0 || total.OtherType == 0 || total.DeadLinks == 0)) {
+		crashes >= 1000 && (total.RedeliveredAside == 0 || total.OtherType == 0 || total.DeadLinks == 0)) {
 		t.Errorf("the test did not reach what it is for: %+v", total)
 	}
 }
@@ -72,11 +72,9 @@ const modelNames = 12
 
 type modelStats struct {
 	Sessions, Crashes, Resumes, Relists, Events, Deletions, Redelivered, Damaged int
-	// Held are the sessions that began while the file was held, TakenOver those that took it over.
-	Held, TakenOver, Panics, RedeliveredAside int
-	// Third are the processes that had the file between two others, OtherType those that found objects of
-	// another Go type, DeadLinks those whose link was dead for a while.
-	Third, OtherType, DeadLinks int
+	Panics, RedeliveredAside                                                     int
+	// OtherType are the processes that found objects of another Go type, DeadLinks those whose link was dead for a while.
+	OtherType, DeadLinks int
 }
 
 func (s *modelStats) add(o modelStats) {
@@ -88,11 +86,8 @@ func (s *modelStats) add(o modelStats) {
 	s.Deletions += o.Deletions
 	s.Redelivered += o.Redelivered
 	s.Damaged += o.Damaged
-	s.Held += o.Held
-	s.TakenOver += o.TakenOver
 	s.Panics += o.Panics
 	s.RedeliveredAside += o.RedeliveredAside
-	s.Third += o.Third
 	s.OtherType += o.OtherType
 	s.DeadLinks += o.DeadLinks
 }
@@ -105,16 +100,11 @@ type model struct {
 	server *apiserver.Server
 	stats  modelStats
 	// damaged: the file was, and perhaps nothing was written since.
-	damaged       bool
-	objectDamaged bool // The same of the record of an object.
+	damaged bool
 	// The durable handler late comes at any time of a session.
 	durable, late, plain *believer
 	shadows              *shadows
-	holds                bool // Now and then the file is held at the start.
-	// beside: a process that is launched has the file, and there is another one in memory.
-	beside         bool
-	damagedBetween bool        // The file was, in this session, between two processes.
-	transforms     *transforms // Nil: there is none.
+	transforms           *transforms // Nil: there is none.
 }
 
 func newModel(t *testing.T, seed uint64) *model {
@@ -129,12 +119,10 @@ func newModel(t *testing.T, seed uint64) *model {
 		durable: newBeliever(t, "model"), late: newBeliever(t, "late"), plain: newBeliever(t, "plain"),
 		shadows: newShadows(t, seed),
 	}
-	m.holds = seed%2 == 0
 	if seed%3 == 0 {
 		m.transforms = &transforms{named: rng.IntN(3) > 0}
 		m.shadows.forgets = !m.transforms.named
 	}
-	m.durable.late, m.late.late, m.plain.late = m.holds, m.holds, m.holds
 	m.server.Advance(1) // No server is at version 0.
 	return m
 }
@@ -143,45 +131,22 @@ func fillModel(rng *rand.Rand, obj apiserver.Object) {
 	obj.(*corev1.ConfigMap).Data = map[string]string{"color": fmt.Sprint("c", rng.IntN(4)), "rv": obj.GetResourceVersion()}
 }
 
-// session runs the informer once, from the file to a crash or a stop. Another process may have the
-// file at first.
+// session runs the informer once, from the file to a crash or a stop.
 func (m *model) session() {
-	held := m.holds && !m.damaged && m.rng.IntN(3) == 0
 	m.choosePoison()
-	m.damagedBetween = false
-	h := &holder{m: m, ended: !held}
-	if held {
-		h.begin()
-	}
-	l := m.launch(held)
-	h.succeededBy(l)
-	if m.rng.IntN(3) == 0 { // A process that has the file meanwhile sees what this one does not.
+	l := m.launch()
+	if m.rng.IntN(3) == 0 {
 		m.stats.DeadLinks++
 		time.Sleep(time.Duration(m.rng.IntN(3000)) * time.Millisecond) // Virtual time.
 		l.link.die(time.Duration(m.rng.IntN(150)) * time.Second)
 		m.server.Advance(m.rng.IntN(5))
 	}
-	m.disturb(l, h)
-	if m.rng.IntN(4) > 0 {
-		h.end(l)
-	}
-	if held && l.memoryOnly() && m.rng.IntN(3) == 0 {
-		m.dieInMemory(l, h)
-		return
-	}
-	h.end(l)
-	if held && m.rng.IntN(4) == 0 {
-		h = m.third(l)
-		h.end(l)
-	}
-	if !l.crash.isArmed() && m.hasFile(l) {
+	m.disturb(l)
+	if !l.crash.isArmed() {
 		m.quiet(l)
 	}
 	l.crash.arm()
 	l.crash.await()
-	if held && !l.cache.Status().TakenOver.IsZero() {
-		m.stats.TakenOver++
-	}
 	st := l.informer.Status()
 	m.stats.Resumes += st.Resumes
 	m.stats.Relists += st.Relists
@@ -190,10 +155,10 @@ func (m *model) session() {
 }
 
 // disturb lets a while pass with changes and accidents.
-func (m *model) disturb(l *life, h *holder) {
+func (m *model) disturb(l *life) {
 	crash := l.crash
 	for range m.rng.IntN(40) {
-		switch m.rng.IntN(19) {
+		switch m.rng.IntN(18) {
 		case 0:
 			m.server.Disconnect()
 		case 1:
@@ -212,10 +177,6 @@ func (m *model) disturb(l *life, h *holder) {
 		case 6:
 			l.addLate()
 		case 7:
-			if m.rng.IntN(3) == 0 {
-				h.end(l)
-			}
-		case 8:
 			l.addAgain()
 		default:
 			m.server.Advance(1)
@@ -323,7 +284,7 @@ func (m *model) afterwards(l *life, path string) {
 	m.stats.Crashes++
 	left := m.inspect(m.path, l.crash.told)
 	m.t.Logf("the file is at version %d", left.rv)
-	m.checkTypes(left, nil)
+	m.checkTypes(left)
 	for _, b := range []*believer{m.durable, m.late, m.plain} {
 		b.mu.Lock()
 		m.stats.Events, m.stats.Deletions = m.stats.Events+b.events, m.stats.Deletions+b.deleted
@@ -332,11 +293,8 @@ func (m *model) afterwards(l *life, path string) {
 		b.events, b.deleted, b.again, b.panicked = 0, 0, 0, 0
 		b.mu.Unlock()
 	}
-	m.plain.forget(left, nil)
-	m.shadows.restart(left.rv, nil)
-	if l.held {
-		m.forgetMemory(l, left)
-	}
+	m.plain.forget(left)
+	m.shadows.restart(left.rv)
 	if m.rng.IntN(4) == 0 && !m.damaged { // A name may be lost with two damages, and late comes late.
 		m.damage()
 	}

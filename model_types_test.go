@@ -111,17 +111,12 @@ func (m *model) chooseType(l *life) {
 	l.secrets, l.strict = m.transforms.secrets, m.transforms.named
 }
 
-// checkTypes is called when a process has left a file, of whose objects another one, if there is one, transforms
-// its own.
-func (m *model) checkTypes(left remains, other *life) {
+// checkTypes is called when a process has left a file.
+func (m *model) checkTypes(left remains) {
 	if m.transforms == nil {
 		return
 	}
-	secrets := m.transforms.secrets
-	if other != nil {
-		secrets = other.secrets
-	}
-	if left.secrets != secrets {
+	if left.secrets != m.transforms.secrets {
 		m.stats.OtherType++
 		m.shadows.forgetObjects()
 	}

@@ -51,7 +51,7 @@ import (
 //
 // A transform may return objects of another Go type, all of one that is a [runtime.Object]. The type is stored.
 // The next process learns it by calling the transform once with an empty object; so does one with another
-// Options.TransformVersion, and one that cannot have the file yet. If that call fails, or returns another type
+// Options.TransformVersion. If that call fails, or returns another type
 // than the file has, no stored object is served before the list. If the type changes under the same
 // Options.TransformVersion, the first object that comes shows it: the objects of the old type are served until
 // all are listed, and then handlers are told of all objects as added, and of deletions by their keys.
@@ -128,8 +128,6 @@ func (s *SharedIndexInformer) settle(db *persist.DB, id checkpoint.Identity, ask
 
 // move returns what the informer had before, if anything.
 func (s *SharedIndexInformer) move(db *persist.DB, id checkpoint.Identity, asked request.Asked) (left *contents, old *parts, err error) {
-	s.cache.opening.RLock()
-	defer s.cache.opening.RUnlock()
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	indexers := s.opts.Indexers

@@ -58,7 +58,6 @@ func (o *observer) Contact() {
 // sinkInformer implements [sink.Informer].
 type sinkInformer struct {
 	progress         *progress
-	lead             *lead
 	syncGate         *syncGate
 	processor        *processor.Processor
 	resumer          *atomic.Pointer[reflector.Resumer]
@@ -78,15 +77,11 @@ func (i *sinkInformer) Listed() {
 }
 
 // RelistBegun implements [sink.Informer].
-func (i *sinkInformer) RelistBegun(rewriting, newest bool) {
-	i.progress.relistBegun(rewriting)
-	i.lead.relistBegun(newest)
-}
+func (i *sinkInformer) RelistBegun(rewriting bool) { i.progress.relistBegun(rewriting) }
 
 // RelistEnded implements [sink.Informer].
 func (i *sinkInformer) RelistEnded(complete bool, refused error) (whole bool) {
 	whole, repaired := i.progress.relistEnded(complete, refused)
-	i.lead.relistEnded(complete)
 	if repaired {
 		i.logger.Info("All objects were listed, and what could not be read is written anew")
 	}

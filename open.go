@@ -113,7 +113,7 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 	p.sink = sink.New(sink.Options{
 		DB: p.db, Space: p.space, Indexer: p.indexer, Log: p.queue, Detector: s.detector, Logger: p.logger,
 		Informer: &sinkInformer{
-			progress: &s.progress, lead: &s.lead, syncGate: &s.syncGate, processor: s.processor, resumer: &s.resumer, logger: p.logger,
+			progress: &s.progress, syncGate: &s.syncGate, processor: s.processor, resumer: &s.resumer, logger: p.logger,
 			serve: s.serve, setSynced: s.setSynced, synced: s.HasSyncedChecker(),
 		},
 		ListerWatcher: s.checked(p.identity), Example: s.example, NewObject: s.newObject, Adopt: adopt, MaxAge: s.cache.opts.MaxAge,

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -15,7 +13,6 @@ import (
 	clientworkqueue "k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
-	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/workqueue"
 )
 
@@ -132,20 +129,13 @@ func (s *SharedIndexInformer) openReconcilers(p *parts) error {
 }
 
 func (s *SharedIndexInformer) replayForgotten(p *parts) error {
-	for _, name := range slices.Collect(maps.Keys(s.forgotten)) {
+	for name := range s.forgotten {
 		if err := p.forgetWork(name); err != nil {
 			return err
 		}
-		if err := s.noteForgotten(p, name); err != nil { // The DB may be another one now.
-			return err
-		}
 	}
+	s.forgotten = nil
 	return nil
-}
-
-func (s *SharedIndexInformer) noteForgotten(p *parts, name string) error {
-	_, err := p.db.UpdateNow(func(b *persist.Batch) { s.forgotten.Note(b, name) })
-	return err
 }
 
 // forgetReconciler removes the work of a name that has no handler.
@@ -156,14 +146,14 @@ func (s *SharedIndexInformer) forgetReconciler(name string) error {
 	if err := p.forgetWork(name); err != nil {
 		return err
 	}
-	if s.forgotten == nil {
-		s.forgotten = persist.Unwritten{}
-	}
-	if !s.queuesOpen { // The numbers may be those of another DB, see replayForgotten.
-		s.forgotten[name] = math.MaxUint64
+	if s.queuesOpen {
 		return nil
 	}
-	return s.noteForgotten(p, name) // A file that is taken over later may have some.
+	if s.forgotten == nil { // The informer may move to the file before it begins, see replayForgotten.
+		s.forgotten = map[string]struct{}{}
+	}
+	s.forgotten[name] = struct{}{}
+	return nil
 }
 
 func (p *parts) forgetWork(name string) error {

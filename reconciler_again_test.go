@@ -11,33 +11,6 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
-// TestADeletionThatAFileOwesDoesNotReplaceALaterOne (Q6), which the process that takes the file over was told of.
-func TestADeletionThatAFileOwesDoesNotReplaceALaterOne(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		path := testsupport.Path(t)
-		first := leavesADeletion(t, path)
-		f := newSource(t, configMap("a"), configMap("new"))
-		second := launch(t, path, f, impatient)
-		w := addReconcilerNamed(t, second, "r")
-		w.set(nil)
-		second.run()
-		settle()
-		w.set(fail)
-		f.remove("new")
-		f.put(at("", "uid-2", "new", "selected again"))
-		f.remove("new")
-		settle()
-		first.stop()
-		settle()
-		if st := second.cache.Status(); st.MemoryOnly {
-			t.Errorf("the file was not taken over: %v", st.Err)
-		}
-		w.set(nil)
-		advance(40 * time.Minute)
-		w.expectEach(t, "", "ns/a@1", "ns/new is gone, deleted ns/new@5", "ns/new@2")
-	})
-}
-
 // TestAnObjectThatIsDeletedAgainIsReconciledAsItWasThen: it has the uid that it had, because etcd was put back or
 // because a selector selected it again, and its first deletion is not reconciled yet. Which one is the later is not in
 // the versions: a server that was put back uses lower ones.

@@ -247,14 +247,12 @@ func checkNameOfARemovedReconciler(t *testing.T, wait, inFlight, restart bool) {
 	w.expect(t, want...)
 }
 
-// TestAHandlerHasTheNameOfAReconcilerWithoutAFile: once the process has taken the file over, the keys that it
-// has for the name may be lost.
-func TestAHandlerHasTheNameOfAReconcilerWithoutAFile(t *testing.T) {
-	for name, c := range map[string]struct{ removed, forgotten, memory bool }{
-		"it is there at the takeover": {memory: true},
-		"it was removed before":       {memory: true, removed: true},
-		"the name was forgotten":      {memory: true, removed: true, forgotten: true},
-		"with the file":               {},
+// TestAHandlerHasTheNameOfAReconcilerForAProcess: the keys that the file has for the name may be lost then.
+func TestAHandlerHasTheNameOfAReconcilerForAProcess(t *testing.T) {
+	for name, c := range map[string]struct{ removed, forgotten bool }{
+		"it stays":               {},
+		"it was removed":         {removed: true},
+		"the name was forgotten": {removed: true, forgotten: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -266,11 +264,7 @@ func TestAHandlerHasTheNameOfAReconcilerWithoutAFile(t *testing.T) {
 				settle()
 				w.expect(t, "ns/a@1", "ns/b@2")
 				first.stop()
-				var holds *process
-				if c.memory {
-					holds = launch(t, path, newSource(t), nil)
-				}
-				second := launch(t, path, f, impatient)
+				second := launch(t, path, f, nil)
 				h, err := second.informer.AddDurableEventHandler("r", &recorder{})
 				if err != nil {
 					t.Fatal(err)
@@ -286,16 +280,6 @@ func TestAHandlerHasTheNameOfAReconcilerWithoutAFile(t *testing.T) {
 					if err := second.informer.ForgetDurableEventHandler("r"); err != nil {
 						t.Fatal(err)
 					}
-				}
-				if second.cache.Status().MemoryOnly != c.memory {
-					t.Fatalf("memory only: %v", !c.memory)
-				}
-				if c.memory {
-					holds.stop()
-					settle()
-				}
-				if second.cache.Status().MemoryOnly {
-					t.Fatal("the file was not taken over")
 				}
 				second.stop()
 
@@ -383,42 +367,29 @@ func TestAReconcilerIsRefusedWhileItsNameIsInUse(t *testing.T) {
 // TestAReconcilerGetsTheNameOfAHandlerThatIsAtItsLastObject: when the handler returns, its name has been told of all
 // objects, and the reconciler is told of none.
 func TestAReconcilerGetsTheNameOfAHandlerThatIsAtItsLastObject(t *testing.T) {
-	for name, fromMemory := range map[string]bool{"with a file": false, "from memory": true} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newSource(t, configMap("a"), configMap("b"))
-				path := testsupport.Path(t)
-				var holder *process
-				if fromMemory {
-					holder = launch(t, path, newSource(t), nil)
-				}
-				p := launch(t, path, f, impatient).run()
-				settle()
-				release := make(chan struct{})
-				h, err := p.informer.AddDurableEventHandler("r", &recorder{during: func(event string) {
-					if event == "add ns/b@2 initial" {
-						<-release
-					}
-				}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				settle()
-				remove(t, p, h)
-				w := addReconciler(t, p, 1)
-				close(release)
-				settle()
-				w.expect(t, "ns/a@1", "ns/b@2")
-				if fromMemory {
-					holder.stop()
-					settle()
-				}
-				p = launch(t, p.crash(), f, nil)
-				w = addReconciler(t, p, 1)
-				p.run()
-				settle()
-				w.expect(t)
-			})
-		})
-	}
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		p := launch(t, testsupport.Path(t), f, nil).run()
+		settle()
+		release := make(chan struct{})
+		h, err := p.informer.AddDurableEventHandler("r", &recorder{during: func(event string) {
+			if event == "add ns/b@2 initial" {
+				<-release
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		remove(t, p, h)
+		w := addReconciler(t, p, 1)
+		close(release)
+		settle()
+		w.expect(t, "ns/a@1", "ns/b@2")
+		p = launch(t, p.crash(), f, nil)
+		w = addReconciler(t, p, 1)
+		p.run()
+		settle()
+		w.expect(t)
+	})
 }

@@ -40,7 +40,7 @@ func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 		close(detectorStop)
 		wg.Wait()
 	}()
-	if s.deferred && !s.identify(ctx) || !s.untilRead(ctx, s.arrive) {
+	if s.deferred && !s.identify(ctx) {
 		return
 	}
 	if !s.untilRead(ctx, func() error { return s.begin(ctx) }) {

@@ -80,7 +80,6 @@ type storm struct {
 	lives     int
 	protobuf  bool   // The clients ask for it.
 	deferred  bool   // The informers are of NewInformer.
-	holds     bool   // Now and then the file is held at the start.
 	namespace string // That is listed.
 	durable   *believer
 }
@@ -94,12 +93,11 @@ func newStorm(t *testing.T, seed uint64) *storm {
 	rng, dir := rand.New(rand.NewPCG(seed, 1)), t.TempDir()
 	m := &storm{
 		t: t, rng: rng, dir: dir, path: filepath.Join(dir, "cache-0.db"), durable: newBeliever(t, "durable"),
-		protobuf: rng.IntN(2) == 0, deferred: rng.IntN(2) == 0, holds: rng.IntN(2) == 0,
+		protobuf: rng.IntN(2) == 0, deferred: rng.IntN(2) == 0,
 	}
 	if rng.IntN(2) == 0 {
 		m.namespace = "ns"
 	}
-	m.durable.late = m.holds
 	m.server = newWildServer(t, rand.New(rand.NewPCG(seed, 2)), m.namespace, stormObjects)
 	return m
 }
@@ -111,7 +109,6 @@ type stormLife struct {
 	informer  *SharedIndexInformer
 	transport *http.Transport
 	handler   *teller
-	release   func()        // Another process lets go of the file.
 	dead      chan struct{} // Closed when it is killed, and what it has left was copied.
 	to        string
 	cancel    func()
@@ -123,23 +120,18 @@ type stormLife struct {
 
 // life runs one process, to its end in order or until it is killed.
 func (m *storm) life() {
-	held := m.holds && m.rng.IntN(4) == 0
-	l := m.launch(held)
-	if m.rng.IntN(3) > 0 && !held { // What is told from memory is promised for the process only.
+	l := m.launch()
+	if m.rng.IntN(3) > 0 {
 		l.killAfter(1 + m.rng.IntN(60))
 	}
 	m.server.setStorm(true)
 	killed := l.endure()
-	l.release()
 	m.server.setStorm(false)
 	if !killed {
 		l.killAfter(-1)
 		killed = l.isDead(0)
 	}
-	if held {
-		l.awaitFile()
-	}
-	if !killed && (held || m.rng.IntN(4) > 0) {
+	if !killed && m.rng.IntN(4) > 0 {
 		l.quiet()
 	}
 	l.end()
@@ -152,14 +144,11 @@ func (m *storm) life() {
 	m.path = l.to
 }
 
-func (m *storm) launch(held bool) *stormLife {
+func (m *storm) launch() *stormLife {
 	m.lives++
 	l := &stormLife{
-		storm: m, release: func() {}, dead: make(chan struct{}), done: make(chan struct{}),
+		storm: m, dead: make(chan struct{}), done: make(chan struct{}),
 		to: filepath.Join(m.dir, fmt.Sprintf("cache-%d.db", m.lives)),
-	}
-	if held {
-		l.release = m.hold()
 	}
 	var err error
 	l.cache, err = Open(m.path, Options{
@@ -190,7 +179,7 @@ func (m *storm) launch(held bool) *stormLife {
 	}
 	l.informer = l.newInformer(lw)
 	l.informer.relistItems = 3 // So that a process can be killed in between.
-	l.handler = m.durable.teller(nil, !held)
+	l.handler = m.durable.teller(nil)
 	if _, err := l.informer.AddDurableEventHandler(m.durable.name, l.handler); err != nil {
 		m.t.Fatal(err)
 	}
@@ -220,30 +209,6 @@ func (l *stormLife) newInformer(lw cache.ListerWatcher) *SharedIndexInformer {
 		l.t.Fatal(err)
 	}
 	return s
-}
-
-// hold has the file held until it is released.
-func (m *storm) hold() (release func()) {
-	c, err := Open(m.path, Options{Logger: &testsupport.Quiet})
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	return sync.OnceFunc(func() {
-		if err := c.Close(); err != nil {
-			m.t.Error(err)
-		}
-	})
-}
-
-// awaitFile waits until the process has the file.
-func (l *stormLife) awaitFile() {
-	for range 1200 {
-		if !l.cache.Status().MemoryOnly {
-			return
-		}
-		time.Sleep(time.Second) // Virtual time.
-	}
-	l.t.Errorf("the file is not taken over: %+v", l.cache.Status())
 }
 
 // killAfter has the process killed after so many commits; negative: it lives.
@@ -283,17 +248,13 @@ func (l *stormLife) endure() (killed bool) {
 		if l.isDead(time.Duration(l.rng.IntN(2000)) * time.Millisecond) {
 			return true
 		}
-		switch l.rng.IntN(12) {
+		switch l.rng.IntN(11) {
 		case 0:
 			l.server.change((*wildServer).loseHistoryLocked)
 		case 1:
 			l.server.change((*wildServer).endWatchesLocked)
 		case 2, 3, 4:
 			l.server.change((*wildServer).changeObjectsLocked)
-		case 5:
-			if l.rng.IntN(2) == 0 {
-				l.release()
-			}
 		}
 	}
 	return false

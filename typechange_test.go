@@ -499,57 +499,6 @@ func TestAListOfANewTypeThatIsAppliedInPart(t *testing.T) {
 	})
 }
 
-// TestADeletionOfATakenOverFileIsReconciledWithItsObject, although the process has seen no object by which it
-// would know what the transform returns (Q6).
-func TestADeletionOfATakenOverFileIsReconciledWithItsObject(t *testing.T) {
-	for name, c := range map[string]struct {
-		transform cache.TransformFunc
-		another   []string // Objects that come after the file was taken over.
-	}{
-		"the list is empty":                  {transform: toMetadata},
-		"the type is learnt from the object": {transform: metadataOfNamed, another: []string{"b"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f, path := newSource(t, configMap("a")), testsupport.Path(t)
-				_, _, w, stop := transformed(t, path, f, c.transform)
-				w.set(nil)
-				settle()
-				w.expect(t, "ns/a@1")
-				w.set(fail)
-				f.remove("a")
-				settle()
-				stop()
-
-				_, hold := openQuietly(t, path)
-				second, informer, w, stop := transformed(t, path, f, c.transform)
-				defer stop()
-				settle()
-				if !second.Status().MemoryOnly {
-					t.Error("the second process has the file")
-				}
-				hold()
-				settle()
-				if second.Status().MemoryOnly {
-					t.Error("the second process has not taken the file over")
-				}
-				for _, name := range c.another {
-					f.put(configMap(name))
-				}
-				settle()
-				expectStore(t, informer, f)
-				w.set(nil)
-				time.Sleep(time.Hour) // The backoff of a reconcile.
-				want := []string{"ns/a is gone, deleted ns/a@2"}
-				for range c.another {
-					want = append(want, "ns/b@3")
-				}
-				w.expect(t, want...)
-			})
-		})
-	}
-}
-
 func init() {
 	programs["panicsTransformed"] = func([]string) error {
 		f := newSourceOf(configMap("a"), configMap("b"))

@@ -226,7 +226,7 @@ func (db *DB) attemptedLocked(flushing *layer, w written, err error) (hooks []*H
 	}
 	if flushing != nil {
 		db.logRecoveryLocked()
-		db.boltTxID, db.unwritten, db.written = w.txID, false, db.flushingTo
+		db.boltTxID, db.unwritten = w.txID, false
 		db.keepUnencodableLocked(w.unencodable)
 	}
 	db.flushing = nil

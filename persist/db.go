@@ -30,15 +30,6 @@ type Options struct {
 	// LockTimeout is how long Open waits for another process to release the
 	// file. Default 1s.
 	LockTimeout time.Duration
-	// TakeOver, if set, is asked when a DB that works from memory, because it could not have its
-	// file, finds a sound one that it can have. It may read the file, and put what is to be kept of
-	// it into the DB. It returns the spaces in which what the DB has replaces what the file has; all
-	// others become what they are in the file. After an error it is asked again a second later. If
-	// it returns no error, done is called once the file is in use: done must not wait for a goroutine that
-	// may be waiting in Update. Both run in the committer's goroutine, without locks. If TakeOver fails, and
-	// has met damage of the whole file ([Found.Read]), the file is replaced by what can be read of it, and
-	// TakeOver is asked about that at once. If it is not set, such a file is set aside.
-	TakeOver func(*Found) (spaces []string, done func(), err error)
 	// Logger receives what an operator should know. Default klog's.
 	Logger *klog.Logger
 }
@@ -101,8 +92,7 @@ func (o Options) withDefaults() (Options, error) {
 // A DB that cannot open its file (another process holds it, it is not writable) works
 // from memory, and [DB.Err] says why. It tries again, less and less often. Once it can,
 // a new file with what is in memory replaces the old one, which is set aside and not
-// copied, because the DB has gone on without it; or it goes on with the old one, see
-// Options.TakeOver.
+// copied, because the DB has gone on without it.
 //
 // All methods are safe for concurrent use.
 type DB struct {
@@ -133,7 +123,6 @@ type DB struct {
 	flushing      *layer // Nil unless a commit is under way or has failed.
 
 	applied, durable, flushingTo uint64 // Numbers of the last batch applied, in the file, in flushing.
-	written                      uint64 // See [DB.Written].
 
 	dirtySince, urgentSince time.Time // Zero: nothing waits.
 	flushRequested          bool
@@ -159,10 +148,7 @@ type DB struct {
 	replaceAt    time.Time
 	replaceDelay time.Duration
 
-	published   *published // Used by the committer alone.
-	offered     offered    // Likewise. The file that Options.TakeOver was asked about last.
-	takingOver  *takeOver  // Likewise. Nil unless the file that is about to be used is taken over.
-	takenOverAt time.Time
+	published *published // Used by the committer alone.
 
 	lastReset, nextReset time.Time // When a file was replaced last, and may be replaced next.
 	resetByClose         bool      // Close has had a file replaced without waiting for nextReset.
@@ -270,14 +256,6 @@ func (db *DB) Update(fn func(*Batch)) (uint64, error) {
 		db.wakeCommitter()
 		db.cond.Wait()
 	}
-	return db.updateLocked(fn)
-}
-
-// UpdateNow is [DB.Update] without the wait for room, so that more than MaxPendingBytes may wait. It is for a caller
-// that holds a lock which a hook or Options.TakeOver may wait for.
-func (db *DB) UpdateNow(fn func(*Batch)) (uint64, error) {
-	db.mu.Lock()
-	defer db.mu.Unlock()
 	return db.updateLocked(fn)
 }
 

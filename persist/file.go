@@ -36,8 +36,7 @@ const (
 //
 // Where the file cannot be opened, or the disk has no room for a new one, this is tried
 // again, less and less often, while the DB works. A warmwatch file that is at path once it
-// succeeds is set aside as path.replaced-<time>, because the DB has gone on without it, unless
-// [Options.TakeOver] takes it over.
+// succeeds is set aside as path.replaced-<time>, because the DB has gone on without it.
 // Any other file that has come there since Open is left alone.
 //
 // A file with nothing in it is begun in place. So path may be a mount point; but a mount

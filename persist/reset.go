@@ -116,9 +116,7 @@ var errMemoryNewer = errors.New("persist: this process could not have the file a
 
 // attach makes a file for a DB that works from memory. It replaces a file that is there
 // already only if that is sound and nobody holds it, or if it is the bad one that was
-// found there before. It copies nothing from it, because the DB has gone on without it. With
-// Options.TakeOver it returns the sound file itself, or, if another process held the file at Open and
-// has left it damaged, its successor with what can be read.
+// found there before. It copies nothing from it, because the DB has gone on without it.
 func (db *DB) attach() (opened, error) {
 	f, err := lockFile(db.path, 0)
 	switch {
@@ -130,9 +128,6 @@ func (db *DB) attach() (opened, error) {
 		return db.beginBlank(f)
 	}
 	found, bad, err := db.openFound(f)
-	if err == nil && db.opts.TakeOver != nil {
-		return db.prepareTakeOver(found, true)
-	}
 	if err == nil {
 		defer func() { _ = found.close() }() // It was only locked and read.
 		return db.successor(found.file, errMemoryNewer, false)
@@ -141,13 +136,6 @@ func (db *DB) attach() (opened, error) {
 		return opened{}, err
 	}
 	defer func() { _ = bad.Close() }() // Only read.
-	if db.opts.TakeOver != nil && errors.Is(db.broken, ErrLocked) {
-		// It was there at Open, which would have replaced it.
-		if found, err = db.successor(bad, err, true); err != nil {
-			return opened{}, err
-		}
-		return db.prepareTakeOver(found, false)
-	}
 	if info, statErr := bad.Stat(); statErr != nil || db.badFile == nil || !os.SameFile(info, db.badFile) {
 		return opened{}, fmt.Errorf("%w since Open, and is left alone: %w", &os.PathError{Op: "create", Path: db.path, Err: fs.ErrExist}, err)
 	}
@@ -338,7 +326,6 @@ func (db *DB) replaced(old, o opened, cause error) {
 	users := db.users
 	db.useLocked(o)
 	db.leavesChecked = true // This process has just written them.
-	done := db.takeOverLocked()
 	if failed := db.flushing; failed != nil {
 		db.mergeBackLocked(failed)
 		db.flushing = nil
@@ -373,7 +360,6 @@ func (db *DB) replaced(old, o opened, cause error) {
 	db.cond.Broadcast()
 	db.mu.Unlock()
 	db.published = nil
-	done()
 	db.discard(old, users)
 	callAfterReset(hooks, cause)
 }
@@ -454,8 +440,6 @@ func (db *DB) replaceLaterLocked(err error) {
 	switch {
 	case errors.Is(err, syscall.EBUSY):
 		most = maxBusyDelay
-	case db.mayTakeOver(err):
-		most = minReplaceDelay
 	}
 	db.replaceDelay = min(max(2*db.replaceDelay, minReplaceDelay), most)
 	db.replaceAt = time.Now().Add(db.replaceDelay)

@@ -33,7 +33,6 @@ type Consumer struct {
 	interrupted     bool
 	undelivered     bool   // Undelivered may return more.
 	moreUndelivered bool   // Undelivered has returned all, but more may come.
-	tookOverAt      uint64 // The head when the names of a file were taken over; the greatest number if none were.
 	readTo          uint64 // The greatest Seq that was read, or is being read.
 	// retell: Undelivered returns the consumer's own deltas again, up to retellTo, the
 	// head at its first call.
@@ -69,7 +68,7 @@ func (q *Log) Plain() *Consumer {
 	defer q.db.Kick() // The plain cursor must be stored even if nothing else changes.
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	c := &Consumer{q: q, tookOverAt: math.MaxUint64}
+	c := &Consumer{q: q}
 	c.cursor.Store(q.head)
 	if q.undelivered.held {
 		c.undelivered = true
@@ -90,7 +89,7 @@ func (q *Log) named(name string, durable bool) (*Consumer, error) {
 	if size := len(durablePrefix) + len(name); size > persist.MaxKeyBytes {
 		return nil, fmt.Errorf("queue: a name of %d bytes is too long, the file has room for %d; it begins with %.40q", len(name), persist.MaxKeyBytes-len(durablePrefix), name)
 	}
-	c := &Consumer{q: q, name: name, durable: durable, tookOverAt: math.MaxUint64}
+	c := &Consumer{q: q, name: name, durable: durable}
 	if err := q.addNamed(c); err != nil {
 		return nil, err
 	}
@@ -177,7 +176,6 @@ func (c *Consumer) Next() ([]Delta, error) {
 //   - 0 while Undelivered may return more: of what those of the last process did not acknowledge, or of what this
 //     consumer, or the one before of its name, has to be told again. For a plain consumer it stays 0, because Next may
 //     return more of it;
-//   - else the head as of the first call of [Log.Names] since the consumer was added;
 //   - else the greatest number.
 func (c *Consumer) InheritsFrom() uint64 {
 	c.q.mu.Lock()
@@ -185,7 +183,7 @@ func (c *Consumer) InheritsFrom() uint64 {
 	if c.undelivered || c.moreUndelivered {
 		return 0
 	}
-	return c.tookOverAt
+	return math.MaxUint64
 }
 
 // Undelivered returns the next undelivered deltas: those that the last process's consumers

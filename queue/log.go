@@ -126,7 +126,6 @@ type Log struct {
 	consumers    map[*Consumer]struct{}
 	absent       map[string]cursor // Cursors of names without a consumer.
 	absentReadTo map[string]uint64 // How far their last consumers had read.
-	forgotten    persist.Unwritten // Names, see Log.Names.
 	// nameLost says, until ReleaseUndelivered, that a durable cursor may be lost, and its name with it. newAgain has
 	// the names that are forgotten meanwhile.
 	nameLost bool
@@ -192,7 +191,6 @@ func NewLog(o Options) (*Log, error) {
 		consumers:    map[*Consumer]struct{}{},
 		absent:       map[string]cursor{},
 		absentReadTo: map[string]uint64{},
-		forgotten:    persist.Unwritten{},
 		newAgain:     map[string]struct{}{},
 		ledger:       ledger{storedCursors: map[string]cursor{}},
 	}
@@ -421,7 +419,6 @@ func (q *Log) Forget(name string) (err error) {
 }
 
 func (q *Log) forgetLocked(b *persist.Batch, name string) {
-	q.forgotten.Note(b, name)
 	delete(q.absent, name)
 	delete(q.terms.byName, name)
 	delete(q.absentReadTo, name)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -458,27 +457,6 @@ func TestADiscardedConsumerLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestADiscardedNameDoesNotComeBack with a file that was lost before it said so.
-func TestADiscardedNameDoesNotComeBack(t *testing.T) {
-	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
-	q := newLog(t, db, Options{})
-	c, err := q.Durable("new")
-	if err := errors.Join(err, db.Flush()); err != nil {
-		t.Fatal(err)
-	}
-	file, err := db.DurableSnapshot(testSpace)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	if err := errors.Join(c.Discard(), q.Names(file)); err != nil {
-		t.Fatal(err)
-	}
-	if len(q.absent) > 0 {
-		t.Errorf("deltas are kept for %v", q.absent)
-	}
-}
-
 func TestANameHasOneConsumerAtATime(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q := newLog(t, db, Options{})
@@ -579,44 +557,6 @@ func TestALateConsumerBeginsAtTheHead(t *testing.T) {
 	wantSeqs(t, "late and durable", upTo(6, 8), next(t, lateDurable, 10))
 	if late.InheritsFrom() == 0 || lateDurable.InheritsFrom() == 0 {
 		t.Error("a late consumer inherits deltas")
-	}
-}
-
-// TestAConsumerInheritsFromTheTakeoverOn (Q2), and one that is added later does not, unless the file knows its name.
-func TestAConsumerInheritsFromTheTakeoverOn(t *testing.T) {
-	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
-	other := newLog(t, db, Options{Space: "other"})
-	named(t, other, "known")
-	if err := other.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	q := newLog(t, db, Options{})
-	q.CaughtUp()
-	q.ReleaseUndelivered()
-	before := []*Consumer{q.Plain(), named(t, q, "before")}
-	publishUpTo(t, q, 1, 4)
-	for _, c := range before {
-		if from := c.InheritsFrom(); from != math.MaxUint64 {
-			t.Errorf("%q inherits from %d", c.name, from)
-		}
-	}
-	for range 2 { // The second attempt changes nothing.
-		if err := db.Read("other", q.Names); err != nil {
-			t.Fatal(err)
-		}
-		publishUpTo(t, q, q.Head()+1, q.Head()+2)
-	}
-	for _, c := range append(before, q.Plain(), named(t, q, "new"), named(t, q, "known")) {
-		want := uint64(4)
-		switch {
-		case c.name == "known":
-			want = 0
-		case !slices.Contains(before, c):
-			want = math.MaxUint64
-		}
-		if from := c.InheritsFrom(); from != want {
-			t.Errorf("%q inherits from %d, expected %d", c.name, from, want)
-		}
 	}
 }
 

@@ -11,7 +11,6 @@ type undelivered struct {
 	after, to uint64
 	held      bool // Until ReleaseUndelivered. Meanwhile to moves with the head.
 	caughtUp  bool
-	released  bool // ReleaseUndelivered was called.
 
 	inheritedTo uint64 // Deltas up to it are of earlier processes. Later, only deletions are held.
 
@@ -80,7 +79,7 @@ func (q *Log) CaughtUp() {
 func (q *Log) ReleaseUndelivered() {
 	q.mu.Lock()
 	changed := q.undelivered.held
-	q.undelivered.held, q.undelivered.released = false, true
+	q.undelivered.held = false
 	q.nameLost = false
 	clear(q.newAgain)
 	q.mu.Unlock()

@@ -46,7 +46,6 @@ type keys struct {
 // An owner is a [Queue]. Its methods are called under store.mu.
 type owner interface {
 	own(k *keys)
-	adopt(key string) // Adds a key of a file that is taken over, if the Codec knows it.
 	drained() bool
 }
 

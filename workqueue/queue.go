@@ -154,16 +154,6 @@ func (q *Queue[T]) Close() {
 // own implements owner.
 func (q *Queue[T]) own(k *keys) { q.keys = k }
 
-// adopt implements owner.
-func (q *Queue[T]) adopt(key string) {
-	item, err := q.codec.Decode(key)
-	if err != nil { // A sound one stays in the file, where New finds it.
-		q.keys.store.logger.Error(err, "Could not decode a key of a workqueue", "workqueue", q.keys.name, "key", key)
-		return
-	}
-	q.Add(item)
-}
-
 // drained reports whether the queue is shut down, and nobody works on an item of it any more, nor will.
 func (q *Queue[T]) drained() bool {
 	return q.ShuttingDown() && (q.leave || q.Len() == 0) && !q.order.busy()

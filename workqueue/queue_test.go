@@ -454,3 +454,13 @@ func TestANameIsMarkedAlthoughTheNamesCouldNotBeRead(t *testing.T) {
 		t.Errorf("known: %v, lost: %v", q.Known(), q.Lost())
 	}
 }
+
+// fussy is a Codec that does not know the key "unknown".
+type fussy struct{ Strings }
+
+func (fussy) Decode(key string) (string, error) {
+	if key == "unknown" {
+		return "", errors.New("unknown")
+	}
+	return key, nil
+}

@@ -41,9 +41,7 @@ type Store struct {
 	mu     sync.Mutex
 	absent map[string]int   // How many keys wait for the names that had no workqueue yet, nil if they could not be read.
 	opened map[string]*keys // Those that had a workqueue in this process.
-	// forgotten has names, and lost those that something else had, see TakeOver.
-	forgotten, lost persist.Unwritten
-	closed          bool
+	closed bool
 }
 
 // NewStore returns the Store of a space. Nothing else writes to its [Buckets], and one Store does
@@ -51,7 +49,7 @@ type Store struct {
 func NewStore(db *persist.DB, space string, logger klog.Logger) *Store {
 	s := &Store{
 		db: db, names: persist.Bucket{Space: space, Name: namesBucket}, keys: persist.Bucket{Space: space, Name: keysBucket},
-		logger: logger, opened: map[string]*keys{}, forgotten: persist.Unwritten{}, lost: persist.Unwritten{},
+		logger: logger, opened: map[string]*keys{},
 	}
 	s.readNamesLocked()
 	return s
@@ -149,15 +147,13 @@ func (s *Store) release(k *keys, owner owner) {
 }
 
 // MarkLost notes that items of a name may be lost, because something else than its workqueue does its work
-// now: [Queue.Lost] tells the next workqueue. A name that the file does not know is left alone, which without a
-// file is seen when one is taken over.
+// now: [Queue.Lost] tells the next workqueue. A name that the file does not know is left alone.
 func (s *Store) MarkLost(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.readNamesLocked()
 	if _, known := s.absent[name]; !known && s.absent != nil && s.opened[name] == nil {
-		_, err := s.db.UpdateNow(func(b *persist.Batch) { s.lost.Note(b, name) }) // Nothing is stored.
-		return err
+		return nil
 	}
 	if s.closed {
 		return persist.ErrClosed
@@ -222,12 +218,11 @@ func (s *Store) Forget(name string) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.db.UpdateNow(func(b *persist.Batch) {
+	_, err = s.db.Update(func(b *persist.Batch) {
 		for _, key := range stored {
 			b.Delete(s.keys, key)
 		}
 		b.Delete(s.names, name)
-		s.forgotten.Note(b, name)
 	})
 	if err == nil {
 		delete(s.absent, name)

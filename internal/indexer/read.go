@@ -7,8 +7,6 @@ import (
 	"slices"
 	"sync"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/persist"
 )
@@ -417,23 +415,4 @@ func (ix *Indexer) ListIndexFuncValues(indexName string) []string {
 		ix.failed(err, indexName)
 	}
 	return values
-}
-
-// Others calls fn with the objects that a snapshot of another DB has in this space. Of a damaged one only the key
-// is known. decode returns one, nil if it is damaged or of another Go type, which is not logged; it must not be
-// called later.
-func (ix *Indexer) Others(s *persist.Snapshot, fn func(key string, uid types.UID, resourceVersion string, damaged bool, decode func() any) error) error {
-	return s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
-		r, err := parse(it)
-		return true, fn(it.Key, r.UID, r.ResourceVersion, err != nil, func() any {
-			if err != nil {
-				return nil
-			}
-			obj, err := r.Decode(ix.newObject)
-			if err != nil {
-				return nil
-			}
-			return obj
-		})
-	})
 }

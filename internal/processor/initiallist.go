@@ -22,7 +22,6 @@ func (l *listener) tellInitialList() bool {
 	l.leftOut = nil
 	chunks := &walkReader{l: l, walker: l.p.join(l.durable), floor: l.consumer.Cursor()}
 	ok := l.tellChunks(chunks, l.noteRange(chunks), func(c indexer.Chunk) bool {
-		l.inheritsFrom = min(l.inheritsFrom, l.consumer.InheritsFrom()) // A file may be taken over at any time.
 		if first {
 			l.consumer.InitialListFrom(min(c.Seq, l.inheritsFrom))
 		}

@@ -20,7 +20,6 @@ import (
 
 	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
-	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
 )
@@ -30,9 +29,9 @@ var (
 	randomRounds = flag.Int("random.rounds", 100, "rounds of the random test")
 )
 
-// TestRandomLists changes objects while handlers are in their initial lists, each chunk of which is one object, and takes
-// a file over whose handlers know other objects, while commits are slow. No version may go back (H1), what a handler was
-// told last of each key is what there is, and a durable one was told of each deletion (Q2).
+// TestRandomLists changes objects while handlers are in their initial lists, each chunk of which is one object, while
+// commits are slow. No version may go back (H1), what a handler was told last of each key is what there is, and a
+// durable one was told of each deletion (Q2).
 func TestRandomLists(t *testing.T) {
 	defer func(n int) { indexer.ChunkObjects = n }(indexer.ChunkObjects)
 	indexer.ChunkObjects = 1
@@ -57,19 +56,13 @@ type objectState struct {
 type randomLists struct {
 	t             *testing.T
 	rng           *rand.Rand
-	mu            sync.Mutex // A takeover comes in the committer's goroutine.
 	rv, uids      int
 	server        map[string]objectState
-	known         map[string]objectState // By the handlers of the file.
-	file          *persist.DB            // Nil: nobody has it.
-	isOther       bool                   // The file is not the one of db, which has one from the beginning.
-	tookOver      bool
 	db            *persist.DB
 	p             *Processor
 	ix            *indexer.Indexer
 	believers     []*randomBeliever
-	eIsKnown      bool
-	durable, e    *randomBeliever // The file knows the name of durable, and perhaps that of e.
+	durable, e    *randomBeliever
 	plain, plain2 *randomBeliever
 }
 
@@ -93,15 +86,7 @@ func newRandomLists(t *testing.T, seed uint64) *randomLists {
 	for range f.rng.IntN(40) {
 		f.change()
 	}
-	f.known = maps.Clone(f.server)
-	for range f.rng.IntN(6) { // Nobody watches.
-		f.change()
-	}
 	f.durable, f.e, f.plain, f.plain2 = f.believer("d"), f.believer("e"), f.believer(""), f.believer("")
-	f.durable.know(f.known)
-	if f.eIsKnown = f.rng.IntN(2) == 0; f.eIsKnown {
-		f.e.know(f.known)
-	}
 	return f
 }
 
@@ -112,13 +97,6 @@ func (f *randomLists) believer(name string) *randomBeliever {
 	}
 	f.believers = append(f.believers, b)
 	return b
-}
-
-func (b *randomBeliever) know(objects map[string]objectState) {
-	maps.Copy(b.last, objects)
-	for _, o := range objects {
-		b.knows[o.uid] = true
-	}
 }
 
 func (b *randomBeliever) note(what string, obj any, exists bool) {
@@ -171,16 +149,12 @@ func (f *randomLists) run() {
 	f.p.Start()
 	for range 5 + f.rng.IntN(60) {
 		switch f.rng.IntN(17) {
-		case 0:
-			f.takeOver()
-		case 1:
+		case 0, 1:
 			f.addAgain()
 		case 2:
 			f.e.add()
 		case 3:
-			if f.hasTakenOver() {
-				f.plain2.add()
-			}
+			f.plain2.add()
 		case 4, 8:
 			f.slowCommit()
 		case 5, 6, 7:
@@ -190,16 +164,12 @@ func (f *randomLists) run() {
 			time.Sleep(time.Duration(max(0, f.rng.IntN(90)-60)) * time.Millisecond)
 		}
 	}
-	f.takeOver()
-	if f.rng.IntN(2) == 0 {
-		time.Sleep(time.Duration(f.rng.IntN(5000)) * time.Millisecond)
-	}
 	f.durable.add()
 	f.e.add()
 	f.change()
 	time.Sleep(time.Hour)
-	if err := f.db.Err(); err != nil || !f.hasTakenOver() {
-		f.t.Errorf("the file was taken over: %v; degraded: %v", f.hasTakenOver(), err)
+	if err := f.db.Err(); err != nil {
+		f.t.Error(err)
 	}
 	for _, b := range f.believers {
 		if b.registered != nil {
@@ -208,35 +178,13 @@ func (f *randomLists) run() {
 	}
 }
 
-// open makes the file, whose handlers know objects, and begins a process without it, which has a list.
+// open begins a process, which has a list.
 func (f *randomLists) open() {
 	t := f.t
-	path := filepath.Join(t.TempDir(), "cache.db")
-	f.file = testdb.Open(t, path, persist.Options{})
-	names, err := queue.NewLog(queue.Options{DB: f.file, Space: "space"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, b := range []*randomBeliever{f.durable, f.e} {
-		if b == f.e && !f.eIsKnown {
-			continue
-		}
-		if _, err := names.Durable(b.name); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := f.file.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	if f.isOther = f.rng.IntN(3) == 0; f.isOther {
-		path = filepath.Join(t.TempDir(), "own.db")
-	}
-	f.db, err = persist.Open(path, persist.Options{
+	var err error
+	f.db, err = persist.Open(filepath.Join(t.TempDir(), "cache.db"), persist.Options{
 		CommitInterval: time.Duration(1+f.rng.IntN(500)) * time.Millisecond, MaxPendingBytes: int64(f.rng.IntN(2)),
-		LockTimeout: time.Millisecond, Logger: &testsupport.Quiet,
-		TakeOver: func(file *persist.Found) ([]string, func(), error) {
-			return []string{"space"}, func() {}, file.Read("space", f.takeOverFrom)
-		},
+		Logger: &testsupport.Quiet,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -307,8 +255,6 @@ func (f *randomLists) object(key string, o objectState) *corev1.ConfigMap {
 
 // change makes a change of the server's, which comes at once, once there is a store.
 func (f *randomLists) change() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	key := fmt.Sprintf("o%02d", f.rng.IntN(11))
 	old, existed := f.server[key]
 	f.rv++
@@ -357,58 +303,6 @@ func (f *randomLists) write(stage func(*indexer.Writer) []queue.Delta) {
 	}
 	log.Publish(batch, ds)
 	log.Advance(batch, f.ix.Seq())
-}
-
-// takeOver has the file taken over, within seconds.
-func (f *randomLists) takeOver() {
-	if f.file == nil {
-		return
-	}
-	var err error
-	if f.isOther {
-		err = f.file.Read("space", f.takeOverFrom)
-	} else {
-		f.slowCommit()
-		err = f.file.Close()
-	}
-	f.file = nil
-	if err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-func (f *randomLists) hasTakenOver() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.tookOver
-}
-
-// takeOverFrom does what Sink.TakeOver does.
-func (f *randomLists) takeOverFrom(file *persist.Snapshot) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err := f.p.opts.Log.Names(file); err != nil {
-		return err
-	}
-	f.tookOver = true
-	var owed []string
-	for key, o := range f.known {
-		if f.server[key].uid != o.uid {
-			owed = append(owed, key)
-		}
-	}
-	slices.Sort(owed)
-	for _, key := range owed {
-		f.write(func(w *indexer.Writer) []queue.Delta {
-			d := queue.Delta{Seq: w.NextSeq(), Type: cache.Deleted, Key: key, New: f.object(key, f.known[key]), FinalStateUnknown: true, SizeBytes: 100}
-			obj, exists := w.Stored(key)
-			if d.Replaced = exists; !exists {
-				return []queue.Delta{d}
-			}
-			return []queue.Delta{d, {Seq: w.NextSeq(), Type: cache.Updated, Key: key, Old: d.New, New: obj, Replaced: true, SizeBytes: 200}}
-		})
-	}
-	return nil
 }
 
 // slowCommit makes the next commit, or the first one, take some time.

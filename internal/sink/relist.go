@@ -113,7 +113,7 @@ func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 		k.trusted, k.typeShown = false, false // This list shows the type, whatever one that was cut has shown.
 		k.record.State = checkpoint.StateSyncing
 	}
-	k.informer.RelistBegun(how.Rewrite, how.Newest)
+	k.informer.RelistBegun(how.Rewrite)
 	if k.record != before { // After a crash the relist is still due.
 		if err := k.storeLocked(); err != nil {
 			return nil, err

@@ -27,7 +27,7 @@ import (
 // silentInformer is an Informer of which a relist is all that happens.
 type silentInformer struct{ Informer }
 
-func (silentInformer) RelistBegun(bool, bool)       {}
+func (silentInformer) RelistBegun(bool)             {}
 func (silentInformer) RelistEnded(bool, error) bool { return true }
 func (silentInformer) Relisted()                    {}
 func (silentInformer) Reached(string)               {}

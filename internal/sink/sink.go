@@ -34,8 +34,8 @@ type Informer interface {
 	// Listed is told that the Reflector has its list, or goes on without one.
 	Listed()
 	// RelistBegun is told that a relist is repairing the damage found so far, and whether
-	// it writes all records anew, and lists the newest state of the server.
-	RelistBegun(rewriting, newest bool)
+	// it writes all records anew.
+	RelistBegun(rewriting bool)
 	// RelistEnded is told whether the relist is complete, and why an object was left out,
 	// nil if none was. It reports whether no damage was found since the relist began.
 	RelistEnded(complete bool, refused error) (whole bool)
@@ -137,9 +137,6 @@ type Sink struct {
 	distrusted bool
 	// doubted says that an event was taken for one of another history before.
 	doubted bool
-	// toldOwed are deletions that attempts to take over a file have told. TakeOver and ForgetTold use it, which
-	// run one after another.
-	toldOwed map[owedDeletion]int // How often.
 	// resumption is the resumed watch whose events show whether the server's history
 	// is the store's.
 	resumption resumption
@@ -158,7 +155,7 @@ func New(o Options) *Sink {
 		lw: o.ListerWatcher, example: o.Example,
 		newObject: o.NewObject, adopt: o.Adopt,
 		maxAge: o.MaxAge, notifyUnchanged: o.NotifyUnchanged,
-		fieldSelected: o.FieldSelected, closed: make(chan struct{}), toldOwed: map[owedDeletion]int{},
+		fieldSelected: o.FieldSelected, closed: make(chan struct{}),
 	}
 }
 
