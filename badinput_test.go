@@ -331,9 +331,9 @@ func TestNewSharedIndexInformerRefusesWhatIsMissing(t *testing.T) {
 		"a ListerWatcher, typed":  {(*cache.ListWatch)(nil), &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps}, "ListerWatcher is required"},
 		"an example object":       {f, nil, warmwatch.InformerOptions{Resource: configMaps}, "an example object is required"},
 		"an example that is not":  {f, (*corev1.ConfigMap)(nil), warmwatch.InformerOptions{Resource: configMaps}, "an example object is required"},
-		"the Resource":            {f, &corev1.ConfigMap{}, warmwatch.InformerOptions{}, "InformerOptions.Resource is required"},
-		"the Resource's version":  {f, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: schema.GroupVersionResource{Resource: "pods"}}, "InformerOptions.Resource is required"},
-		"the Resource's resource": {f, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: schema.GroupVersionResource{Version: "v1"}}, "InformerOptions.Resource is required"},
+		"the Resource":            {f, &corev1.ConfigMap{}, warmwatch.InformerOptions{Namespace: "ns"}, "Resource is required, because Namespace or a selector is set"},
+		"the Resource's version":  {f, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: schema.GroupVersionResource{Resource: "pods"}}, "InformerOptions.Resource is required whole"},
+		"the Resource's resource": {f, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: schema.GroupVersionResource{Version: "v1"}}, "InformerOptions.Resource is required whole"},
 		"sense":                   {f, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps, ResyncPeriod: -1}, "ResyncPeriod is negative"},
 	} {
 		t.Run(name, func(t *testing.T) {

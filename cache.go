@@ -1,11 +1,13 @@
 package warmwatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"sync"
@@ -83,6 +85,8 @@ func (c ListCompression) link() *request.Link {
 
 // Options configures [Open]. The zero value is valid.
 type Options struct {
+	// Name of the Cache in the log and in Status. Default: the base name of the file.
+	Name string
 	// CommitInterval is how long after a change the commit begins that writes it.
 	// Default 1s. A longer one spares the disk. After a crash the API server
 	// sends again what was lost.
@@ -227,6 +231,9 @@ func Open(path string, o Options) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
+	o.Name = cmp.Or(o.Name, filepath.Base(path))
+	logger := klog.LoggerWithValues(*o.Logger, "cache", o.Name)
+	o.Logger = &logger
 	c := &Cache{opts: o, objects: indexer.NewObjects(o.MemoryBudget), schemas: newSchemas(), link: o.ListCompression.link(), informers: map[string]*SharedIndexInformer{}}
 	c.db, err = persist.Open(path, persist.Options{
 		CommitInterval:  o.CommitInterval,
@@ -390,6 +397,8 @@ type SetAside struct {
 // Status is the state of a [Cache]. Its JSON has the names of the fields, and errors as
 // strings.
 type Status struct {
+	// Name is Options.Name, or the default.
+	Name string
 	// Path of the file, as it was given to Open.
 	Path string
 	// MemoryOnly says that the Cache works without a file, see Err.
@@ -410,7 +419,7 @@ func (c *Cache) Status() Status {
 	c.mu.Lock()
 	informers := c.informersLocked()
 	c.mu.Unlock()
-	st := Status{Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Workqueues: c.work.Status(), Err: c.db.Err()}
+	st := Status{Name: c.opts.Name, Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Workqueues: c.work.Status(), Err: c.db.Err()}
 	for _, a := range c.db.SetAside() {
 		st.SetAside = append(st.SetAside, SetAside(a))
 	}
@@ -420,7 +429,7 @@ func (c *Cache) Status() Status {
 	return st
 }
 
-// Logger returns Options.Logger, or the default.
+// Logger returns Options.Logger, or the default, with the name of the Cache.
 func (c *Cache) Logger() klog.Logger { return *c.opts.Logger }
 
 var errRequired = errors.New("is required")

@@ -21,27 +21,30 @@ import (
 	"k8s.io/client-go/kubernetes"
 	listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
 )
 
 // An agent that watches the Pods of its node, and after a restart is told of what it had not handled.
 func ExampleOpen() {
-	run := func(ctx context.Context, config *rest.Config, node string, handler toolscache.ResourceEventHandler) error {
-		cache, err := warmwatch.Open("/var/lib/agent/cache.db", warmwatch.Options{})
+	run := func(ctx context.Context, config *rest.Config, node string, handler cache.ResourceEventHandler) error {
+		c, err := warmwatch.Open("/var/lib/agent/cache.db", warmwatch.Options{})
 		if err != nil {
 			return err
 		}
-		defer cache.Close()
-		config.Wrap(cache.WrapTransport) // Before the client is made of it.
+		defer c.Close()
+		config.Wrap(c.WrapTransport) // Before the client is made of it.
 		client, err := kubernetes.NewForConfig(config)
 		if err != nil {
 			return err
 		}
 
-		lw := toolscache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "", fields.OneTermEqualSelector("spec.nodeName", node))
-		pods := cache.NewInformer(lw, &corev1.Pod{}, 0, nil).(*warmwatch.SharedIndexInformer)
+		lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "", fields.OneTermEqualSelector("spec.nodeName", node))
+		pods, err := c.NewSharedIndexInformer(lw, &corev1.Pod{}, warmwatch.InformerOptions{})
+		if err != nil {
+			return err
+		}
 		if _, err := pods.AddDurableEventHandler("network", handler); err != nil { // Goes on where it stopped.
 			return err
 		}
@@ -59,11 +62,11 @@ func ExampleOpen() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	handler := toolscache.ResourceEventHandlerFuncs{
+	handler := cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { log.Println("added", obj.(*corev1.Pod).Name) },
 		UpdateFunc: func(_, obj any) { log.Println("updated", obj.(*corev1.Pod).Name) },
 		DeleteFunc: func(obj any) {
-			key, _ := toolscache.DeletionHandlingMetaNamespaceKeyFunc(obj)
+			key, _ := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
 			log.Println("deleted", key)
 		},
 	}
@@ -74,17 +77,17 @@ func ExampleOpen() {
 
 // An informer factory and a lister of client-go, whose informer of Pods is kept in the file.
 func ExampleCache_NewInformer() {
-	start := func(ctx context.Context, cache *warmwatch.Cache, config *rest.Config) (listers.PodLister, error) {
-		config.Wrap(cache.WrapTransport) // Before the client is made of it.
+	start := func(ctx context.Context, c *warmwatch.Cache, config *rest.Config) (listers.PodLister, error) {
+		config.Wrap(c.WrapTransport) // Before the client is made of it.
 		client, err := kubernetes.NewForConfig(config)
 		if err != nil {
 			return nil, err
 		}
 		factory := informers.NewSharedInformerFactory(client, 0)
 		// Before anybody asks the factory for its own.
-		factory.InformerFor(&corev1.Pod{}, func(client kubernetes.Interface, resync time.Duration) toolscache.SharedIndexInformer {
-			lw := toolscache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, fields.Everything())
-			return cache.NewInformer(lw, &corev1.Pod{}, resync, toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc})
+		factory.InformerFor(&corev1.Pod{}, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+			lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", metav1.NamespaceAll, fields.Everything())
+			return c.NewInformer(lw, &corev1.Pod{}, resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 		})
 		pods := factory.Core().V1().Pods().Lister()
 		factory.StartWithContext(ctx)
@@ -95,17 +98,17 @@ func ExampleCache_NewInformer() {
 
 // Whatever is wrong, the informers work as well as they can. This is how to hear of it.
 func ExampleCache_Status() {
-	cache, err := warmwatch.Open("/var/lib/agent/cache.db", warmwatch.Options{})
+	c, err := warmwatch.Open("/var/lib/agent/cache.db", warmwatch.Options{})
 	if err != nil {
 		log.Fatal(err) // The path or the options make no sense.
 	}
-	defer cache.Close()
+	defer c.Close()
 	http.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) {
-		if err := json.NewEncoder(w).Encode(cache.Status()); err != nil {
+		if err := json.NewEncoder(w).Encode(c.Status()); err != nil {
 			log.Print(err)
 		}
 	})
-	st := cache.Status()
+	st := c.Status()
 	if st.Err != nil {
 		log.Printf("%s is not used as it should: %v", st.Path, st.Err)
 	}
@@ -119,9 +122,9 @@ func ExampleCache_Status() {
 // An informer with a selector, an index and a transform. What it lists, and the
 // versions of what it indexes and transforms by, belong to the data on disk.
 func ExampleCache_NewSharedIndexInformer() {
-	start := func(ctx context.Context, cache *warmwatch.Cache, client kubernetes.Interface) (toolscache.SharedIndexInformer, error) {
+	start := func(ctx context.Context, c *warmwatch.Cache, client kubernetes.Interface) (cache.SharedIndexInformer, error) {
 		const selector = "app=web"
-		lw := toolscache.ToListWatcherWithWatchListSemantics(&toolscache.ListWatch{
+		lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 				o.LabelSelector = selector
 				return client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
@@ -131,10 +134,10 @@ func ExampleCache_NewSharedIndexInformer() {
 				return client.CoreV1().Pods(metav1.NamespaceAll).Watch(ctx, o)
 			},
 		}, client)
-		pods, err := cache.NewSharedIndexInformer(lw, &corev1.Pod{}, warmwatch.InformerOptions{
+		pods, err := c.NewSharedIndexInformer(lw, &corev1.Pod{}, warmwatch.InformerOptions{
 			Resource:         corev1.SchemeGroupVersion.WithResource("pods"),
 			LabelSelector:    selector,
-			Indexers:         toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc},
+			Indexers:         cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
 			IndexVersion:     "1",
 			TransformVersion: "1",
 		})
@@ -151,7 +154,7 @@ func ExampleCache_NewSharedIndexInformer() {
 			return nil, err
 		}
 		go pods.RunWithContext(ctx)
-		if !toolscache.WaitFor(ctx, "pods", pods.HasSyncedChecker()) {
+		if !cache.WaitFor(ctx, "pods", pods.HasSyncedChecker()) {
 			return nil, context.Cause(ctx)
 		}
 		return pods, nil
@@ -163,7 +166,7 @@ func ExampleCache_NewSharedIndexInformer() {
 func ExampleSharedIndexInformer_AddReconciler() {
 	start := func(ctx context.Context, pods *warmwatch.SharedIndexInformer, makeRoute, removeRoute func(context.Context, *corev1.Pod) error) error {
 		lister := listers.NewPodLister(pods.GetIndexer())
-		reconcile := func(ctx context.Context, key toolscache.ObjectName) error {
+		reconcile := func(ctx context.Context, key cache.ObjectName) error {
 			for _, deleted := range warmwatch.DeletedObjects(ctx) { // As they were last known.
 				if err := removeRoute(ctx, deleted.(*corev1.Pod)); err != nil {
 					return err // It will be called again, and by the next process if need be.

@@ -315,9 +315,6 @@ func launch(t *testing.T, path string, lw cache.ListerWatcher, change setup, exa
 	return p
 }
 
-// impatient does not wait for a file that another process has.
-func impatient(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.LockTimeout = time.Millisecond }
-
 func (p *process) run() *process {
 	p.end = start(p.t, p.informer)
 	return p

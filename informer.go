@@ -18,19 +18,20 @@ import (
 	"github.com/warmwatch/warmwatch/internal/reflector"
 )
 
-// InformerOptions configures [Cache.NewSharedIndexInformer]. Resource is
-// required. Resource, Namespace, the selectors and Name are the identity of the
-// data on disk: they must describe what the ListerWatcher lists. [Cache.WrapTransport]
-// has that checked. Where a request cannot be seen, the objects are: a list that has one of
+// InformerOptions configures [Cache.NewSharedIndexInformer] and [Cache.NewInformerFunc]. The zero value is valid.
+//
+// Resource, Namespace, the selectors and Name are the identity of the data on disk. Without a Resource the
+// informer learns it, with namespace and selectors, from its first request, see [Cache.NewInformer]. If Resource is set,
+// they must describe what the ListerWatcher lists. [Cache.WrapTransport] has that checked. Where a request cannot be seen, the objects are: a list that has one of
 // another namespace, or that LabelSelector does not select, fails, and a watch that
 // brings one ends. Nothing of it is served, and Status().Err and the log say so, until a list has
 // none. FieldSelector and ShardSelector are not checked then.
 type InformerOptions struct {
-	// Resource is what the ListerWatcher lists. Version and Resource are
-	// required. It is an error if the example object is certainly of another one: of another
+	// Resource is what the ListerWatcher lists. Default: what its first request asks for. If it is set, so are its
+	// Version and Resource. It is an error if the example object is certainly of another one: of another
 	// group or version, or of another kind that client-go knows.
 	Resource schema.GroupVersionResource
-	// Namespace that the list is restricted to. Default: none.
+	// Namespace that the list is restricted to. Default: none. It goes with a Resource, as the selectors do.
 	Namespace string
 	// LabelSelector and FieldSelector that the list is restricted to.
 	LabelSelector string
@@ -123,7 +124,7 @@ type SharedIndexInformer struct {
 	opts    InformerOptions
 	lw      cache.ListerWatcher
 	example runtime.Object
-	// deferred says that the identity is what the first List asks for, see NewInformer.
+	// deferred says that the identity is what the first List asks for, see newLearningInformer.
 	deferred bool
 	// learnt is an example of what the transform returns, nil if it is not known.
 	learnt atomic.Pointer[runtime.Object]
@@ -176,7 +177,8 @@ var _ cache.SharedIndexInformer = (*SharedIndexInformer)(nil)
 // apiVersion and kind set.
 //
 // While the Cache has an informer, a second one of the same identity is an error:
-// errors.Is(err, [ErrInUse]). The identity is free again when Run has returned.
+// errors.Is(err, [ErrInUse]). The identity is free again when Run has returned. An informer without
+// InformerOptions.Resource has an identity once it runs, and works from memory if that is taken then.
 func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions) (*SharedIndexInformer, error) {
 	if isNil(lw) {
 		return nil, fmt.Errorf("warmwatch: new informer: ListerWatcher %w", errRequired)
@@ -184,11 +186,14 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	if isNil(example) {
 		return nil, fmt.Errorf("warmwatch: new informer: an example object %w", errRequired)
 	}
-	if o.Resource.Resource == "" || o.Resource.Version == "" {
-		return nil, fmt.Errorf("warmwatch: new informer: InformerOptions.Resource %w (version and resource), got %q", errRequired, o.Resource)
-	}
 	if o.ResyncPeriod < 0 {
 		return nil, fmt.Errorf("warmwatch: new informer: ResyncPeriod is negative: %v", o.ResyncPeriod)
+	}
+	if o.Resource == (schema.GroupVersionResource{}) {
+		return c.newLearningInformer(lw, example, o)
+	}
+	if o.Resource.Resource == "" || o.Resource.Version == "" {
+		return nil, fmt.Errorf("warmwatch: new informer: InformerOptions.Resource %w whole (version and resource), got %q", errRequired, o.Resource)
 	}
 	if err := checkKind(example, o.Resource); err != nil {
 		return nil, fmt.Errorf("warmwatch: new informer: %w", err)

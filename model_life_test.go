@@ -124,15 +124,6 @@ func (l *life) close() {
 	}
 }
 
-func (l *life) isOver() bool {
-	select {
-	case <-l.over:
-		return true
-	default:
-		return false
-	}
-}
-
 // modelCrash copies the file at a commit, once armed.
 type modelCrash struct {
 	l      *life

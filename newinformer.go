@@ -10,6 +10,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 
@@ -60,18 +61,54 @@ import (
 // known, and its store has what the program puts there. After Close it does not run, and its store cannot
 // be read.
 func (c *Cache) NewInformer(lw cache.ListerWatcher, example runtime.Object, defaultResync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
-	if example == nil {
-		c.opts.Logger.Info("An informer without an example object is client-go's own, the next process begins with a list")
-		return cache.NewSharedIndexInformer(lw, nil, defaultResync, indexers)
+	return c.NewInformerFunc(InformerOptions{})(lw, example, defaultResync, indexers)
+}
+
+// NewInformerFunc returns [Cache.NewInformer] with options: a Name, which is part of the identity, versions,
+// Transformed, NeverResume. The arguments of the returned function are ResyncPeriod and Indexers. It
+// panics if o says what is listed, which the request does.
+func (c *Cache) NewInformerFunc(o InformerOptions) func(lw cache.ListerWatcher, example runtime.Object, defaultResync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
+	if err := o.checkLearning(); err != nil {
+		panic(err)
 	}
-	o := InformerOptions{ResyncPeriod: max(0, defaultResync), Indexers: indexers}
+	return func(lw cache.ListerWatcher, example runtime.Object, defaultResync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
+		if example == nil {
+			c.opts.Logger.Info("An informer without an example object is client-go's own, the next process begins with a list")
+			return cache.NewSharedIndexInformer(lw, nil, defaultResync, indexers)
+		}
+		o := o
+		o.ResyncPeriod, o.Indexers = max(0, defaultResync), indexers
+		s, err := c.newLearningInformer(lw, example, o)
+		if err != nil { // No file is involved.
+			panic(err)
+		}
+		return s
+	}
+}
+
+// checkLearning returns an error if o says what is listed.
+func (o InformerOptions) checkLearning() error {
+	if o.Resource != (schema.GroupVersionResource{}) {
+		return fmt.Errorf("warmwatch: new informer: Resource is set to %v, and would be learned from the first request", o.Resource)
+	}
+	if o.Namespace+o.LabelSelector+o.FieldSelector+o.ShardSelector != "" {
+		return fmt.Errorf("warmwatch: new informer: Resource %w, because Namespace or a selector is set", errRequired)
+	}
+	return nil
+}
+
+// newLearningInformer makes an informer that learns its identity from its first request.
+func (c *Cache) newLearningInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions) (*SharedIndexInformer, error) {
+	if err := o.checkLearning(); err != nil {
+		return nil, err
+	}
 	name := fmt.Sprintf("%T #%d", example, c.made.Add(1))
 	s := c.newInformer(lw, example, o)
 	s.deferred = true
-	if err := s.settleInMemory(unseenIdentity(example, name)); err != nil { // No file is involved.
-		panic(fmt.Sprintf("warmwatch: new informer: %v", err))
+	if err := s.settleInMemory(unseenIdentity(example, name)); err != nil {
+		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
 	}
-	return s
+	return s, nil
 }
 
 // settleInMemory gives an informer its parts in memory. Where the Cache is closed, they are of a DB
@@ -270,7 +307,7 @@ func (s *SharedIndexInformer) watchFailed(ctx context.Context, err error) {
 // moveTo moves the informer to the space of what its request asks for, once a predecessor has left it.
 func (s *SharedIndexInformer) moveTo(ctx context.Context, seen *request.Seen) error {
 	id := identityOf(s.example, seen.Asked)
-	id.Path = seen.Path()
+	id.Path, id.Name = seen.Path(), s.opts.Name
 	space, from := id.Space(), s.parts.Load().space
 	if err := s.claimSpace(ctx, id); err != nil {
 		return err

@@ -137,6 +137,48 @@ func TestNewInformerTakesItsIdentityFromTheRequest(t *testing.T) {
 	}
 }
 
+// TestAnInformerWithoutAResourceLearnsItFromItsRequest, also two that ask for the same and have different names (A3): the
+// next process resumes both.
+func TestAnInformerWithoutAResourceLearnsItFromItsRequest(t *testing.T) {
+	api, path := httpserver.New(t, ""), testsupport.Path(t)
+	for _, resumes := range []int{0, 1} {
+		a := newAgent(t, path, api)
+		lw := a.configMaps("ns", noTweak)
+		first, err := a.cache.NewSharedIndexInformer(lw, &corev1.ConfigMap{}, warmwatch.InformerOptions{Indexers: cache.Indexers{"namespace": cache.MetaNamespaceIndexFunc}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		second := a.cache.NewInformerFunc(warmwatch.InformerOptions{Name: "second"})(lw, &corev1.ConfigMap{}, 0, cache.Indexers{"namespace": cache.MetaNamespaceIndexFunc})
+		for _, informer := range []*warmwatch.SharedIndexInformer{first, second.(*warmwatch.SharedIndexInformer)} {
+			a.run(informer)
+			expectOne(t, informer)
+			until(func() bool { return informer.Status().Phase == warmwatch.PhaseLive })
+			if st := informer.Status(); st.Err != nil || st.Resumes != resumes {
+				t.Errorf("%d resumes, expected %d: %v", st.Resumes, resumes, st.Err)
+			}
+		}
+		a.stop()
+	}
+}
+
+func TestNewInformerFuncPanicsIfItIsToldWhatIsListed(t *testing.T) {
+	c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, o := range []warmwatch.InformerOptions{{Resource: configMaps}, {LabelSelector: "x=1"}} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%+v was accepted", o)
+				}
+			}()
+			c.NewInformerFunc(o)
+		}()
+	}
+}
+
 // TestNewInformersThatAskForDifferentThingsShareNothing.
 func TestNewInformersThatAskForDifferentThingsShareNothing(t *testing.T) {
 	api := httpserver.New(t, "")

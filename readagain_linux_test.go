@@ -24,41 +24,33 @@ import (
 // TestAStartWaitsUntilTheFileCanBeRead: that a disk does not answer for a moment, as one of a network, does
 // not end the informer.
 func TestAStartWaitsUntilTheFileCanBeRead(t *testing.T) {
-	for name, locked := range map[string]bool{"the work of reconcilers": false, "a file that was held when the informer was made": true} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newSource(t, configMap("a"))
-				path := testsupport.Path(t)
-				first := launch(t, path, f, nil)
-				w := addReconciler(t, first, 1)
-				first.run()
-				settle()
-				w.expect(t, "ns/a@1")
-				w.set(fail)
-				f.remove("a")
-				settle()
-				if !locked {
-					first.stop()
-				}
-				p := launch(t, path, f, impatient)
-				first.stop()
-				advance(3 * time.Second)
-				w = addReconciler(t, p, 1)
-				restore := testsupport.FailReads(t, path)
-				p.run()
-				advance(time.Minute)
-				if st := p.informer.Status(); st.Phase != warmwatch.PhaseLoading || st.Err == nil || p.informer.HasSynced() {
-					t.Errorf("phase %s, %v", st.Phase, st.Err)
-				}
-				restore()
-				settle()
-				w.expect(t, "ns/a is gone, deleted ns/a@2")
-				if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || st.Err != nil {
-					t.Errorf("phase %s, %v", st.Phase, st.Err)
-				}
-			})
-		})
-	}
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		path := testsupport.Path(t)
+		first := launch(t, path, f, nil)
+		w := addReconciler(t, first, 1)
+		first.run()
+		settle()
+		w.expect(t, "ns/a@1")
+		w.set(fail)
+		f.remove("a")
+		settle()
+		first.stop()
+		p := launch(t, path, f, nil)
+		w = addReconciler(t, p, 1)
+		restore := testsupport.FailReads(t, path)
+		p.run()
+		advance(time.Minute)
+		if st := p.informer.Status(); st.Phase != warmwatch.PhaseLoading || st.Err == nil || p.informer.HasSynced() {
+			t.Errorf("phase %s, %v", st.Phase, st.Err)
+		}
+		restore()
+		settle()
+		w.expect(t, "ns/a is gone, deleted ns/a@2")
+		if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || st.Err != nil {
+			t.Errorf("phase %s, %v", st.Phase, st.Err)
+		}
+	})
 }
 
 // doneWhen is done when its channel is closed.

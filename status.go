@@ -174,17 +174,6 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	return st
 }
 
-// recentAnswer is how old the last answer of a server that is heard may be, where no watch is open.
-const recentAnswer = 10 * time.Second
-
-// hears reports whether the server is heard while nothing is listed or resumed.
-func (s *SharedIndexInformer) hears() bool {
-	s.progress.mu.Lock()
-	defer s.progress.mu.Unlock()
-	answers := s.progress.phase == PhaseDisconnected && time.Since(s.progress.lastContact) < recentAnswer
-	return s.progress.phase == PhaseLive || answers
-}
-
 // isUpToDate reports whether a watch is open, or all was listed: a resource may have no watch.
 func (s *SharedIndexInformer) isUpToDate() bool {
 	s.progress.mu.Lock()

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 	listers "k8s.io/client-go/listers/core/v1"
-	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/warmwatch/warmwatch"
@@ -51,29 +51,32 @@ func run(ctx context.Context) (err error) {
 	if err := os.MkdirAll(*dir, 0o755); err != nil {
 		return err
 	}
-	cache, err := warmwatch.Open(*path, warmwatch.Options{})
+	c, err := warmwatch.Open(*path, warmwatch.Options{})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, cache.Close()) }()
+	defer func() { err = errors.Join(err, c.Close()) }()
 	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
 	if err != nil {
 		return err
 	}
-	config.Wrap(cache.WrapTransport) // Before the client is made of it.
+	config.Wrap(c.WrapTransport) // Before the client is made of it.
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err
 	}
 	if *status != "" {
 		http.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) {
-			_ = json.NewEncoder(w).Encode(cache.Status())
+			_ = json.NewEncoder(w).Encode(c.Status())
 		})
 		go func() { log.Print(http.ListenAndServe(*status, nil)) }()
 	}
 
-	lw := toolscache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "", fields.OneTermEqualSelector("spec.nodeName", *node))
-	pods := cache.NewInformer(lw, &corev1.Pod{}, 0, nil).(*warmwatch.SharedIndexInformer)
+	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "", fields.OneTermEqualSelector("spec.nodeName", *node))
+	pods, err := c.NewSharedIndexInformer(lw, &corev1.Pod{}, warmwatch.InformerOptions{})
+	if err != nil {
+		return err
+	}
 	a := &agent{listers.NewPodLister(pods.GetIndexer())}
 	if _, err := pods.AddReconciler("files", a.reconcile, warmwatch.ReconcilerOptions{Workers: 4}); err != nil {
 		return err
@@ -86,7 +89,7 @@ type agent struct{ pods listers.PodLister }
 
 // reconcile makes the file of one Pod what it should be. It may be called twice for one change, and once for
 // several. Where it fails, it is called again, by the next process if need be.
-func (a *agent) reconcile(_ context.Context, key toolscache.ObjectName) error {
+func (a *agent) reconcile(_ context.Context, key cache.ObjectName) error {
 	file := filepath.Join(*dir, key.Namespace+"_"+key.Name)
 	pod, err := a.pods.Pods(key.Namespace).Get(key.Name)
 	switch {
