@@ -84,38 +84,6 @@ func TestWhatIsEncodedAheadIsWrittenByTheNextCommit(t *testing.T) {
 	}
 }
 
-// TestWritesSoon: not without a file, and not while commits fail.
-func TestWritesSoon(t *testing.T) {
-	path := testsupport.Path(t)
-	db := open(t, path, manual)
-	held, err := Open(path, Options{LockTimeout: 1, Logger: &testsupport.Quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer held.Close()
-	if !held.MemoryOnly() || held.WritesSoon() {
-		t.Error("without a file")
-	}
-	put(t, db, "first", "1")
-	flush(t, db)
-	if !db.WritesSoon() {
-		t.Error("not after a commit")
-	}
-	fill(db, true)
-	put(t, db, "large", repeat("x", 1<<20))
-	if err := db.Flush(); err == nil {
-		t.Fatal("the commit did not fail")
-	}
-	if db.WritesSoon() {
-		t.Error("after a commit that failed")
-	}
-	fill(db, false)
-	flush(t, db)
-	if !db.WritesSoon() {
-		t.Error("not once commits succeed again")
-	}
-}
-
 // nothing may be large, and may be encoded to no bytes at all.
 type nothing struct{ large []byte }
 
@@ -127,7 +95,7 @@ func (n *nothing) Unmarshal(b []byte) error { n.large = append([]byte(nil), b...
 
 func TestObjectsThatAreEncodedToNothing(t *testing.T) {
 	db := open(t, testsupport.Path(t), manual)
-	db.AddHook(&Hook{AfterReset: func(err error) { t.Errorf("the file was replaced: %v", err) }})
+	db.AddHook(&Hook{AfterDamage: func(err error) { t.Errorf("the file is damaged: %v", err) }})
 	for i, size := range []int{100 << 10, 0, 0, 100 << 10, 0} {
 		key, o := fmt.Sprint(i), record.NewObject(&nothing{make([]byte, size)}, db.WritesSoon())
 		apply(t, db, func(b *Batch) { b.Put(testBucket, key, o) })

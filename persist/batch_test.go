@@ -199,39 +199,6 @@ func TestASnapshotStaysAsItIs(t *testing.T) {
 	}
 }
 
-// TestASnapshotOfANewerFileIsTakenAgain: after Snapshot has captured the memory and
-// before it begins its transaction, batches may be committed. The test simulates that.
-func TestASnapshotOfANewerFileIsTakenAgain(t *testing.T) {
-	db := openSound(t, testsupport.Path(t), manual)
-	put(t, db, "key", "value")
-	flush(t, db)
-	shift := func(n int) {
-		db.mu.Lock()
-		defer db.mu.Unlock()
-		db.boltTxID += n
-	}
-	begun := 0
-	valid := db.bolt.checkMeta
-	db.bolt.checkMeta = func() error { // It is called before the transaction begins.
-		if begun++; begun == 1 {
-			shift(1)
-		}
-		return valid()
-	}
-	shift(-1)
-	s, err := db.Snapshot(testBucket.Space)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	if begun != 2 {
-		t.Errorf("%d transactions were begun: the file is newer than what is in memory", begun)
-	}
-	if v, _, err := viewText(s, testBucket.Name, "key"); v != "value" || err != nil {
-		t.Errorf("%q, %v", v, err)
-	}
-}
-
 // TestSnapshotsWhileCommitsCome: after Snapshot has captured the memory and before it begins
 // its transaction, batches may be committed. Then it is taken again.
 func TestSnapshotsWhileCommitsCome(t *testing.T) {

@@ -147,35 +147,6 @@ func TestEachCallOfCloseWaits(t *testing.T) {
 	})
 }
 
-// TestWhoeverWaitsForAReaderDoesNotBlameTheDisk: after a commit whose fsync has failed, Close waits for
-// those who read what was there before. A disk that does not answer afterwards is noticed all the same.
-func TestWhoeverWaitsForAReaderDoesNotBlameTheDisk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := open(t, testsupport.Path(t), manual)
-		put(t, db, "old", "1")
-		flush(t, db)
-		s := snapshot(t, db, false)
-		db.bolt.readersBelow = s.tx.ID() + 1
-		release := make(chan struct{})
-		apply(t, db, func(b *Batch) { b.Put(testBucket, "new", &blob{text: "x", release: release}) })
-		closed := make(chan error)
-		go func() { closed <- db.Close() }()
-		after(3 * hangingCommit)
-		if err := db.Err(); err != nil {
-			t.Errorf("while a reader holds Close up: %v", err)
-		}
-		s.Close()
-		after(2 * hangingCommit)
-		if db.Err() == nil {
-			t.Error("the disk does not answer, and Err is nil")
-		}
-		close(release)
-		if err := <-closed; err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 func TestFlushWithNothingToWriteReturnsAtOnce(t *testing.T) {
 	db := openSound(t, testsupport.Path(t), manual)
 	c := countCommits(db)

@@ -4,11 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"runtime"
-	"runtime/debug"
 	"slices"
-	"strings"
+	"sync/atomic"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -63,48 +61,37 @@ func (a *arena) reset() {
 // milliseconds, and Linux often queues a thread that is woken behind the one that woke
 // it, although another processor is idle: on a shared thread the committer delayed
 // events (docs/design/speed.md). On its own thread a commit begins a little later.
-func (db *DB) run(committer int) {
+func (db *DB) run() {
+	defer close(db.done)
 	defer runtime.UnlockOSThread()
 	alone := false
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
 		db.mu.Lock()
-		if db.committer != committer {
-			db.mu.Unlock()
-			return
-		}
-		if db.closed {
-			db.mu.Unlock()
-			close(db.done)
-			return
-		}
+		untold, closed := db.untold, db.closed
 		wait, due := db.nextCommitLocked(time.Now())
-		countIn, counting := db.nextCountLocked(time.Now())
 		urgent := !db.urgentSince.IsZero()
 		db.mu.Unlock()
+		if untold != nil {
+			db.tellDamage()
+			continue
+		}
+		if closed {
+			return
+		}
 		if urgent && alone {
 			runtime.UnlockOSThread()
 		} else if !urgent && !alone {
 			runtime.LockOSThread()
 		}
 		alone = !urgent
-		if counting && countIn <= 0 {
-			db.countUnwritten()
-			continue
-		}
 		if due && wait <= 0 {
-			db.commit(committer)
+			db.commit()
 			continue
 		}
 		if !due {
 			wait = time.Hour
-		}
-		if pause := db.checkLeavesIdle(committer); pause > 0 {
-			wait = min(wait, pause)
-		}
-		if counting {
-			wait = min(wait, countIn)
 		}
 		timer.Reset(wait)
 		select {
@@ -114,28 +101,18 @@ func (db *DB) run(committer int) {
 	}
 }
 
+// durableGrace is how long commits may fail before what was applied counts as durable all the same (S6). A crash
+// takes it back.
+const durableGrace = 30 * time.Second
+
 // nextCommitLocked returns whether a commit is due, and in how long.
 func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
-	if db.flushRequested || db.resetCause != nil {
+	switch {
+	case db.flushRequested:
 		return 0, true
-	}
-	if db.broken != nil && !db.memoryOnly() {
-		return db.replaceAt.Sub(now), true
-	}
-	if db.broken != nil {
-		defer func() { // Whichever comes first.
-			if until := db.replaceAt.Sub(now); !due || until < wait {
-				wait, due = until, true
-			}
-		}()
-	}
-	if db.commitErr != nil {
-		return db.retryAt.Sub(now), true
-	}
-	if db.dirtySince.IsZero() {
-		return 0, false
-	}
-	if !db.memoryOnly() && db.pending.bytes >= db.opts.CommitBytes {
+	case db.dirtySince.IsZero():
+		return db.retryAt.Sub(now), db.commitErr != nil
+	case db.writesLocked() && db.commitErr == nil && db.pending.bytes >= db.opts.CommitBytes:
 		// The hooks may delete much of it: deltas that were acknowledged soon need not
 		// be written.
 		db.beforeCommitLocked()
@@ -148,19 +125,19 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 	if !db.urgentSince.IsZero() {
 		wait = min(wait, db.urgentSince.Add(db.opts.DurableDelay).Sub(now))
 	}
+	if db.commitErr != nil {
+		wait = min(db.retryAt.Sub(now), max(wait, db.failingSince.Add(durableGrace).Sub(now)))
+	}
 	return wait, true
 }
 
-// commit makes one attempt to write what waits.
-func (db *DB) commit(committer int) {
-	defer db.work(committer)()
-	if cause := db.replacementDue(); cause != nil {
-		db.reset(cause)
-		return
-	}
+// commit makes one attempt to write what waits. While attempts fail, and none is due, it counts it as durable.
+func (db *DB) commit() {
 	db.mu.Lock()
-	if db.broken != nil && !db.memoryOnly() {
-		db.mu.Unlock() // The file must not be written to.
+	if db.commitErr != nil && !db.flushRequested && time.Now().Before(db.retryAt) {
+		hooks, counted := db.countLocked()
+		db.mu.Unlock()
+		callAfterCommit(hooks, counted)
 		return
 	}
 	flushing, b := db.takeWaitingLocked(), db.bolt
@@ -169,8 +146,8 @@ func (db *DB) commit(committer int) {
 	var w written
 	var err error
 	if flushing != nil {
-		if err = db.ensureSynced(b); err == nil {
-			w.txID, w.unencodable, err = db.write(b, flushing)
+		if err = db.waitForReaders(); err == nil {
+			w, err = db.write(b, flushing)
 		}
 		if isDiskFull(err) {
 			db.makeRoom()
@@ -178,33 +155,48 @@ func (db *DB) commit(committer int) {
 	}
 
 	db.mu.Lock()
-	if db.committer != committer { // Another goroutine has taken over, see abandonCommitLocked.
-		db.mu.Unlock()
-		return
-	}
 	hooks, durable := db.attemptedLocked(flushing, w, err)
 	db.cond.Broadcast()
 	db.mu.Unlock()
 	callAfterCommit(hooks, durable)
 }
 
+func callAfterCommit(hooks []*Hook, durable uint64) {
+	for _, h := range hooks {
+		if h.AfterCommit != nil {
+			h.AfterCommit(durable)
+		}
+	}
+}
+
+// countLocked has what was applied count as durable although it is not in the file.
+func (db *DB) countLocked() (hooks []*Hook, counted uint64) {
+	if db.countedTo <= db.durable { // The first time since something was written.
+		db.log.Info("Nothing can be written: durable handlers are told of what is not in the cache file", "path", db.path, "after", durableGrace)
+	}
+	db.dirtySince, db.urgentSince = time.Time{}, time.Time{}
+	if db.beforeCommitLocked() {
+		db.noteChangeLocked(true)
+	}
+	db.countedTo = db.applied
+	return db.hooksLocked(), db.applied
+}
+
 // takeWaitingLocked takes what is to be written, nil if there is nothing or no file.
 func (db *DB) takeWaitingLocked() *layer {
 	db.flushRequested = false
-	if db.flushing == nil {
-		db.dirtySince, db.urgentSince = time.Time{}, time.Time{}
-	}
+	db.dirtySince, db.urgentSince = time.Time{}, time.Time{}
 	// Also before a retry, so that deltas acknowledged meanwhile need not wait in
 	// memory until the disk has space again.
 	urgent := db.beforeCommitLocked()
 	if db.flushing == nil { // Else the last attempt failed: try the same again.
 		db.flushingTo = db.applied
-		if !db.memoryOnly() {
+		if db.writesLocked() {
 			db.flushing, db.pending = db.pending, newLayer()
 		}
-		if urgent { // A hook has more to put, see beforeCommitLocked.
-			db.noteChangeLocked(true)
-		}
+	}
+	if urgent { // A hook has more to put, see beforeCommitLocked.
+		db.noteChangeLocked(true)
 	}
 	return db.flushing
 }
@@ -218,22 +210,24 @@ type written struct {
 // attemptedLocked notes how an attempt has ended. It returns the hooks to call, none after an
 // error, and the number of the last durable batch.
 func (db *DB) attemptedLocked(flushing *layer, w written, err error) (hooks []*Hook, durable uint64) {
-	db.committing, db.busySince = nil, time.Time{}
+	db.busySince = time.Time{}
 	db.attempts++
 	if err != nil {
 		db.failedLocked(err)
 		return nil, 0
 	}
-	if flushing != nil {
-		db.logRecoveryLocked()
-		db.boltTxID, db.unwritten = w.txID, false
-		db.keepUnencodableLocked(w.unencodable)
+	if db.commitErr != nil {
+		db.log.Info("The cache file is written to again", "path", db.path)
 	}
-	db.flushing = nil
-	db.commitErr = nil
-	db.retryDelay = 0
+	if flushing != nil {
+		db.boltTxID = w.txID
+		db.keepUnencodableLocked(w.unencodable)
+		if db.commitErr != nil && len(db.pending.buckets) > 0 { // It may have counted as durable.
+			db.noteChangeLocked(true)
+		}
+	}
+	db.flushing, db.commitErr, db.retryDelay, db.failingSince = nil, nil, 0, time.Time{}
 	db.durable = db.flushingTo
-	db.grace.failingSince = time.Time{}
 	return db.hooksLocked(), db.durable
 }
 
@@ -255,44 +249,27 @@ func (db *DB) hooksLocked() []*Hook {
 	return slices.Collect(maps.Keys(db.hooks))
 }
 
+// failedLocked notes that a commit has failed: it is tried again, unless the file is damaged.
 func (db *DB) failedLocked(err error) {
-	if errors.Is(err, ErrCorrupt) {
-		db.resetCause = err
+	if !db.writesLocked() { // It was found to be damaged meanwhile.
+		return
 	}
-	err = db.withCachePath(err)
-	db.logFailureLocked(err, "Could not write to the cache file, keeping the changes in memory, where they are not durable")
+	db.unsynced = true
+	if errors.Is(err, ErrCorrupt) {
+		db.damagedLocked(err)
+		return
+	}
+	if db.commitErr == nil {
+		db.log.Error(err, "Could not write to the cache file, keeping the changes in memory, where they are not durable", "path", db.path)
+		db.failingSince = time.Now()
+	}
+	if db.formerUsers == nil {
+		db.formerUsers, db.users = db.users, new(atomic.Int64)
+	}
 	db.commitErr = prefixed(err, "commit to %s", db.path)
-	db.grace.fails()
 	db.retryDelay = min(max(2*db.retryDelay, minRetryDelay), maxRetryDelay)
 	db.retryAt = time.Now().Add(db.retryDelay)
-}
-
-// logAgainAfter is the time between two log lines about a failure that lasts.
-const logAgainAfter = time.Hour
-
-// logFailureLocked logs a failure that may recur, unless its last log line is recent.
-func (db *DB) logFailureLocked(err error, what string) {
-	if what != db.loggedFailure || time.Since(db.loggedAt) >= logAgainAfter {
-		db.loggedFailure, db.loggedAt = what, time.Now()
-		db.log.Error(err, what, "path", db.path)
-	}
-}
-
-// logRecoveryLocked logs that the logged failure, if any, is over.
-func (db *DB) logRecoveryLocked() {
-	if db.loggedFailure != "" {
-		db.loggedFailure = ""
-		db.log.Info("The cache file is written to", "path", db.path)
-	}
-}
-
-// withCachePath has an error name db.path, and not the file's name while it was made. No
-// other goroutine may have the error yet.
-func (db *DB) withCachePath(err error) error {
-	if p := (*os.PathError)(nil); errors.As(err, &p) && strings.HasPrefix(p.Path, db.path+newSuffix) {
-		p.Path = db.path
-	}
-	return err
+	db.noteChangeLocked(true) // To count as durable.
 }
 
 // An unencodable value is replaced in the file by unencodableValue, which the next
@@ -335,72 +312,62 @@ func (db *DB) keepUnencodableLocked(us []unencodable) {
 }
 
 // write puts a layer into the file, in one transaction.
-func (db *DB) write(b *handle, l *layer) (txID int, bad []unencodable, err error) {
+func (db *DB) write(b *handle, l *layer) (w written, err error) {
 	if db.arena == nil {
 		db.arena = new(arena)
 	}
-	a := db.arena // A committer that takes over makes its own.
-	defer a.reset()
-	err = guard(func() error {
-		if err := b.waitForReaders(db.waitsForReaders); err != nil {
-			return err
+	defer db.arena.reset()
+	if db.unsynced {
+		if err := db.sync(b); err != nil {
+			return w, err
 		}
+		db.unsynced = false
+	}
+	err = guard(func() error {
 		tx, err := b.Begin(true)
 		if err != nil {
 			return err
 		}
-		committed := false
-		defer func() {
-			if !committed {
-				b.endWrite(tx)
-			}
-		}()
-		if err := checkNotBack(tx.ID()-1, db.boltTxID); err != nil {
-			return err
-		}
-		if db.boltFile != nil { // Else salvage is writing a new file.
-			if err := checkFreelist(db.boltFile); err != nil {
-				return err
-			}
-			if err := checkBuckets(db.boltFile, tx, l); err != nil {
-				return err
-			}
-		}
-		if err := db.checkLeaves(b, tx, l); err != nil {
-			return err
+		defer func() { _ = guard(tx.Rollback) }() // Does nothing after Commit.
+		if tx.ID()-1 < db.boltTxID {
+			return corruptFile("it went back from transaction %d to %d", db.boltTxID, tx.ID()-1)
 		}
 		for _, name := range l.sortedBuckets() {
-			if bad, err = writeBucket(tx, name, l.buckets[name], a, bad); err != nil {
+			if w.unencodable, err = writeBucket(tx, name, l.buckets[name], db.arena, w.unencodable); err != nil {
 				return errorBeforeCommit(err)
 			}
 		}
-		if err := markSpacesOfLongKeys(tx, bad); err != nil {
-			return errorBeforeCommit(err)
-		}
-		txID = tx.ID()
-		if err := db.beginCommit(b); err != nil {
-			return err
-		}
-		err = errorOfCommit(tx.Commit())
-		if committed = err == nil; !committed {
-			b.commitFailed(txID)
-		}
-		return err
+		w.txID = tx.ID()
+		return tx.Commit()
 	})
-	return txID, bad, err
+	return w, err
 }
 
-// maxReadersWait is how long a commit waits for readers before it counts as failed. Close has to
-// wait for them in any case.
-const maxReadersWait = time.Second
+const (
+	// maxReadersWait is how long a commit waits for readers before it counts as failed. Close has to
+	// wait for them in any case.
+	maxReadersWait = time.Second
+	readersPause   = 5 * time.Millisecond
+)
 
-func (db *DB) waitsForReaders(since time.Time) bool {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	if !db.busySince.IsZero() {
-		db.busySince = time.Now() // It is not the disk that does not answer.
+// waitForReaders waits until those have ended who were reading when a commit failed. If only the fsync behind
+// its meta page has failed, the transaction is visible. But bbolt has rolled it back, and has
+// read its freelist again: the pages that it has freed count as free, although older read
+// transactions use them.
+func (db *DB) waitForReaders() error {
+	for begin := time.Now(); ; time.Sleep(readersPause) {
+		db.mu.Lock()
+		if db.formerUsers == nil || db.formerUsers.Load() == 0 {
+			db.formerUsers, db.busySince = nil, time.Now()
+			db.mu.Unlock()
+			return nil
+		}
+		closing := db.closing
+		db.mu.Unlock()
+		if !closing && time.Since(begin) >= maxReadersWait {
+			return errors.New("persist: a commit has failed, and what was in the file before it is still being read")
+		}
 	}
-	return db.closing || time.Since(since) < maxReadersWait
 }
 
 func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer, a *arena, bad []unencodable) ([]unencodable, error) {
@@ -435,11 +402,11 @@ func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer, a *arena, bad []unen
 		}
 		if e.unencodable {
 			bad = append(bad, unencodable{name, k, e, nil})
-			return true // The file has unencodableValue, or its space is marked.
+			return true // The file has unencodableValue, or nothing.
 		}
 		if len(k) > MaxKeyBytes {
 			bad = append(bad, unencodable{name, k, e, fmt.Errorf("a key of %d bytes, the file has room for %d", len(k), MaxKeyBytes)})
-			return true // See markSpacesOfLongKeys.
+			return true
 		}
 		sealed, encodeErr := a.seal(name, k, e.value)
 		if encodeErr != nil {
@@ -479,16 +446,3 @@ const sealRoomBytes = 256
 
 // unencodableValue is too short for a checksum, so it never reads as a value.
 var unencodableValue = []byte{0}
-
-// guard calls f and turns a panic, or a fault in the mapped file, into a
-// [CorruptError] (P6): bbolt panics where an assertion fails, and reading it
-// faults where the file has shrunk.
-func guard(f func() error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if p := recover(); p != nil {
-			err = &CorruptError{Err: fmt.Errorf("panic: %v", p)}
-		}
-	}()
-	return f()
-}

@@ -5,6 +5,7 @@ package persist
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"flag"
@@ -57,7 +58,7 @@ func init() {
 		if err != nil {
 			return err
 		}
-		db, err := Open(args[0], Options{CommitInterval: time.Millisecond, CommitBytes: 20_000, Logger: &testsupport.Quiet})
+		db, err := Open(context.Background(), args[0], Options{CommitInterval: time.Millisecond, CommitBytes: 20_000, Logger: &testsupport.Quiet})
 		if err != nil {
 			return err
 		}
@@ -181,7 +182,7 @@ func (c *prefixChecker) check(name string, image []byte) int {
 	if err := os.WriteFile(path, image, 0o600); err != nil {
 		c.t.Fatal(err)
 	}
-	db, err := Open(path, Options{CommitInterval: time.Hour, Logger: &testsupport.Quiet})
+	db, err := Open(c.t.Context(), path, Options{CommitInterval: time.Hour, Logger: &testsupport.Quiet})
 	if err != nil {
 		c.t.Fatal(err)
 	}

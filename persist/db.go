@@ -2,9 +2,10 @@ package persist
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
-	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -20,15 +21,11 @@ type Options struct {
 	// CommitBytes is how many pending bytes start a commit at once. Default 8 MiB.
 	CommitBytes int64
 	// MaxPendingBytes bounds what waits in memory for the committer: past it,
-	// Update blocks. The bound is lifted without a file and while commits fail,
+	// Update blocks. The bound is lifted while nothing can be written,
 	// because the changes then have nowhere else to go. Default 16 MiB.
 	MaxPendingBytes int64
-	// DurableGrace is how long nothing may be written, because the disk is full or does not
-	// answer, before what was applied counts as durable all the same. A crash takes it back.
-	// Default 0: however long. Less than 10 s makes no difference where the disk does not answer.
-	DurableGrace time.Duration
 	// LockTimeout is how long Open waits for another process to release the
-	// file. Default 1s.
+	// file. Default 30s; negative: it does not wait.
 	LockTimeout time.Duration
 	// Logger receives what an operator should know. Default klog's.
 	Logger *klog.Logger
@@ -47,14 +44,13 @@ func (o Options) withDefaults() (Options, error) {
 	err := cmp.Or(
 		orDefault("CommitInterval", &o.CommitInterval, time.Second),
 		orDefault("DurableDelay", &o.DurableDelay, 10*time.Millisecond),
-		orDefault("LockTimeout", &o.LockTimeout, time.Second),
-		orDefault("DurableGrace", &o.DurableGrace, 0),
 		orDefault("CommitBytes", &o.CommitBytes, 8<<20),
 		orDefault("MaxPendingBytes", &o.MaxPendingBytes, 16<<20),
 	)
 	if err != nil {
 		return o, err
 	}
+	o.LockTimeout = cmp.Or(o.LockTimeout, 30*time.Second)
 	o.DurableDelay = min(o.DurableDelay, o.CommitInterval)
 	o.CommitBytes = min(o.CommitBytes, o.MaxPendingBytes)
 	if o.Logger == nil {
@@ -78,21 +74,20 @@ func (o Options) withDefaults() (Options, error) {
 //     and encodes and writes the old one in one bbolt transaction.
 //  3. The batches in it are durable: flushing is dropped, and hooks are called.
 //
-// A failed commit stays in flushing and is tried again; nothing is lost.
+// A failed commit stays in flushing and is tried again; nothing is lost. After durableGrace
+// what was applied counts as durable all the same.
 //
-// A recovery: [Open] inspects the file before bbolt reads it. A file that is damaged,
-// or whose format is unknown, is replaced:
+// A recovery: [Open] decides once what becomes of a file.
 //
-//  1. A new file is made beside it, with every value that can be read and passes its
-//     checksum, and synced.
-//  2. The bad file is set aside, and the new one gets its name. After a crash in
-//     between, the next Open finds the new one, which is whole.
+//	lock ──► inspect ──► start marker ──► bbolt opens it ──► leaves ──► first commit ──► in use
+//	  │         │              │ (third)        │               │             │            │
+//	memory    bad: set aside, and begin a new file: a cold start              │      damaged: read only,
+//	                                                                    full: as a   set aside by the next Open
+//	                                                                    failed commit
 //
-// A file that turns out to be bad in use, or loses its name then, is replaced likewise.
-// A DB that cannot open its file (another process holds it, it is not writable) works
-// from memory, and [DB.Err] says why. It tries again, less and less often. Once it can,
-// a new file with what is in memory replaces the old one, which is set aside and not
-// copied, because the DB has gone on without it.
+// Damage that is found in use has nothing replaced: the DB stops writing to the file and counts as durable what is in
+// memory. A bucket that cannot be read counts as dropped, all of them if no transaction can be begun any more. The
+// owners are told by [Hook.AfterDamage].
 //
 // All methods are safe for concurrent use.
 type DB struct {
@@ -107,92 +102,59 @@ type DB struct {
 	ended    chan struct{} // Closed when Close has ended, and closeErr is what it returns.
 	closeErr error
 
+	arena    *arena // The committer's alone.
+	unsynced bool   // Likewise. A commit has failed, see sync.
+
 	mu   sync.RWMutex
 	cond sync.Cond // On mu. Broadcast after each commit attempt.
 
-	bolt     *handle  // Nil: memory only.
-	boltFile *os.File // bbolt's, used by the committer alone.
-	boltTxID int      // The bbolt transaction of the last successful commit.
-	// users counts those who have a transaction of bolt open, or are about to begin one.
-	users *sync.WaitGroup
-	// leavesChecked is set when all leaves were once found to be sound. Until then, leaves has those that
-	// were not. Used by the committer alone.
-	leavesChecked bool
-	leaves        *leafCheck
-	pending       *layer
-	flushing      *layer // Nil unless a commit is under way or has failed.
+	bolt       *handle // Nil: memory only.
+	unreadable bool    // bolt is left alone: no transaction can be begun.
+	fileErr    error   // Why there is no file, or why it is only read.
+	untold     error   // Damage that the hooks have not been told of.
+	boltTxID   int     // The bbolt transaction of the last successful commit.
+	// users counts those who have a transaction of bolt open, or are about to begin one; formerUsers those of
+	// before a commit failed, nil once there are none: see waitForReaders.
+	users, formerUsers *atomic.Int64
+
+	pending  *layer
+	flushing *layer // Nil unless a commit is under way or has failed.
 
 	applied, durable, flushingTo uint64 // Numbers of the last batch applied, in the file, in flushing.
+	countedTo                    uint64 // The last batch that has counted as durable without being in the file.
 
 	dirtySince, urgentSince time.Time // Zero: nothing waits.
+	busySince               time.Time // When the commit that is under way began, or zero.
 	flushRequested          bool
-	grace                   grace
 	attempts                int // Commit attempts that have ended.
-	retryAt                 time.Time
-	retryDelay              time.Duration
 
-	closing     bool
-	closed      bool
-	degradedErr error                    // Why there is no file.
-	commitErr   error                    // Of the last commit attempt.
-	encodeErrs  map[unencodableKey]error // Of the values that are in memory only.
-	resetCause  error                    // Set when the file must be replaced, now.
+	commitErr    error // Of the last commit attempt.
+	failingSince time.Time
+	retryAt      time.Time
+	retryDelay   time.Duration
+	encodeErrs   map[unencodableKey]error // Of the values that are in memory only.
 
-	// broken is set once the file could not be opened, begun or replaced, which is tried
-	// again at replaceAt. Until then an open file must not be written to. badFile
-	// identifies a bad file that is not open. lost: a file was in use, and none is now.
-	broken       error
-	badFile      os.FileInfo
-	lost         bool
-	unwritten    bool // The new file has nothing yet of what was in memory only.
-	replaceAt    time.Time
-	replaceDelay time.Duration
-
-	published *published // Used by the committer alone.
-
-	lastReset, nextReset time.Time // When a file was replaced last, and may be replaced next.
-	resetByClose         bool      // Close has had a file replaced without waiting for nextReset.
-	resetDelay           time.Duration
-
-	setAsides     []SetAside
-	logUnsynced   sync.Once // For directories that cannot be synced.
-	loggedFailure string    // The failure that was logged at loggedAt; empty when it is over.
-	loggedAt      time.Time
-	closers       sync.WaitGroup // They close files that were replaced.
-
-	hooks map[*Hook]struct{}
-
-	// committing is the handle while bbolt commits: the only step of the committer that
-	// a dead handle can block.
-	committing *handle
-	// busySince is when the work on the file began that the committer is at, zero if it is at none.
-	busySince time.Time
-	// answeredAt is when the disk last answered while a file was copied or inspected.
-	answeredAt time.Time
-	committer  int // The number of the goroutine that is the committer.
-
-	arena *arena // Used by the committer alone.
+	closing   bool
+	closed    bool
+	setAsides []SetAside
+	hooks     map[*Hook]struct{}
 }
 
 // A Hook takes part in every commit. Its functions are called by the committer
-// goroutine, BeforeCommit also by whoever removes the hook, and it and AfterCommit by a timer while
-// the disk does not answer. They may be nil.
+// goroutine, BeforeCommit also by whoever removes the hook. They may be nil.
 type Hook struct {
-	// Space, if set, is the space that the hook's owner writes to.
-	Space string
 	// Last says that BeforeCommit is called after that of all hooks that are not Last. What
 	// was done before one of those looked is then in no later commit than what that one puts.
 	Last bool
 	// BeforeCommit may add to what is about to be written. It runs under the
 	// DB's lock, like a function given to Update, and does not read from the DB.
 	BeforeCommit func(*Batch)
-	// AfterCommit is given the number of the last durable batch, or of the last that counts as
-	// durable, see Options.DurableGrace. Called without locks.
+	// AfterCommit is given the number of the last batch that is durable, or counts as
+	// durable, see [DB.Durable]. Called without locks.
 	AfterCommit func(durable uint64)
-	// AfterReset is called when the file was found corrupt, or without its name,
-	// while in use: it was replaced, has lost commits, or cannot be read until it is
-	// replaced. What was only in the file may be gone. Called without locks.
-	AfterReset func(cause error)
+	// AfterDamage is called when the file, or one more bucket of it, was found damaged while in use. What could not
+	// be read of it is gone. Called without locks.
+	AfterDamage func(cause error)
 }
 
 // AddHook adds h. The function it returns removes h, after a last BeforeCommit, because a
@@ -217,18 +179,22 @@ func (db *DB) AddHook(h *Hook) (remove func()) {
 // Path is the path given to Open.
 func (db *DB) Path() string { return db.givenPath }
 
-// Err says why persistence is degraded: there is no file that can be used, the last commit
+// hangingCommit is how long a commit may take before Err tells of it.
+const hangingCommit = 10 * time.Second
+
+// Err says why persistence is degraded: there is no file, it is only read, the last commit
 // failed, the disk does not answer, or a value could not be encoded. Nil if all is well.
 func (db *DB) Err() error {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
+	busy := time.Since(db.busySince)
 	switch {
-	case db.degradedErr != nil:
-		return db.degradedErr
+	case db.fileErr != nil:
+		return db.fileErr
 	case db.commitErr != nil:
 		return db.commitErr
-	case db.hangsLocked():
-		return db.hangErrorLocked()
+	case !db.busySince.IsZero() && busy >= hangingCommit:
+		return fmt.Errorf("persist: %s: the disk has not done a commit after %v", db.path, busy.Round(time.Second))
 	}
 	for _, err := range db.encodeErrs {
 		return err
@@ -236,17 +202,20 @@ func (db *DB) Err() error {
 	return nil
 }
 
-// MemoryOnly reports whether there is no file behind the DB.
+// MemoryOnly reports whether there is no file behind the DB, or none that can be read any more.
 func (db *DB) MemoryOnly() bool {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	return db.memoryOnly()
 }
 
-func (db *DB) memoryOnly() bool { return db.bolt == nil }
+func (db *DB) memoryOnly() bool { return db.bolt == nil || db.unreadable }
+
+// writesLocked reports whether what is put is written to a file, or will be.
+func (db *DB) writesLocked() bool { return db.bolt != nil && db.fileErr == nil }
 
 // Update applies what fn puts into the batch: visible at once, durable with
-// the next commit, both as a whole (P1). It returns the number of the batch,
+// the next commit, both as a whole (A1). It returns the number of the batch,
 // to be compared with [DB.Durable]. It blocks while more than MaxPendingBytes wait.
 // fn runs under the DB's lock, see [Batch]. The error is [ErrClosed] or nil.
 func (db *DB) Update(fn func(*Batch)) (uint64, error) {
@@ -256,6 +225,14 @@ func (db *DB) Update(fn func(*Batch)) (uint64, error) {
 		db.wakeCommitter()
 		db.cond.Wait()
 	}
+	return db.updateLocked(fn)
+}
+
+// UpdateNow is [DB.Update] without the wait for room, so that more than MaxPendingBytes may wait. It is for a caller
+// that holds a lock which a hook may wait for.
+func (db *DB) UpdateNow(fn func(*Batch)) (uint64, error) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
 	return db.updateLocked(fn)
 }
 
@@ -279,7 +256,7 @@ func (db *DB) noteChangeLocked(urgent bool) {
 	if urgent && db.urgentSince.IsZero() {
 		db.urgentSince, wake = time.Now(), true
 	}
-	if wake || db.pending.bytes >= db.opts.CommitBytes || urgent && db.opts.DurableGrace > 0 && !db.grace.failingSince.IsZero() {
+	if wake || db.pending.bytes >= db.opts.CommitBytes {
 		db.wakeCommitter()
 	}
 }
@@ -309,16 +286,15 @@ func (db *DB) wakeCommitter() {
 	}
 }
 
-// Durable is the number of the last batch that is in the file, or counts as durable, see
-// Options.DurableGrace. Without a file nothing ever is; batches then count as durable at once, so
-// that nobody waits.
+// Durable is the number of the last batch that is in the file, or counts as durable: all do at once where there is
+// no file, or none that is written to, so that nobody waits; and once nothing could be written for 30 s, see S6.
 func (db *DB) Durable() uint64 {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
-	if db.memoryOnly() {
+	if !db.writesLocked() {
 		return db.applied
 	}
-	return db.durableLocked()
+	return max(db.durable, db.countedTo)
 }
 
 // Applied is the number of the last applied batch.
@@ -328,10 +304,9 @@ func (db *DB) Applied() uint64 {
 	return db.applied
 }
 
-// Flush returns nil when all that was applied before the call is durable, or the
-// error of a commit attempt that was made for it, or, while the disk does not answer,
-// [ErrNoAnswer]. A DB that never had a file returns nil: [DB.Err] has said why since
-// Open. A DB that has lost its file returns why.
+// Flush returns nil when all that was applied before the call is in the file, or the
+// error of a commit attempt that was made for it. A DB that never had a file returns nil: [DB.Err] has said why since
+// Open. A DB whose file was found damaged in use returns that error.
 func (db *DB) Flush() error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -342,16 +317,7 @@ func (db *DB) Flush() error {
 }
 
 func (db *DB) flushLocked() error {
-	for need := db.attempts + 1; db.lost && db.attempts < need && !db.closed && db.broken != nil && !db.givesUpLocked(); {
-		db.flushRequested = true
-		db.wakeCommitter()
-		db.cond.Wait()
-	}
-	if db.lost {
-		return db.degradedErr
-	}
-	target := db.applied
-	for !db.memoryOnly() && db.durable < target {
+	for target := db.applied; db.writesLocked() && db.durable < target; {
 		if db.closed {
 			return ErrClosed
 		}
@@ -361,31 +327,23 @@ func (db *DB) flushLocked() error {
 		if db.flushing != nil && db.commitErr == nil {
 			need++
 		}
-		for db.durable < target && db.attempts < need && !db.memoryOnly() && !db.closed && !db.givesUpLocked() {
+		for db.durable < target && db.attempts < need && db.writesLocked() && !db.closed {
 			db.flushRequested = true
 			db.wakeCommitter()
 			db.cond.Wait()
 		}
-		if db.durable < target && db.givesUpLocked() {
-			return db.hangErrorLocked()
-		}
-		// A file that was found corrupt is about to be replaced. The commit is tried
-		// again then.
-		if db.durable < target && db.commitErr != nil && db.resetCause == nil {
+		if db.durable < target && db.commitErr != nil {
 			return db.commitErr
 		}
 	}
-	if db.lost { // While this call waited.
-		return db.degradedErr
+	if db.bolt != nil {
+		return db.fileErr
 	}
 	return nil
 }
 
-// givesUpLocked reports whether Flush goes on without the disk's answer. Close waits for it.
-func (db *DB) givesUpLocked() bool { return db.hangsLocked() && !db.closing }
-
 // Close flushes and closes the file. If it returns nil, all that was applied is in the
-// file (P4), but for values that [DB.Err] names as not encoded, or there never was one, see
+// file (S7), but for values that [DB.Err] names as not encoded, or there never was one, see
 // [DB.Flush]. It waits for open snapshots, and for a disk that does not answer. Further
 // calls wait for the first and return what it does; calls of other methods return
 // [ErrClosed].
@@ -401,7 +359,7 @@ func (db *DB) Close() error {
 	db.cond.Broadcast() // Blocked Updates give up.
 	err := db.flushLocked()
 	// One more commit has the acknowledgements that hooks have not put yet.
-	if err == nil && !db.memoryOnly() {
+	if err == nil && db.writesLocked() {
 		db.applied++
 		db.noteChangeLocked(true)
 		err = db.flushLocked()
@@ -411,11 +369,22 @@ func (db *DB) Close() error {
 	db.wakeCommitter()
 	db.mu.Unlock()
 
-	<-db.done // Nobody replaces the file any more.
-	if cerr := (opened{bolt: db.bolt}).close(); err == nil {
-		err = cerr
+	<-db.done
+	db.closeErr = cmp.Or(err, db.closeFile())
+	inUse.Delete(db.path)
+	return db.closeErr
+}
+
+// closeFile leaves bbolt alone where the file was found damaged: it may hold its locks. Its mapping stays.
+func (db *DB) closeFile() error {
+	switch {
+	case db.bolt == nil:
+		return nil
+	case db.fileErr == nil:
+		return guard(db.bolt.Close)
 	}
-	db.closers.Wait()
-	db.closeErr = err
-	return err
+	for db.users.Load() > 0 || db.formerUsers != nil && db.formerUsers.Load() > 0 {
+		time.Sleep(readersPause)
+	}
+	return errors.Join(unlockFile(db.bolt.file), db.bolt.file.Close())
 }

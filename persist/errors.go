@@ -13,13 +13,11 @@ var (
 	// ErrCorrupt is what every [CorruptError] unwraps to.
 	ErrCorrupt = errors.New("persist: corrupt")
 
-	// ErrLocked says that another process, or another DB of this one, holds
-	// the file.
-	ErrLocked = errors.New("persist: file is held by another Cache of this process, or by another process")
+	// ErrLocked says that another process holds the file.
+	ErrLocked = errors.New("persist: file is held by another process")
 
-	// ErrNoAnswer says that the disk has not done for 10 seconds what was asked of it. What waits for it may
-	// still succeed.
-	ErrNoAnswer = errors.New("the disk is not done")
+	// ErrInUse says that another DB of this process uses the file.
+	ErrInUse = errors.New("persist: file is in use by this process")
 
 	// ErrUnknownFormat says that the file is a bbolt file, but was written by
 	// a version of this package that this one does not know, or by something

@@ -1,6 +1,7 @@
 package persist_test
 
 import (
+	"context"
 	"fmt"
 	"log"
 	"os"
@@ -19,7 +20,7 @@ func ExampleOpen() {
 
 	bucket := persist.Bucket{Space: "fruit", Name: "colours"}
 	process := func(use func(*persist.DB) error) {
-		db, err := persist.Open(filepath.Join(dir, "cache.db"), persist.Options{})
+		db, err := persist.Open(context.Background(), filepath.Join(dir, "cache.db"), persist.Options{})
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -61,7 +61,7 @@ func TestAFailedCommitLosesNothing(t *testing.T) {
 		delete(want, "old")
 		delete(want, "7")
 		want["new"] = "2"
-		after(time.Hour)
+		after(durableGrace - time.Second)
 		if diff := cmp.Diff(want, contents(t, db)); diff != "" {
 			t.Errorf("while commits fail: -want +got:\n%.1000s", diff)
 		}
@@ -324,7 +324,7 @@ func TestACommitThatHasOnlyFailedItsFsync(t *testing.T) {
 			l := db.flushing
 			db.mu.Unlock()
 			synctest.Wait() // The committer uses the same.
-			if _, _, err := db.write(db.bolt, l); err != nil {
+			if _, err := db.write(db.bolt, l); err != nil {
 				t.Fatal(err)
 			}
 			db.mu.Lock()
@@ -442,30 +442,4 @@ func TestASnapshotStaysAsItIsWhenAFsyncFails(t *testing.T) {
 	if got, err := scan(later, testBucket.Name, ""); err != nil || len(got) != len(want) || got["key-00000"] != "newer" {
 		t.Errorf("the later snapshot has %d keys, %q, %v", len(got), got["key-00000"], err)
 	}
-}
-
-// TestWhatWasSetAsideMakesRoomForASuccessor, but for the first file, which may be somebody
-// else's.
-func TestWhatWasSetAsideMakesRoomForASuccessor(t *testing.T) {
-	path := filepath.Join(mountSmall(t, 14<<20), "cache.db")
-	synctest.Test(t, func(t *testing.T) {
-		db := open(t, path, Options{CommitInterval: time.Second})
-		put(t, db, "large", repeat("x", 3<<20))
-		for range 4 {
-			apply(t, db, func(b *Batch) { b.Drop(Bucket{testBucket.Space, "disordered"}) })
-			flush(t, db)
-			salvageableAgain(t, db)
-			disorder(t, path)
-			meetDisorder(t, db)
-			put(t, db, "key", "value")
-			after(maxResetDelay + maxReplaceDelay)
-			if db.Err() != nil || db.Durable() < db.Applied() {
-				t.Fatalf("durable up to %d of %d, %v; set aside: %v", db.Durable(), db.Applied(), db.Err(), db.SetAside())
-			}
-		}
-		asides := setAside(t, path)
-		if told := db.SetAside(); len(told) != len(asides) || told[0].Path != asides[0] {
-			t.Errorf("set aside: %v, told: %v", asides, told)
-		}
-	})
 }

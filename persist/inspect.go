@@ -2,188 +2,84 @@ package persist
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
 
 	bolt "go.etcd.io/bbolt"
 )
 
-// inspectFile checks a file before bbolt reads it, because bbolt trusts what it
-// reads: a page that refers to itself makes it recurse until the process ends, and
-// a freelist with a length of petabytes ends the process, too. It refuses a file
+// An inspector checks a file at Open (S3), because bbolt trusts what it reads. [inspect] refuses, before bbolt
+// reads the file, one
 //
-//   - without a valid meta page, or shorter than that says (a fault on access),
-//   - without a synced freelist (never written by us, see boltOptions), or with
-//     an impossible one,
-//   - with a page that is used twice,
-//   - with keys out of order,
-//   - with a branch that names a page by another key than its first one: bbolt would
-//     add a changed version of that page to the branch beside the old one,
-//   - with a page whose last key is beyond the next page's first one: bbolt may make one
-//     page of both.
+//   - without a valid meta page, or shorter than that says,
+//   - without a freelist (never written by us, see boltOptions), or with an impossible one,
+//   - in which two references lead to a page, or one to a free page, or out of the file,
+//   - with a branch, or a leaf or inline page that holds buckets, that bbolt could not have written,
+//   - of another format.
 //
-// A file that is only to be read may have its keys in any order, and any
-// freelist.
-//
-// It reads the branches and the leaves that hold buckets, not the leaves with
-// values, because every value has a checksum. The lengths in the headers of those
-// leaves, and their keys, matter only when bbolt writes, see leafCheck.
-//
-// The inspector that it returns knows the leaves that are still unchecked.
-func inspectFile(f pagedFile, readOnly bool) (*inspector, error) {
-	in := &inspector{f: f, readOnly: readOnly}
+// [inspector.checkLeaves] then checks the leaves with values, in bbolt's mapping and before anything is written:
+// keys ascend from leaf to leaf, and each branch names a page by its first key. So bbolt's cursor comes to an end,
+// and finds every key that is there. The values are not read: each has a checksum.
+type inspector struct {
+	f        *os.File
+	pageSize uint64
+	pages    uint64
+	used     []uint64 // A bit for each page.
+	leaves   []leaves
+	ahead    []bool // For each readAheadBytes of the file: there are leaves with values.
+	format   string // What the format's bucket says.
+}
+
+// leaves are the leaves with values below one branch, or, if that page is a leaf, the whole bucket.
+type leaves struct {
+	page uint64
+	next []byte // The key by which a branch names what comes behind them, nil at the end of the bucket.
+}
+
+func inspect(f *os.File) (*inspector, error) {
+	in := &inspector{f: f}
 	return in, guard(in.file)
 }
 
-// begin reads the newer meta page, and how many pages the file has by it.
-func (in *inspector) begin() (meta []byte, err error) {
-	info, err := in.f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if meta, err = in.meta(info.Size()); err != nil {
-		return nil, err
-	}
-	in.pages = binary.NativeEndian.Uint64(meta[metaHighAt:])
-	if in.pages > uint64(info.Size())/in.pageSize { // bbolt would fault, or write new pages behind these.
-		return nil, corruptFile("it has %d bytes, and %d pages of %d by its meta page", info.Size(), in.pages, in.pageSize)
-	}
-	return meta, nil
-}
-
 func (in *inspector) file() error {
-	meta, err := in.begin()
-	if err == nil {
-		err = in.badMeta // bbolt would fault when it reads its mapping there.
-	}
+	info, err := in.f.Stat()
 	if err != nil {
 		return err
 	}
-	if tx := binary.NativeEndian.Uint64(meta[metaTxIDAt:]); tx > maxTxID {
+	meta, err := newestMeta(in.f)
+	if err != nil {
+		return err
+	}
+	in.pageSize, in.pages = pageSizeOf(meta), binary.NativeEndian.Uint64(meta[metaHighAt:])
+	if in.pages > uint64(info.Size())/in.pageSize { // bbolt would fault, or write new pages behind these.
+		return corruptFile("it has %d bytes, and %d pages of %d by its meta page", info.Size(), in.pages, in.pageSize)
+	}
+	if tx := txIDOf(meta); tx > maxTxID {
 		return corruptFile("the meta page is of transaction %d, expected at most %d", tx, uint64(maxTxID))
 	}
 	in.used = make([]uint64, in.pages/64+1)
 	in.used[0] = 1<<0 | 1<<1 // The meta pages.
-	in.unchecked = make([]uint32, in.pages)
-	if in.notesOrder && in.pages <= maxNoted {
-		in.beside = make([]beside, in.pages)
-	}
+	in.ahead = make([]bool, in.pages*in.pageSize/readAheadBytes+1)
 	freelist := binary.NativeEndian.Uint64(meta[metaFreelistAt:])
 	if freelist == noFreelist {
 		return fmt.Errorf("%w: the file has no freelist", ErrUnknownFormat)
 	}
-	if !in.readOnly {
-		if err := in.freelist(freelist); err != nil {
-			return err
-		}
+	if err := in.freelist(freelist); err != nil {
+		return err
 	}
 	if err := in.tree(binary.NativeEndian.Uint64(meta[metaRootAt:]), 0, 0, nil, nil); err != nil {
 		return err
 	}
-	return in.checkSpaces()
-}
-
-// checkSpaces refuses a value where a space of ours has its buckets: the page is another one.
-func (in *inspector) checkSpaces() error {
-	if in.ours && in.valueInSpace {
-		return corruptFile("there is a value among the buckets of a space")
+	if in.format != formatVersion {
+		return fmt.Errorf("%w: version %q, expected %q", ErrUnknownFormat, in.format, formatVersion)
 	}
 	return nil
-}
-
-// checkFreelist checks the freelist's page before a commit, in which bbolt frees as
-// many pages as the header of that page says.
-func checkFreelist(f *os.File) error {
-	in := &inspector{f: f}
-	meta, err := in.begin()
-	if err != nil {
-		return err
-	}
-	id := binary.NativeEndian.Uint64(meta[metaFreelistAt:])
-	if id >= in.pages {
-		return corruptFile("the meta page has the freelist at page %d of %d", id, in.pages)
-	}
-	h, err := in.header(id)
-	if err != nil {
-		return err
-	}
-	return in.checkFreelistHeader(id, h)
-}
-
-// checkFreelistHeader refuses a freelist with more pages than bbolt gives it
-// (tx.commitFreelist in bbolt's tx.go): room for its entries, for the free pages that it
-// has taken for itself, and the rest of a page.
-func (in *inspector) checkFreelistHeader(id uint64, h pageHeader) error {
-	if h.flags != freelistPage {
-		return corruptFile("page %d has flags %#x, expected a freelist", id, h.flags)
-	}
-	count := uint64(h.count)
-	if h.count == manyInFirst {
-		var first [8]byte
-		if _, err := in.readAt(first[:], int64(id*in.pageSize)+pageHeaderBytes); err != nil {
-			return err
-		}
-		if count = binary.NativeEndian.Uint64(first[:]); count > in.pages {
-			return corruptFile("the freelist has %d entries, in a file of %d pages", count, in.pages)
-		}
-	}
-	pages := h.bytes / in.pageSize
-	if most := (pageHeaderBytes+8*(count+pages+1))/in.pageSize + 1; pages > most {
-		return corruptFile("the freelist has %d entries, and is %d pages long, expected at most %d", count, pages, most)
-	}
-	return nil
-}
-
-// checkBuckets checks the pages that hold the buckets of the spaces in l before bbolt reads
-// them for a commit: small buckets lie within those pages, and bbolt makes pointers of what
-// their elements say, which can end the process. It reads about two small pages for each
-// commit.
-func checkBuckets(f *os.File, tx *bolt.Tx, l *layer) error {
-	pageSize := uint64(tx.DB().Info().PageSize)
-	pages := uint64(tx.Size()) / pageSize
-	in := &inspector{f: f, pageSize: pageSize, pages: pages, used: make([]uint64, pages/64+1), shallow: true}
-	if err := in.tree(uint64(tx.Cursor().Bucket().Root()), 0, 0, nil, nil); err != nil {
-		return err
-	}
-	spaces := map[string]bool{}
-	for name := range l.buckets {
-		if spaces[name.Space] {
-			continue
-		}
-		spaces[name.Space] = true
-		if space := tx.Bucket([]byte(name.Space)); space != nil && space.Root() != 0 {
-			if err := in.tree(uint64(space.Root()), 0, 1, nil, nil); err != nil {
-				return err
-			}
-		}
-	}
-	return in.checkSpaces()
-}
-
-func corruptFile(format string, args ...any) error {
-	return &CorruptError{Err: fmt.Errorf(format, args...)}
-}
-
-type inspector struct {
-	f          pagedFile
-	pageSize   uint64
-	pages      uint64
-	used       []uint64 // A bit for each page.
-	readOnly   bool
-	shallow    bool     // Buckets that have pages of their own are not followed.
-	unchecked  []uint32 // The keyHash that each leaf with values, by its id, has to have.
-	notesOrder bool     // The neighbours of leaves are noted, for leafCheck.
-	beside     []beside // The neighbours of each leaf with values, by its id.
-	lastLeaf   uint64   // The leaf that was noted last, in the same bucket, or 0.
-	elements   []byte   // Memory for checkValues.
-	window     []byte   // Memory for the leafReader.
-	badMeta    error    // Set if a meta page cannot be read.
-	waited     bool     // readAt has paused.
-
-	ours         bool // The root has the format's bucket.
-	valueInSpace bool // A bucket of the root has a value, as none of ours has.
 }
 
 // use notes that something refers to a page. A second reference is an error.
@@ -191,46 +87,74 @@ func (in *inspector) use(id uint64) error {
 	if id >= in.pages {
 		return corruptFile("something refers to page %d of %d", id, in.pages)
 	}
-	if in.used[id/64]&(1<<(id%64)) != 0 {
+	bit := uint64(1) << (id % 64)
+	if atomic.OrUint64(&in.used[id/64], bit)&bit != 0 {
 		return corruptFile("two references lead to page %d", id)
 	}
-	in.used[id/64] |= 1 << (id % 64)
 	return nil
 }
 
-// noteUnchecked notes a leaf with values, the next of its bucket, and the first key that it has to have.
-// It ignores a page that is not in the file: use returns that error.
-func (in *inspector) noteUnchecked(id uint64, first []byte) {
-	if id < in.pages {
-		in.unchecked[id] = keyHash(first)
-		in.noteOrder(id)
+// useRest notes the overflow pages of a page.
+func (in *inspector) useRest(id uint64, h pageHeader) error {
+	for more := id + 1; more < id+h.bytes/in.pageSize; more++ {
+		if err := in.use(more); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
-// keyHash is a hash of the key that a branch names a page by; for a root, of none. It is
-// never zero.
-func keyHash(first []byte) uint32 {
-	return crc32.Checksum(first, castagnoli) | 1
+// header reads the header of a page.
+func (in *inspector) header(id uint64) (h pageHeader, err error) {
+	var b [pageHeaderBytes]byte
+	if _, err := in.f.ReadAt(b[:], int64(id*in.pageSize)); err != nil {
+		return h, readFailed(err)
+	}
+	return in.parseHeader(b[:], id)
 }
 
+// maxInspectedBytes is more than a page has that is read whole: a branch, a leaf with buckets,
+// or the freelist, which has eight bytes for each free page.
+const maxInspectedBytes = 64 << 20
+
+// page reads a whole page that use has noted, and notes its overflow pages.
+func (in *inspector) page(id uint64) (pageHeader, []byte, error) {
+	h, err := in.header(id)
+	if err == nil {
+		err = in.useRest(id, h)
+	}
+	if err == nil && h.bytes > maxInspectedBytes {
+		err = corruptFile("page %d is %d bytes long, expected at most %d", id, h.bytes, maxInspectedBytes)
+	}
+	if err != nil {
+		return h, nil, err
+	}
+	b := make([]byte, h.bytes)
+	_, err = in.f.ReadAt(b, int64(id*in.pageSize))
+	return h, b, readFailed(err)
+}
+
+// freelist notes the free pages. It refuses a freelist with more pages than bbolt gives it (tx.commitFreelist in
+// bbolt's tx.go): room for its entries, for the free pages that it has taken for itself, and the rest of a page.
 func (in *inspector) freelist(id uint64) error {
 	if err := in.use(id); err != nil {
 		return err
 	}
 	h, b, err := in.page(id)
-	if err == nil {
-		err = in.checkFreelistHeader(id, h)
-	}
 	if err != nil {
 		return err
+	}
+	if h.flags != freelistPage {
+		return corruptFile("page %d has flags %#x, expected a freelist", id, h.flags)
 	}
 	b = b[pageHeaderBytes:]
 	count := uint64(h.count)
 	if count == manyInFirst {
 		count, b = binary.NativeEndian.Uint64(b), b[8:]
 	}
-	if count > uint64(len(b))/8 {
-		return corruptFile("the freelist has %d entries in %d bytes", count, len(b))
+	pages := h.bytes / in.pageSize
+	if count > uint64(len(b))/8 || pages > (pageHeaderBytes+8*(count+pages+1))/in.pageSize+1 {
+		return corruptFile("the freelist has %d entries, and is %d pages long", count, pages)
 	}
 	for i := range count {
 		if err := in.use(binary.NativeEndian.Uint64(b[8*i:])); err != nil {
@@ -240,10 +164,9 @@ func (in *inspector) freelist(id uint64) error {
 	return nil
 }
 
-// tree walks the pages of a bucket, from the page id on. first is the key that the branch
-// above names that page by, nil for the root, and next the one by which a branch names what comes
-// behind it, nil at the end. At nesting 0 and 1 (the root bucket and the
-// spaces) it reads leaves as well, for the buckets in them.
+// tree walks the pages of a bucket, from the page id on. first is the key that the branch above names that page by,
+// nil for the root, and next the one by which a branch names what comes behind it, nil at the end. At nesting 0 and
+// 1 (the root bucket and the spaces) it reads leaves as well, for the buckets in them.
 func (in *inspector) tree(id uint64, depth, nesting int, first, next []byte) error {
 	if depth > maxTreeDepth {
 		return corruptFile("a bucket has more than %d levels of pages", maxTreeDepth)
@@ -255,117 +178,236 @@ func (in *inspector) tree(id uint64, depth, nesting int, first, next []byte) err
 	if err != nil {
 		return err
 	}
-	switch {
-	case h.flags == branchPage:
-	case h.flags != leafPage:
-		return wrongFlags(id, h.flags)
-	case nesting == maxBucketNesting && first != nil && !in.readOnly: // Leaves have one depth, see branch.
-		return corruptFile("page %d is a leaf beside branches", id)
-	case nesting == maxBucketNesting:
-		in.noteUnchecked(id, first)
-		if first == nil && !in.readOnly {
-			_, err = in.checkValues(id, h, keyHash(nil))
-		}
-		return err
+	if nesting == maxBucketNesting && h.flags == leafPage && depth == 0 {
+		in.noteLeaves(id, nil)
+		in.noteLeaf(id)
+		return nil
 	}
 	h, b, err := in.page(id)
 	if err != nil {
 		return err
 	}
-	elements, err := in.elementsOf(h, b, leafBucketFlag)
-	if err != nil {
+	flags := uint32(0)
+	if h.flags == leafPage {
+		flags = leafBucketFlag
+	}
+	end, err := h.checkElements(b, flags)
+	switch {
+	case h.flags != branchPage && (h.flags != leafPage || nesting == maxBucketNesting):
+		return corruptFile("page %d has flags %#x", id, h.flags)
+	case err != nil:
 		return fmt.Errorf("page %d: %w", id, err)
+	case !isZero(b[end:]): // As in each such page that bbolt writes. Else the header has lost its number of elements.
+		return corruptFile("page %d: something follows the contents of its %d elements", id, h.count)
 	}
-	if got := h.key(b, 0); first != nil && !in.readOnly && !bytes.Equal(got, first) {
-		return wrongFirstKey(id, got, first)
-	}
-	if got := h.key(b, int(h.count)-1); next != nil && !in.readOnly && bytes.Compare(got, next) >= 0 {
-		return wrongLastKey(id, got, next)
+	if err := h.checkEnds(id, b, first, next); err != nil {
+		return err
 	}
 	if h.flags == leafPage {
-		return in.leaf(h, b, elements, nesting)
+		return in.leaf(h, b, nesting)
 	}
-	return in.branch(h, b, elements, depth, nesting, next)
+	return in.branch(id, h, b, depth, nesting, next)
 }
 
-// wrongFirstKey is the error for a page whose branch names it by another key.
-func wrongFirstKey(id uint64, got, want []byte) error {
-	return corruptFile("page %d begins with key %.100q, expected %.100q", id, got, want)
+func isZero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
+
+// checkEnds checks the first key of a page, and that its last one is below what comes behind it. first and next are
+// those of tree.
+func (h pageHeader) checkEnds(id uint64, page, first, next []byte) error {
+	if got := h.key(page, 0); first != nil && !bytes.Equal(got, first) {
+		return corruptFile("page %d begins with key %.100q, expected %.100q", id, got, first)
+	}
+	if got := h.key(page, int(h.count)-1); next != nil && bytes.Compare(got, next) >= 0 {
+		return corruptFile("page %d ends with key %.100q, and the next one begins with key %.100q", id, got, next)
+	}
+	return nil
 }
 
-// branch walks what a branch leads to. next is that of tree.
-func (in *inspector) branch(h pageHeader, page, elements []byte, depth, nesting int, next []byte) error {
+// behind returns the key by which a branch names what comes behind a child. next is that of tree.
+func (h pageHeader) behind(page []byte, i int, next []byte) []byte {
+	if i+1 < int(h.count) {
+		return h.key(page, i+1)
+	}
+	return next
+}
+
+// branch walks what a branch leads to. Leaves with values are only noted: all children are of one kind, so the
+// first one tells.
+func (in *inspector) branch(id uint64, h pageHeader, page []byte, depth, nesting int, next []byte) error {
 	leaves := false
+	if first := child(page, 0); nesting == maxBucketNesting && first < in.pages {
+		h, err := in.header(first)
+		if err != nil {
+			return err
+		}
+		leaves = h.flags == leafPage
+	}
+	if leaves {
+		in.noteLeaves(id, next)
+	}
 	for i := range int(h.count) {
-		child := binary.NativeEndian.Uint64(elements[i*elementBytes+branchPageIDAt:])
-		key := h.key(page, i)
-		if i == 0 && nesting == maxBucketNesting && child < in.pages {
-			// All children are of one kind, so the first tells whether they are leaves.
-			h, err := in.header(child)
-			if err != nil {
-				return err
-			}
-			leaves = h.flags == leafPage
+		var err error
+		if id := child(page, i); !leaves {
+			err = in.tree(id, depth+1, nesting, h.key(page, i), h.behind(page, i, next))
+		} else if err = in.use(id); err == nil {
+			in.noteLeaf(id)
 		}
-		behind := next
-		if i+1 < int(h.count) {
-			behind = h.key(page, i+1)
-		}
-		visit := func() error { return in.tree(child, depth+1, nesting, key, behind) }
-		if leaves {
-			in.noteUnchecked(child, key)
-			visit = func() error { return in.use(child) }
-		}
-		if err := visit(); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// leaf checks the buckets in a leaf, and their pages.
-func (in *inspector) leaf(h pageHeader, page, elements []byte, nesting int) error {
-	for at := 0; at < len(elements); at += elementBytes {
-		e := h.element(elements[at:])
-		if e.flags&leafBucketFlag == 0 {
-			if nesting == 0 {
-				return corruptFile("there is a value among the spaces")
-			}
-			in.valueInSpace = true
-			continue
-		}
-		content := page[pageHeaderBytes+uint64(at)+e.pos:]
+func (in *inspector) noteLeaves(page uint64, next []byte) {
+	in.leaves = append(in.leaves, leaves{page, bytes.Clone(next)})
+}
+
+func (in *inspector) noteLeaf(id uint64) { in.ahead[id*in.pageSize/readAheadBytes] = true }
+
+// leaf checks the buckets in a leaf, and walks their pages.
+func (in *inspector) leaf(h pageHeader, page []byte, nesting int) error {
+	for i := range int(h.count) {
+		at := pageHeaderBytes + i*elementBytes
+		e := h.element(page[at:])
+		content := page[uint64(at)+e.pos:]
 		key, value := content[:e.ksize], content[e.ksize:][:e.vsize]
-		in.ours = in.ours || nesting == 0 && string(key) == formatBucket
+		if e.flags&leafBucketFlag == 0 {
+			return corruptFile("there is a value among buckets, %.100q", key)
+		}
 		if len(value) < bucketHeaderBytes {
 			return corruptFile("a bucket has %d bytes, expected at least %d", len(value), bucketHeaderBytes)
 		}
 		if root := binary.NativeEndian.Uint64(value); root != 0 {
-			if in.shallow {
-				continue
-			}
-			in.lastLeaf = 0
 			if err := in.tree(root, 0, nesting+1, nil, nil); err != nil {
 				return err
 			}
 			continue
 		}
 		// A small bucket is inline: a leaf within the leaf.
-		inline := value[bucketHeaderBytes:]
-		if len(inline) < pageHeaderBytes {
-			return corruptFile("an inline bucket has %d bytes, expected at least %d", len(inline), pageHeaderBytes)
-		}
-		h := pageHeader{
-			flags: binary.NativeEndian.Uint16(inline[pageFlagsAt:]),
-			count: binary.NativeEndian.Uint16(inline[pageCountAt:]),
-			bytes: uint64(len(inline)),
-		}
-		if h.flags != leafPage {
-			return corruptFile("an inline bucket has flags %#x, expected a leaf", h.flags)
-		}
-		if _, err := in.elementsOf(h, inline, 0); err != nil { // bbolt has no inline buckets with buckets.
-			return fmt.Errorf("inline bucket: %w", err)
+		if err := in.inline(value[bucketHeaderBytes:], nesting, string(key)); err != nil {
+			return fmt.Errorf("inline bucket %.100q: %w", key, err)
 		}
 	}
 	return nil
+}
+
+func (in *inspector) inline(page []byte, nesting int, name string) error {
+	if len(page) < pageHeaderBytes {
+		return corruptFile("it has %d bytes, expected at least %d", len(page), pageHeaderBytes)
+	}
+	h := pageHeader{
+		flags: binary.NativeEndian.Uint16(page[pageFlagsAt:]),
+		count: binary.NativeEndian.Uint16(page[pageCountAt:]),
+	}
+	if h.flags != leafPage {
+		return corruptFile("it has flags %#x, expected a leaf", h.flags)
+	}
+	end, err := h.checkElements(page, 0) // bbolt has no inline buckets with buckets.
+	switch {
+	case err != nil:
+		return err
+	case end != uint64(len(page)):
+		return corruptFile("something follows the contents of its %d elements", h.count)
+	case nesting > 0:
+		return nil
+	case name != formatBucket && h.count > 0:
+		return corruptFile("there is a value among buckets")
+	}
+	for i := range int(h.count) {
+		if key := h.key(page, i); name == formatBucket && string(key) == formatKey {
+			e := h.element(page[pageHeaderBytes+i*elementBytes:])
+			in.format = string(page[pageHeaderBytes+uint64(i)*elementBytes+e.pos+e.ksize:][:e.vsize])
+		}
+	}
+	return nil
+}
+
+const maxLeafWorkers = 8
+
+// readAheadBytes is how much Linux reads ahead for one call, with its default settings
+// (force_page_cache_ra in mm/readahead.c; read_ahead_kb is 128).
+const readAheadBytes = 128 << 10
+
+// checkLeaves checks the leaves with values in the mapping of b. The first touch of each page costs most, and
+// processors share that; whoever counts the objects touches them anyway.
+func (in *inspector) checkLeaves(b *bolt.DB) error {
+	info := b.Info()
+	data := unsafe.Slice(*(**byte)(unsafe.Pointer(&info.Data)), in.pages*in.pageSize)
+	workers := min(runtime.GOMAXPROCS(0), maxLeafWorkers)
+	errs := make([]error, workers)
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for w := range workers {
+		wg.Go(func() {
+			for i := w * len(in.ahead) / workers; i < (w+1)*len(in.ahead)/workers; i++ {
+				if in.ahead[i] {
+					readAhead(in.f, int64(i)*readAheadBytes, readAheadBytes)
+				}
+			}
+			errs[w] = guard(func() error {
+				for i := next.Add(1) - 1; i < int64(len(in.leaves)); i = next.Add(1) - 1 {
+					if err := in.checkLeavesOf(data, in.leaves[i]); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	}
+	wg.Wait()
+	return cmp.Or(errs...)
+}
+
+func (in *inspector) checkLeavesOf(data []byte, l leaves) error {
+	page := data[l.page*in.pageSize:]
+	h, err := in.parseHeader(page, l.page)
+	if err != nil {
+		return err
+	}
+	if h.flags == leafPage {
+		return in.checkValues(data, l.page, nil, nil)
+	}
+	page = page[:h.bytes]
+	if _, err := h.checkElements(page, 0); err != nil { // Once more: it may be read in another state.
+		return err
+	}
+	for i := range int(h.count) {
+		id := child(page, i)
+		if id >= in.pages {
+			return corruptFile("something refers to page %d of %d", id, in.pages)
+		}
+		if err := in.checkValues(data, id, h.key(page, i), h.behind(page, i, l.next)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkValues checks a leaf with values. first and next are those of tree.
+func (in *inspector) checkValues(data []byte, id uint64, first, next []byte) error {
+	page := data[id*in.pageSize:]
+	h, err := in.parseHeader(page, id)
+	if err != nil {
+		return err
+	}
+	if h.flags != leafPage {
+		return corruptFile("page %d has flags %#x, expected a leaf", id, h.flags)
+	}
+	if err := in.useRest(id, h); err != nil {
+		return err
+	}
+	page = page[:h.bytes]
+	end, err := h.checkElements(page, 0)
+	switch {
+	case err != nil:
+		return fmt.Errorf("leaf %d: %w", id, err)
+	case h.bytes-end >= in.pageSize: // bbolt gives a leaf no more pages than it needs (node.spill in its node.go).
+		return corruptFile("leaf %d is %d bytes long, and needs %d", id, h.bytes, end)
+	case h.count == 0 && (first != nil || !isZero(page[end:][:elementBytes])):
+		return corruptFile("leaf %d is empty", id)
+	case h.count > 0 && (h.key(page, 0)[0] != keyPrefix || h.key(page, int(h.count)-1)[0] != keyPrefix):
+		return corruptFile("leaf %d has a key %.100q", id, h.key(page, 0))
+	}
+	return h.checkEnds(id, page, first, next)
 }

@@ -1,7 +1,6 @@
 package persist
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -75,47 +74,16 @@ func inspectSoundFile(t *testing.T, rnd *rand.Rand) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(inspectLeaves(f), checkFreelist(f)); err != nil {
+		in, err := inspect(f)
+		if errors.Is(err, ErrUnknownFormat) { // It has no format, which is looked for last.
+			err = in.checkLeaves(b)
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// TestAFreelistThatHasOnePageMoreIsFound before bbolt frees that page, which may be in use.
-func TestAFreelistThatHasOnePageMoreIsFound(t *testing.T) {
-	path := testsupport.Path(t)
-	manyLeaves(t, path)
-	db := open(t, path, manual)
-	freelist := uint64(0)
-	for i := 0; ; i++ {
-		if i == 200 {
-			t.Fatal("the page behind the freelist has always been free")
-		}
-		put(t, db, fmt.Sprintf("%04d", i*37%600), repeat("w", PageBytes/3))
-		flush(t, db)
-		im := &image{pageSize: PageBytes, bytes: testsupport.ReadUsed(t, path)}
-		freelist = binary.NativeEndian.Uint64(im.newestMeta(im.bytes)[metaFreelistAt:])
-		page := im.page(im.bytes, int(freelist))
-		free := make([]uint64, binary.NativeEndian.Uint16(page[pageCountAt:]))
-		for i := range free {
-			free[i] = binary.NativeEndian.Uint64(page[pageHeaderBytes+8*i:])
-		}
-		if int(freelist+1) < len(im.bytes)/PageBytes && !slices.Contains(free, freelist+1) {
-			break
-		}
-	}
-	overwrite(t, path, int64(freelist*PageBytes+pageOverflowAt), binary.NativeEndian.AppendUint32(nil, 1))
-	for i := range 20 {
-		put(t, db, fmt.Sprintf("more %04d", i), repeat("m", PageBytes/3))
-		if err := db.Flush(); err != nil && !errors.Is(err, ErrCorrupt) {
-			t.Fatal(err)
-		}
-	}
-	if got := contents(t, db); len(got) != 620 || len(setAside(t, path)) != 1 {
-		t.Errorf("%d keys, expected 620; set aside: %v", len(got), setAside(t, path))
 	}
 }
 
@@ -131,6 +99,7 @@ func TestAPageThatIsVeryLongIsNotReadWhole(t *testing.T) {
 	binary.NativeEndian.PutUint32(root[pageOverflowAt:], uint32(pages-end-1))
 	im.setMeta(im.bytes, metaHighAt, pages)
 	im.setMeta(im.bytes, metaRootAt, uint64(end))
+	path = testsupport.Path(t)
 	if err := os.WriteFile(path, append(im.bytes, root...), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -144,61 +113,9 @@ func TestAPageThatIsVeryLongIsNotReadWhole(t *testing.T) {
 	defer f.Close()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	_, err = inspectFile(f, false)
+	_, err = inspect(f)
 	runtime.ReadMemStats(&after)
 	if n := after.TotalAlloc - before.TotalAlloc; !errors.Is(err, ErrCorrupt) || n > 2*maxInspectedBytes {
 		t.Errorf("%d bytes were allocated; error %v", n, err)
-	}
-}
-
-// bytesFile is a file in memory.
-type bytesFile []byte
-
-func (f bytesFile) ReadAt(b []byte, at int64) (int, error) { return copy(b, f[at:]), nil }
-func (f bytesFile) Stat() (os.FileInfo, error)             { return nil, errors.ErrUnsupported }
-
-// TestAFreelistOfManyEntriesThatHasOnePageMoreIsFound: its header does not have the count.
-func TestAFreelistOfManyEntriesThatHasOnePageMoreIsFound(t *testing.T) {
-	const entries, pages = 70_000, (pageHeaderBytes+8*(70_000+1))/PageBytes + 1
-	b := make([]byte, (pages+3)*PageBytes)
-	binary.NativeEndian.PutUint64(b[pageHeaderBytes:], entries)
-	in := &inspector{f: bytesFile(b), pageSize: PageBytes, pages: 2 * entries}
-	for more, sound := range map[uint64]bool{0: true, 2: false} {
-		h := pageHeader{flags: freelistPage, count: manyInFirst, bytes: (pages + more) * PageBytes}
-		if err := in.checkFreelistHeader(0, h); (err == nil) != sound {
-			t.Errorf("%d pages more: %v", more, err)
-		}
-	}
-}
-
-// TestAPageOfValuesInPlaceOfASpacesBuckets, left there by a write that was lost: the space
-// would seem to be empty.
-func TestAPageOfValuesInPlaceOfASpacesBuckets(t *testing.T) {
-	path := testsupport.Path(t)
-	manyLeaves(t, path)
-	db := open(t, path, manual)
-	var space uint64
-	if err := db.bolt.View(func(tx *bolt.Tx) error {
-		space = uint64(tx.Bucket([]byte(testBucket.Space)).Root())
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	leaf := leafWith(t, db.bolt, "0300")
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	page := bytes.Clone(testsupport.ReadUsed(t, path)[leaf*PageBytes:][:PageBytes])
-	binary.NativeEndian.PutUint64(page, space)
-	damaged := testsupport.Path(t)
-	testsupport.CopyFile(t, path, damaged)
-	overwrite(t, damaged, int64(space*PageBytes), page)
-	f, err := os.Open(damaged)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := inspectFile(f, false); !errors.Is(err, ErrCorrupt) {
-		t.Errorf("expected a damaged file, got %v", err)
 	}
 }

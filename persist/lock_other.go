@@ -3,19 +3,17 @@
 package persist
 
 import (
+	"context"
 	"os"
 	"time"
 )
 
-// abandonedAge is the age of a file that nobody makes any more.
-const abandonedAge = time.Hour
+// boltTimeout is how long bbolt waits for its lock.
+const boltTimeout = 5 * time.Second
 
-// lockFile opens the file at path. It takes no lock, because there is no flock. The lock
-// guards against a rename of a file in use, which such systems mostly refuse
-// themselves; and bbolt takes a lock of its own when it opens the file.
-func lockFile(path string, _ time.Duration) (*os.File, error) {
-	return openFile(path, os.O_RDWR, 0)
-}
+// lock opens the cache file. It takes no lock, because there is no flock: bbolt takes its own when it opens
+// the file, and waits for boltTimeout.
+func (db *DB) lock(context.Context) (*os.File, error) { return openFile(db.path, os.O_RDWR, 0) }
 
 // unlockFile does nothing: on such systems closing the file ends its locks.
 func unlockFile(*os.File) error { return nil }

@@ -3,6 +3,7 @@
 package persist
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,42 +11,49 @@ import (
 	"time"
 )
 
-const lockRetryDelay = 50 * time.Millisecond
+const (
+	lockRetryDelay = 50 * time.Millisecond
+	lockLogDelay   = time.Second // After it, the log says who is waited for.
+)
 
-// abandonedAge is the age of a file that nobody makes any more, if it is not locked:
-// whoever makes a file holds its lock.
-const abandonedAge = 0
+// boltTimeout is for the lock that bbolt takes itself: this process has it already.
+const boltTimeout = time.Second
 
-// lockFile opens the file at path and takes the lock that bbolt takes. Closing the
-// file releases it. The file is opened for writing, because NFS turns an exclusive
+// lock opens the cache file and takes the lock that bbolt takes. It waits for LockTimeout, and until ctx ends. Closing the
+// file releases the lock. The file is opened for writing, because NFS turns an exclusive
 // flock into a lock of the server, which requires that.
 //
-// While this process waits, the one that holds the lock may replace the file. So the
-// lock counts only if path still names the file.
-func lockFile(path string, timeout time.Duration) (*os.File, error) {
-	for deadline := time.Now().Add(timeout); ; time.Sleep(lockRetryDelay) {
-		f, err := os.OpenFile(path, os.O_RDWR, 0)
+// While this process waits, the one that holds the lock may set the file aside. So the
+// lock counts only if the path still names the file.
+func (db *DB) lock(ctx context.Context) (*os.File, error) {
+	logged := false
+	for begin := time.Now(); ; {
+		f, err := os.OpenFile(db.path, os.O_RDWR, 0)
 		if err != nil {
 			return nil, err
 		}
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		switch {
-		case err == nil:
-			if isAt(f, path) {
-				return f, nil
-			}
-		case !errors.Is(err, syscall.EWOULDBLOCK):
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+		case err == nil && isAt(f, db.path):
+			return f, nil
+		case err != nil && !errors.Is(err, syscall.EWOULDBLOCK):
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", db.path, err), f.Close())
 		}
-		late, by := !time.Now().Before(deadline), ""
-		if late {
-			by = holder(f)
+		waited := time.Since(begin)
+		if late := waited >= db.opts.LockTimeout; late || waited >= lockLogDelay && !logged {
+			logged, err = true, fmt.Errorf("%w: %s%s", ErrLocked, db.path, holder(f))
+			if late {
+				return nil, errors.Join(err, f.Close())
+			}
+			db.log.Info("Waiting for the process that holds the cache file", "path", db.path, "err", err)
 		}
 		if err := f.Close(); err != nil {
 			return nil, err
 		}
-		if late {
-			return nil, fmt.Errorf("%w: %s%s", ErrLocked, path, by)
+		select {
+		case <-time.After(lockRetryDelay):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("persist: %s: wait for its lock: %w", db.path, ctx.Err())
 		}
 	}
 }

@@ -7,13 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
-	"go.uber.org/goleak"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
@@ -24,9 +23,7 @@ var update = flag.Bool("update", false, "write testdata/format-v1.db anew, for a
 var programs = testsupport.Programs{}
 
 func TestMain(m *testing.M) {
-	// Where bbolt panics in Begin, and keeps its locks, the goroutine that was ending a
-	// transaction at that moment waits for ever: see handle. Tests cause such a panic.
-	testsupport.Main(m, programs, goleak.IgnoreAnyFunction("github.com/warmwatch/warmwatch/persist.(*handle).end.func1"))
+	testsupport.Main(m, programs)
 }
 
 // manual are the options of a DB that commits only when told to.
@@ -38,7 +35,7 @@ func open(t testing.TB, path string, o Options) *DB {
 	if o.Logger == nil {
 		o.Logger = &testsupport.Quiet
 	}
-	db, err := Open(path, o)
+	db, err := Open(t.Context(), path, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,23 +116,6 @@ func apply(t testing.TB, db *DB, fn func(*Batch)) uint64 {
 		t.Fatal(err)
 	}
 	return n
-}
-
-var errNoSpace = errors.New("no space")
-
-// fullDisk has every replacement of a file fail until false is stored in full.
-func fullDisk(t testing.TB) (full *atomic.Bool) {
-	full = new(atomic.Bool)
-	full.Store(true)
-	before := crashpoint
-	t.Cleanup(func() { crashpoint = before })
-	crashpoint = func(string) error {
-		if full.Load() {
-			return errNoSpace
-		}
-		return nil
-	}
-	return full
 }
 
 func flush(t testing.TB, db *DB) {
@@ -291,4 +271,11 @@ func blockedPath(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return filepath.Join(file, "cache.db")
+}
+
+func expectContents(t *testing.T, db *DB, want map[string]string) {
+	t.Helper()
+	if diff := cmp.Diff(want, contents(t, db)); diff != "" {
+		t.Errorf("-want +got:\n%.1000s", diff)
+	}
 }

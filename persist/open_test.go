@@ -3,13 +3,13 @@ package persist
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,119 +60,23 @@ func TestWhatIsLeftOfACreationThatCrashedDoesNoHarm(t *testing.T) {
 func TestOpenRefusesPathsThatCannotBeMeant(t *testing.T) {
 	dir := t.TempDir()
 	for name, path := range map[string]string{"empty": "", "a directory": dir, "a device": os.DevNull} {
-		db, err := Open(path, Options{Logger: &testsupport.Quiet})
+		db, err := Open(t.Context(), path, Options{Logger: &testsupport.Quiet})
 		if err == nil {
 			t.Errorf("%s: no error", name)
 			_ = db.Close()
 		}
 	}
-	if db, err := Open(filepath.Join(dir, "link"), Options{Logger: &testsupport.Quiet}); err != nil {
+	if db, err := Open(t.Context(), filepath.Join(dir, "link"), Options{Logger: &testsupport.Quiet}); err != nil {
 		t.Error(err)
 	} else if err := db.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestManyMayBeginAFileAtOnce(t *testing.T) {
-	path := testsupport.Path(t)
-	var wg sync.WaitGroup
-	dbs := make([]*DB, 8)
-	for i := range dbs {
-		wg.Go(func() {
-			db, err := Open(path, Options{Logger: &testsupport.Quiet, LockTimeout: time.Millisecond})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			dbs[i] = db
-		})
-	}
-	wg.Wait()
-	with := 0
-	for _, db := range dbs {
-		if !db.MemoryOnly() {
-			with++
-			put(t, db, "key", "value")
-		} else if !errors.Is(db.Err(), ErrLocked) {
-			t.Errorf("without the file: %v", db.Err())
-		}
-	}
-	if with != 1 {
-		t.Errorf("%d have the file, expected 1", with)
-	}
-	for _, memoryOnly := range []bool{true, false} { // Else another one might take the file.
-		for _, db := range dbs {
-			if db.MemoryOnly() != memoryOnly {
-				continue
-			}
-			if err := db.Close(); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	if v, _ := get(t, openSound(t, path, manual), "key"); v != "value" {
-		t.Errorf("the file has %q", v)
-	}
-	if names := setAside(t, path); len(names) != 0 {
-		t.Errorf("set aside: %v", names)
-	}
-}
-
-// TestASecondDBWorksFromMemory is P5, within a process.
-func TestASecondDBWorksFromMemory(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		path := testsupport.Path(t)
-		first := openSound(t, path, manual)
-		put(t, first, "key", "first")
-		begin := time.Now()
-		secondDB := open(t, path, Options{LockTimeout: 5 * time.Second})
-		if waited := time.Since(begin); waited < 5*time.Second || waited > 6*time.Second {
-			t.Errorf("waited %v for the lock, expected 5s", waited)
-		}
-		if err := secondDB.Err(); !errors.Is(err, ErrLocked) || !secondDB.MemoryOnly() {
-			t.Errorf("memory only: %v, %v", secondDB.MemoryOnly(), err)
-		}
-		if got := contents(t, secondDB); len(got) != 0 {
-			t.Errorf("the second DB has %v", got)
-		}
-		put(t, secondDB, "key", "second")
-		if err := secondDB.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := first.Close(); err != nil {
-			t.Error(err)
-		}
-		third := openSound(t, path, manual)
-		if v, _ := get(t, third, "key"); v != "first" {
-			t.Errorf("the file has %q", v)
-		}
-		if names := setAside(t, path); len(names) != 0 {
-			t.Errorf("set aside: %v", names)
-		}
-	})
-}
-
-func TestOpenWaitsForTheLock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		path := testsupport.Path(t)
-		first := openSound(t, path, manual)
-		put(t, first, "key", "value")
-		go func() {
-			time.Sleep(2 * time.Second)
-			if err := first.Close(); err != nil {
-				t.Error(err)
-			}
-		}()
-		if v, _ := get(t, openSound(t, path, Options{LockTimeout: 5 * time.Second}), "key"); v != "value" {
-			t.Errorf("the file has %q", v)
-		}
-	})
-}
-
 func init() {
 	// hold opens a file and holds it until its input ends.
 	programs["hold"] = func(args []string) error {
-		db, err := Open(args[0], Options{Logger: &testsupport.Quiet})
+		db, err := Open(context.Background(), args[0], Options{Logger: &testsupport.Quiet})
 		if err != nil {
 			return err
 		}
@@ -281,54 +185,6 @@ func TestWithoutAFileAllWorksFromMemory(t *testing.T) {
 			t.Errorf("%d bytes are held for nothing", db.pending.bytes)
 		}
 	})
-}
-
-// TestFilesBesideTheCacheAreBounded: neither crashes nor damage fill the disk,
-// and what may be somebody else's is kept.
-func TestFilesBesideTheCacheAreBounded(t *testing.T) {
-	path := testsupport.Path(t)
-	write := func(path, content string) {
-		t.Helper()
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const old, young, foreign, others = newSuffix + "1234", newSuffix + "5678", newSuffix + "cluster", "2" + newSuffix + "1234"
-	long := time.Now().Add(-2 * time.Hour)
-	write(path+young, "")
-	maker, err := lockFile(path+young, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer maker.Close()
-	for _, name := range []string{path + old, path + foreign, path + others} {
-		write(name, "")
-		if err := os.Chtimes(name, long, long); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i := range 6 {
-		write(path, fmt.Sprint("damaged ", i))
-		if err := open(t, path, manual).Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var got []string
-	for _, name := range setAside(t, path) {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got = append(got, string(b))
-	}
-	if diff := cmp.Diff([]string{"damaged 0", "damaged 1", "damaged 5"}, got); diff != "" {
-		t.Errorf("set aside: -want +got:\n%s", diff)
-	}
-	for name, want := range map[string]bool{old: false, young: true, foreign: true, others: true} {
-		if _, err := os.Stat(path + name); (err == nil) != want {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
 }
 
 func TestAReadOnlyFileIsLeftAlone(t *testing.T) {

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"math"
+	"os"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -19,7 +21,6 @@ const (
 
 	branchPage   = 0x01
 	leafPage     = 0x02
-	metaPage     = 0x04
 	freelistPage = 0x10
 
 	manyInFirst = 0xffff // As count of a freelist: the first entry is the count.
@@ -47,10 +48,13 @@ const (
 	maxBucketNesting  = 2 // Spaces and their buckets.
 )
 
-// meta returns the newer valid meta, which bbolt will use. Each is read by itself, because
-// the device may not be able to read what lies between them.
-func (in *inspector) meta(size int64) ([]byte, error) {
-	first, err := in.metaAt(0)
+func corruptFile(format string, args ...any) error {
+	return &CorruptError{Err: fmt.Errorf(format, args...)}
+}
+
+// newestMeta returns the newer valid meta of a file, which bbolt will use.
+func newestMeta(f *os.File) ([]byte, error) {
+	first, err := metaAt(f, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +63,7 @@ func (in *inspector) meta(size int64) ([]byte, error) {
 		at = int64(pageSizeOf(first))
 	}
 	for ; ; at *= 2 {
-		if second, err = in.metaAt(at); err != nil {
+		if second, err = metaAt(f, at); err != nil {
 			return nil, err
 		}
 		if first != nil || second != nil || at == maxPageBytes {
@@ -67,32 +71,40 @@ func (in *inspector) meta(size int64) ([]byte, error) {
 		}
 	}
 	newest := first
-	if newest == nil || (second != nil && txIDOf(second) > txIDOf(first)) {
+	if newest == nil || second != nil && txIDOf(second) > txIDOf(first) {
 		newest = second
 	}
-	switch {
-	case newest == nil:
-		return nil, corruptFile("no valid bbolt meta page in %d bytes", size)
-	case first != nil && second != nil && pageSizeOf(first) != pageSizeOf(second), pageSizeOf(newest) != uint64(at):
+	if newest == nil {
+		return nil, corruptFile("it has no valid bbolt meta page")
+	}
+	if pageSizeOf(newest) != uint64(at) || first != nil && pageSizeOf(first) != uint64(at) {
 		return nil, corruptFile("meta pages disagree on the page size")
 	}
-	in.pageSize = uint64(at)
 	return newest, nil
 }
 
-// metaAt returns the meta of a page, or nil if it is not valid. If the device cannot read
-// it, metaAt returns nil and sets badMeta.
-func (in *inspector) metaAt(at int64) ([]byte, error) {
+// metaAt returns the meta of a page, or nil if it is not valid.
+func metaAt(f *os.File, at int64) ([]byte, error) {
 	page := make([]byte, metaOffset+metaBytes)
-	switch _, err := in.readAt(page, at); {
-	case err == nil:
-		return validMeta(page), nil
-	case errors.Is(err, ErrCorrupt):
-		in.badMeta = err
-	case !errors.Is(err, io.EOF):
-		return nil, err
+	if _, err := f.ReadAt(page, at); errors.Is(err, io.EOF) {
+		return nil, nil
+	} else if err != nil {
+		return nil, readFailed(err)
 	}
-	return nil, nil
+	m := page[metaOffset:]
+	if size := pageSizeOf(m); !soundMeta(m) || size < minPageBytes || size > maxPageBytes || size&(size-1) != 0 {
+		return nil, nil
+	}
+	return m, nil
+}
+
+// readFailed makes a [CorruptError] of the error of a device that has lost what was to be read, or of a file
+// that is too short.
+func readFailed(err error) error {
+	if isUnreadable(err) || errors.Is(err, io.EOF) {
+		return &CorruptError{Err: err}
+	}
+	return err
 }
 
 func pageSizeOf(meta []byte) uint64 {
@@ -101,25 +113,20 @@ func pageSizeOf(meta []byte) uint64 {
 
 func txIDOf(meta []byte) uint64 { return binary.NativeEndian.Uint64(meta[metaTxIDAt:]) }
 
-// validMeta returns the meta at the start of a page, or nil.
-func validMeta(page []byte) []byte {
-	if len(page) < metaOffset+metaBytes {
-		return nil
-	}
-	m := page[metaOffset : metaOffset+metaBytes]
-	if size := pageSizeOf(m); !soundMeta(m) || size < minPageBytes || size > maxPageBytes || size&(size-1) != 0 {
-		return nil
-	}
-	return m
+// soundMeta reports whether bbolt would accept a meta.
+func soundMeta(m []byte) bool {
+	return binary.NativeEndian.Uint32(m) == metaMagic && binary.NativeEndian.Uint32(m[metaVersionAt:]) == metaVersion &&
+		metaSum(m) == binary.NativeEndian.Uint64(m[metaChecksumAt:])
 }
 
-// header reads the head of a page.
-func (in *inspector) header(id uint64) (h pageHeader, err error) {
-	var b [pageHeaderBytes]byte
-	if err := in.read(b[:], id); err != nil {
-		return h, err
+// metaSum is the FNV-1a hash that a meta should have as its checksum. It is computed
+// for each transaction, so it allocates nothing.
+func metaSum(m []byte) uint64 {
+	h := uint64(14695981039346656037)
+	for _, b := range m[:metaChecksumAt] {
+		h = (h ^ uint64(b)) * 1099511628211
 	}
-	return in.parseHeader(b[:], id)
+	return h
 }
 
 type pageHeader struct {
@@ -139,57 +146,6 @@ func (in *inspector) parseHeader(b []byte, id uint64) (pageHeader, error) {
 	}, nil
 }
 
-// span reads the header of a page that use has noted, and notes its overflow pages.
-func (in *inspector) span(id uint64) (pageHeader, error) {
-	h, err := in.header(id)
-	if err != nil {
-		return h, err
-	}
-	for more := id + 1; more < id+h.bytes/in.pageSize; more++ {
-		if err := in.use(more); err != nil {
-			return h, err
-		}
-	}
-	return h, nil
-}
-
-// page reads a whole page that use has noted.
-func (in *inspector) page(id uint64) (pageHeader, []byte, error) {
-	h, err := in.span(id)
-	if err != nil {
-		return h, nil, err
-	}
-	b, err := h.buffer(id, nil)
-	if err != nil {
-		return h, nil, err
-	}
-	return h, b, in.read(b, id)
-}
-
-// buffer returns memory for a whole page, in room if that is enough.
-func (h pageHeader) buffer(id uint64, room []byte) ([]byte, error) {
-	if h.bytes > maxInspectedBytes {
-		return nil, corruptFile("page %d is %d bytes long, expected at most %d", id, h.bytes, maxInspectedBytes)
-	}
-	if uint64(cap(room)) < h.bytes {
-		room = make([]byte, h.bytes)
-	}
-	return room[:h.bytes], nil
-}
-
-// maxInspectedBytes is more than a page has that is read whole: a branch, a leaf with buckets,
-// or the freelist, which has eight bytes for each free page.
-const maxInspectedBytes = 64 << 20
-
-// read reads a page, or the head of one.
-func (in *inspector) read(b []byte, id uint64) error {
-	_, err := in.readAt(b, int64(id*in.pageSize))
-	if errors.Is(err, io.EOF) {
-		return corruptFile("the file ends before the end of page %d", id)
-	}
-	return err
-}
-
 // key returns the key of an element of a page that is sound, or nil if the page has no elements.
 func (h pageHeader) key(page []byte, i int) []byte {
 	if h.count == 0 {
@@ -200,13 +156,18 @@ func (h pageHeader) key(page []byte, i int) []byte {
 	return page[at+e.pos:][:e.ksize]
 }
 
+// child returns the page that an element of a branch leads to.
+func child(page []byte, i int) uint64 {
+	return binary.NativeEndian.Uint64(page[pageHeaderBytes+i*elementBytes+branchPageIDAt:])
+}
+
 // An element says where its key is, from its own first byte on, and how long key and value are.
 type element struct {
 	flags             uint32
 	pos, ksize, vsize uint64
 }
 
-// element reads an element of a page that is a branch or leaf.
+// element reads an element of a page that is branch or leaf.
 func (h pageHeader) element(b []byte) (e element) {
 	if h.flags == leafPage { // flags, pos, ksize, vsize; else pos, ksize.
 		e.flags, b = binary.NativeEndian.Uint32(b), b[4:]
@@ -216,50 +177,28 @@ func (h pageHeader) element(b []byte) (e element) {
 	return e
 }
 
-// checkElements checks the elements of a branch or leaf, and returns how far behind the header
-// their contents go. All must lie in the page, and as bbolt writes them one behind the other, from
-// where the elements end: else the header has the wrong number of elements, or calls a branch a
-// leaf, or bbolt copies as much as the length of a key or a value says. Of flags no others may be
-// set: bbolt would copy, or drop, a value as a bucket.
-func (in *inspector) checkElements(h pageHeader, elements []byte, flags uint32) (end uint64, err error) {
-	room := h.bytes - pageHeaderBytes
-	end = uint64(len(elements))
-	for at := uint64(0); at < uint64(len(elements)); at += elementBytes {
-		e := h.element(elements[at:])
-		begin := at + e.pos
-		isApart := begin != end || e.ksize == 0 || e.ksize > bolt.MaxKeySize || e.flags&^flags != 0
-		if end = begin + e.ksize + e.vsize; end > room || isApart && !in.readOnly {
-			return 0, corruptFile("element %d of %d, of %d and %d bytes, with flags %#x, is at byte %d of %d", at/elementBytes, h.count, e.ksize, e.vsize, e.flags, begin, room)
-		}
-	}
-	return end, nil
-}
-
-// elementsOf returns the elements of a branch or leaf. Beside what checkElements checks, it checks
-// that they are in the order of their keys, and that zeros follow their contents, as in each page
-// that bbolt writes: a page whose header has lost its number of elements is not an empty one.
-func (in *inspector) elementsOf(h pageHeader, page []byte, flags uint32) ([]byte, error) {
-	n := int(h.count) * elementBytes
-	if n > len(page)-pageHeaderBytes || (n == 0 && h.flags == branchPage) {
-		return nil, corruptFile("it has %d elements in %d bytes", h.count, len(page))
-	}
-	elements := page[pageHeaderBytes : pageHeaderBytes+n]
-	end, err := in.checkElements(h, elements, flags)
-	if err != nil || in.readOnly {
-		return elements, err
+// checkElements checks the elements of a branch or a leaf, and returns where their contents end. The contents
+// must lie in the page, as bbolt writes them: one behind the other, from where the elements end. Else the header has
+// the wrong number of elements, or calls a branch a leaf, or bbolt would copy as much as a wrong length says.
+// The keys must ascend. No flags but those given may be set.
+func (h pageHeader) checkElements(page []byte, flags uint32) (end uint64, err error) {
+	room := uint64(len(page))
+	if end = pageHeaderBytes + uint64(h.count)*elementBytes; end > room || h.count == 0 && h.flags == branchPage {
+		return 0, corruptFile("it has %d elements in %d bytes", h.count, room)
 	}
 	var last []byte
-	for at := 0; at < n; at += elementBytes {
-		e := h.element(elements[at:])
-		from := uint64(pageHeaderBytes+at) + e.pos
-		key := page[from : from+e.ksize]
-		if bytes.Compare(last, key) >= 0 {
-			return nil, corruptFile("key %.100q follows key %.100q", key, last)
+	for i := range uint64(h.count) {
+		at := pageHeaderBytes + i*elementBytes
+		e := h.element(page[at:])
+		begin := at + e.pos
+		if begin != end || e.ksize == 0 || e.ksize > bolt.MaxKeySize || e.flags&^flags != 0 || begin+e.ksize+e.vsize > room {
+			return 0, corruptFile("element %d of %d, of %d and %d bytes, with flags %#x, is at byte %d of %d", i, h.count, e.ksize, e.vsize, e.flags, begin, room)
 		}
-		last = key
+		key := page[begin:][:e.ksize]
+		if bytes.Compare(last, key) >= 0 {
+			return 0, corruptFile("key %.100q follows key %.100q", key, last)
+		}
+		last, end = key, begin+e.ksize+e.vsize
 	}
-	if !isZero(page[pageHeaderBytes+end:]) {
-		return nil, corruptFile("something follows the contents of its %d elements", h.count)
-	}
-	return elements, nil
+	return end, nil
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 )
 
@@ -16,23 +17,18 @@ const maxLinks = 40
 // are then made, renamed and removed beside the file itself, and the link stays. It returns
 // an absolute path, because the process may change its directory.
 func resolve(path string) (string, error) {
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return "", err
-	}
-	for at, links := path, 0; ; links++ {
-		to, err := os.Readlink(at)
-		switch {
-		case err != nil: // It is no link, or nothing is there. Opening it will return other errors.
-			return at, nil //nolint:nilerr // As the comment says.
-		case links == maxLinks:
-			return "", &os.PathError{Op: "open", Path: path, Err: errors.New("too many symbolic links")}
-		case filepath.IsAbs(to):
-			at = to
-		default:
-			at = filepath.Join(filepath.Dir(at), to)
+	at, err := filepath.Abs(path)
+	for range maxLinks {
+		to, linkErr := os.Readlink(at)
+		if err != nil || linkErr != nil { // It is no link, or nothing is there. Opening it will return other errors.
+			return at, err
 		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(at), to)
+		}
+		at = to
 	}
+	return "", &os.PathError{Op: "open", Path: path, Err: errors.New("too many symbolic links")}
 }
 
 // isAt reports whether path names the open file f.
@@ -45,27 +41,32 @@ func isAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(open, there)
 }
 
-// checkName returns an error if path does not name the open file f any more: the next
-// process would not find what is written to f.
-func checkName(f *os.File, path string) error {
-	open, err := f.Stat()
-	if err != nil {
-		return nil //nolint:nilerr // Writing to it will return the error.
+// filesBeside lists the files beside the cache file whose names are its name, suffix, and a number or a time. If the
+// directory cannot be read, it returns none.
+func (db *DB) filesBeside(suffix string) []string {
+	dir, base := filepath.Split(db.path)
+	entries, _ := os.ReadDir(dir)
+	var names []string
+	for _, e := range entries {
+		rest, found := strings.CutPrefix(e.Name(), base+suffix)
+		if found && strings.Trim(rest, "0123456789T.") == "" && e.Type().IsRegular() {
+			names = append(names, dir+e.Name())
+		}
 	}
-	there, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("persist: %s was removed, or renamed, while it was in use", path)
-	case err == nil && !os.SameFile(open, there):
-		return fmt.Errorf("persist: %s was replaced by another file while it was in use", path)
-	}
-	return nil
+	return names
 }
 
-// makeDir makes a directory, and its parents. It syncs the name of each before it makes
-// anything in it, also of one that is there already: the process that made that may have
-// been killed before it synced the name.
-func (db *DB) makeDir(dir string) error {
+// remove removes files beside the cache file, see filesBeside.
+func (db *DB) remove(suffix string) {
+	for _, name := range db.filesBeside(suffix) {
+		if err := os.Remove(name); err != nil {
+			db.log.Error(err, "Could not remove an old file", "path", name)
+		}
+	}
+}
+
+// makeDir makes a directory, and its parents, and has their names survive a power failure.
+func makeDir(dir string) error {
 	if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -73,45 +74,21 @@ func (db *DB) makeDir(dir string) error {
 	if parent == dir {
 		return fmt.Errorf("there is no directory %s", dir)
 	}
-	if err := db.makeDir(parent); err != nil {
-		return err
-	}
-	if err := syncParent(parent); err != nil {
+	if err := makeDir(parent); err != nil {
 		return err
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return nil
+	return syncDir(parent)
 }
 
-// syncName has the names in dir, and the name of dir, survive a power failure.
-func (db *DB) syncName(dir string) error {
-	if err := db.syncDir(dir); err != nil {
+// syncDir has the names in a directory survive a power failure, where the system, and the permissions of this process,
+// allow that.
+func syncDir(dir string) error {
+	if err := syncDirectory(dir); err != nil && !cannotSync(err) {
 		return err
 	}
-	return syncParent(dir)
-}
-
-// syncParent has the name of a directory survive a power failure. It ignores a parent that
-// cannot be synced: this process may not read one that it has not made.
-func syncParent(dir string) error {
-	if err := syncDirectory(filepath.Dir(dir)); err != nil && !cannotSync(err) {
-		return err
-	}
-	return nil
-}
-
-// syncDir has the names in a directory survive a power failure. Where the system
-// cannot do that, syncDir logs it once.
-func (db *DB) syncDir(dir string) error {
-	err := syncDirectory(dir)
-	if err == nil || !cannotSync(err) {
-		return err
-	}
-	db.logUnsynced.Do(func() {
-		db.log.Info("Could not sync a directory: after a power failure, a file that was just begun may be missing", "dir", dir, "err", err)
-	})
 	return nil
 }
 
@@ -133,12 +110,10 @@ func cannotSync(err error) bool {
 		isNoDirectorySync(err)
 }
 
-// publish gives the file at from the name to. Where the file system has links, the file
-// keeps its old name as well, which the caller removes once the new one is sure to survive
-// a power failure. If another file has the new name already, publish returns fs.ErrExist;
-// only without links, it replaces a file that comes in the last moment.
+// publish gives the file at from the name to. If another file has that name already, it returns fs.ErrExist; only on
+// a file system without links, it replaces a file that comes in the last moment.
 func publish(from, to string) error {
-	err := link(from, to)
+	err := os.Link(from, to)
 	if err == nil || errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -147,6 +122,3 @@ func publish(from, to string) error {
 	}
 	return os.Rename(from, to)
 }
-
-// link is replaced in tests.
-var link = os.Link

@@ -40,11 +40,11 @@ func (b Bytes) AppendTo(dst []byte) ([]byte, error) { return append(dst, b...), 
 func (b Bytes) SizeBytes() int { return len(b) }
 
 // WritesSoon reports whether the next commit is likely to write what is put now: there
-// is a file, the last commit succeeded, and the disk answers.
+// is a file, and the last commit succeeded.
 func (db *DB) WritesSoon() bool {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
-	return !db.memoryOnly() && db.commitErr == nil && !db.hangsLocked()
+	return db.writesLocked() && db.commitErr == nil
 }
 
 // entryOverheadBytes is what an entry costs beside its value and key.
@@ -101,7 +101,7 @@ func (l *layer) set(b Bucket, key string, e entry) {
 	l.bytes += e.bytes(key)
 }
 
-// noneFresh notes that the file may have any key: it has lost commits, or has one whose fsync failed.
+// noneFresh notes that the file may have any key.
 func (l *layer) noneFresh() {
 	for _, bl := range l.buckets {
 		bl.noneFresh()

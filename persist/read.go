@@ -3,10 +3,8 @@ package persist
 import (
 	"bytes"
 	"errors"
-	"fmt"
 
 	bolt "go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // keyPrefix begins every key in the file, because bbolt has no empty keys and
@@ -42,27 +40,15 @@ func (it *Item) Payload() ([]byte, error) {
 // View calls fn with the value of a key, and reports whether there is one.
 // Errors are fn's, a [CorruptError] or [ErrClosed].
 func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error) {
-	found, err := db.view(bucket, key, fn)
-	if !found && isFileDamage(err) { // fn was not called.
-		return db.view(bucket, key, fn)
-	}
-	return found, err
-}
-
-func (db *DB) view(bucket Bucket, key string, fn func(*Item) error) (bool, error) {
 	db.mu.RLock()
 	e, found := db.inMemoryLocked(bucket, key)
-	if !found && db.resetCause != nil {
-		db.mu.RUnlock()
-		db.waitForReset(db.hangsLocked)
-		db.mu.RLock()
-		e, found = db.inMemoryLocked(bucket, key)
+	committed, closed := db.boltTxID, db.closed
+	var b *handle
+	if !closed && !found && !db.memoryOnly() {
+		b = db.bolt
+		defer db.useLocked()()
 	}
-	b, committed, bad, closed := db.bolt, db.boltTxID, db.resetCause, db.closed
-	users := db.users
-	users.Add(1)
 	db.mu.RUnlock()
-	defer users.Done()
 	switch {
 	case closed:
 		return false, ErrClosed
@@ -70,14 +56,17 @@ func (db *DB) view(bucket Bucket, key string, fn func(*Item) error) (bool, error
 		return false, nil
 	case found:
 		return true, fn(&Item{bucket: bucket, Key: key, Value: e.value})
-	case bad != nil: // After a panic, bbolt may hold its locks for ever.
-		return false, bad
 	case b == nil:
 		return false, nil
 	}
 	// A commit between the lookups and here only makes the file newer: the value
 	// that is read was current at one moment of the call.
-	err := db.readFile(b, committed, func(tx *bolt.Tx) error {
+	tx, err := db.beginRead(b, committed)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = guard(tx.Rollback) }()
+	err = guard(func() error {
 		raw := fileBucket(tx, bucket).get(key)
 		if raw == nil {
 			return nil
@@ -85,7 +74,24 @@ func (db *DB) view(bucket Bucket, key string, fn func(*Item) error) (bool, error
 		found = true
 		return lend(&Item{bucket: bucket, Key: key, raw: raw}, fn)
 	})
-	return found, err
+	return found, db.readError(b, bucket, err)
+}
+
+// useLocked notes that somebody is about to begin a transaction, until end is called behind its end.
+func (db *DB) useLocked() (end func()) {
+	users := db.users
+	users.Add(1)
+	return func() { users.Add(-1) }
+}
+
+// beginRead begins a read transaction. It refuses one that is older than the last commit: where
+// the newer meta page is damaged, bbolt uses the older one.
+func (db *DB) beginRead(b *handle, committed int) (*bolt.Tx, error) {
+	tx, err := b.Begin(false)
+	if err == nil && tx.ID() < committed {
+		err = errors.Join(corruptFile("it went back from transaction %d to %d", committed, tx.ID()), guard(tx.Rollback))
+	}
+	return tx, db.readError(b, Bucket{}, err)
 }
 
 // inMemoryLocked returns what is not in the file yet.
@@ -94,48 +100,6 @@ func (db *DB) inMemoryLocked(bucket Bucket, key string) (e entry, found bool) {
 		e, found = db.flushing.lookup(bucket, key)
 	}
 	return e, found
-}
-
-func (db *DB) readFile(b *handle, committed int, fn func(*bolt.Tx) error) error {
-	return db.readError(b, view(b, func(tx *bolt.Tx) error {
-		if err := checkNotBack(tx.ID(), committed); err != nil {
-			return err
-		}
-		return fn(tx)
-	}))
-}
-
-// checkNotBack refuses a transaction that is older than the last commit: where
-// the newer meta page is damaged, bbolt uses the older one.
-func checkNotBack(txID, committed int) error {
-	if txID >= committed {
-		return nil
-	}
-	return &CorruptError{Err: fmt.Errorf("the file went back from transaction %d to %d", committed, txID)}
-}
-
-// readError has the file replaced if err says that it is damaged as a whole, unless
-// it has been replaced meanwhile. It returns err, or [ErrClosed] for bbolt's.
-func (db *DB) readError(b *handle, err error) error {
-	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) || errors.Is(err, bolterrors.ErrTxClosed) {
-		return ErrClosed
-	}
-	if isFileDamage(err) {
-		db.mu.Lock()
-		defer db.mu.Unlock()
-		stuck := db.abandonCommitLocked()
-		if db.resetCause == nil && db.broken == nil && b != nil && db.bolt == b && (!db.closing || stuck) {
-			db.resetCause = err
-			db.cond.Broadcast()
-			db.wakeCommitter()
-		}
-	}
-	return err
-}
-
-func isFileDamage(err error) bool {
-	corrupt, ok := errors.AsType[*CorruptError](err)
-	return ok && corrupt.Bucket == (Bucket{})
 }
 
 // boltBucket is a bucket that may not exist.

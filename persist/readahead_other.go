@@ -5,4 +5,4 @@ package persist
 import "os"
 
 // readAhead does nothing: reading takes longer where the page cache does not have the file.
-func readAhead(*os.File, uint64, uint64) {}
+func readAhead(*os.File, int64, int64) {}

@@ -3,10 +3,8 @@ package persist
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	bolt "go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // MaxKeyBytes is the length of the longest key that the file has room for. The value of
@@ -54,65 +52,12 @@ func shortened(key string) string {
 	return key[:most] + "..."
 }
 
-// markSpacesOfLongKeys marks the spaces in which a value is missing because its key is too
-// long for the file.
-func markSpacesOfLongKeys(tx *bolt.Tx, bad []unencodable) error {
-	last := ""
-	for _, u := range bad {
-		if len(u.key) <= MaxKeyBytes || u.bucket.Space == last || u.bucket.check() != nil {
-			continue
-		}
-		last = u.bucket.Space
-		mark := Bucket{last, salvagedBucket}
-		space, err := tx.CreateBucketIfNotExists([]byte(mark.Space))
-		if err != nil {
-			return err
-		}
-		bucket, err := space.CreateBucketIfNotExists([]byte(mark.Name))
-		if err != nil {
-			return err
-		}
-		if err := bucket.Put([]byte(string(keyPrefix)+salvagedKey), seal(nil, 0, mark, salvagedKey)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // errorBeforeCommit makes a [CorruptError] of an error that bbolt returns before its Commit.
 // Until then bbolt only reads its mapping, so the file is damaged, and trying again would not
 // help.
 func errorBeforeCommit(err error) error {
-	if err == nil || errors.Is(err, ErrCorrupt) || errors.Is(err, bolterrors.ErrDatabaseReadOnly) {
+	if err == nil || errors.Is(err, ErrCorrupt) {
 		return err
 	}
 	return &CorruptError{Err: err}
-}
-
-// errorOfCommit makes a [CorruptError] of an error of Commit that is bbolt's own. Most are
-// the disk's. errors.Is cannot tell all of those, so bbolt's are listed. If the file is
-// damaged as well, the next attempt finds out before its Commit.
-func errorOfCommit(err error) error {
-	if err == nil {
-		return nil
-	}
-	// DB.grow in bbolt's db.go says these in words only.
-	if text := err.Error(); strings.HasPrefix(text, "file resize error: ") || strings.HasPrefix(text, "file sync error: ") {
-		for _, errno := range diskErrors {
-			if strings.HasSuffix(text, errno.Error()) {
-				return fmt.Errorf("%w (%w)", err, errno)
-			}
-		}
-	}
-	for _, damage := range []error{
-		bolterrors.ErrInvalid, bolterrors.ErrInvalidMapping, bolterrors.ErrChecksum, bolterrors.ErrVersionMismatch,
-		bolterrors.ErrBucketNotFound, bolterrors.ErrBucketExists, bolterrors.ErrBucketNameRequired,
-		bolterrors.ErrKeyRequired, bolterrors.ErrKeyTooLarge, bolterrors.ErrValueTooLarge, bolterrors.ErrIncompatibleValue,
-		bolterrors.ErrTxClosed, bolterrors.ErrTxNotWritable, bolterrors.ErrDatabaseNotOpen,
-	} {
-		if errors.Is(err, damage) {
-			return &CorruptError{Err: err}
-		}
-	}
-	return err
 }

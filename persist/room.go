@@ -4,12 +4,12 @@ package persist
 // commit begin at once, so that the caller fills the next one while this one is written. A writer of much
 // that nobody waits for, such as a first list, calls it before each Update: what is pending takes several
 // times its size in memory, decoded, encoded, and in the pages of the commit. Like Update, WaitForRoom does
-// not wait for a file that cannot be written, nor for one that has to be replaced.
+// not wait for a file that cannot be written.
 func (db *DB) WaitForRoom() {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	bound := db.opts.MaxPendingBytes / 8
-	for db.overBoundLocked(bound/2) && db.broken == nil && !db.closing {
+	for db.overBoundLocked(bound/2) && !db.closing {
 		if db.flushing == nil {
 			db.flushRequested = true
 			db.wakeCommitter()
@@ -23,7 +23,7 @@ func (db *DB) WaitForRoom() {
 
 // overBoundLocked reports whether more than bound is pending for a file that can be written.
 func (db *DB) overBoundLocked(bound int64) bool {
-	if db.memoryOnly() || db.commitErr != nil || db.hangsLocked() {
+	if !db.writesLocked() || db.commitErr != nil {
 		return false
 	}
 	n := db.pending.bytes

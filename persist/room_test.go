@@ -21,7 +21,6 @@ func TestWaitForRoom(t *testing.T) {
 		"more is written":           {size: 1000, written: true},
 		"until it is written":       {size: 3000, written: true, waits: true, end: func(_ *DB, held *blob) { close(held.release) }},
 		"until the DB is closed":    {size: 3000, written: true, waits: true, end: func(db *DB, _ *blob) { go func() { _ = db.Close() }() }},
-		"not for a disk that hangs": {size: 3000, written: true, waits: true, end: func(*DB, *blob) { after(hangingCommit) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

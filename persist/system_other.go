@@ -6,12 +6,9 @@ import (
 	"errors"
 	"math"
 	"os"
+	"strings"
 	"syscall"
 )
-
-// mayReplaceOpenFiles: a file can be renamed, and its name given to another one, while it
-// is open. Tests set it to false.
-var mayReplaceOpenFiles = true
 
 // initialMapBytes costs only address space. To grow its mapping, bbolt waits for all readers.
 const initialMapBytes = 64<<20 + (1<<30-64<<20)*(math.MaxInt>>62)
@@ -22,13 +19,10 @@ func openFile(name string, flag int, mode os.FileMode) (*os.File, error) {
 
 func isNoDirectorySync(error) bool { return false }
 
-// isUnreadable reports whether err means that the device has lost what was to be read, or
-// written.
+// isUnreadable reports whether err means that the device has lost what was to be read.
 func isUnreadable(err error) bool { return errors.Is(err, syscall.EIO) }
 
-// diskErrors are those that isUnreadable and isDiskFull know.
-var diskErrors = [...]syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO}
-
+// isDiskFull knows also the errors that bbolt gives in words (DB.grow in its db.go).
 func isDiskFull(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || err != nil && strings.HasSuffix(err.Error(), syscall.ENOSPC.Error())
 }

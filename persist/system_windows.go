@@ -6,10 +6,6 @@ import (
 	"syscall"
 )
 
-// mayReplaceOpenFiles: on Windows an open file cannot be deleted, nor can another one
-// get its name. If openFile has opened it, it can be renamed.
-var mayReplaceOpenFiles = false
-
 // initialMapBytes is also the length that bbolt gives the file on Windows. Both grow.
 const initialMapBytes = 8 << 20
 
@@ -45,16 +41,11 @@ func isNoDirectorySync(err error) bool {
 	return errors.Is(err, invalidHandle) || errors.Is(err, invalidFunction)
 }
 
-// isUnreadable reports whether err means that the device has lost what was to be read, or
-// written.
+// isUnreadable reports whether err means that the device has lost what was to be read.
 func isUnreadable(err error) bool {
 	const badCRC, noSector, readFault, badDevice = syscall.Errno(23), syscall.Errno(27), syscall.Errno(30), syscall.Errno(1117)
 	return errors.Is(err, badCRC) || errors.Is(err, noSector) || errors.Is(err, readFault) || errors.Is(err, badDevice)
 }
-
-// diskErrors is empty: where bbolt tells of the disk's errors in words only, it makes no calls
-// on Windows.
-var diskErrors = [...]syscall.Errno{}
 
 func isDiskFull(err error) bool {
 	const handleDiskFull, diskFull = syscall.Errno(39), syscall.Errno(112)

@@ -1,0 +1,85 @@
+package persist
+
+import (
+	"errors"
+	"time"
+
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// readError notes the damage that reading a bucket has met, and returns err, or [ErrClosed] for bbolt's. No bucket
+// means that no transaction could be begun.
+func (db *DB) readError(b *handle, bucket Bucket, err error) error {
+	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) || errors.Is(err, bolterrors.ErrTxClosed) {
+		return ErrClosed
+	}
+	if !isFileDamage(err) {
+		return err
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	switch {
+	case b == nil || db.closed || db.unreadable:
+	case bucket == Bucket{}:
+		db.damagedLocked(err)
+		db.unreadable = true
+	case !db.pending.bucket(bucket).dropped:
+		db.damagedLocked(err)
+		db.pending.bucket(bucket).dropped = true // What was put since stays.
+	}
+	return err
+}
+
+func isFileDamage(err error) bool {
+	corrupt, ok := errors.AsType[*CorruptError](err)
+	return ok && corrupt.Bucket == (Bucket{})
+}
+
+// damagedLocked has the file only be read from now on. What waits to be written stays in pending.
+func (db *DB) damagedLocked(err error) {
+	if db.fileErr == nil {
+		db.log.Error(err, "The cache file is damaged. It is only read from now on, and set aside at the next start", "path", db.path)
+		db.fileErr = prefixed(err, "%s is only read", db.path)
+	}
+	if db.flushing != nil {
+		db.mergeBackLocked(db.flushing)
+		db.flushing = nil
+	}
+	db.pending.noneFresh() // A commit may be under way.
+	db.commitErr, db.retryDelay, db.failingSince = nil, 0, time.Time{}
+	db.untold = err
+	db.noteChangeLocked(true)
+	db.wakeCommitter()
+	db.cond.Broadcast()
+}
+
+// tellDamage has the next Open set the file aside, and tells the owners of what is in it.
+func (db *DB) tellDamage() {
+	db.mu.Lock()
+	cause, hooks := db.untold, db.hooksLocked()
+	db.untold = nil
+	db.mu.Unlock()
+	db.markStart(maxStarts)
+	for _, h := range hooks {
+		if h.AfterDamage != nil {
+			h.AfterDamage(cause)
+		}
+	}
+}
+
+// mergeBackLocked puts a layer that could not be committed under pending.
+func (db *DB) mergeBackLocked(l *layer) {
+	for name, bl := range l.buckets {
+		p := db.pending.bucket(name)
+		if p.dropped {
+			continue // Dropped since, with what l has.
+		}
+		p.dropped = bl.dropped
+		bl.entries.Scan(func(key string, e entry) bool {
+			if _, newer := p.entries.Get(key); !newer {
+				db.pending.set(name, key, e)
+			}
+			return true
+		})
+	}
+}

@@ -1,0 +1,325 @@
+package persist
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// formatVersion is the version of everything in the file: buckets, keys and
+// values. A file with another version is set aside.
+const formatVersion = "1"
+
+const (
+	formatBucket = "warmwatch" // The only top level bucket that is not a space.
+	formatKey    = "format"
+	startsKey    = "starts" // How often the file was opened: what Open commits.
+)
+
+// Files beside the cache file begin with its name and one of these, or startingSuffix.
+const (
+	corruptSuffix = ".corrupt-" // A bad file, kept so that somebody can find out why it is bad.
+	newSuffix     = ".new-"     // A file that is being made, or was when its process ended.
+
+	setAsideLayout = "20060102T150405.000000000" // Follows corruptSuffix.
+)
+
+// inUse has the paths of the files that this process has opened.
+var inUse sync.Map
+
+// Open opens the file at path, or begins one (mode 0600, in a directory created with
+// 0700). A symbolic link is followed, also to a file that is not there yet. Open fails
+// for bad options, an empty path, a path that is not a regular file, a path that another DB of this
+// process uses ([ErrInUse]), and, with its error, when ctx ends while Open waits for another process.
+//
+// Whatever else is wrong with the file, the DB works. A file that is damaged or of another format, or in which three
+// processes in a row have died while bbolt opened it, is set aside as path.corrupt-<time>, and a new one begun; the one
+// that was set aside before is removed. A file that another process holds, or that cannot be written, is left
+// alone, and the DB works from memory until it is closed. [DB.Err] says why.
+//
+// An empty file is begun in place. So path may be a mount point; but a mount
+// point that gets damaged cannot be set aside: mount its directory instead.
+func Open(ctx context.Context, path string, o Options) (*DB, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if path == "" {
+		return nil, errors.New("persist: path is empty")
+	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("persist: %s is not a regular file (%v)", path, info.Mode().Type())
+	}
+	db := newDB(path, o)
+	if db.path, err = resolve(path); err == nil {
+		if _, taken := inUse.LoadOrStore(db.path, true); taken {
+			return nil, fmt.Errorf("%w: %s", ErrInUse, path)
+		}
+		err = db.open(ctx)
+	}
+	if err != nil && ctx.Err() != nil {
+		inUse.Delete(db.path)
+		return nil, err
+	}
+	if err != nil {
+		db.log.Error(err, "Could not use the cache file, working from memory", "path", path)
+		db.fileErr = prefixed(err, "working from memory")
+	}
+	go db.run()
+	return db, nil
+}
+
+// OpenMemory returns a DB that never has a file: [DB.MemoryOnly] is true, and nothing is wrong
+// with that. It is closed like any other.
+func OpenMemory(o Options) (*DB, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	db := newDB("", o)
+	go db.run()
+	return db, nil
+}
+
+func newDB(path string, o Options) *DB {
+	db := &DB{
+		givenPath: path,
+		opts:      o,
+		log:       *o.Logger,
+		wake:      make(chan struct{}, 1),
+		done:      make(chan struct{}),
+		ended:     make(chan struct{}),
+		pending:   newLayer(),
+		users:     new(atomic.Int64),
+		hooks:     map[*Hook]struct{}{},
+	}
+	db.cond.L = &db.mu
+	return db
+}
+
+// maxOpenAttempts bounds how often a file may come and go while it is being opened.
+const maxOpenAttempts = 10
+
+// open opens the file, after setting a bad one aside or beginning a missing one.
+func (db *DB) open(ctx context.Context) (err error) {
+	for range maxOpenAttempts {
+		var f *os.File
+		f, err = db.lock(ctx)
+		if errors.Is(err, fs.ErrNotExist) {
+			if err = db.begin(); err != nil && db.makeRoom() {
+				err = db.begin()
+			}
+			if err != nil && !errors.Is(err, fs.ErrExist) { // Else another process was faster.
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		bad, _ := f.Stat()
+		if err = db.openLocked(f); !isBad(err) {
+			return err
+		}
+		if err := db.setAside(ctx, bad, err); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+func isBad(err error) bool {
+	return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrUnknownFormat)
+}
+
+// openLocked opens a file that this process has locked, unless it is bad. It inspects the file before bbolt
+// reads it, because bbolt would end the process over some files, and write to others that
+// are not ours; and under the lock, because another process's commit looks like damage. After an error f is closed.
+func (db *DB) openLocked(f *os.File) error {
+	in, err := db.inspect(f)
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	db.remove(newSuffix) // Whoever makes one now cannot give it the name of the cache file.
+	db.markStart(db.starts() + 1)
+	defer db.unmarkStart()
+	b, err := openBolt(f.Name(), f)
+	if err != nil {
+		return err
+	}
+	crashpoint()
+	if in != nil {
+		err = in.checkLeaves(b.DB)
+	}
+	if err != nil {
+		return errors.Join(err, guard(b.Close))
+	}
+	switch err = db.firstCommit(b); {
+	case isBad(err):
+		return errors.Join(err, unlockFile(b.file)) // Not closed: bbolt may hold its locks after a panic.
+	case err != nil && in == nil: // The next Open finds an empty file, too.
+		return errors.Join(err, b.file.Truncate(0), guard(b.Close))
+	case err != nil:
+		db.useUnsynced(b, err)
+	}
+	db.bolt = b
+	return nil
+}
+
+// inspect returns no inspector for an empty file.
+func (db *DB) inspect(f *os.File) (*inspector, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() == 0 {
+		db.log.Info("There is nothing in the cache file, beginning it", "path", db.path)
+		_ = f.Chmod(0o600) // Like any new file. This fails if another user owns it.
+		return nil, nil
+	}
+	if err := db.checkStarts(); err != nil {
+		return nil, err
+	}
+	return inspect(f)
+}
+
+// firstCommit is the commit that Open makes itself. Before that, it has what is in the file, and the file's
+// name, survive a power failure: the process that wrote it may have been killed before its fsync.
+func (db *DB) firstCommit(b *handle) error {
+	if err := db.sync(b); err != nil {
+		return err
+	}
+	return guard(func() error {
+		tx, err := b.Begin(true)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = guard(tx.Rollback) }() // Does nothing after Commit.
+		format, err := tx.CreateBucketIfNotExists([]byte(formatBucket))
+		if err != nil {
+			return errorBeforeCommit(err)
+		}
+		starts, _ := strconv.Atoi(string(format.Get([]byte(startsKey))))
+		if err := errors.Join(
+			format.Put([]byte(formatKey), []byte(formatVersion)),
+			format.Put([]byte(startsKey), []byte(strconv.Itoa(starts+1))),
+		); err != nil {
+			return errorBeforeCommit(err)
+		}
+		db.boltTxID = tx.ID()
+		return tx.Commit()
+	})
+}
+
+// useUnsynced has the DB begin as one whose last commit has failed: what is in the file may not be durable.
+func (db *DB) useUnsynced(b *handle, err error) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	_ = view(b, func(tx *bolt.Tx) error {
+		db.boltTxID = tx.ID() - 1
+		return nil
+	})
+	db.bolt, db.applied, db.flushingTo, db.flushing = b, 1, 1, newLayer()
+	db.failedLocked(err)
+}
+
+// sync makes the newest transaction of a file, and the file's name, durable.
+func (db *DB) sync(b *handle) error {
+	dir := filepath.Dir(db.path)
+	for _, step := range []func() error{
+		b.rewriteMeta,
+		func() error { return syncDir(dir) },
+		func() error { return syncDir(filepath.Dir(dir)) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begin makes a new file where there is none. It makes the file under another name, because bbolt does not begin a file
+// at once. If another process is faster, begin returns [fs.ErrExist].
+func (db *DB) begin() error {
+	dir := filepath.Dir(db.path)
+	if err := makeDir(dir); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, filepath.Base(db.path)+newSuffix+"*") // 0600
+	if err != nil {
+		return err
+	}
+	name := f.Name()
+	defer func() { _ = os.Remove(name) }()
+	if err := f.Close(); err != nil {
+		return err
+	}
+	b, err := openBolt(name, nil)
+	if err != nil {
+		return err
+	}
+	// It is closed before it gets its name, because some systems rename no open file.
+	if err := errors.Join(db.firstCommit(b), guard(b.Close)); err != nil {
+		return err
+	}
+	if err := publish(name, db.path); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// A SetAside is a file that could not be used, and was renamed.
+type SetAside struct {
+	Path  string    // Where it is now.
+	Time  time.Time // When it was set aside.
+	Cause string    // What was wrong with it.
+}
+
+// SetAside lists the files that this DB has set aside and not removed since.
+func (db *DB) SetAside() []SetAside {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return db.setAsides
+}
+
+// setAside renames a bad file, and removes those that were set aside before. It locks the file anew, because bbolt may have
+// closed it.
+func (db *DB) setAside(ctx context.Context, bad os.FileInfo, cause error) error {
+	f, err := db.lock(ctx)
+	if err != nil {
+		return errors.Join(cause, err)
+	}
+	defer func() { _ = f.Close() }()
+	if info, err := f.Stat(); err != nil || bad == nil || !os.SameFile(bad, info) {
+		return err // Another process has set it aside.
+	}
+	db.remove(corruptSuffix)
+	now := time.Now()
+	aside := db.path + corruptSuffix + now.UTC().Format(setAsideLayout)
+	if err := os.Rename(db.path, aside); err != nil {
+		return errors.Join(cause, err)
+	}
+	db.unmarkStart()
+	db.log.Error(cause, "Set the cache file aside and begin a new one", "path", db.path, "aside", aside)
+	db.setAsides = []SetAside{{aside, now, cause.Error()}}
+	return nil
+}
+
+// makeRoom removes what was set aside, and reports whether there was any.
+func (db *DB) makeRoom() bool {
+	some := len(db.filesBeside(corruptSuffix)) > 0
+	db.remove(corruptSuffix)
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.setAsides = nil
+	return some
+}

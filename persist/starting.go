@@ -1,0 +1,47 @@
+package persist
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+)
+
+// startingSuffix is that of the start marker, a file beside the cache file. It has the number of processes in a row that
+// have died while bbolt opened the file, and is there only meanwhile.
+const startingSuffix = ".starting"
+
+// maxStarts is how many processes may die over a file.
+const maxStarts = 3
+
+// starts reads the start marker.
+func (db *DB) starts() int {
+	b, _ := os.ReadFile(db.path + startingSuffix)
+	n, _ := strconv.Atoi(string(b))
+	return n
+}
+
+// markStart writes the start marker. Where it cannot, the file is opened all the same.
+func (db *DB) markStart(n int) {
+	if err := os.WriteFile(db.path+startingSuffix, []byte(strconv.Itoa(n)), 0o600); err != nil {
+		db.log.Error(err, "Could not write the start marker", "path", db.path)
+	}
+}
+
+func (db *DB) unmarkStart() {
+	if err := os.Remove(db.path + startingSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		db.log.Error(err, "Could not remove the start marker: after some more starts the cache file is set aside", "path", db.path)
+	}
+}
+
+// checkStarts returns a [CorruptError] if too many processes have died.
+func (db *DB) checkStarts() error {
+	if n := db.starts(); n >= maxStarts {
+		return &CorruptError{Err: fmt.Errorf("%d processes in a row have ended while they opened it, or the last one has found it damaged", n)}
+	}
+	return nil
+}
+
+// crashpoint is called while bbolt opens a file. Tests let it end the process.
+var crashpoint = func() {}
