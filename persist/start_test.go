@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +26,7 @@ func init() {
 		crashpoint = func() {
 			switch args[1] {
 			case "stack":
+				debug.SetMaxStack(1 << 20)
 				var overflow func(int) int
 				overflow = func(n int) int { return overflow(n+1) + 1 }
 				overflow(0)
