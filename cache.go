@@ -94,13 +94,6 @@ type Options struct {
 	// DurableDelay replaces CommitInterval while a durable handler waits for the
 	// change. Default 10ms; at most CommitInterval.
 	DurableDelay time.Duration
-	// DurableGrace is how long durable handlers wait while nothing can be written, because the
-	// disk is full, or has not answered for 10 s. Then they are told of what is not in the file, so that a
-	// crash takes back what they were told. The next process tells it again, with one exception:
-	// the deletion of an object that was never written, or for a handler whose name was not, if it was
-	// deleted while no process ran and the server's history was lost. Default 0: they wait as long as
-	// it takes.
-	DurableGrace time.Duration
 	// MemoryBudget bounds the bytes of decoded objects kept in memory to be read, for all
 	// informers together. Recent changes are in memory as well, with their objects: up to 16 MiB for each
 	// informer while a handler is behind, and MaxPendingBytes. Default 32 MiB; negative: no bound. The first list keeps
@@ -235,12 +228,11 @@ func Open(path string, o Options) (*Cache, error) {
 	logger := klog.LoggerWithValues(*o.Logger, "cache", o.Name)
 	o.Logger = &logger
 	c := &Cache{opts: o, objects: indexer.NewObjects(o.MemoryBudget), schemas: newSchemas(), link: o.ListCompression.link(), informers: map[string]*SharedIndexInformer{}}
-	c.db, err = persist.Open(path, persist.Options{
+	c.db, err = persist.Open(context.Background(), path, persist.Options{
 		CommitInterval:  o.CommitInterval,
 		DurableDelay:    o.DurableDelay,
 		MaxPendingBytes: o.MaxPendingBytes,
 		LockTimeout:     o.LockTimeout,
-		DurableGrace:    o.DurableGrace,
 		Logger:          o.Logger,
 	})
 	if err != nil {

@@ -71,7 +71,7 @@ func openDeletions(db *persist.DB, space, name string, newObject func() any) (*d
 		}
 		d.noteLocked(name, s)
 	}
-	d.removeHook = db.AddHook(&persist.Hook{Space: space, Last: true, BeforeCommit: d.beforeCommit})
+	d.removeHook = db.AddHook(&persist.Hook{Last: true, BeforeCommit: d.beforeCommit})
 	return d, nil
 }
 

@@ -31,13 +31,11 @@ type parts struct {
 	queue    *queue.Log
 	sink     *sink.Sink
 	work     *workqueue.Store // Of the reconcilers.
-	// removeHook removes the hook of the DB that calls replaced.
+	// removeHook removes the hook of the DB that calls fileDamaged.
 	removeHook func()
 }
 
-// open makes the parts of an identity in a DB. If they cannot be read, the file as a
-// whole may be damaged: then the DB replaces it. A space that still cannot be read
-// is emptied.
+// open makes the parts of an identity in a DB. A space that cannot be read is emptied.
 func (s *SharedIndexInformer) open(db *persist.DB, id checkpoint.Identity, asked request.Asked, indexers cache.Indexers) (*parts, error) {
 	p := &parts{db: db, identity: id, asked: asked, space: id.Space()}
 	if p.unseen() {
@@ -45,12 +43,9 @@ func (s *SharedIndexInformer) open(db *persist.DB, id checkpoint.Identity, asked
 	}
 	p.logger = klog.LoggerWithValues(*s.cache.opts.Logger, "informer", p.name())
 	err := s.openParts(p, indexers)
-	for _, mend := range []func() error{p.replaceFile, func() error { return dropSpace(db, p.space) }} {
-		if !errors.Is(err, persist.ErrCorrupt) {
-			break
-		}
-		p.logger.Error(err, "Could not read the cache")
-		if err := mend(); err != nil {
+	if errors.Is(err, persist.ErrCorrupt) {
+		p.logger.Error(err, "Could not read the cache, emptying it")
+		if err := dropSpace(db, p.space); err != nil {
 			return nil, err
 		}
 		err = s.openParts(p, indexers)
@@ -70,20 +65,6 @@ func (p *parts) name() string {
 		return p.space
 	}
 	return p.identity.String()
-}
-
-// replaceFile waits until the DB has replaced a damaged file, if it has to. While the disk does not
-// answer nobody knows what the space will have.
-func (p *parts) replaceFile() error {
-	if _, err := p.db.Update(func(*persist.Batch) {}); err != nil {
-		return err
-	}
-	if err := p.db.Flush(); errors.Is(err, persist.ErrNoAnswer) {
-		return err
-	} else if err != nil {
-		p.logger.Error(err, "Could not write to the cache file")
-	}
-	return nil
 }
 
 func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err error) {
@@ -120,7 +101,7 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 		NotifyUnchanged: s.opts.NotifyUnchanged, FieldSelected: p.identity.FieldSelector != "",
 	})
 	p.work = workqueue.NewStore(p.db, p.space, p.logger)
-	p.removeHook = p.db.AddHook(&persist.Hook{Space: p.space, AfterReset: s.replaced})
+	p.removeHook = p.db.AddHook(&persist.Hook{AfterDamage: s.fileDamaged})
 	return nil
 }
 
@@ -149,8 +130,8 @@ func dropSpace(db *persist.DB, space string) error {
 // every record anew.
 func (s *SharedIndexInformer) corrupt(err error) { s.damaged(err, false) }
 
-// replaced is called when a damaged file has been replaced. It does the same.
-func (s *SharedIndexInformer) replaced(err error) { s.damaged(err, true) }
+// fileDamaged is called when a part of the file cannot be read any more. It does the same.
+func (s *SharedIndexInformer) fileDamaged(err error) { s.damaged(err, true) }
 
 func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
 	p := &s.progress

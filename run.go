@@ -147,7 +147,6 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	if decision.Serve && !decision.Unverified {
 		s.serveStored()
 	}
-	s.running.Go(func() { p.verify(ctx) })
 	s.running.Go(func() { s.verifyIndices(ctx, p) })
 	for _, r := range s.reconcilers {
 		s.running.Go(func() { r.run(ctx) })
@@ -170,9 +169,6 @@ const (
 	verifyDelay    = 10 * time.Second
 	verifyInterval = time.Hour
 )
-
-// verify verifies the whole file soon after a start, and seldom after that.
-func (p *parts) verify(ctx context.Context) { repeatedly(ctx, p.indexer.Verify) }
 
 // verifyIndices compares the indices with the objects, each of which is decoded for it. It begins when the objects are
 // up to date: before that many agents may be after the same server and the same processors, and an index that is wrong

@@ -1,6 +1,7 @@
 package warmwatch_test
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -783,4 +785,46 @@ func transformed(t *testing.T, path string, f *source, transform cache.Transform
 	}
 	end := start(t, informer)
 	return c, informer, w, func() { end(); closed() }
+}
+
+// loseBuckets removes buckets of the only space with objects in a file that is closed.
+func loseBuckets(t *testing.T, path string, buckets ...string) {
+	t.Helper()
+	var space []byte
+	inFile(t, path, func(tx *bolt.Tx) error {
+		return tx.ForEach(func(name []byte, b *bolt.Bucket) error {
+			if b.Bucket([]byte("objects")) != nil {
+				space = bytes.Clone(name)
+			}
+			return nil
+		})
+	})
+	for _, bucket := range buckets {
+		replaceBucket(t, path, space, []byte(bucket), nil)
+	}
+}
+
+// replaceBucket gives a bucket of a file that is closed the content of another one, or removes it if that is nil.
+func replaceBucket(t *testing.T, path string, space, bucket []byte, content *bolt.Bucket) {
+	t.Helper()
+	db, err := bolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bolt.Tx) error {
+		if err := tx.Bucket(space).DeleteBucket(bucket); err != nil && !errors.Is(err, bolterrors.ErrBucketNotFound) {
+			return err
+		}
+		if content == nil {
+			return nil
+		}
+		b, err := tx.Bucket(space).CreateBucket(bucket)
+		if err != nil {
+			return err
+		}
+		return content.ForEach(b.Put)
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
 }

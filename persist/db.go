@@ -225,18 +225,6 @@ func (db *DB) Update(fn func(*Batch)) (uint64, error) {
 		db.wakeCommitter()
 		db.cond.Wait()
 	}
-	return db.updateLocked(fn)
-}
-
-// UpdateNow is [DB.Update] without the wait for room, so that more than MaxPendingBytes may wait. It is for a caller
-// that holds a lock which a hook may wait for.
-func (db *DB) UpdateNow(fn func(*Batch)) (uint64, error) {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	return db.updateLocked(fn)
-}
-
-func (db *DB) updateLocked(fn func(*Batch)) (uint64, error) {
 	if db.closing {
 		return 0, ErrClosed
 	}

@@ -289,7 +289,7 @@ func TestEachBitOfAFilesHeadsIsFoundOut(t *testing.T) {
 			t.Error(err)
 		}
 		s.Close()
-		if !aside && missing != other {
+		if !aside && missing != other && missing != len(want) { // A bucket may have another name, as a whole.
 			t.Errorf("byte %d of page %d: %d keys are missing, and %d others are there", at%PageBytes, at/PageBytes, missing, other)
 		}
 		if !aside {

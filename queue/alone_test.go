@@ -18,14 +18,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
 
-	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
 )
 
 func openDB(t *testing.T, path string) *persist.DB {
 	t.Helper()
-	db, err := persist.Open(path, persist.Options{})
+	db, err := persist.Open(context.Background(), path, persist.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -383,27 +382,4 @@ func TestADurableNameGoesOnWhereItStoppedUntilItIsForgotten(t *testing.T) {
 		t.Errorf("a forgotten name is known (%v)", err)
 	}
 	closeAll(t, db, q)
-}
-
-// TestADeltaFIFOOfADamagedFileKeepsNothingThatWasPopped: nobody says that its names are complete.
-func TestADeltaFIFOOfADamagedFileKeepsNothingThatWasPopped(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "cache.db")
-	for life := range 2 {
-		db, known := openDB(t, path), cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc)
-		if salvaged := db.Salvaged("space"); salvaged != (life > 0) {
-			t.Fatalf("life %d: salvaged %v", life, salvaged)
-		}
-		q := newFIFO(t, db, known)
-		for version := range 5 {
-			if err := q.Update(object("o", 10*life+version+1)); err != nil {
-				t.Fatal(err)
-			}
-			drain(t, q, known, 1)
-		}
-		if n := q.Unacked(); n != 0 {
-			t.Errorf("life %d: all was popped, but %d", life, n)
-		}
-		closeFIFO(t, db, q)
-		testsupport.DamageFreelist(t, path)
-	}
 }

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -24,7 +25,7 @@ func setAside(t *testing.T, c *Consumer, d Delta) {
 
 func openDB(t *testing.T) *persist.DB {
 	t.Helper()
-	db, err := persist.Open(testsupport.Path(t), persist.Options{})
+	db, err := persist.Open(context.Background(), testsupport.Path(t), persist.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +106,7 @@ func TestAReplacedFileHasWhatIsSetAside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	q.afterReset(nil)
+	q.afterDamage(nil)
 	commitAnew(t, q)
 	if got := newLog(t, db, Options{}).SetAside("d"); !slices.Equal(got, []string{"ns/a"}) {
 		t.Errorf("%q are set aside", got)

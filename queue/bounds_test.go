@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"k8s.io/client-go/tools/cache"
 
@@ -281,38 +280,4 @@ func tellChunk(t *testing.T, c *Consumer, from, to string, seq uint64) {
 	if err := c.NoteRange(from, ListedRange{To: to, Last: to == "", Seq: seq}, c.q.Epoch()); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// TestAcknowledgedDeletionsDoNotWaitForACommitThatHangs, as those of Pods of ever new names would.
-func TestAcknowledgedDeletionsDoNotWaitForACommitThatHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: 1, DurableDelay: 1})
-		q := newLog(t, db, Options{TailBytes: 1})
-		c := q.Plain()
-		q.CaughtUp()
-		q.ReleaseUndelivered()
-		flush(t, q)
-		hanging := hangingValue{make(chan struct{})}
-		if _, err := db.Update(func(b *persist.Batch) {
-			b.Put(persist.Bucket{Space: "other", Name: "other"}, "key", hanging)
-		}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(11 * time.Second)
-		if db.Err() == nil {
-			t.Fatal("it does not hang")
-		}
-		for seq := uint64(1); seq <= 1000; seq++ {
-			publish(t, q, ofSize(seq, cache.Deleted, fmt.Sprint("pod-", seq), 2000))
-			c.Acknowledge(seq)
-		}
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		if n := len(onDisk(t, db, false)); n > 10 {
-			t.Errorf("%d acknowledged deletions are in memory", n)
-		}
-		close(hanging.until)
-		synctest.Wait()
-		flush(t, q)
-	})
 }

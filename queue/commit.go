@@ -116,9 +116,9 @@ func (q *Log) afterCommit(durable uint64) {
 	q.cond.Broadcast()
 }
 
-// afterReset makes the next commit write all cursors, the state, and what is set aside, into the
+// afterDamage makes the next commit write all cursors, the state, and what is set aside, into the
 // new file.
-func (q *Log) afterReset(error) {
+func (q *Log) afterDamage(error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	clear(q.storedCursors)

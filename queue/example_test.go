@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"context"
 	"fmt"
 	"log"
 	"os"
@@ -23,7 +24,7 @@ func ExampleNewDeltaFIFO() {
 	defer os.RemoveAll(dir)
 
 	process := func(use func(*queue.DeltaFIFO) error) {
-		db, err := persist.Open(filepath.Join(dir, "queue.db"), persist.Options{})
+		db, err := persist.Open(context.Background(), filepath.Join(dir, "queue.db"), persist.Options{})
 		if err != nil {
 			log.Fatal(err)
 		}

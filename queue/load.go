@@ -174,47 +174,6 @@ func (q *Log) compareRuns(st *logState, l *loading) {
 	q.head = max(q.head, st.Last)
 }
 
-// RemoveUnknown removes from the DB deltas that the log has removed, or given up as lost.
-// The copy of a damaged file may have them again, and the next process would take its log
-// for damaged. It returns errors of the DB.
-func (q *Log) RemoveUnknown() error {
-	q.mu.Lock()
-	tail, known := q.tailBase, q.runs.clone()
-	q.mu.Unlock()
-	var unknown []entry
-	err := q.db.Read(q.deltas.Space, func(s *persist.Snapshot) error {
-		unknown = nil
-		for _, bucket := range []persist.Bucket{q.deltas, q.tombstones} {
-			next, stop := iter.Pull(known.from(0))
-			defer stop()
-			r, some := next()
-			err := s.Scan(bucket.Name, "", func(it *persist.Item) (bool, error) {
-				seq, err := parseDeltaKey(it.Key)
-				for err == nil && some && r.to < seq {
-					r, some = next()
-				}
-				if err != nil || seq <= tail && (!some || seq < r.from) {
-					unknown = append(unknown, entry{bucket, it.Key})
-				}
-				return true, nil
-			})
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil || len(unknown) == 0 {
-		return err
-	}
-	_, err = q.db.Update(func(b *persist.Batch) {
-		for _, e := range unknown {
-			b.Delete(e.bucket, e.key)
-		}
-	})
-	return err
-}
-
 // dropLast drops the delta of seq, the last one, because it is damage or unreadable.
 func (q *Log) dropLast(seq uint64, err error, l *loading) {
 	key := deltaKey(seq)
@@ -294,7 +253,7 @@ func (q *Log) loadCursors(s *persist.Snapshot, st *logState, l *loading) error {
 			l.garbage = append(l.garbage, entry{q.cursors, key})
 		}
 	}
-	q.nameLost = l.stateLost || st == nil && len(bad)+len(q.storedCursors) > 0 || q.db.Salvaged(q.cursors.Space)
+	q.nameLost = l.stateLost || st == nil && len(bad)+len(q.storedCursors) > 0
 	for key, c := range q.storedCursors {
 		if name, ok := strings.CutPrefix(key, durablePrefix); ok {
 			c.MayKnow = c.MayKnow || l.lost

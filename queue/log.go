@@ -203,7 +203,7 @@ func NewLog(o Options) (*Log, error) {
 	if _, some := q.runs.last(); some { // A commit removes what no cursor holds.
 		defer q.db.Kick()
 	}
-	q.removeHook = q.db.AddHook(&persist.Hook{BeforeCommit: q.beforeCommit, AfterCommit: q.afterCommit, AfterReset: q.afterReset})
+	q.removeHook = q.db.AddHook(&persist.Hook{BeforeCommit: q.beforeCommit, AfterCommit: q.afterCommit, AfterDamage: q.afterDamage})
 	q.afterCommit(q.db.Durable()) // The last commit may have ended before the hook was added.
 	return q, nil
 }

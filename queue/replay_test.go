@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -387,7 +388,7 @@ func TestCursorsAreWrittenAnewAfterAReset(t *testing.T) {
 	if _, err := q.db.Update(func(b *persist.Batch) { b.Drop(q.cursors) }); err != nil {
 		t.Fatal(err)
 	}
-	q.afterReset(errors.New("test"))
+	q.afterDamage(errors.New("test"))
 	commitAnew(t, q)
 	q = crash(t, q)
 	if c = durable(t, q, "d", true); c.Cursor() != 3 {
@@ -491,7 +492,7 @@ func TestADamagedNumberDoesNotMoveTheHead(t *testing.T) {
 	}
 	// Another process puts there what looks like deltas, with no right checksum.
 	var quiet klog.Logger
-	db, err := persist.Open(q.db.Path(), persist.Options{CommitInterval: time.Hour, Logger: &quiet})
+	db, err := persist.Open(context.Background(), q.db.Path(), persist.Options{CommitInterval: time.Hour, Logger: &quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

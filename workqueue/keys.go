@@ -81,9 +81,6 @@ func (k *keys) load(lostIfUnknown bool) error {
 	if err != nil {
 		return err
 	}
-	if !found.known && k.store.db.Salvaged(k.store.names.Space) {
-		found.damage = errNotCounted
-	}
 	for _, key := range found.keys {
 		k.wanted[key] = struct{}{}
 	}
@@ -261,8 +258,8 @@ func (k *keys) beforeCommit(b *persist.Batch) {
 	k.rewrite = false
 }
 
-// afterReset has the next commit write all keys into the new file.
-func (k *keys) afterReset(error) {
+// afterDamage has the next commit write all keys into the new file.
+func (k *keys) afterDamage(error) {
 	k.mu.Lock()
 	k.rewrite = true
 	k.mu.Unlock()

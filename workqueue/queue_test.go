@@ -353,7 +353,7 @@ func TestKeysAreWrittenIntoTheFileThatReplacesADamagedOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	q.keys.afterReset(errors.New("damaged"))
+	q.keys.afterDamage(errors.New("damaged"))
 	flush(t, db)
 	s, _ = openStore(t, crashed(t, path))
 	if q = newQueue(t, s, Options[string]{}); q.Lost() || q.Len() != 1 {

@@ -129,7 +129,7 @@ func (s *Store) keysLocked(name string, lostIfUnknown bool) (k *keys, first bool
 		return nil, false, err
 	}
 	k.removeHook = s.db.AddHook(&persist.Hook{
-		Space: s.keys.Space, Last: true, BeforeCommit: k.beforeCommit, AfterReset: k.afterReset,
+		Last: true, BeforeCommit: k.beforeCommit, AfterDamage: k.afterDamage,
 	})
 	s.opened[name] = k
 	delete(s.absent, name)

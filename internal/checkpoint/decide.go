@@ -71,9 +71,8 @@ type Evidence struct {
 	Record *Record
 	// Stored: there are objects, with or without a checkpoint.
 	Stored bool
-	// Salvaged: the objects were copied from a damaged file, and have not been
-	// compared with the server's since; or it could not be read whether they were.
-	Salvaged bool
+	// Unread: nobody knows whether there is a checkpoint, because it could not be read.
+	Unread bool
 	// Incomplete: objects are missing, or nobody knows how many there should be.
 	Incomplete bool
 	// IndexErr is why the index entries may not match the objects.
@@ -101,10 +100,10 @@ func Decide(e Evidence, want Want) Decision {
 			d.because("nothing is stored")
 		}
 	}
-	if e.Salvaged {
+	if e.Unread {
 		d.relist()
 		d.Rewrite, d.RebuildIndices, d.TellAll = true, true, true
-		d.because("the file was damaged, or could not be read")
+		d.because("the checkpoint could not be read")
 	}
 	// Readers must not take missing objects for deleted ones.
 	if d.Serve && e.Incomplete {

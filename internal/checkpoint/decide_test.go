@@ -206,7 +206,7 @@ func TestDecideOnTheStateOfTheFile(t *testing.T) {
 		reason   string
 	}{
 		{"a checkpoint that cannot be read, beside objects", Evidence{Stored: true}, replace, "no checkpoint that can be read"},
-		{"a file that was damaged", Evidence{Record: &found, Stored: true, Salvaged: true}, Decision{Action: ActionRelist, Serve: true, Rewrite: true, RebuildIndices: true, TellAll: true}, "damaged"},
+		{"a checkpoint that could not be read", Evidence{Record: &found, Stored: true, Unread: true}, Decision{Action: ActionRelist, Serve: true, Rewrite: true, RebuildIndices: true, TellAll: true}, "could not be read"},
 		{"objects are missing", Evidence{Record: &found, Stored: true, Incomplete: true}, redo, "missing"},
 		{"index entries may be wrong", Evidence{Record: &found, Stored: true, IndexErr: failed}, reindex, "of no zone"},
 		{"the indices could not be rebuilt", Evidence{Record: &found, Stored: true, RebuildErr: failed}, redo, "of no zone"},

@@ -58,27 +58,23 @@ func (ix *Indexer) buildLocked(indexers cache.Indexers, prefixes ...string) erro
 	return nil
 }
 
-// dropUnsoundLocked removes all index entries if one of them is damaged, or if bbolt's Get
-// does not find an entry that its cursor shows: in such a tree entries can be neither
-// replaced nor removed.
+// dropUnsoundLocked removes all index entries if one of them is damaged.
 func (ix *Indexer) dropUnsoundLocked() error {
-	for from, done := "", false; !done; {
-		next := ""
-		err := ix.db.Read(ix.space, func(s *persist.Snapshot) (err error) {
-			next, done, err = s.Verify(indexBucket, from, sweptKeys)
-			return err
+	err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
+		return s.Scan(indexBucket, "", func(it *persist.Item) (bool, error) {
+			if it.Value != nil {
+				return true, nil
+			}
+			_, err := it.Payload()
+			return true, err
 		})
-		if errors.Is(err, persist.ErrCorrupt) {
-			next := ix.state
-			next.Dropped = true
-			return ix.storeLocked(next, func(b *persist.Batch) { b.Drop(ix.indexName) })
-		}
-		if err != nil {
-			return err
-		}
-		from = next
+	})
+	if !errors.Is(err, persist.ErrCorrupt) {
+		return err
 	}
-	return nil
+	next := ix.state
+	next.Dropped = true
+	return ix.storeLocked(next, func(b *persist.Batch) { b.Drop(ix.indexName) })
 }
 
 // fill adds the entries that are missing.

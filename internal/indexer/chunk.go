@@ -149,7 +149,7 @@ func (ix *Indexer) ListKeys() []string {
 		return []string{}
 	}
 	var keys []string
-	err := ix.db.ReadPatiently(ix.space, func(s *persist.Snapshot) error {
+	err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
 		keys = make([]string, 0, ix.Len())
 		return s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
 			keys = append(keys, it.Key)

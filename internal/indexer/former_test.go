@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 
@@ -14,7 +15,7 @@ import (
 
 // TestAReaderBesideTheCommitOfANewType has fetched a record of the old type, and decodes it after it was replaced.
 func TestAReaderBesideTheCommitOfANewType(t *testing.T) {
-	db, err := persist.Open(testsupport.Path(t), persist.Options{Logger: &testsupport.Quiet})
+	db, err := persist.Open(context.Background(), testsupport.Path(t), persist.Options{Logger: &testsupport.Quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -177,7 +177,7 @@ func (ix *Indexer) List() []any {
 	for range 2 {
 		// The snapshot has all writes up to asOf, and perhaps more.
 		asOf, m, whole := ix.Seq(), ix.objects.mark(), true
-		err := ix.db.ReadPatiently(ix.space, func(s *persist.Snapshot) (err error) {
+		err := ix.db.Read(ix.space, func(s *persist.Snapshot) (err error) {
 			list, whole, err = ix.list(s, asOf, m)
 			return err
 		})
@@ -393,7 +393,7 @@ func (ix *Indexer) ListIndexFuncValues(indexName string) []string {
 		return values
 	}
 	namePrefix := indexPrefix(indexName)
-	err := ix.readIndex(indexName, ix.db.ReadPatiently, func(s *persist.Snapshot) error {
+	err := ix.readIndex(indexName, ix.db.Read, func(s *persist.Snapshot) error {
 		values = []string{}
 		for from := namePrefix; ; {
 			next := ""

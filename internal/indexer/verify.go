@@ -15,33 +15,11 @@ import (
 const (
 	// verifyKeys are read, or verifyObjects decoded, at a time: some tenths of a
 	// millisecond, because an event waits that long where processors are few.
-	verifyKeys    = 128
 	verifyObjects = 16
 	// How many times longer verification pauses than it works. To decode all objects, and those of all index entries,
 	// takes seconds of a processor, and makes garbage.
-	verifyPause        = 9
 	verifyIndicesPause = 49
 )
-
-// Verify reads all objects and index entries once, without decoding them, and
-// reports damage to Options.OnCorrupt. Readers may miss damage: an object whose key is
-// damaged is just not found. Verify pauses most of the time, so that events do not wait
-// for it.
-func (ix *Indexer) Verify(ctx context.Context) {
-	for _, bucket := range []string{objectsBucket, indexBucket} {
-		sound := ix.verify(ctx, verifyPause, func(from string) (next string, done bool, err error) {
-			err = ix.db.Read(ix.space, func(s *persist.Snapshot) (err error) {
-				next, done, err = s.Verify(bucket, from, verifyKeys)
-				return err
-			})
-			return next, done, err
-		})
-		if !sound {
-			return
-		}
-	}
-	ix.Complete()
-}
 
 // VerifyIndices compares the objects with the index entries that they should have,
 // and the entries with the objects, and reports damage to Options.OnCorrupt. If a page

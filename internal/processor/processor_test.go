@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -117,7 +118,7 @@ func (s *goneBackStore) ReadChunk(from string, durable bool) (indexer.Chunk, err
 
 // processorOf starts a Processor, to which handlers can be added.
 func processorOf(t *testing.T, store Store) (*Processor, *persist.DB) {
-	db, err := persist.Open(filepath.Join(t.TempDir(), "cache.db"), persist.Options{})
+	db, err := persist.Open(context.Background(), filepath.Join(t.TempDir(), "cache.db"), persist.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

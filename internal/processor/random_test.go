@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"maps"
@@ -182,7 +183,7 @@ func (f *randomLists) run() {
 func (f *randomLists) open() {
 	t := f.t
 	var err error
-	f.db, err = persist.Open(filepath.Join(t.TempDir(), "cache.db"), persist.Options{
+	f.db, err = persist.Open(context.Background(), filepath.Join(t.TempDir(), "cache.db"), persist.Options{
 		CommitInterval: time.Duration(1+f.rng.IntN(500)) * time.Millisecond, MaxPendingBytes: int64(f.rng.IntN(2)),
 		Logger: &testsupport.Quiet,
 	})

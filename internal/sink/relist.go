@@ -338,12 +338,6 @@ func (r *relist) Finish(_ context.Context, rv string, ordered bool) error {
 	r.done = true
 	r.logLeftOut()
 	k.informer.Relisted()
-	if r.how.Rewrite && whole && k.db.Salvaged(k.space) {
-		if err := k.log.RemoveUnknown(); err != nil {
-			return err
-		}
-		return k.db.ForgetSalvage(k.space)
-	}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -53,7 +54,7 @@ func newSink(t *testing.T, relistItems int, options ...persist.Options) *Sink {
 // newSinkOf is newSink with these Objects, or some of its own.
 func newSinkOf(t *testing.T, relistItems int, objects *indexer.Objects, options ...persist.Options) *Sink {
 	t.Helper()
-	db, err := persist.Open(testsupport.Path(t), append(options, persist.Options{})[0])
+	db, err := persist.Open(context.Background(), testsupport.Path(t), append(options, persist.Options{})[0])
 	if err != nil {
 		t.Fatal(err)
 	}

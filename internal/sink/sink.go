@@ -197,7 +197,7 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 	}
 	k.record.Identity = want.Identity
 	evidence := checkpoint.Evidence{
-		Record: found, Stored: k.indexer.Seq() > 0, Salvaged: unread || k.db.Salvaged(k.space),
+		Record: found, Stored: k.indexer.Seq() > 0, Unread: unread,
 		Incomplete: !k.indexer.Counted() || !k.indexer.Complete(), IndexErr: k.indexer.IndexErr(),
 	}
 	decision := checkpoint.Decide(evidence, want)

@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"context"
 	"path/filepath"
 	"testing"
 
@@ -15,7 +16,7 @@ import (
 // is applied without its objects must not count as complete.
 func TestWhatIsMissingFromAStageIsNoticed(t *testing.T) {
 	for _, lost := range [][]string{{"a"}, {"c"}, {"a", "b", "c", "d"}} {
-		db, err := persist.Open(filepath.Join(t.TempDir(), "cache.db"), persist.Options{})
+		db, err := persist.Open(context.Background(), filepath.Join(t.TempDir(), "cache.db"), persist.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

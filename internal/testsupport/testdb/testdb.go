@@ -2,6 +2,7 @@
 package testdb
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ var Manual = persist.Options{CommitInterval: time.Hour, DurableDelay: time.Hour}
 func Open(t testing.TB, path string, o persist.Options) *persist.DB {
 	t.Helper()
 	o.Logger = &testsupport.Quiet
-	db, err := persist.Open(path, o)
+	db, err := persist.Open(context.Background(), path, o)
 	if err != nil {
 		t.Fatal(err)
 	}
