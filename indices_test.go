@@ -3,7 +3,6 @@ package warmwatch_test
 import (
 	"context"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -84,53 +83,6 @@ func TestWhileIndicesAreRebuiltTheFileHasNoIndexVersion(t *testing.T) {
 			})
 		}
 	})
-}
-
-// TestAnotherIndexFunctionOfTheSameVersionIsStaleUntilItIsCompared with the objects.
-func TestAnotherIndexFunctionOfTheSameVersionIsStaleUntilItIsCompared(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a", "x"), configMap("b", "x"))
-		path := filled(t, f, indexed("1", byContent))
-		p := launch(t, path, f, indexed("1", byName)).run()
-		for _, want := range [][]string{nil, {"ns/a"}} {
-			keys, err := p.informer.GetIndexer().IndexKeys("i", "a")
-			if err != nil || !slices.Equal(keys, want) {
-				t.Errorf("the index has %q, %v, expected %q", keys, err, want)
-			}
-			settle()
-		}
-	})
-}
-
-// TestIndicesAreComparedOnceTheObjectsAreUpToDate: every object is decoded for it, while many agents may be after the
-// same server and the same processors, and what is wrong waits for a list anyway.
-func TestIndicesAreComparedOnceTheObjectsAreUpToDate(t *testing.T) {
-	for name, of := range map[string]func(*source) cache.ListerWatcher{
-		"":                func(f *source) cache.ListerWatcher { return f },
-		"without a watch": func(f *source) cache.ListerWatcher { return withoutWatch{f} },
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newSource(t, configMap("a", "x"), configMap("b", "x"))
-				path := filled(t, f, indexed("1", byContent))
-				f.setDown(errUnreachable)
-				var calls atomic.Int64
-				p := launch(t, path, of(f), indexed("1", func(obj any) ([]string, error) {
-					calls.Add(1)
-					return byName(obj)
-				})).run()
-				time.Sleep(5 * time.Minute)
-				if n := calls.Load(); n != 0 {
-					t.Errorf("the index function was called %d times while the server could not be reached", n)
-				}
-				f.setDown(nil)
-				settle()
-				if keys, err := p.informer.GetIndexer().IndexKeys("i", "a"); err != nil || !slices.Equal(keys, []string{"ns/a"}) {
-					t.Errorf("then the index has %q, %v", keys, err)
-				}
-			})
-		})
-	}
 }
 
 // withoutWatch has a resource that cannot be watched.

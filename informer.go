@@ -62,7 +62,7 @@ type InformerOptions struct {
 	TransformVersion string
 	// IndexVersion is the version of the Indexers. When it changes, the indices are
 	// rebuilt. If an index function depends on configuration, so must the version: else its
-	// index is stale until it is verified, some 10 s after the objects are up to date.
+	// index stays as it is, but for objects that change.
 	// Default: it changes with the program's binary.
 	IndexVersion string
 	// NotifyUnchanged makes a relist also notify of objects that did not change,
@@ -167,7 +167,7 @@ type SharedIndexInformer struct {
 	queuesOpen        bool                // The reconcilers have their workqueues.
 	reconcilers       []*reconciler       // Those that run, and before begin all that were added.
 	forgotten         map[string]struct{} // Names of reconcilers that were forgotten before queuesOpen.
-	running           sync.WaitGroup      // verify, and reconcilers.
+	running           sync.WaitGroup      // Reconcilers.
 }
 
 var _ cache.SharedIndexInformer = (*SharedIndexInformer)(nil)

@@ -147,7 +147,6 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	if decision.Serve && !decision.Unverified {
 		s.serveStored()
 	}
-	s.running.Go(func() { s.verifyIndices(ctx, p) })
 	for _, r := range s.reconcilers {
 		s.running.Go(func() { r.run(ctx) })
 	}
@@ -162,34 +161,6 @@ func (s *SharedIndexInformer) serveStored() {
 		s.syncGate.arm()
 	} else {
 		s.setSynced()
-	}
-}
-
-const (
-	verifyDelay    = 10 * time.Second
-	verifyInterval = time.Hour
-)
-
-// verifyIndices compares the indices with the objects, each of which is decoded for it. It begins when the objects are
-// up to date: before that many agents may be after the same server and the same processors, and an index that is wrong
-// is made anew with a list.
-func (s *SharedIndexInformer) verifyIndices(ctx context.Context, p *parts) {
-	upToDate := func(context.Context) (bool, error) { return s.isUpToDate(), nil }
-	if wait.PollUntilContextCancel(ctx, time.Second, true, upToDate) == nil {
-		repeatedly(ctx, p.indexer.VerifyIndices)
-	}
-}
-
-// repeatedly calls verify until ctx is done.
-func repeatedly(ctx context.Context, verify func(context.Context)) {
-	defer utilruntime.HandleCrashWithContext(ctx)
-	for delay := verifyDelay; ; delay = verifyInterval {
-		select {
-		case <-time.After(delay):
-		case <-ctx.Done():
-			return
-		}
-		verify(ctx)
 	}
 }
 

@@ -174,13 +174,6 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	return st
 }
 
-// isUpToDate reports whether a watch is open, or all was listed: a resource may have no watch.
-func (s *SharedIndexInformer) isUpToDate() bool {
-	s.progress.mu.Lock()
-	defer s.progress.mu.Unlock()
-	return s.progress.phase == PhaseLive || s.progress.relists > 0
-}
-
 // servesFromDisk reports whether the cache was served before the API server answered.
 func (s *SharedIndexInformer) servesFromDisk() bool {
 	s.progress.mu.Lock()

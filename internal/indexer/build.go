@@ -1,13 +1,11 @@
 package indexer
 
 import (
-	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"maps"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
@@ -15,194 +13,170 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// sweptKeys is how many keys are read in one transaction.
-const sweptKeys = 4096
-
-// A builder makes the entries of some indexers agree with the objects. It leaves right
-// entries alone, so that readers always find them. The Indexer's writer is locked.
-type builder struct {
-	ix       *Indexer
-	indexers cache.Indexers
-	names    []string
-	// right has a hash of the key of each entry that should exist, because hashes take
-	// less memory than keys. A wrong entry with the hash of a right one stays: among a
-	// million of each, one time in ten million.
-	right sets.Set[uint64]
-	seed  maphash.Seed
-	// leftOut has the keys of the objects that could not be read. Their entries stay: who reads by one of them learns
-	// that the object is damaged.
-	leftOut sets.Set[string]
-}
-
-// errLeftOut is the end of a build that has left out objects.
+// errLeftOut means that objects cannot be read, so that nobody knows all index entries.
 var errLeftOut = errors.New("objects could not be read")
 
-// buildLocked adds the missing entries of some indexers, and then removes all entries
-// that begin with one of the prefixes and should not exist.
-func (ix *Indexer) buildLocked(indexers cache.Indexers, prefixes ...string) error {
-	b := &builder{
-		ix: ix, indexers: indexers, names: slices.Sorted(maps.Keys(indexers)),
-		right: sets.Set[uint64]{}, seed: maphash.MakeSeed(), leftOut: sets.Set[string]{},
+// RebuildIndices makes the index entries agree with the objects (A5), and counts the
+// objects. It only reads where they agree already; else all entries are made anew, and reads by
+// an index wait until that is done. The error is an [IndexFuncError] if an index function failed.
+// If objects cannot be read, IndexErr stays.
+func (ix *Indexer) RebuildIndices() error {
+	ix.writer.Lock()
+	defer ix.writer.Unlock()
+	built := ix.rebuildLocked(*ix.indexers.Load())
+	next := ix.state
+	_, failed := errors.AsType[*IndexFuncError](built)
+	switch {
+	case built == nil:
+		next.IndexErr, next.Dropped = "", false
+	case failed || errors.Is(built, errLeftOut): // The entries are as they were before.
+		next.doubt(built)
+	default:
+		return built
 	}
-	if err := b.fill(); err != nil {
-		return err
+	var err error
+	if next.tally, err = ix.tallyOf(objectsBucket, "", anyItem); err == nil {
+		err = ix.storeLocked(next, func(*persist.Batch) { ix.objects.setCount(ix.owner, next.Count) })
 	}
-	for _, prefix := range prefixes {
-		if err := b.sweep(prefix); err != nil {
-			return err
-		}
+	if failed {
+		err = cmp.Or(err, built)
 	}
-	if len(b.leftOut) > 0 {
-		return fmt.Errorf("%w: %d, among them %.100q", errLeftOut, len(b.leftOut), slices.Min(b.leftOut.UnsortedList()))
-	}
-	return nil
+	return err
 }
 
-// dropUnsoundLocked removes all index entries if one of them is damaged.
-func (ix *Indexer) dropUnsoundLocked() error {
-	err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
-		return s.Scan(indexBucket, "", func(it *persist.Item) (bool, error) {
-			if it.Value != nil {
-				return true, nil
-			}
-			_, err := it.Payload()
-			return true, err
-		})
-	})
-	if !errors.Is(err, persist.ErrCorrupt) {
+func (ix *Indexer) rebuildLocked(indexers cache.Indexers) error {
+	want, err := ix.wantedEntries(indexers)
+	if err != nil {
 		return err
+	}
+	have, err := ix.tallyOf(indexBucket, "", soundItem)
+	if err != nil && !isDamage(err) {
+		return err
+	}
+	if err == nil && have == want && ix.state.Index == want && ix.state.IndexErr == "" {
+		return nil
 	}
 	next := ix.state
-	next.Dropped = true
-	return ix.storeLocked(next, func(b *persist.Batch) { b.Drop(ix.indexName) })
+	next.Index, next.Dropped = tally{}, true
+	next.IndexErr = "the indices were not rebuilt to the end"
+	if err := ix.storeLocked(next, func(b *persist.Batch) { b.Drop(ix.indexName) }); err != nil {
+		return err
+	}
+	return ix.fillLocked(indexers)
 }
 
-// fill adds the entries that are missing.
-func (b *builder) fill() error {
-	for from, done := "", len(b.names) == 0; !done; {
-		c, err := b.ix.Chunk(from, false)
-		if err != nil {
+// addLocked makes the entries of indices that nobody reads yet. If the program had an index before, the file may have
+// old entries of it.
+func (ix *Indexer) addLocked(added cache.Indexers) error {
+	want, err := ix.wantedEntries(added)
+	if err != nil {
+		return err
+	}
+	have := tally{}
+	for name := range added {
+		found, err := ix.tallyOf(indexBucket, indexPrefix(name), soundItem)
+		if err != nil && !isDamage(err) {
 			return err
 		}
-		puts, err := b.entries(c)
-		if err != nil {
-			return err
-		}
-		var missing []indexPut
-		err = b.ix.db.Read(b.ix.space, func(s *persist.Snapshot) (err error) {
-			missing, err = missingOf(puts, s)
-			return err
+		have.Count, have.Digest = have.Count+found.Count, have.Digest^found.Digest
+	}
+	if have == want {
+		return nil
+	}
+	for name := range added {
+		err := ix.scanKeys(indexBucket, indexPrefix(name), anyItem, func(keys []string) error {
+			next := ix.state
+			for _, key := range keys {
+				next.Index.remove(key)
+			}
+			return ix.storeLocked(next, func(b *persist.Batch) {
+				for _, key := range keys {
+					b.Delete(ix.indexName, key)
+				}
+			})
 		})
 		if err != nil {
 			return err
 		}
-		if len(missing) > 0 {
-			_, err = b.ix.update(func(batch *persist.Batch) {
-				for _, p := range missing {
-					batch.Put(b.ix.indexName, p.key, p.value)
-				}
-			})
+	}
+	return ix.fillLocked(added)
+}
+
+func (ix *Indexer) wantedEntries(indexers cache.Indexers) (want tally, err error) {
+	err = ix.eachEntry(indexers, func(puts []indexPut) error {
+		for i := range puts {
+			want.add(puts[i].key)
 		}
+		return nil
+	})
+	return want, err
+}
+
+// fillLocked puts the entries of indices that have none.
+func (ix *Indexer) fillLocked(indexers cache.Indexers) error {
+	return ix.eachEntry(indexers, func(puts []indexPut) error {
+		next := ix.state
+		for i := range puts {
+			next.Index.add(puts[i].key)
+		}
+		return ix.storeLocked(next, func(b *persist.Batch) {
+			for _, p := range puts {
+				b.Put(ix.indexName, p.key, p.value)
+			}
+		})
+	})
+}
+
+// eachEntry calls fn with the entries that the objects should have, those of some objects at a time.
+func (ix *Indexer) eachEntry(indexers cache.Indexers, fn func([]indexPut) error) error {
+	names := slices.Sorted(maps.Keys(indexers))
+	for from, done := "", len(names) == 0; !done; {
+		c, err := ix.Chunk(from, false)
 		if err != nil {
 			return err
+		}
+		if len(c.LeftOut) > 0 {
+			return fmt.Errorf("%w, among them %.100q", errLeftOut, c.LeftOut[0])
+		}
+		var puts []indexPut
+		for i, obj := range c.Objects {
+			for _, name := range names {
+				values, err := storedIndexValues(indexers[name], name, c.Keys[i], obj)
+				if err != nil {
+					return err
+				}
+				for v := range sets.New(values...) {
+					puts = append(puts, newIndexPut(name, v, c.Keys[i]))
+				}
+			}
+		}
+		if len(puts) > 0 {
+			if err := fn(puts); err != nil {
+				return err
+			}
 		}
 		from, done = c.Next, c.Done
 	}
 	return nil
 }
 
-// entries returns the entries that the objects of a chunk should have, and adds them to right.
-func (b *builder) entries(c Chunk) ([]indexPut, error) {
-	b.leftOut.Insert(c.LeftOut...)
-	var puts []indexPut
-	for i, obj := range c.Objects {
-		for _, name := range b.names {
-			values, err := storedIndexValues(b.indexers[name], name, c.Keys[i], obj)
-			if err != nil {
-				return nil, err
-			}
-			for v := range sets.New(values...) {
-				p := newIndexPut(name, v, c.Keys[i])
-				b.right.Insert(b.hash(p.key))
-				puts = append(puts, p)
-			}
-		}
+// storeLocked stores a state without a change of an object, in one batch with what more does.
+func (ix *Indexer) storeLocked(next state, more func(*persist.Batch)) error {
+	dropped := ix.drops.Load()%2 == 1
+	if next.Dropped && !dropped {
+		ix.drops.Add(1)
 	}
-	return puts, nil
-}
-
-func (b *builder) hash(key string) uint64 { return maphash.String(b.seed, key) }
-
-// missingOf returns the entries that are not in the snapshot as they should be.
-func missingOf(puts []indexPut, s *persist.Snapshot) (missing []indexPut, err error) {
-	for _, p := range puts {
-		same := false
-		_, err := s.View(indexBucket, p.key, func(it *persist.Item) error {
-			v, err := it.Payload()
-			same = err == nil && bytes.Equal(v, p.value)
-			return nil // A damaged entry is written anew.
-		})
-		if err != nil {
-			return nil, err
-		}
-		if !same {
-			missing = append(missing, p)
-		}
-	}
-	return missing, nil
-}
-
-// isOfLeftOut reports whether an entry is one of an object that could not be read.
-func (b *builder) isOfLeftOut(it *persist.Item) bool {
-	if len(b.leftOut) == 0 {
-		return false
-	}
-	_, prefix, err := entryIndex(it)
+	_, err := ix.update(func(b *persist.Batch) {
+		b.Put(ix.storeName, stateKey, &next)
+		more(b)
+	})
 	if err != nil {
-		return false
+		return err
 	}
-	_, _, key, err := parseEntry(it, prefix)
-	return err == nil && b.leftOut.Has(key)
-}
-
-// sweep removes the entries with a prefix that are not among right.
-func (b *builder) sweep(prefix string) error {
-	for from, done := prefix, false; !done; {
-		var wrong []string
-		next := ""
-		err := b.ix.db.Read(b.ix.space, func(s *persist.Snapshot) error {
-			keys := 0
-			wrong, done = nil, true
-			return s.Scan(indexBucket, from, func(it *persist.Item) (bool, error) {
-				if !strings.HasPrefix(it.Key, prefix) {
-					return false, nil // Damaged or not, nothing behind it has the prefix.
-				}
-				if keys == sweptKeys {
-					done = false
-					return false, nil
-				}
-				keys++
-				next = it.Key + "\x00"
-				if !b.right.Has(b.hash(it.Key)) && !b.isOfLeftOut(it) {
-					wrong = append(wrong, it.Key)
-				}
-				return true, nil
-			})
-		})
-		if err != nil {
-			return err
-		}
-		if len(wrong) > 0 {
-			_, err = b.ix.update(func(batch *persist.Batch) {
-				for _, key := range wrong {
-					batch.Delete(b.ix.indexName, key)
-				}
-			})
-		}
-		if err != nil {
-			return err
-		}
-		from = next
+	ix.state = next
+	ix.visible.Store(&next)
+	if dropped && !next.Dropped {
+		ix.drops.Add(1)
 	}
 	return nil
 }

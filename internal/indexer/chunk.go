@@ -1,6 +1,8 @@
 package indexer
 
 import (
+	"strings"
+
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -119,17 +121,25 @@ func (ix *Indexer) DecodeChunk(c Chunk) Chunk {
 // Keys calls fn with all keys, in order and in batches of bounded size, while no
 // transaction is open. A key that exists all the time is not missed.
 func (ix *Indexer) Keys(fn func([]string) error) error {
-	for from, done := "", false; !done; {
+	return ix.scanKeys(objectsBucket, "", anyItem, fn)
+}
+
+// scanKeys is Keys for the keys of a bucket that begin with prefix. check may fail for an item.
+func (ix *Indexer) scanKeys(bucket, prefix string, check func(*persist.Item) error, fn func([]string) error) error {
+	for from, done := prefix, false; !done; {
 		var keys []string
 		err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
 			keys, done = nil, true
-			return s.Scan(objectsBucket, from, func(it *persist.Item) (bool, error) {
+			return s.Scan(bucket, from, func(it *persist.Item) (bool, error) {
+				if !strings.HasPrefix(it.Key, prefix) {
+					return false, nil
+				}
 				if len(keys) == 16*ChunkObjects {
 					done = false
 					return false, nil
 				}
 				keys = append(keys, it.Key)
-				return true, nil
+				return true, check(it)
 			})
 		})
 		if err == nil && len(keys) > 0 {

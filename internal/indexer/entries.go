@@ -57,16 +57,6 @@ func newIndexPut(name, value, objectKey string) indexPut {
 	return p
 }
 
-// entryIndex returns the name of an entry's index, and the prefix of that index.
-func entryIndex(it *persist.Item) (name, prefix string, err error) {
-	n, used := binary.Uvarint([]byte(it.Key[:min(len(it.Key), binary.MaxVarintLen64)]))
-	if used <= 0 || n > uint64(len(it.Key)-used) {
-		return "", "", &persist.CorruptError{Key: it.Key, Bucket: persist.Bucket{Name: indexBucket}, Err: fmt.Errorf("malformed index entry")}
-	}
-	end := used + int(n)
-	return it.Key[used:end], it.Key[:end], nil
-}
-
 // parseEntry splits the key of an entry behind namePrefix, the prefix of its index.
 func parseEntry(it *persist.Item, namePrefix string) (value, prefix, objectKey string, err error) {
 	rest := it.Key[len(namePrefix):]

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -71,19 +70,13 @@ type Indexer struct {
 	// writer serialises writers: each reads the old object and its index
 	// entries before it writes. Readers never take it.
 	writer   sync.Mutex
-	w        Writer // w, state, released, unread and counted are guarded by writer.
+	w        Writer // w, state and released are guarded by writer.
 	state    state
 	released bool
-	// unread is how many writes could not read. After the first of them that counted does not have the objects
-	// are counted, see noteUnreadLocked.
-	unread, counted uint64
-	indexers        atomic.Pointer[cache.Indexers]
-	hidden          atomic.Bool
+	indexers atomic.Pointer[cache.Indexers]
+	hidden   atomic.Bool
 	// drops is odd while state.Dropped. It changes before the entries go, and when all are back.
 	drops atomic.Uint64
-	// partial has the names of the indices for which an index function has failed, nil if none did: they lack entries
-	// until RebuildIndices succeeds.
-	partial atomic.Pointer[sets.Set[string]]
 	// visible is state as of the last batch, for readers.
 	visible atomic.Pointer[state]
 	// leftOut has the keys of the objects that could not be read for a list.
@@ -96,29 +89,22 @@ var _ cache.Indexer = (*Indexer)(nil)
 type state struct {
 	ResourceVersion string `json:"resourceVersion,omitempty"`
 	// Seq numbers the writes of this space. It never goes back.
-	Seq uint64 `json:"seq"`
-	tally
-	// Recounted says that the tally was missing, and was made anew from the objects found.
-	// It stays true, in later processes too, until SetComplete.
-	Recounted bool `json:"recounted,omitempty"`
+	Seq   uint64 `json:"seq"`
+	tally        // Of the objects.
+	Index tally  `json:"index"` // Of the index entries.
+	// Uncounted says that the tally of the objects may be wrong: it was missing, and was made anew from the objects
+	// found, or a write could not read whether its key was stored. It stays true, in later processes too, until
+	// SetComplete.
+	Uncounted bool `json:"uncounted,omitempty"`
 	// IndexErr is why index entries may be missing or left over until RebuildIndices succeeds, in
 	// this process or a later one. Empty: they are right.
 	IndexErr string `json:"indexErr,omitempty"`
-	// Dropped says that all index entries were removed, and not all of them made anew.
+	// Dropped says that entries are missing: the file has lost some, or all were removed, and not all of them made anew.
 	Dropped bool `json:"indexDropped,omitempty"`
 }
 
 // doubt says that index entries may be wrong.
 func (s *state) doubt(err error) { s.IndexErr = fmt.Sprintf("%.200s", err) }
-
-// hashOf is FNV-1a. It is part of the file format.
-func hashOf(key string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(key) {
-		h = (h ^ uint64(key[i])) * 1099511628211
-	}
-	return h
-}
 
 func (s *state) AppendTo(dst []byte) ([]byte, error) { return persist.AppendJSON(dst, s) }
 
@@ -181,12 +167,11 @@ func (ix *Indexer) load() error {
 			return err
 		}
 	}
-	if s.Count > 0 && s.Digest == 0 {
-		keys, err := ix.tallyKeys()
-		if err != nil {
-			return err
-		}
-		s.Digest = keys.Digest
+	if entries, err := ix.tallyOf(indexBucket, "", anyItem); err != nil && !isDamage(err) {
+		return err
+	} else if err != nil || entries != s.Index {
+		s.doubt(fmt.Errorf("the index has %d entries, expected %d, or other ones", entries.Count, s.Index.Count))
+		s.Dropped = true
 	}
 	ix.state = s
 	ix.visible.Store(&s)
@@ -205,7 +190,7 @@ func (ix *Indexer) recount(cause error) (s state, err error) {
 		return s, err
 	}
 	defer snapshot.Close()
-	s.Recounted = true
+	s.Uncounted = true
 	err = snapshot.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
 		s.add(it.Key)
 		if o, inMemory := it.Value.(*record.Object); inMemory {
@@ -245,7 +230,7 @@ func (ix *Indexer) Len() int { return max(0, ix.visible.Load().Count) }
 
 // Counted reports whether the DB knows how many objects there are. If not, some may be
 // missing, until [Writer.SetComplete].
-func (ix *Indexer) Counted() bool { return !ix.visible.Load().Recounted }
+func (ix *Indexer) Counted() bool { return !ix.visible.Load().Uncounted }
 
 // Seq returns the number of the last write.
 func (ix *Indexer) Seq() uint64 { return ix.visible.Load().Seq }

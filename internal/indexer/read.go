@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/persist"
@@ -223,7 +224,7 @@ func (ix *Indexer) checkCount(s *persist.Snapshot, atLeast uint64, found tally) 
 		return &persist.CorruptError{Bucket: ix.storeName, Key: stateKey, Err: fmt.Errorf("write %d, expected %d", st.Seq, atLeast)}
 	case st.Count != found.Count:
 		return &persist.CorruptError{Bucket: ix.objectsName, Err: fmt.Errorf("%d objects, expected %d", found.Count, st.Count)}
-	case st.Digest != found.Digest && st.Digest != 0:
+	case st.Digest != found.Digest:
 		return &persist.CorruptError{Bucket: ix.objectsName, Err: fmt.Errorf("%d objects, not all of them with the keys that they had", found.Count)}
 	}
 	return nil
@@ -295,7 +296,7 @@ func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
 	var ls []lazyObject
 	var buf buffers
 	where := name
-	err := ix.readIndex(name, ix.db.Read, func(s *persist.Snapshot) error {
+	err := ix.readIndex(ix.db.Read, func(s *persist.Snapshot) error {
 		keys, err := ix.indexKeys(s, name, values...)
 		if err != nil {
 			return err
@@ -329,20 +330,27 @@ func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
 }
 
 // errNotWhole is returned instead of less than there is.
-var errNotWhole = errors.New("the index is not whole, and is being made anew")
+var errNotWhole = errors.New("the indices lack entries, and are being made anew")
 
-// readIndex reads by an index, unless it is not whole. read is a method of the DB.
-func (ix *Indexer) readIndex(name string, read func(space string, fn func(*persist.Snapshot) error) error, fn func(*persist.Snapshot) error) error {
-	if partial := ix.partial.Load(); partial != nil && partial.Has(name) {
-		return errNotWhole
-	}
-	before := ix.drops.Load()
-	return read(ix.space, func(s *persist.Snapshot) error {
-		if before%2 == 1 || ix.drops.Load() != before {
-			return errNotWhole
+const (
+	wholePatience = 10 * time.Second
+	wholePoll     = 20 * time.Millisecond
+)
+
+// readIndex reads by an index. Where entries are missing it waits, at most for wholePatience. read is a method of the DB.
+func (ix *Indexer) readIndex(read func(space string, fn func(*persist.Snapshot) error) error, fn func(*persist.Snapshot) error) error {
+	for begin := time.Now(); ; time.Sleep(wholePoll) {
+		before := ix.drops.Load()
+		err := read(ix.space, func(s *persist.Snapshot) error {
+			if before%2 == 1 || ix.drops.Load() != before {
+				return errNotWhole
+			}
+			return fn(s)
+		})
+		if !errors.Is(err, errNotWhole) || time.Since(begin) >= wholePatience {
+			return err
 		}
-		return fn(s)
-	})
+	}
 }
 
 // indexKeys returns the sorted keys of the objects that have any of the values.
@@ -375,7 +383,7 @@ func (ix *Indexer) IndexKeys(indexName, indexedValue string) ([]string, error) {
 		return []string{}, nil
 	}
 	var keys []string
-	err := ix.readIndex(indexName, ix.db.Read, func(s *persist.Snapshot) (err error) {
+	err := ix.readIndex(ix.db.Read, func(s *persist.Snapshot) (err error) {
 		keys, err = ix.indexKeys(s, indexName, indexedValue)
 		return err
 	})
@@ -393,7 +401,7 @@ func (ix *Indexer) ListIndexFuncValues(indexName string) []string {
 		return values
 	}
 	namePrefix := indexPrefix(indexName)
-	err := ix.readIndex(indexName, ix.db.Read, func(s *persist.Snapshot) error {
+	err := ix.readIndex(ix.db.Read, func(s *persist.Snapshot) error {
 		values = []string{}
 		for from := namePrefix; ; {
 			next := ""

@@ -31,7 +31,8 @@ type Change struct {
 	value      *record.Object
 	puts, dels []indexPut
 	// unread: nobody knows whether there was an object before. Existed is true then, so that no deletion is left
-	// out. isNew: the store has no object of the key. newEntries: it has none of puts.
+	// out, and it is counted as one that was not stored: a number that is too high keeps List from taking the objects
+	// in memory for all. isNew: the store has no object of the key. newEntries: it has none of puts.
 	unread, isNew, newEntries bool
 	fill                      bool // [Objects.fill] keeps New, not [Objects.set].
 }
@@ -193,7 +194,7 @@ func (w *Writer) Renumber(c *Change) {
 
 // SetComplete says that no object is missing once the changes are committed. If the number
 // of objects was lost, it is known again.
-func (w *Writer) SetComplete() { w.next.Recounted = false }
+func (w *Writer) SetComplete() { w.next.Uncounted = false }
 
 func parse(it *persist.Item) (record.Record, error) {
 	payload, err := it.Payload()
@@ -233,7 +234,7 @@ func (w *Writer) Set(key string, obj any, wantOld bool) *Change {
 func (w *Writer) SetValue(key string, value *record.Object, wantOld bool) *Change {
 	c := w.change(key, value, wantOld)
 	c.New, c.value, value.Seq = value.Object, value, c.Seq
-	if !c.Existed || c.unread { // See noteUnreadLocked.
+	if !c.Existed || c.unread {
 		w.next.add(key)
 	}
 	return w.stage(c)
@@ -278,11 +279,8 @@ func (w *Writer) change(key string, base *record.Object, wantOld bool) (c Change
 		var err error
 		c.Old, c.OldSizeBytes, c.Existed, err = w.ix.get(key, base, fromFile)
 		if err != nil {
-			w.ix.failed(err, key)
-			if c.Existed {
-				w.next.doubt(err) // The entries of the old object, if any, are left over.
-			}
-			c.Old, c.unread, c.Existed = nil, !c.Existed, true
+			c.Old = nil
+			w.couldNotRead(&c, err)
 		}
 		return c
 	}
@@ -293,17 +291,21 @@ func (w *Writer) change(key string, base *record.Object, wantOld bool) (c Change
 	var err error
 	c.Existed, err = w.ix.db.View(w.ix.objectsName, key, func(*persist.Item) error { return nil })
 	if err != nil {
-		w.ix.failed(err, key)
-		c.unread, c.Existed = !c.Existed, true
+		w.couldNotRead(&c, err)
 	}
 	return c
 }
 
+// couldNotRead notes that the old object of a change is not known: its index entries, if any, are left over.
+func (w *Writer) couldNotRead(c *Change, err error) {
+	w.ix.failed(err, c.Key)
+	w.next.doubt(err)
+	c.unread, c.Existed = !c.Existed, true
+	w.next.Uncounted = w.next.Uncounted || c.unread
+}
+
 func (w *Writer) stage(c Change) *Change {
 	w.diffIndices(&c)
-	if c.unread {
-		w.ix.noteUnreadLocked()
-	}
 	c.newEntries = c.isNew || c.Old != nil && w.next.IndexErr == ""
 	if s := w.staged(c.Key); s != nil {
 		c.newEntries = c.isNew // The store may have what the first deletes.
@@ -342,17 +344,21 @@ func (w *Writer) diffIndices(c *Change) {
 		if len(before) == 1 && len(now) == 1 && before[0] == now[0] {
 			continue // The common case.
 		}
-		for _, v := range before {
-			if !slices.Contains(now, v) {
-				c.dels = append(c.dels, newIndexPut(name, v, c.Key))
-			}
-		}
-		for _, v := range now {
-			if !slices.Contains(before, v) {
-				c.puts = append(c.puts, newIndexPut(name, v, c.Key))
-			}
+		c.dels = appendEntries(c.dels, name, c.Key, before, now, w.next.Index.remove)
+		c.puts = appendEntries(c.puts, name, c.Key, now, before, w.next.Index.add)
+	}
+}
+
+// appendEntries appends the entries of values that are not among others, each once, and calls count with their keys.
+func appendEntries(entries []indexPut, name, key string, values, others []string, count func(key string)) []indexPut {
+	for i, v := range values {
+		if !slices.Contains(others, v) && !slices.Contains(values[:i], v) {
+			e := newIndexPut(name, v, key)
+			count(e.key)
+			entries = append(entries, e)
 		}
 	}
+	return entries
 }
 
 // Commit applies the staged changes, and what more puts, in one batch (P1), and
