@@ -24,7 +24,6 @@ import (
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/reflector"
 	"github.com/warmwatch/warmwatch/internal/request"
-	"github.com/warmwatch/warmwatch/internal/sink"
 )
 
 func formOf(example runtime.Object) checkpoint.Form {
@@ -42,43 +41,7 @@ func (s *SharedIndexInformer) storedType() runtime.Object {
 	if s.opts.Transformed != nil {
 		return s.opts.Transformed
 	}
-	if learnt := s.learnt.Load(); learnt != nil {
-		return *learnt
-	}
 	return s.example
-}
-
-// adopt makes the Go type of an object that the transform has returned that of the store, and returns its
-// name as in [checkpoint.Want]: nobody has told NewInformer that it is another one than the example's.
-func (s *SharedIndexInformer) adopt(example runtime.Object) string {
-	learnt := &example
-	if reflect.TypeOf(example) == reflect.TypeOf(s.example) {
-		learnt = nil
-	}
-	s.learnt.Store(learnt)
-	return s.adoptedType()
-}
-
-// learnType calls the transform with an empty object, and adopts the Go type of what it returns, if a space of the
-// file may have objects of another type than the example. There is no other object before the server has answered.
-// It is called before anything of the space is read.
-func (s *SharedIndexInformer) learnType(space string) {
-	if s.transform == nil || !sink.MayBeOfAnotherType(s.cache.db, space, s.transformVersion(), spaceBuckets()) {
-		return
-	}
-	defer func() { _ = recover() }() // The transform may rely on what every object of a server has.
-	transformed, err := s.transform(reflect.New(reflect.TypeOf(s.example).Elem()).Interface())
-	if example := sink.ExampleOf(transformed); err == nil && example != nil {
-		s.adopt(example)
-	}
-}
-
-// adoptedType returns the name of the type that was adopted, empty if none was.
-func (s *SharedIndexInformer) adoptedType() string {
-	if learnt := s.learnt.Load(); learnt != nil {
-		return fmt.Sprintf("%T", *learnt)
-	}
-	return ""
 }
 
 func (s *SharedIndexInformer) newObject() any {
@@ -220,7 +183,6 @@ func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
 		ClusterID:        clusterID,
 		Server:           s.server,
 		Hidden:           s.server == request.HiddenServer,
-		Type:             s.adoptedType(),
 		SchemaVersion:    checkpoint.SchemaVersion(s.storedType()),
 		Now:              time.Now(),
 		MaxAge:           s.cache.opts.MaxAge,
@@ -234,12 +196,17 @@ func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
 // binary: then each rollout would list everything.
 const unknownTransform = "(not set)"
 
-// transformVersion is that of the transform, empty if there is none.
+// transformVersion is that of the transform, empty if there is none. A transform that returns another Go type is
+// another one.
 func (s *SharedIndexInformer) transformVersion() string {
 	if s.transform == nil {
 		return ""
 	}
-	return cmp.Or(s.opts.TransformVersion, unknownTransform)
+	version := cmp.Or(s.opts.TransformVersion, unknownTransform)
+	if s.opts.Transformed != nil {
+		version += fmt.Sprintf(" %T", s.opts.Transformed)
+	}
+	return version
 }
 
 // indexVersion identifies the index functions. When it changes, the indices are rebuilt.

@@ -1,6 +1,7 @@
 package warmwatch_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -70,17 +71,15 @@ func TestATransformToAnotherTypeNeedsToBeSaid(t *testing.T) {
 					if err := p.informer.SetTransform(toMetadata); err != nil {
 						t.Fatal(err)
 					}
-					var errs []string
-					if err := p.informer.SetWatchErrorHandler(func(_ *cache.Reflector, err error) { errs = append(errs, err.Error()) }); err != nil {
-						t.Fatal(err)
-					}
 					p.run()
 					settle()
 					p.end()
 					if said {
 						expectStore(t, p.informer, f)
-					} else if p.informer.HasSynced() || len(errs) == 0 || !strings.Contains(errs[0], "set InformerOptions.Transformed") {
-						t.Errorf("synced: %v, errors: %q", p.informer.HasSynced(), errs)
+					} else if err := fmt.Sprint(p.informer.Status().Err); !strings.Contains(err, "object ns/a cannot") || !strings.Contains(err, "see InformerOptions.Transformed") {
+						t.Errorf("status %s", err)
+					} else if got := p.informer.GetStore().List(); len(got) > 0 {
+						t.Errorf("stored %q", versions(got))
 					}
 					p.stop()
 				}

@@ -46,7 +46,8 @@ type InformerOptions struct {
 	// Indexers of the cache. More can be added later.
 	Indexers cache.Indexers
 	// Transformed is an example of what the function given to SetTransform
-	// returns, if its Go type is not that of the example object.
+	// returns, if its Go type is not that of the example object. An object of another Go type is left
+	// out of the cache, as one on which the function fails, and Status().Err names it.
 	Transformed runtime.Object
 	// TransformVersion is the version of the function given to SetTransform.
 	// Objects that another version has transformed are not served, but handlers may
@@ -126,9 +127,7 @@ type SharedIndexInformer struct {
 	example runtime.Object
 	// deferred says that the identity is what the first List asks for, see newLearningInformer.
 	deferred bool
-	// learnt is an example of what the transform returns, nil if it is not known.
-	learnt atomic.Pointer[runtime.Object]
-	seen   atomic.Pointer[lastSeen]
+	seen     atomic.Pointer[lastSeen]
 	// server is the root of the URLs of the server that an informer of NewInformer asks.
 	server string
 	// unverified says that the stored objects are served once the cluster is known to be theirs, and servesIfAway

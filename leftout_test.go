@@ -22,18 +22,22 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
-// refuseBad is a transform that refuses bad objects.
+// refuseBad is a transform that refuses bad objects, and returns another Go type for others.
 func refuseBad(obj any) (any, error) {
-	if obj.(*corev1.ConfigMap).Data["v"] == "bad" {
+	switch cm := obj.(*corev1.ConfigMap); cm.Data["v"] {
+	case "bad":
 		return nil, errTransform
+	case "secret":
+		return &corev1.Secret{ObjectMeta: cm.ObjectMeta}, nil
 	}
 	return obj, nil
 }
 
 // spoiled has the ways in which an informer with the transform refuseBad leaves an object out.
 var spoiled = map[string]func(name string) runtime.Object{
-	"the transform refuses it": func(name string) runtime.Object { return configMap(name, "bad") },
-	"it is of another type":    func(name string) runtime.Object { return &corev1.Secret{ObjectMeta: configMap(name).ObjectMeta} },
+	"the transform refuses it":           func(name string) runtime.Object { return configMap(name, "bad") },
+	"it is of another type":              func(name string) runtime.Object { return &corev1.Secret{ObjectMeta: configMap(name).ObjectMeta} },
+	"the transform returns another type": func(name string) runtime.Object { return configMap(name, "secret") },
 }
 
 // launchRefusing is launch with the transform refuseBad.
@@ -148,7 +152,6 @@ func TestWhatIsLeftOutAndCannotBeReadIsLost(t *testing.T) {
 	for name, spoil := range spoiled {
 		for who, read := range map[string]func(*process){
 			"a reader":            func(p *process) { p.informer.GetStore().List() },
-			"the hourly check":    func(*process) {},
 			"a reader by its key": func(p *process) { _, _, _ = p.informer.GetStore().GetByKey("ns/b") },
 		} {
 			t.Run(fmt.Sprintf("%s, found by %s", name, who), func(t *testing.T) {
@@ -179,34 +182,6 @@ func TestWhatIsLeftOutAndCannotBeReadIsLost(t *testing.T) {
 			})
 		}
 	}
-}
-
-// TestWhatIsLeftOutIsWrittenAnew where the file is damaged and the memory has it.
-func TestWhatIsLeftOutIsWrittenAnew(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f, path := newSource(t, configMap("a"), configMap("b", "needle")), testsupport.Path(t)
-		p := launchRefusing(t, path, f)
-		p.damaged = true
-		d := addDurable(t, p, "d")
-		p.run()
-		settle()
-		d.take()
-		f.put(configMap("b", "bad"))
-		settle()
-		flipBits(t, path, "needle")
-		for range 24 {
-			f.bookmark()
-			advance(time.Hour)
-		}
-		d.expect(t)
-		p.expectVersions("ns/a@1", "ns/b@2")
-		if st := p.informer.Status(); st.Relists != 2 {
-			t.Errorf("%d relists in a day, status %+v", st.Relists, st)
-		}
-		p.stop()
-		p = launchRefusing(t, path, f).run()
-		p.expectVersions("ns/a@1", "ns/b@2")
-	})
 }
 
 // TestWhatIsLeftOutAndWasNotTold because it could not be read, and now can.

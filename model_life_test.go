@@ -17,7 +17,6 @@ import (
 type life struct {
 	m                    *model
 	secrets              bool // Its transform makes Secrets.
-	strict               bool // It is given objects of that type only.
 	link                 *modelLink
 	cache                *Cache
 	informer             *SharedIndexInformer
@@ -44,8 +43,7 @@ func (m *model) launch() *life {
 		// Now and then everything that waits is folded.
 		MaxBacklogBytes: int64(m.rng.IntN(3)) * 500,
 		// 1: each batch is committed before the next, so that a crash comes between any two.
-		MaxPendingBytes:  int64(m.rng.IntN(2)),
-		TransformVersion: l.transformVersion(),
+		MaxPendingBytes: int64(m.rng.IntN(2)),
 	})
 	if err != nil {
 		t.Fatal(err)

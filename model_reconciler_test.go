@@ -27,8 +27,6 @@ type shadows struct {
 	failed int
 	byKey  map[string]shadow    // What the last reconcile has found, by key.
 	byUID  map[types.UID]shadow // What was first found of an object, until its deletion was reconciled.
-	// forgets says that the object of a deletion may be of a Go type that is not given.
-	forgets bool
 }
 
 // shadow is an object that a reconciler has found.
@@ -159,7 +157,7 @@ func (w *shadows) compare(server map[string]string, uids map[types.UID]bool) str
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for uid, found := range w.byUID {
-		if !uids[uid] && !w.forgets {
+		if !uids[uid] {
 			return fmt.Sprintf("Q6: the deletion of %s, which was found at version %s, was not reconciled", uid, found.rv)
 		}
 	}

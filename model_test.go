@@ -120,8 +120,7 @@ func newModel(t *testing.T, seed uint64) *model {
 		shadows: newShadows(t, seed),
 	}
 	if seed%3 == 0 {
-		m.transforms = &transforms{named: rng.IntN(3) > 0}
-		m.shadows.forgets = !m.transforms.named
+		m.transforms = &transforms{}
 	}
 	m.server.Advance(1) // No server is at version 0.
 	return m

@@ -50,13 +50,6 @@ import (
 // works from memory. What came from a server of another address is served once the server has said
 // that it is of the same cluster, see Options.ClusterID.
 //
-// A transform may return objects of another Go type, all of one that is a [runtime.Object]. The type is stored.
-// The next process learns it by calling the transform once with an empty object; so does one with another
-// Options.TransformVersion. If that call fails, or returns another type
-// than the file has, no stored object is served before the list. If the type changes under the same
-// Options.TransformVersion, the first object that comes shows it: the objects of the old type are served until
-// all are listed, and then handlers are told of all objects as added, and of deletions by their keys.
-//
 // Until it runs, it holds nothing in the file, what its handlers have to be told is not
 // known, and its store has what the program puts there. After Close it does not run, and its store cannot
 // be read.
@@ -312,7 +305,6 @@ func (s *SharedIndexInformer) moveTo(ctx context.Context, seen *request.Seen) er
 	if err := s.claimSpace(ctx, id); err != nil {
 		return err
 	}
-	s.learnType(space)
 	err := s.settle(s.cache.db, id, seen.Asked)
 	if err == nil {
 		err = s.cache.admit(s)

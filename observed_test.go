@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/google/go-cmp/cmp"
@@ -97,51 +95,6 @@ func TestANewInformerThatConvertsToMetadata(t *testing.T) {
 		if n := len(api.TakeLists()); n != want {
 			t.Errorf("process %d asks for %d lists, expected %d", process, n, want)
 		}
-	}
-}
-
-// TestANewInformerWhoseTransformReturnsAnotherType, which nobody has told it: from the file, and from
-// memory.
-func TestANewInformerWhoseTransformReturnsAnotherType(t *testing.T) {
-	for name, c := range map[string]struct {
-		config    func(*agent, *httpserver.Server) *rest.Config
-		lists     []int // Of each process.
-		transform cache.TransformFunc
-	}{
-		"file":   {func(a *agent, _ *httpserver.Server) *rest.Config { return a.config }, []int{1, 0}, toMetadata},
-		"memory": {func(_ *agent, api *httpserver.Server) *rest.Config { return api.Config() }, []int{1, 1}, toMetadata},
-		"file, the same type, fails on an empty object": {func(a *agent, _ *httpserver.Server) *rest.Config { return a.config }, []int{1, 0}, func(obj any) (any, error) {
-			_ = []byte(accessor(obj).GetName())[0]
-			return obj, nil
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			api, path := httpserver.New(t, "one"), testsupport.Path(t)
-			for process, want := range c.lists {
-				a := newAgent(t, path, api)
-				client := kubernetes.NewForConfigOrDie(c.config(a, api)).CoreV1().RESTClient()
-				informer := a.make(cache.NewFilteredListWatchFromClient(client, "configmaps", "ns", noTweak), &corev1.ConfigMap{})
-				if err := informer.SetTransform(c.transform); err != nil {
-					t.Fatal(err)
-				}
-				a.run(informer)
-				until(func() bool { return informer.Status().Phase == warmwatch.PhaseLive })
-				expectOne(t, informer)
-				expected, err := c.transform(configMap("a"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, obj := range informer.GetStore().List() {
-					if got, want := reflect.TypeOf(obj), reflect.TypeOf(expected); got != want {
-						t.Errorf("process %d has a %v, expected a %v", process, got, want)
-					}
-				}
-				a.stop()
-				if n := len(api.TakeLists()); n != want {
-					t.Errorf("process %d asks for %d lists, expected %d", process, n, want)
-				}
-			}
-		})
 	}
 }
 

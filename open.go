@@ -87,17 +87,13 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 		s.corrupt(&persist.CorruptError{Bucket: persist.Bucket{Space: p.space, Name: "store"}, Err: errors.New("the store is missing")})
 	}
 	p.indexer.RaiseSeq(p.queue.Head()) // No new Seq may be below a cursor, even if the file lost the last one.
-	adopt := s.adopt
-	if !s.deferred {
-		adopt = nil
-	}
 	p.sink = sink.New(sink.Options{
 		DB: p.db, Space: p.space, Indexer: p.indexer, Log: p.queue, Detector: s.detector, Logger: p.logger,
 		Informer: &sinkInformer{
 			progress: &s.progress, syncGate: &s.syncGate, processor: s.processor, resumer: &s.resumer, logger: p.logger,
 			serve: s.serve, setSynced: s.setSynced, synced: s.HasSyncedChecker(),
 		},
-		ListerWatcher: s.checked(p.identity), Example: s.example, NewObject: s.newObject, Adopt: adopt, MaxAge: s.cache.opts.MaxAge,
+		ListerWatcher: s.checked(p.identity), Example: s.example, NewObject: s.newObject, MaxAge: s.cache.opts.MaxAge,
 		NotifyUnchanged: s.opts.NotifyUnchanged, FieldSelected: p.identity.FieldSelector != "",
 	})
 	p.work = workqueue.NewStore(p.db, p.space, p.logger)

@@ -3,8 +3,11 @@ package warmwatch_test
 import (
 	"context"
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -182,6 +185,125 @@ func TestAnObjectThatFirstCameInAnotherTypeIsNoTestimony(t *testing.T) {
 		}
 	})
 }
+
+// heard reports whether it was told of an event with this in it.
+func (r *recorder) heard(what string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.events, func(event string) bool { return strings.Contains(event, what) })
+}
+
+// typeChecker is a handler that looks at the Go type of what it is given.
+type typeChecker struct {
+	*recorder
+	t        *testing.T
+	expected reflect.Type
+}
+
+func (c *typeChecker) check(event string, obj any) {
+	if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = lost.Obj
+	}
+	if got := reflect.TypeOf(obj); obj != nil && got != c.expected {
+		c.t.Errorf("%s is given a %v, expected a %v", event, got, c.expected)
+	}
+}
+
+func (c *typeChecker) OnAdd(obj any, initial bool) {
+	c.check("OnAdd", obj)
+	c.recorder.OnAdd(obj, initial)
+}
+
+func (c *typeChecker) OnUpdate(old, obj any) {
+	c.check("OnUpdate", old)
+	c.check("OnUpdate", obj)
+	c.recorder.OnUpdate(old, obj)
+}
+
+func (c *typeChecker) OnDelete(obj any) { c.check("OnDelete", obj); c.recorder.OnDelete(obj) }
+
+// openQuietly opens a file, unless another process has it, until closed is called.
+func openQuietly(t *testing.T, path string, change ...func(*warmwatch.Options)) (c *warmwatch.Cache, closed func()) {
+	t.Helper()
+	o := warmwatch.Options{Logger: &testsupport.Quiet, LockTimeout: time.Millisecond}
+	for _, change := range change {
+		change(&o)
+	}
+	c, err := warmwatch.Open(path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestAnObjectOfAnotherTypeIsNeverGiven to a callback: a process has stored it whose transform returns that type. What
+// is gone since is told by its key, also what waits for a durable handler (S2, D3).
+func TestAnObjectOfAnotherTypeIsNeverGiven(t *testing.T) {
+	for _, inMemory := range []bool{false, true} {
+		t.Run(fmt.Sprintf("inMemory=%t", inMemory), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f, path := newSource(t, configMap("a"), configMap("b"), configMap("c")), testsupport.Path(t)
+				c, closed := openQuietly(t, path)
+				defer func() { closed() }()
+				life := func(metadata bool, d *recorder, during func(*warmwatch.SharedIndexInformer)) {
+					o := warmwatch.InformerOptions{Resource: configMaps, Indexers: cache.Indexers{"namespace": cache.MetaNamespaceIndexFunc}}
+					transform, expected := unchanged, reflect.TypeFor[*corev1.ConfigMap]()
+					if metadata {
+						o.Transformed, transform, expected = &metav1.PartialObjectMetadata{}, toMetadata, reflect.TypeFor[*metav1.PartialObjectMetadata]()
+					}
+					informer, err := c.NewSharedIndexInformer(f, &corev1.ConfigMap{}, o)
+					if err == nil {
+						err = informer.SetTransform(transform)
+					}
+					if d != nil && err == nil {
+						_, err = informer.AddDurableEventHandler("d", &typeChecker{recorder: d, t: t, expected: expected})
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					end := start(t, informer)
+					settle()
+					during(informer)
+					end()
+					if !inMemory {
+						closed()
+						c, closed = openQuietly(t, path)
+					}
+				}
+				nothing := func(*warmwatch.SharedIndexInformer) {}
+				d := &recorder{}
+				life(false, d, nothing)
+				d.take()
+				life(false, nil, func(*warmwatch.SharedIndexInformer) { f.remove("b"); settle() })
+				f.setDown(errUnreachable)
+				life(true, d, func(informer *warmwatch.SharedIndexInformer) {
+					if got := informer.GetStore().List(); len(got) > 0 {
+						t.Errorf("served %q", versions(got))
+					}
+					f.remove("a")
+					f.setDown(nil)
+					settle()
+					expectStore(t, informer, f)
+					byIndex, err := informer.GetIndexer().ByIndex("namespace", "ns")
+					if got := versions(byIndex); err != nil || !slices.Equal(got, []string{"ns/c@3"}) {
+						t.Errorf("by index %q, %v", got, err)
+					}
+				})
+				for _, want := range []string{"lost ns/a", "lost ns/b", "add ns/c@3"} {
+					if !d.heard(want) {
+						t.Errorf("told %q, expected %q", d.events, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+func unchanged(obj any) (any, error) { return obj, nil }
 
 // unstructuredObject returns one of a kind.
 func unstructuredObject(apiVersion, kind, name, rv string) *unstructured.Unstructured {

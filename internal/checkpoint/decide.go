@@ -51,7 +51,6 @@ type Want struct {
 	Server string
 	// Hidden: Server stands for any that is not known.
 	Hidden           bool
-	Type             string // As in [Record].
 	SchemaVersion    string
 	TransformVersion string
 	IndexVersion     string
@@ -133,8 +132,7 @@ func (d *Decision) compare(found *Record, want Want) {
 		// The space is named by the identity, so somebody has moved the data.
 		d.Action, d.Serve = ActionDiscard, false
 	}
-	otherType := d.differs("Go type", found.Type, want.Type)
-	if d.differs("transform version", found.TransformVersion, want.TransformVersion) || otherType {
+	if d.differs("transform version", found.TransformVersion, want.TransformVersion) {
 		// The objects are not what the handlers expect.
 		d.relist()
 		d.Serve, d.Rewrite, d.TellAgain = false, true, true

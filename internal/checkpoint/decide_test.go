@@ -88,8 +88,6 @@ var rows = []struct {
 	{"transform", "the transform version differs", func(_ *Record, w *Want) { w.TransformVersion = "t-2" }, replace, "transform version"},
 	{"transform", "there is no transform any more", func(_ *Record, w *Want) { w.TransformVersion = "" }, replace, "transform version"},
 	{"transform", "there was no transform", func(r *Record, _ *Want) { r.TransformVersion = "" }, replace, "transform version"},
-	{"type", "the transform returned another Go type", func(r *Record, _ *Want) { r.Type = "*v1.Thin" }, replace, `Go type differs: "*v1.Thin" is stored, now it is ""`},
-	{"type", "the transform will return another Go type", func(_ *Record, w *Want) { w.Type = "*v1.Thin" }, replace, "Go type"},
 	{"index", "the index version differs", func(_ *Record, w *Want) { w.IndexVersion = "i-2" }, reindex, "index version"},
 	{"index", "there were no indexers", func(r *Record, _ *Want) { r.IndexVersion = "" }, reindex, "index version"},
 

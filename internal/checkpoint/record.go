@@ -128,13 +128,11 @@ type Record struct {
 	ClusterID string    `json:"clusterID,omitempty"` // Empty if it was not known.
 	// Servers are the roots of the URLs of the last servers that the objects came from, all of
 	// this cluster, separated by spaces. Empty if none is known.
-	Servers  string   `json:"servers,omitempty"`
-	Identity Identity `json:"identity,omitzero"`
-	// Type is the Go type of the objects, if the transform has shown it. Else the program says it.
-	Type             string `json:"type,omitempty"`
-	SchemaVersion    string `json:"schemaVersion,omitempty"`    // See the function [SchemaVersion].
-	TransformVersion string `json:"transformVersion,omitempty"` // Empty without a transform.
-	IndexVersion     string `json:"indexVersion,omitempty"`     // Empty without indexers, or while the index is rebuilt.
+	Servers          string   `json:"servers,omitempty"`
+	Identity         Identity `json:"identity,omitzero"`
+	SchemaVersion    string   `json:"schemaVersion,omitempty"`    // See the function [SchemaVersion].
+	TransformVersion string   `json:"transformVersion,omitempty"` // Empty without a transform.
+	IndexVersion     string   `json:"indexVersion,omitempty"`     // Empty without indexers, or while the index is rebuilt.
 	// Rewrite and Rewound are those of [Decision], of a relist that is under way or
 	// due. They are stored because the relist may take several processes.
 	Rewrite bool `json:"rewrite,omitempty"`

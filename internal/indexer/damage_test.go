@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -80,6 +81,40 @@ func TestIndicesThatAreNotThoseThatWereWrittenAreMadeAnew(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAReadByAnIndexThatLacksEntriesWaits until they are made anew, and fails after a while (A7).
+func TestAReadByAnIndexThatLacksEntriesWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
+		open := func() *Indexer { return newIndexer(t, db, cache.Indexers{"values": byValues}, 0) }
+		ix := open()
+		if err := ix.Add(withValues(newPod("a", "1"), "all")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Update(func(b *persist.Batch) { b.Drop(ix.indexName) }); err != nil {
+			t.Fatal(err)
+		}
+		ix = open()
+		begin := time.Now()
+		if pods, err := ix.ByIndex("values", "all"); !errors.Is(err, errNotWhole) {
+			t.Errorf("%q, %v", names(pods), err)
+		}
+		if waited := time.Since(begin); waited < wholePatience {
+			t.Errorf("it has waited for %v", waited)
+		}
+		time.AfterFunc(wholePatience/2, func() {
+			if err := ix.RebuildIndices(); err != nil {
+				t.Error(err)
+			}
+		})
+		if pods, err := ix.ByIndex("values", "all"); err != nil || len(pods) != 1 {
+			t.Errorf("%q, %v", names(pods), err)
+		}
+		if keys, err := ix.IndexKeys("values", "all"); err != nil || len(keys) != 1 || len(ix.ListIndexFuncValues("values")) != 1 {
+			t.Errorf("%q, %v", keys, err)
+		}
+	})
 }
 
 // TestAReleasedIndexerKeepsNothing: its space may belong to another one by now.

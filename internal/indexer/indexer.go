@@ -55,15 +55,14 @@ type Options struct {
 // Methods of cache.Indexer that return no error log what went wrong (a corrupt
 // record, a closed DB) and leave out what they could not read.
 type Indexer struct {
-	db           *persist.DB
-	space        string
-	newObject    func() any
-	formerObject atomic.Pointer[func() any] // See AlsoReads.
-	objects      *Objects
-	owner        *owner
-	onCorrupt    func(error)
-	onDecode     func(any)
-	log          klog.Logger
+	db        *persist.DB
+	space     string
+	newObject func() any
+	objects   *Objects
+	owner     *owner
+	onCorrupt func(error)
+	onDecode  func(any)
+	log       klog.Logger
 
 	objectsName, indexName, storeName persist.Bucket
 

@@ -46,15 +46,8 @@ func (ix *Indexer) get(key string, base *record.Object, fromFile func(obj any, r
 	return obj, size, true, nil
 }
 
-// AlsoReads has records decoded, too, that are of the Go type of what newObject returns. They are about to be written
-// anew, but a reader that has fetched one may decode it after that. It holds until the next call.
-func (ix *Indexer) AlsoReads(newObject func() any) { ix.formerObject.Store(&newObject) }
-
 func (ix *Indexer) decodeRecord(r record.Record, base *record.Object) (any, error) {
 	obj, err := r.DecodeNear(ix.newObject, base)
-	if former := ix.formerObject.Load(); former != nil && errors.Is(err, record.ErrTypeMismatch) {
-		obj, err = r.Decode(*former)
-	}
 	if err == nil {
 		ix.onDecode(obj)
 	}

@@ -115,7 +115,7 @@ func (k *Sink) compareContent(obj runtime.Object) error {
 	if !k.complete || k.unexpected(obj, false) != nil {
 		return nil
 	}
-	transformed, key, err := k.prepareLocked(obj)
+	transformed, key, err := k.transformLocked(obj)
 	if err != nil {
 		return nil //nolint:nilerr // The event with this object failed in the same way, and Status says so.
 	}

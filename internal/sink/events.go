@@ -2,6 +2,8 @@ package sink
 
 import (
 	"errors"
+	"fmt"
+	"reflect"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -27,7 +29,7 @@ func (k *Sink) set(typ cache.DeltaType, obj any) error {
 	defer k.mu.Unlock()
 	rv := resourceVersionOf(obj) // A transform may change it.
 	k.changedLocked(obj)
-	obj, key, err := k.prepareLocked(obj)
+	obj, key, err := k.transformLocked(obj)
 	if err != nil {
 		return k.notAppliedLocked(err)
 	}
@@ -82,7 +84,7 @@ func (k *Sink) Delete(obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	rv, sent := resourceVersionOf(obj), sentAs(obj)
-	obj, key, err := k.prepareLocked(obj)
+	obj, key, err := k.transformLocked(obj)
 	if err != nil {
 		return k.deleteRefusedLocked(sent, err)
 	}
@@ -132,31 +134,34 @@ func deleteDelta(w *indexer.Writer, key string, obj any) queue.Delta {
 	return d
 }
 
-// prepareLocked transforms an object of an event, and returns its key. The error is a [refusedError] if
-// it is about this object alone.
-func (k *Sink) prepareLocked(obj any) (transformed any, key string, err error) {
-	return k.transformLocked(obj, k.checkTypeLocked)
-}
-
-// transformLocked transforms an object, has the Go type of what the transform returned checked, and returns the key.
-func (k *Sink) transformLocked(obj any, checkType func(any) error) (transformed any, key string, err error) {
+// transformLocked transforms an object, and returns its key. The error is a [refusedError] if it is about this object
+// alone.
+func (k *Sink) transformLocked(obj any) (transformed any, key string, err error) {
 	if k.stopped {
 		return nil, "", errStopped
 	}
 	if f := k.transform; f != nil {
-		if obj, err = f(obj); err != nil {
-			k.refused = true
-			return nil, "", &refusedError{err}
+		sent := sentAs(obj)
+		if obj, err = f(obj); err == nil && reflect.TypeOf(obj) != k.storedType {
+			err = fmt.Errorf("the transform returned a %T, expected a %v; see InformerOptions.Transformed", obj, k.storedType)
 		}
-		if err := checkType(obj); err != nil {
-			k.informer.Refused(err)
-			return nil, "", err
+		if err != nil {
+			k.refused = true
+			return nil, "", &refusedError{sent.Key(), err}
 		}
 	}
 	if key, err = k.indexer.Key(obj); err != nil {
-		return nil, "", &refusedError{err}
+		return nil, "", &refusedError{sentAs(obj).Key(), err}
 	}
 	return obj, key, nil
+}
+
+// told returns the old object of a change, nil if it is of another Go type: another transform has stored it.
+func (k *Sink) told(old any) any {
+	if reflect.TypeOf(old) != k.storedType {
+		return nil
+	}
+	return old
 }
 
 // setDeltas appends to ds the delta of the change that was staged last, which stores an object. If

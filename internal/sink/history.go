@@ -32,7 +32,7 @@ func (k *Sink) Misses(obj runtime.Object) bool {
 		return true
 	}
 	// The store has the transformed object, if the transform did not refuse it.
-	transformed, _, err := k.prepareLocked(obj)
+	transformed, _, err := k.transformLocked(obj)
 	return err == nil && k.missesLocked(transformed)
 }
 

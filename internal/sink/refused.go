@@ -16,9 +16,15 @@ import (
 
 // A refusedError says that an object cannot be stored, because the transform has failed
 // on it, it has no key, or it is of another type. The object is left out, as by client-go.
-type refusedError struct{ err error }
+type refusedError struct {
+	key string
+	err error
+}
 
-func (e *refusedError) Error() string { return "warmwatch: object cannot be stored: " + e.err.Error() }
+func (e *refusedError) Error() string {
+	return fmt.Sprintf("warmwatch: object %s cannot be stored: %v", e.key, e.err)
+}
+
 func (e *refusedError) Unwrap() error { return e.err }
 
 // unexpected returns why an item of a list or stream is none of the informer's objects, nil if
@@ -28,22 +34,24 @@ func (k *Sink) unexpected(obj runtime.Object, streamed bool) *refusedError {
 		obj = &runtime.Unknown{}
 	}
 	if got, want := reflect.TypeOf(obj), reflect.TypeOf(k.example); got != want {
-		return &refusedError{fmt.Errorf("its type is %v, expected %v", got, want)}
+		return &refusedError{sentAs(obj).Key(), fmt.Errorf("its type is %v, expected %v", got, want)}
 	}
 	if u, ok := obj.(*unstructured.Unstructured); ok && streamed {
-		return k.unexpectedKind(u.GroupVersionKind())
+		if err := k.unexpectedKind(u.GroupVersionKind()); err != nil {
+			return &refusedError{sentAs(obj).Key(), err}
+		}
 	}
 	return nil
 }
 
 // unexpectedKind is unexpected for the kind of an unstructured object. client-go compares
 // kinds in a stream only (reflector.go, handleAnyWatch).
-func (k *Sink) unexpectedKind(got schema.GroupVersionKind) *refusedError {
+func (k *Sink) unexpectedKind(got schema.GroupVersionKind) error {
 	if want := k.example.GetObjectKind().GroupVersionKind(); !want.Empty() && got != want {
-		return &refusedError{fmt.Errorf("its kind is %v, expected %v", got, want)}
+		return fmt.Errorf("its kind is %v, expected %v", got, want)
 	}
 	if got.Kind == "Table" && (got.GroupVersion() == metav1.SchemeGroupVersion || got.GroupVersion() == metav1beta1.SchemeGroupVersion) {
-		return &refusedError{fmt.Errorf("its kind is %v, which is not supported", got)}
+		return fmt.Errorf("its kind is %v, which is not supported", got)
 	}
 	return nil
 }

@@ -59,10 +59,6 @@ type relist struct {
 	// refused is why an object of the list was left out last; nil if none was.
 	refused    error
 	refusedKey string
-	// adopts is an example of the Go type that the transform returns, if it is not that of the store. typeShown
-	// says that it has returned an object.
-	adopts    runtime.Object
-	typeShown bool
 	// byVersion: Known has found an object, whose content was not compared.
 	byVersion bool
 	done      bool
@@ -110,7 +106,7 @@ func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 	k.record.Rewound = k.record.Rewound || how.Rewound
 	how.Rewrite, how.Rewound = k.record.Rewrite, k.record.Rewound
 	if k.filling = k.filling || (empty && k.indexer.Hidden() && !k.log.HasKnown()); k.filling {
-		k.trusted, k.typeShown = false, false // This list shows the type, whatever one that was cut has shown.
+		k.trusted = false
 		k.record.State = checkpoint.StateSyncing
 	}
 	k.informer.RelistBegun(how.Rewrite)
@@ -136,7 +132,7 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 	if err := k.unexpected(obj, r.how.Streamed); err != nil {
 		return r.leaveOut(obj, sent, err)
 	}
-	transformed, key, err := k.transformLocked(obj, r.checkTypeLocked)
+	transformed, key, err := k.transformLocked(obj)
 	if refused, ok := errors.AsType[*refusedError](err); ok {
 		return r.leaveOut(obj, sent, refused)
 	}
@@ -226,7 +222,7 @@ func (r *relist) Same(_ context.Context, v checkpoint.ObjectVersion, encoded []b
 func (r *relist) compareLocked(key string, value *record.Object) (same, replaces bool) {
 	w := r.k.indexer.Writer()
 	defer w.Close()
-	if r.adopts == nil && w.Holds(key, value) {
+	if w.Holds(key, value) {
 		_, untold := r.untold[key]
 		return !untold, false
 	}
@@ -254,7 +250,7 @@ func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
 	if err := k.unexpected(obj, r.how.Streamed); err != nil {
 		return r.leaveOut(obj, sent, err)
 	}
-	_, key, err := k.transformLocked(obj, r.checkTypeLocked)
+	_, key, err := k.transformLocked(obj)
 	if refused, ok := errors.AsType[*refusedError](err); ok {
 		key, r.refused, r.refusedKey = sent.Key(), refused, sent.Key() // If it was stored under another name, the next process finds out.
 	} else if err != nil {
@@ -309,7 +305,6 @@ func (r *relist) Finish(_ context.Context, rv string, ordered bool) error {
 	if err := r.writeSilentLocked(); err != nil {
 		return err
 	}
-	r.adoptTypeLocked()
 	if err := r.applyLocked(rv); err != nil {
 		return err
 	}
@@ -353,8 +348,8 @@ func (r *relist) recordLocked(rv string, whole bool) {
 		k.record.State = checkpoint.StateRefreshing
 	}
 	k.record.Rewrite, k.record.Rewound = !whole, false
-	k.record.Type, k.record.SchemaVersion = k.want.Type, k.want.SchemaVersion
-	k.record.TransformVersion, k.record.IndexVersion = k.want.TransformVersion, k.want.IndexVersion
+	k.record.SchemaVersion, k.record.TransformVersion = k.want.SchemaVersion, k.want.TransformVersion
+	k.record.IndexVersion = k.want.IndexVersion
 	if k.knownCluster {
 		k.record.ClusterID = k.clusterID
 	}

@@ -65,9 +65,6 @@ type Options struct {
 	// of what the transform makes of them.
 	Example   runtime.Object
 	NewObject func() any
-	// Adopt makes NewObject return objects of the type of this one, and returns the name of the type as in
-	// [checkpoint.Want]. Nil: the program has said which type it is.
-	Adopt func(example runtime.Object) string
 	// MaxAge is the time from a full list to the comparison of all contents. Negative:
 	// contents are not compared.
 	MaxAge time.Duration
@@ -94,9 +91,7 @@ type Sink struct {
 	lw              cache.ListerWatcherWithContext
 	example         runtime.Object
 	newObject       func() any
-	adopt           func(example runtime.Object) string
 	storedType      reflect.Type // Of what newObject returns.
-	typeShown       bool         // The transform has returned an object of storedType.
 	maxAge          time.Duration
 	relistItems     int
 	notifyUnchanged bool
@@ -153,7 +148,7 @@ func New(o Options) *Sink {
 		db: o.DB, space: o.Space, bucket: persist.Bucket{Space: o.Space, Name: checkpointBucket},
 		indexer: o.Indexer, log: o.Log, informer: o.Informer, detector: o.Detector, logger: o.Logger,
 		lw: o.ListerWatcher, example: o.Example,
-		newObject: o.NewObject, adopt: o.Adopt,
+		newObject: o.NewObject, storedType: reflect.TypeOf(o.NewObject()),
 		maxAge: o.MaxAge, notifyUnchanged: o.NotifyUnchanged,
 		fieldSelected: o.FieldSelected, closed: make(chan struct{}),
 	}
@@ -185,7 +180,6 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.transform, k.relistItems = transform, cmp.Or(relistItems, defaultRelistItems)
-	k.storedType = reflect.TypeOf(k.newObject())
 	found, err := stored(k.db, k.bucket)
 	unread := err != nil && !errors.Is(err, persist.ErrCorrupt)
 	if err != nil { // Go on without a checkpoint.
@@ -217,29 +211,6 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 	k.trusted = decision.Action == checkpoint.ActionResume
 	k.complete = decision.Serve
 	return decision
-}
-
-// MayBeOfAnotherType reports whether a space may have objects of another Go type than NewInformer's example: the
-// checkpoint names one, or another version of the transform. Without a checkpoint anything in the buckets counts. A
-// file that the DB cannot have yet, or that cannot be read, counts as well; [Sink.Load] deals with that error.
-func MayBeOfAnotherType(db *persist.DB, space, transformVersion string, buckets []string) bool {
-	if db.MemoryOnly() {
-		return true
-	}
-	if found, _ := stored(db, persist.Bucket{Space: space, Name: checkpointBucket}); found != nil {
-		return found.Type != "" || found.Rewound || found.TransformVersion != transformVersion
-	}
-	some := false
-	err := db.Read(space, func(s *persist.Snapshot) error {
-		for _, bucket := range buckets {
-			err := s.Scan(bucket, "", func(*persist.Item) (bool, error) { some = true; return false, nil })
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return some || err != nil
 }
 
 // stored returns the checkpoint that is stored, nil if there is none.
