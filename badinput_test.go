@@ -45,7 +45,6 @@ func TestOpenRefusesAPathThatCannotBeMeantAndOptionsThatMakeNoSense(t *testing.T
 		"DurableDelay negative":    {path: good, o: warmwatch.Options{DurableDelay: -time.Second}, want: "DurableDelay is negative"},
 		"LockTimeout negative":     {path: good, o: warmwatch.Options{LockTimeout: -1}, want: "LockTimeout is negative"},
 		"MaxPendingBytes negative": {path: good, o: warmwatch.Options{MaxPendingBytes: -1}, want: "MaxPendingBytes is negative"},
-		"ListCompression unknown":  {path: good, o: warmwatch.Options{ListCompression: "CompressOnMars"}, want: `unknown ListCompression "CompressOnMars"`},
 		"SyncPolicy unknown":       {path: good, o: warmwatch.Options{SyncPolicy: "SyncFromMars"}, want: `unknown SyncPolicy "SyncFromMars"`},
 	} {
 		t.Run(name, func(t *testing.T) {

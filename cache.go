@@ -49,40 +49,6 @@ const (
 	SyncFromServer SyncPolicy = "SyncFromServer"
 )
 
-// ListCompression says which lists an API server is asked to compress (gzip), of those that are read item
-// by item: of whole objects, by informers whose client has a transport of [Cache.WrapTransport]. All others
-// are compressed as the client's own lists are. Nothing is, if the client does not want it
-// (rest.Config.DisableCompression).
-type ListCompression string
-
-const (
-	// CompressOnSlowLinks means those over a connection that is slow, because compression costs the
-	// server up to as much processor time again as the list, and more for text that hardly repeats.
-	// A connection is slow
-	//   - until a small answer has come within 5 ms,
-	//   - for 10 minutes after the beginning of a list has come at less than about 100 Mbit/s: that list
-	//     is asked for again,
-	//   - for a list that was cut, and goes on in smaller pages.
-	//
-	// All clients of a Cache count as one connection.
-	CompressOnSlowLinks ListCompression = "CompressOnSlowLinks"
-	// CompressAlways means all.
-	CompressAlways ListCompression = "CompressAlways"
-	// CompressNever means none.
-	CompressNever ListCompression = "CompressNever"
-)
-
-// link returns what decides which lists are compressed, nil if that is left to the transport of each client.
-func (c ListCompression) link() *request.Link {
-	switch c {
-	case CompressAlways:
-		return nil
-	case CompressNever:
-		return request.UncompressedLink()
-	}
-	return new(request.Link)
-}
-
 // Options configures [Open]. The zero value is valid.
 type Options struct {
 	// Name of the Cache in the log and in Status. Default: the base name of the file.
@@ -137,12 +103,10 @@ type Options struct {
 	ClusterID func(context.Context) (string, error)
 	// SyncPolicy defaults to SyncFromDisk.
 	SyncPolicy SyncPolicy
-	// ListCompression defaults to CompressOnSlowLinks.
-	ListCompression ListCompression
-	// TransformVersion, IndexVersion, NeverResume and NotifyUnchanged are those of
+	// TransformVersion, IndexVersion and NeverResume are those of
 	// informers whose InformerOptions do not set them.
 	TransformVersion, IndexVersion string
-	NeverResume, NotifyUnchanged   bool
+	NeverResume                    bool
 	// MaxPanics is how many processes in a row may end by the panic of a durable handler that is
 	// told of the same object, before that object is set aside. It is logged then, and its key is in
 	// HandlerStatus.SetAside. The handler is told of its deletion, but of nothing else until
@@ -169,13 +133,6 @@ func (o Options) withDefaults() (Options, error) {
 	case SyncFromDisk, SyncFromServer:
 	default:
 		return o, fmt.Errorf("warmwatch: unknown SyncPolicy %q", o.SyncPolicy)
-	}
-	switch o.ListCompression {
-	case "":
-		o.ListCompression = CompressOnSlowLinks
-	case CompressOnSlowLinks, CompressAlways, CompressNever:
-	default:
-		return o, fmt.Errorf("warmwatch: unknown ListCompression %q", o.ListCompression)
 	}
 	if o.MaxPanics == 0 {
 		o.MaxPanics = 5
@@ -227,7 +184,7 @@ func Open(path string, o Options) (*Cache, error) {
 	o.Name = cmp.Or(o.Name, filepath.Base(path))
 	logger := klog.LoggerWithValues(*o.Logger, "cache", o.Name)
 	o.Logger = &logger
-	c := &Cache{opts: o, objects: indexer.NewObjects(o.MemoryBudget), schemas: newSchemas(), link: o.ListCompression.link(), informers: map[string]*SharedIndexInformer{}}
+	c := &Cache{opts: o, objects: indexer.NewObjects(o.MemoryBudget), schemas: newSchemas(), link: new(request.Link), informers: map[string]*SharedIndexInformer{}}
 	c.db, err = persist.Open(context.Background(), path, persist.Options{
 		CommitInterval:  o.CommitInterval,
 		DurableDelay:    o.DurableDelay,

@@ -29,23 +29,21 @@ func relisted(f *source, changes func()) {
 	settle()
 }
 
-func TestARelistSendsOnlyWhatChangedUnlessNotifyUnchanged(t *testing.T) {
+func TestARelistSendsOnlyWhatChanged(t *testing.T) {
 	changed := []string{"update ns/b@2→4", "add ns/d@5", "lost ns/c@3"}
 	all := append([]string{"update ns/a@1→1"}, changed...)
 	for _, c := range []struct {
 		name string
 		impl implementation
-		config
 		want []string
 	}{
-		{"client-go", clientGo, config{}, all},
-		{"warmwatch with NotifyUnchanged", ours, config{notifyUnchanged: true}, all},
-		{"warmwatch", ours, config{}, changed},
+		{"client-go", clientGo, all},
+		{"warmwatch", ours, changed},
 	} {
 		t.Run("impl="+c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
-				informer := c.impl.new(t, f, c.config)
+				informer := c.impl.new(t, f)
 				r, _ := add(t, informer)
 				start(t, informer)
 				r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial", "add ns/c@3 initial")
@@ -86,39 +84,6 @@ func TestAListThatHasAnObjectTwice(t *testing.T) {
 		r.expectInAnyOrder(t, "update ns/b@2→3", "add ns/c@4")
 		expectStore(t, informer, f)
 	})
-}
-
-func TestUnchangedObjectsOfARelistAreToldAsSyncsAre(t *testing.T) {
-	// To every handler until a tick of the resync timer has found that only
-	// some resync.
-	for _, c := range []struct {
-		name string
-		impl implementation
-		config
-	}{
-		{"client-go", clientGo, config{resync: time.Hour}},
-		{"warmwatch", ours, config{resync: time.Hour, notifyUnchanged: true}},
-	} {
-		t.Run("impl="+c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newSource(t, configMap("a"))
-				informer := c.impl.new(t, f, c.config)
-				never, _ := add(t, informer, 0)
-				resyncs, _ := add(t, informer, time.Hour)
-				start(t, informer)
-				never.expect(t, "add ns/a@1 initial")
-				resyncs.expect(t, "add ns/a@1 initial")
-				relisted(f, func() {})
-				never.expect(t, "update ns/a@1→1")
-				resyncs.expect(t, "update ns/a@1→1")
-				advance(time.Hour)
-				resyncs.expect(t, "update ns/a@1→1")
-				relisted(f, func() {})
-				never.expect(t)
-				resyncs.expect(t, "update ns/a@1→1")
-			})
-		})
-	}
 }
 
 func TestTheSameKeyWithANewUIDInARelistIsOneUpdate(t *testing.T) {

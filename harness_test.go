@@ -31,10 +31,9 @@ var configMaps = corev1.SchemeGroupVersion.WithResource("configmaps")
 
 // config is what an informer of the contract tests is made with.
 type config struct {
-	resync          time.Duration
-	indexers        cache.Indexers
-	notifyUnchanged bool
-	example         runtime.Object
+	resync   time.Duration
+	indexers cache.Indexers
+	example  runtime.Object
 }
 
 // An implementation of SharedIndexInformer that the contract is tested of.
@@ -52,20 +51,20 @@ var (
 	}}
 	ours = implementation{"warmwatch", func(t *testing.T, lw cache.ListerWatcher, c config) cache.SharedIndexInformer {
 		p := launch(t, filepath.Join(t.TempDir(), "cache.db"), lw, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) {
-			o.ResyncPeriod, o.Indexers, o.NotifyUnchanged = c.resync, c.indexers, c.notifyUnchanged
+			o.ResyncPeriod, o.Indexers = c.resync, c.indexers
 		}, c.example)
 		return p.informer
 	}}
 	// What NewInformer makes is identified by a request: these tests' ListerWatchers make none,
 	// so that it works from memory.
 	oursFromMemory = implementation{"NewInformer from memory", func(t *testing.T, lw cache.ListerWatcher, c config) cache.SharedIndexInformer {
-		cache := cacheOf(t, c)
+		cache := cacheOf(t)
 		cache.WrapTransport(nil)
 		return cache.NewInformer(lw, c.example, c.resync, c.indexers)
 	}}
 	// The same with a request that is seen, so that the informer moves to the file.
 	oursMoved = implementation{"NewInformer", func(t *testing.T, lw cache.ListerWatcher, c config) cache.SharedIndexInformer {
-		opened := cacheOf(t, c)
+		opened := cacheOf(t)
 		transport := opened.WrapTransport(&gateway{cluster: func(r *http.Request, _ int) (*http.Response, error) {
 			return reply(r, http.StatusForbidden, ""), nil
 		}}).(request.Transport)
@@ -79,8 +78,8 @@ var (
 	}}
 )
 
-func cacheOf(t *testing.T, c config) *warmwatch.Cache {
-	opened, err := warmwatch.Open(filepath.Join(t.TempDir(), "cache.db"), warmwatch.Options{NotifyUnchanged: c.notifyUnchanged, Logger: &testsupport.Quiet})
+func cacheOf(t *testing.T) *warmwatch.Cache {
+	opened, err := warmwatch.Open(filepath.Join(t.TempDir(), "cache.db"), warmwatch.Options{Logger: &testsupport.Quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

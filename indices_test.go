@@ -1,15 +1,11 @@
 package warmwatch_test
 
 import (
-	"context"
 	"slices"
 	"testing"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
@@ -83,15 +79,4 @@ func TestWhileIndicesAreRebuiltTheFileHasNoIndexVersion(t *testing.T) {
 			})
 		}
 	})
-}
-
-// withoutWatch has a resource that cannot be watched.
-type withoutWatch struct{ *source }
-
-func (withoutWatch) WatchWithContext(context.Context, metav1.ListOptions) (watch.Interface, error) {
-	return nil, apierrors.NewMethodNotSupported(configMaps.GroupResource(), "watch")
-}
-
-func (lw withoutWatch) Watch(o metav1.ListOptions) (watch.Interface, error) {
-	return lw.WatchWithContext(context.Background(), o)
 }

@@ -66,9 +66,6 @@ type InformerOptions struct {
 	// index stays as it is, but for objects that change.
 	// Default: it changes with the program's binary.
 	IndexVersion string
-	// NotifyUnchanged makes a relist also notify of objects that did not change,
-	// as client-go does: by OnUpdate, and only handlers that resync.
-	NotifyUnchanged bool
 	// NeverResume makes every start a relist with a diff. It is for servers that
 	// accept any resourceVersion, as some aggregated ones do. Events, whose history
 	// the API server does not keep, are never resumed.
@@ -100,7 +97,7 @@ type InformerOptions struct {
 // The contract is client-go's, with these differences:
 //
 //   - After a restart HasSynced turns true with what the file has, unless SyncFromServer is set.
-//   - A relist notifies only of what changed (see NotifyUnchanged).
+//   - A relist notifies only of what changed.
 //   - A plain handler hears of the deletions of the downtime, of objects that it never heard of.
 //   - A relist becomes visible in batches of up to 500 objects, deletions first, and
 //     handlers are told of each batch once it is visible. client-go replaces its store at
@@ -224,7 +221,6 @@ func (c *Cache) newInformer(lw cache.ListerWatcher, example runtime.Object, o In
 	o.TransformVersion = cmp.Or(o.TransformVersion, c.opts.TransformVersion)
 	o.IndexVersion = cmp.Or(o.IndexVersion, c.opts.IndexVersion)
 	o.NeverResume = o.NeverResume || c.opts.NeverResume
-	o.NotifyUnchanged = o.NotifyUnchanged || c.opts.NotifyUnchanged
 	s := &SharedIndexInformer{
 		cache: c, opts: o, lw: lw, example: ownExample(example),
 		detector: cache.NewCacheMutationDetector(fmt.Sprintf("%T", example)),

@@ -94,7 +94,7 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 			serve: s.serve, setSynced: s.setSynced, synced: s.HasSyncedChecker(),
 		},
 		ListerWatcher: s.checked(p.identity), Example: s.example, NewObject: s.newObject, MaxAge: s.cache.opts.MaxAge,
-		NotifyUnchanged: s.opts.NotifyUnchanged, FieldSelected: p.identity.FieldSelector != "",
+		FieldSelected: p.identity.FieldSelector != "",
 	})
 	p.work = workqueue.NewStore(p.db, p.space, p.logger)
 	p.removeHook = p.db.AddHook(&persist.Hook{AfterDamage: s.fileDamaged})

@@ -655,19 +655,6 @@ func TestALargeRelistIsStagedInTheFile(t *testing.T) {
 	})
 }
 
-func TestNotifyUnchangedLeavesOutWhatTheTransformRefuses(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a"), configMap("b"))
-		p := launchRefusing(t, testsupport.Path(t), f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.NotifyUnchanged = true })
-		r, _ := add(t, p.informer)
-		p.run()
-		settle()
-		r.take()
-		relisted(f, func() { f.put(configMap("b", "bad")) })
-		r.expect(t, "update ns/a@1→1")
-	})
-}
-
 // TestAnIndexFunctionThatPanicsOnWhatAnOlderTransformMade: the function needs a field that
 // the transform of the last program left out.
 func TestAnIndexFunctionThatPanicsOnWhatAnOlderTransformMade(t *testing.T) {

@@ -28,11 +28,15 @@ const (
 	remembered = 10 * time.Minute
 )
 
-// A Link is what was seen of the connection to a server. It decides whether lists are compressed, which
-// costs the server up to as much processor time again as the list, and more for text that hardly repeats
-// (docs/design/speed.md). Its methods may be called concurrently.
+// A Link is what was seen of the connection to a server. It decides whether lists are compressed that are read item by
+// item, which costs the server up to as much processor time again as the list, and more for text that hardly repeats
+// (docs/design/speed.md). They are if the connection is slow:
+//   - until a small answer has come within nearBy,
+//   - for the time remembered after the beginning of a list has come slowly: that list is asked for again,
+//   - for a list that was cut, and goes on in smaller pages.
+//
+// Other lists follow the client's setting (rest.Config.DisableCompression). The methods may be called concurrently.
 type Link struct {
-	never bool         // No list is compressed, nor measured.
 	bytes atomic.Int64 // Of all lists.
 
 	mu      sync.Mutex
@@ -41,9 +45,6 @@ type Link struct {
 	decided map[string]bool // The hosts of which the client or a proxy decides, whatever lists are asked for.
 }
 
-// UncompressedLink returns a Link that has no list compressed.
-func UncompressedLink() *Link { return &Link{never: true} }
-
 // compresses reports whether the next list is left to the transport, which has it compressed, unless its
 // client does not want that. A list that was cut is.
 func (l *Link) compresses(host string, wasCut bool) bool {
@@ -51,9 +52,6 @@ func (l *Link) compresses(host string, wasCut bool) bool {
 	defer l.mu.Unlock()
 	if l.decided[host] {
 		return true
-	}
-	if l.never {
-		return false
 	}
 	wasSlow := !l.slow.IsZero() && time.Since(l.slow) < remembered
 	return wasCut || wasSlow || l.answer == 0 || l.answer > nearBy
@@ -73,7 +71,7 @@ func (l *Link) hasNoInfluence(host string) {
 // counts, because a server may be busy, and a connection must be opened first. A refusal may be that of a
 // gateway in front of the server.
 func (l *Link) timed(t http.RoundTripper, r *http.Request) (*http.Response, error) {
-	if l == nil || l.never {
+	if l == nil {
 		return t.RoundTrip(r)
 	}
 	var written atomic.Pointer[time.Time] // A transport calls the function from another goroutine.
@@ -105,9 +103,6 @@ func (l *Link) carried(bytes int) {
 // beginning came fast, or all lists that are being read came fast together, because they share the link and
 // the processors. If so, the response still has all of the list. Else the link is noted to be slow.
 func (l *Link) measure(list *http.Response) (fast bool) {
-	if l.never {
-		return true
-	}
 	var begin net.Buffers
 	piece := make([]byte, 0, beginBytes)
 	size, waited := 0, time.Duration(0)

@@ -1,7 +1,6 @@
 package sink
 
 import (
-	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -35,13 +34,7 @@ func (r *relist) applyLocked(rv string) error {
 			return err
 		}
 	}
-	if err := r.stage.each(a.set); err != nil {
-		return err
-	}
-	if !k.notifyUnchanged || k.filling {
-		return nil
-	}
-	return a.tellUnchanged()
+	return r.stage.each(a.set)
 }
 
 // applier applies a complete list in chunks. Callers of its methods hold Sink.mu.
@@ -231,26 +224,6 @@ func (a *applier) set(items []stagedItem) error {
 				continue
 			}
 			if err := b.add(b.set(it)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// tellUnchanged tells of the objects that the list did not change, as client-go does.
-func (a *applier) tellUnchanged() error {
-	return a.inBatches(func(b *batch) error {
-		for _, key := range slices.Sorted(maps.Keys(a.seen)) {
-			if a.stage.has(key) {
-				continue
-			}
-			obj, exists := b.w.Stored(key)
-			if !exists || obj == nil {
-				continue
-			}
-			d := queue.Delta{Seq: b.w.NextSeq(), Type: cache.Sync, Key: key, Old: obj, New: obj, SizeBytes: 2 * record.EstimateSize(obj)}
-			if err := b.add(d); err != nil {
 				return err
 			}
 		}

@@ -68,8 +68,6 @@ type Options struct {
 	// MaxAge is the time from a full list to the comparison of all contents. Negative:
 	// contents are not compared.
 	MaxAge time.Duration
-	// NotifyUnchanged makes a relist tell of objects that did not change.
-	NotifyUnchanged bool
 	// FieldSelected says that the list has a field selector.
 	FieldSelected bool
 }
@@ -80,23 +78,22 @@ type Options struct {
 // To the Reflector it is a cache.Queue, but nothing is ever popped from it: an
 // event is stored, and published to the listeners, before Add returns.
 type Sink struct {
-	db              *persist.DB
-	space           string
-	bucket          persist.Bucket
-	indexer         *indexer.Indexer
-	log             *queue.Log
-	informer        Informer
-	detector        cache.MutationDetector
-	logger          klog.Logger
-	lw              cache.ListerWatcherWithContext
-	example         runtime.Object
-	newObject       func() any
-	storedType      reflect.Type // Of what newObject returns.
-	maxAge          time.Duration
-	relistItems     int
-	notifyUnchanged bool
-	fieldSelected   bool
-	closed          chan struct{}
+	db            *persist.DB
+	space         string
+	bucket        persist.Bucket
+	indexer       *indexer.Indexer
+	log           *queue.Log
+	informer      Informer
+	detector      cache.MutationDetector
+	logger        klog.Logger
+	lw            cache.ListerWatcherWithContext
+	example       runtime.Object
+	newObject     func() any
+	storedType    reflect.Type // Of what newObject returns.
+	maxAge        time.Duration
+	relistItems   int
+	fieldSelected bool
+	closed        chan struct{}
 
 	mu sync.Mutex // Held while an event is applied. A stopped Reflector may still be relisting.
 	// record is the checkpoint as of the last batch.
@@ -149,7 +146,7 @@ func New(o Options) *Sink {
 		indexer: o.Indexer, log: o.Log, informer: o.Informer, detector: o.Detector, logger: o.Logger,
 		lw: o.ListerWatcher, example: o.Example,
 		newObject: o.NewObject, storedType: reflect.TypeOf(o.NewObject()),
-		maxAge: o.MaxAge, notifyUnchanged: o.NotifyUnchanged,
+		maxAge:        o.MaxAge,
 		fieldSelected: o.FieldSelected, closed: make(chan struct{}),
 	}
 }

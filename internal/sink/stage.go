@@ -71,13 +71,6 @@ func (st *stage) remove(key string) error {
 	return err
 }
 
-// has reports whether an object is staged for a key.
-func (st *stage) has(key string) bool {
-	_, inMemory := st.memory[key]
-	_, spilled := st.spilled[key]
-	return inMemory || spilled
-}
-
 // A stagedItem is a staged object and its key.
 type stagedItem struct {
 	key   string
