@@ -29,7 +29,7 @@ func panicsAt(event string, maxPanics int, changes []string) error {
 	f := newSourceOf()
 	f.put(configMap("a"), configMap("b"), configMap("c"))
 	f.change(changes...)
-	c, err := warmwatch.Open(os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{MaxPanics: maxPanics, CommitInterval: time.Hour, MaxAge: -1})
+	c, err := warmwatch.Open(context.Background(), os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{MaxPanics: maxPanics, CommitInterval: time.Hour, MaxAge: -1})
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func panicsAt(event string, maxPanics int, changes []string) error {
 
 // panicsNew is panicsAt for an informer of NewInformer, which panics when it is told of anything.
 func panicsNew(path, server string) error {
-	c, err := warmwatch.Open(path, warmwatch.Options{MaxPanics: 1})
+	c, err := warmwatch.Open(context.Background(), path, warmwatch.Options{MaxPanics: 1})
 	if err != nil {
 		return err
 	}

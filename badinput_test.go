@@ -48,7 +48,7 @@ func TestOpenRefusesAPathThatCannotBeMeantAndOptionsThatMakeNoSense(t *testing.T
 		"SyncPolicy unknown":       {path: good, o: warmwatch.Options{SyncPolicy: "SyncFromMars"}, want: `unknown SyncPolicy "SyncFromMars"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := warmwatch.Open(c.path, c.o)
+			_, err := warmwatch.Open(t.Context(), c.path, c.o)
 			if err == nil || !strings.HasPrefix(err.Error(), "warmwatch: ") || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %q, expected %q in it", err, c.want)
 			}
@@ -62,7 +62,7 @@ func TestOpenRefusesAPathThatCannotBeMeantAndOptionsThatMakeNoSense(t *testing.T
 func TestOpenMakesWhatItNeedsForItsOwnerAlone(t *testing.T) {
 	defer umask(umask(0))
 	path := filepath.Join(t.TempDir(), "a", "b", "cache.db")
-	c, err := warmwatch.Open(path, warmwatch.Options{})
+	c, err := warmwatch.Open(t.Context(), path, warmwatch.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func unless(ok bool, why string) string {
 
 func init() {
 	programs["hold"] = func([]string) error {
-		c, err := warmwatch.Open(os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{})
+		c, err := warmwatch.Open(context.Background(), os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{})
 		if err != nil {
 			return err
 		}
@@ -188,7 +188,7 @@ func TestAFileThatIsHeldMeansMemoryOnlyAndIsLeftAlone(t *testing.T) {
 			}
 		},
 		"by this process": func(t *testing.T, path string) func() {
-			c, err := warmwatch.Open(path, warmwatch.Options{})
+			c, err := warmwatch.Open(t.Context(), path, warmwatch.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -237,7 +237,7 @@ func TestAFileThatIsHeldMeansMemoryOnlyAndIsLeftAlone(t *testing.T) {
 func TestAFileThatIsLetGoInTimeIsUsed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		path := testsupport.Path(t)
-		c, err := warmwatch.Open(path, warmwatch.Options{})
+		c, err := warmwatch.Open(t.Context(), path, warmwatch.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -314,7 +314,7 @@ func TestAFileThatIsNotOursIsSetAside(t *testing.T) {
 }
 
 func TestNewSharedIndexInformerRefusesWhatIsMissing(t *testing.T) {
-	c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{})
+	c, err := warmwatch.Open(t.Context(), testsupport.Path(t), warmwatch.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

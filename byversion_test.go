@@ -28,7 +28,7 @@ const worldObjects = 160
 // for: schema, lists; sorted.
 func worldLife(t *testing.T, api *httpserver.Server, path string, lists ...func(*corev1.ConfigMapList)) []string {
 	t.Helper()
-	c, err := warmwatch.Open(path, warmwatch.Options{Logger: &testsupport.Quiet})
+	c, err := warmwatch.Open(t.Context(), path, warmwatch.Options{Logger: &testsupport.Quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

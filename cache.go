@@ -25,14 +25,13 @@ import (
 
 var (
 	// ErrInUse is returned when an identity already has an informer in this
-	// Cache, or a durable name already has a handler in this informer.
+	// Cache, a durable name already has a handler in this informer, or a path already has a Cache in this process.
 	ErrInUse = queue.ErrInUse
 
 	// ErrClosed is returned by calls on a closed Cache.
 	ErrClosed = persist.ErrClosed
 
-	// ErrLocked is in Status().Err when another process, or another Cache of this one,
-	// holds the file.
+	// ErrLocked is in Status().Err when another process holds the file.
 	ErrLocked = persist.ErrLocked
 )
 
@@ -113,8 +112,8 @@ type Options struct {
 	// [SharedIndexInformer.RedeliverSetAside]. Default 5; negative: no number. Only panics
 	// of the callback count, and not other ways in which a process may end in it.
 	MaxPanics int
-	// LockTimeout is how long Open waits for a file that another process, or another
-	// Cache of this one, holds, before the Cache works from memory. Default 1s.
+	// LockTimeout is how long Open waits for a file that another process holds, before the Cache works
+	// from memory. The log says so after 1 s. Default 30s; negative: it does not wait.
 	LockTimeout time.Duration
 	// Logger receives what an operator should know. Default klog's.
 	Logger *klog.Logger
@@ -167,16 +166,20 @@ type Cache struct {
 // with mode 0700, because it can hold Secrets). If path is a symbolic link, Open uses
 // the file that the link leads to, which need not exist yet.
 //
-// Open fails if path is empty or not a regular file, and if the options are invalid.
-// Nothing else that may be wrong with a file stops the program. A file that is corrupt,
-// or of an unknown format, is set aside as path.corrupt-<time>, see Status().SetAside,
-// and replaced by a new one with all that can still be read. A file that another process
-// holds, or that cannot be written, is left alone: the Cache works from memory until it is closed, and
-// Status().Err and the log say so.
+// Open fails if path is empty or not a regular file, if the options are invalid, if this process has
+// a Cache on the path (errors.Is(err, [ErrInUse])), and with the error of ctx if that is done while Open waits
+// for another process, see Options.LockTimeout. Nothing else that may be wrong with a file stops the program:
 //
-// An empty file is initialised in place, so path may be a mount point. A damaged file
-// cannot be replaced there: mount the directory that it is in instead.
-func Open(path string, o Options) (*Cache, error) {
+//   - A file that is damaged, foreign or of an unknown format is set aside as path.corrupt-<time>, see
+//     Status().SetAside, and a new one is begun. So is one in which three processes in a row have died while it
+//     was opened. Then all is listed, and durable handlers are told of every object.
+//   - A file that another process holds, or that cannot be written, is left alone: the Cache works from memory
+//     until it is closed.
+//   - A file that turns out to be damaged in use is only read from then on, and the next Open sets it aside.
+//
+// Status().Err and the log say so. An empty file is begun in place, so path may be a mount point. A damaged file
+// cannot be set aside there: mount the directory that it is in instead.
+func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
@@ -185,7 +188,7 @@ func Open(path string, o Options) (*Cache, error) {
 	logger := klog.LoggerWithValues(*o.Logger, "cache", o.Name)
 	o.Logger = &logger
 	c := &Cache{opts: o, objects: indexer.NewObjects(o.MemoryBudget), schemas: newSchemas(), link: new(request.Link), informers: map[string]*SharedIndexInformer{}}
-	c.db, err = persist.Open(context.Background(), path, persist.Options{
+	c.db, err = persist.Open(ctx, path, persist.Options{
 		CommitInterval:  o.CommitInterval,
 		DurableDelay:    o.DurableDelay,
 		MaxPendingBytes: o.MaxPendingBytes,

@@ -15,7 +15,7 @@ import (
 // still ask for one, also while the Cache is being closed.
 func TestNewInformerOfAClosedCache(t *testing.T) {
 	for _, before := range []int{0, 1} {
-		c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
+		c, err := warmwatch.Open(t.Context(), testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
 		if err != nil {
 			t.Fatal(err)
 		}

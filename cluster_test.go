@@ -310,7 +310,7 @@ func behind(t *testing.T, g *gateway, limiter flowcontrol.RateLimiter) *warmwatc
 }
 
 func open(t *testing.T, path string) *warmwatch.Cache {
-	c, err := warmwatch.Open(path, warmwatch.Options{Logger: &testsupport.Quiet})
+	c, err := warmwatch.Open(t.Context(), path, warmwatch.Options{Logger: &testsupport.Quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -422,7 +422,7 @@ func TestAServerThatRefusesEverythingForAMomentStillIsItsCluster(t *testing.T) {
 					}
 					o := warmwatch.Options{Logger: &testsupport.Quiet}
 					set(&o, g, i == 1)
-					c, err := warmwatch.Open(path, o)
+					c, err := warmwatch.Open(t.Context(), path, o)
 					if err != nil {
 						t.Fatal(err)
 					}

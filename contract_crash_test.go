@@ -24,7 +24,7 @@ func init() {
 			return cache.NewSharedIndexInformer(lw, &corev1.ConfigMap{}, time.Second, indexers), nil
 		},
 		"warmwatch": func(lw cache.ListerWatcher, indexers cache.Indexers) (cache.SharedIndexInformer, error) {
-			c, err := warmwatch.Open(os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{})
+			c, err := warmwatch.Open(context.Background(), os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{})
 			if err != nil {
 				return nil, err
 			}

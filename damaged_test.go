@@ -24,7 +24,7 @@ func TestDamageThatIsFoundWhileAllIsWrittenAnewIsLogged(t *testing.T) {
 			lines = append(lines, args)
 		}
 	}, funcr.Options{})
-	c, err := Open(testsupport.Path(t), Options{Logger: &logger})
+	c, err := Open(t.Context(), testsupport.Path(t), Options{Logger: &logger})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ import (
 // An agent that watches the Pods of its node, and after a restart is told of what it had not handled.
 func ExampleOpen() {
 	run := func(ctx context.Context, config *rest.Config, node string, handler cache.ResourceEventHandler) error {
-		c, err := warmwatch.Open("/var/lib/agent/cache.db", warmwatch.Options{})
+		c, err := warmwatch.Open(ctx, "/var/lib/agent/cache.db", warmwatch.Options{})
 		if err != nil {
 			return err
 		}
@@ -98,7 +98,7 @@ func ExampleCache_NewInformer() {
 
 // Whatever is wrong, the informers work as well as they can. This is how to hear of it.
 func ExampleCache_Status() {
-	c, err := warmwatch.Open("/var/lib/agent/cache.db", warmwatch.Options{})
+	c, err := warmwatch.Open(context.Background(), "/var/lib/agent/cache.db", warmwatch.Options{})
 	if err != nil {
 		log.Fatal(err) // The path or the options make no sense.
 	}

@@ -79,7 +79,7 @@ var (
 )
 
 func cacheOf(t *testing.T) *warmwatch.Cache {
-	opened, err := warmwatch.Open(filepath.Join(t.TempDir(), "cache.db"), warmwatch.Options{Logger: &testsupport.Quiet})
+	opened, err := warmwatch.Open(t.Context(), filepath.Join(t.TempDir(), "cache.db"), warmwatch.Options{Logger: &testsupport.Quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +302,7 @@ func launch(t *testing.T, path string, lw cache.ListerWatcher, change setup, exa
 		change(&o, &io)
 	}
 	example = append(example, &corev1.ConfigMap{})
-	c, err := warmwatch.Open(path, o)
+	c, err := warmwatch.Open(t.Context(), path, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 
 func TestTheFormOfTheObjectIsPartOfTheIdentity(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{})
+		c, err := warmwatch.Open(t.Context(), testsupport.Path(t), warmwatch.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -70,7 +70,7 @@ type remains struct {
 // told of (Q4).
 func (m *model) inspect(path string, told int) (left remains) {
 	t := m.t
-	c, err := Open(path, Options{})
+	c, err := Open(t.Context(), path, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

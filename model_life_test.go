@@ -35,7 +35,7 @@ func (m *model) launch() *life {
 	t := m.t
 	l := &life{m: m, link: newModelLink(m.server), done: make(chan struct{}), over: make(chan struct{})}
 	m.chooseType(l)
-	c, err := Open(m.path, Options{
+	c, err := Open(t.Context(), m.path, Options{
 		LockTimeout:    time.Millisecond,
 		CommitInterval: time.Duration(1+m.rng.IntN(1000)) * time.Millisecond,
 		MemoryBudget:   int64(m.rng.IntN(3)-1) * 2000,

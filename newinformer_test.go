@@ -44,7 +44,7 @@ func newAgent(t *testing.T, path string, api *httpserver.Server) *agent {
 func newAgentWith(t *testing.T, path string, api *httpserver.Server, change func(*warmwatch.Options)) *agent {
 	o := warmwatch.Options{Logger: &testsupport.Quiet}
 	change(&o)
-	c, err := warmwatch.Open(path, o)
+	c, err := warmwatch.Open(t.Context(), path, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestAnInformerWithoutAResourceLearnsItFromItsRequest(t *testing.T) {
 }
 
 func TestNewInformerFuncPanicsIfItIsToldWhatIsListed(t *testing.T) {
-	c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
+	c, err := warmwatch.Open(t.Context(), testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -417,7 +417,7 @@ func TestANewInformerCanEndBeforeItIsIdentified(t *testing.T) {
 // TestANewInformerWithoutAnExampleIsClientGosOwn: its objects may be of any type.
 func TestANewInformerWithoutAnExampleIsClientGosOwn(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
+		c, err := warmwatch.Open(t.Context(), testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -229,7 +229,7 @@ func openQuietly(t *testing.T, path string, change ...func(*warmwatch.Options)) 
 	for _, change := range change {
 		change(&o)
 	}
-	c, err := warmwatch.Open(path, o)
+	c, err := warmwatch.Open(t.Context(), path, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func TestAnExampleThatIsCertainlyOfAnotherResourceIsAnError(t *testing.T) {
 		"metadata of Pods for ConfigMaps":         {&metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}, "", "v1", "configmaps", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cache, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{})
+			cache, err := warmwatch.Open(t.Context(), testsupport.Path(t), warmwatch.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}

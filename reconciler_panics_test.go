@@ -22,7 +22,7 @@ func reconcilePanics() error {
 	f := newSourceOf()
 	f.put(configMap("a"), configMap("b"), configMap("c"))
 	f.change(os.Getenv("WARMWATCH_TEST_CHANGES"))
-	c, err := warmwatch.Open(os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{
+	c, err := warmwatch.Open(context.Background(), os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{
 		MaxPanics: 1, MaxAge: -1,
 		SyncPolicy: warmwatch.SyncFromServer, // What the last process has left is not reconciled before the changes have come.
 	})

@@ -88,7 +88,7 @@ func listWatch[L runtime.Object](
 func checkRequests(t *testing.T, listerWatcher func(*rest.Config) (cache.ListerWatcher, runtime.Object), o warmwatch.InformerOptions, want string) {
 	api := httpserver.New(t, "")
 	config := api.Config()
-	c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
+	c, err := warmwatch.Open(t.Context(), testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func checkRequests(t *testing.T, listerWatcher func(*rest.Config) (cache.ListerW
 }
 
 func TestASelectorThatCannotBeParsedIsRefused(t *testing.T) {
-	c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
+	c, err := warmwatch.Open(t.Context(), testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -482,7 +482,7 @@ func TestWhatHasSyncedCanBeRead(t *testing.T) {
 		settle()
 		p.stop()
 	})
-	c, err := warmwatch.Open(path, warmwatch.Options{})
+	c, err := warmwatch.Open(t.Context(), path, warmwatch.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

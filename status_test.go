@@ -70,7 +70,7 @@ func TestAFileThatWasSetAsideIsInStatus(t *testing.T) {
 	if err := os.WriteFile(path, []byte("noise"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := warmwatch.Open(path, warmwatch.Options{})
+	c, err := warmwatch.Open(t.Context(), path, warmwatch.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

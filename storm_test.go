@@ -151,7 +151,7 @@ func (m *storm) launch() *stormLife {
 		to: filepath.Join(m.dir, fmt.Sprintf("cache-%d.db", m.lives)),
 	}
 	var err error
-	l.cache, err = Open(m.path, Options{
+	l.cache, err = Open(m.t.Context(), m.path, Options{
 		LockTimeout: time.Millisecond, Logger: &testsupport.Quiet, MaxAge: stormMaxAge,
 		CommitInterval: time.Duration(1+m.rng.IntN(1000)) * time.Millisecond,
 		MemoryBudget:   int64(m.rng.IntN(3)-1) * 20000, MaxPendingBytes: int64(m.rng.IntN(2)),

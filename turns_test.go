@@ -318,7 +318,7 @@ func TestWhatIsLoggedOfAHandlerNamesWhatTheInformerLists(t *testing.T) {
 		}
 	}, funcr.Options{})
 	api := httpserver.New(t, "one")
-	c, err := warmwatch.Open(testsupport.Path(t), warmwatch.Options{Logger: &logger})
+	c, err := warmwatch.Open(t.Context(), testsupport.Path(t), warmwatch.Options{Logger: &logger})
 	if err != nil {
 		t.Fatal(err)
 	}

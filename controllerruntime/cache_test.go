@@ -54,7 +54,7 @@ const listTime = 7 * time.Millisecond
 // startPromptly starts the cache of a manager, with an informer of one ConfigMap.
 func startPromptly(t *testing.T) cache.Cache {
 	t.Helper()
-	opened, err := warmwatch.Open(filepath.Join(t.TempDir(), "cache.db"), warmwatch.Options{})
+	opened, err := warmwatch.Open(t.Context(), filepath.Join(t.TempDir(), "cache.db"), warmwatch.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

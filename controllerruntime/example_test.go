@@ -31,7 +31,7 @@ func ExampleNewManager() {
 // What NewManager does, for a program that makes its manager in another way.
 func Example() {
 	config := ctrl.GetConfigOrDie()
-	opened, err := warmwatch.Open("/var/lib/operator/cache.db", warmwatch.Options{SyncPolicy: warmwatch.SyncFromServer})
+	opened, err := warmwatch.Open(context.Background(), "/var/lib/operator/cache.db", warmwatch.Options{SyncPolicy: warmwatch.SyncFromServer})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -24,7 +24,8 @@ type Manager struct {
 const defaultGrace = 30 * time.Second
 
 // NewManager is [ctrl.NewManager] for a manager whose caches are kept in the file at path. It opens
-// the file with opening, see [warmwatch.Open], and uses a copy of config and options.
+// the file with opening, see [warmwatch.Open], and uses a copy of config and options. Where another process holds the
+// file, it waits for up to LockTimeout, and no signal to the program ends that.
 // Where opening has no Logger, it is the manager's: options.Logger, or else controller-runtime's.
 //
 // Start closes the file when all has stopped; a Manager that is not started must be closed.
@@ -44,7 +45,7 @@ func NewManager(config *rest.Config, options ctrl.Options, path string, opening 
 		logger = logger.WithName("warmwatch")
 		opening.Logger = &logger
 	}
-	opened, err := warmwatch.Open(path, opening)
+	opened, err := warmwatch.Open(context.Background(), path, opening)
 	if err != nil {
 		return nil, err
 	}

@@ -50,7 +50,7 @@ func newAgent(t *testing.T, path string, api *httpserver.Server) *agent {
 			a.warnings.Add(1)
 		}
 	}, funcr.Options{})
-	c, err := warmwatch.Open(path, warmwatch.Options{Logger: &logger})
+	c, err := warmwatch.Open(t.Context(), path, warmwatch.Options{Logger: &logger})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,8 @@ var (
 	// ErrLocked says that another process holds the file.
 	ErrLocked = errors.New("persist: file is held by another process")
 
-	// ErrInUse says that another DB of this process uses the file.
-	ErrInUse = errors.New("persist: file is in use by this process")
+	// ErrInUse says that this process uses something already: a DB the file, or, in other packages, a handler the name.
+	ErrInUse = errors.New("in use already")
 
 	// ErrUnknownFormat says that the file is a bbolt file, but was written by
 	// a version of this package that this one does not know, or by something

@@ -35,7 +35,7 @@ func Buckets() []string {
 
 var (
 	// ErrInUse is returned for a durable name that has a consumer already.
-	ErrInUse = errors.New("queue: name is in use")
+	ErrInUse = persist.ErrInUse
 
 	// ErrLost is returned by [Consumer.Next] where deltas are lost or cannot be
 	// read. The handler must then be told what [Consumer.Undelivered] returns, all

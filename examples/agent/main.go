@@ -51,7 +51,7 @@ func run(ctx context.Context) (err error) {
 	if err := os.MkdirAll(*dir, 0o755); err != nil {
 		return err
 	}
-	c, err := warmwatch.Open(*path, warmwatch.Options{})
+	c, err := warmwatch.Open(ctx, *path, warmwatch.Options{})
 	if err != nil {
 		return err
 	}

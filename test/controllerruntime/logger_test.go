@@ -19,7 +19,7 @@ import (
 func TestTheFileOfAManagerIsLoggedAboutWhereTheManagerLogs(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cache.db")
 	discard := logr.Discard()
-	held, err := warmwatch.Open(path, warmwatch.Options{Logger: &discard})
+	held, err := warmwatch.Open(t.Context(), path, warmwatch.Options{Logger: &discard})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ import (
 func runController(t *testing.T, path, namespace string, reconciler func(types.NamespacedName) error, enough <-chan struct{}) {
 	t.Helper()
 	logger := ktesting.NewLogger(t, ktesting.NewConfig())
-	opened, err := warmwatch.Open(path, warmwatch.Options{SyncPolicy: warmwatch.SyncFromServer, Logger: &logger})
+	opened, err := warmwatch.Open(t.Context(), path, warmwatch.Options{SyncPolicy: warmwatch.SyncFromServer, Logger: &logger})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestADeletionThatIsNotReconciledIsReconciledByTheNextManager(t *testing.T) 
 func TestASecondQueueOfAControllerIsInMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger := ktesting.NewLogger(t, ktesting.NewConfig())
-		opened, err := warmwatch.Open(newPath(t), warmwatch.Options{Logger: &logger})
+		opened, err := warmwatch.Open(t.Context(), newPath(t), warmwatch.Options{Logger: &logger})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +172,7 @@ func TestASecondQueueOfAControllerIsInMemory(t *testing.T) {
 // reconciled, with a context that is done.
 func TestWhatWaitsWhenAManagerEndsIsForTheNext(t *testing.T) {
 	logger := ktesting.NewLogger(t, ktesting.NewConfig())
-	opened, err := warmwatch.Open(newPath(t), warmwatch.Options{Logger: &logger})
+	opened, err := warmwatch.Open(t.Context(), newPath(t), warmwatch.Options{Logger: &logger})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -154,7 +154,7 @@ func launch(t *testing.T, path string, o warmwatch.Options) *program {
 	t.Helper()
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.Verbosity(2)))
 	o.Logger = &logger
-	c, err := warmwatch.Open(path, o)
+	c, err := warmwatch.Open(t.Context(), path, o)
 	if err != nil {
 		t.Fatal(err)
 	}

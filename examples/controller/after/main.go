@@ -26,7 +26,7 @@ func main() {
 
 	config := must(clientcmd.BuildConfigFromFlags("", *kubeconfig))
 	client := must(kubernetes.NewForConfig(config))
-	cache := must(warmwatch.Open("cache.db", warmwatch.Options{}))
+	cache := must(warmwatch.Open(ctx, "cache.db", warmwatch.Options{}))
 	defer cache.Close()
 	factory := informers.NewSharedInformerFactory(cache, client, 30*time.Second)
 	defer factory.Shutdown()

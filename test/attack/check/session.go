@@ -101,7 +101,7 @@ func Begin(s *apiserver.Server, m *Marker, o Options) (*Session, error) {
 	if f, err := ReadFile(o.Behind, true); err == nil {
 		version = f.Version()
 	}
-	c, err := warmwatch.Open(o.Path, o.Cache)
+	c, err := warmwatch.Open(context.Background(), o.Path, o.Cache)
 	if err != nil {
 		return nil, err
 	}

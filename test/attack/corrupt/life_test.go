@@ -68,7 +68,7 @@ type life struct {
 // begin opens the file. memoryBudget is warmwatch.Options.MemoryBudget.
 func begin(path string, memoryBudget int64, servers map[kind]*apiserver.Server) (*life, error) {
 	logger := logr.Discard()
-	c, err := warmwatch.Open(path, warmwatch.Options{Logger: &logger, MemoryBudget: memoryBudget})
+	c, err := warmwatch.Open(context.Background(), path, warmwatch.Options{Logger: &logger, MemoryBudget: memoryBudget})
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package cache_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -175,7 +176,7 @@ func newCache(config *rest.Config, o cache.Options) (cache.Cache, error) {
 	if os.Getenv(specsEnv) == warm { // The specs are about what the server has.
 		policy = warmwatch.SyncFromServer
 	}
-	opened, err := warmwatch.Open(path, warmwatch.Options{SyncPolicy: policy})
+	opened, err := warmwatch.Open(context.Background(), path, warmwatch.Options{SyncPolicy: policy})
 	if err != nil {
 		return nil, err
 	}

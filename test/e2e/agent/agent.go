@@ -67,13 +67,13 @@ func (a *Agent) cacheOf(s Spec) (*warmwatch.Cache, error) {
 	if s.MemoryOnly {
 		// It finds its file held: that is one of the ways in which it comes to work from memory.
 		o.LockTimeout = time.Millisecond
-		holder, err := warmwatch.Open(s.File, o)
+		holder, err := warmwatch.Open(context.Background(), s.File, o)
 		if err != nil {
 			return nil, err
 		}
 		a.close = append(a.close, holder.Close)
 	}
-	c, err := warmwatch.Open(s.File, o)
+	c, err := warmwatch.Open(context.Background(), s.File, o)
 	if err != nil {
 		return nil, err
 	}
