@@ -43,7 +43,6 @@ func TestOpenRefusesAPathThatCannotBeMeantAndOptionsThatMakeNoSense(t *testing.T
 		"a named pipe":             {path: fifo, want: fifo + " is not a regular file"},
 		"CommitInterval negative":  {path: good, o: warmwatch.Options{CommitInterval: -1}, want: "CommitInterval is negative"},
 		"DurableDelay negative":    {path: good, o: warmwatch.Options{DurableDelay: -time.Second}, want: "DurableDelay is negative"},
-		"LockTimeout negative":     {path: good, o: warmwatch.Options{LockTimeout: -1}, want: "LockTimeout is negative"},
 		"MaxPendingBytes negative": {path: good, o: warmwatch.Options{MaxPendingBytes: -1}, want: "MaxPendingBytes is negative"},
 		"SyncPolicy unknown":       {path: good, o: warmwatch.Options{SyncPolicy: "SyncFromMars"}, want: `unknown SyncPolicy "SyncFromMars"`},
 	} {
@@ -162,93 +161,85 @@ func init() {
 	}
 }
 
-func TestAFileThatIsHeldMeansMemoryOnlyAndIsLeftAlone(t *testing.T) {
-	for name, hold := range map[string]func(t *testing.T, path string) (release func()){
-		"by another process": func(t *testing.T, path string) func() {
-			cmd := testsupport.Program(t, "hold")
-			cmd.Env = append(cmd.Env, "WARMWATCH_TEST_FILE="+path)
-			in, err := cmd.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			out, err := cmd.StdoutPipe()
-			if err == nil {
-				err = cmd.Start()
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if line, err := bufio.NewReader(out).ReadString('\n'); line != "held\n" {
-				t.Fatalf("the other process: %q, %v", line, err)
-			}
-			return func() {
-				if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
-					t.Errorf("the other process: %v", err)
-				}
-			}
-		},
-		"by this process": func(t *testing.T, path string) func() {
-			c, err := warmwatch.Open(t.Context(), path, warmwatch.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return func() { c.Close() }
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			path := filepath.Join(dir, "cache.db")
-			bubble(t, func(t *testing.T) { fill(t, path, newSource(t, configMap("a")), nil) })
-			release := hold(t, path)
-			before, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			bubble(t, func(t *testing.T) {
-				begin := time.Now()
-				st := expectWorks(t, path, warmwatch.Options{LockTimeout: 3 * time.Second})
-				if !st.MemoryOnly || !errors.Is(st.Err, warmwatch.ErrLocked) || !strings.Contains(st.Err.Error(), "held by another Cache of this process, or by another process") {
-					t.Errorf("status %+v", st)
-				}
-				if time.Since(begin) < 3*time.Second {
-					t.Error("did not wait for LockTimeout")
-				}
-			})
-			after, err := os.ReadFile(path)
-			if err != nil || !bytes.Equal(before, after) {
-				t.Errorf("the file was changed: %v", err)
-			}
-			if entries, _ := os.ReadDir(dir); len(entries) != 1 {
-				t.Errorf("left behind: %v", entries)
-			}
-			release()
-			bubble(t, func(t *testing.T) {
-				down := newSource(t)
-				down.setDown(errUnreachable)
-				p := launch(t, path, down, nil).run()
-				if st := p.informer.Status(); st.StartedFrom != "disk" || st.Objects != 1 {
-					t.Errorf("after it was let go: %+v", st)
-				}
-			})
-		})
+// holdFile has another process hold a file until release is called.
+func holdFile(t *testing.T, path string) (release func()) {
+	t.Helper()
+	cmd := testsupport.Program(t, "hold")
+	cmd.Env = append(cmd.Env, "WARMWATCH_TEST_FILE="+path)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "held\n" {
+		t.Fatalf("the other process: %q, %v", line, err)
+	}
+	return func() {
+		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+			t.Errorf("the other process: %v", err)
+		}
 	}
 }
 
-func TestAFileThatIsLetGoInTimeIsUsed(t *testing.T) {
+// TestAFileThatIsHeldMeansMemoryOnlyAndIsLeftAlone (S4), also once the other process has ended.
+func TestAFileThatIsHeldMeansMemoryOnlyAndIsLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "cache.db")
+	bubble(t, func(t *testing.T) { fill(t, path, newSource(t, configMap("a")), nil) })
+	release := holdFile(t, path)
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	bubble(t, func(t *testing.T) {
-		path := testsupport.Path(t)
+		begin := time.Now()
+		st := expectWorks(t, path, warmwatch.Options{LockTimeout: 3 * time.Second})
+		if !st.MemoryOnly || !errors.Is(st.Err, warmwatch.ErrLocked) || !strings.Contains(st.Err.Error(), "held by another process") {
+			t.Errorf("status %+v", st)
+		}
+		if time.Since(begin) < 3*time.Second {
+			t.Error("did not wait for LockTimeout")
+		}
+	})
+	after, err := os.ReadFile(path)
+	if err != nil || !bytes.Equal(before, after) {
+		t.Errorf("the file was changed: %v", err)
+	}
+	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
+		t.Errorf("left behind: %v", entries)
+	}
+	release()
+	bubble(t, func(t *testing.T) {
+		down := newSource(t)
+		down.setDown(errUnreachable)
+		p := launch(t, path, down, nil).run()
+		if st := p.informer.Status(); st.StartedFrom != "disk" || st.Objects != 1 {
+			t.Errorf("after it was let go: %+v", st)
+		}
+	})
+}
+
+// TestTwoCachesOfOneFile in one process (S4): the second one is an error, until the first is closed.
+func TestTwoCachesOfOneFile(t *testing.T) {
+	path := testsupport.Path(t)
+	for range 2 {
 		c, err := warmwatch.Open(t.Context(), path, warmwatch.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		go func() {
-			time.Sleep(500 * time.Millisecond)
-			_ = c.Close()
-		}()
-		if st := expectWorks(t, path, warmwatch.Options{}); st.MemoryOnly || st.Err != nil {
-			t.Errorf("status %+v", st)
+		if _, err := warmwatch.Open(t.Context(), path, warmwatch.Options{}); err == nil || !strings.Contains(err.Error(), "in use by this process") {
+			t.Errorf("the second one: %v", err)
 		}
-	})
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // expectSetAside checks that a bad file is kept under another name and that a

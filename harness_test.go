@@ -2,6 +2,7 @@ package warmwatch_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -25,6 +26,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/persist"
 )
 
 var configMaps = corev1.SchemeGroupVersion.WithResource("configmaps")
@@ -329,7 +331,7 @@ func (p *process) stop() {
 	if p.end != nil {
 		p.end()
 	}
-	if err := p.cache.Close(); err != nil {
+	if err := p.cache.Close(); err != nil && !(p.damaged && errors.Is(err, persist.ErrCorrupt)) {
 		p.t.Errorf("close: %v", err)
 	}
 	if !p.damaged && !p.cache.Status().MemoryOnly {

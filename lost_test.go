@@ -2,7 +2,6 @@ package warmwatch_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,7 +20,6 @@ import (
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
-	"github.com/warmwatch/warmwatch/persist"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -269,39 +267,6 @@ func (u untold) expectHealed(t *testing.T, undisturbed bool) {
 		t.Errorf("status %+v", st)
 	}
 	p.stop()
-}
-
-// TestALeafThatForgetsDeltas: its header says that it has fewer, and bbolt sees no
-// more.
-func TestALeafThatForgetsDeltas(t *testing.T) {
-	for which := range 2 {
-		for _, keep := range []uint16{1, 100} {
-			t.Run(fmt.Sprintf("leaf %d, %d", which, keep), func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					u := newUntold(t)
-					n := 0
-					changeInPlace(t, u.path, func(b []byte) {
-						const pageBytes = persist.PageBytes
-						for at := 0; at+pageBytes <= len(b); at += pageBytes {
-							p := b[at : at+pageBytes]
-							count := binary.NativeEndian.Uint16(p[10:])
-							if binary.NativeEndian.Uint16(p[8:]) != 0x02 || count < 2 || strings.Contains(string(p), "kcursors") || strings.Contains(string(p), "cursorskdurable") ||
-								(!strings.Contains(string(p), "\aUpdated") && !strings.Contains(string(p), "\x05Added")) {
-								continue
-							}
-							if n++; n-1 == which {
-								binary.NativeEndian.PutUint16(p[10:], min(keep, count-1))
-							}
-						}
-					})
-					if n < 2 {
-						t.Fatalf("there are %d such leaves", n)
-					}
-					u.expectHealed(t, true)
-				})
-			})
-		}
-	}
 }
 
 // TestADamagedCursorCostsItsHandlerOnly: it is told everything again, deletions

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"testing"
-	"time"
 
 	bolt "go.etcd.io/bbolt"
 	"k8s.io/client-go/tools/cache"
@@ -93,34 +91,6 @@ type neverDone struct{}
 
 func (neverDone) Name() string          { return "never" }
 func (neverDone) Done() <-chan struct{} { return nil }
-
-// TestAFirstReconcilerHearsOfWhatItIsCalledFor: while nothing can be committed its handler is told of nothing,
-// so that it would not hear of the deletion of an object that it was called for.
-func TestAFirstReconcilerHearsOfWhatItIsCalledFor(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a"), configMap("b"))
-		path := testsupport.Path(t)
-		p := launch(t, path, f, nil)
-		p.damaged = true
-		p.run()
-		settle()
-		other := path + ".other"
-		if err := errors.Join(os.WriteFile(other, []byte("other"), 0o600), os.Rename(other, path)); err != nil {
-			t.Fatal(err)
-		}
-		f.put(configMap("b"))
-		settle()
-		w := addReconciler(t, p, 1)
-		settle()
-		f.remove("a")
-		settle()
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(10 * time.Minute)
-		w.expect(t, "ns/b@3")
-	})
-}
 
 // TestAReconcilerAfterAnotherHandlerOfItsName reconciles everything: the other one was told of changes
 // that nobody has put into a queue.

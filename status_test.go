@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/persist"
 )
 
 // TestAStatusAsJSONSaysWhatIsWrong, with errors as strings.
@@ -220,32 +220,34 @@ func TestAStatusSaysThatTheEndOfAStreamedListIsMissing(t *testing.T) {
 	})
 }
 
-// TestCloseOfACacheThatHasLostItsFileSaysSo, each time.
-func TestCloseOfACacheThatHasLostItsFileSaysSo(t *testing.T) {
+// TestCloseOfACacheWhoseFileIsDamagedSaysSo (S3), each time, and the next process begins anew.
+func TestCloseOfACacheWhoseFileIsDamagedSaysSo(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		dir := filepath.Join(t.TempDir(), "dir")
-		path := filepath.Join(dir, "cache.db")
+		path := testsupport.Path(t)
 		f := newSource(t, configMap("a"))
 		p := launch(t, path, f, nil).run()
 		settle()
 		if err := os.Truncate(path, 0); err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
-			t.Fatal(err)
-		}
 		f.put(configMap("b"))
 		settle()
 		expectStore(t, p.informer, f)
-		if st := p.cache.Status(); !st.MemoryOnly || st.Err == nil {
+		if st := p.cache.Status(); !st.MemoryOnly || !errors.Is(st.Err, persist.ErrCorrupt) {
 			t.Errorf("%+v", st)
 		}
 		p.end()
 		for range 2 {
-			if err := p.cache.Close(); !errors.Is(err, syscall.ENOTDIR) {
+			if err := p.cache.Close(); !errors.Is(err, persist.ErrCorrupt) {
 				t.Errorf("Close returned %v", err)
 			}
 		}
 		p.stopped = true
+		p = launch(t, path, f, nil).run()
+		settle()
+		expectStore(t, p.informer, f)
+		if st := p.cache.Status(); st.MemoryOnly || st.Err != nil || p.informer.Status().StartedFrom == "disk" {
+			t.Errorf("the next process: %+v", st)
+		}
 	})
 }
