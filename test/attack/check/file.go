@@ -33,7 +33,6 @@ type File struct {
 	Checkpoint   checkpoint.Record
 	StoreVersion string // Of the store's state record.
 	Count        int    // Likewise.
-	Salvaged     bool
 	Objects      map[string]*corev1.ConfigMap
 	Entries      map[string]bool // Of the index, see entry.
 	Deltas       []Delta         // In order.
@@ -131,7 +130,7 @@ func (f *File) Version() int {
 func (f *File) space(space string, b *bolt.Bucket, damaged bool) error {
 	for name, read := range map[string]func(key string, payload []byte) error{
 		"objects": f.object, "index": f.entry, "deltas": f.delta, "cursors": f.cursor,
-		"store": f.store, "checkpoint": f.checkpoint, "salvaged": func(string, []byte) error { f.Salvaged = true; return nil },
+		"store": f.store, "checkpoint": f.checkpoint,
 	} {
 		bucket := b.Bucket([]byte(name))
 		if bucket == nil || (damaged && name == "index") {
@@ -249,7 +248,7 @@ func (f *File) Violations(s *apiserver.Server, w *World, damaged bool) []string 
 	if order, err := resourceversion.CompareResourceVersion(f.Checkpoint.ResourceVersion, f.StoreVersion); err == nil && order > 0 {
 		note("P2: the checkpoint is at %s, the store at %s", f.Checkpoint.ResourceVersion, f.StoreVersion)
 	}
-	if f.Count != len(f.Objects) && !f.Salvaged {
+	if f.Count != len(f.Objects) {
 		note("P1: %d objects are stored, and counted %d", len(f.Objects), f.Count)
 	}
 	for key, obj := range f.Objects {
@@ -258,7 +257,7 @@ func (f *File) Violations(s *apiserver.Server, w *World, damaged bool) []string 
 			note("P6: %s is stored as %s@%d, which never was", key, apiserver.Key(obj), version)
 		}
 	}
-	if f.Checkpoint.State == checkpoint.StateComplete && !f.Salvaged {
+	if f.Checkpoint.State == checkpoint.StateComplete {
 		if d := diff(versionsOf(s.ObjectsAt(f.Version())), versionsOf(f.Objects)); d != "" {
 			note("P2: the file does not hold the state at its version %d: %s", f.Version(), d)
 		}
@@ -268,7 +267,7 @@ func (f *File) Violations(s *apiserver.Server, w *World, damaged bool) []string 
 		for key, obj := range f.Objects {
 			want[entry(colorIndex, obj.Data["color"], key)] = true
 		}
-		if !maps.Equal(want, f.Entries) && !f.Salvaged {
+		if !maps.Equal(want, f.Entries) {
 			note("I1: %d index entries are stored, expected %d", len(f.Entries), len(want))
 		}
 	}

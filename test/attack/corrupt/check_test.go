@@ -15,8 +15,6 @@ import (
 type problem struct {
 	Kind   string // One of a few words, for the count.
 	Detail string
-	// Excused says why it is not promised, see docs/reliability.md.
-	Excused string `json:",omitempty"`
 }
 
 func versions(state map[string]apiserver.Object) map[string]int {
@@ -47,7 +45,7 @@ func some(list []string) string {
 	return fmt.Sprintf("%d: %v", len(list), list[:min(4, len(list))])
 }
 
-// checkStore compares a store with the server (I2), in each way to read it.
+// checkStore compares a store with the server (A5), in each way to read it.
 func checkStore(k kind, store cache.Indexer, state map[string]apiserver.Object) (found []problem) {
 	objects := store.List()
 	got := map[string]int{}
@@ -79,7 +77,7 @@ func checkStore(k kind, store cache.Indexer, state map[string]apiserver.Object) 
 	return found
 }
 
-// checkIndices compares every index with a recomputation (I1).
+// checkIndices compares every index with a recomputation (A5).
 func checkIndices(k kind, store cache.Indexer, state map[string]apiserver.Object) (found []problem) {
 	for name, f := range indexers {
 		want := map[string][]string{}
@@ -111,8 +109,9 @@ func checkIndices(k kind, store cache.Indexer, state map[string]apiserver.Object
 	return found
 }
 
-// checkBelief compares what a handler believes with the server (Q1, Q2).
-func checkBelief(who string, b *belief, state map[string]apiserver.Object) (found []problem) {
+// checkBelief compares what a handler believes with the server (D1, D2). Where the past is lost, a deletion
+// may be (D3).
+func checkBelief(who string, b *belief, state map[string]apiserver.Object, deletions bool) (found []problem) {
 	known, _, wrong := b.state()
 	var stale, phantom []string
 	for key, rv := range versions(state) {
@@ -121,7 +120,7 @@ func checkBelief(who string, b *belief, state map[string]apiserver.Object) (foun
 		}
 	}
 	for key := range known {
-		if _, exists := state[key]; !exists {
+		if _, exists := state[key]; deletions && !exists {
 			phantom = append(phantom, key)
 		}
 	}
@@ -139,18 +138,18 @@ func checkBelief(who string, b *belief, state map[string]apiserver.Object) (foun
 	return found
 }
 
-// check compares everything with the server. It stops where something is wrong,
-// unless all of that is to be known.
-func (l *life) check(servers map[kind]*apiserver.Server, all bool) (found []problem) {
+// check compares everything with the server, deletions that handlers were told of only if asked to. It stops where something
+// is wrong, unless all of that is to be known.
+func (l *life) check(servers map[kind]*apiserver.Server, deletions, all bool) (found []problem) {
 	for _, k := range kinds {
 		state := servers[k].Objects()
 		store := l.informers[k].GetIndexer()
 		for _, compare := range []func() []problem{
 			func() (p []problem) {
 				for _, name := range slices.Sorted(maps.Keys(l.durable[k])) {
-					p = append(p, checkBelief(fmt.Sprintf("%s, durable %s", k, name), l.durable[k][name], state)...)
+					p = append(p, checkBelief(fmt.Sprintf("%s, durable %s", k, name), l.durable[k][name], state, deletions)...)
 				}
-				return append(p, checkBelief(fmt.Sprintf("%s, plain", k), l.plain[k], state)...)
+				return append(p, checkBelief(fmt.Sprintf("%s, plain", k), l.plain[k], state, deletions)...)
 			},
 			func() []problem { return checkStore(k, store, state) },
 			func() []problem { return checkIndices(k, store, state) },
@@ -177,71 +176,19 @@ func (l *life) checkUntold(im *image) (found []problem) {
 	return found
 }
 
-// checkServed looks at what is served while the server is away. Everything in it
-// was true once; while HasSynced is true, nothing is missing that the file is
-// known to have had.
+// checkServed looks at what is served while the server is away. Each object in it was there once.
 func (l *life) checkServed(im *image, servers map[kind]*apiserver.Server) (found []problem) {
 	for _, k := range kinds {
 		version := im.Servers[k].Version
 		history := servers[k].Events()[:version]
-		informer := l.informers[k]
-		synced := informer.HasSynced()
-		served := map[string]int{}
-		for _, obj := range informer.GetStore().List() {
+		for _, obj := range l.informers[k].GetStore().List() {
 			key, err := cache.MetaNamespaceKeyFunc(obj)
 			rv := versionOf(obj)
 			if err != nil || rv < 1 || rv > version || apiserver.Key(history[rv-1].Object) != key ||
 				!apiequality.Semantic.DeepEqual(history[rv-1].Object, obj) {
 				found = append(found, problem{Kind: "served: wrong object", Detail: fmt.Sprintf("%s: %s at %d, %v", k, key, rv, err)})
 			}
-			served[key] = rv
-		}
-		if wasTrue(history, served) || !synced {
-			continue
-		}
-		// A record that cannot be read has its key still, so that readers can tell.
-		listed := map[string]bool{}
-		for _, key := range informer.GetStore().ListKeys() {
-			listed[key] = true
-		}
-		missing := map[string][]string{}
-		for key := range servers[k].ObjectsAt(version) {
-			if _, there := served[key]; !there {
-				what := map[bool]string{true: "served: unreadable objects missing", false: "served: objects missing"}[listed[key]]
-				missing[what] = append(missing[what], key)
-			}
-		}
-		for what, keys := range missing {
-			slices.Sort(keys)
-			found = append(found, problem{Kind: what, Detail: fmt.Sprintf("%s: HasSynced, %d objects, missing %s", k, len(served), some(keys))})
 		}
 	}
 	return found
-}
-
-// wasTrue reports whether there was a moment with just these objects.
-func wasTrue(history []apiserver.Event, served map[string]int) bool {
-	state, wrong := map[string]apiserver.Object{}, len(served)
-	for _, e := range history {
-		key := apiserver.Key(e.Object)
-		rightBefore := same(state, served, key)
-		e.ApplyTo(state)
-		switch rightNow := same(state, served, key); {
-		case rightBefore && !rightNow:
-			wrong++
-		case !rightBefore && rightNow:
-			wrong--
-		}
-		if wrong == 0 {
-			return true
-		}
-	}
-	return wrong == 0
-}
-
-// same reports whether both have the same of a key.
-func same(state map[string]apiserver.Object, served map[string]int, key string) bool {
-	obj, exists := state[key]
-	rv, there := served[key]
-	return exists == there && (!exists || versionOf(obj) == rv)
 }

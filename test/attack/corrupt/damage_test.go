@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 )
@@ -16,12 +15,6 @@ type damage struct {
 	patches      []patch
 	truncateAt   int // If truncated.
 	truncated    bool
-	// destroyed are the keys of objects whose records are not in the file any
-	// more, as far as the damage goes: a changed value still has its key.
-	destroyed    map[string]bool
-	destroyedAll bool
-	// informer: all that an informer has in the file may be destroyed.
-	informer bool
 }
 
 type patch struct {
@@ -43,30 +36,12 @@ func (d *damage) applyTo(file []byte) []byte {
 	return file
 }
 
-// applyToOpen damages a file that somebody has open.
-func (d *damage) applyToOpen(path string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	for _, p := range d.patches {
-		if _, err := f.WriteAt(p.bytes, int64(p.at)); err != nil {
-			return err
-		}
-	}
-	if d.truncated {
-		return f.Truncate(int64(d.truncateAt))
-	}
-	return nil
-}
-
 const wholeFile = "file"
 
 // fieldsOf lists what can be damaged in a class.
 func fieldsOf(class string) []string {
 	header := []string{"header id", "header flags", "header count", "header overflow"}
-	page := []string{"zeroed", "noise", "swapped", "older", "a bit"}
+	page := []string{"zeroed", "noise", "swapped", "a bit"}
 	switch {
 	case class == wholeFile:
 		return []string{"truncated", "truncated in a page", "several bits"}
@@ -86,8 +61,7 @@ func fieldsOf(class string) []string {
 // damager makes damages of one file.
 type damager struct {
 	*layout
-	rng   *rand.Rand
-	older [][]byte // The file at earlier times.
+	rng *rand.Rand
 }
 
 // random makes some damage of a random class, so that rare classes are hit as
@@ -97,7 +71,7 @@ func (g *damager) random() *damage {
 		classes := append(g.classes(), wholeFile)
 		class := classes[g.rng.IntN(len(classes))]
 		fields := fieldsOf(class)
-		d := &damage{Class: class, Field: fields[g.rng.IntN(len(fields))], destroyed: map[string]bool{}}
+		d := &damage{Class: class, Field: fields[g.rng.IntN(len(fields))]}
 		if class == wholeFile {
 			g.wholeFile(d)
 			return d
@@ -112,7 +86,6 @@ func (g *damager) random() *damage {
 }
 
 func (g *damager) wholeFile(d *damage) {
-	d.destroyedAll, d.informer = true, true
 	used := g.high * g.pageSize
 	switch d.Field {
 	case "truncated":
@@ -156,7 +129,6 @@ func (g *damager) set(d *damage, at, n int) {
 
 // region damages a region, and reports whether that was possible.
 func (g *damager) region(d *damage, r region) bool {
-	g.note(d, r, nil)
 	switch field, rest, _ := strings.Cut(d.Field, " "); field {
 	case "header":
 		at := map[string]int{"id": 0, "flags": pageFlagsAt, "count": pageCountAt, "overflow": pageOverflowAt}[rest]
@@ -184,32 +156,8 @@ func (g *damager) changes(d *damage) bool {
 	return slices.ContainsFunc(d.patches, func(p patch) bool { return string(g.file[p.at:][:len(p.bytes)]) != string(p.bytes) })
 }
 
-// note says what the damage destroys: all that is in or under a region, or the
-// given element only.
-func (g *damager) note(d *damage, r region, only *element) {
-	switch {
-	case r.bucket == "objects" && strings.HasPrefix(r.class, "leaf"):
-		for _, e := range r.elements {
-			if only == nil || e.at == only.at {
-				d.destroyed[string(e.key[1:])] = true
-			}
-		}
-	case r.bucket == "space" && only != nil && string(only.key) != "objects":
-	case r.bucket == "root", r.bucket == "space" && only == nil, strings.HasPrefix(r.class, "meta"):
-		d.destroyedAll, d.informer = true, true
-	case r.bucket == "objects", r.bucket == "space":
-		d.destroyedAll = true
-	}
-}
-
 func (g *damager) element(d *damage, r region, e element) bool {
-	clear(d.destroyed)
 	branch := strings.HasPrefix(r.class, "branch")
-	// The key and its value are there, whatever the element says that the value is.
-	onlyFlags := d.Field == "element flags" && r.bucket == "objects"
-	if d.Field != "value" && !onlyFlags {
-		g.note(d, r, &e)
-	}
 	switch d.Field {
 	case "key":
 		if len(e.key) == 0 {
@@ -224,9 +172,6 @@ func (g *damager) element(d *damage, r region, e element) bool {
 	case "element pgid":
 		g.set(d, e.at+8, 8)
 	default:
-		if !onlyFlags {
-			g.note(d, r, nil) // Other elements may be taken for longer or shorter.
-		}
 		at := map[string]int{"element flags": 0, "element pos": 4, "element ksize": 8, "element vsize": 12}
 		if branch {
 			at = map[string]int{"element pos": 0, "element ksize": 4}
@@ -292,16 +237,8 @@ func (g *damager) page(d *damage, r region) bool {
 			return false
 		}
 		o := others[g.rng.IntN(len(others))]
-		g.note(d, o, nil)
 		d.patches = append(d.patches, patch{r.at, g.file[o.at:][:o.bytes]}, patch{o.at, g.file[r.at:][:r.bytes]})
 		d.Detail = fmt.Sprintf("with page %d, %s", o.page, o.class)
-	case "older":
-		i := g.rng.IntN(len(g.older))
-		if r.inline || len(g.older[i]) < r.at+r.bytes {
-			return false
-		}
-		d.patches = append(d.patches, patch{r.at, g.older[i][r.at:][:r.bytes]})
-		d.Detail = fmt.Sprintf("its content of time %d", i)
 	}
 	return g.changes(d)
 }

@@ -1,6 +1,5 @@
-// Package corrupt attacks cache files: it damages them in every place, at rest
-// and while they are in use, and compares what becomes of them with the server
-// (P6, I1, I2, Q1, Q2).
+// Package corrupt attacks cache files: it damages them in every place while nobody
+// uses them, and compares what becomes of them with the server (S2, S3, A5, A7, D3).
 //
 // An image is a cache file, made through the public API, with all that a file can
 // have: objects, an index, undelivered deltas of durable handlers and undelivered

@@ -34,9 +34,8 @@ var durableNames = []string{present, half, absent, gone}
 // image is a cache file and what is known about it.
 type image struct {
 	Name    string
-	Seed    uint64   // Of the histories of the servers.
-	File    []byte   `json:"-"`
-	Older   [][]byte `json:"-"` // The same file at earlier times.
+	Seed    uint64 // Of the histories of the servers.
+	File    []byte `json:"-"`
 	Servers map[kind]serverImage
 }
 
@@ -179,8 +178,6 @@ func newImages(t *testing.T, dir string, seed uint64) (images []*image) {
 			}
 		}
 		churn(3)
-		older := [][]byte{read(t, path)}
-		churn(3)
 		for _, k := range kinds {
 			for _, name := range []string{absent, gone} {
 				if err := l.remove(k, name); err != nil {
@@ -189,13 +186,12 @@ func newImages(t *testing.T, dir string, seed uint64) (images []*image) {
 			}
 		}
 		churn(2)
-		older = append(older, read(t, path))
 		release := []func(){}
 		for _, k := range kinds {
 			release = append(release, l.plain[k].hang(), l.durable[k][half].hang())
 		}
 		churn(4)
-		killed.File, killed.Older = read(t, path), older
+		killed.File = read(t, path)
 		killed.note(servers, l)
 		l.cancel()
 		synctest.Wait()
@@ -205,7 +201,7 @@ func newImages(t *testing.T, dir string, seed uint64) (images []*image) {
 		if err := l.end(); err != nil {
 			t.Fatal(err)
 		}
-		ended := &image{Name: fmt.Sprintf("%d-ended", seed), Seed: seed, File: read(t, path), Older: append(slices.Clip(older), killed.File)}
+		ended := &image{Name: fmt.Sprintf("%d-ended", seed), Seed: seed, File: read(t, path)}
 		ended.note(servers, l)
 		images = []*image{killed, ended}
 	})
@@ -255,9 +251,6 @@ func (im *image) save(dir string) error {
 		return err
 	}
 	files := map[string][]byte{".json": b, ".db": im.File}
-	for i, older := range im.Older {
-		files[fmt.Sprintf(".older%d", i)] = older
-	}
 	for suffix, content := range files {
 		if err := os.WriteFile(filepath.Join(dir, im.Name+suffix), content, 0o600); err != nil {
 			return err
@@ -286,17 +279,6 @@ func loadImage(name string) (*image, error) {
 	}
 	if im.File, err = os.ReadFile(base + ".db"); err != nil {
 		return nil, err
-	}
-	older, err := filepath.Glob(base + ".older*")
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range older {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			return nil, err
-		}
-		im.Older = append(im.Older, b)
 	}
 	return im, nil
 }

@@ -99,7 +99,7 @@ func TestTries(t *testing.T) {
 	for n := a.From; n < a.To && !isLate(a.Until); n++ {
 		say(t, message{Begin: &n})
 		dir := filepath.Join(a.Dir, fmt.Sprint(n))
-		if err := os.Mkdir(dir, 0o700); err != nil {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		resetPeak()

@@ -18,13 +18,12 @@ type count struct {
 	results map[string]int
 	classes map[string]map[string]int // By class and result, and by class and problem.
 	kinds   map[string][]string       // Problems by kind, with their tries.
-	excused map[string]map[int]bool
 }
 
 func newCount() *count {
 	return &count{
 		ways: map[way]int{}, results: map[string]int{}, classes: map[string]map[string]int{},
-		kinds: map[string][]string{}, excused: map[string]map[int]bool{},
+		kinds: map[string][]string{},
 	}
 }
 
@@ -44,13 +43,6 @@ func (c *count) add(o outcome) {
 	c.peak, c.longest, c.total = max(c.peak, o.PeakBytes), max(c.longest, o.Milliseconds), c.total+o.Milliseconds
 	seen := map[string]bool{}
 	for _, p := range o.Problems {
-		if p.Excused != "" {
-			if c.excused[p.Excused] == nil {
-				c.excused[p.Excused] = map[int]bool{}
-			}
-			c.excused[p.Excused][o.Try] = true
-			continue
-		}
 		kind := fmt.Sprintf("%s | %s | %s", p.Kind, o.Way, class)
 		if !seen[kind] {
 			seen[kind] = true
@@ -84,9 +76,6 @@ func (c *count) String() string {
 			fmt.Fprintf(&b, "  %*d", len(column), c.classes[class][column])
 		}
 		fmt.Fprintln(&b)
-	}
-	for _, why := range slices.Sorted(maps.Keys(c.excused)) {
-		fmt.Fprintf(&b, "not promised, in %d tries: %s\n", len(c.excused[why]), why)
 	}
 	for _, kind := range slices.Sorted(maps.Keys(c.kinds)) {
 		tries := c.kinds[kind]

@@ -4,6 +4,7 @@ package power
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -36,7 +37,7 @@ var (
 func fsyncKey(i int) string { return fmt.Sprintf("%04d", i) }
 
 func openQuietly(path string) (*persist.DB, error) {
-	return persist.Open(path, persist.Options{CommitInterval: time.Hour, DurableDelay: time.Hour, Logger: &quiet})
+	return persist.Open(context.Background(), path, persist.Options{CommitInterval: time.Hour, DurableDelay: time.Hour, Logger: &quiet})
 }
 
 // commitTwice makes values durable, says so, and changes some of them when it is told to. The
