@@ -17,10 +17,10 @@ func TestWaitForRoom(t *testing.T) {
 		written bool // At once.
 		waits   bool
 	}{
-		"a little waits":            {size: 10},
-		"more is written":           {size: 1000, written: true},
-		"until it is written":       {size: 3000, written: true, waits: true, end: func(_ *DB, held *blob) { close(held.release) }},
-		"until the DB is closed":    {size: 3000, written: true, waits: true, end: func(db *DB, _ *blob) { go func() { _ = db.Close() }() }},
+		"a little waits":         {size: 10},
+		"more is written":        {size: 1000, written: true},
+		"until it is written":    {size: 3000, written: true, waits: true, end: func(_ *DB, held *blob) { close(held.release) }},
+		"until the DB is closed": {size: 3000, written: true, waits: true, end: func(db *DB, _ *blob) { go func() { _ = db.Close() }() }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
