@@ -54,14 +54,14 @@ PORTS := linux/386 linux/arm linux/arm64 darwin/arm64 windows/amd64
 # A 64-bit Linux on x86 also runs the 32-bit tests of the library.
 HAS_386 := $(filter linux/amd64,$(shell go env GOHOSTOS)/$(shell go env GOHOSTARCH))
 
-# The 32-bit tests. Where the kernel runs no such programs, which those of a small package show, they are only
+# The 32-bit tests, in their short forms: what differs are integers, and the first rounds meet all of them. Where the kernel runs no such programs, which those of a small package show, they are only
 # compiled.
 define TEST_386
 export GOARCH=386 CGO_ENABLED=0; echo "# GOARCH=386"; \
 if go test -exec=true -run='^$$' ./internal/keyfield >/dev/null && ! go test -run='^$$' ./internal/keyfield >/dev/null 2>&1; then \
 	go vet ./... && echo "# this kernel runs no 32-bit programs: the 32-bit tests are compiled, and do not run"; \
 else \
-	$(BIN)/gotest $(TEST_FLAGS) -- .; \
+	$(BIN)/gotest -short $(TEST_FLAGS) -- .; \
 fi
 endef
 
