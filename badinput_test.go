@@ -233,7 +233,7 @@ func TestTwoCachesOfOneFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := warmwatch.Open(t.Context(), path, warmwatch.Options{}); err == nil || !strings.Contains(err.Error(), "in use by this process") {
+		if _, err := warmwatch.Open(t.Context(), path, warmwatch.Options{}); !errors.Is(err, warmwatch.ErrInUse) {
 			t.Errorf("the second one: %v", err)
 		}
 		if err := c.Close(); err != nil {

@@ -27,7 +27,7 @@ import (
 func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	st := warmwatch.Status{
-		Path: "cache.db", MemoryOnly: true, Err: errors.New("disk full"),
+		Name: "agent", Path: "cache.db", MemoryOnly: true, Err: errors.New("disk full"),
 		SetAside: []warmwatch.SetAside{{Path: "cache.db.corrupt-1", Time: at, Cause: "noise"}},
 		Informers: map[string]warmwatch.InformerStatus{
 			"pods":  {Phase: warmwatch.PhaseLive, StartedFrom: "disk", ResourceVersion: "7", LastContact: at, Objects: 2, ServerErr: errors.New("refused"), Err: errors.New("corrupt")},
@@ -35,7 +35,7 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 		},
 	}
 	want := map[string]any{
-		"Path": "cache.db", "MemoryOnly": true, "Err": "disk full",
+		"Name": "agent", "Path": "cache.db", "MemoryOnly": true, "Err": "disk full",
 		"Workqueues": nil,
 		"SetAside":   []any{map[string]any{"Path": "cache.db.corrupt-1", "Time": "2026-01-02T03:04:05Z", "Cause": "noise"}},
 		"Informers": map[string]any{
