@@ -362,6 +362,8 @@ type Status struct {
 	Informers map[string]InformerStatus
 	// Workqueues are those of [Cache.Workqueues], also names that have none now.
 	Workqueues []workqueue.Status
+	// Problems is what Err says, as a code.
+	Problems []Problem
 	// Err says why persistence is degraded. The informers still work.
 	Err error
 }
@@ -371,7 +373,7 @@ func (c *Cache) Status() Status {
 	c.mu.Lock()
 	informers := c.informersLocked()
 	c.mu.Unlock()
-	st := Status{Name: c.opts.Name, Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Workqueues: c.work.Status(), Err: c.db.Err()}
+	st := Status{Name: c.opts.Name, Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Workqueues: c.work.Status(), Problems: problemOf(c.db), Err: c.db.Err()}
 	for _, a := range c.db.SetAside() {
 		st.SetAside = append(st.SetAside, SetAside(a))
 	}

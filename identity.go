@@ -91,7 +91,7 @@ func (s *SharedIndexInformer) checkRequest(got request.Asked) (err error) {
 	if got != p.asked {
 		err = fmt.Errorf("warmwatch: the ListerWatcher asks for %v, expected %v, as its informer was made for", got, p.asked)
 	}
-	if s.progress.requested(err) {
+	if s.progress.set(CodeOtherRequest, err) {
 		p.logger.Error(err, "Refusing the requests of the ListerWatcher")
 	}
 	return err
@@ -103,7 +103,7 @@ func (s *SharedIndexInformer) asksForMore(p *parts, got request.Asked) {
 	if !p.sink.Distrust() {
 		return
 	}
-	s.progress.worksFromMemory(err)
+	s.progress.set(CodeFromMemory, workingFromMemory(err))
 	p.logger.Error(err, "What this informer stores is not used again, the next process begins with a list")
 	if r := s.resumer.Load(); r != nil {
 		r.ForceRelist(reflector.Relisting{Reason: err.Error(), Rewrite: true})
@@ -127,7 +127,7 @@ func (s *SharedIndexInformer) checked(id checkpoint.Identity) checkedListerWatch
 	if inside := insideOf(id); inside != nil {
 		lw.checkObject = func(obj runtime.Object) error {
 			err := inside(obj)
-			if err != nil && s.progress.outside(err) {
+			if err != nil && s.progress.set(CodeOutsideObjects, err) {
 				s.parts.Load().logger.Error(err, "Refusing what the ListerWatcher returns")
 			}
 			return err

@@ -258,7 +258,7 @@ func (s *SharedIndexInformer) identify(ctx context.Context) bool {
 		return false
 	}
 	if err != nil {
-		s.progress.worksFromMemory(err)
+		s.progress.set(CodeFromMemory, workingFromMemory(err))
 		s.parts.Load().logger.Error(err, "Working from memory, the next process begins with a list")
 	}
 	return true

@@ -47,7 +47,7 @@ func (o *observer) Disconnected(err error) {
 }
 
 // AwaitingBookmark implements [reflector.Observer].
-func (o *observer) AwaitingBookmark(err error) { o.progress.awaitingBookmark(err) }
+func (o *observer) AwaitingBookmark(err error) { o.progress.set(CodeNoEndBookmark, err) }
 
 // Contact implements [reflector.Observer].
 func (o *observer) Contact() {
@@ -96,7 +96,7 @@ func (i *sinkInformer) Relisted() {
 }
 
 // Refused implements [sink.Informer].
-func (i *sinkInformer) Refused(err error) { i.progress.refused(err) }
+func (i *sinkInformer) Refused(err error) { i.progress.set(CodeRefused, err) }
 
 // ForceRelist implements [sink.Informer].
 func (i *sinkInformer) ForceRelist(how reflector.Relisting) {

@@ -105,7 +105,7 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 func (s *SharedIndexInformer) corruption() error {
 	s.progress.mu.Lock()
 	defer s.progress.mu.Unlock()
-	return s.progress.corruptErr
+	return s.progress.troubles[CodeUnreadable].err
 }
 
 // spaceBuckets returns the names of all buckets that an informer has in its space.
@@ -132,8 +132,7 @@ func (s *SharedIndexInformer) fileDamaged(err error) { s.damaged(err, true) }
 func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
 	p := &s.progress
 	p.mu.Lock()
-	isNews := p.corruptErr == nil
-	p.corruptErr = err
+	isNews := p.setLocked(CodeUnreadable, err)
 	// The relist that is due, or running, rewrites a single bad record as well.
 	force := wholeFile || !p.relistForced && !p.rewriting
 	p.relistForced = p.relistForced || force

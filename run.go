@@ -57,7 +57,7 @@ const readRetryDelay = time.Second
 func (s *SharedIndexInformer) untilRead(ctx context.Context, step func() error) bool {
 	for failed := false; ; failed = true {
 		err := step()
-		s.progress.begins(err)
+		s.progress.set(CodeNotRead, err)
 		if err == nil || errors.Is(err, ErrClosed) {
 			return err == nil
 		}

@@ -1,9 +1,7 @@
 package warmwatch
 
 import (
-	"cmp"
 	"encoding/json"
-	"fmt"
 	"sync"
 	"time"
 
@@ -56,6 +54,8 @@ type InformerStatus struct {
 	// Relists and Resumes since the start. Attempts that failed do not count.
 	// The first list of an empty cache is a relist too.
 	Relists, Resumes int
+	// Problems is what is wrong now, as codes: what Err and ServerErr say, and more if there is more.
+	Problems []Problem
 	// Err says why persistence is degraded, or which object was left out because it
 	// cannot be stored: the transform has failed on it, or it is of another type. The
 	// informer still works. It also says that the server streams a list, but not the
@@ -135,15 +135,8 @@ type progress struct {
 	lastContact time.Time
 	relists     int
 	resumes     int
-	corruptErr  error // Of the last record that could not be read.
-	refusedErr  error // Of the last object that could not be stored.
-	bookmarkErr error // The bookmark that ends a streamed list is missing.
-	serverErr   error // Why the last List or watch has failed.
-	requestErr  error // The last List or watch asked for something else.
-	outsideErr  error // An object came that is outside what was asked for, and no whole list since.
-	memoryErr   error // Why an informer of NewInformer works from memory.
-	beginErr    error // Why the informer cannot begin to run.
-	// relistForced says that a relist is due because of corruptErr, and rewriting that
+	troubles    map[Code]trouble // What is wrong now. OutsideObjects lasts until a list has none.
+	// relistForced says that a relist is due because of Unreadable, and rewriting that
 	// a relist is running that writes every record anew.
 	relistForced, rewriting bool
 }
@@ -156,11 +149,11 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 		StartedFrom: s.progress.startedFrom,
 		Reason:      s.progress.reason,
 		LastContact: s.progress.lastContact,
-		ServerErr:   s.progress.serverErr,
+		ServerErr:   s.progress.troubles[CodeServerFails].err,
 		Relists:     s.progress.relists,
 		Resumes:     s.progress.resumes,
-		Err:         cmp.Or(s.progress.beginErr, s.progress.requestErr, s.progress.outsideErr, s.progress.memoryErr, s.progress.corruptErr, s.progress.refusedErr, s.progress.bookmarkErr),
 	}
+	st.Problems, st.Err = s.progress.problemsLocked()
 	s.progress.mu.Unlock()
 	p := s.parts.Load()
 	st.ResourceVersion = p.indexer.LastStoreSyncResourceVersion()
@@ -169,7 +162,7 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	st.Handlers = s.handlerStatus()
 	st.Reconcilers = s.reconciling.status(p.work.Status())
 	if err := p.db.Err(); err != nil {
-		st.Err = err
+		st.Err, st.Problems = err, append(problemOf(p.db), st.Problems...)
 	}
 	return st
 }
@@ -212,14 +205,7 @@ func (p *progress) relisted() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.relists++
-	p.outsideErr = nil
-}
-
-// refused notes why an object could not be stored.
-func (p *progress) refused(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.refusedErr = err
+	p.setLocked(CodeOutsideObjects, nil)
 }
 
 // relistEnded notes why an object was left out, nil if none was. It reports whether no damage was
@@ -229,10 +215,11 @@ func (p *progress) relistEnded(complete bool, refused error) (whole, repaired bo
 	defer p.mu.Unlock()
 	p.rewriting = false
 	if complete {
-		p.refusedErr = refused
+		p.setLocked(CodeRefused, refused)
 	}
 	if complete && !p.relistForced {
-		repaired, p.corruptErr = p.corruptErr != nil, nil
+		_, repaired = p.troubles[CodeUnreadable]
+		p.setLocked(CodeUnreadable, nil)
 	}
 	return !p.relistForced, repaired
 }
@@ -247,19 +234,15 @@ func (p *progress) setPhase(phase Phase) {
 
 // disconnected notes that there is no watch, and why if err is not nil.
 func (p *progress) disconnected(err error) {
-	p.mu.Lock()
 	if err != nil {
-		p.serverErr = err
+		p.set(CodeServerFails, err)
 	}
-	p.mu.Unlock()
 	p.setPhase(PhaseDisconnected)
 }
 
 // live notes that a watch is open.
 func (p *progress) live() {
-	p.mu.Lock()
-	p.serverErr = nil
-	p.mu.Unlock()
+	p.set(CodeServerFails, nil)
 	p.setPhase(PhaseLive)
 }
 
@@ -285,44 +268,4 @@ func (p *progress) contact() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lastContact = time.Now()
-}
-
-// requested notes whether the last List or watch asked for something else, and reports
-// whether that is news.
-func (p *progress) requested(err error) (news bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	news = err != nil && p.requestErr == nil
-	p.requestErr = err
-	return news
-}
-
-// outside notes that an object came that is not one of the informer's, and reports whether that is
-// news.
-func (p *progress) outside(err error) (news bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	news, p.outsideErr = p.outsideErr == nil, err
-	return news
-}
-
-// begins notes why the informer cannot begin to run, or that it can, if err is nil.
-func (p *progress) begins(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.beginErr = err
-}
-
-// worksFromMemory notes why the informer has no space in the file.
-func (p *progress) worksFromMemory(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.memoryErr = fmt.Errorf("warmwatch: working from memory: %w", err)
-}
-
-// awaitingBookmark notes that the end of a streamed list is missing, or no more if err is nil.
-func (p *progress) awaitingBookmark(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.bookmarkErr = err
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -30,22 +31,23 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 		Name: "agent", Path: "cache.db", MemoryOnly: true, Err: errors.New("disk full"),
 		SetAside: []warmwatch.SetAside{{Path: "cache.db.corrupt-1", Time: at, Cause: "noise"}},
 		Informers: map[string]warmwatch.InformerStatus{
-			"pods":  {Phase: warmwatch.PhaseLive, StartedFrom: "disk", ResourceVersion: "7", LastContact: at, Objects: 2, ServerErr: errors.New("refused"), Err: errors.New("corrupt")},
+			"pods": {Phase: warmwatch.PhaseLive, StartedFrom: "disk", ResourceVersion: "7", LastContact: at, Objects: 2, ServerErr: errors.New("refused"), Err: errors.New("corrupt"),
+				Problems: []warmwatch.Problem{{Code: warmwatch.CodeUnreadable, Message: "corrupt", Since: at}}},
 			"nodes": {},
 		},
 	}
 	want := map[string]any{
 		"Name": "agent", "Path": "cache.db", "MemoryOnly": true, "Err": "disk full",
-		"Workqueues": nil,
-		"SetAside":   []any{map[string]any{"Path": "cache.db.corrupt-1", "Time": "2026-01-02T03:04:05Z", "Cause": "noise"}},
+		"Workqueues": nil, "Problems": nil,
+		"SetAside": []any{map[string]any{"Path": "cache.db.corrupt-1", "Time": "2026-01-02T03:04:05Z", "Cause": "noise"}},
 		"Informers": map[string]any{
 			"pods": map[string]any{
 				"Phase": "Live", "StartedFrom": "disk", "Reason": "", "ResourceVersion": "7", "LastContact": "2026-01-02T03:04:05Z",
-				"Objects": 2.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": "refused", "Err": "corrupt", "Handlers": nil, "Reconcilers": nil,
+				"Objects": 2.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": "refused", "Err": "corrupt", "Problems": []any{map[string]any{"Code": "Unreadable", "Message": "corrupt", "Since": "2026-01-02T03:04:05Z"}}, "Handlers": nil, "Reconcilers": nil,
 			},
 			"nodes": map[string]any{
 				"Phase": "", "StartedFrom": "", "Reason": "", "ResourceVersion": "",
-				"Objects": 0.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": nil, "Err": nil, "Handlers": nil, "Reconcilers": nil,
+				"Objects": 0.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": nil, "Err": nil, "Problems": nil, "Handlers": nil, "Reconcilers": nil,
 			},
 		},
 	}
@@ -62,6 +64,57 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 			t.Errorf("%s: -want +got:\n%s", name, diff)
 		}
 	}
+}
+
+// codesOf returns the codes of what is wrong.
+func codesOf(problems []warmwatch.Problem) (codes []warmwatch.Code) {
+	for _, p := range problems {
+		codes = append(codes, p.Code)
+	}
+	return codes
+}
+
+// TestProblemsHaveCodes, and when they began, while they last.
+func TestProblemsHaveCodes(t *testing.T) {
+	path := testsupport.Path(t)
+	release := holdFile(t, path)
+	defer release()
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.LockTimeout = -1 })
+		if err := p.informer.SetTransform(func(obj any) (any, error) {
+			if accessor(obj).GetName() == "bad" {
+				return nil, errors.New("refused")
+			}
+			return obj, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		settle()
+		if got := codesOf(p.cache.Status().Problems); !slices.Equal(got, []warmwatch.Code{warmwatch.CodeLocked}) {
+			t.Errorf("the file is held: %q", got)
+		}
+		begun := time.Now()
+		f.put(configMap("bad"))
+		f.setDown(errUnreachable)
+		advance(time.Minute)
+		st := p.informer.Status()
+		if got, want := codesOf(st.Problems), []warmwatch.Code{warmwatch.CodeLocked, warmwatch.CodeRefused, warmwatch.CodeServerFails}; !slices.Equal(got, want) {
+			t.Fatalf("%q, expected %q", got, want)
+		}
+		for _, problem := range st.Problems[1:] {
+			if after := problem.Since.Sub(begun); after < 0 || after > time.Minute || problem.Message == "" {
+				t.Errorf("%+v, it began at %v", problem, begun)
+			}
+		}
+		f.setDown(nil)
+		f.remove("bad")
+		advance(time.Minute)
+		if got := codesOf(p.informer.Status().Problems); slices.Contains(got, warmwatch.CodeServerFails) {
+			t.Errorf("the server is there again: %q", got)
+		}
+	})
 }
 
 // TestAFileThatWasSetAsideIsInStatus, with where it is and why.

@@ -39,6 +39,7 @@ func isFileDamage(err error) bool {
 func (db *DB) damagedLocked(err error) {
 	if db.fileErr == nil {
 		db.log.Error(err, "The cache file is damaged. It is only read from now on, and set aside at the next start", "path", db.path)
+		db.fileErrAt = time.Now()
 		db.fileErr = prefixed(err, "%s is only read", db.path)
 	}
 	if db.flushing != nil {

@@ -111,8 +111,9 @@ type DB struct {
 	bolt       *handle // Nil: memory only.
 	unreadable bool    // bolt is left alone: no transaction can be begun.
 	fileErr    error   // Why there is no file, or why it is only read.
-	untold     error   // Damage that the hooks have not been told of.
-	boltTxID   int     // The bbolt transaction of the last successful commit.
+	fileErrAt  time.Time
+	untold     error // Damage that the hooks have not been told of.
+	boltTxID   int   // The bbolt transaction of the last successful commit.
 	// users counts those who have a transaction of bolt open, or are about to begin one; formerUsers those of
 	// before a commit failed, nil once there are none: see waitForReaders.
 	users, formerUsers *atomic.Int64
@@ -182,24 +183,45 @@ func (db *DB) Path() string { return db.givenPath }
 // hangingCommit is how long a commit may take before Err tells of it.
 const hangingCommit = 10 * time.Second
 
-// Err says why persistence is degraded: there is no file, it is only read, the last commit
-// failed, the disk does not answer, or a value could not be encoded. Nil if all is well.
-func (db *DB) Err() error {
+// A Code says what is wrong with the file of a DB.
+type Code string
+
+const (
+	CodeLocked      Code = "Locked"      // Another process holds it: the DB works from memory.
+	CodeNoFile      Code = "NoFile"      // It can be neither opened nor created: the DB works from memory.
+	CodeFileDamaged Code = "FileDamaged" // It was found damaged in use, and is only read.
+	CodeNotWritten  Code = "NotWritten"  // The last commit has failed, and is tried again.
+	CodeDiskHangs   Code = "DiskHangs"   // A commit has been under way for more than 10 s.
+	CodeNotEncoded  Code = "NotEncoded"  // A value could not be encoded, and is in memory only.
+)
+
+// Problem says why persistence is degraded, and since when; zero if that is not known. The error is nil if all is well.
+func (db *DB) Problem() (code Code, since time.Time, err error) {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	busy := time.Since(db.busySince)
 	switch {
+	case errors.Is(db.fileErr, ErrLocked):
+		return CodeLocked, db.fileErrAt, db.fileErr
+	case db.fileErr != nil && db.bolt == nil:
+		return CodeNoFile, db.fileErrAt, db.fileErr
 	case db.fileErr != nil:
-		return db.fileErr
+		return CodeFileDamaged, db.fileErrAt, db.fileErr
 	case db.commitErr != nil:
-		return db.commitErr
+		return CodeNotWritten, db.failingSince, db.commitErr
 	case !db.busySince.IsZero() && busy >= hangingCommit:
-		return fmt.Errorf("persist: %s: the disk has not done a commit after %v", db.path, busy.Round(time.Second))
+		return CodeDiskHangs, db.busySince, fmt.Errorf("persist: %s: the disk has not done a commit after %v", db.path, busy.Round(time.Second))
 	}
 	for _, err := range db.encodeErrs {
-		return err
+		return CodeNotEncoded, time.Time{}, err
 	}
-	return nil
+	return "", time.Time{}, nil
+}
+
+// Err is the error of [DB.Problem].
+func (db *DB) Err() error {
+	_, _, err := db.Problem()
+	return err
 }
 
 // MemoryOnly reports whether there is no file behind the DB, or none that can be read any more.

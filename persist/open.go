@@ -72,6 +72,7 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	}
 	if err != nil {
 		db.log.Error(err, "Could not use the cache file, working from memory", "path", path)
+		db.fileErrAt = time.Now()
 		db.fileErr = prefixed(err, "working from memory")
 	}
 	go db.run()

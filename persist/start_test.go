@@ -181,6 +181,9 @@ func TestAFileThatCannotBeCommittedToAtTheStart(t *testing.T) {
 			s.Close()
 			t.Error("what may be lost counts as durable")
 		}
+		if code, since, _ := db.Problem(); code != CodeNotWritten || since.IsZero() {
+			t.Errorf("problem %q since %v", code, since)
+		}
 		put(t, db, "key", "newer")
 		after(10 * time.Second)
 		failing = false
@@ -338,6 +341,9 @@ func TestOneProcessUsesAFile(t *testing.T) {
 	}
 	if err := db.Err(); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), path) || !db.MemoryOnly() {
 		t.Errorf("memory only: %v, %v", db.MemoryOnly(), err)
+	}
+	if code, since, _ := db.Problem(); code != CodeLocked || since.IsZero() {
+		t.Errorf("problem %q since %v", code, since)
 	}
 	lines := strings.Join(log.take(), "\n")
 	locks, _ := os.ReadFile("/proc/locks")

@@ -1,0 +1,112 @@
+package warmwatch
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// A Code says what kind of trouble a [Problem] is. As a string it is spelled as its constant, without the word Code.
+type Code string
+
+const (
+	// CodeLocked: another process holds the file. This one works from memory until it ends.
+	CodeLocked = Code(persist.CodeLocked)
+	// CodeNoFile: the file can be neither opened nor created. The process works from memory until it ends.
+	CodeNoFile = Code(persist.CodeNoFile)
+	// CodeFileDamaged: the file was found damaged in use. It is only read, and the next Open sets it aside.
+	CodeFileDamaged = Code(persist.CodeFileDamaged)
+	// CodeNotWritten: the last commit has failed, as on a full disk. Changes wait in memory, and commits are tried again.
+	CodeNotWritten = Code(persist.CodeNotWritten)
+	// CodeDiskHangs: a commit has been under way for more than 10 s.
+	CodeDiskHangs = Code(persist.CodeDiskHangs)
+	// CodeNotEncoded: a value cannot be encoded, and is in memory only.
+	CodeNotEncoded = Code(persist.CodeNotEncoded)
+
+	// CodeNotRead: an informer that was started cannot read what the file has of it. It tries again each second.
+	CodeNotRead Code = "NotRead"
+	// CodeOtherRequest: the ListerWatcher asks for something else than the informer was made for.
+	CodeOtherRequest Code = "OtherRequest"
+	// CodeOutsideObjects: the ListerWatcher returns objects that the informer's options leave out.
+	CodeOutsideObjects Code = "OutsideObjects"
+	// CodeFromMemory: the informer has no space in the file, see [Cache.NewInformer].
+	CodeFromMemory Code = "FromMemory"
+	// CodeUnreadable: something that is stored could not be read. A relist is due that writes all anew.
+	CodeUnreadable Code = "Unreadable"
+	// CodeRefused: an object could not be stored: the transform has failed on it, or it is of another type.
+	CodeRefused Code = "Refused"
+	// CodeNoEndBookmark: the server streams a list, and does not send the bookmark that ends it.
+	CodeNoEndBookmark Code = "NoEndBookmark"
+	// CodeServerFails: the last List or watch has failed.
+	CodeServerFails Code = "ServerFails"
+)
+
+// informerCodes are those of an informer that InformerStatus.Err has, the first one first.
+var informerCodes = []Code{CodeNotRead, CodeOtherRequest, CodeOutsideObjects, CodeFromMemory, CodeUnreadable, CodeRefused, CodeNoEndBookmark}
+
+// A Problem is something that is wrong now.
+type Problem struct {
+	Code    Code
+	Message string
+	// Since when it lasts; zero if that is not known.
+	Since time.Time `json:",omitzero"`
+}
+
+// trouble is a problem of an informer.
+type trouble struct {
+	err   error
+	since time.Time
+}
+
+func (t trouble) as(code Code) Problem { return Problem{code, t.err.Error(), t.since} }
+
+// setLocked notes that there is a problem, or none if err is nil. It reports whether that is news.
+func (p *progress) setLocked(code Code, err error) (news bool) {
+	before, was := p.troubles[code]
+	if err == nil {
+		delete(p.troubles, code)
+		return false
+	}
+	if !was {
+		before.since = time.Now()
+	}
+	if p.troubles == nil {
+		p.troubles = map[Code]trouble{}
+	}
+	p.troubles[code] = trouble{err, before.since}
+	return !was
+}
+
+func (p *progress) set(code Code, err error) (news bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.setLocked(code, err)
+}
+
+// problemsLocked returns what is wrong, and the first error of it but that of the server.
+func (p *progress) problemsLocked() (all []Problem, first error) {
+	for _, code := range informerCodes {
+		if t, is := p.troubles[code]; is {
+			all = append(all, t.as(code))
+			if first == nil {
+				first = t.err
+			}
+		}
+	}
+	if t, is := p.troubles[CodeServerFails]; is {
+		all = append(all, t.as(CodeServerFails))
+	}
+	return all, first
+}
+
+// problemOf returns what is wrong with a file, empty if nothing is.
+func problemOf(db *persist.DB) []Problem {
+	code, since, err := db.Problem()
+	if err == nil {
+		return nil
+	}
+	return []Problem{{Code(code), err.Error(), since}}
+}
+
+func workingFromMemory(err error) error { return fmt.Errorf("warmwatch: working from memory: %w", err) }
