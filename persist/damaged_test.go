@@ -85,7 +85,7 @@ func TestDamageInUseIsReadAround(t *testing.T) {
 			t.Errorf("the read that meets the damage: %v", err)
 		}
 		synctest.Wait()
-		if told.Load() != 1 || !errors.Is(db.Err(), ErrCorrupt) || db.MemoryOnly() {
+		if code, _, err := db.Problem(); told.Load() != 1 || !errors.Is(err, ErrCorrupt) || code != CodeFileDamaged || db.MemoryOnly() {
 			t.Errorf("told %d times, Err %v, memory only: %v", told.Load(), db.Err(), db.MemoryOnly())
 		}
 		n := apply(t, db, func(b *Batch) {
