@@ -107,8 +107,8 @@ func (in *inspector) useRest(id uint64, h pageHeader) error {
 // header reads the header of a page.
 func (in *inspector) header(id uint64) (h pageHeader, err error) {
 	var b [pageHeaderBytes]byte
-	if _, err := in.f.ReadAt(b[:], int64(id*in.pageSize)); err != nil {
-		return h, readFailed(err)
+	if err := readAt(in.f, b[:], int64(id*in.pageSize)); err != nil {
+		return h, err
 	}
 	return in.parseHeader(b[:], id)
 }
@@ -130,8 +130,7 @@ func (in *inspector) page(id uint64) (pageHeader, []byte, error) {
 		return h, nil, err
 	}
 	b := make([]byte, h.bytes)
-	_, err = in.f.ReadAt(b, int64(id*in.pageSize))
-	return h, b, readFailed(err)
+	return h, b, readAt(in.f, b, int64(id*in.pageSize))
 }
 
 // freelist notes the free pages. It refuses a freelist with more pages than bbolt gives it (tx.commitFreelist in

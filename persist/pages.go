@@ -86,10 +86,10 @@ func newestMeta(f *os.File) ([]byte, error) {
 // metaAt returns the meta of a page, or nil if it is not valid.
 func metaAt(f *os.File, at int64) ([]byte, error) {
 	page := make([]byte, metaOffset+metaBytes)
-	if _, err := f.ReadAt(page, at); errors.Is(err, io.EOF) {
+	if err := readAt(f, page, at); errors.Is(err, io.EOF) {
 		return nil, nil
 	} else if err != nil {
-		return nil, readFailed(err)
+		return nil, err
 	}
 	m := page[metaOffset:]
 	if size := pageSizeOf(m); !soundMeta(m) || size < minPageBytes || size > maxPageBytes || size&(size-1) != 0 {
@@ -98,11 +98,15 @@ func metaAt(f *os.File, at int64) ([]byte, error) {
 	return m, nil
 }
 
-// readFailed makes a [CorruptError] of the error of a device that has lost what was to be read, or of a file
-// that is too short.
-func readFailed(err error) error {
+// readAt reads once more where the first read fails, because a card or a cable may fail
+// only once. What the device cannot read then is damaged, and so is a file that is too short.
+func readAt(f *os.File, b []byte, at int64) error {
+	_, err := f.ReadAt(b, at)
+	if err != nil && !errors.Is(err, io.EOF) {
+		_, err = f.ReadAt(b, at)
+	}
 	if isUnreadable(err) || errors.Is(err, io.EOF) {
-		return &CorruptError{Err: err}
+		err = &CorruptError{Err: err}
 	}
 	return err
 }

@@ -55,10 +55,8 @@ type Cursor struct {
 	Walking bool   `json:"walking"`
 }
 
-// ReadFile reads a cache file that nobody writes to. There may be none; or only the
-// finished successor of one that was being replaced when the process was killed.
-// damaged leaves out what bbolt says to pages.
-func ReadFile(path string, damaged bool) (f *File, err error) {
+// ReadFile reads a cache file that nobody writes to. There may be none.
+func ReadFile(path string) (f *File, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() { // bbolt asserts what it reads.
 		if p := recover(); p != nil {
@@ -67,10 +65,7 @@ func ReadFile(path string, damaged bool) (f *File, err error) {
 	}()
 	f = &File{Objects: map[string]*corev1.ConfigMap{}, Entries: map[string]bool{}, Cursors: map[string]Cursor{}}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		path += ".finished"
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			return f, nil
-		}
+		return f, nil
 	}
 	f.Exists = true
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: time.Second})
@@ -79,15 +74,13 @@ func ReadFile(path string, damaged bool) (f *File, err error) {
 	}
 	defer db.Close()
 	return f, db.View(func(tx *bolt.Tx) error {
-		if !damaged {
-			// bbolt's check runs in a goroutine of its own, where a page that is not
-			// what it says ends the process: this walk would have panicked before.
-			if err := walk(tx.Cursor().Bucket()); err != nil {
-				return err
-			}
-			for err := range tx.Check() {
-				f.problem("bbolt: %v", err)
-			}
+		// bbolt's check runs in a goroutine of its own, where a page that is not
+		// what it says ends the process: this walk would have panicked before.
+		if err := walk(tx.Cursor().Bucket()); err != nil {
+			return err
+		}
+		for err := range tx.Check() {
+			f.problem("bbolt: %v", err)
 		}
 		return tx.ForEach(func(space []byte, b *bolt.Bucket) error {
 			if string(space) == "warmwatch" {
@@ -97,7 +90,7 @@ func ReadFile(path string, damaged bool) (f *File, err error) {
 				f.problem("%q is not a bucket", space)
 				return nil
 			}
-			return f.space(string(space), b, damaged)
+			return f.space(string(space), b)
 		})
 	})
 }
@@ -127,13 +120,13 @@ func (f *File) Version() int {
 	return v
 }
 
-func (f *File) space(space string, b *bolt.Bucket, damaged bool) error {
+func (f *File) space(space string, b *bolt.Bucket) error {
 	for name, read := range map[string]func(key string, payload []byte) error{
 		"objects": f.object, "index": f.entry, "deltas": f.delta, "cursors": f.cursor,
 		"store": f.store, "checkpoint": f.checkpoint,
 	} {
 		bucket := b.Bucket([]byte(name))
-		if bucket == nil || (damaged && name == "index") {
+		if bucket == nil {
 			continue
 		}
 		err := bucket.ForEach(func(k, v []byte) error {
@@ -240,9 +233,8 @@ func (f *File) checkpoint(key string, payload []byte) (err error) {
 }
 
 // Violations compares the file with the history of the server and with what the
-// durable handler was told (P1, P2, I1, Q2, Q4). damaged: pages of the index may
-// be unreadable.
-func (f *File) Violations(s *apiserver.Server, w *World, damaged bool) []string {
+// durable handler was told (A1, A2, A5, D2).
+func (f *File) Violations(s *apiserver.Server, w *World) []string {
 	bad := slices.Clone(f.Problems)
 	note := func(format string, args ...any) { bad = append(bad, fmt.Sprintf(format, args...)) }
 	if order, err := resourceversion.CompareResourceVersion(f.Checkpoint.ResourceVersion, f.StoreVersion); err == nil && order > 0 {
@@ -262,7 +254,7 @@ func (f *File) Violations(s *apiserver.Server, w *World, damaged bool) []string 
 			note("P2: the file does not hold the state at its version %d: %s", f.Version(), d)
 		}
 	}
-	if !damaged && f.Checkpoint.IndexVersion != "" {
+	if f.Checkpoint.IndexVersion != "" {
 		want := map[string]bool{}
 		for key, obj := range f.Objects {
 			want[entry(colorIndex, obj.Data["color"], key)] = true

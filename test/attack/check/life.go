@@ -1,19 +1,14 @@
 package check
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	bolt "go.etcd.io/bbolt"
 
 	"github.com/warmwatch/warmwatch"
 )
@@ -27,8 +22,6 @@ type Life struct {
 	// Marks is where marks are written to.
 	Path, Behind, Marks string
 	Sessions            int
-	// Damage the file in one of the sessions, while it is in use.
-	Damage bool
 	// Errors are to be expected, of Close too.
 	Errors bool
 	// World is where it begins.
@@ -59,7 +52,6 @@ func (l *Life) run(m *Marker) {
 	if l.World.Version == 0 {
 		Advance(s, m, 2*names)
 	}
-	damageIn := rng.IntN(l.Sessions)
 	for i := range l.Sessions {
 		Advance(s, m, rng.IntN(8))
 		if rng.IntN(3) == 0 {
@@ -79,9 +71,6 @@ func (l *Life) run(m *Marker) {
 		l.disturb(rng, b)
 		if rng.IntN(2) == 0 {
 			l.join(rng, b, fmt.Sprintf("walker-%d-%d", l.Seed, i))
-		}
-		if l.Damage && i == damageIn {
-			l.damage(b)
 		}
 		if rng.IntN(2) == 0 || i == l.Sessions-1 {
 			b.Quiet()
@@ -134,121 +123,4 @@ func (l *Life) join(rng *rand.Rand, b *Session, name string) {
 		}
 		time.Sleep(time.Duration(8+rng.IntN(8)) * time.Millisecond) // About warmwatch.Options.DurableDelay.
 	}
-}
-
-// damage changes a page of the index in the file that is in use, as a bad disk
-// does. The index follows from the objects, so nothing may be lost by it: not
-// when the file is being replaced either.
-func (l *Life) damage(b *Session) {
-	b.Quiet() // No commit is under way, and none will be until something changes.
-	if b.Marker.World().MemoryOnly {
-		return
-	}
-	at, err := indexPage(l.Behind)
-	if err != nil {
-		b.Marker.Violation("damage: %v", err)
-		return
-	}
-	b.Marker.Mark(Mark{Kind: Damaged})
-	for range 100 { // It may be this operation that is to fail, or the disk is full.
-		if err = overwrite(l.Path, at+pageCountAt, []byte{0xf0, 0xfe}); err == nil {
-			break
-		}
-	}
-	if err != nil {
-		b.Marker.Violation("damage: %v", err)
-		return
-	}
-	b.Advance(20) // So that there are writes to the index.
-	b.Quiet()
-	f, err := ReadFile(l.Behind, false)
-	if err == nil && len(f.Problems) > 0 {
-		err = errors.New(f.Problems[0])
-	}
-	if err != nil {
-		b.Marker.Violation("the damage was not repaired: %v", err)
-		return
-	}
-	b.Marker.Mark(Mark{Kind: Mended})
-}
-
-// Of bbolt's pages: how many elements one has, and where that is said.
-const pageCountAt = 10
-
-// indexPage finds a leaf of the index.
-func indexPage(path string) (at int64, err error) {
-	copied, err := copyFile(path)
-	if err != nil {
-		return 0, err
-	}
-	defer os.RemoveAll(filepath.Dir(copied))
-	db, err := bolt.Open(copied, 0o600, &bolt.Options{ReadOnly: true})
-	if err != nil {
-		return 0, err
-	}
-	defer db.Close()
-	err = db.View(func(tx *bolt.Tx) error {
-		return tx.ForEach(func(_ []byte, space *bolt.Bucket) error {
-			index := space.Bucket([]byte("index"))
-			if index == nil || index.Root() == 0 {
-				return nil
-			}
-			pageSize := int64(db.Info().PageSize)
-			id := int64(index.Root())
-			for {
-				page := make([]byte, 64)
-				if err := readAt(copied, page, id*pageSize); err != nil {
-					return err
-				}
-				if binary.NativeEndian.Uint16(page[8:])&0x02 != 0 { // A leaf.
-					at = id * pageSize
-					return nil
-				}
-				id = int64(binary.NativeEndian.Uint64(page[16+8:])) // The first child.
-			}
-		})
-	})
-	if err == nil && at == 0 {
-		err = errors.New("the index has no page of its own")
-	}
-	return at, err
-}
-
-func readAt(path string, b []byte, at int64) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	_, err = f.ReadAt(b, at)
-	return err
-}
-
-func overwrite(path string, at int64, b []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteAt(b, at)
-	return errors.Join(err, f.Sync(), f.Close())
-}
-
-func copyFile(path string) (copied string, err error) {
-	dir, err := os.MkdirTemp("", "attack")
-	if err != nil {
-		return "", err
-	}
-	from, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer from.Close()
-	to, err := os.Create(filepath.Join(dir, "copy.db"))
-	if err != nil {
-		return "", err
-	}
-	if _, err := io.Copy(to, from); err != nil {
-		return "", fmt.Errorf("copy %s: %w", path, err)
-	}
-	return to.Name(), to.Close()
 }

@@ -98,7 +98,7 @@ func Begin(s *apiserver.Server, m *Marker, o Options) (*Session, error) {
 	logger := logr.Discard()
 	o.Cache.Logger = &logger
 	version := 0
-	if f, err := ReadFile(o.Behind, true); err == nil {
+	if f, err := ReadFile(o.Behind); err == nil {
 		version = f.Version()
 	}
 	c, err := warmwatch.Open(context.Background(), o.Path, o.Cache)
@@ -195,15 +195,12 @@ func (b *Session) Quiet() {
 	for _, h := range b.handlers {
 		h.setSlow(0)
 	}
-	damaged := b.Marker.World().Damaged
 	var bad string
 	for waited, pause := time.Duration(0), time.Second; waited < quietTime; waited += pause {
 		time.Sleep(pause) // Of the bubble.
 		if bad = b.compare(); bad == "" {
 			bad = b.compareIndex()
-			if bad == "" || !damaged { // Else it is compared by the informer too, soon after the start.
-				break
-			}
+			break
 		}
 		pause = min(pause+pause/4, time.Minute)
 	}
@@ -360,19 +357,13 @@ func Resume(seed uint64, path string, w *World, further int, compact bool) {
 	if err != nil {
 		m.Violation("%v", err)
 	}
-	damaged := w.Damaged
-	if f, err := ReadFile(path, true); err != nil {
+	f, err := ReadFile(path)
+	if err != nil {
 		m.Violation("the file cannot be read: %v", err)
-	} else {
-		if !damaged {
-			if f, err = ReadFile(path, false); err != nil {
-				m.Violation("the file cannot be read: %v", err)
-				return
-			}
-		}
-		for _, v := range f.Violations(s, m.World(), damaged) {
-			m.Violation("after the crash: %s", v)
-		}
+		return
+	}
+	for _, v := range f.Violations(s, m.World()) {
+		m.Violation("after the crash: %s", v)
 	}
 	if w.Version == 0 { // No server is at version 0.
 		further++
@@ -391,7 +382,7 @@ func Resume(seed uint64, path string, w *World, further int, compact bool) {
 		if found, err := SetAside(path); err == nil {
 			after = len(found)
 		}
-		if st.Err != nil || st.MemoryOnly || (after != len(before) && !damaged) {
+		if st.Err != nil || st.MemoryOnly || after != len(before) {
 			m.Violation("life %d after the crash: open: %v, memory only: %v, %d files set aside, expected %d", life, st.Err, st.MemoryOnly, after, len(before))
 		}
 		b.Quiet()
@@ -400,12 +391,12 @@ func Resume(seed uint64, path string, w *World, further int, compact bool) {
 		if err := b.Stop(); err != nil {
 			m.Violation("life %d after the crash: close: %v", life, err)
 		}
-		f, err := ReadFile(path, false)
+		f, err := ReadFile(path)
 		if err != nil {
 			m.Violation("life %d after the crash: the file cannot be read: %v", life, err)
 			return
 		}
-		for _, v := range f.Violations(s, m.World(), false) {
+		for _, v := range f.Violations(s, m.World()) {
 			m.Violation("life %d after the crash: %s", life, v)
 		}
 	}

@@ -36,8 +36,6 @@ const (
 	Serving   MarkKind = "serving" // The server is about to be at Version.
 	Compacted MarkKind = "compacted"
 	Started   MarkKind = "started"   // A session.
-	Damaged   MarkKind = "damaged"   // The file was changed behind its user's back,
-	Mended    MarkKind = "mended"    // and that is over.
 	Violation MarkKind = "violation" // Text says of what.
 	Joined    MarkKind = "joined"    // Handler is a durable one that was not there before.
 	Left      MarkKind = "left"      // It will not come back.
@@ -81,7 +79,6 @@ type World struct {
 	Compacted  int // History begins behind it.
 	Beliefs    map[string]Belief
 	MemoryOnly bool // The session.
-	Damaged    bool // The file, and it may still be.
 	Finished   bool
 	Violations []string
 }
@@ -163,10 +160,6 @@ func (w *World) Apply(m Mark) {
 		w.Belief(m.Handler)
 	case Left:
 		delete(w.Beliefs, m.Handler)
-	case Damaged:
-		w.Damaged = true
-	case Mended:
-		w.Damaged = false
 	case Violation:
 		w.Violations = append(w.Violations, m.Text)
 	case Finished:

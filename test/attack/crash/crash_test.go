@@ -189,7 +189,7 @@ func (r *run) hit(t *testing.T) (hit bool, all int) {
 		t.Fatal(err)
 	}
 	input, err := json.Marshal(check.Life{
-		History: r.seed, Seed: r.seed, Sessions: 3, Damage: true, Errors: true, World: &check.World{},
+		History: r.seed, Seed: r.seed, Sessions: 3, Errors: true, World: &check.World{},
 		Path: filepath.Join(mounted, "cache", "cache.db"), Behind: filepath.Join(behind, "cache", "cache.db"), Marks: filepath.Join(mounted, recordfs.MarkFile),
 	})
 	if err != nil {

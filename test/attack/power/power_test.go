@@ -49,8 +49,7 @@ func (w *workload) file() string {
 }
 
 // TestAPowerCutTakesBackNothingThatADurableHandlerWasTold records what an informer
-// does to its file, over restarts, kills, relists and the replacement of a damaged
-// file, and looks at what a power cut at random moments may leave: all that was
+// does to its file, over restarts, kills and relists, and looks at what a power cut at random moments may leave: all that was
 // synced, of the rest anything. From each such image an informer must go on as if
 // nothing had happened that handlers could notice.
 //
@@ -84,7 +83,7 @@ func TestAPowerCutTakesBackNothingThatADurableHandlerWasTold(t *testing.T) {
 	}
 }
 
-type stats struct{ Images, Bad, Operations, Lives, Killed, Told, Damaged int }
+type stats struct{ Images, Bad, Operations, Lives, Killed, Told int }
 
 func (s *stats) add(o stats) {
 	s.Images += o.Images
@@ -93,7 +92,6 @@ func (s *stats) add(o stats) {
 	s.Lives += o.Lives
 	s.Killed += o.Killed
 	s.Told += o.Told
-	s.Damaged += o.Damaged
 }
 
 type workload struct {
@@ -102,9 +100,6 @@ type workload struct {
 	log   []recordfs.Op
 	stats stats
 }
-
-// damages reports whether the file is damaged in use: every third workload.
-func (w *workload) damages() bool { return w.n%3 == 2 }
 
 // record runs processes that use the file, one after the other.
 func (w *workload) record(t *testing.T) {
@@ -147,7 +142,7 @@ func (w *workload) record(t *testing.T) {
 			return recordfs.Verdict{Dead: true, Part: w.seed%2 == 0}
 		})
 		input, err := json.Marshal(check.Life{
-			History: w.seed, Seed: w.seed*lives + uint64(life), Sessions: 1 + rng.IntN(3), Damage: w.damages() && life > 0, World: world,
+			History: w.seed, Seed: w.seed*lives + uint64(life), Sessions: 1 + rng.IntN(3), World: world,
 			Path: filepath.Join(mounted, w.file()), Behind: filepath.Join(behind, w.file()), Marks: filepath.Join(mounted, recordfs.MarkFile),
 		})
 		if err != nil {
@@ -196,12 +191,9 @@ func apply(t *testing.T, w *check.World, log []recordfs.Op, from int) int {
 // cut looks at some images.
 func (w *workload) cut(t *testing.T, images int) {
 	rng := rand.New(rand.NewPCG(w.seed, 2))
-	at, damaged := make([]int, images), w.damaged()
+	at := make([]int, images)
 	for i := range at {
 		at[i] = rng.IntN(len(w.log) + 1)
-		if len(damaged) > 0 && i%2 == 1 { // The replacement of the file is short.
-			at[i] = damaged[rng.IntN(len(damaged))]
-		}
 		for i%2 == 0 && at[i] < len(w.log) && w.log[at[i]].Kind == recordfs.Mark { // Marks are many.
 			at[i]++
 		}
@@ -220,15 +212,12 @@ func (w *workload) cut(t *testing.T, images int) {
 		}
 		w.stats.Images++
 		w.stats.Told += len(world.Belief(check.Durable).Newest)
-		if world.Damaged {
-			w.stats.Damaged++
-		}
 		next := "the end"
 		if at < len(w.log) {
 			next = w.log[at].String()
 		}
 		i := &image{File: w.file(), History: w.seed, World: world.Clone(), Further: rng.IntN(12), Compact: rng.IntN(2) == 0}
-		i.What = fmt.Sprintf("seed %d, %s, cut at %d of %d before %.60s (%s, damaged: %v)", w.seed, w.file(), at, len(w.log), next, how, world.Damaged)
+		i.What = fmt.Sprintf("seed %d, %s, cut at %d of %d before %.60s (%s)", w.seed, w.file(), at, len(w.log), next, how)
 		for _, o := range w.log[max(0, at-lastOperations):at] {
 			i.Log = append(i.Log, o.String())
 		}
@@ -239,21 +228,6 @@ func (w *workload) cut(t *testing.T, images int) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// damaged are the moments at which the file is damaged, or being replaced.
-func (w *workload) damaged() (at []int) {
-	world := check.World{}
-	for i, o := range w.log {
-		if o.Kind != recordfs.Mark {
-			if world.Damaged {
-				at = append(at, i)
-			}
-		} else if err := world.ApplyJSON(o.Data); err != nil {
-			panic(err) // They were read before.
-		}
-	}
-	return at
 }
 
 // An image is what a power cut has left in a directory, and what is known of it.
