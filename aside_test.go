@@ -29,7 +29,7 @@ func panicsAt(event string, maxPanics int, changes []string) error {
 	f := newSourceOf()
 	f.put(configMap("a"), configMap("b"), configMap("c"))
 	f.change(changes...)
-	c, err := warmwatch.Open(context.Background(), os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{MaxPanics: maxPanics, CommitInterval: time.Hour, MaxAge: -1})
+	c, err := warmwatch.Open(context.Background(), os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{MaxPanics: maxPanics, CommitInterval: time.Hour, FullRelistEvery: -1})
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,9 @@ func delivered(t *testing.T, path string, maxPanics int, changes, want []string,
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
 		f.change(changes...)
-		p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxPanics, o.MaxAge = maxPanics, -1 })
+		p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) {
+			o.MaxPanics, o.FullRelistEvery = maxPanics, -1
+		})
 		d := addDurable(t, p, "d")
 		p.run()
 		settle()

@@ -75,13 +75,12 @@ type Options struct {
 	// among objects changes. Every OnDelete is kept, so deletions are not bounded.
 	// Default 256 MiB; negative: no bound.
 	MaxBacklogBytes int64
-	// MaxAge is how long after the server last vouched for a checkpoint, by an
-	// event, a bookmark or a list, it can be resumed; later it is relisted. Default
-	// 24h; negative: however long. While a watch is open, bookmarks come about once a
-	// minute, so MaxAge is how long a process may have been down, or disconnected.
-	// A running process compares the contents of all objects with the server's as
-	// often (never, if negative), because content can change without an event.
-	MaxAge time.Duration
+	// FullRelistEvery is how long after its last full list an informer lists all objects, and compares their contents, 20 %
+	// more or less at random: a server may have lost events, and may read an object otherwise at the same
+	// version. It waits for a second without events, at most for a tenth of FullRelistEvery. The time since the last
+	// full list of an earlier process counts, too. Handlers are told of what differs. Default 24h; negative: never.
+	// See also [Cache.Relist].
+	FullRelistEvery time.Duration
 	// RelistSpread bounds how long an informer waits before it relists when the API server has
 	// lost its history under an open watch, as when it was restarted: then all clients ask at
 	// once. The wait is a random share of 100 µs for each stored object, of at most RelistSpread;
@@ -120,8 +119,8 @@ type Options struct {
 }
 
 func (o Options) withDefaults() (Options, error) {
-	if o.MaxAge == 0 {
-		o.MaxAge = 24 * time.Hour
+	if o.FullRelistEvery == 0 {
+		o.FullRelistEvery = 24 * time.Hour
 	}
 	if o.RelistSpread == 0 {
 		o.RelistSpread = 10 * time.Second

@@ -83,10 +83,6 @@ var histories = []struct {
 		"ns/a",
 	},
 	{
-		"the first object has other content in the same version", func(f *source) { f.restore(200, at("100", "uid-1", "a", "y"), b(), z()) },
-		"ns/a",
-	},
-	{
 		"the store does not have the first object", func(f *source) { f.restore(200, at("90", "uid-0", "0", "x"), a(), b(), z()) },
 		"ns/0",
 	},
@@ -96,10 +92,6 @@ var histories = []struct {
 	},
 	{
 		"the object that was changed last is of an older version", func(f *source) { f.restore(200, a(), at("101", "uid-3", "z", "x")) },
-		"ns/z",
-	},
-	{
-		"the object that was changed last has other content in the same version", func(f *source) { f.restore(200, a(), at("102", "uid-3", "z", "y")) },
 		"ns/z",
 	},
 }
@@ -521,87 +513,6 @@ func TestEventsOfAnotherUIDAreOfAnotherHistory(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestServersThatSayTheSameInTwoWays answer by turns during an upgrade, each with other
-// content. That is not another history, and no reason to list at the end of each watch.
-func TestServersThatSayTheSameInTwoWays(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t)
-		for i := range 10 {
-			f.put(configMap(fmt.Sprintf("a%d", i), "old"))
-		}
-		p := launch(t, testsupport.Path(t), f, nil)
-		r, _ := add(t, p.informer)
-		p.run()
-		settle()
-		r.take()
-		for i := range 6 {
-			for name := range 10 {
-				f.convert(fmt.Sprintf("a%d", name), []string{"new", "old"}[i%2])
-			}
-			f.closeWatches()
-			settle()
-		}
-		if told := r.take(); len(told) != 10 {
-			t.Errorf("%d notifications: %q", len(told), told)
-		}
-		if st := p.informer.Status(); st.Relists != 2 || !strings.Contains(st.Reason, "other content") { // With the first list.
-			t.Errorf("status %+v", st)
-		}
-	})
-}
-
-// TestWhatTheStoreHasIsServedThoughTheServerSaidItInAnotherWay: the relist that compares the
-// contents is cut, and the next process starts while the server is away.
-func TestWhatTheStoreHasIsServedThoughTheServerSaidItInAnotherWay(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a", "old"), configMap("b", "old"))
-		p := launch(t, testsupport.Path(t), f, nil).run()
-		settle()
-		f.convert("a", "new")
-		f.convert("b", "new")
-		f.with(func() {
-			f.onList = func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				if o.Limit == 1 {
-					return nil, nil
-				}
-				return nil, errUnreachable
-			}
-		})
-		f.closeWatches()
-		advance(10 * time.Second)
-		f.setDown(errUnreachable)
-		p.stop()
-		p = launch(t, p.path, f, nil).run()
-		settle()
-		if n := len(p.informer.GetStore().List()); !p.informer.HasSynced() || n != 2 {
-			t.Errorf("HasSynced %t, %d objects; %+v", p.informer.HasSynced(), n, p.informer.Status())
-		}
-	})
-}
-
-// TestServersThatSayTheSameInTwoWaysAcrossRestarts: the process is started again and again.
-func TestServersThatSayTheSameInTwoWaysAcrossRestarts(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t)
-		for i := range 10 {
-			f.put(configMap(fmt.Sprintf("a%d", i), "old"))
-		}
-		path, relists := filled(t, f, nil), 0
-		for i := range 6 {
-			for name := range 10 {
-				f.convert(fmt.Sprintf("a%d", name), []string{"new", "old"}[i%2])
-			}
-			p := launch(t, path, f, nil).run()
-			settle()
-			relists += p.informer.Status().Relists
-			p.stop()
-		}
-		if relists != 1 {
-			t.Errorf("%d relists within minutes, once in MaxAge is enough", relists)
-		}
-	})
 }
 
 // TestEtcdPutBackUnderAnInformerThatIsNeverResumed: once its watch has ended, it is found out as it is

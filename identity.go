@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -184,8 +183,6 @@ func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
 		Server:           s.server,
 		Hidden:           s.server == request.HiddenServer,
 		SchemaVersion:    checkpoint.SchemaVersion(s.storedType()),
-		Now:              time.Now(),
-		MaxAge:           s.cache.opts.MaxAge,
 		NeverResume:      s.opts.NeverResume || isEvents(resourceOf(id)),
 		IndexVersion:     s.indexVersion(),
 		TransformVersion: s.transformVersion(),

@@ -127,12 +127,12 @@ func TestATransformThatChangesUnderItsVersion(t *testing.T) {
 		if d := cmp.Diff(map[string]string{"ns/a": "1", "ns/b": "2"}, by()); d != "" {
 			t.Errorf("before contents are compared (-want +got):\n%s", d)
 		}
-		advance(28 * time.Hour) // MaxAge, and up to an eighth more.
+		advance(30 * time.Hour) // A full relist.
 		if d := cmp.Diff(map[string]string{"ns/a": "2", "ns/b": "2"}, by()); d != "" {
 			t.Errorf("afterwards (-want +got):\n%s", d)
 		}
 		r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial", "update ns/b@2→3", "update ns/a@1→1")
-		if st := p.informer.Status(); st.Relists != 0 {
+		if st := p.informer.Status(); st.Relists != 1 {
 			t.Errorf("status %+v", st)
 		}
 		p.stop()

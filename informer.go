@@ -58,7 +58,7 @@ type InformerOptions struct {
 	//
 	// Default: none. Then the next process serves objects as this one has transformed them,
 	// and a function that has changed shows with each object's next event, and for all
-	// objects once their contents are compared (Options.MaxAge). If it must not be so, for
+	// objects with the next full list (Options.FullRelistEvery). If it must not be so, for
 	// example because the function now removes secrets, give it another version.
 	TransformVersion string
 	// IndexVersion is the version of the Indexers. When it changes, the indices are
@@ -336,8 +336,7 @@ func (s *SharedIndexInformer) SetWatchErrorHandlerWithContext(handler cache.Watc
 }
 
 // SetTransform implements [cache.SharedInformer]. f should return equal objects for equal
-// objects. Otherwise each relist, and the comparison of contents once in MaxAge, tells
-// handlers that every object was updated. See also InformerOptions.TransformVersion and
+// objects. Otherwise each relist tells handlers that every object was updated. See also InformerOptions.TransformVersion and
 // Transformed.
 func (s *SharedIndexInformer) SetTransform(f cache.TransformFunc) error {
 	s.mu.Lock()

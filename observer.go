@@ -89,8 +89,8 @@ func (i *sinkInformer) RelistEnded(complete bool, refused error) (whole bool) {
 }
 
 // Relisted implements [sink.Informer].
-func (i *sinkInformer) Relisted() {
-	i.progress.relisted()
+func (i *sinkInformer) Relisted(full bool) {
+	i.progress.relisted(full)
 	i.serve()
 	i.syncGate.pass(false)
 }

@@ -93,8 +93,7 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 			progress: &s.progress, syncGate: &s.syncGate, processor: s.processor, resumer: &s.resumer, logger: p.logger,
 			serve: s.serve, setSynced: s.setSynced, synced: s.HasSyncedChecker(),
 		},
-		ListerWatcher: s.checked(p.identity), Example: s.example, NewObject: s.newObject, MaxAge: s.cache.opts.MaxAge,
-		FieldSelected: p.identity.FieldSelector != "",
+		Example: s.example, NewObject: s.newObject, FieldSelected: p.identity.FieldSelector != "",
 	})
 	p.work = workqueue.NewStore(p.db, p.space, p.logger)
 	p.removeHook = p.db.AddHook(&persist.Hook{AfterDamage: s.fileDamaged})

@@ -23,7 +23,7 @@ func reconcilePanics() error {
 	f.put(configMap("a"), configMap("b"), configMap("c"))
 	f.change(os.Getenv("WARMWATCH_TEST_CHANGES"))
 	c, err := warmwatch.Open(context.Background(), os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{
-		MaxPanics: 1, MaxAge: -1,
+		MaxPanics: 1, FullRelistEvery: -1,
 		SyncPolicy: warmwatch.SyncFromServer, // What the last process has left is not reconciled before the changes have come.
 	})
 	if err != nil {
@@ -78,7 +78,7 @@ func reconciled(t *testing.T, path string, before func(*testing.T, *source), nex
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
 		before(t, f)
-		p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxPanics, o.MaxAge = 2, -1 })
+		p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxPanics, o.FullRelistEvery = 2, -1 })
 		w := addReconcilerNamed(t, p, "d")
 		w.set(nil)
 		p.run()

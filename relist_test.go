@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -77,133 +76,6 @@ func TestARelistFindsOtherContentOfTheSameVersion(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestOtherContentOfTheSameVersionIsFoundWhileTheWatchGoesOn(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("b"))
-		for i := range 600 { // Two pages.
-			f.put(configMap(fmt.Sprintf("a%03d", i), "old"))
-		}
-		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxAge = time.Hour })
-		r, durable := &recorder{}, addDurable(t, p, "d")
-		if _, err := p.informer.AddEventHandler(r); err != nil {
-			t.Fatal(err)
-		}
-		p.run()
-		settle()
-		r.take()
-		durable.take()
-		f.convert("a000", "new")
-		f.convert("a599", "new")
-		f.takeRequests()
-		advance(70 * time.Minute)
-		for _, key := range []string{"ns/a000", "ns/a599"} {
-			if got := contentOf(t, p.informer, key); got != "new" {
-				t.Errorf("%s has the content %q", key, got)
-			}
-		}
-		want := []string{"update ns/a000@2→2", "update ns/a599@601→601"}
-		r.expect(t, want...)
-		durable.expect(t, want...)
-		for _, request := range f.takeRequests() {
-			if !strings.HasPrefix(request, "LIST limit=500") {
-				t.Errorf("the watch was disturbed: %s", request)
-			}
-		}
-		advance(40 * time.Minute)
-		if requests := f.takeRequests(); len(requests) > 0 {
-			t.Errorf("compared again at once: %q", requests)
-		}
-	})
-}
-
-// TestContentsAreComparedAfterTheClockWentBack: the last process has noted a list of the future.
-func TestContentsAreComparedAfterTheClockWentBack(t *testing.T) { // I2
-	path := testsupport.Path(t)
-	start := func(t *testing.T) (*source, *process) {
-		f := newSource(t, configMap("a", "old"))
-		f.hold = make(chan struct{})
-		p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxAge = time.Hour })
-		// So nothing but the comparison finds other content.
-		if err := p.informer.SetTransform(func(obj any) (any, error) { return obj, nil }); err != nil {
-			t.Fatal(err)
-		}
-		p.run()
-		close(f.hold)
-		settle()
-		return f, p
-	}
-	bubble(t, func(t *testing.T) {
-		advance(1000 * time.Hour)
-		start(t)
-	})
-	bubble(t, func(t *testing.T) {
-		f, p := start(t)
-		f.convert("a", "new")
-		advance(3 * time.Hour)
-		if got := contentOf(t, p.informer, "ns/a"); got != "new" {
-			t.Errorf("the store has the content %q", got)
-		}
-	})
-}
-
-// TestAnOlderVersionThanTheCheckpointCoversIsFoundWhileTheWatchGoesOn: a disk that has lost a
-// write leaves one, and no event tells of it.
-func TestAnOlderVersionThanTheCheckpointCoversIsFoundWhileTheWatchGoesOn(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a"), configMap("b"))
-		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxAge = time.Hour })
-		r, _ := add(t, p.informer)
-		durable := addDurable(t, p, "d")
-		p.run()
-		settle()
-		old, _, _ := p.informer.GetStore().GetByKey("ns/b")
-		f.put(configMap("b", "new"))
-		settle()
-		if err := p.informer.GetStore().Update(old); err != nil {
-			t.Fatal(err)
-		}
-		f.put(configMap("a", "new"))
-		settle()
-		r.take()
-		durable.take()
-		advance(70 * time.Minute)
-		if got := contentOf(t, p.informer, "ns/b"); got != "new" {
-			t.Errorf("the content is %q", got)
-		}
-		r.expect(t, "update ns/b@2→3")
-		durable.expect(t, "update ns/b@2→3")
-	})
-}
-
-// TestAnOlderObjectOfTheSameNameIsFoundWhileTheWatchGoesOn: a disk that has lost a write may leave one
-// that was deleted and made anew since. A durable handler that was told of it is told of its deletion
-// (Q2), a plain one of one update, as after a relist.
-func TestAnOlderObjectOfTheSameNameIsFoundWhileTheWatchGoesOn(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a"), configMap("b"))
-		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxAge = time.Hour })
-		p.run()
-		settle()
-		old, _, _ := p.informer.GetStore().GetByKey("ns/b")
-		f.remove("b")
-		f.put(configMap("b", "new"))
-		settle()
-		if err := p.informer.GetStore().Update(old); err != nil {
-			t.Fatal(err)
-		}
-		f.put(configMap("a", "new"))
-		settle()
-		r, _ := add(t, p.informer)
-		durable := addDurable(t, p, "d")
-		settle()
-		r.take()
-		durable.take()
-		advance(70 * time.Minute)
-		r.expect(t, "update ns/b@2→4")
-		durable.expect(t, "lost ns/b@2", "add ns/b@4")
-	})
 }
 
 // cut makes lists end after so many pages, of one item each.
@@ -533,27 +405,6 @@ func TestAnIndexFunctionThatFailsWhileTheServerIsAway(t *testing.T) {
 	})
 }
 
-// TestAComparisonThatHangsDoesNotHoldUpTheEnd: a ListerWatcher may not look at contexts.
-func TestAComparisonThatHangsDoesNotHoldUpTheEnd(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a"))
-		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxAge = time.Hour })
-		p.run()
-		settle()
-		asked, answer := make(chan struct{}), make(chan struct{})
-		f.with(func() {
-			f.onList = func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-				close(asked)
-				<-answer
-				return nil, nil
-			}
-		})
-		<-asked
-		p.stop()
-		close(answer)
-	})
-}
-
 // removeKey removes a key from a file that is not open, as damage does.
 func removeKey(t *testing.T, path, bucket, key string) {
 	t.Helper()
@@ -696,35 +547,6 @@ func TestAnIndexFunctionThatPanicsOnWhatAnOlderTransformMade(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestAWriteByHandIsNoCheckpoint: a comparison of contents commits as well. Its checkpoint
-// must not have the version of an object that was put into the store by hand.
-func TestAWriteByHandIsNoCheckpoint(t *testing.T) { // P2
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a", "old"), configMap("b"))
-		hourly := func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxAge = time.Hour }
-		p := launch(t, testsupport.Path(t), f, hourly).run()
-		settle()
-		f.with(func() {
-			for s := range f.streams {
-				s.from = math.MaxInt64 // The watch is silent from now on.
-			}
-		})
-		f.put(configMap("c"), configMap("b", "mine"))
-		f.convert("a", "new")
-		var answer runtime.Object
-		f.with(func() { answer = f.objects["ns/b"].DeepCopyObject() })
-		if err := p.informer.GetStore().Update(answer); err != nil {
-			t.Fatal(err)
-		}
-		advance(70 * time.Minute) // Contents are compared.
-		path := p.crash()
-		p.stop()
-		q := launch(t, path, f, hourly).run()
-		settle()
-		expectStore(t, q.informer, f)
-	})
 }
 
 // TestWhatTwoTransformsHaveMadeIsNotServed: a process whose TransformVersion is new crashes while it

@@ -345,34 +345,6 @@ func TestAServerBehindTheCheckpointMeansARelistByContent(t *testing.T) {
 	}
 }
 
-// TestTheAgeOfACheckpointIsCountedFromTheLastWordOfTheServer, not from the last list.
-func TestTheAgeOfACheckpointIsCountedFromTheLastWordOfTheServer(t *testing.T) {
-	for name, c := range map[string]struct {
-		say      func(*source)
-		requests []string
-	}{
-		"a bookmark":       {(*source).bookmark, []string{"LIST rv=4 limit=1", "WATCH rv=4"}},
-		"an event":         {func(f *source) { f.put(configMap("a", "y")) }, []string{"LIST rv=4 limit=1", "WATCH rv=4"}},
-		"the same version": {func(f *source) { f.emit(watch.Bookmark, bookmark("3").Object) }, []string{"LIST rv=3 limit=1", "WATCH rv=3"}},
-		"nothing":          {func(*source) {}, []string{"LIST rv=3", "WATCH rv=3"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newSource(t, configMap("a", "x"), configMap("b", "x"), configMap("c", "x"))
-				p := launch(t, testsupport.Path(t), f, nil).run()
-				advance(23 * time.Hour)
-				c.say(f)
-				advance(2 * time.Hour)
-				p.stop()
-				f.takeRequests()
-				p = launch(t, p.path, f, nil).run()
-				advance(5 * time.Second) // Before contents may be compared, which is a LIST as well.
-				p.expectRequests(f, c.requests...)
-			})
-		})
-	}
-}
-
 func TestACheckpointThatDoesNotMatchIsNotResumed(t *testing.T) {
 	initial := []string{"add ns/a@1 initial", "add ns/b@2 initial"}
 	drop := func(obj any) (any, error) {
@@ -394,14 +366,8 @@ func TestACheckpointThatDoesNotMatchIsNotResumed(t *testing.T) {
 			served:   true, told: append(slices.Clone(initial), "add ns/d@4"),
 		},
 		{
-			name:     "the server has not vouched for it for MaxAge",
-			pause:    25 * time.Hour,
-			requests: []string{"LIST rv=3", "WATCH rv=4"},
-			served:   true, told: append(slices.Clone(initial), "add ns/d@4"),
-		},
-		{
-			name:     "it is old, and MaxAge is negative",
-			second:   func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.MaxAge = -1 },
+			name:     "the server has not vouched for it for long",
+			second:   every(-1),
 			pause:    1000 * time.Hour,
 			requests: []string{"LIST rv=3 limit=1", "WATCH rv=3"},
 			served:   true, told: append(slices.Clone(initial), "add ns/d@4"),

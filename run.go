@@ -133,6 +133,9 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	if err := s.corruption(); err != nil { // It was found before there was a Resumer.
 		resumer.ForceRelist(reflector.Relisting{Reason: err.Error(), Rewrite: true})
 	}
+	if s.progress.relistAsked() {
+		resumer.ForceRelist(relistingAsked)
+	}
 	s.logSetAside(p.logger)
 	s.controller = cache.New(&cache.Config{
 		Queue:                        p.sink,
@@ -150,7 +153,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	for _, r := range s.reconcilers {
 		s.running.Go(func() { r.run(ctx) })
 	}
-	go p.sink.CompareContents(ctx) // Nothing waits for it, because its List may never return.
+	s.running.Go(func() { s.relistRegularly(ctx, p.sink) })
 	return nil
 }
 

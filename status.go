@@ -136,6 +136,8 @@ type progress struct {
 	relists     int
 	resumes     int
 	troubles    map[Code]trouble // What is wrong now. OutsideObjects lasts until a list has none.
+	// asked is the relist that Relist has asked for, nil if none is.
+	asked *askedRelist
 	// relistForced says that a relist is due because of Unreadable, and rewriting that
 	// a relist is running that writes every record anew.
 	relistForced, rewriting bool
@@ -198,13 +200,20 @@ func (p *progress) relistBegun(rewriting bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.relistForced, p.rewriting = false, rewriting
+	if p.asked != nil {
+		p.asked.begun = true
+	}
 }
 
-// relisted counts a relist.
-func (p *progress) relisted() {
+// relisted counts a relist, which may have compared all contents.
+func (p *progress) relisted(full bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.relists++
+	if full && p.asked != nil && p.asked.begun {
+		close(p.asked.done)
+		p.asked = nil
+	}
 	p.setLocked(CodeOutsideObjects, nil)
 }
 

@@ -85,7 +85,7 @@ type storm struct {
 }
 
 const (
-	stormMaxAge  = 2 * time.Hour
+	stormEvery   = 2 * time.Hour
 	stormObjects = 160 // Enough to be compared by version.
 )
 
@@ -152,7 +152,7 @@ func (m *storm) launch() *stormLife {
 	}
 	var err error
 	l.cache, err = Open(m.t.Context(), m.path, Options{
-		LockTimeout: time.Millisecond, Logger: &testsupport.Quiet, MaxAge: stormMaxAge,
+		LockTimeout: time.Millisecond, Logger: &testsupport.Quiet, FullRelistEvery: stormEvery,
 		CommitInterval: time.Duration(1+m.rng.IntN(1000)) * time.Millisecond,
 		MemoryBudget:   int64(m.rng.IntN(3)-1) * 20000, MaxPendingBytes: int64(m.rng.IntN(2)),
 	})
@@ -261,11 +261,11 @@ func (l *stormLife) endure() (killed bool) {
 }
 
 // quiet waits until everything has been told, and compares. What the schema has changed of an object at
-// the same version may be found by the comparison of contents only, which comes once in MaxAge.
+// the same version may be found by a full relist only.
 func (l *stormLife) quiet() {
 	l.compare(false, 20*time.Minute)
 	if !l.t.Failed() && l.rng.IntN(3) == 0 {
-		l.compare(true, 3*stormMaxAge)
+		l.compare(true, 3*stormEvery)
 	}
 }
 

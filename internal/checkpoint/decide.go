@@ -1,9 +1,6 @@
 package checkpoint
 
-import (
-	"fmt"
-	"time"
-)
+import "fmt"
 
 // An Action is a way to start.
 type Action string
@@ -54,10 +51,6 @@ type Want struct {
 	SchemaVersion    string
 	TransformVersion string
 	IndexVersion     string
-	Now              time.Time
-	// MaxAge is how long a watch may be resumed after the server last vouched for the
-	// checkpoint (Record.VouchedAt). Negative: for ever.
-	MaxAge time.Duration
 	// NeverResume is set for resources of which the server keeps no history, such as
 	// core Events: it accepts a watch at any resourceVersion, and does not say that it
 	// has forgotten the events since.
@@ -158,14 +151,6 @@ func (d *Decision) compare(found *Record, want Want) {
 		d.relist()
 		d.because("no watch can start at resourceVersion %q", found.ResourceVersion)
 	}
-	vouchedAt := found.VouchedAt
-	if vouchedAt.IsZero() {
-		vouchedAt = found.LastFullList
-	}
-	if reason := tooOld(vouchedAt, want); reason != "" {
-		d.relist()
-		d.because("%s", reason)
-	}
 	if want.NeverResume {
 		d.relist()
 		d.because("the server keeps no history of %s", want.resource())
@@ -233,22 +218,4 @@ func (d *Decision) differs(what string, stored, now any) bool {
 	}
 	d.because("%s differs: %q is stored, now it is %q", what, stored, now)
 	return true
-}
-
-// tooOld returns why a checkpoint that the server last vouched for at vouchedAt is too
-// old, or "" if it is not.
-func tooOld(vouchedAt time.Time, want Want) string {
-	age := want.Now.Sub(vouchedAt)
-	switch {
-	case vouchedAt.IsZero():
-		return "when the server last vouched for the checkpoint is unknown"
-	case want.MaxAge < 0:
-		return ""
-	case age < 0:
-		// The clock went back, so nothing is known about the age.
-		return fmt.Sprintf("the server vouched for the checkpoint %v in the future", -age)
-	case age > want.MaxAge:
-		return fmt.Sprintf("the server last vouched for the checkpoint %v ago, more than %v", age, want.MaxAge)
-	}
-	return ""
 }

@@ -40,8 +40,6 @@ func wanted() Want {
 		SchemaVersion:    found.SchemaVersion,
 		TransformVersion: found.TransformVersion,
 		IndexVersion:     found.IndexVersion,
-		Now:              found.LastFullList.Add(time.Hour),
-		MaxAge:           24 * time.Hour,
 	}
 }
 
@@ -67,16 +65,6 @@ var rows = []struct {
 	want   Decision
 	reason string
 }{
-	{"age", "the last full list is older than MaxAge", func(r *Record, w *Want) { w.Now = r.LastFullList.Add(24*time.Hour + 1) }, refresh, "vouched for the checkpoint 24h0m0.000000001s ago, more than 24h0m0s"},
-	{"age", "the last full list lies in the future, because the clock went back", func(r *Record, w *Want) { w.Now = r.LastFullList.Add(-time.Minute) }, refresh, "1m0s in the future"},
-	{"age", "the time of the last full list is missing", func(r *Record, _ *Want) { r.LastFullList = time.Time{} }, refresh, "unknown"},
-	{"age", "the time of the last full list is missing, though its age does not matter", func(r *Record, w *Want) { r.LastFullList, w.MaxAge = time.Time{}, -1 }, refresh, "unknown"},
-	{"age", "the server has vouched for it after the list, but that is older than MaxAge too", func(r *Record, w *Want) {
-		r.VouchedAt = r.LastFullList.Add(48 * time.Hour)
-		w.Now = r.VouchedAt.Add(24*time.Hour + 1)
-	}, refresh, "vouched for the checkpoint 24h0m0.000000001s ago, more than 24h0m0s"},
-	{"age", "the server has vouched for it in the future, because the clock went back", func(r *Record, w *Want) { r.VouchedAt = w.Now.Add(time.Minute) }, refresh, "1m0s in the future"},
-	{"age", "MaxAge of zero trusts no list of the past", func(_ *Record, w *Want) { w.MaxAge = 0 }, refresh, "more than 0s"},
 
 	{"state", "the first list is incomplete", func(r *Record, _ *Want) { r.State = StateSyncing }, retell, "first list is incomplete"},
 	{"state", "a relist is incomplete", func(r *Record, _ *Want) { r.State = StateRefreshing }, refresh, "relist is incomplete"},
@@ -148,14 +136,7 @@ func TestDecideToResume(t *testing.T) {
 		change func(*Record, *Want)
 	}{
 		{"all matches", func(*Record, *Want) {}},
-		{"the last full list is just not too old", func(r *Record, w *Want) { w.Now = r.LastFullList.Add(w.MaxAge) }},
-		{"the last full list is very old, and may be", func(r *Record, w *Want) { w.Now, w.MaxAge = r.LastFullList.AddDate(5, 0, 0), -1 }},
-		{"the clock went back, but age does not matter", func(r *Record, w *Want) { w.Now, w.MaxAge = r.LastFullList.Add(-1), -1 }},
-		{"the last full list is very old, but the server has vouched for it since", func(r *Record, w *Want) {
-			r.VouchedAt = r.LastFullList.AddDate(5, 0, 0)
-			w.Now = r.VouchedAt.Add(w.MaxAge)
-		}},
-		{"the server has vouched for it, and the time of the list is missing", func(r *Record, _ *Want) { r.VouchedAt, r.LastFullList = r.LastFullList, time.Time{} }},
+		{"the times of the last list and event are missing", func(r *Record, _ *Want) { r.VouchedAt, r.LastFullList = time.Time{}, time.Time{} }},
 		{"the cluster is not known yet", func(_ *Record, w *Want) { w.ClusterID = "" }},
 		{"it is another server of the same cluster", func(r *Record, w *Want) { r.Servers, w.Server = "https://a", "https://c" }},
 		{"it is one of the servers, whose cluster is not known yet", func(r *Record, w *Want) {
@@ -260,17 +241,11 @@ func TestDecideOnSeveralDifferences(t *testing.T) {
 
 // mayResume is C1, written down a second time.
 func mayResume(r Record, w Want) bool {
-	vouched := r.VouchedAt
-	if vouched.IsZero() {
-		vouched = r.LastFullList
-	}
-	age := w.Now.Sub(vouched)
 	return r.State == "complete" &&
 		regexp.MustCompile(`^[1-9][0-9]*$`).MatchString(r.ResourceVersion) &&
 		r.Identity == w.Identity &&
 		r.SchemaVersion == w.SchemaVersion &&
 		r.TransformVersion == w.TransformVersion &&
 		(r.ClusterID == w.ClusterID || r.ClusterID == "" || w.ClusterID == "") &&
-		!vouched.IsZero() && (w.MaxAge < 0 || age >= 0 && age <= w.MaxAge) &&
 		!w.NeverResume
 }

@@ -122,8 +122,7 @@ type Record struct {
 	// not known.
 	ServerSchema string `json:"serverSchema,omitempty"`
 	// VouchedAt is when the server last said, by an event, a bookmark or a list,
-	// that the objects are those at the resourceVersion, in whole seconds. Older
-	// programs did not write it: where it is zero, LastFullList is used.
+	// that the objects are those at the resourceVersion, in whole seconds.
 	VouchedAt time.Time `json:"vouchedAt,omitzero"`
 	ClusterID string    `json:"clusterID,omitempty"` // Empty if it was not known.
 	// Servers are the roots of the URLs of the last servers that the objects came from, all of
@@ -137,9 +136,6 @@ type Record struct {
 	// due. They are stored because the relist may take several processes.
 	Rewrite bool `json:"rewrite,omitempty"`
 	Rewound bool `json:"rewound,omitempty"`
-	// DifferedAt is when the server last had other content than the store for the same
-	// version of an object.
-	DifferedAt time.Time `json:"differedAt,omitzero"`
 	// Last is the object that was added or changed last; it may have been deleted
 	// since. A server that has another version of it, not above the ResourceVersion,
 	// has another history. Zero if it is not known.

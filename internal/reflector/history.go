@@ -24,13 +24,10 @@ type History interface {
 	// which is not newer than the store, and has another one or none. It returns
 	// false where that is not certain. It may change obj.
 	Misses(obj runtime.Object) bool
-	// Differs reports whether the store has this very version of an object with other
-	// content, and should be compared with a list now. It may change obj.
-	Differs(obj runtime.Object) bool
 	// Stored returns how many objects the store has.
 	Stored() int
 	// Comparable reports whether each object of the store is what the server has of it if uid and
-	// resourceVersion are the same: the contents of all were compared within MaxAge, when the
+	// resourceVersion are the same: the contents of all were compared when the
 	// server's schema was this one.
 	Comparable(schema string) bool
 	// Last returns the object that was added or changed last; it may have been
@@ -70,13 +67,8 @@ func (r *Resumer) checkAnswer(list runtime.Object, rv string) (*Relisting, error
 		if order, ok := checkpoint.CompareVersions(v.ResourceVersion, rv); !ok || order > 0 || how != nil {
 			return nil
 		}
-		switch {
-		case r.contradicts(v, obj):
+		if r.contradicts(v, obj) {
 			how = anotherHistory("the store does not have %s as the server does, at version %s", v.Key(), v.ResourceVersion)
-		case r.history.Differs(obj):
-			// This may be another history, or only another encoding of the same. A list
-			// will show which, and until then the store is served.
-			how = &Relisting{Reason: fmt.Sprintf("the server has other content than the store for %s at version %s", v.Key(), v.ResourceVersion)}
 		}
 		return nil
 	})

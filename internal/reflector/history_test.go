@@ -29,8 +29,6 @@ func (p *past) Stored() int { return p.stored }
 
 func (p *past) Comparable(string) bool { return false }
 
-func (p *past) Differs(runtime.Object) bool { return false }
-
 func (p *past) Misses(obj runtime.Object) bool {
 	p.misses++
 	p.m.mu.Lock()

@@ -11,12 +11,12 @@ import (
 	"github.com/warmwatch/warmwatch/internal/reflector"
 )
 
-// TestVersionsProveContents until MaxAge after all contents were compared, while the schema is the
-// same. A relist that has compared versions says nothing about contents.
+// TestVersionsProveContents after all contents were compared, while the schema is the
+// same. A relist that has compared versions says nothing about contents, and is no full list.
 func TestVersionsProveContents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newSink(t, 2)
-		k.maxAge = time.Hour
+		k, i := newSink(t, 2), &countingInformer{}
+		k.informer = i
 		relist := func(schema string, each func(reflector.Relist) error) {
 			t.Helper()
 			r, err := k.BeginRelist(t.Context(), reflector.Relisting{Schema: schema})
@@ -47,33 +47,39 @@ func TestVersionsProveContents(t *testing.T) {
 		expect("compared", "s1", true)
 		expect("compared", "s2", false)
 		expect("compared", "", false)
-		time.Sleep(time.Hour - 1)
+		full := k.LastFullList()
+		time.Sleep(time.Hour)
 		relist("s1", byVersion)
-		expect("just before MaxAge", "s1", true)
-		time.Sleep(time.Nanosecond)
-		expect("at MaxAge", "s1", false)
+		expect("compared by version", "s1", true)
+		if !k.LastFullList().Equal(full) || i.full != 1 {
+			t.Errorf("%d full lists, the last one at %v, expected %v", i.full, k.LastFullList(), full)
+		}
 		relist("", byContent)
 		expect("compared under a schema that is not known", "s1", false)
 		expect("compared under a schema that is not known", "", false)
 		relist("s2", byContent)
 		expect("compared again", "s2", true)
-		same := configMap("a", "1")
-		if err := k.compareContent(same); err != nil {
-			t.Fatal(err)
+		if now := time.Now(); !k.LastFullList().Equal(now) || i.full != 3 {
+			t.Errorf("%d full lists, the last one at %v, expected %v", i.full, k.LastFullList(), now)
 		}
-		expect("compared with the same content beside the watch", "s2", true)
-		same.Data = map[string]string{"a": "default"}
-		if err := k.compareContent(same); err != nil {
-			t.Fatal(err)
-		}
-		expect("what a comparison has found may be of another schema", "s2", false)
-		relist("s2", byContent)
 		k.distrusted = true
 		expect("nobody knows what the objects are", "s2", false)
 		k.distrusted = false
 		k.record.Rewrite = true
 		expect("records are to be written anew", "s2", false)
 	})
+}
+
+// countingInformer counts full lists.
+type countingInformer struct {
+	silentInformer
+	full int
+}
+
+func (i *countingInformer) Relisted(full bool) {
+	if full {
+		i.full++
+	}
 }
 
 func TestKnownIsTheVeryVersionOfTheStore(t *testing.T) {

@@ -2,7 +2,6 @@ package sink
 
 import (
 	"fmt"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/indexer"
-	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/internal/reflector"
 )
 
@@ -36,21 +34,6 @@ func (k *Sink) Misses(obj runtime.Object) bool {
 	return err == nil && k.missesLocked(transformed)
 }
 
-// Differs implements [reflector.History]. Servers of two versions behind one address may
-// return one object with different content, so Differs is true at most once in MaxAge. With
-// a transform it is always false, because a transform need not return the same twice.
-func (k *Sink) Differs(obj runtime.Object) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	since := time.Since(k.record.DifferedAt)
-	lately := !k.record.DifferedAt.IsZero() && (k.maxAge < 0 || since >= 0 && since < k.maxAge)
-	if lately || k.transform != nil || k.unexpected(obj, true) != nil || !k.contentDiffersLocked(obj) {
-		return false
-	}
-	k.record.DifferedAt = time.Now()
-	return true
-}
-
 // Stored implements [reflector.History].
 func (k *Sink) Stored() int { return k.indexer.Len() }
 
@@ -58,10 +41,8 @@ func (k *Sink) Stored() int { return k.indexer.Len() }
 func (k *Sink) Comparable(schema string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	age := time.Since(k.record.LastFullList)
-	recent := k.maxAge < 0 || age >= 0 && age < k.maxAge
 	whole := k.complete && k.trusted && !k.distrusted && !k.filling && !k.record.Rewrite && !k.record.Rewound
-	return recent && whole && schema != "" && schema == k.record.ServerSchema
+	return whole && schema != "" && schema == k.record.ServerSchema
 }
 
 // missesLocked reports whether the store has another version of obj, or none.
@@ -81,26 +62,6 @@ func (k *Sink) missesLocked(obj any) bool {
 		return false // The stored object cannot be read.
 	}
 	return !exists || uid != m.GetUID() || rv != m.GetResourceVersion()
-}
-
-// contentDiffersLocked reports whether the store has this version of obj with other
-// content.
-func (k *Sink) contentDiffersLocked(obj runtime.Object) bool {
-	key, err := k.indexer.Key(obj)
-	if err != nil {
-		return false
-	}
-	w := k.indexer.Writer()
-	defer w.Close()
-	return differs(w, key, k.indexer.NewValue(obj))
-}
-
-// differs reports whether the store has this version of an object with other content. A
-// body that cannot be decoded is other content; a record that cannot be read is not.
-func differs(w *indexer.Writer, key string, value *record.Object) bool {
-	uid, rv := value.Head()
-	storedUID, storedRV, exists := w.Head(key)
-	return exists && rv != "" && uid == storedUID && rv == storedRV && !w.Holds(key, value)
 }
 
 // Last implements [reflector.History].

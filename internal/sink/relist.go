@@ -332,7 +332,7 @@ func (r *relist) Finish(_ context.Context, rv string, ordered bool) error {
 	}
 	r.done = true
 	r.logLeftOut()
-	k.informer.Relisted()
+	k.informer.Relisted(!r.byVersion)
 	return nil
 }
 

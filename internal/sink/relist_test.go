@@ -30,7 +30,7 @@ type silentInformer struct{ Informer }
 
 func (silentInformer) RelistBegun(bool)             {}
 func (silentInformer) RelistEnded(bool, error) bool { return true }
-func (silentInformer) Relisted()                    {}
+func (silentInformer) Relisted(bool)                {}
 func (silentInformer) Reached(string)               {}
 
 // damagedInformer finds damage while a relist is under way, unless it is whole.
@@ -41,7 +41,7 @@ type damagedInformer struct {
 }
 
 func (i *damagedInformer) RelistEnded(bool, error) bool { return i.whole }
-func (i *damagedInformer) Relisted()                    { i.relisted++ }
+func (i *damagedInformer) Relisted(bool)                { i.relisted++ }
 func (i *damagedInformer) Listed()                      { i.listed++ }
 
 // newSink returns a Sink of ConfigMaps in a new file. A relist of it stages and writes so
@@ -79,7 +79,7 @@ func newSinkOf(t *testing.T, relistItems int, objects *indexer.Objects, options 
 	})
 	k := New(Options{
 		DB: db, Space: "s", Indexer: ix, Log: log, Informer: silentInformer{}, Detector: cache.NewCacheMutationDetector("sink"), Logger: klog.Background(),
-		ListerWatcher: cache.ToListerWatcherWithContext(&cache.ListWatch{}), Example: &corev1.ConfigMap{}, NewObject: newObject, MaxAge: -1,
+		Example: &corev1.ConfigMap{}, NewObject: newObject,
 	})
 	k.Load(checkpoint.Want{}, nil, relistItems)
 	return k

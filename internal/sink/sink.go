@@ -39,8 +39,8 @@ type Informer interface {
 	// RelistEnded is told whether the relist is complete, and why an object was left out,
 	// nil if none was. It reports whether no damage was found since the relist began.
 	RelistEnded(complete bool, refused error) (whole bool)
-	// Relisted is told that the store equals the list.
-	Relisted()
+	// Relisted is told that the store equals the list, and whether all contents were compared.
+	Relisted(full bool)
 	// Refused is told why the object of an event could not be stored.
 	Refused(err error)
 	// ForceRelist schedules a relist: the watch has not caught up, whatever its version.
@@ -59,15 +59,10 @@ type Options struct {
 	Informer Informer
 	Detector cache.MutationDetector
 	Logger   klog.Logger
-	// ListerWatcher is asked when contents are compared.
-	ListerWatcher cache.ListerWatcherWithContext
 	// Example has the Go type of the objects that come, and NewObject returns an empty object
 	// of what the transform makes of them.
 	Example   runtime.Object
 	NewObject func() any
-	// MaxAge is the time from a full list to the comparison of all contents. Negative:
-	// contents are not compared.
-	MaxAge time.Duration
 	// FieldSelected says that the list has a field selector.
 	FieldSelected bool
 }
@@ -86,11 +81,9 @@ type Sink struct {
 	informer      Informer
 	detector      cache.MutationDetector
 	logger        klog.Logger
-	lw            cache.ListerWatcherWithContext
 	example       runtime.Object
 	newObject     func() any
 	storedType    reflect.Type // Of what newObject returns.
-	maxAge        time.Duration
 	relistItems   int
 	fieldSelected bool
 	closed        chan struct{}
@@ -144,9 +137,7 @@ func New(o Options) *Sink {
 	return &Sink{
 		db: o.DB, space: o.Space, bucket: persist.Bucket{Space: o.Space, Name: checkpointBucket},
 		indexer: o.Indexer, log: o.Log, informer: o.Informer, detector: o.Detector, logger: o.Logger,
-		lw: o.ListerWatcher, example: o.Example,
-		newObject: o.NewObject, storedType: reflect.TypeOf(o.NewObject()),
-		maxAge:        o.MaxAge,
+		example: o.Example, newObject: o.NewObject, storedType: reflect.TypeOf(o.NewObject()),
 		fieldSelected: o.FieldSelected, closed: make(chan struct{}),
 	}
 }
@@ -256,6 +247,13 @@ func (k *Sink) Checkpoint() checkpoint.Record {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.record
+}
+
+// LastFullList returns when the contents of all objects were last compared with the server's, zero if that is not known.
+func (k *Sink) LastFullList() time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.record.LastFullList
 }
 
 // VouchedAt returns when the server last vouched for the store, zero if nothing is known.
@@ -425,4 +423,10 @@ func (k *Sink) ResourceVersion() string {
 		return ""
 	}
 	return k.record.ResourceVersion
+}
+
+// isBefore is false where versions cannot be compared.
+func isBefore(a, b string) bool {
+	order, ok := checkpoint.CompareVersions(a, b)
+	return ok && order < 0
 }
