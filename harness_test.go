@@ -167,13 +167,6 @@ func advance(d time.Duration) {
 	synctest.Wait()
 }
 
-// readInChunksOf has initial lists read in chunks of as many objects during a test, which is not parallel to others.
-func readInChunksOf(t *testing.T, objects int) {
-	was := indexer.ChunkObjects
-	t.Cleanup(func() { indexer.ChunkObjects = was })
-	indexer.ChunkObjects = objects
-}
-
 // settle is longer than any delay: backoff of the Reflector, commits.
 func settle() { advance(2 * time.Minute) }
 
@@ -331,7 +324,7 @@ func (p *process) stop() {
 	if p.end != nil {
 		p.end()
 	}
-	if err := p.cache.Close(); err != nil && !(p.damaged && errors.Is(err, persist.ErrCorrupt)) {
+	if err := p.cache.Close(); err != nil && (!p.damaged || !errors.Is(err, persist.ErrCorrupt)) {
 		p.t.Errorf("close: %v", err)
 	}
 	if !p.damaged && !p.cache.Status().MemoryOnly {

@@ -11,34 +11,34 @@ import (
 type Code string
 
 const (
-	// CodeLocked: another process holds the file. This one works from memory until it ends.
+	// CodeLocked means: another process holds the file. This one works from memory until it ends.
 	CodeLocked = Code(persist.CodeLocked)
-	// CodeNoFile: the file can be neither opened nor created. The process works from memory until it ends.
+	// CodeNoFile means: the file can be neither opened nor created. The process works from memory until it ends.
 	CodeNoFile = Code(persist.CodeNoFile)
-	// CodeFileDamaged: the file was found damaged in use. It is only read, and the next Open sets it aside.
+	// CodeFileDamaged means: the file was found damaged in use. It is only read, and the next Open sets it aside.
 	CodeFileDamaged = Code(persist.CodeFileDamaged)
-	// CodeNotWritten: the last commit has failed, as on a full disk. Changes wait in memory, and commits are tried again.
+	// CodeNotWritten means: the last commit has failed, as on a full disk. Changes wait in memory, and commits are tried again.
 	CodeNotWritten = Code(persist.CodeNotWritten)
-	// CodeDiskHangs: a commit has been under way for more than 10 s.
+	// CodeDiskHangs means: a commit has been under way for more than 10 s.
 	CodeDiskHangs = Code(persist.CodeDiskHangs)
-	// CodeNotEncoded: a value cannot be encoded, and is in memory only.
+	// CodeNotEncoded means: a value cannot be encoded, and is in memory only.
 	CodeNotEncoded = Code(persist.CodeNotEncoded)
 
-	// CodeNotRead: an informer that was started cannot read what the file has of it. It tries again each second.
+	// CodeNotRead means: an informer that was started cannot read what the file has of it. It tries again each second.
 	CodeNotRead Code = "NotRead"
-	// CodeOtherRequest: the ListerWatcher asks for something else than the informer was made for.
+	// CodeOtherRequest means: the ListerWatcher asks for something else than the informer was made for.
 	CodeOtherRequest Code = "OtherRequest"
-	// CodeOutsideObjects: the ListerWatcher returns objects that the informer's options leave out.
+	// CodeOutsideObjects means: the ListerWatcher returns objects that the informer's options leave out.
 	CodeOutsideObjects Code = "OutsideObjects"
-	// CodeFromMemory: the informer has no space in the file, see [Cache.NewInformer].
+	// CodeFromMemory means: the informer has no space in the file, see [Cache.NewInformer].
 	CodeFromMemory Code = "FromMemory"
-	// CodeUnreadable: something that is stored could not be read. A relist is due that writes all anew.
+	// CodeUnreadable means: something that is stored could not be read. A relist is due that writes all anew.
 	CodeUnreadable Code = "Unreadable"
-	// CodeRefused: an object could not be stored: the transform has failed on it, or it is of another type.
+	// CodeRefused means: an object could not be stored: the transform has failed on it, or it is of another type.
 	CodeRefused Code = "Refused"
-	// CodeNoEndBookmark: the server streams a list, and does not send the bookmark that ends it.
+	// CodeNoEndBookmark means: the server streams a list, and does not send the bookmark that ends it.
 	CodeNoEndBookmark Code = "NoEndBookmark"
-	// CodeServerFails: the last List or watch has failed.
+	// CodeServerFails means: the last List or watch has failed.
 	CodeServerFails Code = "ServerFails"
 )
 

@@ -110,11 +110,6 @@ func appendRun(rs []run, r run) []run {
 	return append(rs, r)
 }
 
-// clone returns a copy. The packs share what they have encoded, which never changes.
-func (rs *runs) clone() *runs {
-	return &runs{packed: slices.Clone(rs.packed), newest: slices.Clone(rs.newest)}
-}
-
 // add adds a run after all others.
 func (rs *runs) add(r run) { rs.setNewest(appendRun(rs.newest, r)) }
 
