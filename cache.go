@@ -35,19 +35,6 @@ var (
 	ErrLocked = persist.ErrLocked
 )
 
-// A SyncPolicy says when HasSynced turns true after a warm start.
-type SyncPolicy string
-
-const (
-	// SyncFromDisk means as soon as the checkpoint allows the stored objects to be
-	// served and they can be read, with or without an API server.
-	SyncFromDisk SyncPolicy = "SyncFromDisk"
-	// SyncFromServer means once the relist is done, or the resumed watch has reached
-	// the resourceVersion that the server had when it was asked: an event or a
-	// bookmark says so, or no event came for 500 ms and those before are applied.
-	SyncFromServer SyncPolicy = "SyncFromServer"
-)
-
 // Options configures [Open]. The zero value is valid.
 type Options struct {
 	// Name of the Cache in the log and in Status. Default: the base name of the file.
@@ -89,18 +76,18 @@ type Options struct {
 	RelistSpread time.Duration
 	// ClusterID returns the identity of the cluster that is being listed, for
 	// example [KubeSystemUID]. If the stored objects came from another one, none of
-	// them is trusted. Each informer calls it before its first list or watch, for at most a
-	// minute. If the server refuses to tell (400 to 499, and 501), or the identity is empty,
-	// objects of a known cluster are compared with a list, by content, and are of an unknown
-	// cluster from then on. After any other error, and after 401, 408 and 429, the call is
-	// repeated.
+	// them is trusted. Each informer calls it while it begins to list or watch, for at most 10 s. An error, or an
+	// empty identity, proves nothing: the stored objects are used, and the call is repeated before the next watch.
 	//
 	// Default: if [Cache.WrapTransport] wraps the client's transport, the UID of the
-	// namespace kube-system, or where that cannot be read, the key of the certificate
-	// authority that vouches for the server; else the cluster is not known.
+	// namespace kube-system; else the cluster is not known.
 	ClusterID func(context.Context) (string, error)
-	// SyncPolicy defaults to SyncFromDisk.
-	SyncPolicy SyncPolicy
+	// ServeStaleAfter makes HasSynced true with what the disk has when the API server cannot be heard for this
+	// long: for agents that must work without one. Default 0: HasSynced waits until the cache has caught up with
+	// the server, as client-go's does, and no plain handler is called before. Negative: HasSynced does not wait. The
+	// store can be read from disk before HasSynced in each case; [SharedIndexInformer.CaughtUp] says whether the
+	// server has been heard.
+	ServeStaleAfter time.Duration
 	// TransformVersion, IndexVersion and NeverResume are those of
 	// informers whose InformerOptions do not set them.
 	TransformVersion, IndexVersion string
@@ -124,13 +111,6 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.RelistSpread == 0 {
 		o.RelistSpread = 10 * time.Second
-	}
-	switch o.SyncPolicy {
-	case "":
-		o.SyncPolicy = SyncFromDisk
-	case SyncFromDisk, SyncFromServer:
-	default:
-		return o, fmt.Errorf("warmwatch: unknown SyncPolicy %q", o.SyncPolicy)
 	}
 	if o.MaxPanics == 0 {
 		o.MaxPanics = 5

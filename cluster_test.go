@@ -41,69 +41,6 @@ var refusals = map[string]error{
 	"no answer": nil, // With an empty identity.
 }
 
-// TestAKnownClusterThatCannotBeAskedIsNotTrusted: the stored objects are served until the
-// server has answered, and then compared with the server's, by content.
-func TestAKnownClusterThatCannotBeAskedIsNotTrusted(t *testing.T) {
-	for name, refusal := range refusals {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newHistory(t)
-				path := filled(t, f, isCluster("one", nil))
-				// Another cluster, whose versions and names are the same.
-				f.restore(200, at("100", "uid-1", "a", "y"), z())
-				f.hold = make(chan struct{})
-				p := launch(t, path, f, isCluster("", refusal))
-				r, _ := add(t, p.informer)
-				p.run()
-				settle()
-				r.expectInAnyOrder(t, "add ns/a@100 initial", "add ns/b@101 initial", "add ns/z@102 initial")
-				close(f.hold)
-				settle()
-				f.with(func() { f.hold = nil })
-				r.expectInAnyOrder(t, "lost ns/b@101", "update ns/a@100→100")
-				p.expectHistory(f, `objects of cluster "one" are stored`)
-				p.expectRequests(f, "LIST limit=500", "WATCH rv=200", "LIST rv=200 limit=1") // The list took long.
-				f.restart()
-				settle()
-				if st := p.informer.Status(); st.Relists != 2 || strings.Contains(st.Reason, "cluster") {
-					t.Errorf("a later list: %+v", st)
-				}
-				p.stop()
-				f.takeRequests()
-
-				// The stored objects are of an unknown cluster now.
-				p = launch(t, path, f, isCluster("", refusal)).run()
-				settle()
-				p.expectHistory(f, "")
-				p.stop()
-				p = launch(t, path, f, isCluster("two", nil)).run()
-				settle()
-				p.expectHistory(f, "")
-				p.stop()
-				p = launch(t, path, f, isCluster("one", nil)).run()
-				settle()
-				p.expectHistory(f, "cluster differs")
-			})
-		})
-	}
-}
-
-// TestAnInterruptedRelistOfAnUnknownClusterGoesOn in the next process.
-func TestAnInterruptedRelistOfAnUnknownClusterGoesOn(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t)
-		for i := range 2000 {
-			f.put(configMap(fmt.Sprintf("o%04d", i), "x"))
-		}
-		path := filled(t, f, isCluster("one", nil))
-		f.put(configMap("o0001", "y"))
-		path = interrupt(f, launch(t, path, f, isCluster("", refusals["forbidden"])))
-		p := launch(t, path, f, isCluster("", refusals["forbidden"])).run()
-		settle()
-		p.expectHistory(f, `objects of cluster "one" are stored`)
-	})
-}
-
 // TestAClusterThatIsKnownAtLastIsStoredAtOnce, not with the next event.
 func TestAClusterThatIsKnownAtLastIsStoredAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -310,7 +247,7 @@ func behind(t *testing.T, g *gateway, limiter flowcontrol.RateLimiter) *warmwatc
 }
 
 func open(t *testing.T, path string) *warmwatch.Cache {
-	c, err := warmwatch.Open(t.Context(), path, warmwatch.Options{Logger: &testsupport.Quiet})
+	c, err := warmwatch.Open(t.Context(), path, warmwatch.Options{ServeStaleAfter: -1, Logger: &testsupport.Quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,55 +260,6 @@ func of(c *warmwatch.Cache, host string, g *gateway, limiter flowcontrol.RateLim
 	config.Wrap(c.WrapTransport)
 	lw := cache.NewFilteredListWatchFromClient(kubernetes.NewForConfigOrDie(config).CoreV1().RESTClient(), "configmaps", "ns", noTweak)
 	return c.NewInformer(lw, &corev1.ConfigMap{}, 0, cache.Indexers{"namespace": cache.MetaNamespaceIndexFunc}).(*warmwatch.SharedIndexInformer)
-}
-
-// TestAQuestionForTheClusterThatIsNotAnsweredIsAskedAgain: a connection may die without a word.
-func TestAQuestionForTheClusterThatIsNotAnsweredIsAskedAgain(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		informer := behind(t, &gateway{cluster: func(r *http.Request, asked int) (*http.Response, error) {
-			if asked == 1 {
-				<-r.Context().Done()
-				return nil, r.Context().Err()
-			}
-			return reply(r, http.StatusOK, `{"metadata":{"uid":"one"}}`), nil
-		}}, nil)
-		start(t, informer)
-		advance(10 * time.Second)
-		if err := informer.Status().ServerErr; informer.HasSynced() || err == nil || !strings.Contains(err.Error(), "identity") {
-			t.Errorf("synced %v, the error is %v", informer.HasSynced(), err)
-		}
-		settle()
-		expectOne(t, informer)
-		if st := informer.Status(); !informer.HasSynced() || st.Phase != warmwatch.PhaseLive || st.ServerErr != nil {
-			t.Errorf("%+v", st)
-		}
-	})
-}
-
-// TestAServerThatDoesNotTellItsClusterIsUsed, however it refuses, at once if the refusal will
-// last, and otherwise when it has answered for a while what the informer asks for.
-func TestAServerThatDoesNotTellItsClusterIsUsed(t *testing.T) {
-	for code, once := range map[int]bool{
-		200: true, 302: true, 400: true, 403: true, 404: true, 405: true, 406: true, 418: true, 501: true,
-		401: false, 408: false, 429: false, 500: false, 503: false,
-	} {
-		t.Run(fmt.Sprint(code), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g := &gateway{cluster: func(r *http.Request, _ int) (*http.Response, error) { return reply(r, code, "<html>"), nil }}
-				informer := behind(t, g, nil)
-				start(t, informer)
-				advance(10 * time.Second)
-				if n := g.count(); informer.HasSynced() != once || (n == 1) != once {
-					t.Errorf("synced %v, asked %d times", informer.HasSynced(), n)
-				}
-				settle()
-				expectOne(t, informer)
-				if st := informer.Status(); !informer.HasSynced() || st.Phase != warmwatch.PhaseLive {
-					t.Errorf("%+v", st)
-				}
-			})
-		})
-	}
 }
 
 // TestAServerThatRefusesEverythingForAMomentStillIsItsCluster: an API server that starts refuses all before
@@ -420,7 +308,7 @@ func TestAServerThatRefusesEverythingForAMomentStillIsItsCluster(t *testing.T) {
 					if i == 1 {
 						g.refuses = time.Now().Add(5 * time.Second)
 					}
-					o := warmwatch.Options{Logger: &testsupport.Quiet}
+					o := warmwatch.Options{ServeStaleAfter: -1, Logger: &testsupport.Quiet}
 					set(&o, g, i == 1)
 					c, err := warmwatch.Open(t.Context(), path, o)
 					if err != nil {
@@ -566,56 +454,4 @@ func TestLogicalClustersOfOneServerShareNothing(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestWhatCameFromAnotherServerIsServedOnceItsClusterIsKnown to be the same. Otherwise a program of
-// two clusters that have a Cache together would have the objects of the one for those of the other.
-func TestWhatCameFromAnotherServerIsServedOnceItsClusterIsKnown(t *testing.T) {
-	for name, uids := range map[string][2]string{
-		"two clusters": {"one", "two"}, "one cluster": {"one", "one"},
-		"clusters that do not tell": {"", ""}, "one does not tell": {"one", ""}, "the other does not tell": {"", "two"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			same := name == "one cluster"
-			bubble(t, func(t *testing.T) {
-				path := testsupport.Path(t)
-				for process, server := range []int{0, 0, 1, 1, 0} {
-					hold := make(chan struct{})
-					g := &gateway{cluster: func(r *http.Request, _ int) (*http.Response, error) {
-						<-hold
-						if uids[server] == "" {
-							return reply(r, http.StatusForbidden, ""), nil
-						}
-						return reply(r, http.StatusOK, `{"metadata":{"uid":"`+uids[server]+`"}}`), nil
-					}}
-					if !same {
-						g.object = fmt.Sprint("o", server)
-					}
-					cached := open(t, path)
-					informer := of(cached, fmt.Sprint("http://server", server), g, nil)
-					stop := start(t, informer)
-					served := process == 1 || process == 3 || process == 4 && same
-					if n := len(informer.GetStore().ListKeys()); informer.HasSynced() != served || n > 0 != served {
-						t.Errorf("process %d, before the answer: synced %v, %d objects", process, informer.HasSynced(), n)
-					}
-					close(hold)
-					settle()
-					if st := informer.Status(); !informer.HasSynced() || st.Err != nil {
-						t.Errorf("process %d: %+v", process, st)
-					}
-					want := "ns/" + cmp.Or(g.object, "a")
-					if keys := informer.GetStore().ListKeys(); !slices.Equal(keys, []string{want}) {
-						t.Errorf("process %d has %v, expected %s", process, keys, want)
-					}
-					if lists := process == 0 || !served && !same; len(g.lists) != 1 || (informer.Status().Relists == 1) != lists {
-						t.Errorf("process %d lists %v, %+v", process, g.lists, informer.Status())
-					}
-					stop()
-					if err := cached.Close(); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		})
-	}
 }

@@ -66,9 +66,7 @@ var (
 	// The same with a request that is seen, so that the informer moves to the file.
 	oursMoved = implementation{"NewInformer", func(t *testing.T, lw cache.ListerWatcher, c config) cache.SharedIndexInformer {
 		opened := cacheOf(t)
-		transport := opened.WrapTransport(&gateway{cluster: func(r *http.Request, _ int) (*http.Response, error) {
-			return reply(r, http.StatusForbidden, ""), nil
-		}}).(request.Transport)
+		transport := opened.WrapTransport(mute{}).(request.Transport)
 		informer := opened.NewInformer(seenListerWatcher{cache.ToListerWatcherWithContext(lw), lw, transport}, c.example, c.resync, c.indexers)
 		t.Cleanup(func() {
 			if err := informer.(*warmwatch.SharedIndexInformer).Status().Err; err != nil && strings.Contains(err.Error(), "from memory") {
@@ -92,22 +90,29 @@ func cacheOf(t *testing.T) *warmwatch.Cache {
 	return opened
 }
 
-// seenListerWatcher shows a request to a transport when it is looked at.
+// mute is a server that says nothing of itself, and answers no question.
+type mute struct{}
+
+func (mute) RoundTrip(r *http.Request) (*http.Response, error) {
+	return reply(r, http.StatusOK, ""), nil
+}
+
+// seenListerWatcher shows a transport what its watches ask for.
 type seenListerWatcher struct {
 	cache.ListerWatcherWithContext
 	lw        cache.ListerWatcher
 	transport request.Transport
 }
 
-func (lw seenListerWatcher) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	if request.IsLook(ctx) {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://server/api/v1/configmaps", nil)
-		if err != nil {
-			return nil, err
-		}
-		return nil, lw.transport.Show(r)
+func (lw seenListerWatcher) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://server/api/v1/configmaps", nil)
+	if err == nil {
+		err = lw.transport.Show(r)
 	}
-	return lw.ListerWatcherWithContext.ListWithContext(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return lw.ListerWatcherWithContext.WatchWithContext(ctx, o)
 }
 
 func (lw seenListerWatcher) List(o metav1.ListOptions) (runtime.Object, error) {
@@ -288,10 +293,10 @@ type process struct {
 
 type setup = func(*warmwatch.Options, *warmwatch.InformerOptions)
 
-// launch begins a life. Call run to run the informer.
+// launch begins a life, which serves what the disk has at once. Call run to run the informer.
 func launch(t *testing.T, path string, lw cache.ListerWatcher, change setup, example ...runtime.Object) *process {
 	t.Helper()
-	o, io := warmwatch.Options{}, warmwatch.InformerOptions{Resource: configMaps}
+	o, io := warmwatch.Options{ServeStaleAfter: -1}, warmwatch.InformerOptions{Resource: configMaps}
 	if change != nil {
 		change(&o, &io)
 	}

@@ -3,21 +3,15 @@ package warmwatch_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
@@ -86,44 +80,6 @@ var histories = []struct {
 		"the store does not have the first object", func(f *source) { f.restore(200, at("90", "uid-0", "0", "x"), a(), b(), z()) },
 		"ns/0",
 	},
-	{
-		"the object that was changed last is another one", func(f *source) { f.restore(200, a(), at("90", "other", "z", "x")) },
-		"ns/z",
-	},
-	{
-		"the object that was changed last is of an older version", func(f *source) { f.restore(200, a(), at("101", "uid-3", "z", "x")) },
-		"ns/z",
-	},
-}
-
-// TestTheObjectThatWasChangedLastWasDeleted, or another one was after it.
-func TestTheObjectThatWasChangedLastWasDeleted(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		change func(*source)
-		server []runtime.Object
-		reason string
-	}{
-		{"it is back", func(f *source) { f.remove("z") }, []runtime.Object{a(), b(), z()}, "ns/z"},
-		{"it is not", func(f *source) { f.remove("z") }, []runtime.Object{a(), b()}, ""},
-		{"another one was, and is back", func(f *source) { f.remove("b") }, []runtime.Object{a(), at("99", "uid-3", "z", "x"), b()}, "ns/z"},
-		{"all were", func(f *source) { f.remove("a", "z", "b") }, []runtime.Object{z()}, "ns/z"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newHistory(t)
-				path := testsupport.Path(t)
-				p := launch(t, path, f, nil).run()
-				c.change(f)
-				settle()
-				p.stop()
-				f.restore(200, c.server...)
-				p = launch(t, path, f, nil).run()
-				settle()
-				p.expectHistory(f, c.reason)
-			})
-		})
-	}
 }
 
 func TestAnAnswerOfAnotherHistoryMeansARelistByContent(t *testing.T) {
@@ -154,13 +110,9 @@ func (p *process) expectHistory(f *source, reason string) {
 	}
 }
 
-// TestAWatchThatHasEndedIsNotOpenedInAnotherHistory: the question before it has the
-// same answers, but only the first object is asked for.
+// TestAWatchThatHasEndedIsNotOpenedInAnotherHistory (A3): the question has the same answers as at a start.
 func TestAWatchThatHasEndedIsNotOpenedInAnotherHistory(t *testing.T) {
 	for _, c := range histories {
-		if c.reason == "ns/z" {
-			continue
-		}
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newHistory(t)
@@ -193,24 +145,6 @@ func TestWhatDoesNotProveAnotherHistory(t *testing.T) {
 			name: "an object of another type",
 			answer: func(*source, metav1.ListOptions) (runtime.Object, error) {
 				return &corev1.SecretList{ListMeta: metav1.ListMeta{ResourceVersion: "200"}, Items: []corev1.Secret{{ObjectMeta: at("90", "other", "a", "").ObjectMeta}}}, nil
-			},
-		},
-		{
-			name: "no answer about the object that was changed last",
-			answer: func(_ *source, o metav1.ListOptions) (runtime.Object, error) {
-				if o.FieldSelector != "" {
-					return nil, errList
-				}
-				return nil, nil
-			},
-		},
-		{
-			name: "an answer about another object",
-			answer: func(f *source, o metav1.ListOptions) (runtime.Object, error) {
-				o.FieldSelector = "" // As NewListWatchFromClient does.
-				f.mu.Lock()
-				defer f.mu.Unlock()
-				return f.listLocked(o)
 			},
 		},
 	} {
@@ -258,80 +192,6 @@ func refuse(obj any) (any, error) {
 	return obj, nil
 }
 
-// TestAResumedWatchTestifies: its first events may show another history that an answer did not.
-func TestAResumedWatchTestifies(t *testing.T) {
-	change := func(objects ...runtime.Object) func(*source) { return func(f *source) { f.put(objects...) } }
-	for _, c := range []struct {
-		name  string
-		extra []runtime.Object // What the restored server has beside a and z.
-		event func(*source)
-		gap   bool
-	}{
-		{"an object is changed that the store does not have", []runtime.Object{at("95", "n", "n", "x")}, change(configMap("n", "y")), true},
-		{"an object is deleted that the store does not have", []runtime.Object{at("95", "n", "n", "x")}, func(f *source) { f.remove("n") }, true},
-		{"an object is added that the store has", nil, change(configMap("b", "y")), true},
-		{"an object is added", []runtime.Object{b()}, change(configMap("n", "y")), false},
-		{"an object is changed", []runtime.Object{b()}, change(configMap("b", "y")), false},
-		{"an object is deleted", []runtime.Object{b()}, func(f *source) { f.remove("b") }, false},
-		{"an object is deleted and added", []runtime.Object{b()}, func(f *source) { f.remove("b"); f.put(configMap("b", "y")) }, false},
-		{"an object is added, changed and deleted", []runtime.Object{b()}, func(f *source) {
-			f.put(configMap("n", "x"))
-			f.put(configMap("n", "y"))
-			f.remove("n")
-		}, false},
-	} {
-		for _, when := range []string{"before the start", "later"} {
-			t.Run(c.name+" "+when, func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					f := newHistory(t)
-					path := filled(t, f, nil)
-					f.restore(200, append([]runtime.Object{a(), z()}, c.extra...)...)
-					if when == "before the start" {
-						c.event(f)
-					}
-					p := launch(t, path, f, nil)
-					d := addDurable(t, p, "d")
-					p.run()
-					settle()
-					if when == "later" {
-						c.event(f)
-						settle()
-					}
-					reason := ""
-					if c.gap {
-						reason = "cannot be the next in the history of the store"
-					}
-					p.expectHistory(f, reason)
-					if got := d.take(); c.gap && slices.Contains(got, "add ns/b@101 initial") && !slices.Contains(got, "lost ns/b@101") { // It is gone, or another one.
-						t.Errorf("the durable handler heard %q", got)
-					}
-				})
-			})
-		}
-	}
-}
-
-// TestTheTestimonyOfAWatchOutlivesACrash between the event and the relist.
-func TestTheTestimonyOfAWatchOutlivesACrash(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newHistory(t)
-		path := filled(t, f, nil)
-		f.restore(200, a(), z())
-		p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.CommitInterval = time.Millisecond }).run()
-		advance(time.Second)
-		f.put(configMap("b", "y"))
-		advance(100 * time.Millisecond) // The backoff before the relist takes longer.
-		if st := p.informer.Status(); st.Relists != 0 || st.ResourceVersion != "201" {
-			t.Errorf("status %+v", st)
-		}
-		path = p.crash()
-		p.stop()
-		p = launch(t, path, f, nil).run()
-		settle()
-		p.expectHistory(f, "not every record has been compared yet")
-	})
-}
-
 func launchWith(t *testing.T, path string, f *source, transform cache.TransformFunc) *process {
 	t.Helper()
 	p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
@@ -341,29 +201,6 @@ func launchWith(t *testing.T, path string, f *source, transform cache.TransformF
 	p.run()
 	settle()
 	return p
-}
-
-// TestAnObjectThatTheTransformTakesAtLastIsNoTestimony: it was never in the store.
-func TestAnObjectThatTheTransformTakesAtLastIsNoTestimony(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newHistory(t)
-		p := launchWith(t, testsupport.Path(t), f, func(obj any) (any, error) {
-			if obj.(*corev1.ConfigMap).Data["v"] == "refused" {
-				return nil, errList
-			}
-			return obj, nil
-		})
-		f.put(configMap("n", "refused"))
-		settle()
-		f.emit(watch.Error, &metav1.Status{Code: 500, Reason: metav1.StatusReasonInternalError}) // So that it resumes.
-		settle()
-		f.put(configMap("n", "taken"))
-		settle()
-		expectEqual(t, p.informer, f)
-		if st := p.informer.Status(); st.Relists != 1 || st.Resumes != 1 {
-			t.Errorf("status %+v", st)
-		}
-	})
 }
 
 // TestAnObjectThatTheTransformRefusesProvesNothing: the server's answer has the object,
@@ -378,85 +215,6 @@ func TestAnObjectThatTheTransformRefusesProvesNothing(t *testing.T) {
 		f.closeWatches()
 		settle()
 		p.expectRequests(f, "LIST rv=104 limit=1", "WATCH rv=104")
-	})
-}
-
-// TestAnEventFromBeforeTheWatchIsOfAnotherHistory.
-func TestAnEventFromBeforeTheWatchIsOfAnotherHistory(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newHistory(t)
-		p := launch(t, filled(t, f, nil), f, nil).run()
-		settle()
-		f.emit(watch.Modified, at("90", "uid-1", "a", "old"))
-		settle()
-		p.expectHistory(f, "is older than the watch")
-	})
-}
-
-// TestTheObjectThatWasChangedLastIsAskedForByItsName, once, unless that would take
-// the place of a field selector, or the server has not gone on.
-func TestTheObjectThatWasChangedLastIsAskedForByItsName(t *testing.T) {
-	selected := func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.FieldSelector = "metadata.namespace=ns" }
-	for name, c := range map[string]struct {
-		change setup
-		goOn   bool
-		asked  []string
-	}{
-		"the server has gone on": {nil, true, []string{"metadata.name=z,metadata.namespace=ns"}},
-		"it has not":             {nil, false, nil},
-		"a field selector":       {selected, true, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newHistory(t)
-				path := filled(t, f, c.change)
-				if c.goOn {
-					f.put(configMap("a", "y"))
-				}
-				p := launch(t, path, f, c.change).run()
-				settle()
-				p.expectHistory(f, "")
-				p.expectRequests(f, "LIST rv=102 limit=1", "WATCH rv=102")
-				if diff := cmp.Diff(c.asked, f.asked); diff != "" {
-					t.Errorf("asked for (-want +got):\n%s", diff)
-				}
-			})
-		})
-	}
-}
-
-// filtered filters at the client, as watch.Filter does: an object that begins to match comes
-// as a change.
-type filtered struct{ *source }
-
-func (l filtered) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	w, err := l.source.WatchWithContext(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
-		cm, ok := e.Object.(*corev1.ConfigMap)
-		return e, !ok || cm.Data["v"] != "hidden"
-	}), nil
-}
-
-func TestAListerWatcherThatFiltersIsDoubtedOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a", "x"))
-		p := launch(t, testsupport.Path(t), filtered{f}, nil).run()
-		settle()
-		for i := range 5 {
-			f.put(configMap(fmt.Sprintf("n%d", i), "hidden"))
-			f.put(configMap("a", fmt.Sprint(i)))
-			settle()
-			f.emit(watch.Error, &metav1.Status{Code: 500, Reason: metav1.StatusReasonInternalError})
-			settle()
-			f.put(configMap(fmt.Sprintf("n%d", i), "shown"))
-			settle()
-		}
-		if st := p.informer.Status(); st.Relists != 2 { // The first list, and one of doubt.
-			t.Errorf("status %+v", st)
-		}
 	})
 }
 
@@ -479,40 +237,6 @@ func TestAHandlerThatChangesObjectsIsNotAnotherHistory(t *testing.T) {
 			t.Errorf("status %+v", st)
 		}
 	})
-}
-
-// TestEventsOfAnotherUIDAreOfAnotherHistory: what the server changes or deletes there is
-// not what the store has under that name.
-func TestEventsOfAnotherUIDAreOfAnotherHistory(t *testing.T) {
-	for name, c := range map[string]struct {
-		event func(*source)
-		told  []string
-	}{
-		"changed": {func(f *source) { f.put(configMap("b", "y")) }, []string{"lost ns/b@101", "add ns/b@201", "add ns/n@96"}},
-		"deleted": {func(f *source) { f.remove("b") }, []string{"lost ns/b@101", "add ns/n@96"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newHistory(t)
-				path := testsupport.Path(t)
-				p := launch(t, path, f, nil)
-				addDurable(t, p, "d")
-				p.run()
-				settle()
-				p.stop()
-				// a and z are as they were, b was made anew, n is new.
-				f.restore(200, a(), at("95", "other", "b", "x"), at("96", "n", "n", "x"), z())
-				p = launch(t, path, f, nil)
-				d := addDurable(t, p, "d")
-				p.run()
-				settle()
-				c.event(f)
-				settle()
-				d.expect(t, c.told...)
-				p.expectHistory(f, "another history")
-			})
-		})
-	}
 }
 
 // TestEtcdPutBackUnderAnInformerThatIsNeverResumed: once its watch has ended, it is found out as it is

@@ -180,8 +180,6 @@ func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
 	return checkpoint.Want{
 		Identity:         id,
 		ClusterID:        clusterID,
-		Server:           s.server,
-		Hidden:           s.server == request.HiddenServer,
 		SchemaVersion:    checkpoint.SchemaVersion(s.storedType()),
 		NeverResume:      s.opts.NeverResume || isEvents(resourceOf(id)),
 		IndexVersion:     s.indexVersion(),

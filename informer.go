@@ -96,7 +96,7 @@ type InformerOptions struct {
 //
 // The contract is client-go's, with these differences:
 //
-//   - After a restart HasSynced turns true with what the file has, unless SyncFromServer is set.
+//   - After a restart the store can be read before HasSynced, from disk.
 //   - A relist notifies only of what changed.
 //   - A plain handler hears of the deletions of the downtime, of objects that it never heard of.
 //   - A relist becomes visible in batches of up to 500 objects, deletions first, and
@@ -125,14 +125,6 @@ type SharedIndexInformer struct {
 	// deferred says that the identity is what the first List asks for, see newLearningInformer.
 	deferred bool
 	seen     atomic.Pointer[lastSeen]
-	// server is the root of the URLs of the server that an informer of NewInformer asks.
-	server string
-	// unverified says that the stored objects are served once the cluster is known to be theirs, and servesIfAway
-	// that they are also if the server does not answer. Used by one List at a time, like putOff and refused.
-	unverified, servesIfAway bool
-	// putOff is when the server first put off the question which cluster it is, and refused since when it
-	// refuses that.
-	putOff, refused time.Time
 
 	parts       atomic.Pointer[parts]
 	store       store
@@ -140,14 +132,16 @@ type SharedIndexInformer struct {
 	detector    cache.MutationDetector
 	progress    progress
 	reconciling reconciling // What the reconcilers do.
-	syncGate    syncGate
 
-	synced    chan struct{} // Closed when HasSynced.
-	syncOnce  sync.Once
-	served    chan struct{} // Closed when the store may be read.
-	serveOnce sync.Once
-	servedAt  atomic.Uint64 // Number of the last batch before served was closed.
-	resumer   atomic.Pointer[reflector.Resumer]
+	clusterLogged sync.Once     // The first time that nobody knows the cluster.
+	caught        chan struct{} // Closed when the cache has caught up with the server.
+	caughtOnce    sync.Once
+	synced        chan struct{} // Closed when HasSynced.
+	syncOnce      sync.Once
+	served        chan struct{} // Closed when the store may be read.
+	serveOnce     sync.Once
+	servedAt      atomic.Uint64 // Number of the last batch before served was closed.
+	resumer       atomic.Pointer[reflector.Resumer]
 	// How many objects are asked for, and written, at once. 0: the default. Tests set less.
 	pageSize    int64
 	relistItems int
@@ -224,16 +218,16 @@ func (c *Cache) newInformer(lw cache.ListerWatcher, example runtime.Object, o In
 	s := &SharedIndexInformer{
 		cache: c, opts: o, lw: lw, example: ownExample(example),
 		detector: cache.NewCacheMutationDetector(fmt.Sprintf("%T", example)),
+		caught:   make(chan struct{}),
 		synced:   make(chan struct{}),
 		served:   make(chan struct{}),
 		ended:    make(chan struct{}),
 	}
 	s.progress.phase = PhaseLoading
-	s.syncGate.caughtUp, s.syncGate.behind = s.caughtUp, s.behind
 	s.processor = processor.New(processor.Options{
 		Informer: s.describe(),
 		Served:   s.served, ServedAt: s.servedAt.Load, Synced: s.synced,
-		InitialUntilSynced: c.opts.SyncPolicy == SyncFromServer, ResyncPeriod: o.ResyncPeriod, MaxPanics: c.opts.MaxPanics,
+		ResyncPeriod: o.ResyncPeriod, MaxPanics: c.opts.MaxPanics,
 	})
 	return s
 }
@@ -250,13 +244,19 @@ func ownExample(example runtime.Object) runtime.Object {
 	return own
 }
 
-// HasSynced implements [cache.SharedInformer]. After a warm start Options.SyncPolicy
-// says when it turns true.
+// HasSynced implements [cache.SharedInformer]: the cache has caught up with the server as it was when the informer
+// started. Before that the store can be read, from disk. See also Options.ServeStaleAfter.
 func (s *SharedIndexInformer) HasSynced() bool { return cache.IsDone(s.HasSyncedChecker()) }
 
 // HasSyncedChecker implements [cache.SharedInformer].
 func (s *SharedIndexInformer) HasSyncedChecker() cache.DoneChecker {
 	return processor.NewDoneChecker(s.describe(), s.synced)
+}
+
+// CaughtUp says whether the cache has caught up with the server, however stale HasSynced may be
+// (Options.ServeStaleAfter).
+func (s *SharedIndexInformer) CaughtUp() cache.DoneChecker {
+	return processor.NewDoneChecker(s.describe()+" caught up", s.caught)
 }
 
 func (s *SharedIndexInformer) describe() string {

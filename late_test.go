@@ -51,13 +51,13 @@ func TestLatePlainHandlersHearOfTheDeletionsOfTheDowntime(t *testing.T) { // Q2
 	anew := []string{"add ns/b@7 initial", "add ns/c@3 initial", "add ns/d@6 initial"}
 	for name, c := range map[string]struct {
 		history bool
-		policy  warmwatch.SyncPolicy
+		stale   time.Duration
 		first   []string
 		then    []string
 	}{
-		"by the resumed watch":                    {true, warmwatch.SyncFromDisk, deleted, anew},
-		"by the resumed watch, synced from there": {true, warmwatch.SyncFromServer, deleted, anew},
-		"by the relist":                           {false, warmwatch.SyncFromDisk, lost, there},
+		"by the resumed watch":                    {true, -1, deleted, anew},
+		"by the resumed watch, synced from there": {true, 0, deleted, anew},
+		"by the relist":                           {false, -1, lost, there},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestLatePlainHandlersHearOfTheDeletionsOfTheDowntime(t *testing.T) { // Q2
 				} else {
 					f.restart()
 				}
-				p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.SyncPolicy = c.policy })
+				p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.ServeStaleAfter = c.stale })
 				p.run()
 				advance(time.Second) // Caught up, after the quiet time at the latest.
 				begin := time.Now()

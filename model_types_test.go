@@ -94,7 +94,7 @@ func (l *life) newReader() (*SharedIndexInformer, checkpoint.Want, error) {
 		return nil, checkpoint.Want{}, err
 	}
 	want := l.informer.want("")
-	want.TransformVersion, want.Server = stored.TransformVersion, stored.Servers
+	want.TransformVersion = stored.TransformVersion
 	return l.informer, want, nil
 }
 

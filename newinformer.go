@@ -31,12 +31,11 @@ import (
 //		return c.NewInformer(lw, &corev1.Pod{}, resync, nil)
 //	})
 //
-// When it runs, it calls List once, with a context by which the wrapped transport recognises
+// When it runs, it opens a watch once, with a context by which the wrapped transport recognises
 // the request. The transport answers it without the network, so this works offline too, unless the client has
 // to get its credentials over the network. The
 // error that this call returns is not reported. A request that the transport does not see is
-// sent, for one object. Either costs a token of the client's rate limit: where that is as low as
-// client-go's default, 5 a second after the first 10, many informers begin one after another.
+// sent, and stopped. Like all requests that are our own, it takes no token of the client's rate limit.
 //
 // It works from memory, as client-go's informers do, if the request cannot be seen, because
 // the transport is not wrapped or the ListerWatcher drops its context, and if another informer
@@ -47,8 +46,7 @@ import (
 // one without an example, whose objects may be of any type: that is client-go's own.
 //
 // A Cache is for one cluster: of two informers that ask two clusters for the same, the second one
-// works from memory. What came from a server of another address is served once the server has said
-// that it is of the same cluster, see Options.ClusterID.
+// works from memory.
 //
 // Until it runs, it holds nothing in the file, what its handlers have to be told is not
 // known, and its store has what the program puts there. After Close it does not run, and its store cannot
@@ -199,8 +197,8 @@ func (p *parts) close() {
 	p.indexer.Release()
 }
 
-// look returns the request that a List would make. A List that hangs is left behind when ctx
-// is done.
+// look returns the request that a watch would make: unlike a List it takes no token of the client's rate limiter. A
+// call that hangs is left behind when ctx is done.
 func (s *SharedIndexInformer) look(ctx context.Context) (*request.Seen, error) {
 	type result struct {
 		seen *request.Seen
@@ -210,7 +208,10 @@ func (s *SharedIndexInformer) look(ctx context.Context) (*request.Seen, error) {
 	go func() {
 		lw := cache.ToListerWatcherWithContext(s.lw)
 		seen, err := request.Look(ctx, func(ctx context.Context) error {
-			_, err := lw.ListWithContext(ctx, metav1.ListOptions{Limit: 1}) // It may be sent, where it cannot be seen.
+			w, err := lw.WatchWithContext(ctx, metav1.ListOptions{ResourceVersion: "1", AllowWatchBookmarks: true, TimeoutSeconds: new(int64(1))})
+			if err == nil && w != nil { // It was sent, because it cannot be seen.
+				w.Stop()
+			}
 			return err
 		})
 		looked <- result{seen, err}
@@ -235,12 +236,17 @@ type lastSeen struct {
 	at time.Time
 }
 
-// lookAgain is look, unless a request was seen a moment ago.
+// lookAgain is look, unless a request was seen a moment ago. It fails if the request is for something else than the
+// informer was made for.
 func (s *SharedIndexInformer) lookAgain(ctx context.Context) (*request.Seen, error) {
 	if last := s.seen.Load(); last != nil && time.Since(last.at) < seenAge {
-		return last.Seen, nil
+		return last.Seen, s.checkRequest(last.Asked)
 	}
-	return s.look(ctx)
+	seen, err := s.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return seen, s.checkRequest(seen.Asked)
 }
 
 // identify moves the informer to its space in the file, or finds out that it must work from
@@ -250,7 +256,6 @@ func (s *SharedIndexInformer) identify(ctx context.Context) bool {
 	if s.cache.wrapped.Load() {
 		var seen *request.Seen
 		if seen, err = s.lookUntilSeen(ctx); err == nil {
-			s.server = seen.Server()
 			err = s.moveTo(ctx, seen)
 		}
 	}

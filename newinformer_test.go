@@ -42,7 +42,7 @@ func newAgent(t *testing.T, path string, api *httpserver.Server) *agent {
 }
 
 func newAgentWith(t *testing.T, path string, api *httpserver.Server, change func(*warmwatch.Options)) *agent {
-	o := warmwatch.Options{Logger: &testsupport.Quiet}
+	o := warmwatch.Options{ServeStaleAfter: -1, Logger: &testsupport.Quiet}
 	change(&o)
 	c, err := warmwatch.Open(t.Context(), path, o)
 	if err != nil {

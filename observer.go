@@ -2,12 +2,10 @@ package warmwatch
 
 import (
 	"sync/atomic"
-	"time"
 
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/processor"
 	"github.com/warmwatch/warmwatch/internal/reflector"
 	"github.com/warmwatch/warmwatch/internal/sink"
@@ -16,17 +14,12 @@ import (
 // observer implements [reflector.Observer].
 type observer struct {
 	progress *progress
-	syncGate *syncGate
 	sink     *sink.Sink
-	indexer  *indexer.Indexer
+	caughtUp func()
 }
 
 // Resuming implements [reflector.Observer].
-func (o *observer) Resuming(rv, serverVersion string) {
-	o.progress.resuming(rv)
-	o.sink.Resumed(rv)
-	o.syncGate.aim(serverVersion)
-}
+func (o *observer) Resuming(rv string) { o.progress.resuming(rv) }
 
 // Relisting implements [reflector.Observer].
 func (o *observer) Relisting(reason string) {
@@ -35,45 +28,28 @@ func (o *observer) Relisting(reason string) {
 }
 
 // Live implements [reflector.Observer].
-func (o *observer) Live(opened time.Time) {
-	o.progress.live()
-	o.syncGate.opened(opened, o.indexer.LastStoreSyncResourceVersion())
-}
+func (o *observer) Live() { o.progress.live() }
+
+// CaughtUp implements [reflector.Observer].
+func (o *observer) CaughtUp() { o.caughtUp() }
 
 // Disconnected implements [reflector.Observer].
-func (o *observer) Disconnected(err error) {
-	o.progress.disconnected(err)
-	o.syncGate.interrupted()
-}
+func (o *observer) Disconnected(err error) { o.progress.disconnected(err) }
 
 // AwaitingBookmark implements [reflector.Observer].
 func (o *observer) AwaitingBookmark(err error) { o.progress.set(CodeNoEndBookmark, err) }
 
 // Contact implements [reflector.Observer].
-func (o *observer) Contact() {
-	o.progress.contact()
-	o.syncGate.heard()
-}
+func (o *observer) Contact() { o.progress.contact() }
 
 // sinkInformer implements [sink.Informer].
 type sinkInformer struct {
-	progress         *progress
-	syncGate         *syncGate
-	processor        *processor.Processor
-	resumer          *atomic.Pointer[reflector.Resumer]
-	logger           klog.Logger
-	serve, setSynced func()
-	synced           cache.DoneChecker
-}
-
-// Reached implements [sink.Informer].
-func (i *sinkInformer) Reached(rv string) { i.syncGate.reached(rv) }
-
-// Listed implements [sink.Informer].
-func (i *sinkInformer) Listed() {
-	if !i.syncGate.waits() {
-		i.setSynced()
-	}
+	progress        *progress
+	processor       *processor.Processor
+	resumer         *atomic.Pointer[reflector.Resumer]
+	logger          klog.Logger
+	serve, caughtUp func()
+	synced          cache.DoneChecker
 }
 
 // RelistBegun implements [sink.Informer].
@@ -92,7 +68,7 @@ func (i *sinkInformer) RelistEnded(complete bool, refused error) (whole bool) {
 func (i *sinkInformer) Relisted(full bool) {
 	i.progress.relisted(full)
 	i.serve()
-	i.syncGate.pass(false)
+	i.caughtUp()
 }
 
 // Refused implements [sink.Informer].
@@ -100,7 +76,6 @@ func (i *sinkInformer) Refused(err error) { i.progress.set(CodeRefused, err) }
 
 // ForceRelist implements [sink.Informer].
 func (i *sinkInformer) ForceRelist(how reflector.Relisting) {
-	i.syncGate.interrupted()
 	if r := i.resumer.Load(); r != nil {
 		r.ForceRelist(how)
 	}

@@ -90,10 +90,10 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 	p.sink = sink.New(sink.Options{
 		DB: p.db, Space: p.space, Indexer: p.indexer, Log: p.queue, Detector: s.detector, Logger: p.logger,
 		Informer: &sinkInformer{
-			progress: &s.progress, syncGate: &s.syncGate, processor: s.processor, resumer: &s.resumer, logger: p.logger,
-			serve: s.serve, setSynced: s.setSynced, synced: s.HasSyncedChecker(),
+			progress: &s.progress, processor: s.processor, resumer: &s.resumer, logger: p.logger,
+			serve: s.serve, caughtUp: s.caughtUp, synced: s.HasSyncedChecker(),
 		},
-		Example: s.example, NewObject: s.newObject, FieldSelected: p.identity.FieldSelector != "",
+		Example: s.example, NewObject: s.newObject,
 	})
 	p.work = workqueue.NewStore(p.db, p.space, p.logger)
 	p.removeHook = p.db.AddHook(&persist.Hook{AfterDamage: s.fileDamaged})

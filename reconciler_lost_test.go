@@ -59,7 +59,7 @@ func TestLostWorkIsRememberedUntilItIsQueuedAgain(t *testing.T) {
 					}
 					p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) {
 						if !c.waitFor {
-							o.SyncPolicy = warmwatch.SyncFromServer
+							o.ServeStaleAfter = 0
 						}
 					})
 					w := &works{lister: p.informer.GetStore()}

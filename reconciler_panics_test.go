@@ -23,8 +23,7 @@ func reconcilePanics() error {
 	f.put(configMap("a"), configMap("b"), configMap("c"))
 	f.change(os.Getenv("WARMWATCH_TEST_CHANGES"))
 	c, err := warmwatch.Open(context.Background(), os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{
-		MaxPanics: 1, FullRelistEvery: -1,
-		SyncPolicy: warmwatch.SyncFromServer, // What the last process has left is not reconciled before the changes have come.
+		MaxPanics: 1, FullRelistEvery: -1, // What the last process has left is not reconciled before the changes have come.
 	})
 	if err != nil {
 		return err

@@ -120,11 +120,12 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 		ListerWatcher: s.checked(p.identity),
 		Schema:        s.serverSchema(),
 		Store:         p.sink,
-		Observer:      &observer{progress: &s.progress, syncGate: &s.syncGate, sink: p.sink, indexer: p.indexer},
+		Observer:      &observer{progress: &s.progress, sink: p.sink, caughtUp: s.caughtUp},
 		History:       p.sink,
 		Relist:        relisting,
 		NeverResume:   want.NeverResume,
-		BeforeList:    s.checkCluster,
+		Cluster:       s.askCluster,
+		Ask:           s.directly(),
 		Spread:        s.cache.opts.RelistSpread,
 		PageSize:      s.pageSize,
 		Logger:        &p.logger,
@@ -145,10 +146,9 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 		ShouldResync:                 s.processor.ShouldResync,
 		WatchErrorHandlerWithContext: s.watchErrorHandler,
 	})
-	s.unverified, s.servesIfAway = decision.Serve && decision.Unverified, decision.ServeIfAway
 	s.progress.started(decision, p.sink.VouchedAt())
-	if decision.Serve && !decision.Unverified {
-		s.serveStored()
+	if decision.Serve {
+		s.serveStored(ctx)
 	}
 	for _, r := range s.reconcilers {
 		s.running.Go(func() { r.run(ctx) })
@@ -157,13 +157,37 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	return nil
 }
 
-// serveStored makes the stored objects readable before there is a list.
-func (s *SharedIndexInformer) serveStored() {
+// serveStored makes the stored objects readable before the server is heard. See Options.ServeStaleAfter.
+func (s *SharedIndexInformer) serveStored(ctx context.Context) {
 	s.serve()
-	if s.cache.opts.SyncPolicy == SyncFromServer {
-		s.syncGate.arm()
-	} else {
+	switch after := s.cache.opts.ServeStaleAfter; {
+	case after < 0:
 		s.setSynced()
+	case after > 0:
+		s.running.Go(func() { s.serveStale(ctx, after) })
+	}
+}
+
+// serveStale makes HasSynced true once the server has not been heard for a while.
+func (s *SharedIndexInformer) serveStale(ctx context.Context, after time.Duration) {
+	begun := time.Now()
+	for {
+		heard := begun
+		if contact := s.progress.heardAt(); contact.After(begun) {
+			heard = contact
+		}
+		silent := time.Since(heard)
+		if silent >= after {
+			s.setSynced()
+			return
+		}
+		select {
+		case <-time.After(after - silent):
+		case <-s.synced:
+			return
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
@@ -190,7 +214,6 @@ func (s *SharedIndexInformer) end() {
 	if r := s.resumer.Load(); r != nil {
 		r.Stop()
 	}
-	s.syncGate.interrupted()
 	s.processor.Stop()
 	patience := time.AfterFunc(endPatience, s.logRunning)
 	s.running.Wait()
@@ -254,22 +277,11 @@ func (s *SharedIndexInformer) hasEnded(ctx context.Context) bool {
 	}
 }
 
-// caughtUp is called when the resumed watch has caught up with the server, and after each
-// relist. If quiet, only silence says that the watch has caught up: it may be on a slow
-// link, and events may still come.
-func (s *SharedIndexInformer) caughtUp(quiet bool) {
+// caughtUp is called when the resumed watch has caught up with the server, and after each relist.
+func (s *SharedIndexInformer) caughtUp() {
+	s.caughtOnce.Do(func() { close(s.caught) })
 	s.setSynced()
-	after := time.Duration(0)
-	if quiet {
-		after = bookmarkTime
-	}
-	s.processor.CaughtUp(after)
-}
-
-// behind reports whether an event has come that is not applied yet.
-func (s *SharedIndexInformer) behind() bool {
-	r := s.resumer.Load()
-	return r != nil && r.Behind()
+	s.processor.CaughtUp()
 }
 
 // serve makes the store readable.

@@ -183,16 +183,9 @@ func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
 	defer p.mu.Unlock()
 	p.lastContact = vouchedAt
 	p.phase, p.reason, p.startedFrom = PhaseDisconnected, decision.Reason, "server"
-	if decision.Serve && !decision.Unverified {
+	if decision.Serve {
 		p.startedFrom = "disk"
 	}
-}
-
-// startsFromDisk notes that what the file has is served after all.
-func (p *progress) startsFromDisk() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.startedFrom = "disk"
 }
 
 // relistBegun notes that a relist is repairing the damage found so far.
@@ -277,4 +270,11 @@ func (p *progress) contact() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lastContact = time.Now()
+}
+
+// heardAt returns when the server has answered last.
+func (p *progress) heardAt() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lastContact
 }

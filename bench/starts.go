@@ -72,6 +72,7 @@ type startMeasurement struct {
 	golden   string       // warmwatch starts with a copy of this file. Empty: with none.
 	changed  agent.Expect // Of the objects that were changed meanwhile.
 	evicted  bool         // warmwatch's file is not in the page cache, as after a boot.
+	stale    bool         // HasSynced does not wait for the server.
 	durable  bool         // warmwatch's handler is a durable one, which the file knows.
 	gone     bool         // The server has lost its history since.
 	link     *link.Link   // nil: directly.
@@ -101,12 +102,15 @@ func (s *suite) startsAt(ctx context.Context, p *population, plan startPlan) (er
 		}
 	}
 	if plan.link == nil || !plan.link.cut { // It asks for nearly nothing.
-		if err := measure(startMeasurement{scenario: report.WarmStart, golden: golden}); err != nil {
+		if err := measure(startMeasurement{scenario: report.WarmStart, golden: golden, stale: true}); err != nil {
+			return err
+		}
+		if err := measure(startMeasurement{scenario: report.CaughtUpStart, golden: golden}); err != nil {
 			return err
 		}
 	}
 	if allStarts && arePods {
-		if err := measure(startMeasurement{scenario: report.BootStart, golden: golden, evicted: true}); err != nil {
+		if err := measure(startMeasurement{scenario: report.BootStart, golden: golden, stale: true, evicted: true}); err != nil {
 			return err
 		}
 	}
@@ -194,6 +198,9 @@ func (s *suite) startOnce(ctx context.Context, p *population, m startMeasurement
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, remove(spec.File)) }()
+		if m.stale {
+			spec.ServeStaleAfter = -1
+		}
 		switch {
 		case m.gone:
 			want = relist

@@ -31,11 +31,10 @@
 // end within GracefulShutdownTimeout, which is also so where that is 0, or the lease is lost, the Cache stays open for
 // what still runs, until the process ends or Close is called.
 //
-// SyncFromServer keeps what controllers rely on: reconcilers begin when the cache has all that the
-// server had when the program started, as after a list; but for what a watch on a bad link brings after half a second of
-// silence, see [warmwatch.SyncFromServer]. With SyncFromDisk, the default, they begin
+// Reconcilers begin when the cache has all that the server had when the program started, as after a list. With a negative
+// [warmwatch.Options].ServeStaleAfter they begin
 // at once, with what the program knew when it ended, and may for a moment act on what is hours old,
-// or not find what their last life has created; it also works while the API server is away, if
+// or not find what their last life has created; that also works while the API server is away, if
 // Options.MapperProvider returns a mapper that does not ask it: controller-runtime's own does before an
 // informer is made. For controllers that only read, or whose writes are conditional on the
 // resourceVersion, that is often what one wants.

@@ -18,7 +18,7 @@ import (
 // The main function that kubebuilder writes, with one other line: ctrl.NewManager was there.
 func ExampleNewManager() {
 	mgr, err := controllerruntime.NewManager(ctrl.GetConfigOrDie(), ctrl.Options{},
-		"/var/lib/operator/cache.db", warmwatch.Options{SyncPolicy: warmwatch.SyncFromServer})
+		"/var/lib/operator/cache.db", warmwatch.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func ExampleNewManager() {
 // What NewManager does, for a program that makes its manager in another way.
 func Example() {
 	config := ctrl.GetConfigOrDie()
-	opened, err := warmwatch.Open(context.Background(), "/var/lib/operator/cache.db", warmwatch.Options{SyncPolicy: warmwatch.SyncFromServer})
+	opened, err := warmwatch.Open(context.Background(), "/var/lib/operator/cache.db", warmwatch.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -8,8 +8,8 @@
 // it is: the groups, versions and resources with their informers, typed informers and listers,
 // InformerFor, ForResource, Start, WaitForCacheSync and Shutdown. Informers are those of
 // [warmwatch.Cache.NewInformer], whose identity is what client-go's own informer asks for:
-// resource, namespace and selectors. After a restart WaitForCacheSync returns with what the file has, unless
-// the Cache's SyncPolicy is [warmwatch.SyncFromServer]. Where a factory is made for a second time in one Cache, with
+// resource, namespace and selectors. After a restart WaitForCacheSync returns when the caches have caught up with the
+// server, see [warmwatch.Options].ServeStaleAfter. Where a factory is made for a second time in one Cache, with
 // the same namespace and options, the informers that run later work from memory.
 //
 // A Cache is for one cluster: open another one for the factories of another.

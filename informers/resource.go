@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"path"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -64,22 +63,11 @@ const acceptMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s
 // ListWithContext implements [cache.ListerWithContext].
 func (lw *resourceListerWatcher[O, L]) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	lw.tweak(&o)
-	if !request.IsLook(ctx) {
-		if err := lw.show(ctx, o); err != nil {
-			return nil, err
-		}
-		return lw.client.List(ctx, o)
+	if err := lw.show(ctx, o); err != nil {
+		return nil, err
 	}
-	// A transport that is wrapped comes first: it can be asked for the certificate authority. One
-	// that is not may have answered, or the server may hang.
-	looking, cancel := context.WithTimeout(ctx, lookPatience)
-	defer cancel()
-	_, _ = lw.client.List(looking, o)
-	return nil, lw.show(ctx, o)
+	return lw.client.List(ctx, o)
 }
-
-// lookPatience is how long the server may take to answer a list whose client's transport may be hidden.
-const lookPatience = 5 * time.Second
 
 // WatchWithContext implements [cache.WatcherWithContext].
 func (lw *resourceListerWatcher[O, L]) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -147,6 +135,7 @@ func (t objectTransport[O, L]) RoundTrip(r *http.Request) (*http.Response, error
 		return nil, err
 	}
 	body, err := json.Marshal(obj)
+	response.Header = http.Header{"Content-Type": {runtime.ContentTypeJSON}}
 	response.Body = io.NopCloser(bytes.NewReader(body))
 	return response, err
 }

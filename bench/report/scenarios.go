@@ -9,7 +9,8 @@ import (
 // Scenarios.
 const (
 	ColdStart        = "cold start"
-	WarmStart        = "warm start"
+	WarmStart        = "warm start" // HasSynced does not wait: served from disk.
+	CaughtUpStart    = "warm start, caught up"
 	BootStart        = "warm start, nothing in the page cache"
 	ChangedStart     = "warm start, 1 % changed meanwhile"
 	GoneStart        = "start after 410, 1 % changed meanwhile"

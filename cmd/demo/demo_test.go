@@ -115,7 +115,7 @@ func checkScenes(t *testing.T, r *result) {
 			}
 		}
 	}
-	want := []string{"cold-start", "nothing-changed", "six-changes", "unreachable", "history-gone", "plain-handler"}
+	want := []string{"cold-start", "nothing-changed", "caught-up", "six-changes", "unreachable", "history-gone", "plain-handler"}
 	if !slices.Equal(names, want) {
 		t.Errorf("scenes %v, want %v", names, want)
 	}

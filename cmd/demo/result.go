@@ -115,6 +115,10 @@ func (r *result) figures() (all []figure) {
 		add("warm restart to HasSynced: times faster than client-go", faster, "at least 30", faster >= 30)
 		add("warm restart with nothing changed: bytes received", received, "under 100,000", received < idleBytes)
 	}
+	if s := r.scene("caught-up"); s.played() {
+		faster := ratio(s.ClientGo.HasSyncedMillis, s.Warmwatch.HasSyncedMillis)
+		add("warm restart until the cache has caught up: times faster than client-go", faster, "at least 20", faster >= 20)
+	}
 	if s := r.scene("history-gone"); s.played() {
 		fewer := float64(s.ClientGo.BytesReceived) / float64(s.Warmwatch.BytesReceived)
 		add("restart after 410: times fewer bytes received than by client-go", fewer, "at least 20", fewer >= 20)

@@ -57,12 +57,19 @@ var scripts = []script{
 		},
 	},
 	{
-		name: "nothing-changed", title: "kill -9, restart; nothing has changed", warm: warmDurable,
+		name: "nothing-changed", title: "kill -9, restart; nothing has changed; served from disk (ServeStaleAfter -1)", warm: warmStale,
 		check: func(s *scene, _ int, _ []agent.Change, r *run) {
 			s.claimResumed(r)
 			s.claim(r.Calls == agent.Calls{}, "the handler was not called", fmt.Sprintf("calls %+v", r.Calls))
 			s.claim(r.BytesReceived < idleBytes, fmt.Sprintf("less than %s were received", bytesText(idleBytes)),
 				fmt.Sprintf("%s bytes", thousands(int(r.BytesReceived))))
+		},
+	},
+	{
+		name: "caught-up", title: "the same, and HasSynced waits until the cache has caught up (the default)", warm: warmDurable,
+		check: func(s *scene, _ int, _ []agent.Change, r *run) {
+			s.claimResumed(r)
+			s.claim(r.Calls == agent.Calls{}, "the handler was not called", fmt.Sprintf("calls %+v", r.Calls))
 		},
 	},
 	{
@@ -135,13 +142,17 @@ func (d *demo) play(ctx context.Context, script script, s *scene) error {
 	return err
 }
 
-// agentKind is an implementation and the kind of its handler.
-type agentKind struct{ impl, handler string }
+// agentKind is an implementation and the kind of its handler. See agent.Spec for stale.
+type agentKind struct {
+	impl, handler string
+	stale         time.Duration
+}
 
 var (
-	stockPlain  = agentKind{agent.ClientGo, "plain"}
-	warmPlain   = agentKind{agent.Warmwatch, "plain"}
-	warmDurable = agentKind{agent.Warmwatch, "durable"}
+	stockPlain  = agentKind{impl: agent.ClientGo, handler: "plain"}
+	warmPlain   = agentKind{impl: agent.Warmwatch, handler: "plain"}
+	warmDurable = agentKind{impl: agent.Warmwatch, handler: "durable"}
+	warmStale   = agentKind{impl: agent.Warmwatch, handler: "durable", stale: -1}
 )
 
 // spec is the informer of every scene, whose handler tells of each change.
@@ -149,7 +160,7 @@ func (d *demo) spec(k agentKind) agent.Spec {
 	return agent.Spec{
 		Impl: k.impl, Resource: corev1.SchemeGroupVersion.WithResource("pods"), Kind: "Pod",
 		Namespace: d.cluster.namespace, Kubeconfig: d.cluster.kubeconfig, Context: d.cluster.context,
-		File: filepath.Join(d.dir, "cache.db"), Wrapped: k.impl == agent.Warmwatch,
+		File: filepath.Join(d.dir, "cache.db"), Wrapped: k.impl == agent.Warmwatch, ServeStaleAfter: k.stale,
 		Handlers: []agent.Handler{{Name: "demo", Durable: k.handler == "durable", Tell: true}},
 	}
 }
@@ -236,7 +247,7 @@ func (d *demo) unreachable(ctx context.Context, s *scene) (err error) {
 		return c.Do(ctx, command)
 	}
 
-	served, err := start(warmDurable, agent.Command{Await: []string{agent.Synced}, Report: true, Contents: true})
+	served, err := start(warmStale, agent.Command{Await: []string{agent.Synced}, Report: true, Contents: true})
 	if err != nil {
 		return err
 	}

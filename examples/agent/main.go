@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -51,7 +52,8 @@ func run(ctx context.Context) (err error) {
 	if err := os.MkdirAll(*dir, 0o755); err != nil {
 		return err
 	}
-	c, err := warmwatch.Open(ctx, *path, warmwatch.Options{})
+	// Without a server the agent does its work with what the disk has.
+	c, err := warmwatch.Open(ctx, *path, warmwatch.Options{ServeStaleAfter: 5 * time.Second})
 	if err != nil {
 		return err
 	}

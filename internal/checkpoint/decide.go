@@ -20,9 +20,6 @@ type Decision struct {
 	Action Action
 	// Serve: the stored objects may be served before the server has answered.
 	Serve bool
-	// Unverified: they may be served once the server has said that it is of their cluster, and with
-	// ServeIfAway also if it cannot be asked.
-	Unverified, ServeIfAway bool
 	// Rewrite: the relist writes every record anew, even if it looks unchanged.
 	Rewrite bool
 	// RebuildIndices: the index entries must be rebuilt from the objects.
@@ -43,11 +40,7 @@ type Decision struct {
 type Want struct {
 	Identity
 	// ClusterID is empty if it is not known yet, or nobody asked for it.
-	ClusterID string
-	// Server is the root of the server's URLs, empty if it is not known.
-	Server string
-	// Hidden: Server stands for any that is not known.
-	Hidden           bool
+	ClusterID        string
 	SchemaVersion    string
 	TransformVersion string
 	IndexVersion     string
@@ -120,7 +113,9 @@ func Decide(e Evidence, want Want) Decision {
 
 // compare applies the consequences of each mismatch between the checkpoint and want.
 func (d *Decision) compare(found *Record, want Want) {
-	d.compareCluster(found, want)
+	if found.ClusterID != "" && want.ClusterID != "" && d.differs("cluster", found.ClusterID, want.ClusterID) {
+		d.Action, d.Serve = ActionDiscard, false
+	}
 	if d.differs("identity", found.Identity, want.Identity) {
 		// The space is named by the identity, so somebody has moved the data.
 		d.Action, d.Serve = ActionDiscard, false
@@ -158,25 +153,6 @@ func (d *Decision) compare(found *Record, want Want) {
 	if d.differs("index version", found.IndexVersion, want.IndexVersion) {
 		// An index is a function of the objects (I1), so the watch may be resumed.
 		d.RebuildIndices = true
-	}
-}
-
-// compareCluster applies the consequences of another cluster, and of a server that may be one.
-func (d *Decision) compareCluster(found *Record, want Want) {
-	if found.ClusterID != "" && want.ClusterID != "" && d.differs("cluster", found.ClusterID, want.ClusterID) {
-		d.Action, d.Serve = ActionDiscard, false
-	}
-	cameFrom := found.CameFrom(want.Server)
-	if !cameFrom && (found.ClusterID == "" || found.ClusterID != want.ClusterID) {
-		d.because("the objects came from %s, now the server is %s", found.Servers, want.Server)
-		if want.ClusterID == "" {
-			d.Unverified = true
-		} else {
-			d.Action, d.Serve = ActionDiscard, false
-		}
-	}
-	if cameFrom && want.Hidden && want.ClusterID == "" && found.ClusterID != "" {
-		d.Unverified, d.ServeIfAway = true, true // It may be any server.
 	}
 }
 

@@ -53,7 +53,6 @@ var (
 	retell  = Decision{Action: ActionRelist, TellAgain: true}
 	replace = Decision{Action: ActionRelist, Rewrite: true, TellAgain: true}
 	reindex = Decision{Action: ActionResume, Serve: true, RebuildIndices: true}
-	verify  = Decision{Action: ActionResume, Serve: true, Unverified: true}
 )
 
 // rows are the ways to differ from a checkpoint that resumes, with what the
@@ -79,15 +78,6 @@ var rows = []struct {
 	{"index", "the index version differs", func(_ *Record, w *Want) { w.IndexVersion = "i-2" }, reindex, "index version"},
 	{"index", "there were no indexers", func(r *Record, _ *Want) { r.IndexVersion = "" }, reindex, "index version"},
 
-	{"cluster", "it is another server, whose cluster is not known yet", func(r *Record, w *Want) {
-		r.Servers, w.Server, w.ClusterID = "https://a https://b", "https://c", ""
-	}, verify, "came from https://a https://b, now the server is https://c"},
-	{"cluster", "it is another server, and the cluster of the objects is not known", func(r *Record, w *Want) {
-		r.Servers, w.Server, r.ClusterID = "https://a", "https://c", ""
-	}, discard, "came from https://a"},
-	{"cluster", "the server's address is not known, it will be asked which cluster it is", func(r *Record, w *Want) {
-		r.Servers, w.Server, w.Hidden, w.ClusterID = "http://unknown", "http://unknown", true, ""
-	}, Decision{Action: ActionResume, Serve: true, Unverified: true, ServeIfAway: true}, ""},
 	{"cluster", "it is another cluster", func(_ *Record, w *Want) { w.ClusterID = "c-2" }, discard, `cluster differs: "c-1" is stored, now it is "c-2"`},
 	{"identity", "another group", func(_ *Record, w *Want) { w.Group = "extensions" }, discard, "identity"},
 	{"identity", "another version", func(_ *Record, w *Want) { w.Version = "v2" }, discard, "identity"},
@@ -138,10 +128,6 @@ func TestDecideToResume(t *testing.T) {
 		{"all matches", func(*Record, *Want) {}},
 		{"the times of the last list and event are missing", func(r *Record, _ *Want) { r.VouchedAt, r.LastFullList = time.Time{}, time.Time{} }},
 		{"the cluster is not known yet", func(_ *Record, w *Want) { w.ClusterID = "" }},
-		{"it is another server of the same cluster", func(r *Record, w *Want) { r.Servers, w.Server = "https://a", "https://c" }},
-		{"it is one of the servers, whose cluster is not known yet", func(r *Record, w *Want) {
-			r.Servers, w.Server, w.ClusterID = "https://a https://b", "https://b", ""
-		}},
 		{"the cluster was not known", func(r *Record, _ *Want) { r.ClusterID = "" }},
 		{"the resourceVersion has more digits than an integer", func(r *Record, _ *Want) { r.ResourceVersion = strings.Repeat("9", 40) }},
 		{"there is neither transform nor indexer", func(r *Record, w *Want) {
@@ -221,8 +207,6 @@ func TestDecideOnSeveralDifferences(t *testing.T) {
 				expected.Action = row.want.Action
 			}
 			expected.Serve = expected.Serve && row.want.Serve
-			expected.Unverified = expected.Unverified || row.want.Unverified
-			expected.ServeIfAway = expected.ServeIfAway || row.want.ServeIfAway
 			expected.Rewrite = expected.Rewrite || row.want.Rewrite
 			expected.Rewound = expected.Rewound || row.want.Rewound
 			expected.TellAgain = expected.TellAgain || row.want.TellAgain

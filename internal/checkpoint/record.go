@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -123,41 +122,16 @@ type Record struct {
 	ServerSchema string `json:"serverSchema,omitempty"`
 	// VouchedAt is when the server last said, by an event, a bookmark or a list,
 	// that the objects are those at the resourceVersion, in whole seconds.
-	VouchedAt time.Time `json:"vouchedAt,omitzero"`
-	ClusterID string    `json:"clusterID,omitempty"` // Empty if it was not known.
-	// Servers are the roots of the URLs of the last servers that the objects came from, all of
-	// this cluster, separated by spaces. Empty if none is known.
-	Servers          string   `json:"servers,omitempty"`
-	Identity         Identity `json:"identity,omitzero"`
-	SchemaVersion    string   `json:"schemaVersion,omitempty"`    // See the function [SchemaVersion].
-	TransformVersion string   `json:"transformVersion,omitempty"` // Empty without a transform.
-	IndexVersion     string   `json:"indexVersion,omitempty"`     // Empty without indexers, or while the index is rebuilt.
+	VouchedAt        time.Time `json:"vouchedAt,omitzero"`
+	ClusterID        string    `json:"clusterID,omitempty"` // Empty if it was not known.
+	Identity         Identity  `json:"identity,omitzero"`
+	SchemaVersion    string    `json:"schemaVersion,omitempty"`    // See the function [SchemaVersion].
+	TransformVersion string    `json:"transformVersion,omitempty"` // Empty without a transform.
+	IndexVersion     string    `json:"indexVersion,omitempty"`     // Empty without indexers, or while the index is rebuilt.
 	// Rewrite and Rewound are those of [Decision], of a relist that is under way or
 	// due. They are stored because the relist may take several processes.
 	Rewrite bool `json:"rewrite,omitempty"`
 	Rewound bool `json:"rewound,omitempty"`
-	// Last is the object that was added or changed last; it may have been deleted
-	// since. A server that has another version of it, not above the ResourceVersion,
-	// has another history. Zero if it is not known.
-	Last ObjectVersion `json:"last,omitzero"`
-}
-
-// maxServers is more than the API servers that a program has the addresses of.
-const maxServers = 8
-
-// CameFrom reports whether the objects came from this server. It is true as well if one of the two
-// is not known.
-func (r *Record) CameFrom(server string) bool {
-	return server == "" || r.Servers == "" || slices.Contains(strings.Fields(r.Servers), server)
-}
-
-// WithServer returns the Servers with another one of the same cluster.
-func (r *Record) WithServer(server string) string {
-	if server == "" || slices.Contains(strings.Fields(r.Servers), server) {
-		return r.Servers
-	}
-	servers := append(strings.Fields(r.Servers), server)
-	return strings.Join(servers[max(0, len(servers)-maxServers):], " ")
 }
 
 // AppendTo appends the encoded record to dst.

@@ -17,12 +17,12 @@ type late struct {
 	stopped bool
 }
 
-// start begins that time after a delay, once.
-func (l *late) start(after time.Duration, end func()) {
+// start begins that time, once.
+func (l *late) start(end func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.timer == nil && !l.stopped {
-		l.timer = time.AfterFunc(after+lateHandlers, end)
+		l.timer = time.AfterFunc(lateHandlers, end)
 	}
 }
 

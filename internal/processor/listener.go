@@ -172,8 +172,14 @@ func (l *listener) run() {
 }
 
 // tellEverything tells of the undelivered deletions, and then of every object: at the
-// start, and when the waiting deltas cannot be read.
+// start, and when the waiting deltas cannot be read. It waits until the informer has synced, so that nobody is told of
+// what is gone.
 func (l *listener) tellEverything() bool {
+	select {
+	case <-l.p.opts.Synced:
+	case <-l.stopCh:
+		return false
+	}
 	l.inheritsFrom = l.consumer.InheritsFrom()
 	l.listedSeq, l.toldReplaced, l.untoldByList = 0, nil, nil
 	l.initialList.Store(true)
@@ -191,17 +197,14 @@ func (l *listener) failed(err error) bool {
 	return l.pause(readRetryDelay)
 }
 
-// watchSynced waits until the informer has synced. If the informer had to catch up
-// first, the deltas up to then are initial items too.
+// watchSynced waits until the informer has synced. The deltas up to then are initial items.
 func (l *listener) watchSynced() {
 	select {
 	case <-l.p.opts.Synced:
 	case <-l.stopCh:
 		return
 	}
-	if l.p.opts.InitialUntilSynced {
-		l.initialHead.Store(max(l.initialHead.Load(), l.p.opts.Log.Head()))
-	}
+	l.initialHead.Store(max(l.initialHead.Load(), l.p.opts.Log.Head()))
 	l.informerSynced.Store(true)
 	l.consumer.Interrupt()
 }

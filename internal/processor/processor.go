@@ -40,11 +40,9 @@ type Options struct {
 	// last batch before.
 	Served   <-chan struct{}
 	ServedAt func() uint64
-	// Synced is closed when the informer has synced.
+	// Synced is closed when the informer has synced. Initial lists wait for it. The deltas that a durable handler is
+	// told of before are initial items.
 	Synced <-chan struct{}
-	// InitialUntilSynced says that the deltas until Synced is closed are initial items of
-	// a handler.
-	InitialUntilSynced bool
 	// ResyncPeriod is that of handlers that set none, and the period of the check at first.
 	ResyncPeriod time.Duration
 	// MaxPanics is how often in a row a durable handler may panic on one object before that is set
@@ -257,12 +255,11 @@ func (p *Processor) WaitForSync(ctx context.Context) bool {
 	return true
 }
 
-// CaughtUp notes that the informer has caught up with the server, or will have after some
-// time at the latest. A minute later plain handlers that are added are told of no
-// deletions any more.
-func (p *Processor) CaughtUp(after time.Duration) {
+// CaughtUp notes that the informer has caught up with the server. A minute later plain handlers that are added are
+// told of no deletions any more.
+func (p *Processor) CaughtUp() {
 	p.opts.Log.CaughtUp()
-	p.late.start(after, p.opts.Log.ReleaseUndelivered)
+	p.late.start(p.opts.Log.ReleaseUndelivered)
 }
 
 // Stop makes the listeners end after the callback in flight. No handler can be added after it.

@@ -6,9 +6,7 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/request"
 )
 
@@ -34,9 +32,8 @@ func (r *Resumer) relistByItem(ctx context.Context, rv string, how Relisting) (s
 				return err
 			}
 			defer w.Stop()
-			r.noteAnswer()
 			opened = true
-			listed, err = r.readStream(ctx, w, rv, relist, &known.newest)
+			listed, err = r.readStream(ctx, w, rv, relist, &known.versions)
 			complete = err == nil
 			return err
 		}, func(i request.Item, encoded []byte) (bool, error) { return known.has(ctx, i, encoded) })
@@ -64,13 +61,9 @@ func byItemError(err error) error {
 // knownObjects are the objects of a list of which the store has the same bytes. The watch's
 // goroutine uses them, until the list is complete.
 type knownObjects struct {
-	r      *Resumer
-	relist Relist
-	newest newestObject
-}
-
-func versionOf(i request.Item) checkpoint.ObjectVersion {
-	return checkpoint.ObjectVersion{Namespace: i.Namespace, Name: i.Name, UID: types.UID(i.UID), ResourceVersion: i.ResourceVersion}
+	r        *Resumer
+	relist   Relist
+	versions versionOrder
 }
 
 func (k *knownObjects) has(ctx context.Context, i request.Item, encoded []byte) (bool, error) {
@@ -81,7 +74,7 @@ func (k *knownObjects) has(ctx context.Context, i request.Item, encoded []byte) 
 		return false, fmt.Errorf("%w: %w", errStore, err)
 	}
 	if same {
-		k.newest.seeVersion(v, "")
+		k.versions.see(v.ResourceVersion, "")
 	}
 	return same, nil
 }

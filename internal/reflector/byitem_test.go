@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/request"
 )
 
@@ -31,11 +30,11 @@ func TestAListOfKnownObjectsIsNoQuietStream(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			known := newestObject{}
+			known := versionOrder{}
 			stream := watch.NewFake()
 			go func() {
 				time.Sleep(time.Minute)
-				known.seeVersion(checkpoint.ObjectVersion{Name: "b", UID: "1", ResourceVersion: c.known}, "")
+				known.see(c.known, "")
 				stream.Action(watch.Bookmark, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 					ResourceVersion: "9", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"},
 				}})
@@ -80,19 +79,6 @@ func TestWhichErrorsAnotherFormOfTheListWouldHave(t *testing.T) {
 	} {
 		if got := byItemError(err); errors.Is(got, errNotByItem) != want || !errors.Is(got, err) {
 			t.Errorf("%v: %v", err, got)
-		}
-	}
-}
-
-// TestTheNewestOfObjectsWithoutAVersionIsNotKnown, whether the store has them or the list brings them.
-func TestTheNewestOfObjectsWithoutAVersionIsNotKnown(t *testing.T) {
-	for _, version := range []string{"", "opaque"} {
-		var known, newest newestObject
-		known.seeVersion(checkpoint.ObjectVersion{Name: "a", ResourceVersion: version}, "")
-		newest.seeVersion(checkpoint.ObjectVersion{Name: "b", ResourceVersion: "3"}, "")
-		newest.merge(known)
-		if got := newest.known(); got != (checkpoint.ObjectVersion{}) {
-			t.Errorf("%q: %v", version, got)
 		}
 	}
 }

@@ -1,13 +1,14 @@
 package reflector
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"slices"
-	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -33,12 +34,15 @@ const (
 // errNotByVersion means that all objects must be listed.
 var errNotByVersion = errors.New("a list by version is not possible")
 
+// schemaPatience is how long the server may take to tell its schema.
+const schemaPatience = 5 * time.Second
+
 // askSchema returns Relisting.Schema. It is not asked for where there are too few objects.
 func (r *Resumer) askSchema(ctx context.Context) string {
 	if r.schema == nil || r.neverResume || r.history == nil || !r.history.Empty() && r.history.Stored() < minByVersion {
 		return ""
 	}
-	patient, cancel := withPatience(ctx)
+	patient, cancel := context.WithTimeout(ctx, schemaPatience)
 	defer cancel()
 	schema, err := r.schema(patient)
 	if err != nil {
@@ -69,9 +73,9 @@ func (r *Resumer) relistByVersion(ctx context.Context, rv string, how Relisting)
 		b := byVersion{r: r, relist: relist, at: at, maxChanged: stored / maxChangedShare}
 		listed, err := b.list(ctx, r.listOptions(rv))
 		if err == nil {
-			err = notOlder(listed, rv)
+			err = notOlder(listed, cmp.Or(rv, at))
 		}
-		if err != nil && (isExpired(err) || isTooLarge(err)) {
+		if err != nil && rv != "" && (isExpired(err) || isTooLarge(err)) {
 			return "", err // So would be a list of all objects.
 		}
 		if err == nil {
@@ -81,7 +85,7 @@ func (r *Resumer) relistByVersion(ctx context.Context, rv string, how Relisting)
 			return "", r.byVersionError(err)
 		}
 		r.wasCut = false
-		return listed, r.finish(ctx, relist, b.newest, listed)
+		return listed, r.finish(ctx, relist, b.versions, listed)
 	})
 }
 
@@ -121,22 +125,19 @@ type byVersion struct {
 	relist     Relist
 	at         string // The store's resourceVersion.
 	maxChanged int
-	newest     newestObject
+	versions   versionOrder
 	known      *checkpoint.ObjectVersion // The first object that the store has as the list has it.
 	changed    []checkpoint.ObjectVersion
 }
 
 // list reads the metadata of all objects. It returns the version of the list.
 func (b *byVersion) list(ctx context.Context, o metav1.ListOptions) (string, error) {
-	answered, begun := false, sync.OnceFunc(b.r.noteAnswer)
+	answered := false
 	listed, err := request.Metadata(ctx, func(ctx context.Context) error {
 		_, err := b.r.lw.ListWithContext(ctx, o)
 		answered = err == nil
 		return err
-	}, func(i request.Item) error {
-		begun()
-		return b.see(ctx, versionOf(i))
-	})
+	}, func(i request.Item) error { return b.see(ctx, versionOf(i)) })
 	if errors.Is(err, request.ErrNotSeen) && answered { // Nor will the next be. Else there may be no credentials now.
 		b.r.schema = nil
 	}
@@ -147,13 +148,13 @@ func (b *byVersion) list(ctx context.Context, o metav1.ListOptions) (string, err
 	if !checkpoint.HasOrder(listed) {
 		return "", fmt.Errorf("the list has version %q", listed)
 	}
-	b.newest.checkOrder(listed)
+	b.versions.check(listed)
 	return listed, nil
 }
 
 // see is called for each object of the list.
 func (b *byVersion) see(ctx context.Context, v checkpoint.ObjectVersion) error {
-	b.newest.seeVersion(v, "")
+	b.versions.see(v.ResourceVersion, "")
 	known, err := b.relist.Known(ctx, v)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errStore, err)
@@ -221,7 +222,6 @@ func (b *byVersion) getSome(ctx context.Context, o metav1.ListOptions, some []ch
 	if err != nil {
 		return nil, err
 	}
-	b.r.noteAnswer()
 	b.r.obs.Contact()
 	err = meta.EachListItemWithAlloc(list, func(obj runtime.Object) error {
 		m, err := meta.Accessor(obj)

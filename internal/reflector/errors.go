@@ -42,7 +42,7 @@ func isNotUnderstood(err error) bool {
 	return false
 }
 
-// isFailure reports whether a watch may have ended for a reason that comes again
+// isFailure reports whether a watch has ended for a reason that may come again
 // at the same version: an event that cannot be read, or an error within the server.
 // That a server cannot be reached, is not ready or is overloaded is no failure.
 func isFailure(err error, byEvent bool) bool {

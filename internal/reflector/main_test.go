@@ -7,13 +7,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -65,7 +63,7 @@ func (j *journal) take() []string {
 
 func (j *journal) expect(t *testing.T, want ...string) {
 	t.Helper()
-	synctest.Wait()
+	advance(3) // As much as a watch takes at most, see server.
 	if diff := cmp.Diff(want, j.take()); diff != "" {
 		t.Errorf("unexpected (-want +got):\n%s", diff)
 	}
@@ -81,15 +79,11 @@ type server struct {
 	requests *journal
 	// streamsLists: its client may ask it for WatchList.
 	streamsLists bool
-	// scriptsLateQuestion: the script has the answer to the question after a watch that was opened late. Else the
-	// server is the one that was asked before.
-	scriptsLateQuestion bool
 
 	mu      sync.Mutex
 	answers []answer
 	opened  []*stream
-	late    string // The question after the watch that was opened last.
-	version string // Of the last list.
+	asked   chan struct{} // The last question. It is closed when that is answered.
 }
 
 var _ cache.ListerWatcherWithContext = (*server)(nil)
@@ -105,6 +99,13 @@ func (s *server) Watch(o metav1.ListOptions) (watch.Interface, error) {
 }
 
 func (s *server) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	if o.Limit == 1 {
+		asked := make(chan struct{})
+		defer close(asked)
+		s.mu.Lock()
+		s.asked = asked
+		s.mu.Unlock()
+	}
 	got, err := s.answer(ctx, describe("LIST", o))
 	if err != nil {
 		return nil, err
@@ -114,11 +115,6 @@ func (s *server) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 		s.t.Errorf("the script answers a list with a %T", got)
 		return nil, errScript
 	}
-	if m, err := meta.ListAccessor(list); err == nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.version = m.GetResourceVersion()
-	}
 	return list, nil
 }
 
@@ -126,6 +122,8 @@ func (s *server) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 	verb := "WATCH"
 	if o.SendInitialEvents != nil && *o.SendInitialEvents {
 		verb = "STREAM"
+	} else if err := s.awaitQuestion(ctx); err != nil {
+		return nil, err
 	}
 	if !o.AllowWatchBookmarks || o.TimeoutSeconds == nil || *o.TimeoutSeconds < 300 || *o.TimeoutSeconds > 600 {
 		s.t.Errorf("a watch without bookmarks or without a timeout of 5 to 10 minutes: %+v", o)
@@ -139,12 +137,24 @@ func (s *server) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 		s.t.Errorf("the script answers a watch with a %T", got)
 		return nil, errScript
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.late = describe("LIST", metav1.ListOptions{
-		ResourceVersion: o.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, Limit: 1,
-	})
 	return w, nil
+}
+
+// awaitQuestion has a watch opened once the question that is asked at the same time is answered: the script has the
+// answers in that order.
+func (s *server) awaitQuestion(ctx context.Context) error {
+	time.Sleep(1)
+	s.mu.Lock()
+	asked := s.asked
+	s.mu.Unlock()
+	if asked != nil {
+		select {
+		case <-asked:
+			time.Sleep(1)
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err()
 }
 
 func describe(verb string, o metav1.ListOptions) string {
@@ -169,13 +179,6 @@ func describe(verb string, o metav1.ListOptions) string {
 var errScript = errors.New("the script has no answer")
 
 func (s *server) answer(ctx context.Context, request string) (any, error) {
-	s.mu.Lock()
-	if !s.scriptsLateQuestion && request == s.late && s.opened[len(s.opened)-1].stopped() == 0 {
-		version := s.version
-		s.mu.Unlock()
-		return lists(version)(ctx, s)
-	}
-	s.mu.Unlock()
 	s.requests.note("%s", request)
 	s.mu.Lock()
 	if len(s.answers) == 0 {
@@ -370,6 +373,7 @@ func failure(err *apierrors.StatusError) watch.Event {
 var (
 	errGone     = apierrors.NewResourceExpired("too old resource version: 5 (8)")
 	errInternal = apierrors.NewInternalError(errors.New("etcd is tired"))
+	errSoon     = apierrors.NewServiceUnavailable("soon")
 	errBusy     = apierrors.NewTooManyRequests("slow down", 1)
 	errNetwork  = errors.New("dial tcp: connect: no route to host")
 )

@@ -53,7 +53,7 @@ func TestTheFirstListOfAnEmptyStoreIsAsClientGos(t *testing.T) {
 				w := newWorld(t, "", c.answers...)
 				w.server.streamsLists = c.streams
 				clear(w.store.objects)
-				w.withPast("")
+				w.withPast()
 				w.run()
 				advance(firstBackoff)
 				w.server.requests.expect(t, c.requests...)
@@ -63,7 +63,7 @@ func TestTheFirstListOfAnEmptyStoreIsAsClientGos(t *testing.T) {
 	t.Run("the store has something", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			w := newWorld(t, "", lists("9", "a@3"), opens())
-			w.withPast("")
+			w.withPast()
 			w.run()
 			w.server.requests.expect(t, "LIST limit=500", "WATCH rv=9")
 		})
@@ -72,7 +72,7 @@ func TestTheFirstListOfAnEmptyStoreIsAsClientGos(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			w := newWorld(t, "", lists("9", "a@3"), opens())
 			clear(w.store.objects)
-			w.withPast("")
+			w.withPast()
 			w.opts.Relist = because(true, true)
 			w.run()
 			w.server.requests.expect(t, "LIST limit=500", "WATCH rv=9")
@@ -94,7 +94,7 @@ func TestAServerThatPagesItsFirstListIsAskedForPages(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				w := newWorld(t, "", append(c.first, opens())...)
 				clear(w.store.objects)
-				w.withPast("")
+				w.withPast()
 				w.run()
 				w.server.requests.take()
 				w.server.then(lists("12", "a@3"), opens())
@@ -149,8 +149,11 @@ func TestAServerThatRefusesResourceVersionMatchIsAskedWithoutIt(t *testing.T) {
 	t.Run("and refuses the question", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			refused := fails(statusError(http.StatusUnprocessableEntity))
-			w := newWorld(t, "5", refused, refused, lists("9", "a@3"), opens()).run()
+			w := newWorld(t, "5", refused, refused, lists("9", "a@3"), opens(), opens(added("b@10"))).run()
 			w.server.requests.expect(t, question5, "LIST rv=5 NotOlderThan", "LIST rv=5", "WATCH rv=9")
+			advance(time.Minute)
+			w.server.last().end() // It is not asked again.
+			w.server.requests.expect(t, "WATCH rv=9")
 		})
 	})
 	t.Run("but nobody else", func(t *testing.T) {
@@ -226,7 +229,7 @@ func TestAListThatIsCutComesInPages(t *testing.T) {
 				w := newWorld(t, "", append(c.answers, page("9", "x", "a@3"), fails(errCut), page("9", "", "b@4"), opens())...)
 				w.server.streamsLists = true
 				clear(w.store.objects)
-				w.withPast("")
+				w.withPast()
 				w.run()
 				advance(firstBackoff + pageRetry)
 				w.server.requests.expect(t, append(c.requests, "LIST limit=62", "LIST limit=62 continue=x", "LIST limit=62 continue=x", "WATCH rv=9")...)

@@ -21,11 +21,21 @@ import (
 
 // relist compares the store with a list. It asks for one that is not older than the
 // store, so that time does not go back. If the server cannot return that, or the watch
-// after such a list expired without an event, it asks for the newest. If that is older than the store
-// after all, or the newest version of a server that refuses is, the server is of another history. The first list into
-// an empty store may have any version, as client-go's, so the watch cache serves it.
+// after such a list expired without an event, it asks for the newest, which is right whatever its version. The first
+// list into an empty store may have any version, as client-go's, so the watch cache serves it.
 func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (string, error) {
-	how, least := *asked, rv
+	cluster := r.askCluster(ctx)
+	schema := r.askSchema(ctx)
+	select {
+	case how := <-cluster:
+		if how != nil {
+			asked = r.found(*how)
+		}
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	how := *asked
+	how.Schema = schema
 	r.mu.Lock()
 	how.Newest = how.Newest || how.Rewound || r.consistent
 	r.mu.Unlock()
@@ -36,25 +46,11 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 		rv = anyVersion
 	}
 	listed, err := r.relistAt(ctx, rv, how)
-	lags := false
 	if rv != "" && (isExpired(err) || isTooLarge(err) || isNotUnderstood(err)) {
 		how.Newest = true
-		if isTooLarge(err) {
-			lags = !errors.Is(err, errOlder) && r.lags(ctx, rv)
-			if err := ctx.Err(); err != nil {
-				return "", err
-			}
-			how.Expired = false // It would not return single objects at the version of the newest list either.
-			if lags {
-				how.NotOlderThan = rv // If this one fails, the next newest list is measured by it, too.
-			} else {
-				how.Reason += ", and " + behind(rv).Reason
-				how.Rewrite, how.Rewound = true, true
-				r.obs.Relisting(how.Reason)
-			}
-			asked = r.found(how) // So that the next List relists as closely if this one fails.
-			how = *asked
-		}
+		how.Expired = how.Expired && !isTooLarge(err) // It would not return single objects at the version of the newest list either.
+		asked = r.demand(how)                         // So that the next List relists as closely if this one fails.
+		how = *asked
 		listed, err = r.relistAt(ctx, "", how)
 	}
 	if isBrokenOff(err) {
@@ -64,24 +60,14 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 		return "", fmt.Errorf("reflector: relist (%s): %w", how.Reason, err)
 	}
 	r.cuts = 0
-	if !how.Rewound && notOlder(listed, least) != nil { // Another server has answered.
-		r.found(*behind(least))
-	}
+	r.relisted(r.changed)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.next == asked { // Else another relist was demanded meanwhile.
 		r.next = nil
 	}
-	r.eventless, r.consistent, r.failed = true, false, false
+	r.eventless, r.consistent = true, false
 	return listed, nil
-}
-
-// lags reports whether the newest version of a server that says it has not reached rv is not older than
-// rv: then its watch cache is behind, for longer than the client repeats a request, and nothing was put back.
-func (r *Resumer) lags(ctx context.Context, rv string) bool {
-	version, how, err := r.listOne(ctx, "", rv)
-	order, ok := checkpoint.CompareVersions(version, rv)
-	return err == nil && ok && order >= 0 && (how == nil || !how.Rewound)
 }
 
 const (
@@ -132,7 +118,6 @@ var (
 const anyVersion = "0"
 
 func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (string, error) {
-	how.Schema = r.askSchema(ctx)
 	listed, err := r.relistByVersion(ctx, rv, how)
 	if !errors.Is(err, errNotByVersion) {
 		return listed, err
@@ -213,7 +198,8 @@ func (r *Resumer) withRelist(ctx context.Context, how Relisting, list func(Relis
 // stream lists by a watch that begins with all objects (KEP-3157), and keeps the watch
 // for the Reflector.
 func (r *Resumer) stream(ctx context.Context, rv string, relist Relist) (string, error) {
-	w, err := r.lw.WatchWithContext(ctx, streamOptions(rv))
+	o, opened := streamOptions(rv), time.Now()
+	w, err := r.lw.WatchWithContext(ctx, o)
 	if err != nil {
 		return "", streamError(err)
 	}
@@ -227,7 +213,7 @@ func (r *Resumer) stream(ctx context.Context, rv string, relist Relist) (string,
 	if complete = err == nil; !complete {
 		return "", streamError(err)
 	}
-	return listed, r.handOver(&handover{Interface: w, resourceVersion: listed, opened: time.Now()})
+	return listed, r.handOver(&handover{Interface: w, resourceVersion: listed, opened: opened, lasts: time.Duration(*o.TimeoutSeconds) * time.Second})
 }
 
 func streamOptions(rv string) metav1.ListOptions {
@@ -251,9 +237,9 @@ func streamError(err error) error {
 }
 
 // readStream reads a list from w. If known is not nil, w is read from a list, which ends by itself,
-// and known is the newest of the objects that w leaves out; it is read when the list is complete.
-func (r *Resumer) readStream(ctx context.Context, w watch.Interface, asked string, relist Relist, known *newestObject) (string, error) {
-	var newest newestObject
+// and known is of the objects that w leaves out; it is read when the list is complete.
+func (r *Resumer) readStream(ctx context.Context, w watch.Interface, asked string, relist Relist, known *versionOrder) (string, error) {
+	var versions versionOrder
 	end := r.newEndBookmark()
 	defer end.stop()
 	if known != nil {
@@ -284,12 +270,11 @@ func (r *Resumer) readStream(ctx context.Context, w watch.Interface, asked strin
 		}
 		switch e.Type {
 		case watch.Added, watch.Modified:
-			newest.see(e.Object, "")
+			versions.seeObject(e.Object, "")
 			if err := relist.Item(ctx, e.Object); err != nil {
 				return "", fmt.Errorf("%w: %w", errStore, err)
 			}
 		case watch.Deleted:
-			newest.gone(e.Object)
 			if err := relist.Gone(ctx, e.Object); err != nil {
 				return "", fmt.Errorf("%w: %w", errStore, err)
 			}
@@ -298,20 +283,20 @@ func (r *Resumer) readStream(ctx context.Context, w watch.Interface, asked strin
 				continue
 			}
 			if known != nil {
-				newest.merge(*known)
+				versions.see(known.newest, "")
 			}
-			return m.GetResourceVersion(), r.finishStream(ctx, relist, newest, m.GetResourceVersion(), asked)
+			return m.GetResourceVersion(), r.finishStream(ctx, relist, versions, m.GetResourceVersion(), asked)
 		}
 	}
 }
 
 // finishStream is called with the version of the bookmark that ends a stream.
-func (r *Resumer) finishStream(ctx context.Context, relist Relist, newest newestObject, listed, asked string) error {
+func (r *Resumer) finishStream(ctx context.Context, relist Relist, versions versionOrder, listed, asked string) error {
 	if err := notOlder(listed, asked); err != nil {
 		return err
 	}
-	newest.checkOrder(listed)
-	if err := r.finish(ctx, relist, newest, listed); err != nil {
+	versions.check(listed)
+	if err := r.finish(ctx, relist, versions, listed); err != nil {
 		return fmt.Errorf("%w: %w", errStore, err)
 	}
 	return nil
@@ -321,7 +306,7 @@ func (r *Resumer) finishStream(ctx context.Context, relist Relist, newest newest
 // version of its first page: if the pages are not of one snapshot, the watch brings
 // what happened between them.
 func (r *Resumer) pages(ctx context.Context, o metav1.ListOptions, relist Relist) (string, error) {
-	var newest newestObject
+	var versions versionOrder
 	asked, rv := o.ResourceVersion, ""
 	limit := request.NewPageLimit(o.Limit, r.pageSize)
 	for {
@@ -344,14 +329,14 @@ func (r *Resumer) pages(ctx context.Context, o metav1.ListOptions, relist Relist
 			}
 		}
 		err = meta.EachListItemWithAlloc(list, func(obj runtime.Object) error {
-			newest.see(obj, m.GetResourceVersion())
+			versions.seeObject(obj, m.GetResourceVersion())
 			return relist.Item(ctx, obj)
 		})
 		if err != nil {
 			return "", err
 		}
 		if o.Continue = m.GetContinue(); o.Continue == "" {
-			return rv, r.finish(ctx, relist, newest, rv)
+			return rv, r.finish(ctx, relist, versions, rv)
 		}
 		if asked == anyVersion { // A watch cache would ignore the limit (client-go, reflector.go, list).
 			r.paginated = true
@@ -377,7 +362,6 @@ const (
 // is asked for at once is given up; the next one comes in pages.
 func (r *Resumer) page(ctx context.Context, o *metav1.ListOptions, limit *request.PageLimit) (list runtime.Object, err error) {
 	for try := range pageTries {
-		r.noteAnswer() // A page may take long to come.
 		list, err = r.lw.ListWithContext(ctx, *o)
 		if !isCut(err) || ctx.Err() != nil || o.Limit == 0 || o.Continue == "" && r.cuts == 0 {
 			return list, err
@@ -407,15 +391,10 @@ func notOlder(listed, asked string) error {
 
 // finish ends a relist whose list is complete. If the versions have no common order, no other
 // watch than this Reflector's begins there.
-func (r *Resumer) finish(ctx context.Context, relist Relist, n newestObject, rv string) error {
-	if r.history != nil {
-		r.history.Listed(n.known())
+func (r *Resumer) finish(ctx context.Context, relist Relist, versions versionOrder, rv string) (err error) {
+	if versions.beyond {
+		r.log.V(2).Info("The list has an object that is newer than the list, so no watch is resumed there", "resourceVersion", rv, "newest", versions.newest)
 	}
-	if n.beyond {
-		r.log.V(2).Info("The list has an object that is newer than the list, so no watch is resumed there", "resourceVersion", rv, "object", n.version.Key())
-	}
-	r.mu.Lock()
-	r.noOrder = n.beyond
-	r.mu.Unlock()
-	return relist.Finish(ctx, rv, !n.beyond)
+	r.changed, err = relist.Finish(ctx, rv, !versions.beyond)
+	return err
 }

@@ -45,14 +45,14 @@ func TestAStreamedListIsHandedOverWithWhatComesAfterIt(t *testing.T) {
 		w.server.last().send(deleted("d@12"))
 		w.store.calls.expect(t, "delete d@12")
 		w.store.expectContents(t, "a@10", "b@6")
-		if w.elapsed() != 0 {
+		if w.elapsed() > time.Microsecond {
 			t.Errorf("it took %v", w.elapsed())
 		}
 		// The watch of a stream may close at once.
 		w.server.then(lists("12"), opens())
 		advance(time.Second)
 		w.server.last().end()
-		w.server.requests.expect(t, "LIST rv=12 limit=1 NotOlderThan", "WATCH rv=12")
+		w.server.requests.expect(t, "LIST limit=1", "WATCH rv=12")
 	})
 }
 
@@ -83,7 +83,7 @@ func TestAStreamedListOfTheStoresVersion(t *testing.T) {
 		w.run()
 		w.server.requests.expect(t, "STREAM rv=5 NotOlderThan")
 		w.store.calls.expect(t, "begin rewrite", "item a@3", "finish 8", "replace 8")
-		w.observed.expect(t, "relisting: the test says so", "contact", "contact", "live since 0s")
+		w.observed.expect(t, "relisting: the test says so", "contact", "contact", "live")
 	})
 }
 
@@ -170,7 +170,7 @@ func TestAListThatCannotBeStreamedComesInPages(t *testing.T) {
 				want := append([]string{"begin"}, c.calls...)
 				want = append(want, "abort", "begin", "item a@3", "item b@9", "finish 9", "replace 9", "add c@10")
 				w.store.calls.expect(t, want...)
-				if w.elapsed() != 0 {
+				if w.elapsed() > time.Microsecond {
 					t.Errorf("it took %v", w.elapsed())
 				}
 				// The next one is tried as a stream again.
@@ -192,8 +192,8 @@ func TestAStreamThatPagesWouldNotHelpIsTriedAgain(t *testing.T) {
 	}{
 		"the request is too old":  {fails(errGone), []string{"STREAM NotOlderThan"}, []string{"abort", "begin"}, false},
 		"the stream is too old":   {opens(added("a@1"), failure(errGone)), []string{"STREAM NotOlderThan"}, []string{"item a@1", "abort", "begin"}, false},
-		"the request is too new":  {fails(tooLarge()), []string{"LIST limit=1", "STREAM NotOlderThan"}, []string{"abort", "begin"}, false},
-		"the stream is too new":   {opens(failure(errTooLargeOld)), []string{"LIST limit=1", "STREAM NotOlderThan"}, []string{"abort", "begin"}, false},
+		"the request is too new":  {fails(tooLarge()), []string{"STREAM NotOlderThan"}, []string{"abort", "begin"}, false},
+		"the stream is too new":   {opens(failure(errTooLargeOld)), []string{"STREAM NotOlderThan"}, []string{"abort", "begin"}, false},
 		"there are too many":      {fails(errBusy), []string{"STREAM NotOlderThan"}, []string{"abort", "begin"}, true},
 		"the server is not there": {fails(errRefused), []string{"STREAM NotOlderThan"}, []string{"abort", "begin"}, true},
 	} {
@@ -202,9 +202,6 @@ func TestAStreamThatPagesWouldNotHelpIsTriedAgain(t *testing.T) {
 				w := streaming(t, "5", c.answer)
 				w.opts.Relist = because(false, false)
 				end := opens(initialEnd("9"))
-				if len(c.requests) > 1 { // Its watch cache lags behind its newest version.
-					w.server.then(lists("9"))
-				}
 				if !c.backoff {
 					w.server.then(end)
 				}
@@ -284,24 +281,9 @@ func TestAListInPages(t *testing.T) {
 			append([]string{"begin", "abort"}, all...),
 		},
 		{
-			"the store's version is too new", "5", 0, []answer{fails(tooLarge()), lists("4"), lists("9", "a@3", "b@4", "c@5")},
-			[]string{"LIST rv=5 NotOlderThan", "LIST limit=1", "LIST limit=500"},
-			append([]string{"begin", "abort", "begin rewrite rewound"}, all[1:]...),
-		},
-		{
-			"the store's version is too new for a watch cache that lags", "5", 0, []answer{fails(tooLarge()), lists("8"), lists("9", "a@3", "b@4", "c@5")},
-			[]string{"LIST rv=5 NotOlderThan", "LIST limit=1", "LIST limit=500"},
+			"the store's version is too new", "5", 0, []answer{fails(tooLarge()), lists("9", "a@3", "b@4", "c@5")},
+			[]string{"LIST rv=5 NotOlderThan", "LIST limit=500"},
 			append([]string{"begin", "abort"}, all...),
-		},
-		{
-			"the store's version is too new, and the newest one has no order", "5", 0, []answer{fails(tooLarge()), lists("x"), lists("9", "a@3", "b@4", "c@5")},
-			[]string{"LIST rv=5 NotOlderThan", "LIST limit=1", "LIST limit=500"},
-			append([]string{"begin", "abort", "begin rewrite rewound"}, all[1:]...),
-		},
-		{
-			"the store's version is too new, and nobody says which is the newest", "5", 0, []answer{fails(tooLarge()), fails(errBusy), lists("9", "a@3", "b@4", "c@5")},
-			[]string{"LIST rv=5 NotOlderThan", "LIST limit=1", "LIST limit=500"},
-			append([]string{"begin", "abort", "begin rewrite rewound"}, all[1:]...),
 		},
 		{
 			"nothing is there", "", 0, []answer{lists("9")},
@@ -315,7 +297,7 @@ func TestAListInPages(t *testing.T) {
 				w.run()
 				w.server.requests.expect(t, append(c.requests, "WATCH rv=9")...)
 				w.store.calls.expect(t, append(c.calls, "add d@10")...)
-				if told := strings.Join(w.observed.take(), "\n"); w.elapsed() != 0 || strings.Contains(told, "disconnected") {
+				if told := strings.Join(w.observed.take(), "\n"); w.elapsed() > time.Microsecond || strings.Contains(told, "disconnected") {
 					t.Errorf("it took %v, and the observer heard\n%s", w.elapsed(), told)
 				}
 			})
@@ -377,95 +359,6 @@ func TestAFailedRelistIsTriedAgainAsItWas(t *testing.T) {
 	}
 }
 
-func TestARelistThatFoundTheServerBehindStaysSo(t *testing.T) {
-	for name, first := range map[string][]answer{
-		"the question found it": {fails(tooLarge()), fails(errInternal)},
-		"the relist found it":   {fails(errGone), fails(tooLarge()), lists("4"), fails(errInternal)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newWorld(t, "5", first...).run()
-				w.server.requests.take()
-				w.server.then(fails(errNetwork))
-				advance(firstBackoff)
-				w.server.requests.expect(t, "LIST limit=500")
-				w.store.calls.take()
-				w.server.then(lists("4", "a@3"), opens())
-				advance(2 * firstBackoff)
-				w.server.requests.expect(t, "LIST limit=500", "WATCH rv=4")
-				w.store.calls.expect(t, "begin rewrite rewound", "item a@3", "finish 4", "replace 4")
-			})
-		})
-	}
-}
-
-// TestAWatchCacheThatLagsIsAskedForTheNewestList, until the server has returned that.
-func TestAWatchCacheThatLagsIsAskedForTheNewestList(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "5", fails(errGone), fails(tooLarge()), lists("8"), fails(errInternal)).run()
-		w.server.requests.expect(t, "LIST rv=5 limit=1 NotOlderThan", "LIST rv=5 NotOlderThan", "LIST limit=1", "LIST limit=500")
-		w.store.calls.take()
-		w.server.then(lists("9", "a@3"), opens())
-		advance(firstBackoff)
-		w.server.requests.expect(t, "LIST limit=500", "WATCH rv=9")
-		w.store.calls.expect(t, "begin", "item a@3", "finish 9", "replace 9")
-		if w.store.lastHow().Expired {
-			t.Error("objects are asked for at the version of the list, which the watch cache may not have")
-		}
-	})
-}
-
-// TestANewestListThatIsOlderThanTheStoreIsOfAnotherHistory: the server that was asked before may be another one.
-func TestANewestListThatIsOlderThanTheStoreIsOfAnotherHistory(t *testing.T) {
-	for name, answers := range map[string][]answer{
-		"a list not older than the store is too old": {fails(errGone), fails(errGone)},
-		"its watch cache lags":                       {fails(errGone), fails(tooLarge()), lists("8")},
-		"its watch cache lags, and the list fails":   {fails(errGone), fails(tooLarge()), lists("8"), fails(errInternal)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newWorld(t, "5", append(answers, lists("4", "a@3"), lists("9", "a@3"), opens())...).run()
-				advance(time.Minute)
-				requests := w.server.requests.take()
-				if want := []string{"LIST limit=500", "LIST limit=500", "WATCH rv=9"}; !slices.Equal(requests[len(requests)-3:], want) {
-					t.Errorf("%q, expected %q at the end", requests, want)
-				}
-				if how := w.store.lastHow(); !how.Rewound {
-					t.Errorf("it is believed: %+v", how)
-				}
-				advance(time.Hour)
-				w.server.requests.expect(t)
-			})
-		})
-	}
-}
-
-// TestTheNewestVersionOfAWatchCacheThatLagsTestifies: an object that comes with it contradicts the store.
-func TestTheNewestVersionOfAWatchCacheThatLagsTestifies(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "5", lists("5"), opens())
-		w.withPast("a@3")
-		w.run()
-		w.server.then(fails(tooLarge()), lists("8", "a@2"), lists("9", "a@2"), opens())
-		w.server.last().send(failure(errGone))
-		advance(2 * firstBackoff)
-		if how := w.store.lastHow(); !how.Rewound {
-			t.Errorf("relisted as of the same history: %+v", how)
-		}
-	})
-}
-
-// TestAnEndDuringTheQuestionForTheNewestVersionProvesNothing: it has no answer, and the next process may serve the store.
-func TestAnEndDuringTheQuestionForTheNewestVersionProvesNothing(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "5", fails(errGone), fails(tooLarge()), hangs).run()
-		w.server.requests.expect(t, "LIST rv=5 limit=1 NotOlderThan", "LIST rv=5 NotOlderThan", "LIST limit=1")
-		w.stop()
-		w.server.requests.expect(t)
-		w.store.calls.expect(t, "begin", "abort")
-	})
-}
-
 func TestARelistThatLedNowhereIsFollowedByOneOfTheNewest(t *testing.T) { // kubernetes#133810
 	for _, c := range []struct {
 		name   string
@@ -512,11 +405,11 @@ func TestAResumedWatchThatExpiresAfterARelistWithoutEventsIsThatToo(t *testing.T
 		w.opts.Relist = because(false, false)
 		w.run()
 		w.server.then(lists("8"), opens(failure(errGone)), lists("8", "a@3"), opens())
-		w.server.last().send(failure(errInternal)) // So the Reflector lists, and that resumes.
+		w.server.last().send(undecodable("read tcp 10.0.0.1:1: i/o timeout")) // So the Reflector lists, and that resumes.
 		advance(firstBackoff)
 		w.server.requests.expect(t,
 			"LIST rv=5 NotOlderThan", "WATCH rv=6",
-			"LIST rv=6 limit=1 NotOlderThan", "WATCH rv=6", "LIST limit=500", "WATCH rv=8")
+			"LIST limit=1", "WATCH rv=6", "LIST limit=500", "WATCH rv=8")
 	})
 }
 
@@ -597,30 +490,4 @@ func TestAListWithAnObjectNewerThanItselfIsNotResumed(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestWhereVersionsHaveNoOrderAnOlderAnswerProvesNothing: the version of a list is below those of its objects. That
-// the server says it has not reached a version does.
-func TestWhereVersionsHaveNoOrderAnOlderAnswerProvesNothing(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "", lists("4", "a@7"), opens(modified("a@8"))).run()
-		w.server.requests.take()
-		for range 2 {
-			advance(time.Minute)
-			w.server.then(lists("4", "a@8"), opens())
-			w.server.last().end()
-			advance(firstBackoff)
-			w.server.requests.expect(t, "LIST rv=8 limit=1 NotOlderThan", "WATCH rv=8")
-		}
-		advance(time.Minute)
-		w.server.then(hangs, lists("4", "a@8"), lists("4", "a@8"), opens()) // It is slow.
-		w.server.last().end()
-		advance(askPatience + firstBackoff)
-		w.server.requests.expect(t, "LIST rv=8 limit=1 NotOlderThan", "LIST limit=1", "LIST rv=8 limit=1 NotOlderThan", "WATCH rv=8")
-		advance(time.Minute)
-		w.server.then(fails(tooLarge()), lists("4", "a@3"), opens())
-		w.server.last().end()
-		advance(2 * firstBackoff)
-		w.server.requests.expect(t, "LIST rv=8 limit=1 NotOlderThan", "LIST limit=500", "WATCH rv=4")
-	})
 }

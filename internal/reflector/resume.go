@@ -7,11 +7,10 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/request"
 )
 
 // minWatchTimeout is client-go's default (reflector.go). A watch ends after once to
@@ -24,11 +23,15 @@ func watchOptions(rv string) metav1.ListOptions {
 	return metav1.ListOptions{ResourceVersion: rv, AllowWatchBookmarks: true, TimeoutSeconds: &timeout}
 }
 
-// A handover is an open watch, kept from a List for the Reflector's next Watch.
+// A handover is an open watch, perhaps kept from a List for the Reflector's next Watch.
 type handover struct {
 	watch.Interface
 	resourceVersion string
 	opened          time.Time
+	lasts           time.Duration // What it was opened for. It ends before its time if it ends earlier.
+	answer          *reply        // To the question that was asked beside it. Nil: there was none.
+	meter           request.Meter
+	quiet           int          // For how many ticks nothing has come yet, see follow.
 	first           *watch.Event // An event that was received already, or nil.
 	unproven        bool         // A resumed watch, which must not close at once.
 }
@@ -74,196 +77,147 @@ const (
 	// as expired, because servers that keep no history close it at once instead of
 	// answering 410 (kubernetes#104171).
 	quickClose = 2 * time.Second
-	// refusalTime is how long List waits for the first event of a resumed watch.
-	// kube-apiserver says 410 in the first event of a stream that it has opened. If
-	// the Reflector were the first to read that, it would wait for 0.8 to 1.6 s
-	// before it lists.
-	refusalTime = 100 * time.Millisecond
+	// closedAtOnce is the reason for a relist after that.
+	closedAtOnce = "a resumed watch was closed at once, without an event"
 )
-
-// closedAtOnce is the reason for a relist after a watch that ended within quickClose.
-const closedAtOnce = "a resumed watch was closed at once, without an event"
 
 // resume opens the watch at the store's resourceVersion, for the Reflector. If
 // the server does not have the events since, it returns how to relist.
 func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
-	serverVersion, how, err := r.ask(ctx, rv)
-	if err == nil && how == nil {
-		how, err = r.askForLast(ctx, serverVersion, rv)
-	}
-	if err != nil {
+	open, how, err := r.open(ctx, watchOptions(rv))
+	switch {
+	case how != nil:
+		return how, nil
+	case err != nil:
 		return nil, err
 	}
-	if how != nil {
-		return r.found(*how), nil
+	if open.unproven = open.answer == nil || open.answer.ResourceVersion != rv; open.unproven { // Else no event can be missing.
+		err = open.await(ctx)
 	}
-	w, err := r.lw.WatchWithContext(ctx, watchOptions(rv))
-	opened := err == nil
-	if opened && r.openedLate() {
-		if serverVersion, how, err = r.ask(ctx, rv); err != nil || how != nil {
-			w.Stop()
-			if how != nil {
-				how = r.found(*how)
-			}
-			return how, err
-		}
-	}
-	if opened {
-		open := &handover{Interface: w, resourceVersion: rv, opened: time.Now(), unproven: true}
-		if serverVersion != rv { // If they are equal, no event can be missing.
-			err = open.await(ctx)
-		}
-		if err == nil {
-			if how := r.forced(); how != nil { // Demanded meanwhile.
-				w.Stop()
-				return how, nil
-			}
-			r.obs.Resuming(rv, serverVersion)
-			return nil, r.handOver(open)
-		}
-		w.Stop()
-	}
-	if how := r.ended(ending{err: err, at: rv, byEvent: opened}); how != nil {
-		return how, nil
-	}
-	return nil, fmt.Errorf("reflector: watch from resourceVersion %s: %w", rv, err)
-}
-
-// await waits for the first event, at most for refusalTime: there may be none. If the
-// watch has ended, it returns the error.
-func (h *handover) await(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(refusalTime):
-		return nil
-	case e, ok := <-h.ResultChan():
-		switch {
-		case !ok:
-			return apierrors.NewResourceExpired(closedAtOnce)
-		case e.Type == watch.Error:
-			return apierrors.FromObject(e.Object)
-		}
-		h.first = &e
-		return nil
-	}
-}
-
-// askPatience is how long the server may take to say whether it has reached a version.
-// A server that has not says so after 3 s, and client-go's REST client then repeats
-// the request ten times.
-const askPatience = 5 * time.Second
-
-// withPatience returns a context that is cancelled after askPatience. It has no deadline:
-// a client-side rate limiter that cannot meet one does not wait (flowcontrol.RateLimiter).
-func withPatience(ctx context.Context) (context.Context, context.CancelFunc) {
-	patient, cancel := context.WithCancel(ctx)
-	timer := time.AfterFunc(askPatience, cancel)
-	return patient, func() {
-		timer.Stop()
-		cancel()
-	}
-}
-
-// ask asks the server whether it has reached the store's resourceVersion.
-// kube-apiserver accepts a watch from the future, and then filters out every event up
-// to that version: unless it is asked, it may be silent for ever.
-func (r *Resumer) ask(ctx context.Context, rv string) (serverVersion string, how *Relisting, err error) {
-	patient, cancel := withPatience(ctx)
-	serverVersion, how, err = r.listOne(patient, rv, rv)
-	timedOut := patient.Err() != nil && ctx.Err() == nil
-	cancel()
-	if err != nil && timedOut {
-		serverVersion, how, err = r.listOne(ctx, "", rv)
-		order, ok := checkpoint.CompareVersions(serverVersion, rv)
-		switch {
-		case err != nil:
-		case !ok || r.hasNoOrder():
-			serverVersion, how, err = r.listOne(ctx, rv, rv)
-		case order < 0:
-			return "", behind(rv), nil
-		}
+	if err != nil {
+		how = r.ended(ending{err: err, byEvent: true})
+	} else {
+		how = r.forced() // Demanded meanwhile.
 	}
 	switch {
-	case isTooLarge(err):
-		return "", behind(rv), nil
-	case isExpired(err):
-		return "", &Relisting{Reason: fmt.Sprintf("resourceVersion %s is too old", rv), Expired: true}, nil
-	case isNotUnderstood(err):
-		reason := fmt.Sprintf("the server did not answer whether it has reached resourceVersion %s: %v", rv, err)
-		return "", &Relisting{Reason: reason, Unanswered: true}, nil
+	case how != nil:
+		open.Stop()
+		return how, nil
 	case err != nil:
-		return "", nil, fmt.Errorf("reflector: ask for resourceVersion %s: %w", rv, err)
+		open.Stop()
+		return nil, fmt.Errorf("reflector: watch from resourceVersion %s: %w", rv, err)
 	}
-	r.obs.Contact()
-	return serverVersion, how, nil
+	r.obs.Resuming(rv)
+	return nil, r.handOver(open)
 }
 
-// answerHolds is how long an answer holds for the server that opens a watch. A client
-// repeats a request whose connection has failed a second later (client-go, rest/with_retry.go). The watch
-// may be opened then at the successor of the server that has answered, which may be behind, and silent for
-// ever. No server is replaced by another one within this time.
-const answerHolds = time.Second
-
-// noteAnswer is called when an answer begins that the next watch relies on: not when it is asked for, where
-// it can be helped, because a client may have to wait for its rate limiter first.
-func (r *Resumer) noteAnswer() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.answered = time.Now()
+// open opens a watch, and asks beside it what has to be asked before it is read. It returns how to relist if the
+// server's history may not be the store's, or the watch cannot be opened for a reason that lasts.
+func (r *Resumer) open(ctx context.Context, o metav1.ListOptions) (*handover, *Relisting, error) {
+	watching, cancel := context.WithCancel(ctx)
+	h := &handover{resourceVersion: o.ResourceVersion}
+	if o.TimeoutSeconds != nil {
+		h.lasts = time.Duration(*o.TimeoutSeconds) * time.Second
+	}
+	opened := make(chan error, 1)
+	go func() {
+		w, err := r.lw.WatchWithContext(request.WithMeter(watching, &h.meter), o)
+		if err == nil {
+			h.Interface, h.opened = &cancelled{w, cancel}, time.Now()
+		}
+		opened <- err
+	}()
+	how, err := r.check(ctx, h)
+	if err == nil && how == nil {
+		select {
+		case err := <-opened:
+			if err != nil {
+				cancel()
+				return nil, r.ended(ending{err: err}), fmt.Errorf("reflector: watch from resourceVersion %s: %w", o.ResourceVersion, err)
+			}
+			return h, nil, nil
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	cancel()
+	go func() { // A ListerWatcher may not heed its context.
+		if <-opened == nil {
+			h.Stop()
+		}
+	}()
+	return nil, how, err
 }
 
-// openedLate reports whether the server at which a watch was opened may be another one than has answered
-// for the store's version, and has to be asked. Where the versions of objects have no order, or may have none
-// because nothing is resumed, an answer would prove nothing.
-func (r *Resumer) openedLate() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return !r.neverResume && !r.noOrder && time.Since(r.answered) >= answerHolds
+// cancelled is a watch whose context ends with it.
+type cancelled struct {
+	watch.Interface
+	cancel context.CancelFunc
 }
 
-func (r *Resumer) hasNoOrder() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.noOrder
+// Stop implements [watch.Interface].
+func (w *cancelled) Stop() {
+	w.Interface.Stop()
+	w.cancel()
 }
 
-func behind(rv string) *Relisting {
-	return &Relisting{Reason: fmt.Sprintf("the server is behind resourceVersion %s", rv), Rewrite: true, Rewound: true}
+// check asks which cluster the server is of, and the question if it is due, at the same time. It notes the answer.
+func (r *Resumer) check(ctx context.Context, h *handover) (*Relisting, error) {
+	cluster := r.askCluster(ctx)
+	if r.isDue() {
+		a, how, err := r.question(ctx, h.resourceVersion)
+		if err != nil || how != nil {
+			return how, err
+		}
+		h.answer = a
+	}
+	select {
+	case how := <-cluster:
+		if how != nil {
+			how = r.found(*how)
+		}
+		return how, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
-// listOne lists one object, not older than notOlderThan. It returns the server's
-// version, and how to relist if the answer and the store, which is at rv, may not be of
-// one history.
-func (r *Resumer) listOne(ctx context.Context, notOlderThan, rv string) (serverVersion string, how *Relisting, err error) {
-	o := metav1.ListOptions{Limit: 1, ResourceVersion: notOlderThan}
-	if notOlderThan != "" {
-		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+// askCluster begins to ask which cluster the server is of. The answer is how to relist, nil if the store is of the same
+// one, or that is not known.
+func (r *Resumer) askCluster(ctx context.Context) <-chan *Relisting {
+	answer := make(chan *Relisting, 1)
+	if r.cluster == nil {
+		answer <- nil
+		return answer
 	}
-	list, err := r.lw.ListWithContext(ctx, o)
-	if err != nil {
-		return "", nil, err
-	}
-	r.noteAnswer()
-	m, err := meta.ListAccessor(list)
-	if err != nil {
-		return "", nil, fmt.Errorf("understand list %T: %w", list, err)
-	}
-	how, err = r.checkAnswer(list, rv)
-	return m.GetResourceVersion(), how, err
+	go func() { answer <- r.cluster(ctx) }()
+	return answer
 }
 
-// askAgain asks before a watch that has ended is opened again: the server that comes
-// back may be behind, or another one. A server that never answers is believed: the watch would
-// show anything else.
-func (r *Resumer) askAgain(ctx context.Context, rv string) error {
-	if rv == "" || rv == "0" {
-		return nil
+// await waits for the first event, until the watch is quiet. kube-apiserver says 410 in the first event of a stream
+// that it has opened. If the Reflector were the first to read that, it would wait for 0.8 to 1.6 s before it
+// lists. If the watch has ended, await returns the error.
+func (h *handover) await(ctx context.Context) error {
+	for begun := h.meter.Bytes(); h.quiet < quietTicks; h.quiet++ {
+		if h.meter.Bytes() != begun { // An event is coming.
+			h.quiet = 0
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(h.tick()):
+		case e, ok := <-h.ResultChan():
+			h.quiet = 0
+			switch {
+			case !ok:
+				return apierrors.NewResourceExpired(closedAtOnce)
+			case e.Type == watch.Error:
+				return apierrors.FromObject(e.Object)
+			}
+			h.first = &e
+			return nil
+		}
 	}
-	_, how, err := r.ask(ctx, rv)
-	if how == nil || how.Unanswered {
-		return err
-	}
-	r.found(*how)
-	return apierrors.NewResourceExpired(how.Reason)
+	return nil
 }

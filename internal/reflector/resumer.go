@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/request"
 )
 
 // A Store is what a Resumer keeps up to date, together with the Reflector.
@@ -24,6 +25,9 @@ type Store interface {
 	// ResourceVersion returns the version at which a watch may begin: the store has
 	// everything up to it. Empty if it is not known.
 	ResourceVersion() string
+	// At returns the version of the last event, bookmark or list that was applied. Unlike ResourceVersion it does not
+	// wait for what is being applied.
+	At() string
 	// BeginRelist begins to compare the store with a list. One relist is under
 	// way at a time.
 	BeginRelist(ctx context.Context, how Relisting) (Relist, error)
@@ -45,10 +49,8 @@ type Relisting struct {
 	// Rewound means that the server's history is not the store's: versions may have
 	// been used again for other content, so the list is the newest that there is.
 	Rewound bool
-	// Newest means that the list is of the newest state that there is.
+	// Newest means that the list is of the newest state that there is, whatever its version.
 	Newest bool
-	// Unanswered means that the server does not say whether it has reached a version.
-	Unanswered bool
 	// Streamed means that the items are those of a watch.
 	Streamed bool
 	// Expired means that the server no longer has the history since the store's version, and
@@ -77,8 +79,9 @@ type Relist interface {
 	// empty if the list has none: the version of the next bookmark is the store's then. If the
 	// versions are not ordered, no watch can be resumed at one of them before the next list.
 	// After nil the store has these objects and no others, or another relist is already demanded
-	// ([Resumer.ForceRelist]), and the store is not served before that is done.
-	Finish(ctx context.Context, resourceVersion string, ordered bool) error
+	// ([Resumer.ForceRelist]), and the store is not served before that is done. Finish reports whether the
+	// relist has written anything.
+	Finish(ctx context.Context, resourceVersion string, ordered bool) (changed bool, err error)
 	// Abort ends a relist that cannot be finished. The items are not applied, except
 	// those that a relist writes as they come. It does nothing after Finish has returned nil.
 	Abort()
@@ -87,13 +90,14 @@ type Relist interface {
 // An Observer is called when the state of the connection changes. Its methods must
 // not block.
 type Observer interface {
-	// Resuming: the watch goes on at resourceVersion. The server was at
-	// serverVersion when it was asked.
-	Resuming(resourceVersion, serverVersion string)
+	// Resuming: the watch goes on at resourceVersion.
+	Resuming(resourceVersion string)
 	// Relisting: the store is compared with a list now.
 	Relisting(reason string)
-	// Live: a watch is open, since opened.
-	Live(opened time.Time)
+	// Live: a watch is open.
+	Live()
+	// CaughtUp: a resumed watch has brought all that the server had when it was asked.
+	CaughtUp()
 	// Disconnected: a List or a watch has failed, or the watch has ended (nil).
 	Disconnected(err error)
 	// AwaitingBookmark: the server has streamed no more for a while, and not the bookmark
@@ -117,9 +121,12 @@ type Options struct {
 	// NeverResume makes every List a relist, for servers that keep no history
 	// or accept any resourceVersion.
 	NeverResume bool
-	// BeforeList, if set, is called before each List asks the server anything. It
-	// may return how to relist. Its error ends the List, which is tried again later.
-	BeforeList func(context.Context) (*Relisting, error)
+	// Cluster, if set, asks which cluster the server is of, at a start and before each watch that is opened. It returns
+	// how to relist if the store is of another one, and nil if it does not know.
+	Cluster func(context.Context) *Relisting
+	// Ask, if set, asks the server for one object of the list. Its error wraps request.ErrNotSeen or
+	// request.ErrUnsupported where only the ListerWatcher can ask.
+	Ask func(context.Context) (request.Answer, error)
 	// Schema, if set, asks for what Relisting.Schema is. It is set if the requests of the
 	// ListerWatcher come to a request.Transport.
 	Schema func(context.Context) (string, error)
@@ -139,7 +146,8 @@ type Resumer struct {
 	store        Store
 	obs          Observer
 	history      History // May be nil.
-	beforeList   func(context.Context) (*Relisting, error)
+	cluster      func(context.Context) *Relisting
+	directly     func(context.Context) (request.Answer, error)
 	schema       func(context.Context) (string, error) // Nil if requests are not seen.
 	neverResume  bool
 	useWatchList bool
@@ -157,6 +165,7 @@ type Resumer struct {
 	paginated, matchRefused, wasCut, watchesUnseen bool
 	// cuts is how many lists were cut since the last complete one. Guarded by listing.
 	cuts     int
+	changed  bool // By the last complete list. Guarded by listing.
 	watchers sync.WaitGroup
 
 	mu      sync.Mutex
@@ -164,20 +173,12 @@ type Resumer struct {
 	// next is how the next List relists; nil: it resumes.
 	next *Relisting
 	// spreadFor is the relist that has waited for its turn.
-	spreadFor *Relisting
-	// listed: Watch was not called since the last List.
-	listed bool
-	// noOrder: the versions of the last list have no common order, see newestObject.
-	noOrder bool
-	// answered is when the answer began that the next watch relies on, a list or whether the server has
-	// reached the store's version. Where that is not seen, it is when it was asked for.
-	answered time.Time
+	spreadFor   *Relisting
+	questioning questioning
+	caughtUp    bool // The store has caught up with the server once.
 	// eventless: no event came since the last relist. If the watch then
 	// expires, the relist made no progress (kubernetes#133810).
 	eventless bool
-	// failed: the last watch ended with an error that may come again, at version failedAt.
-	failed   bool
-	failedAt string
 	// consistent: the next relist asks for the newest state there is.
 	consistent bool
 	// handover is the open watch that the Reflector's next Watch gets.
@@ -197,7 +198,8 @@ func NewResumer(o Options) *Resumer {
 		store:       o.Store,
 		obs:         o.Observer,
 		history:     o.History,
-		beforeList:  o.BeforeList,
+		cluster:     o.Cluster,
+		directly:    o.Ask,
 		schema:      o.Schema,
 		neverResume: o.NeverResume,
 		spread:      o.Spread,
@@ -257,14 +259,6 @@ func (r *Resumer) ForceRelist(how Relisting) {
 	}
 }
 
-// Behind reports whether the open watch has received an event that the Reflector has not
-// yet applied, or skipped.
-func (r *Resumer) Behind() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.current != nil && r.current.behind()
-}
-
 // demand makes the next List relist, as closely as this demand and those that were
 // not met yet need. It returns the merged demand, which relist takes.
 func (r *Resumer) demand(how Relisting) *Relisting {
@@ -278,13 +272,10 @@ func (r *Resumer) demand(how Relisting) *Relisting {
 	return r.next
 }
 
-// found demands a relist that the server's answer has made necessary. If the server's
-// history is not the store's, an operator should know. What else makes the Resumer relist
-// is ordinary, and what the owner of the Resumer demands, the owner has logged.
+// found demands a relist because the server's history is not the store's, which an operator should know. What else
+// makes the Resumer relist is ordinary, and what the owner of the Resumer demands, the owner has logged.
 func (r *Resumer) found(how Relisting) *Relisting {
-	if how.Rewound {
-		r.log.Info("Relisting", "reason", how.Reason)
-	}
+	r.log.Info("Relisting", "reason", how.Reason)
 	return r.demand(how)
 }
 
@@ -298,25 +289,14 @@ func (r *Resumer) ListWithContext(ctx context.Context, _ metav1.ListOptions) (ru
 	}
 	rv, err := r.update(ctx)
 	if err != nil {
+		r.doubt()
 		r.obs.Disconnected(err)
 		return nil, err
 	}
-	r.mu.Lock()
-	r.listed = true
-	r.mu.Unlock()
 	return &metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: rv}}, nil
 }
 
 func (r *Resumer) update(ctx context.Context) (rv string, err error) {
-	if r.beforeList != nil {
-		how, err := r.beforeList(ctx)
-		if err != nil {
-			return "", err
-		}
-		if how != nil {
-			r.found(*how)
-		}
-	}
 	how := r.forced()
 	rv = r.store.ResourceVersion()
 	switch {
@@ -344,12 +324,7 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 // WatchWithContext implements [cache.WatcherWithContext].
 func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	open := r.takeHandover()
-	r.mu.Lock()
-	how := r.next
-	listed := r.listed
-	r.listed = false
-	r.mu.Unlock()
-	if how != nil { // Demanded since the List.
+	if how := r.forced(); how != nil { // Demanded since the List.
 		if open != nil {
 			open.Stop()
 		}
@@ -360,81 +335,67 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 		open = nil
 	}
 	if open == nil {
-		if !listed {
-			if err := r.askAgain(ctx, o.ResourceVersion); err != nil {
-				r.obs.Disconnected(err)
-				return nil, err
-			}
-		}
-		w, err := r.lw.WatchWithContext(ctx, o)
-		if err != nil {
-			r.ended(ending{err: err, at: o.ResourceVersion})
+		var err error
+		if open, err = r.reopen(ctx, o); err != nil {
 			r.obs.Disconnected(err)
 			return nil, err
 		}
-		if r.openedLate() {
-			if err := r.askAgain(ctx, o.ResourceVersion); err != nil {
-				w.Stop()
-				r.obs.Disconnected(err)
-				return nil, err
-			}
-		}
-		open = &handover{Interface: w, resourceVersion: o.ResourceVersion, opened: time.Now()}
 	}
 	w := newWatcher(r, open)
 	r.mu.Lock()
 	r.current = w
-	how = r.next
+	how := r.next
 	r.mu.Unlock()
 	if how != nil { // Demanded while the watch was opened.
 		w.expire(how.Reason)
 	}
-	r.obs.Live(open.opened)
+	r.obs.Live()
 	r.watchers.Go(w.run)
+	if open.answer != nil {
+		r.watchers.Go(func() { r.follow(w) })
+	}
 	return w, nil
+}
+
+// reopen opens a watch without a List before it, or behind a list that has left none open.
+func (r *Resumer) reopen(ctx context.Context, o metav1.ListOptions) (*handover, error) {
+	open, how, err := r.open(ctx, o)
+	switch {
+	case err != nil:
+		r.doubt()
+	case how != nil:
+		err = apierrors.NewResourceExpired(how.Reason)
+	}
+	return open, err
 }
 
 // An ending is how a watch has ended, or why it could not be opened.
 type ending struct {
-	err error // Nil if the watch was closed without one.
-	// at is the version of the last event, or the one that was asked for.
-	at       string
+	err      error // Nil if the watch was closed without one.
+	early    bool  // It has ended before its time.
 	sawEvent bool
 	byEvent  bool // The error was an event of the open watch.
 }
 
-// ended decides what the next List does after a watch has ended. It relists if the
-// watch has expired, has failed at the same version as the one before, or is nothing that
-// the server does; else it resumes at the store's version. Only a list after an expired
-// watch may have to be the newest: the history of any other is still there. ended returns
-// how to relist, or nil.
+// ended decides what the next List does after a watch has ended. It relists if the watch has expired, or has
+// failed in the server, as client-go does; else it resumes at the store's version. Only a list after an expired
+// watch may have to be the newest: the history of any other is still there. ended returns how to relist, or nil.
 func (r *Resumer) ended(e ending) *Relisting {
+	if e.early || e.err != nil {
+		r.doubt()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e.sawEvent {
 		r.eventless = false
 	}
-	again := r.failed && r.failedAt == e.at
-	failure := isFailure(e.err, e.byEvent)
 	switch {
-	case failure:
-		r.failed, r.failedAt = true, e.at
-	case e.err == nil:
-		r.failed = false
-	}
-	if r.next != nil {
-		return r.next
-	}
-	switch {
+	case r.next != nil:
 	case isExpired(e.err):
 		r.next = &Relisting{Reason: fmt.Sprintf("the watch expired: %v", e.err), Expired: true}
 		r.consistent = r.eventless
-	case apierrors.IsMethodNotSupported(e.err):
-		r.next = &Relisting{Reason: fmt.Sprintf("the server cannot watch: %v", e.err)}
-	case failure && again:
-		r.next = &Relisting{Reason: fmt.Sprintf("the watch has failed twice at resourceVersion %s: %v", e.at, e.err)}
-	default:
-		return nil
+	case isFailure(e.err, e.byEvent):
+		r.next = &Relisting{Reason: fmt.Sprintf("the watch failed: %v", e.err)}
 	}
 	return r.next
 }

@@ -124,7 +124,7 @@ func TestAServerThatPagesItsFirstListByItemIsAskedForPages(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			w, asked := newWorld(t, ""), &journal{}
 			clear(w.store.objects)
-			w.withPast("")
+			w.withPast()
 			w.listsFrom(&rest.Config{Transport: request.Transport{RoundTripper: slowServer{t, uncached, asked}}})
 			w.run().expectAll()
 			asked.take()

@@ -24,7 +24,7 @@ func TestRelistsAfterALostHistorySpread(t *testing.T) {
 			for range 30 {
 				bubble(t, func(t *testing.T) {
 					w := newWorld(t, "5", lists("5"), opens())
-					w.withPast("").stored, w.opts.Spread = c.objects, c.spread
+					w.withPast().stored, w.opts.Spread = c.objects, c.spread
 					w.run()
 					var first, again time.Duration
 					at := func(elapsed *time.Duration, then answer) answer {
@@ -57,9 +57,10 @@ func TestRelistsAfterALostHistorySpread(t *testing.T) {
 // TestAStartAfterALostHistoryDoesNotWait, because nothing else has brought it about.
 func TestAStartAfterALostHistoryDoesNotWait(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "5", fails(errGone), lists("9", "b@9"), opens())
-		w.withPast("").stored, w.opts.Spread = 1_000_000, time.Hour
+		w := newWorld(t, "5", lists("9"), opens(failure(errGone)), lists("9", "b@9"), opens())
+		w.withPast().stored, w.opts.Spread = 1_000_000, time.Hour
 		w.run()
+		advance(time.Millisecond)
 		w.store.expectContents(t, "b@9")
 	})
 }

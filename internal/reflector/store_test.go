@@ -44,6 +44,8 @@ func (m *memory) ResourceVersion() string {
 	return m.rv
 }
 
+func (m *memory) At() string { return m.ResourceVersion() }
+
 func (m *memory) expectContents(t *testing.T, want ...string) {
 	t.Helper()
 	synctest.Wait()
@@ -130,7 +132,7 @@ func (m *memory) BeginRelist(_ context.Context, how Relisting) (Relist, error) {
 		call += " rewound"
 	}
 	m.calls.note("%s", call)
-	return &memoryRelist{m: m, seen: map[string]bool{}}, nil
+	return &memoryRelist{m: m, before: maps.Clone(m.objects), seen: map[string]bool{}}, nil
 }
 
 // lastHow is how the last relist was begun.
@@ -145,9 +147,10 @@ func (m *memory) lastHow() Relisting {
 
 // memoryRelist is a Relist of memory.
 type memoryRelist struct {
-	m    *memory
-	seen map[string]bool
-	done bool
+	m      *memory
+	before map[string]string
+	seen   map[string]bool
+	done   bool
 }
 
 func (r *memoryRelist) Item(_ context.Context, obj runtime.Object) error {
@@ -176,18 +179,19 @@ func (r *memoryRelist) Gone(_ context.Context, obj runtime.Object) error {
 	return r.m.set("gone", obj, "")
 }
 
-func (r *memoryRelist) Finish(_ context.Context, rv string, ordered bool) error {
+func (r *memoryRelist) Finish(_ context.Context, rv string, ordered bool) (changed bool, err error) {
 	if err := r.m.once(&r.m.finishErr); err != nil {
-		return err
+		return false, err
 	}
 	r.m.mu.Lock()
 	maps.DeleteFunc(r.m.objects, func(name, _ string) bool { return !r.seen[name] })
+	changed = !maps.Equal(r.m.objects, r.before)
 	r.m.mu.Unlock()
 	r.done = true
 	if !ordered {
 		rv = ""
 	}
-	return r.m.set("finish", nil, rv)
+	return changed, r.m.set("finish", nil, rv)
 }
 
 func (r *memoryRelist) Abort() {

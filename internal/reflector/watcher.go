@@ -6,7 +6,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 )
@@ -15,12 +14,16 @@ import (
 // at the same time.
 const eventBuffer = 128
 
+// endsEarly: a watch that ends more than this before its time was cut.
+const endsEarly = time.Second
+
 // watcher passes the events of a watch on, and notes how it ends.
 type watcher struct {
 	r        *Resumer
 	inner    *handover
 	events   chan watch.Event
 	stopped  chan struct{}
+	ended    chan struct{} // Closed when nothing comes any more.
 	stopOnce sync.Once
 	innerEnd sync.Once   // client-go stops a watch once, so a ListerWatcher's may not stand more.
 	expired  chan string // Capacity 1: the reason why the watch must end now.
@@ -34,6 +37,7 @@ func newWatcher(r *Resumer, inner *handover) *watcher {
 		r: r, inner: inner,
 		events:  make(chan watch.Event, eventBuffer),
 		stopped: make(chan struct{}),
+		ended:   make(chan struct{}),
 		expired: make(chan string, 1),
 	}
 	if inner.first != nil {
@@ -48,8 +52,15 @@ func (w *watcher) ResultChan() <-chan watch.Event {
 	return w.events
 }
 
-// behind reports whether an event was received that the Reflector is not done with.
-func (w *watcher) behind() bool { return w.received.Load() > max(0, w.asked.Load()-1) }
+// behind reports whether an event was received that the Reflector is not done with, or may be on its way from the
+// client.
+func (w *watcher) behind() bool {
+	decoding := w.inner.meter.Bytes() > 0 && !w.inner.meter.Waits()
+	return decoding || w.received.Load() > max(0, w.asked.Load()-1)
+}
+
+// came returns a number that grows with what comes.
+func (w *watcher) came() int64 { return w.received.Load() + w.inner.meter.Bytes() }
 
 // Stop implements [watch.Interface].
 func (w *watcher) Stop() {
@@ -70,29 +81,27 @@ func (w *watcher) expire(reason string) {
 }
 
 func (w *watcher) run() {
-	sawEvent, at := false, w.inner.resourceVersion
+	sawEvent := false
 	var err error
 	defer func() {
 		w.stopInner()
 		if err == nil {
-			w.r.ended(ending{at: at, sawEvent: sawEvent})
+			w.r.ended(ending{sawEvent: sawEvent, early: time.Since(w.inner.opened) < w.inner.lasts-endsEarly})
 			w.r.obs.Disconnected(nil)
 		}
+		close(w.ended)
 		close(w.events)
 	}()
 	// fail sends an error to the Reflector. It calls ended before, because the
 	// Reflector may call List at once.
 	fail := func(status runtime.Object) {
 		err = apierrors.FromObject(status)
-		w.r.ended(ending{err: err, at: at, sawEvent: sawEvent, byEvent: true})
+		w.r.ended(ending{err: err, sawEvent: sawEvent, byEvent: true})
 		w.r.obs.Disconnected(err)
 		w.send(watch.Event{Type: watch.Error, Object: status})
 	}
 	pass := func(e watch.Event) bool {
 		sawEvent = true
-		if m, err := meta.Accessor(e.Object); err == nil { // Read before the receiver may change the object.
-			at = m.GetResourceVersion()
-		}
 		if e.Type != watch.Bookmark {
 			w.r.store.Passing(e.Object)
 		}

@@ -3,6 +3,7 @@ package reflector
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +24,7 @@ type world struct {
 	opts     Options  // May be changed before the start.
 	resumer  *Resumer
 	stop     func() // Idempotent.
+	caughtUp atomic.Int32
 }
 
 // newWorld is of a store at rv that has the object a@3, and of a server with
@@ -35,7 +37,10 @@ func newWorld(t *testing.T, rv string, answers ...answer) *world {
 		store:  &memory{calls: &journal{all: all}, rv: rv, objects: map[string]string{"a": "3"}},
 	}
 	w.opts = Options{ListerWatcher: w.server, Store: w.store, Observer: observer{w}}
-	t.Cleanup(w.server.check)
+	t.Cleanup(func() {
+		advance(3)
+		w.server.check()
+	})
 	return w
 }
 
@@ -63,7 +68,7 @@ func (w *world) run() *world {
 		r.Stop()
 		synctest.Wait()
 	})
-	synctest.Wait()
+	advance(3) // A watch takes a moment, see server.
 	return w
 }
 
@@ -88,13 +93,10 @@ func (w *world) elapsed() time.Duration { return time.Since(w.begun) }
 // observer writes down what an Observer hears.
 type observer struct{ w *world }
 
-func (o observer) Resuming(rv, serverVersion string) {
-	o.w.observed.note("resuming at %s, server at %s", rv, serverVersion)
-}
+func (o observer) Resuming(rv string)      { o.w.observed.note("resuming at %s", rv) }
 func (o observer) Relisting(reason string) { o.w.observed.note("relisting: %s", reason) }
-func (o observer) Live(opened time.Time) {
-	o.w.observed.note("live since %v", opened.Sub(o.w.begun))
-}
+func (o observer) Live()                   { o.w.observed.note("live") }
+func (o observer) CaughtUp()               { o.w.caughtUp.Add(1) }
 func (o observer) AwaitingBookmark(err error) {
 	if err == nil {
 		o.w.observed.note("awaited bookmark")

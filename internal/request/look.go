@@ -9,9 +9,9 @@ import (
 )
 
 // ErrNotSeen is returned by [Look] if no request of the call has come to a [Transport].
-var ErrNotSeen = errors.New("the request of the List call cannot be seen: its client's transport is not wrapped (call config.Wrap(cache.WrapTransport) before the client is made of it), or it does not use the context it is given")
+var ErrNotSeen = errors.New("the request of the ListerWatcher cannot be seen: its client's transport is not wrapped (call config.Wrap(cache.WrapTransport) before the client is made of it), or it does not use the context it is given")
 
-// A Seen is the request that a List call would have made.
+// A Seen is the request that a call would have made.
 type Seen struct {
 	// Asked is what the request asks for.
 	Asked     Asked
@@ -29,13 +29,13 @@ type look struct {
 
 var errLooked = errors.New("the request was only looked at")
 
-// Look calls list, which makes one List call with the context it is given, and returns the
-// request for a list that the call would have made, which a [Transport] has not sent. The error is [ErrNotSeen] if the
+// Look calls call, which opens one watch, or lists, with the context it is given, and returns the
+// request that the call would have made, which a [Transport] has not sent. The error is [ErrNotSeen] if the
 // call succeeded without a Transport. It is another one if the call failed before, perhaps
 // because there are no credentials at the moment: then Look can be called again.
-func Look(ctx context.Context, list func(context.Context) error) (*Seen, error) {
+func Look(ctx context.Context, call func(context.Context) error) (*Seen, error) {
 	l := &look{}
-	err := list(context.WithValue(ctx, lookKey{}, l))
+	err := call(context.WithValue(ctx, lookKey{}, l))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -63,8 +63,7 @@ func (s *Seen) Path() string {
 	return prefix
 }
 
-// HiddenServer is [Seen.Server] of a request that was shown, see [Transport.Show], by a client that hides its
-// server: it may be any.
+// HiddenServer stands for the server in a request that was shown, see [Transport.Show], by a client that hides it.
 const HiddenServer = "http://unknown"
 
 // Server returns the root of the server's URLs.
@@ -80,20 +79,4 @@ func (s *Seen) Get(ctx context.Context, path string) (*http.Response, error) {
 	r.URL.Path, r.URL.RawPath, r.URL.RawQuery = s.Path()+path, "", ""
 	r.Header.Set("Accept", "application/json")
 	return s.transport.Link.timed(s.transport.RoundTripper, r)
-}
-
-// Answers reports whether the server answers what the request asks for. It is asked for one object.
-func (s *Seen) Answers(ctx context.Context) bool {
-	r := s.request.Clone(ctx)
-	query := r.URL.Query()
-	query.Del("resourceVersion") // With 0, a limit may be ignored.
-	query.Del("resourceVersionMatch")
-	query.Set("limit", "1")
-	r.URL.RawQuery = query.Encode()
-	resp, err := s.transport.RoundTripper.RoundTrip(r)
-	if err != nil {
-		return false
-	}
-	defer resp.Body.Close()
-	return resp.StatusCode == http.StatusOK
 }

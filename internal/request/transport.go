@@ -23,7 +23,7 @@ func WithoutCheck(ctx context.Context) context.Context {
 }
 
 // A Transport shows requests to the [Look] or the check of their context, and sends those of [Metadata],
-// [Objects] and [Items] in another form.
+// [Objects] and [Items] in another form. It meters what comes, see [WithMeter].
 type Transport struct {
 	http.RoundTripper
 	// Link decides which lists are compressed. Nil: that is left to the RoundTripper.
@@ -41,7 +41,11 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if x, _ := r.Context().Value(exchangeKey{}).(*exchange); x != nil && x.isAbout(r) {
 		return x.roundTrip(t, r)
 	}
-	return t.RoundTripper.RoundTrip(r)
+	resp, err := t.RoundTripper.RoundTrip(r)
+	if err == nil {
+		meter(r, resp)
+	}
+	return resp, err
 }
 
 // isAbout reports whether r, or what was redirected to r, is a request of the call.
@@ -52,9 +56,6 @@ func (x *exchange) isAbout(r *http.Request) bool {
 	}
 	return err == nil && (r.URL.Query().Get("watch") != "") == x.watch
 }
-
-// IsLook reports whether a request of this context is only looked at.
-func IsLook(ctx context.Context) bool { return ctx.Value(lookKey{}) != nil }
 
 // Show shows r to the Look or the check of its context, and returns why it is not to be sent. It is
 // for requests that do not come to the Transport, because their client's transport is not wrapped.

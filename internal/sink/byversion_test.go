@@ -24,7 +24,7 @@ func TestVersionsProveContents(t *testing.T) {
 				err = each(r)
 			}
 			if err == nil {
-				err = r.Finish(t.Context(), "9", true)
+				_, err = r.Finish(t.Context(), "9", true)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -86,7 +86,7 @@ func TestKnownIsTheVeryVersionOfTheStore(t *testing.T) {
 	k := newSink(t, 2)
 	noUID := configMap("no-uid", "4")
 	noUID.UID = ""
-	if err := relistOf(t, k, configMap("a", "1"), configMap("b", "2"), configMap("c", "3"), noUID).Finish(t.Context(), "9", true); err != nil {
+	if _, err := relistOf(t, k, configMap("a", "1"), configMap("b", "2"), configMap("c", "3"), noUID).Finish(t.Context(), "9", true); err != nil {
 		t.Fatal(err)
 	}
 	r := relistOf(t, k)
@@ -106,7 +106,7 @@ func TestKnownIsTheVeryVersionOfTheStore(t *testing.T) {
 			t.Errorf("%v: %v, %v", c.v, got, err)
 		}
 	}
-	if err := r.Finish(t.Context(), "10", true); err != nil {
+	if _, err := r.Finish(t.Context(), "10", true); err != nil {
 		t.Fatal(err)
 	}
 	k.indexer.Hide(false)

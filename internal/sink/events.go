@@ -19,16 +19,15 @@ import (
 )
 
 // Add implements [cache.ReflectorStore].
-func (k *Sink) Add(obj any) error { return k.set(cache.Added, obj) }
+func (k *Sink) Add(obj any) error { return k.set(obj) }
 
 // Update implements [cache.ReflectorStore].
-func (k *Sink) Update(obj any) error { return k.set(cache.Updated, obj) }
+func (k *Sink) Update(obj any) error { return k.set(obj) }
 
-func (k *Sink) set(typ cache.DeltaType, obj any) error {
+func (k *Sink) set(obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	rv := resourceVersionOf(obj) // A transform may change it.
-	k.changedLocked(obj)
 	obj, key, err := k.transformLocked(obj)
 	if err != nil {
 		return k.notAppliedLocked(err)
@@ -39,7 +38,6 @@ func (k *Sink) set(typ cache.DeltaType, obj any) error {
 	defer clear(k.deltas[:])
 	ds := k.setDeltas(w, c, k.deltas[:0])
 	k.detector.AddObject(obj)
-	k.checkHistoryLocked(typ, rv, obj, c)
 	return k.commitLocked(w, rv, ds)
 }
 
@@ -95,14 +93,9 @@ func (k *Sink) Delete(obj any) error {
 		old, _ = w.Stored(key)
 	}
 	d := deleteDelta(w, key, obj)
-	var c *indexer.Change // Nil if there is nothing to delete.
-	if changes := w.Changes(); len(changes) > 0 {
-		c = &changes[0]
-	}
 	if old != nil {
-		c.Old, d = old, lostDelta(d.Seq, key, old)
+		d = lostDelta(d.Seq, key, old)
 	}
-	k.checkHistoryLocked(cache.Deleted, rv, obj, c)
 	return k.commitLocked(w, rv, []queue.Delta{d})
 }
 
@@ -216,11 +209,7 @@ func (k *Sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta, more
 		k.record.ResourceVersion = rv
 		k.record.VouchedAt = time.Now().UTC().Truncate(time.Second) // So that the checkpoints of one second share the rest.
 	}
-	if err := k.writeLocked(w, ds, more...); err != nil {
-		return err
-	}
-	k.informer.Reached(rv)
-	return nil
+	return k.writeLocked(w, ds, more...)
 }
 
 // writeLocked applies one batch, with what more puts, and publishes its deltas. It does
@@ -258,15 +247,12 @@ func (k *Sink) Bookmark(rv string) error {
 }
 
 // Replace implements [cache.ReflectorStore]. The Resumer has brought the store up to
-// date already, unless the first list has to come again. The Reflector calls Replace before the watch begins.
+// date already, unless the first list has to come again.
 func (k *Sink) Replace([]any, string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.stopped {
 		return errStopped
-	}
-	if !k.filling {
-		k.informer.Listed()
 	}
 	return nil
 }

@@ -41,6 +41,8 @@ type relist struct {
 	k    *Sink
 	how  reflector.Relisting
 	seen map[string]struct{} // Keys of the list.
+	// begun is the last write before.
+	begun uint64
 	// onlyOurs: the store has nothing but what this relist has written. written is its last write.
 	onlyOurs bool
 	written  uint64
@@ -116,7 +118,7 @@ func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 		}
 	}
 	return &relist{
-		k: k, how: how, onlyOurs: first && k.filling, stage: newStage(k), untold: k.indexer.TakeLeftOut(),
+		k: k, how: how, begun: k.indexer.Seq(), onlyOurs: first && k.filling, stage: newStage(k), untold: k.indexer.TakeLeftOut(),
 		seen: make(map[string]struct{}, k.indexer.Len()), replaced: map[string]struct{}{}, leftOut: map[string]types.UID{},
 	}, nil
 }
@@ -293,11 +295,16 @@ func (r *relist) writeSilentLocked() error {
 }
 
 // Finish implements [reflector.Relist].
-func (r *relist) Finish(_ context.Context, rv string, ordered bool) error {
-	k := r.k
+func (r *relist) Finish(_ context.Context, rv string, ordered bool) (changed bool, err error) {
 	if !ordered {
 		rv = "" // It says nothing of the objects.
 	}
+	err = r.finish(rv)
+	return r.k.indexer.Seq() != r.begun, err
+}
+
+func (r *relist) finish(rv string) error {
+	k := r.k
 	if err := k.lockOpen(); err != nil {
 		return err
 	}
@@ -350,10 +357,7 @@ func (r *relist) recordLocked(rv string, whole bool) {
 	k.record.Rewrite, k.record.Rewound = !whole, false
 	k.record.SchemaVersion, k.record.TransformVersion = k.want.SchemaVersion, k.want.TransformVersion
 	k.record.IndexVersion = k.want.IndexVersion
-	if k.knownCluster {
-		k.record.ClusterID = k.clusterID
-	}
-	k.record.Servers = cmp.Or(k.servers, k.record.Servers)
+	k.record.ClusterID = cmp.Or(k.clusterID, k.record.ClusterID)
 	if !k.trusted {
 		k.record.ResourceVersion = "" // So nothing is resumed (C1).
 	}

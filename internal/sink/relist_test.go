@@ -31,18 +31,16 @@ type silentInformer struct{ Informer }
 func (silentInformer) RelistBegun(bool)             {}
 func (silentInformer) RelistEnded(bool, error) bool { return true }
 func (silentInformer) Relisted(bool)                {}
-func (silentInformer) Reached(string)               {}
 
 // damagedInformer finds damage while a relist is under way, unless it is whole.
 type damagedInformer struct {
 	silentInformer
-	whole            bool
-	relisted, listed int
+	whole    bool
+	relisted int
 }
 
 func (i *damagedInformer) RelistEnded(bool, error) bool { return i.whole }
 func (i *damagedInformer) Relisted(bool)                { i.relisted++ }
-func (i *damagedInformer) Listed()                      { i.listed++ }
 
 // newSink returns a Sink of ConfigMaps in a new file. A relist of it stages and writes so
 // many items at a time.
@@ -112,18 +110,19 @@ func TestAFirstListThatHasLostObjectsIsNotComplete(t *testing.T) {
 	finish := func() {
 		t.Helper()
 		r := relistOf(t, k, configMap("a", "1"), configMap("b", "2"), configMap("c", "3"))
-		if err := errors.Join(r.Finish(t.Context(), "9", true), k.Replace(nil, "9")); err != nil {
+		_, err := r.Finish(t.Context(), "9", true)
+		if err := errors.Join(err, k.Replace(nil, "9")); err != nil {
 			t.Fatal(err)
 		}
 	}
 	finish()
-	if r := k.Checkpoint(); i.relisted > 0 || i.listed > 0 || r.State != checkpoint.StateSyncing || r.ResourceVersion != "" {
-		t.Errorf("relisted %d and listed %d times, with the checkpoint %+v", i.relisted, i.listed, r)
+	if r := k.Checkpoint(); i.relisted > 0 || r.State != checkpoint.StateSyncing || r.ResourceVersion != "" {
+		t.Errorf("relisted %d times, with the checkpoint %+v", i.relisted, r)
 	}
 	i.whole = true
 	finish()
-	if r := k.Checkpoint(); i.relisted != 1 || i.listed != 1 || r.State != checkpoint.StateComplete || r.ResourceVersion != "9" {
-		t.Errorf("relisted %d and listed %d times, with the checkpoint %+v", i.relisted, i.listed, r)
+	if r := k.Checkpoint(); i.relisted != 1 || r.State != checkpoint.StateComplete || r.ResourceVersion != "9" {
+		t.Errorf("relisted %d times, with the checkpoint %+v", i.relisted, r)
 	}
 	expectCounted(t, k, "a@1", "b@2", "c@3")
 }
@@ -163,7 +162,7 @@ func TestWhatIsPutByHandDuringAFirstListIsReplaced(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := r.Finish(t.Context(), "9", true); err != nil {
+			if _, err := r.Finish(t.Context(), "9", true); err != nil {
 				t.Fatal(err)
 			}
 			expectCounted(t, k, "a@4", "b@2", "c@3", "d@5")
@@ -180,14 +179,17 @@ func TestARelistWritesNothingAfterTheEnd(t *testing.T) {
 	for name, call := range map[string]func(*testing.T, reflector.Relist) error{
 		"an item":              func(t *testing.T, r reflector.Relist) error { return r.Item(t.Context(), configMap("a", "3")) },
 		"an item that is gone": func(t *testing.T, r reflector.Relist) error { return r.Gone(t.Context(), configMap("a", "3")) },
-		"a complete list":      func(t *testing.T, r reflector.Relist) error { return r.Finish(t.Context(), "3", true) },
-		"a list that is cut":   func(_ *testing.T, r reflector.Relist) error { r.Abort(); return errStopped },
+		"a complete list": func(t *testing.T, r reflector.Relist) error {
+			_, err := r.Finish(t.Context(), "3", true)
+			return err
+		},
+		"a list that is cut": func(_ *testing.T, r reflector.Relist) error { r.Abort(); return errStopped },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, filled := range []bool{false, true} {
 				k := newSink(t, 2)
 				if filled {
-					if err := relistOf(t, k, configMap("a", "1")).Finish(t.Context(), "1", true); err != nil {
+					if _, err := relistOf(t, k, configMap("a", "1")).Finish(t.Context(), "1", true); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -209,7 +211,7 @@ func TestARelistWritesNothingAfterTheEnd(t *testing.T) {
 // next one uses the same space then.
 func TestNoIndexVersionIsWrittenAfterTheEnd(t *testing.T) {
 	k := newSink(t, 2)
-	if err := relistOf(t, k, configMap("a", "1")).Finish(t.Context(), "1", true); err != nil {
+	if _, err := relistOf(t, k, configMap("a", "1")).Finish(t.Context(), "1", true); err != nil {
 		t.Fatal(err)
 	}
 	for _, stopped := range []bool{false, true} {
@@ -262,7 +264,7 @@ func TestAListWithoutAVersionLeavesNoOlderOne(t *testing.T) {
 	for _, rv := range []string{"", "0", "9"} {
 		k := newSink(t, 0)
 		for _, listed := range []string{"5", rv} {
-			if err := relistOf(t, k, configMap("a", "3")).Finish(t.Context(), listed, true); err != nil {
+			if _, err := relistOf(t, k, configMap("a", "3")).Finish(t.Context(), listed, true); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -311,7 +313,7 @@ func TestAFirstListMayHaveAnObjectAgain(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := r.Finish(t.Context(), "9", true); err != nil {
+			if _, err := r.Finish(t.Context(), "9", true); err != nil {
 				t.Fatal(err)
 			}
 			k.indexer.Hide(false)

@@ -29,7 +29,7 @@ func sameOf(t *testing.T, r reflector.Relist, cm *corev1.ConfigMap) bool {
 func TestSameIsTheVeryContentOfTheStore(t *testing.T) {
 	for _, flushed := range []bool{true, false} {
 		k := newSink(t, 2)
-		if err := relistOf(t, k, configMap("a", "1"), configMap("b", "2"), configMap("c", "3")).Finish(t.Context(), "3", true); err != nil {
+		if _, err := relistOf(t, k, configMap("a", "1"), configMap("b", "2"), configMap("c", "3")).Finish(t.Context(), "3", true); err != nil {
 			t.Fatal(err)
 		}
 		if flushed {
@@ -54,7 +54,7 @@ func TestSameIsTheVeryContentOfTheStore(t *testing.T) {
 		if n := k.db.Applied() - before; n > 0 {
 			t.Errorf("flushed=%v: %d batches were written", flushed, n)
 		}
-		if err := r.Finish(t.Context(), "10", true); err != nil {
+		if _, err := r.Finish(t.Context(), "10", true); err != nil {
 			t.Fatal(err)
 		}
 		k.indexer.Hide(false)
@@ -93,7 +93,7 @@ func TestWhatHasToBeDecodedIsNotSame(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := newSink(t, 2)
-			if err := relistOf(t, k, a, configMap("b", "2")).Finish(t.Context(), "3", true); err != nil {
+			if _, err := relistOf(t, k, a, configMap("b", "2")).Finish(t.Context(), "3", true); err != nil {
 				t.Fatal(err)
 			}
 			k.transform = c.transform

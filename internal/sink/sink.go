@@ -3,7 +3,6 @@ package sink
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"reflect"
 	"sync"
 	"time"
@@ -28,11 +27,6 @@ const (
 // Informer is what a Sink needs of its informer. Its methods may be called while the Sink's lock
 // is held, so they do not call the Sink.
 type Informer interface {
-	// Reached is told the resourceVersion that the store is at, after each event, bookmark
-	// and list.
-	Reached(rv string)
-	// Listed is told that the Reflector has its list, or goes on without one.
-	Listed()
 	// RelistBegun is told that a relist is repairing the damage found so far, and whether
 	// it writes all records anew.
 	RelistBegun(rewriting bool)
@@ -63,8 +57,6 @@ type Options struct {
 	// of what the transform makes of them.
 	Example   runtime.Object
 	NewObject func() any
-	// FieldSelected says that the list has a field selector.
-	FieldSelected bool
 }
 
 // Sink receives the events of client-go's Reflector, and the items of a relist. Each
@@ -73,20 +65,19 @@ type Options struct {
 // To the Reflector it is a cache.Queue, but nothing is ever popped from it: an
 // event is stored, and published to the listeners, before Add returns.
 type Sink struct {
-	db            *persist.DB
-	space         string
-	bucket        persist.Bucket
-	indexer       *indexer.Indexer
-	log           *queue.Log
-	informer      Informer
-	detector      cache.MutationDetector
-	logger        klog.Logger
-	example       runtime.Object
-	newObject     func() any
-	storedType    reflect.Type // Of what newObject returns.
-	relistItems   int
-	fieldSelected bool
-	closed        chan struct{}
+	db          *persist.DB
+	space       string
+	bucket      persist.Bucket
+	indexer     *indexer.Indexer
+	log         *queue.Log
+	informer    Informer
+	detector    cache.MutationDetector
+	logger      klog.Logger
+	example     runtime.Object
+	newObject   func() any
+	storedType  reflect.Type // Of what newObject returns.
+	relistItems int
+	closed      chan struct{}
 
 	mu sync.Mutex // Held while an event is applied. A stopped Reflector may still be relisting.
 	// record is the checkpoint as of the last batch.
@@ -109,22 +100,13 @@ type Sink struct {
 	// then record has the versions that the stored objects were made with.
 	want   checkpoint.Want
 	loaded bool
-	// knownCluster says that the server was asked which cluster it is. clusterID is
-	// empty if it did not tell.
-	clusterID    string
-	knownCluster bool
-	// servers is what the checkpoint gets as its Servers when a relist is finished.
-	servers string
+	// clusterID is that of the server, empty until it has told.
+	clusterID string
 	// refused says that an object was left out, or an event not applied, since the last list
 	// began, so that the store may lack an object that the server has.
 	refused bool
 	// distrusted says that nobody knows what the objects are, see [Sink.Distrust].
 	distrusted bool
-	// doubted says that an event was taken for one of another history before.
-	doubted bool
-	// resumption is the resumed watch whose events show whether the server's history
-	// is the store's.
-	resumption resumption
 }
 
 var (
@@ -137,8 +119,7 @@ func New(o Options) *Sink {
 	return &Sink{
 		db: o.DB, space: o.Space, bucket: persist.Bucket{Space: o.Space, Name: checkpointBucket},
 		indexer: o.Indexer, log: o.Log, informer: o.Informer, detector: o.Detector, logger: o.Logger,
-		example: o.Example, newObject: o.NewObject, storedType: reflect.TypeOf(o.NewObject()),
-		fieldSelected: o.FieldSelected, closed: make(chan struct{}),
+		example: o.Example, newObject: o.NewObject, storedType: reflect.TypeOf(o.NewObject()), closed: make(chan struct{}),
 	}
 }
 
@@ -147,14 +128,13 @@ func Buckets() []string { return []string{checkpointBucket, stagedBucket} }
 
 // checkpointValue is the checkpoint of one event, as a persist.Value.
 type checkpointValue struct {
-	shared          *checkpoint.Record // All but the next two, which alone change often.
+	shared          *checkpoint.Record // All but the next, which alone changes often.
 	resourceVersion string
-	last            checkpoint.ObjectVersion
 }
 
 func (v *checkpointValue) record() checkpoint.Record {
 	r := *v.shared
-	r.ResourceVersion, r.Last = v.resourceVersion, v.last
+	r.ResourceVersion = v.resourceVersion
 	return r
 }
 
@@ -278,18 +258,11 @@ func (k *Sink) LastVersion() string {
 	return rv
 }
 
-// ClusterKnown reports whether SetCluster or SetUnknownCluster was called.
+// ClusterKnown reports whether SetCluster was called.
 func (k *Sink) ClusterKnown() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.knownCluster
-}
-
-// Cluster returns which cluster the stored objects are of, empty if that is not known.
-func (k *Sink) Cluster() string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.record.ClusterID
+	return k.clusterID != ""
 }
 
 // SetCluster compares the identity of the cluster, which is not empty, with the
@@ -302,46 +275,15 @@ func (k *Sink) SetCluster(want checkpoint.Want) (checkpoint.Decision, error) {
 		return checkpoint.Decision{}, errStopped
 	}
 	decision := checkpoint.Decide(checkpoint.Evidence{Record: &k.record}, want)
-	if decision.Action == checkpoint.ActionDiscard { // Finish sets both.
-		k.servers = want.Server
-	} else if err := k.setClusterLocked(want.ClusterID, want.Server); err != nil {
-		return decision, err
+	k.clusterID = want.ClusterID
+	if decision.Action == checkpoint.ActionDiscard || k.record.ClusterID == want.ClusterID { // Finish stores another one.
+		return decision, nil
 	}
-	k.clusterID, k.knownCluster = want.ClusterID, true
-	return decision, nil
-}
-
-// setClusterLocked notes the cluster and the server of the stored objects.
-func (k *Sink) setClusterLocked(id, server string) error {
-	k.servers = k.record.WithServer(server)
-	before := k.record
-	k.record.ClusterID, k.record.Servers = id, k.servers
-	if k.record.State == "" || k.record == before {
-		return nil
+	k.record.ClusterID = want.ClusterID
+	if k.record.State == "" {
+		return decision, nil
 	}
-	if err := k.storeLocked(); err != nil {
-		k.record.ClusterID, k.record.Servers = before.ClusterID, before.Servers
-		return err
-	}
-	return nil
-}
-
-// SetUnknownCluster notes that this server does not tell which cluster it is. If the stored objects
-// are of a known cluster, or of another server, it returns how to relist; after that relist they
-// are of an unknown one.
-func (k *Sink) SetUnknownCluster(refusal error, server string) (*reflector.Relisting, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	known := k.record.ClusterID
-	if known == "" && k.record.CameFrom(server) {
-		return nil, k.setClusterLocked("", server)
-	}
-	reason := fmt.Sprintf("objects of cluster %q are stored, and the server does not tell which one it is: %v", known, refusal)
-	if known == "" {
-		reason = fmt.Sprintf("the stored objects came from %s, and the server %s does not tell which cluster it is: %v", k.record.Servers, server, refusal)
-	}
-	k.clusterID, k.knownCluster, k.servers = "", true, server
-	return &reflector.Relisting{Reason: reason, Rewrite: true, Rewound: true}, nil
+	return decision, k.storeLocked()
 }
 
 // SetIndexVersion notes that there are other indices, whose entries are made. Of several calls the
@@ -383,12 +325,12 @@ func (k *Sink) value() *checkpointValue {
 	if k.distrusted {
 		r.State = checkpoint.StateSyncing
 	}
-	r.ResourceVersion, r.Last = "", checkpoint.ObjectVersion{}
+	r.ResourceVersion = ""
 	if k.shared == nil || *k.shared != r {
 		shared := r
 		k.shared = &shared
 	}
-	return &checkpointValue{k.shared, k.record.ResourceVersion, k.record.Last}
+	return &checkpointValue{k.shared, k.record.ResourceVersion}
 }
 
 // Stop makes the Sink refuse everything that still comes: nothing is written any more.
@@ -414,6 +356,9 @@ func (k *Sink) HasSyncedChecker() cache.DoneChecker { return k.informer.HasSynce
 
 // Close implements [cache.Queue]. The controller calls it once.
 func (k *Sink) Close() { close(k.closed) }
+
+// At implements [reflector.Store].
+func (k *Sink) At() string { return k.indexer.LastStoreSyncResourceVersion() }
 
 // ResourceVersion implements [reflector.Store].
 func (k *Sink) ResourceVersion() string {

@@ -35,7 +35,7 @@ func TestAManagerThatIsMisusedReturnsErrors(t *testing.T) {
 	if _, err := controllerruntime.NewManager(nil, ctrl.Options{}, newPath(t), warmwatch.Options{}); err == nil {
 		t.Error("no config, and no error")
 	}
-	op := launch(t, newPath(t), warmwatch.SyncFromDisk, newWorld(t))
+	op := launch(t, newPath(t), -1, newWorld(t))
 	if err := op.manager.Start(t.Context()); err == nil {
 		t.Error("a second start, and no error")
 	}
@@ -223,11 +223,11 @@ func (w *world) expect(op *operator, want map[string]string) {
 // TestAManagerIsRestarted: it asks for no list, and its reconcilers and handlers are told of what
 // happened meanwhile, deletions too.
 func TestAManagerIsRestarted(t *testing.T) {
-	for _, policy := range []warmwatch.SyncPolicy{warmwatch.SyncFromDisk, warmwatch.SyncFromServer} {
-		t.Run(string(policy), func(t *testing.T) {
+	for _, stale := range []time.Duration{-1, 0} {
+		t.Run(fmt.Sprintf("ServeStaleAfter %d", stale), func(t *testing.T) {
 			w, path := newWorld(t), newPath(t)
 			w.fill()
-			op := launch(t, path, policy, w)
+			op := launch(t, path, stale, w)
 			if lists, informers := op.takeLists(), len(op.manager.Opened().Status().Informers); len(lists) < informers || informers == 0 {
 				t.Errorf("%d informers have asked for %q only: are requests counted?", informers, lists)
 			}
@@ -253,7 +253,7 @@ func TestAManagerIsRestarted(t *testing.T) {
 			left.Labels = nil
 			w.update(left)
 
-			op = launch(t, path, policy, w)
+			op = launch(t, path, stale, w)
 			for form := range forms() {
 				op.expectTold(form+" here/a is gone", form+" here/c is red", form+" here/d is red", form+" there/b is green")
 			}
@@ -266,7 +266,7 @@ func TestAManagerIsRestarted(t *testing.T) {
 				"Secrets":    "here/red there/red",
 				"Namespaces": "/here-y",
 			})
-			if policy == warmwatch.SyncFromServer && op.wasTold("typed there/b is blue") {
+			if stale == 0 && op.wasTold("typed there/b is blue") {
 				t.Error("a reconciler has seen what the server had before")
 			}
 			op.expectResumed()
@@ -279,7 +279,7 @@ func TestAManagerIsRestarted(t *testing.T) {
 func TestAnInformerIsRemovedAndMadeAnew(t *testing.T) {
 	w := newWorld(t)
 	w.fill()
-	op := launch(t, newPath(t), "", w)
+	op := launch(t, newPath(t), 0, w)
 	op.takeLists()
 	removed, err := op.manager.GetCache().GetInformer(t.Context(), &corev1.Secret{})
 	if err != nil {
@@ -308,7 +308,7 @@ func TestADurableHandlerOfAManager(t *testing.T) {
 	w, path := newWorld(t), newPath(t)
 	w.fill()
 	life := func() *operator {
-		op := launch(t, path, "", w)
+		op := launch(t, path, 0, w)
 		informer, err := op.manager.GetCache().GetInformer(t.Context(), &corev1.Namespace{})
 		if err != nil {
 			t.Fatal(err)

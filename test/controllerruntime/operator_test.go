@@ -70,7 +70,7 @@ type operator struct {
 }
 
 // launch returns an operator whose caches have synced.
-func launch(t *testing.T, path string, policy warmwatch.SyncPolicy, w *world) *operator {
+func launch(t *testing.T, path string, stale time.Duration, w *world) *operator {
 	t.Helper()
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.Verbosity(2)))
 	op := &operator{t: t, world: w}
@@ -82,7 +82,7 @@ func launch(t *testing.T, path string, policy warmwatch.SyncPolicy, w *world) *o
 		Metrics:    server.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)}, // The next life has the same names.
 		Logger:     logger,
-	}, path, warmwatch.Options{SyncPolicy: policy, Logger: &logger})
+	}, path, warmwatch.Options{ServeStaleAfter: stale, Logger: &logger})
 	if err != nil {
 		t.Fatal(err)
 	}

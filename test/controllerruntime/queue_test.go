@@ -31,7 +31,7 @@ import (
 func runController(t *testing.T, path, namespace string, reconciler func(types.NamespacedName) error, enough <-chan struct{}) {
 	t.Helper()
 	logger := ktesting.NewLogger(t, ktesting.NewConfig())
-	opened, err := warmwatch.Open(t.Context(), path, warmwatch.Options{SyncPolicy: warmwatch.SyncFromServer, Logger: &logger})
+	opened, err := warmwatch.Open(t.Context(), path, warmwatch.Options{Logger: &logger})
 	if err != nil {
 		t.Fatal(err)
 	}

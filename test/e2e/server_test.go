@@ -118,9 +118,9 @@ func TestEventsAreNeverResumed(t *testing.T) {
 	}
 }
 
-// TestSyncFromServer: HasSynced waits for what happened while the program was
+// TestHasSynced (A6): HasSynced waits for what happened while the program was
 // down, and for the server.
-func TestSyncFromServer(t *testing.T) {
+func TestHasSynced(t *testing.T) {
 	client := newClient(t, shared.Config())
 	namespace := newNamespace(t, client)
 	for i := range 10 {
@@ -134,7 +134,7 @@ func TestSyncFromServer(t *testing.T) {
 	linked := newClient(t, l.Attach(shared.Config()))
 	path := newPath(t)
 	begin := func() (*program, *warmwatch.SharedIndexInformer) {
-		p := launch(t, path, warmwatch.Options{SyncPolicy: warmwatch.SyncFromServer})
+		p := launch(t, path, warmwatch.Options{})
 		informer := p.informer(configMapsIn(linked, namespace), &corev1.ConfigMap{}, configMaps, warmwatch.InformerOptions{Namespace: namespace})
 		p.run()
 		return p, informer

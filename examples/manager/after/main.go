@@ -29,7 +29,7 @@ func main() {
 		Scheme:                 clientgoscheme.Scheme,
 		Metrics:                metricsserver.Options{BindAddress: *metrics},
 		HealthProbeBindAddress: *probes,
-	}, "cache.db", warmwatch.Options{SyncPolicy: warmwatch.SyncFromServer})
+	}, "cache.db", warmwatch.Options{})
 	if err != nil {
 		setup.Error(err, "unable to start manager")
 		os.Exit(1)

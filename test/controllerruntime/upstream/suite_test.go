@@ -172,11 +172,11 @@ func newCache(config *rest.Config, o cache.Options) (cache.Cache, error) {
 	if o.NewInformer != nil { // A fake of the test.
 		return cache.New(config, o)
 	}
-	path, policy := left.take(), warmwatch.SyncFromDisk
+	path, stale := left.take(), -time.Second
 	if os.Getenv(specsEnv) == warm { // The specs are about what the server has.
-		policy = warmwatch.SyncFromServer
+		stale = 0
 	}
-	opened, err := warmwatch.Open(context.Background(), path, warmwatch.Options{SyncPolicy: policy})
+	opened, err := warmwatch.Open(context.Background(), path, warmwatch.Options{ServeStaleAfter: stale})
 	if err != nil {
 		return nil, err
 	}

@@ -63,7 +63,7 @@ func (a *Agent) cacheOf(s Spec) (*warmwatch.Cache, error) {
 	if c := a.caches[s.File]; c != nil {
 		return c, nil
 	}
-	o := warmwatch.Options{MemoryBudget: s.MemoryBudget}
+	o := warmwatch.Options{MemoryBudget: s.MemoryBudget, ServeStaleAfter: s.ServeStaleAfter}
 	if s.MemoryOnly {
 		// It finds its file held: that is one of the ways in which it comes to work from memory.
 		o.LockTimeout = time.Millisecond

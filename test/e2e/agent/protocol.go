@@ -42,6 +42,8 @@ type Spec struct {
 	MemoryOnly   bool   // It does without its file.
 	MemoryBudget int64
 	Wrapped      bool // Requests are compared with the identity, see Cache.WrapTransport.
+	// ServeStaleAfter is that of warmwatch.Options.
+	ServeStaleAfter time.Duration
 
 	// From is a resourceVersion: the informer lists what there was then, and watches
 	// what has come since from the first expect on.
