@@ -13,13 +13,14 @@ type exchangeKey struct{}
 // An exchange is a List call whose request a [Transport] sends in another form, or one that opens
 // a watch.
 type exchange struct {
-	// send sends the request in its other form, and returns the response that the client gets.
+	// send sends the request in its other form, and returns the response that the client gets. One at a time runs.
 	send  func(t Transport, r *http.Request) (*http.Response, error)
 	watch bool // The call opens a watch, and reads it.
 	// afterwards has a function called when the call has ended.
 	afterwards func(func())
 
 	sending sync.WaitGroup
+	one     sync.Mutex // Held while send runs.
 	mu      sync.Mutex
 	taken   bool // A Transport has the request.
 	passed  bool // A request that no Transport has seen has come to the network.
@@ -94,6 +95,8 @@ func (x *exchange) roundTrip(t Transport, r *http.Request) (*http.Response, erro
 	if r.Header.Get("Accept-Encoding") != "identity" {
 		r.Header.Del("Accept-Encoding") // The transport decompresses only what it has asked for itself.
 	}
+	x.one.Lock()
+	defer x.one.Unlock()
 	resp, err := x.send(t, r)
 	if err == nil && resp.StatusCode == http.StatusOK {
 		x.mu.Lock()

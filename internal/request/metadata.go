@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -47,7 +46,6 @@ func Metadata(ctx context.Context, list func(context.Context) error, each func(I
 // metadata is one call of [Metadata].
 type metadata struct {
 	each            func(Item) error
-	mu              sync.Mutex // One answer is read.
 	begun           bool
 	resourceVersion string
 	complete        bool
@@ -56,8 +54,6 @@ type metadata struct {
 
 // send reads an answer once: each was called then, and must not be called with another list.
 func (m *metadata) send(t Transport, r *http.Request) (*http.Response, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	if m.begun {
 		return nil, errAnswered
 	}

@@ -32,11 +32,8 @@ const parallelObjects = 8
 // The error is [ErrNotSeen] as that of [Look], and [ErrUnsupported] if the answer is neither in
 // protobuf nor in JSON. Other answers of the server come as errors of the client.
 func Objects(ctx context.Context, o metav1.ListOptions, items []Item, list func(context.Context) error) error {
-	var mu sync.Mutex // One request of the client is answered at a time.
 	contentType, lists := "", make([][]byte, len(items))
 	send := func(t Transport, r *http.Request) (*http.Response, error) {
-		mu.Lock()
-		defer mu.Unlock()
 		requests := make([]*http.Request, len(items))
 		for i, item := range items {
 			var err error
