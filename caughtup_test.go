@@ -178,7 +178,7 @@ func TestServeStaleAfter(t *testing.T) {
 		"it does not wait":                        {-1, true, true, 0},
 		"it waits for a while":                    {5 * time.Second, true, true, 5 * time.Second},
 		"it waits for the server":                 {0, true, true, -1},
-		"the server is there":                     {5 * time.Second, true, false, 500 * time.Millisecond},
+		"the server is there":                     {5 * time.Second, true, false, 100 * time.Millisecond},
 		"nothing is stored":                       {5 * time.Second, false, true, -1},
 		"nothing is stored, and it does not wait": {-1, false, true, -1},
 	} {

@@ -94,7 +94,9 @@ func cacheOf(t *testing.T) *warmwatch.Cache {
 type mute struct{}
 
 func (mute) RoundTrip(r *http.Request) (*http.Response, error) {
-	return reply(r, http.StatusOK, ""), nil
+	resp := reply(r, http.StatusOK, "")
+	resp.Header = nil
+	return resp, nil
 }
 
 // seenListerWatcher shows a transport what its watches ask for.

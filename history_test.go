@@ -127,63 +127,6 @@ func TestAWatchThatHasEndedIsNotOpenedInAnotherHistory(t *testing.T) {
 	}
 }
 
-// TestWhatDoesNotProveAnotherHistory is resumed.
-func TestWhatDoesNotProveAnotherHistory(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		change setup
-		first  []*corev1.ConfigMap // What the first life has, beside newHistory's.
-		answer func(*source, metav1.ListOptions) (runtime.Object, error)
-	}{
-		{
-			name: "a list without a version, of an object without one",
-			answer: func(*source, metav1.ListOptions) (runtime.Object, error) {
-				return &corev1.ConfigMapList{Items: []corev1.ConfigMap{*configMap("a", "y")}}, nil
-			},
-		},
-		{
-			name: "an object of another type",
-			answer: func(*source, metav1.ListOptions) (runtime.Object, error) {
-				return &corev1.SecretList{ListMeta: metav1.ListMeta{ResourceVersion: "200"}, Items: []corev1.Secret{{ObjectMeta: at("90", "other", "a", "").ObjectMeta}}}, nil
-			},
-		},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newHistory(t)
-				path := testsupport.Path(t)
-				life := func() *process {
-					p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
-					if err := p.informer.SetTransform(refuse); err != nil {
-						t.Fatal(err)
-					}
-					return p.run()
-				}
-				p := life()
-				settle()
-				for _, cm := range c.first {
-					f.put(cm)
-				}
-				f.put(configMap("b", "y"))
-				settle()
-				p.stop()
-				f.put(configMap("c", "x"))
-				f.onList = func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
-					if c.answer == nil {
-						return nil, nil
-					}
-					return c.answer(f, o)
-				}
-				p = life()
-				settle()
-				if st := p.informer.Status(); st.Relists != 0 || st.Resumes != 1 || st.ResourceVersion != f.rvLocked() {
-					t.Errorf("status %+v", st)
-				}
-			})
-		})
-	}
-}
-
 // refuse is a transform.
 func refuse(obj any) (any, error) {
 	if strings.Contains(accessor(obj).GetName(), "refused") {
@@ -214,7 +157,7 @@ func TestAnObjectThatTheTransformRefusesProvesNothing(t *testing.T) {
 		f.takeRequests()
 		f.closeWatches()
 		settle()
-		p.expectRequests(f, "LIST rv=104 limit=1", "WATCH rv=104")
+		p.expectRequests(f, "LIST limit=1", "WATCH rv=104")
 	})
 }
 

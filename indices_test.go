@@ -40,7 +40,7 @@ func TestAnotherIndexVersionRebuildsTheIndicesAndResumes(t *testing.T) {
 			if err != nil || !slices.Equal(keys, c.want) {
 				t.Errorf("version %s: %q, %v", c.version, keys, err)
 			}
-			p.expectRequests(f, "LIST rv=2 limit=1", "WATCH rv=2")
+			p.expectRequests(f, "LIST limit=1", "WATCH rv=2")
 			p.stop()
 		}
 	})

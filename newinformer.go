@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -211,6 +212,9 @@ func (s *SharedIndexInformer) look(ctx context.Context) (*request.Seen, error) {
 			w, err := lw.WatchWithContext(ctx, metav1.ListOptions{ResourceVersion: "1", AllowWatchBookmarks: true, TimeoutSeconds: new(int64(1))})
 			if err == nil && w != nil { // It was sent, because it cannot be seen.
 				w.Stop()
+			}
+			if answer := apierrors.APIStatus(nil); errors.As(err, &answer) { // So it was, too.
+				return nil
 			}
 			return err
 		})

@@ -116,10 +116,10 @@ func (q *wildRequest) parse() {
 		q.what = "cluster"
 	case query.Get("watch") != "":
 		q.what = "watch"
-	case strings.Contains(q.r.Header.Get("Accept"), "PartialObjectMetadataList"):
-		q.what = "metadata"
 	case q.options.Limit == 1:
 		q.what = "probe"
+	case strings.Contains(q.r.Header.Get("Accept"), "PartialObjectMetadataList"):
+		q.what = "metadata"
 	case q.name != "":
 		q.what = "one"
 	case q.options.Continue != "":
