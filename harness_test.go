@@ -348,7 +348,7 @@ func (p *process) crash() string {
 	return copied
 }
 
-// expectStore compares the store with the source (I2).
+// expectStore compares the store with the source (A5).
 func expectStore(t *testing.T, informer cache.SharedInformer, f *source) {
 	t.Helper()
 	if diff := cmp.Diff(f.contents(), versions(informer.GetStore().List())); diff != "" {

@@ -184,7 +184,7 @@ func TestAHandlerThatChangesObjectsIsNotAnotherHistory(t *testing.T) {
 
 // TestEtcdPutBackUnderAnInformerThatIsNeverResumed: once its watch has ended, it is found out as it is
 // by any other informer.
-func TestEtcdPutBackUnderAnInformerThatIsNeverResumed(t *testing.T) { // I2
+func TestEtcdPutBackUnderAnInformerThatIsNeverResumed(t *testing.T) { // A3
 	bubble(t, func(t *testing.T) {
 		f := newHistory(t)
 		p := launch(t, testsupport.Path(t), f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.NeverResume = true })

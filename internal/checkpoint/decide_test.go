@@ -91,11 +91,11 @@ var rows = []struct {
 
 	{"rewrite", "not every record was written anew", func(r *Record, _ *Want) { r.Rewrite = true }, rewrite, "rewritten yet"},
 	{"rewound", "the objects are of a history that the server lost", func(r *Record, _ *Want) { r.Rewound = true }, rewound, "compared yet"},
-	{"version", "the resourceVersion is missing (C1)", func(r *Record, _ *Want) { r.ResourceVersion = "" }, refresh, `resourceVersion ""`},
-	{"version", "the resourceVersion is the one that means any (C1)", func(r *Record, _ *Want) { r.ResourceVersion = "0" }, refresh, `resourceVersion "0"`},
-	{"version", "the resourceVersion is not a number (C2)", func(r *Record, _ *Want) { r.ResourceVersion = "12a" }, refresh, `resourceVersion "12a"`},
-	{"version", "the resourceVersion has leading zeros (C2)", func(r *Record, _ *Want) { r.ResourceVersion = "012" }, refresh, `resourceVersion "012"`},
-	{"version", "the resourceVersion is negative (C2)", func(r *Record, _ *Want) { r.ResourceVersion = "-1" }, refresh, `resourceVersion "-1"`},
+	{"version", "the resourceVersion is missing (A3)", func(r *Record, _ *Want) { r.ResourceVersion = "" }, refresh, `resourceVersion ""`},
+	{"version", "the resourceVersion is the one that means any (A3)", func(r *Record, _ *Want) { r.ResourceVersion = "0" }, refresh, `resourceVersion "0"`},
+	{"version", "the resourceVersion is not a number (A4)", func(r *Record, _ *Want) { r.ResourceVersion = "12a" }, refresh, `resourceVersion "12a"`},
+	{"version", "the resourceVersion has leading zeros (A4)", func(r *Record, _ *Want) { r.ResourceVersion = "012" }, refresh, `resourceVersion "012"`},
+	{"version", "the resourceVersion is negative (A4)", func(r *Record, _ *Want) { r.ResourceVersion = "-1" }, refresh, `resourceVersion "-1"`},
 	{"history", "the server keeps no history", func(_ *Record, w *Want) { w.NeverResume = true }, refresh, "keeps no history of deployments.apps/v1"},
 }
 

@@ -7,9 +7,9 @@
 // package knows neither the file nor the API server, and does no I/O, except that
 // BinaryVersion reads the program's executable.
 //
-// It keeps these invariants (docs/design/README.md, "Invariants"):
+// It keeps these promises (README.md):
 //
-//   - C1: a missing, incomplete or mismatched checkpoint never resumes.
-//   - C2: a resourceVersion is judged only with apimachinery's
+//   - A3: a missing, incomplete or mismatched checkpoint never resumes.
+//   - A4: a resourceVersion is judged only with apimachinery's
 //     util/resourceversion.
 package checkpoint

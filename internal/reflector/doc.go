@@ -7,11 +7,10 @@
 // into the store, item by item, before it returns one. The Reflector handles
 // everything else (backoff, 429, internal errors, bookmarks, type checks).
 //
-// It keeps these invariants (docs/design/README.md, "Invariants"):
+// It keeps these promises (README.md):
 //
-//   - C1: without a valid resourceVersion it never resumes.
-//   - C2: the server is asked whether it has reached a resourceVersion. Only if
-//     it does not answer, or refuses a list as too new, its own version is compared with
-//     the store's; so is that of each list.
-//   - I2: a watch that cannot be trusted to be complete is never resumed.
+//   - A3: a watch is resumed only from a valid resourceVersion, and only if the server has reached that. It is asked
+//     for one object beside the watch (question.go).
+//   - A4: versions are compared only where they have an order. Where the answers say nothing, the process does not ask again.
+//   - A6: it finds out when the store has caught up with the server (caughtup.go).
 package reflector

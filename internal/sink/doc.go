@@ -7,11 +7,9 @@
 // it; once the batch is visible the delta is published. A relist (relist.go) is staged
 // (stage.go) until the list is complete, and then applied in batches of the same kind.
 //
-// It keeps these invariants (docs/design/README.md, "Invariants"):
+// It keeps these promises (README.md):
 //
-//   - P1: object, index entries, delta and checkpoint of an event are in one batch.
-//   - P2: the checkpoint is never ahead of the objects.
-//   - C1: only a checkpoint that is complete and trusted is resumed.
-//   - C2: resourceVersions are compared as Kubernetes allows, and a server's history with
-//     the store's (history.go).
+//   - A1: object, index entries, delta and checkpoint of an event are in one batch.
+//   - A2: the checkpoint is never ahead of the objects.
+//   - A3: only a checkpoint that is complete and trusted is resumed.
 package sink

@@ -359,7 +359,7 @@ func (r *relist) recordLocked(rv string, whole bool) {
 	k.record.IndexVersion = k.want.IndexVersion
 	k.record.ClusterID = cmp.Or(k.clusterID, k.record.ClusterID)
 	if !k.trusted {
-		k.record.ResourceVersion = "" // So nothing is resumed (C1).
+		k.record.ResourceVersion = "" // So nothing is resumed (A3).
 	}
 }
 

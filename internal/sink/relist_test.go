@@ -258,7 +258,7 @@ func TestAFirstListIsWrittenAsItComes(t *testing.T) {
 	})
 }
 
-// TestAListWithoutAVersionLeavesNoOlderOne that the next process would resume at (C1): the watch from there would bring
+// TestAListWithoutAVersionLeavesNoOlderOne that the next process would resume at (A3): the watch from there would bring
 // again what the list has, and not what was deleted before it.
 func TestAListWithoutAVersionLeavesNoOlderOne(t *testing.T) {
 	for _, rv := range []string{"", "0", "9"} {

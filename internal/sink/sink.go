@@ -60,7 +60,7 @@ type Options struct {
 }
 
 // Sink receives the events of client-go's Reflector, and the items of a relist. Each
-// event becomes one batch of object, index entries, delta and checkpoint (P1).
+// event becomes one batch of object, index entries, delta and checkpoint (A1).
 //
 // To the Reflector it is a cache.Queue, but nothing is ever popped from it: an
 // event is stored, and published to the listeners, before Add returns.
