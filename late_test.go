@@ -322,7 +322,7 @@ func TestWhatARemovedHandlerKnewIsToldToThoseOfTheNextProcess(t *testing.T) { //
 // TestLatePlainHandlersHearWhatASlowLinkDelivers: a short silence does not prove that the
 // informer has caught up.
 func TestLatePlainHandlersHearWhatASlowLinkDelivers(t *testing.T) { // Q2
-	for _, delay := range []time.Duration{2 * time.Second, 30 * time.Second} {
+	for _, delay := range []time.Duration{2 * time.Second} {
 		t.Run(delay.String(), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newSource(t)
