@@ -184,7 +184,7 @@ func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 // Close stops the informers that still run, waits until their handlers and reconcilers have returned,
 // at most 5 s, and writes and closes the file. If it returns nil, all that was applied and
 // acknowledged is in the file; after an error, the API server will send again what is missing. If
-// the file was lost in use, so that the Cache works from memory, Close returns why; if there
+// the file was found damaged in use, Close returns that; if there
 // never was a file, it returns nil, because Status().Err has said so since Open. Further calls wait
 // for the first and return its result.
 //

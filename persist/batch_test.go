@@ -76,7 +76,7 @@ func putEverywhere(b *Batch, i int) {
 	}
 }
 
-// TestABatchIsVisibleAsAWhole is P1 for readers: they take snapshots, of what
+// TestABatchIsVisibleAsAWhole is A1 for readers: they take snapshots, of what
 // was applied and of what is durable, while batches come and are committed.
 func TestABatchIsVisibleAsAWhole(t *testing.T) {
 	for _, o := range []Options{

@@ -12,7 +12,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
-// TestCloseWritesAllThatWasApplied is P4.
+// TestCloseWritesAllThatWasApplied is S7.
 func TestCloseWritesAllThatWasApplied(t *testing.T) {
 	path := testsupport.Path(t)
 	db := openSound(t, path, manual)

@@ -145,7 +145,7 @@ func (v *victim) image() (b []byte, durable uint64) {
 	return b, durable
 }
 
-// TestAKilledProcessLeavesAPrefixOfItsBatches is P1 and P2: every batch is
+// TestAKilledProcessLeavesAPrefixOfItsBatches is A1 and S1: every batch is
 // there as a whole or not at all, all before it are there too, and so are those
 // that were said to be durable.
 func TestAKilledProcessLeavesAPrefixOfItsBatches(t *testing.T) {

@@ -206,7 +206,7 @@ func TestSpacesAreCapturedApart(t *testing.T) {
 	}
 }
 
-// TestWhatWasTakenFromACallbackOutlivesTheTransaction is P3: the pages are
+// TestWhatWasTakenFromACallbackOutlivesTheTransaction: the pages are
 // used again, and bbolt's mapping is gone.
 func TestWhatWasTakenFromACallbackOutlivesTheTransaction(t *testing.T) {
 	db := openSound(t, testsupport.Path(t), manual)

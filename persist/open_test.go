@@ -124,7 +124,7 @@ func holdFile(t *testing.T, path string) (pid int, release func()) {
 	}
 }
 
-// TestAFileOfAnotherProcessIsLeftAlone is P5, between processes.
+// TestAFileOfAnotherProcessIsLeftAlone is S4.
 func TestAFileOfAnotherProcessIsLeftAlone(t *testing.T) {
 	path := testsupport.Path(t)
 	_, release := holdFile(t, path)
