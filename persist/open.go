@@ -116,7 +116,7 @@ func (db *DB) open(ctx context.Context) (err error) {
 		var f *os.File
 		f, err = db.lock(ctx)
 		if errors.Is(err, fs.ErrNotExist) {
-			if err = db.begin(); err != nil && db.makeRoom() {
+			if err = db.begin(); isDiskFull(err) && db.makeRoom() {
 				err = db.begin()
 			}
 			if err != nil && !errors.Is(err, fs.ErrExist) { // Else another process was faster.
