@@ -2,6 +2,7 @@ package warmwatch_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"flag"
@@ -21,6 +22,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -369,6 +372,71 @@ func TestARecordWithABadChecksumIsNotServedAndComesBack(t *testing.T) {
 			t.Errorf("status after the relist: %+v", st)
 		}
 	})
+}
+
+// TestAReadThatMeetsDamageWaitsForTheRelist, so that it has all there is, while the server is heard. If no list comes to its
+// end, reads that can say so fail after 10 s, and List leaves out what cannot be read once the server is not heard (A7).
+func TestAReadThatMeetsDamageWaitsForTheRelist(t *testing.T) {
+	keysByIndex := func(ix cache.Indexer) ([]string, error) { return ix.IndexKeys("content", "x") }
+	byIndex := func(ix cache.Indexer) ([]string, error) {
+		objects, err := ix.ByIndex("content", "x")
+		return names(objects, nil), err
+	}
+	list := func(ix cache.Indexer) ([]string, error) { return names(ix.List(), nil), nil }
+	get := func(ix cache.Indexer) ([]string, error) {
+		obj, exists, err := ix.GetByKey("ns/b")
+		if !exists {
+			return nil, err
+		}
+		return []string{accessor(obj).GetName()}, err
+	}
+	for name, c := range map[string]struct {
+		bucket string
+		read   func(cache.Indexer) ([]string, error)
+		want   []string
+		fails  bool // Else it has less.
+	}{
+		"List":      {"objects", list, []string{"a", "b", "c"}, false},
+		"GetByKey":  {"objects", get, []string{"b"}, true},
+		"ByIndex":   {"objects", byIndex, []string{"a", "b", "c"}, true},
+		"IndexKeys": {"index", keysByIndex, []string{"ns/a", "ns/b", "ns/c"}, true},
+	} {
+		for _, lists := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/lists=%t", name, lists), func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					f := newSource(t, configMap("a", "x"), configMap("b", "x"), configMap("c", "x"))
+					path := filled(t, f, withContentIndex)
+					key := "ns/b"
+					if c.bucket == "index" {
+						key = "\acontent\x02vxns/b"
+					}
+					changeValue(t, path, c.bucket, key, func(v []byte) { v[len(v)/2] ^= 1 })
+					f.with(func() {
+						f.onList = func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+							if lists || o.Limit == 1 {
+								return nil, nil
+							}
+							return nil, errUnreachable
+						}
+					})
+					p := launch(t, path, f, withContentIndex)
+					p.damaged = true
+					p.run()
+					settle()
+					begin := time.Now()
+					got, err := c.read(p.informer.GetIndexer())
+					slices.Sort(got)
+					waited := time.Since(begin)
+					if lists && (err != nil || !slices.Equal(got, c.want)) {
+						t.Errorf("%q, %v, expected %q", got, err, c.want)
+					}
+					if !lists && (waited > time.Minute || c.fails && (err == nil || waited < 9*time.Second) || len(got) >= len(c.want)) {
+						t.Errorf("%q, %v after %v, although nothing is listed", got, err, waited)
+					}
+				})
+			})
+		}
+	}
 }
 
 // changeValue changes a value in a file, of the only space in it.

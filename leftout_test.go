@@ -184,29 +184,6 @@ func TestWhatIsLeftOutAndCannotBeReadIsLost(t *testing.T) {
 	}
 }
 
-// TestWhatIsLeftOutAndWasNotTold because it could not be read, and now can.
-func TestWhatIsLeftOutAndWasNotTold(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f, path := newSource(t, configMap("a"), configMap("b", "needle")), testsupport.Path(t)
-		p := launchRefusing(t, path, f).run()
-		settle()
-		p.stop()
-		flipBits(t, path, "needle")
-		f.put(configMap("b", "bad"))
-		f.setDown(errUnreachable)
-		p = launchRefusing(t, path, f)
-		p.damaged = true
-		d := addDurable(t, p, "d")
-		p.run()
-		settle()
-		d.expect(t, "add ns/a@1 initial")
-		flipBits(t, path, "needle")
-		f.setDown(nil)
-		settle()
-		d.expect(t, "add ns/b@2")
-	})
-}
-
 // TestAnIndexFunctionThatFailsOnWhatIsLeftOut: as long as the object stays, no index is right.
 func TestAnIndexFunctionThatFailsOnWhatIsLeftOut(t *testing.T) { // I1
 	for name, spoil := range spoiled {

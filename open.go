@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -70,7 +71,7 @@ func (p *parts) name() string {
 func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err error) {
 	p.indexer, err = indexer.New(indexer.Options{
 		DB: p.db, Space: p.space, NewObject: s.newObject, Indexers: indexers,
-		Objects: s.cache.objects, OnCorrupt: s.corrupt, OnDecode: s.detector.AddObject, Logger: &p.logger,
+		Objects: s.cache.objects, OnCorrupt: s.corrupt, AwaitRepair: s.awaitRepair, OnDecode: s.detector.AddObject, Logger: &p.logger,
 	})
 	if err != nil {
 		return err
@@ -146,4 +147,32 @@ func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
 	if r := s.resumer.Load(); force && r != nil {
 		r.ForceRelist(reflector.Relisting{Reason: fmt.Sprintf("the cache could not be read: %v", err), Rewrite: true})
 	}
+}
+
+const (
+	// recentAnswer is how old the last word of a server that is heard may be, where no watch is open.
+	recentAnswer = 10 * time.Second
+	repairPoll   = 20 * time.Millisecond
+)
+
+// awaitRepair waits until a relist has repaired what could not be read, as long as the server is heard, and at most for limit
+// if that is positive. It reports whether that is done.
+func (s *SharedIndexInformer) awaitRepair(limit time.Duration) bool {
+	for begin := time.Now(); limit <= 0 || time.Since(begin) < limit; time.Sleep(repairPoll) {
+		switch repaired, heard := s.progress.repair(); {
+		case repaired:
+			return true
+		case !heard:
+			return false
+		}
+	}
+	return false
+}
+
+// repair reports whether all that is stored can be read, and whether the server is heard, so that it soon can.
+func (p *progress) repair() (repaired, heard bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	recent := time.Since(p.lastContact) < recentAnswer || time.Since(p.liveUntil) < recentAnswer
+	return p.troubles[CodeUnreadable].err == nil, p.phase == PhaseLive || recent && p.phase != PhaseStopped
 }

@@ -133,6 +133,7 @@ type progress struct {
 	startedFrom string
 	reason      string
 	lastContact time.Time
+	liveUntil   time.Time // When the last watch has ended.
 	relists     int
 	resumes     int
 	troubles    map[Code]trouble // What is wrong now. OutsideObjects lasts until a list has none.
@@ -229,6 +230,9 @@ func (p *progress) relistEnded(complete bool, refused error) (whole, repaired bo
 func (p *progress) setPhase(phase Phase) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.phase == PhaseLive {
+		p.liveUntil = time.Now()
+	}
 	if p.phase != PhaseStopped {
 		p.phase = phase
 	}

@@ -105,7 +105,7 @@ func (ix *Indexer) DecodeChunk(c Chunk) Chunk {
 		keys[i] = c.undecoded[i].key
 	}
 	var ls []lazyObject
-	c.Objects, ls = ix.decode(c.undecoded, c.records, noMark)
+	c.Objects, ls, _ = ix.decode(c.undecoded, c.records, noMark)
 	c.Keys, c.Seqs, c.undecoded = make([]string, len(ls)), make([]uint64, len(ls)), nil
 	for i, l := range ls {
 		c.Keys[i], c.Seqs[i] = l.key, l.seq
@@ -159,15 +159,18 @@ func (ix *Indexer) ListKeys() []string {
 		return []string{}
 	}
 	var keys []string
-	err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
-		keys = make([]string, 0, ix.Len())
-		return s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
-			keys = append(keys, it.Key)
-			return true, nil
+	_ = ix.patiently(0, func() error {
+		err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
+			keys = make([]string, 0, ix.Len())
+			return s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
+				keys = append(keys, it.Key)
+				return true, nil
+			})
 		})
+		if err != nil {
+			ix.failed(err, "list keys")
+		}
+		return err
 	})
-	if err != nil {
-		ix.failed(err, "list keys")
-	}
 	return keys
 }

@@ -100,10 +100,10 @@ func TestAReadByAnIndexThatLacksEntriesWaits(t *testing.T) {
 		if pods, err := ix.ByIndex("values", "all"); !errors.Is(err, errNotWhole) {
 			t.Errorf("%q, %v", names(pods), err)
 		}
-		if waited := time.Since(begin); waited < wholePatience {
+		if waited := time.Since(begin); waited < readPatience {
 			t.Errorf("it has waited for %v", waited)
 		}
-		time.AfterFunc(wholePatience/2, func() {
+		time.AfterFunc(readPatience/2, func() {
 			if err := ix.RebuildIndices(); err != nil {
 				t.Error(err)
 			}

@@ -256,7 +256,7 @@ func TestHiddenObjectsAreNotFoundByAnyRead(t *testing.T) {
 	}
 }
 
-// TestAnUnreadableObjectIsNeverServed is P6: it is reported, and left out.
+// TestAnUnreadableObjectIsNeverServed is S2: it is reported, and left out, or the read fails (A7).
 func TestAnUnreadableObjectIsNeverServed(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	var reported []error
@@ -303,9 +303,8 @@ func TestAnUnreadableObjectIsNeverServed(t *testing.T) {
 		t.Errorf("List: %v", got)
 	}
 	expectReport("List")
-	objs, err := ix.ByIndex("node", "")
-	if got := names(objs); !slices.Equal(got, []string{"a", "c"}) || err != nil {
-		t.Errorf("ByIndex: %v, %v", got, err)
+	if objs, err := ix.ByIndex("node", ""); len(objs) > 0 || err == nil {
+		t.Errorf("ByIndex: %v, %v", names(objs), err)
 	}
 	expectReport("ByIndex")
 	w := ix.Writer()

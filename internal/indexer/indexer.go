@@ -6,6 +6,7 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/cache"
@@ -41,6 +42,10 @@ type Options struct {
 	// OnCorrupt, if set, is called for everything that could not be read, by
 	// readers and writers. It must not call the Indexer.
 	OnCorrupt func(error)
+	// AwaitRepair, if set, is called by readers of cache.Indexer after they have met damage. It waits until that is
+	// repaired, at most for limit if that is positive, and reports whether to read again. Until then readers would return less
+	// than there is (A7).
+	AwaitRepair func(limit time.Duration) (again bool)
 	// OnDecode, if set, is called with each object that was read from disk, before
 	// any reader gets it.
 	OnDecode func(obj any)
@@ -55,14 +60,15 @@ type Options struct {
 // Methods of cache.Indexer that return no error log what went wrong (a corrupt
 // record, a closed DB) and leave out what they could not read.
 type Indexer struct {
-	db        *persist.DB
-	space     string
-	newObject func() any
-	objects   *Objects
-	owner     *owner
-	onCorrupt func(error)
-	onDecode  func(any)
-	log       klog.Logger
+	db          *persist.DB
+	space       string
+	newObject   func() any
+	objects     *Objects
+	owner       *owner
+	onCorrupt   func(error)
+	awaitRepair func(time.Duration) bool
+	onDecode    func(any)
+	log         klog.Logger
 
 	objectsName, indexName, storeName persist.Bucket
 
@@ -78,8 +84,6 @@ type Indexer struct {
 	drops atomic.Uint64
 	// visible is state as of the last batch, for readers.
 	visible atomic.Pointer[state]
-	// leftOut has the keys of the objects that could not be read for a list.
-	leftOut keySet
 }
 
 var _ cache.Indexer = (*Indexer)(nil)
@@ -130,6 +134,9 @@ func New(o Options) (*Indexer, error) {
 	if o.OnCorrupt == nil {
 		o.OnCorrupt = func(error) {}
 	}
+	if o.AwaitRepair == nil {
+		o.AwaitRepair = func(time.Duration) bool { return false }
+	}
 	if o.OnDecode == nil {
 		o.OnDecode = func(any) {}
 	}
@@ -139,7 +146,7 @@ func New(o Options) (*Indexer, error) {
 	}
 	ix := &Indexer{
 		db: o.DB, space: o.Space, newObject: o.NewObject,
-		objects: o.Objects, onCorrupt: o.OnCorrupt, onDecode: o.OnDecode, log: *o.Logger,
+		objects: o.Objects, onCorrupt: o.OnCorrupt, awaitRepair: o.AwaitRepair, onDecode: o.OnDecode, log: *o.Logger,
 		objectsName: persist.Bucket{Space: o.Space, Name: objectsBucket},
 		indexName:   persist.Bucket{Space: o.Space, Name: indexBucket},
 		storeName:   persist.Bucket{Space: o.Space, Name: storeBucket},

@@ -173,7 +173,7 @@ func TestABatchIsInMemoryWhenItIsVisible(t *testing.T) {
 					t.Error(err)
 				}
 				s.Close()
-				objs, _ := ix.decode([]lazyObject{seen}, &buf, noMark)
+				objs, _, _ := ix.decode([]lazyObject{seen}, &buf, noMark)
 				obj, exists, err := ix.GetByKey(key)
 				if err != nil || !exists {
 					t.Errorf("%s: exists %v, %v", key, exists, err)

@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
@@ -69,12 +70,35 @@ func (ix *Indexer) GetByKey(key string) (item any, exists bool, err error) {
 	if ix.hidden.Load() {
 		return nil, false, nil
 	}
-	item, _, exists, err = ix.get(key, nil, nil)
-	if err != nil {
-		ix.failed(err, key)
-		return nil, false, err
+	err = ix.patiently(readPatience, func() (err error) {
+		if item, _, exists, err = ix.get(key, nil, nil); err != nil {
+			ix.failed(err, key)
+			item, exists = nil, false
+		}
+		return err
+	})
+	return item, exists, err
+}
+
+const (
+	// readPatience is how long a read that can return an error waits for what is being made anew.
+	readPatience = 10 * time.Second
+	wholePoll    = 20 * time.Millisecond
+)
+
+// patiently calls read again once the damage that it has met is repaired, and once the indices have all entries (A7). It
+// returns the last error: after limit, if that is not 0, and if nothing is being repaired.
+func (ix *Indexer) patiently(limit time.Duration, read func() error) error {
+	for begin := time.Now(); ; {
+		err := read()
+		waited := time.Since(begin)
+		switch {
+		case errors.Is(err, errNotWhole) && waited < readPatience:
+			time.Sleep(wholePoll)
+		case !isDamage(err) || limit > 0 && waited >= limit || !ix.awaitRepair(limit-waited):
+			return err
+		}
 	}
-	return item, exists, nil
 }
 
 // A lazyObject is a decoded object, or the record to decode it from.
@@ -114,9 +138,9 @@ func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *buffers) lazyObject
 const minParallel = 32
 
 // decode decodes the objects, in parallel, and releases buf, which has their
-// records. It reports and leaves out what cannot be read. If m was taken before ls
+// records. It reports and leaves out what cannot be read, and returns one of the errors. If m was taken before ls
 // was fetched, and is not noMark, objects stay in memory if there is room.
-func (ix *Indexer) decode(ls []lazyObject, buf *buffers, m mark) (objects []any, good []lazyObject) {
+func (ix *Indexer) decode(ls []lazyObject, buf *buffers, m mark) (objects []any, good []lazyObject, err error) {
 	defer buf.release()
 	var wg sync.WaitGroup
 	workers := max(1, min(runtime.GOMAXPROCS(0), 8, len(ls)/minParallel))
@@ -128,13 +152,13 @@ func (ix *Indexer) decode(ls []lazyObject, buf *buffers, m mark) (objects []any,
 	objects, good = make([]any, 0, len(ls)), ls[:0]
 	for _, l := range ls {
 		if l.err != nil {
-			ix.leftOut.add(l.key)
-			ix.failed(l.err, l.key)
+			err = l.err
+			ix.failed(err, l.key)
 			continue
 		}
 		objects, good = append(objects, l.object), append(good, l)
 	}
-	return objects, good
+	return objects, good, err
 }
 
 // decodeInOrder decodes the objects, one after the other. With noMark, each is decoded beside the one
@@ -160,50 +184,47 @@ func (ix *Indexer) decodeInOrder(ls []lazyObject, m mark) {
 }
 
 // List implements [cache.Store].
-func (ix *Indexer) List() []any {
-	list := []any{}
+func (ix *Indexer) List() (list []any) {
 	if ix.hidden.Load() {
-		return list
+		return []any{}
 	}
-	if all, ok := ix.objects.all(ix.owner); ok {
-		return all
-	}
-	for range 2 {
-		// The snapshot has all writes up to asOf, and perhaps more.
-		asOf, m, whole := ix.Seq(), ix.objects.mark(), true
-		err := ix.db.Read(ix.space, func(s *persist.Snapshot) (err error) {
-			list, whole, err = ix.list(s, asOf, m)
+	_ = ix.patiently(0, func() (err error) { // What it could not read is reported.
+		if all, ok := ix.objects.all(ix.owner); ok {
+			list = all
+			return nil
+		}
+		asOf, m := ix.Seq(), ix.objects.mark() // The snapshot has all writes up to asOf, and perhaps more.
+		err = ix.db.Read(ix.space, func(s *persist.Snapshot) (err error) {
+			list, err = ix.list(s, asOf, m)
 			return err
 		})
 		if err != nil {
 			ix.failed(err, "list")
-			break
 		}
-		if whole || !ix.Complete() { // Complete reports what is missing, unless it was repaired meanwhile.
-			break
-		}
-	}
+		return err
+	})
 	return list
 }
 
-// list reads all objects, and reports whether none is missing, see checkCount.
-func (ix *Indexer) list(s *persist.Snapshot, asOf uint64, m mark) (list []any, whole bool, err error) {
+// list reads all objects. The error says that one is missing.
+func (ix *Indexer) list(s *persist.Snapshot, asOf uint64, m mark) (list []any, leftOut error) {
 	list = []any{}
 	found := tally{}
 	for from, done := "", false; !done; {
 		var ls []lazyObject
 		var buf buffers
+		var err error
 		ls, from, done, err = ix.scanChunk(s, from, asOf, ChunkObjects, &buf)
 		if err != nil {
-			return list, false, err
+			return list, err
 		}
 		for i := range ls {
 			found.add(ls[i].key)
 		}
-		objects, _ := ix.decode(ls, &buf, m)
-		list = append(list, objects...)
+		objects, _, err := ix.decode(ls, &buf, m)
+		list, leftOut = append(list, objects...), cmp.Or(leftOut, err)
 	}
-	return list, ix.checkCount(s, asOf, found) == nil, nil
+	return list, cmp.Or(leftOut, ix.checkCount(s, asOf, found))
 }
 
 // checkCount compares the objects that were found in a snapshot with the number and the
@@ -281,15 +302,25 @@ func (ix *Indexer) ByIndex(indexName, indexedValue string) ([]any, error) {
 	return ix.byIndex(indexName, indexedValue)
 }
 
-func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
+func (ix *Indexer) byIndex(name string, values ...string) (objects []any, err error) {
 	if ix.hidden.Load() {
 		return []any{}, nil
 	}
+	err = ix.patiently(readPatience, func() (err error) {
+		objects, err = ix.readByIndex(name, values...)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return objects, nil
+}
+
+func (ix *Indexer) readByIndex(name string, values ...string) ([]any, error) {
 	asOf, m := ix.Seq(), ix.objects.mark()
 	var ls []lazyObject
 	var buf buffers
-	where := name
-	err := ix.readIndex(ix.db.Read, func(s *persist.Snapshot) error {
+	err := ix.readIndex(name, func(s *persist.Snapshot) error {
 		keys, err := ix.indexKeys(s, name, values...)
 		if err != nil {
 			return err
@@ -308,42 +339,34 @@ func (ix *Indexer) byIndex(name string, values ...string) ([]any, error) {
 				err = &persist.CorruptError{Bucket: ix.indexName, Key: key, Err: fmt.Errorf("index %q has an object that does not exist", name)}
 			}
 			if err != nil {
-				where = key
 				return err
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		ix.failed(err, where)
 		return nil, err
 	}
-	objects, _ := ix.decode(ls, &buf, m)
-	return objects, nil
+	objects, _, err := ix.decode(ls, &buf, m)
+	return objects, err
 }
 
 // errNotWhole is returned instead of less than there is.
 var errNotWhole = errors.New("the indices lack entries, and are being made anew")
 
-const (
-	wholePatience = 10 * time.Second
-	wholePoll     = 20 * time.Millisecond
-)
-
-// readIndex reads by an index. Where entries are missing it waits, at most for wholePatience. read is a method of the DB.
-func (ix *Indexer) readIndex(read func(space string, fn func(*persist.Snapshot) error) error, fn func(*persist.Snapshot) error) error {
-	for begin := time.Now(); ; time.Sleep(wholePoll) {
-		before := ix.drops.Load()
-		err := read(ix.space, func(s *persist.Snapshot) error {
-			if before%2 == 1 || ix.drops.Load() != before {
-				return errNotWhole
-			}
-			return fn(s)
-		})
-		if !errors.Is(err, errNotWhole) || time.Since(begin) >= wholePatience {
-			return err
+// readIndex reads by an index, unless entries are missing.
+func (ix *Indexer) readIndex(name string, fn func(*persist.Snapshot) error) error {
+	before := ix.drops.Load()
+	err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
+		if before%2 == 1 || ix.drops.Load() != before {
+			return errNotWhole
 		}
+		return fn(s)
+	})
+	if err != nil && !errors.Is(err, errNotWhole) {
+		ix.failed(err, name)
 	}
+	return err
 }
 
 // indexKeys returns the sorted keys of the objects that have any of the values.
@@ -376,13 +399,12 @@ func (ix *Indexer) IndexKeys(indexName, indexedValue string) ([]string, error) {
 		return []string{}, nil
 	}
 	var keys []string
-	err := ix.readIndex(ix.db.Read, func(s *persist.Snapshot) (err error) {
-		keys, err = ix.indexKeys(s, indexName, indexedValue)
-		return err
+	err := ix.patiently(readPatience, func() error {
+		return ix.readIndex(indexName, func(s *persist.Snapshot) (err error) {
+			keys, err = ix.indexKeys(s, indexName, indexedValue)
+			return err
+		})
 	})
-	if err != nil {
-		ix.failed(err, indexName)
-	}
 	return keys, err
 }
 
@@ -394,7 +416,7 @@ func (ix *Indexer) ListIndexFuncValues(indexName string) []string {
 		return values
 	}
 	namePrefix := indexPrefix(indexName)
-	err := ix.readIndex(ix.db.Read, func(s *persist.Snapshot) error {
+	read := func(s *persist.Snapshot) error {
 		values = []string{}
 		for from := namePrefix; ; {
 			next := ""
@@ -411,9 +433,7 @@ func (ix *Indexer) ListIndexFuncValues(indexName string) []string {
 			}
 			from = next
 		}
-	})
-	if err != nil {
-		ix.failed(err, indexName)
 	}
+	_ = ix.patiently(0, func() error { return ix.readIndex(indexName, read) })
 	return values
 }

@@ -89,9 +89,6 @@ func (b *batch) set(it stagedItem) queue.Delta {
 	if d.Type == cache.Sync {
 		d.Type = cache.Updated // The version is the same, the content is not.
 	}
-	if _, untold := b.a.untold[it.key]; untold { // As one that cannot be read.
-		d.Type, d.Old, d.OldValue = cache.Added, nil, nil
-	}
 	d.Replaced = b.a.replaces(it.key)
 	return d
 }
@@ -99,15 +96,10 @@ func (b *batch) set(it stagedItem) queue.Delta {
 // keep leaves an object as it is: an old version is better than a deletion that has not happened.
 func (b *batch) keep(key string, obj any) error {
 	b.a.kept[key] = struct{}{}
-	_, untold := b.a.untold[key]
-	if !untold && !b.a.how.Rewrite {
+	if !b.a.how.Rewrite {
 		return nil
 	}
-	it := stagedItem{key: key, value: b.a.k.indexer.NewValue(obj)}
-	if untold {
-		return b.add(b.set(it))
-	}
-	b.bytes += b.w.SetValue(it.key, it.value, false).SizeBytes()
+	b.bytes += b.w.SetValue(key, b.a.k.indexer.NewValue(obj), false).SizeBytes()
 	return b.commitIfFull()
 }
 

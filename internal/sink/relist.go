@@ -55,9 +55,6 @@ type relist struct {
 	// leftOut has the objects that the list has and the store cannot take: the uid by the key,
 	// before the transform.
 	leftOut map[string]types.UID
-	// untold has the keys of objects that could not be read when handlers were told of all.
-	// They are told of them again, even if the store has them now.
-	untold map[string]struct{}
 	// refused is why an object of the list was left out last; nil if none was.
 	refused    error
 	refusedKey string
@@ -118,7 +115,7 @@ func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 		}
 	}
 	return &relist{
-		k: k, how: how, begun: k.indexer.Seq(), onlyOurs: first && k.filling, stage: newStage(k), untold: k.indexer.TakeLeftOut(),
+		k: k, how: how, begun: k.indexer.Seq(), onlyOurs: first && k.filling, stage: newStage(k),
 		seen: make(map[string]struct{}, k.indexer.Len()), replaced: map[string]struct{}{}, leftOut: map[string]types.UID{},
 	}, nil
 }
@@ -187,8 +184,7 @@ func (r *relist) Known(_ context.Context, v checkpoint.ObjectVersion) (bool, err
 	w := k.indexer.Writer()
 	defer w.Close()
 	uid, rv, exists := w.Head(key)
-	_, untold := r.untold[key]
-	if !exists || untold || uid == "" || rv == "" || uid != v.UID || rv != v.ResourceVersion {
+	if !exists || uid == "" || rv == "" || uid != v.UID || rv != v.ResourceVersion {
 		return false, nil
 	}
 	r.seen[key], r.byVersion = struct{}{}, true
@@ -203,10 +199,9 @@ func (r *relist) Same(_ context.Context, v checkpoint.ObjectVersion, encoded []b
 	}
 	defer k.mu.Unlock()
 	key := v.Key()
-	_, untold := r.untold[key]
 	_, repeated := r.seen[key]
 	// A transform may say something else of the same object.
-	if k.filling || r.how.Rewrite || k.transform != nil || untold || repeated || len(r.leftOut) > 0 {
+	if k.filling || r.how.Rewrite || k.transform != nil || repeated || len(r.leftOut) > 0 {
 		return false, nil
 	}
 	w := k.indexer.Writer()
@@ -225,8 +220,7 @@ func (r *relist) compareLocked(key string, value *record.Object) (same, replaces
 	w := r.k.indexer.Writer()
 	defer w.Close()
 	if w.Holds(key, value) {
-		_, untold := r.untold[key]
-		return !untold, false
+		return true, false
 	}
 	stored, _, exists := w.Head(key)
 	uid, _ := value.Head()
@@ -327,7 +321,6 @@ func (r *relist) finish(rv string) error {
 	whole := k.informer.RelistEnded(true, r.refused)
 	if !whole && k.filling { // It may have lost what it has written. Nobody has seen the store yet.
 		r.done = true
-		k.indexer.ReturnLeftOut(r.untold)
 		return nil
 	}
 	r.recordLocked(rv, whole)
@@ -368,7 +361,6 @@ func (r *relist) Abort() {
 	if r.done {
 		return
 	}
-	r.k.indexer.ReturnLeftOut(r.untold)
 	r.k.informer.RelistEnded(false, nil)
 	if r.k.lockOpen() != nil {
 		return // The next informer of the space removes what is staged.

@@ -85,11 +85,7 @@ func TestWhatHasToBeDecodedIsNotSame(t *testing.T) {
 	}{
 		"records are written anew": {nil, begin(reflector.Relisting{Rewrite: true})},
 		"there is a transform":     {func(obj any) (any, error) { return obj, nil }, begin(reflector.Relisting{})},
-		"handlers have not been told of it": {nil, func(t *testing.T, k *Sink) reflector.Relist {
-			k.indexer.ReturnLeftOut(map[string]struct{}{"a": {}})
-			return relistOf(t, k)
-		}},
-		"the list has it twice": {nil, func(t *testing.T, k *Sink) reflector.Relist { return relistOf(t, k, configMap("a", "2")) }},
+		"the list has it twice":    {nil, func(t *testing.T, k *Sink) reflector.Relist { return relistOf(t, k, configMap("a", "2")) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := newSink(t, 2)
