@@ -443,3 +443,27 @@ func TestASnapshotStaysAsItIsWhenAFsyncFails(t *testing.T) {
 		t.Errorf("the later snapshot has %d keys, %q, %v", len(got), got["key-00000"], err)
 	}
 }
+
+// TestAfterAFailedCommitTheFileIsSyncedAgain before the next attempt: bbolt believes its newest meta page, and the disk may not
+// have it.
+func TestAfterAFailedCommitTheFileIsSyncedAgain(t *testing.T) {
+	db := openSound(t, testsupport.Path(t), manual)
+	synced := 0
+	defer func(before func(string) error) { syncDirectory = before }(syncDirectory)
+	syncDirectory = func(string) error { synced++; return nil } // The last steps of DB.sync.
+	put(t, db, "first", "1")
+	flush(t, db)
+	if synced != 0 {
+		t.Error("without a failure")
+	}
+	fill(db, true)
+	put(t, db, "large", repeat("x", 1<<20))
+	if err := db.Flush(); err == nil {
+		t.Fatal("the commit did not fail")
+	}
+	fill(db, false)
+	flush(t, db)
+	if synced == 0 {
+		t.Error("not after a failure")
+	}
+}
