@@ -93,32 +93,38 @@ func TestAFullRelistFindsWhatTheServerHasLost(t *testing.T) {
 
 // TestAFullRelistWaitsForAQuietSecond, and at most for a tenth of FullRelistEvery.
 func TestAFullRelistWaitsForAQuietSecond(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a"))
-		launch(t, testsupport.Path(t), f, every(time.Hour)).run()
+	informer := func(t *testing.T, o setup) (f *source, busy func(time.Duration)) {
+		f = newSource(t, configMap("a"))
+		launch(t, testsupport.Path(t), f, o).run()
 		settle()
 		f.takeRequests()
-		busy := func(d time.Duration) {
+		return f, func(d time.Duration) {
 			for end := time.Now().Add(d); time.Now().Before(end); {
 				f.bookmark()
 				advance(500 * time.Millisecond)
 			}
 		}
-		advance(46 * time.Minute)
-		busy(7 * time.Minute) // Until 54 minutes at most.
-		if n := f.takeFullLists(); n > 0 {
-			t.Errorf("%d lists while events came", n)
-		}
-		busy(26 * time.Minute) // Until 78 minutes at least.
+	}
+	for range 12 { // It is due after 48 to 72 minutes.
+		bubble(t, func(t *testing.T) {
+			f, busy := informer(t, every(time.Hour))
+			advance(44 * time.Minute)
+			busy(7 * time.Minute)
+			if n := f.takeFullLists(); n > 0 {
+				t.Errorf("%d lists while events came", n)
+			}
+		})
+	}
+	bubble(t, func(t *testing.T) {
+		f, busy := informer(t, every(time.Hour))
+		advance(44 * time.Minute)
+		busy(36 * time.Minute)
 		if n := f.takeFullLists(); n != 1 {
-			t.Errorf("%d lists", n)
+			t.Errorf("%d lists, expected one in spite of the events", n)
 		}
 	})
 	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a"))
-		launch(t, testsupport.Path(t), f, every(-1)).run()
-		settle()
-		f.takeRequests()
+		f, _ := informer(t, every(-1))
 		advance(10000 * time.Hour)
 		if n := f.takeFullLists(); n > 0 {
 			t.Errorf("%d lists, although there is none to be", n)

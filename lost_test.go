@@ -495,46 +495,6 @@ func TestAPlainHandlerIsToldOfDeletionsWhoseDeltasAreLost(t *testing.T) {
 	})
 }
 
-// clearDeltas damages every delta of a file in place.
-// TestWhatAnInitialListCouldNotReadIsToldOnceItCanBe, although the relist finds it in the
-// store: the disk, or a copy of the file, may have it again.
-func TestWhatAnInitialListCouldNotReadIsToldOnceItCanBe(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f, path := newSource(t, configMap("a"), configMap("b", "needle")), testsupport.Path(t)
-		p := launch(t, path, f, nil)
-		p.run()
-		settle()
-		p.stop()
-
-		flipBits(t, path, "needle")
-		f.setDown(errors.New("connection refused"))
-		p = launch(t, path, f, nil)
-		p.damaged = true
-		r, _ := add(t, p.informer)
-		durable := addDurable(t, p, "d")
-		p.run()
-		settle()
-		r.expect(t, "add ns/a@1 initial")
-		durable.expect(t, "add ns/a@1 initial")
-		crashed := p.crash()
-
-		flipBits(t, path, "needle")
-		f.setDown(nil)
-		settle()
-		r.expect(t, "add ns/b@2")
-		durable.expect(t, "add ns/b@2")
-		p.stop()
-
-		flipBits(t, crashed, "needle")
-		q := launch(t, crashed, f, nil)
-		q.damaged = true
-		durable = addDurable(t, q, "d")
-		q.run()
-		settle()
-		durable.expect(t, "add ns/a@1 initial", "add ns/b@2 initial")
-	})
-}
-
 // TestAListThatHasLeftSomethingOutIsDoneOnceThatIsTold: an orderly restart then tells nothing again.
 func TestAListThatHasLeftSomethingOutIsDoneOnceThatIsTold(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -247,6 +247,9 @@ func TestAnObjectOfAnotherTypeIsNeverGiven(t *testing.T) {
 		t.Run(fmt.Sprintf("inMemory=%t", inMemory), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f, path := newSource(t, configMap("a"), configMap("b"), configMap("c")), testsupport.Path(t)
+				if inMemory {
+					defer holdFile(t, path)()
+				}
 				c, closed := openQuietly(t, path)
 				defer func() { closed() }()
 				life := func(metadata bool, d *recorder, during func(*warmwatch.SharedIndexInformer)) {
