@@ -498,8 +498,8 @@ func TestTheClusterIsKnownByTheTransport(t *testing.T) {
 		uid  string
 		list bool
 	}{
-		{plain, "one", true}, {plain, "one", false}, {plain, "two", true}, {plain, "", true}, {plain, "", false},
-		{secure, "", true}, {secure, "", false}, {secure, "one", true}, {plain, "", true},
+		{plain, "one", true}, {plain, "one", false}, {plain, "two", true}, {plain, "", false}, {plain, "", false},
+		{secure, "", false}, {secure, "two", false}, {secure, "one", true}, {plain, "", false},
 	} {
 		c.api.SetUID(c.uid)
 		a := newAgent(t, path, c.api)

@@ -685,11 +685,12 @@ func TestABookmarkDoesNotMakeUpForTheVersionOfAList(t *testing.T) { // C1
 				f := newSource(t)
 				f.rv = 50
 				f.onList = func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+					listed := c.listed
 					if o.Limit == 1 {
-						return nil, nil
+						listed = f.rvLocked()
 					}
 					return &corev1.ConfigMapList{
-						ListMeta: metav1.ListMeta{ResourceVersion: c.listed}, Items: []corev1.ConfigMap{*at(c.object, "uid-1", "a", "")},
+						ListMeta: metav1.ListMeta{ResourceVersion: listed}, Items: []corev1.ConfigMap{*at(c.object, "uid-1", "a", "")},
 					}, nil
 				}
 				p := launch(t, testsupport.Path(t), f, nil).run()

@@ -178,7 +178,7 @@ func TestASecondInformerLifeInTheSameCacheIsWarmToo(t *testing.T) {
 			p.run()
 			settle()
 			d.expect(t, fmt.Sprintf("update ns/a@%d→%d", life+1, life+2))
-			p.expectRequests(f, fmt.Sprintf("LIST rv=%d limit=1", life+1), fmt.Sprintf("WATCH rv=%d", life+1))
+			p.expectRequests(f, "LIST limit=1", fmt.Sprintf("WATCH rv=%d", life+1))
 			if n := p.informer.Status().UnackedDeltas; n != 0 {
 				t.Errorf("%d deltas are kept", n)
 			}
@@ -204,24 +204,6 @@ func TestAServerWithoutTheHistoryMeansARelistWithADiff(t *testing.T) {
 				}
 			},
 			[]string{"LIST limit=1", "WATCH rv=3", "LIST rv=3", "WATCH rv=6"},
-		},
-		"the question answers 410": {
-			func(f *source) {
-				f.onList = func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-					f.with(func() { f.onList = nil })
-					return nil, gone
-				}
-			},
-			[]string{"LIST limit=1", "LIST rv=3", "WATCH rv=6"},
-		},
-		"the question is refused": {
-			func(f *source) {
-				f.onList = func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-					f.with(func() { f.onList = nil })
-					return nil, apierrors.NewBadRequest("what is NotOlderThan?")
-				}
-			},
-			[]string{"LIST limit=1", "LIST rv=3", "WATCH rv=6"},
 		},
 		"the watch closes at once": {
 			func(f *source) {

@@ -163,12 +163,16 @@ func TestLastSyncResourceVersionIsTheCheckpointsWhileTheServerIsAway(t *testing.
 	})
 }
 
-// TestUntilTheServerAnswersThePhaseIsDisconnected: the file has been read, whatever was in it.
-func TestUntilTheServerAnswersThePhaseIsDisconnected(t *testing.T) {
+// TestThePhaseUntilTheServerAnswers says whether there is something to resume.
+func TestThePhaseUntilTheServerAnswers(t *testing.T) {
 	for name, path := range map[string]func(*testing.T, *source) string{
 		"with a file":    func(t *testing.T, f *source) string { return filled(t, f, isCluster("one", nil)) },
 		"without a file": func(t *testing.T, _ *source) string { return testsupport.Path(t) },
 	} {
+		want := warmwatch.PhaseDisconnected
+		if name == "without a file" {
+			want = warmwatch.PhaseRelisting
+		}
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newSource(t, configMap("a"))
@@ -185,7 +189,7 @@ func TestUntilTheServerAnswersThePhaseIsDisconnected(t *testing.T) {
 				}
 				p.run()
 				advance(time.Minute)
-				if phase := p.informer.Status().Phase; phase != warmwatch.PhaseDisconnected {
+				if phase := p.informer.Status().Phase; phase != want {
 					t.Errorf("before the server has answered: %s", phase)
 				}
 				close(answer)
