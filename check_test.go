@@ -15,7 +15,7 @@ import (
 )
 
 // checkFile checks a cache file that is not open: bbolt's own checks, that
-// objects can be read, and P2.
+// objects can be read, and A2.
 func checkFile(t *testing.T, path string) {
 	t.Helper()
 	inFile(t, path, func(tx *bolt.Tx) error {
@@ -65,7 +65,7 @@ func checkSpace(space *bolt.Bucket) error {
 		}
 	}
 	if order, err := resourceversion.CompareResourceVersion(resume.ResourceVersion, store.ResourceVersion); err == nil && order > 0 {
-		return fmt.Errorf("P2: the checkpoint is at %s, the store at %s", resume.ResourceVersion, store.ResourceVersion)
+		return fmt.Errorf("A2: the checkpoint is at %s, the store at %s", resume.ResourceVersion, store.ResourceVersion)
 	}
 	keys := map[string]bool{}
 	if objects := space.Bucket([]byte("objects")); objects != nil {

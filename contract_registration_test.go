@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-func TestHasSyncedOfTheInformerAndOfEachRegistrationAreSeparateThings(t *testing.T) {
+func TestHasSyncedOfTheInformerAndOfEachRegistrationAreSeparateThings(t *testing.T) { // A6
 	contract(t, func(t *testing.T, impl implementation) {
 		f := newSource(t, configMap("a"))
 		listed, handled := make(chan struct{}), make(chan struct{})

@@ -29,7 +29,7 @@ func relisted(f *source, changes func()) {
 	settle()
 }
 
-func TestARelistSendsOnlyWhatChanged(t *testing.T) {
+func TestARelistSendsOnlyWhatChanged(t *testing.T) { // D1
 	changed := []string{"update ns/b@2→4", "add ns/d@5", "lost ns/c@3"}
 	all := append([]string{"update ns/a@1→1"}, changed...)
 	for _, c := range []struct {
@@ -86,7 +86,7 @@ func TestAListThatHasAnObjectTwice(t *testing.T) {
 	})
 }
 
-func TestTheSameKeyWithANewUIDInARelistIsOneUpdate(t *testing.T) {
+func TestTheSameKeyWithANewUIDInARelistIsOneUpdate(t *testing.T) { // D1
 	contract(t, func(t *testing.T, impl implementation) {
 		f := newSource(t, configMap("a"))
 		informer := impl.new(t, f)

@@ -25,7 +25,7 @@ import (
 // The tests in the contract_*_test.go files are of client-go's contract: each
 // runs against client-go's informer and against warmwatch's.
 
-func TestHandlersHearOfEveryChangeInTheOrderOfTheWatch(t *testing.T) {
+func TestHandlersHearOfEveryChangeInTheOrderOfTheWatch(t *testing.T) { // D1
 	contract(t, func(t *testing.T, impl implementation) {
 		f := newSource(t, configMap("a"), configMap("b"))
 		informer := impl.new(t, f)

@@ -27,7 +27,7 @@ const maxDeletionsInMemory = 256
 
 // deletions are those of one reconciler. As the keys of its queue, they are put into the DB by a hook
 // that is called after that of the deltas' log, so that no commit has the acknowledgement of a
-// deletion without the object (Q6).
+// deletion without the object (D4).
 type deletions struct {
 	db         *persist.DB
 	bucket     persist.Bucket

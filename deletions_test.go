@@ -14,7 +14,7 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// TestTheLaterStateOfADeletionStays, in whatever order they come (Q6), also where a reconcile has begun before the second one comes.
+// TestTheLaterStateOfADeletionStays, in whatever order they come (D4), also where a reconcile has begun before the second one comes.
 func TestTheLaterStateOfADeletionStays(t *testing.T) {
 	meta := func(version string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "ns", Name: "b", UID: "u", ResourceVersion: version}
@@ -60,7 +60,7 @@ func TestTheLaterStateOfADeletionStays(t *testing.T) {
 }
 
 // TestEveryCommitThatHasADeletionsAcknowledgementHasTheObject: a reconciler's handler may be told, and acknowledge,
-// also while a commit asks one hook after the other what it has (Q6).
+// also while a commit asks one hook after the other what it has (D4).
 func TestEveryCommitThatHasADeletionsAcknowledgementHasTheObject(t *testing.T) {
 	path := testsupport.Path(t)
 	db := testdb.Open(t, path, testdb.Manual)

@@ -15,5 +15,5 @@
 // of every object again. Whatever happens to the file, the program keeps running and
 // the cache becomes correct again, see [Open].
 //
-// How it is made, and what it keeps (P1 to H1), is in docs/design/README.md, "Data flow" and "Invariants".
+// How it is made, and what it keeps (A1 to S7), is in docs/design/README.md, "Data flow" and "Invariants".
 package warmwatch

@@ -84,7 +84,7 @@ func add2(t *testing.T, p *process) (plain, durable *recorder) {
 	return plain, addDurable(t, p, "d")
 }
 
-func TestADurableHandlerIsToldOnlyOfWhatIsInTheFile(t *testing.T) { // Q4
+func TestADurableHandlerIsToldOnlyOfWhatIsInTheFile(t *testing.T) { // D2
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"))
 		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.CommitInterval = time.Hour })
@@ -431,7 +431,7 @@ func TestAfterARestartPlainHandlersHearOfDeletionsThatWereNotAcknowledged(t *tes
 	})
 }
 
-func TestDeletionsWhileTheProcessWasDownAreTold(t *testing.T) { // Q2
+func TestDeletionsWhileTheProcessWasDownAreTold(t *testing.T) { // D2
 	for name, history := range map[string]bool{"by the resumed watch": true, "by the relist": false} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -492,7 +492,7 @@ func TestADurableHandlerHearsOfWhatComesIntoAnEmptyStoreThatIsNotServed(t *testi
 	}
 }
 
-func TestAHandlerThatIsStuckCostsDiskNotMemory(t *testing.T) { // Q3
+func TestAHandlerThatIsStuckCostsDiskNotMemory(t *testing.T) { // D6
 	const changes = 4000
 	content := strings.Repeat("x", 8<<10)
 	bubble(t, func(t *testing.T) {
@@ -559,7 +559,7 @@ func goingBack(events []string) (bad []string) {
 
 // TestADurableHandlerThatStopsAtTheEndOfItsInitialListDoesNotGoBack: objects have changed
 // while it was told the list, so that it knows newer versions than the deltas that wait.
-func TestADurableHandlerThatStopsAtTheEndOfItsInitialListDoesNotGoBack(t *testing.T) { // H1
+func TestADurableHandlerThatStopsAtTheEndOfItsInitialListDoesNotGoBack(t *testing.T) { // D2
 	for _, again := range []string{"next process", "same process"} {
 		t.Run(again, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -610,7 +610,7 @@ func TestADurableHandlerThatStopsAtTheEndOfItsInitialListDoesNotGoBack(t *testin
 				}
 				settle()
 				for _, bad := range goingBack(r.take()) {
-					t.Errorf("H1: %s", bad)
+					t.Errorf("D2: %s", bad)
 				}
 			})
 		})

@@ -197,7 +197,7 @@ func damage(random *rand.Rand, file []byte) (damaged []byte, what string) {
 }
 
 // TestAnyDamageOfTheFile: the program lives, nothing false is served, and once
-// the server is there the cache equals it (P6, I2).
+// the server is there the cache equals it (A5, S3).
 func TestAnyDamageOfTheFile(t *testing.T) {
 	var w worn
 	bubble(t, func(t *testing.T) { w = newWorn(t) })
@@ -341,7 +341,7 @@ func TestDamagedRecordsAreLoggedOnce(t *testing.T) {
 	})
 }
 
-func TestARecordWithABadChecksumIsNotServedAndComesBack(t *testing.T) {
+func TestARecordWithABadChecksumIsNotServedAndComesBack(t *testing.T) { // A7
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a", "x"), configMap("b", "x"), configMap("c", "x"))
 		path := filled(t, f, withContentIndex)

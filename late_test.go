@@ -44,7 +44,7 @@ func storedDeltas(t *testing.T, path string) (n int) {
 	return n
 }
 
-func TestLatePlainHandlersHearOfTheDeletionsOfTheDowntime(t *testing.T) { // Q2
+func TestLatePlainHandlersHearOfTheDeletionsOfTheDowntime(t *testing.T) { // D2
 	deleted := []string{"delete ns/a@4", "delete ns/b@5"}
 	lost := []string{"lost ns/a@1", "lost ns/b@2"}
 	there := []string{"add ns/c@3 initial", "add ns/d@6 initial"}
@@ -260,7 +260,7 @@ func TestLatePlainHandlersHearOfDeletionsSinceTheInformerHasCaughtUp(t *testing.
 }
 
 // TestAHandlerThatWasAddedLateIsKnownToTheNextProcess, though nothing has changed since.
-func TestAHandlerThatWasAddedLateIsKnownToTheNextProcess(t *testing.T) { // Q2
+func TestAHandlerThatWasAddedLateIsKnownToTheNextProcess(t *testing.T) { // D2
 	for _, history := range []bool{true, false} {
 		t.Run(fmt.Sprintf("history=%t", history), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -290,7 +290,7 @@ func TestAHandlerThatWasAddedLateIsKnownToTheNextProcess(t *testing.T) { // Q2
 
 // TestWhatARemovedHandlerKnewIsToldToThoseOfTheNextProcess, also where it was removed just
 // before the informer stopped, within the minute for late handlers.
-func TestWhatARemovedHandlerKnewIsToldToThoseOfTheNextProcess(t *testing.T) { // Q2
+func TestWhatARemovedHandlerKnewIsToldToThoseOfTheNextProcess(t *testing.T) { // D2
 	for _, lives := range []int{1, 2} {
 		t.Run(fmt.Sprintf("lives=%d", lives), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -321,7 +321,7 @@ func TestWhatARemovedHandlerKnewIsToldToThoseOfTheNextProcess(t *testing.T) { //
 
 // TestLatePlainHandlersHearWhatASlowLinkDelivers: a short silence does not prove that the
 // informer has caught up.
-func TestLatePlainHandlersHearWhatASlowLinkDelivers(t *testing.T) { // Q2
+func TestLatePlainHandlersHearWhatASlowLinkDelivers(t *testing.T) { // D2
 	for _, delay := range []time.Duration{2 * time.Second} {
 		t.Run(delay.String(), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -345,7 +345,7 @@ func TestLatePlainHandlersHearWhatASlowLinkDelivers(t *testing.T) { // Q2
 
 // TestASlowPlainHandlerHearsOfDeletionsSince: it was added in time, and hangs in its first
 // callback until the time for late handlers is over.
-func TestASlowPlainHandlerHearsOfDeletionsSince(t *testing.T) { // Q2
+func TestASlowPlainHandlerHearsOfDeletionsSince(t *testing.T) { // D2
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
 		p := launch(t, testsupport.Path(t), f, nil)

@@ -63,7 +63,7 @@ func (p *process) expectVersions(want ...string) {
 }
 
 // TestWhatIsLeftOutIsNotWhatHadItsNameBefore: the deletion of that has happened.
-func TestWhatIsLeftOutIsNotWhatHadItsNameBefore(t *testing.T) { // Q2
+func TestWhatIsLeftOutIsNotWhatHadItsNameBefore(t *testing.T) { // D2
 	for name, spoil := range spoiled {
 		for _, watchList := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, watchList=%v", name, watchList), func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestWhatIsLeftOutAndCannotBeReadIsLost(t *testing.T) {
 }
 
 // TestAnIndexFunctionThatFailsOnWhatIsLeftOut: as long as the object stays, no index is right.
-func TestAnIndexFunctionThatFailsOnWhatIsLeftOut(t *testing.T) { // I1
+func TestAnIndexFunctionThatFailsOnWhatIsLeftOut(t *testing.T) { // A5
 	for name, spoil := range spoiled {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -291,7 +291,7 @@ func TestAStreamWithWhatHasNoMetadataIsListedInPages(t *testing.T) {
 
 // TestWhatIsLeftOutAndDeletedInTheWatch: the transform fails on the last version of an object, and so
 // on the event of its deletion.
-func TestWhatIsLeftOutAndDeletedInTheWatch(t *testing.T) { // I2, Q2
+func TestWhatIsLeftOutAndDeletedInTheWatch(t *testing.T) { // A5, D2
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"))
 		p := launch(t, testsupport.Path(t), f, nil)

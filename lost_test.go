@@ -31,7 +31,7 @@ type belief struct {
 
 	mu      sync.Mutex
 	objects map[string]string // Key to resourceVersion.
-	told    map[string]string // Key to the last resourceVersion told in this life (H1).
+	told    map[string]string // Key to the last resourceVersion told in this life (D2).
 	events  []string
 	hang    chan struct{} // Not nil: each call waits for it.
 }
@@ -59,7 +59,7 @@ func (b *belief) note(what string, obj any, exists bool) {
 	key, rv := keyOf(obj), accessor(obj).GetResourceVersion()
 	b.events = append(b.events, what+" "+version(obj))
 	if len(rv) < len(b.told[key]) || (len(rv) == len(b.told[key]) && rv < b.told[key]) {
-		b.t.Errorf("H1: %s@%s after @%s", key, rv, b.told[key])
+		b.t.Errorf("D2: %s@%s after @%s", key, rv, b.told[key])
 	}
 	b.told[key] = rv
 	if exists {
@@ -181,7 +181,7 @@ func keysOf(b *bolt.Bucket) (keys [][]byte) {
 
 // TestWhatALostDeltaWouldHaveSaidIsToldAnotherWay: each delta in turn, and all of
 // them, cannot be read, or vanish.
-func TestWhatALostDeltaWouldHaveSaidIsToldAnotherWay(t *testing.T) {
+func TestWhatALostDeltaWouldHaveSaidIsToldAnotherWay(t *testing.T) { // D3
 	flip := func(b *bolt.Bucket, k []byte) error {
 		v := slices.Clone(b.Get(k))
 		v[len(v)/2] ^= 1
@@ -356,7 +356,7 @@ func TestADamagedStateCostsNobodyHisDeltas(t *testing.T) {
 
 // TestACursorThatIsLostWithTheStateOfItsQueue: the handler counts as a new one, and is told of the
 // deletions that the relist after the damage finds.
-func TestACursorThatIsLostWithTheStateOfItsQueue(t *testing.T) { // Q2
+func TestACursorThatIsLostWithTheStateOfItsQueue(t *testing.T) { // D2
 	for name, damage := range map[string]func(queue *bolt.Bucket) error{
 		"damaged": func(queue *bolt.Bucket) error {
 			v := slices.Clone(queue.Get([]byte("kstate")))

@@ -58,7 +58,7 @@ type teller struct {
 	addedAgain bool           // So it may be told again of deletions before its list.
 	slow       func()         // Called with each notification.
 	dead       bool           // The process has crashed: what follows did not happen.
-	greatest   map[string]int // The greatest resourceVersion told (H1), by key.
+	greatest   map[string]int // The greatest resourceVersion told (D2), by key.
 	newest     int
 }
 
@@ -122,7 +122,7 @@ func (h *teller) note(obj any, exists bool) {
 		case !h.durable: // client-go's way.
 			delete(h.believed, uid)
 		case b.rv < rv && !h.poisoned[key]:
-			h.t.Errorf("Q2: %s handler was told of %s with uid %s, and never of the deletion of uid %s", h.name, key, cm.UID, uid)
+			h.t.Errorf("D2: %s handler was told of %s with uid %s, and never of the deletion of uid %s", h.name, key, cm.UID, uid)
 		}
 	}
 	b, known := h.believed[cm.UID]
@@ -146,7 +146,7 @@ func (h *teller) version(cm *corev1.ConfigMap, key string, exists bool) int {
 		key += string(cm.UID)
 	}
 	if rv < h.greatest[key] && (exists || !h.addedAgain) {
-		h.t.Errorf("H1: %s handler was told of %s, which exists: %v, at %d after %d", h.name, key, exists, rv, h.greatest[key])
+		h.t.Errorf("D2: %s handler was told of %s, which exists: %v, at %d after %d", h.name, key, exists, rv, h.greatest[key])
 	}
 	if rv <= h.believer.newest {
 		h.again++
@@ -165,7 +165,7 @@ func (h *teller) OnAdd(obj any, _ bool) { h.note(obj, true) }
 func (h *teller) OnUpdate(old, obj any) {
 	// A watch tells of a deletion between them; a durable handler is told of it in any case.
 	if before, now := h.life.configMap(old).UID, h.life.configMap(obj).UID; h.durable && before != now {
-		h.t.Errorf("Q2: %s handler was told that %s became %s, and not of the deletion", h.name, before, now)
+		h.t.Errorf("D2: %s handler was told that %s became %s, and not of the deletion", h.name, before, now)
 	}
 	h.note(obj, true)
 }
@@ -215,7 +215,7 @@ func (b *believer) compare(server map[string]belief, setAside []string) string {
 		add(got, what)
 	}
 	if d := cmp.Diff(want, got); d != "" {
-		return "Q2: what the " + b.name + " handler believes differs from the server (-want +got):\n" + d
+		return "D2: what the " + b.name + " handler believes differs from the server (-want +got):\n" + d
 	}
 	names := maps.Clone(b.last)
 	for key := range server {
@@ -225,7 +225,7 @@ func (b *believer) compare(server map[string]belief, setAside []string) string {
 		told, there := b.last[key], server[key]
 		isSame := told.uid == there.uid && (told.rv == there.rv || b.poisoned[key]) // What it panics on is not told.
 		if !isSame && !slices.Contains(setAside, key) {
-			return fmt.Sprintf("Q2: the %s handler was told last that %s is %q at version %d, on the server it is %q at %d", b.name, key, told.uid, told.rv, there.uid, there.rv)
+			return fmt.Sprintf("D2: the %s handler was told last that %s is %q at version %d, on the server it is %q at %d", b.name, key, told.uid, told.rv, there.uid, there.rv)
 		}
 	}
 	return ""

@@ -66,8 +66,8 @@ type remains struct {
 }
 
 // inspect checks the invariants of the file itself: it holds the state of the
-// server at the version it says (P1, P2), and all that the durable handler was
-// told of (Q4).
+// server at the version it says (A1, A2), and all that the durable handler was
+// told of (D2).
 func (m *model) inspect(path string, told int) (left remains) {
 	t := m.t
 	c, err := Open(t.Context(), path, Options{})
@@ -106,7 +106,7 @@ func (m *model) inspect(path string, told int) (left remains) {
 			want[key] = obj.GetResourceVersion()
 		}
 		if d := cmp.Diff(want, left.versions); d != "" {
-			t.Errorf("P2: the file does not hold the state at its resourceVersion %d (-want +got):\n%s", left.rv, d)
+			t.Errorf("A2: the file does not hold the state at its resourceVersion %d (-want +got):\n%s", left.rv, d)
 		}
 		if parts.indexer.Len() != len(left.versions) {
 			t.Errorf("Len is %d, expected %d", parts.indexer.Len(), len(left.versions))
@@ -115,7 +115,7 @@ func (m *model) inspect(path string, told int) (left remains) {
 			l.checkIndices()
 		}
 		if told > left.rv {
-			t.Errorf("Q4: the durable handler was told of version %d, the file has %d", told, left.rv)
+			t.Errorf("D2: the durable handler was told of version %d, the file has %d", told, left.rv)
 		}
 	}
 	if err := s.Status().Err; err == nil {

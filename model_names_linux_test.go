@@ -26,7 +26,7 @@ var (
 )
 
 // TestNamesThatChangeHands: durable handlers and reconcilers come, go, are refused and forgotten under two names, while
-// objects change, and processes end and crash. Each is told of, or reconciles, what it is owed (Q2, Q6), and no name comes
+// objects change, and processes end and crash. Each is told of, or reconciles, what it is owed (D2, D4), and no name comes
 // back.
 //
 // Replay a failure with -run TestNamesThatChangeHands -names.seed N -names.lives 1.

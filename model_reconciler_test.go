@@ -74,7 +74,7 @@ func (w *shadower) reconcile(ctx context.Context, name cache.ObjectName) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if _, busy := w.working[key]; busy {
-		w.t.Errorf("Q6: two workers reconcile %s", key)
+		w.t.Errorf("D4: two workers reconcile %s", key)
 	}
 	w.working[key] = struct{}{}
 	defer delete(w.working, key)
@@ -104,7 +104,7 @@ func (w *shadower) reconcile(ctx context.Context, name cache.ObjectName) error {
 	for _, deleted := range DeletedObjects(ctx) {
 		cm := w.life.configMap(deleted)
 		if cm.Namespace+"/"+cm.Name != key {
-			w.t.Errorf("Q6: the reconcile of %s has the deleted object %s/%s", key, cm.Namespace, cm.Name)
+			w.t.Errorf("D4: the reconcile of %s has the deleted object %s/%s", key, cm.Namespace, cm.Name)
 		}
 		delete(w.byUID, cm.UID)
 	}
@@ -152,13 +152,13 @@ func (w *shadower) hurry() {
 	w.slow = false
 }
 
-// compare says what is not reconciled (Q6).
+// compare says what is not reconciled (D4).
 func (w *shadows) compare(server map[string]string, uids map[types.UID]bool) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for uid, found := range w.byUID {
 		if !uids[uid] {
-			return fmt.Sprintf("Q6: the deletion of %s, which was found at version %s, was not reconciled", uid, found.rv)
+			return fmt.Sprintf("D4: the deletion of %s, which was found at version %s, was not reconciled", uid, found.rv)
 		}
 	}
 	reconciled := map[string]string{}
@@ -166,7 +166,7 @@ func (w *shadows) compare(server map[string]string, uids map[types.UID]bool) str
 		reconciled[key] = found.rv
 	}
 	if !maps.Equal(server, reconciled) {
-		return fmt.Sprintf("Q6: reconciled were %v, the server has %v", reconciled, server)
+		return fmt.Sprintf("D4: reconciled were %v, the server has %v", reconciled, server)
 	}
 	return ""
 }

@@ -189,7 +189,7 @@ func (m *model) disturb(l *life) {
 	}
 }
 
-// quiet waits until everything has been told, and compares (I2, Q2).
+// quiet waits until everything has been told, and compares (A5, D2).
 func (m *model) quiet(l *life) {
 	l.addLate()
 	l.durable.setSlow(nil)
@@ -235,7 +235,7 @@ func (m *model) compare(l *life) string {
 		got[cm.Namespace+"/"+cm.Name] = cm.ResourceVersion
 	}
 	if d := cmp.Diff(want, got); d != "" {
-		return "I2: cache differs from the server (-want +got):\n" + d
+		return "A5: cache differs from the server (-want +got):\n" + d
 	}
 	for _, b := range []*believer{m.durable, m.late, m.plain} {
 		if d := b.compare(byKey, keysAside(l.informer, b.name)); d != "" {
@@ -268,7 +268,7 @@ func (l *life) checkIndices() {
 		slices.Sort(keys)
 	}
 	if d := cmp.Diff(want, got); d != "" {
-		m.t.Errorf("I1: index differs from the objects (-want +got):\n%s", d)
+		m.t.Errorf("A5: index differs from the objects (-want +got):\n%s", d)
 	}
 }
 

@@ -115,7 +115,7 @@ func TestAnEventOfAnotherTypeInAStreamedListSaysNothing(t *testing.T) {
 
 // TestTheNextProcessListsAfterAnEventOfAnotherType: client-go skips such an event, and the
 // checkpoint goes on with the next one.
-func TestTheNextProcessListsAfterAnEventOfAnotherType(t *testing.T) { // P2
+func TestTheNextProcessListsAfterAnEventOfAnotherType(t *testing.T) { // A2
 	secret := func(name, uid string) *corev1.Secret {
 		return &corev1.Secret{ObjectMeta: at("", uid, name, "").ObjectMeta}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
-// TestLostWorkIsRememberedUntilItIsQueuedAgain (Q6): a process that finds keys lost, or its name used by
+// TestLostWorkIsRememberedUntilItIsQueuedAgain (D4): a process that finds keys lost, or its name used by
 // another handler, may end before it can reconcile everything.
 func TestLostWorkIsRememberedUntilItIsQueuedAgain(t *testing.T) {
 	loseKey := func(t *testing.T, p *process) (path string) {

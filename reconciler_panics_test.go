@@ -47,7 +47,7 @@ func reconcilePanics() error {
 }
 
 // TestNothingIsSetAsideForAReconciler: what panics in each process is reconciled once it does not any
-// more, with the last known object (Q6).
+// more, with the last known object (D4).
 func TestNothingIsSetAsideForAReconciler(t *testing.T) {
 	path := testsupport.Path(t)
 	for i, change := range []string{"", "", "remove b", "remove b"} {

@@ -127,7 +127,7 @@ func expectWaiting(t *testing.T, p *process, want ...workqueue.Status) {
 }
 
 // TestWhatIsInTheQueueIsReconciledByTheNextProcess: a crash, with some objects reconciled, some being
-// reconciled and others in the queue, costs no work (Q6).
+// reconciled and others in the queue, costs no work (D4).
 func TestWhatIsInTheQueueIsReconciledByTheNextProcess(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t)
@@ -170,7 +170,7 @@ func TestWhatIsInTheQueueIsReconciledByTheNextProcess(t *testing.T) {
 }
 
 // TestADeletionIsReconciledWithTheLastKnownObject: also after a restart, after an error, and where the
-// name has another object by then (Q6).
+// name has another object by then (D4).
 func TestADeletionIsReconciledWithTheLastKnownObject(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
@@ -257,7 +257,7 @@ func TestWhatChangesDuringAReconcileIsReconciledOnceMore(t *testing.T) {
 }
 
 // TestAHandlerThatReturnsWhileTheCacheIsBeingClosed: its acknowledgement is in the last commit, and so
-// is what it has added before (Q5).
+// is what it has added before (D5).
 func TestAHandlerThatReturnsWhileTheCacheIsBeingClosed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t)
@@ -448,7 +448,7 @@ func TestAReconcileThatPanicsIsRepeated(t *testing.T) {
 }
 
 // TestADeletionThatComesWhileAnEarlierOneIsReconciledIsReconciled, with its object, which is selected again and again.
-func TestADeletionThatComesWhileAnEarlierOneIsReconciledIsReconciled(t *testing.T) { // Q6
+func TestADeletionThatComesWhileAnEarlierOneIsReconciledIsReconciled(t *testing.T) { // D4
 	for _, seen := range []bool{true, false} {
 		t.Run(fmt.Sprintf("it is seen: %t", seen), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -621,7 +621,7 @@ func TestWhatTwoTransformsHaveMadeIsNotServed(t *testing.T) {
 }
 
 // TestAfterACrashWithinARelistNoOlderListIsAskedFor: some objects are of its version already,
-// and must not go back (H1).
+// and must not go back (D2).
 func TestAfterACrashWithinARelistNoOlderListIsAskedFor(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const objects = 1600 // Of which 500 are applied at once.
@@ -670,7 +670,7 @@ func TestAfterACrashWithinARelistNoOlderListIsAskedFor(t *testing.T) {
 
 // TestABookmarkDoesNotMakeUpForTheVersionOfAList: after one with an object newer than itself, or
 // without a version that a watch can begin at, each start lists.
-func TestABookmarkDoesNotMakeUpForTheVersionOfAList(t *testing.T) { // C1
+func TestABookmarkDoesNotMakeUpForTheVersionOfAList(t *testing.T) { // A3
 	for _, c := range []struct {
 		name, listed, object string
 		resumes              int
@@ -710,7 +710,7 @@ func TestABookmarkDoesNotMakeUpForTheVersionOfAList(t *testing.T) { // C1
 
 // TestADeletionBetweenTwoWatchesFromAnyVersionIsFoundByTheNextProcess: a watch from "0" brings the
 // objects that there are, and no deletion from before it was opened.
-func TestADeletionBetweenTwoWatchesFromAnyVersionIsFoundByTheNextProcess(t *testing.T) { // C1, I2
+func TestADeletionBetweenTwoWatchesFromAnyVersionIsFoundByTheNextProcess(t *testing.T) { // A3, A5
 	bubble(t, func(t *testing.T) {
 		f := newSource(t) // Its first list is at "0".
 		p := launch(t, testsupport.Path(t), f, nil)

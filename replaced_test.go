@@ -93,7 +93,7 @@ func TestTheDeletionOfAReplacedObjectIsToldOnce(t *testing.T) {
 
 // TestAnObjectThatCannotBeReadMayHaveBeenReplaced: its record has a flipped bit. A durable handler that
 // was told of it must be told of its deletion, and nobody knows whether there was one.
-func TestAnObjectThatCannotBeReadMayHaveBeenReplaced(t *testing.T) { // Q2
+func TestAnObjectThatCannotBeReadMayHaveBeenReplaced(t *testing.T) { // D2
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"))
 		p := launch(t, testsupport.Path(t), f, nil)
@@ -192,7 +192,7 @@ func TestADurableHandlerThatComesWhileAReplacementIsApplied(t *testing.T) {
 
 // TestADurableHandlerWhoseNextOneHearsOfTheReplacement was told the old object by its initial
 // list, while the replacement was applied.
-func TestADurableHandlerWhoseNextOneHearsOfTheReplacement(t *testing.T) { // Q2
+func TestADurableHandlerWhoseNextOneHearsOfTheReplacement(t *testing.T) { // D2
 	r := replace(t)
 	late := &recorder{}
 	registration, err := r.informer.AddDurableEventHandler("late", late)
@@ -210,7 +210,7 @@ func TestADurableHandlerWhoseNextOneHearsOfTheReplacement(t *testing.T) { // Q2
 }
 
 // TestAnInitialListThatACrashInterruptsWhileAReplacementIsApplied has told of the old object.
-func TestAnInitialListThatACrashInterruptsWhileAReplacementIsApplied(t *testing.T) { // Q2
+func TestAnInitialListThatACrashInterruptsWhileAReplacementIsApplied(t *testing.T) { // D2
 	r := replace(t)
 	hangs, hang := make(chan struct{}), make(chan struct{})
 	defer close(hang)
@@ -241,7 +241,7 @@ func TestAnInitialListThatACrashInterruptsWhileAReplacementIsApplied(t *testing.
 
 // TestAReplacementThatACrashInterruptsAndThatIsTakenBack: the old object was never deleted, because the
 // program was pointed at another cluster for a moment, or etcd was put back. Nobody is told so.
-func TestAReplacementThatACrashInterruptsAndThatIsTakenBack(t *testing.T) { // P1
+func TestAReplacementThatACrashInterruptsAndThatIsTakenBack(t *testing.T) { // A1
 	r := replace(t)
 	late := addDurable(t, r.process, "late")
 	late.await(t, "add ns/a@1 initial", "add ns/b@2 initial") // So all before is in the file.

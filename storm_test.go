@@ -283,7 +283,7 @@ func (l *stormLife) compare(withSchema bool, patience time.Duration) {
 		time.Sleep(pause) // Virtual time.
 	}
 	l.t.Errorf("after quiet (status %+v), with what the schema says %v:\nI2: cache differs from the server (-want +got):\n%s\n"+
-		"Q2: what the handler believes differs from the server (-want +got):\n%s",
+		"D2: what the handler believes differs from the server (-want +got):\n%s",
 		l.informer.Status(), withSchema, cmp.Diff(want, cached), cmp.Diff(want, believed))
 }
 

@@ -148,7 +148,7 @@ func (v *victim) image() (b []byte, durable uint64) {
 // TestAKilledProcessLeavesAPrefixOfItsBatches is A1 and S1: every batch is
 // there as a whole or not at all, all before it are there too, and so are those
 // that were said to be durable.
-func TestAKilledProcessLeavesAPrefixOfItsBatches(t *testing.T) {
+func TestAKilledProcessLeavesAPrefixOfItsBatches(t *testing.T) { // S1
 	rnd := testsupport.Rand(t)
 	seed := rnd.Int63()
 	v := startVictim(t, seed)
@@ -237,7 +237,7 @@ func (c *prefixChecker) check(name string, image []byte) int {
 // TestAPowerFailureLeavesAPrefixOfItsBatches: of the pages that the last commit
 // wrote, any may be on the disk and any not, before it has been synced. The
 // meta page comes after a sync of its own, and may be torn.
-func TestAPowerFailureLeavesAPrefixOfItsBatches(t *testing.T) {
+func TestAPowerFailureLeavesAPrefixOfItsBatches(t *testing.T) { // S1
 	rnd := testsupport.Rand(t)
 	seed := rnd.Int63()
 	path := testsupport.Path(t)

@@ -32,7 +32,7 @@ func fill(db *DB, full bool) {
 
 // TestAFailedCommitLosesNothing: readers see the pending changes, DB.Err returns the
 // error, and when there is room again all is written.
-func TestAFailedCommitLosesNothing(t *testing.T) {
+func TestAFailedCommitLosesNothing(t *testing.T) { // S6
 	synctest.Test(t, func(t *testing.T) {
 		path := testsupport.Path(t)
 		db := openSound(t, path, Options{CommitInterval: time.Second, CommitBytes: 1000, MaxPendingBytes: 2000})
@@ -193,7 +193,7 @@ func TestAFlushDuringACloseThatFailsReturns(t *testing.T) {
 }
 
 // TestAFullDiskLosesNothing has a small file system of its own.
-func TestAFullDiskLosesNothing(t *testing.T) {
+func TestAFullDiskLosesNothing(t *testing.T) { // S6
 	dir := mountSmall(t, 6<<20)
 	path := filepath.Join(dir, "cache.db")
 	db := openSound(t, path, manual)

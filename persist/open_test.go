@@ -143,7 +143,7 @@ func TestAFileOfAnotherProcessIsLeftAlone(t *testing.T) {
 }
 
 // TestWithoutAFileAllWorksFromMemory is for paths at which no file can be opened.
-func TestWithoutAFileAllWorksFromMemory(t *testing.T) {
+func TestWithoutAFileAllWorksFromMemory(t *testing.T) { // S5
 	synctest.Test(t, func(t *testing.T) {
 		db := open(t, blockedPath(t), Options{CommitInterval: time.Second})
 		if !db.MemoryOnly() || db.Err() == nil {

@@ -276,7 +276,7 @@ func storedDeltas(t *testing.T, db *persist.DB) (n int) {
 	return n
 }
 
-// Q1 and Q3: a consumer that does not read holds the log, on disk; the memory
+// D2 and D6: a consumer that does not read holds the log, on disk; the memory
 // of the log stays within its bound, and the consumer is told everything later.
 func TestAStuckConsumerCostsDiskNotMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -293,10 +293,10 @@ func TestAStuckConsumerCostsDiskNotMemory(t *testing.T) {
 			t.Errorf("the quick consumer was told %d deltas, expected %d", got, last)
 		}
 		if got := queue.TailBytes(q); got > 1000 {
-			t.Errorf("Q3: the tail holds %d bytes, expected at most 1000", got)
+			t.Errorf("D6: the tail holds %d bytes, expected at most 1000", got)
 		}
 		if got := storedDeltas(t, db); got != last {
-			t.Errorf("Q1: %d deltas are stored, expected %d", got, last)
+			t.Errorf("D2: %d deltas are stored, expected %d", got, last)
 		}
 		seqs := read(t, stuck, last)
 		if len(seqs) != last || !slices.IsSorted(seqs) {
@@ -314,7 +314,7 @@ func TestAStuckConsumerCostsDiskNotMemory(t *testing.T) {
 	})
 }
 
-// Q4: a durable consumer waits for the commit, a plain one does not.
+// D2: a durable consumer waits for the commit, a plain one does not.
 func TestADurableConsumerIsToldOnlyWhatIsDurable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openDB(t, filepath.Join(t.TempDir(), "cache.db"))
@@ -337,7 +337,7 @@ func TestADurableConsumerIsToldOnlyWhatIsDurable(t *testing.T) {
 		}
 		read(t, durable, 1)
 		if db.Durable() < applied {
-			t.Error("Q4: a durable consumer was told of what is not durable")
+			t.Error("D2: a durable consumer was told of what is not durable")
 		}
 		closeAll(t, db, q)
 	})

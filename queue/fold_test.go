@@ -216,7 +216,7 @@ func (f *follower) tell(d *Delta) {
 		t.Errorf("%q: uid of %s changes from %s to %s without a deletion", f.name, d.Key, known.UID, now.UID)
 	}
 	if known != nil && f.w.number(known) > f.w.number(now) && !f.again {
-		t.Errorf("H1: %q: %s goes back from %s to %s", f.name, d.Key, known.ResourceVersion, now.ResourceVersion)
+		t.Errorf("D2: %q: %s goes back from %s to %s", f.name, d.Key, known.ResourceVersion, now.ResourceVersion)
 	}
 	old, _ := d.Old.(*corev1.Pod)
 	told := old != nil && (!d.Replaced || f.name == "")
@@ -365,7 +365,7 @@ func (w *world) step() {
 			}
 			for uid, key := range f.uids {
 				if now := w.objects[key]; f.name != "" && (now == nil || now.UID != uid) {
-					w.t.Errorf("Q2: %q was never told of the deletion of %s with uid %s", f.name, key, uid)
+					w.t.Errorf("D2: %q was never told of the deletion of %s with uid %s", f.name, key, uid)
 				}
 			}
 			f.again = false

@@ -29,7 +29,7 @@ func wantSeqs(t *testing.T, what string, want, got []uint64) {
 	}
 }
 
-// TestNoDeltaIsRemovedBeforeAllHaveAcknowledged is Q1.
+// TestNoDeltaIsRemovedBeforeAllHaveAcknowledged is D2.
 func TestNoDeltaIsRemovedBeforeAllHaveAcknowledged(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q := newLog(t, db, Options{})
@@ -90,7 +90,7 @@ func (c countingObject) MarshalJSON() ([]byte, error) {
 	return []byte("{}"), nil
 }
 
-// TestTheTailStaysWithinItsBoundWhateverAConsumerDoes is Q3: others go on, the tail stays
+// TestTheTailStaysWithinItsBoundWhateverAConsumerDoes is D6: others go on, the tail stays
 // within its bound, and what is behind it comes from disk, in order.
 func TestTheTailStaysWithinItsBoundWhateverAConsumerDoes(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Millisecond})
@@ -199,7 +199,7 @@ func TestLargeDeltasAreReadAFewAtATime(t *testing.T) {
 	}
 }
 
-// TestADurableConsumerIsGivenOnlyWhatIsDurable is Q4.
+// TestADurableConsumerIsGivenOnlyWhatIsDurable is D2.
 func TestADurableConsumerIsGivenOnlyWhatIsDurable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Hour, DurableDelay: time.Second})

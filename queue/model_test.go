@@ -17,9 +17,9 @@ import (
 // TestTheLogBehavesLikeItsModel makes random use of a log, over restarts and
 // crashes. The model is a list of deltas and a cursor for each consumer: all
 // are told of what is behind their cursors, in order; what all have passed is
-// removed, and nothing else (Q1), and what must survive a crash is stored; the
-// tail stays within its bound (Q3); durable ones are told only of what is durable
-// (Q4).
+// removed, and nothing else (D2), and what must survive a crash is stored; the
+// tail stays within its bound (D6); durable ones are told only of what is durable
+// (D2).
 func TestTheLogBehavesLikeItsModel(t *testing.T) {
 	rnd := testsupport.Rand(t)
 	for range testsupport.Rounds(12, 1) {
@@ -361,7 +361,7 @@ func (m *logModel) check() {
 			m.t.Fatalf("runs %v", runs)
 		}
 	}
-	// Q1, in memory and in the file together.
+	// D2, in memory and in the file together.
 	have := onDisk(m.t, q.db, false)
 	unstored := map[uint64]bool{}
 	for _, d := range tail {

@@ -17,7 +17,7 @@ import (
 // keys are those of one name that are to be in the file. Adding and removing one changes memory
 // only. The next commit writes what has changed.
 //
-// That is what keeps Q5: a handler adds a key, returns, and so acknowledges a delta. The hook of
+// That is what keeps D5: a handler adds a key, returns, and so acknowledges a delta. The hook of
 // the keys is called after that of the deltas' log (persist.Hook.Last), so each commit with the
 // acknowledgement has the key too.
 type keys struct {

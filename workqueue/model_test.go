@@ -18,7 +18,7 @@ import (
 
 // TestAQueueBehavesLikeClientGos makes random use of a queue, over restarts and crashes. It answers
 // as client-go's does, and the file has the items, of the last commit, that were added and for which
-// Done was not called since (Q5).
+// Done was not called since (D5).
 func TestAQueueBehavesLikeClientGos(t *testing.T) {
 	rnd := testsupport.Rand(t)
 	for range 12 {
@@ -169,7 +169,7 @@ func (m *model) compare() {
 		}
 	}
 	if d := cmp.Diff(slices.Sorted(maps.Keys(m.needed())), m.q.keys.sorted()); d != "" {
-		m.t.Fatalf("Q5: other keys are kept (-want +got):\n%s", d)
+		m.t.Fatalf("D5: other keys are kept (-want +got):\n%s", d)
 	}
 	if st := m.s.Status(); len(st) != 1 || st[0] != (Status{Name: "model", Keys: len(m.needed())}) {
 		m.t.Fatalf("status: %+v", st)

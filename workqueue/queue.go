@@ -40,7 +40,7 @@ type Options[T comparable] struct {
 // Its methods are client-go's, with the same results. What they add and remove in the file is
 // there with the next commit, at most CommitInterval later. An item that a handler of an informer of
 // the same file adds, before it returns, is in the file as soon as the handler's acknowledgement:
-// after a crash either the handler is told again, or the item is in the queue (Q5).
+// after a crash either the handler is told again, or the item is in the queue (D5).
 //
 //   - Add, AddAfter and AddRateLimited keep the item. Delays are not kept: the next process works
 //     on all items at once.

@@ -425,7 +425,7 @@ func TestManyUseAQueueAtOnce(t *testing.T) {
 }
 
 // TestEveryCommitWithAnAcknowledgementHasTheItem: a handler may add and acknowledge at any moment, also
-// while a commit asks one hook after the other what it has (Q5).
+// while a commit asks one hook after the other what it has (D5).
 func TestEveryCommitWithAnAcknowledgementHasTheItem(t *testing.T) {
 	path := testsupport.Path(t)
 	s, db := openStore(t, path)

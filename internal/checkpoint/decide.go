@@ -151,7 +151,7 @@ func (d *Decision) compare(found *Record, want Want) {
 		d.because("the server keeps no history of %s", want.resource())
 	}
 	if d.differs("index version", found.IndexVersion, want.IndexVersion) {
-		// An index is a function of the objects (I1), so the watch may be resumed.
+		// An index is a function of the objects (A5), so the watch may be resumed.
 		d.RebuildIndices = true
 	}
 }

@@ -189,7 +189,7 @@ func TestDecideOnTheStateOfTheFile(t *testing.T) {
 }
 
 // TestDecideOnSeveralDifferences checks that each difference has its way,
-// whatever others there are, and with them C1.
+// whatever others there are, and with them A3.
 func TestDecideOnSeveralDifferences(t *testing.T) {
 	rank := map[Action]int{ActionResume: 0, ActionRelist: 1, ActionDiscard: 2}
 	rng := rand.New(rand.NewSource(*seed))
@@ -223,7 +223,7 @@ func TestDecideOnSeveralDifferences(t *testing.T) {
 	}
 }
 
-// mayResume is C1, written down a second time.
+// mayResume is A3, written down a second time.
 func mayResume(r Record, w Want) bool {
 	return r.State == "complete" &&
 		regexp.MustCompile(`^[1-9][0-9]*$`).MatchString(r.ResourceVersion) &&

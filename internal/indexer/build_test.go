@@ -17,7 +17,7 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// TestAnIndexIsWholeWhileItIsRebuilt: what was right before is served all the time (I1).
+// TestAnIndexIsWholeWhileItIsRebuilt: what was right before is served all the time (A5).
 func TestAnIndexIsWholeWhileItIsRebuilt(t *testing.T) {
 	pods := 3*ChunkObjects + 5
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)

@@ -4,10 +4,10 @@
 //
 // It keeps these invariants (docs/design/README.md, "Invariants"):
 //
-//   - P1: an object and its index entries change in one batch.
-//   - P6: an object that cannot be read is never served. It is reported to
+//   - A1: an object and its index entries change in one batch.
+//   - S2: an object that cannot be read is never served. It is reported to
 //     Options.OnCorrupt.
-//   - I1: an index is a function of the objects, see Indexer.RebuildIndices.
+//   - A5: an index is a function of the objects, see Indexer.RebuildIndices.
 //
 // Unlike in client-go, two calls may return equal objects at different
 // addresses, because objects that were evicted from memory are decoded again.

@@ -427,7 +427,7 @@ func FuzzIndexEntries(f *testing.F) {
 	})
 }
 
-// TestAChunkIsDecodedAsItWasRead: the pages that it was in may be used again by then (P3).
+// TestAChunkIsDecodedAsItWasRead: the pages that it was in may be used again by then.
 func TestAChunkIsDecodedAsItWasRead(t *testing.T) {
 	const pods = 50
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)

@@ -104,7 +104,7 @@ func entriesOf(t testing.TB, ix *Indexer) []string {
 	return entries
 }
 
-// checkRebuild checks I1: a rebuild from the objects makes the entries that exist.
+// checkRebuild checks A5: a rebuild from the objects makes the entries that exist.
 func checkRebuild(t testing.TB, ix *Indexer) {
 	t.Helper()
 	before, count := entriesOf(t, ix), ix.Len()

@@ -361,7 +361,7 @@ func appendEntries(entries []indexPut, name, key string, values, others []string
 	return entries
 }
 
-// Commit applies the staged changes, and what more puts, in one batch (P1), and
+// Commit applies the staged changes, and what more puts, in one batch (A1), and
 // returns the number of the batch. Afterwards nothing is staged. more runs under
 // the DB's lock, see [persist.Batch]; it may be nil.
 func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {

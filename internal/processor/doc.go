@@ -8,7 +8,7 @@
 //
 // It keeps these invariants (docs/design/README.md, "Invariants"):
 //
-//   - Q1: a delta is acknowledged after its handler has returned.
-//   - Q2: a handler that may know an object is told of its deletion.
-//   - H1: deltas that the initial list covers already are left out.
+//   - D2: a delta is acknowledged after its handler has returned.
+//   - D2: a handler that may know an object is told of its deletion.
+//   - D2: deltas that the initial list covers already are left out.
 package processor

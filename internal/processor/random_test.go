@@ -31,8 +31,8 @@ var (
 )
 
 // TestRandomLists changes objects while handlers are in their initial lists, each chunk of which is one object, while
-// commits are slow. No version may go back (H1), what a handler was told last of each key is what there is, and a
-// durable one was told of each deletion (Q2).
+// commits are slow. No version may go back (D2), what a handler was told last of each key is what there is, and a
+// durable one was told of each deletion (D2).
 func TestRandomLists(t *testing.T) {
 	defer func(n int) { indexer.ChunkObjects = n }(indexer.ChunkObjects)
 	indexer.ChunkObjects = 1
@@ -112,7 +112,7 @@ func (b *randomBeliever) note(what string, obj any, exists bool) {
 	defer b.mu.Unlock()
 	b.told = append(b.told, fmt.Sprintf("%s %s %s@%d", what, cm.Name, cm.UID, rv))
 	if rv < b.greatest[cm.Name] && !lost && !b.addedAgain {
-		b.f.t.Errorf("H1: %q was told %s after version %d", b.name, b.told[len(b.told)-1], b.greatest[cm.Name])
+		b.f.t.Errorf("D2: %q was told %s after version %d", b.name, b.told[len(b.told)-1], b.greatest[cm.Name])
 	}
 	b.greatest[cm.Name] = max(b.greatest[cm.Name], rv)
 	if exists {
@@ -136,7 +136,7 @@ func (b *randomBeliever) check() {
 		uids[o.uid] = true
 	}
 	if !maps.Equal(b.last, server) || b.name != "" && !maps.Equal(b.knows, uids) {
-		b.f.t.Errorf("Q2: %q believes in %v and has not been told of the deletion of all but %v, expected %v; told %q", b.name, b.last, b.knows, server, b.told)
+		b.f.t.Errorf("D2: %q believes in %v and has not been told of the deletion of all but %v, expected %v; told %q", b.name, b.last, b.knows, server, b.told)
 	}
 }
 

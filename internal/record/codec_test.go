@@ -59,7 +59,7 @@ func objectDiff(want, got any) string {
 }
 
 // roundTrip encodes, parses and decodes obj. The bytes it was decoded from are
-// overwritten before it returns, so that what aliases them is found (P3).
+// overwritten before it returns, so that what aliases them is found.
 func roundTrip(tb testing.TB, obj any, newObject func() any) any {
 	tb.Helper()
 	prefix := []byte("prefix")
@@ -408,7 +408,7 @@ type keeper struct{ raw []byte }
 func (k *keeper) UnmarshalJSON(b []byte) error { k.raw = b; return nil }
 func (k keeper) MarshalJSON() ([]byte, error)  { return k.raw, nil }
 
-// TestWhatACustomTypeKeepsStaysAsItIs, although the bytes of a record are only lent (P3).
+// TestWhatACustomTypeKeepsStaysAsItIs, although the bytes of a record are only lent.
 func TestWhatACustomTypeKeepsStaysAsItIs(t *testing.T) {
 	type custom struct {
 		metav1.ObjectMeta `json:"metadata"`

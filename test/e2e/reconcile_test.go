@@ -19,7 +19,7 @@ var reconcileKills = flag.Int("reconcile.kills", 12, "how often TestKillAReconci
 
 // TestKillAReconciler kills an agent with ten workers, whose reconciles are slow or fail, at random
 // moments. In the end each object is reconciled as the server has it, and so is the deletion of each
-// object of which a durable handler was ever told, with the object at hand (Q5, Q6).
+// object of which a durable handler was ever told, with the object at hand (D4, D5).
 func TestKillAReconciler(t *testing.T) {
 	seed := newSeed(t)
 	cp := newControlPlane(t)

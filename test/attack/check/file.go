@@ -238,20 +238,20 @@ func (f *File) Violations(s *apiserver.Server, w *World) []string {
 	bad := slices.Clone(f.Problems)
 	note := func(format string, args ...any) { bad = append(bad, fmt.Sprintf(format, args...)) }
 	if order, err := resourceversion.CompareResourceVersion(f.Checkpoint.ResourceVersion, f.StoreVersion); err == nil && order > 0 {
-		note("P2: the checkpoint is at %s, the store at %s", f.Checkpoint.ResourceVersion, f.StoreVersion)
+		note("A2: the checkpoint is at %s, the store at %s", f.Checkpoint.ResourceVersion, f.StoreVersion)
 	}
 	if f.Count != len(f.Objects) {
-		note("P1: %d objects are stored, and counted %d", len(f.Objects), f.Count)
+		note("A1: %d objects are stored, and counted %d", len(f.Objects), f.Count)
 	}
 	for key, obj := range f.Objects {
 		version, _ := strconv.Atoi(obj.ResourceVersion)
 		if truth := objectAt(s, version); truth == nil || !apiequality.Semantic.DeepEqual(truth, obj) || apiserver.Key(obj) != key {
-			note("P6: %s is stored as %s@%d, which never was", key, apiserver.Key(obj), version)
+			note("S2: %s is stored as %s@%d, which never was", key, apiserver.Key(obj), version)
 		}
 	}
 	if f.Checkpoint.State == checkpoint.StateComplete {
 		if d := diff(versionsOf(s.ObjectsAt(f.Version())), versionsOf(f.Objects)); d != "" {
-			note("P2: the file does not hold the state at its version %d: %s", f.Version(), d)
+			note("A2: the file does not hold the state at its version %d: %s", f.Version(), d)
 		}
 	}
 	if f.Checkpoint.IndexVersion != "" {
@@ -260,7 +260,7 @@ func (f *File) Violations(s *apiserver.Server, w *World) []string {
 			want[entry(colorIndex, obj.Data["color"], key)] = true
 		}
 		if !maps.Equal(want, f.Entries) {
-			note("I1: %d index entries are stored, expected %d", len(f.Entries), len(want))
+			note("A5: %d index entries are stored, expected %d", len(f.Entries), len(want))
 		}
 	}
 	for _, name := range w.Durables() {
@@ -285,11 +285,11 @@ func (f *File) untold(handler string, newest map[string]ToldOf) (bad []string) {
 		}
 		switch {
 		case stored == nil && !told.Gone && !waiting[key]:
-			bad = append(bad, fmt.Sprintf("Q4: the durable handler %s was told of %s@%d; it is not in the file, and no deletion waits", handler, key, told.Version))
+			bad = append(bad, fmt.Sprintf("D2: the durable handler %s was told of %s@%d; it is not in the file, and no deletion waits", handler, key, told.Version))
 		case stored != nil && version < told.Version:
-			bad = append(bad, fmt.Sprintf("Q4: the durable handler %s was told of %s@%d (deleted: %v), the file has @%d", handler, key, told.Version, told.Gone, version))
+			bad = append(bad, fmt.Sprintf("D2: the durable handler %s was told of %s@%d (deleted: %v), the file has @%d", handler, key, told.Version, told.Gone, version))
 		case stored != nil && told.Lost && version <= told.Version:
-			bad = append(bad, fmt.Sprintf("Q4: the durable handler %s was told that %s@%d is gone, the file has it", handler, key, told.Version))
+			bad = append(bad, fmt.Sprintf("D2: the durable handler %s was told that %s@%d is gone, the file has it", handler, key, told.Version))
 		}
 	}
 	return shorten(bad)

@@ -190,7 +190,7 @@ func Compact(s *apiserver.Server, m *Marker) {
 // quietTime is longer than any delay and backoff together.
 const quietTime = 20 * time.Minute
 
-// Quiet waits until everything was told, and compares (I1, I2, Q2).
+// Quiet waits until everything was told, and compares (A5, D2).
 func (b *Session) Quiet() {
 	for _, h := range b.handlers {
 		h.setSlow(0)
@@ -222,7 +222,7 @@ func (b *Session) compare() string {
 		got[apiserver.Key(cm)], _ = strconv.Atoi(cm.ResourceVersion)
 	}
 	if d := diff(want, got); d != "" {
-		return "I2: the store differs from the server: " + d
+		return "A5: the store differs from the server: " + d
 	}
 	w := b.Marker.World()
 	if w.MemoryOnly { // Nobody knows what handlers were told before.
@@ -237,7 +237,7 @@ func (b *Session) compare() string {
 			delete(want, key)
 		}
 		if d := diff(want, got); d != "" {
-			return fmt.Sprintf("Q2: the belief of the handler %s differs from the server: %s", name, d)
+			return fmt.Sprintf("D2: the belief of the handler %s differs from the server: %s", name, d)
 		}
 	}
 	if err := b.Cache.Status().Err; err != nil {
@@ -254,13 +254,13 @@ func (b *Session) compareIndex() string {
 	}
 	ix := b.Informer.GetIndexer()
 	if got := ix.ListIndexFuncValues(colorIndex); len(got) != len(want) {
-		return fmt.Sprintf("I1: %d values of the index, expected %d", len(got), len(want))
+		return fmt.Sprintf("A5: %d values of the index, expected %d", len(got), len(want))
 	}
 	for value, keys := range want {
 		slices.Sort(keys)
 		got, err := ix.IndexKeys(colorIndex, value)
 		if slices.Sort(got); err != nil || !slices.Equal(got, keys) {
-			return fmt.Sprintf("I1: the index has %v for %.1q…, expected %v (%v)", got, value, keys, err)
+			return fmt.Sprintf("A5: the index has %v for %.1q…, expected %v (%v)", got, value, keys, err)
 		}
 	}
 	return ""
@@ -288,7 +288,7 @@ type handler struct {
 
 	mu   sync.Mutex
 	slow time.Duration
-	told map[string]int // Greatest version told in this session (H1).
+	told map[string]int // Greatest version told in this session (D2).
 }
 
 func (h *handler) setSlow(d time.Duration) {
@@ -304,7 +304,7 @@ func (h *handler) OnAdd(obj any, _ bool) { h.note(obj, false) }
 func (h *handler) OnUpdate(old, obj any) {
 	before, after := old.(*corev1.ConfigMap), obj.(*corev1.ConfigMap)
 	if h.name != Plain && before.UID != after.UID {
-		h.s.Marker.Violation("Q2: the durable handler was told of %s@%s, which replaced @%s, as an update", apiserver.Key(after), after.ResourceVersion, before.ResourceVersion)
+		h.s.Marker.Violation("D2: the durable handler was told of %s@%s, which replaced @%s, as an update", apiserver.Key(after), after.ResourceVersion, before.ResourceVersion)
 	}
 	h.note(obj, false)
 }
@@ -327,11 +327,11 @@ func (h *handler) note(obj any, gone bool) {
 	m.Key, m.Version, m.UID = apiserver.Key(cm), version, string(cm.UID)
 	h.s.Marker.Mark(m) // Before anything that takes time: from now on it knows.
 	if truth := objectAt(h.s.Server, version); err != nil || truth == nil || !apiequality.Semantic.DeepEqual(truth, cm) {
-		h.s.Marker.Violation("P6: the handler %s was told of %s@%s, which never was", h.name, m.Key, cm.ResourceVersion)
+		h.s.Marker.Violation("S2: the handler %s was told of %s@%s, which never was", h.name, m.Key, cm.ResourceVersion)
 	}
 	h.mu.Lock()
 	if version < h.told[m.Key] {
-		h.s.Marker.Violation("H1: the handler %s was told of %s@%d after @%d", h.name, m.Key, version, h.told[m.Key])
+		h.s.Marker.Violation("D2: the handler %s was told of %s@%d after @%d", h.name, m.Key, version, h.told[m.Key])
 	}
 	h.told[m.Key] = version
 	slow := h.slow

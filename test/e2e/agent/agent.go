@@ -186,7 +186,7 @@ func (a *Agent) Report() *Report {
 	return r
 }
 
-// Contents says what the stores contain. Each index is compared with its objects (I1).
+// Contents says what the stores contain. Each index is compared with its objects (A5).
 func (a *Agent) Contents() []Contents {
 	var all []Contents
 	for _, i := range a.informers {
