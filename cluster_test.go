@@ -35,12 +35,6 @@ func isCluster(id string, err error) setup {
 	}
 }
 
-var refusals = map[string]error{
-	"forbidden": apierrors.NewForbidden(configMaps.GroupResource(), "", nil),
-	"not found": apierrors.NewNotFound(configMaps.GroupResource(), ""),
-	"no answer": nil, // With an empty identity.
-}
-
 // TestAClusterThatIsKnownAtLastIsStoredAtOnce, not with the next event.
 func TestAClusterThatIsKnownAtLastIsStoredAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -232,13 +226,6 @@ func (g *gateway) refusesNext() bool {
 	defer g.mu.Unlock()
 	g.refusals--
 	return g.refusals >= 0
-}
-
-// count returns how often the cluster was asked for.
-func (g *gateway) count() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.asked
 }
 
 func reply(r *http.Request, code int, body string) *http.Response {

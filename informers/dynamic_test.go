@@ -2,6 +2,7 @@ package informers_test
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -127,8 +128,7 @@ func TestFactoriesByResourceThatAskForDifferentThingsShareNothing(t *testing.T) 
 	}
 }
 
-// TestTheClusterIsKnownToFactoriesByResource: by the namespace kube-system, or if that may not be
-// read and the transport is wrapped, by the certificate authority. The path of the server, which is
+// TestTheClusterIsKnownToFactoriesByResource: by the namespace kube-system. The path of the server, which is
 // part of the identity, is known where the transport is wrapped.
 func TestTheClusterIsKnownToFactoriesByResource(t *testing.T) {
 	type process struct {
@@ -139,7 +139,7 @@ func TestTheClusterIsKnownToFactoriesByResource(t *testing.T) {
 		api       *httpserver.Server
 		processes []process
 	}{
-		"plain":  {httpserver.New(t, "one"), []process{{"one", false, true}, {"one", false, false}, {"one", true, true}, {"one", true, false}, {"two", false, true}, {"two", true, true}, {"", false, true}, {"", true, true}, {"", true, false}, {"", false, false}}},
+		"plain":  {httpserver.New(t, "one"), []process{{"one", false, true}, {"one", false, false}, {"one", true, true}, {"one", true, false}, {"two", false, true}, {"two", true, true}, {"", false, false}, {"", true, false}, {"", true, false}, {"", false, false}}},
 		"secure": {httpserver.NewTLS(t, "one"), []process{{"", true, true}, {"", true, false}, {"", false, true}}},
 	} {
 		for kind, newFactory := range map[string]func(*agent) byResource{
@@ -188,7 +188,11 @@ func TestAFactoryByResourceMovesToAnotherCluster(t *testing.T) {
 			if p.away {
 				p.api.Close()
 			}
-			a := newAgent(t, path, p.api)
+			stale := time.Duration(0)
+			if p.away {
+				stale = -1
+			}
+			a := newAgent(t, path, p.api, stale)
 			if isWrapped(i) {
 				a.config.Wrap(a.cache.WrapTransport)
 			}

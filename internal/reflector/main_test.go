@@ -143,14 +143,14 @@ func (s *server) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 // awaitQuestion has a watch opened once the question that is asked at the same time is answered: the script has the
 // answers in that order.
 func (s *server) awaitQuestion(ctx context.Context) error {
-	time.Sleep(1)
+	time.Sleep(time.Nanosecond)
 	s.mu.Lock()
 	asked := s.asked
 	s.mu.Unlock()
 	if asked != nil {
 		select {
 		case <-asked:
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 		case <-ctx.Done():
 		}
 	}
@@ -197,13 +197,6 @@ func (s *server) then(as ...answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answers = append(s.answers, as...)
-}
-
-// left is how many answers were not asked for yet.
-func (s *server) left() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.answers)
 }
 
 // last is the watch that was opened last.
