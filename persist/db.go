@@ -186,6 +186,7 @@ const hangingCommit = 10 * time.Second
 // A Code says what is wrong with the file of a DB.
 type Code string
 
+// The codes are spelled as their constants, without the word Code.
 const (
 	CodeLocked      Code = "Locked"      // Another process holds it: the DB works from memory.
 	CodeNoFile      Code = "NoFile"      // It can be neither opened nor created: the DB works from memory.

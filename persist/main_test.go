@@ -13,6 +13,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/google/go-cmp/cmp"
+
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
