@@ -144,7 +144,7 @@ func TestCustomResourcesKeepTheirNumbers(t *testing.T) {
 	if err := c.Delete(t.Context(), "c", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	p, informer = begin()
+	_, informer = begin()
 	expect(informer)
 	expectStart(t, informer, "disk", 0, 1)
 
