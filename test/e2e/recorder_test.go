@@ -147,7 +147,7 @@ func (r *recorder) record(e told) {
 	r.events = append(r.events, e)
 	_, known := r.known[e.Key]
 	err := r.known.learn(e)
-	if e.Kind == "delete" && !known && r.inherits {
+	if (e.Kind == "delete" || e.Kind == "lost") && !known && r.inherits {
 		err = nil
 	}
 	if err == nil && e.Kind == "update" && !r.rewound && goesBack(e) {

@@ -163,9 +163,7 @@ func (th *theatre) nothingChanged(t *testing.T) {
 	expectStart(t, a.pods, "disk", 0, 1)
 	th.expectNoMore(t, a)
 	a.stop()
-	// The first list asks for one object, whether the server has reached the
-	// checkpoint; if it is beyond it, the second one for the object that was
-	// changed last before it.
+	// The list is the question: one object.
 	requests := a.meter.Requests()
 	if lists := requests["list"]; requests["watch"] != 1 || lists < 1 || lists > 2 || len(requests) != 2 {
 		t.Errorf("requests: %v", requests)
@@ -193,10 +191,12 @@ func (th *theatre) unreachable(t *testing.T) {
 	t.Cleanup(l.Down)
 	l.Down()
 	a := th.act(t, l.Attach(th.cp.Config()))
-	awaitSync(t, a.pods)
-	expectServer(t, before, a.pods.GetStore(), a.plain)
+	expectServer(t, before, a.pods.GetStore()) // Readers have the disk, and nobody is called (A6).
 	awaitPhase(t, a.pods, warmwatch.PhaseDisconnected)
 	expectStart(t, a.pods, "disk", 0, 0)
+	if told := a.plain.take(); a.pods.HasSynced() || len(told) > 0 {
+		t.Errorf("synced without the server: %v, told of %v", a.pods.HasSynced(), told)
+	}
 
 	want := []string{th.update(t), th.delete(t)}
 	if err := l.Up(); err != nil {
