@@ -54,8 +54,8 @@ PORTS := linux/386 linux/arm linux/arm64 darwin/arm64 windows/amd64
 # A 64-bit Linux on x86 also runs the 32-bit tests of the library.
 HAS_386 := $(filter linux/amd64,$(shell go env GOHOSTOS)/$(shell go env GOHOSTARCH))
 
-# The 32-bit tests, in their short forms: what differs are integers, and the first rounds meet all of them. Where the kernel runs no such programs, which those of a small package show, they are only
-# compiled.
+# The 32-bit tests, in their short forms: what differs are integers, and the first rounds meet all of them. Where the
+# kernel runs no such programs, which those of a small package show, they are only compiled.
 define TEST_386
 export GOARCH=386 CGO_ENABLED=0; echo "# GOARCH=386"; \
 if go test -exec=true -run='^$$' ./internal/keyfield >/dev/null && ! go test -run='^$$' ./internal/keyfield >/dev/null 2>&1; then \
@@ -119,7 +119,7 @@ flaky: $(BIN)/gotest ## Run each test of the library many times, to find those t
 	@$(BIN)/gotest passes -n=$(PASSES) -jobs=$(JOBS) -for=$(FOR) -tmp=$(firstword $(wildcard /dev/shm)) -build='$(RACE)' . $(PACKAGES)
 
 .PHONY: corrupt
-corrupt: ## Damage cache files of every page class, at rest and in use, 30 minutes (TRIES=10000 SEED=)
+corrupt: ## Damage cache files of every page class while nobody uses them, 30 minutes (TRIES=10000 SEED=)
 	@go -C test/attack test ./corrupt -run '^TestCorrupt$$' -v -count=1 -timeout 0 \
 		-corrupt.tries=$(TRIES) -corrupt.seed=$(SEED) -corrupt.for=0
 

@@ -488,8 +488,7 @@ func TestTheStoreOfANewInformerThatDoesNotRun(t *testing.T) {
 	}
 }
 
-// TestTheClusterIsKnownByTheTransport: by the UID of kube-system, or if that may not be read,
-// by the certificate authority. Another one's objects are not trusted.
+// TestTheClusterIsKnownByTheTransport (A3): by the UID of kube-system. Another one's objects are compared by content.
 func TestTheClusterIsKnownByTheTransport(t *testing.T) {
 	path := testsupport.Path(t)
 	plain, secure := httpserver.New(t, ""), httpserver.NewTLS(t, "")
