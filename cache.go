@@ -46,12 +46,10 @@ type Options struct {
 	// DurableDelay replaces CommitInterval while a durable handler waits for the
 	// change. Default 10ms; at most CommitInterval.
 	DurableDelay time.Duration
-	// MemoryBudget bounds the bytes of decoded objects kept in memory to be read, for all
-	// informers together. Recent changes are in memory as well, with their objects: up to 16 MiB for each
-	// informer while a handler is behind, and MaxPendingBytes. Default 32 MiB; negative: no bound. The first list keeps
-	// them in half of it. While the first handler is told of all objects, what is
-	// unused of that half, at most 32 MiB, is left to garbage, so that the collector
-	// runs less often.
+	// MemoryBudget bounds the decoded objects in memory, of all informers together. Default 32 MiB; negative: no bound.
+	// Besides, an informer keeps up to 16 MiB of recent changes while a handler is behind, and up to MaxPendingBytes
+	// wait to be written. The first list uses at most half of the budget. During the first initial list of a process
+	// the unused part of that half (at most 32 MiB) lets garbage grow, so that the collector runs less often.
 	MemoryBudget int64
 	// MaxPendingBytes bounds the changes that wait in memory to be written.
 	// Beyond it the watch slows down; not where there is no file, or it cannot be written. Default 16 MiB.
@@ -74,29 +72,29 @@ type Options struct {
 	// fewer than 1,000 objects do not wait. What is stored is served meanwhile. Default 10s;
 	// negative: no wait.
 	RelistSpread time.Duration
-	// ClusterID returns the identity of the cluster that is being listed, for
-	// example [KubeSystemUID]. If the stored objects came from another one, none of
-	// them is trusted. Each informer calls it while it begins to list or watch, for at most 10 s. An error, or an
-	// empty identity, proves nothing: the stored objects are used, and the call is repeated before the next watch.
+	// ClusterID returns the identity of the cluster that is being listed, for example [KubeSystemUID]. If the stored
+	// objects came from another one, none is served before all are compared by content. Each informer calls it while it
+	// begins to list or watch, for at most 10 s. An error, or an empty identity, proves nothing: the stored objects are
+	// used, and the call is repeated before the next watch.
 	//
 	// Default: if [Cache.WrapTransport] wraps the client's transport, the UID of the
 	// namespace kube-system; else the cluster is not known.
 	ClusterID func(context.Context) (string, error)
-	// ServeStaleAfter makes HasSynced true with what the disk has when the API server cannot be heard for this
-	// long: for agents that must work without one. Default 0: HasSynced waits until the cache has caught up with
-	// the server, as client-go's does, and no plain handler is called before. Negative: HasSynced does not wait. The
-	// store can be read from disk before HasSynced in each case; [SharedIndexInformer.CaughtUp] says whether the
-	// server has been heard.
+	// ServeStaleAfter makes HasSynced true with what the disk has when the API server cannot be heard for this long:
+	// for agents that must work without one. Default 0: HasSynced waits until the cache has caught up with the server,
+	// as client-go's does, and no plain handler is called before. Negative: HasSynced is true as soon as the file is
+	// read. If the file has nothing that may be served, HasSynced waits for the server in every case. The store can be
+	// read from disk before HasSynced in each case; [SharedIndexInformer.CaughtUp] says whether the server has been
+	// heard.
 	ServeStaleAfter time.Duration
 	// TransformVersion, IndexVersion and NeverResume are those of
 	// informers whose InformerOptions do not set them.
 	TransformVersion, IndexVersion string
 	NeverResume                    bool
-	// MaxPanics is how many processes in a row may end by the panic of a durable handler that is
-	// told of the same object, before that object is set aside. It is logged then, and its key is in
-	// HandlerStatus.SetAside. The handler is told of its deletion, but of nothing else until
-	// [SharedIndexInformer.RedeliverSetAside]. Default 5; negative: no number. Only panics
-	// of the callback count, and not other ways in which a process may end in it.
+	// MaxPanics is how many processes in a row may end by the panic of a durable handler that is told of the same
+	// object, before that object is set aside. It is logged then, and its key is in HandlerStatus.SetAside. The handler
+	// is told of its deletion, but of nothing else until [SharedIndexInformer.RedeliverSetAside]. Default 5; negative:
+	// never. Only panics of the callback count, and not other ways in which a process may end in it.
 	MaxPanics int
 	// LockTimeout is how long Open waits for a file that another process holds, before the Cache works
 	// from memory. The log says so after 1 s. Default 30s; negative: it does not wait.
@@ -231,23 +229,19 @@ func awaitEnds(informers []*SharedIndexInformer) {
 //
 //	config.Wrap(c.WrapTransport) // A rest.Config, before the client is made of it.
 //
-// [Cache.NewInformer] needs it, to see what is asked for. For [Cache.NewSharedIndexInformer]
-// each List and each watch is then compared with the identity of the informer, that is, with
-// InformerOptions: resource, namespace, selectors, and whether metadata only is asked for. A
-// request for something else is not sent. Its error names both, and so do the informer's
-// Status().Err and the log: a selector that was forgotten in InformerOptions would have
-// another node's objects served. Requests are recognised by their context, so a ListFunc that
-// drops it is not checked. Other requests pass. An informer of NewInformer was made for what its
-// first request asks for; if another one asks for something else, that is sent, and the next
-// process begins with a list.
+// Informers without InformerOptions.Resource need it, to see what is asked for. For one with a Resource, each List and
+// each watch is compared with InformerOptions: resource, namespace, selectors, and whether metadata only is asked for.
+// A request for something else is not sent. Its error names both, and so do the informer's Status().Err and the log: a
+// selector that was forgotten in InformerOptions would have another node's objects served. Requests are recognised by
+// their context, so a ListFunc that drops it is not checked. Other requests pass. An informer of NewInformer was made
+// for what its first request asks for; if another one asks for something else, that is sent, and the next process
+// begins with a list.
 //
-// It also tells clusters apart, see Options.ClusterID. And when a watch has expired (410), it lets an
-// informer of 100 objects and more ask for the metadata of all objects, and for those that have
-// changed, by their names, with requests that it makes of the ListerWatcher's List: with its
-// credentials, and up to 8 at a time, of which the rate limiter of the client counts one in 64. All
-// objects are asked for with the request of a watch that begins with them, which is sent as a list, or as
-// the pages of one, and which the rate limiter does not count. The watch that WatchFunc gets brings those
-// objects that may differ from the stored ones, and then ends.
+// It also tells clusters apart, see Options.ClusterID. And when a watch has expired (410), it lets an informer of 100
+// objects and more ask for the metadata of all objects, and for those that have changed, by their names. The requests
+// go through the ListerWatcher's List, with its credentials, up to 8 at a time. 64 objects cost one token of the rate
+// limiter. For a list of all objects the ListerWatcher is asked for a streaming watch, which is sent as a list or as
+// pages, without a token. Its watch brings only objects that may differ, and then ends.
 func (c *Cache) WrapTransport(rt http.RoundTripper) http.RoundTripper {
 	c.wrapped.Store(true)
 	return request.Transport{RoundTripper: rt, Link: c.link}
@@ -315,7 +309,8 @@ func (c *Cache) release(space string, s *SharedIndexInformer) {
 	}
 }
 
-// A SetAside is a file that was renamed and replaced: it was damaged, or of an unknown format.
+// A SetAside is a file that was renamed and replaced: it was damaged, foreign or of an unknown format, or three
+// processes died while it was opened.
 type SetAside struct {
 	// Path of the file now.
 	Path string

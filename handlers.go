@@ -18,13 +18,10 @@ func (s *SharedIndexInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEv
 	return s.AddEventHandlerWithOptions(h, cache.HandlerOptions{ResyncPeriod: &resyncPeriod})
 }
 
-// AddEventHandlerWithOptions implements [cache.SharedInformer]. The handler is
-// first told, by OnDelete, of the deletions that the handlers of the last process
-// did not acknowledge, and of those that have happened since, even of objects that
-// this handler never heard of. Then it is told of every object, and between and behind them of
-// what is deleted meanwhile. A handler that is added
-// later than a minute after the informer has caught up with the server is told of the
-// objects only.
+// AddEventHandlerWithOptions implements [cache.SharedInformer]. The handler is called once HasSynced is true. First it
+// gets OnDelete for deletions that plain handlers of earlier processes did not acknowledge, and for those since, even
+// of objects that it never got. Then it gets OnAdd for every object. Deletions during this list are delivered in
+// between or after it. A handler that is added more than a minute after the informer has caught up gets OnAdd only.
 //
 // As in client-go, handlers must not change objects. Here the old and the new object
 // of an update may share memory, and so may objects of the initial list, so that changing one may
@@ -41,23 +38,22 @@ func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHa
 // what that one was not told, or did not finish. The first handler of a name is
 // told of every object first.
 //
-// The handler is told of a change only when the change is in the file, so that no crash takes back what it
-// was told: later than plain handlers by up to Options.DurableDelay, and a commit. It is told of the
-// deletion of every object that it was told of. If the record of an object was damaged, OnDelete gets a [cache.DeletedFinalStateUnknown] whose Obj is nil, also
-// for an object that may still exist; then OnAdd follows. Delivery
-// is at least once: after a crash the last notifications, those finished within
-// CommitInterval, may come again. If the first handler of a name ends before it was told
-// what had happened during its initial list, the next one begins with the list again; and
-// if it ends between the deletion of an object and the addition of another one of its
-// name, both of which a relist has found, the next one hears of the deletion again.
+// The handler is called only when the change is in the file, up to Options.DurableDelay and a commit later than plain
+// handlers. Exceptions: after 30 s of a full disk, and where the file is only read, it is called from memory, and a
+// crash may take that back. It gets the deletion of every object that it got, unless only a lost file knew the object.
+// If the record of an object was damaged, OnDelete gets a [cache.DeletedFinalStateUnknown] whose Obj is nil, also for
+// an object that may still exist; then OnAdd follows. Delivery is at least once: after a crash the last notifications,
+// those finished within CommitInterval, may come again. If the first handler of a name ends during its initial list, or
+// before the changes of that time are delivered, the next one begins the list again. If it ends between the OnDelete
+// and the OnAdd of an object that a relist found replaced, the OnDelete comes again.
 //
 // The name holds deltas in the file even while it has no handler, see
 // [SharedIndexInformer.ForgetDurableEventHandler]. A name can have one handler
 // at a time: errors.Is(err, [ErrInUse]). After RemoveEventHandler the name is free at
 // once. Its next handler is called after the callback in flight has returned.
 //
-// Without a file (Status().MemoryOnly) nothing is durable: every handler of the name is
-// told of every object, whatever an earlier one was told.
+// Without a file (Status().MemoryOnly) nothing outlives the process: the first handler of a name in each process is
+// called for every object. A later one goes on where it stopped.
 //
 // A handler that always panics on one object ends every process at the same
 // notification, which the log names. After Options.MaxPanics processes the object is set
@@ -117,8 +113,8 @@ func (s *SharedIndexInformer) ForgetDurableEventHandler(name string) error {
 //     the versions since. If there is a change that the handler has still to be told of,
 //     its next notification of the object is that OnAdd.
 //
-// While a deletion is kept, no other object of the name is told, nor its deletion, although another
-// process, or this name's handler before a crash, may have been told of it.
+// While a deletion is set aside, a new object of the same key is not delivered, nor is its deletion. An earlier process
+// may have delivered them.
 //
 // After that it is told of the object as of any other. It may have no handler yet. The demand
 // is for this process only: a handler that panics again ends it, and the next one finds the

@@ -20,16 +20,16 @@ import (
 
 // InformerOptions configures [Cache.NewSharedIndexInformer] and [Cache.NewInformerFunc]. The zero value is valid.
 //
-// Resource, Namespace, the selectors and Name are the identity of the data on disk. Without a Resource the
-// informer learns it, with namespace and selectors, from its first request, see [Cache.NewInformer]. If Resource is set,
-// they must describe what the ListerWatcher lists. [Cache.WrapTransport] has that checked. Where a request cannot be seen, the objects are: a list that has one of
-// another namespace, or that LabelSelector does not select, fails, and a watch that
-// brings one ends. Nothing of it is served, and Status().Err and the log say so, until a list has
-// none. FieldSelector and ShardSelector are not checked then.
+// Resource, Namespace, the selectors and Name are the identity of the data on disk. Without a Resource the informer
+// learns it, with namespace and selectors, from its first request, see [Cache.NewInformer]. If Resource is set, they
+// must describe what the ListerWatcher lists. [Cache.WrapTransport] has that checked. Without a wrapped transport the
+// objects are checked instead. A list with an object of another namespace, or that LabelSelector does not select,
+// fails. A watch that brings one ends. Nothing of it is served until a list has none, and Status().Err and the log say
+// so. FieldSelector and ShardSelector are not checked then.
 type InformerOptions struct {
-	// Resource is what the ListerWatcher lists. Default: what its first request asks for. If it is set, so are its
-	// Version and Resource. It is an error if the example object is certainly of another one: of another
-	// group or version, or of another kind that client-go knows.
+	// Resource is what the ListerWatcher lists. Default: what its first request asks for. If you set it, set its
+	// Version and Resource. It is an error if the example object is certainly of another one: of another group or
+	// version, or of another kind that client-go knows.
 	Resource schema.GroupVersionResource
 	// Namespace that the list is restricted to. Default: none. It goes with a Resource, as the selectors do.
 	Namespace string
@@ -98,14 +98,16 @@ type InformerOptions struct {
 //
 //   - After a restart the store can be read before HasSynced, from disk.
 //   - A relist notifies only of what changed.
-//   - A plain handler hears of the deletions of the downtime, of objects that it never heard of.
+//   - A plain handler that is added no later than a minute after catching up also gets the deletions of the
+//     downtime.
 //   - A relist becomes visible in batches of up to 500 objects, deletions first, and
 //     handlers are told of each batch once it is visible. client-go replaces its store at
 //     once (AtomicFIFO, since 1.36): there List returns the old objects or the new ones,
 //     here perhaps some of each until the last batch.
 //   - Handlers make the file grow, not memory.
-//   - GetStore().Get may return an error, for an object that cannot be read, which List leaves out. Of an object that
-//     is not in memory each Get returns a copy of its own.
+//   - A read that meets damage waits for the relist while the server is heard; Get and ByIndex return an error
+//     after 10 s. While the server is not heard, Get returns an error, List leaves the object out, and Status says
+//     so. Of an object that is not in memory each Get returns a copy of its own.
 //   - After Cache.Close List is empty.
 //   - An object that the transform refuses is left out of a list, as of a watch;
 //     client-go fails the list.
@@ -122,7 +124,7 @@ type SharedIndexInformer struct {
 	opts    InformerOptions
 	lw      cache.ListerWatcher
 	example runtime.Object
-	// deferred says that the identity is what the first List asks for, see newLearningInformer.
+	// deferred says that the identity is what the first request asks for, see newLearningInformer.
 	deferred bool
 	seen     atomic.Pointer[lastSeen]
 
@@ -335,9 +337,9 @@ func (s *SharedIndexInformer) SetWatchErrorHandlerWithContext(handler cache.Watc
 	return nil
 }
 
-// SetTransform implements [cache.SharedInformer]. f should return equal objects for equal
-// objects. Otherwise each relist tells handlers that every object was updated. See also InformerOptions.TransformVersion and
-// Transformed.
+// SetTransform implements [cache.SharedInformer]. f should return equal objects for equal objects. Otherwise each
+// relist that compares contents tells handlers that every object was updated. See also InformerOptions.TransformVersion
+// and Transformed.
 func (s *SharedIndexInformer) SetTransform(f cache.TransformFunc) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

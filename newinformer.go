@@ -20,11 +20,10 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// NewInformer makes an informer whose identity is what its ListerWatcher asks the API server
-// for: group, version, resource, namespace, selectors, whether metadata only, and what comes before
-// /api or /apis in the path. It has the
-// signature of client-go's [cache.NewSharedIndexInformer], and so is what informer
-// factories and controller-runtime's cache.Options.NewInformer take:
+// NewInformer makes an informer whose identity is what its ListerWatcher asks the API server for: group, version,
+// resource, namespace, selectors, form (typed, metadata, unstructured), and what comes before /api or /apis in the
+// path. It has the signature of client-go's [cache.NewSharedIndexInformer], and so is what informer factories and
+// controller-runtime's cache.Options.NewInformer take:
 //
 //	config.Wrap(c.WrapTransport) // Before clients are made of it.
 //	factory.InformerFor(&corev1.Pod{}, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
@@ -32,19 +31,18 @@ import (
 //		return c.NewInformer(lw, &corev1.Pod{}, resync, nil)
 //	})
 //
-// When it runs, it opens a watch once, with a context by which the wrapped transport recognises
-// the request. The transport answers it without the network, so this works offline too, unless the client has
-// to get its credentials over the network. The
-// error that this call returns is not reported. A request that the transport does not see is
-// sent, and stopped. Like all requests that are our own, it takes no token of the client's rate limit.
+// When it runs, and before small requests of our own, it opens a watch with a context by which the wrapped transport
+// recognises the request. The transport answers it without the network, so this works offline too, unless the client
+// has to get its credentials over the network. The error that this call returns is not reported. A request that the
+// transport does not see is sent, and stopped. Like all requests that are our own, it takes no token of the client's
+// rate limit.
 //
-// It works from memory, as client-go's informers do, if the request cannot be seen, because
-// the transport is not wrapped or the ListerWatcher drops its context, and if another informer
-// of the same identity runs in the Cache. One whose ListerWatcher asks for more than one thing, such
-// as the objects of two namespaces, begins each process with a list. Its Status and the log say so. If that other one is
-// told to end within a second, it waits for its end, at most 10 seconds. Options of the Cache
-// that are defaults of InformerOptions apply. The informer is a *[SharedIndexInformer], but for
-// one without an example, whose objects may be of any type: that is client-go's own.
+// The informer works from memory in two cases: the request cannot be seen (transport not wrapped, or the ListerWatcher
+// drops its context), or another informer of this Cache has the identity. If that informer is told to end within 1 s,
+// the new one waits up to 10 s for its end. A ListerWatcher that asks for more than one thing (two namespaces) makes
+// each process begin with a list. Status and the log say so. Options of the Cache that are defaults of InformerOptions
+// apply. The informer is a *[SharedIndexInformer], but for one without an example, whose objects may be of any type:
+// that is client-go's own.
 //
 // A Cache is for one cluster: of two informers that ask two clusters for the same, the second one
 // works from memory.

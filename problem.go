@@ -30,11 +30,13 @@ const (
 	CodeOtherRequest Code = "OtherRequest"
 	// CodeOutsideObjects means: the ListerWatcher returns objects that the informer's options leave out.
 	CodeOutsideObjects Code = "OutsideObjects"
-	// CodeFromMemory means: the informer has no space in the file, see [Cache.NewInformer].
+	// CodeFromMemory means: the informer works from memory, or what it stores is not used again, see
+	// [Cache.NewInformer].
 	CodeFromMemory Code = "FromMemory"
 	// CodeUnreadable means: something that is stored could not be read. A relist is due that writes all anew.
 	CodeUnreadable Code = "Unreadable"
-	// CodeRefused means: an object could not be stored: the transform has failed on it, or it is of another type.
+	// CodeRefused means: an object could not be stored: the transform has failed on it, it has no key, or it is of
+	// another type.
 	CodeRefused Code = "Refused"
 	// CodeNoEndBookmark means: the server streams a list, and does not send the bookmark that ends it.
 	CodeNoEndBookmark Code = "NoEndBookmark"
