@@ -1,6 +1,7 @@
 package controllerruntime_test
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,17 +15,13 @@ import (
 	"github.com/warmwatch/warmwatch/controllerruntime"
 )
 
-// TestTheFileOfAManagerIsLoggedAboutWhereTheManagerLogs, unless it is told where: here another Cache
-// holds it.
+// TestTheFileOfAManagerIsLoggedAboutWhereTheManagerLogs, unless it is told where: here the file is no cache file.
 func TestTheFileOfAManagerIsLoggedAboutWhereTheManagerLogs(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cache.db")
-	discard := logr.Discard()
-	held, err := warmwatch.Open(t.Context(), path, warmwatch.Options{Logger: &discard})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer held.Close()
 	for _, own := range []bool{false, true} {
+		if err := os.WriteFile(path, []byte("noise"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		var managers, files []string
 		into := func(lines *[]string) logr.Logger {
 			return funcr.New(func(prefix, args string) { *lines = append(*lines, prefix+" "+args) }, funcr.Options{})
@@ -47,7 +44,7 @@ func TestTheFileOfAManagerIsLoggedAboutWhereTheManagerLogs(t *testing.T) {
 		if own {
 			told = files
 		}
-		if all := strings.Join(told, "\n"); !strings.Contains(all, "Could not use the cache file") || !own && !strings.HasPrefix(all, "warmwatch ") {
+		if all := strings.Join(told, "\n"); !strings.Contains(all, "Set the cache file aside") || !own && !strings.HasPrefix(all, "warmwatch ") {
 			t.Errorf("a logger of its own: %v; the manager's log: %q, its own: %q", own, managers, files)
 		}
 	}
