@@ -178,7 +178,7 @@ func TestAgentsOnARealServer(t *testing.T) {
 		}
 		t.Errorf("%s: no %s", impl, metric)
 	}
-	expect(agent.Warmwatch, result.Notifications, 101, 101)
+	expect(agent.Warmwatch, result.Notifications, 100, 101) // What has changed meanwhile comes with the list, or after it.
 	expect(agent.ClientGo, result.Notifications, 100, 100)
 	expect(agent.Warmwatch, result.Received, 2_000, 100_000)
 	expect(agent.ClientGo, result.Received, 200_000, 2e6)

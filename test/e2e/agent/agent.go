@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
@@ -64,16 +65,14 @@ func (a *Agent) cacheOf(s Spec) (*warmwatch.Cache, error) {
 		return c, nil
 	}
 	o := warmwatch.Options{MemoryBudget: s.MemoryBudget, ServeStaleAfter: s.ServeStaleAfter}
-	if s.MemoryOnly {
-		// It finds its file held: that is one of the ways in which it comes to work from memory.
-		o.LockTimeout = time.Millisecond
-		holder, err := warmwatch.Open(context.Background(), s.File, o)
-		if err != nil {
+	path := s.File
+	if s.MemoryOnly { // No file can be in a file: that is one of the ways in which it comes to work from memory.
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			return nil, err
 		}
-		a.close = append(a.close, holder.Close)
+		path = filepath.Join(path, "none")
 	}
-	c, err := warmwatch.Open(context.Background(), s.File, o)
+	c, err := warmwatch.Open(context.Background(), path, o)
 	if err != nil {
 		return nil, err
 	}
