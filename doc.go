@@ -4,15 +4,14 @@
 // delivers what it missed, deletions too, and relists, with a diff, only when
 // the API server no longer holds the history.
 //
-// [Open] opens the file. [Cache.NewInformer] has the signature that informer factories take and
-// learns from its ListerWatcher's first request what it is for; [Cache.NewSharedIndexInformer] is
-// told. The rest is as in client-go, with additions: [SharedIndexInformer.AddDurableEventHandler],
+// [Open] opens the file. [Cache.NewSharedIndexInformer] makes an informer, which learns from the first request of its
+// ListerWatcher what it lists, unless options say so. [Cache.NewInformer] has the signature that informer factories
+// take. The rest is as in client-go, with additions: [SharedIndexInformer.AddDurableEventHandler],
 // for handlers that go on where they stopped; [SharedIndexInformer.AddReconciler], for work that is
 // kept until it is done; and [SharedIndexInformer.Status]. Package informers has client-go's
 // factories, and package workqueue its workqueue.
 //
-// The file can be deleted while no program uses it; durable handlers are then told
-// of every object again. Whatever happens to the file, the program keeps running and
+// The file can be deleted while no program uses it. Durable handlers then get every object again. Whatever happens to the file, the program keeps running and
 // the cache becomes correct again, see [Open].
 //
 // How it is made, and what it keeps (A1 to S7), is in docs/design/README.md, "Data flow" and "Invariants".

@@ -91,7 +91,7 @@ func (p *progress) isQuiet() bool {
 
 // relistRegularly asks for a relist each Options.FullRelistEvery.
 func (s *SharedIndexInformer) relistRegularly(ctx context.Context, k *sink.Sink) {
-	every := s.cache.opts.FullRelistEvery
+	every := min(s.cache.opts.FullRelistEvery, 1<<60) // 36 years, so that its parts and multiples are times.
 	for every > 0 {
 		last, after := k.LastFullList(), every*4/5+rand.N(every*2/5+1)
 		due := time.Until(last.Add(after))

@@ -178,13 +178,6 @@ func (b *Batch) put(bucket Bucket, key string, v Value, isNew bool) {
 	b.db.pending.set(bucket, key, entry{value: v, fresh: isNew || b.db.memoryOnly()})
 }
 
-// NoneNew takes back for a bucket what PutNew has said: the file may have the keys that wait to be written.
-func (b *Batch) NoneNew(bucket Bucket) {
-	if bl := b.db.pending.buckets[bucket]; bl != nil && !b.db.memoryOnly() {
-		bl.noneFresh()
-	}
-}
-
 // Delete removes a key. Removing an absent key is no error.
 func (b *Batch) Delete(bucket Bucket, key string) {
 	l := b.db.pending
