@@ -84,6 +84,7 @@ var parts = []struct {
 	measure func(*suite, context.Context) error
 }{
 	{"starts", true, (*suite).starts},
+	{"controller", false, (*suite).controllers},
 	{"relist", false, (*suite).relists},
 	{"events", false, (*suite).events},
 	{"updates", false, (*suite).updates},

@@ -19,6 +19,7 @@ const (
 	OverNarrowLink   = ", over 128 kbit/s and 300 ms"
 	CutLink          = ", cut every 20 s" // and this to these.
 
+	Controller  = "restart of the example controller"
 	RunningGone = "410 under a running informer, 1 % changed meanwhile"
 
 	Events1        = "backlog of events, 1 handler"

@@ -9,6 +9,7 @@ const (
 	HasSynced     = "time to HasSynced"
 	AllAdded      = "time to all OnAdd"
 	CaughtUp      = "time until caught up"
+	FirstAction   = "time to the first action"
 	Received      = "bytes received"
 	Requests      = "requests"
 	PeakHeap      = "peak heap"
@@ -47,7 +48,7 @@ const (
 
 // units in the order in which metrics are shown.
 var units = []struct{ metric, unit string }{
-	{HasSynced, "ms"}, {AllAdded, "ms"}, {CaughtUp, "ms"},
+	{HasSynced, "ms"}, {AllAdded, "ms"}, {CaughtUp, "ms"}, {FirstAction, "ms"},
 	{LastSynced, "ms"}, {LastCaughtUp, "ms"},
 	{ServerCPU, "s"}, {ServerPeak, "B"},
 	{Received, "B"}, {Requests, "1"}, {Notifications, "1"},
