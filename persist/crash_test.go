@@ -8,7 +8,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand"
 	"os"
@@ -26,8 +25,6 @@ import (
 
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
-
-var crashes = flag.Int("crashes", 120, "number of crashes to look at")
 
 // crashWorkload makes the same batches from the same seed, in the process that
 // is killed and in the one that looks at what is left. Every batch writes its
@@ -154,7 +151,7 @@ func TestAKilledProcessLeavesAPrefixOfItsBatches(t *testing.T) { // S1
 	v := startVictim(t, seed)
 	check := &prefixChecker{t: t, dir: t.TempDir(), w: newCrashWorkload(seed)}
 	last := 0
-	for i := range testsupport.Rounds(*crashes, 12) {
+	for i := range rounds(120, 40, 12) {
 		// Somewhere in the time that a commit takes.
 		pause := time.NewTimer(time.Duration(rnd.Intn(4000)) * time.Microsecond)
 		<-pause.C
@@ -246,7 +243,7 @@ func TestAPowerFailureLeavesAPrefixOfItsBatches(t *testing.T) { // S1
 	check := &prefixChecker{t: t, dir: t.TempDir(), w: newCrashWorkload(seed)}
 	size := PageBytes
 	before := testsupport.ReadUsed(t, path)
-	for commit := range 1 + testsupport.Rounds(*crashes, 12)/8 {
+	for commit := range 1 + rounds(120, 40, 12)/8 {
 		n := w.n
 		for range 1 + rnd.Intn(12) {
 			apply(t, db, w.batch())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"flag"
 	"fmt"
 	"hash/fnv"
 	"io/fs"
@@ -22,13 +21,12 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
-var flips = flag.Int("flips", 150, "number of files with flipped bytes to open")
-
 // image is the content of a sound file, and every value that was ever written
 // to it.
 type image struct {
 	bytes    []byte
 	pageSize int
+	rnd      *rand.Rand
 	state    contentsOf                     // What it has.
 	ever     map[string]map[string][]string // What any key of it ever had.
 }
@@ -40,7 +38,7 @@ func newImage(t testing.TB, rnd *rand.Rand) *image {
 	path := testsupport.Path(t)
 	m := newModel(rnd)
 	db := openSound(t, path, manual)
-	im := &image{pageSize: PageBytes, ever: map[string]map[string][]string{}}
+	im := &image{pageSize: PageBytes, rnd: rnd, ever: map[string]map[string][]string{}}
 	for i := range 60 {
 		apply(t, db, m.batch())
 		for k := range 40 { // Enough for branch pages.
@@ -216,13 +214,14 @@ func (im *image) known(name, key, v string) error {
 	return nil
 }
 
-// checkAll opens the image with each damage; under -short with some, others each time.
+// checkAll opens the image with each damage, or with some.
 func (im *image) checkAll(t *testing.T, damages map[string]func([]byte) []byte) {
 	t.Helper()
 	dir := t.TempDir()
 	names := slices.Sorted(maps.Keys(damages))
-	step := max(1, len(names)/testsupport.Rounds(max(1, len(names)), 16))
-	for i := rand.Intn(step); i < len(names); i += step {
+	most := max(1, rounds(len(names), 40, 16))
+	step := max(1, (len(names)+most-1)/most)
+	for i := im.rnd.Intn(step); i < len(names); i += step {
 		name := names[i]
 		path := fmt.Sprintf("%s/%d.db", dir, i)
 		if err := im.checkDamaged(damages[name](slices.Clone(im.bytes)), path); err != nil {
@@ -296,7 +295,7 @@ func TestFlippedBytesNeverBecomeValues(t *testing.T) {
 	im := newImage(t, rnd)
 	inUse := slices.Concat(im.pagesOf(branchPage), im.pagesOf(leafPage), im.pagesOf(freelistPage), []int{0, 1})
 	damages := map[string]func([]byte) []byte{}
-	for i := range *flips {
+	for i := range 150 {
 		n := 1 + rnd.Intn(3)
 		var name strings.Builder
 		fmt.Fprintf(&name, "%04d:", i)

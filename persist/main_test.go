@@ -17,6 +17,17 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
+// full has the tests of damage and of kills do all they can, where they otherwise take a sample, another one each time.
+var full = flag.Bool("persist.full", false, "every damaged file and 3,000 flipped bits, not samples")
+
+// rounds is how many of all a test does: some, or less under -short.
+func rounds(all, some, short int) int {
+	if *full {
+		return all
+	}
+	return testsupport.Rounds(min(all, some), short)
+}
+
 var update = flag.Bool("update", false, "write testdata/format-v1.db anew, for a new format version")
 
 // programs run in processes of their own: to hold a file, to be killed, or

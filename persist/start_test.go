@@ -258,8 +258,8 @@ func TestEachBitOfAFilesHeadsIsFoundOut(t *testing.T) {
 	rnd := testsupport.Rand(t)
 	used := slices.DeleteFunc((&image{pageSize: PageBytes, bytes: sound}).livePages(t, path), func(id int) bool { return id < 2 })
 	quiet := 0
-	rounds := testsupport.Rounds(3000, 150)
-	for i := range rounds {
+	flips := rounds(3000, 200, 100)
+	for i := range flips {
 		b := slices.Clone(sound)
 		at := used[rnd.Intn(len(used))]*PageBytes + rnd.Intn(PageBytes)
 		if i%2 == 0 {
@@ -301,7 +301,7 @@ func TestEachBitOfAFilesHeadsIsFoundOut(t *testing.T) {
 		close1(t, db)
 	}
 	writeFile(t, path, string(sound))
-	t.Logf("%d of %d were not set aside", quiet, rounds)
+	t.Logf("%d of %d were not set aside", quiet, flips)
 }
 
 // livePages lists the pages that are not free.

@@ -2,7 +2,6 @@ package workqueue
 
 import (
 	"errors"
-	"os"
 	"testing"
 
 	bolt "go.etcd.io/bbolt"
@@ -46,14 +45,8 @@ func flush(t *testing.T, db *persist.DB) {
 // crashed returns the path of a copy of the file as it is now.
 func crashed(t *testing.T, path string) string {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	copied := testsupport.Path(t)
-	if err := os.WriteFile(copied, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testsupport.CopyFile(t, path, copied)
 	return copied
 }
 

@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand"
@@ -21,6 +22,8 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
+var modelSteps = flag.Int("model.steps", 500, "number of random operations for each budget")
+
 // TestTheIndexerBehavesLikeClientGos does the same to both, and compares all
 // that can be read, over restarts and with little, much and no bound on memory.
 func TestTheIndexerBehavesLikeClientGos(t *testing.T) {
@@ -31,7 +34,7 @@ func TestTheIndexerBehavesLikeClientGos(t *testing.T) {
 			w.indexers = cache.Indexers{"node": byNode, cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
 			w.want = cache.NewIndexer(cache.DeletionHandlingMetaNamespaceKeyFunc, maps.Clone(w.indexers))
 			w.open()
-			for range testsupport.Rounds(1200, 150) {
+			for range testsupport.Rounds(*modelSteps, 150) {
 				w.step()
 			}
 			w.compare()

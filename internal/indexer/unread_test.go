@@ -257,12 +257,12 @@ func (u *unreadTest) step() {
 	u.compare()
 }
 
-func (u *unreadTest) flush() (err error) {
-	if err = u.db.Flush(); err == nil && len(u.damaged) == 0 {
-		u.flushedObjects = maps.Clone(u.objects)
-		u.flushed, err = os.ReadFile(u.path)
+func (u *unreadTest) flush() error {
+	if err := u.db.Flush(); err != nil || len(u.damaged) > 0 {
+		return err
 	}
-	return err
+	u.flushed, u.flushedObjects = testsupport.ReadUsed(u, u.path), maps.Clone(u.objects)
+	return nil
 }
 
 // start opens the file, and does what a start does with what it finds. The server may be away.

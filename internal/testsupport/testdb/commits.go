@@ -2,7 +2,6 @@ package testdb
 
 import (
 	"fmt"
-	"os"
 	"runtime"
 	"testing"
 
@@ -19,8 +18,7 @@ var acknowledgedBucket = persist.Bucket{Space: "pods", Name: "cursors"}
 func AddDuringCommits(t *testing.T, db *persist.DB, path string, add func(n int), count func() int) (files []string) {
 	t.Helper()
 	acknowledged := 0
-	added := make(chan struct{}, 1) // Has something while nothing is being added.
-	var contents [][]byte
+	added := make(chan struct{}, 1)                                 // Has something while nothing is being added.
 	db.AddHook(&persist.Hook{BeforeCommit: func(b *persist.Batch) { // As that of the deltas' log.
 		select {
 		case <-added:
@@ -38,11 +36,9 @@ func AddDuringCommits(t *testing.T, db *persist.DB, path string, add func(n int)
 		acknowledged++
 		b.Put(acknowledgedBucket, "durable", persist.Bytes(fmt.Sprint(acknowledged)))
 	}, AfterCommit: func(uint64) { // Before the next one, which add has asked for.
-		file, err := os.ReadFile(path)
-		if err != nil {
-			t.Error(err)
-		}
-		contents = append(contents, file)
+		file := testsupport.Path(t)
+		testsupport.CopyFile(t, path, file)
+		files = append(files, file)
 	}})
 	added <- struct{}{}
 	for range 20 {
@@ -60,13 +56,6 @@ func AddDuringCommits(t *testing.T, db *persist.DB, path string, add func(n int)
 	}
 	if acknowledged < 20 {
 		t.Errorf("%d items were acknowledged in 20 commits", acknowledged)
-	}
-	for _, c := range contents {
-		file := testsupport.Path(t)
-		if err := os.WriteFile(file, c, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, file)
 	}
 	return files
 }
