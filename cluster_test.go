@@ -203,8 +203,6 @@ func (g *gateway) RoundTrip(r *http.Request) (*http.Response, error) {
 		return g.cluster(r, n)
 	case strings.HasSuffix(r.URL.Path, "/openapi/v3"):
 		return reply(r, http.StatusForbidden, ""), nil
-	case query.Get("sendInitialEvents") != "":
-		return reply(r, http.StatusUnprocessableEntity, ""), nil
 	case query.Get("watch") != "":
 		body, end := io.Pipe()
 		context.AfterFunc(r.Context(), func() { _ = end.Close() })

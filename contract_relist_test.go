@@ -2,7 +2,6 @@ package warmwatch_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -297,10 +296,8 @@ func TestTheWatchGoesOnAfterFaults(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			streams := false
-			test := func(t *testing.T, impl implementation) {
+			contract(t, func(t *testing.T, impl implementation) {
 				f := newSource(t, configMap("a"), configMap("b"))
-				f.watchList = streams
 				informer := impl.new(t, f)
 				c := newChain(t, name)
 				if _, err := informer.AddEventHandler(c); err != nil {
@@ -318,10 +315,7 @@ func TestTheWatchGoesOnAfterFaults(t *testing.T) {
 						t.Errorf("the handler believes in something else (-source +handler):\n%s", diff)
 					}
 				}
-			}
-			contract(t, test)
-			streams = true // client-go asks at full speed then, as long as the answer is Gone.
-			t.Run("impl=warmwatch, streamed lists", func(t *testing.T) { bubble(t, func(t *testing.T) { test(t, ours) }) })
+			})
 		})
 	}
 }
@@ -413,7 +407,7 @@ func TestAWatchIsStoppedOnce(t *testing.T) {
 	})
 }
 
-// plainListerWatcher has the methods without a context only, and no streamed lists.
+// plainListerWatcher has the methods without a context only.
 type plainListerWatcher struct{ f *source }
 
 func (lw plainListerWatcher) List(o metav1.ListOptions) (runtime.Object, error) { return lw.f.List(o) }
@@ -422,11 +416,9 @@ func (lw plainListerWatcher) Watch(o metav1.ListOptions) (watch.Interface, error
 }
 func (lw plainListerWatcher) IsWatchListSemanticsUnSupported() bool { return true }
 
-// TestAListerWatcherWithoutContexts, which says that it does not stream lists.
 func TestAListerWatcherWithoutContexts(t *testing.T) {
 	contract(t, func(t *testing.T, impl implementation) {
 		f := newSource(t, configMap("a"))
-		f.watchList = true // What it would be asked for, unless it was heard.
 		informer := impl.new(t, plainListerWatcher{f})
 		r, _ := add(t, informer)
 		start(t, informer)
@@ -434,10 +426,5 @@ func TestAListerWatcherWithoutContexts(t *testing.T) {
 		f.put(configMap("b"))
 		settle()
 		r.expect(t, "add ns/a@1 initial", "add ns/b@2")
-		for _, request := range f.takeRequests() {
-			if strings.Contains(request, "WATCHLIST") {
-				t.Error(request)
-			}
-		}
 	})
 }

@@ -53,9 +53,6 @@ func (l *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	query := r.URL.Query()
 	limit, _ := strconv.ParseInt(query.Get("limit"), 10, 64)
 	o := metav1.ListOptions{ResourceVersion: query.Get("resourceVersion"), Limit: limit, Continue: query.Get("continue")}
-	if query.Get("sendInitialEvents") != "" {
-		return reply(r, http.StatusUnprocessableEntity, ""), nil
-	}
 	body, in := io.Pipe()
 	resp := reply(r, http.StatusOK, "")
 	resp.Body = body

@@ -3,7 +3,6 @@ package warmwatch_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -30,7 +29,7 @@ func every(d time.Duration) setup {
 // takeFullLists returns how many lists of all objects were asked for since the last call.
 func (f *source) takeFullLists() (n int) {
 	for _, r := range f.takeRequests() {
-		if strings.HasPrefix(r, "LIST") && !strings.HasSuffix(r, "limit=1") && !strings.HasSuffix(r, "continue") || strings.HasPrefix(r, "WATCHLIST") {
+		if strings.HasPrefix(r, "LIST") && !strings.HasSuffix(r, "limit=1") && !strings.HasSuffix(r, "continue") {
 			n++
 		}
 	}
@@ -60,34 +59,31 @@ func TestAFullRelistFindsWhatTheServerHasLost(t *testing.T) {
 		"by Relist":          relist(func(p *process) func(context.Context) error { return p.informer.Relist }),
 		"by that of a Cache": relist(func(p *process) func(context.Context) error { return p.cache.Relist }),
 	} {
-		for _, watchList := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/watchList=%t", name, watchList), func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					f := newSource(t, configMap("a", "old"), configMap("b", "x"), configMap("c", "old"), configMap("d", "x"))
-					f.watchList = watchList
-					p := launch(t, testsupport.Path(t), f, withContentIndex)
-					r, _ := add(t, p.informer)
-					d := addDurable(t, p, "d")
-					p.run()
-					settle()
-					f.lose(func() { f.convert("a", "new"); f.remove("b"); f.put(configMap("c", "new"), configMap("n", "x")) })
-					f.put(configMap("e", "x"))
-					settle()
-					r.take()
-					d.take()
-					f.takeRequests()
-					find(t, p, f)
-					settle()
-					want := []string{"lost ns/b@2", "update ns/a@1→1", "update ns/c@3→6", "add ns/n@7"}
-					r.expect(t, want...)
-					d.expect(t, want...)
-					expectEqual(t, p.informer, f)
-					f.put(configMap("e", "x")) // The watch goes on.
-					settle()
-					r.expect(t, "update ns/e@8→9")
-				})
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a", "old"), configMap("b", "x"), configMap("c", "old"), configMap("d", "x"))
+				p := launch(t, testsupport.Path(t), f, withContentIndex)
+				r, _ := add(t, p.informer)
+				d := addDurable(t, p, "d")
+				p.run()
+				settle()
+				f.lose(func() { f.convert("a", "new"); f.remove("b"); f.put(configMap("c", "new"), configMap("n", "x")) })
+				f.put(configMap("e", "x"))
+				settle()
+				r.take()
+				d.take()
+				f.takeRequests()
+				find(t, p, f)
+				settle()
+				want := []string{"lost ns/b@2", "update ns/a@1→1", "update ns/c@3→6", "add ns/n@7"}
+				r.expect(t, want...)
+				d.expect(t, want...)
+				expectEqual(t, p.informer, f)
+				f.put(configMap("e", "x")) // The watch goes on.
+				settle()
+				r.expect(t, "update ns/e@8→9")
 			})
-		}
+		})
 	}
 }
 

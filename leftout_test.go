@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
@@ -65,31 +64,28 @@ func (p *process) expectVersions(want ...string) {
 // TestWhatIsLeftOutIsNotWhatHadItsNameBefore: the deletion of that has happened.
 func TestWhatIsLeftOutIsNotWhatHadItsNameBefore(t *testing.T) { // D2
 	for name, spoil := range spoiled {
-		for _, watchList := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, watchList=%v", name, watchList), func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					f := newSource(t, configMap("a"), configMap("b"))
-					f.watchList = watchList
-					p := launchRefusing(t, testsupport.Path(t), f)
-					r, d := add2(t, p)
-					p.run()
-					settle()
-					r.take()
-					d.take()
-					relisted(f, func() {
-						f.remove("b")
-						f.put(spoil("b"))
-					})
-					r.expect(t, "lost ns/b@2")
-					d.expect(t, "lost ns/b@2")
-					p.expectVersions("ns/a@1")
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b"))
+				p := launchRefusing(t, testsupport.Path(t), f)
+				r, d := add2(t, p)
+				p.run()
+				settle()
+				r.take()
+				d.take()
+				relisted(f, func() {
 					f.remove("b")
-					f.put(configMap("b"))
-					settle()
-					d.expect(t, "add ns/b@7")
+					f.put(spoil("b"))
 				})
+				r.expect(t, "lost ns/b@2")
+				d.expect(t, "lost ns/b@2")
+				p.expectVersions("ns/a@1")
+				f.remove("b")
+				f.put(configMap("b"))
+				settle()
+				d.expect(t, "add ns/b@7")
 			})
-		}
+		})
 	}
 }
 
@@ -115,34 +111,31 @@ func TestWhatIsLeftOutUnderTheNameThatATransformHasGivenAnotherObject(t *testing
 // TestWhatAnotherClusterHasLeftOutIsNotServed, although names and uids are the same.
 func TestWhatAnotherClusterHasLeftOutIsNotServed(t *testing.T) {
 	for name, spoil := range spoiled {
-		for _, watchList := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, watchList=%v", name, watchList), func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					f := newSource(t, configMap("a"), configMap("b", "of one"))
-					p := launchRefusing(t, testsupport.Path(t), f, isCluster("one", nil))
-					d := addDurable(t, p, "d")
-					p.run()
-					settle()
-					p.stop()
-					d.take()
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"), configMap("b", "of one"))
+				p := launchRefusing(t, testsupport.Path(t), f, isCluster("one", nil))
+				d := addDurable(t, p, "d")
+				p.run()
+				settle()
+				p.stop()
+				d.take()
 
-					other := newSource(t, configMap("x"), spoil("b"))
-					other.watchList = watchList
-					p = launchRefusing(t, p.path, other, isCluster("two", nil))
-					d = addDurable(t, p, "d")
-					p.run()
-					settle()
-					d.expect(t, "lost ns/a@1", "lost ns/b@2", "add ns/x@1")
-					p.expectVersions("ns/x@1")
-					p.stop()
+				other := newSource(t, configMap("x"), spoil("b"))
+				p = launchRefusing(t, p.path, other, isCluster("two", nil))
+				d = addDurable(t, p, "d")
+				p.run()
+				settle()
+				d.expect(t, "lost ns/a@1", "lost ns/b@2", "add ns/x@1")
+				p.expectVersions("ns/x@1")
+				p.stop()
 
-					other.setDown(errUnreachable)
-					p = launchRefusing(t, p.path, other, isCluster("two", nil)).run()
-					settle()
-					p.expectVersions("ns/x@1")
-				})
+				other.setDown(errUnreachable)
+				p = launchRefusing(t, p.path, other, isCluster("two", nil)).run()
+				settle()
+				p.expectVersions("ns/x@1")
 			})
-		}
+		})
 	}
 }
 
@@ -245,48 +238,6 @@ func TestAListLogsOnceThatItLeavesObjectsOut(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestAStreamWithWhatHasNoMetadataIsListedInPages: what it is of is not known, so no object
-// stays and none is deleted because of it.
-func TestAStreamWithWhatHasNoMetadataIsListedInPages(t *testing.T) {
-	added := func(obj runtime.Object) watch.Event { return watch.Event{Type: watch.Added, Object: obj} }
-	deleted := func(obj runtime.Object) watch.Event { return watch.Event{Type: watch.Deleted, Object: obj} }
-	t.Run("into an empty store", func(t *testing.T) {
-		contract(t, func(t *testing.T, impl implementation) {
-			f := newSource(t, configMap("a"), configMap("b"))
-			f.remove("a")
-			f.watchList = true
-			f.stream(
-				added(at("1", "uid-1", "a", "")), added(at("2", "uid-2", "b", "")), deleted(at("3", "uid-1", "a", "")),
-				added(&metav1.Status{}), endOfList("3"))
-			informer := impl.new(t, f)
-			r, _ := add(t, informer)
-			start(t, informer)
-			settle()
-			r.expect(t, "add ns/b@2 initial")
-			expectStore(t, informer, f)
-		})
-	})
-	t.Run("into a store with objects", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			f := newSource(t, configMap("a"), configMap("b"))
-			f.watchList = true
-			p := launch(t, testsupport.Path(t), f, nil)
-			r, _ := add(t, p.informer)
-			p.run()
-			r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial")
-			relisted(f, func() {
-				f.put(configMap("a"))
-				f.remove("b")
-				f.stream(added(at("3", "uid-1", "a", "")), deleted(&metav1.Status{}), endOfList("4"))
-			})
-			r.expect(t, "lost ns/b@2", "update ns/a@1→3")
-			if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || st.Err != nil {
-				t.Errorf("status %+v", st)
-			}
-		})
-	})
 }
 
 // TestWhatIsLeftOutAndDeletedInTheWatch: the transform fails on the last version of an object, and so

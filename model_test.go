@@ -113,8 +113,8 @@ func newModel(t *testing.T, seed uint64) *model {
 	m := &model{
 		t: t, rng: rng, dir: dir, path: filepath.Join(dir, "cache-0.db"),
 		server: apiserver.New(apiserver.Options{
-			Rand: rand.New(rand.NewPCG(seed, 2)), Names: modelNames, Fill: fillModel, SelectAgain: true, StreamLists: rng.IntN(2) == 0,
-			PageDelay: 200 * time.Millisecond, ObjectDelay: 100 * time.Millisecond,
+			Rand: rand.New(rand.NewPCG(seed, 2)), Names: modelNames, Fill: fillModel, SelectAgain: true,
+			PageDelay: 200 * time.Millisecond,
 		}),
 		durable: newBeliever(t, "model"), late: newBeliever(t, "late"), plain: newBeliever(t, "plain"),
 		shadows: newShadows(t, seed),

@@ -21,7 +21,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport/httpserver"
 )
 
-// unstreamed is a ListerWatcher whose lists cannot be streamed: its watches bring something else.
+// unstreamed is a ListerWatcher whose watches cannot begin with its list: they bring something else.
 type unstreamed struct{ *cache.ListWatch }
 
 func (unstreamed) IsWatchListSemanticsUnSupported() bool { return true }

@@ -36,9 +36,6 @@ func (o *observer) CaughtUp() { o.caughtUp() }
 // Disconnected implements [reflector.Observer].
 func (o *observer) Disconnected(err error) { o.progress.disconnected(err) }
 
-// AwaitingBookmark implements [reflector.Observer].
-func (o *observer) AwaitingBookmark(err error) { o.progress.set(CodeNoEndBookmark, err) }
-
 // Contact implements [reflector.Observer].
 func (o *observer) Contact() { o.progress.contact() }
 

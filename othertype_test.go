@@ -25,37 +25,32 @@ import (
 // TestAnObjectOfAnotherTypeInAListIsNoDeletion: what the store has of its key stays, and the
 // next process asks again.
 func TestAnObjectOfAnotherTypeInAListIsNoDeletion(t *testing.T) {
-	for _, watchList := range []bool{false, true} {
-		t.Run(fmt.Sprintf("watchList=%v", watchList), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newSource(t, configMap("a"), configMap("b"))
-				f.watchList = watchList
-				p := launch(t, testsupport.Path(t), f, nil)
-				r, _ := add(t, p.informer)
-				p.run()
-				r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial")
-				relisted(f, func() {
-					f.put(configMap("c"), &corev1.Secret{ObjectMeta: configMap("b").ObjectMeta})
-					f.remove("a")
-				})
-				r.expect(t, "lost ns/a@1", "add ns/c@3")
-				if diff := cmp.Diff([]string{"ns/b@2", "ns/c@3"}, versions(p.informer.GetStore().List())); diff != "" {
-					t.Errorf("the store (-want +got):\n%s", diff)
-				}
-				if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || !namesBothTypes(st.Err, "*v1.Secret") {
-					t.Errorf("status %+v", st)
-				}
-				p.stop()
-				f.put(configMap("b"))
-				p = launch(t, p.path, f, nil).run()
-				settle()
-				expectStore(t, p.informer, f)
-				if st := p.informer.Status(); st.Err != nil || st.Relists != 1 {
-					t.Errorf("status %+v", st)
-				}
-			})
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		p := launch(t, testsupport.Path(t), f, nil)
+		r, _ := add(t, p.informer)
+		p.run()
+		r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial")
+		relisted(f, func() {
+			f.put(configMap("c"), &corev1.Secret{ObjectMeta: configMap("b").ObjectMeta})
+			f.remove("a")
 		})
-	}
+		r.expect(t, "lost ns/a@1", "add ns/c@3")
+		if diff := cmp.Diff([]string{"ns/b@2", "ns/c@3"}, versions(p.informer.GetStore().List())); diff != "" {
+			t.Errorf("the store (-want +got):\n%s", diff)
+		}
+		if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || !namesBothTypes(st.Err, "*v1.Secret") {
+			t.Errorf("status %+v", st)
+		}
+		p.stop()
+		f.put(configMap("b"))
+		p = launch(t, p.path, f, nil).run()
+		settle()
+		expectStore(t, p.informer, f)
+		if st := p.informer.Status(); st.Err != nil || st.Relists != 1 {
+			t.Errorf("status %+v", st)
+		}
+	})
 }
 
 func namesBothTypes(err error, other string) bool {
@@ -87,29 +82,6 @@ func TestAListOfWhatHasNoMetadataFails(t *testing.T) {
 		if st := p.informer.Status(); st.Phase != warmwatch.PhaseDisconnected || !namesBothTypes(failed, "*runtime.Unknown") {
 			t.Errorf("phase %v, error %v", st.Phase, failed)
 		}
-	})
-}
-
-// TestAnEventOfAnotherTypeInAStreamedListSaysNothing of the object that has its key.
-func TestAnEventOfAnotherTypeInAStreamedListSaysNothing(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a"), configMap("b"))
-		f.watchList = true
-		p := launch(t, testsupport.Path(t), f, nil)
-		r, _ := add(t, p.informer)
-		p.run()
-		r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial")
-		relisted(f, func() {
-			var events []watch.Event
-			for _, typ := range []watch.EventType{watch.Added, watch.Modified, watch.Deleted} {
-				for _, name := range []string{"a", "b", "c"} {
-					events = append(events, watch.Event{Type: typ, Object: &corev1.Secret{ObjectMeta: configMap(name).ObjectMeta}})
-				}
-			}
-			events = append([]watch.Event{{Type: watch.Added, Object: at("4", "uid-1", "a", "")}}, events...)
-			f.stream(append(events, endOfList("5"))...)
-		})
-		r.expect(t, "update ns/a@1→4")
 	})
 }
 
@@ -323,13 +295,9 @@ func unstructuredObject(apiVersion, kind, name, rv string) *unstructured.Unstruc
 func TestTheExampleMayBeChangedAfterwards(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t)
-		f.watchList = true
-		open := watch.NewFakeWithOptions(watch.FakeOptions{ChannelSize: 3})
+		open := watch.NewFakeWithOptions(watch.FakeOptions{ChannelSize: 1})
 		f.onWatch = func(context.Context, metav1.ListOptions) (watch.Interface, error) { return open, nil }
-		end := unstructuredObject("v1", "ConfigMap", "", "2")
-		end.SetAnnotations(endOfList("").Object.(*corev1.ConfigMap).Annotations)
-		open.Add(unstructuredObject("v1", "ConfigMap", "a", "1"))
-		open.Action(watch.Bookmark, end)
+		f.onList = listsUnstructured("2", unstructuredObject("v1", "ConfigMap", "a", "1"))
 		example := unstructuredObject("v1", "ConfigMap", "", "")
 		p := launch(t, testsupport.Path(t), f, nil, example)
 		example.SetKind("Changed")
@@ -346,8 +314,20 @@ func TestTheExampleMayBeChangedAfterwards(t *testing.T) {
 	})
 }
 
-// TestAStreamedListLeavesOutOtherKinds of unstructured objects, and tables.
-func TestAStreamedListLeavesOutOtherKinds(t *testing.T) {
+// listsUnstructured answers a list with these objects.
+func listsUnstructured(rv string, items ...*unstructured.Unstructured) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+	return func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+		list := &unstructured.UnstructuredList{}
+		list.SetResourceVersion(rv)
+		for _, item := range items {
+			list.Items = append(list.Items, *item.DeepCopy())
+		}
+		return list, nil
+	}
+}
+
+// TestAListLeavesOutOtherKinds of unstructured objects, and tables, as a watch does.
+func TestAListLeavesOutOtherKinds(t *testing.T) {
 	object := unstructuredObject
 	for name, c := range map[string]struct {
 		example *unstructured.Unstructured
@@ -357,19 +337,11 @@ func TestAStreamedListLeavesOutOtherKinds(t *testing.T) {
 		"of unknown kinds": {&unstructured.Unstructured{}, []string{"a@1", "b@2", "c@3"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			contract(t, func(t *testing.T, impl implementation) {
+			bubble(t, func(t *testing.T) {
 				f := newSource(t)
-				f.watchList = true
-				end := object("v1", "ConfigMap", "", "6")
-				end.SetAnnotations(endOfList("").Object.(*corev1.ConfigMap).Annotations)
-				f.stream(
-					watch.Event{Type: watch.Added, Object: object("v1", "ConfigMap", "a", "1")},
-					watch.Event{Type: watch.Added, Object: object("v1", "Secret", "b", "2")},
-					watch.Event{Type: watch.Added, Object: object("v2", "ConfigMap", "c", "3")},
-					watch.Event{Type: watch.Added, Object: object("meta.k8s.io/v1", "Table", "d", "4")},
-					watch.Event{Type: watch.Added, Object: object("meta.k8s.io/v1beta1", "Table", "e", "5")},
-					watch.Event{Type: watch.Bookmark, Object: end})
-				informer := impl.new(t, f, config{example: c.example})
+				f.onList = listsUnstructured("6", object("v1", "ConfigMap", "a", "1"), object("v1", "Secret", "b", "2"),
+					object("v2", "ConfigMap", "c", "3"), object("meta.k8s.io/v1", "Table", "d", "4"), object("meta.k8s.io/v1beta1", "Table", "e", "5"))
+				informer := ours.new(t, f, config{example: c.example})
 				start(t, informer)
 				settle()
 				if diff := cmp.Diff(c.want, versions(informer.GetStore().List())); diff != "" || !informer.HasSynced() {

@@ -99,32 +99,29 @@ func TestObjectsFromOutsideTheIdentityAreNotServed(t *testing.T) {
 		"with other labels":      {inNamespace("ns", "x", "b"), `ns/x with labels map[app:b], expected objects that "app=a" selects only`},
 		"of no namespace at all": {inNamespace("", "x", "a"), `/x, expected objects of namespace "ns" only`},
 	} {
-		for mode, watchList := range map[string]bool{"list": false, "streaming list": true} {
-			t.Run(name+"/in a "+mode, func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					f := newSource(t, inNamespace("ns", "a", "a"), c.outside)
-					f.watchList = watchList
-					var logged atomic.Int64
-					p := launch(t, testsupport.Path(t), f, outsideRefused(&logged))
-					r, _ := add(t, p.informer)
-					p.run()
-					settle()
-					expectOutside(t, p, c.want)
-					if r.expect(t); p.informer.HasSynced() || len(p.informer.GetStore().List()) != 0 {
-						t.Errorf("synced %v, %d objects", p.informer.HasSynced(), len(p.informer.GetStore().List()))
-					}
-					if n := logged.Load(); n != 1 {
-						t.Errorf("logged %d times", n)
-					}
-					f.with(func() { delete(f.objects, keyOf(c.outside)) })
-					settle()
-					r.expect(t, "add ns/a@1 initial")
-					if err := p.informer.Status().Err; err != nil {
-						t.Errorf("status says %v", err)
-					}
-				})
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, inNamespace("ns", "a", "a"), c.outside)
+				var logged atomic.Int64
+				p := launch(t, testsupport.Path(t), f, outsideRefused(&logged))
+				r, _ := add(t, p.informer)
+				p.run()
+				settle()
+				expectOutside(t, p, c.want)
+				if r.expect(t); p.informer.HasSynced() || len(p.informer.GetStore().List()) != 0 {
+					t.Errorf("synced %v, %d objects", p.informer.HasSynced(), len(p.informer.GetStore().List()))
+				}
+				if n := logged.Load(); n != 1 {
+					t.Errorf("logged %d times", n)
+				}
+				f.with(func() { delete(f.objects, keyOf(c.outside)) })
+				settle()
+				r.expect(t, "add ns/a@1 initial")
+				if err := p.informer.Status().Err; err != nil {
+					t.Errorf("status says %v", err)
+				}
 			})
-		}
+		})
 		t.Run(name+"/in a watch", func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f, path := newSource(t, inNamespace("ns", "a", "a")), testsupport.Path(t)

@@ -38,14 +38,12 @@ const (
 	// CodeRefused means: an object could not be stored: the transform has failed on it, it has no key, or it is of
 	// another type.
 	CodeRefused Code = "Refused"
-	// CodeNoEndBookmark means: the server streams a list, and does not send the bookmark that ends it.
-	CodeNoEndBookmark Code = "NoEndBookmark"
 	// CodeServerFails means: the last List or watch has failed.
 	CodeServerFails Code = "ServerFails"
 )
 
 // informerCodes are those of an informer that InformerStatus.Err has, the first one first.
-var informerCodes = []Code{CodeNotRead, CodeOtherRequest, CodeOutsideObjects, CodeFromMemory, CodeUnreadable, CodeRefused, CodeNoEndBookmark}
+var informerCodes = []Code{CodeNotRead, CodeOtherRequest, CodeOutsideObjects, CodeFromMemory, CodeUnreadable, CodeRefused}
 
 // A Problem is something that is wrong now.
 type Problem struct {

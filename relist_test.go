@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/google/go-cmp/cmp"
@@ -132,72 +131,62 @@ func TestARelistThatIsCutLeavesNothingBehind(t *testing.T) {
 }
 
 func TestARelistTellsOfDeletionsFirst(t *testing.T) {
-	for _, watchList := range []bool{false, true} {
-		t.Run(fmt.Sprintf("watchList=%v", watchList), func(t *testing.T) {
-			contract(t, func(t *testing.T, impl implementation) {
-				// Names so that in the order of keys the deletions come last.
-				f := newSource(t, configMap("m"), configMap("x"), configMap("y"))
-				f.watchList = watchList
-				informer := impl.new(t, f)
-				r, _ := add(t, informer)
-				start(t, informer)
-				r.take()
-				relisted(f, func() {
-					f.remove("x", "y")
-					f.put(configMap("a"), configMap("m"))
-				})
-				got := r.take()
-				if len(got) != 4 || !strings.HasPrefix(got[0], "lost ns/") || !strings.HasPrefix(got[1], "lost ns/") {
-					t.Errorf("told %q", got)
-				}
-			})
+	contract(t, func(t *testing.T, impl implementation) {
+		// Names so that in the order of keys the deletions come last.
+		f := newSource(t, configMap("m"), configMap("x"), configMap("y"))
+		informer := impl.new(t, f)
+		r, _ := add(t, informer)
+		start(t, informer)
+		r.take()
+		relisted(f, func() {
+			f.remove("x", "y")
+			f.put(configMap("a"), configMap("m"))
 		})
-	}
+		got := r.take()
+		if len(got) != 4 || !strings.HasPrefix(got[0], "lost ns/") || !strings.HasPrefix(got[1], "lost ns/") {
+			t.Errorf("told %q", got)
+		}
+	})
 }
 
 var errTransform = errors.New("cannot be transformed")
 
 func TestAnObjectThatTheTransformRefusesDoesNotEndARelist(t *testing.T) {
-	for _, watchList := range []bool{false, true} {
-		t.Run(fmt.Sprintf("watchList=%v", watchList), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newSource(t, configMap("a"), configMap("b"))
-				f.watchList = watchList
-				path := testsupport.Path(t)
-				refuse := true
-				life := func() *process {
-					p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
-					if err := p.informer.SetTransform(func(obj any) (any, error) {
-						if refuse {
-							return refuseBad(obj)
-						}
-						return obj, nil
-					}); err != nil {
-						t.Fatal(err)
-					}
-					p.run()
-					settle()
-					return p
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		path := testsupport.Path(t)
+		refuse := true
+		life := func() *process {
+			p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
+			if err := p.informer.SetTransform(func(obj any) (any, error) {
+				if refuse {
+					return refuseBad(obj)
 				}
-				p := life()
-				relisted(f, func() { f.put(configMap("c"), configMap("x", "bad"), configMap("b", "bad")) })
-				want := []string{"ns/a@1", "ns/b@2", "ns/c@3"} // b stays as it was, as after an event.
-				if diff := cmp.Diff(want, versions(p.informer.GetStore().List())); diff != "" {
-					t.Errorf("the store (-want +got):\n%s", diff)
-				}
-				if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || !errors.Is(st.Err, errTransform) {
-					t.Errorf("status %+v", st)
-				}
-				p.stop()
-				refuse = false
-				p = life() // Tries again.
-				expectStore(t, p.informer, f)
-				if st := p.informer.Status(); st.Err != nil || st.StartedFrom != "disk" {
-					t.Errorf("status %+v", st)
-				}
-			})
-		})
-	}
+				return obj, nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			p.run()
+			settle()
+			return p
+		}
+		p := life()
+		relisted(f, func() { f.put(configMap("c"), configMap("x", "bad"), configMap("b", "bad")) })
+		want := []string{"ns/a@1", "ns/b@2", "ns/c@3"} // b stays as it was, as after an event.
+		if diff := cmp.Diff(want, versions(p.informer.GetStore().List())); diff != "" {
+			t.Errorf("the store (-want +got):\n%s", diff)
+		}
+		if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || !errors.Is(st.Err, errTransform) {
+			t.Errorf("status %+v", st)
+		}
+		p.stop()
+		refuse = false
+		p = life() // Tries again.
+		expectStore(t, p.informer, f)
+		if st := p.informer.Status(); st.Err != nil || st.StartedFrom != "disk" {
+			t.Errorf("status %+v", st)
+		}
+	})
 }
 
 // renames is a transform that stores each object under another name, and refuses bad ones.
@@ -210,75 +199,24 @@ func renames(obj any) (any, error) {
 }
 
 func TestWhatATransformThatRenamesRefusesStays(t *testing.T) {
-	for _, watchList := range []bool{false, true} {
-		t.Run(fmt.Sprintf("watchList=%v", watchList), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newSource(t, configMap("a"), configMap("b"))
-				f.watchList = watchList
-				informer := ours.new(t, f)
-				if err := informer.SetTransform(renames); err != nil {
-					t.Fatal(err)
-				}
-				r, _ := add(t, informer)
-				start(t, informer)
-				r.expectInAnyOrder(t, "add ns/x-a@1 initial", "add ns/x-b@2 initial")
-				relisted(f, func() {
-					f.put(configMap("b", "bad"))
-					f.remove("a")
-				})
-				r.expect(t, "lost ns/x-a@1")
-				if diff := cmp.Diff([]string{"ns/x-b@2"}, versions(informer.GetStore().List())); diff != "" {
-					t.Errorf("the store (-want +got):\n%s", diff)
-				}
-			})
-		})
-	}
-}
-
-// TestWhatIsDeletedWithinAStreamedListIsNotStored, whatever the transform makes of it.
-func TestWhatIsDeletedWithinAStreamedListIsNotStored(t *testing.T) {
-	a := func(rv, content string) *corev1.ConfigMap { return at(rv, "uid-1", "a", content) }
-	for _, c := range []struct {
-		name           string
-		transform      cache.TransformFunc
-		added, deleted *corev1.ConfigMap
-	}{
-		{"renamed", renames, a("10", ""), a("11", "")},
-		{"renamed, and refused before", renames, a("10", "bad"), a("11", "")},
-		{"refused", refuseBad, a("10", ""), a("11", "bad")},
-	} {
-		for _, stored := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, stored=%v", c.name, stored), func(t *testing.T) {
-				contract(t, func(t *testing.T, impl implementation) {
-					f := newSource(t)
-					f.watchList = true
-					if stored {
-						f.put(configMap("a"))
-					}
-					stream := func() {
-						f.stream(
-							watch.Event{Type: watch.Added, Object: c.added},
-							watch.Event{Type: watch.Deleted, Object: c.deleted}, endOfList("12"))
-					}
-					if !stored {
-						stream()
-					}
-					informer := impl.new(t, f)
-					if err := informer.SetTransform(c.transform); err != nil {
-						t.Fatal(err)
-					}
-					start(t, informer)
-					settle()
-					if stored {
-						relisted(f, stream)
-					}
-					if got := versions(informer.GetStore().List()); len(got) > 0 || !informer.HasSynced() {
-						t.Errorf("synced: %v, the store has %q", informer.HasSynced(), got)
-					}
-				})
-			})
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		informer := ours.new(t, f)
+		if err := informer.SetTransform(renames); err != nil {
+			t.Fatal(err)
 		}
-	}
+		r, _ := add(t, informer)
+		start(t, informer)
+		r.expectInAnyOrder(t, "add ns/x-a@1 initial", "add ns/x-b@2 initial")
+		relisted(f, func() {
+			f.put(configMap("b", "bad"))
+			f.remove("a")
+		})
+		r.expect(t, "lost ns/x-a@1")
+		if diff := cmp.Diff([]string{"ns/x-b@2"}, versions(informer.GetStore().List())); diff != "" {
+			t.Errorf("the store (-want +got):\n%s", diff)
+		}
+	})
 }
 
 func TestAnEventThatCouldNotBeAppliedDoesNotTurnBackTime(t *testing.T) {

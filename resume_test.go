@@ -50,52 +50,49 @@ func fill(t *testing.T, path string, f *source, change setup) {
 
 func (p *process) expectRequests(f *source, want ...string) {
 	p.t.Helper()
+	if diff := cmp.Diff(want, f.takeRequestsInOrder()); diff != "" {
+		p.t.Errorf("unexpected requests (-want +got):\n%s", diff)
+	}
+}
+
+// takeRequestsInOrder is takeRequests. A watch is opened beside the question, and comes after it here.
+func (f *source) takeRequestsInOrder() []string {
 	got := f.takeRequests()
-	// A watch is opened beside the question.
 	for i := range max(0, len(got)-1) {
 		if strings.HasPrefix(got[i], "WATCH") && got[i+1] == "LIST limit=1" {
 			got[i], got[i+1] = got[i+1], got[i]
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		p.t.Errorf("unexpected requests (-want +got):\n%s", diff)
-	}
+	return got
 }
 
 func TestAColdStartListsOnceAndWatches(t *testing.T) {
-	for _, streams := range []bool{false, true} {
-		bubble(t, func(t *testing.T) {
-			f := newSource(t, configMap("a"))
-			f.watchList = streams
-			p := launch(t, testsupport.Path(t), f, nil)
-			if st := p.informer.Status(); st.Phase != warmwatch.PhaseLoading || st.StartedFrom != "" {
-				t.Errorf("before the start: %+v", st)
-			}
-			r, _ := add(t, p.informer)
-			p.run()
-			f.put(configMap("b"))
-			synctest.Wait()
-			if streams {
-				p.expectRequests(f, "WATCHLIST rv=")
-			} else {
-				p.expectRequests(f, "LIST rv=0 limit=500", "WATCH rv=1")
-			}
-			r.expect(t, "add ns/a@1 initial", "add ns/b@2")
-			st := p.informer.Status()
-			want := warmwatch.InformerStatus{
-				Phase: warmwatch.PhaseLive, StartedFrom: "server", Reason: "nothing is stored", ResourceVersion: "2",
-				LastContact: time.Now(), Objects: 2, Relists: 1, UnackedDeltas: st.UnackedDeltas,
-				Handlers: []warmwatch.HandlerStatus{{Name: fmt.Sprintf("%T", r), Undelivered: st.UnackedDeltas, UndeliveredBytes: st.Handlers[0].UndeliveredBytes}},
-			}
-			if diff := cmp.Diff(want, st); diff != "" {
-				t.Errorf("status (-want +got):\n%s", diff)
-			}
-			p.stop()
-			if st := p.informer.Status(); st.Phase != warmwatch.PhaseStopped {
-				t.Errorf("after the stop: %+v", st)
-			}
-		})
-	}
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		p := launch(t, testsupport.Path(t), f, nil)
+		if st := p.informer.Status(); st.Phase != warmwatch.PhaseLoading || st.StartedFrom != "" {
+			t.Errorf("before the start: %+v", st)
+		}
+		r, _ := add(t, p.informer)
+		p.run()
+		f.put(configMap("b"))
+		synctest.Wait()
+		p.expectRequests(f, "LIST rv=0 limit=500", "WATCH rv=1")
+		r.expect(t, "add ns/a@1 initial", "add ns/b@2")
+		st := p.informer.Status()
+		want := warmwatch.InformerStatus{
+			Phase: warmwatch.PhaseLive, StartedFrom: "server", Reason: "nothing is stored", ResourceVersion: "2",
+			LastContact: time.Now(), Objects: 2, Relists: 1, UnackedDeltas: st.UnackedDeltas,
+			Handlers: []warmwatch.HandlerStatus{{Name: fmt.Sprintf("%T", r), Undelivered: st.UnackedDeltas, UndeliveredBytes: st.Handlers[0].UndeliveredBytes}},
+		}
+		if diff := cmp.Diff(want, st); diff != "" {
+			t.Errorf("status (-want +got):\n%s", diff)
+		}
+		p.stop()
+		if st := p.informer.Status(); st.Phase != warmwatch.PhaseStopped {
+			t.Errorf("after the stop: %+v", st)
+		}
+	})
 }
 
 func TestAWarmStartServesAsksOnceAndResumes(t *testing.T) {
@@ -290,49 +287,44 @@ func TestAServerWithoutTheHistoryMeansARelistWithADiff(t *testing.T) {
 }
 
 func TestAServerBehindTheCheckpointMeansARelistByContent(t *testing.T) {
-	for name, streams := range map[string]bool{"pages": false, "streamed": true} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newSource(t, configMap("same", "x"), configMap("reused", "x"), configMap("older", "x"), configMap("lost", "x"))
-				f.put(configMap("older", "newer"))
-				path := filled(t, f, nil)
-				// A server restored from a backup. It uses version 2 again, for
-				// something else.
-				same, reused, older := f.objects["ns/same"], f.objects["ns/reused"].DeepCopyObject().(*corev1.ConfigMap), configMap("older", "x")
-				reused.Data["v"] = "other content"
-				older.ResourceVersion, older.UID = "3", "uid-3"
-				f.rewind(4, same, reused, older)
-				f.watchList = streams
-				f.hold = make(chan struct{})
-				p := launch(t, path, f, nil)
-				r, _ := add(t, p.informer)
-				d := addDurable(t, p, "d")
-				p.run()
-				settle()
-				close(f.hold)
-				settle()
-				for _, r := range []*recorder{r, d} {
-					got := r.take()
-					slices.Sort(got[4:])
-					want := []string{
-						"add ns/lost@4 initial", "add ns/older@5 initial", "add ns/reused@2 initial", "add ns/same@1 initial",
-						"lost ns/lost@4", "update ns/older@5→3", "update ns/reused@2→2",
-					}
-					if diff := cmp.Diff(want, got); diff != "" {
-						t.Errorf("unexpected notifications (-want +got):\n%s", diff)
-					}
-				}
-				expectStore(t, p.informer, f)
-				obj, _, err := p.informer.GetStore().GetByKey("ns/reused")
-				if err != nil || obj.(*corev1.ConfigMap).Data["v"] != "other content" {
-					t.Errorf("the store has %v, %v", obj, err)
-				}
-				f.put(configMap("same", "y"))
-				settle()
-				expectStore(t, p.informer, f)
-			})
-		})
-	}
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("same", "x"), configMap("reused", "x"), configMap("older", "x"), configMap("lost", "x"))
+		f.put(configMap("older", "newer"))
+		path := filled(t, f, nil)
+		// A server restored from a backup. It uses version 2 again, for
+		// something else.
+		same, reused, older := f.objects["ns/same"], f.objects["ns/reused"].DeepCopyObject().(*corev1.ConfigMap), configMap("older", "x")
+		reused.Data["v"] = "other content"
+		older.ResourceVersion, older.UID = "3", "uid-3"
+		f.rewind(4, same, reused, older)
+		f.hold = make(chan struct{})
+		p := launch(t, path, f, nil)
+		r, _ := add(t, p.informer)
+		d := addDurable(t, p, "d")
+		p.run()
+		settle()
+		close(f.hold)
+		settle()
+		for _, r := range []*recorder{r, d} {
+			got := r.take()
+			slices.Sort(got[4:])
+			want := []string{
+				"add ns/lost@4 initial", "add ns/older@5 initial", "add ns/reused@2 initial", "add ns/same@1 initial",
+				"lost ns/lost@4", "update ns/older@5→3", "update ns/reused@2→2",
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("unexpected notifications (-want +got):\n%s", diff)
+			}
+		}
+		expectStore(t, p.informer, f)
+		obj, _, err := p.informer.GetStore().GetByKey("ns/reused")
+		if err != nil || obj.(*corev1.ConfigMap).Data["v"] != "other content" {
+			t.Errorf("the store has %v, %v", obj, err)
+		}
+		f.put(configMap("same", "y"))
+		settle()
+		expectStore(t, p.informer, f)
+	})
 }
 
 func TestACheckpointThatDoesNotMatchIsNotResumed(t *testing.T) {
@@ -564,7 +556,7 @@ func TestOptionsOfTheCacheAreThoseOfInformersThatDoNotSetThem(t *testing.T) {
 				live(nil)
 				f.takeRequests()
 				live(c.second)
-				if diff := cmp.Diff(c.requests, f.takeRequests()); diff != "" {
+				if diff := cmp.Diff(c.requests, f.takeRequestsInOrder()); diff != "" {
 					t.Errorf("requests (-want +got):\n%s", diff)
 				}
 				if !slices.Equal(c.requests, listed) && atStart != c.indexed {

@@ -195,10 +195,7 @@ func relistingOf(d checkpoint.Decision, lastVersion string) *reflector.Relisting
 	if d.Action == checkpoint.ActionResume {
 		return nil
 	}
-	if d.Action == checkpoint.ActionDiscard {
-		lastVersion = "" // It belongs to what is discarded.
-	}
-	return &reflector.Relisting{Reason: d.Reason, Rewrite: d.Rewrite, Rewound: d.Rewound, NotOlderThan: lastVersion}
+	return &reflector.Relisting{Reason: d.Reason, Rewrite: d.Rewrite, Newest: d.Action == checkpoint.ActionDiscard, NotOlderThan: lastVersion}
 }
 
 // end waits for everything that the run has started, except a List that hangs, whose

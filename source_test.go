@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/ptr"
 )
 
 // source is a ListerWatcher with the manners of kube-apiserver: one resource,
@@ -38,7 +37,6 @@ type source struct {
 	requests  []string
 	asked     []string // Field selectors of lists that ask for one object by its name.
 
-	watchList bool
 	// down is what every request gets, if it is set.
 	down error
 	// hold keeps every request waiting, if it is set, until it is closed.
@@ -73,7 +71,7 @@ func (f *source) Watch(o metav1.ListOptions) (watch.Interface, error) {
 }
 
 // IsWatchListSemanticsUnSupported is asked by k8s.io/client-go/util/watchlist.
-func (f *source) IsWatchListSemanticsUnSupported() bool { return !f.watchList }
+func (f *source) IsWatchListSemanticsUnSupported() bool { return true }
 
 // configMap returns an object with some content.
 func configMap(name string, content ...string) *corev1.ConfigMap {
@@ -167,13 +165,6 @@ func bookmark(rv string) watch.Event {
 	return watch.Event{Type: watch.Bookmark, Object: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: rv}}}
 }
 
-// endOfList is the bookmark that ends the list in a stream.
-func endOfList(rv string) watch.Event {
-	end := bookmark(rv)
-	accessor(end.Object).SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
-	return end
-}
-
 // compact forgets the history.
 func (f *source) compact() {
 	f.mu.Lock()
@@ -217,22 +208,6 @@ func (f *source) with(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
-}
-
-// stream makes lists that are streamed have these events.
-func (f *source) stream(events ...watch.Event) {
-	f.with(func() {
-		f.onWatch = func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			if o.SendInitialEvents == nil {
-				return nil, nil
-			}
-			w := watch.NewFakeWithOptions(watch.FakeOptions{ChannelSize: len(events)})
-			for _, e := range events {
-				w.Action(e.Type, e.Object.DeepCopyObject())
-			}
-			return w, nil
-		}
-	})
 }
 
 // setDown makes every request fail, and ends what is open.
@@ -358,12 +333,7 @@ func (f *source) listLocked(o metav1.ListOptions) (runtime.Object, error) {
 
 func (f *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	f.mu.Lock()
-	streamed := ptr.Deref(o.SendInitialEvents, false)
-	request := "WATCH"
-	if streamed {
-		request = "WATCHLIST"
-	}
-	f.requests = append(f.requests, request+" rv="+o.ResourceVersion)
+	f.requests = append(f.requests, "WATCH rv="+o.ResourceVersion)
 	onWatch, down, hold := f.onWatch, f.down, f.hold
 	f.mu.Unlock()
 	if hold != nil {
@@ -380,18 +350,12 @@ func (f *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	from, _ := strconv.ParseInt(o.ResourceVersion, 10, 64)
-	if streamed && from > f.rv {
-		return nil, tooLarge(from, f.rv)
-	}
 	s := newStream(f, from)
 	switch {
-	case streamed || from == 0:
+	case from == 0:
 		s.from = f.rv
 		for _, key := range slices.Sorted(maps.Keys(f.objects)) {
 			s.pushLocked(watch.Event{Type: watch.Added, Object: f.objects[key]})
-		}
-		if streamed {
-			s.pushLocked(endOfList(f.rvLocked()))
 		}
 	case from < f.compacted:
 		s.pushLocked(gone(fmt.Sprintf("too old resource version: %d (%d)", from, f.compacted)))

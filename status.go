@@ -58,8 +58,7 @@ type InformerStatus struct {
 	Problems []Problem
 	// Err says why persistence is degraded, or which object was left out because it
 	// cannot be stored: the transform has failed on it, or it is of another type. The
-	// informer still works. It also says that the server streams a list, but not the
-	// bookmark that ends it: until that comes, the relist is not done. And it says that the
+	// informer still works. It also says that the
 	// ListerWatcher asks for something else than the identity, see [Cache.WrapTransport], or
 	// returns objects that are outside it, see [InformerOptions], and
 	// why an informer works from memory, see [Cache.NewInformer]. Of one that was started and is still

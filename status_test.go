@@ -8,14 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/utils/ptr"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -248,32 +243,6 @@ func TestAStatusSaysWhoIsStillToldOfTheInitialList(t *testing.T) {
 		p = launch(t, path, f, nil)
 		addDurable(t, p, "d") // It goes on where it stopped.
 		told(p, false, warmwatch.HandlerStatus{Name: "d", Durable: true})
-	})
-}
-
-// TestAStatusSaysThatTheEndOfAStreamedListIsMissing, until the list is there.
-func TestAStatusSaysThatTheEndOfAStreamedListIsMissing(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a"))
-		f.watchList = true
-		streamed := watch.NewFake() // It sends what it is told to.
-		f.onWatch = func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			if ptr.Deref(o.SendInitialEvents, false) {
-				return streamed, nil
-			}
-			return nil, nil
-		}
-		p := launch(t, testsupport.Path(t), f, nil).run()
-		advance(time.Minute)
-		if st := p.informer.Status(); st.Phase != warmwatch.PhaseRelisting || st.Err == nil || !strings.Contains(st.Err.Error(), "awaiting required bookmark event") {
-			t.Errorf("%+v", st)
-		}
-		streamed.Stop() // So it is listed in pages.
-		settle()
-		expectStore(t, p.informer, f)
-		if st := p.informer.Status(); st.Err != nil || st.Phase != warmwatch.PhaseLive {
-			t.Errorf("once it was listed: %+v", st)
-		}
 	})
 }
 

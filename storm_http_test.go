@@ -255,28 +255,20 @@ func (q *wildRequest) sendObject(obj runtime.Object) {
 // watch sends events, from those that have been to those that come.
 func (q *wildRequest) watch() {
 	from, _ := strconv.Atoi(q.options.ResourceVersion) // "" is 0.
-	initial := q.r.URL.Query().Get("sendInitialEvents") != ""
 	q.mu.Lock()
-	head, ended, streams := len(q.events), q.ended, q.streams
+	head, ended := len(q.events), q.ended
 	at := max(1, head-q.member.behind)
 	if q.options.ResourceVersion == "" {
 		at = head
 	}
-	expired := !initial && from > 0 && from < q.lost
+	expired := from > 0 && from < q.lost
 	late := q.rng.IntN(2) == 0
 	if expired {
 		q.asked["expired"]++
 	}
 	objects := q.objectsLocked(at)
 	q.mu.Unlock()
-	switch {
-	case initial && !streams:
-		q.refuse(http.StatusUnprocessableEntity, "")
-		return
-	case initial && from > at:
-		q.refuse(http.StatusGatewayTimeout, metav1.CauseTypeResourceVersionTooLarge)
-		return
-	case expired && !late:
+	if expired && !late {
 		q.refuse(http.StatusGone, "")
 		return
 	}
@@ -287,14 +279,11 @@ func (q *wildRequest) watch() {
 		q.event("ERROR", status(http.StatusGone))
 		return
 	}
-	if initial || from == 0 {
+	if from == 0 {
 		for _, cm := range objects {
 			q.event("ADDED", q.member.read(cm))
 		}
 		from = at
-	}
-	if initial {
-		q.bookmark(from, map[string]string{metav1.InitialEventsAnnotationKey: "true"})
 	}
 	q.follow(from, ended)
 }
@@ -325,7 +314,7 @@ func (q *wildRequest) follow(from int, ended chan struct{}) {
 		case <-changed:
 			time.Sleep(time.Duration(q.random(50)) * time.Millisecond)
 		case <-bookmarks.C:
-			q.bookmark(from, nil)
+			q.bookmark(from)
 		case <-end.C:
 			return
 		case <-ended:
@@ -352,10 +341,10 @@ func (q *wildRequest) changeEvent(e wildEvent, version int) {
 	}
 }
 
-func (q *wildRequest) bookmark(version int, annotations map[string]string) {
+func (q *wildRequest) bookmark(version int) {
 	q.event("BOOKMARK", &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.Itoa(version), Annotations: annotations},
+		ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.Itoa(version)},
 	})
 }
 

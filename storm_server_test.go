@@ -30,7 +30,6 @@ type wildServer struct {
 	mu      sync.Mutex
 	rng     *rand.Rand
 	storms  bool
-	streams bool // Lists that are watches are supported.
 	names   []string
 	states  map[string][]objectState // By name, oldest first.
 	events  []wildEvent              // events[i] has version i+1.
@@ -71,7 +70,7 @@ const stormSelector = "storm=in"
 func newWildServer(t *testing.T, rng *rand.Rand, namespace string, objects int) *wildServer {
 	s := &wildServer{
 		t: t, rng: rng, pipes: make(chan net.Conn), closed: make(chan struct{}), states: map[string][]objectState{},
-		streams: rng.IntN(3) == 0, changed: make(chan struct{}), ended: make(chan struct{}),
+		changed: make(chan struct{}), ended: make(chan struct{}),
 		asked: map[string]int{},
 	}
 	for i := range objects {

@@ -10,8 +10,8 @@ const (
 	ActionResume Action = "resume"
 	// ActionRelist means to list, compare with the stored objects, and apply the difference.
 	ActionRelist Action = "relist"
-	// ActionDiscard means to relist without serving the stored objects before, and to
-	// compare them as those of another cluster.
+	// ActionDiscard means to relist the newest state without serving the stored objects before, which are
+	// compared as those of another cluster.
 	ActionDiscard Action = "discard"
 )
 
@@ -24,9 +24,6 @@ type Decision struct {
 	Rewrite bool
 	// RebuildIndices: the index entries must be rebuilt from the objects.
 	RebuildIndices bool
-	// Rewound: the server may have used versions again for other content, so the
-	// relist compares contents.
-	Rewound bool
 	// TellAgain: another program may have transformed the objects that wait for durable handlers,
 	// which are told all objects instead.
 	TellAgain bool
@@ -114,11 +111,10 @@ func Decide(e Evidence, want Want) Decision {
 // compare applies the consequences of each mismatch between the checkpoint and want.
 func (d *Decision) compare(found *Record, want Want) {
 	if found.ClusterID != "" && want.ClusterID != "" && d.differs("cluster", found.ClusterID, want.ClusterID) {
-		d.Action, d.Serve = ActionDiscard, false
+		d.discard()
 	}
 	if d.differs("identity", found.Identity, want.Identity) {
-		// The space is named by the identity, so somebody has moved the data.
-		d.Action, d.Serve = ActionDiscard, false
+		d.discard() // The space is named by the identity, so somebody has moved the data.
 	}
 	if d.differs("transform version", found.TransformVersion, want.TransformVersion) {
 		// The objects are not what the handlers expect.
@@ -136,9 +132,7 @@ func (d *Decision) compare(found *Record, want Want) {
 		d.because("not every record has been rewritten yet")
 	}
 	if found.Rewound {
-		// The objects are of another cluster, or of a history that the server no longer has.
-		d.relist()
-		d.Serve, d.Rewrite, d.Rewound = false, true, true
+		d.discard()
 		d.because("not every record has been compared yet")
 	}
 	d.compareState(found.State)
@@ -180,6 +174,8 @@ func (d *Decision) relist() {
 		d.Action = ActionRelist
 	}
 }
+
+func (d *Decision) discard() { d.Action, d.Serve, d.Rewrite = ActionDiscard, false, true }
 
 func (d *Decision) because(format string, args ...any) {
 	if d.Reason != "" {

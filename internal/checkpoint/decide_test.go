@@ -46,9 +46,8 @@ func wanted() Want {
 var (
 	resume  = Decision{Action: ActionResume, Serve: true}
 	refresh = Decision{Action: ActionRelist, Serve: true}
-	discard = Decision{Action: ActionDiscard}
+	discard = Decision{Action: ActionDiscard, Rewrite: true}
 	rewrite = Decision{Action: ActionRelist, Serve: true, Rewrite: true}
-	rewound = Decision{Action: ActionRelist, Rewrite: true, Rewound: true}
 	redo    = Decision{Action: ActionRelist, Rewrite: true}
 	retell  = Decision{Action: ActionRelist, TellAgain: true}
 	replace = Decision{Action: ActionRelist, Rewrite: true, TellAgain: true}
@@ -90,7 +89,7 @@ var rows = []struct {
 	{"identity", "the identity is missing", func(r *Record, _ *Want) { r.Identity = Identity{} }, discard, "identity"},
 
 	{"rewrite", "not every record was written anew", func(r *Record, _ *Want) { r.Rewrite = true }, rewrite, "rewritten yet"},
-	{"rewound", "the objects are of a history that the server lost", func(r *Record, _ *Want) { r.Rewound = true }, rewound, "compared yet"},
+	{"rewound", "the objects are of another cluster", func(r *Record, _ *Want) { r.Rewound = true }, discard, "compared yet"},
 	{"version", "the resourceVersion is missing (A3)", func(r *Record, _ *Want) { r.ResourceVersion = "" }, refresh, `resourceVersion ""`},
 	{"version", "the resourceVersion is the one that means any (A3)", func(r *Record, _ *Want) { r.ResourceVersion = "0" }, refresh, `resourceVersion "0"`},
 	{"version", "the resourceVersion is not a number (A4)", func(r *Record, _ *Want) { r.ResourceVersion = "12a" }, refresh, `resourceVersion "12a"`},
@@ -208,7 +207,6 @@ func TestDecideOnSeveralDifferences(t *testing.T) {
 			}
 			expected.Serve = expected.Serve && row.want.Serve
 			expected.Rewrite = expected.Rewrite || row.want.Rewrite
-			expected.Rewound = expected.Rewound || row.want.Rewound
 			expected.TellAgain = expected.TellAgain || row.want.TellAgain
 			expected.RebuildIndices = expected.RebuildIndices || row.want.RebuildIndices
 		}

@@ -128,8 +128,8 @@ type Record struct {
 	SchemaVersion    string    `json:"schemaVersion,omitempty"`    // See the function [SchemaVersion].
 	TransformVersion string    `json:"transformVersion,omitempty"` // Empty without a transform.
 	IndexVersion     string    `json:"indexVersion,omitempty"`     // Empty without indexers, or while the index is rebuilt.
-	// Rewrite and Rewound are those of [Decision], of a relist that is under way or
-	// due. They are stored because the relist may take several processes.
+	// Rewrite is that of [Decision], of a relist that is under way or due. Rewound means that the objects are of
+	// another cluster. They are stored because the relist may take several processes.
 	Rewrite bool `json:"rewrite,omitempty"`
 	Rewound bool `json:"rewound,omitempty"`
 }

@@ -56,7 +56,7 @@ func (r *Resumer) askSchema(ctx context.Context) string {
 // store has another version, or none. The error is errNotByVersion if that is not possible, is not
 // worth it, or would not prove that the store equals the list.
 func (r *Resumer) relistByVersion(ctx context.Context, rv string, how Relisting) (string, error) {
-	if !how.Expired || how.Rewrite || how.Rewound || how.Schema == "" {
+	if !how.Expired || how.Rewrite || how.Schema == "" {
 		return "", errNotByVersion
 	}
 	if r.cuts > 1 { // The connection does not last long enough. Objects can be listed in pages.

@@ -101,7 +101,7 @@ func TestAForcedRelistIsNotForgotten(t *testing.T) {
 		{
 			"during a relist that finds the server behind", because(false, false),
 			[]answer{after(time.Second, fails(tooLarge()))}, []answer{lists("4", "a@3"), opens()},
-			[]string{"begin", "abort", "begin rewrite", "item a@3", "finish 4", "replace 4"},
+			[]string{"begin", "abort", "begin rewrite newest", "item a@3", "finish 4", "replace 4"},
 		},
 		{
 			"while the watch after a relist is opened", because(false, false),
@@ -141,46 +141,20 @@ func TestAnotherDemandDoesNotWeakenTheFirst(t *testing.T) {
 	})
 }
 
-func TestAForcedRelistInAStreamLeavesNoWatchBehind(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := streaming(t, "")
-		proceed := make(chan struct{})
-		w.server.then(heedless(proceed, opens(initialEnd("8"))), opens(initialEnd("9"), added("b@10")))
-		w.run()
-		w.force()
-		close(proceed)
-		synctest.Wait()
-		first := w.server.last()
-		advance(firstBackoff)
-		w.server.requests.expect(t, "STREAM NotOlderThan", "STREAM rv=8 NotOlderThan")
-		w.store.calls.expect(t, "begin", "finish 8", "replace 8", "begin rewrite", "finish 9", "replace 9", "add b@10")
-		if first.stopped() == 0 {
-			t.Error("the first stream is open")
-		}
-	})
-}
-
 func TestStopEndsAWatchThatNobodyTook(t *testing.T) {
-	for name, server := range map[string]func(*testing.T) *world{
-		"of a resumption": func(t *testing.T) *world { return newWorld(t, "5", lists("9"), opens()) },
-		"of a stream":     func(t *testing.T) *world { return streaming(t, "", opens(initialEnd("9"))) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := server(t)
-				r := w.open()
-				w.list()
-				if w.server.last().stopped() != 0 {
-					t.Fatal("the watch is stopped already")
-				}
-				r.Stop()
-				if w.server.last().stopped() == 0 {
-					t.Error("the watch is open")
-				}
-				r.Stop()
-			})
-		})
-	}
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "5", lists("9"), opens())
+		r := w.open()
+		w.list()
+		if w.server.last().stopped() != 0 {
+			t.Fatal("the watch is stopped already")
+		}
+		r.Stop()
+		if w.server.last().stopped() == 0 {
+			t.Error("the watch is open")
+		}
+		r.Stop()
+	})
 }
 
 func TestStopWaitsForTheOpenWatch(t *testing.T) {
@@ -206,25 +180,21 @@ func TestStopWaitsForTheOpenWatch(t *testing.T) {
 
 func TestStopDoesNotWaitForAListThatHangs(t *testing.T) {
 	for name, c := range map[string]struct {
-		rv      string
-		streams bool
-		before  []answer
-		hangs   answer // Goes on when the test is over.
-		after   []answer
+		rv     string
+		before []answer
+		hangs  answer // Goes on when the test is over.
+		after  []answer
 	}{
-		"the question":            {"5", false, nil, lists("9"), nil},
-		"the question, no change": {"5", false, nil, lists("5"), nil},
-		"the watch":               {"5", false, []answer{lists("9")}, opens(), nil},
-		"the watch, no change":    {"5", false, []answer{lists("5")}, opens(), nil},
-		"a page":                  {"", false, nil, lists("9"), nil},
-		"a stream":                {"", true, nil, opens(initialEnd("9")), nil},
-		"a stream without an end": {"", true, nil, opens(added("a@3")), nil},
+		"the question":            {"5", nil, lists("9"), nil},
+		"the question, no change": {"5", nil, lists("5"), nil},
+		"the watch":               {"5", []answer{lists("9")}, opens(), nil},
+		"the watch, no change":    {"5", []answer{lists("5")}, opens(), nil},
+		"a page":                  {"", nil, lists("9"), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				proceed := make(chan struct{})
 				w := newWorld(t, c.rv, append(append(c.before, heedless(proceed, c.hangs)), c.after...)...)
-				w.server.streamsLists = c.streams
 				w.run()
 				w.stop()
 				if w.elapsed() > time.Microsecond {
@@ -246,24 +216,20 @@ func TestACancelledContextEndsAList(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		rv      string
-		streams bool
 		change  func(*Options)
 		answers []answer
 		after   time.Duration
 	}{
-		"in the question for the cluster":   {"5", false, cluster, []answer{lists("9"), opens()}, time.Hour},
-		"in the question":                   {"5", false, nil, []answer{hangs}, time.Second},
-		"in the question after a long time": {"5", false, nil, []answer{hangs}, time.Hour},
-		"in the request to watch":           {"5", false, nil, []answer{lists("9"), hangs}, time.Hour},
-		"while the watch is looked at":      {"5", false, nil, []answer{lists("9"), opens()}, time.Millisecond},
-		"in a page":                         {"", false, nil, []answer{page("9", "x"), hangs}, time.Hour},
-		"in the request for a stream":       {"", true, nil, []answer{hangs}, time.Hour},
-		"in a stream":                       {"", true, nil, []answer{opens(added("a@3"))}, time.Hour},
+		"in the question for the cluster":   {"5", cluster, []answer{lists("9"), opens()}, time.Hour},
+		"in the question":                   {"5", nil, []answer{hangs}, time.Second},
+		"in the question after a long time": {"5", nil, []answer{hangs}, time.Hour},
+		"in the request to watch":           {"5", nil, []answer{lists("9"), hangs}, time.Hour},
+		"while the watch is looked at":      {"5", nil, []answer{lists("9"), opens()}, time.Millisecond},
+		"in a page":                         {"", nil, []answer{page("9", "x"), hangs}, time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				w := newWorld(t, c.rv, c.answers...)
-				w.server.streamsLists = c.streams
 				if c.change != nil {
 					c.change(&w.opts)
 				}

@@ -34,24 +34,21 @@ func TestTheFirstListOfAnEmptyStoreIsAsClientGos(t *testing.T) {
 	const first = "LIST rv=0 limit=500"
 	for _, c := range []struct {
 		name     string
-		streams  bool
 		answers  []answer
 		requests []string
 	}{
-		{"it is answered", false, []answer{lists("9", "a@3"), opens()}, []string{first, "WATCH rv=9"}},
-		{"it comes in pages", false, []answer{page("9", "x", "a@3"), page("9", "", "b@4"), opens()}, []string{first, "LIST limit=500 continue=x", "WATCH rv=9"}},
-		{"it cannot be streamed", true, []answer{fails(errInternal), lists("9", "a@3"), opens()}, []string{"STREAM NotOlderThan", first, "WATCH rv=9"}},
-		{"it is too old", false, []answer{fails(errGone), lists("9", "a@3"), opens()}, []string{first, "LIST limit=500", "WATCH rv=9"}},
-		{"it is refused", false, []answer{fails(statusError(400)), lists("9", "a@3"), opens()}, []string{first, "LIST limit=500", "WATCH rv=9"}},
+		{"it is answered", []answer{lists("9", "a@3"), opens()}, []string{first, "WATCH rv=9"}},
+		{"it comes in pages", []answer{page("9", "x", "a@3"), page("9", "", "b@4"), opens()}, []string{first, "LIST limit=500 continue=x", "WATCH rv=9"}},
+		{"it is too old", []answer{fails(errGone), lists("9", "a@3"), opens()}, []string{first, "LIST limit=500", "WATCH rv=9"}},
+		{"it is refused", []answer{fails(statusError(400)), lists("9", "a@3"), opens()}, []string{first, "LIST limit=500", "WATCH rv=9"}},
 		{
-			"the network fails", false, []answer{fails(errNetwork), after(0, lists("9", "a@3")), opens()},
+			"the network fails", []answer{fails(errNetwork), after(0, lists("9", "a@3")), opens()},
 			[]string{first, first, "WATCH rv=9"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				w := newWorld(t, "", c.answers...)
-				w.server.streamsLists = c.streams
 				clear(w.store.objects)
 				w.withPast()
 				w.run()
@@ -216,43 +213,23 @@ func TestAPageThatIsCutIsAskedForAgain(t *testing.T) {
 
 // TestAListThatIsCutComesInPages: a connection that does not last for all objects lasts for some.
 func TestAListThatIsCutComesInPages(t *testing.T) {
-	for _, c := range []struct {
-		name     string
-		answers  []answer
-		requests []string
-	}{
-		{"the stream", []answer{closes(added("a@3"))}, []string{"STREAM NotOlderThan"}},
-		{"the list", []answer{fails(errInternal), fails(errCut)}, []string{"STREAM NotOlderThan", "LIST rv=0 limit=500"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newWorld(t, "", append(c.answers, page("9", "x", "a@3"), fails(errCut), page("9", "", "b@4"), opens())...)
-				w.server.streamsLists = true
-				clear(w.store.objects)
-				w.withPast()
-				w.run()
-				advance(firstBackoff + pageRetry)
-				w.server.requests.expect(t, append(c.requests, "LIST limit=62", "LIST limit=62 continue=x", "LIST limit=62 continue=x", "WATCH rv=9")...)
-				w.store.expectContents(t, "a@3", "b@4")
-				// The next one is tried at once.
-				w.server.then(opens(initialEnd("12")))
-				w.force()
-				advance(2 * firstBackoff)
-				w.server.requests.expect(t, "STREAM rv=9 NotOlderThan")
-				w.store.calls.take()
-			})
-		})
-	}
-	t.Run("the stream, and the store has something", func(t *testing.T) {
+	t.Run("an empty store", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
-			w := streaming(t, "5", closes(added("a@3"), bookmark("4")), lists("9", "a@3", "b@9"), opens())
-			w.opts.Relist = because(false, false)
+			w := newWorld(t, "", fails(errCut), page("9", "x", "a@3"), fails(errCut), page("9", "", "b@4"), opens())
+			clear(w.store.objects)
+			w.withPast()
 			w.run()
-			w.server.requests.expect(t, "STREAM rv=5 NotOlderThan", "LIST rv=5 limit=62 NotOlderThan", "WATCH rv=9")
-			w.store.calls.expect(t, "begin", "item a@3", "abort", "begin", "item a@3", "item b@9", "finish 9", "replace 9")
+			advance(firstBackoff + pageRetry)
+			w.server.requests.expect(t, "LIST rv=0 limit=500", "LIST limit=62", "LIST limit=62 continue=x", "LIST limit=62 continue=x", "WATCH rv=9")
+			w.store.expectContents(t, "a@3", "b@4")
+			// The next one is asked for at once.
+			w.server.then(lists("12", "a@3"), opens())
+			w.force()
+			advance(2 * firstBackoff)
+			w.server.requests.expect(t, "LIST rv=9 NotOlderThan", "WATCH rv=12")
 		})
 	})
-	t.Run("the list, and the store has something", func(t *testing.T) {
+	t.Run("the store has something", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			w := newWorld(t, "5", fails(errCut), page("9", "", "a@3"), opens())
 			w.opts.Relist = &Relisting{NotOlderThan: "5"}

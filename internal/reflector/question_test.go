@@ -335,7 +335,7 @@ func TestAWatchThatIsCutBeforeTheStoreHasCaughtUpIsFollowedByAQuestion(t *testin
 func TestTheClusterIsAskedBesideTheQuestion(t *testing.T) {
 	for name, how := range map[string]*Relisting{
 		"it is the same, or does not tell": nil,
-		"it is another one":                {Reason: "cluster differs", Rewrite: true, Rewound: true},
+		"it is another one":                {Reason: "cluster differs", Rewrite: true, Newest: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/request"
@@ -37,7 +33,7 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 	how := *asked
 	how.Schema = schema
 	r.mu.Lock()
-	how.Newest = how.Newest || how.Rewound || r.consistent
+	how.Newest = how.Newest || r.consistent
 	r.mu.Unlock()
 	switch {
 	case how.Newest:
@@ -103,8 +99,6 @@ func (r *Resumer) spreadOut(ctx context.Context, how *Relisting) error {
 }
 
 var (
-	// errNoStream means that a list cannot be streamed, so pages are tried.
-	errNoStream = errors.New("the server does not stream lists")
 	// errStore means that the list was good, but the store has failed.
 	errStore = errors.New("store")
 	// errOlder means that a list is older than was asked for.
@@ -129,25 +123,13 @@ func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (strin
 }
 
 // relistByContent compares the store with a list of all objects: item by item where requests are
-// seen, or as the client decodes it, as a stream or in pages.
+// seen, else in pages, as the client decodes them.
 func (r *Resumer) relistByContent(ctx context.Context, rv string, how Relisting) (string, error) {
 	listed, err := r.relistByItem(ctx, rv, how)
 	if !errors.Is(err, errNotByItem) {
 		return listed, err
 	}
 	r.log.V(4).Info("Listing without reading item by item", "reason", err)
-	if r.useWatchList && r.cuts == 0 {
-		streamed := how
-		streamed.Streamed = true
-		listed, err := r.withRelist(ctx, streamed, func(relist Relist) (string, error) { return r.stream(ctx, rv, relist) })
-		if !errors.Is(err, errNoStream) {
-			return listed, err
-		}
-		if isBrokenOff(err) {
-			r.cuts++
-		}
-		r.log.V(2).Info("Listing in pages", "reason", err)
-	}
 	list := func(o metav1.ListOptions) (string, error) {
 		return r.withRelist(ctx, how, func(relist Relist) (string, error) { return r.pages(ctx, o, relist) })
 	}
@@ -193,113 +175,6 @@ func (r *Resumer) withRelist(ctx context.Context, how Relisting, list func(Relis
 	}
 	defer relist.Abort()
 	return list(relist)
-}
-
-// stream lists by a watch that begins with all objects (KEP-3157), and keeps the watch
-// for the Reflector.
-func (r *Resumer) stream(ctx context.Context, rv string, relist Relist) (string, error) {
-	o, opened := streamOptions(rv), time.Now()
-	w, err := r.lw.WatchWithContext(ctx, o)
-	if err != nil {
-		return "", streamError(err)
-	}
-	complete := false
-	defer func() {
-		if !complete { // Also where a panic of a transform does not end the process.
-			w.Stop()
-		}
-	}()
-	listed, err := r.readStream(ctx, w, rv, relist, nil)
-	if complete = err == nil; !complete {
-		return "", streamError(err)
-	}
-	return listed, r.handOver(&handover{Interface: w, resourceVersion: listed, opened: opened, lasts: time.Duration(*o.TimeoutSeconds) * time.Second})
-}
-
-func streamOptions(rv string) metav1.ListOptions {
-	if rv == anyVersion {
-		rv = "" // client-go streams the newest state, too.
-	}
-	o := watchOptions(rv)
-	o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
-	o.SendInitialEvents = new(true)
-	return o
-}
-
-// streamError decides as client-go's watchList does: every error falls back to pages,
-// but those that pages would have too.
-func streamError(err error) error {
-	if errors.Is(err, errStore) || isExpired(err) || isTooLarge(err) || utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) ||
-		errors.Is(err, context.Canceled) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", errNoStream, err)
-}
-
-// readStream reads a list from w. If known is not nil, w is read from a list, which ends by itself,
-// and known is of the objects that w leaves out; it is read when the list is complete.
-func (r *Resumer) readStream(ctx context.Context, w watch.Interface, asked string, relist Relist, known *versionOrder) (string, error) {
-	var versions versionOrder
-	end := r.newEndBookmark()
-	defer end.stop()
-	if known != nil {
-		end.Stop()
-	}
-	for {
-		var e watch.Event
-		var ok bool
-		select {
-		case <-ctx.Done():
-			return "", ctx.Err()
-		case <-end.C:
-			end.warnIfExpired()
-			continue
-		case e, ok = <-w.ResultChan():
-		}
-		if !ok {
-			return "", fmt.Errorf("the stream ended before the list was complete: %w", io.ErrUnexpectedEOF)
-		}
-		r.obs.Contact()
-		end.sawEvent()
-		if e.Type == watch.Error {
-			return "", apierrors.FromObject(e.Object)
-		}
-		m, err := meta.Accessor(e.Object)
-		if err != nil { // It could be of any object. Pages have it, or fail as client-go's lists do.
-			return "", fmt.Errorf("understand event %s with a %T: %w", e.Type, e.Object, err)
-		}
-		switch e.Type {
-		case watch.Added, watch.Modified:
-			versions.seeObject(e.Object, "")
-			if err := relist.Item(ctx, e.Object); err != nil {
-				return "", fmt.Errorf("%w: %w", errStore, err)
-			}
-		case watch.Deleted:
-			if err := relist.Gone(ctx, e.Object); err != nil {
-				return "", fmt.Errorf("%w: %w", errStore, err)
-			}
-		case watch.Bookmark:
-			if m.GetAnnotations()[metav1.InitialEventsAnnotationKey] != "true" {
-				continue
-			}
-			if known != nil {
-				versions.see(known.newest, "")
-			}
-			return m.GetResourceVersion(), r.finishStream(ctx, relist, versions, m.GetResourceVersion(), asked)
-		}
-	}
-}
-
-// finishStream is called with the version of the bookmark that ends a stream.
-func (r *Resumer) finishStream(ctx context.Context, relist Relist, versions versionOrder, listed, asked string) error {
-	if err := notOlder(listed, asked); err != nil {
-		return err
-	}
-	versions.check(listed)
-	if err := r.finish(ctx, relist, versions, listed); err != nil {
-		return fmt.Errorf("%w: %w", errStore, err)
-	}
-	return nil
 }
 
 // pages lists in pages of o.Limit objects; 0 asks for all at once. The list has the

@@ -46,13 +46,8 @@ type Relisting struct {
 	// ResourceVersion, so that time does not go back and a server that is behind is
 	// noticed.
 	NotOlderThan string
-	// Rewound means that the server's history is not the store's: versions may have
-	// been used again for other content, so the list is the newest that there is.
-	Rewound bool
 	// Newest means that the list is of the newest state that there is, whatever its version.
 	Newest bool
-	// Streamed means that the items are those of a watch.
-	Streamed bool
 	// Expired means that the server no longer has the history since the store's version, and
 	// that nothing else is wrong: the store has what the server once had.
 	Expired bool
@@ -73,8 +68,6 @@ type Relist interface {
 	// same. If not, the object is received as an Item later. Same does not keep encoded, and
 	// may be called by another goroutine, but not once Finish is called.
 	Same(ctx context.Context, v checkpoint.ObjectVersion, encoded []byte) (bool, error)
-	// Gone receives an object that was an Item and was deleted meanwhile.
-	Gone(ctx context.Context, obj runtime.Object) error
 	// Finish is called after the last object, with the resourceVersion of the list. It is
 	// empty if the list has none: the version of the next bookmark is the store's then. If the
 	// versions are not ordered, no watch can be resumed at one of them before the next list.
@@ -100,16 +93,13 @@ type Observer interface {
 	CaughtUp()
 	// Disconnected: a List or a watch has failed, or the watch has ended (nil).
 	Disconnected(err error)
-	// AwaitingBookmark: the server has streamed no more for a while, and not the bookmark
-	// that ends the list. After that, nil: it has sent something, or the stream has ended.
-	AwaitingBookmark(err error)
 	// Contact: the server has sent something.
 	Contact()
 }
 
 // Options configures [NewResumer].
 type Options struct {
-	// ListerWatcher says itself if it does not support streamed lists, see k8s.io/client-go/util/watchlist: a
+	// ListerWatcher says itself if its watches cannot begin with all objects, see k8s.io/client-go/util/watchlist: a
 	// wrapper of client-go would hide it.
 	ListerWatcher cache.ListerWatcherWithContext
 	Store         Store
@@ -133,7 +123,7 @@ type Options struct {
 	// Spread bounds the time that a relist waits after an open watch has expired, because
 	// many clients lose their history at once. 0: it does not wait.
 	Spread time.Duration
-	// PageSize of lists that are not streamed. Default 500.
+	// PageSize of lists. Default 500.
 	PageSize int64
 	// Logger defaults to klog's.
 	Logger *klog.Logger
@@ -142,18 +132,17 @@ type Options struct {
 // Resumer is a ListerWatcher for a cache.Reflector. Use it with one Reflector,
 // whose store is, or feeds, Options.Store.
 type Resumer struct {
-	lw           cache.ListerWatcherWithContext
-	store        Store
-	obs          Observer
-	history      History // May be nil.
-	cluster      func(context.Context) *Relisting
-	directly     func(context.Context) (request.Answer, error)
-	schema       func(context.Context) (string, error) // Nil if requests are not seen.
-	neverResume  bool
-	useWatchList bool
-	spread       time.Duration
-	pageSize     int64
-	log          klog.Logger
+	lw          cache.ListerWatcherWithContext
+	store       Store
+	obs         Observer
+	history     History // May be nil.
+	cluster     func(context.Context) *Relisting
+	directly    func(context.Context) (request.Answer, error)
+	schema      func(context.Context) (string, error) // Nil if requests are not seen.
+	neverResume bool
+	spread      time.Duration
+	pageSize    int64
+	log         klog.Logger
 
 	// listing serialises Lists: a Reflector that is stopped leaves its List
 	// running (client-go, reflector.go, list).
@@ -161,8 +150,8 @@ type Resumer struct {
 	// paginated: the server pages even lists that its watch cache could serve.
 	// matchRefused: it does not know resourceVersionMatch. Guarded by listing.
 	// wasCut: the last relist by version was cut, or put off by the server.
-	// watchesUnseen: requests for watches do not come to a request.Transport.
-	paginated, matchRefused, wasCut, watchesUnseen bool
+	// byItem: a watch may begin with all objects, and as far as is known its request comes to a request.Transport.
+	paginated, matchRefused, wasCut, byItem bool
 	// cuts is how many lists were cut since the last complete one. Guarded by listing.
 	cuts     int
 	changed  bool // By the last complete list. Guarded by listing.
@@ -213,13 +202,13 @@ func NewResumer(o Options) *Resumer {
 	if o.Logger != nil {
 		r.log = *o.Logger
 	}
-	r.useWatchList = clientfeatures.FeatureGates().Enabled(clientfeatures.WatchListClient) &&
+	r.byItem = clientfeatures.FeatureGates().Enabled(clientfeatures.WatchListClient) &&
 		!watchlist.DoesClientNotSupportWatchListSemantics(o.ListerWatcher)
 	return r
 }
 
 // IsWatchListSemanticsUnSupported makes the Reflector always call List, see
-// k8s.io/client-go/util/watchlist. The Resumer streams lists itself.
+// k8s.io/client-go/util/watchlist.
 func (r *Resumer) IsWatchListSemanticsUnSupported() bool { return true }
 
 // List implements [cache.Lister].
@@ -265,7 +254,7 @@ func (r *Resumer) demand(how Relisting) *Relisting {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if before := r.next; before != nil {
-		how.Rewrite, how.Rewound, how.Newest = how.Rewrite || before.Rewrite, how.Rewound || before.Rewound, how.Newest || before.Newest
+		how.Rewrite, how.Newest = how.Rewrite || before.Rewrite, how.Newest || before.Newest
 		how.NotOlderThan = cmp.Or(how.NotOlderThan, before.NotOlderThan)
 	}
 	r.next = &how

@@ -134,9 +134,9 @@ func TestWhatMakesTheFirstListARelist(t *testing.T) {
 		{"the store's version counts for more", "5", func(w *world) {
 			w.opts.Relist = &Relisting{Reason: "old", NotOlderThan: "4"}
 		}, "LIST rv=5 NotOlderThan", Relisting{Reason: "old", NotOlderThan: "4"}},
-		{"the server was rewound", "5", func(w *world) {
-			w.opts.Relist = &Relisting{Reason: "rewound", Rewound: true}
-		}, "LIST limit=500", Relisting{Reason: "rewound", Rewound: true, Newest: true}},
+		{"it is another server", "5", func(w *world) {
+			w.opts.Relist = &Relisting{Reason: "another one", Newest: true}
+		}, "LIST limit=500", Relisting{Reason: "another one", Newest: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -29,8 +29,7 @@ type memory struct {
 	objects map[string]string // Versions by name.
 	hows    []Relisting
 	// Each of these errors is returned once.
-	beginErr, itemErr, goneErr, finishErr error
-	itemPanics                            bool
+	beginErr, itemErr, finishErr error
 }
 
 var (
@@ -77,7 +76,7 @@ func (m *memory) set(call string, obj any, rv string) error {
 	if cm, ok := obj.(*corev1.ConfigMap); ok {
 		call += " " + cm.Name + "@" + cm.ResourceVersion
 		m.objects[cm.Name] = cm.ResourceVersion
-		if strings.HasPrefix(call, "delete") || strings.HasPrefix(call, "gone") {
+		if strings.HasPrefix(call, "delete") {
 			delete(m.objects, cm.Name)
 		}
 	} else {
@@ -128,8 +127,8 @@ func (m *memory) BeginRelist(_ context.Context, how Relisting) (Relist, error) {
 	if how.Rewrite {
 		call += " rewrite"
 	}
-	if how.Rewound {
-		call += " rewound"
+	if how.Rewrite && how.Newest {
+		call += " newest"
 	}
 	m.calls.note("%s", call)
 	return &memoryRelist{m: m, before: maps.Clone(m.objects), seen: map[string]bool{}}, nil
@@ -157,9 +156,6 @@ func (r *memoryRelist) Item(_ context.Context, obj runtime.Object) error {
 	if err := r.m.once(&r.m.itemErr); err != nil {
 		return err
 	}
-	if r.m.itemPanics {
-		panic("a transform panics")
-	}
 	r.seen[obj.(*corev1.ConfigMap).Name] = true
 	return r.m.set("item", obj, "")
 }
@@ -170,13 +166,6 @@ func (r *memoryRelist) Known(context.Context, checkpoint.ObjectVersion) (bool, e
 
 func (r *memoryRelist) Same(context.Context, checkpoint.ObjectVersion, []byte) (bool, error) {
 	return false, nil
-}
-
-func (r *memoryRelist) Gone(_ context.Context, obj runtime.Object) error {
-	if err := r.m.once(&r.m.goneErr); err != nil {
-		return err
-	}
-	return r.m.set("gone", obj, "")
 }
 
 func (r *memoryRelist) Finish(_ context.Context, rv string, ordered bool) (changed bool, err error) {

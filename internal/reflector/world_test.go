@@ -97,14 +97,7 @@ func (o observer) Resuming(rv string)      { o.w.observed.note("resuming at %s",
 func (o observer) Relisting(reason string) { o.w.observed.note("relisting: %s", reason) }
 func (o observer) Live()                   { o.w.observed.note("live") }
 func (o observer) CaughtUp()               { o.w.caughtUp.Add(1) }
-func (o observer) AwaitingBookmark(err error) {
-	if err == nil {
-		o.w.observed.note("awaited bookmark")
-		return
-	}
-	o.w.observed.note("awaiting bookmark: %v", err)
-}
-func (o observer) Contact() { o.w.observed.note("contact") }
+func (o observer) Contact()                { o.w.observed.note("contact") }
 func (o observer) Disconnected(err error) {
 	if err == nil {
 		o.w.observed.note("disconnected")

@@ -63,6 +63,17 @@ func exchanged(ctx context.Context, x *exchange, list func(context.Context) erro
 	return err
 }
 
+// IsTaken reports whether a [Transport] has taken the request of the call that has this context.
+func IsTaken(ctx context.Context) bool {
+	x, _ := ctx.Value(exchangeKey{}).(*exchange)
+	if x == nil {
+		return false
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.taken
+}
+
 // end waits for what is being sent, and reports whether the request was seen.
 func (x *exchange) end() bool {
 	x.mu.Lock()

@@ -157,9 +157,9 @@ func (a *applier) deleteUnseen(keys []string) error {
 
 // leftOutObject returns a stored object that the list has left out, nil if it did not. It has to
 // be the same object, which the uid shows: a transform may have stored it under another name, and
-// its own may be that of a new object by now. In another history nobody knows what a uid is of.
+// its own may be that of a new object by now. In another cluster nobody knows what a uid is of.
 func (a *applier) leftOutObject(w *indexer.Writer, key string) any {
-	if len(a.leftOut) == 0 || a.how.Rewound {
+	if len(a.leftOut) == 0 || a.k.record.Rewound {
 		return nil
 	}
 	stored, _, _ := w.Head(key)

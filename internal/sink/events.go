@@ -57,7 +57,7 @@ func (k *Sink) notAppliedLocked(err error) error {
 
 // Passing implements [reflector.Store].
 func (k *Sink) Passing(obj runtime.Object) {
-	refused := k.unexpected(obj, true)
+	refused := k.unexpected(obj)
 	if refused == nil {
 		return
 	}

@@ -40,7 +40,7 @@ func (k *Sink) Counts(objects int64) bool {
 func (k *Sink) Comparable(schema string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	whole := k.complete && k.trusted && !k.distrusted && !k.filling && !k.record.Rewrite && !k.record.Rewound
+	whole := k.complete && k.trusted && !k.distrusted && !k.filling && !k.record.Rewrite
 	return whole && schema != "" && schema == k.record.ServerSchema
 }
 

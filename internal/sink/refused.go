@@ -27,16 +27,16 @@ func (e *refusedError) Error() string {
 
 func (e *refusedError) Unwrap() error { return e.err }
 
-// unexpected returns why an item of a list or stream is none of the informer's objects, nil if
+// unexpected returns why an item of a list, or the object of an event, is none of the informer's objects, nil if
 // it is one.
-func (k *Sink) unexpected(obj runtime.Object, streamed bool) *refusedError {
+func (k *Sink) unexpected(obj runtime.Object) *refusedError {
 	if obj == nil { // So meta.EachListItem passes on a raw item of a v1.List.
 		obj = &runtime.Unknown{}
 	}
 	if got, want := reflect.TypeOf(obj), reflect.TypeOf(k.example); got != want {
 		return &refusedError{sentAs(obj).Key(), fmt.Errorf("its type is %v, expected %v", got, want)}
 	}
-	if u, ok := obj.(*unstructured.Unstructured); ok && streamed {
+	if u, ok := obj.(*unstructured.Unstructured); ok {
 		if err := k.unexpectedKind(u.GroupVersionKind()); err != nil {
 			return &refusedError{sentAs(obj).Key(), err}
 		}
@@ -45,7 +45,7 @@ func (k *Sink) unexpected(obj runtime.Object, streamed bool) *refusedError {
 }
 
 // unexpectedKind is unexpected for the kind of an unstructured object. client-go compares
-// kinds in a stream only (reflector.go, handleAnyWatch).
+// kinds in a watch only (reflector.go, handleAnyWatch).
 func (k *Sink) unexpectedKind(got schema.GroupVersionKind) error {
 	if want := k.example.GetObjectKind().GroupVersionKind(); !want.Empty() && got != want {
 		return fmt.Errorf("its kind is %v, expected %v", got, want)

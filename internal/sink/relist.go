@@ -102,8 +102,7 @@ func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 		k.record.IndexVersion = k.want.IndexVersion // All entries will be made by these indexers.
 	}
 	k.record.Rewrite = k.record.Rewrite || how.Rewrite
-	k.record.Rewound = k.record.Rewound || how.Rewound
-	how.Rewrite, how.Rewound = k.record.Rewrite, k.record.Rewound
+	how.Rewrite = k.record.Rewrite
 	if k.filling = k.filling || (empty && k.indexer.Hidden() && !k.log.HasKnown()); k.filling {
 		k.trusted = false
 		k.record.State = checkpoint.StateSyncing
@@ -128,7 +127,7 @@ func (r *relist) Item(_ context.Context, obj runtime.Object) error {
 	}
 	defer k.mu.Unlock()
 	sent := sentAs(obj)
-	if err := k.unexpected(obj, r.how.Streamed); err != nil {
+	if err := k.unexpected(obj); err != nil {
 		return r.leaveOut(obj, sent, err)
 	}
 	transformed, key, err := k.transformLocked(obj)
@@ -234,33 +233,6 @@ func (r *relist) compareLocked(key string, value *record.Object) (same, replaces
 // isOther reports whether two objects of one name have different uids. An object without
 // a uid, which a transform may have stripped, is not another one.
 func isOther(a, b types.UID) bool { return a != b && a != "" && b != "" }
-
-// Gone implements [reflector.Relist].
-func (r *relist) Gone(_ context.Context, obj runtime.Object) error {
-	k := r.k
-	if err := k.lockOpen(); err != nil {
-		return err
-	}
-	defer k.mu.Unlock()
-	sent := sentAs(obj)
-	if err := k.unexpected(obj, r.how.Streamed); err != nil {
-		return r.leaveOut(obj, sent, err)
-	}
-	_, key, err := k.transformLocked(obj)
-	if refused, ok := errors.AsType[*refusedError](err); ok {
-		key, r.refused, r.refusedKey = sent.Key(), refused, sent.Key() // If it was stored under another name, the next process finds out.
-	} else if err != nil {
-		return err
-	}
-	if err := r.writeSilentLocked(); err != nil { // The object may be among them.
-		return err
-	}
-	delete(r.leftOut, sent.Key())
-	r.onlyOurs = false
-	delete(r.seen, key)
-	delete(r.replaced, key)
-	return r.stage.remove(key)
-}
 
 // writeSilentLocked writes what handlers are not told of: unchanged objects, if the relist
 // rewrites all records, and the first list into an empty store.

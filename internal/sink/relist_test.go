@@ -177,8 +177,7 @@ func TestWhatIsPutByHandDuringAFirstListIsReplaced(t *testing.T) {
 // the next one uses the same space then.
 func TestARelistWritesNothingAfterTheEnd(t *testing.T) {
 	for name, call := range map[string]func(*testing.T, reflector.Relist) error{
-		"an item":              func(t *testing.T, r reflector.Relist) error { return r.Item(t.Context(), configMap("a", "3")) },
-		"an item that is gone": func(t *testing.T, r reflector.Relist) error { return r.Gone(t.Context(), configMap("a", "3")) },
+		"an item": func(t *testing.T, r reflector.Relist) error { return r.Item(t.Context(), configMap("a", "3")) },
 		"a complete list": func(t *testing.T, r reflector.Relist) error {
 			_, err := r.Finish(t.Context(), "3", true)
 			return err
@@ -284,16 +283,11 @@ func TestAFirstListMayHaveAnObjectAgain(t *testing.T) {
 	a1, a2, b1, b2 := configMap("a", "1"), configMap("a", "2"), configMap("b", "1"), configMap("b", "2")
 	for name, test := range map[string]struct {
 		items []*corev1.ConfigMap
-		gone  *corev1.ConfigMap
-		again *corev1.ConfigMap
 		want  map[string]string // The version by key.
 	}{
-		"in one batch":              {items: []*corev1.ConfigMap{a1, a2}, want: map[string]string{"a": "2"}},
-		"in two":                    {items: []*corev1.ConfigMap{a1, b1, a2, b2}, want: map[string]string{"a": "2", "b": "2"}},
-		"twice again":               {items: []*corev1.ConfigMap{a1, b1, a2, a1}, want: map[string]string{"a": "1", "b": "1"}},
-		"after it was gone":         {items: []*corev1.ConfigMap{a1, b1}, gone: a1, again: a2, want: map[string]string{"a": "2", "b": "1"}},
-		"after another one was":     {items: []*corev1.ConfigMap{a1, b1}, gone: b1, again: a2, want: map[string]string{"a": "2"}},
-		"gone before it is written": {items: []*corev1.ConfigMap{a1}, gone: a1, want: map[string]string{}},
+		"in one batch": {items: []*corev1.ConfigMap{a1, a2}, want: map[string]string{"a": "2"}},
+		"in two":       {items: []*corev1.ConfigMap{a1, b1, a2, b2}, want: map[string]string{"a": "2", "b": "2"}},
+		"twice again":  {items: []*corev1.ConfigMap{a1, b1, a2, a1}, want: map[string]string{"a": "1", "b": "1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := newSink(t, 2)
@@ -303,16 +297,6 @@ func TestAFirstListMayHaveAnObjectAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := relistOf(t, k, test.items...)
-			if test.gone != nil {
-				if err := r.Gone(t.Context(), test.gone); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if test.again != nil {
-				if err := r.Item(t.Context(), test.again); err != nil {
-					t.Fatal(err)
-				}
-			}
 			if _, err := r.Finish(t.Context(), "9", true); err != nil {
 				t.Fatal(err)
 			}

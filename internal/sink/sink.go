@@ -276,10 +276,14 @@ func (k *Sink) SetCluster(want checkpoint.Want) (checkpoint.Decision, error) {
 	}
 	decision := checkpoint.Decide(checkpoint.Evidence{Record: &k.record}, want)
 	k.clusterID = want.ClusterID
-	if decision.Action == checkpoint.ActionDiscard || k.record.ClusterID == want.ClusterID { // Finish stores another one.
+	switch {
+	case decision.Action == checkpoint.ActionDiscard: // The relist stores the other one.
+		k.record.Rewrite, k.record.Rewound = true, true
+	case k.record.ClusterID == want.ClusterID:
 		return decision, nil
+	default:
+		k.record.ClusterID = want.ClusterID
 	}
-	k.record.ClusterID = want.ClusterID
 	if k.record.State == "" {
 		return decision, nil
 	}

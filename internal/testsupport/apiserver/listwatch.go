@@ -17,7 +17,7 @@ import (
 )
 
 // IsWatchListSemanticsUnSupported is asked by k8s.io/client-go/util/watchlist.
-func (s *Server) IsWatchListSemanticsUnSupported() bool { return !s.options.StreamLists }
+func (s *Server) IsWatchListSemanticsUnSupported() bool { return true }
 
 // List implements [cache.ListerWatcher].
 func (s *Server) List(o metav1.ListOptions) (runtime.Object, error) {
@@ -112,19 +112,7 @@ func (s *Server) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 	}
 	version, _ := strconv.Atoi(o.ResourceVersion) // "" is 0.
 	w := &watcher{s: s, at: version, events: make(chan watch.Event), stop: make(chan struct{}), wake: make(chan struct{}, 1)}
-	switch {
-	case o.SendInitialEvents != nil && *o.SendInitialEvents:
-		if version > len(s.events) {
-			return nil, tooLarge()
-		}
-		w.at = len(s.events)
-		for _, key := range slices.Sorted(maps.Keys(s.objects)) {
-			w.initial = append(w.initial, watch.Event{Type: watch.Added, Object: s.objects[key].DeepCopyObject()})
-		}
-		end := s.bookmark(w.at)
-		end.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
-		w.initial = append(w.initial, watch.Event{Type: watch.Bookmark, Object: end})
-	case version < s.compacted:
+	if version < s.compacted {
 		return nil, apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", version, s.compacted))
 	}
 	s.watches[w] = struct{}{}
@@ -142,7 +130,6 @@ type watcher struct {
 	s         *Server
 	at        int // Version of the last event that was sent.
 	bookmarks int // So many are to be sent.
-	initial   []watch.Event
 	events    chan watch.Event
 	wake      chan struct{}
 	stop      chan struct{}
@@ -170,21 +157,12 @@ func (w *watcher) run(ctx context.Context) {
 		delete(w.s.watches, w)
 	}()
 	for {
-		e, delay, due := w.next()
+		e, due := w.next()
 		send, wake := w.events, w.wake
 		if due {
 			wake = nil
 		} else {
 			send = nil
-		}
-		if delay > 0 {
-			select {
-			case <-time.After(delay):
-			case <-w.stop:
-				return
-			case <-ctx.Done():
-				return
-			}
 		}
 		select {
 		case send <- e:
@@ -197,22 +175,18 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// next returns the event that is due, and what it takes to send it.
-func (w *watcher) next() (e watch.Event, delay time.Duration, due bool) {
+// next returns the event that is due.
+func (w *watcher) next() (e watch.Event, due bool) {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
 	switch {
-	case len(w.initial) > 0:
-		e = w.initial[0]
-		w.initial = w.initial[1:]
-		return e, w.s.options.ObjectDelay, true
 	case w.at < len(w.s.events):
 		e := w.s.events[w.at]
 		w.at++
-		return watch.Event{Type: e.Type, Object: e.Object.DeepCopyObject()}, 0, true
+		return watch.Event{Type: e.Type, Object: e.Object.DeepCopyObject()}, true
 	case w.bookmarks > 0 && w.at > 0:
 		w.bookmarks--
-		return watch.Event{Type: watch.Bookmark, Object: w.s.bookmark(w.at)}, 0, true
+		return watch.Event{Type: watch.Bookmark, Object: w.s.bookmark(w.at)}, true
 	}
-	return watch.Event{}, 0, false
+	return watch.Event{}, false
 }

@@ -59,12 +59,9 @@ type Options struct {
 	Fill func(*rand.Rand, Object)
 	// SelectAgain: an object may come back after its deletion, as one that a selector selects again.
 	SelectAgain bool
-	// StreamLists allows lists that are watches, see metav1.ListOptions.SendInitialEvents.
-	StreamLists bool
-	// PageDelay is what a page of a list takes, from the second on, and ObjectDelay what
-	// an object of a streamed list takes. They are for commits to come in between, in a
+	// PageDelay is what a page of a list takes, from the second on. It is for commits to come in between, in a
 	// synctest bubble. Default none.
-	PageDelay, ObjectDelay time.Duration
+	PageDelay time.Duration
 }
 
 // Server is a ListerWatcher with a history that it never forgets, although it may answer

@@ -128,10 +128,6 @@ func page(l *corev1.ConfigMapList, query url.Values) {
 }
 
 func (w *World) watch(s *Server, rw http.ResponseWriter, r *http.Request) {
-	if r.URL.Query().Get("sendInitialEvents") != "" {
-		rw.WriteHeader(http.StatusUnprocessableEntity)
-		return
-	}
 	if r.URL.Query().Get("resourceVersion") != fmt.Sprint(w.Version) {
 		rw.WriteHeader(http.StatusGone)
 		encode(rw, metav1.Status{

@@ -15,12 +15,11 @@ import (
 const names = 80
 
 // NewServer returns a server at a version of the history of a seed, which is the same in
-// each process. Half of the seeds have servers that stream lists. It is for a synctest bubble.
+// each process. It is for a synctest bubble.
 func NewServer(seed uint64, version int) *apiserver.Server {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	s := apiserver.New(apiserver.Options{
-		Rand: rng, Names: names, Fill: fill, StreamLists: rng.IntN(2) == 0,
-		PageDelay: 200 * time.Millisecond, ObjectDelay: 5 * time.Millisecond,
+		Rand: rng, Names: names, Fill: fill, PageDelay: 200 * time.Millisecond,
 	})
 	s.Advance(version)
 	return s

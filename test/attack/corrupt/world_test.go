@@ -26,9 +26,9 @@ const (
 
 var kinds = []kind{typed, untyped}
 
-// newServer returns a server of a kind. Only the typed one streams lists.
+// newServer returns a server of a kind.
 func newServer(k kind, source rand.Source) *apiserver.Server {
-	o := apiserver.Options{Rand: rand.New(source), Names: names, Fill: fill, StreamLists: k == typed}
+	o := apiserver.Options{Rand: rand.New(source), Names: names, Fill: fill}
 	if k == untyped {
 		o.Example = untyped.example()
 		o.List = &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "WidgetList"}}
