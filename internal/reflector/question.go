@@ -52,8 +52,7 @@ func (r *Resumer) isDue() bool {
 	rv := r.store.ResourceVersion()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	due := r.questioning == questionDue || !r.caughtUp && r.questioning == questionAnswered
-	return due && checkpoint.HasOrder(rv) && rv != "0"
+	return (r.questioning == questionDue || !r.caughtUp) && checkpoint.HasOrder(rv) && rv != "0"
 }
 
 // relisted notes that a relist is done, and whether the store was otherwise before. If it was as the server is,

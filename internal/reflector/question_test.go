@@ -367,3 +367,20 @@ func TestTheClusterIsAskedBesideTheQuestion(t *testing.T) {
 		})
 	}
 }
+
+// TestAnAnswerThatSaysNothingIsAskedForAgainUntilTheStoreHasCaughtUp (A6): the limit does not hold, and the first watch fails.
+func TestAnAnswerThatSaysNothingIsAskedForAgainUntilTheStoreHasCaughtUp(t *testing.T) {
+	for name, first := range map[string]answer{"the watch is refused": fails(errSoon), "the watch is cut": after(0, closes(added("b@6")))} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				all := lists("9", "a@3", "b@6")
+				w := newWorld(t, "5", all, first, all, opens())
+				w.run()
+				advance(time.Minute)
+				if w.caughtUp.Load() != 1 {
+					t.Errorf("not caught up: %q", w.server.requests.take())
+				}
+			})
+		})
+	}
+}
