@@ -144,7 +144,6 @@ func (b *byVersion) list(ctx context.Context, o metav1.ListOptions) (string, err
 	if err != nil {
 		return "", err
 	}
-	b.r.obs.Contact()
 	if !checkpoint.HasOrder(listed) {
 		return "", fmt.Errorf("the list has version %q", listed)
 	}
@@ -154,6 +153,7 @@ func (b *byVersion) list(ctx context.Context, o metav1.ListOptions) (string, err
 
 // see is called for each object of the list.
 func (b *byVersion) see(ctx context.Context, v checkpoint.ObjectVersion) error {
+	b.r.obs.Contact()
 	b.versions.see(v.ResourceVersion, "")
 	known, err := b.relist.Known(ctx, v)
 	if err != nil {
