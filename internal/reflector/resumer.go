@@ -319,10 +319,6 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 		}
 		return nil, apierrors.NewResourceExpired(how.Reason)
 	}
-	if open != nil && open.resourceVersion != o.ResourceVersion {
-		open.Stop() // Of another version. Cannot happen with a Reflector.
-		open = nil
-	}
 	if open == nil {
 		var err error
 		if open, err = r.reopen(ctx, o); err != nil {
