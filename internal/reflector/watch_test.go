@@ -1,7 +1,6 @@
 package reflector
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -404,24 +403,6 @@ func TestAWatchThatHasFailedIsStoppedThoughItsReaderDoesNot(t *testing.T) {
 		if w.server.last().stopped() == 0 {
 			t.Error("the server's watch goes on")
 		}
-	})
-}
-
-func TestAWatchIsHandedOverOnlyToWhoAsksForItsVersion(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "5", lists("5"), opens(added("b@6")), lists("8"), opens(added("c@9")))
-		r := w.open()
-		w.list()
-		timeout := int64(300)
-		open, err := r.WatchWithContext(context.Background(), metav1.ListOptions{ResourceVersion: "8", AllowWatchBookmarks: true, TimeoutSeconds: &timeout})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer open.Stop()
-		if diff := cmp.Diff(added("c@9"), <-open.ResultChan()); diff != "" {
-			t.Error(diff)
-		}
-		w.server.requests.expect(t, question5, "WATCH rv=5", question5, "WATCH rv=8")
 	})
 }
 
