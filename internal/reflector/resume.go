@@ -55,18 +55,13 @@ func (r *Resumer) forced() *Relisting {
 // handOver keeps h for the Reflector's next Watch.
 func (r *Resumer) handOver(h *handover) error {
 	r.mu.Lock()
-	old := r.handover
 	stopped := r.stopped
-	if stopped {
-		old = h
-	} else {
+	if !stopped {
 		r.handover = h
 	}
 	r.mu.Unlock()
-	if old != nil {
-		old.Stop()
-	}
 	if stopped {
+		h.Stop()
 		return context.Canceled
 	}
 	return nil
