@@ -143,16 +143,6 @@ func TestAServerThatRefusesResourceVersionMatchIsAskedWithoutIt(t *testing.T) {
 			w.server.requests.expect(t, "LIST limit=500", "WATCH rv=9")
 		})
 	})
-	t.Run("and refuses the question", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			refused := fails(statusError(http.StatusUnprocessableEntity))
-			w := newWorld(t, "5", refused, refused, lists("9", "a@3"), opens(), opens(added("b@10"))).run()
-			w.server.requests.expect(t, question5, "LIST rv=5 NotOlderThan", "LIST rv=5", "WATCH rv=9")
-			advance(time.Minute)
-			w.server.last().end() // It is not asked again.
-			w.server.requests.expect(t, "WATCH rv=9")
-		})
-	})
 	t.Run("but nobody else", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			w := newWorld(t, "5", fails(errForbidden))

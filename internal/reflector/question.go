@@ -72,21 +72,13 @@ func (r *Resumer) relisted(changed bool) {
 // question asks the question, and returns how to relist if the answer contradicts the store, which is at rv.
 func (r *Resumer) question(ctx context.Context, rv string) (*reply, *Relisting, error) {
 	a, err := r.ask(ctx)
-	notUnderstood := isNotUnderstood(err)
-	if err != nil && !notUnderstood { // It proves nothing.
+	if err != nil { // It proves nothing.
 		return nil, nil, fmt.Errorf("reflector: ask the server for its version: %w", err)
 	}
 	r.obs.Contact()
-	var how *Relisting
-	if !notUnderstood {
-		how = r.contradiction(a, rv)
-	} else if !r.isCaughtUp() {
-		how = &Relisting{Reason: fmt.Sprintf("the server does not understand the question for its version: %v", err)}
-	}
+	how := r.contradiction(a, rv)
 	r.mu.Lock()
 	switch {
-	case notUnderstood:
-		r.questioning = questionUseless
 	case how != nil:
 		r.questioning = questionContradicted
 	case r.questioning == questionDue:

@@ -227,10 +227,10 @@ func TestAWatchThatHasEndedIsOpenedAgainAfterAQuestion(t *testing.T) {
 			[]string{"begin", "item a@3", "finish 4", "replace 4"},
 		},
 		{
-			"the question is not understood", []answer{fails(apierrors.NewBadRequest("?")), opens(added("c@7"))},
-			[]string{question, "WATCH rv=6"},
-			[]string{"contact", "live", "contact"},
-			[]string{"add c@7"},
+			"the question is refused", []answer{fails(apierrors.NewBadRequest("?")), lists("6"), opens(added("c@7"))},
+			[]string{question, question, "WATCH rv=6"},
+			[]string{"disconnected: reflector: ask the server for its version: ?", "contact", "resuming at 6", "", "contact"},
+			[]string{"replace 6", "add c@7"},
 		},
 		{
 			"the history is gone", []answer{lists("9"), fails(errGone), lists("9", "a@3"), opens()},
