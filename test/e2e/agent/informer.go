@@ -129,6 +129,11 @@ func (a *Agent) open(ctx context.Context, i *Informer, e Expect) (err error) {
 			return err
 		}
 	}
+	if s.Children {
+		if err := i.addController(ctx); err != nil {
+			return err
+		}
+	}
 	for _, r := range s.Reconcilers {
 		if err := i.addReconciler(r, a.tell); err != nil {
 			return err

@@ -31,6 +31,7 @@ type Spec struct {
 	Handlers  []Handler // Default: one plain handler, which tells of nothing.
 	// Reconcilers, of warmwatch only, tell of each reconcile that succeeds. Many are slow, or fail.
 	Reconcilers []Reconciler
+	Children    bool // It makes a child for each ConfigMap that has none by the index LabelParent.
 	Sums        bool // Contents and Events have a sum of the whole object.
 
 	// How to reach the API server.
