@@ -278,7 +278,6 @@ func (s *SharedIndexInformer) hasEnded(ctx context.Context) bool {
 func (s *SharedIndexInformer) caughtUp() {
 	s.caughtOnce.Do(func() { close(s.caught) })
 	s.setSynced()
-	s.processor.CaughtUp()
 }
 
 // serve makes the store readable.

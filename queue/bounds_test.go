@@ -38,7 +38,6 @@ func foldingOf(q *Log) folding {
 func TestAPassThatGainsLittleDoesNotDelayThoseOfLaterBacklogs(t *testing.T) {
 	const bytes, maxBacklog = 1000, 10_000
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1, MaxBacklogBytes: maxBacklog})
-	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	c.InitialListDone()
 	var seq uint64
@@ -79,7 +78,6 @@ func TestAPassWhileCommitsHangDoesNotDelayThoseOfLaterHangs(t *testing.T) {
 	const bytes = 1 << 20
 	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: 1, DurableDelay: 1, MaxPendingBytes: 1 << 40, CommitBytes: 1 << 40})
 	q := newLog(t, db, Options{TailBytes: 1})
-	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	c.InitialListDone()
 	flush(t, q)
@@ -111,7 +109,6 @@ func TestAPassWhileCommitsHangDoesNotDelayThoseOfLaterHangs(t *testing.T) {
 // TestAGroupIsFoldedThoughAReplacementBeginsWhereItIsFull: its bound is passed by one.
 func TestAGroupIsFoldedThoughAReplacementBeginsWhereItIsFull(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1, MaxBacklogBytes: -1})
-	q.CaughtUp()
 	durable(t, q, "d", false).InitialListDone()
 	const n = 4 * foldMembers
 	for seq := uint64(1); seq <= n; seq++ {
@@ -139,7 +136,6 @@ func TestAGroupIsFoldedThoughAReplacementBeginsWhereItIsFull(t *testing.T) {
 // TestAFoldThatFoldsNothingMakesNoRangeOld: what was read for an initial list need not be read again.
 func TestAFoldThatFoldsNothingMakesNoRangeOld(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1, MaxBacklogBytes: -1})
-	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	c.InitialListDone()
 	for seq := uint64(1); seq <= 4; seq++ {
@@ -167,7 +163,6 @@ func TestAFoldThatFoldsNothingMakesNoRangeOld(t *testing.T) {
 func churn(t testing.TB, n int) (q *Log, perName float64) {
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q = newLog(t, db, Options{TailBytes: 10_000, MaxBacklogBytes: 100_000})
-	q.CaughtUp()
 	c, err := q.Durable("d")
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +214,6 @@ func TestADeletionThatWaitsTakesAFewBytesOfMemory(t *testing.T) {
 // TestAPassForgetsNamesThatAreDeleted: it has groups only for objects that exist.
 func TestAPassForgetsNamesThatAreDeleted(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1, MaxBacklogBytes: -1})
-	q.CaughtUp()
 	durable(t, q, "d", false).InitialListDone()
 	const n = 1000
 	for i := range uint64(n) {
@@ -249,7 +243,6 @@ func TestAPassForgetsNamesThatAreDeleted(t *testing.T) {
 func TestWhatComesBeforeAnInitialListAndBehindItIsNotFolded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1, MaxBacklogBytes: 1})
-		q.CaughtUp()
 		publish(t, q, ofSize(1, cache.Added, "x", 100))
 		flush(t, q)
 		c := durable(t, q, "d", false)

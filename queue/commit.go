@@ -17,26 +17,13 @@ func (q *Log) beforeCommit(b *persist.Batch) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.headsApart = 2
-	plain, anyPlain := q.head, false
 	for c := range q.consumers {
-		at := c.at()
 		if c.name != "" {
-			q.storeLocked(b, durablePrefix+c.name, at)
-		} else {
-			plain, anyPlain = min(plain, at.Seq), true
+			q.storeLocked(b, durablePrefix+c.name, c.at())
 		}
 	}
 	for name, c := range q.absent {
 		q.storeLocked(b, durablePrefix+name, c)
-	}
-	if q.plainFloorSet {
-		plain, anyPlain = min(plain, q.plainFloor), true
-	}
-	switch {
-	case anyPlain:
-		q.storeLocked(b, plainCursor, cursor{Seq: plain})
-	case q.undelivered.held:
-		q.storeLocked(b, plainCursor, cursor{Seq: q.undelivered.after, Lives: q.undelivered.lives})
 	}
 	q.trimLocked(b)
 	q.rewriteAsideLocked(b)
@@ -55,22 +42,14 @@ func (q *Log) trimLocked(b *persist.Batch) {
 	floor, left := q.floorLocked(), maxTrimPerCommit
 	q.dropAckedLocked(floor)
 	q.dropUnreadLocked()
-	q.runs.edit(0, floor, q.undelivered.holdsPack, func(r run, keep func(run)) bool {
-		for r.from <= r.to {
-			held, end := q.undelivered.heldUpTo(r)
-			part, rest := r.cut(min(end, r.to))
-			r = rest
-			if !held {
-				seq := part.from
-				for ; seq <= min(part.to, floor) && left > 0; seq++ {
-					q.removeDeltaLocked(b, seq, part.deletions)
-					left--
-				}
-				_, part = part.cut(seq - 1)
-			}
-			if part.from <= part.to {
-				keep(part)
-			}
+	q.runs.edit(0, floor, func(r run, keep func(run)) bool {
+		seq := r.from
+		for ; seq <= min(r.to, floor) && left > 0; seq++ {
+			q.removeDeltaLocked(b, seq, r.deletions)
+			left--
+		}
+		if _, rest := r.cut(seq - 1); rest.from <= rest.to {
+			keep(rest)
 		}
 		return left > 0
 	})

@@ -3,7 +3,6 @@ package queue
 import (
 	"errors"
 	"fmt"
-	"math"
 	"sort"
 	"sync/atomic"
 
@@ -29,14 +28,12 @@ type Consumer struct {
 	buf            []Delta
 
 	// Guarded by q.mu.
-	closed          bool
-	interrupted     bool
-	undelivered     bool   // Undelivered may return more.
-	moreUndelivered bool   // Undelivered has returned all, but more may come.
-	readTo          uint64 // The greatest Seq that was read, or is being read.
-	// retell: Undelivered returns the consumer's own deltas again, up to retellTo, the
-	// head at its first call.
-	retell      bool
+	closed      bool
+	interrupted bool
+	readTo      uint64 // The greatest Seq that was read, or is being read.
+	// startsOver: Undelivered may return more, up to retellTo, which is the head at its
+	// first call and 0 before.
+	startsOver  bool
 	retellTo    uint64
 	mayKnow     bool // An earlier consumer of this name may have been told of objects, or that there are none.
 	initialList initialList
@@ -63,17 +60,12 @@ func (ts *terms) next() uint64 {
 	return ts.last
 }
 
-// Plain adds a plain consumer.
+// Plain adds a plain consumer, which begins at the head.
 func (q *Log) Plain() *Consumer {
-	defer q.db.Kick() // The plain cursor must be stored even if nothing else changes.
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	c := &Consumer{q: q}
 	c.cursor.Store(q.head)
-	if q.undelivered.held {
-		c.undelivered = true
-		c.cursor.Store(q.undelivered.after)
-	}
 	q.consumers[c] = struct{}{}
 	return c
 }
@@ -123,7 +115,7 @@ func (q *Log) addNamed(c *Consumer) error {
 		c.startLocked(stored)
 	case q.nameLost && !again && c.durable: // The lost cursor may be of this name.
 		c.initialPending.Store(true)
-		c.mayKnow, c.undelivered, c.retell = true, true, true
+		c.mayKnow, c.startsOver = true, true
 	default:
 		c.initialPending.Store(true)
 		c.cursor.Store(q.head)
@@ -171,39 +163,28 @@ func (c *Consumer) Next() ([]Delta, error) {
 	return c.read(^uint64(0), false)
 }
 
-// InheritsFrom returns the Seq after which deletions may be of objects that consumers of another process were told of,
-// and this one was not:
-//   - 0 while Undelivered may return more: of what those of the last process did not acknowledge, or of what this
-//     consumer, or the one before of its name, has to be told again. For a plain consumer it stays 0, because Next may
-//     return more of it;
-//   - else the greatest number.
-func (c *Consumer) InheritsFrom() uint64 {
+// StartsOver reports whether the consumer's handler, or the one before of its name, may
+// know objects that are gone, so that it is given what Undelivered returns. That ends with
+// the last call of Undelivered.
+func (c *Consumer) StartsOver() bool {
 	c.q.mu.Lock()
 	defer c.q.mu.Unlock()
-	if c.undelivered || c.moreUndelivered {
-		return 0
-	}
-	return math.MaxUint64
+	return c.startsOver
 }
 
-// Undelivered returns the next undelivered deltas: those that the last process's consumers
-// did not acknowledge, and deletions that came since. The caller acknowledges them, and
-// calls Undelivered until it returns none, before Next. Until [Log.ReleaseUndelivered]
-// more may come.
+// Undelivered returns the next deltas that a consumer which starts over has not
+// acknowledged. The caller acknowledges them, and calls Undelivered until it returns none,
+// before Next.
 func (c *Consumer) Undelivered() ([]Delta, error) {
 	q := c.q
 	for {
 		q.mu.Lock()
-		if c.retell {
-			c.retell, c.retellTo = false, q.head
+		if c.startsOver && c.retellTo == 0 {
+			c.retellTo = q.head
 		}
-		to := max(q.undelivered.to, c.retellTo)
-		if !c.undelivered || c.cursor.Load() >= to {
-			if c.undelivered && c.name == "" { // They were held when it was added.
-				q.undelivered.claimed = q.undelivered.claimed || q.undelivered.held
-				c.moreUndelivered = true
-			}
-			c.undelivered, c.retellTo = false, 0
+		to := c.retellTo
+		if !c.startsOver || c.cursor.Load() >= to {
+			c.startsOver, c.retellTo = false, 0
 			q.mu.Unlock()
 			return nil, nil
 		}
@@ -351,7 +332,7 @@ func (c *Consumer) passOnLocked() {
 
 // startLocked sets the position of a consumer that has not begun to read.
 func (c *Consumer) startLocked(at cursor) {
-	c.Known, c.undelivered, c.retell = !at.InitialPending, at.InitialPending, at.InitialPending
+	c.Known, c.startsOver, c.retellTo = !at.InitialPending, at.InitialPending, 0
 	c.mayKnow = c.mayKnow || at.knows()
 	c.initialPending.Store(at.InitialPending)
 	c.cursor.Store(min(at.Seq, c.q.head))

@@ -31,22 +31,23 @@ func (l *foldLimits) crosses(key string, first, last uint64) bool {
 
 // foldLimitsLocked returns the positions of consumers; not ok if nothing may be folded.
 func (q *Log) foldLimitsLocked() (limits foldLimits, ok bool) {
-	stored := func(key string, at uint64) uint64 {
-		if c, found := q.storedCursors[key]; found {
+	stored := func(name string, at uint64) uint64 {
+		if c, found := q.storedCursors[durablePrefix+name]; found {
 			return min(at, c.Seq)
 		}
 		return at
 	}
 	add := func(from, to uint64) { limits.spans = append(limits.spans, span{from, to}) }
 	for c := range q.consumers {
-		at, key := c.cursor.Load(), plainCursor
+		at := c.cursor.Load()
+		from := at
 		if c.name != "" {
 			if !c.durable { // Pop returns every delta.
 				return foldLimits{}, false
 			}
-			key = durablePrefix + c.name
+			from = stored(c.name, at)
 		}
-		add(stored(key, at), max(at, c.readTo))
+		add(from, max(at, c.readTo))
 		if len(c.initialList.ranges) > 0 {
 			limits.initialLists = append(limits.initialLists, c.initialList)
 		}
@@ -55,17 +56,7 @@ func (q *Log) foldLimitsLocked() (limits foldLimits, ok bool) {
 		if name == popName {
 			return foldLimits{}, false
 		}
-		add(stored(durablePrefix+name, at.Seq), max(at.Seq, q.absentReadTo[name]))
-	}
-	if c, found := q.storedCursors[plainCursor]; found {
-		add(c.Seq, c.Seq)
-	}
-	if q.plainFloorSet {
-		add(q.plainFloor, q.plainFloor)
-	}
-	if q.undelivered.held {
-		add(q.undelivered.after, q.undelivered.after)
-		add(q.undelivered.to, q.undelivered.to)
+		add(stored(name, at.Seq), max(at.Seq, q.absentReadTo[name]))
 	}
 	return limits, true
 }

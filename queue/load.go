@@ -213,8 +213,7 @@ func (q *Log) loadHead(s *persist.Snapshot, l *loading) error {
 // loadCursors reads the cursors. A handler whose cursor is damaged or missing is told
 // everything again, deletions included. The state has the keys of all cursors, and so the
 // names. If the state is lost too, or the file was damaged, a cursor may be missing, or the key of a
-// damaged one be damaged as well: then every handler with a new name is told of the deletions too, until
-// ReleaseUndelivered.
+// damaged one be damaged as well: then every handler with a new name is told of the deletions too.
 func (q *Log) loadCursors(s *persist.Snapshot, st *logState, l *loading) error {
 	var bad []string
 	err := s.Scan(cursorsBucket, "", func(it *persist.Item) (bool, error) {
@@ -249,7 +248,7 @@ func (q *Log) loadCursors(s *persist.Snapshot, st *logState, l *loading) error {
 		}
 	}
 	for _, key := range bad {
-		if !slices.Contains(lost, key) || (key != plainCursor && !strings.HasPrefix(key, durablePrefix)) {
+		if !slices.Contains(lost, key) || !strings.HasPrefix(key, durablePrefix) {
 			l.garbage = append(l.garbage, entry{q.cursors, key})
 		}
 	}
@@ -261,14 +260,9 @@ func (q *Log) loadCursors(s *persist.Snapshot, st *logState, l *loading) error {
 			q.absent[name] = c
 		}
 	}
-	if c, ok := q.storedCursors[plainCursor]; ok { // Else the last process had no plain consumers.
-		q.undelivered = inherited(c, q.head)
-	}
 	for _, key := range lost {
 		if name, ok := strings.CutPrefix(key, durablePrefix); ok {
 			q.absent[name] = cursor{InitialPending: true, MayKnow: true}
-		} else if key == plainCursor {
-			q.undelivered = inherited(cursor{}, q.head)
 		}
 	}
 	return nil

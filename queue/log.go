@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/persist"
@@ -24,7 +23,6 @@ const (
 
 	stateKey = "state"
 
-	plainCursor   = "plain"
 	durablePrefix = "durable/"
 )
 
@@ -78,13 +76,13 @@ type Options struct {
 // commit stores the cursors and removes the deltas that all have passed, so a delta
 // that was acknowledged before its first commit is never written.
 //
-// Consumers are of two kinds. Plain ones have no name and share one stored
-// cursor, that of the slowest. Each durable one has a name and a cursor of its own,
-// which holds deltas even while the name has no consumer.
+// Consumers are of two kinds. Plain ones have no name, and their cursors end with the
+// process. Each durable one has a name and a stored cursor, which holds deltas even
+// while the name has no consumer.
 //
-// After a restart a plain consumer needs only the deletions: its initial list
-// covers everything else. So while no cursor has a name, additions and updates are
-// stored only when they leave the tail before all consumers have acknowledged them.
+// Nobody reads after a restart what a plain consumer has not acknowledged. So while no
+// cursor has a name, deltas are stored only when they leave the tail before all consumers
+// have acknowledged them.
 //
 // Append and Publish are for one goroutine; all other methods are safe for
 // concurrent use. Locks: the DB's lock is taken before mu, never while mu is held.
@@ -126,16 +124,12 @@ type Log struct {
 	consumers    map[*Consumer]struct{}
 	absent       map[string]cursor // Cursors of names without a consumer.
 	absentReadTo map[string]uint64 // How far their last consumers had read.
-	// nameLost says, until ReleaseUndelivered, that a durable cursor may be lost, and its name with it. newAgain has
-	// the names that are forgotten meanwhile.
+	// nameLost says that a durable cursor may be lost, and its name with it. newAgain has the names that were
+	// forgotten since.
 	nameLost bool
 	newAgain map[string]struct{}
 	terms    terms
-
-	plainFloor    uint64 // The plain cursor once Stop has ended the plain consumers.
-	plainFloorSet bool
-	undelivered   undelivered
-	aside         aside
+	aside    aside
 }
 
 // batchHead says that deltas up to seq are durable when the batch is.
@@ -148,9 +142,6 @@ type cursor struct {
 	InitialPending bool `json:"walking,omitempty"`
 	// MayKnow: the consumer's handler may know objects, although Seq is 0.
 	MayKnow bool `json:"mayKnow,omitempty"`
-	// Lives, of the plain cursor only, counts the processes that had no plain
-	// consumer and left the deltas after Seq to the next.
-	Lives int `json:"lives,omitempty"`
 }
 
 // knows reports whether the handler may know objects, or that there are none.
@@ -229,7 +220,7 @@ func (q *Log) Append(b *persist.Batch, deltas []Delta) {
 	}
 	for i := range deltas {
 		d := &deltas[i]
-		if named || d.Type == cache.Deleted || size > q.tailMax {
+		if named || size > q.tailMax {
 			q.storeDeltaLocked(b, d)
 		}
 		size -= d.SizeBytes
@@ -264,7 +255,6 @@ func (q *Log) Publish(batch uint64, deltas []Delta) {
 		q.pushTailLocked(d)
 		q.tailBytes += d.SizeBytes
 		q.head = d.Seq
-		q.undelivered.reach(d.Seq)
 	}
 	drop := 0
 	for size := q.tailBytes; size > q.tailMax && drop < len(q.tail); drop++ {
@@ -285,7 +275,6 @@ func (q *Log) Advance(batch, seq uint64) {
 		return
 	}
 	q.head = seq
-	q.undelivered.reach(seq)
 	q.noteHeadLocked(batch)
 	q.cond.Broadcast()
 }
@@ -383,8 +372,7 @@ func (q *Log) Behind(name string) (deltas int, bytes int64) {
 	return 0, 0
 }
 
-// floorLocked returns the Seq up to which every consumer has acknowledged. It does not
-// consider undelivered deltas.
+// floorLocked returns the Seq up to which every consumer has acknowledged.
 func (q *Log) floorLocked() uint64 {
 	floor := q.head
 	for c := range q.consumers {
@@ -392,9 +380,6 @@ func (q *Log) floorLocked() uint64 {
 	}
 	for _, c := range q.absent {
 		floor = min(floor, c.Seq)
-	}
-	if q.plainFloorSet {
-		floor = min(floor, q.plainFloor)
 	}
 	return floor
 }
@@ -427,8 +412,8 @@ func (q *Log) forgetLocked(b *persist.Batch, name string) {
 	q.forgetAsideLocked(b, name)
 }
 
-// Stop ends all consumers. Deltas that they did not acknowledge stay in the log. A
-// last batch stores the cursors.
+// Stop ends all consumers. Deltas that the durable ones did not acknowledge stay in the
+// log. A last batch stores their cursors.
 func (q *Log) Stop() error {
 	q.mu.Lock()
 	q.folding.stopped = true
@@ -437,19 +422,12 @@ func (q *Log) Stop() error {
 	q.mu.Lock()
 	for c := range q.consumers {
 		c.closed = true
-		at := c.at()
-		switch {
-		case c.name != "":
-			q.absent[c.name] = at
-		case q.plainFloorSet:
-			q.plainFloor = min(q.plainFloor, at.Seq)
-		default:
-			q.plainFloor, q.plainFloorSet = at.Seq, true
+		if c.name != "" {
+			q.absent[c.name] = c.at()
 		}
 	}
 	clear(q.consumers)
 	q.cond.Broadcast()
-	q.endUndeliveredLocked()
 	q.mu.Unlock()
 	_, err := q.db.Update(q.beforeCommit)
 	q.removeHook()

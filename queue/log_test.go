@@ -33,7 +33,6 @@ func wantSeqs(t *testing.T, what string, want, got []uint64) {
 func TestNoDeltaIsRemovedBeforeAllHaveAcknowledged(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q := newLog(t, db, Options{})
-	q.CaughtUp()
 	plain := q.Plain()
 	durable, err := q.Durable("d")
 	if err != nil {
@@ -64,11 +63,37 @@ func TestNoDeltaIsRemovedBeforeAllHaveAcknowledged(t *testing.T) {
 	wantSeqs(t, "held by nobody", nil, onDisk(t, db, true))
 }
 
+// TestACommitRemovesWhatAllHaveAcknowledged, of many packs, and keeps what is behind a cursor.
+func TestACommitRemovesWhatAllHaveAcknowledged(t *testing.T) {
+	rnd := testsupport.Rand(t)
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{MaxBacklogBytes: -1})
+	for range 30 {
+		q.runs = runs{}
+		seq := uint64(1)
+		for len(q.runs.packed) < 8 {
+			q.runs.add(run{from: seq, to: seq + uint64(rnd.Intn(2)), bytes: 300, deletions: rnd.Intn(2) == 0})
+			last, _ := q.runs.last()
+			seq = last + 1 + uint64(rnd.Intn(3))
+		}
+		q.head, q.tailBase = seq, seq
+		for range 3 {
+			floor := uint64(rnd.Intn(int(seq)))
+			q.absent["d"] = cursor{Seq: floor}
+			want := slices.DeleteFunc(slices.Collect(q.runs.seqs()), func(seq uint64) bool { return seq <= floor })
+			if _, err := q.db.Update(q.trimLocked); err != nil {
+				t.Fatal(err)
+			}
+			wantSeqs(t, "left", want, slices.Collect(q.runs.seqs()))
+			checkPacks(t, &q.runs)
+		}
+	}
+	q.runs, q.total = runs{}, total{} // None was in the file.
+}
+
 // TestADeltaThatIsAcknowledgedAtOnceIsNeverWritten looks at what is pending.
 func TestADeltaThatIsAcknowledgedAtOnceIsNeverWritten(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q := newLog(t, db, Options{})
-	q.CaughtUp()
 	c := q.Plain()
 	encodes := 0
 	for seq := uint64(1); seq <= 50; seq++ {
@@ -96,7 +121,6 @@ func TestTheTailStaysWithinItsBoundWhateverAConsumerDoes(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Millisecond})
 	const tailBytes, n = 10_000, 2000
 	q := newLog(t, db, Options{TailBytes: tailBytes})
-	q.CaughtUp()
 	stuck, quick := q.Plain(), q.Plain()
 	for seq := uint64(1); seq <= n; seq++ {
 		publish(t, q, numbered(seq))
@@ -149,7 +173,6 @@ func TestTheTailDoesNotFillWithWhatIsAcknowledged(t *testing.T) {
 	const tailBytes, n = 10_000, 1000
 	for _, named := range []bool{false, true} {
 		q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: tailBytes})
-		q.CaughtUp()
 		consumers := []*Consumer{q.Plain(), q.Plain()}
 		if named {
 			c, err := q.named("n", false)
@@ -179,7 +202,6 @@ func TestTheTailDoesNotFillWithWhatIsAcknowledged(t *testing.T) {
 func TestLargeDeltasAreReadAFewAtATime(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Millisecond})
 	q := newLog(t, db, Options{TailBytes: 1})
-	q.CaughtUp()
 	c := q.Plain()
 	for seq := uint64(1); seq <= 12; seq++ {
 		d := numbered(seq)
@@ -204,7 +226,6 @@ func TestADurableConsumerIsGivenOnlyWhatIsDurable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Hour, DurableDelay: time.Second})
 		q := newLog(t, db, Options{})
-		q.CaughtUp()
 		c, err := q.Durable("d")
 		if err != nil {
 			t.Fatal(err)
@@ -257,7 +278,6 @@ func TestADurableConsumerWaitsForNoLongerThanTheDelay(t *testing.T) {
 		const delay = time.Second
 		db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Hour, DurableDelay: delay})
 		q := newLog(t, db, Options{})
-		q.CaughtUp()
 		c, err := q.Durable("d")
 		if err != nil {
 			t.Fatal(err)
@@ -286,7 +306,6 @@ func TestADurableConsumerWaitsForNoLongerThanTheDelay(t *testing.T) {
 func TestALogThatIsOpenedAgainGivesOnlyWhatIsDurable(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q := newLog(t, db, Options{})
-	q.CaughtUp()
 	if _, err := q.Durable("d"); err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +332,6 @@ func TestADurableConsumerWaitsForTheBatchOfEachDelta(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 		q := newLog(t, db, Options{})
-		q.CaughtUp()
 		c, err := q.Durable("d")
 		if err != nil {
 			t.Fatal(err)
@@ -340,7 +358,6 @@ func TestADeltaThatCameDuringACommitIsNotDurableWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 		q := newLog(t, db, Options{})
-		q.CaughtUp()
 		c, err := q.Durable("d")
 		if err != nil {
 			t.Fatal(err)
@@ -377,7 +394,6 @@ func TestDeltasArePublishedAfterTheCommitThatHasThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 		q := newLog(t, db, Options{})
-		q.CaughtUp()
 		plain := q.Plain()
 		durable, err := q.Durable("d")
 		if err != nil {
@@ -488,7 +504,6 @@ func TestInterruptAndStopEndAWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 		q := newLog(t, db, Options{})
-		q.CaughtUp()
 		c := q.Plain()
 		results := make(chan string, 1)
 		wait := func() string {
@@ -542,7 +557,6 @@ func TestInterruptAndStopEndAWait(t *testing.T) {
 func TestALateConsumerBeginsAtTheHead(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q := newLog(t, db, Options{})
-	q.CaughtUp()
 	early := q.Plain()
 	publishUpTo(t, q, 1, 5)
 	late := q.Plain()
@@ -555,8 +569,8 @@ func TestALateConsumerBeginsAtTheHead(t *testing.T) {
 	wantSeqs(t, "early", upTo(1, 8), next(t, early, 10))
 	wantSeqs(t, "late", upTo(6, 8), next(t, late, 10))
 	wantSeqs(t, "late and durable", upTo(6, 8), next(t, lateDurable, 10))
-	if late.InheritsFrom() == 0 || lateDurable.InheritsFrom() == 0 {
-		t.Error("a late consumer inherits deltas")
+	if late.StartsOver() || lateDurable.StartsOver() {
+		t.Error("a late consumer starts over")
 	}
 }
 
@@ -564,7 +578,6 @@ func TestALateConsumerBeginsAtTheHead(t *testing.T) {
 func TestAConsumerPassesGaps(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q := newLog(t, db, Options{Seq: 100, TailBytes: 1})
-	q.CaughtUp()
 	c := q.Plain()
 	if c.Cursor() != 100 {
 		t.Errorf("begins at %d", c.Cursor())
@@ -592,7 +605,6 @@ func TestAConsumerPassesGaps(t *testing.T) {
 func TestConsumersOfAllKindsAtOnce(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Millisecond})
 	q := newLog(t, db, Options{TailBytes: 3000})
-	q.CaughtUp()
 	const n = 3000
 	var wg sync.WaitGroup
 	consume := func(what string, c *Consumer, from uint64, every int) {

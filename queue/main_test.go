@@ -2,7 +2,6 @@ package queue
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,11 +61,6 @@ func typeOf(seq uint64) cache.DeltaType {
 		return cache.Deleted
 	}
 	return cache.Added
-}
-
-// deletions are the numbers of deletions among numbered deltas.
-func deletions(seqs []uint64) []uint64 {
-	return slices.DeleteFunc(slices.Clone(seqs), func(seq uint64) bool { return typeOf(seq) != cache.Deleted })
 }
 
 // publish adds deltas as the informer does: in one batch, and then to the

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"k8s.io/client-go/tools/cache"
-
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 )
@@ -46,56 +44,27 @@ type logModel struct {
 	q    *Log
 
 	seqs    []uint64        // Of all deltas that were ever published.
-	must    map[uint64]bool // Those that must be stored: deletions, and what came while there was a name.
+	must    map[uint64]bool // Those that must be stored: what came while there was a name.
 	durable int             // So many of seqs have been in the file, or were not to be stored.
 	head    uint64
 
 	cursors   map[string]uint64    // Of durable names.
 	consumers map[*Consumer]uint64 // Present ones.
-	// undelivered are the deltas that plain consumers are told first: those in the log after plain, the cursor of
-	// the slowest plain consumer of the last process.
-	undelivered []uint64
-	held        bool
-	claimed     bool   // By a plain consumer of this process.
-	after       uint64 // The undelivered ones come after it.
-	waited      int    // So many processes have not claimed them, this one included.
-	plain       uint64
-	isPlain     bool // There is such a cursor.
-	lives       int  // So many processes had not claimed the deltas after it when it was stored.
-
-	file struct { // The same, as the file has it.
-		head, plain uint64
-		isPlain     bool
-		lives       int
-		cursors     map[string]uint64
-		deltas      []uint64 // They may be in the file.
+	file      struct {             // The same, as the file has it.
+		head    uint64
+		cursors map[string]uint64
+		deltas  []uint64 // They may be in the file.
 	}
 }
 
 func (m *logModel) open() {
 	m.head, m.cursors = m.file.head, maps.Clone(m.file.cursors)
-	m.plain, m.isPlain, m.lives = m.file.plain, m.file.isPlain, m.file.lives
 	m.consumers = map[*Consumer]uint64{}
 	m.q = newLog(m.t, testdb.Open(m.t, m.path, testdb.Manual), Options{TailBytes: modelTailBytes, Seq: m.head})
-	m.q.CaughtUp()
 	if got := m.q.Head(); got != m.head {
 		m.t.Fatalf("the head is %d, expected %d", got, m.head)
 	}
-	disk := onDisk(m.t, m.q.db, true)
-	m.checkFile(disk)
-	m.undelivered, m.held, m.claimed = nil, m.isPlain, false
-	if !m.held {
-		return
-	}
-	m.after, m.waited = m.plain, m.lives+1
-	if m.lives >= maxUnclaimedLives { // Only what is to come.
-		m.after, m.waited = m.head, 1
-	}
-	for _, seq := range disk {
-		if seq > m.after {
-			m.undelivered = append(m.undelivered, seq)
-		}
-	}
+	m.checkFile(onDisk(m.t, m.q.db, true))
 }
 
 // behind are the deltas behind a cursor, up to the head.
@@ -144,9 +113,6 @@ func (m *logModel) step() {
 		}
 	case r < 85:
 		m.forget()
-	case r < 86:
-		m.q.ReleaseUndelivered()
-		m.undelivered, m.held = nil, false
 	case r < 94:
 		m.commit()
 	case r < 97:
@@ -159,13 +125,9 @@ func (m *logModel) step() {
 
 func (m *logModel) addPlain() {
 	c := m.q.Plain()
-	if inherits := c.InheritsFrom() == 0; inherits != m.held {
-		m.t.Fatalf("a plain consumer inherits: %v, expected %v", inherits, m.held)
+	if c.StartsOver() || c.Cursor() != m.head {
+		m.t.Fatalf("a plain consumer starts over: %v, from %d; the head is %d", c.StartsOver(), c.Cursor(), m.head)
 	}
-	// What else is still in the log comes too, and its owner leaves it out.
-	wantSeqs(m.t, "undelivered", deletions(m.undelivered), deletions(undeliveredOf(m.t, c, 1+m.rnd.Intn(5))))
-	m.claimed = m.claimed || m.held
-	c.InitialListFrom(m.head) // It is told of all objects as they are now.
 	m.consumers[c] = c.Cursor()
 }
 
@@ -179,10 +141,7 @@ func (m *logModel) publish() {
 		d := numbered(m.head)
 		ds = append(ds, d)
 		m.seqs = append(m.seqs, m.head)
-		m.must[m.head] = len(m.cursors) > 0 || d.Type == cache.Deleted
-		if m.held && d.Type == cache.Deleted {
-			m.undelivered = append(m.undelivered, m.head)
-		}
+		m.must[m.head] = len(m.cursors) > 0
 	}
 	publish(m.t, m.q, ds...)
 }
@@ -252,11 +211,6 @@ func (m *logModel) forget() {
 // else.
 func (m *logModel) commit() {
 	commitAnew(m.t, m.q)
-	if slowest, found := m.slowest(); found {
-		m.plain, m.isPlain, m.lives = slowest, true, 0
-	} else if m.held {
-		m.plain, m.isPlain, m.lives = m.after, true, m.waited
-	}
 	m.written()
 	m.checkFile(onDisk(m.t, m.q.db, true))
 }
@@ -280,24 +234,14 @@ func (m *logModel) checkFile(disk []uint64) {
 // written notes what a commit has put into the file.
 func (m *logModel) written() {
 	m.durable = len(m.seqs)
-	m.file.head, m.file.plain, m.file.isPlain, m.file.lives = m.head, m.plain, m.isPlain, m.lives
+	m.file.head = m.head
 	m.file.cursors = maps.Clone(m.cursors)
 	m.file.deltas = nil
 	for _, seq := range m.seqs {
-		if seq > m.floor() || slices.Contains(m.undelivered, seq) {
+		if seq > m.floor() {
 			m.file.deltas = append(m.file.deltas, seq)
 		}
 	}
-}
-
-func (m *logModel) slowest() (cursor uint64, found bool) {
-	cursor = m.head
-	for c, at := range m.consumers {
-		if c.name == "" {
-			cursor, found = min(cursor, at), true
-		}
-	}
-	return cursor, found
 }
 
 // floor is up to where all have acknowledged.
@@ -319,14 +263,7 @@ func (m *logModel) restart() {
 	if err := m.q.db.Close(); err != nil {
 		m.t.Fatal(err)
 	}
-	if slowest, found := m.slowest(); found {
-		m.plain, m.isPlain, m.lives = slowest, true, 0
-		m.undelivered = nil
-	} else if m.held && m.claimed { // Who asked for them was removed.
-		m.undelivered, m.plain, m.isPlain, m.lives = nil, m.head, true, 0
-	} else if m.held {
-		m.plain, m.lives = m.after, m.waited
-	}
+	maps.DeleteFunc(m.consumers, func(c *Consumer, _ uint64) bool { return c.name == "" }) // They hold nothing any more.
 	m.written()
 	m.open()
 }

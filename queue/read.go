@@ -168,7 +168,7 @@ func (c *Consumer) restart(seq uint64) {
 	q := c.q
 	q.mu.Lock()
 	c.initialPending.Store(true)
-	c.undelivered, c.retell, c.initialList.done = true, true, false
+	c.startsOver, c.retellTo, c.initialList.done = true, 0, false
 	q.mu.Unlock()
 	q.logger.Error(nil, "A delta is lost, a handler is told everything again", "seq", seq, "consumer", c.name)
 	q.reportDelta(seq, &persist.CorruptError{Bucket: q.deltas, Key: deltaKey(seq), Err: errors.New("it is lost")})

@@ -51,7 +51,6 @@ func durable(t *testing.T, q *Log, name string, known bool) *Consumer {
 // acknowledged, and what came while it was away.
 func TestADurableConsumerGoesOnWhereItStopped(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	c.InitialListFrom(0)
 	c.InitialListDone()
@@ -84,44 +83,41 @@ func TestADurableConsumerGoesOnWhereItStopped(t *testing.T) {
 // TestAConsumerWhoseInitialListDidNotEndBeginsAnew, because it does not know all objects.
 func TestAConsumerWhoseInitialListDidNotEndBeginsAnew(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	publishUpTo(t, q, 1, 3)
 	flush(t, q)
 	c.InitialListFrom(2)
 	q = reopen(t, q)
-	q.CaughtUp()
 	c = durable(t, q, "d", false)
-	if c.InheritsFrom() != 0 {
+	if !c.StartsOver() {
 		t.Error("it was told of objects, and is not told of their deletions")
 	}
 	wantSeqs(t, "told", upTo(3, 3), append(undeliveredOf(t, c, 10), next(t, c, 10)...))
 }
 
-// TestForPlainConsumersOnlyDeletionsAreStored, as long as no name is in the log: then
-// everything is, until the name is forgotten.
-func TestForPlainConsumersOnlyDeletionsAreStored(t *testing.T) {
+// TestNothingIsStoredForPlainConsumers (D1), as long as no name is in the log: then everything
+// is, until the name is forgotten.
+func TestNothingIsStoredForPlainConsumers(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-	q.CaughtUp()
 	plain := q.Plain()
 	publishUpTo(t, q, 1, 9)
 	flush(t, q)
-	wantSeqs(t, "for a plain consumer", []uint64{3, 6, 9}, onDisk(t, q.db, true))
+	wantSeqs(t, "for a plain consumer", nil, onDisk(t, q.db, true))
 	c := durable(t, q, "d", false)
 	c.InitialListDone()
 	publishUpTo(t, q, 10, 12)
 	flush(t, q)
-	wantSeqs(t, "with a name", []uint64{3, 6, 9, 10, 11, 12}, onDisk(t, q.db, true))
+	wantSeqs(t, "with a name", upTo(10, 12), onDisk(t, q.db, true))
 	c.Remove()
 	publishUpTo(t, q, 13, 14)
 	flush(t, q)
-	wantSeqs(t, "while the name has no consumer", []uint64{3, 6, 9, 10, 11, 12, 13, 14}, onDisk(t, q.db, true))
+	wantSeqs(t, "while the name has no consumer", upTo(10, 14), onDisk(t, q.db, true))
 	if err := q.Forget("d"); err != nil {
 		t.Fatal(err)
 	}
 	publishUpTo(t, q, 15, 16)
 	flush(t, q)
-	wantSeqs(t, "without the name", []uint64{3, 6, 9, 10, 11, 12, 13, 14, 15}, onDisk(t, q.db, true))
+	wantSeqs(t, "without the name", upTo(10, 14), onDisk(t, q.db, true))
 	if got := q.Unacked(); got != 16 {
 		t.Errorf("%d are unacknowledged, expected 16", got)
 	}
@@ -133,77 +129,38 @@ func TestForPlainConsumersOnlyDeletionsAreStored(t *testing.T) {
 	wantSeqs(t, "left", nil, onDisk(t, q.db, true))
 }
 
-// TestUndeliveredDeltasWaitForEveryPlainConsumer that comes before they are released: deltas that
-// no plain consumer of the last process has acknowledged, and the deletions since. They
-// hold nothing else. Only deletions are stored for them.
-func TestUndeliveredDeltasWaitForEveryPlainConsumer(t *testing.T) {
-	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-	q.CaughtUp()
-	slow, quick := q.Plain(), q.Plain()
-	publishUpTo(t, q, 1, 10)
-	flush(t, q)
-	next(t, slow, 4)
-	next(t, quick, 8)
-
-	q = reopen(t, q)
-	publishUpTo(t, q, 11, 12)
-	q.CaughtUp() // From now on somebody may come. Until then nobody has been told.
-	publishUpTo(t, q, 13, 20)
-	commitAnew(t, q)
-	wantSeqs(t, "held", deletions(upTo(5, 20)), onDisk(t, q.db, true))
-	first, second := q.Plain(), q.Plain()
-	wantSeqs(t, "first", deletions(upTo(5, 20)), undeliveredOf(t, first, 3))
-	commitAnew(t, q)
-	wantSeqs(t, "held for the second", deletions(upTo(5, 20)), onDisk(t, q.db, true))
-	third := q.Plain()
-	wantSeqs(t, "third", deletions(upTo(5, 20)), undeliveredOf(t, third, 3))
-	q.ReleaseUndelivered()
-	late := q.Plain()
-	wantSeqs(t, "late", nil, undeliveredOf(t, late, 3))
-	commitAnew(t, q)
-	wantSeqs(t, "held by the second", deletions(upTo(5, 20)), onDisk(t, q.db, true))
-	wantSeqs(t, "second", deletions(upTo(5, 20)), undeliveredOf(t, second, 100))
-	commitAnew(t, q)
-	wantSeqs(t, "left", nil, onDisk(t, q.db, true))
-}
-
-// TestOfWhatComesBeforeTheReleaseOnlyDeletionsAreHeld, once all have acknowledged the
-// other deltas.
-func TestOfWhatComesBeforeTheReleaseOnlyDeletionsAreHeld(t *testing.T) {
-	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-	q.CaughtUp()
-	q.Plain()
-	durable(t, q, "d", false).InitialListDone() // So that all are stored.
-	q = reopen(t, q)
-	d := durable(t, q, "d", true)
-	publishUpTo(t, q, 1, 10)
-	q.CaughtUp()
-	publishUpTo(t, q, 11, 16)
-	flush(t, q)
-	next(t, d, 8)
-	commitAnew(t, q)
-	wantSeqs(t, "held", append([]uint64{3, 6}, upTo(9, 16)...), onDisk(t, q.db, true))
-	next(t, d, 100)
-	commitAnew(t, q)
-	wantSeqs(t, "held in the end", []uint64{3, 6, 9, 12, 15}, onDisk(t, q.db, true))
-	wantSeqs(t, "told", []uint64{3, 6, 9, 12, 15}, undeliveredOf(t, q.Plain(), 2))
-	q.ReleaseUndelivered()
-	commitAnew(t, q)
-	wantSeqs(t, "left", nil, onDisk(t, q.db, true))
+// TestNothingIsKeptForPlainConsumersOfFormerProcesses (D1): what was stored because one of them hung is
+// removed, whether that process has ended in order or has crashed.
+func TestNothingIsKeptForPlainConsumersOfFormerProcesses(t *testing.T) {
+	for name, again := range map[string]func(*testing.T, *Log) *Log{"stopped": reopen, "crashed": crash} {
+		t.Run(name, func(t *testing.T) {
+			q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1})
+			q.Plain()
+			publishUpTo(t, q, 1, 9)
+			commitAnew(t, q)
+			wantSeqs(t, "while it hangs", upTo(1, 9), onDisk(t, q.db, true))
+			q = again(t, q)
+			c := q.Plain()
+			if c.StartsOver() || c.Cursor() != q.Head() {
+				t.Errorf("the next one starts over: %v, from %d; the head is %d", c.StartsOver(), c.Cursor(), q.Head())
+			}
+			commitAnew(t, q)
+			wantSeqs(t, "left", nil, onDisk(t, q.db, true))
+		})
+	}
 }
 
 // undeliveredOf takes all undelivered deltas, n at a time.
 func undeliveredOf(t *testing.T, c *Consumer, n int) (seqs []uint64) {
 	t.Helper()
-	more := c.name == "" && c.InheritsFrom() == 0 // Deletions may come with the deltas.
 	for {
 		ds, err := c.Undelivered()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(ds) == 0 {
-			if inherits := c.InheritsFrom() == 0; inherits != more {
-				t.Errorf("it has undelivered deltas: %v, expected %v", inherits, more)
+			if c.StartsOver() {
+				t.Error("it was given all undelivered deltas, and still starts over")
 			}
 			return seqs
 		}
@@ -215,79 +172,9 @@ func undeliveredOf(t *testing.T, c *Consumer, n int) (seqs []uint64) {
 	}
 }
 
-// TestUndeliveredDeltasSurviveProcessesThatDoNotAskForThem, but only maxUnclaimedLives of those that
-// had caught up.
-func TestUndeliveredDeltasSurviveProcessesThatDoNotAskForThem(t *testing.T) {
-	for name, again := range map[string]func(*testing.T, *Log) *Log{"stopped": reopen, "crashed": crash} {
-		t.Run(name, func(t *testing.T) {
-			q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-			q.CaughtUp()
-			c := q.Plain()
-			publishUpTo(t, q, 1, 5)
-			next(t, c, 2)
-			q = reopen(t, q)
-			for range 5 {
-				q = again(t, q) // Never caught up.
-				wantSeqs(t, "held", deletions(upTo(3, 5)), onDisk(t, q.db, false))
-			}
-			for range maxUnclaimedLives {
-				wantSeqs(t, "held, later", deletions(upTo(3, 5)), onDisk(t, q.db, false))
-				q.CaughtUp()
-				commitAnew(t, q)
-				q = again(t, q)
-			}
-			commitAnew(t, q)
-			wantSeqs(t, "left", nil, onDisk(t, q.db, true))
-			q.CaughtUp()
-			wantSeqs(t, "told of what is gone", nil, undeliveredOf(t, q.Plain(), 9))
-			q = reopen(t, q)
-			if c := q.Plain(); c.InheritsFrom() != 0 {
-				t.Error("a plain consumer has left nothing")
-			}
-		})
-	}
-}
-
-// TestUndeliveredDeltasThatWereToldAreNotKeptForTheNextProcess.
-func TestUndeliveredDeltasThatWereToldAreNotKeptForTheNextProcess(t *testing.T) {
-	for name, removed := range map[string]bool{"to a consumer": false, "to one that was removed": true} {
-		t.Run(name, func(t *testing.T) {
-			q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-			q.CaughtUp()
-			q.Plain()
-			publishUpTo(t, q, 1, 5)
-			q = reopen(t, q)
-			q.CaughtUp()
-			c := q.Plain()
-			wantSeqs(t, "told", []uint64{3}, undeliveredOf(t, c, 9))
-			c.InitialListFrom(5)
-			if removed {
-				c.Remove()
-			}
-			q = reopen(t, q)
-			commitAnew(t, q)
-			wantSeqs(t, "left", nil, onDisk(t, q.db, true))
-		})
-	}
-}
-
-// TestWithoutPlainConsumersNothingIsHeldForThem: only durable ones, or none.
-func TestWithoutPlainConsumersNothingIsHeldForThem(t *testing.T) {
-	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-	for range 3 {
-		q.CaughtUp()
-		head := q.Head()
-		publishUpTo(t, q, head+1, head+5)
-		commitAnew(t, q)
-		wantSeqs(t, "held", nil, onDisk(t, q.db, true))
-		q = reopen(t, q)
-	}
-}
-
 // TestAfterACrashTheLogHasWhatWasDurable: cursors and deltas of one moment.
 func TestAfterACrashTheLogHasWhatWasDurable(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	c.InitialListDone()
 	plain := q.Plain()
@@ -304,10 +191,11 @@ func TestAfterACrashTheLogHasWhatWasDurable(t *testing.T) {
 	if q.Head() != 10 {
 		t.Errorf("the head is %d, expected 10", q.Head())
 	}
-	q.CaughtUp()
 	c = durable(t, q, "d", true)
 	wantSeqs(t, "durable", upTo(4, 10), next(t, c, 100))
-	wantSeqs(t, "plain", upTo(6, 10), undeliveredOf(t, q.Plain(), 100))
+	if at := q.Plain().Cursor(); at != 10 {
+		t.Errorf("a plain consumer begins at %d", at)
+	}
 }
 
 // TestWhoMayKnowObjects: a handler that was told of all, also where there were none, and one that a list had begun
@@ -352,7 +240,6 @@ func TestWhoMayKnowObjects(t *testing.T) {
 // TestForgetRemovesANameForGood, over a restart too.
 func TestForgetRemovesANameForGood(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	c.InitialListDone()
 	publishUpTo(t, q, 1, 3)
@@ -378,7 +265,6 @@ func TestForgetRemovesANameForGood(t *testing.T) {
 // TestCursorsAreWrittenAnewAfterAReset: the new file may lack them.
 func TestCursorsAreWrittenAnewAfterAReset(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	c.InitialListDone()
 	publishUpTo(t, q, 1, 3)
@@ -414,7 +300,6 @@ func TestAnUnreadableDeltaMeansEverythingAgain(t *testing.T) {
 			t.Run(fmt.Sprintf("name=%q, delta %d", name, bad), func(t *testing.T) {
 				reported := 0
 				q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1, OnCorrupt: func(error) { reported++ }})
-				q.CaughtUp()
 				c := q.Plain()
 				if name != "" {
 					c.Remove()
@@ -428,8 +313,8 @@ func TestAnUnreadableDeltaMeansEverythingAgain(t *testing.T) {
 				if _, err := c.Next(); !errors.Is(err, ErrLost) {
 					t.Fatalf("Next: %v, expected %v", err, ErrLost)
 				}
-				if c.InheritsFrom() != 0 || reported == 0 {
-					t.Errorf("inherits: %v, reported %d times", c.InheritsFrom() == 0, reported)
+				if !c.StartsOver() || reported == 0 {
+					t.Errorf("starts over: %v, reported %d times", c.StartsOver(), reported)
 				}
 				var deleted []string
 				for {
@@ -482,7 +367,6 @@ func (unreadable) AppendTo(b []byte) ([]byte, error) { return b, errors.New("tes
 // invisible, and the next one the last.
 func TestADamagedNumberDoesNotMoveTheHead(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	c.InitialListDone()
 	publishUpTo(t, q, 1, 3)
@@ -698,7 +582,6 @@ func TestTheTombstoneOfAnObjectThatCouldNotBeRead(t *testing.T) {
 // pending, also in the file, until it has.
 func TestADeltaThatIsLostWithinAListMakesAnotherOne(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1, OnCorrupt: func(error) {}})
-	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	publishUpTo(t, q, 1, 2*deltasPerRead)
 	flush(t, q)

@@ -41,15 +41,14 @@ const minRunBytes = 3
 // packedRuns encodes each run as three uvarints: the gap before it, twice its length
 // plus 1 if it is of deletions, and its bytes.
 type packedRuns struct {
-	from, to  uint64
-	deltas    int
-	bytes     int64
-	deletions bool // All of them are of deletions.
-	encoded   []byte
+	from, to uint64
+	deltas   int
+	bytes    int64
+	encoded  []byte
 }
 
 func packRuns(rs []run) packedRuns {
-	p := packedRuns{from: rs[0].from, to: rs[len(rs)-1].to, deletions: true}
+	p := packedRuns{from: rs[0].from, to: rs[len(rs)-1].to}
 	b := make([]byte, 0, 8*len(rs))
 	end := p.from
 	for _, r := range rs {
@@ -64,7 +63,6 @@ func packRuns(rs []run) packedRuns {
 		end = r.to + 1
 		p.deltas += int(n)
 		p.bytes += r.bytes
-		p.deletions = p.deletions && r.deletions
 	}
 	p.encoded = slices.Clone(b) // Without spare capacity.
 	return p
@@ -216,9 +214,8 @@ func (rs *runs) sizes(seq uint64) iter.Seq2[int, int64] {
 }
 
 // edit calls change for each run that overlaps from..to, in order, until it returns
-// false, and replaces the run by those that change passes to keep. It does not unpack
-// packs of which stays returns true: change would keep all their runs.
-func (rs *runs) edit(from, to uint64, stays func(packedRuns) bool, change func(r run, keep func(run)) bool) {
+// false, and replaces the run by those that change passes to keep.
+func (rs *runs) edit(from, to uint64, change func(r run, keep func(run)) bool) {
 	var kept []run
 	keep := func(r run) { kept = appendRun(kept, r) }
 	more := true
@@ -230,17 +227,13 @@ func (rs *runs) edit(from, to uint64, stays func(packedRuns) bool, change func(r
 		}
 	}
 	first := sort.Search(len(rs.packed), func(i int) bool { return rs.packed[i].to >= from })
-	for first < len(rs.packed) && rs.packed[first].from <= to && stays(rs.packed[first]) {
-		first++
-	}
 	if first < len(rs.packed) && rs.packed[first].from <= to {
 		begin := max(first-1, 0) // An edited pack may be joined with the one before or after.
 		edited := slices.Clone(rs.packed[begin:first])
 		end := first
 		for over := false; !over && end < len(rs.packed); end++ {
 			p := rs.packed[end]
-			over = !more || p.from > to
-			if over || stays(p) {
+			if over = !more || p.from > to; over {
 				edited = appendPack(edited, p)
 				continue
 			}
@@ -268,8 +261,7 @@ func (rs *runs) remove(seqs []uint64) {
 	if len(seqs) == 0 {
 		return
 	}
-	stays := func(p packedRuns) bool { return p.to < seqs[0] }
-	rs.edit(seqs[0], seqs[len(seqs)-1], stays, func(r run, keep func(run)) bool {
+	rs.edit(seqs[0], seqs[len(seqs)-1], func(r run, keep func(run)) bool {
 		for len(seqs) > 0 && seqs[0] <= r.to {
 			seq := seqs[0]
 			seqs = seqs[1:]

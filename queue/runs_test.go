@@ -41,9 +41,9 @@ func TestRunsAreASetOfSeqs(t *testing.T) {
 					return gone
 				})
 				rs.remove(removed)
-			default: // As a commit trims: some of the oldest, and all but deletions.
+			default: // Some of the oldest, as a commit trims, but none of the deletions, as a fold.
 				left, floor := rnd.Intn(300), uint64(rnd.Intn(int(seq)))
-				rs.edit(0, floor, func(p packedRuns) bool { return p.deletions }, func(r run, keep func(run)) bool {
+				rs.edit(0, floor, func(r run, keep func(run)) bool {
 					for ; !r.deletions && r.from <= min(r.to, floor) && left > 0; left-- {
 						want = slices.DeleteFunc(want, func(d Delta) bool { return d.Seq == r.from })
 						_, r = r.cut(r.from)

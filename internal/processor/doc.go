@@ -2,9 +2,9 @@
 // informer that client-go calls sharedProcessor.
 //
 // Each handler has a listener, a goroutine of its own that reads the log at its own
-// cursor. It tells the handler of the undelivered deletions of the last process first, then
-// of all objects, which is the initial list, and then of every delta. A durable handler of
-// a known name begins with the deltas.
+// cursor. It tells the handler of all objects first, which is the initial list, and then of
+// every delta. A durable handler of a known name begins with the deltas. One that starts over
+// is told of the deletions that wait for it before the list.
 //
 // It keeps these invariants (docs/design/README.md, "Invariants"):
 //

@@ -22,8 +22,8 @@ func (l *listener) tellInitialList() bool {
 	l.leftOut = nil
 	chunks := &walkReader{l: l, walker: l.p.join(l.durable), floor: l.consumer.Cursor()}
 	ok := l.tellChunks(chunks, l.noteRange(chunks), func(c indexer.Chunk) bool {
-		if first {
-			l.consumer.InitialListFrom(min(c.Seq, l.inheritsFrom))
+		if first && !l.startsOver {
+			l.consumer.InitialListFrom(c.Seq)
 		}
 		if first && !c.Done {
 			endBallast = l.p.opts.Store.Ballast()
@@ -82,10 +82,13 @@ func (l *listener) noteTold(d *queue.Delta) {
 	}
 }
 
-// tellReplaced tells of the inherited deletions up to the chunk's Seq of keys that the chunk has objects of. The handlers
-// before may know an object that was deleted since this list began, and the list has the one that took its name only.
+// tellReplaced tells a handler that starts over of the deletions up to the chunk's Seq of keys that the chunk has objects
+// of. It may know an object that was deleted since this list began, and the list has the one that took its name only.
 func (l *listener) tellReplaced(deletions *queue.Deletions, c indexer.Chunk) bool {
-	for after := l.inheritsFrom; after < c.Seq; {
+	if !l.startsOver {
+		return true
+	}
+	for after := uint64(0); after < c.Seq; {
 		ds, err := deletions.Of(c.Keys, after, c.Seq)
 		if err != nil {
 			if !l.failed(err) {
@@ -171,5 +174,5 @@ func (l *listener) toldByInitialList(d *queue.Delta) bool {
 // list has not told of: it had no object of the name, or tellReplaced did not find the deletion.
 func (l *listener) isUntold(d *queue.Delta) bool {
 	_, told := l.toldReplaced[d.Seq]
-	return d.Type == cache.Deleted && d.Seq > l.inheritsFrom && !told
+	return l.startsOver && d.Type == cache.Deleted && !told
 }

@@ -23,9 +23,9 @@ const (
 	readRetryDelay = time.Second
 )
 
-// listener calls one handler, in one goroutine. It tells it first of the undelivered
-// deletions of the last process, then of all objects (the initial list), then of
-// every delta. A durable handler of a known name begins with the deltas.
+// listener calls one handler, in one goroutine. It tells it first of all objects (the
+// initial list), then of every delta. A durable handler of a known name begins with the
+// deltas. One that starts over is told of the deletions that wait for it first.
 //
 // It implements cache.ResourceEventHandlerRegistration.
 type listener struct {
@@ -53,9 +53,9 @@ type listener struct {
 	// listedSeq is the greatest Seq as of which the initial list told of an object, 0 once
 	// the cursor has passed it: see Consumer.ListedAt.
 	listedSeq uint64
-	// inheritsFrom is the Seq after which it must be told of all deletions, also of objects that the initial list does
-	// not have any more: handlers of another process may know them. See Consumer.InheritsFrom.
-	inheritsFrom uint64
+	// startsOver: it must be told of all deletions, also of objects that the initial list does not have any more. See
+	// Consumer.StartsOver.
+	startsOver bool
 	// toldReplaced has the Seqs of the deletions that tellReplaced has told of.
 	toldReplaced map[uint64]struct{}
 	// untoldByList has the keys of deletions up to listedSeq that the handler is told of behind the list, see isUntold.
@@ -171,8 +171,8 @@ func (l *listener) run() {
 	}
 }
 
-// tellEverything tells of the undelivered deletions, and then of every object: at the
-// start, and when the waiting deltas cannot be read. It waits until the informer has synced, so that nobody is told of
+// tellEverything tells of every object, and before of the undelivered deletions if the
+// handler starts over: at the start, and when the waiting deltas cannot be read. It waits until the informer has synced, so that nobody is told of
 // what is gone.
 func (l *listener) tellEverything() bool {
 	select {
@@ -180,7 +180,7 @@ func (l *listener) tellEverything() bool {
 	case <-l.stopCh:
 		return false
 	}
-	l.inheritsFrom = l.consumer.InheritsFrom()
+	l.startsOver = l.consumer.StartsOver()
 	l.listedSeq, l.toldReplaced, l.untoldByList = 0, nil, nil
 	l.initialList.Store(true)
 	told := l.tellUndelivered() && l.tellInitialList()
@@ -241,9 +241,6 @@ func (l *listener) tellUndelivered() bool {
 			continue
 		}
 		if len(ds) == 0 {
-			if !l.durable { // A durable handler may find more behind its cursor.
-				l.inheritsFrom = l.consumer.InheritsFrom()
-			}
 			return true
 		}
 		for i := range ds {

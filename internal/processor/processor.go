@@ -53,7 +53,6 @@ type Options struct {
 // Processor has the listeners of one informer. All methods are safe for concurrent use.
 type Processor struct {
 	opts  Options
-	late  late
 	reads chan struct{} // Semaphore of walks that read a chunk of the store.
 
 	walksMu sync.Mutex
@@ -197,9 +196,7 @@ func (p *Processor) Remove(handle cache.ResourceEventHandlerRegistration) error 
 	}
 	delete(p.listeners, l)
 	l.stop()
-	if !p.stopped { // Else what the handler was not told is for the next process, as if it had stayed.
-		l.consumer.Remove()
-	}
+	l.consumer.Remove()
 	if !p.started {
 		close(l.finished)
 	}
@@ -255,16 +252,8 @@ func (p *Processor) WaitForSync(ctx context.Context) bool {
 	return true
 }
 
-// CaughtUp notes that the informer has caught up with the server. A minute later plain handlers that are added are
-// told of no deletions any more.
-func (p *Processor) CaughtUp() {
-	p.opts.Log.CaughtUp()
-	p.late.start(p.opts.Log.ReleaseUndelivered)
-}
-
 // Stop makes the listeners end after the callback in flight. No handler can be added after it.
 func (p *Processor) Stop() {
-	p.late.stop()
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	p.mu.Lock()

@@ -14,112 +14,12 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// TestWhereUndeliveredDeltasAreGivenUpThoseOfTheNextDowntimeAreHeld: deltas that have waited for
-// three processes are removed, and later deletions are not.
-func TestWhereUndeliveredDeltasAreGivenUpThoseOfTheNextDowntimeAreHeld(t *testing.T) {
-	for name, again := range map[string]func(*testing.T, *Log) *Log{"stopped": reopen, "crashed": crash} {
-		t.Run(name, func(t *testing.T) {
-			q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-			q.CaughtUp()
-			q.Plain()
-			publishUpTo(t, q, 1, 5)
-			q = reopen(t, q)
-			for range maxUnclaimedLives {
-				q.CaughtUp()
-				commitAnew(t, q)
-				q = again(t, q)
-			}
-			publishUpTo(t, q, 6, 10) // While no process ran, as it finds out now.
-			q.CaughtUp()
-			publishUpTo(t, q, 11, 15)
-			commitAnew(t, q)
-			want := deletions(upTo(6, 15))
-			wantSeqs(t, "held", want, onDisk(t, q.db, true))
-			for i := range maxUnclaimedLives {
-				if i == maxUnclaimedLives-1 {
-					wantSeqs(t, "told", want, undeliveredOf(t, q.Plain(), 9))
-				}
-				q = again(t, q)
-				q.CaughtUp()
-				commitAnew(t, q)
-			}
-			q.ReleaseUndelivered()
-			commitAnew(t, q)
-			wantSeqs(t, "left", nil, onDisk(t, q.db, true))
-		})
-	}
-}
-
-// TestACommitRemovesAllButWhatIsHeld, of many packs, and keeps what is behind a cursor.
-func TestACommitRemovesAllButWhatIsHeld(t *testing.T) {
-	rnd := testsupport.Rand(t)
-	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{MaxBacklogBytes: -1})
-	for range 30 {
-		q.runs = runs{}
-		seq, deletions := uint64(1), 0.0
-		for len(q.runs.packed) < 8 {
-			if rnd.Intn(runsPerPack) == 0 {
-				deletions = float64(rnd.Intn(3)) / 2
-			}
-			q.runs.add(run{from: seq, to: seq + uint64(rnd.Intn(2)), bytes: 300, deletions: rnd.Float64() < deletions})
-			last, _ := q.runs.last()
-			seq = last + 1 + uint64(rnd.Intn(3))
-		}
-		some := func() uint64 { return uint64(rnd.Intn(int(seq))) }
-		at := []uint64{some(), some(), seq}
-		slices.Sort(at)
-		q.head, q.tailBase = seq, seq
-		q.undelivered = undelivered{after: at[0], inheritedTo: at[1], to: at[2], held: rnd.Intn(8) > 0}
-		for range 3 {
-			floor := some()
-			q.absent["d"] = cursor{Seq: floor}
-			var want []uint64
-			for r := range q.runs.from(0) {
-				for seq := r.from; seq <= r.to; seq++ {
-					if held, _ := q.undelivered.heldUpTo(run{from: seq, to: seq, deletions: r.deletions}); held || seq > floor {
-						want = append(want, seq)
-					}
-				}
-			}
-			if _, err := q.db.Update(q.trimLocked); err != nil {
-				t.Fatal(err)
-			}
-			wantSeqs(t, "left", want, slices.Collect(q.runs.seqs()))
-			checkPacks(t, &q.runs)
-		}
-	}
-	q.runs, q.total = runs{}, total{} // None was in the file.
-}
-
-// BenchmarkCommitWithUndelivered is what each commit costs while deletions wait for a plain
-// consumer that is still to come.
-func BenchmarkCommitWithUndelivered(b *testing.B) {
-	for _, n := range []int{10_000, 100_000, 1_000_000} {
-		b.Run(fmt.Sprintf("held=%dk", n/1000), func(b *testing.B) {
-			q := newLog(b, testdb.Open(b, testsupport.Path(b), testdb.Manual), Options{MaxBacklogBytes: -1})
-			q.runs = everyOther(n)
-			q.head, q.tailBase = uint64(2*n), uint64(2*n)
-			q.undelivered = undelivered{to: q.head, inheritedTo: q.head, held: true}
-			_, err := q.db.Update(func(batch *persist.Batch) {
-				for b.Loop() {
-					q.beforeCommit(batch)
-				}
-			})
-			if err != nil {
-				b.Fatal(err)
-			}
-			q.runs = runs{} // None is in the file.
-		})
-	}
-}
-
 // TestDeletionsAreFoundWithoutReadingTheBacklog: an initial list asks for those of each of its chunks. A
 // delta that nobody asks for is not read, nor one reported that cannot be.
 func TestDeletionsAreFoundWithoutReadingTheBacklog(t *testing.T) {
 	path := testsupport.Path(t)
 	db := testdb.Open(t, path, testdb.Manual)
 	q := newLog(t, db, Options{TailBytes: 1})
-	q.CaughtUp()
 	c := durable(t, q, "d", false)
 	const n = 3 * deltasPerRead
 	for seq := uint64(1); seq <= n; seq++ {
@@ -169,7 +69,6 @@ func TestTheDeletionsOfANameAreReadSomeAtATime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1})
-			q.CaughtUp()
 			d := durable(t, q, "d", false)
 			const others = deltasPerRead + 44
 			for seq := uint64(1); seq <= others; seq++ {
