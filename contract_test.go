@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
@@ -141,6 +142,68 @@ func TestLateHandlersJoinWithTheInitialItems(t *testing.T) {
 		synctest.Wait()
 		r.expect(t, "delete ns/a@4")
 	})
+}
+
+// TestAPlainHandlerGetsWhatThereIsWhenItJoins (D1), before the start, at the start or later, and then every
+// change. It gets nothing of the objects that handlers of an earlier process knew and that are gone.
+func TestAPlainHandlerGetsWhatThereIsWhenItJoins(t *testing.T) {
+	type process struct {
+		informer cache.SharedIndexInformer
+		run      func() (stop func())
+	}
+	for name, begin := range map[string]func(*testing.T, string, *source) process{
+		"client-go": func(t *testing.T, _ string, f *source) process {
+			informer := clientGo.new(t, f)
+			return process{informer, func() func() { return start(t, informer) }}
+		},
+		"warmwatch": func(t *testing.T, path string, f *source) process {
+			p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.ServeStaleAfter = 0 })
+			return process{p.informer, func() func() { return p.run().stop }}
+		},
+	} {
+		for _, history := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, history=%t", name, history), func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					f, path := newSource(t, configMap("a"), configMap("b"), configMap("c")), testsupport.Path(t)
+					p := begin(t, path, f)
+					r, _ := add(t, p.informer)
+					stop := p.run()
+					settle()
+					r.expectInAnyOrder(t, "add ns/a@1 initial", "add ns/b@2 initial", "add ns/c@3 initial")
+					stop()
+					f.remove("a", "b")
+					f.put(configMap("d"), configMap("b"))
+					deletion := "delete ns/c@8"
+					if !history { // It is lost, and only a list tells what there is.
+						f.restart()
+						deletion = "delete ns/c@9"
+					}
+					p = begin(t, path, f)
+					joined := map[string]*recorder{}
+					join := func(when string) { joined[when], _ = add(t, p.informer) }
+					join("before the start")
+					stop = p.run()
+					defer stop()
+					join("at the start")
+					advance(5 * time.Second)
+					join("a moment later")
+					settle()
+					join("much later")
+					settle()
+					for when, r := range joined {
+						t.Log(when)
+						r.expectInAnyOrder(t, "add ns/b@7 initial", "add ns/c@3 initial", "add ns/d@6 initial")
+					}
+					f.remove("c")
+					settle()
+					for when, r := range joined {
+						t.Log(when)
+						r.expect(t, deletion)
+					}
+				})
+			})
+		}
+	}
 }
 
 // chain is a handler that fails if a notification does not follow on the ones

@@ -392,45 +392,6 @@ func TestDurableHandlersOfDifferentNamesHaveCursorsOfTheirOwn(t *testing.T) {
 	})
 }
 
-func TestAfterARestartPlainHandlersHearOfDeletionsThatWereNotAcknowledged(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a", "x"), configMap("b"), configMap("c"))
-		p := launch(t, testsupport.Path(t), f, nil)
-		release := make(chan struct{})
-		stuck := &recorder{during: func(event string) {
-			if event == "update ns/b@2→4" {
-				<-release
-			}
-		}}
-		if _, err := p.informer.AddEventHandler(stuck); err != nil {
-			t.Fatal(err)
-		}
-		p.run()
-		f.put(configMap("b"))
-		f.remove("a")
-		f.put(configMap("d"))
-		settle()
-		crashed := p.crash()
-		q := launch(t, crashed, f, nil)
-		r, registration := add(t, q.informer)
-		second, _ := add(t, q.informer)
-		q.run()
-		settle()
-		// First the deletion, then what there is.
-		want := []string{"delete ns/a@5", "add ns/b@4 initial", "add ns/c@3 initial", "add ns/d@6 initial"}
-		r.expect(t, want...)
-		second.expect(t, want...)
-		if !registration.HasSynced() {
-			t.Error("not synced")
-		}
-		late, _ := add(t, q.informer)
-		settle()
-		late.expect(t, want[1:]...)
-		q.stop()
-		close(release)
-	})
-}
-
 func TestDeletionsWhileTheProcessWasDownAreTold(t *testing.T) { // D2
 	for name, history := range map[string]bool{"by the resumed watch": true, "by the relist": false} {
 		t.Run(name, func(t *testing.T) {

@@ -524,7 +524,7 @@ func damagedKey(t *testing.T, bucket string, flip byte, behind bool) {
 }
 
 func TestABadCheckpointOrCursorMeansARelist(t *testing.T) {
-	for _, bad := range [][2]string{{"checkpoint", "resume"}, {"store", "state"}, {"cursors", "plain"}, {"cursors", "durable/d"}} {
+	for _, bad := range [][2]string{{"checkpoint", "resume"}, {"store", "state"}, {"cursors", "durable/d"}} {
 		t.Run(bad[0]+"/"+bad[1], func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newSource(t, configMap("a", "x"), configMap("b", "x"))

@@ -19,9 +19,8 @@ func (s *SharedIndexInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEv
 }
 
 // AddEventHandlerWithOptions implements [cache.SharedInformer]. The handler is called once HasSynced is true. First it
-// gets OnDelete for deletions that plain handlers of earlier processes did not acknowledge, and for those since, even
-// of objects that it never got. Then it gets OnAdd for every object. Deletions during this list are delivered in
-// between or after it. A handler that is added more than a minute after the informer has caught up gets OnAdd only.
+// gets OnAdd for every object, then every change. It gets nothing of what earlier processes knew: for the deletions of
+// the downtime there is AddDurableEventHandler.
 //
 // As in client-go, handlers must not change objects. Here the old and the new object
 // of an update may share memory, and so may objects of the initial list, so that changing one may

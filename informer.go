@@ -98,8 +98,6 @@ type InformerOptions struct {
 //
 //   - After a restart the store can be read before HasSynced, from disk.
 //   - A relist notifies only of what changed.
-//   - A plain handler that is added no later than a minute after catching up also gets the deletions of the
-//     downtime.
 //   - A relist becomes visible in batches of up to 500 objects, deletions first, and
 //     handlers are told of each batch once it is visible. client-go replaces its store at
 //     once (AtomicFIFO, since 1.36): there List returns the old objects or the new ones,

@@ -16,7 +16,7 @@ import (
 )
 
 // believer is what the handlers of one name, one in each process, have done with what they were
-// told: what they believe to exist. It outlives crashes, as a handler's effects do.
+// told: what they believe to exist. That of the durable ones outlives crashes, as a handler's effects do.
 type believer struct {
 	t       *testing.T
 	name    string
@@ -37,7 +37,6 @@ type belief struct {
 	uid    types.UID
 	key    string
 	rv     int
-	since  int               // The resourceVersion of the first notification.
 	object *corev1.ConfigMap // As it was told last.
 }
 
@@ -109,6 +108,9 @@ func (h *teller) note(obj any, exists bool) {
 		if lost { // Of any object of the name: what is told behind it is told anew.
 			maps.DeleteFunc(h.greatest, func(told string, _ int) bool { return strings.HasPrefix(told, key) })
 		}
+		if _, known := h.believed[cm.UID]; !known && !h.durable {
+			h.t.Errorf("D1: %s handler was told of the deletion of %s with uid %s, which it did not know", h.name, key, cm.UID)
+		}
 		delete(h.last, key)
 		h.gone(cm.UID)
 		return
@@ -127,7 +129,7 @@ func (h *teller) note(obj any, exists bool) {
 	}
 	b, known := h.believed[cm.UID]
 	if !known {
-		b = belief{uid: cm.UID, key: key, since: rv}
+		b = belief{uid: cm.UID, key: key}
 	}
 	if rv >= b.rv {
 		b.rv, b.object = rv, cm
@@ -171,24 +173,12 @@ func (h *teller) OnUpdate(old, obj any) {
 }
 func (h *teller) OnDelete(obj any) { h.note(obj, false) }
 
-// forget forgets what was first told of after the version that a crash has left, and what the file does
-// not have: perhaps it is never told of again.
-func (b *believer) forget(left remains) {
+// forget is for plain handlers: those of the next process are told of everything anew.
+func (b *believer) forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for uid, what := range b.believed {
-		if what.since > left.rv && !left.uids[uid] {
-			b.unlearn(what)
-		}
-	}
-}
-
-// unlearn forgets an object of which nobody may know any more that it was told.
-func (b *believer) unlearn(what belief) {
-	delete(b.believed, what.uid)
-	if b.last[what.key].uid == what.uid {
-		delete(b.last, what.key)
-	}
+	clear(b.believed)
+	clear(b.last)
 }
 
 // compare compares with what there is, but for what is set aside. While the deletion of an object on

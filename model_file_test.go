@@ -8,7 +8,6 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/record"
@@ -63,7 +62,6 @@ type remains struct {
 	rv       int
 	secrets  bool              // They are of the other Go type, see transforms.
 	versions map[string]string // Of the objects, by key.
-	uids     map[types.UID]bool
 }
 
 // inspect checks the invariants of the file itself: it holds the state of the
@@ -91,7 +89,7 @@ func (m *model) inspect(path string, told int) (left remains) {
 	parts := s.parts.Load()
 	parts.sink.Load(want, nil, 0)
 	r := parts.sink.Checkpoint()
-	left = remains{secrets: l.secrets, versions: map[string]string{}, uids: map[types.UID]bool{}}
+	left = remains{secrets: l.secrets, versions: map[string]string{}}
 	left.rv, err = strconv.Atoi(r.ResourceVersion)
 	if r.ResourceVersion != "" && err != nil {
 		t.Error(err)
@@ -99,7 +97,7 @@ func (m *model) inspect(path string, told int) (left remains) {
 	parts.indexer.Hide(false)
 	for _, obj := range parts.indexer.List() {
 		cm := l.configMap(obj)
-		left.versions[cm.Namespace+"/"+cm.Name], left.uids[cm.UID] = cm.ResourceVersion, true
+		left.versions[cm.Namespace+"/"+cm.Name] = cm.ResourceVersion
 	}
 	if r.State == checkpoint.StateComplete {
 		want := map[string]string{}

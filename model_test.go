@@ -292,7 +292,7 @@ func (m *model) afterwards(l *life, path string) {
 		b.events, b.deleted, b.again, b.panicked = 0, 0, 0, 0
 		b.mu.Unlock()
 	}
-	m.plain.forget(left)
+	m.plain.forget()
 	m.shadows.restart(left.rv)
 	if m.rng.IntN(4) == 0 && !m.damaged { // A name may be lost with two damages, and late comes late.
 		m.damage()

@@ -50,24 +50,17 @@
 //
 // Controllers add plain event handlers, so their workqueues begin empty and every object is an
 // OnAdd of the initial list, as without warmwatch; controller-runtime's priority queue puts those
-// behind what has changed. Reconcilers must be level-based, as ever. New is that deletions of the
-// downtime are told: handlers hear OnDelete, also by predicates and mapping functions, and
-// reconcilers get a request for an object that is not found. Its last known state comes with it, so
-// what was made outside of the cluster for an object without a finalizer can be taken away.
-//
-// That holds for handlers that are added within a minute after the informer has caught up with the
-// server, see docs/limits.md. Controllers are in time when they start with the manager. With leader
-// election their handlers are added when this process is elected. The informers are made only then,
-// too, unless something has read from the cache before: an index, a client, a webhook. Where that
-// matters, EnableWarmup (config.Controller) adds the handlers at once.
+// behind what has changed. Reconcilers must be level-based, as ever. They get no request for an
+// object that was deleted while the program did not run.
 //
 // A reconcile that the end of the process has interrupted, or that has failed, is not repeated for a
 // deletion: its handler has returned, and the object is in no initial list. With [NewQueue] in the
 // options of the controller, requests are in the file until they are done.
 //
-// Durable handlers, which go on after a restart where they stopped, are for components that act
-// in the handler itself. What GetInformer returns is a *warmwatch.SharedIndexInformer, which takes
-// them, and has AddReconciler, unless the object is watched in several namespaces.
+// Durable handlers, which go on after a restart where they stopped and get the deletions of the
+// downtime, are for components that act in the handler itself. What GetInformer returns is a
+// *warmwatch.SharedIndexInformer, which takes them, and has AddReconciler, unless the object is
+// watched in several namespaces.
 //
 // What handlers are told is in docs/design/README.md, "Handlers".
 package controllerruntime

@@ -2,25 +2,20 @@ package e2e
 
 import (
 	"fmt"
-	"maps"
 	"strings"
 
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
 )
 
-// unsure is how long before its death a process may have told a plain handler of
-// what was not in the file yet: CommitInterval, and a little.
-const unsure = 4000 // Milliseconds.
-
-// chronicle is what one handler was told, over all lives, and what it must believe.
+// chronicle is what one handler was told, a durable one over all lives and a plain one in
+// this life, and what it must believe.
 type chronicle struct {
 	resource, handler string
 	durable           bool
 
 	seen   int               // Events of this life's agent.
-	added  bool              // In this life.
 	known  map[string]string // By key: uid@version@sum.
-	holder map[string]string // By key: the last uid that was told of, in all lives.
+	holder map[string]string // By key: the last uid that was told of.
 	// fates says of each uid that was told of what it became of.
 	fates map[string]*fate
 	// versions are those told in this life by key: they must not go back.
@@ -35,7 +30,6 @@ type chronicle struct {
 
 type fate struct {
 	key     string
-	first   int64 // When it was first told of.
 	deleted bool
 	// replaced: it was told of another uid under this key, and not of the deletion,
 	// as client-go tells plain handlers of a relist.
@@ -51,34 +45,22 @@ func newChronicle(resource, handler string) *chronicle {
 
 // begin is a new life of the process.
 func (c *chronicle) begin() {
-	c.seen, c.added = 0, false
+	c.seen = 0
 	c.versions = map[string]string{}
-	if !c.durable { // It is told of everything that there is.
-		c.known = map[string]string{}
+	if !c.durable { // It is told of everything that there is, and of no deletion before that.
+		c.known, c.holder, c.fates = map[string]string{}, map[string]string{}, map[string]*fate{}
 	}
-}
-
-// died is the end of a life by force, at a time: what a plain handler was told last
-// may not have been in the file.
-func (c *chronicle) died(unixMilli int64) {
-	if c.durable {
-		return
-	}
-	maps.DeleteFunc(c.fates, func(_ string, f *fate) bool { return f.first > unixMilli-unsure })
 }
 
 // read reads on.
 func (c *chronicle) read(a *agentProcess) {
 	all := a.Events()
 	for _, e := range all[c.seen:] {
-		switch {
-		case e.Resource != c.resource || e.Handler != c.handler:
-		case e.Key == "":
-			c.added = true
-		default:
-			if err := c.hear(e); err != nil {
-				c.problem("%+v: %v", e, err)
-			}
+		if e.Resource != c.resource || e.Handler != c.handler {
+			continue
+		}
+		if err := c.hear(e); err != nil {
+			c.problem("%+v: %v", e, err)
 		}
 	}
 	c.seen = len(all)
@@ -119,7 +101,7 @@ func (c *chronicle) hear(e agent.Event) error {
 	}
 	c.holder[key] = uid
 	if c.fates[uid] == nil {
-		c.fates[uid] = &fate{key: key, first: e.At.UnixMilli()}
+		c.fates[uid] = &fate{key: key}
 	}
 	fate := c.fates[uid]
 	fate.deleted, fate.replaced = false, false // Told again: of an etcd that was put back, or after a crash.

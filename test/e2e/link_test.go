@@ -94,7 +94,6 @@ func TestFlakyLink(t *testing.T) {
 			informer := p.informer(configMapsIn(linked, namespace), &corev1.ConfigMap{}, configMaps, warmwatch.InformerOptions{Namespace: namespace})
 			addDurable(t, informer, "link", durable)
 			plain := newRecorder(t)
-			plain.inherits = true
 			addHandler(t, informer, plain)
 			changes.begin(t)
 			p.run()

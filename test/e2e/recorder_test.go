@@ -107,9 +107,6 @@ func (k knowledge) learn(e told) error {
 // recorder is a handler that writes down what it is told. It can be used in
 // several lives of a program, by a durable handler.
 type recorder struct {
-	// inherits: a plain handler hears of deletions that the last process did
-	// not tell of, of objects that this one never heard of.
-	inherits bool
 	// rewound: resourceVersions went back once.
 	rewound bool
 	// during, if set, is called at the beginning of each callback.
@@ -145,11 +142,7 @@ func (r *recorder) record(e told) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, e)
-	_, known := r.known[e.Key]
 	err := r.known.learn(e)
-	if (e.Kind == "delete" || e.Kind == "lost") && !known && r.inherits {
-		err = nil
-	}
 	if err == nil && e.Kind == "update" && !r.rewound && goesBack(e) {
 		err = fmt.Errorf("%v: it goes back", e)
 	}

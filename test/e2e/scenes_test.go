@@ -48,7 +48,6 @@ func (th *theatre) act(t *testing.T, cfg *rest.Config) *act {
 	a.pods = a.informer(podsIn(client, th.namespace), &corev1.Pod{}, pods, warmwatch.InformerOptions{Namespace: th.namespace})
 	addDurable(t, a.pods, "scenes", th.durable)
 	a.plain = newRecorder(t)
-	a.plain.inherits = true
 	addHandler(t, a.pods, a.plain)
 	a.run()
 	return a

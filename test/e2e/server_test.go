@@ -155,7 +155,6 @@ func TestHasSynced(t *testing.T) {
 		}
 		p, informer = begin()
 		handler := newRecorder(t)
-		handler.inherits = true
 		registration := addHandler(t, informer, handler)
 		awaitPhase(t, informer, warmwatch.PhaseDisconnected)
 		if n := len(informer.GetStore().List()); n != 10 {

@@ -52,7 +52,6 @@ const (
 type ToldOf struct {
 	Version int
 	UID     string
-	Since   int  // Version of the first notification since it did not know the object.
 	Gone    bool // It was told of the deletion.
 	Lost    bool // By absence from a list: it was deleted behind Version.
 	Unsure  bool // Since a session that began without a file, and may never have got one.
@@ -142,20 +141,19 @@ func (w *World) Apply(m Mark) {
 	case Started:
 		w.Belief(Durable)
 		w.MemoryOnly, w.Finished = m.MemoryOnly, false
-		// A plain handler may never hear again of what it was told of before it
-		// was in the file, nor a durable one if there was no file.
-		for name, b := range w.Beliefs {
+		clear(w.Belief(Plain).Known) // It is told of everything anew.
+		// A durable handler may never hear again of what it was told of if there was no file.
+		for _, b := range w.Beliefs {
 			if m.MemoryOnly { // The file that there will be knows nothing of what was told before.
 				clear(b.Newest)
 			}
 			maps.DeleteFunc(b.Known, func(key string, t ToldOf) bool {
-				if t.Unsure && name != Plain {
+				if t.Unsure {
 					b.Doubted[key] = true
 				}
 				return t.Unsure
 			})
 		}
-		maps.DeleteFunc(w.Belief(Plain).Known, func(_ string, t ToldOf) bool { return t.Since > m.Version })
 	case Joined:
 		w.Belief(m.Handler)
 	case Left:
@@ -168,7 +166,7 @@ func (w *World) Apply(m Mark) {
 }
 
 func (b Belief) told(m Mark, memoryOnly bool) {
-	t := ToldOf{Version: m.Version, UID: m.UID, Since: m.Version, Gone: m.Gone, Lost: m.Lost, Unsure: memoryOnly}
+	t := ToldOf{Version: m.Version, UID: m.UID, Gone: m.Gone, Lost: m.Lost, Unsure: memoryOnly}
 	if !memoryOnly && b.Newest[m.Key].before(t) {
 		b.Newest[m.Key] = t
 	}
@@ -178,7 +176,7 @@ func (b Belief) told(m Mark, memoryOnly bool) {
 		return
 	}
 	if known, found := b.Known[m.Key]; found {
-		t.Since, t.Unsure = known.Since, known.Unsure
+		t.Unsure = known.Unsure
 	}
 	b.Known[m.Key] = t
 }

@@ -162,20 +162,6 @@ func (l *life) check(servers map[kind]*apiserver.Server, deletions, all bool) (f
 	return found
 }
 
-// checkUntold wants plain handlers to have been told of the deletions that those
-// of the last process were not told of.
-func (l *life) checkUntold(im *image) (found []problem) {
-	for _, k := range kinds {
-		_, told, _ := l.plain[k].state()
-		for _, key := range im.Servers[k].Untold {
-			if !told[key] {
-				found = append(found, problem{Kind: "plain handler: deletion not told", Detail: fmt.Sprintf("%s: %s", k, key)})
-			}
-		}
-	}
-	return found
-}
-
 // checkServed looks at what is served while the server is away. Each object in it was there once.
 func (l *life) checkServed(im *image, servers map[kind]*apiserver.Server) (found []problem) {
 	for _, k := range kinds {

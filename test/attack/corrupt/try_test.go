@@ -116,9 +116,6 @@ func (y *try) run() {
 		y.setDown(nil)
 	}
 	y.await(first, "first life")
-	if y.way == control {
-		y.note("first life", first.checkUntold(y.im))
-	}
 	y.changes(30)
 	y.await(first, "first life, after changes")
 	if y.die(first) {

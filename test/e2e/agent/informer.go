@@ -158,24 +158,16 @@ func (i *Informer) add(r *recorder) (err error) {
 	return err
 }
 
-// addLate adds a handler as controller-runtime does, and tells of that by an Event
-// without a key, before any other of it.
+// addLate adds a handler as controller-runtime does.
 func (a *Agent) addLate(ctx context.Context, i *Informer, r *recorder) {
 	select {
 	case <-time.After(r.Late):
 	case <-ctx.Done():
 		return
 	}
-	tell, added := r.tell, make(chan struct{})
-	r.tell = func(e *Event) {
-		<-added
-		tell(e)
-	}
 	if err := i.add(r); err != nil && ctx.Err() == nil {
 		panic(err)
 	}
-	tell(&Event{Resource: r.resource, Handler: r.Name})
-	close(added)
 }
 
 func byLabel(name string) cache.IndexFunc {
