@@ -1,13 +1,10 @@
 package warmwatch
 
 import (
-	"sync/atomic"
-
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/internal/processor"
-	"github.com/warmwatch/warmwatch/internal/reflector"
 	"github.com/warmwatch/warmwatch/internal/sink"
 )
 
@@ -43,7 +40,6 @@ func (o *observer) Contact() { o.progress.contact() }
 type sinkInformer struct {
 	progress        *progress
 	processor       *processor.Processor
-	resumer         *atomic.Pointer[reflector.Resumer]
 	logger          klog.Logger
 	serve, caughtUp func()
 	synced          cache.DoneChecker
@@ -70,13 +66,6 @@ func (i *sinkInformer) Relisted(full bool) {
 
 // Refused implements [sink.Informer].
 func (i *sinkInformer) Refused(err error) { i.progress.set(CodeRefused, err) }
-
-// ForceRelist implements [sink.Informer].
-func (i *sinkInformer) ForceRelist(how reflector.Relisting) {
-	if r := i.resumer.Load(); r != nil {
-		r.ForceRelist(how)
-	}
-}
 
 // Resync implements [sink.Informer].
 func (i *sinkInformer) Resync() { i.processor.Resync() }

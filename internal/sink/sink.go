@@ -13,7 +13,6 @@ import (
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/indexer"
-	"github.com/warmwatch/warmwatch/internal/reflector"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
 )
@@ -37,8 +36,6 @@ type Informer interface {
 	Relisted(full bool)
 	// Refused is told why the object of an event could not be stored.
 	Refused(err error)
-	// ForceRelist schedules a relist: the watch has not caught up, whatever its version.
-	ForceRelist(reflector.Relisting)
 	// Resync makes the handlers that are due hear of all objects again.
 	Resync()
 	HasSyncedChecker() cache.DoneChecker
