@@ -81,10 +81,10 @@ func putEverywhere(b *Batch, i int) {
 func TestABatchIsVisibleAsAWhole(t *testing.T) {
 	for _, o := range []Options{
 		{CommitInterval: time.Millisecond},
-		{CommitInterval: time.Millisecond, CommitBytes: 1},
-		{CommitInterval: time.Hour, CommitBytes: 20 << 10, MaxPendingBytes: 20 << 10},
+		{CommitInterval: time.Millisecond, MaxPendingBytes: 2},
+		{CommitInterval: time.Hour, MaxPendingBytes: 40 << 10},
 	} {
-		t.Run(fmt.Sprintf("%v/%d", o.CommitInterval, o.CommitBytes), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%v/%d", o.CommitInterval, o.MaxPendingBytes), func(t *testing.T) {
 			db := openSound(t, testsupport.Path(t), o)
 			const batches = 600
 			var wg sync.WaitGroup

@@ -112,11 +112,11 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 		return 0, true
 	case db.dirtySince.IsZero():
 		return db.retryAt.Sub(now), db.commitErr != nil
-	case db.writesLocked() && db.commitErr == nil && db.pending.bytes >= db.opts.CommitBytes:
+	case db.writesLocked() && db.commitErr == nil && db.pending.bytes >= db.opts.MaxPendingBytes/2:
 		// The hooks may delete much of it: deltas that were acknowledged soon need not
 		// be written.
 		db.beforeCommitLocked()
-		if db.pending.bytes >= db.opts.CommitBytes/2 {
+		if db.pending.bytes >= db.opts.MaxPendingBytes/4 {
 			return 0, true
 		}
 		db.cond.Broadcast() // There is room again.

@@ -99,7 +99,7 @@ func TestAnUrgentChangeIsDurableAfterTheDurableDelay(t *testing.T) {
 
 func TestManyBytesAreCommittedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Hour, CommitBytes: 10_000})
+		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Hour, MaxPendingBytes: 20_000})
 		for i := range 9 {
 			put(t, db, strconv.Itoa(i), repeat("x", 1000))
 		}
@@ -113,7 +113,7 @@ func TestManyBytesAreCommittedAtOnce(t *testing.T) {
 // commit, and Updates that waited for room go on.
 func TestWhatHooksTakeBackIsNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Hour, CommitBytes: 10_000, MaxPendingBytes: 10_000})
+		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Hour, MaxPendingBytes: 20_000})
 		c := countCommits(db)
 		var passing []string // Guarded by the DB's lock.
 		db.AddHook(&Hook{BeforeCommit: func(b *Batch) {
@@ -154,7 +154,7 @@ func TestWhatHooksTakeBackIsNotWritten(t *testing.T) {
 // TestAHotKeyIsEncodedOnce is the point of keeping values unencoded.
 func TestAHotKeyIsEncodedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Second, CommitBytes: 2000})
+		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Second, MaxPendingBytes: 4000})
 		encoded := 0
 		for i := range 1000 {
 			apply(t, db, func(b *Batch) {
@@ -208,7 +208,7 @@ func TestADroppedSpaceLeavesNothingInMemory(t *testing.T) {
 // TestUpdateWaitsWhileTooMuchIsPending holds up a commit.
 func TestUpdateWaitsWhileTooMuchIsPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Hour, CommitBytes: 500, MaxPendingBytes: 1000})
+		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Hour, MaxPendingBytes: 1000})
 		release := make(chan struct{})
 		apply(t, db, func(b *Batch) { b.Put(testBucket, "held", &blob{text: "x", size: 600, release: release}) })
 		synctest.Wait()
@@ -337,7 +337,7 @@ func TestErrForgetsAValueThatCouldNotBeEncodedOnceItIsReplaced(t *testing.T) {
 // count as pending bytes.
 func TestValuesThatCannotBeEncodedDoNotHoldUpOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := open(t, testsupport.Path(t), Options{CommitInterval: time.Second, CommitBytes: 2000, MaxPendingBytes: 4000})
+		db := open(t, testsupport.Path(t), Options{CommitInterval: time.Second, MaxPendingBytes: 4000})
 		c := countCommits(db)
 		for i := range 10 {
 			apply(t, db, func(b *Batch) {
@@ -470,15 +470,15 @@ func TestOptionsHaveDefaultsAndBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.Logger = nil
-	want := Options{CommitInterval: time.Second, DurableDelay: 10 * time.Millisecond, LockTimeout: 30 * time.Second, CommitBytes: 8 << 20, MaxPendingBytes: 16 << 20}
+	want := Options{CommitInterval: time.Second, DurableDelay: 10 * time.Millisecond, LockTimeout: 30 * time.Second, MaxPendingBytes: 16 << 20}
 	if diff := cmp.Diff(want, o); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	o, err = Options{CommitInterval: time.Millisecond, MaxPendingBytes: 1000}.withDefaults()
-	if err != nil || o.DurableDelay != time.Millisecond || o.CommitBytes != 1000 {
-		t.Errorf("DurableDelay %v, CommitBytes %d, %v: not bounded by CommitInterval and MaxPendingBytes", o.DurableDelay, o.CommitBytes, err)
+	o, err = Options{CommitInterval: time.Millisecond}.withDefaults()
+	if err != nil || o.DurableDelay != time.Millisecond {
+		t.Errorf("DurableDelay %v, %v: not bounded by CommitInterval", o.DurableDelay, err)
 	}
-	for _, bad := range []Options{{CommitInterval: -1}, {DurableDelay: -1}, {CommitBytes: -1}, {MaxPendingBytes: -1}} {
+	for _, bad := range []Options{{CommitInterval: -1}, {DurableDelay: -1}, {MaxPendingBytes: -1}} {
 		if _, err := Open(t.Context(), testsupport.Path(t), bad); err == nil {
 			t.Errorf("%+v was accepted", bad)
 		}

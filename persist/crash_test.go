@@ -55,7 +55,7 @@ func init() {
 		if err != nil {
 			return err
 		}
-		db, err := Open(context.Background(), args[0], Options{CommitInterval: time.Millisecond, CommitBytes: 20_000, Logger: &testsupport.Quiet})
+		db, err := Open(context.Background(), args[0], Options{CommitInterval: time.Millisecond, MaxPendingBytes: 40_000, Logger: &testsupport.Quiet})
 		if err != nil {
 			return err
 		}

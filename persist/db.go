@@ -18,10 +18,8 @@ type Options struct {
 	CommitInterval time.Duration
 	// DurableDelay is the same for batches marked [Batch.Urgent]. Default 10ms.
 	DurableDelay time.Duration
-	// CommitBytes is how many pending bytes start a commit at once. Default 8 MiB.
-	CommitBytes int64
 	// MaxPendingBytes bounds what waits in memory for the committer: past it,
-	// Update blocks. The bound is lifted while nothing can be written,
+	// Update blocks, and past half of it a commit begins at once. The bound is lifted while nothing can be written,
 	// because the changes then have nowhere else to go. Default 16 MiB.
 	MaxPendingBytes int64
 	// LockTimeout is how long Open waits for another process to release the
@@ -44,7 +42,6 @@ func (o Options) withDefaults() (Options, error) {
 	err := cmp.Or(
 		orDefault("CommitInterval", &o.CommitInterval, time.Second),
 		orDefault("DurableDelay", &o.DurableDelay, 10*time.Millisecond),
-		orDefault("CommitBytes", &o.CommitBytes, 8<<20),
 		orDefault("MaxPendingBytes", &o.MaxPendingBytes, 16<<20),
 	)
 	if err != nil {
@@ -52,7 +49,6 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	o.LockTimeout = cmp.Or(o.LockTimeout, 30*time.Second)
 	o.DurableDelay = min(o.DurableDelay, o.CommitInterval)
-	o.CommitBytes = min(o.CommitBytes, o.MaxPendingBytes)
 	if o.Logger == nil {
 		l := klog.Background()
 		o.Logger = &l
@@ -267,7 +263,7 @@ func (db *DB) noteChangeLocked(urgent bool) {
 	if urgent && db.urgentSince.IsZero() {
 		db.urgentSince, wake = time.Now(), true
 	}
-	if wake || db.pending.bytes >= db.opts.CommitBytes {
+	if wake || db.pending.bytes >= db.opts.MaxPendingBytes/2 {
 		db.wakeCommitter()
 	}
 }

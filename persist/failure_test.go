@@ -35,7 +35,7 @@ func fill(db *DB, full bool) {
 func TestAFailedCommitLosesNothing(t *testing.T) { // S6
 	synctest.Test(t, func(t *testing.T) {
 		path := testsupport.Path(t)
-		db := openSound(t, path, Options{CommitInterval: time.Second, CommitBytes: 1000, MaxPendingBytes: 2000})
+		db := openSound(t, path, Options{CommitInterval: time.Second, MaxPendingBytes: 2000})
 		c := countCommits(db)
 		put(t, db, "old", "1")
 		flush(t, db)

@@ -170,7 +170,7 @@ type modelWalk struct {
 }
 
 func (w *modelWalk) open() {
-	o := Options{CommitInterval: time.Duration(w.m.rnd.Intn(3)) * time.Millisecond, CommitBytes: int64(1 + w.m.rnd.Intn(50_000)), Logger: &testsupport.Quiet}
+	o := Options{CommitInterval: time.Duration(w.m.rnd.Intn(3)) * time.Millisecond, MaxPendingBytes: 2 * int64(1+w.m.rnd.Intn(50_000)), Logger: &testsupport.Quiet}
 	db, err := Open(w.t.Context(), w.path, o)
 	if err != nil {
 		w.t.Fatal(err)

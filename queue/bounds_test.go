@@ -76,7 +76,7 @@ func TestAPassThatGainsLittleDoesNotDelayThoseOfLaterBacklogs(t *testing.T) {
 // memory.
 func TestAPassWhileCommitsHangDoesNotDelayThoseOfLaterHangs(t *testing.T) {
 	const bytes = 1 << 20
-	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: 1, DurableDelay: 1, MaxPendingBytes: 1 << 40, CommitBytes: 1 << 40})
+	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: 1, DurableDelay: 1, MaxPendingBytes: 1 << 40})
 	q := newLog(t, db, Options{TailBytes: 1})
 	c := durable(t, q, "d", false)
 	c.InitialListDone()

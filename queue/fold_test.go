@@ -431,7 +431,7 @@ func (v hangingValue) AppendTo(b []byte) ([]byte, error) {
 
 // TestWhatWaitsForACommitIsBoundedByTheNumberOfObjects: batchHeads, and deltas in memory.
 func TestWhatWaitsForACommitIsBoundedByTheNumberOfObjects(t *testing.T) {
-	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: 1, DurableDelay: 1, MaxPendingBytes: 1 << 40, CommitBytes: 1 << 40})
+	db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: 1, DurableDelay: 1, MaxPendingBytes: 1 << 40})
 	q := newLog(t, db, Options{TailBytes: 1 << 20})
 	c := durable(t, q, "d", false)
 	c.InitialListDone()

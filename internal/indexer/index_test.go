@@ -462,7 +462,7 @@ func TestAChunkIsDecodedAsItWasRead(t *testing.T) {
 // TestNamesThatComeAndGoWhileNothingIsWrittenTakeNoMemory: so much would wait that a commit is due.
 func TestNamesThatComeAndGoWhileNothingIsWrittenTakeNoMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Hour, CommitBytes: 32 << 10})
+		db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Hour, MaxPendingBytes: 64 << 10})
 		ix := newIndexer(t, db, cache.Indexers{"node": byNode, "values": byValues}, 0)
 		if err := ix.Add(newPod("stays", "1")); err != nil {
 			t.Fatal(err)
