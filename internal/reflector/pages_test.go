@@ -103,39 +103,23 @@ func TestAServerThatPagesItsFirstListIsAskedForPages(t *testing.T) {
 	}
 }
 
-func TestAServerThatRefusesResourceVersionMatchIsAskedWithoutIt(t *testing.T) {
+func TestAServerThatRefusesResourceVersionMatchIsAskedForTheNewest(t *testing.T) {
 	for _, code := range []int32{http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusUnprocessableEntity, http.StatusNotImplemented} {
 		bubble(t, func(t *testing.T) {
-			refused := fails(statusError(code))
-			w := newWorld(t, "5", refused, lists("9", "a@3"), opens())
+			w := newWorld(t, "5", fails(statusError(code)), lists("9", "a@3"), opens())
 			w.opts.Relist = because(false, false)
 			w.run()
-			w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "LIST rv=5", "WATCH rv=9")
+			w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "LIST limit=500", "WATCH rv=9")
 			w.store.calls.expect(t, "begin", "abort", "begin", "item a@3", "finish 9", "replace 9")
-			// That is remembered.
-			w.server.then(lists("12", "a@3"), opens())
-			w.force()
-			advance(firstBackoff)
-			w.server.requests.expect(t, "LIST rv=9", "WATCH rv=12")
-			w.store.calls.take()
 		})
 	}
-	t.Run("and refuses the version too", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			refused := fails(statusError(http.StatusUnprocessableEntity))
-			w := newWorld(t, "5", refused, refused, lists("9", "a@3"), opens())
-			w.opts.Relist = because(false, false)
-			w.run()
-			w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "LIST rv=5", "LIST limit=500", "WATCH rv=9")
-		})
-	})
 	t.Run("and refuses everything", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			refused := fails(statusError(http.StatusBadRequest))
-			w := newWorld(t, "5", refused, refused, refused)
+			w := newWorld(t, "5", refused, refused)
 			w.opts.Relist = because(false, false)
 			w.run()
-			w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "LIST rv=5", "LIST limit=500")
+			w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "LIST limit=500")
 			w.server.then(lists("9", "a@3"), opens())
 			advance(leastBackoff - time.Millisecond)
 			w.server.requests.expect(t)

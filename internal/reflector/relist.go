@@ -133,13 +133,7 @@ func (r *Resumer) relistByContent(ctx context.Context, rv string, how Relisting)
 	list := func(o metav1.ListOptions) (string, error) {
 		return r.withRelist(ctx, how, func(relist Relist) (string, error) { return r.pages(ctx, o, relist) })
 	}
-	o := r.listOptions(rv)
-	listed, err = list(o)
-	if o.ResourceVersionMatch != "" && isNotUnderstood(err) {
-		o.ResourceVersionMatch = "" // As in client-go's lists.
-		listed, err = list(o)
-		r.matchRefused = err == nil
-	}
+	listed, err = list(r.listOptions(rv))
 	if errors.Is(err, errPageExpired) { // List all at once, as client-go's pager does.
 		listed, err = list(metav1.ListOptions{})
 	}
@@ -162,9 +156,7 @@ func (r *Resumer) listOptions(rv string) metav1.ListOptions {
 	if !r.paginated && r.cuts == 0 {
 		o.Limit = 0 // The watch cache serves lists without a limit.
 	}
-	if !r.matchRefused {
-		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
-	}
+	o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	return o
 }
 
