@@ -27,7 +27,7 @@ func (r *Resumer) relistByItem(ctx context.Context, rv string, how Relisting) (s
 	if r.cuts > 1 { // The client may allow less time for its request than all pages take.
 		return "", fmt.Errorf("%w: it was cut twice", errNotByItem)
 	}
-	return r.withRelist(ctx, how, func(relist Relist) (listed string, _ error) {
+	return r.withRelist(how, func(relist Relist) (listed string, _ error) {
 		known := knownObjects{r: r, relist: relist}
 		paged, err := request.Items(ctx, r.listOptions(rv), func(ctx context.Context) error {
 			w, err := r.lw.WatchWithContext(ctx, streamOptions(rv))
@@ -40,7 +40,7 @@ func (r *Resumer) relistByItem(ctx context.Context, rv string, how Relisting) (s
 			}
 			listed, err = r.readItems(ctx, w, rv, relist, &known.versions)
 			return err
-		}, func(i request.Item, encoded []byte) (bool, error) { return known.has(ctx, i, encoded) })
+		}, known.has)
 		r.paginated = r.paginated || paged && rv == anyVersion
 		return listed, byItemError(err)
 	})
@@ -82,7 +82,7 @@ func (r *Resumer) readItems(ctx context.Context, w watch.Interface, asked string
 		}
 		if e.Type != watch.Bookmark {
 			sent.seeObject(e.Object, "")
-			if err := relist.Item(ctx, e.Object); err != nil {
+			if err := relist.Item(e.Object); err != nil {
 				return "", fmt.Errorf("%w: %w", errStore, err)
 			}
 			continue
@@ -93,7 +93,7 @@ func (r *Resumer) readItems(ctx context.Context, w watch.Interface, asked string
 		}
 		sent.see(versions.newest, "")
 		sent.check(listed)
-		if err := r.finish(ctx, relist, sent, listed); err != nil {
+		if err := r.finish(relist, sent, listed); err != nil {
 			return "", fmt.Errorf("%w: %w", errStore, err)
 		}
 		return listed, nil
@@ -118,10 +118,10 @@ type knownObjects struct {
 	versions versionOrder
 }
 
-func (k *knownObjects) has(ctx context.Context, i request.Item, encoded []byte) (bool, error) {
+func (k *knownObjects) has(i request.Item, encoded []byte) (bool, error) {
 	k.r.obs.Contact()
 	v := versionOf(i)
-	same, err := k.relist.Same(ctx, v, encoded)
+	same, err := k.relist.Same(v, encoded)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", errStore, err)
 	}

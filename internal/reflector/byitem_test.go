@@ -29,7 +29,7 @@ func TestAListOfKnownObjects(t *testing.T) {
 		}{{"4", "finish 9"}, {"10", "finish "}} { // Newer than the list: no watch is resumed there.
 			w := newWorld(t, "3")
 			r := w.open()
-			relist, err := w.store.BeginRelist(t.Context(), Relisting{})
+			relist, err := w.store.BeginRelist(Relisting{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -69,7 +69,7 @@ func (r *Resumer) relistByVersion(ctx context.Context, rv string, how Relisting)
 	if at == "" || stored < minByVersion {
 		return "", errNotByVersion
 	}
-	return r.withRelist(ctx, how, func(relist Relist) (string, error) {
+	return r.withRelist(how, func(relist Relist) (string, error) {
 		b := byVersion{r: r, relist: relist, at: at, maxChanged: stored / maxChangedShare}
 		listed, err := b.list(ctx, r.listOptions(rv))
 		if err == nil {
@@ -85,7 +85,7 @@ func (r *Resumer) relistByVersion(ctx context.Context, rv string, how Relisting)
 			return "", r.byVersionError(err)
 		}
 		r.wasCut = false
-		return listed, r.finish(ctx, relist, b.versions, listed)
+		return listed, r.finish(relist, b.versions, listed)
 	})
 }
 
@@ -137,7 +137,7 @@ func (b *byVersion) list(ctx context.Context, o metav1.ListOptions) (string, err
 		_, err := b.r.lw.ListWithContext(ctx, o)
 		answered = err == nil
 		return err
-	}, func(i request.Item) error { return b.see(ctx, versionOf(i)) })
+	}, func(i request.Item) error { return b.see(versionOf(i)) })
 	if errors.Is(err, request.ErrNotSeen) && answered { // Nor will the next be. Else there may be no credentials now.
 		b.r.schema = nil
 	}
@@ -152,10 +152,10 @@ func (b *byVersion) list(ctx context.Context, o metav1.ListOptions) (string, err
 }
 
 // see is called for each object of the list.
-func (b *byVersion) see(ctx context.Context, v checkpoint.ObjectVersion) error {
+func (b *byVersion) see(v checkpoint.ObjectVersion) error {
 	b.r.obs.Contact()
 	b.versions.see(v.ResourceVersion, "")
-	known, err := b.relist.Known(ctx, v)
+	known, err := b.relist.Known(v)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errStore, err)
 	}
@@ -236,7 +236,7 @@ func (b *byVersion) getSome(ctx context.Context, o metav1.ListOptions, some []ch
 			return nil
 		}
 		delete(wanted, v) // Before a transform may change it.
-		if err := b.relist.Item(ctx, obj); err != nil {
+		if err := b.relist.Item(obj); err != nil {
 			return fmt.Errorf("%w: %w", errStore, err)
 		}
 		return nil

@@ -131,7 +131,7 @@ func (r *Resumer) relistByContent(ctx context.Context, rv string, how Relisting)
 	}
 	r.log.V(4).Info("Listing without reading item by item", "reason", err)
 	list := func(o metav1.ListOptions) (string, error) {
-		return r.withRelist(ctx, how, func(relist Relist) (string, error) { return r.pages(ctx, o, relist) })
+		return r.withRelist(how, func(relist Relist) (string, error) { return r.pages(ctx, o, relist) })
 	}
 	listed, err = list(r.listOptions(rv))
 	if errors.Is(err, errPageExpired) { // List all at once, as client-go's pager does.
@@ -160,8 +160,8 @@ func (r *Resumer) listOptions(rv string) metav1.ListOptions {
 	return o
 }
 
-func (r *Resumer) withRelist(ctx context.Context, how Relisting, list func(Relist) (string, error)) (string, error) {
-	relist, err := r.store.BeginRelist(ctx, how)
+func (r *Resumer) withRelist(how Relisting, list func(Relist) (string, error)) (string, error) {
+	relist, err := r.store.BeginRelist(how)
 	if err != nil {
 		return "", err
 	}
@@ -197,13 +197,13 @@ func (r *Resumer) pages(ctx context.Context, o metav1.ListOptions, relist Relist
 		}
 		err = meta.EachListItemWithAlloc(list, func(obj runtime.Object) error {
 			versions.seeObject(obj, m.GetResourceVersion())
-			return relist.Item(ctx, obj)
+			return relist.Item(obj)
 		})
 		if err != nil {
 			return "", err
 		}
 		if o.Continue = m.GetContinue(); o.Continue == "" {
-			return rv, r.finish(ctx, relist, versions, rv)
+			return rv, r.finish(relist, versions, rv)
 		}
 		if asked == anyVersion { // A watch cache would ignore the limit (client-go, reflector.go, list).
 			r.paginated = true
@@ -258,10 +258,10 @@ func notOlder(listed, asked string) error {
 
 // finish ends a relist whose list is complete. If the versions have no common order, no other
 // watch than this Reflector's begins there.
-func (r *Resumer) finish(ctx context.Context, relist Relist, versions versionOrder, rv string) (err error) {
+func (r *Resumer) finish(relist Relist, versions versionOrder, rv string) (err error) {
 	if versions.beyond {
 		r.log.V(2).Info("The list has an object that is newer than the list, so no watch is resumed there", "resourceVersion", rv, "newest", versions.newest)
 	}
-	r.changed, err = relist.Finish(ctx, rv, !versions.beyond)
+	r.changed, err = relist.Finish(rv, !versions.beyond)
 	return err
 }

@@ -30,7 +30,7 @@ type Store interface {
 	At() string
 	// BeginRelist begins to compare the store with a list. One relist is under
 	// way at a time.
-	BeginRelist(ctx context.Context, how Relisting) (Relist, error)
+	BeginRelist(how Relisting) (Relist, error)
 	// Passing is called with the object that an event adds, changes or deletes, before the
 	// Reflector gets the event. The Reflector skips an object of another type or kind, and the
 	// Store does not know then whether it has everything up to the next event.
@@ -60,21 +60,21 @@ type Relisting struct {
 // of one ends the relist.
 type Relist interface {
 	// Item receives an object that exists.
-	Item(ctx context.Context, obj runtime.Object) error
+	Item(obj runtime.Object) error
 	// Known receives the version of an object that exists, and reports whether the store has
 	// it. If not, and if the object is not received as an Item, it does not exist.
-	Known(ctx context.Context, v checkpoint.ObjectVersion) (bool, error)
+	Known(v checkpoint.ObjectVersion) (bool, error)
 	// Same receives an object that exists, in protobuf, and reports whether the store has the
 	// same. If not, the object is received as an Item later. Same does not keep encoded, and
 	// may be called by another goroutine, but not once Finish is called.
-	Same(ctx context.Context, v checkpoint.ObjectVersion, encoded []byte) (bool, error)
+	Same(v checkpoint.ObjectVersion, encoded []byte) (bool, error)
 	// Finish is called after the last object, with the resourceVersion of the list. It is
 	// empty if the list has none: the version of the next bookmark is the store's then. If the
 	// versions are not ordered, no watch can be resumed at one of them before the next list.
 	// After nil the store has these objects and no others, or another relist is already demanded
 	// ([Resumer.ForceRelist]), and the store is not served before that is done. Finish reports whether the
 	// relist has written anything.
-	Finish(ctx context.Context, resourceVersion string, ordered bool) (changed bool, err error)
+	Finish(resourceVersion string, ordered bool) (changed bool, err error)
 	// Abort ends a relist that cannot be finished. The items are not applied, except
 	// those that a relist writes as they come. It does nothing after Finish has returned nil.
 	Abort()

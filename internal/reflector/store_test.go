@@ -1,7 +1,6 @@
 package reflector
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -115,7 +114,7 @@ func (m *memory) Replace(objs []any, rv string) error {
 	return nil
 }
 
-func (m *memory) BeginRelist(_ context.Context, how Relisting) (Relist, error) {
+func (m *memory) BeginRelist(how Relisting) (Relist, error) {
 	if err := m.once(&m.beginErr); err != nil {
 		return nil, err
 	}
@@ -152,7 +151,7 @@ type memoryRelist struct {
 	done   bool
 }
 
-func (r *memoryRelist) Item(_ context.Context, obj runtime.Object) error {
+func (r *memoryRelist) Item(obj runtime.Object) error {
 	if err := r.m.once(&r.m.itemErr); err != nil {
 		return err
 	}
@@ -160,15 +159,15 @@ func (r *memoryRelist) Item(_ context.Context, obj runtime.Object) error {
 	return r.m.set("item", obj, "")
 }
 
-func (r *memoryRelist) Known(context.Context, checkpoint.ObjectVersion) (bool, error) {
+func (r *memoryRelist) Known(checkpoint.ObjectVersion) (bool, error) {
 	return false, nil
 }
 
-func (r *memoryRelist) Same(context.Context, checkpoint.ObjectVersion, []byte) (bool, error) {
+func (r *memoryRelist) Same(checkpoint.ObjectVersion, []byte) (bool, error) {
 	return false, nil
 }
 
-func (r *memoryRelist) Finish(_ context.Context, rv string, ordered bool) (changed bool, err error) {
+func (r *memoryRelist) Finish(rv string, ordered bool) (changed bool, err error) {
 	if err := r.m.once(&r.m.finishErr); err != nil {
 		return false, err
 	}

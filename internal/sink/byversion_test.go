@@ -19,20 +19,20 @@ func TestVersionsProveContents(t *testing.T) {
 		k.informer = i
 		relist := func(schema string, each func(reflector.Relist) error) {
 			t.Helper()
-			r, err := k.BeginRelist(t.Context(), reflector.Relisting{Schema: schema})
+			r, err := k.BeginRelist(reflector.Relisting{Schema: schema})
 			if err == nil {
 				err = each(r)
 			}
 			if err == nil {
-				_, err = r.Finish(t.Context(), "9", true)
+				_, err = r.Finish("9", true)
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
-		byContent := func(r reflector.Relist) error { return r.Item(t.Context(), configMap("a", "1")) }
+		byContent := func(r reflector.Relist) error { return r.Item(configMap("a", "1")) }
 		byVersion := func(r reflector.Relist) error {
-			_, err := r.Known(t.Context(), checkpoint.VersionOf(configMap("a", "1")))
+			_, err := r.Known(checkpoint.VersionOf(configMap("a", "1")))
 			return err
 		}
 		expect := func(when, schema string, want bool) {
@@ -86,7 +86,7 @@ func TestKnownIsTheVeryVersionOfTheStore(t *testing.T) {
 	k := newSink(t, 2)
 	noUID := configMap("no-uid", "4")
 	noUID.UID = ""
-	if _, err := relistOf(t, k, configMap("a", "1"), configMap("b", "2"), configMap("c", "3"), noUID).Finish(t.Context(), "9", true); err != nil {
+	if _, err := relistOf(t, k, configMap("a", "1"), configMap("b", "2"), configMap("c", "3"), noUID).Finish("9", true); err != nil {
 		t.Fatal(err)
 	}
 	r := relistOf(t, k)
@@ -102,11 +102,11 @@ func TestKnownIsTheVeryVersionOfTheStore(t *testing.T) {
 		{checkpoint.ObjectVersion{Namespace: "ns", Name: "c", UID: "uid-c", ResourceVersion: "3"}, false},
 		{checkpoint.ObjectVersion{Name: "a", UID: types.UID("")}, false},
 	} {
-		if got, err := r.Known(t.Context(), c.v); got != c.want || err != nil {
+		if got, err := r.Known(c.v); got != c.want || err != nil {
 			t.Errorf("%v: %v, %v", c.v, got, err)
 		}
 	}
-	if _, err := r.Finish(t.Context(), "10", true); err != nil {
+	if _, err := r.Finish("10", true); err != nil {
 		t.Fatal(err)
 	}
 	k.indexer.Hide(false)

@@ -2,7 +2,6 @@ package sink
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"time"
 
@@ -91,7 +90,7 @@ func (k *Sink) lockOpen() error {
 }
 
 // BeginRelist implements [reflector.Store].
-func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflector.Relist, error) {
+func (k *Sink) BeginRelist(how reflector.Relisting) (reflector.Relist, error) {
 	if err := k.lockOpen(); err != nil {
 		return nil, err
 	}
@@ -120,7 +119,7 @@ func (k *Sink) BeginRelist(_ context.Context, how reflector.Relisting) (reflecto
 }
 
 // Item implements [reflector.Relist].
-func (r *relist) Item(_ context.Context, obj runtime.Object) error {
+func (r *relist) Item(obj runtime.Object) error {
 	k := r.k
 	if err := k.lockOpen(); err != nil {
 		return err
@@ -173,7 +172,7 @@ func (r *relist) addSilentLocked(it stagedItem) error {
 }
 
 // Known implements [reflector.Relist].
-func (r *relist) Known(_ context.Context, v checkpoint.ObjectVersion) (bool, error) {
+func (r *relist) Known(v checkpoint.ObjectVersion) (bool, error) {
 	k := r.k
 	if err := k.lockOpen(); err != nil {
 		return false, err
@@ -191,7 +190,7 @@ func (r *relist) Known(_ context.Context, v checkpoint.ObjectVersion) (bool, err
 }
 
 // Same implements [reflector.Relist].
-func (r *relist) Same(_ context.Context, v checkpoint.ObjectVersion, encoded []byte) (bool, error) {
+func (r *relist) Same(v checkpoint.ObjectVersion, encoded []byte) (bool, error) {
 	k := r.k
 	if err := k.lockOpen(); err != nil {
 		return false, err
@@ -261,7 +260,7 @@ func (r *relist) writeSilentLocked() error {
 }
 
 // Finish implements [reflector.Relist].
-func (r *relist) Finish(_ context.Context, rv string, ordered bool) (changed bool, err error) {
+func (r *relist) Finish(rv string, ordered bool) (changed bool, err error) {
 	if !ordered {
 		rv = "" // It says nothing of the objects.
 	}

@@ -90,10 +90,10 @@ func configMap(name, rv string) *corev1.ConfigMap {
 // relistOf begins a relist with these items.
 func relistOf(t *testing.T, k *Sink, items ...*corev1.ConfigMap) reflector.Relist {
 	t.Helper()
-	r, err := k.BeginRelist(t.Context(), reflector.Relisting{})
+	r, err := k.BeginRelist(reflector.Relisting{})
 	for _, obj := range items {
 		if err == nil {
-			err = r.Item(t.Context(), obj)
+			err = r.Item(obj)
 		}
 	}
 	if err != nil {
@@ -110,7 +110,7 @@ func TestAFirstListThatHasLostObjectsIsNotComplete(t *testing.T) {
 	finish := func() {
 		t.Helper()
 		r := relistOf(t, k, configMap("a", "1"), configMap("b", "2"), configMap("c", "3"))
-		_, err := r.Finish(t.Context(), "9", true)
+		_, err := r.Finish("9", true)
 		if err := errors.Join(err, k.Replace(nil, "9")); err != nil {
 			t.Fatal(err)
 		}
@@ -158,11 +158,11 @@ func TestWhatIsPutByHandDuringAFirstListIsReplaced(t *testing.T) {
 			}
 			k.indexer.Hide(true)
 			for _, obj := range []*corev1.ConfigMap{configMap("b", "2"), configMap("c", "3"), configMap("a", "4"), configMap("d", "5")} {
-				if err := r.Item(t.Context(), obj); err != nil {
+				if err := r.Item(obj); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if _, err := r.Finish(t.Context(), "9", true); err != nil {
+			if _, err := r.Finish("9", true); err != nil {
 				t.Fatal(err)
 			}
 			expectCounted(t, k, "a@4", "b@2", "c@3", "d@5")
@@ -177,9 +177,9 @@ func TestWhatIsPutByHandDuringAFirstListIsReplaced(t *testing.T) {
 // the next one uses the same space then.
 func TestARelistWritesNothingAfterTheEnd(t *testing.T) {
 	for name, call := range map[string]func(*testing.T, reflector.Relist) error{
-		"an item": func(t *testing.T, r reflector.Relist) error { return r.Item(t.Context(), configMap("a", "3")) },
+		"an item": func(t *testing.T, r reflector.Relist) error { return r.Item(configMap("a", "3")) },
 		"a complete list": func(t *testing.T, r reflector.Relist) error {
-			_, err := r.Finish(t.Context(), "3", true)
+			_, err := r.Finish("3", true)
 			return err
 		},
 		"a list that is cut": func(_ *testing.T, r reflector.Relist) error { r.Abort(); return errStopped },
@@ -188,7 +188,7 @@ func TestARelistWritesNothingAfterTheEnd(t *testing.T) {
 			for _, filled := range []bool{false, true} {
 				k := newSink(t, 2)
 				if filled {
-					if _, err := relistOf(t, k, configMap("a", "1")).Finish(t.Context(), "1", true); err != nil {
+					if _, err := relistOf(t, k, configMap("a", "1")).Finish("1", true); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -210,7 +210,7 @@ func TestARelistWritesNothingAfterTheEnd(t *testing.T) {
 // next one uses the same space then.
 func TestNoIndexVersionIsWrittenAfterTheEnd(t *testing.T) {
 	k := newSink(t, 2)
-	if _, err := relistOf(t, k, configMap("a", "1")).Finish(t.Context(), "1", true); err != nil {
+	if _, err := relistOf(t, k, configMap("a", "1")).Finish("1", true); err != nil {
 		t.Fatal(err)
 	}
 	for _, stopped := range []bool{false, true} {
@@ -236,7 +236,7 @@ func TestAFirstListIsWrittenAsItComes(t *testing.T) {
 		for i := range objects {
 			obj := configMap(fmt.Sprintf("object-%03d", i), "1")
 			obj.Data = map[string]string{"data": strings.Repeat("x", objectBytes)}
-			if err := r.Item(t.Context(), obj); err != nil {
+			if err := r.Item(obj); err != nil {
 				t.Fatal(err)
 			}
 			each(i)
@@ -263,7 +263,7 @@ func TestAListWithoutAVersionLeavesNoOlderOne(t *testing.T) {
 	for _, rv := range []string{"", "0", "9"} {
 		k := newSink(t, 0)
 		for _, listed := range []string{"5", rv} {
-			if _, err := relistOf(t, k, configMap("a", "3")).Finish(t.Context(), listed, true); err != nil {
+			if _, err := relistOf(t, k, configMap("a", "3")).Finish(listed, true); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -297,7 +297,7 @@ func TestAFirstListMayHaveAnObjectAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := relistOf(t, k, test.items...)
-			if _, err := r.Finish(t.Context(), "9", true); err != nil {
+			if _, err := r.Finish("9", true); err != nil {
 				t.Fatal(err)
 			}
 			k.indexer.Hide(false)

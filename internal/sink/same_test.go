@@ -17,7 +17,7 @@ func sameOf(t *testing.T, r reflector.Relist, cm *corev1.ConfigMap) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same, err := r.Same(t.Context(), checkpoint.VersionOf(cm), encoded)
+	same, err := r.Same(checkpoint.VersionOf(cm), encoded)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func sameOf(t *testing.T, r reflector.Relist, cm *corev1.ConfigMap) bool {
 func TestSameIsTheVeryContentOfTheStore(t *testing.T) {
 	for _, flushed := range []bool{true, false} {
 		k := newSink(t, 2)
-		if _, err := relistOf(t, k, configMap("a", "1"), configMap("b", "2"), configMap("c", "3")).Finish(t.Context(), "3", true); err != nil {
+		if _, err := relistOf(t, k, configMap("a", "1"), configMap("b", "2"), configMap("c", "3")).Finish("3", true); err != nil {
 			t.Fatal(err)
 		}
 		if flushed {
@@ -54,7 +54,7 @@ func TestSameIsTheVeryContentOfTheStore(t *testing.T) {
 		if n := k.db.Applied() - before; n > 0 {
 			t.Errorf("flushed=%v: %d batches were written", flushed, n)
 		}
-		if _, err := r.Finish(t.Context(), "10", true); err != nil {
+		if _, err := r.Finish("10", true); err != nil {
 			t.Fatal(err)
 		}
 		k.indexer.Hide(false)
@@ -72,7 +72,7 @@ func TestWhatHasToBeDecodedIsNotSame(t *testing.T) {
 	a := configMap("a", "1")
 	begin := func(how reflector.Relisting) func(*testing.T, *Sink) reflector.Relist {
 		return func(t *testing.T, k *Sink) reflector.Relist {
-			r, err := k.BeginRelist(t.Context(), how)
+			r, err := k.BeginRelist(how)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -89,7 +89,7 @@ func TestWhatHasToBeDecodedIsNotSame(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := newSink(t, 2)
-			if _, err := relistOf(t, k, a, configMap("b", "2")).Finish(t.Context(), "3", true); err != nil {
+			if _, err := relistOf(t, k, a, configMap("b", "2")).Finish("3", true); err != nil {
 				t.Fatal(err)
 			}
 			k.transform = c.transform
@@ -102,7 +102,7 @@ func TestWhatHasToBeDecodedIsNotSame(t *testing.T) {
 		k := newSink(t, 2)
 		r := relistOf(t, k)
 		k.Stop()
-		if _, err := r.Same(t.Context(), checkpoint.VersionOf(a), nil); err == nil {
+		if _, err := r.Same(checkpoint.VersionOf(a), nil); err == nil {
 			t.Error("no error")
 		}
 	})
