@@ -31,7 +31,8 @@
 // end within GracefulShutdownTimeout, which is also so where that is 0, or the lease is lost, the Cache stays open for
 // what still runs, until the process ends or Close is called.
 //
-// Reconcilers begin when the cache has all that the server had when the program started, as after a list. With a negative
+// Reconcilers begin when the cache has all that the server had when the program started, as after a list, and the manager's
+// client waits until then. With a negative
 // [warmwatch.Options].ServeStaleAfter they begin
 // at once, with what the program knew when it ended, and may for a moment act on what is hours old,
 // or not find what their last life has created; that also works while the API server is away, if

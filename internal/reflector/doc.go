@@ -11,6 +11,7 @@
 //
 //   - A3: a watch is resumed only from a valid resourceVersion, and only if the server has reached that. It is asked
 //     for one object beside the watch (question.go).
-//   - A4: versions are compared only where they have an order. Where the answers say nothing, the process does not ask again.
+//   - A4: versions are compared only where they have an order. Where the answers say nothing, the process does not ask
+//     again once the store has caught up.
 //   - A6: it finds out when the store has caught up with the server (caughtup.go).
 package reflector

@@ -21,13 +21,14 @@ import (
 type questioning int
 
 const (
-	// questionDue: at a start, and after the server could not be reached, or a watch has ended before its time.
+	// questionDue: at a start, after the server could not be reached, after a watch has ended before its time, and beside
+	// one that has opened late.
 	questionDue questioning = iota
 	// questionAnswered: nothing has happened since.
 	questionAnswered
 	// questionContradicted: the answer contradicts the store. The relist has not been done yet.
 	questionContradicted
-	// questionUseless: the answers say nothing, or cost too much. This process does not ask again.
+	// questionUseless: the answers say nothing, or cost too much. Once the store has caught up, this process does not ask again.
 	questionUseless
 )
 
