@@ -447,54 +447,6 @@ func TestDeltasThatAreLostInUse(t *testing.T) {
 	}
 }
 
-// TestAPlainHandlerIsToldOfDeletionsWhoseDeltasAreLost: those that the handlers of the
-// last process did not acknowledge.
-func TestAPlainHandlerIsToldOfDeletionsWhoseDeltasAreLost(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a"), configMap("b"), configMap("c"))
-		p := launch(t, testsupport.Path(t), f, nil)
-		b := newBelief(t)
-		if _, err := p.informer.AddEventHandler(b); err != nil {
-			t.Fatal(err)
-		}
-		p.run()
-		settle()
-		known := maps.Clone(b.objects)
-		hang := make(chan struct{})
-		b.mu.Lock()
-		b.hang = hang
-		b.mu.Unlock()
-		f.remove("a", "b")
-		settle()
-		crashed := p.crash()
-		close(hang)
-		p.stop()
-		b.next()
-		b.objects = known
-		inSpace(t, crashed, func(space *bolt.Bucket) error {
-			deltas := space.Bucket([]byte("deltas"))
-			keys := keysOf(deltas)
-			if len(keys) != 2 {
-				return fmt.Errorf("%d deltas wait", len(keys))
-			}
-			if err := deltas.Put(keys[0], []byte("nothing")); err != nil {
-				return err
-			}
-			return deltas.Delete(keys[1])
-		})
-		p = launch(t, crashed, f, nil)
-		if _, err := p.informer.AddEventHandler(b); err != nil {
-			t.Fatal(err)
-		}
-		p.run()
-		settle()
-		b.expect(t, f)
-		if want, got := []string{"delete ns/a@4", "delete ns/b@5", "add ns/c@3"}, b.next(); !slices.Equal(want, got) {
-			t.Errorf("told %q, expected %q", got, want)
-		}
-	})
-}
-
 // TestAListThatHasLeftSomethingOutIsDoneOnceThatIsTold: an orderly restart then tells nothing again.
 func TestAListThatHasLeftSomethingOutIsDoneOnceThatIsTold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
