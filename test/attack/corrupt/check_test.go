@@ -162,18 +162,41 @@ func (l *life) check(servers map[kind]*apiserver.Server, deletions, all bool) (f
 	return found
 }
 
-// checkServed looks at what is served while the server is away. Each object in it was there once.
-func (l *life) checkServed(im *image, servers map[kind]*apiserver.Server) (found []problem) {
-	for _, k := range kinds {
-		version := im.Servers[k].Version
-		history := servers[k].Events()[:version]
-		for _, obj := range l.informers[k].GetStore().List() {
+// checkReads is for every moment. All that is served was there once (S2). From HasSynced on, nothing is missing that is as it was at
+// a version that the cache has reached (A7).
+func (l *life) checkReads(k kind, server *apiserver.Server, since int) (found []problem) {
+	synced, store := l.informers[k].HasSynced(), l.informers[k].GetIndexer()
+	reads := map[string][]any{"": store.List()}
+	for c := range colors {
+		if objects, err := store.ByIndex(byColor, colorName(c)); err == nil { // It may have waited for too long.
+			reads[colorName(c)] = objects
+		}
+	}
+	if l.ctx.Err() != nil { // It has ended meanwhile.
+		return nil
+	}
+	history, unchanged := server.Events(), server.ObjectsAt(since)
+	for _, e := range history[since:] {
+		delete(unchanged, apiserver.Key(e.Object))
+	}
+	for color, objects := range reads {
+		served, lacks := map[string]bool{}, []string{}
+		for _, obj := range objects {
 			key, err := cache.MetaNamespaceKeyFunc(obj)
+			served[key] = true
 			rv := versionOf(obj)
-			if err != nil || rv < 1 || rv > version || apiserver.Key(history[rv-1].Object) != key ||
+			if err != nil || rv < 1 || rv > len(history) || color != "" && colorOf(obj) != color ||
 				!apiequality.Semantic.DeepEqual(history[rv-1].Object, obj) {
-				found = append(found, problem{Kind: "served: wrong object", Detail: fmt.Sprintf("%s: %s at %d, %v", k, key, rv, err)})
+				found = append(found, problem{Kind: "served: wrong object", Detail: fmt.Sprintf("%s %s: %s at %d, %v", k, color, key, rv, err)})
 			}
+		}
+		for key, obj := range unchanged {
+			if synced && !served[key] && (color == "" || colorOf(obj) == color) {
+				lacks = append(lacks, key)
+			}
+		}
+		if len(lacks) > 0 {
+			found = append(found, problem{Kind: "served: less", Detail: fmt.Sprintf("%s %s: %d objects, without %s", k, color, len(objects), some(lacks))})
 		}
 	}
 	return found

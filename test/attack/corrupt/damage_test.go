@@ -65,8 +65,11 @@ type damager struct {
 }
 
 // random makes some damage of a random class, so that rare classes are hit as
-// often as others.
+// often as others; or, three times in ten, it flips one bit of any page in use.
 func (g *damager) random() *damage {
+	if g.rng.IntN(10) < 3 {
+		return g.liveBit()
+	}
 	for {
 		classes := append(g.classes(), wholeFile)
 		class := classes[g.rng.IntN(len(classes))]
@@ -83,6 +86,21 @@ func (g *damager) random() *damage {
 			return d
 		}
 	}
+}
+
+// liveBit flips one bit of the pages in use but for the meta pages, every other time of those of a page that say what is where.
+func (g *damager) liveBit() *damage {
+	var pages []int
+	for id := 2; id < g.high; id++ {
+		if g.used[id] {
+			pages = append(pages, id)
+		}
+	}
+	id := pages[g.rng.IntN(len(pages))]
+	d := &damage{Class: "live page", Field: "a bit"}
+	g.flip(d, id*g.pageSize, []int{80, g.pageSize}[g.rng.IntN(2)])
+	d.Detail = fmt.Sprintf("page %d, %s", id, d.Detail)
+	return d
 }
 
 func (g *damager) wholeFile(d *damage) {

@@ -165,7 +165,7 @@ func newImages(t *testing.T, dir string, seed uint64) (images []*image) {
 				t.Fatal(err)
 			}
 		}
-		l.run()
+		l.run(servers, nil)
 		settle()
 		churn := func(n int) {
 			for range n {

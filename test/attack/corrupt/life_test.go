@@ -63,6 +63,7 @@ type life struct {
 	ctx       context.Context
 	cancel    context.CancelFunc
 	running   sync.WaitGroup
+	atSync    [][]problem // What each informer has served when it had synced.
 }
 
 // begin opens the file. memoryBudget is warmwatch.Options.MemoryBudget.
@@ -109,13 +110,22 @@ func (l *life) remove(k kind, name string) error {
 	return l.informers[k].RemoveEventHandler(l.handles[k][name])
 }
 
-func (l *life) run() {
-	for _, informer := range l.informers {
-		l.running.Go(func() { informer.RunWithContext(l.ctx) })
+// run runs the informers. A reader of each begins as soon as it has synced.
+func (l *life) run(servers map[kind]*apiserver.Server, since map[kind]int) {
+	l.atSync = make([][]problem, len(kinds))
+	for i, k := range kinds {
+		l.running.Go(func() { l.informers[k].RunWithContext(l.ctx) })
+		l.running.Go(func() {
+			select {
+			case <-l.informers[k].HasSyncedChecker().Done():
+				l.atSync[i] = l.checkReads(k, servers[k], since[k])
+			case <-l.ctx.Done():
+			}
+		})
 	}
 }
 
-// end ends it in order.
+// end ends it in order. Only then atSync is complete.
 func (l *life) end() error {
 	l.cancel()
 	l.running.Wait()

@@ -50,6 +50,7 @@ type try struct {
 	budget  int64
 	servers map[kind]*apiserver.Server
 	beliefs map[kind]map[string]map[string]int
+	since   map[kind]int // Versions that the cache reaches before it has synced.
 	out     outcome
 	// announce hears what the try is about, before the damage is done.
 	announce func(outcome)
@@ -112,7 +113,7 @@ func (y *try) run() {
 	if y.way == serverAway {
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
-		y.note("while the server is away", first.checkServed(y.im, y.servers))
+		y.reads("while the server is away", first)
 		y.setDown(nil)
 	}
 	y.await(first, "first life")
@@ -164,6 +165,7 @@ func (y *try) setDown(err error) {
 // live begins a life with some durable handlers, which go on where they were, and
 // a plain one.
 func (y *try) live(names ...string) *life {
+	y.reached()
 	l, err := begin(y.path, y.budget, y.servers)
 	if err != nil {
 		y.fail("open", err)
@@ -179,7 +181,7 @@ func (y *try) live(names ...string) *life {
 			y.fail("add handler", err)
 		}
 	}
-	l.run()
+	l.run(y.servers, y.since)
 	return l
 }
 
@@ -190,12 +192,38 @@ func (y *try) await(l *life, step string) {
 		time.Sleep(pause)
 		synctest.Wait()
 		waited += pause
+		y.reads(step, l)
 		if found = l.check(y.servers, y.damage == nil, waited > patience/10); len(found) == 0 {
+			y.reached()
 			return
 		}
 	}
 	y.note(step, found)
 	y.out.Status = append(y.out.Status, step+": "+l.status())
+}
+
+// reached: the cache has what the servers have now, or will have it when it has synced.
+func (y *try) reached() {
+	y.since = map[kind]int{}
+	for _, k := range kinds {
+		y.since[k] = y.servers[k].Version()
+	}
+}
+
+// reads takes down what is wrong with what a life serves now.
+func (y *try) reads(step string, l *life) {
+	for _, k := range kinds {
+		y.note(step, l.checkReads(k, y.servers[k], y.since[k]))
+	}
+}
+
+// end ends a life in order.
+func (y *try) end(l *life) error {
+	err := l.end()
+	for _, found := range l.atSync {
+		y.note("when it had synced", found)
+	}
+	return err
 }
 
 // note takes down what is wrong.
@@ -219,7 +247,7 @@ func (y *try) die(l *life) bool {
 		}
 		l.freeze()
 	}
-	err := l.end()
+	err := y.end(l)
 	if err != nil && killed == nil {
 		y.fail("close", err)
 	}
@@ -273,7 +301,7 @@ func (y *try) secondLife() {
 	y.changes(10)
 	y.await(l, "second life, after changes")
 	l.freeze()
-	if err := l.end(); err != nil {
+	if err := y.end(l); err != nil {
 		y.fail("close", fmt.Errorf("second life: %w", err))
 	}
 }

@@ -44,7 +44,7 @@ func (k kind) example() apiserver.Object {
 }
 
 func fill(rng *rand.Rand, obj apiserver.Object) {
-	color, sizeBytes := fmt.Sprint("c", rng.IntN(colors)), rng.IntN(smallBytes)
+	color, sizeBytes := colorName(rng.IntN(colors)), rng.IntN(smallBytes)
 	if rng.IntN(25) == 0 {
 		sizeBytes = largeBytes/4 + rng.IntN(largeBytes*3/4)
 	}
@@ -56,6 +56,8 @@ func fill(rng *rand.Rand, obj apiserver.Object) {
 		o.Object["spec"] = map[string]any{"color": color, "filling": filling, "weight": int64(versionOf(o))}
 	}
 }
+
+func colorName(c int) string { return fmt.Sprint("c", c) }
 
 // source is that of the changes of an image's server. Each kind has its own.
 func (im *image) source(k kind) *rand.PCG {
