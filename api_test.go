@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -89,4 +90,54 @@ func ofExported(receiver ast.Expr) bool {
 		return x.IsExported()
 	}
 	return false
+}
+
+// constants returns the constants of a file, with what stands behind their equals signs.
+func constants(t *testing.T, name string) map[string]string {
+	t.Helper()
+	set := token.NewFileSet()
+	file, err := parser.ParseFile(set, name, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if spec, isValue := n.(*ast.ValueSpec); isValue && len(spec.Values) == 1 {
+			var b bytes.Buffer
+			if err := printer.Fprint(&b, set, spec.Values[0]); err != nil {
+				t.Error(err)
+			}
+			all[spec.Names[0].Name] = b.String()
+		}
+		return true
+	})
+	return all
+}
+
+// TestCodesAndCausesAreSpelledAsTheirConstants, and all causes are exported.
+func TestCodesAndCausesAreSpelledAsTheirConstants(t *testing.T) {
+	here, causes := constants(t, "problem.go"), constants(t, "internal/checkpoint/cause.go")
+	codes := constants(t, "persist/db.go")
+	for name, value := range here {
+		switch from, isCode := strings.CutPrefix(name, "Code"); {
+		case strings.HasPrefix(name, "Cause"):
+			if value != "checkpoint."+name || causes[name] == "" {
+				t.Errorf("%s = %s", name, value)
+			}
+		case isCode && strings.HasPrefix(value, "Code("):
+			if value != "Code(persist."+name+")" || codes[name] != strconv.Quote(from) {
+				t.Errorf("%s = %s, %s", name, value, codes[name])
+			}
+		case isCode && value != strconv.Quote(from):
+			t.Errorf("%s = %s", name, value)
+		}
+	}
+	for name, value := range causes {
+		if value != strconv.Quote(strings.TrimPrefix(name, "Cause")) || here[name] == "" {
+			t.Errorf("%s = %s, exported as %q", name, value, here[name])
+		}
+	}
+	if len(causes) == 0 || len(codes) == 0 {
+		t.Error("none found")
+	}
 }

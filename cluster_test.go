@@ -50,7 +50,10 @@ func TestAClusterThatIsKnownAtLastIsStoredAtOnce(t *testing.T) {
 		other.put(configMap("a", "of two"))
 		p = launch(t, path, other, isCluster("two", nil)).run()
 		settle()
-		p.expectHistory(other, "cluster differs")
+		p.expectHistory(other, warmwatch.CauseOtherCluster)
+		if requests := other.takeRequests(); !slices.Contains(requests, "LIST limit=500") { // Of any version: theirs are not ours.
+			t.Errorf("asked for %q", requests)
+		}
 	})
 }
 
@@ -314,7 +317,7 @@ func TestAServerThatRefusesEverythingForAMomentStillIsItsCluster(t *testing.T) {
 					expectOne(t, informer)
 					// Where it is the watch that is refused, a list follows, as in client-go.
 					if st := informer.Status(); i > 0 && (st.StartedFrom != "disk" || st.Resumes+st.Relists != 1 || i > 1 && st.Resumes != 1 || st.Phase != warmwatch.PhaseLive) {
-						t.Errorf("start %d from %q: %d resumes, %d relists (%s), %s", i, st.StartedFrom, st.Resumes, st.Relists, st.Reason, st.Phase)
+						t.Errorf("start %d from %q: %d resumes, %d relists (%s), %s", i, st.StartedFrom, st.Resumes, st.Relists, st.Cause, st.Phase)
 					}
 					stop()
 					if err := c.Close(); err != nil {

@@ -18,7 +18,7 @@ type askedRelist struct {
 }
 
 // relistingAsked is the newest state, because a watch cache may have lost events, too.
-var relistingAsked = reflector.Relisting{Reason: "all contents are to be compared", Newest: true}
+var relistingAsked = reflector.Relisting{Cause: CauseFullRelist, Newest: true}
 
 var errEnded = errors.New("warmwatch: the informer has ended")
 

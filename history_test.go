@@ -1,6 +1,7 @@
 package warmwatch_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -58,7 +59,7 @@ func (f *source) ignoreVersions() {
 var histories = []struct {
 	name    string
 	restore func(*source)
-	reason  string // Empty: it is not noticed by the answers to questions.
+	cause   warmwatch.Cause // Empty: it is not noticed by the answers to questions.
 }{
 	{"it is the same", func(*source) {}, ""},
 	{"it has gone on", func(f *source) { f.put(configMap("a", "y"), configMap("c", "x")) }, ""},
@@ -66,19 +67,19 @@ var histories = []struct {
 	{"the object was made anew", func(f *source) { f.remove("z"); f.put(configMap("z", "y")) }, ""},
 	{
 		"the answer is below the checkpoint", func(f *source) { f.ignoreVersions(); f.restore(50, at("50", "uid-1", "a", "x")) },
-		"version 50, below resourceVersion 102",
+		warmwatch.CauseServerBehind,
 	},
 	{
 		"the first object is another one", func(f *source) { f.restore(200, at("100", "other", "a", "x"), b(), z()) },
-		"ns/a",
+		warmwatch.CauseContradiction,
 	},
 	{
 		"the first object is of an older version", func(f *source) { f.restore(200, at("99", "uid-1", "a", "x"), b(), z()) },
-		"ns/a",
+		warmwatch.CauseContradiction,
 	},
 	{
 		"the store does not have the first object", func(f *source) { f.restore(200, at("90", "uid-0", "0", "x"), a(), b(), z()) },
-		"ns/0",
+		warmwatch.CauseContradiction,
 	},
 }
 
@@ -91,7 +92,7 @@ func TestAnAnswerOfAnotherHistoryMeansARelistByContent(t *testing.T) {
 				c.restore(f)
 				p := launch(t, path, f, nil).run()
 				settle()
-				p.expectHistory(f, c.reason)
+				p.expectHistory(f, c.cause)
 				f.put(configMap("after", "x"))
 				settle()
 				expectEqual(t, p.informer, f)
@@ -100,13 +101,13 @@ func TestAnAnswerOfAnotherHistoryMeansARelistByContent(t *testing.T) {
 	}
 }
 
-// expectHistory wants a relist for this reason, or none.
-func (p *process) expectHistory(f *source, reason string) {
+// expectHistory wants a relist for this cause, or none.
+func (p *process) expectHistory(f *source, cause warmwatch.Cause) {
 	p.t.Helper()
 	expectEqual(p.t, p.informer, f)
 	st := p.informer.Status()
-	if relists := min(1, len(reason)); st.Relists != relists || !strings.Contains(st.Reason, reason) {
-		p.t.Errorf("status %+v, expected %d relists because of %q", st, relists, reason)
+	if relists := min(1, len(cause)); st.Relists != relists || st.Cause != cmp.Or(cause, warmwatch.CauseResumed) {
+		p.t.Errorf("status %+v, expected %d relists because of %q", st, relists, cause)
 	}
 }
 
@@ -121,10 +122,37 @@ func TestAWatchThatHasEndedIsNotOpenedInAnotherHistory(t *testing.T) {
 				c.restore(f)
 				f.closeWatches()
 				settle()
-				p.expectHistory(f, c.reason)
+				p.expectHistory(f, c.cause)
 			})
 		})
 	}
+}
+
+// TestTheCauseIsTheLastOne of several.
+func TestTheCauseIsTheLastOne(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		p := launch(t, testsupport.Path(t), f, nil).run()
+		for _, step := range []struct {
+			act  func()
+			want warmwatch.Cause
+		}{
+			{func() {}, warmwatch.CauseFirstStart},
+			{func() { f.setDown(errUnreachable); settle(); f.setDown(nil) }, warmwatch.CauseResumed},
+			{func() { relisted(f, func() { f.put(configMap("b")) }) }, warmwatch.CauseExpired},
+			{func() {
+				if err := p.informer.Relist(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}, warmwatch.CauseFullRelist},
+		} {
+			step.act()
+			settle()
+			if got := p.informer.Status().Cause; got != step.want {
+				t.Errorf("%q, expected %q", got, step.want)
+			}
+		}
+	})
 }
 
 // refuse is a transform.

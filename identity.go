@@ -105,7 +105,7 @@ func (s *SharedIndexInformer) asksForMore(p *parts, got request.Asked) {
 	s.progress.set(CodeFromMemory, workingFromMemory(err))
 	p.logger.Error(err, "What this informer stores is not used again, the next process begins with a list")
 	if r := s.resumer.Load(); r != nil {
-		r.ForceRelist(reflector.Relisting{Reason: err.Error(), Rewrite: true})
+		r.ForceRelist(reflector.Relisting{Cause: CauseOtherRequest, Reason: err.Error(), Rewrite: true})
 	}
 }
 

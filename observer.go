@@ -5,6 +5,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/internal/processor"
+	"github.com/warmwatch/warmwatch/internal/reflector"
 	"github.com/warmwatch/warmwatch/internal/sink"
 )
 
@@ -19,8 +20,8 @@ type observer struct {
 func (o *observer) Resuming(rv string) { o.progress.resuming(rv) }
 
 // Relisting implements [reflector.Observer].
-func (o *observer) Relisting(reason string) {
-	o.progress.relisting(reason)
+func (o *observer) Relisting(how reflector.Relisting) {
+	o.progress.relisting(how)
 	o.sink.Relisting()
 }
 

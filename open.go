@@ -2,7 +2,6 @@ package warmwatch
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -145,8 +144,13 @@ func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
 		logger.Error(err, "Could not read all that is stored: all objects are to be listed and written anew")
 	}
 	if r := s.resumer.Load(); force && r != nil {
-		r.ForceRelist(reflector.Relisting{Reason: fmt.Sprintf("the cache could not be read: %v", err), Rewrite: true})
+		r.ForceRelist(relistingDamaged(err))
 	}
+}
+
+// relistingDamaged writes all anew, because something that is stored could not be read.
+func relistingDamaged(err error) reflector.Relisting {
+	return reflector.Relisting{Cause: CauseDamaged, Reason: err.Error(), Rewrite: true}
 }
 
 const (

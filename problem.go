@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/persist"
 )
 
@@ -40,6 +41,46 @@ const (
 	CodeRefused Code = "Refused"
 	// CodeServerFails means: the last List or watch has failed.
 	CodeServerFails Code = "ServerFails"
+)
+
+// A Cause says why an informer resumes its watch, or lists. As a string it is spelled as its constant, without the word
+// Cause.
+type Cause = checkpoint.Cause
+
+const (
+	// CauseResumed means: the checkpoint is complete and matches, so the watch goes on there.
+	CauseResumed = checkpoint.CauseResumed
+	// CauseFirstStart means: nothing is stored.
+	CauseFirstStart = checkpoint.CauseFirstStart
+	// CauseOtherCluster means: the stored objects are of another cluster.
+	CauseOtherCluster = checkpoint.CauseOtherCluster
+	// CauseOtherIdentity means: the stored objects are of another resource, namespace, selector, form or name.
+	CauseOtherIdentity = checkpoint.CauseOtherIdentity
+	// CauseTransformVersion means: the transform that has stored the objects had another version.
+	CauseTransformVersion = checkpoint.CauseTransformVersion
+	// CauseSchemaVersion means: the Go type that has stored the objects had other fields.
+	CauseSchemaVersion = checkpoint.CauseSchemaVersion
+	// CauseIncomplete means: the last list was not applied to its end.
+	CauseIncomplete = checkpoint.CauseIncomplete
+	// CauseDamaged means: what is stored cannot be read, or is not whole, or its indices cannot be rebuilt.
+	CauseDamaged = checkpoint.CauseDamaged
+	// CauseNoVersion means: there is no resourceVersion at which a watch can begin.
+	CauseNoVersion = checkpoint.CauseNoVersion
+	// CauseNeverResume means: the server keeps no history of this resource.
+	CauseNeverResume = checkpoint.CauseNeverResume
+	// CauseExpired means: the server no longer has the history since the checkpoint.
+	CauseExpired = checkpoint.CauseExpired
+	// CauseWatchFailed means: the watch has failed in the server.
+	CauseWatchFailed = checkpoint.CauseWatchFailed
+	// CauseServerBehind means: the server is at a version below the checkpoint.
+	CauseServerBehind = checkpoint.CauseServerBehind
+	// CauseContradiction means: the server's answer to the question has another object, or another number of objects,
+	// than the store has at that version.
+	CauseContradiction = checkpoint.CauseContradiction
+	// CauseOtherRequest means: the ListerWatcher asks for more than one thing.
+	CauseOtherRequest = checkpoint.CauseOtherRequest
+	// CauseFullRelist means: contents are to be compared, because FullRelistEvery has passed, or Relist was called.
+	CauseFullRelist = checkpoint.CauseFullRelist
 )
 
 // informerCodes are those of an informer that InformerStatus.Err has, the first one first.

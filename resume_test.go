@@ -81,7 +81,7 @@ func TestAColdStartListsOnceAndWatches(t *testing.T) {
 		r.expect(t, "add ns/a@1 initial", "add ns/b@2")
 		st := p.informer.Status()
 		want := warmwatch.InformerStatus{
-			Phase: warmwatch.PhaseLive, StartedFrom: "server", Reason: "nothing is stored", ResourceVersion: "2",
+			Phase: warmwatch.PhaseLive, StartedFrom: "server", Cause: warmwatch.CauseFirstStart, ResourceVersion: "2",
 			LastContact: time.Now(), Objects: 2, Relists: 1, UnackedDeltas: st.UnackedDeltas,
 			Handlers: []warmwatch.HandlerStatus{{Name: fmt.Sprintf("%T", r), Undelivered: st.UnackedDeltas, UndeliveredBytes: st.Handlers[0].UndeliveredBytes}},
 		}
@@ -119,7 +119,7 @@ func TestAWarmStartServesAsksOnceAndResumes(t *testing.T) {
 		p.expectRequests(f, "LIST limit=1", "WATCH rv=3")
 		r.expect(t, "update ns/a@1→4", "add ns/d@5", "delete ns/b@6")
 		expectStore(t, p.informer, f)
-		if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || st.Resumes != 1 || st.Relists != 0 || st.Reason != "resuming at resourceVersion 3" {
+		if st := p.informer.Status(); st.Phase != warmwatch.PhaseLive || st.Resumes != 1 || st.Relists != 0 || st.Cause != warmwatch.CauseResumed {
 			t.Errorf("after it: %+v", st)
 		}
 	})

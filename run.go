@@ -114,7 +114,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	if decision.Action == checkpoint.ActionResume || p.indexer.Len() == 0 { // An ordinary start.
 		level = 2
 	}
-	p.logger.V(level).Info("Starting", "action", decision.Action, "serve", decision.Serve, "reason", decision.Reason)
+	p.logger.V(level).Info("Starting", "action", decision.Action, "serve", decision.Serve, "cause", decision.Cause, "reason", decision.Reason)
 	relisting := relistingOf(decision, p.sink.LastVersion())
 	resumer := reflector.NewResumer(reflector.Options{
 		ListerWatcher: s.checked(p.identity),
@@ -132,7 +132,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	})
 	s.resumer.Store(resumer)
 	if err := s.corruption(); err != nil { // It was found before there was a Resumer.
-		resumer.ForceRelist(reflector.Relisting{Reason: err.Error(), Rewrite: true})
+		resumer.ForceRelist(relistingDamaged(err))
 	}
 	if s.progress.relistAsked() {
 		resumer.ForceRelist(relistingAsked)
@@ -195,7 +195,9 @@ func relistingOf(d checkpoint.Decision, lastVersion string) *reflector.Relisting
 	if d.Action == checkpoint.ActionResume {
 		return nil
 	}
-	return &reflector.Relisting{Reason: d.Reason, Rewrite: d.Rewrite, Newest: d.Action == checkpoint.ActionDiscard, NotOlderThan: lastVersion}
+	return &reflector.Relisting{
+		Cause: d.Cause, Reason: d.Reason, Rewrite: d.Rewrite, Newest: d.Action == checkpoint.ActionDiscard, NotOlderThan: lastVersion,
+	}
 }
 
 // end waits for everything that the run has started, except a List that hangs, whose

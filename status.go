@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/reflector"
 )
 
 // A Phase is what an informer is doing.
@@ -34,7 +35,9 @@ type InformerStatus struct {
 	// StartedFrom is "disk" if the cache was served before the API server
 	// answered, else "server". Empty before the start.
 	StartedFrom string
-	// Reason of the last decision to resume, relist or discard.
+	// Cause of the last decision to resume, relist or discard.
+	Cause Cause
+	// Reason is what was found, for people. It is empty if the Cause says all.
 	Reason string
 	// ResourceVersion of the last applied event, bookmark or list.
 	ResourceVersion string
@@ -130,6 +133,7 @@ type progress struct {
 	mu          sync.Mutex
 	phase       Phase
 	startedFrom string
+	cause       Cause
 	reason      string
 	lastContact time.Time
 	liveUntil   time.Time // When the last watch has ended.
@@ -149,6 +153,7 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	st := InformerStatus{
 		Phase:       s.progress.phase,
 		StartedFrom: s.progress.startedFrom,
+		Cause:       s.progress.cause,
 		Reason:      s.progress.reason,
 		LastContact: s.progress.lastContact,
 		ServerErr:   s.progress.troubles[CodeServerFails].err,
@@ -182,7 +187,8 @@ func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lastContact = vouchedAt
-	p.phase, p.reason, p.startedFrom = PhaseDisconnected, decision.Reason, "server"
+	p.phase, p.startedFrom = PhaseDisconnected, "server"
+	p.cause, p.reason = decision.Cause, decision.Reason
 	if decision.Serve {
 		p.startedFrom = "disk"
 	}
@@ -255,15 +261,15 @@ func (p *progress) live() {
 func (p *progress) resuming(rv string) {
 	p.mu.Lock()
 	p.resumes++
-	p.reason = "resuming at resourceVersion " + rv
+	p.cause, p.reason = CauseResumed, "at resourceVersion "+rv
 	p.mu.Unlock()
 	p.setPhase(PhaseResuming)
 }
 
 // relisting notes why there is a relist.
-func (p *progress) relisting(reason string) {
+func (p *progress) relisting(how reflector.Relisting) {
 	p.mu.Lock()
-	p.reason = reason
+	p.cause, p.reason = how.Cause, how.Reason
 	p.mu.Unlock()
 	p.setPhase(PhaseRelisting)
 }

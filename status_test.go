@@ -26,7 +26,7 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 		Name: "agent", Path: "cache.db", MemoryOnly: true, Err: errors.New("disk full"),
 		SetAside: []warmwatch.SetAside{{Path: "cache.db.corrupt-1", Time: at, Cause: "noise"}},
 		Informers: map[string]warmwatch.InformerStatus{
-			"pods": {Phase: warmwatch.PhaseLive, StartedFrom: "disk", ResourceVersion: "7", LastContact: at, Objects: 2, ServerErr: errors.New("refused"), Err: errors.New("corrupt"),
+			"pods": {Phase: warmwatch.PhaseLive, StartedFrom: "disk", Cause: warmwatch.CauseExpired, Reason: "too old", ResourceVersion: "7", LastContact: at, Objects: 2, ServerErr: errors.New("refused"), Err: errors.New("corrupt"),
 				Problems: []warmwatch.Problem{{Code: warmwatch.CodeUnreadable, Message: "corrupt", Since: at}}},
 			"nodes": {},
 		},
@@ -37,11 +37,11 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 		"SetAside": []any{map[string]any{"Path": "cache.db.corrupt-1", "Time": "2026-01-02T03:04:05Z", "Cause": "noise"}},
 		"Informers": map[string]any{
 			"pods": map[string]any{
-				"Phase": "Live", "StartedFrom": "disk", "Reason": "", "ResourceVersion": "7", "LastContact": "2026-01-02T03:04:05Z",
+				"Phase": "Live", "StartedFrom": "disk", "Cause": "Expired", "Reason": "too old", "ResourceVersion": "7", "LastContact": "2026-01-02T03:04:05Z",
 				"Objects": 2.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": "refused", "Err": "corrupt", "Problems": []any{map[string]any{"Code": "Unreadable", "Message": "corrupt", "Since": "2026-01-02T03:04:05Z"}}, "Handlers": nil, "Reconcilers": nil,
 			},
 			"nodes": map[string]any{
-				"Phase": "", "StartedFrom": "", "Reason": "", "ResourceVersion": "",
+				"Phase": "", "StartedFrom": "", "Cause": "", "Reason": "", "ResourceVersion": "",
 				"Objects": 0.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": nil, "Err": nil, "Problems": nil, "Handlers": nil, "Reconcilers": nil,
 			},
 		},

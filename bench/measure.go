@@ -82,7 +82,7 @@ func check(r *agent.Report, want int) error {
 		case i.Status.Error != "":
 			return fmt.Errorf("persistence is degraded: %s", i.Status.Error)
 		case want == resume && i.Relists > 0 || want == relist && i.Relists == 0:
-			return skippedError(fmt.Sprintf("warmwatch relisted %d times (%s)", i.Relists, i.Status.Reason))
+			return skippedError(fmt.Sprintf("warmwatch relisted %d times (%s: %s)", i.Relists, i.Status.Cause, i.Status.Reason))
 		}
 	}
 	return nil

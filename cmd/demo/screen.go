@@ -61,8 +61,8 @@ func (s *screen) scene(sc *scene) {
 			requestsText(r.Requests), bytesText(r.PeakMemoryBytes), catchUpText(r.CatchUpMillis))
 	}
 	table.Flush()
-	if sc.Warmwatch.Status != nil && sc.Warmwatch.Status.Reason != "" {
-		fmt.Fprintf(s.out, "   warmwatch's reason: %s\n", sc.Warmwatch.Status.Reason)
+	if st := sc.Warmwatch.Status; st != nil && st.Cause != "" {
+		fmt.Fprintf(s.out, "   warmwatch's cause: %s %s\n", st.Cause, st.Reason)
 	}
 }
 

@@ -29,7 +29,9 @@ type Decision struct {
 	TellAgain bool
 	// TellAll: the file may not say what durable handlers were told. All are told all objects.
 	TellAll bool
-	// Reason is for people. It names everything that does not match.
+	// Cause is the first thing that does not match.
+	Cause Cause
+	// Reason is for people. It names everything that does not match, and is empty if the Cause says all.
 	Reason string
 }
 
@@ -72,24 +74,25 @@ type Evidence struct {
 // reason. Once the ID is known, call Decide again.
 func Decide(e Evidence, want Want) Decision {
 	d := Decision{Action: ActionResume, Serve: true}
-	if e.Record != nil {
-		d.compare(e.Record, want)
-	} else {
-		d.Action, d.Serve, d.TellAgain = ActionRelist, false, true
-		if d.Rewrite = e.Stored; d.Rewrite { // Nobody knows which server had these objects, and when.
-			d.because("there are objects, and no checkpoint that can be read")
-		} else {
-			d.because("nothing is stored")
-		}
-	}
 	if e.Unread {
-		d.relist()
+		d.relist(CauseDamaged)
 		d.Rewrite, d.RebuildIndices, d.TellAll = true, true, true
 		d.because("the checkpoint could not be read")
 	}
+	switch {
+	case e.Record != nil:
+		d.compare(e.Record, want)
+	case e.Stored: // Nobody knows which server had these objects, and when.
+		d.relist(CauseDamaged)
+		d.Serve, d.Rewrite, d.TellAgain = false, true, true
+		d.because("there are objects, and no checkpoint that can be read")
+	default:
+		d.relist(CauseFirstStart)
+		d.Serve, d.TellAgain = false, true
+	}
 	// Readers must not take missing objects for deleted ones.
 	if d.Serve && e.Incomplete {
-		d.relist()
+		d.relist(CauseDamaged)
 		d.Serve, d.Rewrite = false, true
 		d.because("objects may be missing")
 	}
@@ -98,12 +101,12 @@ func Decide(e Evidence, want Want) Decision {
 		d.because("index entries may be wrong: %v", e.IndexErr)
 	}
 	if d.Serve && e.RebuildErr != nil {
-		d.relist()
+		d.relist(CauseDamaged)
 		d.Serve, d.Rewrite = false, true
 		d.because("the indices could not be rebuilt: %v", e.RebuildErr)
 	}
-	if d.Reason == "" {
-		d.Reason = "the checkpoint is complete and matches"
+	if d.Action == ActionResume {
+		d.Cause = CauseResumed
 	}
 	return d
 }
@@ -111,37 +114,37 @@ func Decide(e Evidence, want Want) Decision {
 // compare applies the consequences of each mismatch between the checkpoint and want.
 func (d *Decision) compare(found *Record, want Want) {
 	if found.ClusterID != "" && want.ClusterID != "" && d.differs("cluster", found.ClusterID, want.ClusterID) {
-		d.discard()
+		d.discard(CauseOtherCluster)
+	}
+	if found.Rewound {
+		d.discard(CauseOtherCluster)
+		d.because("not every object of another cluster has been compared yet")
 	}
 	if d.differs("identity", found.Identity, want.Identity) {
-		d.discard() // The space is named by the identity, so somebody has moved the data.
+		d.discard(CauseOtherIdentity) // The space is named by the identity, so somebody has moved the data.
 	}
 	if d.differs("transform version", found.TransformVersion, want.TransformVersion) {
 		// The objects are not what the handlers expect.
-		d.relist()
+		d.relist(CauseTransformVersion)
 		d.Serve, d.Rewrite, d.TellAgain = false, true, true
 	}
 	if d.differs("schema version", found.SchemaVersion, want.SchemaVersion) {
 		// The objects are valid, but lack fields that the other program did not know.
-		d.relist()
+		d.relist(CauseSchemaVersion)
 		d.Rewrite = true
 	}
 	if found.Rewrite {
-		d.relist()
+		d.relist(CauseIncomplete)
 		d.Rewrite = true
 		d.because("not every record has been rewritten yet")
 	}
-	if found.Rewound {
-		d.discard()
-		d.because("not every record has been compared yet")
-	}
 	d.compareState(found.State)
 	if !HasOrder(found.ResourceVersion) {
-		d.relist()
+		d.relist(CauseNoVersion)
 		d.because("no watch can start at resourceVersion %q", found.ResourceVersion)
 	}
 	if want.NeverResume {
-		d.relist()
+		d.relist(CauseNeverResume)
 		d.because("the server keeps no history of %s", want.resource())
 	}
 	if d.differs("index version", found.IndexVersion, want.IndexVersion) {
@@ -155,27 +158,30 @@ func (d *Decision) compareState(found State) {
 	switch found {
 	case StateComplete:
 	case StateRefreshing:
-		d.relist() // Each object was once as stored, and none is missing.
+		d.relist(CauseIncomplete) // Each object was once as stored, and none is missing.
 		d.because("the last relist is incomplete")
 	case StateSyncing:
-		d.relist()
+		d.relist(CauseIncomplete)
 		d.Serve, d.TellAgain = false, true // Objects are missing, or some are of another transform version.
 		d.because("the first list is incomplete")
 	default:
-		d.relist()
+		d.relist(CauseDamaged)
 		d.Serve, d.TellAgain = false, true
 		d.because("the state %q is unknown", found)
 	}
 }
 
 // relist makes the action at least a relist.
-func (d *Decision) relist() {
+func (d *Decision) relist(cause Cause) {
 	if d.Action == ActionResume {
-		d.Action = ActionRelist
+		d.Action, d.Cause = ActionRelist, cause
 	}
 }
 
-func (d *Decision) discard() { d.Action, d.Serve, d.Rewrite = ActionDiscard, false, true }
+func (d *Decision) discard(cause Cause) {
+	d.relist(cause)
+	d.Action, d.Serve, d.Rewrite = ActionDiscard, false, true
+}
 
 func (d *Decision) because(format string, args ...any) {
 	if d.Reason != "" {

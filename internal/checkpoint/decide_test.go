@@ -61,46 +61,46 @@ var rows = []struct {
 	name   string
 	change func(*Record, *Want)
 	want   Decision
-	reason string
+	cause  Cause
 }{
 
-	{"state", "the first list is incomplete", func(r *Record, _ *Want) { r.State = StateSyncing }, retell, "first list is incomplete"},
-	{"state", "a relist is incomplete", func(r *Record, _ *Want) { r.State = StateRefreshing }, refresh, "relist is incomplete"},
-	{"state", "the state is missing", func(r *Record, _ *Want) { r.State = "" }, retell, `state "" is unknown`},
-	{"state", "the state is unknown", func(r *Record, _ *Want) { r.State = "Complete" }, retell, `"Complete" is unknown`},
+	{"state", "the first list is incomplete", func(r *Record, _ *Want) { r.State = StateSyncing }, retell, CauseIncomplete},
+	{"state", "a relist is incomplete", func(r *Record, _ *Want) { r.State = StateRefreshing }, refresh, CauseIncomplete},
+	{"state", "the state is missing", func(r *Record, _ *Want) { r.State = "" }, retell, CauseDamaged},
+	{"state", "the state is unknown", func(r *Record, _ *Want) { r.State = "Complete" }, retell, CauseDamaged},
 
-	{"schema", "the schema version differs", func(_ *Record, w *Want) { w.SchemaVersion = "s-2" }, rewrite, `schema version differs: "s-1" is stored, now it is "s-2"`},
-	{"schema", "the schema version is missing", func(r *Record, _ *Want) { r.SchemaVersion = "" }, rewrite, "schema version"},
-	{"transform", "the transform version differs", func(_ *Record, w *Want) { w.TransformVersion = "t-2" }, replace, "transform version"},
-	{"transform", "there is no transform any more", func(_ *Record, w *Want) { w.TransformVersion = "" }, replace, "transform version"},
-	{"transform", "there was no transform", func(r *Record, _ *Want) { r.TransformVersion = "" }, replace, "transform version"},
-	{"index", "the index version differs", func(_ *Record, w *Want) { w.IndexVersion = "i-2" }, reindex, "index version"},
-	{"index", "there were no indexers", func(r *Record, _ *Want) { r.IndexVersion = "" }, reindex, "index version"},
+	{"schema", "the schema version differs", func(_ *Record, w *Want) { w.SchemaVersion = "s-2" }, rewrite, CauseSchemaVersion},
+	{"schema", "the schema version is missing", func(r *Record, _ *Want) { r.SchemaVersion = "" }, rewrite, CauseSchemaVersion},
+	{"transform", "the transform version differs", func(_ *Record, w *Want) { w.TransformVersion = "t-2" }, replace, CauseTransformVersion},
+	{"transform", "there is no transform any more", func(_ *Record, w *Want) { w.TransformVersion = "" }, replace, CauseTransformVersion},
+	{"transform", "there was no transform", func(r *Record, _ *Want) { r.TransformVersion = "" }, replace, CauseTransformVersion},
+	{"index", "the index version differs", func(_ *Record, w *Want) { w.IndexVersion = "i-2" }, reindex, CauseResumed},
+	{"index", "there were no indexers", func(r *Record, _ *Want) { r.IndexVersion = "" }, reindex, CauseResumed},
 
-	{"cluster", "it is another cluster", func(_ *Record, w *Want) { w.ClusterID = "c-2" }, discard, `cluster differs: "c-1" is stored, now it is "c-2"`},
-	{"identity", "another group", func(_ *Record, w *Want) { w.Group = "extensions" }, discard, "identity"},
-	{"identity", "another version", func(_ *Record, w *Want) { w.Version = "v2" }, discard, "identity"},
-	{"identity", "another resource", func(_ *Record, w *Want) { w.Resource = "daemonsets" }, discard, "identity"},
-	{"identity", "another namespace", func(_ *Record, w *Want) { w.Namespace = "" }, discard, "identity"},
-	{"identity", "another label selector", func(_ *Record, w *Want) { w.LabelSelector = "a=c" }, discard, "identity"},
-	{"identity", "another field selector", func(_ *Record, w *Want) { w.FieldSelector = "c=e" }, discard, "identity"},
-	{"identity", "another name", func(_ *Record, w *Want) { w.Name = "m" }, discard, "identity"},
-	{"identity", "another form", func(_ *Record, w *Want) { w.Form = FormUnstructured }, discard, "identity"},
-	{"identity", "the identity is missing", func(r *Record, _ *Want) { r.Identity = Identity{} }, discard, "identity"},
+	{"cluster", "it is another cluster", func(_ *Record, w *Want) { w.ClusterID = "c-2" }, discard, CauseOtherCluster},
+	{"identity", "another group", func(_ *Record, w *Want) { w.Group = "extensions" }, discard, CauseOtherIdentity},
+	{"identity", "another version", func(_ *Record, w *Want) { w.Version = "v2" }, discard, CauseOtherIdentity},
+	{"identity", "another resource", func(_ *Record, w *Want) { w.Resource = "daemonsets" }, discard, CauseOtherIdentity},
+	{"identity", "another namespace", func(_ *Record, w *Want) { w.Namespace = "" }, discard, CauseOtherIdentity},
+	{"identity", "another label selector", func(_ *Record, w *Want) { w.LabelSelector = "a=c" }, discard, CauseOtherIdentity},
+	{"identity", "another field selector", func(_ *Record, w *Want) { w.FieldSelector = "c=e" }, discard, CauseOtherIdentity},
+	{"identity", "another name", func(_ *Record, w *Want) { w.Name = "m" }, discard, CauseOtherIdentity},
+	{"identity", "another form", func(_ *Record, w *Want) { w.Form = FormUnstructured }, discard, CauseOtherIdentity},
+	{"identity", "the identity is missing", func(r *Record, _ *Want) { r.Identity = Identity{} }, discard, CauseOtherIdentity},
 
-	{"rewrite", "not every record was written anew", func(r *Record, _ *Want) { r.Rewrite = true }, rewrite, "rewritten yet"},
-	{"rewound", "the objects are of another cluster", func(r *Record, _ *Want) { r.Rewound = true }, discard, "compared yet"},
-	{"version", "the resourceVersion is missing (A3)", func(r *Record, _ *Want) { r.ResourceVersion = "" }, refresh, `resourceVersion ""`},
-	{"version", "the resourceVersion is the one that means any (A3)", func(r *Record, _ *Want) { r.ResourceVersion = "0" }, refresh, `resourceVersion "0"`},
-	{"version", "the resourceVersion is not a number (A4)", func(r *Record, _ *Want) { r.ResourceVersion = "12a" }, refresh, `resourceVersion "12a"`},
-	{"version", "the resourceVersion has leading zeros (A4)", func(r *Record, _ *Want) { r.ResourceVersion = "012" }, refresh, `resourceVersion "012"`},
-	{"version", "the resourceVersion is negative (A4)", func(r *Record, _ *Want) { r.ResourceVersion = "-1" }, refresh, `resourceVersion "-1"`},
-	{"history", "the server keeps no history", func(_ *Record, w *Want) { w.NeverResume = true }, refresh, "keeps no history of deployments.apps/v1"},
+	{"rewrite", "not every record was written anew", func(r *Record, _ *Want) { r.Rewrite = true }, rewrite, CauseIncomplete},
+	{"rewound", "the objects are of another cluster", func(r *Record, _ *Want) { r.Rewound = true }, discard, CauseOtherCluster},
+	{"version", "the resourceVersion is missing (A3)", func(r *Record, _ *Want) { r.ResourceVersion = "" }, refresh, CauseNoVersion},
+	{"version", "the resourceVersion is the one that means any (A3)", func(r *Record, _ *Want) { r.ResourceVersion = "0" }, refresh, CauseNoVersion},
+	{"version", "the resourceVersion is not a number (A4)", func(r *Record, _ *Want) { r.ResourceVersion = "12a" }, refresh, CauseNoVersion},
+	{"version", "the resourceVersion has leading zeros (A4)", func(r *Record, _ *Want) { r.ResourceVersion = "012" }, refresh, CauseNoVersion},
+	{"version", "the resourceVersion is negative (A4)", func(r *Record, _ *Want) { r.ResourceVersion = "-1" }, refresh, CauseNoVersion},
+	{"history", "the server keeps no history", func(_ *Record, w *Want) { w.NeverResume = true }, refresh, CauseNeverResume},
 }
 
 func checkDecision(t *testing.T, want, got Decision) {
 	t.Helper()
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Decision{}, "Reason")); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Decision{}, "Cause", "Reason")); diff != "" {
 		t.Errorf("-want +got:\n%s\nreason: %s", diff, got.Reason)
 	}
 }
@@ -112,8 +112,8 @@ func TestDecideOnOneDifference(t *testing.T) {
 			row.change(&found, &want)
 			got := Decide(Evidence{Record: &found}, want)
 			checkDecision(t, row.want, got)
-			if !strings.Contains(got.Reason, row.reason) {
-				t.Errorf("reason = %q, want something with %q", got.Reason, row.reason)
+			if got.Cause != row.cause {
+				t.Errorf("cause %q, want %q", got.Cause, row.cause)
 			}
 		})
 	}
@@ -149,8 +149,8 @@ func TestDecideToResume(t *testing.T) {
 func TestDecideOnNothingFound(t *testing.T) {
 	got := Decide(Evidence{}, wanted())
 	checkDecision(t, retell, got)
-	if got.Reason == "" {
-		t.Error("no reason given")
+	if got.Cause != CauseFirstStart {
+		t.Errorf("cause %q", got.Cause)
 	}
 	// Neither an empty record nor an empty want is a match.
 	if got := Decide(Evidence{Record: &Record{}}, Want{}); got.Action == ActionResume || got.Serve {
@@ -167,21 +167,21 @@ func TestDecideOnTheStateOfTheFile(t *testing.T) {
 		name     string
 		evidence Evidence
 		want     Decision
-		reason   string
+		cause    Cause
 	}{
-		{"a checkpoint that cannot be read, beside objects", Evidence{Stored: true}, replace, "no checkpoint that can be read"},
-		{"a checkpoint that could not be read", Evidence{Record: &found, Stored: true, Unread: true}, Decision{Action: ActionRelist, Serve: true, Rewrite: true, RebuildIndices: true, TellAll: true}, "could not be read"},
-		{"objects are missing", Evidence{Record: &found, Stored: true, Incomplete: true}, redo, "missing"},
-		{"index entries may be wrong", Evidence{Record: &found, Stored: true, IndexErr: failed}, reindex, "of no zone"},
-		{"the indices could not be rebuilt", Evidence{Record: &found, Stored: true, RebuildErr: failed}, redo, "of no zone"},
-		{"index entries may be wrong, and objects missing", Evidence{Record: &found, Stored: true, Incomplete: true, IndexErr: failed}, Decision{Action: ActionRelist, Rewrite: true, RebuildIndices: true}, "missing"},
-		{"both, of objects that are not served anyway", Evidence{Record: &otherTransform, Stored: true, Incomplete: true, RebuildErr: failed}, replace, "transform"},
+		{"a checkpoint that cannot be read, beside objects", Evidence{Stored: true}, replace, CauseDamaged},
+		{"a checkpoint that could not be read", Evidence{Record: &found, Stored: true, Unread: true}, Decision{Action: ActionRelist, Serve: true, Rewrite: true, RebuildIndices: true, TellAll: true}, CauseDamaged},
+		{"objects are missing", Evidence{Record: &found, Stored: true, Incomplete: true}, redo, CauseDamaged},
+		{"index entries may be wrong", Evidence{Record: &found, Stored: true, IndexErr: failed}, reindex, CauseResumed},
+		{"the indices could not be rebuilt", Evidence{Record: &found, Stored: true, RebuildErr: failed}, redo, CauseDamaged},
+		{"index entries may be wrong, and objects missing", Evidence{Record: &found, Stored: true, Incomplete: true, IndexErr: failed}, Decision{Action: ActionRelist, Rewrite: true, RebuildIndices: true}, CauseDamaged},
+		{"both, of objects that are not served anyway", Evidence{Record: &otherTransform, Stored: true, Incomplete: true, RebuildErr: failed}, replace, CauseTransformVersion},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			got := Decide(row.evidence, want)
 			checkDecision(t, row.want, got)
-			if !strings.Contains(got.Reason, row.reason) {
-				t.Errorf("reason: %s", got.Reason)
+			if got.Cause != row.cause {
+				t.Errorf("cause %q, want %q", got.Cause, row.cause)
 			}
 		})
 	}
@@ -212,6 +212,9 @@ func TestDecideOnSeveralDifferences(t *testing.T) {
 		}
 		got := Decide(Evidence{Record: &found}, want)
 		checkDecision(t, expected, got)
+		if (got.Action == ActionResume) != (got.Cause == CauseResumed) || got.Cause == "" {
+			t.Errorf("%s because of %q", got.Action, got.Cause)
+		}
 		if got.Action == ActionResume && !mayResume(found, want) {
 			t.Error("resumed")
 		}

@@ -67,7 +67,7 @@ func (r *Resumer) follow(w *watcher) {
 			r.hasCaughtUp()
 			return
 		case time.Since(begun) >= countPatience:
-			r.ForceRelist(Relisting{Reason: fmt.Sprintf("the server has counted %d objects, the store has %d", a.Count, r.history.Stored()), Newest: true})
+			r.ForceRelist(Relisting{Cause: checkpoint.CauseContradiction, Reason: fmt.Sprintf("the server has counted %d objects, the store has %d", a.Count, r.history.Stored()), Newest: true})
 			return
 		}
 		select {

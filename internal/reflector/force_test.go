@@ -15,14 +15,14 @@ import (
 
 // force demands a relist of every record.
 func (w *world) force() {
-	w.resumer.ForceRelist(Relisting{Reason: "forced", Rewrite: true})
+	w.resumer.ForceRelist(Relisting{Cause: "Forced", Rewrite: true})
 	synctest.Wait()
 }
 
 func TestARelistForcedBeforeTheStart(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "5", lists("9", "a@3"), opens())
-		w.open().ForceRelist(Relisting{Reason: "forced", Rewrite: true})
+		w.open().ForceRelist(Relisting{Cause: "Forced", Rewrite: true})
 		if rv := w.list(); rv != "9" {
 			t.Errorf("the list is of version %q", rv)
 		}
@@ -42,7 +42,7 @@ func TestARelistForcedWhileAWatchIsOpen(t *testing.T) {
 		w.server.then(lists("9", "a@3"), opens(added("c@10")))
 		w.force()
 		w.force() // Once is enough.
-		w.observed.expect(t, "disconnected: forced")
+		w.observed.expect(t, "disconnected: expired")
 		if w.server.last().stopped() == 0 {
 			t.Error("the watch is open")
 		}
@@ -133,7 +133,7 @@ func TestAnotherDemandDoesNotWeakenTheFirst(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "5", lists("9", "a@3"))
 		w.opts.Relist = because(true, false)
-		w.open().ForceRelist(Relisting{Reason: "forced"})
+		w.open().ForceRelist(Relisting{Cause: "Forced"})
 		w.list()
 		if how := w.store.lastHow(); !how.Rewrite {
 			t.Errorf("relisted by %+v", how)
@@ -280,7 +280,7 @@ func TestEverythingInOneOrder(t *testing.T) {
 		advance(10)
 		want := []string{
 			question5, "contact", "WATCH rv=5", "resuming at 5", "replace 5", "live", "contact", "disconnected", "add b@6",
-			"LIST limit=1", "contact", "WATCH rv=6", "disconnected: reflector: watch from resourceVersion 6: " + errGone.Error(),
+			"LIST limit=1", "contact", "WATCH rv=6", "disconnected: expired",
 		}
 		got := w.all.take()
 		// The watch is read ahead of the store.
@@ -301,7 +301,7 @@ func TestEverythingInOneOrder(t *testing.T) {
 			}
 		}
 		want = []string{
-			"relisting: the watch expired: " + errGone.Error(), "begin", "LIST rv=6 NotOlderThan", "contact", "item a@3", "LIST continue=x", "contact", "item c@9", "finish 9",
+			"relisting: Expired", "begin", "LIST rv=6 NotOlderThan", "contact", "item a@3", "LIST continue=x", "contact", "item c@9", "finish 9",
 			"replace 9", "WATCH rv=9", "live",
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

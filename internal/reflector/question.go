@@ -148,7 +148,7 @@ func answerIn(list runtime.Object) (a listed, err error) {
 // contradiction returns how to relist if the answer and the store, which is at rv, cannot be of one history.
 func (r *Resumer) contradiction(a *reply, rv string) *Relisting {
 	if order, ok := checkpoint.CompareVersions(a.ResourceVersion, rv); ok && order < 0 {
-		return &Relisting{Reason: fmt.Sprintf("another history: the server is at version %s, below resourceVersion %s", a.ResourceVersion, rv), Newest: true}
+		return &Relisting{Cause: checkpoint.CauseServerBehind, Reason: fmt.Sprintf("the server is at version %s, the store at %s", a.ResourceVersion, rv), Newest: true}
 	}
 	if a.First == nil || r.history == nil {
 		return nil
@@ -157,7 +157,8 @@ func (r *Resumer) contradiction(a *reply, rv string) *Relisting {
 	if order, ok := checkpoint.CompareVersions(v.ResourceVersion, rv); !ok || order > 0 || !r.history.Contradicts(v) {
 		return nil
 	}
-	return &Relisting{Reason: fmt.Sprintf("another history: the store does not have %s as the server does, at version %s", v.Key(), v.ResourceVersion), Newest: true}
+	reason := fmt.Sprintf("the store does not have %s as the server does, at version %s", v.Key(), v.ResourceVersion)
+	return &Relisting{Cause: checkpoint.CauseContradiction, Reason: reason, Newest: true}
 }
 
 func versionOf(i request.Item) checkpoint.ObjectVersion {

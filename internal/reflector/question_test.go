@@ -67,7 +67,7 @@ func TestAnAnswerThatContradictsTheStoreMeansARelistByContent(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		answer answer
-		reason string // Empty: it is resumed.
+		cause  checkpoint.Cause // Empty: it is resumed.
 	}{
 		{"the server is where it was", counts("5", 1, "a@3"), ""},
 		{"the server has gone on", counts("9", 2, "a@3"), ""},
@@ -76,10 +76,10 @@ func TestAnAnswerThatContradictsTheStoreMeansARelistByContent(t *testing.T) {
 		{"the version says nothing", lists("x"), ""},
 		{"there is no version", lists(""), ""},
 		{"the limit does not hold", lists("9", "b@4", "a@4"), ""},
-		{"the server is behind", lists("4", "a@3"), "another history: the server is at version 4, below resourceVersion 5"},
-		{"the server is behind, and the limit does not hold", lists("4", "a@3", "b@4"), "another history: the server is at version 4, below resourceVersion 5"},
-		{"the object is of another version", lists("9", "a@4"), "another history: the store does not have a as the server does, at version 4"},
-		{"the store lacks the object", lists("9", "b@4"), "another history: the store does not have b as the server does, at version 4"},
+		{"the server is behind", lists("4", "a@3"), checkpoint.CauseServerBehind},
+		{"the server is behind, and the limit does not hold", lists("4", "a@3", "b@4"), checkpoint.CauseServerBehind},
+		{"the object is of another version", lists("9", "a@4"), checkpoint.CauseContradiction},
+		{"the store lacks the object", lists("9", "b@4"), checkpoint.CauseContradiction},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestAnAnswerThatContradictsTheStoreMeansARelistByContent(t *testing.T) {
 				var log journal
 				w.opts.Logger = log.logger()
 				w.withPast()
-				if c.reason == "" {
+				if c.cause == "" {
 					w.server.then(opens())
 					w.run()
 					w.server.requests.expect(t, "LIST limit=1", "WATCH rv=5")
@@ -101,8 +101,10 @@ func TestAnAnswerThatContradictsTheStoreMeansARelistByContent(t *testing.T) {
 				advance(firstBackoff)
 				w.server.requests.expect(t, "LIST limit=500", "WATCH rv=4") // It is not forgotten.
 				w.store.expectContents(t, "c@4")
-				log.expect(t, fmt.Sprintf(`"level"=0 "msg"="Relisting" "reason"=%q`, c.reason))
-				if how := w.store.lastHow(); how.Reason != c.reason || how.Expired {
+				if lines := log.take(); len(lines) != 1 || !strings.HasPrefix(lines[0], fmt.Sprintf(`"level"=0 "msg"="Relisting" "cause"=%q`, c.cause)) {
+					t.Errorf("logged %q", lines)
+				}
+				if how := w.store.lastHow(); how.Cause != c.cause || how.Expired {
 					t.Errorf("relisted otherwise: %+v", how)
 				}
 			})
@@ -335,7 +337,7 @@ func TestAWatchThatIsCutBeforeTheStoreHasCaughtUpIsFollowedByAQuestion(t *testin
 func TestTheClusterIsAskedBesideTheQuestion(t *testing.T) {
 	for name, how := range map[string]*Relisting{
 		"it is the same, or does not tell": nil,
-		"it is another one":                {Reason: "cluster differs", Rewrite: true, Newest: true},
+		"it is another one":                {Cause: checkpoint.CauseOtherCluster, Rewrite: true, Newest: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -360,7 +362,7 @@ func TestTheClusterIsAskedBesideTheQuestion(t *testing.T) {
 				}
 				close(asked)
 				w.server.requests.expect(t, want...)
-				if how != nil && w.store.lastHow().Reason != how.Reason {
+				if how != nil && w.store.lastHow().Cause != how.Cause {
 					t.Errorf("%+v", w.store.lastHow())
 				}
 			})

@@ -53,7 +53,7 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 		r.cuts++
 	}
 	if err != nil {
-		return "", fmt.Errorf("reflector: relist (%s): %w", how.Reason, err)
+		return "", fmt.Errorf("reflector: relist (%v): %w", how, err)
 	}
 	r.cuts = 0
 	r.relisted(r.changed)

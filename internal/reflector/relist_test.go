@@ -13,7 +13,7 @@ import (
 
 // because is how a relist of the store's version is demanded.
 func because(rewrite, newest bool) *Relisting {
-	return &Relisting{Reason: "the test says so", Rewrite: rewrite, Newest: newest}
+	return &Relisting{Cause: "TheTest", Rewrite: rewrite, Newest: newest}
 }
 
 func TestAListInPages(t *testing.T) {
@@ -120,7 +120,7 @@ func TestAFailedRelistIsTriedAgainAsItWas(t *testing.T) {
 					first = append([]string{c.begin}, c.between...)
 				}
 				w.store.calls.expect(t, first...)
-				if told := strings.Join(w.observed.take(), "\n"); !strings.Contains(told, "\ndisconnected: reflector: relist (the test says so): ") {
+				if told := strings.Join(w.observed.take(), "\n"); !strings.Contains(told, "\ndisconnected: reflector: relist (TheTest): ") {
 					t.Errorf("the observer heard\n%s", told)
 				}
 				w.server.then(lists("9", "a@3"), opens())

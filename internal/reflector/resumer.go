@@ -3,7 +3,6 @@ package reflector
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -39,6 +38,8 @@ type Store interface {
 
 // Relisting says why the store is compared with a list, and how closely.
 type Relisting struct {
+	Cause checkpoint.Cause
+	// Reason is for people, and empty if the Cause says all.
 	Reason string
 	// Rewrite makes the store write every item anew, even if it has the same.
 	Rewrite bool
@@ -54,6 +55,14 @@ type Relisting struct {
 	// Schema identifies the server's schema of the objects before the list. Empty if it is
 	// not known.
 	Schema string
+}
+
+// String returns the cause and the reason.
+func (how Relisting) String() string {
+	if how.Reason == "" {
+		return string(how.Cause)
+	}
+	return string(how.Cause) + ": " + how.Reason
 }
 
 // A Relist receives the items of a list. One goroutine calls its methods; an error
@@ -86,7 +95,7 @@ type Observer interface {
 	// Resuming: the watch goes on at resourceVersion.
 	Resuming(resourceVersion string)
 	// Relisting: the store is compared with a list now.
-	Relisting(reason string)
+	Relisting(how Relisting)
 	// Live: a watch is open.
 	Live()
 	// CaughtUp: a resumed watch has brought all that the server had when it was asked.
@@ -243,7 +252,7 @@ func (r *Resumer) ForceRelist(how Relisting) {
 	w := r.current
 	r.mu.Unlock()
 	if w != nil {
-		w.expire(how.Reason)
+		w.expire(how.String())
 	}
 }
 
@@ -263,7 +272,7 @@ func (r *Resumer) demand(how Relisting) *Relisting {
 // found demands a relist because the server's history is not the store's, which an operator should know. What else
 // makes the Resumer relist is ordinary, and what the owner of the Resumer demands, the owner has logged.
 func (r *Resumer) found(how Relisting) *Relisting {
-	r.log.Info("Relisting", "reason", how.Reason)
+	r.log.Info("Relisting", "cause", how.Cause, "reason", how.Reason)
 	return r.demand(how)
 }
 
@@ -290,9 +299,9 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 	switch {
 	case how != nil:
 	case rv == "" || rv == "0":
-		how = &Relisting{Reason: "nothing to resume from"}
+		how = &Relisting{Cause: checkpoint.CauseNoVersion}
 	case r.neverResume:
-		how = &Relisting{Reason: "this resource is never resumed"}
+		how = &Relisting{Cause: checkpoint.CauseNeverResume}
 	default:
 		if how, err = r.resume(ctx, rv); how == nil {
 			return rv, err
@@ -301,8 +310,8 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 	if rv == "" {
 		rv = how.NotOlderThan
 	}
-	r.obs.Relisting(how.Reason)
-	r.log.V(2).Info("Relisting", "reason", how.Reason)
+	r.obs.Relisting(*how)
+	r.log.V(2).Info("Relisting", "cause", how.Cause, "reason", how.Reason)
 	if err := r.spreadOut(ctx, how); err != nil {
 		return "", err
 	}
@@ -316,7 +325,7 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 		if open != nil {
 			open.Stop()
 		}
-		return nil, apierrors.NewResourceExpired(how.Reason)
+		return nil, apierrors.NewResourceExpired(how.String())
 	}
 	if open == nil {
 		var err error
@@ -331,7 +340,7 @@ func (r *Resumer) WatchWithContext(ctx context.Context, o metav1.ListOptions) (w
 	how := r.next
 	r.mu.Unlock()
 	if how != nil { // Demanded while the watch was opened.
-		w.expire(how.Reason)
+		w.expire(how.String())
 	}
 	r.obs.Live()
 	r.watchers.Go(w.run)
@@ -348,7 +357,7 @@ func (r *Resumer) reopen(ctx context.Context, o metav1.ListOptions) (*handover, 
 	case err != nil:
 		r.doubt()
 	case how != nil:
-		err = apierrors.NewResourceExpired(how.Reason)
+		err = apierrors.NewResourceExpired(how.String())
 	}
 	return open, err
 }
@@ -376,10 +385,10 @@ func (r *Resumer) ended(e ending) *Relisting {
 	switch {
 	case r.next != nil:
 	case isExpired(e.err):
-		r.next = &Relisting{Reason: fmt.Sprintf("the watch expired: %v", e.err), Expired: true}
+		r.next = &Relisting{Cause: checkpoint.CauseExpired, Reason: e.err.Error(), Expired: true}
 		r.consistent = r.eventless
 	case isFailure(e.err, e.byEvent):
-		r.next = &Relisting{Reason: fmt.Sprintf("the watch failed: %v", e.err)}
+		r.next = &Relisting{Cause: checkpoint.CauseWatchFailed, Reason: e.err.Error()}
 	}
 	return r.next
 }

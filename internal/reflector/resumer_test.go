@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 )
 
 var (
@@ -114,29 +116,29 @@ func TestAListThatResumesIsEmptyAndOfTheStoresVersion(t *testing.T) {
 }
 
 func TestWhatMakesTheFirstListARelist(t *testing.T) {
-	demand := Relisting{Reason: "so it was demanded", Rewrite: true}
+	demand := Relisting{Cause: "Demanded", Rewrite: true}
 	for _, c := range []struct {
 		name, rv string
 		change   func(*world)
 		list     string
 		how      Relisting
 	}{
-		{"there is no version", "", nil, "LIST limit=500", Relisting{Reason: "nothing to resume from"}},
-		{"the version is 0", "0", nil, "LIST rv=0 limit=500", Relisting{Reason: "nothing to resume from"}},
+		{"there is no version", "", nil, "LIST limit=500", Relisting{Cause: checkpoint.CauseNoVersion}},
+		{"the version is 0", "0", nil, "LIST rv=0 limit=500", Relisting{Cause: checkpoint.CauseNoVersion}},
 		{
 			"it is never resumed", "5", func(w *world) { w.opts.NeverResume = true },
-			"LIST rv=5 NotOlderThan", Relisting{Reason: "this resource is never resumed"},
+			"LIST rv=5 NotOlderThan", Relisting{Cause: checkpoint.CauseNeverResume},
 		},
 		{"an option says so", "5", func(w *world) { w.opts.Relist = &demand }, "LIST rv=5 NotOlderThan", demand},
 		{"the store has no version, an option knows one", "", func(w *world) {
-			w.opts.Relist = &Relisting{Reason: "old", NotOlderThan: "4"}
-		}, "LIST rv=4 NotOlderThan", Relisting{Reason: "old", NotOlderThan: "4"}},
+			w.opts.Relist = &Relisting{Cause: "Old", NotOlderThan: "4"}
+		}, "LIST rv=4 NotOlderThan", Relisting{Cause: "Old", NotOlderThan: "4"}},
 		{"the store's version counts for more", "5", func(w *world) {
-			w.opts.Relist = &Relisting{Reason: "old", NotOlderThan: "4"}
-		}, "LIST rv=5 NotOlderThan", Relisting{Reason: "old", NotOlderThan: "4"}},
+			w.opts.Relist = &Relisting{Cause: "Old", NotOlderThan: "4"}
+		}, "LIST rv=5 NotOlderThan", Relisting{Cause: "Old", NotOlderThan: "4"}},
 		{"it is another server", "5", func(w *world) {
-			w.opts.Relist = &Relisting{Reason: "another one", Newest: true}
-		}, "LIST limit=500", Relisting{Reason: "another one", Newest: true}},
+			w.opts.Relist = &Relisting{Cause: "AnotherOne", Newest: true}
+		}, "LIST limit=500", Relisting{Cause: "AnotherOne", Newest: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -151,7 +153,7 @@ func TestWhatMakesTheFirstListARelist(t *testing.T) {
 				if diff := cmp.Diff(c.how, w.store.lastHow()); diff != "" {
 					t.Errorf("relisted otherwise (-want +got):\n%s", diff)
 				}
-				w.observed.expect(t, "relisting: "+c.how.Reason, "contact", "live")
+				w.observed.expect(t, "relisting: "+string(c.how.Cause), "contact", "live")
 			})
 		})
 	}
@@ -199,7 +201,7 @@ func TestTheErrorOfAListWrapsTheServers(t *testing.T) {
 		for _, want := range []string{
 			"reflector: ask the server for its version: " + errNetwork.Error(),
 			"reflector: watch from resourceVersion 5: " + errNetwork.Error(),
-			"reflector: relist (the watch expired: too old resource version: 5 (8)): " + errNetwork.Error(),
+			"reflector: relist (Expired: too old resource version: 5 (8)): " + errNetwork.Error(),
 		} {
 			if _, err := r.List(metav1.ListOptions{}); !errors.Is(err, errNetwork) || err.Error() != want {
 				t.Errorf("the error is %q, expected %q", err, want)

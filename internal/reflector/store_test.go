@@ -138,7 +138,7 @@ func (m *memory) lastHow() Relisting {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.hows) == 0 {
-		return Relisting{Reason: "no relist was begun"}
+		return Relisting{Cause: "None"}
 	}
 	return m.hows[len(m.hows)-1]
 }

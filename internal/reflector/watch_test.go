@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 )
 
 const question5 = "LIST limit=1"
@@ -42,12 +44,7 @@ func TestAnExpiredWatchIsARelistInTheSameListWithoutABackoff(t *testing.T) {
 					t.Errorf("it took %v, expected %v", w.elapsed(), c.after)
 				}
 				told := w.observed.take()
-				want := []string{"contact", "relisting: ", "contact", "live"}
-				for i, line := range told {
-					if strings.HasPrefix(line, "relisting: ") {
-						told[i] = "relisting: "
-					}
-				}
+				want := []string{"contact", "relisting: Expired", "contact", "live"}
 				if diff := cmp.Diff(want, told); diff != "" {
 					t.Errorf("the observer heard (-want +got):\n%s", diff)
 				}
@@ -155,14 +152,14 @@ func TestAResumedWatchThatEndsWithoutAnEvent(t *testing.T) {
 				advance(firstBackoff)
 				if c.resumed {
 					w.server.requests.expect(t, question5, "WATCH rv=5")
-					if calls := w.store.calls.take(); calls[len(calls)-1] != "add b@6" || w.store.lastHow().Reason != "no relist was begun" {
+					if calls := w.store.calls.take(); calls[len(calls)-1] != "add b@6" || w.store.lastHow().Cause != "None" {
 						t.Errorf("%q", calls)
 					}
 					return
 				}
 				w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "WATCH rv=9")
-				if reason := w.store.lastHow().Reason; reason != "the watch expired: "+closedAtOnce {
-					t.Errorf("the reason is %q", reason)
+				if how := w.store.lastHow(); how.Cause != checkpoint.CauseExpired {
+					t.Errorf("%+v", how)
 				}
 			})
 		})
@@ -223,7 +220,7 @@ func TestAWatchThatHasEndedIsOpenedAgainAfterAQuestion(t *testing.T) {
 		{
 			"the server was rewound", []answer{lists("4"), lists("4", "a@3"), opens()},
 			[]string{question, "LIST limit=500", "WATCH rv=4"},
-			[]string{"contact", "disconnected: another history: the server is at version 4, below resourceVersion 6", "relisting: another history: the server is at version 4, below resourceVersion 6", "contact", ""},
+			[]string{"contact", "disconnected: expired", "relisting: ServerBehind", "contact", ""},
 			[]string{"begin", "item a@3", "finish 4", "replace 4"},
 		},
 		{
@@ -235,7 +232,7 @@ func TestAWatchThatHasEndedIsOpenedAgainAfterAQuestion(t *testing.T) {
 		{
 			"the history is gone", []answer{lists("9"), fails(errGone), lists("9", "a@3"), opens()},
 			[]string{question, "WATCH rv=6", "LIST rv=6 NotOlderThan", "WATCH rv=9"},
-			[]string{"contact", "disconnected: reflector: watch from resourceVersion 6: " + errGone.Error(), "relisting: the watch expired: " + errGone.Error(), "contact", ""},
+			[]string{"contact", "disconnected: expired", "relisting: Expired", "contact", ""},
 			[]string{"begin", "item a@3", "finish 9", "replace 9"},
 		},
 		{
@@ -341,7 +338,11 @@ func TestAnErrorEventEndsTheWatch(t *testing.T) {
 				w := openWorld(t)
 				w.server.then(c.answers...)
 				w.server.last().send(failure(c.err))
-				w.observed.expect(t, "disconnected: "+c.err.Error())
+				want := "disconnected: " + c.err.Error()
+				if isExpired(c.err) {
+					want = "disconnected: expired"
+				}
+				w.observed.expect(t, want)
 				advance(firstBackoff)
 				w.server.requests.expect(t, c.requests...)
 				w.store.calls.expect(t, c.calls...)

@@ -94,16 +94,19 @@ func (w *world) elapsed() time.Duration { return time.Since(w.begun) }
 type observer struct{ w *world }
 
 func (o observer) Resuming(rv string)      { o.w.observed.note("resuming at %s", rv) }
-func (o observer) Relisting(reason string) { o.w.observed.note("relisting: %s", reason) }
+func (o observer) Relisting(how Relisting) { o.w.observed.note("relisting: %s", how.Cause) }
 func (o observer) Live()                   { o.w.observed.note("live") }
 func (o observer) CaughtUp()               { o.w.caughtUp.Add(1) }
 func (o observer) Contact()                { o.w.observed.note("contact") }
 func (o observer) Disconnected(err error) {
-	if err == nil {
+	switch {
+	case err == nil:
 		o.w.observed.note("disconnected")
-		return
+	case isExpired(err):
+		o.w.observed.note("disconnected: expired")
+	default:
+		o.w.observed.note("disconnected: %v", err)
 	}
-	o.w.observed.note("disconnected: %v", err)
 }
 
 // bubble runs a test by a clock of its own.

@@ -242,7 +242,7 @@ func (op *operator) expectResumed() {
 	}
 	for id, informer := range op.manager.Opened().Status().Informers {
 		if informer.StartedFrom != "disk" || informer.Relists != 0 {
-			op.t.Errorf("%v started from %s, %d relists: %s", id, informer.StartedFrom, informer.Relists, informer.Reason)
+			op.t.Errorf("%v started from %s, %d relists: %s, %s", id, informer.StartedFrom, informer.Relists, informer.Cause, informer.Reason)
 		}
 	}
 }

@@ -282,8 +282,8 @@ func expectStart(t *testing.T, informer *warmwatch.SharedIndexInformer, from str
 	}
 	s := informer.Status()
 	if s.StartedFrom != from || s.Relists != relists || s.Resumes != resumes {
-		t.Errorf("started from %s, relists %d, resumes %d (%s), want %s, %d, %d",
-			s.StartedFrom, s.Relists, s.Resumes, s.Reason, from, relists, resumes)
+		t.Errorf("started from %s, relists %d, resumes %d (%s: %s), want %s, %d, %d",
+			s.StartedFrom, s.Relists, s.Resumes, s.Cause, s.Reason, from, relists, resumes)
 	}
 }
 

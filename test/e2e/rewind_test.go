@@ -208,7 +208,7 @@ func TestEtcdWasRestoredAndHasGoneOn(t *testing.T) {
 	if s := informer.Status(); s.StartedFrom != "disk" || s.Relists != 1 {
 		t.Errorf("status: %+v, want one relist", s)
 	}
-	t.Log(informer.Status().Reason)
+	t.Log(informer.Status().Cause, informer.Status().Reason)
 	h.put(t, "new")
 	expectServer(t, listConfigMaps(t, client, namespace), informer.GetStore(), durable)
 	p.stop()

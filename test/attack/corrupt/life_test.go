@@ -160,8 +160,8 @@ func (l *life) status() string {
 	all := l.cache.Status()
 	for _, k := range kinds {
 		st := l.informers[k].Status()
-		s = append(s, fmt.Sprintf("%s from %s, %d resumes, %d relists, %s (%s) %v",
-			k, st.StartedFrom, st.Resumes, st.Relists, st.Phase, st.Reason, st.Err))
+		s = append(s, fmt.Sprintf("%s from %s, %d resumes, %d relists, %s (%s %s) %v",
+			k, st.StartedFrom, st.Resumes, st.Relists, st.Phase, st.Cause, st.Reason, st.Err))
 	}
 	return fmt.Sprintf("%s; memory only %t; aside %v", strings.Join(s, "; "), all.MemoryOnly, l.setAside())
 }

@@ -190,7 +190,8 @@ type Status struct {
 	Phase           string `json:"phase"`
 	Live            bool   `json:"live"` // The phase is PhaseLive.
 	StartedFrom     string `json:"startedFrom"`
-	Reason          string `json:"reason"`
+	Cause           string `json:"cause"`
+	Reason          string `json:"reason,omitempty"`
 	ResourceVersion string `json:"resourceVersion"`
 	Objects         int    `json:"objects"`
 	UnackedDeltas   int    `json:"unackedDeltas"`
@@ -203,7 +204,7 @@ type Status struct {
 func statusOf(s warmwatch.InformerStatus) *Status {
 	to := &Status{
 		Phase: string(s.Phase), Live: s.Phase == warmwatch.PhaseLive,
-		StartedFrom: s.StartedFrom, Reason: s.Reason, ResourceVersion: s.ResourceVersion,
+		StartedFrom: s.StartedFrom, Cause: string(s.Cause), Reason: s.Reason, ResourceVersion: s.ResourceVersion,
 		Objects: s.Objects, UnackedDeltas: s.UnackedDeltas, Relists: s.Relists, Resumes: s.Resumes,
 	}
 	for _, r := range s.Reconcilers {
