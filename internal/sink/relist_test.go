@@ -176,13 +176,13 @@ func TestWhatIsPutByHandDuringAFirstListIsReplaced(t *testing.T) {
 // TestARelistWritesNothingAfterTheEnd: a List may hang beyond the end of its informer, and
 // the next one uses the same space then.
 func TestARelistWritesNothingAfterTheEnd(t *testing.T) {
-	for name, call := range map[string]func(*testing.T, reflector.Relist) error{
-		"an item": func(t *testing.T, r reflector.Relist) error { return r.Item(configMap("a", "3")) },
-		"a complete list": func(t *testing.T, r reflector.Relist) error {
+	for name, call := range map[string]func(reflector.Relist) error{
+		"an item": func(r reflector.Relist) error { return r.Item(configMap("a", "3")) },
+		"a complete list": func(r reflector.Relist) error {
 			_, err := r.Finish("3", true)
 			return err
 		},
-		"a list that is cut": func(_ *testing.T, r reflector.Relist) error { r.Abort(); return errStopped },
+		"a list that is cut": func(r reflector.Relist) error { r.Abort(); return errStopped },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, filled := range []bool{false, true} {
@@ -195,7 +195,7 @@ func TestARelistWritesNothingAfterTheEnd(t *testing.T) {
 				r := relistOf(t, k, configMap("a", "2"), configMap("b", "2"), configMap("c", "2"))
 				k.Stop()
 				before := k.db.Applied()
-				if err := call(t, r); !errors.Is(err, errStopped) {
+				if err := call(r); !errors.Is(err, errStopped) {
 					t.Errorf("filled=%v: the error is %v", filled, err)
 				}
 				if n := k.db.Applied() - before; n > 0 {
