@@ -316,8 +316,8 @@ type SetAside struct {
 	Path string
 	// Time when the file was set aside.
 	Time time.Time
-	// Cause says what was wrong with the file.
-	Cause string
+	// Reason says what was wrong with the file, for people.
+	Reason string
 }
 
 // Status is the state of a [Cache]. Its JSON has the names of the fields, and errors as

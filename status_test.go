@@ -24,7 +24,7 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	st := warmwatch.Status{
 		Name: "agent", Path: "cache.db", MemoryOnly: true, Err: errors.New("disk full"),
-		SetAside: []warmwatch.SetAside{{Path: "cache.db.corrupt-1", Time: at, Cause: "noise"}},
+		SetAside: []warmwatch.SetAside{{Path: "cache.db.corrupt-1", Time: at, Reason: "noise"}},
 		Informers: map[string]warmwatch.InformerStatus{
 			"pods": {Phase: warmwatch.PhaseLive, StartedFrom: "disk", Cause: warmwatch.CauseExpired, Reason: "too old", ResourceVersion: "7", LastContact: at, Objects: 2, ServerErr: errors.New("refused"), Err: errors.New("corrupt"),
 				Problems: []warmwatch.Problem{{Code: warmwatch.CodeUnreadable, Message: "corrupt", Since: at}}},
@@ -34,7 +34,7 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 	want := map[string]any{
 		"Name": "agent", "Path": "cache.db", "MemoryOnly": true, "Err": "disk full",
 		"Workqueues": nil, "Problems": nil,
-		"SetAside": []any{map[string]any{"Path": "cache.db.corrupt-1", "Time": "2026-01-02T03:04:05Z", "Cause": "noise"}},
+		"SetAside": []any{map[string]any{"Path": "cache.db.corrupt-1", "Time": "2026-01-02T03:04:05Z", "Reason": "noise"}},
 		"Informers": map[string]any{
 			"pods": map[string]any{
 				"Phase": "Live", "StartedFrom": "disk", "Cause": "Expired", "Reason": "too old", "ResourceVersion": "7", "LastContact": "2026-01-02T03:04:05Z",
@@ -125,7 +125,7 @@ func TestAFileThatWasSetAsideIsInStatus(t *testing.T) {
 	defer c.Close()
 	aside := c.Status().SetAside
 	names, err := filepath.Glob(path + ".corrupt-*")
-	if err != nil || len(names) != 1 || len(aside) != 1 || aside[0].Path != names[0] || aside[0].Time.IsZero() || aside[0].Cause == "" {
+	if err != nil || len(names) != 1 || len(aside) != 1 || aside[0].Path != names[0] || aside[0].Time.IsZero() || aside[0].Reason == "" {
 		t.Errorf("%v, %v, the status has %+v", names, err, aside)
 	}
 	if err := c.Status().Err; err != nil {

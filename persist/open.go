@@ -280,9 +280,9 @@ func (db *DB) begin() error {
 
 // A SetAside is a file that could not be used, and was renamed.
 type SetAside struct {
-	Path  string    // Where it is now.
-	Time  time.Time // When it was set aside.
-	Cause string    // What was wrong with it.
+	Path   string    // Where it is now.
+	Time   time.Time // When it was set aside.
+	Reason string    // What was wrong with it, for people.
 }
 
 // SetAside lists the files that this DB has set aside and not removed since.
