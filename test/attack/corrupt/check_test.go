@@ -162,8 +162,8 @@ func (l *life) check(servers map[kind]*apiserver.Server, deletions, all bool) (f
 	return found
 }
 
-// checkReads is for every moment. All that is served was there once (S2). From HasSynced on, nothing is missing that is as it was at
-// a version that the cache has reached (A7).
+// checkReads is for every moment. All that is served was there once (S2). From HasSynced on, an index has only objects of its value
+// (A5), and nothing is missing that is as it was at a version that the cache has reached (A7).
 func (l *life) checkReads(k kind, server *apiserver.Server, since int) (found []problem) {
 	synced, store := l.informers[k].HasSynced(), l.informers[k].GetIndexer()
 	reads := map[string][]any{"": store.List()}
@@ -185,7 +185,7 @@ func (l *life) checkReads(k kind, server *apiserver.Server, since int) (found []
 			key, err := cache.MetaNamespaceKeyFunc(obj)
 			served[key] = true
 			rv := versionOf(obj)
-			if err != nil || rv < 1 || rv > len(history) || color != "" && colorOf(obj) != color ||
+			if err != nil || rv < 1 || rv > len(history) || synced && color != "" && colorOf(obj) != color ||
 				!apiequality.Semantic.DeepEqual(history[rv-1].Object, obj) {
 				found = append(found, problem{Kind: "served: wrong object", Detail: fmt.Sprintf("%s %s: %s at %d, %v", k, color, key, rv, err)})
 			}
