@@ -119,7 +119,7 @@ flaky: $(BIN)/gotest ## Run each test of the library many times, to find those t
 	@$(BIN)/gotest passes -n=$(PASSES) -jobs=$(JOBS) -for=$(FOR) -tmp=$(firstword $(wildcard /dev/shm)) -build='$(RACE)' . $(PACKAGES)
 
 .PHONY: corrupt
-corrupt: ## Damage cache files of every page class while nobody uses them, 30 minutes (TRIES=10000 SEED=)
+corrupt: ## Damage cache files of every page class while nobody uses them, 40 minutes (TRIES=10000 SEED=)
 	@go -C test/attack test ./corrupt -run '^TestCorrupt$$' -v -count=1 -timeout 0 \
 		-corrupt.tries=$(TRIES) -corrupt.seed=$(SEED) -corrupt.for=0
 
