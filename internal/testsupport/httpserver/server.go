@@ -145,6 +145,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusForbidden)
 	case isNamespace:
 		encode(w, map[string]any{"kind": "Namespace", "apiVersion": "v1", "metadata": map[string]any{"name": "kube-system", "uid": uid}})
+	case query.Get("sendInitialEvents") != "": // Of client-go's own informers.
+		w.WriteHeader(http.StatusUnprocessableEntity)
 	case isWatch:
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
