@@ -16,7 +16,7 @@ import (
 )
 
 // TestExamples runs the programs in examples. The ones with warmwatch are run again, and say what
-// was deleted meanwhile.
+// there is, and what was made meanwhile.
 func TestExamples(t *testing.T) {
 	for _, name := range []string{"controller/before", "controller/after", "manager/before", "manager/after"} {
 		t.Run(name, func(t *testing.T) {
@@ -30,9 +30,10 @@ func TestExamples(t *testing.T) {
 			if strings.HasSuffix(name, "/before") {
 				return
 			}
-			w.delete(web)
+			w.create(deployment(w.here, "shop"))
 			p = runExample(t, dir)
-			p.await("web", "is gone")
+			p.await("web", "has")
+			p.await("shop", "has")
 			p.interrupt()
 		})
 	}

@@ -95,7 +95,8 @@ func (s *shadow) life(t *testing.T, path string, during func()) {
 	})
 	s.queue = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())
 	s.pods = factory.Core().V1().Pods().Lister()
-	registration, err := factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	factory.Core().V1().Pods().Informer()
+	registration, err := s.informer.AddDurableEventHandler("shadow", cache.ResourceEventHandlerFuncs{
 		AddFunc:    s.enqueue,
 		UpdateFunc: func(_, obj any) { s.enqueue(obj) },
 		DeleteFunc: s.enqueue,
@@ -147,8 +148,8 @@ func (s *shadow) expect(t *testing.T, count int) {
 	})
 }
 
-// TestController: Pods that come and go while the controller is down are made up
-// for after its restart, with nothing but the listers and handlers of client-go.
+// TestController (D2): Pods that come and go while the controller is down are made up for after its restart, with the
+// listers of client-go and a durable handler.
 func TestController(t *testing.T) {
 	client := newClient(t, shared.Config())
 	s := &shadow{client: client, namespace: newNamespace(t, client)}
