@@ -11,8 +11,9 @@
 // kept until it is done; and [SharedIndexInformer.Status]. Package informers has client-go's
 // factories, and package workqueue its workqueue.
 //
-// The file can be deleted while no program uses it. Durable handlers then get every object again. Whatever happens to the file, the program keeps running and
-// the cache becomes correct again, see [Open].
+// The file can be deleted while no program uses it. Durable handlers then get every object again.
+// Whatever happens to the file, the program keeps running and the cache becomes correct again, see
+// [Open].
 //
 // How it is made, and what it keeps (A1 to S7), is in docs/design/README.md, "Data flow" and "Invariants".
 package warmwatch

@@ -31,13 +31,12 @@
 // end within GracefulShutdownTimeout, which is also so where that is 0, or the lease is lost, the Cache stays open for
 // what still runs, until the process ends or Close is called.
 //
-// Reconcilers begin when the cache has all that the server had when the program started, as after a list, and the manager's
-// client waits until then. With a negative
-// [warmwatch.Options].ServeStaleAfter they begin
-// at once, with what the program knew when it ended, and may for a moment act on what is hours old,
-// or not find what their last life has created; that also works while the API server is away, if
-// Options.MapperProvider returns a mapper that does not ask it: controller-runtime's own does before an
-// informer is made. For controllers that only read, or whose writes are conditional on the
+// Reconcilers begin when the cache has all that the server had when the program started, as after a
+// list. The manager's client waits until then. With a negative [warmwatch.Options].ServeStaleAfter
+// they begin at once, with what the program knew when it ended. Then they may for a moment act on
+// data that is hours old, or not find what their last life has created. That also works while the API
+// server is away, if Options.MapperProvider returns a mapper that does not ask it: the one of
+// controller-runtime asks before an informer is made. For controllers that only read, or whose writes are conditional on the
 // resourceVersion, that is often what one wants.
 //
 // The functions of IndexField and of transforms are code that the file outlives. Indices are

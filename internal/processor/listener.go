@@ -171,9 +171,9 @@ func (l *listener) run() {
 	}
 }
 
-// tellEverything tells of every object, and before of the undelivered deletions if the
-// handler starts over: at the start, and when the waiting deltas cannot be read. It waits until the informer has synced, so that nobody is told of
-// what is gone.
+// tellEverything calls the handler for every object, at the start and when the waiting deltas cannot be read. A handler
+// that starts over gets the undelivered deletions first. tellEverything waits until the informer has synced, so that no
+// handler is called for objects that are gone.
 func (l *listener) tellEverything() bool {
 	select {
 	case <-l.p.opts.Synced:

@@ -106,8 +106,8 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 	return nil, r.handOver(open)
 }
 
-// openedLate: a watch that takes longer to be opened may be of a server that has taken the place of the one that was asked, or
-// that has listed. client-go's transport sends a request again, on another connection, that the first server has not processed.
+// openedLate: when a watch takes longer to open, another server may have opened it than the one that has answered or
+// listed. Go's HTTP/2 transport sends a request again, on another connection, if the first server has not processed it.
 const openedLate = 2 * time.Second
 
 // open opens a watch, and asks beside it what has to be asked before it is read. It returns how to relist if the

@@ -156,13 +156,14 @@ type Resumer struct {
 	// listing serialises Lists: a Reflector that is stopped leaves its List
 	// running (client-go, reflector.go, list).
 	listing sync.Mutex
-	// paginated: the server pages even lists that its watch cache could serve. Guarded by listing.
+	// Guarded by listing:
+	// paginated: the server pages even lists that its watch cache could serve.
 	// wasCut: the last relist by version was cut, or put off by the server.
 	// byItem: a watch may begin with all objects, and as far as is known its request comes to a request.Transport.
 	paginated, wasCut, byItem bool
-	// cuts is how many lists were cut since the last complete one. Guarded by listing.
+	// cuts is how many lists were cut since the last complete one.
 	cuts     int
-	changed  bool // By the last complete list. Guarded by listing.
+	changed  bool // By the last complete list.
 	watchers sync.WaitGroup
 
 	mu      sync.Mutex
