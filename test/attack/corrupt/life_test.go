@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -152,6 +153,11 @@ func (l *life) setAside() (names []string) {
 		names = append(names, strings.TrimPrefix(name, l.path))
 	}
 	return names
+}
+
+// readOnly reports whether the file was found damaged in use.
+func (l *life) readOnly() bool {
+	return slices.ContainsFunc(l.cache.Status().Problems, func(p warmwatch.Problem) bool { return p.Code == warmwatch.CodeFileDamaged })
 }
 
 // status is what there is to say about how it went.

@@ -247,8 +247,9 @@ func (y *try) die(l *life) bool {
 		}
 		l.freeze()
 	}
+	readOnly := l.readOnly()
 	err := y.end(l)
-	if err != nil && killed == nil {
+	if err != nil && killed == nil && !readOnly { // S3, S7: what is found damaged in use is only read, and Close says so.
 		y.fail("close", err)
 	}
 	for _, k := range kinds {
