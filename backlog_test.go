@@ -40,7 +40,7 @@ func TestAHandlerThatHangsDoesNotFillTheDisk(t *testing.T) {
 		})
 		quick, slow := newBelief(t), newBelief(t)
 		for name, b := range map[string]*belief{"quick": quick, "slow": slow} {
-			if _, err := p.informer.AddDurableEventHandler(name, b); err != nil {
+			if _, err := p.informer.AddDurableEventHandler(name, b, warmwatch.DurableOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}

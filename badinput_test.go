@@ -373,10 +373,10 @@ func TestHandlersThatMakeNoSenseAreRefused(t *testing.T) {
 				"nil":                     second(p.informer.AddEventHandler(nil)),
 				"a nil pointer":           second(p.informer.AddEventHandler((*recorder)(nil))),
 				"nil with a period":       second(p.informer.AddEventHandlerWithResyncPeriod(nil, time.Second)),
-				"nil, durable":            second(p.informer.AddDurableEventHandler("n", nil)),
-				"a nil pointer, durable":  second(p.informer.AddDurableEventHandler("n", (*recorder)(nil))),
-				"durable without a name":  second(p.informer.AddDurableEventHandler("", &recorder{})),
-				"forget what has no name": p.informer.ForgetDurableEventHandler(""),
+				"nil, durable":            second(p.informer.AddDurableEventHandler("n", nil, warmwatch.DurableOptions{})),
+				"a nil pointer, durable":  second(p.informer.AddDurableEventHandler("n", (*recorder)(nil), warmwatch.DurableOptions{})),
+				"durable without a name":  second(p.informer.AddDurableEventHandler("", &recorder{}, warmwatch.DurableOptions{})),
+				"forget what has no name": p.informer.ForgetDurable(""),
 			} {
 				if err == nil || !strings.Contains(err.Error(), "is required") {
 					t.Errorf("%s: error %v", name, err)
@@ -384,12 +384,12 @@ func TestHandlersThatMakeNoSenseAreRefused(t *testing.T) {
 			}
 			run()
 		}
-		if _, err := p.informer.AddDurableEventHandler(strings.Repeat("n", 33<<10), &recorder{}); err == nil || !strings.Contains(err.Error(), "too long") {
+		if _, err := p.informer.AddDurableEventHandler(strings.Repeat("n", 33<<10), &recorder{}, warmwatch.DurableOptions{}); err == nil || !strings.Contains(err.Error(), "too long") {
 			t.Errorf("a name of 33 KB: error %v", err)
 		}
 		// A refused name is free.
 		addDurable(t, p, "n")
-		if _, err := p.informer.AddDurableEventHandler("n", &recorder{}); !errors.Is(err, warmwatch.ErrInUse) || !strings.Contains(err.Error(), `"n"`) {
+		if _, err := p.informer.AddDurableEventHandler("n", &recorder{}, warmwatch.DurableOptions{}); !errors.Is(err, warmwatch.ErrInUse) || !strings.Contains(err.Error(), `"n"`) {
 			t.Errorf("a name that is used: %v", err)
 		}
 	})
@@ -438,7 +438,7 @@ func TestClosingDoesNotWaitForAHandlerThatHangs(t *testing.T) {
 				<-release
 			}
 		}}
-		if _, err := p.informer.AddDurableEventHandler("d", d); err != nil {
+		if _, err := p.informer.AddDurableEventHandler("d", d, warmwatch.DurableOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		p.run()

@@ -54,11 +54,9 @@ type Options struct {
 	// MaxPendingBytes bounds the changes that wait in memory to be written.
 	// Beyond it the watch slows down; not where there is no file, or it cannot be written. Default 16 MiB.
 	MaxPendingBytes int64
-	// MaxBacklogBytes bounds, for each informer, the deltas that wait in the file
-	// for handlers that are behind. Beyond it the notifications of one object are
-	// folded into one, with the first old object and the last new one, and the order
-	// among objects changes. Every OnDelete is kept, so deletions are not bounded.
-	// Default 256 MiB; negative: no bound.
+	// MaxBacklogBytes bounds, for each handler, the changes that wait for it, most of them in the file. Beyond it the updates
+	// are dropped first, then the oldest deletions, down to half of the bound, and the handler starts over (D6): it gets
+	// the deletions that are left, and OnAdd for every object. Default 256 MiB; negative: no bound.
 	MaxBacklogBytes int64
 	// FullRelistEvery is how long after its last full list an informer lists all objects, and compares their contents, 20 %
 	// more or less at random: a server may have lost events, and may read an object otherwise at the same
@@ -91,10 +89,10 @@ type Options struct {
 	// informers whose InformerOptions do not set them.
 	TransformVersion, IndexVersion string
 	NeverResume                    bool
-	// MaxPanics is how many processes in a row may end by the panic of a durable handler that is told of the same
-	// object, before that object is set aside. It is logged then, and its key is in HandlerStatus.SetAside. The handler
-	// is told of its deletion, but of nothing else until [SharedIndexInformer.RedeliverSetAside]. Default 5; negative:
-	// never. Only panics of the callback count, and not other ways in which a process may end in it.
+	// MaxPanics is how many processes may end by the panic of a durable handler on the same object, before that
+	// notification is skipped. It is logged then, with the key, and counted in HandlerStatus.Skipped. Later ones of the
+	// object are delivered. Default 5; negative: never. Only panics of the callback count, and not other ways in which a
+	// process may end in it. Reconcilers only put keys into the file, see [SharedIndexInformer.AddReconciler].
 	MaxPanics int
 	// LockTimeout is how long Open waits for a file that another process holds, before the Cache works
 	// from memory. The log says so after 1 s. Default 30s; negative: it does not wait.

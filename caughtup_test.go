@@ -242,7 +242,7 @@ func TestDurableHandlersAreCalledBeforeHasSynced(t *testing.T) {
 			if event == "update ns/a@1→2" {
 				<-release
 			}
-		}}); err != nil {
+		}}, warmwatch.DurableOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		p.run()

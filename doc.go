@@ -11,7 +11,7 @@
 // kept until it is done; and [SharedIndexInformer.Status]. Package informers has client-go's
 // factories, and package workqueue its workqueue.
 //
-// The file can be deleted while no program uses it. Durable handlers then get every object again.
+// The file can be deleted while no program uses it. Durable handlers and reconcilers then start over.
 // Whatever happens to the file, the program keeps running and the cache becomes correct again, see
 // [Open].
 //

@@ -45,7 +45,7 @@ func ExampleOpen() {
 		if err != nil {
 			return err
 		}
-		if _, err := pods.AddDurableEventHandler("network", handler); err != nil { // Goes on where it stopped.
+		if _, err := pods.AddDurableEventHandler("network", handler, warmwatch.DurableOptions{}); err != nil { // Goes on where it stopped.
 			return err
 		}
 		pods.RunWithContext(ctx)
@@ -166,20 +166,20 @@ func ExampleCache_NewSharedIndexInformer() {
 func ExampleSharedIndexInformer_AddReconciler() {
 	start := func(ctx context.Context, pods *warmwatch.SharedIndexInformer, makeRoute, removeRoute func(context.Context, *corev1.Pod) error) error {
 		lister := listers.NewPodLister(pods.GetIndexer())
-		reconcile := func(ctx context.Context, key cache.ObjectName) error {
-			for _, deleted := range warmwatch.DeletedObjects(ctx) { // As they were last known.
+		reconcile := func(ctx context.Context, req warmwatch.ReconcileRequest) (done warmwatch.ReconcileResult, err error) {
+			for _, deleted := range req.Deleted { // As they were last known.
 				if err := removeRoute(ctx, deleted.(*corev1.Pod)); err != nil {
-					return err // It will be called again, and by the next process if need be.
+					return done, err // It will be called again, and by the next process if need be.
 				}
 			}
-			pod, err := lister.Pods(key.Namespace).Get(key.Name)
+			pod, err := lister.Pods(req.Namespace).Get(req.Name)
 			if apierrors.IsNotFound(err) {
-				return nil
+				return done, nil
 			}
 			if err != nil {
-				return err
+				return done, err
 			}
-			return makeRoute(ctx, pod)
+			return done, makeRoute(ctx, pod)
 		}
 		if _, err := pods.AddReconciler("routes", reconcile, warmwatch.ReconcilerOptions{Workers: 10}); err != nil {
 			return err

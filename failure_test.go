@@ -68,7 +68,7 @@ func newWorn(t *testing.T) worn {
 			<-release
 		}
 	}}
-	if _, err := p.informer.AddDurableEventHandler("stuck", stuck); err != nil {
+	if _, err := p.informer.AddDurableEventHandler("stuck", stuck, warmwatch.DurableOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	p.run()
@@ -351,9 +351,9 @@ func TestARecordWithABadChecksumIsNotServedAndComesBack(t *testing.T) { // A7
 		r, registration := add(t, p.informer)
 		p.run()
 		settle()
-		r.expect(t, "add ns/a@1 initial", "add ns/c@3 initial")
-		if !p.informer.HasSynced() || !registration.HasSynced() {
-			t.Error("not synced from disk")
+		r.expect(t) // Its initial list waits for the relist.
+		if !p.informer.HasSynced() || registration.HasSynced() {
+			t.Error("not synced from disk, or the handler is")
 		}
 		if obj, exists, err := p.informer.GetStore().GetByKey("ns/b"); err == nil || exists {
 			t.Errorf("GetByKey of what cannot be read: %v, %v", obj, exists)
@@ -366,7 +366,8 @@ func TestARecordWithABadChecksumIsNotServedAndComesBack(t *testing.T) { // A7
 		}
 		f.setDown(nil)
 		settle()
-		r.expect(t, "add ns/b@2")
+		advance(time.Second)
+		r.expect(t, "add ns/a@1 initial", "add ns/b@2 initial", "add ns/c@3 initial")
 		expectEqual(t, p.informer, f)
 		if st := p.informer.Status(); st.Err != nil || st.Relists != 1 {
 			t.Errorf("status after the relist: %+v", st)
@@ -524,7 +525,7 @@ func damagedKey(t *testing.T, bucket string, flip byte, behind bool) {
 }
 
 func TestABadCheckpointOrCursorMeansARelist(t *testing.T) {
-	for _, bad := range [][2]string{{"checkpoint", "resume"}, {"store", "state"}, {"cursors", "durable/d"}} {
+	for _, bad := range [][2]string{{"checkpoint", "resume"}, {"store", "state"}, {"handlers", "handler/d"}} {
 		t.Run(bad[0]+"/"+bad[1], func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				f := newSource(t, configMap("a", "x"), configMap("b", "x"))

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/processor"
+	"github.com/warmwatch/warmwatch/queue"
 )
 
 // AddEventHandler implements [cache.SharedInformer].
@@ -19,8 +22,8 @@ func (s *SharedIndexInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEv
 }
 
 // AddEventHandlerWithOptions implements [cache.SharedInformer]. The handler is called once HasSynced is true. First it
-// gets OnAdd for every object, then every change. It gets nothing of what earlier processes knew: for the deletions of
-// the downtime there is AddDurableEventHandler.
+// gets OnAdd for every object, then every change (D1). It gets nothing of what earlier processes knew: for the deletions of
+// the downtime there is AddDurableEventHandler. Of a handler that hangs see Options.MaxBacklogBytes.
 //
 // As in client-go, handlers must not change objects. Here the old and the new object
 // of an update may share memory, and so may objects of the initial list, so that changing one may
@@ -29,66 +32,67 @@ func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHa
 	if isNil(h) {
 		return nil, fmt.Errorf("warmwatch: add handler: a handler %w", errRequired)
 	}
-	return s.processor.Add(h, "", o, nil)
+	return s.processor.Add(h, processor.Name{}, o)
 }
 
-// AddDurableEventHandler adds a handler that goes on where the last handler of this
-// name stopped, in this process or an earlier one: it is told, in order, exactly
-// what that one was not told, or did not finish. The first handler of a name is
-// told of every object first.
+// DurableOptions configures [SharedIndexInformer.AddDurableEventHandler] and, as a part of [ReconcilerOptions],
+// [SharedIndexInformer.AddReconciler]. The zero value is valid.
+type DurableOptions struct {
+	cache.HandlerOptions
+	// Epoch names the state of what the handler has made outside the cluster, for example by a boot id, or the version
+	// of the program. If it is not that of the last handler of the name, the handler starts over. Default: none. Then a
+	// reconciler starts over in each process, and a durable handler never does for this reason.
+	Epoch string
+	// Known returns the keys of the objects that the program holds, for example those of which it finds files. Once
+	// the cache has caught up with the server, the handler gets OnDelete with a [cache.DeletedFinalStateUnknown], whose
+	// Obj is nil, for each key that the cache lacks. So no deletion is missed, whatever becomes of the file. It is
+	// called in each process, on a goroutine of its own, and again after an error; ctx ends with the handler.
+	Known func(ctx context.Context) ([]cache.ObjectName, error)
+}
+
+// AddDurableEventHandler adds a handler that gets every change at least once, in the order of the watch, across crashes
+// and restarts (D2). It goes on where the last handler of the name stopped, in this process or an earlier one. To return
+// from a callback is to acknowledge. After a crash the last notifications come again, those of the last second or so.
 //
-// The handler is called only when the change is in the file, up to Options.DurableDelay and a commit later than plain
-// handlers. Exceptions: after 30 s of a full disk, and where the file is only read, it is called from memory, and a
-// crash may take that back. It gets the deletion of every object that it got, unless only a lost file knew the object.
-// If the record of an object was damaged, OnDelete gets a [cache.DeletedFinalStateUnknown] whose Obj is nil, also for
-// an object that may still exist; then OnAdd follows. Delivery is at least once: after a crash the last notifications,
-// those finished within CommitInterval, may come again. If the first handler of a name ends during its initial list, or
-// before the changes of that time are delivered, the next one begins the list again. If it ends between the OnDelete
-// and the OnAdd of an object that a relist found replaced, the OnDelete comes again.
+//   - A replaced object, one of another uid under the same name, is OnDelete of the old one, then OnAdd.
+//   - The handler is called only when the change is in the file, up to Options.DurableDelay and a commit later than plain
+//     handlers. Exceptions: after 30 s of a full disk, and where the file is only read, it is called from memory, and a
+//     crash may take that back.
+//   - Where the past cannot be given, it starts over (D3): it gets the deletions that are still stored, and OnAdd for every
+//     object. That is so for a new name, a file that was lost or damaged, another Epoch, another TransformVersion while
+//     something waits, and where more than Options.MaxBacklogBytes wait. Then only DurableOptions.Known finds each
+//     deletion.
+//   - If the record of an object was damaged, OnDelete gets a [cache.DeletedFinalStateUnknown] whose Obj is nil, also for
+//     an object that still exists; then OnAdd follows.
 //
-// The name holds deltas in the file even while it has no handler, see
-// [SharedIndexInformer.ForgetDurableEventHandler]. A name can have one handler
-// at a time: errors.Is(err, [ErrInUse]). After RemoveEventHandler the name is free at
-// once. Its next handler is called after the callback in flight has returned.
+// The name holds deltas in the file even while it has no handler, see [SharedIndexInformer.ForgetDurable]. A name can have
+// one handler at a time: errors.Is(err, [ErrInUse]). After RemoveEventHandler the name is free when the callback in flight
+// has returned.
 //
-// Without a file (Status().MemoryOnly) nothing outlives the process: the first handler of a name in each process is
-// called for every object. A later one goes on where it stopped.
+// Without a file (Status().MemoryOnly) nothing outlives the process: the first handler of a name in each process
+// starts over.
 //
-// A handler that always panics on one object ends every process at the same
-// notification, which the log names. After Options.MaxPanics processes the object is set
-// aside, see [SharedIndexInformer.RedeliverSetAside]. Another way past it is to call
-// ForgetDurableEventHandler before the handler is added.
-func (s *SharedIndexInformer) AddDurableEventHandler(name string, h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+// A handler that always panics on one object ends every process at the same notification, which the log names. After
+// Options.MaxPanics processes that notification is skipped, logged, and counted in HandlerStatus.Skipped.
+func (s *SharedIndexInformer) AddDurableEventHandler(name string, h cache.ResourceEventHandler, o DurableOptions) (cache.ResourceEventHandlerRegistration, error) {
 	switch {
 	case name == "":
 		return nil, fmt.Errorf("warmwatch: add durable handler: a name %w", errRequired)
 	case isNil(h):
 		return nil, fmt.Errorf("warmwatch: add durable handler: a handler %w", errRequired)
 	}
-	s.mu.Lock() // Whoever opens the queues finds the handler.
-	defer s.mu.Unlock()
-	handle, err := s.processor.Add(h, name, cache.HandlerOptions{}, func() error { return s.loseWorkLocked(name) })
+	handle, err := s.processor.Add(h, processor.Name{Kind: queue.Handlers, Name: name, Epoch: o.Epoch, Known: o.Known}, o.HandlerOptions)
 	if err != nil {
 		return nil, fmt.Errorf("warmwatch: add durable handler: %w", err)
 	}
 	return handle, nil
 }
 
-// loseWorkLocked has the next reconciler of a name reconcile all objects, because another handler has the name
-// now, and is told of what it would have to reconcile. One that was removed may not have ended yet.
-func (s *SharedIndexInformer) loseWorkLocked(name string) error {
-	if !s.queuesOpen { // See openReconcilers.
-		return nil
-	}
-	return s.parts.Load().work.MarkLost(name)
-}
-
-// ForgetDurableEventHandler removes what is kept for a durable name, also the work of a
-// reconciler. The next handler of the name begins as the first one did. It fails while the name has a
-// handler: errors.Is(err, [ErrInUse]). After the end of the informer it fails as well. Nothing is kept for a name
-// that nobody had, so that is no error. The names of Status().Workqueues of the Cache are others, see
-// [Cache.Workqueues].
-func (s *SharedIndexInformer) ForgetDurableEventHandler(name string) error {
+// ForgetDurable removes what is kept for a name that has neither a durable handler nor a reconciler any more, of both
+// kinds. The next one of the name begins as the first one did. While the name has one it fails:
+// errors.Is(err, [ErrInUse]). After the end of the informer it fails as well. Nothing is kept for a name that nobody had, so
+// that is no error. The names of [Cache.Workqueues] are others.
+func (s *SharedIndexInformer) ForgetDurable(name string) error {
 	if name == "" {
 		return fmt.Errorf("warmwatch: forget durable handler: a name %w", errRequired)
 	}
@@ -104,31 +108,12 @@ func (s *SharedIndexInformer) ForgetDurableEventHandler(name string) error {
 	return s.forgetReconciler(name)
 }
 
-// RedeliverSetAside has the handler of a durable name told of objects that are set aside: of those
-// with these keys, or of all if none is given. For each it is told, between other notifications,
-//
-//   - OnDelete of the object on whose deletion it has panicked, if it was a deletion;
-//   - then OnAdd of the present object, if there is one, because the handler has seen none of
-//     the versions since. If there is a change that the handler has still to be told of,
-//     its next notification of the object is that OnAdd.
-//
-// While a deletion is set aside, a new object of the same key is not delivered, nor is its deletion. An earlier process
-// may have delivered them.
-//
-// After that it is told of the object as of any other. It may have no handler yet. The demand
-// is for this process only: a handler that panics again ends it, and the next one finds the
-// object still set aside. Keys that are not set aside are ignored, and so is a name for which nothing is. It may be called before the informer runs. After
-// the end of the informer RedeliverSetAside fails.
-func (s *SharedIndexInformer) RedeliverSetAside(name string, keys ...string) error {
-	if name == "" {
-		return fmt.Errorf("warmwatch: redeliver what is set aside: a name %w", errRequired)
-	}
-	return s.processor.Redeliver(name, keys...)
-}
-
 // RemoveEventHandler implements [cache.SharedInformer]. The name of a durable
-// handler keeps its cursor.
+// handler keeps its position.
 func (s *SharedIndexInformer) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
+	if r, ok := handle.(*Reconciler); ok {
+		handle = r.registration
+	}
 	return s.processor.Remove(handle)
 }
 

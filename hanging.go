@@ -5,7 +5,6 @@ import (
 	"time"
 
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/klog/v2"
 )
 
 // unreturned is a callback or a reconcile that has not returned, or, without an object, a handler
@@ -29,16 +28,6 @@ func (u unreturned) log(s *SharedIndexInformer, what string) {
 		logger = logger.WithValues("object", u.object, "running", time.Since(u.since).Round(time.Second))
 	}
 	logger.Info(what)
-}
-
-// logSetAside logs at a start what handlers are not told of.
-func (s *SharedIndexInformer) logSetAside(logger klog.Logger) {
-	for _, h := range s.processor.Status() {
-		if len(h.SetAside) > 0 {
-			logger.Info("A durable handler is not told of objects that are set aside, until RedeliverSetAside is called",
-				"handler", h.Name, "objects", len(h.SetAside), "first", h.SetAside[0])
-		}
-	}
 }
 
 // hangingCallback is how long a callback or a reconcile runs before that is logged, once, and hangingLook how often it is

@@ -276,7 +276,7 @@ func add(t *testing.T, informer cache.SharedInformer, period ...time.Duration) (
 func addDurable(t *testing.T, p *process, name string) *recorder {
 	t.Helper()
 	r := &recorder{}
-	if _, err := p.informer.AddDurableEventHandler(name, r); err != nil {
+	if _, err := p.informer.AddDurableEventHandler(name, r, warmwatch.DurableOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return r

@@ -140,7 +140,6 @@ type SharedIndexInformer struct {
 	syncOnce      sync.Once
 	served        chan struct{} // Closed when the store may be read.
 	serveOnce     sync.Once
-	servedAt      atomic.Uint64 // Number of the last batch before served was closed.
 	resumer       atomic.Pointer[reflector.Resumer]
 	// How many objects are asked for, and written, at once. 0: the default. Tests set less.
 	pageSize    int64
@@ -155,7 +154,7 @@ type SharedIndexInformer struct {
 	watchErrorHandler cache.WatchErrorHandlerWithContext
 	transform         cache.TransformFunc
 	queuesOpen        bool                // The reconcilers have their workqueues.
-	reconcilers       []*reconciler       // Those that run, and before begin all that were added.
+	reconcilers       []*Reconciler       // Those that run, and before begin all that were added.
 	forgotten         map[string]struct{} // Names of reconcilers that were forgotten before queuesOpen.
 	running           sync.WaitGroup      // Reconcilers.
 }
@@ -226,8 +225,8 @@ func (c *Cache) newInformer(lw cache.ListerWatcher, example runtime.Object, o In
 	s.progress.phase = PhaseLoading
 	s.processor = processor.New(processor.Options{
 		Informer: s.describe(),
-		Served:   s.served, ServedAt: s.servedAt.Load, Synced: s.synced,
-		ResyncPeriod: o.ResyncPeriod, MaxPanics: c.opts.MaxPanics,
+		Served:   s.served, Synced: s.synced, CaughtUp: s.caught,
+		ResyncPeriod: o.ResyncPeriod, MaxPanics: c.opts.MaxPanics, Logger: *c.opts.Logger,
 	})
 	return s
 }

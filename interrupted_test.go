@@ -128,7 +128,7 @@ func TestAnInterruptedInitialListThatBeginsAgainTellsOfWhatIsReplacedMeanwhile(t
 				<-goOn
 			}
 		}}
-		if _, err := p.informer.AddDurableEventHandler("d", waits); err != nil {
+		if _, err := p.informer.AddDurableEventHandler("d", waits, warmwatch.DurableOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		p.run()
@@ -147,7 +147,7 @@ func TestAnInterruptedInitialListThatBeginsAgainTellsOfWhatIsReplacedMeanwhile(t
 			second.OnDelete(obj)
 			<-goOn
 		}}
-		if _, err := q.informer.AddDurableEventHandler("d", handler); err != nil {
+		if _, err := q.informer.AddDurableEventHandler("d", handler, warmwatch.DurableOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		q.run()

@@ -1,9 +1,9 @@
 package warmwatch
 
 import (
+	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -108,7 +108,7 @@ func (h *teller) note(obj any, exists bool) {
 		if lost { // Of any object of the name: what is told behind it is told anew.
 			maps.DeleteFunc(h.greatest, func(told string, _ int) bool { return strings.HasPrefix(told, key) })
 		}
-		if _, known := h.believed[cm.UID]; !known && !h.durable {
+		if _, known := h.believed[cm.UID]; !known && !h.durable && !h.life.isLossy() {
 			h.t.Errorf("D1: %s handler was told of the deletion of %s with uid %s, which it did not know", h.name, key, cm.UID)
 		}
 		delete(h.last, key)
@@ -121,7 +121,7 @@ func (h *teller) note(obj any, exists bool) {
 	for uid, b := range h.believed {
 		switch {
 		case b.key != key || uid == cm.UID:
-		case !h.durable: // client-go's way.
+		case !h.durable, h.life.isLossy(): // client-go's way.
 			delete(h.believed, uid)
 		case b.rv < rv && !h.poisoned[key]:
 			h.t.Errorf("D2: %s handler was told of %s with uid %s, and never of the deletion of uid %s", h.name, key, cm.UID, uid)
@@ -181,17 +181,25 @@ func (b *believer) forget() {
 	clear(b.last)
 }
 
-// compare compares with what there is, but for what is set aside. While the deletion of an object on
-// which the handler has panicked is set aside, it is told nothing of the name, so it may
-// not know later ones apart.
-func (b *believer) compare(server map[string]belief, setAside []string) string {
+// known returns the keys of the objects that are believed to exist.
+func (b *believer) known(context.Context) (keys []cache.ObjectName, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, key := range setAside {
-		if !b.poisoned[key] {
-			return fmt.Sprintf("%s is set aside for the %s handler, which has not panicked on it", key, b.name)
+	for _, what := range b.believed {
+		key, err := cache.ParseObjectName(what.key)
+		if err != nil {
+			return nil, err
 		}
+		keys = append(keys, key)
 	}
+	return keys, nil
+}
+
+// compare compares with what there is, but for objects on which the handler has panicked: what it was told of them then
+// may be skipped.
+func (b *believer) compare(server map[string]belief) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	want, got := map[types.UID]string{}, map[types.UID]string{}
 	add := func(to map[types.UID]string, what belief) {
 		if !b.poisoned[what.key] {
@@ -213,8 +221,7 @@ func (b *believer) compare(server map[string]belief, setAside []string) string {
 	}
 	for key := range names { // What was told last decides, in whatever order the rest came.
 		told, there := b.last[key], server[key]
-		isSame := told.uid == there.uid && (told.rv == there.rv || b.poisoned[key]) // What it panics on is not told.
-		if !isSame && !slices.Contains(setAside, key) {
+		if !b.poisoned[key] && (told.uid != there.uid || told.rv != there.rv) {
 			return fmt.Sprintf("D2: the %s handler was told last that %s is %q at version %d, on the server it is %q at %d", b.name, key, told.uid, told.rv, there.uid, there.rv)
 		}
 	}
@@ -242,9 +249,9 @@ func (h *teller) setSlow(slow func()) {
 	h.slow = slow
 }
 
-func (h *teller) die() (newest int) {
+// die has all that follows not happen. Until unlock is called the handler returns from nothing.
+func (h *teller) die() (newest int, unlock func()) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.dead = true
-	return h.newest
+	return h.newest, h.mu.Unlock
 }

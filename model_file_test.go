@@ -13,7 +13,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/record"
 )
 
-// damage changes or removes one value of the file: of one delta, a cursor, or what says how many there are.
+// damage changes or removes one value of the file: a delta, a position, what says how many there are, what is to be reconciled.
 func (m *model) damage() {
 	db, err := bolt.Open(m.path, 0o600, nil)
 	if err != nil {
@@ -26,10 +26,9 @@ func (m *model) damage() {
 			if string(name) == "warmwatch" {
 				return nil
 			}
-			buckets := []string{"deltas", "deltas", "deltas", "cursors", "store", "queue", "aside", "panics"}
+			buckets := []string{"deltas", "deltas", "deltas", "handlers", "store", "queue", "work", "deleted"}
 			bucket := buckets[m.rng.IntN(len(buckets))]
 			b := space.Bucket([]byte(bucket))
-			vanish := vanish && bucket != "aside" // Nobody would know of what it had.
 			if b == nil {
 				return nil
 			}
@@ -49,7 +48,7 @@ func (m *model) damage() {
 			if vanish {
 				return b.Delete(k)
 			}
-			v[m.rng.IntN(len(v))] ^= 1 << m.rng.IntN(8)
+			v[m.rng.IntN(len(v))] ^= 1 << m.rng.IntN(8) // At least the checksum is there.
 			return b.Put(k, v)
 		})
 	}); err != nil {

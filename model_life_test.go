@@ -2,15 +2,14 @@ package warmwatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/warmwatch/warmwatch/internal/testsupport"
-	"github.com/warmwatch/warmwatch/persist"
 )
 
 // life is one process.
@@ -36,12 +35,11 @@ func (m *model) launch() *life {
 	l := &life{m: m, link: newModelLink(m.server), done: make(chan struct{}), over: make(chan struct{})}
 	m.chooseType(l)
 	c, err := Open(t.Context(), m.path, Options{
-		LockTimeout:    time.Millisecond,
-		CommitInterval: time.Duration(1+m.rng.IntN(1000)) * time.Millisecond,
-		MemoryBudget:   int64(m.rng.IntN(3)-1) * 2000,
-		MaxPanics:      1 + m.rng.IntN(3),
-		// Now and then everything that waits is folded.
-		MaxBacklogBytes: int64(m.rng.IntN(3)) * 500,
+		LockTimeout:     time.Millisecond,
+		CommitInterval:  time.Duration(1+m.rng.IntN(1000)) * time.Millisecond,
+		MemoryBudget:    int64(m.rng.IntN(3)-1) * 2000,
+		MaxPanics:       1 + m.rng.IntN(3),
+		MaxBacklogBytes: m.backlog(),
 		// 1: each batch is committed before the next, so that a crash comes between any two.
 		MaxPendingBytes: int64(m.rng.IntN(2)),
 	})
@@ -70,7 +68,7 @@ func (l *life) addHandlers() {
 	m, s := l.m, l.informer
 	l.durable, l.late, l.plain = m.durable.teller(l), m.late.teller(l), m.plain.teller(l)
 	var err error
-	if l.registered, err = s.AddDurableEventHandler(m.durable.name, l.durable); err != nil {
+	if l.registered, err = s.AddDurableEventHandler(m.durable.name, l.durable, m.durableOptions(m.durable)); err != nil {
 		m.t.Fatal(err)
 	}
 	if _, err := s.AddEventHandler(l.plain); err != nil {
@@ -86,21 +84,29 @@ func (l *life) addHandlers() {
 		}
 	}
 	l.addLate = sync.OnceFunc(func() {
-		if _, err := s.AddDurableEventHandler(m.late.name, l.late); err != nil {
+		if _, err := s.AddDurableEventHandler(m.late.name, l.late, m.durableOptions(m.late)); err != nil {
 			m.t.Error(err)
 		}
 	})
 }
 
-// addAgain removes the durable handler and adds it again, perhaps during its initial list.
+// addAgain removes the durable handler and adds it again, perhaps during its initial list, once its callback has returned.
 func (l *life) addAgain() {
 	l.durable.setAddedAgain()
-	err := l.informer.RemoveEventHandler(l.registered)
-	if err == nil {
-		l.registered, err = l.informer.AddDurableEventHandler(l.m.durable.name, l.durable)
-	}
-	if err != nil {
+	if err := l.informer.RemoveEventHandler(l.registered); err != nil {
 		l.m.t.Error(err)
+	}
+	for !l.crash.isArmed() { // Else it may have panicked, and never returns.
+		registered, err := l.informer.AddDurableEventHandler(l.m.durable.name, l.durable, l.m.durableOptions(l.m.durable))
+		if err == nil {
+			l.registered = registered
+			return
+		}
+		if !errors.Is(err, ErrInUse) {
+			l.m.t.Error(err)
+			return
+		}
+		time.Sleep(10 * time.Millisecond) // Virtual time.
 	}
 }
 
@@ -122,17 +128,32 @@ func (l *life) close() {
 	}
 }
 
-// modelCrash copies the file at a commit, once armed.
+// backlog returns MaxBacklogBytes. Where nothing is to be lost, it is larger than all that ever waits.
+func (m *model) backlog() int64 {
+	if !m.lossy {
+		return -1
+	}
+	return int64(1+m.rng.IntN(3)) * 1000
+}
+
+// durableOptions has a handler say what it knows, where deletions may be lost.
+func (m *model) durableOptions(b *believer) (o DurableOptions) {
+	if m.lossy {
+		o.Known = b.known
+	}
+	return o
+}
+
+// modelCrash copies the file a while after a commit, once armed.
 type modelCrash struct {
-	l      *life
-	before bool
-	to     string
-	done   chan struct{}
+	l    *life
+	to   string
+	done chan struct{}
 
 	mu       sync.Mutex
 	armed    bool
 	skip     int    // So many commits come before: a relist, for example, is several.
-	inCommit func() // Not nil: copy at the one after them.
+	inCommit func() // Not nil: copy after them.
 	told     int    // Newest version told to a durable handler by then.
 }
 
@@ -140,30 +161,38 @@ type modelCrash struct {
 func (m *model) prepareCrash(l *life) *modelCrash {
 	m.stats.Sessions++
 	crash := &modelCrash{
-		l: l, done: make(chan struct{}), before: m.rng.IntN(2) == 0,
+		l: l, done: make(chan struct{}),
 		to: filepath.Join(m.dir, fmt.Sprintf("cache-%d.db", m.stats.Sessions)),
 	}
-	l.cache.db.AddHook(&persist.Hook{BeforeCommit: func(*persist.Batch) { crash.commit(true) }, AfterCommit: func(uint64) { crash.commit(false) }})
-	m.t.Logf("session %d: crash before commit: %v, file %s", m.stats.Sessions, crash.before, filepath.Base(m.path))
+	pause := time.Duration(m.rng.IntN(2)*m.rng.IntN(300)) * time.Millisecond
+	go func() {
+		for {
+			select {
+			case <-l.cache.db.Committed():
+				if f := crash.due(); f != nil {
+					time.Sleep(pause) // Virtual time.
+					f()
+				}
+			case <-l.over:
+				return
+			}
+		}
+	}()
+	m.t.Logf("session %d: crash %v after a commit, file %s", m.stats.Sessions, pause, filepath.Base(m.path))
 	return crash
 }
 
-// commit is called before and after each commit.
-func (c *modelCrash) commit(before bool) {
+// due is called after each commit.
+func (c *modelCrash) due() func() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	f := c.inCommit
-	switch {
-	case c.before != before:
-		f = nil
-	case f != nil && c.skip > 0:
-		c.skip, f = c.skip-1, nil
-	default:
-		c.inCommit = nil
+	if f != nil && c.skip > 0 {
+		c.skip--
+		return nil
 	}
-	c.mu.Unlock()
-	if f != nil {
-		f()
-	}
+	c.inCommit = nil
+	return f
 }
 
 // happened waits for the crash, but not for long.
@@ -207,21 +236,43 @@ func (c *modelCrash) armAfter(commits int) {
 		return
 	}
 	c.armed, c.skip = true, commits
-	from := c.l.m.path
 	c.inCommit = func() {
 		defer close(c.done)
-		told := c.l.die()
-		testsupport.CopyFile(c.l.m.t, from, c.to)
+		told, unlock := c.l.die()
+		defer unlock()
+		if err := c.l.cache.copyTo(c.to); err != nil {
+			c.l.m.t.Error(err)
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.told = told
 	}
 }
 
-// die has all that follows not happen.
-func (l *life) die() (told int) {
-	told = max(l.durable.die(), l.late.die())
-	l.plain.die()
-	l.work.die()
-	return told
+// copyTo writes what the process would leave if it crashed now.
+func (c *Cache) copyTo(path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = c.db.WriteTo(f)
+	return errors.Join(err, f.Close())
+}
+
+// isLossy reports whether deletions may be lost.
+func (l *life) isLossy() bool { return l != nil && l.m.lossy }
+
+// die has all that follows not happen. Until unlock is called nothing returns, so that nothing is acknowledged that did not
+// happen.
+func (l *life) die() (told int, unlock func()) {
+	durable, unlockDurable := l.durable.die()
+	late, unlockLate := l.late.die()
+	_, unlockPlain := l.plain.die()
+	unlockWork := l.work.die()
+	return max(durable, late), func() {
+		unlockDurable()
+		unlockLate()
+		unlockPlain()
+		unlockWork()
+	}
 }

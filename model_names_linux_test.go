@@ -3,8 +3,8 @@ package warmwatch_test
 import (
 	"context"
 	"errors"
+
 	"flag"
-	"maps"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -25,9 +25,9 @@ var (
 	namesSeed  = flag.Uint64("names.seed", 1, "seed of the test of names that change hands")
 )
 
-// TestNamesThatChangeHands: durable handlers and reconcilers come, go, are refused and forgotten under two names, while
-// objects change, and processes end and crash. Each is told of, or reconciles, what it is owed (D2, D4), and no name comes
-// back.
+// TestNamesThatChangeHands: durable handlers and reconcilers come, go, are refused and forgotten under the same two names,
+// while objects change, and processes end and crash. Each is told of, or reconciles, what it is owed (D2, D4), and no name
+// comes back.
 //
 // Replay a failure with -run TestNamesThatChangeHands -names.seed N -names.lives 1.
 func TestNamesThatChangeHands(t *testing.T) {
@@ -64,7 +64,7 @@ type namesModel struct {
 
 	mu    sync.Mutex // Guards what follows, also of the names.
 	rnd   *rand.Rand
-	names map[string]*name
+	names map[string]*name // By kind, "h" or "r", and name.
 	life  int
 	calm  bool // Nobody is slow or fails.
 	trace []string
@@ -73,15 +73,12 @@ type namesModel struct {
 
 type namesStats struct{ Lives, Handlers, Reconcilers, Refused, Forgotten, Ends, Crashes int }
 
-// A name has a durable handler, a reconciler, or nobody.
+// A name is that of a durable handler or of a reconciler.
 type name struct {
-	registration cache.ResourceEventHandlerRegistration // Nil: nobody.
-	reconciles   bool                                   // The last one did.
-	adding       bool                                   // A reconciler, which may run before AddReconciler returns.
+	registration cache.ResourceEventHandlerRegistration // Nil: nobody has it.
 	used         bool                                   // Somebody had it, and it was not forgotten.
 
-	told  map[types.UID]int64 // What handlers were told of and not of its deletion, with the version.
-	since int64               // They are owed what is newer: a reconciler had the name.
+	told map[types.UID]int64 // What handlers were told of and not of its deletion, with the version.
 
 	reconciled map[string]int64    // The versions that reconcilers have seen, 0 of what was gone.
 	found      map[types.UID]int64 // What they have found, and not the deletion of.
@@ -94,7 +91,7 @@ func newName() *name {
 func newNamesModel(t *testing.T, seed uint64) *namesModel {
 	m := &namesModel{
 		t: t, f: newSource(t, configMap("o0"), configMap("o1")), path: testsupport.Path(t),
-		rnd: rand.New(rand.NewPCG(seed, 0)), names: map[string]*name{"x": newName(), "y": newName()},
+		rnd: rand.New(rand.NewPCG(seed, 0)), names: map[string]*name{"hx": newName(), "hy": newName(), "rx": newName(), "ry": newName()},
 	}
 	m.launch()
 	m.p.run()
@@ -179,8 +176,8 @@ func (h namesHandler) hear(obj any, deleted bool) {
 }
 
 func (m *namesModel) addHandler(n string) {
-	uids, _, newest := m.onServer()
-	registration, err := m.p.informer.AddDurableEventHandler(n, namesHandler{m, n, m.names[n], m.life})
+	x := m.names["h"+n]
+	registration, err := m.p.informer.AddDurableEventHandler(n, namesHandler{m, n, x, m.life}, warmwatch.DurableOptions{})
 	m.note("add handler", n, errorText(err))
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -189,14 +186,7 @@ func (m *namesModel) addHandler(n string) {
 		return
 	}
 	m.stats.Handlers++
-	x := m.names[n]
-	if x.reconciles { // It was told in between.
-		x.since = newest
-		maps.DeleteFunc(x.told, func(uid types.UID, _ int64) bool { return !uids[uid] })
-	}
-	x.registration, x.reconciles, x.used = registration, false, true
-	clear(x.reconciled)
-	clear(x.found)
+	x.registration, x.used = registration, true
 }
 
 func errorText(err error) string {
@@ -207,66 +197,68 @@ func errorText(err error) string {
 }
 
 func (m *namesModel) addReconciler(n string) {
-	life, x, store := m.life, m.names[n], m.p.informer.GetStore()
-	reconcile := func(ctx context.Context, key cache.ObjectName) error {
-		obj, exists, err := store.GetByKey(key.String())
+	life, x, store := m.life, m.names["r"+n], m.p.informer.GetStore()
+	reconcile := func(_ context.Context, req warmwatch.ReconcileRequest) (result warmwatch.ReconcileResult, err error) {
+		key := req.String()
+		obj, exists, err := store.GetByKey(key)
 		if err != nil {
-			return err
+			return result, err
 		}
 		fails, seen := m.linger(), int64(0)
 		if exists {
 			seen = versionNumber(obj)
 		}
-		m.note("  reconcile", n, key.String(), strconv.FormatInt(seen, 10), strconv.FormatBool(fails))
+		m.note("  reconcile", n, key, strconv.FormatInt(seen, 10), strconv.FormatBool(fails))
 		if fails {
-			return errors.New("fails")
+			return result, errors.New("fails")
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if life != m.life || !x.reconciles && !x.adding { // It has crashed, or a handler has the name.
-			return nil
+		if life != m.life { // It has crashed.
+			return result, nil
 		}
-		for _, deleted := range warmwatch.DeletedObjects(ctx) {
+		for _, deleted := range req.Deleted {
 			delete(x.found, accessor(deleted).GetUID())
 		}
-		if x.reconciled[key.String()] = seen; exists {
+		if x.reconciled[key] = seen; exists {
 			x.found[accessor(obj).GetUID()] = seen
 		}
-		return nil
+		return result, nil
 	}
-	m.mu.Lock()
-	x.adding = true
-	m.mu.Unlock()
 	registration, err := m.p.informer.AddReconciler(n, reconcile, warmwatch.ReconcilerOptions{
 		Workers: 1 + m.intn(2), RateLimiter: clientworkqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](5*time.Millisecond, time.Second),
 	})
 	m.note("add reconciler", n, errorText(err))
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	x.adding = false
 	if err != nil {
 		m.stats.Refused++
 		return
 	}
 	m.stats.Reconcilers++
-	x.registration, x.reconciles, x.used = registration, true, true
+	x.registration, x.used = registration, true
 }
 
 func (m *namesModel) forget(n string) {
-	err := m.p.informer.ForgetDurableEventHandler(n)
+	err := m.p.informer.ForgetDurable(n)
 	m.note("forget", n, errorText(err))
 	if err == nil {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.stats.Forgotten++
-		m.names[n] = newName()
+		m.names["h"+n], m.names["r"+n] = newName(), newName()
 	}
 }
 
 // step does something at random. If mayRestart is false, the process goes on.
 func (m *namesModel) step(mayRestart bool) {
 	n, object := []string{"x", "y"}[m.intn(2)], "o"+strconv.Itoa(m.intn(4))
-	x, running := m.names[n], m.p.end != nil
+	reconciles, running := m.intn(2) == 0, m.p.end != nil
+	kind, add := "h", m.addHandler
+	if reconciles {
+		kind, add = "r", m.addReconciler
+	}
+	x, used := m.names[kind+n], m.names["h"+n].registration != nil || m.names["r"+n].registration != nil
 	switch what := m.intn(21); {
 	case what < 5:
 		m.note("put", object)
@@ -276,23 +268,17 @@ func (m *namesModel) step(mayRestart bool) {
 			m.note("remove", object)
 			m.f.remove(object)
 		}
-	case what < 11 && x.registration == nil:
-		m.addHandler(n)
 	case what < 14 && x.registration == nil:
-		m.addReconciler(n)
+		add(n)
 	case what < 17 && x.registration != nil && running: // One that goes before it was told anything leaves what was.
 		m.note("remove", n)
 		remove(m.t, m.p, x.registration)
 		x.registration = nil
-	case what < 18 && x.registration == nil:
+	case what < 18 && !used:
 		m.forget(n)
 	case what == 18 && x.registration == nil:
 		restore := testsupport.FailReads(m.t, m.path)
-		if m.intn(2) == 0 {
-			m.addHandler(n)
-		} else {
-			m.addReconciler(n)
-		}
+		add(n)
 		advance(time.Duration(m.intn(2)*m.intn(300)) * time.Millisecond)
 		restore()
 	case mayRestart && what > 18:
@@ -335,12 +321,12 @@ func (m *namesModel) check() {
 	advance(20 * time.Minute)
 	st := m.p.informer.Status()
 	for _, h := range st.Handlers {
-		if !m.names[h.Name].used {
+		if !m.names["h"+h.Name].used {
 			m.t.Errorf("a name that nobody has: %+v", h)
 		}
 	}
 	for _, r := range st.Reconcilers {
-		if !m.names[r.Name].used {
+		if !m.names["r"+r.Name].used {
 			m.t.Errorf("work of a name that nobody has: %+v", r)
 		}
 	}
@@ -350,7 +336,7 @@ func (m *namesModel) check() {
 	for n, x := range m.names {
 		switch {
 		case x.registration == nil:
-		case x.reconciles:
+		case n[0] == 'r':
 			for key, version := range byKey {
 				if x.reconciled[key] != version {
 					m.t.Errorf("reconciler %s: %s is at %d, was reconciled at %d", n, key, version, x.reconciled[key])
@@ -370,7 +356,7 @@ func (m *namesModel) check() {
 func (m *namesModel) checkHandler(n string, x *name, uids map[types.UID]bool) {
 	m.f.with(func() {
 		for key, obj := range m.f.objects {
-			if v := versionNumber(obj); x.told[accessor(obj).GetUID()] != v && v > x.since {
+			if v := versionNumber(obj); x.told[accessor(obj).GetUID()] != v {
 				m.t.Errorf("handler %s: %s is at %d, it was told of %d", n, key, v, x.told[accessor(obj).GetUID()])
 			}
 		}

@@ -19,8 +19,9 @@ import (
 
 // shadows is what a reconciler has made: a shadow of each object. They outlive crashes.
 type shadows struct {
-	t   *testing.T
-	rng *rand.Rand
+	t     *testing.T
+	rng   *rand.Rand
+	epoch string
 
 	mu     sync.Mutex
 	calls  int
@@ -45,7 +46,11 @@ type shadower struct {
 }
 
 func newShadows(t *testing.T, seed uint64) *shadows {
-	return &shadows{t: t, rng: rand.New(rand.NewPCG(seed, 3)), byKey: map[string]shadow{}, byUID: map[types.UID]shadow{}}
+	epoch := "" // Each start reconciles everything.
+	if seed%4 < 2 {
+		epoch = "always the same"
+	}
+	return &shadows{t: t, rng: rand.New(rand.NewPCG(seed, 3)), epoch: epoch, byKey: map[string]shadow{}, byUID: map[types.UID]shadow{}}
 }
 
 // add adds the reconciler to an informer.
@@ -59,18 +64,23 @@ func (w *shadows) add(l *life, workers int, slow bool) (*shadower, error) {
 		}
 		return l.configMap(obj), nil
 	}
-	_, err := s.AddReconciler("shadows", r.reconcile, ReconcilerOptions{
+	o := ReconcilerOptions{
 		Workers:     workers,
 		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](10*time.Millisecond, 5*time.Second),
-	})
+	}
+	o.Epoch = w.epoch
+	if l.m.lossy {
+		o.Known = w.known
+	}
+	_, err := s.AddReconciler("shadows", r.reconcile, o)
 	return r, err
 }
 
 var errModel = errors.New("a reconcile that was to fail")
 
 // reconcile takes its time, and often fails after it has made the shadow.
-func (w *shadower) reconcile(ctx context.Context, name cache.ObjectName) error {
-	key := name.String()
+func (w *shadower) reconcile(_ context.Context, req ReconcileRequest) (result ReconcileResult, err error) {
+	key := req.String()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if _, busy := w.working[key]; busy {
@@ -87,7 +97,7 @@ func (w *shadower) reconcile(ctx context.Context, name cache.ObjectName) error {
 	}
 	w.mu.Lock()
 	if w.dead || err != nil {
-		return err
+		return result, err
 	}
 	w.calls++
 	if obj != nil {
@@ -99,9 +109,9 @@ func (w *shadower) reconcile(ctx context.Context, name cache.ObjectName) error {
 	}
 	if w.rng.IntN(4) == 0 {
 		w.failed++
-		return errModel
+		return result, errModel
 	}
-	for _, deleted := range DeletedObjects(ctx) {
+	for _, deleted := range req.Deleted {
 		cm := w.life.configMap(deleted)
 		if cm.Namespace+"/"+cm.Name != key {
 			w.t.Errorf("D4: the reconcile of %s has the deleted object %s/%s", key, cm.Namespace, cm.Name)
@@ -111,14 +121,28 @@ func (w *shadower) reconcile(ctx context.Context, name cache.ObjectName) error {
 	if delete(w.byKey, key); obj != nil {
 		w.byKey[key] = shadow{obj.ResourceVersion}
 	}
-	return nil
+	return result, nil
 }
 
-// die is called at the crash.
-func (w *shadower) die() {
+// known returns the keys of the shadows.
+func (w *shadows) known(context.Context) (keys []cache.ObjectName, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	for text := range w.byKey {
+		key, err := cache.ParseObjectName(text)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+// die is called at the crash. Until unlock is called no reconcile returns.
+func (w *shadower) die() (unlock func()) {
+	w.mu.Lock()
 	w.dead = true
+	return w.mu.Unlock
 }
 
 // restart goes on with a file of a version. A lister may have an object before the file has it: its

@@ -165,10 +165,6 @@ func (s *SharedIndexInformer) move(db *persist.DB, id checkpoint.Identity, asked
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := s.processor.Move(p.queue, p.indexer, p.logger); err != nil {
-		p.close()
-		return nil, nil, err
-	}
 	return s.store.current.Swap(&contents{Indexer: p.indexer}), s.parts.Swap(p), nil
 }
 
@@ -188,11 +184,8 @@ func (s *SharedIndexInformer) leaveMemory(p *parts) error {
 
 // close makes the parts leave their DB. Nothing may use them any more, but readers.
 func (p *parts) close() {
-	if err := p.queue.Stop(); err != nil && !errors.Is(err, persist.ErrClosed) {
-		p.logger.Error(err, "Could not store what the handlers have acknowledged")
-	}
 	p.work.Close()
-	p.removeHook()
+	p.ignoreDamage()
 	p.indexer.Release()
 }
 

@@ -235,7 +235,7 @@ func TestANewInformerWhoseRequestCannotBeSeenWorksFromMemory(t *testing.T) {
 				a := newAgent(t, path, api)
 				informer := a.make(listerWatcher(a, api), &corev1.ConfigMap{})
 				r := &recorder{}
-				registration, err := informer.AddDurableEventHandler("durable", r)
+				registration, err := informer.AddDurableEventHandler("durable", r, warmwatch.DurableOptions{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -358,16 +358,16 @@ func TestHandlersOfANewInformerAreDurable(t *testing.T) {
 		a := newAgent(t, path, api)
 		informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
 		if c.forget {
-			if err := informer.ForgetDurableEventHandler("name"); err != nil {
+			if err := informer.ForgetDurable("name"); err != nil {
 				t.Error(err)
 			}
 		}
 		r := &recorder{}
-		registration, err := informer.AddDurableEventHandler("name", r)
+		registration, err := informer.AddDurableEventHandler("name", r, warmwatch.DurableOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := informer.AddDurableEventHandler("name", r); !errors.Is(err, warmwatch.ErrInUse) {
+		if _, err := informer.AddDurableEventHandler("name", r, warmwatch.DurableOptions{}); !errors.Is(err, warmwatch.ErrInUse) {
 			t.Errorf("a second handler of the name: %v", err)
 		}
 		a.run(informer)

@@ -23,16 +23,15 @@ import (
 type parts struct {
 	db *persist.DB
 	// identity of an informer of NewInformer is unseenIdentity until its request was seen.
-	identity checkpoint.Identity
-	asked    request.Asked // What its requests must ask for; zero if that is not known.
-	space    string
-	logger   klog.Logger
-	indexer  *indexer.Indexer
-	queue    *queue.Log
-	sink     *sink.Sink
-	work     *workqueue.Store // Of the reconcilers.
-	// removeHook removes the hook of the DB that calls fileDamaged.
-	removeHook func()
+	identity     checkpoint.Identity
+	asked        request.Asked // What its requests must ask for; zero if that is not known.
+	space        string
+	logger       klog.Logger
+	indexer      *indexer.Indexer
+	queue        *queue.Log
+	sink         *sink.Sink
+	work         *workqueue.Store // Of the reconcilers.
+	ignoreDamage func()           // Ends that the DB calls fileDamaged.
 }
 
 // open makes the parts of an identity in a DB. A space that cannot be read is emptied.
@@ -77,7 +76,7 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 	}
 	p.indexer.Hide(true)
 	p.queue, err = queue.NewLog(queue.Options{
-		DB: p.db, Space: p.space, Seq: p.indexer.Seq(), NewObject: s.newObject,
+		DB: p.db, Space: p.space, NewObject: s.newObject,
 		OnCorrupt: s.corrupt, Logger: &p.logger, MaxBacklogBytes: s.cache.opts.MaxBacklogBytes,
 	})
 	if err != nil {
@@ -85,8 +84,10 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 	}
 	if p.indexer.Seq() == 0 && p.queue.Head() > 0 { // The store is empty, but deltas were written.
 		s.corrupt(&persist.CorruptError{Bucket: persist.Bucket{Space: p.space, Name: "store"}, Err: errors.New("the store is missing")})
+		if err := p.queue.StartOver(func(string, int) bool { return true }); err != nil {
+			return err
+		}
 	}
-	p.indexer.RaiseSeq(p.queue.Head()) // No new Seq may be below a cursor, even if the file lost the last one.
 	p.sink = sink.New(sink.Options{
 		DB: p.db, Space: p.space, Indexer: p.indexer, Log: p.queue, Detector: s.detector, Logger: p.logger,
 		Informer: &sinkInformer{
@@ -96,7 +97,7 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 		Example: s.example, NewObject: s.newObject,
 	})
 	p.work = workqueue.NewStore(p.db, p.space, p.logger)
-	p.removeHook = p.db.AddHook(&persist.Hook{AfterDamage: s.fileDamaged})
+	p.ignoreDamage = p.db.OnDamage(s.fileDamaged)
 	return nil
 }
 

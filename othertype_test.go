@@ -235,7 +235,7 @@ func TestAnObjectOfAnotherTypeIsNeverGiven(t *testing.T) {
 						err = informer.SetTransform(transform)
 					}
 					if d != nil && err == nil {
-						_, err = informer.AddDurableEventHandler("d", &typeChecker{recorder: d, t: t, expected: expected})
+						_, err = informer.AddDurableEventHandler("d", &typeChecker{recorder: d, t: t, expected: expected}, warmwatch.DurableOptions{})
 					}
 					if err != nil {
 						t.Fatal(err)

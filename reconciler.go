@@ -1,28 +1,52 @@
 package warmwatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/rand"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 	clientworkqueue "k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
+	"github.com/warmwatch/warmwatch/internal/processor"
+	"github.com/warmwatch/warmwatch/queue"
 	"github.com/warmwatch/warmwatch/workqueue"
 )
 
 // A ReconcileFunc makes the world as the object of a key wants it. The state of the object is what a
-// lister of the informer has, and [DeletedObjects]. If it returns an error, it is called again later.
-// ctx ends with the informer.
-type ReconcileFunc func(ctx context.Context, key cache.ObjectName) error
+// lister of the informer has. If it returns an error, it is called again later. ctx ends with the informer.
+type ReconcileFunc func(ctx context.Context, req ReconcileRequest) (ReconcileResult, error)
+
+// A ReconcileRequest names the object to reconcile.
+type ReconcileRequest struct {
+	cache.ObjectName
+	// Deleted has the last known objects that were deleted since this key was last done, oldest first: usually one, or
+	// none. There are more where others were made under the name and deleted; an object of the name may exist again. They
+	// may lack what a [cache.DeletedFinalStateUnknown] lacks, and must not be changed. A reconcile that was due anyway may
+	// find that the object is gone before the deletion is in the file; then one more reconcile has it. An object whose
+	// record was damaged, or whose Go type is not the one that the informer's transform returns now, is left out.
+	Deleted []any
+}
+
+// A ReconcileResult says what is to follow a reconcile that has returned no error.
+type ReconcileResult struct {
+	// After is when the key is to be reconciled again. A new process does it at once. Default 0: when it changes.
+	After time.Duration
+}
 
 // ReconcilerOptions configures [SharedIndexInformer.AddReconciler]. The zero value is valid.
 type ReconcilerOptions struct {
+	// DurableOptions are those of the handler. Without an Epoch each start reconciles all objects. With one, a start
+	// reconciles only what is not done, unless the epoch is another one.
+	DurableOptions
 	// Workers is how many keys are reconciled at once. Default 1.
 	Workers int
 	// RateLimiter says when a reconcile that has failed is repeated. Default: client-go's for
@@ -33,30 +57,29 @@ type ReconcilerOptions struct {
 	WaitFor []cache.DoneChecker
 }
 
-// AddReconciler has reconcile called for each object that is added, updated or deleted, until it
-// returns nil, whatever crashes meanwhile. It is a durable handler, see AddDurableEventHandler, that
-// puts keys into a workqueue of package workqueue, and the workers that take them from there:
+// AddReconciler has reconcile called, as a controller is, for each object at each start, and for what was deleted
+// meanwhile; then for each change; and for each key until it returns nil, whatever crashes meanwhile (D4). It is a durable
+// handler that puts keys into a workqueue of package workqueue, and the workers that take them from there:
 //
 //   - A key is reconciled by one worker at a time. What changes meanwhile, or before, is one more
 //     reconcile, which finds the latest state.
 //   - A key is in the file until a reconcile of it has returned nil and nothing has changed since. The
-//     next process begins with those that are left. Delays after errors do not outlive the process.
-//   - The last known object of a deletion is in the file until then, too: see [DeletedObjects].
-//   - The first reconciler of a name is called for every object. So is the next one after another
-//     handler had the name, and after the file has lost keys because it was damaged.
+//     next process begins with those that are left. Delays do not outlive the process.
+//   - The last known object of a deletion is in the file until then, too: see [ReconcileRequest].
+//   - With an Epoch (a boot id, a version of the program), a start reconciles only what is not done, as long as the epoch
+//     is the same. All objects are reconciled where the file was lost, or has lost keys because it was damaged.
+//   - The keys of DurableOptions.Known that the cache lacks are reconciled once it has caught up.
 //
 // Reconciles begin when the informer has synced. When it ends, ctx is cancelled, and Run returns when
 // all have returned. A panic ends the process, or where panics do not, counts as an error. The next
-// process begins with the key again, however often that happens: nothing is set aside for a reconciler,
-// as it is for other handlers, see Options.MaxPanics. A reconcile that always panics on one object has to
-// return an error instead, so that others are reconciled meanwhile. What was set aside for another
-// handler that had the name before is reconciled.
+// process begins with the key again, however often that happens. A reconcile that always panics on one object has to
+// return an error instead, so that others are reconciled meanwhile.
 //
-// The name is one of a durable handler: two users of it, also another handler, are refused, by an
-// error for which errors.Is(err, [ErrInUse]) holds; what waits for a name that has no reconciler any
-// more stays in the file, see Status().Reconcilers, until ForgetDurableEventHandler is called.
+// Reconcilers have names of their own: a handler may have the same. Two users of a name are refused, by an
+// error for which errors.Is(err, [ErrInUse]) holds. What waits for a name that has no reconciler any
+// more stays in the file, see Status().Reconcilers, until [SharedIndexInformer.ForgetDurable] is called.
 // RemoveEventHandler ends the reconciler; its name is free once the reconciles in flight have returned.
-func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc, o ReconcilerOptions) (cache.ResourceEventHandlerRegistration, error) {
+func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc, o ReconcilerOptions) (*Reconciler, error) {
 	switch {
 	case name == "":
 		return nil, fmt.Errorf("warmwatch: add reconciler: a name %w", errRequired)
@@ -68,7 +91,7 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 		return nil, fmt.Errorf("warmwatch: add reconciler: a name of %d bytes is too long, at most %d are allowed; it begins with %.40q", len(name), workqueue.MaxNameBytes, name)
 	}
 	o.Workers = max(o.Workers, 1)
-	r := &reconciler{informer: s, name: name, reconcile: reconcile, opts: o}
+	r := &Reconciler{informer: s, name: name, reconcile: reconcile, opts: o, deleted: waiting{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped { // The processor may take a handler yet, which nobody would give a queue.
@@ -77,42 +100,43 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 	if s.hasReconcilerLocked(name) {
 		return nil, fmt.Errorf("warmwatch: add reconciler: %w: %q", ErrInUse, name)
 	}
-	var open func() error
-	if s.queuesOpen { // Not before the name is the reconciler's: what it notes there would be wrong.
-		open = func() error { return r.open(s.parts.Load()) }
+	if s.queuesOpen {
+		if err := r.open(s.parts.Load()); err != nil {
+			return nil, fmt.Errorf("warmwatch: add reconciler: %w", err)
+		}
 	}
-	handle, err := s.processor.Add(r, name, cache.HandlerOptions{}, open)
+	epoch := cmp.Or(o.Epoch, rand.String(16)) // One that no process has had.
+	handle, err := s.processor.Add(handlerOf{r}, processor.Name{Kind: queue.Reconcilers, Name: name, Epoch: epoch, Known: o.Known}, o.HandlerOptions)
 	if err != nil {
+		r.close()
 		return nil, fmt.Errorf("warmwatch: add reconciler: %w", err)
 	}
 	r.registration = handle.(registration)
 	s.reconcilers = append(s.reconcilers, r)
 	if s.queuesOpen {
-		r.begin(s.parts.Load())
 		s.running.Go(func() { r.run(s.ctx) })
 	}
-	return handle, nil
+	return r, nil
 }
 
 // hasReconcilerLocked reports whether a reconciler has a name, also one that was removed and has not
 // ended yet: what it has still to put into the file would be missed.
 func (s *SharedIndexInformer) hasReconcilerLocked(name string) bool {
-	return slices.ContainsFunc(s.reconcilers, func(r *reconciler) bool { return r.name == name && (s.queuesOpen || !r.removed()) })
+	return slices.ContainsFunc(s.reconcilers, func(r *Reconciler) bool { return r.name == name && (s.queuesOpen || !r.hasEnded()) })
 }
 
 // openReconcilers has those that were added find what the last process has left. The caller holds s.mu.
 func (s *SharedIndexInformer) openReconcilers(p *parts) error {
-	if err := s.replayForgotten(p); err != nil {
-		return fmt.Errorf("warmwatch: read the work of reconcilers: %w", err)
+	if s.queuesOpen {
+		return nil
 	}
-	s.reconcilers = slices.DeleteFunc(s.reconcilers, (*reconciler).removed)
-	for _, h := range s.processor.Status() {
-		if h.Durable && !h.Absent && !s.hasReconcilerLocked(h.Name) {
-			if err := p.work.MarkLost(h.Name); err != nil {
-				return fmt.Errorf("warmwatch: read the work of reconciler %q: %w", h.Name, err)
-			}
+	for name := range s.forgotten {
+		if err := p.forgetWork(name); err != nil {
+			return fmt.Errorf("warmwatch: forget the work of reconciler %q: %w", name, err)
 		}
 	}
+	s.forgotten = nil
+	s.reconcilers = slices.DeleteFunc(s.reconcilers, (*Reconciler).hasEnded)
 	for i, r := range s.reconcilers {
 		if err := r.open(p); err != nil {
 			for _, opened := range s.reconcilers[:i] {
@@ -121,95 +145,91 @@ func (s *SharedIndexInformer) openReconcilers(p *parts) error {
 			return fmt.Errorf("warmwatch: read the work of reconciler %q: %w", r.name, err)
 		}
 	}
-	for _, r := range s.reconcilers {
-		r.begin(p)
-	}
 	s.queuesOpen = true
 	return nil
 }
 
-func (s *SharedIndexInformer) replayForgotten(p *parts) error {
-	for name := range s.forgotten {
-		if err := p.forgetWork(name); err != nil {
-			return err
-		}
-	}
-	s.forgotten = nil
-	return nil
-}
-
-// forgetReconciler removes the work of a name that has no handler.
+// forgetReconciler removes the work of a name that has no reconciler.
 func (s *SharedIndexInformer) forgetReconciler(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.parts.Load()
-	if err := p.forgetWork(name); err != nil {
-		return err
-	}
 	if s.queuesOpen {
-		return nil
+		return s.parts.Load().forgetWork(name)
 	}
-	if s.forgotten == nil { // The informer may move to the file before it begins, see replayForgotten.
+	if s.forgotten == nil { // What the file has is known when the informer begins.
 		s.forgotten = map[string]struct{}{}
 	}
 	s.forgotten[name] = struct{}{}
 	return nil
 }
 
-func (p *parts) forgetWork(name string) error {
-	if err := p.work.Forget(name); err != nil {
-		return err
-	}
-	return forgetDeletions(p.db, p.space, name)
+// A Reconciler is the registration of a ReconcileFunc: a durable handler, and the workers that do what it has put into its
+// queue. HasSynced says that all initial keys are in the queue. All methods are safe for concurrent use.
+type Reconciler struct {
+	registration
+	informer  *SharedIndexInformer
+	name      string
+	reconcile ReconcileFunc
+	opts      ReconcilerOptions
+
+	parts  *parts // Nil before open, as are logger and queue.
+	logger klog.Logger
+	queue  *workqueue.Queue[cache.ObjectName]
+
+	mu       sync.Mutex
+	deleted  waiting
+	enqueued []cache.ObjectName // Before open.
 }
 
-// A reconciler is a durable handler, and the workers that do what it has put into its queue.
-type reconciler struct {
-	informer     *SharedIndexInformer
-	name         string
-	reconcile    ReconcileFunc
-	opts         ReconcilerOptions
-	registration registration
-
-	logger    klog.Logger
-	queue     *workqueue.Queue[cache.ObjectName]
-	deletions *deletions
-}
-
-var _ cache.ResourceEventHandler = (*reconciler)(nil)
-
-// open is called before the handler is told anything. The caller holds informer.mu.
-func (r *reconciler) open(p *parts) (err error) {
-	r.logger = klog.LoggerWithValues(p.logger, "reconciler", r.name)
-	if r.deletions, err = openDeletions(p.db, p.space, r.name, r.informer.newObject); err != nil {
-		return err
+// Enqueue has keys reconciled, also of objects that the cache lacks, for example of the owner of another object. They are
+// in the file before a durable handler that calls Enqueue is acknowledged. Before the informer runs they wait in memory.
+func (r *Reconciler) Enqueue(keys ...cache.ObjectName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.queue == nil {
+		r.enqueued = append(r.enqueued, keys...)
+		return
 	}
-	told := p.queue.HasTold(r.name) || r.informer.queuesOpen && p.queue.Follows(r.name) // Before that no handler runs.
-	r.queue, err = workqueue.New(p.work, r.name, workqueue.Options[cache.ObjectName]{RateLimiter: r.opts.RateLimiter, LostIfUnknown: told})
-	if err != nil {
-		r.close()
-		return err
-	}
-	if !r.queue.Known() && !told {
-		r.queue.Recovered() // Its handler will be told of all objects, also where a damaged file has forgotten the name.
-	}
-	for _, key := range r.deletions.keys() { // Usually it is in the queue.
+	for _, key := range keys {
 		r.queue.Add(key)
 	}
+}
+
+// open is called before the handler is told anything. The caller holds informer.mu.
+func (r *Reconciler) open(p *parts) error {
+	logger := klog.LoggerWithValues(p.logger, "reconciler", r.name)
+	work, err := workqueue.New(p.work, r.name, workqueue.Options[cache.ObjectName]{RateLimiter: r.opts.RateLimiter})
+	if err != nil {
+		return err
+	}
+	deleted, damaged, err := p.waitingDeleted(r.name)
+	if err == nil && (damaged || work.Damaged()) {
+		logger.Info("Reconciling all objects, because it is not known which were left to be reconciled")
+		err = p.queue.StartOver(func(key string, _ int) bool { return key == queue.Reconcilers.Key(r.name) })
+	}
+	if err != nil {
+		work.Close()
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.parts, r.logger, r.queue, r.deleted = p, logger, work, deleted
+	for name := range deleted { // Usually it is in the queue.
+		r.queue.Add(name)
+	}
+	for _, key := range r.enqueued {
+		r.queue.Add(key)
+	}
+	r.enqueued = nil
 	return nil
 }
 
-// begin is called once the handler was added, which has the name then. What was set aside for a handler
-// that had the name before is told, because this one does not panic.
-func (r *reconciler) begin(p *parts) { p.queue.RedeliverToOther(r.name) }
-
-// close ends what open has begun, also if it has failed.
-func (r *reconciler) close() {
+// close ends what open has begun, if it was called.
+func (r *Reconciler) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.queue != nil {
 		r.queue.Close()
-	}
-	if r.deletions != nil {
-		r.deletions.close()
 	}
 }
 
@@ -217,137 +237,108 @@ func (r *reconciler) close() {
 type registration interface {
 	cache.ResourceEventHandlerRegistration
 	ShutdownChan() <-chan struct{}
-	IsRemoved() bool
 }
 
-// ended is closed when the handler is not called any more.
-func (r *reconciler) ended() <-chan struct{} { return r.registration.ShutdownChan() }
+// hasEnded reports whether the handler is not called any more.
+func (r *Reconciler) hasEnded() bool {
+	select {
+	case <-r.ShutdownChan():
+		return true
+	default:
+		return false
+	}
+}
 
-// removed reports whether another handler may have the name, although this one may not have ended.
-func (r *reconciler) removed() bool { return r.registration.IsRemoved() }
+// handlerOf is the handler of a Reconciler. What it puts into the file is there before the delta is acknowledged.
+type handlerOf struct{ *Reconciler }
 
-// OnAdd implements [cache.ResourceEventHandler].
-func (r *reconciler) OnAdd(obj any, _ bool) { r.enqueue(obj) }
+// OnAdd implements [cache.ResourceEventHandler]. Without an epoch the next process lists all objects again.
+func (h handlerOf) OnAdd(obj any, isInInitialList bool) {
+	h.add(obj, isInInitialList && h.opts.Epoch == "")
+}
 
-// OnUpdate implements [cache.ResourceEventHandler].
-func (r *reconciler) OnUpdate(_, obj any) { r.enqueue(obj) }
+// OnUpdate implements [cache.ResourceEventHandler]. A resync, which has one object twice, is repeated in any case.
+func (h handlerOf) OnUpdate(old, obj any) { h.add(obj, old == obj) }
 
 // OnDelete implements [cache.ResourceEventHandler].
-func (r *reconciler) OnDelete(obj any) {
+func (h handlerOf) OnDelete(obj any) {
 	deleted := obj
-	lost, unsure := obj.(cache.DeletedFinalStateUnknown)
-	if unsure {
+	if lost, unsure := obj.(cache.DeletedFinalStateUnknown); unsure {
 		deleted = lost.Obj
 	}
-	if key, ok := r.key(obj); ok {
-		r.deleted(key, deleted, !unsure)
-	}
-}
-
-// deleted adds a key, with the last known object of a deletion, if there is one.
-func (r *reconciler) deleted(key cache.ObjectName, obj any, sure bool) {
-	if obj != nil {
-		r.deletions.add(key, obj, sure)
-	}
-	r.queue.Add(key)
-}
-
-// enqueue adds the key of obj. Before it returns, nothing of the delta is acknowledged.
-func (r *reconciler) enqueue(obj any) {
-	if key, ok := r.key(obj); ok {
-		r.queue.Add(key)
-	}
-}
-
-func (r *reconciler) key(obj any) (key cache.ObjectName, ok bool) {
 	key, err := cache.DeletionHandlingObjectToName(obj)
-	if err != nil {
-		r.logger.Error(err, "Could not find out the key of an object")
+	if err == nil && deleted != nil {
+		err = h.keep(key, deleted)
 	}
-	return key, err == nil
+	if err != nil && !errors.Is(err, ErrClosed) {
+		h.logger.Error(err, "Could not keep a deleted object")
+	}
+	h.add(obj, false)
+}
+
+func (h handlerOf) keep(name cache.ObjectName, obj any) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	uid, key, err := h.parts.putDeleted(h.name, name, obj, func(uid string) string { return h.deleted[name][uid] })
+	if err == nil {
+		h.deleted.set(name, uid, key)
+	}
+	return err
+}
+
+func (h handlerOf) add(obj any, transient bool) {
+	key, err := cache.DeletionHandlingObjectToName(obj)
+	switch {
+	case err != nil:
+		h.logger.Error(err, "Could not find out the key of an object")
+	case transient:
+		h.queue.AddTransient(key)
+	default:
+		h.queue.Add(key)
+	}
 }
 
 // run returns when the handler has ended, and all reconciles have returned.
-func (r *reconciler) run(ctx context.Context) {
+func (r *Reconciler) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, r.logger))
 	defer cancel()
 	var workers sync.WaitGroup
 	if r.wait(ctx) {
-		r.addLost(ctx)
 		for range r.opts.Workers {
 			workers.Go(func() { r.work(ctx) })
 		}
 	}
 	select {
 	case <-ctx.Done():
-	case <-r.ended():
+	case <-r.ShutdownChan():
 		cancel()
 	}
 	r.queue.ShutDown() // What is added from now on is for the next process.
 	workers.Wait()
-	<-r.ended()
+	<-r.ShutdownChan()
 	s := r.informer
 	s.reconciling.ended(r.name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.close() // Whoever finds it in s.reconcilers can add to it.
-	s.reconcilers = slices.DeleteFunc(s.reconcilers, func(other *reconciler) bool { return other == r })
+	s.reconcilers = slices.DeleteFunc(s.reconcilers, func(other *Reconciler) bool { return other == r })
 }
 
 // wait waits for the caches, and reports false if the reconciler ends before.
-func (r *reconciler) wait(ctx context.Context) bool {
+func (r *Reconciler) wait(ctx context.Context) bool {
 	for _, checker := range append([]cache.DoneChecker{r.informer.HasSyncedChecker()}, r.opts.WaitFor...) {
 		select {
 		case <-checker.Done():
 		case <-ctx.Done():
 			return false
-		case <-r.ended():
+		case <-r.ShutdownChan():
 			return false
 		}
 	}
 	return true
 }
 
-// addLost adds the keys of all objects, if some may be lost. Until they can be read it tries again.
-func (r *reconciler) addLost(ctx context.Context) {
-	if !r.queue.Lost() {
-		return
-	}
-	r.logger.Info("Reconciling all objects, because it is not known which were left to be reconciled")
-	for {
-		err := r.informer.parts.Load().indexer.Keys(r.addKeys)
-		if err == nil {
-			break
-		}
-		r.logger.Error(err, "Could not read the keys of all objects, trying again")
-		select {
-		case <-time.After(readRetryDelay):
-		case <-ctx.Done():
-			return
-		case <-r.ended():
-			return
-		}
-	}
-	r.informer.mu.Lock()
-	defer r.informer.mu.Unlock()
-	if !r.removed() { // Else another handler may have noted that keys are lost.
-		r.queue.Recovered()
-	}
-}
-
-func (r *reconciler) addKeys(keys []string) error {
-	for _, key := range keys {
-		name, err := cache.ParseObjectName(key)
-		if err != nil {
-			r.logger.Error(err, "Could not read a key", "key", key)
-			continue
-		}
-		r.queue.Add(name)
-	}
-	return nil
-}
-
-func (r *reconciler) work(ctx context.Context) {
+func (r *Reconciler) work(ctx context.Context) {
 	for {
 		key, shutdown := r.queue.Get()
 		if shutdown || ctx.Err() != nil { // What is not done stays in the file.
@@ -357,45 +348,57 @@ func (r *reconciler) work(ctx context.Context) {
 	}
 }
 
-func (r *reconciler) one(ctx context.Context, key cache.ObjectName) {
-	deleted := r.deletions.read(key, r.logger)
+func (r *Reconciler) one(ctx context.Context, key cache.ObjectName) {
+	stored, objects := r.readDeleted(key)
 	what := oneReconcile{r.name, key}
 	r.informer.reconciling.begun(what)
-	err := r.call(context.WithValue(ctx, deletedKey{}, deleted.objects), key)
+	result, err := r.call(ctx, ReconcileRequest{key, objects})
 	r.informer.reconciling.returned(what, err)
-	if err == nil {
-		r.deletions.remove(key, deleted)
+	switch {
+	case err == nil:
+		err = r.doneDeleted(key, stored)
 		r.queue.Forget(key)
-	} else {
-		if ctx.Err() == nil {
-			r.logger.Error(err, "Could not reconcile an object, trying again", "object", key)
+		if result.After > 0 {
+			r.queue.AddAfter(key, result.After)
 		}
+	case ctx.Err() == nil:
+		r.logger.Error(err, "Could not reconcile an object, trying again", "object", key)
+	}
+	if err != nil {
 		r.queue.AddRateLimited(key)
 	}
 	r.queue.Done(key) // Not deferred: a panic that ends the process is not done.
 }
 
+// readDeleted returns the deleted objects of a name, and the keys of their records.
+func (r *Reconciler) readDeleted(name cache.ObjectName) (stored []string, objects []any) {
+	r.mu.Lock()
+	stored = slices.Collect(maps.Values(r.deleted[name]))
+	r.mu.Unlock()
+	for _, d := range r.parts.readDeleted(stored, r.informer.newObject) {
+		if d.err != nil {
+			r.logger.Error(d.err, "Could not read a deleted object, reconciling without it", "object", name)
+			continue
+		}
+		objects = append(objects, d.object)
+	}
+	return stored, objects
+}
+
+// doneDeleted removes deleted objects that are reconciled.
+func (r *Reconciler) doneDeleted(name cache.ObjectName, stored []string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.deleted.done(name, stored)
+	return r.parts.removeDeleted(stored)
+}
+
 var errPanicked = errors.New("the reconcile has panicked")
 
 // call calls the function. Where panics do not end the process, one is an error.
-func (r *reconciler) call(ctx context.Context, key cache.ObjectName) (err error) {
+func (r *Reconciler) call(ctx context.Context, req ReconcileRequest) (result ReconcileResult, err error) {
 	err = errPanicked
-	defer utilruntime.HandleCrashWithLogger(klog.LoggerWithValues(r.logger, "object", key))
-	err = r.reconcile(ctx, key)
-	return err
-}
-
-type deletedKey struct{}
-
-// DeletedObjects returns, in the ctx of a reconcile, the last known objects of the key that were
-// deleted since a reconcile of it has returned nil: usually one, or none. There are more, in no order,
-// where others were made under the name and deleted; an object of the name may exist again. The
-// objects may lack what a [cache.DeletedFinalStateUnknown] lacks, and must not be changed.
-//
-// A reconcile that was due anyway may find that the object is gone before the deletion is in the file. It
-// gets none then, and there is one more reconcile, which does. A deleted object whose Go type is not the one that
-// the informer's transform returns now is left out, as is one whose record was damaged.
-func DeletedObjects(ctx context.Context) []any {
-	objects, _ := ctx.Value(deletedKey{}).([]any)
-	return objects
+	defer utilruntime.HandleCrashWithLogger(klog.LoggerWithValues(r.logger, "object", req.ObjectName))
+	result, err = r.reconcile(ctx, req)
+	return result, err
 }

@@ -47,10 +47,7 @@ func TestTheNameOfAReconciler(t *testing.T) {
 			if _, err := add("r"); !errors.Is(err, warmwatch.ErrInUse) {
 				t.Errorf("a second reconciler: %v", err)
 			}
-			if _, err := p.informer.AddDurableEventHandler("r", &recorder{}); !errors.Is(err, warmwatch.ErrInUse) {
-				t.Errorf("a handler of the name: %v", err)
-			}
-			if err := p.informer.ForgetDurableEventHandler("r"); !errors.Is(err, warmwatch.ErrInUse) {
+			if err := p.informer.ForgetDurable("r"); !errors.Is(err, warmwatch.ErrInUse) {
 				t.Errorf("forget: %v", err)
 			}
 			if p.end == nil {
@@ -64,7 +61,7 @@ func TestTheNameOfAReconciler(t *testing.T) {
 			f.remove("a")
 			settle()
 			w.expect(t)
-			if err := p.informer.ForgetDurableEventHandler("r"); err != nil {
+			if err := p.informer.ForgetDurable("r"); err != nil { // A handler may have the name.
 				t.Error(err)
 			}
 			f.put(configMap("a"))
@@ -86,7 +83,7 @@ func TestTheNextReconcilerOfANameHasTheDeletionsOfTheOneBefore(t *testing.T) {
 			p := launch(t, testsupport.Path(t), f, nil)
 			w := &works{lister: p.informer.GetStore()}
 			add := func() (cache.ResourceEventHandlerRegistration, error) {
-				return p.informer.AddReconciler("r", w.reconcile, warmwatch.ReconcilerOptions{})
+				return p.informer.AddReconciler("r", w.reconcile, sameEpoch())
 			}
 			registration, err := add()
 			if err != nil {
@@ -125,7 +122,7 @@ func TestTheNextReconcilerOfANameBeginsWithWhatIsLeft(t *testing.T) {
 		w := &works{lister: p.informer.GetStore()}
 		p.run()
 		for _, want := range [][]string{{"ns/a@1", "ns/b@2"}, {"ns/b@3"}, nil} {
-			registration, err := p.informer.AddReconciler("r", w.reconcile, warmwatch.ReconcilerOptions{})
+			registration, err := p.informer.AddReconciler("r", w.reconcile, sameEpoch())
 			if err != nil {
 				t.Fatal(err)
 			}

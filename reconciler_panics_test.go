@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
@@ -38,7 +37,7 @@ func reconcilePanics() error {
 		}
 		return nil
 	}}
-	if _, err = informer.AddReconciler("d", w.reconcile, warmwatch.ReconcilerOptions{}); err != nil {
+	if _, err = informer.AddReconciler("d", w.reconcile, sameEpoch()); err != nil {
 		return err
 	}
 	endIfHanging()
@@ -46,9 +45,9 @@ func reconcilePanics() error {
 	return errors.New("Run has returned")
 }
 
-// TestNothingIsSetAsideForAReconciler: what panics in each process is reconciled once it does not any
+// TestNothingIsSkippedForAReconciler: what panics in each process is reconciled once it does not any
 // more, with the last known object (D4).
-func TestNothingIsSetAsideForAReconciler(t *testing.T) {
+func TestNothingIsSkippedForAReconciler(t *testing.T) {
 	path := testsupport.Path(t)
 	for i, change := range []string{"", "", "remove b", "remove b"} {
 		want := "poison: ns/b@2"
@@ -82,39 +81,9 @@ func reconciled(t *testing.T, path string, before func(*testing.T, *source), nex
 		w.set(nil)
 		p.run()
 		settle()
-		expectAside(t, p, 0)
 		next(t, f, w)
 		p.stop()
 	})
-}
-
-// TestAReconcilerIsToldOfWhatWasSetAsideForItsName: by another kind of handler, that had the name before.
-func TestAReconcilerIsToldOfWhatWasSetAsideForItsName(t *testing.T) {
-	before := told(t)
-	for event, test := range map[string]struct {
-		changes string
-		want    []string
-	}{
-		"update ns/b": {"put b", []string{"ns/a@1", "ns/b@4", "ns/c@3"}},
-		"delete ns/b": {"remove b", []string{"ns/a@1", "ns/b is gone, deleted ns/b@4", "ns/c@3"}},
-	} {
-		for name, aside := range map[string]bool{": it was": true, ": it is about to be": false} {
-			t.Run(event+name, func(t *testing.T) {
-				path := testsupport.Path(t)
-				testsupport.CopyFile(t, before, path)
-				panicking(t, 2, 2, path, event, test.changes)
-				if aside {
-					delivered(t, path, 2, []string{test.changes}, nil, 1, nil)
-				}
-				reconciled(t, path, func(_ *testing.T, f *source) { f.change(test.changes) }, func(t *testing.T, f *source, w *works) {
-					w.expectEach(t, "", test.want...)
-					f.put(configMap("b"))
-					settle()
-					w.expect(t, "ns/b@5")
-				})
-			})
-		}
-	}
 }
 
 // TestAReconcilerIsNotAddedToAnInformerThatEnds, also where its handlers have not ended yet: nothing
@@ -144,7 +113,9 @@ func TestAReconcilerIsNotAddedToAnInformerThatEnds(t *testing.T) {
 	closed := make(chan error)
 	go func() { closed <- p.cache.Close() }() // It waits for the event that is being applied.
 	until(p.informer.IsStopped)
-	_, err = p.informer.AddReconciler("late", func(context.Context, cache.ObjectName) error { return nil }, warmwatch.ReconcilerOptions{})
+	_, err = p.informer.AddReconciler("late", func(context.Context, warmwatch.ReconcileRequest) (result warmwatch.ReconcileResult, err error) {
+		return result, nil
+	}, warmwatch.ReconcilerOptions{})
 	if err == nil || !strings.Contains(err.Error(), "stopped already") {
 		t.Error(err)
 	}

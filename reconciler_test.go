@@ -35,16 +35,16 @@ type works struct {
 	done   []string                            // Reconciles that have succeeded.
 }
 
-func (w *works) reconcile(ctx context.Context, key cache.ObjectName) error {
-	obj, exists, err := w.lister.GetByKey(key.String())
+func (w *works) reconcile(ctx context.Context, req warmwatch.ReconcileRequest) (result warmwatch.ReconcileResult, err error) {
+	obj, exists, err := w.lister.GetByKey(req.String())
 	if err != nil {
-		return err
+		return result, err
 	}
-	what := key.String() + " is gone"
+	what := req.String() + " is gone"
 	if exists {
 		what = version(obj)
 	}
-	for _, deleted := range warmwatch.DeletedObjects(ctx) {
+	for _, deleted := range req.Deleted {
 		what += ", deleted " + version(deleted)
 	}
 	w.mu.Lock()
@@ -52,13 +52,13 @@ func (w *works) reconcile(ctx context.Context, key cache.ObjectName) error {
 	w.mu.Unlock()
 	if during != nil {
 		if err := during(ctx, what); err != nil {
-			return err
+			return result, err
 		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.done = append(w.done, what)
-	return nil
+	return result, nil
 }
 
 // set has something done during each reconcile from now on.
@@ -95,11 +95,19 @@ func (w *works) expectEach(t *testing.T, key string, want ...string) {
 	w.expect(t, want...)
 }
 
+// sameEpoch has a start reconcile only what is not done.
+func sameEpoch() (o warmwatch.ReconcilerOptions) {
+	o.Epoch = "always the same"
+	return o
+}
+
 // addReconciler adds one named "r".
 func addReconciler(t *testing.T, p *process, workers int) *works {
 	t.Helper()
 	w := &works{lister: p.informer.GetStore()}
-	if _, err := p.informer.AddReconciler("r", w.reconcile, warmwatch.ReconcilerOptions{Workers: workers}); err != nil {
+	o := sameEpoch()
+	o.Workers = workers
+	if _, err := p.informer.AddReconciler("r", w.reconcile, o); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -109,7 +117,7 @@ func addReconciler(t *testing.T, p *process, workers int) *works {
 func addReconcilerNamed(t *testing.T, p *process, name string) *works {
 	t.Helper()
 	w := &works{lister: p.informer.GetStore(), during: fail}
-	if _, err := p.informer.AddReconciler(name, w.reconcile, warmwatch.ReconcilerOptions{}); err != nil {
+	if _, err := p.informer.AddReconciler(name, w.reconcile, sameEpoch()); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -277,7 +285,7 @@ func TestAHandlerThatReturnsWhileTheCacheIsBeingClosed(t *testing.T) {
 				q.Add(key)
 			}
 		}
-		if _, err := p.informer.AddDurableEventHandler("d", cache.ResourceEventHandlerFuncs{AddFunc: enqueue(q)}); err != nil {
+		if _, err := p.informer.AddDurableEventHandler("d", cache.ResourceEventHandlerFuncs{AddFunc: enqueue(q)}, warmwatch.DurableOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		p.run()
@@ -299,42 +307,13 @@ func TestAHandlerThatReturnsWhileTheCacheIsBeingClosed(t *testing.T) {
 		if q.Len() == 0 || q.Len() == 300 {
 			t.Errorf("%d keys were stored: change when the Cache is closed", q.Len())
 		}
-		if _, err := p.informer.AddDurableEventHandler("d", cache.ResourceEventHandlerFuncs{AddFunc: enqueue(q)}); err != nil {
+		if _, err := p.informer.AddDurableEventHandler("d", cache.ResourceEventHandlerFuncs{AddFunc: enqueue(q)}, warmwatch.DurableOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		p.run()
 		settle()
 		if st := p.cache.Status().Workqueues; q.Len() != 300 || len(st) != 1 || st[0] != (workqueue.Status{Name: "q", Keys: 300}) {
 			t.Errorf("%d keys are in the queue, status %v", q.Len(), st)
-		}
-	})
-}
-
-// TestAllIsReconciledWhereKeysWereLost: or where a handler that was told of all objects becomes a
-// reconciler.
-func TestAllIsReconciledWhereKeysWereLost(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a"), configMap("b"))
-		p := launch(t, testsupport.Path(t), f, nil)
-		if _, err := p.informer.AddDurableEventHandler("r", &recorder{}); err != nil {
-			t.Fatal(err)
-		}
-		p.run()
-		settle()
-		for _, lost := range []bool{true, false, true, false} {
-			path := p.crash()
-			if lost && keysIn(t, path, "workqueues") > 0 {
-				change(t, path, "workqueues", func(b *bolt.Bucket) error { return b.Put([]byte("kr"), []byte("damaged")) })
-			}
-			p = launch(t, path, f, nil)
-			w := addReconciler(t, p, 1)
-			p.run()
-			settle()
-			if lost {
-				w.expect(t, "ns/a@1", "ns/b@2")
-			} else {
-				w.expect(t)
-			}
 		}
 	})
 }
@@ -356,7 +335,7 @@ func TestAKeyThatIsDamagedStopsNoReconciler(t *testing.T) {
 		w := addReconciler(t, p, 1)
 		p.run()
 		settle()
-		w.expect(t, "ns/my-map@1", "ns/b@2")
+		w.expectEach(t, "", "ns/my-map@1", "ns/b@2")
 	})
 }
 
@@ -392,21 +371,21 @@ func TestAReconcilerOfANewInformer(t *testing.T) {
 		a := newAgent(t, path, api)
 		informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
 		if c.forget {
-			if err := informer.ForgetDurableEventHandler("r"); err != nil {
+			if err := informer.ForgetDurable("r"); err != nil {
 				t.Error(err)
 			}
 		}
 		calls, called := 0, make(chan struct{}, 1)
-		reconcile := func(ctx context.Context, _ cache.ObjectName) error {
+		reconcile := func(ctx context.Context, _ warmwatch.ReconcileRequest) (result warmwatch.ReconcileResult, err error) {
 			calls++
 			called <- struct{}{}
 			if !c.fail {
-				return nil
+				return result, nil
 			}
 			<-ctx.Done() // The informer ends.
-			return ctx.Err()
+			return result, ctx.Err()
 		}
-		if _, err := informer.AddReconciler("r", reconcile, warmwatch.ReconcilerOptions{}); err != nil {
+		if _, err := informer.AddReconciler("r", reconcile, sameEpoch()); err != nil {
 			t.Fatal(err)
 		}
 		a.run(informer)

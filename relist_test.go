@@ -522,7 +522,7 @@ func TestWhatTwoTransformsHaveMadeIsNotServed(t *testing.T) {
 		handler.UpdateFunc = func(_, obj any) { handler.AddFunc(obj) }
 		launchByOld := func(path string) *process {
 			p := launchBy(path, "1")
-			if _, err := p.informer.AddDurableEventHandler("d", handler); err != nil {
+			if _, err := p.informer.AddDurableEventHandler("d", handler, warmwatch.DurableOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			return p.run()

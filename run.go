@@ -107,9 +107,12 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	if err := s.openReconcilers(p); err != nil {
 		return err
 	}
-	resyncCheckPeriod := s.processor.Start()
 	want := s.want("")
 	decision := p.sink.Load(want, s.transform, s.relistItems)
+	resyncCheckPeriod, err := s.processor.Start(p.queue, p.indexer, p.logger)
+	if err != nil {
+		return err
+	}
 	level := 0
 	if decision.Action == checkpoint.ActionResume || p.indexer.Len() == 0 { // An ordinary start.
 		level = 2
@@ -137,7 +140,6 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	if s.progress.relistAsked() {
 		resumer.ForceRelist(relistingAsked)
 	}
-	s.logSetAside(p.logger)
 	s.controller = cache.New(&cache.Config{
 		Queue:                        p.sink,
 		ListerWatcher:                resumer,
@@ -218,8 +220,9 @@ func (s *SharedIndexInformer) end() {
 	s.running.Wait()
 	s.processor.Wait()
 	patience.Stop()
+	p.queue.Stop()
 	p.work.Close()
-	p.removeHook()
+	p.ignoreDamage()
 	p.indexer.Release()
 	s.cache.release(p.space, s)
 	if p.fromMemory() {
@@ -286,7 +289,6 @@ func (s *SharedIndexInformer) caughtUp() {
 func (s *SharedIndexInformer) serve() {
 	s.serveOnce.Do(func() {
 		p := s.parts.Load()
-		s.servedAt.Store(p.db.Applied())
 		p.indexer.Hide(false)
 		close(s.served)
 	})

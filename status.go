@@ -7,6 +7,7 @@ import (
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/reflector"
+	"github.com/warmwatch/warmwatch/queue"
 )
 
 // A Phase is what an informer is doing.
@@ -111,18 +112,18 @@ type HandlerStatus struct {
 	Callback      string
 	CallbackSince time.Time `json:",omitzero"`
 	// Undelivered is the number of deltas in the queue that the handler has not
-	// acknowledged, and UndeliveredBytes about how much they take. See
-	// Options.MaxBacklogBytes.
+	// acknowledged, and UndeliveredBytes about how much they take. Of one that starts over they are the
+	// deletions that wait. See Options.MaxBacklogBytes.
 	Undelivered      int
 	UndeliveredBytes int64
-	// SetAside has the keys of the objects that are set aside for a durable name, sorted: its handler
-	// has panicked on each of them in Options.MaxPanics processes. RedeliverSetAside ends that.
-	SetAside []string
+	// Skipped is how many notifications this process has skipped, because the handler has panicked on them in
+	// Options.MaxPanics processes.
+	Skipped int64
 }
 
 func (s *SharedIndexInformer) handlerStatus() []HandlerStatus {
 	var all []HandlerStatus
-	for _, h := range s.processor.Status() {
+	for _, h := range s.processor.Status(queue.Handlers) {
 		all = append(all, HandlerStatus(h))
 	}
 	return all

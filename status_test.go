@@ -218,7 +218,7 @@ func TestAStatusSaysWhoIsStillToldOfTheInitialList(t *testing.T) {
 		}
 		p := launch(t, path, f, nil)
 		hangs := &recorder{during: func(string) { <-next }}
-		if _, err := p.informer.AddDurableEventHandler("d", hangs); err != nil {
+		if _, err := p.informer.AddDurableEventHandler("d", hangs, warmwatch.DurableOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := p.informer.AddEventHandler(hangs); err != nil {
@@ -242,6 +242,8 @@ func TestAStatusSaysWhoIsStillToldOfTheInitialList(t *testing.T) {
 
 		p = launch(t, path, f, nil)
 		addDurable(t, p, "d") // It goes on where it stopped.
+		p.run()
+		settle()
 		told(p, false, warmwatch.HandlerStatus{Name: "d", Durable: true})
 	})
 }

@@ -24,7 +24,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/internal/testsupport"
-	"github.com/warmwatch/warmwatch/persist"
 )
 
 var (
@@ -159,7 +158,7 @@ func (m *storm) launch() *stormLife {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	l.cache.db.AddHook(&persist.Hook{AfterCommit: func(uint64) { l.committed() }})
+	go l.watchCommits()
 	config, transport := m.server.config()
 	l.transport = transport
 	if m.protobuf {
@@ -180,7 +179,7 @@ func (m *storm) launch() *stormLife {
 	l.informer = l.newInformer(lw)
 	l.informer.relistItems = 3 // So that a process can be killed in between.
 	l.handler = m.durable.teller(nil)
-	if _, err := l.informer.AddDurableEventHandler(m.durable.name, l.handler); err != nil {
+	if _, err := l.informer.AddDurableEventHandler(m.durable.name, l.handler, DurableOptions{}); err != nil {
 		m.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(m.t.Context())
@@ -218,14 +217,33 @@ func (l *stormLife) killAfter(commits int) {
 	l.countdown = commits
 }
 
-func (l *stormLife) committed() {
+func (l *stormLife) watchCommits() {
+	for {
+		select {
+		case <-l.cache.db.Committed():
+			if l.committed() {
+				return
+			}
+		case <-l.done:
+			return
+		}
+	}
+}
+
+// committed reports whether the process was killed.
+func (l *stormLife) committed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.countdown--; l.countdown == 0 {
-		l.handler.die()
-		testsupport.CopyFile(l.t, l.path, l.to)
-		close(l.dead)
+	if l.countdown--; l.countdown != 0 {
+		return false
 	}
+	_, unlock := l.handler.die()
+	defer unlock()
+	if err := l.cache.copyTo(l.to); err != nil {
+		l.t.Error(err)
+	}
+	close(l.dead)
+	return true
 }
 
 // isDead waits for a while, and reports whether the process was killed.

@@ -2,6 +2,7 @@ package warmwatch_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,7 +30,7 @@ func addHung(t *testing.T, p *process, name, event string) (r *recorder, registr
 			<-release
 		}
 	}}
-	registration, err := p.informer.AddDurableEventHandler(name, r)
+	registration, err := p.informer.AddDurableEventHandler(name, r, warmwatch.DurableOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,155 +44,33 @@ func remove(t *testing.T, p *process, registration cache.ResourceEventHandlerReg
 	}
 }
 
-func TestHandlersOfOneDurableNameNeverRunAtOnce(t *testing.T) {
-	for name, again := range map[string]int{"removed and added": 0, "many times": 20} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newSource(t, configMap("a"))
-				p := launch(t, testsupport.Path(t), f, nil)
-				first, registration, release := addHung(t, p, "d", "update ns/a@1→2")
-				p.run()
-				settle()
-				f.put(configMap("a"), configMap("b"))
-				f.remove("a")
-				settle()
-				remove(t, p, registration)
-				for range again { // None of them ever runs, so they are shut down at once.
-					d, err := p.informer.AddDurableEventHandler("d", &recorder{during: func(string) { t.Error("runs") }})
-					if err != nil {
-						t.Fatal(err)
-					}
-					if err := cache.ShutDownEventHandler(p.informer, d); err != nil {
-						t.Fatal(err)
-					}
-				}
-				second := &recorder{}
-				d, err := p.informer.AddDurableEventHandler("d", second)
-				if err != nil {
-					t.Fatal(err)
-				}
-				settle()
-				first.expect(t, "add ns/a@1 initial")
-				second.expect(t) // The first one's callback has not returned.
-				if d.HasSynced() {
-					t.Error("synced before it was told anything")
-				}
-				close(release)
-				settle()
-				first.expect(t, "update ns/a@1→2")
-				second.expect(t, "add ns/b@3", "delete ns/a@4")
-				if !d.HasSynced() {
-					t.Error("not synced")
-				}
-			})
-		})
-	}
-}
-
-func TestADurableHandlerCanReplaceItselfInACallback(t *testing.T) {
+// TestANameIsFreeWhenItsCallbackHasReturned: what that finishes counts for the next handler.
+func TestANameIsFreeWhenItsCallbackHasReturned(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"))
 		p := launch(t, testsupport.Path(t), f, nil)
-		var registration cache.ResourceEventHandlerRegistration
-		second, once := &recorder{}, sync.Once{}
-		first := &recorder{during: func(event string) {
-			if event == "update ns/a@1→2" {
-				once.Do(func() {
-					remove(t, p, registration)
-					if _, err := p.informer.AddDurableEventHandler("d", second); err != nil {
-						t.Error(err)
-					}
-					advance(time.Minute)
-				})
-			}
-		}}
-		registration, err := p.informer.AddDurableEventHandler("d", first)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.run()
-		settle()
-		f.put(configMap("a"), configMap("a"))
-		settle()
-		first.expect(t, "add ns/a@1 initial", "update ns/a@1→2")
-		second.expect(t, "update ns/a@2→3")
-	})
-}
-
-func TestWhatARemovedHandlerFinishesCountsForTheNextProcess(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a"))
-		path := testsupport.Path(t)
-		p := launch(t, path, f, nil)
 		first, registration, release := addHung(t, p, "d", "update ns/a@1→2")
 		p.run()
 		settle()
 		f.put(configMap("a"), configMap("b"))
+		f.remove("a")
 		settle()
 		remove(t, p, registration)
-		second := addDurable(t, p, "d")
-		settle()
-		go func() {
-			advance(time.Second) // The informer is stopping, and waits for the callback.
-			close(release)
-		}()
-		p.stop()
-		first.expect(t, "add ns/a@1 initial", "update ns/a@1→2")
-		second.expect(t)
-		p = launch(t, path, f, nil)
-		third := addDurable(t, p, "d")
-		p.run()
-		settle()
-		third.expect(t, "add ns/b@3")
-	})
-}
-
-func TestAHandlerThatIsRemovedInItsInitialList(t *testing.T) {
-	for at, want := range map[string][]string{
-		"add ns/a@1 initial": {"add ns/a@1 initial", "add ns/b@2 initial"}, // Its initial list has not ended.
-		"add ns/b@2 initial": nil,
-	} {
-		t.Run(at, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				f := newSource(t, configMap("a"), configMap("b"))
-				p := launch(t, testsupport.Path(t), f, nil)
-				_, registration, release := addHung(t, p, "d", at)
-				p.run()
-				settle()
-				remove(t, p, registration)
-				second := addDurable(t, p, "d")
-				settle()
-				second.expect(t)
-				close(release)
-				settle()
-				second.expect(t, want...)
-				f.remove("b")
-				settle()
-				second.expect(t, "delete ns/b@3")
-			})
-		})
-	}
-}
-
-func TestAForgottenNameWaitsForItsCallbackInFlightToo(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a"))
-		p := launch(t, testsupport.Path(t), f, nil)
-		_, registration, release := addHung(t, p, "d", "update ns/a@1→2")
-		p.run()
-		settle()
-		f.put(configMap("a"), configMap("a"))
-		settle()
-		remove(t, p, registration)
-		if err := p.informer.ForgetDurableEventHandler("d"); err != nil {
-			t.Fatal(err)
+		second := &recorder{}
+		if _, err := p.informer.AddDurableEventHandler("d", second, warmwatch.DurableOptions{}); !errors.Is(err, warmwatch.ErrInUse) {
+			t.Errorf("a handler beside the one before: %v", err)
 		}
-		second := addDurable(t, p, "d")
-		settle()
-		second.expect(t)
+		if err := p.informer.ForgetDurable("d"); !errors.Is(err, warmwatch.ErrInUse) {
+			t.Errorf("forget: %v", err)
+		}
 		close(release)
 		settle()
-		second.expect(t, "add ns/a@3 initial") // Nothing of the first one counts.
+		if _, err := p.informer.AddDurableEventHandler("d", second, warmwatch.DurableOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		first.expect(t, "add ns/a@1 initial", "update ns/a@1→2")
+		second.expect(t, "add ns/b@3", "delete ns/a@4")
 	})
 }
 
@@ -215,7 +94,7 @@ func TestThePanicOfADurableHandlerIsLoggedWithItsDeltaAndTheWayPast(t *testing.T
 				panic("the handler's")
 			}
 		}
-		if _, err := p.informer.AddDurableEventHandler("d", &recorder{during: panics}); err != nil {
+		if _, err := p.informer.AddDurableEventHandler("d", &recorder{during: panics}, warmwatch.DurableOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := p.informer.AddEventHandler(&recorder{during: panics}); err != nil {
@@ -234,11 +113,11 @@ func TestThePanicOfADurableHandlerIsLoggedWithItsDeltaAndTheWayPast(t *testing.T
 			if named {
 				durable++
 			}
-			if got := strings.Contains(line, "ForgetDurableEventHandler"); got != named {
+			if got := strings.Contains(line, "ForgetDurable"); got != named {
 				t.Errorf("names the way past: %v, expected %v: %s", got, named, line)
 			}
-			added := strings.Contains(line, `"key"="ns/b"`) && strings.Contains(line, `"type"="Added"`) && strings.Contains(line, `"seq"=2`)
-			deleted := strings.Contains(line, `"key"="ns/a"`) && strings.Contains(line, `"type"="Deleted"`) && strings.Contains(line, `"seq"=4`)
+			added := strings.Contains(line, `"key"="ns/b"`) && strings.Contains(line, `"type"="Added"`)
+			deleted := strings.Contains(line, `"key"="ns/a"`) && strings.Contains(line, `"type"="Deleted"`)
 			if !added && !deleted {
 				t.Errorf("does not say at which delta: %s", line)
 			}
@@ -282,7 +161,7 @@ func testTheLogNamesAHandler(t *testing.T, removed bool) {
 		release := make(chan struct{})
 		handles := map[string]cache.ResourceEventHandlerRegistration{}
 		for name, during := range map[string]func(string){"slow": func(string) { <-release }, "quick": nil} {
-			h, err := p.informer.AddDurableEventHandler(name, &recorder{during: during})
+			h, err := p.informer.AddDurableEventHandler(name, &recorder{during: during}, warmwatch.DurableOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -50,17 +50,13 @@
 //
 // Controllers add plain event handlers, so their workqueues begin empty and every object is an
 // OnAdd of the initial list, as without warmwatch; controller-runtime's priority queue puts those
-// behind what has changed. Reconcilers must be level-based, as ever. They get no request for an
-// object that was deleted while the program did not run.
-//
-// A reconcile that the end of the process has interrupted, or that has failed, is not repeated for a
-// deletion: its handler has returned, and the object is in no initial list. With [NewQueue] in the
-// options of the controller, requests are in the file until they are done.
+// behind what has changed. They get no request for an object that was deleted while the program did
+// not run. A reconcile of a deletion that has failed, or was interrupted by the end of the process, is
+// not repeated. With [NewQueue] in the options of the controller, requests are in the file until they
+// are done.
 //
 // Durable handlers, which go on after a restart where they stopped and get the deletions of the
 // downtime, are for components that act in the handler itself. What GetInformer returns is a
 // *warmwatch.SharedIndexInformer, which takes them, and has AddReconciler, unless the object is
-// watched in several namespaces.
-//
-// What handlers are told is in docs/design/README.md, "Handlers".
+// watched in several namespaces. See docs/use.md, "Durable handlers" and "Reconcilers".
 package controllerruntime

@@ -29,6 +29,8 @@
 //
 // The log of the Cache says so, except for fakes and unknown groups.
 //
+// [AddDurableEventHandler] and [AddReconciler] take what factories return. With a fake client they work in memory.
+//
 // Factories that informer-gen made for a CustomResourceDefinition have an InformerFor as well,
 // which takes what [warmwatch.Cache.NewInformer] returns.
 //

@@ -63,7 +63,7 @@ func ExampleAddTypedDurableEventHandler() {
 		_, err := informers.AddTypedDurableEventHandler(pods.Informer(), "network", coreinformers.PodHandlerFuncs{
 			AddFunc:    func(pod *corev1.Pod) { log.Println("added", pod.Name) },
 			DeleteFunc: func(pod coreinformers.DeletedPod) { log.Println("deleted", pod.GetObjectName()) },
-		})
+		}, warmwatch.DurableOptions{})
 		return err
 	}
 	_ = add

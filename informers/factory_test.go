@@ -340,14 +340,14 @@ func TestDurableHandlersOfAFactory(t *testing.T) {
 		}
 		add(informers.AddDurableEventHandler(pods.Informer(), "untyped", cache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { told[0].Add(1) },
-		}))
+		}, warmwatch.DurableOptions{}))
 		add(informers.AddTypedDurableEventHandler(pods.Informer(), "typed", coreinformers.PodHandlerFuncs{
 			AddFunc: func(pod *corev1.Pod) {
 				if pod.Name == "a" {
 					told[1].Add(1)
 				}
 			},
-		}))
+		}, warmwatch.DurableOptions{}))
 		add(cache.NewTypedSharedIndexInformer[*corev1.Pod](pods.Informer()).AddTypedEventHandler(coreinformers.PodHandlerFuncs{
 			AddFunc: func(*corev1.Pod) { told[2].Add(1) },
 		}))

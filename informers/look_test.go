@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/informers"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/httpserver"
@@ -122,7 +123,7 @@ func TestAFakeClientsetHasClientGosOwnFactory(t *testing.T) {
 		t.Error("it is not client-go's own")
 	}
 	added := make(chan any, 1)
-	_, err := informers.AddDurableEventHandler(pods, "name", cache.ResourceEventHandlerFuncs{AddFunc: func(obj any) { added <- obj }})
+	_, err := informers.AddDurableEventHandler(pods, "name", cache.ResourceEventHandlerFuncs{AddFunc: func(obj any) { added <- obj }}, warmwatch.DurableOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -95,7 +95,7 @@ func (n *nothing) Unmarshal(b []byte) error { n.large = append([]byte(nil), b...
 
 func TestObjectsThatAreEncodedToNothing(t *testing.T) {
 	db := open(t, testsupport.Path(t), manual)
-	db.AddHook(&Hook{AfterDamage: func(err error) { t.Errorf("the file is damaged: %v", err) }})
+	db.OnDamage(func(err error) { t.Errorf("the file is damaged: %v", err) })
 	for i, size := range []int{100 << 10, 0, 0, 100 << 10, 0} {
 		key, o := fmt.Sprint(i), record.NewObject(&nothing{make([]byte, size)}, db.WritesSoon())
 		apply(t, db, func(b *Batch) { b.Put(testBucket, key, o) })

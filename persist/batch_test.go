@@ -135,6 +135,7 @@ func TestABatchIsVisibleAsAWhole(t *testing.T) {
 				}
 			})
 			for i := 1; i <= batches; i++ {
+				db.WaitForRoom()
 				if n := apply(t, db, func(b *Batch) { putEverywhere(b, i) }); int(n) != i {
 					t.Errorf("batch has number %d, expected %d", n, i)
 				}

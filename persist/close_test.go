@@ -70,7 +70,6 @@ func TestCallsAfterCloseReturnErrClosed(t *testing.T) {
 					t.Errorf("%s returned %v", call, err)
 				}
 			}
-			db.Kick() // Harmless.
 			for range 2 {
 				if err := db.Close(); err != nil {
 					t.Errorf("Close returned %v", err)
@@ -127,8 +126,8 @@ func TestCloseWaitsForOpenSnapshots(t *testing.T) {
 func TestEachCallOfCloseWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openSound(t, testsupport.Path(t), manual)
-		put(t, db, "key", "value")
-		db.AddHook(&Hook{AfterCommit: func(uint64) { time.Sleep(time.Second) }})
+		held := &blob{text: "value", release: make(chan struct{})}
+		apply(t, db, func(b *Batch) { b.Put(testBucket, "key", held) })
 		closed := make(chan error)
 		for range 2 {
 			go func() { closed <- db.Close() }()
@@ -139,6 +138,7 @@ func TestEachCallOfCloseWaits(t *testing.T) {
 			t.Errorf("Close did not wait, and returned %v", err)
 		default:
 		}
+		close(held.release)
 		for range 2 {
 			if err := <-closed; err != nil {
 				t.Error(err)
@@ -149,7 +149,6 @@ func TestEachCallOfCloseWaits(t *testing.T) {
 
 func TestFlushWithNothingToWriteReturnsAtOnce(t *testing.T) {
 	db := openSound(t, testsupport.Path(t), manual)
-	c := countCommits(db)
 	for range 3 {
 		flush(t, db)
 	}
@@ -157,11 +156,11 @@ func TestFlushWithNothingToWriteReturnsAtOnce(t *testing.T) {
 	for range 3 {
 		flush(t, db)
 	}
-	if err := db.Close(); err != nil { // Waits for the hooks; commits once more.
+	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if n := c.n.Load(); n != 2 {
-		t.Errorf("%d commits, expected 2", n)
+	if n := commits(db); n != 1 {
+		t.Errorf("%d commits, expected 1", n)
 	}
 }
 
@@ -192,39 +191,4 @@ func TestFlushIsForWhatWasAppliedBeforeIt(t *testing.T) {
 		wantDurable(t, db, 2)
 		close(second.release)
 	})
-}
-
-// TestWhatAHookPutsWhenItIsRemovedIsCommitted: although nothing else changes. An Update for which there
-// is no room else would wait for a commit that nobody makes.
-func TestWhatAHookPutsWhenItIsRemovedIsCommitted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Minute, MaxPendingBytes: 1})
-		said := false
-		remove := db.AddHook(&Hook{BeforeCommit: func(b *Batch) {
-			if said {
-				b.Put(testBucket, "of the hook", Bytes("1"))
-			}
-		}})
-		put(t, db, "a", "1")
-		after(time.Hour)
-		said = true
-		remove()
-		put(t, db, "a", "2")
-		after(time.Minute)
-		wantDurable(t, db, 2)
-	})
-}
-
-// TestAHookThatIsRemovedHasTheLastWord: removing it calls BeforeCommit, because it has no
-// later chance to put anything.
-func TestAHookThatIsRemovedHasTheLastWord(t *testing.T) {
-	path := testsupport.Path(t)
-	db := openSound(t, path, manual)
-	put(t, db, "a", "1")
-	remove := db.AddHook(&Hook{BeforeCommit: func(b *Batch) { b.Put(testBucket, "of the hook", Bytes("2")) }})
-	remove()
-	close1(t, db)
-	if got := contents(t, openSound(t, path, manual)); got["of the hook"] != "2" || got["a"] != "1" {
-		t.Errorf("the file has %v", got)
-	}
 }

@@ -3,9 +3,7 @@ package persist
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -113,13 +111,7 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 	case db.dirtySince.IsZero():
 		return db.retryAt.Sub(now), db.commitErr != nil
 	case db.writesLocked() && db.commitErr == nil && db.pending.bytes >= db.opts.MaxPendingBytes/2:
-		// The hooks may delete much of it: deltas that were acknowledged soon need not
-		// be written.
-		db.beforeCommitLocked()
-		if db.pending.bytes >= db.opts.MaxPendingBytes/4 {
-			return 0, true
-		}
-		db.cond.Broadcast() // There is room again.
+		return 0, true
 	}
 	wait = db.dirtySince.Add(db.opts.CommitInterval).Sub(now)
 	if !db.urgentSince.IsZero() {
@@ -135,9 +127,8 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 func (db *DB) commit() {
 	db.mu.Lock()
 	if db.commitErr != nil && !db.flushRequested && time.Now().Before(db.retryAt) {
-		hooks, counted := db.countLocked()
+		db.countLocked()
 		db.mu.Unlock()
-		callAfterCommit(hooks, counted)
 		return
 	}
 	flushing, b := db.takeWaitingLocked(), db.bolt
@@ -155,48 +146,30 @@ func (db *DB) commit() {
 	}
 
 	db.mu.Lock()
-	hooks, durable := db.attemptedLocked(flushing, w, err)
-	db.cond.Broadcast()
-	db.mu.Unlock()
-	callAfterCommit(hooks, durable)
-}
-
-func callAfterCommit(hooks []*Hook, durable uint64) {
-	for _, h := range hooks {
-		if h.AfterCommit != nil {
-			h.AfterCommit(durable)
-		}
-	}
+	defer db.mu.Unlock()
+	db.attemptedLocked(flushing, w, err)
+	db.announceLocked()
 }
 
 // countLocked has what was applied count as durable although it is not in the file.
-func (db *DB) countLocked() (hooks []*Hook, counted uint64) {
+func (db *DB) countLocked() {
 	if db.countedTo <= db.durable { // The first time since something was written.
 		db.log.Info("Nothing can be written: durable handlers are told of what is not in the cache file", "path", db.path, "after", durableGrace)
 	}
 	db.dirtySince, db.urgentSince = time.Time{}, time.Time{}
-	if db.beforeCommitLocked() {
-		db.noteChangeLocked(true)
-	}
 	db.countedTo = db.applied
-	return db.hooksLocked(), db.applied
+	db.announceLocked()
 }
 
 // takeWaitingLocked takes what is to be written, nil if there is nothing or no file.
 func (db *DB) takeWaitingLocked() *layer {
 	db.flushRequested = false
 	db.dirtySince, db.urgentSince = time.Time{}, time.Time{}
-	// Also before a retry, so that deltas acknowledged meanwhile need not wait in
-	// memory until the disk has space again.
-	urgent := db.beforeCommitLocked()
 	if db.flushing == nil { // Else the last attempt failed: try the same again.
 		db.flushingTo = db.applied
 		if db.writesLocked() {
 			db.flushing, db.pending = db.pending, newLayer()
 		}
-	}
-	if urgent { // A hook has more to put, see beforeCommitLocked.
-		db.noteChangeLocked(true)
 	}
 	return db.flushing
 }
@@ -207,14 +180,13 @@ type written struct {
 	unencodable []unencodable
 }
 
-// attemptedLocked notes how an attempt has ended. It returns the hooks to call, none after an
-// error, and the number of the last durable batch.
-func (db *DB) attemptedLocked(flushing *layer, w written, err error) (hooks []*Hook, durable uint64) {
+// attemptedLocked notes how an attempt has ended.
+func (db *DB) attemptedLocked(flushing *layer, w written, err error) {
 	db.busySince = time.Time{}
 	db.attempts++
 	if err != nil {
 		db.failedLocked(err)
-		return nil, 0
+		return
 	}
 	if db.commitErr != nil {
 		db.log.Info("The cache file is written to again", "path", db.path)
@@ -228,25 +200,6 @@ func (db *DB) attemptedLocked(flushing *layer, w written, err error) (hooks []*H
 	}
 	db.flushing, db.commitErr, db.retryDelay, db.failingSince = nil, nil, 0, time.Time{}
 	db.durable = db.flushingTo
-	return db.hooksLocked(), db.durable
-}
-
-// beforeCommitLocked lets the hooks change what waits, and reports whether one of
-// them has put only a part, and wants to put the rest soon.
-func (db *DB) beforeCommitLocked() (urgent bool) {
-	batch := Batch{db: db}
-	for _, last := range []bool{false, true} {
-		for h := range db.hooks {
-			if h.Last == last && h.BeforeCommit != nil {
-				h.BeforeCommit(&batch)
-			}
-		}
-	}
-	return batch.urgent
-}
-
-func (db *DB) hooksLocked() []*Hook {
-	return slices.Collect(maps.Keys(db.hooks))
 }
 
 // failedLocked notes that a commit has failed: it is tried again, unless the file is damaged.

@@ -14,16 +14,29 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
-// commits counts the commits of a DB, and what the last one made durable.
-type commits struct{ n, durable atomic.Int64 }
+// commits returns how many commits of a DB have ended, also those that failed.
+func commits(db *DB) int {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return db.attempts
+}
 
-func countCommits(db *DB) *commits {
-	c := &commits{}
-	db.AddHook(&Hook{AfterCommit: func(durable uint64) {
-		c.n.Add(1)
-		c.durable.Store(int64(durable))
-	}})
-	return c
+// follow returns the number of the last batch that one who waits for Committed has seen to be durable.
+func follow(t *testing.T, db *DB) *atomic.Uint64 {
+	seen, stop := &atomic.Uint64{}, make(chan struct{})
+	t.Cleanup(func() { close(stop) })
+	go func() {
+		for {
+			committed := db.Committed()
+			seen.Store(db.Durable())
+			select {
+			case <-committed:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	return seen
 }
 
 // after lets d pass, and waits for the commits that this causes.
@@ -43,9 +56,8 @@ func wantDurable(t *testing.T, db *DB, want uint64) {
 func TestAChangeIsDurableAfterTheCommitInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Minute})
-		c := countCommits(db)
 		after(time.Hour)
-		if n := c.n.Load(); n != 0 {
+		if n := commits(db); n != 0 {
 			t.Errorf("%d commits of nothing", n)
 		}
 		put(t, db, "a", "1")
@@ -60,7 +72,7 @@ func TestAChangeIsDurableAfterTheCommitInterval(t *testing.T) {
 		after(1)
 		wantDurable(t, db, 3)
 		after(time.Hour)
-		if n := c.n.Load(); n != 2 {
+		if n := commits(db); n != 2 {
 			t.Errorf("%d commits, expected 2", n)
 		}
 	})
@@ -106,48 +118,6 @@ func TestManyBytesAreCommittedAtOnce(t *testing.T) {
 		wantDurable(t, db, 0)
 		put(t, db, "9", repeat("x", 1000))
 		wantDurable(t, db, 10)
-	})
-}
-
-// TestWhatHooksTakeBackIsNotWritten: deltas that were acknowledged soon cause no
-// commit, and Updates that waited for room go on.
-func TestWhatHooksTakeBackIsNotWritten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Hour, MaxPendingBytes: 20_000})
-		c := countCommits(db)
-		var passing []string // Guarded by the DB's lock.
-		db.AddHook(&Hook{BeforeCommit: func(b *Batch) {
-			for _, key := range passing {
-				b.Delete(testBucket, key)
-			}
-			passing = nil
-		}})
-		for i := range 1000 {
-			apply(t, db, func(b *Batch) {
-				b.PutNew(testBucket, strconv.Itoa(i), Bytes(repeat("x", 1000)))
-				passing = append(passing, strconv.Itoa(i))
-			})
-		}
-		synctest.Wait()
-		if n := c.n.Load(); n != 0 || db.Durable() != 0 {
-			t.Errorf("%d commits, durable up to %d", n, db.Durable())
-		}
-		for i := range 6 { // More than half of what makes a commit.
-			put(t, db, "stays "+strconv.Itoa(i), repeat("x", 1000))
-		}
-		for i := range 5 {
-			apply(t, db, func(b *Batch) {
-				b.PutNew(testBucket, strconv.Itoa(i), Bytes(repeat("x", 1000)))
-				passing = append(passing, strconv.Itoa(i))
-			})
-		}
-		synctest.Wait()
-		if n := c.n.Load(); n != 1 {
-			t.Errorf("%d commits, expected one of what stays", n)
-		}
-		if got := contents(t, db); len(got) > 6+5 || len(got) < 6 {
-			t.Errorf("%d keys", len(got))
-		}
 	})
 }
 
@@ -205,8 +175,8 @@ func TestADroppedSpaceLeavesNothingInMemory(t *testing.T) {
 	}
 }
 
-// TestUpdateWaitsWhileTooMuchIsPending holds up a commit.
-func TestUpdateWaitsWhileTooMuchIsPending(t *testing.T) {
+// TestWhoWaitsForRoomGoesOnWithTheCommit holds up a commit.
+func TestWhoWaitsForRoomGoesOnWithTheCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Hour, MaxPendingBytes: 1000})
 		release := make(chan struct{})
@@ -216,6 +186,7 @@ func TestUpdateWaitsWhileTooMuchIsPending(t *testing.T) {
 		var done atomic.Int64
 		for i := range 3 {
 			go func() {
+				db.WaitForRoom()
 				put(t, db, "waits"+strconv.Itoa(i), repeat("z", 600))
 				done.Add(1)
 			}()
@@ -232,35 +203,6 @@ func TestUpdateWaitsWhileTooMuchIsPending(t *testing.T) {
 		synctest.Wait()
 		if n := done.Load(); n != 3 || db.Err() != nil {
 			t.Errorf("%d of 3 updates go on, %v", n, db.Err())
-		}
-	})
-}
-
-func TestAWaitingUpdateEndsWhenTheDBIsClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Hour, MaxPendingBytes: 1000})
-		release := make(chan struct{})
-		apply(t, db, func(b *Batch) { b.Put(testBucket, "held", &blob{text: "x", size: 2000, release: release}) })
-		waiting := make(chan error, 1)
-		go func() {
-			_, err := db.Update(func(b *Batch) { b.Put(testBucket, "waits", Bytes("y")) })
-			waiting <- err
-		}()
-		synctest.Wait()
-		closed := make(chan error, 1)
-		go func() { closed <- db.Close() }()
-		synctest.Wait()
-		select {
-		case err := <-waiting:
-			if !errors.Is(err, ErrClosed) {
-				t.Errorf("the update returned %v", err)
-			}
-		default:
-			t.Error("the update still waits")
-		}
-		close(release)
-		if err := <-closed; err != nil {
-			t.Error(err)
 		}
 	})
 }
@@ -338,16 +280,16 @@ func TestErrForgetsAValueThatCouldNotBeEncodedOnceItIsReplaced(t *testing.T) {
 func TestValuesThatCannotBeEncodedDoNotHoldUpOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := open(t, testsupport.Path(t), Options{CommitInterval: time.Second, MaxPendingBytes: 4000})
-		c := countCommits(db)
 		for i := range 10 {
 			apply(t, db, func(b *Batch) {
 				b.Put(testBucket, strconv.Itoa(i), &blob{size: 1000, err: errors.New("no encoding")})
 			})
 		}
 		after(time.Minute)
-		before := c.n.Load()
+		before := commits(db)
 		done := make(chan struct{})
 		go func() {
+			db.WaitForRoom()
 			put(t, db, "good", "1")
 			close(done)
 		}()
@@ -358,110 +300,10 @@ func TestValuesThatCannotBeEncodedDoNotHoldUpOthers(t *testing.T) {
 			t.Fatal("an update waits for values that cannot be written")
 		}
 		wantDurable(t, db, 11)
-		if n := c.n.Load() - before; n != 1 {
+		if n := commits(db) - before; n != 1 {
 			t.Errorf("%d commits, expected 1", n)
 		}
 	})
-}
-
-// TestALastHookIsCalledAfterTheOthers: whatever order they were added in.
-func TestALastHookIsCalledAfterTheOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := openSound(t, testsupport.Path(t), Options{})
-		var called []bool
-		for i := range 12 {
-			last := i%3 == 0
-			db.AddHook(&Hook{Last: last, BeforeCommit: func(*Batch) { called = append(called, last) }})
-		}
-		put(t, db, "a", "1")
-		after(time.Minute)
-		db.mu.Lock()
-		defer db.mu.Unlock()
-		for i, last := range called {
-			if want := i%12 >= 8; last != want {
-				t.Fatalf("call %d was one of a hook that is last: %t", i, last)
-			}
-		}
-		if len(called) < 12 {
-			t.Errorf("%d calls", len(called))
-		}
-	})
-}
-
-// TestHooksTakePartInEveryCommit: what BeforeCommit puts is in the commit.
-func TestHooksTakePartInEveryCommit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		path := testsupport.Path(t)
-		db := openSound(t, path, Options{CommitInterval: time.Minute, DurableDelay: time.Second})
-		var n atomic.Int64
-		heard := make(chan uint64, 10)
-		remove := db.AddHook(&Hook{
-			BeforeCommit: func(b *Batch) {
-				b.Put(testBucket, "hook", Bytes(strconv.FormatInt(n.Add(1), 10)))
-				if n.Load() == 2 {
-					b.Urgent() // Once more, soon.
-				}
-			},
-			AfterCommit: func(durable uint64) { heard <- durable },
-		})
-		want := func(commits int64) {
-			t.Helper()
-			synctest.Wait()
-			if got := n.Load(); got != commits {
-				t.Errorf("%d commits, expected %d", got, commits)
-			}
-		}
-		put(t, db, "a", "1")
-		after(time.Minute)
-		db.Kick() // Nothing was put, but the hook has something to say.
-		after(time.Minute - 1)
-		want(1)
-		after(1)
-		after(time.Second - 1)
-		want(2)
-		after(1)
-		want(3)
-		put(t, db, "a", "2")
-		flush(t, db)
-		want(4)
-		for _, durable := range []uint64{1, 1, 1, 2} {
-			if got := <-heard; got != durable {
-				t.Errorf("the hook heard of batch %d, expected %d", got, durable)
-			}
-		}
-		if v, _ := get(t, db, "hook"); v != "4" {
-			t.Errorf("the hook's value is %q", v)
-		}
-		remove()
-		want(5) // Its last word.
-		put(t, db, "a", "3")
-		flush(t, db)
-		want(5)
-		if err := db.Close(); err != nil {
-			t.Fatal(err)
-		}
-	})
-}
-
-// TestCloseMakesWhatHooksHaveToSayDurable: acknowledgements that hooks have not
-// put into a commit yet.
-func TestCloseMakesWhatHooksHaveToSayDurable(t *testing.T) {
-	path := testsupport.Path(t)
-	db := openSound(t, path, manual)
-	said := "before"
-	db.AddHook(&Hook{BeforeCommit: func(b *Batch) { b.Put(testBucket, "hook", Bytes(said)) }})
-	put(t, db, "a", "1")
-	flush(t, db)
-	db.mu.Lock()
-	said = "last"
-	db.mu.Unlock()
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	db = openSound(t, path, manual)
-	if v, _ := get(t, db, "hook"); v != "last" {
-		t.Errorf("the hook's value is %q", v)
-	}
 }
 
 func TestOptionsHaveDefaultsAndBounds(t *testing.T) {
@@ -511,15 +353,14 @@ func TestNoEndlessCommits(t *testing.T) {
 					path = blockedPath(t)
 				}
 				db := open(t, path, o)
-				c := countCommits(db)
 				for i := range 3 {
 					put(t, db, fmt.Sprint(i), repeat("x", 6<<20))
 				}
 				after(time.Hour)
-				n := c.n.Load()
+				n := commits(db)
 				after(time.Hour)
-				if c.n.Load() != n || n > 4 {
-					t.Errorf("%d commits for 3 batches, then %d at rest", n, c.n.Load()-n)
+				if commits(db) != n || n > 4 {
+					t.Errorf("%d commits for 3 batches, then %d at rest", n, commits(db)-n)
 				}
 			})
 		})

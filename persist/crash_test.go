@@ -59,8 +59,15 @@ func init() {
 		if err != nil {
 			return err
 		}
-		db.AddHook(&Hook{AfterCommit: func(durable uint64) { fmt.Println(durable) }})
+		go func() {
+			for {
+				committed := db.Committed()
+				fmt.Println(db.Durable())
+				<-committed
+			}
+		}()
 		for w := newCrashWorkload(seed); ; {
+			db.WaitForRoom()
 			if _, err := db.Update(w.batch()); err != nil {
 				return err
 			}
@@ -104,7 +111,7 @@ func startVictim(t *testing.T, seed int64) *victim {
 				t.Errorf("the process says %q", lines.Text())
 				return
 			}
-			if v.durable.Swap(n) == 0 {
+			if v.durable.Swap(n) == 0 && n > 0 {
 				close(first)
 			}
 		}

@@ -2,6 +2,8 @@ package persist
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	bolterrors "go.etcd.io/bbolt/errors"
@@ -51,20 +53,18 @@ func (db *DB) damagedLocked(err error) {
 	db.untold = err
 	db.noteChangeLocked(true)
 	db.wakeCommitter()
-	db.cond.Broadcast()
+	db.announceLocked()
 }
 
 // tellDamage has the next Open set the file aside, and tells the owners of what is in it.
 func (db *DB) tellDamage() {
 	db.mu.Lock()
-	cause, hooks := db.untold, db.hooksLocked()
+	cause, owners := db.untold, slices.Collect(maps.Keys(db.onDamage))
 	db.untold = nil
 	db.mu.Unlock()
 	db.markStart(maxStarts)
-	for _, h := range hooks {
-		if h.AfterDamage != nil {
-			h.AfterDamage(cause)
-		}
+	for _, fn := range owners {
+		(*fn)(cause)
 	}
 }
 

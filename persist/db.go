@@ -19,7 +19,7 @@ type Options struct {
 	// DurableDelay is the same for batches marked [Batch.Urgent]. Default 10ms.
 	DurableDelay time.Duration
 	// MaxPendingBytes bounds what waits in memory for the committer: past it,
-	// Update blocks, and past half of it a commit begins at once. The bound is lifted while nothing can be written,
+	// WaitForRoom blocks, and past half of it a commit begins at once. The bound is lifted while nothing can be written,
 	// because the changes then have nowhere else to go. Default 16 MiB.
 	MaxPendingBytes int64
 	// LockTimeout is how long Open waits for another process to release the
@@ -66,9 +66,9 @@ func (o Options) withDefaults() (Options, error) {
 //
 //  1. Update applies the batch to pending, under the lock. It is visible now.
 //  2. After CommitInterval (DurableDelay for urgent batches, at once for many
-//     bytes) the committer runs the hooks, swaps pending for an empty layer
+//     bytes) the committer swaps pending for an empty layer
 //     and encodes and writes the old one in one bbolt transaction.
-//  3. The batches in it are durable: flushing is dropped, and hooks are called.
+//  3. The batches in it are durable: flushing is dropped.
 //
 // A failed commit stays in flushing and is tried again; nothing is lost. After durableGrace
 // what was applied counts as durable all the same.
@@ -83,7 +83,7 @@ func (o Options) withDefaults() (Options, error) {
 //
 // Damage that is found in use has nothing replaced: the DB stops writing to the file and counts as durable what is in
 // memory. A bucket that cannot be read counts as dropped, all of them if no transaction can be begun any more. The
-// owners are told by [Hook.AfterDamage].
+// owners are told by [DB.OnDamage].
 //
 // All methods are safe for concurrent use.
 type DB struct {
@@ -108,7 +108,7 @@ type DB struct {
 	unreadable bool    // bolt is left alone: no transaction can be begun.
 	fileErr    error   // Why there is no file, or why it is only read.
 	fileErrAt  time.Time
-	untold     error // Damage that the hooks have not been told of.
+	untold     error // Damage that nobody was told of.
 	boltTxID   int   // The bbolt transaction of the last successful commit.
 	// users counts those who have a transaction of bolt open, or are about to begin one; formerUsers those of
 	// before a commit failed, nil once there are none: see waitForReaders.
@@ -134,42 +134,20 @@ type DB struct {
 	closing   bool
 	closed    bool
 	setAsides []SetAside
-	hooks     map[*Hook]struct{}
+	onDamage  map[*func(error)]struct{}
+	committed chan struct{} // Closed, and made anew, when more may count as durable.
 }
 
-// A Hook takes part in every commit. Its functions are called by the committer
-// goroutine, BeforeCommit also by whoever removes the hook. They may be nil.
-type Hook struct {
-	// Last says that BeforeCommit is called after that of all hooks that are not Last. What
-	// was done before one of those looked is then in no later commit than what that one puts.
-	Last bool
-	// BeforeCommit may add to what is about to be written. It runs under the
-	// DB's lock, like a function given to Update, and does not read from the DB.
-	BeforeCommit func(*Batch)
-	// AfterCommit is given the number of the last batch that is durable, or counts as
-	// durable, see [DB.Durable]. Called without locks.
-	AfterCommit func(durable uint64)
-	// AfterDamage is called when the file, or one more bucket of it, was found damaged while in use. What could not
-	// be read of it is gone. Called without locks.
-	AfterDamage func(cause error)
-}
-
-// AddHook adds h. The function it returns removes h, after a last BeforeCommit, because a
-// Close that is under way may still commit what h puts. What it puts is committed within
-// CommitInterval.
-func (db *DB) AddHook(h *Hook) (remove func()) {
+// OnDamage has fn called when the file, or one more bucket of it, is found damaged in use: what could not be read of it is
+// gone. It is called without locks, until remove is called.
+func (db *DB) OnDamage(fn func(cause error)) (remove func()) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.hooks[h] = struct{}{}
+	db.onDamage[&fn] = struct{}{}
 	return func() {
 		db.mu.Lock()
 		defer db.mu.Unlock()
-		if _, there := db.hooks[h]; there && h.BeforeCommit != nil && !db.closed {
-			b := Batch{db: db}
-			h.BeforeCommit(&b)
-			db.noteChangeLocked(b.urgent)
-		}
-		delete(db.hooks, h)
+		delete(db.onDamage, &fn)
 	}
 }
 
@@ -235,15 +213,11 @@ func (db *DB) writesLocked() bool { return db.bolt != nil && db.fileErr == nil }
 
 // Update applies what fn puts into the batch: visible at once, durable with
 // the next commit, both as a whole (A1). It returns the number of the batch,
-// to be compared with [DB.Durable]. It blocks while more than MaxPendingBytes wait.
+// to be compared with [DB.Durable]. It does not wait for the disk, see [DB.WaitForRoom].
 // fn runs under the DB's lock, see [Batch]. The error is [ErrClosed] or nil.
 func (db *DB) Update(fn func(*Batch)) (uint64, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	for db.overBoundLocked(db.opts.MaxPendingBytes) && !db.closing {
-		db.wakeCommitter()
-		db.cond.Wait()
-	}
 	if db.closing {
 		return 0, ErrClosed
 	}
@@ -266,14 +240,6 @@ func (db *DB) noteChangeLocked(urgent bool) {
 	if wake || db.pending.bytes >= db.opts.MaxPendingBytes/2 {
 		db.wakeCommitter()
 	}
-}
-
-// Kick asks for a commit within CommitInterval although nothing was put,
-// because a hook has something to put.
-func (db *DB) Kick() {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	db.noteChangeLocked(false)
 }
 
 // CommitSoon asks for a commit within DurableDelay, as [Batch.Urgent] does, unless what waits begins
@@ -302,6 +268,21 @@ func (db *DB) Durable() uint64 {
 		return db.applied
 	}
 	return max(db.durable, db.countedTo)
+}
+
+// Committed is closed when a commit has ended, or more counts as durable for another reason. It is to be asked for before
+// [DB.Durable] is.
+func (db *DB) Committed() <-chan struct{} {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return db.committed
+}
+
+// announceLocked wakes all who wait for a commit.
+func (db *DB) announceLocked() {
+	close(db.committed)
+	db.committed = make(chan struct{})
+	db.cond.Broadcast()
 }
 
 // Applied is the number of the last applied batch.
@@ -363,16 +344,10 @@ func (db *DB) Close() error {
 	}
 	defer close(db.ended)
 	db.closing = true
-	db.cond.Broadcast() // Blocked Updates give up.
+	db.announceLocked() // Who waits for room gives up.
 	err := db.flushLocked()
-	// One more commit has the acknowledgements that hooks have not put yet.
-	if err == nil && db.writesLocked() {
-		db.applied++
-		db.noteChangeLocked(true)
-		err = db.flushLocked()
-	}
 	db.closed = true
-	db.cond.Broadcast() // Flushes that no attempt will be made for give up, too.
+	db.announceLocked() // Flushes that no attempt will be made for give up, too.
 	db.wakeCommitter()
 	db.mu.Unlock()
 

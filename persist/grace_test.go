@@ -1,7 +1,6 @@
 package persist
 
 import (
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,12 +13,11 @@ func TestWhatCannotBeWrittenCountsAsDurableAfterTheGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := testsupport.Path(t)
 		db := openSound(t, path, Options{CommitInterval: time.Second})
-		var heard atomic.Uint64
-		defer db.AddHook(&Hook{AfterCommit: func(n uint64) { heard.Store(max(heard.Load(), n)) }})()
+		seen := follow(t, db)
 		expect := func(want bool) {
 			t.Helper()
-			if got := db.Durable() == db.Applied() && heard.Load() == db.Applied(); got != want {
-				t.Errorf("durable up to %d, heard of %d, applied %d", db.Durable(), heard.Load(), db.Applied())
+			if got := db.Durable() == db.Applied() && seen.Load() == db.Applied(); got != want {
+				t.Errorf("durable up to %d, seen up to %d, applied %d", db.Durable(), seen.Load(), db.Applied())
 			}
 			if want {
 				s := snapshot(t, db, true)

@@ -197,6 +197,7 @@ func (w *modelWalk) step() {
 	switch r := m.rnd.Intn(1000); {
 	case r < 600:
 		want := m.first + uint64(len(m.history))
+		db.WaitForRoom()
 		if n := apply(t, db, m.batch()); n != want {
 			t.Fatalf("batch %d, expected %d", n, want)
 		}

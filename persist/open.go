@@ -101,7 +101,8 @@ func newDB(path string, o Options) *DB {
 		ended:     make(chan struct{}),
 		pending:   newLayer(),
 		users:     new(atomic.Int64),
-		hooks:     map[*Hook]struct{}{},
+		onDamage:  map[*func(error)]struct{}{},
+		committed: make(chan struct{}),
 	}
 	db.cond.L = &db.mu
 	return db

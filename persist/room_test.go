@@ -8,19 +8,24 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
-// TestWaitForRoom has what waits written at once, if that is more than a sixteenth of what may wait,
-// and waits for that, if it is more than an eighth.
+// TestWaitForRoom waits while more is pending than may be. WaitForMuchRoom has what waits written at once, if that is
+// more than a sixteenth, and waits for that, if it is more than an eighth.
 func TestWaitForRoom(t *testing.T) {
 	for name, test := range map[string]struct {
+		wait    func(*DB) // Default WaitForMuchRoom.
 		size    int
 		end     func(*DB, *blob)
 		written bool // At once.
 		waits   bool
 	}{
-		"a little waits":         {size: 10},
-		"more is written":        {size: 1000, written: true},
-		"until it is written":    {size: 3000, written: true, waits: true, end: func(_ *DB, held *blob) { close(held.release) }},
-		"until the DB is closed": {size: 3000, written: true, waits: true, end: func(db *DB, _ *blob) { go func() { _ = db.Close() }() }},
+		"a little waits":              {size: 10},
+		"more is written":             {size: 1000, written: true},
+		"until it is written":         {size: 3000, written: true, waits: true, end: func(_ *DB, held *blob) { close(held.release) }},
+		"until the DB is closed":      {size: 3000, written: true, waits: true, end: func(db *DB, _ *blob) { go func() { _ = db.Close() }() }},
+		"a writer of little goes on":  {wait: (*DB).WaitForRoom, size: 3000},
+		"and has much written":        {wait: (*DB).WaitForRoom, size: 6000, written: true},
+		"until it is written, too":    {wait: (*DB).WaitForRoom, size: 12_000, written: true, waits: true, end: func(_ *DB, held *blob) { close(held.release) }},
+		"until the DB is closed, too": {wait: (*DB).WaitForRoom, size: 12_000, written: true, waits: true, end: func(db *DB, _ *blob) { go func() { _ = db.Close() }() }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -29,7 +34,11 @@ func TestWaitForRoom(t *testing.T) {
 				apply(t, db, func(b *Batch) { b.Put(testBucket, "held", held) })
 				ended := make(chan struct{})
 				go func() {
-					db.WaitForRoom()
+					if test.wait != nil {
+						test.wait(db)
+					} else {
+						db.WaitForMuchRoom()
+					}
 					close(ended)
 				}()
 				synctest.Wait()
@@ -57,7 +66,7 @@ func TestWaitForRoom(t *testing.T) {
 	}
 }
 
-func isClosed(c chan struct{}) bool {
+func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true

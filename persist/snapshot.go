@@ -2,6 +2,7 @@ package persist
 
 import (
 	"fmt"
+	"io"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -250,4 +251,25 @@ func (s *Snapshot) Scan(name, from string, fn func(*Item) (bool, error)) error {
 		}
 		return c.err
 	}))
+}
+
+// WriteTo writes a copy of the file, as the last commit has left it: what would be found after a crash. A DB without a
+// file writes nothing.
+func (db *DB) WriteTo(w io.Writer) (n int64, err error) {
+	db.mu.Lock()
+	if db.closed || db.memoryOnly() {
+		defer db.mu.Unlock()
+		if db.closed {
+			return 0, ErrClosed
+		}
+		return 0, nil
+	}
+	s := db.captureLocked("", nil, nil)
+	db.mu.Unlock()
+	defer s.Close()
+	if err := s.begin(); err != nil {
+		return 0, err
+	}
+	err = guard(func() (err error) { n, err = s.tx.WriteTo(w); return err })
+	return n, db.readError(s.bolt, Bucket{}, err)
 }

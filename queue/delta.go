@@ -8,12 +8,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/internal/record"
-	"github.com/warmwatch/warmwatch/persist"
 )
 
 // A Delta is one change, as handlers are told it.
 type Delta struct {
-	// Seq orders the deltas of a log. It grows, not always by one.
+	// Number is that of the delta in its log. [Log.Append] gives them, one after the other.
+	Number uint64
+	// Seq is the number of the write to the store.
 	Seq  uint64
 	Type cache.DeltaType
 	Key  string
@@ -23,10 +24,9 @@ type Delta struct {
 	// FinalStateUnknown marks a deletion that nobody saw, as of an object that a list
 	// lacks: New is the last known object, not the deleted one.
 	FinalStateUnknown bool
-	// Replaced marks the two deltas of an object that was deleted and created anew
-	// while nobody watched. The first is Deleted, with the old object in New, for
-	// durable handlers only. The second is Updated, with both objects. It is told to
-	// durable handlers as an addition, and to plain ones as an update, as client-go does.
+	// Replaced marks the update of an object by one of another uid: Old was deleted, and New created, while nobody
+	// watched. Durable handlers get OnDelete and OnAdd, plain ones OnUpdate, as in client-go. Old is nil where it
+	// could not be read.
 	Replaced bool
 	// NewValue, if set, is the store's value of New in the same batch, so that New is
 	// encoded once for both. OldValue, if set, is the store's former value of Old, for
@@ -41,24 +41,48 @@ type Delta struct {
 
 // Object returns the argument for OnDelete.
 func (d *Delta) Object() any {
-	if d.FinalStateUnknown {
+	if d.FinalStateUnknown || d.New == nil { // Of which the last state is not known, or of another Go type.
 		return cache.DeletedFinalStateUnknown{Key: d.Key, Obj: d.New}
 	}
 	return d.New
 }
 
+// Deletion returns the deletion that a delta has, also that of a replaced object, and whether it has one.
+func (d *Delta) Deletion() (Delta, bool) {
+	if d.Replaced {
+		gone := Delta{Number: d.Number, Seq: d.Seq, Type: cache.Deleted, Key: d.Key, New: d.Old, FinalStateUnknown: true}
+		return gone, true
+	}
+	return *d, d.Type == cache.Deleted
+}
+
+func (d *Delta) deletes() bool { return d.Replaced || d.Type == cache.Deleted }
+
+// The last byte of a delta's key says whether it has a deletion.
+const (
+	keyOfDeletion = 'd'
+	keyOfOther    = 'o'
+)
+
 // deltaKey returns the key of a delta. Keys sort as their numbers do.
-func deltaKey(seq uint64) string {
-	var b [8]byte
-	binary.BigEndian.PutUint64(b[:], seq)
+func deltaKey(number uint64, deletes bool) string {
+	var b [9]byte
+	binary.BigEndian.PutUint64(b[:], number)
+	b[8] = keyOfOther
+	if deletes {
+		b[8] = keyOfDeletion
+	}
 	return string(b[:])
 }
 
-func parseDeltaKey(key string) (uint64, error) {
-	if len(key) != 8 {
-		return 0, fmt.Errorf("queue: delta key has %d bytes, expected 8", len(key))
+// keyAfter is where the keys begin of the deltas behind a number.
+func keyAfter(number uint64) string { return deltaKey(number+1, true) }
+
+func parseDeltaKey(key string) (number uint64, deletes bool, err error) {
+	if len(key) != 9 || key[8] != keyOfDeletion && key[8] != keyOfOther {
+		return 0, false, fmt.Errorf("queue: %q is no key of a delta", key)
 	}
-	return binary.BigEndian.Uint64([]byte(key)), nil
+	return binary.BigEndian.Uint64([]byte(key)), key[8] == keyOfDeletion, nil
 }
 
 const (
@@ -75,7 +99,7 @@ const (
 // The lengths of type and key are uvarints, that of the old record has four bytes.
 type deltaValue struct{ *Delta }
 
-func (v deltaValue) SizeBytes() int { return v.Delta.SizeBytes + len(v.Key) + 16 }
+func (v deltaValue) SizeBytes() int { return v.Delta.SizeBytes + len(v.Key) + 24 }
 
 func (v deltaValue) flags() (flags byte) {
 	if v.FinalStateUnknown {
@@ -94,7 +118,7 @@ func (v deltaValue) flags() (flags byte) {
 }
 
 func (v deltaValue) AppendTo(dst []byte) ([]byte, error) {
-	dst = append(dst, v.flags())
+	dst = binary.AppendUvarint(append(dst, v.flags()), v.Seq)
 	dst = appendBytes(dst, []byte(v.Type))
 	dst = appendBytes(dst, []byte(v.Key))
 	if v.Old != nil {
@@ -135,86 +159,66 @@ func cutBytes(p []byte) (b, rest []byte, err error) {
 	return p[used : used+int(n)], p[used+int(n):], nil
 }
 
-// storedDelta returns the delta of an item if its objects are in memory, and else its
-// encoding, which is valid as long as the item.
-func storedDelta(it *persist.Item) (d *Delta, encoded []byte, err error) {
-	if v, inMemory := it.Value.(deltaValue); inMemory {
-		return v.Delta, nil, nil
-	}
-	encoded, err = it.Payload()
-	return nil, encoded, err
-}
-
-// deltaHeader is a delta without its objects.
-type deltaHeader struct {
-	flags  byte
-	typ    cache.DeltaType
-	key    string
-	rawKey []byte // Set instead of key by cutDelta; valid as long as the item.
-}
-
-// cutDelta cuts an encoded delta into its parts.
-func cutDelta(p []byte) (h deltaHeader, oldRecord, newRecord []byte, err error) {
-	if len(p) == 0 {
-		return h, nil, nil, errMalformed
-	}
-	h.flags = p[0]
-	typ, p, err := cutBytes(p[1:])
-	if err != nil {
-		return h, nil, nil, err
-	}
-	if h.rawKey, p, err = cutBytes(p); err != nil {
-		return h, nil, nil, err
-	}
-	h.typ = cache.DeltaType(typ)
-	if h.flags&flagOld != 0 {
-		if len(p) < 4 {
-			return h, nil, nil, errMalformed
-		}
-		n := binary.BigEndian.Uint32(p)
-		if uint64(n) > uint64(len(p)-4) {
-			return h, nil, nil, errMalformed
-		}
-		oldRecord, p = p[4:4+n], p[4+n:]
-	}
-	if h.flags&flagNew != 0 {
-		newRecord = p
-	}
-	return h, oldRecord, newRecord, nil
-}
-
 // parseDelta decodes a delta. The result does not refer to p.
-func parseDelta(seq uint64, p []byte, newObject func() any) (Delta, error) {
-	h, oldRecord, newRecord, err := cutDelta(p)
+func parseDelta(p []byte, newObject func() any) (d Delta, err error) {
+	if len(p) == 0 {
+		return d, errMalformed
+	}
+	flags, used := p[0], 0
+	if d.Seq, used = binary.Uvarint(p[1:]); used <= 0 {
+		return d, errMalformed
+	}
+	typ, p, err := cutBytes(p[1+used:])
 	if err != nil {
-		return Delta{}, err
+		return d, err
 	}
-	d := Delta{
-		Seq: seq, Type: h.typ, Key: string(h.rawKey), SizeBytes: len(p),
-		FinalStateUnknown: h.flags&flagFinalStateUnknown != 0, Replaced: h.flags&flagReplaced != 0,
+	key, p, err := cutBytes(p)
+	if err != nil {
+		return d, err
 	}
-	if h.flags&flagOld != 0 {
-		if d.Old, err = decode(oldRecord, newObject); err != nil {
-			return Delta{}, err
+	d.Type, d.Key = cache.DeltaType(typ), string(key)
+	d.FinalStateUnknown, d.Replaced = flags&flagFinalStateUnknown != 0, flags&flagReplaced != 0
+	if flags&flagOld != 0 {
+		if len(p) < 4 || uint64(binary.BigEndian.Uint32(p)) > uint64(len(p)-4) {
+			return d, errMalformed
 		}
+		n := 4 + binary.BigEndian.Uint32(p)
+		if d.Old, err = lastKnown(decode(p[4:n], newObject)); err != nil {
+			return d, err
+		}
+		p = p[n:]
 	}
-	if h.flags&flagNew != 0 {
-		d.New, err = decode(newRecord, newObject)
+	if flags&flagNew != 0 {
+		d.New, err = d.newObject(decode(p, newObject))
 	}
 	return d, err
 }
 
-// checkTypes returns an error where parseDelta would, had the delta been written.
-func (d *Delta) checkTypes(newObject func() any) error {
-	for _, obj := range []any{d.Old, d.New} {
-		if obj == nil {
-			continue
-		}
-		if err := record.CheckType(obj, newObject); err != nil {
-			return err
-		}
+// leaveOutOtherTypes leaves out objects that parseDelta would leave out, had the delta been written.
+func (d *Delta) leaveOutOtherTypes(newObject func() any) (err error) {
+	if d.Old != nil {
+		d.Old, _ = lastKnown(d.Old, record.CheckType(d.Old, newObject))
 	}
-	return nil
+	if d.New != nil {
+		d.New, err = d.newObject(d.New, record.CheckType(d.New, newObject))
+	}
+	return err
+}
+
+// newObject returns the New of a delta. That of a deletion may be left out.
+func (d *Delta) newObject(obj any, err error) (any, error) {
+	if d.Type == cache.Deleted {
+		return lastKnown(obj, err)
+	}
+	return obj, err
+}
+
+// lastKnown leaves out an object that is of another Go type, because another transform has made it.
+func lastKnown(obj any, err error) (any, error) {
+	if errors.Is(err, record.ErrTypeMismatch) {
+		return nil, nil
+	}
+	return obj, err
 }
 
 func decode(p []byte, newObject func() any) (any, error) {

@@ -5,8 +5,11 @@ func TailBytes(q *Log) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := 0
-	for i := range q.tail {
-		n += q.tail[i].SizeBytes
+	for i := range q.tail.deltas {
+		n += q.tail.deltas[i].SizeBytes
 	}
 	return n
 }
+
+// Unacked returns the number of items that Pop has not processed.
+func Unacked(q *DeltaFIFO) int { return q.log.Unacked() }

@@ -12,9 +12,6 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// popName is the name under which the cursor of Pop is stored.
-const popName = "pop"
-
 // DeltaFIFOOptions configures [NewDeltaFIFO].
 type DeltaFIFOOptions struct {
 	Options
@@ -30,24 +27,16 @@ type DeltaFIFOOptions struct {
 // those that this one did not. Pop is the only consumer. All methods are safe for
 // concurrent use.
 type DeltaFIFO struct {
-	log         *Log
-	keyFunc     cache.KeyFunc
-	known       cache.KeyListerGetter
-	transformer cache.TransformFunc
-
-	producer sync.Mutex // Serialises the methods that queue.
-	pop      struct {
-		sync.Mutex // Held while an item is processed, as client-go's DeltaFIFO does.
-		consumer   *Consumer
-		ready      []Delta
-		reading    bool      // One Pop calls Next, for all.
-		read       sync.Cond // On the Mutex: reading has become false.
-	}
+	o        DeltaFIFOOptions
+	log      *Log
+	consumer *Consumer
+	producer sync.Mutex    // Serialises the methods that queue.
+	pop      chan struct{} // Capacity 1: full while an item is waited for, or processed.
+	ready    []Delta
 
 	mu        sync.Mutex
-	closed    bool
 	populated bool
-	initial   uint64 // Seq of the last item that Pop must process before the queue has synced.
+	initial   uint64 // Number of the last item that Pop must process before the queue has synced.
 	synced    chan struct{}
 }
 
@@ -63,19 +52,22 @@ func NewDeltaFIFO(o DeltaFIFOOptions) (*DeltaFIFO, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newDeltaFIFO(log, o), nil
+	return newDeltaFIFO(log, o)
 }
 
-func newDeltaFIFO(log *Log, o DeltaFIFOOptions) *DeltaFIFO {
-	q := &DeltaFIFO{
-		log: log, keyFunc: o.KeyFunc, known: o.KnownObjects, transformer: o.Transformer,
-		synced: make(chan struct{}),
+func newDeltaFIFO(log *Log, o DeltaFIFOOptions) (*DeltaFIFO, error) {
+	if o.KeyFunc == nil {
+		o.KeyFunc = cache.DeletionHandlingMetaNamespaceKeyFunc
 	}
-	if q.keyFunc == nil {
-		q.keyFunc = cache.DeletionHandlingMetaNamespaceKeyFunc
+	q := &DeltaFIFO{o: o, log: log, pop: make(chan struct{}, 1), synced: make(chan struct{})}
+	var err error
+	if q.consumer, err = log.named(fifos, "pop", "", false); err != nil {
+		return nil, err
 	}
-	q.pop.read.L = &q.pop.Mutex
-	return q
+	if q.consumer.StartsOver() { // From now on all items are kept.
+		q.ready, err = q.startOver()
+	}
+	return q, err
 }
 
 // Add implements [cache.Queue].
@@ -90,31 +82,12 @@ func (q *DeltaFIFO) Delete(obj any) error { return q.enqueue(cache.Deleted, obj)
 func (q *DeltaFIFO) enqueue(t cache.DeltaType, obj any) error {
 	q.producer.Lock()
 	defer q.producer.Unlock()
-	if err := q.startPop(); err != nil {
-		return err
-	}
 	d, err := q.delta(t, obj)
 	if err != nil {
 		return err
 	}
 	q.populate(0)
 	return q.push([]Delta{d})
-}
-
-// startPop adds Pop's consumer before the first delta, so that none is removed unread.
-func (q *DeltaFIFO) startPop() error {
-	q.pop.Lock()
-	defer q.pop.Unlock()
-	return q.startPopLocked()
-}
-
-func (q *DeltaFIFO) startPopLocked() error {
-	if q.pop.consumer != nil {
-		return nil
-	}
-	c, err := q.log.named(popName, false)
-	q.pop.consumer = c
-	return err
 }
 
 // delta makes the delta of an object. It transforms the object, but not that of a
@@ -127,8 +100,8 @@ func (q *DeltaFIFO) delta(t cache.DeltaType, obj any) (Delta, error) {
 	if tomb, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		return Delta{Type: t, Key: key, New: tomb.Obj, FinalStateUnknown: true, SizeBytes: record.EstimateSize(tomb.Obj)}, nil
 	}
-	if q.transformer != nil && t != cache.Sync {
-		if obj, err = q.transformer(obj); err != nil {
+	if q.o.Transformer != nil && t != cache.Sync {
+		if obj, err = q.o.Transformer(obj); err != nil {
 			return Delta{}, err
 		}
 	}
@@ -139,29 +112,20 @@ func (q *DeltaFIFO) keyOf(obj any) (string, error) {
 	if tomb, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		return tomb.Key, nil
 	}
-	key, err := q.keyFunc(obj)
+	key, err := q.o.KeyFunc(obj)
 	if err != nil {
 		return "", cache.KeyError{Obj: obj, Err: err}
 	}
 	return key, nil
 }
 
-// push numbers deltas and adds them to the log in one batch.
+// push adds deltas to the log in one batch.
 func (q *DeltaFIFO) push(ds []Delta) error {
-	if len(ds) == 0 {
-		return nil
-	}
-	seq := q.log.Head()
-	for i := range ds {
-		seq++
-		ds[i].Seq = seq
-	}
 	batch, err := q.log.db.Update(func(b *persist.Batch) { q.log.Append(b, ds) })
-	if err != nil {
-		return err
+	if err == nil {
+		q.log.Publish(batch, ds)
 	}
-	q.log.Publish(batch, ds)
-	return nil
+	return err
 }
 
 // Replace implements [cache.Queue]. It queues a delta Deleted for each object that is
@@ -170,9 +134,6 @@ func (q *DeltaFIFO) push(ds []Delta) error {
 func (q *DeltaFIFO) Replace(list []any, _ string) error {
 	q.producer.Lock()
 	defer q.producer.Unlock()
-	if err := q.startPop(); err != nil {
-		return err
-	}
 	keys := sets.New[string]()
 	for _, obj := range list {
 		key, err := q.keyOf(obj)
@@ -181,7 +142,7 @@ func (q *DeltaFIFO) Replace(list []any, _ string) error {
 		}
 		keys.Insert(key)
 	}
-	queued, last, err := q.queued()
+	queued, err := q.queued()
 	if err != nil {
 		return err
 	}
@@ -194,16 +155,8 @@ func (q *DeltaFIFO) Replace(list []any, _ string) error {
 			gone(key, d.New)
 		}
 	}
-	if q.known != nil {
-		for _, key := range q.known.ListKeys() {
-			if _, waits := queued[key]; waits || keys.Has(key) {
-				continue
-			}
-			obj, exists, err := q.known.GetByKey(key)
-			if err != nil || !exists {
-				q.log.logger.Error(err, "Could not look up a known object, its deletion is queued without it", "key", key)
-				obj = nil
-			}
+	for key, obj := range q.known() {
+		if _, waits := queued[key]; !waits && !keys.Has(key) {
 			gone(key, obj)
 		}
 	}
@@ -217,36 +170,40 @@ func (q *DeltaFIFO) Replace(list []any, _ string) error {
 	if err := q.push(ds); err != nil {
 		return err
 	}
-	if len(ds) > 0 {
-		last = ds[len(ds)-1].Seq
-	}
-	q.populate(last)
+	q.populate(q.log.Head())
 	return nil
 }
 
-// queued returns the last delta of each key that waits for Pop, and the greatest Seq of
-// all, 0 if there are none. Pop may go on meanwhile: its caller then knows some of them.
-func (q *DeltaFIFO) queued() (waiting map[string]Delta, last uint64, err error) {
+// known returns the objects that Pop's caller knows, by key, nil for those that it does not find.
+func (q *DeltaFIFO) known() map[string]any {
+	known := map[string]any{}
+	if q.o.KnownObjects == nil {
+		return known
+	}
+	for _, key := range q.o.KnownObjects.ListKeys() {
+		obj, exists, err := q.o.KnownObjects.GetByKey(key)
+		if err != nil || !exists {
+			q.log.logger.Error(err, "Could not look up a known object", "key", key)
+			obj = nil
+		}
+		known[key] = obj
+	}
+	return known
+}
+
+// queued returns the last delta of each key that waits for Pop, which may go on meanwhile.
+func (q *DeltaFIFO) queued() (waiting map[string]Delta, err error) {
 	waiting = map[string]Delta{}
-	q.pop.Lock()
-	after := q.pop.consumer.Cursor()
-	q.pop.Unlock()
-	for {
-		ds, err := q.log.read(after, ^uint64(0))
-		if err != nil {
-			return nil, 0, err
-		}
-		if len(ds) == 0 {
-			return waiting, last, nil
-		}
-		for _, d := range ds {
-			if d.Type != "" { // A delta that could not be read has none.
+	err = q.log.db.Read(q.log.deltas.Space, func(s *persist.Snapshot) error {
+		return s.Scan(deltasBucket, keyAfter(q.consumer.cursor()), func(it *persist.Item) (bool, error) {
+			number, _, _ := parseDeltaKey(it.Key)
+			if d, err := q.log.readDelta(number, it); err == nil { // Else Pop reports it.
 				waiting[d.Key] = d
 			}
-		}
-		last = ds[len(ds)-1].Seq
-		after = last
-	}
+			return true, nil
+		})
+	})
+	return waiting, err
 }
 
 // Resync implements [cache.Queue]. It queues a delta Sync for each known object that
@@ -254,24 +211,13 @@ func (q *DeltaFIFO) queued() (waiting map[string]Delta, last uint64, err error) 
 func (q *DeltaFIFO) Resync() error {
 	q.producer.Lock()
 	defer q.producer.Unlock()
-	if q.known == nil {
-		return nil
-	}
-	if err := q.startPop(); err != nil {
-		return err
-	}
-	queued, _, err := q.queued()
+	queued, err := q.queued()
 	if err != nil {
 		return err
 	}
 	var ds []Delta
-	for _, key := range q.known.ListKeys() {
-		if _, waits := queued[key]; waits {
-			continue
-		}
-		obj, exists, err := q.known.GetByKey(key)
-		if err != nil || !exists {
-			q.log.logger.Error(err, "Could not look up a known object, it is not queued for sync", "key", key)
+	for key, obj := range q.known() {
+		if _, waits := queued[key]; waits || obj == nil {
 			continue
 		}
 		d, err := q.delta(cache.Sync, obj)
@@ -288,55 +234,45 @@ func (q *DeltaFIFO) Resync() error {
 // there is no requeue. A delta that was popped but not processed when the program
 // ended is popped again by the next one.
 func (q *DeltaFIFO) Pop(process cache.PopProcessFunc) (any, error) {
-	q.pop.Lock()
-	defer q.pop.Unlock()
-	for {
-		switch {
-		case q.isClosed():
-			return nil, cache.ErrFIFOClosed
-		case len(q.pop.ready) > 0:
-			return q.popLocked(process)
-		case q.pop.reading:
-			q.pop.read.Wait()
-			continue
+	q.pop <- struct{}{}
+	defer func() { <-q.pop }()
+	for len(q.ready) == 0 {
+		ds, err := q.consumer.Next()
+		if errors.Is(err, ErrStartOver) {
+			ds, err = q.startOver()
 		}
-		if err := q.readLocked(); err != nil {
+		if err != nil {
 			if errors.Is(err, ErrStopped) || errors.Is(err, persist.ErrClosed) {
 				err = cache.ErrFIFOClosed
 			}
 			return nil, err
 		}
+		q.ready = ds
 	}
-}
-
-// readLocked waits for deltas. It releases the lock meanwhile, because producers take
-// it to read the cursor.
-func (q *DeltaFIFO) readLocked() error {
-	if err := q.startPopLocked(); err != nil {
-		return err
-	}
-	q.pop.reading = true
-	q.pop.Unlock()
-	ds, err := q.pop.consumer.Next()
-	q.pop.Lock()
-	q.pop.reading = false
-	q.pop.ready = append(q.pop.ready, ds...)
-	q.pop.read.Broadcast()
-	q.checkSynced() // Next may have moved the cursor past a gap.
-	return err
-}
-
-func (q *DeltaFIFO) popLocked(process cache.PopProcessFunc) (any, error) {
-	d := q.pop.ready[0]
-	q.pop.ready = q.pop.ready[1:]
-	deltas := cache.Deltas{{Type: d.Type, Object: d.Object()}}
+	d := q.ready[:1]
+	q.ready = q.ready[1:]
+	deltas := cache.Deltas{{Type: d[0].Type, Object: d[0].Object()}}
 	err := process(deltas, !q.HasSynced())
-	q.pop.consumer.Acknowledge(d.Seq)
+	err = errors.Join(err, q.consumer.Acknowledge(d))
 	q.checkSynced()
 	return deltas, err
 }
 
-// populate notes that the queue has its initial items, up to the Seq last. The queue has
+// startOver skips what is lost. It returns the deletions that are left: Replace tells of the rest.
+func (q *DeltaFIFO) startOver() (all []Delta, err error) {
+	if err := q.consumer.BeginList(); err != nil {
+		return nil, err
+	}
+	for upTo, after := q.consumer.ListBegun(), uint64(0); ; {
+		ds, err := q.consumer.Deletions(after, upTo)
+		if err != nil || len(ds) == 0 {
+			return all, errors.Join(err, q.consumer.EndList())
+		}
+		all, after = append(all, ds...), ds[len(ds)-1].Number
+	}
+}
+
+// populate notes that the queue has its initial items, up to a number. The queue has
 // synced once Pop has processed them, which may be so already.
 func (q *DeltaFIFO) populate(last uint64) {
 	q.mu.Lock()
@@ -354,13 +290,10 @@ func (q *DeltaFIFO) checkSynced() {
 }
 
 func (q *DeltaFIFO) checkSyncedLocked() {
-	if q.populated && !cache.IsDone(q) && q.pop.consumer.Cursor() >= q.initial {
+	if q.populated && !cache.IsDone(q) && q.consumer.cursor() >= q.initial {
 		close(q.synced)
 	}
 }
-
-// Unacked returns the number of items that Pop has not processed.
-func (q *DeltaFIFO) Unacked() int { return q.log.Unacked() }
 
 // HasSynced implements [cache.Queue].
 func (q *DeltaFIFO) HasSynced() bool { return cache.IsDone(q) }
@@ -375,25 +308,8 @@ func (q *DeltaFIFO) Name() string { return "DeltaFIFO " + q.log.deltas.Space }
 func (q *DeltaFIFO) Done() <-chan struct{} { return q.synced }
 
 // Transformer implements [cache.TransformingStore].
-func (q *DeltaFIFO) Transformer() cache.TransformFunc { return q.transformer }
+func (q *DeltaFIFO) Transformer() cache.TransformFunc { return q.o.Transformer }
 
 // Close implements [cache.Queue]. A waiting Pop returns cache.ErrFIFOClosed. Deltas that
 // were not processed stay in the log.
-func (q *DeltaFIFO) Close() {
-	q.mu.Lock()
-	closed := q.closed
-	q.closed = true
-	q.mu.Unlock()
-	if closed {
-		return
-	}
-	if err := q.log.Stop(); err != nil {
-		q.log.logger.Error(err, "Could not store the cursors of the queue")
-	}
-}
-
-func (q *DeltaFIFO) isClosed() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.closed
-}
+func (q *DeltaFIFO) Close() { q.log.Stop() }

@@ -40,9 +40,9 @@ func TestHasSyncedAlthoughItemsArePoppedDuringTheFirstReplace(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			q = newDeltaFIFO(reopen(t, q.log), DeltaFIFOOptions{})
+			q = fifoOf(t, reopen(t, q.log))
 			known := &knownKeys{Store: newKnown()}
-			q.known = known
+			q.o.KnownObjects = known
 			known.listed = func() {
 				for range early {
 					if p := pop(t, q, known); p.Synced || !p.Initial {
@@ -75,9 +75,9 @@ func TestAReplaceThatBringsNothingHasSyncedOnceWhatWaitedIsPopped(t *testing.T) 
 	if err := q.Add(newPod("a", "1")); err != nil {
 		t.Fatal(err)
 	}
-	q = newDeltaFIFO(reopen(t, q.log), DeltaFIFOOptions{})
+	q = fifoOf(t, reopen(t, q.log))
 	known := &knownKeys{Store: newKnown()}
-	q.known = known
+	q.o.KnownObjects = known
 	known.listed = func() { pop(t, q, known) } // All of it, so that there is nothing to wait for.
 	if err := q.Replace([]any{newPod("a", "1")}, "1"); err != nil {
 		t.Fatal(err)

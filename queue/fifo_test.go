@@ -121,7 +121,7 @@ func TestPopGivesWhatClientGosQueueGives(t *testing.T) {
 				if ours.HasSynced() != theirs.HasSynced() {
 					t.Fatalf("synced: %v, client-go %v", ours.HasSynced(), theirs.HasSynced())
 				}
-				n = ours.Unacked()
+				n = ours.log.Unacked()
 				switch {
 				case op < 3: // The order of a map is within what these bring.
 					drain(n)
@@ -175,7 +175,7 @@ func TestReplaceTombstonesItemsThatAreOnlyInTheQueue(t *testing.T) {
 		}
 	}
 	var got []string
-	for q.Unacked() > 0 {
+	for q.log.Unacked() > 0 {
 		got = append(got, pop(t, q, known).What)
 	}
 	slices.Sort(got[5:8])
@@ -201,8 +201,8 @@ func TestASyncBehindADeletionIsNoDeletion(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := []string{pop(t, q, known).What, pop(t, q, known).What}
-	if diff := cmp.Diff([]string{"Deleted pod@1", "Replaced pod@2"}, got); diff != "" || q.Unacked() != 0 {
-		t.Errorf("%d left, -want +got:\n%s", q.Unacked(), diff)
+	if diff := cmp.Diff([]string{"Deleted pod@1", "Replaced pod@2"}, got); diff != "" || q.log.Unacked() != 0 {
+		t.Errorf("%d left, -want +got:\n%s", q.log.Unacked(), diff)
 	}
 	if err := q.Resync(); err != nil {
 		t.Fatal(err)
@@ -270,10 +270,10 @@ func TestWhatPopHasProcessedIsRemovedFromTheFile(t *testing.T) {
 			}
 		}
 		flush(t, q.log)
-		for q.Unacked() > 5 {
+		for q.log.Unacked() > 5 {
 			pop(t, q, known)
 		}
-		commitAnew(t, q.log)
+		flush(t, q.log)
 		if n := len(onDisk(t, db, true)); n != 5 {
 			t.Errorf("%d deltas in the file, expected 5", n)
 		}
@@ -294,14 +294,14 @@ func TestAnItemIsPoppedAgainUnlessItWasProcessed(t *testing.T) {
 		t.Fatal(err)
 	}
 	pop(t, q, known)
-	commitAnew(t, q.log)
+	flush(t, q.log)
 	failed := errors.New("failed")
 	if _, err := q.Pop(func(any, bool) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("Pop returned %v", err)
 	}
 	// It crashes now: the failed one counts as processed, but not durably.
-	q = newDeltaFIFO(crash(t, q.log), DeltaFIFOOptions{})
-	q.known = known
+	q = fifoOf(t, crash(t, q.log))
+	q.o.KnownObjects = known
 	if got := pop(t, q, known); got.What != "Replaced b@2" {
 		t.Errorf("popped %+v", got)
 	}
@@ -310,7 +310,7 @@ func TestAnItemIsPoppedAgainUnlessItWasProcessed(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for q.Unacked() > 0 {
+	for q.log.Unacked() > 0 {
 		got = append(got, pop(t, q, known).What)
 	}
 	if diff := cmp.Diff([]string{"Replaced c@3", "Deleted tombstone ns/c@3", "Replaced a@1", "Replaced b@2"}, got); diff != "" {
@@ -389,7 +389,7 @@ func TestTheTransformerRunsOncePerObject(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for q.Unacked() > 0 {
+	for q.log.Unacked() > 0 {
 		got = append(got, pop(t, q, known).What)
 	}
 	want := []string{"Replaced a@1t", "Replaced b@1t", "Updated a@2t", "Deleted b@2t", "Deleted tombstone ns/a@3"}
@@ -412,8 +412,8 @@ func TestTheTransformerRunsOncePerObject(t *testing.T) {
 			t.Errorf("%s: no error", what)
 		}
 	}
-	if q.Unacked() != 0 {
-		t.Errorf("%d items of calls that failed", q.Unacked())
+	if q.log.Unacked() != 0 {
+		t.Errorf("%d items of calls that failed", q.log.Unacked())
 	}
 }
 
@@ -491,7 +491,7 @@ func TestADeltaFIFOFindsWhatItWasGiven(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []cache.DeltaType
-	for q.Unacked() > 0 {
+	for q.log.Unacked() > 0 {
 		_, err := q.Pop(func(obj any, _ bool) error {
 			for _, d := range obj.(cache.Deltas) {
 				got = append(got, d.Type)

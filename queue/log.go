@@ -1,13 +1,11 @@
 package queue
 
 import (
-	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"k8s.io/klog/v2"
 
@@ -16,29 +14,23 @@ import (
 
 // The buckets of a log in its space.
 const (
-	deltasBucket     = "deltas"
-	cursorsBucket    = "cursors"
-	tombstonesBucket = "tombstones" // For each deletion in deltas, under the same key.
-	stateBucket      = "queue"
+	deltasBucket   = "deltas"
+	handlersBucket = "handlers" // A record for each name.
+	stateBucket    = "queue"
 
-	stateKey = "state"
-
-	durablePrefix = "durable/"
+	lastKey = "last" // The number of the last delta that was stored.
 )
 
 // Buckets returns the names of the buckets that a log has in its space.
-func Buckets() []string {
-	return []string{deltasBucket, cursorsBucket, tombstonesBucket, stateBucket, asideBucket, panicsBucket}
-}
+func Buckets() []string { return []string{deltasBucket, handlersBucket, stateBucket} }
 
 var (
-	// ErrInUse is returned for a durable name that has a consumer already.
+	// ErrInUse is returned for a name that has a consumer already.
 	ErrInUse = persist.ErrInUse
 
-	// ErrLost is returned by [Consumer.Next] where deltas are lost or cannot be
-	// read. The handler must then be told what [Consumer.Undelivered] returns, all
-	// objects ([Consumer.InitialListDone]), and what Next returns.
-	ErrLost = errors.New("queue: deltas are lost")
+	// ErrStartOver is returned by [Consumer.Next] where the consumer has to start over first, see
+	// [Consumer.BeginList].
+	ErrStartOver = errors.New("queue: the consumer starts over")
 )
 
 // Options configures [NewLog].
@@ -46,18 +38,14 @@ type Options struct {
 	DB *persist.DB
 	// Space has the buckets. One log uses it at a time.
 	Space string
-	// Seq is the number of the last write to the space, if the caller numbers
-	// the deltas.
-	Seq uint64
 	// NewObject returns an empty object of the type in the deltas. Not needed
 	// for unstructured objects.
 	NewObject func() any
 	// TailBytes of recent deltas are kept in memory. Default 16 MiB. Those that
 	// wait to be durable should fit.
 	TailBytes int
-	// MaxBacklogBytes is how much is stored for a consumer that is behind before
-	// the deltas of each key are folded into one, beside its deletions. Default
-	// 256 MiB; negative: never.
+	// MaxBacklogBytes is how much is kept for a consumer that is behind, before it starts over. Default
+	// 256 MiB; negative: everything.
 	MaxBacklogBytes int64
 	// OnCorrupt is called for all damage, such as an unreadable delta. By default damage is logged.
 	OnCorrupt func(error)
@@ -65,93 +53,62 @@ type Options struct {
 	Logger *klog.Logger
 }
 
-// A Log has the deltas of a space, in the order of their numbers.
+// A Log has the deltas of a space, in order. Their numbers have no gap.
 //
-//	Append (in a batch) ──► bucket "deltas"        trimmed when every consumer
+//	Append (in a batch) ──► bucket "deltas"        removed when every consumer
 //	Publish (after it)  ──► tail in memory ──►     has acknowledged
-//	                              consumers, each at its own cursor
+//	                              consumers, each at its own position
 //
-// A delta is appended in the batch that has the change itself, and published
-// when that batch is visible. Acknowledging only moves a cursor in memory: the next
-// commit stores the cursors and removes the deltas that all have passed, so a delta
-// that was acknowledged before its first commit is never written.
+// A delta is appended in the batch that has the change itself, and published when that batch is visible. It is
+// stored at once if somebody must get it after a crash, which is if there is a name, and else when it leaves the tail
+// before all consumers have acknowledged it. An acknowledgement is a batch, too: it stores the cursor, and removes
+// what nobody needs any more.
 //
-// Consumers are of two kinds. Plain ones have no name, and their cursors end with the
-// process. Each durable one has a name and a stored cursor, which holds deltas even
-// while the name has no consumer.
+// A name is stored, with its position, which holds deltas even while it has no consumer. A stored position is sound if
+// all deltas behind its cursor are there; else the consumer starts over. A consumer without a name ends with the process.
 //
-// Nobody reads after a restart what a plain consumer has not acknowledged. So while no
-// cursor has a name, deltas are stored only when they leave the tail before all consumers
-// have acknowledged them.
-//
-// Append and Publish are for one goroutine; all other methods are safe for
-// concurrent use. Locks: the DB's lock is taken before mu, never while mu is held.
+// Append and Publish are for one goroutine; all other methods are safe for concurrent use. Locks: the DB's lock is
+// taken before mu, never while mu is held.
 type Log struct {
-	db         *persist.DB
-	deltas     persist.Bucket
-	cursors    persist.Bucket
-	tombstones persist.Bucket
-	state      persist.Bucket
-	newObject  func() any
-	tailMax    int
-	onCorrupt  func(error)
-	reported   sync.Map // Seqs, see reportDelta.
-	logger     klog.Logger
-	removeHook func()
+	db        *persist.DB
+	deltas    persist.Bucket
+	handlers  persist.Bucket
+	state     persist.Bucket
+	newObject func() any
+	tailMax   int
+	backlog   int64
+	onCorrupt func(error)
+	logger    klog.Logger
+	damaged   bool // load has found damage.
 
-	loadedHead uint64 // Deltas with a Seq up to this are of an earlier Log of the space.
-
-	kicked atomic.Bool // The DB was asked for a commit because a cursor has moved.
-
-	mu   sync.Mutex
-	cond sync.Cond // On mu: something was published or became durable, or a consumer closed.
-
-	head        uint64      // Seq of the last published delta, or of the last write known at start.
-	durableHead uint64      // The greatest head that is durable.
-	durable     uint64      // Number of the last durable batch.
-	batchHeads  []batchHead // Of batches that are not durable yet, oldest first.
-	headsApart  int         // So many of the next must not replace the one before.
-
-	tail      []Delta // Published, oldest first.
-	tailArray []Delta // Empty; begins where the array behind tail does.
-	tailBytes int
-	tailBase  uint64 // Deltas with a Seq up to this are not in tail.
-
-	ledger
-	folding folding
-	folder  sync.WaitGroup
-
-	consumers    map[*Consumer]struct{}
-	absent       map[string]cursor // Cursors of names without a consumer.
-	absentReadTo map[string]uint64 // How far their last consumers had read.
-	// nameLost says that a durable cursor may be lost, and its name with it. newAgain has the names that were
-	// forgotten since.
-	nameLost bool
-	newAgain map[string]struct{}
-	terms    terms
-	aside    aside
+	mu        sync.Mutex
+	appended  uint64 // Number of the last delta.
+	head      uint64 // That of the last published one.
+	tail      tail
+	stored    stored
+	positions map[*position]struct{}
+	names     map[string]*position // Those of positions that have a name.
 }
 
-// batchHead says that deltas up to seq are durable when the batch is.
-type batchHead struct{ batch, seq uint64 }
-
-// cursor is the stored position of a consumer: all deltas up to Seq are acknowledged.
-type cursor struct {
-	Seq uint64 `json:"seq"`
-	// InitialPending: the consumer has still to be told of all objects.
-	InitialPending bool `json:"walking,omitempty"`
-	// MayKnow: the consumer's handler may know objects, although Seq is 0.
-	MayKnow bool `json:"mayKnow,omitempty"`
+// stored says which deltas the DB has.
+type stored struct {
+	first, last uint64   // None that is no deletion is below first, none is above last. Last is below first if there is none.
+	deletions   []uint64 // The numbers of those that have a deletion.
+	loaded      uint64   // Those up to this number are of an earlier Log of the space.
 }
 
-// knows reports whether the handler may know objects, or that there are none.
-func (c cursor) knows() bool { return c.MayKnow || c.Seq > 0 || !c.InitialPending }
+func (s *stored) some() bool { return s.first <= s.last || len(s.deletions) > 0 }
 
-// SizeBytes implements [persist.Value].
-func (c cursor) SizeBytes() int { return 48 }
+func (s *stored) isDeletion(number uint64) bool {
+	_, found := slices.BinarySearch(s.deletions, number)
+	return found
+}
 
-// AppendTo implements [persist.Value].
-func (c cursor) AppendTo(dst []byte) ([]byte, error) { return persist.AppendJSON(dst, c) }
+// deletionsBehind returns the numbers of the deletions behind a cursor.
+func (s *stored) deletionsBehind(cursor uint64) []uint64 {
+	i, _ := slices.BinarySearch(s.deletions, cursor+1)
+	return s.deletions[i:]
+}
 
 // NewLog returns the log of a space, with the deltas that are in the DB.
 func NewLog(o Options) (*Log, error) {
@@ -172,69 +129,132 @@ func NewLog(o Options) (*Log, error) {
 		o.OnCorrupt = func(err error) { o.Logger.Error(err, "Could not read what the log has") }
 	}
 	q := &Log{
-		db:         o.DB,
-		deltas:     persist.Bucket{Space: o.Space, Name: deltasBucket},
-		cursors:    persist.Bucket{Space: o.Space, Name: cursorsBucket},
-		tombstones: persist.Bucket{Space: o.Space, Name: tombstonesBucket},
-		state:      persist.Bucket{Space: o.Space, Name: stateBucket},
-		newObject:  o.NewObject, tailMax: o.TailBytes, onCorrupt: o.OnCorrupt, logger: *o.Logger,
-		head:         o.Seq,
-		consumers:    map[*Consumer]struct{}{},
-		absent:       map[string]cursor{},
-		absentReadTo: map[string]uint64{},
-		newAgain:     map[string]struct{}{},
-		ledger:       ledger{storedCursors: map[string]cursor{}},
+		db:        o.DB,
+		deltas:    persist.Bucket{Space: o.Space, Name: deltasBucket},
+		handlers:  persist.Bucket{Space: o.Space, Name: handlersBucket},
+		state:     persist.Bucket{Space: o.Space, Name: stateBucket},
+		newObject: o.NewObject, tailMax: o.TailBytes, backlog: o.MaxBacklogBytes, onCorrupt: o.OnCorrupt, logger: *o.Logger,
+		positions: map[*position]struct{}{},
+		names:     map[string]*position{},
 	}
-	q.cond.L = &q.mu
-	q.folding.max = o.MaxBacklogBytes
-	q.durable = q.db.Durable()
-	if err := q.load(); err != nil {
-		return nil, err
-	}
-	if _, some := q.runs.last(); some { // A commit removes what no cursor holds.
-		defer q.db.Kick()
-	}
-	q.removeHook = q.db.AddHook(&persist.Hook{BeforeCommit: q.beforeCommit, AfterCommit: q.afterCommit, AfterDamage: q.afterDamage})
-	q.afterCommit(q.db.Durable()) // The last commit may have ended before the hook was added.
-	return q, nil
+	return q, q.load()
 }
 
-// Append puts those deltas that have to be stored into b, the batch of the changes
-// themselves, and marks them as stored for Publish. It also stores unacknowledged
-// deltas that Publish will drop from the tail.
+// Append numbers deltas, and puts those that have to be stored into b, the batch of the changes themselves. It also
+// stores what leaves the tail. The batch is urgent if somebody waits for it to be durable.
 func (q *Log) Append(b *persist.Batch, deltas []Delta) {
+	if len(deltas) == 0 {
+		return
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	named, size := q.namedLocked(), q.tailBytes
+	q.leaveLocked(b)
 	for i := range deltas {
-		size += deltas[i].SizeBytes
+		q.appended = q.head + uint64(i) + 1
+		deltas[i].Number = q.appended
+		q.countLocked(b, &deltas[i])
 	}
-	if size > q.tailMax {
-		floor := q.floorLocked()
-		for i := 0; i < len(q.tail) && size > q.tailMax; i++ {
-			d := &q.tail[i]
-			if size -= d.SizeBytes; !d.stored && d.Seq > floor {
-				q.storeDeltaLocked(b, d)
-			}
+	if q.storesLocked() { // Also because somebody starts over now.
+		for i := range deltas {
+			q.storeLocked(b, &deltas[i])
 		}
 	}
-	for i := range deltas {
-		d := &deltas[i]
-		if named || size > q.tailMax {
-			q.storeDeltaLocked(b, d)
-		}
-		size -= d.SizeBytes
+	if q.waitsLocked() {
+		b.Urgent()
 	}
+	q.trimLocked(b)
 }
 
-// namedLocked reports whether there is a named cursor, with a consumer or without.
-func (q *Log) namedLocked() bool {
-	for c := range q.consumers {
-		if c.name != "" {
+// storesLocked reports whether somebody will read the next delta from the DB.
+func (q *Log) storesLocked() bool {
+	for p := range q.positions {
+		if p.name != "" || p.from < q.tail.base || p.wantsDeletions() {
 			return true
 		}
 	}
-	return len(q.absent) > 0
+	return false
+}
+
+// waitsLocked reports whether there is a consumer that gets only what is durable.
+func (q *Log) waitsLocked() bool {
+	for _, p := range q.names {
+		if p.consumer != nil && p.consumer.durable {
+			return true
+		}
+	}
+	return false
+}
+
+// Stores reports whether there is a name, so that deltas are stored.
+func (q *Log) Stores() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.names) > 0
+}
+
+// HasKnown reports whether there is a name whose handler has all that was before its cursor, and must get
+// every change.
+func (q *Log) HasKnown() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, p := range q.names {
+		if !p.StartsOver {
+			return true
+		}
+	}
+	return false
+}
+
+func (q *Log) storeLocked(b *persist.Batch, d *Delta) {
+	d.stored = true
+	value := *d
+	b.PutNew(q.deltas, deltaKey(d.Number, d.deletes()), deltaValue{&value})
+	s := &q.stored
+	if s.last < s.first { // There was none.
+		s.first = d.Number
+	}
+	s.first, s.last = min(s.first, d.Number), max(s.last, d.Number) // What leaves the tail may come late.
+	if d.deletes() {
+		i, _ := slices.BinarySearch(s.deletions, d.Number)
+		s.deletions = slices.Insert(s.deletions, i, d.Number)
+	}
+	q.putLastLocked(b, s.last)
+}
+
+func (q *Log) putLastLocked(b *persist.Batch, number uint64) {
+	b.Put(q.state, lastKey, persist.Bytes(binary.BigEndian.AppendUint64(nil, number)))
+}
+
+// maxTrim bounds what one batch removes.
+const maxTrim = 4096
+
+// trimLocked removes what nobody needs any more: some of it, if there is much.
+func (q *Log) trimLocked(b *persist.Batch) {
+	all, deletions := q.neededLocked()
+	s, left := &q.stored, maxTrim
+	for ; s.first <= min(all, s.last) && left > 0; s.first++ {
+		if !s.isDeletion(s.first) {
+			b.Delete(q.deltas, deltaKey(s.first, false))
+			left--
+		}
+	}
+	n, _ := slices.BinarySearch(s.deletions, min(deletions+1, s.first))
+	for _, number := range s.deletions[:n] {
+		b.Delete(q.deltas, deltaKey(number, true))
+	}
+	s.deletions = s.deletions[n:]
+}
+
+// neededLocked returns the numbers up to which nobody needs any delta, and nobody needs a deletion.
+func (q *Log) neededLocked() (all, deletions uint64) {
+	all, deletions = q.head, q.head
+	for p := range q.positions {
+		all = min(all, p.from)
+		if deletions = min(deletions, p.from); p.wantsDeletions() {
+			deletions = min(deletions, p.Cursor)
+		}
+	}
+	return all, deletions
 }
 
 // Publish hands copies of the deltas to the consumers, after the batch with this
@@ -245,191 +265,118 @@ func (q *Log) Publish(batch uint64, deltas []Delta) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.tailBytes > q.tailMax/ackedTailShare {
-		q.dropAckedLocked(q.floorLocked())
-		q.dropUnreadLocked()
-	}
+	q.tail.drop(q.tail.leaving)
 	for i := range deltas {
 		d := deltas[i]
 		d.batch, d.NewValue, d.OldValue = batch, nil, nil // The values belong to the committer.
-		q.pushTailLocked(d)
-		q.tailBytes += d.SizeBytes
-		q.head = d.Seq
+		q.tail.push(d)
+		q.head = d.Number
 	}
-	drop := 0
-	for size := q.tailBytes; size > q.tailMax && drop < len(q.tail); drop++ {
-		size -= q.tail[drop].SizeBytes
-	}
-	q.dropTailLocked(drop)
-	q.noteHeadLocked(batch)
-	q.foldIfDueLocked()
-	q.cond.Broadcast()
-}
-
-// Advance moves the head to the number of a write that has no delta, so that a
-// consumer that has acknowledged all deltas moves its cursor there too.
-func (q *Log) Advance(batch, seq uint64) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if seq <= q.head {
-		return
-	}
-	q.head = seq
-	q.noteHeadLocked(batch)
-	q.cond.Broadcast()
-}
-
-// HasDurable reports whether there is a durable consumer, which waits until a batch is
-// durable, so that the batch should be urgent.
-func (q *Log) HasDurable() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for c := range q.consumers {
-		if c.durable {
-			return true
+	for p := range q.positions {
+		if p.consumer != nil {
+			p.consumer.wakeUp()
 		}
 	}
-	return false
 }
 
-// HasKnown reports whether there is a durable name, with a consumer or without,
-// whose handler may know objects already, and must be told of every change.
-func (q *Log) HasKnown() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for c := range q.consumers {
-		if c.mayKnow {
-			return true
-		}
-	}
-	return len(q.absent) > 0 || q.nameLost
-}
-
-// HasTold reports whether a consumer of a durable name was told of all objects.
-func (q *Log) HasTold(name string) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if c := q.consumerLocked(name); c != nil {
-		return !c.initialPending.Load()
-	}
-	c, found := q.absent[name]
-	return found && !c.InitialPending
-}
-
-// Follows reports whether the consumer of a durable name, which has not begun to read, follows one of this process. The
-// handler of that may still run: when it returns from its last object, HasTold becomes true.
-func (q *Log) Follows(name string) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	c := q.consumerLocked(name)
-	return c != nil && c.follows && !c.begun
-}
-
-// Head returns the Seq of the last published delta, or of a later write, see Advance.
+// Head returns the number of the last published delta.
 func (q *Log) Head() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.head
 }
 
-// Unacked returns the number of deltas that some consumer, or absent name, has not
+// Unacked returns the number of deltas that some consumer, or name without one, has not
 // acknowledged.
-func (q *Log) Unacked() int {
+func (q *Log) Unacked() (n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n, _ := q.behindLocked(q.floorLocked())
+	for p := range q.positions {
+		n = max(n, q.behindLocked(p))
+	}
 	return n
 }
 
-// behindLocked returns how many deltas come after a cursor, and about how many bytes
-// they have.
-func (q *Log) behindLocked(cursor uint64) (deltas int, bytes int64) {
-	for n, b := range q.runs.sizes(cursor) {
-		deltas += n
-		bytes += b
+// behindLocked returns how many deltas wait for a position.
+func (q *Log) behindLocked(p *position) int {
+	switch {
+	case p.from != never:
+		return int(q.head - min(p.from, q.head))
+	case p.wantsDeletions():
+		return len(q.stored.deletionsBehind(p.Cursor))
 	}
-	for i := len(q.tail) - 1; i >= 0 && q.tail[i].Seq > cursor; i-- {
-		deltas++
-		bytes += int64(q.tail[i].SizeBytes)
-	}
-	return deltas, bytes
+	return 0
 }
 
-// Absent returns the durable names without a consumer, sorted.
-func (q *Log) Absent() []string {
+// Absent returns how many deltas, of about how many bytes, wait for each name of a kind that has no consumer.
+func (q *Log) Absent(kind Kind) map[string]Backlog {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return slices.Sorted(maps.Keys(q.absent))
+	absent := map[string]Backlog{}
+	for key, p := range q.names {
+		if name, ok := kind.cut(key); ok && p.consumer == nil {
+			absent[name] = q.backlogLocked(p)
+		}
+	}
+	return absent
 }
 
-// Behind is [Consumer.Behind] for a name without a consumer.
-func (q *Log) Behind(name string) (deltas int, bytes int64) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if c, found := q.absent[name]; found {
-		return q.behindLocked(c.Seq)
-	}
-	return 0, 0
+// A Backlog is what waits for a handler.
+type Backlog struct {
+	Deltas int
+	Bytes  int64 // About how long they are.
 }
 
-// floorLocked returns the Seq up to which every consumer has acknowledged.
-func (q *Log) floorLocked() uint64 {
-	floor := q.head
-	for c := range q.consumers {
-		floor = min(floor, c.cursor.Load())
+func (q *Log) backlogLocked(p *position) Backlog {
+	if n := q.behindLocked(p); n > 0 {
+		return Backlog{n, p.bytes}
 	}
-	for _, c := range q.absent {
-		floor = min(floor, c.Seq)
-	}
-	return floor
+	return Backlog{}
 }
 
-// Forget removes the cursor of a durable consumer that will not come back, so
-// that it holds no deltas any more. The error wraps [ErrInUse] if the name has a
-// consumer now, and is persist.ErrClosed if the DB is closed.
-func (q *Log) Forget(name string) (err error) {
+// StartOver has the handlers of those names start over that which accepts, given the key of the name and how many deltas
+// wait for it. It is called before the names have consumers.
+func (q *Log) StartOver(which func(key string, waiting int) bool) error {
+	_, err := q.db.Update(func(b *persist.Batch) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		for key, p := range q.names {
+			if which(key, q.behindLocked(p)) {
+				q.startOverLocked(b, p)
+			}
+		}
+	})
+	return err
+}
+
+// Forget removes a name that will not be used again, so that it holds no deltas any more. The error wraps [ErrInUse]
+// if the name has a consumer now, and is persist.ErrClosed if the DB is closed.
+func (q *Log) Forget(kind Kind, name string) (err error) {
 	_, updateErr := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		if q.consumerLocked(name) != nil {
+		p := q.names[kind.Key(name)]
+		switch {
+		case p == nil:
+		case p.consumer != nil:
 			err = fmt.Errorf("%w: %q", ErrInUse, name)
-			return
-		}
-		q.forgetLocked(b, name)
-		if q.nameLost {
-			q.newAgain[name] = struct{}{}
+		default:
+			b.Delete(q.handlers, p.name)
+			delete(q.names, p.name)
+			delete(q.positions, p)
+			q.trimLocked(b)
 		}
 	})
-	return cmp.Or(err, updateErr)
+	return errors.Join(err, updateErr)
 }
 
-func (q *Log) forgetLocked(b *persist.Batch, name string) {
-	delete(q.absent, name)
-	delete(q.terms.byName, name)
-	delete(q.absentReadTo, name)
-	delete(q.storedCursors, durablePrefix+name)
-	b.Delete(q.cursors, durablePrefix+name)
-	q.forgetAsideLocked(b, name)
-}
-
-// Stop ends all consumers. Deltas that the durable ones did not acknowledge stay in the
-// log. A last batch stores their cursors.
-func (q *Log) Stop() error {
+// Stop ends all consumers. What the durable ones did not acknowledge stays in the log.
+func (q *Log) Stop() {
 	q.mu.Lock()
-	q.folding.stopped = true
-	q.mu.Unlock()
-	q.folder.Wait()
-	q.mu.Lock()
-	for c := range q.consumers {
-		c.closed = true
-		if c.name != "" {
-			q.absent[c.name] = c.at()
+	defer q.mu.Unlock()
+	for p := range q.positions {
+		if p.consumer != nil {
+			p.consumer.Stop()
 		}
 	}
-	clear(q.consumers)
-	q.cond.Broadcast()
-	q.mu.Unlock()
-	_, err := q.db.Update(q.beforeCommit)
-	q.removeHook()
-	return err
 }

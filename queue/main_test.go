@@ -45,6 +45,15 @@ func newFIFO(t testing.TB, db *persist.DB, o DeltaFIFOOptions) *DeltaFIFO {
 	return q
 }
 
+func fifoOf(t testing.TB, log *Log) *DeltaFIFO {
+	t.Helper()
+	q, err := newDeltaFIFO(log, DeltaFIFOOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
 func newPod(name, rv string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, ResourceVersion: rv}}
 }
@@ -81,54 +90,80 @@ func publishUpTo(t testing.TB, q *Log, from, to uint64) {
 	}
 }
 
-// flush makes all durable, and waits until the log has heard of it.
 func flush(t testing.TB, q *Log) {
 	t.Helper()
 	if err := q.db.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	durable := q.db.Durable()
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for q.durable < durable {
-		q.cond.Wait()
-	}
-}
-
-// commitAnew makes a commit even if nothing was put: for what hooks have to say.
-func commitAnew(t testing.TB, q *Log) {
-	t.Helper()
-	if _, err := q.db.Update(func(*persist.Batch) {}); err != nil {
-		t.Fatal(err)
-	}
-	flush(t, q)
-}
-
-// available reports whether Next would return without waiting.
-func available(c *Consumer) bool {
-	c.q.mu.Lock()
-	defer c.q.mu.Unlock()
-	return c.closed || c.interrupted || c.limitLocked() > c.cursor.Load()
 }
 
 // next takes what there is for a consumer, up to n deltas, and acknowledges it.
 func next(t testing.TB, c *Consumer, n int) (seqs []uint64) {
 	t.Helper()
-	for len(seqs) < n && available(c) {
-		ds, err := c.Next()
+	for len(seqs) < n {
+		ds, err := c.ready()
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, d := range ds {
-			if len(seqs) == n {
-				break
-			}
-			checkNumbered(t, &d)
-			seqs = append(seqs, d.Seq)
-			c.Acknowledge(d.Seq)
+		if len(ds) == 0 {
+			break
 		}
+		ds = ds[:min(len(ds), n-len(seqs))]
+		for i := range ds {
+			checkNumbered(t, &ds[i])
+			seqs = append(seqs, ds[i].Seq)
+		}
+		acknowledge(t, c, ds)
 	}
 	return seqs
+}
+
+func acknowledge(t testing.TB, c *Consumer, ds []Delta) {
+	t.Helper()
+	if err := c.Acknowledge(ds); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// listed has a consumer pass an initial list of which nobody looks at the objects.
+func listed(t testing.TB, c *Consumer) *Consumer {
+	t.Helper()
+	if !c.StartsOver() {
+		t.Fatal("it does not start over")
+	}
+	if c.durable {
+		flush(t, c.q)
+	}
+	if err := c.BeginList(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.EndList(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// durable returns the consumer of a name, which is new or not.
+func durable(t testing.TB, q *Log, name string, isNew bool) *Consumer {
+	t.Helper()
+	c, err := q.Durable(Handlers, name, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.StartsOver() != isNew {
+		t.Fatalf("%s starts over: %v", name, !isNew)
+	}
+	if isNew {
+		listed(t, c)
+	}
+	return c
+}
+
+func remove(t testing.TB, c *Consumer) {
+	t.Helper()
+	if err := c.Remove(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func checkNumbered(t testing.TB, d *Delta) {
@@ -140,7 +175,7 @@ func checkNumbered(t testing.TB, d *Delta) {
 }
 
 // onDisk are the numbers of the deltas that the DB has.
-func onDisk(t testing.TB, db *persist.DB, durable bool) (seqs []uint64) {
+func onDisk(t testing.TB, db *persist.DB, durable bool) (numbers []uint64) {
 	t.Helper()
 	take := db.Snapshot
 	if durable {
@@ -152,14 +187,14 @@ func onDisk(t testing.TB, db *persist.DB, durable bool) (seqs []uint64) {
 	}
 	defer s.Close()
 	err = s.Scan(deltasBucket, "", func(it *persist.Item) (bool, error) {
-		seq, err := parseDeltaKey(it.Key)
-		seqs = append(seqs, seq)
+		number, _, err := parseDeltaKey(it.Key)
+		numbers = append(numbers, number)
 		return true, err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return seqs
+	return numbers
 }
 
 func upTo(from, to uint64) (seqs []uint64) {

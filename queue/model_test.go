@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand"
@@ -8,26 +9,33 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 )
 
-// TestTheLogBehavesLikeItsModel makes random use of a log, over restarts and
-// crashes. The model is a list of deltas and a cursor for each consumer: all
-// are told of what is behind their cursors, in order; what all have passed is
-// removed, and nothing else (D2), and what must survive a crash is stored; the
-// tail stays within its bound (D6); durable ones are told only of what is durable
-// (D2).
-func TestTheLogBehavesLikeItsModel(t *testing.T) {
+// TestWhoeverReadsTheLogBelievesWhatIsTrue makes random use of a log, over restarts and crashes, with bounds that are small
+// or not. The model is a store of which every state is known. Each consumer has a believer, which takes what it is told
+// for true; that of a name outlives crashes. One that has read all there is for it believes what the store has, or, if
+// it is durable, has in the file (D1, D2, D3). Where deletions are dropped because too many wait (D6), it is told what
+// Known would find. The tail stays within its bound,
+// and nothing is left in the file that nobody needs.
+func TestWhoeverReadsTheLogBelievesWhatIsTrue(t *testing.T) {
 	rnd := testsupport.Rand(t)
-	for range testsupport.Rounds(12, 1) {
+	for range testsupport.Rounds(60, 4) {
 		seed := rnd.Int63()
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := &logModel{t: t, rnd: rand.New(rand.NewSource(seed)), path: testsupport.Path(t)}
-				m.file.cursors, m.must = map[string]uint64{}, map[uint64]bool{}
+				m := &logModel{t: t, rnd: rand.New(rand.NewSource(seed)), path: testsupport.Path(t), names: map[string]*believer{}}
+				m.backlog = []int64{-1, 3000, 800}[m.rnd.Intn(3)]
+				m.states = []state{{}}
 				m.open()
-				for range 400 {
+				for range 300 {
 					m.step()
 				}
 			})
@@ -37,276 +45,259 @@ func TestTheLogBehavesLikeItsModel(t *testing.T) {
 
 const modelTailBytes = 1500
 
+// A state is what the store has: the resourceVersion of each object, by key.
+type state map[string]string
+
+type believer struct {
+	name     string
+	believes state
+	c        *Consumer
+}
+
 type logModel struct {
-	t    *testing.T
-	rnd  *rand.Rand
-	path string
-	q    *Log
+	t       *testing.T
+	rnd     *rand.Rand
+	path    string
+	backlog int64
+	q       *Log
 
-	seqs    []uint64        // Of all deltas that were ever published.
-	must    map[uint64]bool // Those that must be stored: what came while there was a name.
-	durable int             // So many of seqs have been in the file, or were not to be stored.
-	head    uint64
+	states  []state // After each write; the index is its Seq.
+	durable int     // The last one that the file has.
 
-	cursors   map[string]uint64    // Of durable names.
-	consumers map[*Consumer]uint64 // Present ones.
-	file      struct {             // The same, as the file has it.
-		head    uint64
-		cursors map[string]uint64
-		deltas  []uint64 // They may be in the file.
-	}
+	names   map[string]*believer // Also those that have no consumer now.
+	present []*believer
 }
 
 func (m *logModel) open() {
-	m.head, m.cursors = m.file.head, maps.Clone(m.file.cursors)
-	m.consumers = map[*Consumer]uint64{}
-	m.q = newLog(m.t, testdb.Open(m.t, m.path, testdb.Manual), Options{TailBytes: modelTailBytes, Seq: m.head})
-	if got := m.q.Head(); got != m.head {
-		m.t.Fatalf("the head is %d, expected %d", got, m.head)
-	}
-	m.checkFile(onDisk(m.t, m.q.db, true))
-}
-
-// behind are the deltas behind a cursor, up to the head.
-func (m *logModel) behind(cursor uint64) []uint64 {
-	i, _ := slices.BinarySearch(m.seqs, cursor+1)
-	return m.seqs[i:]
-}
-
-func (m *logModel) any() *Consumer {
-	var all []*Consumer
-	for c := range m.consumers {
-		all = append(all, c)
-	}
-	if len(all) == 0 {
-		return nil
-	}
-	slices.SortFunc(all, func(a, b *Consumer) int { // Maps have an order of their own.
-		return 2*b2i(a.name > b.name || (a.name == b.name && m.consumers[a] > m.consumers[b])) - 1
-	})
-	return all[m.rnd.Intn(len(all))]
-}
-
-func b2i(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
+	m.present = nil
+	m.q = newLog(m.t, testdb.Open(m.t, m.path, testdb.Manual), Options{TailBytes: modelTailBytes, MaxBacklogBytes: m.backlog})
 }
 
 func (m *logModel) step() {
 	switch r := m.rnd.Intn(100); {
-	case r < 35:
+	case r < 40:
 		m.publish()
 	case r < 70:
-		if c := m.any(); c != nil {
-			m.read(c)
+		if len(m.present) > 0 {
+			m.read(m.present[m.rnd.Intn(len(m.present))])
 		}
-	case r < 76:
-		m.addPlain()
+	case r < 75:
+		m.present = append(m.present, &believer{believes: state{}, c: m.q.Plain()})
 	case r < 80:
 		m.name()
 	case r < 84:
-		if c := m.any(); c != nil {
-			delete(m.consumers, c)
-			c.Remove()
+		if len(m.present) > 0 {
+			i := m.rnd.Intn(len(m.present))
+			remove(m.t, m.present[i].c)
+			m.present = slices.Delete(m.present, i, i+1)
 		}
 	case r < 85:
 		m.forget()
 	case r < 94:
-		m.commit()
-	case r < 97:
-		m.restart()
-	default:
-		m.crash()
+		m.flush()
+	case r < 97: // A restart.
+		m.flush()
+		m.q.Stop()
+		if err := m.q.db.Close(); err != nil {
+			m.t.Fatal(err)
+		}
+		m.open()
+	default: // A crash.
+		path := testsupport.Path(m.t)
+		testsupport.CopyFile(m.t, m.q.db.Path(), path)
+		m.path = path
+		m.states = m.states[:m.durable+1]
+		m.open()
 	}
-	m.check()
+	if size := TailBytes(m.q); size > modelTailBytes+1200 {
+		m.t.Fatalf("the tail has %d bytes", size)
+	}
 }
 
-func (m *logModel) addPlain() {
-	c := m.q.Plain()
-	if c.StartsOver() || c.Cursor() != m.head {
-		m.t.Fatalf("a plain consumer starts over: %v, from %d; the head is %d", c.StartsOver(), c.Cursor(), m.head)
+func (m *logModel) flush() {
+	flush(m.t, m.q)
+	m.durable = len(m.states) - 1
+	need := uint64(1 << 62)
+	m.q.mu.Lock()
+	for p := range m.q.positions {
+		if need = min(need, p.from); p.StartsOver {
+			need = min(need, p.Cursor)
+		}
 	}
-	m.consumers[c] = c.Cursor()
+	m.q.mu.Unlock()
+	for _, number := range onDisk(m.t, m.q.db, true) {
+		if number <= need && number+3 <= m.q.Head() { // Those of the last batch are removed with the next one.
+			m.t.Fatalf("delta %d is in the file, and nobody needs it", number)
+		}
+	}
 }
 
+// publish makes one batch of up to three changes.
 func (m *logModel) publish() {
 	var ds []Delta
-	for range 1 + m.rnd.Intn(4) {
-		m.head++
-		if m.rnd.Intn(5) == 0 {
-			m.head += uint64(m.rnd.Intn(3)) // Numbers without a delta.
+	for range 1 + m.rnd.Intn(3) {
+		before := m.states[len(m.states)-1]
+		after, seq := maps.Clone(before), uint64(len(m.states))
+		key := fmt.Sprintf("ns/%d", m.rnd.Intn(9))
+		pod := func(rv string) *corev1.Pod {
+			p := newPod(key[3:], rv)
+			p.UID = types.UID("u" + rv)
+			return p
 		}
-		d := numbered(m.head)
-		ds = append(ds, d)
-		m.seqs = append(m.seqs, m.head)
-		m.must[m.head] = len(m.cursors) > 0
+		old, exists := before[key]
+		d := Delta{Seq: seq, Key: key, Type: cache.Added, New: pod(fmt.Sprint(seq))}
+		switch {
+		case exists && m.rnd.Intn(3) == 0:
+			d.Type, d.New, d.FinalStateUnknown = cache.Deleted, pod(old), m.rnd.Intn(2) == 0
+			delete(after, key)
+		case exists:
+			d.Type, d.Old, d.Replaced = cache.Updated, pod(old), m.rnd.Intn(4) == 0
+			after[key] = fmt.Sprint(seq)
+		default:
+			after[key] = fmt.Sprint(seq)
+		}
+		d.SizeBytes = record.EstimateSize(d.New)
+		ds, m.states = append(ds, d), append(m.states, after)
 	}
 	publish(m.t, m.q, ds...)
 }
 
-func (m *logModel) read(c *Consumer) {
-	n := 1 + m.rnd.Intn(8)
-	want := m.behind(m.consumers[c])
-	if c.durable {
-		i, _ := slices.BinarySearch(want, m.durableHead()+1)
-		want = want[:i]
-	}
-	got := next(m.t, c, n)
-	wantSeqs(m.t, "told", want[:min(n, len(want))], got)
-	m.consumers[c] = c.Cursor()
-	if c.name != "" {
-		m.cursors[c.name] = c.Cursor()
+// read has a believer read some of what there is.
+func (m *logModel) read(b *believer) {
+	for range 1 + m.rnd.Intn(3) {
+		ds, err := b.c.ready()
+		if errors.Is(err, ErrStartOver) {
+			if !m.list(b) {
+				return
+			}
+			continue
+		}
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		if len(ds) == 0 {
+			m.check(b)
+			return
+		}
+		ds = ds[:1+m.rnd.Intn(len(ds))]
+		for i := range ds {
+			if !b.c.Covers(&ds[i]) {
+				b.told(&ds[i])
+			}
+		}
+		acknowledge(m.t, b.c, ds)
 	}
 }
 
-func (m *logModel) durableHead() uint64 {
-	if m.durable == 0 {
-		return 0
+func (b *believer) told(d *Delta) {
+	if d.Type == cache.Deleted {
+		delete(b.believes, d.Key)
+		return
 	}
-	return m.seqs[m.durable-1]
+	b.believes[d.Key] = d.New.(*corev1.Pod).ResourceVersion
+}
+
+// list gives a believer an initial list, in chunks of a few keys, with changes between them. It reports whether it came to
+// the end.
+func (m *logModel) list(b *believer) bool {
+	t := m.t
+	if b.c.durable {
+		m.flush()
+	}
+	if err := b.c.BeginList(); err != nil {
+		t.Fatal(err)
+	}
+	begun := b.c.ListBegun()
+	m.deletions(b, 0, begun, func(*Delta) bool { return true })
+	bounds := []string{"", "ns/3", "ns/6", "\xff"}
+	for i, from := range bounds[:3] {
+		for range m.rnd.Intn(3) {
+			m.publish()
+		}
+		if m.rnd.Intn(3) == 0 {
+			m.flush()
+		}
+		if m.rnd.Intn(30) == 0 {
+			return false
+		}
+		seq := len(m.states) - 1
+		if b.c.durable {
+			seq = m.durable
+		}
+		to := bounds[i+1]
+		m.deletions(b, begun, m.q.Head(), func(d *Delta) bool { return d.Seq <= uint64(seq) && d.Key >= from && d.Key < to })
+		for key, rv := range m.states[seq] {
+			if key >= from && key < to {
+				b.believes[key] = rv
+			}
+		}
+		b.c.Listed(to, i == 2, uint64(seq))
+		if m.backlog > 0 { // Known.
+			for key := range b.believes {
+				if _, exists := m.states[seq][key]; !exists && key >= from && key < to {
+					delete(b.believes, key)
+				}
+			}
+		}
+	}
+	if err := b.c.EndList(); err != nil {
+		t.Fatal(err)
+	}
+	return true
+}
+
+func (m *logModel) deletions(b *believer, after, upTo uint64, concerns func(*Delta) bool) {
+	for {
+		ds, err := b.c.Deletions(after, upTo)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		if len(ds) == 0 {
+			return
+		}
+		for i := range ds {
+			if after = ds[i].Number; concerns(&ds[i]) {
+				b.told(&ds[i])
+			}
+		}
+	}
+}
+
+// check compares what a believer that has read all believes with what is true.
+func (m *logModel) check(b *believer) {
+	seq := len(m.states) - 1
+	if b.c.durable {
+		seq = m.durable
+	}
+	if !maps.Equal(b.believes, m.states[seq]) {
+		m.t.Fatalf("%q believes %v, at %d there is %v", b.name, b.believes, seq, m.states[seq])
+	}
 }
 
 func (m *logModel) name() {
 	name := fmt.Sprint(m.rnd.Intn(3))
-	for c := range m.consumers {
-		if c.name == name {
-			return
-		}
+	c, err := m.q.Durable(Handlers, name, "")
+	if errors.Is(err, ErrInUse) {
+		return
 	}
-	cursor, seen := m.cursors[name]
-	c, err := m.q.Durable(name)
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	if c.Known != seen {
-		m.t.Fatalf("name %s is known: %v, expected %v", name, c.Known, seen)
+	b := m.names[name]
+	if b == nil {
+		b = &believer{name: name, believes: state{}}
+		m.names[name] = b
 	}
-	if !seen {
-		c.InitialListFrom(m.head)
-		c.InitialListDone()
-		cursor = m.head
-	}
-	if got := len(m.behind(c.Cursor())); got != len(m.behind(cursor)) {
-		m.t.Fatalf("name %s begins at %d, expected %d", name, c.Cursor(), cursor)
-	}
-	m.cursors[name], m.consumers[c] = c.Cursor(), c.Cursor()
+	b.c = c
+	m.present = append(m.present, b)
 }
 
 func (m *logModel) forget() {
 	name := fmt.Sprint(m.rnd.Intn(3))
-	for c := range m.consumers {
-		if c.name == name {
-			return
-		}
-	}
-	if err := m.q.Forget(name); err != nil {
+	if err := m.q.Forget(Handlers, name); err == nil {
+		m.flush()
+		delete(m.names, name)
+	} else if !errors.Is(err, ErrInUse) {
 		m.t.Fatal(err)
-	}
-	delete(m.cursors, name)
-}
-
-// commit makes one, which removes everything that all have passed, and nothing
-// else.
-func (m *logModel) commit() {
-	commitAnew(m.t, m.q)
-	m.written()
-	m.checkFile(onDisk(m.t, m.q.db, true))
-}
-
-// checkFile wants the deltas in the file to be those that must be there, and others
-// only if somebody has still to be told of them.
-func (m *logModel) checkFile(disk []uint64) {
-	m.t.Helper()
-	for _, seq := range disk {
-		if !slices.Contains(m.file.deltas, seq) {
-			m.t.Fatalf("delta %d is in the file, all have acknowledged it", seq)
-		}
-	}
-	for _, seq := range m.file.deltas {
-		if m.must[seq] && !slices.Contains(disk, seq) {
-			m.t.Fatalf("delta %d is not in the file; there are %v", seq, disk)
-		}
-	}
-}
-
-// written notes what a commit has put into the file.
-func (m *logModel) written() {
-	m.durable = len(m.seqs)
-	m.file.head = m.head
-	m.file.cursors = maps.Clone(m.cursors)
-	m.file.deltas = nil
-	for _, seq := range m.seqs {
-		if seq > m.floor() {
-			m.file.deltas = append(m.file.deltas, seq)
-		}
-	}
-}
-
-// floor is up to where all have acknowledged.
-func (m *logModel) floor() uint64 {
-	floor := m.head
-	for _, at := range m.consumers {
-		floor = min(floor, at)
-	}
-	for _, at := range m.cursors {
-		floor = min(floor, at)
-	}
-	return floor
-}
-
-func (m *logModel) restart() {
-	if err := m.q.Stop(); err != nil {
-		m.t.Fatal(err)
-	}
-	if err := m.q.db.Close(); err != nil {
-		m.t.Fatal(err)
-	}
-	maps.DeleteFunc(m.consumers, func(c *Consumer, _ uint64) bool { return c.name == "" }) // They hold nothing any more.
-	m.written()
-	m.open()
-}
-
-// crash goes on with a copy of the file.
-func (m *logModel) crash() {
-	path := testsupport.Path(m.t)
-	testsupport.CopyFile(m.t, m.q.db.Path(), path)
-	m.path = path
-	m.seqs = m.seqs[:m.durable]
-	m.open()
-}
-
-func (m *logModel) check() {
-	m.t.Helper()
-	q := m.q
-	q.mu.Lock()
-	size, counted := 0, q.tailBytes
-	tail, runs := slices.Clone(q.tail), slices.Collect(q.runs.from(0))
-	q.mu.Unlock()
-	for i, d := range tail {
-		size += d.SizeBytes
-		if i > 0 && d.Seq <= tail[i-1].Seq {
-			m.t.Fatalf("the tail has %d behind %d", d.Seq, tail[i-1].Seq)
-		}
-	}
-	if size != counted || size > modelTailBytes {
-		m.t.Fatalf("the tail has %d bytes, counted %d", size, counted)
-	}
-	for i, r := range runs {
-		if r.from > r.to || (i > 0 && r.from <= runs[i-1].to) {
-			m.t.Fatalf("runs %v", runs)
-		}
-	}
-	// D2, in memory and in the file together.
-	have := onDisk(m.t, q.db, false)
-	unstored := map[uint64]bool{}
-	for _, d := range tail {
-		unstored[d.Seq] = !d.stored
-	}
-	for _, seq := range m.behind(m.floor()) {
-		if _, found := slices.BinarySearch(have, seq); !found && (m.must[seq] || !unstored[seq]) {
-			m.t.Fatalf("delta %d is gone, not all have acknowledged it; floor %d, there are %v", seq, m.floor(), have)
-		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -21,10 +20,11 @@ import (
 // reopen ends a log as a process does that is stopped, and opens it again.
 func reopen(t *testing.T, q *Log) *Log {
 	t.Helper()
-	if err := errors.Join(q.Stop(), q.db.Close()); err != nil {
+	q.Stop()
+	if err := q.db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return newLog(t, testdb.Open(t, q.db.Path(), testdb.Manual), Options{})
+	return newLog(t, testdb.Open(t, q.db.Path(), testdb.Manual), Options{OnCorrupt: q.onCorrupt})
 }
 
 // crash opens the file as it is now.
@@ -32,28 +32,14 @@ func crash(t *testing.T, q *Log) *Log {
 	t.Helper()
 	path := testsupport.Path(t)
 	testsupport.CopyFile(t, q.db.Path(), path)
-	return newLog(t, testdb.Open(t, path, testdb.Manual), Options{})
-}
-
-func durable(t *testing.T, q *Log, name string, known bool) *Consumer {
-	t.Helper()
-	c, err := q.Durable(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.Known != known {
-		t.Errorf("%s is known: %v, expected %v", name, c.Known, known)
-	}
-	return c
+	return newLog(t, testdb.Open(t, path, testdb.Manual), Options{OnCorrupt: q.onCorrupt})
 }
 
 // TestADurableConsumerGoesOnWhereItStopped: exactly what it has not
 // acknowledged, and what came while it was away.
 func TestADurableConsumerGoesOnWhereItStopped(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-	c := durable(t, q, "d", false)
-	c.InitialListFrom(0)
-	c.InitialListDone()
+	c := durable(t, q, "d", true)
 	publishUpTo(t, q, 1, 10)
 	flush(t, q)
 	wantSeqs(t, "told", upTo(1, 4), next(t, c, 4))
@@ -61,72 +47,61 @@ func TestADurableConsumerGoesOnWhereItStopped(t *testing.T) {
 	q = reopen(t, q)
 	publishUpTo(t, q, 11, 12) // Before anybody asks.
 	flush(t, q)
-	c = durable(t, q, "d", true)
+	c = durable(t, q, "d", false)
 	wantSeqs(t, "after a restart", upTo(5, 9), next(t, c, 5))
-	c.Remove()
+	remove(t, c)
 	publishUpTo(t, q, 13, 14)
 	flush(t, q)
-	c = durable(t, q, "d", true)
+	c = durable(t, q, "d", false)
 	wantSeqs(t, "after it was removed", upTo(10, 14), next(t, c, 100))
 
 	q = reopen(t, q)
 	wantSeqs(t, "left", nil, onDisk(t, q.db, false))
-	if q.Head() != 14 {
-		t.Errorf("the head is %d", q.Head())
-	}
-	c = durable(t, q, "d", true)
+	c = durable(t, q, "d", false)
 	publishUpTo(t, q, 15, 15)
 	flush(t, q)
 	wantSeqs(t, "new", upTo(15, 15), next(t, c, 100))
 }
 
-// TestAConsumerWhoseInitialListDidNotEndBeginsAnew, because it does not know all objects.
+// TestAConsumerWhoseInitialListDidNotEndBeginsAnew, because it does not know all objects. It is told of deletions.
 func TestAConsumerWhoseInitialListDidNotEndBeginsAnew(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-	c := durable(t, q, "d", false)
-	publishUpTo(t, q, 1, 3)
-	flush(t, q)
-	c.InitialListFrom(2)
-	q = reopen(t, q)
-	c = durable(t, q, "d", false)
-	if !c.StartsOver() {
-		t.Error("it was told of objects, and is not told of their deletions")
-	}
-	wantSeqs(t, "told", upTo(3, 3), append(undeliveredOf(t, c, 10), next(t, c, 10)...))
-}
-
-// TestNothingIsStoredForPlainConsumers (D1), as long as no name is in the log: then everything
-// is, until the name is forgotten.
-func TestNothingIsStoredForPlainConsumers(t *testing.T) {
-	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-	plain := q.Plain()
-	publishUpTo(t, q, 1, 9)
-	flush(t, q)
-	wantSeqs(t, "for a plain consumer", nil, onDisk(t, q.db, true))
-	c := durable(t, q, "d", false)
-	c.InitialListDone()
-	publishUpTo(t, q, 10, 12)
-	flush(t, q)
-	wantSeqs(t, "with a name", upTo(10, 12), onDisk(t, q.db, true))
-	c.Remove()
-	publishUpTo(t, q, 13, 14)
-	flush(t, q)
-	wantSeqs(t, "while the name has no consumer", upTo(10, 14), onDisk(t, q.db, true))
-	if err := q.Forget("d"); err != nil {
+	c, err := q.Durable(Handlers, "d", "")
+	if err != nil {
 		t.Fatal(err)
 	}
-	publishUpTo(t, q, 15, 16)
+	publishUpTo(t, q, 1, 3)
 	flush(t, q)
-	wantSeqs(t, "without the name", upTo(10, 14), onDisk(t, q.db, true))
-	if got := q.Unacked(); got != 16 {
-		t.Errorf("%d are unacknowledged, expected 16", got)
+	if err := c.BeginList(); err != nil {
+		t.Fatal(err)
 	}
-	wantSeqs(t, "told", upTo(1, 16), next(t, plain, 100))
-	commitAnew(t, q)
-	if got := q.Unacked(); got != 0 {
-		t.Errorf("%d are unacknowledged in the end", got)
+	publishUpTo(t, q, 4, 6)
+	q = reopen(t, q)
+	if c, err = q.Durable(Handlers, "d", ""); err != nil || !c.StartsOver() {
+		t.Fatalf("it goes on, %v", err)
 	}
-	wantSeqs(t, "left", nil, onDisk(t, q.db, true))
+	wantSeqs(t, "deletions", []uint64{3, 6}, deletionsOf(t, c))
+	flush(t, q)
+	wantSeqs(t, "kept", []uint64{3, 6}, onDisk(t, q.db, true))
+}
+
+func deletionsOf(t *testing.T, c *Consumer) (seqs []uint64) {
+	t.Helper()
+	for after := uint64(0); ; {
+		ds, err := c.Deletions(after, 1<<62)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(ds) == 0 {
+			return seqs
+		}
+		for i := range ds {
+			seqs, after = append(seqs, ds[i].Seq), ds[i].Number
+			if ds[i].Type != cache.Deleted {
+				t.Errorf("%v is no deletion", ds[i])
+			}
+		}
+	}
 }
 
 // TestNothingIsKeptForPlainConsumersOfFormerProcesses (D1): what was stored because one of them hung is
@@ -135,273 +110,320 @@ func TestNothingIsKeptForPlainConsumersOfFormerProcesses(t *testing.T) {
 	for name, again := range map[string]func(*testing.T, *Log) *Log{"stopped": reopen, "crashed": crash} {
 		t.Run(name, func(t *testing.T) {
 			q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1})
-			q.Plain()
+			listed(t, q.Plain())
 			publishUpTo(t, q, 1, 9)
-			commitAnew(t, q)
-			wantSeqs(t, "while it hangs", upTo(1, 9), onDisk(t, q.db, true))
+			flush(t, q)
+			if n := len(onDisk(t, q.db, true)); n < 8 {
+				t.Fatalf("%d deltas are in the file while it hangs", n)
+			}
 			q = again(t, q)
-			c := q.Plain()
-			if c.StartsOver() || c.Cursor() != q.Head() {
-				t.Errorf("the next one starts over: %v, from %d; the head is %d", c.StartsOver(), c.Cursor(), q.Head())
-			}
-			commitAnew(t, q)
+			flush(t, q)
 			wantSeqs(t, "left", nil, onDisk(t, q.db, true))
+			c := listed(t, q.Plain())
+			publishUpTo(t, q, 10, 12)
+			wantSeqs(t, "the next one is told", upTo(10, 12), next(t, c, 10))
 		})
-	}
-}
-
-// undeliveredOf takes all undelivered deltas, n at a time.
-func undeliveredOf(t *testing.T, c *Consumer, n int) (seqs []uint64) {
-	t.Helper()
-	for {
-		ds, err := c.Undelivered()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(ds) == 0 {
-			if c.StartsOver() {
-				t.Error("it was given all undelivered deltas, and still starts over")
-			}
-			return seqs
-		}
-		for i := range ds[:min(n, len(ds))] {
-			checkNumbered(t, &ds[i])
-			seqs = append(seqs, ds[i].Seq)
-			c.Acknowledge(ds[i].Seq)
-		}
 	}
 }
 
 // TestAfterACrashTheLogHasWhatWasDurable: cursors and deltas of one moment.
 func TestAfterACrashTheLogHasWhatWasDurable(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-	c := durable(t, q, "d", false)
-	c.InitialListDone()
-	plain := q.Plain()
+	c := durable(t, q, "d", true)
 	publishUpTo(t, q, 1, 10)
 	flush(t, q)
 	next(t, c, 3)
-	next(t, plain, 5)
-	commitAnew(t, q)
+	flush(t, q)
 	next(t, c, 3) // The file does not have these acknowledgements.
-	next(t, plain, 5)
 	publishUpTo(t, q, 11, 12)
 
 	q = crash(t, q)
 	if q.Head() != 10 {
 		t.Errorf("the head is %d, expected 10", q.Head())
 	}
-	c = durable(t, q, "d", true)
-	wantSeqs(t, "durable", upTo(4, 10), next(t, c, 100))
-	if at := q.Plain().Cursor(); at != 10 {
-		t.Errorf("a plain consumer begins at %d", at)
-	}
-}
-
-// TestWhoMayKnowObjects: a handler that was told of all, also where there were none, and one that a list had begun
-// to tell; not one that was never told of anything.
-func TestWhoMayKnowObjects(t *testing.T) {
-	for name, c := range map[string]struct {
-		tell func(*testing.T, *Log, *Consumer)
-		want bool
-	}{
-		"told of nothing": {func(*testing.T, *Log, *Consumer) {}, false},
-		"told of none":    {func(_ *testing.T, _ *Log, c *Consumer) { c.InitialListDone() }, true},
-		"in its list": {func(t *testing.T, q *Log, c *Consumer) {
-			publishUpTo(t, q, 1, 3)
-			c.InitialListFrom(2)
-		}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-			d, err := q.Durable("d")
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.tell(t, q, d)
-			flush(t, q)
-			q = reopen(t, q)
-			if d, err = q.Durable("d"); err != nil {
-				t.Fatal(err)
-			}
-			defer d.Remove()
-			for _, again := range []bool{false, true} {
-				if again {
-					q.TellAgain(true)
-				}
-				if got := q.HasKnown(); got != c.want {
-					t.Errorf("told again: %v; may know objects: %v, expected %v", again, got, c.want)
-				}
-			}
-		})
-	}
+	wantSeqs(t, "durable", upTo(4, 10), next(t, durable(t, q, "d", false), 100))
 }
 
 // TestForgetRemovesANameForGood, over a restart too.
 func TestForgetRemovesANameForGood(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-	c := durable(t, q, "d", false)
-	c.InitialListDone()
+	durable(t, q, "d", true)
 	publishUpTo(t, q, 1, 3)
 	flush(t, q)
 	q = reopen(t, q)
 	if !q.HasKnown() {
 		t.Error("the name is not known after a restart")
 	}
-	if err := errors.Join(q.Forget("d"), q.Forget("never there")); err != nil {
+	if err := errors.Join(q.Forget(Handlers, "d"), q.Forget(Handlers, "never there")); err != nil {
 		t.Fatal(err)
 	}
-	if q.HasKnown() {
+	if q.HasKnown() || q.Stores() {
 		t.Error("the name is still known")
 	}
 	q = reopen(t, q)
 	wantSeqs(t, "held", nil, onDisk(t, q.db, false))
-	c = durable(t, q, "d", false)
-	if c.Cursor() != q.Head() {
-		t.Errorf("begins at %d, expected %d", c.Cursor(), q.Head())
-	}
+	durable(t, q, "d", true)
 }
 
-// TestCursorsAreWrittenAnewAfterAReset: the new file may lack them.
-func TestCursorsAreWrittenAnewAfterAReset(t *testing.T) {
+// TestAnotherEpochStartsOver, and the same one does not. So it is after a crash.
+func TestAnotherEpochStartsOver(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-	c := durable(t, q, "d", false)
-	c.InitialListDone()
-	publishUpTo(t, q, 1, 3)
-	flush(t, q)
-	next(t, c, 3)
-	commitAnew(t, q)
-	if _, err := q.db.Update(func(b *persist.Batch) { b.Drop(q.cursors) }); err != nil {
-		t.Fatal(err)
-	}
-	q.afterDamage(errors.New("test"))
-	commitAnew(t, q)
-	q = crash(t, q)
-	if c = durable(t, q, "d", true); c.Cursor() != 3 {
-		t.Errorf("the cursor is %d", c.Cursor())
+	for i, epoch := range []string{"a", "a", "b", "b", "", ""} {
+		c, err := q.Durable(Reconcilers, "d", epoch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := i%2 == 0; c.StartsOver() != want {
+			t.Errorf("%d: starts over: %v, expected %v", i, c.StartsOver(), want)
+		}
+		if c.StartsOver() {
+			flush(t, q)
+			crashed := crash(t, q)
+			if again, err := crashed.Durable(Reconcilers, "d", epoch); err != nil || !again.StartsOver() {
+				t.Errorf("%d: after a crash in its list it goes on, %v", i, err)
+			}
+			listed(t, c)
+		}
+		q = reopen(t, q)
 	}
 }
 
-// damageDelta writes something over a delta in the file.
-func damageDelta(t *testing.T, q *Log, key string, v persist.Value) {
-	t.Helper()
-	if _, err := q.db.Update(func(b *persist.Batch) { b.Put(q.deltas, key, v) }); err != nil {
-		t.Fatal(err)
-	}
-	flush(t, q)
-}
-
-// TestAnUnreadableDeltaMeansEverythingAgain: what is before it is told, then the
-// deletions behind the cursor, of which the unreadable one is known by its tombstone;
-// the caller tells of all objects, and then the log goes on.
-func TestAnUnreadableDeltaMeansEverythingAgain(t *testing.T) {
+// TestWhoHasTooMuchToDoStartsOver (D6): first updates are dropped, then the oldest deletions. Others go on.
+func TestWhoHasTooMuchToDoStartsOver(t *testing.T) {
 	for _, name := range []string{"", "d"} {
-		for _, bad := range []uint64{3, 4} {
-			t.Run(fmt.Sprintf("name=%q, delta %d", name, bad), func(t *testing.T) {
-				reported := 0
-				q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1, OnCorrupt: func(error) { reported++ }})
-				c := q.Plain()
-				if name != "" {
-					c.Remove()
-					c = durable(t, q, name, false)
-				}
-				c.InitialListDone()
-				publishUpTo(t, q, 1, 5)
-				flush(t, q)
-				damageDelta(t, q, deltaKey(bad), persist.Bytes("\x07no delta"))
-				wantSeqs(t, "told", upTo(1, bad-1), next(t, c, int(bad-1)))
-				if _, err := c.Next(); !errors.Is(err, ErrLost) {
-					t.Fatalf("Next: %v, expected %v", err, ErrLost)
-				}
-				if !c.StartsOver() || reported == 0 {
-					t.Errorf("starts over: %v, reported %d times", c.StartsOver(), reported)
-				}
-				var deleted []string
-				for {
-					ds, err := c.Undelivered()
-					if err != nil {
-						t.Fatal(err)
-					}
-					if len(ds) == 0 {
-						break
-					}
-					for i := range ds {
-						if ds[i].Type == cache.Deleted {
-							lost := ds[i].Object().(cache.DeletedFinalStateUnknown)
-							pod := lost.Obj.(*corev1.Pod)
-							deleted = append(deleted, fmt.Sprint(lost.Key, pod.Namespace, pod.Name, pod.ResourceVersion))
-						}
-						c.Acknowledge(ds[i].Seq)
-					}
-				}
-				var want []string
-				if bad == 3 {
-					want = []string{"ns/pod-3nspod-33"}
-				}
-				if !slices.Equal(deleted, want) {
-					t.Errorf("deletions %q, expected %q", deleted, want)
-				}
-				commitAnew(t, q)
-				if name != "" && !q.storedCursors[durablePrefix+name].InitialPending {
-					t.Error("the file does not know that it has to be told everything again")
-				}
-				c.InitialListDone()
-				publishUpTo(t, q, 6, 7)
-				flush(t, q)
-				wantSeqs(t, "told afterwards", upTo(6, 7), next(t, c, 100))
-				commitAnew(t, q)
-				wantSeqs(t, "left", nil, onDisk(t, q.db, true))
-			})
+		t.Run(name, func(t *testing.T) {
+			size := numbered(10).SizeBytes
+			q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 10 * size, MaxBacklogBytes: int64(30 * size)})
+			var c *Consumer
+			if name == "" {
+				c = listed(t, q.Plain())
+			} else {
+				c = durable(t, q, name, true)
+			}
+			quick := listed(t, q.Plain())
+			publishUpTo(t, q, 1, 30)
+			if c.StartsOver() {
+				t.Fatal("it starts over too early")
+			}
+			wantSeqs(t, "the quick one", upTo(1, 30), next(t, quick, 100))
+			publishUpTo(t, q, 31, 32)
+			if !c.StartsOver() {
+				t.Fatal("it does not start over")
+			}
+			wantSeqs(t, "deletions", []uint64{3, 6, 9, 12, 15, 18, 21, 24, 27, 30}, deletionsOf(t, c))
+			wantSeqs(t, "the quick one", upTo(31, 32), next(t, quick, 100))
+			flush(t, q)
+			wantSeqs(t, "left", []uint64{3, 6, 9, 12, 15, 18, 21, 24, 27, 30}, onDisk(t, q.db, true))
+			for seq := uint64(33); seq <= 33+3*25; seq += 3 {
+				publish(t, q, numbered(seq))
+				next(t, quick, 100)
+			}
+			if n := len(deletionsOf(t, c)); n < 15 || n > 25 {
+				t.Errorf("%d deletions are left", n)
+			}
+			if b := c.Behind(); b.Bytes > int64(30*size) || b.Deltas > 30 {
+				t.Errorf("%+v are behind", b)
+			}
+			listed(t, c)
+			publishUpTo(t, q, 200, 202)
+			flush(t, q)
+			wantSeqs(t, "afterwards", upTo(200, 202), next(t, c, 100))
+			next(t, quick, 100)
+			flush(t, q)
+			wantSeqs(t, "left in the end", nil, onDisk(t, q.db, true))
+		})
+	}
+}
+
+// TestTooMuchDuringAListMakesAnotherOne: the first one ends.
+func TestTooMuchDuringAListMakesAnotherOne(t *testing.T) {
+	size := numbered(1).SizeBytes
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{MaxBacklogBytes: int64(10 * size)})
+	c, err := q.Durable(Handlers, "d", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flush(t, q)
+	if err := c.BeginList(); err != nil {
+		t.Fatal(err)
+	}
+	publishUpTo(t, q, 1, 12)
+	if err := c.EndList(); err != nil {
+		t.Fatal(err)
+	}
+	if !c.StartsOver() {
+		t.Fatal("it goes on, although changes were dropped")
+	}
+	wantSeqs(t, "deletions", []uint64{3, 6, 9, 12}, deletionsOf(t, c))
+	listed(t, c)
+	if _, err := c.ready(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAListCoversWhatItHasSeen: each range as of its own write.
+func TestAListCoversWhatItHasSeen(t *testing.T) {
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
+	c := q.Plain()
+	if err := c.BeginList(); err != nil {
+		t.Fatal(err)
+	}
+	c.Listed("g", false, 10)
+	c.Listed("", true, 20)
+	for _, tc := range []struct {
+		key  string
+		seq  uint64
+		want bool
+	}{{"a", 10, true}, {"a", 11, false}, {"g", 11, true}, {"z", 20, true}, {"z", 21, false}, {"a", 5, false}} { // 21 ends the list.
+		if got := c.Covers(&Delta{Key: tc.key, Seq: tc.seq}); got != tc.want {
+			t.Errorf("%s as of %d is covered: %v", tc.key, tc.seq, got)
 		}
 	}
 }
 
-// unreadable is a value that cannot be encoded. The file gets a placeholder without a
-// checksum, which is read like a damaged value.
-type unreadable struct{}
+// TestPanicsAreCountedPerObject, over restarts, until the handler returns.
+func TestPanicsAreCountedPerObject(t *testing.T) {
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
+	for i := 1; i <= 3; i++ {
+		c := durable(t, q, "d", i == 1)
+		for _, key := range []string{"ns/a", "ns/b"} {
+			if got := c.Panics(key); got != i-1 {
+				t.Errorf("%d panics on %s, expected %d", got, key, i-1)
+			}
+			if n, err := c.NotePanic(key); n != i || err != nil {
+				t.Errorf("%d panics, %v", n, err)
+			}
+		}
+		q = crash(t, q)
+	}
+	c := durable(t, q, "d", false)
+	if err := errors.Join(c.Returned("ns/a"), c.Returned("ns/c")); err != nil {
+		t.Fatal(err)
+	}
+	q = reopen(t, q)
+	c = durable(t, q, "d", false)
+	if a, b := c.Panics("ns/a"), c.Panics("ns/b"); a != 0 || b != 3 {
+		t.Errorf("%d and %d panics after one has returned", a, b)
+	}
+}
 
-func (unreadable) SizeBytes() int                    { return 0 }
-func (unreadable) AppendTo(b []byte) ([]byte, error) { return b, errors.New("test") }
+// damage writes something over a value in the DB.
+func damage(t *testing.T, q *Log, bucket persist.Bucket, key string) {
+	t.Helper()
+	if _, err := q.db.Update(func(b *persist.Batch) { b.Put(bucket, key, persist.Bytes("\x07damage")) }); err != nil {
+		t.Fatal(err)
+	}
+	flush(t, q)
+}
+
+// TestDamageMeansStartingOver (S2): of a delta that is behind, of one that is missing, of a position, of the state.
+func TestDamageMeansStartingOver(t *testing.T) {
+	for name, harm := range map[string]func(*testing.T, *Log){
+		"a delta is damaged": func(t *testing.T, q *Log) { damage(t, q, q.deltas, deltaKey(4, false)) },
+		"a delta is missing": func(t *testing.T, q *Log) {
+			if _, err := q.db.Update(func(b *persist.Batch) { b.Delete(q.deltas, deltaKey(4, false)) }); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"the last delta is missing": func(t *testing.T, q *Log) {
+			if _, err := q.db.Update(func(b *persist.Batch) { b.Delete(q.deltas, deltaKey(5, false)) }); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"the position is damaged": func(t *testing.T, q *Log) { damage(t, q, q.handlers, Handlers.Key("d")) },
+		"the position is missing": func(t *testing.T, q *Log) {
+			if _, err := q.db.Update(func(b *persist.Batch) { b.Delete(q.handlers, Handlers.Key("d")) }); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"the state is damaged": func(t *testing.T, q *Log) { damage(t, q, q.state, lastKey) },
+		"the state is missing": func(t *testing.T, q *Log) {
+			if _, err := q.db.Update(func(b *persist.Batch) { b.Delete(q.state, lastKey) }); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reported := 0
+			q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{OnCorrupt: func(error) { reported++ }})
+			durable(t, q, "d", true)
+			other := durable(t, q, "other", true)
+			publishUpTo(t, q, 1, 5)
+			flush(t, q)
+			wantSeqs(t, "the other", upTo(1, 5), next(t, other, 10))
+			flush(t, q)
+			harm(t, q)
+			q = reopen(t, q)
+			c, err := q.Durable(Handlers, "d", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var seqs []uint64
+			for !c.StartsOver() && len(seqs) < 5 { // What is before the damage is told.
+				ds, err := c.ready()
+				for i := range ds {
+					seqs = append(seqs, ds[i].Seq)
+				}
+				acknowledge(t, c, ds)
+				if err != nil && !errors.Is(err, ErrStartOver) {
+					t.Fatal(err)
+				}
+			}
+			if !c.StartsOver() {
+				t.Fatalf("it was told %v, and does not start over", seqs)
+			}
+			if reported == 0 && name != "the position is missing" {
+				t.Error("the damage is not reported")
+			}
+			q = reopen(t, q)
+			if c, err = q.Durable(Handlers, "d", ""); err != nil || !c.StartsOver() {
+				t.Fatalf("after a restart it goes on, %v", err)
+			}
+			if got := deletionsOf(t, c); !slices.Equal(got, []uint64{3}) && !slices.Contains(seqs, 3) && name != "the state is missing" && name != "the position is missing" {
+				t.Errorf("deletions %v", got)
+			}
+			listed(t, c)
+			publishUpTo(t, q, 6, 7)
+			flush(t, q)
+			wantSeqs(t, "told afterwards", upTo(6, 7), next(t, c, 100))
+		})
+	}
+}
 
 // TestADamagedNumberDoesNotMoveTheHead: a number far ahead would make deltas
 // invisible, and the next one the last.
 func TestADamagedNumberDoesNotMoveTheHead(t *testing.T) {
 	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-	c := durable(t, q, "d", false)
-	c.InitialListDone()
+	durable(t, q, "d", true)
 	publishUpTo(t, q, 1, 3)
 	flush(t, q)
-	if err := errors.Join(q.Stop(), q.db.Close()); err != nil {
+	q.Stop()
+	if err := q.db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// Another process puts there what looks like deltas, with no right checksum.
 	var quiet klog.Logger
 	db, err := persist.Open(context.Background(), q.db.Path(), persist.Options{CommitInterval: time.Hour, Logger: &quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, far := range []uint64{1 << 40, 1<<64 - 1} {
-		if _, err := db.Update(func(b *persist.Batch) { b.Put(q.deltas, deltaKey(far), unreadable{}) }); err != nil {
+	for _, key := range []string{deltaKey(1<<40, false), deltaKey(1<<64-1, true), "no key of a delta"} {
+		if _, err := db.Update(func(b *persist.Batch) { b.Put(q.deltas, key, persist.Bytes("far")) }); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	reported := 0
-	q2 := newLog(t, testdb.Open(t, q.db.Path(), testdb.Manual), Options{OnCorrupt: func(error) { reported++ }})
-	if q2.Head() != 3 {
-		t.Fatalf("the head is %d", q2.Head())
+	q = newLog(t, testdb.Open(t, q.db.Path(), testdb.Manual), Options{})
+	if q.Head() != 3 {
+		t.Fatalf("the head is %d", q.Head())
 	}
-	if reported != 2 {
-		t.Errorf("reported %d times", reported)
-	}
-	c = durable(t, q2, "d", true)
-	publishUpTo(t, q2, 4, 5)
-	flush(t, q2)
+	c := durable(t, q, "d", false)
+	publishUpTo(t, q, 4, 5)
+	flush(t, q)
 	wantSeqs(t, "told", upTo(1, 5), next(t, c, 100))
-	commitAnew(t, q2)
-	wantSeqs(t, "left", nil, onDisk(t, q2.db, true))
+	flush(t, q)
+	wantSeqs(t, "left", nil, onDisk(t, q.db, true))
 }
 
 // TestADeltaOfValues is the one of their objects.
@@ -452,7 +474,7 @@ func FuzzParseDelta(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{7, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		d, err := parseDelta(9, b, newPodObject)
+		d, err := parseDelta(b, newPodObject)
 		if err != nil {
 			return
 		}
@@ -460,154 +482,12 @@ func FuzzParseDelta(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, err := parseDelta(9, again, newPodObject)
+		e, err := parseDelta(again, newPodObject)
 		if err != nil {
 			t.Fatalf("%x was read as %+v, and written as %x: %v", b, d, again, err)
 		}
-		if e.Type != d.Type || e.Key != d.Key || e.FinalStateUnknown != d.FinalStateUnknown || (e.Old == nil) != (d.Old == nil) || (e.New == nil) != (d.New == nil) {
+		if fmt.Sprint(e.Seq, e.Type, e.Key, e.FinalStateUnknown, e.Replaced, e.Old == nil, e.New == nil) != fmt.Sprint(d.Seq, d.Type, d.Key, d.FinalStateUnknown, d.Replaced, d.Old == nil, d.New == nil) {
 			t.Errorf("%+v, expected %+v", e, d)
 		}
 	})
-}
-
-// TestWhatARemovedConsumerStillAcknowledgesCounts: its handler was running when it
-// was removed, and who waits for that before the name is used again is not told twice.
-func TestWhatARemovedConsumerStillAcknowledgesCounts(t *testing.T) {
-	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-	c, err := q.Durable("name")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.InitialListDone()
-	publishUpTo(t, q, 1, 4)
-	flush(t, q)
-	wantSeqs(t, "all", upTo(1, 4), next(t, c, 4))
-	c.Acknowledge(1)
-	c.Remove()
-	c.Acknowledge(2)
-	if c, err = q.Durable("name"); err != nil {
-		t.Fatal(err)
-	}
-	if at := c.Cursor(); at != 2 {
-		t.Errorf("the next consumer begins behind %d, expected 2", at)
-	}
-	stale := c
-	stale.Remove()
-	if c, err = q.Durable("name"); err != nil {
-		t.Fatal(err)
-	}
-	stale.Acknowledge(3) // The next one has not begun.
-	if _, err := c.Next(); err != nil {
-		t.Fatal(err)
-	}
-	stale.Acknowledge(4) // Too late: it is another's.
-	if at := c.Cursor(); at != 3 {
-		t.Errorf("the next consumer is behind %d, expected 3", at)
-	}
-	c.Remove()
-	if err := q.Forget("name"); err != nil {
-		t.Fatal(err)
-	}
-	c.Acknowledge(3)
-	if n := len(q.absent); n != 0 {
-		t.Errorf("%d names are known after it was forgotten", n)
-	}
-	stale = c
-	if c, err = q.Durable("name"); err != nil {
-		t.Fatal(err)
-	}
-	stale.Acknowledge(4)
-	if at := c.Cursor(); c.Known || at != q.Head() {
-		t.Errorf("what was forgotten counts: known %v, behind %d", c.Known, at)
-	}
-}
-
-// TestAnInitialListThatEndsAfterItsConsumerWasRemovedCounts, for one that was added meanwhile too.
-func TestAnInitialListThatEndsAfterItsConsumerWasRemovedCounts(t *testing.T) {
-	for name, removals := range map[string]int{"for the next": 0, "for the one after the next": 1} {
-		t.Run(name, func(t *testing.T) {
-			q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{})
-			publishUpTo(t, q, 1, 4)
-			c, err := q.Durable("name")
-			if err != nil {
-				t.Fatal(err)
-			}
-			listing := c
-			publishUpTo(t, q, 5, 6)
-			flush(t, q)
-			listing.InitialListFrom(5)
-			for range 1 + removals {
-				c.Remove()
-				if c, err = q.Durable("name"); err != nil {
-					t.Fatal(err)
-				}
-				if c.Known {
-					t.Error("known before the initial list has ended")
-				}
-			}
-			listing.InitialListDone()
-			if !c.Known || c.Cursor() != 5 {
-				t.Errorf("known: %v, behind %d", c.Known, c.Cursor())
-			}
-			wantSeqs(t, "told", []uint64{6}, next(t, c, 10))
-			q = reopen(t, q)
-			if c = durable(t, q, "name", true); c.Cursor() != 6 {
-				t.Errorf("after a restart it is behind %d", c.Cursor())
-			}
-		})
-	}
-}
-
-// TestTheTombstoneOfAnObjectThatCouldNotBeRead has no object, rather than one without a name.
-func TestTheTombstoneOfAnObjectThatCouldNotBeRead(t *testing.T) {
-	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1, OnCorrupt: func(error) {}})
-	c := durable(t, q, "d", false)
-	c.InitialListDone()
-	publish(t, q, Delta{Seq: 1, Type: cache.Deleted, Key: "ns/pod", FinalStateUnknown: true}, numbered(2), numbered(3))
-	flush(t, q)
-	damageDelta(t, q, deltaKey(1), persist.Bytes("\x07no delta"))
-	if _, err := c.Next(); !errors.Is(err, ErrLost) {
-		t.Fatalf("Next: %v, expected %v", err, ErrLost)
-	}
-	ds, err := c.Undelivered()
-	if err != nil || len(ds) == 0 {
-		t.Fatal(ds, err)
-	}
-	if got, want := ds[0].Object(), (cache.DeletedFinalStateUnknown{Key: "ns/pod"}); got != want {
-		t.Errorf("told %#v, expected %#v", got, want)
-	}
-}
-
-// TestADeltaThatIsLostWithinAListMakesAnotherOne: that the list has ended must not count for the next one, which is
-// pending, also in the file, until it has.
-func TestADeltaThatIsLostWithinAListMakesAnotherOne(t *testing.T) {
-	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1, OnCorrupt: func(error) {}})
-	c := durable(t, q, "d", false)
-	publishUpTo(t, q, 1, 2*deltasPerRead)
-	flush(t, q)
-	if err := c.NoteRange("", ListedRange{Last: true, Seq: 5}, q.Epoch()); err != nil {
-		t.Fatal(err)
-	}
-	c.InitialListFrom(2)
-	c.InitialListDone()
-	damageDelta(t, q, deltaKey(4), persist.Bytes("\x07no delta"))
-	wantSeqs(t, "told", upTo(3, 3), next(t, c, 1))
-	if _, err := c.Next(); !errors.Is(err, ErrLost) {
-		t.Fatalf("%v, expected %v", err, ErrLost)
-	}
-	for {
-		ds, err := c.Undelivered()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(ds) == 0 {
-			break
-		}
-		c.Acknowledge(ds[len(ds)-1].Seq)
-	}
-	commitAnew(t, q)
-	if !c.InitialPending() {
-		t.Error("the consumer need not be told everything again")
-	}
-	durable(t, reopen(t, q), "d", false)
 }

@@ -1,89 +1,94 @@
 package queue
 
-import (
-	"sort"
+import "github.com/warmwatch/warmwatch/persist"
 
-	"k8s.io/client-go/tools/cache"
-)
+// A tail has the recent deltas.
+type tail struct {
+	deltas []Delta // Oldest first. Their numbers begin behind base.
+	array  []Delta // Empty; begins where the array behind deltas does.
+	bytes  int
+	base   uint64
+	// leaving is the number up to which Append has stored what Publish drops.
+	leaving uint64
+}
 
-const (
-	// A tail larger than TailBytes/ackedTailShare drops acknowledged deltas at once,
-	// not only with the next commit.
-	ackedTailShare = 8
-	// A consumer is far behind the tail if more than TailBytes/farTailShare is between.
-	farTailShare = 2
-	// A tail with room for more deltas than this releases memory that it hardly uses.
-	tailIdleDeltas = 1024
-)
+// idleDeltas is for how many deltas a tail keeps memory that it hardly uses.
+const idleDeltas = 1024
 
-// pushTailLocked appends a delta to the tail. If the array behind the tail is full, but
-// its first half is free, the tail is moved there first.
-func (q *Log) pushTailLocked(d Delta) {
-	if n := len(q.tail); n == cap(q.tail) && n <= cap(q.tailArray)/2 {
-		moved := append(q.tailArray, q.tail...)
-		clear(q.tail)
-		q.tail = moved
+// push appends a delta. If the array behind the tail is full, but its first half is free, the tail is moved there first.
+func (t *tail) push(d Delta) {
+	if n := len(t.deltas); n == cap(t.deltas) && n <= cap(t.array)/2 {
+		moved := append(t.array, t.deltas...)
+		clear(t.deltas)
+		t.deltas = moved
 	}
-	grows := len(q.tail) == cap(q.tail)
-	q.tail = append(q.tail, d)
+	grows := len(t.deltas) == cap(t.deltas)
+	t.deltas = append(t.deltas, d)
 	if grows {
-		q.tailArray = q.tail[:0]
+		t.array = t.deltas[:0]
 	}
+	t.bytes += d.SizeBytes
 }
 
-// dropAckedLocked drops from the tail what every consumer has acknowledged.
-func (q *Log) dropAckedLocked(floor uint64) {
-	q.dropTailLocked(sort.Search(len(q.tail), func(i int) bool { return q.tail[i].Seq > floor }))
-}
-
-// dropUnreadLocked drops from the tail stored deltas that no consumer will read there
-// soon: one that is far behind reads from the DB.
-func (q *Log) dropUnreadLocked() {
-	floor := q.head
-	for c := range q.consumers {
-		at := c.cursor.Load()
-		if at < q.tailBase && q.farLocked(at) {
-			continue
-		}
-		floor = min(floor, at)
-	}
+// drop drops the deltas up to a number.
+func (t *tail) drop(number uint64) {
 	n := 0
-	for n < len(q.tail) && q.tail[n].stored && q.tail[n].Seq <= floor {
-		n++
+	for ; n < len(t.deltas) && t.deltas[n].Number <= number; n++ {
+		t.bytes -= t.deltas[n].SizeBytes
+		t.base = t.deltas[n].Number
 	}
-	q.dropTailLocked(n)
+	clear(t.deltas[:n]) // The objects can be freed before the array.
+	t.deltas = t.deltas[n:]
+	if cap(t.array) > idleDeltas && len(t.deltas) < cap(t.array)/4 {
+		t.deltas = append(make([]Delta, 0, 2*len(t.deltas)+16), t.deltas...)
+		t.array = t.deltas[:0]
+	}
 }
 
-// farLocked reports whether a cursor is far behind the tail, see farTailShare.
-func (q *Log) farLocked(cursor uint64) bool {
-	bytes := int64(0)
-	for _, n := range q.runs.sizes(cursor) {
-		if bytes += n; bytes > int64(q.tailMax/farTailShare) {
-			return true
-		}
-	}
-	return false
+// after returns the deltas behind a number, which is not below base.
+func (t *tail) after(number uint64) []Delta {
+	return t.deltas[min(number-t.base, uint64(len(t.deltas))):]
 }
 
-// dropTailLocked drops the n oldest deltas of the tail, and releases most of its memory
-// if that is large and hardly used any more.
-func (q *Log) dropTailLocked(n int) {
-	for i := range q.tail[:n] {
-		d := &q.tail[i]
-		q.tailBytes -= d.SizeBytes
-		q.tailBase = d.Seq
-		if d.stored {
-			q.runs.add(run{d.Seq, d.Seq, int64(d.SizeBytes), d.Type == cache.Deleted})
-			q.folding.backlog += int64(d.SizeBytes)
-			if d.Seq > q.durableHead {
-				q.folding.pending += int64(d.SizeBytes)
-			}
+// leaveLocked decides what leaves the tail: what all have read that read there, and what does not fit. It stores what
+// others have still to read.
+func (q *Log) leaveLocked(b *persist.Batch) {
+	t, bytes := &q.tail, q.tail.bytes
+	read, needed := q.readLocked()
+	for i := range t.deltas {
+		d := &t.deltas[i]
+		if d.Number > read && bytes <= q.tailMax {
+			break
+		}
+		if !d.stored && d.Number > needed {
+			q.storeLocked(b, d)
+		}
+		bytes -= d.SizeBytes
+		t.leaving = d.Number
+	}
+}
+
+// readLocked returns the numbers up to which those have read who read from the tail, and up to which nobody
+// needs a delta.
+func (q *Log) readLocked() (read, needed uint64) {
+	read, needed = q.head, q.head
+	for p := range q.positions {
+		if needed = min(needed, p.from); p.from >= q.tail.base {
+			read = min(read, p.from)
 		}
 	}
-	clear(q.tail[:n]) // The objects can be freed before the array.
-	q.tail = q.tail[n:]
-	if cap(q.tailArray) > tailIdleDeltas && len(q.tail) < cap(q.tailArray)/4 {
-		q.tail = append(make([]Delta, 0, 2*len(q.tail)+16), q.tail...)
-		q.tailArray = q.tail[:0]
+	return read, needed
+}
+
+// dropReadLocked drops from the tail what nobody will read there, as far as it needs not be stored first.
+func (q *Log) dropReadLocked() {
+	read, needed := q.readLocked()
+	number := q.tail.base
+	for i := range q.tail.deltas {
+		if d := &q.tail.deltas[i]; d.Number > read || !d.stored && d.Number > needed {
+			break
+		}
+		number = q.tail.deltas[i].Number
 	}
+	q.tail.drop(number)
 }

@@ -31,7 +31,7 @@ func Example() {
 			UpdateFunc: func(_, obj any) { enqueue(obj) },
 			DeleteFunc: enqueue,
 		}
-		if _, err := pods.AddDurableEventHandler("pods", handler); err != nil {
+		if _, err := pods.AddDurableEventHandler("pods", handler, warmwatch.DurableOptions{}); err != nil {
 			return err
 		}
 		work := func() {

@@ -21,7 +21,7 @@ func (k kept[T]) Add(item T) {
 	if due, waits := q.delayed[item]; waits && !q.clock.Now().Before(due) {
 		delete(q.delayed, item)
 	}
-	q.keys.add(q.codec.Encode(item))
+	q.keepLocked(item)
 	k.Typed.Add(item)
 	q.noteLeftLocked(item)
 }
@@ -64,7 +64,7 @@ func (k kept[T]) Done(item T) {
 	_, waits := q.delayed[item]
 	_, left := q.left[item]
 	if !again && !waits && !left && !q.closed {
-		q.keys.remove(q.codec.Encode(item))
+		q.dropLocked(item)
 	}
 }
 
@@ -85,7 +85,7 @@ func (k keptForLater[T]) AddAfter(item T, d time.Duration) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		if q.noteLeftLocked(item) {
-			q.keys.add(q.codec.Encode(item))
+			q.keepLocked(item)
 		}
 	}
 }
@@ -97,7 +97,7 @@ func (q *Queue[T]) delay(item T, d time.Duration) bool {
 	due := q.clock.Now().Add(d) // client-go adds the item no earlier.
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.keys.add(q.codec.Encode(item))
+	q.keepLocked(item)
 	if before, waits := q.delayed[item]; waits && !due.Before(before) {
 		return false
 	}
@@ -147,9 +147,9 @@ func (o *order[T]) took() bool {
 	return o.pushed
 }
 
-// busy reports whether items were popped for which Done was not called.
-func (o *order[T]) busy() bool {
+// working returns how many items were popped for which Done was not called.
+func (o *order[T]) working() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.processing) > 0
+	return len(o.processing)
 }

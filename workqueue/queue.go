@@ -1,12 +1,16 @@
 package workqueue
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
+
+	"github.com/warmwatch/warmwatch/internal/keyfield"
+	"github.com/warmwatch/warmwatch/persist"
 )
 
 // Options configures [New]. The zero value is valid for items that are strings or of type
@@ -25,22 +29,19 @@ type Options[T comparable] struct {
 	// working on all that waits: it stays in the file for the next process. Default: Get returns what
 	// was added before, as client-go's does.
 	LeaveAtShutDown bool
-	// LostIfUnknown has items count as lost if the file does not know the name: something else than a
-	// workqueue did its work before.
-	LostIfUnknown bool
 }
 
 // A Queue is client-go's rate limiting workqueue, whose items are kept in a file.
 //
-//	Add AddAfter AddRateLimited ──► keys, in memory ──► the next commit ──► file
+//	Add AddAfter AddRateLimited ──► a batch with the key ──► the next commit ──► file
 //	        │                         ▲
 //	        ▼                         │ Done, if the item was not added again
 //	client-go's rate limiting, delaying and plain queue ──► Get
 //
 // Its methods are client-go's, with the same results. What they add and remove in the file is
-// there with the next commit, at most CommitInterval later. An item that a handler of an informer of
-// the same file adds, before it returns, is in the file as soon as the handler's acknowledgement:
-// after a crash either the handler is told again, or the item is in the queue (D5).
+// there with the next commit, at most CommitInterval later. They do not wait for it. An item that a handler of an
+// informer of the same file adds, before it returns, is in the file no later than the handler's acknowledgement, whose
+// batch comes behind: after a crash either the handler is told again, or the item is in the queue (D5).
 //
 //   - Add, AddAfter and AddRateLimited keep the item. Delays are not kept: the next process works
 //     on all items at once.
@@ -53,16 +54,19 @@ type Options[T comparable] struct {
 // In memory it holds what client-go's holds, and the key of each item.
 type Queue[T comparable] struct {
 	workqueue.TypedRateLimitingInterface[T]
-	keys  *keys
-	codec Codec[T]
-	clock clock.WithTicker
-	order order[T]
-	plain *workqueue.Typed[T]
-	leave bool // After ShutDown the items stay in the file.
+	store   *Store
+	name    string
+	codec   Codec[T]
+	clock   clock.WithTicker
+	order   order[T]
+	plain   *workqueue.Typed[T]
+	leave   bool // After ShutDown the items stay in the file.
+	damaged bool
 
 	mu      sync.Mutex
-	delayed map[T]time.Time // When the item will be added that waits for its time.
-	left    map[T]struct{}  // Items that were added after ShutDown.
+	keys    map[string]struct{} // Those that the file has, or will have with the next commit.
+	delayed map[T]time.Time     // When the item will be added that waits for its time.
+	left    map[T]struct{}      // Items that were added after ShutDown.
 	closed  bool
 }
 
@@ -71,7 +75,7 @@ var _ workqueue.TypedRateLimitingInterface[string] = (*Queue[string])(nil)
 // New returns the workqueue of a name, with the items that an earlier one of this name has left. The
 // error wraps [ErrInUse] while the name has another one: one that was neither closed nor shut down
 // and emptied. Items that the Codec cannot decode are an error too, which says what to do, unless they
-// are damaged: see Lost.
+// are damaged: see Damaged.
 func New[T comparable](s *Store, name string, o Options[T]) (*Queue[T], error) {
 	if o.Codec == nil {
 		var err error
@@ -85,7 +89,7 @@ func New[T comparable](s *Store, name string, o Options[T]) (*Queue[T], error) {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	q := &Queue[T]{codec: o.Codec, clock: o.Clock, leave: o.LeaveAtShutDown, delayed: map[T]time.Time{}, left: map[T]struct{}{}}
+	q := &Queue[T]{store: s, name: name, keys: map[string]struct{}{}, codec: o.Codec, clock: o.Clock, leave: o.LeaveAtShutDown, delayed: map[T]time.Time{}, left: map[T]struct{}{}}
 	q.order.Queue, q.order.processing = workqueue.DefaultQueue[T](), map[T]struct{}{}
 	q.plain = workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[T]{
 		Name: name, MetricsProvider: o.MetricsProvider, Clock: o.Clock, Queue: &q.order,
@@ -96,7 +100,7 @@ func New[T comparable](s *Store, name string, o Options[T]) (*Queue[T], error) {
 	q.TypedRateLimitingInterface = workqueue.NewTypedRateLimitingQueueWithConfig(o.RateLimiter, workqueue.TypedRateLimitingQueueConfig[T]{
 		Name: name, MetricsProvider: o.MetricsProvider, Clock: o.Clock, DelayingQueue: keptForLater[T]{delaying, q},
 	})
-	if err := q.begin(s, name, o.LostIfUnknown); err != nil {
+	if err := q.begin(); err != nil {
 		q.ShutDown()
 		return nil, err
 	}
@@ -104,57 +108,115 @@ func New[T comparable](s *Store, name string, o Options[T]) (*Queue[T], error) {
 }
 
 // begin adds what an earlier queue of the name has left.
-func (q *Queue[T]) begin(s *Store, name string, lostIfUnknown bool) error {
-	if err := s.open(name, lostIfUnknown, q); err != nil {
+func (q *Queue[T]) begin() error {
+	var items []T
+	var damaged []string
+	var unknown error
+	err := q.store.open(q.name, q, func(snapshot *persist.Snapshot) error {
+		err := q.store.scan(snapshot, q.name, func(key string, it *persist.Item) {
+			_, damage := it.Payload()
+			item, err := q.codec.Decode(key)
+			if err == nil { // To work on an item that nobody has added does no harm.
+				items = append(items, item)
+			}
+			switch {
+			case damage != nil:
+				q.store.logger.Error(damage, "An item of a workqueue is damaged", "workqueue", q.name, "key", key, "used", err == nil)
+				damaged = append(damaged, it.Key)
+			case err != nil:
+				unknown = fmt.Errorf("workqueue: %q has the key %q of an earlier program, which the Codec does not know; Forget removes what the name has: %w", q.name, key, err)
+			default:
+				q.keys[key] = struct{}{}
+			}
+		})
+		return cmp.Or(err, unknown)
+	})
+	if err != nil {
+		q.release()
 		return err
 	}
-	var items []T
-	for _, key := range q.keys.sorted() {
-		item, err := q.codec.Decode(key)
-		if err != nil && q.keys.isDamaged(key) { // What it was counts as lost.
-			q.keys.remove(key)
-			continue
-		}
-		if err != nil {
-			s.release(q.keys, q)
-			return fmt.Errorf("workqueue: %q has the key %q of an earlier program, which the Codec does not know; Forget removes what the name has: %w", name, key, err)
-		}
-		items = append(items, item)
+	if q.damaged = len(damaged) > 0; q.damaged {
+		_, err = q.store.db.Update(func(b *persist.Batch) {
+			for _, key := range damaged {
+				b.Delete(q.store.keys, key)
+			}
+		})
 	}
-	q.keys.believe()
 	for _, item := range items {
 		q.Add(item)
 	}
-	return nil
+	return err
 }
 
-// Known reports whether the file knew the name when it was used first in this process.
-func (q *Queue[T]) Known() bool { return q.keys.known }
+// Damaged reports whether an item of an earlier queue was damaged. There may be others in its place: whoever adds items
+// should then add those of all objects.
+func (q *Queue[T]) Damaged() bool { return q.damaged }
 
-// Lost reports whether items of the name may be lost: the file was damaged, or see
-// Options.LostIfUnknown and [Store.MarkLost]. Whoever adds items should then add those of all objects, and
-// call Recovered: until then Lost is true, also in the next process. An item of an object that is gone
-// stays lost.
-func (q *Queue[T]) Lost() bool { return q.keys.isLost() }
+// AddTransient adds an item for this process only, unless it is in the file anyway. It is for items that the next process
+// adds again in any case.
+func (q *Queue[T]) AddTransient(item T) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.plain.Add(item)
+}
 
-// Recovered notes that all items which may be lost were added again.
-func (q *Queue[T]) Recovered() { q.keys.setLost(false) }
+// keepLocked puts the key of an item into the file.
+func (q *Queue[T]) keepLocked(item T) {
+	key := q.codec.Encode(item)
+	_, kept := q.keys[key]
+	if kept && !q.closed {
+		return
+	}
+	q.keys[key] = struct{}{}
+	q.change(func(b *persist.Batch, key string) {
+		if q.closed { // Another queue may have put it.
+			b.Put(q.store.keys, key, persist.Bytes(nil))
+		} else {
+			b.PutNew(q.store.keys, key, persist.Bytes(nil))
+		}
+	}, key)
+}
+
+// dropLocked removes it.
+func (q *Queue[T]) dropLocked(item T) {
+	key := q.codec.Encode(item)
+	if _, kept := q.keys[key]; kept {
+		delete(q.keys, key)
+		q.change(func(b *persist.Batch, key string) { b.Delete(q.store.keys, key) }, key)
+	}
+}
+
+// change changes a key. After the end of the Cache nothing is kept.
+func (q *Queue[T]) change(fn func(b *persist.Batch, key string), key string) {
+	key = keyfield.Of(q.name) + key
+	_, _ = q.store.db.Update(func(b *persist.Batch) { fn(b, key) })
+}
 
 // Close shuts the queue down and makes its name free for another one, with the items that are
 // left. Get returns none of them, and Done removes none any more. What is added later is kept for the
 // next process. Close is idempotent.
 func (q *Queue[T]) Close() {
 	q.ShutDown()
-	q.mu.Lock()
-	q.closed = true
-	q.mu.Unlock()
-	q.keys.store.release(q.keys, q)
+	q.release()
 }
 
-// own implements owner.
-func (q *Queue[T]) own(k *keys) { q.keys = k }
+func (q *Queue[T]) release() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+}
 
-// drained reports whether the queue is shut down, and nobody works on an item of it any more, nor will.
-func (q *Queue[T]) drained() bool {
-	return q.ShuttingDown() && (q.leave || q.Len() == 0) && !q.order.busy()
+// inUse implements owner: an item is worked on, or will be.
+func (q *Queue[T]) inUse() bool {
+	q.mu.Lock()
+	closed := q.closed
+	q.mu.Unlock()
+	return !closed && (!q.ShuttingDown() || !q.leave && q.Len() > 0 || q.order.working() > 0)
+}
+
+// len implements owner.
+func (q *Queue[T]) len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return max(len(q.keys), q.Len()+q.order.working())
 }

@@ -4,7 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,8 +94,8 @@ func TestNamesAreApart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if q.Len() != want || q.Known() != (name != "a") || q.Lost() {
-			t.Errorf("%q has %d items, known %t, lost %t", name, q.Len(), q.Known(), q.Lost())
+		if q.Len() != want || q.Damaged() {
+			t.Errorf("%q has %d items, damaged %t", name, q.Len(), q.Damaged())
 		}
 		q.Close()
 	}
@@ -235,7 +241,7 @@ func TestAnItemThatIsAddedForLaterTwiceIsKept(t *testing.T) {
 			synctest.Wait()
 			item, _ := q.Get()
 			q.Done(item)
-			kept := q.keys.len()
+			kept := len(q.keys)
 			time.Sleep(time.Hour)
 			if q.Len() != kept {
 				t.Errorf("%d keys were kept while %d items waited", kept, q.Len())
@@ -246,18 +252,15 @@ func TestAnItemThatIsAddedForLaterTwiceIsKept(t *testing.T) {
 	}
 }
 
-// TestKeysThatAreLostAreNoticed: and the others are worked on.
-func TestKeysThatAreLostAreNoticed(t *testing.T) {
+// TestADamagedItemIsNoticed, until the file is repaired: it is worked on if the Codec knows it, and the others are in any case.
+func TestADamagedItemIsNoticed(t *testing.T) {
 	for name, c := range map[string]struct {
-		damage func(names, work *bolt.Bucket) error
-		items  int
+		damage func(_, work *bolt.Bucket) error
+		items  []string
 	}{
-		"a key is gone":          {func(_, work *bolt.Bucket) error { return work.Delete([]byte("k5/model/a")) }, 1},
-		"a value is damaged":     {func(_, work *bolt.Bucket) error { return work.Put([]byte("k5/model/a"), []byte("damaged")) }, 2},
-		"a key is damaged":       {func(_, work *bolt.Bucket) error { return rename(work, "k5/model/a", "k5/model/c") }, 2},
-		"nobody knows it":        {func(_, work *bolt.Bucket) error { return rename(work, "k5/model/a", "k5/model/unknown") }, 1},
-		"their number is gone":   {func(names, _ *bolt.Bucket) error { return names.Delete([]byte("kmodel")) }, 2},
-		"their number is damage": {func(names, _ *bolt.Bucket) error { return names.Put([]byte("kmodel"), []byte("damaged")) }, 2},
+		"a value":                 {func(_, work *bolt.Bucket) error { return work.Put([]byte("k5/model/a"), []byte("damaged")) }, []string{"a", "b"}},
+		"a key":                   {func(_, work *bolt.Bucket) error { return rename(work, "k5/model/a", "k5/model/c") }, []string{"b", "c"}},
+		"a key that nobody knows": {func(_, work *bolt.Bucket) error { return rename(work, "k5/model/a", "k5/model/unknown") }, []string{"b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := testsupport.Path(t)
@@ -268,72 +271,32 @@ func TestKeysThatAreLostAreNoticed(t *testing.T) {
 			flush(t, db)
 			path = crashed(t, path)
 			changeWork(t, path, c.damage)
-			s, db = openStore(t, path)
-			q = newQueue(t, s, Options[string]{Codec: fussy{}})
-			if !q.Lost() || q.Len() != c.items {
-				t.Errorf("lost: %t, %d items", q.Lost(), q.Len())
-			}
-			for _, recovered := range []bool{false, true} { // Before that a process may end.
-				if recovered {
-					q.Recovered()
+			for process := range 4 {
+				s, db = openStore(t, path)
+				q = newQueue(t, s, Options[string]{Codec: fussy{}})
+				items := c.items
+				if process == 3 {
+					items = nil
 				}
-				flush(t, db)
-				s, db = openStore(t, crashed(t, path))
-				if q = newQueue(t, s, Options[string]{Codec: fussy{}}); q.Lost() == recovered || !q.Known() || q.Len() != c.items {
-					t.Errorf("lost: %t, after it was recovered %t, %d items", q.Lost(), recovered, q.Len())
+				if q.Damaged() != (process < 2) {
+					t.Errorf("process %d: damaged %t", process, q.Damaged())
 				}
-				path = db.Path()
+				if d := cmp.Diff(items, slices.Sorted(maps.Keys(q.keys))); d != "" || q.Len() != len(items) {
+					t.Errorf("process %d: %d items (-want +got):\n%s", process, q.Len(), d)
+				}
+				if process == 2 {
+					for range items {
+						item, _ := q.Get()
+						q.Done(item)
+					}
+				}
+				if process > 0 { // The first one ends before its next commit.
+					flush(t, db)
+				}
+				path = crashed(t, path)
 			}
 		})
 	}
-}
-
-// TestWhatAnotherUserOfTheNameHasDoneIsLost: before the first workqueue of the name, or since.
-func TestWhatAnotherUserOfTheNameHasDoneIsLost(t *testing.T) {
-	path := testsupport.Path(t)
-	s, db := openStore(t, path)
-	if err := s.MarkLost("model"); err != nil {
-		t.Fatal(err)
-	}
-	if q := newQueue(t, s, Options[string]{}); q.Lost() {
-		t.Error("the first one of a name that nobody had has lost something")
-	}
-	flush(t, db)
-	for _, ended := range []bool{false, true} {
-		s, db = openStore(t, crashed(t, path))
-		if ended { // The mark is for the next one of this process, too.
-			newQueue(t, s, Options[string]{}).Close()
-		}
-		if err := s.MarkLost("model"); err != nil {
-			t.Fatal(err)
-		}
-		flush(t, db)
-		if !ended {
-			s, db = openStore(t, crashed(t, db.Path()))
-		}
-		q := newQueue(t, s, Options[string]{})
-		if !q.Lost() {
-			t.Error("what the other one did is not lost")
-		}
-		q.Recovered()
-		flush(t, db)
-		path = db.Path()
-	}
-	s, _ = openStore(t, crashed(t, path))
-	if q := newQueue(t, s, Options[string]{LostIfUnknown: true}); q.Lost() {
-		t.Error("what was recovered is lost")
-	}
-	if err := s.Forget("unknown"); err != nil {
-		t.Fatal(err)
-	}
-	other, err := New(s, "unknown", Options[string]{LostIfUnknown: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !other.Lost() {
-		t.Error("nothing is lost of what was done before the first one of the name")
-	}
-	other.Close()
 }
 
 // rename changes a key, as damage would: the checksum of its value is wrong then.
@@ -342,42 +305,236 @@ func rename(b *bolt.Bucket, from, to string) error {
 	return errors.Join(b.Delete([]byte(from)), b.Put([]byte(to), value))
 }
 
-// TestKeysAreWrittenIntoTheFileThatReplacesADamagedOne: also those that were only in the old one.
-func TestKeysAreWrittenIntoTheFileThatReplacesADamagedOne(t *testing.T) {
-	path := testsupport.Path(t)
-	s, db := openStore(t, path)
-	q := newQueue(t, s, Options[string]{})
-	q.Add("a")
-	flush(t, db)
-	_, err := db.Update(func(b *persist.Batch) { b.Drop(s.keys); b.Drop(s.names) }) // As if nothing could be read.
-	if err != nil {
-		t.Fatal(err)
-	}
-	q.keys.afterDamage(errors.New("damaged"))
-	flush(t, db)
-	s, _ = openStore(t, crashed(t, path))
-	if q = newQueue(t, s, Options[string]{}); q.Lost() || q.Len() != 1 {
-		t.Errorf("lost: %t, %d items", q.Lost(), q.Len())
+// TestWhatIsDoneBeforeACommitIsNotWritten: a queue that is worked off at once causes no commit, which much that waits would.
+func TestWhatIsDoneBeforeACommitIsNotWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Hour, MaxPendingBytes: 10_000})
+		q := newQueue(t, NewStore(db, "workqueues", testsupport.Quiet), Options[string]{})
+		flush(t, db)
+		durable := db.Durable()
+		for i := range 1000 {
+			q.Add(fmt.Sprint(i))
+			item, _ := q.Get()
+			q.Forget(item)
+			q.Done(item)
+		}
+		synctest.Wait()
+		if now := db.Durable(); now != durable {
+			t.Errorf("durable up to batch %d, expected %d", now, durable)
+		}
+	})
+}
+
+// TestATransientItemIsNotInTheFile, unless it is added as others are, too.
+func TestATransientItemIsNotInTheFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, db := openStore(t, testsupport.Path(t))
+		q := newQueue(t, s, Options[string]{RateLimiter: limiter()})
+		expectStored := func(want ...string) {
+			t.Helper()
+			flush(t, db)
+			after, _ := openStore(t, crashed(t, db.Path()))
+			q := newQueue(t, after, Options[string]{})
+			defer q.ShutDown()
+			if d := cmp.Diff(want, slices.Sorted(maps.Keys(q.keys))); d != "" {
+				t.Errorf("-want +got:\n%s", d)
+			}
+		}
+		next := func(want string) {
+			t.Helper()
+			if got, _ := q.Get(); got != want {
+				t.Errorf("%q, expected %q", got, want)
+			}
+		}
+		q.AddTransient("a")
+		q.Add("b")
+		q.AddTransient("b")
+		if q.Len() != 2 || s.Status()[0].Keys != 2 {
+			t.Errorf("%d items, %v", q.Len(), s.Status())
+		}
+		expectStored("b")
+		next("a")
+		q.Done("a")
+		next("b")
+		q.AddTransient("b") // Not to be lost: somebody works on an earlier state.
+		q.Done("b")
+		expectStored("b")
+		next("b")
+		q.Done("b")
+		expectStored()
+		q.AddTransient("a")
+		next("a")
+		q.AddRateLimited("a") // It is kept until it has succeeded.
+		q.Done("a")
+		expectStored("a")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		next("a")
+		q.Done("a")
+		expectStored()
+		if keys := s.Status()[0].Keys; keys != 0 {
+			t.Errorf("%d keys", keys)
+		}
+	})
+}
+
+// TestWhatIsAddedAfterTheEndIsForTheNextProcess, whatever another queue of the name has done meanwhile.
+func TestWhatIsAddedAfterTheEndIsForTheNextProcess(t *testing.T) {
+	for name, end := range map[string]func(*Queue[string]){
+		"Close":    (*Queue[string]).Close,
+		"ShutDown": func(q *Queue[string]) { q.ShutDown() },
+	} {
+		for _, others := range []string{"no other queue", "another queue", "Forget"} {
+			t.Run(name+", "+others, func(t *testing.T) {
+				s, db := openStore(t, testsupport.Path(t))
+				q := newQueue(t, s, Options[string]{LeaveAtShutDown: true})
+				q.Add("a")
+				end(q)
+				switch others {
+				case "another queue":
+					other := newQueue(t, s, Options[string]{})
+					item, _ := other.Get()
+					other.Done(item)
+					other.Close()
+				case "Forget":
+					if err := s.Forget("model"); err != nil {
+						t.Fatal(err)
+					}
+				}
+				q.Add("a")
+				q.AddAfter("b", time.Hour)
+				q.Add("c")
+				flush(t, db)
+				s, _ = openStore(t, crashed(t, db.Path()))
+				if next := newQueue(t, s, Options[string]{}); next.Len() != 3 {
+					t.Errorf("the next process has %d items", next.Len())
+				}
+			})
+		}
 	}
 }
 
-// TestWhatIsDoneBeforeACommitIsNotWritten: a queue that is worked off at once costs no writes.
-func TestWhatIsDoneBeforeACommitIsNotWritten(t *testing.T) {
-	path := testsupport.Path(t)
-	s, db := openStore(t, path)
-	q := newQueue(t, s, Options[string]{})
-	flush(t, db)
-	puts := 0
-	db.AddHook(&persist.Hook{BeforeCommit: func(*persist.Batch) { puts = len(q.keys.changed) }})
-	for range 100 {
-		q.Add("a")
-		item, _ := q.Get()
-		q.Forget(item)
-		q.Done(item)
+// TestStatusHasAlsoNamesThatHaveNoQueue: with what waits for them.
+func TestStatusHasAlsoNamesThatHaveNoQueue(t *testing.T) {
+	s, db := openStore(t, testsupport.Path(t))
+	add := func(name string, items ...string) *Queue[string] {
+		q, err := New(s, name, Options[string]{Codec: fussy{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, item := range items {
+			q.Add(item)
+		}
+		return q
 	}
+	add("absent", "a", "b", "unknown").Close()
+	add("empty").Close()
+	used := add("used", "a")
+	expect := func(want ...Status) {
+		t.Helper()
+		if d := cmp.Diff(want, s.Status()); d != "" {
+			t.Errorf("-want +got:\n%s", d)
+		}
+	}
+	expect(Status{"absent", true, 3}, Status{"empty", true, 0}, Status{"used", false, 1})
+	used.Close()
 	flush(t, db)
-	if puts != 0 {
-		t.Errorf("%d changes", puts)
+
+	s, _ = openStore(t, crashed(t, db.Path()))
+	add("empty", "a").Close()
+	for range 2 { // A queue that could not be made changes nothing.
+		expect(Status{"absent", true, 3}, Status{"empty", true, 1}, Status{"used", true, 1})
+		if _, err := New(s, "absent", Options[string]{Codec: fussy{}}); err == nil {
+			t.Error("an item that the Codec does not know is accepted")
+		}
+	}
+	if err := s.Forget("absent"); err != nil {
+		t.Fatal(err)
+	}
+	expect(Status{"empty", true, 1}, Status{"used", true, 1})
+}
+
+// TestEveryCommitWithAnAcknowledgementHasTheItem, or what says that it is done: a handler adds it before it acknowledges
+// (D5).
+func TestEveryCommitWithAnAcknowledgementHasTheItem(t *testing.T) {
+	s, db := openStore(t, testsupport.Path(t))
+	q := newQueue(t, s, Options[string]{LeaveAtShutDown: true})
+	notes := persist.Bucket{Space: "pods", Name: "notes"}
+	note := func(key, value string) {
+		if _, err := db.Update(func(b *persist.Batch) { b.Put(notes, key, persist.Bytes(value)) }); err != nil {
+			t.Error(err)
+		}
+		runtime.Gosched() // To the committer.
+	}
+	var worker sync.WaitGroup
+	worker.Go(func() { // Does every second item.
+		for {
+			item, shutdown := q.Get()
+			switch i, _ := strconv.Atoi(item); {
+			case shutdown:
+				return
+			case i%2 == 0:
+				note("done "+item, "")
+			default:
+				q.AddAfter(item, time.Hour)
+			}
+			q.Done(item)
+		}
+	})
+	added := 0
+	for range testsupport.Rounds(60, 25) {
+		var handler sync.WaitGroup
+		handler.Go(func() { // While a commit begins.
+			for range 20 {
+				q.Add(fmt.Sprint(added))
+				runtime.Gosched()
+				added++
+				note("acknowledged", fmt.Sprint(added))
+			}
+		})
+		committed := db.Committed()
+		flush(t, db)
+		<-committed
+		path := testsupport.Path(t)
+		f, err := os.Create(path)
+		if err == nil {
+			_, err = db.WriteTo(f)
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		expectAcknowledgedItems(t, path, notes)
+		handler.Wait()
+	}
+	q.ShutDown()
+	worker.Wait()
+}
+
+// expectAcknowledgedItems expects in a file that each item which is acknowledged by the notes is there, or is done.
+func expectAcknowledgedItems(t *testing.T, path string, notes persist.Bucket) {
+	t.Helper()
+	s, db := openStore(t, path)
+	there := newQueue(t, s, Options[string]{}).keys
+	acknowledged := 0
+	err := db.Read(notes.Space, func(snapshot *persist.Snapshot) error {
+		return snapshot.Scan(notes.Name, "", func(it *persist.Item) (bool, error) {
+			if done, ok := strings.CutPrefix(it.Key, "done "); ok {
+				there[done] = struct{}{}
+				return true, nil
+			}
+			b, err := it.Payload()
+			acknowledged, _ = strconv.Atoi(string(b))
+			return true, err
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range acknowledged {
+		if _, ok := there[fmt.Sprint(i)]; !ok {
+			t.Fatalf("%d are acknowledged, item %d is neither there nor done", acknowledged, i)
+		}
 	}
 }
 
@@ -422,37 +579,6 @@ func TestManyUseAQueueAtOnce(t *testing.T) {
 			t.Errorf("%d keys are kept, %d are in the queue", n, q.Len())
 		}
 	})
-}
-
-// TestEveryCommitWithAnAcknowledgementHasTheItem: a handler may add and acknowledge at any moment, also
-// while a commit asks one hook after the other what it has (D5).
-func TestEveryCommitWithAnAcknowledgementHasTheItem(t *testing.T) {
-	path := testsupport.Path(t)
-	s, db := openStore(t, path)
-	q := newQueue(t, s, Options[string]{})
-	for _, file := range testdb.AddDuringCommits(t, db, path, func(n int) { q.Add(fmt.Sprint(n)) }, q.keys.len) {
-		next, after := openStore(t, file)
-		there := 0
-		for _, st := range next.Status() {
-			there += st.Keys
-		}
-		testdb.ExpectAcknowledged(t, after, there)
-	}
-}
-
-// TestANameIsMarkedAlthoughTheNamesCouldNotBeRead: the file may know it.
-func TestANameIsMarkedAlthoughTheNamesCouldNotBeRead(t *testing.T) {
-	s, db := openStore(t, testsupport.Path(t))
-	newQueue(t, s, Options[string]{}).Close()
-	s.Close()
-	s = NewStore(db, s.keys.Space, testsupport.Quiet)
-	s.absent = nil // As after an error of the read.
-	if err := s.MarkLost("model"); err != nil {
-		t.Fatal(err)
-	}
-	if q := newQueue(t, s, Options[string]{LostIfUnknown: true}); !q.Known() || !q.Lost() {
-		t.Errorf("known: %v, lost: %v", q.Known(), q.Lost())
-	}
 }
 
 // fussy is a Codec that does not know the key "unknown".

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -80,7 +81,9 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	a := &agent{listers.NewPodLister(pods.GetIndexer())}
-	if _, err := pods.AddReconciler("files", a.reconcile, warmwatch.ReconcilerOptions{Workers: 4}); err != nil {
+	o := warmwatch.ReconcilerOptions{Workers: 4}
+	o.Known = a.known
+	if _, err := pods.AddReconciler("files", a.reconcile, o); err != nil {
 		return err
 	}
 	pods.RunWithContext(ctx) // It returns when all reconciles have returned, and only then the Cache is closed.
@@ -90,8 +93,12 @@ func run(ctx context.Context) (err error) {
 type agent struct{ pods listers.PodLister }
 
 // reconcile makes the file of one Pod what it should be. It may be called twice for one change, and once for
-// several. Where it fails, it is called again, by the next process if need be.
-func (a *agent) reconcile(_ context.Context, key cache.ObjectName) error {
+// several. Where it fails, it is called again, by the next process if need be. Each start calls it for all Pods.
+func (a *agent) reconcile(_ context.Context, req warmwatch.ReconcileRequest) (warmwatch.ReconcileResult, error) {
+	return warmwatch.ReconcileResult{}, a.makeFile(req.ObjectName)
+}
+
+func (a *agent) makeFile(key cache.ObjectName) error {
 	file := filepath.Join(*dir, key.Namespace+"_"+key.Name)
 	pod, err := a.pods.Pods(key.Namespace).Get(key.Name)
 	switch {
@@ -109,4 +116,15 @@ func (a *agent) reconcile(_ context.Context, key cache.ObjectName) error {
 	}
 	log.Printf("%s is there", key)
 	return nil
+}
+
+// known returns the Pods that have files. So a file is removed whose Pod is gone, even if the cache file was lost.
+func (a *agent) known(context.Context) (keys []cache.ObjectName, err error) {
+	files, err := os.ReadDir(*dir)
+	for _, file := range files {
+		if namespace, name, ok := strings.Cut(file.Name(), "_"); ok {
+			keys = append(keys, cache.NewObjectName(namespace, name))
+		}
+	}
+	return keys, err
 }

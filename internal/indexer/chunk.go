@@ -12,12 +12,12 @@ const chunkBytes = 1 << 20
 // ChunkObjects is how many objects a chunk has at most. Only tests change it, before they make an Indexer.
 var ChunkObjects = 256
 
-func (ix *Indexer) scanChunk(s *persist.Snapshot, from string, asOf uint64, objects int, buf *buffers) (ls []lazyObject, next string, done bool, err error) {
+func (ix *Indexer) scanChunk(s *persist.Snapshot, from string, asOf uint64, buf *buffers) (ls []lazyObject, next string, done bool, err error) {
 	size := 0
 	done = true
-	ls = make([]lazyObject, 0, objects)
+	ls = make([]lazyObject, 0, ChunkObjects)
 	err = s.Scan(objectsBucket, from, func(it *persist.Item) (bool, error) {
-		if len(ls) == objects || size > chunkBytes {
+		if len(ls) == ChunkObjects || size > chunkBytes {
 			done = false
 			return false, nil
 		}
@@ -60,22 +60,6 @@ func (ix *Indexer) Chunk(from string, durable bool) (Chunk, error) {
 // ReadChunk is Chunk without the decoding. Only this part must be done before the
 // next chunk is read.
 func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
-	return ix.readChunk(from, durable, ChunkObjects)
-}
-
-// ReadObject is Chunk of the object of one key, empty if there is none.
-func (ix *Indexer) ReadObject(key string, durable bool) (Chunk, error) {
-	c, err := ix.readChunk(key, durable, 1)
-	if len(c.undecoded) > 0 && c.undecoded[0].key != key {
-		c.undecoded = nil
-	}
-	if err != nil {
-		return Chunk{}, err
-	}
-	return ix.DecodeChunk(c), nil
-}
-
-func (ix *Indexer) readChunk(from string, durable bool, objects int) (Chunk, error) {
 	snapshot, atLeast := ix.db.Snapshot, ix.Seq()
 	if durable {
 		snapshot, atLeast = ix.db.DurableSnapshot, 0
@@ -94,7 +78,7 @@ func (ix *Indexer) readChunk(from string, durable bool, objects int) (Chunk, err
 	}
 	st.Seq = max(st.Seq, atLeast) // It is better to tell of something twice than not at all.
 	c := Chunk{Seq: st.Seq, records: new(buffers)}
-	c.undecoded, c.Next, c.Done, err = ix.scanChunk(s, from, st.Seq, objects, c.records)
+	c.undecoded, c.Next, c.Done, err = ix.scanChunk(s, from, st.Seq, c.records)
 	return c, err
 }
 
@@ -116,6 +100,16 @@ func (ix *Indexer) DecodeChunk(c Chunk) Chunk {
 		}
 	}
 	return c
+}
+
+// InFile reports whether the file has an object of a key, readable or not, see [persist.DB.DurableSnapshot].
+func (ix *Indexer) InFile(key string) (found bool, err error) {
+	s, err := ix.db.DurableSnapshot(ix.space)
+	if err != nil {
+		return false, err
+	}
+	defer s.Close()
+	return s.View(objectsBucket, key, func(*persist.Item) error { return nil })
 }
 
 // Keys calls fn with all keys, in order and in batches of bounded size, while no

@@ -214,7 +214,7 @@ func (ix *Indexer) list(s *persist.Snapshot, asOf uint64, m mark) (list []any, l
 		var ls []lazyObject
 		var buf buffers
 		var err error
-		ls, from, done, err = ix.scanChunk(s, from, asOf, ChunkObjects, &buf)
+		ls, from, done, err = ix.scanChunk(s, from, asOf, &buf)
 		if err != nil {
 			return list, err
 		}

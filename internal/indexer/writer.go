@@ -185,13 +185,6 @@ func (w *Writer) Sound(key string) any {
 	return obj
 }
 
-// Renumber gives the change that was staged last a new number, greater than all that
-// [Writer.NextSeq] has returned.
-func (w *Writer) Renumber(c *Change) {
-	c.Seq = w.NextSeq()
-	c.value.Seq = c.Seq
-}
-
 // SetComplete says that no object is missing once the changes are committed. If the number
 // of objects was lost, it is known again.
 func (w *Writer) SetComplete() { w.next.Uncounted = false }

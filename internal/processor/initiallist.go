@@ -1,95 +1,62 @@
 package processor
 
 import (
+	"math"
+	"sync"
+
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/queue"
 )
 
-// tellInitialList tells of every object. A chunk is read, at its own moment, while the
-// one before is told, and its Seq is noted: later, deltas up to that Seq are left out.
-// So no snapshot is held while a handler runs.
-func (l *listener) tellInitialList() bool {
-	if l.durable {
-		if err := l.consumer.WaitDurable(l.p.opts.ServedAt()); err != nil {
-			return false
-		}
+// startOver tells of the deletions that wait, and of every object, see [queue.Consumer.BeginList]. It waits until the
+// informer has synced, so that no handler is called for objects that are gone. A chunk is read, at its own moment, while
+// the one before is told, so that no snapshot is held while a handler runs.
+func (l *listener) startOver() bool {
+	if !waitFor(l, l.p.opts.Synced) {
+		return false
 	}
-	endBallast := func() {}
-	defer func() { endBallast() }()
-	first, deletions := true, l.consumer.Deletions()
-	l.leftOut = nil
-	chunks := &walkReader{l: l, walker: l.p.join(l.durable), floor: l.consumer.Cursor()}
-	ok := l.tellChunks(chunks, l.noteRange(chunks), func(c indexer.Chunk) bool {
-		if first && !l.startsOver {
-			l.consumer.InitialListFrom(c.Seq)
+	l.initialList.Store(true)
+	if err := l.consumer.BeginList(); err != nil {
+		return l.failed(err)
+	}
+	begun := l.consumer.ListBegun()
+	if !l.tellDeletions(0, begun, func(*queue.Delta) bool { return true }) {
+		return false
+	}
+	defer l.p.store.Ballast()()
+	toldSeq := uint64(math.MaxUint64)
+	ok := l.tellChunks(true, func(from string, c indexer.Chunk) bool {
+		covered := func(d *queue.Delta) bool {
+			return d.Seq <= c.Seq && d.Key >= from && (c.Done || d.Key < c.Next)
 		}
-		if first && !c.Done {
-			endBallast = l.p.opts.Store.Ballast()
-		}
-		first = false
-		l.noteLeftOut(c.LeftOut)
-		if !l.tellReplaced(deletions, c) {
+		if !l.tellDeletions(begun, math.MaxUint64, covered) { // Some of them may not be published yet.
 			return false
 		}
-		l.listedSeq = max(l.listedSeq, c.Seq)
-		d := queue.Delta{Type: cache.Added}
-		for i, obj := range c.Objects {
-			d.Key, d.Seq = c.Keys[i], c.Seqs[i]
-			if l.stopped() {
-				return false
-			}
-			told, goOn := l.call(&d, func() { l.handler.OnAdd(obj, true) })
-			if !goOn {
-				return false
-			}
-			if told {
-				l.consumer.EndAside(&queue.Delta{Type: cache.Added, Key: d.Key})
-			}
+		if !l.tellObjects(c, cache.Added, func(obj any) { l.handler.OnAdd(obj, true) }) {
+			return false
 		}
+		l.consumer.Listed(c.Next, c.Done, c.Seq)
+		toldSeq = min(toldSeq, c.Seq)
 		return true
 	})
-	if ok && len(l.leftOut) == 0 {
-		l.consumer.InitialListDone()
+	if !ok {
+		return false
 	}
-	return ok
+	l.toldSeq = max(l.toldSeq, toldSeq)
+	if err := l.consumer.EndList(); err != nil {
+		return l.failed(err)
+	}
+	l.initialList.Store(l.consumer.StartsOver())
+	l.p.running.Go(l.askKnown)
+	return true
 }
 
-// noteLeftOut notes what a durable handler was not told of. The next relist tells of it; if the
-// process ends before, the next one begins the list anew.
-func (l *listener) noteLeftOut(keys []string) {
-	if !l.durable || len(keys) == 0 {
-		return
-	}
-	if l.leftOut == nil {
-		l.leftOut = map[string]struct{}{}
-	}
-	for _, key := range keys {
-		l.leftOut[key] = struct{}{}
-	}
-}
-
-// noteTold notes that the handler was told of a delta, which may be the last that the list lacked. A deletion that the
-// list covers is not of the object that it lacked.
-func (l *listener) noteTold(d *queue.Delta) {
-	_, leftOut := l.leftOut[d.Key]
-	if !leftOut || d.Type == cache.Deleted && d.Seq <= l.consumer.ListedAt(d.Key) {
-		return
-	}
-	if delete(l.leftOut, d.Key); len(l.leftOut) == 0 {
-		l.consumer.InitialListDone()
-	}
-}
-
-// tellReplaced tells a handler that starts over of the deletions up to the chunk's Seq of keys that the chunk has objects
-// of. It may know an object that was deleted since this list began, and the list has the one that took its name only.
-func (l *listener) tellReplaced(deletions *queue.Deletions, c indexer.Chunk) bool {
-	if !l.startsOver {
-		return true
-	}
-	for after := uint64(0); after < c.Seq; {
-		ds, err := deletions.Of(c.Keys, after, c.Seq)
+// tellDeletions tells of the deletions behind a number, up to another one, that concern the list now.
+func (l *listener) tellDeletions(after, upTo uint64, concerns func(*queue.Delta) bool) bool {
+	for {
+		ds, err := l.consumer.Deletions(after, upTo)
 		if err != nil {
 			if !l.failed(err) {
 				return false
@@ -100,79 +67,163 @@ func (l *listener) tellReplaced(deletions *queue.Deletions, c indexer.Chunk) boo
 			return true
 		}
 		for i := range ds {
-			after = ds[i].Seq
-			ds[i].Replaced = false // The list tells of the new object.
+			d := &ds[i]
+			after = d.Number
 			if l.stopped() {
 				return false
 			}
-			told, goOn := l.tell(&ds[i])
-			if !goOn {
+			if !concerns(d) {
+				continue
+			}
+			if !l.call(d, func() { l.handler.OnDelete(d.Object()) }) {
 				return false
 			}
-			if told {
-				l.consumer.EndAside(&queue.Delta{Type: cache.Deleted, Key: ds[i].Key})
-			}
-			if l.toldReplaced == nil {
-				l.toldReplaced = map[uint64]struct{}{}
-			}
-			l.toldReplaced[after] = struct{}{}
+		}
+	}
+}
+
+// tellObjects calls f for each object of a chunk.
+func (l *listener) tellObjects(c indexer.Chunk, t cache.DeltaType, f func(obj any)) bool {
+	d := queue.Delta{Type: t}
+	for i, obj := range c.Objects {
+		if obj == nil { // See resync.
+			continue
+		}
+		d.Key = c.Keys[i]
+		if l.stopped() {
+			return false
+		}
+		if !l.call(&d, func() { f(obj) }) {
+			return false
 		}
 	}
 	return true
 }
 
-// tellChunks calls tell with all objects until tell returns false. Chunks are taken, and decoded,
-// while the ones before are told.
-func (l *listener) tellChunks(chunks *walkReader, take func(*walkedChunk) error, tell func(indexer.Chunk) bool) bool {
-	defer chunks.leave()
+// tellChunks calls tell with all objects, in chunks, until tell returns false. Where whole, it reads a chunk again that
+// lacks an object which could not be read, until a relist has brought it.
+func (l *listener) tellChunks(whole bool, tell func(from string, c indexer.Chunk) bool) bool {
+	l.p.chunks.enter()
+	defer l.p.chunks.leave()
+	from, begun := "", l.p.now()
+	c := l.p.readChunk(from, l.durable, begun)
 	for {
-		c, err := chunks.read(take)
+		if !waitFor(l, c.done) {
+			return false
+		}
+		if !c.sees(begun) {
+			c = l.p.readChunk(from, l.durable, begun)
+			continue
+		}
+		err := c.err
+		if err == nil && whole && len(c.chunk.LeftOut) > 0 {
+			err = errNotListed
+		}
 		if err != nil {
 			if !l.failed(err) {
 				return false
 			}
+			c = l.p.readChunk(from, l.durable, moment{c.id, math.MaxUint64})
 			continue
 		}
-		if !tell(c.decode()) {
+		read := c.chunk
+		if !read.Done {
+			c = l.p.readChunk(read.Next, l.durable, begun)
+		}
+		if !tell(from, read) {
 			return false
 		}
-		if c.chunk.Done {
+		if read.Done {
 			return true
 		}
+		from = read.Next
 	}
 }
 
-// noteRange returns what has the queue note the Seq of each chunk of the initial list. The first
-// chunk may move the cursor to its Seq, so those behind it must not be older.
-func (l *listener) noteRange(chunks *walkReader) func(*walkedChunk) error {
-	return func(c *walkedChunk) error {
-		chunks.floor = max(chunks.floor, c.chunk.Seq)
-		return l.consumer.NoteRange(c.from, queue.ListedRange{To: c.chunk.Next, Last: c.chunk.Done, Seq: c.chunk.Seq}, c.epoch)
+// chunks are those that were read last, for listeners that are told of all objects. Those that begin at about the same
+// time share them, and the objects, as client-go's listeners do.
+type chunks struct {
+	mu        sync.Mutex
+	listeners int // Who tell of chunks now.
+	last      uint64
+	byKey     map[chunkKey]*chunk
+	keys      []chunkKey // Oldest first.
+}
+
+// maxChunks is how many chunks are kept.
+const maxChunks = 4
+
+type chunkKey struct {
+	from    string
+	durable bool
+}
+
+// A chunk is read by a goroutine of its own. Chunks with greater ids were read later.
+type chunk struct {
+	id    uint64        // The greatest there is until the read begins.
+	done  chan struct{} // Closed when it is read.
+	chunk indexer.Chunk
+	err   error
+}
+
+func (cs *chunks) enter() {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.listeners++
+}
+
+func (cs *chunks) leave() {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if cs.listeners--; cs.listeners == 0 {
+		clear(cs.byKey)
+		cs.keys = nil
 	}
 }
 
-// toldByInitialList reports whether the initial list has told of a delta's outcome already.
-func (l *listener) toldByInitialList(d *queue.Delta) bool {
-	if d.Seq > l.listedSeq {
-		l.listedSeq, l.toldReplaced, l.untoldByList = 0, nil, nil
-		return false
+// A moment is behind the reading of a chunk, and behind a write.
+type moment struct{ id, seq uint64 }
+
+func (p *Processor) now() moment {
+	seq := p.store.Seq()
+	p.chunks.mu.Lock()
+	defer p.chunks.mu.Unlock()
+	return moment{p.chunks.last, seq}
+}
+
+// sees reports whether a chunk has all that was written at a moment: it was read later, or nothing was written in
+// between. Before it is read that may not be known, then it may.
+func (c *chunk) sees(m moment) bool {
+	select {
+	case <-c.done:
+		return c.id > m.id || c.err == nil && c.chunk.Seq >= m.seq
+	default:
+		return true
 	}
-	if d.Seq > l.consumer.ListedAt(d.Key) {
-		return false
-	}
-	if l.isUntold(d) {
-		if l.untoldByList == nil {
-			l.untoldByList = map[string]struct{}{}
+}
+
+// readChunk returns a chunk that begins at from, and sees a moment as far as that is known.
+func (p *Processor) readChunk(from string, durable bool, m moment) *chunk {
+	cs, key := &p.chunks, chunkKey{from, durable}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if c := cs.byKey[key]; c != nil && c.sees(m) {
+		return c
+	} else if c == nil {
+		if cs.keys = append(cs.keys, key); len(cs.keys) > maxChunks {
+			delete(cs.byKey, cs.keys[0])
+			cs.keys = cs.keys[1:]
 		}
-		l.untoldByList[d.Key] = struct{}{}
 	}
-	_, untold := l.untoldByList[d.Key]
-	return !untold
-}
-
-// isUntold reports whether a delta that the list covers is a deletion that the handler has to be told of, and that the
-// list has not told of: it had no object of the name, or tellReplaced did not find the deletion.
-func (l *listener) isUntold(d *queue.Delta) bool {
-	_, told := l.toldReplaced[d.Seq]
-	return l.startsOver && d.Type == cache.Deleted && !told
+	c := &chunk{id: math.MaxUint64, done: make(chan struct{})}
+	cs.byKey[key] = c
+	p.running.Go(func() {
+		defer close(c.done)
+		cs.mu.Lock()
+		cs.last++
+		c.id = cs.last
+		cs.mu.Unlock()
+		c.chunk, c.err = p.store.Chunk(from, durable)
+	})
+	return c
 }

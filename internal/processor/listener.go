@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -21,50 +22,44 @@ const (
 	crashPause = time.Second
 	// readRetryDelay is the pause after the store or the queue could not be read.
 	readRetryDelay = time.Second
+	// acknowledgeEvery is how long a handler runs before what it has returned from is acknowledged, if it gets many
+	// deltas at once.
+	acknowledgeEvery = time.Second
+	// panicPatience is how long a process that is about to end by a panic waits for the disk to
+	// note that.
+	panicPatience = 5 * time.Second
 )
 
-// listener calls one handler, in one goroutine. It tells it first of all objects (the
-// initial list), then of every delta. A durable handler of a known name begins with the
-// deltas. One that starts over is told of the deletions that wait for it first.
+// listener calls one handler, in one goroutine: for every delta, and where the handler starts over, as a new one does,
+// first for all objects.
 //
 // It implements cache.ResourceEventHandlerRegistration.
 type listener struct {
 	p         *Processor
 	handler   cache.ResourceEventHandler
-	name      string       // For logs and Status.
-	ownLogger *klog.Logger // Of the options of the handler, nil if they have none: see log.
-	consumer  *queue.Consumer
+	named     Name
+	name      string          // For logs and Status.
+	ownLogger *klog.Logger    // Of the options of the handler, nil if they have none: see log.
+	consumer  *queue.Consumer // Nil before the start.
 	durable   bool
-	turn      chan struct{} // Of the durable name, see turns.
 
 	stopCh   chan struct{}
 	stopOnce sync.Once
 	finished chan struct{} // Closed when the handler is not called any more.
 	synced   chan struct{} // Closed when the initial items were handled, and the informer has synced.
 	syncOnce sync.Once
-	// initialHead is the Seq up to which deltas count as initial items.
+	// initialHead is the number up to which deltas are initial items, plus 1; 0 while that is not known.
 	initialHead atomic.Uint64
 	// initialList says that the handler has not been told of all objects yet.
 	initialList atomic.Bool
 	inFlight    inFlight
-	// informerSynced says that the informer has synced.
-	informerSynced atomic.Bool
+	skipped     atomic.Int64
 
-	// listedSeq is the greatest Seq as of which the initial list told of an object, 0 once
-	// the cursor has passed it: see Consumer.ListedAt.
-	listedSeq uint64
-	// startsOver: it must be told of all deletions, also of objects that the initial list does not have any more. See
-	// Consumer.StartsOver.
-	startsOver bool
-	// toldReplaced has the Seqs of the deletions that tellReplaced has told of.
-	toldReplaced map[uint64]struct{}
-	// untoldByList has the keys of deletions up to listedSeq that the handler is told of behind the list, see isUntold.
-	// What follows about such a key is told as well: the list has told its outcome, and the deletion takes that back.
-	untoldByList map[string]struct{}
+	// unknown has what Known has returned, until the handler is told of what the store lacks of it.
+	unknown atomic.Pointer[[]cache.ObjectName]
 
-	// leftOut has the keys of objects that could not be read when the handler, a durable one, was told
-	// of all, and that it has not been told of since. Until there are none, its list is not done.
-	leftOut map[string]struct{}
+	unacked []queue.Delta // The handler has returned from them.
+	toldSeq uint64        // The number of the last write that the handler was told of.
 
 	sleepAfterCrash bool
 
@@ -82,10 +77,17 @@ var (
 )
 
 // log returns the logger of the handler's options, or else that of the informer.
-func (l *listener) log() klog.Logger { return ptr.Deref(l.ownLogger, l.p.opts.Logger) }
+func (l *listener) log() klog.Logger { return ptr.Deref(l.ownLogger, l.p.logger) }
 
 // HasSynced implements [cache.ResourceEventHandlerRegistration].
-func (l *listener) HasSynced() bool { return cache.IsDone(l.HasSyncedChecker()) }
+func (l *listener) HasSynced() bool {
+	select {
+	case <-l.synced:
+		return true
+	default:
+		return false
+	}
+}
 
 // HasSyncedChecker implements [cache.ResourceEventHandlerRegistration].
 func (l *listener) HasSyncedChecker() cache.DoneChecker {
@@ -95,14 +97,12 @@ func (l *listener) HasSyncedChecker() cache.DoneChecker {
 // ShutdownChan is for [cache.ShutDownEventHandler].
 func (l *listener) ShutdownChan() <-chan struct{} { return l.finished }
 
-// IsRemoved reports whether the handler was removed, or the Processor was stopped. Its name may be another one's
-// then, although it may not have returned from its last callback.
-func (l *listener) IsRemoved() bool { return l.stopped() }
-
 // stop makes the listener end after the callback in flight.
 func (l *listener) stop() {
 	l.stopOnce.Do(func() { close(l.stopCh) })
-	l.consumer.Stop()
+	if l.consumer != nil {
+		l.consumer.Stop()
+	}
 }
 
 func (l *listener) stopped() bool {
@@ -114,78 +114,46 @@ func (l *listener) stopped() bool {
 	}
 }
 
-// pause waits for d, and reports false if the listener was stopped meanwhile.
-func (l *listener) pause(d time.Duration) bool {
+// waitFor waits for a channel, and reports false if the listener was stopped meanwhile.
+func waitFor[T any](l *listener, c <-chan T) bool {
 	select {
-	case <-time.After(d):
-		return true
+	case <-c:
+		return !l.stopped()
 	case <-l.stopCh:
 		return false
 	}
 }
 
 func (l *listener) run() {
-	defer close(l.finished)
-	select {
-	case <-l.p.opts.Served:
-	case <-l.stopCh:
+	defer func() { _ = l.consumer.Remove() }() // After ErrClosed nobody asks for the name.
+	if !waitFor(l, l.p.opts.Served) {
 		return
-	}
-	if !l.takeTurn() {
-		return
-	}
-	defer l.endTurn()
-	if l.consumer.Known {
-		l.initialHead.Store(l.p.opts.Log.Head())
-		l.initialList.Store(false) // The handler before may have ended its list meanwhile.
 	}
 	l.p.running.Go(l.watchSynced) // Not waited for here: a handler's panic must not wait.
-	if l.consumer.Known {
-		l.log().V(4).Info("A durable handler goes on", "handler", l.name, "from", l.consumer.Cursor())
-	} else if !l.tellEverything() {
-		return
+	if !l.consumer.StartsOver() { // Else behind the list.
+		l.p.running.Go(l.askKnown)
 	}
-	for {
-		if l.informerSynced.Load() && l.consumer.Cursor() >= l.initialHead.Load() {
-			l.syncOnce.Do(func() { close(l.synced) })
-		}
-		if !l.redeliver() || l.resyncWanted.Swap(false) && !l.resync() {
+	for goOn := true; goOn; {
+		l.checkSynced()
+		if l.resyncWanted.Swap(false) && !l.consumer.StartsOver() && !l.resync() { // Else the list has all.
 			return
 		}
 		ds, err := l.consumer.Next()
-		if errors.Is(err, queue.ErrLost) {
-			if !l.tellEverything() {
+		if keys := l.unknown.Load(); keys != nil && err == nil {
+			l.unknown.Store(nil)
+			if !l.tellUnknown(*keys) {
 				return
 			}
-			continue
 		}
-		if err != nil {
-			if !l.failed(err) {
-				return
-			}
-			continue
-		}
-		if !l.tellDeltas(ds) {
-			return
+		switch {
+		case errors.Is(err, queue.ErrStartOver):
+			goOn = l.startOver()
+		case err != nil:
+			goOn = l.failed(err)
+		default:
+			goOn = l.tellDeltas(ds)
 		}
 	}
-}
-
-// tellEverything calls the handler for every object, at the start and when the waiting deltas cannot be read. A handler
-// that starts over gets the undelivered deletions first. tellEverything waits until the informer has synced, so that no
-// handler is called for objects that are gone.
-func (l *listener) tellEverything() bool {
-	select {
-	case <-l.p.opts.Synced:
-	case <-l.stopCh:
-		return false
-	}
-	l.startsOver = l.consumer.StartsOver()
-	l.listedSeq, l.toldReplaced, l.untoldByList = 0, nil, nil
-	l.initialList.Store(true)
-	told := l.tellUndelivered() && l.tellInitialList()
-	l.initialList.Store(!told)
-	return told
 }
 
 // failed reports whether to try again after the queue or the store could not be read.
@@ -193,116 +161,93 @@ func (l *listener) failed(err error) bool {
 	if errors.Is(err, queue.ErrStopped) || errors.Is(err, persist.ErrClosed) {
 		return false
 	}
-	l.log().Error(err, "Could not read what to tell a handler, trying again", "handler", l.name)
-	return l.pause(readRetryDelay)
+	if !errors.Is(err, errNotListed) { // Whoever has met the damage has logged it.
+		l.log().Error(err, "Could not read what to tell a handler, trying again", "handler", l.name)
+	}
+	return waitFor(l, time.After(readRetryDelay))
 }
 
 // watchSynced waits until the informer has synced. The deltas up to then are initial items.
 func (l *listener) watchSynced() {
-	select {
-	case <-l.p.opts.Synced:
-	case <-l.stopCh:
-		return
+	if waitFor(l, l.p.opts.Synced) {
+		l.initialHead.Store(l.p.log.Head() + 1)
+		l.consumer.Interrupt()
 	}
-	l.initialHead.Store(max(l.initialHead.Load(), l.p.opts.Log.Head()))
-	l.informerSynced.Store(true)
-	l.consumer.Interrupt()
+}
+
+// checkSynced notes whether the handler has synced.
+func (l *listener) checkSynced() {
+	if head := l.initialHead.Load(); head > 0 && !l.HasSynced() && l.consumer.Has(head-1) {
+		l.syncOnce.Do(func() { close(l.synced) })
+	}
 }
 
 func (l *listener) tellDeltas(ds []queue.Delta) bool {
+	last := time.Now()
+	defer l.acknowledge()
 	for i := range ds {
+		d := &ds[i]
 		if l.stopped() {
 			return false
 		}
-		d := &ds[i]
-		told, goOn, concerns := false, true, !l.toldByInitialList(d) && l.concerns(d)
-		if concerns {
-			told, goOn = l.tell(d)
-		}
-		if !goOn {
+		called := !l.consumer.Covers(d) && l.concerns(d)
+		if called && !l.call(d, func() { l.tell(d) }) {
 			return false
 		}
-		l.acknowledge(d, told)
-		if concerns { // If it was not told, it is set aside, and the list owes nothing any more.
-			l.noteTold(d)
+		l.unacked, l.toldSeq = ds[i-len(l.unacked):i+1], max(l.toldSeq, d.Seq)
+		panicked := called && l.consumer.Panics(d.Key) > 0
+		if now := time.Now(); panicked || now.Sub(last) >= acknowledgeEvery {
+			last = now
+			l.acknowledge()
+		}
+		if panicked { // Behind the acknowledgement, so that a crash does not repeat what was skipped.
+			l.forgetPanics(d.Key)
 		}
 	}
 	return true
 }
 
-// tellUndelivered tells of the undelivered deletions.
-func (l *listener) tellUndelivered() bool {
-	for {
-		ds, err := l.consumer.Undelivered()
-		if err != nil {
-			if !l.failed(err) {
-				return false
-			}
-			continue
-		}
-		if len(ds) == 0 {
-			return true
-		}
-		for i := range ds {
-			if l.stopped() {
-				return false
-			}
-			ds[i].Replaced = false // The initial list, not an update, tells of the new object.
-			told, goOn := false, true
-			if ds[i].Type == cache.Deleted {
-				told, goOn = l.tell(&ds[i])
-			}
-			if !goOn {
-				return false
-			}
-			l.acknowledge(&ds[i], told)
-		}
-	}
+// acknowledge acknowledges what the handler has returned from. After ErrClosed it comes again.
+func (l *listener) acknowledge() {
+	_ = l.consumer.Acknowledge(l.unacked)
+	l.unacked = nil
+	l.checkSynced()
 }
 
-// concerns reports whether there is something to tell of a delta: not if its object could not be read, nor if it changed
+// forgetPanics forgets the panics on an object, because the handler has returned, or was not called. During an initial
+// list, which a crash repeats, they count until its end. After ErrClosed they count a little longer.
+func (l *listener) forgetPanics(key string) { _ = l.consumer.Returned(key) }
+
+// concerns reports whether there is something to tell of a delta: not if it changed
 // nothing and the handler does not resync.
-func (l *listener) concerns(d *queue.Delta) bool {
-	if d.Type == cache.Sync && !l.syncing.Load() && !l.consumer.Unseen(d.Key) {
-		return false
+func (l *listener) concerns(d *queue.Delta) bool { return d.Type != cache.Sync || l.syncing.Load() }
+
+// tell calls the handler for a delta.
+func (l *listener) tell(d *queue.Delta) {
+	switch {
+	case d.Replaced && l.durable:
+		gone, _ := d.Deletion()
+		l.handler.OnDelete(gone.Object())
+		l.handler.OnAdd(d.New, false)
+	case d.Type == cache.Deleted:
+		l.handler.OnDelete(d.Object())
+	case d.Old != nil || d.Type == cache.Sync:
+		l.handler.OnUpdate(d.Old, d.New)
+	default:
+		l.handler.OnAdd(d.New, false)
 	}
-	return d.New != nil || d.Type == cache.Deleted
 }
 
-// tell calls the handler for a delta, see call.
-func (l *listener) tell(d *queue.Delta) (told, goOn bool) {
-	if d.Type != cache.Deleted && l.consumer.Unseen(d.Key) {
-		d.Type, d.Old = cache.Added, nil
+// call runs the callback for a delta as client-go's processorListener does: a panic
+// ends the program, or if that is switched off, costs a pause and the notification. A durable handler is not called for
+// an object on which it has panicked too often. It reports false if the listener was stopped.
+func (l *listener) call(d *queue.Delta, f func()) bool {
+	if n := l.p.opts.MaxPanics; n >= 0 && l.consumer.Panics(d.Key) >= max(n, 1) {
+		l.skipped.Add(1)
+		l.log().Error(nil, "A durable handler has panicked on this object in too many processes, skipping it", "handler", l.name, "key", d.Key, "type", d.Type, "panics", n)
+		return true
 	}
-	return l.call(d, func() {
-		switch {
-		case d.Replaced && !l.durable && d.Type == cache.Deleted: // The update follows.
-		case d.Type == cache.Deleted:
-			l.handler.OnDelete(d.Object())
-		case d.Replaced && l.durable: // The deletion of the old object came before.
-			l.handler.OnAdd(d.New, false)
-		case d.Old != nil || d.Type == cache.Sync:
-			l.handler.OnUpdate(d.Old, d.New)
-		default:
-			l.handler.OnAdd(d.New, false)
-		}
-	})
-}
-
-// call runs the callback for a delta, unless the object of the delta is set aside. It reports
-// whether it has done so, and whether to go on.
-func (l *listener) call(d *queue.Delta, f func()) (told, goOn bool) {
-	if withheld, goOn := l.withheld(d); withheld {
-		return false, goOn
-	}
-	goOn = l.callNow(d, f)
-	return goOn, goOn
-}
-
-// callNow runs the callback for a delta as client-go's processorListener does: a panic
-// ends the program, or if that is switched off, costs a pause and the notification.
-func (l *listener) callNow(d *queue.Delta, f func()) bool {
-	if l.sleepAfterCrash && !l.pause(crashPause) {
+	if l.sleepAfterCrash && !waitFor(l, time.After(crashPause)) {
 		return false
 	}
 	l.sleepAfterCrash = true
@@ -316,7 +261,42 @@ func (l *listener) callNow(d *queue.Delta, f func()) bool {
 		defer l.inFlight.set("", time.Time{})
 		f()
 		l.sleepAfterCrash = false
-		l.consumer.Returned(d.Key)
 	}()
 	return true
+}
+
+// crashed handles the panic of a callback as client-go does, and logs in the same line
+// which delta the handler was told of.
+func (l *listener) crashed(r any, d *queue.Delta) {
+	logger := l.log().WithValues("handler", l.name, "key", d.Key, "type", d.Type)
+	if l.durable {
+		l.acknowledge()
+		logger = logger.WithValues("panics", l.notePanic(d.Key),
+			"wayPast", "If it panics here in every process, this change is skipped (Options.MaxPanics); or call ForgetDurable with this name: the next handler of the name then begins with all objects")
+	}
+	defer utilruntime.HandleCrashWithLogger(logger)
+	panic(r)
+}
+
+// notePanic notes durably that a durable handler has panicked when it was told of an object, unless
+// the process goes on. A disk that does not answer does not keep the process from ending.
+func (l *listener) notePanic(key string) (noted string) {
+	if !utilruntime.ReallyCrash || l.p.opts.MaxPanics < 0 {
+		return "not counted"
+	}
+	done := make(chan string, 1)
+	go func() {
+		count, err := l.consumer.NotePanic(key)
+		if err != nil {
+			done <- fmt.Sprintf("could not be counted: %v", err)
+			return
+		}
+		done <- fmt.Sprintf("%d, the object is skipped after %d", count, l.p.opts.MaxPanics)
+	}()
+	select {
+	case noted = <-done:
+		return noted
+	case <-time.After(panicPatience):
+		return "could not be counted: no answer from the disk"
+	}
 }

@@ -22,52 +22,47 @@ import (
 
 // Store has the objects of initial lists and resyncs. [indexer.Indexer] implements it.
 type Store interface {
-	ReadChunk(from string, durable bool) (indexer.Chunk, error)
-	DecodeChunk(indexer.Chunk) indexer.Chunk
-	ReadObject(key string, durable bool) (indexer.Chunk, error)
+	Chunk(from string, durable bool) (indexer.Chunk, error)
+	GetByKey(key string) (item any, exists bool, err error)
+	InFile(key string) (found bool, err error)
+	// Seq is the number of the last write.
+	Seq() uint64
 	Ballast() (release func())
 }
 
-// Options configures [New]. [Processor.Move] may give the first three later; of the others a zero value
-// means what it says.
+// Options configures [New]. A zero value means what it says.
 type Options struct {
-	Log    *queue.Log
-	Store  Store
-	Logger klog.Logger
 	// Informer names the informer in the names of checkers.
 	Informer string
-	// Served is closed when the store may be read. ServedAt then returns the number of the
-	// last batch before.
-	Served   <-chan struct{}
-	ServedAt func() uint64
+	// Served is closed when the store may be read.
+	Served <-chan struct{}
 	// Synced is closed when the informer has synced. Initial lists wait for it. The deltas that a durable handler is
 	// told of before are initial items.
 	Synced <-chan struct{}
+	// CaughtUp is closed when the store has what the server has.
+	CaughtUp <-chan struct{}
 	// ResyncPeriod is that of handlers that set none, and the period of the check at first.
 	ResyncPeriod time.Duration
-	// MaxPanics is how often in a row a durable handler may panic on one object before that is set
-	// aside. Negative: any number of times.
+	// MaxPanics is in how many processes a durable handler may panic on one object before that is
+	// skipped. Negative: in any number.
 	MaxPanics int
+	Logger    klog.Logger
 }
 
 // Processor has the listeners of one informer. All methods are safe for concurrent use.
 type Processor struct {
-	opts  Options
-	reads chan struct{} // Semaphore of walks that read a chunk of the store.
-
-	walksMu sync.Mutex
-	walks   map[bool]*walk // Those that can be joined, by whether their listeners are durable.
+	opts   Options
+	chunks chunks
 
 	// changing is held while the handlers change, also where that waits for the file and mu is not held.
 	// It is locked before mu.
-	changing sync.Mutex
-	turns    turns
-	// What was asked for before the start: the names that were forgotten, and the keys, by durable name,
-	// that are to be delivered again.
-	forgotten   []string
-	redelivered []redelivery
+	changing  sync.Mutex
+	forgotten []string // Before the start.
 
 	mu               sync.Mutex
+	log              *queue.Log // Nil before the start, as is store.
+	store            Store
+	logger           klog.Logger
 	started, stopped bool
 	checkPeriod      time.Duration
 	listeners        map[*listener]struct{}
@@ -78,44 +73,47 @@ type Processor struct {
 // New returns a Processor without listeners.
 func New(o Options) *Processor {
 	return &Processor{
-		opts: o, reads: make(chan struct{}, chunkReads),
-		checkPeriod: o.ResyncPeriod, listeners: map[*listener]struct{}{}, unfinished: map[*listener]struct{}{}, turns: turns{}, walks: map[bool]*walk{},
+		opts: o, logger: o.Logger, checkPeriod: o.ResyncPeriod, listeners: map[*listener]struct{}{}, unfinished: map[*listener]struct{}{},
+		chunks: chunks{byKey: map[chunkKey]*chunk{}},
 	}
 }
 
-// Add adds a handler, a durable one if it has a name. The error wraps [queue.ErrInUse] if the
-// name has a handler. named, unless it is nil, is called once the name is the handler's, and before that is told of
-// anything; if it returns an error, the handler is not added.
-func (p *Processor) Add(h cache.ResourceEventHandler, durableName string, o cache.HandlerOptions, named func() error) (cache.ResourceEventHandlerRegistration, error) {
+// A Name is that of a durable handler. Without one a handler is a plain one.
+type Name struct {
+	Kind        queue.Kind
+	Name, Epoch string // See [queue.Log.Durable].
+	// Known, unless it is nil, returns the keys of the objects that the handler holds. It is told of those that the store
+	// lacks once the cache has caught up.
+	Known func(context.Context) ([]cache.ObjectName, error)
+}
+
+// Add adds a handler. The error wraps [queue.ErrInUse] if the name has a handler.
+func (p *Processor) Add(h cache.ResourceEventHandler, name Name, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	if p.stopped {
 		return nil, fmt.Errorf("handler %v was not added to shared informer because it has stopped already", h)
 	}
 	l := &listener{
-		p: p, handler: h, durable: durableName != "",
-		name:      fmt.Sprintf("%T", h),
+		p: p, handler: h, durable: name.Name != "", named: name,
+		name:      cmp.Or(name.Name, fmt.Sprintf("%T", h)),
 		ownLogger: o.Logger,
 		stopCh:    make(chan struct{}),
 		finished:  make(chan struct{}),
 		synced:    make(chan struct{}),
 	}
 	l.syncing.Store(true) // Until the first check, as in client-go.
-	if l.durable {
-		l.name = durableName
-	}
-	c, err := l.consumerOf(p.opts.Log)
-	if err != nil {
+	l.initialList.Store(true)
+	if err := p.checkName(name); err != nil {
 		return nil, err
 	}
-	if named != nil {
-		if err := named(); err != nil {
-			return nil, errors.Join(err, c.Discard())
+	if p.started {
+		if err := l.consume(p.log); err != nil {
+			return nil, err
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.consumeLocked(l, c)
 	p.setResyncLocked(l, ptr.Deref(o.ResyncPeriod, p.opts.ResyncPeriod))
 	p.listeners[l] = struct{}{}
 	if p.started {
@@ -124,51 +122,29 @@ func (p *Processor) Add(h cache.ResourceEventHandler, durableName string, o cach
 	return l, nil
 }
 
-// consumerOf returns a consumer of a log for the listener.
-func (l *listener) consumerOf(log *queue.Log) (*queue.Consumer, error) {
-	if !l.durable {
-		return log.Plain(), nil
+// checkName checks a name before the start, after which the log does.
+func (p *Processor) checkName(name Name) error {
+	if name.Name == "" {
+		return nil
 	}
-	return log.Durable(l.name)
-}
-
-func (p *Processor) consumeLocked(l *listener, c *queue.Consumer) {
-	l.consumer = c
-	l.initialList.Store(!l.durable || c.InitialPending())
-	if l.durable {
-		l.turn = p.turns.of(l.name)
-	}
-}
-
-// Move makes the handlers, which were not told of anything yet, hear of another log and
-// another store, and what is logged from now on is logged by the logger. The names that were
-// forgotten are forgotten there too, and what was to be delivered again is, from there.
-func (p *Processor) Move(log *queue.Log, store Store, logger klog.Logger) error {
-	p.changing.Lock()
-	defer p.changing.Unlock()
-	for _, name := range p.forgotten {
-		if err := log.Forget(name); err != nil {
-			return err
-		}
-	}
-	for _, r := range p.redelivered {
-		log.Redeliver(r.name, r.keys...)
-	}
-	consumers := map[*listener]*queue.Consumer{}
 	for l := range p.listeners {
-		c, err := l.consumerOf(log)
-		if err != nil {
-			return err
+		if l.named.Kind == name.Kind && l.named.Name == name.Name {
+			return fmt.Errorf("%w: %q", queue.ErrInUse, name.Name)
 		}
-		consumers[l] = c
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for l, c := range consumers {
-		p.consumeLocked(l, c)
+	return queue.CheckName(name.Kind, name.Name)
+}
+
+// consume gives the listener a consumer of the log.
+func (l *listener) consume(log *queue.Log) (err error) {
+	if !l.durable {
+		l.consumer = log.Plain()
+		return nil
 	}
-	p.opts.Log, p.opts.Store, p.opts.Logger = log, store, logger
-	return nil
+	if l.consumer, err = log.Durable(l.named.Kind, l.named.Name, l.named.Epoch); err == nil {
+		l.initialList.Store(l.consumer.StartsOver())
+	}
+	return err
 }
 
 func (p *Processor) runLocked(l *listener) {
@@ -176,12 +152,13 @@ func (p *Processor) runLocked(l *listener) {
 	p.running.Go(func() {
 		l.run()
 		p.mu.Lock() // Not deferred: a handler's panic must not wait.
-		defer p.mu.Unlock()
 		delete(p.unfinished, l)
+		p.mu.Unlock()
+		close(l.finished)
 	})
 }
 
-// Remove removes a handler. The name of a durable one keeps its cursor.
+// Remove removes a handler. Its name is free when the callback in flight has returned, and keeps its position.
 func (p *Processor) Remove(handle cache.ResourceEventHandlerRegistration) error {
 	l, ok := handle.(*listener)
 	if !ok {
@@ -196,43 +173,73 @@ func (p *Processor) Remove(handle cache.ResourceEventHandlerRegistration) error 
 	}
 	delete(p.listeners, l)
 	l.stop()
-	l.consumer.Remove()
-	if !p.started {
+	switch {
+	case !p.started:
 		close(l.finished)
+	case !l.durable: // It holds nothing, whatever its callback does.
+		_ = l.consumer.Remove() // After ErrClosed nothing is held.
 	}
 	return nil
 }
 
-// Forget removes what is kept for a durable name, see [queue.Log.Forget]. It fails after
-// Stop, because the next informer of the space may use the name.
-func (p *Processor) Forget(durableName string) error {
+// Forget removes what is kept for a name, of all kinds, see [queue.Log.Forget]. It fails while one of them has a handler, and
+// after Stop, because the next informer of the space may use the name.
+func (p *Processor) Forget(name string) error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	if p.stopped {
-		return fmt.Errorf("durable handler %q was not forgotten because shared informer has stopped already", durableName)
+		return fmt.Errorf("durable handler %q was not forgotten because shared informer has stopped already", name)
 	}
-	if err := p.opts.Log.Forget(durableName); err != nil {
-		return err
+	p.mu.Lock()
+	for _, ls := range []map[*listener]struct{}{p.listeners, p.unfinished} {
+		for l := range ls {
+			if l.named.Name == name {
+				p.mu.Unlock()
+				return fmt.Errorf("%w: %q", queue.ErrInUse, name)
+			}
+		}
 	}
-	p.turns.forget(durableName)
-	if !p.started {
-		p.forgotten = append(p.forgotten, durableName)
+	p.mu.Unlock()
+	if p.started {
+		return forget(p.log, name)
 	}
+	p.forgotten = append(p.forgotten, name)
 	return nil
 }
 
-// Start starts the listeners, which wait until the store is served. It returns the period
-// after which ShouldResync is to be called, which does not change any more.
-func (p *Processor) Start() (resyncCheckPeriod time.Duration) {
+func forget(log *queue.Log, name string) error {
+	return errors.Join(log.Forget(queue.Handlers, name), log.Forget(queue.Reconcilers, name))
+}
+
+// Start starts the listeners, which wait until the store is served. What is logged from now on is logged by the logger.
+// It returns the period after which ShouldResync is to be called, which does not change any more. After an error it can
+// be called again.
+func (p *Processor) Start(log *queue.Log, store Store, logger klog.Logger) (resyncCheckPeriod time.Duration, err error) {
 	p.changing.Lock()
 	defer p.changing.Unlock()
+	if p.stopped {
+		return 0, persist.ErrClosed
+	}
+	for _, name := range p.forgotten {
+		if err := forget(log, name); err != nil {
+			return 0, err
+		}
+	}
+	for l := range p.listeners {
+		if l.consumer != nil { // Of the call before.
+			continue
+		}
+		if err := l.consume(log); err != nil {
+			return 0, err
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.started = true
+	p.log, p.store, p.logger, p.started = log, store, logger, true
 	for l := range p.listeners {
 		p.runLocked(l)
 	}
-	return p.checkPeriod
+	return p.checkPeriod, nil
 }
 
 // WaitForSync waits until the handlers that there are now have synced, and reports whether they have:
@@ -268,14 +275,8 @@ func (p *Processor) Stop() {
 	}
 }
 
-// Wait waits, after Stop, until all callbacks have returned, and stores what the handlers
-// have acknowledged.
-func (p *Processor) Wait() {
-	p.running.Wait()
-	if err := p.opts.Log.Stop(); err != nil && !errors.Is(err, persist.ErrClosed) {
-		p.opts.Logger.Error(err, "Could not store what the handlers have acknowledged")
-	}
-}
+// Wait waits, after Stop, until all callbacks have returned.
+func (p *Processor) Wait() { p.running.Wait() }
 
 // Unfinished is a handler that runs, perhaps also one that was removed, with the callback that it has not
 // returned from, if any.
@@ -332,33 +333,35 @@ type HandlerStatus struct {
 	// UndeliveredBytes about how many bytes they have.
 	Undelivered      int
 	UndeliveredBytes int64
-	// SetAside has the keys of the objects that are set aside for a durable name, sorted.
-	SetAside []string
+	// Skipped is how many changes this process has skipped, because the handler has panicked on them.
+	Skipped int64
 }
 
-// Status returns that of all handlers, and of durable names without one, sorted.
-func (p *Processor) Status() []HandlerStatus {
+// Status returns that of all handlers, and of durable names without one, sorted. It leaves out names of another kind.
+func (p *Processor) Status(kind queue.Kind) []HandlerStatus {
 	var all []HandlerStatus
 	p.mu.Lock()
 	for l := range p.listeners {
-		h := HandlerStatus{Name: l.name, Durable: l.durable, InitialList: l.initialList.Load() || l.consumer.InitialPending()}
+		if l.durable && l.named.Kind != kind {
+			continue
+		}
+		h := HandlerStatus{Name: l.name, Durable: l.durable, InitialList: l.initialList.Load(), Skipped: l.skipped.Load()}
 		h.Callback, h.CallbackSince = l.inFlight.get()
-		h.Undelivered, h.UndeliveredBytes = l.consumer.Behind()
-		if l.durable {
-			h.SetAside = p.opts.Log.SetAside(l.name)
+		if p.started {
+			b := l.consumer.Behind()
+			h.Undelivered, h.UndeliveredBytes = b.Deltas, b.Bytes
 		}
 		all = append(all, h)
 	}
-	log := p.opts.Log
+	log := p.log
 	p.mu.Unlock()
-	for _, name := range log.Absent() {
-		if slices.ContainsFunc(all, func(h HandlerStatus) bool { return h.Durable && h.Name == name }) {
-			continue // Its consumer has ended, with the log.
+	if log != nil {
+		for name, b := range log.Absent(kind) {
+			if slices.ContainsFunc(all, func(h HandlerStatus) bool { return h.Durable && h.Name == name }) {
+				continue // Its listener has ended, with the informer.
+			}
+			all = append(all, HandlerStatus{Name: name, Durable: true, Absent: true, Undelivered: b.Deltas, UndeliveredBytes: b.Bytes})
 		}
-		h := HandlerStatus{Name: name, Durable: true, Absent: true}
-		h.Undelivered, h.UndeliveredBytes = log.Behind(name)
-		h.SetAside = log.SetAside(name)
-		all = append(all, h)
 	}
 	slices.SortFunc(all, func(a, b HandlerStatus) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(a.Undelivered, b.Undelivered))
@@ -378,3 +381,5 @@ type doneChecker struct {
 
 func (d doneChecker) Name() string          { return d.name }
 func (d doneChecker) Done() <-chan struct{} { return d.done }
+
+var errNotListed = errors.New("objects of the list could not be read")

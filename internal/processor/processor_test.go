@@ -2,301 +2,264 @@ package processor
 
 import (
 	"context"
-	"fmt"
-	"path/filepath"
-	"strconv"
-	"sync"
-	"sync/atomic"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/warmwatch/warmwatch/internal/indexer"
-	"github.com/warmwatch/warmwatch/internal/testsupport"
-	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
 )
 
-func TestMain(m *testing.M) { testsupport.Main(m, nil) }
-
-// threeObjects is a Store.
-type threeObjects struct{}
-
-func (threeObjects) ReadChunk(string, bool) (indexer.Chunk, error) {
-	c := indexer.Chunk{Done: true}
-	for i := range 3 {
-		c.Keys, c.Seqs = append(c.Keys, fmt.Sprint(i)), append(c.Seqs, 0)
-		c.Objects = append(c.Objects, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)}})
-	}
-	return c, nil
-}
-
-func (threeObjects) ReadObject(string, bool) (indexer.Chunk, error) { return indexer.Chunk{}, nil }
-
-func (threeObjects) DecodeChunk(c indexer.Chunk) indexer.Chunk { return c }
-func (threeObjects) Ballast() (release func())                 { return func() {} }
-
-// TestARemovedHandlerDoesNotWaitForTheStore: those that read a chunk hang, as on a slow
-// disk. Handlers that wait behind them can be removed, and leave nothing behind.
-func TestARemovedHandlerDoesNotWaitForTheStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, _ := processorOf(t, threeObjects{})
-		p.Start()
-		for range chunkReads {
-			p.reads <- struct{}{}
-		}
-		told := 0
-		stays, err := p.Add(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { told++ }}, "", cache.HandlerOptions{}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range 500 {
-			h, err := p.Add(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { t.Error("told of an object after it was removed") }}, "", cache.HandlerOptions{}, nil)
-			if err != nil {
-				t.Fatal(err)
+// TestAHandlerHasSyncedWhenItWasToldAllOfIt: a list waits until the informer has synced, and the deltas that wait for a
+// durable handler do not.
+func TestAHandlerHasSyncedWhenItWasToldAllOfIt(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.silently("a", "b")
+		l := w.add(&recorder{}, named("knows"))
+		w.start()
+		time.Sleep(time.Minute)
+		w.remove(l)
+		w.set("a", "u", 2)
+		w.set("a", "u", 3)
+		w.synced = make(chan struct{})
+		w.restart()
+		plain, knows := &recorder{during: takes(time.Second)}, &recorder{during: takes(time.Minute)}
+		lp, lk := w.add(plain, Name{}), w.add(knows, named("knows"))
+		expect := func(when string, plain, knows bool) {
+			t.Helper()
+			synctest.Wait()
+			if lp.HasSynced() != plain || cache.IsDone(lp.HasSyncedChecker()) != plain {
+				t.Errorf("%s: the plain handler has synced: %v", when, !plain)
 			}
-			if i%2 == 0 {
-				synctest.Wait() // It waits for the store now; others are removed before they begin.
+			if lk.HasSynced() != knows || cache.IsDone(lk.HasSyncedChecker()) != knows {
+				t.Errorf("%s: the durable handler has synced: %v", when, !knows)
 			}
-			if err := p.Remove(h); err != nil {
-				t.Fatal(err)
-			}
-			<-h.(*listener).ShutdownChan()
 		}
-		if stays.HasSynced() || told > 0 {
-			t.Error("the store was read")
-		}
-		for range chunkReads {
-			<-p.reads
-		}
-		synctest.Wait()
-		if !stays.HasSynced() || told != 3 {
-			t.Errorf("told of %d objects", told)
+		w.start()
+		time.Sleep(90 * time.Second) // In the second callback.
+		plain.expectNow(t)
+		knows.expectNow(t, "update a u@1 a u@2", "update a u@2 a u@3")
+		expect("the informer has not synced", false, false)
+		w.set("b", "u", 4)
+		close(w.synced)
+		time.Sleep(1500 * time.Millisecond)
+		expect("there are an object and two deltas left", false, false)
+		time.Sleep(time.Second)
+		expect("the list is done", true, false)
+		time.Sleep(time.Minute)
+		expect("a delta is left", true, false)
+		w.set("b", "u", 5)
+		time.Sleep(time.Minute)
+		expect("a delta has come since", true, true)
+		if !w.p.WaitForSync(context.Background()) {
+			t.Error("they have not synced")
 		}
 	})
 }
 
-// chunkedStore is a Store of some chunks of one object each, which counts what is read.
-type chunkedStore struct {
-	chunks int
-	reads  atomic.Int64
-	seq    uint64
-}
-
-func (s *chunkedStore) ReadChunk(from string, _ bool) (indexer.Chunk, error) {
-	s.reads.Add(1)
-	time.Sleep(10 * time.Millisecond) // Meanwhile others can join.
-	n, _ := strconv.Atoi(from)
-	key := fmt.Sprintf("%03d", n)
-	return indexer.Chunk{
-		Keys: []string{key}, Seqs: []uint64{0}, Seq: s.seq, Next: strconv.Itoa(n + 1), Done: n+1 == s.chunks,
-		Objects: []any{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: key}}},
-	}, nil
-}
-
-func (*chunkedStore) DecodeChunk(c indexer.Chunk) indexer.Chunk      { return c }
-func (*chunkedStore) ReadObject(string, bool) (indexer.Chunk, error) { return indexer.Chunk{}, nil }
-func (*chunkedStore) Ballast() (release func())                      { return func() {} }
-
-// goneBackStore is a chunkedStore of a file that goes back after the first chunk was read.
-type goneBackStore struct {
-	chunkedStore
-	before, after uint64 // The Seq of the first chunk, and of the others.
-}
-
-func (s *goneBackStore) ReadChunk(from string, durable bool) (indexer.Chunk, error) {
-	c, err := s.chunkedStore.ReadChunk(from, durable)
-	if c.Seq = s.after; from == "" {
-		c.Seq = s.before
-	}
-	return c, err
-}
-
-// processorOf starts a Processor, to which handlers can be added.
-func processorOf(t *testing.T, store Store) (*Processor, *persist.DB) {
-	db, err := persist.Open(context.Background(), filepath.Join(t.TempDir(), "cache.db"), persist.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	log, err := queue.NewLog(queue.Options{DB: db, Space: "space"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ready := make(chan struct{})
-	close(ready)
-	p := New(Options{Log: log, Store: store, Served: ready, ServedAt: func() uint64 { return 0 }, Synced: ready})
-	t.Cleanup(func() {
-		p.Stop()
-		p.Wait()
-		if err := db.Close(); err != nil {
+// TestANameIsFreeOnceItsCallbackHasReturned.
+func TestANameIsFreeOnceItsCallbackHasReturned(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.silently("a")
+		add := func() error {
+			_, err := w.p.Add(&recorder{}, named("d"), cache.HandlerOptions{})
+			return err
+		}
+		hang := make(chan struct{})
+		l := w.add(&recorder{during: only("list a u@1", func() { <-hang })}, named("d"))
+		expectInUse := func(when string) {
+			t.Helper()
+			if err := add(); !errors.Is(err, queue.ErrInUse) {
+				t.Errorf("%s, a second handler: %v", when, err)
+			}
+			if err := w.p.Forget("d"); !errors.Is(err, queue.ErrInUse) {
+				t.Errorf("%s, Forget: %v", when, err)
+			}
+		}
+		expectInUse("before the start")
+		w.start()
+		time.Sleep(time.Second)
+		expectInUse("in a callback")
+		w.remove(l)
+		synctest.Wait()
+		expectInUse("removed in a callback")
+		if all := w.p.Unfinished(); len(all) != 1 || all[0].Handler != "d" || all[0].Key != "a" {
+			t.Errorf("unfinished: %+v", all)
+		}
+		if err := w.p.Forget("e"); err != nil {
+			t.Error(err)
+		}
+		w.add(&recorder{}, Name{Kind: queue.Reconcilers, Name: "d"}) // Of another kind.
+		close(hang)
+		<-l.ShutdownChan()
+		if err := add(); err != nil {
 			t.Error(err)
 		}
 	})
-	return p, db
 }
 
-// teller counts what it is told, and may be slow.
-type teller struct {
-	told  atomic.Int64
-	pause time.Duration
+// TestARemovedPlainHandlerHoldsNothing, although its callback hangs, and can be removed after the end, too.
+func TestARemovedPlainHandlerHoldsNothing(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.silently("a")
+		hang := make(chan struct{})
+		l := w.add(&recorder{during: func(string) { <-hang }}, Name{})
+		other, durable := w.add(&recorder{}, Name{}), w.add(&recorder{}, named("d"))
+		w.start()
+		time.Sleep(time.Minute)
+		w.set("a", "u", 2)
+		time.Sleep(time.Minute)
+		if n := w.log.Unacked(); n != 1 {
+			t.Errorf("%d deltas are not acknowledged", n)
+		}
+		w.remove(l)
+		if n := w.log.Unacked(); n != 0 {
+			t.Errorf("%d deltas are held", n)
+		}
+		close(hang)
+		w.stop()
+		if err := w.db.Close(); err != nil {
+			t.Error(err)
+		}
+		w.remove(other)
+		w.remove(durable)
+	})
 }
 
-func (h *teller) add(t *testing.T, p *Processor, durableName string) cache.ResourceEventHandlerRegistration {
-	r, err := p.Add(cache.ResourceEventHandlerFuncs{AddFunc: func(any) {
-		time.Sleep(h.pause)
-		h.told.Add(1)
-	}}, durableName, cache.HandlerOptions{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
-// TestHandlersThatStartTogetherShareWhatIsRead: plain ones and durable ones apart. One that is
-// slower than the others does not hold them up, and goes on alone; one that is removed is not
-// waited for.
-func TestHandlersThatStartTogetherShareWhatIsRead(t *testing.T) {
-	const chunks = 50
-	for name, c := range map[string]struct {
-		slow, removed time.Duration
-		wantReads     int64
-	}{
-		"together":       {0, 0, 2 * chunks},
-		"one is slow":    {time.Second, 0, 2*chunks + chunks - 3}, // The first chunk, and the two behind it, are shared.
-		"one is removed": {time.Hour, 50 * time.Millisecond, 2 * chunks},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store := &chunkedStore{chunks: chunks}
-				p, _ := processorOf(t, store)
-				handlers := make([]teller, 20)
-				for i := range handlers[1:] {
-					durableName := ""
-					if i%2 == 0 {
-						durableName = fmt.Sprint(i)
-					}
-					handlers[i+1].add(t, p, durableName)
+// TestForgetFreesANameOfBothKinds: the next handler of it begins with a list.
+func TestForgetFreesANameOfBothKinds(t *testing.T) {
+	for _, when := range []string{"before the start", "after the start"} {
+		t.Run(when, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.silently("a")
+				kinds := []queue.Kind{queue.Handlers, queue.Reconcilers}
+				for _, kind := range kinds {
+					w.add(&recorder{}, Name{Kind: kind, Name: "d"})
 				}
-				handlers[0].pause = c.slow
-				first := handlers[0].add(t, p, "")
-				p.Start()
-				if c.removed > 0 {
-					time.Sleep(c.removed)
-					if err := p.Remove(first); err != nil {
+				w.add(&recorder{}, named("e"))
+				w.start()
+				time.Sleep(time.Minute)
+				w.restart()
+				if when == "after the start" {
+					w.start()
+				}
+				if err := w.p.Forget("d"); err != nil {
+					t.Fatal(err)
+				}
+				if when == "before the start" {
+					w.start()
+				}
+				if n := len(w.log.Absent(queue.Handlers)) + len(w.log.Absent(queue.Reconcilers)); n != 1 {
+					t.Errorf("%d names are left", n)
+				}
+				for _, kind := range kinds {
+					h := &recorder{}
+					l := w.add(h, Name{Kind: kind, Name: "d"})
+					h.expect(t, "list a u@1")
+					if kind == queue.Reconcilers {
+						break
+					}
+					if err := w.p.Forget("d"); !errors.Is(err, queue.ErrInUse) {
+						t.Errorf("a name in use is forgotten: %v", err)
+					}
+					w.remove(l)
+					<-l.ShutdownChan()
+					if err := w.p.Forget("d"); err != nil {
 						t.Error(err)
 					}
 				}
-				time.Sleep(3 * time.Second)
-				for i := range handlers[1:] {
-					if n := handlers[i+1].told.Load(); n != chunks {
-						t.Errorf("handler %d was told of %d objects", i+1, n)
-					}
-				}
-				time.Sleep(2 * time.Hour)
-				if n := handlers[0].told.Load(); n != chunks && c.removed == 0 {
-					t.Errorf("the slow handler was told of %d objects", n)
-				}
-				if n := store.reads.Load(); n != c.wantReads {
-					t.Errorf("%d chunks were read, expected %d", n, c.wantReads)
+				w.p.Stop()
+				if err := w.p.Forget("e"); err == nil {
+					t.Error("a name is forgotten after the end")
 				}
 			})
 		})
 	}
 }
 
-// TestAnInitialListGoesOnAfterTheFileHasGoneBack: the file was damaged and has lost commits, whose
-// writes were told of. The list reads each chunk once, and not all the time until there is a write.
-func TestAnInitialListGoesOnAfterTheFileHasGoneBack(t *testing.T) {
-	for name, c := range map[string]struct{ head, before, after uint64 }{
-		"during the list":                 {0, 100, 95},
-		"before the list":                 {100, 95, 95},
-		"and what is left has no numbers": {100, 0, 0},
-	} {
-		for _, durableName := range []string{"", "d"} {
-			t.Run(name+"/"+durableName, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					const chunks = 5
-					store := &goneBackStore{chunkedStore{chunks: chunks}, c.before, c.after}
-					p, _ := processorOf(t, store)
-					p.opts.Log.Advance(0, c.head)
-					var h teller
-					h.add(t, p, durableName)
-					p.Start()
-					time.Sleep(time.Minute)
-					if n := h.told.Load(); n != chunks {
-						t.Errorf("told of %d objects, expected %d", n, chunks)
-					}
-					// Those that were read ahead for others too are read again.
-					if n := store.reads.Load(); n > 2*chunks {
-						t.Errorf("%d chunks were read, expected %d", n, chunks)
-					}
-				})
-			})
-		}
-	}
-}
-
-// TestStatusHasAHandlerOnce, also after the end, when its name has no consumer any more.
-func TestStatusHasAHandlerOnce(t *testing.T) {
-	p, _ := processorOf(t, threeObjects{})
-	var h teller
-	h.add(t, p, "d")
-	h.add(t, p, "")
-	p.Start()
-	p.Stop()
-	p.Wait()
-	if all := p.Status(); len(all) != 2 || !all[0].Durable && !all[1].Durable {
-		t.Errorf("the handlers are %+v", all)
-	}
-}
-
-// TestStatusDoesNotWaitForTheFile: so much waits to be written that a durable handler that is added
-// waits for the committer, which hangs.
-func TestStatusDoesNotWaitForTheFile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, db := processorOf(t, threeObjects{})
-		p.Start()
-		put := func(size int) {
-			if _, err := db.Update(func(b *persist.Batch) {
-				b.Put(persist.Bucket{Space: "space", Name: "other"}, "key", persist.Bytes(make([]byte, size)))
-				b.Urgent()
-			}); err != nil {
-				t.Fatal(err)
+// TestStatusHasEachHandlerOnce, also after the end, when its name has no consumer any more.
+func TestStatusHasEachHandlerOnce(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.silently("a")
+		w.add(&recorder{}, named("absent"))
+		w.start()
+		time.Sleep(time.Minute)
+		w.restart()
+		hang := make(chan struct{})
+		w.add(&recorder{during: func(string) { <-hang }}, named("d"))
+		w.add(&recorder{}, Name{})
+		w.add(&recorder{}, Name{Kind: queue.Reconcilers, Name: "r"})
+		expect := func(when string, want ...string) {
+			t.Helper()
+			var got []string
+			for _, h := range w.p.Status(queue.Handlers) {
+				got = append(got, h.Name)
+				if h.Durable == (h.Name == "*processor.recorder") || h.Absent != (h.Name == "absent") {
+					t.Errorf("%s: %+v", when, h)
+				}
+			}
+			if len(got) != len(want) {
+				t.Errorf("%s: %q, expected %q", when, got, want)
 			}
 		}
-		hang := make(chan struct{})
-		goOn := sync.OnceFunc(func() { close(hang) })
-		defer goOn()
-		db.AddHook(&persist.Hook{AfterCommit: func(uint64) { <-hang }})
-		put(1)
-		time.Sleep(time.Second) // It is committed, and the hook hangs.
-		put(1 << 25)
-		added := make(chan error, 1)
+		expect("before the start", "*processor.recorder", "d")
+		w.start()
+		time.Sleep(time.Minute)
+		w.set("a", "u", 2)
+		expect("after the start", "*processor.recorder", "absent", "d")
+		want := HandlerStatus{
+			Name: "d", Durable: true, InitialList: true, Callback: "a", CallbackSince: time.Now().Add(-time.Minute),
+			Undelivered: 1, UndeliveredBytes: updateBytes,
+		}
+		got := w.status("d")
+		if since := got.CallbackSince; since.Before(want.CallbackSince) || since.After(want.CallbackSince.Add(time.Second)) {
+			t.Errorf("the callback began at %v, expected %v", since, want.CallbackSince)
+		}
+		if got.CallbackSince = want.CallbackSince; got != want {
+			t.Errorf("%+v, expected %+v", got, want)
+		}
+		close(hang)
+		w.stop()
+		expect("after the end", "*processor.recorder", "absent", "d")
+	})
+}
+
+// TestStatusWhileHandlersStart is for the race detector.
+func TestStatusWhileHandlersStart(t *testing.T) {
+	inWorld(t, func(w *world) {
+		for _, name := range []string{"a", "b", "c"} {
+			w.add(&recorder{}, named(name))
+		}
+		done := make(chan struct{})
 		go func() {
-			_, err := p.Add(cache.ResourceEventHandlerFuncs{}, "durable", cache.HandlerOptions{}, nil)
-			added <- err
+			defer close(done)
+			for range 100 {
+				w.p.Status(queue.Handlers)
+				w.p.Unfinished()
+			}
 		}()
-		synctest.Wait()
-		if len(added) > 0 {
-			t.Error("the handler was added at once")
+		w.start()
+		<-done
+	})
+}
+
+// TestStatusDoesNotWaitForTheFile: a durable handler that is added waits for a commit, which hangs, and its callers do not.
+func TestStatusDoesNotWaitForTheFile(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.silently("a")
+		w.start()
+		w.commitTakes(time.Hour)
+		time.Sleep(time.Second)
+		h := &recorder{}
+		l := w.add(h, named("d"))
+		time.Sleep(time.Second)
+		if s := w.status("d"); !s.InitialList {
+			t.Errorf("%+v", s)
 		}
-		if !p.mu.TryLock() { // A goroutine that waits for a Mutex would be waited for outside of the bubble's time.
-			t.Fatal("whoever asks for the status waits")
-		}
-		p.mu.Unlock()
-		if all := p.Status(); len(all) > 0 {
-			t.Errorf("handlers: %v", all)
-		}
-		goOn()
-		if err := <-added; err != nil {
-			t.Error(err)
-		}
-		if all := p.Status(); len(all) != 1 {
-			t.Errorf("handlers: %v", all)
-		}
+		h.expectNow(t) // The name is not in the file.
+		w.remove(l)
+		<-l.ShutdownChan() // It was waiting for the commit.
 	})
 }

@@ -1,12 +1,12 @@
 package processor
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/internal/indexer"
-	"github.com/warmwatch/warmwatch/queue"
 )
 
 // minimumResyncPeriod is client-go's (shared_informer.go).
@@ -85,7 +85,9 @@ func (p *Processor) Resync() {
 	for l := range p.listeners {
 		if l.syncing.Load() {
 			l.resyncWanted.Store(true)
-			l.consumer.Interrupt()
+			if l.consumer != nil {
+				l.consumer.Interrupt()
+			}
 		}
 	}
 }
@@ -93,21 +95,15 @@ func (p *Processor) Resync() {
 // resync tells of every object, with the same one as old and new. It leaves out objects
 // with a delta that the handler was not told yet, because that will come.
 func (l *listener) resync() bool {
-	anyChunk := func(*walkedChunk) error { return nil }
-	return l.tellChunks(&walkReader{l: l}, anyChunk, func(c indexer.Chunk) bool {
-		d := queue.Delta{Type: cache.Sync}
-		for i, obj := range c.Objects {
-			if c.Seqs[i] > l.consumer.Cursor() {
-				continue
-			}
-			d.Key, d.Seq = c.Keys[i], c.Seqs[i]
-			if l.stopped() {
-				return false
-			}
-			if _, goOn := l.call(&d, func() { l.handler.OnUpdate(obj, obj) }); !goOn {
-				return false
+	return l.tellChunks(false, func(_ string, c indexer.Chunk) bool {
+		if l.consumer.Behind().Deltas > 0 {
+			c.Objects = slices.Clone(c.Objects)
+			for i, seq := range c.Seqs {
+				if seq > l.toldSeq {
+					c.Objects[i] = nil
+				}
 			}
 		}
-		return true
+		return l.tellObjects(c, cache.Sync, func(obj any) { l.handler.OnUpdate(obj, obj) })
 	})
 }

@@ -1,8 +1,6 @@
 package sink
 
 import (
-	"slices"
-
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
@@ -27,12 +25,6 @@ func (r *relist) applyLocked(rv string) error {
 	// Objects that a damaged file has lost may still be served from memory.
 	if err := a.deleteUnseen(k.indexer.KeysInMemory()); err != nil {
 		return err
-	}
-	// Before anything is added, so that no handler applies what refers to an old object to a new one.
-	if len(r.replaced) > 0 {
-		if err := r.stage.each(a.replace); err != nil {
-			return err
-		}
 	}
 	return r.stage.each(a.set)
 }
@@ -89,7 +81,6 @@ func (b *batch) set(it stagedItem) queue.Delta {
 	if d.Type == cache.Sync {
 		d.Type = cache.Updated // The version is the same, the content is not.
 	}
-	d.Replaced = b.a.replaces(it.key)
 	return d
 }
 
@@ -175,46 +166,10 @@ func lostDelta(seq uint64, key string, old any) queue.Delta {
 	return queue.Delta{Seq: seq, Type: cache.Deleted, Key: key, New: old, FinalStateUnknown: true, SizeBytes: record.EstimateSize(old)}
 }
 
-// replace applies those of the staged objects whose name the store has with another uid. Durable
-// handlers are told of the deletion of the old ones, in the batch that stores the new ones: the
-// list may never be applied to its end, and then what handlers believe and what the store has
-// must be the same.
-func (a *applier) replace(items []stagedItem) error {
-	items = slices.DeleteFunc(items, func(it stagedItem) bool { return !a.replaces(it.key) })
-	for len(items) > 0 {
-		err := a.inBatches(func(b *batch) error {
-			n := 0
-			for ; n < len(items) && b.bytes < relistBytes; n++ {
-				old, _ := b.w.Stored(items[n].key)
-				d := lostDelta(b.w.NextSeq(), items[n].key, a.k.told(old))
-				d.Replaced = true
-				b.append(d)
-			}
-			for _, it := range items[:n] {
-				b.append(b.set(it))
-			}
-			items = items[n:]
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (a *applier) replaces(key string) bool {
-	_, replaces := a.replaced[key]
-	return replaces
-}
-
-// set applies the other staged objects.
+// set applies the staged objects.
 func (a *applier) set(items []stagedItem) error {
 	return a.inBatches(func(b *batch) error {
 		for _, it := range items {
-			if a.replaces(it.key) {
-				continue
-			}
 			if err := b.add(b.set(it)); err != nil {
 				return err
 			}

@@ -34,11 +34,10 @@ func (k *Sink) set(obj any) error {
 	}
 	w := k.writer()
 	defer w.Close()
-	c := w.Set(key, obj, true)
-	defer clear(k.deltas[:])
-	ds := k.setDeltas(w, c, k.deltas[:0])
+	defer clear(k.delta[:])
+	k.delta[0] = k.setDelta(w.Set(key, obj, true))
 	k.detector.AddObject(obj)
-	return k.commitLocked(w, rv, ds)
+	return k.commitLocked(w, rv, k.delta[:])
 }
 
 // notAppliedLocked notes that an event could not be applied. This process goes on with
@@ -71,7 +70,7 @@ func (k *Sink) Passing(obj runtime.Object) {
 // writer returns a Writer for changes whose old objects are told.
 func (k *Sink) writer() *indexer.Writer {
 	w := k.indexer.Writer()
-	if k.log.HasDurable() { // The old objects are stored with the deltas.
+	if k.log.Stores() { // The old objects are stored with the deltas.
 		w.KeepOldValues()
 	}
 	return w
@@ -89,12 +88,14 @@ func (k *Sink) Delete(obj any) error {
 	w := k.indexer.Writer()
 	defer w.Close()
 	var old any // If it has another uid, handlers know it, and its deletion was missed.
-	if uid, _, exists := w.Head(key); exists && isOther(uid, uidOf(obj)) {
+	uid, _, exists := w.Head(key)
+	missed := exists && isOther(uid, uidOf(obj))
+	if missed {
 		old, _ = w.Stored(key)
 	}
 	d := deleteDelta(w, key, obj)
-	if old != nil {
-		d = lostDelta(d.Seq, key, old)
+	if missed {
+		d = lostDelta(d.Seq, key, k.told(old))
 	}
 	return k.commitLocked(w, rv, []queue.Delta{d})
 }
@@ -112,7 +113,7 @@ func (k *Sink) deleteRefusedLocked(sent checkpoint.ObjectVersion, err error) err
 		return k.notAppliedLocked(err)
 	}
 	c := w.Delete(key, true)
-	return k.commitLocked(w, sent.ResourceVersion, []queue.Delta{lostDelta(c.Seq, key, c.Old)})
+	return k.commitLocked(w, sent.ResourceVersion, []queue.Delta{lostDelta(c.Seq, key, k.told(c.Old))})
 }
 
 // deleteDelta stages the deletion of an object. As in client-go, handlers are also told
@@ -157,29 +158,14 @@ func (k *Sink) told(old any) any {
 	return old
 }
 
-// setDeltas appends to ds the delta of the change that was staged last, which stores an object. If
-// the object has another uid than the one before, the deletion of that one was missed, and comes first.
-func (k *Sink) setDeltas(w *indexer.Writer, c *indexer.Change, ds []queue.Delta) []queue.Delta {
-	if c.Old == nil || !isOther(uidOf(c.Old), uidOf(c.New)) {
-		return append(ds, k.setDelta(c))
-	}
-	gone := lostDelta(c.Seq, c.Key, k.told(c.Old))
-	w.Renumber(c)
-	d := k.setDelta(c)
-	d.Replaced, gone.Replaced = true, true
-	if d.Old != nil {
-		d.Type = cache.Updated
-	}
-	return append(ds, gone, d)
-}
-
-// setDelta returns the delta of a change that stored an object.
+// setDelta returns the delta of a change that stored an object. An old object that cannot be read may be another one.
 func (k *Sink) setDelta(c *indexer.Change) queue.Delta {
 	d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: c.Key, New: c.New, NewValue: c.Value(), SizeBytes: c.SizeBytes()}
-	if k.told(c.Old) != nil {
-		d.Type, d.Old, d.OldValue = cache.Updated, c.Old, c.OldValue
+	d.Replaced = c.Existed && (c.Old == nil || isOther(uidOf(c.Old), uidOf(c.New)))
+	if d.Old = k.told(c.Old); d.Old != nil {
+		d.Type, d.OldValue = cache.Updated, c.OldValue
 		d.SizeBytes += c.OldSizeBytes
-		if resourceVersionOf(c.Old) == resourceVersionOf(c.New) {
+		if !d.Replaced && resourceVersionOf(c.Old) == resourceVersionOf(c.New) {
 			d.Type = cache.Sync // Told only to handlers that resync (client-go, shared_informer.go, OnUpdate).
 		}
 	}
@@ -215,6 +201,7 @@ func (k *Sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta, more
 // writeLocked applies one batch, with what more puts, and publishes its deltas. It does
 // not change the resourceVersion.
 func (k *Sink) writeLocked(w *indexer.Writer, ds []queue.Delta, more ...func(*persist.Batch)) error {
+	k.db.WaitForRoom()
 	value := k.value()
 	batch, err := w.Commit(func(b *persist.Batch) {
 		k.log.Append(b, ds)
@@ -222,15 +209,11 @@ func (k *Sink) writeLocked(w *indexer.Writer, ds []queue.Delta, more ...func(*pe
 		for _, put := range more {
 			put(b)
 		}
-		if k.log.HasDurable() { // Asked here, a consumer that is not there yet stores its name in a later batch.
-			b.Urgent()
-		}
 	})
 	if err != nil {
 		return err
 	}
 	k.log.Publish(batch, ds)
-	k.log.Advance(batch, k.indexer.Seq())
 	return nil
 }
 

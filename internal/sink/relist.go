@@ -48,9 +48,6 @@ type relist struct {
 	stage    *stage
 	// silent has items that are written without telling handlers.
 	silent chunk
-	// replaced has the keys of staged objects whose uid is not, or may not be, that of the
-	// stored ones.
-	replaced map[string]struct{}
 	// leftOut has the objects that the list has and the store cannot take: the uid by the key,
 	// before the transform.
 	leftOut map[string]types.UID
@@ -114,7 +111,7 @@ func (k *Sink) BeginRelist(how reflector.Relisting) (reflector.Relist, error) {
 	}
 	return &relist{
 		k: k, how: how, begun: k.indexer.Seq(), onlyOurs: first && k.filling, stage: newStage(k),
-		seen: make(map[string]struct{}, k.indexer.Len()), replaced: map[string]struct{}{}, leftOut: map[string]types.UID{},
+		seen: make(map[string]struct{}, k.indexer.Len()), leftOut: map[string]types.UID{},
 	}, nil
 }
 
@@ -150,10 +147,7 @@ func (r *relist) Item(obj runtime.Object) error {
 			return err
 		}
 	}
-	same, replaces := r.compareLocked(key, value)
-	if delete(r.replaced, key); replaces { // The list may have the key twice.
-		r.replaced[key] = struct{}{}
-	}
+	same := r.holdsLocked(key, value)
 	if !same && !k.filling {
 		return r.stage.put(key, value)
 	}
@@ -211,22 +205,11 @@ func (r *relist) Same(v checkpoint.ObjectVersion, encoded []byte) (bool, error) 
 	return true, nil
 }
 
-// compareLocked reports whether the store has the same object, or one with another uid. A record
-// that cannot be read may be of another object: a durable handler is told of its deletion, because
-// to tell it of one that exists again is better than not to tell it of one that does not.
-func (r *relist) compareLocked(key string, value *record.Object) (same, replaces bool) {
+// holdsLocked reports whether the store has the same object.
+func (r *relist) holdsLocked(key string, value *record.Object) bool {
 	w := r.k.indexer.Writer()
 	defer w.Close()
-	if w.Holds(key, value) {
-		return true, false
-	}
-	stored, _, exists := w.Head(key)
-	uid, _ := value.Head()
-	if exists && stored == "" && uid != "" { // Else a transform has taken the uid.
-		old, _ := w.Stored(key)
-		return false, old == nil || isOther(uidOf(old), uid)
-	}
-	return false, exists && isOther(stored, uid)
+	return w.Holds(key, value)
 }
 
 // isOther reports whether two objects of one name have different uids. An object without
@@ -239,7 +222,7 @@ func (r *relist) writeSilentLocked() error {
 	if len(r.silent.items) == 0 {
 		return nil
 	}
-	r.k.db.WaitForRoom() // Nobody waits for an object of the list before all of it is there.
+	r.k.db.WaitForMuchRoom() // Nobody waits for an object of the list before all of it is there.
 	w := r.k.indexer.Writer()
 	defer w.Close()
 	r.onlyOurs = r.onlyOurs && r.k.indexer.Seq() == r.written // Else somebody has put an object into the store.

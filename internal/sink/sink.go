@@ -80,7 +80,7 @@ type Sink struct {
 	// record is the checkpoint as of the last batch.
 	record  checkpoint.Record
 	shared  *checkpoint.Record // What the last checkpointValue shares with the next.
-	deltas  [2]queue.Delta     // Of the event that is being applied.
+	delta   [1]queue.Delta     // Of the event that is being applied.
 	stopped bool
 	// transform is nil until Load, and if there is none.
 	transform cache.TransformFunc
@@ -161,7 +161,9 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 	}
 	decision := checkpoint.Decide(evidence, want)
 	if decision.TellAgain || decision.TellAll {
-		k.log.TellAgain(decision.TellAll)
+		if err := k.log.StartOver(func(_ string, waiting int) bool { return decision.TellAll || waiting > 0 }); err != nil {
+			k.logger.Error(err, "Could not have handlers start over")
+		}
 	}
 	if decision.RebuildIndices && decision.Serve {
 		if err := k.rebuildLocked(); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestTheExampleOfAnAgent: what was deleted while it was dead, it cleans up.
+// TestTheExampleOfAnAgent: what was deleted while it was dead, it cleans up, also where the cache file was lost (D3).
 func TestTheExampleOfAnAgent(t *testing.T) {
 	w, dir := newWorld(t), t.TempDir()
 	buildExample(t, dir, "agent")
@@ -27,6 +27,15 @@ func TestTheExampleOfAnAgent(t *testing.T) {
 	p.await(w.here+"/goes", "is gone")
 	p.interrupt()
 	expectFiles(t, dir, w.here+"_stays")
+
+	if err := os.Remove(filepath.Join(dir, "cache.db")); err != nil {
+		t.Fatal(err)
+	}
+	w.delete(stays)
+	p = runExample(t, dir)
+	p.await(w.here+"/stays", "is gone")
+	p.interrupt()
+	expectFiles(t, dir)
 }
 
 func expectFiles(t *testing.T, dir string, want ...string) {

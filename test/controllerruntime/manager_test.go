@@ -317,7 +317,8 @@ func TestADurableHandlerOfAManager(t *testing.T) {
 		}
 		_, err = informer.(*warmwatch.SharedIndexInformer).AddDurableEventHandler("names", toolscache.ResourceEventHandlerFuncs{
 			AddFunc: func(obj any) { op.tell("OnAdd " + obj.(*corev1.Namespace).Name) },
-		})
+		}, warmwatch.DurableOptions{})
+
 		if err != nil {
 			t.Fatal(err)
 		}

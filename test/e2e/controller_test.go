@@ -100,7 +100,8 @@ func (s *shadow) life(t *testing.T, path string, during func()) {
 		AddFunc:    s.enqueue,
 		UpdateFunc: func(_, obj any) { s.enqueue(obj) },
 		DeleteFunc: s.enqueue,
-	})
+	}, warmwatch.DurableOptions{})
+
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -84,7 +84,7 @@ func factoryLife(t *testing.T, path, namespace string, cfg *rest.Config, handler
 		"metadata of ConfigMaps": partial.ForResource(configMaps).Informer(),
 	}
 	for name, informer := range all {
-		if _, err := informers.AddDurableEventHandler(informer, "handler", handlers[name]); err != nil {
+		if _, err := informers.AddDurableEventHandler(informer, "handler", handlers[name], warmwatch.DurableOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -164,6 +164,7 @@ func TestHandlersComeAndGoUnderLoad(t *testing.T) {
 		if i%2 == 0 {
 			registration = addHandler(t, c.informer, r)
 		} else {
+			r.isNew = true
 			registration = addDurable(t, c.informer, fmt.Sprintf("late-%d", i), r)
 		}
 		if i%3 == 0 {

@@ -240,7 +240,7 @@ func addHandler(t *testing.T, informer cache.SharedInformer, h cache.ResourceEve
 
 func addDurable(t *testing.T, informer *warmwatch.SharedIndexInformer, name string, h cache.ResourceEventHandler) cache.ResourceEventHandlerRegistration {
 	t.Helper()
-	registration, err := informer.AddDurableEventHandler(name, h)
+	registration, err := informer.AddDurableEventHandler(name, h, warmwatch.DurableOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

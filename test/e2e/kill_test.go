@@ -198,6 +198,9 @@ func (s *story) hear(e told, life int) error {
 	if e.Kind == "initial" && life > 2 {
 		return fmt.Errorf("%v: the handler was told of everything before", e)
 	}
+	if _, known := s.known[e.Key]; !known && e.deletes() && life <= 2 {
+		return nil // Of before its initial list: a new durable name gets that, too (D3).
+	}
 	return s.known.learn(e)
 }
 

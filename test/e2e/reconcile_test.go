@@ -3,8 +3,10 @@ package e2e
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,30 +21,43 @@ var reconcileKills = flag.Int("reconcile.kills", 12, "how often TestKillAReconci
 
 // TestKillAReconciler kills an agent with ten workers, whose reconciles are slow or fail, at random
 // moments. In the end each object is reconciled as the server has it, and so is the deletion of each
-// object of which a durable handler was ever told, with the object at hand (D4, D5).
+// object of which a durable handler was ever told, with the object at hand (D4, D5). A second reconciler, with an
+// epoch, is not called for every object at each start.
 func TestKillAReconciler(t *testing.T) {
 	seed := newSeed(t)
 	cp := newControlPlane(t)
 	client := newClient(t, cp.Config())
 	w := &workshop{
 		cp: cp, client: client, namespace: newNamespace(t, client), file: filepath.Join(t.TempDir(), "cache.db"), rng: newRand(seed),
-		found: map[string]string{}, told: map[string]string{}, deleted: map[string]bool{},
+		told: map[string]string{}, done: map[string]*reconciled{},
+	}
+	for _, r := range reconcilers {
+		w.done[r.Name] = &reconciled{found: map[string]string{}, deleted: map[string]bool{}}
 	}
 	w.changer = newChanger(client, w.namespace, 60, seed)
 	w.changer.make(t, 300)
 	for life := 1; life <= *reconcileKills && !t.Failed(); life++ {
 		w.live(t, life)
 	}
-	w.begin(t)
-	w.compare(t)
-	w.agent.end(t)
+	for range 2 { // In the second life nothing is left to be done.
+		w.begin(t)
+		w.compare(t)
+		w.agent.end(t)
+	}
+	if again := w.done["one epoch"].thisLife; len(again) > 0 {
+		t.Errorf("what was done was reconciled again in the same epoch: %v", slices.Sorted(maps.Keys(again)))
+	}
 	checkFile(t, w.file)
-	t.Logf("%d kills, %d changes, %d reconciles, %d deletions with the object at hand; %d keys waited when it was killed", *reconcileKills,
-		w.changer.made.Load(), w.reconciles, len(w.deleted), w.left)
-	if w.left == 0 || len(w.deleted) == 0 {
-		t.Error("nothing was left to be reconciled, or no deletion was: change how agents are killed")
+	t.Logf("%d kills, %d changes; %d keys waited when it was killed", *reconcileKills, w.changer.made.Load(), w.left)
+	for name, d := range w.done {
+		t.Logf("%s: %d reconciles, %d deletions with the object at hand", name, d.count, len(d.deleted))
+		if w.left == 0 || len(d.deleted) == 0 {
+			t.Error("nothing was left to be reconciled, or no deletion was: change how agents are killed")
+		}
 	}
 }
+
+var reconcilers = []agent.Reconciler{{Name: "each start", Workers: 10}, {Name: "one epoch", Workers: 10, Epoch: "1"}}
 
 // A workshop has the agent, and what it has said that it has done.
 type workshop struct {
@@ -55,10 +70,17 @@ type workshop struct {
 	agent     *agentProcess
 	seen      int // Events of this life's agent.
 
-	found            map[string]string // What the last reconcile has found, by key.
-	told             map[string]string // Keys of the objects of which the durable handler was told, by uid.
-	deleted          map[string]bool   // Uids whose deletion was reconciled.
-	reconciles, left int               // left: keys that waited when the agent was killed.
+	told map[string]string // Keys of the objects of which the durable handler was told, by uid.
+	done map[string]*reconciled
+	left int // Keys that waited when the agent was killed.
+}
+
+// reconciled is what one reconciler has done.
+type reconciled struct {
+	found    map[string]string // What the last reconcile has found, by key.
+	deleted  map[string]bool   // Uids whose deletion was reconciled.
+	thisLife map[string]bool   // Keys that were reconciled by this life's agent.
+	count    int
 }
 
 // live is one life of the agent, which ends with kill -9, and what happens until the next one.
@@ -94,10 +116,13 @@ func (w *workshop) live(t *testing.T, life int) {
 func (w *workshop) begin(t *testing.T) {
 	t.Helper()
 	w.seen = 0
+	for _, d := range w.done {
+		d.thisLife = map[string]bool{}
+	}
 	spec := specOf(configMaps, "ConfigMap")
 	spec.Kubeconfig, spec.Namespace, spec.File = w.cp.Kubeconfig(), w.namespace, w.file
 	spec.Handlers = []agent.Handler{{Name: "durable", Durable: true, Tell: true, TellInitial: true}}
-	spec.Reconcilers = []agent.Reconciler{{Name: "reconciler", Workers: 10}}
+	spec.Reconcilers = reconcilers
 	w.agent = startAgent(t, spec)
 }
 
@@ -111,12 +136,14 @@ func (w *workshop) read() {
 			}
 			continue
 		}
-		w.reconciles++
-		if w.found[e.Key] = e.New; e.New == "" {
-			delete(w.found, e.Key)
+		d := w.done[e.Handler]
+		d.count++
+		d.thisLife[e.Key] = true
+		if d.found[e.Key] = e.New; e.New == "" {
+			delete(d.found, e.Key)
 		}
 		for _, version := range e.Deleted {
-			w.deleted[uidOf(version)] = true
+			d.deleted[uidOf(version)] = true
 		}
 	}
 	w.seen = len(all)
@@ -135,12 +162,19 @@ func (w *workshop) compare(t *testing.T) {
 	}
 	eventually(t, "everything to be reconciled", func() error {
 		w.read()
-		if err := difference(want, w.found); err != nil {
-			return err
+		for name, d := range w.done {
+			if err := difference(want, d.found); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			for uid, key := range w.told {
+				if !exists[uid] && !d.deleted[uid] {
+					return fmt.Errorf("%s: the deletion of %s, uid %s, was not reconciled", name, key, uid)
+				}
+			}
 		}
-		for uid, key := range w.told {
-			if !exists[uid] && !w.deleted[uid] {
-				return fmt.Errorf("the deletion of %s, uid %s, was not reconciled", key, uid)
+		for key := range want {
+			if !w.done["each start"].thisLife[key] {
+				return fmt.Errorf("%s was not reconciled after the start", key)
 			}
 		}
 		if status := w.agent.contents(t)[0].Status; status.Unreconciled != 0 || status.UnackedDeltas != 0 || status.Error != "" {

@@ -25,6 +25,8 @@ type told struct {
 	Marked bool
 }
 
+func (e told) deletes() bool { return e.Kind == "delete" || e.Kind == "lost" }
+
 func (e told) String() string {
 	switch e.Kind {
 	case "update":
@@ -109,6 +111,8 @@ func (k knowledge) learn(e told) error {
 type recorder struct {
 	// rewound: resourceVersions went back once.
 	rewound bool
+	// isNew: a durable handler of a new name also gets deletions that are stored for others (D3).
+	isNew bool
 	// during, if set, is called at the beginning of each callback.
 	during func()
 
@@ -141,6 +145,9 @@ func (r *recorder) record(e told) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.isNew && e.deletes() && !slices.ContainsFunc(r.events, func(before told) bool { return before.Key == e.Key && !before.deletes() }) {
+		return
+	}
 	r.events = append(r.events, e)
 	err := r.known.learn(e)
 	if err == nil && e.Kind == "update" && !r.rewound && goesBack(e) {

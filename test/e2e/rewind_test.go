@@ -74,7 +74,7 @@ func TestEtcdWasRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	path, durable := newPath(t), newRecorder(t)
-	durable.rewound = true
+	durable.rewound, durable.isNew = true, true
 	begin := func(client kubernetes.Interface) (*program, *warmwatch.SharedIndexInformer) {
 		p := launch(t, path, warmwatch.Options{})
 		informer := p.informer(configMapsIn(client, namespace), &corev1.ConfigMap{}, configMaps, warmwatch.InformerOptions{Namespace: namespace})
@@ -141,7 +141,7 @@ func TestEtcdWasRestoredUnderARunningInformer(t *testing.T) {
 		t.Fatal(err)
 	}
 	p, durable := launch(t, newPath(t), warmwatch.Options{}), newRecorder(t)
-	durable.rewound = true
+	durable.rewound, durable.isNew = true, true
 	informer := p.informer(configMapsIn(client, namespace), &corev1.ConfigMap{}, configMaps, warmwatch.InformerOptions{Namespace: namespace})
 	addDurable(t, informer, "handler", durable)
 	p.run()
@@ -174,7 +174,7 @@ func TestEtcdWasRestoredAndHasGoneOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	path, durable := newPath(t), newRecorder(t)
-	durable.rewound = true
+	durable.rewound, durable.isNew = true, true
 	begin := func() (*program, *warmwatch.SharedIndexInformer) {
 		p := launch(t, path, warmwatch.Options{})
 		informer := p.informer(configMapsIn(client, namespace), &corev1.ConfigMap{}, configMaps, warmwatch.InformerOptions{Namespace: namespace})

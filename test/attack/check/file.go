@@ -36,23 +36,22 @@ type File struct {
 	Objects      map[string]*corev1.ConfigMap
 	Entries      map[string]bool // Of the index, see entry.
 	Deltas       []Delta         // In order.
-	Cursors      map[string]Cursor
+	Handlers     map[string]Handler
 
 	// Problems are what is wrong with the file as such.
 	Problems []string
 }
 
-// A Delta is an undelivered delta.
+// A Delta is one that somebody must get.
 type Delta struct {
-	Seq  uint64
-	Type string
-	Key  string
+	Number uint64
+	Type   string
+	Key    string
 }
 
-// A Cursor is the stored position of a handler.
-type Cursor struct {
-	Seq     uint64 `json:"seq"`
-	Walking bool   `json:"walking"`
+// A Handler says how far a durable handler has come.
+type Handler struct {
+	Cursor uint64 `json:"cursor"`
 }
 
 // ReadFile reads a cache file that nobody writes to. There may be none.
@@ -63,7 +62,7 @@ func ReadFile(path string) (f *File, err error) {
 			err = fmt.Errorf("read %s: panic: %v", path, p)
 		}
 	}()
-	f = &File{Objects: map[string]*corev1.ConfigMap{}, Entries: map[string]bool{}, Cursors: map[string]Cursor{}}
+	f = &File{Objects: map[string]*corev1.ConfigMap{}, Entries: map[string]bool{}, Handlers: map[string]Handler{}}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return f, nil
 	}
@@ -122,7 +121,7 @@ func (f *File) Version() int {
 
 func (f *File) space(space string, b *bolt.Bucket) error {
 	for name, read := range map[string]func(key string, payload []byte) error{
-		"objects": f.object, "index": f.entry, "deltas": f.delta, "cursors": f.cursor,
+		"objects": f.object, "index": f.entry, "deltas": f.delta, "handlers": f.handler,
 		"store": f.store, "checkpoint": f.checkpoint,
 	} {
 		bucket := b.Bucket([]byte(name))
@@ -196,10 +195,14 @@ func (f *File) entry(key string, _ []byte) error {
 }
 
 func (f *File) delta(key string, payload []byte) error {
-	if len(key) != 8 || len(payload) == 0 {
+	if len(key) != 9 || len(payload) == 0 {
 		return errors.New("malformed")
 	}
-	typ, rest, err := cut(string(payload[1:]))
+	_, used := binary.Uvarint(payload[1:]) // The number of the write.
+	if used <= 0 {
+		return errors.New("malformed")
+	}
+	typ, rest, err := cut(string(payload[1+used:]))
 	if err != nil {
 		return err
 	}
@@ -208,10 +211,10 @@ func (f *File) delta(key string, payload []byte) error {
 	return err
 }
 
-func (f *File) cursor(key string, payload []byte) error {
-	var c Cursor
-	err := json.Unmarshal(payload, &c)
-	f.Cursors[key] = c
+func (f *File) handler(key string, payload []byte) error {
+	var h Handler
+	err := json.Unmarshal(payload, &h)
+	f.Handlers[key] = h
 	return err
 }
 
@@ -271,10 +274,10 @@ func (f *File) Violations(s *apiserver.Server, w *World) []string {
 
 // untold are promises to a durable handler that the file cannot keep.
 func (f *File) untold(handler string, newest map[string]ToldOf) (bad []string) {
-	cursor := f.Cursors["durable/"+handler]
+	cursor := f.Handlers["handler/"+handler].Cursor // One that starts over gets the deletions behind it, too.
 	waiting := map[string]bool{}
 	for _, d := range f.Deltas {
-		if d.Seq > cursor.Seq && d.Type == "Deleted" {
+		if d.Number > cursor && d.Type == "Deleted" {
 			waiting[d.Key] = true
 		}
 	}

@@ -54,7 +54,7 @@ type ToldOf struct {
 	UID     string
 	Gone    bool // It was told of the deletion.
 	Lost    bool // By absence from a list: it was deleted behind Version.
-	Unsure  bool // Since a session that began without a file, and may never have got one.
+	Unsure  bool // It was told in a session that had no file.
 }
 
 func (t ToldOf) before(o ToldOf) bool {
@@ -67,9 +67,17 @@ type Belief struct {
 	Known map[string]ToldOf
 	// Newest is the newest that it was ever told of each key.
 	Newest map[string]ToldOf
-	// Doubted are keys of which it was told in a session that began without a file. If
-	// that has got one, which the marks do not say, it is not told of them again.
-	Doubted map[string]bool
+}
+
+// MayMiss are the keys of which the file may know nothing: those that it was told of in a session without a file, or
+// where all, all that it believes. Of their deletion it may hear only because the program knows them (D3).
+func (b Belief) MayMiss(all bool) (keys []string) {
+	for key, t := range b.Known {
+		if all || t.Unsure {
+			keys = append(keys, key)
+		}
+	}
+	return keys
 }
 
 // A World is all that the marks have said. Its zero value is where all begins.
@@ -89,7 +97,7 @@ func (w *World) Belief(handler string) Belief {
 	}
 	b, found := w.Beliefs[handler]
 	if !found {
-		b = Belief{map[string]ToldOf{}, map[string]ToldOf{}, map[string]bool{}}
+		b = Belief{map[string]ToldOf{}, map[string]ToldOf{}}
 		w.Beliefs[handler] = b
 	}
 	return b
@@ -107,7 +115,7 @@ func (w *World) Clone() *World {
 	c.Violations = slices.Clone(w.Violations)
 	c.Beliefs = map[string]Belief{}
 	for name, b := range w.Beliefs {
-		c.Beliefs[name] = Belief{maps.Clone(b.Known), maps.Clone(b.Newest), maps.Clone(b.Doubted)}
+		c.Beliefs[name] = Belief{maps.Clone(b.Known), maps.Clone(b.Newest)}
 	}
 	return &c
 }
@@ -142,17 +150,10 @@ func (w *World) Apply(m Mark) {
 		w.Belief(Durable)
 		w.MemoryOnly, w.Finished = m.MemoryOnly, false
 		clear(w.Belief(Plain).Known) // It is told of everything anew.
-		// A durable handler may never hear again of what it was told of if there was no file.
-		for _, b := range w.Beliefs {
-			if m.MemoryOnly { // The file that there will be knows nothing of what was told before.
+		if m.MemoryOnly {            // The file that there will be knows nothing of what is told now.
+			for _, b := range w.Beliefs {
 				clear(b.Newest)
 			}
-			maps.DeleteFunc(b.Known, func(key string, t ToldOf) bool {
-				if t.Unsure {
-					b.Doubted[key] = true
-				}
-				return t.Unsure
-			})
 		}
 	case Joined:
 		w.Belief(m.Handler)
@@ -170,7 +171,6 @@ func (b Belief) told(m Mark, memoryOnly bool) {
 	if !memoryOnly && b.Newest[m.Key].before(t) {
 		b.Newest[m.Key] = t
 	}
-	delete(b.Doubted, m.Key)
 	if m.Gone {
 		delete(b.Known, m.Key)
 		return

@@ -109,9 +109,8 @@ func checkIndices(k kind, store cache.Indexer, state map[string]apiserver.Object
 	return found
 }
 
-// checkBelief compares what a handler believes with the server (D1, D2). Where the past is lost, a deletion
-// may be (D3).
-func checkBelief(who string, b *belief, state map[string]apiserver.Object, deletions bool) (found []problem) {
+// checkBelief compares what a handler believes with the server (D1, D2, D3).
+func checkBelief(who string, b *belief, state map[string]apiserver.Object) (found []problem) {
 	known, _, wrong := b.state()
 	var stale, phantom []string
 	for key, rv := range versions(state) {
@@ -120,7 +119,7 @@ func checkBelief(who string, b *belief, state map[string]apiserver.Object, delet
 		}
 	}
 	for key := range known {
-		if _, exists := state[key]; deletions && !exists {
+		if _, exists := state[key]; !exists {
 			phantom = append(phantom, key)
 		}
 	}
@@ -138,18 +137,17 @@ func checkBelief(who string, b *belief, state map[string]apiserver.Object, delet
 	return found
 }
 
-// check compares everything with the server, deletions that handlers were told of only if asked to. It stops where something
-// is wrong, unless all of that is to be known.
-func (l *life) check(servers map[kind]*apiserver.Server, deletions, all bool) (found []problem) {
+// check compares everything with the server. It stops where something is wrong, unless all of that is to be known.
+func (l *life) check(servers map[kind]*apiserver.Server, all bool) (found []problem) {
 	for _, k := range kinds {
 		state := servers[k].Objects()
 		store := l.informers[k].GetIndexer()
 		for _, compare := range []func() []problem{
 			func() (p []problem) {
 				for _, name := range slices.Sorted(maps.Keys(l.durable[k])) {
-					p = append(p, checkBelief(fmt.Sprintf("%s, durable %s", k, name), l.durable[k][name], state, deletions)...)
+					p = append(p, checkBelief(fmt.Sprintf("%s, durable %s", k, name), l.durable[k][name], state)...)
 				}
-				return append(p, checkBelief(fmt.Sprintf("%s, plain", k), l.plain[k], state, deletions)...)
+				return append(p, checkBelief(fmt.Sprintf("%s, plain", k), l.plain[k], state)...)
 			},
 			func() []problem { return checkStore(k, store, state) },
 			func() []problem { return checkIndices(k, store, state) },

@@ -24,6 +24,9 @@ type patch struct {
 
 func (d *damage) String() string { return d.Class + ", " + d.Field + ": " + d.Detail }
 
+// ofOneObject reports whether all but the value of an object is as it was. A relist brings that, and nothing else is lost (S2).
+func (d *damage) ofOneObject() bool { return d.Class == "leaf objects" && d.Field == "value" }
+
 // applyTo damages the content of a file.
 func (d *damage) applyTo(file []byte) []byte {
 	file = slices.Clone(file)

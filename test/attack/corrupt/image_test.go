@@ -1,6 +1,7 @@
 package corrupt
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -103,6 +104,19 @@ func (b *belief) state() (known map[string]int, told map[string]bool, wrong []st
 	return maps.Clone(b.known), maps.Clone(b.told), slices.Clone(b.wrong)
 }
 
+// keys are what it knows, as [warmwatch.DurableOptions.Known] wants it.
+func (b *belief) keys(context.Context) (keys []cache.ObjectName, err error) {
+	known, _, _ := b.state()
+	for key := range known {
+		name, err := cache.ParseObjectName(key)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, name)
+	}
+	return keys, nil
+}
+
 func (b *belief) freeze() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -157,7 +171,7 @@ func newImages(t *testing.T, dir string, seed uint64) (images []*image) {
 		}
 		for _, k := range kinds {
 			for _, name := range durableNames {
-				if err := l.addDurable(k, name, nil); err != nil {
+				if err := l.addDurable(k, name, nil, false); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -285,7 +299,7 @@ func TestImagesHaveWhatIsToBeDamaged(t *testing.T) {
 		t.Logf("%s: %d pages, %v", im.Name, l.high, l.classes())
 		for _, class := range []string{
 			"meta newest", "meta before", "freelist", "free page", "leaf root", "leaf space", "branch objects", "leaf objects",
-			"branch index", "leaf index", "leaf store", "branch deltas", "leaf deltas", "leaf cursors", "leaf checkpoint",
+			"branch index", "leaf index", "leaf store", "branch deltas", "leaf deltas", "leaf handlers", "leaf checkpoint",
 		} {
 			if len(l.of(class)) == 0 {
 				t.Errorf("%s has no %s", im.Name, class)

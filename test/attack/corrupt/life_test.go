@@ -94,10 +94,14 @@ func begin(path string, memoryBudget int64, servers map[kind]*apiserver.Server) 
 	return l, nil
 }
 
-func (l *life) addDurable(k kind, name string, known map[string]int) (err error) {
-	b := newBelief(known)
+// addDurable adds a handler that believes what it was told by former processes. Where tells, the informer may ask for that.
+func (l *life) addDurable(k kind, name string, known map[string]int, tells bool) (err error) {
+	b, o := newBelief(known), warmwatch.DurableOptions{}
+	if tells {
+		o.Known = b.keys
+	}
 	l.durable[k][name] = b
-	l.handles[k][name], err = l.informers[k].AddDurableEventHandler(name, b)
+	l.handles[k][name], err = l.informers[k].AddDurableEventHandler(name, b, o)
 	return err
 }
 

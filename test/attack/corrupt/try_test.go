@@ -163,7 +163,7 @@ func (y *try) setDown(err error) {
 }
 
 // live begins a life with some durable handlers, which go on where they were, and
-// a plain one.
+// a plain one. Where damage may have cost deletions, the durable ones say what they know (D3).
 func (y *try) live(names ...string) *life {
 	y.reached()
 	l, err := begin(y.path, y.budget, y.servers)
@@ -173,7 +173,7 @@ func (y *try) live(names ...string) *life {
 	}
 	for _, k := range kinds {
 		for _, name := range names {
-			if err := l.addDurable(k, name, y.beliefs[k][name]); err != nil {
+			if err := l.addDurable(k, name, y.beliefs[k][name], y.damage != nil && !y.damage.ofOneObject()); err != nil {
 				y.fail("add handler", err)
 			}
 		}
@@ -193,7 +193,7 @@ func (y *try) await(l *life, step string) {
 		synctest.Wait()
 		waited += pause
 		y.reads(step, l)
-		if found = l.check(y.servers, y.damage == nil, waited > patience/10); len(found) == 0 {
+		if found = l.check(y.servers, waited > patience/10); len(found) == 0 {
 			y.reached()
 			return
 		}

@@ -151,7 +151,7 @@ func (a *Agent) open(ctx context.Context, i *Informer, e Expect) (err error) {
 
 func (i *Informer) add(r *recorder) (err error) {
 	if r.Durable && i.warm != nil {
-		_, err = i.warm.AddDurableEventHandler(r.Name, r)
+		_, err = i.warm.AddDurableEventHandler(r.Name, r, warmwatch.DurableOptions{})
 	} else {
 		_, err = i.AddEventHandler(r)
 	}

@@ -72,6 +72,7 @@ type Handler struct {
 type Reconciler struct {
 	Name    string
 	Workers int
+	Epoch   string
 }
 
 // Expect is a measurement. What is expected is expected of each handler.

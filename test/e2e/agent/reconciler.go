@@ -22,34 +22,35 @@ func (i *Informer) addReconciler(r Reconciler, tell func(*Event)) error {
 	if i.warm == nil {
 		return fmt.Errorf("agent: %s has no reconcilers", i.spec.Impl)
 	}
-	reconcile := func(ctx context.Context, key cache.ObjectName) error {
-		e := &Event{Resource: i.spec.Resource.Resource, Handler: r.Name, Key: key.String(), Change: Change{Type: "RECONCILED"}}
+	reconcile := func(_ context.Context, req warmwatch.ReconcileRequest) (result warmwatch.ReconcileResult, err error) {
+		e := &Event{Resource: i.spec.Resource.Resource, Handler: r.Name, Key: req.String(), Change: Change{Type: "RECONCILED"}}
 		obj, exists, err := i.GetStore().GetByKey(e.Key)
 		if err != nil {
-			return err
+			return result, err
 		}
 		if exists {
 			e.New = ContentOf(obj, i.spec.Sums)
 		}
-		for _, deleted := range warmwatch.DeletedObjects(ctx) {
+		for _, deleted := range req.Deleted {
 			e.Deleted = append(e.Deleted, ContentOf(deleted, i.spec.Sums))
 		}
 		switch rand.IntN(10) {
 		case 0, 1:
-			return errOnPurpose
+			return result, errOnPurpose
 		case 2, 3:
 			time.Sleep(rand.N(100 * time.Millisecond))
 		case 4:
 			time.Sleep(rand.N(time.Second))
-			return errOnPurpose
+			return result, errOnPurpose
 		}
 		e.At = time.Now()
 		tell(e)
-		return nil
+		return result, nil
 	}
 	_, err := i.warm.AddReconciler(r.Name, reconcile, warmwatch.ReconcilerOptions{
-		Workers:     r.Workers,
-		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](5*time.Millisecond, time.Second),
+		DurableOptions: warmwatch.DurableOptions{Epoch: r.Epoch},
+		Workers:        r.Workers,
+		RateLimiter:    workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](5*time.Millisecond, time.Second),
 	})
 	return err
 }

@@ -1,0 +1,164 @@
+package persist
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+)
+
+// TestCommittedIsClosedWhenMoreIsDurable, and not before.
+func TestCommittedIsClosedWhenMoreIsDurable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := open(t, testsupport.Path(t), Options{CommitInterval: time.Minute})
+		expectClosedAfter := func(d time.Duration, durable uint64) {
+			t.Helper()
+			committed := db.Committed()
+			after(d - 1)
+			if isClosed(committed) || db.Durable() >= durable {
+				t.Errorf("too early: closed %v, durable up to %d", isClosed(committed), db.Durable())
+			}
+			after(1)
+			if !isClosed(committed) || db.Durable() != durable {
+				t.Errorf("closed %v, durable up to %d, expected %d", isClosed(committed), db.Durable(), durable)
+			}
+		}
+		put(t, db, "a", "1")
+		expectClosedAfter(time.Minute, 1)
+
+		// While nothing can be written it is closed at each attempt, and when what waits counts as durable.
+		fill(db, true)
+		put(t, db, "big", repeat("x", 8<<20))
+		synctest.Wait()
+		failing := time.Now()
+		for db.Durable() < 2 {
+			committed := db.Committed()
+			if db.Durable() < 2 {
+				<-committed
+			}
+		}
+		if d := time.Since(failing); d != durableGrace {
+			t.Errorf("a change counts as durable after %v", d)
+		}
+		fill(db, false)
+		after(maxRetryDelay)
+		if err := db.Err(); err != nil {
+			t.Fatal(err)
+		}
+
+		put(t, db, "last", "1")
+		committed := db.Committed()
+		close1(t, db)
+		if !isClosed(committed) || db.Durable() != 3 {
+			t.Errorf("after Close: closed %v, durable up to %d", isClosed(committed), db.Durable())
+		}
+	})
+}
+
+// TestCommittedIsClosedByAClose: also one that has nothing to write, so that nobody waits for ever.
+func TestCommittedIsClosedByAClose(t *testing.T) {
+	db := openSound(t, testsupport.Path(t), manual)
+	committed := db.Committed()
+	close1(t, db)
+	if !isClosed(committed) {
+		t.Error("it is open")
+	}
+}
+
+// TestOnDamageEndsWithRemove: others are still told.
+func TestOnDamageEndsWithRemove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := openDamaged(t, testsupport.Path(t))
+		var told [2]int
+		var causes error
+		var remove [2]func()
+		for i := range told {
+			remove[i] = db.OnDamage(func(cause error) {
+				told[i]++
+				causes = errors.Join(causes, cause)
+			})
+		}
+		for i, name := range []string{"one", "another"} {
+			_ = db.readError(db.bolt, Bucket{testBucket.Space, name}, corruptFile("test"))
+			synctest.Wait()
+			remove[i]()
+			remove[i]() // Harmless.
+		}
+		if want := [2]int{1, 2}; told != want || !errors.Is(causes, ErrCorrupt) {
+			t.Errorf("told %v, expected %v: %v", told, want, causes)
+		}
+	})
+}
+
+// writeCopy opens a copy that WriteTo makes.
+func writeCopy(t *testing.T, db *DB) *DB {
+	t.Helper()
+	path := testsupport.Path(t)
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := db.WriteTo(f)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(path); err != nil || st.Size() != n {
+		t.Errorf("%d bytes were written, %v", n, err)
+	}
+	return openSound(t, path, manual)
+}
+
+// TestACopyIsWhatTheLastCommitHasLeft, while more waits in memory or is being written.
+func TestACopyIsWhatTheLastCommitHasLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := openSound(t, testsupport.Path(t), manual)
+		expectCopy := func(want map[string]string) {
+			t.Helper()
+			expectContents(t, writeCopy(t, db), want)
+		}
+		expectCopy(map[string]string{})
+		put(t, db, "a", "1")
+		put(t, db, "b", "1")
+		flush(t, db)
+		apply(t, db, func(b *Batch) {
+			b.Put(testBucket, "a", Bytes("2"))
+			b.Delete(testBucket, "b")
+		})
+		expectCopy(map[string]string{"a": "1", "b": "1"})
+		held := &blob{text: "3", release: make(chan struct{})}
+		apply(t, db, func(b *Batch) { b.Put(testBucket, "c", held) })
+		flushed := make(chan error, 1)
+		go func() { flushed <- db.Flush() }()
+		synctest.Wait()
+		put(t, db, "d", "4")
+		expectCopy(map[string]string{"a": "1", "b": "1"})
+		close(held.release)
+		if err := <-flushed; err != nil {
+			t.Fatal(err)
+		}
+		expectCopy(map[string]string{"a": "2", "c": "3"})
+		if diff := cmp.Diff(map[string]string{"a": "2", "c": "3", "d": "4"}, contents(t, db)); diff != "" {
+			t.Errorf("the DB itself: -want +got:\n%s", diff)
+		}
+	})
+}
+
+func TestThereIsNoCopyWithoutAFile(t *testing.T) {
+	for name, path := range map[string]string{"memory": blockedPath(t), "file": testsupport.Path(t)} {
+		db := open(t, path, manual)
+		if name == "memory" {
+			if n, err := db.WriteTo(nil); n != 0 || err != nil {
+				t.Errorf("%d bytes, %v", n, err)
+			}
+		}
+		close1(t, db)
+		if _, err := db.WriteTo(nil); !errors.Is(err, ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package queue
+
+import (
+	"slices"
+	"sort"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// A list is what is known of the last initial list of a position. Only the goroutine of the consumer uses it.
+type list struct {
+	begun  uint64 // The number of the last delta when it began.
+	isNew  bool   // The handler knew nothing when it began.
+	ranges []listedRange
+	before []listedRange // Of the list before: the deletions that it covers were given with it.
+	upTo   uint64        // The greatest Seq of them.
+}
+
+// A listedRange has the keys from the To of the range before up to, but without, its own To, as of the write Seq.
+type listedRange struct {
+	to   string
+	last bool // The range has no end; to is not used.
+	seq  uint64
+}
+
+// StartsOver reports whether the consumer needs an initial list.
+func (c *Consumer) StartsOver() bool {
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	return c.p.StartsOver
+}
+
+// BeginList begins an initial list:
+//
+//  1. [Consumer.Deletions] gives the deletions that wait.
+//  2. For each range of keys, in order: deletions of keys in it that came before the range was read are given, then its
+//     objects. [Consumer.Listed] notes as of which write.
+//  3. [Consumer.EndList]. From then on Next returns the deltas since BeginList. Those that [Consumer.Covers] were
+//     given with the list.
+//
+// The cursor stays where it is until EndList, so that a crash repeats the list. For a durable consumer BeginList waits
+// until all that was applied is durable. The error is [ErrStopped].
+func (c *Consumer) BeginList() error {
+	q := c.q
+	q.mu.Lock()
+	// What is appended, and not published yet, is seen by whoever reads the store behind its batch.
+	c.p.list = list{begun: q.appended, isNew: c.p.isNew, before: c.p.list.ranges}
+	if c.p.isNew {
+		c.p.isNew, c.p.Cursor = false, q.appended
+	}
+	c.p.from, c.p.again = q.appended, false
+	q.mu.Unlock()
+	if c.durable {
+		return c.waitDurable()
+	}
+	return nil
+}
+
+// Deletions returns deletions behind a number and up to another one, some at a time. A handler that is new gets none.
+// A deletion that cannot be read is left out.
+func (c *Consumer) Deletions(after, upTo uint64) (ds []Delta, err error) {
+	if c.p.list.isNew {
+		return nil, nil
+	}
+	q := c.q
+	q.mu.Lock()
+	numbers := slices.Clone(q.stored.deletionsBehind(max(after, c.p.Cursor)))
+	q.mu.Unlock()
+	numbers = numbers[:sort.Search(len(numbers), func(i int) bool { return numbers[i] > upTo })]
+	if len(numbers) == 0 {
+		return nil, nil
+	}
+	s, err := q.db.Snapshot(q.deltas.Space)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	size := 0
+	for _, number := range numbers {
+		if len(ds) == deltasPerRead || size > maxReadBytes {
+			break
+		}
+		var d Delta
+		found, err := s.View(deltasBucket, deltaKey(number, true), func(it *persist.Item) (err error) { d, err = q.readDelta(number, it); return err })
+		switch {
+		case err != nil:
+			q.onCorrupt(err)
+			q.logger.Error(err, "Could not read a deletion, leaving it out", "number", number)
+		case found && !covers(c.p.list.before, &d): // Else it was dropped meanwhile, or given.
+			gone, _ := d.Deletion()
+			ds, size = append(ds, gone), size+d.SizeBytes
+		}
+	}
+	if len(ds) == 0 {
+		return c.Deletions(numbers[len(numbers)-1], upTo)
+	}
+	return ds, nil
+}
+
+// ListBegun returns the number of the last delta when the list began.
+func (c *Consumer) ListBegun() uint64 { return c.p.list.begun }
+
+// Listed notes that the next range of the list, which ends before to, or has no end, was given as of the write seq.
+func (c *Consumer) Listed(to string, last bool, seq uint64) {
+	c.p.list.ranges = append(c.p.list.ranges, listedRange{to, last, seq})
+	c.p.list.upTo = max(c.p.list.upTo, seq)
+}
+
+// EndList ends the initial list.
+func (c *Consumer) EndList() error {
+	c.p.list.isNew = false
+	return c.update(func() {
+		p := c.p
+		p.Cursor = max(p.Cursor, c.p.list.begun)
+		if p.StartsOver = p.again; !p.StartsOver {
+			p.from, p.Panics = p.Cursor, nil
+			c.panicked.Store(false)
+		}
+	})
+}
+
+// Covers reports whether the initial list has given what a delta says, and forgets the list once that cannot be.
+func (c *Consumer) Covers(d *Delta) bool {
+	if d.Seq > c.p.list.upTo {
+		c.p.list = list{}
+		return false
+	}
+	return covers(c.p.list.ranges, d)
+}
+
+func covers(ranges []listedRange, d *Delta) bool {
+	i := sort.Search(len(ranges), func(i int) bool { return ranges[i].last || d.Key < ranges[i].to })
+	return i < len(ranges) && d.Seq <= ranges[i].seq
+}

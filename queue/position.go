@@ -1,0 +1,227 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"strings"
+
+	"github.com/warmwatch/warmwatch/persist"
+)
+
+// A Kind is one of those who have names: handlers and reconcilers may have the same.
+type Kind string
+
+// The kinds.
+const (
+	Handlers    Kind = "handler"
+	Reconcilers Kind = "reconciler"
+
+	fifos Kind = "fifo" // The one of Pop.
+)
+
+// Key is under what a name is stored.
+func (k Kind) Key(name string) string { return string(k) + "/" + name }
+
+func (k Kind) cut(key string) (name string, ok bool) { return strings.CutPrefix(key, string(k)+"/") }
+
+// handled is what is stored of a name.
+type handled struct {
+	// Cursor: all deltas up to it are acknowledged.
+	Cursor uint64 `json:"cursor"`
+	// StartsOver: the handler gets the deletions behind the cursor, and all objects, before anything else.
+	StartsOver bool   `json:"startsOver,omitempty"`
+	Epoch      string `json:"epoch,omitempty"`
+	// Panics says, for the key of an object, in how many processes its handler has panicked on it. It is replaced, not changed.
+	Panics map[string]int `json:"panics,omitempty"`
+}
+
+// SizeBytes implements [persist.Value].
+func (h handled) SizeBytes() int { return 64 + len(h.Epoch) + 64*len(h.Panics) }
+
+// AppendTo implements [persist.Value].
+func (h handled) AppendTo(dst []byte) ([]byte, error) { return persist.AppendJSON(dst, h) }
+
+// A position says how far a handler has come. Guarded by Log.mu.
+type position struct {
+	handled
+	name     string    // Its key in the DB. Empty: it is not stored.
+	consumer *Consumer // Nil: the name has none now.
+	// from is the number behind which all deltas are needed. It is the cursor, or during an initial list where that
+	// began, or never before it.
+	from  uint64
+	isNew bool  // The handler knows nothing that could be deleted.
+	again bool  // During an initial list: another one follows.
+	bytes int64 // About how long the deltas are that wait.
+	list  list
+}
+
+const never = math.MaxUint64
+
+// wantsDeletions reports whether deletions behind the cursor are needed.
+func (p *position) wantsDeletions() bool { return p.StartsOver && !p.isNew }
+
+// putLocked stores the position, if it has a name.
+func (q *Log) putLocked(b *persist.Batch, p *position) {
+	if p.name != "" {
+		b.Put(q.handlers, p.name, p.handled)
+	}
+}
+
+// startOverLocked has a handler start over, or if it does so already, once more.
+func (q *Log) startOverLocked(b *persist.Batch, p *position) {
+	if p.from != never {
+		for i := range q.tail.deltas { // Its deletions are read from the DB.
+			if d := &q.tail.deltas[i]; d.deletes() && !d.stored && d.Number > p.Cursor {
+				q.storeLocked(b, d)
+			}
+		}
+		kept, all := len(q.stored.deletionsBehind(p.Cursor)), q.head-min(p.Cursor, q.head)
+		p.bytes = int64(float64(p.bytes) * float64(kept) / float64(max(all, 1)))
+	}
+	p.again = p.again || p.StartsOver && p.from != never
+	p.StartsOver, p.from = true, never
+	q.putLocked(b, p)
+}
+
+// countLocked counts a delta that is appended for those who need it. What is too much for one of them is dropped: first
+// what is no deletion, because it starts over, then the older half of its deletions.
+func (q *Log) countLocked(b *persist.Batch, d *Delta) {
+	for p := range q.positions {
+		if p.from == never && (!p.wantsDeletions() || !d.deletes()) {
+			continue
+		}
+		p.bytes += int64(d.SizeBytes)
+		if q.backlog < 0 || p.bytes <= q.backlog {
+			continue
+		}
+		if p.from != never {
+			q.logger.Info("Too much waits for a handler, it starts over", "handler", p.title(), "bytes", p.bytes, "deltas", q.behindLocked(p))
+			q.startOverLocked(b, p)
+		}
+		if kept := q.stored.deletionsBehind(p.Cursor); p.bytes > q.backlog/2 && len(kept) > 0 {
+			q.logger.Info("Too many deletions wait for a handler, the oldest are dropped", "handler", p.title(), "dropped", (len(kept)+1)/2)
+			p.Cursor, p.bytes = kept[(len(kept)-1)/2], p.bytes/2
+			q.putLocked(b, p)
+		}
+	}
+}
+
+func (p *position) title() string {
+	if p.name == "" {
+		return "without a name"
+	}
+	return p.name
+}
+
+// Plain adds a consumer without a name. Its handler knows nothing, and begins with an initial list.
+func (q *Log) Plain() *Consumer {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	p := &position{handled: handled{StartsOver: true, Cursor: q.head}, isNew: true, from: never}
+	q.positions[p] = struct{}{}
+	return q.consumeLocked(p, false)
+}
+
+// Durable adds the consumer of a name, which gets only what is durable. A name that is new, or has another epoch,
+// starts over. The error wraps [ErrInUse] while the name has a consumer. The name is in the file before the consumer's
+// initial list begins.
+func (q *Log) Durable(kind Kind, name, epoch string) (*Consumer, error) {
+	return q.named(kind, name, epoch, true)
+}
+
+func (q *Log) named(kind Kind, name, epoch string, durable bool) (c *Consumer, err error) {
+	if err := CheckName(kind, name); err != nil {
+		return nil, err
+	}
+	_, updateErr := q.db.Update(func(b *persist.Batch) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		key := kind.Key(name)
+		p := q.names[key]
+		switch {
+		case p == nil:
+			p = &position{name: key, handled: handled{Epoch: epoch, StartsOver: true}, from: never}
+			q.positions[p], q.names[key] = struct{}{}, p
+			q.putLocked(b, p)
+			q.putLastLocked(b, q.appended) // From now on each delta is stored.
+		case p.consumer != nil:
+			err = fmt.Errorf("%w: %q", ErrInUse, name)
+			return
+		case p.Epoch != epoch:
+			p.Epoch = epoch
+			q.startOverLocked(b, p)
+		}
+		c = q.consumeLocked(p, durable)
+		b.Urgent()
+	})
+	return c, errors.Join(err, updateErr)
+}
+
+// CheckName returns an error if a name cannot be stored.
+func CheckName(kind Kind, name string) error {
+	room := persist.MaxKeyBytes - len(kind.Key(""))
+	switch {
+	case name == "":
+		return errors.New("queue: a name is required")
+	case len(name) > room:
+		return fmt.Errorf("queue: a name of %d bytes is too long, the file has room for %d; it begins with %.40q", len(name), room, name)
+	}
+	return nil
+}
+
+func (q *Log) consumeLocked(p *position, durable bool) *Consumer {
+	p.consumer = &Consumer{q: q, p: p, durable: durable, wake: make(chan struct{}, 1), stopped: make(chan struct{})}
+	p.consumer.panicked.Store(len(p.Panics) > 0)
+	return p.consumer
+}
+
+// NotePanic notes durably that the handler has panicked when it was told of an object, and
+// returns in how many processes it has.
+func (c *Consumer) NotePanic(key string) (count int, err error) {
+	err = c.changePanics(func(panics map[string]int) {
+		panics[key]++
+		count = panics[key]
+	})
+	if err != nil {
+		return 0, err
+	}
+	return count, c.q.db.Flush()
+}
+
+// Panics returns in how many processes the handler has panicked on an object.
+func (c *Consumer) Panics(key string) int {
+	if !c.panicked.Load() {
+		return 0
+	}
+	c.q.mu.Lock()
+	defer c.q.mu.Unlock()
+	return c.p.Panics[key]
+}
+
+// Returned notes that the handler has returned from a callback for an object, so that
+// panics that came before do not count any more.
+func (c *Consumer) Returned(key string) error {
+	if c.Panics(key) == 0 {
+		return nil
+	}
+	return c.changePanics(func(panics map[string]int) { delete(panics, key) })
+}
+
+func (c *Consumer) changePanics(change func(map[string]int)) error {
+	_, err := c.q.db.Update(func(b *persist.Batch) {
+		c.q.mu.Lock()
+		defer c.q.mu.Unlock()
+		panics := maps.Clone(c.p.Panics)
+		if panics == nil {
+			panics = map[string]int{}
+		}
+		change(panics)
+		c.p.Panics = panics
+		c.panicked.Store(len(panics) > 0)
+		c.q.putLocked(b, c.p)
+		b.Urgent()
+	})
+	return err
+}
