@@ -106,15 +106,17 @@ func (c *Consumer) Acknowledge(ds []Delta) error {
 	if len(ds) == 0 {
 		return nil
 	}
-	return c.update(func() { c.q.acknowledgeLocked(c.p, ds) })
+	return c.update(false, func() { c.q.acknowledgeLocked(c.p, ds) })
 }
 
-// update changes the position under mu, stores it, and removes what nobody needs any more. That is a batch, unless nothing
-// is stored.
-func (c *Consumer) update(change func()) error {
+// update changes the position under mu, stores it, and removes what nobody needs any more. That is a batch, unless the
+// consumer has no name, and reads from the tail: then the next delta, or another consumer, has it removed. There may be
+// very many such consumers.
+func (c *Consumer) update(ends bool, change func()) error {
 	q, p := c.q, c.p
 	q.mu.Lock()
-	if p.name == "" && !q.stored.some() {
+	holds := q.stored.some() && (p.from < q.tail.base || p.wantsDeletions() || ends && p.from < q.stored.last)
+	if p.name == "" && !holds {
 		defer q.mu.Unlock()
 		change()
 		return nil
@@ -202,7 +204,7 @@ func (c *Consumer) Stop() { c.stop.Do(func() { close(c.stopped) }) }
 // can have another consumer then, and holds them until [Log.Forget].
 func (c *Consumer) Remove() error {
 	c.Stop()
-	return c.update(func() {
+	return c.update(true, func() {
 		q, p := c.q, c.p
 		if p.consumer != c {
 			return

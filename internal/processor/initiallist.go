@@ -147,11 +147,17 @@ type chunks struct {
 	listeners int // Who tell of chunks now.
 	last      uint64
 	byKey     map[chunkKey]*chunk
-	keys      []chunkKey // Oldest first.
+	keys      []chunkKey    // Oldest first.
+	reads     chan struct{} // Full while as many are being read as may be.
 }
 
-// maxChunks is how many chunks are kept.
-const maxChunks = 4
+const (
+	// maxChunks is how many chunks are kept.
+	maxChunks = 4
+	// chunkReads is how many are read at once. More would only wait for locks that the next event needs too; who comes
+	// while one waits to be read shares it.
+	chunkReads = 2
+)
 
 type chunkKey struct {
 	from    string
@@ -219,6 +225,8 @@ func (p *Processor) readChunk(from string, durable bool, m moment) *chunk {
 	cs.byKey[key] = c
 	p.running.Go(func() {
 		defer close(c.done)
+		cs.reads <- struct{}{}
+		defer func() { <-cs.reads }()
 		cs.mu.Lock()
 		cs.last++
 		c.id = cs.last

@@ -74,7 +74,7 @@ type Processor struct {
 func New(o Options) *Processor {
 	return &Processor{
 		opts: o, logger: o.Logger, checkPeriod: o.ResyncPeriod, listeners: map[*listener]struct{}{}, unfinished: map[*listener]struct{}{},
-		chunks: chunks{byKey: map[chunkKey]*chunk{}},
+		chunks: chunks{byKey: map[chunkKey]*chunk{}, reads: make(chan struct{}, chunkReads)},
 	}
 }
 
