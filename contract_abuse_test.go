@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // bubbleGoroutines returns how many goroutines the bubbles of synctest have.
@@ -29,7 +31,8 @@ func bubbleGoroutines() int {
 func TestHandlersThatComeAndGoDoNotKeepTheInformerFromItsEvents(t *testing.T) {
 	// There are more changes than objects: client-go's version is that of an update.
 	const workers, patience = 100, 10_000_000
-	const objects, changes = 50, 400
+	objects := testsupport.Rounds(300, 50)
+	changes := testsupport.Rounds(2000, 400)
 	contract(t, func(t *testing.T, impl implementation) {
 		f := newSource(t)
 		informer := impl.new(t, f)

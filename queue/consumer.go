@@ -26,7 +26,7 @@ type Consumer struct {
 	buf []Delta
 }
 
-// A Next or an Undelivered returns so many deltas at most, or reads so many bytes from disk, and one delta more.
+// A Next, or a Deletions, returns so many deltas at most, or reads so many bytes from disk, and one delta more.
 const (
 	deltasPerRead = 256
 	maxReadBytes  = 1 << 20
@@ -106,22 +106,22 @@ func (c *Consumer) Acknowledge(ds []Delta) error {
 	if len(ds) == 0 {
 		return nil
 	}
-	return c.update(false, func() { c.q.acknowledgeLocked(c.p, ds) })
+	return c.update(func() { c.q.acknowledgeLocked(c.p, ds) })
 }
 
-// update changes the position under mu, stores it, and removes what nobody needs any more. That is a batch, unless the
-// consumer has no name, and reads from the tail: then the next delta, or another consumer, has it removed. There may be
-// very many such consumers.
-func (c *Consumer) update(ends bool, change func()) error {
+// update changes the position under mu, stores it if it has a name, and removes what nobody needs any more.
+func (c *Consumer) update(change func()) error {
 	q, p := c.q, c.p
-	q.mu.Lock()
-	holds := q.stored.some() && (p.from < q.tail.base || p.wantsDeletions() || ends && p.from < q.stored.last)
-	if p.name == "" && !holds {
-		defer q.mu.Unlock()
+	if p.name == "" {
+		q.mu.Lock()
 		change()
-		return nil
+		trims := q.trimsLocked()
+		q.mu.Unlock()
+		if !trims {
+			return nil
+		}
+		change = func() {}
 	}
-	q.mu.Unlock()
 	_, err := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
@@ -204,7 +204,7 @@ func (c *Consumer) Stop() { c.stop.Do(func() { close(c.stopped) }) }
 // can have another consumer then, and holds them until [Log.Forget].
 func (c *Consumer) Remove() error {
 	c.Stop()
-	return c.update(true, func() {
+	return c.update(func() {
 		q, p := c.q, c.p
 		if p.consumer != c {
 			return

@@ -94,9 +94,9 @@ const (
 
 // deltaValue is the persist.Value of a delta:
 //
-//	flags  len type  len key  len old record  new record
+//	flags  seq  len type  len key  len old record  new record
 //
-// The lengths of type and key are uvarints, that of the old record has four bytes.
+// Seq and the lengths of type and key are uvarints. The length of the old record has four bytes.
 type deltaValue struct{ *Delta }
 
 func (v deltaValue) SizeBytes() int { return v.Delta.SizeBytes + len(v.Key) + 24 }

@@ -109,7 +109,7 @@ func (c *Consumer) Listed(to string, last bool, seq uint64) {
 // EndList ends the initial list.
 func (c *Consumer) EndList() error {
 	c.p.list.isNew = false
-	return c.update(false, func() {
+	return c.update(func() {
 		p := c.p
 		p.Cursor = max(p.Cursor, c.p.list.begun)
 		if p.StartsOver = p.again; !p.StartsOver {

@@ -245,6 +245,21 @@ func (q *Log) trimLocked(b *persist.Batch) {
 	s.deletions = s.deletions[n:]
 }
 
+// trimsLocked reports whether trimLocked would remove something. There may be very many positions, so it looks only for
+// one that needs the first delta, and one that needs the first deletion.
+func (q *Log) trimsLocked() bool {
+	s := &q.stored
+	all, deletions := s.first <= s.last, len(s.deletions) > 0
+	for p := range q.positions {
+		all = all && p.from >= s.first
+		deletions = deletions && p.from >= s.deletions[0] && (!p.wantsDeletions() || p.Cursor >= s.deletions[0])
+		if !all && !deletions {
+			return false
+		}
+	}
+	return all || deletions
+}
+
 // neededLocked returns the numbers up to which nobody needs any delta, and nobody needs a deletion.
 func (q *Log) neededLocked() (all, deletions uint64) {
 	all, deletions = q.head, q.head

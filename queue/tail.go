@@ -80,14 +80,12 @@ func (q *Log) readLocked() (read, needed uint64) {
 	return read, needed
 }
 
-// readTailShare: a tail larger than TailBytes/readTailShare drops what was read at once, and not only with the next delta.
-const readTailShare = 8
-
-// dropReadLocked drops from the tail what nobody will read there, as far as it needs not be stored first. That looks at
-// all positions, of which there may be very many, so it is done only where it gains much.
+// dropReadLocked drops from the tail what nobody will read there, as far as it needs not be stored first.
 func (q *Log) dropReadLocked() {
-	if q.tail.bytes <= q.tailMax/readTailShare {
-		return
+	for p := range q.positions { // There may be very many.
+		if p.from == q.tail.base {
+			return
+		}
 	}
 	read, needed := q.readLocked()
 	number := q.tail.base
