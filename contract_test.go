@@ -216,7 +216,7 @@ type chain struct {
 	told map[string]string // resourceVersion by key.
 	// forgiving: whatever comes is believed.
 	forgiving bool
-	// isNewName: a new durable name is told of the deletions that are still stored (D3).
+	// isNewName: it gets OnDelete for the deletions that are still stored (D3).
 	isNewName bool
 }
 

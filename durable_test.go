@@ -519,8 +519,9 @@ func goingBack(events []string) (bad []string) {
 	return bad
 }
 
-// TestADurableHandlerThatStopsAtTheEndOfItsInitialListDoesNotGoBack: objects have changed
-// while it was told the list, so that it knows newer versions than the deltas that wait. The next process tells them again.
+// TestADurableHandlerThatStopsAtTheEndOfItsInitialListDoesNotGoBack: objects change
+// while it gets the list, so that it has newer versions than the deltas that wait. The next handler of the name gets no
+// older version.
 func TestADurableHandlerThatStopsAtTheEndOfItsInitialListDoesNotGoBack(t *testing.T) { // D2
 	bubble(t, func(t *testing.T) {
 		f := newSource(t)

@@ -40,7 +40,7 @@ func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHa
 type DurableOptions struct {
 	cache.HandlerOptions
 	// Epoch names the state of what the handler has made outside the cluster, for example by a boot id, or the version
-	// of the program. If it is not that of the last handler of the name, the handler starts over. Default: none. Then a
+	// of the program. The handler starts over if the last handler of the name had another epoch. Default: none. Then a
 	// reconciler starts over in each process, and a durable handler never does for this reason.
 	Epoch string
 	// Known returns the keys of the objects that the program holds, for example those of which it finds files. Once
@@ -52,7 +52,7 @@ type DurableOptions struct {
 
 // AddDurableEventHandler adds a handler that gets every change at least once, in the order of the watch, across crashes
 // and restarts (D2). It goes on where the last handler of the name stopped, in this process or an earlier one. To return
-// from a callback is to acknowledge. After a crash the last notifications come again, those of the last second or so.
+// from a callback is to acknowledge. After a crash the notifications of about the last second come again.
 //
 //   - A replaced object, one of another uid under the same name, is OnDelete of the old one, then OnAdd.
 //   - The handler is called only when the change is in the file, up to Options.DurableDelay and a commit later than plain

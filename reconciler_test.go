@@ -405,6 +405,85 @@ func TestAReconcilerOfANewInformer(t *testing.T) {
 	}
 }
 
+// TestWhatAReconcilerWithoutAnEpochDoes: every start reconciles all objects.
+func TestWhatAReconcilerWithoutAnEpochDoes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		path := testsupport.Path(t)
+		for range 3 {
+			p := launch(t, path, f, nil)
+			w := &works{lister: p.informer.GetStore()}
+			if _, err := p.informer.AddReconciler("r", w.reconcile, warmwatch.ReconcilerOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			p.run()
+			settle()
+			w.expect(t, "ns/a@1", "ns/b@2")
+			path = p.crash()
+		}
+	})
+}
+
+// TestAReconcileCanAskForAnother: after the time that it says, and at once in a new process.
+func TestAReconcileCanAskForAnother(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"))
+		path := testsupport.Path(t)
+		for range 2 {
+			p, calls := launch(t, path, f, nil), 0
+			reconcile := func(context.Context, warmwatch.ReconcileRequest) (warmwatch.ReconcileResult, error) {
+				calls++
+				return warmwatch.ReconcileResult{After: time.Hour}, nil
+			}
+			if _, err := p.informer.AddReconciler("r", reconcile, sameEpoch()); err != nil {
+				t.Fatal(err)
+			}
+			p.run()
+			for i, wait := range []time.Duration{time.Minute, time.Hour} {
+				advance(wait)
+				if calls != i+1 {
+					t.Errorf("%d reconciles, not %d", calls, i+1)
+				}
+			}
+			path = p.crash()
+		}
+	})
+}
+
+// TestEnqueue: a key that the cache lacks is reconciled, also if it comes before the informer runs. One that a durable
+// handler has enqueued outlives the process.
+func TestEnqueue(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t)
+		start := func(path string, during func(context.Context, string) error, early ...cache.ObjectName) (*process, *works) {
+			p := launch(t, path, f, nil)
+			w := &works{lister: p.informer.GetStore(), during: during}
+			r, err := p.informer.AddReconciler("r", w.reconcile, sameEpoch())
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Enqueue(early...)
+			h := cache.ResourceEventHandlerFuncs{AddFunc: func(any) { r.Enqueue(cache.NewObjectName("ns", "owner")) }}
+			if _, err := p.informer.AddDurableEventHandler("d", h, warmwatch.DurableOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			p.run()
+			settle()
+			return p, w
+		}
+		p, w := start(testsupport.Path(t), nil, cache.NewObjectName("ns", "early"))
+		w.expect(t, "ns/early is gone")
+		w.set(fail)
+		f.put(configMap("a"))
+		settle()
+		if st := p.informer.Status(); st.Handlers[0].Undelivered != 0 || st.Reconcilers[0].Keys != 2 {
+			t.Errorf("%+v, %+v", st.Handlers, st.Reconcilers)
+		}
+		_, w = start(p.crash(), nil)
+		w.expect(t, "ns/a@1", "ns/owner is gone")
+	})
+}
+
 // TestAReconcileThatPanicsIsRepeated: where panics do not end the process.
 func TestAReconcileThatPanicsIsRepeated(t *testing.T) {
 	defer func(crash bool) { utilruntime.ReallyCrash = crash }(utilruntime.ReallyCrash)

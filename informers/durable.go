@@ -34,7 +34,7 @@ func Of(informer cache.SharedIndexInformer) (*warmwatch.SharedIndexInformer, boo
 // AddDurableEventHandler adds a handler that goes on where the last handler of this name
 // stopped, see [warmwatch.SharedIndexInformer.AddDurableEventHandler]. If informer is client-go's
 // own, for example because the client is a fake, nothing is durable, as in a Cache without a
-// file: the handler is told of every object, and DurableOptions.Known is not asked.
+// file: the handler gets OnAdd for every object, and DurableOptions.Known is not called.
 func AddDurableEventHandler(informer cache.SharedIndexInformer, name string, h cache.ResourceEventHandler, o warmwatch.DurableOptions) (cache.ResourceEventHandlerRegistration, error) {
 	if s, ok := Of(informer); ok {
 		return s.AddDurableEventHandler(name, h, o)

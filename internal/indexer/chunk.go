@@ -41,56 +41,58 @@ type Chunk struct {
 	Done bool
 	// LeftOut has the keys of the objects that could not be read.
 	LeftOut []string
-
-	undecoded []lazyObject
-	records   *buffers
 }
 
 // Chunk reads the next objects whose keys are not below from. If durable, it reads
 // only what is in the file, not what is still in memory. No transaction is open when
 // it returns.
 func (ix *Indexer) Chunk(from string, durable bool) (Chunk, error) {
-	c, err := ix.ReadChunk(from, durable)
+	c, err := ix.readChunk(from, durable)
 	if err != nil {
 		return Chunk{}, err
 	}
-	return ix.DecodeChunk(c), nil
+	return ix.decodeChunk(c), nil
 }
 
-// ReadChunk is Chunk without the decoding. Only this part must be done before the
-// next chunk is read.
-func (ix *Indexer) ReadChunk(from string, durable bool) (Chunk, error) {
+// An undecodedChunk is a Chunk without Keys, Objects, Seqs and LeftOut.
+type undecodedChunk struct {
+	Chunk
+	objects []lazyObject
+	records buffers
+}
+
+func (ix *Indexer) readChunk(from string, durable bool) (*undecodedChunk, error) {
 	snapshot, atLeast := ix.db.Snapshot, ix.Seq()
 	if durable {
 		snapshot, atLeast = ix.db.DurableSnapshot, 0
 	}
 	s, err := snapshot(ix.space)
 	if err != nil {
-		return Chunk{}, err
+		return nil, err
 	}
 	defer s.Close()
 	st, err := stateAt(s)
 	if err != nil {
 		ix.failed(err, stateKey)
 		if durable {
-			return Chunk{}, err
+			return nil, err
 		}
 	}
 	st.Seq = max(st.Seq, atLeast) // It is better to tell of something twice than not at all.
-	c := Chunk{Seq: st.Seq, records: new(buffers)}
-	c.undecoded, c.Next, c.Done, err = ix.scanChunk(s, from, st.Seq, c.records)
+	c := &undecodedChunk{Chunk: Chunk{Seq: st.Seq}}
+	c.objects, c.Next, c.Done, err = ix.scanChunk(s, from, st.Seq, &c.records)
 	return c, err
 }
 
-// DecodeChunk decodes a chunk that ReadChunk has returned.
-func (ix *Indexer) DecodeChunk(c Chunk) Chunk {
-	keys := make([]string, len(c.undecoded))
+func (ix *Indexer) decodeChunk(u *undecodedChunk) Chunk {
+	keys := make([]string, len(u.objects))
 	for i := range keys {
-		keys[i] = c.undecoded[i].key
+		keys[i] = u.objects[i].key
 	}
+	c := u.Chunk
 	var ls []lazyObject
-	c.Objects, ls, _ = ix.decode(c.undecoded, c.records, noMark)
-	c.Keys, c.Seqs, c.undecoded = make([]string, len(ls)), make([]uint64, len(ls)), nil
+	c.Objects, ls, _ = ix.decode(u.objects, &u.records, noMark)
+	c.Keys, c.Seqs = make([]string, len(ls)), make([]uint64, len(ls))
 	for i, l := range ls {
 		c.Keys[i], c.Seqs[i] = l.key, l.seq
 	}

@@ -447,14 +447,14 @@ func TestAChunkIsDecodedAsItWasRead(t *testing.T) {
 	}
 	write("a")
 	want := ix.List()
-	c, err := ix.ReadChunk("", false)
+	c, err := ix.readChunk("", false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, value := range []string{"b", "c", "d"} {
 		write(value)
 	}
-	if diff := cmp.Diff(sorted(want), sorted(ix.DecodeChunk(c).Objects)); diff != "" || len(want) != pods {
+	if diff := cmp.Diff(sorted(want), sorted(ix.decodeChunk(c).Objects)); diff != "" || len(want) != pods {
 		t.Errorf("%d objects; -as they were read +as they were decoded:\n%.2000s", len(want), diff)
 	}
 }

@@ -368,13 +368,6 @@ func (ix *Indexer) LastStoreSyncResourceVersion() string { return ix.visible.Loa
 // GetIndexers implements [cache.Indexer].
 func (ix *Indexer) GetIndexers() cache.Indexers { return *ix.indexers.Load() }
 
-// RaiseSeq makes the next write have a number greater than seq.
-func (ix *Indexer) RaiseSeq(seq uint64) {
-	ix.writer.Lock()
-	defer ix.writer.Unlock()
-	ix.state.Seq = max(ix.state.Seq, seq)
-}
-
 // Ballast is [Objects.Ballast] of the Indexer's Objects.
 func (ix *Indexer) Ballast() (end func()) { return ix.objects.Ballast(ix.owner) }
 

@@ -11,8 +11,8 @@ import (
 )
 
 // startOver tells of the deletions that wait, and of every object, see [queue.Consumer.BeginList]. It waits until the
-// informer has synced, so that no handler is called for objects that are gone. A chunk is read, at its own moment, while
-// the one before is told, so that no snapshot is held while a handler runs.
+// informer has synced, so that no handler is called for objects that are gone. While the
+// handler is called for one chunk, the next is read, so that no snapshot is held during a callback.
 func (l *listener) startOver() bool {
 	if !waitFor(l, l.p.opts.Synced) {
 		return false
@@ -49,7 +49,7 @@ func (l *listener) startOver() bool {
 		return l.failed(err)
 	}
 	l.initialList.Store(l.consumer.StartsOver())
-	l.p.running.Go(l.askKnown)
+	l.askKnown()
 	return true
 }
 
@@ -140,8 +140,8 @@ func (l *listener) tellChunks(whole bool, tell func(from string, c indexer.Chunk
 	}
 }
 
-// chunks are those that were read last, for listeners that are told of all objects. Those that begin at about the same
-// time share them, and the objects, as client-go's listeners do.
+// chunks holds the last chunks. Listeners that go through all objects at about the same time share them, and the objects,
+// as client-go's listeners do.
 type chunks struct {
 	mu        sync.Mutex
 	listeners int // Who tell of chunks now.

@@ -83,7 +83,7 @@ func TestAListenerThatJoinsLateGetsNoOldChunk(t *testing.T) {
 	}
 }
 
-// TestAChunkIsReadAgainUntilItIsWhole: no handler is told of a list that lacks an object.
+// TestAChunkIsReadAgainUntilItIsWhole: no handler gets a list that lacks an object.
 func TestAChunkIsReadAgainUntilItIsWhole(t *testing.T) {
 	for _, name := range []Name{{}, named("d")} {
 		inWorld(t, func(w *world) {
@@ -128,7 +128,7 @@ func TestAStoppedListenerDoesNotWaitForTheStore(t *testing.T) {
 	})
 }
 
-// TestDeletionsThatWaitComeBeforeTheList (D3): also that of a replaced object.
+// TestDeletionsThatWaitComeBeforeTheList (D3), also the deletion of a replaced object.
 func TestDeletionsThatWaitComeBeforeTheList(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.silently("a", "b", "c")
@@ -224,7 +224,7 @@ func TestAListThatWasNotCompleteBeginsAgain(t *testing.T) {
 	})
 }
 
-// TestAHandlerThatTooMuchWaitsForStartsOver (D6): a plain one, too. It is told of what was deleted meanwhile.
+// TestAHandlerThatTooMuchWaitsForStartsOver (D6), also a plain one. It gets OnDelete for what was deleted meanwhile.
 func TestAHandlerThatTooMuchWaitsForStartsOver(t *testing.T) {
 	for _, c := range []struct {
 		name      Name
@@ -259,7 +259,7 @@ func TestAHandlerThatTooMuchWaitsForStartsOver(t *testing.T) {
 	}
 }
 
-// TestResync: a handler is told of all objects again when it is due, but not of those that have a delta for it.
+// TestResync: a handler that is due gets OnUpdate for every object, except those for which a delta waits.
 func TestResync(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.silently("a", "b")

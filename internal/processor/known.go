@@ -12,10 +12,16 @@ import (
 // knownBackoff is the pause after Known has failed.
 var knownBackoff = wait.Backoff{Duration: time.Second, Cap: time.Minute, Steps: 1 << 30, Factor: 2, Jitter: 0.2}
 
-// askKnown asks for the keys that the handler knows, once the cache has caught up, until there is an answer. A handler that
-// starts over is asked again.
+// askKnown begins to ask for the keys that the handler knows, if it says them. A handler that starts over is asked again.
 func (l *listener) askKnown() {
-	if l.named.Known == nil || !waitFor(l, l.p.opts.CaughtUp) {
+	if l.named.Known != nil {
+		l.p.running.Go(l.waitForKnown)
+	}
+}
+
+// waitForKnown waits until the cache has caught up, then asks until there is an answer.
+func (l *listener) waitForKnown() {
+	if !waitFor(l, l.p.opts.CaughtUp) {
 		return
 	}
 	ctx := wait.ContextForChannel(l.stopCh)

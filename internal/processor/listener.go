@@ -131,7 +131,7 @@ func (l *listener) run() {
 	}
 	l.p.running.Go(l.watchSynced) // Not waited for here: a handler's panic must not wait.
 	if !l.consumer.StartsOver() { // Else behind the list.
-		l.p.running.Go(l.askKnown)
+		l.askKnown()
 	}
 	for goOn := true; goOn; {
 		l.checkSynced()
