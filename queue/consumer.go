@@ -115,6 +115,7 @@ func (c *Consumer) update(change func()) error {
 	if p.name == "" {
 		q.mu.Lock()
 		change()
+		q.dropReadLocked(false)
 		trims := q.trimsLocked()
 		q.mu.Unlock()
 		if !trims {
@@ -126,6 +127,7 @@ func (c *Consumer) update(change func()) error {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		change()
+		q.dropReadLocked(true)
 		q.putLocked(b, p)
 		q.trimLocked(b)
 	})
@@ -149,7 +151,6 @@ func (q *Log) acknowledgeLocked(p *position, ds []Delta) {
 	if p.from = p.Cursor; p.Cursor == q.head {
 		p.bytes = 0 // The sizes are estimates.
 	}
-	q.dropReadLocked()
 }
 
 // cursor returns the number up to which all deltas are acknowledged.
@@ -215,6 +216,5 @@ func (c *Consumer) Remove() error {
 		if p.name == "" {
 			delete(q.positions, p)
 		}
-		q.dropReadLocked()
 	})
 }

@@ -536,3 +536,39 @@ func TestDeltasKeepAllTheirParts(t *testing.T) {
 		t.Errorf("a tombstone is %#v", got[3].Object())
 	}
 }
+
+// TestAnAcknowledgementDropsNothingThatIsNotVisibleYet: one that needs no batch may come between an Append, which stores
+// what leaves the tail, and the moment when its batch can be read.
+func TestAnAcknowledgementDropsNothingThatIsNotVisibleYet(t *testing.T) {
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1})
+	slow := listed(t, q.Plain())
+	publishUpTo(t, q, 1, 3)
+	quick := listed(t, q.Plain()) // It begins with 4.
+	publishUpTo(t, q, 4, 4)
+	ds := []Delta{numbered(5)}
+	batch, err := q.db.Update(func(b *persist.Batch) {
+		q.Append(b, ds)
+		next(t, quick, 10)
+		if base := q.tail.base; base > 3 { // The batch has 4.
+			t.Errorf("up to %d the DB is read", base)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Publish(batch, ds)
+	wantSeqs(t, "slow", upTo(1, 5), next(t, slow, 10))
+}
+
+// TestWhoIsRemovedWhileItReadsHasLostNothing: what it was about to read is not needed any more.
+func TestWhoIsRemovedWhileItReadsHasLostNothing(t *testing.T) {
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), Options{TailBytes: 1})
+	c, other := listed(t, q.Plain()), listed(t, q.Plain())
+	publishUpTo(t, q, 1, 3)
+	next(t, other, 1) // So that the others are stored.
+	publishUpTo(t, q, 4, 5)
+	remove(t, c)
+	if ds, err := c.readStored(0, 3); !errors.Is(err, ErrStopped) {
+		t.Errorf("%v, %v", ds, err)
+	}
+}

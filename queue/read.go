@@ -47,9 +47,14 @@ func (c *Consumer) readStored(at, limit uint64) ([]Delta, error) {
 	return c.buf, nil
 }
 
-// lost has the consumer start over, because a delta is lost.
+// lost has the consumer start over, because a delta is lost, unless it was stopped: then the delta may have been removed.
 func (c *Consumer) lost(number uint64, err error) error {
 	q := c.q
+	select {
+	case <-c.stopped:
+		return ErrStopped
+	default:
+	}
 	dropped := false
 	_, updateErr := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()

@@ -80,10 +80,11 @@ func (q *Log) readLocked() (read, needed uint64) {
 	return read, needed
 }
 
-// dropReadLocked drops from the tail what nobody will read there, as far as it needs not be stored first.
-func (q *Log) dropReadLocked() {
+// dropReadLocked drops from the tail what nobody will read there, as far as it needs not be stored first. Outside of a
+// batch it drops only what nobody needs: what is stored may be in a batch that cannot be read yet.
+func (q *Log) dropReadLocked(inBatch bool) {
 	for p := range q.positions { // There may be very many.
-		if p.from == q.tail.base {
+		if p.from == q.tail.base || !inBatch && p.from < q.tail.base {
 			return
 		}
 	}
