@@ -60,7 +60,7 @@ func checkSpace(space *bolt.Bucket) error {
 	var resume checkpoint.Record
 	if raw := payload(space, "checkpoint", "resume"); raw != nil {
 		var err error
-		if resume, err = checkpoint.Parse(raw); err != nil {
+		if resume, err = checkpoint.Parse(raw, string(payload(space, "checkpoint", "version"))); err != nil {
 			return err
 		}
 	}

@@ -32,14 +32,18 @@ func (p *parts) putDeleted(reconciler string, name cache.ObjectName, obj any, be
 	if m, err := meta.Accessor(obj); err == nil {
 		uid = string(m.GetUID())
 	}
-	value := record.NewObject(obj, p.db.WritesSoon())
-	value.Seq = uint64(time.Now().UnixNano())
-	key = keyfield.Of(reconciler) + keyfield.Of(name.String()) + keyfield.Of(uid) + strconv.FormatUint(value.Seq, 36)
+	value, err := record.Encode(obj)
+	if err != nil {
+		return "", "", err
+	}
+	seq := uint64(time.Now().UnixNano())
+	value.SetSeq(seq)
+	key = keyfield.Of(reconciler) + keyfield.Of(name.String()) + keyfield.Of(uid) + strconv.FormatUint(seq, 36)
 	_, err = p.db.Update(func(b *persist.Batch) {
 		if old := before(uid); old != "" {
 			b.Delete(p.deletedBucket(), old)
 		}
-		b.Put(p.deletedBucket(), key, value)
+		b.Put(p.deletedBucket(), key, value.Record())
 	})
 	return uid, key, err
 }
@@ -58,11 +62,7 @@ func (p *parts) readDeleted(keys []string, newObject func() any) (found []delete
 	for _, key := range keys {
 		d := deletedObject{err: errNoDeletion}
 		_, err := p.db.View(p.deletedBucket(), key, func(it *persist.Item) error {
-			if v, inMemory := it.Value.(*record.Object); inMemory {
-				d = deletedObject{v.Seq, v.Object, record.CheckType(v.Object, newObject)}
-			} else {
-				d.seq, d.object, d.err = decodeDeleted(it, newObject)
-			}
+			d.seq, d.object, d.err = decodeDeleted(it, newObject)
 			return nil
 		})
 		if err != nil {
@@ -109,10 +109,8 @@ func (w waiting) done(name cache.ObjectName, keys []string) {
 func (p *parts) waitingDeleted(reconciler string) (w waiting, damaged bool, err error) {
 	w = waiting{}
 	err = p.scanDeleted(keyfield.Of(reconciler), func(it *persist.Item) {
-		if _, inMemory := it.Value.(*record.Object); !inMemory {
-			_, damage := it.Payload()
-			damaged = damaged || damage != nil
-		}
+		_, damage := it.Payload()
+		damaged = damaged || damage != nil
 		name, uid, err := cutDeletedKey(it.Key)
 		if err != nil { // Nobody would ever look for it.
 			damaged = true

@@ -70,7 +70,7 @@ func TestWhileIndicesAreRebuiltTheFileHasNoIndexVersion(t *testing.T) {
 					if raw == nil {
 						return nil
 					}
-					found, err := checkpoint.Parse(raw)
+					found, err := checkpoint.Parse(raw, "")
 					if found.IndexVersion != want {
 						t.Errorf("index version %q, expected %q", found.IndexVersion, want)
 					}

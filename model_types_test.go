@@ -107,7 +107,7 @@ func (m *model) checkpointOf(c *Cache) (r checkpoint.Record, err error) {
 	_, err = c.db.View(persist.Bucket{Space: space, Name: "checkpoint"}, "resume", func(it *persist.Item) error {
 		payload, err := it.Payload()
 		if err == nil {
-			r, err = checkpoint.Parse(payload)
+			r, err = checkpoint.Parse(payload, "")
 		}
 		return err
 	})

@@ -22,8 +22,6 @@ const (
 	CodeNotWritten = Code(persist.CodeNotWritten)
 	// CodeDiskHangs means: a commit has been under way for more than 10 s.
 	CodeDiskHangs = Code(persist.CodeDiskHangs)
-	// CodeNotEncoded means: a value cannot be encoded, and is in memory only.
-	CodeNotEncoded = Code(persist.CodeNotEncoded)
 
 	// CodeNotRead means: an informer that was started cannot read what the file has of it. It tries again each second.
 	CodeNotRead Code = "NotRead"
@@ -36,8 +34,8 @@ const (
 	CodeFromMemory Code = "FromMemory"
 	// CodeUnreadable means: something that is stored could not be read. A relist is due that writes all anew.
 	CodeUnreadable Code = "Unreadable"
-	// CodeRefused means: an object could not be stored: the transform has failed on it, it has no key, or it is of
-	// another type.
+	// CodeRefused means: an object could not be stored: the transform has failed on it, it has no key, it is of
+	// another type, or it cannot be encoded.
 	CodeRefused Code = "Refused"
 	// CodeServerFails means: the last List or watch has failed.
 	CodeServerFails Code = "ServerFails"

@@ -189,6 +189,46 @@ func TestAnObjectThatTheTransformRefusesDoesNotEndARelist(t *testing.T) {
 	})
 }
 
+// TestAnObjectThatCannotBeEncodedIsRefused, of an event and of a list: the store keeps the version that it has.
+func TestAnObjectThatCannotBeEncodedIsRefused(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		path := testsupport.Path(t)
+		life := func() *process {
+			p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
+			if err := p.informer.SetTransform(func(obj any) (any, error) {
+				cm := obj.(*corev1.ConfigMap).DeepCopy()
+				if cm.Data["v"] == "bad" {
+					cm.Name = strings.Repeat("n", 33_000)
+				}
+				return cm, nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			p.run()
+			settle()
+			return p
+		}
+		p := life()
+		f.put(configMap("b", "bad"), configMap("c"))
+		want := []string{"ns/a@1", "ns/b@2", "ns/c@4"}
+		for range 2 {
+			settle()
+			if diff := cmp.Diff(want, versions(p.informer.GetStore().List())); diff != "" {
+				t.Errorf("the store (-want +got):\n%s", diff)
+			}
+			if st := p.informer.Status(); len(st.Problems) != 1 || st.Problems[0].Code != warmwatch.CodeRefused || !strings.Contains(st.Problems[0].Message, "too long") {
+				t.Errorf("status %+v", st)
+			}
+			p.stop()
+			p = life() // Tries again.
+		}
+		f.put(configMap("b", "good"))
+		settle()
+		expectStore(t, p.informer, f)
+	})
+}
+
 // renames is a transform that stores each object under another name, and refuses bad ones.
 func renames(obj any) (any, error) {
 	cm := obj.(*corev1.ConfigMap).DeepCopy()

@@ -66,10 +66,10 @@ func putEverywhere(b *Batch, i int) {
 			b.Drop(bucket)
 		}
 		for k := range 10 {
-			b.Put(bucket, strconv.Itoa(k), Bytes(strconv.Itoa(i)))
+			b.Put(bucket, strconv.Itoa(k), []byte(strconv.Itoa(i)))
 		}
 		if i%2 == 0 {
-			b.Put(bucket, "new", Bytes("x"))
+			b.Put(bucket, "new", []byte("x"))
 		} else {
 			b.Delete(bucket, "new")
 		}
@@ -164,7 +164,7 @@ func TestASnapshotStaysAsItIs(t *testing.T) {
 		apply(t, db, func(b *Batch) {
 			for k := range 5 {
 				key := strconv.Itoa((i + k) % 12)
-				b.Put(testBucket, key, Bytes(strconv.Itoa(i)))
+				b.Put(testBucket, key, []byte(strconv.Itoa(i)))
 				state[key] = strconv.Itoa(i)
 			}
 			gone := strconv.Itoa(i % 7)
@@ -248,28 +248,27 @@ func TestScanMergesMemoryAndFileInOrder(t *testing.T) {
 		put(t, db, fmt.Sprintf("k%02d", i), "file")
 	}
 	flush(t, db)
-	hold := &blob{text: "held", started: make(chan struct{}), release: make(chan struct{})}
+	hold := testsupport.HoldCommit(t)
 	apply(t, db, func(b *Batch) { // Under way: every third replaced, every fifth removed.
 		for i := 0; i < 40; i += 3 {
-			b.Put(testBucket, fmt.Sprintf("k%02d", i), Bytes("flushing"))
+			b.Put(testBucket, fmt.Sprintf("k%02d", i), []byte("flushing"))
 		}
 		for i := 0; i < 40; i += 5 {
 			b.Delete(testBucket, fmt.Sprintf("k%02d", i))
 		}
-		b.Put(testBucket, "k05a", Bytes("flushing"))
-		b.Put(Bucket{testBucket.Space, "other"}, "x", hold)
+		b.Put(testBucket, "k05a", []byte("flushing"))
 	})
 	flushed := make(chan error, 1)
 	go func() { flushed <- db.Flush() }()
-	<-hold.started
+	<-hold.Started
 	apply(t, db, func(b *Batch) { // Pending: every fourth replaced, every seventh removed.
 		for i := 0; i < 40; i += 4 {
-			b.Put(testBucket, fmt.Sprintf("k%02d", i), Bytes("pending"))
+			b.Put(testBucket, fmt.Sprintf("k%02d", i), []byte("pending"))
 		}
 		for i := 0; i < 40; i += 7 {
 			b.Delete(testBucket, fmt.Sprintf("k%02d", i))
 		}
-		b.Put(testBucket, "k99", Bytes("pending"))
+		b.Put(testBucket, "k99", []byte("pending"))
 		b.Delete(testBucket, "k98")
 	})
 	want := map[string]string{"k05a": "flushing", "k99": "pending"}
@@ -303,7 +302,7 @@ func TestScanMergesMemoryAndFileInOrder(t *testing.T) {
 			t.Errorf("key %s is %q, expected %q", key, v, want[key])
 		}
 	}
-	close(hold.release)
+	close(hold.Release)
 	if err := <-flushed; err != nil {
 		t.Fatal(err)
 	}

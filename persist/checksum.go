@@ -1,16 +1,15 @@
 package persist
 
 import (
-	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc32"
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-const checksumBytes = 4
+// ChecksumBytes is how long a value gets by its checksum.
+const ChecksumBytes = 4
 
 func checksum(b Bucket, key string, payload []byte) uint32 {
 	// The key is covered too: a value must not be taken for another key's.
@@ -23,19 +22,22 @@ func checksum(b Bucket, key string, payload []byte) uint32 {
 	return crc32.Update(^crc, castagnoli, payload)
 }
 
-// seal appends the checksum of buf[start:].
-func seal(buf []byte, start int, b Bucket, key string) []byte {
-	return binary.LittleEndian.AppendUint32(buf, checksum(b, key, buf[start:]))
+// seal appends the checksum of a value.
+func seal(b Bucket, key string, value []byte) []byte {
+	return binary.LittleEndian.AppendUint32(value, checksum(b, key, value))
+}
+
+// unsealed returns a value without its checksum.
+func unsealed(sealed []byte) []byte {
+	n := len(sealed) - ChecksumBytes
+	return sealed[:n:n]
 }
 
 func unseal(b Bucket, key string, raw []byte) ([]byte, error) {
-	if bytes.Equal(raw, unencodableValue) {
-		return nil, &CorruptError{b, key, errors.New("the process that put it could not encode it")}
-	}
-	if len(raw) < checksumBytes {
+	if len(raw) < ChecksumBytes {
 		return nil, &CorruptError{b, key, fmt.Errorf("%d bytes are too short for a checksum", len(raw))}
 	}
-	payload := raw[: len(raw)-checksumBytes : len(raw)-checksumBytes]
+	payload := unsealed(raw)
 	want := binary.LittleEndian.Uint32(raw[len(payload):])
 	if got := checksum(b, key, payload); got != want {
 		return nil, &CorruptError{b, key, fmt.Errorf("checksum is %08x, expected %08x", got, want)}

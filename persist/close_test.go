@@ -24,7 +24,7 @@ func TestCloseWritesAllThatWasApplied(t *testing.T) {
 			for i := 0; ; i++ {
 				key := w + repeat("+", i%100)
 				_, err := db.Update(func(b *Batch) {
-					b.Put(testBucket, key, Bytes(repeat(w, i)))
+					b.Put(testBucket, key, []byte(repeat(w, i)))
 					mu.Lock()
 					want[key] = repeat(w, i)
 					mu.Unlock()
@@ -126,8 +126,8 @@ func TestCloseWaitsForOpenSnapshots(t *testing.T) {
 func TestEachCallOfCloseWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openSound(t, testsupport.Path(t), manual)
-		held := &blob{text: "value", release: make(chan struct{})}
-		apply(t, db, func(b *Batch) { b.Put(testBucket, "key", held) })
+		held := testsupport.HoldCommit(t)
+		put(t, db, "key", "value")
 		closed := make(chan error)
 		for range 2 {
 			go func() { closed <- db.Close() }()
@@ -138,7 +138,7 @@ func TestEachCallOfCloseWaits(t *testing.T) {
 			t.Errorf("Close did not wait, and returned %v", err)
 		default:
 		}
-		close(held.release)
+		close(held.Release)
 		for range 2 {
 			if err := <-closed; err != nil {
 				t.Error(err)
@@ -169,16 +169,15 @@ func TestFlushWithNothingToWriteReturnsAtOnce(t *testing.T) {
 func TestFlushIsForWhatWasAppliedBeforeIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openSound(t, testsupport.Path(t), manual)
-		first := &blob{text: "1", release: make(chan struct{})}
-		apply(t, db, func(b *Batch) { b.Put(testBucket, "a", first) })
+		first := testsupport.HoldCommit(t)
+		put(t, db, "a", "1")
 		flushed := make(chan error, 2)
 		go func() { flushed <- db.Flush() }()
 		synctest.Wait()
 		put(t, db, "b", "2")
-		second := &blob{text: "3", release: make(chan struct{})}
 		go func() { flushed <- db.Flush() }()
 		synctest.Wait()
-		close(first.release)
+		close(first.Release)
 		if err := <-flushed; err != nil {
 			t.Error(err)
 		}
@@ -186,9 +185,10 @@ func TestFlushIsForWhatWasAppliedBeforeIt(t *testing.T) {
 			t.Error(err)
 		}
 		wantDurable(t, db, 2)
-		apply(t, db, func(b *Batch) { b.Put(testBucket, "c", second) })
+		second := testsupport.HoldCommit(t)
+		put(t, db, "c", "3")
 		after(time.Minute)
 		wantDurable(t, db, 2)
-		close(second.release)
+		close(second.Release)
 	})
 }

@@ -2,56 +2,20 @@ package persist
 
 import (
 	"errors"
-	"fmt"
 	"runtime"
 	"sync/atomic"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/warmwatch/warmwatch/internal/hook"
 )
 
 const (
 	minRetryDelay = 200 * time.Millisecond
 	maxRetryDelay = 10 * time.Second
-
-	arenaChunkBytes = 1 << 20 // An arena grows by chunks of this size,
-	arenaIdleChunks = 8       // and keeps this many of them between commits.
 )
-
-// An arena is where a commit encodes values. They stay in place until the next
-// reset, because bbolt keeps the slices it is given until its transaction ends.
-type arena struct {
-	chunks [][]byte // Each of arenaChunkBytes or more.
-	used   int      // How many chunks hold values; the last of these is being filled.
-}
-
-// room returns a chunk to append n bytes to.
-func (a *arena) room(n int) []byte {
-	if a.used > 0 {
-		if c := a.chunks[a.used-1]; cap(c)-len(c) >= n {
-			return c
-		}
-	}
-	if a.used == len(a.chunks) || cap(a.chunks[a.used]) < n {
-		a.chunks = append(a.chunks[:a.used], make([]byte, 0, max(n, arenaChunkBytes)))
-	}
-	a.used++
-	return a.chunks[a.used-1]
-}
-
-// filled takes back the chunk that room returned, with values appended.
-func (a *arena) filled(c []byte) { a.chunks[a.used-1] = c }
-
-func (a *arena) reset() {
-	a.chunks = a.chunks[:min(len(a.chunks), arenaIdleChunks)]
-	for i := range a.chunks {
-		if a.chunks[i] = a.chunks[i][:0]; cap(a.chunks[i]) > arenaChunkBytes {
-			a.chunks[i] = make([]byte, 0, arenaChunkBytes)
-		}
-	}
-	a.used = 0
-}
 
 // run is the committer goroutine.
 //
@@ -134,11 +98,11 @@ func (db *DB) commit() {
 	flushing, b := db.takeWaitingLocked(), db.bolt
 	db.mu.Unlock()
 
-	var w written
+	var txID int
 	var err error
 	if flushing != nil {
 		if err = db.waitForReaders(); err == nil {
-			w, err = db.write(b, flushing)
+			txID, err = db.write(b, flushing)
 		}
 		if isDiskFull(err) {
 			db.makeRoom()
@@ -147,7 +111,7 @@ func (db *DB) commit() {
 
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.attemptedLocked(flushing, w, err)
+	db.attemptedLocked(flushing, txID, err)
 	db.announceLocked()
 }
 
@@ -174,14 +138,8 @@ func (db *DB) takeWaitingLocked() *layer {
 	return db.flushing
 }
 
-// written is what a successful write returns.
-type written struct {
-	txID        int
-	unencodable []unencodable
-}
-
 // attemptedLocked notes how an attempt has ended.
-func (db *DB) attemptedLocked(flushing *layer, w written, err error) {
+func (db *DB) attemptedLocked(flushing *layer, txID int, err error) {
 	db.busySince = time.Time{}
 	db.attempts++
 	if err != nil {
@@ -192,8 +150,7 @@ func (db *DB) attemptedLocked(flushing *layer, w written, err error) {
 		db.log.Info("The cache file is written to again", "path", db.path)
 	}
 	if flushing != nil {
-		db.boltTxID = w.txID
-		db.keepUnencodableLocked(w.unencodable)
+		db.boltTxID = txID
 		if db.commitErr != nil && len(db.pending.buckets) > 0 { // It may have counted as durable.
 			db.noteChangeLocked(true)
 		}
@@ -225,54 +182,14 @@ func (db *DB) failedLocked(err error) {
 	db.noteChangeLocked(true) // To count as durable.
 }
 
-// An unencodable value is replaced in the file by unencodableValue, which the next
-// process takes for corruption and relists. This process keeps the value in memory.
-type unencodable struct {
-	bucket Bucket
-	key    string
-	entry  entry
-	err    error // Nil: it failed in an earlier commit.
-}
-
-type unencodableKey struct {
-	bucket Bucket
-	key    string
-}
-
-// keepUnencodableLocked puts back the values that the last commit could not encode.
-// So each commit has all of them.
-func (db *DB) keepUnencodableLocked(us []unencodable) {
-	before := db.encodeErrs
-	db.encodeErrs = nil
-	if len(us) > 0 {
-		db.encodeErrs = make(map[unencodableKey]error, len(us))
+// write puts a layer into the file, in one transaction, whose number it returns.
+func (db *DB) write(b *handle, l *layer) (txID int, err error) {
+	if before := hook.BeforeWrite.Load(); before != nil {
+		(*before)(db.path)
 	}
-	for _, u := range us {
-		k := unencodableKey{u.bucket, u.key}
-		if u.err != nil {
-			if len(before) == 0 && len(db.encodeErrs) == 0 {
-				db.log.Error(u.err, "Could not encode a value, keeping it in memory only", "bucket", shortened(u.bucket.String()), "key", shortened(u.key))
-			}
-			db.encodeErrs[k] = fmt.Errorf("persist: encode bucket %q, key %q: %w", shortened(u.bucket.String()), shortened(u.key), u.err)
-		} else {
-			db.encodeErrs[k] = before[k]
-		}
-		if _, newer := db.pending.lookup(u.bucket, u.key); !newer {
-			u.entry.unencodable, u.entry.fresh = true, false
-			db.pending.set(u.bucket, u.key, u.entry)
-		}
-	}
-}
-
-// write puts a layer into the file, in one transaction.
-func (db *DB) write(b *handle, l *layer) (w written, err error) {
-	if db.arena == nil {
-		db.arena = new(arena)
-	}
-	defer db.arena.reset()
 	if db.unsynced {
 		if err := db.sync(b); err != nil {
-			return w, err
+			return 0, err
 		}
 		db.unsynced = false
 	}
@@ -286,14 +203,14 @@ func (db *DB) write(b *handle, l *layer) (w written, err error) {
 			return corruptFile("it went back from transaction %d to %d", db.boltTxID, tx.ID()-1)
 		}
 		for _, name := range l.sortedBuckets() {
-			if w.unencodable, err = writeBucket(tx, name, l.buckets[name], db.arena, w.unencodable); err != nil {
+			if err := writeBucket(tx, name, l.buckets[name]); err != nil {
 				return errorBeforeCommit(err)
 			}
 		}
-		w.txID = tx.ID()
+		txID = tx.ID()
 		return tx.Commit()
 	})
-	return w, err
+	return txID, err
 }
 
 const (
@@ -323,79 +240,29 @@ func (db *DB) waitForReaders() error {
 	}
 }
 
-func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer, a *arena, bad []unencodable) ([]unencodable, error) {
-	if err := name.check(); err != nil {
-		bl.entries.Scan(func(k string, e entry) bool {
-			if e.value != nil {
-				bad = append(bad, unencodable{name, k, e, err})
-			}
-			return true
-		})
-		return bad, nil
-	}
+func writeBucket(tx *bolt.Tx, name Bucket, bl *bucketLayer) error {
 	space, err := tx.CreateBucketIfNotExists([]byte(name.Space))
 	if err != nil {
-		return bad, err
+		return err
 	}
 	if bl.dropped {
 		if err := space.DeleteBucket([]byte(name.Name)); err != nil && !errors.Is(err, bolterrors.ErrBucketNotFound) {
-			return bad, err
+			return err
 		}
 	}
 	bucket, err := space.CreateBucketIfNotExists([]byte(name.Name))
 	if err != nil {
-		return bad, err
+		return err
 	}
 	var key []byte
 	bl.entries.Scan(func(k string, e entry) bool {
 		key = append(append(key[:0], keyPrefix), k...)
-		if e.value == nil {
+		if e.sealed == nil {
 			err = bucket.Delete(key)
-			return err == nil
+		} else {
+			err = bucket.Put(key, e.sealed) // bbolt keeps it until the transaction ends.
 		}
-		if e.unencodable {
-			bad = append(bad, unencodable{name, k, e, nil})
-			return true // The file has unencodableValue, or nothing.
-		}
-		if len(k) > MaxKeyBytes {
-			bad = append(bad, unencodable{name, k, e, fmt.Errorf("a key of %d bytes, the file has room for %d", len(k), MaxKeyBytes)})
-			return true
-		}
-		sealed, encodeErr := a.seal(name, k, e.value)
-		if encodeErr != nil {
-			bad = append(bad, unencodable{name, k, e, encodeErr})
-			sealed = unencodableValue
-		}
-		err = bucket.Put(key, sealed)
 		return err == nil
 	})
-	return bad, err
+	return err
 }
-
-// seal encodes a value and appends its checksum.
-func (a *arena) seal(name Bucket, key string, v Value) (sealed []byte, err error) {
-	defer func() { // A panic of the value's code does not make the file corrupt.
-		if p := recover(); p != nil {
-			sealed, err = nil, fmt.Errorf("panic: %v", p)
-		}
-	}()
-	chunk := a.room(v.SizeBytes() + sealRoomBytes)
-	start := len(chunk)
-	filled, err := v.AppendTo(chunk)
-	if err != nil {
-		return nil, err
-	}
-	if size := len(filled) - start + checksumBytes; size > maxValueBytes {
-		return nil, fmt.Errorf("a value of %d bytes, the file has room for %d", size, maxValueBytes)
-	}
-	filled = seal(filled, start, name, key)
-	a.filled(filled)
-	return filled[start:len(filled):len(filled)], nil
-}
-
-// sealRoomBytes is room for the checksum, and for a size estimate that is a
-// little too low. A lower one costs a copy.
-const sealRoomBytes = 256
-
-// unencodableValue is too short for a checksum, so it never reads as a value.
-var unencodableValue = []byte{0}

@@ -1,9 +1,9 @@
 package persist
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -80,7 +80,7 @@ func TestAChangeIsDurableAfterTheCommitInterval(t *testing.T) {
 
 func TestAnUrgentChangeIsDurableAfterTheDurableDelay(t *testing.T) {
 	urgent := func(b *Batch) {
-		b.Put(testBucket, "urgent", Bytes("x"))
+		b.Put(testBucket, "urgent", []byte("x"))
 		b.Urgent()
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -121,23 +121,20 @@ func TestManyBytesAreCommittedAtOnce(t *testing.T) {
 	})
 }
 
-// TestAHotKeyIsEncodedOnce is the point of keeping values unencoded.
-func TestAHotKeyIsEncodedOnce(t *testing.T) {
+// TestAHotKeyIsWrittenOnce in a commit, and does not count as waiting more than once.
+func TestAHotKeyIsWrittenOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Second, MaxPendingBytes: 4000})
-		encoded := 0
 		for i := range 1000 {
-			apply(t, db, func(b *Batch) {
-				b.Put(testBucket, "hot", &blob{text: strconv.Itoa(i), size: 1500, encoded: &encoded})
-			})
+			put(t, db, "hot", fmt.Sprintf("%1500d", i))
 		}
 		wantDurable(t, db, 0) // What was replaced does not count as waiting.
 		after(time.Second)
 		wantDurable(t, db, 1000)
-		if encoded != 1 {
-			t.Errorf("encoded %d times", encoded)
+		if n := commits(db); n != 1 {
+			t.Errorf("%d commits", n)
 		}
-		if v, _ := get(t, db, "hot"); v != "999" {
+		if v, _ := get(t, db, "hot"); strings.TrimSpace(v) != "999" {
 			t.Errorf("value is %q", v)
 		}
 	})
@@ -147,8 +144,8 @@ func TestPendingBytesComeBackToNothing(t *testing.T) {
 	db := openSound(t, testsupport.Path(t), manual)
 	for i := range 50 {
 		apply(t, db, func(b *Batch) {
-			b.Put(testBucket, strconv.Itoa(i%7), Bytes(repeat("x", i)))
-			b.PutNew(testBucket, "new"+strconv.Itoa(i), Bytes("y"))
+			b.Put(testBucket, strconv.Itoa(i%7), []byte(repeat("x", i)))
+			b.PutNew(testBucket, "new"+strconv.Itoa(i), []byte("y"))
 			b.Delete(testBucket, "new"+strconv.Itoa(i-1))
 			b.Delete(testBucket, strconv.Itoa(i%3))
 		})
@@ -179,8 +176,8 @@ func TestADroppedSpaceLeavesNothingInMemory(t *testing.T) {
 func TestWhoWaitsForRoomGoesOnWithTheCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openSound(t, testsupport.Path(t), Options{CommitInterval: time.Hour, MaxPendingBytes: 1000})
-		release := make(chan struct{})
-		apply(t, db, func(b *Batch) { b.Put(testBucket, "held", &blob{text: "x", size: 600, release: release}) })
+		held := testsupport.HoldCommit(t)
+		put(t, db, "held", repeat("x", 600))
 		synctest.Wait()
 		put(t, db, "fits", repeat("y", 400))
 		var done atomic.Int64
@@ -199,109 +196,10 @@ func TestWhoWaitsForRoomGoesOnWithTheCommit(t *testing.T) {
 		if got := contents(t, db); len(got) != 2 {
 			t.Errorf("readable: %v", got)
 		}
-		close(release)
+		close(held.Release)
 		synctest.Wait()
 		if n := done.Load(); n != 3 || db.Err() != nil {
 			t.Errorf("%d of 3 updates go on, %v", n, db.Err())
-		}
-	})
-}
-
-// TestValuesThatCannotBeEncodedStayInMemory. The others are committed, and the next
-// process gets an error for such a value.
-func TestValuesThatCannotBeEncodedStayInMemory(t *testing.T) {
-	path := testsupport.Path(t)
-	db := open(t, path, manual)
-	bad := errors.New("no encoding")
-	apply(t, db, func(b *Batch) {
-		b.Put(testBucket, "bad", &blob{text: "bad", err: bad})
-		b.PutNew(testBucket, "new and bad", &blob{text: "new and bad", err: bad})
-		b.Put(testBucket, "good", Bytes("good"))
-	})
-	flush(t, db)
-	if err := db.Err(); !errors.Is(err, bad) {
-		t.Errorf("Err is %v", err)
-	}
-	want := map[string]string{"bad": "bad", "new and bad": "new and bad", "good": "good"}
-	for i := range 3 {
-		put(t, db, "good", "good")
-		flush(t, db)
-		if diff := cmp.Diff(want, contents(t, db)); diff != "" {
-			t.Errorf("after commit %d: -want +got:\n%s", i, diff)
-		}
-	}
-	// A deletion needs a tombstone now. A value that can be encoded replaces a bad one.
-	apply(t, db, func(b *Batch) { b.Delete(testBucket, "new and bad") })
-	flush(t, db)
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-
-	db = openSound(t, path, manual)
-	var corrupt *CorruptError
-	if _, _, err := lookup(db, testBucket, "bad"); !errors.As(err, &corrupt) || corrupt.Key != "bad" {
-		t.Errorf("the bad value reads as %v", err)
-	}
-	if v, _ := get(t, db, "good"); v != "good" {
-		t.Errorf("the good value reads as %q", v)
-	}
-	if _, found := get(t, db, "new and bad"); found {
-		t.Error("the deleted value is found")
-	}
-	put(t, db, "bad", "healed")
-	flush(t, db)
-	if v, _ := get(t, db, "bad"); v != "healed" {
-		t.Errorf("the healed value reads as %q", v)
-	}
-}
-
-func TestErrForgetsAValueThatCouldNotBeEncodedOnceItIsReplaced(t *testing.T) {
-	db := open(t, testsupport.Path(t), manual)
-	bad := errors.New("no encoding")
-	apply(t, db, func(b *Batch) {
-		b.Put(testBucket, "replaced", &blob{text: "bad", err: bad})
-		b.Put(testBucket, "deleted", &blob{text: "bad", err: bad})
-	})
-	flush(t, db)
-	put(t, db, "replaced", "good")
-	flush(t, db)
-	if err := db.Err(); !errors.Is(err, bad) {
-		t.Errorf("Err is %v while one of them is there", err)
-	}
-	apply(t, db, func(b *Batch) { b.Delete(testBucket, "deleted") })
-	flush(t, db)
-	if err := db.Err(); err != nil {
-		t.Errorf("Err is still %v", err)
-	}
-}
-
-// TestValuesThatCannotBeEncodedDoNotHoldUpOthers: they stay in memory, but do not
-// count as pending bytes.
-func TestValuesThatCannotBeEncodedDoNotHoldUpOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := open(t, testsupport.Path(t), Options{CommitInterval: time.Second, MaxPendingBytes: 4000})
-		for i := range 10 {
-			apply(t, db, func(b *Batch) {
-				b.Put(testBucket, strconv.Itoa(i), &blob{size: 1000, err: errors.New("no encoding")})
-			})
-		}
-		after(time.Minute)
-		before := commits(db)
-		done := make(chan struct{})
-		go func() {
-			db.WaitForRoom()
-			put(t, db, "good", "1")
-			close(done)
-		}()
-		after(time.Minute)
-		select {
-		case <-done:
-		default:
-			t.Fatal("an update waits for values that cannot be written")
-		}
-		wantDurable(t, db, 11)
-		if n := commits(db) - before; n != 1 {
-			t.Errorf("%d commits, expected 1", n)
 		}
 	})
 }

@@ -126,18 +126,18 @@ func TestACopyIsWhatTheLastCommitHasLeft(t *testing.T) {
 		put(t, db, "b", "1")
 		flush(t, db)
 		apply(t, db, func(b *Batch) {
-			b.Put(testBucket, "a", Bytes("2"))
+			b.Put(testBucket, "a", []byte("2"))
 			b.Delete(testBucket, "b")
 		})
 		expectCopy(map[string]string{"a": "1", "b": "1"})
-		held := &blob{text: "3", release: make(chan struct{})}
-		apply(t, db, func(b *Batch) { b.Put(testBucket, "c", held) })
+		held := testsupport.HoldCommit(t)
+		put(t, db, "c", "3")
 		flushed := make(chan error, 1)
 		go func() { flushed <- db.Flush() }()
 		synctest.Wait()
 		put(t, db, "d", "4")
 		expectCopy(map[string]string{"a": "1", "b": "1"})
-		close(held.release)
+		close(held.Release)
 		if err := <-flushed; err != nil {
 			t.Fatal(err)
 		}

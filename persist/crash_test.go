@@ -42,9 +42,9 @@ func (w *crashWorkload) batch() func(*Batch) {
 	w.n++
 	n, more := strconv.Itoa(w.n), w.m.batch()
 	return func(b *Batch) {
-		b.Put(Bucket{"number", "first"}, "n", Bytes(n))
+		b.Put(Bucket{"number", "first"}, "n", []byte(n))
 		more(b)
-		b.Put(Bucket{"number", "last"}, "n", Bytes(n))
+		b.Put(Bucket{"number", "last"}, "n", []byte(n))
 	}
 }
 

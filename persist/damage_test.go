@@ -43,7 +43,7 @@ func newImage(t testing.TB, rnd *rand.Rand) *image {
 		apply(t, db, m.batch())
 		for k := range 40 { // Enough for branch pages.
 			key, value := fmt.Sprintf("%04d", i*20+k), repeat(strconv.Itoa(i), 30)
-			apply(t, db, func(b *Batch) { b.Put(Bucket{"space", "a"}, key, Bytes(value)) })
+			apply(t, db, func(b *Batch) { b.Put(Bucket{"space", "a"}, key, []byte(value)) })
 			m.state["a"][key] = value
 		}
 		if i%10 == 0 {
@@ -142,11 +142,11 @@ func (im *image) useDamaged(path string) error {
 	for range 2 { // Writes go everywhere.
 		if _, err := db.Update(func(b *Batch) {
 			for i := range 50 {
-				b.Put(Bucket{"space", "a"}, strconv.Itoa(i), Bytes("after"))
-				b.Put(Bucket{"space", "b"}, strconv.Itoa(i), Bytes("after"))
+				b.Put(Bucket{"space", "a"}, strconv.Itoa(i), []byte("after"))
+				b.Put(Bucket{"space", "b"}, strconv.Itoa(i), []byte("after"))
 			}
 			b.Drop(Bucket{"space", "deltas"})
-			b.Put(Bucket{"new", "bucket"}, "key", Bytes("after"))
+			b.Put(Bucket{"new", "bucket"}, "key", []byte("after"))
 		}); err != nil {
 			return err
 		}

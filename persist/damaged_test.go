@@ -40,7 +40,7 @@ func manyLeaves(t *testing.T, path string, names ...string) (branches []int) {
 	apply(t, db, func(b *Batch) {
 		for _, name := range append(names, testBucket.Name) {
 			for i := range 600 {
-				b.Put(Bucket{testBucket.Space, name}, fmt.Sprintf("%04d", i), Bytes(repeat("v", PageBytes/3)))
+				b.Put(Bucket{testBucket.Space, name}, fmt.Sprintf("%04d", i), []byte(repeat("v", PageBytes/3)))
 			}
 		}
 	})
@@ -89,7 +89,7 @@ func TestDamageInUseIsReadAround(t *testing.T) {
 			t.Errorf("told %d times, Err %v, memory only: %v", told.Load(), db.Err(), db.MemoryOnly())
 		}
 		n := apply(t, db, func(b *Batch) {
-			b.Put(testBucket, "0001", Bytes("after"))
+			b.Put(testBucket, "0001", []byte("after"))
 			b.Delete(Bucket{testBucket.Space, "other"}, "0001")
 			b.Urgent()
 		})
@@ -224,8 +224,8 @@ func TestACommitOverWhichBboltPanicsIsTheLast(t *testing.T) {
 func TestACommitThatIsUnderWayWhenDamageIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openDamaged(t, testsupport.Path(t))
-		held := &blob{text: "1", release: make(chan struct{})}
-		apply(t, db, func(b *Batch) { b.PutNew(testBucket, "a", held); b.PutNew(testBucket, "b", Bytes("2")) })
+		held := testsupport.HoldCommit(t)
+		apply(t, db, func(b *Batch) { b.PutNew(testBucket, "a", []byte("1")); b.PutNew(testBucket, "b", []byte("2")) })
 		go func() { _ = db.Flush() }()
 		synctest.Wait()
 		_ = db.readError(db.bolt, Bucket{"another", "bucket"}, corruptFile("test"))
@@ -237,10 +237,9 @@ func TestACommitThatIsUnderWayWhenDamageIsFound(t *testing.T) {
 			if _, found := get(t, db, "b"); found {
 				t.Error("what was deleted is there")
 			}
-			if held.release != nil {
-				close(held.release)
+			if !isClosed(held.Release) {
+				close(held.Release)
 				synctest.Wait()
-				held.release = nil
 			}
 		}
 	})

@@ -67,7 +67,7 @@ func (o Options) withDefaults() (Options, error) {
 //  1. Update applies the batch to pending, under the lock. It is visible now.
 //  2. After CommitInterval (DurableDelay for urgent batches, at once for many
 //     bytes) the committer swaps pending for an empty layer
-//     and encodes and writes the old one in one bbolt transaction.
+//     and writes the old one in one bbolt transaction.
 //  3. The batches in it are durable: flushing is dropped.
 //
 // A failed commit stays in flushing and is tried again; nothing is lost. After durableGrace
@@ -98,8 +98,7 @@ type DB struct {
 	ended    chan struct{} // Closed when Close has ended, and closeErr is what it returns.
 	closeErr error
 
-	arena    *arena // The committer's alone.
-	unsynced bool   // Likewise. A commit has failed, see sync.
+	unsynced bool // The committer's alone. A commit has failed, see sync.
 
 	mu   sync.RWMutex
 	cond sync.Cond // On mu. Broadcast after each commit attempt.
@@ -129,7 +128,6 @@ type DB struct {
 	failingSince time.Time
 	retryAt      time.Time
 	retryDelay   time.Duration
-	encodeErrs   map[unencodableKey]error // Of the values that are in memory only.
 
 	closing   bool
 	closed    bool
@@ -167,7 +165,6 @@ const (
 	CodeFileDamaged Code = "FileDamaged" // It was found damaged in use, and is only read.
 	CodeNotWritten  Code = "NotWritten"  // The last commit has failed, and is tried again.
 	CodeDiskHangs   Code = "DiskHangs"   // A commit has been under way for more than 10 s.
-	CodeNotEncoded  Code = "NotEncoded"  // A value could not be encoded, and is in memory only.
 )
 
 // Problem says why persistence is degraded, and since when; zero if that is not known. The error is nil if all is well.
@@ -186,9 +183,6 @@ func (db *DB) Problem() (code Code, since time.Time, err error) {
 		return CodeNotWritten, db.failingSince, db.commitErr
 	case !db.busySince.IsZero() && busy >= hangingCommit:
 		return CodeDiskHangs, db.busySince, fmt.Errorf("persist: %s: the disk has not done a commit after %v", db.path, busy.Round(time.Second))
-	}
-	for _, err := range db.encodeErrs {
-		return CodeNotEncoded, time.Time{}, err
 	}
 	return "", time.Time{}, nil
 }
@@ -331,7 +325,7 @@ func (db *DB) flushLocked() error {
 }
 
 // Close flushes and closes the file. If it returns nil, all that was applied is in the
-// file (S7), but for values that [DB.Err] names as not encoded, or there never was one, see
+// file (S7), or there never was one, see
 // [DB.Flush]. It waits for open snapshots, and for a disk that does not answer. Further
 // calls wait for the first and return what it does; calls of other methods return
 // [ErrClosed].

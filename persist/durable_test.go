@@ -18,7 +18,7 @@ func commitUntilVisible(t *testing.T, db *DB) (end func(error)) {
 	db.flushing, db.pending, db.flushingTo = db.pending, newLayer(), db.applied
 	l := db.flushing
 	db.mu.Unlock()
-	w, err := db.write(db.bolt, l)
+	txID, err := db.write(db.bolt, l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func commitUntilVisible(t *testing.T, db *DB) (end func(error)) {
 		if err != nil {
 			db.failedLocked(err)
 		} else {
-			db.boltTxID, db.durable, db.flushing = w.txID, db.flushingTo, nil
+			db.boltTxID, db.durable, db.flushing = txID, db.flushingTo, nil
 		}
 		db.cond.Broadcast()
 	}

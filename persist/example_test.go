@@ -31,8 +31,8 @@ func ExampleOpen() {
 	}
 	process(func(db *persist.DB) error {
 		_, err := db.Update(func(b *persist.Batch) {
-			b.Put(bucket, "apple", persist.Bytes("red"))
-			b.Put(bucket, "lime", persist.Bytes("green"))
+			b.Put(bucket, "apple", []byte("red"))
+			b.Put(bucket, "lime", []byte("green"))
 		})
 		if err != nil {
 			return err

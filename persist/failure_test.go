@@ -56,7 +56,7 @@ func TestAFailedCommitLosesNothing(t *testing.T) { // S6
 		apply(t, db, func(b *Batch) {
 			b.Delete(testBucket, "old")
 			b.Delete(testBucket, "7")
-			b.PutNew(testBucket, "new", Bytes("2"))
+			b.PutNew(testBucket, "new", []byte("2"))
 		})
 		delete(want, "old")
 		delete(want, "7")
@@ -163,15 +163,15 @@ func TestCloseOfADBThatCannotWriteSaysSo(t *testing.T) {
 func TestAFlushDuringACloseThatFailsReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := open(t, testsupport.Path(t), manual)
-		first := &blob{text: repeat("x", 8<<20), release: make(chan struct{})}
-		apply(t, db, func(b *Batch) { b.Put(testBucket, "a", first) })
+		first := testsupport.HoldCommit(t)
+		put(t, db, "a", repeat("x", 8<<20))
 		closed, flushed := make(chan error, 1), make(chan error, 1)
 		go func() { closed <- db.Close() }()
 		synctest.Wait()
 		fill(db, true)
 		go func() { flushed <- db.Flush() }()
 		synctest.Wait()
-		close(first.release)
+		close(first.Release)
 		if err := <-closed; !errors.Is(err, bolterrors.ErrMaxSizeReached) {
 			t.Errorf("Close returned %v", err)
 		}

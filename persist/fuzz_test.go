@@ -23,7 +23,7 @@ func FuzzOpen(f *testing.F) {
 	for i := range 120 {
 		put(f, db, strings.Repeat(string(rune('a'+i%26)), i), "value")
 	}
-	apply(f, db, func(b *Batch) { b.Put(Bucket{"other", "bucket"}, "", Bytes("value")) })
+	apply(f, db, func(b *Batch) { b.Put(Bucket{"other", "bucket"}, "", []byte("value")) })
 	flush(f, db)
 	if err := db.Close(); err != nil {
 		f.Fatal(err)
@@ -53,9 +53,9 @@ func FuzzOpen(f *testing.F) {
 		readBuckets(t, db)
 		for range 2 {
 			if _, err := db.Update(func(b *Batch) {
-				b.Put(testBucket, "key", Bytes("after"))
+				b.Put(testBucket, "key", []byte("after"))
 				b.Drop(Bucket{"other", "bucket"})
-				b.Put(Bucket{"other", "bucket"}, "key", Bytes("after"))
+				b.Put(Bucket{"other", "bucket"}, "key", []byte("after"))
 			}); err != nil {
 				t.Fatal(err)
 			}

@@ -65,9 +65,12 @@ func writeGolden(t *testing.T) {
 	}
 	db := open(t, goldenPath, manual)
 	for key, obj := range goldenObjects() {
-		o := record.NewObject(obj, true)
-		o.Seq = 7
-		apply(t, db, func(b *Batch) { b.Put(Bucket{"space", "objects"}, key, o) })
+		o, err := record.Encode(obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.SetSeq(7)
+		apply(t, db, func(b *Batch) { b.Put(Bucket{"space", "objects"}, key, o.Record()) })
 	}
 	for key, v := range goldenBytes() {
 		put(t, db, key, v)

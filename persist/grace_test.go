@@ -58,8 +58,8 @@ func TestWhatCannotBeWrittenCountsAsDurableAfterTheGrace(t *testing.T) {
 func TestADiskThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := open(t, testsupport.Path(t), Options{CommitInterval: time.Second})
-		release := make(chan struct{})
-		apply(t, db, func(b *Batch) { b.Put(testBucket, "held", &blob{text: "x", release: release}) })
+		held := testsupport.HoldCommit(t)
+		put(t, db, "held", "x")
 		after(hangingCommit)
 		if err := db.Err(); err != nil {
 			t.Error(err)
@@ -68,7 +68,7 @@ func TestADiskThatDoesNotAnswer(t *testing.T) {
 		if db.Err() == nil || db.Durable() != 0 {
 			t.Errorf("Err is nil, durable up to %d", db.Durable())
 		}
-		close(release)
+		close(held.Release)
 		synctest.Wait()
 		if err := db.Err(); err != nil {
 			t.Error(err)

@@ -110,9 +110,6 @@ func checkValues(tx *bolt.Tx) error {
 				if len(k) == 0 || k[0] != keyPrefix {
 					return fmt.Errorf("key %q in %v", k, bucket)
 				}
-				if string(v) == string(unencodableValue) {
-					return nil
-				}
 				_, err := unseal(bucket, string(k[1:]), v)
 				return err
 			})
@@ -141,19 +138,11 @@ var testBucket = Bucket{"space", "bucket"}
 
 func put(t testing.TB, db *DB, key, value string) {
 	t.Helper()
-	apply(t, db, func(b *Batch) { b.Put(testBucket, key, Bytes(value)) })
+	apply(t, db, func(b *Batch) { b.Put(testBucket, key, []byte(value)) })
 }
 
 // text is the value of an item, in memory or in the file.
 func text(it *Item) (string, error) {
-	switch v := it.Value.(type) {
-	case nil:
-	case *blob:
-		return v.text, nil
-	default:
-		p, err := v.AppendTo(nil)
-		return string(p), err
-	}
 	p, err := it.Payload()
 	return string(p), err
 }
@@ -238,39 +227,6 @@ func overwrite(t testing.TB, path string, at int64, b []byte) {
 	if err := errors.Join(err, f.Close()); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// blob is a value whose encoding can be held up, or fail.
-type blob struct {
-	text    string
-	size    int           // Default len(text).
-	started chan struct{} // If set, closed when the encoding begins.
-	release chan struct{} // If set, the encoding waits for it.
-	err     error
-	encoded *int // If set, counts. Only the committer changes it.
-}
-
-func (v *blob) SizeBytes() int {
-	if v.size != 0 {
-		return v.size
-	}
-	return len(v.text)
-}
-
-func (v *blob) AppendTo(dst []byte) ([]byte, error) {
-	if v.started != nil {
-		close(v.started)
-	}
-	if v.release != nil {
-		<-v.release
-	}
-	if v.encoded != nil {
-		*v.encoded++
-	}
-	if v.err != nil {
-		return dst, v.err
-	}
-	return append(dst, v.text...), nil
 }
 
 func repeat(s string, n int) string { return strings.Repeat(s, n) }

@@ -57,7 +57,7 @@ func (c *mergeCursor) next(item *Item) bool {
 		}
 		fromFile := c.k != nil && (!inMemory || string(c.k[1:]) < key)
 		if fromFile {
-			item.Key, item.Value, item.raw = string(c.k[1:]), nil, c.v
+			item.Key, item.sealed, item.inMemory = string(c.k[1:]), c.v, false
 			c.nextInFile()
 			return true
 		}
@@ -74,8 +74,8 @@ func (c *mergeCursor) next(item *Item) bool {
 		if c.k != nil && bytes.Equal(c.k[1:], []byte(key)) {
 			c.nextInFile()
 		}
-		if e.value != nil {
-			item.Key, item.Value, item.raw = key, e.value, nil
+		if e.sealed != nil {
+			item.Key, item.sealed, item.inMemory = key, e.sealed, true
 			return true
 		}
 	}

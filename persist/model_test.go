@@ -81,7 +81,7 @@ func (m *model) batch() func(*Batch) {
 		}
 		switch r := m.rnd.Intn(100); {
 		case r < 60:
-			ops = append(ops, func(b *Batch) { b.Put(bucket, key, Bytes(value)) })
+			ops = append(ops, func(b *Batch) { b.Put(bucket, key, []byte(value)) })
 			m.state[name][key] = value
 		case r < 90:
 			ops = append(ops, func(b *Batch) { b.Delete(bucket, key) })
@@ -98,7 +98,7 @@ func (m *model) batch() func(*Batch) {
 	for range m.rnd.Intn(4) {
 		key, value := fmt.Sprintf("%08d", m.next), m.value()
 		m.next++
-		ops = append(ops, func(b *Batch) { b.PutNew(deltas, key, Bytes(value)) })
+		ops = append(ops, func(b *Batch) { b.PutNew(deltas, key, []byte(value)) })
 		m.state["deltas"][key] = value
 	}
 	for _, key := range slices.Sorted(maps.Keys(m.state["deltas"])) {

@@ -83,7 +83,7 @@ func init() {
 		if db.MemoryOnly() {
 			return db.Err()
 		}
-		if _, err := db.Update(func(b *Batch) { b.Put(testBucket, "key", Bytes("held")) }); err != nil {
+		if _, err := db.Update(func(b *Batch) { b.Put(testBucket, "key", []byte("held")) }); err != nil {
 			return err
 		}
 		if err := db.Flush(); err != nil {
@@ -151,9 +151,9 @@ func TestWithoutAFileAllWorksFromMemory(t *testing.T) { // S5
 		}
 		seen := follow(t, db)
 		n := apply(t, db, func(b *Batch) {
-			b.Put(testBucket, "a", Bytes("1"))
-			b.PutNew(testBucket, "b", Bytes("2"))
-			b.Put(testBucket, "c", Bytes("3"))
+			b.Put(testBucket, "a", []byte("1"))
+			b.PutNew(testBucket, "b", []byte("2"))
+			b.Put(testBucket, "c", []byte("3"))
 			b.Delete(testBucket, "c")
 			b.Delete(testBucket, "never there")
 		})

@@ -10,66 +10,24 @@ import (
 
 // A Bucket names a map of keys to values. Buckets with the same Space belong
 // to one owner and are captured together by [DB.Snapshot]. Both names have 1 to 32,768 bytes,
-// and the space is not "warmwatch". The values of any other bucket stay in memory, and
-// [DB.Err] returns an error.
+// and the space is not "warmwatch".
 type Bucket struct {
 	Space, Name string
 }
 
 func (b Bucket) String() string { return b.Space + "/" + b.Name }
 
-// A Value is put into a bucket as it is; the committer encodes it later, off
-// the caller's path. It must not change after it was put.
-type Value interface {
-	// AppendTo appends the encoded value. It is called without locks, at most
-	// once per commit attempt. After an error the value stays in memory for the
-	// life of the process, and [DB.Err] returns the error.
-	AppendTo(dst []byte) ([]byte, error)
-	// SizeBytes estimates the length of what AppendTo appends. It counts
-	// towards the bound on pending bytes.
-	SizeBytes() int
-}
-
-// Bytes is a Value that is its own encoding.
-type Bytes []byte
-
-// AppendTo implements [Value].
-func (b Bytes) AppendTo(dst []byte) ([]byte, error) { return append(dst, b...), nil }
-
-// SizeBytes implements [Value].
-func (b Bytes) SizeBytes() int { return len(b) }
-
-// WritesSoon reports whether the next commit is likely to write what is put now: there
-// is a file, and the last commit succeeded.
-func (db *DB) WritesSoon() bool {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	return db.writesLocked() && db.commitErr == nil
-}
-
 // entryOverheadBytes is what an entry costs beside its value and key.
 const entryOverheadBytes = 64
 
 type entry struct {
-	value Value // Nil: the key is deleted.
+	sealed []byte // The value with its checksum, as it is in the file. Nil: the key is deleted.
 	// fresh is set if neither a layer below nor the file has the key. Deleting it
 	// then leaves no entry: a delta acknowledged before the commit is never written.
 	fresh bool
-	// unencodable entries stay in memory, because AppendTo failed. They do not
-	// count as pending bytes: Update would block for ever.
-	unencodable bool
 }
 
-func (e entry) bytes(key string) int64 {
-	if e.unencodable {
-		return 0
-	}
-	n := entryOverheadBytes + len(key)
-	if e.value != nil {
-		n += e.value.SizeBytes()
-	}
-	return int64(n)
-}
+func (e entry) bytes(key string) int64 { return int64(entryOverheadBytes + len(key) + len(e.sealed)) }
 
 // A layer is a set of changes on top of what lies below it.
 type layer struct {
@@ -163,23 +121,27 @@ type Batch struct {
 	urgent bool
 }
 
-// Put sets a key.
-func (b *Batch) Put(bucket Bucket, key string, v Value) { b.put(bucket, key, v, false) }
+// Put sets a key. The DB takes over the value, with the capacity behind it: it must not change any more. Room for
+// [ChecksumBytes] there saves a copy. Put panics if the file has no room for the key or the value, see [MaxKeyBytes] and
+// [MaxValueBytes], or for the bucket.
+func (b *Batch) Put(bucket Bucket, key string, value []byte) { b.put(bucket, key, value, false) }
 
 // PutNew sets a key that does not exist, so that a Delete before the commit leaves no trace.
-func (b *Batch) PutNew(bucket Bucket, key string, v Value) { b.put(bucket, key, v, true) }
+func (b *Batch) PutNew(bucket Bucket, key string, value []byte) { b.put(bucket, key, value, true) }
 
-func (b *Batch) put(bucket Bucket, key string, v Value, isNew bool) {
+func (b *Batch) put(bucket Bucket, key string, value []byte, isNew bool) {
+	bucket.check(key, value)
 	// Below a change that waits there may be the key, although it does not exist now: deleting the
 	// new value must not bring it back.
 	if old, waits := b.db.pending.bucket(bucket).entries.Get(key); waits {
 		isNew = old.fresh
 	}
-	b.db.pending.set(bucket, key, entry{value: v, fresh: isNew || b.db.memoryOnly()})
+	b.db.pending.set(bucket, key, entry{sealed: seal(bucket, key, value), fresh: isNew || b.db.memoryOnly()})
 }
 
 // Delete removes a key. Removing an absent key is no error.
 func (b *Batch) Delete(bucket Bucket, key string) {
+	bucket.check(key, nil)
 	l := b.db.pending
 	bl := l.bucket(bucket)
 	e, found := bl.entries.Get(key)
@@ -196,6 +158,7 @@ func (b *Batch) Delete(bucket Bucket, key string) {
 // Drop removes all keys of a bucket. The commit deletes the whole bucket in the
 // file, which frees its pages at once.
 func (b *Batch) Drop(bucket Bucket) {
+	bucket.check("", nil)
 	l := b.db.pending
 	if bl := l.buckets[bucket]; bl != nil {
 		bl.entries.Scan(func(key string, e entry) bool {

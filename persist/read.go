@@ -15,26 +15,21 @@ const keyPrefix = 'k'
 type Item struct {
 	bucket Bucket
 	Key    string
-	// Value is set while the value is still in memory. Unless it is [Bytes], there is no payload then.
-	Value Value
-	raw   []byte
+	sealed []byte
+	// inMemory: the value is not in the file yet.
+	inMemory bool
 }
 
-// SizeBytes estimates the length of the value without reading it.
-func (it *Item) SizeBytes() int {
-	if it.Value != nil {
-		return it.Value.SizeBytes()
-	}
-	return len(it.raw)
-}
+// SizeBytes is about the length of the value. It reads nothing.
+func (it *Item) SizeBytes() int { return len(it.sealed) }
 
-// Payload verifies the checksum and lends the encoded value, for as long as
+// Payload verifies the checksum of a value in the file, and lends the value for as long as
 // the callback runs.
 func (it *Item) Payload() ([]byte, error) {
-	if b, inMemory := it.Value.(Bytes); inMemory {
-		return b, nil
+	if it.inMemory {
+		return unsealed(it.sealed), nil
 	}
-	return unseal(it.bucket, it.Key, it.raw)
+	return unseal(it.bucket, it.Key, it.sealed)
 }
 
 // View calls fn with the value of a key, and reports whether there is one.
@@ -52,10 +47,10 @@ func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error
 	switch {
 	case closed:
 		return false, ErrClosed
-	case found && e.value == nil:
+	case found && e.sealed == nil:
 		return false, nil
 	case found:
-		return true, fn(&Item{bucket: bucket, Key: key, Value: e.value})
+		return true, fn(&Item{bucket: bucket, Key: key, sealed: e.sealed, inMemory: true})
 	case b == nil:
 		return false, nil
 	}
@@ -72,7 +67,7 @@ func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error
 			return nil
 		}
 		found = true
-		return lend(&Item{bucket: bucket, Key: key, raw: raw}, fn)
+		return lend(&Item{bucket: bucket, Key: key, sealed: raw}, fn)
 	})
 	return found, db.readError(b, bucket, err)
 }

@@ -7,23 +7,22 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// MaxKeyBytes is the length of the longest key that the file has room for. The value of
-// a longer key stays in memory for the life of the process, as one that cannot be
-// encoded does, and [DB.Err] returns an error.
-const MaxKeyBytes = bolt.MaxKeySize - len(string(keyPrefix))
+// What the file has room for.
+const (
+	// MaxKeyBytes is the length of the longest key.
+	MaxKeyBytes = bolt.MaxKeySize - len(string(keyPrefix))
+	// MaxValueBytes is the length of the longest value.
+	MaxValueBytes = bolt.MaxValueSize - ChecksumBytes
+)
 
-// maxValueBytes is the length of the longest value, with its checksum. Longer ones stay
-// in memory as well.
-var maxValueBytes = bolt.MaxValueSize // Less in tests.
-
-// check refuses a bucket that the file cannot have. What is put into it stays in memory.
-func (b Bucket) check() error {
-	for _, name := range []string{b.Space, b.Name} {
-		if name == "" || len(name) > bolt.MaxKeySize || b.Space == formatBucket {
-			return fmt.Errorf("%q is no name for a bucket, expected two names of 1 to %d bytes, and not the format's", shortened(b.String()), bolt.MaxKeySize)
-		}
+// check panics where the file has no room for a bucket, a key or a value: its owner checks what comes from elsewhere.
+func (b Bucket) check(key string, value []byte) {
+	switch {
+	case b.Space == "" || b.Name == "" || len(b.Space) > bolt.MaxKeySize || len(b.Name) > bolt.MaxKeySize || b.Space == formatBucket:
+		panic(fmt.Sprintf("persist: %q is no name for a bucket, expected two names of 1 to %d bytes, and not the format's", shortened(b.String()), bolt.MaxKeySize))
+	case len(key) > MaxKeyBytes || len(value) > MaxValueBytes:
+		panic(fmt.Sprintf("persist: bucket %q has no room for a key of %d bytes and a value of %d", shortened(b.String()), len(key), len(value)))
 	}
-	return nil
 }
 
 // lend calls fn with an item. If fn, which may run code of the value's type, panics, only

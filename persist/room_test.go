@@ -14,24 +14,24 @@ func TestWaitForRoom(t *testing.T) {
 	for name, test := range map[string]struct {
 		wait    func(*DB) // Default WaitForMuchRoom.
 		size    int
-		end     func(*DB, *blob)
+		end     func(*DB, testsupport.Held)
 		written bool // At once.
 		waits   bool
 	}{
 		"a little waits":              {size: 10},
 		"more is written":             {size: 1000, written: true},
-		"until it is written":         {size: 3000, written: true, waits: true, end: func(_ *DB, held *blob) { close(held.release) }},
-		"until the DB is closed":      {size: 3000, written: true, waits: true, end: func(db *DB, _ *blob) { go func() { _ = db.Close() }() }},
+		"until it is written":         {size: 3000, written: true, waits: true, end: func(_ *DB, held testsupport.Held) { close(held.Release) }},
+		"until the DB is closed":      {size: 3000, written: true, waits: true, end: func(db *DB, _ testsupport.Held) { go func() { _ = db.Close() }() }},
 		"a writer of little goes on":  {wait: (*DB).WaitForRoom, size: 3000},
 		"and has much written":        {wait: (*DB).WaitForRoom, size: 6000, written: true},
-		"until it is written, too":    {wait: (*DB).WaitForRoom, size: 12_000, written: true, waits: true, end: func(_ *DB, held *blob) { close(held.release) }},
-		"until the DB is closed, too": {wait: (*DB).WaitForRoom, size: 12_000, written: true, waits: true, end: func(db *DB, _ *blob) { go func() { _ = db.Close() }() }},
+		"until it is written, too":    {wait: (*DB).WaitForRoom, size: 12_000, written: true, waits: true, end: func(_ *DB, held testsupport.Held) { close(held.Release) }},
+		"until the DB is closed, too": {wait: (*DB).WaitForRoom, size: 12_000, written: true, waits: true, end: func(db *DB, _ testsupport.Held) { go func() { _ = db.Close() }() }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				db := open(t, testsupport.Path(t), Options{CommitInterval: time.Hour, MaxPendingBytes: 10_000})
-				held := &blob{text: "x", size: test.size, release: make(chan struct{})}
-				apply(t, db, func(b *Batch) { b.Put(testBucket, "held", held) })
+				held := testsupport.HoldCommit(t)
+				put(t, db, "held", repeat("x", test.size))
 				ended := make(chan struct{})
 				go func() {
 					if test.wait != nil {
@@ -58,8 +58,8 @@ func TestWaitForRoom(t *testing.T) {
 				if !isClosed(ended) {
 					t.Error("it still waits")
 				}
-				if !isClosed(held.release) {
-					close(held.release)
+				if !isClosed(held.Release) {
+					close(held.Release)
 				}
 			})
 		})

@@ -108,8 +108,7 @@ func (db *DB) isLastCommit(txID int) bool {
 // found after a crash. Where nothing can be written and more counts as durable than is in the file, see [DB.Durable], it
 // is the same as Snapshot, or, while the commit is being written that ends this, as that
 // leaves the file. So what one has seen, a later one sees, unless the file is damaged between
-// them, or cannot have a value (Value.AppendTo). While a commit is being written it may wait
-// for its end; while commits fail, it may return an error.
+// them. While a commit is being written it may wait for its end; while commits fail, it may return an error.
 func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 	for {
 		db.mu.Lock() // Not RLock, as in Snapshot.
@@ -202,10 +201,10 @@ func (s *Snapshot) View(name, key string, fn func(*Item) error) (bool, error) {
 		e, found = s.flushing.lookup(bucket, key)
 	}
 	if found {
-		if e.value == nil {
+		if e.sealed == nil {
 			return false, nil
 		}
-		return true, fn(&Item{bucket: bucket, Key: key, Value: e.value})
+		return true, fn(&Item{bucket: bucket, Key: key, sealed: e.sealed, inMemory: true})
 	}
 	if s.tx == nil {
 		return false, nil
@@ -216,7 +215,7 @@ func (s *Snapshot) View(name, key string, fn func(*Item) error) (bool, error) {
 			return nil
 		}
 		found = true
-		return lend(&Item{bucket: bucket, Key: key, raw: raw}, fn)
+		return lend(&Item{bucket: bucket, Key: key, sealed: raw}, fn)
 	})
 	return found, s.db.readError(s.bolt, bucket, err)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"k8s.io/client-go/tools/cache"
 
@@ -28,15 +29,15 @@ type Delta struct {
 	// watched. Durable handlers get OnDelete and OnAdd, plain ones OnUpdate, as in client-go. Old is nil where it
 	// could not be read.
 	Replaced bool
-	// NewValue, if set, is the store's value of New in the same batch, so that New is
-	// encoded once for both. OldValue, if set, is the store's former value of Old, for
-	// this delta alone, and is written instead of Old. Its Seq is not read.
-	NewValue, OldValue *record.Object
+	// NewRecord and OldRecord, if set, are the records of New and Old, so that those need not be encoded. The delta takes
+	// over OldRecord, with the capacity behind it.
+	NewRecord, OldRecord []byte
 	// SizeBytes estimates the encoded size of Old and New together.
 	SizeBytes int
 
-	batch  uint64 // Number of the DB's batch that has the change.
-	stored bool   // The delta is in the DB, too.
+	encoded []byte // See [Log.Encode].
+	batch   uint64 // Number of the DB's batch that has the change.
+	stored  bool   // The delta is in the DB, too.
 }
 
 // Object returns the argument for OnDelete.
@@ -92,57 +93,49 @@ const (
 	flagReplaced
 )
 
-// deltaValue is the persist.Value of a delta:
+// encode returns what is stored of a delta:
 //
-//	flags  seq  len type  len key  len old record  new record
+//	old record  new record  flags  seq  len type  type  len key  key  len old record  length of all from flags on
 //
-// Seq and the lengths of type and key are uvarints. The length of the old record has four bytes.
-type deltaValue struct{ *Delta }
-
-func (v deltaValue) SizeBytes() int { return v.Delta.SizeBytes + len(v.Key) + 24 }
-
-func (v deltaValue) flags() (flags byte) {
-	if v.FinalStateUnknown {
-		flags |= flagFinalStateUnknown
-	}
-	if v.Replaced {
-		flags |= flagReplaced
-	}
-	if v.Old != nil {
+// The numbers are uvarints, but the last, which has four bytes. So the old record, if there is room behind it, is not
+// copied. An object that cannot be encoded, although it was once, is left out.
+func (d *Delta) encode() []byte {
+	b, now := recordOf(d.Old, d.OldRecord), recordOf(d.New, d.NewRecord)
+	flags, before := byte(0), len(b)
+	if b != nil {
 		flags |= flagOld
 	}
-	if v.New != nil {
+	if now != nil {
 		flags |= flagNew
 	}
-	return flags
+	if d.FinalStateUnknown {
+		flags |= flagFinalStateUnknown
+	}
+	if d.Replaced {
+		flags |= flagReplaced
+	}
+	b = slices.Grow(b, len(now)+len(d.Key)+RecordRoom)
+	b = append(b, now...)
+	at := len(b)
+	b = binary.AppendUvarint(append(b, flags), d.Seq)
+	b = appendBytes(b, []byte(d.Type))
+	b = appendBytes(b, []byte(d.Key))
+	b = binary.AppendUvarint(b, uint64(before))
+	return binary.BigEndian.AppendUint32(b, uint32(len(b)-at))
 }
 
-func (v deltaValue) AppendTo(dst []byte) ([]byte, error) {
-	dst = binary.AppendUvarint(append(dst, v.flags()), v.Seq)
-	dst = appendBytes(dst, []byte(v.Type))
-	dst = appendBytes(dst, []byte(v.Key))
-	if v.Old != nil {
-		// Four bytes are kept for the length, which is known only after encoding.
-		at := len(dst)
-		dst = append(dst, 0, 0, 0, 0)
-		var err error
-		if v.OldValue != nil {
-			dst, err = v.OldValue.AppendTo(dst)
-		} else {
-			dst, err = record.Append(dst, v.Seq, v.Old)
-		}
-		if err != nil {
-			return nil, err
-		}
-		binary.BigEndian.PutUint32(dst[at:], uint32(len(dst)-at-4))
+// RecordRoom is how much room behind [Delta.OldRecord] saves a copy, beside that for the other record and the key.
+const RecordRoom = 64
+
+func recordOf(obj any, known []byte) []byte {
+	if obj == nil || known != nil {
+		return known
 	}
-	if v.NewValue != nil {
-		return v.NewValue.AppendTo(dst)
+	o, err := record.Encode(obj)
+	if err != nil {
+		return nil
 	}
-	if v.New != nil {
-		return record.Append(dst, v.Seq, v.New)
-	}
-	return dst, nil
+	return o.Record()
 }
 
 func appendBytes(dst, b []byte) []byte {
@@ -161,9 +154,15 @@ func cutBytes(p []byte) (b, rest []byte, err error) {
 
 // parseDelta decodes a delta. The result does not refer to p.
 func parseDelta(p []byte, newObject func() any) (d Delta, err error) {
-	if len(p) == 0 {
+	if len(p) < 4 {
 		return d, errMalformed
 	}
+	end := uint64(len(p) - 4)
+	at := end - uint64(binary.BigEndian.Uint32(p[end:]))
+	if at >= end { // It may have overflowed.
+		return d, errMalformed
+	}
+	records, p := p[:at], p[at:end]
 	flags, used := p[0], 0
 	if d.Seq, used = binary.Uvarint(p[1:]); used <= 0 {
 		return d, errMalformed
@@ -176,33 +175,21 @@ func parseDelta(p []byte, newObject func() any) (d Delta, err error) {
 	if err != nil {
 		return d, err
 	}
+	before, used := binary.Uvarint(p)
+	if used <= 0 || before > uint64(len(records)) {
+		return d, errMalformed
+	}
 	d.Type, d.Key = cache.DeltaType(typ), string(key)
 	d.FinalStateUnknown, d.Replaced = flags&flagFinalStateUnknown != 0, flags&flagReplaced != 0
 	if flags&flagOld != 0 {
-		if len(p) < 4 || uint64(binary.BigEndian.Uint32(p)) > uint64(len(p)-4) {
-			return d, errMalformed
-		}
-		n := 4 + binary.BigEndian.Uint32(p)
-		if d.Old, err = lastKnown(decode(p[4:n], newObject)); err != nil {
+		if d.Old, err = lastKnown(decode(records[:before], newObject)); err != nil {
 			return d, err
 		}
-		p = p[n:]
 	}
 	if flags&flagNew != 0 {
-		d.New, err = d.newObject(decode(p, newObject))
+		d.New, err = d.newObject(decode(records[before:], newObject))
 	}
 	return d, err
-}
-
-// leaveOutOtherTypes leaves out objects that parseDelta would leave out, had the delta been written.
-func (d *Delta) leaveOutOtherTypes(newObject func() any) (err error) {
-	if d.Old != nil {
-		d.Old, _ = lastKnown(d.Old, record.CheckType(d.Old, newObject))
-	}
-	if d.New != nil {
-		d.New, err = d.newObject(d.New, record.CheckType(d.New, newObject))
-	}
-	return err
 }
 
 // newObject returns the New of a delta. That of a deletion may be left out.

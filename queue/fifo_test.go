@@ -481,28 +481,3 @@ func TestUnderClientGosControllerAfterARestart(t *testing.T) {
 		}
 	})
 }
-
-// TestADeltaFIFOFindsWhatItWasGiven, also where that is of another Go type than Options.NewObject, which only what
-// an earlier process has left has to be of.
-func TestADeltaFIFOFindsWhatItWasGiven(t *testing.T) {
-	q := newFIFO(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), DeltaFIFOOptions{})
-	obj := &corev1.ConfigMap{ObjectMeta: newPod("c", "1").ObjectMeta}
-	if err := errors.Join(q.Add(obj), q.Replace([]any{}, "2")); err != nil {
-		t.Fatal(err)
-	}
-	var got []cache.DeltaType
-	for q.log.Unacked() > 0 {
-		_, err := q.Pop(func(obj any, _ bool) error {
-			for _, d := range obj.(cache.Deltas) {
-				got = append(got, d.Type)
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if want := []cache.DeltaType{cache.Added, cache.Deleted}; !slices.Equal(got, want) {
-		t.Errorf("popped %v, expected %v", got, want)
-	}
-}

@@ -36,17 +36,16 @@ func (q *Log) load() error {
 	if err != nil {
 		return err
 	}
-	q.stored.loaded, q.tail.base, q.tail.leaving, q.appended = q.head, q.head, q.head, q.head
+	q.tail.base, q.tail.leaving, q.appended = q.head, q.head, q.head
 	return errors.Join(q.repair(), q.removeUnneeded(garbage))
 }
 
 func (q *Log) loadHandlers(s *persist.Snapshot) error {
 	return s.Scan(handlersBucket, "", func(it *persist.Item) (bool, error) {
 		p := &position{name: it.Key, from: never}
-		h, err := persist.ReadJSON[handled](it)
-		switch {
+		var err error
+		switch p.handled, err = persist.ReadJSON[handled](it); {
 		case err == nil:
-			p.handled = *h
 		case errors.Is(err, persist.ErrCorrupt):
 			q.corrupt(err, "Could not read how far a handler has come, it starts over", it.Key)
 			p.StartsOver = true

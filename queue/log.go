@@ -94,10 +94,7 @@ type Log struct {
 type stored struct {
 	first, last uint64   // None that is no deletion is below first, none is above last. Last is below first if there is none.
 	deletions   []uint64 // The numbers of those that have a deletion.
-	loaded      uint64   // Those up to this number are of an earlier Log of the space.
 }
-
-func (s *stored) some() bool { return s.first <= s.last || len(s.deletions) > 0 }
 
 func (s *stored) isDeletion(number uint64) bool {
 	_, found := slices.BinarySearch(s.deletions, number)
@@ -138,6 +135,19 @@ func NewLog(o Options) (*Log, error) {
 		names:     map[string]*position{},
 	}
 	return q, q.load()
+}
+
+// Encode encodes deltas before their batch, if Append will store them, so that the DB's lock is not held meanwhile.
+func (q *Log) Encode(deltas []Delta) {
+	q.mu.Lock()
+	stores := q.storesLocked()
+	q.mu.Unlock()
+	if !stores {
+		return
+	}
+	for i := range deltas {
+		deltas[i].encoded = deltas[i].encode()
+	}
 }
 
 // Append numbers deltas, and puts those that have to be stored into b, the batch of the changes themselves. It also
@@ -207,8 +217,11 @@ func (q *Log) HasKnown() bool {
 
 func (q *Log) storeLocked(b *persist.Batch, d *Delta) {
 	d.stored = true
-	value := *d
-	b.PutNew(q.deltas, deltaKey(d.Number, d.deletes()), deltaValue{&value})
+	if d.encoded == nil {
+		d.encoded = d.encode()
+	}
+	b.PutNew(q.deltas, deltaKey(d.Number, d.deletes()), d.encoded)
+	d.encoded = nil
 	s := &q.stored
 	if s.last < s.first { // There was none.
 		s.first = d.Number
@@ -222,7 +235,7 @@ func (q *Log) storeLocked(b *persist.Batch, d *Delta) {
 }
 
 func (q *Log) putLastLocked(b *persist.Batch, number uint64) {
-	b.Put(q.state, lastKey, persist.Bytes(binary.BigEndian.AppendUint64(nil, number)))
+	b.Put(q.state, lastKey, binary.BigEndian.AppendUint64(nil, number))
 }
 
 // maxTrim bounds what one batch removes.
@@ -283,7 +296,7 @@ func (q *Log) Publish(batch uint64, deltas []Delta) {
 	q.tail.drop(q.tail.leaving)
 	for i := range deltas {
 		d := deltas[i]
-		d.batch, d.NewValue, d.OldValue = batch, nil, nil // The values belong to the committer.
+		d.batch, d.encoded, d.NewRecord, d.OldRecord = batch, nil, nil, nil
 		q.tail.push(d)
 		q.head = d.Number
 	}

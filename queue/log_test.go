@@ -317,15 +317,13 @@ func TestADeltaThatCameDuringACommitIsNotDurableWithIt(t *testing.T) {
 		db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 		q := newLog(t, db, Options{})
 		c := durable(t, q, "d", true)
-		release := make(chan struct{})
-		first := numbered(1)
-		first.Old = blockingObject{release}
-		publish(t, q, first)
+		held := testsupport.HoldCommit(t)
+		publish(t, q, numbered(1))
 		flushed := make(chan error, 1)
 		go func() { flushed <- db.Flush() }()
 		synctest.Wait()
 		publish(t, q, numbered(2))
-		close(release)
+		close(held.Release)
 		if err := <-flushed; err != nil {
 			t.Fatal(err)
 		}
@@ -333,13 +331,6 @@ func TestADeltaThatCameDuringACommitIsNotDurableWithIt(t *testing.T) {
 		flush(t, q)
 		wantSeqs(t, "after the second", upTo(2, 2), next(t, c, 10))
 	})
-}
-
-type blockingObject struct{ release chan struct{} }
-
-func (b blockingObject) MarshalJSON() ([]byte, error) {
-	<-b.release
-	return []byte("{}"), nil
 }
 
 // TestDeltasArePublishedAfterTheCommitThatHasThem: the committer may be faster.
@@ -361,12 +352,12 @@ func TestDeltasArePublishedAfterTheCommitThatHasThem(t *testing.T) {
 	wantSeqs(t, "durable", upTo(1, 2), next(t, c, 10))
 }
 
-// TestANameThatTheFileHasNoRoomForIsRefused: its position could never be stored.
-func TestANameThatTheFileHasNoRoomForIsRefused(t *testing.T) {
+// TestANameThatIsTooLongIsRefused: its position could never be stored.
+func TestANameThatIsTooLongIsRefused(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	q := newLog(t, db, Options{})
-	longest := strings.Repeat("n", persist.MaxKeyBytes-len(Handlers.Key("")))
-	if _, err := q.Durable(Handlers, longest+"n", ""); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("a name of %d bytes is too long, the file has room for %d", len(longest)+1, len(longest))) {
+	longest := strings.Repeat("n", maxNameBytes)
+	if _, err := q.Durable(Handlers, longest+"n", ""); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("a name of %d bytes is too long, at most %d are allowed", len(longest)+1, len(longest))) {
 		t.Errorf("a name that is too long: %v", err)
 	}
 	durable(t, q, longest, true)
@@ -515,7 +506,7 @@ func TestDeltasKeepAllTheirParts(t *testing.T) {
 		{Seq: 4, Type: cache.Deleted, Key: "ns/pod", New: obj, FinalStateUnknown: true},
 		{Seq: 5, Type: cache.Deleted, Key: "", FinalStateUnknown: true},
 		{Seq: 6, Type: cache.Sync, Key: "\x00\xff", Old: old, New: old},
-		{Seq: 7, Type: cache.Updated, Key: "ns/pod", Old: old, New: obj, NewValue: &record.Object{Seq: 7, Object: obj}},
+		{Seq: 7, Type: cache.Updated, Key: "ns/pod", Old: old, New: obj, NewRecord: recordOf(obj, nil), OldRecord: recordOf(old, nil)},
 		{Seq: 1 << 60, Type: cache.Updated, Key: "ns/pod", Old: old, New: obj, Replaced: true},
 	}
 	publish(t, q, want...)
@@ -527,7 +518,7 @@ func TestDeltasKeepAllTheirParts(t *testing.T) {
 	}
 	for i := range got {
 		got[i].SizeBytes, got[i].batch = 0, 0
-		want[i].NewValue, want[i].stored = nil, false
+		want[i].NewRecord, want[i].OldRecord, want[i].stored = nil, nil, false
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Delta{})); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

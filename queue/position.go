@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -37,11 +38,13 @@ type handled struct {
 	Panics map[string]int `json:"panics,omitempty"`
 }
 
-// SizeBytes implements [persist.Value].
-func (h handled) SizeBytes() int { return 64 + len(h.Epoch) + 64*len(h.Panics) }
-
-// AppendTo implements [persist.Value].
-func (h handled) AppendTo(dst []byte) ([]byte, error) { return persist.AppendJSON(dst, h) }
+func (h handled) encode() []byte {
+	b, err := json.Marshal(h)
+	if err != nil { // A struct of strings and numbers has JSON.
+		panic(err)
+	}
+	return b
+}
 
 // A position says how far a handler has come. Guarded by Log.mu.
 type position struct {
@@ -65,7 +68,7 @@ func (p *position) wantsDeletions() bool { return p.StartsOver && !p.isNew }
 // putLocked stores the position, if it has a name.
 func (q *Log) putLocked(b *persist.Batch, p *position) {
 	if p.name != "" {
-		b.Put(q.handlers, p.name, p.handled)
+		b.Put(q.handlers, p.name, p.encode())
 	}
 }
 
@@ -132,7 +135,7 @@ func (q *Log) Durable(kind Kind, name, epoch string) (*Consumer, error) {
 }
 
 func (q *Log) named(kind Kind, name, epoch string, durable bool) (c *Consumer, err error) {
-	if err := CheckName(kind, name); err != nil {
+	if err := CheckName(name); err != nil {
 		return nil, err
 	}
 	_, updateErr := q.db.Update(func(b *persist.Batch) {
@@ -159,14 +162,16 @@ func (q *Log) named(kind Kind, name, epoch string, durable bool) (c *Consumer, e
 	return c, errors.Join(err, updateErr)
 }
 
+// maxNameBytes is the length of the longest name.
+const maxNameBytes = 1024
+
 // CheckName returns an error if a name cannot be stored.
-func CheckName(kind Kind, name string) error {
-	room := persist.MaxKeyBytes - len(kind.Key(""))
+func CheckName(name string) error {
 	switch {
 	case name == "":
 		return errors.New("queue: a name is required")
-	case len(name) > room:
-		return fmt.Errorf("queue: a name of %d bytes is too long, the file has room for %d; it begins with %.40q", len(name), room, name)
+	case len(name) > maxNameBytes:
+		return fmt.Errorf("queue: a name of %d bytes is too long, at most %d are allowed; it begins with %.40q", len(name), maxNameBytes, name)
 	}
 	return nil
 }

@@ -94,18 +94,11 @@ func (q *Log) lastStored(s *persist.Snapshot) (last uint64, found bool, err erro
 
 // readDelta reads a delta. Objects of another Go type, which another transform has stored, are left out of a deletion.
 func (q *Log) readDelta(number uint64, it *persist.Item) (d Delta, err error) {
-	if v, inMemory := it.Value.(deltaValue); inMemory {
-		if d = *v.Delta; number <= q.stored.loaded {
-			err = d.leaveOutOtherTypes(q.newObject)
-		}
-	} else {
-		var payload []byte
-		if payload, err = it.Payload(); err == nil {
-			d, err = parseDelta(payload, q.newObject)
-		}
-		d.SizeBytes = len(payload)
+	payload, err := it.Payload()
+	if err == nil {
+		d, err = parseDelta(payload, q.newObject)
 	}
-	d.Number = number
+	d.Number, d.SizeBytes = number, len(payload)
 	if err == nil && d.Type == "" {
 		err = errMalformed
 	}

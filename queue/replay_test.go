@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -11,7 +12,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
@@ -310,7 +310,7 @@ func TestPanicsAreCountedPerObject(t *testing.T) {
 // damage writes something over a value in the DB.
 func damage(t *testing.T, q *Log, bucket persist.Bucket, key string) {
 	t.Helper()
-	if _, err := q.db.Update(func(b *persist.Batch) { b.Put(bucket, key, persist.Bytes("\x07damage")) }); err != nil {
+	if _, err := q.db.Update(func(b *persist.Batch) { b.Put(bucket, key, []byte("\x07damage")) }); err != nil {
 		t.Fatal(err)
 	}
 	flush(t, q)
@@ -407,7 +407,7 @@ func TestADamagedNumberDoesNotMoveTheHead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, key := range []string{deltaKey(1<<40, false), deltaKey(1<<64-1, true), "no key of a delta"} {
-		if _, err := db.Update(func(b *persist.Batch) { b.Put(q.deltas, key, persist.Bytes("far")) }); err != nil {
+		if _, err := db.Update(func(b *persist.Batch) { b.Put(q.deltas, key, []byte("far")) }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -426,33 +426,21 @@ func TestADamagedNumberDoesNotMoveTheHead(t *testing.T) {
 	wantSeqs(t, "left", nil, onDisk(t, q.db, true))
 }
 
-// TestADeltaOfValues is the one of their objects.
-func TestADeltaOfValues(t *testing.T) {
+// TestADeltaOfRecords is the one of their objects. What cannot be encoded is left out.
+func TestADeltaOfRecords(t *testing.T) {
 	old, now := newPod("pod", "1"), newPod("pod", "2")
-	plain := Delta{Seq: 2, Type: cache.Updated, Key: "ns/pod", Old: old, New: now}
-	want, err := deltaValue{&plain}.AppendTo(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ofValues := plain
-	ofValues.NewValue = record.NewObject(now, false)
-	ofValues.NewValue.Seq = 2
-	stored, err := record.Append(nil, 2, old)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := record.Parse(stored)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Another object shows whether it is encoded.
-	ofValues.OldValue = record.StoredObject(newPod("another", "1"), r, true)
-	got, err := deltaValue{&ofValues}.AppendTo([]byte("before"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != "before"+string(want) {
+	d := Delta{Seq: 2, Type: cache.Updated, Key: "ns/pod", Old: old, New: now}
+	want := d.encode()
+	// Other objects show whether they are encoded.
+	d.Old, d.OldRecord = newPod("another", "1"), recordOf(old, nil)
+	d.New, d.NewRecord = newPod("another", "2"), recordOf(now, nil)
+	if got := d.encode(); string(got) != string(want) {
 		t.Errorf("%q, expected %q", got, want)
+	}
+	d = Delta{Seq: 2, Type: cache.Deleted, Key: "ns/pod", New: func() {}}
+	got, err := parseDelta(d.encode(), newPodObject)
+	if d.New = nil; err != nil || !reflect.DeepEqual(got, d) {
+		t.Errorf("%+v, expected %+v (%v)", got, d, err)
 	}
 }
 
@@ -464,10 +452,7 @@ func FuzzParseDelta(f *testing.F) {
 		{Seq: 2, Type: cache.Updated, Key: "ns/pod", Old: newPod("pod", "1"), New: newPod("pod", "2")},
 		{Seq: 3, Type: cache.Deleted, Key: "", FinalStateUnknown: true},
 	} {
-		b, err := deltaValue{&d}.AppendTo(nil)
-		if err != nil {
-			f.Fatal(err)
-		}
+		b := d.encode()
 		f.Add(b)
 		f.Add(b[:len(b)/2])
 	}
@@ -478,10 +463,7 @@ func FuzzParseDelta(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := deltaValue{&d}.AppendTo(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := d.encode()
 		e, err := parseDelta(again, newPodObject)
 		if err != nil {
 			t.Fatalf("%x was read as %+v, and written as %x: %v", b, d, again, err)

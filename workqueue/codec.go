@@ -7,7 +7,7 @@ import (
 )
 
 // A Codec writes items as strings. Different items have different strings. What the file has is
-// read by the next version of the program, too.
+// read by the next version of the program, too. An item whose string has more than [MaxKeyBytes] is not kept.
 type Codec[T comparable] interface {
 	Encode(item T) string
 	// Decode is the inverse of Encode. It returns an error for a string that Encode does not return.

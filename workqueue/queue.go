@@ -167,12 +167,16 @@ func (q *Queue[T]) keepLocked(item T) {
 	if kept && !q.closed {
 		return
 	}
+	if len(key) > MaxKeyBytes {
+		q.store.logger.Error(nil, "An item of a workqueue is not kept: its key is too long", "workqueue", q.name, "bytes", len(key), "most", MaxKeyBytes)
+		return
+	}
 	q.keys[key] = struct{}{}
 	q.change(func(b *persist.Batch, key string) {
 		if q.closed { // Another queue may have put it.
-			b.Put(q.store.keys, key, persist.Bytes(nil))
+			b.Put(q.store.keys, key, nil)
 		} else {
-			b.PutNew(q.store.keys, key, persist.Bytes(nil))
+			b.PutNew(q.store.keys, key, nil)
 		}
 	}, key)
 }

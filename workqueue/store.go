@@ -27,6 +27,9 @@ func Buckets() []string { return []string{namesBucket, keysBucket} }
 // MaxNameBytes is the length of the longest name of a workqueue.
 const MaxNameBytes = 1024
 
+// MaxKeyBytes is the length of the longest key of an item that is kept, see [Codec].
+const MaxKeyBytes = persist.MaxKeyBytes - 2*MaxNameBytes
+
 // ErrInUse is returned for a name that has a workqueue already.
 var ErrInUse = persist.ErrInUse
 
@@ -86,7 +89,7 @@ func (s *Store) open(name string, q owner, read func(*persist.Snapshot) error) e
 		return err
 	}
 	s.owners[name] = q
-	_, err := s.db.Update(func(b *persist.Batch) { b.Put(s.names, name, persist.Bytes(nil)) })
+	_, err := s.db.Update(func(b *persist.Batch) { b.Put(s.names, name, nil) })
 	return err
 }
 

@@ -109,7 +109,7 @@ func (i Identity) Space() string {
 
 // A Record is the resume point of one informer.
 type Record struct {
-	ResourceVersion string `json:"resourceVersion,omitempty"`
+	ResourceVersion string `json:"-"` // Stored beside the rest, because it changes with every event.
 	// HighestVersion is the resourceVersion of the list that is being applied: some
 	// objects are of that version already. Empty if none is.
 	HighestVersion string `json:"highestVersion,omitempty"`
@@ -134,21 +134,23 @@ type Record struct {
 	Rewound bool `json:"rewound,omitempty"`
 }
 
-// AppendTo appends the encoded record to dst.
-func (r Record) AppendTo(dst []byte) ([]byte, error) {
+// Encode returns the record as JSON, without its resourceVersion. A time beyond the year 9999 has no JSON: then Parse
+// refuses the result.
+func (r Record) Encode() []byte {
 	b, err := json.Marshal(r)
 	if err != nil {
-		return dst, fmt.Errorf("checkpoint: encoding the record of %v: %w", r.Identity, err)
+		return []byte{}
 	}
-	return append(dst, b...), nil
+	return b
 }
 
-// Parse decodes what [Record.AppendTo] appended. It ignores unknown fields, and
+// Parse decodes what Encode has encoded. It ignores unknown fields, and
 // leaves missing ones zero, for [Decide] to judge. An error wraps [ErrBadRecord].
-func Parse(b []byte) (Record, error) {
+func Parse(b []byte, resourceVersion string) (Record, error) {
 	var r Record
 	if err := json.Unmarshal(b, &r); err != nil {
 		return Record{}, fmt.Errorf("%w: %w", ErrBadRecord, err)
 	}
+	r.ResourceVersion = resourceVersion
 	return r, nil
 }

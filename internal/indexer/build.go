@@ -166,8 +166,9 @@ func (ix *Indexer) storeLocked(next state, more func(*persist.Batch)) error {
 	if next.Dropped && !dropped {
 		ix.drops.Add(1)
 	}
+	stored := next.encode()
 	_, err := ix.update(func(b *persist.Batch) {
-		b.Put(ix.storeName, stateKey, &next)
+		b.Put(ix.storeName, stateKey, stored)
 		more(b)
 	})
 	if err != nil {

@@ -277,7 +277,7 @@ func TestAnObjectWhoseKeyHasChangedIsMissed(t *testing.T) {
 	if ix = open(); !ix.Complete() || len(reports) > 0 {
 		t.Fatalf("of a sound store: %q", reports)
 	}
-	value := ix.NewValue(newPod("pod-07", "1"))
+	value := encoded(t, "ns/pod-07x", newPod("pod-07", "1")).Record()
 	if _, err := db.Update(func(b *persist.Batch) {
 		b.Delete(ix.objectsName, "ns/pod-07")
 		b.Put(ix.objectsName, "ns/pod-07x", value)

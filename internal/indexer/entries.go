@@ -28,7 +28,7 @@ const (
 
 type indexPut struct {
 	key   string
-	value persist.Bytes
+	value []byte
 }
 
 func appendString(b []byte, s string) []byte {
@@ -43,16 +43,21 @@ func token(value string) string {
 	return string(hashedToken) + string(sum[:])
 }
 
-func indexPrefix(name string) string { return string(appendString(nil, name)) }
+func indexPrefix(name string) string {
+	if len(name) > maxInlineBytes { // As a value that is too long.
+		name = token(name)
+	}
+	return string(appendString(nil, name))
+}
 
 func valuePrefix(name, value string) string {
-	return string(appendString(appendString(nil, name), token(value)))
+	return string(appendString([]byte(indexPrefix(name)), token(value)))
 }
 
 func newIndexPut(name, value, objectKey string) indexPut {
 	p := indexPut{key: valuePrefix(name, value) + objectKey}
 	if len(value) > maxInlineBytes {
-		p.value = persist.Bytes(value)
+		p.value = []byte(value)
 	}
 	return p
 }

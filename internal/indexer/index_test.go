@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
@@ -89,7 +88,7 @@ func TestTheSameKeySeveralTimesInOneBatch(t *testing.T) {
 			w.Delete(key, false)
 			return
 		}
-		w.Set(key, withValues(newPod(strings.TrimPrefix(key, "ns/"), "1"), strings.Split(state, "")...), false)
+		w.Set(key, encoded(t, key, withValues(newPod(strings.TrimPrefix(key, "ns/"), "1"), strings.Split(state, "")...)), false)
 	}
 	ix := newIndexer(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), cache.Indexers{"values": byValues}, 0)
 	n := 0
@@ -273,13 +272,9 @@ func TestAnUnreadableObjectIsNeverServed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	configMap, err := record.Append(nil, 1, &corev1.ConfigMap{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if _, err := db.Update(func(b *persist.Batch) {
-		b.Put(ix.objectsName, "ns/bad", persist.Bytes("no record"))
-		b.Put(ix.objectsName, "ns/other", persist.Bytes(configMap)) // Of another type.
+		b.Put(ix.objectsName, "ns/bad", []byte("no record"))
+		b.Put(ix.objectsName, "ns/other", encoded(t, "ns/other", &corev1.ConfigMap{}).Record()) // Of another type.
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -400,14 +395,31 @@ func FuzzIndexEntries(f *testing.F) {
 	f.Add("ab", "", "c", "a", "b", "c")
 	long := strings.Repeat("x", maxInlineBytes)
 	f.Add("n", long, "k", "n", long+"x", "k")
+	db, err := persist.OpenMemory(persist.Options{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer db.Close()
+	bucket := persist.Bucket{Space: testSpace, Name: indexBucket}
+	parse := func(entry string, content []byte, namePrefix string) (value, prefix, objectKey string, err error) {
+		_, err = db.Update(func(b *persist.Batch) { b.Put(bucket, entry, content) })
+		_, viewErr := db.View(bucket, entry, func(it *persist.Item) (err error) {
+			value, prefix, objectKey, err = parseEntry(it, namePrefix)
+			return err
+		})
+		return value, prefix, objectKey, errors.Join(err, viewErr)
+	}
 	f.Fuzz(func(t *testing.T, name1, value1, key1, name2, value2, key2 string) {
+		if len(key1) > MaxKeyBytes || len(value2) > MaxKeyBytes {
+			return
+		}
 		p, q := newIndexPut(name1, value1, key1), newIndexPut(name2, value2, key2)
 		same := name1 == name2 && value1 == value2 && key1 == key2
 		if (p.key == q.key) != same {
 			t.Errorf("%q is of (%q, %q, %q) and of (%q, %q, %q)", p.key, name1, value1, key1, name2, value2, key2)
 		}
 		prefix := indexPrefix(name1)
-		value, valuePart, key, err := parseEntry(&persist.Item{Key: p.key, Value: p.value}, prefix)
+		value, valuePart, key, err := parse(p.key, p.value, prefix)
 		if err != nil || value != value1 || key != key1 || valuePart != valuePrefix(name1, value1) {
 			t.Errorf("(%q, %q) comes out as (%q, %q), %v", value1, key1, value, key, err)
 		}
@@ -416,7 +428,7 @@ func FuzzIndexEntries(f *testing.F) {
 		}
 		// Any other string is refused, or has parts that fit it.
 		raw := prefix + value2
-		if v, part, k, err := parseEntry(&persist.Item{Key: raw, Value: persist.Bytes("v")}, prefix); err == nil {
+		if v, part, k, err := parse(raw, []byte("v"), prefix); err == nil {
 			n, used := binary.Uvarint([]byte(value2))
 			if part+k != raw || (value2[used] != hashedToken && v != value2[used+1:used+int(n)]) {
 				t.Errorf("%q was taken for value %q of %q", raw, v, k)
@@ -504,7 +516,7 @@ func TestAnObjectThatIsMadeAnewBeforeTheCommitIsDeleted(t *testing.T) {
 			w := ix.Writer()
 			defer w.Close()
 			w.Delete("ns/pod", true)
-			w.Set("ns/pod", pod, true)
+			w.Set("ns/pod", encoded(t, "ns/pod", pod), true)
 			_, err := w.Commit(nil)
 			return err
 		},

@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -109,18 +110,13 @@ type state struct {
 // doubt says that index entries may be wrong.
 func (s *state) doubt(err error) { s.IndexErr = fmt.Sprintf("%.200s", err) }
 
-func (s *state) AppendTo(dst []byte) ([]byte, error) { return persist.AppendJSON(dst, s) }
-
-// read sets the state to that of an item, which it leaves as it is on an error.
-func (s *state) read(it *persist.Item) error {
-	stored, err := persist.ReadJSON[state](it)
-	if err == nil {
-		*s = *stored
+func (s *state) encode() []byte {
+	b, err := json.Marshal(s)
+	if err != nil { // A struct of texts and numbers has JSON.
+		panic(err)
 	}
-	return err
+	return b
 }
-
-func (s *state) SizeBytes() int { return 64 + len(s.ResourceVersion) + len(s.IndexErr) }
 
 // New returns the Indexer of a space, with the objects that are in the DB.
 // The caller rebuilds the indices if other index functions may have made them.
@@ -164,7 +160,10 @@ func New(o Options) (*Indexer, error) {
 
 func (ix *Indexer) load() error {
 	var s state
-	found, err := ix.db.View(ix.storeName, stateKey, func(it *persist.Item) error { return s.read(it) })
+	found, err := ix.db.View(ix.storeName, stateKey, func(it *persist.Item) (err error) {
+		s, err = persist.ReadJSON[state](it)
+		return err
+	})
 	if err != nil && !errors.Is(err, persist.ErrCorrupt) {
 		return err
 	}
@@ -199,9 +198,7 @@ func (ix *Indexer) recount(cause error) (s state, err error) {
 	s.Uncounted = true
 	err = snapshot.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
 		s.add(it.Key)
-		if o, inMemory := it.Value.(*record.Object); inMemory {
-			s.Seq = max(s.Seq, o.Seq)
-		} else if r, err := parse(it); err == nil { // If not, the next reader of it reports that.
+		if r, err := parse(it); err == nil { // If not, the next reader of it reports that.
 			s.Seq = max(s.Seq, r.Seq)
 		}
 		return true, nil
@@ -217,8 +214,8 @@ func (ix *Indexer) recount(cause error) (s state, err error) {
 	}
 	ix.failed(cause, stateKey)
 	snapshot.Close()
-	made := s
-	_, err = ix.db.Update(func(b *persist.Batch) { b.Put(ix.storeName, stateKey, &made) })
+	made := s.encode()
+	_, err = ix.db.Update(func(b *persist.Batch) { b.Put(ix.storeName, stateKey, made) })
 	return s, err
 }
 
@@ -272,9 +269,13 @@ func (ix *Indexer) Update(obj any) error {
 	if err != nil {
 		return err
 	}
+	value, err := Encode(key, obj)
+	if err != nil {
+		return err
+	}
 	w := ix.Writer()
 	defer w.Close()
-	w.Set(key, obj, false)
+	w.Set(key, value, false)
 	if rv, ok := resourceVersion(obj); ok {
 		w.SetResourceVersion(rv)
 	}
@@ -320,13 +321,15 @@ func resourceVersion(obj any) (string, bool) {
 // Replace implements [cache.Store]. In one batch it makes the store have these
 // objects and no others.
 func (ix *Indexer) Replace(list []any, resourceVersion string) error {
-	items := make(map[string]any, len(list))
+	items := make(map[string]*record.Object, len(list))
 	for _, obj := range list {
 		key, err := ix.Key(obj)
 		if err != nil {
 			return err
 		}
-		items[key] = obj
+		if items[key], err = Encode(key, obj); err != nil {
+			return err
+		}
 	}
 	w := ix.Writer()
 	defer w.Close()
@@ -341,8 +344,8 @@ func (ix *Indexer) Replace(list []any, resourceVersion string) error {
 	if err != nil {
 		return err
 	}
-	for key, obj := range items {
-		w.SetValue(key, record.NewObject(obj, false), false) // Not encoded ahead, as all of them wait.
+	for key, value := range items {
+		w.Set(key, value, false)
 	}
 	w.SetResourceVersion(resourceVersion)
 	w.SetComplete()

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
 )
@@ -89,11 +90,9 @@ func entriesOf(t testing.TB, ix *Indexer) []string {
 	defer s.Close()
 	var entries []string
 	err = s.Scan(indexBucket, "", func(it *persist.Item) (bool, error) {
-		v, inMemory := it.Value.(persist.Bytes)
-		if !inMemory {
-			if v, err = it.Payload(); err != nil {
-				return false, err
-			}
+		v, err := it.Payload()
+		if err != nil {
+			return false, err
 		}
 		entries = append(entries, fmt.Sprintf("%q=%q", it.Key, v))
 		return true, nil
@@ -134,4 +133,13 @@ func names(objs []any) []string {
 		out = append(out, o.(*corev1.Pod).Name)
 	}
 	return out
+}
+
+func encoded(t testing.TB, key string, obj any) *record.Object {
+	t.Helper()
+	value, err := Encode(key, obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
 }

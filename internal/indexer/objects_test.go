@@ -126,7 +126,7 @@ func TestAListIsOfOneMoment(t *testing.T) {
 	for i := range batches {
 		before, after := pods[1+i%3], pods[1+(i+1)%3]
 		w := ix.Writer()
-		w.Set("ns/"+after.Name, after, false)
+		w.Set("ns/"+after.Name, encoded(t, "ns/"+after.Name, after), false)
 		w.Delete("ns/"+before.Name, false)
 		if _, err := w.Commit(nil); err != nil {
 			t.Error(err)
@@ -214,19 +214,19 @@ func TestTheOldObjectIsTheOneThatWasThere(t *testing.T) {
 	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
 	ix := newIndexer(t, db, nil, 1)
 	random := testsupport.Rand(t)
-	write := func(pod *corev1.Pod, keepOld bool) (old any, value *record.Object) {
+	write := func(pod *corev1.Pod, keepOld bool) (old any, stored []byte) {
 		t.Helper()
 		w := ix.Writer()
 		defer w.Close()
 		if keepOld {
-			w.KeepOldValues()
+			w.KeepOldRecords(10)
 		}
-		c := w.Set("ns/pod", pod, true)
-		old, value = c.Old, c.OldValue
+		c := w.Set("ns/pod", encoded(t, "ns/pod", pod), true)
+		old, stored = c.Old, c.OldRecord
 		if _, err := w.Commit(nil); err != nil {
 			t.Fatal(err)
 		}
-		return old, value
+		return old, stored
 	}
 	before := newPod("pod", "0")
 	before.Spec.Containers = []corev1.Container{{Name: "one"}, {Name: "two"}}
@@ -253,29 +253,25 @@ func TestTheOldObjectIsTheOneThatWasThere(t *testing.T) {
 			now.Status.Conditions = []corev1.PodCondition{{Message: now.ResourceVersion}}
 		}
 		handed := now.DeepCopy()
-		old, value := write(handed, keepOld)
+		old, stored := write(handed, keepOld)
 		if !apiequality.Semantic.DeepEqual(before, old) || !apiequality.Semantic.DeepEqual(now, handed) {
 			t.Fatalf("update %d: the old object is %v, expected %v; the new one %v, expected %v", i, old, before, handed, now)
 		}
-		if (value != nil) != (onDisk && keepOld) {
-			t.Fatalf("update %d: on disk %t, to be kept %t: its value is %v", i, onDisk, keepOld, value)
+		if (stored != nil) != keepOld {
+			t.Fatalf("update %d: on disk %t, to be kept %t: its record is %q", i, onDisk, keepOld, stored)
 		}
-		if value != nil {
-			if again := reread(t, value); !apiequality.Semantic.DeepEqual(before, again) {
-				t.Fatalf("update %d: the old value is %v, expected %v", i, again, before)
+		if stored != nil {
+			if again := reread(t, stored); !apiequality.Semantic.DeepEqual(before, again) {
+				t.Fatalf("update %d: the old record is %v, expected %v", i, again, before)
 			}
 		}
 		before = now
 	}
 }
 
-// reread returns a value as it will be read back.
-func reread(t *testing.T, v *record.Object) any {
+// reread returns the object of a record.
+func reread(t *testing.T, b []byte) any {
 	t.Helper()
-	b, err := v.AppendTo(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	r, err := record.Parse(b)
 	if err != nil {
 		t.Fatal(err)

@@ -14,9 +14,9 @@ import (
 )
 
 // get returns the current object of a key, and about how long its record is. If base
-// is not nil, the object may share memory with it. fromFile, if not nil, is called with
-// an object that was read from the file; r is valid during the call.
-func (ix *Indexer) get(key string, base *record.Object, fromFile func(obj any, r record.Record)) (obj any, size int, exists bool, err error) {
+// is not nil, the object may share memory with it. fromDB, if not nil, is called with
+// an object that was not in memory; r is valid during the call.
+func (ix *Indexer) get(key string, base *record.Object, fromDB func(obj any, r record.Record)) (obj any, size int, exists bool, err error) {
 	k := objectKey{ix.owner, key}
 	if obj, size, ok := ix.objects.get(k); ok {
 		return obj, size, true, nil
@@ -24,17 +24,13 @@ func (ix *Indexer) get(key string, base *record.Object, fromFile func(obj any, r
 	m := ix.objects.mark()
 	var seq uint64
 	exists, err = ix.db.View(ix.objectsName, key, func(it *persist.Item) error {
-		if o, inMemory := it.Value.(*record.Object); inMemory {
-			obj, seq, size = o.Object, o.Seq, o.SizeBytes()
-			return nil
-		}
 		r, err := parse(it)
 		if err != nil {
 			return err
 		}
 		seq, size = r.Seq, r.SizeBytes()
-		if obj, err = ix.decodeRecord(r, base); err == nil && fromFile != nil {
-			fromFile(obj, r)
+		if obj, err = ix.decodeRecord(r, base); err == nil && fromDB != nil {
+			fromDB(obj, r)
 		}
 		return err
 	})
@@ -115,10 +111,6 @@ type lazyObject struct {
 // be decoded after the transaction.
 func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *buffers) lazyObject {
 	l := lazyObject{key: it.Key}
-	if o, inMemory := it.Value.(*record.Object); inMemory {
-		l.object, l.seq = o.Object, o.Seq
-		return l
-	}
 	var inMemory bool
 	if l.object, l.seq, inMemory = ix.objects.getAsOf(objectKey{ix.owner, it.Key}, asOf); inMemory {
 		return l
@@ -275,7 +267,10 @@ func (ix *Indexer) count() error {
 func (ix *Indexer) KeysInMemory() []string { return ix.objects.keys(ix.owner) }
 
 func stateAt(s *persist.Snapshot) (st state, err error) {
-	_, err = s.View(storeBucket, stateKey, func(it *persist.Item) error { return st.read(it) })
+	_, err = s.View(storeBucket, stateKey, func(it *persist.Item) (err error) {
+		st, err = persist.ReadJSON[state](it)
+		return err
+	})
 	return st, err
 }
 

@@ -288,7 +288,7 @@ func (u *unreadTest) batch() (err error) {
 			w.Delete("ns/"+pod.Name, wantOld)
 			delete(next, pod.Name)
 		} else {
-			w.Set("ns/"+pod.Name, pod, wantOld)
+			w.Set("ns/"+pod.Name, encoded(u, "ns/"+pod.Name, pod), wantOld)
 			next[pod.Name] = pod
 		}
 	}

@@ -19,9 +19,9 @@ type Change struct {
 	Old, New any
 	// OldSizeBytes is about how long Old is when encoded.
 	OldSizeBytes int
-	// OldValue is Old as it was stored, see [record.StoredObject]. It is nil unless
-	// the caller wanted Old and called [Writer.KeepOldValues], and Old was read from the file.
-	OldValue *record.Object
+	// OldRecord is a copy of the record of Old, nil unless
+	// the caller wanted Old and called [Writer.KeepOldRecords], and Old was not in memory.
+	OldRecord []byte
 	// Existed reports whether there was an object before, readable or not.
 	Existed bool
 	// Seq numbers the write. An object read back has the Seq that it was
@@ -37,10 +37,10 @@ type Change struct {
 	fill                      bool // [Objects.fill] keeps New, not [Objects.set].
 }
 
-// Value returns New as it is stored.
-func (c *Change) Value() *record.Object { return c.value }
+// Record returns the record of New.
+func (c *Change) Record() []byte { return c.value.Record() }
 
-// SizeBytes returns about how long New is when encoded.
+// SizeBytes returns how long the record of New is.
 func (c *Change) SizeBytes() int {
 	if c.value == nil {
 		return 0
@@ -56,6 +56,7 @@ type Writer struct {
 	changes []Change
 	byKey   map[string]int // Made when a staged change is first looked up.
 	keepOld bool
+	oldRoom int
 	one     [1]Change
 }
 
@@ -76,9 +77,10 @@ func (w *Writer) Close() {
 	w.ix.writer.Unlock()
 }
 
-// KeepOldValues makes changes fill [Change.OldValue] until Close, for a caller that
-// stores the old objects elsewhere: to copy a record is cheaper than to encode it again.
-func (w *Writer) KeepOldValues() { w.keepOld = true }
+// KeepOldRecords makes changes fill [Change.OldRecord] until Close, for a caller that
+// stores the old objects elsewhere: to copy a record is cheaper than to encode it again. Behind it there is room for the
+// key, for the record of New, and for so many bytes.
+func (w *Writer) KeepOldRecords(room int) { w.keepOld, w.oldRoom = true, room }
 
 // Changes returns what the next Commit will apply.
 func (w *Writer) Changes() []Change { return w.changes }
@@ -96,14 +98,10 @@ func (w *Writer) SetResourceVersion(rv string) { w.next.ResourceVersion = rv }
 // it. An object that cannot be read exists and has neither.
 func (w *Writer) Head(key string) (uid types.UID, resourceVersion string, exists bool) {
 	if c := w.staged(key); c != nil {
-		uid, resourceVersion = head(c.New)
+		uid, resourceVersion = record.Head(c.New)
 		return uid, resourceVersion, c.New != nil
 	}
 	exists, err := w.ix.db.View(w.ix.objectsName, key, func(it *persist.Item) error {
-		if o, inMemory := it.Value.(*record.Object); inMemory {
-			uid, resourceVersion = head(o.Object)
-			return nil
-		}
 		r, err := parse(it)
 		uid, resourceVersion = r.UID, r.ResourceVersion
 		return err
@@ -115,18 +113,12 @@ func (w *Writer) Head(key string) (uid types.UID, resourceVersion string, exists
 	return uid, resourceVersion, exists
 }
 
-func head(obj any) (types.UID, string) { return (&record.Object{Object: obj}).Head() }
-
 // Holds reports whether the store has this object: the same uid, resourceVersion and
 // content, see [record.Object.Same]. It is false if the stored object cannot be read, and
-// ignores staged changes. It must not be called after the value was put.
+// ignores staged changes.
 func (w *Writer) Holds(key string, value *record.Object) bool {
 	same := false
 	_, err := w.ix.db.View(w.ix.objectsName, key, func(it *persist.Item) error {
-		if o, inMemory := it.Value.(*record.Object); inMemory {
-			same = value.SameObject(o.Object)
-			return nil
-		}
 		r, err := parse(it)
 		same = err == nil && value.Same(r, w.ix.newObject)
 		return err
@@ -143,10 +135,6 @@ func (w *Writer) Holds(key string, value *record.Object) bool {
 func (w *Writer) HoldsEncoded(key string, encoded []byte) bool {
 	same := false
 	_, err := w.ix.db.View(w.ix.objectsName, key, func(it *persist.Item) error {
-		if o, inMemory := it.Value.(*record.Object); inMemory {
-			same = o.IsEncodedAs(encoded)
-			return nil
-		}
 		r, err := parse(it)
 		same = err == nil && r.IsEncodedAs(encoded)
 		return err
@@ -213,31 +201,35 @@ func (w *Writer) staged(key string) *Change {
 	return nil
 }
 
-// NewValue prepares an object for [Writer.SetValue]. From now on the object must not
-// change.
-func (ix *Indexer) NewValue(obj any) *record.Object { return record.NewObject(obj, ix.db.WritesSoon()) }
+// MaxKeyBytes is the length of the longest key of an object. There is room for what an index entry has before it.
+const MaxKeyBytes = persist.MaxKeyBytes - 4096
 
-// Set stages a new object for a key and returns the change, valid until the
-// next call. If wantOld, it reads the old object.
-func (w *Writer) Set(key string, obj any, wantOld bool) *Change {
-	return w.SetValue(key, w.ix.NewValue(obj), wantOld)
+// Encode encodes an object for [Writer.Set]. From now on the object must not change. The error says that it cannot be
+// stored.
+func Encode(key string, obj any) (*record.Object, error) {
+	if len(key) > MaxKeyBytes {
+		return nil, fmt.Errorf("indexer: a key of %d bytes is too long, at most %d are allowed; it begins with %.40q", len(key), MaxKeyBytes, key)
+	}
+	return record.Encode(obj)
 }
 
-// SetValue is Set for an object that [Indexer.NewValue] has prepared.
-func (w *Writer) SetValue(key string, value *record.Object, wantOld bool) *Change {
+// Set stages a new object, which [Encode] has encoded for this key, and returns the change, valid until the
+// next call. If wantOld, it reads the old object.
+func (w *Writer) Set(key string, value *record.Object, wantOld bool) *Change {
 	c := w.change(key, value, wantOld)
-	c.New, c.value, value.Seq = value.Object, value, c.Seq
+	c.New, c.value = value.Object, value
+	value.SetSeq(c.Seq)
 	if !c.Existed || c.unread {
 		w.next.add(key)
 	}
 	return w.stage(c)
 }
 
-// SetNew is SetValue for a key that was never stored, and is not staged. It looks for neither, and
+// SetNew is Set for a key that was never stored, and is not staged. It looks for neither, and
 // keeps the object in memory only while half of the budget is enough for all.
 func (w *Writer) SetNew(key string, value *record.Object) *Change {
 	c := Change{Key: key, Seq: w.NextSeq(), New: value.Object, value: value, isNew: true, fill: true}
-	value.Seq = c.Seq
+	value.SetSeq(c.Seq)
 	w.next.add(key)
 	return w.stage(c)
 }
@@ -265,12 +257,18 @@ func (w *Writer) change(key string, base *record.Object, wantOld bool) (c Change
 	}
 	defer func() { c.isNew = !c.Existed }()
 	if wantOld || len(*w.ix.indexers.Load()) > 0 {
-		var fromFile func(any, record.Record)
+		var fromDB func(any, record.Record)
 		if wantOld && w.keepOld {
-			fromFile = func(obj any, r record.Record) { c.OldValue = record.StoredObject(obj, r, w.ix.db.WritesSoon()) }
+			fromDB = func(_ any, r record.Record) {
+				room := len(key) + w.oldRoom
+				if base != nil {
+					room += base.SizeBytes()
+				}
+				c.OldRecord = r.Copy(room)
+			}
 		}
 		var err error
-		c.Old, c.OldSizeBytes, c.Existed, err = w.ix.get(key, base, fromFile)
+		c.Old, c.OldSizeBytes, c.Existed, err = w.ix.get(key, base, fromDB)
 		if err != nil {
 			c.Old = nil
 			w.couldNotRead(&c, err)
@@ -360,6 +358,7 @@ func appendEntries(entries []indexPut, name, key string, values, others []string
 func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 	ix := w.ix
 	next := w.next
+	stored := next.encode()
 	batch, err = ix.update(func(b *persist.Batch) {
 		// The decoded objects change together with what snapshots see, so that no
 		// reader goes back in time when it reads now in one way and now in the other.
@@ -371,7 +370,7 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 			c := &w.changes[i]
 			k := objectKey{ix.owner, c.Key}
 			if c.New != nil {
-				put(b, c.isNew, ix.objectsName, c.Key, c.value)
+				put(b, c.isNew, ix.objectsName, c.Key, c.value.Record())
 				keep := ix.objects.set
 				if c.fill {
 					keep = ix.objects.fill
@@ -388,7 +387,7 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 				put(b, c.newEntries, ix.indexName, p.key, p.value)
 			}
 		}
-		b.Put(ix.storeName, stateKey, &next)
+		b.Put(ix.storeName, stateKey, stored)
 		if more != nil {
 			more(b)
 		}
@@ -406,7 +405,7 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 
 // put leaves nothing to be written of a new key that is deleted before the next commit. While commits
 // fail, names that come and go take no memory.
-func put(b *persist.Batch, isNew bool, bucket persist.Bucket, key string, v persist.Value) {
+func put(b *persist.Batch, isNew bool, bucket persist.Bucket, key string, v []byte) {
 	if isNew {
 		b.PutNew(bucket, key, v)
 	} else {

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/internal/indexer"
-	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/queue"
 )
 
@@ -29,7 +29,7 @@ func TestAReplacedObjectIsDeletedAndAddedForADurableHandler(t *testing.T) {
 		plain.expect(t, "update a u@1 a new@2")
 		durable.expectNow(t, "gone a a u@1", "add a new@2")
 		w.write(func(wr *indexer.Writer) queue.Delta { // The old object cannot be read.
-			c := wr.Set("a", configMap("a", "newer", 3), false)
+			c := wr.Set("a", w.encoded("a", configMap("a", "newer", 3)), false)
 			return queue.Delta{Seq: c.Seq, Type: cache.Added, Key: "a", New: c.New, Replaced: true, SizeBytes: updateBytes}
 		})()
 		plain.expect(t, "add a newer@3")
@@ -209,16 +209,6 @@ func TestADeletionOfAListForgetsNoPanics(t *testing.T) {
 	})
 }
 
-// hanging is a value that the disk never has.
-type hanging struct{ release chan struct{} }
-
-func (hanging) SizeBytes() int { return 1 }
-
-func (h hanging) AppendTo(dst []byte) ([]byte, error) {
-	<-h.release
-	return dst, nil
-}
-
 // TestADiskThatDoesNotAnswerKeepsNoProcessFromDying: a panic is noted before the process ends, but
 // not for ever.
 func TestADiskThatDoesNotAnswerKeepsNoProcessFromDying(t *testing.T) {
@@ -229,14 +219,11 @@ func TestADiskThatDoesNotAnswerKeepsNoProcessFromDying(t *testing.T) {
 		if noted := l.notePanic("a"); !strings.HasPrefix(noted, "1,") {
 			t.Errorf("noted %q", noted)
 		}
-		h := hanging{make(chan struct{})}
-		if _, err := w.db.Update(func(b *persist.Batch) { b.Put(persist.Bucket{Space: "other", Name: "b"}, "k", h) }); err != nil {
-			t.Fatal(err)
-		}
+		held := testsupport.HoldCommit(t)
 		if noted := l.notePanic("a"); !strings.Contains(noted, "no answer") {
 			t.Errorf("noted %q", noted)
 		}
-		close(h.release)
+		close(held.Release)
 		synctest.Wait()
 		if noted := l.notePanic("a"); !strings.HasPrefix(noted, "3,") {
 			t.Errorf("noted %q", noted)

@@ -132,7 +132,7 @@ func (p *Processor) checkName(name Name) error {
 			return fmt.Errorf("%w: %q", queue.ErrInUse, name.Name)
 		}
 	}
-	return queue.CheckName(name.Kind, name.Name)
+	return queue.CheckName(name.Name)
 }
 
 // consume gives the listener a consumer of the log.

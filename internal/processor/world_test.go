@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/internal/indexer"
+	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
 	"github.com/warmwatch/warmwatch/persist"
@@ -159,13 +160,21 @@ const (
 // set stores an object, with a delta. Another uid replaces the object.
 func (w *world) set(key, uid string, rv int) {
 	w.write(func(wr *indexer.Writer) queue.Delta {
-		c := wr.Set(key, configMap(key, uid, rv), true)
-		d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: key, New: c.New, NewValue: c.Value(), SizeBytes: updateBytes}
+		c := wr.Set(key, w.encoded(key, configMap(key, uid, rv)), true)
+		d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: key, New: c.New, NewRecord: c.Record(), SizeBytes: updateBytes}
 		if c.Old != nil {
 			d.Type, d.Old, d.Replaced = cache.Updated, c.Old, c.Old.(*corev1.ConfigMap).UID != types.UID(uid)
 		}
 		return d
 	})()
+}
+
+func (w *world) encoded(key string, obj any) *record.Object {
+	value, err := indexer.Encode(key, obj)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return value
 }
 
 // delete deletes an object.
@@ -206,10 +215,8 @@ func (w *world) silently(keys ...string) {
 
 // commitTakes has the next commit take so long.
 func (w *world) commitTakes(d time.Duration) {
-	if _, err := w.db.Update(func(b *persist.Batch) {
-		b.Put(persist.Bucket{Space: "s", Name: "slow"}, "slow", testsupport.SlowValue(d))
-		b.Urgent()
-	}); err != nil {
+	testsupport.BeforeCommit(w.t, func() { time.Sleep(d) })
+	if _, err := w.db.Update(func(b *persist.Batch) { b.Urgent() }); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -322,7 +329,7 @@ func takes(d time.Duration) func(string) { return func(string) { time.Sleep(d) }
 func (w *world) sync(key string) {
 	w.write(func(wr *indexer.Writer) queue.Delta {
 		old, _ := wr.Stored(key)
-		c := wr.Set(key, old, true)
+		c := wr.Set(key, w.encoded(key, old), true)
 		return queue.Delta{Seq: c.Seq, Type: cache.Sync, Key: key, Old: c.Old, New: c.New, SizeBytes: updateBytes}
 	})()
 }

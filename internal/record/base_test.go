@@ -16,19 +16,28 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// encodedAhead wraps obj as NewObject does if it will be written soon.
-func encodedAhead(tb testing.TB, obj any) *Object {
+func encoded(tb testing.TB, obj any) *Object {
 	tb.Helper()
-	b, err := goTypeOf(obj).encode(obj)
+	o, err := Encode(obj)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return &Object{Object: obj, sizeBytes: EstimateSize(obj), body: b}
+	return o
+}
+
+// appendRecord appends the record of obj.
+func appendRecord(dst []byte, seq uint64, obj any) ([]byte, error) {
+	o, err := Encode(obj)
+	if err != nil {
+		return dst, err
+	}
+	o.SetSeq(seq)
+	return append(dst, o.Record()...), nil
 }
 
 func recordOf(tb testing.TB, obj any) Record {
 	tb.Helper()
-	payload, err := Append(nil, 1, obj)
+	payload, err := appendRecord(nil, 1, obj)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -108,7 +117,7 @@ func TestDecodeNearIsDecode(t *testing.T) {
 
 func checkDecodeNear(t *testing.T, older any, newer runtime.Object, object func() any) {
 	t.Helper()
-	rec, near := recordOf(t, older), encodedAhead(t, newer)
+	rec, near := recordOf(t, older), encoded(t, newer)
 	untouched := newer.DeepCopyObject()
 	want, err := rec.Decode(object)
 	if err != nil {
@@ -147,7 +156,7 @@ func TestDecodeNearSharesWhatIsAlike(t *testing.T) {
 	newer.Status.Conditions[0].Message = "changed"
 
 	object := func() any { return &corev1.Pod{} }
-	got, err := recordOf(t, older).DecodeNear(object, encodedAhead(t, newer))
+	got, err := recordOf(t, older).DecodeNear(object, encoded(t, newer))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,8 +181,8 @@ func TestDecodeNearOfAnotherType(t *testing.T) {
 	older := newTestPod(t)
 	for name, near := range map[string]*Object{
 		"nothing near":         nil,
-		"not encoded ahead":    NewObject(newTestPod(t), false),
-		"of another type":      encodedAhead(t, &corev1.ConfigMap{ObjectMeta: older.ObjectMeta}),
+		"without a body":       {Object: newTestPod(t)},
+		"of another type":      encoded(t, &corev1.ConfigMap{ObjectMeta: older.ObjectMeta}),
 		"with another message": {Object: newTestPod(t), body: []byte("\xff")},
 	} {
 		got, err := recordOf(t, older).DecodeNear(func() any { return &corev1.Pod{} }, near)
@@ -187,7 +196,7 @@ func TestDecodeNearOfAnotherType(t *testing.T) {
 // as Decode.
 func FuzzDecodeNear(f *testing.F) {
 	pod := newTestPod(f)
-	near := encodedAhead(f, pod)
+	near := encoded(f, pod)
 	f.Add(near.body, near.body)
 	for _, change := range []func(*corev1.Pod){
 		func(p *corev1.Pod) { p.Labels["fuzz"] = "ed" },
@@ -327,7 +336,7 @@ func TestDecodeNearOfUnusualTypes(t *testing.T) {
 	}
 	for _, older := range all {
 		for _, newer := range all {
-			got, err := recordOf(t, older).DecodeNear(func() any { return &whole{} }, encodedAhead(t, newer))
+			got, err := recordOf(t, older).DecodeNear(func() any { return &whole{} }, encoded(t, newer))
 			if err != nil || !apiequality.Semantic.DeepEqual(older, got) {
 				t.Errorf("beside %+v: %v, %+v, expected %+v", newer, err, got, older)
 			}
@@ -343,7 +352,7 @@ func TestAppendingToWhatIsSharedCopies(t *testing.T) {
 	newer := older.DeepCopy()
 	newer.Finalizers = append(make([]string, 0, 8), "a", "b", "c")
 	newer.ResourceVersion += "0"
-	got, err := recordOf(t, older).DecodeNear(func() any { return &corev1.Pod{} }, encodedAhead(t, newer))
+	got, err := recordOf(t, older).DecodeNear(func() any { return &corev1.Pod{} }, encoded(t, newer))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -180,7 +180,7 @@ const (
 // encoding it.
 //
 // It must be called before obj is shared with other goroutines: it makes the
-// resource.Quantity fields of obj cache their text, as encoding does. After that [Append]
+// resource.Quantity fields of obj cache their text, as encoding does. After that [Encode]
 // only reads obj, so handlers may read it at the same time. Objects that come from
 // [Record.Decode] are ready to be shared.
 func EstimateSize(obj any) int {
@@ -188,43 +188,39 @@ func EstimateSize(obj any) int {
 	if g == nil || isNilPointer(obj) {
 		return envelopeBytes
 	}
-	switch g.codec {
-	case CodecUnstructured:
-		return envelopeBytes + estimateContent(obj.(*unstructured.Unstructured).Object, 0)
-	case CodecProtobuf:
+	if g.codec == CodecProtobuf {
 		if p := quantityPlanOf(reflect.TypeOf(obj)); p.inSlice {
 			p.cacheText(reflect.ValueOf(obj))
 		}
-		return envelopeBytes + obj.(protobufObject).Size()
+	}
+	return envelopeBytes + g.bodySize(obj)
+}
+
+// bodySize is how many bytes appendBody will append. Only that of protobuf is no estimate.
+func (g *goType) bodySize(obj any) int {
+	switch g.codec {
+	case CodecUnstructured:
+		return estimateContent(obj.(*unstructured.Unstructured).Object, 0)
+	case CodecProtobuf:
+		return obj.(protobufObject).Size()
 	default:
-		return envelopeBytes + int(g.bodyBytes.Load())
+		return int(g.bodyBytes.Load())
 	}
 }
 
-// encode returns the body of the record of obj. It does not share memory with obj.
-func (g *goType) encode(obj any) (body []byte, err error) {
-	defer func() {
-		// The marshaller may be the caller's, and generated code panics if somebody changes
-		// the object meanwhile, which is not allowed. Neither may end the process.
-		if p := recover(); p != nil {
-			body, err = nil, fmt.Errorf("panic: %v", p)
-		}
-	}()
-	if g.codec == CodecProtobuf {
-		return encodeProtobuf(obj.(protobufObject))
+// appendBody appends the body of the record of obj, whose bodySize is size. It does not share memory with obj.
+func (g *goType) appendBody(buf *bytes.Buffer, obj any, size int) (err error) {
+	before := buf.Len()
+	switch g.codec {
+	case CodecProtobuf:
+		return appendProtobuf(buf, obj.(protobufObject), size)
+	case CodecUnstructured:
+		err = appendUnstructured(buf, obj.(*unstructured.Unstructured))
+	default:
+		err = appendJSON(buf, obj)
 	}
-	var buf bytes.Buffer
-	buf.Grow(int(g.bodyBytes.Load()))
-	if g.codec == CodecUnstructured {
-		err = appendUnstructured(&buf, obj.(*unstructured.Unstructured))
-	} else {
-		err = appendJSON(&buf, obj)
-	}
-	if err != nil {
-		return nil, err
-	}
-	g.noteBodyBytes(buf.Len())
-	return buf.Bytes(), nil
+	g.noteBodyBytes(buf.Len() - before)
+	return err
 }
 
 // noteBodyBytes makes bodyBytes a moving average. It need not be exact, so a lost
@@ -234,13 +230,14 @@ func (g *goType) noteBodyBytes(n int) {
 	g.bodyBytes.Store(old + (int64(n)-old)/4)
 }
 
-func encodeProtobuf(obj protobufObject) ([]byte, error) {
-	size := obj.Size()
-	body := make([]byte, size)
+func appendProtobuf(buf *bytes.Buffer, obj protobufObject, size int) error {
+	buf.Grow(size + checksumRoom)
+	body := buf.AvailableBuffer()[:size]
 	if n, err := obj.MarshalToSizedBuffer(body); err != nil || n != size {
-		return nil, cmp.Or(err, fmt.Errorf("protobuf of %d bytes, expected %d", n, size))
+		return cmp.Or(err, fmt.Errorf("protobuf of %d bytes, expected %d", n, size))
 	}
-	return body, nil
+	buf.Write(body)
+	return nil
 }
 
 func appendJSON(buf *bytes.Buffer, obj any) error {

@@ -63,7 +63,7 @@ func objectDiff(want, got any) string {
 func roundTrip(tb testing.TB, obj any, newObject func() any) any {
 	tb.Helper()
 	prefix := []byte("prefix")
-	payload, err := Append(prefix, 7, obj)
+	payload, err := appendRecord(prefix, 7, obj)
 	if err != nil {
 		tb.Fatalf("Append: %v", err)
 	}
@@ -317,7 +317,7 @@ func (*panicky) UnmarshalJSON([]byte) error  { panic("unmarshal") }
 
 func TestCodecSurvivesPanics(t *testing.T) {
 	dst := []byte("kept")
-	out, err := Append(dst, 1, &panicky{})
+	out, err := appendRecord(dst, 1, &panicky{})
 	if !errors.Is(err, ErrNotEncodable) || string(out) != "kept" {
 		t.Errorf("Append = %q, %v; want dst and ErrNotEncodable", out, err)
 	}
@@ -336,7 +336,7 @@ func TestCodecRefusesWhatItCannotWrite(t *testing.T) {
 		"an embedded pointer, if nil": &embedsPointer{},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, err := Append([]byte("kept"), 1, obj)
+			out, err := appendRecord([]byte("kept"), 1, obj)
 			if !errors.Is(err, ErrNotEncodable) || string(out) != "kept" {
 				t.Errorf("Append = %q, %v; want dst and ErrNotEncodable", out, err)
 			}
@@ -355,12 +355,12 @@ func TestCodecEstimateSizeIsClose(t *testing.T) {
 	big := newCustomResource()
 	big.Blob = make([]byte, 50_000)
 	for range 20 { // JSON is learnt from what was encoded before.
-		if _, err := Append(nil, 1, big); err != nil {
+		if _, err := appendRecord(nil, 1, big); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, obj := range []any{newTestPod(t), &unstructured.Unstructured{Object: content}, big} {
-		payload, err := Append(nil, 1, obj)
+		payload, err := appendRecord(nil, 1, obj)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -394,7 +394,7 @@ func TestCodecOnlyReadsSharedObjects(t *testing.T) {
 		wg.Go(tc.read)
 		wg.Go(func() {
 			EstimateSize(tc.obj)
-			if _, err := Append(nil, 1, tc.obj); err != nil {
+			if _, err := appendRecord(nil, 1, tc.obj); err != nil {
 				t.Error(err)
 			}
 		})

@@ -1,47 +1,87 @@
 package record
 
-// An Object is a persist.Value that holds one Kubernetes object.
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// An Object is an object and its record.
 type Object struct {
-	Seq       uint64 // Distinguishes the versions of an object, see [Record].
-	Object    any
-	sizeBytes int
-	body      []byte // The encoding, if it was made before the commit. Does not change.
-	keepsBody bool   // Same keeps the encoding that it makes, for the commit.
+	Object any
+	record []byte // Room for a checksum is behind it.
+	body   []byte // The end of record.
 }
 
-// NewObject wraps obj, which must not change from now on; Seq may be set until it is put.
-// If it is likely to be written soon, objects of protobuf types are encoded at once: this
-// takes little longer than to estimate their size, and makes the estimate unnecessary.
-func NewObject(obj any, soon bool) *Object {
-	if g := goTypeOf(obj); g != nil && g.codec == CodecProtobuf && !isNilPointer(obj) && soon {
-		if body, err := g.encode(obj); err == nil { // Else the committer will get the error, too.
-			return &Object{Object: obj, sizeBytes: envelopeBytes + len(body), body: body, keepsBody: true}
+const (
+	maxBodyBytes  = 1 << 29 // Two of them fit into a value of the file.
+	checksumRoom  = 8
+	seqAt, seqEnd = 2, 10 // In the record: the sequence number is the first field, and always as long.
+)
+
+// Encode makes the record of an object, which must not change from now on. Its Seq is 0. The error wraps
+// [ErrNotEncodable].
+//
+// What [Record.Decode] returns equals obj in the sense of apimachinery's
+// equality.Semantic, and unstructured objects in the sense of
+// reflect.DeepEqual. A typed object keeps what its API form carries. That
+// excludes the difference between an empty and a nil slice, fractions of a
+// second in a metav1.Time, a RawExtension that has an Object instead of Raw
+// and, for a type without generated protobuf, fields that encoding/json skips.
+func Encode(obj any) (o *Object, err error) {
+	g := goTypeOf(obj)
+	if g == nil || isNilPointer(obj) {
+		return nil, fmt.Errorf("%w: it is nil (%T)", ErrNotEncodable, obj)
+	}
+	defer func() {
+		// The object's methods may be the caller's, and generated code panics if somebody changes
+		// the object meanwhile, which is not allowed. Neither may end the process.
+		if p := recover(); p != nil {
+			o, err = nil, fmt.Errorf("%w: %s: panic: %v", ErrNotEncodable, g.name, p)
 		}
+	}()
+	size := g.bodySize(obj)
+	buf := bytes.NewBuffer(make([]byte, 0, envelopeBytes+len(g.name)+size+checksumRoom)) // Not Grow, which copies.
+	appendHead(buf, g, obj)
+	head := buf.Len()
+	if err := g.appendBody(buf, obj, size); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrNotEncodable, g.name, err)
 	}
-	return &Object{Object: obj, sizeBytes: EstimateSize(obj), keepsBody: soon}
+	o = &Object{Object: obj, record: buf.Bytes()}
+	if o.body = o.record[head:]; len(o.body) > maxBodyBytes {
+		return nil, fmt.Errorf("%w: %s: %d bytes", ErrNotEncodable, g.name, len(o.body))
+	}
+	binary.BigEndian.PutUint32(o.record[head-4:], uint32(len(o.body)))
+	return o, nil
 }
 
-// StoredObject wraps obj, which was decoded from r and must not change from now on.
-// If it is likely to be written soon, and obj would be encoded by r's codec, a copy of r's
-// body is written. Otherwise obj is encoded.
-func StoredObject(obj any, r Record, soon bool) *Object {
-	o := &Object{Seq: r.Seq, Object: obj, sizeBytes: r.SizeBytes()}
-	if g := goTypeOf(obj); g != nil && g.codec == r.Codec && soon {
-		o.body = append(make([]byte, 0, len(r.Body)), r.Body...) // Not nil, although it may be empty.
-	}
+// StoredObject returns obj, which was decoded from r and must not change from now on, with a copy of its record.
+func StoredObject(obj any, r Record) *Object {
+	o := &Object{Object: obj, record: r.Copy(checksumRoom)}
+	o.body = o.record[len(r.raw)-len(r.Body):]
 	return o
 }
 
 // BaseObject returns a base for [Record.DecodeNear]: obj, which was decoded from r. It is valid as
 // long as r's body is.
-func BaseObject(obj any, r Record) *Object {
-	return &Object{Seq: r.Seq, Object: obj, sizeBytes: r.SizeBytes(), body: r.Body}
-}
+func BaseObject(obj any, r Record) *Object { return &Object{Object: obj, body: r.Body} }
 
-// AppendTo implements persist.Value.
-func (o *Object) AppendTo(dst []byte) ([]byte, error) {
-	return appendRecord(dst, o.Seq, o.Object, o.body)
-}
+// SetSeq sets the Seq of the record. It is not called once the record is in a batch.
+func (o *Object) SetSeq(seq uint64) { binary.BigEndian.PutUint64(o.record[seqAt:seqEnd], seq) }
 
-// SizeBytes implements persist.Value.
-func (o *Object) SizeBytes() int { return o.sizeBytes }
+// Record returns the record, which must not change. There is room for a checksum behind it.
+func (o *Object) Record() []byte { return o.record }
+
+// SizeBytes is the length of the record.
+func (o *Object) SizeBytes() int { return len(o.record) }
+
+// Head returns the uid and resourceVersion of an object. Both are empty if it
+// has no metadata.
+func Head(obj any) (uid types.UID, resourceVersion string) {
+	if m := objectMeta(obj); m != nil {
+		return m.GetUID(), m.GetResourceVersion()
+	}
+	return "", ""
+}

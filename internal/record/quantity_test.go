@@ -133,9 +133,9 @@ func TestQuantitiesBehindAMapsValue(t *testing.T) {
 			}
 		})
 	}
-	NewObject(obj, false)
+	encoded(t, obj)
 	allCached(obj)
-	payload, err := Append(nil, 1, obj)
+	payload, err := appendRecord(nil, 1, obj)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestQuantitiesBehindAMapsValue(t *testing.T) {
 	done := make(chan struct{})
 	go func() { // The committer, of a delta's Old.
 		defer close(done)
-		_, _ = Append(nil, 1, out)
+		_, _ = appendRecord(nil, 1, out)
 	}()
 	p := out.(*resourcev1.ResourceSlice).Spec.Devices[0].Capacity["memory"].RequestPolicy
 	_ = p.Default.String() // A handler.

@@ -2,10 +2,7 @@ package record
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
-	"math"
-	"reflect"
 
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
@@ -24,52 +21,16 @@ type Record struct {
 	APIVersion      string // Empty unless the object carried it.
 	Kind            string // Likewise.
 	Body            []byte // The object, encoded by Codec.
+
+	raw []byte // All of it.
 }
 
 // recordFields is the length of the array.
 const recordFields = 8
 
-// Append appends the record of obj to dst. If it fails, with an error
-// that wraps [ErrNotEncodable], it returns dst as it was.
-//
-// What [Record.Decode] returns equals obj in the sense of apimachinery's
-// equality.Semantic, and unstructured objects in the sense of
-// reflect.DeepEqual. A typed object keeps what its API form carries. That
-// excludes the difference between an empty and a nil slice, fractions of a
-// second in a metav1.Time, a RawExtension that has an Object instead of Raw
-// and, for a type without generated protobuf, fields that encoding/json skips.
-func Append(dst []byte, seq uint64, obj any) (out []byte, err error) {
-	return appendRecord(dst, seq, obj, nil)
-}
-
-// appendRecord encodes obj unless body, its encoding, is given.
-func appendRecord(dst []byte, seq uint64, obj any, body []byte) (out []byte, err error) {
-	g := goTypeOf(obj)
-	if g == nil || isNilPointer(obj) {
-		return dst, fmt.Errorf("%w: it is nil (%T)", ErrNotEncodable, obj)
-	}
-	defer func() { // The object's methods may be the caller's.
-		if p := recover(); p != nil {
-			out, err = dst, fmt.Errorf("%w: %s: panic: %v", ErrNotEncodable, g.name, p)
-		}
-	}()
-	if body == nil {
-		if body, err = g.encode(obj); err != nil {
-			return dst, fmt.Errorf("%w: %s: %w", ErrNotEncodable, g.name, err)
-		}
-	}
-	if uint64(len(body)) > math.MaxUint32 {
-		return dst, fmt.Errorf("%w: %s: %d bytes", ErrNotEncodable, g.name, len(body))
-	}
-	buf := bytes.NewBuffer(dst)
-	appendHead(buf, g, seq, obj, uint32(len(body)))
-	buf.Write(body)
-	return buf.Bytes(), nil
-}
-
-// appendHead appends all that is before the body. Writing to a bytes.Buffer does not fail,
+// appendHead appends all that is before the body, whose length is 0. Writing to a bytes.Buffer does not fail,
 // so neither do these methods of the encoder.
-func appendHead(buf *bytes.Buffer, g *goType, seq uint64, obj any, bodyBytes uint32) {
+func appendHead(buf *bytes.Buffer, g *goType, obj any) {
 	var resourceVersion, uid string
 	if m := objectMeta(obj); m != nil {
 		resourceVersion, uid = m.GetResourceVersion(), string(m.GetUID())
@@ -79,14 +40,14 @@ func appendHead(buf *bytes.Buffer, g *goType, seq uint64, obj any, bodyBytes uin
 	defer msgpack.PutEncoder(enc)
 	enc.Reset(buf)
 	_ = enc.EncodeArrayLen(recordFields)
-	_ = enc.EncodeUint(seq)
+	_ = enc.EncodeUint64(0) // Unlike EncodeUint it always takes nine bytes.
 	_ = enc.EncodeString(resourceVersion)
 	_ = enc.EncodeString(uid)
 	_ = enc.EncodeUint(uint64(g.codec))
 	_ = enc.EncodeString(g.name)
 	_ = enc.EncodeString(apiVersion)
 	_ = enc.EncodeString(kind)
-	buf.Write(binary.BigEndian.AppendUint32(append(buf.AvailableBuffer(), msgpcode.Bin32), bodyBytes))
+	buf.Write([]byte{msgpcode.Bin32, 0, 0, 0, 0})
 }
 
 // Parse reads the envelope of payload. The body is not decoded or
@@ -98,6 +59,7 @@ func Parse(payload []byte) (Record, error) {
 		in.fail("array of %d fields, want %d", n, recordFields)
 	}
 	rec := Record{
+		raw:             payload,
 		Seq:             in.uint(),
 		ResourceVersion: in.string(),
 		UID:             types.UID(in.string()),
@@ -117,8 +79,11 @@ func Parse(payload []byte) (Record, error) {
 	return rec, nil
 }
 
-// SizeBytes is about what [EstimateSize] returns for the object.
-func (r Record) SizeBytes() int { return envelopeBytes + len(r.Body) }
+// Copy returns a copy of the record, with so many bytes of room behind it.
+func (r Record) Copy(room int) []byte { return append(make([]byte, 0, len(r.raw)+room), r.raw...) }
+
+// SizeBytes is the length of the record.
+func (r Record) SizeBytes() int { return len(r.raw) }
 
 // Decode decodes the body into the object that newObject returns: a new one,
 // of the type that the record is expected to hold. The object shares no memory
@@ -128,22 +93,9 @@ func (r Record) SizeBytes() int { return envelopeBytes + len(r.Body) }
 // newObject returns, and [ErrBadRecord] if the body cannot be decoded.
 func (r Record) Decode(newObject func() any) (any, error) { return r.DecodeNear(newObject, nil) }
 
-// CheckType returns an error that wraps [ErrTypeMismatch], as [Record.Decode] would, if an object in memory is of
-// another Go type than what newObject returns. newObject may be nil: then any type will do.
-func CheckType(obj any, newObject func() any) error {
-	if newObject == nil {
-		return nil
-	}
-	if expected := reflect.TypeOf(newObject()); reflect.TypeOf(obj) != expected {
-		return fmt.Errorf("%w: found %T, want %v", ErrTypeMismatch, obj, expected)
-	}
-	return nil
-}
-
 // DecodeNear is Decode for another version of the object in base, or one like it. Parts whose
 // encodings are equal are not decoded, but shared with the base object: neither
-// object may be changed. This saves time only where base has its encoding, see
-// [NewObject] and [BaseObject]. base may be nil.
+// object may be changed. base may be nil.
 func (r Record) DecodeNear(newObject func() any, base *Object) (any, error) {
 	var target any
 	if newObject != nil {
@@ -162,7 +114,7 @@ func (r Record) DecodeNear(newObject func() any, base *Object) (any, error) {
 		// other way round is no problem, for every typed object has JSON.
 		return nil, fmt.Errorf("%w: found %s as %v, want %v", ErrTypeMismatch, r.TypeName, r.Codec, g.codec)
 	}
-	if r.Codec == CodecProtobuf && base != nil && base.body != nil && goTypeOf(base.Object) == g {
+	if r.Codec == CodecProtobuf && base != nil && goTypeOf(base.Object) == g {
 		if decodeWithBase(target, base.Object, r.Body, base.body) {
 			return r.withTypeMeta(target), nil
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/vmihailenco/msgpack/v5"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +24,7 @@ func TestRecordEnvelope(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u-1", ResourceVersion: "42"},
 	}
 	for _, seq := range []uint64{0, 1, 127, 128, 255, 256, math.MaxUint16 + 1, math.MaxUint32 + 1, math.MaxUint64} {
-		payload, err := Append(nil, seq, cm)
+		payload, err := appendRecord(nil, seq, cm)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +40,7 @@ func TestRecordEnvelope(t *testing.T) {
 			Seq: seq, ResourceVersion: "42", UID: "u-1", Codec: CodecProtobuf,
 			TypeName: "*k8s.io/api/core/v1.ConfigMap", APIVersion: "v1", Kind: "ConfigMap", Body: body,
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
+		if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(Record{})); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 		if &got.Body[0] != &payload[len(payload)-len(body)] {
@@ -52,7 +53,7 @@ func TestRecordEnvelope(t *testing.T) {
 // would.
 func TestRecordIsMsgpack(t *testing.T) {
 	pod := newTestPod(t)
-	payload, err := Append(nil, 300, pod)
+	payload, err := appendRecord(nil, 300, pod)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,8 +65,8 @@ func TestRecordIsMsgpack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []any{uint16(300), pod.ResourceVersion, string(pod.UID), int8(1), "*k8s.io/api/core/v1.Pod", "", "", body}
-	if diff := cmp.Diff(want, got); diff != "" {
+	want := []any{uint64(300), pod.ResourceVersion, string(pod.UID), int8(1), "*k8s.io/api/core/v1.Pod", "", "", body}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(Record{})); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
@@ -84,7 +85,7 @@ func TestRecordFormatIsStable(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u-1", ResourceVersion: "42"},
 			},
 			func() any { return &corev1.ConfigMap{} },
-			"9809a23432a3752d3101bd2a6b38732e696f2f6170692f636f72652f76312e436f6e6669674d6170a27631a9436f6e666967" +
+			"98cf0000000000000009a23432a3752d3101bd2a6b38732e696f2f6170692f636f72652f76312e436f6e6669674d6170a27631a9436f6e666967" +
 				"4d6170c6000000180a160a016112001a0022002a03752d313202343238004200",
 		},
 		{
@@ -93,18 +94,18 @@ func TestRecordFormatIsStable(t *testing.T) {
 				map[string]any{}, []any{}, map[string]any(nil), []any(nil),
 			}}},
 			nil,
-			"9809a0a002d93f2a6b38732e696f2f6170696d616368696e6572792f706b672f617069732f6d6574612f76312f756e737472" +
+			"98cf0000000000000009a0a002d93f2a6b38732e696f2f6170696d616368696e6572792f706b672f617069732f6d6574612f76312f756e737472" +
 				"756374757265642e556e73747275637475726564a0a0c60000002b81a4737065639dc0c3c201ffd1ff38cf7fffffffffffff" +
 				"ffcb3fe0000000000000a1618090c70001c70002",
 		},
 		{
 			&noMetadata{Name: "a", Ports: []int{80}},
 			func() any { return &noMetadata{} },
-			"9809a0a003d93a2a6769746875622e636f6d2f7761726d77617463682f7761726d77617463682f696e7465726e616c2f7265" +
+			"98cf0000000000000009a0a003d93a2a6769746875622e636f6d2f7761726d77617463682f7761726d77617463682f696e7465726e616c2f7265" +
 				"636f72642e6e6f4d65746164617461a0a0c6000000197b224e616d65223a2261222c22506f727473223a5b38305d7d",
 		},
 	} {
-		payload, err := Append(nil, 9, tc.obj)
+		payload, err := appendRecord(nil, 9, tc.obj)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +131,7 @@ func TestRecordFormatIsStable(t *testing.T) {
 }
 
 func TestRecordParseRefusesEveryPrefixAndEveryLongerInput(t *testing.T) {
-	payload, err := Append(nil, 1, newTestPod(t))
+	payload, err := appendRecord(nil, 1, newTestPod(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +196,7 @@ func FuzzParseRecord(f *testing.F) {
 		noMetadata{Name: "a"},
 		&unstructured.Unstructured{Object: map[string]any{"a": []any{int64(-300), 1.5, nil, "s", map[string]any(nil)}}},
 	} {
-		payload, err := Append(nil, 1, obj)
+		payload, err := appendRecord(nil, 1, obj)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -218,7 +219,7 @@ func FuzzParseRecord(f *testing.F) {
 			return
 		}
 		// What was read can be written and read again.
-		again, err := Append(nil, rec.Seq, obj)
+		again, err := appendRecord(nil, rec.Seq, obj)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -243,7 +244,7 @@ func BenchmarkRecord(b *testing.B) {
 	for _, form := range []string{"typed", "unstructured"} {
 		obj := objects[form]
 		newObject := map[string]func() any{"typed": newPod}[form]
-		payload, err := Append(nil, 1, obj)
+		payload, err := appendRecord(nil, 1, obj)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -252,7 +253,7 @@ func BenchmarkRecord(b *testing.B) {
 			b.SetBytes(int64(len(payload)))
 			dst := make([]byte, 0, 2*len(payload))
 			for b.Loop() {
-				if _, err := Append(dst, 1, obj); err != nil {
+				if _, err := appendRecord(dst, 1, obj); err != nil {
 					b.Fatal(err)
 				}
 			}

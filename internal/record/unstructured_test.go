@@ -110,7 +110,7 @@ func TestUnstructuredRefusesForeignTypes(t *testing.T) {
 		[]map[string]any{{}}, map[string]string{"a": "b"}, map[any]any{}, struct{}{}, new(int64), func() {},
 	} {
 		u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"list": []any{"a", value}}}}
-		_, err := Append(nil, 1, u)
+		_, err := appendRecord(nil, 1, u)
 		if !errors.Is(err, ErrNotEncodable) {
 			t.Errorf("%T: err = %v, want ErrNotEncodable", value, err)
 			continue
@@ -125,7 +125,7 @@ func TestUnstructuredRefusesContentWithoutEnd(t *testing.T) {
 	loop := map[string]any{}
 	loop["self"] = loop
 	u := &unstructured.Unstructured{Object: loop}
-	_, err := Append(nil, 1, u)
+	_, err := appendRecord(nil, 1, u)
 	if !errors.Is(err, ErrNotEncodable) {
 		t.Fatalf("err = %v, want ErrNotEncodable", err)
 	}

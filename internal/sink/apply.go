@@ -75,7 +75,7 @@ func (b *batch) commitIfFull() error {
 
 // set stages an object, and returns what handlers are told.
 func (b *batch) set(it stagedItem) queue.Delta {
-	c := b.w.SetValue(it.key, it.value, true)
+	c := b.w.Set(it.key, it.value, true)
 	b.a.k.detector.AddObject(c.New)
 	d := b.a.k.setDelta(c)
 	if d.Type == cache.Sync {
@@ -90,7 +90,11 @@ func (b *batch) keep(key string, obj any) error {
 	if !b.a.how.Rewrite {
 		return nil
 	}
-	b.bytes += b.w.SetValue(key, b.a.k.indexer.NewValue(obj), false).SizeBytes()
+	value, err := b.a.k.encode(key, obj)
+	if err != nil {
+		return err
+	}
+	b.bytes += b.w.Set(key, value, false).SizeBytes()
 	return b.commitIfFull()
 }
 

@@ -32,10 +32,14 @@ func (k *Sink) set(obj any) error {
 	if err != nil {
 		return k.notAppliedLocked(err)
 	}
+	value, err := k.encode(key, obj)
+	if err != nil {
+		return k.notAppliedLocked(err)
+	}
 	w := k.writer()
 	defer w.Close()
 	defer clear(k.delta[:])
-	k.delta[0] = k.setDelta(w.Set(key, obj, true))
+	k.delta[0] = k.setDelta(w.Set(key, value, true))
 	k.detector.AddObject(obj)
 	return k.commitLocked(w, rv, k.delta[:])
 }
@@ -71,7 +75,7 @@ func (k *Sink) Passing(obj runtime.Object) {
 func (k *Sink) writer() *indexer.Writer {
 	w := k.indexer.Writer()
 	if k.log.Stores() { // The old objects are stored with the deltas.
-		w.KeepOldValues()
+		w.KeepOldRecords(queue.RecordRoom)
 	}
 	return w
 }
@@ -150,6 +154,15 @@ func (k *Sink) transformLocked(obj any) (transformed any, key string, err error)
 	return obj, key, nil
 }
 
+// encode encodes an object for the store. The error is a [refusedError].
+func (k *Sink) encode(key string, obj any) (*record.Object, error) {
+	value, err := indexer.Encode(key, obj)
+	if err != nil {
+		return nil, &refusedError{fmt.Sprintf("%.200s", key), err}
+	}
+	return value, nil
+}
+
 // told returns the old object of a change, nil if it is of another Go type: another transform has stored it.
 func (k *Sink) told(old any) any {
 	if reflect.TypeOf(old) != k.storedType {
@@ -160,10 +173,10 @@ func (k *Sink) told(old any) any {
 
 // setDelta returns the delta of a change that stored an object. An old object that cannot be read may be another one.
 func (k *Sink) setDelta(c *indexer.Change) queue.Delta {
-	d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: c.Key, New: c.New, NewValue: c.Value(), SizeBytes: c.SizeBytes()}
+	d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: c.Key, New: c.New, NewRecord: c.Record(), SizeBytes: c.SizeBytes()}
 	d.Replaced = c.Existed && (c.Old == nil || isOther(uidOf(c.Old), uidOf(c.New)))
 	if d.Old = k.told(c.Old); d.Old != nil {
-		d.Type, d.OldValue = cache.Updated, c.OldValue
+		d.Type, d.OldRecord = cache.Updated, c.OldRecord
 		d.SizeBytes += c.OldSizeBytes
 		if !d.Replaced && resourceVersionOf(c.Old) == resourceVersionOf(c.New) {
 			d.Type = cache.Sync // Told only to handlers that resync (client-go, shared_informer.go, OnUpdate).
@@ -202,10 +215,11 @@ func (k *Sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta, more
 // not change the resourceVersion.
 func (k *Sink) writeLocked(w *indexer.Writer, ds []queue.Delta, more ...func(*persist.Batch)) error {
 	k.db.WaitForRoom()
-	value := k.value()
+	put := k.putCheckpoint()
+	k.log.Encode(ds)
 	batch, err := w.Commit(func(b *persist.Batch) {
 		k.log.Append(b, ds)
-		b.Put(k.bucket, checkpointKey, value)
+		put(b)
 		for _, put := range more {
 			put(b)
 		}

@@ -138,7 +138,10 @@ func (r *relist) Item(obj runtime.Object) error {
 	if len(r.leftOut) > 0 {
 		delete(r.leftOut, sent.Key())
 	}
-	value := k.indexer.NewValue(transformed)
+	value, err := k.encode(key, transformed)
+	if refused, ok := errors.AsType[*refusedError](err); ok {
+		return r.leaveOut(obj, sent, refused)
+	}
 	if r.onlyOurs && !repeated {
 		return r.addSilentLocked(stagedItem{key: key, value: value, isNew: true})
 	}
@@ -230,7 +233,7 @@ func (r *relist) writeSilentLocked() error {
 		if it.isNew && r.onlyOurs {
 			w.SetNew(it.key, it.value)
 		} else {
-			w.SetValue(it.key, it.value, false)
+			w.Set(it.key, it.value, false)
 		}
 		r.k.detector.AddObject(it.value.Object)
 	}

@@ -104,7 +104,7 @@ func TestAnObjectWithoutAUIDReplacesNothing(t *testing.T) {
 func damage(t *testing.T, k *Sink, key string) {
 	t.Helper()
 	_, err := k.db.Update(func(b *persist.Batch) {
-		b.Put(persist.Bucket{Space: "s", Name: indexer.Buckets()[0]}, key, persist.Bytes("no record"))
+		b.Put(persist.Bucket{Space: "s", Name: indexer.Buckets()[0]}, key, []byte("no record"))
 	})
 	if err := errors.Join(err, k.db.Flush()); err != nil {
 		t.Fatal(err)

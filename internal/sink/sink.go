@@ -20,7 +20,8 @@ import (
 // The checkpoint of an informer in its space.
 const (
 	checkpointBucket = "checkpoint"
-	checkpointKey    = "resume"
+	checkpointKey    = "resume"  // The record.
+	versionKey       = "version" // Its resourceVersion.
 )
 
 // Informer is what a Sink needs of its informer. Its methods may be called while the Sink's lock
@@ -79,8 +80,8 @@ type Sink struct {
 	mu sync.Mutex // Held while an event is applied. A stopped Reflector may still be relisting.
 	// record is the checkpoint as of the last batch.
 	record  checkpoint.Record
-	shared  *checkpoint.Record // What the last checkpointValue shares with the next.
-	delta   [1]queue.Delta     // Of the event that is being applied.
+	written checkpoint.Record // What was put of it last, without its resourceVersion.
+	delta   [1]queue.Delta    // Of the event that is being applied.
 	stopped bool
 	// transform is nil until Load, and if there is none.
 	transform cache.TransformFunc
@@ -122,22 +123,6 @@ func New(o Options) *Sink {
 
 // Buckets returns the names of the buckets that a Sink has in its space.
 func Buckets() []string { return []string{checkpointBucket, stagedBucket} }
-
-// checkpointValue is the checkpoint of one event, as a persist.Value.
-type checkpointValue struct {
-	shared          *checkpoint.Record // All but the next, which alone changes often.
-	resourceVersion string
-}
-
-func (v *checkpointValue) record() checkpoint.Record {
-	r := *v.shared
-	r.ResourceVersion = v.resourceVersion
-	return r
-}
-
-func (v *checkpointValue) AppendTo(dst []byte) ([]byte, error) { return v.record().AppendTo(dst) }
-
-func (v *checkpointValue) SizeBytes() int { return 512 }
 
 // Load reads the checkpoint and decides what it is good for. Objects are transformed from
 // now on. A relist writes relistItems at once, 500 if that is 0.
@@ -182,17 +167,21 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 
 // stored returns the checkpoint that is stored, nil if there is none.
 func stored(db *persist.DB, bucket persist.Bucket) (found *checkpoint.Record, err error) {
+	var rv string
+	_, err = db.View(bucket, versionKey, func(it *persist.Item) error {
+		payload, err := it.Payload()
+		rv = string(payload)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
 	_, err = db.View(bucket, checkpointKey, func(it *persist.Item) error {
-		if v, inMemory := it.Value.(*checkpointValue); inMemory {
-			r := v.record()
-			found = &r
-			return nil
-		}
 		payload, err := it.Payload()
 		if err != nil {
 			return err
 		}
-		r, err := checkpoint.Parse(payload)
+		r, err := checkpoint.Parse(payload, rv)
 		if err == nil {
 			found = &r
 		}
@@ -216,8 +205,7 @@ func (k *Sink) rebuildLocked() error {
 
 // storeLocked stores the checkpoint alone.
 func (k *Sink) storeLocked() error {
-	value := k.value()
-	_, err := k.db.Update(func(b *persist.Batch) { b.Put(k.bucket, checkpointKey, value) })
+	_, err := k.db.Update(k.putCheckpoint())
 	return err
 }
 
@@ -323,17 +311,23 @@ func (k *Sink) Distrust() (news bool) {
 	return true
 }
 
-func (k *Sink) value() *checkpointValue {
-	r := k.record
+// putCheckpoint encodes the checkpoint, and returns what puts it into a batch. Of one event to the next hardly anything
+// else than the resourceVersion changes, so the rest is put only if it has changed.
+func (k *Sink) putCheckpoint() func(*persist.Batch) {
+	r, rv := k.record, []byte(k.record.ResourceVersion)
 	if k.distrusted {
 		r.State = checkpoint.StateSyncing
 	}
-	r.ResourceVersion = ""
-	if k.shared == nil || *k.shared != r {
-		shared := r
-		k.shared = &shared
+	var rest []byte
+	if r.ResourceVersion = ""; r != k.written {
+		k.written, rest = r, r.Encode()
 	}
-	return &checkpointValue{k.shared, k.record.ResourceVersion}
+	return func(b *persist.Batch) {
+		b.Put(k.bucket, versionKey, rv)
+		if rest != nil {
+			b.Put(k.bucket, checkpointKey, rest)
+		}
+	}
 }
 
 // Stop makes the Sink refuse everything that still comes: nothing is written any more.

@@ -47,7 +47,7 @@ func (st *stage) put(key string, value *record.Object) error {
 	}
 	_, err := st.db.Update(func(b *persist.Batch) {
 		for _, key := range slices.Sorted(maps.Keys(st.memory)) {
-			b.Put(st.bucket, key, st.memory[key])
+			b.Put(st.bucket, key, st.memory[key].Record())
 			st.spilled[key] = struct{}{}
 		}
 	})
@@ -131,9 +131,6 @@ func (st *stage) read(from string) (items []stagedItem, err error) {
 }
 
 func (st *stage) value(it *persist.Item) (*record.Object, error) {
-	if o, inMemory := it.Value.(*record.Object); inMemory {
-		return record.NewObject(o.Object, st.db.WritesSoon()), nil
-	}
 	payload, err := it.Payload()
 	if err != nil {
 		return nil, err
@@ -146,7 +143,7 @@ func (st *stage) value(it *persist.Item) (*record.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	return record.StoredObject(obj, r, st.db.WritesSoon()), nil
+	return record.StoredObject(obj, r), nil
 }
 
 // drop removes with the batch what is staged in the file.

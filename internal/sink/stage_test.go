@@ -2,6 +2,7 @@ package sink
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"testing"
 
@@ -26,7 +27,8 @@ func TestWhatIsMissingFromAStageIsNoticed(t *testing.T) {
 			maxItems: 2, maxBytes: 1 << 20, memory: map[string]*record.Object{}, spilled: map[string]struct{}{},
 		}
 		for _, name := range []string{"a", "b", "c", "d"} {
-			if err := st.put(name, record.NewObject(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, true)); err != nil {
+			value, err := record.Encode(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}})
+			if err := errors.Join(err, st.put(name, value)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -9,12 +9,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/internal/hook"
 )
 
 var seedFlag = flag.Int64("seed", 0, "seed of the random tests; 0 takes the time")
@@ -88,14 +91,23 @@ func Rounds(full, short int) int {
 	return full
 }
 
-// A SlowValue is a value of a persist.DB that takes as long to be written.
-type SlowValue time.Duration
+// A Held commit waits for Release to be closed. Started is closed when it has begun.
+type Held struct{ Started, Release chan struct{} }
 
-// SizeBytes is next to nothing.
-func (SlowValue) SizeBytes() int { return 1 }
+// HoldCommit holds up the next commit to any file.
+func HoldCommit(t testing.TB) Held {
+	h := Held{make(chan struct{}), make(chan struct{})}
+	BeforeCommit(t, func() {
+		close(h.Started)
+		<-h.Release
+	})
+	return h
+}
 
-// AppendTo appends nothing.
-func (v SlowValue) AppendTo(dst []byte) ([]byte, error) {
-	time.Sleep(time.Duration(v))
-	return dst, nil
+// BeforeCommit has the next commit to any file begin with fn.
+func BeforeCommit(t testing.TB, fn func()) {
+	var once sync.Once
+	before := func(string) { once.Do(fn) }
+	hook.BeforeWrite.Store(&before)
+	t.Cleanup(func() { hook.BeforeWrite.Store(nil) })
 }

@@ -195,10 +195,12 @@ func (f *File) entry(key string, _ []byte) error {
 }
 
 func (f *File) delta(key string, payload []byte) error {
-	if len(key) != 9 || len(payload) == 0 {
+	if len(key) != 9 || len(payload) < 5 {
 		return errors.New("malformed")
 	}
-	_, used := binary.Uvarint(payload[1:]) // The number of the write.
+	end := len(payload) - 4
+	payload = payload[end-int(binary.BigEndian.Uint32(payload[end:])) : end] // Behind the records.
+	_, used := binary.Uvarint(payload[1:])                                   // The number of the write.
 	if used <= 0 {
 		return errors.New("malformed")
 	}
@@ -229,9 +231,11 @@ func (f *File) store(_ string, payload []byte) error {
 }
 
 func (f *File) checkpoint(key string, payload []byte) (err error) {
-	if key == "resume" {
-		f.Checkpoint, err = checkpoint.Parse(payload)
+	rv := f.Checkpoint.ResourceVersion // The two come in any order.
+	if key == "version" {
+		rv, payload = string(payload), f.Checkpoint.Encode()
 	}
+	f.Checkpoint, err = checkpoint.Parse(payload, rv)
 	return err
 }
 

@@ -51,7 +51,7 @@ func commitTwice(path string) error {
 	put := func(step int, value string) error {
 		_, err := db.Update(func(b *persist.Batch) {
 			for i := 0; i < fsyncKeys; i += step {
-				b.Put(fsyncBucket, fsyncKey(i), persist.Bytes(value+strings.Repeat("v", 500)))
+				b.Put(fsyncBucket, fsyncKey(i), []byte(value+strings.Repeat("v", 500)))
 			}
 		})
 		return err

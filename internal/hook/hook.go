@@ -1,0 +1,7 @@
+// Package hook has what only tests set, of several packages.
+package hook
+
+import "sync/atomic"
+
+// BeforeWrite is called before a persist.DB writes a commit to the file at a path. Nil: it is not.
+var BeforeWrite atomic.Pointer[func(path string)]
