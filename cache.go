@@ -51,7 +51,8 @@ type Options struct {
 	// wait to be written. The first list uses at most half of the budget. During the first initial list of a process
 	// the unused part of that half (at most 32 MiB) lets garbage grow, so that the collector runs less often.
 	MemoryBudget int64
-	// MaxPendingBytes bounds the changes that wait in memory to be written.
+	// MaxPendingBytes bounds the changes that wait in memory to be written. While nothing can be written, it bounds for
+	// each handler what waits there for it.
 	// Beyond it the watch slows down; not where there is no file, or it cannot be written. Default 16 MiB.
 	MaxPendingBytes int64
 	// MaxBacklogBytes bounds, for each handler, the changes that wait for it, most of them in the file. Beyond it the updates

@@ -185,7 +185,9 @@ func (db *DB) failedLocked(err error) {
 // write puts a layer into the file, in one transaction, whose number it returns.
 func (db *DB) write(b *handle, l *layer) (txID int, err error) {
 	if before := hook.BeforeWrite.Load(); before != nil {
-		(*before)(db.path)
+		if err := (*before)(); err != nil {
+			return 0, err
+		}
 	}
 	if db.unsynced {
 		if err := db.sync(b); err != nil {

@@ -173,6 +173,12 @@ func (b *Batch) Drop(bucket Bucket) {
 	l.buckets[bucket] = &bucketLayer{dropped: true, entries: new(btree.Map[string, entry])}
 }
 
+// Failing reports whether the last commit has failed, so that what is put waits in memory, and
+// how much should wait there for one reader (S6).
+func (b *Batch) Failing() (maxPendingBytes int64, failing bool) {
+	return b.db.opts.MaxPendingBytes, b.db.commitErr != nil
+}
+
 // Urgent asks for a commit within DurableDelay instead of CommitInterval,
 // because somebody waits for this batch to be durable.
 func (b *Batch) Urgent() { b.urgent = true }

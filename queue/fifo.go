@@ -105,7 +105,11 @@ func (q *DeltaFIFO) delta(t cache.DeltaType, obj any) (Delta, error) {
 			return Delta{}, err
 		}
 	}
-	return Delta{Type: t, Key: key, New: obj, SizeBytes: record.EstimateSize(obj)}, nil
+	value, err := record.Encode(obj)
+	if err != nil {
+		return Delta{}, err
+	}
+	return Delta{Type: t, Key: key, New: obj, NewRecord: value.Record(), SizeBytes: value.SizeBytes()}, nil
 }
 
 func (q *DeltaFIFO) keyOf(obj any) (string, error) {

@@ -57,7 +57,9 @@ type position struct {
 	isNew bool  // The handler knows nothing that could be deleted.
 	again bool  // During an initial list: another one follows.
 	bytes int64 // About how long the deltas are that wait.
-	list  list
+	// unwritten is how many of these bytes wait in memory because commits fail.
+	unwritten int64
+	list      list
 }
 
 const never = math.MaxUint64
@@ -82,30 +84,39 @@ func (q *Log) startOverLocked(b *persist.Batch, p *position) {
 		}
 		kept, all := len(q.stored.deletionsBehind(p.Cursor)), q.head-min(p.Cursor, q.head)
 		p.bytes = int64(float64(p.bytes) * float64(kept) / float64(max(all, 1)))
+		p.unwritten = min(p.unwritten, p.bytes)
 	}
 	p.again = p.again || p.StartsOver && p.from != never
 	p.StartsOver, p.from = true, never
 	q.putLocked(b, p)
 }
 
-// countLocked counts a delta that is appended for those who need it. What is too much for one of them is dropped: first
-// what is no deletion, because it starts over, then the older half of its deletions.
+// countLocked counts a delta that is appended for those who need it. What is too much for one of them, in all or in memory
+// while commits fail, is dropped: first what is no deletion, because it starts over, then the older half of its deletions.
 func (q *Log) countLocked(b *persist.Batch, d *Delta) {
+	inMemory, failing := b.Failing()
 	for p := range q.positions {
 		if p.from == never && (!p.wantsDeletions() || !d.deletes()) {
 			continue
 		}
 		p.bytes += int64(d.SizeBytes)
-		if q.backlog < 0 || p.bytes <= q.backlog {
+		p.unwritten = min(p.unwritten+int64(d.SizeBytes), p.bytes)
+		bound := q.backlog
+		if !failing {
+			p.unwritten = 0
+		} else if p.unwritten > inMemory {
+			bound = inMemory
+		}
+		if bound < 0 || p.bytes <= bound {
 			continue
 		}
 		if p.from != never {
 			q.logger.Info("Too much waits for a handler, it starts over", "handler", p.title(), "bytes", p.bytes, "deltas", q.behindLocked(p))
 			q.startOverLocked(b, p)
 		}
-		if kept := q.stored.deletionsBehind(p.Cursor); p.bytes > q.backlog/2 && len(kept) > 0 {
+		if kept := q.stored.deletionsBehind(p.Cursor); p.bytes > bound/2 && len(kept) > 0 {
 			q.logger.Info("Too many deletions wait for a handler, the oldest are dropped", "handler", p.title(), "dropped", (len(kept)+1)/2)
-			p.Cursor, p.bytes = kept[(len(kept)-1)/2], p.bytes/2
+			p.Cursor, p.bytes, p.unwritten = kept[(len(kept)-1)/2], p.bytes/2, p.unwritten/2
 			q.putLocked(b, p)
 		}
 	}

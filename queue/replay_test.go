@@ -188,6 +188,51 @@ func TestAnotherEpochStartsOver(t *testing.T) {
 	}
 }
 
+// TestWhileNothingCanBeWrittenLittleWaitsInMemory (S6): who has more to do starts over. What is in the file does not count.
+func TestWhileNothingCanBeWrittenLittleWaitsInMemory(t *testing.T) {
+	size := numbered(10).SizeBytes
+	q := newLog(t, testdb.Open(t, testsupport.Path(t), persist.Options{CommitInterval: time.Hour, MaxPendingBytes: int64(20 * size)}), Options{TailBytes: 1})
+	c := durable(t, q, "d", true)
+	publishUpTo(t, q, 1, 30)
+	flush(t, q)
+	heal := testsupport.FailCommits(t)
+	if err := q.db.Flush(); err != nil { // There is nothing to write.
+		t.Fatal(err)
+	}
+	publishUpTo(t, q, 31, 31)
+	if err := q.db.Flush(); err == nil {
+		t.Fatal("the commit did not fail")
+	}
+	publishUpTo(t, q, 32, 50)
+	if c.StartsOver() {
+		t.Fatal("it starts over too early")
+	}
+	publishUpTo(t, q, 51, 52)
+	if !c.StartsOver() {
+		t.Fatal("it does not start over")
+	}
+	for _, number := range onDisk(t, q.db, false) {
+		if number%3 != 0 && number < 52 {
+			t.Errorf("%d is still there", number)
+		}
+	}
+	publishUpTo(t, q, 53, 1000)
+	if n := len(onDisk(t, q.db, false)); n > 20 {
+		t.Errorf("%d deltas are there", n)
+	}
+	heal()
+	flush(t, q)
+	publishUpTo(t, q, 1001, 1030)
+	wantSeqs(t, "the last deletions", []uint64{1020, 1023, 1026, 1029}, deletionsOf(t, c)[len(deletionsOf(t, c))-4:])
+	if err := errors.Join(c.BeginList(), c.EndList()); err != nil {
+		t.Fatal(err)
+	}
+	publishUpTo(t, q, 1031, 1090)
+	if c.StartsOver() {
+		t.Error("it starts over although all can be written")
+	}
+}
+
 // TestWhoHasTooMuchToDoStartsOver (D6): first updates are dropped, then the oldest deletions. Others go on.
 func TestWhoHasTooMuchToDoStartsOver(t *testing.T) {
 	for _, name := range []string{"", "d"} {

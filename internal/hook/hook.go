@@ -3,5 +3,5 @@ package hook
 
 import "sync/atomic"
 
-// BeforeWrite is called before a persist.DB writes a commit to the file at a path. Nil: it is not.
-var BeforeWrite atomic.Pointer[func(path string)]
+// BeforeWrite is called before a persist.DB writes a commit, which fails with the error. Nil: it is not.
+var BeforeWrite atomic.Pointer[func() error]

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -107,7 +108,16 @@ func HoldCommit(t testing.TB) Held {
 // BeforeCommit has the next commit to any file begin with fn.
 func BeforeCommit(t testing.TB, fn func()) {
 	var once sync.Once
-	before := func(string) { once.Do(fn) }
-	hook.BeforeWrite.Store(&before)
+	beforeWrite(t, func() error { once.Do(fn); return nil })
+}
+
+// FailCommits has all commits to any file fail until heal is called.
+func FailCommits(t testing.TB) (heal func()) {
+	beforeWrite(t, func() error { return syscall.ENOSPC })
+	return func() { hook.BeforeWrite.Store(nil) }
+}
+
+func beforeWrite(t testing.TB, fn func() error) {
+	hook.BeforeWrite.Store(&fn)
 	t.Cleanup(func() { hook.BeforeWrite.Store(nil) })
 }
