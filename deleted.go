@@ -39,6 +39,9 @@ func (p *parts) putDeleted(reconciler string, name cache.ObjectName, obj any, be
 	seq := uint64(time.Now().UnixNano())
 	value.SetSeq(seq)
 	key = keyfield.Of(reconciler) + keyfield.Of(name.String()) + keyfield.Of(uid) + strconv.FormatUint(seq, 36)
+	if len(key) > persist.MaxKeyBytes {
+		return "", "", fmt.Errorf("warmwatch: key and uid of a deleted object are too long: %d bytes", len(key))
+	}
 	_, err = p.db.Update(func(b *persist.Batch) {
 		if old := before(uid); old != "" {
 			b.Delete(p.deletedBucket(), old)

@@ -14,7 +14,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/google/go-cmp/cmp"
@@ -226,6 +228,51 @@ func TestAnObjectThatCannotBeEncodedIsRefused(t *testing.T) {
 		f.put(configMap("b", "good"))
 		settle()
 		expectStore(t, p.informer, f)
+	})
+}
+
+// TestAReplacedObjectThatCannotBeEncodedIsGone: a list tells that the old one was deleted, although its key is listed.
+func TestAReplacedObjectThatCannotBeEncodedIsGone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		thing := func(name, uid, content string) *unstructured.Unstructured {
+			return &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "v1", "kind": "Thing", "spec": content,
+				"metadata": map[string]any{"namespace": "ns", "name": name, "uid": uid},
+			}}
+		}
+		f := newSource(t)
+		f.put(thing("a", "1", "good"), thing("b", "2", "good"))
+		c, err := warmwatch.Open(t.Context(), testsupport.Path(t), warmwatch.Options{Logger: &testsupport.Quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		informer, err := c.NewSharedIndexInformer(f, thing("", "", ""), warmwatch.InformerOptions{
+			Resource: schema.GroupVersionResource{Version: "v1", Resource: "things"}, TransformVersion: "1",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := informer.SetTransform(func(obj any) (any, error) {
+			u := obj.(*unstructured.Unstructured).DeepCopy()
+			if u.Object["spec"] == "bad" {
+				u.Object["spec"] = make(chan int)
+			}
+			return u, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		r, _ := add(t, informer)
+		defer start(t, informer)()
+		settle()
+		relisted(f, func() {
+			f.remove("a")
+			f.put(thing("a", "3", "bad"), thing("b", "2", "bad"))
+		})
+		r.expect(t, "add ns/a@1 initial", "add ns/b@2 initial", "lost ns/a@1")
+		if diff := cmp.Diff([]string{"ns/b@2"}, versions(informer.GetStore().List())); diff != "" {
+			t.Errorf("the store (-want +got):\n%s", diff)
+		}
 	})
 }
 

@@ -8,8 +8,8 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// ChecksumBytes is how long a value gets by its checksum.
-const ChecksumBytes = 4
+// checksumBytes is the length of the checksum behind each value.
+const checksumBytes = 4
 
 func checksum(b Bucket, key string, payload []byte) uint32 {
 	// The key is covered too: a value must not be taken for another key's.
@@ -29,12 +29,12 @@ func seal(b Bucket, key string, value []byte) []byte {
 
 // unsealed returns a value without its checksum.
 func unsealed(sealed []byte) []byte {
-	n := len(sealed) - ChecksumBytes
+	n := len(sealed) - checksumBytes
 	return sealed[:n:n]
 }
 
 func unseal(b Bucket, key string, raw []byte) ([]byte, error) {
-	if len(raw) < ChecksumBytes {
+	if len(raw) < checksumBytes {
 		return nil, &CorruptError{b, key, fmt.Errorf("%d bytes are too short for a checksum", len(raw))}
 	}
 	payload := unsealed(raw)

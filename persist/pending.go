@@ -121,9 +121,8 @@ type Batch struct {
 	urgent bool
 }
 
-// Put sets a key. The DB takes over the value, with the capacity behind it: it must not change any more. Room for
-// [ChecksumBytes] there saves a copy. Put panics if the file has no room for the key or the value, see [MaxKeyBytes] and
-// [MaxValueBytes], or for the bucket.
+// Put sets a key. From now on the value, and its spare capacity, belong to the DB. Four spare bytes save a copy. Put panics
+// if the bucket, the key or the value is too long for the file, see [MaxKeyBytes].
 func (b *Batch) Put(bucket Bucket, key string, value []byte) { b.put(bucket, key, value, false) }
 
 // PutNew sets a key that does not exist, so that a Delete before the commit leaves no trace.
@@ -131,8 +130,7 @@ func (b *Batch) PutNew(bucket Bucket, key string, value []byte) { b.put(bucket, 
 
 func (b *Batch) put(bucket Bucket, key string, value []byte, isNew bool) {
 	bucket.check(key, value)
-	// Below a change that waits there may be the key, although it does not exist now: deleting the
-	// new value must not bring it back.
+	// The file may still hold an older value of this key, so a later Delete must be written, not dropped.
 	if old, waits := b.db.pending.bucket(bucket).entries.Get(key); waits {
 		isNew = old.fresh
 	}

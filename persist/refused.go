@@ -11,8 +11,8 @@ import (
 const (
 	// MaxKeyBytes is the length of the longest key.
 	MaxKeyBytes = bolt.MaxKeySize - len(string(keyPrefix))
-	// MaxValueBytes is the length of the longest value.
-	MaxValueBytes = bolt.MaxValueSize - ChecksumBytes
+	// maxValueBytes is the length of the longest value.
+	maxValueBytes = bolt.MaxValueSize - checksumBytes
 )
 
 // check panics where the file has no room for a bucket, a key or a value: its owner checks what comes from elsewhere.
@@ -20,7 +20,7 @@ func (b Bucket) check(key string, value []byte) {
 	switch {
 	case b.Space == "" || b.Name == "" || len(b.Space) > bolt.MaxKeySize || len(b.Name) > bolt.MaxKeySize || b.Space == formatBucket:
 		panic(fmt.Sprintf("persist: %q is no name for a bucket, expected two names of 1 to %d bytes, and not the format's", shortened(b.String()), bolt.MaxKeySize))
-	case len(key) > MaxKeyBytes || len(value) > MaxValueBytes:
+	case len(key) > MaxKeyBytes || len(value) > maxValueBytes:
 		panic(fmt.Sprintf("persist: bucket %q has no room for a key of %d bytes and a value of %d", shortened(b.String()), len(key), len(value)))
 	}
 }

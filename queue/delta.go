@@ -97,8 +97,8 @@ const (
 //
 //	old record  new record  flags  seq  len type  type  len key  key  len old record  length of all from flags on
 //
-// The numbers are uvarints, but the last, which has four bytes. So the old record, if there is room behind it, is not
-// copied. An object that cannot be encoded, although it was once, is left out.
+// It begins with the old record, so that the rest is appended in the room behind that, without a copy. All numbers are
+// uvarints but the last, which is four bytes, big-endian. An object that can no longer be encoded is left out.
 func (d *Delta) encode() []byte {
 	b, now := recordOf(d.Old, d.OldRecord), recordOf(d.New, d.NewRecord)
 	flags, before := byte(0), len(b)
@@ -186,8 +186,11 @@ func parseDelta(p []byte, newObject func() any) (d Delta, err error) {
 			return d, err
 		}
 	}
-	if flags&flagNew != 0 {
+	switch {
+	case flags&flagNew != 0:
 		d.New, err = d.newObject(decode(records[before:], newObject))
+	case d.Type != cache.Deleted:
+		err = errMalformed
 	}
 	return d, err
 }

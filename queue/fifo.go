@@ -105,11 +105,15 @@ func (q *DeltaFIFO) delta(t cache.DeltaType, obj any) (Delta, error) {
 			return Delta{}, err
 		}
 	}
+	d := Delta{Type: t, Key: key, New: obj, SizeBytes: record.EstimateSize(obj)}
 	value, err := record.Encode(obj)
-	if err != nil {
+	switch {
+	case err == nil:
+		d.NewRecord = value.Record()
+	case t != cache.Deleted: // Pop is told of a deletion in any case.
 		return Delta{}, err
 	}
-	return Delta{Type: t, Key: key, New: obj, NewRecord: value.Record(), SizeBytes: value.SizeBytes()}, nil
+	return d, nil
 }
 
 func (q *DeltaFIFO) keyOf(obj any) (string, error) {
@@ -125,6 +129,7 @@ func (q *DeltaFIFO) keyOf(obj any) (string, error) {
 
 // push adds deltas to the log in one batch.
 func (q *DeltaFIFO) push(ds []Delta) error {
+	q.log.Encode(ds)
 	batch, err := q.log.db.Update(func(b *persist.Batch) { q.log.Append(b, ds) })
 	if err == nil {
 		q.log.Publish(batch, ds)

@@ -137,7 +137,8 @@ func NewLog(o Options) (*Log, error) {
 	return q, q.load()
 }
 
-// Encode encodes deltas before their batch, if Append will store them, so that the DB's lock is not held meanwhile.
+// Encode encodes the deltas that Append will store. It is called before their batch, because Append runs under the DB's
+// lock. What leaves the tail because a handler hangs is encoded there: MarshalJSON of a type must not read the store.
 func (q *Log) Encode(deltas []Delta) {
 	q.mu.Lock()
 	stores := q.storesLocked()

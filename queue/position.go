@@ -91,32 +91,27 @@ func (q *Log) startOverLocked(b *persist.Batch, p *position) {
 	q.putLocked(b, p)
 }
 
-// countLocked counts a delta that is appended for those who need it. What is too much for one of them, in all or in memory
-// while commits fail, is dropped: first what is no deletion, because it starts over, then the older half of its deletions.
+// countLocked adds a delta to what waits for each handler. Over MaxBacklogBytes, and while commits fail over
+// MaxPendingBytes in memory, the handler starts over, which drops its updates. If its deletions alone are over half of
+// MaxBacklogBytes then, the older half of them is dropped.
 func (q *Log) countLocked(b *persist.Batch, d *Delta) {
-	inMemory, failing := b.Failing()
+	maxInMemory, failing := b.Failing()
 	for p := range q.positions {
 		if p.from == never && (!p.wantsDeletions() || !d.deletes()) {
 			continue
 		}
 		p.bytes += int64(d.SizeBytes)
-		p.unwritten = min(p.unwritten+int64(d.SizeBytes), p.bytes)
-		bound := q.backlog
-		if !failing {
+		if p.unwritten = min(p.unwritten+int64(d.SizeBytes), p.bytes); !failing {
 			p.unwritten = 0
-		} else if p.unwritten > inMemory {
-			bound = inMemory
 		}
-		if bound < 0 || p.bytes <= bound {
-			continue
-		}
-		if p.from != never {
-			q.logger.Info("Too much waits for a handler, it starts over", "handler", p.title(), "bytes", p.bytes, "deltas", q.behindLocked(p))
+		tooMuch := q.backlog >= 0 && p.bytes > q.backlog
+		if p.from != never && (tooMuch || p.unwritten > maxInMemory) {
+			q.logger.Info("Too much waits for a handler, it starts over", "handler", p.title(), "bytes", p.bytes, "inMemory", p.unwritten, "deltas", q.behindLocked(p))
 			q.startOverLocked(b, p)
 		}
-		if kept := q.stored.deletionsBehind(p.Cursor); p.bytes > bound/2 && len(kept) > 0 {
+		if kept := q.stored.deletionsBehind(p.Cursor); tooMuch && p.bytes > q.backlog/2 && len(kept) > 0 {
 			q.logger.Info("Too many deletions wait for a handler, the oldest are dropped", "handler", p.title(), "dropped", (len(kept)+1)/2)
-			p.Cursor, p.bytes, p.unwritten = kept[(len(kept)-1)/2], p.bytes/2, p.unwritten/2
+			p.Cursor, p.bytes = kept[(len(kept)-1)/2], p.bytes/2
 			q.putLocked(b, p)
 		}
 	}

@@ -217,8 +217,9 @@ func TestWhileNothingCanBeWrittenLittleWaitsInMemory(t *testing.T) {
 		}
 	}
 	publishUpTo(t, q, 53, 1000)
-	if n := len(onDisk(t, q.db, false)); n > 20 {
-		t.Errorf("%d deltas are there", n)
+	deletions := deletionsOf(t, c)
+	if n := len(onDisk(t, q.db, false)); n > len(deletions)+1 || len(deletions) != 333 {
+		t.Errorf("%d deltas are there, %d deletions", n, len(deletions))
 	}
 	heal()
 	flush(t, q)

@@ -236,8 +236,8 @@ func (o *Objects) set(k objectKey, object any, seq uint64, encodedBytes int) {
 	o.setLocked(k, object, seq, encodedBytes)
 }
 
-// fill is set for an object of the first list. It keeps objects until half of the budget is used; later ones
-// stay in memory only until they are committed.
+// fill is set for an object of the first list. It keeps objects until half of the budget is used; a read
+// decodes later ones.
 func (o *Objects) fill(k objectKey, object any, seq uint64, encodedBytes int) {
 	slot := o.slot(k)
 	o.mu.Lock()

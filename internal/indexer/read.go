@@ -107,7 +107,7 @@ type lazyObject struct {
 }
 
 // fetch takes an object out of a snapshot that has the writes up to asOf. If the
-// object is not in memory, fetch copies the body of its record into buf, so that it can
+// object is not in memory, fetch copies its record into buf, so that it can
 // be decoded after the transaction.
 func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *buffers) lazyObject {
 	l := lazyObject{key: it.Key}
@@ -115,14 +115,11 @@ func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *buffers) lazyObject
 	if l.object, l.seq, inMemory = ix.objects.getAsOf(objectKey{ix.owner, it.Key}, asOf); inMemory {
 		return l
 	}
-	r, err := parse(it)
-	if err != nil {
-		l.err = err
-		return l
+	payload, err := it.Payload()
+	if err == nil {
+		l.record, err = record.Parse(buf.hold(payload))
 	}
-	l.seq = r.Seq
-	r.Body = buf.hold(r.Body)
-	l.record = r
+	l.seq, l.err = l.record.Seq, err
 	return l
 }
 
@@ -171,7 +168,7 @@ func (ix *Indexer) decodeInOrder(ls []lazyObject, m mark) {
 		default:
 			ix.objects.offer(objectKey{ix.owner, l.key}, l.object, l.seq, l.record.SizeBytes(), m)
 		}
-		l.record.Body = nil
+		l.record = record.Record{}
 	}
 }
 

@@ -17,7 +17,7 @@ type Change struct {
 	// none. Old is only set if the caller wanted it or an index needed it, and
 	// is nil too if it could not be read.
 	Old, New any
-	// OldSizeBytes is about how long Old is when encoded.
+	// OldSizeBytes is the length of the record of Old.
 	OldSizeBytes int
 	// OldRecord is a copy of the record of Old, nil unless
 	// the caller wanted Old and called [Writer.KeepOldRecords], and Old was not in memory.
@@ -201,7 +201,8 @@ func (w *Writer) staged(key string) *Change {
 	return nil
 }
 
-// MaxKeyBytes is the length of the longest key of an object. There is room for what an index entry has before it.
+// MaxKeyBytes is the length of the longest key of an object. It leaves
+// room for the index name and value before it in the key of an index entry.
 const MaxKeyBytes = persist.MaxKeyBytes - 4096
 
 // Encode encodes an object for [Writer.Set]. From now on the object must not change. The error says that it cannot be

@@ -90,9 +90,9 @@ func (b *batch) keep(key string, obj any) error {
 	if !b.a.how.Rewrite {
 		return nil
 	}
-	value, err := b.a.k.encode(key, obj)
+	value, err := indexer.Encode(key, obj)
 	if err != nil {
-		return err
+		return b.delete(key)
 	}
 	b.bytes += b.w.Set(key, value, false).SizeBytes()
 	return b.commitIfFull()

@@ -28,11 +28,7 @@ func (k *Sink) set(obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	rv := resourceVersionOf(obj) // A transform may change it.
-	obj, key, err := k.transformLocked(obj)
-	if err != nil {
-		return k.notAppliedLocked(err)
-	}
-	value, err := k.encode(key, obj)
+	value, key, err := k.encodeLocked(obj)
 	if err != nil {
 		return k.notAppliedLocked(err)
 	}
@@ -40,7 +36,7 @@ func (k *Sink) set(obj any) error {
 	defer w.Close()
 	defer clear(k.delta[:])
 	k.delta[0] = k.setDelta(w.Set(key, value, true))
-	k.detector.AddObject(obj)
+	k.detector.AddObject(value.Object)
 	return k.commitLocked(w, rv, k.delta[:])
 }
 
@@ -154,13 +150,16 @@ func (k *Sink) transformLocked(obj any) (transformed any, key string, err error)
 	return obj, key, nil
 }
 
-// encode encodes an object for the store. The error is a [refusedError].
-func (k *Sink) encode(key string, obj any) (*record.Object, error) {
-	value, err := indexer.Encode(key, obj)
+// encodeLocked is transformLocked for an object that is to be stored.
+func (k *Sink) encodeLocked(obj any) (value *record.Object, key string, err error) {
+	obj, key, err = k.transformLocked(obj)
 	if err != nil {
-		return nil, &refusedError{fmt.Sprintf("%.200s", key), err}
+		return nil, "", err
 	}
-	return value, nil
+	if value, err = indexer.Encode(key, obj); err != nil {
+		return nil, "", &refusedError{fmt.Sprintf("%.200s", key), err}
+	}
+	return value, key, nil
 }
 
 // told returns the old object of a change, nil if it is of another Go type: another transform has stored it.

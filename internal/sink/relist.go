@@ -126,7 +126,7 @@ func (r *relist) Item(obj runtime.Object) error {
 	if err := k.unexpected(obj); err != nil {
 		return r.leaveOut(obj, sent, err)
 	}
-	transformed, key, err := k.transformLocked(obj)
+	value, key, err := k.encodeLocked(obj)
 	if refused, ok := errors.AsType[*refusedError](err); ok {
 		return r.leaveOut(obj, sent, refused)
 	}
@@ -137,10 +137,6 @@ func (r *relist) Item(obj runtime.Object) error {
 	r.seen[key] = struct{}{}
 	if len(r.leftOut) > 0 {
 		delete(r.leftOut, sent.Key())
-	}
-	value, err := k.encode(key, transformed)
-	if refused, ok := errors.AsType[*refusedError](err); ok {
-		return r.leaveOut(obj, sent, refused)
 	}
 	if r.onlyOurs && !repeated {
 		return r.addSilentLocked(stagedItem{key: key, value: value, isNew: true})

@@ -80,7 +80,7 @@ type Sink struct {
 	mu sync.Mutex // Held while an event is applied. A stopped Reflector may still be relisting.
 	// record is the checkpoint as of the last batch.
 	record  checkpoint.Record
-	written checkpoint.Record // What was put of it last, without its resourceVersion.
+	written checkpoint.Record // The checkpoint that was put last, without its resourceVersion.
 	delta   [1]queue.Delta    // Of the event that is being applied.
 	stopped bool
 	// transform is nil until Load, and if there is none.
@@ -311,8 +311,9 @@ func (k *Sink) Distrust() (news bool) {
 	return true
 }
 
-// putCheckpoint encodes the checkpoint, and returns what puts it into a batch. Of one event to the next hardly anything
-// else than the resourceVersion changes, so the rest is put only if it has changed.
+// putCheckpoint encodes the checkpoint, and returns what puts it into a batch. From one event to the next only the
+// resourceVersion changes, so it has a key of its own. The rest is put when it differs from what was put last. A batch
+// fails only after Close.
 func (k *Sink) putCheckpoint() func(*persist.Batch) {
 	r, rv := k.record, []byte(k.record.ResourceVersion)
 	if k.distrusted {

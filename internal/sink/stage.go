@@ -109,8 +109,7 @@ func (st *stage) each(fn func([]stagedItem) error) error {
 	return fn(items)
 }
 
-// read returns the next objects from the file, as new values, because the values that
-// were put belong to the DB's committer.
+// read decodes the next objects of the bucket, with records of their own: those that were put belong to the DB.
 func (st *stage) read(from string) (items []stagedItem, err error) {
 	s, err := st.db.Snapshot(st.bucket.Space)
 	if err != nil {
