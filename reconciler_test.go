@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -430,9 +431,10 @@ func TestAReconcileCanAskForAnother(t *testing.T) {
 		f := newSource(t, configMap("a"))
 		path := testsupport.Path(t)
 		for range 2 {
-			p, calls := launch(t, path, f, nil), 0
+			p := launch(t, path, f, nil)
+			var calls atomic.Int64
 			reconcile := func(context.Context, warmwatch.ReconcileRequest) (warmwatch.ReconcileResult, error) {
-				calls++
+				calls.Add(1)
 				return warmwatch.ReconcileResult{After: time.Hour}, nil
 			}
 			if _, err := p.informer.AddReconciler("r", reconcile, sameEpoch()); err != nil {
@@ -441,8 +443,8 @@ func TestAReconcileCanAskForAnother(t *testing.T) {
 			p.run()
 			for i, wait := range []time.Duration{time.Minute, time.Hour} {
 				advance(wait)
-				if calls != i+1 {
-					t.Errorf("%d reconciles, not %d", calls, i+1)
+				if n := calls.Load(); n != int64(i)+1 {
+					t.Errorf("%d reconciles, not %d", n, i+1)
 				}
 			}
 			path = p.crash()
