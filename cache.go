@@ -51,9 +51,9 @@ type Options struct {
 	// wait to be written. The first list uses at most half of the budget. During the first initial list of a process
 	// the unused part of that half (at most 32 MiB) lets garbage grow, so that the collector runs less often.
 	MemoryBudget int64
-	// MaxPendingBytes bounds the changes that wait in memory to be written. While nothing can be written, it bounds for
-	// each handler what waits there for it.
-	// Beyond it the watch slows down; not where there is no file, or it cannot be written. Default 16 MiB.
+	// MaxPendingBytes bounds the changes that wait in memory to be written: beyond it the watch slows down. Where there is
+	// no file, it bounds nothing. While the file cannot be written, the watch goes on, and a handler for which more than
+	// this waits in memory starts over (S6). Default 16 MiB.
 	MaxPendingBytes int64
 	// MaxBacklogBytes bounds, for each handler, the changes that wait for it, most of them in the file. Beyond it the updates
 	// are dropped first, then the oldest deletions, down to half of the bound, and the handler starts over (D6): it gets

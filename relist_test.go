@@ -153,24 +153,30 @@ func TestARelistTellsOfDeletionsFirst(t *testing.T) {
 
 var errTransform = errors.New("cannot be transformed")
 
+// transforming begins a life with a transform, and runs it.
+func transforming(t *testing.T, path string, f *source, transform cache.TransformFunc) *process {
+	t.Helper()
+	p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
+	if err := p.informer.SetTransform(transform); err != nil {
+		t.Fatal(err)
+	}
+	p.run()
+	settle()
+	return p
+}
+
 func TestAnObjectThatTheTransformRefusesDoesNotEndARelist(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"))
 		path := testsupport.Path(t)
 		refuse := true
 		life := func() *process {
-			p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
-			if err := p.informer.SetTransform(func(obj any) (any, error) {
+			return transforming(t, path, f, func(obj any) (any, error) {
 				if refuse {
 					return refuseBad(obj)
 				}
 				return obj, nil
-			}); err != nil {
-				t.Fatal(err)
-			}
-			p.run()
-			settle()
-			return p
+			})
 		}
 		p := life()
 		relisted(f, func() { f.put(configMap("c"), configMap("x", "bad"), configMap("b", "bad")) })
@@ -197,19 +203,13 @@ func TestAnObjectThatCannotBeEncodedIsRefused(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"))
 		path := testsupport.Path(t)
 		life := func() *process {
-			p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
-			if err := p.informer.SetTransform(func(obj any) (any, error) {
+			return transforming(t, path, f, func(obj any) (any, error) {
 				cm := obj.(*corev1.ConfigMap).DeepCopy()
 				if cm.Data["v"] == "bad" {
 					cm.Name = strings.Repeat("n", 33_000)
 				}
 				return cm, nil
-			}); err != nil {
-				t.Fatal(err)
-			}
-			p.run()
-			settle()
-			return p
+			})
 		}
 		p := life()
 		f.put(configMap("b", "bad"), configMap("c"))

@@ -325,10 +325,8 @@ func (db *DB) flushLocked() error {
 }
 
 // Close flushes and closes the file. If it returns nil, all that was applied is in the
-// file (S7), or there never was one, see
-// [DB.Flush]. It waits for open snapshots, and for a disk that does not answer. Further
-// calls wait for the first and return what it does; calls of other methods return
-// [ErrClosed].
+// file (S7), or there never was one, see [DB.Flush]. It waits for open snapshots, and for a disk that does not answer.
+// Further calls wait for the first and return what it does; calls of other methods return [ErrClosed].
 func (db *DB) Close() error {
 	db.mu.Lock()
 	if db.closing {

@@ -2,6 +2,15 @@ package persist
 
 import "encoding/json"
 
+// JSON encodes a value for [ReadJSON]. It panics if v has no JSON: it is for structs of texts and numbers.
+func JSON(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
 // ReadJSON decodes a value that is JSON. Errors are those of [Item.Payload], or a [CorruptError].
 func ReadJSON[T any](it *Item) (v T, err error) {
 	payload, err := it.Payload()

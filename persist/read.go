@@ -23,8 +23,7 @@ type Item struct {
 // SizeBytes is about the length of the value. It reads nothing.
 func (it *Item) SizeBytes() int { return len(it.sealed) }
 
-// Payload verifies the checksum of a value in the file, and lends the value for as long as
-// the callback runs.
+// Payload lends the value for as long as the callback runs. It verifies the checksum of a value in the file.
 func (it *Item) Payload() ([]byte, error) {
 	if it.inMemory {
 		return unsealed(it.sealed), nil

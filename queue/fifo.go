@@ -110,7 +110,7 @@ func (q *DeltaFIFO) delta(t cache.DeltaType, obj any) (Delta, error) {
 	switch {
 	case err == nil:
 		d.NewRecord = value.Record()
-	case t != cache.Deleted: // Pop is told of a deletion in any case.
+	case t != cache.Deleted: // A deletion is queued in any case.
 		return Delta{}, err
 	}
 	return d, nil

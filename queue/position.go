@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -38,14 +37,6 @@ type handled struct {
 	Panics map[string]int `json:"panics,omitempty"`
 }
 
-func (h handled) encode() []byte {
-	b, err := json.Marshal(h)
-	if err != nil { // A struct of strings and numbers has JSON.
-		panic(err)
-	}
-	return b
-}
-
 // A position says how far a handler has come. Guarded by Log.mu.
 type position struct {
 	handled
@@ -70,7 +61,7 @@ func (p *position) wantsDeletions() bool { return p.StartsOver && !p.isNew }
 // putLocked stores the position, if it has a name.
 func (q *Log) putLocked(b *persist.Batch, p *position) {
 	if p.name != "" {
-		b.Put(q.handlers, p.name, p.encode())
+		b.Put(q.handlers, p.name, persist.JSON(p.handled))
 	}
 }
 

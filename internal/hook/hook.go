@@ -1,7 +1,7 @@
-// Package hook has what only tests set, of several packages.
+// Package hook lets the tests of several packages step in where nothing else can.
 package hook
 
 import "sync/atomic"
 
-// BeforeWrite is called before a persist.DB writes a commit, which fails with the error. Nil: it is not.
+// BeforeWrite is called before a persist.DB writes a commit, which fails with its error. Only tests set it: otherwise it is nil.
 var BeforeWrite atomic.Pointer[func() error]

@@ -166,7 +166,7 @@ func (ix *Indexer) storeLocked(next state, more func(*persist.Batch)) error {
 	if next.Dropped && !dropped {
 		ix.drops.Add(1)
 	}
-	stored := next.encode()
+	stored := persist.JSON(next)
 	_, err := ix.update(func(b *persist.Batch) {
 		b.Put(ix.storeName, stateKey, stored)
 		more(b)

@@ -61,11 +61,11 @@ func TestARebuiltIndexHasWhatItShouldHaveAndNothingElse(t *testing.T) {
 		},
 		"too many": func(b *persist.Batch, ix *Indexer) {
 			for i := range 50 * ChunkObjects {
-				b.Put(ix.indexName, newIndexPut("values", "all", fmt.Sprintf("ns/gone-%d", i)).key, []byte(nil))
+				b.Put(ix.indexName, newIndexPut("values", "all", fmt.Sprintf("ns/gone-%d", i)).key, nil)
 			}
-			b.Put(ix.indexName, newIndexPut("values", "other", "ns/pod-007").key, []byte(nil))
-			b.Put(ix.indexName, newIndexPut("of an earlier program", "1", "ns/pod-007").key, []byte(nil))
-			b.Put(ix.indexName, "\xff\xff no entry at all", []byte(nil))
+			b.Put(ix.indexName, newIndexPut("values", "other", "ns/pod-007").key, nil)
+			b.Put(ix.indexName, newIndexPut("of an earlier program", "1", "ns/pod-007").key, nil)
+			b.Put(ix.indexName, "\xff\xff no entry at all", nil)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,7 +1,6 @@
 package indexer
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -110,14 +109,6 @@ type state struct {
 // doubt says that index entries may be wrong.
 func (s *state) doubt(err error) { s.IndexErr = fmt.Sprintf("%.200s", err) }
 
-func (s *state) encode() []byte {
-	b, err := json.Marshal(s)
-	if err != nil { // A struct of texts and numbers has JSON.
-		panic(err)
-	}
-	return b
-}
-
 // New returns the Indexer of a space, with the objects that are in the DB.
 // The caller rebuilds the indices if other index functions may have made them.
 func New(o Options) (*Indexer, error) {
@@ -214,7 +205,7 @@ func (ix *Indexer) recount(cause error) (s state, err error) {
 	}
 	ix.failed(cause, stateKey)
 	snapshot.Close()
-	made := s.encode()
+	made := persist.JSON(s)
 	_, err = ix.db.Update(func(b *persist.Batch) { b.Put(ix.storeName, stateKey, made) })
 	return s, err
 }

@@ -359,7 +359,7 @@ func appendEntries(entries []indexPut, name, key string, values, others []string
 func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 	ix := w.ix
 	next := w.next
-	stored := next.encode()
+	stored := persist.JSON(next)
 	batch, err = ix.update(func(b *persist.Batch) {
 		// The decoded objects change together with what snapshots see, so that no
 		// reader goes back in time when it reads now in one way and now in the other.

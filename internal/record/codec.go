@@ -196,7 +196,7 @@ func EstimateSize(obj any) int {
 	return envelopeBytes + g.bodySize(obj)
 }
 
-// bodySize is how many bytes appendBody will append. Only that of protobuf is no estimate.
+// bodySize is how many bytes appendBody will append: exact for protobuf, an estimate for the others.
 func (g *goType) bodySize(obj any) int {
 	switch g.codec {
 	case CodecUnstructured:

@@ -149,7 +149,7 @@ func TestQuantitiesBehindAMapsValue(t *testing.T) {
 	}
 	allCached(out)
 	done := make(chan struct{})
-	go func() { // The committer, of a delta's Old.
+	go func() { // A delta with it is stored.
 		defer close(done)
 		_, _ = appendRecord(nil, 1, out)
 	}()
@@ -158,8 +158,8 @@ func TestQuantitiesBehindAMapsValue(t *testing.T) {
 	<-done
 }
 
-// TestObjectsThatAreNotEncodedAheadHaveCachedAllTexts is for every type of client-go.
-func TestObjectsThatAreNotEncodedAheadHaveCachedAllTexts(t *testing.T) {
+// TestEstimateSizeCachesAllTexts is for every type of client-go.
+func TestEstimateSizeCachesAllTexts(t *testing.T) {
 	for gvk, goType := range scheme.Scheme.AllKnownTypes() {
 		obj := reflect.New(goType).Interface()
 		if goTypeOf(obj).codec != CodecProtobuf {

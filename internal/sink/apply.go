@@ -6,7 +6,6 @@ import (
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/indexer"
-	"github.com/warmwatch/warmwatch/internal/record"
 	"github.com/warmwatch/warmwatch/queue"
 )
 
@@ -104,7 +103,7 @@ func (b *batch) delete(key string) error {
 	if c == nil {
 		return nil
 	}
-	return b.add(lostDelta(c.Seq, key, b.a.k.told(c.Old)))
+	return b.add(b.a.k.lostDelta(c))
 }
 
 // commit applies a chunk. The checkpoint keeps its resourceVersion, says that a relist is
@@ -165,9 +164,17 @@ func (a *applier) leftOutObject(w *indexer.Writer, key string) any {
 	return a.k.told(w.Sound(key))
 }
 
-// lostDelta is the delta of a missed deletion. old is the last known object, or nil.
-func lostDelta(seq uint64, key string, old any) queue.Delta {
-	return queue.Delta{Seq: seq, Type: cache.Deleted, Key: key, New: old, FinalStateUnknown: true, SizeBytes: record.EstimateSize(old)}
+// keyBytes is about how long a delta without objects is.
+const keyBytes = 128
+
+// lostDelta is the delta of a missed deletion, with the last known object, if that can be told.
+func (k *Sink) lostDelta(c *indexer.Change) queue.Delta {
+	d := queue.Delta{Seq: c.Seq, Type: cache.Deleted, Key: c.Key, FinalStateUnknown: true, SizeBytes: keyBytes}
+	if d.New = k.told(c.Old); d.New != nil {
+		d.NewRecord = c.OldRecord
+		d.SizeBytes += c.OldSizeBytes
+	}
+	return d
 }
 
 // set applies the staged objects.

@@ -85,17 +85,13 @@ func (k *Sink) Delete(obj any) error {
 	if err != nil {
 		return k.deleteRefusedLocked(sent, err)
 	}
-	w := k.indexer.Writer()
+	w := k.writer()
 	defer w.Close()
-	var old any // If it has another uid, handlers know it, and its deletion was missed.
-	uid, _, exists := w.Head(key)
-	missed := exists && isOther(uid, uidOf(obj))
-	if missed {
-		old, _ = w.Stored(key)
-	}
-	d := deleteDelta(w, key, obj)
-	if missed {
-		d = lostDelta(d.Seq, key, k.told(old))
+	var d queue.Delta
+	if uid, _, exists := w.Head(key); exists && isOther(uid, uidOf(obj)) { // Handlers know that one: its deletion was missed.
+		d = k.lostDelta(w.Delete(key, true))
+	} else {
+		d = deleteDelta(w, key, obj)
 	}
 	return k.commitLocked(w, rv, []queue.Delta{d})
 }
@@ -112,8 +108,7 @@ func (k *Sink) deleteRefusedLocked(sent checkpoint.ObjectVersion, err error) err
 	if uid, _, exists := w.Head(key); !exists || isOther(uid, sent.UID) {
 		return k.notAppliedLocked(err)
 	}
-	c := w.Delete(key, true)
-	return k.commitLocked(w, sent.ResourceVersion, []queue.Delta{lostDelta(c.Seq, key, k.told(c.Old))})
+	return k.commitLocked(w, sent.ResourceVersion, []queue.Delta{k.lostDelta(w.Delete(key, true))})
 }
 
 // deleteDelta stages the deletion of an object. As in client-go, handlers are also told

@@ -15,7 +15,8 @@ import (
 )
 
 // A refusedError says that an object cannot be stored, because the transform has failed
-// on it, it has no key or one that is too long, it cannot be encoded, or it is of another type. The object is left out, as by client-go.
+// on it, it has no key or one that is too long, it cannot be encoded, or it is of another type. The object is left out, as
+// by client-go.
 type refusedError struct {
 	key string
 	err error
