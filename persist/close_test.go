@@ -106,7 +106,9 @@ func TestCloseWaitsForOpenSnapshots(t *testing.T) {
 	s := snapshot(t, db, false)
 	closed := make(chan error, 1)
 	go func() { closed <- db.Close() }()
-	<-db.done // All that is left is to close the file.
+	for !errors.Is(db.Flush(), ErrClosed) { // Then all that is left is to close the file.
+		time.Sleep(time.Millisecond)
+	}
 	if v, found, err := viewText(s, testBucket.Name, "key"); v != "value" || !found || err != nil {
 		t.Errorf("the snapshot has %q, %v, %v", v, found, err)
 	}

@@ -1,6 +1,7 @@
 package persist
 
 import (
+	"cmp"
 	"errors"
 	"runtime"
 	"sync/atomic"
@@ -31,7 +32,7 @@ func (db *DB) run() {
 	defer timer.Stop()
 	for {
 		db.mu.Lock()
-		untold, closed := db.untold, db.closed
+		untold, ended := db.untold, db.phase == closed
 		wait, due := db.nextCommitLocked(time.Now())
 		urgent := !db.urgentSince.IsZero()
 		db.mu.Unlock()
@@ -39,7 +40,9 @@ func (db *DB) run() {
 			db.tellDamage()
 			continue
 		}
-		if closed {
+		if ended {
+			db.closeErr = cmp.Or(db.closeErr, db.closeFile())
+			usedPaths.Delete(db.path)
 			return
 		}
 		if urgent && alone {
@@ -82,7 +85,7 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 		wait = min(wait, db.urgentSince.Add(db.opts.DurableDelay).Sub(now))
 	}
 	if db.commitErr != nil {
-		wait = min(db.retryAt.Sub(now), max(wait, db.failingSince.Add(durableGrace).Sub(now)))
+		wait = min(db.retryAt.Sub(now), max(wait, db.errSince.Add(durableGrace).Sub(now)))
 	}
 	return wait, true
 }
@@ -95,14 +98,14 @@ func (db *DB) commit() {
 		db.mu.Unlock()
 		return
 	}
-	flushing, b := db.takeWaitingLocked(), db.bolt
+	flushing, b, again := db.takeWaitingLocked(), db.bolt, db.commitErr != nil
 	db.mu.Unlock()
 
 	var txID int
 	var err error
 	if flushing != nil {
 		if err = db.waitForReaders(); err == nil {
-			txID, err = db.write(b, flushing)
+			txID, err = db.write(b, flushing, again)
 		}
 		if isDiskFull(err) {
 			db.makeRoom()
@@ -118,7 +121,7 @@ func (db *DB) commit() {
 // countLocked has what was applied count as durable although it is not in the file.
 func (db *DB) countLocked() {
 	if db.countedTo <= db.durable { // The first time since something was written.
-		db.log.Info("Nothing can be written: durable handlers are told of what is not in the cache file", "path", db.path, "after", durableGrace)
+		db.opts.Logger.Info("Nothing can be written: durable handlers are told of what is not in the cache file", "path", db.path, "after", durableGrace)
 	}
 	db.dirtySince, db.urgentSince = time.Time{}, time.Time{}
 	db.countedTo = db.applied
@@ -128,7 +131,7 @@ func (db *DB) countLocked() {
 // takeWaitingLocked takes what is to be written, nil if there is nothing or no file.
 func (db *DB) takeWaitingLocked() *layer {
 	db.flushRequested = false
-	db.dirtySince, db.urgentSince = time.Time{}, time.Time{}
+	db.dirtySince, db.urgentSince, db.busySince = time.Time{}, time.Time{}, time.Now()
 	if db.flushing == nil { // Else the last attempt failed: try the same again.
 		db.flushingTo = db.applied
 		if db.writesLocked() {
@@ -141,13 +144,12 @@ func (db *DB) takeWaitingLocked() *layer {
 // attemptedLocked notes how an attempt has ended.
 func (db *DB) attemptedLocked(flushing *layer, txID int, err error) {
 	db.busySince = time.Time{}
-	db.attempts++
 	if err != nil {
 		db.failedLocked(err)
 		return
 	}
 	if db.commitErr != nil {
-		db.log.Info("The cache file is written to again", "path", db.path)
+		db.opts.Logger.Info("The cache file is written to again", "path", db.path)
 	}
 	if flushing != nil {
 		db.boltTxID = txID
@@ -155,7 +157,7 @@ func (db *DB) attemptedLocked(flushing *layer, txID int, err error) {
 			db.noteChangeLocked(true)
 		}
 	}
-	db.flushing, db.commitErr, db.retryDelay, db.failingSince = nil, nil, 0, time.Time{}
+	db.flushing, db.commitErr = nil, nil
 	db.durable = db.flushingTo
 }
 
@@ -164,36 +166,35 @@ func (db *DB) failedLocked(err error) {
 	if !db.writesLocked() { // It was found to be damaged meanwhile.
 		return
 	}
-	db.unsynced = true
 	if errors.Is(err, ErrCorrupt) {
 		db.damagedLocked(err)
 		return
 	}
 	if db.commitErr == nil {
-		db.log.Error(err, "Could not write to the cache file, keeping the changes in memory, where they are not durable", "path", db.path)
-		db.failingSince = time.Now()
+		db.opts.Logger.Error(err, "Could not write to the cache file, keeping the changes in memory, where they are not durable", "path", db.path)
+		db.errSince = time.Now()
 	}
 	if db.formerUsers == nil {
 		db.formerUsers, db.users = db.users, new(atomic.Int64)
 	}
 	db.commitErr = prefixed(err, "commit to %s", db.path)
-	db.retryDelay = min(max(2*db.retryDelay, minRetryDelay), maxRetryDelay)
-	db.retryAt = time.Now().Add(db.retryDelay)
+	// As long as it has failed so far, so that the delay doubles.
+	db.retryAt = time.Now().Add(min(max(time.Since(db.errSince), minRetryDelay), maxRetryDelay))
 	db.noteChangeLocked(true) // To count as durable.
 }
 
-// write puts a layer into the file, in one transaction, whose number it returns.
-func (db *DB) write(b *handle, l *layer) (txID int, err error) {
+// write puts a layer into the file, in one transaction, whose number it returns. After a failed commit it syncs what the
+// file has before.
+func (db *DB) write(b *handle, l *layer, again bool) (txID int, err error) {
 	if before := hook.BeforeWrite.Load(); before != nil {
 		if err := (*before)(); err != nil {
 			return 0, err
 		}
 	}
-	if db.unsynced {
+	if again {
 		if err := db.sync(b); err != nil {
 			return 0, err
 		}
-		db.unsynced = false
 	}
 	err = guard(func() error {
 		tx, err := b.Begin(true)
@@ -230,13 +231,13 @@ func (db *DB) waitForReaders() error {
 	for begin := time.Now(); ; time.Sleep(readersPause) {
 		db.mu.Lock()
 		if db.formerUsers == nil || db.formerUsers.Load() == 0 {
-			db.formerUsers, db.busySince = nil, time.Now()
+			db.formerUsers = nil
 			db.mu.Unlock()
 			return nil
 		}
-		closing := db.closing
+		patient := db.phase == closing
 		db.mu.Unlock()
-		if !closing && time.Since(begin) >= maxReadersWait {
+		if !patient && time.Since(begin) >= maxReadersWait {
 			return errors.New("persist: a commit has failed, and what was in the file before it is still being read")
 		}
 	}

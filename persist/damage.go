@@ -21,7 +21,7 @@ func (db *DB) readError(b *handle, bucket Bucket, err error) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	switch {
-	case b == nil || db.closed || db.unreadable:
+	case b == nil || db.phase == closed || db.unreadable:
 	case bucket == Bucket{}:
 		db.damagedLocked(err)
 		db.unreadable = true
@@ -40,8 +40,8 @@ func isFileDamage(err error) bool {
 // damagedLocked has the file only be read from now on. What waits to be written stays in pending.
 func (db *DB) damagedLocked(err error) {
 	if db.fileErr == nil {
-		db.log.Error(err, "The cache file is damaged. It is only read from now on, and set aside at the next start", "path", db.path)
-		db.fileErrAt = time.Now()
+		db.opts.Logger.Error(err, "The cache file is damaged. It is only read from now on, and set aside at the next start", "path", db.path)
+		db.errSince = time.Now()
 		db.fileErr = prefixed(err, "%s is only read", db.path)
 	}
 	if db.flushing != nil {
@@ -49,7 +49,7 @@ func (db *DB) damagedLocked(err error) {
 		db.flushing = nil
 	}
 	db.pending.noneFresh() // A commit may be under way.
-	db.commitErr, db.retryDelay, db.failingSince = nil, 0, time.Time{}
+	db.commitErr = nil
 	db.untold = err
 	db.noteChangeLocked(true)
 	db.wakeCommitter()

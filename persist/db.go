@@ -87,28 +87,21 @@ func (o Options) withDefaults() (Options, error) {
 //
 // All methods are safe for concurrent use.
 type DB struct {
-	givenPath string // The path given to Open.
-	path      string // The file itself, where givenPath is a symbolic link.
-	opts      Options
-	log       klog.Logger
+	path string // The file itself: symbolic links are followed.
+	opts Options
 
 	wake chan struct{} // Capacity 1: tells the committer to look again.
-	done chan struct{} // Closed when the committer has ended.
+	done chan struct{} // Closed when the committer has ended, and has closed the file.
 
-	ended    chan struct{} // Closed when Close has ended, and closeErr is what it returns.
-	closeErr error
+	mu sync.RWMutex
 
-	unsynced bool // The committer's alone. A commit has failed, see sync.
-
-	mu   sync.RWMutex
-	cond sync.Cond // On mu. Broadcast after each commit attempt.
-
-	bolt       *handle // Nil: memory only.
-	unreadable bool    // bolt is left alone: no transaction can be begun.
-	fileErr    error   // Why there is no file, or why it is only read.
-	fileErrAt  time.Time
-	untold     error // Damage that nobody was told of.
-	boltTxID   int   // The bbolt transaction of the last successful commit.
+	bolt       *handle   // Nil: memory only.
+	unreadable bool      // bolt is left alone: no transaction can be begun.
+	fileErr    error     // Why there is no file, or why it is only read.
+	commitErr  error     // Why the last commit attempt has failed. Not beside fileErr.
+	errSince   time.Time // Since when there is one of the two.
+	untold     error     // Damage that nobody was told of.
+	boltTxID   int       // The bbolt transaction of the last successful commit.
 	// users counts those who have a transaction of bolt open, or are about to begin one; formerUsers those of
 	// before a commit failed, nil once there are none: see waitForReaders.
 	users, formerUsers *atomic.Int64
@@ -122,19 +115,23 @@ type DB struct {
 	dirtySince, urgentSince time.Time // Zero: nothing waits.
 	busySince               time.Time // When the commit that is under way began, or zero.
 	flushRequested          bool
-	attempts                int // Commit attempts that have ended.
+	retryAt                 time.Time // After commitErr.
 
-	commitErr    error // Of the last commit attempt.
-	failingSince time.Time
-	retryAt      time.Time
-	retryDelay   time.Duration
-
-	closing   bool
-	closed    bool
+	phase     phase
+	closeErr  error // What Close returns once done is closed.
 	setAsides []SetAside
 	onDamage  map[*func(error)]struct{}
-	committed chan struct{} // Closed, and made anew, when more may count as durable.
+	committed chan struct{} // Closed, and made anew, when a commit has ended, or more may count as durable.
 }
+
+// A phase of a DB. None comes back.
+type phase int
+
+const (
+	inUse   phase = iota
+	closing       // Close makes the last commit.
+	closed        // Only the committer uses the file, to close it.
+)
 
 // OnDamage has fn called when the file, or one more bucket of it, is found damaged in use: what could not be read of it is
 // gone. It is called without locks, until remove is called.
@@ -149,8 +146,8 @@ func (db *DB) OnDamage(fn func(cause error)) (remove func()) {
 	}
 }
 
-// Path is the path given to Open.
-func (db *DB) Path() string { return db.givenPath }
+// Path is the path of the file. Symbolic links of the path given to Open are followed.
+func (db *DB) Path() string { return db.path }
 
 // hangingCommit is how long a commit may take before Err tells of it.
 const hangingCommit = 10 * time.Second
@@ -174,13 +171,13 @@ func (db *DB) Problem() (code Code, since time.Time, err error) {
 	busy := time.Since(db.busySince)
 	switch {
 	case errors.Is(db.fileErr, ErrLocked):
-		return CodeLocked, db.fileErrAt, db.fileErr
+		return CodeLocked, db.errSince, db.fileErr
 	case db.fileErr != nil && db.bolt == nil:
-		return CodeNoFile, db.fileErrAt, db.fileErr
+		return CodeNoFile, db.errSince, db.fileErr
 	case db.fileErr != nil:
-		return CodeFileDamaged, db.fileErrAt, db.fileErr
+		return CodeFileDamaged, db.errSince, db.fileErr
 	case db.commitErr != nil:
-		return CodeNotWritten, db.failingSince, db.commitErr
+		return CodeNotWritten, db.errSince, db.commitErr
 	case !db.busySince.IsZero() && busy >= hangingCommit:
 		return CodeDiskHangs, db.busySince, fmt.Errorf("persist: %s: the disk has not done a commit after %v", db.path, busy.Round(time.Second))
 	}
@@ -212,7 +209,7 @@ func (db *DB) writesLocked() bool { return db.bolt != nil && db.fileErr == nil }
 func (db *DB) Update(fn func(*Batch)) (uint64, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	if db.closing {
+	if db.phase != inUse {
 		return 0, ErrClosed
 	}
 	b := Batch{db: db}
@@ -276,7 +273,14 @@ func (db *DB) Committed() <-chan struct{} {
 func (db *DB) announceLocked() {
 	close(db.committed)
 	db.committed = make(chan struct{})
-	db.cond.Broadcast()
+}
+
+// waitLocked waits for announceLocked. It releases db.mu meanwhile.
+func (db *DB) waitLocked() {
+	committed := db.committed
+	db.mu.Unlock()
+	<-committed
+	db.mu.Lock()
 }
 
 // Applied is the number of the last applied batch.
@@ -292,7 +296,7 @@ func (db *DB) Applied() uint64 {
 func (db *DB) Flush() error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	if db.closed {
+	if db.phase == closed {
 		return ErrClosed
 	}
 	return db.flushLocked()
@@ -300,19 +304,13 @@ func (db *DB) Flush() error {
 
 func (db *DB) flushLocked() error {
 	for target := db.applied; db.writesLocked() && db.durable < target; {
-		if db.closed {
-			return ErrClosed
-		}
-		// An attempt that is under way has begun before the call. If it fails,
-		// the one after it decides.
-		need := db.attempts + 1
-		if db.flushing != nil && db.commitErr == nil {
-			need++
-		}
-		for db.durable < target && db.attempts < need && db.writesLocked() && !db.closed {
-			db.flushRequested = true
-			db.wakeCommitter()
-			db.cond.Wait()
+		db.flushRequested = true
+		db.wakeCommitter()
+		// An attempt that is under way has begun before the call. If it fails, the one after it decides.
+		for db.durable < target && db.writesLocked() && (db.flushRequested || !db.busySince.IsZero()) {
+			if db.waitLocked(); db.phase == closed {
+				return ErrClosed
+			}
 		}
 		if db.durable < target && db.commitErr != nil {
 			return db.commitErr
@@ -329,23 +327,16 @@ func (db *DB) flushLocked() error {
 // Further calls wait for the first and return what it does; calls of other methods return [ErrClosed].
 func (db *DB) Close() error {
 	db.mu.Lock()
-	if db.closing {
-		db.mu.Unlock()
-		<-db.ended // Not a sync.Once, whose mutex would stop the clock of a synctest bubble.
-		return db.closeErr
+	if db.phase == inUse {
+		db.phase = closing
+		db.announceLocked() // Who waits for room gives up.
+		db.closeErr = db.flushLocked()
+		db.phase = closed
+		db.announceLocked() // Flushes that no attempt will be made for give up, too.
+		db.wakeCommitter()
 	}
-	defer close(db.ended)
-	db.closing = true
-	db.announceLocked() // Who waits for room gives up.
-	err := db.flushLocked()
-	db.closed = true
-	db.announceLocked() // Flushes that no attempt will be made for give up, too.
-	db.wakeCommitter()
 	db.mu.Unlock()
-
 	<-db.done
-	db.closeErr = cmp.Or(err, db.closeFile())
-	inUse.Delete(db.path)
 	return db.closeErr
 }
 

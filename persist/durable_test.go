@@ -18,20 +18,19 @@ func commitUntilVisible(t *testing.T, db *DB) (end func(error)) {
 	db.flushing, db.pending, db.flushingTo = db.pending, newLayer(), db.applied
 	l := db.flushing
 	db.mu.Unlock()
-	txID, err := db.write(db.bolt, l)
+	txID, err := db.write(db.bolt, l, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return func(err error) {
 		db.mu.Lock()
 		defer db.mu.Unlock()
-		db.attempts++
 		if err != nil {
 			db.failedLocked(err)
 		} else {
 			db.boltTxID, db.durable, db.flushing = txID, db.flushingTo, nil
 		}
-		db.cond.Broadcast()
+		db.announceLocked()
 	}
 }
 

@@ -39,30 +39,23 @@ const PageBytes = 8 << 10
 // allocBytes is by how much the file grows.
 const allocBytes = 4 << 20
 
-// openBolt has bbolt use f, an open file; if f is nil, bbolt opens path itself. After an error f is closed.
-func openBolt(path string, f *os.File) (*handle, error) {
+// openBolt has bbolt use an open file. After an error the file is closed.
+func openBolt(f *os.File) (*handle, error) {
 	options := boltOptions()
-	options.OpenFile = func(name string, flag int, mode os.FileMode) (_ *os.File, err error) {
-		if f == nil {
-			f, err = openFile(name, flag, mode)
-		}
-		return f, err
-	}
+	options.OpenFile = func(string, int, os.FileMode) (*os.File, error) { return f, nil }
 	var b *bolt.DB
 	err := guard(func() (err error) {
-		b, err = bolt.Open(path, 0o600, options)
+		b, err = bolt.Open(f.Name(), 0o600, options)
 		return err
 	})
 	if err == nil {
 		b.AllocSize = allocBytes
 		return &handle{DB: b, file: f, pageSize: int64(b.Info().PageSize)}, nil
 	}
-	if f != nil { // bbolt has closed it, unless it panicked: then its mapping would keep the lock.
-		_ = errors.Join(unlockFile(f), f.Close())
-	}
+	_ = errors.Join(unlockFile(f), f.Close()) // bbolt has closed it, unless it panicked: then its mapping would keep the lock.
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
-		err = fmt.Errorf("%w: %s", ErrLocked, path)
+		err = fmt.Errorf("%w: %s", ErrLocked, f.Name())
 	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
 		err = &CorruptError{Err: err}
 	}

@@ -1,9 +1,7 @@
 package persist
 
 import (
-	"errors"
 	"fmt"
-	"runtime"
 	"strconv"
 	"testing"
 
@@ -224,22 +222,5 @@ func TestWhatWasTakenFromACallbackOutlivesTheTransaction(t *testing.T) {
 		if len(key) != 3 || v != repeat("a", 1000) {
 			t.Fatalf("key %q changed under its reader", key)
 		}
-	}
-}
-
-// TestAnImpossibleKeyIsNotCopied, not even into the error: it may be gigabytes of the memory
-// behind the map.
-func TestAnImpossibleKeyIsNotCopied(t *testing.T) {
-	const size = 64 << 20
-	c := &mergeCursor{k: make([]byte, size)}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	c.checkKey()
-	runtime.ReadMemStats(&after)
-	if !errors.Is(c.err, ErrCorrupt) || c.k != nil {
-		t.Errorf("%v", c.err)
-	}
-	if n := after.TotalAlloc - before.TotalAlloc; n >= size {
-		t.Errorf("%d bytes were allocated for a key of %d", n, size)
 	}
 }

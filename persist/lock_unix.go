@@ -19,7 +19,7 @@ const (
 // boltTimeout is for the lock that bbolt takes itself: this process has it already.
 const boltTimeout = time.Second
 
-// lock opens the cache file and takes the lock that bbolt takes. It waits for LockTimeout, and until ctx ends. Closing the
+// lock opens the cache file, or makes an empty one, and takes the lock that bbolt takes. It waits for LockTimeout, and until ctx ends. Closing the
 // file releases the lock. The file is opened for writing, because NFS turns an exclusive
 // flock into a lock of the server, which requires that.
 //
@@ -28,7 +28,7 @@ const boltTimeout = time.Second
 func (db *DB) lock(ctx context.Context) (*os.File, error) {
 	logged := false
 	for begin := time.Now(); ; {
-		f, err := os.OpenFile(db.path, os.O_RDWR, 0)
+		f, err := os.OpenFile(db.path, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return nil, err
 		}
@@ -45,7 +45,7 @@ func (db *DB) lock(ctx context.Context) (*os.File, error) {
 			if late {
 				return nil, errors.Join(err, f.Close())
 			}
-			db.log.Info("Waiting for the process that holds the cache file", "path", db.path, "err", err)
+			db.opts.Logger.Info("Waiting for the process that holds the cache file", "path", db.path, "err", err)
 		}
 		if err := f.Close(); err != nil {
 			return nil, err

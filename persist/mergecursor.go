@@ -2,7 +2,6 @@ package persist
 
 import (
 	"bytes"
-	"fmt"
 
 	"github.com/tidwall/btree"
 	bolt "go.etcd.io/bbolt"
@@ -14,7 +13,6 @@ type mergeCursor struct {
 	layers [2]*layerCursor
 	file   *bolt.Cursor
 	k, v   []byte
-	err    error
 }
 
 type layerCursor struct {
@@ -42,7 +40,6 @@ func newMergeCursor(s *Snapshot, bucket Bucket, from string) *mergeCursor {
 	if b := s.fileBucket(bucket).b; b != nil {
 		c.file = b.Cursor()
 		c.k, c.v = c.file.Seek(append([]byte{keyPrefix}, from...))
-		c.checkKey()
 	}
 	return c
 }
@@ -58,10 +55,10 @@ func (c *mergeCursor) next(item *Item) bool {
 		fromFile := c.k != nil && (!inMemory || string(c.k[1:]) < key)
 		if fromFile {
 			item.Key, item.sealed, item.inMemory = string(c.k[1:]), c.v, false
-			c.nextInFile()
+			c.k, c.v = c.file.Next()
 			return true
 		}
-		if !inMemory || c.err != nil {
+		if !inMemory {
 			return false
 		}
 		var e entry
@@ -72,28 +69,11 @@ func (c *mergeCursor) next(item *Item) bool {
 			}
 		}
 		if c.k != nil && bytes.Equal(c.k[1:], []byte(key)) {
-			c.nextInFile()
+			c.k, c.v = c.file.Next()
 		}
 		if e.sealed != nil {
 			item.Key, item.sealed, item.inMemory = key, e.sealed, true
 			return true
 		}
 	}
-}
-
-// nextInFile goes on to the next key of the file.
-func (c *mergeCursor) nextInFile() {
-	c.k, c.v = c.file.Next()
-	c.checkKey()
-}
-
-// checkKey refuses a key that this package cannot have written: it may be
-// gigabytes of noise.
-func (c *mergeCursor) checkKey() {
-	if c.k == nil || (len(c.k) > 0 && len(c.k) <= bolt.MaxKeySize && c.k[0] == keyPrefix) {
-		return
-	}
-	// Cut here, because fmt copies all bytes before it cuts them.
-	c.err = &CorruptError{Err: fmt.Errorf("a key of %d bytes, %q", len(c.k), c.k[:min(len(c.k), 100)])}
-	c.k = nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -25,16 +24,14 @@ const (
 	startsKey    = "starts" // How often the file was opened: what Open commits.
 )
 
-// Files beside the cache file begin with its name and one of these, or startingSuffix.
 const (
-	corruptSuffix = ".corrupt-" // A bad file, kept so that somebody can find out why it is bad.
-	newSuffix     = ".new-"     // A file that is being made, or was when its process ended.
-
+	// corruptSuffix follows the name of the cache file in that of a bad one, kept so that somebody can find out why it is bad.
+	corruptSuffix  = ".corrupt-"
 	setAsideLayout = "20060102T150405.000000000" // Follows corruptSuffix.
 )
 
-// inUse has the paths of the files that this process has opened.
-var inUse sync.Map
+// usedPaths has the paths of the files that this process has opened.
+var usedPaths sync.Map
 
 // Open opens the file at path, or begins one (mode 0600, in a directory created with
 // 0700). A symbolic link is followed, also to a file that is not there yet. Open fails
@@ -46,7 +43,7 @@ var inUse sync.Map
 // that was set aside before is removed. A file that another process holds, or that cannot be written, is left
 // alone, and the DB works from memory until it is closed. [DB.Err] says why.
 //
-// An empty file is begun in place. So path may be a mount point; but a mount
+// An empty file is begun in place, as a new one is. So path may be a mount point; but a mount
 // point that gets damaged cannot be set aside: mount its directory instead.
 func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	o, err := o.withDefaults()
@@ -59,20 +56,20 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("persist: %s is not a regular file (%v)", path, info.Mode().Type())
 	}
-	db := newDB(path, o)
+	db := newDB(o)
 	if db.path, err = resolve(path); err == nil {
-		if _, taken := inUse.LoadOrStore(db.path, true); taken {
+		if _, taken := usedPaths.LoadOrStore(db.path, true); taken {
 			return nil, fmt.Errorf("%w: %s", ErrInUse, path)
 		}
 		err = db.open(ctx)
 	}
 	if err != nil && ctx.Err() != nil {
-		inUse.Delete(db.path)
+		usedPaths.Delete(db.path)
 		return nil, err
 	}
 	if err != nil {
-		db.log.Error(err, "Could not use the cache file, working from memory", "path", path)
-		db.fileErrAt = time.Now()
+		db.opts.Logger.Error(err, "Could not use the cache file, working from memory", "path", path)
+		db.errSince = time.Now()
 		db.fileErr = prefixed(err, "working from memory")
 	}
 	go db.run()
@@ -86,53 +83,44 @@ func OpenMemory(o Options) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	db := newDB("", o)
+	db := newDB(o)
 	go db.run()
 	return db, nil
 }
 
-func newDB(path string, o Options) *DB {
-	db := &DB{
-		givenPath: path,
+func newDB(o Options) *DB {
+	return &DB{
 		opts:      o,
-		log:       *o.Logger,
 		wake:      make(chan struct{}, 1),
 		done:      make(chan struct{}),
-		ended:     make(chan struct{}),
 		pending:   newLayer(),
 		users:     new(atomic.Int64),
 		onDamage:  map[*func(error)]struct{}{},
 		committed: make(chan struct{}),
 	}
-	db.cond.L = &db.mu
-	return db
 }
 
 // maxOpenAttempts bounds how often a file may come and go while it is being opened.
 const maxOpenAttempts = 10
 
-// open opens the file, after setting a bad one aside or beginning a missing one.
-func (db *DB) open(ctx context.Context) (err error) {
+// open opens the file, after setting a bad one aside.
+func (db *DB) open(ctx context.Context) error {
+	err := makeDir(filepath.Dir(db.path))
 	for range maxOpenAttempts {
-		var f *os.File
-		f, err = db.lock(ctx)
-		if errors.Is(err, fs.ErrNotExist) {
-			if err = db.begin(); isDiskFull(err) && db.makeRoom() {
-				err = db.begin()
-			}
-			if err != nil && !errors.Is(err, fs.ErrExist) { // Else another process was faster.
-				return err
-			}
-			continue
-		}
 		if err != nil {
 			return err
 		}
-		bad, _ := f.Stat()
-		if err = db.openLocked(f); !isBad(err) {
+		var f *os.File
+		if f, err = db.lock(ctx); err != nil {
 			return err
 		}
-		if err := db.setAside(ctx, bad, err); err != nil {
+		bad, _ := f.Stat()
+		switch err = db.openLocked(f); {
+		case isBad(err):
+			err = db.setAside(ctx, bad, err)
+		case isDiskFull(err) && db.makeRoom():
+			err = nil
+		default:
 			return err
 		}
 	}
@@ -151,10 +139,9 @@ func (db *DB) openLocked(f *os.File) error {
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	db.remove(newSuffix) // Whoever makes one now cannot give it the name of the cache file.
 	db.markStart(db.starts() + 1)
 	defer db.unmarkStart()
-	b, err := openBolt(f.Name(), f)
+	b, err := openBolt(f)
 	if err != nil {
 		return err
 	}
@@ -184,7 +171,7 @@ func (db *DB) inspect(f *os.File) (*inspector, error) {
 		return nil, err
 	}
 	if info.Size() == 0 {
-		db.log.Info("There is nothing in the cache file, beginning it", "path", db.path)
+		db.opts.Logger.Info("There is nothing in the cache file, beginning it", "path", db.path)
 		_ = f.Chmod(0o600) // Like any new file. This fails if another user owns it.
 		return nil, nil
 	}
@@ -249,36 +236,6 @@ func (db *DB) sync(b *handle) error {
 	return nil
 }
 
-// begin makes a new file where there is none. It makes the file under another name, because bbolt does not begin a file
-// at once. If another process is faster, begin returns [fs.ErrExist].
-func (db *DB) begin() error {
-	dir := filepath.Dir(db.path)
-	if err := makeDir(dir); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(dir, filepath.Base(db.path)+newSuffix+"*") // 0600
-	if err != nil {
-		return err
-	}
-	name := f.Name()
-	defer func() { _ = os.Remove(name) }()
-	if err := f.Close(); err != nil {
-		return err
-	}
-	b, err := openBolt(name, nil)
-	if err != nil {
-		return err
-	}
-	// It is closed before it gets its name, because some systems rename no open file.
-	if err := errors.Join(db.firstCommit(b), guard(b.Close)); err != nil {
-		return err
-	}
-	if err := publish(name, db.path); err != nil {
-		return err
-	}
-	return syncDir(dir)
-}
-
 // A SetAside is a file that could not be used, and was renamed.
 type SetAside struct {
 	Path   string    // Where it is now.
@@ -304,22 +261,21 @@ func (db *DB) setAside(ctx context.Context, bad os.FileInfo, cause error) error 
 	if info, err := f.Stat(); err != nil || bad == nil || !os.SameFile(bad, info) {
 		return err // Another process has set it aside.
 	}
-	db.remove(corruptSuffix)
+	db.removeSetAside()
 	now := time.Now()
 	aside := db.path + corruptSuffix + now.UTC().Format(setAsideLayout)
 	if err := os.Rename(db.path, aside); err != nil {
 		return errors.Join(cause, err)
 	}
 	db.unmarkStart()
-	db.log.Error(cause, "Set the cache file aside and begin a new one", "path", db.path, "aside", aside)
+	db.opts.Logger.Error(cause, "Set the cache file aside and begin a new one", "path", db.path, "aside", aside)
 	db.setAsides = []SetAside{{aside, now, cause.Error()}}
 	return nil
 }
 
 // makeRoom removes what was set aside, and reports whether there was any.
 func (db *DB) makeRoom() bool {
-	some := len(db.filesBeside(corruptSuffix)) > 0
-	db.remove(corruptSuffix)
+	some := db.removeSetAside()
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	db.setAsides = nil

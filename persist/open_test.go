@@ -38,7 +38,7 @@ func TestANewFileIsForItsOwnerOnly(t *testing.T) {
 			t.Errorf("%s has mode %v, expected %v", name, info.Mode(), want)
 		}
 	}
-	// The file was made under another name first, of which nothing is left.
+	// Nothing is beside it.
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(entries) != 1 {
 		t.Errorf("the directory has %v, %v", entries, err)
@@ -46,15 +46,6 @@ func TestANewFileIsForItsOwnerOnly(t *testing.T) {
 	if db.Path() != path {
 		t.Errorf("the path is %q", db.Path())
 	}
-}
-
-func TestWhatIsLeftOfACreationThatCrashedDoesNoHarm(t *testing.T) {
-	path := testsupport.Path(t)
-	if err := os.WriteFile(path+".new-123", []byte("half of a file"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	db := openSound(t, path, manual)
-	put(t, db, "key", "value")
 }
 
 func TestOpenRefusesPathsThatCannotBeMeant(t *testing.T) {

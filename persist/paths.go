@@ -41,28 +41,22 @@ func isAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(open, there)
 }
 
-// filesBeside lists the files beside the cache file whose names are its name, suffix, and a number or a time. If the
-// directory cannot be read, it returns none.
-func (db *DB) filesBeside(suffix string) []string {
+// removeSetAside removes the files that were set aside, those whose names end with a time, and reports whether there
+// was any. If the directory cannot be read, it finds none.
+func (db *DB) removeSetAside() (some bool) {
 	dir, base := filepath.Split(db.path)
 	entries, _ := os.ReadDir(dir)
-	var names []string
 	for _, e := range entries {
-		rest, found := strings.CutPrefix(e.Name(), base+suffix)
-		if found && strings.Trim(rest, "0123456789T.") == "" && e.Type().IsRegular() {
-			names = append(names, dir+e.Name())
+		at, found := strings.CutPrefix(e.Name(), base+corruptSuffix)
+		if !found || strings.Trim(at, "0123456789T.") != "" || !e.Type().IsRegular() {
+			continue
+		}
+		some = true
+		if err := os.Remove(dir + e.Name()); err != nil {
+			db.opts.Logger.Error(err, "Could not remove an old file", "path", dir+e.Name())
 		}
 	}
-	return names
-}
-
-// remove removes files beside the cache file, see filesBeside.
-func (db *DB) remove(suffix string) {
-	for _, name := range db.filesBeside(suffix) {
-		if err := os.Remove(name); err != nil {
-			db.log.Error(err, "Could not remove an old file", "path", name)
-		}
-	}
+	return some
 }
 
 // makeDir makes a directory, and its parents, and has their names survive a power failure.
@@ -108,17 +102,4 @@ func cannotSync(err error) bool {
 		errors.Is(err, fs.ErrPermission) || // EPERM, EACCES, and Windows' access denied
 		errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EBADF) || errors.Is(err, syscall.EISDIR) ||
 		isNoDirectorySync(err)
-}
-
-// publish gives the file at from the name to. If another file has that name already, it returns fs.ErrExist; only on
-// a file system without links, it replaces a file that comes in the last moment.
-func publish(from, to string) error {
-	err := os.Link(from, to)
-	if err == nil || errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	if _, err := os.Lstat(to); err == nil {
-		return &os.LinkError{Op: "rename", Old: from, New: to, Err: fs.ErrExist}
-	}
-	return os.Rename(from, to)
 }

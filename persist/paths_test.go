@@ -38,7 +38,7 @@ func TestALinkIsFollowed(t *testing.T) {
 			close1(t, db)
 			for _, path := range []string{link, target} {
 				db := openSound(t, path, manual)
-				if v, _ := get(t, db, "key"); v != "value" || db.Path() != path {
+				if v, _ := get(t, db, "key"); v != "value" || db.Path() != target {
 					t.Errorf("%s has %q, the path is %s", path, v, db.Path())
 				}
 				close1(t, db)

@@ -36,15 +36,15 @@ func (it *Item) Payload() ([]byte, error) {
 func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error) {
 	db.mu.RLock()
 	e, found := db.inMemoryLocked(bucket, key)
-	committed, closed := db.boltTxID, db.closed
+	committed, ended := db.boltTxID, db.phase == closed
 	var b *handle
-	if !closed && !found && !db.memoryOnly() {
+	if !ended && !found && !db.memoryOnly() {
 		b = db.bolt
 		defer db.useLocked()()
 	}
 	db.mu.RUnlock()
 	switch {
-	case closed:
+	case ended:
 		return false, ErrClosed
 	case found && e.sealed == nil:
 		return false, nil

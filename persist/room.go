@@ -16,7 +16,7 @@ func (db *DB) WaitForMuchRoom() {
 func (db *DB) waitForRoom(bound, begin int64) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	for db.overBoundLocked(begin) && !db.closing {
+	for db.overBoundLocked(begin) && db.phase == inUse {
 		if db.flushing == nil {
 			db.flushRequested = true
 			db.wakeCommitter()
@@ -24,7 +24,7 @@ func (db *DB) waitForRoom(bound, begin int64) {
 		if !db.overBoundLocked(bound) {
 			return
 		}
-		db.cond.Wait()
+		db.waitLocked()
 	}
 }
 

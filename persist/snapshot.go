@@ -28,7 +28,7 @@ type Snapshot struct {
 func (db *DB) Snapshot(space string) (*Snapshot, error) {
 	for {
 		db.mu.Lock() // Not RLock: copying a tree marks it.
-		if db.closed {
+		if db.phase == closed {
 			db.mu.Unlock()
 			return nil, ErrClosed
 		}
@@ -112,7 +112,7 @@ func (db *DB) isLastCommit(txID int) bool {
 func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 	for {
 		db.mu.Lock() // Not RLock, as in Snapshot.
-		if db.closed {
+		if db.phase == closed {
 			db.mu.Unlock()
 			return nil, ErrClosed
 		}
@@ -158,7 +158,7 @@ func (db *DB) waitForCommit(txID int) (durable bool, err error) {
 	defer db.mu.Unlock()
 	for {
 		switch {
-		case db.closed:
+		case db.phase == closed:
 			return false, ErrClosed
 		case !db.writesLocked():
 			return false, nil
@@ -169,7 +169,7 @@ func (db *DB) waitForCommit(txID int) (durable bool, err error) {
 		case db.flushing == nil:
 			return false, db.notOursLocked(txID)
 		}
-		db.cond.Wait()
+		db.waitLocked()
 	}
 }
 
@@ -248,7 +248,7 @@ func (s *Snapshot) Scan(name, from string, fn func(*Item) (bool, error)) error {
 				return err
 			}
 		}
-		return c.err
+		return nil
 	}))
 }
 
@@ -256,9 +256,9 @@ func (s *Snapshot) Scan(name, from string, fn func(*Item) (bool, error)) error {
 // file writes nothing.
 func (db *DB) WriteTo(w io.Writer) (n int64, err error) {
 	db.mu.Lock()
-	if db.closed || db.memoryOnly() {
+	if db.phase == closed || db.memoryOnly() {
 		defer db.mu.Unlock()
-		if db.closed {
+		if db.phase == closed {
 			return 0, ErrClosed
 		}
 		return 0, nil

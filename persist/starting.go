@@ -25,13 +25,13 @@ func (db *DB) starts() int {
 // markStart writes the start marker. Where it cannot, the file is opened all the same.
 func (db *DB) markStart(n int) {
 	if err := os.WriteFile(db.path+startingSuffix, []byte(strconv.Itoa(n)), 0o600); err != nil {
-		db.log.Error(err, "Could not write the start marker", "path", db.path)
+		db.opts.Logger.Error(err, "Could not write the start marker", "path", db.path)
 	}
 }
 
 func (db *DB) unmarkStart() {
 	if err := os.Remove(db.path + startingSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		db.log.Error(err, "Could not remove the start marker: after some more starts the cache file is set aside", "path", db.path)
+		db.opts.Logger.Error(err, "Could not remove the start marker: after some more starts the cache file is set aside", "path", db.path)
 	}
 }
 
