@@ -365,58 +365,6 @@ func TestPopOnAClosedDBSaysThatTheQueueIsClosed(t *testing.T) {
 	}
 }
 
-// TestTheTransformerRunsOncePerObject: not on tombstones, and not on a sync.
-func TestTheTransformerRunsOncePerObject(t *testing.T) {
-	known := newKnown()
-	n := 0
-	q := newFIFO(t, testdb.Open(t, testsupport.Path(t), testdb.Manual), DeltaFIFOOptions{KnownObjects: known, Transformer: func(obj any) (any, error) {
-		pod := obj.(*corev1.Pod).DeepCopy()
-		if pod.Name == "refused" {
-			return nil, errors.New("refused")
-		}
-		n++
-		pod.ResourceVersion += "t"
-		return pod, nil
-	}})
-	if q.Transformer() == nil {
-		t.Error("no Transformer")
-	}
-	err := errors.Join(
-		q.Replace([]any{newPod("a", "1"), newPod("b", "1")}, "1"), q.Update(newPod("a", "2")), q.Delete(newPod("b", "2")),
-		q.Delete(cache.DeletedFinalStateUnknown{Key: "ns/a", Obj: newPod("a", "3")}),
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for q.log.Unacked() > 0 {
-		got = append(got, pop(t, q, known).What)
-	}
-	want := []string{"Replaced a@1t", "Replaced b@1t", "Updated a@2t", "Deleted b@2t", "Deleted tombstone ns/a@3"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-	if err := errors.Join(known.Add(newPod("c", "5t")), q.Resync()); err != nil {
-		t.Fatal(err)
-	}
-	if got := pop(t, q, known).What; got != "Sync c@5t" || n != 4 {
-		t.Errorf("%s, %d transformations", got, n)
-	}
-	for what, err := range map[string]error{
-		"Add":     q.Add(newPod("refused", "1")),
-		"Replace": q.Replace([]any{newPod("fine", "1"), newPod("refused", "1")}, "1"),
-		"a key":   q.Add("no object"),
-		"keys":    q.Replace([]any{"no object"}, "1"),
-	} {
-		if err == nil {
-			t.Errorf("%s: no error", what)
-		}
-	}
-	if q.log.Unacked() != 0 {
-		t.Errorf("%d items of calls that failed", q.log.Unacked())
-	}
-}
-
 type fakeSource struct{ *fcache.FakeControllerSource }
 
 func (fakeSource) IsWatchListSemanticsUnSupported() bool { return true }

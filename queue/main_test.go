@@ -45,13 +45,10 @@ func newFIFO(t testing.TB, db *persist.DB, o DeltaFIFOOptions) *DeltaFIFO {
 	return q
 }
 
+// fifoOf is a queue of what a log has.
 func fifoOf(t testing.TB, log *Log) *DeltaFIFO {
 	t.Helper()
-	q, err := newDeltaFIFO(log, DeltaFIFOOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return q
+	return newFIFO(t, log.db, DeltaFIFOOptions{})
 }
 
 func newPod(name, rv string) *corev1.Pod {
