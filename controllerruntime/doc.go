@@ -51,12 +51,14 @@
 // Controllers add plain event handlers, so their workqueues begin empty and every object is an
 // OnAdd of the initial list, as without warmwatch; controller-runtime's priority queue puts those
 // behind what has changed. They get no request for an object that was deleted while the program did
-// not run. A reconcile of a deletion that has failed, or was interrupted by the end of the process, is
+// not run. A finalizer keeps an object until its controller has seen the deletion; use one where the
+// controller may write to the object. [Kind] is for all others: it is a source with the deletions of the downtime.
+//
+// A reconcile of a deletion that has failed, or was interrupted by the end of the process, is
 // not repeated. With [NewQueue] in the options of the controller, requests are in the file until they
 // are done.
 //
-// Durable handlers, which go on after a restart where they stopped and get the deletions of the
-// downtime, are for components that act in the handler itself. What GetInformer returns is a
-// *warmwatch.SharedIndexInformer, which takes them, and has AddReconciler, unless the object is
-// watched in several namespaces. See docs/use.md, "Durable handlers" and "Reconcilers".
+// What GetInformer returns is a *warmwatch.SharedIndexInformer, unless the object is
+// watched in several namespaces. It takes durable handlers, and has AddReconciler. See docs/use.md, "Durable handlers" and
+// "Reconcilers".
 package controllerruntime

@@ -8,6 +8,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -66,6 +67,19 @@ func ExampleNewQueue() {
 	setup := func(mgr ctrl.Manager, opened *warmwatch.Cache, reconciler reconcile.Reconciler) error {
 		return ctrl.NewControllerManagedBy(mgr).
 			For(&corev1.ConfigMap{}).
+			WithOptions(controller.Options{NewQueue: controllerruntime.NewQueue(opened)}).
+			Complete(reconciler)
+	}
+	_ = setup
+}
+
+// A controller of what is outside the cluster, which has to be removed with its ConfigMap. It is also called for ConfigMaps
+// that were deleted while the program did not run.
+func ExampleKind() {
+	setup := func(mgr ctrl.Manager, opened *warmwatch.Cache, reconciler reconcile.Reconciler) error {
+		return ctrl.NewControllerManagedBy(mgr).
+			Named("routes").
+			WatchesRawSource(controllerruntime.Kind(mgr.GetCache(), "routes", &corev1.ConfigMap{}, &handler.TypedEnqueueRequestForObject[*corev1.ConfigMap]{})).
 			WithOptions(controller.Options{NewQueue: controllerruntime.NewQueue(opened)}).
 			Complete(reconciler)
 	}

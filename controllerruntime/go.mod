@@ -3,6 +3,7 @@ module github.com/warmwatch/warmwatch/controllerruntime
 go 1.26.0
 
 require (
+	github.com/google/go-cmp v0.7.0
 	github.com/warmwatch/warmwatch v0.0.0-00010101000000-000000000000
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
