@@ -189,3 +189,19 @@ func ExampleSharedIndexInformer_AddReconciler() {
 	}
 	_ = start
 }
+
+// Routes are gone after a boot, and a new version of the program makes them otherwise. In both cases a start reconciles
+// all objects. In every other case it reconciles only what is not done.
+func ExampleReconcilerOptions() {
+	const version = "v3" // Of what the program makes.
+	options := func(routes func(context.Context) ([]cache.ObjectName, error)) (o warmwatch.ReconcilerOptions, err error) {
+		boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+		if err != nil {
+			return o, err
+		}
+		o.Epoch = version + " " + string(boot)
+		o.Known = routes // Those that are there. So one is removed whose object is gone, whatever becomes of the file.
+		return o, nil
+	}
+	_ = options
+}

@@ -34,6 +34,7 @@ var (
 	node       = flag.String("node", os.Getenv("NODE_NAME"), "name of the node")
 	path       = flag.String("cache", "cache.db", "the cache file, in a directory of the node that outlives Pods")
 	dir        = flag.String("dir", "pods", "directory of the files")
+	epoch      = flag.String("epoch", "", "what has to be the same for the files to be there, for example the boot id; empty: each start makes all files")
 	status     = flag.String("status", "", "address that serves the status of the cache; empty disables it")
 )
 
@@ -83,6 +84,9 @@ func run(ctx context.Context) (err error) {
 	a := &agent{listers.NewPodLister(pods.GetIndexer())}
 	o := warmwatch.ReconcilerOptions{Workers: 4}
 	o.Known = a.known
+	if *epoch != "" {
+		o.Epoch = version + " " + *epoch
+	}
 	if _, err := pods.AddReconciler("files", a.reconcile, o); err != nil {
 		return err
 	}
@@ -90,10 +94,14 @@ func run(ctx context.Context) (err error) {
 	return nil
 }
 
+// version is that of what is in a file. With another one all files are made anew.
+const version = "v1"
+
 type agent struct{ pods listers.PodLister }
 
 // reconcile makes the file of one Pod what it should be. It may be called twice for one change, and once for
-// several. Where it fails, it is called again, by the next process if need be. Each start calls it for all Pods.
+// several. Where it fails, it is called again, by the next process if need be. Each start calls it for all Pods, or, with an
+// epoch, for those that are not done.
 func (a *agent) reconcile(_ context.Context, req warmwatch.ReconcileRequest) (warmwatch.ReconcileResult, error) {
 	return warmwatch.ReconcileResult{}, a.makeFile(req.ObjectName)
 }

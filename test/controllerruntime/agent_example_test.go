@@ -38,6 +38,28 @@ func TestTheExampleOfAnAgent(t *testing.T) {
 	expectFiles(t, dir)
 }
 
+// TestTheExampleOfAnAgentMakesItsFilesAnew where they are gone (D4): somebody has removed them, or there was a boot.
+func TestTheExampleOfAnAgentMakesItsFilesAnew(t *testing.T) {
+	w, dir := newWorld(t), t.TempDir()
+	buildExample(t, dir, "agent")
+	t.Setenv("NODE_NAME", w.here)
+	w.create(pod(w.here, "a", w.here))
+	for _, args := range [][]string{nil, nil, {"-epoch=first boot"}, {"-epoch=second boot"}} {
+		p := runExample(t, dir, args...)
+		p.await(w.here+"/a", "is there")
+		p.interrupt()
+		expectFiles(t, dir, w.here+"_a")
+		if err := os.RemoveAll(filepath.Join(dir, "pods")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.create(pod(w.here, "b", w.here))
+	p := runExample(t, dir, "-epoch=second boot")
+	p.await(w.here+"/b", "is there")
+	p.interrupt()
+	expectFiles(t, dir, w.here+"_b") // What is done is not made again.
+}
+
 func expectFiles(t *testing.T, dir string, want ...string) {
 	t.Helper()
 	names, err := fs.Glob(os.DirFS(filepath.Join(dir, "pods")), "*")

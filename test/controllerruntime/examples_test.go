@@ -72,9 +72,9 @@ type exampleProcess struct {
 }
 
 // runExample starts the program in its directory, where it keeps its file.
-func runExample(t *testing.T, dir string) *exampleProcess {
+func runExample(t *testing.T, dir string, args ...string) *exampleProcess {
 	t.Helper()
-	p := &exampleProcess{t: t, cmd: exec.CommandContext(t.Context(), filepath.Join(dir, "example"), "-kubeconfig", shared.Kubeconfig())}
+	p := &exampleProcess{t: t, cmd: exec.CommandContext(t.Context(), filepath.Join(dir, "example"), append(args, "-kubeconfig", shared.Kubeconfig())...)}
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, p, p
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
