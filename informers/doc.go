@@ -31,8 +31,8 @@
 //
 // [AddDurableEventHandler] and [AddReconciler] take what factories return. With a fake client they work in memory.
 //
-// Factories that informer-gen made for a CustomResourceDefinition have an InformerFor as well,
-// which takes what [warmwatch.Cache.NewInformer] returns.
+// Factories that informer-gen made for a CustomResourceDefinition have an InformerFor as well, which takes what
+// [Generated] returns: one line for each type.
 //
 // Why it is made so is in docs/design/server.md, "A factory runs client-go's informer for an instant".
 package informers

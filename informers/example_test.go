@@ -5,11 +5,13 @@ import (
 	"log"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+	clientgoinformers "k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
@@ -94,4 +96,14 @@ func ExampleNewMetadataSharedInformerFactory() {
 		return factory.ForResource(corev1.SchemeGroupVersion.WithResource("secrets"))
 	}
 	_ = secrets
+}
+
+// A factory that informer-gen has made: one line for each type, and everything behind it as before.
+func ExampleGenerated() {
+	deployments := func(cache *warmwatch.Cache, client kubernetes.Interface) clientgoinformers.SharedInformerFactory {
+		factory := clientgoinformers.NewSharedInformerFactory(client, 0) // In place of that of the custom resources.
+		factory.InformerFor(&appsv1.Deployment{}, informers.Generated[kubernetes.Interface](cache, &appsv1.Deployment{}, client.AppsV1().Deployments("")))
+		return factory
+	}
+	_ = deployments
 }
