@@ -37,7 +37,7 @@ func TestDamageThatIsFoundWhileAllIsWrittenAnewIsLogged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.progress.relistBegun(true)
+	s.progress.RelistBegun(true)
 	s.corrupt(errors.New("the first record"))
 	s.corrupt(errors.New("the second record"))
 	mu.Lock()

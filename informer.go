@@ -126,12 +126,11 @@ type SharedIndexInformer struct {
 	deferred bool
 	seen     atomic.Pointer[lastSeen]
 
-	parts       atomic.Pointer[parts]
-	store       store
-	processor   *processor.Processor
-	detector    cache.MutationDetector
-	progress    progress
-	reconciling reconciling // What the reconcilers do.
+	parts     atomic.Pointer[parts]
+	store     store
+	processor *processor.Processor
+	detector  cache.MutationDetector
+	progress  progress
 
 	clusterLogged sync.Once     // The first time that nobody knows the cluster.
 	caught        chan struct{} // Closed when the cache has caught up with the server.

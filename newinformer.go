@@ -276,7 +276,7 @@ func (s *SharedIndexInformer) lookUntilSeen(ctx context.Context) (*request.Seen,
 			return seen, err
 		}
 		if ctx.Err() == nil {
-			s.progress.disconnected(fmt.Errorf("warmwatch: list, in order to see what the ListerWatcher asks for: %w", err))
+			s.progress.Disconnected(fmt.Errorf("warmwatch: list, in order to see what the ListerWatcher asks for: %w", err))
 			s.watchFailed(ctx, err)
 		}
 		select {

@@ -90,11 +90,7 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 	}
 	p.sink = sink.New(sink.Options{
 		DB: p.db, Space: p.space, Indexer: p.indexer, Log: p.queue, Detector: s.detector, Logger: p.logger,
-		Informer: &sinkInformer{
-			progress: &s.progress, processor: s.processor, logger: p.logger,
-			serve: s.serve, caughtUp: s.caughtUp, synced: s.HasSyncedChecker(),
-		},
-		Example: s.example, NewObject: s.newObject,
+		Informer: observer{&s.progress, s}, Example: s.example, NewObject: s.newObject,
 	})
 	p.work = workqueue.NewStore(p.db, p.space, p.logger)
 	p.ignoreDamage = p.db.OnDamage(s.fileDamaged)

@@ -331,7 +331,7 @@ func (r *Reconciler) run(ctx context.Context) {
 	workers.Wait()
 	<-r.ShutdownChan()
 	s := r.informer
-	s.reconciling.ended(r.name)
+	s.progress.reconcilerEnded(r.name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.close() // Whoever finds it in s.reconcilers can add to it.
@@ -365,12 +365,12 @@ func (r *Reconciler) work(ctx context.Context) {
 func (r *Reconciler) one(ctx context.Context, key cache.ObjectName) {
 	stored, objects, err := r.readDeleted(key)
 	what := oneReconcile{r.name, key}
-	r.informer.reconciling.begun(what)
+	r.informer.progress.reconcileBegun(what)
 	var result ReconcileResult
 	if err == nil {
 		result, err = r.call(ctx, ReconcileRequest{key, objects})
 	}
-	r.informer.reconciling.returned(what, err)
+	r.informer.progress.reconcileReturned(what, err)
 	switch {
 	case err == nil:
 		err = r.parts.removeDeleted(stored)

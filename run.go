@@ -123,7 +123,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 		ListerWatcher: s.checked(p.identity),
 		Schema:        s.serverSchema(),
 		Store:         p.sink,
-		Observer:      &observer{progress: &s.progress, sink: p.sink, caughtUp: s.caughtUp},
+		Observer:      observer{&s.progress, s},
 		History:       p.sink,
 		Relist:        relisting,
 		NeverResume:   want.NeverResume,
