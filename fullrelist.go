@@ -31,8 +31,8 @@ func (s *SharedIndexInformer) Relist(ctx context.Context) error {
 		return errEnded
 	}
 	asked, first := s.progress.askRelist()
-	if r := s.resumer.Load(); first && r != nil { // Else begin will ask it.
-		r.ForceRelist(relistingAsked)
+	if first {
+		s.forceRelist(relistingAsked)
 	}
 	select {
 	case <-asked.done:
@@ -41,6 +41,13 @@ func (s *SharedIndexInformer) Relist(ctx context.Context) error {
 		return errEnded
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+// forceRelist has the Resumer relist. Before there is one, begin will find what is due, see dueRelists.
+func (s *SharedIndexInformer) forceRelist(how reflector.Relisting) {
+	if r := s.resumer.Load(); r != nil {
+		r.ForceRelist(how)
 	}
 }
 
@@ -73,10 +80,17 @@ func (p *progress) askRelist() (asked *askedRelist, first bool) {
 	return p.asked, first
 }
 
-func (p *progress) relistAsked() bool {
+// dueRelists returns how to relist for what was found and asked for before there was a Resumer.
+func (p *progress) dueRelists() (due []reflector.Relisting) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.asked != nil
+	if t, damaged := p.troubles[CodeUnreadable]; damaged {
+		due = append(due, relistingDamaged(t.err))
+	}
+	if p.asked != nil {
+		due = append(due, relistingAsked)
+	}
+	return due
 }
 
 // quietTimeOfRelist is how long nothing comes before a regular relist.

@@ -97,13 +97,6 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 	return nil
 }
 
-// corruption returns the last damage that was found, nil once it is repaired.
-func (s *SharedIndexInformer) corruption() error {
-	s.progress.mu.Lock()
-	defer s.progress.mu.Unlock()
-	return s.progress.troubles[CodeUnreadable].err
-}
-
 // spaceBuckets returns the names of all buckets that an informer has in its space.
 func spaceBuckets() []string {
 	return slices.Concat(indexer.Buckets(), queue.Buckets(), sink.Buckets(), workqueue.Buckets(), []string{deletedBucket})
@@ -140,8 +133,8 @@ func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
 		}
 		logger.Error(err, "Could not read all that is stored: all objects are to be listed and written anew")
 	}
-	if r := s.resumer.Load(); force && r != nil {
-		r.ForceRelist(relistingDamaged(err))
+	if force {
+		s.forceRelist(relistingDamaged(err))
 	}
 }
 

@@ -121,24 +121,21 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	relisting := relistingOf(decision, p.sink.LastVersion())
 	resumer := reflector.NewResumer(reflector.Options{
 		ListerWatcher: s.checked(p.identity),
-		Schema:        s.serverSchema(),
+		Schema:        bySeen(s, s.cache.schemas.of),
 		Store:         p.sink,
 		Observer:      observer{&s.progress, s},
 		History:       p.sink,
 		Relist:        relisting,
 		NeverResume:   want.NeverResume,
 		Cluster:       s.askCluster,
-		Ask:           s.directly(),
+		Ask:           bySeen(s, askForOne),
 		Spread:        s.cache.opts.RelistSpread,
 		PageSize:      s.pageSize,
 		Logger:        &p.logger,
 	})
 	s.resumer.Store(resumer)
-	if err := s.corruption(); err != nil { // It was found before there was a Resumer.
-		resumer.ForceRelist(relistingDamaged(err))
-	}
-	if s.progress.relistAsked() {
-		resumer.ForceRelist(relistingAsked)
+	for _, how := range s.progress.dueRelists() {
+		resumer.ForceRelist(how)
 	}
 	s.controller = cache.New(&cache.Config{
 		Queue:                        p.sink,
