@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/persist"
@@ -253,29 +254,19 @@ const workSpace = "workqueues"
 // informer: handlers of several may add items to one. See also [SharedIndexInformer.AddReconciler].
 func (c *Cache) Workqueues() *workqueue.Store { return c.work }
 
-// claim reserves a space.
-func (c *Cache) claim(space, identity string) error {
+// claim reserves a space. With ErrInUse it returns the informer that has it, nil while that is being made.
+func (c *Cache) claim(id checkpoint.Identity) (holder *SharedIndexInformer, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return ErrClosed
+		return nil, ErrClosed
 	}
-	if _, taken := c.informers[space]; taken {
-		return fmt.Errorf("%w: this Cache has an informer of %s: share it, or make another one by NewSharedIndexInformer with a Name", ErrInUse, identity)
+	space := id.Space()
+	if holder, taken := c.informers[space]; taken {
+		return holder, fmt.Errorf("%w: this Cache has an informer of %s: share it, or make another one by NewSharedIndexInformer with a Name", ErrInUse, id)
 	}
 	c.informers[space] = nil
-	return nil
-}
-
-// ending returns the informer of a space whose run is about to end, nil if there is none.
-func (c *Cache) ending(space string) *SharedIndexInformer {
-	c.mu.Lock()
-	s := c.informers[space]
-	c.mu.Unlock()
-	if s == nil || !s.isEnding() {
-		return nil
-	}
-	return s
+	return nil, nil
 }
 
 // admit registers s, once it is complete, as the informer of its space.
@@ -298,6 +289,22 @@ func (c *Cache) informersLocked() []*SharedIndexInformer {
 		}
 	}
 	return informers
+}
+
+// complete returns the informers that are complete, in the order of their spaces.
+func (c *Cache) complete() []*SharedIndexInformer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.informersLocked()
+}
+
+// running returns the informers that run.
+func (c *Cache) running() []*SharedIndexInformer {
+	return slices.DeleteFunc(c.complete(), func(s *SharedIndexInformer) bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return !s.started || s.stopped
+	})
 }
 
 func (c *Cache) release(space string, s *SharedIndexInformer) {
@@ -343,14 +350,11 @@ type Status struct {
 
 // Status returns the present state.
 func (c *Cache) Status() Status {
-	c.mu.Lock()
-	informers := c.informersLocked()
-	c.mu.Unlock()
 	st := Status{Name: c.opts.Name, Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Workqueues: c.work.Status(), Problems: problemOf(c.db), Err: c.db.Err()}
 	for _, a := range c.db.SetAside() {
 		st.SetAside = append(st.SetAside, SetAside(a))
 	}
-	for _, s := range informers {
+	for _, s := range c.complete() {
 		st.Informers[s.parts.Load().name()] = s.Status()
 	}
 	return st

@@ -53,18 +53,11 @@ func (s *SharedIndexInformer) forceRelist(how reflector.Relisting) {
 
 // Relist is [SharedIndexInformer.Relist] of all informers that run.
 func (c *Cache) Relist(ctx context.Context) error {
-	c.mu.Lock()
-	informers := c.informersLocked()
-	c.mu.Unlock()
+	informers := c.running()
 	errs := make([]error, len(informers))
 	var wg sync.WaitGroup
 	for i, s := range informers {
-		s.mu.Lock()
-		runs := s.started && !s.stopped
-		s.mu.Unlock()
-		if runs {
-			wg.Go(func() { errs[i] = s.Relist(ctx) })
-		}
+		wg.Go(func() { errs[i] = s.Relist(ctx) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)

@@ -122,14 +122,8 @@ func (s *SharedIndexInformer) RemoveEventHandler(handle cache.ResourceEventHandl
 // HasSynced of their registrations. It reports false if ctx is done before. It does not wait for
 // handlers that are removed, or whose informer ends, meanwhile.
 func (c *Cache) WaitForHandlerSync(ctx context.Context) bool {
-	c.mu.Lock()
-	informers := c.informersLocked()
-	c.mu.Unlock()
-	for _, s := range informers {
-		s.mu.Lock()
-		started := s.started
-		s.mu.Unlock()
-		if started && !s.processor.WaitForSync(ctx) {
+	for _, s := range c.running() {
+		if !s.processor.WaitForSync(ctx) {
 			return false
 		}
 	}

@@ -279,9 +279,7 @@ func (s *SharedIndexInformer) lookUntilSeen(ctx context.Context) (*request.Seen,
 			s.progress.Disconnected(fmt.Errorf("warmwatch: list, in order to see what the ListerWatcher asks for: %w", err))
 			s.watchFailed(ctx, err)
 		}
-		select {
-		case <-time.After(backoff.Step()):
-		case <-ctx.Done():
+		if !pause(ctx, backoff.Step()) {
 			return nil, ctx.Err()
 		}
 	}
@@ -320,38 +318,28 @@ func (s *SharedIndexInformer) moveTo(ctx context.Context, seen *request.Seen) er
 const (
 	// stopPatience is how long an informer waits for its predecessor to end.
 	stopPatience = 10 * time.Second
-	// stopNotice is how long it waits for the predecessor to be told to end, looking each
-	// noticePoll: controller-runtime makes the new informer right after it has closed a
+	// stopNotice is how long it waits for the predecessor to be told to end:
+	// controller-runtime makes the new informer right after it has closed a
 	// channel, which other goroutines turn into the end of the old one's context.
 	stopNotice = time.Second
-	noticePoll = 5 * time.Millisecond
+	stopPoll   = 5 * time.Millisecond
 )
 
 // claimSpace claims the space of an identity.
 func (s *SharedIndexInformer) claimSpace(ctx context.Context, id checkpoint.Identity) error {
-	patience, notice := time.NewTimer(stopPatience), time.NewTimer(stopNotice)
-	defer patience.Stop()
-	defer notice.Stop()
-	for {
-		err := s.cache.claim(id.Space(), id.String())
+	for begun := time.Now(); ; {
+		predecessor, err := s.cache.claim(id)
 		if !errors.Is(err, ErrInUse) {
 			return err
 		}
-		if predecessor := s.cache.ending(id.Space()); predecessor != nil {
-			select {
-			case <-predecessor.ended:
-			case <-patience.C:
-				return fmt.Errorf("%w, and does not end", err)
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			continue
+		patience := stopNotice
+		if predecessor != nil && predecessor.isEnding() {
+			patience, err = stopPatience, fmt.Errorf("%w, and does not end", err)
 		}
-		select {
-		case <-time.After(noticePoll):
-		case <-notice.C:
+		if time.Since(begun) >= patience {
 			return err
-		case <-ctx.Done():
+		}
+		if !pause(ctx, stopPoll) {
 			return ctx.Err()
 		}
 	}

@@ -239,14 +239,7 @@ type registration interface {
 }
 
 // hasEnded reports whether the handler is not called any more.
-func (r *Reconciler) hasEnded() bool {
-	select {
-	case <-r.ShutdownChan():
-		return true
-	default:
-		return false
-	}
-}
+func (r *Reconciler) hasEnded() bool { return isClosed(r.ShutdownChan()) }
 
 // handlerOf is the handler of a Reconciler. What it puts into the file is there before the delta is acknowledged.
 type handlerOf struct{ *Reconciler }

@@ -3,6 +3,7 @@ package warmwatch
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -64,9 +65,7 @@ func (s *SharedIndexInformer) untilRead(ctx context.Context, step func() error) 
 		if !failed {
 			s.parts.Load().logger.Error(err, "Could not begin to run, trying again")
 		}
-		select {
-		case <-time.After(readRetryDelay):
-		case <-ctx.Done():
+		if !pause(ctx, readRetryDelay) {
 			return false
 		}
 	}
@@ -161,7 +160,7 @@ func (s *SharedIndexInformer) serveStored(ctx context.Context) {
 	s.serve()
 	switch after := s.cache.opts.ServeStaleAfter; {
 	case after < 0:
-		s.setSynced()
+		s.synced.set()
 	case after > 0:
 		s.running.Go(func() { s.serveStale(ctx, after) })
 	}
@@ -177,12 +176,12 @@ func (s *SharedIndexInformer) serveStale(ctx context.Context, after time.Duratio
 		}
 		silent := time.Since(heard)
 		if silent >= after {
-			s.setSynced()
+			s.synced.set()
 			return
 		}
 		select {
 		case <-time.After(after - silent):
-		case <-s.synced:
+		case <-s.synced.done:
 			return
 		case <-ctx.Done():
 			return
@@ -218,9 +217,7 @@ func (s *SharedIndexInformer) end() {
 	s.processor.Wait()
 	patience.Stop()
 	p.queue.Stop()
-	p.work.Close()
-	p.ignoreDamage()
-	p.indexer.Release()
+	p.close()
 	s.cache.release(p.space, s)
 	if p.fromMemory() {
 		if err := s.leaveMemory(p); err != nil && !errors.Is(err, ErrClosed) {
@@ -260,37 +257,42 @@ func (s *SharedIndexInformer) hasEnded(ctx context.Context) bool {
 	s.mu.Lock()
 	started := s.started
 	s.mu.Unlock()
-	if !started {
-		return true
+	if started {
+		select {
+		case <-s.ended:
+		case <-ctx.Done():
+		}
 	}
-	select {
-	case <-s.ended:
-		return true
-	case <-ctx.Done():
-	}
-	select {
-	case <-s.ended:
-		return true
-	default:
-		return false
-	}
+	return !started || isClosed(s.ended)
 }
 
 // caughtUp is called when the resumed watch has caught up with the server, and after each relist.
 func (s *SharedIndexInformer) caughtUp() {
-	s.caughtOnce.Do(func() { close(s.caught) })
-	s.setSynced()
+	s.caught.set()
+	s.synced.set()
 }
 
 // serve makes the store readable.
 func (s *SharedIndexInformer) serve() {
-	s.serveOnce.Do(func() {
-		p := s.parts.Load()
-		p.indexer.Hide(false)
-		close(s.served)
-	})
+	s.parts.Load().indexer.Hide(false)
+	s.served.set()
 }
 
-func (s *SharedIndexInformer) setSynced() {
-	s.syncOnce.Do(func() { close(s.synced) })
+// A signal is set once, and stays so.
+type signal struct {
+	once sync.Once
+	done chan struct{} // Closed when it is set.
+}
+
+func newSignal() *signal { return &signal{done: make(chan struct{})} }
+
+func (s *signal) set() { s.once.Do(func() { close(s.done) }) }
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

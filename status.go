@@ -204,13 +204,6 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	return st
 }
 
-// servesFromDisk reports whether the cache was served before the API server answered.
-func (s *SharedIndexInformer) servesFromDisk() bool {
-	s.progress.mu.Lock()
-	defer s.progress.mu.Unlock()
-	return s.progress.startedFrom == "disk"
-}
-
 // started notes how the informer starts, now that the file has been read, for which the server
 // last vouched at that time.
 func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
