@@ -103,7 +103,8 @@ type Options struct {
 	Logger *klog.Logger
 }
 
-func (o Options) withDefaults() (Options, error) {
+func (o Options) withDefaults(path string) Options {
+	o.Name = cmp.Or(o.Name, filepath.Base(path))
 	if o.FullRelistEvery == 0 {
 		o.FullRelistEvery = 24 * time.Hour
 	}
@@ -113,11 +114,13 @@ func (o Options) withDefaults() (Options, error) {
 	if o.MaxPanics == 0 {
 		o.MaxPanics = 5
 	}
-	if o.Logger == nil {
-		l := klog.Background()
-		o.Logger = &l
+	logger := klog.Background()
+	if o.Logger != nil {
+		logger = *o.Logger
 	}
-	return o, nil
+	logger = klog.LoggerWithValues(logger, "cache", o.Name)
+	o.Logger = &logger
+	return o
 }
 
 // A Cache is one file, and the informers that live in it, all of one cluster. It is safe for
@@ -157,15 +160,8 @@ type Cache struct {
 // Status().Err and the log say so. An empty file is begun in place, so path may be a mount point. A damaged file
 // cannot be set aside there: mount the directory that it is in instead.
 func Open(ctx context.Context, path string, o Options) (*Cache, error) {
-	o, err := o.withDefaults()
-	if err != nil {
-		return nil, err
-	}
-	o.Name = cmp.Or(o.Name, filepath.Base(path))
-	logger := klog.LoggerWithValues(*o.Logger, "cache", o.Name)
-	o.Logger = &logger
-	c := &Cache{opts: o, objects: indexer.NewObjects(o.MemoryBudget), schemas: newSchemas(), link: new(request.Link), informers: map[string]*SharedIndexInformer{}}
-	c.db, err = persist.Open(ctx, path, persist.Options{
+	o = o.withDefaults(path)
+	db, err := persist.Open(ctx, path, persist.Options{
 		CommitInterval:  o.CommitInterval,
 		DurableDelay:    o.DurableDelay,
 		MaxPendingBytes: o.MaxPendingBytes,
@@ -175,8 +171,10 @@ func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 	if err != nil {
 		return nil, fmt.Errorf("warmwatch: open: %w", err)
 	}
-	c.work = workqueue.NewStore(c.db, workSpace, *o.Logger)
-	return c, nil
+	return &Cache{
+		opts: o, db: db, work: workqueue.NewStore(db, workSpace, *o.Logger), objects: indexer.NewObjects(o.MemoryBudget),
+		schemas: newSchemas(), link: new(request.Link), informers: map[string]*SharedIndexInformer{},
+	}, nil
 }
 
 // Close stops the informers that still run, waits until their handlers and reconcilers have returned,

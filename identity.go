@@ -82,7 +82,7 @@ func (s *SharedIndexInformer) checkRequest(got request.Asked) (err error) {
 	if p.fromMemory() {
 		return nil
 	}
-	if got != p.asked && s.deferred {
+	if got != p.asked && s.opts.learns() {
 		s.asksForMore(p, got)
 		return nil
 	}

@@ -122,9 +122,7 @@ type SharedIndexInformer struct {
 	opts    InformerOptions
 	lw      cache.ListerWatcher
 	example runtime.Object
-	// deferred says that the identity is what the first request asks for, see newLearningInformer.
-	deferred bool
-	seen     atomic.Pointer[lastSeen]
+	seen    atomic.Pointer[lastSeen]
 
 	parts     atomic.Pointer[parts]
 	store     store
@@ -174,7 +172,7 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	if o.ResyncPeriod < 0 {
 		return nil, fmt.Errorf("warmwatch: new informer: ResyncPeriod is negative: %v", o.ResyncPeriod)
 	}
-	if o.Resource == (schema.GroupVersionResource{}) {
+	if o.learns() {
 		return c.newLearningInformer(lw, example, o)
 	}
 	if o.Resource.Resource == "" || o.Resource.Version == "" {

@@ -76,9 +76,12 @@ func (c *Cache) NewInformerFunc(o InformerOptions) func(lw cache.ListerWatcher, 
 	}
 }
 
+// learns reports whether the identity is what the first request asks for, see newLearningInformer.
+func (o InformerOptions) learns() bool { return o.Resource == schema.GroupVersionResource{} }
+
 // checkLearning returns an error if o says what is listed.
 func (o InformerOptions) checkLearning() error {
-	if o.Resource != (schema.GroupVersionResource{}) {
+	if !o.learns() {
 		return fmt.Errorf("warmwatch: new informer: Resource is set to %v, and would be learned from the first request", o.Resource)
 	}
 	if o.Namespace+o.LabelSelector+o.FieldSelector+o.ShardSelector != "" {
@@ -94,7 +97,6 @@ func (c *Cache) newLearningInformer(lw cache.ListerWatcher, example runtime.Obje
 	}
 	name := fmt.Sprintf("%T #%d", example, c.made.Add(1))
 	s := c.newInformer(lw, example, o)
-	s.deferred = true
 	if err := s.settleInMemory(unseenIdentity(example, name)); err != nil {
 		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
 	}
