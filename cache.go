@@ -128,6 +128,7 @@ func (o Options) withDefaults(path string) Options {
 type Cache struct {
 	opts    Options
 	db      *persist.DB
+	memory  *persist.DB // Of informers without a space in the file.
 	objects *indexer.Objects
 	schemas *schemas
 	link    *request.Link // One, because clients of a Cache usually have one server.
@@ -138,7 +139,6 @@ type Cache struct {
 
 	mu        sync.Mutex
 	informers map[string]*SharedIndexInformer // By space; nil while one is being made.
-	memory    *persist.DB                     // Of informers without a space in the file, nil until there is one.
 	closed    bool
 }
 
@@ -171,8 +171,12 @@ func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 	if err != nil {
 		return nil, fmt.Errorf("warmwatch: open: %w", err)
 	}
+	memory, err := persist.OpenMemory(persist.Options{Logger: o.Logger})
+	if err != nil {
+		return nil, fmt.Errorf("warmwatch: open: %w", errors.Join(err, db.Close()))
+	}
 	return &Cache{
-		opts: o, db: db, work: workqueue.NewStore(db, workSpace, *o.Logger), objects: indexer.NewObjects(o.MemoryBudget),
+		opts: o, db: db, memory: memory, work: workqueue.NewStore(db, workSpace, *o.Logger), objects: indexer.NewObjects(o.MemoryBudget),
 		schemas: newSchemas(), link: new(request.Link), informers: map[string]*SharedIndexInformer{},
 	}, nil
 }
@@ -191,15 +195,13 @@ func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 func (c *Cache) Close() error {
 	c.mu.Lock()
 	c.closed = true
-	informers, memory := c.informersLocked(), c.memory
+	informers := c.informersLocked()
 	c.mu.Unlock()
 	for _, s := range informers {
 		s.detach()
 	}
 	awaitEnds(informers)
-	if memory != nil {
-		_ = memory.Close() // It has nothing to lose.
-	}
+	_ = c.memory.Close() // It has nothing to lose.
 	if err := c.db.Close(); err != nil {
 		return fmt.Errorf("warmwatch: close: %w", err)
 	}

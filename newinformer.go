@@ -106,14 +106,12 @@ func (c *Cache) newLearningInformer(lw cache.ListerWatcher, example runtime.Obje
 // settleInMemory gives an informer its parts in memory. Where the Cache is closed, they are of a DB
 // that is closed as well.
 func (s *SharedIndexInformer) settleInMemory(id checkpoint.Identity) error {
-	memory, err := s.cache.memoryDB()
-	if err == nil {
-		err = s.settle(memory, id, request.Asked{})
-	}
+	err := s.settle(s.cache.memory, id, request.Asked{})
 	if !errors.Is(err, ErrClosed) {
 		return err
 	}
-	if memory, err = persist.OpenMemory(persist.Options{Logger: s.cache.opts.Logger}); err != nil {
+	memory, err := persist.OpenMemory(persist.Options{Logger: s.cache.opts.Logger})
+	if err != nil {
 		return err
 	}
 	return errors.Join(s.settle(memory, id, request.Asked{}), memory.Close())
@@ -127,21 +125,6 @@ func unseenIdentity(example runtime.Object, name string) checkpoint.Identity {
 		id.Resource = eventsResource
 	}
 	return id
-}
-
-// memoryDB returns the DB of informers that have no space in the file, or ErrClosed.
-func (c *Cache) memoryDB() (*persist.DB, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.closed:
-		return nil, ErrClosed
-	case c.memory != nil:
-		return c.memory, nil
-	}
-	var err error
-	c.memory, err = persist.OpenMemory(persist.Options{Logger: c.opts.Logger})
-	return c.memory, err
 }
 
 // settle gives the informer its parts in a space. An informer that has some already moves.
