@@ -315,7 +315,7 @@ type insideWatch struct{ watch.Interface }
 func (w insideWatch) Stop() {
 	w.Interface.Stop()
 	go func() {
-		for range w.ResultChan() { //nolint:revive // The events are dropped.
+		for range w.ResultChan() {
 		}
 	}()
 }
