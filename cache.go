@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/indexer"
 	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/persist"
@@ -102,7 +103,8 @@ type Options struct {
 	Logger *klog.Logger
 }
 
-func (o Options) withDefaults() (Options, error) {
+func (o Options) withDefaults(path string) Options {
+	o.Name = cmp.Or(o.Name, filepath.Base(path))
 	if o.FullRelistEvery == 0 {
 		o.FullRelistEvery = 24 * time.Hour
 	}
@@ -112,11 +114,13 @@ func (o Options) withDefaults() (Options, error) {
 	if o.MaxPanics == 0 {
 		o.MaxPanics = 5
 	}
-	if o.Logger == nil {
-		l := klog.Background()
-		o.Logger = &l
+	logger := klog.Background()
+	if o.Logger != nil {
+		logger = *o.Logger
 	}
-	return o, nil
+	logger = klog.LoggerWithValues(logger, "cache", o.Name)
+	o.Logger = &logger
+	return o
 }
 
 // A Cache is one file, and the informers that live in it, all of one cluster. It is safe for
@@ -124,6 +128,7 @@ func (o Options) withDefaults() (Options, error) {
 type Cache struct {
 	opts    Options
 	db      *persist.DB
+	memory  *persist.DB // Of informers without a space in the file.
 	objects *indexer.Objects
 	schemas *schemas
 	link    *request.Link // One, because clients of a Cache usually have one server.
@@ -134,7 +139,6 @@ type Cache struct {
 
 	mu        sync.Mutex
 	informers map[string]*SharedIndexInformer // By space; nil while one is being made.
-	memory    *persist.DB                     // Of informers without a space in the file, nil until there is one.
 	closed    bool
 }
 
@@ -156,15 +160,8 @@ type Cache struct {
 // Status().Err and the log say so. An empty file is begun in place, so path may be a mount point. A damaged file
 // cannot be set aside there: mount the directory that it is in instead.
 func Open(ctx context.Context, path string, o Options) (*Cache, error) {
-	o, err := o.withDefaults()
-	if err != nil {
-		return nil, err
-	}
-	o.Name = cmp.Or(o.Name, filepath.Base(path))
-	logger := klog.LoggerWithValues(*o.Logger, "cache", o.Name)
-	o.Logger = &logger
-	c := &Cache{opts: o, objects: indexer.NewObjects(o.MemoryBudget), schemas: newSchemas(), link: new(request.Link), informers: map[string]*SharedIndexInformer{}}
-	c.db, err = persist.Open(ctx, path, persist.Options{
+	o = o.withDefaults(path)
+	db, err := persist.Open(ctx, path, persist.Options{
 		CommitInterval:  o.CommitInterval,
 		DurableDelay:    o.DurableDelay,
 		MaxPendingBytes: o.MaxPendingBytes,
@@ -174,8 +171,14 @@ func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 	if err != nil {
 		return nil, fmt.Errorf("warmwatch: open: %w", err)
 	}
-	c.work = workqueue.NewStore(c.db, workSpace, *o.Logger)
-	return c, nil
+	memory, err := persist.OpenMemory(persist.Options{Logger: o.Logger})
+	if err != nil {
+		return nil, fmt.Errorf("warmwatch: open: %w", errors.Join(err, db.Close()))
+	}
+	return &Cache{
+		opts: o, db: db, memory: memory, work: workqueue.NewStore(db, workSpace, *o.Logger), objects: indexer.NewObjects(o.MemoryBudget),
+		schemas: newSchemas(), link: new(request.Link), informers: map[string]*SharedIndexInformer{},
+	}, nil
 }
 
 // Close stops the informers that still run, waits until their handlers and reconcilers have returned,
@@ -192,15 +195,13 @@ func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 func (c *Cache) Close() error {
 	c.mu.Lock()
 	c.closed = true
-	informers, memory := c.informersLocked(), c.memory
+	informers := c.informersLocked()
 	c.mu.Unlock()
 	for _, s := range informers {
 		s.detach()
 	}
 	awaitEnds(informers)
-	if memory != nil {
-		_ = memory.Close() // It has nothing to lose.
-	}
+	_ = c.memory.Close() // It has nothing to lose.
 	if err := c.db.Close(); err != nil {
 		return fmt.Errorf("warmwatch: close: %w", err)
 	}
@@ -253,29 +254,19 @@ const workSpace = "workqueues"
 // informer: handlers of several may add items to one. See also [SharedIndexInformer.AddReconciler].
 func (c *Cache) Workqueues() *workqueue.Store { return c.work }
 
-// claim reserves a space.
-func (c *Cache) claim(space, identity string) error {
+// claim reserves a space. With ErrInUse it returns the informer that has it, nil while that is being made.
+func (c *Cache) claim(id checkpoint.Identity) (holder *SharedIndexInformer, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return ErrClosed
+		return nil, ErrClosed
 	}
-	if _, taken := c.informers[space]; taken {
-		return fmt.Errorf("%w: this Cache has an informer of %s: share it, or make another one by NewSharedIndexInformer with a Name", ErrInUse, identity)
+	space := id.Space()
+	if holder, taken := c.informers[space]; taken {
+		return holder, fmt.Errorf("%w: this Cache has an informer of %s: share it, or make another one by NewSharedIndexInformer with a Name", ErrInUse, id)
 	}
 	c.informers[space] = nil
-	return nil
-}
-
-// ending returns the informer of a space whose run is about to end, nil if there is none.
-func (c *Cache) ending(space string) *SharedIndexInformer {
-	c.mu.Lock()
-	s := c.informers[space]
-	c.mu.Unlock()
-	if s == nil || !s.isEnding() {
-		return nil
-	}
-	return s
+	return nil, nil
 }
 
 // admit registers s, once it is complete, as the informer of its space.
@@ -298,6 +289,22 @@ func (c *Cache) informersLocked() []*SharedIndexInformer {
 		}
 	}
 	return informers
+}
+
+// complete returns the informers that are complete, in the order of their spaces.
+func (c *Cache) complete() []*SharedIndexInformer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.informersLocked()
+}
+
+// running returns the informers that run.
+func (c *Cache) running() []*SharedIndexInformer {
+	return slices.DeleteFunc(c.complete(), func(s *SharedIndexInformer) bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return !s.started || s.stopped
+	})
 }
 
 func (c *Cache) release(space string, s *SharedIndexInformer) {
@@ -343,14 +350,11 @@ type Status struct {
 
 // Status returns the present state.
 func (c *Cache) Status() Status {
-	c.mu.Lock()
-	informers := c.informersLocked()
-	c.mu.Unlock()
 	st := Status{Name: c.opts.Name, Path: c.db.Path(), MemoryOnly: c.db.MemoryOnly(), Informers: map[string]InformerStatus{}, Workqueues: c.work.Status(), Problems: problemOf(c.db), Err: c.db.Err()}
 	for _, a := range c.db.SetAside() {
 		st.SetAside = append(st.SetAside, SetAside(a))
 	}
-	for _, s := range informers {
+	for _, s := range c.complete() {
 		st.Informers[s.parts.Load().name()] = s.Status()
 	}
 	return st

@@ -32,13 +32,17 @@ func KubeSystemUID(client corev1.NamespacesGetter) func(context.Context) (string
 // answerPatience is how long a server may take to answer a small request of ours. Then it is asked again.
 const answerPatience = 10 * time.Second
 
+// questionPatience is how long the server may take to answer what it is asked by bySeen: what the watch brings may come first, over a
+// slow link. The stored objects can be read meanwhile.
+const questionPatience = 2 * time.Minute
+
 // askCluster asks which cluster the server belongs to, until it has told. It returns how to relist if the stored
 // objects are of another one. A refusal, or no answer, proves nothing.
 func (s *SharedIndexInformer) askCluster(ctx context.Context) *reflector.Relisting {
 	p := s.parts.Load()
 	ask := s.cache.opts.ClusterID
-	if ask == nil && s.cache.wrapped.Load() {
-		ask = s.clusterByTransport
+	if ask == nil {
+		ask = bySeen(s, askClusterID)
 	}
 	if ask == nil || p.fromMemory() || p.sink.ClusterKnown() {
 		return nil
@@ -68,13 +72,25 @@ func (s *SharedIndexInformer) askCluster(ctx context.Context) *reflector.Relisti
 	return nil
 }
 
-// clusterByTransport asks the server that the ListerWatcher asks, with its credentials, for the
-// UID of the namespace kube-system.
-func (s *SharedIndexInformer) clusterByTransport(ctx context.Context) (string, error) {
-	seen, err := s.lookAgain(ctx)
-	if err != nil {
-		return "", err
+// bySeen returns what asks the server by the request that the ListerWatcher makes, with its credentials; nil if its
+// requests are not seen.
+func bySeen[T any](s *SharedIndexInformer, ask func(context.Context, *request.Seen) (T, error)) func(context.Context) (T, error) {
+	if s.parts.Load().fromMemory() || !s.cache.wrapped.Load() {
+		return nil
 	}
+	return func(ctx context.Context) (answer T, err error) {
+		ctx, cancel := context.WithTimeout(ctx, questionPatience)
+		defer cancel()
+		seen, err := s.lookAgain(ctx)
+		if err != nil {
+			return answer, err
+		}
+		return ask(ctx, seen)
+	}
+}
+
+// askClusterID asks the server for the UID of the namespace kube-system.
+func askClusterID(ctx context.Context, seen *request.Seen) (string, error) {
 	resp, err := seen.Get(ctx, "/api/v1/namespaces/"+metav1.NamespaceSystem)
 	if err != nil {
 		return "", err
@@ -91,22 +107,42 @@ func (s *SharedIndexInformer) clusterByTransport(ctx context.Context) (string, e
 // maxNamespaceBytes is more than etcd stores of an object by default.
 const maxNamespaceBytes = 4 << 20
 
-// questionPatience is how long the server may take to answer the question: what the watch brings may come first, over a
-// slow link. The stored objects can be read meanwhile.
-const questionPatience = 2 * time.Minute
+// askForOne asks the server for one object.
+func askForOne(ctx context.Context, seen *request.Seen) (request.Answer, error) { return seen.Ask(ctx) }
 
-// directly returns what asks the server for one object by a request of our own, nil if requests are not seen.
-func (s *SharedIndexInformer) directly() func(context.Context) (request.Answer, error) {
-	if s.parts.Load().fromMemory() || !s.cache.wrapped.Load() {
-		return nil
+// schemaAge is how old the server's answer about its schemas may be: informers that start, or lose
+// their history, at the same time ask once.
+const schemaAge = 2 * time.Second
+
+// schemas has the last answer of a server about its schemas.
+type schemas struct {
+	turn   chan struct{} // Its holder may ask, and use the rest.
+	server string
+	asked  time.Time
+	hashes map[string]string
+}
+
+func newSchemas() *schemas { return &schemas{turn: make(chan struct{}, 1)} }
+
+// of returns a hash of the schema of the objects that a request is about.
+func (s *schemas) of(ctx context.Context, seen *request.Seen) (string, error) {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return "", ctx.Err()
 	}
-	return func(ctx context.Context) (request.Answer, error) {
-		ctx, cancel := context.WithTimeout(ctx, questionPatience)
-		defer cancel()
-		seen, err := s.lookAgain(ctx)
+	if server := seen.Server(); s.server != server || time.Since(s.asked) > schemaAge {
+		asked := time.Now()
+		hashes, err := seen.Schemas(ctx)
 		if err != nil {
-			return request.Answer{}, err
+			return "", err
 		}
-		return seen.Ask(ctx)
+		s.server, s.asked, s.hashes = server, asked, hashes
 	}
+	path := seen.GroupVersionPath()
+	if s.hashes[path] == "" {
+		return "", fmt.Errorf("the server has no hash of the schema of %s", path)
+	}
+	return s.hashes[path], nil
 }

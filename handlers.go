@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/internal/processor"
@@ -121,16 +122,59 @@ func (s *SharedIndexInformer) RemoveEventHandler(handle cache.ResourceEventHandl
 // HasSynced of their registrations. It reports false if ctx is done before. It does not wait for
 // handlers that are removed, or whose informer ends, meanwhile.
 func (c *Cache) WaitForHandlerSync(ctx context.Context) bool {
-	c.mu.Lock()
-	informers := c.informersLocked()
-	c.mu.Unlock()
-	for _, s := range informers {
-		s.mu.Lock()
-		started := s.started
-		s.mu.Unlock()
-		if started && !s.processor.WaitForSync(ctx) {
+	for _, s := range c.running() {
+		if !s.processor.WaitForSync(ctx) {
 			return false
 		}
 	}
 	return true
+}
+
+// unreturned is a callback or a reconcile that has not returned, or, without an object, a handler
+// that is between two callbacks.
+type unreturned struct {
+	kind, name, object string
+	since              time.Time
+}
+
+func (s *SharedIndexInformer) unreturned() []unreturned {
+	var all []unreturned
+	for _, h := range s.processor.Unfinished() {
+		all = append(all, unreturned{"handler", h.Handler, h.Key, h.Since})
+	}
+	return append(all, s.progress.unreturned()...)
+}
+
+func (u unreturned) log(s *SharedIndexInformer, what string) {
+	logger := s.parts.Load().logger.WithValues(u.kind, u.name)
+	if !u.since.IsZero() {
+		logger = logger.WithValues("object", u.object, "running", time.Since(u.since).Round(time.Second))
+	}
+	logger.Info(what)
+}
+
+// hangingCallback is how long a callback or a reconcile runs before that is logged, once, and hangingLook how often it is
+// looked for.
+const (
+	hangingCallback = time.Minute
+	hangingLook     = 10 * time.Second
+)
+
+// logHanging logs what has been running for long, so that somebody finds it who does not look at the status.
+func (s *SharedIndexInformer) logHanging(ctx context.Context) {
+	defer utilruntime.HandleCrashWithContext(ctx)
+	logged := map[unreturned]bool{}
+	for pause(ctx, hangingLook) {
+		still := map[unreturned]bool{}
+		for _, u := range s.unreturned() {
+			if u.since.IsZero() || time.Since(u.since) < hangingCallback {
+				continue
+			}
+			if !logged[u] {
+				u.log(s, "A handler or a reconcile has not returned for a while")
+			}
+			still[u] = true
+		}
+		logged = still
+	}
 }

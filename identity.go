@@ -11,12 +11,15 @@ import (
 	"strings"
 	"sync/atomic"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/watchlist"
 
@@ -70,10 +73,6 @@ func identityOf(example runtime.Object, a request.Asked) checkpoint.Identity {
 	}
 }
 
-func resourceOf(id checkpoint.Identity) schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: id.Group, Version: id.Version, Resource: id.Resource}
-}
-
 // checkRequest compares what a List or a watch asks for with what the informer was made for. It
 // refuses what differs, because its objects would be served as what they are not. Where nobody has
 // said what the informer is for, and only its first request has shown it, another one shows
@@ -83,7 +82,7 @@ func (s *SharedIndexInformer) checkRequest(got request.Asked) (err error) {
 	if p.fromMemory() {
 		return nil
 	}
-	if got != p.asked && s.deferred {
+	if got != p.asked && s.opts.learns() {
 		s.asksForMore(p, got)
 		return nil
 	}
@@ -104,9 +103,7 @@ func (s *SharedIndexInformer) asksForMore(p *parts, got request.Asked) {
 	}
 	s.progress.set(CodeFromMemory, workingFromMemory(err))
 	p.logger.Error(err, "What this informer stores is not used again, the next process begins with a list")
-	if r := s.resumer.Load(); r != nil {
-		r.ForceRelist(reflector.Relisting{Cause: CauseOtherRequest, Reason: err.Error(), Rewrite: true})
-	}
+	s.forceRelist(reflector.Relisting{Cause: CauseOtherRequest, Reason: err.Error(), Rewrite: true})
 }
 
 // checkedListerWatcher has the requests of its calls checked, and where they cannot be seen, the
@@ -181,7 +178,7 @@ func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
 		Identity:         id,
 		ClusterID:        clusterID,
 		SchemaVersion:    checkpoint.SchemaVersion(s.storedType()),
-		NeverResume:      s.opts.NeverResume || isEvents(resourceOf(id)),
+		NeverResume:      s.opts.NeverResume || isEvents(id),
 		IndexVersion:     s.indexVersion(),
 		TransformVersion: s.transformVersion(),
 	}
@@ -219,8 +216,106 @@ func (s *SharedIndexInformer) indexVersion() string {
 
 const eventsResource = "events"
 
-// isEvents reports whether r is Events. The API server keeps no watch cache for them,
+// isEvents reports whether the resource is Events. The API server keeps no watch cache for them,
 // and answers an old version with a watch that closes at once (kubernetes#104171).
-func isEvents(r schema.GroupVersionResource) bool {
-	return r.Resource == eventsResource && (r.Group == "" || r.Group == "events.k8s.io")
+func isEvents(id checkpoint.Identity) bool {
+	return id.Resource == eventsResource && (id.Group == "" || id.Group == "events.k8s.io")
+}
+
+// checkKind returns an error if it is certain that the example is no object of the resource: it is
+// of another group or version, or the resource is that of another kind that client-go knows.
+func checkKind(example runtime.Object, r schema.GroupVersionResource) error {
+	kinds := kindsOf(example)
+	possible := func(kind schema.GroupVersionKind) bool {
+		return kind.GroupVersion() == r.GroupVersion() && !isOfAnotherKind(kind, r)
+	}
+	if len(kinds) == 0 || slices.ContainsFunc(kinds, possible) {
+		return nil
+	}
+	return fmt.Errorf("the example is a %s of %s, which is no object of %s", kinds[0].Kind, kinds[0].GroupVersion(), r)
+}
+
+// kindsOf returns the kinds that an example may be of, none if that is not known.
+func kindsOf(example runtime.Object) []schema.GroupVersionKind {
+	switch example.(type) {
+	case *unstructured.Unstructured, *metav1.PartialObjectMetadata:
+		kind := example.GetObjectKind().GroupVersionKind()
+		if kind.Kind == "" || kind.Version == "" || kind.Group == metav1.GroupName {
+			return nil
+		}
+		return []schema.GroupVersionKind{kind}
+	}
+	kinds, _, err := scheme.Scheme.ObjectKinds(example)
+	if err != nil {
+		return nil
+	}
+	return kinds
+}
+
+// isOfAnotherKind reports whether client-go knows another kind of the group and version, but
+// not this one, that has the resource.
+func isOfAnotherKind(kind schema.GroupVersionKind, r schema.GroupVersionResource) bool {
+	if plural, _ := meta.UnsafeGuessKindToResource(kind); plural == r {
+		return false
+	}
+	for other := range scheme.Scheme.KnownTypes(kind.GroupVersion()) {
+		if plural, _ := meta.UnsafeGuessKindToResource(kind.GroupVersion().WithKind(other)); plural == r {
+			return true
+		}
+	}
+	return false
+}
+
+// An outsideError says that an object is outside what an informer was made for.
+type outsideError struct{ what string }
+
+func (e *outsideError) Error() string {
+	return "warmwatch: the ListerWatcher returns " + e.what + ", as which its informer was made"
+}
+
+// insideOf returns the check of objects that come, whose request could not be seen: whether they
+// are in the namespace and have the labels of an identity. It is nil if there is nothing to check.
+// Nobody but the server can evaluate field selectors.
+func insideOf(id checkpoint.Identity) func(runtime.Object) error {
+	selector, err := labels.Parse(id.LabelSelector)
+	if err != nil || id.Namespace == "" && selector.Empty() {
+		return nil
+	}
+	return func(obj runtime.Object) error {
+		m, err := meta.Accessor(obj)
+		switch {
+		case err != nil: // It is dealt with elsewhere.
+			return nil
+		case id.Namespace != "" && m.GetNamespace() != id.Namespace:
+			return &outsideError{fmt.Sprintf("%s/%s, expected objects of namespace %q only", m.GetNamespace(), m.GetName(), id.Namespace)}
+		case !selector.Matches(labels.Set(m.GetLabels())):
+			return &outsideError{fmt.Sprintf("%s/%s with labels %v, expected objects that %q selects only", m.GetNamespace(), m.GetName(), m.GetLabels(), id.LabelSelector)}
+		}
+		return nil
+	}
+}
+
+// newInsideWatch returns a watch that ends with an error event at the first object that is outside. Of an object
+// that is deleted nothing is checked: it may be that it is deleted because it is outside now.
+func newInsideWatch(from watch.Interface, check func(runtime.Object) error) watch.Interface {
+	return insideWatch{watch.Filter(from, func(e watch.Event) (watch.Event, bool) {
+		if e.Type == watch.Added || e.Type == watch.Modified {
+			if err := check(e.Object); err != nil {
+				status := apierrors.NewInternalError(err).ErrStatus
+				e = watch.Event{Type: watch.Error, Object: &status}
+			}
+		}
+		return e, true
+	})}
+}
+
+type insideWatch struct{ watch.Interface }
+
+// Stop implements [watch.Interface]. The goroutine of a filter may have an event that nobody takes any more.
+func (w insideWatch) Stop() {
+	w.Interface.Stop()
+	go func() {
+		for range w.ResultChan() {
+		}
+	}()
 }

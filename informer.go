@@ -122,24 +122,18 @@ type SharedIndexInformer struct {
 	opts    InformerOptions
 	lw      cache.ListerWatcher
 	example runtime.Object
-	// deferred says that the identity is what the first request asks for, see newLearningInformer.
-	deferred bool
-	seen     atomic.Pointer[lastSeen]
+	seen    atomic.Pointer[lastSeen]
 
-	parts       atomic.Pointer[parts]
-	store       store
-	processor   *processor.Processor
-	detector    cache.MutationDetector
-	progress    progress
-	reconciling reconciling // What the reconcilers do.
+	parts     atomic.Pointer[parts]
+	store     store
+	processor *processor.Processor
+	detector  cache.MutationDetector
+	progress  progress
 
-	clusterLogged sync.Once     // The first time that nobody knows the cluster.
-	caught        chan struct{} // Closed when the cache has caught up with the server.
-	caughtOnce    sync.Once
-	synced        chan struct{} // Closed when HasSynced.
-	syncOnce      sync.Once
-	served        chan struct{} // Closed when the store may be read.
-	serveOnce     sync.Once
+	clusterLogged sync.Once // The first time that nobody knows the cluster.
+	caught        *signal   // The cache has caught up with the server.
+	synced        *signal   // HasSynced.
+	served        *signal   // The store may be read.
 	resumer       atomic.Pointer[reflector.Resumer]
 	// How many objects are asked for, and written, at once. 0: the default. Tests set less.
 	pageSize    int64
@@ -178,7 +172,7 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	if o.ResyncPeriod < 0 {
 		return nil, fmt.Errorf("warmwatch: new informer: ResyncPeriod is negative: %v", o.ResyncPeriod)
 	}
-	if o.Resource == (schema.GroupVersionResource{}) {
+	if o.learns() {
 		return c.newLearningInformer(lw, example, o)
 	}
 	if o.Resource.Resource == "" || o.Resource.Version == "" {
@@ -194,8 +188,7 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	id := identityOf(example, asked)
 	id.Name = o.Name
 	s := c.newInformer(lw, example, o)
-	space := id.Space()
-	if err := c.claim(space, id.String()); err != nil {
+	if _, err := c.claim(id); err != nil {
 		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
 	}
 	err = s.settle(c.db, id, asked)
@@ -203,7 +196,7 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 		err = c.admit(s)
 	}
 	if err != nil {
-		c.release(space, s)
+		c.release(id.Space(), s)
 		return nil, fmt.Errorf("warmwatch: new informer for %s: %w", id, err)
 	}
 	return s, nil
@@ -217,15 +210,13 @@ func (c *Cache) newInformer(lw cache.ListerWatcher, example runtime.Object, o In
 	s := &SharedIndexInformer{
 		cache: c, opts: o, lw: lw, example: ownExample(example),
 		detector: cache.NewCacheMutationDetector(fmt.Sprintf("%T", example)),
-		caught:   make(chan struct{}),
-		synced:   make(chan struct{}),
-		served:   make(chan struct{}),
-		ended:    make(chan struct{}),
+		caught:   newSignal(), synced: newSignal(), served: newSignal(),
+		ended: make(chan struct{}),
 	}
 	s.progress.phase = PhaseLoading
 	s.processor = processor.New(processor.Options{
 		Informer: s.describe(),
-		Served:   s.served, Synced: s.synced, CaughtUp: s.caught,
+		Served:   s.served.done, Synced: s.synced.done, CaughtUp: s.caught.done,
 		ResyncPeriod: o.ResyncPeriod, MaxPanics: c.opts.MaxPanics, Logger: *c.opts.Logger,
 	})
 	return s
@@ -249,13 +240,13 @@ func (s *SharedIndexInformer) HasSynced() bool { return cache.IsDone(s.HasSynced
 
 // HasSyncedChecker implements [cache.SharedInformer].
 func (s *SharedIndexInformer) HasSyncedChecker() cache.DoneChecker {
-	return processor.NewDoneChecker(s.describe(), s.synced)
+	return processor.NewDoneChecker(s.describe(), s.synced.done)
 }
 
 // CaughtUp says whether the cache has caught up with the server, however stale HasSynced may be
 // (Options.ServeStaleAfter).
 func (s *SharedIndexInformer) CaughtUp() cache.DoneChecker {
-	return processor.NewDoneChecker(s.describe()+" caught up", s.caught)
+	return processor.NewDoneChecker(s.describe()+" caught up", s.caught.done)
 }
 
 func (s *SharedIndexInformer) describe() string {
@@ -270,7 +261,7 @@ func (s *SharedIndexInformer) LastSyncResourceVersion() string {
 	if s.controller == nil {
 		return ""
 	}
-	if rv := s.controller.LastSyncResourceVersion(); rv != "" || !s.servesFromDisk() {
+	if rv := s.controller.LastSyncResourceVersion(); rv != "" || !isClosed(s.served.done) {
 		return rv
 	}
 	return s.store.LastStoreSyncResourceVersion()

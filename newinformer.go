@@ -76,9 +76,12 @@ func (c *Cache) NewInformerFunc(o InformerOptions) func(lw cache.ListerWatcher, 
 	}
 }
 
+// learns reports whether the identity is what the first request asks for, see newLearningInformer.
+func (o InformerOptions) learns() bool { return o.Resource == schema.GroupVersionResource{} }
+
 // checkLearning returns an error if o says what is listed.
 func (o InformerOptions) checkLearning() error {
-	if o.Resource != (schema.GroupVersionResource{}) {
+	if !o.learns() {
 		return fmt.Errorf("warmwatch: new informer: Resource is set to %v, and would be learned from the first request", o.Resource)
 	}
 	if o.Namespace+o.LabelSelector+o.FieldSelector+o.ShardSelector != "" {
@@ -94,7 +97,6 @@ func (c *Cache) newLearningInformer(lw cache.ListerWatcher, example runtime.Obje
 	}
 	name := fmt.Sprintf("%T #%d", example, c.made.Add(1))
 	s := c.newInformer(lw, example, o)
-	s.deferred = true
 	if err := s.settleInMemory(unseenIdentity(example, name)); err != nil {
 		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
 	}
@@ -104,14 +106,12 @@ func (c *Cache) newLearningInformer(lw cache.ListerWatcher, example runtime.Obje
 // settleInMemory gives an informer its parts in memory. Where the Cache is closed, they are of a DB
 // that is closed as well.
 func (s *SharedIndexInformer) settleInMemory(id checkpoint.Identity) error {
-	memory, err := s.cache.memoryDB()
-	if err == nil {
-		err = s.settle(memory, id, request.Asked{})
-	}
+	err := s.settle(s.cache.memory, id, request.Asked{})
 	if !errors.Is(err, ErrClosed) {
 		return err
 	}
-	if memory, err = persist.OpenMemory(persist.Options{Logger: s.cache.opts.Logger}); err != nil {
+	memory, err := persist.OpenMemory(persist.Options{Logger: s.cache.opts.Logger})
+	if err != nil {
 		return err
 	}
 	return errors.Join(s.settle(memory, id, request.Asked{}), memory.Close())
@@ -125,21 +125,6 @@ func unseenIdentity(example runtime.Object, name string) checkpoint.Identity {
 		id.Resource = eventsResource
 	}
 	return id
-}
-
-// memoryDB returns the DB of informers that have no space in the file, or ErrClosed.
-func (c *Cache) memoryDB() (*persist.DB, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.closed:
-		return nil, ErrClosed
-	case c.memory != nil:
-		return c.memory, nil
-	}
-	var err error
-	c.memory, err = persist.OpenMemory(persist.Options{Logger: c.opts.Logger})
-	return c.memory, err
 }
 
 // settle gives the informer its parts in a space. An informer that has some already moves.
@@ -276,12 +261,10 @@ func (s *SharedIndexInformer) lookUntilSeen(ctx context.Context) (*request.Seen,
 			return seen, err
 		}
 		if ctx.Err() == nil {
-			s.progress.disconnected(fmt.Errorf("warmwatch: list, in order to see what the ListerWatcher asks for: %w", err))
+			s.progress.Disconnected(fmt.Errorf("warmwatch: list, in order to see what the ListerWatcher asks for: %w", err))
 			s.watchFailed(ctx, err)
 		}
-		select {
-		case <-time.After(backoff.Step()):
-		case <-ctx.Done():
+		if !pause(ctx, backoff.Step()) {
 			return nil, ctx.Err()
 		}
 	}
@@ -320,38 +303,28 @@ func (s *SharedIndexInformer) moveTo(ctx context.Context, seen *request.Seen) er
 const (
 	// stopPatience is how long an informer waits for its predecessor to end.
 	stopPatience = 10 * time.Second
-	// stopNotice is how long it waits for the predecessor to be told to end, looking each
-	// noticePoll: controller-runtime makes the new informer right after it has closed a
+	// stopNotice is how long it waits for the predecessor to be told to end:
+	// controller-runtime makes the new informer right after it has closed a
 	// channel, which other goroutines turn into the end of the old one's context.
 	stopNotice = time.Second
-	noticePoll = 5 * time.Millisecond
+	stopPoll   = 5 * time.Millisecond
 )
 
 // claimSpace claims the space of an identity.
 func (s *SharedIndexInformer) claimSpace(ctx context.Context, id checkpoint.Identity) error {
-	patience, notice := time.NewTimer(stopPatience), time.NewTimer(stopNotice)
-	defer patience.Stop()
-	defer notice.Stop()
-	for {
-		err := s.cache.claim(id.Space(), id.String())
+	for begun := time.Now(); ; {
+		predecessor, err := s.cache.claim(id)
 		if !errors.Is(err, ErrInUse) {
 			return err
 		}
-		if predecessor := s.cache.ending(id.Space()); predecessor != nil {
-			select {
-			case <-predecessor.ended:
-			case <-patience.C:
-				return fmt.Errorf("%w, and does not end", err)
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			continue
+		patience := stopNotice
+		if predecessor != nil && predecessor.isEnding() {
+			patience, err = stopPatience, fmt.Errorf("%w, and does not end", err)
 		}
-		select {
-		case <-time.After(noticePoll):
-		case <-notice.C:
+		if time.Since(begun) >= patience {
 			return err
-		case <-ctx.Done():
+		}
+		if !pause(ctx, stopPoll) {
 			return ctx.Err()
 		}
 	}

@@ -90,22 +90,11 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 	}
 	p.sink = sink.New(sink.Options{
 		DB: p.db, Space: p.space, Indexer: p.indexer, Log: p.queue, Detector: s.detector, Logger: p.logger,
-		Informer: &sinkInformer{
-			progress: &s.progress, processor: s.processor, logger: p.logger,
-			serve: s.serve, caughtUp: s.caughtUp, synced: s.HasSyncedChecker(),
-		},
-		Example: s.example, NewObject: s.newObject,
+		Informer: observer{&s.progress, s}, Example: s.example, NewObject: s.newObject,
 	})
 	p.work = workqueue.NewStore(p.db, p.space, p.logger)
 	p.ignoreDamage = p.db.OnDamage(s.fileDamaged)
 	return nil
-}
-
-// corruption returns the last damage that was found, nil once it is repaired.
-func (s *SharedIndexInformer) corruption() error {
-	s.progress.mu.Lock()
-	defer s.progress.mu.Unlock()
-	return s.progress.troubles[CodeUnreadable].err
 }
 
 // spaceBuckets returns the names of all buckets that an informer has in its space.
@@ -144,8 +133,8 @@ func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
 		}
 		logger.Error(err, "Could not read all that is stored: all objects are to be listed and written anew")
 	}
-	if r := s.resumer.Load(); force && r != nil {
-		r.ForceRelist(relistingDamaged(err))
+	if force {
+		s.forceRelist(relistingDamaged(err))
 	}
 }
 

@@ -81,8 +81,9 @@ const (
 	CauseFullRelist = checkpoint.CauseFullRelist
 )
 
-// informerCodes are those of an informer that InformerStatus.Err has, the first one first.
-var informerCodes = []Code{CodeNotRead, CodeOtherRequest, CodeOutsideObjects, CodeFromMemory, CodeUnreadable, CodeRefused}
+// informerCodes are those of an informer, in the order of InformerStatus.Problems. InformerStatus.Err has the first one,
+// unless that is CodeServerFails.
+var informerCodes = []Code{CodeNotRead, CodeOtherRequest, CodeOutsideObjects, CodeFromMemory, CodeUnreadable, CodeRefused, CodeServerFails}
 
 // A Problem is something that is wrong now.
 type Problem struct {
@@ -97,8 +98,6 @@ type trouble struct {
 	err   error
 	since time.Time
 }
-
-func (t trouble) as(code Code) Problem { return Problem{code, t.err.Error(), t.since} }
 
 // setLocked notes that there is a problem, or none if err is nil. It reports whether that is news.
 func (p *progress) setLocked(code Code, err error) (news bool) {
@@ -127,14 +126,11 @@ func (p *progress) set(code Code, err error) (news bool) {
 func (p *progress) problemsLocked() (all []Problem, first error) {
 	for _, code := range informerCodes {
 		if t, is := p.troubles[code]; is {
-			all = append(all, t.as(code))
-			if first == nil {
+			all = append(all, Problem{code, t.err.Error(), t.since})
+			if first == nil && code != CodeServerFails {
 				first = t.err
 			}
 		}
-	}
-	if t, is := p.troubles[CodeServerFails]; is {
-		all = append(all, t.as(CodeServerFails))
 	}
 	return all, first
 }

@@ -5,8 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,7 +17,10 @@ import (
 	clientworkqueue "k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
+	"github.com/warmwatch/warmwatch/internal/keyfield"
 	"github.com/warmwatch/warmwatch/internal/processor"
+	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
 	"github.com/warmwatch/warmwatch/workqueue"
 )
@@ -91,7 +95,7 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 		return nil, fmt.Errorf("warmwatch: add reconciler: a name of %d bytes is too long, at most %d are allowed; it begins with %.40q", len(name), workqueue.MaxNameBytes, name)
 	}
 	o.Workers = max(o.Workers, 1)
-	r := &Reconciler{informer: s, name: name, reconcile: reconcile, opts: o, deleted: waiting{}}
+	r := &Reconciler{informer: s, name: name, reconcile: reconcile, opts: o}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped { // The processor may take a handler yet, which nobody would give a queue.
@@ -172,26 +176,30 @@ type Reconciler struct {
 	reconcile ReconcileFunc
 	opts      ReconcilerOptions
 
-	parts  *parts // Nil before open, as are logger and queue.
-	logger klog.Logger
-	queue  *workqueue.Queue[cache.ObjectName]
-
-	mu       sync.Mutex
-	deleted  waiting
+	// informer.mu guards what open sets. The handler and the workers begin later, and need no lock.
+	parts    *parts // Nil before open, as are logger and queue.
+	logger   klog.Logger
+	queue    *workqueue.Queue[cache.ObjectName]
 	enqueued []cache.ObjectName // Before open.
 }
 
 // Enqueue has keys reconciled, also of objects that the cache lacks, for example of the owner of another object. They are
 // in the file before a durable handler that calls Enqueue is acknowledged. Before the informer runs they wait in memory.
 func (r *Reconciler) Enqueue(keys ...cache.ObjectName) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.queue == nil {
+	r.informer.mu.Lock()
+	queue := r.queue
+	if queue == nil {
 		r.enqueued = append(r.enqueued, keys...)
-		return
 	}
+	r.informer.mu.Unlock()
+	if queue != nil {
+		addAll(queue, keys)
+	}
+}
+
+func addAll(queue *workqueue.Queue[cache.ObjectName], keys []cache.ObjectName) {
 	for _, key := range keys {
-		r.queue.Add(key)
+		queue.Add(key)
 	}
 }
 
@@ -211,23 +219,14 @@ func (r *Reconciler) open(p *parts) error {
 		work.Close()
 		return err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.parts, r.logger, r.queue, r.deleted = p, logger, work, deleted
-	for name := range deleted { // Usually it is in the queue.
-		r.queue.Add(name)
-	}
-	for _, key := range r.enqueued {
-		r.queue.Add(key)
-	}
-	r.enqueued = nil
+	addAll(work, deleted) // Usually they are in the queue.
+	addAll(work, r.enqueued)
+	r.parts, r.logger, r.queue, r.enqueued = p, logger, work, nil
 	return nil
 }
 
-// close ends what open has begun, if it was called.
+// close ends what open has begun, if it was called. The caller holds informer.mu.
 func (r *Reconciler) close() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.queue != nil {
 		r.queue.Close()
 	}
@@ -240,14 +239,7 @@ type registration interface {
 }
 
 // hasEnded reports whether the handler is not called any more.
-func (r *Reconciler) hasEnded() bool {
-	select {
-	case <-r.ShutdownChan():
-		return true
-	default:
-		return false
-	}
-}
+func (r *Reconciler) hasEnded() bool { return isClosed(r.ShutdownChan()) }
 
 // handlerOf is the handler of a Reconciler. What it puts into the file is there before the delta is acknowledged.
 type handlerOf struct{ *Reconciler }
@@ -276,13 +268,28 @@ func (h handlerOf) OnDelete(obj any) {
 	h.add(obj, false)
 }
 
+// keep puts a deleted object into the file, instead of an earlier state of it.
 func (h handlerOf) keep(name cache.ObjectName, obj any) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	uid, key, err := h.parts.putDeleted(h.name, name, obj, func(uid string) string { return h.deleted[name][uid] })
-	if err == nil {
-		h.deleted.set(name, uid, key)
+	value, err := record.Encode(obj)
+	if err != nil {
+		return err
 	}
+	seq := uint64(time.Now().UnixNano())
+	value.SetSeq(seq)
+	uid, _ := record.Head(obj)
+	prefix := h.deletedKey(name) + keyfield.Of(string(uid))
+	key := prefix + strconv.FormatUint(seq, 36)
+	if len(key) > persist.MaxKeyBytes {
+		return fmt.Errorf("warmwatch: key and uid of a deleted object are too long: %d bytes", len(key))
+	}
+	earlier, err := h.parts.deletedKeys(prefix)
+	if err != nil && !errors.Is(err, persist.ErrCorrupt) { // Else the reconcile gets the earlier state, too.
+		return err
+	}
+	_, err = h.parts.db.Update(func(b *persist.Batch) {
+		h.parts.deleteDeleted(b, earlier)
+		b.Put(h.parts.deletedBucket(), key, value.Record())
+	})
 	return err
 }
 
@@ -317,7 +324,7 @@ func (r *Reconciler) run(ctx context.Context) {
 	workers.Wait()
 	<-r.ShutdownChan()
 	s := r.informer
-	s.reconciling.ended(r.name)
+	s.progress.reconcilerEnded(r.name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.close() // Whoever finds it in s.reconcilers can add to it.
@@ -349,14 +356,17 @@ func (r *Reconciler) work(ctx context.Context) {
 }
 
 func (r *Reconciler) one(ctx context.Context, key cache.ObjectName) {
-	stored, objects := r.readDeleted(key)
+	stored, objects, err := r.readDeleted(key)
 	what := oneReconcile{r.name, key}
-	r.informer.reconciling.begun(what)
-	result, err := r.call(ctx, ReconcileRequest{key, objects})
-	r.informer.reconciling.returned(what, err)
+	r.informer.progress.reconcileBegun(what)
+	var result ReconcileResult
+	if err == nil {
+		result, err = r.call(ctx, ReconcileRequest{key, objects})
+	}
+	r.informer.progress.reconcileReturned(what, err)
 	switch {
 	case err == nil:
-		err = r.doneDeleted(key, stored)
+		err = r.parts.removeDeleted(stored)
 		r.queue.Forget(key)
 		if result.After > 0 {
 			r.queue.AddAfter(key, result.After)
@@ -370,27 +380,29 @@ func (r *Reconciler) one(ctx context.Context, key cache.ObjectName) {
 	r.queue.Done(key) // Not deferred: a panic that ends the process is not done.
 }
 
-// readDeleted returns the deleted objects of a name, and the keys of their records.
-func (r *Reconciler) readDeleted(name cache.ObjectName) (stored []string, objects []any) {
-	r.mu.Lock()
-	stored = slices.Collect(maps.Values(r.deleted[name]))
-	r.mu.Unlock()
-	for _, d := range r.parts.readDeleted(stored, r.informer.newObject) {
-		if d.err != nil {
-			r.logger.Error(d.err, "Could not read a deleted object, reconciling without it", "object", name)
-			continue
+// readDeleted returns the deleted objects of a name, oldest first, and the keys of their records.
+func (r *Reconciler) readDeleted(name cache.ObjectName) (stored []string, objects []any, err error) {
+	seqs := map[any]uint64{}
+	err = r.parts.scanDeleted(r.deletedKey(name), func(it *persist.Item) {
+		stored = append(stored, it.Key)
+		var rec record.Record
+		var object any
+		payload, err := it.Payload()
+		if err == nil {
+			rec, err = record.Parse(payload)
 		}
-		objects = append(objects, d.object)
-	}
-	return stored, objects
-}
-
-// doneDeleted removes deleted objects that are reconciled.
-func (r *Reconciler) doneDeleted(name cache.ObjectName, stored []string) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.deleted.done(name, stored)
-	return r.parts.removeDeleted(stored)
+		if err == nil {
+			object, err = rec.Decode(r.informer.newObject)
+		}
+		if err != nil {
+			r.logger.Error(err, "Could not read a deleted object, reconciling without it", "object", name)
+			return
+		}
+		seqs[object] = rec.Seq
+		objects = append(objects, object)
+	})
+	slices.SortStableFunc(objects, func(a, b any) int { return cmp.Compare(seqs[a], seqs[b]) })
+	return stored, objects, err
 }
 
 var errPanicked = errors.New("the reconcile has panicked")
@@ -401,4 +413,76 @@ func (r *Reconciler) call(ctx context.Context, req ReconcileRequest) (result Rec
 	defer utilruntime.HandleCrashWithLogger(klog.LoggerWithValues(r.logger, "object", req.ObjectName))
 	result, err = r.reconcile(ctx, req)
 	return result, err
+}
+
+// deletedBucket has the last known objects of deletions that are not reconciled yet: records, by
+// the reconciler's name, the object's key, its uid, and when the record was put, which is its Seq.
+const deletedBucket = "deleted"
+
+func (p *parts) deletedBucket() persist.Bucket {
+	return persist.Bucket{Space: p.space, Name: deletedBucket}
+}
+
+// deletedKey is what the keys of all records of an object begin with.
+func (r *Reconciler) deletedKey(name cache.ObjectName) string {
+	return keyfield.Of(r.name) + keyfield.Of(name.String())
+}
+
+// waitingDeleted returns the names of what waits for a reconciler, and whether some of it is damaged.
+func (p *parts) waitingDeleted(reconciler string) (names []cache.ObjectName, damaged bool, err error) {
+	err = p.scanDeleted(keyfield.Of(reconciler), func(it *persist.Item) {
+		_, unreadable := it.Payload()
+		_, rest, _ := keyfield.Cut(it.Key)
+		text, _, ok := keyfield.Cut(rest)
+		name, err := cache.ParseObjectName(text)
+		damaged = damaged || unreadable != nil || err != nil || !ok
+		if ok && err == nil {
+			names = append(names, name)
+		}
+	})
+	return names, damaged, err
+}
+
+func (p *parts) scanDeleted(prefix string, fn func(*persist.Item)) error {
+	return p.db.Read(p.space, func(s *persist.Snapshot) error {
+		return s.Scan(deletedBucket, prefix, func(it *persist.Item) (bool, error) {
+			ours := strings.HasPrefix(it.Key, prefix)
+			if ours {
+				fn(it)
+			}
+			return ours, nil
+		})
+	})
+}
+
+func (p *parts) deletedKeys(prefix string) (keys []string, err error) {
+	err = p.scanDeleted(prefix, func(it *persist.Item) { keys = append(keys, it.Key) })
+	return keys, err
+}
+
+// removeDeleted removes deleted objects that are reconciled.
+func (p *parts) removeDeleted(keys []string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	_, err := p.db.Update(func(b *persist.Batch) { p.deleteDeleted(b, keys) })
+	return err
+}
+
+func (p *parts) deleteDeleted(b *persist.Batch, keys []string) {
+	for _, key := range keys {
+		b.Delete(p.deletedBucket(), key)
+	}
+}
+
+// forgetWork removes what waits for a reconciler.
+func (p *parts) forgetWork(reconciler string) error {
+	if err := p.work.Forget(reconciler); err != nil {
+		return err
+	}
+	keys, err := p.deletedKeys(keyfield.Of(reconciler))
+	if err != nil {
+		return err
+	}
+	return p.removeDeleted(keys)
 }

@@ -3,6 +3,8 @@ package warmwatch
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"sync"
 	"time"
 
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/reflector"
+	"github.com/warmwatch/warmwatch/internal/sink"
 )
 
 // Run implements [cache.SharedInformer].
@@ -40,7 +43,7 @@ func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 		close(detectorStop)
 		wg.Wait()
 	}()
-	if s.deferred && !s.identify(ctx) {
+	if s.opts.learns() && !s.identify(ctx) {
 		return
 	}
 	if !s.untilRead(ctx, func() error { return s.begin(ctx) }) {
@@ -64,9 +67,7 @@ func (s *SharedIndexInformer) untilRead(ctx context.Context, step func() error) 
 		if !failed {
 			s.parts.Load().logger.Error(err, "Could not begin to run, trying again")
 		}
-		select {
-		case <-time.After(readRetryDelay):
-		case <-ctx.Done():
+		if !pause(ctx, readRetryDelay) {
 			return false
 		}
 	}
@@ -80,7 +81,7 @@ func (s *SharedIndexInformer) enter(ctx context.Context, cancel context.CancelFu
 		klog.FromContext(ctx).Info("Warning: the sharedIndexInformer has started, run more than once is not allowed")
 		return false
 	}
-	if s.stopped || s.deferred && s.cache.admit(s) != nil {
+	if s.stopped || s.opts.learns() && s.cache.admit(s) != nil {
 		klog.FromContext(ctx).Info("The informer does not run, because its Cache was closed", "informer", s.parts.Load().name())
 		return false
 	}
@@ -121,24 +122,21 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	relisting := relistingOf(decision, p.sink.LastVersion())
 	resumer := reflector.NewResumer(reflector.Options{
 		ListerWatcher: s.checked(p.identity),
-		Schema:        s.serverSchema(),
+		Schema:        bySeen(s, s.cache.schemas.of),
 		Store:         p.sink,
-		Observer:      &observer{progress: &s.progress, sink: p.sink, caughtUp: s.caughtUp},
+		Observer:      observer{&s.progress, s},
 		History:       p.sink,
 		Relist:        relisting,
 		NeverResume:   want.NeverResume,
 		Cluster:       s.askCluster,
-		Ask:           s.directly(),
+		Ask:           bySeen(s, askForOne),
 		Spread:        s.cache.opts.RelistSpread,
 		PageSize:      s.pageSize,
 		Logger:        &p.logger,
 	})
 	s.resumer.Store(resumer)
-	if err := s.corruption(); err != nil { // It was found before there was a Resumer.
-		resumer.ForceRelist(relistingDamaged(err))
-	}
-	if s.progress.relistAsked() {
-		resumer.ForceRelist(relistingAsked)
+	for _, how := range s.progress.dueRelists() {
+		resumer.ForceRelist(how)
 	}
 	s.controller = cache.New(&cache.Config{
 		Queue:                        p.sink,
@@ -164,7 +162,7 @@ func (s *SharedIndexInformer) serveStored(ctx context.Context) {
 	s.serve()
 	switch after := s.cache.opts.ServeStaleAfter; {
 	case after < 0:
-		s.setSynced()
+		s.synced.set()
 	case after > 0:
 		s.running.Go(func() { s.serveStale(ctx, after) })
 	}
@@ -180,12 +178,12 @@ func (s *SharedIndexInformer) serveStale(ctx context.Context, after time.Duratio
 		}
 		silent := time.Since(heard)
 		if silent >= after {
-			s.setSynced()
+			s.synced.set()
 			return
 		}
 		select {
 		case <-time.After(after - silent):
-		case <-s.synced:
+		case <-s.synced.done:
 			return
 		case <-ctx.Done():
 			return
@@ -221,9 +219,7 @@ func (s *SharedIndexInformer) end() {
 	s.processor.Wait()
 	patience.Stop()
 	p.queue.Stop()
-	p.work.Close()
-	p.ignoreDamage()
-	p.indexer.Release()
+	p.close()
 	s.cache.release(p.space, s)
 	if p.fromMemory() {
 		if err := s.leaveMemory(p); err != nil && !errors.Is(err, ErrClosed) {
@@ -246,10 +242,10 @@ func (s *SharedIndexInformer) logRunning() {
 // What handlers acknowledge from now on may not be stored.
 func (s *SharedIndexInformer) detach() {
 	s.mu.Lock()
-	started, cancel := s.started, s.cancel
+	cancel := s.cancel
 	s.stopped = true
 	s.mu.Unlock()
-	if started {
+	if cancel != nil {
 		cancel()
 	}
 	// detach does not wait for the Reflector, because a ListerWatcher may hang.
@@ -263,37 +259,157 @@ func (s *SharedIndexInformer) hasEnded(ctx context.Context) bool {
 	s.mu.Lock()
 	started := s.started
 	s.mu.Unlock()
-	if !started {
-		return true
+	if started {
+		select {
+		case <-s.ended:
+		case <-ctx.Done():
+		}
 	}
+	return !started || isClosed(s.ended)
+}
+
+// caughtUp is called when the resumed watch has caught up with the server, and after each relist.
+func (s *SharedIndexInformer) caughtUp() {
+	s.caught.set()
+	s.synced.set()
+}
+
+// serve makes the store readable.
+func (s *SharedIndexInformer) serve() {
+	s.parts.Load().indexer.Hide(false)
+	s.served.set()
+}
+
+// A signal is set once, and stays so.
+type signal struct {
+	once sync.Once
+	done chan struct{} // Closed when it is set.
+}
+
+func newSignal() *signal { return &signal{done: make(chan struct{})} }
+
+func (s *signal) set() { s.once.Do(func() { close(s.done) }) }
+
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-s.ended:
-		return true
-	case <-ctx.Done():
-	}
-	select {
-	case <-s.ended:
+	case <-c:
 		return true
 	default:
 		return false
 	}
 }
 
-// caughtUp is called when the resumed watch has caught up with the server, and after each relist.
-func (s *SharedIndexInformer) caughtUp() {
-	s.caughtOnce.Do(func() { close(s.caught) })
-	s.setSynced()
+// An askedRelist is a relist by content that somebody waits for.
+type askedRelist struct {
+	begun bool          // A relist has begun since it was asked for.
+	done  chan struct{} // Closed when one is applied.
 }
 
-// serve makes the store readable.
-func (s *SharedIndexInformer) serve() {
-	s.serveOnce.Do(func() {
-		p := s.parts.Load()
-		p.indexer.Hide(false)
-		close(s.served)
-	})
+// relistingAsked is the newest state, because a watch cache may have lost events, too.
+var relistingAsked = reflector.Relisting{Cause: CauseFullRelist, Newest: true}
+
+var errEnded = errors.New("warmwatch: the informer has ended")
+
+// Relist lists all objects, and compares their contents with the cache. It is the repair where the cache does not equal the
+// server. It returns nil when what differs is applied, and an error if ctx is done or the informer ends before. While the
+// server is away it waits. Calls at one time share one list. It may be called before the informer runs. Handlers are told
+// of what differs.
+func (s *SharedIndexInformer) Relist(ctx context.Context) error {
+	if s.IsStopped() {
+		return errEnded
+	}
+	asked, first := s.progress.askRelist()
+	if first {
+		s.forceRelist(relistingAsked)
+	}
+	select {
+	case <-asked.done:
+		return nil
+	case <-s.ended:
+		return errEnded
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
-func (s *SharedIndexInformer) setSynced() {
-	s.syncOnce.Do(func() { close(s.synced) })
+// forceRelist has the Resumer relist. Before there is one, begin will find what is due, see dueRelists.
+func (s *SharedIndexInformer) forceRelist(how reflector.Relisting) {
+	if r := s.resumer.Load(); r != nil {
+		r.ForceRelist(how)
+	}
+}
+
+// Relist is [SharedIndexInformer.Relist] of all informers that run.
+func (c *Cache) Relist(ctx context.Context) error {
+	informers := c.running()
+	errs := make([]error, len(informers))
+	var wg sync.WaitGroup
+	for i, s := range informers {
+		wg.Go(func() { errs[i] = s.Relist(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// askRelist returns the relist that is asked for, and whether this call is the first to do so.
+func (p *progress) askRelist() (asked *askedRelist, first bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if first = p.asked == nil; first {
+		p.asked = &askedRelist{done: make(chan struct{})}
+	}
+	return p.asked, first
+}
+
+// dueRelists returns how to relist for what was found and asked for before there was a Resumer.
+func (p *progress) dueRelists() (due []reflector.Relisting) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t, damaged := p.troubles[CodeUnreadable]; damaged {
+		due = append(due, relistingDamaged(t.err))
+	}
+	if p.asked != nil {
+		due = append(due, relistingAsked)
+	}
+	return due
+}
+
+// quietTimeOfRelist is how long nothing comes before a regular relist.
+const quietTimeOfRelist = time.Second
+
+// isQuiet reports whether a watch is open that has brought nothing for a while.
+func (p *progress) isQuiet() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.phase == PhaseLive && time.Since(p.lastContact) >= quietTimeOfRelist
+}
+
+// relistRegularly asks for a relist each Options.FullRelistEvery.
+func (s *SharedIndexInformer) relistRegularly(ctx context.Context, k *sink.Sink) {
+	every := min(s.cache.opts.FullRelistEvery, 1<<60) // 36 years, so that its parts and multiples are times.
+	for every > 0 {
+		last, after := k.LastFullList(), every*4/5+rand.N(every*2/5+1)
+		due := time.Until(last.Add(after))
+		if !pause(ctx, min(due, after)) { // The clock may have gone back.
+			return
+		}
+		for late := time.Now().Add(every / 10); !s.progress.isQuiet() && time.Now().Before(late); {
+			if !pause(ctx, quietTimeOfRelist) {
+				return
+			}
+		}
+		if k.LastFullList().Equal(last) && s.Relist(ctx) != nil {
+			return
+		}
+	}
+}
+
+// pause waits for d, and reports false if ctx was done first.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

@@ -1,13 +1,19 @@
 package warmwatch
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
+
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/reflector"
 	"github.com/warmwatch/warmwatch/queue"
+	"github.com/warmwatch/warmwatch/workqueue"
 )
 
 // A Phase is what an informer is doing.
@@ -129,6 +135,27 @@ func (s *SharedIndexInformer) handlerStatus() []HandlerStatus {
 	return all
 }
 
+// ReconcilerStatus says how far behind a reconciler is, and what keeps it there.
+type ReconcilerStatus struct {
+	workqueue.Status
+	// Reconciling is the object whose reconcile has been running for the longest time, and
+	// ReconcilingSince when it began; empty and zero if none runs. A reconcile that does not return when
+	// its ctx is cancelled also keeps Run from returning. It is logged after a minute.
+	Reconciling      string
+	ReconcilingSince time.Time `json:",omitzero"`
+	// Err is that of the reconcile that has failed last, until one of the same object has succeeded.
+	Err error
+}
+
+// MarshalJSON writes the error as a string, or null if there is none.
+func (st ReconcilerStatus) MarshalJSON() ([]byte, error) {
+	type fields ReconcilerStatus // Without this method.
+	return json.Marshal(struct {
+		fields
+		Err *string
+	}{fields(st), errorText(st.Err)})
+}
+
 // progress is the part of the status that has a lock of its own.
 type progress struct {
 	mu          sync.Mutex
@@ -146,6 +173,8 @@ type progress struct {
 	// relistForced says that a relist is due because of Unreadable, and rewriting that
 	// a relist is running that writes every record anew.
 	relistForced, rewriting bool
+	running                 map[oneReconcile]time.Time // Reconciles, and when they began.
+	failed                  map[string]failedReconcile // The last reconcile that has failed, by the reconciler's name.
 }
 
 // Status returns the present state.
@@ -168,18 +197,11 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	st.Objects = p.indexer.Len()
 	st.UnackedDeltas = p.queue.Unacked()
 	st.Handlers = s.handlerStatus()
-	st.Reconcilers = s.reconciling.status(p.work.Status())
+	st.Reconcilers = s.progress.reconcilerStatus(p.work.Status())
 	if err := p.db.Err(); err != nil {
 		st.Err, st.Problems = err, append(problemOf(p.db), st.Problems...)
 	}
 	return st
-}
-
-// servesFromDisk reports whether the cache was served before the API server answered.
-func (s *SharedIndexInformer) servesFromDisk() bool {
-	s.progress.mu.Lock()
-	defer s.progress.mu.Unlock()
-	return s.progress.startedFrom == "disk"
 }
 
 // started notes how the informer starts, now that the file has been read, for which the server
@@ -195,8 +217,8 @@ func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
 	}
 }
 
-// relistBegun notes that a relist is repairing the damage found so far.
-func (p *progress) relistBegun(rewriting bool) {
+// RelistBegun implements [sink.Informer].
+func (p *progress) RelistBegun(rewriting bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.relistForced, p.rewriting = false, rewriting
@@ -244,22 +266,22 @@ func (p *progress) setPhase(phase Phase) {
 	}
 }
 
-// disconnected notes that there is no watch, and why if err is not nil.
-func (p *progress) disconnected(err error) {
+// Disconnected implements [reflector.Observer].
+func (p *progress) Disconnected(err error) {
 	if err != nil {
 		p.set(CodeServerFails, err)
 	}
 	p.setPhase(PhaseDisconnected)
 }
 
-// live notes that a watch is open.
-func (p *progress) live() {
+// Live implements [reflector.Observer].
+func (p *progress) Live() {
 	p.set(CodeServerFails, nil)
 	p.setPhase(PhaseLive)
 }
 
-// resuming notes that the watch is being resumed.
-func (p *progress) resuming(rv string) {
+// Resuming implements [reflector.Observer].
+func (p *progress) Resuming(rv string) {
 	p.mu.Lock()
 	p.resumes++
 	p.cause, p.reason = CauseResumed, "at resourceVersion "+rv
@@ -275,8 +297,8 @@ func (p *progress) relisting(how reflector.Relisting) {
 	p.setPhase(PhaseRelisting)
 }
 
-// contact notes that the server has answered.
-func (p *progress) contact() {
+// Contact implements [reflector.Observer].
+func (p *progress) Contact() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lastContact = time.Now()
@@ -288,3 +310,118 @@ func (p *progress) heardAt() time.Time {
 	defer p.mu.Unlock()
 	return p.lastContact
 }
+
+type oneReconcile struct {
+	reconciler string
+	object     cache.ObjectName
+}
+
+type failedReconcile struct {
+	object cache.ObjectName
+	err    error
+}
+
+func (p *progress) reconcileBegun(what oneReconcile) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.running == nil {
+		p.running, p.failed = map[oneReconcile]time.Time{}, map[string]failedReconcile{}
+	}
+	p.running[what] = time.Now()
+}
+
+func (p *progress) reconcileReturned(what oneReconcile, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.running, what)
+	switch {
+	case err != nil:
+		p.failed[what.reconciler] = failedReconcile{what.object, err}
+	case p.failed[what.reconciler].object == what.object:
+		delete(p.failed, what.reconciler)
+	}
+}
+
+// reconcilerEnded forgets what has failed in a reconciler that has ended.
+func (p *progress) reconcilerEnded(reconciler string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.failed, reconciler)
+}
+
+// reconcilerStatus completes the states of the workqueues of all reconcilers.
+func (p *progress) reconcilerStatus(queues []workqueue.Status) []ReconcilerStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []ReconcilerStatus
+	for _, queue := range queues {
+		st := ReconcilerStatus{Status: queue}
+		for what, since := range p.running {
+			if what.reconciler != queue.Name {
+				continue
+			}
+			name := what.object.String()
+			if st.Reconciling == "" || cmp.Or(since.Compare(st.ReconcilingSince), cmp.Compare(name, st.Reconciling)) < 0 {
+				st.Reconciling, st.ReconcilingSince = name, since
+			}
+		}
+		if failed, ok := p.failed[queue.Name]; ok {
+			st.Err = fmt.Errorf("reconcile %s: %w", failed.object, failed.err)
+		}
+		all = append(all, st)
+	}
+	return all
+}
+
+// unreturned returns the reconciles that have not returned.
+func (p *progress) unreturned() (all []unreturned) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for what, since := range p.running {
+		all = append(all, unreturned{"reconciler", what.reconciler, what.object.String(), since})
+	}
+	slices.SortFunc(all, func(a, b unreturned) int {
+		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.object, b.object))
+	})
+	return all
+}
+
+// observer implements [reflector.Observer] and [sink.Informer], together with the methods of progress.
+type observer struct {
+	*progress
+	informer *SharedIndexInformer
+}
+
+// Relisting implements [reflector.Observer].
+func (o observer) Relisting(how reflector.Relisting) {
+	o.relisting(how)
+	o.informer.parts.Load().sink.Relisting()
+}
+
+// CaughtUp implements [reflector.Observer].
+func (o observer) CaughtUp() { o.informer.caughtUp() }
+
+// RelistEnded implements [sink.Informer].
+func (o observer) RelistEnded(complete bool, refused error) (whole bool) {
+	whole, repaired := o.relistEnded(complete, refused)
+	if repaired {
+		o.informer.parts.Load().logger.Info("All objects were listed, and what could not be read is written anew")
+	}
+	return whole
+}
+
+// Relisted implements [sink.Informer].
+func (o observer) Relisted(full bool) {
+	o.relisted(full)
+	o.informer.serve()
+	o.informer.caughtUp()
+}
+
+// Refused implements [sink.Informer].
+func (o observer) Refused(err error) { o.set(CodeRefused, err) }
+
+// Resync implements [sink.Informer].
+func (o observer) Resync() { o.informer.processor.Resync() }
+
+// HasSyncedChecker implements [sink.Informer].
+func (o observer) HasSyncedChecker() cache.DoneChecker { return o.informer.HasSyncedChecker() }
