@@ -52,7 +52,7 @@ type listener struct {
 	initialHead atomic.Uint64
 	// initialList says that the handler has not been told of all objects yet.
 	initialList atomic.Bool
-	inFlight    inFlight
+	inFlight    atomic.Pointer[callback]
 	skipped     atomic.Int64
 
 	// unknown has what Known has returned, until the handler is told of what the store lacks of it.
@@ -65,10 +65,10 @@ type listener struct {
 
 	resyncWanted atomic.Bool // The handler is to be told of all objects again.
 	syncing      atomic.Bool // The handler is told of deltas that changed nothing.
-	resyncMu     sync.Mutex
-	requested    time.Duration
-	period       time.Duration
-	next         time.Time
+	// Guarded by Processor.mu:
+	requested time.Duration
+	period    time.Duration
+	next      time.Time
 }
 
 var (
@@ -257,8 +257,8 @@ func (l *listener) call(d *queue.Delta, f func()) bool {
 				l.crashed(r, d)
 			}
 		}()
-		l.inFlight.set(d.Key, time.Now())
-		defer l.inFlight.set("", time.Time{})
+		l.inFlight.Store(&callback{d.Key, time.Now()})
+		defer l.inFlight.Store(nil)
 		f()
 		l.sleepAfterCrash = false
 	}()
