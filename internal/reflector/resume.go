@@ -106,10 +106,6 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 	return nil, r.handOver(open)
 }
 
-// openedLate: when a watch takes longer to open, another server may have opened it than the one that has answered or
-// listed. Go's HTTP/2 transport sends a request again, on another connection, if the first server has not processed it.
-const openedLate = 2 * time.Second
-
 // open opens a watch, and asks beside it what has to be asked before it is read. It returns how to relist if the
 // server's history may not be the store's, or the watch cannot be opened for a reason that lasts.
 func (r *Resumer) open(ctx context.Context, o metav1.ListOptions) (*handover, *Relisting, error) {
@@ -127,20 +123,12 @@ func (r *Resumer) open(ctx context.Context, o metav1.ListOptions) (*handover, *R
 		opened <- err
 	}()
 	how, err := r.check(ctx, h)
-	if checked := time.Now(); err == nil && how == nil {
+	if err == nil && how == nil {
 		select {
 		case err := <-opened:
 			if err != nil {
 				cancel()
 				return nil, r.ended(ending{err: err}), fmt.Errorf("reflector: watch from resourceVersion %s: %w", o.ResourceVersion, err)
-			}
-			if time.Since(checked) > openedLate {
-				r.doubt()
-				how, err = r.check(ctx, h)
-			}
-			if err != nil || how != nil {
-				h.Stop()
-				return nil, how, err
 			}
 			return h, nil, nil
 		case <-ctx.Done():
@@ -193,10 +181,6 @@ func (r *Resumer) check(ctx context.Context, h *handover) (*Relisting, error) {
 // one, or that is not known.
 func (r *Resumer) askCluster(ctx context.Context) <-chan *Relisting {
 	answer := make(chan *Relisting, 1)
-	if r.cluster == nil {
-		answer <- nil
-		return answer
-	}
 	go func() { answer <- r.cluster(ctx) }()
 	return answer
 }
