@@ -24,9 +24,9 @@ import (
 var (
 	resource = schema.GroupResource{Resource: "configmaps"}
 	// errGoneOld is what servers before 1.18 said.
-	errGoneOld = apierrors.NewGone("gone") //nolint:staticcheck // Deprecated, but still to be understood.
-	errForbidden   = apierrors.NewForbidden(resource, "", nil)
-	errRefused     = &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	errGoneOld   = apierrors.NewGone("gone") //nolint:staticcheck // Deprecated, but still to be understood.
+	errForbidden = apierrors.NewForbidden(resource, "", nil)
+	errRefused   = &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 )
 
 func TestErrorsOfTheServerAreUnderstood(t *testing.T) {
