@@ -307,23 +307,12 @@ func (o *Objects) frontLocked(it *objectItem) {
 	it.next.prev, o.lru.next = it, it
 }
 
-// removeOwner forgets all objects of an Indexer.
-func (o *Objects) removeOwner(own *owner) {
+// release forgets all objects of an Indexer that is not written to any more.
+func (o *Objects) release(own *owner) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.writes++
-	for i := range o.written {
-		o.written[i] = o.writes
-	}
+	own.released = true
 	for _, it := range own.items {
 		o.removeLocked(it)
 	}
-}
-
-// release is removeOwner for an Indexer that is not written to any more.
-func (o *Objects) release(own *owner) {
-	o.mu.Lock()
-	own.released = true
-	o.mu.Unlock()
-	o.removeOwner(own)
 }

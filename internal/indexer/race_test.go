@@ -165,15 +165,14 @@ func TestABatchIsInMemoryWhenItIsVisible(t *testing.T) {
 					t.Error(err)
 				}
 				var seen lazyObject
-				var buf buffers
 				if _, err := s.View(objectsBucket, key, func(it *persist.Item) error {
-					seen = ix.fetch(it, st.Seq, &buf)
+					seen = ix.fetch(it, st.Seq)
 					return nil
 				}); err != nil {
 					t.Error(err)
 				}
 				s.Close()
-				objs, _, _ := ix.decode([]lazyObject{seen}, &buf, noMark)
+				objs, _, _ := ix.decode([]lazyObject{seen}, noMark)
 				obj, exists, err := ix.GetByKey(key)
 				if err != nil || !exists {
 					t.Errorf("%s: exists %v, %v", key, exists, err)
@@ -328,9 +327,6 @@ func TestObjectsKeepsWithinItsBudget(t *testing.T) {
 				o.add(k, seq, seq, rnd.Intn(1000), v)
 			}
 		case 4:
-			if rnd.Intn(500) == 0 {
-				o.removeOwner(k.owner)
-			}
 			o.add(k, uint64(1<<60), 1<<60, 10, noMark) // Too late.
 		default:
 			if got, _, ok := o.get(k); ok && got != newest[k] {

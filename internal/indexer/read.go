@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -107,9 +108,8 @@ type lazyObject struct {
 }
 
 // fetch takes an object out of a snapshot that has the writes up to asOf. If the
-// object is not in memory, fetch copies its record into buf, so that it can
-// be decoded after the transaction.
-func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *buffers) lazyObject {
+// object is not in memory, fetch copies its record, so that it can be decoded after the transaction.
+func (ix *Indexer) fetch(it *persist.Item, asOf uint64) lazyObject {
 	l := lazyObject{key: it.Key}
 	var inMemory bool
 	if l.object, l.seq, inMemory = ix.objects.getAsOf(objectKey{ix.owner, it.Key}, asOf); inMemory {
@@ -117,7 +117,7 @@ func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *buffers) lazyObject
 	}
 	payload, err := it.Payload()
 	if err == nil {
-		l.record, err = record.Parse(buf.hold(payload))
+		l.record, err = record.Parse(bytes.Clone(payload))
 	}
 	l.seq, l.err = l.record.Seq, err
 	return l
@@ -126,11 +126,9 @@ func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *buffers) lazyObject
 // minParallel is how many objects are worth a goroutine.
 const minParallel = 32
 
-// decode decodes the objects, in parallel, and releases buf, which has their
-// records. It reports and leaves out what cannot be read, and returns one of the errors. If m was taken before ls
-// was fetched, and is not noMark, objects stay in memory if there is room.
-func (ix *Indexer) decode(ls []lazyObject, buf *buffers, m mark) (objects []any, good []lazyObject, err error) {
-	defer buf.release()
+// decode decodes the objects, in parallel. It reports and leaves out what cannot be read, and returns one of the
+// errors. If m was taken before ls was fetched, and is not noMark, objects stay in memory if there is room.
+func (ix *Indexer) decode(ls []lazyObject, m mark) (objects []any, good []lazyObject, err error) {
 	var wg sync.WaitGroup
 	workers := max(1, min(runtime.GOMAXPROCS(0), 8, len(ls)/minParallel))
 	for w := range workers - 1 {
@@ -201,16 +199,15 @@ func (ix *Indexer) list(s *persist.Snapshot, asOf uint64, m mark) (list []any, l
 	found := tally{}
 	for from, done := "", false; !done; {
 		var ls []lazyObject
-		var buf buffers
 		var err error
-		ls, from, done, err = ix.scanChunk(s, from, asOf, &buf)
+		ls, from, done, err = ix.scanChunk(s, from, asOf)
 		if err != nil {
 			return list, err
 		}
 		for i := range ls {
 			found.add(ls[i].key)
 		}
-		objects, _, err := ix.decode(ls, &buf, m)
+		objects, _, err := ix.decode(ls, m)
 		list, leftOut = append(list, objects...), cmp.Or(leftOut, err)
 	}
 	return list, cmp.Or(leftOut, ix.checkCount(s, asOf, found))
@@ -311,7 +308,6 @@ func (ix *Indexer) byIndex(name string, values ...string) (objects []any, err er
 func (ix *Indexer) readByIndex(name string, values ...string) ([]any, error) {
 	asOf, m := ix.Seq(), ix.objects.mark()
 	var ls []lazyObject
-	var buf buffers
 	err := ix.readIndex(name, func(s *persist.Snapshot) error {
 		keys, err := ix.indexKeys(s, name, values...)
 		if err != nil {
@@ -324,7 +320,7 @@ func (ix *Indexer) readByIndex(name string, values ...string) ([]any, error) {
 				continue
 			}
 			found, err := s.View(objectsBucket, key, func(it *persist.Item) error {
-				ls = append(ls, ix.fetch(it, asOf, &buf))
+				ls = append(ls, ix.fetch(it, asOf))
 				return nil
 			})
 			if err == nil && !found {
@@ -339,7 +335,7 @@ func (ix *Indexer) readByIndex(name string, values ...string) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects, _, err := ix.decode(ls, &buf, m)
+	objects, _, err := ix.decode(ls, m)
 	return objects, err
 }
 

@@ -101,48 +101,38 @@ func (w *Writer) Head(key string) (uid types.UID, resourceVersion string, exists
 		uid, resourceVersion = record.Head(c.New)
 		return uid, resourceVersion, c.New != nil
 	}
+	exists = w.view(key, func(r record.Record) { uid, resourceVersion = r.UID, r.ResourceVersion })
+	return uid, resourceVersion, exists
+}
+
+// view calls fn with the stored record of a key, if it can be read, and reports whether there is one.
+func (w *Writer) view(key string, fn func(record.Record)) (exists bool) {
 	exists, err := w.ix.db.View(w.ix.objectsName, key, func(it *persist.Item) error {
 		r, err := parse(it)
-		uid, resourceVersion = r.UID, r.ResourceVersion
+		if err == nil {
+			fn(r)
+		}
 		return err
 	})
 	if err != nil {
 		w.ix.failed(err, key)
-		return "", "", true
+		return true
 	}
-	return uid, resourceVersion, exists
+	return exists
 }
 
 // Holds reports whether the store has this object: the same uid, resourceVersion and
 // content, see [record.Object.Same]. It is false if the stored object cannot be read, and
 // ignores staged changes.
-func (w *Writer) Holds(key string, value *record.Object) bool {
-	same := false
-	_, err := w.ix.db.View(w.ix.objectsName, key, func(it *persist.Item) error {
-		r, err := parse(it)
-		same = err == nil && value.Same(r, w.ix.newObject)
-		return err
-	})
-	if err != nil {
-		w.ix.failed(err, key)
-		return false
-	}
+func (w *Writer) Holds(key string, value *record.Object) (same bool) {
+	w.view(key, func(r record.Record) { same = value.Same(r, w.ix.newObject) })
 	return same
 }
 
 // HoldsEncoded reports whether the store has the object with this encoding in protobuf, without
 // decoding anything. It may be false for equal objects, and ignores staged changes.
-func (w *Writer) HoldsEncoded(key string, encoded []byte) bool {
-	same := false
-	_, err := w.ix.db.View(w.ix.objectsName, key, func(it *persist.Item) error {
-		r, err := parse(it)
-		same = err == nil && r.IsEncodedAs(encoded)
-		return err
-	})
-	if err != nil {
-		w.ix.failed(err, key)
-		return false
-	}
+func (w *Writer) HoldsEncoded(key string, encoded []byte) (same bool) {
+	w.view(key, func(r record.Record) { same = r.IsEncodedAs(encoded) })
 	return same
 }
 

@@ -115,7 +115,7 @@ func (l *listener) tellChunks(whole bool, tell func(from string, c indexer.Chunk
 			continue
 		}
 		err := c.err
-		if err == nil && whole && len(c.chunk.LeftOut) > 0 {
+		if err == nil && whole && c.chunk.LeftOut != nil {
 			err = errNotListed
 		}
 		if err != nil {

@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -240,7 +241,7 @@ func (s *watchedStore) Chunk(from string, durable bool) (indexer.Chunk, error) {
 	s.reads[fmt.Sprintf("%q, durable %v", from, durable)]++
 	c, err := s.Indexer.Chunk(from, durable)
 	if len(c.Keys) > 0 && s.leftOut[c.Keys[0]] {
-		c.LeftOut, c.Keys, c.Seqs, c.Objects = c.Keys, nil, nil, nil
+		c.LeftOut, c.Keys, c.Seqs, c.Objects = errors.New("damaged"), nil, nil, nil
 	}
 	return c, err
 }
