@@ -6,9 +6,7 @@ import (
 	"reflect"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
@@ -27,17 +25,16 @@ func (k *Sink) Update(obj any) error { return k.set(obj) }
 func (k *Sink) set(obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	rv := resourceVersionOf(obj) // A transform may change it.
+	rv := versionOf(obj).ResourceVersion // A transform may change it.
 	value, key, err := k.encodeLocked(obj)
 	if err != nil {
 		return k.notAppliedLocked(err)
 	}
 	w := k.writer()
 	defer w.Close()
-	defer clear(k.delta[:])
-	k.delta[0] = k.setDelta(w.Set(key, value, true))
+	d := k.setDelta(w.Set(key, value, true))
 	k.detector.AddObject(value.Object)
-	return k.commitLocked(w, rv, k.delta[:])
+	return k.commitLocked(w, rv, []queue.Delta{d})
 }
 
 // notAppliedLocked notes that an event could not be applied. This process goes on with
@@ -80,7 +77,7 @@ func (k *Sink) writer() *indexer.Writer {
 func (k *Sink) Delete(obj any) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	rv, sent := resourceVersionOf(obj), sentAs(obj)
+	sent := versionOf(obj)
 	obj, key, err := k.transformLocked(obj)
 	if err != nil {
 		return k.deleteRefusedLocked(sent, err)
@@ -88,12 +85,12 @@ func (k *Sink) Delete(obj any) error {
 	w := k.writer()
 	defer w.Close()
 	var d queue.Delta
-	if uid, _, exists := w.Head(key); exists && isOther(uid, uidOf(obj)) { // Handlers know that one: its deletion was missed.
+	if uid, _, exists := w.Head(key); exists && isOther(uid, versionOf(obj).UID) { // Handlers know that one: its deletion was missed.
 		d = k.lostDelta(w.Delete(key, true))
 	} else {
 		d = deleteDelta(w, key, obj)
 	}
-	return k.commitLocked(w, rv, []queue.Delta{d})
+	return k.commitLocked(w, sent.ResourceVersion, []queue.Delta{d})
 }
 
 // deleteRefusedLocked deletes what the store has of an object whose last version could not be
@@ -130,7 +127,7 @@ func (k *Sink) transformLocked(obj any) (transformed any, key string, err error)
 		return nil, "", errStopped
 	}
 	if f := k.transform; f != nil {
-		sent := sentAs(obj)
+		sent := versionOf(obj)
 		if obj, err = f(obj); err == nil && reflect.TypeOf(obj) != k.storedType {
 			err = fmt.Errorf("the transform returned a %T, expected a %v; see InformerOptions.Transformed", obj, k.storedType)
 		}
@@ -140,7 +137,7 @@ func (k *Sink) transformLocked(obj any) (transformed any, key string, err error)
 		}
 	}
 	if key, err = k.indexer.Key(obj); err != nil {
-		return nil, "", &refusedError{sentAs(obj).Key(), err}
+		return nil, "", &refusedError{versionOf(obj).Key(), err}
 	}
 	return obj, key, nil
 }
@@ -168,31 +165,16 @@ func (k *Sink) told(old any) any {
 // setDelta returns the delta of a change that stored an object. An old object that cannot be read may be another one.
 func (k *Sink) setDelta(c *indexer.Change) queue.Delta {
 	d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: c.Key, New: c.New, NewRecord: c.Record(), SizeBytes: c.SizeBytes()}
-	d.Replaced = c.Existed && (c.Old == nil || isOther(uidOf(c.Old), uidOf(c.New)))
+	before, now := versionOf(c.Old), versionOf(c.New)
+	d.Replaced = c.Existed && (c.Old == nil || isOther(before.UID, now.UID))
 	if d.Old = k.told(c.Old); d.Old != nil {
 		d.Type, d.OldRecord = cache.Updated, c.OldRecord
 		d.SizeBytes += c.OldSizeBytes
-		if !d.Replaced && resourceVersionOf(c.Old) == resourceVersionOf(c.New) {
+		if !d.Replaced && before.ResourceVersion == now.ResourceVersion {
 			d.Type = cache.Sync // Told only to handlers that resync (client-go, shared_informer.go, OnUpdate).
 		}
 	}
 	return d
-}
-
-func resourceVersionOf(obj any) string {
-	m, err := meta.Accessor(obj)
-	if err != nil {
-		return ""
-	}
-	return m.GetResourceVersion()
-}
-
-func uidOf(obj any) types.UID {
-	m, err := meta.Accessor(obj)
-	if err != nil {
-		return ""
-	}
-	return m.GetUID()
 }
 
 // commitLocked applies a batch, after which the store is at the resourceVersion rv.

@@ -122,7 +122,7 @@ func (r *relist) Item(obj runtime.Object) error {
 		return err
 	}
 	defer k.mu.Unlock()
-	sent := sentAs(obj)
+	sent := versionOf(obj)
 	if err := k.unexpected(obj); err != nil {
 		return r.leaveOut(obj, sent, err)
 	}

@@ -81,7 +81,6 @@ type Sink struct {
 	// record is the checkpoint as of the last batch.
 	record  checkpoint.Record
 	written checkpoint.Record // The checkpoint that was put last, without its resourceVersion.
-	delta   [1]queue.Delta    // Of the event that is being applied.
 	stopped bool
 	// transform is nil until Load, and if there is none.
 	transform cache.TransformFunc
@@ -157,9 +156,6 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 			decision = checkpoint.Decide(evidence, want)
 		}
 	}
-	if err := k.clearStaged(); err != nil {
-		k.logger.Error(err, "Could not remove what an interrupted relist has left")
-	}
 	k.trusted = decision.Action == checkpoint.ActionResume
 	k.complete = decision.Serve
 	return decision
@@ -217,18 +213,10 @@ func (k *Sink) Checkpoint() checkpoint.Record {
 }
 
 // LastFullList returns when the contents of all objects were last compared with the server's, zero if that is not known.
-func (k *Sink) LastFullList() time.Time {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.record.LastFullList
-}
+func (k *Sink) LastFullList() time.Time { return k.Checkpoint().LastFullList }
 
 // VouchedAt returns when the server last vouched for the store, zero if nothing is known.
-func (k *Sink) VouchedAt() time.Time {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.record.VouchedAt
-}
+func (k *Sink) VouchedAt() time.Time { return k.Checkpoint().VouchedAt }
 
 // LastVersion returns the highest resourceVersion that the store has seen, whether or not
 // a watch can be resumed there. It is empty if no server would understand it.
