@@ -3,7 +3,6 @@ package processor
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,10 +43,8 @@ type listener struct {
 	durable   bool
 
 	stopCh   chan struct{}
-	stopOnce sync.Once
 	finished chan struct{} // Closed when the handler is not called any more.
 	synced   chan struct{} // Closed when the initial items were handled, and the informer has synced.
-	syncOnce sync.Once
 	// initialHead is the number up to which deltas are initial items, plus 1; 0 while that is not known.
 	initialHead atomic.Uint64
 	// initialList says that the handler has not been told of all objects yet.
@@ -97,9 +94,11 @@ func (l *listener) HasSyncedChecker() cache.DoneChecker {
 // ShutdownChan is for [cache.ShutDownEventHandler].
 func (l *listener) ShutdownChan() <-chan struct{} { return l.finished }
 
-// stop makes the listener end after the callback in flight.
-func (l *listener) stop() {
-	l.stopOnce.Do(func() { close(l.stopCh) })
+// stopLocked makes the listener end after the callback in flight.
+func (l *listener) stopLocked() {
+	if !l.stopped() {
+		close(l.stopCh)
+	}
 	if l.consumer != nil {
 		l.consumer.Stop()
 	}
@@ -178,7 +177,7 @@ func (l *listener) watchSynced() {
 // checkSynced notes whether the handler has synced.
 func (l *listener) checkSynced() {
 	if head := l.initialHead.Load(); head > 0 && !l.HasSynced() && l.consumer.Has(head-1) {
-		l.syncOnce.Do(func() { close(l.synced) })
+		close(l.synced)
 	}
 }
 

@@ -172,7 +172,7 @@ func (p *Processor) Remove(handle cache.ResourceEventHandlerRegistration) error 
 		return nil
 	}
 	delete(p.listeners, l)
-	l.stop()
+	l.stopLocked()
 	switch {
 	case !p.started:
 		close(l.finished)
@@ -267,7 +267,7 @@ func (p *Processor) Stop() {
 	defer p.mu.Unlock()
 	p.stopped = true
 	for l := range p.listeners {
-		l.stop()
+		l.stopLocked()
 		if !p.started { // They were told of nothing, and never will be.
 			delete(p.listeners, l)
 			close(l.finished)
