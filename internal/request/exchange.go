@@ -3,6 +3,7 @@ package request
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptrace"
 	"sync"
@@ -65,6 +66,14 @@ func exchanged(ctx context.Context, x *exchange, list func(context.Context) erro
 func IsTaken(ctx context.Context) bool {
 	x, _ := ctx.Value(exchangeKey{}).(*exchange)
 	return x != nil && x.taken.Load()
+}
+
+// answerTo returns what a client gets for its request instead of what the server has sent.
+func answerTo(r *http.Request, contentType string, body io.ReadCloser) *http.Response {
+	return &http.Response{
+		Status: "200 OK", StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{"Content-Type": {contentType}}, ContentLength: -1, Body: body, Request: r,
+	}
 }
 
 // end waits for what is being sent, and reports whether the request was seen.

@@ -91,10 +91,7 @@ func (x *items) send(t Transport, r *http.Request) (*http.Response, error) {
 	if x.pages, x.err, x.cause = p, err, err; err != nil {
 		return nil, errAnswered
 	}
-	return &http.Response{
-		Status: "200 OK", StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: http.Header{"Content-Type": {p.list.contentType()}}, ContentLength: -1, Body: x, Request: r,
-	}, nil
+	return answerTo(r, p.list.contentType(), x), nil
 }
 
 // listInsteadOf returns a request for a list of what a watch is opened for.

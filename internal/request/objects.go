@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
-	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -130,12 +128,9 @@ func sendOne(t http.RoundTripper, r *http.Request) (resp *http.Response, body []
 
 // joined makes one answer of several lists.
 func joined(r *http.Request, contentType string, lists [][]byte) (*http.Response, error) {
-	mediaType, _, err := mime.ParseMediaType(contentType)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
-	}
 	var body []byte
-	switch mediaType {
+	var err error
+	switch mediaType(contentType) {
 	case runtime.ContentTypeProtobuf:
 		body, err = joinProtobuf(lists)
 	case runtime.ContentTypeJSON:
@@ -146,11 +141,7 @@ func joined(r *http.Request, contentType string, lists [][]byte) (*http.Response
 	if err != nil {
 		return nil, err
 	}
-	return &http.Response{
-		Status: "200 OK", StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header:        http.Header{"Content-Type": {contentType}, "Content-Length": {strconv.Itoa(len(body))}},
-		ContentLength: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body)), Request: r,
-	}, nil
+	return answerTo(r, contentType, io.NopCloser(bytes.NewReader(body))), nil
 }
 
 // joinProtobuf uses that two lists that are encoded one after the other are one list, with the
