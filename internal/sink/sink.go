@@ -223,10 +223,7 @@ func (k *Sink) VouchedAt() time.Time { return k.Checkpoint().VouchedAt }
 func (k *Sink) LastVersion() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	rv := k.record.ResourceVersion
-	if isBefore(rv, k.record.HighestVersion) || rv == "" {
-		rv = k.record.HighestVersion
-	}
+	rv := checkpoint.Later(k.record.ResourceVersion, k.record.HighestVersion)
 	if !checkpoint.HasOrder(rv) {
 		return ""
 	}
@@ -244,11 +241,10 @@ func (k *Sink) ClusterKnown() bool {
 // checkpoint's. If the checkpoint has none yet, it is stored at once, because the next
 // process needs it and the next event may be long in coming.
 func (k *Sink) SetCluster(want checkpoint.Want) (checkpoint.Decision, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.stopped {
-		return checkpoint.Decision{}, errStopped
+	if err := k.lockOpen(); err != nil {
+		return checkpoint.Decision{}, err
 	}
+	defer k.mu.Unlock()
 	decision := checkpoint.Decide(checkpoint.Evidence{Record: &k.record}, want)
 	k.clusterID = want.ClusterID
 	switch {
@@ -328,6 +324,17 @@ func (k *Sink) Stop() {
 
 var errStopped = errors.New("warmwatch: the informer has stopped")
 
+// lockOpen locks Sink.mu, unless the Sink refuses everything. What comes from the server begins with it, because a List
+// may hang beyond the end of its informer.
+func (k *Sink) lockOpen() error {
+	k.mu.Lock()
+	if k.stopped {
+		k.mu.Unlock()
+		return errStopped
+	}
+	return nil
+}
+
 // Pop implements [cache.Queue]. There is nothing to pop, so it waits for Close.
 func (k *Sink) Pop(cache.PopProcessFunc) (any, error) {
 	<-k.closed
@@ -354,10 +361,4 @@ func (k *Sink) ResourceVersion() string {
 		return ""
 	}
 	return k.record.ResourceVersion
-}
-
-// isBefore is false where versions cannot be compared.
-func isBefore(a, b string) bool {
-	order, ok := checkpoint.CompareVersions(a, b)
-	return ok && order < 0
 }
