@@ -129,10 +129,7 @@ func (ix *Indexer) scanKeys(bucket, prefix string, check func(*persist.Item) err
 
 // ListKeys implements [cache.Store].
 func (ix *Indexer) ListKeys() []string {
-	if ix.hidden.Load() {
-		return []string{}
-	}
-	var keys []string
+	keys := []string{}
 	_ = ix.patiently(0, func() error {
 		err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
 			keys = make([]string, 0, ix.Len())

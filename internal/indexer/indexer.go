@@ -138,10 +138,8 @@ func New(o Options) (*Indexer, error) {
 		indexName:   persist.Bucket{Space: o.Space, Name: indexBucket},
 		storeName:   persist.Bucket{Space: o.Space, Name: storeBucket},
 	}
-	indexers := maps.Clone(o.Indexers)
-	if indexers == nil {
-		indexers = cache.Indexers{}
-	}
+	indexers := cache.Indexers{}
+	maps.Copy(indexers, o.Indexers)
 	ix.indexers.Store(&indexers)
 	if err := ix.load(); err != nil {
 		return nil, err

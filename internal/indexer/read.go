@@ -19,8 +19,8 @@ import (
 // an object that was not in memory; r is valid during the call.
 func (ix *Indexer) get(key string, base *record.Object, fromDB func(obj any, r record.Record)) (obj any, size int, exists bool, err error) {
 	k := objectKey{ix.owner, key}
-	if obj, size, ok := ix.objects.get(k); ok {
-		return obj, size, true, nil
+	if it, ok := ix.objects.get(k, newest); ok {
+		return it.object, it.encoded, true, nil
 	}
 	m := ix.objects.mark()
 	var seq uint64
@@ -39,7 +39,7 @@ func (ix *Indexer) get(key string, base *record.Object, fromDB func(obj any, r r
 		return nil, 0, exists, err
 	}
 	if base == nil {
-		ix.objects.add(k, obj, seq, size, m)
+		ix.objects.add(k, obj, seq, size, m, false)
 	}
 	return obj, size, true, nil
 }
@@ -64,9 +64,6 @@ func (ix *Indexer) Get(obj any) (item any, exists bool, err error) {
 // GetByKey implements [cache.Store]. Unlike client-go's it fails for an object
 // that cannot be read. A relist will bring that object back.
 func (ix *Indexer) GetByKey(key string) (item any, exists bool, err error) {
-	if ix.hidden.Load() {
-		return nil, false, nil
-	}
 	err = ix.patiently(readPatience, func() (err error) {
 		if item, _, exists, err = ix.get(key, nil, nil); err != nil {
 			ix.failed(err, key)
@@ -83,9 +80,12 @@ const (
 	wholePoll    = 20 * time.Millisecond
 )
 
-// patiently calls read again once the damage that it has met is repaired, and once the indices have all entries (A7). It
+// patiently calls read, unless the objects are hidden. It calls read again once the damage that it has met is repaired, and once the indices have all entries (A7). It
 // returns the last error: after limit, if that is not 0, and if nothing is being repaired.
 func (ix *Indexer) patiently(limit time.Duration, read func() error) error {
+	if ix.Hidden() {
+		return nil
+	}
 	for begin := time.Now(); ; {
 		err := read()
 		waited := time.Since(begin)
@@ -110,11 +110,10 @@ type lazyObject struct {
 // fetch takes an object out of a snapshot that has the writes up to asOf. If the
 // object is not in memory, fetch copies its record, so that it can be decoded after the transaction.
 func (ix *Indexer) fetch(it *persist.Item, asOf uint64) lazyObject {
-	l := lazyObject{key: it.Key}
-	var inMemory bool
-	if l.object, l.seq, inMemory = ix.objects.getAsOf(objectKey{ix.owner, it.Key}, asOf); inMemory {
-		return l
+	if kept, ok := ix.objects.get(objectKey{ix.owner, it.Key}, asOf); ok {
+		return lazyObject{key: it.Key, seq: kept.seq, object: kept.object}
 	}
+	l := lazyObject{key: it.Key}
 	payload, err := it.Payload()
 	if err == nil {
 		l.record, err = record.Parse(bytes.Clone(payload))
@@ -164,7 +163,7 @@ func (ix *Indexer) decodeInOrder(ls []lazyObject, m mark) {
 		case m == noMark:
 			before = record.BaseObject(l.object, l.record)
 		default:
-			ix.objects.offer(objectKey{ix.owner, l.key}, l.object, l.seq, l.record.SizeBytes(), m)
+			ix.objects.add(objectKey{ix.owner, l.key}, l.object, l.seq, l.record.SizeBytes(), m, true)
 		}
 		l.record = record.Record{}
 	}
@@ -172,9 +171,7 @@ func (ix *Indexer) decodeInOrder(ls []lazyObject, m mark) {
 
 // List implements [cache.Store].
 func (ix *Indexer) List() (list []any) {
-	if ix.hidden.Load() {
-		return []any{}
-	}
+	list = []any{}
 	_ = ix.patiently(0, func() (err error) { // What it could not read is reported.
 		if all, ok := ix.objects.all(ix.owner); ok {
 			list = all
@@ -234,16 +231,8 @@ func (ix *Indexer) checkCount(s *persist.Snapshot, atLeast uint64, found tally) 
 // reports damage to Options.OnCorrupt, if their number or their keys are not those
 // that the last batch has stored.
 func (ix *Indexer) Complete() bool {
-	err := ix.count()
-	if err != nil {
-		ix.failed(err, "count")
-	}
-	return err == nil
-}
-
-func (ix *Indexer) count() error {
 	atLeast := ix.Seq()
-	return ix.db.Read(ix.space, func(s *persist.Snapshot) error {
+	err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
 		found := tally{}
 		err := s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
 			found.add(it.Key)
@@ -254,6 +243,10 @@ func (ix *Indexer) count() error {
 		}
 		return ix.checkCount(s, atLeast, found)
 	})
+	if err != nil {
+		ix.failed(err, "count")
+	}
+	return err == nil
 }
 
 // KeysInMemory returns the keys of the decoded objects in memory. Keys has them all,
@@ -292,9 +285,7 @@ func (ix *Indexer) ByIndex(indexName, indexedValue string) ([]any, error) {
 }
 
 func (ix *Indexer) byIndex(name string, values ...string) (objects []any, err error) {
-	if ix.hidden.Load() {
-		return []any{}, nil
-	}
+	objects = []any{}
 	err = ix.patiently(readPatience, func() (err error) {
 		objects, err = ix.readByIndex(name, values...)
 		return err
@@ -315,8 +306,8 @@ func (ix *Indexer) readByIndex(name string, values ...string) ([]any, error) {
 		}
 		ls = make([]lazyObject, 0, len(keys))
 		for _, key := range keys {
-			if obj, seq, ok := ix.objects.getAsOf(objectKey{ix.owner, key}, asOf); ok {
-				ls = append(ls, lazyObject{key: key, object: obj, seq: seq})
+			if kept, ok := ix.objects.get(objectKey{ix.owner, key}, asOf); ok {
+				ls = append(ls, lazyObject{key: key, seq: kept.seq, object: kept.object})
 				continue
 			}
 			found, err := s.View(objectsBucket, key, func(it *persist.Item) error {
@@ -383,10 +374,7 @@ func (ix *Indexer) IndexKeys(indexName, indexedValue string) ([]string, error) {
 	if (*ix.indexers.Load())[indexName] == nil {
 		return nil, errNoIndex(indexName)
 	}
-	if ix.hidden.Load() {
-		return []string{}, nil
-	}
-	var keys []string
+	keys := []string{}
 	err := ix.patiently(readPatience, func() error {
 		return ix.readIndex(indexName, func(s *persist.Snapshot) (err error) {
 			keys, err = ix.indexKeys(s, indexName, indexedValue)
@@ -400,7 +388,7 @@ func (ix *Indexer) IndexKeys(indexName, indexedValue string) ([]string, error) {
 // value, however many objects have the value.
 func (ix *Indexer) ListIndexFuncValues(indexName string) []string {
 	values := []string{}
-	if ix.hidden.Load() || (*ix.indexers.Load())[indexName] == nil { // The file may have entries of an earlier program.
+	if (*ix.indexers.Load())[indexName] == nil { // The file may have entries of an earlier program.
 		return values
 	}
 	namePrefix := indexPrefix(indexName)

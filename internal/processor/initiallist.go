@@ -162,9 +162,9 @@ type chunkKey struct {
 	durable bool
 }
 
-// A chunk is read by a goroutine of its own. Chunks with greater ids were read later.
+// A chunk is read by a goroutine of its own. Chunks with greater ids were asked for later.
 type chunk struct {
-	id    uint64        // The greatest there is until the read begins.
+	id    uint64
 	done  chan struct{} // Closed when it is read.
 	chunk indexer.Chunk
 	err   error
@@ -189,10 +189,10 @@ func (p *Processor) leave() {
 	}
 }
 
-// A moment is behind the reading of a chunk, and behind a write.
+// A moment is behind the request for a chunk, and behind a write.
 type moment struct{ id, seq uint64 }
 
-// sees reports whether a chunk has all that was written at a moment: it was read later, or nothing was written in
+// sees reports whether a chunk has all that was written at a moment: it was asked for later, or nothing was written in
 // between. Before it is read that may not be known, then it may.
 func (c *chunk) sees(m moment) bool {
 	select {
@@ -216,16 +216,13 @@ func (p *Processor) readChunk(from string, durable bool, m moment) *chunk {
 			cs.keys = cs.keys[1:]
 		}
 	}
-	c := &chunk{id: math.MaxUint64, done: make(chan struct{})}
+	cs.last++
+	c := &chunk{id: cs.last, done: make(chan struct{})}
 	cs.byKey[key] = c
 	p.running.Go(func() {
 		defer close(c.done)
 		cs.reads <- struct{}{}
 		defer func() { <-cs.reads }()
-		p.mu.Lock()
-		cs.last++
-		c.id = cs.last
-		p.mu.Unlock()
 		c.chunk, c.err = p.store.Chunk(from, durable)
 	})
 	return c

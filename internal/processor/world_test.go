@@ -329,8 +329,7 @@ func takes(d time.Duration) func(string) { return func(string) { time.Sleep(d) }
 // sync writes an object again, as it is.
 func (w *world) sync(key string) {
 	w.write(func(wr *indexer.Writer) queue.Delta {
-		old, _ := wr.Stored(key)
-		c := wr.Set(key, w.encoded(key, old), true)
+		c := wr.Set(key, w.encoded(key, wr.Sound(key)), true)
 		return queue.Delta{Seq: c.Seq, Type: cache.Sync, Key: key, Old: c.Old, New: c.New, SizeBytes: updateBytes}
 	})()
 }
