@@ -3,7 +3,7 @@ package informers
 import (
 	"context"
 	"net/http"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,9 +25,7 @@ type listerWatcher struct {
 	example   runtime.Object // What is listed.
 	newFunc   internalinterfaces.NewInformerFunc
 	tweak     func(*metav1.ListOptions) // Sets the selectors, as in client-go.
-
-	mu    sync.Mutex
-	asked *asked // What newFunc's informer asks for, nil until the first request.
+	asked     atomic.Pointer[asked]     // What newFunc's informer asks for, nil until the first request.
 }
 
 var _ cache.ListerWatcherWithContext = (*listerWatcher)(nil)
@@ -99,16 +97,14 @@ func (lw *listerWatcher) request(ctx context.Context, o metav1.ListOptions) (*re
 }
 
 func (lw *listerWatcher) asks(ctx context.Context) (*asked, error) {
-	lw.mu.Lock()
-	defer lw.mu.Unlock()
-	if lw.asked == nil {
-		a, err := look(ctx, lw.newFunc)
-		if err != nil {
-			return nil, err
-		}
-		lw.asked = &a
+	if a := lw.asked.Load(); a != nil {
+		return a, nil
 	}
-	return lw.asked, nil
+	a, err := look(ctx, lw.newFunc)
+	if err == nil {
+		lw.asked.Store(a)
+	}
+	return a, err
 }
 
 // transportOf returns what a client's requests go through, with its credentials.

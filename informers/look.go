@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -33,9 +33,7 @@ type asked struct {
 // A tap is the transport of a client that has no server. It takes the first request for a list.
 type tap struct {
 	cancel func() // Of the run in which the request is made.
-
-	mu    sync.Mutex
-	asked *asked
+	asked  atomic.Pointer[asked]
 }
 
 var (
@@ -46,11 +44,7 @@ var (
 // RoundTrip implements [http.RoundTripper].
 func (t *tap) RoundTrip(r *http.Request) (*http.Response, error) {
 	if _, err := request.Of(r); err == nil {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if t.asked == nil {
-			t.asked = &asked{path: r.URL.Path, protobuf: strings.Contains(r.Header.Get("Accept"), "protobuf")}
-		}
+		t.asked.CompareAndSwap(nil, &asked{path: r.URL.Path, protobuf: strings.Contains(r.Header.Get("Accept"), "protobuf")})
 	}
 	t.cancel()
 	return nil, errTapped
@@ -67,17 +61,15 @@ func (t *tap) client() kubernetes.Interface {
 
 // look returns what the informer of newFunc, which is generated, asks for. It runs one until its
 // first request, with a client whose requests go nowhere.
-func look(ctx context.Context, newFunc internalinterfaces.NewInformerFunc) (asked, error) {
+func look(ctx context.Context, newFunc internalinterfaces.NewInformerFunc) (*asked, error) {
 	running, cancel := context.WithCancel(klog.NewContext(ctx, logr.Discard()))
 	defer cancel()
 	t := &tap{cancel: cancel}
 	newFunc(t.client(), 0).RunWithContext(running)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.asked == nil {
-		return asked{}, cmp.Or(ctx.Err(), errNoList)
+	if a := t.asked.Load(); a != nil {
+		return a, nil
 	}
-	return *t.asked, nil
+	return nil, cmp.Or(ctx.Err(), errNoList)
 }
 
 // clientGoForResource returns the informer of client-go's ForResource.

@@ -135,8 +135,8 @@ func (ix *Indexer) eachEntry(indexers cache.Indexers, fn func([]indexPut) error)
 		if err != nil {
 			return err
 		}
-		if len(c.LeftOut) > 0 {
-			return fmt.Errorf("%w, among them %.100q", errLeftOut, c.LeftOut[0])
+		if c.LeftOut != nil {
+			return fmt.Errorf("%w: %w", errLeftOut, c.LeftOut)
 		}
 		var puts []indexPut
 		for i, obj := range c.Objects {

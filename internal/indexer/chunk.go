@@ -12,7 +12,7 @@ const chunkBytes = 1 << 20
 // ChunkObjects is how many objects a chunk has at most. Only tests change it, before they make an Indexer.
 var ChunkObjects = 256
 
-func (ix *Indexer) scanChunk(s *persist.Snapshot, from string, asOf uint64, buf *buffers) (ls []lazyObject, next string, done bool, err error) {
+func (ix *Indexer) scanChunk(s *persist.Snapshot, from string, asOf uint64) (ls []lazyObject, next string, done bool, err error) {
 	size := 0
 	done = true
 	ls = make([]lazyObject, 0, ChunkObjects)
@@ -21,7 +21,7 @@ func (ix *Indexer) scanChunk(s *persist.Snapshot, from string, asOf uint64, buf 
 			done = false
 			return false, nil
 		}
-		l := ix.fetch(it, asOf, buf)
+		l := ix.fetch(it, asOf)
 		size += len(l.record.Body)
 		ls, next = append(ls, l), it.Key+"\x00"
 		return true, nil
@@ -39,69 +39,47 @@ type Chunk struct {
 	// Next is where the next chunk begins, unless Done.
 	Next string
 	Done bool
-	// LeftOut has the keys of the objects that could not be read.
-	LeftOut []string
+	// LeftOut is why an object could not be read, nil if all could.
+	LeftOut error
 }
 
 // Chunk reads the next objects whose keys are not below from. If durable, it reads
 // only what is in the file, not what is still in memory. No transaction is open when
 // it returns.
 func (ix *Indexer) Chunk(from string, durable bool) (Chunk, error) {
-	c, err := ix.readChunk(from, durable)
+	c, ls, err := ix.readChunk(from, durable)
 	if err != nil {
 		return Chunk{}, err
 	}
-	return ix.decodeChunk(c), nil
+	c.Objects, ls, c.LeftOut = ix.decode(ls, noMark)
+	c.Keys, c.Seqs = make([]string, len(ls)), make([]uint64, len(ls))
+	for i, l := range ls {
+		c.Keys[i], c.Seqs[i] = l.key, l.seq
+	}
+	return c, nil
 }
 
-// An undecodedChunk is a Chunk without Keys, Objects, Seqs and LeftOut.
-type undecodedChunk struct {
-	Chunk
-	objects []lazyObject
-	records buffers
-}
-
-func (ix *Indexer) readChunk(from string, durable bool) (*undecodedChunk, error) {
+// readChunk reads a Chunk whose objects are not decoded yet.
+func (ix *Indexer) readChunk(from string, durable bool) (c Chunk, ls []lazyObject, err error) {
 	snapshot, atLeast := ix.db.Snapshot, ix.Seq()
 	if durable {
 		snapshot, atLeast = ix.db.DurableSnapshot, 0
 	}
 	s, err := snapshot(ix.space)
 	if err != nil {
-		return nil, err
+		return c, nil, err
 	}
 	defer s.Close()
 	st, err := stateAt(s)
 	if err != nil {
 		ix.failed(err, stateKey)
 		if durable {
-			return nil, err
+			return c, nil, err
 		}
 	}
-	st.Seq = max(st.Seq, atLeast) // It is better to tell of something twice than not at all.
-	c := &undecodedChunk{Chunk: Chunk{Seq: st.Seq}}
-	c.objects, c.Next, c.Done, err = ix.scanChunk(s, from, st.Seq, &c.records)
-	return c, err
-}
-
-func (ix *Indexer) decodeChunk(u *undecodedChunk) Chunk {
-	keys := make([]string, len(u.objects))
-	for i := range keys {
-		keys[i] = u.objects[i].key
-	}
-	c := u.Chunk
-	var ls []lazyObject
-	c.Objects, ls, _ = ix.decode(u.objects, &u.records, noMark)
-	c.Keys, c.Seqs = make([]string, len(ls)), make([]uint64, len(ls))
-	for i, l := range ls {
-		c.Keys[i], c.Seqs[i] = l.key, l.seq
-	}
-	for i, key := range keys {
-		if told := i - len(c.LeftOut); told == len(c.Keys) || c.Keys[told] != key {
-			c.LeftOut = append(c.LeftOut, key)
-		}
-	}
-	return c
+	c.Seq = max(st.Seq, atLeast) // It is better to tell of something twice than not at all.
+	ls, c.Next, c.Done, err = ix.scanChunk(s, from, c.Seq)
+	return c, ls, err
 }
 
 // InFile reports whether the file has an object of a key, readable or not, see [persist.DB.DurableSnapshot].
@@ -151,10 +129,7 @@ func (ix *Indexer) scanKeys(bucket, prefix string, check func(*persist.Item) err
 
 // ListKeys implements [cache.Store].
 func (ix *Indexer) ListKeys() []string {
-	if ix.hidden.Load() {
-		return []string{}
-	}
-	var keys []string
+	keys := []string{}
 	_ = ix.patiently(0, func() error {
 		err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
 			keys = make([]string, 0, ix.Len())

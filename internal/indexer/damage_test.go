@@ -216,6 +216,27 @@ func TestADamagedStateDoesNotEmptyTheStore(t *testing.T) {
 	}
 }
 
+// TestALostStateIsALostSpace (S2): nobody knows the number of the last write.
+func TestALostStateIsALostSpace(t *testing.T) {
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
+	open := func() (*Indexer, error) {
+		return New(Options{DB: db, Space: testSpace, NewObject: func() any { return new(corev1.Pod) }})
+	}
+	ix, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ix.Add(newPod("a", "1")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Update(func(b *persist.Batch) { b.Delete(ix.storeName, stateKey) }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := open(); !errors.Is(err, persist.ErrCorrupt) {
+		t.Errorf("opened: %v", err)
+	}
+}
+
 // TestIndexFunctionsAreCalledByOneGoroutineAtATime, as in client-go: they may remember what
 // they have computed.
 func TestIndexFunctionsAreCalledByOneGoroutineAtATime(t *testing.T) {

@@ -95,9 +95,8 @@ type state struct {
 	Seq   uint64 `json:"seq"`
 	tally        // Of the objects.
 	Index tally  `json:"index"` // Of the index entries.
-	// Uncounted says that the tally of the objects may be wrong: it was missing, and was made anew from the objects
-	// found, or a write could not read whether its key was stored. It stays true, in later processes too, until
-	// SetComplete.
+	// Uncounted says that the tally of the objects may be wrong: the space is new, or a write could not read whether its
+	// key was stored. It stays true, in later processes too, until SetComplete.
 	Uncounted bool `json:"uncounted,omitempty"`
 	// IndexErr is why index entries may be missing or left over until RebuildIndices succeeds, in
 	// this process or a later one. Empty: they are right.
@@ -109,7 +108,8 @@ type state struct {
 // doubt says that index entries may be wrong.
 func (s *state) doubt(err error) { s.IndexErr = fmt.Sprintf("%.200s", err) }
 
-// New returns the Indexer of a space, with the objects that are in the DB.
+// New returns the Indexer of a space, with the objects that are in the DB. The error wraps [persist.ErrCorrupt] if their
+// number and that of the last write are lost.
 // The caller rebuilds the indices if other index functions may have made them.
 func New(o Options) (*Indexer, error) {
 	if o.DB == nil || o.Space == "" {
@@ -138,10 +138,8 @@ func New(o Options) (*Indexer, error) {
 		indexName:   persist.Bucket{Space: o.Space, Name: indexBucket},
 		storeName:   persist.Bucket{Space: o.Space, Name: storeBucket},
 	}
-	indexers := maps.Clone(o.Indexers)
-	if indexers == nil {
-		indexers = cache.Indexers{}
-	}
+	indexers := cache.Indexers{}
+	maps.Copy(indexers, o.Indexers)
 	ix.indexers.Store(&indexers)
 	if err := ix.load(); err != nil {
 		return nil, err
@@ -155,13 +153,14 @@ func (ix *Indexer) load() error {
 		s, err = persist.ReadJSON[state](it)
 		return err
 	})
-	if err != nil && !errors.Is(err, persist.ErrCorrupt) {
-		return err
+	if err == nil && !found { // A new space, which has no objects.
+		s.Uncounted = true
+		err = ix.Keys(func([]string) error {
+			return &persist.CorruptError{Bucket: ix.storeName, Key: stateKey, Err: errors.New("it is missing")}
+		})
 	}
-	if !found || err != nil { // A new space, or a damaged one.
-		if s, err = ix.recount(err); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	if entries, err := ix.tallyOf(indexBucket, "", anyItem); err != nil && !isDamage(err) {
 		return err
@@ -176,38 +175,6 @@ func (ix *Indexer) load() error {
 	}
 	ix.owner = newOwner(s.Count)
 	return nil
-}
-
-// recount makes the state anew from the objects. Unless the space is new, it reports
-// that the state was lost. Objects may be missing from the new count.
-func (ix *Indexer) recount(cause error) (s state, err error) {
-	snapshot, err := ix.db.Snapshot(ix.space)
-	if err != nil {
-		return s, err
-	}
-	defer snapshot.Close()
-	s.Uncounted = true
-	err = snapshot.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
-		s.add(it.Key)
-		if r, err := parse(it); err == nil { // If not, the next reader of it reports that.
-			s.Seq = max(s.Seq, r.Seq)
-		}
-		return true, nil
-	})
-	if err != nil {
-		return s, err
-	}
-	if cause == nil {
-		if s.Count == 0 {
-			return s, nil
-		}
-		cause = &persist.CorruptError{Bucket: ix.storeName, Key: stateKey, Err: errors.New("it is missing")}
-	}
-	ix.failed(cause, stateKey)
-	snapshot.Close()
-	made := persist.JSON(s)
-	_, err = ix.db.Update(func(b *persist.Batch) { b.Put(ix.storeName, stateKey, made) })
-	return s, err
 }
 
 // Key returns the key that the object is stored under.

@@ -44,10 +44,8 @@ func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 // object that a write replaced, an index function failed on a stored object, or [Indexer.RebuildIndices], which makes
 // them right, did not come to its end. The file says so, too.
 func (ix *Indexer) IndexErr() error {
-	ix.writer.Lock()
-	defer ix.writer.Unlock()
-	if ix.state.IndexErr == "" {
-		return nil
+	if doubt := ix.visible.Load().IndexErr; doubt != "" {
+		return errors.New(doubt)
 	}
-	return errors.New(ix.state.IndexErr)
+	return nil
 }

@@ -126,31 +126,21 @@ func (o *Objects) slot(k objectKey) int {
 	return int(maphash.String(o.seed, k.key) % versionSlots)
 }
 
-// get returns the current object of a key, if it is in memory, and about how
-// many bytes its record has.
-func (o *Objects) get(k objectKey) (object any, encodedBytes int, ok bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	it := k.item()
-	if it == nil {
-		return nil, 0, false
-	}
-	o.touchLocked(it)
-	return it.object, it.encoded, true
-}
+// newest is a number for get that no write has.
+const newest = math.MaxUint64
 
-// getAsOf returns the object of a key as it was after the write with the number seq,
+// get returns the object of a key as it was after the write with the number seq,
 // if it is in memory. A decoded object in memory is always the newest version of its
 // key, so if it was written by then, it was current then.
-func (o *Objects) getAsOf(k objectKey, seq uint64) (object any, objectSeq uint64, ok bool) {
+func (o *Objects) get(k objectKey, seq uint64) (it objectItem, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	it := k.item()
-	if it == nil || it.seq > seq {
-		return nil, 0, false
+	found := k.item()
+	if found == nil || found.seq > seq {
+		return it, false
 	}
-	o.touchLocked(it)
-	return it.object, it.seq, true
+	o.touchLocked(found)
+	return *found, true
 }
 
 // all returns all objects of an owner, in no order, if all are in memory.
@@ -188,66 +178,47 @@ func (o *Objects) setCount(own *owner, count int) {
 // A mark is the number of writes so far.
 type mark uint64
 
-// noMark makes add and offer keep nothing.
+// noMark makes add keep nothing.
 const noMark mark = 0
 
-// mark returns the mark for add or offer. It is taken before objects are read
-// from disk.
+// mark returns the mark for add. It is taken before objects are read from disk.
 func (o *Objects) mark() mark {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return mark(o.writes)
 }
 
-func (o *Objects) unwrittenLocked(slot int, m mark) bool {
-	return m != noMark && o.written[slot] <= uint64(m)
-}
-
-// add keeps an object that was read from disk, unless its key may have been
-// written since m.
-func (o *Objects) add(k objectKey, object any, seq uint64, encodedBytes int, m mark) {
+// add keeps an object that was read from disk, unless its key may have been written since m. If onlyIfRoom, it evicts
+// none: a reader of all objects leaves those that others use.
+func (o *Objects) add(k objectKey, object any, seq uint64, encodedBytes int, m mark, onlyIfRoom bool) {
 	slot := o.slot(k)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.unwrittenLocked(slot, m) {
-		o.setLocked(k, object, seq, encodedBytes)
+	if m == noMark || o.written[slot] > uint64(m) {
+		return
 	}
-}
-
-// offer is add, but keeps the object only if there is room, so that a reader of
-// all objects does not evict those that others use.
-func (o *Objects) offer(k objectKey, object any, seq uint64, encodedBytes int, m mark) {
-	slot := o.slot(k)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	room := o.budget < 0 || o.used+itemBytes(k, encodedBytes) <= o.budget
-	if room && o.unwrittenLocked(slot, m) && k.item() == nil {
+	if !onlyIfRoom || k.item() == nil && o.hasRoomLocked(k, encodedBytes, o.budget) {
 		o.setLocked(k, object, seq, encodedBytes)
 	}
 }
 
 // set keeps the new object of a key. The writer of the key calls it within the
-// batch that makes the object visible in the DB.
-func (o *Objects) set(k objectKey, object any, seq uint64, encodedBytes int) {
+// batch that makes the object visible in the DB. If it is one of the first list, it is kept until half of the budget is
+// used; a read decodes later ones.
+func (o *Objects) set(k objectKey, object any, seq uint64, encodedBytes int, isFirst bool) {
 	slot := o.slot(k)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.noteWriteLocked(slot)
+	if isFirst && !o.hasRoomLocked(k, encodedBytes, o.budget/2) {
+		o.removeLocked(k.item())
+		return
+	}
 	o.setLocked(k, object, seq, encodedBytes)
 }
 
-// fill is set for an object of the first list. It keeps objects until half of the budget is used; a read
-// decodes later ones.
-func (o *Objects) fill(k objectKey, object any, seq uint64, encodedBytes int) {
-	slot := o.slot(k)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.noteWriteLocked(slot)
-	if o.budget < 0 || o.used+itemBytes(k, encodedBytes) <= o.budget/2 {
-		o.setLocked(k, object, seq, encodedBytes)
-	} else {
-		o.removeLocked(k.item())
-	}
+func (o *Objects) hasRoomLocked(k objectKey, encodedBytes int, budget int64) bool {
+	return o.budget < 0 || o.used+itemBytes(k, encodedBytes) <= budget
 }
 
 func (o *Objects) noteWriteLocked(slot int) {
@@ -307,23 +278,12 @@ func (o *Objects) frontLocked(it *objectItem) {
 	it.next.prev, o.lru.next = it, it
 }
 
-// removeOwner forgets all objects of an Indexer.
-func (o *Objects) removeOwner(own *owner) {
+// release forgets all objects of an Indexer that is not written to any more.
+func (o *Objects) release(own *owner) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.writes++
-	for i := range o.written {
-		o.written[i] = o.writes
-	}
+	own.released = true
 	for _, it := range own.items {
 		o.removeLocked(it)
 	}
-}
-
-// release is removeOwner for an Indexer that is not written to any more.
-func (o *Objects) release(own *owner) {
-	o.mu.Lock()
-	own.released = true
-	o.mu.Unlock()
-	o.removeOwner(own)
 }

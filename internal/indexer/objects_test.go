@@ -67,25 +67,25 @@ func TestWhatWasReadBeforeAWriteIsNotKept(t *testing.T) {
 	o := NewObjects(-1)
 	k := objectKey{newOwner(0), "key"}
 	m := o.mark()
-	o.offer(k, "read", 1, 1, m)
-	if got, _, _ := o.getAsOf(k, 1); got != "read" {
-		t.Errorf("it is %v", got)
+	o.add(k, "read", 1, 1, m, true)
+	if got, _ := o.get(k, 1); got.object != "read" {
+		t.Errorf("it is %v", got.object)
 	}
-	o.offer(k, "read again", 1, 1, m)
-	if got, _, _ := o.getAsOf(k, 1); got != "read" {
-		t.Errorf("it was replaced by its equal: %v", got)
+	o.add(k, "read again", 1, 1, m, true)
+	if got, _ := o.get(k, 1); got.object != "read" {
+		t.Errorf("it was replaced by its equal: %v", got.object)
 	}
 	o.remove(k)
-	o.offer(k, "read", 1, 1, m)
-	if got, _, ok := o.getAsOf(k, 1); ok {
-		t.Errorf("deleted, and there again: %v", got)
+	o.add(k, "read", 1, 1, m, true)
+	if got, ok := o.get(k, 1); ok {
+		t.Errorf("deleted, and there again: %v", got.object)
 	}
 	m = o.mark()
-	o.set(k, "written", 2, 1)
+	o.set(k, "written", 2, 1, false)
 	o.remove(k)
-	o.offer(k, "read", 1, 1, m)
-	if got, _, ok := o.getAsOf(k, 2); ok {
-		t.Errorf("it is %v", got)
+	o.add(k, "read", 1, 1, m, true)
+	if got, ok := o.get(k, 2); ok {
+		t.Errorf("it is %v", got.object)
 	}
 }
 
@@ -178,7 +178,7 @@ func TestTheBallastIsWithinTheBudget(t *testing.T) {
 // TestNoBallastWhereNothingIsDecoded, because all objects are in memory.
 func TestNoBallastWhereNothingIsDecoded(t *testing.T) {
 	o, own := NewObjects(0), newOwner(1)
-	o.set(objectKey{own, "a"}, newPod("a", "1"), 1, 100)
+	o.set(objectKey{own, "a"}, newPod("a", "1"), 1, 100, false)
 	o.Ballast(own)
 	if n := len(o.ballast); n != 0 {
 		t.Errorf("%d bytes", n)
@@ -193,8 +193,8 @@ func TestAFirstListKeepsHalfOfTheBudget(t *testing.T) {
 		for i := range pods {
 			before := o.mark()
 			k := objectKey{own, fmt.Sprintf("ns/%03d", i)}
-			o.fill(k, newPod(k.key, "1"), uint64(i+1), 100)
-			if o.add(k, newPod(k.key, "0"), 0, 100, before); k.item() != nil && k.item().seq == 0 {
+			o.set(k, newPod(k.key, "1"), uint64(i+1), 100, true)
+			if o.add(k, newPod(k.key, "0"), 0, 100, before, false); k.item() != nil && k.item().seq == 0 {
 				t.Fatal("an object that was read before the list is kept")
 			}
 		}

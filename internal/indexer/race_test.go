@@ -165,15 +165,14 @@ func TestABatchIsInMemoryWhenItIsVisible(t *testing.T) {
 					t.Error(err)
 				}
 				var seen lazyObject
-				var buf buffers
 				if _, err := s.View(objectsBucket, key, func(it *persist.Item) error {
-					seen = ix.fetch(it, st.Seq, &buf)
+					seen = ix.fetch(it, st.Seq)
 					return nil
 				}); err != nil {
 					t.Error(err)
 				}
 				s.Close()
-				objs, _, _ := ix.decode([]lazyObject{seen}, &buf, noMark)
+				objs, _, _ := ix.decode([]lazyObject{seen}, noMark)
 				obj, exists, err := ix.GetByKey(key)
 				if err != nil || !exists {
 					t.Errorf("%s: exists %v, %v", key, exists, err)
@@ -307,39 +306,36 @@ func TestObjectsKeepsWithinItsBudget(t *testing.T) {
 	const budget = 20_000
 	o := NewObjects(budget)
 	owners := []*owner{newOwner(0), newOwner(0)}
-	newest := map[objectKey]uint64{}
+	last := map[objectKey]uint64{}
 	for i := range uint64(20_000) {
 		k := objectKey{owners[rnd.Intn(2)], strconv.Itoa(rnd.Intn(200))}
 		switch rnd.Intn(6) {
 		case 0, 1:
-			o.set(k, i, i, rnd.Intn(1000))
-			newest[k] = i
+			o.set(k, i, i, rnd.Intn(1000), false)
+			last[k] = i
 		case 2:
 			o.remove(k)
-			delete(newest, k)
+			delete(last, k)
 		case 3: // Read from disk, with or without a write meanwhile.
-			seq, exists := newest[k]
+			seq, exists := last[k]
 			v := o.mark()
 			if rnd.Intn(2) == 0 {
-				o.set(k, i, i, 10)
-				newest[k] = i
+				o.set(k, i, i, 10, false)
+				last[k] = i
 			}
 			if exists {
-				o.add(k, seq, seq, rnd.Intn(1000), v)
+				o.add(k, seq, seq, rnd.Intn(1000), v, false)
 			}
 		case 4:
-			if rnd.Intn(500) == 0 {
-				o.removeOwner(k.owner)
-			}
-			o.add(k, uint64(1<<60), 1<<60, 10, noMark) // Too late.
+			o.add(k, uint64(1<<60), 1<<60, 10, noMark, false) // Too late.
 		default:
-			if got, _, ok := o.get(k); ok && got != newest[k] {
-				t.Fatalf("%v is %v, expected %d", k, got, newest[k])
+			if got, ok := o.get(k, newest); ok && got.object != last[k] {
+				t.Fatalf("%v is %v, expected %d", k, got.object, last[k])
 			}
-			if got, seq, ok := o.getAsOf(k, newest[k]); ok && (got != newest[k] || seq != newest[k]) {
-				t.Fatalf("%v is %v, expected %d", k, got, newest[k])
+			if got, ok := o.get(k, last[k]); ok && (got.object != last[k] || got.seq != last[k]) {
+				t.Fatalf("%v is %v, expected %d", k, got.object, last[k])
 			}
-			if _, _, ok := o.getAsOf(k, newest[k]-1); ok && newest[k] > 0 {
+			if _, ok := o.get(k, last[k]-1); ok && last[k] > 0 {
 				t.Fatalf("%v is there as it was later", k)
 			}
 		}

@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -18,8 +19,8 @@ import (
 // an object that was not in memory; r is valid during the call.
 func (ix *Indexer) get(key string, base *record.Object, fromDB func(obj any, r record.Record)) (obj any, size int, exists bool, err error) {
 	k := objectKey{ix.owner, key}
-	if obj, size, ok := ix.objects.get(k); ok {
-		return obj, size, true, nil
+	if it, ok := ix.objects.get(k, newest); ok {
+		return it.object, it.encoded, true, nil
 	}
 	m := ix.objects.mark()
 	var seq uint64
@@ -38,7 +39,7 @@ func (ix *Indexer) get(key string, base *record.Object, fromDB func(obj any, r r
 		return nil, 0, exists, err
 	}
 	if base == nil {
-		ix.objects.add(k, obj, seq, size, m)
+		ix.objects.add(k, obj, seq, size, m, false)
 	}
 	return obj, size, true, nil
 }
@@ -63,9 +64,6 @@ func (ix *Indexer) Get(obj any) (item any, exists bool, err error) {
 // GetByKey implements [cache.Store]. Unlike client-go's it fails for an object
 // that cannot be read. A relist will bring that object back.
 func (ix *Indexer) GetByKey(key string) (item any, exists bool, err error) {
-	if ix.hidden.Load() {
-		return nil, false, nil
-	}
 	err = ix.patiently(readPatience, func() (err error) {
 		if item, _, exists, err = ix.get(key, nil, nil); err != nil {
 			ix.failed(err, key)
@@ -82,9 +80,12 @@ const (
 	wholePoll    = 20 * time.Millisecond
 )
 
-// patiently calls read again once the damage that it has met is repaired, and once the indices have all entries (A7). It
+// patiently calls read, unless the objects are hidden. It calls read again once the damage that it has met is repaired, and once the indices have all entries (A7). It
 // returns the last error: after limit, if that is not 0, and if nothing is being repaired.
 func (ix *Indexer) patiently(limit time.Duration, read func() error) error {
+	if ix.Hidden() {
+		return nil
+	}
 	for begin := time.Now(); ; {
 		err := read()
 		waited := time.Since(begin)
@@ -107,17 +108,15 @@ type lazyObject struct {
 }
 
 // fetch takes an object out of a snapshot that has the writes up to asOf. If the
-// object is not in memory, fetch copies its record into buf, so that it can
-// be decoded after the transaction.
-func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *buffers) lazyObject {
-	l := lazyObject{key: it.Key}
-	var inMemory bool
-	if l.object, l.seq, inMemory = ix.objects.getAsOf(objectKey{ix.owner, it.Key}, asOf); inMemory {
-		return l
+// object is not in memory, fetch copies its record, so that it can be decoded after the transaction.
+func (ix *Indexer) fetch(it *persist.Item, asOf uint64) lazyObject {
+	if kept, ok := ix.objects.get(objectKey{ix.owner, it.Key}, asOf); ok {
+		return lazyObject{key: it.Key, seq: kept.seq, object: kept.object}
 	}
+	l := lazyObject{key: it.Key}
 	payload, err := it.Payload()
 	if err == nil {
-		l.record, err = record.Parse(buf.hold(payload))
+		l.record, err = record.Parse(bytes.Clone(payload))
 	}
 	l.seq, l.err = l.record.Seq, err
 	return l
@@ -126,11 +125,9 @@ func (ix *Indexer) fetch(it *persist.Item, asOf uint64, buf *buffers) lazyObject
 // minParallel is how many objects are worth a goroutine.
 const minParallel = 32
 
-// decode decodes the objects, in parallel, and releases buf, which has their
-// records. It reports and leaves out what cannot be read, and returns one of the errors. If m was taken before ls
-// was fetched, and is not noMark, objects stay in memory if there is room.
-func (ix *Indexer) decode(ls []lazyObject, buf *buffers, m mark) (objects []any, good []lazyObject, err error) {
-	defer buf.release()
+// decode decodes the objects, in parallel. It reports and leaves out what cannot be read, and returns one of the
+// errors. If m was taken before ls was fetched, and is not noMark, objects stay in memory if there is room.
+func (ix *Indexer) decode(ls []lazyObject, m mark) (objects []any, good []lazyObject, err error) {
 	var wg sync.WaitGroup
 	workers := max(1, min(runtime.GOMAXPROCS(0), 8, len(ls)/minParallel))
 	for w := range workers - 1 {
@@ -166,7 +163,7 @@ func (ix *Indexer) decodeInOrder(ls []lazyObject, m mark) {
 		case m == noMark:
 			before = record.BaseObject(l.object, l.record)
 		default:
-			ix.objects.offer(objectKey{ix.owner, l.key}, l.object, l.seq, l.record.SizeBytes(), m)
+			ix.objects.add(objectKey{ix.owner, l.key}, l.object, l.seq, l.record.SizeBytes(), m, true)
 		}
 		l.record = record.Record{}
 	}
@@ -174,9 +171,7 @@ func (ix *Indexer) decodeInOrder(ls []lazyObject, m mark) {
 
 // List implements [cache.Store].
 func (ix *Indexer) List() (list []any) {
-	if ix.hidden.Load() {
-		return []any{}
-	}
+	list = []any{}
 	_ = ix.patiently(0, func() (err error) { // What it could not read is reported.
 		if all, ok := ix.objects.all(ix.owner); ok {
 			list = all
@@ -201,16 +196,15 @@ func (ix *Indexer) list(s *persist.Snapshot, asOf uint64, m mark) (list []any, l
 	found := tally{}
 	for from, done := "", false; !done; {
 		var ls []lazyObject
-		var buf buffers
 		var err error
-		ls, from, done, err = ix.scanChunk(s, from, asOf, &buf)
+		ls, from, done, err = ix.scanChunk(s, from, asOf)
 		if err != nil {
 			return list, err
 		}
 		for i := range ls {
 			found.add(ls[i].key)
 		}
-		objects, _, err := ix.decode(ls, &buf, m)
+		objects, _, err := ix.decode(ls, m)
 		list, leftOut = append(list, objects...), cmp.Or(leftOut, err)
 	}
 	return list, cmp.Or(leftOut, ix.checkCount(s, asOf, found))
@@ -237,16 +231,8 @@ func (ix *Indexer) checkCount(s *persist.Snapshot, atLeast uint64, found tally) 
 // reports damage to Options.OnCorrupt, if their number or their keys are not those
 // that the last batch has stored.
 func (ix *Indexer) Complete() bool {
-	err := ix.count()
-	if err != nil {
-		ix.failed(err, "count")
-	}
-	return err == nil
-}
-
-func (ix *Indexer) count() error {
 	atLeast := ix.Seq()
-	return ix.db.Read(ix.space, func(s *persist.Snapshot) error {
+	err := ix.db.Read(ix.space, func(s *persist.Snapshot) error {
 		found := tally{}
 		err := s.Scan(objectsBucket, "", func(it *persist.Item) (bool, error) {
 			found.add(it.Key)
@@ -257,6 +243,10 @@ func (ix *Indexer) count() error {
 		}
 		return ix.checkCount(s, atLeast, found)
 	})
+	if err != nil {
+		ix.failed(err, "count")
+	}
+	return err == nil
 }
 
 // KeysInMemory returns the keys of the decoded objects in memory. Keys has them all,
@@ -295,9 +285,7 @@ func (ix *Indexer) ByIndex(indexName, indexedValue string) ([]any, error) {
 }
 
 func (ix *Indexer) byIndex(name string, values ...string) (objects []any, err error) {
-	if ix.hidden.Load() {
-		return []any{}, nil
-	}
+	objects = []any{}
 	err = ix.patiently(readPatience, func() (err error) {
 		objects, err = ix.readByIndex(name, values...)
 		return err
@@ -311,7 +299,6 @@ func (ix *Indexer) byIndex(name string, values ...string) (objects []any, err er
 func (ix *Indexer) readByIndex(name string, values ...string) ([]any, error) {
 	asOf, m := ix.Seq(), ix.objects.mark()
 	var ls []lazyObject
-	var buf buffers
 	err := ix.readIndex(name, func(s *persist.Snapshot) error {
 		keys, err := ix.indexKeys(s, name, values...)
 		if err != nil {
@@ -319,12 +306,12 @@ func (ix *Indexer) readByIndex(name string, values ...string) ([]any, error) {
 		}
 		ls = make([]lazyObject, 0, len(keys))
 		for _, key := range keys {
-			if obj, seq, ok := ix.objects.getAsOf(objectKey{ix.owner, key}, asOf); ok {
-				ls = append(ls, lazyObject{key: key, object: obj, seq: seq})
+			if kept, ok := ix.objects.get(objectKey{ix.owner, key}, asOf); ok {
+				ls = append(ls, lazyObject{key: key, seq: kept.seq, object: kept.object})
 				continue
 			}
 			found, err := s.View(objectsBucket, key, func(it *persist.Item) error {
-				ls = append(ls, ix.fetch(it, asOf, &buf))
+				ls = append(ls, ix.fetch(it, asOf))
 				return nil
 			})
 			if err == nil && !found {
@@ -339,7 +326,7 @@ func (ix *Indexer) readByIndex(name string, values ...string) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects, _, err := ix.decode(ls, &buf, m)
+	objects, _, err := ix.decode(ls, m)
 	return objects, err
 }
 
@@ -387,10 +374,7 @@ func (ix *Indexer) IndexKeys(indexName, indexedValue string) ([]string, error) {
 	if (*ix.indexers.Load())[indexName] == nil {
 		return nil, errNoIndex(indexName)
 	}
-	if ix.hidden.Load() {
-		return []string{}, nil
-	}
-	var keys []string
+	keys := []string{}
 	err := ix.patiently(readPatience, func() error {
 		return ix.readIndex(indexName, func(s *persist.Snapshot) (err error) {
 			keys, err = ix.indexKeys(s, indexName, indexedValue)
@@ -404,7 +388,7 @@ func (ix *Indexer) IndexKeys(indexName, indexedValue string) ([]string, error) {
 // value, however many objects have the value.
 func (ix *Indexer) ListIndexFuncValues(indexName string) []string {
 	values := []string{}
-	if ix.hidden.Load() || (*ix.indexers.Load())[indexName] == nil { // The file may have entries of an earlier program.
+	if (*ix.indexers.Load())[indexName] == nil { // The file may have entries of an earlier program.
 		return values
 	}
 	namePrefix := indexPrefix(indexName)

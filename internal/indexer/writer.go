@@ -34,7 +34,7 @@ type Change struct {
 	// out, and it is counted as one that was not stored: a number that is too high keeps List from taking the objects
 	// in memory for all. isNew: the store has no object of the key. newEntries: it has none of puts.
 	unread, isNew, newEntries bool
-	fill                      bool // [Objects.fill] keeps New, not [Objects.set].
+	isFirst                   bool // See [Objects.set].
 }
 
 // Record returns the record of New.
@@ -101,67 +101,49 @@ func (w *Writer) Head(key string) (uid types.UID, resourceVersion string, exists
 		uid, resourceVersion = record.Head(c.New)
 		return uid, resourceVersion, c.New != nil
 	}
+	exists = w.view(key, func(r record.Record) { uid, resourceVersion = r.UID, r.ResourceVersion })
+	return uid, resourceVersion, exists
+}
+
+// view calls fn with the stored record of a key, if it can be read, and reports whether there is one.
+func (w *Writer) view(key string, fn func(record.Record)) (exists bool) {
 	exists, err := w.ix.db.View(w.ix.objectsName, key, func(it *persist.Item) error {
 		r, err := parse(it)
-		uid, resourceVersion = r.UID, r.ResourceVersion
+		if err == nil {
+			fn(r)
+		}
 		return err
 	})
 	if err != nil {
 		w.ix.failed(err, key)
-		return "", "", true
+		return true
 	}
-	return uid, resourceVersion, exists
+	return exists
 }
 
 // Holds reports whether the store has this object: the same uid, resourceVersion and
 // content, see [record.Object.Same]. It is false if the stored object cannot be read, and
 // ignores staged changes.
-func (w *Writer) Holds(key string, value *record.Object) bool {
-	same := false
-	_, err := w.ix.db.View(w.ix.objectsName, key, func(it *persist.Item) error {
-		r, err := parse(it)
-		same = err == nil && value.Same(r, w.ix.newObject)
-		return err
-	})
-	if err != nil {
-		w.ix.failed(err, key)
-		return false
-	}
+func (w *Writer) Holds(key string, value *record.Object) (same bool) {
+	w.view(key, func(r record.Record) { same = value.Same(r, w.ix.newObject) })
 	return same
 }
 
 // HoldsEncoded reports whether the store has the object with this encoding in protobuf, without
 // decoding anything. It may be false for equal objects, and ignores staged changes.
-func (w *Writer) HoldsEncoded(key string, encoded []byte) bool {
-	same := false
-	_, err := w.ix.db.View(w.ix.objectsName, key, func(it *persist.Item) error {
-		r, err := parse(it)
-		same = err == nil && r.IsEncodedAs(encoded)
-		return err
-	})
-	if err != nil {
-		w.ix.failed(err, key)
-		return false
-	}
+func (w *Writer) HoldsEncoded(key string, encoded []byte) (same bool) {
+	w.view(key, func(r record.Record) { same = r.IsEncodedAs(encoded) })
 	return same
 }
 
-// Stored returns the stored object of a key, nil if it cannot be read. It must not be
-// called for a key that has a staged change.
-func (w *Writer) Stored(key string) (obj any, exists bool) {
+// Sound returns the stored object of a key that has no staged change, if it is to stay as it is. It is nil if the object
+// cannot be read, or an index function fails on it, so that it could be in no index.
+func (w *Writer) Sound(key string) any {
 	obj, _, exists, err := w.ix.get(key, nil, nil)
 	if err != nil {
 		w.ix.failed(err, key)
-		return nil, true
 	}
-	return obj, exists
-}
-
-// Sound is Stored for an object that is to stay as it is: it is nil also if an index function
-// fails on the object, which could then be in no index.
-func (w *Writer) Sound(key string) any {
-	obj, _ := w.Stored(key)
-	if obj == nil {
+	if err != nil || !exists {
 		return nil
 	}
 	for name, f := range *w.ix.indexers.Load() {
@@ -229,7 +211,7 @@ func (w *Writer) Set(key string, value *record.Object, wantOld bool) *Change {
 // SetNew is Set for a key that was never stored, and is not staged. It looks for neither, and
 // keeps the object in memory only while half of the budget is enough for all.
 func (w *Writer) SetNew(key string, value *record.Object) *Change {
-	c := Change{Key: key, Seq: w.NextSeq(), New: value.Object, value: value, isNew: true, fill: true}
+	c := Change{Key: key, Seq: w.NextSeq(), New: value.Object, value: value, isNew: true, isFirst: true}
 	value.SetSeq(c.Seq)
 	w.next.add(key)
 	return w.stage(c)
@@ -277,7 +259,7 @@ func (w *Writer) change(key string, base *record.Object, wantOld bool) (c Change
 		return c
 	}
 	// An object in memory exists, even if the file has lost it.
-	if _, _, c.Existed = w.ix.objects.get(objectKey{w.ix.owner, key}); c.Existed {
+	if _, c.Existed = w.ix.objects.get(objectKey{w.ix.owner, key}, newest); c.Existed {
 		return c
 	}
 	var err error
@@ -372,11 +354,7 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 			k := objectKey{ix.owner, c.Key}
 			if c.New != nil {
 				put(b, c.isNew, ix.objectsName, c.Key, c.value.Record())
-				keep := ix.objects.set
-				if c.fill {
-					keep = ix.objects.fill
-				}
-				keep(k, c.New, c.Seq, c.value.SizeBytes())
+				ix.objects.set(k, c.New, c.Seq, c.value.SizeBytes(), c.isFirst)
 			} else {
 				b.Delete(ix.objectsName, c.Key)
 				ix.objects.remove(k)

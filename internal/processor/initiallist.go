@@ -2,7 +2,6 @@ package processor
 
 import (
 	"math"
-	"sync"
 
 	"k8s.io/client-go/tools/cache"
 
@@ -103,9 +102,9 @@ func (l *listener) tellObjects(c indexer.Chunk, t cache.DeltaType, f func(obj an
 // tellChunks calls tell with all objects, in chunks, until tell returns false. Where whole, it reads a chunk again that
 // lacks an object which could not be read, until a relist has brought it.
 func (l *listener) tellChunks(whole bool, tell func(from string, c indexer.Chunk) bool) bool {
-	l.p.chunks.enter()
-	defer l.p.chunks.leave()
-	from, begun := "", l.p.now()
+	begun := l.p.enter()
+	defer l.p.leave()
+	from := ""
 	c := l.p.readChunk(from, l.durable, begun)
 	for {
 		if !waitFor(l, c.done) {
@@ -116,7 +115,7 @@ func (l *listener) tellChunks(whole bool, tell func(from string, c indexer.Chunk
 			continue
 		}
 		err := c.err
-		if err == nil && whole && len(c.chunk.LeftOut) > 0 {
+		if err == nil && whole && c.chunk.LeftOut != nil {
 			err = errNotListed
 		}
 		if err != nil {
@@ -141,9 +140,8 @@ func (l *listener) tellChunks(whole bool, tell func(from string, c indexer.Chunk
 }
 
 // chunks holds the last chunks. Listeners that go through all objects at about the same time share them, and the objects,
-// as client-go's listeners do.
+// as client-go's listeners do. Processor.mu guards it.
 type chunks struct {
-	mu        sync.Mutex
 	listeners int // Who tell of chunks now.
 	last      uint64
 	byKey     map[chunkKey]*chunk
@@ -164,40 +162,37 @@ type chunkKey struct {
 	durable bool
 }
 
-// A chunk is read by a goroutine of its own. Chunks with greater ids were read later.
+// A chunk is read by a goroutine of its own. Chunks with greater ids were asked for later.
 type chunk struct {
-	id    uint64        // The greatest there is until the read begins.
+	id    uint64
 	done  chan struct{} // Closed when it is read.
 	chunk indexer.Chunk
 	err   error
 }
 
-func (cs *chunks) enter() {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	cs.listeners++
+// enter is called by a listener that begins to tell of chunks. It returns that moment.
+func (p *Processor) enter() moment {
+	seq := p.store.Seq()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.chunks.listeners++
+	return moment{p.chunks.last, seq}
 }
 
-func (cs *chunks) leave() {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
+func (p *Processor) leave() {
+	cs := &p.chunks
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if cs.listeners--; cs.listeners == 0 {
 		clear(cs.byKey)
 		cs.keys = nil
 	}
 }
 
-// A moment is behind the reading of a chunk, and behind a write.
+// A moment is behind the request for a chunk, and behind a write.
 type moment struct{ id, seq uint64 }
 
-func (p *Processor) now() moment {
-	seq := p.store.Seq()
-	p.chunks.mu.Lock()
-	defer p.chunks.mu.Unlock()
-	return moment{p.chunks.last, seq}
-}
-
-// sees reports whether a chunk has all that was written at a moment: it was read later, or nothing was written in
+// sees reports whether a chunk has all that was written at a moment: it was asked for later, or nothing was written in
 // between. Before it is read that may not be known, then it may.
 func (c *chunk) sees(m moment) bool {
 	select {
@@ -211,8 +206,8 @@ func (c *chunk) sees(m moment) bool {
 // readChunk returns a chunk that begins at from, and sees a moment as far as that is known.
 func (p *Processor) readChunk(from string, durable bool, m moment) *chunk {
 	cs, key := &p.chunks, chunkKey{from, durable}
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if c := cs.byKey[key]; c != nil && c.sees(m) {
 		return c
 	} else if c == nil {
@@ -221,16 +216,13 @@ func (p *Processor) readChunk(from string, durable bool, m moment) *chunk {
 			cs.keys = cs.keys[1:]
 		}
 	}
-	c := &chunk{id: math.MaxUint64, done: make(chan struct{})}
+	cs.last++
+	c := &chunk{id: cs.last, done: make(chan struct{})}
 	cs.byKey[key] = c
 	p.running.Go(func() {
 		defer close(c.done)
 		cs.reads <- struct{}{}
 		defer func() { <-cs.reads }()
-		cs.mu.Lock()
-		cs.last++
-		c.id = cs.last
-		cs.mu.Unlock()
 		c.chunk, c.err = p.store.Chunk(from, durable)
 	})
 	return c

@@ -3,7 +3,6 @@ package processor
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,15 +43,13 @@ type listener struct {
 	durable   bool
 
 	stopCh   chan struct{}
-	stopOnce sync.Once
 	finished chan struct{} // Closed when the handler is not called any more.
 	synced   chan struct{} // Closed when the initial items were handled, and the informer has synced.
-	syncOnce sync.Once
 	// initialHead is the number up to which deltas are initial items, plus 1; 0 while that is not known.
 	initialHead atomic.Uint64
 	// initialList says that the handler has not been told of all objects yet.
 	initialList atomic.Bool
-	inFlight    inFlight
+	inFlight    atomic.Pointer[callback]
 	skipped     atomic.Int64
 
 	// unknown has what Known has returned, until the handler is told of what the store lacks of it.
@@ -65,10 +62,10 @@ type listener struct {
 
 	resyncWanted atomic.Bool // The handler is to be told of all objects again.
 	syncing      atomic.Bool // The handler is told of deltas that changed nothing.
-	resyncMu     sync.Mutex
-	requested    time.Duration
-	period       time.Duration
-	next         time.Time
+	// Guarded by Processor.mu:
+	requested time.Duration
+	period    time.Duration
+	next      time.Time
 }
 
 var (
@@ -97,9 +94,11 @@ func (l *listener) HasSyncedChecker() cache.DoneChecker {
 // ShutdownChan is for [cache.ShutDownEventHandler].
 func (l *listener) ShutdownChan() <-chan struct{} { return l.finished }
 
-// stop makes the listener end after the callback in flight.
-func (l *listener) stop() {
-	l.stopOnce.Do(func() { close(l.stopCh) })
+// stopLocked makes the listener end after the callback in flight.
+func (l *listener) stopLocked() {
+	if !l.stopped() {
+		close(l.stopCh)
+	}
 	if l.consumer != nil {
 		l.consumer.Stop()
 	}
@@ -178,7 +177,7 @@ func (l *listener) watchSynced() {
 // checkSynced notes whether the handler has synced.
 func (l *listener) checkSynced() {
 	if head := l.initialHead.Load(); head > 0 && !l.HasSynced() && l.consumer.Has(head-1) {
-		l.syncOnce.Do(func() { close(l.synced) })
+		close(l.synced)
 	}
 }
 
@@ -257,8 +256,8 @@ func (l *listener) call(d *queue.Delta, f func()) bool {
 				l.crashed(r, d)
 			}
 		}()
-		l.inFlight.set(d.Key, time.Now())
-		defer l.inFlight.set("", time.Time{})
+		l.inFlight.Store(&callback{d.Key, time.Now()})
+		defer l.inFlight.Store(nil)
 		f()
 		l.sleepAfterCrash = false
 	}()

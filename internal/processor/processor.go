@@ -51,8 +51,7 @@ type Options struct {
 
 // Processor has the listeners of one informer. All methods are safe for concurrent use.
 type Processor struct {
-	opts   Options
-	chunks chunks
+	opts Options
 
 	// changing is held while the handlers change, also where that waits for the file and mu is not held.
 	// It is locked before mu.
@@ -67,6 +66,7 @@ type Processor struct {
 	checkPeriod      time.Duration
 	listeners        map[*listener]struct{}
 	unfinished       map[*listener]struct{} // Those that run, also if they were removed.
+	chunks           chunks
 	running          sync.WaitGroup
 }
 
@@ -172,7 +172,7 @@ func (p *Processor) Remove(handle cache.ResourceEventHandlerRegistration) error 
 		return nil
 	}
 	delete(p.listeners, l)
-	l.stop()
+	l.stopLocked()
 	switch {
 	case !p.started:
 		close(l.finished)
@@ -267,7 +267,7 @@ func (p *Processor) Stop() {
 	defer p.mu.Unlock()
 	p.stopped = true
 	for l := range p.listeners {
-		l.stop()
+		l.stopLocked()
 		if !p.started { // They were told of nothing, and never will be.
 			delete(p.listeners, l)
 			close(l.finished)
@@ -292,30 +292,19 @@ func (p *Processor) Unfinished() []Unfinished {
 	var all []Unfinished
 	for l := range p.unfinished {
 		u := Unfinished{Handler: l.name}
-		u.Key, u.Since = l.inFlight.get()
+		if c := l.inFlight.Load(); c != nil {
+			u.Key, u.Since = c.key, c.since
+		}
 		all = append(all, u)
 	}
 	slices.SortFunc(all, func(a, b Unfinished) int { return cmp.Compare(a.Handler, b.Handler) })
 	return all
 }
 
-// inFlight says for which object a callback runs.
-type inFlight struct {
-	mu    sync.Mutex
+// A callback runs for the object of a key.
+type callback struct {
 	key   string
 	since time.Time
-}
-
-func (f *inFlight) set(key string, since time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.key, f.since = key, since
-}
-
-func (f *inFlight) get() (key string, since time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.key, f.since
 }
 
 // HandlerStatus says how far behind a handler is.
@@ -346,7 +335,9 @@ func (p *Processor) Status(kind queue.Kind) []HandlerStatus {
 			continue
 		}
 		h := HandlerStatus{Name: l.name, Durable: l.durable, InitialList: l.initialList.Load(), Skipped: l.skipped.Load()}
-		h.Callback, h.CallbackSince = l.inFlight.get()
+		if c := l.inFlight.Load(); c != nil {
+			h.Callback, h.CallbackSince = c.key, c.since
+		}
 		if p.started {
 			b := l.consumer.Behind()
 			h.Undelivered, h.UndeliveredBytes = b.Deltas, b.Bytes

@@ -28,20 +28,18 @@ func (p *Processor) setResyncLocked(l *listener, period time.Duration) {
 			} else {
 				p.checkPeriod = period
 				for other := range p.listeners {
-					other.setPeriod(p.checkPeriod)
+					other.setPeriodLocked(p.checkPeriod)
 				}
 			}
 		}
 	}
 	l.requested = period
-	l.setPeriod(p.checkPeriod)
+	l.setPeriodLocked(p.checkPeriod)
 	l.next = time.Now().Add(l.period)
 }
 
-// setPeriod sets the handler's resync period, given the check period.
-func (l *listener) setPeriod(check time.Duration) {
-	l.resyncMu.Lock()
-	defer l.resyncMu.Unlock()
+// setPeriodLocked sets the handler's resync period, given the check period.
+func (l *listener) setPeriodLocked(check time.Duration) {
 	switch {
 	case l.requested == 0:
 		l.period = 0
@@ -53,10 +51,8 @@ func (l *listener) setPeriod(check time.Duration) {
 	}
 }
 
-// due reports whether the handler is to resync now.
-func (l *listener) due(now time.Time) bool {
-	l.resyncMu.Lock()
-	defer l.resyncMu.Unlock()
+// dueLocked reports whether the handler is to resync now.
+func (l *listener) dueLocked(now time.Time) bool {
 	if l.period == 0 || now.Before(l.next) {
 		return false
 	}
@@ -71,7 +67,7 @@ func (p *Processor) ShouldResync() bool {
 	defer p.mu.Unlock()
 	some, now := false, time.Now()
 	for l := range p.listeners {
-		due := l.due(now)
+		due := l.dueLocked(now)
 		l.syncing.Store(due)
 		some = some || due
 	}

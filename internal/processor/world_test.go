@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -240,7 +241,7 @@ func (s *watchedStore) Chunk(from string, durable bool) (indexer.Chunk, error) {
 	s.reads[fmt.Sprintf("%q, durable %v", from, durable)]++
 	c, err := s.Indexer.Chunk(from, durable)
 	if len(c.Keys) > 0 && s.leftOut[c.Keys[0]] {
-		c.LeftOut, c.Keys, c.Seqs, c.Objects = c.Keys, nil, nil, nil
+		c.LeftOut, c.Keys, c.Seqs, c.Objects = errors.New("damaged"), nil, nil, nil
 	}
 	return c, err
 }
@@ -328,8 +329,7 @@ func takes(d time.Duration) func(string) { return func(string) { time.Sleep(d) }
 // sync writes an object again, as it is.
 func (w *world) sync(key string) {
 	w.write(func(wr *indexer.Writer) queue.Delta {
-		old, _ := wr.Stored(key)
-		c := wr.Set(key, w.encoded(key, old), true)
+		c := wr.Set(key, w.encoded(key, wr.Sound(key)), true)
 		return queue.Delta{Seq: c.Seq, Type: cache.Sync, Key: key, Old: c.Old, New: c.New, SizeBytes: updateBytes}
 	})()
 }

@@ -39,7 +39,7 @@ const schemaPatience = 5 * time.Second
 
 // askSchema returns Relisting.Schema. It is not asked for where there are too few objects.
 func (r *Resumer) askSchema(ctx context.Context) string {
-	if r.schema == nil || r.neverResume || r.history == nil || !r.history.Empty() && r.history.Stored() < minByVersion {
+	if r.schema == nil || r.neverResume || !r.history.Empty() && r.history.Stored() < minByVersion {
 		return ""
 	}
 	patient, cancel := context.WithTimeout(ctx, schemaPatience)

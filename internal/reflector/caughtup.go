@@ -63,7 +63,7 @@ func (r *Resumer) follow(w *watcher) {
 			r.hasCaughtUp()
 			return
 		case !reached && !silent:
-		case r.history == nil || a.Count < 0 || r.history.Counts(a.Count):
+		case a.Count < 0 || r.history.Counts(a.Count):
 			r.hasCaughtUp()
 			return
 		case time.Since(begun) >= countPatience:

@@ -17,15 +17,9 @@ func isExpired(err error) bool {
 }
 
 // isTooLarge reports whether the server has not yet seen the resourceVersion
-// that was asked for. Servers before 1.18.6 said so only in words.
+// that was asked for.
 func isTooLarge(err error) bool {
-	if errors.Is(err, errOlder) {
-		return true
-	}
-	if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
-		return true
-	}
-	return apierrors.IsTimeout(err) && strings.Contains(err.Error(), "Too large resource version")
+	return errors.Is(err, errOlder) || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }
 
 // isNotUnderstood reports whether the server may not know a parameter of the

@@ -21,8 +21,7 @@ import (
 type questioning int
 
 const (
-	// questionDue: at a start, after the server could not be reached, after a watch has ended before its time, and beside
-	// one that has opened late.
+	// questionDue: at a start, after the server could not be reached, and after a watch has ended before its time.
 	questionDue questioning = iota
 	// questionAnswered: nothing has happened since.
 	questionAnswered
@@ -150,7 +149,7 @@ func (r *Resumer) contradiction(a *reply, rv string) *Relisting {
 	if order, ok := checkpoint.CompareVersions(a.ResourceVersion, rv); ok && order < 0 {
 		return &Relisting{Cause: checkpoint.CauseServerBehind, Reason: fmt.Sprintf("the server is at version %s, the store at %s", a.ResourceVersion, rv), Newest: true}
 	}
-	if a.First == nil || r.history == nil {
+	if a.First == nil {
 		return nil
 	}
 	v := versionOf(*a.First)

@@ -38,7 +38,7 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 	switch {
 	case how.Newest:
 		rv = ""
-	case rv == "" && r.history != nil && r.history.Empty():
+	case rv == "" && r.history.Empty():
 		rv = anyVersion
 	}
 	listed, err := r.relistAt(ctx, rv, how)
@@ -82,7 +82,7 @@ func (r *Resumer) spreadOut(ctx context.Context, how *Relisting) error {
 	wasOpen, waited := r.current != nil, r.spreadFor == how
 	r.spreadFor = how
 	r.mu.Unlock()
-	if !how.Expired || how.Rewrite || !wasOpen || waited || r.history == nil {
+	if !how.Expired || how.Rewrite || !wasOpen || waited {
 		return nil
 	}
 	objects := r.history.Stored()

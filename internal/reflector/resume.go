@@ -26,6 +26,7 @@ func watchOptions(rv string) metav1.ListOptions {
 // A handover is an open watch, perhaps kept from a List for the Reflector's next Watch.
 type handover struct {
 	watch.Interface
+	cancel          context.CancelFunc // Ends the context of the watch.
 	resourceVersion string
 	opened          time.Time
 	lasts           time.Duration // What it was opened for. It ends before its time if it ends earlier.
@@ -34,6 +35,12 @@ type handover struct {
 	quiet           int          // For how many ticks nothing has come yet, see follow.
 	first           *watch.Event // An event that was received already, or nil.
 	unproven        bool         // A resumed watch, which must not close at once.
+}
+
+// Stop implements [watch.Interface]. The context of the watch ends with it.
+func (h *handover) Stop() {
+	h.Interface.Stop()
+	h.cancel()
 }
 
 // takeHandover returns the watch that was kept for the Reflector, if any.
@@ -106,15 +113,11 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 	return nil, r.handOver(open)
 }
 
-// openedLate: when a watch takes longer to open, another server may have opened it than the one that has answered or
-// listed. Go's HTTP/2 transport sends a request again, on another connection, if the first server has not processed it.
-const openedLate = 2 * time.Second
-
 // open opens a watch, and asks beside it what has to be asked before it is read. It returns how to relist if the
 // server's history may not be the store's, or the watch cannot be opened for a reason that lasts.
 func (r *Resumer) open(ctx context.Context, o metav1.ListOptions) (*handover, *Relisting, error) {
 	watching, cancel := context.WithCancel(ctx)
-	h := &handover{resourceVersion: o.ResourceVersion}
+	h := &handover{cancel: cancel, resourceVersion: o.ResourceVersion}
 	if o.TimeoutSeconds != nil {
 		h.lasts = time.Duration(*o.TimeoutSeconds) * time.Second
 	}
@@ -122,25 +125,17 @@ func (r *Resumer) open(ctx context.Context, o metav1.ListOptions) (*handover, *R
 	go func() {
 		w, err := r.lw.WatchWithContext(request.WithMeter(watching, &h.meter), o)
 		if err == nil {
-			h.Interface, h.opened = &cancelled{w, cancel}, time.Now()
+			h.Interface, h.opened = w, time.Now()
 		}
 		opened <- err
 	}()
 	how, err := r.check(ctx, h)
-	if checked := time.Now(); err == nil && how == nil {
+	if err == nil && how == nil {
 		select {
 		case err := <-opened:
 			if err != nil {
 				cancel()
 				return nil, r.ended(ending{err: err}), fmt.Errorf("reflector: watch from resourceVersion %s: %w", o.ResourceVersion, err)
-			}
-			if time.Since(checked) > openedLate {
-				r.doubt()
-				how, err = r.check(ctx, h)
-			}
-			if err != nil || how != nil {
-				h.Stop()
-				return nil, how, err
 			}
 			return h, nil, nil
 		case <-ctx.Done():
@@ -154,18 +149,6 @@ func (r *Resumer) open(ctx context.Context, o metav1.ListOptions) (*handover, *R
 		}
 	}()
 	return nil, how, err
-}
-
-// cancelled is a watch whose context ends with it.
-type cancelled struct {
-	watch.Interface
-	cancel context.CancelFunc
-}
-
-// Stop implements [watch.Interface].
-func (w *cancelled) Stop() {
-	w.Interface.Stop()
-	w.cancel()
 }
 
 // check asks which cluster the server is of, and the question if it is due, at the same time. It notes the answer.
@@ -193,10 +176,6 @@ func (r *Resumer) check(ctx context.Context, h *handover) (*Relisting, error) {
 // one, or that is not known.
 func (r *Resumer) askCluster(ctx context.Context) <-chan *Relisting {
 	answer := make(chan *Relisting, 1)
-	if r.cluster == nil {
-		answer <- nil
-		return answer
-	}
 	go func() { answer <- r.cluster(ctx) }()
 	return answer
 }

@@ -113,14 +113,14 @@ type Options struct {
 	ListerWatcher cache.ListerWatcherWithContext
 	Store         Store
 	Observer      Observer
-	// History, if set, is compared with what the server answers.
+	// History is compared with what the server answers.
 	History History
 	// Relist, if set, makes the first List relist in this way instead of resuming.
 	Relist *Relisting
 	// NeverResume makes every List a relist, for servers that keep no history
 	// or accept any resourceVersion.
 	NeverResume bool
-	// Cluster, if set, asks which cluster the server is of, at a start and before each watch that is opened. It returns
+	// Cluster asks which cluster the server is of, at a start and before each watch that is opened. It returns
 	// how to relist if the store is of another one, and nil if it does not know.
 	Cluster func(context.Context) *Relisting
 	// Ask, if set, asks the server for one object of the list. Its error wraps request.ErrNotSeen or
@@ -144,7 +144,7 @@ type Resumer struct {
 	lw          cache.ListerWatcherWithContext
 	store       Store
 	obs         Observer
-	history     History // May be nil.
+	history     History
 	cluster     func(context.Context) *Relisting
 	directly    func(context.Context) (request.Answer, error)
 	schema      func(context.Context) (string, error) // Nil if requests are not seen.

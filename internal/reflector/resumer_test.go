@@ -24,11 +24,9 @@ import (
 var (
 	resource = schema.GroupResource{Resource: "configmaps"}
 	// errGoneOld is what servers before 1.18 said.
-	errGoneOld = apierrors.NewGone("gone") //nolint:staticcheck // Deprecated, but still to be understood.
-	// errTooLargeOld is what servers before 1.18.6 said.
-	errTooLargeOld = apierrors.NewTimeoutError("Too large resource version: 5, current: 3", 1)
-	errForbidden   = apierrors.NewForbidden(resource, "", nil)
-	errRefused     = &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	errGoneOld   = apierrors.NewGone("gone") //nolint:staticcheck // Deprecated, but still to be understood.
+	errForbidden = apierrors.NewForbidden(resource, "", nil)
+	errRefused   = &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 )
 
 func TestErrorsOfTheServerAreUnderstood(t *testing.T) {
@@ -45,7 +43,6 @@ func TestErrorsOfTheServerAreUnderstood(t *testing.T) {
 		{"expired", errGone, meaning{expired: true}},
 		{"gone, as servers before 1.18 said", errGoneOld, meaning{expired: true}},
 		{"too large, by its cause", tooLarge(), meaning{tooLarge: true}},
-		{"too large, by its words", errTooLargeOld, meaning{tooLarge: true}},
 		{"another timeout", apierrors.NewTimeoutError("too slow", 1), meaning{}},
 		{"the words, but no timeout", status(http.StatusInternalServerError), meaning{}},
 		{"bad request", apierrors.NewBadRequest("?"), meaning{notUnderstood: true}},

@@ -368,6 +368,7 @@ func TestAWatchThatNobodyReadsCanBeStopped(t *testing.T) {
 			t.Errorf("%d events wait", n)
 		}
 		open.Stop()
+		synctest.Wait()
 		if w.server.last().stopped() == 0 {
 			t.Error("the server's watch goes on after Stop")
 		}

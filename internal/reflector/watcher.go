@@ -25,7 +25,6 @@ type watcher struct {
 	stopped  chan struct{}
 	ended    chan struct{} // Closed when nothing comes any more.
 	stopOnce sync.Once
-	innerEnd sync.Once   // client-go stops a watch once, so a ListerWatcher's may not stand more.
 	expired  chan string // Capacity 1: the reason why the watch must end now.
 	// received counts the events, and asked the calls of ResultChan: the Reflector makes one
 	// before each event, when it is done with the one before.
@@ -64,13 +63,8 @@ func (w *watcher) came() int64 { return w.received.Load() + w.inner.meter.Bytes(
 
 // Stop implements [watch.Interface].
 func (w *watcher) Stop() {
-	w.stopOnce.Do(func() {
-		close(w.stopped)
-		w.stopInner()
-	})
+	w.stopOnce.Do(func() { close(w.stopped) })
 }
-
-func (w *watcher) stopInner() { w.innerEnd.Do(w.inner.Stop) }
 
 // expire ends the watch with a 410, as a server that no longer has the history.
 func (w *watcher) expire(reason string) {
@@ -84,7 +78,7 @@ func (w *watcher) run() {
 	sawEvent := false
 	var err error
 	defer func() {
-		w.stopInner()
+		w.inner.Stop()
 		if err == nil {
 			w.r.ended(ending{sawEvent: sawEvent, early: time.Since(w.inner.opened) < w.inner.lasts-endsEarly})
 			w.r.obs.Disconnected(nil)

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/checkpoint"
 )
 
 // world is a Resumer between a scripted server and a store in memory.
@@ -36,7 +38,10 @@ func newWorld(t *testing.T, rv string, answers ...answer) *world {
 		server: &server{t: t, requests: &journal{all: all}, answers: answers},
 		store:  &memory{calls: &journal{all: all}, rv: rv, objects: map[string]string{"a": "3"}},
 	}
-	w.opts = Options{ListerWatcher: w.server, Store: w.store, Observer: observer{w}}
+	w.opts = Options{
+		ListerWatcher: w.server, Store: w.store, Observer: observer{w}, History: noHistory{},
+		Cluster: func(context.Context) *Relisting { return nil },
+	}
 	t.Cleanup(func() {
 		advance(3)
 		w.server.check()
@@ -89,6 +94,15 @@ func (w *world) list() (rv string) {
 
 // elapsed is the time since the beginning of the test.
 func (w *world) elapsed() time.Duration { return time.Since(w.begun) }
+
+// noHistory is a History that says nothing.
+type noHistory struct{}
+
+func (noHistory) Empty() bool                               { return false }
+func (noHistory) Contradicts(checkpoint.ObjectVersion) bool { return false }
+func (noHistory) Stored() int                               { return 0 }
+func (noHistory) Counts(int64) bool                         { return true }
+func (noHistory) Comparable(string) bool                    { return false }
 
 // observer writes down what an Observer hears.
 type observer struct{ w *world }

@@ -3,9 +3,11 @@ package request
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptrace"
 	"sync"
+	"sync/atomic"
 )
 
 type exchangeKey struct{}
@@ -19,14 +21,13 @@ type exchange struct {
 	// afterwards has a function called when the call has ended.
 	afterwards func(func())
 
-	sending sync.WaitGroup
-	one     sync.Mutex // Held while send runs.
-	mu      sync.Mutex
-	taken   bool // A Transport has the request.
-	passed  bool // A request that no Transport has seen has come to the network.
-	ended   bool // The call has returned.
-	served  bool // The client has got a list.
-	more    bool // The call has asked for another list after that.
+	taken  atomic.Bool // A Transport has the request.
+	passed atomic.Bool // A request that no Transport has seen has come to the network.
+	served atomic.Bool // The client has got a list.
+	more   atomic.Bool // The call has asked for another list after that.
+
+	mu    sync.Mutex // Held while send runs.
+	ended bool       // The call has returned.
 }
 
 // errAnswered ends a List call whose answer the client is not to decode.
@@ -45,10 +46,8 @@ func exchanged(ctx context.Context, x *exchange, list func(context.Context) erro
 	x.afterwards = func(f func()) { context.AfterFunc(ctx, f) }
 	// Without a Transport, the whole list shall not be asked for.
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GetConn: func(string) {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		if !x.taken {
-			x.passed = true
+		if !x.taken.Load() {
+			x.passed.Store(true)
 			cancel()
 		}
 	}})
@@ -57,7 +56,7 @@ func exchanged(ctx context.Context, x *exchange, list func(context.Context) erro
 	switch seen := x.end(); {
 	case !seen:
 		return ErrNotSeen
-	case x.more:
+	case x.more.Load():
 		return errMore
 	}
 	return err
@@ -66,38 +65,36 @@ func exchanged(ctx context.Context, x *exchange, list func(context.Context) erro
 // IsTaken reports whether a [Transport] has taken the request of the call that has this context.
 func IsTaken(ctx context.Context) bool {
 	x, _ := ctx.Value(exchangeKey{}).(*exchange)
-	if x == nil {
-		return false
+	return x != nil && x.taken.Load()
+}
+
+// answerTo returns what a client gets for its request instead of what the server has sent.
+func answerTo(r *http.Request, contentType string, body io.ReadCloser) *http.Response {
+	return &http.Response{
+		Status: "200 OK", StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{"Content-Type": {contentType}}, ContentLength: -1, Body: body, Request: r,
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.taken
 }
 
 // end waits for what is being sent, and reports whether the request was seen.
 func (x *exchange) end() bool {
 	x.mu.Lock()
+	defer x.mu.Unlock()
 	x.ended = true
-	seen := x.taken && !x.passed
-	x.mu.Unlock()
-	x.sending.Wait()
-	return seen
+	return x.taken.Load() && !x.passed.Load()
 }
 
 func (x *exchange) roundTrip(t Transport, r *http.Request) (*http.Response, error) {
-	x.mu.Lock()
-	if x.ended {
-		x.mu.Unlock()
-		return nil, errAnswered
-	}
-	if x.more = x.served; x.more {
-		x.mu.Unlock()
+	if x.served.Load() {
+		x.more.Store(true)
 		return nil, errMore
 	}
-	x.taken = true
-	x.sending.Add(1)
-	x.mu.Unlock()
-	defer x.sending.Done()
+	x.taken.Store(true)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.ended {
+		return nil, errAnswered
+	}
 	// What is sent is not that List any more, to another Transport below this one. It ends with the
 	// call, even if the client has detached the context of the request from that of the call.
 	ctx, cancel := context.WithCancel(context.WithValue(WithoutCheck(r.Context()), exchangeKey{}, (*exchange)(nil)))
@@ -106,13 +103,9 @@ func (x *exchange) roundTrip(t Transport, r *http.Request) (*http.Response, erro
 	if r.Header.Get("Accept-Encoding") != "identity" {
 		r.Header.Del("Accept-Encoding") // The transport decompresses only what it has asked for itself.
 	}
-	x.one.Lock()
-	defer x.one.Unlock()
 	resp, err := x.send(t, r)
 	if err == nil && resp.StatusCode == http.StatusOK {
-		x.mu.Lock()
-		x.served = true
-		x.mu.Unlock()
+		x.served.Store(true)
 	}
 	return resp, err
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,7 +28,8 @@ var ErrNoAnswer = errors.New("the server does not answer")
 // Else it is that of list, with what the client makes of other answers of the server.
 func Items(ctx context.Context, o metav1.ListOptions, list func(context.Context) error, same func(Item, []byte) (bool, error)) (paged bool, err error) {
 	x := &items{options: o, same: same}
-	err = x.end(exchanged(ctx, &exchange{send: x.send, watch: true}, func(ctx context.Context) error {
+	x.exchange.send, x.exchange.watch = x.send, true
+	err = x.end(exchanged(ctx, &x.exchange, func(ctx context.Context) error {
 		defer x.over.Store(true)
 		return list(ctx)
 	}))
@@ -43,19 +43,19 @@ type items struct {
 
 	over atomic.Bool // The list has returned. Its context has ended then, or is about to.
 
-	mu     sync.Mutex // One Read at a time.
-	pages  *pages     // Nil before there is an answer.
-	buffer []byte
-	events []byte // In buffer, that nobody has read yet.
-	err    error  // Why no more is read.
-	cause  error  // The same, if it was not the end of the call.
-	lost   error  // Why the last request got no answer. Clients may hide it.
+	exchange exchange // Its lock is held while a request is sent, and during a Read, and guards:
+	pages    *pages   // Nil before there is an answer.
+	buffer   []byte
+	events   []byte // In buffer, that nobody has read yet.
+	err      error  // Why no more is read.
+	cause    error  // The same, if it was not the end of the call.
+	lost     error  // Why the last request got no answer. Clients may hide it.
 }
 
 // end waits for a Read, and returns the error of the call.
 func (x *items) end(err error) error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.exchange.mu.Lock()
+	defer x.exchange.mu.Unlock()
 	if x.pages != nil {
 		x.pages.close()
 	}
@@ -75,8 +75,6 @@ func (x *items) end(err error) error {
 
 // send sends the request for the list. The client gets what is no list as it is.
 func (x *items) send(t Transport, r *http.Request) (*http.Response, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
 	if x.pages != nil { // What was in an answer, and is not in the next, must not count as there.
 		x.err, x.cause = errMore, errMore
 		return nil, errMore
@@ -93,10 +91,7 @@ func (x *items) send(t Transport, r *http.Request) (*http.Response, error) {
 	if x.pages, x.err, x.cause = p, err, err; err != nil {
 		return nil, errAnswered
 	}
-	return &http.Response{
-		Status: "200 OK", StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: http.Header{"Content-Type": {p.list.contentType()}}, ContentLength: -1, Body: x, Request: r,
-	}, nil
+	return answerTo(r, p.list.contentType(), x), nil
 }
 
 // listInsteadOf returns a request for a list of what a watch is opened for.
@@ -123,8 +118,8 @@ func listInsteadOf(r *http.Request, o metav1.ListOptions) *http.Request {
 
 // Read implements [io.Reader], for the client: it returns watch events.
 func (x *items) Read(p []byte) (int, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.exchange.mu.Lock()
+	defer x.exchange.mu.Unlock()
 	for len(x.events) == 0 && x.err == nil {
 		if x.over.Load() {
 			x.err = errAnswered

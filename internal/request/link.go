@@ -1,10 +1,11 @@
 package request
 
 import (
+	"bytes"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,7 +23,7 @@ const (
 	// leastBytes: no list is given up before, because kube-apiserver does not compress smaller ones
 	// (apiserver, endpoints/handlers/responsewriters).
 	leastBytes = 128 << 10
-	// beginBytes is how much of the beginning of a list is kept in one piece: most lists are small.
+	// beginBytes is how much room there is for the beginning of a list at first: most lists are small.
 	beginBytes = 16 << 10
 	// remembered is how long a slow list counts.
 	remembered = 10 * time.Minute
@@ -39,32 +40,26 @@ const (
 type Link struct {
 	bytes atomic.Int64 // Of all lists.
 
-	mu      sync.Mutex
-	answer  time.Duration   // The least time that a small answer took. 0: there was none.
-	slow    time.Time       // When a list was slow last.
-	decided map[string]bool // The hosts of which the client or a proxy decides, whatever lists are asked for.
+	mu     sync.Mutex
+	answer time.Duration // The least time that a small answer took. 0: there was none.
+	slow   time.Time     // When a list was slow last.
 }
 
 // compresses reports whether the next list is left to the transport, which has it compressed, unless its
 // client does not want that. A list that was cut is.
-func (l *Link) compresses(host string, wasCut bool) bool {
+func (l *Link) compresses(wasCut bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.decided[host] {
-		return true
-	}
-	wasSlow := !l.slow.IsZero() && time.Since(l.slow) < remembered
-	return wasCut || wasSlow || l.answer == 0 || l.answer > nearBy
+	slow := !l.slow.IsZero() && time.Since(l.slow) < remembered
+	return wasCut || slow || l.answer == 0 || l.answer > nearBy
 }
 
-// hasNoInfluence is called when a list of a host came in the form that it was not asked for in.
-func (l *Link) hasNoInfluence(host string) {
+// wasSlow notes that a list was slow, or that it came compressed although it was not asked for so: for some time that
+// is left to the transport.
+func (l *Link) wasSlow() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.decided == nil {
-		l.decided = map[string]bool{}
-	}
-	l.decided[host] = true
+	l.slow = time.Now()
 }
 
 // timed sends a request that has a small answer, and notes the time until that begins. The least one
@@ -101,32 +96,23 @@ func (l *Link) carried(bytes int) {
 
 // measure reads the beginning of a list that is not compressed, and reports whether the link is fast: the
 // beginning came fast, or all lists that are being read came fast together, because they share the link and
-// the processors. If so, the response still has all of the list. Else the link is noted to be slow.
+// the processors. If so, the response still has all of the list.
 func (l *Link) measure(list *http.Response) (fast bool) {
-	var begin net.Buffers
-	piece := make([]byte, 0, beginBytes)
-	size, waited := 0, time.Duration(0)
+	begin, waited := make([]byte, 0, beginBytes), time.Duration(0)
 	begun, before := time.Now(), l.bytes.Load()
-	var err error
-	for err == nil && size < slowBytes {
-		if len(piece) == cap(piece) {
-			begin, piece = append(begin, piece), make([]byte, 0, beginBytes)
-		}
+	for err := error(nil); err == nil && len(begin) < slowBytes; {
+		begin = slices.Grow(begin, 1)
 		asked := time.Now()
 		var n int
-		n, err = list.Body.Read(piece[len(piece):cap(piece)])
+		n, err = list.Body.Read(begin[len(begin):cap(begin)]) // What follows returns the error again.
 		waited += time.Since(asked)
-		piece, size = piece[:len(piece)+n], size+n
+		begin = begin[:len(begin)+n]
 		enough := time.Duration(l.bytes.Load()-before) * slowWait / slowBytes // For all that came meanwhile, by a fast link.
-		if err == nil && waited > slowWait && size >= leastBytes && time.Since(begun) > enough {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.slow = time.Now()
+		if err == nil && waited > slowWait && len(begin) >= leastBytes && time.Since(begun) > enough {
 			return false
 		}
 	}
-	begin = append(begin, piece)
-	list.Body = &begunBody{io.MultiReader(&begin, &restOf{list.Body, err}), list.Body}
+	list.Body = &begunBody{io.MultiReader(bytes.NewReader(begin), list.Body), list.Body}
 	return true
 }
 
@@ -134,17 +120,4 @@ func (l *Link) measure(list *http.Response) (fast bool) {
 type begunBody struct {
 	io.Reader
 	io.Closer
-}
-
-// restOf is what follows, or the error that was read with the beginning.
-type restOf struct {
-	io.Reader
-	err error
-}
-
-func (r *restOf) Read(p []byte) (int, error) {
-	if r.err != nil {
-		return 0, r.err
-	}
-	return r.Reader.Read(p)
 }

@@ -59,20 +59,21 @@ func (b *wireBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func mediaType(resp *http.Response) string {
-	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")) // Empty, if it cannot be parsed.
+func mediaType(contentType string) string {
+	mediaType, _, _ := mime.ParseMediaType(contentType) // Empty, if it cannot be parsed.
 	return mediaType
 }
 
 // listIn returns a reader for the list of an answer.
 func listIn(resp *http.Response) (listReader, error) {
-	switch mediaType(resp) {
+	contentType := resp.Header.Get("Content-Type")
+	switch mediaType(contentType) {
 	case runtime.ContentTypeProtobuf:
 		return newProtobufList(resp.Body), nil
 	case runtime.ContentTypeJSON:
 		return &jsonList{dec: json.NewDecoder(resp.Body)}, nil
 	}
-	return nil, fmt.Errorf("%w: it answers in %q", ErrUnsupported, resp.Header.Get("Content-Type"))
+	return nil, fmt.Errorf("%w: it answers in %q", ErrUnsupported, contentType)
 }
 
 // checkKind returns an error for what has no items, such as a Table.

@@ -1,11 +1,12 @@
 package request
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
 	"net/url"
-	"sync"
+	"sync/atomic"
 )
 
 // ErrNotSeen is returned by [Look] if no request of the call has come to a [Transport].
@@ -21,11 +22,8 @@ type Seen struct {
 
 type lookKey struct{}
 
-// A look waits for the first request for a list.
-type look struct {
-	mu   sync.Mutex
-	seen *Seen
-}
+// A look has the first request for a list.
+type look = atomic.Pointer[Seen]
 
 var errLooked = errors.New("the request was only looked at")
 
@@ -34,26 +32,12 @@ var errLooked = errors.New("the request was only looked at")
 // call succeeded without a Transport. It is another one if the call failed before, perhaps
 // because there are no credentials at the moment: then Look can be called again.
 func Look(ctx context.Context, call func(context.Context) error) (*Seen, error) {
-	l := &look{}
+	l := new(look)
 	err := call(context.WithValue(ctx, lookKey{}, l))
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.seen != nil:
-		return l.seen, nil
-	case err == nil:
-		return nil, ErrNotSeen
+	if seen := l.Load(); seen != nil {
+		return seen, nil
 	}
-	return nil, err
-}
-
-// note takes the request, if it is the first.
-func (l *look) note(r *http.Request, asked Asked, transport Transport) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.seen == nil {
-		l.seen = &Seen{asked, r, transport}
-	}
+	return nil, cmp.Or(err, ErrNotSeen)
 }
 
 // Path returns what the paths of the server begin with, such as /k8s/clusters/c-1. It is usually

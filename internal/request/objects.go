@@ -8,10 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
-	"strconv"
-	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,60 +72,65 @@ func requestOf(all *http.Request, o metav1.ListOptions, item Item) (*http.Reques
 // sendAll sends the requests whose answers are not in lists, some at a time, and puts their bodies
 // there. If one is refused, it returns that answer, and sends no more.
 func sendAll(t http.RoundTripper, requests []*http.Request, lists [][]byte) (contentType string, refusal *http.Response, err error) {
-	var mu sync.Mutex
-	next := 0
-	take := func() (i int, ok bool) {
-		mu.Lock()
-		defer mu.Unlock()
-		for next < len(lists) && lists[next] != nil { // It was answered before.
-			next++
-		}
-		i = next
-		next++
-		return i, i < len(requests) && refusal == nil && err == nil
+	type answer struct {
+		i    int
+		resp *http.Response
+		body []byte
+		err  error
 	}
-	answered := func(i int, resp *http.Response, body []byte, failed error) {
-		mu.Lock()
-		defer mu.Unlock()
+	answers, sent := make(chan answer), 0
+	await := func() {
+		a := <-answers
+		sent--
 		switch {
-		case failed == nil && resp.StatusCode == http.StatusOK:
-			contentType, lists[i] = resp.Header.Get("Content-Type"), body
+		case a.err == nil && a.resp.StatusCode == http.StatusOK:
+			contentType, lists[a.i] = a.resp.Header.Get("Content-Type"), a.body
 		case refusal != nil || err != nil: // The first one counts.
-		case failed != nil:
-			err = failed
+		case a.err != nil:
+			err = a.err
 		default:
-			resp.Body = io.NopCloser(bytes.NewReader(body))
-			refusal = resp
+			a.resp.Body = io.NopCloser(bytes.NewReader(a.body))
+			refusal = a.resp
 		}
 	}
-	var workers sync.WaitGroup
-	for range min(parallelObjects, len(requests)) {
-		workers.Go(func() {
-			for i, ok := take(); ok; i, ok = take() {
-				resp, err := t.RoundTrip(requests[i])
-				var body []byte
-				if err == nil {
-					if body, err = io.ReadAll(io.LimitReader(resp.Body, maxFieldBytes)); len(body) == maxFieldBytes {
-						err = fmt.Errorf("%w: a list of one object has %d bytes and more", ErrUnsupported, len(body))
-					}
-					_ = resp.Body.Close() // It was read, or is not used.
-				}
-				answered(i, resp, body, err)
-			}
-		})
+	for i, r := range requests {
+		if lists[i] != nil { // It was answered before.
+			continue
+		}
+		if sent == parallelObjects {
+			await()
+		}
+		if refusal != nil || err != nil {
+			break
+		}
+		sent++
+		go func() {
+			resp, body, err := sendOne(t, r)
+			answers <- answer{i, resp, body, err}
+		}()
 	}
-	workers.Wait()
+	for sent > 0 {
+		await()
+	}
 	return contentType, refusal, err
+}
+
+func sendOne(t http.RoundTripper, r *http.Request) (resp *http.Response, body []byte, err error) {
+	if resp, err = t.RoundTrip(r); err != nil {
+		return nil, nil, err
+	}
+	defer resp.Body.Close()
+	if body, err = io.ReadAll(io.LimitReader(resp.Body, maxFieldBytes)); len(body) == maxFieldBytes {
+		err = fmt.Errorf("%w: a list of one object has %d bytes and more", ErrUnsupported, len(body))
+	}
+	return resp, body, err
 }
 
 // joined makes one answer of several lists.
 func joined(r *http.Request, contentType string, lists [][]byte) (*http.Response, error) {
-	mediaType, _, err := mime.ParseMediaType(contentType)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
-	}
 	var body []byte
-	switch mediaType {
+	var err error
+	switch mediaType(contentType) {
 	case runtime.ContentTypeProtobuf:
 		body, err = joinProtobuf(lists)
 	case runtime.ContentTypeJSON:
@@ -139,11 +141,7 @@ func joined(r *http.Request, contentType string, lists [][]byte) (*http.Response
 	if err != nil {
 		return nil, err
 	}
-	return &http.Response{
-		Status: "200 OK", StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header:        http.Header{"Content-Type": {contentType}, "Content-Length": {strconv.Itoa(len(body))}},
-		ContentLength: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body)), Request: r,
-	}, nil
+	return answerTo(r, contentType, io.NopCloser(bytes.NewReader(body))), nil
 }
 
 // joinProtobuf uses that two lists that are encoded one after the other are one list, with the

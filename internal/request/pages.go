@@ -3,10 +3,8 @@ package request
 import (
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
@@ -37,7 +35,7 @@ type pages struct {
 	read            int           // Items of the page.
 	tries           int           // How often the page was asked for again since it brought something new.
 	putOff          time.Duration // How long the server wants us to wait before that.
-	returned        []uint64      // Hashes of the items behind the token, which may be more than were read since a page was cut.
+	returned        int           // Items behind the token, which may be more than were read since a page was cut.
 }
 
 func newPages(t Transport, first *http.Request) *pages {
@@ -57,7 +55,7 @@ func (p *pages) begin() (refusal *http.Response, err error) {
 // askFirst asks for the first page without compression, where the link is fast, and with it, if the link
 // turns out not to be. The others come in the form of the first.
 func (p *pages) askFirst() (*http.Response, error) {
-	if p.link == nil || p.link.compresses(p.request.URL.Host, p.limit.isReduced()) {
+	if p.link == nil || p.link.compresses(p.limit.isReduced()) {
 		return p.ask()
 	}
 	usual := p.request
@@ -67,17 +65,13 @@ func (p *pages) askFirst() (*http.Response, error) {
 	if err != nil || resp.StatusCode != http.StatusOK {
 		return resp, err
 	}
-	unasked := isCompressed(resp)
-	if !unasked && p.link.measure(resp) {
+	if !isCompressed(resp) && p.link.measure(resp) {
 		return resp, nil
 	}
 	_ = resp.Body.Close() // It is not used.
+	p.link.wasSlow()
 	p.request = usual
-	resp, err = p.ask()
-	if err == nil && resp.StatusCode == http.StatusOK && (unasked || !resp.Uncompressed) {
-		p.link.hasNoInfluence(p.request.URL.Host)
-	}
-	return resp, err
+	return p.ask()
 }
 
 func isCompressed(resp *http.Response) bool {
@@ -165,32 +159,14 @@ func (p *pages) nextOfPage() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if again, err := p.again(item); err != nil || !again {
-			return item, err
+		if p.token == "" { // Nor is the page asked for again.
+			return item, nil
+		}
+		if p.read++; p.read > p.returned { // Else it was returned before its page was cut.
+			p.returned, p.tries = p.read, 0
+			return item, nil
 		}
 	}
-}
-
-var (
-	errOtherPage = fmt.Errorf("%w: a page that was cut has other objects when it is asked for again", ErrUnsupported)
-	hashSeed     = maphash.MakeSeed()
-)
-
-// again reports whether the item was returned before its page was cut. If it is another one, so may be
-// those that follow.
-func (p *pages) again(item []byte) (bool, error) {
-	if p.token == "" { // Nor is the page asked for again.
-		return false, nil
-	}
-	hash := maphash.Bytes(hashSeed, item)
-	if p.read++; p.read > len(p.returned) {
-		p.returned, p.tries = append(p.returned, hash), 0
-		return false, nil
-	}
-	if p.returned[p.read-1] != hash {
-		return false, errOtherPage
-	}
-	return true, nil
 }
 
 // goOn asks for a page that is not the first.
@@ -228,9 +204,6 @@ func (p *pages) turn() error {
 		return fmt.Errorf("%w: a page is of version %s, those before of %s", ErrUnsupported, last.ResourceVersion, p.resourceVersion)
 	}
 	p.resourceVersion = last.ResourceVersion
-	if last.Continue == "" && p.read < len(p.returned) {
-		return errOtherPage
-	}
 	if last.Continue == "" {
 		return io.EOF
 	}
@@ -239,7 +212,7 @@ func (p *pages) turn() error {
 	}
 	p.limit.Came()
 	p.token, p.list = last.Continue, nil
-	p.returned = slices.Delete(p.returned, 0, p.read) // A shorter page may have fewer.
+	p.returned -= p.read // A shorter page has fewer.
 	p.read, p.tries = 0, 0
 	return nil
 }

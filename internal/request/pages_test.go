@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -61,33 +60,5 @@ func TestPagesWithoutAVersion(t *testing.T) {
 		if got, err := listInto(t, n, "typed, protobuf", metav1.ListOptions{}, all); !errors.Is(err, ErrUnsupported) {
 			t.Errorf("version %q: %+v, %v", version, got, err)
 		}
-	}
-}
-
-// TestAPageThatIsAnotherOneWhenItIsAskedForAgain: to go on behind as many objects would leave out one.
-func TestAPageThatIsAnotherOneWhenItIsAskedForAgain(t *testing.T) {
-	for name, change := range map[string]func(*corev1.ConfigMapList){
-		"one is missing":       func(l *corev1.ConfigMapList) { l.Items = l.Items[1:] },
-		"the last are missing": func(l *corev1.ConfigMapList) { l.Items = l.Items[:2] },
-		"one has changed":      func(l *corev1.ConfigMapList) { l.Items[0].Data["of"] = "another" },
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			asked := 0
-			n := &network{answer: func(r *http.Request) *http.Response {
-				if r.URL.Query().Get("continue") == "" {
-					return answer(200, runtime.ContentTypeProtobuf, encode(t, plain, configMapsOf(0, 2, metav1.ListMeta{ResourceVersion: "200", Continue: "c"})))
-				}
-				list := configMapsOf(2, 8, metav1.ListMeta{ResourceVersion: "200"})
-				if asked++; asked > 1 {
-					change(list)
-					return answer(200, runtime.ContentTypeProtobuf, encode(t, plain, list))
-				}
-				body := encode(t, plain, list)
-				return answer(200, runtime.ContentTypeProtobuf, body[:len(body)-20])
-			}}
-			if got, err := listInto(t, n, "typed, protobuf", metav1.ListOptions{}, all); !errors.Is(err, ErrUnsupported) || asked != 2 {
-				t.Errorf("%s: %+v, %v, asked %d times", name, got, err, asked)
-			}
-		})
 	}
 }

@@ -68,7 +68,7 @@ func (t Transport) Show(r *http.Request) error {
 		return nil
 	}
 	if l, looked := r.Context().Value(lookKey{}).(*look); looked {
-		l.note(r, asked, t)
+		l.CompareAndSwap(nil, &Seen{asked, r, t})
 		return errLooked
 	}
 	check, checked := r.Context().Value(checkKey{}).(func(Asked) error)

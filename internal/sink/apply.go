@@ -55,13 +55,9 @@ func (a *applier) inBatches(fn func(*batch) error) error {
 	return b.commit()
 }
 
-func (b *batch) append(d queue.Delta) {
+func (b *batch) add(d queue.Delta) error {
 	b.ds = append(b.ds, d)
 	b.bytes += d.SizeBytes
-}
-
-func (b *batch) add(d queue.Delta) error {
-	b.append(d)
 	return b.commitIfFull()
 }
 

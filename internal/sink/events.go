@@ -1,14 +1,11 @@
 package sink
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
@@ -25,33 +22,31 @@ func (k *Sink) Add(obj any) error { return k.set(obj) }
 func (k *Sink) Update(obj any) error { return k.set(obj) }
 
 func (k *Sink) set(obj any) error {
-	k.mu.Lock()
+	if err := k.lockOpen(); err != nil {
+		return err
+	}
 	defer k.mu.Unlock()
-	rv := resourceVersionOf(obj) // A transform may change it.
-	value, key, err := k.encodeLocked(obj)
-	if err != nil {
-		return k.notAppliedLocked(err)
+	rv := versionOf(obj).ResourceVersion // A transform may change it.
+	value, key, refused := k.encodeLocked(obj)
+	if refused != nil {
+		return k.notAppliedLocked(refused)
 	}
 	w := k.writer()
 	defer w.Close()
-	defer clear(k.delta[:])
-	k.delta[0] = k.setDelta(w.Set(key, value, true))
+	d := k.setDelta(w.Set(key, value, true))
 	k.detector.AddObject(value.Object)
-	return k.commitLocked(w, rv, k.delta[:])
+	return k.commitLocked(w, rv, []queue.Delta{d})
 }
 
 // notAppliedLocked notes that an event could not be applied. This process goes on with
 // the next event, as client-go does; the next process relists.
-func (k *Sink) notAppliedLocked(err error) error {
-	if errors.Is(err, errStopped) {
-		return err
-	}
-	k.informer.Refused(err)
+func (k *Sink) notAppliedLocked(refused *refusedError) error {
+	k.informer.Refused(refused)
 	k.refused = true
 	if k.record.State == checkpoint.StateComplete {
 		k.record.State = checkpoint.StateRefreshing
 	}
-	return err
+	return refused
 }
 
 // Passing implements [reflector.Store].
@@ -60,9 +55,8 @@ func (k *Sink) Passing(obj runtime.Object) {
 	if refused == nil {
 		return
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.stopped {
+	if k.lockOpen() == nil {
+		defer k.mu.Unlock()
 		_ = k.notAppliedLocked(refused)
 	}
 }
@@ -78,35 +72,34 @@ func (k *Sink) writer() *indexer.Writer {
 
 // Delete implements [cache.ReflectorStore].
 func (k *Sink) Delete(obj any) error {
-	k.mu.Lock()
+	if err := k.lockOpen(); err != nil {
+		return err
+	}
 	defer k.mu.Unlock()
-	rv, sent := resourceVersionOf(obj), sentAs(obj)
-	obj, key, err := k.transformLocked(obj)
-	if err != nil {
-		return k.deleteRefusedLocked(sent, err)
+	sent := versionOf(obj)
+	obj, key, refused := k.transformLocked(obj)
+	if refused != nil {
+		return k.deleteRefusedLocked(sent, refused)
 	}
 	w := k.writer()
 	defer w.Close()
 	var d queue.Delta
-	if uid, _, exists := w.Head(key); exists && isOther(uid, uidOf(obj)) { // Handlers know that one: its deletion was missed.
+	if uid, _, exists := w.Head(key); exists && isOther(uid, versionOf(obj).UID) { // Handlers know that one: its deletion was missed.
 		d = k.lostDelta(w.Delete(key, true))
 	} else {
 		d = deleteDelta(w, key, obj)
 	}
-	return k.commitLocked(w, rv, []queue.Delta{d})
+	return k.commitLocked(w, sent.ResourceVersion, []queue.Delta{d})
 }
 
 // deleteRefusedLocked deletes what the store has of an object whose last version could not be
 // stored, if it has it under its own name.
-func (k *Sink) deleteRefusedLocked(sent checkpoint.ObjectVersion, err error) error {
-	if _, ok := errors.AsType[*refusedError](err); !ok {
-		return k.notAppliedLocked(err)
-	}
+func (k *Sink) deleteRefusedLocked(sent checkpoint.ObjectVersion, refused *refusedError) error {
 	w := k.writer()
 	defer w.Close()
 	key := sent.Key()
 	if uid, _, exists := w.Head(key); !exists || isOther(uid, sent.UID) {
-		return k.notAppliedLocked(err)
+		return k.notAppliedLocked(refused)
 	}
 	return k.commitLocked(w, sent.ResourceVersion, []queue.Delta{k.lostDelta(w.Delete(key, true))})
 }
@@ -123,35 +116,31 @@ func deleteDelta(w *indexer.Writer, key string, obj any) queue.Delta {
 	return d
 }
 
-// transformLocked transforms an object, and returns its key. The error is a [refusedError] if it is about this object
-// alone.
-func (k *Sink) transformLocked(obj any) (transformed any, key string, err error) {
-	if k.stopped {
-		return nil, "", errStopped
-	}
+// transformLocked transforms an object, and returns its key.
+func (k *Sink) transformLocked(obj any) (transformed any, key string, refused *refusedError) {
+	var err error
 	if f := k.transform; f != nil {
-		sent := sentAs(obj)
+		sent := versionOf(obj)
 		if obj, err = f(obj); err == nil && reflect.TypeOf(obj) != k.storedType {
 			err = fmt.Errorf("the transform returned a %T, expected a %v; see InformerOptions.Transformed", obj, k.storedType)
 		}
 		if err != nil {
-			k.refused = true
 			return nil, "", &refusedError{sent.Key(), err}
 		}
 	}
 	if key, err = k.indexer.Key(obj); err != nil {
-		return nil, "", &refusedError{sentAs(obj).Key(), err}
+		return nil, "", &refusedError{versionOf(obj).Key(), err}
 	}
 	return obj, key, nil
 }
 
 // encodeLocked is transformLocked for an object that is to be stored.
-func (k *Sink) encodeLocked(obj any) (value *record.Object, key string, err error) {
-	obj, key, err = k.transformLocked(obj)
-	if err != nil {
-		return nil, "", err
+func (k *Sink) encodeLocked(obj any) (value *record.Object, key string, refused *refusedError) {
+	if obj, key, refused = k.transformLocked(obj); refused != nil {
+		return nil, "", refused
 	}
-	if value, err = indexer.Encode(key, obj); err != nil {
+	value, err := indexer.Encode(key, obj)
+	if err != nil {
 		return nil, "", &refusedError{fmt.Sprintf("%.200s", key), err}
 	}
 	return value, key, nil
@@ -168,31 +157,16 @@ func (k *Sink) told(old any) any {
 // setDelta returns the delta of a change that stored an object. An old object that cannot be read may be another one.
 func (k *Sink) setDelta(c *indexer.Change) queue.Delta {
 	d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: c.Key, New: c.New, NewRecord: c.Record(), SizeBytes: c.SizeBytes()}
-	d.Replaced = c.Existed && (c.Old == nil || isOther(uidOf(c.Old), uidOf(c.New)))
+	before, now := versionOf(c.Old), versionOf(c.New)
+	d.Replaced = c.Existed && (c.Old == nil || isOther(before.UID, now.UID))
 	if d.Old = k.told(c.Old); d.Old != nil {
 		d.Type, d.OldRecord = cache.Updated, c.OldRecord
 		d.SizeBytes += c.OldSizeBytes
-		if !d.Replaced && resourceVersionOf(c.Old) == resourceVersionOf(c.New) {
+		if !d.Replaced && before.ResourceVersion == now.ResourceVersion {
 			d.Type = cache.Sync // Told only to handlers that resync (client-go, shared_informer.go, OnUpdate).
 		}
 	}
 	return d
-}
-
-func resourceVersionOf(obj any) string {
-	m, err := meta.Accessor(obj)
-	if err != nil {
-		return ""
-	}
-	return m.GetResourceVersion()
-}
-
-func uidOf(obj any) types.UID {
-	m, err := meta.Accessor(obj)
-	if err != nil {
-		return ""
-	}
-	return m.GetUID()
 }
 
 // commitLocked applies a batch, after which the store is at the resourceVersion rv.
@@ -227,11 +201,10 @@ func (k *Sink) writeLocked(w *indexer.Writer, ds []queue.Delta, more ...func(*pe
 
 // Bookmark implements [cache.ReflectorBookmarkStore].
 func (k *Sink) Bookmark(rv string) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.stopped {
-		return errStopped
+	if err := k.lockOpen(); err != nil {
+		return err
 	}
+	defer k.mu.Unlock()
 	w := k.indexer.Writer()
 	defer w.Close()
 	return k.commitLocked(w, rv, nil)
@@ -240,11 +213,10 @@ func (k *Sink) Bookmark(rv string) error {
 // Replace implements [cache.ReflectorStore]. The Resumer has brought the store up to
 // date already, unless the first list has to come again.
 func (k *Sink) Replace([]any, string) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.stopped {
-		return errStopped
+	if err := k.lockOpen(); err != nil {
+		return err
 	}
+	k.mu.Unlock()
 	return nil
 }
 

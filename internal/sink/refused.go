@@ -35,11 +35,11 @@ func (k *Sink) unexpected(obj runtime.Object) *refusedError {
 		obj = &runtime.Unknown{}
 	}
 	if got, want := reflect.TypeOf(obj), reflect.TypeOf(k.example); got != want {
-		return &refusedError{sentAs(obj).Key(), fmt.Errorf("its type is %v, expected %v", got, want)}
+		return &refusedError{versionOf(obj).Key(), fmt.Errorf("its type is %v, expected %v", got, want)}
 	}
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		if err := k.unexpectedKind(u.GroupVersionKind()); err != nil {
-			return &refusedError{sentAs(obj).Key(), err}
+			return &refusedError{versionOf(obj).Key(), err}
 		}
 	}
 	return nil
@@ -57,9 +57,8 @@ func (k *Sink) unexpectedKind(got schema.GroupVersionKind) error {
 	return nil
 }
 
-// sentAs returns what identifies an object. It is called before the transform, which may
-// change the object.
-func sentAs(obj any) checkpoint.ObjectVersion {
+// versionOf returns what identifies an object, which a transform may change.
+func versionOf(obj any) checkpoint.ObjectVersion {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return checkpoint.ObjectVersion{}

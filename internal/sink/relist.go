@@ -75,17 +75,6 @@ func (c *chunk) reset() {
 	c.items, c.bytes = c.items[:0], 0
 }
 
-// lockOpen locks Sink.mu, unless the Sink refuses everything. All methods of a relist that
-// write begin with it, because a List may hang beyond the end of its informer.
-func (k *Sink) lockOpen() error {
-	k.mu.Lock()
-	if k.stopped {
-		k.mu.Unlock()
-		return errStopped
-	}
-	return nil
-}
-
 // BeginRelist implements [reflector.Store].
 func (k *Sink) BeginRelist(how reflector.Relisting) (reflector.Relist, error) {
 	if err := k.lockOpen(); err != nil {
@@ -122,16 +111,13 @@ func (r *relist) Item(obj runtime.Object) error {
 		return err
 	}
 	defer k.mu.Unlock()
-	sent := sentAs(obj)
+	sent := versionOf(obj)
 	if err := k.unexpected(obj); err != nil {
 		return r.leaveOut(obj, sent, err)
 	}
-	value, key, err := k.encodeLocked(obj)
-	if refused, ok := errors.AsType[*refusedError](err); ok {
+	value, key, refused := k.encodeLocked(obj)
+	if refused != nil {
 		return r.leaveOut(obj, sent, refused)
-	}
-	if err != nil {
-		return err
 	}
 	_, repeated := r.seen[key]
 	r.seen[key] = struct{}{}

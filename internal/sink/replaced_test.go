@@ -32,7 +32,7 @@ func readDeltas(t *testing.T, c *queue.Consumer) (said []string) {
 		if obj == nil {
 			return "nil"
 		}
-		return string(uidOf(obj)) + "@" + resourceVersionOf(obj)
+		return string(versionOf(obj).UID) + "@" + versionOf(obj).ResourceVersion
 	}
 	for i := range ds {
 		d := &ds[i]

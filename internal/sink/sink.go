@@ -81,7 +81,6 @@ type Sink struct {
 	// record is the checkpoint as of the last batch.
 	record  checkpoint.Record
 	written checkpoint.Record // The checkpoint that was put last, without its resourceVersion.
-	delta   [1]queue.Delta    // Of the event that is being applied.
 	stopped bool
 	// transform is nil until Load, and if there is none.
 	transform cache.TransformFunc
@@ -157,9 +156,6 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 			decision = checkpoint.Decide(evidence, want)
 		}
 	}
-	if err := k.clearStaged(); err != nil {
-		k.logger.Error(err, "Could not remove what an interrupted relist has left")
-	}
 	k.trusted = decision.Action == checkpoint.ActionResume
 	k.complete = decision.Serve
 	return decision
@@ -217,28 +213,17 @@ func (k *Sink) Checkpoint() checkpoint.Record {
 }
 
 // LastFullList returns when the contents of all objects were last compared with the server's, zero if that is not known.
-func (k *Sink) LastFullList() time.Time {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.record.LastFullList
-}
+func (k *Sink) LastFullList() time.Time { return k.Checkpoint().LastFullList }
 
 // VouchedAt returns when the server last vouched for the store, zero if nothing is known.
-func (k *Sink) VouchedAt() time.Time {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.record.VouchedAt
-}
+func (k *Sink) VouchedAt() time.Time { return k.Checkpoint().VouchedAt }
 
 // LastVersion returns the highest resourceVersion that the store has seen, whether or not
 // a watch can be resumed there. It is empty if no server would understand it.
 func (k *Sink) LastVersion() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	rv := k.record.ResourceVersion
-	if isBefore(rv, k.record.HighestVersion) || rv == "" {
-		rv = k.record.HighestVersion
-	}
+	rv := checkpoint.Later(k.record.ResourceVersion, k.record.HighestVersion)
 	if !checkpoint.HasOrder(rv) {
 		return ""
 	}
@@ -256,11 +241,10 @@ func (k *Sink) ClusterKnown() bool {
 // checkpoint's. If the checkpoint has none yet, it is stored at once, because the next
 // process needs it and the next event may be long in coming.
 func (k *Sink) SetCluster(want checkpoint.Want) (checkpoint.Decision, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.stopped {
-		return checkpoint.Decision{}, errStopped
+	if err := k.lockOpen(); err != nil {
+		return checkpoint.Decision{}, err
 	}
+	defer k.mu.Unlock()
 	decision := checkpoint.Decide(checkpoint.Evidence{Record: &k.record}, want)
 	k.clusterID = want.ClusterID
 	switch {
@@ -340,6 +324,17 @@ func (k *Sink) Stop() {
 
 var errStopped = errors.New("warmwatch: the informer has stopped")
 
+// lockOpen locks Sink.mu, unless the Sink refuses everything. What comes from the server begins with it, because a List
+// may hang beyond the end of its informer.
+func (k *Sink) lockOpen() error {
+	k.mu.Lock()
+	if k.stopped {
+		k.mu.Unlock()
+		return errStopped
+	}
+	return nil
+}
+
 // Pop implements [cache.Queue]. There is nothing to pop, so it waits for Close.
 func (k *Sink) Pop(cache.PopProcessFunc) (any, error) {
 	<-k.closed
@@ -366,10 +361,4 @@ func (k *Sink) ResourceVersion() string {
 		return ""
 	}
 	return k.record.ResourceVersion
-}
-
-// isBefore is false where versions cannot be compared.
-func isBefore(a, b string) bool {
-	order, ok := checkpoint.CompareVersions(a, b)
-	return ok && order < 0
 }

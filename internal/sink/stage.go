@@ -10,7 +10,7 @@ import (
 )
 
 // stagedBucket has the objects that a relist has staged, beyond those that it keeps in
-// memory. Nothing reads what a crash leaves in it.
+// memory. What a crash leaves in it is dropped by the next relist: before it puts something there, and when it is done.
 const stagedBucket = "staged"
 
 // stage holds the objects of a list that differ from the store, until the list is
@@ -46,6 +46,9 @@ func (st *stage) put(key string, value *record.Object) error {
 		return nil
 	}
 	_, err := st.db.Update(func(b *persist.Batch) {
+		if len(st.spilled) == 0 {
+			st.drop(b)
+		}
 		for _, key := range slices.Sorted(maps.Keys(st.memory)) {
 			b.Put(st.bucket, key, st.memory[key].Record())
 			st.spilled[key] = struct{}{}
@@ -146,11 +149,7 @@ func (st *stage) value(it *persist.Item) (*record.Object, error) {
 }
 
 // drop removes with the batch what is staged in the file.
-func (st *stage) drop(b *persist.Batch) {
-	if len(st.spilled) > 0 {
-		b.Drop(st.bucket)
-	}
-}
+func (st *stage) drop(b *persist.Batch) { b.Drop(st.bucket) }
 
 // discard removes all staged objects. It is not called after drop was committed.
 func (st *stage) discard() error {
@@ -161,24 +160,5 @@ func (st *stage) discard() error {
 	_, err := st.db.Update(st.drop)
 	clear(st.memory)
 	clear(st.spilled)
-	return err
-}
-
-// clearStaged removes what a crashed process has left staged.
-func (k *Sink) clearStaged() error {
-	snapshot, err := k.db.Snapshot(k.space)
-	if err != nil {
-		return err
-	}
-	left := false
-	err = snapshot.Scan(stagedBucket, "", func(*persist.Item) (bool, error) {
-		left = true
-		return false, nil
-	})
-	snapshot.Close()
-	if !left && err == nil {
-		return nil
-	}
-	_, err = k.db.Update(func(b *persist.Batch) { b.Drop(persist.Bucket{Space: k.space, Name: stagedBucket}) })
 	return err
 }
