@@ -96,6 +96,9 @@ func TestAnObjectThatIsDeletedAgainIsReconciledAsItWasThen(t *testing.T) {
 				x.w.set(nil)
 				advance(40 * time.Minute)
 				x.w.expectEach(t, "ns/z@", "ns/b is gone, deleted ns/b@"+c.want)
+				if n := keysIn(t, x.p.crash(), "deleted"); n != 0 {
+					t.Errorf("%d deleted objects are left in the file", n)
+				}
 			})
 		})
 	}

@@ -414,6 +414,25 @@ func TestWhatIsAddedAfterTheEndIsForTheNextProcess(t *testing.T) {
 	}
 }
 
+// TestWhatAClosedQueueAddsIsRemovedByTheNextOne: the file has the key already, so a Done before the next commit has to be
+// written (D5).
+func TestWhatAClosedQueueAddsIsRemovedByTheNextOne(t *testing.T) {
+	s, db := openStore(t, testsupport.Path(t))
+	q := newQueue(t, s, Options[string]{})
+	q.Add("a")
+	flush(t, db)
+	q.Close()
+	other := newQueue(t, s, Options[string]{})
+	item, _ := other.Get()
+	q.Add("a")
+	other.Done(item)
+	flush(t, db)
+	s, _ = openStore(t, crashed(t, db.Path()))
+	if next := newQueue(t, s, Options[string]{}); next.Len() != 0 {
+		t.Errorf("the next process has %d items", next.Len())
+	}
+}
+
 // TestStatusHasAlsoNamesThatHaveNoQueue: with what waits for them.
 func TestStatusHasAlsoNamesThatHaveNoQueue(t *testing.T) {
 	s, db := openStore(t, testsupport.Path(t))
