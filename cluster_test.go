@@ -3,6 +3,7 @@ package warmwatch_test
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -236,11 +237,11 @@ func reply(r *http.Request, code int, body string) *http.Response {
 	}
 }
 
-// behind returns an informer of ConfigMaps, whose client comes to g.
-func behind(t *testing.T, g *gateway, limiter flowcontrol.RateLimiter) *warmwatch.SharedIndexInformer {
-	c := open(t, testsupport.Path(t))
-	t.Cleanup(func() { _ = c.Close() })
-	return of(c, "http://server", g, limiter)
+// tells returns a gateway whose cluster has this UID.
+func tells(uid string) *gateway {
+	return &gateway{cluster: func(r *http.Request, _ int) (*http.Response, error) {
+		return reply(r, http.StatusOK, `{"metadata":{"uid":"`+uid+`"}}`), nil
+	}}
 }
 
 func open(t *testing.T, path string) *warmwatch.Cache {
@@ -252,7 +253,7 @@ func open(t *testing.T, path string) *warmwatch.Cache {
 }
 
 // of returns an informer of ConfigMaps in a Cache.
-func of(c *warmwatch.Cache, host string, g *gateway, limiter flowcontrol.RateLimiter) *warmwatch.SharedIndexInformer {
+func of(c *warmwatch.Cache, host string, g http.RoundTripper, limiter flowcontrol.RateLimiter) *warmwatch.SharedIndexInformer {
 	config := &rest.Config{Host: host, Transport: g, QPS: -1, RateLimiter: limiter}
 	config.Wrap(c.WrapTransport)
 	lw := cache.NewFilteredListWatchFromClient(kubernetes.NewForConfigOrDie(config).CoreV1().RESTClient(), "configmaps", "ns", noTweak)
@@ -329,6 +330,106 @@ func TestAServerThatRefusesEverythingForAMomentStillIsItsCluster(t *testing.T) {
 	}
 }
 
+// A refuser answers all requests with a Status of this code, as an API server does.
+type refuser struct{ *apierrors.StatusError }
+
+func (f refuser) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, err := json.Marshal(f.Status())
+	return reply(r, int(f.Status().Code), string(body)), err
+}
+
+// TestAServerThatRefusesEverythingProvesNothing, however long it does: this process and the next serve the file, and then
+// resume. The handler of watch errors gets what client-go's gets.
+func TestAServerThatRefusesEverythingProvesNothing(t *testing.T) {
+	resource := configMaps.GroupResource()
+	for name, refusal := range map[string]*apierrors.StatusError{
+		"400": apierrors.NewBadRequest("no"),
+		"401": apierrors.NewUnauthorized("no"),
+		"403": apierrors.NewForbidden(resource, "", nil),
+		"404": apierrors.NewNotFound(resource, ""),
+		"405": apierrors.NewMethodNotSupported(resource, "list"),
+		"410": apierrors.NewResourceExpired("no"),
+		"503": apierrors.NewServiceUnavailable("no"),
+	} {
+		refused := func(t *testing.T, refused time.Duration, st warmwatch.InformerStatus, objects int) {
+			t.Helper()
+			switch {
+			case objects == 0 || st.StartedFrom != "disk":
+				t.Errorf("%d objects, %+v", objects, st)
+			case refused == 0 && (st.Resumes != 1 || st.Relists != 0):
+				t.Errorf("afterwards: %+v", st)
+			}
+		}
+		t.Run(name+", and the transport is wrapped", func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				path := testsupport.Path(t)
+				run := func(g http.RoundTripper, d time.Duration) (st warmwatch.InformerStatus, objects int, failed error) {
+					c := open(t, path)
+					informer := of(c, "http://server", g, nil)
+					var handled atomic.Pointer[error]
+					if err := informer.SetWatchErrorHandler(func(_ *cache.Reflector, err error) { handled.Store(&err) }); err != nil {
+						t.Fatal(err)
+					}
+					stop := start(t, informer)
+					advance(d)
+					st, objects = informer.Status(), len(informer.GetStore().List())
+					stop()
+					if err := c.Close(); err != nil {
+						t.Error(err)
+					}
+					if err := handled.Load(); err != nil {
+						failed = *err
+					}
+					return st, objects, failed
+				}
+				run(tells("one"), 2*time.Minute)
+				for range 2 {
+					st, objects, got := run(refuser{refusal}, time.Hour)
+					refused(t, time.Hour, st, objects)
+					if name == "410" { // client-go's asks again without a pause.
+						continue
+					}
+					if want := refusedClientGo(t, refuser{refusal}); got == nil || apierrors.ReasonForError(got) != apierrors.ReasonForError(want) {
+						t.Errorf("the handler of watch errors gets %v, client-go's %v", got, want)
+					}
+				}
+				st, objects, _ := run(tells("one"), 2*time.Minute)
+				refused(t, 0, st, objects)
+			})
+		})
+		t.Run(name+", and ClusterID is set", func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t, configMap("a"))
+				path := filled(t, f, isCluster("one", nil))
+				f.setDown(refusal)
+				for range 2 {
+					p := launch(t, path, f, isCluster("", refusal)).run()
+					advance(time.Hour)
+					refused(t, time.Hour, p.informer.Status(), len(p.informer.GetStore().List()))
+					p.stop()
+				}
+				f.setDown(nil)
+				p := launch(t, path, f, isCluster("one", nil)).run()
+				settle()
+				refused(t, 0, p.informer.Status(), len(p.informer.GetStore().List()))
+			})
+		})
+	}
+}
+
+// refusedClientGo returns what the handler of watch errors of client-go's own informer gets.
+func refusedClientGo(t *testing.T, refuser http.RoundTripper) (failed error) {
+	client := kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://server", Transport: refuser, QPS: -1})
+	informer := cache.NewSharedIndexInformer(cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", "ns", noTweak), &corev1.ConfigMap{}, 0, nil)
+	if err := informer.SetWatchErrorHandler(func(_ *cache.Reflector, err error) { failed = err }); err != nil {
+		t.Fatal(err)
+	}
+	stop := start(t, informer)
+	advance(2 * time.Minute)
+	stop()
+	return failed
+}
+
 // TestADynamicFactoryServesWhileTheServerHangs, also where the client's transport is hidden, and by an index that is
 // added before.
 func TestADynamicFactoryServesWhileTheServerHangs(t *testing.T) {
@@ -398,18 +499,25 @@ func (l *tokens) Wait(context.Context) error {
 	return nil
 }
 
-// TestTheTokensThatAnInformerTakes of its client's rate limit: none. What is our own takes none, as watches do.
+// TestTheTokensThatAnInformerTakes of its client's rate limit: none. What is our own takes none, as watches do. A first start
+// lists, the next one asks the question.
 func TestTheTokensThatAnInformerTakes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		limiter := &tokens{}
-		informer := behind(t, &gateway{cluster: func(r *http.Request, _ int) (*http.Response, error) {
-			return reply(r, http.StatusOK, `{"metadata":{"uid":"one"}}`), nil
-		}}, limiter)
-		start(t, informer)
-		settle()
-		expectOne(t, informer)
-		if n := limiter.n.Load(); n != 0 {
-			t.Errorf("%d tokens", n)
+		path := testsupport.Path(t)
+		for life := range 2 {
+			limiter := &tokens{}
+			c := open(t, path)
+			informer := of(c, "http://server", tells("one"), limiter)
+			stop := start(t, informer)
+			settle()
+			expectOne(t, informer)
+			if n, st := limiter.n.Load(), informer.Status(); n != 0 || st.Relists != 1-life || st.Resumes != life {
+				t.Errorf("life %d: %d tokens, %+v", life, n, st)
+			}
+			stop()
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }

@@ -2,6 +2,7 @@ package warmwatch_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -318,6 +319,26 @@ func TestTheWatchGoesOnAfterFaults(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAnErrorOfTheServerEndsWhatItDoesNotDelete: after the unsafe deletion of a corrupt object a watch ends with an error
+// event, and no DELETED comes.
+func TestAnErrorOfTheServerEndsWhatItDoesNotDelete(t *testing.T) {
+	contract(t, func(t *testing.T, impl implementation) {
+		f := newSource(t, configMap("a"), configMap("b"))
+		informer := impl.new(t, f)
+		r, _ := add(t, informer)
+		start(t, informer)
+		settle()
+		r.take()
+		f.lose(func() { f.remove("b") })
+		f.emit(watch.Error, &apierrors.NewInternalError(errUnreachable).ErrStatus)
+		settle()
+		expectStore(t, informer, f)
+		if told := r.take(); !slices.Contains(told, "lost ns/b@2") { // client-go tells of a once more.
+			t.Errorf("told %q", told)
+		}
+	})
 }
 
 func TestAServerThatCannotWatchIsListedFromItsCache(t *testing.T) {

@@ -1,0 +1,110 @@
+package warmwatch_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/pager"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+)
+
+// listFuncs list in their own ways.
+var listFuncs = map[string]func(*source) cache.ListWithContextFunc{
+	"it sets resourceVersion=0": func(f *source) cache.ListWithContextFunc {
+		return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return f.ListWithContext(ctx, metav1.ListOptions{ResourceVersion: "0"}) // For which a watch cache ignores a limit.
+		}
+	},
+	"it pages by itself": func(f *source) cache.ListWithContextFunc {
+		return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list, _, err := pager.New(f.ListWithContext).ListWithAlloc(ctx, o)
+			return list, err
+		}
+	},
+}
+
+// TestAListFuncThatIgnoresTheLimit is asked as often as client-go asks it, but for the first watch that ends before its time:
+// that question shows what the next would cost. Handlers are told what client-go's are. The transport is not wrapped.
+func TestAListFuncThatIgnoresTheLimit(t *testing.T) {
+	const objects, lives = 30, 4
+	for name, listFunc := range listFuncs {
+		// run returns what handlers are told, and how many objects were listed, in each of some lives.
+		run := func(t *testing.T, launch func(t *testing.T, lw cache.ListerWatcher, r *recorder) (stop func())) (told [][]string, listed []int) {
+			bubble(t, func(t *testing.T) {
+				f := newSource(t)
+				for i := range objects {
+					f.put(configMap(fmt.Sprint("o", i)))
+				}
+				n, list := 0, listFunc(f)
+				lw := &cache.ListWatch{WatchFuncWithContext: f.WatchWithContext, ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+					obj, err := list(ctx, o)
+					if err == nil {
+						n += meta.LenList(obj)
+					}
+					return obj, err
+				}}
+				for life := range lives {
+					r := &recorder{}
+					stop := launch(t, cache.ToListWatcherWithWatchListSemantics(lw, f), r)
+					settle()
+					for range 5 {
+						f.closeWatches()
+						settle()
+					}
+					f.put(configMap(fmt.Sprint("n", life)))
+					f.remove(fmt.Sprint("n", life))
+					settle()
+					stop()
+					told, listed, n = append(told, sortedInitials(r.take())), append(listed, n), 0
+				}
+			})
+			return told, listed
+		}
+		t.Run(name, func(t *testing.T) {
+			want, listed := run(t, func(t *testing.T, lw cache.ListerWatcher, r *recorder) func() {
+				informer := cache.NewSharedIndexInformer(lw, &corev1.ConfigMap{}, 0, nil)
+				if _, err := informer.AddEventHandler(r); err != nil {
+					t.Fatal(err)
+				}
+				return start(t, informer)
+			})
+			path := testsupport.Path(t)
+			got, ours := run(t, func(t *testing.T, lw cache.ListerWatcher, r *recorder) func() {
+				p := launch(t, path, lw, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.ServeStaleAfter = 0 })
+				if _, err := p.informer.AddEventHandler(r); err != nil {
+					t.Fatal(err)
+				}
+				return p.run().stop
+			})
+			if diff := gocmp.Diff(want, got); diff != "" {
+				t.Errorf("unexpected notifications (-client-go +got):\n%s", diff)
+			}
+			listed[0] += objects
+			if diff := gocmp.Diff(listed, ours); diff != "" {
+				t.Errorf("objects listed in each process (-client-go's +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// sortedInitials sorts the notifications of initial lists, which have no order.
+func sortedInitials(told []string) []string {
+	n := 0
+	for n < len(told) && strings.HasSuffix(told[n], "initial") {
+		n++
+	}
+	slices.Sort(told[:n])
+	return told
+}
