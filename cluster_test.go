@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/metrics"
 	"k8s.io/client-go/util/flowcontrol"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -556,4 +557,85 @@ func TestLogicalClustersOfOneServerShareNothing(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An unlimited server ignores the limit of a list, as aggregated ones do. Its watches last a minute.
+type unlimited struct {
+	gateway *gateway
+	lists   atomic.Int32
+}
+
+func (u *unlimited) RoundTrip(r *http.Request) (*http.Response, error) {
+	query := r.URL.Query()
+	switch {
+	case strings.HasSuffix(r.URL.Path, "/configmaps") && query.Get("watch") != "":
+		body, end := io.Pipe()
+		context.AfterFunc(r.Context(), func() { _ = end.Close() })
+		time.AfterFunc(time.Minute, func() { _ = end.Close() })
+		resp := reply(r, http.StatusOK, "")
+		resp.Body = body
+		return resp, nil
+	case strings.HasSuffix(r.URL.Path, "/configmaps"):
+		u.lists.Add(1)
+		return reply(r, http.StatusOK, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"5"},"items":[`+
+			`{"metadata":{"namespace":"ns","name":"a","uid":"1","resourceVersion":"3"}},{"metadata":{"namespace":"ns","name":"b","uid":"2","resourceVersion":"4"}}]}`), nil
+	}
+	return u.gateway.RoundTrip(r)
+}
+
+// TestAServerThatIgnoresTheLimitIsAskedOnce: each answer has all objects.
+func TestAServerThatIgnoresTheLimitIsAskedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		path := testsupport.Path(t)
+		for life := range 2 {
+			u := &unlimited{gateway: tells("one")}
+			c := open(t, path)
+			informer := of(c, "http://server", u, nil)
+			stop := start(t, informer)
+			advance(20 * time.Minute)
+			if n := int(u.lists.Load()); n > 2-life { // The first list of a cold start, and one question.
+				t.Errorf("life %d: %d lists of all objects, %+v", life, n, informer.Status())
+			}
+			stop()
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// results counts what client-go reports as rest_client_requests_total.
+type results struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func (r *results) Increment(_ context.Context, code, method, _ string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.n[method+" "+code]++
+}
+
+// TestAStartIsNoErrorOfTheClient: the request that is looked at, and not sent, does not count as one that has failed.
+func TestAStartIsNoErrorOfTheClient(t *testing.T) {
+	r, before := &results{n: map[string]int{}}, metrics.RequestResult
+	metrics.RequestResult = r
+	defer func() { metrics.RequestResult = before }()
+	bubble(t, func(t *testing.T) {
+		path := testsupport.Path(t)
+		for range 2 {
+			c := open(t, path)
+			informer := of(c, "http://server", tells("one"), nil)
+			stop := start(t, informer)
+			settle()
+			expectOne(t, informer)
+			stop()
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if n := r.n["GET <error>"]; n > 0 || r.n["GET 200"] == 0 {
+		t.Errorf("%d errors: %v", n, r.n)
+	}
 }

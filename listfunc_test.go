@@ -108,3 +108,43 @@ func sortedInitials(told []string) []string {
 	slices.Sort(told[:n])
 	return told
 }
+
+// TestAListWhoseVersionIsThatOfItsNewestObject (cozystack#1860): once that object is deleted, the list has an older version
+// than the watch. A watch that ends tells nobody anything. All objects are listed once at most, to find that out.
+func TestAListWhoseVersionIsThatOfItsNewestObject(t *testing.T) {
+	contract(t, func(t *testing.T, impl implementation) {
+		f, lists := newSource(t, configMap("a"), configMap("b"), configMap("c")), 0
+		lw := &cache.ListWatch{WatchFuncWithContext: f.WatchWithContext, ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+			list, err := f.ListWithContext(ctx, metav1.ListOptions{})
+			if err != nil {
+				return nil, err
+			}
+			newest := int64(0)
+			err = meta.EachListItem(list, func(obj runtime.Object) error {
+				newest = max(newest, versionNumber(obj))
+				return nil
+			})
+			list.(*corev1.List).ResourceVersion = fmt.Sprint(newest)
+			lists++
+			return list, err
+		}}
+		informer := impl.new(t, cache.ToListWatcherWithWatchListSemantics(lw, f))
+		r, _ := add(t, informer)
+		start(t, informer)
+		settle()
+		f.put(configMap("newest"))
+		f.remove("newest")
+		settle()
+		r.take()
+		lists = 0
+		for range 5 {
+			f.closeWatches()
+			settle()
+		}
+		r.expect(t)
+		expectStore(t, informer, f)
+		if lists > 1 {
+			t.Errorf("%d lists", lists)
+		}
+	})
+}

@@ -91,57 +91,54 @@ func (r *Resumer) question(ctx context.Context, rv string) (*reply, *Relisting, 
 	return a, nil, nil
 }
 
-// ask asks the server for one object, and its newest version. It takes no token of the client's rate limiter, unless the
-// client's transport is not wrapped.
+// ask asks the server for one object, and its newest version.
 func (r *Resumer) ask(ctx context.Context) (*reply, error) {
 	begun := time.Now()
-	if r.directly != nil {
-		a, err := r.directly(ctx)
-		if err == nil {
-			return &reply{a, time.Since(begun)}, nil
-		}
-		if !errors.Is(err, request.ErrNotSeen) && !errors.Is(err, request.ErrUnsupported) {
-			return nil, err
-		}
-	}
-	list, err := r.lw.ListWithContext(ctx, metav1.ListOptions{Limit: 1})
+	a, err := r.answer(ctx)
 	if err != nil {
 		return nil, err
 	}
-	a, err := answerIn(list)
-	if err != nil {
-		return nil, err
-	}
-	if len(a.objects) > 1 { // The ListerWatcher reads all pages, or asks for a version at which no limit holds.
+	if a.Items > 1 { // The server ignores the limit, or the ListerWatcher reads all pages, or asks for a version at which no limit holds.
 		r.mu.Lock()
 		r.questioning = questionUseless
 		r.mu.Unlock()
 		a.First, a.Count = nil, -1
+		if a.Newest == a.ResourceVersion { // Such a list may have that version because of its objects: it says nothing of deletions.
+			a.ResourceVersion = ""
+		}
 	}
-	return &reply{a.Answer, time.Since(begun)}, nil
+	return &reply{a, time.Since(begun)}, nil
 }
 
-type listed struct {
-	request.Answer
-	objects []runtime.Object
+// answer takes no token of the client's rate limiter, unless the client's transport is not wrapped.
+func (r *Resumer) answer(ctx context.Context) (request.Answer, error) {
+	if r.directly != nil {
+		a, err := r.directly(ctx)
+		if !errors.Is(err, request.ErrNotSeen) && !errors.Is(err, request.ErrUnsupported) {
+			return a, err
+		}
+	}
+	list, err := r.lw.ListWithContext(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return request.Answer{}, err
+	}
+	return answerIn(list)
 }
 
 // answerIn returns what a list says that was asked for with a limit of one object.
-func answerIn(list runtime.Object) (a listed, err error) {
+func answerIn(list runtime.Object) (a request.Answer, err error) {
 	m, err := meta.ListAccessor(list)
-	if err == nil {
-		a.objects, err = meta.ExtractList(list)
-	}
 	if err != nil {
 		return a, fmt.Errorf("understand list %T: %w", list, err)
 	}
-	a.ResourceVersion, a.Count = m.GetResourceVersion(), request.CountOf(m, len(a.objects))
-	if len(a.objects) == 1 {
-		if o, err := meta.Accessor(a.objects[0]); err == nil { // Else the store cannot have it either.
-			a.First = &request.Item{Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), ResourceVersion: o.GetResourceVersion()}
+	a.ResourceVersion, a.Count = m.GetResourceVersion(), request.CountOf(m, meta.LenList(list))
+	err = meta.EachListItem(list, func(obj runtime.Object) error {
+		if o, err := meta.Accessor(obj); err == nil { // Else the store cannot have it either.
+			a.Add(request.Item{Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), ResourceVersion: o.GetResourceVersion()})
 		}
-	}
-	return a, nil
+		return nil
+	})
+	return a, err
 }
 
 // contradiction returns how to relist if the answer and the store, which is at rv, cannot be of one history.

@@ -77,7 +77,8 @@ func TestAnAnswerThatContradictsTheStoreMeansARelistByContent(t *testing.T) {
 		{"there is no version", lists(""), ""},
 		{"the limit does not hold", lists("9", "b@4", "a@4"), ""},
 		{"the server is behind", lists("4", "a@3"), checkpoint.CauseServerBehind},
-		{"the server is behind, and the limit does not hold", lists("4", "a@3", "b@4"), checkpoint.CauseServerBehind},
+		{"the server is behind, and the limit does not hold", lists("4", "a@3", "b@3"), checkpoint.CauseServerBehind},
+		{"the version is that of the newest object, and the limit does not hold", lists("4", "a@3", "b@4"), ""},
 		{"the object is of another version", lists("9", "a@4"), checkpoint.CauseContradiction},
 		{"the store lacks the object", lists("9", "b@4"), checkpoint.CauseContradiction},
 	} {

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
 // An Answer is what a server says when it is asked for one object of a list.
@@ -20,6 +21,18 @@ type Answer struct {
 	ResourceVersion string // Of the list.
 	First           *Item  // The first object. Nil: there is none, or it is not known.
 	Count           int64  // How many objects the list has. Negative: it is not known.
+	Items           int    // How many have come: more than one where the limit does not hold.
+	Newest          string // The latest resourceVersion of them.
+}
+
+// Add notes an object of the list.
+func (a *Answer) Add(i Item) {
+	if a.Items++; a.Items == 1 {
+		a.First, a.Newest = &i, i.ResourceVersion
+	}
+	if order, err := resourceversion.CompareResourceVersion(a.Newest, i.ResourceVersion); err == nil && order < 0 {
+		a.Newest = i.ResourceVersion
+	}
 }
 
 // CountOf returns [Answer.Count] of a list that was asked for with a limit and has brought so many items.
@@ -57,23 +70,20 @@ func (s *Seen) Ask(ctx context.Context) (Answer, error) {
 const maxRefusalBytes = 2048
 
 func answerOf(list listReader) (a Answer, err error) {
-	for items := 0; ; items++ {
+	for {
 		raw, err := list.next()
 		if errors.Is(err, io.EOF) {
-			a.ResourceVersion, a.Count = list.head().ResourceVersion, CountOf(&list.head().ListMeta, items)
+			a.ResourceVersion, a.Count = list.head().ResourceVersion, CountOf(&list.head().ListMeta, a.Items)
 			return a, nil
 		}
 		if err != nil {
 			return a, fmt.Errorf("read a list of one object: %w", err)
 		}
-		if items > 0 {
-			continue
-		}
-		first, err := itemIn(list, raw)
+		item, err := itemIn(list, raw)
 		if err != nil {
 			return a, fmt.Errorf("read the object of a list: %w", err)
 		}
-		a.First = &first
+		a.Add(item)
 	}
 }
 

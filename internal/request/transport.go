@@ -2,7 +2,10 @@ package request
 
 import (
 	"context"
+	"errors"
 	"net/http"
+
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 type checkKey struct{}
@@ -35,6 +38,9 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := t.Show(r); err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close() // As a RoundTripper must.
+		}
+		if errors.Is(err, errLooked) { // The client need not count it as an error.
+			return answerTo(r, runtime.ContentTypeJSON, http.NoBody), nil
 		}
 		return nil, err
 	}
