@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -564,5 +565,86 @@ func TestOptionsOfTheCacheAreThoseOfInformersThatDoNotSetThem(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// written returns how many bytes the process has written to files and sockets.
+func written(t *testing.T) (n int64) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/io")
+	if err != nil {
+		t.Skip("this system does not count what a process writes")
+	}
+	if _, err := fmt.Sscanf(string(b[strings.Index(string(b), "wchar:"):]), "wchar: %d", &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestAnIdleHourCostsManyInformersWhatItCostsOne: they get bookmarks, each at another time of a minute. A process that is
+// killed then has a young checkpoint.
+func TestAnIdleHourCostsManyInformersWhatItCostsOne(t *testing.T) {
+	idle := func(t *testing.T, n int) (bytes int64) {
+		bubble(t, func(t *testing.T) {
+			path := testsupport.Path(t)
+			run := func(t *testing.T, path string, sources []*source) (stop func()) {
+				c := open(t, path)
+				var stops []func()
+				for i, f := range sources {
+					s, err := c.NewSharedIndexInformer(f, &corev1.ConfigMap{}, warmwatch.InformerOptions{Resource: configMaps, Name: fmt.Sprint(i)})
+					if err != nil {
+						t.Fatal(err)
+					}
+					stops = append(stops, start(t, s))
+				}
+				settle()
+				return func() {
+					for _, stop := range stops {
+						stop()
+					}
+					if err := c.Close(); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			var sources []*source
+			for range n {
+				sources = append(sources, newSource(t, configMap("a")))
+			}
+			stop := run(t, path, sources)
+			before := written(t)
+			for range 60 {
+				for _, f := range sources {
+					f.bookmark()
+					advance(time.Minute / time.Duration(n))
+				}
+			}
+			bytes = written(t) - before
+			killed := testsupport.Path(t)
+			testsupport.CopyFile(t, path, killed)
+			stop()
+			for _, f := range sources {
+				f.takeRequests()
+			}
+			stop = run(t, killed, sources)
+			for i, f := range sources {
+				rv := int64(0)
+				for _, r := range f.takeRequests() {
+					if _, err := fmt.Sscanf(r, "WATCH rv=%d", &rv); err == nil {
+						break
+					}
+				}
+				if rv < f.rv-2 {
+					t.Errorf("informer %d resumes at %d, the server is at %d", i, rv, f.rv)
+				}
+			}
+			stop()
+		})
+		return bytes
+	}
+	one, many := idle(t, 1), idle(t, 50)
+	t.Logf("an idle hour: %d KiB for one informer, %d KiB for 50", one>>10, many>>10)
+	if many > 2*one {
+		t.Errorf("%d KiB for one informer, %d KiB for 50", one>>10, many>>10)
 	}
 }

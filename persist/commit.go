@@ -34,7 +34,6 @@ func (db *DB) run() {
 		db.mu.Lock()
 		untold, ended := db.untold, db.phase == closed
 		wait, due := db.nextCommitLocked(time.Now())
-		urgent := !db.urgentSince.IsZero()
 		db.mu.Unlock()
 		if untold != nil {
 			db.tellDamage()
@@ -45,16 +44,17 @@ func (db *DB) run() {
 			usedPaths.Delete(db.path)
 			return
 		}
+		if due && wait <= 0 {
+			db.commit()
+			continue
+		}
+		urgent := due && wait <= db.opts.DurableDelay
 		if urgent && alone {
 			runtime.UnlockOSThread()
 		} else if !urgent && !alone {
 			runtime.LockOSThread()
 		}
 		alone = !urgent
-		if due && wait <= 0 {
-			db.commit()
-			continue
-		}
 		if !due {
 			wait = time.Hour
 		}
@@ -75,15 +75,12 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 	switch {
 	case db.flushRequested:
 		return 0, true
-	case db.dirtySince.IsZero():
+	case db.commitAt.IsZero():
 		return db.retryAt.Sub(now), db.commitErr != nil
 	case db.writesLocked() && db.commitErr == nil && db.pending.bytes >= db.opts.MaxPendingBytes/2:
 		return 0, true
 	}
-	wait = db.dirtySince.Add(db.opts.CommitInterval).Sub(now)
-	if !db.urgentSince.IsZero() {
-		wait = min(wait, db.urgentSince.Add(db.opts.DurableDelay).Sub(now))
-	}
+	wait = db.commitAt.Sub(now)
 	if db.commitErr != nil {
 		wait = min(db.retryAt.Sub(now), max(wait, db.errSince.Add(durableGrace).Sub(now)))
 	}
@@ -123,7 +120,7 @@ func (db *DB) countLocked() {
 	if db.countedTo <= db.durable { // The first time since something was written.
 		db.opts.Logger.Info("Nothing can be written: durable handlers are told of what is not in the cache file", "path", db.path, "after", durableGrace)
 	}
-	db.dirtySince, db.urgentSince = time.Time{}, time.Time{}
+	db.commitAt = time.Time{}
 	db.countedTo = db.applied
 	db.announceLocked()
 }
@@ -131,7 +128,7 @@ func (db *DB) countLocked() {
 // takeWaitingLocked takes what is to be written, nil if there is nothing or no file.
 func (db *DB) takeWaitingLocked() *layer {
 	db.flushRequested = false
-	db.dirtySince, db.urgentSince, db.busySince = time.Time{}, time.Time{}, time.Now()
+	db.commitAt, db.busySince = time.Time{}, time.Now()
 	if db.flushing == nil { // Else the last attempt failed: try the same again.
 		db.flushingTo = db.applied
 		if db.writesLocked() {
@@ -154,7 +151,7 @@ func (db *DB) attemptedLocked(flushing *layer, txID int, err error) {
 	if flushing != nil {
 		db.boltTxID = txID
 		if db.commitErr != nil && len(db.pending.buckets) > 0 { // It may have counted as durable.
-			db.noteChangeLocked(true)
+			db.noteChangeLocked(db.opts.DurableDelay)
 		}
 	}
 	db.flushing, db.commitErr = nil, nil
@@ -180,7 +177,7 @@ func (db *DB) failedLocked(err error) {
 	db.commitErr = prefixed(err, "commit to %s", db.path)
 	// As long as it has failed so far, so that the delay doubles.
 	db.retryAt = time.Now().Add(min(max(time.Since(db.errSince), minRetryDelay), maxRetryDelay))
-	db.noteChangeLocked(true) // To count as durable.
+	db.noteChangeLocked(db.opts.DurableDelay) // To count as durable.
 }
 
 // write puts a layer into the file, in one transaction, whose number it returns. After a failed commit it syncs what the

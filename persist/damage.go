@@ -51,7 +51,7 @@ func (db *DB) damagedLocked(err error) {
 	db.pending.noneFresh() // A commit may be under way.
 	db.commitErr = nil
 	db.untold = err
-	db.noteChangeLocked(true)
+	db.noteChangeLocked(db.opts.DurableDelay)
 	db.wakeCommitter()
 	db.announceLocked()
 }

@@ -65,7 +65,7 @@ func (o Options) withDefaults() (Options, error) {
 // A write:
 //
 //  1. Update applies the batch to pending, under the lock. It is visible now.
-//  2. After CommitInterval (DurableDelay for urgent batches, at once for many
+//  2. After CommitInterval (DurableDelay for urgent batches, a minute for idle ones, at once for many
 //     bytes) the committer swaps pending for an empty layer
 //     and writes the old one in one bbolt transaction.
 //  3. The batches in it are durable: flushing is dropped.
@@ -112,10 +112,10 @@ type DB struct {
 	applied, durable, flushingTo uint64 // Numbers of the last batch applied, in the file, in flushing.
 	countedTo                    uint64 // The last batch that has counted as durable without being in the file.
 
-	dirtySince, urgentSince time.Time // Zero: nothing waits.
-	busySince               time.Time // When the commit that is under way began, or zero.
-	flushRequested          bool
-	retryAt                 time.Time // After commitErr.
+	commitAt       time.Time // Zero: nothing waits.
+	busySince      time.Time // When the commit that is under way began, or zero.
+	flushRequested bool
+	retryAt        time.Time // After commitErr.
 
 	phase     phase
 	closeErr  error // What Close returns once done is closed.
@@ -212,23 +212,21 @@ func (db *DB) Update(fn func(*Batch)) (uint64, error) {
 	if db.phase != inUse {
 		return 0, ErrClosed
 	}
-	b := Batch{db: db}
+	b := Batch{db: db, delay: db.opts.CommitInterval}
 	fn(&b)
 	db.applied++
-	db.noteChangeLocked(b.urgent)
+	db.noteChangeLocked(b.delay)
 	return db.applied, nil
 }
 
-// noteChangeLocked starts the clocks for the next commit.
-func (db *DB) noteChangeLocked(urgent bool) {
-	wake := false
-	if db.dirtySince.IsZero() {
-		db.dirtySince, wake = time.Now(), true
+// noteChangeLocked has a commit begin after a delay, or earlier.
+func (db *DB) noteChangeLocked(delay time.Duration) {
+	at := time.Now().Add(delay)
+	earlier := db.commitAt.IsZero() || at.Before(db.commitAt)
+	if earlier {
+		db.commitAt = at
 	}
-	if urgent && db.urgentSince.IsZero() {
-		db.urgentSince, wake = time.Now(), true
-	}
-	if wake || db.pending.bytes >= db.opts.MaxPendingBytes/2 {
+	if earlier || db.pending.bytes >= db.opts.MaxPendingBytes/2 {
 		db.wakeCommitter()
 	}
 }
@@ -239,7 +237,7 @@ func (db *DB) CommitSoon(batch uint64) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if batch > db.flushingTo {
-		db.noteChangeLocked(true)
+		db.noteChangeLocked(db.opts.DurableDelay)
 	}
 }
 

@@ -33,6 +33,7 @@ type inspector struct {
 	used     []uint64 // A bit for each page.
 	leaves   []leaves
 	ahead    []bool // For each readAheadBytes of the file: there are leaves with values.
+	buckets  int    // At the top.
 	format   string // What the format's bucket says.
 }
 
@@ -76,7 +77,7 @@ func (in *inspector) file() error {
 	if err := in.tree(binary.NativeEndian.Uint64(meta[metaRootAt:]), 0, 0, nil, nil); err != nil {
 		return err
 	}
-	if in.format != formatVersion {
+	if in.format != formatVersion && in.buckets > 0 { // Else bbolt has begun the file, and nothing was written yet.
 		return fmt.Errorf("%w: version %q, expected %q", ErrUnknownFormat, in.format, formatVersion)
 	}
 	return nil
@@ -266,6 +267,9 @@ func (in *inspector) noteLeaf(id uint64) { in.ahead[id*in.pageSize/readAheadByte
 
 // leaf checks the buckets in a leaf, and walks their pages.
 func (in *inspector) leaf(h pageHeader, page []byte, nesting int) error {
+	if nesting == 0 {
+		in.buckets += int(h.count)
+	}
 	for i := range int(h.count) {
 		at := pageHeaderBytes + i*elementBytes
 		e := h.element(page[at:])
@@ -309,7 +313,7 @@ func (in *inspector) inline(page []byte, nesting int, name string) error {
 	case end != uint64(len(page)):
 		return corruptFile("something follows the contents of its %d elements", h.count)
 	case nesting > 0:
-		return nil
+		return h.checkPrefix(page)
 	case name != formatBucket && h.count > 0:
 		return corruptFile("there is a value among buckets")
 	}
@@ -398,8 +402,14 @@ func (in *inspector) checkValues(data []byte, id uint64, first, next []byte) err
 		return corruptFile("leaf %d is %d bytes long, and needs %d", id, h.bytes, end)
 	case h.count == 0 && (first != nil || !isZero(page[end:][:elementBytes])):
 		return corruptFile("leaf %d is empty", id)
-	case h.count > 0 && (h.key(page, 0)[0] != keyPrefix || h.key(page, int(h.count)-1)[0] != keyPrefix):
-		return corruptFile("leaf %d has a key %.100q", id, h.key(page, 0))
 	}
-	return h.checkEnds(id, page, first, next)
+	return cmp.Or(h.checkPrefix(page), h.checkEnds(id, page, first, next))
+}
+
+// checkPrefix checks how the keys of values begin. They ascend, so the first and the last one tell.
+func (h pageHeader) checkPrefix(page []byte) error {
+	if h.count > 0 && (h.key(page, 0)[0] != keyPrefix || h.key(page, int(h.count)-1)[0] != keyPrefix) {
+		return corruptFile("it has values from key %.100q on, to key %.100q", h.key(page, 0), h.key(page, int(h.count)-1))
+	}
+	return nil
 }

@@ -206,7 +206,10 @@ func TestAnUnknownFormatIsSetAside(t *testing.T) {
 		"no version": func(tx *bolt.Tx) error {
 			return tx.Bucket([]byte(formatBucket)).Delete([]byte(formatKey))
 		},
-		"somebody else's": func(tx *bolt.Tx) error { return tx.DeleteBucket([]byte(formatBucket)) },
+		"somebody else's": func(tx *bolt.Tx) error {
+			_, err := tx.CreateBucket([]byte("theirs"))
+			return errors.Join(err, tx.DeleteBucket([]byte(formatBucket)))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := testsupport.Path(t)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/tidwall/btree"
 )
@@ -117,8 +118,8 @@ func (l *layer) copySpace(space string) *layer {
 // the function that received it, which runs under the DB's lock: it must not
 // block, do I/O or call foreign code.
 type Batch struct {
-	db     *DB
-	urgent bool
+	db    *DB
+	delay time.Duration // Until a commit begins.
 }
 
 // Put sets a key. From now on the value, and its spare capacity, belong to the DB. Four spare bytes save a copy. Put panics
@@ -179,4 +180,10 @@ func (b *Batch) Failing() (maxPendingBytes int64, failing bool) {
 
 // Urgent asks for a commit within DurableDelay instead of CommitInterval,
 // because somebody waits for this batch to be durable.
-func (b *Batch) Urgent() { b.urgent = true }
+func (b *Batch) Urgent() { b.delay = b.db.opts.DurableDelay }
+
+// idleInterval is how long a batch that is idle may wait for a commit.
+const idleInterval = time.Minute
+
+// Idle lets the batch wait for a minute, or for an earlier commit, because little is lost with it.
+func (b *Batch) Idle() { b.delay = max(idleInterval, b.db.opts.CommitInterval) }

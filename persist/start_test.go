@@ -397,3 +397,19 @@ func TestTwoDBsOfOneProcess(t *testing.T) {
 	}
 	openSound(t, path, manual)
 }
+
+// TestAKeyThatNobodyHasWrittenIsFound in a small bucket, which bbolt keeps within the page of another one.
+func TestAKeyThatNobodyHasWrittenIsFound(t *testing.T) {
+	path := testsupport.Path(t)
+	db := openSound(t, path, manual)
+	put(t, db, "some key", "value")
+	close1(t, db)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, path, strings.ReplaceAll(string(b), "ksome key", "{some key"))
+	if db := openSound(t, path, manual); len(db.SetAside()) != 1 {
+		t.Error("the file is used")
+	}
+}

@@ -323,6 +323,15 @@ func (ix *Indexer) Bookmark(rv string) {
 	}
 }
 
+// Pass sets what LastStoreSyncResourceVersion returns, until the next write only in memory.
+func (ix *Indexer) Pass(rv string) {
+	ix.writer.Lock()
+	defer ix.writer.Unlock()
+	ix.state.ResourceVersion = rv
+	visible := ix.state
+	ix.visible.Store(&visible)
+}
+
 // LastStoreSyncResourceVersion implements [cache.Store].
 func (ix *Indexer) LastStoreSyncResourceVersion() string { return ix.visible.Load().ResourceVersion }
 

@@ -173,10 +173,15 @@ func (k *Sink) setDelta(c *indexer.Change) queue.Delta {
 func (k *Sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta, more ...func(*persist.Batch)) error {
 	w.SetResourceVersion(rv)
 	if k.trusted {
-		k.record.ResourceVersion = rv
-		k.record.VouchedAt = time.Now().UTC().Truncate(time.Second) // So that the checkpoints of one second share the rest.
+		k.vouchLocked(rv)
 	}
 	return k.writeLocked(w, ds, more...)
+}
+
+// vouchLocked notes that the server has told of everything up to the resourceVersion rv.
+func (k *Sink) vouchLocked(rv string) {
+	k.record.ResourceVersion = rv
+	k.record.VouchedAt = time.Now().UTC().Truncate(time.Second) // So that the checkpoints of one second share the rest.
 }
 
 // writeLocked applies one batch, with what more puts, and publishes its deltas. It does
@@ -205,10 +210,55 @@ func (k *Sink) Bookmark(rv string) error {
 		return err
 	}
 	defer k.mu.Unlock()
-	w := k.indexer.Writer()
-	defer w.Close()
-	return k.commitLocked(w, rv, nil)
+	if !k.trusted {
+		w := k.indexer.Writer()
+		defer w.Close()
+		return k.commitLocked(w, rv, nil)
+	}
+	return k.passLocked(rv)
 }
+
+// bookmarksBucket has the last bookmark behind each checkpoint of the file, by space: one bucket, so that the bookmarks of
+// many informers take no more pages of a commit than those of one.
+var bookmarksBucket = persist.Bucket{Space: "bookmarks", Name: "last"}
+
+// A bookmark says that nothing has happened between the version of the checkpoint, which is After, and its own.
+type bookmark struct {
+	After           string    `json:"after"`
+	ResourceVersion string    `json:"resourceVersion"`
+	VouchedAt       time.Time `json:"vouchedAt"`
+}
+
+// passLocked notes that the store, as it is, is that of the resourceVersion rv.
+func (k *Sink) passLocked(rv string) error {
+	k.vouchLocked(rv)
+	value := persist.JSON(bookmark{k.written.ResourceVersion, rv, k.record.VouchedAt})
+	_, err := k.db.Update(func(b *persist.Batch) {
+		b.Put(bookmarksBucket, k.space, value)
+		b.Idle() // Without it the next process resumes a little earlier.
+	})
+	if err == nil {
+		k.indexer.Pass(rv)
+	}
+	return err
+}
+
+// passed returns the checkpoint of the file at its last bookmark.
+func (k *Sink) passed(r checkpoint.Record) checkpoint.Record {
+	_, err := k.db.View(bookmarksBucket, k.space, func(it *persist.Item) error {
+		last, err := persist.ReadJSON[bookmark](it)
+		if err == nil && last.After == r.ResourceVersion { // Else it came before the checkpoint.
+			r.ResourceVersion, r.VouchedAt = last.ResourceVersion, last.VouchedAt
+		}
+		return err
+	})
+	if err != nil {
+		k.logger.Error(err, "Could not read the last bookmark, going on from the checkpoint before it")
+	}
+	return r
+}
+
+func (k *Sink) forgetBookmark(b *persist.Batch) { b.Delete(bookmarksBucket, k.space) }
 
 // Replace implements [cache.ReflectorStore]. The Resumer has brought the store up to
 // date already, unless the first list has to come again.

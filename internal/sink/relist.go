@@ -266,7 +266,7 @@ func (r *relist) finish(rv string) error {
 	w := k.indexer.Writer()
 	defer w.Close()
 	w.SetComplete()
-	if err := k.commitLocked(w, rv, nil, r.stage.drop); err != nil {
+	if err := k.commitLocked(w, rv, nil, r.stage.drop, k.forgetBookmark); err != nil {
 		return err
 	}
 	r.done = true

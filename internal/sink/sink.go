@@ -80,7 +80,7 @@ type Sink struct {
 	mu sync.Mutex // Held while an event is applied. A stopped Reflector may still be relisting.
 	// record is the checkpoint as of the last batch.
 	record  checkpoint.Record
-	written checkpoint.Record // The checkpoint that was put last, without its resourceVersion.
+	written checkpoint.Record // The checkpoint that was put last.
 	stopped bool
 	// transform is nil until Load, and if there is none.
 	transform cache.TransformFunc
@@ -136,6 +136,8 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 	}
 	k.want, k.loaded = want, true
 	if found != nil {
+		k.written = *found
+		*found = k.passed(*found)
 		k.record = *found
 	}
 	k.record.Identity = want.Identity
@@ -156,7 +158,9 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 			decision = checkpoint.Decide(evidence, want)
 		}
 	}
-	k.trusted = decision.Action == checkpoint.ActionResume
+	if k.trusted = decision.Action == checkpoint.ActionResume; k.trusted {
+		k.indexer.Pass(k.record.ResourceVersion)
+	}
 	k.complete = decision.Serve
 	return decision
 }
@@ -304,7 +308,7 @@ func (k *Sink) putCheckpoint() func(*persist.Batch) {
 		r.State = checkpoint.StateSyncing
 	}
 	var rest []byte
-	if r.ResourceVersion = ""; r != k.written {
+	if k.written.ResourceVersion = r.ResourceVersion; r != k.written {
 		k.written, rest = r, r.Encode()
 	}
 	return func(b *persist.Batch) {
