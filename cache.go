@@ -140,6 +140,7 @@ type Cache struct {
 	mu        sync.Mutex
 	informers map[string]*SharedIndexInformer // By space; nil while one is being made.
 	closed    bool
+	others    []string // Of NotPersisted.
 }
 
 // Open opens the file at path, or creates it (mode 0600, in a directory created
@@ -338,7 +339,8 @@ type Status struct {
 	// SetAside lists the files that were set aside since Open and still exist.
 	SetAside []SetAside
 	// Informers by identity, but for those that have ended. One of NewInformer is here once it
-	// runs, by the Go type of its objects if it works from memory.
+	// runs, by the Go type of its objects if it works from memory. One that is not in the file is here by its name, see
+	// NotPersisted, with nothing but Problems and Err.
 	Informers map[string]InformerStatus
 	// Workqueues are those of [Cache.Workqueues], also names that have none now.
 	Workqueues []workqueue.Status
@@ -357,7 +359,27 @@ func (c *Cache) Status() Status {
 	for _, s := range c.complete() {
 		st.Informers[s.parts.Load().name()] = s.Status()
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, what := range c.others {
+		err := errors.New("warmwatch: client-go's own informer, not in the file: the next process begins with a list. " +
+			"Give InformerFor a function that returns c.NewInformer(listerWatcher, example, resync, indexers)")
+		st.Informers[what] = InformerStatus{Problems: []Problem{{Code: CodeFromMemory, Message: err.Error()}}, Err: err}
+	}
 	return st
+}
+
+// NotPersisted notes an informer that the program runs beside those of the Cache. Status lists it by what it is called
+// here, as one that is not in the file, and the log says so once. The factories of package informers call it for a function
+// of the program's own that InformerFor is given.
+func (c *Cache) NotPersisted(what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if slices.Contains(c.others, what) {
+		return
+	}
+	c.others = append(c.others, what)
+	c.opts.Logger.Info("An informer is client-go's own, the next process begins with a list", "informer", what)
 }
 
 // Logger returns Options.Logger, or the default, with the name of the Cache.

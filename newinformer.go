@@ -63,7 +63,7 @@ func (c *Cache) NewInformerFunc(o InformerOptions) func(lw cache.ListerWatcher, 
 	}
 	return func(lw cache.ListerWatcher, example runtime.Object, defaultResync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 		if example == nil {
-			c.opts.Logger.Info("An informer without an example object is client-go's own, the next process begins with a list")
+			c.NotPersisted("without an example object")
 			return cache.NewSharedIndexInformer(lw, nil, defaultResync, indexers)
 		}
 		o := o

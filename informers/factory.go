@@ -1,6 +1,7 @@
 package informers
 
 import (
+	"fmt"
 	"reflect"
 	"time"
 
@@ -13,7 +14,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/watchlist"
-	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/request"
@@ -102,17 +102,16 @@ func NewFilteredSharedInformerFactory(c *warmwatch.Cache, client kubernetes.Inte
 func NewSharedInformerFactoryWithOptions(c *warmwatch.Cache, client kubernetes.Interface, defaultResync time.Duration, opts ...SharedInformerOption) SharedInformerFactory {
 	o := optionsOf(opts)
 	clientGo := informers.NewSharedInformerFactoryWithOptions(client, defaultResync, o.clientGo...)
-	logger := c.Logger()
 	clientset, ok := client.(*kubernetes.Clientset)
 	if !ok {
 		if !watchlist.DoesClientNotSupportWatchListSemantics(client) { // It is no fake.
-			logger.Info("The informers of this factory are client-go's own: its client is no Clientset", "client", reflect.TypeOf(client).String())
+			c.Logger().Info("The informers of this factory are client-go's own: its client is no Clientset", "client", reflect.TypeOf(client).String())
 		}
 		return clientGo
 	}
 	restClient := clientset.CoreV1().RESTClient().(*rest.RESTClient)
 	transport := c.WrapTransport(transportOf(restClient)).(request.Transport)
-	return &factory{clientGo, o, c, restClient, transport, logger}
+	return &factory{clientGo, o, c, restClient, transport}
 }
 
 // A factory makes client-go's own factory make and run the Cache's informers. Only what makes
@@ -123,7 +122,6 @@ type factory struct {
 	cache     *warmwatch.Cache
 	client    *rest.RESTClient // Of core/v1.
 	transport request.Transport
-	logger    klog.Logger
 }
 
 // InformerFor returns the SharedIndexInformer for obj. As in client-go, newFunc makes it, if there
@@ -132,7 +130,7 @@ func (f *factory) InformerFor(obj runtime.Object, newFunc internalinterfaces.New
 	return f.SharedInformerFactory.InformerFor(obj, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
 		informer := newFunc(client, resync)
 		if _, ours := Of(informer); !ours {
-			f.logger.Info("The informer that was given to InformerFor is client-go's own, the next process begins with a list", "type", reflect.TypeOf(obj).String())
+			f.cache.NotPersisted(fmt.Sprintf("%T", obj))
 		}
 		return informer
 	})

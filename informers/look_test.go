@@ -81,6 +81,9 @@ func TestTheInformerThatInformerForIsGivenStays(t *testing.T) {
 			if _, ours := informers.Of(informer); ours || a.warnings.Load() != 1 {
 				t.Errorf("of the Cache: %v, %d warnings", ours, a.warnings.Load())
 			}
+			if problems := a.cache.Status().Informers["*v1.Pod"].Problems; len(problems) != 1 || problems[0].Code != warmwatch.CodeFromMemory {
+				t.Errorf("the Status has %+v", problems)
+			}
 			if of := factory.Core().V1().Pods().Informer(); of.GetStore() != informer.GetStore() {
 				t.Error("the group has another informer")
 			}
