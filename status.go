@@ -217,6 +217,17 @@ func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
 	}
 }
 
+// start says, for the log, what an informer begins with.
+func (p *progress) start(objects int) []any {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	keysAndValues := []any{"cause", p.cause, "reason", p.reason, "from", p.startedFrom, "objects", objects}
+	if p.startedFrom == "disk" && !p.lastContact.IsZero() {
+		keysAndValues = append(keysAndValues, "age", time.Since(p.lastContact).Round(time.Second))
+	}
+	return keysAndValues
+}
+
 // RelistBegun implements [sink.Informer].
 func (p *progress) RelistBegun(rewriting bool) {
 	p.mu.Lock()
@@ -413,7 +424,7 @@ func (o observer) RelistEnded(complete bool, refused error) (whole bool) {
 // Relisted implements [sink.Informer].
 func (o observer) Relisted(full bool) {
 	o.relisted(full)
-	o.informer.serve()
+	o.informer.serve(checkpoint.ActionRelist)
 	o.informer.caughtUp()
 }
 
