@@ -135,7 +135,8 @@ func (s *SharedIndexInformer) handlerStatus() []HandlerStatus {
 	return all
 }
 
-// ReconcilerStatus says how far behind a reconciler is, and what keeps it there.
+// ReconcilerStatus says how far behind a reconciler is, and what keeps it there. Keys also has the changes that have not
+// got into its queue yet, for example because the disk is full: an object with a key and a change counts twice.
 type ReconcilerStatus struct {
 	workqueue.Status
 	// Reconciling is the object whose reconcile has been running for the longest time, and
@@ -154,6 +155,22 @@ func (st ReconcilerStatus) MarshalJSON() ([]byte, error) {
 		fields
 		Err *string
 	}{fields(st), errorText(st.Err)})
+}
+
+// workStatus returns the states of the workqueues of all reconcilers, with what has not got into them yet. It looks at
+// that first, so that nothing is missed that gets there meanwhile.
+func (s *SharedIndexInformer) workStatus(p *parts) []workqueue.Status {
+	undelivered := map[string]int{}
+	for _, h := range s.processor.Status(queue.Reconcilers) {
+		if h.Durable {
+			undelivered[h.Name] += h.Undelivered
+		}
+	}
+	queues := p.work.Status()
+	for i := range queues {
+		queues[i].Keys += undelivered[queues[i].Name]
+	}
+	return queues
 }
 
 // progress is the part of the status that has a lock of its own.
@@ -197,7 +214,7 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	st.Objects = p.indexer.Len()
 	st.UnackedDeltas = p.queue.Unacked()
 	st.Handlers = s.handlerStatus()
-	st.Reconcilers = s.progress.reconcilerStatus(p.work.Status())
+	st.Reconcilers = s.progress.reconcilerStatus(s.workStatus(p))
 	if err := p.db.Err(); err != nil {
 		st.Err, st.Problems = err, append(problemOf(p.db), st.Problems...)
 	}
