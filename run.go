@@ -233,7 +233,7 @@ const endPatience = 10 * time.Second
 
 func (s *SharedIndexInformer) logRunning() {
 	for _, u := range s.unreturned() {
-		u.log(s, "Still waiting for a handler or a reconcile to return, in order to stop")
+		u.logger(s).Info("Still waiting for a handler or a reconcile to return, in order to stop")
 	}
 }
 

@@ -114,7 +114,7 @@ type HandlerStatus struct {
 	InitialList bool
 	// Callback is the key of the object whose callback the handler has not returned from, and
 	// CallbackSince when that began; empty and zero if none runs. A handler that hangs also keeps Run from
-	// returning. It is logged after a minute.
+	// returning. It is logged after a minute, and again each ten minutes.
 	Callback      string
 	CallbackSince time.Time `json:",omitzero"`
 	// Undelivered is the number of deltas in the queue that the handler has not
@@ -141,7 +141,7 @@ type ReconcilerStatus struct {
 	workqueue.Status
 	// Reconciling is the object whose reconcile has been running for the longest time, and
 	// ReconcilingSince when it began; empty and zero if none runs. A reconcile that does not return when
-	// its ctx is cancelled also keeps Run from returning. It is logged after a minute.
+	// its ctx is cancelled also keeps Run from returning. It is logged after a minute, and again each ten minutes.
 	Reconciling      string
 	ReconcilingSince time.Time `json:",omitzero"`
 	// Err is that of the reconcile that has failed last, until one of the same object has succeeded.
