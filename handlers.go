@@ -7,6 +7,7 @@ import (
 
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/internal/processor"
 	"github.com/warmwatch/warmwatch/queue"
@@ -145,35 +146,38 @@ func (s *SharedIndexInformer) unreturned() []unreturned {
 	return append(all, s.progress.unreturned()...)
 }
 
-func (u unreturned) log(s *SharedIndexInformer, what string) {
+// logger returns one that names it.
+func (u unreturned) logger(s *SharedIndexInformer) klog.Logger {
 	logger := s.parts.Load().logger.WithValues(u.kind, u.name)
 	if !u.since.IsZero() {
 		logger = logger.WithValues("object", u.object, "running", time.Since(u.since).Round(time.Second))
 	}
-	logger.Info(what)
+	return logger
 }
 
-// hangingCallback is how long a callback or a reconcile runs before that is logged, once, and hangingLook how often it is
-// looked for.
+// hangingCallback is how long a callback or a reconcile runs before that is logged, hangingAgain after how long it is logged
+// again, and hangingLook how often it is looked for.
 const (
 	hangingCallback = time.Minute
+	hangingAgain    = 10 * time.Minute
 	hangingLook     = 10 * time.Second
 )
 
 // logHanging logs what has been running for long, so that somebody finds it who does not look at the status.
 func (s *SharedIndexInformer) logHanging(ctx context.Context) {
 	defer utilruntime.HandleCrashWithContext(ctx)
-	logged := map[unreturned]bool{}
+	logged := map[unreturned]time.Time{}
 	for pause(ctx, hangingLook) {
-		still := map[unreturned]bool{}
+		still := map[unreturned]time.Time{}
 		for _, u := range s.unreturned() {
 			if u.since.IsZero() || time.Since(u.since) < hangingCallback {
 				continue
 			}
-			if !logged[u] {
-				u.log(s, "A handler or a reconcile has not returned for a while")
+			still[u] = logged[u]
+			if time.Since(still[u]) >= hangingAgain {
+				u.logger(s).Error(nil, "A handler or a reconcile has not returned for a while")
+				still[u] = time.Now()
 			}
-			still[u] = true
 		}
 		logged = still
 	}

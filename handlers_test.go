@@ -12,7 +12,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
-// TestTheLogAndTheStatusNameWhatDoesNotReturn, each callback and reconcile once.
+// TestTheLogAndTheStatusNameWhatDoesNotReturn: each callback and reconcile is an error, again each ten minutes.
 func TestTheLogAndTheStatusNameWhatDoesNotReturn(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		logger, logged := loggerOf("has not returned")
@@ -29,12 +29,17 @@ func TestTheLogAndTheStatusNameWhatDoesNotReturn(t *testing.T) {
 		if lines := logged(); len(lines) > 0 {
 			t.Errorf("logged at once: %q", lines)
 		}
-		for range 3 { // Once.
-			time.Sleep(2 * hangs)
+		for i, after := range []time.Duration{2 * hangs, 7 * hangs, 3 * hangs, 10 * hangs} {
+			time.Sleep(after)
 			lines := logged()
-			if len(lines) != 2 || !strings.Contains(lines[0], `"handler"="slow" "object"="ns/a" "running"=`) ||
-				!strings.Contains(lines[1], `"reconciler"="r" "object"="ns/a" "running"=`) {
-				t.Fatalf("logged: %q", lines)
+			if want := []int{2, 2, 4, 6}[i]; len(lines) != want {
+				t.Fatalf("logged, expected %d: %q", want, lines)
+			}
+			for n, what := range []string{`"handler"="slow"`, `"reconciler"="r"`} {
+				line := lines[len(lines)-2+n]
+				if !strings.Contains(line, what+` "object"="ns/a" "running"=`) || strings.Contains(line, `"level"=`) { // Errors have none.
+					t.Errorf("logged: %s", line)
+				}
 			}
 		}
 		for _, h := range p.informer.Status().Handlers {
@@ -52,7 +57,7 @@ func TestTheLogAndTheStatusNameWhatDoesNotReturn(t *testing.T) {
 		time.Sleep(3 * hangs)
 		close(hang)
 		settle()
-		if lines := logged(); len(lines) != 4 { // Of the next callback and the next reconcile.
+		if lines := logged(); len(lines) != 8 { // Of the next callback and the next reconcile.
 			t.Errorf("logged: %q", lines)
 		}
 	})

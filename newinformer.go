@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/internal/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/request"
@@ -277,7 +278,9 @@ func (s *SharedIndexInformer) watchFailed(ctx context.Context, err error) {
 	if handler == nil {
 		handler = cache.DefaultWatchErrorHandler
 	}
-	handler(ctx, cache.NewReflectorWithOptions(s.lw, s.example, s.parts.Load().sink, cache.ReflectorOptions{}), err)
+	p := s.parts.Load()
+	r := cache.NewReflectorWithOptions(s.lw, s.example, p.sink, cache.ReflectorOptions{Logger: &p.logger, TypeDescription: p.name()})
+	handler(klog.NewContext(ctx, p.logger), r, err)
 }
 
 // moveTo moves the informer to the space of what its request asks for, once a predecessor has left it.

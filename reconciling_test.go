@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/hook"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
@@ -91,6 +93,34 @@ func TestTheLogNamesAReconcileThatHoldsUpTheStop(t *testing.T) {
 		waiting := logged()
 		if len(waiting) != 2 || !strings.Contains(waiting[0], `"handler"="slow"`) || !strings.Contains(waiting[1], `"reconciler"="r" "object"="ns/a"`) {
 			t.Errorf("logged: %q", waiting)
+		}
+	})
+}
+
+// TestOnAFullDiskAStatusCountsWhatIsNotDone (S6), although the work waits in the handler, as the log says.
+func TestOnAFullDiskAStatusCountsWhatIsNotDone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		logger, logged := loggerOf("Could not write")
+		f := newSource(t, configMap("a"))
+		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
+		addReconciler(t, p, 1).set(func(context.Context, string) error { return nil })
+		p.run()
+		settle()
+		full := func() error { return syscall.ENOSPC }
+		hook.BeforeWrite.Store(&full)
+		defer hook.BeforeWrite.Store(nil)
+		f.put(configMap("b"), configMap("c"))
+		advance(10 * time.Second)
+		if st := p.informer.Status().Reconcilers[0]; st.Keys != 2 {
+			t.Errorf("on a full disk: %+v", st)
+		}
+		if lines := logged(); len(lines) != 1 || !strings.Contains(lines[0], "reconcilers wait") || !strings.Contains(lines[0], `"wait"="30s"`) {
+			t.Errorf("logged: %q", lines)
+		}
+		hook.BeforeWrite.Store(nil)
+		settle()
+		if st := p.informer.Status().Reconcilers[0]; st.Keys != 0 {
+			t.Errorf("once there is room: %+v", st)
 		}
 	})
 }

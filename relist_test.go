@@ -783,3 +783,23 @@ func TestADeletionIsFoundThoughTheVersionsHaveNoCommonOrder(t *testing.T) {
 		}
 	})
 }
+
+// TestAListWithoutObjectsIsLogged with how many there were: handlers are told that all of them are gone.
+func TestAListWithoutObjectsIsLogged(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		logger, logged := loggerOf("no objects any more")
+		f := newSource(t, configMap("a"), configMap("b"))
+		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
+		p.run()
+		settle()
+		f.with(func() { clear(f.objects) })
+		for range 2 { // The second list changes nothing.
+			if err := p.informer.Relist(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if lines := logged(); len(lines) != 1 || !strings.Contains(lines[0], `"informer"="configmaps/v1 (typed)" "objects"=2`) {
+			t.Errorf("logged: %q", lines)
+		}
+	})
+}

@@ -49,7 +49,7 @@ func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 	if !s.untilRead(ctx, func() error { return s.begin(ctx) }) {
 		return
 	}
-	s.controller.RunWithContext(ctx)
+	s.controller.RunWithContext(klog.NewContext(ctx, s.parts.Load().logger))
 }
 
 // readRetryDelay is the pause after the file could not be read.
@@ -114,11 +114,9 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	level := 0
-	if decision.Action == checkpoint.ActionResume || p.indexer.Len() == 0 { // An ordinary start.
-		level = 2
+	if !decision.Serve && p.indexer.Len() > 0 {
+		p.logger.Info("What is stored is not served before the server has answered", "action", decision.Action, "cause", decision.Cause, "reason", decision.Reason)
 	}
-	p.logger.V(level).Info("Starting", "action", decision.Action, "serve", decision.Serve, "cause", decision.Cause, "reason", decision.Reason)
 	relisting := relistingOf(decision, p.sink.LastVersion())
 	resumer := reflector.NewResumer(reflector.Options{
 		ListerWatcher: s.checked(p.identity),
@@ -142,13 +140,14 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 		Queue:                        p.sink,
 		ListerWatcher:                resumer,
 		ObjectType:                   s.example,
+		ObjectDescription:            p.name(),
 		FullResyncPeriod:             resyncCheckPeriod,
 		ShouldResync:                 s.processor.ShouldResync,
 		WatchErrorHandlerWithContext: s.watchErrorHandler,
 	})
 	s.progress.started(decision, p.sink.VouchedAt())
 	if decision.Serve {
-		s.serveStored(ctx)
+		s.serveStored(ctx, decision.Action)
 	}
 	for _, r := range s.reconcilers {
 		s.running.Go(func() { r.run(ctx) })
@@ -158,8 +157,8 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 }
 
 // serveStored makes the stored objects readable before the server is heard. See Options.ServeStaleAfter.
-func (s *SharedIndexInformer) serveStored(ctx context.Context) {
-	s.serve()
+func (s *SharedIndexInformer) serveStored(ctx context.Context, action checkpoint.Action) {
+	s.serve(action)
 	switch after := s.cache.opts.ServeStaleAfter; {
 	case after < 0:
 		s.synced.set()
@@ -234,7 +233,7 @@ const endPatience = 10 * time.Second
 
 func (s *SharedIndexInformer) logRunning() {
 	for _, u := range s.unreturned() {
-		u.log(s, "Still waiting for a handler or a reconcile to return, in order to stop")
+		u.logger(s).Info("Still waiting for a handler or a reconcile to return, in order to stop")
 	}
 }
 
@@ -274,10 +273,13 @@ func (s *SharedIndexInformer) caughtUp() {
 	s.synced.set()
 }
 
-// serve makes the store readable.
-func (s *SharedIndexInformer) serve() {
-	s.parts.Load().indexer.Hide(false)
-	s.served.set()
+// serve makes the store readable, and logs once what the informer begins with.
+func (s *SharedIndexInformer) serve(action checkpoint.Action) {
+	p := s.parts.Load()
+	p.indexer.Hide(false)
+	if s.served.set() {
+		p.logger.Info("Serving the cache", append([]any{"action", action}, s.progress.start(p.indexer.Len())...)...)
+	}
 }
 
 // A signal is set once, and stays so.
@@ -288,7 +290,14 @@ type signal struct {
 
 func newSignal() *signal { return &signal{done: make(chan struct{})} }
 
-func (s *signal) set() { s.once.Do(func() { close(s.done) }) }
+// set reports whether this call has set it.
+func (s *signal) set() (first bool) {
+	s.once.Do(func() {
+		close(s.done)
+		first = true
+	})
+	return first
+}
 
 func isClosed(c <-chan struct{}) bool {
 	select {

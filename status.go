@@ -114,7 +114,7 @@ type HandlerStatus struct {
 	InitialList bool
 	// Callback is the key of the object whose callback the handler has not returned from, and
 	// CallbackSince when that began; empty and zero if none runs. A handler that hangs also keeps Run from
-	// returning. It is logged after a minute.
+	// returning. It is logged after a minute, and again each ten minutes.
 	Callback      string
 	CallbackSince time.Time `json:",omitzero"`
 	// Undelivered is the number of deltas in the queue that the handler has not
@@ -135,12 +135,13 @@ func (s *SharedIndexInformer) handlerStatus() []HandlerStatus {
 	return all
 }
 
-// ReconcilerStatus says how far behind a reconciler is, and what keeps it there.
+// ReconcilerStatus says how far behind a reconciler is, and what keeps it there. Keys also has the changes that have not
+// got into its queue yet, for example because the disk is full: an object with a key and a change counts twice.
 type ReconcilerStatus struct {
 	workqueue.Status
 	// Reconciling is the object whose reconcile has been running for the longest time, and
 	// ReconcilingSince when it began; empty and zero if none runs. A reconcile that does not return when
-	// its ctx is cancelled also keeps Run from returning. It is logged after a minute.
+	// its ctx is cancelled also keeps Run from returning. It is logged after a minute, and again each ten minutes.
 	Reconciling      string
 	ReconcilingSince time.Time `json:",omitzero"`
 	// Err is that of the reconcile that has failed last, until one of the same object has succeeded.
@@ -154,6 +155,22 @@ func (st ReconcilerStatus) MarshalJSON() ([]byte, error) {
 		fields
 		Err *string
 	}{fields(st), errorText(st.Err)})
+}
+
+// workStatus returns the states of the workqueues of all reconcilers, with what has not got into them yet. It looks at
+// that first, so that nothing is missed that gets there meanwhile.
+func (s *SharedIndexInformer) workStatus(p *parts) []workqueue.Status {
+	undelivered := map[string]int{}
+	for _, h := range s.processor.Status(queue.Reconcilers) {
+		if h.Durable {
+			undelivered[h.Name] += h.Undelivered
+		}
+	}
+	queues := p.work.Status()
+	for i := range queues {
+		queues[i].Keys += undelivered[queues[i].Name]
+	}
+	return queues
 }
 
 // progress is the part of the status that has a lock of its own.
@@ -197,7 +214,7 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	st.Objects = p.indexer.Len()
 	st.UnackedDeltas = p.queue.Unacked()
 	st.Handlers = s.handlerStatus()
-	st.Reconcilers = s.progress.reconcilerStatus(p.work.Status())
+	st.Reconcilers = s.progress.reconcilerStatus(s.workStatus(p))
 	if err := p.db.Err(); err != nil {
 		st.Err, st.Problems = err, append(problemOf(p.db), st.Problems...)
 	}
@@ -215,6 +232,17 @@ func (p *progress) started(decision checkpoint.Decision, vouchedAt time.Time) {
 	if decision.Serve {
 		p.startedFrom = "disk"
 	}
+}
+
+// start says, for the log, what an informer begins with.
+func (p *progress) start(objects int) []any {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	keysAndValues := []any{"cause", p.cause, "reason", p.reason, "from", p.startedFrom, "objects", objects}
+	if p.startedFrom == "disk" && !p.lastContact.IsZero() {
+		keysAndValues = append(keysAndValues, "age", time.Since(p.lastContact).Round(time.Second))
+	}
+	return keysAndValues
 }
 
 // RelistBegun implements [sink.Informer].
@@ -413,7 +441,7 @@ func (o observer) RelistEnded(complete bool, refused error) (whole bool) {
 // Relisted implements [sink.Informer].
 func (o observer) Relisted(full bool) {
 	o.relisted(full)
-	o.informer.serve()
+	o.informer.serve(checkpoint.ActionRelist)
 	o.informer.caughtUp()
 }
 

@@ -8,11 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
@@ -276,6 +279,72 @@ func TestCloseOfACacheWhoseFileIsDamagedSaysSo(t *testing.T) {
 		expectStore(t, p.informer, f)
 		if st := p.cache.Status(); st.MemoryOnly || st.Err != nil || p.informer.Status().StartedFrom == "disk" {
 			t.Errorf("the next process: %+v", st)
+		}
+	})
+}
+
+// TestAStartIsOneLineInTheLog: how it starts and why, with how many objects, and how old they are. A watch that could not be
+// resumed is one more.
+func TestAStartIsOneLineInTheLog(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f, path := newSource(t, configMap("a"), configMap("b")), testsupport.Path(t)
+		for _, life := range []struct {
+			name  string
+			since func()
+			want  []string
+		}{
+			{"of a new file", func() {}, []string{
+				`"action"="relist" "cause"="FirstStart" "reason"="" "from"="server" "objects"=2`,
+			}},
+			{"that resumes", func() { advance(time.Hour) }, []string{
+				`"action"="resume" "cause"="Resumed" "reason"="" "from"="disk" "objects"=2 "age"="1h2m0s"`,
+			}},
+			{"whose history is gone", func() { f.put(configMap("c")); f.compact() }, []string{
+				`"from"="disk" "objects"=2 "age"="1h4m0s"`,
+				`"msg"="Relisting" `,
+			}},
+		} {
+			life.since()
+			logger, logged := loggerOf(`"informer"=`)
+			p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
+			p.run()
+			settle()
+			lines := logged()
+			if !slices.EqualFunc(lines, life.want, strings.Contains) {
+				t.Errorf("the start %s has logged %q", life.name, lines)
+			}
+			p.stop()
+		}
+	})
+}
+
+// TestAnInformerHasOneNameInTheLog, also in what client-go and a handler of watch errors log of it.
+func TestAnInformerHasOneNameInTheLog(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		logger, logged := loggerOf("Failed")
+		f := newSource(t)
+		f.setDown(errors.New("refused"))
+		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
+		err := p.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+			klog.FromContext(ctx).Error(err, "Failed", "type", r.TypeDescription()) // As client-go's default does.
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.run()
+		advance(time.Minute)
+		const name = "configmaps/v1 (typed)"
+		if _, inStatus := p.cache.Status().Informers[name]; !inStatus {
+			t.Errorf("the status has %v", p.cache.Status().Informers)
+		}
+		lines := logged()
+		for _, line := range lines {
+			if !strings.Contains(line, `"informer"="`+name+`" "type"="`+name+`"`) {
+				t.Errorf("logged: %s", line)
+			}
+		}
+		if len(lines) == 0 {
+			t.Error("client-go has told of no error")
 		}
 	})
 }

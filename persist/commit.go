@@ -168,7 +168,7 @@ func (db *DB) failedLocked(err error) {
 		return
 	}
 	if db.commitErr == nil {
-		db.opts.Logger.Error(err, "Could not write to the cache file, keeping the changes in memory, where they are not durable", "path", db.path)
+		db.opts.Logger.Error(err, "Could not write to the cache file, keeping the changes in memory, where they are not durable. Durable handlers and reconcilers wait for a while, then they go on from memory", "path", db.path, "wait", durableGrace)
 		db.errSince = time.Now()
 	}
 	if db.formerUsers == nil {

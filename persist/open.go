@@ -105,6 +105,7 @@ const maxOpenAttempts = 10
 
 // open opens the file, after setting a bad one aside.
 func (db *DB) open(ctx context.Context) error {
+	db.logPlace()
 	err := makeDir(filepath.Dir(db.path))
 	for range maxOpenAttempts {
 		if err != nil {
@@ -125,6 +126,19 @@ func (db *DB) open(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// logPlace logs where the file is, and what is there, so that somebody finds out that each start begins a new one.
+func (db *DB) logPlace() {
+	_, dirErr := os.Stat(filepath.Dir(db.path))
+	info, fileErr := os.Stat(db.path)
+	var sizeBytes int64
+	if fileErr == nil {
+		sizeBytes = info.Size()
+	}
+	db.opts.Logger.Info("Opening the cache file", append([]any{
+		"path", db.path, "directory", dirErr == nil, "file", fileErr == nil, "bytes", sizeBytes,
+	}, fileSystem(db.path)...)...)
 }
 
 func isBad(err error) bool {
@@ -171,7 +185,6 @@ func (db *DB) inspect(f *os.File) (*inspector, error) {
 		return nil, err
 	}
 	if info.Size() == 0 {
-		db.opts.Logger.Info("There is nothing in the cache file, beginning it", "path", db.path)
 		_ = f.Chmod(0o600) // Like any new file. This fails if another user owns it.
 		return nil, nil
 	}

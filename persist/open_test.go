@@ -48,6 +48,41 @@ func TestANewFileIsForItsOwnerOnly(t *testing.T) {
 	}
 }
 
+// TestOpenLogsFirstWhereTheFileIs, and what was there before: so a forgotten mount is found out by the second start.
+func TestOpenLogsFirstWhereTheFileIs(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "directories")
+	path := filepath.Join(dir, "cache.db")
+	for _, c := range []struct {
+		there func()
+		want  string
+	}{
+		{func() {}, `"directory"=false "file"=false`},
+		{func() { _ = os.Remove(path) }, `"directory"=true "file"=false`},
+		{func() { _ = os.Truncate(path, 0) }, `"directory"=true "file"=true "bytes"=0`},
+		{func() {}, `"directory"=true "file"=true "bytes"=`},
+	} {
+		c.there()
+		var log logged
+		db := openSound(t, path, log.options(manual))
+		put(t, db, "key", "value")
+		flush(t, db)
+		close1(t, db)
+		if lines := log.take(); len(lines) != 1 || !strings.Contains(lines[0], fmt.Sprintf(`"path"=%q %s`, path, c.want)) {
+			t.Errorf("logged %q, expected %s", lines, c.want)
+		}
+	}
+}
+
+// TestOpenHintsAtAFileSystemInMemory, also where the directory is not there yet.
+func TestOpenHintsAtAFileSystemInMemory(t *testing.T) {
+	path := filepath.Join(mountSmall(t, 1<<20), "new", "cache.db")
+	var log logged
+	close1(t, openSound(t, path, log.options(manual)))
+	if lines := log.take(); !strings.Contains(lines[0], `"fileSystem"="tmpfs" "hint"=`) {
+		t.Errorf("logged %q", lines)
+	}
+}
+
 func TestOpenRefusesPathsThatCannotBeMeant(t *testing.T) {
 	dir := t.TempDir()
 	for name, path := range map[string]string{"empty": "", "a directory": dir, "a device": os.DevNull} {

@@ -312,7 +312,11 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 		rv = how.NotOlderThan
 	}
 	r.obs.Relisting(*how)
-	r.log.V(2).Info("Relisting", "cause", how.Cause, "reason", how.Reason)
+	level := 2
+	if how.Expired && !r.isCaughtUp() { // The start has said that the watch is resumed.
+		level = 0
+	}
+	r.log.V(level).Info("Relisting", "cause", how.Cause, "reason", how.Reason)
 	if err := r.spreadOut(ctx, how); err != nil {
 		return "", err
 	}

@@ -245,8 +245,12 @@ func (r *relist) finish(rv string) error {
 	if err := r.writeSilentLocked(); err != nil {
 		return err
 	}
+	before := k.indexer.Len()
 	if err := r.applyLocked(rv); err != nil {
 		return err
+	}
+	if before > 0 && k.indexer.Len() == 0 {
+		k.logger.Info("The server has no objects any more, all that the cache had are deleted", "objects", before)
 	}
 	// Index entries may be left of objects that could not be read.
 	if r.how.Rewrite || k.record.IndexVersion != k.want.IndexVersion || k.indexer.IndexErr() != nil {
