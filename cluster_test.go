@@ -383,7 +383,9 @@ func TestAServerThatRefusesEverythingProvesNothing(t *testing.T) {
 					}
 					return st, objects, failed
 				}
-				run(tells("one"), 2*time.Minute)
+				if _, _, err := run(tells("one"), 2*time.Minute); err != nil {
+					t.Error(err)
+				}
 				for range 2 {
 					st, objects, got := run(refuser{refusal}, time.Hour)
 					refused(t, time.Hour, st, objects)

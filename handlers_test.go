@@ -33,7 +33,8 @@ func TestTheLogAndTheStatusNameWhatDoesNotReturn(t *testing.T) {
 			time.Sleep(after)
 			lines := logged()
 			if want := []int{2, 2, 4, 6}[i]; len(lines) != want {
-				t.Fatalf("logged, expected %d: %q", want, lines)
+				t.Errorf("logged, expected %d: %q", want, lines)
+				break // What hangs is to end.
 			}
 			for n, what := range []string{`"handler"="slow"`, `"reconciler"="r"`} {
 				line := lines[len(lines)-2+n]

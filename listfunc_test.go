@@ -23,7 +23,7 @@ import (
 // listFuncs list in their own ways.
 var listFuncs = map[string]func(*source) cache.ListWithContextFunc{
 	"it sets resourceVersion=0": func(f *source) cache.ListWithContextFunc {
-		return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 			return f.ListWithContext(ctx, metav1.ListOptions{ResourceVersion: "0"}) // For which a watch cache ignores a limit.
 		}
 	},

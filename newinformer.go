@@ -279,7 +279,7 @@ func (s *SharedIndexInformer) watchFailed(ctx context.Context, err error) {
 		handler = cache.DefaultWatchErrorHandler
 	}
 	p := s.parts.Load()
-	r := cache.NewReflectorWithOptions(s.lw, s.example, p.sink, cache.ReflectorOptions{Logger: &p.logger, TypeDescription: p.name()})
+	r := cache.NewReflectorWithOptions(s.lw, s.example, p.sink, cache.ReflectorOptions{Logger: &p.logger})
 	handler(klog.NewContext(ctx, p.logger), r, err)
 }
 

@@ -140,7 +140,6 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 		Queue:                        p.sink,
 		ListerWatcher:                resumer,
 		ObjectType:                   s.example,
-		ObjectDescription:            p.name(),
 		FullResyncPeriod:             resyncCheckPeriod,
 		ShouldResync:                 s.processor.ShouldResync,
 		WatchErrorHandlerWithContext: s.watchErrorHandler,
