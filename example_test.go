@@ -3,6 +3,7 @@ package warmwatch_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log"
 	"net/http"
 	"os"
@@ -204,4 +205,14 @@ func ExampleReconcilerOptions() {
 		return o, nil
 	}
 	_ = options
+}
+
+// A program that leaves out, in its own ListFunc and WatchFunc, what other instances take. The request is that of every
+// shard, so each shard has a name: otherwise one that becomes another resumes the objects of the old one.
+func ExampleCache_NewInformerFunc() {
+	pods := func(c *warmwatch.Cache, lw cache.ListerWatcher, shard, shards int) cache.SharedIndexInformer {
+		newInformer := c.NewInformerFunc(warmwatch.InformerOptions{Name: fmt.Sprintf("shard %d of %d", shard, shards)})
+		return newInformer(lw, &corev1.Pod{}, 0, cache.Indexers{})
+	}
+	_ = pods
 }
