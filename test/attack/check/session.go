@@ -407,7 +407,7 @@ func Resume(seed uint64, path string, w *World, further int, compact bool) {
 		if found, err := SetAside(path); err == nil {
 			after = len(found)
 		}
-		if st.Err != nil || st.MemoryOnly || after != len(before) && !(begun && after == 1) {
+		if st.Err != nil || st.MemoryOnly || after != len(before) && (!begun || after != 1) {
 			m.Violation("life %d after the crash: open: %v, memory only: %v, %d files set aside, expected %d", life, st.Err, st.MemoryOnly, after, len(before))
 		}
 		b.Quiet()
