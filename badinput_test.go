@@ -282,6 +282,7 @@ func TestAFileThatIsNotOursIsSetAside(t *testing.T) {
 		"zeros":                      make([]byte, 1<<20),
 		"a SQLite file":              append([]byte("SQLite format 3\x00"), make([]byte, 8<<10)...),
 		"a bbolt file of others":     boltFile(t, func(tx *bolt.Tx) error { _, err := tx.CreateBucket([]byte("theirs")); return err }),
+		"an empty bbolt file":        boltFile(t, func(*bolt.Tx) error { return nil }),
 		"a format of the future":     boltFile(t, withFormat("2")),
 		"a format that is no number": boltFile(t, withFormat("")),
 	} {

@@ -369,9 +369,8 @@ func (c *Cache) Status() Status {
 	return st
 }
 
-// NotPersisted notes an informer that the program runs beside those of the Cache. Status lists it by what it is called
-// here, as one that is not in the file, and the log says so once. The factories of package informers call it for a function
-// of the program's own that InformerFor is given.
+// NotPersisted has Status list an informer that is client-go's own, under the name what, with [CodeFromMemory]. The log
+// says so once. The factories of package informers call it where InformerFor is given a function of the program.
 func (c *Cache) NotPersisted(what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -32,8 +32,8 @@ func KubeSystemUID(client corev1.NamespacesGetter) func(context.Context) (string
 // answerPatience is how long a server may take to answer a small request of ours. Then it is asked again.
 const answerPatience = 10 * time.Second
 
-// questionPatience is how long the server may take to answer what it is asked by bySeen: what the watch brings may come first, over a
-// slow link. The stored objects can be read meanwhile.
+// questionPatience is how long the server may take to answer what bySeen asks: over a slow link the events of the watch may
+// come first. The stored objects can be read meanwhile.
 const questionPatience = 2 * time.Minute
 
 // askCluster asks which cluster the server belongs to, until it has told. It returns how to relist if the stored

@@ -207,8 +207,8 @@ func ExampleReconcilerOptions() {
 	_ = options
 }
 
-// A program that leaves out, in its own ListFunc and WatchFunc, what other instances take. The request is that of every
-// shard, so each shard has a name: otherwise one that becomes another resumes the objects of the old one.
+// The ListFunc and WatchFunc of this program leave out the objects of other shards. All shards make the same request, so
+// each one gets a name. Without it a program that is given another shard would resume the objects of the old one.
 func ExampleCache_NewInformerFunc() {
 	pods := func(c *warmwatch.Cache, lw cache.ListerWatcher, shard, shards int) cache.SharedIndexInformer {
 		newInformer := c.NewInformerFunc(warmwatch.InformerOptions{Name: fmt.Sprintf("shard %d of %d", shard, shards)})

@@ -16,9 +16,9 @@ import (
 )
 
 // Kind is source.Kind of controller-runtime on a durable handler, for WatchesRawSource of a controller's builder. After a
-// restart it goes on where it stopped: it brings the deletions of the downtime too, and no object that is as it was. name
-// is that of the handler, see AddDurableEventHandler of [warmwatch.SharedIndexInformer]. It stays the same over restarts,
-// and no two sources of one object have the same.
+// restart it goes on where it stopped: it brings the deletions of the downtime too, and leaves out objects that have not
+// changed. The handler is called name, see AddDurableEventHandler of [warmwatch.SharedIndexInformer]. A restarted program
+// uses the same name. Two sources of one object need two names.
 //
 // What the handler puts into the queue counts as done when the handler returns. So the controller has [NewQueue], in which
 // requests are in the file before that. With another queue a request that waits at the end of the process is lost.

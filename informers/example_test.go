@@ -101,7 +101,7 @@ func ExampleNewMetadataSharedInformerFactory() {
 // A factory that informer-gen has made: one line for each type, and everything behind it as before.
 func ExampleGenerated() {
 	deployments := func(cache *warmwatch.Cache, client kubernetes.Interface) clientgoinformers.SharedInformerFactory {
-		factory := clientgoinformers.NewSharedInformerFactory(client, 0) // In place of that of the custom resources.
+		factory := clientgoinformers.NewSharedInformerFactory(client, 0) // Yours comes from the generated package.
 		factory.InformerFor(&appsv1.Deployment{}, informers.Generated[kubernetes.Interface](cache, &appsv1.Deployment{}, client.AppsV1().Deployments("")))
 		return factory
 	}

@@ -33,7 +33,6 @@ type inspector struct {
 	used     []uint64 // A bit for each page.
 	leaves   []leaves
 	ahead    []bool // For each readAheadBytes of the file: there are leaves with values.
-	buckets  int    // At the top.
 	format   string // What the format's bucket says.
 }
 
@@ -77,7 +76,7 @@ func (in *inspector) file() error {
 	if err := in.tree(binary.NativeEndian.Uint64(meta[metaRootAt:]), 0, 0, nil, nil); err != nil {
 		return err
 	}
-	if in.format != formatVersion && in.buckets > 0 { // Else bbolt has begun the file, and nothing was written yet.
+	if in.format != formatVersion {
 		return fmt.Errorf("%w: version %q, expected %q", ErrUnknownFormat, in.format, formatVersion)
 	}
 	return nil
@@ -267,9 +266,6 @@ func (in *inspector) noteLeaf(id uint64) { in.ahead[id*in.pageSize/readAheadByte
 
 // leaf checks the buckets in a leaf, and walks their pages.
 func (in *inspector) leaf(h pageHeader, page []byte, nesting int) error {
-	if nesting == 0 {
-		in.buckets += int(h.count)
-	}
 	for i := range int(h.count) {
 		at := pageHeaderBytes + i*elementBytes
 		e := h.element(page[at:])

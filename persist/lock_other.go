@@ -11,10 +11,10 @@ import (
 // boltTimeout is how long bbolt waits for its lock.
 const boltTimeout = 5 * time.Second
 
-// lock opens the cache file, or makes an empty one. It takes no lock, because there is no flock: bbolt takes its own when it opens
+// lock opens the cache file. It takes no lock, because there is no flock: bbolt takes its own when it opens
 // the file, and waits for boltTimeout.
 func (db *DB) lock(context.Context) (*os.File, error) {
-	return openFile(db.path, os.O_RDWR|os.O_CREATE, 0o600)
+	return openFile(db.path, os.O_RDWR, 0)
 }
 
 // unlockFile does nothing: on such systems closing the file ends its locks.

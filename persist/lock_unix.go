@@ -19,7 +19,7 @@ const (
 // boltTimeout is for the lock that bbolt takes itself: this process has it already.
 const boltTimeout = time.Second
 
-// lock opens the cache file, or makes an empty one, and takes the lock that bbolt takes. It waits for LockTimeout, and until ctx ends. Closing the
+// lock opens the cache file and takes the lock that bbolt takes. It waits for LockTimeout, and until ctx ends. Closing the
 // file releases the lock. The file is opened for writing, because NFS turns an exclusive
 // flock into a lock of the server, which requires that.
 //
@@ -28,7 +28,7 @@ const boltTimeout = time.Second
 func (db *DB) lock(ctx context.Context) (*os.File, error) {
 	logged := false
 	for begin := time.Now(); ; {
-		f, err := openFile(db.path, os.O_RDWR|os.O_CREATE, 0o600)
+		f, err := openFile(db.path, os.O_RDWR, 0)
 		if err != nil {
 			return nil, err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -24,9 +25,11 @@ const (
 	startsKey    = "starts" // How often the file was opened: what Open commits.
 )
 
+// Files beside the cache file begin with its name and one of these, or startingSuffix.
 const (
-	// corruptSuffix follows the name of the cache file in that of a bad one, kept so that somebody can find out why it is bad.
-	corruptSuffix  = ".corrupt-"
+	corruptSuffix = ".corrupt-" // A bad file, kept so that somebody can find out why it is bad.
+	newSuffix     = ".new-"     // A file that is being made, or was when its process ended.
+
 	setAsideLayout = "20060102T150405.000000000" // Follows corruptSuffix.
 )
 
@@ -43,7 +46,7 @@ var usedPaths sync.Map
 // that was set aside before is removed. A file that another process holds, or that cannot be written, is left
 // alone, and the DB works from memory until it is closed. [DB.Err] says why.
 //
-// An empty file is begun in place, as a new one is. So path may be a mount point; but a mount
+// An empty file is begun in place. So path may be a mount point; but a mount
 // point that gets damaged cannot be set aside: mount its directory instead.
 func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	o, err := o.withDefaults()
@@ -103,25 +106,29 @@ func newDB(o Options) *DB {
 // maxOpenAttempts bounds how often a file may come and go while it is being opened.
 const maxOpenAttempts = 10
 
-// open opens the file, after setting a bad one aside.
-func (db *DB) open(ctx context.Context) error {
+// open opens the file, after setting a bad one aside or beginning a missing one.
+func (db *DB) open(ctx context.Context) (err error) {
 	db.logPlace()
-	err := makeDir(filepath.Dir(db.path))
 	for range maxOpenAttempts {
+		var f *os.File
+		f, err = db.lock(ctx)
+		if errors.Is(err, fs.ErrNotExist) {
+			if err = db.begin(); isDiskFull(err) && db.makeRoom() {
+				err = db.begin()
+			}
+			if err != nil && !errors.Is(err, fs.ErrExist) { // Else another process was faster.
+				return err
+			}
+			continue
+		}
 		if err != nil {
 			return err
 		}
-		var f *os.File
-		if f, err = db.lock(ctx); err != nil {
+		bad, _ := f.Stat()
+		if err = db.openLocked(f); !isBad(err) {
 			return err
 		}
-		bad, _ := f.Stat()
-		switch err = db.openLocked(f); {
-		case isBad(err):
-			err = db.setAside(ctx, bad, err)
-		case isDiskFull(err) && db.makeRoom():
-			err = nil
-		default:
+		if err := db.setAside(ctx, bad, err); err != nil {
 			return err
 		}
 	}
@@ -153,6 +160,7 @@ func (db *DB) openLocked(f *os.File) error {
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
+	db.remove(newSuffix) // Whoever makes one now cannot give it the name of the cache file.
 	db.markStart(db.starts() + 1)
 	defer db.unmarkStart()
 	b, err := openBolt(f)
@@ -249,6 +257,32 @@ func (db *DB) sync(b *handle) error {
 	return nil
 }
 
+// begin makes a new file where there is none. It makes the file under another name, because bbolt does not begin a file
+// at once. If another process is faster, begin returns [fs.ErrExist].
+func (db *DB) begin() error {
+	dir := filepath.Dir(db.path)
+	if err := makeDir(dir); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, filepath.Base(db.path)+newSuffix+"*") // 0600
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }()
+	b, err := openBolt(f)
+	if err != nil {
+		return err
+	}
+	// It is closed before it gets its name, because some systems rename no open file.
+	if err := errors.Join(db.firstCommit(b), guard(b.Close)); err != nil {
+		return err
+	}
+	if err := publish(f.Name(), db.path); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
 // A SetAside is a file that could not be used, and was renamed.
 type SetAside struct {
 	Path   string    // Where it is now.
@@ -274,7 +308,7 @@ func (db *DB) setAside(ctx context.Context, bad os.FileInfo, cause error) error 
 	if info, err := f.Stat(); err != nil || bad == nil || !os.SameFile(bad, info) {
 		return err // Another process has set it aside.
 	}
-	db.removeSetAside()
+	db.remove(corruptSuffix)
 	now := time.Now()
 	aside := db.path + corruptSuffix + now.UTC().Format(setAsideLayout)
 	if err := os.Rename(db.path, aside); err != nil {
@@ -288,7 +322,7 @@ func (db *DB) setAside(ctx context.Context, bad os.FileInfo, cause error) error 
 
 // makeRoom removes what was set aside, and reports whether there was any.
 func (db *DB) makeRoom() bool {
-	some := db.removeSetAside()
+	some := db.remove(corruptSuffix)
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	db.setAsides = nil

@@ -94,7 +94,7 @@ func run(ctx context.Context) (err error) {
 	return nil
 }
 
-// version is that of what is in a file. With another one all files are made anew.
+// version changes when the contents of the files do. Then all files are made anew.
 const version = "v1"
 
 type agent struct{ pods listers.PodLister }

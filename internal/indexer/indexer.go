@@ -108,8 +108,8 @@ type state struct {
 // doubt says that index entries may be wrong.
 func (s *state) doubt(err error) { s.IndexErr = fmt.Sprintf("%.200s", err) }
 
-// New returns the Indexer of a space, with the objects that are in the DB. The error wraps [persist.ErrCorrupt] if their
-// number and that of the last write are lost.
+// New returns the Indexer of a space, with the objects that are in the DB. The error wraps [persist.ErrCorrupt] if the
+// DB has lost how many objects there are, and which write was the last.
 // The caller rebuilds the indices if other index functions may have made them.
 func New(o Options) (*Indexer, error) {
 	if o.DB == nil || o.Space == "" {

@@ -80,8 +80,8 @@ const (
 	wholePoll    = 20 * time.Millisecond
 )
 
-// patiently calls read, unless the objects are hidden. It calls read again once the damage that it has met is repaired, and once the indices have all entries (A7). It
-// returns the last error: after limit, if that is not 0, and if nothing is being repaired.
+// patiently calls read, unless the objects are hidden. It calls read again once the damage that it has met is repaired,
+// and once the indices have all entries (A7). It returns the last error: after limit, if that is not 0, and if nothing is being repaired.
 func (ix *Indexer) patiently(limit time.Duration, read func() error) error {
 	if ix.Hidden() {
 		return nil

@@ -98,12 +98,13 @@ func (r *Resumer) ask(ctx context.Context) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a.Items > 1 { // The server ignores the limit, or the ListerWatcher reads all pages, or asks for a version at which no limit holds.
+	// The server ignores the limit, or the ListerWatcher reads all pages, or asks for a version at which no limit holds.
+	if a.Items > 1 {
 		r.mu.Lock()
 		r.questioning = questionUseless
 		r.mu.Unlock()
 		a.First, a.Count = nil, -1
-		if a.Newest == a.ResourceVersion { // Such a list may have that version because of its objects: it says nothing of deletions.
+		if a.Newest == a.ResourceVersion { // It may be made of the objects' versions. Then it leaves out deletions.
 			a.ResourceVersion = ""
 		}
 	}

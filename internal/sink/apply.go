@@ -163,7 +163,7 @@ func (a *applier) leftOutObject(w *indexer.Writer, key string) any {
 // keyBytes is about how long a delta without objects is.
 const keyBytes = 128
 
-// lostDelta is the delta of a missed deletion, with the last known object, if that can be told.
+// lostDelta is the delta of a missed deletion. It has the last known object, if that can be read.
 func (k *Sink) lostDelta(c *indexer.Change) queue.Delta {
 	d := queue.Delta{Seq: c.Seq, Type: cache.Deleted, Key: c.Key, FinalStateUnknown: true, SizeBytes: keyBytes}
 	if d.New = k.told(c.Old); d.New != nil {

@@ -178,7 +178,7 @@ func (k *Sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta, more
 	return k.writeLocked(w, ds, more...)
 }
 
-// vouchLocked notes that the server has told of everything up to the resourceVersion rv.
+// vouchLocked notes that the server has sent everything up to the resourceVersion rv.
 func (k *Sink) vouchLocked(rv string) {
 	k.record.ResourceVersion = rv
 	k.record.VouchedAt = time.Now().UTC().Truncate(time.Second) // So that the checkpoints of one second share the rest.
@@ -218,8 +218,8 @@ func (k *Sink) Bookmark(rv string) error {
 	return k.passLocked(rv)
 }
 
-// bookmarksBucket has the last bookmark behind each checkpoint of the file, by space: one bucket, so that the bookmarks of
-// many informers take no more pages of a commit than those of one.
+// bookmarksBucket has the last bookmark of each informer of the file, by space. All are in one bucket, so that a commit
+// with the bookmarks of many informers writes as few pages as one with a single bookmark.
 var bookmarksBucket = persist.Bucket{Space: "bookmarks", Name: "last"}
 
 // A bookmark says that nothing has happened between the version of the checkpoint, which is After, and its own.
@@ -229,7 +229,7 @@ type bookmark struct {
 	VouchedAt       time.Time `json:"vouchedAt"`
 }
 
-// passLocked notes that the store, as it is, is that of the resourceVersion rv.
+// passLocked notes that nothing has changed up to the resourceVersion rv.
 func (k *Sink) passLocked(rv string) error {
 	k.vouchLocked(rv)
 	value := persist.JSON(bookmark{k.written.ResourceVersion, rv, k.record.VouchedAt})

@@ -63,16 +63,16 @@ func ReadFile(path string) (f *File, err error) {
 		}
 	}()
 	f = &File{Objects: map[string]*corev1.ConfigMap{}, Entries: map[string]bool{}, Handlers: map[string]Handler{}}
-	if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return f, nil
 	}
+	f.Exists = true
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: time.Second})
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	defer db.Close()
 	return f, db.View(func(tx *bolt.Tx) error {
-		f.Exists = tx.Bucket([]byte("warmwatch")) != nil // Else nothing was ever written to it.
 		// bbolt's check runs in a goroutine of its own, where a page that is not
 		// what it says ends the process: this walk would have panicked before.
 		if err := walk(tx.Cursor().Bucket()); err != nil {

@@ -377,18 +377,12 @@ func Resume(seed uint64, path string, w *World, further int, compact bool) {
 		m.Violation("%v", err)
 	}
 	f, err := ReadFile(path)
-	begun := false // Of a file that was being made something may be left, which is set aside.
-	if err != nil || !f.Exists {
-		begun = !slices.ContainsFunc(w.Durables(), func(name string) bool { return len(w.Belief(name).Newest) > 0 })
-	}
-	if err != nil && !begun {
+	if err != nil {
 		m.Violation("the file cannot be read: %v", err)
 		return
 	}
-	if !begun {
-		for _, v := range f.Violations(s, m.World()) {
-			m.Violation("after the crash: %s", v)
-		}
+	for _, v := range f.Violations(s, m.World()) {
+		m.Violation("after the crash: %s", v)
 	}
 	if w.Version == 0 { // No server is at version 0.
 		further++
@@ -407,7 +401,7 @@ func Resume(seed uint64, path string, w *World, further int, compact bool) {
 		if found, err := SetAside(path); err == nil {
 			after = len(found)
 		}
-		if st.Err != nil || st.MemoryOnly || after != len(before) && (!begun || after != 1) {
+		if st.Err != nil || st.MemoryOnly || after != len(before) {
 			m.Violation("life %d after the crash: open: %v, memory only: %v, %d files set aside, expected %d", life, st.Err, st.MemoryOnly, after, len(before))
 		}
 		b.Quiet()
