@@ -3,6 +3,7 @@ package persist
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -174,7 +175,7 @@ func (db *DB) failedLocked(err error) {
 	if db.formerUsers == nil {
 		db.formerUsers, db.users = db.users, new(atomic.Int64)
 	}
-	db.commitErr = prefixed(err, "commit to %s", db.path)
+	db.commitErr = fmt.Errorf("persist: commit to %s: %w", db.path, err)
 	// As long as it has failed so far, so that the delay doubles.
 	db.retryAt = time.Now().Add(min(max(time.Since(db.errSince), minRetryDelay), maxRetryDelay))
 	db.noteChangeLocked(db.opts.DurableDelay) // To count as durable.

@@ -2,6 +2,7 @@ package persist
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -42,7 +43,7 @@ func (db *DB) damagedLocked(err error) {
 	if db.fileErr == nil {
 		db.opts.Logger.Error(err, "The cache file is damaged. It is only read from now on, and set aside at the next start", "path", db.path)
 		db.errSince = time.Now()
-		db.fileErr = prefixed(err, "%s is only read", db.path)
+		db.fileErr = fmt.Errorf("persist: %s is only read: %w", db.path, err)
 	}
 	if db.flushing != nil {
 		db.mergeBackLocked(db.flushing)

@@ -75,11 +75,11 @@ func (o Options) withDefaults() (Options, error) {
 //
 // A recovery: [Open] decides once what becomes of a file.
 //
-//	lock ──► inspect ──► start marker ──► bbolt opens it ──► leaves ──► first commit ──► in use
-//	  │         │              │ (third)        │               │             │            │
-//	memory    bad: set aside, and begin a new file: a cold start              │      damaged: read only,
-//	                                                                    full: as a   set aside by the next Open
-//	                                                                    failed commit
+//	lock ──► inspect ──► start marker ──► bbolt opens it ──► walk ──► first commit ──► in use
+//	  │         │              │ (third)                       │            │            │
+//	memory      └──────────────┴── bad: set aside, a new one ──┘      full: as a         │
+//	                               is begun: a cold start             failed commit   damaged: read only,
+//	                                                                                  set aside by the next Open
 //
 // Damage that is found in use has nothing replaced: the DB stops writing to the file and counts as durable what is in
 // memory. A bucket that cannot be read counts as dropped, all of them if no transaction can be begun any more. The

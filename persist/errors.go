@@ -3,7 +3,6 @@ package persist
 import (
 	"errors"
 	"fmt"
-	"strings"
 )
 
 var (
@@ -39,21 +38,5 @@ func (e *CorruptError) Error() string {
 	}
 	return fmt.Sprintf("persist: corrupt value in bucket %q, key %q: %v", e.Bucket, e.Key, e.Err)
 }
-
-// prefixed wraps err in a message of what failed. "persist: " stands in it only once.
-func prefixed(err error, format string, args ...any) error {
-	return &prefixedError{fmt.Sprintf(format, args...), err}
-}
-
-type prefixedError struct {
-	what string
-	err  error
-}
-
-func (e *prefixedError) Error() string {
-	return "persist: " + e.what + ": " + strings.TrimPrefix(e.err.Error(), "persist: ")
-}
-
-func (e *prefixedError) Unwrap() error { return e.err }
 
 func (e *CorruptError) Unwrap() []error { return []error{ErrCorrupt, e.Err} }

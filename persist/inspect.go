@@ -2,11 +2,9 @@ package persist
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -18,28 +16,27 @@ import (
 // reads the file, one
 //
 //   - without a valid meta page, or shorter than that says,
-//   - without a freelist (never written by us, see boltOptions), or with an impossible one,
+//   - without a freelist (never written by us, see boltOptions), or with an impossible one.
+//
+// [inspector.walk] then goes through bbolt's mapping, before anything is written, and refuses a file
+//
 //   - in which two references lead to a page, or one to a free page, or out of the file,
-//   - with a branch, or a leaf or inline page that holds buckets, that bbolt could not have written,
+//   - with a page that bbolt could not have written,
+//   - in which keys do not ascend from leaf to leaf, or a branch does not name a page by its first key,
 //   - of another format.
 //
-// [inspector.checkLeaves] then checks the leaves with values, in bbolt's mapping and before anything is written:
-// keys ascend from leaf to leaf, and each branch names a page by its first key. So bbolt's cursor comes to an end,
-// and finds every key that is there. The values are not read: each has a checksum.
+// So bbolt's cursor comes to an end, and finds every key that is there. The values are not read: each has a checksum.
 type inspector struct {
 	f        *os.File
+	root     uint64
 	pageSize uint64
 	pages    uint64
 	used     []uint64 // A bit for each page.
-	leaves   []leaves
-	ahead    []bool // For each readAheadBytes of the file: there are leaves with values.
-	format   string // What the format's bucket says.
-}
 
-// leaves are the leaves with values below one branch, or, if that page is a leaf, the whole bucket.
-type leaves struct {
-	page uint64
-	next []byte // The key by which a branch names what comes behind them, nil at the end of the bucket.
+	mapped []byte // The pages.
+	format string // What the format's bucket says.
+	wg     sync.WaitGroup
+	err    atomic.Pointer[error] // The first one of the goroutines.
 }
 
 func inspect(f *os.File) (*inspector, error) {
@@ -56,6 +53,7 @@ func (in *inspector) file() error {
 	if err != nil {
 		return err
 	}
+	in.root = binary.NativeEndian.Uint64(meta[metaRootAt:])
 	in.pageSize, in.pages = pageSizeOf(meta), binary.NativeEndian.Uint64(meta[metaHighAt:])
 	if in.pages > uint64(info.Size())/in.pageSize { // bbolt would fault, or write new pages behind these.
 		return corruptFile("it has %d bytes, and %d pages of %d by its meta page", info.Size(), in.pages, in.pageSize)
@@ -65,21 +63,11 @@ func (in *inspector) file() error {
 	}
 	in.used = make([]uint64, in.pages/64+1)
 	in.used[0] = 1<<0 | 1<<1 // The meta pages.
-	in.ahead = make([]bool, in.pages*in.pageSize/readAheadBytes+1)
 	freelist := binary.NativeEndian.Uint64(meta[metaFreelistAt:])
 	if freelist == noFreelist {
 		return fmt.Errorf("%w: the file has no freelist", ErrUnknownFormat)
 	}
-	if err := in.freelist(freelist); err != nil {
-		return err
-	}
-	if err := in.tree(binary.NativeEndian.Uint64(meta[metaRootAt:]), 0, 0, nil, nil); err != nil {
-		return err
-	}
-	if in.format != formatVersion {
-		return fmt.Errorf("%w: version %q, expected %q", ErrUnknownFormat, in.format, formatVersion)
-	}
-	return nil
+	return in.freelist(freelist)
 }
 
 // use notes that something refers to a page. A second reference is an error.
@@ -94,118 +82,141 @@ func (in *inspector) use(id uint64) error {
 	return nil
 }
 
-// useRest notes the overflow pages of a page.
-func (in *inspector) useRest(id uint64, h pageHeader) error {
-	for more := id + 1; more < id+h.bytes/in.pageSize; more++ {
-		if err := in.use(more); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// header reads the header of a page.
-func (in *inspector) header(id uint64) (h pageHeader, err error) {
-	var b [pageHeaderBytes]byte
-	if err := readAt(in.f, b[:], int64(id*in.pageSize)); err != nil {
+// useAll reads the header of a page, and notes that something refers to it.
+func (in *inspector) useAll(id uint64, header []byte) (h pageHeader, err error) {
+	if h, err = in.parseHeader(header, id); err != nil {
 		return h, err
 	}
-	return in.parseHeader(b[:], id)
-}
-
-// maxInspectedBytes is more than a page has that is read whole: a branch, a leaf with buckets,
-// or the freelist, which has eight bytes for each free page.
-const maxInspectedBytes = 64 << 20
-
-// page reads a whole page that use has noted, and notes its overflow pages.
-func (in *inspector) page(id uint64) (pageHeader, []byte, error) {
-	h, err := in.header(id)
-	if err == nil {
-		err = in.useRest(id, h)
+	for more := id; more < id+h.bytes/in.pageSize; more++ {
+		if err := in.use(more); err != nil {
+			return h, err
+		}
 	}
-	if err == nil && h.bytes > maxInspectedBytes {
-		err = corruptFile("page %d is %d bytes long, expected at most %d", id, h.bytes, maxInspectedBytes)
-	}
-	if err != nil {
-		return h, nil, err
-	}
-	b := make([]byte, h.bytes)
-	return h, b, readAt(in.f, b, int64(id*in.pageSize))
+	return h, nil
 }
 
 // freelist notes the free pages. It refuses a freelist with more pages than bbolt gives it (tx.commitFreelist in
 // bbolt's tx.go): room for its entries, for the free pages that it has taken for itself, and the rest of a page.
 func (in *inspector) freelist(id uint64) error {
-	if err := in.use(id); err != nil {
+	if id >= in.pages {
+		return corruptFile("the freelist is page %d of %d", id, in.pages)
+	}
+	b := make([]byte, pageHeaderBytes+8)
+	if err := readAt(in.f, b, int64(id*in.pageSize)); err != nil {
 		return err
 	}
-	h, b, err := in.page(id)
+	h, err := in.useAll(id, b)
 	if err != nil {
 		return err
 	}
 	if h.flags != freelistPage {
 		return corruptFile("page %d has flags %#x, expected a freelist", id, h.flags)
 	}
-	b = b[pageHeaderBytes:]
-	count := uint64(h.count)
+	count, from := uint64(h.count), uint64(pageHeaderBytes)
 	if count == manyInFirst {
-		count, b = binary.NativeEndian.Uint64(b), b[8:]
+		count, from = binary.NativeEndian.Uint64(b[from:]), from+8
 	}
 	pages := h.bytes / in.pageSize
-	if count > uint64(len(b))/8 || pages > (pageHeaderBytes+8*(count+pages+1))/in.pageSize+1 {
+	if count > in.pages || from+8*count > h.bytes || pages > (pageHeaderBytes+8*(count+pages+1))/in.pageSize+1 {
 		return corruptFile("the freelist has %d entries, and is %d pages long", count, pages)
 	}
-	for i := range count {
-		if err := in.use(binary.NativeEndian.Uint64(b[8*i:])); err != nil {
+	b = make([]byte, 8*count)
+	if err := readAt(in.f, b, int64(id*in.pageSize+from)); err != nil {
+		return err
+	}
+	for ; len(b) > 0; b = b[8:] {
+		if err := in.use(binary.NativeEndian.Uint64(b)); err != nil {
 			return fmt.Errorf("freelist: %w", err)
 		}
 	}
 	return nil
 }
 
+// walk checks all pages that the root leads to. The first touch of each page of the mapping costs most, and
+// processors share that; whoever counts the objects touches them anyway.
+func (in *inspector) walk(b *bolt.DB) error {
+	for at := uint64(0); at < in.pages*in.pageSize; at += readAheadBytes {
+		readAhead(in.f, int64(at), readAheadBytes)
+	}
+	info := b.Info()
+	in.mapped = unsafe.Slice(*(**byte)(unsafe.Pointer(&info.Data)), in.pages*in.pageSize)
+	err := guard(func() error { return in.tree(in.root, 0, 0, nil, nil) })
+	in.wg.Wait()
+	if other := in.err.Load(); err == nil && other != nil {
+		err = *other
+	}
+	if err == nil && in.format != formatVersion {
+		err = fmt.Errorf("%w: version %q, expected %q", ErrUnknownFormat, in.format, formatVersion)
+	}
+	return err
+}
+
+// readAheadBytes is how much Linux reads ahead for one call, with its default settings
+// (force_page_cache_ra in mm/readahead.c; read_ahead_kb is 128).
+const readAheadBytes = 128 << 10
+
 // tree walks the pages of a bucket, from the page id on. first is the key that the branch above names that page by,
-// nil for the root, and next the one by which a branch names what comes behind it, nil at the end. At nesting 0 and
-// 1 (the root bucket and the spaces) it reads leaves as well, for the buckets in them.
+// nil for the root, and next the one by which a branch names what comes behind it, nil at the end. Nesting is 0 for the
+// root bucket, 1 for the spaces, and 2 for their buckets, which have values.
 func (in *inspector) tree(id uint64, depth, nesting int, first, next []byte) error {
 	if depth > maxTreeDepth {
 		return corruptFile("a bucket has more than %d levels of pages", maxTreeDepth)
 	}
-	if err := in.use(id); err != nil {
-		return err
+	if id >= in.pages {
+		return corruptFile("something refers to page %d of %d", id, in.pages)
 	}
-	h, err := in.header(id)
+	page := in.mapped[id*in.pageSize:]
+	h, err := in.useAll(id, page)
 	if err != nil {
 		return err
 	}
-	if nesting == maxBucketNesting && h.flags == leafPage && depth == 0 {
-		in.noteLeaves(id, nil)
-		in.noteLeaf(id)
-		return nil
-	}
-	h, b, err := in.page(id)
-	if err != nil {
-		return err
-	}
+	page = page[:h.bytes]
 	flags := uint32(0)
-	if h.flags == leafPage {
+	if h.flags == leafPage && nesting < maxBucketNesting {
 		flags = leafBucketFlag
 	}
-	end, err := h.checkElements(b, flags)
+	end, err := h.checkElements(page, flags)
 	switch {
-	case h.flags != branchPage && (h.flags != leafPage || nesting == maxBucketNesting):
+	case h.flags != branchPage && h.flags != leafPage:
 		return corruptFile("page %d has flags %#x", id, h.flags)
 	case err != nil:
 		return fmt.Errorf("page %d: %w", id, err)
-	case !isZero(b[end:]): // As in each such page that bbolt writes. Else the header has lost its number of elements.
-		return corruptFile("page %d: something follows the contents of its %d elements", id, h.count)
+	case h.bytes-end >= in.pageSize: // bbolt gives a node no more pages than it needs (node.spill in its node.go).
+		return corruptFile("page %d is %d bytes long, and needs %d", id, h.bytes, end)
+	case h.count == 0 && (first != nil || !isZero(page[end:][:elementBytes])):
+		return corruptFile("page %d is empty", id)
 	}
-	if err := h.checkEnds(id, b, first, next); err != nil {
+	if err := h.checkEnds(id, page, first, next); err != nil {
 		return err
 	}
-	if h.flags == leafPage {
-		return in.leaf(h, b, nesting)
+	switch {
+	case h.flags == branchPage && nesting == maxBucketNesting:
+		in.wg.Go(func() {
+			if err := guard(func() error { return in.branch(h, page, depth, nesting, next) }); err != nil {
+				in.err.CompareAndSwap(nil, &err)
+			}
+		})
+		return nil
+	case h.flags == branchPage:
+		return in.branch(h, page, depth, nesting, next)
+	case nesting < maxBucketNesting:
+		return in.buckets(h, page, nesting)
 	}
-	return in.branch(id, h, b, depth, nesting, next)
+	return h.checkPrefix(page)
+}
+
+// branch walks what a branch leads to.
+func (in *inspector) branch(h pageHeader, page []byte, depth, nesting int, next []byte) error {
+	for i := range int(h.count) {
+		behind := next
+		if i+1 < int(h.count) {
+			behind = h.key(page, i+1)
+		}
+		if err := in.tree(child(page, i), depth+1, nesting, h.key(page, i), behind); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func isZero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }
@@ -222,50 +233,8 @@ func (h pageHeader) checkEnds(id uint64, page, first, next []byte) error {
 	return nil
 }
 
-// behind returns the key by which a branch names what comes behind a child. next is that of tree.
-func (h pageHeader) behind(page []byte, i int, next []byte) []byte {
-	if i+1 < int(h.count) {
-		return h.key(page, i+1)
-	}
-	return next
-}
-
-// branch walks what a branch leads to. Leaves with values are only noted: all children are of one kind, so the
-// first one tells.
-func (in *inspector) branch(id uint64, h pageHeader, page []byte, depth, nesting int, next []byte) error {
-	leaves := false
-	if first := child(page, 0); nesting == maxBucketNesting && first < in.pages {
-		h, err := in.header(first)
-		if err != nil {
-			return err
-		}
-		leaves = h.flags == leafPage
-	}
-	if leaves {
-		in.noteLeaves(id, next)
-	}
-	for i := range int(h.count) {
-		var err error
-		if id := child(page, i); !leaves {
-			err = in.tree(id, depth+1, nesting, h.key(page, i), h.behind(page, i, next))
-		} else if err = in.use(id); err == nil {
-			in.noteLeaf(id)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (in *inspector) noteLeaves(page uint64, next []byte) {
-	in.leaves = append(in.leaves, leaves{page, bytes.Clone(next)})
-}
-
-func (in *inspector) noteLeaf(id uint64) { in.ahead[id*in.pageSize/readAheadBytes] = true }
-
-// leaf checks the buckets in a leaf, and walks their pages.
-func (in *inspector) leaf(h pageHeader, page []byte, nesting int) error {
+// buckets checks the buckets in a leaf, and walks their pages.
+func (in *inspector) buckets(h pageHeader, page []byte, nesting int) error {
 	for i := range int(h.count) {
 		at := pageHeaderBytes + i*elementBytes
 		e := h.element(page[at:])
@@ -320,86 +289,6 @@ func (in *inspector) inline(page []byte, nesting int, name string) error {
 		}
 	}
 	return nil
-}
-
-const maxLeafWorkers = 8
-
-// readAheadBytes is how much Linux reads ahead for one call, with its default settings
-// (force_page_cache_ra in mm/readahead.c; read_ahead_kb is 128).
-const readAheadBytes = 128 << 10
-
-// checkLeaves checks the leaves with values in the mapping of b. The first touch of each page costs most, and
-// processors share that; whoever counts the objects touches them anyway.
-func (in *inspector) checkLeaves(b *bolt.DB) error {
-	info := b.Info()
-	data := unsafe.Slice(*(**byte)(unsafe.Pointer(&info.Data)), in.pages*in.pageSize)
-	workers := min(runtime.GOMAXPROCS(0), maxLeafWorkers)
-	errs := make([]error, workers)
-	var wg sync.WaitGroup
-	var next atomic.Int64
-	for w := range workers {
-		wg.Go(func() {
-			for i := w * len(in.ahead) / workers; i < (w+1)*len(in.ahead)/workers; i++ {
-				if in.ahead[i] {
-					readAhead(in.f, int64(i)*readAheadBytes, readAheadBytes)
-				}
-			}
-			errs[w] = guard(func() error {
-				for i := next.Add(1) - 1; i < int64(len(in.leaves)); i = next.Add(1) - 1 {
-					if err := in.checkLeavesOf(data, in.leaves[i]); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		})
-	}
-	wg.Wait()
-	return cmp.Or(errs...)
-}
-
-func (in *inspector) checkLeavesOf(data []byte, l leaves) error {
-	page := data[l.page*in.pageSize:]
-	h, err := in.parseHeader(page, l.page)
-	if err != nil {
-		return err
-	}
-	if h.flags == leafPage {
-		return in.checkValues(data, l.page, nil, nil)
-	}
-	page = page[:h.bytes]
-	for i := range int(h.count) { // Its elements are checked, and lead to pages of the file.
-		if err := in.checkValues(data, child(page, i), h.key(page, i), h.behind(page, i, l.next)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// checkValues checks a leaf with values. first and next are those of tree.
-func (in *inspector) checkValues(data []byte, id uint64, first, next []byte) error {
-	page := data[id*in.pageSize:]
-	h, err := in.parseHeader(page, id)
-	if err != nil {
-		return err
-	}
-	if h.flags != leafPage {
-		return corruptFile("page %d has flags %#x, expected a leaf", id, h.flags)
-	}
-	if err := in.useRest(id, h); err != nil {
-		return err
-	}
-	page = page[:h.bytes]
-	end, err := h.checkElements(page, 0)
-	switch {
-	case err != nil:
-		return fmt.Errorf("leaf %d: %w", id, err)
-	case h.bytes-end >= in.pageSize: // bbolt gives a leaf no more pages than it needs (node.spill in its node.go).
-		return corruptFile("leaf %d is %d bytes long, and needs %d", id, h.bytes, end)
-	case h.count == 0 && (first != nil || !isZero(page[end:][:elementBytes])):
-		return corruptFile("leaf %d is empty", id)
-	}
-	return cmp.Or(h.checkPrefix(page), h.checkEnds(id, page, first, next))
 }
 
 // checkPrefix checks how the keys of values begin. They ascend, so the first and the last one tell.

@@ -73,7 +73,7 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	if err != nil {
 		db.opts.Logger.Error(err, "Could not use the cache file, working from memory", "path", path)
 		db.errSince = time.Now()
-		db.fileErr = prefixed(err, "working from memory")
+		db.fileErr = fmt.Errorf("persist: working from memory: %w", err)
 	}
 	go db.run()
 	return db, nil
@@ -169,7 +169,7 @@ func (db *DB) openLocked(f *os.File) error {
 	}
 	crashpoint()
 	if in != nil {
-		err = in.checkLeaves(b.DB)
+		err = in.walk(b.DB)
 	}
 	if err != nil {
 		return errors.Join(err, guard(b.Close))
