@@ -35,7 +35,7 @@ var (
 	path       = flag.String("cache", "cache.db", "the cache file, in a directory of the node that outlives Pods")
 	dir        = flag.String("dir", "pods", "directory of the files")
 	epoch      = flag.String("epoch", "", "what has to be the same for the files to be there, for example the boot id; empty: each start makes all files")
-	status     = flag.String("status", "", "address that serves the status of the cache; empty disables it")
+	status     = flag.String("status", "", "address that serves the status of the cache, and relists after POST /relist; empty disables it")
 )
 
 func main() {
@@ -72,6 +72,11 @@ func run(ctx context.Context) (err error) {
 	if *status != "" {
 		http.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) {
 			_ = json.NewEncoder(w).Encode(c.Status())
+		})
+		http.HandleFunc("POST /relist", func(w http.ResponseWriter, r *http.Request) { // After an etcd was put back.
+			if err := c.Relist(r.Context()); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			}
 		})
 		go func() { log.Print(http.ListenAndServe(*status, nil)) }()
 	}
