@@ -22,7 +22,7 @@ var updateAPI = flag.Bool("api.update", false, "write the golden files of TestTh
 // TestTheAPIIsThatOfTheGoldenFiles: whoever changes what a package exports changes testdata/api as well, with -api.update.
 // They list what `go doc -short` does, with fields and methods.
 func TestTheAPIIsThatOfTheGoldenFiles(t *testing.T) {
-	for _, dir := range []string{".", "controllerruntime", "informers", "persist", "queue", "workqueue"} {
+	for _, dir := range []string{".", "checkpoint", "controllerruntime", "indexer", "informers", "persist", "queue", "reflector", "workqueue"} {
 		golden := filepath.Join("testdata", "api", strings.Replace(dir, ".", "warmwatch", 1)+".txt")
 		got := exported(t, dir)
 		if *updateAPI {
@@ -116,7 +116,7 @@ func constants(t *testing.T, name string) map[string]string {
 
 // TestCodesAndCausesAreSpelledAsTheirConstants, and all causes are exported.
 func TestCodesAndCausesAreSpelledAsTheirConstants(t *testing.T) {
-	here, causes := constants(t, "problem.go"), constants(t, "internal/checkpoint/cause.go")
+	here, causes := constants(t, "problem.go"), constants(t, "checkpoint/cause.go")
 	codes := constants(t, "persist/db.go")
 	for name, value := range here {
 		switch from, isCode := strings.CutPrefix(name, "Code"); {

@@ -16,8 +16,8 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/warmwatch/warmwatch/internal/checkpoint"
-	"github.com/warmwatch/warmwatch/internal/indexer"
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/indexer"
 	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"

@@ -23,9 +23,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/watchlist"
 
-	"github.com/warmwatch/warmwatch/internal/checkpoint"
-	"github.com/warmwatch/warmwatch/internal/reflector"
+	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/request"
+	"github.com/warmwatch/warmwatch/reflector"
 )
 
 func formOf(example runtime.Object) checkpoint.Form {

@@ -8,13 +8,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"github.com/warmwatch/warmwatch/internal/checkpoint"
-	"github.com/warmwatch/warmwatch/internal/indexer"
-	"github.com/warmwatch/warmwatch/internal/reflector"
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/indexer"
 	"github.com/warmwatch/warmwatch/internal/request"
-	"github.com/warmwatch/warmwatch/internal/sink"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
+	"github.com/warmwatch/warmwatch/reflector"
 	"github.com/warmwatch/warmwatch/workqueue"
 )
 
@@ -29,7 +28,7 @@ type parts struct {
 	logger       klog.Logger
 	indexer      *indexer.Indexer
 	queue        *queue.Log
-	sink         *sink.Sink
+	sink         *reflector.Sink
 	work         *workqueue.Store // Of the reconcilers.
 	ignoreDamage func()           // Ends that the DB calls fileDamaged.
 }
@@ -88,7 +87,7 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 			return err
 		}
 	}
-	p.sink = sink.New(sink.Options{
+	p.sink = reflector.NewSink(reflector.SinkOptions{
 		DB: p.db, Space: p.space, Indexer: p.indexer, Log: p.queue, Detector: s.detector, Logger: p.logger,
 		Informer: observer{&s.progress, s}, Example: s.example, NewObject: s.newObject,
 	})
@@ -99,7 +98,7 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 
 // spaceBuckets returns the names of all buckets that an informer has in its space.
 func spaceBuckets() []string {
-	return slices.Concat(indexer.Buckets(), queue.Buckets(), sink.Buckets(), workqueue.Buckets(), []string{deletedBucket})
+	return slices.Concat(indexer.Buckets(), queue.Buckets(), reflector.Buckets(), workqueue.Buckets(), []string{deletedBucket})
 }
 
 func dropSpace(db *persist.DB, space string) error {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/warmwatch/warmwatch/internal/checkpoint"
+	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/persist"
 )
 

@@ -12,9 +12,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"github.com/warmwatch/warmwatch/internal/checkpoint"
-	"github.com/warmwatch/warmwatch/internal/reflector"
-	"github.com/warmwatch/warmwatch/internal/sink"
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/reflector"
 )
 
 // Run implements [cache.SharedInformer].
@@ -122,8 +121,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 		ListerWatcher: s.checked(p.identity),
 		Schema:        bySeen(s, s.cache.schemas.of),
 		Store:         p.sink,
-		Observer:      observer{&s.progress, s},
-		History:       p.sink,
+		Informer:      observer{&s.progress, s},
 		Relist:        relisting,
 		NeverResume:   want.NeverResume,
 		Cluster:       s.askCluster,
@@ -393,7 +391,7 @@ func (p *progress) isQuiet() bool {
 }
 
 // relistRegularly asks for a relist each Options.FullRelistEvery.
-func (s *SharedIndexInformer) relistRegularly(ctx context.Context, k *sink.Sink) {
+func (s *SharedIndexInformer) relistRegularly(ctx context.Context, k *reflector.Sink) {
 	every := min(s.cache.opts.FullRelistEvery, 1<<60) // 36 years, so that its parts and multiples are times.
 	for every > 0 {
 		last, after := k.LastFullList(), every*4/5+rand.N(every*2/5+1)

@@ -10,9 +10,9 @@ import (
 
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/warmwatch/warmwatch/internal/checkpoint"
-	"github.com/warmwatch/warmwatch/internal/reflector"
+	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/queue"
+	"github.com/warmwatch/warmwatch/reflector"
 	"github.com/warmwatch/warmwatch/workqueue"
 )
 
@@ -245,7 +245,7 @@ func (p *progress) start(objects int) []any {
 	return keysAndValues
 }
 
-// RelistBegun implements [sink.Informer].
+// RelistBegun implements [reflector.Informer].
 func (p *progress) RelistBegun(rewriting bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -294,7 +294,7 @@ func (p *progress) setPhase(phase Phase) {
 	}
 }
 
-// Disconnected implements [reflector.Observer].
+// Disconnected implements [reflector.Informer].
 func (p *progress) Disconnected(err error) {
 	if err != nil {
 		p.set(CodeServerFails, err)
@@ -302,13 +302,13 @@ func (p *progress) Disconnected(err error) {
 	p.setPhase(PhaseDisconnected)
 }
 
-// Live implements [reflector.Observer].
+// Live implements [reflector.Informer].
 func (p *progress) Live() {
 	p.set(CodeServerFails, nil)
 	p.setPhase(PhaseLive)
 }
 
-// Resuming implements [reflector.Observer].
+// Resuming implements [reflector.Informer].
 func (p *progress) Resuming(rv string) {
 	p.mu.Lock()
 	p.resumes++
@@ -317,15 +317,15 @@ func (p *progress) Resuming(rv string) {
 	p.setPhase(PhaseResuming)
 }
 
-// relisting notes why there is a relist.
-func (p *progress) relisting(how reflector.Relisting) {
+// Relisting implements [reflector.Informer].
+func (p *progress) Relisting(how reflector.Relisting) {
 	p.mu.Lock()
 	p.cause, p.reason = how.Cause, how.Reason
 	p.mu.Unlock()
 	p.setPhase(PhaseRelisting)
 }
 
-// Contact implements [reflector.Observer].
+// Contact implements [reflector.Informer].
 func (p *progress) Contact() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -414,22 +414,16 @@ func (p *progress) unreturned() (all []unreturned) {
 	return all
 }
 
-// observer implements [reflector.Observer] and [sink.Informer], together with the methods of progress.
+// observer implements [reflector.Informer], together with the methods of progress.
 type observer struct {
 	*progress
 	informer *SharedIndexInformer
 }
 
-// Relisting implements [reflector.Observer].
-func (o observer) Relisting(how reflector.Relisting) {
-	o.relisting(how)
-	o.informer.parts.Load().sink.Relisting()
-}
-
-// CaughtUp implements [reflector.Observer].
+// CaughtUp implements [reflector.Informer].
 func (o observer) CaughtUp() { o.informer.caughtUp() }
 
-// RelistEnded implements [sink.Informer].
+// RelistEnded implements [reflector.Informer].
 func (o observer) RelistEnded(complete bool, refused error) (whole bool) {
 	whole, repaired := o.relistEnded(complete, refused)
 	if repaired {
@@ -438,18 +432,18 @@ func (o observer) RelistEnded(complete bool, refused error) (whole bool) {
 	return whole
 }
 
-// Relisted implements [sink.Informer].
+// Relisted implements [reflector.Informer].
 func (o observer) Relisted(full bool) {
 	o.relisted(full)
 	o.informer.serve(checkpoint.ActionRelist)
 	o.informer.caughtUp()
 }
 
-// Refused implements [sink.Informer].
+// Refused implements [reflector.Informer].
 func (o observer) Refused(err error) { o.set(CodeRefused, err) }
 
-// Resync implements [sink.Informer].
+// Resync implements [reflector.Informer].
 func (o observer) Resync() { o.informer.processor.Resync() }
 
-// HasSyncedChecker implements [sink.Informer].
+// HasSyncedChecker implements [reflector.Informer].
 func (o observer) HasSyncedChecker() cache.DoneChecker { return o.informer.HasSyncedChecker() }

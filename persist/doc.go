@@ -1,5 +1,6 @@
 // Package persist keeps warmwatch's one file, a bbolt database. No other
 // package of this module imports bbolt.
+// The root package is the product; this part of it promises no compatibility.
 //
 // A [DB] is a map of buckets with string keys. Changes go into memory first
 // and are visible at once; a committer goroutine writes them to the file in

@@ -1,5 +1,6 @@
 // Package queue is a durable, ordered log of deltas with one position per
 // consumer, and a client-go cache.Queue made of it.
+// The root package is the product; this part of it promises no compatibility.
 //
 // It keeps these invariants (docs/design/README.md, "Invariants"):
 //

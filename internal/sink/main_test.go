@@ -1,9 +1,0 @@
-package sink
-
-import (
-	"testing"
-
-	"github.com/warmwatch/warmwatch/internal/testsupport"
-)
-
-func TestMain(m *testing.M) { testsupport.Main(m, nil) }

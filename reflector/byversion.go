@@ -1,0 +1,245 @@
+package reflector
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/request"
+)
+
+const (
+	// minByVersion: the metadata of fewer objects and the server's schema are not much less
+	// than the objects.
+	minByVersion = 100
+	// maxChangedShare: to get one object by its name costs the server about as much as 16
+	// objects of a list save if only their metadata is asked for (docs/design/speed.md).
+	maxChangedShare = 16
+	// objectsAtOnce is how many objects are got with one call of List.
+	objectsAtOnce = 64
+)
+
+// errNotByVersion means that all objects must be listed.
+var errNotByVersion = errors.New("a list by version is not possible")
+
+// schemaPatience is how long the server may take to tell its schema.
+const schemaPatience = 5 * time.Second
+
+// askSchema returns Relisting.Schema. It is not asked for where there are too few objects.
+func (r *Resumer) askSchema(ctx context.Context) string {
+	if r.schema == nil || r.neverResume || !r.store.Empty() && r.store.Stored() < minByVersion {
+		return ""
+	}
+	patient, cancel := context.WithTimeout(ctx, schemaPatience)
+	defer cancel()
+	schema, err := r.schema(patient)
+	if err != nil {
+		r.log.V(2).Info("The server does not tell its schema", "err", err)
+		return ""
+	}
+	return schema
+}
+
+// relistByVersion compares the store with a list of metadata, and gets those objects of which the
+// store has another version, or none. The error is errNotByVersion if that is not possible, is not
+// worth it, or would not prove that the store equals the list.
+func (r *Resumer) relistByVersion(ctx context.Context, rv string, how Relisting) (string, error) {
+	if !how.Expired || how.Rewrite || how.Schema == "" {
+		return "", errNotByVersion
+	}
+	if r.cuts > 1 { // The connection does not last long enough. Objects can be listed in pages.
+		return "", fmt.Errorf("%w: it was cut twice", errNotByVersion)
+	}
+	if !r.store.Comparable(how.Schema) {
+		return "", fmt.Errorf("%w: contents have to be compared", errNotByVersion)
+	}
+	at, stored := r.store.ResourceVersion(), r.store.Stored()
+	if at == "" || stored < minByVersion {
+		return "", errNotByVersion
+	}
+	return r.withRelist(how, func(relist Relist) (string, error) {
+		b := byVersion{r: r, relist: relist, at: at, maxChanged: stored / maxChangedShare}
+		listed, err := b.list(ctx, r.listOptions(rv))
+		if err == nil {
+			err = notOlder(listed, cmp.Or(rv, at))
+		}
+		if err != nil && rv != "" && (isExpired(err) || isTooLarge(err)) {
+			return "", err // So would be a list of all objects.
+		}
+		if err == nil {
+			err = b.get(ctx, listed)
+		}
+		if err != nil {
+			return "", r.byVersionError(err)
+		}
+		r.wasCut = false
+		return listed, r.finish(relist, b.versions, listed)
+	})
+}
+
+// byVersionError decides which errors a list of all objects would have, too. One object may be
+// expired or too new for another server of the group than the one that has answered with the list.
+// What is cut or put off is asked for once more in the same way; then all objects are listed, because
+// something between here and the server may cut or put off these requests only.
+func (r *Resumer) byVersionError(err error) error {
+	again := apierrors.IsTooManyRequests(err) || isCut(err)
+	r.wasCut = again && !r.wasCut
+	if errors.Is(err, errStore) || r.wasCut {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errNotByVersion, err)
+}
+
+// isCut reports whether the connection or its context has ended.
+func isCut(err error) bool {
+	if _, ok := errors.AsType[*net.OpError](err); ok {
+		return true
+	}
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
+		utilnet.IsProbableEOF(err) || utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err)
+}
+
+// isBrokenOff reports whether the connection has ended, and not whether there was none.
+func isBrokenOff(err error) bool {
+	if failed, ok := errors.AsType[*net.OpError](err); ok && failed.Op == "dial" {
+		return false
+	}
+	return isNetwork(err) || isCut(err)
+}
+
+// byVersion is a relist by version.
+type byVersion struct {
+	r          *Resumer
+	relist     Relist
+	at         string // The store's resourceVersion.
+	maxChanged int
+	versions   versionOrder
+	known      *checkpoint.ObjectVersion // The first object that the store has as the list has it.
+	changed    []checkpoint.ObjectVersion
+}
+
+// list reads the metadata of all objects. It returns the version of the list.
+func (b *byVersion) list(ctx context.Context, o metav1.ListOptions) (string, error) {
+	answered := false
+	listed, err := request.Metadata(ctx, func(ctx context.Context) error {
+		_, err := b.r.lw.ListWithContext(ctx, o)
+		answered = err == nil
+		return err
+	}, func(i request.Item) error { return b.see(versionOfItem(i)) })
+	if errors.Is(err, request.ErrNotSeen) && answered { // Nor will the next be. Else there may be no credentials now.
+		b.r.schema = nil
+	}
+	if err != nil {
+		return "", err
+	}
+	if !checkpoint.HasOrder(listed) {
+		return "", fmt.Errorf("the list has version %q", listed)
+	}
+	b.versions.check(listed)
+	return listed, nil
+}
+
+// see is called for each object of the list.
+func (b *byVersion) see(v checkpoint.ObjectVersion) error {
+	b.r.informer.Contact()
+	b.versions.see(v.ResourceVersion, "")
+	known, err := b.relist.Known(v)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errStore, err)
+	}
+	if known {
+		if b.known == nil {
+			b.known = &v
+		}
+		return nil
+	}
+	// What is not newer than the store, the store should have: else its history may be another
+	// one, or it lacks an object that it could not take.
+	if order, ok := checkpoint.CompareVersions(v.ResourceVersion, b.at); !ok || order <= 0 {
+		return fmt.Errorf("the store, at version %s, does not have %s at version %s", b.at, v.Key(), v.ResourceVersion)
+	}
+	if b.changed = append(b.changed, v); len(b.changed) > b.maxChanged {
+		return fmt.Errorf("more than %d objects have changed", b.maxChanged)
+	}
+	return nil
+}
+
+// get gets the objects that have changed, at the versions that the list has. The watch cache of the
+// server has those that have not changed since, and etcd the others. One that has not changed is got
+// before: it shows whether the server knows the selectors, and whether the ListerWatcher returns what
+// is asked for and nothing else. If not, the metadata may not be that of its objects.
+func (b *byVersion) get(ctx context.Context, listed string) error {
+	if b.known == nil {
+		return errors.New("the store has no object of the list")
+	}
+	one := metav1.ListOptions{ResourceVersion: listed, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
+	if _, err := b.getSome(ctx, one, []checkpoint.ObjectVersion{*b.known}); err != nil {
+		return err
+	}
+	for _, match := range []metav1.ResourceVersionMatch{metav1.ResourceVersionMatchNotOlderThan, metav1.ResourceVersionMatchExact} {
+		var left []checkpoint.ObjectVersion
+		for some := range slices.Chunk(b.changed, objectsAtOnce) {
+			missing, err := b.getSome(ctx, metav1.ListOptions{ResourceVersion: listed, ResourceVersionMatch: match}, some)
+			if err != nil {
+				return err
+			}
+			left = append(left, missing...)
+		}
+		b.changed = left
+	}
+	if len(b.changed) > 0 {
+		return fmt.Errorf("the server has listed %s at version %s, and does not return it", b.changed[0].Key(), b.changed[0].ResourceVersion)
+	}
+	return nil
+}
+
+// getSome gets some objects, and returns those that the server has not answered with at these
+// versions.
+func (b *byVersion) getSome(ctx context.Context, o metav1.ListOptions, some []checkpoint.ObjectVersion) (missing []checkpoint.ObjectVersion, err error) {
+	items, wanted := make([]request.Item, 0, len(some)), make(map[checkpoint.ObjectVersion]bool, len(some))
+	asked := make(map[string]bool, len(some))
+	for _, v := range some {
+		items = append(items, request.Item{Namespace: v.Namespace, Name: v.Name})
+		wanted[v], asked[v.Key()] = true, true
+	}
+	var list runtime.Object
+	err = request.Objects(ctx, o, items, func(ctx context.Context) (err error) {
+		list, err = b.r.lw.ListWithContext(ctx, o)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	b.r.informer.Contact()
+	err = meta.EachListItemWithAlloc(list, func(obj runtime.Object) error {
+		m, err := meta.Accessor(obj)
+		if err != nil {
+			return err
+		}
+		v := checkpoint.VersionOf(m)
+		if !asked[v.Key()] {
+			return fmt.Errorf("%s was not asked for", v.Key())
+		}
+		if !wanted[v] {
+			return nil
+		}
+		delete(wanted, v) // Before a transform may change it.
+		if err := b.relist.Item(obj); err != nil {
+			return fmt.Errorf("%w: %w", errStore, err)
+		}
+		return nil
+	})
+	return slices.DeleteFunc(slices.Clone(some), func(v checkpoint.ObjectVersion) bool { return !wanted[v] }), err
+}

@@ -1,0 +1,82 @@
+package reflector
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+)
+
+const (
+	// quietTicks of silence, one after the other, show that an open watch has brought all there is. A process
+	// that stops for a while notices one tick only, so that what has come meanwhile is read before the next one.
+	quietTicks = 5
+	// The silence lasts quietQuestions times as long as the question took, within these bounds,
+	quietQuestions = 3
+	leastQuiet     = 50 * time.Millisecond
+	mostQuiet      = 2 * time.Second
+	// or unmeteredQuiet, where only whole events are seen.
+	unmeteredQuiet = 500 * time.Millisecond
+	// countPatience is how long the store may have another number of objects than the server.
+	countPatience = 5 * time.Second
+)
+
+// tick is how long nothing must come in one of quietTicks.
+func (h *handover) tick() time.Duration {
+	quiet := unmeteredQuiet
+	if h.answer != nil && h.meter.Bytes() > 0 {
+		quiet = min(max(quietQuestions*h.answer.took, leastQuiet), mostQuiet)
+	}
+	return quiet / quietTicks
+}
+
+// hasCaughtUp notes that the store has caught up with the server.
+func (r *Resumer) hasCaughtUp() {
+	r.mu.Lock()
+	r.caughtUp = true
+	r.mu.Unlock()
+	r.informer.CaughtUp()
+}
+
+func (r *Resumer) isCaughtUp() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.caughtUp
+}
+
+// follow finds out when the store has caught up with the answer that its watch was opened beside:
+//
+//   - An event or a bookmark at the answer's version, or a later one, is applied.
+//   - The answer's version is the store's, or the watch is quiet and all that has come is applied; and the
+//     store has as many objects as the answer counts. If it still has not after a while, it is compared with a list.
+//
+// It asks the store for nothing that waits for what is being applied. It ends with the watch, or when a relist is done, which is another way to catch up.
+func (r *Resumer) follow(w *watcher) {
+	a, begun, came := w.inner.answer, time.Now(), w.came()
+	for quiet := w.inner.quiet; !r.isCaughtUp(); quiet++ {
+		at := r.store.At()
+		order, ok := checkpoint.CompareVersions(at, a.ResourceVersion)
+		reached := ok && order >= 0
+		silent := quiet >= quietTicks && !w.behind()
+		switch {
+		case reached && at != w.inner.resourceVersion:
+			r.hasCaughtUp()
+			return
+		case !reached && !silent:
+		case a.Count < 0 || r.store.Counts(a.Count):
+			r.hasCaughtUp()
+			return
+		case time.Since(begun) >= countPatience:
+			r.ForceRelist(Relisting{Cause: checkpoint.CauseContradiction, Reason: fmt.Sprintf("the server has counted %d objects, the store has %d", a.Count, r.store.Stored()), Newest: true})
+			return
+		}
+		select {
+		case <-w.ended:
+			return
+		case <-time.After(w.inner.tick()):
+		}
+		if now := w.came(); now != came {
+			came, quiet = now, -1
+		}
+	}
+}

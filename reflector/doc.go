@@ -1,0 +1,25 @@
+// Package reflector lets client-go's own cache.Reflector begin where a
+// persistent store stopped. The root package is the product; this part of it promises no compatibility.
+//
+// A [Resumer] stands between the Reflector and the caller's ListerWatcher. Its
+// List brings the store up to date: if the watch can be resumed at the store's
+// resourceVersion, it returns an empty list of that version, and else relists
+// into the store, item by item, before it returns one. The Reflector handles
+// everything else (backoff, 429, internal errors, bookmarks, type checks).
+//
+// A [Sink] writes what comes. An event goes one way (event.go): Add, Update or Delete stage the object in an
+// indexer.Writer, which finds the index entries that change; the delta is made of the change and appended to the
+// queue.Log, and the checkpoint is put, in the batch that commits all of it; once the batch is visible the delta is
+// published. A relist (item.go) is staged (stage.go) until the list is complete, and then applied (apply.go) in batches of
+// the same kind.
+//
+// It keeps these promises (README.md):
+//
+//   - A1: object, index entries, delta and checkpoint of an event are in one batch.
+//   - A2: the checkpoint is never ahead of the objects.
+//   - A3: a watch is resumed only from a valid resourceVersion, and only if the server has reached that. It is asked
+//     for one object beside the watch (question.go).
+//   - A4: versions are compared only where they have an order. Where the answers say nothing, the process does not ask
+//     again once the store has caught up.
+//   - A6: it finds out when the store has caught up with the server (caughtup.go).
+package reflector

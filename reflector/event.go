@@ -1,0 +1,277 @@
+package reflector
+
+import (
+	"fmt"
+	"reflect"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/internal/record"
+	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
+)
+
+// Add implements [cache.ReflectorStore].
+func (k *Sink) Add(obj any) error { return k.set(obj) }
+
+// Update implements [cache.ReflectorStore].
+func (k *Sink) Update(obj any) error { return k.set(obj) }
+
+func (k *Sink) set(obj any) error {
+	if err := k.lockOpen(); err != nil {
+		return err
+	}
+	defer k.mu.Unlock()
+	rv := versionOf(obj).ResourceVersion // A transform may change it.
+	value, key, refused := k.encodeLocked(obj)
+	if refused != nil {
+		return k.notAppliedLocked(refused)
+	}
+	w := k.writer()
+	defer w.Close()
+	d := k.setDelta(w.Set(key, value, true))
+	k.detector.AddObject(value.Object)
+	return k.commitLocked(w, rv, []queue.Delta{d})
+}
+
+// notAppliedLocked notes that an event could not be applied. This process goes on with
+// the next event, as client-go does; the next process relists.
+func (k *Sink) notAppliedLocked(refused *refusedError) error {
+	k.informer.Refused(refused)
+	k.refused = true
+	if k.record.State == checkpoint.StateComplete {
+		k.record.State = checkpoint.StateRefreshing
+	}
+	return refused
+}
+
+// Passing implements [Store].
+func (k *Sink) Passing(obj runtime.Object) {
+	refused := k.unexpected(obj)
+	if refused == nil {
+		return
+	}
+	if k.lockOpen() == nil {
+		defer k.mu.Unlock()
+		_ = k.notAppliedLocked(refused)
+	}
+}
+
+// writer returns a Writer for changes whose old objects are told.
+func (k *Sink) writer() *indexer.Writer {
+	w := k.indexer.Writer()
+	if k.log.Stores() { // The old objects are stored with the deltas.
+		w.KeepOldRecords(queue.RecordRoom)
+	}
+	return w
+}
+
+// Delete implements [cache.ReflectorStore].
+func (k *Sink) Delete(obj any) error {
+	if err := k.lockOpen(); err != nil {
+		return err
+	}
+	defer k.mu.Unlock()
+	sent := versionOf(obj)
+	obj, key, refused := k.transformLocked(obj)
+	if refused != nil {
+		return k.deleteRefusedLocked(sent, refused)
+	}
+	w := k.writer()
+	defer w.Close()
+	var d queue.Delta
+	if uid, _, exists := w.Head(key); exists && isOther(uid, versionOf(obj).UID) { // Handlers know that one: its deletion was missed.
+		d = k.lostDelta(w.Delete(key, true))
+	} else {
+		d = deleteDelta(w, key, obj)
+	}
+	return k.commitLocked(w, sent.ResourceVersion, []queue.Delta{d})
+}
+
+// deleteRefusedLocked deletes what the store has of an object whose last version could not be
+// stored, if it has it under its own name.
+func (k *Sink) deleteRefusedLocked(sent checkpoint.ObjectVersion, refused *refusedError) error {
+	w := k.writer()
+	defer w.Close()
+	key := sent.Key()
+	if uid, _, exists := w.Head(key); !exists || isOther(uid, sent.UID) {
+		return k.notAppliedLocked(refused)
+	}
+	return k.commitLocked(w, sent.ResourceVersion, []queue.Delta{k.lostDelta(w.Delete(key, true))})
+}
+
+// deleteDelta stages the deletion of an object. As in client-go, handlers are also told
+// of the deletion of an object that is not in the store.
+func deleteDelta(w *indexer.Writer, key string, obj any) queue.Delta {
+	d := queue.Delta{Type: cache.Deleted, Key: key, New: obj, SizeBytes: record.EstimateSize(obj)}
+	if c := w.Delete(key, false); c != nil {
+		d.Seq = c.Seq
+	} else {
+		d.Seq = w.NextSeq()
+	}
+	return d
+}
+
+// transformLocked transforms an object, and returns its key.
+func (k *Sink) transformLocked(obj any) (transformed any, key string, refused *refusedError) {
+	var err error
+	if f := k.transform; f != nil {
+		sent := versionOf(obj)
+		if obj, err = f(obj); err == nil && reflect.TypeOf(obj) != k.storedType {
+			err = fmt.Errorf("the transform returned a %T, expected a %v; see InformerOptions.Transformed", obj, k.storedType)
+		}
+		if err != nil {
+			return nil, "", &refusedError{sent.Key(), err}
+		}
+	}
+	if key, err = k.indexer.Key(obj); err != nil {
+		return nil, "", &refusedError{versionOf(obj).Key(), err}
+	}
+	return obj, key, nil
+}
+
+// encodeLocked is transformLocked for an object that is to be stored.
+func (k *Sink) encodeLocked(obj any) (value *record.Object, key string, refused *refusedError) {
+	if obj, key, refused = k.transformLocked(obj); refused != nil {
+		return nil, "", refused
+	}
+	value, err := indexer.Encode(key, obj)
+	if err != nil {
+		return nil, "", &refusedError{fmt.Sprintf("%.200s", key), err}
+	}
+	return value, key, nil
+}
+
+// told returns the old object of a change, nil if it is of another Go type: another transform has stored it.
+func (k *Sink) told(old any) any {
+	if reflect.TypeOf(old) != k.storedType {
+		return nil
+	}
+	return old
+}
+
+// setDelta returns the delta of a change that stored an object. An old object that cannot be read may be another one.
+func (k *Sink) setDelta(c *indexer.Change) queue.Delta {
+	d := queue.Delta{Seq: c.Seq, Type: cache.Added, Key: c.Key, New: c.New, NewRecord: c.Record(), SizeBytes: c.SizeBytes()}
+	before, now := versionOf(c.Old), versionOf(c.New)
+	d.Replaced = c.Existed && (c.Old == nil || isOther(before.UID, now.UID))
+	if d.Old = k.told(c.Old); d.Old != nil {
+		d.Type, d.OldRecord = cache.Updated, c.OldRecord
+		d.SizeBytes += c.OldSizeBytes
+		if !d.Replaced && before.ResourceVersion == now.ResourceVersion {
+			d.Type = cache.Sync // Told only to handlers that resync (client-go, shared_informer.go, OnUpdate).
+		}
+	}
+	return d
+}
+
+// commitLocked applies a batch, after which the store is at the resourceVersion rv.
+func (k *Sink) commitLocked(w *indexer.Writer, rv string, ds []queue.Delta, more ...func(*persist.Batch)) error {
+	w.SetResourceVersion(rv)
+	if k.trusted {
+		k.vouchLocked(rv)
+	}
+	return k.writeLocked(w, ds, more...)
+}
+
+// vouchLocked notes that the server has sent everything up to the resourceVersion rv.
+func (k *Sink) vouchLocked(rv string) {
+	k.record.ResourceVersion = rv
+	k.record.VouchedAt = time.Now().UTC().Truncate(time.Second) // So that the checkpoints of one second share the rest.
+}
+
+// writeLocked applies one batch, with what more puts, and publishes its deltas. It does
+// not change the resourceVersion.
+func (k *Sink) writeLocked(w *indexer.Writer, ds []queue.Delta, more ...func(*persist.Batch)) error {
+	k.db.WaitForRoom()
+	put := k.putCheckpoint()
+	k.log.Encode(ds)
+	batch, err := w.Commit(func(b *persist.Batch) {
+		k.log.Append(b, ds)
+		put(b)
+		for _, put := range more {
+			put(b)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	k.log.Publish(batch, ds)
+	return nil
+}
+
+// Bookmark implements [cache.ReflectorBookmarkStore].
+func (k *Sink) Bookmark(rv string) error {
+	if err := k.lockOpen(); err != nil {
+		return err
+	}
+	defer k.mu.Unlock()
+	if !k.trusted {
+		w := k.indexer.Writer()
+		defer w.Close()
+		return k.commitLocked(w, rv, nil)
+	}
+	return k.passLocked(rv)
+}
+
+// bookmarksBucket has the last bookmark of each informer of the file, by space. All are in one bucket, so that a commit
+// with the bookmarks of many informers writes as few pages as one with a single bookmark.
+var bookmarksBucket = persist.Bucket{Space: "bookmarks", Name: "last"}
+
+// A lastBookmark says that nothing has happened between the version of the checkpoint, which is After, and its own.
+type lastBookmark struct {
+	After           string    `json:"after"`
+	ResourceVersion string    `json:"resourceVersion"`
+	VouchedAt       time.Time `json:"vouchedAt"`
+}
+
+// passLocked notes that nothing has changed up to the resourceVersion rv.
+func (k *Sink) passLocked(rv string) error {
+	k.vouchLocked(rv)
+	value := persist.JSON(lastBookmark{k.written.ResourceVersion, rv, k.record.VouchedAt})
+	_, err := k.db.Update(func(b *persist.Batch) {
+		b.Put(bookmarksBucket, k.space, value)
+		b.Idle() // Without it the next process resumes a little earlier.
+	})
+	if err == nil {
+		k.indexer.Pass(rv)
+	}
+	return err
+}
+
+// passed returns the checkpoint of the file at its last bookmark.
+func (k *Sink) passed(r checkpoint.Record) checkpoint.Record {
+	_, err := k.db.View(bookmarksBucket, k.space, func(it *persist.Item) error {
+		last, err := persist.ReadJSON[lastBookmark](it)
+		if err == nil && last.After == r.ResourceVersion { // Else it came before the checkpoint.
+			r.ResourceVersion, r.VouchedAt = last.ResourceVersion, last.VouchedAt
+		}
+		return err
+	})
+	if err != nil {
+		k.logger.Error(err, "Could not read the last bookmark, going on from the checkpoint before it")
+	}
+	return r
+}
+
+func (k *Sink) forgetBookmark(b *persist.Batch) { b.Delete(bookmarksBucket, k.space) }
+
+// Replace implements [cache.ReflectorStore]. The Resumer has brought the store up to
+// date already, unless the first list has to come again.
+func (k *Sink) Replace([]any, string) error {
+	if err := k.lockOpen(); err != nil {
+		return err
+	}
+	k.mu.Unlock()
+	return nil
+}
+
+// Resync implements [cache.ReflectorStore].
+func (k *Sink) Resync() error {
+	k.informer.Resync()
+	return nil
+}

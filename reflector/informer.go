@@ -1,0 +1,33 @@
+package reflector
+
+import "k8s.io/client-go/tools/cache"
+
+// Informer is what the Resumer and the Sink call of their informer. Its methods do not block. They may be called while the
+// Sink's lock is held, so they do not call the Sink.
+type Informer interface {
+	// Resuming: the watch goes on at resourceVersion.
+	Resuming(resourceVersion string)
+	// Relisting: the store is compared with a list now.
+	Relisting(how Relisting)
+	// Live: a watch is open.
+	Live()
+	// CaughtUp: a resumed watch has brought all that the server had when it was asked.
+	CaughtUp()
+	// Disconnected: a List or a watch has failed, or the watch has ended (nil).
+	Disconnected(err error)
+	// Contact: the server has sent something.
+	Contact()
+
+	// RelistBegun: a relist repairs the damage that was found so far. It may write all records anew.
+	RelistBegun(rewriting bool)
+	// RelistEnded: the relist is complete, or not. refused is why an object was left out, nil if none was. RelistEnded
+	// reports whether no damage was found since the relist began.
+	RelistEnded(complete bool, refused error) (whole bool)
+	// Relisted: the store equals the list. full means that all contents were compared.
+	Relisted(full bool)
+	// Refused: the object of an event could not be stored.
+	Refused(err error)
+	// Resync calls the handlers that are due for all objects again.
+	Resync()
+	HasSyncedChecker() cache.DoneChecker
+}

@@ -1,0 +1,163 @@
+package reflector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/internal/request"
+)
+
+// A questioning says whether the server is to be asked for one object before its watch is read. kube-apiserver
+// accepts a watch from the future, and then filters out every event up to that version: unless it is asked, it may be
+// silent for ever.
+type questioning int
+
+const (
+	// questionDue: at a start, after the server could not be reached, and after a watch has ended before its time.
+	questionDue questioning = iota
+	// questionAnswered: nothing has happened since.
+	questionAnswered
+	// questionContradicted: the answer contradicts the store. The relist has not been done yet.
+	questionContradicted
+	// questionUseless: the answers say nothing, or cost too much. Once the store has caught up, this process does not ask again.
+	questionUseless
+)
+
+// A reply is what the server has said, and how long that took.
+type reply struct {
+	request.Answer
+	took time.Duration
+}
+
+// doubt makes the question due: the server that comes back may be behind, or another one.
+func (r *Resumer) doubt() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.questioning == questionAnswered {
+		r.questioning = questionDue
+	}
+}
+
+// isDue reports whether a question is due before a watch. Until the store has caught up, each watch needs an answer. Where
+// the versions of lists and objects have no common order, an answer says nothing, and the store has no version.
+func (r *Resumer) isDue() bool {
+	rv := r.store.ResourceVersion()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return (r.questioning == questionDue || !r.caughtUp) && checkpoint.HasOrder(rv) && rv != "0"
+}
+
+// relisted notes that a relist is done, and whether the store was otherwise before. If it was as the server is,
+// although an answer has contradicted it, the versions of this server's lists say nothing.
+func (r *Resumer) relisted(changed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.caughtUp = true
+	switch {
+	case r.questioning == questionContradicted && !changed:
+		r.questioning = questionUseless
+	case r.questioning != questionUseless:
+		r.questioning = questionAnswered
+	}
+}
+
+// question asks the question, and returns how to relist if the answer contradicts the store, which is at rv.
+func (r *Resumer) question(ctx context.Context, rv string) (*reply, *Relisting, error) {
+	a, err := r.ask(ctx)
+	if err != nil { // It proves nothing.
+		return nil, nil, fmt.Errorf("reflector: ask the server for its version: %w", err)
+	}
+	r.informer.Contact()
+	how := r.contradiction(a, rv)
+	r.mu.Lock()
+	switch {
+	case how != nil:
+		r.questioning = questionContradicted
+	case r.questioning == questionDue:
+		r.questioning = questionAnswered
+	}
+	r.mu.Unlock()
+	if how != nil {
+		return nil, r.found(*how), nil
+	}
+	return a, nil, nil
+}
+
+// ask asks the server for one object, and its newest version.
+func (r *Resumer) ask(ctx context.Context) (*reply, error) {
+	begun := time.Now()
+	a, err := r.answer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// The server ignores the limit, or the ListerWatcher reads all pages, or asks for a version at which no limit holds.
+	if a.Items > 1 {
+		r.mu.Lock()
+		r.questioning = questionUseless
+		r.mu.Unlock()
+		a.First, a.Count = nil, -1
+		if a.Newest == a.ResourceVersion { // It may be made of the objects' versions. Then it leaves out deletions.
+			a.ResourceVersion = ""
+		}
+	}
+	return &reply{a, time.Since(begun)}, nil
+}
+
+// answer takes no token of the client's rate limiter, unless the client's transport is not wrapped.
+func (r *Resumer) answer(ctx context.Context) (request.Answer, error) {
+	if r.directly != nil {
+		a, err := r.directly(ctx)
+		if !errors.Is(err, request.ErrNotSeen) && !errors.Is(err, request.ErrUnsupported) {
+			return a, err
+		}
+	}
+	list, err := r.lw.ListWithContext(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return request.Answer{}, err
+	}
+	return answerIn(list)
+}
+
+// answerIn returns what a list says that was asked for with a limit of one object.
+func answerIn(list runtime.Object) (a request.Answer, err error) {
+	m, err := meta.ListAccessor(list)
+	if err != nil {
+		return a, fmt.Errorf("understand list %T: %w", list, err)
+	}
+	a.ResourceVersion, a.Count = m.GetResourceVersion(), request.CountOf(m, meta.LenList(list))
+	err = meta.EachListItem(list, func(obj runtime.Object) error {
+		if o, err := meta.Accessor(obj); err == nil { // Else the store cannot have it either.
+			a.Add(request.Item{Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), ResourceVersion: o.GetResourceVersion()})
+		}
+		return nil
+	})
+	return a, err
+}
+
+// contradiction returns how to relist if the answer and the store, which is at rv, cannot be of one history.
+func (r *Resumer) contradiction(a *reply, rv string) *Relisting {
+	if order, ok := checkpoint.CompareVersions(a.ResourceVersion, rv); ok && order < 0 {
+		return &Relisting{Cause: checkpoint.CauseServerBehind, Reason: fmt.Sprintf("the server is at version %s, the store at %s", a.ResourceVersion, rv), Newest: true}
+	}
+	if a.First == nil {
+		return nil
+	}
+	v := versionOfItem(*a.First)
+	if order, ok := checkpoint.CompareVersions(v.ResourceVersion, rv); !ok || order > 0 || !r.store.Contradicts(v) {
+		return nil
+	}
+	reason := fmt.Sprintf("the store does not have %s as the server does, at version %s", v.Key(), v.ResourceVersion)
+	return &Relisting{Cause: checkpoint.CauseContradiction, Reason: reason, Newest: true}
+}
+
+func versionOfItem(i request.Item) checkpoint.ObjectVersion {
+	return checkpoint.ObjectVersion{Namespace: i.Namespace, Name: i.Name, UID: types.UID(i.UID), ResourceVersion: i.ResourceVersion}
+}

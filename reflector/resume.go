@@ -1,0 +1,209 @@
+package reflector
+
+import (
+	"context"
+	"fmt"
+	"math/rand"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/warmwatch/warmwatch/internal/request"
+)
+
+// minWatchTimeout is client-go's default (reflector.go). A watch ends after once to
+// twice this time, so that none hangs for ever.
+const minWatchTimeout = 5 * time.Minute
+
+// watchOptions returns the options of client-go's Reflector (reflector.go, watch).
+func watchOptions(rv string) metav1.ListOptions {
+	timeout := int64((minWatchTimeout + time.Duration(rand.Float64()*float64(minWatchTimeout))).Seconds())
+	return metav1.ListOptions{ResourceVersion: rv, AllowWatchBookmarks: true, TimeoutSeconds: &timeout}
+}
+
+// A handover is an open watch, perhaps kept from a List for the Reflector's next Watch.
+type handover struct {
+	watch.Interface
+	cancel          context.CancelFunc // Ends the context of the watch.
+	resourceVersion string
+	opened          time.Time
+	lasts           time.Duration // What it was opened for. It ends before its time if it ends earlier.
+	answer          *reply        // To the question that was asked beside it. Nil: there was none.
+	meter           request.Meter
+	quiet           int          // For how many ticks nothing has come yet, see follow.
+	first           *watch.Event // An event that was received already, or nil.
+	unproven        bool         // A resumed watch, which must not close at once.
+}
+
+// Stop implements [watch.Interface]. The context of the watch ends with it.
+func (h *handover) Stop() {
+	h.Interface.Stop()
+	h.cancel()
+}
+
+// takeHandover returns the watch that was kept for the Reflector, if any.
+func (r *Resumer) takeHandover() *handover {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h := r.handover
+	r.handover = nil
+	return h
+}
+
+// forced returns how a relist was demanded, or nil.
+func (r *Resumer) forced() *Relisting {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.next
+}
+
+// handOver keeps h for the Reflector's next Watch.
+func (r *Resumer) handOver(h *handover) error {
+	r.mu.Lock()
+	stopped := r.stopped
+	if !stopped {
+		r.handover = h
+	}
+	r.mu.Unlock()
+	if stopped {
+		h.Stop()
+		return context.Canceled
+	}
+	return nil
+}
+
+const (
+	// quickClose: a resumed watch that ends sooner than this without an event counts
+	// as expired, because servers that keep no history close it at once instead of
+	// answering 410 (kubernetes#104171).
+	quickClose = 2 * time.Second
+	// closedAtOnce is the reason for a relist after that.
+	closedAtOnce = "a resumed watch was closed at once, without an event"
+)
+
+// resume opens the watch at the store's resourceVersion, for the Reflector. If
+// the server does not have the events since, it returns how to relist.
+func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
+	open, how, err := r.open(ctx, watchOptions(rv))
+	switch {
+	case how != nil:
+		return how, nil
+	case err != nil:
+		return nil, err
+	}
+	if open.unproven = open.answer == nil || open.answer.ResourceVersion != rv; open.unproven { // Else no event can be missing.
+		err = open.await(ctx)
+	}
+	if err != nil {
+		how = r.ended(ending{err: err, byEvent: true})
+	} else {
+		how = r.forced() // Demanded meanwhile.
+	}
+	switch {
+	case how != nil:
+		open.Stop()
+		return how, nil
+	case err != nil:
+		open.Stop()
+		return nil, fmt.Errorf("reflector: watch from resourceVersion %s: %w", rv, err)
+	}
+	r.informer.Resuming(rv)
+	return nil, r.handOver(open)
+}
+
+// open opens a watch, and asks beside it what has to be asked before it is read. It returns how to relist if the
+// server's history may not be the store's, or the watch cannot be opened for a reason that lasts.
+func (r *Resumer) open(ctx context.Context, o metav1.ListOptions) (*handover, *Relisting, error) {
+	watching, cancel := context.WithCancel(ctx)
+	h := &handover{cancel: cancel, resourceVersion: o.ResourceVersion}
+	if o.TimeoutSeconds != nil {
+		h.lasts = time.Duration(*o.TimeoutSeconds) * time.Second
+	}
+	opened := make(chan error, 1)
+	go func() {
+		w, err := r.lw.WatchWithContext(request.WithMeter(watching, &h.meter), o)
+		if err == nil {
+			h.Interface, h.opened = w, time.Now()
+		}
+		opened <- err
+	}()
+	how, err := r.check(ctx, h)
+	if err == nil && how == nil {
+		select {
+		case err := <-opened:
+			if err != nil {
+				cancel()
+				return nil, r.ended(ending{err: err}), fmt.Errorf("reflector: watch from resourceVersion %s: %w", o.ResourceVersion, err)
+			}
+			return h, nil, nil
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	cancel()
+	go func() { // A ListerWatcher may not heed its context.
+		if <-opened == nil {
+			h.Stop()
+		}
+	}()
+	return nil, how, err
+}
+
+// check asks which cluster the server is of, and the question if it is due, at the same time. It notes the answer.
+func (r *Resumer) check(ctx context.Context, h *handover) (*Relisting, error) {
+	cluster := r.askCluster(ctx)
+	if r.isDue() {
+		a, how, err := r.question(ctx, h.resourceVersion)
+		if err != nil || how != nil {
+			return how, err
+		}
+		h.answer = a
+	}
+	select {
+	case how := <-cluster:
+		if how != nil {
+			how = r.found(*how)
+		}
+		return how, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// askCluster begins to ask which cluster the server is of. The answer is how to relist, nil if the store is of the same
+// one, or that is not known.
+func (r *Resumer) askCluster(ctx context.Context) <-chan *Relisting {
+	answer := make(chan *Relisting, 1)
+	go func() { answer <- r.cluster(ctx) }()
+	return answer
+}
+
+// await waits for the first event, until the watch is quiet. kube-apiserver says 410 in the first event of a stream
+// that it has opened. If the Reflector were the first to read that, it would wait for 0.8 to 1.6 s before it
+// lists. If the watch has ended, await returns the error.
+func (h *handover) await(ctx context.Context) error {
+	for begun := h.meter.Bytes(); h.quiet < quietTicks; h.quiet++ {
+		if h.meter.Bytes() != begun { // An event is coming.
+			h.quiet = 0
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(h.tick()):
+		case e, ok := <-h.ResultChan():
+			h.quiet = 0
+			switch {
+			case !ok:
+				return apierrors.NewResourceExpired(closedAtOnce)
+			case e.Type == watch.Error:
+				return apierrors.FromObject(e.Object)
+			}
+			h.first = &e
+			return nil
+		}
+	}
+	return nil
+}

@@ -1,0 +1,351 @@
+package reflector
+
+import (
+	"cmp"
+	"errors"
+	"reflect"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
+)
+
+// The checkpoint of an informer in its space.
+const (
+	checkpointBucket = "checkpoint"
+	checkpointKey    = "resume"  // The record.
+	versionKey       = "version" // Its resourceVersion.
+)
+
+// SinkOptions configures [NewSink]. Fields are required, unless it is said what zero means.
+type SinkOptions struct {
+	DB       *persist.DB
+	Space    string
+	Indexer  *indexer.Indexer
+	Log      *queue.Log
+	Informer Informer
+	Detector cache.MutationDetector
+	Logger   klog.Logger
+	// Example has the Go type of the objects that come, and NewObject returns an empty object
+	// of what the transform makes of them.
+	Example   runtime.Object
+	NewObject func() any
+}
+
+// Sink receives the events of client-go's Reflector, and the items of a relist. Each
+// event becomes one batch of object, index entries, delta and checkpoint (A1).
+//
+// To the Reflector it is a cache.Queue, but nothing is ever popped from it: an
+// event is stored, and published to the listeners, before Add returns.
+type Sink struct {
+	db          *persist.DB
+	space       string
+	bucket      persist.Bucket
+	indexer     *indexer.Indexer
+	log         *queue.Log
+	informer    Informer
+	detector    cache.MutationDetector
+	logger      klog.Logger
+	example     runtime.Object
+	newObject   func() any
+	storedType  reflect.Type // Of what newObject returns.
+	relistItems int
+	closed      chan struct{}
+
+	mu sync.Mutex // Held while an event is applied. A stopped Reflector may still be relisting.
+	// record is the checkpoint as of the last batch.
+	record  checkpoint.Record
+	written checkpoint.Record // The checkpoint that was put last.
+	stopped bool
+	// transform is nil until Load, and if there is none.
+	transform cache.TransformFunc
+	// trusted says that a watch can be resumed at the resourceVersions of events and bookmarks.
+	// It is false after a list that has no resourceVersion to watch from, or an object newer than
+	// itself, until the next list: the watch from there brings a state, and not what was deleted
+	// before.
+	trusted bool
+	// filling says that the first list into an empty store is not complete yet.
+	filling bool
+	// complete says that the store has been equal to a list once.
+	complete bool
+	// want has the versions that the checkpoint gets when a relist is finished. Until
+	// then record has the versions that the stored objects were made with.
+	want   checkpoint.Want
+	loaded bool
+	// clusterID is that of the server, empty until it has told.
+	clusterID string
+	// refused says that an object was left out, or an event not applied, since the last list
+	// began, so that the store may lack an object that the server has.
+	refused bool
+	// distrusted says that nobody knows what the objects are, see [Sink.Distrust].
+	distrusted bool
+}
+
+var (
+	_ Store                        = (*Sink)(nil)
+	_ cache.Queue                  = (*Sink)(nil)
+	_ cache.ReflectorBookmarkStore = (*Sink)(nil)
+)
+
+// NewSink returns a Sink that knows nothing of the checkpoint yet, see [Sink.Load].
+func NewSink(o SinkOptions) *Sink {
+	return &Sink{
+		db: o.DB, space: o.Space, bucket: persist.Bucket{Space: o.Space, Name: checkpointBucket},
+		indexer: o.Indexer, log: o.Log, informer: o.Informer, detector: o.Detector, logger: o.Logger,
+		example: o.Example, newObject: o.NewObject, storedType: reflect.TypeOf(o.NewObject()), closed: make(chan struct{}),
+	}
+}
+
+// Buckets returns the names of the buckets that a Sink has in its space.
+func Buckets() []string { return []string{checkpointBucket, stagedBucket} }
+
+// Load reads the checkpoint and decides what it is good for. Objects are transformed from
+// now on. A relist writes relistItems at once, 500 if that is 0.
+func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistItems int) checkpoint.Decision {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.transform, k.relistItems = transform, cmp.Or(relistItems, defaultRelistItems)
+	found, err := stored(k.db, k.bucket)
+	unread := err != nil && !errors.Is(err, persist.ErrCorrupt)
+	if err != nil { // Go on without a checkpoint.
+		k.logger.Error(err, "Could not read the checkpoint")
+	}
+	k.want, k.loaded = want, true
+	if found != nil {
+		k.written = *found
+		*found = k.passed(*found)
+		k.record = *found
+	}
+	k.record.Identity = want.Identity
+	evidence := checkpoint.Evidence{
+		Record: found, Stored: k.indexer.Seq() > 0, Unread: unread,
+		Incomplete: !k.indexer.Counted() || !k.indexer.Complete(), IndexErr: k.indexer.IndexErr(),
+	}
+	decision := checkpoint.Decide(evidence, want)
+	if decision.TellAgain || decision.TellAll {
+		if err := k.log.StartOver(func(_ string, waiting int) bool { return decision.TellAll || waiting > 0 }); err != nil {
+			k.logger.Error(err, "Could not have handlers start over")
+		}
+	}
+	if decision.RebuildIndices && decision.Serve {
+		if err := k.rebuildLocked(); err != nil {
+			k.logger.Error(err, "Could not rebuild the indices, relisting")
+			evidence.RebuildErr = err
+			decision = checkpoint.Decide(evidence, want)
+		}
+	}
+	if k.trusted = decision.Action == checkpoint.ActionResume; k.trusted {
+		k.indexer.Pass(k.record.ResourceVersion)
+	}
+	k.complete = decision.Serve
+	return decision
+}
+
+// stored returns the checkpoint that is stored, nil if there is none.
+func stored(db *persist.DB, bucket persist.Bucket) (found *checkpoint.Record, err error) {
+	var rv string
+	_, err = db.View(bucket, versionKey, func(it *persist.Item) error {
+		payload, err := it.Payload()
+		rv = string(payload)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	_, err = db.View(bucket, checkpointKey, func(it *persist.Item) error {
+		payload, err := it.Payload()
+		if err != nil {
+			return err
+		}
+		r, err := checkpoint.Parse(payload, rv)
+		if err == nil {
+			found = &r
+		}
+		return err
+	})
+	return found, err
+}
+
+// rebuildLocked rebuilds the indices. Until that is done, the checkpoint has no IndexVersion.
+func (k *Sink) rebuildLocked() error {
+	k.record.IndexVersion = ""
+	if err := k.storeLocked(); err != nil {
+		return err
+	}
+	if err := k.indexer.RebuildIndices(); err != nil {
+		return err
+	}
+	k.record.IndexVersion = k.want.IndexVersion
+	return k.storeLocked()
+}
+
+// storeLocked stores the checkpoint alone.
+func (k *Sink) storeLocked() error {
+	_, err := k.db.Update(k.putCheckpoint())
+	return err
+}
+
+// Checkpoint returns the checkpoint as of the last batch.
+func (k *Sink) Checkpoint() checkpoint.Record {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.record
+}
+
+// LastFullList returns when the contents of all objects were last compared with the server's, zero if that is not known.
+func (k *Sink) LastFullList() time.Time { return k.Checkpoint().LastFullList }
+
+// VouchedAt returns when the server last vouched for the store, zero if nothing is known.
+func (k *Sink) VouchedAt() time.Time { return k.Checkpoint().VouchedAt }
+
+// LastVersion returns the highest resourceVersion that the store has seen, whether or not
+// a watch can be resumed there. It is empty if no server would understand it.
+func (k *Sink) LastVersion() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	rv := checkpoint.Later(k.record.ResourceVersion, k.record.HighestVersion)
+	if !checkpoint.HasOrder(rv) {
+		return ""
+	}
+	return rv
+}
+
+// ClusterKnown reports whether SetCluster was called.
+func (k *Sink) ClusterKnown() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.clusterID != ""
+}
+
+// SetCluster compares the identity of the cluster, which is not empty, with the
+// checkpoint's. If the checkpoint has none yet, it is stored at once, because the next
+// process needs it and the next event may be long in coming.
+func (k *Sink) SetCluster(want checkpoint.Want) (checkpoint.Decision, error) {
+	if err := k.lockOpen(); err != nil {
+		return checkpoint.Decision{}, err
+	}
+	defer k.mu.Unlock()
+	decision := checkpoint.Decide(checkpoint.Evidence{Record: &k.record}, want)
+	k.clusterID = want.ClusterID
+	switch {
+	case decision.Action == checkpoint.ActionDiscard: // The relist stores the other one.
+		k.record.Rewrite, k.record.Rewound = true, true
+	case k.record.ClusterID == want.ClusterID:
+		return decision, nil
+	default:
+		k.record.ClusterID = want.ClusterID
+	}
+	if k.record.State == "" {
+		return decision, nil
+	}
+	return decision, k.storeLocked()
+}
+
+// SetIndexVersion notes that there are other indices, whose entries are made. Of several calls the
+// last one calls versionOf last.
+func (k *Sink) SetIndexVersion(versionOf func() string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.loaded || k.stopped { // The next Load will find the difference.
+		return nil
+	}
+	valid := k.record.IndexVersion == k.want.IndexVersion
+	k.want.IndexVersion = versionOf()
+	if !valid || k.record.State == "" { // A relist will store the version.
+		return nil
+	}
+	k.record.IndexVersion = k.want.IndexVersion
+	return k.storeLocked()
+}
+
+// Distrust makes the next process serve nothing that is stored, and list: nobody knows what the
+// ListerWatcher asks for. It reports whether that is news.
+func (k *Sink) Distrust() (news bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.distrusted || k.stopped {
+		return false
+	}
+	k.distrusted = true
+	if k.record.State != "" {
+		if err := k.storeLocked(); err != nil { // Close says so, too.
+			k.logger.Error(err, "Could not store that the objects are not to be served")
+		}
+	}
+	return true
+}
+
+// putCheckpoint encodes the checkpoint, and returns what puts it into a batch. From one event to the next only the
+// resourceVersion changes, so it has a key of its own. The rest is put when it differs from what was put last. A batch
+// fails only after Close.
+func (k *Sink) putCheckpoint() func(*persist.Batch) {
+	r, rv := k.record, []byte(k.record.ResourceVersion)
+	if k.distrusted {
+		r.State = checkpoint.StateSyncing
+	}
+	var rest []byte
+	if k.written.ResourceVersion = r.ResourceVersion; r != k.written {
+		k.written, rest = r, r.Encode()
+	}
+	return func(b *persist.Batch) {
+		b.Put(k.bucket, versionKey, rv)
+		if rest != nil {
+			b.Put(k.bucket, checkpointKey, rest)
+		}
+	}
+}
+
+// Stop makes the Sink refuse everything that still comes: nothing is written any more.
+func (k *Sink) Stop() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.stopped = true
+}
+
+var errStopped = errors.New("warmwatch: the informer has stopped")
+
+// lockOpen locks Sink.mu, unless the Sink refuses everything. What comes from the server begins with it, because a List
+// may hang beyond the end of its informer.
+func (k *Sink) lockOpen() error {
+	k.mu.Lock()
+	if k.stopped {
+		k.mu.Unlock()
+		return errStopped
+	}
+	return nil
+}
+
+// Pop implements [cache.Queue]. There is nothing to pop, so it waits for Close.
+func (k *Sink) Pop(cache.PopProcessFunc) (any, error) {
+	<-k.closed
+	return nil, cache.ErrFIFOClosed
+}
+
+// HasSynced implements [cache.Queue].
+func (k *Sink) HasSynced() bool { return cache.IsDone(k.informer.HasSyncedChecker()) }
+
+// HasSyncedChecker implements [cache.Queue].
+func (k *Sink) HasSyncedChecker() cache.DoneChecker { return k.informer.HasSyncedChecker() }
+
+// Close implements [cache.Queue]. The controller calls it once.
+func (k *Sink) Close() { close(k.closed) }
+
+// At implements [Store].
+func (k *Sink) At() string { return k.indexer.LastStoreSyncResourceVersion() }
+
+// ResourceVersion implements [Store].
+func (k *Sink) ResourceVersion() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.trusted {
+		return ""
+	}
+	return k.record.ResourceVersion
+}

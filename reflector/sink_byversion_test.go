@@ -1,0 +1,115 @@
+package reflector
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+)
+
+// TestVersionsProveContents after all contents were compared, while the schema is the
+// same. A relist that has compared versions says nothing about contents, and is no full list.
+func TestVersionsProveContents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, i := newSink(t, 2), &countingInformer{}
+		k.informer = i
+		relist := func(schema string, each func(Relist) error) {
+			t.Helper()
+			r, err := k.BeginRelist(Relisting{Schema: schema})
+			if err == nil {
+				err = each(r)
+			}
+			if err == nil {
+				_, err = r.Finish("9", true)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		byContent := func(r Relist) error { return r.Item(newConfigMap("a", "1")) }
+		byVersion := func(r Relist) error {
+			_, err := r.Known(checkpoint.VersionOf(newConfigMap("a", "1")))
+			return err
+		}
+		expect := func(when, schema string, want bool) {
+			t.Helper()
+			if got := k.Comparable(schema); got != want {
+				t.Errorf("%s, with schema %q: %v", when, schema, got)
+			}
+		}
+		expect("empty", "", false)
+		expect("empty", "s1", false)
+		relist("s1", byContent)
+		expect("compared", "s1", true)
+		expect("compared", "s2", false)
+		expect("compared", "", false)
+		full := k.LastFullList()
+		time.Sleep(time.Hour)
+		relist("s1", byVersion)
+		expect("compared by version", "s1", true)
+		if !k.LastFullList().Equal(full) || i.full != 1 {
+			t.Errorf("%d full lists, the last one at %v, expected %v", i.full, k.LastFullList(), full)
+		}
+		relist("", byContent)
+		expect("compared under a schema that is not known", "s1", false)
+		expect("compared under a schema that is not known", "", false)
+		relist("s2", byContent)
+		expect("compared again", "s2", true)
+		if now := time.Now(); !k.LastFullList().Equal(now) || i.full != 3 {
+			t.Errorf("%d full lists, the last one at %v, expected %v", i.full, k.LastFullList(), now)
+		}
+		k.distrusted = true
+		expect("nobody knows what the objects are", "s2", false)
+		k.distrusted = false
+		k.record.Rewrite = true
+		expect("records are to be written anew", "s2", false)
+	})
+}
+
+// countingInformer counts full lists.
+type countingInformer struct {
+	silentInformer
+	full int
+}
+
+func (i *countingInformer) Relisted(full bool) {
+	if full {
+		i.full++
+	}
+}
+
+func TestKnownIsTheVeryVersionOfTheStore(t *testing.T) {
+	k := newSink(t, 2)
+	noUID := newConfigMap("no-uid", "4")
+	noUID.UID = ""
+	if _, err := relistOf(t, k, newConfigMap("a", "1"), newConfigMap("b", "2"), newConfigMap("c", "3"), noUID).Finish("9", true); err != nil {
+		t.Fatal(err)
+	}
+	r := relistOf(t, k)
+	for _, c := range []struct {
+		v    checkpoint.ObjectVersion
+		want bool
+	}{
+		{checkpoint.ObjectVersion{Name: "a", UID: "uid-a", ResourceVersion: "1"}, true},
+		{checkpoint.ObjectVersion{Name: "b", UID: "uid-b", ResourceVersion: "1"}, false},
+		{checkpoint.ObjectVersion{Name: "b", UID: "uid-a", ResourceVersion: "2"}, false},
+		{checkpoint.ObjectVersion{Name: "d", UID: "uid-d", ResourceVersion: "4"}, false},
+		{checkpoint.ObjectVersion{Name: "no-uid", ResourceVersion: "4"}, false},
+		{checkpoint.ObjectVersion{Namespace: "ns", Name: "c", UID: "uid-c", ResourceVersion: "3"}, false},
+		{checkpoint.ObjectVersion{Name: "a", UID: types.UID("")}, false},
+	} {
+		if got, err := r.Known(c.v); got != c.want || err != nil {
+			t.Errorf("%v: %v, %v", c.v, got, err)
+		}
+	}
+	if _, err := r.Finish("10", true); err != nil {
+		t.Fatal(err)
+	}
+	k.indexer.Hide(false)
+	if keys := k.indexer.ListKeys(); len(keys) != 1 || keys[0] != "a" { // What is not known is not there.
+		t.Errorf("the store has %v", keys)
+	}
+}
