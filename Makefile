@@ -16,7 +16,7 @@ BENCH_FLAGS = $(if $(filter-out 0,$(SHORT)),--short) $(if $(filter-out 0,$(LARGE
 BASE          ?= HEAD~1
 COMPARE_FLAGS ?=
 
-# What the attacks do; see docs/reliability.md. Seed 0 is another one each time, `make test`
+# What the attacks do. Seed 0 is another one each time, `make test`
 # uses 1; 0 points are all.
 SEED      ?= 0
 TRIES     ?= 10000

@@ -30,7 +30,7 @@ func eachText(t *testing.T, f func(path, text string)) {
 	}
 }
 
-// TestInvariantsAreCited: each promise of README.md is cited by a test, and has its mechanism in
+// TestInvariantsAreCited: each promise of docs/limits.md is cited by a test, and has its mechanism in
 // docs/design/README.md. Nothing cites one that is not there.
 func TestInvariantsAreCited(t *testing.T) {
 	row := regexp.MustCompile(`(?m)^\| ([A-Z]\d) \|`)
@@ -46,9 +46,9 @@ func TestInvariantsAreCited(t *testing.T) {
 			tested[c] = tested[c] || strings.HasSuffix(path, "_test.go")
 		}
 	})
-	promised, kept := rows["README.md"], rows[filepath.Join("docs", "design", "README.md")]
+	promised, kept := rows[filepath.Join("docs", "limits.md")], rows[filepath.Join("docs", "design", "README.md")]
 	if len(promised) == 0 {
-		t.Fatal("README.md has no table of promises")
+		t.Fatal("docs/limits.md has no table of promises")
 	}
 	for p := range promised {
 		if !kept[p] {
@@ -60,7 +60,7 @@ func TestInvariantsAreCited(t *testing.T) {
 	}
 	for c, path := range cited {
 		if !promised[c] {
-			t.Errorf("%s cites %s, which README.md does not promise", path, c)
+			t.Errorf("%s cites %s, which docs/limits.md does not promise", path, c)
 		}
 	}
 }

@@ -8,7 +8,7 @@
 // package knows neither the file nor the API server, and does no I/O, except that
 // BinaryVersion reads the program's executable.
 //
-// It keeps these promises (README.md):
+// It keeps these promises (docs/limits.md):
 //
 //   - A3: a missing, incomplete or mismatched checkpoint never resumes.
 //   - A4: a resourceVersion is judged only with apimachinery's

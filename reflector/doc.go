@@ -13,7 +13,7 @@
 // published. A relist (item.go) is staged (stage.go) until the list is complete, and then applied (apply.go) in batches of
 // the same kind.
 //
-// It keeps these promises (README.md):
+// It keeps these promises (docs/limits.md):
 //
 //   - A1: object, index entries, delta and checkpoint of an event are in one batch.
 //   - A2: the checkpoint is never ahead of the objects.
