@@ -16,7 +16,6 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/indexer"
 	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/persist"
@@ -128,7 +127,6 @@ func (o Options) withDefaults(path string) Options {
 type Cache struct {
 	opts    Options
 	db      *persist.DB
-	memory  *persist.DB // Of informers without a space in the file.
 	objects *indexer.Objects
 	schemas *schemas
 	link    *request.Link // One, because clients of a Cache usually have one server.
@@ -138,7 +136,7 @@ type Cache struct {
 	made    atomic.Int64 // How many informers NewInformer has made.
 
 	mu        sync.Mutex
-	informers map[string]*SharedIndexInformer // By space; nil while one is being made.
+	informers map[string]*SharedIndexInformer // By space.
 	closed    bool
 	others    []string // Of NotPersisted.
 }
@@ -172,12 +170,8 @@ func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 	if err != nil {
 		return nil, fmt.Errorf("warmwatch: open: %w", err)
 	}
-	memory, err := persist.OpenMemory(persist.Options{Logger: o.Logger})
-	if err != nil {
-		return nil, fmt.Errorf("warmwatch: open: %w", errors.Join(err, db.Close()))
-	}
 	return &Cache{
-		opts: o, db: db, memory: memory, work: workqueue.NewStore(db, workSpace, *o.Logger), objects: indexer.NewObjects(o.MemoryBudget),
+		opts: o, db: db, work: workqueue.NewStore(db, workSpace, *o.Logger), objects: indexer.NewObjects(o.MemoryBudget),
 		schemas: newSchemas(), link: new(request.Link), informers: map[string]*SharedIndexInformer{},
 	}, nil
 }
@@ -202,7 +196,6 @@ func (c *Cache) Close() error {
 		s.detach()
 	}
 	awaitEnds(informers)
-	_ = c.memory.Close() // It has nothing to lose.
 	if err := c.db.Close(); err != nil {
 		return fmt.Errorf("warmwatch: close: %w", err)
 	}
@@ -221,7 +214,7 @@ func awaitEnds(informers []*SharedIndexInformer) {
 		if s.hasEnded(ctx) {
 			continue
 		}
-		s.parts.Load().logger.Error(nil, "The Cache is closed although an informer has not ended: what its handlers and reconciles read from now on is not found, and what they acknowledge is not stored",
+		s.place.Load().logger.Error(nil, "The Cache is closed although an informer has not ended: what its handlers and reconciles read from now on is not found, and what they acknowledge is not stored",
 			"waited", closePatience)
 	}
 }
@@ -255,45 +248,31 @@ const workSpace = "workqueues"
 // informer: handlers of several may add items to one. See also [SharedIndexInformer.AddReconciler].
 func (c *Cache) Workqueues() *workqueue.Store { return c.work }
 
-// claim reserves a space. With ErrInUse it returns the informer that has it, nil while that is being made.
-func (c *Cache) claim(id checkpoint.Identity) (holder *SharedIndexInformer, err error) {
+// claim makes s the informer of a space. With ErrInUse it returns the informer that is.
+func (c *Cache) claim(p *place, s *SharedIndexInformer) (holder *SharedIndexInformer, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, ErrClosed
 	}
-	space := id.Space()
-	if holder, taken := c.informers[space]; taken {
-		return holder, fmt.Errorf("%w: this Cache has an informer of %s: share it, or make another one by NewSharedIndexInformer with a Name", ErrInUse, id)
+	if holder, taken := c.informers[p.space]; taken {
+		return holder, fmt.Errorf("%w: this Cache has an informer of %s: share it, or make another one by NewSharedIndexInformer with a Name", ErrInUse, p.identity)
 	}
-	c.informers[space] = nil
+	c.informers[p.space] = s
 	return nil, nil
 }
 
-// admit registers s, once it is complete, as the informer of its space.
-func (c *Cache) admit(s *SharedIndexInformer) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return ErrClosed
-	}
-	c.informers[s.parts.Load().space] = s
-	return nil
-}
-
-// informersLocked returns those that are complete, in the order of their spaces.
+// informersLocked returns the informers in the order of their spaces.
 func (c *Cache) informersLocked() []*SharedIndexInformer {
 	informers := make([]*SharedIndexInformer, 0, len(c.informers))
 	for _, space := range slices.Sorted(maps.Keys(c.informers)) {
-		if s := c.informers[space]; s != nil {
-			informers = append(informers, s)
-		}
+		informers = append(informers, c.informers[space])
 	}
 	return informers
 }
 
-// complete returns the informers that are complete, in the order of their spaces.
-func (c *Cache) complete() []*SharedIndexInformer {
+// all returns the informers in the order of their spaces.
+func (c *Cache) all() []*SharedIndexInformer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.informersLocked()
@@ -301,7 +280,7 @@ func (c *Cache) complete() []*SharedIndexInformer {
 
 // running returns the informers that run.
 func (c *Cache) running() []*SharedIndexInformer {
-	return slices.DeleteFunc(c.complete(), func(s *SharedIndexInformer) bool {
+	return slices.DeleteFunc(c.all(), func(s *SharedIndexInformer) bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return !s.started || s.stopped
@@ -311,7 +290,7 @@ func (c *Cache) running() []*SharedIndexInformer {
 func (c *Cache) release(space string, s *SharedIndexInformer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if i := c.informers[space]; i == nil || i == s {
+	if c.informers[space] == s {
 		delete(c.informers, space)
 	}
 }
@@ -356,8 +335,8 @@ func (c *Cache) Status() Status {
 	for _, a := range c.db.SetAside() {
 		st.SetAside = append(st.SetAside, SetAside(a))
 	}
-	for _, s := range c.complete() {
-		st.Informers[s.parts.Load().name()] = s.Status()
+	for _, s := range c.all() {
+		st.Informers[s.place.Load().name()] = s.Status()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -148,7 +148,7 @@ func (s *SharedIndexInformer) unreturned() []unreturned {
 
 // logger returns one that names it.
 func (u unreturned) logger(s *SharedIndexInformer) klog.Logger {
-	logger := s.parts.Load().logger.WithValues(u.kind, u.name)
+	logger := s.place.Load().logger.WithValues(u.kind, u.name)
 	if !u.since.IsZero() {
 		logger = logger.WithValues("object", u.object, "running", time.Since(u.since).Round(time.Second))
 	}

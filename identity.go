@@ -124,7 +124,7 @@ func (s *SharedIndexInformer) checked(id checkpoint.Identity) checkedListerWatch
 		lw.checkObject = func(obj runtime.Object) error {
 			err := inside(obj)
 			if err != nil && s.progress.set(CodeOutsideObjects, err) {
-				s.parts.Load().logger.Error(err, "Refusing what the ListerWatcher returns")
+				s.place.Load().logger.Error(err, "Refusing what the ListerWatcher returns")
 			}
 			return err
 		}
@@ -173,7 +173,7 @@ func (lw checkedListerWatcher) IsWatchListSemanticsUnSupported() bool {
 
 // want returns what a checkpoint must match.
 func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
-	id := s.parts.Load().identity
+	id := s.place.Load().identity
 	return checkpoint.Want{
 		Identity:         id,
 		ClusterID:        clusterID,

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -124,7 +125,8 @@ type SharedIndexInformer struct {
 	example runtime.Object
 	seen    atomic.Pointer[lastSeen]
 
-	parts     atomic.Pointer[parts]
+	place     atomic.Pointer[place]
+	parts     atomic.Pointer[parts] // Nil until the informer runs.
 	store     store
 	processor *processor.Processor
 	detector  cache.MutationDetector
@@ -187,23 +189,15 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	}
 	id := identityOf(example, asked)
 	id.Name = o.Name
-	s := c.newInformer(lw, example, o)
-	if _, err := c.claim(id); err != nil {
+	s := c.newInformer(lw, example, o, c.newPlace(id, asked))
+	if _, err := c.claim(s.place.Load(), s); err != nil {
 		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
-	}
-	err = s.settle(c.db, id, asked)
-	if err == nil {
-		err = c.admit(s)
-	}
-	if err != nil {
-		c.release(id.Space(), s)
-		return nil, fmt.Errorf("warmwatch: new informer for %s: %w", id, err)
 	}
 	return s, nil
 }
 
-// newInformer makes an informer that has no parts yet.
-func (c *Cache) newInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions) *SharedIndexInformer {
+// newInformer makes an informer. It opens nothing before it runs.
+func (c *Cache) newInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions, p *place) *SharedIndexInformer {
 	o.TransformVersion = cmp.Or(o.TransformVersion, c.opts.TransformVersion)
 	o.IndexVersion = cmp.Or(o.IndexVersion, c.opts.IndexVersion)
 	o.NeverResume = o.NeverResume || c.opts.NeverResume
@@ -213,6 +207,10 @@ func (c *Cache) newInformer(lw cache.ListerWatcher, example runtime.Object, o In
 		caught:   newSignal(), synced: newSignal(), served: newSignal(),
 		ended: make(chan struct{}),
 	}
+	s.place.Store(p)
+	indexers := cache.Indexers{}
+	maps.Copy(indexers, o.Indexers)
+	s.store.current.Store(&contents{cache.NewIndexer(cache.DeletionHandlingMetaNamespaceKeyFunc, indexers)})
 	s.progress.phase = PhaseLoading
 	s.processor = processor.New(processor.Options{
 		Informer: s.describe(),
@@ -282,7 +280,10 @@ func (s *SharedIndexInformer) AddIndexers(indexers cache.Indexers) error {
 		return err
 	}
 	// Without s.mu: the Sink may be in a transform, which may call the informer.
-	return s.parts.Load().sink.SetIndexVersion(s.indexVersion)
+	if p := s.parts.Load(); p != nil {
+		return p.sink.SetIndexVersion(s.indexVersion)
+	}
+	return nil
 }
 
 func (s *SharedIndexInformer) addIndexers(indexers cache.Indexers) error {

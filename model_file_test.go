@@ -85,7 +85,10 @@ func (m *model) inspect(path string, told int) (left remains) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts := s.parts.Load()
+	parts, err := s.open() // It never runs.
+	if err != nil {
+		t.Fatal(err)
+	}
 	parts.sink.Load(want, nil, 0)
 	r := parts.sink.Checkpoint()
 	left = remains{secrets: l.secrets, versions: map[string]string{}}

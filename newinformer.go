@@ -18,7 +18,6 @@ import (
 
 	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/request"
-	"github.com/warmwatch/warmwatch/persist"
 )
 
 // NewInformer makes an informer whose identity is what its ListerWatcher asks the API server for: group, version,
@@ -96,26 +95,8 @@ func (c *Cache) newLearningInformer(lw cache.ListerWatcher, example runtime.Obje
 	if err := o.checkLearning(); err != nil {
 		return nil, err
 	}
-	name := fmt.Sprintf("%T #%d", example, c.made.Add(1))
-	s := c.newInformer(lw, example, o)
-	if err := s.settleInMemory(unseenIdentity(example, name)); err != nil {
-		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
-	}
-	return s, nil
-}
-
-// settleInMemory gives an informer its parts in memory. Where the Cache is closed, they are of a DB
-// that is closed as well.
-func (s *SharedIndexInformer) settleInMemory(id checkpoint.Identity) error {
-	err := s.settle(s.cache.memory, id, request.Asked{})
-	if !errors.Is(err, ErrClosed) {
-		return err
-	}
-	memory, err := persist.OpenMemory(persist.Options{Logger: s.cache.opts.Logger})
-	if err != nil {
-		return err
-	}
-	return errors.Join(s.settle(memory, id, request.Asked{}), memory.Close())
+	id := unseenIdentity(example, fmt.Sprintf("%T #%d", example, c.made.Add(1)))
+	return c.newInformer(lw, example, o, c.newPlace(id, request.Asked{})), nil
 }
 
 // unseenIdentity is that of an informer whose request cannot be seen.
@@ -126,53 +107,6 @@ func unseenIdentity(example runtime.Object, name string) checkpoint.Identity {
 		id.Resource = eventsResource
 	}
 	return id
-}
-
-// settle gives the informer its parts in a space. An informer that has some already moves.
-func (s *SharedIndexInformer) settle(db *persist.DB, id checkpoint.Identity, asked request.Asked) error {
-	left, old, err := s.move(db, id, asked)
-	if err != nil || old == nil {
-		return err
-	}
-	left.wait()
-	old.close()
-	return dropSpace(old.db, old.space)
-}
-
-// move returns what the informer had before, if anything.
-func (s *SharedIndexInformer) move(db *persist.DB, id checkpoint.Identity, asked request.Asked) (left *contents, old *parts, err error) {
-	s.store.mu.Lock()
-	defer s.store.mu.Unlock()
-	indexers := s.opts.Indexers
-	if current := s.store.current.Load(); current != nil {
-		indexers = current.GetIndexers()
-	}
-	p, err := s.open(db, id, asked, indexers)
-	if err != nil {
-		return nil, nil, err
-	}
-	return s.store.current.Swap(&contents{Indexer: p.indexer}), s.parts.Swap(p), nil
-}
-
-// leaveMemory makes the store of an informer that has ended one of client-go's, with the same
-// objects: nothing else frees what is in the memory of the Cache.
-func (s *SharedIndexInformer) leaveMemory(p *parts) error {
-	kept := cache.NewIndexer(cache.DeletionHandlingMetaNamespaceKeyFunc, p.indexer.GetIndexers())
-	if err := kept.Replace(p.indexer.List(), p.indexer.LastStoreSyncResourceVersion()); err != nil {
-		return err
-	}
-	s.store.mu.Lock()
-	left := s.store.current.Swap(&contents{Indexer: kept})
-	s.store.mu.Unlock()
-	left.wait()
-	return dropSpace(p.db, p.space)
-}
-
-// close makes the parts leave their DB. Nothing may use them any more, but readers.
-func (p *parts) close() {
-	p.work.Close()
-	p.ignoreDamage()
-	p.indexer.Release()
 }
 
 // look returns the request that a watch would make: unlike a List it takes no token of the client's rate limiter. A
@@ -230,8 +164,7 @@ func (s *SharedIndexInformer) lookAgain(ctx context.Context) (*request.Seen, err
 	return seen, s.checkRequest(seen.Asked)
 }
 
-// identify moves the informer to its space in the file, or finds out that it must work from
-// memory. It reports false if the informer has ended meanwhile.
+// identify finds out what the informer is for, and so its place in the file, or that it must work from memory. It reports false if the informer has ended meanwhile.
 func (s *SharedIndexInformer) identify(ctx context.Context) bool {
 	err := request.ErrNotSeen
 	if s.cache.wrapped.Load() {
@@ -245,7 +178,7 @@ func (s *SharedIndexInformer) identify(ctx context.Context) bool {
 	}
 	if err != nil {
 		s.progress.set(CodeFromMemory, workingFromMemory(err))
-		s.parts.Load().logger.Error(err, "Working from memory, the next process begins with a list")
+		s.place.Load().logger.Error(err, "Working from memory, the next process begins with a list")
 	}
 	return true
 }
@@ -278,28 +211,21 @@ func (s *SharedIndexInformer) watchFailed(ctx context.Context, err error) {
 	if handler == nil {
 		handler = cache.DefaultWatchErrorHandler
 	}
-	p := s.parts.Load()
-	r := cache.NewReflectorWithOptions(s.lw, s.example, p.sink, cache.ReflectorOptions{Logger: &p.logger})
+	p := s.place.Load()
+	r := cache.NewReflectorWithOptions(s.lw, s.example, &s.store, cache.ReflectorOptions{Logger: &p.logger})
 	handler(klog.NewContext(ctx, p.logger), r, err)
 }
 
-// moveTo moves the informer to the space of what its request asks for, once a predecessor has left it.
+// moveTo gives the informer the place of what its request asks for, once a predecessor has left it.
 func (s *SharedIndexInformer) moveTo(ctx context.Context, seen *request.Seen) error {
 	id := identityOf(s.example, seen.Asked)
 	id.Path, id.Name = seen.Path(), s.opts.Name
-	space, from := id.Space(), s.parts.Load().space
-	if err := s.claimSpace(ctx, id); err != nil {
+	to := s.cache.newPlace(id, seen.Asked)
+	if err := s.claimSpace(ctx, to); err != nil {
 		return err
 	}
-	err := s.settle(s.cache.db, id, seen.Asked)
-	if err == nil {
-		err = s.cache.admit(s)
-	}
-	if err != nil {
-		s.cache.release(space, s)
-		return err
-	}
-	s.cache.release(from, s)
+	from := s.place.Swap(to)
+	s.cache.release(from.space, s)
 	return nil
 }
 
@@ -313,15 +239,15 @@ const (
 	stopPoll   = 5 * time.Millisecond
 )
 
-// claimSpace claims the space of an identity.
-func (s *SharedIndexInformer) claimSpace(ctx context.Context, id checkpoint.Identity) error {
+// claimSpace claims the space of a place.
+func (s *SharedIndexInformer) claimSpace(ctx context.Context, to *place) error {
 	for begun := time.Now(); ; {
-		predecessor, err := s.cache.claim(id)
+		predecessor, err := s.cache.claim(to, s)
 		if !errors.Is(err, ErrInUse) {
 			return err
 		}
 		patience := stopNotice
-		if predecessor != nil && predecessor.isEnding() {
+		if predecessor.isEnding() {
 			patience, err = stopPatience, fmt.Errorf("%w, and does not end", err)
 		}
 		if time.Since(begun) >= patience {

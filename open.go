@@ -17,15 +17,40 @@ import (
 	"github.com/warmwatch/warmwatch/workqueue"
 )
 
-// parts are what an informer has in one space of a DB. They do not change; an informer of
-// NewInformer gets others when it begins to run.
+// A place is where an informer has its data, and what for. It does not change. An informer of NewInformer gets another
+// one when its first request was seen.
+type place struct {
+	identity checkpoint.Identity // Or unseenIdentity.
+	asked    request.Asked       // What its requests must ask for; zero if nobody knows what the informer asks for.
+	space    string
+	logger   klog.Logger
+}
+
+// newPlace returns the place of an identity in the file, or, if nobody knows what the informer asks for, in memory.
+func (c *Cache) newPlace(id checkpoint.Identity, asked request.Asked) *place {
+	p := &place{identity: id, asked: asked, space: id.Space()}
+	if p.fromMemory() {
+		p.space = id.Name
+	}
+	p.logger = klog.LoggerWithValues(*c.opts.Logger, "informer", p.name())
+	return p
+}
+
+// fromMemory reports whether the informer has no space in the file.
+func (p *place) fromMemory() bool { return p.asked == request.Asked{} }
+
+// name of the informer in Status and in the log.
+func (p *place) name() string {
+	if p.fromMemory() {
+		return p.space
+	}
+	return p.identity.String()
+}
+
+// parts are what an informer has when it runs. They do not change.
 type parts struct {
-	db *persist.DB
-	// identity of an informer of NewInformer is unseenIdentity until its request was seen.
-	identity     checkpoint.Identity
-	asked        request.Asked // What its requests must ask for; zero if that is not known.
-	space        string
-	logger       klog.Logger
+	*place
+	db           *persist.DB
 	indexer      *indexer.Indexer
 	queue        *queue.Log
 	sink         *reflector.Sink
@@ -33,36 +58,39 @@ type parts struct {
 	ignoreDamage func()           // Ends that the DB calls fileDamaged.
 }
 
-// open makes the parts of an identity in a DB. A space that cannot be read is emptied.
-func (s *SharedIndexInformer) open(db *persist.DB, id checkpoint.Identity, asked request.Asked, indexers cache.Indexers) (*parts, error) {
-	p := &parts{db: db, identity: id, asked: asked, space: id.Space()}
-	if p.unseen() {
-		p.space = id.Name
+// open opens what the informer has in its place. A space that cannot be read is emptied. The caller holds s.mu.
+func (s *SharedIndexInformer) open() (*parts, error) {
+	p := &parts{place: s.place.Load(), db: s.cache.db}
+	if p.fromMemory() { // Of its own, so that it is garbage together with the informer.
+		var err error
+		if p.db, err = persist.OpenMemory(persist.Options{Logger: &p.logger}); err != nil {
+			return nil, err
+		}
 	}
-	p.logger = klog.LoggerWithValues(*s.cache.opts.Logger, "informer", p.name())
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	indexers := s.store.GetIndexers()
 	err := s.openParts(p, indexers)
 	if errors.Is(err, persist.ErrCorrupt) {
 		p.logger.Error(err, "Could not read the cache, emptying it")
-		if err := dropSpace(db, p.space); err != nil {
+		if err := dropSpace(p.db, p.space); err != nil {
 			return nil, err
 		}
 		err = s.openParts(p, indexers)
 	}
-	return p, err
+	if err != nil {
+		return nil, err
+	}
+	s.store.current.Store(&contents{p.indexer})
+	s.parts.Store(p)
+	return p, nil
 }
 
-// fromMemory reports whether the informer has no space in the file.
-func (p *parts) fromMemory() bool { return p.db.Path() == "" }
-
-// unseen reports whether nobody knows what the informer asks for, see unseenIdentity.
-func (p *parts) unseen() bool { return p.asked == request.Asked{} }
-
-// name of the informer in Status and in the log.
-func (p *parts) name() string {
-	if p.unseen() {
-		return p.space
-	}
-	return p.identity.String()
+// close makes the parts leave their DB. Nothing may use them any more, but readers.
+func (p *parts) close() {
+	p.work.Close()
+	p.ignoreDamage()
+	p.indexer.Release()
 }
 
 func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err error) {
@@ -126,11 +154,7 @@ func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
 	p.relistForced = p.relistForced || force
 	p.mu.Unlock()
 	if isNews {
-		logger := *s.cache.opts.Logger
-		if parts := s.parts.Load(); parts != nil { // Else they are being made.
-			logger = parts.logger
-		}
-		logger.Error(err, "Could not read all that is stored: all objects are to be listed and written anew")
+		s.place.Load().logger.Error(err, "Could not read all that is stored: all objects are to be listed and written anew")
 	}
 	if force {
 		s.forceRelist(relistingDamaged(err))

@@ -167,7 +167,6 @@ func TestWhatIsInTheQueueIsReconciledByTheNextProcess(t *testing.T) {
 			t.Fatalf("%d are reconciled", len(reconciled))
 		}
 		q := launch(t, p.crash(), f, nil)
-		expectWaiting(t, q, workqueue.Status{Name: "r", Absent: true, Keys: 20 - len(reconciled)})
 		w = addReconciler(t, q, 1)
 		q.run()
 		settle()

@@ -48,7 +48,7 @@ func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 	if !s.untilRead(ctx, func() error { return s.begin(ctx) }) {
 		return
 	}
-	s.controller.RunWithContext(klog.NewContext(ctx, s.parts.Load().logger))
+	s.controller.RunWithContext(klog.NewContext(ctx, s.place.Load().logger))
 }
 
 // readRetryDelay is the pause after the file could not be read.
@@ -64,7 +64,7 @@ func (s *SharedIndexInformer) untilRead(ctx context.Context, step func() error) 
 			return err == nil
 		}
 		if !failed {
-			s.parts.Load().logger.Error(err, "Could not begin to run, trying again")
+			s.place.Load().logger.Error(err, "Could not begin to run, trying again")
 		}
 		if !pause(ctx, readRetryDelay) {
 			return false
@@ -80,8 +80,13 @@ func (s *SharedIndexInformer) enter(ctx context.Context, cancel context.CancelFu
 		klog.FromContext(ctx).Info("Warning: the sharedIndexInformer has started, run more than once is not allowed")
 		return false
 	}
-	if s.stopped || s.opts.learns() && s.cache.admit(s) != nil {
-		klog.FromContext(ctx).Info("The informer does not run, because its Cache was closed", "informer", s.parts.Load().name())
+	p, closed := s.place.Load(), s.stopped
+	if !closed && s.opts.learns() {
+		_, err := s.cache.claim(p, s)
+		closed = err != nil
+	}
+	if closed {
+		klog.FromContext(ctx).Info("The informer does not run, because its Cache was closed", "informer", p.name())
 		return false
 	}
 	s.ctx, s.cancel, s.started = ctx, cancel, true
@@ -103,7 +108,12 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	if s.stopped {
 		return ErrClosed
 	}
-	p := s.parts.Load()
+	p, err := s.parts.Load(), error(nil)
+	if p == nil {
+		if p, err = s.open(); err != nil {
+			return err
+		}
+	}
 	if err := s.openReconcilers(p); err != nil {
 		return err
 	}
@@ -205,7 +215,9 @@ func (s *SharedIndexInformer) end() {
 	s.mu.Unlock()
 	s.progress.setPhase(PhaseStopped)
 	p := s.parts.Load()
-	p.sink.Stop()
+	if p != nil {
+		p.sink.Stop()
+	}
 	if r := s.resumer.Load(); r != nil {
 		r.Stop()
 	}
@@ -214,14 +226,11 @@ func (s *SharedIndexInformer) end() {
 	s.running.Wait()
 	s.processor.Wait()
 	patience.Stop()
-	p.queue.Stop()
-	p.close()
-	s.cache.release(p.space, s)
-	if p.fromMemory() {
-		if err := s.leaveMemory(p); err != nil && !errors.Is(err, ErrClosed) {
-			p.logger.Error(err, "Could not free the memory of an informer that has ended")
-		}
+	if p != nil {
+		p.queue.Stop()
+		p.close()
 	}
+	s.cache.release(s.place.Load().space, s)
 	close(s.ended)
 }
 
@@ -246,7 +255,9 @@ func (s *SharedIndexInformer) detach() {
 	}
 	// detach does not wait for the Reflector, because a ListerWatcher may hang.
 	// The sink refuses what still comes.
-	s.parts.Load().sink.Stop()
+	if p := s.parts.Load(); p != nil {
+		p.sink.Stop()
+	}
 	s.processor.Stop()
 }
 

@@ -209,11 +209,14 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	}
 	st.Problems, st.Err = s.progress.problemsLocked()
 	s.progress.mu.Unlock()
+	st.Handlers = s.handlerStatus()
 	p := s.parts.Load()
+	if p == nil {
+		return st
+	}
 	st.ResourceVersion = p.indexer.LastStoreSyncResourceVersion()
 	st.Objects = p.indexer.Len()
 	st.UnackedDeltas = p.queue.Unacked()
-	st.Handlers = s.handlerStatus()
 	st.Reconcilers = s.progress.reconcilerStatus(s.workStatus(p))
 	if err := p.db.Err(); err != nil {
 		st.Err, st.Problems = err, append(problemOf(p.db), st.Problems...)
@@ -427,7 +430,7 @@ func (o observer) CaughtUp() { o.informer.caughtUp() }
 func (o observer) RelistEnded(complete bool, refused error) (whole bool) {
 	whole, repaired := o.relistEnded(complete, refused)
 	if repaired {
-		o.informer.parts.Load().logger.Info("All objects were listed, and what could not be read is written anew")
+		o.informer.place.Load().logger.Info("All objects were listed, and what could not be read is written anew")
 	}
 	return whole
 }

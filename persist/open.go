@@ -80,14 +80,14 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 }
 
 // OpenMemory returns a DB that never has a file: [DB.MemoryOnly] is true, and nothing is wrong
-// with that. It is closed like any other.
+// with that. It has no goroutine: one that nobody uses any more is garbage, closed or not.
 func OpenMemory(o Options) (*DB, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	db := newDB(o)
-	go db.run()
+	close(db.done)
 	return db, nil
 }
 
