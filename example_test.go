@@ -165,20 +165,17 @@ func ExampleCache_NewSharedIndexInformer() {
 
 // A controller in one call: the file has what is left to be done, also after a crash.
 func ExampleSharedIndexInformer_AddReconciler() {
-	start := func(ctx context.Context, pods *warmwatch.SharedIndexInformer, makeRoute, removeRoute func(context.Context, *corev1.Pod) error) error {
+	type makeFunc func(context.Context, *corev1.Pod) error
+	type removeFunc func(context.Context, cache.ObjectName) error
+	start := func(ctx context.Context, pods *warmwatch.SharedIndexInformer, makeRoute makeFunc, removeRoute removeFunc) error {
 		lister := listers.NewPodLister(pods.GetIndexer())
 		reconcile := func(ctx context.Context, req warmwatch.ReconcileRequest) (done warmwatch.ReconcileResult, err error) {
-			for _, deleted := range req.Deleted { // As they were last known.
-				if err := removeRoute(ctx, deleted.(*corev1.Pod)); err != nil {
-					return done, err // It will be called again, and by the next process if need be.
-				}
-			}
 			pod, err := lister.Pods(req.Namespace).Get(req.Name)
-			if apierrors.IsNotFound(err) {
-				return done, nil
+			if apierrors.IsNotFound(err) { // By its key: req.Deleted has the last known Pods, but may be empty.
+				return done, removeRoute(ctx, req.ObjectName)
 			}
 			if err != nil {
-				return done, err
+				return done, err // It will be called again, by the next process if need be.
 			}
 			return done, makeRoute(ctx, pod)
 		}

@@ -33,7 +33,8 @@ type ReconcileFunc func(ctx context.Context, req ReconcileRequest) (ReconcileRes
 type ReconcileRequest struct {
 	cache.ObjectName
 	// Deleted has the last known objects that were deleted since this key was last done, oldest first: usually one, or
-	// none. There are more where others were made under the name and deleted; an object of the name may exist again. They
+	// none. It is empty for a key of DurableOptions.Known, and where the file was lost: remove what belongs to an object
+	// that is gone by its key. There are more where others were made under the name and deleted; an object of the name may exist again. They
 	// may lack what a [cache.DeletedFinalStateUnknown] lacks, and must not be changed. A reconcile that was due anyway may
 	// find that the object is gone before the deletion is in the file; then one more reconcile has it. An object whose
 	// record was damaged, or whose Go type is not the one that the informer's transform returns now, is left out.

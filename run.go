@@ -184,7 +184,9 @@ func (s *SharedIndexInformer) serveStale(ctx context.Context, after time.Duratio
 		}
 		silent := time.Since(heard)
 		if silent >= after {
-			s.synced.set()
+			if s.synced.set() {
+				s.place.Load().logger.Info("The server was not heard, HasSynced is true with what the disk has", "silent", silent.Round(time.Second))
+			}
 			return
 		}
 		select {

@@ -5,10 +5,7 @@
 //	config.Wrap(opened.WrapTransport)                        // Before ctrl.NewManager(config, ...).
 //	options.Cache.NewInformer = opened.NewInformer           // Of ctrl.Options.
 //
-// opened is what warmwatch.Open returns. With NewManager controllers begin up to 0.2 s earlier:
-// controller-runtime looks every 100 ms whether their informers and handlers have synced, and
-// NewManager's cache waits. There they begin once the handlers of all of them were told of all objects,
-// or a second later than their own caches have synced. The version of controller-runtime is v0.25. The tests in
+// opened is what warmwatch.Open returns. NewManager also starts controllers up to 0.2 s sooner. The version of controller-runtime is v0.25. The tests in
 // test/controllerruntime run a manager on a real API server, and controller-runtime's own tests of
 // its cache with warmwatch's informers.
 //
@@ -58,7 +55,7 @@
 // not repeated. With [NewQueue] in the options of the controller, requests are in the file until they
 // are done.
 //
-// What GetInformer returns is a *warmwatch.SharedIndexInformer, unless the object is
-// watched in several namespaces. It takes durable handlers, and has AddReconciler. See docs/use.md, "Durable handlers" and
+// What GetInformer returns is a *warmwatch.SharedIndexInformer, unless DefaultNamespaces or ByObject.Namespaces is set,
+// even to one namespace. It takes durable handlers, and has AddReconciler. See docs/use.md, "Durable handlers" and
 // "Reconcilers".
 package controllerruntime

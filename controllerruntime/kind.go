@@ -26,7 +26,9 @@ import (
 // Where the last state of a deleted object is lost, the event has an object with nothing but namespace and name, and
 // DeleteStateUnknown is true.
 //
-// The source fails if the informer of the object is not warmwatch's, or if the object is watched in several namespaces.
+// The source fails if the informer of the object is not warmwatch's, or if DefaultNamespaces or
+// ByObject.Namespaces of the cache.Options is set, even to one namespace: controller-runtime then puts an informer of its
+// own in front.
 func Kind[object client.Object](
 	c cache.Cache, name string, obj object,
 	handler handler.TypedEventHandler[object, reconcile.Request], predicates ...predicate.TypedPredicate[object],
@@ -57,7 +59,7 @@ type durableInformer struct {
 func (i durableInformer) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler, o toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
 	informer, ok := i.Informer.(*warmwatch.SharedIndexInformer)
 	if !ok {
-		return nil, fmt.Errorf("controllerruntime: durable handler %q: the informer of %T is a %T, expected warmwatch's, of one namespace or all", i.name, i.example, i.Informer)
+		return nil, fmt.Errorf("controllerruntime: durable handler %q: the informer of %T is a %T: a cache.Options that restricts namespaces has no durable handlers", i.name, i.example, i.Informer)
 	}
 	return informer.AddDurableEventHandler(i.name, namedDeletions{h, i.example}, warmwatch.DurableOptions{HandlerOptions: o})
 }
