@@ -283,7 +283,7 @@ func (c *Cache) running() []*SharedIndexInformer {
 	return slices.DeleteFunc(c.all(), func(s *SharedIndexInformer) bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return !s.started || s.stopped
+		return s.ctx == nil || s.stopped
 	})
 }
 

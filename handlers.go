@@ -99,15 +99,21 @@ func (s *SharedIndexInformer) ForgetDurable(name string) error {
 		return fmt.Errorf("warmwatch: forget durable handler: a name %w", errRequired)
 	}
 	s.mu.Lock()
-	inUse := s.hasReconcilerLocked(name)
-	s.mu.Unlock()
-	if inUse {
+	defer s.mu.Unlock()
+	if s.hasReconcilerLocked(name) {
 		return fmt.Errorf("warmwatch: forget durable handler: %w: %q", ErrInUse, name)
 	}
-	if err := s.processor.Forget(name); err != nil {
+	if err := s.processor.Unused(name); err != nil {
 		return err
 	}
-	return s.forgetReconciler(name)
+	if s.controller != nil {
+		return s.parts.Load().forget(name)
+	}
+	if s.forgotten == nil { // What the file has is known when the informer begins.
+		s.forgotten = map[string]struct{}{}
+	}
+	s.forgotten[name] = struct{}{}
+	return nil
 }
 
 // RemoveEventHandler implements [cache.SharedInformer]. The name of a durable

@@ -142,16 +142,15 @@ type SharedIndexInformer struct {
 	relistItems int
 
 	mu                sync.Mutex
-	started, stopped  bool
-	ctx               context.Context    // Of the run.
+	stopped           bool
+	ctx               context.Context    // Of the run; nil before.
 	cancel            context.CancelFunc // Of ctx.
 	ended             chan struct{}      // Closed when the run has ended.
-	controller        cache.Controller
+	controller        cache.Controller   // Nil until begin has done all else.
 	watchErrorHandler cache.WatchErrorHandlerWithContext
 	transform         cache.TransformFunc
-	queuesOpen        bool                // The reconcilers have their workqueues.
 	reconcilers       []*Reconciler       // Those that run, and before begin all that were added.
-	forgotten         map[string]struct{} // Names of reconcilers that were forgotten before queuesOpen.
+	forgotten         map[string]struct{} // Names that ForgetDurable has been given before begin.
 	running           sync.WaitGroup      // Reconcilers.
 }
 
@@ -319,7 +318,7 @@ func (s *SharedIndexInformer) SetWatchErrorHandler(handler cache.WatchErrorHandl
 func (s *SharedIndexInformer) SetWatchErrorHandlerWithContext(handler cache.WatchErrorHandlerWithContext) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.started {
+	if s.ctx != nil {
 		return errStarted
 	}
 	s.watchErrorHandler = handler
@@ -332,7 +331,7 @@ func (s *SharedIndexInformer) SetWatchErrorHandlerWithContext(handler cache.Watc
 func (s *SharedIndexInformer) SetTransform(f cache.TransformFunc) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.started {
+	if s.ctx != nil {
 		return errStarted
 	}
 	s.transform = f

@@ -105,7 +105,7 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 	if s.hasReconcilerLocked(name) {
 		return nil, fmt.Errorf("warmwatch: add reconciler: %w: %q", ErrInUse, name)
 	}
-	if s.queuesOpen {
+	if s.controller != nil {
 		if err := r.open(s.parts.Load()); err != nil {
 			return nil, fmt.Errorf("warmwatch: add reconciler: %w", err)
 		}
@@ -118,7 +118,7 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 	}
 	r.registration = handle.(registration)
 	s.reconcilers = append(s.reconcilers, r)
-	if s.queuesOpen {
+	if s.controller != nil {
 		s.running.Go(func() { r.run(s.ctx) })
 	}
 	return r, nil
@@ -127,44 +127,24 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 // hasReconcilerLocked reports whether a reconciler has a name, also one that was removed and has not
 // ended yet: what it has still to put into the file would be missed.
 func (s *SharedIndexInformer) hasReconcilerLocked(name string) bool {
-	return slices.ContainsFunc(s.reconcilers, func(r *Reconciler) bool { return r.name == name && (s.queuesOpen || !r.hasEnded()) })
+	return slices.ContainsFunc(s.reconcilers, func(r *Reconciler) bool { return r.name == name && (s.controller != nil || !r.hasEnded()) })
 }
 
-// openReconcilers has those that were added find what the last process has left. The caller holds s.mu.
+// openReconcilers forgets the names of ForgetDurable, and has the reconcilers that were added find what the last process
+// has left. After an error it can be called again. The caller holds s.mu.
 func (s *SharedIndexInformer) openReconcilers(p *parts) error {
-	if s.queuesOpen {
-		return nil
-	}
 	for name := range s.forgotten {
-		if err := p.forgetWork(name); err != nil {
-			return fmt.Errorf("warmwatch: forget the work of reconciler %q: %w", name, err)
+		if err := p.forget(name); err != nil {
+			return fmt.Errorf("warmwatch: forget %q: %w", name, err)
 		}
 	}
 	s.forgotten = nil
 	s.reconcilers = slices.DeleteFunc(s.reconcilers, (*Reconciler).hasEnded)
-	for i, r := range s.reconcilers {
+	for _, r := range s.reconcilers {
 		if err := r.open(p); err != nil {
-			for _, opened := range s.reconcilers[:i] {
-				opened.close()
-			}
 			return fmt.Errorf("warmwatch: read the work of reconciler %q: %w", r.name, err)
 		}
 	}
-	s.queuesOpen = true
-	return nil
-}
-
-// forgetReconciler removes the work of a name that has no reconciler.
-func (s *SharedIndexInformer) forgetReconciler(name string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.queuesOpen {
-		return s.parts.Load().forgetWork(name)
-	}
-	if s.forgotten == nil { // What the file has is known when the informer begins.
-		s.forgotten = map[string]struct{}{}
-	}
-	s.forgotten[name] = struct{}{}
 	return nil
 }
 
@@ -206,6 +186,9 @@ func addAll(queue *workqueue.Queue[cache.ObjectName], keys []cache.ObjectName) {
 
 // open is called before the handler is told anything. The caller holds informer.mu.
 func (r *Reconciler) open(p *parts) error {
+	if r.queue != nil { // An earlier call has opened it.
+		return nil
+	}
 	logger := klog.LoggerWithValues(p.logger, "reconciler", r.name)
 	work, err := workqueue.New(p.work, r.name, workqueue.Options[cache.ObjectName]{RateLimiter: r.opts.RateLimiter})
 	if err != nil {
@@ -476,12 +459,15 @@ func (p *parts) deleteDeleted(b *persist.Batch, keys []string) {
 	}
 }
 
-// forgetWork removes what waits for a reconciler.
-func (p *parts) forgetWork(reconciler string) error {
-	if err := p.work.Forget(reconciler); err != nil {
+// forget removes what the file has for a name: the position of its handler, and what waits for its reconciler.
+func (p *parts) forget(name string) error {
+	if err := p.queue.Forget(name); err != nil {
 		return err
 	}
-	keys, err := p.deletedKeys(keyfield.Of(reconciler))
+	if err := p.work.Forget(name); err != nil {
+		return err
+	}
+	keys, err := p.deletedKeys(keyfield.Of(name))
 	if err != nil {
 		return err
 	}

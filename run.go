@@ -76,7 +76,7 @@ func (s *SharedIndexInformer) untilRead(ctx context.Context, step func() error) 
 func (s *SharedIndexInformer) enter(ctx context.Context, cancel context.CancelFunc) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.started {
+	if s.ctx != nil {
 		klog.FromContext(ctx).Info("Warning: the sharedIndexInformer has started, run more than once is not allowed")
 		return false
 	}
@@ -89,7 +89,7 @@ func (s *SharedIndexInformer) enter(ctx context.Context, cancel context.CancelFu
 		klog.FromContext(ctx).Info("The informer does not run, because its Cache was closed", "informer", p.name())
 		return false
 	}
-	s.ctx, s.cancel, s.started = ctx, cancel, true
+	s.ctx, s.cancel = ctx, cancel
 	return true
 }
 
@@ -97,7 +97,7 @@ func (s *SharedIndexInformer) enter(ctx context.Context, cancel context.CancelFu
 func (s *SharedIndexInformer) isEnding() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.started && s.ctx.Err() != nil
+	return s.ctx != nil && s.ctx.Err() != nil
 }
 
 // begin decides how to start. After an error it can be called again; [ErrClosed] says that the Cache was
@@ -266,7 +266,7 @@ func (s *SharedIndexInformer) detach() {
 // hasEnded waits until the run has ended, if it has begun, and reports false if ctx is done before.
 func (s *SharedIndexInformer) hasEnded(ctx context.Context) bool {
 	s.mu.Lock()
-	started := s.started
+	started := s.ctx != nil
 	s.mu.Unlock()
 	if started {
 		select {

@@ -378,22 +378,24 @@ func (q *Log) StartOver(which func(key string, waiting int) bool) error {
 	return err
 }
 
-// Forget removes a name that will not be used again, so that it holds no deltas any more. The error wraps [ErrInUse]
-// if the name has a consumer now, and is persist.ErrClosed if the DB is closed.
-func (q *Log) Forget(kind Kind, name string) (err error) {
+// Forget removes a name that will not be used again, of both kinds, so that it holds no deltas any more. The error wraps
+// [ErrInUse] if the name has a consumer now, and is persist.ErrClosed if the DB is closed.
+func (q *Log) Forget(name string) (err error) {
 	_, updateErr := q.db.Update(func(b *persist.Batch) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		p := q.names[kind.Key(name)]
-		switch {
-		case p == nil:
-		case p.consumer != nil:
-			err = fmt.Errorf("%w: %q", ErrInUse, name)
-		default:
-			b.Delete(q.handlers, p.name)
-			delete(q.names, p.name)
-			delete(q.positions, p)
-			q.trimLocked(b)
+		for _, kind := range []Kind{Handlers, Reconcilers} {
+			p := q.names[kind.Key(name)]
+			switch {
+			case p == nil:
+			case p.consumer != nil:
+				err = fmt.Errorf("%w: %q", ErrInUse, name)
+			default:
+				b.Delete(q.handlers, p.name)
+				delete(q.names, p.name)
+				delete(q.positions, p)
+				q.trimLocked(b)
+			}
 		}
 	})
 	return errors.Join(err, updateErr)

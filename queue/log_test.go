@@ -49,7 +49,7 @@ func TestNoDeltaIsRemovedBeforeAllHaveAcknowledged(t *testing.T) {
 	publishUpTo(t, q, 11, 12)
 	flush(t, q)
 	wantSeqs(t, "held by a name", upTo(7, 12), onDisk(t, db, true))
-	if err := q.Forget(Handlers, "d"); err != nil {
+	if err := q.Forget("d"); err != nil {
 		t.Fatal(err)
 	}
 	flush(t, q)
@@ -75,7 +75,7 @@ func TestNothingIsStoredForPlainConsumers(t *testing.T) {
 	publishUpTo(t, q, 13, 14)
 	flush(t, q)
 	wantSeqs(t, "while the name has no consumer", upTo(10, 14), onDisk(t, q.db, true))
-	if err := q.Forget(Handlers, "d"); err != nil {
+	if err := q.Forget("d"); err != nil {
 		t.Fatal(err)
 	}
 	publishUpTo(t, q, 15, 16)
@@ -379,7 +379,7 @@ func TestANameHasOneConsumerAtATime(t *testing.T) {
 	if _, err := q.Durable(Reconcilers, "d", ""); err != nil {
 		t.Errorf("one of another kind: %v", err)
 	}
-	if err := q.Forget(Handlers, "d"); !errors.Is(err, ErrInUse) {
+	if err := q.Forget("d"); !errors.Is(err, ErrInUse) {
 		t.Errorf("Forget: %v", err)
 	}
 	c.Stop() // Still in use: it may be acknowledging.

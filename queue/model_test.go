@@ -294,7 +294,7 @@ func (m *logModel) name() {
 
 func (m *logModel) forget() {
 	name := fmt.Sprint(m.rnd.Intn(3))
-	if err := m.q.Forget(Handlers, name); err == nil {
+	if err := m.q.Forget(name); err == nil {
 		m.flush()
 		delete(m.names, name)
 	} else if !errors.Is(err, ErrInUse) {

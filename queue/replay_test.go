@@ -154,7 +154,7 @@ func TestForgetRemovesANameForGood(t *testing.T) {
 	if !q.HasKnown() {
 		t.Error("the name is not known after a restart")
 	}
-	if err := errors.Join(q.Forget(Handlers, "d"), q.Forget(Handlers, "never there")); err != nil {
+	if err := errors.Join(q.Forget("d"), q.Forget("never there")); err != nil {
 		t.Fatal(err)
 	}
 	if q.HasKnown() || q.Stores() {

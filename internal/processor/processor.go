@@ -55,8 +55,7 @@ type Processor struct {
 
 	// changing is held while the handlers change, also where that waits for the file and mu is not held.
 	// It is locked before mu.
-	changing  sync.Mutex
-	forgotten []string // Before the start.
+	changing sync.Mutex
 
 	mu               sync.Mutex
 	log              *queue.Log // Nil before the start, as is store.
@@ -182,33 +181,22 @@ func (p *Processor) Remove(handle cache.ResourceEventHandlerRegistration) error 
 	return nil
 }
 
-// Forget removes what is kept for a name, of all kinds, see [queue.Log.Forget]. It fails while one of them has a handler, and
-// after Stop, because the next informer of the space may use the name.
-func (p *Processor) Forget(name string) error {
-	p.changing.Lock()
-	defer p.changing.Unlock()
+// Unused returns an error if a name has a handler, or the Processor has stopped, because the next informer of the space may
+// use the name.
+func (p *Processor) Unused(name string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.stopped {
 		return fmt.Errorf("durable handler %q was not forgotten because shared informer has stopped already", name)
 	}
-	p.mu.Lock()
 	for _, ls := range []map[*listener]struct{}{p.listeners, p.unfinished} {
 		for l := range ls {
 			if l.named.Name == name {
-				p.mu.Unlock()
 				return fmt.Errorf("%w: %q", queue.ErrInUse, name)
 			}
 		}
 	}
-	p.mu.Unlock()
-	if p.started {
-		return forget(p.log, name)
-	}
-	p.forgotten = append(p.forgotten, name)
 	return nil
-}
-
-func forget(log *queue.Log, name string) error {
-	return errors.Join(log.Forget(queue.Handlers, name), log.Forget(queue.Reconcilers, name))
 }
 
 // Start starts the listeners, which wait until the store is served. What is logged from now on is logged by the logger.
@@ -219,11 +207,6 @@ func (p *Processor) Start(log *queue.Log, store Store, logger klog.Logger) (resy
 	defer p.changing.Unlock()
 	if p.stopped {
 		return 0, persist.ErrClosed
-	}
-	for _, name := range p.forgotten {
-		if err := forget(log, name); err != nil {
-			return 0, err
-		}
 	}
 	for l := range p.listeners {
 		if l.consumer != nil { // Of the call before.

@@ -74,7 +74,7 @@ func TestANameIsFreeOnceItsCallbackHasReturned(t *testing.T) {
 			if err := add(); !errors.Is(err, queue.ErrInUse) {
 				t.Errorf("%s, a second handler: %v", when, err)
 			}
-			if err := w.p.Forget("d"); !errors.Is(err, queue.ErrInUse) {
+			if err := w.forget("d"); !errors.Is(err, queue.ErrInUse) {
 				t.Errorf("%s, Forget: %v", when, err)
 			}
 		}
@@ -88,7 +88,7 @@ func TestANameIsFreeOnceItsCallbackHasReturned(t *testing.T) {
 		if all := w.p.Unfinished(); len(all) != 1 || all[0].Handler != "d" || all[0].Key != "a" {
 			t.Errorf("unfinished: %+v", all)
 		}
-		if err := w.p.Forget("e"); err != nil {
+		if err := w.forget("e"); err != nil {
 			t.Error(err)
 		}
 		w.add(&recorder{}, Name{Kind: queue.Reconcilers, Name: "d"}) // Of another kind.
@@ -145,7 +145,7 @@ func TestForgetFreesANameOfBothKinds(t *testing.T) {
 				if when == "after the start" {
 					w.start()
 				}
-				if err := w.p.Forget("d"); err != nil {
+				if err := w.forget("d"); err != nil {
 					t.Fatal(err)
 				}
 				if when == "before the start" {
@@ -161,17 +161,17 @@ func TestForgetFreesANameOfBothKinds(t *testing.T) {
 					if kind == queue.Reconcilers {
 						break
 					}
-					if err := w.p.Forget("d"); !errors.Is(err, queue.ErrInUse) {
+					if err := w.forget("d"); !errors.Is(err, queue.ErrInUse) {
 						t.Errorf("a name in use is forgotten: %v", err)
 					}
 					w.remove(l)
 					<-l.ShutdownChan()
-					if err := w.p.Forget("d"); err != nil {
+					if err := w.forget("d"); err != nil {
 						t.Error(err)
 					}
 				}
 				w.p.Stop()
-				if err := w.p.Forget("e"); err == nil {
+				if err := w.forget("e"); err == nil {
 					t.Error("a name is forgotten after the end")
 				}
 			})

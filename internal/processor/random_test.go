@@ -191,7 +191,7 @@ func (f *randomLists) forget(b *believer) {
 	if b.name == "" {
 		return
 	}
-	err := f.p.Forget(b.name)
+	err := f.world.forget(b.name)
 	if b.l == nil && err == nil {
 		// A crash must not bring the name back, whose handler knows nothing of what came before.
 		if err := f.db.Flush(); err != nil {

@@ -96,6 +96,14 @@ func (w *world) stop() {
 	w.log.Stop()
 }
 
+// forget forgets a name, as the root does.
+func (w *world) forget(name string) error {
+	if err := w.p.Unused(name); err != nil {
+		return err
+	}
+	return w.log.Forget(name)
+}
+
 // restart ends the process, and begins the next one.
 func (w *world) restart() {
 	w.t.Helper()
