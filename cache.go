@@ -39,66 +39,62 @@ var (
 type Options struct {
 	// Name of the Cache in the log and in Status. Default: the base name of the file.
 	Name string
-	// CommitInterval is how long after a change the commit begins that writes it.
-	// Default 1s. A longer one spares the disk. After a crash the API server
-	// sends again what was lost.
+	// CommitInterval is the time between a change and the start of its commit. Default 1s. A longer one spares the
+	// disk. After a crash the API server sends lost changes again.
 	CommitInterval time.Duration
 	// DurableDelay replaces CommitInterval while a durable handler waits for the
 	// change. Default 10ms; at most CommitInterval.
 	DurableDelay time.Duration
 	// MemoryBudget bounds the decoded objects in memory, of all informers together. Default 32 MiB; negative: no bound.
-	// Besides, an informer keeps up to 16 MiB of recent changes while a handler is behind, and up to MaxPendingBytes
-	// wait to be written. The first list uses at most half of the budget. During the first initial list of a process
-	// the unused part of that half (at most 32 MiB) lets garbage grow, so that the collector runs less often.
+	// Besides, an informer keeps up to 16 MiB of recent changes while deltas are pending for a handler, and up to
+	// MaxPendingBytes of unwritten changes. The first list uses at most half of the budget. During the first initial
+	// list of a process the unused part of that half (at most 32 MiB) lets garbage grow, so that the collector runs
+	// less often.
 	MemoryBudget int64
-	// MaxPendingBytes bounds the changes that wait in memory to be written: beyond it the watch slows down. Where there is
-	// no file, it bounds nothing. While the file cannot be written, the watch goes on, and a handler for which more than
-	// this waits in memory starts over (S6). Default 16 MiB.
+	// MaxPendingBytes bounds the unwritten changes in memory: beyond it the watch slows down. Without a file it bounds
+	// nothing. While the file cannot be written, the watch goes on, and a handler with more than this pending in memory
+	// starts over (S6). Default 16 MiB.
 	MaxPendingBytes int64
-	// MaxBacklogBytes bounds, for each handler, the changes that wait for it, most of them in the file. Beyond it the updates
-	// are dropped first, then the oldest deletions, down to half of the bound, and the handler starts over (D6): it gets
-	// the deletions that are left, and OnAdd for every object. Default 256 MiB; negative: no bound.
+	// MaxBacklogBytes bounds each handler's pending deltas, most of them in the file. Beyond it the handler starts over
+	// (D6): updates are dropped first, then the oldest deletions, down to half of the bound. The handler gets the
+	// remaining deletions, and OnAdd for every object. Default 256 MiB; negative: no bound.
 	MaxBacklogBytes int64
-	// FullRelistEvery is how long after its last full list an informer lists all objects, and compares their contents, 20 %
-	// more or less at random: a server may have lost events, and may read an object otherwise at the same
-	// version. It waits for a second without events, at most for a tenth of FullRelistEvery. The time since the last
-	// full list of an earlier process counts, too. Handlers are told of what differs. Default 24h; negative: never.
-	// See also [Cache.Relist].
+	// FullRelistEvery is the time between two full lists, 20 % more or less at random. A full list compares the
+	// contents of all objects, because a server may have lost events, or may read an object otherwise at the same
+	// version. It waits for a second without events, at most for a tenth of FullRelistEvery. The last full list of an
+	// earlier process counts, too. Handlers get the differences. Default 24h; negative: never. See also [Cache.Relist].
 	FullRelistEvery time.Duration
-	// RelistSpread bounds how long an informer waits before it relists when the API server has
-	// lost its history under an open watch, as when it was restarted: then all clients ask at
-	// once. The wait is a random share of 100 µs for each stored object, of at most RelistSpread;
-	// fewer than 1,000 objects do not wait. What is stored is served meanwhile. Default 10s;
+	// RelistSpread bounds the wait before a relist when the API server has lost its history under an open watch. After
+	// a restart of the server all clients ask at once. The wait is a random share of 100 µs for each stored object, of
+	// at most RelistSpread; fewer than 1,000 objects do not wait. Stored objects are served meanwhile. Default 10s;
 	// negative: no wait.
 	RelistSpread time.Duration
 	// ClusterID returns the identity of the cluster that is being listed, for example [KubeSystemUID]. If the stored
-	// objects came from another one, none is served before all are compared by content. Each informer calls it while it
-	// begins to list or watch, for at most 10 s. An error, or an empty identity, proves nothing: the stored objects are
-	// used, and the call is repeated before the next watch.
+	// objects came from another cluster, none is served before all are compared by content. Each informer calls it
+	// before it lists or watches, for at most 10 s. An error, or an empty identity, proves nothing: the stored objects
+	// are used, and the call is repeated before the next watch.
 	//
-	// Default: if [Cache.WrapTransport] wraps the client's transport, the UID of the
-	// namespace kube-system; else the cluster is not known.
+	// Default: if [Cache.WrapTransport] wraps the client's transport, the UID of the namespace kube-system; else none.
 	ClusterID func(context.Context) (string, error)
-	// ServeStaleAfter makes HasSynced true with what the disk has when the API server cannot be heard for this long:
-	// for agents that must work without one. Default 0: HasSynced waits until the cache has caught up with the server,
-	// as client-go's does, and no plain handler is called before. Negative: HasSynced is true as soon as the file is
-	// read. If the file has nothing that may be served, HasSynced waits for the server in every case. The store can be
-	// read from disk before HasSynced in each case; [SharedIndexInformer.CaughtUp] says whether the server has been
+	// ServeStaleAfter is for agents that must work without the API server. When the server cannot be heard for this
+	// long, HasSynced becomes true with the objects from disk. Default 0: HasSynced waits until the cache has caught up
+	// with the server, as client-go's does, and no plain handler is called before. Negative: HasSynced is true as soon
+	// as the file is read. If the file has nothing that may be served, HasSynced always waits for the server. The store
+	// can always be read from disk before HasSynced; [SharedIndexInformer.CaughtUp] says whether the server has been
 	// heard.
 	ServeStaleAfter time.Duration
-	// TransformVersion, IndexVersion and NeverResume are those of
-	// informers whose InformerOptions do not set them.
+	// TransformVersion, IndexVersion and NeverResume are defaults of InformerOptions.
 	TransformVersion, IndexVersion string
 	NeverResume                    bool
-	// MaxPanics is how many processes may end by the panic of a durable handler on the same object, before that
-	// notification is skipped. It is logged then, with the key, and counted in HandlerStatus.Skipped. Later ones of the
-	// object are delivered. Default 5; negative: never. Only panics of the callback count, and not other ways in which a
-	// process may end in it. Reconcilers only put keys into the file, see [SharedIndexInformer.AddReconciler].
+	// MaxPanics is how many processes may end by the panic of a durable handler on the same object. Then that
+	// notification is skipped, logged with the key, and counted in HandlerStatus.Skipped. Later ones of the object are
+	// delivered. Default 5; negative: never. Only panics of the callback count. A reconcile is never skipped, see
+	// [SharedIndexInformer.AddReconciler].
 	MaxPanics int
-	// LockTimeout is how long Open waits for a file that another process holds, before the Cache works
-	// from memory. The log says so after 1 s. Default 30s; negative: it does not wait.
+	// LockTimeout is how long Open waits for a file that another process holds. Then the Cache works from memory. The
+	// log has the wait after 1 s. Default 30s; negative: no wait.
 	LockTimeout time.Duration
-	// Logger receives what an operator should know. Default klog's.
+	// Logger gets what an operator should know. Default: klog's.
 	Logger *klog.Logger
 }
 
@@ -141,23 +137,22 @@ type Cache struct {
 	others    []string // Of NotPersisted.
 }
 
-// Open opens the file at path, or creates it (mode 0600, in a directory created
-// with mode 0700, because it can hold Secrets). If path is a symbolic link, Open uses
-// the file that the link leads to, which need not exist yet.
+// Open opens the file at path, or creates it (mode 0600, in a directory created with mode 0700, because it can hold
+// Secrets). If path is a symbolic link, Open uses its target, which need not exist yet.
 //
-// Open fails if path is empty or not a regular file, if the options are invalid, if this process has
-// a Cache on the path (errors.Is(err, [ErrInUse])), and with the error of ctx if that is done while Open waits
-// for another process, see Options.LockTimeout. Nothing else that may be wrong with a file stops the program:
+// Open fails if path is empty or not a regular file, if the options are invalid, or if this process has a Cache on the
+// path (errors.Is(err, [ErrInUse])). If ctx is done while Open waits for another process (Options.LockTimeout), it
+// returns the error of ctx. No other trouble with the file stops the program:
 //
 //   - A file that is damaged, foreign or of an unknown format is set aside as path.corrupt-<time>, see
-//     Status().SetAside, and a new one is begun. So is one in which three processes in a row have died while it
-//     was opened. Then all is listed, and durable handlers are told of every object.
-//   - A file that another process holds, or that cannot be written, is left alone: the Cache works from memory
-//     until it is closed.
-//   - A file that turns out to be damaged in use is only read from then on, and the next Open sets it aside.
+//     Status().SetAside, and a new one is begun. The same happens after three processes in a row have died while they
+//     opened it. Then everything is listed, and durable handlers get OnAdd for every object.
+//   - If another process holds the file, or it cannot be written, it is left alone: the Cache works from memory until
+//     it is closed.
+//   - If the file turns out to be damaged in use, it is only read from then on. The next Open sets it aside.
 //
-// Status().Err and the log say so. An empty file is begun in place, so path may be a mount point. A damaged file
-// cannot be set aside there: mount the directory that it is in instead.
+// Status().Err and the log say so. An empty file is begun in place, so path may be a mount point. A damaged file cannot
+// be set aside there: mount its directory instead.
 func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 	o = o.withDefaults(path)
 	db, err := persist.Open(ctx, path, persist.Options{
@@ -176,17 +171,15 @@ func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 	}, nil
 }
 
-// Close stops the informers that still run, waits until their handlers and reconcilers have returned,
-// at most 5 s, and writes and closes the file. If it returns nil, all that was applied and
-// acknowledged is in the file; after an error, the API server will send again what is missing. If
-// the file was found damaged in use, Close returns that; if there
-// never was a file, it returns nil, because Status().Err has said so since Open. Further calls wait
-// for the first and return its result.
+// Close stops the informers that still run, waits at most 5 s for their handlers and reconcilers to return, and writes
+// and closes the file. If it returns nil, the file has everything that was applied and acknowledged. After an error,
+// the API server will send the missing changes again. If the file was found damaged in use, Close returns that error.
+// Without a file it returns nil, because Status().Err has said so since Open. Further calls wait for the first and
+// return its result.
 //
-// Afterwards the stores cannot be read: List finds nothing, and Get fails. So whatever else reads
-// them, such as the workers of a workqueue, ends before. So do handlers that take longer than 5 s,
-// and what they acknowledge later is not stored: to let them finish, stop the informers
-// first and wait for their Run to return. A handler does not call Close.
+// Afterwards the stores cannot be read: List finds nothing, and Get fails. End all other readers first, such as the
+// workers of a workqueue. A handler that returns after the 5 s is not acknowledged: to let it finish, stop the
+// informers first and wait for their Run to return. A handler must not call Close.
 func (c *Cache) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -223,19 +216,18 @@ func awaitEnds(informers []*SharedIndexInformer) {
 //
 //	config.Wrap(c.WrapTransport) // A rest.Config, before the client is made of it.
 //
-// Informers without InformerOptions.Resource need it, to see what is asked for. For one with a Resource, each List and
-// each watch is compared with InformerOptions: resource, namespace, selectors, and whether metadata only is asked for.
-// A request for something else is not sent. Its error names both, and so do the informer's Status().Err and the log: a
-// selector that was forgotten in InformerOptions would have another node's objects served. Requests are recognised by
-// their context, so a ListFunc that drops it is not checked. Other requests pass. An informer of NewInformer was made
-// for what its first request asks for; if another one asks for something else, that is sent, and the next process
-// begins with a list.
+// Informers without InformerOptions.Resource need it to learn their identity. With a Resource, each List and each watch
+// is compared with InformerOptions: resource, namespace, selectors, and whether it asks for metadata only. A request
+// for something else is not sent. Its error, the informer's Status().Err and the log name both: a selector that was
+// forgotten in InformerOptions would have another node's objects served. Requests are recognised by their context, so a
+// ListFunc that drops it is not checked. Other requests pass. The first request of an informer of NewInformer is its
+// identity. If a later one asks for something else, it is sent, and the next process begins with a list.
 //
-// It also tells clusters apart, see Options.ClusterID. And when a watch has expired (410), it lets an informer of 100
-// objects and more ask for the metadata of all objects, and for those that have changed, by their names. The requests
-// go through the ListerWatcher's List, with its credentials, up to 8 at a time. 64 objects cost one token of the rate
-// limiter. For a list of all objects the ListerWatcher is asked for a streaming watch, which is sent as a list or as
-// pages, without a token. Its watch brings only objects that may differ, and then ends.
+// It also tells clusters apart, see Options.ClusterID. When a watch has expired (410), an informer of 100 objects or
+// more asks for the metadata of all objects, and then for the changed ones by their names. These requests go through
+// the ListerWatcher's List, with its credentials, up to 8 at a time. 64 objects cost one token of the rate limiter. For
+// a list of all objects the ListerWatcher is asked for a streaming watch. The transport sends that as a list or as
+// pages, without a token. The watch brings only objects that may differ, and then ends.
 func (c *Cache) WrapTransport(rt http.RoundTripper) http.RoundTripper {
 	c.wrapped.Store(true)
 	return request.Transport{RoundTripper: rt, Link: c.link}
@@ -244,8 +236,8 @@ func (c *Cache) WrapTransport(rt http.RoundTripper) http.RoundTripper {
 // workSpace is where the workqueues are that belong to no informer.
 const workSpace = "workqueues"
 
-// Workqueues returns the workqueues in the file, for [workqueue.New]. They are not of one
-// informer: handlers of several may add items to one. See also [SharedIndexInformer.AddReconciler].
+// Workqueues returns the workqueues in the file, for [workqueue.New]. They belong to no informer: handlers of several
+// may add items to one queue. See also [SharedIndexInformer.AddReconciler].
 func (c *Cache) Workqueues() *workqueue.Store { return c.work }
 
 // claim makes s the informer of a space. With ErrInUse it returns the informer that is.
@@ -311,19 +303,19 @@ type SetAside struct {
 type Status struct {
 	// Name is Options.Name, or the default.
 	Name string
-	// Path of the file, as it was given to Open.
+	// Path that was given to Open.
 	Path string
-	// MemoryOnly says that the Cache works without a file, see Err.
+	// MemoryOnly: the Cache works without a file, see Err.
 	MemoryOnly bool
 	// SetAside lists the files that were set aside since Open and still exist.
 	SetAside []SetAside
-	// Informers by identity, but for those that have ended. One of NewInformer is here once it
-	// runs, by the Go type of its objects if it works from memory. One that is not in the file is here by its name, see
-	// NotPersisted, with nothing but Problems and Err.
+	// Informers by identity, without those that have ended. An informer of NewInformer is listed once it runs; if it
+	// works from memory, by the Go type of its objects. One of NotPersisted is listed by its name, with nothing but
+	// Problems and Err.
 	Informers map[string]InformerStatus
-	// Workqueues are those of [Cache.Workqueues], also names that have none now.
+	// Workqueues of [Cache.Workqueues], also names that have none now.
 	Workqueues []workqueue.Status
-	// Problems is what Err says, as a code.
+	// Problems has Err as a code.
 	Problems []Problem
 	// Err says why persistence is degraded. The informers still work.
 	Err error
@@ -348,8 +340,8 @@ func (c *Cache) Status() Status {
 	return st
 }
 
-// NotPersisted has Status list an informer that is client-go's own, under the name what, with [CodeFromMemory]. The log
-// says so once. The factories of package informers call it where InformerFor is given a function of the program.
+// NotPersisted makes Status list client-go's own informer, under the name what, with [CodeFromMemory]. The log says so
+// once. The factories of package informers call it for a function of the program that InformerFor gets.
 func (c *Cache) NotPersisted(what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -24,12 +24,12 @@ func (s *SharedIndexInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEv
 }
 
 // AddEventHandlerWithOptions implements [cache.SharedInformer]. The handler is called once HasSynced is true. First it
-// gets OnAdd for every object, then every change (D1). It gets nothing of what earlier processes knew: for the deletions of
-// the downtime there is AddDurableEventHandler. Of a handler that hangs see Options.MaxBacklogBytes.
+// gets OnAdd for every object, then every change (D1). It gets no deletions of the downtime: use AddDurableEventHandler
+// for them. For a handler that hangs see Options.MaxBacklogBytes.
 //
-// As in client-go, handlers must not change objects. Here the old and the new object
-// of an update may share memory, and so may objects of the initial list, so that changing one may
-// change others. An object that is changed while it is written may get into the file so, or end the process.
+// As in client-go, handlers must not change objects. Here a change may reach other objects: the old and the new object
+// of an update may share memory, and so may objects of the initial list. It may also reach the file, or end the
+// process, while the object is being written.
 func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, o cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
 	if isNil(h) {
 		return nil, fmt.Errorf("warmwatch: add handler: a handler %w", errRequired)
@@ -41,41 +41,40 @@ func (s *SharedIndexInformer) AddEventHandlerWithOptions(h cache.ResourceEventHa
 // [SharedIndexInformer.AddReconciler]. The zero value is valid.
 type DurableOptions struct {
 	cache.HandlerOptions
-	// Epoch names the state of what the handler has made outside the cluster, for example by a boot id, or the version
-	// of the program. The handler starts over if the last handler of the name had another epoch. Default: none. Then a
-	// reconciler starts over in each process, and a durable handler never does for this reason.
+	// Epoch names the state of what the handler has made outside the cluster, for example a boot id, or the version of
+	// the program. The handler starts over if the last handler of the name had another epoch. Default: none. Then a
+	// reconciler starts over in each process, and a durable handler never for this reason.
 	Epoch string
-	// Known returns the keys of the objects that the program holds, for example those of which it finds files. Once
-	// the cache has caught up with the server, the handler gets OnDelete with a [cache.DeletedFinalStateUnknown], whose
-	// Obj is nil, for each key that the cache lacks. So no deletion is missed, whatever becomes of the file. It is
-	// called in each process, on a goroutine of its own, and again after an error; ctx ends with the handler.
+	// Known returns the keys of the objects that the program holds, for example of the files that it finds. Once the
+	// cache has caught up with the server, the handler gets OnDelete for each key that the cache lacks, with a
+	// [cache.DeletedFinalStateUnknown] whose Obj is nil. So no deletion is missed, whatever happens to the file. Known
+	// is called in each process, on a goroutine of its own, and again after an error; ctx ends with the handler.
 	Known func(ctx context.Context) ([]cache.ObjectName, error)
 }
 
 // AddDurableEventHandler adds a handler that gets every change at least once, in the order of the watch, across crashes
-// and restarts (D2). It goes on where the last handler of the name stopped, in this process or an earlier one. To return
-// from a callback is to acknowledge. After a crash the notifications of about the last second come again.
+// and restarts (D2). It goes on where the last handler of the name stopped, in this process or an earlier one.
+// Returning from a callback acknowledges. After a crash the notifications of about the last second come again.
 //
 //   - A replaced object, one of another uid under the same name, is OnDelete of the old one, then OnAdd.
-//   - The handler is called only when the change is in the file, up to Options.DurableDelay and a commit later than plain
-//     handlers. Exceptions: after 30 s of a full disk, and where the file is only read, it is called from memory, and a
-//     crash may take that back.
-//   - Where the past cannot be given, it starts over (D3): it gets the deletions that are still stored, and OnAdd for every
-//     object. That is so for a new name, a file that was lost or damaged, another Epoch, another TransformVersion while
-//     something waits, and where more than Options.MaxBacklogBytes wait. Then only DurableOptions.Known finds each
-//     deletion.
+//   - The handler is called once the change is in the file, up to Options.DurableDelay and a commit later than plain
+//     handlers. After 30 s of a full disk, or if the file is only read, it is called from memory, and a crash may undo
+//     the change.
+//   - It starts over (D3) for a new name, after a lost or damaged file, for another Epoch, for another TransformVersion
+//     while deltas are pending, and with more than Options.MaxBacklogBytes pending. Then it gets the deletions that are
+//     still stored, and OnAdd for every object; only DurableOptions.Known finds each deletion.
 //   - If the record of an object was damaged, OnDelete gets a [cache.DeletedFinalStateUnknown] whose Obj is nil, also for
 //     an object that still exists; then OnAdd follows.
 //
-// The name holds deltas in the file even while it has no handler, see [SharedIndexInformer.ForgetDurable]. A name can have
-// one handler at a time: errors.Is(err, [ErrInUse]). After RemoveEventHandler the name is free when the callback in flight
-// has returned.
+// The file keeps deltas for a name even while it has no handler, see [SharedIndexInformer.ForgetDurable]. A second
+// handler of a name is an error: errors.Is(err, [ErrInUse]). After RemoveEventHandler the name is free when the
+// callback in flight has returned.
 //
 // Without a file (Status().MemoryOnly) nothing outlives the process: the first handler of a name in each process
 // starts over.
 //
 // A handler that always panics on one object ends every process at the same notification, which the log names. After
-// Options.MaxPanics processes that notification is skipped, logged, and counted in HandlerStatus.Skipped.
+// Options.MaxPanics processes that notification is skipped.
 func (s *SharedIndexInformer) AddDurableEventHandler(name string, h cache.ResourceEventHandler, o DurableOptions) (cache.ResourceEventHandlerRegistration, error) {
 	switch {
 	case name == "":
@@ -90,10 +89,10 @@ func (s *SharedIndexInformer) AddDurableEventHandler(name string, h cache.Resour
 	return handle, nil
 }
 
-// ForgetDurable removes what is kept for a name that has neither a durable handler nor a reconciler any more, of both
-// kinds. The next one of the name begins as the first one did. While the name has one it fails:
-// errors.Is(err, [ErrInUse]). After the end of the informer it fails as well. Nothing is kept for a name that nobody had, so
-// that is no error. The names of [Cache.Workqueues] are others.
+// ForgetDurable removes a retired name of a durable handler, of a reconciler, or of both, from the file. The next
+// handler or reconciler of the name starts as a new one. ForgetDurable fails while the name is in use (errors.Is(err,
+// [ErrInUse])), and after the end of the informer. An unknown name is no error. The names of [Cache.Workqueues] are
+// others.
 func (s *SharedIndexInformer) ForgetDurable(name string) error {
 	if name == "" {
 		return fmt.Errorf("warmwatch: forget durable handler: a name %w", errRequired)
@@ -125,9 +124,8 @@ func (s *SharedIndexInformer) RemoveEventHandler(handle cache.ResourceEventHandl
 	return s.processor.Remove(handle)
 }
 
-// WaitForHandlerSync waits until the handlers that the running informers have now have synced: until
-// HasSynced of their registrations. It reports false if ctx is done before. It does not wait for
-// handlers that are removed, or whose informer ends, meanwhile.
+// WaitForHandlerSync waits until HasSynced of all present handlers of the running informers. It reports false if ctx is
+// done before. It does not wait for handlers that are removed, or whose informer ends, meanwhile.
 func (c *Cache) WaitForHandlerSync(ctx context.Context) bool {
 	for _, s := range c.running() {
 		if !s.processor.WaitForSync(ctx) {

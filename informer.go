@@ -23,16 +23,16 @@ import (
 //
 // Resource, Namespace, the selectors and Name are the identity of the data on disk. Without a Resource the informer
 // learns it, with namespace and selectors, from its first request, see [Cache.NewInformer]. If Resource is set, they
-// must describe what the ListerWatcher lists. [Cache.WrapTransport] has that checked. Without a wrapped transport the
-// objects are checked instead. A list with an object of another namespace, or that LabelSelector does not select,
-// fails. A watch that brings one ends. Nothing of it is served until a list has none, and Status().Err and the log say
-// so. FieldSelector and ShardSelector are not checked then.
+// must describe what the ListerWatcher lists; [Cache.WrapTransport] has that checked. Without a wrapped transport the
+// objects are checked instead, by namespace and LabelSelector. A list with an object from outside fails, and a watch
+// that brings one ends. Nothing of it is served until a list has none, and Status().Err and the log say so.
+// FieldSelector and ShardSelector are not checked then.
 type InformerOptions struct {
 	// Resource is what the ListerWatcher lists. Default: what its first request asks for. If you set it, set its
-	// Version and Resource. It is an error if the example object is certainly of another one: of another group or
+	// Version and Resource. An example object that is certainly of another resource is an error: of another group or
 	// version, or of another kind that client-go knows.
 	Resource schema.GroupVersionResource
-	// Namespace that the list is restricted to. Default: none. It goes with a Resource, as the selectors do.
+	// Namespace that the list is restricted to. Default: none. Like the selectors, it needs a Resource.
 	Namespace string
 	// LabelSelector and FieldSelector that the list is restricted to.
 	LabelSelector string
@@ -41,35 +41,29 @@ type InformerOptions struct {
 	ShardSelector string
 	// Name distinguishes informers of one Cache that list the same data.
 	Name string
-	// ResyncPeriod of handlers that set none. Default 0: no resync. As in
-	// client-go, it should not be used without a reason.
+	// ResyncPeriod of handlers that set none. Default 0: no resync. As in client-go, do not set it without a reason.
 	ResyncPeriod time.Duration
 	// Indexers of the cache. More can be added later.
 	Indexers cache.Indexers
-	// Transformed is an example of what the function given to SetTransform
-	// returns, if its Go type is not that of the example object. An object of another Go type is left
-	// out of the cache, as one on which the function fails, and Status().Err names it.
+	// Transformed is an example of the objects that the function of SetTransform returns, if they have another Go type
+	// than the example object. An object of yet another Go type is left out of the cache, like one on which the
+	// function fails, and Status().Err names it.
 	Transformed runtime.Object
-	// TransformVersion is the version of the function given to SetTransform.
-	// Objects that another version has transformed are not served, but handlers may
-	// still get them as the old object of an update or a deletion. A durable handler that
-	// has still to be told of some is told of every object. One on which the function fails
-	// stays as the other version has left it. If the function depends on configuration, so
-	// must its version.
+	// TransformVersion is the version of the function of SetTransform. Objects that another version has transformed are
+	// not served, but handlers may still get them as the old object of an update or a deletion. A durable handler for
+	// which some are pending starts over. An object on which the function fails stays as the other version has left it.
+	// If the function depends on configuration, so must its version.
 	//
-	// Default: none. Then the next process serves objects as this one has transformed them,
-	// and a function that has changed shows with each object's next event, and for all
-	// objects with the next full list (Options.FullRelistEvery). If it must not be so, for
-	// example because the function now removes secrets, give it another version.
+	// Default: none. Then the next process serves objects as this one has transformed them. A changed function shows
+	// with each object's next event, and for all objects with the next full list (Options.FullRelistEvery). If it must
+	// apply to all objects at once, for example because it now removes secrets, give it another version.
 	TransformVersion string
-	// IndexVersion is the version of the Indexers. When it changes, the indices are
-	// rebuilt. If an index function depends on configuration, so must the version: else its
-	// index stays as it is, but for objects that change.
-	// Default: it changes with the program's binary.
+	// IndexVersion is the version of the Indexers. When it changes, the indices are rebuilt. If an index function
+	// depends on configuration, so must the version: else the index is updated only for objects that change. Default:
+	// changes with the program's binary.
 	IndexVersion string
-	// NeverResume makes every start a relist with a diff. It is for servers that
-	// accept any resourceVersion, as some aggregated ones do. Events, whose history
-	// the API server does not keep, are never resumed.
+	// NeverResume makes every start a relist with a diff. It is for servers that accept any resourceVersion, as some
+	// aggregated ones do. Events are never resumed, because the API server keeps no history of them.
 	NeverResume bool
 }
 
@@ -99,23 +93,20 @@ type InformerOptions struct {
 //
 //   - After a restart the store can be read before HasSynced, from disk.
 //   - A relist notifies only of what changed.
-//   - A relist becomes visible in batches of up to 500 objects, deletions first, and
-//     handlers are told of each batch once it is visible. client-go replaces its store at
-//     once (AtomicFIFO, since 1.36): there List returns the old objects or the new ones,
-//     here perhaps some of each until the last batch.
+//   - A relist becomes visible in batches of up to 500 objects, deletions first. Handlers get each batch once it is
+//     visible. client-go replaces its store at once (AtomicFIFO, since 1.36): there List returns the old objects or the
+//     new ones, here perhaps some of each until the last batch.
 //   - Handlers make the file grow, not memory.
-//   - A read that meets damage waits for the relist while the server is heard; Get and ByIndex return an error
-//     after 10 s. While the server is not heard, Get returns an error, List leaves the object out, and Status says
-//     so. Of an object that is not in memory each Get returns a copy of its own.
+//   - A read that meets damage waits for the relist while the server is heard; Get and ByIndex return an error after 10
+//     s. While the server is not heard, Get returns an error, List leaves the object out, and Status says so. If the
+//     object is not in memory, each Get returns a new copy.
 //   - After Cache.Close List is empty.
-//   - An object that the transform refuses is left out of a list, as of a watch;
-//     client-go fails the list.
-//   - If an object is deleted whose uid is not the stored one, handlers are told that the
-//     stored one was deleted, by a [cache.DeletedFinalStateUnknown].
-//   - Where panics do not end the program (utilruntime.ReallyCrash is false), an event or
-//     a list with an object on which an index function fails is tried again until it
-//     succeeds, and nothing behind it is applied. client-go goes on without the object's
-//     index entries.
+//   - An object on which the transform fails is left out of a list, as of a watch; client-go fails the list.
+//   - If the uid of a deleted object is not the stored one, handlers get the stored object in a
+//     [cache.DeletedFinalStateUnknown].
+//   - If an index function panics on an object, and panics do not end the program (utilruntime.ReallyCrash is false),
+//     the event or list is tried again until it succeeds, and nothing behind it is applied. client-go goes on without
+//     the object's index entries.
 //
 // All methods are safe for concurrent use.
 type SharedIndexInformer struct {
@@ -160,9 +151,9 @@ var _ cache.SharedIndexInformer = (*SharedIndexInformer)(nil)
 // of the objects that lw lists; a *unstructured.Unstructured should have its
 // apiVersion and kind set.
 //
-// While the Cache has an informer, a second one of the same identity is an error:
-// errors.Is(err, [ErrInUse]). The identity is free again when Run has returned. An informer without
-// InformerOptions.Resource has an identity once it runs, and works from memory if that is taken then.
+// A second informer of the same identity in a Cache is an error: errors.Is(err, [ErrInUse]). The identity is free again
+// when Run has returned. Without InformerOptions.Resource an informer has an identity once it runs; if that is taken
+// then, it works from memory.
 func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions) (*SharedIndexInformer, error) {
 	if isNil(lw) {
 		return nil, fmt.Errorf("warmwatch: new informer: ListerWatcher %w", errRequired)
@@ -240,7 +231,7 @@ func (s *SharedIndexInformer) HasSyncedChecker() cache.DoneChecker {
 	return processor.NewDoneChecker(s.describe(), s.synced.done)
 }
 
-// CaughtUp says whether the cache has caught up with the server, however stale HasSynced may be
+// CaughtUp says whether the cache has caught up with the server. HasSynced may be true before
 // (Options.ServeStaleAfter).
 func (s *SharedIndexInformer) CaughtUp() cache.DoneChecker {
 	return processor.NewDoneChecker(s.describe()+" caught up", s.caught.done)
@@ -270,10 +261,9 @@ func (s *SharedIndexInformer) GetStore() cache.Store { return &s.store }
 // GetIndexer implements [cache.SharedIndexInformer].
 func (s *SharedIndexInformer) GetIndexer() cache.Indexer { return &s.store }
 
-// AddIndexers implements [cache.SharedIndexInformer]. It also works after the start, but
-// what is added then is computed anew from every object at every start. Indexers that are
-// known should be given in InformerOptions. It waits for a transform that runs, so unlike with client-go a
-// transform must not call it.
+// AddIndexers implements [cache.SharedIndexInformer]. It also works after the start, but then the index is computed
+// from every object at every start: set known indexers in InformerOptions. Unlike with client-go, a transform must not
+// call AddIndexers, which waits for running transforms.
 func (s *SharedIndexInformer) AddIndexers(indexers cache.Indexers) error {
 	if err := s.addIndexers(indexers); err != nil {
 		return err
@@ -326,8 +316,8 @@ func (s *SharedIndexInformer) SetWatchErrorHandlerWithContext(handler cache.Watc
 }
 
 // SetTransform implements [cache.SharedInformer]. f should return equal objects for equal objects. Otherwise each
-// relist that compares contents tells handlers that every object was updated. See also InformerOptions.TransformVersion
-// and Transformed.
+// relist that compares contents calls OnUpdate for every object. See also InformerOptions.TransformVersion and
+// Transformed.
 func (s *SharedIndexInformer) SetTransform(f cache.TransformFunc) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,9 +21,9 @@ import (
 )
 
 // NewInformer makes an informer whose identity is what its ListerWatcher asks the API server for: group, version,
-// resource, namespace, selectors, form (typed, metadata, unstructured), and what comes before /api or /apis in the
-// path. It has the signature of client-go's [cache.NewSharedIndexInformer], and so is what informer factories and
-// controller-runtime's cache.Options.NewInformer take:
+// resource, namespace, selectors, form (typed, metadata, unstructured), and the path before /api or /apis. Informer
+// factories and controller-runtime's cache.Options.NewInformer take it, because it has the signature of client-go's
+// [cache.NewSharedIndexInformer]:
 //
 //	config.Wrap(c.WrapTransport) // Before clients are made of it.
 //	factory.InformerFor(&corev1.Pod{}, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
@@ -31,32 +31,29 @@ import (
 //		return c.NewInformer(lw, &corev1.Pod{}, resync, nil)
 //	})
 //
-// When it runs, and before small requests of our own, it opens a watch with a context by which the wrapped transport
-// recognises the request. The transport answers it without the network, so this works offline too, unless the client
-// has to get its credentials over the network. The error that this call returns is not reported. A request that the
-// transport does not see is sent, and stopped. Like all requests that are our own, it takes no token of the client's
-// rate limit.
+// When it runs, and before small requests of its own, it opens a watch. The wrapped transport recognises that by its
+// context and answers it without the network. So this works offline too, unless the client gets its credentials over
+// the network. The error of this call is not reported. If the transport does not see the watch, it is sent, and
+// stopped. It takes no token of the client's rate limiter, like all requests of the informer's own.
 //
 // The informer works from memory in two cases: the request cannot be seen (transport not wrapped, or the ListerWatcher
-// drops its context), or another informer of this Cache has the identity. If that informer is told to end within 1 s,
-// the new one waits up to 10 s for its end. A ListerWatcher that asks for more than one thing (two namespaces) makes
-// each process begin with a list. Status and the log say so. Options of the Cache that are defaults of InformerOptions
-// apply. The informer is a *[SharedIndexInformer], but for one without an example, whose objects may be of any type:
-// that is client-go's own.
+// drops its context), or another informer of this Cache has the identity. If the context of that informer ends within 1
+// s, the new one waits up to 10 s for its end. If a ListerWatcher asks for more than one thing (two namespaces), each
+// process begins with a list. Status and the log say so. Options of the Cache that are defaults of InformerOptions
+// apply. The informer is a *[SharedIndexInformer]. Without an example, objects may be of any type, and the informer is
+// client-go's own.
 //
-// A Cache is for one cluster: of two informers that ask two clusters for the same, the second one
-// works from memory.
+// A Cache is for one cluster. If two informers ask two clusters for the same, the second one works from memory.
 //
-// Until it runs, it holds nothing in the file, what its handlers have to be told is not
-// known, and its store has what the program puts there. After Close it does not run, and its store cannot
-// be read.
+// Until it runs, it holds nothing in the file, does not know what is pending for its handlers, and has in its store
+// what the program puts there. After Close it does not run, and its store cannot be read.
 func (c *Cache) NewInformer(lw cache.ListerWatcher, example runtime.Object, defaultResync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 	return c.NewInformerFunc(InformerOptions{})(lw, example, defaultResync, indexers)
 }
 
 // NewInformerFunc returns [Cache.NewInformer] with options: a Name, which is part of the identity, versions,
-// Transformed, NeverResume. The arguments of the returned function are ResyncPeriod and Indexers. It
-// panics if o says what is listed, which the request does.
+// Transformed, NeverResume. The arguments of the returned function are ResyncPeriod and Indexers. It panics if o has a
+// Resource, namespace or selector: the request says what is listed.
 func (c *Cache) NewInformerFunc(o InformerOptions) func(lw cache.ListerWatcher, example runtime.Object, defaultResync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 	if err := o.checkLearning(); err != nil {
 		panic(err)

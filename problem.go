@@ -23,16 +23,16 @@ const (
 	// CodeDiskHangs means: a commit has been under way for more than 10 s.
 	CodeDiskHangs = Code(persist.CodeDiskHangs)
 
-	// CodeNotRead means: an informer that was started cannot read what the file has of it. It tries again each second.
+	// CodeNotRead means: a started informer cannot read its data in the file. It tries again each second.
 	CodeNotRead Code = "NotRead"
 	// CodeOtherRequest means: the ListerWatcher asks for something else than the informer was made for.
 	CodeOtherRequest Code = "OtherRequest"
-	// CodeOutsideObjects means: the ListerWatcher returns objects that the informer's options leave out.
+	// CodeOutsideObjects means: the ListerWatcher returns objects from outside the informer's options.
 	CodeOutsideObjects Code = "OutsideObjects"
-	// CodeFromMemory means: the informer works from memory, or what it stores is not used again, see
+	// CodeFromMemory means: the informer works from memory, or the next process does not use its data, see
 	// [Cache.NewInformer].
 	CodeFromMemory Code = "FromMemory"
-	// CodeUnreadable means: something that is stored could not be read. A relist is due that writes all anew.
+	// CodeUnreadable means: something stored could not be read. A relist that writes everything anew is due.
 	CodeUnreadable Code = "Unreadable"
 	// CodeRefused means: an object could not be stored: the transform has failed on it, it has no key, it is of
 	// another type, or it cannot be encoded.
@@ -60,9 +60,9 @@ const (
 	CauseSchemaVersion = checkpoint.CauseSchemaVersion
 	// CauseIncomplete means: the last list was not applied to its end.
 	CauseIncomplete = checkpoint.CauseIncomplete
-	// CauseDamaged means: what is stored cannot be read, or is not whole, or its indices cannot be rebuilt.
+	// CauseDamaged means: the stored data cannot be read, are not complete, or their indices cannot be rebuilt.
 	CauseDamaged = checkpoint.CauseDamaged
-	// CauseNoVersion means: there is no resourceVersion at which a watch can begin.
+	// CauseNoVersion means: no resourceVersion is known at which a watch can begin.
 	CauseNoVersion = checkpoint.CauseNoVersion
 	// CauseNeverResume means: the server keeps no history of this resource.
 	CauseNeverResume = checkpoint.CauseNeverResume
@@ -73,7 +73,7 @@ const (
 	// CauseServerBehind means: the server is at a version below the checkpoint.
 	CauseServerBehind = checkpoint.CauseServerBehind
 	// CauseContradiction means: the server's answer to the question has another object, or another number of objects,
-	// than the store has at that version.
+	// than the store at that version.
 	CauseContradiction = checkpoint.CauseContradiction
 	// CauseOtherRequest means: the ListerWatcher asks for more than one thing.
 	CauseOtherRequest = checkpoint.CauseOtherRequest
@@ -89,7 +89,7 @@ var informerCodes = []Code{CodeNotRead, CodeOtherRequest, CodeOutsideObjects, Co
 type Problem struct {
 	Code    Code
 	Message string
-	// Since when it lasts; zero if that is not known.
+	// Since is when it began; zero if unknown.
 	Since time.Time `json:",omitzero"`
 }
 

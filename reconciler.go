@@ -25,65 +25,63 @@ import (
 	"github.com/warmwatch/warmwatch/workqueue"
 )
 
-// A ReconcileFunc makes the world as the object of a key wants it. The state of the object is what a
-// lister of the informer has. If it returns an error, it is called again later. ctx ends with the informer.
+// A ReconcileFunc makes the world as the object of a key wants it. Get the object from a lister of the informer. If it
+// returns an error, it is called again later. ctx ends with the informer.
 type ReconcileFunc func(ctx context.Context, req ReconcileRequest) (ReconcileResult, error)
 
 // A ReconcileRequest names the object to reconcile.
 type ReconcileRequest struct {
 	cache.ObjectName
 	// Deleted has the last known objects that were deleted since this key was last done, oldest first: usually one, or
-	// none. It is empty for a key of DurableOptions.Known, and where the file was lost: remove what belongs to an object
-	// that is gone by its key. There are more where others were made under the name and deleted; an object of the name may exist again. They
-	// may lack what a [cache.DeletedFinalStateUnknown] lacks, and must not be changed. A reconcile that was due anyway may
-	// find that the object is gone before the deletion is in the file; then one more reconcile has it. An object whose
-	// record was damaged, or whose Go type is not the one that the informer's transform returns now, is left out.
+	// none. It is empty for a key of DurableOptions.Known, and where the file was lost, so clean up by the key. It has
+	// more than one if the name was used again and deleted again; an object of the name may exist now. They may be
+	// stale like the object of a [cache.DeletedFinalStateUnknown], and must not be changed. A reconcile may find the
+	// object gone before the deletion is in the file; then one more reconcile has it. An object is left out if its
+	// record was damaged, or if the informer's transform returns another Go type now.
 	Deleted []any
 }
 
-// A ReconcileResult says what is to follow a reconcile that has returned no error.
+// A ReconcileResult says what follows a reconcile without an error.
 type ReconcileResult struct {
-	// After is when the key is to be reconciled again. A new process does it at once. Default 0: when it changes.
+	// After is the time until the key is reconciled again. A new process does it at once. Default 0: when the object
+	// changes.
 	After time.Duration
 }
 
 // ReconcilerOptions configures [SharedIndexInformer.AddReconciler]. The zero value is valid.
 type ReconcilerOptions struct {
-	// DurableOptions are those of the handler. Without an Epoch each start reconciles all objects. With one, a start
-	// reconciles only what is not done, unless the epoch is another one.
+	// DurableOptions of the handler. Without an Epoch each start reconciles all objects. With the same Epoch as before,
+	// it reconciles only what is not done.
 	DurableOptions
 	// Workers is how many keys are reconciled at once. Default 1.
 	Workers int
-	// RateLimiter says when a reconcile that has failed is repeated. Default: client-go's for
-	// controllers.
+	// RateLimiter says when a failed reconcile is repeated. Default: client-go's for controllers.
 	RateLimiter clientworkqueue.TypedRateLimiter[cache.ObjectName]
-	// WaitFor are caches that the function also reads. The first reconcile waits for them, as it
-	// does for the informer.
+	// WaitFor has the other caches that the function reads. The first reconcile waits for them, as for the informer.
 	WaitFor []cache.DoneChecker
 }
 
-// AddReconciler has reconcile called, as a controller is, for each object at each start, and for what was deleted
-// meanwhile; then for each change; and for each key until it returns nil, whatever crashes meanwhile (D4). It is a durable
-// handler that puts keys into a workqueue of package workqueue, and the workers that take them from there:
+// AddReconciler calls reconcile like a controller: at each start for each object, and for what was deleted meanwhile;
+// then for each change. It calls it for each key until it returns nil, also across crashes (D4). It is a durable
+// handler that puts keys into a workqueue of package workqueue, and workers that take them from there:
 //
-//   - A key is reconciled by one worker at a time. What changes meanwhile, or before, is one more
-//     reconcile, which finds the latest state.
-//   - A key is in the file until a reconcile of it has returned nil and nothing has changed since. The
-//     next process begins with those that are left. Delays do not outlive the process.
+//   - A key is reconciled by one worker at a time. Changes before it starts are one reconcile, and changes while it
+//     runs are one more, which finds the latest state.
+//   - A key is in the file until its reconcile has returned nil and nothing has changed since. The next process begins
+//     with the keys that are left. Delays do not outlive the process.
 //   - The last known object of a deletion is in the file until then, too: see [ReconcileRequest].
-//   - With an Epoch (a boot id, a version of the program), a start reconciles only what is not done, as long as the epoch
-//     is the same. All objects are reconciled where the file was lost, or has lost keys because it was damaged.
+//   - With the same Epoch as before (a boot id, a version of the program), a start reconciles only what is not done. If
+//     the file was lost, or has lost keys because it was damaged, all objects are reconciled.
 //   - The keys of DurableOptions.Known that the cache lacks are reconciled once it has caught up.
 //
-// Reconciles begin when the informer has synced. When it ends, ctx is cancelled, and Run returns when
-// all have returned. A panic ends the process, or where panics do not, counts as an error. The next
-// process begins with the key again, however often that happens. A reconcile that always panics on one object has to
-// return an error instead, so that others are reconciled meanwhile.
+// Reconciles begin when the informer has synced. When it ends, ctx is cancelled, and Run returns when all have
+// returned. A panic ends the process; where panics do not, it counts as an error. The next process begins with the same
+// key, however often that happens. If a reconcile always panics on one object, return an error instead: others are
+// reconciled meanwhile.
 //
-// Reconcilers have names of their own: a handler may have the same. Two users of a name are refused, by an
-// error for which errors.Is(err, [ErrInUse]) holds. What waits for a name that has no reconciler any
-// more stays in the file, see Status().Reconcilers, until [SharedIndexInformer.ForgetDurable] is called.
-// RemoveEventHandler ends the reconciler; its name is free once the reconciles in flight have returned.
+// A handler may have the name of a reconciler. A second reconciler of a name is an error: errors.Is(err, [ErrInUse]).
+// RemoveEventHandler ends the reconciler; its name is free once the reconciles in flight have returned. The keys of a
+// retired name stay in the file, see Status().Reconcilers, until [SharedIndexInformer.ForgetDurable] is called.
 func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc, o ReconcilerOptions) (*Reconciler, error) {
 	switch {
 	case name == "":
@@ -148,8 +146,8 @@ func (s *SharedIndexInformer) openReconcilers(p *parts) error {
 	return nil
 }
 
-// A Reconciler is the registration of a ReconcileFunc: a durable handler, and the workers that do what it has put into its
-// queue. HasSynced says that all initial keys are in the queue. All methods are safe for concurrent use.
+// A Reconciler is the registration of a ReconcileFunc: a durable handler, and the workers of its queue. HasSynced means
+// that all initial keys are in the queue. All methods are safe for concurrent use.
 type Reconciler struct {
 	registration
 	informer  *SharedIndexInformer
@@ -164,8 +162,9 @@ type Reconciler struct {
 	enqueued []cache.ObjectName // Before open.
 }
 
-// Enqueue has keys reconciled, also of objects that the cache lacks, for example of the owner of another object. They are
-// in the file before a durable handler that calls Enqueue is acknowledged. Before the informer runs they wait in memory.
+// Enqueue has keys reconciled, for example of the owner of another object, also if the cache lacks the object. If a
+// durable handler calls Enqueue, the keys are in the file before its delta is acknowledged. Before the informer runs
+// they wait in memory.
 func (r *Reconciler) Enqueue(keys ...cache.ObjectName) {
 	r.informer.mu.Lock()
 	queue := r.queue
@@ -184,7 +183,7 @@ func addAll(queue *workqueue.Queue[cache.ObjectName], keys []cache.ObjectName) {
 	}
 }
 
-// open is called before the handler is told anything. The caller holds informer.mu.
+// open is called before the handler is called. The caller holds informer.mu.
 func (r *Reconciler) open(p *parts) error {
 	if r.queue != nil { // An earlier call has opened it.
 		return nil

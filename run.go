@@ -21,10 +21,9 @@ func (s *SharedIndexInformer) Run(stopCh <-chan struct{}) {
 	s.RunWithContext(wait.ContextForChannel(stopCh))
 }
 
-// RunWithContext implements [cache.SharedInformer]: it runs the informer until
-// ctx is done, and returns when all that it started has ended, except a List that
-// hangs. Callbacks in flight have returned then. What handlers have not been told by
-// then, they are told after the next start. An informer runs once.
+// RunWithContext implements [cache.SharedInformer]: it runs the informer until ctx is done, and returns when everything
+// that it started has ended, callbacks too, except a List that hangs. Pending deltas of durable handlers are delivered
+// after the next start. An informer runs once.
 func (s *SharedIndexInformer) RunWithContext(ctx context.Context) {
 	defer utilruntime.HandleCrashWithContext(ctx)
 	ctx, cancel := context.WithCancel(ctx)
@@ -329,10 +328,10 @@ var relistingAsked = reflector.Relisting{Cause: CauseFullRelist, Newest: true}
 
 var errEnded = errors.New("warmwatch: the informer has ended")
 
-// Relist lists all objects, and compares their contents with the cache. It is the repair where the cache does not equal the
-// server. It returns nil when what differs is applied, and an error if ctx is done or the informer ends before. While the
-// server is away it waits. Calls at one time share one list. It may be called before the informer runs. Handlers are told
-// of what differs.
+// Relist lists all objects, compares their contents with the cache, applies the differences, and notifies handlers of
+// them. It repairs a cache that does not equal the server. It returns nil when this is done, and an error if ctx is
+// done or the informer ends before. While the server is away it waits. Concurrent calls share one list. It may be
+// called before the informer runs.
 func (s *SharedIndexInformer) Relist(ctx context.Context) error {
 	if s.IsStopped() {
 		return errEnded

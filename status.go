@@ -28,9 +28,8 @@ const (
 	PhaseRelisting Phase = "Relisting"
 	// PhaseLive means that a watch is open.
 	PhaseLive Phase = "Live"
-	// PhaseDisconnected means that the API server has not answered yet, cannot be reached,
-	// or has closed the watch. What was served before is still served; at a start, what the
-	// file has, if StartedFrom is "disk".
+	// PhaseDisconnected means that the API server has not answered yet, cannot be reached, or has closed the watch. The
+	// cache is still served; at a start from the file, if StartedFrom is "disk".
 	PhaseDisconnected Phase = "Disconnected"
 	// PhaseStopped means that Run has returned, or will soon.
 	PhaseStopped Phase = "Stopped"
@@ -48,31 +47,29 @@ type InformerStatus struct {
 	Reason string
 	// ResourceVersion of the last applied event, bookmark or list.
 	ResourceVersion string
-	// LastContact is when the API server last answered a List or a watch, and before that,
-	// when it last vouched for what the file has: how old the objects may be.
+	// LastContact is when the API server last answered a List or a watch: how old the objects may be. Before that, it
+	// is when the server last confirmed the content of the file.
 	LastContact time.Time `json:",omitzero"`
 	// ServerErr says why the last List or watch has failed: the API server cannot be reached,
 	// refuses the credentials, or does not know the resource. It is nil while a watch is open.
 	ServerErr error
 	// Objects in the cache, and UnackedDeltas in the queue.
 	Objects, UnackedDeltas int
-	// Handlers that are added now, and durable names that have no handler now.
+	// Handlers that are added now, and durable names without a handler.
 	Handlers []HandlerStatus
-	// Reconcilers says how many keys wait for those of [SharedIndexInformer.AddReconciler], or
-	// are being reconciled, and what the reconciles do, also for names that have none now.
+	// Reconcilers of [SharedIndexInformer.AddReconciler], also names that have none now: how many keys wait or are
+	// being reconciled, and what the reconciles do.
 	Reconcilers []ReconcilerStatus
 	// Relists and Resumes since the start. Attempts that failed do not count.
 	// The first list of an empty cache is a relist too.
 	Relists, Resumes int
-	// Problems is what is wrong now, as codes: what Err and ServerErr say, and more if there is more.
+	// Problems has everything that is wrong now, as codes: Err, ServerErr, and more if there is more.
 	Problems []Problem
-	// Err says why persistence is degraded, or which object was left out because it
-	// cannot be stored: the transform has failed on it, or it is of another type. The
-	// informer still works. It also says that the
-	// ListerWatcher asks for something else than the identity, see [Cache.WrapTransport], or
-	// returns objects that are outside it, see [InformerOptions], and
-	// why an informer works from memory, see [Cache.NewInformer]. Of one that was started and is still
-	// PhaseLoading it says why what the file has cannot be read, which is tried again each second.
+	// Err says why persistence is degraded, or which object was left out because it cannot be stored: the transform has
+	// failed on it, or it is of another type. The informer still works. Err also says that the ListerWatcher asks for
+	// something else than the identity (see [Cache.WrapTransport]), that it returns objects from outside (see
+	// [InformerOptions]), or why the informer works from memory (see [Cache.NewInformer]). In PhaseLoading of a started
+	// informer it says why the file cannot be read, which is tried again each second.
 	Err error
 }
 
@@ -102,24 +99,23 @@ func errorText(err error) *string {
 	return &text
 }
 
-// HandlerStatus says how far behind a handler is.
+// HandlerStatus says what is pending for a handler.
 type HandlerStatus struct {
 	// Name of a durable handler, or the Go type of a plain one.
 	Name    string
 	Durable bool
 	// Absent says that the name has no handler: none was added yet, or it was removed.
 	Absent bool
-	// InitialList says that a handler that was added has not been told of all objects yet.
-	// Those that wait are read from the store, and are not counted as undelivered.
+	// InitialList says that the handler has not got OnAdd for all initial objects yet. They are read from the store,
+	// and are not counted as undelivered.
 	InitialList bool
-	// Callback is the key of the object whose callback the handler has not returned from, and
-	// CallbackSince when that began; empty and zero if none runs. A handler that hangs also keeps Run from
-	// returning. It is logged after a minute, and again each ten minutes.
+	// Callback is the key of the object whose callback is running, and CallbackSince when that began; empty and zero if
+	// none runs. A handler that hangs also keeps Run from returning. It is logged after a minute, and again each ten
+	// minutes.
 	Callback      string
 	CallbackSince time.Time `json:",omitzero"`
-	// Undelivered is the number of deltas in the queue that the handler has not
-	// acknowledged, and UndeliveredBytes about how much they take. Of one that starts over they are the
-	// deletions that wait. See Options.MaxBacklogBytes.
+	// Undelivered is the number of deltas in the queue that the handler has not acknowledged, and UndeliveredBytes
+	// about their size. While it starts over, they are the pending deletions. See Options.MaxBacklogBytes.
 	Undelivered      int
 	UndeliveredBytes int64
 	// Skipped is how many notifications this process has skipped, because the handler has panicked on them in
@@ -135,16 +131,16 @@ func (s *SharedIndexInformer) handlerStatus() []HandlerStatus {
 	return all
 }
 
-// ReconcilerStatus says how far behind a reconciler is, and what keeps it there. Keys also has the changes that have not
-// got into its queue yet, for example because the disk is full: an object with a key and a change counts twice.
+// ReconcilerStatus says how much work waits for a reconciler, and why. Keys also counts the changes that are not in its
+// queue yet, for example because the disk is full: an object with a key and a change counts twice.
 type ReconcilerStatus struct {
 	workqueue.Status
-	// Reconciling is the object whose reconcile has been running for the longest time, and
-	// ReconcilingSince when it began; empty and zero if none runs. A reconcile that does not return when
-	// its ctx is cancelled also keeps Run from returning. It is logged after a minute, and again each ten minutes.
+	// Reconciling is the object of the oldest running reconcile, and ReconcilingSince when that began; empty and zero
+	// if none runs. A reconcile that ignores the end of its ctx also keeps Run from returning. It is logged after a
+	// minute, and again each ten minutes.
 	Reconciling      string
 	ReconcilingSince time.Time `json:",omitzero"`
-	// Err is that of the reconcile that has failed last, until one of the same object has succeeded.
+	// Err is the last error of a reconcile, until one of the same object succeeds.
 	Err error
 }
 

@@ -15,20 +15,20 @@ import (
 	"github.com/warmwatch/warmwatch"
 )
 
-// Kind is source.Kind of controller-runtime on a durable handler, for WatchesRawSource of a controller's builder. After a
-// restart it goes on where it stopped: it brings the deletions of the downtime too, and leaves out objects that have not
-// changed. The handler is called name, see AddDurableEventHandler of [warmwatch.SharedIndexInformer]. A restarted program
+// Kind is source.Kind of controller-runtime on a durable handler, for WatchesRawSource of a controller's builder. After
+// a restart it goes on where it stopped: it brings the deletions of the downtime too, and leaves out unchanged objects.
+// name is the name of the handler, see AddDurableEventHandler of [warmwatch.SharedIndexInformer]. A restarted program
 // uses the same name. Two sources of one object need two names.
 //
-// What the handler puts into the queue counts as done when the handler returns. So the controller has [NewQueue], in which
-// requests are in the file before that. With another queue a request that waits at the end of the process is lost.
+// Use it with [NewQueue]: when the handler returns, its change is acknowledged, and the request is in the file before.
+// With another queue a request that waits at the end of the process is lost.
 //
-// Where the last state of a deleted object is lost, the event has an object with nothing but namespace and name, and
+// If the last state of a deleted object is lost, the event has an object with only namespace and name, and
 // DeleteStateUnknown is true.
 //
-// The source fails if the informer of the object is not warmwatch's, or if DefaultNamespaces or
-// ByObject.Namespaces of the cache.Options is set, even to one namespace: controller-runtime then puts an informer of its
-// own in front.
+// The source fails if the informer of the object is not warmwatch's. That is also so if DefaultNamespaces or
+// ByObject.Namespaces of the cache.Options is set, even to one namespace: controller-runtime then puts its own informer
+// in front.
 func Kind[object client.Object](
 	c cache.Cache, name string, obj object,
 	handler handler.TypedEventHandler[object, reconcile.Request], predicates ...predicate.TypedPredicate[object],

@@ -12,7 +12,7 @@ import (
 	"github.com/warmwatch/warmwatch"
 )
 
-// A Manager is a manager whose caches are kept in a file. NewManager makes it.
+// A Manager is a manager with its caches in a file. NewManager makes it.
 type Manager struct {
 	ctrl.Manager
 
@@ -23,13 +23,13 @@ type Manager struct {
 // defaultGrace is that of controller-runtime (pkg/manager, defaultGracefulShutdownPeriod).
 const defaultGrace = 30 * time.Second
 
-// NewManager is [ctrl.NewManager] for a manager whose caches are kept in the file at path. It opens
-// the file with opening, see [warmwatch.Open], and uses a copy of config and options. Where another process holds the
-// file, it waits for up to LockTimeout, and no signal to the program ends that.
-// Where opening has no Logger, it is the manager's: options.Logger, or else controller-runtime's.
+// NewManager is [ctrl.NewManager] for a manager with its caches in the file at path. It opens the file with opening,
+// see [warmwatch.Open], and uses a copy of config and options. If another process holds the file, it waits for up to
+// LockTimeout, and no signal to the program ends that. The default Logger of opening is the manager's: options.Logger,
+// or else controller-runtime's.
 //
-// Start closes the file when all has stopped; a Manager that is not started must be closed.
-// Options.Cache.NewInformer must be nil.
+// Start closes the file when everything has stopped. Close a Manager that is not started. Options.Cache.NewInformer
+// must be nil.
 func NewManager(config *rest.Config, options ctrl.Options, path string, opening warmwatch.Options) (*Manager, error) {
 	if config == nil {
 		return nil, errors.New("warmwatch: a config is required")
@@ -64,11 +64,11 @@ func NewManager(config *rest.Config, options ctrl.Options, path string, opening 
 	return &Manager{Manager: m, opened: opened, grace: grace}, nil
 }
 
-// Start is that of [ctrl.Manager], and closes the file when all has stopped. Where that has not, or only in the last
-// tenth of GracefulShutdownTimeout, or the lease is lost, it returns at once, as ctrl.Manager's does: reconciles that
-// still run find what they read, and the end of the process, which is to come, costs what a crash does. A program that
-// goes on calls Close when they have returned; so does one whose GracefulShutdownTimeout is 0, because nobody knows then whether all has stopped.
-// A Manager that is started again returns an error, and goes on with what it does.
+// Start is [ctrl.Manager]'s Start, and closes the file when everything has stopped. It leaves the file open, and
+// returns at once as ctrl.Manager's does, if something still runs, if the last of it stopped in the last tenth of
+// GracefulShutdownTimeout, if that is 0, or if the lease is lost. Then reconciles that still run can read the cache,
+// and the end of the process costs as much as a crash. A program that goes on calls Close when they have returned. A
+// second Start returns an error, and the Manager goes on.
 func (m *Manager) Start(ctx context.Context) error {
 	var began atomic.Pointer[time.Time]
 	defer context.AfterFunc(ctx, func() { began.Store(new(time.Now())) })()
@@ -90,10 +90,9 @@ func (m *Manager) Start(ctx context.Context) error {
 // lost (engageStopProcedure in pkg/manager/internal.go). The manager's clock may have begun a moment earlier than ours.
 func allStopped(took, grace time.Duration) bool { return grace < 0 || took < grace-grace/10 }
 
-// Close closes the file of a Manager that is not started, or whose Start has returned without closing it; see
-// [warmwatch.Cache.Close]. After that it does nothing but return what closing has returned.
+// Close closes the file if the Manager is not started, or Start has returned without closing it; see
+// [warmwatch.Cache.Close]. Further calls return the same result.
 func (m *Manager) Close() error { return m.opened.Close() }
 
-// Opened returns the Cache whose informers the manager has, for its Status, or more
-// informers.
+// Opened returns the Cache of the manager's informers, for its Status, or for more informers.
 func (m *Manager) Opened() *warmwatch.Cache { return m.opened }

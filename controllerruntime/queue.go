@@ -12,18 +12,16 @@ import (
 	"github.com/warmwatch/warmwatch/workqueue"
 )
 
-// NewQueue returns what the option NewQueue of a controller takes. The controller's requests are then
-// in the file of the Cache, under the controller's name, until a reconcile has returned no error and
-// asked for no other: a request that is in the queue when the process ends, that is being reconciled,
-// that has failed, or that is to be repeated later, is the first thing that the next process reconciles.
-// A deletion, of which no handler is told again, is not lost that way. What a controller that gets another name has left
-// stays in the file, see Workqueues in the Status of the Cache, until its method Workqueues().Forget is called.
-// The file is this process's: where another one is elected, on another node, the requests wait until this one is again.
+// NewQueue returns a value for the option NewQueue of a controller. The file of the Cache then has the controller's
+// requests, under the controller's name, until a reconcile has returned no error and asked for no other. The next
+// process begins with the requests that are waiting, being reconciled, failed, or to be repeated later. So no deletion
+// is lost, although no handler gets it again. The requests of a controller that was renamed stay in the file, see
+// Workqueues in the Status of the Cache, until Workqueues().Forget is called. The file belongs to this process: while
+// another one is elected, on another node, the requests wait until this one is again.
 //
-// The queue is client-go's, without the priorities of controller-runtime's own. As with that one, no
-// request is reconciled any more that waits when the manager is told to end: it is for the next process. If the name has a
-// queue in this process that still has work, a second one is kept in memory only, which the log says;
-// so is one whose requests cannot be read.
+// The queue is client-go's, without the priorities of controller-runtime's own. As with that one, when the manager
+// stops, waiting requests are not reconciled any more: they are for the next process. The queue is in memory only, and
+// the log says so, if the name has a queue in this process that still has work, or if its requests cannot be read.
 func NewQueue(cache *warmwatch.Cache) func(controllerName string, rateLimiter clientworkqueue.TypedRateLimiter[reconcile.Request]) clientworkqueue.TypedRateLimitingInterface[reconcile.Request] {
 	return func(name string, rateLimiter clientworkqueue.TypedRateLimiter[reconcile.Request]) clientworkqueue.TypedRateLimitingInterface[reconcile.Request] {
 		queue, err := workqueue.New(cache.Workqueues(), name, workqueue.Options[reconcile.Request]{

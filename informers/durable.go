@@ -14,8 +14,8 @@ import (
 	"github.com/warmwatch/warmwatch"
 )
 
-// Of returns the informer of a Cache that informer is, or that it embeds: client-go's groups
-// return theirs in a typed informer. It reports false if informer is client-go's own.
+// Of returns the Cache's informer: informer itself, or the one that it embeds, as the typed informers of client-go's
+// groups do. It reports false if informer is client-go's own.
 //
 //	pods, ok := informers.Of(factory.Core().V1().Pods().Informer())
 func Of(informer cache.SharedIndexInformer) (*warmwatch.SharedIndexInformer, bool) {
@@ -66,8 +66,8 @@ type Reconciler interface {
 }
 
 // AddReconciler has reconcile called for each object, see [warmwatch.SharedIndexInformer.AddReconciler]. If informer is
-// client-go's own, for example because the client is a fake, it works in memory, until the informer ends: nothing outlives
-// the process, DurableOptions.Known is not asked, and RemoveEventHandler does not know it.
+// client-go's own, for example because the client is a fake, the reconciler works in memory until the informer ends:
+// nothing outlives the process, DurableOptions.Known is not called, and RemoveEventHandler does not know it.
 func AddReconciler(informer cache.SharedIndexInformer, name string, reconcile warmwatch.ReconcileFunc, o warmwatch.ReconcilerOptions) (Reconciler, error) {
 	if s, ok := Of(informer); ok {
 		r, err := s.AddReconciler(name, reconcile, o)

@@ -21,13 +21,11 @@ import (
 	"github.com/warmwatch/warmwatch"
 )
 
-// NewDynamicSharedInformerFactory makes a factory like client-go's package dynamicinformer, for
-// all namespaces, whose informers live in c. If the client is a fake, the factory is client-go's
-// own.
+// NewDynamicSharedInformerFactory makes a factory like client-go's package dynamicinformer, for all namespaces. Its
+// informers live in c. If the client is a fake, the factory is client-go's own.
 //
-// Clusters are told apart by the namespace kube-system. Where the client may not get it, or where
-// clusters are behind different paths of one server, its transport must be wrapped, see
-// [warmwatch.Cache.WrapTransport].
+// The namespace kube-system tells clusters apart. If the client may not get it, or if clusters are behind different
+// paths of one server, wrap its transport, see [warmwatch.Cache.WrapTransport].
 func NewDynamicSharedInformerFactory(c *warmwatch.Cache, client dynamic.Interface, defaultResync time.Duration) dynamicinformer.DynamicSharedInformerFactory {
 	return NewFilteredDynamicSharedInformerFactory(c, client, defaultResync, metav1.NamespaceAll, nil)
 }
@@ -45,9 +43,8 @@ func NewFilteredDynamicSharedInformerFactory(c *warmwatch.Cache, client dynamic.
 	})
 }
 
-// NewMetadataSharedInformerFactory makes a factory like that of client-go's package
-// metadatainformer, for all namespaces, whose informers live in c. What
-// [NewDynamicSharedInformerFactory] says of the client is true of this one.
+// NewMetadataSharedInformerFactory makes a factory like client-go's package metadatainformer, for all namespaces. Its
+// informers live in c. For the client see [NewDynamicSharedInformerFactory].
 func NewMetadataSharedInformerFactory(c *warmwatch.Cache, client metadata.Interface, defaultResync time.Duration) metadatainformer.SharedInformerFactory {
 	return NewFilteredMetadataSharedInformerFactory(c, client, defaultResync, metav1.NamespaceAll, nil)
 }
@@ -58,8 +55,8 @@ func NewFilteredMetadataSharedInformerFactory(c *warmwatch.Cache, client metadat
 	return NewMetadataSharedInformerFactoryWithOptions(c, client, defaultResync, WithNamespace(namespace), WithTweakListOptions(tweak))
 }
 
-// NewMetadataSharedInformerFactoryWithOptions is NewMetadataSharedInformerFactory with options, of
-// which WithNamespace, WithTweakListOptions and WithTransform count.
+// NewMetadataSharedInformerFactoryWithOptions is NewMetadataSharedInformerFactory with options. Only WithNamespace,
+// WithTweakListOptions and WithTransform count.
 func NewMetadataSharedInformerFactoryWithOptions(c *warmwatch.Cache, client metadata.Interface, defaultResync time.Duration, opts ...SharedInformerOption) metadatainformer.SharedInformerFactory {
 	o := optionsOf(opts)
 	fake := watchlist.DoesClientNotSupportWatchListSemantics(client)
@@ -160,8 +157,7 @@ func (f *resourceFactory) WaitForCacheSync(stopCh <-chan struct{}) map[schema.Gr
 	return synced
 }
 
-// Shutdown waits until the informers have ended, whose stop channel must be closed. None can be
-// started any more.
+// Shutdown waits until the informers have ended; close their stop channel first. None can be started any more.
 func (f *resourceFactory) Shutdown() {
 	f.mu.Lock()
 	f.shuttingDown = true

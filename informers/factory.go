@@ -50,9 +50,8 @@ func WithCustomResyncConfig(resyncConfig map[metav1.Object]time.Duration) Shared
 	}
 }
 
-// WithTweakListOptions sets a custom filter on all listers of the configured
-// SharedInformerFactory. It is called when the informers run. The selectors that it sets are part
-// of the identity of the data: with others, an informer begins with nothing.
+// WithTweakListOptions sets a custom filter on all listers of the configured SharedInformerFactory. It is called when
+// the informers run. Its selectors are part of the identity of the data: with others, an informer begins with nothing.
 func WithTweakListOptions(tweak func(*metav1.ListOptions)) SharedInformerOption {
 	return func(o *options) {
 		o.tweak = tweak
@@ -77,14 +76,13 @@ func WithTransform(transform cache.TransformFunc) SharedInformerOption {
 	}
 }
 
-// WithInformerName sets the InformerName for informer identity used in metrics. Only informers
-// that are client-go's own publish them; the others have a Status.
+// WithInformerName sets the InformerName for informer identity used in metrics. Only client-go's own informers publish
+// them; the others have a Status.
 func WithInformerName(name *cache.InformerName) SharedInformerOption {
 	return func(o *options) { o.clientGo = append(o.clientGo, informers.WithInformerName(name)) }
 }
 
-// NewSharedInformerFactory makes a factory like client-go's, for all namespaces, whose informers
-// live in c.
+// NewSharedInformerFactory makes a factory like client-go's, for all namespaces. Its informers live in c.
 func NewSharedInformerFactory(c *warmwatch.Cache, client kubernetes.Interface, defaultResync time.Duration) SharedInformerFactory {
 	return NewSharedInformerFactoryWithOptions(c, client, defaultResync)
 }
@@ -96,9 +94,9 @@ func NewFilteredSharedInformerFactory(c *warmwatch.Cache, client kubernetes.Inte
 	return NewSharedInformerFactoryWithOptions(c, client, defaultResync, WithNamespace(namespace), WithTweakListOptions(tweak))
 }
 
-// NewSharedInformerFactoryWithOptions makes a factory like client-go's, with options that have
-// the names of client-go's, whose informers live in c. If client is no [kubernetes.Clientset], but
-// a fake, or what wraps one and may answer otherwise, the factory is client-go's own.
+// NewSharedInformerFactoryWithOptions makes a factory like client-go's, with options of the same names. Its informers
+// live in c. If client is not a [kubernetes.Clientset], but a fake or a wrapper that may answer otherwise, the factory
+// is client-go's own.
 func NewSharedInformerFactoryWithOptions(c *warmwatch.Cache, client kubernetes.Interface, defaultResync time.Duration, opts ...SharedInformerOption) SharedInformerFactory {
 	o := optionsOf(opts)
 	clientGo := informers.NewSharedInformerFactoryWithOptions(client, defaultResync, o.clientGo...)
@@ -124,8 +122,8 @@ type factory struct {
 	transport request.Transport
 }
 
-// InformerFor returns the SharedIndexInformer for obj. As in client-go, newFunc makes it, if there
-// is none yet. It lives in the Cache if newFunc returns what [warmwatch.Cache.NewInformer] does.
+// InformerFor returns the SharedIndexInformer for obj. As in client-go, newFunc makes it on the first call. It lives in
+// the Cache if newFunc returns an informer of [warmwatch.Cache.NewInformer].
 func (f *factory) InformerFor(obj runtime.Object, newFunc internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
 	return f.SharedInformerFactory.InformerFor(obj, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
 		informer := newFunc(client, resync)

@@ -12,15 +12,15 @@ import (
 	"github.com/warmwatch/warmwatch"
 )
 
-// Generated returns what InformerFor of a factory takes that informer-gen has made, for a CustomResourceDefinition for
-// example: the factory's informer of example then lives in c. Client is the interface of the generated clientset, and
-// resource what that has for the resource, in the namespace of the factory:
+// Generated returns the function for InformerFor of a factory that informer-gen has made, for example for a
+// CustomResourceDefinition. The factory's informer of example then lives in c. Client is the interface of the generated
+// clientset, and resource its client of the resource, in the namespace of the factory:
 //
 //	factory.InformerFor(&v1.Widget{}, informers.Generated[versioned.Interface](c, &v1.Widget{}, client.ExampleV1().Widgets("")))
 //
-// It is called before the factory is asked for that informer, and the transport of the clientset is wrapped by
-// [warmwatch.Cache.WrapTransport]. The informer has the index by namespace, as a generated one has. tweak is what the
-// factory's WithTweakListOptions is given, if it is used.
+// Call it before the factory makes that informer, and wrap the transport of the clientset by
+// [warmwatch.Cache.WrapTransport]. The informer has the index by namespace, as a generated one has. tweak is the
+// argument of the factory's WithTweakListOptions, if that is used.
 func Generated[Client any, List runtime.Object](c *warmwatch.Cache, example runtime.Object, resource interface {
 	List(context.Context, metav1.ListOptions) (List, error)
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)

@@ -6,8 +6,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// A Codec writes items as strings. Different items have different strings. What the file has is
-// read by the next version of the program, too. An item whose string has more than [MaxKeyBytes] is not kept.
+// A Codec writes items as strings. Different items have different strings. The next version of the program must read
+// them, too. An item whose string has more than [MaxKeyBytes] is not kept.
 type Codec[T comparable] interface {
 	Encode(item T) string
 	// Decode is the inverse of Encode. It returns an error for a string that Encode does not return.

@@ -20,38 +20,35 @@ type Options[T comparable] struct {
 	Codec Codec[T]
 	// RateLimiter of AddRateLimited. Default: client-go's for controllers.
 	RateLimiter workqueue.TypedRateLimiter[T]
-	// MetricsProvider is used instead of the one of client-go's SetProvider. The metrics have the
-	// name of the workqueue.
+	// MetricsProvider replaces the one of client-go's SetProvider. The metrics have the name of the workqueue.
 	MetricsProvider workqueue.MetricsProvider
-	// Clock is that of delays. Default: the real one.
+	// Clock of the delays. Default: the real one.
 	Clock clock.WithTicker
-	// LeaveAtShutDown has Get return no item any more after ShutDown, so that a program ends without
-	// working on all that waits: it stays in the file for the next process. Default: Get returns what
-	// was added before, as client-go's does.
+	// LeaveAtShutDown: after ShutDown Get returns no item any more, so that the program ends soon. The waiting items
+	// stay in the file for the next process. Default: Get returns the items that were added before, as client-go's
+	// does.
 	LeaveAtShutDown bool
 }
 
-// A Queue is client-go's rate limiting workqueue, whose items are kept in a file.
+// A Queue is client-go's rate limiting workqueue, with its items in a file.
 //
 //	Add AddAfter AddRateLimited ──► a batch with the key ──► the next commit ──► file
 //	        │                         ▲
 //	        ▼                         │ Done, if the item was not added again
 //	client-go's rate limiting, delaying and plain queue ──► Get
 //
-// Its methods are client-go's, with the same results. What they add and remove in the file is
-// there with the next commit, at most CommitInterval later. They do not wait for it. An item that a handler of an
-// informer of the same file adds, before it returns, is in the file no later than the handler's acknowledgement, whose
-// batch comes behind: after a crash either the handler is told again, or the item is in the queue (D5).
+// Its methods are client-go's, with the same results. Their changes are in the file with the next commit, at most
+// CommitInterval later. They do not wait for it. If a handler of an informer of the same file adds an item before it
+// returns, the item is in the file no later than the acknowledgement, whose batch comes behind: after a crash either
+// the handler is called again, or the item is in the queue (D5).
 //
-//   - Add, AddAfter and AddRateLimited keep the item. Delays are not kept: the next process works
-//     on all items at once.
-//   - Done removes it, unless it was added again since Get, also for later. Forget only ends what
-//     the rate limiter knows, as in client-go.
-//   - After ShutDown items are kept as well: those that nobody works on any more, and those that
-//     are added, for example by a handler that has not ended yet, or again by a worker that has
-//     failed. The next process begins with them.
+//   - Add, AddAfter and AddRateLimited keep the item, but not its delay: the next process works on all items at once.
+//   - Done removes it, unless it was added again since Get, even for later. Forget only clears the rate limiter, as in
+//     client-go.
+//   - After ShutDown items are kept as well: those that are left, and those that are still added, for example by a
+//     handler that has not ended yet, or by a worker that has failed. The next process begins with them.
 //
-// In memory it holds what client-go's holds, and the key of each item.
+// In memory it is client-go's queue, plus the key of each item.
 type Queue[T comparable] struct {
 	workqueue.TypedRateLimitingInterface[T]
 	store   *Store
@@ -72,10 +69,9 @@ type Queue[T comparable] struct {
 
 var _ workqueue.TypedRateLimitingInterface[string] = (*Queue[string])(nil)
 
-// New returns the workqueue of a name, with the items that an earlier one of this name has left. The
-// error wraps [ErrInUse] while the name has another one: one that was neither closed nor shut down
-// and emptied. Items that the Codec cannot decode are an error too, which says what to do, unless they
-// are damaged: see Damaged.
+// New returns the workqueue of a name, with the items that an earlier one of this name has left. The error wraps
+// [ErrInUse] until the earlier one was closed, or shut down and emptied. Items that the Codec cannot decode are an
+// error, too, which says what to do. Damaged items are not: see Damaged.
 func New[T comparable](s *Store, name string, o Options[T]) (*Queue[T], error) {
 	if o.Codec == nil {
 		var err error
@@ -148,12 +144,12 @@ func (q *Queue[T]) begin() error {
 	return err
 }
 
-// Damaged reports whether an item of an earlier queue was damaged. There may be others in its place: whoever adds items
-// should then add those of all objects.
+// Damaged reports whether an item of an earlier queue was damaged, so that any item may be missing: then add those of
+// all objects.
 func (q *Queue[T]) Damaged() bool { return q.damaged }
 
-// AddTransient adds an item for this process only, unless it is in the file anyway. It is for items that the next process
-// adds again in any case.
+// AddTransient adds an item for this process only, unless it is in the file anyway. Use it for items that the next
+// process adds again.
 func (q *Queue[T]) AddTransient(item T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -196,9 +192,9 @@ func (q *Queue[T]) change(fn func(b *persist.Batch, key string), key string) {
 	_, _ = q.store.db.Update(func(b *persist.Batch) { fn(b, key) })
 }
 
-// Close shuts the queue down and makes its name free for another one, with the items that are
-// left. Get returns none of them, and Done removes none any more. What is added later is kept for the
-// next process. Close is idempotent.
+// Close shuts the queue down and frees its name for another one, which gets the items that are left. Get returns none
+// of them, and Done removes none any more. Items that are added later are kept for the next process. Close is
+// idempotent.
 func (q *Queue[T]) Close() {
 	q.ShutDown()
 	q.release()

@@ -30,11 +30,11 @@ const MaxNameBytes = 1024
 // MaxKeyBytes is the length of the longest key of an item that is kept, see [Codec].
 const MaxKeyBytes = persist.MaxKeyBytes - 2*MaxNameBytes
 
-// ErrInUse is returned for a name that has a workqueue already.
+// ErrInUse is returned for a name that has a workqueue.
 var ErrInUse = persist.ErrInUse
 
-// A Store has the workqueues in one space of a DB, each under a name of its own. That of a Cache is
-// what its method Workqueues returns. All methods are safe for concurrent use.
+// A Store has the workqueues in one space of a DB, each under its name. Cache.Workqueues returns the one of a Cache.
+// All methods are safe for concurrent use.
 type Store struct {
 	db     *persist.DB
 	names  persist.Bucket
@@ -53,8 +53,7 @@ type owner interface {
 	len() int
 }
 
-// NewStore returns the Store of a space. Nothing else writes to its [Buckets], and one Store does
-// at a time.
+// NewStore returns the Store of a space. Only one Store at a time writes to its [Buckets], and nothing else does.
 func NewStore(db *persist.DB, space string, logger klog.Logger) *Store {
 	return &Store{
 		db: db, names: persist.Bucket{Space: space, Name: namesBucket}, keys: persist.Bucket{Space: space, Name: keysBucket},
@@ -62,7 +61,7 @@ func NewStore(db *persist.DB, space string, logger klog.Logger) *Store {
 	}
 }
 
-// Close lets no workqueue be made any more.
+// Close makes New fail from now on.
 func (s *Store) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,14 +120,13 @@ func (s *Store) scan(snapshot *persist.Snapshot, name string, fn func(key string
 // Status is the state of one workqueue.
 type Status struct {
 	Name string
-	// Absent says that the name has no workqueue now. Its keys wait in the file for the next one,
-	// see [Store.Forget].
+	// Absent: no workqueue has this name now. Its keys wait in the file for the next one, see [Store.Forget].
 	Absent bool
-	// Keys is how many keys wait or are being worked on, also those that were added for later.
+	// Keys is how many keys wait, also for later, or are being worked on.
 	Keys int
 }
 
-// Status returns that of all workqueues that the file knows, sorted by name.
+// Status returns the state of all workqueues in the file, sorted by name.
 func (s *Store) Status() []Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,8 +155,7 @@ func (s *Store) Status() []Status {
 	return slices.SortedFunc(maps.Values(all), func(a, b Status) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// Forget removes all keys of a name that is not used any more. The error wraps [ErrInUse] if
-// the name has a workqueue now.
+// Forget removes all keys of a retired name. The error wraps [ErrInUse] if the name has a workqueue now.
 func (s *Store) Forget(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
