@@ -86,7 +86,7 @@ func TestANameIsFreeOnceItsCallbackHasReturned(t *testing.T) {
 		w.remove(l)
 		synctest.Wait()
 		expectInUse("removed in a callback")
-		if all := w.p.Unfinished(); len(all) != 1 || all[0].Handler != "d" || all[0].Key != "a" {
+		if all := w.p.Unfinished(); len(all) != 1 || all[0].Name != "d" || all[0].Callback != "a" {
 			t.Errorf("unfinished: %+v", all)
 		}
 		if err := w.forget("e"); err != nil {
