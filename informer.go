@@ -174,7 +174,10 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 		return nil, fmt.Errorf("warmwatch: new informer: ResyncPeriod is negative: %v", o.ResyncPeriod)
 	}
 	if o.learns() {
-		return c.newLearningInformer(lw, example, o)
+		if err := o.checkLearning(); err != nil {
+			return nil, err
+		}
+		return c.newLearningInformer(lw, example, o), nil
 	}
 	if o.Resource.Resource == "" || o.Resource.Version == "" {
 		return nil, fmt.Errorf("warmwatch: new informer: InformerOptions.Resource %w whole (version and resource), got %q", errRequired, o.Resource)
