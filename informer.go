@@ -29,8 +29,7 @@ import (
 // so. FieldSelector and ShardSelector are not checked then.
 type InformerOptions struct {
 	// Resource is what the ListerWatcher lists. Default: what its first request asks for. If you set it, set its
-	// Version and Resource. It is an error if the example object is certainly of another one: of another group or
-	// version, or of another kind that client-go knows.
+	// Version and Resource.
 	Resource schema.GroupVersionResource
 	// Namespace that the list is restricted to. Default: none. It goes with a Resource, as the selectors do.
 	Namespace string
@@ -181,9 +180,6 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 	}
 	if o.Resource.Resource == "" || o.Resource.Version == "" {
 		return nil, fmt.Errorf("warmwatch: new informer: InformerOptions.Resource %w whole (version and resource), got %q", errRequired, o.Resource)
-	}
-	if err := checkKind(example, o.Resource); err != nil {
-		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
 	}
 	asked, err := askedBy(example, o)
 	if err != nil {
