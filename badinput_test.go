@@ -101,7 +101,7 @@ func expectWorks(t *testing.T, path string, o warmwatch.Options) (whileRunning w
 		t.Errorf("index: %q, %v", keys, err)
 	}
 	whileRunning = p.cache.Status()
-	if st := p.informer.Status(); !errors.Is(st.Err, whileRunning.Err) || st.UnackedDeltas != 0 {
+	if st := p.informer.Status(); !errors.Is(st.Err, whileRunning.Err) || undelivered(st) != 0 {
 		t.Errorf("status of the informer: %+v", st)
 	}
 	p.stop()

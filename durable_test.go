@@ -163,7 +163,7 @@ func TestWhatADurableHandlerHadNotFinishedIsToldAgainAfterACrash(t *testing.T) {
 		f.remove("b")
 		settle()
 		d.expect(t, "add ns/a@1 initial", "add ns/b@2 initial", "update ns/a@1→3")
-		if n := p.informer.Status().UnackedDeltas; n != 4 { // One acknowledgement covers what is read together.
+		if n := undelivered(p.informer.Status()); n != 4 { // One acknowledgement covers what is read together.
 			t.Errorf("%d deltas are not acknowledged, expected 4", n)
 		}
 		crashed := p.crash()
@@ -174,7 +174,7 @@ func TestWhatADurableHandlerHadNotFinishedIsToldAgainAfterACrash(t *testing.T) {
 		q.run()
 		settle()
 		again.expect(t, "update ns/a@1→3", "update ns/a@3→4", "add ns/c@5", "delete ns/b@6", "update ns/c@5→7")
-		if n := q.informer.Status().UnackedDeltas; n != 0 {
+		if n := undelivered(q.informer.Status()); n != 0 {
 			t.Errorf("%d deltas are not acknowledged", n)
 		}
 		q.stop()
@@ -267,7 +267,7 @@ func TestARemovedDurableHandlerKeepsItsPlace(t *testing.T) {
 		}
 		f.put(configMap("a"), configMap("b"))
 		settle()
-		if n := p.informer.Status().UnackedDeltas; n != 2 {
+		if n := undelivered(p.informer.Status()); n != 2 {
 			t.Errorf("%d deltas are kept for the name, expected 2", n)
 		}
 		d.expect(t, "add ns/a@1 initial")
@@ -304,7 +304,7 @@ func TestAForgottenDurableHandlerBeginsAnew(t *testing.T) {
 		f.put(configMap("a"))
 		p = launch(t, path, f, nil).run()
 		settle()
-		if n := p.informer.Status().UnackedDeltas; n != 1 {
+		if n := undelivered(p.informer.Status()); n != 1 {
 			t.Errorf("%d deltas are kept for the name, expected 1", n)
 		}
 		for range 2 {
@@ -313,7 +313,7 @@ func TestAForgottenDurableHandlerBeginsAnew(t *testing.T) {
 			}
 		}
 		settle()
-		if n := p.informer.Status().UnackedDeltas; n != 0 {
+		if n := undelivered(p.informer.Status()); n != 0 {
 			t.Errorf("%d deltas are kept for nobody", n)
 		}
 		p.stop()
@@ -481,7 +481,7 @@ func TestAHandlerThatIsStuckCostsDiskNotMemory(t *testing.T) { // D6
 			f.put(configMap(fmt.Sprint(i%50), content))
 		}
 		settle()
-		if n := p.informer.Status().UnackedDeltas; n != changes {
+		if n := undelivered(p.informer.Status()); n != changes {
 			t.Errorf("%d deltas wait, expected %d", n, changes)
 		}
 		close(release)
@@ -491,7 +491,7 @@ func TestAHandlerThatIsStuckCostsDiskNotMemory(t *testing.T) { // D6
 				t.Errorf("the %s handler believes in %s, there is %s", c.name, got, want)
 			}
 		}
-		if n := p.informer.Status().UnackedDeltas; n != 0 {
+		if n := undelivered(p.informer.Status()); n != 0 {
 			t.Errorf("%d deltas are kept", n)
 		}
 	})

@@ -145,7 +145,7 @@ type unreturned struct {
 func (s *SharedIndexInformer) unreturned() []unreturned {
 	var all []unreturned
 	for _, h := range s.processor.Unfinished() {
-		all = append(all, unreturned{"handler", h.Handler, h.Key, h.Since})
+		all = append(all, unreturned{"handler", h.Name, h.Callback, h.CallbackSince})
 	}
 	return append(all, s.progress.unreturned()...)
 }

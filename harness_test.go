@@ -355,3 +355,11 @@ func expectStore(t *testing.T, informer cache.SharedInformer, f *source) {
 		t.Errorf("the store does not equal the source (-source +store):\n%s", diff)
 	}
 }
+
+// undelivered returns how many deltas wait for the handler that is most behind.
+func undelivered(st warmwatch.InformerStatus) (n int) {
+	for _, h := range st.Handlers {
+		n = max(n, h.Undelivered)
+	}
+	return n
+}

@@ -17,9 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/watchlist"
 
@@ -220,50 +218,6 @@ const eventsResource = "events"
 // and answers an old version with a watch that closes at once (kubernetes#104171).
 func isEvents(id checkpoint.Identity) bool {
 	return id.Resource == eventsResource && (id.Group == "" || id.Group == "events.k8s.io")
-}
-
-// checkKind returns an error if it is certain that the example is no object of the resource: it is
-// of another group or version, or the resource is that of another kind that client-go knows.
-func checkKind(example runtime.Object, r schema.GroupVersionResource) error {
-	kinds := kindsOf(example)
-	possible := func(kind schema.GroupVersionKind) bool {
-		return kind.GroupVersion() == r.GroupVersion() && !isOfAnotherKind(kind, r)
-	}
-	if len(kinds) == 0 || slices.ContainsFunc(kinds, possible) {
-		return nil
-	}
-	return fmt.Errorf("the example is a %s of %s, which is no object of %s", kinds[0].Kind, kinds[0].GroupVersion(), r)
-}
-
-// kindsOf returns the kinds that an example may be of, none if that is not known.
-func kindsOf(example runtime.Object) []schema.GroupVersionKind {
-	switch example.(type) {
-	case *unstructured.Unstructured, *metav1.PartialObjectMetadata:
-		kind := example.GetObjectKind().GroupVersionKind()
-		if kind.Kind == "" || kind.Version == "" || kind.Group == metav1.GroupName {
-			return nil
-		}
-		return []schema.GroupVersionKind{kind}
-	}
-	kinds, _, err := scheme.Scheme.ObjectKinds(example)
-	if err != nil {
-		return nil
-	}
-	return kinds
-}
-
-// isOfAnotherKind reports whether client-go knows another kind of the group and version, but
-// not this one, that has the resource.
-func isOfAnotherKind(kind schema.GroupVersionKind, r schema.GroupVersionResource) bool {
-	if plural, _ := meta.UnsafeGuessKindToResource(kind); plural == r {
-		return false
-	}
-	for other := range scheme.Scheme.KnownTypes(kind.GroupVersion()) {
-		if plural, _ := meta.UnsafeGuessKindToResource(kind.GroupVersion().WithKind(other)); plural == r {
-			return true
-		}
-	}
-	return false
 }
 
 // An outsideError says that an object is outside what an informer was made for.

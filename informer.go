@@ -29,8 +29,7 @@ import (
 // FieldSelector and ShardSelector are not checked then.
 type InformerOptions struct {
 	// Resource is what the ListerWatcher lists. Default: what its first request asks for. If you set it, set its
-	// Version and Resource. An example object that is certainly of another resource is an error: of another group or
-	// version, or of another kind that client-go knows.
+	// Version and Resource.
 	Resource schema.GroupVersionResource
 	// Namespace that the list is restricted to. Default: none. Like the selectors, it needs a Resource.
 	Namespace string
@@ -165,13 +164,13 @@ func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.O
 		return nil, fmt.Errorf("warmwatch: new informer: ResyncPeriod is negative: %v", o.ResyncPeriod)
 	}
 	if o.learns() {
-		return c.newLearningInformer(lw, example, o)
+		if err := o.checkLearning(); err != nil {
+			return nil, err
+		}
+		return c.newLearningInformer(lw, example, o), nil
 	}
 	if o.Resource.Resource == "" || o.Resource.Version == "" {
 		return nil, fmt.Errorf("warmwatch: new informer: InformerOptions.Resource %w whole (version and resource), got %q", errRequired, o.Resource)
-	}
-	if err := checkKind(example, o.Resource); err != nil {
-		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
 	}
 	asked, err := askedBy(example, o)
 	if err != nil {

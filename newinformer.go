@@ -65,11 +65,7 @@ func (c *Cache) NewInformerFunc(o InformerOptions) func(lw cache.ListerWatcher, 
 		}
 		o := o
 		o.ResyncPeriod, o.Indexers = max(0, defaultResync), indexers
-		s, err := c.newLearningInformer(lw, example, o)
-		if err != nil { // No file is involved.
-			panic(err)
-		}
-		return s
+		return c.newLearningInformer(lw, example, o)
 	}
 }
 
@@ -88,12 +84,9 @@ func (o InformerOptions) checkLearning() error {
 }
 
 // newLearningInformer makes an informer that learns its identity from its first request.
-func (c *Cache) newLearningInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions) (*SharedIndexInformer, error) {
-	if err := o.checkLearning(); err != nil {
-		return nil, err
-	}
+func (c *Cache) newLearningInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions) *SharedIndexInformer {
 	id := unseenIdentity(example, fmt.Sprintf("%T #%d", example, c.made.Add(1)))
-	return c.newInformer(lw, example, o, c.newPlace(id, request.Asked{})), nil
+	return c.newInformer(lw, example, o, c.newPlace(id, request.Asked{}))
 }
 
 // unseenIdentity is that of an informer whose request cannot be seen.

@@ -6,68 +6,11 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr/funcr"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
-
-// unknownKind is of a type that client-go does not know.
-type unknownKind struct{ corev1.ConfigMap }
-
-func TestAnExampleThatIsCertainlyOfAnotherResourceIsAnError(t *testing.T) {
-	unstructuredOf := func(apiVersion, kind string) runtime.Object {
-		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind}}
-	}
-	for name, c := range map[string]struct {
-		example                  runtime.Object
-		group, version, resource string
-		want                     bool
-	}{
-		"a Pod":                                   {&corev1.Pod{}, "", "v1", "pods", true},
-		"a Pod for ConfigMaps":                    {&corev1.Pod{}, "", "v1", "configmaps", false},
-		"a Pod of apps":                           {&corev1.Pod{}, "apps", "v1", "pods", false},
-		"a Deployment of another version":         {&appsv1.Deployment{}, "apps", "v1beta1", "deployments", false},
-		"Endpoints":                               {&corev1.Endpoints{}, "", "v1", "endpoints", true}, //nolint:staticcheck // An odd plural.
-		"an Ingress":                              {&networkingv1.Ingress{}, "networking.k8s.io", "v1", "ingresses", true},
-		"a NetworkPolicy":                         {&networkingv1.NetworkPolicy{}, "networking.k8s.io", "v1", "networkpolicies", true},
-		"a PodDisruptionBudget":                   {&policyv1.PodDisruptionBudget{}, "policy", "v1", "poddisruptionbudgets", true},
-		"a Pod under a name that nobody knows":    {&corev1.Pod{}, "", "v1", "podz", true},
-		"a type that nobody knows":                {&unknownKind{}, "", "v1", "pods", true},
-		"an unstructured Pod":                     {unstructuredOf("v1", "Pod"), "", "v1", "pods", true},
-		"an unstructured Pod for ConfigMaps":      {unstructuredOf("v1", "Pod"), "", "v1", "configmaps", false},
-		"an unstructured object of another group": {unstructuredOf("example.com/v1", "Pod"), "", "v1", "pods", false},
-		"an unstructured object of no kind":       {&unstructured.Unstructured{}, "", "v1", "pods", true},
-		"a custom resource with an odd plural":    {unstructuredOf("example.com/v1", "Ox"), "example.com", "v1", "oxen", true},
-		"PodMetrics, whose resource is pods":      {unstructuredOf("metrics.k8s.io/v1beta1", "PodMetrics"), "metrics.k8s.io", "v1beta1", "pods", true},
-		"metadata":                                {&metav1.PartialObjectMetadata{}, "", "v1", "pods", true},
-		"metadata as it is sent":                  {&metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}}, "", "v1", "pods", true},
-		"metadata of Pods for ConfigMaps":         {&metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}, "", "v1", "configmaps", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cache, err := warmwatch.Open(t.Context(), testsupport.Path(t), warmwatch.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer cache.Close()
-			resource := schema.GroupVersionResource{Group: c.group, Version: c.version, Resource: c.resource}
-			_, err = cache.NewSharedIndexInformer(newSource(t), c.example, warmwatch.InformerOptions{Resource: resource})
-			if (err == nil) != c.want {
-				t.Errorf("error %v", err)
-			}
-			if err != nil && !strings.Contains(err.Error(), "no object of "+resource.String()) {
-				t.Errorf("the error does not name the resource: %v", err)
-			}
-		})
-	}
-}
 
 func inNamespace(namespace, name, label string) *corev1.ConfigMap {
 	cm := configMap(name)

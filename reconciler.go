@@ -90,8 +90,6 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 		return nil, fmt.Errorf("warmwatch: add reconciler: a function %w", errRequired)
 	case o.Workers < 0:
 		return nil, fmt.Errorf("warmwatch: add reconciler: Workers is negative: %d", o.Workers)
-	case len(name) > workqueue.MaxNameBytes:
-		return nil, fmt.Errorf("warmwatch: add reconciler: a name of %d bytes is too long, at most %d are allowed; it begins with %.40q", len(name), workqueue.MaxNameBytes, name)
 	}
 	o.Workers = max(o.Workers, 1)
 	r := &Reconciler{informer: s, name: name, reconcile: reconcile, opts: o}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
-	"github.com/warmwatch/warmwatch/workqueue"
 )
 
 func TestTheNameOfAReconciler(t *testing.T) {
@@ -29,7 +28,7 @@ func TestTheNameOfAReconciler(t *testing.T) {
 		if _, err := p.informer.AddReconciler("r", nil, warmwatch.ReconcilerOptions{}); err == nil {
 			t.Error("a reconciler without a function")
 		}
-		if _, err := add(strings.Repeat("r", workqueue.MaxNameBytes+1)); err == nil {
+		if _, err := add(strings.Repeat("r", 1025)); err == nil {
 			t.Error("a reconciler whose name is too long for a workqueue")
 		}
 		removed, err := add("r")

@@ -83,8 +83,8 @@ func TestAColdStartListsOnceAndWatches(t *testing.T) {
 		st := p.informer.Status()
 		want := warmwatch.InformerStatus{
 			Phase: warmwatch.PhaseLive, StartedFrom: "server", Cause: warmwatch.CauseFirstStart, ResourceVersion: "2",
-			LastContact: time.Now(), Objects: 2, Relists: 1, UnackedDeltas: st.UnackedDeltas,
-			Handlers: []warmwatch.HandlerStatus{{Name: fmt.Sprintf("%T", r), Undelivered: st.UnackedDeltas, UndeliveredBytes: st.Handlers[0].UndeliveredBytes}},
+			LastContact: time.Now(), Objects: 2, Relists: 1,
+			Handlers: []warmwatch.HandlerStatus{{Name: fmt.Sprintf("%T", r), Undelivered: undelivered(st), UndeliveredBytes: st.Handlers[0].UndeliveredBytes}},
 		}
 		if diff := cmp.Diff(want, st); diff != "" {
 			t.Errorf("status (-want +got):\n%s", diff)
@@ -177,7 +177,7 @@ func TestASecondInformerLifeInTheSameCacheIsWarmToo(t *testing.T) {
 			settle()
 			d.expect(t, fmt.Sprintf("update ns/a@%d→%d", life+1, life+2))
 			p.expectRequests(f, "LIST limit=1", fmt.Sprintf("WATCH rv=%d", life+1))
-			if n := p.informer.Status().UnackedDeltas; n != 0 {
+			if n := undelivered(p.informer.Status()); n != 0 {
 				t.Errorf("%d deltas are kept", n)
 			}
 		}

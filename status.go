@@ -53,8 +53,8 @@ type InformerStatus struct {
 	// ServerErr says why the last List or watch has failed: the API server cannot be reached,
 	// refuses the credentials, or does not know the resource. It is nil while a watch is open.
 	ServerErr error
-	// Objects in the cache, and UnackedDeltas in the queue.
-	Objects, UnackedDeltas int
+	// Objects in the cache.
+	Objects int
 	// Handlers that are added now, and durable names without a handler.
 	Handlers []HandlerStatus
 	// Reconcilers of [SharedIndexInformer.AddReconciler], also names that have none now: how many keys wait or are
@@ -212,7 +212,6 @@ func (s *SharedIndexInformer) Status() InformerStatus {
 	}
 	st.ResourceVersion = p.indexer.LastStoreSyncResourceVersion()
 	st.Objects = p.indexer.Len()
-	st.UnackedDeltas = p.queue.Unacked()
 	st.Reconcilers = s.progress.reconcilerStatus(s.workStatus(p))
 	if err := p.db.Err(); err != nil {
 		st.Err, st.Problems = err, append(problemOf(p.db), st.Problems...)

@@ -41,11 +41,11 @@ func TestAStatusAsJSONSaysWhatIsWrong(t *testing.T) {
 		"Informers": map[string]any{
 			"pods": map[string]any{
 				"Phase": "Live", "StartedFrom": "disk", "Cause": "Expired", "Reason": "too old", "ResourceVersion": "7", "LastContact": "2026-01-02T03:04:05Z",
-				"Objects": 2.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": "refused", "Err": "corrupt", "Problems": []any{map[string]any{"Code": "Unreadable", "Message": "corrupt", "Since": "2026-01-02T03:04:05Z"}}, "Handlers": nil, "Reconcilers": nil,
+				"Objects": 2.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": "refused", "Err": "corrupt", "Problems": []any{map[string]any{"Code": "Unreadable", "Message": "corrupt", "Since": "2026-01-02T03:04:05Z"}}, "Handlers": nil, "Reconcilers": nil,
 			},
 			"nodes": map[string]any{
 				"Phase": "", "StartedFrom": "", "Cause": "", "Reason": "", "ResourceVersion": "",
-				"Objects": 0.0, "UnackedDeltas": 0.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": nil, "Err": nil, "Problems": nil, "Handlers": nil, "Reconcilers": nil,
+				"Objects": 0.0, "Relists": 0.0, "Resumes": 0.0, "ServerErr": nil, "Err": nil, "Problems": nil, "Handlers": nil, "Reconcilers": nil,
 			},
 		},
 	}

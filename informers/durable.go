@@ -42,23 +42,6 @@ func AddDurableEventHandler(informer cache.SharedIndexInformer, name string, h c
 	return informer.AddEventHandlerWithOptions(h, o.HandlerOptions)
 }
 
-// AddTypedDurableEventHandler is AddDurableEventHandler for a typed handler.
-func AddTypedDurableEventHandler[T cache.Object](informer cache.SharedIndexInformer, name string, h cache.TypedResourceEventHandler[T], o warmwatch.DurableOptions) (cache.ResourceEventHandlerRegistration, error) {
-	return cache.NewTypedSharedIndexInformer[T](durable{informer, name, o}).AddTypedEventHandler(h)
-}
-
-// durable makes each handler that is added a durable one.
-type durable struct {
-	cache.SharedIndexInformer
-	name string
-	o    warmwatch.DurableOptions
-}
-
-// AddEventHandlerWithOptions implements [cache.SharedInformer].
-func (d durable) AddEventHandlerWithOptions(h cache.ResourceEventHandler, _ cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
-	return AddDurableEventHandler(d.SharedIndexInformer, d.name, h, d.o)
-}
-
 // A Reconciler is what [AddReconciler] returns: a [warmwatch.Reconciler], or one that works in memory.
 type Reconciler interface {
 	cache.ResourceEventHandlerRegistration

@@ -59,12 +59,15 @@ func ExampleNewSharedInformerFactoryWithOptions() {
 	_ = pods
 }
 
-// A typed handler that goes on, in the next process, where it stopped in this one.
-func ExampleAddTypedDurableEventHandler() {
+// A handler that goes on, in the next process, where it stopped in this one.
+func ExampleAddDurableEventHandler() {
 	add := func(pods coreinformers.PodInformer) error {
-		_, err := informers.AddTypedDurableEventHandler(pods.Informer(), "network", coreinformers.PodHandlerFuncs{
-			AddFunc:    func(pod *corev1.Pod) { log.Println("added", pod.Name) },
-			DeleteFunc: func(pod coreinformers.DeletedPod) { log.Println("deleted", pod.GetObjectName()) },
+		_, err := informers.AddDurableEventHandler(pods.Informer(), "network", toolscache.ResourceEventHandlerFuncs{
+			AddFunc: func(obj any) { log.Println("added", obj.(*corev1.Pod).Name) },
+			DeleteFunc: func(obj any) {
+				name, err := toolscache.DeletionHandlingObjectToName(obj)
+				log.Println("deleted", name, err)
+			},
 		}, warmwatch.DurableOptions{})
 		return err
 	}

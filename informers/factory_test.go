@@ -322,14 +322,14 @@ func TestTheNameOfAFactory(t *testing.T) {
 	name.Release()
 }
 
-// TestDurableHandlersOfAFactory, typed and untyped ones, go on in the next process.
+// TestDurableHandlersOfAFactory go on in the next process.
 func TestDurableHandlersOfAFactory(t *testing.T) {
 	api, path := httpserver.New(t, "one"), testsupport.Path(t)
 	for process := range 2 {
 		a := newAgent(t, path, api)
 		factory := a.factory()
 		pods := factory.Core().V1().Pods()
-		var told [3]atomic.Int64
+		var told [2]atomic.Int64
 		var registrations []cache.ResourceEventHandlerRegistration
 		add := func(r cache.ResourceEventHandlerRegistration, err error) {
 			t.Helper()
@@ -338,18 +338,11 @@ func TestDurableHandlersOfAFactory(t *testing.T) {
 			}
 			registrations = append(registrations, r)
 		}
-		add(informers.AddDurableEventHandler(pods.Informer(), "untyped", cache.ResourceEventHandlerFuncs{
+		add(informers.AddDurableEventHandler(pods.Informer(), "durable", cache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { told[0].Add(1) },
 		}, warmwatch.DurableOptions{}))
-		add(informers.AddTypedDurableEventHandler(pods.Informer(), "typed", coreinformers.PodHandlerFuncs{
-			AddFunc: func(pod *corev1.Pod) {
-				if pod.Name == "a" {
-					told[1].Add(1)
-				}
-			},
-		}, warmwatch.DurableOptions{}))
 		add(cache.NewTypedSharedIndexInformer[*corev1.Pod](pods.Informer()).AddTypedEventHandler(coreinformers.PodHandlerFuncs{
-			AddFunc: func(*corev1.Pod) { told[2].Add(1) },
+			AddFunc: func(*corev1.Pod) { told[1].Add(1) },
 		}))
 		a.run(factory, pods.Informer())
 		for _, r := range registrations {
@@ -360,8 +353,8 @@ func TestDurableHandlersOfAFactory(t *testing.T) {
 			t.Errorf("%d by the typed index, %v", len(typed), err)
 		}
 		a.stop()
-		want := [][3]int64{{1, 1, 1}, {0, 0, 1}}[process]
-		if got := [3]int64{told[0].Load(), told[1].Load(), told[2].Load()}; got != want {
+		want := [][2]int64{{1, 1}, {0, 1}}[process]
+		if got := [2]int64{told[0].Load(), told[1].Load()}; got != want {
 			t.Errorf("process %d: told of %v additions, expected %v", process, got, want)
 		}
 	}

@@ -11,5 +11,16 @@ func TailBytes(q *Log) int {
 	return n
 }
 
+// Unacked returns the number of deltas that some consumer, or name without one, has not
+// acknowledged.
+func (q *Log) Unacked() (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for p := range q.positions {
+		n = max(n, q.behindLocked(p))
+	}
+	return n
+}
+
 // Unacked returns the number of items that Pop has not processed.
 func Unacked(q *DeltaFIFO) int { return q.log.Unacked() }

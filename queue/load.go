@@ -22,15 +22,14 @@ func (q *Log) load() error {
 		if err := q.loadHandlers(s); err != nil {
 			return err
 		}
-		var sound uint64
-		if sound, garbage, err = q.loadDeltas(s, last, known); err != nil {
+		if garbage, err = q.loadDeltas(s, last, known); err != nil {
 			return err
 		}
 		q.head = max(last, q.stored.last)
 		for _, p := range q.names {
 			q.head = max(q.head, p.Cursor)
 		}
-		q.checkPositions(sound, known)
+		q.checkPositions(known)
 		return nil
 	})
 	if err != nil {
@@ -57,9 +56,9 @@ func (q *Log) loadHandlers(s *persist.Snapshot) error {
 	})
 }
 
-// loadDeltas finds the deltas up to last, if that is known, and the number behind which none is missing. What else there
-// is, is garbage.
-func (q *Log) loadDeltas(s *persist.Snapshot, last uint64, known bool) (sound uint64, garbage []string, err error) {
+// loadDeltas finds the deltas up to last, if that is known. What else there is, is garbage. That one is missing is found
+// when it is read.
+func (q *Log) loadDeltas(s *persist.Snapshot, last uint64, known bool) (garbage []string, err error) {
 	st := &q.stored
 	st.first, st.last = 1, 0
 	err = s.Scan(deltasBucket, "", func(it *persist.Item) (bool, error) {
@@ -71,9 +70,6 @@ func (q *Log) loadDeltas(s *persist.Snapshot, last uint64, known bool) (sound ui
 		if st.last < st.first {
 			st.first = number
 		}
-		if number != st.last+1 {
-			sound = number - 1
-		}
 		if st.last = number; deletes {
 			st.deletions = append(st.deletions, number)
 		}
@@ -84,16 +80,13 @@ func (q *Log) loadDeltas(s *persist.Snapshot, last uint64, known bool) (sound ui
 		}
 		return true, nil
 	})
-	if st.last < last { // The last ones are missing, or were removed.
-		sound = last
-	}
-	return sound, garbage, err
+	return garbage, err
 }
 
-// checkPositions has those start over behind whose cursors a delta is missing.
-func (q *Log) checkPositions(sound uint64, known bool) {
+// checkPositions has all start over if it is not known which delta is the last.
+func (q *Log) checkPositions(known bool) {
 	for _, p := range q.names {
-		if !p.StartsOver && (p.Cursor < sound || !known) {
+		if !p.StartsOver && !known {
 			err := &persist.CorruptError{Bucket: q.deltas, Err: fmt.Errorf("deltas behind %d are lost", p.Cursor)}
 			q.corrupt(err, "Could not find all deltas, a handler starts over", p.name)
 			p.StartsOver = true

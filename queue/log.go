@@ -315,17 +315,6 @@ func (q *Log) Head() uint64 {
 	return q.head
 }
 
-// Unacked returns the number of deltas that some consumer, or name without one, has not
-// acknowledged.
-func (q *Log) Unacked() (n int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for p := range q.positions {
-		n = max(n, q.behindLocked(p))
-	}
-	return n
-}
-
 // behindLocked returns how many deltas wait for a position.
 func (q *Log) behindLocked(p *position) int {
 	switch {

@@ -18,7 +18,7 @@ func (k kept[T]) Add(item T) {
 	q := k.q
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if due, waits := q.delayed[item]; waits && !q.clock.Now().Before(due) {
+	if due, waits := q.delayed[item]; waits && !time.Now().Before(due) {
 		delete(q.delayed, item)
 	}
 	q.keepLocked(item)
@@ -94,7 +94,7 @@ func (k keptForLater[T]) AddAfter(item T, d time.Duration) {
 // earlier time counts, as with client-go. That queue is not told of the other one, because it would let
 // the item wait once more if the earlier time came meanwhile, and this one would not know.
 func (q *Queue[T]) delay(item T, d time.Duration) bool {
-	due := q.clock.Now().Add(d) // client-go adds the item no earlier.
+	due := time.Now().Add(d) // client-go adds the item no earlier.
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.keepLocked(item)

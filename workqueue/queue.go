@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/clock"
 
 	"github.com/warmwatch/warmwatch/internal/keyfield"
 	"github.com/warmwatch/warmwatch/persist"
@@ -20,10 +19,6 @@ type Options[T comparable] struct {
 	Codec Codec[T]
 	// RateLimiter of AddRateLimited. Default: client-go's for controllers.
 	RateLimiter workqueue.TypedRateLimiter[T]
-	// MetricsProvider replaces the one of client-go's SetProvider. The metrics have the name of the workqueue.
-	MetricsProvider workqueue.MetricsProvider
-	// Clock of the delays. Default: the real one.
-	Clock clock.WithTicker
 	// LeaveAtShutDown: after ShutDown Get returns no item any more, so that the program ends soon. The waiting items
 	// stay in the file for the next process. Default: Get returns the items that were added before, as client-go's
 	// does.
@@ -54,7 +49,6 @@ type Queue[T comparable] struct {
 	store   *Store
 	name    string
 	codec   Codec[T]
-	clock   clock.WithTicker
 	order   order[T]
 	plain   *workqueue.Typed[T]
 	leave   bool // After ShutDown the items stay in the file.
@@ -82,19 +76,16 @@ func New[T comparable](s *Store, name string, o Options[T]) (*Queue[T], error) {
 	if o.RateLimiter == nil {
 		o.RateLimiter = workqueue.DefaultTypedControllerRateLimiter[T]()
 	}
-	if o.Clock == nil {
-		o.Clock = clock.RealClock{}
-	}
-	q := &Queue[T]{store: s, name: name, keys: map[string]struct{}{}, codec: o.Codec, clock: o.Clock, leave: o.LeaveAtShutDown, delayed: map[T]time.Time{}, left: map[T]struct{}{}}
+	q := &Queue[T]{store: s, name: name, keys: map[string]struct{}{}, codec: o.Codec, leave: o.LeaveAtShutDown, delayed: map[T]time.Time{}, left: map[T]struct{}{}}
 	q.order.Queue, q.order.processing = workqueue.DefaultQueue[T](), map[T]struct{}{}
 	q.plain = workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[T]{
-		Name: name, MetricsProvider: o.MetricsProvider, Clock: o.Clock, Queue: &q.order,
+		Name: name, Queue: &q.order,
 	})
 	delaying := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[T]{
-		Logger: &s.logger, Name: name, MetricsProvider: o.MetricsProvider, Clock: o.Clock, Queue: kept[T]{q.plain, q},
+		Logger: &s.logger, Name: name, Queue: kept[T]{q.plain, q},
 	})
 	q.TypedRateLimitingInterface = workqueue.NewTypedRateLimitingQueueWithConfig(o.RateLimiter, workqueue.TypedRateLimitingQueueConfig[T]{
-		Name: name, MetricsProvider: o.MetricsProvider, Clock: o.Clock, DelayingQueue: keptForLater[T]{delaying, q},
+		Name: name, DelayingQueue: keptForLater[T]{delaying, q},
 	})
 	if err := q.begin(); err != nil {
 		q.ShutDown()

@@ -24,11 +24,11 @@ const (
 // Buckets returns the names of the buckets that a Store has in its space.
 func Buckets() []string { return []string{namesBucket, keysBucket} }
 
-// MaxNameBytes is the length of the longest name of a workqueue.
-const MaxNameBytes = 1024
+// maxNameBytes is the length of the longest name of a workqueue.
+const maxNameBytes = 1024
 
 // MaxKeyBytes is the length of the longest key of an item that is kept, see [Codec].
-const MaxKeyBytes = persist.MaxKeyBytes - 2*MaxNameBytes
+const MaxKeyBytes = persist.MaxKeyBytes - 2*maxNameBytes
 
 // ErrInUse is returned for a name that has a workqueue.
 var ErrInUse = persist.ErrInUse
@@ -73,8 +73,8 @@ func (s *Store) open(name string, q owner, read func(*persist.Snapshot) error) e
 	switch {
 	case name == "":
 		return errors.New("workqueue: a name is required")
-	case len(name) > MaxNameBytes:
-		return fmt.Errorf("workqueue: a name of %d bytes is too long, at most %d are allowed; it begins with %.40q", len(name), MaxNameBytes, name)
+	case len(name) > maxNameBytes:
+		return fmt.Errorf("workqueue: a name of %d bytes is too long, at most %d are allowed; it begins with %.40q", len(name), maxNameBytes, name)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

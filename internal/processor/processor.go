@@ -261,26 +261,15 @@ func (p *Processor) Stop() {
 // Wait waits, after Stop, until all callbacks have returned.
 func (p *Processor) Wait() { p.running.Wait() }
 
-// Unfinished is a handler that runs, perhaps also one that was removed, with the callback that it has not
-// returned from, if any.
-type Unfinished struct {
-	Handler, Key string
-	Since        time.Time
-}
-
-// Unfinished returns the handlers that run, sorted.
-func (p *Processor) Unfinished() []Unfinished {
+// Unfinished returns the handlers that run, perhaps also some that were removed, sorted, without what waits for them.
+func (p *Processor) Unfinished() []HandlerStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var all []Unfinished
+	var all []HandlerStatus
 	for l := range p.unfinished {
-		u := Unfinished{Handler: l.name}
-		if c := l.inFlight.Load(); c != nil {
-			u.Key, u.Since = c.key, c.since
-		}
-		all = append(all, u)
+		all = append(all, l.status())
 	}
-	slices.SortFunc(all, func(a, b Unfinished) int { return cmp.Compare(a.Handler, b.Handler) })
+	slices.SortFunc(all, func(a, b HandlerStatus) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }
 
@@ -309,6 +298,14 @@ type HandlerStatus struct {
 	Skipped int64
 }
 
+func (l *listener) status() HandlerStatus {
+	h := HandlerStatus{Name: l.name, Durable: l.durable, InitialList: l.initialList.Load(), Skipped: l.skipped.Load()}
+	if c := l.inFlight.Load(); c != nil {
+		h.Callback, h.CallbackSince = c.key, c.since
+	}
+	return h
+}
+
 // Status returns that of all handlers, and of durable names without one, sorted. It leaves out names of another kind.
 func (p *Processor) Status(kind queue.Kind) []HandlerStatus {
 	var all []HandlerStatus
@@ -317,10 +314,7 @@ func (p *Processor) Status(kind queue.Kind) []HandlerStatus {
 		if l.durable && l.named.Kind != kind {
 			continue
 		}
-		h := HandlerStatus{Name: l.name, Durable: l.durable, InitialList: l.initialList.Load(), Skipped: l.skipped.Load()}
-		if c := l.inFlight.Load(); c != nil {
-			h.Callback, h.CallbackSince = c.key, c.since
-		}
+		h := l.status()
 		if p.started {
 			b := l.consumer.Behind()
 			h.Undelivered, h.UndeliveredBytes = b.Deltas, b.Bytes

@@ -266,8 +266,10 @@ func awaitPhase(t *testing.T, informer *warmwatch.SharedIndexInformer, phase war
 func awaitAcknowledged(t *testing.T, informer *warmwatch.SharedIndexInformer) {
 	t.Helper()
 	eventually(t, "all deltas to be acknowledged", func() error {
-		if n := informer.Status().UnackedDeltas; n != 0 {
-			return fmt.Errorf("%d are not", n)
+		for _, h := range informer.Status().Handlers {
+			if h.Undelivered != 0 {
+				return fmt.Errorf("%d of %s are not", h.Undelivered, h.Name)
+			}
 		}
 		return nil
 	})

@@ -177,7 +177,7 @@ func (w *workshop) compare(t *testing.T) {
 				return fmt.Errorf("%s was not reconciled after the start", key)
 			}
 		}
-		if status := w.agent.contents(t)[0].Status; status.Unreconciled != 0 || status.UnackedDeltas != 0 || status.Error != "" {
+		if status := w.agent.contents(t)[0].Status; status.Unreconciled != 0 || status.Error != "" {
 			return fmt.Errorf("status: %+v", status)
 		}
 		return nil

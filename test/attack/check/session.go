@@ -236,7 +236,7 @@ func (b *Session) Quiet() {
 
 func (b *Session) status() string {
 	st := b.Informer.Status()
-	return fmt.Sprintf("started from %s, %s %s, %d relists, %d resumes, %d undelivered, error: %v", st.StartedFrom, st.Cause, st.Reason, st.Relists, st.Resumes, st.UnackedDeltas, st.Err)
+	return fmt.Sprintf("started from %s, %s %s, %d relists, %d resumes, handlers: %+v, error: %v", st.StartedFrom, st.Cause, st.Reason, st.Relists, st.Resumes, st.Handlers, st.Err)
 }
 
 func (b *Session) compare() string {

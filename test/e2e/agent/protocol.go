@@ -195,7 +195,6 @@ type Status struct {
 	Reason          string `json:"reason,omitempty"`
 	ResourceVersion string `json:"resourceVersion"`
 	Objects         int    `json:"objects"`
-	UnackedDeltas   int    `json:"unackedDeltas"`
 	Unreconciled    int    `json:"unreconciled,omitempty"` // Keys of all reconcilers.
 	Relists         int    `json:"relists"`
 	Resumes         int    `json:"resumes"`
@@ -206,7 +205,7 @@ func statusOf(s warmwatch.InformerStatus) *Status {
 	to := &Status{
 		Phase: string(s.Phase), Live: s.Phase == warmwatch.PhaseLive,
 		StartedFrom: s.StartedFrom, Cause: string(s.Cause), Reason: s.Reason, ResourceVersion: s.ResourceVersion,
-		Objects: s.Objects, UnackedDeltas: s.UnackedDeltas, Relists: s.Relists, Resumes: s.Resumes,
+		Objects: s.Objects, Relists: s.Relists, Resumes: s.Resumes,
 	}
 	for _, r := range s.Reconcilers {
 		to.Unreconciled += r.Keys
