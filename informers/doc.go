@@ -34,5 +34,5 @@
 // Factories that informer-gen made for a CustomResourceDefinition have an InformerFor as well, which takes what
 // [Generated] returns: one line for each type.
 //
-// Why it is made so is in docs/design/server.md, "A factory runs client-go's informer for an instant".
+// Why it is made so is in docs/design/decisions.md, "A factory runs client-go's informer for an instant".
 package informers
