@@ -24,7 +24,7 @@ const (
 // It has a thread of its own unless something urgent waits. A commit computes for
 // milliseconds, and Linux often queues a thread that is woken behind the one that woke
 // it, although another processor is idle: on a shared thread the committer delayed
-// events (docs/design/speed.md). On its own thread a commit begins a little later.
+// events (docs/design/decisions.md). On its own thread a commit begins a little later.
 func (db *DB) run() {
 	defer close(db.done)
 	defer runtime.UnlockOSThread()

@@ -25,7 +25,7 @@ const (
 	// than the objects.
 	minByVersion = 100
 	// maxChangedShare: to get one object by its name costs the server about as much as 16
-	// objects of a list save if only their metadata is asked for (docs/design/speed.md).
+	// objects of a list save if only their metadata is asked for (docs/design/decisions.md).
 	maxChangedShare = 16
 	// objectsAtOnce is how many objects are got with one call of List.
 	objectsAtOnce = 64

@@ -31,7 +31,7 @@ const (
 
 // A Link is what was seen of the connection to a server. It decides whether lists are compressed that are read item by
 // item, which costs the server up to as much processor time again as the list, and more for text that hardly repeats
-// (docs/design/speed.md). They are if the connection is slow:
+// (docs/design/decisions.md). They are if the connection is slow:
 //   - until a small answer has come within nearBy,
 //   - for the time remembered after the beginning of a list has come slowly: that list is asked for again,
 //   - for a list that was cut, and goes on in smaller pages.
