@@ -21,7 +21,8 @@ import (
 type questioning int
 
 const (
-	// questionDue: at a start, after the server could not be reached, and after a watch has ended before its time.
+	// questionDue: at a start, after the server could not be reached, after a watch has ended before its time, and beside
+	// one that has opened late.
 	questionDue questioning = iota
 	// questionAnswered: nothing has happened since.
 	questionAnswered

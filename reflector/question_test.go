@@ -192,6 +192,30 @@ func TestAWatchIsOpenedBesideTheQuestion(t *testing.T) {
 	})
 }
 
+// TestAWatchThatOpensLateIsFollowedByAQuestion (A3): another server may have opened it than the one that was asked, or that has listed.
+func TestAWatchThatOpensLateIsFollowedByAQuestion(t *testing.T) {
+	for name, c := range map[string]struct {
+		rv      string
+		answers []answer
+		before  string
+	}{
+		"behind a question": {"8", []answer{counts("8", 1, "a@3")}, "LIST limit=1"},
+		"behind a list":     {"", []answer{lists("8", "a@3")}, "LIST limit=500"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, c.rv, c.answers...)
+				w.withPast()
+				w.server.then(after(2*openedLate, opens()), counts("4", 1, "b@4"), lists("4", "b@4"), opens())
+				w.run()
+				advance(2*openedLate + 2*firstBackoff)
+				w.server.requests.expect(t, c.before, "WATCH rv=8", "LIST limit=1", "LIST limit=500", "WATCH rv=4")
+				w.store.expectContents(t, "b@4")
+			})
+		})
+	}
+}
+
 func TestOfAQuestionThatIsNotSeenTheListerWatcherIsAsked(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "5", lists("5"), opens())

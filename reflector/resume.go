@@ -113,6 +113,11 @@ func (r *Resumer) resume(ctx context.Context, rv string) (*Relisting, error) {
 	return nil, r.handOver(open)
 }
 
+// openedLate: if a watch takes longer to open, another server may have opened it than the one that has answered or listed,
+// and its etcd may have been put back. Go's HTTP/2 transport sends a request again, on another connection, if the first
+// server has not processed it.
+const openedLate = 2 * time.Second
+
 // open opens a watch, and asks beside it what has to be asked before it is read. It returns how to relist if the
 // server's history may not be the store's, or the watch cannot be opened for a reason that lasts.
 func (r *Resumer) open(ctx context.Context, o metav1.ListOptions) (*handover, *Relisting, error) {
@@ -130,12 +135,20 @@ func (r *Resumer) open(ctx context.Context, o metav1.ListOptions) (*handover, *R
 		opened <- err
 	}()
 	how, err := r.check(ctx, h)
-	if err == nil && how == nil {
+	if checked := time.Now(); err == nil && how == nil {
 		select {
 		case err := <-opened:
 			if err != nil {
 				cancel()
 				return nil, r.ended(ending{err: err}), fmt.Errorf("reflector: watch from resourceVersion %s: %w", o.ResourceVersion, err)
+			}
+			if time.Since(checked) > openedLate {
+				r.doubt()
+				how, err = r.check(ctx, h)
+			}
+			if err != nil || how != nil {
+				h.Stop()
+				return nil, how, err
 			}
 			return h, nil, nil
 		case <-ctx.Done():
