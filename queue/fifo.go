@@ -1,9 +1,7 @@
 package queue
 
 import (
-	"cmp"
 	"errors"
-	"fmt"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -38,10 +36,7 @@ type DeltaFIFO struct {
 	syncOnce sync.Once
 }
 
-var (
-	_ cache.Queue       = (*DeltaFIFO)(nil)
-	_ cache.DoneChecker = (*DeltaFIFO)(nil)
-)
+var _ cache.Queue = (*DeltaFIFO)(nil)
 
 // noInitial is the initial number of a queue that nothing was put into.
 const noInitial = math.MaxUint64
@@ -68,7 +63,9 @@ func NewDeltaFIFO(o DeltaFIFOOptions) (*DeltaFIFO, error) {
 }
 
 // startOver skips what is lost: Replace tells of it.
-func (q *DeltaFIFO) startOver() error { return cmp.Or(q.consumer.BeginList(), q.consumer.EndList()) }
+func (q *DeltaFIFO) startOver() error {
+	return errors.Join(q.consumer.BeginList(), q.consumer.EndList())
+}
 
 // Add implements [cache.Queue].
 func (q *DeltaFIFO) Add(obj any) error { return q.enqueue(cache.Added, obj) }
@@ -87,7 +84,7 @@ func (q *DeltaFIFO) enqueue(t cache.DeltaType, obj any) error {
 		return err
 	}
 	q.populate(0)
-	return q.push([]Delta{d})
+	return q.push(d)
 }
 
 // delta makes the delta of an object, or of a DeletedFinalStateUnknown.
@@ -110,7 +107,7 @@ func (q *DeltaFIFO) delta(t cache.DeltaType, obj any) (d Delta, err error) {
 }
 
 // push adds deltas to the log in one batch.
-func (q *DeltaFIFO) push(ds []Delta) error {
+func (q *DeltaFIFO) push(ds ...Delta) error {
 	q.log.Encode(ds)
 	batch, err := q.log.db.Update(func(b *persist.Batch) { q.log.Append(b, ds) })
 	if err == nil {
@@ -125,69 +122,59 @@ func (q *DeltaFIFO) push(ds []Delta) error {
 func (q *DeltaFIFO) Replace(list []any, _ string) error {
 	q.queueing.Lock()
 	defer q.queueing.Unlock()
-	replaced, keys := []Delta{}, sets.New[string]()
-	for _, obj := range list {
-		d, err := q.delta(cache.Replaced, obj)
-		if err != nil {
-			return fmt.Errorf("couldn't enqueue object: %w", err)
-		}
-		replaced = append(replaced, d)
-		keys.Insert(d.Key)
-	}
-	queued, err := q.queued()
+	believed, _, err := q.believed()
 	if err != nil {
 		return err
 	}
-	believed := q.known(queued)
-	for key, d := range queued {
-		if d.Type != cache.Deleted {
-			believed[key] = d.New
+	var ds, replaced []Delta
+	for _, obj := range list {
+		d, err := q.delta(cache.Replaced, obj)
+		if err != nil {
+			return err
 		}
+		replaced = append(replaced, d)
+		delete(believed, d.Key)
 	}
-	var ds []Delta
 	for key, obj := range believed {
-		if !keys.Has(key) {
-			d, _ := q.delta(cache.Deleted, cache.DeletedFinalStateUnknown{Key: key, Obj: obj})
-			ds = append(ds, d)
-		}
+		d, _ := q.delta(cache.Deleted, cache.DeletedFinalStateUnknown{Key: key, Obj: obj})
+		ds = append(ds, d)
 	}
-	if err := q.push(append(ds, replaced...)); err != nil {
+	if err := q.push(append(ds, replaced...)...); err != nil {
 		return err
 	}
 	q.populate(q.log.Head())
 	return nil
 }
 
-// known returns the objects that Pop's caller knows and that are not queued, by key, nil for those that it does not find.
-func (q *DeltaFIFO) known(queued map[string]Delta) map[string]any {
-	known := map[string]any{}
-	for _, key := range q.o.KnownObjects.ListKeys() {
-		if _, waits := queued[key]; waits {
-			continue
-		}
-		obj, exists, err := q.o.KnownObjects.GetByKey(key)
-		if err != nil || !exists {
-			q.log.logger.Error(err, "Could not look up a known object", "key", key)
-			obj = nil
-		}
-		known[key] = obj
-	}
-	return known
-}
-
-// queued returns the last delta of each key that waits for Pop, which may go on meanwhile.
-func (q *DeltaFIFO) queued() (queued map[string]Delta, err error) {
-	queued = map[string]Delta{}
+// believed returns the objects that Pop's caller will know once it has popped all that waits, by key, nil for those that it
+// does not find, and the keys of what waits. Pop may go on meanwhile: what waits is read first, so that nothing is missed.
+func (q *DeltaFIFO) believed() (objects map[string]any, waits sets.Set[string], err error) {
+	objects, waits = map[string]any{}, sets.New[string]()
 	err = q.log.db.Read(q.log.deltas.Space, func(s *persist.Snapshot) error {
 		return s.Scan(deltasBucket, keyAfter(q.consumer.cursor()), func(it *persist.Item) (bool, error) {
 			number, _, _ := parseDeltaKey(it.Key)
-			if d, err := q.log.readDelta(number, it); err == nil { // Else Pop reports it.
-				queued[d.Key] = d
+			d, err := q.log.readDelta(number, it)
+			if err != nil { // Pop reports it.
+				return true, nil
+			}
+			if waits.Insert(d.Key); d.Type == cache.Deleted {
+				delete(objects, d.Key)
+			} else {
+				objects[d.Key] = d.New
 			}
 			return true, nil
 		})
 	})
-	return queued, err
+	for _, key := range q.o.KnownObjects.ListKeys() {
+		if waits.Has(key) {
+			continue
+		}
+		var lookup error
+		if objects[key], _, lookup = q.o.KnownObjects.GetByKey(key); lookup != nil {
+			q.log.logger.Error(lookup, "Could not look up a known object", "key", key)
+		}
+	}
+	return objects, waits, err
 }
 
 // Resync implements [cache.Queue]. It queues a delta Sync for each known object that
@@ -195,13 +182,13 @@ func (q *DeltaFIFO) queued() (queued map[string]Delta, err error) {
 func (q *DeltaFIFO) Resync() error {
 	q.queueing.Lock()
 	defer q.queueing.Unlock()
-	queued, err := q.queued()
+	known, waits, err := q.believed()
 	if err != nil {
 		return err
 	}
 	var ds []Delta
-	for _, obj := range q.known(queued) {
-		if obj == nil {
+	for key, obj := range known {
+		if obj == nil || waits.Has(key) {
 			continue
 		}
 		d, err := q.delta(cache.Sync, obj)
@@ -210,7 +197,7 @@ func (q *DeltaFIFO) Resync() error {
 		}
 		ds = append(ds, d)
 	}
-	return q.push(ds)
+	return q.push(ds...)
 }
 
 // Pop implements [cache.Queue]. It calls process with a cache.Deltas of one delta, and
