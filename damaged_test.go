@@ -1,10 +1,12 @@
 package warmwatch
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
@@ -51,4 +53,35 @@ func TestDamageThatIsFoundWhileAllIsWrittenAnewIsLogged(t *testing.T) {
 	if due := s.progress.dueRelists(); len(due) != 0 {
 		t.Errorf("to be repaired once more: %v", due)
 	}
+}
+
+// TestAReconcilerOfAnInformerThatCannotBeginLeavesNothing: the bubble does not end while its workqueue has a goroutine.
+func TestAReconcilerOfAnInformerThatCannotBeginLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := Open(t.Context(), testsupport.Path(t), Options{Logger: &testsupport.Quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := c.NewSharedIndexInformer(apiserver.New(apiserver.Options{}), &corev1.ConfigMap{}, InformerOptions{Resource: modelResource})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reconcile := func(context.Context, ReconcileRequest) (ReconcileResult, error) { return ReconcileResult{}, nil }
+		if _, err := s.AddReconciler("r", reconcile, ReconcilerOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		s.mu.Lock()
+		p, err := s.open()
+		if err == nil {
+			err = s.openReconcilers(p)
+		}
+		s.mu.Unlock()
+		if err := errors.Join(err, c.db.Close()); err != nil {
+			t.Fatal(err)
+		}
+		s.RunWithContext(t.Context())
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -26,7 +26,7 @@ import (
 // must describe what the ListerWatcher lists; [Cache.WrapTransport] has that checked. Without a wrapped transport the
 // objects are checked instead, by namespace and LabelSelector. A list with an object from outside fails, and a watch
 // that brings one ends. Nothing of it is served until a list has none, and Status().Err and the log say so.
-// FieldSelector and ShardSelector are not checked then.
+// Resource, FieldSelector and ShardSelector are not checked then.
 type InformerOptions struct {
 	// Resource is what the ListerWatcher lists. Default: what its first request asks for. If you set it, set its
 	// Version and Resource.

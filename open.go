@@ -58,8 +58,11 @@ type parts struct {
 	ignoreDamage func()           // Ends that the DB calls fileDamaged.
 }
 
-// open opens what the informer has in its place. A space that cannot be read is emptied. The caller holds s.mu.
+// open opens what the informer has in its place, once. A space that cannot be read is emptied. The caller holds s.mu.
 func (s *SharedIndexInformer) open() (*parts, error) {
+	if p := s.parts.Load(); p != nil {
+		return p, nil
+	}
 	p := &parts{place: s.place.Load(), db: s.cache.db}
 	if p.fromMemory() { // Of its own, so that it is garbage together with the informer.
 		var err error

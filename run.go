@@ -107,11 +107,9 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	if s.stopped {
 		return ErrClosed
 	}
-	p, err := s.parts.Load(), error(nil)
-	if p == nil {
-		if p, err = s.open(); err != nil {
-			return err
-		}
+	p, err := s.open()
+	if err != nil {
+		return err
 	}
 	if err := s.openReconcilers(p); err != nil {
 		return err
@@ -227,6 +225,11 @@ func (s *SharedIndexInformer) end() {
 	s.running.Wait()
 	s.processor.Wait()
 	patience.Stop()
+	s.mu.Lock()
+	for _, r := range s.reconcilers { // Those that never ran, because begin has failed behind openReconcilers.
+		r.close()
+	}
+	s.mu.Unlock()
 	if p != nil {
 		p.queue.Stop()
 		p.close()

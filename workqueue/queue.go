@@ -135,8 +135,8 @@ func (q *Queue[T]) begin() error {
 	return err
 }
 
-// Damaged reports whether an item of an earlier queue was damaged, so that any item may be missing: then add those of
-// all objects.
+// Damaged reports whether an item of an earlier queue was damaged. Then any item may be missing: add the items of all
+// objects.
 func (q *Queue[T]) Damaged() bool { return q.damaged }
 
 // AddTransient adds an item for this process only, unless it is in the file anyway. Use it for items that the next
