@@ -1,140 +1,48 @@
+// Package warmwatch provides a [cache.SharedIndexInformer] whose store, indices, undelivered deltas and resourceVersion
+// live in one file. A restarted program reads its cache from disk, resumes the watch where it stopped, and delivers the
+// changes that it missed, deletions too. Only if the API server no longer holds the history it relists, with a diff.
+//
+// [Open] opens the file. [Cache.NewSharedIndexInformer] makes an informer. Unless options say what it lists, it learns
+// that from the first request of its ListerWatcher. [Cache.NewInformer] has the signature that informer factories take.
+// The rest is as in client-go, with three additions: [SharedIndexInformer.AddDurableEventHandler], for handlers that go
+// on where they stopped; [SharedIndexInformer.AddReconciler], for work that is kept until it is done; and
+// [SharedIndexInformer.Status]. Package informers has client-go's factories, and package workqueue its workqueue.
+//
+// The file can be deleted while no program uses it. Durable handlers and reconcilers then start over. Whatever happens
+// to the file, the program keeps running and the cache becomes correct again: see [Open].
+//
+// The design and its invariants (A1 to S7) are in docs/design/README.md, "Data flow" and "Invariants".
 package warmwatch
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
-	"path/filepath"
-	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/indexer"
 	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/persist"
-	"github.com/warmwatch/warmwatch/queue"
 	"github.com/warmwatch/warmwatch/workqueue"
 )
-
-var (
-	// ErrInUse is returned when an identity already has an informer in this
-	// Cache, a durable name already has a handler in this informer, or a path already has a Cache in this process.
-	ErrInUse = queue.ErrInUse
-
-	// ErrClosed is returned by calls on a closed Cache.
-	ErrClosed = persist.ErrClosed
-
-	// ErrLocked is in Status().Err when another process holds the file.
-	ErrLocked = persist.ErrLocked
-)
-
-// Options configures [Open]. The zero value is valid.
-type Options struct {
-	// Name of the Cache in the log and in Status. Default: the base name of the file.
-	Name string
-	// CommitInterval is the time between a change and the start of its commit. Default 1s. A longer one spares the
-	// disk. After a crash the API server sends lost changes again.
-	CommitInterval time.Duration
-	// DurableDelay replaces CommitInterval while a durable handler waits for the
-	// change. Default 10ms; at most CommitInterval.
-	DurableDelay time.Duration
-	// MemoryBudget bounds the decoded objects in memory, of all informers together. Default 32 MiB; negative: no bound.
-	// Besides, an informer keeps up to 16 MiB of recent changes while deltas are pending for a handler, and up to
-	// MaxPendingBytes of unwritten changes. The first list uses at most half of the budget. During the first initial
-	// list of a process the unused part of that half (at most 32 MiB) lets garbage grow, so that the collector runs
-	// less often.
-	MemoryBudget int64
-	// MaxPendingBytes bounds the unwritten changes in memory: beyond it the watch slows down. Without a file it bounds
-	// nothing. While the file cannot be written, the watch goes on, and a handler with more than this pending in memory
-	// starts over (S6). Default 16 MiB.
-	MaxPendingBytes int64
-	// MaxBacklogBytes bounds each handler's pending deltas, most of them in the file. Beyond it the handler starts over
-	// (D6): updates are dropped first, then the oldest deletions, down to half of the bound. The handler gets the
-	// remaining deletions, and OnAdd for every object. Default 256 MiB; negative: no bound.
-	MaxBacklogBytes int64
-	// FullRelistEvery is the time between two full lists, 20 % more or less at random. A full list compares the
-	// contents of all objects, because a server may have lost events, or may read an object otherwise at the same
-	// version. It waits for a second without events, at most for a tenth of FullRelistEvery. The last full list of an
-	// earlier process counts, too. Handlers get the differences. Default 24h; negative: never. See also [Cache.Relist].
-	FullRelistEvery time.Duration
-	// RelistSpread bounds the wait before a relist when the API server has lost its history under an open watch. After
-	// a restart of the server all clients ask at once. The wait is a random share of 100 µs for each stored object, of
-	// at most RelistSpread; fewer than 1,000 objects do not wait. Stored objects are served meanwhile. Default 10s;
-	// negative: no wait.
-	RelistSpread time.Duration
-	// ClusterID returns the identity of the cluster that is being listed, for example [KubeSystemUID]. If the stored
-	// objects came from another cluster, none is served before all are compared by content. Each informer calls it
-	// before it lists or watches, for at most 10 s. An error, or an empty identity, proves nothing: the stored objects
-	// are used, and the call is repeated before the next watch.
-	//
-	// Default: if [Cache.WrapTransport] wraps the client's transport, the UID of the namespace kube-system; else none.
-	ClusterID func(context.Context) (string, error)
-	// ServeStaleAfter is for agents that must work without the API server. When the server cannot be heard for this
-	// long, HasSynced becomes true with the objects from disk. Default 0: HasSynced waits until the cache has caught up
-	// with the server, as client-go's does, and no plain handler is called before. Negative: HasSynced is true as soon
-	// as the file is read. If the file has nothing that may be served, HasSynced always waits for the server. The store
-	// can always be read from disk before HasSynced; [SharedIndexInformer.CaughtUp] says whether the server has been
-	// heard.
-	ServeStaleAfter time.Duration
-	// TransformVersion, IndexVersion and NeverResume are defaults of InformerOptions.
-	TransformVersion, IndexVersion string
-	NeverResume                    bool
-	// MaxPanics is how many processes may end by the panic of a durable handler on the same object. Then that
-	// notification is skipped, logged with the key, and counted in HandlerStatus.Skipped. Later ones of the object are
-	// delivered. Default 5; negative: never. Only panics of the callback count. A reconcile is never skipped, see
-	// [SharedIndexInformer.AddReconciler].
-	MaxPanics int
-	// LockTimeout is how long Open waits for a file that another process holds. Then the Cache works from memory. The
-	// log has the wait after 1 s. Default 30s; negative: no wait.
-	LockTimeout time.Duration
-	// Logger gets what an operator should know. Default: klog's.
-	Logger *klog.Logger
-}
-
-func (o Options) withDefaults(path string) Options {
-	o.Name = cmp.Or(o.Name, filepath.Base(path))
-	if o.FullRelistEvery == 0 {
-		o.FullRelistEvery = 24 * time.Hour
-	}
-	if o.RelistSpread == 0 {
-		o.RelistSpread = 10 * time.Second
-	}
-	if o.MaxPanics == 0 {
-		o.MaxPanics = 5
-	}
-	logger := klog.Background()
-	if o.Logger != nil {
-		logger = *o.Logger
-	}
-	logger = klog.LoggerWithValues(logger, "cache", o.Name)
-	o.Logger = &logger
-	return o
-}
 
 // A Cache is one file, and the informers that live in it, all of one cluster. It is safe for
 // concurrent use.
 type Cache struct {
-	opts    Options
-	db      *persist.DB
-	objects *indexer.Objects
-	schemas *schemas
-	link    *request.Link // One, because clients of a Cache usually have one server.
-	work    *workqueue.Store
+	shared
+	link *request.Link // One, because clients of a Cache usually have one server.
+	work *workqueue.Store
+	made atomic.Int64 // How many informers NewInformer has made.
 
-	wrapped atomic.Bool  // WrapTransport was called.
-	made    atomic.Int64 // How many informers NewInformer has made.
-
-	mu        sync.Mutex
-	informers map[string]*SharedIndexInformer // By space.
-	closed    bool
-	others    []string // Of NotPersisted.
+	others []string // What NotPersisted was called with. Guarded by mu.
 }
 
 // Open opens the file at path, or creates it (mode 0600, in a directory created with mode 0700, because it can hold
@@ -166,8 +74,10 @@ func Open(ctx context.Context, path string, o Options) (*Cache, error) {
 		return nil, fmt.Errorf("warmwatch: open: %w", err)
 	}
 	return &Cache{
-		opts: o, db: db, work: workqueue.NewStore(db, workSpace, *o.Logger), objects: indexer.NewObjects(o.MemoryBudget),
-		schemas: newSchemas(), link: new(request.Link), informers: map[string]*SharedIndexInformer{},
+		shared: shared{
+			opts: o, db: db, objects: indexer.NewObjects(o.MemoryBudget), schemas: newSchemas(), informers: map[string]*SharedIndexInformer{},
+		},
+		link: new(request.Link), work: workqueue.NewStore(db, workSpace, *o.Logger),
 	}, nil
 }
 
@@ -240,36 +150,6 @@ const workSpace = "workqueues"
 // may add items to one queue. See also [SharedIndexInformer.AddReconciler].
 func (c *Cache) Workqueues() *workqueue.Store { return c.work }
 
-// claim makes s the informer of a space. With ErrInUse it returns the informer that is.
-func (c *Cache) claim(p *place, s *SharedIndexInformer) (holder *SharedIndexInformer, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, ErrClosed
-	}
-	if holder, taken := c.informers[p.space]; taken {
-		return holder, fmt.Errorf("%w: this Cache has an informer of %s: share it, or make another one by NewSharedIndexInformer with a Name", ErrInUse, p.identity)
-	}
-	c.informers[p.space] = s
-	return nil, nil
-}
-
-// informersLocked returns the informers in the order of their spaces.
-func (c *Cache) informersLocked() []*SharedIndexInformer {
-	informers := make([]*SharedIndexInformer, 0, len(c.informers))
-	for _, space := range slices.Sorted(maps.Keys(c.informers)) {
-		informers = append(informers, c.informers[space])
-	}
-	return informers
-}
-
-// all returns the informers in the order of their spaces.
-func (c *Cache) all() []*SharedIndexInformer {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.informersLocked()
-}
-
 // running returns the informers that run.
 func (c *Cache) running() []*SharedIndexInformer {
 	return slices.DeleteFunc(c.all(), func(s *SharedIndexInformer) bool {
@@ -277,48 +157,6 @@ func (c *Cache) running() []*SharedIndexInformer {
 		defer s.mu.Unlock()
 		return s.ctx == nil || s.stopped
 	})
-}
-
-func (c *Cache) release(space string, s *SharedIndexInformer) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.informers[space] == s {
-		delete(c.informers, space)
-	}
-}
-
-// A SetAside is a file that was renamed and replaced: it was damaged, foreign or of an unknown format, or three
-// processes died while it was opened.
-type SetAside struct {
-	// Path of the file now.
-	Path string
-	// Time when the file was set aside.
-	Time time.Time
-	// Reason says what was wrong with the file, for people.
-	Reason string
-}
-
-// Status is the state of a [Cache]. Its JSON has the names of the fields, and errors as
-// strings.
-type Status struct {
-	// Name is Options.Name, or the default.
-	Name string
-	// Path that was given to Open.
-	Path string
-	// MemoryOnly: the Cache works without a file, see Err.
-	MemoryOnly bool
-	// SetAside lists the files that were set aside since Open and still exist.
-	SetAside []SetAside
-	// Informers by identity, without those that have ended. An informer of NewInformer is listed once it runs; if it
-	// works from memory, by the Go type of its objects. One of NotPersisted is listed by its name, with nothing but
-	// Problems and Err.
-	Informers map[string]InformerStatus
-	// Workqueues of [Cache.Workqueues], also names that have none now.
-	Workqueues []workqueue.Status
-	// Problems has Err as a code.
-	Problems []Problem
-	// Err says why persistence is degraded. The informers still work.
-	Err error
 }
 
 // Status returns the present state.
@@ -355,9 +193,119 @@ func (c *Cache) NotPersisted(what string) {
 // Logger returns Options.Logger, or the default, with the name of the Cache.
 func (c *Cache) Logger() klog.Logger { return *c.opts.Logger }
 
-var errRequired = errors.New("is required")
+// NewSharedIndexInformer makes an informer in the Cache. example has the Go type
+// of the objects that lw lists; a *unstructured.Unstructured should have its
+// apiVersion and kind set.
+//
+// A second informer of the same identity in a Cache is an error: errors.Is(err, [ErrInUse]). The identity is free again
+// when Run has returned. Without InformerOptions.Resource an informer has an identity once it runs; if that is taken
+// then, it works from memory.
+func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions) (*SharedIndexInformer, error) {
+	if isNil(lw) {
+		return nil, fmt.Errorf("warmwatch: new informer: ListerWatcher %w", errRequired)
+	}
+	if isNil(example) {
+		return nil, fmt.Errorf("warmwatch: new informer: an example object %w", errRequired)
+	}
+	if o.ResyncPeriod < 0 {
+		return nil, fmt.Errorf("warmwatch: new informer: ResyncPeriod is negative: %v", o.ResyncPeriod)
+	}
+	if o.learns() {
+		if err := o.checkLearning(); err != nil {
+			return nil, err
+		}
+		return c.newLearningInformer(lw, example, o), nil
+	}
+	if o.Resource.Resource == "" || o.Resource.Version == "" {
+		return nil, fmt.Errorf("warmwatch: new informer: InformerOptions.Resource %w whole (version and resource), got %q", errRequired, o.Resource)
+	}
+	asked, err := askedBy(example, o)
+	if err != nil {
+		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
+	}
+	id := identityOf(example, asked)
+	id.Name = o.Name
+	s := c.newInformer(lw, example, o, newPlace(id, asked, *c.opts.Logger))
+	if _, err := c.claim(s.place.Load(), s); err != nil {
+		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
+	}
+	return s, nil
+}
 
-// isNil also finds a nil pointer in an interface.
-func isNil(v any) bool {
-	return v == nil || (reflect.ValueOf(v).Kind() == reflect.Pointer && reflect.ValueOf(v).IsNil())
+// NewInformer makes an informer whose identity is what its ListerWatcher asks the API server for: group, version,
+// resource, namespace, selectors, form (typed, metadata, unstructured), and the path before /api or /apis. Informer
+// factories and controller-runtime's cache.Options.NewInformer take it, because it has the signature of client-go's
+// [cache.NewSharedIndexInformer]:
+//
+//	config.Wrap(c.WrapTransport) // Before clients are made of it.
+//	factory.InformerFor(&corev1.Pod{}, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+//		lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "pods", "", fields.Everything())
+//		return c.NewInformer(lw, &corev1.Pod{}, resync, nil)
+//	})
+//
+// When it runs, and before small requests of its own, it opens a watch. The wrapped transport recognises that by its
+// context and answers it without the network. So this works offline too, unless the client gets its credentials over
+// the network. The error of this call is not reported. If the transport does not see the watch, it is sent, and
+// stopped. It takes no token of the client's rate limiter, like all requests of the informer's own.
+//
+// The informer works from memory in two cases: the request cannot be seen (transport not wrapped, or the ListerWatcher
+// drops its context), or another informer of this Cache has the identity. If the context of that informer ends within 1
+// s, the new one waits up to 10 s for its end. If a ListerWatcher asks for more than one thing (two namespaces), each
+// process begins with a list. Status and the log say so. Options of the Cache that are defaults of InformerOptions
+// apply. The informer is a *[SharedIndexInformer]. Without an example, objects may be of any type, and the informer is
+// client-go's own.
+//
+// A Cache is for one cluster. If two informers ask two clusters for the same, the second one works from memory.
+//
+// Until it runs, it holds nothing in the file, does not know what is pending for its handlers, and has in its store
+// what the program puts there. After Close it does not run, and its store cannot be read.
+func (c *Cache) NewInformer(lw cache.ListerWatcher, example runtime.Object, defaultResync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
+	return c.NewInformerFunc(InformerOptions{})(lw, example, defaultResync, indexers)
+}
+
+// NewInformerFunc returns [Cache.NewInformer] with options: a Name, which is part of the identity, versions,
+// Transformed, NeverResume. The arguments of the returned function are ResyncPeriod and Indexers. It panics if o has a
+// Resource, namespace or selector: the request says what is listed.
+func (c *Cache) NewInformerFunc(o InformerOptions) func(lw cache.ListerWatcher, example runtime.Object, defaultResync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
+	if err := o.checkLearning(); err != nil {
+		panic(err)
+	}
+	return func(lw cache.ListerWatcher, example runtime.Object, defaultResync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
+		if example == nil {
+			c.NotPersisted("without an example object")
+			return cache.NewSharedIndexInformer(lw, nil, defaultResync, indexers)
+		}
+		o := o
+		o.ResyncPeriod, o.Indexers = max(0, defaultResync), indexers
+		return c.newLearningInformer(lw, example, o)
+	}
+}
+
+// newLearningInformer makes an informer that learns its identity from its first request.
+func (c *Cache) newLearningInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions) *SharedIndexInformer {
+	id := unseenIdentity(example, fmt.Sprintf("%T #%d", example, c.made.Add(1)))
+	return c.newInformer(lw, example, o, newPlace(id, request.Asked{}, *c.opts.Logger))
+}
+
+// WaitForHandlerSync waits until HasSynced of all present handlers of the running informers. It reports false if ctx is
+// done before. It does not wait for handlers that are removed, or whose informer ends, meanwhile.
+func (c *Cache) WaitForHandlerSync(ctx context.Context) bool {
+	for _, s := range c.running() {
+		if !s.processor.WaitForSync(ctx) {
+			return false
+		}
+	}
+	return true
+}
+
+// Relist is [SharedIndexInformer.Relist] of all informers that run.
+func (c *Cache) Relist(ctx context.Context) error {
+	informers := c.running()
+	errs := make([]error, len(informers))
+	var wg sync.WaitGroup
+	for i, s := range informers {
+		wg.Go(func() { errs[i] = s.Relist(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }

@@ -3,7 +3,6 @@ package warmwatch
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,9 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
-	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/internal/request"
-	"github.com/warmwatch/warmwatch/reflector"
 )
 
 // KubeSystemUID returns a function for Options.ClusterID: the UID of the
@@ -36,52 +33,15 @@ const answerPatience = 10 * time.Second
 // come first. The stored objects can be read meanwhile.
 const questionPatience = 2 * time.Minute
 
-// askCluster asks which cluster the server belongs to, until it has told. It returns how to relist if the stored
-// objects are of another one. A refusal, or no answer, proves nothing.
-func (s *SharedIndexInformer) askCluster(ctx context.Context) *reflector.Relisting {
-	p := s.parts.Load()
-	ask := s.cache.opts.ClusterID
-	if ask == nil {
-		ask = bySeen(s, askClusterID)
-	}
-	if ask == nil || p.fromMemory() || p.sink.ClusterKnown() {
-		return nil
-	}
-	asking, cancel := context.WithTimeout(ctx, answerPatience)
-	defer cancel()
-	id, err := ask(asking)
-	if err == nil && id == "" {
-		err = errors.New("it has no identity")
-	}
-	var decision checkpoint.Decision
-	if err == nil {
-		decision, err = p.sink.SetCluster(s.want(id))
-	}
-	switch {
-	case errors.Is(err, request.ErrNotSeen):
-		s.clusterLogged.Do(func() {
-			p.logger.Info("The ListerWatcher's requests do not come to the transport that WrapTransport has wrapped: they are not compared with InformerOptions", "reason", err)
-		})
-	case err != nil && s.cache.opts.ClusterID != nil:
-		s.clusterLogged.Do(func() { p.logger.Error(err, "It is not known yet which cluster the API server belongs to") })
-	case err != nil:
-		p.logger.V(2).Info("It is not known yet which cluster the API server belongs to", "err", err)
-	case decision.Action == checkpoint.ActionDiscard:
-		return relistingOf(decision, "")
-	}
-	return nil
-}
-
-// bySeen returns what asks the server by the request that the ListerWatcher makes, with its credentials; nil if its
-// requests are not seen.
-func bySeen[T any](s *SharedIndexInformer, ask func(context.Context, *request.Seen) (T, error)) func(context.Context) (T, error) {
-	if s.parts.Load().fromMemory() || !s.cache.wrapped.Load() {
+// bySeen returns a function that asks the server by the request that look returns; nil without look.
+func bySeen[T any](look func(context.Context) (*request.Seen, error), ask func(context.Context, *request.Seen) (T, error)) func(context.Context) (T, error) {
+	if look == nil {
 		return nil
 	}
 	return func(ctx context.Context) (answer T, err error) {
 		ctx, cancel := context.WithTimeout(ctx, questionPatience)
 		defer cancel()
-		seen, err := s.lookAgain(ctx)
+		seen, err := look(ctx)
 		if err != nil {
 			return answer, err
 		}

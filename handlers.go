@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/internal/processor"
 	"github.com/warmwatch/warmwatch/queue"
@@ -113,76 +111,4 @@ func (s *SharedIndexInformer) ForgetDurable(name string) error {
 	}
 	s.forgotten[name] = struct{}{}
 	return nil
-}
-
-// RemoveEventHandler implements [cache.SharedInformer]. The name of a durable
-// handler keeps its position.
-func (s *SharedIndexInformer) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
-	if r, ok := handle.(*Reconciler); ok {
-		handle = r.registration
-	}
-	return s.processor.Remove(handle)
-}
-
-// WaitForHandlerSync waits until HasSynced of all present handlers of the running informers. It reports false if ctx is
-// done before. It does not wait for handlers that are removed, or whose informer ends, meanwhile.
-func (c *Cache) WaitForHandlerSync(ctx context.Context) bool {
-	for _, s := range c.running() {
-		if !s.processor.WaitForSync(ctx) {
-			return false
-		}
-	}
-	return true
-}
-
-// unreturned is a callback or a reconcile that has not returned, or, without an object, a handler
-// that is between two callbacks.
-type unreturned struct {
-	kind, name, object string
-	since              time.Time
-}
-
-func (s *SharedIndexInformer) unreturned() []unreturned {
-	var all []unreturned
-	for _, h := range s.processor.Unfinished() {
-		all = append(all, unreturned{"handler", h.Name, h.Callback, h.CallbackSince})
-	}
-	return append(all, s.progress.unreturned()...)
-}
-
-// logger returns one that names it.
-func (u unreturned) logger(s *SharedIndexInformer) klog.Logger {
-	logger := s.place.Load().logger.WithValues(u.kind, u.name)
-	if !u.since.IsZero() {
-		logger = logger.WithValues("object", u.object, "running", time.Since(u.since).Round(time.Second))
-	}
-	return logger
-}
-
-// hangingCallback is how long a callback or a reconcile runs before that is logged, hangingAgain after how long it is logged
-// again, and hangingLook how often it is looked for.
-const (
-	hangingCallback = time.Minute
-	hangingAgain    = 10 * time.Minute
-	hangingLook     = 10 * time.Second
-)
-
-// logHanging logs what has been running for long, so that somebody finds it who does not look at the status.
-func (s *SharedIndexInformer) logHanging(ctx context.Context) {
-	defer utilruntime.HandleCrashWithContext(ctx)
-	logged := map[unreturned]time.Time{}
-	for pause(ctx, hangingLook) {
-		still := map[unreturned]time.Time{}
-		for _, u := range s.unreturned() {
-			if u.since.IsZero() || time.Since(u.since) < hangingCallback {
-				continue
-			}
-			still[u] = logged[u]
-			if time.Since(still[u]) >= hangingAgain {
-				u.logger(s).Error(nil, "A handler or a reconcile has not returned for a while")
-				still[u] = time.Now()
-			}
-		}
-		logged = still
-	}
 }

@@ -6,65 +6,25 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/internal/deletions"
 	"github.com/warmwatch/warmwatch/internal/processor"
+	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
 	"github.com/warmwatch/warmwatch/reflector"
+	"github.com/warmwatch/warmwatch/workqueue"
 )
-
-// InformerOptions configures [Cache.NewSharedIndexInformer] and [Cache.NewInformerFunc]. The zero value is valid.
-//
-// Resource, Namespace, the selectors and Name are the identity of the data on disk. Without a Resource the informer
-// learns it, with namespace and selectors, from its first request, see [Cache.NewInformer]. If Resource is set, they
-// must describe what the ListerWatcher lists; [Cache.WrapTransport] has that checked. Without a wrapped transport the
-// objects are checked instead, by namespace and LabelSelector. A list with an object from outside fails, and a watch
-// that brings one ends. Nothing of it is served until a list has none, and Status().Err and the log say so.
-// Resource, FieldSelector and ShardSelector are not checked then.
-type InformerOptions struct {
-	// Resource is what the ListerWatcher lists. Default: what its first request asks for. If you set it, set its
-	// Version and Resource.
-	Resource schema.GroupVersionResource
-	// Namespace that the list is restricted to. Default: none. Like the selectors, it needs a Resource.
-	Namespace string
-	// LabelSelector and FieldSelector that the list is restricted to.
-	LabelSelector string
-	FieldSelector string
-	// ShardSelector that the list is restricted to, written as in the request.
-	ShardSelector string
-	// Name distinguishes informers of one Cache that list the same data.
-	Name string
-	// ResyncPeriod of handlers that set none. Default 0: no resync. As in client-go, do not set it without a reason.
-	ResyncPeriod time.Duration
-	// Indexers of the cache. More can be added later.
-	Indexers cache.Indexers
-	// Transformed is an example of the objects that the function of SetTransform returns, if they have another Go type
-	// than the example object. An object of yet another Go type is left out of the cache, like one on which the
-	// function fails, and Status().Err names it.
-	Transformed runtime.Object
-	// TransformVersion is the version of the function of SetTransform. Objects that another version has transformed are
-	// not served, but handlers may still get them as the old object of an update or a deletion. A durable handler for
-	// which some are pending starts over. An object on which the function fails stays as the other version has left it.
-	// If the function depends on configuration, so must its version.
-	//
-	// Default: none. Then the next process serves objects as this one has transformed them. A changed function shows
-	// with each object's next event, and for all objects with the next full list (Options.FullRelistEvery). If it must
-	// apply to all objects at once, for example because it now removes secrets, give it another version.
-	TransformVersion string
-	// IndexVersion is the version of the Indexers. When it changes, the indices are rebuilt. If an index function
-	// depends on configuration, so must the version: else the index is updated only for objects that change. Default:
-	// changes with the program's binary.
-	IndexVersion string
-	// NeverResume makes every start a relist with a diff. It is for servers that accept any resourceVersion, as some
-	// aggregated ones do. Events are never resumed, because the API server keeps no history of them.
-	NeverResume bool
-}
 
 // SharedIndexInformer is a [cache.SharedIndexInformer] that lives in a [Cache].
 //
@@ -109,11 +69,10 @@ type InformerOptions struct {
 //
 // All methods are safe for concurrent use.
 type SharedIndexInformer struct {
-	cache   *Cache
+	shared  *shared
 	opts    InformerOptions
-	lw      cache.ListerWatcher
+	asker   asker
 	example runtime.Object
-	seen    atomic.Pointer[lastSeen]
 
 	place     atomic.Pointer[place]
 	parts     atomic.Pointer[parts] // Nil until the informer runs.
@@ -122,11 +81,10 @@ type SharedIndexInformer struct {
 	detector  cache.MutationDetector
 	progress  progress
 
-	clusterLogged sync.Once // The first time that nobody knows the cluster.
-	caught        *signal   // The cache has caught up with the server.
-	synced        *signal   // HasSynced.
-	served        *signal   // The store may be read.
-	resumer       atomic.Pointer[reflector.Resumer]
+	caught  *signal // The cache has caught up with the server.
+	synced  *signal // HasSynced.
+	served  *signal // The store may be read.
+	resumer atomic.Pointer[reflector.Resumer]
 	// How many objects are asked for, and written, at once. 0: the default. Tests set less.
 	pageSize    int64
 	relistItems int
@@ -139,59 +97,80 @@ type SharedIndexInformer struct {
 	controller        cache.Controller   // Nil until begin has done all else.
 	watchErrorHandler cache.WatchErrorHandlerWithContext
 	transform         cache.TransformFunc
-	reconcilers       []*Reconciler       // Those that run, and before begin all that were added.
+	reconcilers       []reconciler        // Those that run, and before begin all that were added.
 	forgotten         map[string]struct{} // Names that ForgetDurable has been given before begin.
-	running           sync.WaitGroup      // Reconcilers.
+	running           sync.WaitGroup      // Reconcilers, and what else the run has started.
+}
+
+// A reconciler is a [Reconciler]. Its open and close are called under the informer's mu.
+type reconciler interface {
+	reconcilesFor(name string) bool
+	open(p *parts) error // It may be called again.
+	run(ctx context.Context)
+	hasEnded() bool
+	close()
 }
 
 var _ cache.SharedIndexInformer = (*SharedIndexInformer)(nil)
 
-// NewSharedIndexInformer makes an informer in the Cache. example has the Go type
-// of the objects that lw lists; a *unstructured.Unstructured should have its
-// apiVersion and kind set.
-//
-// A second informer of the same identity in a Cache is an error: errors.Is(err, [ErrInUse]). The identity is free again
-// when Run has returned. Without InformerOptions.Resource an informer has an identity once it runs; if that is taken
-// then, it works from memory.
-func (c *Cache) NewSharedIndexInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions) (*SharedIndexInformer, error) {
-	if isNil(lw) {
-		return nil, fmt.Errorf("warmwatch: new informer: ListerWatcher %w", errRequired)
+// shared is what the informers of a Cache share.
+type shared struct {
+	opts    Options
+	db      *persist.DB
+	objects *indexer.Objects
+	schemas *schemas
+	wrapped atomic.Bool // WrapTransport was called.
+
+	mu        sync.Mutex
+	informers map[string]*SharedIndexInformer // By space.
+	closed    bool
+}
+
+// claim makes s the informer of a space. With ErrInUse it returns the informer that is.
+func (c *shared) claim(p *place, s *SharedIndexInformer) (holder *SharedIndexInformer, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClosed
 	}
-	if isNil(example) {
-		return nil, fmt.Errorf("warmwatch: new informer: an example object %w", errRequired)
+	if holder, taken := c.informers[p.space]; taken {
+		return holder, fmt.Errorf("%w: this Cache has an informer of %s: share it, or make another one by NewSharedIndexInformer with a Name", ErrInUse, p.identity)
 	}
-	if o.ResyncPeriod < 0 {
-		return nil, fmt.Errorf("warmwatch: new informer: ResyncPeriod is negative: %v", o.ResyncPeriod)
+	c.informers[p.space] = s
+	return nil, nil
+}
+
+// informersLocked returns the informers in the order of their spaces.
+func (c *shared) informersLocked() []*SharedIndexInformer {
+	informers := make([]*SharedIndexInformer, 0, len(c.informers))
+	for _, space := range slices.Sorted(maps.Keys(c.informers)) {
+		informers = append(informers, c.informers[space])
 	}
-	if o.learns() {
-		if err := o.checkLearning(); err != nil {
-			return nil, err
-		}
-		return c.newLearningInformer(lw, example, o), nil
+	return informers
+}
+
+// all returns the informers in the order of their spaces.
+func (c *shared) all() []*SharedIndexInformer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.informersLocked()
+}
+
+func (c *shared) release(space string, s *SharedIndexInformer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.informers[space] == s {
+		delete(c.informers, space)
 	}
-	if o.Resource.Resource == "" || o.Resource.Version == "" {
-		return nil, fmt.Errorf("warmwatch: new informer: InformerOptions.Resource %w whole (version and resource), got %q", errRequired, o.Resource)
-	}
-	asked, err := askedBy(example, o)
-	if err != nil {
-		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
-	}
-	id := identityOf(example, asked)
-	id.Name = o.Name
-	s := c.newInformer(lw, example, o, c.newPlace(id, asked))
-	if _, err := c.claim(s.place.Load(), s); err != nil {
-		return nil, fmt.Errorf("warmwatch: new informer: %w", err)
-	}
-	return s, nil
 }
 
 // newInformer makes an informer. It opens nothing before it runs.
-func (c *Cache) newInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions, p *place) *SharedIndexInformer {
+func (c *shared) newInformer(lw cache.ListerWatcher, example runtime.Object, o InformerOptions, p *place) *SharedIndexInformer {
 	o.TransformVersion = cmp.Or(o.TransformVersion, c.opts.TransformVersion)
 	o.IndexVersion = cmp.Or(o.IndexVersion, c.opts.IndexVersion)
 	o.NeverResume = o.NeverResume || c.opts.NeverResume
 	s := &SharedIndexInformer{
-		cache: c, opts: o, lw: lw, example: ownExample(example),
+		shared: c, opts: o, asker: asker{lw: lw}, example: ownExample(example),
 		detector: cache.NewCacheMutationDetector(fmt.Sprintf("%T", example)),
 		caught:   newSignal(), synced: newSignal(), served: newSignal(),
 		ended: make(chan struct{}),
@@ -283,6 +262,19 @@ func (s *SharedIndexInformer) addIndexers(indexers cache.Indexers) error {
 	return s.store.AddIndexers(indexers)
 }
 
+// indexVersion identifies the index functions. When it changes, the indices are rebuilt.
+func (s *SharedIndexInformer) indexVersion() string {
+	indexers := s.store.GetIndexers()
+	if len(indexers) == 0 {
+		return ""
+	}
+	version := s.opts.IndexVersion
+	if version == "" {
+		version = checkpoint.BinaryVersion()
+	}
+	return version + " " + strings.Join(slices.Sorted(maps.Keys(indexers)), " ")
+}
+
 // GetController implements [cache.SharedInformer]. It is deprecated and does
 // nothing useful.
 func (s *SharedIndexInformer) GetController() cache.Controller { return dummyController{s} }
@@ -333,3 +325,195 @@ func (s *SharedIndexInformer) IsStopped() bool {
 	defer s.mu.Unlock()
 	return s.stopped
 }
+
+// parts are what an informer has when it runs. They do not change.
+type parts struct {
+	*place
+	db           *persist.DB
+	indexer      *indexer.Indexer
+	queue        *queue.Log
+	sink         *reflector.Sink
+	work         *workqueue.Store // Of the reconcilers.
+	deletions    deletions.Store  // Those that wait for the reconcilers.
+	ignoreDamage func()           // Ends that the DB calls fileDamaged.
+}
+
+// Status returns the present state.
+func (s *SharedIndexInformer) Status() InformerStatus {
+	s.progress.mu.Lock()
+	st := InformerStatus{
+		Phase:       s.progress.phase,
+		StartedFrom: s.progress.startedFrom,
+		Cause:       s.progress.cause,
+		Reason:      s.progress.reason,
+		LastContact: s.progress.lastContact,
+		ServerErr:   s.progress.troubles[CodeServerFails].err,
+		Relists:     s.progress.relists,
+		Resumes:     s.progress.resumes,
+	}
+	st.Problems, st.Err = s.progress.problemsLocked()
+	s.progress.mu.Unlock()
+	st.Handlers = s.handlerStatus()
+	p := s.parts.Load()
+	if p == nil {
+		return st
+	}
+	st.ResourceVersion = p.indexer.LastStoreSyncResourceVersion()
+	st.Objects = p.indexer.Len()
+	st.Reconcilers = s.progress.reconcilerStatus(s.workStatus(p))
+	if err := p.db.Err(); err != nil {
+		st.Err, st.Problems = err, append(problemOf(p.db), st.Problems...)
+	}
+	return st
+}
+
+func (s *SharedIndexInformer) handlerStatus() []HandlerStatus {
+	var all []HandlerStatus
+	for _, h := range s.processor.Status(queue.Handlers) {
+		all = append(all, HandlerStatus(h))
+	}
+	return all
+}
+
+// workStatus returns the states of the workqueues of all reconcilers, with what has not got into them yet. It looks at
+// that first, so that nothing is missed that gets there meanwhile.
+func (s *SharedIndexInformer) workStatus(p *parts) []workqueue.Status {
+	undelivered := map[string]int{}
+	for _, h := range s.processor.Status(queue.Reconcilers) {
+		if h.Durable {
+			undelivered[h.Name] += h.Undelivered
+		}
+	}
+	queues := p.work.Status()
+	for i := range queues {
+		queues[i].Keys += undelivered[queues[i].Name]
+	}
+	return queues
+}
+
+// A signal is set once, and stays so.
+type signal struct {
+	once sync.Once
+	done chan struct{} // Closed when it is set.
+}
+
+func newSignal() *signal { return &signal{done: make(chan struct{})} }
+
+// set reports whether this call has set it.
+func (s *signal) set() (first bool) {
+	s.once.Do(func() {
+		close(s.done)
+		first = true
+	})
+	return first
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// pause waits for d, and reports false if ctx was done first.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// A store is the cache.Indexer of an informer. Until the informer runs it is one of client-go's, which remembers the
+// indexers, and then the one in the file.
+type store struct {
+	mu      sync.RWMutex // Held for writing while the informer opens, and for reading by writers.
+	current atomic.Pointer[contents]
+}
+
+type contents struct{ cache.Indexer }
+
+var _ cache.Indexer = (*store)(nil)
+
+// write calls fn while the informer does not open.
+func (s *store) write(fn func(cache.Indexer) error) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return fn(s.current.Load())
+}
+
+// Add implements [cache.Store].
+func (s *store) Add(obj any) error {
+	return s.write(func(ix cache.Indexer) error { return ix.Add(obj) })
+}
+
+// Update implements [cache.Store].
+func (s *store) Update(obj any) error {
+	return s.write(func(ix cache.Indexer) error { return ix.Update(obj) })
+}
+
+// Delete implements [cache.Store].
+func (s *store) Delete(obj any) error {
+	return s.write(func(ix cache.Indexer) error { return ix.Delete(obj) })
+}
+
+// Replace implements [cache.Store].
+func (s *store) Replace(list []any, resourceVersion string) error {
+	return s.write(func(ix cache.Indexer) error { return ix.Replace(list, resourceVersion) })
+}
+
+// AddIndexers implements [cache.Indexer].
+func (s *store) AddIndexers(added cache.Indexers) error {
+	return s.write(func(ix cache.Indexer) error { return ix.AddIndexers(added) })
+}
+
+// Bookmark implements [cache.Store].
+func (s *store) Bookmark(rv string) { s.current.Load().Bookmark(rv) }
+
+// Resync implements [cache.Store].
+func (s *store) Resync() error { return s.current.Load().Resync() }
+
+// List implements [cache.Store].
+func (s *store) List() []any { return s.current.Load().List() }
+
+// ListKeys implements [cache.Store].
+func (s *store) ListKeys() []string { return s.current.Load().ListKeys() }
+
+// LastStoreSyncResourceVersion implements [cache.Store].
+func (s *store) LastStoreSyncResourceVersion() string {
+	return s.current.Load().LastStoreSyncResourceVersion()
+}
+
+// Get implements [cache.Store].
+func (s *store) Get(obj any) (item any, exists bool, err error) { return s.current.Load().Get(obj) }
+
+// GetByKey implements [cache.Store].
+func (s *store) GetByKey(key string) (item any, exists bool, err error) {
+	return s.current.Load().GetByKey(key)
+}
+
+// Index implements [cache.Indexer].
+func (s *store) Index(indexName string, obj any) ([]any, error) {
+	return s.current.Load().Index(indexName, obj)
+}
+
+// IndexKeys implements [cache.Indexer].
+func (s *store) IndexKeys(indexName, indexedValue string) ([]string, error) {
+	return s.current.Load().IndexKeys(indexName, indexedValue)
+}
+
+// ListIndexFuncValues implements [cache.Indexer].
+func (s *store) ListIndexFuncValues(indexName string) []string {
+	return s.current.Load().ListIndexFuncValues(indexName)
+}
+
+// ByIndex implements [cache.Indexer].
+func (s *store) ByIndex(indexName, indexedValue string) ([]any, error) {
+	return s.current.Load().ByIndex(indexName, indexedValue)
+}
+
+// GetIndexers implements [cache.Indexer].
+func (s *store) GetIndexers() cache.Indexers { return s.current.Load().GetIndexers() }

@@ -1,15 +1,22 @@
 package warmwatch
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/internal/deletions"
 	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
@@ -17,53 +24,12 @@ import (
 	"github.com/warmwatch/warmwatch/workqueue"
 )
 
-// A place is where an informer has its data, and what for. It does not change. An informer of NewInformer gets another
-// one when its first request was seen.
-type place struct {
-	identity checkpoint.Identity // Or unseenIdentity.
-	asked    request.Asked       // What its requests must ask for; zero if nobody knows what the informer asks for.
-	space    string
-	logger   klog.Logger
-}
-
-// newPlace returns the place of an identity in the file, or, if nobody knows what the informer asks for, in memory.
-func (c *Cache) newPlace(id checkpoint.Identity, asked request.Asked) *place {
-	p := &place{identity: id, asked: asked, space: id.Space()}
-	if p.fromMemory() {
-		p.space = id.Name
-	}
-	p.logger = klog.LoggerWithValues(*c.opts.Logger, "informer", p.name())
-	return p
-}
-
-// fromMemory reports whether the informer has no space in the file.
-func (p *place) fromMemory() bool { return p.asked == request.Asked{} }
-
-// name of the informer in Status and in the log.
-func (p *place) name() string {
-	if p.fromMemory() {
-		return p.space
-	}
-	return p.identity.String()
-}
-
-// parts are what an informer has when it runs. They do not change.
-type parts struct {
-	*place
-	db           *persist.DB
-	indexer      *indexer.Indexer
-	queue        *queue.Log
-	sink         *reflector.Sink
-	work         *workqueue.Store // Of the reconcilers.
-	ignoreDamage func()           // Ends that the DB calls fileDamaged.
-}
-
 // open opens what the informer has in its place, once. A space that cannot be read is emptied. The caller holds s.mu.
 func (s *SharedIndexInformer) open() (*parts, error) {
 	if p := s.parts.Load(); p != nil {
 		return p, nil
 	}
-	p := &parts{place: s.place.Load(), db: s.cache.db}
+	p := &parts{place: s.place.Load(), db: s.shared.db}
 	if p.fromMemory() { // Of its own, so that it is garbage together with the informer.
 		var err error
 		if p.db, err = persist.OpenMemory(persist.Options{Logger: &p.logger}); err != nil {
@@ -99,7 +65,7 @@ func (p *parts) close() {
 func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err error) {
 	p.indexer, err = indexer.New(indexer.Options{
 		DB: p.db, Space: p.space, NewObject: s.newObject, Indexers: indexers,
-		Objects: s.cache.objects, OnCorrupt: s.corrupt, AwaitRepair: s.awaitRepair, OnDecode: s.detector.AddObject, Logger: &p.logger,
+		Objects: s.shared.objects, OnCorrupt: s.corrupt, AwaitRepair: s.awaitRepair, OnDecode: s.detector.AddObject, Logger: &p.logger,
 	})
 	if err != nil {
 		return err
@@ -107,7 +73,7 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 	p.indexer.Hide(true)
 	p.queue, err = queue.NewLog(queue.Options{
 		DB: p.db, Space: p.space, NewObject: s.newObject,
-		OnCorrupt: s.corrupt, Logger: &p.logger, MaxBacklogBytes: s.cache.opts.MaxBacklogBytes,
+		OnCorrupt: s.corrupt, Logger: &p.logger, MaxBacklogBytes: s.shared.opts.MaxBacklogBytes,
 	})
 	if err != nil {
 		return err
@@ -122,14 +88,14 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 		DB: p.db, Space: p.space, Indexer: p.indexer, Log: p.queue, Detector: s.detector, Logger: p.logger,
 		Informer: observer{&s.progress, s}, Example: s.example, NewObject: s.newObject,
 	})
-	p.work = workqueue.NewStore(p.db, p.space, p.logger)
+	p.work, p.deletions = workqueue.NewStore(p.db, p.space, p.logger), deletions.New(p.db, p.space)
 	p.ignoreDamage = p.db.OnDamage(s.fileDamaged)
 	return nil
 }
 
 // spaceBuckets returns the names of all buckets that an informer has in its space.
 func spaceBuckets() []string {
-	return slices.Concat(indexer.Buckets(), queue.Buckets(), reflector.Buckets(), workqueue.Buckets(), []string{deletedBucket})
+	return slices.Concat(indexer.Buckets(), queue.Buckets(), reflector.Buckets(), workqueue.Buckets(), []string{deletions.BucketName})
 }
 
 func dropSpace(db *persist.DB, space string) error {
@@ -141,58 +107,263 @@ func dropSpace(db *persist.DB, space string) error {
 	return err
 }
 
-// corrupt is called when a record cannot be read. It schedules a relist that writes
-// every record anew.
-func (s *SharedIndexInformer) corrupt(err error) { s.damaged(err, false) }
+// hasReconcilerLocked reports whether a reconciler has a name, also one that was removed and has not
+// ended yet: what it has still to put into the file would be missed.
+func (s *SharedIndexInformer) hasReconcilerLocked(name string) bool {
+	return slices.ContainsFunc(s.reconcilers, func(r reconciler) bool { return r.reconcilesFor(name) && (s.controller != nil || !r.hasEnded()) })
+}
 
-// fileDamaged is called when a part of the file cannot be read any more. It does the same.
-func (s *SharedIndexInformer) fileDamaged(err error) { s.damaged(err, true) }
-
-func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
-	p := &s.progress
-	p.mu.Lock()
-	isNews := p.setLocked(CodeUnreadable, err)
-	// The relist that is due, or running, rewrites a single bad record as well.
-	force := wholeFile || !p.relistForced && !p.rewriting
-	p.relistForced = p.relistForced || force
-	p.mu.Unlock()
-	if isNews {
-		s.place.Load().logger.Error(err, "Could not read all that is stored: all objects are to be listed and written anew")
+// openReconcilers forgets the names of ForgetDurable, and has the reconcilers that were added find what the last process
+// has left. After an error it can be called again. The caller holds s.mu.
+func (s *SharedIndexInformer) openReconcilers(p *parts) error {
+	for name := range s.forgotten {
+		if err := p.forget(name); err != nil {
+			return fmt.Errorf("warmwatch: forget %q: %w", name, err)
+		}
 	}
-	if force {
-		s.forceRelist(relistingDamaged(err))
+	s.forgotten = nil
+	s.reconcilers = slices.DeleteFunc(s.reconcilers, reconciler.hasEnded)
+	for _, r := range s.reconcilers {
+		if err := r.open(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forget removes what the file has for a name: the position of its handler, and what waits for its reconciler.
+func (p *parts) forget(name string) error {
+	if err := p.queue.Forget(name); err != nil {
+		return err
+	}
+	if err := p.work.Forget(name); err != nil {
+		return err
+	}
+	return p.deletions.Forget(name)
+}
+
+// storedType returns an example of the stored Go type.
+func (s *SharedIndexInformer) storedType() runtime.Object {
+	if s.opts.Transformed != nil {
+		return s.opts.Transformed
+	}
+	return s.example
+}
+
+func (s *SharedIndexInformer) newObject() any {
+	return reflect.New(reflect.TypeOf(s.storedType()).Elem()).Interface()
+}
+
+// want returns what a checkpoint must match.
+func (s *SharedIndexInformer) want(clusterID string) checkpoint.Want {
+	id := s.place.Load().identity
+	return checkpoint.Want{
+		Identity:         id,
+		ClusterID:        clusterID,
+		SchemaVersion:    checkpoint.SchemaVersion(s.storedType()),
+		NeverResume:      s.opts.NeverResume || isEvents(id),
+		IndexVersion:     s.indexVersion(),
+		TransformVersion: s.transformVersion(),
 	}
 }
 
-// relistingDamaged writes all anew, because something that is stored could not be read.
-func relistingDamaged(err error) reflector.Relisting {
-	return reflector.Relisting{Cause: CauseDamaged, Reason: err.Error(), Rewrite: true}
+// unknownTransform is the version of a function that has none. It does not change with the
+// binary: then each rollout would list everything.
+const unknownTransform = "(not set)"
+
+// transformVersion is that of the transform, empty if there is none. A transform that returns another Go type is
+// another one.
+func (s *SharedIndexInformer) transformVersion() string {
+	if s.transform == nil {
+		return ""
+	}
+	version := cmp.Or(s.opts.TransformVersion, unknownTransform)
+	if s.opts.Transformed != nil {
+		version += fmt.Sprintf(" %T", s.opts.Transformed)
+	}
+	return version
+}
+
+// identify finds out what the informer is for, and so its place in the file, or that it must work from memory. It reports false if the informer has ended meanwhile.
+func (s *SharedIndexInformer) identify(ctx context.Context) bool {
+	err := request.ErrNotSeen
+	if s.shared.wrapped.Load() {
+		var seen *request.Seen
+		if seen, err = s.lookUntilSeen(ctx); err == nil {
+			err = s.moveTo(ctx, seen)
+		}
+	}
+	if ctx.Err() != nil || errors.Is(err, ErrClosed) {
+		return false
+	}
+	if err != nil {
+		s.progress.set(CodeFromMemory, workingFromMemory(err))
+		s.place.Load().logger.Error(err, "Working from memory, the next process begins with a list")
+	}
+	return true
+}
+
+// lookBackoff is client-go's for lists that fail, see NewReflectorWithOptions.
+var lookBackoff = wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 1 << 30, Factor: 2, Jitter: 1}
+
+// lookUntilSeen returns the ListerWatcher's request. It tries again while that cannot be made,
+// as a Reflector does.
+func (s *SharedIndexInformer) lookUntilSeen(ctx context.Context) (*request.Seen, error) {
+	for backoff := lookBackoff; ; {
+		seen, err := s.asker.look(ctx)
+		if err == nil || errors.Is(err, request.ErrNotSeen) {
+			return seen, err
+		}
+		if ctx.Err() == nil {
+			s.progress.Disconnected(fmt.Errorf("warmwatch: list, in order to see what the ListerWatcher asks for: %w", err))
+			s.watchFailed(ctx, err)
+		}
+		if !pause(ctx, backoff.Step()) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// watchFailed tells the handler of watch errors of one that came before there is a Reflector,
+// with a Reflector that does not run.
+func (s *SharedIndexInformer) watchFailed(ctx context.Context, err error) {
+	handler := s.watchErrorHandler
+	if handler == nil {
+		handler = cache.DefaultWatchErrorHandler
+	}
+	p := s.place.Load()
+	r := cache.NewReflectorWithOptions(s.asker.lw, s.example, &s.store, cache.ReflectorOptions{Logger: &p.logger})
+	handler(klog.NewContext(ctx, p.logger), r, err)
+}
+
+// moveTo gives the informer the place of what its request asks for, once a predecessor has left it.
+func (s *SharedIndexInformer) moveTo(ctx context.Context, seen *request.Seen) error {
+	id := identityOf(s.example, seen.Asked)
+	id.Path, id.Name = seen.Path(), s.opts.Name
+	to := newPlace(id, seen.Asked, *s.shared.opts.Logger)
+	if err := s.claimSpace(ctx, to); err != nil {
+		return err
+	}
+	from := s.place.Swap(to)
+	s.shared.release(from.space, s)
+	return nil
 }
 
 const (
-	// recentAnswer is how old the last word of a server that is heard may be, where no watch is open.
-	recentAnswer = 10 * time.Second
-	repairPoll   = 20 * time.Millisecond
+	// stopPatience is how long an informer waits for its predecessor to end.
+	stopPatience = 10 * time.Second
+	// stopNotice is how long it waits for the predecessor to be told to end:
+	// controller-runtime makes the new informer right after it has closed a
+	// channel, which other goroutines turn into the end of the old one's context.
+	stopNotice = time.Second
+	stopPoll   = 5 * time.Millisecond
 )
 
-// awaitRepair waits until a relist has repaired what could not be read, as long as the server is heard, and at most for limit
-// if that is positive. It reports whether that is done.
-func (s *SharedIndexInformer) awaitRepair(limit time.Duration) bool {
-	for begin := time.Now(); limit <= 0 || time.Since(begin) < limit; time.Sleep(repairPoll) {
-		switch repaired, heard := s.progress.repair(); {
-		case repaired:
-			return true
-		case !heard:
-			return false
+// claimSpace claims the space of a place.
+func (s *SharedIndexInformer) claimSpace(ctx context.Context, to *place) error {
+	for begun := time.Now(); ; {
+		predecessor, err := s.shared.claim(to, s)
+		if !errors.Is(err, ErrInUse) {
+			return err
+		}
+		patience := stopNotice
+		if predecessor.isEnding() {
+			patience, err = stopPatience, fmt.Errorf("%w, and does not end", err)
+		}
+		if time.Since(begun) >= patience {
+			return err
+		}
+		if !pause(ctx, stopPoll) {
+			return ctx.Err()
 		}
 	}
-	return false
 }
 
-// repair reports whether all that is stored can be read, and whether the server is heard, so that it soon can.
-func (p *progress) repair() (repaired, heard bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	recent := time.Since(p.lastContact) < recentAnswer || time.Since(p.liveUntil) < recentAnswer
-	return p.troubles[CodeUnreadable].err == nil, p.phase == PhaseLive || recent && p.phase != PhaseStopped
+// isEnding reports whether the run has begun, and is about to end.
+func (s *SharedIndexInformer) isEnding() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ctx != nil && s.ctx.Err() != nil
+}
+
+// checkRequest compares what a List or a watch asks for with what the informer was made for. It
+// refuses what differs, because its objects would be served as what they are not. Where nobody has
+// said what the informer is for, and only its first request has shown it, another one shows
+// that it is not known: the request is made, as client-go does, and the data are not used again.
+func (s *SharedIndexInformer) checkRequest(got request.Asked) (err error) {
+	p := s.parts.Load()
+	if p.fromMemory() {
+		return nil
+	}
+	if got != p.asked && s.opts.learns() {
+		s.asksForMore(p, got)
+		return nil
+	}
+	if got != p.asked {
+		err = fmt.Errorf("warmwatch: the ListerWatcher asks for %v, expected %v, as its informer was made for", got, p.asked)
+	}
+	if s.progress.set(CodeOtherRequest, err) {
+		p.logger.Error(err, "Refusing the requests of the ListerWatcher")
+	}
+	return err
+}
+
+// asksForMore makes the next process begin with a list, and this one, if it has not done so.
+func (s *SharedIndexInformer) asksForMore(p *parts, got request.Asked) {
+	err := fmt.Errorf("the ListerWatcher asks for %v, and for %v", p.asked, got)
+	if !p.sink.Distrust() {
+		return
+	}
+	s.progress.set(CodeFromMemory, workingFromMemory(err))
+	p.logger.Error(err, "What this informer stores is not used again, the next process begins with a list")
+	s.forceRelist(reflector.Relisting{Cause: CauseOtherRequest, Reason: err.Error(), Rewrite: true})
+}
+
+// lookOf returns what the informer's own requests are made of, nil if its requests cannot be seen. It fails if the
+// ListerWatcher asks for something else than the informer was made for.
+func (s *SharedIndexInformer) lookOf(p *parts) func(context.Context) (*request.Seen, error) {
+	if p.fromMemory() || !s.shared.wrapped.Load() {
+		return nil
+	}
+	return func(ctx context.Context) (*request.Seen, error) {
+		seen, err := s.asker.lookAgain(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return seen, s.checkRequest(seen.Asked)
+	}
+}
+
+// askCluster asks which cluster the server belongs to, until it has told. It returns how to relist if the stored
+// objects are of another one. A refusal, or no answer, proves nothing.
+func (s *SharedIndexInformer) askCluster(ctx context.Context) *reflector.Relisting {
+	p := s.parts.Load()
+	ask := s.shared.opts.ClusterID
+	if ask == nil {
+		ask = bySeen(s.lookOf(p), askClusterID)
+	}
+	if ask == nil || p.fromMemory() || p.sink.ClusterKnown() {
+		return nil
+	}
+	asking, cancel := context.WithTimeout(ctx, answerPatience)
+	defer cancel()
+	id, err := ask(asking)
+	if err == nil && id == "" {
+		err = errors.New("it has no identity")
+	}
+	var decision checkpoint.Decision
+	if err == nil {
+		decision, err = p.sink.SetCluster(s.want(id))
+	}
+	switch {
+	case errors.Is(err, request.ErrNotSeen):
+		p.logger.Info("The ListerWatcher's requests do not come to the transport that WrapTransport has wrapped: they are not compared with InformerOptions", "reason", err)
+	case err != nil && s.shared.opts.ClusterID != nil:
+		p.logger.Error(err, "It is not known yet which cluster the API server belongs to")
+	case err != nil:
+		p.logger.V(2).Info("It is not known yet which cluster the API server belongs to", "err", err)
+	case decision.Action == checkpoint.ActionDiscard:
+		return relistingOf(decision, "")
+	}
+	return nil
 }

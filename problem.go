@@ -27,8 +27,6 @@ const (
 	CodeNotRead Code = "NotRead"
 	// CodeOtherRequest means: the ListerWatcher asks for something else than the informer was made for.
 	CodeOtherRequest Code = "OtherRequest"
-	// CodeOutsideObjects means: the ListerWatcher returns objects from outside the informer's options.
-	CodeOutsideObjects Code = "OutsideObjects"
 	// CodeFromMemory means: the informer works from memory, or the next process does not use its data, see
 	// [Cache.NewInformer].
 	CodeFromMemory Code = "FromMemory"
@@ -83,7 +81,7 @@ const (
 
 // informerCodes are those of an informer, in the order of InformerStatus.Problems. InformerStatus.Err has the first one,
 // unless that is CodeServerFails.
-var informerCodes = []Code{CodeNotRead, CodeOtherRequest, CodeOutsideObjects, CodeFromMemory, CodeUnreadable, CodeRefused, CodeServerFails}
+var informerCodes = []Code{CodeNotRead, CodeOtherRequest, CodeFromMemory, CodeUnreadable, CodeRefused, CodeServerFails}
 
 // A Problem is something that is wrong now.
 type Problem struct {
@@ -91,48 +89,6 @@ type Problem struct {
 	Message string
 	// Since is when it began; zero if unknown.
 	Since time.Time `json:",omitzero"`
-}
-
-// trouble is a problem of an informer.
-type trouble struct {
-	err   error
-	since time.Time
-}
-
-// setLocked notes that there is a problem, or none if err is nil. It reports whether that is news.
-func (p *progress) setLocked(code Code, err error) (news bool) {
-	before, was := p.troubles[code]
-	if err == nil {
-		delete(p.troubles, code)
-		return false
-	}
-	if !was {
-		before.since = time.Now()
-	}
-	if p.troubles == nil {
-		p.troubles = map[Code]trouble{}
-	}
-	p.troubles[code] = trouble{err, before.since}
-	return !was
-}
-
-func (p *progress) set(code Code, err error) (news bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.setLocked(code, err)
-}
-
-// problemsLocked returns what is wrong, and the first error of it but that of the server.
-func (p *progress) problemsLocked() (all []Problem, first error) {
-	for _, code := range informerCodes {
-		if t, is := p.troubles[code]; is {
-			all = append(all, Problem{code, t.err.Error(), t.since})
-			if first == nil && code != CodeServerFails {
-				first = t.err
-			}
-		}
-	}
-	return all, first
 }
 
 // problemOf returns what is wrong with a file, empty if nothing is.

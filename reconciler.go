@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,10 +15,8 @@ import (
 	clientworkqueue "k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
-	"github.com/warmwatch/warmwatch/internal/keyfield"
 	"github.com/warmwatch/warmwatch/internal/processor"
 	"github.com/warmwatch/warmwatch/internal/record"
-	"github.com/warmwatch/warmwatch/persist"
 	"github.com/warmwatch/warmwatch/queue"
 	"github.com/warmwatch/warmwatch/workqueue"
 )
@@ -120,28 +116,13 @@ func (s *SharedIndexInformer) AddReconciler(name string, reconcile ReconcileFunc
 	return r, nil
 }
 
-// hasReconcilerLocked reports whether a reconciler has a name, also one that was removed and has not
-// ended yet: what it has still to put into the file would be missed.
-func (s *SharedIndexInformer) hasReconcilerLocked(name string) bool {
-	return slices.ContainsFunc(s.reconcilers, func(r *Reconciler) bool { return r.name == name && (s.controller != nil || !r.hasEnded()) })
-}
-
-// openReconcilers forgets the names of ForgetDurable, and has the reconcilers that were added find what the last process
-// has left. After an error it can be called again. The caller holds s.mu.
-func (s *SharedIndexInformer) openReconcilers(p *parts) error {
-	for name := range s.forgotten {
-		if err := p.forget(name); err != nil {
-			return fmt.Errorf("warmwatch: forget %q: %w", name, err)
-		}
+// RemoveEventHandler implements [cache.SharedInformer]. The name of a durable
+// handler keeps its position.
+func (s *SharedIndexInformer) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
+	if r, ok := handle.(*Reconciler); ok {
+		handle = r.registration
 	}
-	s.forgotten = nil
-	s.reconcilers = slices.DeleteFunc(s.reconcilers, (*Reconciler).hasEnded)
-	for _, r := range s.reconcilers {
-		if err := r.open(p); err != nil {
-			return fmt.Errorf("warmwatch: read the work of reconciler %q: %w", r.name, err)
-		}
-	}
-	return nil
+	return s.processor.Remove(handle)
 }
 
 // A Reconciler is the registration of a ReconcileFunc: a durable handler, and the workers of its queue. HasSynced means
@@ -191,7 +172,7 @@ func (r *Reconciler) open(p *parts) error {
 	if err != nil {
 		return err
 	}
-	deleted, damaged, err := p.waitingDeleted(r.name)
+	deleted, damaged, err := p.deletions.Keys(r.name)
 	if err == nil && (damaged || work.Damaged()) {
 		logger.Info("Reconciling all objects, because it is not known which were left to be reconciled")
 		err = p.queue.StartOver(func(key string, _ int) bool { return key == queue.Reconcilers.Key(r.name) })
@@ -200,7 +181,11 @@ func (r *Reconciler) open(p *parts) error {
 		work.Close()
 		return err
 	}
-	addAll(work, deleted) // Usually they are in the queue.
+	for _, key := range deleted {
+		if name, err := cache.ParseObjectName(key); err == nil {
+			work.Add(name) // Usually it is in the queue.
+		}
+	}
 	addAll(work, r.enqueued)
 	r.parts, r.logger, r.queue, r.enqueued = p, logger, work, nil
 	return nil
@@ -218,6 +203,9 @@ type registration interface {
 	cache.ResourceEventHandlerRegistration
 	ShutdownChan() <-chan struct{}
 }
+
+// reconcilesFor reports whether this is the reconciler of a name.
+func (r *Reconciler) reconcilesFor(name string) bool { return r.name == name }
 
 // hasEnded reports whether the handler is not called any more.
 func (r *Reconciler) hasEnded() bool { return isClosed(r.ShutdownChan()) }
@@ -249,29 +237,14 @@ func (h handlerOf) OnDelete(obj any) {
 	h.add(obj, false)
 }
 
-// keep puts a deleted object into the file, instead of an earlier state of it.
+// keep puts a deleted object into the file.
 func (h handlerOf) keep(name cache.ObjectName, obj any) error {
 	value, err := record.Encode(obj)
 	if err != nil {
 		return err
 	}
-	seq := uint64(time.Now().UnixNano())
-	value.SetSeq(seq)
 	uid, _ := record.Head(obj)
-	prefix := h.deletedKey(name) + keyfield.Of(string(uid))
-	key := prefix + strconv.FormatUint(seq, 36)
-	if len(key) > persist.MaxKeyBytes {
-		return fmt.Errorf("warmwatch: key and uid of a deleted object are too long: %d bytes", len(key))
-	}
-	earlier, err := h.parts.deletedKeys(prefix)
-	if err != nil && !errors.Is(err, persist.ErrCorrupt) { // Else the reconcile gets the earlier state, too.
-		return err
-	}
-	_, err = h.parts.db.Update(func(b *persist.Batch) {
-		h.parts.deleteDeleted(b, earlier)
-		b.Put(h.parts.deletedBucket(), key, value.Record())
-	})
-	return err
+	return h.parts.deletions.Keep(h.name, name.String(), string(uid), value.Record())
 }
 
 func (h handlerOf) add(obj any, transient bool) {
@@ -309,7 +282,7 @@ func (r *Reconciler) run(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.close() // Whoever finds it in s.reconcilers can add to it.
-	s.reconcilers = slices.DeleteFunc(s.reconcilers, func(other *Reconciler) bool { return other == r })
+	s.reconcilers = slices.DeleteFunc(s.reconcilers, func(other reconciler) bool { return other == r })
 }
 
 // wait waits for the caches, and reports false if the reconciler ends before.
@@ -347,7 +320,7 @@ func (r *Reconciler) one(ctx context.Context, key cache.ObjectName) {
 	r.informer.progress.reconcileReturned(what, err)
 	switch {
 	case err == nil:
-		err = r.parts.removeDeleted(stored)
+		err = r.parts.deletions.Remove(stored)
 		r.queue.Forget(key)
 		if result.After > 0 {
 			r.queue.AddAfter(key, result.After)
@@ -361,17 +334,14 @@ func (r *Reconciler) one(ctx context.Context, key cache.ObjectName) {
 	r.queue.Done(key) // Not deferred: a panic that ends the process is not done.
 }
 
-// readDeleted returns the deleted objects of a name, oldest first, and the keys of their records.
+// readDeleted returns the deleted objects of a name, oldest first, and what they are stored as.
 func (r *Reconciler) readDeleted(name cache.ObjectName) (stored []string, objects []any, err error) {
-	seqs := map[any]uint64{}
-	err = r.parts.scanDeleted(r.deletedKey(name), func(it *persist.Item) {
-		stored = append(stored, it.Key)
+	stored, err = r.parts.deletions.Read(r.name, name.String(), func(payload []byte, err error) {
 		var rec record.Record
-		var object any
-		payload, err := it.Payload()
 		if err == nil {
 			rec, err = record.Parse(payload)
 		}
+		var object any
 		if err == nil {
 			object, err = rec.Decode(r.informer.newObject)
 		}
@@ -379,10 +349,8 @@ func (r *Reconciler) readDeleted(name cache.ObjectName) (stored []string, object
 			r.logger.Error(err, "Could not read a deleted object, reconciling without it", "object", name)
 			return
 		}
-		seqs[object] = rec.Seq
 		objects = append(objects, object)
 	})
-	slices.SortStableFunc(objects, func(a, b any) int { return cmp.Compare(seqs[a], seqs[b]) })
 	return stored, objects, err
 }
 
@@ -394,79 +362,4 @@ func (r *Reconciler) call(ctx context.Context, req ReconcileRequest) (result Rec
 	defer utilruntime.HandleCrashWithLogger(klog.LoggerWithValues(r.logger, "object", req.ObjectName))
 	result, err = r.reconcile(ctx, req)
 	return result, err
-}
-
-// deletedBucket has the last known objects of deletions that are not reconciled yet: records, by
-// the reconciler's name, the object's key, its uid, and when the record was put, which is its Seq.
-const deletedBucket = "deleted"
-
-func (p *parts) deletedBucket() persist.Bucket {
-	return persist.Bucket{Space: p.space, Name: deletedBucket}
-}
-
-// deletedKey is what the keys of all records of an object begin with.
-func (r *Reconciler) deletedKey(name cache.ObjectName) string {
-	return keyfield.Of(r.name) + keyfield.Of(name.String())
-}
-
-// waitingDeleted returns the names of what waits for a reconciler, and whether some of it is damaged.
-func (p *parts) waitingDeleted(reconciler string) (names []cache.ObjectName, damaged bool, err error) {
-	err = p.scanDeleted(keyfield.Of(reconciler), func(it *persist.Item) {
-		_, unreadable := it.Payload()
-		_, rest, _ := keyfield.Cut(it.Key)
-		text, _, ok := keyfield.Cut(rest)
-		name, err := cache.ParseObjectName(text)
-		damaged = damaged || unreadable != nil || err != nil || !ok
-		if ok && err == nil {
-			names = append(names, name)
-		}
-	})
-	return names, damaged, err
-}
-
-func (p *parts) scanDeleted(prefix string, fn func(*persist.Item)) error {
-	return p.db.Read(p.space, func(s *persist.Snapshot) error {
-		return s.Scan(deletedBucket, prefix, func(it *persist.Item) (bool, error) {
-			ours := strings.HasPrefix(it.Key, prefix)
-			if ours {
-				fn(it)
-			}
-			return ours, nil
-		})
-	})
-}
-
-func (p *parts) deletedKeys(prefix string) (keys []string, err error) {
-	err = p.scanDeleted(prefix, func(it *persist.Item) { keys = append(keys, it.Key) })
-	return keys, err
-}
-
-// removeDeleted removes deleted objects that are reconciled.
-func (p *parts) removeDeleted(keys []string) error {
-	if len(keys) == 0 {
-		return nil
-	}
-	_, err := p.db.Update(func(b *persist.Batch) { p.deleteDeleted(b, keys) })
-	return err
-}
-
-func (p *parts) deleteDeleted(b *persist.Batch, keys []string) {
-	for _, key := range keys {
-		b.Delete(p.deletedBucket(), key)
-	}
-}
-
-// forget removes what the file has for a name: the position of its handler, and what waits for its reconciler.
-func (p *parts) forget(name string) error {
-	if err := p.queue.Forget(name); err != nil {
-		return err
-	}
-	if err := p.work.Forget(name); err != nil {
-		return err
-	}
-	keys, err := p.deletedKeys(keyfield.Of(name))
-	if err != nil {
-		return err
-	}
-	return p.removeDeleted(keys)
 }

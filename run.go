@@ -3,8 +3,6 @@ package warmwatch
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
-	"sync"
 	"time"
 
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -81,7 +79,7 @@ func (s *SharedIndexInformer) enter(ctx context.Context, cancel context.CancelFu
 	}
 	p, closed := s.place.Load(), s.stopped
 	if !closed && s.opts.learns() {
-		_, err := s.cache.claim(p, s)
+		_, err := s.shared.claim(p, s)
 		closed = err != nil
 	}
 	if closed {
@@ -90,13 +88,6 @@ func (s *SharedIndexInformer) enter(ctx context.Context, cancel context.CancelFu
 	}
 	s.ctx, s.cancel = ctx, cancel
 	return true
-}
-
-// isEnding reports whether the run has begun, and is about to end.
-func (s *SharedIndexInformer) isEnding() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ctx != nil && s.ctx.Err() != nil
 }
 
 // begin decides how to start. After an error it can be called again; [ErrClosed] says that the Cache was
@@ -123,17 +114,17 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	if !decision.Serve && p.indexer.Len() > 0 {
 		p.logger.Info("What is stored is not served before the server has answered", "action", decision.Action, "cause", decision.Cause, "reason", decision.Reason)
 	}
-	relisting := relistingOf(decision, p.sink.LastVersion())
+	relisting, look := relistingOf(decision, p.sink.LastVersion()), s.lookOf(p)
 	resumer := reflector.NewResumer(reflector.Options{
-		ListerWatcher: s.checked(p.identity),
-		Schema:        bySeen(s, s.cache.schemas.of),
+		ListerWatcher: checked(s.asker.lw, s.checkRequest),
+		Schema:        bySeen(look, s.shared.schemas.of),
 		Store:         p.sink,
 		Informer:      observer{&s.progress, s},
 		Relist:        relisting,
 		NeverResume:   want.NeverResume,
 		Cluster:       s.askCluster,
-		Ask:           bySeen(s, askForOne),
-		Spread:        s.cache.opts.RelistSpread,
+		Ask:           bySeen(look, askForOne),
+		Spread:        s.shared.opts.RelistSpread,
 		PageSize:      s.pageSize,
 		Logger:        &p.logger,
 	})
@@ -163,7 +154,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 // serveStored makes the stored objects readable before the server is heard. See Options.ServeStaleAfter.
 func (s *SharedIndexInformer) serveStored(ctx context.Context, action checkpoint.Action) {
 	s.serve(action)
-	switch after := s.cache.opts.ServeStaleAfter; {
+	switch after := s.shared.opts.ServeStaleAfter; {
 	case after < 0:
 		s.synced.set()
 	case after > 0:
@@ -196,15 +187,6 @@ func (s *SharedIndexInformer) serveStale(ctx context.Context, after time.Duratio
 	}
 }
 
-func relistingOf(d checkpoint.Decision, lastVersion string) *reflector.Relisting {
-	if d.Action == checkpoint.ActionResume {
-		return nil
-	}
-	return &reflector.Relisting{
-		Cause: d.Cause, Reason: d.Reason, Rewrite: d.Rewrite, Newest: d.Action == checkpoint.ActionDiscard, NotOlderThan: lastVersion,
-	}
-}
-
 // end waits for everything that the run has started, except a List that hangs, whose
 // objects are refused. The order matters: nothing may be written after the last
 // acknowledgements of the listeners.
@@ -234,7 +216,7 @@ func (s *SharedIndexInformer) end() {
 		p.queue.Stop()
 		p.close()
 	}
-	s.cache.release(s.place.Load().space, s)
+	s.shared.release(s.place.Load().space, s)
 	close(s.ended)
 }
 
@@ -279,158 +261,47 @@ func (s *SharedIndexInformer) hasEnded(ctx context.Context) bool {
 	return !started || isClosed(s.ended)
 }
 
-// caughtUp is called when the resumed watch has caught up with the server, and after each relist.
-func (s *SharedIndexInformer) caughtUp() {
-	s.caught.set()
-	s.synced.set()
-}
-
-// serve makes the store readable, and logs once what the informer begins with.
-func (s *SharedIndexInformer) serve(action checkpoint.Action) {
-	p := s.parts.Load()
-	p.indexer.Hide(false)
-	if s.served.set() {
-		p.logger.Info("Serving the cache", append([]any{"action", action}, s.progress.start(p.indexer.Len())...)...)
+func (s *SharedIndexInformer) unreturned() []unreturned {
+	var all []unreturned
+	for _, h := range s.processor.Unfinished() {
+		all = append(all, unreturned{"handler", h.Name, h.Callback, h.CallbackSince})
 	}
+	return append(all, s.progress.unreturned()...)
 }
 
-// A signal is set once, and stays so.
-type signal struct {
-	once sync.Once
-	done chan struct{} // Closed when it is set.
-}
-
-func newSignal() *signal { return &signal{done: make(chan struct{})} }
-
-// set reports whether this call has set it.
-func (s *signal) set() (first bool) {
-	s.once.Do(func() {
-		close(s.done)
-		first = true
-	})
-	return first
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
+// logger returns one that names it.
+func (u unreturned) logger(s *SharedIndexInformer) klog.Logger {
+	logger := s.place.Load().logger.WithValues(u.kind, u.name)
+	if !u.since.IsZero() {
+		logger = logger.WithValues("object", u.object, "running", time.Since(u.since).Round(time.Second))
 	}
+	return logger
 }
 
-// An askedRelist is a relist by content that somebody waits for.
-type askedRelist struct {
-	begun bool          // A relist has begun since it was asked for.
-	done  chan struct{} // Closed when one is applied.
-}
+// hangingCallback is how long a callback or a reconcile runs before that is logged, hangingAgain after how long it is logged
+// again, and hangingLook how often it is looked for.
+const (
+	hangingCallback = time.Minute
+	hangingAgain    = 10 * time.Minute
+	hangingLook     = 10 * time.Second
+)
 
-// relistingAsked is the newest state, because a watch cache may have lost events, too.
-var relistingAsked = reflector.Relisting{Cause: CauseFullRelist, Newest: true}
-
-var errEnded = errors.New("warmwatch: the informer has ended")
-
-// Relist lists all objects, compares their contents with the cache, applies the differences, and notifies handlers of
-// them. It repairs a cache that does not equal the server. It returns nil when this is done, and an error if ctx is
-// done or the informer ends before. While the server is away it waits. Concurrent calls share one list. It may be
-// called before the informer runs.
-func (s *SharedIndexInformer) Relist(ctx context.Context) error {
-	if s.IsStopped() {
-		return errEnded
-	}
-	asked, first := s.progress.askRelist()
-	if first {
-		s.forceRelist(relistingAsked)
-	}
-	select {
-	case <-asked.done:
-		return nil
-	case <-s.ended:
-		return errEnded
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// forceRelist has the Resumer relist. Before there is one, begin will find what is due, see dueRelists.
-func (s *SharedIndexInformer) forceRelist(how reflector.Relisting) {
-	if r := s.resumer.Load(); r != nil {
-		r.ForceRelist(how)
-	}
-}
-
-// Relist is [SharedIndexInformer.Relist] of all informers that run.
-func (c *Cache) Relist(ctx context.Context) error {
-	informers := c.running()
-	errs := make([]error, len(informers))
-	var wg sync.WaitGroup
-	for i, s := range informers {
-		wg.Go(func() { errs[i] = s.Relist(ctx) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
-}
-
-// askRelist returns the relist that is asked for, and whether this call is the first to do so.
-func (p *progress) askRelist() (asked *askedRelist, first bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if first = p.asked == nil; first {
-		p.asked = &askedRelist{done: make(chan struct{})}
-	}
-	return p.asked, first
-}
-
-// dueRelists returns how to relist for what was found and asked for before there was a Resumer.
-func (p *progress) dueRelists() (due []reflector.Relisting) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if t, damaged := p.troubles[CodeUnreadable]; damaged {
-		due = append(due, relistingDamaged(t.err))
-	}
-	if p.asked != nil {
-		due = append(due, relistingAsked)
-	}
-	return due
-}
-
-// quietTimeOfRelist is how long nothing comes before a regular relist.
-const quietTimeOfRelist = time.Second
-
-// isQuiet reports whether a watch is open that has brought nothing for a while.
-func (p *progress) isQuiet() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.phase == PhaseLive && time.Since(p.lastContact) >= quietTimeOfRelist
-}
-
-// relistRegularly asks for a relist each Options.FullRelistEvery.
-func (s *SharedIndexInformer) relistRegularly(ctx context.Context, k *reflector.Sink) {
-	every := min(s.cache.opts.FullRelistEvery, 1<<60) // 36 years, so that its parts and multiples are times.
-	for every > 0 {
-		last, after := k.LastFullList(), every*4/5+rand.N(every*2/5+1)
-		due := time.Until(last.Add(after))
-		if !pause(ctx, min(due, after)) { // The clock may have gone back.
-			return
-		}
-		for late := time.Now().Add(every / 10); !s.progress.isQuiet() && time.Now().Before(late); {
-			if !pause(ctx, quietTimeOfRelist) {
-				return
+// logHanging logs what has been running for long, so that somebody finds it who does not look at the status.
+func (s *SharedIndexInformer) logHanging(ctx context.Context) {
+	defer utilruntime.HandleCrashWithContext(ctx)
+	logged := map[unreturned]time.Time{}
+	for pause(ctx, hangingLook) {
+		still := map[unreturned]time.Time{}
+		for _, u := range s.unreturned() {
+			if u.since.IsZero() || time.Since(u.since) < hangingCallback {
+				continue
+			}
+			still[u] = logged[u]
+			if time.Since(still[u]) >= hangingAgain {
+				u.logger(s).Error(nil, "A handler or a reconcile has not returned for a while")
+				still[u] = time.Now()
 			}
 		}
-		if k.LastFullList().Equal(last) && s.Relist(ctx) != nil {
-			return
-		}
-	}
-}
-
-// pause waits for d, and reports false if ctx was done first.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
+		logged = still
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
-	"github.com/warmwatch/warmwatch/queue"
 	"github.com/warmwatch/warmwatch/reflector"
 	"github.com/warmwatch/warmwatch/workqueue"
 )
@@ -34,6 +33,40 @@ const (
 	// PhaseStopped means that Run has returned, or will soon.
 	PhaseStopped Phase = "Stopped"
 )
+
+// A SetAside is a file that was renamed and replaced: it was damaged, foreign or of an unknown format, or three
+// processes died while it was opened.
+type SetAside struct {
+	// Path of the file now.
+	Path string
+	// Time when the file was set aside.
+	Time time.Time
+	// Reason says what was wrong with the file, for people.
+	Reason string
+}
+
+// Status is the state of a [Cache]. Its JSON has the names of the fields, and errors as
+// strings.
+type Status struct {
+	// Name is Options.Name, or the default.
+	Name string
+	// Path that was given to Open.
+	Path string
+	// MemoryOnly: the Cache works without a file, see Err.
+	MemoryOnly bool
+	// SetAside lists the files that were set aside since Open and still exist.
+	SetAside []SetAside
+	// Informers by identity, without those that have ended. An informer of NewInformer is listed once it runs; if it
+	// works from memory, by the Go type of its objects. One of NotPersisted is listed by its name, with nothing but
+	// Problems and Err.
+	Informers map[string]InformerStatus
+	// Workqueues of [Cache.Workqueues], also names that have none now.
+	Workqueues []workqueue.Status
+	// Problems has Err as a code.
+	Problems []Problem
+	// Err says why persistence is degraded. The informers still work.
+	Err error
+}
 
 // InformerStatus is the state of a [SharedIndexInformer].
 type InformerStatus struct {
@@ -67,8 +100,7 @@ type InformerStatus struct {
 	Problems []Problem
 	// Err says why persistence is degraded, or which object was left out because it cannot be stored: the transform has
 	// failed on it, or it is of another type. The informer still works. Err also says that the ListerWatcher asks for
-	// something else than the identity (see [Cache.WrapTransport]), that it returns objects from outside (see
-	// [InformerOptions]), or why the informer works from memory (see [Cache.NewInformer]). In PhaseLoading of a started
+	// something else than the identity (see [Cache.WrapTransport]), or why the informer works from memory (see [Cache.NewInformer]). In PhaseLoading of a started
 	// informer it says why the file cannot be read, which is tried again each second.
 	Err error
 }
@@ -123,14 +155,6 @@ type HandlerStatus struct {
 	Skipped int64
 }
 
-func (s *SharedIndexInformer) handlerStatus() []HandlerStatus {
-	var all []HandlerStatus
-	for _, h := range s.processor.Status(queue.Handlers) {
-		all = append(all, HandlerStatus(h))
-	}
-	return all
-}
-
 // ReconcilerStatus says how much work waits for a reconciler, and why. Keys also counts the changes that are not in its
 // queue yet, for example because the disk is full: an object with a key and a change counts twice.
 type ReconcilerStatus struct {
@@ -153,20 +177,10 @@ func (st ReconcilerStatus) MarshalJSON() ([]byte, error) {
 	}{fields(st), errorText(st.Err)})
 }
 
-// workStatus returns the states of the workqueues of all reconcilers, with what has not got into them yet. It looks at
-// that first, so that nothing is missed that gets there meanwhile.
-func (s *SharedIndexInformer) workStatus(p *parts) []workqueue.Status {
-	undelivered := map[string]int{}
-	for _, h := range s.processor.Status(queue.Reconcilers) {
-		if h.Durable {
-			undelivered[h.Name] += h.Undelivered
-		}
-	}
-	queues := p.work.Status()
-	for i := range queues {
-		queues[i].Keys += undelivered[queues[i].Name]
-	}
-	return queues
+// An askedRelist is a relist by content that somebody waits for.
+type askedRelist struct {
+	begun bool          // A relist has begun since it was asked for.
+	done  chan struct{} // Closed when one is applied.
 }
 
 // progress is the part of the status that has a lock of its own.
@@ -180,7 +194,7 @@ type progress struct {
 	liveUntil   time.Time // When the last watch has ended.
 	relists     int
 	resumes     int
-	troubles    map[Code]trouble // What is wrong now. OutsideObjects lasts until a list has none.
+	troubles    map[Code]trouble // What is wrong now.
 	// asked is the relist that Relist has asked for, nil if none is.
 	asked *askedRelist
 	// relistForced says that a relist is due because of Unreadable, and rewriting that
@@ -188,35 +202,6 @@ type progress struct {
 	relistForced, rewriting bool
 	running                 map[oneReconcile]time.Time // Reconciles, and when they began.
 	failed                  map[string]failedReconcile // The last reconcile that has failed, by the reconciler's name.
-}
-
-// Status returns the present state.
-func (s *SharedIndexInformer) Status() InformerStatus {
-	s.progress.mu.Lock()
-	st := InformerStatus{
-		Phase:       s.progress.phase,
-		StartedFrom: s.progress.startedFrom,
-		Cause:       s.progress.cause,
-		Reason:      s.progress.reason,
-		LastContact: s.progress.lastContact,
-		ServerErr:   s.progress.troubles[CodeServerFails].err,
-		Relists:     s.progress.relists,
-		Resumes:     s.progress.resumes,
-	}
-	st.Problems, st.Err = s.progress.problemsLocked()
-	s.progress.mu.Unlock()
-	st.Handlers = s.handlerStatus()
-	p := s.parts.Load()
-	if p == nil {
-		return st
-	}
-	st.ResourceVersion = p.indexer.LastStoreSyncResourceVersion()
-	st.Objects = p.indexer.Len()
-	st.Reconcilers = s.progress.reconcilerStatus(s.workStatus(p))
-	if err := p.db.Err(); err != nil {
-		st.Err, st.Problems = err, append(problemOf(p.db), st.Problems...)
-	}
-	return st
 }
 
 // started notes how the informer starts, now that the file has been read, for which the server
@@ -262,7 +247,6 @@ func (p *progress) relisted(full bool) {
 		close(p.asked.done)
 		p.asked = nil
 	}
-	p.setLocked(CodeOutsideObjects, nil)
 }
 
 // relistEnded notes why an object was left out, nil if none was. It reports whether no damage was
@@ -399,6 +383,13 @@ func (p *progress) reconcilerStatus(queues []workqueue.Status) []ReconcilerStatu
 	return all
 }
 
+// unreturned is a callback or a reconcile that has not returned, or, without an object, a handler
+// that is between two callbacks.
+type unreturned struct {
+	kind, name, object string
+	since              time.Time
+}
+
 // unreturned returns the reconciles that have not returned.
 func (p *progress) unreturned() (all []unreturned) {
 	p.mu.Lock()
@@ -412,36 +403,44 @@ func (p *progress) unreturned() (all []unreturned) {
 	return all
 }
 
-// observer implements [reflector.Informer], together with the methods of progress.
-type observer struct {
-	*progress
-	informer *SharedIndexInformer
+// trouble is a problem of an informer.
+type trouble struct {
+	err   error
+	since time.Time
 }
 
-// CaughtUp implements [reflector.Informer].
-func (o observer) CaughtUp() { o.informer.caughtUp() }
-
-// RelistEnded implements [reflector.Informer].
-func (o observer) RelistEnded(complete bool, refused error) (whole bool) {
-	whole, repaired := o.relistEnded(complete, refused)
-	if repaired {
-		o.informer.place.Load().logger.Info("All objects were listed, and what could not be read is written anew")
+// setLocked notes that there is a problem, or none if err is nil. It reports whether that is news.
+func (p *progress) setLocked(code Code, err error) (news bool) {
+	before, was := p.troubles[code]
+	if err == nil {
+		delete(p.troubles, code)
+		return false
 	}
-	return whole
+	if !was {
+		before.since = time.Now()
+	}
+	if p.troubles == nil {
+		p.troubles = map[Code]trouble{}
+	}
+	p.troubles[code] = trouble{err, before.since}
+	return !was
 }
 
-// Relisted implements [reflector.Informer].
-func (o observer) Relisted(full bool) {
-	o.relisted(full)
-	o.informer.serve(checkpoint.ActionRelist)
-	o.informer.caughtUp()
+func (p *progress) set(code Code, err error) (news bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.setLocked(code, err)
 }
 
-// Refused implements [reflector.Informer].
-func (o observer) Refused(err error) { o.set(CodeRefused, err) }
-
-// Resync implements [reflector.Informer].
-func (o observer) Resync() { o.informer.processor.Resync() }
-
-// HasSyncedChecker implements [reflector.Informer].
-func (o observer) HasSyncedChecker() cache.DoneChecker { return o.informer.HasSyncedChecker() }
+// problemsLocked returns what is wrong, and the first error of it but that of the server.
+func (p *progress) problemsLocked() (all []Problem, first error) {
+	for _, code := range informerCodes {
+		if t, is := p.troubles[code]; is {
+			all = append(all, Problem{code, t.err.Error(), t.since})
+			if first == nil && code != CodeServerFails {
+				first = t.err
+			}
+		}
+	}
+	return all, first
+}

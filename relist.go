@@ -1,0 +1,214 @@
+package warmwatch
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/reflector"
+)
+
+func relistingOf(d checkpoint.Decision, lastVersion string) *reflector.Relisting {
+	if d.Action == checkpoint.ActionResume {
+		return nil
+	}
+	return &reflector.Relisting{
+		Cause: d.Cause, Reason: d.Reason, Rewrite: d.Rewrite, Newest: d.Action == checkpoint.ActionDiscard, NotOlderThan: lastVersion,
+	}
+}
+
+// relistingAsked is the newest state, because a watch cache may have lost events, too.
+var relistingAsked = reflector.Relisting{Cause: CauseFullRelist, Newest: true}
+
+var errEnded = errors.New("warmwatch: the informer has ended")
+
+// Relist lists all objects, compares their contents with the cache, applies the differences, and notifies handlers of
+// them. It repairs a cache that does not equal the server. It returns nil when this is done, and an error if ctx is
+// done or the informer ends before. While the server is away it waits. Concurrent calls share one list. It may be
+// called before the informer runs.
+func (s *SharedIndexInformer) Relist(ctx context.Context) error {
+	if s.IsStopped() {
+		return errEnded
+	}
+	asked, first := s.progress.askRelist()
+	if first {
+		s.forceRelist(relistingAsked)
+	}
+	select {
+	case <-asked.done:
+		return nil
+	case <-s.ended:
+		return errEnded
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// forceRelist has the Resumer relist. Before there is one, begin will find what is due, see dueRelists.
+func (s *SharedIndexInformer) forceRelist(how reflector.Relisting) {
+	if r := s.resumer.Load(); r != nil {
+		r.ForceRelist(how)
+	}
+}
+
+// askRelist returns the relist that is asked for, and whether this call is the first to do so.
+func (p *progress) askRelist() (asked *askedRelist, first bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if first = p.asked == nil; first {
+		p.asked = &askedRelist{done: make(chan struct{})}
+	}
+	return p.asked, first
+}
+
+// dueRelists returns how to relist for what was found and asked for before there was a Resumer.
+func (p *progress) dueRelists() (due []reflector.Relisting) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t, damaged := p.troubles[CodeUnreadable]; damaged {
+		due = append(due, relistingDamaged(t.err))
+	}
+	if p.asked != nil {
+		due = append(due, relistingAsked)
+	}
+	return due
+}
+
+// quietTimeOfRelist is how long nothing comes before a regular relist.
+const quietTimeOfRelist = time.Second
+
+// isQuiet reports whether a watch is open that has brought nothing for a while.
+func (p *progress) isQuiet() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.phase == PhaseLive && time.Since(p.lastContact) >= quietTimeOfRelist
+}
+
+// relistRegularly asks for a relist each Options.FullRelistEvery.
+func (s *SharedIndexInformer) relistRegularly(ctx context.Context, k *reflector.Sink) {
+	every := min(s.shared.opts.FullRelistEvery, 1<<60) // 36 years, so that its parts and multiples are times.
+	for every > 0 {
+		last, after := k.LastFullList(), every*4/5+rand.N(every*2/5+1)
+		due := time.Until(last.Add(after))
+		if !pause(ctx, min(due, after)) { // The clock may have gone back.
+			return
+		}
+		for late := time.Now().Add(every / 10); !s.progress.isQuiet() && time.Now().Before(late); {
+			if !pause(ctx, quietTimeOfRelist) {
+				return
+			}
+		}
+		if k.LastFullList().Equal(last) && s.Relist(ctx) != nil {
+			return
+		}
+	}
+}
+
+// corrupt is called when a record cannot be read. It schedules a relist that writes
+// every record anew.
+func (s *SharedIndexInformer) corrupt(err error) { s.damaged(err, false) }
+
+// fileDamaged is called when a part of the file cannot be read any more. It does the same.
+func (s *SharedIndexInformer) fileDamaged(err error) { s.damaged(err, true) }
+
+func (s *SharedIndexInformer) damaged(err error, wholeFile bool) {
+	p := &s.progress
+	p.mu.Lock()
+	isNews := p.setLocked(CodeUnreadable, err)
+	// The relist that is due, or running, rewrites a single bad record as well.
+	force := wholeFile || !p.relistForced && !p.rewriting
+	p.relistForced = p.relistForced || force
+	p.mu.Unlock()
+	if isNews {
+		s.place.Load().logger.Error(err, "Could not read all that is stored: all objects are to be listed and written anew")
+	}
+	if force {
+		s.forceRelist(relistingDamaged(err))
+	}
+}
+
+// relistingDamaged writes all anew, because something that is stored could not be read.
+func relistingDamaged(err error) reflector.Relisting {
+	return reflector.Relisting{Cause: CauseDamaged, Reason: err.Error(), Rewrite: true}
+}
+
+const (
+	// recentAnswer is how old the last word of a server that is heard may be, where no watch is open.
+	recentAnswer = 10 * time.Second
+	repairPoll   = 20 * time.Millisecond
+)
+
+// awaitRepair waits until a relist has repaired what could not be read, as long as the server is heard, and at most for limit
+// if that is positive. It reports whether that is done.
+func (s *SharedIndexInformer) awaitRepair(limit time.Duration) bool {
+	for begin := time.Now(); limit <= 0 || time.Since(begin) < limit; time.Sleep(repairPoll) {
+		switch repaired, heard := s.progress.repair(); {
+		case repaired:
+			return true
+		case !heard:
+			return false
+		}
+	}
+	return false
+}
+
+// repair reports whether all that is stored can be read, and whether the server is heard, so that it soon can.
+func (p *progress) repair() (repaired, heard bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	recent := time.Since(p.lastContact) < recentAnswer || time.Since(p.liveUntil) < recentAnswer
+	return p.troubles[CodeUnreadable].err == nil, p.phase == PhaseLive || recent && p.phase != PhaseStopped
+}
+
+// caughtUp is called when the resumed watch has caught up with the server, and after each relist.
+func (s *SharedIndexInformer) caughtUp() {
+	s.caught.set()
+	s.synced.set()
+}
+
+// serve makes the store readable, and logs once what the informer begins with.
+func (s *SharedIndexInformer) serve(action checkpoint.Action) {
+	p := s.parts.Load()
+	p.indexer.Hide(false)
+	if s.served.set() {
+		p.logger.Info("Serving the cache", append([]any{"action", action}, s.progress.start(p.indexer.Len())...)...)
+	}
+}
+
+// observer implements [reflector.Informer], together with the methods of progress.
+type observer struct {
+	*progress
+	informer *SharedIndexInformer
+}
+
+// CaughtUp implements [reflector.Informer].
+func (o observer) CaughtUp() { o.informer.caughtUp() }
+
+// RelistEnded implements [reflector.Informer].
+func (o observer) RelistEnded(complete bool, refused error) (whole bool) {
+	whole, repaired := o.relistEnded(complete, refused)
+	if repaired {
+		o.informer.place.Load().logger.Info("All objects were listed, and what could not be read is written anew")
+	}
+	return whole
+}
+
+// Relisted implements [reflector.Informer].
+func (o observer) Relisted(full bool) {
+	o.relisted(full)
+	o.informer.serve(checkpoint.ActionRelist)
+	o.informer.caughtUp()
+}
+
+// Refused implements [reflector.Informer].
+func (o observer) Refused(err error) { o.set(CodeRefused, err) }
+
+// Resync implements [reflector.Informer].
+func (o observer) Resync() { o.informer.processor.Resync() }
+
+// HasSyncedChecker implements [reflector.Informer].
+func (o observer) HasSyncedChecker() cache.DoneChecker { return o.informer.HasSyncedChecker() }
