@@ -22,10 +22,8 @@ import (
 )
 
 // NewDynamicSharedInformerFactory makes a factory like client-go's package dynamicinformer, for all namespaces. Its
-// informers live in c. If the client is a fake, the factory is client-go's own.
-//
-// The namespace kube-system tells clusters apart. If the client may not get it, or if clusters are behind different
-// paths of one server, wrap its transport, see [warmwatch.Cache.WrapTransport].
+// informers live in c. If the client is a fake, the factory is client-go's own. Unlike a typed client, a dynamic one hides
+// its transport: call config.Wrap(c.WrapTransport) before the client is made. Else the informers work from memory.
 func NewDynamicSharedInformerFactory(c *warmwatch.Cache, client dynamic.Interface, defaultResync time.Duration) dynamicinformer.DynamicSharedInformerFactory {
 	return NewFilteredDynamicSharedInformerFactory(c, client, defaultResync, metav1.NamespaceAll, nil)
 }
@@ -37,7 +35,7 @@ func NewFilteredDynamicSharedInformerFactory(c *warmwatch.Cache, client dynamic.
 		return dynamicinformer.NewFilteredDynamicSharedInformerFactory(client, defaultResync, namespace, tweak)
 	}
 	return newResourceFactory(func(r schema.GroupVersionResource) GenericInformer {
-		lw := newResourceListerWatcher(c, r, namespace, tweak, client.Resource(r).Namespace(namespace), client.Resource(namespaces))
+		lw := listWatch(client.Resource(r).Namespace(namespace), tweak)
 		informer := c.NewInformer(lw, &unstructured.Unstructured{}, defaultResync, byNamespace())
 		return listed{informer, dynamiclister.NewRuntimeObjectShim(dynamiclister.New(informer.GetIndexer(), r))}
 	})
@@ -65,8 +63,7 @@ func NewMetadataSharedInformerFactoryWithOptions(c *warmwatch.Cache, client meta
 		if fake {
 			generic = metadatainformer.NewFilteredMetadataInformer(client, r, o.namespace, defaultResync, byNamespace(), metadatainformer.TweakListOptionsFunc(o.tweak))
 		} else {
-			lw := newResourceListerWatcher(c, r, o.namespace, o.tweak, client.Resource(r).Namespace(o.namespace), client.Resource(namespaces))
-			lw.accept = acceptMetadata
+			lw := listWatch(client.Resource(r).Namespace(o.namespace), o.tweak)
 			informer := c.NewInformer(lw, &metav1.PartialObjectMetadata{}, defaultResync, byNamespace())
 			generic = listed{informer, metadatalister.NewRuntimeObjectShim(metadatalister.New(informer.GetIndexer(), r))}
 		}

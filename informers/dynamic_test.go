@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/informers"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/internal/testsupport/httpserver"
@@ -48,19 +49,19 @@ func TestFactoriesByResourceGoOnAfterARestart(t *testing.T) {
 		labels  map[string]string
 	}{
 		"dynamic": {func(a *agent) byResource {
-			return informers.NewDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.config), 0)
+			return informers.NewDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.wrapped()), 0)
 		}, "LIST /api/v1/configmaps", map[string]string{"x": "1"}},
 		"dynamic, filtered": {func(a *agent) byResource {
-			return informers.NewFilteredDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.config), 0, "ns", selectX)
+			return informers.NewFilteredDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.wrapped()), 0, "ns", selectX)
 		}, "LIST /api/v1/namespaces/ns/configmaps?labelSelector=x%3D1", map[string]string{"x": "1"}},
 		"metadata": {func(a *agent) byResource {
-			return informers.NewMetadataSharedInformerFactory(a.cache, metadata.NewForConfigOrDie(a.config), 0)
+			return informers.NewMetadataSharedInformerFactory(a.cache, metadata.NewForConfigOrDie(a.wrapped()), 0)
 		}, "LIST /api/v1/configmaps", map[string]string{"x": "1"}},
 		"metadata, filtered": {func(a *agent) byResource {
-			return informers.NewFilteredMetadataSharedInformerFactory(a.cache, metadata.NewForConfigOrDie(a.config), 0, "ns", selectX)
+			return informers.NewFilteredMetadataSharedInformerFactory(a.cache, metadata.NewForConfigOrDie(a.wrapped()), 0, "ns", selectX)
 		}, "LIST /api/v1/namespaces/ns/configmaps?labelSelector=x%3D1", map[string]string{"x": "1"}},
 		"metadata, with a transform": {func(a *agent) byResource {
-			return informers.NewMetadataSharedInformerFactoryWithOptions(a.cache, metadata.NewForConfigOrDie(a.config), 0, informers.WithTransform(strip))
+			return informers.NewMetadataSharedInformerFactoryWithOptions(a.cache, metadata.NewForConfigOrDie(a.wrapped()), 0, informers.WithTransform(strip))
 		}, "LIST /api/v1/configmaps", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -104,7 +105,7 @@ func TestFactoriesByResourceGoOnAfterARestart(t *testing.T) {
 // TestFactoriesByResourceThatAskForDifferentThingsShareNothing.
 func TestFactoriesByResourceThatAskForDifferentThingsShareNothing(t *testing.T) {
 	a := newAgent(t, testsupport.Path(t), httpserver.New(t, "one"))
-	dynamicClient, metadataClient := dynamic.NewForConfigOrDie(a.config), metadata.NewForConfigOrDie(a.config)
+	dynamicClient, metadataClient := dynamic.NewForConfigOrDie(a.wrapped()), metadata.NewForConfigOrDie(a.wrapped())
 	count := 0
 	for _, tweak := range []func(*metav1.ListOptions){
 		nil, selectX,
@@ -128,35 +129,31 @@ func TestFactoriesByResourceThatAskForDifferentThingsShareNothing(t *testing.T) 
 	}
 }
 
-// TestTheClusterIsKnownToFactoriesByResource: by the namespace kube-system. The path of the server, which is
-// part of the identity, is known where the transport is wrapped.
+// TestTheClusterIsKnownToFactoriesByResource, by the namespace kube-system.
 func TestTheClusterIsKnownToFactoriesByResource(t *testing.T) {
 	type process struct {
-		uid           string
-		wrapped, list bool
+		uid  string
+		list bool
 	}
 	for name, c := range map[string]struct {
 		api       *httpserver.Server
 		processes []process
 	}{
-		"plain":  {httpserver.New(t, "one"), []process{{"one", false, true}, {"one", false, false}, {"one", true, true}, {"one", true, false}, {"two", false, true}, {"two", true, true}, {"", false, false}, {"", true, false}, {"", true, false}, {"", false, false}}},
-		"secure": {httpserver.NewTLS(t, "one"), []process{{"", true, true}, {"", true, false}, {"", false, true}}},
+		"plain":  {httpserver.New(t, "one"), []process{{"one", true}, {"one", false}, {"two", true}, {"", false}}},
+		"secure": {httpserver.NewTLS(t, "one"), []process{{"", true}, {"", false}}},
 	} {
 		for kind, newFactory := range map[string]func(*agent) byResource{
 			"dynamic": func(a *agent) byResource {
-				return informers.NewDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.config), 0)
+				return informers.NewDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.wrapped()), 0)
 			},
 			"metadata": func(a *agent) byResource {
-				return informers.NewMetadataSharedInformerFactory(a.cache, metadata.NewForConfigOrDie(a.config), 0)
+				return informers.NewMetadataSharedInformerFactory(a.cache, metadata.NewForConfigOrDie(a.wrapped()), 0)
 			},
 		} {
 			path := testsupport.Path(t)
 			for i, p := range c.processes {
 				c.api.SetUID(p.uid)
 				a := newAgent(t, path, c.api)
-				if p.wrapped {
-					a.config.Wrap(a.cache.WrapTransport)
-				}
 				factory := newFactory(a)
 				informer := factory.ForResource(configMaps).Informer()
 				a.run(factory, informer)
@@ -170,53 +167,56 @@ func TestTheClusterIsKnownToFactoriesByResource(t *testing.T) {
 	}
 }
 
-// TestAFactoryByResourceMovesToAnotherCluster: whether the transport is wrapped, so that the server's address is known, or
-// not, what the file has of one cluster is not served behind another one's server, and is while the server is away.
+// TestAFactoryByResourceMovesToAnotherCluster: what the file has of one cluster is not served behind another one's server, and is while the server is away.
 func TestAFactoryByResourceMovesToAnotherCluster(t *testing.T) {
-	for name, isWrapped := range map[string]func(process int) bool{
-		"never":       func(int) bool { return false },
-		"always":      func(int) bool { return true },
-		"every other": func(process int) bool { return process%2 == 0 },
-	} {
-		one, two, path := httpserver.New(t, "one"), httpserver.New(t, "two"), testsupport.Path(t)
-		two.Change(func(w *httpserver.World) { w.Put("b", "uid-b", "") })
-		for i, p := range []struct {
-			api  *httpserver.Server
-			away bool
-			told string
-		}{{one, false, "ns/a"}, {two, false, "ns/b"}, {one, false, "ns/a"}, {one, false, "ns/a"}, {one, true, "ns/a"}} {
-			if p.away {
-				p.api.Close()
-			}
-			stale := time.Duration(0)
-			if p.away {
-				stale = -1
-			}
-			a := newAgent(t, path, p.api, stale)
-			if isWrapped(i) {
-				a.config.Wrap(a.cache.WrapTransport)
-			}
-			factory := informers.NewDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.config), 0)
-			informer := factory.ForResource(configMaps).Informer()
-			told := make(chan string, 10)
-			handler, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(obj any) {
-				key, _ := cache.MetaNamespaceKeyFunc(obj)
-				told <- key
-			}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			a.run(factory, informer)
-			if !p.away {
-				live(t, informer)
-			}
-			<-handler.HasSyncedChecker().Done()
-			expectKeys(t, informer, p.told)
-			a.stop()
-			if first := <-told; first != p.told || len(told) > 0 {
-				t.Errorf("wrapped %s, process %d: the handler was told of %s first, expected %s alone", name, i, first, p.told)
-			}
+	one, two, path := httpserver.New(t, "one"), httpserver.New(t, "two"), testsupport.Path(t)
+	two.Change(func(w *httpserver.World) { w.Put("b", "uid-b", "") })
+	for i, p := range []struct {
+		api  *httpserver.Server
+		away bool
+		told string
+	}{{one, false, "ns/a"}, {two, false, "ns/b"}, {one, false, "ns/a"}, {one, false, "ns/a"}, {one, true, "ns/a"}} {
+		if p.away {
+			p.api.Close()
 		}
+		stale := time.Duration(0)
+		if p.away {
+			stale = -1
+		}
+		a := newAgent(t, path, p.api, stale)
+		factory := informers.NewDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.wrapped()), 0)
+		informer := factory.ForResource(configMaps).Informer()
+		told := make(chan string, 10)
+		handler, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(obj any) {
+			key, _ := cache.MetaNamespaceKeyFunc(obj)
+			told <- key
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.run(factory, informer)
+		if !p.away {
+			live(t, informer)
+		}
+		<-handler.HasSyncedChecker().Done()
+		expectKeys(t, informer, p.told)
+		a.stop()
+		if first := <-told; first != p.told || len(told) > 0 {
+			t.Errorf("process %d: the handler got %s first, expected %s alone", i, first, p.told)
+		}
+	}
+}
+
+// TestADynamicClientThatIsNotWrappedIsServedFromMemory, and Status says why.
+func TestADynamicClientThatIsNotWrappedIsServedFromMemory(t *testing.T) {
+	a := newAgent(t, testsupport.Path(t), httpserver.New(t, "one"))
+	factory := informers.NewDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.config), 0)
+	informer := factory.ForResource(configMaps).Informer()
+	a.run(factory, informer)
+	expectKeys(t, informer, "ns/a")
+	s, _ := informers.Of(informer)
+	if problems := s.Status().Problems; len(problems) != 1 || problems[0].Code != warmwatch.CodeFromMemory {
+		t.Errorf("problems %v", problems)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch"
@@ -85,18 +86,28 @@ func ExampleOf() {
 
 // Custom resources, without a generated client.
 func ExampleNewDynamicSharedInformerFactory() {
-	widgets := func(cache *warmwatch.Cache, client dynamic.Interface) informers.GenericInformer {
+	widgets := func(cache *warmwatch.Cache, config *rest.Config) (informers.GenericInformer, error) {
+		config.Wrap(cache.WrapTransport)
+		client, err := dynamic.NewForConfig(config)
+		if err != nil {
+			return nil, err
+		}
 		factory := informers.NewDynamicSharedInformerFactory(cache, client, 0)
-		return factory.ForResource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"})
+		return factory.ForResource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}), nil
 	}
 	_ = widgets
 }
 
 // Only the metadata of Secrets.
 func ExampleNewMetadataSharedInformerFactory() {
-	secrets := func(cache *warmwatch.Cache, client metadata.Interface) informers.GenericInformer {
+	secrets := func(cache *warmwatch.Cache, config *rest.Config) (informers.GenericInformer, error) {
+		config.Wrap(cache.WrapTransport)
+		client, err := metadata.NewForConfig(config)
+		if err != nil {
+			return nil, err
+		}
 		factory := informers.NewMetadataSharedInformerFactory(cache, client, 0)
-		return factory.ForResource(corev1.SchemeGroupVersion.WithResource("secrets"))
+		return factory.ForResource(corev1.SchemeGroupVersion.WithResource("secrets")), nil
 	}
 	_ = secrets
 }

@@ -63,6 +63,13 @@ func newAgent(t *testing.T, path string, api *httpserver.Server, stale ...time.D
 // client returns one whose transport is not wrapped.
 func (a *agent) client() kubernetes.Interface { return kubernetes.NewForConfigOrDie(a.config) }
 
+// wrapped returns the configuration of a client whose transport is wrapped.
+func (a *agent) wrapped() *rest.Config {
+	config := rest.CopyConfig(a.config)
+	config.Wrap(a.cache.WrapTransport)
+	return config
+}
+
 func (a *agent) factory(opts ...informers.SharedInformerOption) informers.SharedInformerFactory {
 	return informers.NewSharedInformerFactoryWithOptions(a.cache, a.client(), 0, opts...)
 }
@@ -394,7 +401,7 @@ func TestATweakThatChangesItsMindIsFollowed(t *testing.T) {
 			return factory, factory.Core().V1().ConfigMaps().Informer
 		},
 		"dynamic": func(a *agent, tweak func(*metav1.ListOptions)) (byStart, func() cache.SharedIndexInformer) {
-			factory := informers.NewFilteredDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.config), 0, "", tweak)
+			factory := informers.NewFilteredDynamicSharedInformerFactory(a.cache, dynamic.NewForConfigOrDie(a.wrapped()), 0, "", tweak)
 			return factory, factory.ForResource(configMaps).Informer
 		},
 	} {

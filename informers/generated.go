@@ -21,25 +21,37 @@ import (
 // Call it before the factory makes that informer, and wrap the transport of the clientset by
 // [warmwatch.Cache.WrapTransport]. The informer has the index by namespace, as a generated one has. tweak is the
 // argument of the factory's WithTweakListOptions, if that is used.
-func Generated[Client any, List runtime.Object](c *warmwatch.Cache, example runtime.Object, resource interface {
-	List(context.Context, metav1.ListOptions) (List, error)
-	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
-}, tweak ...func(*metav1.ListOptions)) func(Client, time.Duration) cache.SharedIndexInformer {
-	tweaked := func(o metav1.ListOptions) metav1.ListOptions {
+func Generated[Client any, List runtime.Object](c *warmwatch.Cache, example runtime.Object, resource resourceClient[List], tweak ...func(*metav1.ListOptions)) func(Client, time.Duration) cache.SharedIndexInformer {
+	lw := listWatch(resource, func(o *metav1.ListOptions) {
 		for _, f := range tweak {
-			f(&o)
+			f(o)
 		}
-		return o
-	}
-	lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return resource.List(ctx, tweaked(o))
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return resource.Watch(ctx, tweaked(o))
-		},
-	}, resource)
+	})
 	return func(_ Client, resync time.Duration) cache.SharedIndexInformer {
 		return c.NewInformer(lw, example, resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	}
+}
+
+// A resourceClient is a generated, dynamic or metadata client of one resource.
+type resourceClient[List runtime.Object] interface {
+	List(context.Context, metav1.ListOptions) (List, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+// listWatch returns the ListerWatcher of a client-go factory whose tweak may be nil.
+func listWatch[List runtime.Object](client resourceClient[List], tweak func(*metav1.ListOptions)) cache.ListerWatcher {
+	tweaked := func(o metav1.ListOptions) metav1.ListOptions {
+		if tweak != nil {
+			tweak(&o)
+		}
+		return o
+	}
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return client.List(ctx, tweaked(o))
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return client.Watch(ctx, tweaked(o))
+		},
+	}, client)
 }

@@ -47,9 +47,6 @@ func (s *Seen) Path() string {
 	return prefix
 }
 
-// HiddenServer stands for the server in a request that was shown, see [Transport.Show], by a client that hides it.
-const HiddenServer = "http://unknown"
-
 // Server returns the root of the server's URLs.
 func (s *Seen) Server() string {
 	u := url.URL{Scheme: s.request.URL.Scheme, Host: s.request.URL.Host, Path: s.Path()}

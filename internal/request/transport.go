@@ -63,9 +63,6 @@ func (x *exchange) isAbout(r *http.Request) bool {
 	return err == nil && (r.URL.Query().Get("watch") != "") == x.watch
 }
 
-// IsLook reports whether a request of this context is only looked at.
-func IsLook(ctx context.Context) bool { return ctx.Value(lookKey{}) != nil }
-
 // Show shows r to the Look or the check of its context, and returns why it is not to be sent. It is
 // for requests that do not come to the Transport, because their client's transport is not wrapped.
 func (t Transport) Show(r *http.Request) error {

@@ -69,6 +69,7 @@ func factoryLife(t *testing.T, path, namespace string, cfg *rest.Config, handler
 	typed := informers.NewSharedInformerFactoryWithOptions(p.cache, client, 0, informers.WithNamespace(namespace))
 	cfg = rest.CopyConfig(cfg)
 	cfg.ContentConfig = rest.ContentConfig{} // Of typed clients only.
+	cfg.Wrap(p.cache.WrapTransport)
 	unstructured := informers.NewFilteredDynamicSharedInformerFactory(p.cache, newHTTPClient(t, cfg, dynamic.NewForConfig), 0, namespace, nil)
 	partial := informers.NewFilteredMetadataSharedInformerFactory(p.cache, newHTTPClient(t, metadata.ConfigFor(cfg), metadata.NewForConfig), 0, namespace, nil)
 	services, err := typed.ForResource(corev1.SchemeGroupVersion.WithResource("services"))
