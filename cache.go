@@ -133,7 +133,7 @@ func awaitEnds(informers []*SharedIndexInformer) {
 // ListFunc that drops it is not checked. Other requests pass. The first request of an informer of NewInformer is its
 // identity. If a later one asks for something else, it is sent, and the next process begins with a list.
 //
-// It also tells clusters apart, see Options.ClusterID. When a watch has expired (410), an informer of 100 objects or
+// It also distinguishes clusters, see Options.ClusterID. When a watch has expired (410), an informer of 100 objects or
 // more asks for the metadata of all objects, and then for the changed ones by their names. These requests go through
 // the ListerWatcher's List, with its credentials, up to 8 at a time. 64 objects cost one token of the rate limiter. For
 // a list of all objects the ListerWatcher is asked for a streaming watch. The transport sends that as a list or as

@@ -224,8 +224,8 @@ func (s *SharedIndexInformer) lookUntilSeen(ctx context.Context) (*request.Seen,
 	}
 }
 
-// watchFailed tells the handler of watch errors of one that came before there is a Reflector,
-// with a Reflector that does not run.
+// watchFailed calls the handler of watch errors for an error before there is a Reflector,
+// with one that does not run.
 func (s *SharedIndexInformer) watchFailed(ctx context.Context, err error) {
 	handler := s.watchErrorHandler
 	if handler == nil {
@@ -252,7 +252,7 @@ func (s *SharedIndexInformer) moveTo(ctx context.Context, seen *request.Seen) er
 const (
 	// stopPatience is how long an informer waits for its predecessor to end.
 	stopPatience = 10 * time.Second
-	// stopNotice is how long it waits for the predecessor to be told to end:
+	// stopNotice is how long it waits for the end of the predecessor's context:
 	// controller-runtime makes the new informer right after it has closed a
 	// channel, which other goroutines turn into the end of the old one's context.
 	stopNotice = time.Second
@@ -334,7 +334,7 @@ func (s *SharedIndexInformer) lookOf(p *parts) func(context.Context) (*request.S
 	}
 }
 
-// askCluster asks which cluster the server belongs to, until it has told. It returns how to relist if the stored
+// askCluster asks which cluster the server belongs to, until it has answered. It returns how to relist if the stored
 // objects are of another one. A refusal, or no answer, proves nothing.
 func (s *SharedIndexInformer) askCluster(ctx context.Context) *reflector.Relisting {
 	p := s.parts.Load()

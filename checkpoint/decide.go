@@ -24,11 +24,11 @@ type Decision struct {
 	Rewrite bool
 	// RebuildIndices: the index entries must be rebuilt from the objects.
 	RebuildIndices bool
-	// TellAgain: another program may have transformed the objects that wait for durable handlers,
-	// which are told all objects instead.
-	TellAgain bool
-	// TellAll: the file may not say what durable handlers were told. All are told all objects.
-	TellAll bool
+	// StartOverPending: durable handlers with pending deltas start over, because another program may have transformed the
+	// objects of these deltas.
+	StartOverPending bool
+	// StartOverAll: all durable handlers start over, because the file may not say what they have acknowledged.
+	StartOverAll bool
 	// Cause is the first thing that does not match.
 	Cause Cause
 	// Reason is for people. It names everything that does not match, and is empty if the Cause says all.
@@ -76,7 +76,7 @@ func Decide(e Evidence, want Want) Decision {
 	d := Decision{Action: ActionResume, Serve: true}
 	if e.Unread {
 		d.relist(CauseDamaged)
-		d.Rewrite, d.RebuildIndices, d.TellAll = true, true, true
+		d.Rewrite, d.RebuildIndices, d.StartOverAll = true, true, true
 		d.because("the checkpoint could not be read")
 	}
 	switch {
@@ -84,11 +84,11 @@ func Decide(e Evidence, want Want) Decision {
 		d.compare(e.Record, want)
 	case e.Stored: // Nobody knows which server had these objects, and when.
 		d.relist(CauseDamaged)
-		d.Serve, d.Rewrite, d.TellAgain = false, true, true
+		d.Serve, d.Rewrite, d.StartOverPending = false, true, true
 		d.because("there are objects, and no checkpoint that can be read")
 	default:
 		d.relist(CauseFirstStart)
-		d.Serve, d.TellAgain = false, true
+		d.Serve, d.StartOverPending = false, true
 	}
 	// Readers must not take missing objects for deleted ones.
 	if d.Serve && e.Incomplete {
@@ -126,7 +126,7 @@ func (d *Decision) compare(found *Record, want Want) {
 	if d.differs("transform version", found.TransformVersion, want.TransformVersion) {
 		// The objects are not what the handlers expect.
 		d.relist(CauseTransformVersion)
-		d.Serve, d.Rewrite, d.TellAgain = false, true, true
+		d.Serve, d.Rewrite, d.StartOverPending = false, true, true
 	}
 	if d.differs("schema version", found.SchemaVersion, want.SchemaVersion) {
 		// The objects are valid, but lack fields that the other program did not know.
@@ -162,11 +162,11 @@ func (d *Decision) compareState(found State) {
 		d.because("the last relist is incomplete")
 	case StateSyncing:
 		d.relist(CauseIncomplete)
-		d.Serve, d.TellAgain = false, true // Objects are missing, or some are of another transform version.
+		d.Serve, d.StartOverPending = false, true // Objects are missing, or some are of another transform version.
 		d.because("the first list is incomplete")
 	default:
 		d.relist(CauseDamaged)
-		d.Serve, d.TellAgain = false, true
+		d.Serve, d.StartOverPending = false, true
 		d.because("the state %q is unknown", found)
 	}
 }

@@ -49,8 +49,8 @@ var (
 	discard = Decision{Action: ActionDiscard, Rewrite: true}
 	rewrite = Decision{Action: ActionRelist, Serve: true, Rewrite: true}
 	redo    = Decision{Action: ActionRelist, Rewrite: true}
-	retell  = Decision{Action: ActionRelist, TellAgain: true}
-	replace = Decision{Action: ActionRelist, Rewrite: true, TellAgain: true}
+	retell  = Decision{Action: ActionRelist, StartOverPending: true}
+	replace = Decision{Action: ActionRelist, Rewrite: true, StartOverPending: true}
 	reindex = Decision{Action: ActionResume, Serve: true, RebuildIndices: true}
 )
 
@@ -170,7 +170,7 @@ func TestDecideOnTheStateOfTheFile(t *testing.T) {
 		cause    Cause
 	}{
 		{"a checkpoint that cannot be read, beside objects", Evidence{Stored: true}, replace, CauseDamaged},
-		{"a checkpoint that could not be read", Evidence{Record: &found, Stored: true, Unread: true}, Decision{Action: ActionRelist, Serve: true, Rewrite: true, RebuildIndices: true, TellAll: true}, CauseDamaged},
+		{"a checkpoint that could not be read", Evidence{Record: &found, Stored: true, Unread: true}, Decision{Action: ActionRelist, Serve: true, Rewrite: true, RebuildIndices: true, StartOverAll: true}, CauseDamaged},
 		{"objects are missing", Evidence{Record: &found, Stored: true, Incomplete: true}, redo, CauseDamaged},
 		{"index entries may be wrong", Evidence{Record: &found, Stored: true, IndexErr: failed}, reindex, CauseResumed},
 		{"the indices could not be rebuilt", Evidence{Record: &found, Stored: true, RebuildErr: failed}, redo, CauseDamaged},
@@ -207,7 +207,7 @@ func TestDecideOnSeveralDifferences(t *testing.T) {
 			}
 			expected.Serve = expected.Serve && row.want.Serve
 			expected.Rewrite = expected.Rewrite || row.want.Rewrite
-			expected.TellAgain = expected.TellAgain || row.want.TellAgain
+			expected.StartOverPending = expected.StartOverPending || row.want.StartOverPending
 			expected.RebuildIndices = expected.RebuildIndices || row.want.RebuildIndices
 		}
 		got := Decide(Evidence{Record: &found}, want)

@@ -51,7 +51,7 @@ type Identity struct {
 	ShardSelector string `json:"shardSelector,omitempty"`
 	Name          string `json:"name,omitempty"` // Tells apart two informers over the same data.
 	Form          Form   `json:"form,omitempty"`
-	// Path is what the server's paths begin with. It tells apart the clusters behind one
+	// Path is what the server's paths begin with. It distinguishes the clusters behind one
 	// proxy, and logical clusters of one server. Empty where the request is not known.
 	Path string `json:"path,omitempty"`
 }

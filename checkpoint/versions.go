@@ -39,7 +39,7 @@ func SchemaVersion(example any) string {
 	return BinaryVersion()
 }
 
-// schemaVersion returns false if it cannot tell the version of every type.
+// schemaVersion returns false if it does not know the version of every type.
 func schemaVersion(t reflect.Type, info *debug.BuildInfo) (string, bool) {
 	if t == nil {
 		return "", false

@@ -11,7 +11,7 @@ import (
 	"github.com/warmwatch/warmwatch/internal/record"
 )
 
-// A Delta is one change, as handlers are told it.
+// A Delta is one change, as handlers get it.
 type Delta struct {
 	// Number is that of the delta in its log. [Log.Append] gives them, one after the other.
 	Number uint64

@@ -62,7 +62,7 @@ func NewDeltaFIFO(o DeltaFIFOOptions) (*DeltaFIFO, error) {
 	return q, err
 }
 
-// startOver skips what is lost: Replace tells of it.
+// startOver skips what is lost: Replace queues it again.
 func (q *DeltaFIFO) startOver() error {
 	return errors.Join(q.consumer.BeginList(), q.consumer.EndList())
 }

@@ -179,7 +179,7 @@ func (q *Log) consumeLocked(p *position, durable bool) *Consumer {
 	return p.consumer
 }
 
-// NotePanic notes durably that the handler has panicked when it was told of an object, and
+// NotePanic notes durably that the handler has panicked when it was called for an object, and
 // returns in how many processes it has.
 func (c *Consumer) NotePanic(key string) (count int, err error) {
 	err = c.changePanics(func(panics map[string]int) {

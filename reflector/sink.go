@@ -129,8 +129,8 @@ func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistI
 		Incomplete: !k.indexer.Counted() || !k.indexer.Complete(), IndexErr: k.indexer.IndexErr(),
 	}
 	decision := checkpoint.Decide(evidence, want)
-	if decision.TellAgain || decision.TellAll {
-		if err := k.log.StartOver(func(_ string, waiting int) bool { return decision.TellAll || waiting > 0 }); err != nil {
+	if decision.StartOverPending || decision.StartOverAll {
+		if err := k.log.StartOver(func(_ string, waiting int) bool { return decision.StartOverAll || waiting > 0 }); err != nil {
 			k.logger.Error(err, "Could not have handlers start over")
 		}
 	}

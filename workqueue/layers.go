@@ -91,8 +91,8 @@ func (k keptForLater[T]) AddAfter(item T, d time.Duration) {
 }
 
 // delay notes an item that is to wait. It reports false for one that waits already, for no longer: the
-// earlier time counts, as with client-go. That queue is not told of the other one, because it would let
-// the item wait once more if the earlier time came meanwhile, and this one would not know.
+// earlier time counts, as with client-go. The later time is not passed on: if the earlier one came meanwhile, that queue would let
+// the item wait once more, and this one would not know.
 func (q *Queue[T]) delay(item T, d time.Duration) bool {
 	due := time.Now().Add(d) // client-go adds the item no earlier.
 	q.mu.Lock()

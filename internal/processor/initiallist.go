@@ -9,7 +9,7 @@ import (
 	"github.com/warmwatch/warmwatch/queue"
 )
 
-// startOver tells of the deletions that wait, and of every object, see [queue.Consumer.BeginList]. It waits until the
+// startOver delivers the deletions that wait, and OnAdd of every object, see [queue.Consumer.BeginList]. It waits until the
 // informer has synced, so that no handler is called for objects that are gone. While the
 // handler is called for one chunk, the next is read, so that no snapshot is held during a callback.
 func (l *listener) startOver() bool {
@@ -21,29 +21,29 @@ func (l *listener) startOver() bool {
 		return l.failed(err)
 	}
 	begun := l.consumer.ListBegun()
-	if !l.tellDeletions(0, begun, func(*queue.Delta) bool { return true }) {
+	if !l.deliverDeletions(0, begun, func(*queue.Delta) bool { return true }) {
 		return false
 	}
 	defer l.p.store.Ballast()()
-	toldSeq := uint64(math.MaxUint64)
-	ok := l.tellChunks(true, func(from string, c indexer.Chunk) bool {
+	deliveredSeq := uint64(math.MaxUint64)
+	ok := l.eachChunk(true, func(from string, c indexer.Chunk) bool {
 		covered := func(d *queue.Delta) bool {
 			return d.Seq <= c.Seq && d.Key >= from && (c.Done || d.Key < c.Next)
 		}
-		if !l.tellDeletions(begun, math.MaxUint64, covered) { // Some of them may not be published yet.
+		if !l.deliverDeletions(begun, math.MaxUint64, covered) { // Some of them may not be published yet.
 			return false
 		}
-		if !l.tellObjects(c, cache.Added, func(obj any) { l.handler.OnAdd(obj, true) }) {
+		if !l.deliverObjects(c, cache.Added, func(obj any) { l.handler.OnAdd(obj, true) }) {
 			return false
 		}
 		l.consumer.Listed(c.Next, c.Done, c.Seq)
-		toldSeq = min(toldSeq, c.Seq)
+		deliveredSeq = min(deliveredSeq, c.Seq)
 		return true
 	})
 	if !ok {
 		return false
 	}
-	l.toldSeq = max(l.toldSeq, toldSeq)
+	l.deliveredSeq = max(l.deliveredSeq, deliveredSeq)
 	if err := l.consumer.EndList(); err != nil {
 		return l.failed(err)
 	}
@@ -52,8 +52,8 @@ func (l *listener) startOver() bool {
 	return true
 }
 
-// tellDeletions tells of the deletions behind a number, up to another one, that concern the list now.
-func (l *listener) tellDeletions(after, upTo uint64, concerns func(*queue.Delta) bool) bool {
+// deliverDeletions delivers the deletions behind a number, up to another one, that concern the list now.
+func (l *listener) deliverDeletions(after, upTo uint64, concerns func(*queue.Delta) bool) bool {
 	for {
 		ds, err := l.consumer.Deletions(after, upTo)
 		if err != nil {
@@ -81,8 +81,8 @@ func (l *listener) tellDeletions(after, upTo uint64, concerns func(*queue.Delta)
 	}
 }
 
-// tellObjects calls f for each object of a chunk.
-func (l *listener) tellObjects(c indexer.Chunk, t cache.DeltaType, f func(obj any)) bool {
+// deliverObjects calls f for each object of a chunk.
+func (l *listener) deliverObjects(c indexer.Chunk, t cache.DeltaType, f func(obj any)) bool {
 	d := queue.Delta{Type: t}
 	for i, obj := range c.Objects {
 		if obj == nil { // See resync.
@@ -99,9 +99,9 @@ func (l *listener) tellObjects(c indexer.Chunk, t cache.DeltaType, f func(obj an
 	return true
 }
 
-// tellChunks calls tell with all objects, in chunks, until tell returns false. Where whole, it reads a chunk again that
+// eachChunk calls f with all objects, in chunks, until f returns false. Where whole, it reads a chunk again that
 // lacks an object which could not be read, until a relist has brought it.
-func (l *listener) tellChunks(whole bool, tell func(from string, c indexer.Chunk) bool) bool {
+func (l *listener) eachChunk(whole bool, f func(from string, c indexer.Chunk) bool) bool {
 	begun := l.p.enter()
 	defer l.p.leave()
 	from := ""
@@ -129,7 +129,7 @@ func (l *listener) tellChunks(whole bool, tell func(from string, c indexer.Chunk
 		if !read.Done {
 			c = l.p.readChunk(read.Next, l.durable, begun)
 		}
-		if !tell(from, read) {
+		if !f(from, read) {
 			return false
 		}
 		if read.Done {
@@ -142,7 +142,7 @@ func (l *listener) tellChunks(whole bool, tell func(from string, c indexer.Chunk
 // chunks holds the last chunks. Listeners that go through all objects at about the same time share them, and the objects,
 // as client-go's listeners do. Processor.mu guards it.
 type chunks struct {
-	listeners int // Who tell of chunks now.
+	listeners int // Who deliver chunks now.
 	last      uint64
 	byKey     map[chunkKey]*chunk
 	keys      []chunkKey    // Oldest first.
@@ -170,7 +170,7 @@ type chunk struct {
 	err   error
 }
 
-// enter is called by a listener that begins to tell of chunks. It returns that moment.
+// enter is called by a listener that begins to deliver chunks. It returns that moment.
 func (p *Processor) enter() moment {
 	seq := p.store.Seq()
 	p.mu.Lock()

@@ -42,8 +42,8 @@ func (l *listener) waitForKnown() {
 	}
 }
 
-// tellUnknown tells of the deletion of those objects that the store lacks.
-func (l *listener) tellUnknown(keys []cache.ObjectName) bool {
+// deliverUnknown calls OnDelete for those objects that the store lacks.
+func (l *listener) deliverUnknown(keys []cache.ObjectName) bool {
 	for _, name := range keys {
 		d := queue.Delta{Type: cache.Deleted, Key: name.String(), FinalStateUnknown: true}
 		exists, err := l.exists(d.Key)

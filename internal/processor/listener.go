@@ -47,21 +47,21 @@ type listener struct {
 	synced   chan struct{} // Closed when the initial items were handled, and the informer has synced.
 	// initialHead is the number up to which deltas are initial items, plus 1; 0 while that is not known.
 	initialHead atomic.Uint64
-	// initialList says that the handler has not been told of all objects yet.
+	// initialList says that the handler has not got all objects yet.
 	initialList atomic.Bool
 	inFlight    atomic.Pointer[callback]
 	skipped     atomic.Int64
 
-	// unknown has what Known has returned, until the handler is told of what the store lacks of it.
+	// unknown has what Known has returned, until OnDelete is called for those of them that the store lacks.
 	unknown atomic.Pointer[[]cache.ObjectName]
 
-	unacked []queue.Delta // The handler has returned from them.
-	toldSeq uint64        // The number of the last write that the handler was told of.
+	unacked      []queue.Delta // The handler has returned from them.
+	deliveredSeq uint64        // The number of the last write that was delivered.
 
 	sleepAfterCrash bool
 
-	resyncWanted atomic.Bool // The handler is to be told of all objects again.
-	syncing      atomic.Bool // The handler is told of deltas that changed nothing.
+	resyncWanted atomic.Bool // The handler is to be called for all objects again.
+	syncing      atomic.Bool // The handler also gets deltas that changed nothing.
 	// Guarded by Processor.mu:
 	requested time.Duration
 	period    time.Duration
@@ -140,7 +140,7 @@ func (l *listener) run() {
 		ds, err := l.consumer.Next()
 		if keys := l.unknown.Load(); keys != nil && err == nil {
 			l.unknown.Store(nil)
-			if !l.tellUnknown(*keys) {
+			if !l.deliverUnknown(*keys) {
 				return
 			}
 		}
@@ -150,7 +150,7 @@ func (l *listener) run() {
 		case err != nil:
 			goOn = l.failed(err)
 		default:
-			goOn = l.tellDeltas(ds)
+			goOn = l.deliverDeltas(ds)
 		}
 	}
 }
@@ -161,7 +161,7 @@ func (l *listener) failed(err error) bool {
 		return false
 	}
 	if !errors.Is(err, errNotListed) { // Whoever has met the damage has logged it.
-		l.log().Error(err, "Could not read what to tell a handler, trying again", "handler", l.name)
+		l.log().Error(err, "Could not read what is pending for a handler, trying again", "handler", l.name)
 	}
 	return waitFor(l, time.After(readRetryDelay))
 }
@@ -181,7 +181,7 @@ func (l *listener) checkSynced() {
 	}
 }
 
-func (l *listener) tellDeltas(ds []queue.Delta) bool {
+func (l *listener) deliverDeltas(ds []queue.Delta) bool {
 	last := time.Now()
 	defer l.acknowledge()
 	for i := range ds {
@@ -190,10 +190,10 @@ func (l *listener) tellDeltas(ds []queue.Delta) bool {
 			return false
 		}
 		called := !l.consumer.Covers(d) && l.concerns(d)
-		if called && !l.call(d, func() { l.tell(d) }) {
+		if called && !l.call(d, func() { l.deliver(d) }) {
 			return false
 		}
-		l.unacked, l.toldSeq = ds[i-len(l.unacked):i+1], max(l.toldSeq, d.Seq)
+		l.unacked, l.deliveredSeq = ds[i-len(l.unacked):i+1], max(l.deliveredSeq, d.Seq)
 		panicked := called && l.consumer.Panics(d.Key) > 0
 		if now := time.Now(); panicked || now.Sub(last) >= acknowledgeEvery {
 			last = now
@@ -217,12 +217,12 @@ func (l *listener) acknowledge() {
 // list, which a crash repeats, they count until its end. After ErrClosed they count a little longer.
 func (l *listener) forgetPanics(key string) { _ = l.consumer.Returned(key) }
 
-// concerns reports whether there is something to tell of a delta: not if it changed
+// concerns reports whether the handler is called for a delta: not if it changed
 // nothing and the handler does not resync.
 func (l *listener) concerns(d *queue.Delta) bool { return d.Type != cache.Sync || l.syncing.Load() }
 
-// tell calls the handler for a delta.
-func (l *listener) tell(d *queue.Delta) {
+// deliver calls the handler for a delta.
+func (l *listener) deliver(d *queue.Delta) {
 	switch {
 	case d.Replaced && l.durable:
 		gone, _ := d.Deletion()
@@ -265,7 +265,7 @@ func (l *listener) call(d *queue.Delta, f func()) bool {
 }
 
 // crashed handles the panic of a callback as client-go does, and logs in the same line
-// which delta the handler was told of.
+// which delta the handler was called for.
 func (l *listener) crashed(r any, d *queue.Delta) {
 	logger := l.log().WithValues("handler", l.name, "key", d.Key, "type", d.Type)
 	if l.durable {
@@ -277,7 +277,7 @@ func (l *listener) crashed(r any, d *queue.Delta) {
 	panic(r)
 }
 
-// notePanic notes durably that a durable handler has panicked when it was told of an object, unless
+// notePanic notes durably that a durable handler has panicked when it was called for an object, unless
 // the process goes on. A disk that does not answer does not keep the process from ending.
 func (l *listener) notePanic(key string) (noted string) {
 	if !utilruntime.ReallyCrash || l.p.opts.MaxPanics < 0 {

@@ -36,8 +36,8 @@ type Options struct {
 	Informer string
 	// Served is closed when the store may be read.
 	Served <-chan struct{}
-	// Synced is closed when the informer has synced. Initial lists wait for it. The deltas that a durable handler is
-	// told of before are initial items.
+	// Synced is closed when the informer has synced. Initial lists wait for it. The deltas that a durable handler
+	// gets before are initial items.
 	Synced <-chan struct{}
 	// CaughtUp is closed when the store has what the server has.
 	CaughtUp <-chan struct{}
@@ -81,7 +81,7 @@ func New(o Options) *Processor {
 type Name struct {
 	Kind        queue.Kind
 	Name, Epoch string // See [queue.Log.Durable].
-	// Known, unless it is nil, returns the keys of the objects that the handler holds. It is told of those that the store
+	// Known, unless it is nil, returns the keys of the objects that the handler holds. OnDelete is called for those that the store
 	// lacks once the cache has caught up.
 	Known func(context.Context) ([]cache.ObjectName, error)
 }
@@ -251,7 +251,7 @@ func (p *Processor) Stop() {
 	p.stopped = true
 	for l := range p.listeners {
 		l.stopLocked()
-		if !p.started { // They were told of nothing, and never will be.
+		if !p.started { // They were not called, and never will be.
 			delete(p.listeners, l)
 			close(l.finished)
 		}
@@ -284,7 +284,7 @@ type HandlerStatus struct {
 	Name    string // Of a durable handler, or the Go type of a plain one.
 	Durable bool
 	Absent  bool // The durable name has no handler.
-	// InitialList says that a handler has not been told of all objects yet.
+	// InitialList says that a handler has not got all objects yet.
 	InitialList bool
 	// Callback is the key of the object that a callback runs for, and CallbackSince when that began;
 	// empty and zero if none runs.

@@ -74,7 +74,7 @@ func (p *Processor) ShouldResync() bool {
 	return some
 }
 
-// Resync makes the listeners that are due tell of all objects again.
+// Resync makes the listeners that are due call their handlers for all objects again.
 func (p *Processor) Resync() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,18 +88,18 @@ func (p *Processor) Resync() {
 	}
 }
 
-// resync tells of every object, with the same one as old and new. It leaves out objects
-// with a delta that the handler was not told yet, because that will come.
+// resync calls OnUpdate for every object, with the same one as old and new. It leaves out objects
+// with a delta that was not delivered yet, because that will come.
 func (l *listener) resync() bool {
-	return l.tellChunks(false, func(_ string, c indexer.Chunk) bool {
+	return l.eachChunk(false, func(_ string, c indexer.Chunk) bool {
 		if l.consumer.Behind().Deltas > 0 {
 			c.Objects = slices.Clone(c.Objects)
 			for i, seq := range c.Seqs {
-				if seq > l.toldSeq {
+				if seq > l.deliveredSeq {
 					c.Objects[i] = nil
 				}
 			}
 		}
-		return l.tellObjects(c, cache.Sync, func(obj any) { l.handler.OnUpdate(obj, obj) })
+		return l.deliverObjects(c, cache.Sync, func(obj any) { l.handler.OnUpdate(obj, obj) })
 	})
 }

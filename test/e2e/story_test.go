@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestWhatALifeMayTellAgain: a life begins where the cursor of the last one was stored,
+// TestWhatALifeMayStartOverPending: a life begins where the cursor of the last one was stored,
 // and tells in the same order what was told from there on.
-func TestWhatALifeMayTellAgain(t *testing.T) {
+func TestWhatALifeMayStartOverPending(t *testing.T) {
 	const before = "add a - 1|add b - 1|lost a - 1|lost b - 1|add a - 2|add b - 2|update a 2 3"
 	for next, ok := range map[string]bool{
 		"update a 2 3|delete a - 3":                             true,
