@@ -1,7 +1,7 @@
 package workqueue
 
 import (
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
@@ -46,10 +46,10 @@ func (k kept[T]) Get() (item T, shutdown bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.closed && (!q.leave || !q.plain.ShuttingDown()) {
+		q.processing[item] = struct{}{}
 		return item, false
 	}
-	q.order.begin(item) // Nobody works on it. Its key stays.
-	k.Typed.Done(item)
+	k.Typed.Done(item) // Nobody works on it. Its key stays.
 	return *new(T), true
 }
 
@@ -58,9 +58,10 @@ func (k kept[T]) Done(item T) {
 	q := k.q
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.order.begin(item)
+	delete(q.processing, item)
+	q.order.pushed.Store(false)
 	k.Typed.Done(item)
-	again := q.order.took()
+	again := q.order.pushed.Load() // By Done, because the item was added again: all who cause a Push hold q.mu.
 	_, waits := q.delayed[item]
 	_, left := q.left[item]
 	if !again && !waits && !left && !q.closed {
@@ -105,51 +106,14 @@ func (q *Queue[T]) delay(item T, d time.Duration) bool {
 	return true
 }
 
-// An order is client-go's FIFO queue of the items that are ready. The plain queue calls Push and Pop
-// under its lock.
+// An order is client-go's FIFO queue of the items that are ready. The plain queue calls Push under its lock.
 type order[T comparable] struct {
 	workqueue.Queue[T]
-	mu         sync.Mutex
-	pushed     bool           // Since begin.
-	processing map[T]struct{} // Those that were popped, and not given back by begin.
+	pushed atomic.Bool // Since Done has begun.
 }
 
 // Push implements workqueue.Queue.
 func (o *order[T]) Push(item T) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.pushed = true
+	o.pushed.Store(true)
 	o.Queue.Push(item)
-}
-
-// Pop implements workqueue.Queue.
-func (o *order[T]) Pop() T {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	item := o.Queue.Pop()
-	o.processing[item] = struct{}{}
-	return item
-}
-
-// begin is called before the plain queue's Done. All who cause a Push hold the Queue's lock, so that
-// nothing but this Done can push until took is called.
-func (o *order[T]) begin(item T) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.pushed = false
-	delete(o.processing, item)
-}
-
-// took reports whether Done has pushed the item, because it was added again.
-func (o *order[T]) took() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.pushed
-}
-
-// working returns how many items were popped for which Done was not called.
-func (o *order[T]) working() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return len(o.processing)
 }

@@ -59,6 +59,8 @@ type Queue[T comparable] struct {
 	delayed map[T]time.Time     // When the item will be added that waits for its time.
 	left    map[T]struct{}      // Items that were added after ShutDown.
 	closed  bool
+	// processing has the items that Get has returned, until Done.
+	processing map[T]struct{}
 }
 
 var _ workqueue.TypedRateLimitingInterface[string] = (*Queue[string])(nil)
@@ -76,8 +78,8 @@ func New[T comparable](s *Store, name string, o Options[T]) (*Queue[T], error) {
 	if o.RateLimiter == nil {
 		o.RateLimiter = workqueue.DefaultTypedControllerRateLimiter[T]()
 	}
-	q := &Queue[T]{store: s, name: name, keys: map[string]struct{}{}, codec: o.Codec, leave: o.LeaveAtShutDown, delayed: map[T]time.Time{}, left: map[T]struct{}{}}
-	q.order.Queue, q.order.processing = workqueue.DefaultQueue[T](), map[T]struct{}{}
+	q := &Queue[T]{store: s, name: name, keys: map[string]struct{}{}, codec: o.Codec, leave: o.LeaveAtShutDown, delayed: map[T]time.Time{}, left: map[T]struct{}{}, processing: map[T]struct{}{}}
+	q.order.Queue = workqueue.DefaultQueue[T]()
 	q.plain = workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[T]{
 		Name: name, Queue: &q.order,
 	})
@@ -200,14 +202,13 @@ func (q *Queue[T]) release() {
 // inUse implements owner: an item is worked on, or will be.
 func (q *Queue[T]) inUse() bool {
 	q.mu.Lock()
-	closed := q.closed
-	q.mu.Unlock()
-	return !closed && (!q.ShuttingDown() || !q.leave && q.Len() > 0 || q.order.working() > 0)
+	defer q.mu.Unlock()
+	return !q.closed && (!q.ShuttingDown() || !q.leave && q.Len() > 0 || len(q.processing) > 0)
 }
 
 // len implements owner.
 func (q *Queue[T]) len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return max(len(q.keys), q.Len()+q.order.working())
+	return max(len(q.keys), q.Len()+len(q.processing))
 }
