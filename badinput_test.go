@@ -144,19 +144,18 @@ func unless(ok bool, why string) string {
 	return why
 }
 
-func init() {
-	programs["hold"] = func([]string) error {
-		c, err := warmwatch.Open(context.Background(), os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{})
-		if err != nil {
-			return err
-		}
-		if err := c.Status().Err; err != nil {
-			return err
-		}
-		_, _ = os.Stdout.WriteString("held\n")
-		_, _ = io.Copy(io.Discard, os.Stdin) // Until the other end is closed.
-		return c.Close()
+// holdProgram is the program "hold": it holds a file until its input ends.
+func holdProgram([]string) error {
+	c, err := warmwatch.Open(context.Background(), os.Getenv("WARMWATCH_TEST_FILE"), warmwatch.Options{})
+	if err != nil {
+		return err
 	}
+	if err := c.Status().Err; err != nil {
+		return err
+	}
+	_, _ = os.Stdout.WriteString("held\n")
+	_, _ = io.Copy(io.Discard, os.Stdin) // Until the other end is closed.
+	return c.Close()
 }
 
 // holdFile has another process hold a file until release is called.

@@ -166,7 +166,7 @@ func TestAnExpiredTokenIsNoAnswer(t *testing.T) {
 			}
 			p.stop()
 		}
-		f.requests = nil
+		f.takeRequests()
 		p := launch(t, path, f, isCluster("one", nil)).run()
 		settle()
 		if st := p.informer.Status(); st.Resumes != 1 || st.Relists != 0 {
@@ -529,7 +529,7 @@ func TestTheTokensThatAnInformerTakes(t *testing.T) {
 func TestLogicalClustersOfOneServerShareNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		path := testsupport.Path(t)
-		for process := range 2 {
+		for life := range 2 {
 			c := open(t, path)
 			var stops []func()
 			for _, workspace := range []string{"one", "two", ""} {
@@ -538,9 +538,9 @@ func TestLogicalClustersOfOneServerShareNothing(t *testing.T) {
 				stops = append(stops, start(t, informer))
 				settle()
 				expectOne(t, informer)
-				from := []string{"server", "disk"}[process]
+				from := []string{"server", "disk"}[life]
 				if st := informer.Status(); st.StartedFrom != from || st.Err != nil {
-					t.Errorf("workspace %q, process %d: %+v", workspace, process, st)
+					t.Errorf("workspace %q, process %d: %+v", workspace, life, st)
 				}
 				for _, list := range g.lists {
 					if !strings.Contains(list, workspace) {

@@ -147,18 +147,18 @@ func TestLateHandlersJoinWithTheInitialItems(t *testing.T) {
 // TestAPlainHandlerGetsWhatThereIsWhenItJoins (D1), before the start, at the start or later, and then every
 // change. It gets nothing of the objects that handlers of an earlier process knew and that are gone.
 func TestAPlainHandlerGetsWhatThereIsWhenItJoins(t *testing.T) {
-	type process struct {
+	type begun struct {
 		informer cache.SharedIndexInformer
 		run      func() (stop func())
 	}
-	for name, begin := range map[string]func(*testing.T, string, *source) process{
-		"client-go": func(t *testing.T, _ string, f *source) process {
+	for name, begin := range map[string]func(*testing.T, string, *source) begun{
+		"client-go": func(t *testing.T, _ string, f *source) begun {
 			informer := clientGo.new(t, f)
-			return process{informer, func() func() { return start(t, informer) }}
+			return begun{informer, func() func() { return start(t, informer) }}
 		},
-		"warmwatch": func(t *testing.T, path string, f *source) process {
+		"warmwatch": func(t *testing.T, path string, f *source) begun {
 			p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.ServeStaleAfter = 0 })
-			return process{p.informer, func() func() { return p.run().stop }}
+			return begun{p.informer, func() func() { return p.run().stop }}
 		},
 	} {
 		for _, history := range []bool{true, false} {

@@ -13,19 +13,16 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
 	bolt "go.etcd.io/bbolt"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -213,18 +210,8 @@ func TestAnyDamageOfTheFile(t *testing.T) {
 	}
 }
 
-// copySource returns the source as it was when the file was taken.
-func (w worn) copySource(t *testing.T) *source {
-	f := newSource(t)
-	f.rv, f.uids, f.history = w.f.rv, w.f.uids, slices.Clone(w.f.history)
-	for key, obj := range w.f.objects {
-		f.objects[key] = obj.DeepCopyObject()
-	}
-	return f
-}
-
 func (w worn) trial(t *testing.T, path string) {
-	f := w.copySource(t)
+	f := w.f.copy(t)
 	f.setDown(errUnreachable)
 	p := launch(t, path, f, withContentIndex)
 	p.damaged = true
@@ -261,24 +248,6 @@ func (w worn) trial(t *testing.T, path string) {
 	expectEqual(t, p.informer, f)
 }
 
-// loggedLines returns a logger, and what it has logged that has a text.
-func loggedLines(text string) (*klog.Logger, func() []string) {
-	var mu sync.Mutex
-	var lines []string
-	logger := funcr.New(func(_, args string) {
-		if strings.Contains(args, text) {
-			mu.Lock()
-			defer mu.Unlock()
-			lines = append(lines, args)
-		}
-	}, funcr.Options{})
-	return &logger, func() []string {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Clone(lines)
-	}
-}
-
 // TestDamagedDeltasAreLoggedOnce for each handler that is told everything again.
 func TestDamagedDeltasAreLoggedOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -296,7 +265,7 @@ func TestDamagedDeltasAreLoggedOnce(t *testing.T) {
 		settle()
 		p.stop()
 		flipAll(t, path, "deltas", "")
-		logger, lines := loggedLines("delta")
+		logger, lines := loggerOf("delta")
 		f.setDown(errUnreachable) // A list would end before all are read.
 		p = launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = logger })
 		d = addDurable(t, p, "d")
@@ -320,7 +289,7 @@ func TestDamagedRecordsAreLoggedOnce(t *testing.T) {
 		}
 		path := filled(t, f, withContentIndex)
 		flipAll(t, path, "objects", "kns/")
-		logger, lines := loggedLines("read")
+		logger, lines := loggerOf("read")
 		f.setDown(errUnreachable)
 		p := launch(t, path, f, func(o *warmwatch.Options, io *warmwatch.InformerOptions) {
 			withContentIndex(o, io)
@@ -437,29 +406,6 @@ func TestAReadThatMeetsDamageWaitsForTheRelist(t *testing.T) {
 				})
 			})
 		}
-	}
-}
-
-// changeValue changes a value in a file, of the only space in it.
-func changeValue(t *testing.T, path, bucket, key string, change func([]byte)) {
-	t.Helper()
-	db, err := bolt.Open(path, 0o600, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	err = db.Update(func(tx *bolt.Tx) error {
-		return tx.ForEach(func(space []byte, b *bolt.Bucket) error {
-			if name := string(space); name == "warmwatch" || name == "bookmarks" {
-				return nil
-			}
-			v := slices.Clone(b.Bucket([]byte(bucket)).Get([]byte("k" + key)))
-			change(v)
-			return b.Bucket([]byte(bucket)).Put([]byte("k"+key), v)
-		})
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -584,7 +530,7 @@ func TestDamageWhileTheFileIsInUse(t *testing.T) {
 }
 
 func (w worn) damageInUse(t *testing.T, path string, random *rand.Rand) {
-	f := w.copySource(t)
+	f := w.f.copy(t)
 	memory, indexed := random.IntN(2) == 0, random.IntN(2) == 0
 	setUp := func(o *warmwatch.Options, io *warmwatch.InformerOptions) {
 		if !memory {
@@ -857,7 +803,7 @@ func TestAnEventThatCouldNotBeAppliedIsTriedAgainByTheNextProcess(t *testing.T) 
 		}
 		r := life(func(obj any) (any, error) {
 			if accessor(obj).GetName() == "b" {
-				return nil, errList
+				return nil, errTransform
 			}
 			return obj, nil
 		})
@@ -870,7 +816,7 @@ func TestAnEventThatCouldNotBeAppliedIsTriedAgainByTheNextProcess(t *testing.T) 
 // flipAll damages each value of a bucket whose key begins like this.
 func flipAll(t *testing.T, path, bucket, prefix string) {
 	t.Helper()
-	change(t, path, bucket, func(b *bolt.Bucket) error {
+	changeBucket(t, path, bucket, func(b *bolt.Bucket) error {
 		damaged := map[string][]byte{}
 		err := b.ForEach(func(key, value []byte) error {
 			if bytes.HasPrefix(key, []byte(prefix)) {
@@ -884,4 +830,22 @@ func flipAll(t *testing.T, path, bucket, prefix string) {
 		}
 		return err
 	})
+}
+
+// changeValue changes a value of informers in a file that is not open.
+func changeValue(t *testing.T, path, bucket, key string, change func([]byte)) {
+	t.Helper()
+	found := false
+	changeBucket(t, path, bucket, func(b *bolt.Bucket) error {
+		v := slices.Clone(b.Get([]byte("k" + key)))
+		if v == nil {
+			return nil
+		}
+		found = true
+		change(v)
+		return b.Put([]byte("k"+key), v)
+	})
+	if !found {
+		t.Fatalf("%s has no %s", bucket, key)
+	}
 }

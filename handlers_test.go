@@ -17,7 +17,7 @@ func TestTheLogAndTheStatusNameWhatDoesNotReturn(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		logger, logged := loggerOf("has not returned")
 		f := newSource(t, configMap("a"))
-		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
+		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = logger })
 		w := addReconciler(t, p, 1)
 		hang := make(chan struct{})
 		w.set(func(context.Context, string) error { <-hang; return nil })

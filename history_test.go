@@ -45,14 +45,13 @@ func (f *source) restore(rv int64, objects ...runtime.Object) { f.become(rv, 1, 
 // ignoreVersions overwrites the version that a list is asked for, as the functions
 // of some ListerWatchers do.
 func (f *source) ignoreVersions() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.onList = func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		o.ResourceVersion, o.ResourceVersionMatch = "0", ""
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		return f.listLocked(o)
-	}
+	f.with(func() {
+		f.onList = func(_ context.Context, o metav1.ListOptions) (list runtime.Object, err error) {
+			o.ResourceVersion, o.ResourceVersionMatch = "0", ""
+			f.with(func() { list, err = f.listLocked(o) })
+			return list, err
+		}
+	})
 }
 
 // histories are those of servers other than the one that the objects of newHistory came from.
@@ -158,20 +157,9 @@ func TestTheCauseIsTheLastOne(t *testing.T) {
 // refuse is a transform.
 func refuse(obj any) (any, error) {
 	if strings.Contains(accessor(obj).GetName(), "refused") {
-		return nil, errList
+		return nil, errTransform
 	}
 	return obj, nil
-}
-
-func launchWith(t *testing.T, path string, f *source, transform cache.TransformFunc) *process {
-	t.Helper()
-	p := launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
-	if err := p.informer.SetTransform(transform); err != nil {
-		t.Fatal(err)
-	}
-	p.run()
-	settle()
-	return p
 }
 
 // TestAnObjectThatTheTransformRefusesProvesNothing: the server's answer has the object,
@@ -179,7 +167,7 @@ func launchWith(t *testing.T, path string, f *source, transform cache.TransformF
 func TestAnObjectThatTheTransformRefusesProvesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newHistory(t)
-		p := launchWith(t, testsupport.Path(t), f, refuse)
+		p := transforming(t, testsupport.Path(t), f, refuse)
 		f.put(configMap("0refused", "x"), configMap("b", "y"))
 		settle()
 		f.takeRequests()

@@ -93,7 +93,7 @@ func TestWhatIsLeftOutIsNotWhatHadItsNameBefore(t *testing.T) { // D2
 func TestWhatIsLeftOutUnderTheNameThatATransformHasGivenAnotherObject(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"))
-		informer := ours.new(t, f)
+		informer := launch(t, testsupport.Path(t), f, nil).informer
 		if err := informer.SetTransform(renames); err != nil {
 			t.Fatal(err)
 		}

@@ -184,7 +184,7 @@ func whoSaysWhatHeKnows(t *testing.T, damage func(*bolt.Bucket, []byte) error, n
 	p.stop()
 	b = newBelief(t)
 	b.forgiving, b.objects = true, knew
-	inSpace(t, crashed, func(space *bolt.Bucket) error {
+	changeSpaces(t, crashed, func(space *bolt.Bucket) error {
 		return space.ForEachBucket(func(name []byte) error {
 			bucket := space.Bucket(name)
 			for _, k := range keysOf(bucket) {
@@ -223,8 +223,8 @@ func whoSaysWhatHeKnows(t *testing.T, damage func(*bolt.Bucket, []byte) error, n
 	return more
 }
 
-// inSpace changes the only space of a file.
-func inSpace(t *testing.T, path string, change func(*bolt.Bucket) error) {
+// changeSpaces changes the spaces of informers in a file that is not open.
+func changeSpaces(t *testing.T, path string, change func(*bolt.Bucket) error) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, nil)
 	if err != nil {
@@ -308,4 +308,15 @@ func flipBits(t *testing.T, path, text string) {
 			}
 		}
 	}
+}
+
+// changeBucket changes a bucket of informers in a file that is not open.
+func changeBucket(t *testing.T, path, bucket string, change func(*bolt.Bucket) error) {
+	t.Helper()
+	changeSpaces(t, path, func(space *bolt.Bucket) error {
+		if b := space.Bucket([]byte(bucket)); b != nil {
+			return change(b)
+		}
+		return nil
+	})
 }

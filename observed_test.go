@@ -69,7 +69,7 @@ func TestANewInformerThatAsksForMoreThanOneThing(t *testing.T) {
 // TestANewInformerThatConvertsToMetadata asks for whole objects, and that is what it is for.
 func TestANewInformerThatConvertsToMetadata(t *testing.T) {
 	api, path := httpserver.New(t, "one"), testsupport.Path(t)
-	for process, want := range []int{1, 0} {
+	for life, want := range []int{1, 0} {
 		a := newAgent(t, path, api)
 		client := kubernetes.NewForConfigOrDie(a.config).CoreV1().ConfigMaps("ns")
 		informer := a.make(unstreamed{&cache.ListWatch{
@@ -93,7 +93,7 @@ func TestANewInformerThatConvertsToMetadata(t *testing.T) {
 		}
 		a.stop()
 		if n := len(api.TakeLists()); n != want {
-			t.Errorf("process %d asks for %d lists, expected %d", process, n, want)
+			t.Errorf("process %d asks for %d lists, expected %d", life, n, want)
 		}
 	}
 }
@@ -126,7 +126,7 @@ func TestCredentialsThatComeOverHTTP(t *testing.T) {
 	api, path := httpserver.New(t, "one"), testsupport.Path(t)
 	tokens := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(tokens.Close)
-	for process, want := range []int{1, 0} {
+	for life, want := range []int{1, 0} {
 		a := newAgent(t, path, api)
 		a.config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return credentials{rt, tokens.URL} })
 		informer := a.make(a.configMaps("ns", noTweak), &corev1.ConfigMap{})
@@ -137,7 +137,7 @@ func TestCredentialsThatComeOverHTTP(t *testing.T) {
 		}
 		a.stop()
 		if n := len(api.TakeLists()); n != want {
-			t.Errorf("process %d asks for %d lists, expected %d", process, n, want)
+			t.Errorf("process %d asks for %d lists, expected %d", life, n, want)
 		}
 	}
 }

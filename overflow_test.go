@@ -38,7 +38,7 @@ func TestALeafThatSaysItIsLonger(t *testing.T) {
 					t.Fatal(err)
 				}
 				bubble(t, func(t *testing.T) {
-					f := w.copySource(t)
+					f := w.f.copy(t)
 					p := launch(t, path, f, withContentIndex)
 					p.damaged = true
 					p.run()

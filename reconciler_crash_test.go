@@ -116,7 +116,7 @@ func TestWhatIsReconciledIsForgotten(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		logger, logged := loggerOf("Could not read a deleted object")
 		f := newSource(t, configMap("a"))
-		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
+		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = logger })
 		w := addReconciler(t, p, 1)
 		p.run()
 		settle()
@@ -150,7 +150,7 @@ func TestADeletionWhoseKeyIsDamagedStopsNoReconciler(t *testing.T) {
 				f.remove("a")
 				settle()
 				path := p.crash()
-				change(t, path, bucket, func(b *bolt.Bucket) error {
+				changeBucket(t, path, bucket, func(b *bolt.Bucket) error {
 					key, value := b.Cursor().First()
 					value = bytes.Clone(value)
 					other := bytes.Replace(key, []byte("ns/a"), []byte("ns/c"), 1)

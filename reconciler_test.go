@@ -327,7 +327,7 @@ func TestAKeyThatIsDamagedStopsNoReconciler(t *testing.T) {
 		p.run()
 		settle()
 		path := p.crash()
-		change(t, path, "work", func(b *bolt.Bucket) error {
+		changeBucket(t, path, "work", func(b *bolt.Bucket) error {
 			value := bytes.Clone(b.Get([]byte("k1/r/ns/my-map")))
 			return errors.Join(b.Delete([]byte("k1/r/ns/my-map")), b.Put([]byte("k1/r/ns/my/map"), value))
 		})
@@ -337,26 +337,6 @@ func TestAKeyThatIsDamagedStopsNoReconciler(t *testing.T) {
 		settle()
 		w.expectEach(t, "", "ns/my-map@1", "ns/b@2")
 	})
-}
-
-// change changes a bucket of the informer in a file that is not open.
-func change(t *testing.T, path, bucket string, fn func(*bolt.Bucket) error) {
-	t.Helper()
-	db, err := bolt.Open(path, 0o600, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = db.Update(func(tx *bolt.Tx) error {
-		return tx.ForEach(func(_ []byte, space *bolt.Bucket) error {
-			if b := space.Bucket([]byte(bucket)); b != nil {
-				return fn(b)
-			}
-			return nil
-		})
-	})
-	if err := errors.Join(err, db.Close()); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestAReconcilerOfANewInformer is kept in the space that the informer has once it runs.

@@ -83,7 +83,7 @@ func TestTheLogNamesAReconcileThatHoldsUpTheStop(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		logger, logged := loggerOf("Still waiting")
 		f := newSource(t, configMap("a"))
-		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
+		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = logger })
 		w := addReconciler(t, p, 1)
 		w.set(func(context.Context, string) error { time.Sleep(10 * time.Minute); return nil })
 		addDurable(t, p, "slow").during = func(string) { time.Sleep(10 * time.Minute) }
@@ -102,7 +102,7 @@ func TestOnAFullDiskAStatusCountsWhatIsNotDone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		logger, logged := loggerOf("Could not write")
 		f := newSource(t, configMap("a"))
-		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
+		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = logger })
 		addReconciler(t, p, 1).set(func(context.Context, string) error { return nil })
 		p.run()
 		settle()

@@ -288,7 +288,7 @@ func renames(obj any) (any, error) {
 func TestWhatATransformThatRenamesRefusesStays(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"), configMap("b"))
-		informer := ours.new(t, f)
+		informer := launch(t, testsupport.Path(t), f, nil).informer
 		if err := informer.SetTransform(renames); err != nil {
 			t.Fatal(err)
 		}
@@ -430,27 +430,6 @@ func TestAnIndexFunctionThatFailsWhileTheServerIsAway(t *testing.T) {
 	})
 }
 
-// removeKey removes a key from a file that is not open, as damage does.
-func removeKey(t *testing.T, path, bucket, key string) {
-	t.Helper()
-	db, err := bolt.Open(path, 0o600, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	err = db.Update(func(tx *bolt.Tx) error {
-		return tx.ForEach(func(_ []byte, space *bolt.Bucket) error {
-			if b := space.Bucket([]byte(bucket)); b != nil {
-				return b.Delete([]byte("k" + key))
-			}
-			return nil
-		})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestAStoreThatIsNotWholeIsNotServed(t *testing.T) {
 	for name, missing := range map[string][][2]string{
 		"an object":                   {{"objects", "ns/b"}},
@@ -465,7 +444,7 @@ func TestAStoreThatIsNotWholeIsNotServed(t *testing.T) {
 				settle()
 				p.stop()
 				for _, m := range missing {
-					removeKey(t, p.path, m[0], m[1])
+					changeBucket(t, p.path, m[0], func(b *bolt.Bucket) error { return b.Delete([]byte("k" + m[1])) })
 				}
 				f.setDown(errUnreachable)
 				var r *recorder
@@ -712,7 +691,7 @@ func TestABookmarkDoesNotMakeUpForTheVersionOfAList(t *testing.T) { // A3
 				f.onList = func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
 					listed := c.listed
 					if o.Limit == 1 {
-						listed = f.rvLocked()
+						listed = fmt.Sprint(f.rv)
 					}
 					return &corev1.ConfigMapList{
 						ListMeta: metav1.ListMeta{ResourceVersion: listed}, Items: []corev1.ConfigMap{*at(c.object, "uid-1", "a", "")},
@@ -789,7 +768,7 @@ func TestAListWithoutObjectsIsLogged(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		logger, logged := loggerOf("no objects any more")
 		f := newSource(t, configMap("a"), configMap("b"))
-		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
+		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = logger })
 		p.run()
 		settle()
 		f.with(func() { clear(f.objects) })

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -199,8 +198,7 @@ func TestAnInitialListThatACrashInterruptsWhileAReplacementIsApplied(t *testing.
 	r.early.await(t, "lost ns/a@1", "add ns/a@4")
 	path := r.crash()
 	bubble(t, func(t *testing.T) {
-		f := newSource(t)
-		f.with(func() { f.rv, f.objects = r.source.rv, maps.Clone(r.source.objects) })
+		f := r.source.copy(t)
 		p := launch(t, path, f, nil)
 		late := addDurable(t, p, "late")
 		p.run()

@@ -131,7 +131,7 @@ func TestATransformThatStripsTheVersionDoesNotTakeTheCheckpoint(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f, path := newSource(t, configMap("a"), configMap("b")), testsupport.Path(t)
 		life := func() *process {
-			return launchWith(t, path, f, func(obj any) (any, error) {
+			return transforming(t, path, f, func(obj any) (any, error) {
 				accessor(obj).SetResourceVersion("")
 				return obj, nil
 			})

@@ -98,6 +98,18 @@ func keyOf(obj any) string {
 	return key
 }
 
+// copy returns a source with the same objects, version and history.
+func (f *source) copy(t *testing.T) *source {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := newSource(t)
+	c.rv, c.uids, c.history = f.rv, f.uids, slices.Clone(f.history)
+	for key, obj := range f.objects {
+		c.objects[key] = obj.DeepCopyObject()
+	}
+	return c
+}
+
 // put creates or updates objects.
 func (f *source) put(objects ...runtime.Object) {
 	f.mu.Lock()

@@ -306,7 +306,7 @@ func TestAStartIsOneLineInTheLog(t *testing.T) {
 		} {
 			life.since()
 			logger, logged := loggerOf(`"informer"=`)
-			p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
+			p := launch(t, path, f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = logger })
 			p.run()
 			settle()
 			lines := logged()
@@ -324,7 +324,7 @@ func TestAnInformerHasOneNameInTheLog(t *testing.T) {
 		logger, logged := loggerOf("Failed")
 		f := newSource(t)
 		f.setDown(errors.New("refused"))
-		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
+		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = logger })
 		err := p.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
 			klog.FromContext(ctx).Error(err, "Failed") // As client-go's default does.
 		})

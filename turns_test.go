@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
@@ -128,24 +128,6 @@ func TestThePanicOfADurableHandlerIsLoggedWithItsDeltaAndTheWayPast(t *testing.T
 	})
 }
 
-// loggerOf returns a logger, and what was logged by it that contains a text.
-func loggerOf(text string) (logger logr.Logger, logged func() []string) {
-	var mu sync.Mutex
-	var lines []string
-	logger = funcr.New(func(_, args string) {
-		mu.Lock()
-		defer mu.Unlock()
-		if strings.Contains(args, text) {
-			lines = append(lines, args)
-		}
-	}, funcr.Options{})
-	return logger, func() []string {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Clone(lines)
-	}
-}
-
 // TestTheLogNamesAHandlerThatHoldsUpTheStop, so that an operator knows why a program does
 // not end. A handler that was removed in its callback holds it up, too.
 func TestTheLogNamesAHandlerThatHoldsUpTheStop(t *testing.T) {
@@ -157,7 +139,7 @@ func testTheLogNamesAHandler(t *testing.T, removed bool) {
 	bubble(t, func(t *testing.T) {
 		logger, logged := loggerOf("Still waiting")
 		f := newSource(t, configMap("a"))
-		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = &logger })
+		p := launch(t, testsupport.Path(t), f, func(o *warmwatch.Options, _ *warmwatch.InformerOptions) { o.Logger = logger })
 		release := make(chan struct{})
 		handles := map[string]cache.ResourceEventHandlerRegistration{}
 		for name, during := range map[string]func(string){"slow": func(string) { <-release }, "quick": nil} {
@@ -212,5 +194,23 @@ func TestWhatIsLoggedOfAHandlerNamesWhatTheInformerLists(t *testing.T) {
 	a.run(informer)
 	if line := <-lines; !strings.Contains(line, `"informer"="configmaps/v1 (typed) `) {
 		t.Errorf("logged: %s", line)
+	}
+}
+
+// loggerOf returns a logger, and the lines with this text that it has logged.
+func loggerOf(text string) (logger *klog.Logger, logged func() []string) {
+	var mu sync.Mutex
+	var lines []string
+	l := funcr.New(func(_, args string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if strings.Contains(args, text) {
+			lines = append(lines, args)
+		}
+	}, funcr.Options{})
+	return &l, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(lines)
 	}
 }
