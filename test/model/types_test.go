@@ -1,15 +1,17 @@
-package warmwatch
+package model_test
 
 import (
+	"bytes"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch/internal/testsupport/process"
+
+	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/checkpoint"
-	"github.com/warmwatch/warmwatch/internal/request"
 	"github.com/warmwatch/warmwatch/persist"
 )
-
-var modelResource = corev1.SchemeGroupVersion.WithResource("configmaps")
 
 // transforms are those of the processes of a model. Some return another Go type than others: no object of another type
 // than the process's is given to anybody.
@@ -40,8 +42,8 @@ func (l *life) configMap(obj any) *corev1.ConfigMap {
 	return cm
 }
 
-func (l *life) informerOptions() InformerOptions {
-	o := InformerOptions{Resource: modelResource, Indexers: cache.Indexers{"color": l.byColor}}
+func (l *life) informerOptions() warmwatch.InformerOptions {
+	o := warmwatch.InformerOptions{Resource: process.ConfigMaps, Indexers: cache.Indexers{"color": l.byColor}}
 	if l.secrets {
 		o.Transformed = &corev1.Secret{}
 	}
@@ -49,7 +51,7 @@ func (l *life) informerOptions() InformerOptions {
 }
 
 // newInformer makes the informer of a process.
-func (l *life) newInformer() (*SharedIndexInformer, error) {
+func (l *life) newInformer() (*warmwatch.SharedIndexInformer, error) {
 	s, err := l.cache.NewSharedIndexInformer(l.link, &corev1.ConfigMap{}, l.informerOptions())
 	if err == nil && l.m.transforms != nil {
 		err = s.SetTransform(l.transform)
@@ -81,35 +83,32 @@ func (m *model) checkTypes(left remains) {
 	}
 }
 
-// newReader makes an informer that only reads the file, whatever the Go type of its objects, and returns what
-// its checkpoint must match.
-func (l *life) newReader() (*SharedIndexInformer, checkpoint.Want, error) {
-	stored, err := l.m.checkpointOf(l.cache)
-	if err != nil && !l.m.damaged {
-		l.m.t.Error(err)
-	}
-	l.secrets = stored.TransformVersion == secretsVersion
-	l.informer, err = l.cache.NewSharedIndexInformer(l.m.server, &corev1.ConfigMap{}, l.informerOptions())
-	if err != nil {
-		return nil, checkpoint.Want{}, err
-	}
-	want := l.informer.want("")
-	want.TransformVersion = stored.TransformVersion
-	return l.informer, want, nil
-}
+// transformedToSecrets is how the TransformVersion in the checkpoint of a process ends that makes Secrets.
+const transformedToSecrets = " *v1.Secret"
 
-// secretsVersion is the TransformVersion in the checkpoint of a process that makes Secrets.
-const secretsVersion = unknownTransform + " *v1.Secret"
+// modelSpace is where the informer has its data in the file.
+var modelSpace = checkpoint.Identity{Version: "v1", Resource: "configmaps", Form: checkpoint.FormTyped}.Space()
 
-// checkpointOf returns the checkpoint of the informer in a file.
-func (m *model) checkpointOf(c *Cache) (r checkpoint.Record, err error) {
-	space := identityOf(&corev1.ConfigMap{}, request.Asked{Resource: modelResource}).Space()
-	_, err = c.db.View(persist.Bucket{Space: space, Name: "checkpoint"}, "resume", func(it *persist.Item) error {
-		payload, err := it.Payload()
-		if err == nil {
-			r, err = checkpoint.Parse(payload, "")
+// checkpointIn returns the checkpoint of the informer in a file, and a zero one if it cannot be read.
+func (m *model) checkpointIn(db *persist.DB) (r checkpoint.Record) {
+	bucket := persist.Bucket{Space: modelSpace, Name: "checkpoint"}
+	values := map[string][]byte{}
+	for _, key := range []string{"resume", "version"} {
+		_, err := db.View(bucket, key, func(it *persist.Item) error {
+			payload, err := it.Payload()
+			values[key] = bytes.Clone(payload)
+			return err
+		})
+		if err != nil && !m.damaged {
+			m.t.Error(err)
 		}
-		return err
-	})
-	return r, err
+	}
+	if values["resume"] == nil {
+		return r
+	}
+	r, err := checkpoint.Parse(values["resume"], string(values["version"]))
+	if err != nil && !m.damaged {
+		m.t.Error(err)
+	}
+	return r
 }

@@ -1,4 +1,4 @@
-package warmwatch
+package storm_test
 
 import (
 	"bytes"

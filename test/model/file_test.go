@@ -1,9 +1,17 @@
-package warmwatch
+package model_test
 
 import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/persist"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -68,63 +76,80 @@ type remains struct {
 // told of (D2).
 func (m *model) inspect(path string, told int) (left remains) {
 	t := m.t
-	c, err := Open(t.Context(), path, Options{})
+	db, err := persist.Open(t.Context(), path, persist.Options{Logger: &testsupport.Quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := c.Close(); err != nil {
+		if err := db.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}()
-	if err := c.Status().Err; err != nil {
+	if err := db.Err(); err != nil {
 		t.Errorf("the crashed file is bad: %v", err)
 	}
-	l := &life{m: m, cache: c}
-	s, want, err := l.newReader()
-	if err != nil {
-		t.Fatal(err)
-	}
-	parts, err := s.open() // It never runs.
-	if err != nil {
-		t.Fatal(err)
-	}
-	parts.sink.Load(want, nil, 0)
-	r := parts.sink.Checkpoint()
+	l, r := &life{m: m}, m.checkpointIn(db)
+	l.secrets = strings.HasSuffix(r.TransformVersion, transformedToSecrets)
 	left = remains{secrets: l.secrets, versions: map[string]string{}}
+	var unreadable []error
+	ix, err := indexer.New(indexer.Options{
+		DB: db, Space: modelSpace, NewObject: l.newObject, Indexers: cache.Indexers{"color": l.byColor},
+		OnCorrupt: func(err error) { unreadable = append(unreadable, err) }, Logger: &testsupport.Quiet,
+	})
+	if errors.Is(err, persist.ErrCorrupt) && m.damaged {
+		return left
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ix.Release()
 	left.rv, err = strconv.Atoi(r.ResourceVersion)
 	if r.ResourceVersion != "" && err != nil {
 		t.Error(err)
 	}
-	parts.indexer.Hide(false)
-	for _, obj := range parts.indexer.List() {
+	for _, obj := range ix.List() {
 		cm := l.configMap(obj)
 		left.versions[cm.Namespace+"/"+cm.Name] = cm.ResourceVersion
 	}
-	if r.State == checkpoint.StateComplete {
-		want := map[string]string{}
-		for key, obj := range m.server.ObjectsAt(left.rv) {
-			want[key] = obj.GetResourceVersion()
-		}
-		if d := cmp.Diff(want, left.versions); d != "" {
-			t.Errorf("A2: the file does not hold the state at its resourceVersion %d (-want +got):\n%s", left.rv, d)
-		}
-		if parts.indexer.Len() != len(left.versions) {
-			t.Errorf("Len is %d, expected %d", parts.indexer.Len(), len(left.versions))
-		}
-		if r.IndexVersion == s.indexVersion() && parts.indexer.IndexErr() == nil { // Else they were being rebuilt, and will be again.
-			l.checkIndices()
-		}
-		if told > left.rv {
-			t.Errorf("D2: the durable handler was told of version %d, the file has %d", told, left.rv)
+	// A process that has died in a relist for another Go type leaves objects of both.
+	bothTypes := m.transforms != nil && r.State != checkpoint.StateComplete
+	for _, err := range unreadable {
+		if !m.damaged && !(bothTypes && errors.Is(err, record.ErrTypeMismatch)) {
+			t.Error(err)
 		}
 	}
-	// A process that has died in a relist for another Go type leaves objects of both.
-	bothTypes := m.transforms != nil && r.State != checkpoint.StateComplete && errors.Is(s.Status().Err, record.ErrTypeMismatch)
-	if err := s.Status().Err; err == nil {
+	if r.State == checkpoint.StateComplete && (len(unreadable) == 0 || !m.damaged) {
+		m.checkComplete(l, ix, left, told)
+	}
+	if len(unreadable) == 0 {
 		m.damaged = false
-	} else if !bothTypes && !m.damaged && !errors.Is(err, ErrClosed) {
-		t.Error(err)
 	}
 	return left
+}
+
+// checkComplete compares a complete store with the server at its version.
+func (m *model) checkComplete(l *life, ix *indexer.Indexer, left remains, told int) {
+	want := map[string]string{}
+	for key, obj := range m.server.ObjectsAt(left.rv) {
+		want[key] = obj.GetResourceVersion()
+	}
+	if d := cmp.Diff(want, left.versions); d != "" {
+		m.t.Errorf("A2: the file does not hold the state at its resourceVersion %d (-want +got):\n%s", left.rv, d)
+	}
+	if ix.Len() != len(left.versions) {
+		m.t.Errorf("Len is %d, expected %d", ix.Len(), len(left.versions))
+	}
+	if ix.IndexErr() == nil { // Else the entries were being made, and will be again.
+		l.checkIndex(ix)
+	}
+	if told > left.rv {
+		m.t.Errorf("D2: the durable handler was told of version %d, the file has %d", told, left.rv)
+	}
+}
+
+func (l *life) newObject() any {
+	if l.secrets {
+		return &corev1.Secret{}
+	}
+	return &corev1.ConfigMap{}
 }

@@ -1,4 +1,4 @@
-package warmwatch
+package model_test
 
 import (
 	"context"
@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
+
+	"github.com/warmwatch/warmwatch"
 )
 
 // shadows is what a reconciler has made: a shadow of each object. They outlive crashes.
@@ -64,7 +66,7 @@ func (w *shadows) add(l *life, workers int, slow bool) (*shadower, error) {
 		}
 		return l.configMap(obj), nil
 	}
-	o := ReconcilerOptions{
+	o := warmwatch.ReconcilerOptions{
 		Workers:     workers,
 		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[cache.ObjectName](10*time.Millisecond, 5*time.Second),
 	}
@@ -79,7 +81,7 @@ func (w *shadows) add(l *life, workers int, slow bool) (*shadower, error) {
 var errModel = errors.New("a reconcile that was to fail")
 
 // reconcile takes its time, and often fails after it has made the shadow.
-func (w *shadower) reconcile(_ context.Context, req ReconcileRequest) (result ReconcileResult, err error) {
+func (w *shadower) reconcile(_ context.Context, req warmwatch.ReconcileRequest) (result warmwatch.ReconcileResult, err error) {
 	key := req.String()
 	w.mu.Lock()
 	defer w.mu.Unlock()

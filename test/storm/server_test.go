@@ -1,4 +1,4 @@
-package warmwatch
+package storm_test
 
 import (
 	"fmt"
@@ -40,6 +40,7 @@ type wildServer struct {
 	changed chan struct{} // Closed with the next change.
 	ended   chan struct{} // Closed when watches end.
 	asked   map[string]int
+	bulk    bool // Some objects are large.
 }
 
 // wildMember is one API server. What it serves lacks the last versions, and its schema may be an old one.
@@ -71,7 +72,7 @@ func newWildServer(t *testing.T, rng *rand.Rand, namespace string, objects int) 
 	s := &wildServer{
 		t: t, rng: rng, pipes: make(chan net.Conn), closed: make(chan struct{}), states: map[string][]objectState{},
 		changed: make(chan struct{}), ended: make(chan struct{}),
-		asked: map[string]int{},
+		asked: map[string]int{}, bulk: rng.IntN(3) == 0,
 	}
 	for i := range objects {
 		name := fmt.Sprintf("ns/o%03d", i)
@@ -102,6 +103,9 @@ func (s *wildServer) put(name string, selected bool) {
 			Namespace: namespace, Name: base, UID: types.UID("uid-" + rv), ResourceVersion: rv, Labels: map[string]string{"storm": "in"},
 		},
 		Data: map[string]string{"rv": rv, "long": strings.Repeat(base, s.rng.IntN(30))},
+	}
+	if s.bulk && s.rng.IntN(20) == 0 { // A relist writes 2 MiB at once, so a process can be killed in between.
+		cm.Data["long"] = strings.Repeat("x", 300<<10)
 	}
 	if before != nil {
 		cm.UID = before.UID

@@ -1,15 +1,18 @@
-package warmwatch
+package model_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/believer"
 )
 
 // life is one process.
@@ -17,9 +20,9 @@ type life struct {
 	m                    *model
 	secrets              bool // Its transform makes Secrets.
 	link                 *modelLink
-	cache                *Cache
-	informer             *SharedIndexInformer
-	durable, late, plain *teller
+	cache                *warmwatch.Cache
+	informer             *warmwatch.SharedIndexInformer
+	durable, late, plain *believer.Handler
 	work                 *shadower
 	addLate              func() // Once.
 	crash                *modelCrash
@@ -34,7 +37,7 @@ func (m *model) launch() *life {
 	t := m.t
 	l := &life{m: m, link: newModelLink(m.server), done: make(chan struct{}), over: make(chan struct{})}
 	m.chooseType(l)
-	c, err := Open(t.Context(), m.path, Options{
+	c, err := warmwatch.Open(t.Context(), m.path, warmwatch.Options{
 		LockTimeout:     time.Millisecond,
 		CommitInterval:  time.Duration(1+m.rng.IntN(1000)) * time.Millisecond,
 		MemoryBudget:    int64(m.rng.IntN(3)-1) * 2000,
@@ -53,7 +56,6 @@ func (m *model) launch() *life {
 		t.Fatal(err)
 	}
 	l.informer = s
-	s.pageSize, s.relistItems = 3, 2 // So that a crash can come in between.
 	l.addHandlers()
 	var ctx context.Context
 	ctx, l.cancel = context.WithCancel(t.Context())
@@ -66,9 +68,10 @@ func (m *model) launch() *life {
 
 func (l *life) addHandlers() {
 	m, s := l.m, l.informer
-	l.durable, l.late, l.plain = m.durable.teller(l), m.late.teller(l), m.plain.teller(l)
+	o := believer.Options{ConfigMap: l.configMap, Lossy: m.lossy, Poison: poisoned{l}}
+	l.durable, l.late, l.plain = m.durable.Handler(o), m.late.Handler(o), m.plain.Handler(o)
 	var err error
-	if l.registered, err = s.AddDurableEventHandler(m.durable.name, l.durable, m.durableOptions(m.durable)); err != nil {
+	if l.registered, err = s.AddDurableEventHandler(m.durable.Name, l.durable, m.durableOptions(m.durable)); err != nil {
 		m.t.Fatal(err)
 	}
 	if _, err := s.AddEventHandler(l.plain); err != nil {
@@ -77,14 +80,14 @@ func (l *life) addHandlers() {
 	if l.work, err = m.shadows.add(l, 1+m.rng.IntN(10), m.rng.IntN(2) == 0); err != nil {
 		m.t.Fatal(err)
 	}
-	for _, h := range []*teller{l.durable, l.late} {
+	for _, h := range []*believer.Handler{l.durable, l.late} {
 		if m.rng.IntN(3) == 0 {
 			d := time.Duration(m.rng.IntN(2000)) * time.Millisecond
-			h.setSlow(func() { time.Sleep(d) }) // Virtual time.
+			h.SetSlow(func() { time.Sleep(d) }) // Virtual time.
 		}
 	}
 	l.addLate = sync.OnceFunc(func() {
-		if _, err := s.AddDurableEventHandler(m.late.name, l.late, m.durableOptions(m.late)); err != nil {
+		if _, err := s.AddDurableEventHandler(m.late.Name, l.late, m.durableOptions(m.late)); err != nil {
 			m.t.Error(err)
 		}
 	})
@@ -92,17 +95,17 @@ func (l *life) addHandlers() {
 
 // addAgain removes the durable handler and adds it again, perhaps during its initial list, once its callback has returned.
 func (l *life) addAgain() {
-	l.durable.setAddedAgain()
+	l.durable.SetAddedAgain()
 	if err := l.informer.RemoveEventHandler(l.registered); err != nil {
 		l.m.t.Error(err)
 	}
 	for !l.crash.isArmed() { // Else it may have panicked, and never returns.
-		registered, err := l.informer.AddDurableEventHandler(l.m.durable.name, l.durable, l.m.durableOptions(l.m.durable))
+		registered, err := l.informer.AddDurableEventHandler(l.m.durable.Name, l.durable, l.m.durableOptions(l.m.durable))
 		if err == nil {
 			l.registered = registered
 			return
 		}
-		if !errors.Is(err, ErrInUse) {
+		if !errors.Is(err, warmwatch.ErrInUse) {
 			l.m.t.Error(err)
 			return
 		}
@@ -137,9 +140,9 @@ func (m *model) backlog() int64 {
 }
 
 // durableOptions has a handler say what it knows, where deletions may be lost.
-func (m *model) durableOptions(b *believer) (o DurableOptions) {
+func (m *model) durableOptions(b *believer.Believer) (o warmwatch.DurableOptions) {
 	if m.lossy {
-		o.Known = b.known
+		o.Known = b.Known
 	}
 	return o
 }
@@ -165,24 +168,19 @@ func (m *model) prepareCrash(l *life) *modelCrash {
 		to: filepath.Join(m.dir, fmt.Sprintf("cache-%d.db", m.stats.Sessions)),
 	}
 	pause := time.Duration(m.rng.IntN(2)*m.rng.IntN(300)) * time.Millisecond
-	go func() {
-		for {
-			select {
-			case <-l.cache.db.Committed():
-				if f := crash.due(); f != nil {
-					time.Sleep(pause) // Virtual time.
-					f()
-				}
-			case <-l.over:
-				return
+	testsupport.EachCommit(m.t, func() {
+		go func() { // The DB does not wait for it.
+			if f := crash.due(); f != nil {
+				time.Sleep(pause) // Virtual time.
+				f()
 			}
-		}
-	}()
+		}()
+	})
 	m.t.Logf("session %d: crash %v after a commit, file %s", m.stats.Sessions, pause, filepath.Base(m.path))
 	return crash
 }
 
-// due is called after each commit.
+// due is called at each commit.
 func (c *modelCrash) due() func() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -240,34 +238,19 @@ func (c *modelCrash) armAfter(commits int) {
 		defer close(c.done)
 		told, unlock := c.l.die()
 		defer unlock()
-		if err := c.l.cache.copyTo(c.to); err != nil {
-			c.l.m.t.Error(err)
-		}
+		testsupport.CopyFile(c.l.m.t, c.l.m.path, c.to)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.told = told
 	}
 }
 
-// copyTo writes what the process would leave if it crashed now.
-func (c *Cache) copyTo(path string) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	_, err = c.db.WriteTo(f)
-	return errors.Join(err, f.Close())
-}
-
-// isLossy reports whether deletions may be lost.
-func (l *life) isLossy() bool { return l != nil && l.m.lossy }
-
 // die has all that follows not happen. Until unlock is called nothing returns, so that nothing is acknowledged that did not
 // happen.
 func (l *life) die() (told int, unlock func()) {
-	durable, unlockDurable := l.durable.die()
-	late, unlockLate := l.late.die()
-	_, unlockPlain := l.plain.die()
+	durable, unlockDurable := l.durable.Die()
+	late, unlockLate := l.late.Die()
+	_, unlockPlain := l.plain.Die()
 	unlockWork := l.work.die()
 	return max(durable, late), func() {
 		unlockDurable()

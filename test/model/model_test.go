@@ -1,4 +1,4 @@
-package warmwatch
+package model_test
 
 import (
 	"context"
@@ -9,14 +9,18 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport/believer"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/indexer"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
@@ -29,8 +33,8 @@ var (
 )
 
 // TestModel makes random changes to a server, restarts and crashes of an
-// informer, and compares with a plain map. A crash is a copy of the file before
-// or after a commit, with all memory forgotten.
+// informer, and compares with a plain map. A crash is a copy of the file at some
+// moment after a commit began, with all memory forgotten.
 //
 // Replay a failure with -run TestModel -model.seed N -model.crashes M.
 func TestModel(t *testing.T) {
@@ -104,7 +108,7 @@ type model struct {
 	// damaged: the file was, and perhaps nothing was written since.
 	damaged bool
 	// The durable handler late comes at any time of a session.
-	durable, late, plain *believer
+	durable, late, plain *believer.Believer
 	shadows              *shadows
 	transforms           *transforms // Nil: there is none.
 }
@@ -115,10 +119,10 @@ func newModel(t *testing.T, seed uint64) *model {
 	m := &model{
 		t: t, rng: rng, dir: dir, path: filepath.Join(dir, "cache-0.db"),
 		server: apiserver.New(apiserver.Options{
-			Rand: rand.New(rand.NewPCG(seed, 2)), Names: modelNames, Fill: fillModel, SelectAgain: true,
+			Rand: rand.New(rand.NewPCG(seed, 2)), Names: modelNames, Fill: fillModel(seed%8 == 3), SelectAgain: true,
 			PageDelay: 200 * time.Millisecond,
 		}),
-		durable: newBeliever(t, "model"), late: newBeliever(t, "late"), plain: newBeliever(t, "plain"),
+		durable: believer.New(t, "model"), late: believer.New(t, "late"), plain: believer.New(t, "plain"),
 		shadows: newShadows(t, seed), lossy: seed%2 == 0,
 	}
 	if seed%3 == 0 {
@@ -128,8 +132,18 @@ func newModel(t *testing.T, seed uint64) *model {
 	return m
 }
 
-func fillModel(rng *rand.Rand, obj apiserver.Object) {
-	obj.(*corev1.ConfigMap).Data = map[string]string{"color": fmt.Sprint("c", rng.IntN(4)), "rv": obj.GetResourceVersion()}
+// modelBulk makes objects so large that a relist, which writes 2 MiB at once, writes a few of them: a crash can come in between.
+var modelBulk = strings.Repeat("x", 800<<10)
+
+// fillModel returns what gives an object its content.
+func fillModel(bulk bool) func(*rand.Rand, apiserver.Object) {
+	return func(rng *rand.Rand, obj apiserver.Object) {
+		data := map[string]string{"color": fmt.Sprint("c", rng.IntN(4)), "rv": obj.GetResourceVersion()}
+		if bulk && rng.IntN(3) == 0 {
+			data["bulk"] = modelBulk
+		}
+		obj.(*corev1.ConfigMap).Data = data
+	}
 }
 
 // session runs the informer once, from the file to a crash or a stop.
@@ -197,8 +211,8 @@ func (m *model) disturb(l *life) {
 // quiet waits until everything has been told, and compares (A5, D2).
 func (m *model) quiet(l *life) {
 	l.addLate()
-	l.durable.setSlow(nil)
-	l.late.setSlow(nil)
+	l.durable.SetSlow(nil)
+	l.late.SetSlow(nil)
 	l.work.hurry()
 	var diff string
 	for range 600 {
@@ -215,14 +229,14 @@ func (m *model) quiet(l *life) {
 }
 
 func (m *model) compare(l *life) string {
-	want, uids, byKey := map[string]string{}, map[types.UID]bool{}, map[string]belief{}
+	want, uids, byKey := map[string]string{}, map[types.UID]bool{}, map[string]believer.Belief{}
 	for key, obj := range m.server.Objects() {
 		want[key], uids[obj.GetUID()] = obj.GetResourceVersion(), true
 		rv, err := strconv.Atoi(obj.GetResourceVersion())
 		if err != nil {
 			m.t.Error(err)
 		}
-		byKey[key] = belief{uid: obj.GetUID(), key: key, rv: rv}
+		byKey[key] = believer.Belief{UID: obj.GetUID(), Key: key, RV: rv}
 	}
 	got := map[string]string{}
 	for _, obj := range l.informer.GetStore().List() {
@@ -232,11 +246,11 @@ func (m *model) compare(l *life) string {
 	if d := cmp.Diff(want, got); d != "" {
 		return "A5: cache differs from the server (-want +got):\n" + d
 	}
-	for _, b := range []*believer{m.durable, m.late, m.plain} {
+	for _, b := range []*believer.Believer{m.durable, m.late, m.plain} {
 		if b == m.plain && m.lossy { // D6: it may miss deletions, and cannot say what it knows.
 			continue
 		}
-		if d := b.compare(byKey); d != "" {
+		if d := b.Compare(byKey); d != "" {
 			return d
 		}
 	}
@@ -251,15 +265,19 @@ func (l *life) byColor(obj any) ([]string, error) {
 }
 
 func (l *life) checkIndices() {
-	m, s := l.m, l.informer
-	want := map[string][]string{}
-	for _, obj := range s.GetStore().List() {
+	l.checkIndex(l.informer.GetIndexer())
+}
+
+// checkIndex compares the index with the objects.
+func (l *life) checkIndex(ix cache.Indexer) {
+	m, want := l.m, map[string][]string{}
+	for _, obj := range ix.List() {
 		cm := l.configMap(obj)
 		want[cm.Data["color"]] = append(want[cm.Data["color"]], cm.Namespace+"/"+cm.Name)
 	}
 	got := map[string][]string{}
-	for _, v := range s.GetIndexer().ListIndexFuncValues("color") {
-		keys, err := s.GetIndexer().IndexKeys("color", v)
+	for _, v := range ix.ListIndexFuncValues("color") {
+		keys, err := ix.IndexKeys("color", v)
 		if err != nil {
 			m.t.Error(err)
 		}
@@ -285,15 +303,13 @@ func (m *model) afterwards(l *life, path string) {
 	left := m.inspect(m.path, l.crash.told)
 	m.t.Logf("the file is at version %d", left.rv)
 	m.checkTypes(left)
-	for _, b := range []*believer{m.durable, m.late, m.plain} {
-		b.mu.Lock()
-		m.stats.Events, m.stats.Deletions = m.stats.Events+b.events, m.stats.Deletions+b.deleted
-		m.stats.Redelivered += b.again
-		m.stats.Panics += b.panicked
-		b.events, b.deleted, b.again, b.panicked = 0, 0, 0, 0
-		b.mu.Unlock()
+	for _, b := range []*believer.Believer{m.durable, m.late, m.plain} {
+		counts := b.TakeCounts()
+		m.stats.Events, m.stats.Deletions = m.stats.Events+counts.Events, m.stats.Deletions+counts.Deletions
+		m.stats.Redelivered += counts.Redelivered
+		m.stats.Panics += counts.Panics
 	}
-	m.plain.forget()
+	m.plain.Forget()
 	m.shadows.restart(left.rv)
 	if m.lossy && m.rng.IntN(4) == 0 && !m.damaged { // Two at once are not our problem.
 		m.damage()

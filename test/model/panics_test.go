@@ -1,17 +1,19 @@
-package warmwatch
+package model_test
 
 import (
 	"context"
 	"fmt"
 	"runtime"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport/believer"
 )
 
 // poisoned is what handlers panic with.
-type poisoned struct{ *teller }
+type poisoned struct{ *life }
 
 // choosePoison chooses the objects on which durable handlers panic from now on, or none.
 func (m *model) choosePoison() {
-	for _, b := range []*believer{m.durable, m.late} {
+	for _, b := range []*believer.Believer{m.durable, m.late} {
 		if m.rng.IntN(6) > 0 {
 			continue
 		}
@@ -19,7 +21,7 @@ func (m *model) choosePoison() {
 		if m.rng.IntN(2) == 0 {
 			key = fmt.Sprintf("ns/object-%03d", m.rng.IntN(modelNames))
 		}
-		b.setPoison(key)
+		b.SetPoison(key)
 	}
 }
 

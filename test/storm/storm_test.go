@@ -1,4 +1,4 @@
-package warmwatch
+package storm_test
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/warmwatch/warmwatch/internal/testsupport/believer"
+
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/warmwatch/warmwatch"
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
@@ -80,7 +83,7 @@ type storm struct {
 	protobuf  bool   // The clients ask for it.
 	deferred  bool   // The informers are of NewInformer.
 	namespace string // That is listed.
-	durable   *believer
+	durable   *believer.Believer
 }
 
 const (
@@ -91,7 +94,7 @@ const (
 func newStorm(t *testing.T, seed uint64) *storm {
 	rng, dir := rand.New(rand.NewPCG(seed, 1)), t.TempDir()
 	m := &storm{
-		t: t, rng: rng, dir: dir, path: filepath.Join(dir, "cache-0.db"), durable: newBeliever(t, "durable"),
+		t: t, rng: rng, dir: dir, path: filepath.Join(dir, "cache-0.db"), durable: believer.New(t, "durable"),
 		protobuf: rng.IntN(2) == 0, deferred: rng.IntN(2) == 0,
 	}
 	if rng.IntN(2) == 0 {
@@ -104,10 +107,10 @@ func newStorm(t *testing.T, seed uint64) *storm {
 // stormLife is one process.
 type stormLife struct {
 	*storm
-	cache     *Cache
-	informer  *SharedIndexInformer
+	cache     *warmwatch.Cache
+	informer  *warmwatch.SharedIndexInformer
 	transport *http.Transport
-	handler   *teller
+	handler   *believer.Handler
 	dead      chan struct{} // Closed when it is killed, and what it has left was copied.
 	to        string
 	cancel    func()
@@ -150,7 +153,7 @@ func (m *storm) launch() *stormLife {
 		to: filepath.Join(m.dir, fmt.Sprintf("cache-%d.db", m.lives)),
 	}
 	var err error
-	l.cache, err = Open(m.t.Context(), m.path, Options{
+	l.cache, err = warmwatch.Open(m.t.Context(), m.path, warmwatch.Options{
 		LockTimeout: time.Millisecond, Logger: &testsupport.Quiet, FullRelistEvery: stormEvery,
 		CommitInterval: time.Duration(1+m.rng.IntN(1000)) * time.Millisecond,
 		MemoryBudget:   int64(m.rng.IntN(3)-1) * 20000, MaxPendingBytes: int64(m.rng.IntN(2)),
@@ -158,7 +161,7 @@ func (m *storm) launch() *stormLife {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	go l.watchCommits()
+	testsupport.EachCommit(m.t, func() { go l.committed() }) // The DB does not wait for it.
 	config, transport := m.server.config()
 	l.transport = transport
 	if m.protobuf {
@@ -177,9 +180,8 @@ func (m *storm) launch() *stormLife {
 		},
 	}
 	l.informer = l.newInformer(lw)
-	l.informer.relistItems = 3 // So that a process can be killed in between.
-	l.handler = m.durable.teller(nil)
-	if _, err := l.informer.AddDurableEventHandler(m.durable.name, l.handler, DurableOptions{}); err != nil {
+	l.handler = m.durable.Handler(believer.Options{})
+	if _, err := l.informer.AddDurableEventHandler(m.durable.Name, l.handler, warmwatch.DurableOptions{}); err != nil {
 		m.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(m.t.Context())
@@ -197,11 +199,11 @@ func (l *stormLife) end() {
 	l.transport.CloseIdleConnections()
 }
 
-func (l *stormLife) newInformer(lw cache.ListerWatcher) *SharedIndexInformer {
+func (l *stormLife) newInformer(lw cache.ListerWatcher) *warmwatch.SharedIndexInformer {
 	if l.deferred {
-		return l.cache.NewInformer(lw, &corev1.ConfigMap{}, 0, nil).(*SharedIndexInformer)
+		return l.cache.NewInformer(lw, &corev1.ConfigMap{}, 0, nil).(*warmwatch.SharedIndexInformer)
 	}
-	s, err := l.cache.NewSharedIndexInformer(lw, &corev1.ConfigMap{}, InformerOptions{
+	s, err := l.cache.NewSharedIndexInformer(lw, &corev1.ConfigMap{}, warmwatch.InformerOptions{
 		Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: l.namespace, LabelSelector: stormSelector,
 	})
 	if err != nil {
@@ -217,33 +219,17 @@ func (l *stormLife) killAfter(commits int) {
 	l.countdown = commits
 }
 
-func (l *stormLife) watchCommits() {
-	for {
-		select {
-		case <-l.cache.db.Committed():
-			if l.committed() {
-				return
-			}
-		case <-l.done:
-			return
-		}
-	}
-}
-
-// committed reports whether the process was killed.
-func (l *stormLife) committed() bool {
+// committed is called at each commit.
+func (l *stormLife) committed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.countdown--; l.countdown != 0 {
-		return false
+		return
 	}
-	_, unlock := l.handler.die()
+	_, unlock := l.handler.Die()
 	defer unlock()
-	if err := l.cache.copyTo(l.to); err != nil {
-		l.t.Error(err)
-	}
+	testsupport.CopyFile(l.t, l.path, l.to)
 	close(l.dead)
-	return true
 }
 
 // isDead waits for a while, and reports whether the process was killed.
@@ -290,10 +276,13 @@ func (l *stormLife) quiet() {
 func (l *stormLife) compare(withSchema bool, patience time.Duration) {
 	var want, cached, believed map[types.UID]string
 	for began, pause := time.Now(), time.Second; time.Since(began) < patience; pause += pause / 8 {
-		want, cached, believed = l.server.contents(withSchema), map[types.UID]string{}, l.durable.contents(withSchema)
+		want, cached, believed = l.server.contents(withSchema), map[types.UID]string{}, map[types.UID]string{}
 		for _, obj := range l.informer.GetStore().List() {
 			cm := obj.(*corev1.ConfigMap)
 			cached[cm.UID] = contentOf(cm, withSchema)
+		}
+		for uid, cm := range l.durable.Objects() {
+			believed[uid] = contentOf(cm, withSchema)
 		}
 		if maps.Equal(want, cached) && maps.Equal(want, believed) {
 			return
@@ -303,15 +292,4 @@ func (l *stormLife) compare(withSchema bool, patience time.Duration) {
 	l.t.Errorf("after quiet (status %+v), with what the schema says %v:\nI2: cache differs from the server (-want +got):\n%s\n"+
 		"D2: what the handler believes differs from the server (-want +got):\n%s",
 		l.informer.Status(), withSchema, cmp.Diff(want, cached), cmp.Diff(want, believed))
-}
-
-// contents are the believed objects, by uid.
-func (b *believer) contents(withSchema bool) map[types.UID]string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	contents := map[types.UID]string{}
-	for uid, what := range b.believed {
-		contents[uid] = contentOf(what.object, withSchema)
-	}
-	return contents
 }
