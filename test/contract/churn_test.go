@@ -35,8 +35,8 @@ func bubbleGoroutines() int {
 func TestHandlersThatComeAndGoDoNotKeepTheInformerFromItsEvents(t *testing.T) {
 	// There are more changes than objects: client-go's version is that of an update.
 	const workers, patience = 100, 10_000_000
-	objects := testsupport.Rounds(300, 50)
-	changes := testsupport.Rounds(2000, 400)
+	objects := testsupport.Rounds(100, 50)
+	changes := testsupport.Rounds(600, 400)
 	contract(t, func(t *testing.T, impl implementation) {
 		f := source.New(t)
 		informer := impl.new(t, f)

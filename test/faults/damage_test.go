@@ -29,7 +29,7 @@ import (
 )
 
 // damageTrials is how often a file is damaged, each time in another way.
-var damageTrials = flag.Int("damage.trials", 150, "how often TestAnyDamageOfTheFile damages a file, and a third of it while the file is in use")
+var damageTrials = flag.Int("damage.trials", 60, "how often TestAnyDamageOfTheFile damages a file, and a third of it while the file is in use; a long run has 150 or more")
 
 // worn is a cache file after some life: objects of many sizes, index entries,
 // deltas that wait for a durable handler, free pages.

@@ -174,7 +174,7 @@ func (c *controller) OnDelete(any) {}
 // TestAControllerThatIsKilledMakesNoChildTwice (A6): it is killed between the making of a child and the commit of its event. With
 // ServeStaleAfter -1 it acts on what the file has.
 func TestAControllerThatIsKilledMakesNoChildTwice(t *testing.T) {
-	const kills = 20
+	const kills = 8
 	for name, c := range map[string]struct {
 		latency        time.Duration
 		bytesPerSecond int

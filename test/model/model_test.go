@@ -28,7 +28,7 @@ import (
 )
 
 var (
-	modelCrashes = flag.Int("model.crashes", 1000, "crashes of the model test")
+	modelCrashes = flag.Int("model.crashes", 250, "crashes of the model test; a long run has 1000 or more")
 	modelSeed    = flag.Uint64("model.seed", 1, "seed of the model test; 0 takes one from the clock")
 )
 

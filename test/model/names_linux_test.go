@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	namesLives = flag.Int("names.lives", 60, "lives of the test of names that change hands")
+	namesLives = flag.Int("names.lives", 20, "lives of the test of names that change hands; a long run has 60 or more")
 	namesSeed  = flag.Uint64("names.seed", 1, "seed of the test of names that change hands")
 )
 

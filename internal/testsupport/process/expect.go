@@ -71,7 +71,7 @@ func ExpectEqual(t *testing.T, informer cache.SharedIndexInformer, f *source.Sou
 // JoinWhileObjectsChange has handlers join an informer while many objects change
 // at full speed.
 func JoinWhileObjectsChange(t *testing.T, f *source.Source, informer cache.SharedInformer, join func(cache.ResourceEventHandler) error) {
-	objects, changes, handlers := testsupport.Rounds(1500, 200), testsupport.Rounds(6000, 800), testsupport.Rounds(24, 8)
+	objects, changes, handlers := testsupport.Rounds(600, 200), testsupport.Rounds(2400, 800), testsupport.Rounds(16, 8)
 	name := func(i int) string { return fmt.Sprintf("o%04d", i) }
 	for i := range objects {
 		f.Put(source.ConfigMap(name(i)))
