@@ -35,7 +35,7 @@ func TestDamageThatIsFoundWhileAllIsWrittenAnewIsLogged(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	s, err := c.NewSharedIndexInformer(apiserver.New(apiserver.Options{}), &corev1.ConfigMap{}, InformerOptions{Resource: modelResource})
+	s, err := c.NewSharedIndexInformer(apiserver.New(apiserver.Options{}), &corev1.ConfigMap{}, InformerOptions{Resource: corev1.SchemeGroupVersion.WithResource("configmaps")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestAReconcilerOfAnInformerThatCannotBeginLeavesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := c.NewSharedIndexInformer(apiserver.New(apiserver.Options{}), &corev1.ConfigMap{}, InformerOptions{Resource: modelResource})
+		s, err := c.NewSharedIndexInformer(apiserver.New(apiserver.Options{}), &corev1.ConfigMap{}, InformerOptions{Resource: corev1.SchemeGroupVersion.WithResource("configmaps")})
 		if err != nil {
 			t.Fatal(err)
 		}

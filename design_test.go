@@ -1,4 +1,4 @@
-package warmwatch
+package warmwatch_test
 
 import (
 	"io/fs"

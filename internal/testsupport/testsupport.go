@@ -111,6 +111,13 @@ func BeforeCommit(t testing.TB, fn func()) {
 	beforeWrite(t, func() error { once.Do(fn); return nil })
 }
 
+// EachCommit has fn called before each commit to any file until stop is called: the commit before is complete then. fn must
+// not wait for the DB.
+func EachCommit(t testing.TB, fn func()) (stop func()) {
+	beforeWrite(t, func() error { fn(); return nil })
+	return func() { hook.BeforeWrite.Store(nil) }
+}
+
 // FailCommits has all commits to any file fail until heal is called.
 func FailCommits(t testing.TB) (heal func()) {
 	beforeWrite(t, func() error { return syscall.ENOSPC })

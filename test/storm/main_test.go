@@ -1,0 +1,9 @@
+package storm_test
+
+import (
+	"testing"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+)
+
+func TestMain(m *testing.M) { testsupport.Main(m, nil) }
