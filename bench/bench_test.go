@@ -122,6 +122,12 @@ func TestAgentsOnARealServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	err = s.turns(ctx, report.Updates(100), func(spec *agent.Spec) { spec.Stamped = true }, func(c *agent.Child) (map[string]float64, error) {
+		return s.updatesAt(ctx, c, 100)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	expect := func(scenario, impl, metric string, atLeast, atMost float64) {
 		t.Helper()
 		for _, r := range s.samples.Rows() {
@@ -142,4 +148,7 @@ func TestAgentsOnARealServer(t *testing.T) {
 	expect(report.Events, agent.Warmwatch, result.EventRate, 0.1, 1e6)
 	expect(report.Events+report.Durable, agent.Warmwatch, result.CPUPerEvent, 0.1, 1e9)
 	expect(report.Events+report.Durable, agent.ClientGo, result.CPUPerEvent, 0.1, 1e9)
+	expect(report.Updates(100), agent.ClientGo, result.EventP99, 0.001, 1e5)
+	expect(report.Updates(100)+report.Durable, agent.Warmwatch, result.EventP99, 0.01, 1e5)
+	expect(report.Updates(100), agent.Warmwatch, result.WrittenPerByte, 0.1, 1e3)
 }

@@ -189,9 +189,9 @@ func (s *suite) update(ctx context.Context, perSecond int, duration time.Duratio
 	for range writers {
 		running.Go(func() {
 			for i := range due {
-				sent := strconv.FormatInt(time.Now().UnixNano(), 10)
+				sent := strconv.FormatInt(time.Now().UnixNano(), 10) // No update says what one before has said.
 				// Neighbours in the order of keys are not updated together.
-				if err := s.clients.Annotate(ctx, podResource, namespace, i*7919%s.objects, agent.AnnotationSent, sent); err != nil {
+				if err := s.clients.Annotate(ctx, podResource, namespace, i*7919%s.objects, agent.AnnotationRound, sent); err != nil {
 					cancel(err)
 				}
 			}
