@@ -89,7 +89,7 @@ server: $(BIN)/kube-apiserver $(BIN)/etcd ## Run the API server alone until Ctrl
 	@$(BIN)/demo --bin-dir=$(BIN) --serve
 
 .PHONY: bench
-bench: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/bench ## Measure beside client-go, half an hour or more (SHORT=1 4 minutes, NAME= RUNS= SCENARIOS=)
+bench: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/bench ## Measure beside client-go, half an hour or more (SHORT=1 5 minutes, NAME= RUNS= SCENARIOS=)
 	@cd bench && $(BIN)/bench --bin-dir=$(BIN) $(BENCH_FLAGS)
 
 .PHONY: bench-docs
