@@ -8,9 +8,7 @@ OUTPUT     ?= text
 DEMO_FLAGS ?=
 
 # What `make bench` measures; see bench/README.md.
-BENCH_FLAGS = $(if $(filter-out 0,$(SHORT)),--short) $(if $(filter-out 0,$(LARGE)),--large) \
-	$(if $(NAME),--name='$(NAME)') $(if $(RUNS),--runs='$(RUNS)') $(if $(SCENARIOS),--scenarios='$(SCENARIOS)') $(if $(KINDS),--kinds='$(KINDS)') \
-	$(if $(AGENTS),--agents='$(AGENTS)') $(if $(filter command% environment%,$(origin OBJECTS)),--objects='$(OBJECTS)') $(if $(BENCH_DIR),--dir='$(BENCH_DIR)')
+BENCH_FLAGS = $(if $(filter-out 0,$(SHORT)),--short) $(if $(NAME),--name='$(NAME)') $(if $(RUNS),--runs='$(RUNS)') $(if $(SCENARIOS),--scenarios='$(SCENARIOS)')
 
 # What `make bench-compare` compares with.
 BASE          ?= HEAD~1
@@ -91,7 +89,7 @@ server: $(BIN)/kube-apiserver $(BIN)/etcd ## Run the API server alone until Ctrl
 	@$(BIN)/demo --bin-dir=$(BIN) --serve
 
 .PHONY: bench
-bench: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/bench ## Measure beside client-go, an hour (SHORT=1 6 minutes, LARGE=1 NAME= RUNS= SCENARIOS= KINDS= OBJECTS= AGENTS= BENCH_DIR=)
+bench: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/bench ## Measure beside client-go, half an hour or more (SHORT=1 5 minutes, NAME= RUNS= SCENARIOS=)
 	@cd bench && $(BIN)/bench --bin-dir=$(BIN) $(BENCH_FLAGS)
 
 .PHONY: bench-docs

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/procfs"
 	"go.uber.org/goleak"
 
 	"github.com/warmwatch/warmwatch/bench/micro"
@@ -25,13 +24,8 @@ func TestMain(m *testing.M) {
 func TestBadArgumentsSayWhatIsWanted(t *testing.T) {
 	for args, want := range map[string]string{
 		"--scenarios=starts,dance": `must be one of "starts"`,
-		"--kinds=odd":              `must be one of "plain"`,
-		"--short --large":          "can't be used together",
 		"--runs=-1":                "at least 1",
-		"--agents=-1":              "at least 1",
-		"--objects=7":              "at least 100",
-		"--name=../x":              "want letters",
-		"--dir=/no/such/dir":       "no such file",
+		"--name=../x":              "want the name of a file",
 		"more":                     "unexpected argument more",
 		"--nonsense":               "unknown flag",
 		"compare":                  `expected "<revision>"`,
@@ -45,9 +39,9 @@ func TestBadArgumentsSayWhatIsWanted(t *testing.T) {
 
 func TestCommandLineIsWhatMakeWantsToHear(t *testing.T) {
 	for args, want := range map[string]string{
-		"":                                      "make bench",
-		"--short":                               "make bench SHORT=1",
-		"--large --runs=5 --agents=10 --name=x": "make bench LARGE=1 RUNS=5 AGENTS=10 NAME=x",
+		"":                  "make bench",
+		"--short":           "make bench SHORT=1",
+		"--runs=5 --name=x": "make bench RUNS=5 NAME=x",
 		"--short --scenarios=starts,fleet --bin-dir=x": "make bench SHORT=1 SCENARIOS=starts,fleet",
 	} {
 		c, _, err := parse(strings.Fields(args))
@@ -60,43 +54,12 @@ func TestCommandLineIsWhatMakeWantsToHear(t *testing.T) {
 	}
 }
 
-func TestFileSystemIsThatOfTheInnermostMount(t *testing.T) {
-	mounts := []*procfs.MountInfo{
-		{MountPoint: "/", FSType: "overlay"}, {MountPoint: "/tmp", FSType: "tmpfs"},
-		{MountPoint: "/tmp/disk", FSType: "ext4"}, {MountPoint: "/proc", FSType: "proc"},
-	}
-	for dir, want := range map[string]string{"/tmp/disk/a": "ext4", "/tmp/diskette": "tmpfs", "/home": "overlay", "/tmp": "tmpfs"} {
-		if got := fileSystem(mounts, dir); got != want {
-			t.Errorf("%s: %q, want %q", dir, got, want)
-		}
-	}
-}
-
 // TestDocumentsAreThoseOfTheirResult fails when somebody edited a generated
 // document, or changed the generator or the results without `make bench-docs`.
 func TestDocumentsAreThoseOfTheirResult(t *testing.T) {
-	path, err := chooseResult("..", "")
-	if errors.Is(err, errNoResults) {
-		t.Skip(err)
-	}
+	documents, err := (&docsCommand{resultFile{Root: "..", Name: "bench"}}).generate()
 	if err != nil {
 		t.Fatal(err)
-	}
-	plots := t.TempDir()
-	documents, err := generate(path, "..", plots)
-	if err != nil {
-		t.Fatal(err)
-	}
-	names, err := filepath.Glob(filepath.Join(plots, "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range names {
-		content, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		documents[filepath.Join(plotDir, filepath.Base(name))] = string(content)
 	}
 	for file, want := range documents {
 		got, err := os.ReadFile(filepath.Join("..", file))
@@ -105,15 +68,16 @@ func TestDocumentsAreThoseOfTheirResult(t *testing.T) {
 			continue
 		}
 		if string(got) != want {
-			t.Errorf("%s is not what %s gives; run `make bench-docs`", file, path)
+			t.Errorf("%s is not what bench.json gives; run `make bench-docs`", file)
 		}
+	}
+	pictures, err := filepath.Glob(filepath.Join("..", plotDir, "*"))
+	if err != nil || len(pictures) != len(documents)-2 {
+		t.Errorf("%d pictures in %s, of %d documents: %v", len(pictures), plotDir, len(documents), err)
 	}
 }
 
-func TestDocsWithoutResultsChangeNothing(t *testing.T) {
-	if err := (&docsCommand{resultFile{Root: t.TempDir()}}).Run(); err != nil {
-		t.Error(err)
-	}
+func TestDocsOfNoResultChangeNothing(t *testing.T) {
 	if err := (&docsCommand{resultFile{Root: t.TempDir(), Name: "absent"}}).Run(); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a result that does not exist: %v", err)
 	}
@@ -122,83 +86,69 @@ func TestDocsWithoutResultsChangeNothing(t *testing.T) {
 // TestAgentsOnARealServer goes through what agents do there, with few objects.
 func TestAgentsOnARealServer(t *testing.T) {
 	ctx := t.Context()
-	s, err := newSuite(options{Runs: 1, Short: true, Dir: t.TempDir()}, t.Output(), t.Output())
+	s, err := newSuite(options{Runs: 1, Short: true}, t.Output(), t.Output())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.stopControlPlane(); err != nil {
+		if err := errors.Join(s.stopControlPlane(), os.RemoveAll(s.dir)); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := s.startControlPlane(ctx); err != nil {
+	if err := s.startControlPlane(ctx, report.Plain); err != nil {
 		t.Fatal(err)
 	}
-	p, err := s.grow(ctx, "pods", 100)
-	if err != nil {
+	if err := s.grow(ctx, 100); err != nil {
 		t.Fatal(err)
 	}
 	from, err := s.version(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden, err := s.goldenFile(ctx, p, false)
+	golden, err := s.goldenFile(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	changed, err := s.change(ctx, p)
+	changed, err := s.change(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := startMeasurement{scenario: report.ChangedStart, golden: golden, changed: changed}
-	if err := s.alternateStarts(ctx, p, m, 1); err != nil {
+	if err := s.measureStart(ctx, start{scenario: report.ChangedStart, golden: golden, changed: changed, want: resume}); err != nil {
 		t.Fatal(err)
 	}
-	bad := badLink{kilobytes: 10_000, millis: 1}
-	if m.link, err = bad.open(s.controlPlane.Config()); err != nil {
+	err = s.turns(ctx, report.Events, func(spec *agent.Spec) { spec.From = from }, func(c *agent.Child) (map[string]float64, error) {
+		return drain(ctx, c, changed.Changed)
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer m.link.Down()
-	m.scenario, m.cut = report.ColdStart+report.OverLink, true
-	if err := s.alternateStarts(ctx, p, m, 1); err != nil {
+	err = s.turns(ctx, report.Updates(100), func(spec *agent.Spec) { spec.Stamped = true }, func(c *agent.Child) (map[string]float64, error) {
+		return s.updatesAt(ctx, c, 100)
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if rows := len(s.samples.Compare(m.scenario, p.title, p.objects)); rows < 10 {
-		t.Errorf("%d figures of a start over a link", rows)
-	}
-	expect := func(impl, metric string, atLeast, atMost float64) {
+	expect := func(scenario, impl, metric string, atLeast, atMost float64) {
 		t.Helper()
 		for _, r := range s.samples.Rows() {
-			if r.Impl == impl && r.Metric == metric {
+			if r.Scenario == scenario && r.Impl == impl && r.Metric == metric {
 				if r.Median < atLeast || r.Median > atMost {
-					t.Errorf("%s: %s is %v, want %v to %v", impl, metric, r.Median, atLeast, atMost)
+					t.Errorf("%s, %s: %s is %v, want %v to %v", scenario, impl, metric, r.Median, atLeast, atMost)
 				}
 				return
 			}
 		}
-		t.Errorf("%s: no %s", impl, metric)
+		t.Errorf("%s, %s: no %s", scenario, impl, metric)
 	}
-	expect(agent.Warmwatch, result.Notifications, 100, 101) // What has changed meanwhile comes with the list, or after it.
-	expect(agent.ClientGo, result.Notifications, 100, 100)
-	expect(agent.Warmwatch, result.Received, 2_000, 100_000)
-	expect(agent.ClientGo, result.Received, 200_000, 2e6)
-	expect(agent.Warmwatch, result.CaughtUp, 0.1, 20_000)
-	expect(agent.Warmwatch, result.FileSize, 100_000, 10e6)
-	expect(agent.ClientGo, result.PeakAnon, 1e6, 1e9)
-
-	for _, v := range []struct {
-		impl       string
-		handlers   int
-		memoryOnly bool
-	}{{agent.ClientGo, 1, false}, {agent.Warmwatch, 2, false}, {agent.Warmwatch, 1, true}} {
-		spec := s.spec(p, v.impl)
-		spec.From, spec.Handlers, spec.MemoryOnly = from, handlers(v.handlers, false), v.memoryOnly
-		figures, err := s.drain(ctx, p, spec, 0, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if figures[result.EventRate] <= 0 || figures[result.CPUPerEvent] <= 0 {
-			t.Errorf("%+v: %v", v, figures)
-		}
-	}
+	expect(report.ChangedStart, agent.Warmwatch, result.Received, 2_000, 100_000)
+	expect(report.ChangedStart, agent.ClientGo, result.Received, 200_000, 2e6)
+	expect(report.ChangedStart, agent.Warmwatch, result.CaughtUp, 0.1, 20_000)
+	expect(report.ChangedStart, agent.Warmwatch, result.FileSize, 100_000, 10e6)
+	expect(report.ChangedStart, agent.ClientGo, result.PeakAnon, 1e6, 1e9)
+	expect(report.Events, agent.Warmwatch, result.EventRate, 0.1, 1e6)
+	expect(report.Events+report.Durable, agent.Warmwatch, result.CPUPerEvent, 0.1, 1e9)
+	expect(report.Events+report.Durable, agent.ClientGo, result.CPUPerEvent, 0.1, 1e9)
+	expect(report.Updates(100), agent.ClientGo, result.EventP99, 0.001, 1e5)
+	expect(report.Updates(100)+report.Durable, agent.Warmwatch, result.EventP99, 0.01, 1e5)
+	expect(report.Updates(100), agent.Warmwatch, result.WrittenPerByte, 0.1, 1e3)
 }

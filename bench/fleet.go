@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -27,43 +26,35 @@ const bytesPerObject = 20_000
 // with few objects: what the API server uses it uses for them. It is restarted
 // before each measurement, so that its memory begins the same.
 func (s *suite) fleet(ctx context.Context) error {
-	objects := s.options.choose(500, 2000)
-	need := float64(s.options.Agents * objects * bytesPerObject)
+	agents, objects := s.options.choose(20, 200), s.options.choose(500, 2000)
+	need := float64(agents * objects * bytesPerObject)
 	if has := memoryFacts().MemAvailableBytes; has != nil && float64(*has) < need {
-		s.skip("fleet: %d agents with %s Pods each need about %s of memory, and %s are free; AGENTS=%d would fit",
-			s.options.Agents, thousands(objects), display.Value("B", need), display.Value("B", float64(*has)), int(*has)/(objects*bytesPerObject))
+		s.skip("fleet: %d agents need about %s of memory, and %s are free", agents, display.Value("B", need), display.Value("B", float64(*has)))
 		return nil
 	}
-	if err := s.startControlPlane(ctx); err != nil {
+	if err := s.startControlPlane(ctx, report.Plain); err != nil {
 		return err
 	}
-	p, err := s.grow(ctx, "pods", objects)
-	if err != nil {
+	if err := s.grow(ctx, objects); err != nil {
 		return err
 	}
-	s.compression[s.fleetTitle()] = s.compression[p.title]
-	runs := min(s.options.Runs, 2)
-	for run := range runs {
-		s.screen.tell("fleet of %d agents: run %d of %d", s.options.Agents, run+1, runs)
-		if err := s.fleetRun(ctx, p); err != nil {
+	for run := range s.options.Runs {
+		s.screen.tell("fleet of %d agents: run %d of %d", agents, run+1, s.options.Runs)
+		if err := s.fleetRun(ctx, agents); err != nil {
 			return err
 		}
 	}
-	s.show(report.FleetKept, s.fleetTitle(), p.objects)
-	s.show(report.FleetGone, s.fleetTitle(), p.objects)
+	s.show(report.FleetKept, objects)
+	s.show(report.FleetGone, objects)
 	return nil
-}
-
-func (s *suite) fleetTitle() string {
-	return fmt.Sprintf("Pods for each of %d agents", s.options.Agents)
 }
 
 // fleetRun is client-go, then warmwatch within the history window, then warmwatch
 // after 410. Each time 1 % has changed meanwhile.
-func (s *suite) fleetRun(ctx context.Context, p *population) error {
+func (s *suite) fleetRun(ctx context.Context, agents int) error {
 	for _, m := range []struct {
 		impl      string
-		want      int // What warmwatch is to do.
+		want      outcome
 		scenarios []string
 	}{
 		{agent.ClientGo, anything, []string{report.FleetKept, report.FleetGone}},
@@ -71,57 +62,56 @@ func (s *suite) fleetRun(ctx context.Context, p *population) error {
 		{agent.Warmwatch, relist, []string{report.FleetGone}},
 	} {
 		if m.want != relist {
-			if err := s.loseHistory(ctx, p); err != nil {
+			if err := s.loseHistory(ctx); err != nil {
 				return err
 			}
 		}
 		golden := ""
 		if m.impl == agent.Warmwatch {
 			var err error
-			if golden, err = s.goldenFile(ctx, p, false); err != nil {
+			if golden, err = s.goldenFile(ctx); err != nil {
 				return err
 			}
 		}
-		e, err := s.change(ctx, p)
+		e, err := s.change(ctx)
 		if err != nil {
 			return err
 		}
 		if m.want == relist { // The history is lost while the fleet is down.
-			if err := s.loseHistory(ctx, p); err != nil {
+			if err := s.loseHistory(ctx); err != nil {
 				return err
 			}
 		}
-		if err := s.warmUp(ctx, p); err != nil {
+		if err := s.warmUp(ctx); err != nil {
 			return err
 		}
-		e.Initial = p.objects
-		figures, err := s.restartFleet(ctx, p, m.impl, golden, e, m.want)
+		e.Initial = s.objects
+		figures, err := s.restartFleet(ctx, m.impl, agents, golden, e, m.want)
+		if err != nil {
+			return err
+		}
 		for _, scenario := range m.scenarios {
-			if err := s.add("one run of "+scenario, scenario, s.fleetTitle(), p.objects, m.impl, figures, err); err != nil {
-				return err
-			}
+			s.samples.Add(scenario, fmt.Sprintf("%s for each of %d agents", s.kind, agents), s.objects, m.impl, figures)
 		}
 	}
 	return nil
 }
 
 // restartFleet starts all agents at once.
-func (s *suite) restartFleet(ctx context.Context, p *population, impl, golden string, e agent.Expect, want int) (figures map[string]float64, err error) {
-	dir, err := os.MkdirTemp(s.dir, "fleet-")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, remove(golden), os.RemoveAll(dir)) }()
+func (s *suite) restartFleet(ctx context.Context, impl string, agents int, golden string, e agent.Expect, want outcome) (figures map[string]float64, err error) {
 	var children []*agent.Child
+	specs := make([][]agent.Spec, fleetProcesses)
 	defer func() {
 		for _, c := range children {
 			err = errors.Join(err, c.Kill())
 		}
+		for _, spec := range slices.Concat(specs...) {
+			err = errors.Join(err, remove(spec.File))
+		}
+		err = errors.Join(err, remove(golden))
 	}()
-	specs := make([][]agent.Spec, fleetProcesses)
-	for n := range s.options.Agents {
-		spec := s.spec(p, impl)
-		spec.File = filepath.Join(dir, fmt.Sprintf("%03d.db", n))
+	for n := range agents {
+		spec := s.spec(impl, false)
 		if golden != "" {
 			if err := copyFile(golden, spec.File); err != nil {
 				return nil, err
@@ -159,22 +149,13 @@ func (s *suite) restartFleet(ctx context.Context, p *population, impl, golden st
 		if err != nil {
 			return nil, err
 		}
-		addFleetPart(figures, answer.Report)
+		for _, i := range answer.Report.Informers {
+			figures[result.Received] += float64(i.BytesReceived)
+			figures[result.LastCaughtUp] = max(figures[result.LastCaughtUp], millis(i.ToldAll.Sub(answer.Report.Begin)))
+		}
 	}
 	figures[result.ServerCPU], figures[result.ServerPeak] = server.stop()
 	return figures, nil
-}
-
-// addFleetPart adds what one process found: the last agent is the last of all.
-func addFleetPart(sum map[string]float64, part *agent.Report) {
-	sum[result.AgentsCPU] += part.CPU.Seconds()
-	sum[result.SteadyAnon] += part.SteadyAnon
-	for _, i := range part.Informers {
-		sum[result.Received] += float64(i.BytesReceived)
-		sum[result.Requests] += requests(i)
-		sum[result.LastSynced] = max(sum[result.LastSynced], millis(i.Synced.Sub(part.Begin)))
-		sum[result.LastCaughtUp] = max(sum[result.LastCaughtUp], millis(i.ToldAll.Sub(part.Begin)))
-	}
 }
 
 // watchServer follows the API server from when it has collected its garbage. With many

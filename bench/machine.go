@@ -17,7 +17,7 @@ import (
 )
 
 // machineFacts are what figures depend on; what cannot be found is left out.
-func machineFacts(dir string) map[string]string {
+func machineFacts(ctx context.Context, dir string) map[string]string {
 	facts := map[string]string{
 		"cpus":         fmt.Sprint(runtime.NumCPU()),
 		"architecture": runtime.GOARCH,
@@ -31,8 +31,8 @@ func machineFacts(dir string) map[string]string {
 	if kernel, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		set("kernel", string(kernel))
 	}
-	if mounts, err := procfs.GetMounts(); err == nil {
-		set("file system", fileSystem(mounts, dir))
+	if fileSystem, err := exec.CommandContext(ctx, "findmnt", "-n", "-o", "FSTYPE", "-T", dir).Output(); err == nil {
+		set("file system", string(fileSystem))
 	}
 	set("cpu", cpuModel())
 	if total := memoryFacts().MemTotalBytes; total != nil {
@@ -52,22 +52,6 @@ func memoryFacts() procfs.Meminfo {
 		return procfs.Meminfo{}
 	}
 	return memory
-}
-
-// fileSystem is the type of the innermost mount around dir.
-func fileSystem(mounts []*procfs.MountInfo, dir string) string {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return ""
-	}
-	best := &procfs.MountInfo{}
-	for _, m := range mounts {
-		inside := m.MountPoint == "/" || dir == m.MountPoint || strings.HasPrefix(dir, m.MountPoint+"/")
-		if inside && len(m.MountPoint) >= len(best.MountPoint) {
-			best = m
-		}
-	}
-	return best.FSType
 }
 
 // versionFacts are those of what was measured.

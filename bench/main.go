@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/warmwatch/warmwatch/bench/micro"
-	"github.com/warmwatch/warmwatch/bench/report"
 	"github.com/warmwatch/warmwatch/bench/result"
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
 	"github.com/warmwatch/warmwatch/test/e2e/display"
@@ -29,7 +28,7 @@ func main() {
 	}))
 }
 
-// Run measures, and writes the result file and its plots.
+// Run measures, and writes the result file.
 func (o *options) Run(ctx context.Context) error {
 	s, err := newSuite(*o, os.Stdout, os.Stderr)
 	if err != nil {
@@ -37,23 +36,18 @@ func (o *options) Run(ctx context.Context) error {
 	}
 	f := &result.File{
 		Name: o.Name, Commit: commit(ctx), Command: o.command,
-		Date: s.screen.begin.UTC().Format(time.RFC3339), Machine: machineFacts(s.dir),
+		Date: s.screen.begin.UTC().Format(time.RFC3339), Machine: machineFacts(ctx, s.dir), Compression: s.compression,
 	}
 	f.Versions, err = s.run(ctx)
 	if f.Rows = s.samples.Rows(); err != nil && (ctx.Err() != nil || len(f.Rows) == 0) {
 		return err
 	}
-	f.Seconds = int(time.Since(s.screen.begin).Seconds())
-	f.Skipped, f.Compression = s.skipped, s.compression
-	path := filepath.Join(o.Out, o.Name)
-	if err2 := f.Write(path + ".json"); err2 != nil {
+	f.Skipped = s.skipped
+	path := filepath.Join("results", o.Name+".json")
+	if err2 := f.Write(path); err2 != nil {
 		return errors.Join(err, err2)
 	}
-	plots, err2 := report.WritePlots(f, path)
-	if err2 != nil {
-		return errors.Join(err, err2)
-	}
-	fmt.Printf("\n%s.json and %d plots in %s written after %s\n", path, len(plots), path, time.Since(s.screen.begin).Round(time.Second))
+	fmt.Printf("\n%s written after %s\n", path, time.Since(s.screen.begin).Round(time.Second))
 	return err // Of a part that failed.
 }
 

@@ -2,15 +2,12 @@ package main
 
 import (
 	"fmt"
-	"regexp"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
 )
-
-// shortName is what .gitignore knows the results of short runs by.
-const shortName = "short"
 
 // commandLine is everything that this program does.
 type commandLine struct {
@@ -23,16 +20,10 @@ type commandLine struct {
 // options is the command line of a run.
 type options struct {
 	Name      string   `help:"Of the result file (default: bench; short with --short)."`
-	Out       string   `default:"results" help:"Directory of result files."`
-	Short     bool     `xor:"length" help:"Fewer objects, one run of each: 6 minutes."`
-	Large     bool     `xor:"length" help:"Also 200,000 Pods, and 50,000 ConfigMaps and custom resources: hours."`
-	Runs      int      `help:"How often starts with 50,000 Pods are measured (default 3; 1 with --short); the rest is measured as often, or less."`
+	Short     bool     `help:"Fewer objects, one run of each."`
+	Runs      int      `help:"How often all is measured (default 3; 1 with --short)."`
 	Scenarios []string `enum:"${parts}" help:"Some parts of the run (default all): ${enum}."`
-	Kinds     []string `enum:"plain,varied" help:"Objects that share much text, varied ones as of a real cluster, or both (default): ${enum}."`
 	BinDir    string   `help:"Directory of kube-apiserver and etcd (default: bin/ here or above)."`
-	Dir       string   `type:"existingdir" help:"Where cache files and the control plane's data go (default: the system's directory for temporary files)."`
-	Agents    int      `help:"Size of the fleet (default 200; 20 with --short)."`
-	Objects   int      `help:"Pods of all parts but starts and fleet (default 50000; 4000 with --short)."`
 
 	command string // How a user of make would have asked for it.
 }
@@ -55,7 +46,7 @@ func parse(args []string) (*commandLine, *kong.Context, error) {
 	}
 	c.Measure.command = "make bench"
 	for _, p := range parsed.Path {
-		if p.Flag != nil && !slices.Contains([]string{"bin-dir", "dir", "out"}, p.Flag.Name) {
+		if p.Flag != nil && p.Flag.Name != "bin-dir" {
 			value := strings.Trim(fmt.Sprint(p.Flag.Target.Interface()), "[]")
 			if p.Flag.IsBool() {
 				value = "1"
@@ -67,19 +58,13 @@ func parse(args []string) (*commandLine, *kong.Context, error) {
 	return c, parsed, nil
 }
 
-var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
-
 // Validate is called by kong.
 func (o *options) Validate() error {
 	switch {
 	case o.Runs < 0:
 		return fmt.Errorf("--runs=%d: at least 1 is needed", o.Runs)
-	case o.Objects != 0 && o.Objects < 100:
-		return fmt.Errorf("--objects=%d: at least 100 are needed", o.Objects)
-	case o.Agents < 0:
-		return fmt.Errorf("--agents=%d: at least 1 is needed", o.Agents)
-	case o.Name != "" && !plainName.MatchString(o.Name):
-		return fmt.Errorf("--name=%q: want letters, digits, dots, dashes and underscores", o.Name)
+	case o.Name != "" && filepath.Base(o.Name) != o.Name:
+		return fmt.Errorf("--name=%q: want the name of a file", o.Name)
 	}
 	return nil
 }
@@ -89,21 +74,18 @@ func (o *options) complete() {
 	if o.Name == "" {
 		o.Name = "bench"
 		if o.Short { // It is not to replace the figures of a long run.
-			o.Name = shortName
+			o.Name = "short"
 		}
 	}
-	for _, n := range []struct {
-		value       *int
-		short, long int
-	}{{&o.Runs, 1, 3}, {&o.Agents, 20, 200}, {&o.Objects, 4000, 50_000}} {
-		if *n.value == 0 {
-			*n.value = o.choose(n.short, n.long)
-		}
+	if o.Runs == 0 {
+		o.Runs = o.choose(1, 3)
 	}
 }
 
-// has tells whether one of several was asked for; all are by default.
-func has(asked []string, one string) bool { return len(asked) == 0 || slices.Contains(asked, one) }
+// asks tells whether a part was asked for; all are by default.
+func (o *options) asks(part string) bool {
+	return len(o.Scenarios) == 0 || slices.Contains(o.Scenarios, part)
+}
 
 func (o *options) choose(short, long int) int {
 	if o.Short {
@@ -111,3 +93,13 @@ func (o *options) choose(short, long int) int {
 	}
 	return long
 }
+
+// sizes are the numbers of Pods that starts are measured with. The largest is that of the other parts.
+func (o *options) sizes() []int {
+	if o.Short {
+		return []int{1000, 4000}
+	}
+	return []int{1000, 10_000, 50_000}
+}
+
+func (o *options) largest() int { return slices.Max(o.sizes()) }

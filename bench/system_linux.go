@@ -72,15 +72,6 @@ func (p processors) confine(pid int) error {
 	return nil
 }
 
-// evict removes a file that is synced from the page cache.
-func evict(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED), f.Close())
-}
-
 // cpuModel is that of the first processor; empty if it is not known.
 func cpuModel() string {
 	proc, err := procfs.NewDefaultFS()

@@ -15,6 +15,4 @@ func (p processors) and(processors) processors { return p }
 
 func (p processors) confine(int) error { return errNoAffinity }
 
-func evict(string) error { return skippedError("only Linux removes a file from the page cache") }
-
 func cpuModel() string { return "" }

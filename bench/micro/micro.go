@@ -30,7 +30,7 @@ func Spec(impl, file string, objects int) agent.Spec {
 }
 
 // Benchmarks are those that agents run, by name.
-var Benchmarks = agent.Benchmarks{"Get": Get, "ByIndex": ByIndex, "List": List, "Readers": Readers}
+var Benchmarks = agent.Benchmarks{"Get": Get, "ByIndex": ByIndex, "List": List}
 
 // Get is the time to get one of all objects, in random order.
 func Get(b *testing.B, a *agent.Agent) {

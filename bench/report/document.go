@@ -1,4 +1,4 @@
-// Package report turns a result file into documents: tables, plots, and the part
+// Package report turns a result file into documents: a table, plots, and the part
 // of the README that has figures.
 package report
 
@@ -11,79 +11,113 @@ import (
 	"text/template"
 
 	"github.com/warmwatch/warmwatch/bench/result"
-	"github.com/warmwatch/warmwatch/test/e2e/agent"
 	"github.com/warmwatch/warmwatch/test/e2e/display"
 )
+
+// figure is a row of docs/benchmarks.md: which part of a run measures it, and what makes it better.
+type figure struct {
+	readme           bool // It is in the README, too.
+	name             string
+	part             string
+	scenario, metric string
+	help             string
+}
+
+var figures = []figure{
+	{true, "warm start until served from disk", "starts", WarmStart, result.HasSynced, ""},
+	{true, "warm start until HasSynced", "starts", CaughtUpStart, result.HasSynced, ""},
+	{false, "warm start until all OnAdd", "starts", WarmStart, result.AllAdded, ""},
+	{true, "warm start, bytes received", "starts", WarmStart, result.Received, ""},
+	{false, "warm start, 1 % changed, bytes received", "starts", ChangedStart, result.Received, ""},
+	{false, "start after 410 until caught up", "starts", GoneStart, result.CaughtUp, ""},
+	{true, "start after 410, bytes received", "starts", GoneStart, result.Received, ""},
+	{true, "start after 410, CPU time of the API server", "starts", GoneStart, result.ServerCPU, ""},
+	{false, "peak anonymous memory, warm", "starts", WarmStart, result.PeakAnon, "`MemoryBudget`"},
+	{true, "steady anonymous memory, warm", "starts", WarmStart, result.SteadyAnon, "`MemoryBudget`"},
+	{false, "cold start until HasSynced", "starts", ColdStart, result.HasSynced, ""},
+	{false, "cold start, CPU time", "starts", ColdStart, result.CPU, ""},
+	{false, "file size", "starts", ColdStart, result.FileSize, "a transform"},
+	{false, "varied Pods: warm start until HasSynced", "varied", CaughtUpStart, result.HasSynced, ""},
+	{false, "varied Pods: start after 410, bytes received", "varied", GoneStart, result.Received, ""},
+	{false, "varied Pods: cold start, CPU time", "varied", ColdStart, result.CPU, "a transform"},
+	{false, "events a second to one handler", "events", Events, result.EventRate, "a selector"},
+	{true, "processor time per event", "events", Events, result.CPUPerEvent, "a selector, a transform, `CommitInterval`"},
+	{false, "processor time per event, durable handler", "events", Events + Durable, result.CPUPerEvent, "`DurableDelay`"},
+	{false, "event to handler, p99", "updates", Updates(1000), result.EventP99, "`MemoryBudget`: less garbage"},
+	{true, "event to handler, p99, durable handler", "updates", Updates(1000) + Durable, result.EventP99, "`DurableDelay`"},
+	{false, "updates a second that the server took of 1,000", "updates", Updates(1000), result.AchievedRate, ""},
+	{false, "bytes written per byte changed, 100 updates a second", "updates", Updates(100), result.WrittenPerByte, "`CommitInterval`"},
+	{false, "the same, durable handler", "updates", Updates(100) + Durable, result.WrittenPerByte, "`DurableDelay`"},
+	{true, "`Get` of an object that is not in memory", "reads", ColdReads, result.GetTime, "`MemoryBudget`"},
+	{false, "`Get` of an object in memory", "reads", HotReads, result.GetTime, ""},
+	{false, "`ByIndex` of 50 objects that are not in memory", "reads", ColdReads, result.ByIndexTime, "`IndexKeys` decodes nothing"},
+	{false, "`ByIndex` of 50 objects in memory", "reads", HotReads, result.ByIndexTime, "a map of your own, fed by a handler"},
+	{false, "`List` of everything, not in memory", "reads", ColdReads, result.ListTime, "`ListKeys` decodes nothing"},
+	{false, "`List` of everything, in memory", "reads", HotReads, result.ListTime, "an index"},
+	{false, "fleet: CPU time of the API server", "fleet", FleetKept, result.ServerCPU, ""},
+	{false, "fleet: bytes received", "fleet", FleetKept, result.Received, ""},
+	{false, "fleet: time until the last agent has caught up", "fleet", FleetKept, result.LastCaughtUp, ""},
+	{false, "fleet after 410: CPU time of the API server", "fleet", FleetGone, result.ServerCPU, ""},
+	{false, "fleet after 410: peak memory of the API server", "fleet", FleetGone, result.ServerPeak, ""},
+	{false, "fleet after 410: time until the last agent has caught up", "fleet", FleetGone, result.LastCaughtUp, ""},
+}
+
+// find returns the figure with the most objects.
+func (g figure) find(all []result.Comparison) (best result.Comparison, ok bool) {
+	for _, c := range all {
+		r := c.Warmwatch
+		if r.Scenario == g.scenario && r.Metric == g.metric && (r.Kind == Varied) == (g.part == "varied") && r.Objects > best.Warmwatch.Objects {
+			best, ok = c, true
+		}
+	}
+	return best, ok
+}
+
+// table has those figures that were measured, and more columns if it is not for the README.
+func table(f *result.File, forReadme bool) string {
+	var b strings.Builder
+	largest := 0
+	for _, r := range f.Rows {
+		largest = max(largest, r.Objects)
+	}
+	head, line := "", ""
+	if !forReadme {
+		head, line = " `SCENARIOS=` | what helps |", "---|---|"
+	}
+	fmt.Fprintf(&b, "| %s Pods | warmwatch | client-go | better |%s\n|---|---:|---:|---:|%s\n", display.Thousands(largest), head, line)
+	all := result.Compare(f.Rows)
+	for _, g := range figures {
+		c, ok := g.find(all)
+		if !ok || forReadme && !g.readme {
+			continue
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |", g.name, median(c.Warmwatch), median(c.ClientGo), ratio(c))
+		if !forReadme {
+			fmt.Fprintf(&b, " %s | %s |", g.part, g.help)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
 
 //go:embed benchmarks.md.tmpl
 var templateText string
 
-// compared is one metric of one scenario, of both implementations.
-type compared struct{ warm, stock result.Row }
-
-// ratio is empty where a zero allows none.
-func (c compared) ratio() string {
-	r, ok := result.Ratio(c.warm.Metric, c.warm.Median, c.stock.Median)
-	if !ok {
-		return ""
-	}
-	return Ratio(r)
-}
-
-// worse is true also where client-go needs nothing at all; not within the noise of a
-// run.
-func (c compared) worse() bool {
-	ratio, ok := result.Ratio(c.warm.Metric, c.warm.Median, c.stock.Median)
-	if !ok {
-		return c.stock.Median == 0 && c.warm.Median > 0
-	}
-	return ratio < 0.95
-}
-
-// compare returns all pairs of rows, in their order.
-func compare(f *result.File) (all []compared) {
-	for _, warm := range f.Rows {
-		if warm.Impl != agent.Warmwatch {
-			continue
-		}
-		for _, stock := range f.Rows {
-			if stock.Impl == agent.ClientGo && stock.Key == warm.Key && stock.Metric == warm.Metric {
-				all = append(all, compared{warm, stock})
-			}
-		}
-	}
-	return all
-}
-
-// documents makes texts of a result file. Its methods are functions of the template.
-type documents struct {
-	file  *result.File
-	plots []Plot
-	all   []compared
-	size  int // Of the parts which are measured at one size.
-	tmpl  *template.Template
-}
-
-func newDocuments(f *result.File, plots []Plot) *documents {
-	d := &documents{file: f, plots: plots, all: compare(f)}
+// Document is docs/benchmarks.md, which shows the plots.
+func Document(f *result.File, plots []Plot) (string, error) {
+	t := template.Must(template.New("").Funcs(template.FuncMap{"facts": facts}).Parse(templateText))
+	fleet := "many agents"
 	for _, r := range f.Rows {
-		if r.Kind == "Pods" && (r.Objects == 50_000 || d.size != 50_000 && r.Objects > d.size) {
-			d.size = r.Objects
+		if r.Scenario == FleetKept {
+			fleet = display.Thousands(r.Objects) + " " + r.Kind
 		}
 	}
-	d.tmpl = template.Must(template.New("").Funcs(template.FuncMap{
-		"include": d.execute, "goal": d.goal, "price": d.price, "median": d.median, "medianIfWorse": d.medianIfWorse, "table": d.table,
-		"objects":  func() string { return display.Thousands(d.size) },
-		"plots":    func() []Plot { return d.plots },
-		"facts":    facts,
-		"duration": func(seconds int) string { return fmt.Sprintf("%d min %d s", seconds/60, seconds%60) },
-	}).Parse(templateText))
-	return d
-}
-
-func (d *documents) execute(name string) (string, error) {
 	var b strings.Builder
-	err := d.tmpl.ExecuteTemplate(&b, name, d.file)
+	err := t.Execute(&b, struct {
+		*result.File
+		Table, Fleet string
+		Plots        []Plot
+	}{f, table(f, false), fleet, plots})
 	return b.String(), err
 }
 
@@ -93,113 +127,6 @@ func facts(all map[string]string) string {
 		texts = append(texts, name+" "+all[name])
 	}
 	return strings.Join(texts, ", ")
-}
-
-// find returns a figure that the document shows. A metric that does not exist is an
-// error of the template.
-func (d *documents) find(scenario, metric string) (c compared, ok bool, err error) {
-	if result.Unit(metric) == "" {
-		return c, false, fmt.Errorf("there is no metric %q", metric)
-	}
-	for _, c := range d.all {
-		if c.warm.Scenario == scenario && c.warm.Metric == metric && d.shows(c.warm.Key) {
-			return c, true, nil
-		}
-	}
-	return c, false, nil
-}
-
-// shows tells Pods in the main size, and those of a fleet, from what a run measures
-// besides.
-func (d *documents) shows(k result.Key) bool {
-	return k.Kind == "Pods" && k.Objects == d.size || strings.HasPrefix(k.Kind, "Pods for each of")
-}
-
-// goal is a row with all that is known.
-func (d *documents) goal(name, scenario, metric string) (string, error) {
-	c, ok, err := d.find(scenario, metric)
-	if !ok {
-		return "", err
-	}
-	name += " (" + Objects(c.warm.Key, d.file.Compression) + ")"
-	return fmt.Sprintf("| %s | %s | %s | %s |\n", name, Cell(c.warm), Cell(c.stock), c.ratio()), nil
-}
-
-// table has a row for all that a scenario was measured with, and a column for each metric. What
-// begins with a comma is the end of several scenarios, which the rows name.
-func (d *documents) table(scenario string, metrics ...string) (string, error) {
-	head, rows := "| |", ""
-	for _, metric := range metrics {
-		if result.Unit(metric) == "" {
-			return "", fmt.Errorf("there is no metric %q", metric)
-		}
-		head += " " + metric + " |"
-	}
-	var done []result.Key
-	for _, c := range d.all {
-		k, name := c.warm.Key, ""
-		if strings.HasPrefix(scenario, ", ") && strings.Contains(k.Scenario, scenario) {
-			name = k.Scenario + ": "
-		} else if k.Scenario != scenario {
-			continue
-		}
-		if slices.Contains(done, k) {
-			continue
-		}
-		done = append(done, k)
-		rows += "| " + name + Objects(k, d.file.Compression) + " |"
-		for _, metric := range metrics {
-			i := slices.IndexFunc(d.all, func(c compared) bool { return c.warm.Key == k && c.warm.Metric == metric })
-			if i >= 0 {
-				rows += fmt.Sprintf(" %s · %s · %s", median(d.all[i].warm), median(d.all[i].stock), d.all[i].ratio())
-			}
-			rows += " |"
-		}
-		rows += "\n"
-	}
-	if rows == "" {
-		return "", nil
-	}
-	return head + "\n|---|" + strings.Repeat("---|", len(metrics)) + "\n" + rows, nil
-}
-
-// price is a row with advice, if there is a price.
-func (d *documents) price(name, scenario, metric, advice string) (string, error) {
-	c, ok, err := d.find(scenario, metric)
-	if !ok || !c.worse() {
-		return "", err
-	}
-	return fmt.Sprintf("| %s | %s | %s | %s |\n", name, median(c.warm), median(c.stock), advice), nil
-}
-
-// median is a row without the spread, which is in the document.
-func (d *documents) median(name, scenario, metric string) (string, error) {
-	c, ok, err := d.find(scenario, metric)
-	if !ok {
-		return "", err
-	}
-	return fmt.Sprintf("| %s | %s | %s | %s |\n", name, median(c.warm), median(c.stock), c.ratio()), nil
-}
-
-func (d *documents) medianIfWorse(name, scenario, metric string) (string, error) {
-	c, ok, err := d.find(scenario, metric)
-	if !ok || !c.worse() {
-		return "", err
-	}
-	return d.median(name, scenario, metric)
-}
-
-// Document is docs/benchmarks.md, which shows the plots.
-func Document(f *result.File, plots []Plot) (string, error) {
-	return newDocuments(f, plots).execute("document")
-}
-
-// ResultName finds the name of the result file that a document was made from.
-func ResultName(document string) (name string, ok bool) {
-	first, _, _ := strings.Cut(document, "\n")
-	_, rest, begins := strings.Cut(first, "Generated by `make bench-docs` from bench/results/")
-	name, _, ends := strings.Cut(rest, ".json.")
-	return name, begins && ends
 }
 
 const (
@@ -214,95 +141,42 @@ func Readme(readme string, f *result.File) (string, error) {
 	if !ok || !ok2 {
 		return "", fmt.Errorf("the README lacks %s… %s", readmeBegin, readmeEnd)
 	}
-	section, err := newDocuments(f, nil).execute("readme")
-	return head + readmeBegin + section + readmeEnd + tail, err
+	intro := fmt.Sprintf("Medians of `%s` on %s processors. What else is dearer than client-go, what to do about\n"+
+		"it, the method and pictures: [docs/benchmarks.md](docs/benchmarks.md).\n\n", f.Command, f.Machine["cpus"])
+	return head + readmeBegin + intro + table(f, true) + readmeEnd + tail, nil
 }
 
-// Figures has every scenario, in the order in which it was measured, and all figures that
-// are worse than client-go's.
-func Figures(f *result.File) string {
+// Figures has every figure, in the order of the rows.
+func Figures(rows []result.Row) string {
 	var b strings.Builder
-	all := compare(f)
-	var done []result.Key
-	scenario := ""
-	for _, c := range all {
-		k := c.warm.Key
-		if slices.Contains(done, k) {
-			continue
+	var last result.Key
+	for _, c := range result.Compare(rows) {
+		if k := c.Warmwatch.Key; k != last {
+			last = k
+			fmt.Fprintf(&b, "\n%s; %s %s:\n\n| runs: %d | warmwatch | client-go | better |\n|---|---:|---:|---:|\n",
+				k.Scenario, display.Thousands(k.Objects), k.Kind, c.Warmwatch.Runs)
 		}
-		done = append(done, k)
-		if k.Scenario != scenario {
-			scenario = k.Scenario
-			fmt.Fprintf(&b, "\n## %s%s\n", strings.ToUpper(scenario[:1]), scenario[1:])
-		}
-		writeScenario(&b, all, k, f.Compression)
-	}
-	b.WriteString("\n## Worse than client-go\n\n")
-	for _, c := range all {
-		if r := c.warm; c.worse() && c.ratio() != "" {
-			fmt.Fprintf(&b, "- %s, %s %s: %s, %s (%s)\n", r.Scenario, display.Thousands(r.Objects), r.Kind, r.Metric, median(r), c.ratio())
-		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", c.Warmwatch.Metric, spread(c.Warmwatch), spread(c.ClientGo), ratio(c))
 	}
 	return b.String()
 }
 
-// writeScenario writes the metrics of a scenario in the order in which they are shown.
-func writeScenario(b *strings.Builder, all []compared, k result.Key, compression map[string]float64) {
-	runs, rows := 0, ""
-	for _, metric := range result.Metrics() {
-		for _, c := range all {
-			if c.warm.Key == k && c.warm.Metric == metric {
-				runs = c.warm.Runs
-				rows += fmt.Sprintf("| %s | %s | %s | %s |\n", metric, Cell(c.warm), Cell(c.stock), c.ratio())
-			}
-		}
-	}
-	noun := "runs"
-	if runs == 1 {
-		noun = "run"
-	}
-	fmt.Fprintf(b, "\n%s; %d %s:\n\n| | warmwatch | client-go | better |\n|---|---:|---:|---:|\n%s", Objects(k, compression), runs, noun, rows)
-}
+func median(r result.Row) string { return display.Value(r.Unit, r.Median) }
 
-func median(r result.Row) string { return value(r.Unit, r.Median) }
-
-// value knows what has not ended; the median of two may be between.
-func value(unit string, v float64) string {
-	if unit == "ms" && v >= result.Never/2 {
-		return "not in " + display.Value("s", result.Patience.Seconds())
-	}
-	return display.Value(unit, v)
-}
-
-// Ratio is how many times better, which is unknown where one has not ended.
-func Ratio(r float64) string {
-	const most = 1e8
-	switch {
-	case r > most:
-		return "∞"
-	case r < 1/most:
-		return "0×"
-	}
-	return display.Ratio(r)
-}
-
-// Objects are those of a figure, and how well they compress.
-func Objects(k result.Key, compression map[string]float64) string {
-	text := display.Thousands(k.Objects) + " " + k.Kind
-	if ratio := compression[k.Kind]; ratio > 0 {
-		text += fmt.Sprintf(", gzip 1/%.2g", ratio)
-	}
-	return text
-}
-
-// Cell is a median, with min and max if there were several runs.
-func Cell(r result.Row) string {
-	if r.Runs == 0 {
-		return "-"
-	}
-	low, high := value(r.Unit, r.Min), value(r.Unit, r.Max)
-	if r.Runs < 2 || low == high {
+// spread is a median, with min and max if there were several runs.
+func spread(r result.Row) string {
+	low, high := display.Value(r.Unit, r.Min), display.Value(r.Unit, r.Max)
+	if low == high {
 		return median(r)
 	}
 	return fmt.Sprintf("%s (%s … %s)", median(r), low, high)
+}
+
+// ratio is empty where a zero allows none.
+func ratio(c result.Comparison) string {
+	r, ok := c.Ratio()
+	if !ok {
+		return ""
+	}
+	return display.Ratio(r)
 }

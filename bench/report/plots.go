@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"image/color"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -21,37 +18,28 @@ import (
 	"github.com/warmwatch/warmwatch/test/e2e/display"
 )
 
-// Plot is a file with a picture, and what it shows.
-type Plot struct{ File, Text string }
+// Plot is a picture, and what it shows.
+type Plot struct{ File, Text, Content string }
 
-// WritePlots draws all plots that f has figures for into dir, and returns them in the
-// order of the document.
-func WritePlots(f *result.File, dir string) (drawn []Plot, err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
-	}
+// Plots draws all pictures that f has figures for, in the order of the document.
+func Plots(f *result.File) (drawn []Plot, err error) {
 	plot.DefaultFont.Variant = "Sans"
 	for _, p := range []struct {
-		Plot
-		draw func(*result.File) ([]byte, error) // nil without figures.
+		file, text string
+		draw       func(*result.File) (string, error) // Empty without figures.
 	}{
-		{Plot{"start-time.svg", "Time from the start of an agent until it is of use, over the number of Pods"}, startTimePlot.draw},
-		{Plot{"restart-bytes.svg", "Bytes that an agent receives when it starts, over the number of Pods"}, restartBytesPlot.draw},
-		{Plot{"memory.svg", "Anonymous memory of an agent, over the number of Pods"}, memoryPlot.draw},
-		{Plot{"fleet.svg", "A fleet that restarts at once, beside the API server"}, fleetPlot},
-		{Plot{"latency.svg", "From the decoded watch event to the handler"}, latencyPlot},
+		{"start-time.svg", "Time from the start of an agent until it is of use, over the number of Pods", startTimePlot.draw},
+		{"restart-bytes.svg", "Bytes that an agent receives when it starts, over the number of Pods", restartBytesPlot.draw},
+		{"memory.svg", "Anonymous memory of an agent, over the number of Pods", memoryPlot.draw},
+		{"fleet.svg", "A fleet that restarts at once, beside the API server", fleetPlot},
 	} {
 		content, err := p.draw(f)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", p.File, err)
+			return nil, fmt.Errorf("%s: %w", p.file, err)
 		}
-		if content == nil {
-			continue
+		if content != "" {
+			drawn = append(drawn, Plot{p.file, p.text, content})
 		}
-		if err := os.WriteFile(filepath.Join(dir, p.File), content, 0o644); err != nil {
-			return nil, err
-		}
-		drawn = append(drawn, p.Plot)
 	}
 	return drawn, nil
 }
@@ -73,13 +61,6 @@ var (
 	warmFourth = style{shape: draw.CrossGlyph{}, fill: color.Gray{Y: 190}}
 )
 
-// line is one line of a plot.
-type line struct {
-	name  string
-	style style
-	xys   plotter.XYs
-}
-
 // overSizes is a plot of figures of Pods over their number.
 type overSizes struct {
 	title, axis string
@@ -99,8 +80,8 @@ var startTimePlot = overSizes{title: "Start of an agent", axis: "time (ms)", sca
 	{"client-go, HasSynced", stockOther, ColdStart, agent.ClientGo, result.HasSynced},
 	{"warmwatch cold, all OnAdd", warmFourth, ColdStart, agent.Warmwatch, result.AllAdded},
 	{"warmwatch after 410, caught up", warmThird, GoneStart, agent.Warmwatch, result.CaughtUp},
-	{"warmwatch warm, all OnAdd", warmOther, WarmStart, agent.Warmwatch, result.AllAdded},
-	{"warmwatch warm, HasSynced", warmMain, WarmStart, agent.Warmwatch, result.HasSynced},
+	{"warmwatch warm, HasSynced", warmOther, CaughtUpStart, agent.Warmwatch, result.HasSynced},
+	{"warmwatch warm, served from disk", warmMain, WarmStart, agent.Warmwatch, result.HasSynced},
 }}
 
 var restartBytesPlot = overSizes{title: "Bytes on a restart", axis: "received (kB)", scale: 1e-3, lines: []lineOf{
@@ -120,28 +101,45 @@ var memoryPlot = overSizes{title: "Anonymous memory of an agent", axis: "memory 
 
 // draw draws lines over two logarithmic axes. What is not above zero has no place
 // there and stands at the lower end.
-func (o overSizes) draw(f *result.File) ([]byte, error) {
-	var lines []line
-	for _, of := range o.lines {
-		l := line{name: of.name, style: of.style}
+func (o overSizes) draw(f *result.File) (string, error) {
+	p := newPlot(o.title, "Pods", o.axis)
+	legend := plot.NewLegend()
+	legend.Top, legend.Left = true, true
+	legend.ThumbnailWidth, legend.Padding = vg.Points(32), vg.Points(4)
+	var ticks sizeTicks
+	floor, ceiling := math.Inf(1), 0.0 // Whole decades around all values.
+	lines := make([]plotter.XYs, len(o.lines))
+	for i, of := range o.lines {
 		for _, r := range f.Rows {
-			if r.Scenario == of.scenario && r.Kind == "Pods" && r.Impl == of.impl && r.Metric == of.metric {
-				l.xys = append(l.xys, plotter.XY{X: float64(r.Objects), Y: r.Median * o.scale})
+			if r.Scenario == of.scenario && r.Kind == Plain && r.Impl == of.impl && r.Metric == of.metric {
+				y := max(r.Median*o.scale, 1e-3)
+				lines[i] = append(lines[i], plotter.XY{X: float64(r.Objects), Y: y})
+				ticks = append(ticks, float64(r.Objects))
+				decade := math.Floor(math.Log10(y))
+				floor, ceiling = min(floor, math.Pow(10, decade)), max(ceiling, math.Pow(10, decade+1))
 			}
 		}
-		slices.SortFunc(l.xys, func(a, b plotter.XY) int { return int(a.X - b.X) })
-		lines = append(lines, l)
 	}
-	if count(lines) == 0 {
-		return nil, nil
+	if len(ticks) == 0 {
+		return "", nil
 	}
-	p := newPlot(o.title, "Pods", o.axis)
-	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, sizeTicks{lines}
-	legend, err := addLogLines(p, lines)
-	if err != nil {
-		return nil, err
+	for i, of := range o.lines {
+		if len(lines[i]) == 0 {
+			continue
+		}
+		path, points, err := plotter.NewLinePoints(lines[i])
+		if err != nil {
+			return "", err
+		}
+		path.Width, path.Dashes = vg.Points(1), of.style.dashes
+		points.Shape, points.Radius = of.style.shape, vg.Points(3.5)
+		p.Add(path, points)
+		legend.Add(of.name, path, points)
 	}
-	return render(25*vg.Centimeter, 11*vg.Centimeter, [][]*plot.Plot{{p}}, legend)
+	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, ticks
+	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, decadeTicks{}
+	p.Y.Min, p.Y.Max = floor, ceiling
+	return render(25*vg.Centimeter, 11*vg.Centimeter, [][]*plot.Plot{{p}}, &legend)
 }
 
 func newPlot(title, x, y string) *plot.Plot {
@@ -150,56 +148,6 @@ func newPlot(title, x, y string) *plot.Plot {
 	p.Title.Padding = vg.Points(6)
 	p.BackgroundColor = color.White
 	return p
-}
-
-// count is how many lines have points.
-func count(lines []line) (n int) {
-	for _, l := range lines {
-		if len(l.xys) > 0 {
-			n++
-		}
-	}
-	return n
-}
-
-// addLogLines gives the y axis whole decades around all values. At least one line
-// has points.
-func addLogLines(p *plot.Plot, lines []line) (*plot.Legend, error) {
-	lowest, highest := math.Inf(1), 0.0
-	for _, l := range lines {
-		for _, xy := range l.xys {
-			if xy.Y > 0 {
-				lowest, highest = min(lowest, xy.Y), max(highest, xy.Y)
-			}
-		}
-	}
-	if highest == 0 {
-		lowest, highest = 1, 1
-	}
-	floor, ceiling := math.Pow(10, math.Floor(math.Log10(lowest))), math.Pow(10, math.Floor(math.Log10(highest))+1)
-	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, decadeTicks{}
-	legend := plot.NewLegend()
-	legend.Top, legend.Left = true, true
-	legend.ThumbnailWidth, legend.Padding = vg.Points(32), vg.Points(4)
-	for _, l := range lines {
-		if len(l.xys) == 0 {
-			continue
-		}
-		xys := slices.Clone(l.xys)
-		for i := range xys {
-			xys[i].Y = max(xys[i].Y, floor)
-		}
-		path, points, err := plotter.NewLinePoints(xys)
-		if err != nil {
-			return nil, err
-		}
-		path.Width, path.Dashes = vg.Points(1), l.style.dashes
-		points.Shape, points.Radius = l.style.shape, vg.Points(3.5)
-		p.Add(path, points)
-		legend.Add(l.name, path, points)
-	}
-	p.Y.Min, p.Y.Max = floor, ceiling
-	return &legend, nil
 }
 
 // decadeTicks are plot.LogTicks whose labels are not in scientific notation.
@@ -217,22 +165,17 @@ func (decadeTicks) Ticks(lowest, highest float64) []plot.Tick {
 }
 
 // sizeTicks are the sizes that were measured.
-type sizeTicks struct{ lines []line }
+type sizeTicks []float64
 
 // Ticks implements plot.Ticker.
-func (t sizeTicks) Ticks(_, _ float64) []plot.Tick {
-	var ticks []plot.Tick
-	for _, l := range t.lines {
-		for _, xy := range l.xys {
-			if !slices.ContainsFunc(ticks, func(k plot.Tick) bool { return k.Value == xy.X }) {
-				ticks = append(ticks, plot.Tick{Value: xy.X, Label: display.Thousands(int(xy.X))})
-			}
-		}
+func (t sizeTicks) Ticks(_, _ float64) (ticks []plot.Tick) {
+	for _, size := range slices.Compact(slices.Sorted(slices.Values(t))) {
+		ticks = append(ticks, plot.Tick{Value: size, Label: display.Thousands(int(size))})
 	}
 	return ticks
 }
 
-func fleetPlot(f *result.File) ([]byte, error) {
+func fleetPlot(f *result.File) (string, error) {
 	var panels []*plot.Plot
 	title := ""
 	for _, m := range []struct {
@@ -256,14 +199,17 @@ func fleetPlot(f *result.File) ([]byte, error) {
 			{"warmwatch\nafter 410", FleetGone, agent.Warmwatch, warmThird},
 			{"warmwatch\nhistory kept", FleetKept, agent.Warmwatch, warmMain},
 		} {
-			row, ok := findAnySize(f, bar.scenario, bar.impl, m.metric)
-			if !ok {
-				return nil, nil
+			at := slices.IndexFunc(f.Rows, func(r result.Row) bool {
+				return r.Scenario == bar.scenario && r.Impl == bar.impl && r.Metric == m.metric
+			})
+			if at < 0 {
+				return "", nil
 			}
+			row := f.Rows[at]
 			title = fmt.Sprintf("%s %s", display.Thousands(row.Objects), row.Kind)
 			bars, err := plotter.NewBarChart(plotter.Values{row.Median * m.scale}, vg.Points(36))
 			if err != nil {
-				return nil, err
+				return "", err
 			}
 			bars.XMin, bars.Color = float64(i), bar.style.fill
 			p.Add(bars)
@@ -276,76 +222,12 @@ func fleetPlot(f *result.File) ([]byte, error) {
 	return render(20*vg.Centimeter, 16*vg.Centimeter, [][]*plot.Plot{panels[:2], panels[2:]}, nil)
 }
 
-// findAnySize finds the row with the most objects.
-func findAnySize(f *result.File, scenario, impl, metric string) (best result.Row, ok bool) {
-	for _, r := range f.Rows {
-		if r.Scenario == scenario && r.Impl == impl && r.Metric == metric && r.Objects >= best.Objects {
-			best, ok = r, true
-		}
-	}
-	return best, ok
-}
-
-func latencyPlot(f *result.File) ([]byte, error) {
-	var panels []*plot.Plot
-	var legend *plot.Legend
-	most := 0
-	for _, from := range []struct {
-		rate int
-		name func(perSecond int, durable bool) string
-	}{{100, Updates}, {1000, Updates}, {1000, UpdatesBeside}, {5000, UpdatesFromMemory}} { // A server on few processors does not reach 5,000.
-		name := from.name(from.rate, false)
-		lines := []line{
-			quantiles(f, "client-go", stockMain, name, agent.ClientGo),
-			quantiles(f, "warmwatch", warmMain, name, agent.Warmwatch),
-			quantiles(f, "warmwatch, durable handler", warmOther, from.name(from.rate, true), agent.Warmwatch),
-		}
-		if count(lines) == 0 {
-			continue
-		}
-		if r, ok := findAnySize(f, name, agent.Warmwatch, result.AchievedRate); ok && r.Median < 0.95*float64(from.rate) {
-			name += fmt.Sprintf("\n(the server took %s)", display.Value("1", r.Median))
-		}
-		p := newPlot(strings.Replace(name, ", ", ",\n", 1), "percentile", "event to handler (ms)")
-		p.Title.TextStyle.Font.Size = vg.Points(10)
-		all, err := addLogLines(p, lines)
-		if err != nil {
-			return nil, err
-		}
-		if n := count(lines); n > most { // Of the panel with the most.
-			legend, most = all, n
-		}
-		p.NominalX("p50", "p99", "p99.9")
-		panels = append(panels, p)
-	}
-	if panels == nil {
-		return nil, nil
-	}
-	// The same scale everywhere.
-	for _, p := range panels {
-		for _, q := range panels {
-			p.Y.Min, p.Y.Max = min(p.Y.Min, q.Y.Min), max(p.Y.Max, q.Y.Max)
-		}
-	}
-	return render(37*vg.Centimeter, 10*vg.Centimeter, [][]*plot.Plot{panels}, legend)
-}
-
-func quantiles(f *result.File, name string, s style, scenario, impl string) line {
-	l := line{name: name, style: s}
-	for i, metric := range []string{result.EventP50, result.EventP99, result.EventP999} {
-		if r, ok := findAnySize(f, scenario, impl, metric); ok {
-			l.xys = append(l.xys, plotter.XY{X: float64(i), Y: r.Median})
-		}
-	}
-	return l
-}
-
 // legendWidth is kept free at the right for the legend.
 const legendWidth = 9 * vg.Centimeter
 
 // render draws plots side by side and below each other, and at the right a legend
 // if there is one.
-func render(width, height vg.Length, plots [][]*plot.Plot, legend *plot.Legend) ([]byte, error) {
+func render(width, height vg.Length, plots [][]*plot.Plot, legend *plot.Legend) (string, error) {
 	canvas := vgsvg.New(width, height)
 	whole := draw.New(canvas)
 	whole.FillPolygon(color.White, []vg.Point{{}, {X: width}, {X: width, Y: height}, {Y: height}})
@@ -366,5 +248,5 @@ func render(width, height vg.Length, plots [][]*plot.Plot, legend *plot.Legend) 
 	}
 	var b bytes.Buffer
 	_, err := canvas.WriteTo(&b)
-	return b.Bytes(), err
+	return b.String(), err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
@@ -16,8 +17,7 @@ type File struct {
 	Name     string            `json:"name"`
 	Commit   string            `json:"commit"`
 	Command  string            `json:"command"`
-	Date     string            `json:"date"`    // When the run began.
-	Seconds  int               `json:"seconds"` // How long it took.
+	Date     string            `json:"date"` // When the run began.
 	Machine  map[string]string `json:"machine"`
 	Versions map[string]string `json:"versions"`
 	Skipped  []string          `json:"skipped"` // What was not measured, and why.
@@ -56,7 +56,8 @@ func (f *File) check() error {
 		return errors.New("not a result: no name, or no rows")
 	}
 	for i, r := range f.Rows {
-		if r.Impl != agent.Warmwatch && r.Impl != agent.ClientGo || r.Unit != Unit(r.Metric) || r.Unit == "" || r.Scenario == "" {
+		known := slices.ContainsFunc(metrics, func(m struct{ name, unit string }) bool { return m.name == r.Metric && m.unit == r.Unit })
+		if r.Impl != agent.Warmwatch && r.Impl != agent.ClientGo || !known || r.Scenario == "" {
 			return fmt.Errorf("row %d is of another version of this program: %+v", i, r)
 		}
 	}

@@ -36,18 +36,18 @@ func TestQuantile(t *testing.T) {
 func TestRatioSaysHowManyTimesBetter(t *testing.T) {
 	for _, tc := range []struct {
 		name            string
-		metric          string
+		unit            string
 		warmwatch, them float64
 		want            float64
 		ok              bool
 	}{
-		{"half the time", result.HasSynced, 50, 100, 2, true},
-		{"half the rate", result.EventRate, 50, 100, 0.5, true},
-		{"nothing against something", result.DiskWritten, 10, 0, 0, false},
-		{"something against nothing", result.Notifications, 0, 10, 0, false},
+		{"half the time", "ms", 50, 100, 2, true},
+		{"half the rate", "1/s", 50, 100, 0.5, true},
+		{"something against nothing", "B", 10, 0, 0, false},
+		{"nothing against something", "B", 0, 10, 0, false},
 	} {
-		got, ok := result.Ratio(tc.metric, tc.warmwatch, tc.them)
-		if got != tc.want || ok != tc.ok {
+		c := result.Comparison{Warmwatch: result.Row{Unit: tc.unit, Median: tc.warmwatch}, ClientGo: result.Row{Unit: tc.unit, Median: tc.them}}
+		if got, ok := c.Ratio(); got != tc.want || ok != tc.ok {
 			t.Errorf("%s: %v %t, want %v %t", tc.name, got, ok, tc.want, tc.ok)
 		}
 	}
@@ -62,8 +62,8 @@ func samples() *result.Samples {
 	return s
 }
 
-func TestSamplesAreComparedPairByPair(t *testing.T) {
-	got := samples().Compare("warm start", "Pods", 1000)
+func TestSamplesAreSummarisedAndCompared(t *testing.T) {
+	got := result.Compare(samples().Rows())
 	if len(got) != 2 {
 		t.Fatalf("%d metrics, want 2: %+v", len(got), got)
 	}
@@ -74,17 +74,14 @@ func TestSamplesAreComparedPairByPair(t *testing.T) {
 	if diff := cmp.Diff(row, got[0].Warmwatch); diff != "" {
 		t.Errorf("row (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]float64{10, 30, 5}, got[0].Ratios); diff != "" {
-		t.Errorf("ratios (-want +got):\n%s", diff)
-	}
-	if got[1].Ratios != nil {
-		t.Errorf("ratios %v to a file of no bytes", got[1].Ratios)
+	if got[0].ClientGo.Median != 200 || got[1].ClientGo.Unit != "B" {
+		t.Errorf("compared with %+v and %+v", got[0].ClientGo, got[1].ClientGo)
 	}
 }
 
 func file() *result.File {
 	return &result.File{
-		Name: "x", Commit: "abc", Command: "make bench", Date: "2026-01-01T00:00:00Z", Seconds: 3,
+		Name: "x", Commit: "abc", Command: "make bench", Date: "2026-01-01T00:00:00Z",
 		Machine: map[string]string{"cpus": "2"}, Versions: map[string]string{"go": "go1.26"},
 		Skipped: []string{"something"}, Rows: samples().Rows(),
 	}
@@ -117,8 +114,8 @@ func TestFilesThatAreNoResultsAreRefused(t *testing.T) {
 		"not JSON":         `{`,
 		"no rows":          `{"name": "x"}`,
 		"unknown metric":   `{"name": "x", "rows": [{"scenario": "a", "impl": "warmwatch", "metric": "magic", "unit": "ms"}]}`,
-		"unknown impl":     `{"name": "x", "rows": [{"scenario": "a", "impl": "other", "metric": "requests", "unit": "1"}]}`,
-		"another unit now": `{"name": "x", "rows": [{"scenario": "a", "impl": "warmwatch", "metric": "requests", "unit": "ms"}]}`,
+		"unknown impl":     `{"name": "x", "rows": [{"scenario": "a", "impl": "other", "metric": "CPU time", "unit": "s"}]}`,
+		"another unit now": `{"name": "x", "rows": [{"scenario": "a", "impl": "warmwatch", "metric": "CPU time", "unit": "ms"}]}`,
 	} {
 		path := filepath.Join(t.TempDir(), "x.json")
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {

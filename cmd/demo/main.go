@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/warmwatch/warmwatch/test/e2e/agent"
 	"github.com/warmwatch/warmwatch/test/e2e/workload"
@@ -110,6 +111,6 @@ func (d *demo) playAll(ctx context.Context) error {
 		}
 		d.screen.scene(s)
 	}
-	d.result.finish()
+	d.result.OK = !slices.ContainsFunc(d.result.Scenes, func(s *scene) bool { return !s.ok() })
 	return nil
 }

@@ -15,7 +15,6 @@ type result struct {
 	Server  string   `json:"server"`
 	System  string   `json:"system"`
 	Scenes  []*scene `json:"scenes"`
-	Figures []figure `json:"figures"`
 }
 
 func newResult(objects int, server string) *result {
@@ -88,62 +87,7 @@ func millisBetween(begin, end time.Time) *float64 {
 	return new(float64(end.Sub(begin)) / float64(time.Millisecond))
 }
 
-// figure compares warmwatch with its aim, if there is one for so many Pods. Missing an
-// aim is not a failure.
-type figure struct {
-	Name  string  `json:"name"`
-	Value float64 `json:"value"`
-	Aim   string  `json:"aim,omitempty"`
-	Met   *bool   `json:"met,omitempty"`
-}
-
-// aimObjects is how many Pods the aims are for.
-const aimObjects = 50_000
-
-// figures compares what was measured with what warmwatch is to reach with aimObjects
-// Pods. With another number of them there are no aims.
-func (r *result) figures() (all []figure) {
-	add := func(name string, value float64, aim string, met bool) {
-		f := figure{Name: name, Value: value}
-		if r.Objects == aimObjects {
-			f.Aim, f.Met = aim, &met
-		}
-		all = append(all, f)
-	}
-	if s := r.scene("nothing-changed"); s.played() {
-		faster, received := ratio(s.ClientGo.HasSyncedMillis, s.Warmwatch.HasSyncedMillis), float64(s.Warmwatch.BytesReceived)
-		add("warm restart to HasSynced: times faster than client-go", faster, "at least 30", faster >= 30)
-		add("warm restart with nothing changed: bytes received", received, "under 100,000", received < idleBytes)
-	}
-	if s := r.scene("caught-up"); s.played() {
-		faster := ratio(s.ClientGo.HasSyncedMillis, s.Warmwatch.HasSyncedMillis)
-		add("warm restart until the cache has caught up: times faster than client-go", faster, "at least 20", faster >= 20)
-	}
-	if s := r.scene("history-gone"); s.played() {
-		fewer := float64(s.ClientGo.BytesReceived) / float64(s.Warmwatch.BytesReceived)
-		add("restart after 410: times fewer bytes received than by client-go", fewer, "at least 20", fewer >= 20)
-	}
-	if s := r.scene("plain-handler"); s.played() {
-		faster := ratio(s.ClientGo.AllAddedMillis, s.Warmwatch.AllAddedMillis)
-		add("warm restart until a handler got every OnAdd: times faster than client-go", faster, "at least 5", faster >= 5)
-	}
-	return all
-}
-
-func (r *result) scene(name string) *scene {
-	if i := slices.IndexFunc(r.Scenes, func(s *scene) bool { return s.Name == name }); i >= 0 {
-		return r.Scenes[i]
-	}
-	return nil
-}
-
 func (s *scene) played() bool { return s != nil && s.Warmwatch != nil && s.ClientGo != nil }
-
-// finish says whether all is as it should be.
-func (r *result) finish() {
-	r.OK = !slices.ContainsFunc(r.Scenes, func(s *scene) bool { return !s.ok() })
-	r.Figures = r.figures()
-}
 
 // ratio is 0 when one of the two was not measured.
 func ratio(a, b *float64) float64 {

@@ -93,36 +93,11 @@ func (s *screen) summary(r *result) {
 		s.summaryRow(table, sc)
 	}
 	table.Flush()
-
-	fmt.Fprintln(s.out)
-	s.figures(r)
 	if r.OK {
 		fmt.Fprintln(s.out, "\nEvery scene did what it says.")
 	} else {
 		fmt.Fprintln(s.out, "\nNOT every scene did what it says; see FAIL above.")
 	}
-}
-
-// figures prints the aims only where there are any.
-func (s *screen) figures(r *result) {
-	table := s.table()
-	if r.Objects == aimObjects {
-		fmt.Fprintf(table, "figure\there\taim for %s Pods\t\n", thousands(aimObjects))
-	} else {
-		fmt.Fprintln(table, "figure\there")
-	}
-	for _, f := range r.Figures {
-		fmt.Fprintf(table, "%s\t%s", f.Name, display.Value("1", f.Value))
-		switch {
-		case f.Met == nil:
-		case *f.Met:
-			fmt.Fprintf(table, "\t%s\treached", f.Aim)
-		default:
-			fmt.Fprintf(table, "\t%s\tnot reached", f.Aim)
-		}
-		fmt.Fprintln(table)
-	}
-	table.Flush()
 }
 
 func (s *screen) summaryRow(table io.Writer, sc *scene) {

@@ -120,9 +120,6 @@ func (a *Agent) Expect(e Expect) {
 		i.before = counts{
 			received: i.meter.BytesReceived(), requests: i.meter.Requests(), relists: i.relists(),
 		}
-		if i.warm != nil {
-			i.before.commits = commits(i.spec.File)
-		}
 		for _, r := range i.recorders {
 			r.begin(e)
 		}
@@ -130,7 +127,7 @@ func (a *Agent) Expect(e Expect) {
 	a.restart(e.SampleMemory)
 	for _, i := range a.informers {
 		if i.Source != nil && e.Updates > 0 {
-			i.Source.send(e.Updates, e.Rate)
+			i.Source.send(e.Updates)
 		}
 		if i.tap != nil && i.tap.begin != nil {
 			i.tap.begin()
@@ -157,14 +154,14 @@ func (a *Agent) Drain(ctx context.Context, n int) error {
 		for _, r := range i.recorders {
 			r.begin(Expect{Updates: n})
 		}
-		i.Source.send(n, 0)
+		i.Source.send(n)
 	}
 	return a.Await(ctx, Told)
 }
 
 // restart begins the measurement of the process.
 func (a *Agent) restart(sampleMemory bool) {
-	a.sampler.peaks()
+	a.sampler.peak()
 	if a.sampler = nil; sampleMemory {
 		a.sampler = startSampler()
 	}
@@ -177,11 +174,11 @@ func (a *Agent) Report() *Report {
 		Begin: a.begin, Elapsed: time.Since(a.begin), CPU: CPUTime() - a.cpu, DiskWritten: diskWritten() - a.disk,
 		PeakResident: PeakResident(os.Getpid()),
 	}
-	r.PeakHeap, r.PeakAnon = a.sampler.peaks()
+	r.PeakAnon = a.sampler.peak()
 	for _, i := range a.informers {
 		r.Informers = append(r.Informers, i.measured())
 	}
-	r.SteadyHeap, r.SteadyAnon = steadyMemory()
+	r.SteadyAnon = steadyMemory()
 	return r
 }
 
@@ -206,7 +203,7 @@ func (a *Agent) Contents() []Contents {
 
 // Stop ends the informers and closes the files. It is idempotent.
 func (a *Agent) Stop() error {
-	a.sampler.peaks()
+	a.sampler.peak()
 	a.cancel()
 	a.running.Wait()
 	var errs []error

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 func madeUp(t *testing.T, impl string) agent.Spec {
 	return agent.Spec{
 		Impl: impl, Resource: corev1.SchemeGroupVersion.WithResource("pods"), Kind: "Pod", Index: "app",
-		File: filepath.Join(t.TempDir(), "cache.db"), Made: 100, Stamped: true,
+		File: filepath.Join(t.TempDir(), "cache.db"), Made: 100,
 	}
 }
 
@@ -55,17 +55,6 @@ func do(t *testing.T, c *agent.Child, command agent.Command) agent.Message {
 	return answer
 }
 
-func TestAnAgentGivesUpInTime(t *testing.T) {
-	c := newChild(t)
-	do(t, c, agent.Command{Start: []agent.Spec{madeUp(t, agent.ClientGo)}, Await: []string{agent.Synced}})
-	if do(t, c, agent.Command{Await: []string{agent.Synced}, Within: time.Hour, Report: true}).Report.GaveUp {
-		t.Error("it gave up, and had nothing to wait for")
-	}
-	if !do(t, c, agent.Command{Expect: &agent.Expect{Initial: 1}, Await: []string{agent.Told}, Within: time.Millisecond, Report: true}).Report.GaveUp {
-		t.Error("it did not give up, and there is no second initial list")
-	}
-}
-
 func TestChildMeasuresWhatIsExpected(t *testing.T) {
 	for _, impl := range []string{agent.ClientGo, agent.Warmwatch} {
 		t.Run(impl, func(t *testing.T) {
@@ -75,7 +64,7 @@ func TestChildMeasuresWhatIsExpected(t *testing.T) {
 				Await: []string{agent.Synced, agent.Told, agent.Live}, Report: true,
 			}).Report
 			updated := do(t, c, agent.Command{
-				Expect: &agent.Expect{Updates: 200, Rate: 2000}, Await: []string{agent.Told},
+				Expect: &agent.Expect{Updates: 200}, Await: []string{agent.Told},
 				Benchmark: "list", BenchTime: time.Millisecond, Report: true, Contents: true,
 			})
 			if err := c.Stop(); err != nil {
@@ -85,15 +74,15 @@ func TestChildMeasuresWhatIsExpected(t *testing.T) {
 			if diff := cmp.Diff(agent.Calls{Initial: 100}, i.Calls); diff != "" {
 				t.Errorf("calls (-want +got):\n%s", diff)
 			}
-			if i.Synced.Before(started.Begin) || i.Added.Before(started.Begin) || started.CPU <= 0 || started.SteadyHeap <= 0 {
+			if i.Synced.Before(started.Begin) || i.Added.Before(started.Begin) || started.CPU <= 0 || started.SteadyAnon <= 0 {
 				t.Errorf("the start: %+v", started)
 			}
 			i = updated.Report.Informers[0]
 			if diff := cmp.Diff(agent.Calls{Updated: 200}, i.Calls); diff != "" {
 				t.Errorf("calls (-want +got):\n%s", diff)
 			}
-			if n := len(i.Latency.Event); n != 200 || i.ToldAll.Sub(updated.Report.Begin) < 100*time.Millisecond {
-				t.Errorf("%d latencies of 200 updates, which took %v", n, i.ToldAll.Sub(updated.Report.Begin))
+			if i.ToldAll.Before(updated.Report.Begin) {
+				t.Errorf("all was told at %v, before %v", i.ToldAll, updated.Report.Begin)
 			}
 			if n := len(updated.Contents[0].Objects); n != 100 || updated.Contents[0].IndexErr != "" {
 				t.Errorf("%d objects, want 100; index: %s", n, updated.Contents[0].IndexErr)

@@ -40,7 +40,6 @@ type counts struct {
 	received int64
 	requests map[string]int
 	relists  int
-	commits  float64
 }
 
 // connect makes the ListerWatcher, metered, over the link if there is one.
@@ -74,7 +73,7 @@ func (a *Agent) connect(i *Informer) (err error) {
 	}
 	switch {
 	case i.Source != nil:
-		i.Source.stamps, i.lw = i.stamps, i.Source
+		i.lw = i.Source
 	case s.From != "":
 		gate := make(chan struct{})
 		i.tap = &tap{ListerWatcher: i.lw, from: s.From, gate: gate, begin: sync.OnceFunc(func() { close(gate) }), stamps: i.stamps}
@@ -231,7 +230,7 @@ func (i *Informer) measured() Measured {
 	}
 	if i.warm != nil {
 		m.Status = statusOf(i.warm.Status())
-		m.FileSize, m.Commits = fileSize(i.spec.File), commits(i.spec.File)-i.before.commits
+		m.FileSize = fileSize(i.spec.File)
 	}
 	select {
 	case <-i.hasSynced:
@@ -242,7 +241,7 @@ func (i *Informer) measured() Measured {
 		r.mu.Lock()
 		if n == 0 {
 			m.Added, m.ToldAll, m.Calls = r.added, r.toldAll, r.calls
-			m.Latency = Latency{slices.Clone(r.latency.Event), slices.Clone(r.latency.Write), r.latency.BytesChanged}
+			m.Latency = Latency{slices.Clone(r.latency.Event), r.latency.BytesChanged}
 		} else if r.toldAll.After(m.ToldAll) {
 			m.ToldAll = r.toldAll
 		}

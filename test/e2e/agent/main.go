@@ -127,9 +127,8 @@ func (a *Agent) do(ctx context.Context, c Command, benchmarks Benchmarks) (answe
 	case c.Updates > 0:
 		a.expectUpdates(c.Updates)
 	}
-	gaveUp := false
 	if err == nil {
-		gaveUp, err = a.await(ctx, c)
+		err = a.Await(ctx, c.Await...)
 	}
 	if err != nil {
 		return answer, err
@@ -142,26 +141,11 @@ func (a *Agent) do(ctx context.Context, c Command, benchmarks Benchmarks) (answe
 	}
 	if c.Report {
 		answer.Report = a.Report()
-		answer.Report.GaveUp = gaveUp
 	}
 	if c.Contents {
 		answer.Contents = a.Contents()
 	}
 	return answer, nil
-}
-
-// await gives up in time, if there is one.
-func (a *Agent) await(ctx context.Context, c Command) (gaveUp bool, err error) {
-	if c.Within == 0 {
-		return false, a.Await(ctx, c.Await...)
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.Within)
-	defer cancel()
-	err = a.Await(ctx, c.Await...)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return true, nil
-	}
-	return false, err
 }
 
 // measure runs a benchmark for about so long.

@@ -1,20 +1,15 @@
 package agent
 
 import (
-	"encoding/binary"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"runtime/debug"
-	"runtime/metrics"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/warmwatch/warmwatch/persist"
 )
 
 const samplePeriod = 10 * time.Millisecond
@@ -25,7 +20,7 @@ type sampler struct {
 	done sync.WaitGroup
 	once sync.Once
 
-	peakHeap, peakAnon float64 // Of the sampler's goroutine until it is done.
+	peakAnon float64 // Of the sampler's goroutine until it is done.
 }
 
 func startSampler() *sampler {
@@ -36,7 +31,7 @@ func startSampler() *sampler {
 		for {
 			select {
 			case <-tick.C:
-				s.peakHeap, s.peakAnon = max(s.peakHeap, heapBytes()), max(s.peakAnon, anonBytes())
+				s.peakAnon = max(s.peakAnon, anonBytes())
 			case <-s.stop:
 				return
 			}
@@ -45,32 +40,25 @@ func startSampler() *sampler {
 	return s
 }
 
-// peaks so far; no memory is sampled from now on. Without a sampler they are zero.
-func (s *sampler) peaks() (heap, anon float64) {
+// peak of the anonymous memory so far; none is sampled from now on. Without a sampler it is zero.
+func (s *sampler) peak() float64 {
 	if s == nil {
-		return 0, 0
+		return 0
 	}
 	s.once.Do(func() { close(s.stop) })
 	s.done.Wait()
-	return s.peakHeap, s.peakAnon
-}
-
-// heapBytes is what objects take, dead ones included.
-func heapBytes() float64 {
-	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	metrics.Read(sample)
-	return float64(sample[0].Value.Uint64())
+	return s.peakAnon
 }
 
 // anonBytes is the resident memory that is not that of files. What is mapped of
 // warmwatch's file the kernel can take back at any time.
 func anonBytes() float64 { return 1024 * procField("self/status", "RssAnon:") }
 
-// steadyMemory is what is left when all garbage is gone.
-func steadyMemory() (heap, anon float64) {
+// steadyMemory is the anonymous memory that is left when all garbage is gone.
+func steadyMemory() float64 {
 	runtime.GC()
 	debug.FreeOSMemory()
-	return heapBytes(), anonBytes()
+	return anonBytes()
 }
 
 // PeakResident is the largest resident set of a running process so far; 0 where the
@@ -115,27 +103,4 @@ func fileSize(path string) float64 {
 		return 0
 	}
 	return float64(info.Size())
-}
-
-// commits is the number of the file's last transaction: the larger of those in
-// bbolt's two meta pages.
-func commits(path string) float64 {
-	file, err := os.Open(path)
-	if err != nil {
-		return 0
-	}
-	defer file.Close()
-	const (
-		pageHeader = 16
-		txidOffset = pageHeader + 4*4 + 16 + 8 + 8 // Magic, version, page size, flags; root; freelist; high water mark.
-	)
-	last := uint64(0)
-	for page := range int64(2) {
-		var txid [8]byte
-		if _, err := file.ReadAt(txid[:], page*int64(persist.PageBytes)+txidOffset); err != nil && err != io.EOF {
-			return 0
-		}
-		last = max(last, binary.NativeEndian.Uint64(txid[:]))
-	}
-	return float64(last)
 }

@@ -15,11 +15,8 @@ const (
 	ClientGo  = "client-go"
 )
 
-// Annotations that recorders look at.
-const (
-	AnnotationRound = "bench/round" // Names a round of changes.
-	AnnotationSent  = "bench/sent"  // When the update was sent, in Unix nanoseconds.
-)
+// AnnotationRound names a round of changes; recorders look at it.
+const AnnotationRound = "bench/round"
 
 // Spec is one informer.
 type Spec struct {
@@ -49,7 +46,7 @@ type Spec struct {
 	// From is a resourceVersion: the informer lists what there was then, and watches
 	// what has come since from the first expect on.
 	From string
-	// Stamped: latencies of updates are taken.
+	// Stamped: latencies of updates from an API server are taken.
 	Stamped bool
 	// Source is where Pods come from instead of an API server: Made are made up. An
 	// expect has it send updates.
@@ -80,8 +77,7 @@ type Expect struct {
 	Initial      int    // OnAdd calls of the initial list.
 	Changed      int    // Objects of the round.
 	Round        string // AnnotationRound of those.
-	Updates      int    // OnUpdate calls. A Source sends as many,
-	Rate         int    // so many a second; 0: as fast as they are taken.
+	Updates      int    // OnUpdate calls. A Source sends as many.
 	Collect      bool   // Garbage of the measurement before is collected.
 	SampleMemory bool   // Peaks of the memory are wanted.
 }
@@ -100,7 +96,6 @@ type Command struct {
 	Expect    *Expect       `json:",omitempty"` // Begin a measurement: the first just before files are opened.
 	Updates   int           `json:",omitempty"` // Expect so many of the measurement that has begun.
 	Await     []string      `json:",omitempty"` // Wait until all informers are as wanted.
-	Within    time.Duration `json:",omitempty"` // Give up waiting after so long; 0: never.
 	Pause     time.Duration `json:",omitempty"` // Do nothing.
 	Benchmark string        `json:",omitempty"` // Run one of those that Main was given,
 	BenchTime time.Duration `json:",omitempty"` // for about so long.
@@ -140,15 +135,14 @@ type Change struct {
 
 // Report is what was measured since the last start or expect.
 type Report struct {
-	Begin                  time.Time
-	Elapsed                time.Duration // Since Begin.
-	CPU                    time.Duration // Of the process.
-	DiskWritten            float64       // Bytes that the process has caused to be written.
-	PeakHeap, PeakAnon     float64       // If they were to be sampled.
-	SteadyHeap, SteadyAnon float64       // Without garbage.
-	PeakResident           int64         // Since the process began.
-	GaveUp                 bool          // What was awaited had not come after Command.Within.
-	Informers              []Measured
+	Begin        time.Time
+	Elapsed      time.Duration // Since Begin.
+	CPU          time.Duration // Of the process.
+	DiskWritten  float64       // Bytes that the process has caused to be written.
+	PeakAnon     float64       // Anonymous memory, if it was to be sampled.
+	SteadyAnon   float64       // Without garbage.
+	PeakResident int64         // Since the process began.
+	Informers    []Measured
 }
 
 // Measured is what was measured of one informer. Times are zero for what has not
@@ -165,7 +159,6 @@ type Measured struct {
 	Relists  int     // Whatever brings a whole list.
 	Status   *Status // Of warmwatch only.
 	FileSize float64
-	Commits  float64 // Of the file.
 }
 
 // Calls counts a handler's calls.
@@ -176,13 +169,10 @@ type Calls struct {
 	Deleted int `json:"deleted"`
 }
 
-// Total is the number of all calls.
-func (c Calls) Total() int { return c.Initial + c.Added + c.Updated + c.Deleted }
-
-// Latency has a value for each update, in milliseconds: how long after it was decoded,
-// or due, and how long after it was sent, the handler was called.
+// Latency has a value for each update, in milliseconds: how long after it was decoded
+// the handler was called.
 type Latency struct {
-	Event, Write []float64
+	Event        []float64
 	BytesChanged float64
 }
 

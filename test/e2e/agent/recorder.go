@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
-	"strconv"
 	"sync"
 	"time"
 
@@ -102,7 +101,7 @@ func (r *recorder) countLocked(obj any) {
 	r.checkLocked()
 }
 
-// timeLocked adds the latencies of an update.
+// timeLocked adds the latency of an update.
 func (r *recorder) timeLocked(pod *corev1.Pod) {
 	now := time.Now()
 	stamped, ok := r.stamps.take(pod.ResourceVersion)
@@ -110,10 +109,7 @@ func (r *recorder) timeLocked(pod *corev1.Pod) {
 		return
 	}
 	r.latency.Event = append(r.latency.Event, millis(now.Sub(stamped)))
-	if sent, err := strconv.ParseInt(pod.Annotations[AnnotationSent], 10, 64); err == nil {
-		r.latency.Write = append(r.latency.Write, millis(now.Sub(time.Unix(0, sent))))
-		r.latency.BytesChanged += float64(pod.Size())
-	}
+	r.latency.BytesChanged += float64(pod.Size())
 }
 
 // write tells of a call, if the handler is to.

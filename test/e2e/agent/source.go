@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,8 +19,7 @@ import (
 // updates of them when it is told to. What is measured with it is the informer alone.
 type Source struct {
 	pods   []corev1.Pod
-	orders chan order
-	stamps *stamps // When each update was due. nil: nobody asks.
+	orders chan int // For so many updates.
 
 	mu   sync.Mutex
 	last uint64 // Version of the last update, or before it of the list.
@@ -30,18 +28,11 @@ type Source struct {
 
 var _ cache.ListerWatcher = (*Source)(nil)
 
-// order is for n updates; the i-th is due at begin + i*period.
-type order struct {
-	n      int
-	begin  time.Time
-	period time.Duration
-}
-
 // NewSource returns a source of Pods as the API server stores them. No Pod is updated
 // again before all others were, and neighbours in the order of keys are not updated
 // together.
 func NewSource(objects int) *Source {
-	s := &Source{last: 1_000_000, orders: make(chan order, 1)}
+	s := &Source{last: 1_000_000, orders: make(chan int, 1)}
 	for i, pod := range workload.Pods(objects) {
 		pod.Namespace, pod.UID, pod.ResourceVersion = "default", types.UID("uid-"+strconv.Itoa(i)), strconv.Itoa(i+1)
 		s.pods = append(s.pods, *pod)
@@ -61,15 +52,8 @@ func (s *Source) Keys() []string {
 	return keys
 }
 
-// send sends n updates, so many a second, or as fast as they are taken. It does not
-// wait for that. An informer that falls behind does not get fewer of them.
-func (s *Source) send(n, perSecond int) {
-	o := order{n: n, begin: time.Now().Add(10 * time.Millisecond)}
-	if perSecond > 0 {
-		o.period = time.Second / time.Duration(perSecond)
-	}
-	s.orders <- o
-}
+// send sends n updates, as fast as they are taken. It does not wait for that.
+func (s *Source) send(n int) { s.orders <- n }
 
 // IsWatchListSemanticsUnSupported makes client-go's reflector list.
 func (s *Source) IsWatchListSemanticsUnSupported() bool { return true }
@@ -88,8 +72,8 @@ func (s *Source) Watch(metav1.ListOptions) (watch.Interface, error) {
 	go func() {
 		for {
 			select {
-			case o := <-s.orders:
-				if !s.obey(o, events, w.StopChan()) {
+			case n := <-s.orders:
+				if !s.obey(n, events, w.StopChan()) {
 					return
 				}
 			case <-w.StopChan():
@@ -101,18 +85,10 @@ func (s *Source) Watch(metav1.ListOptions) (watch.Interface, error) {
 }
 
 // obey reports whether it was not stopped.
-func (s *Source) obey(o order, events chan<- watch.Event, stop <-chan struct{}) bool {
-	for i := range o.n {
-		due := o.begin.Add(time.Duration(i) * o.period)
-		if o.period > 0 {
-			time.Sleep(time.Until(due))
-		}
-		pod := s.next()
-		if s.stamps != nil {
-			s.stamps.put(pod.ResourceVersion, due)
-		}
+func (s *Source) obey(n int, events chan<- watch.Event, stop <-chan struct{}) bool {
+	for range n {
 		select {
-		case events <- watch.Event{Type: watch.Modified, Object: pod}:
+		case events <- watch.Event{Type: watch.Modified, Object: s.next()}:
 		case <-stop:
 			return false
 		}
