@@ -131,6 +131,7 @@ func (a *exampleAgent) expectFiles(t *testing.T, pods typedcorev1.PodInterface) 
 
 // TestTheExampleOfAnAgentSurvivesAnEtcdThatWasPutBack, with a relist.
 func TestTheExampleOfAnAgentSurvivesAnEtcdThatWasPutBack(t *testing.T) {
+	t.Parallel()
 	cp := newControlPlane(t)
 	client := newClient(t, cp.Config())
 	pods := client.CoreV1().Pods(newNamespace(t, client))
@@ -139,7 +140,7 @@ func TestTheExampleOfAnAgentSurvivesAnEtcdThatWasPutBack(t *testing.T) {
 		putPod(t, pods, node, name)
 	}
 	a := buildExampleAgent(t, cp, node)
-	if err := cp.SnapshotEtcd(t.Context()); err != nil {
+	if err := cp.SnapshotEtcd(); err != nil {
 		t.Fatal(err)
 	}
 	a.start(t)
