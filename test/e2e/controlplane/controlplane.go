@@ -211,7 +211,9 @@ func (cp *ControlPlane) CollectGarbage(ctx context.Context) error {
 func (cp *ControlPlane) CompactEtcd(ctx context.Context) error { return cp.etcd.compact(ctx) }
 
 // SnapshotEtcd keeps a copy of etcd's data as it is now, with all writes that were answered.
-func (cp *ControlPlane) SnapshotEtcd() error { return cp.etcd.proc.whileSuspended(cp.etcd.saveSnapshot) }
+func (cp *ControlPlane) SnapshotEtcd() error {
+	return cp.etcd.proc.whileSuspended(cp.etcd.saveSnapshot)
+}
 
 // RestoreEtcd puts the copy of SnapshotEtcd back, as a careless administrator
 // does: revisions are rewound, and will be used again for other content. A
