@@ -7,7 +7,7 @@
 // The form with passes runs the tests of one module many times over, to find those that fail
 // now and then.
 //
-// Usage: gotest [-jobs n] 'dir [NAME=value ...] [flags and packages of go test]' ...
+// Usage: gotest [-jobs n] [-flags 'flags of all runs'] 'dir [NAME=value ...] [flags and packages of go test]' ...
 //
 //	gotest passes [-n passes] [-for duration] [-jobs n] [-tmp dir] [-build flags] dir package ...
 package main
@@ -40,18 +40,19 @@ func main() {
 	// Ctrl-C reaches the tests as well; this command waits for their end.
 	signal.Ignore(os.Interrupt)
 	jobs := flag.Int("jobs", 2, "runs at a time")
+	flags := flag.String("flags", "", "flags of go test for all runs")
 	flag.Parse()
 	if flag.NArg() == 0 {
-		fmt.Fprintln(os.Stderr, "usage: gotest [-jobs n] 'dir [NAME=value ...] [flags and packages of go test]' ...")
+		fmt.Fprintln(os.Stderr, "usage: gotest [-jobs n] [-flags 'flags of all runs'] 'dir [NAME=value ...] [flags and packages of go test]' ...")
 		os.Exit(2)
 	}
-	if !runAll(os.Stdout, *jobs, flag.Args()) {
+	if !runAll(os.Stdout, *jobs, *flags, flag.Args()) {
 		os.Exit(1)
 	}
 }
 
 // runAll starts the runs in order, some at a time, and prints each as a whole when it ends.
-func runAll(out io.Writer, jobs int, lines []string) (ok bool) {
+func runAll(out io.Writer, jobs int, flags string, lines []string) (ok bool) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	ok = true
@@ -61,7 +62,7 @@ func runAll(out io.Writer, jobs int, lines []string) (ok bool) {
 		wg.Go(func() {
 			var said bytes.Buffer
 			r, begin := newReport(&said), time.Now()
-			err := r.run(line)
+			err := r.run(flags, line)
 			mu.Lock()
 			defer mu.Unlock()
 			fmt.Fprintf(out, "# %s (%s)\n%s", line, time.Since(begin).Round(time.Second), said.String())
@@ -99,14 +100,14 @@ func newReport(out io.Writer) *report {
 	return &report{out: out, output: map[testID][]string{}}
 }
 
-func (r *report) run(line string) error {
+func (r *report) run(flags, line string) error {
 	words := strings.Fields(line)
 	dir, words := words[0], words[1:]
 	variables := slices.IndexFunc(words, func(word string) bool { return strings.HasPrefix(word, "-") || !strings.Contains(word, "=") })
 	if variables < 0 {
 		variables = len(words)
 	}
-	cmd := exec.Command("go", slices.Concat([]string{"test", "-json"}, words[variables:])...)
+	cmd := exec.Command("go", slices.Concat([]string{"test", "-json"}, strings.Fields(flags), words[variables:])...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), words[:variables]...)
 	stdout, err := cmd.StdoutPipe()
 	said := &bytes.Buffer{}

@@ -67,11 +67,11 @@ func TestOfTheEnvironment(t *testing.T) { t.Skip(os.Getenv("KIND"), testing.Shor
 		writeFile(t, filepath.Join(dir, name), content)
 	}
 	var out strings.Builder
-	if !runAll(&out, 2, []string{dir + " KIND=x -short -count=1 ./a", dir + " KIND=y ./a"}) {
+	if !runAll(&out, 2, "-count=1", []string{dir + " KIND=x -short ./a", dir + " KIND=y ./a"}) {
 		t.Errorf("failed:\n%s", out.String())
 	}
 	for _, want := range []string{
-		"ok  \texample.com/m/a\t", "-short -count=1 ./a (", "# 0 tests passed, 0 failed, 2 skipped\n",
+		"ok  \texample.com/m/a\t", "-short ./a (", "# 0 tests passed, 0 failed, 2 skipped\n",
 		"# skipped: example.com/m/a TestOfTheEnvironment: a_test.go:8: x true\n", "TestOfTheEnvironment: a_test.go:8: y false\n",
 	} {
 		if !strings.Contains(out.String(), want) {
@@ -79,7 +79,7 @@ func TestOfTheEnvironment(t *testing.T) { t.Skip(os.Getenv("KIND"), testing.Shor
 		}
 	}
 	out.Reset()
-	if runAll(&out, 1, []string{dir + " ./b", dir + " ./a"}) || !strings.Contains(out.String(), "b_test.go:5: bad\n--- FAIL") ||
+	if runAll(&out, 1, "", []string{dir + " ./b", dir + " ./a"}) || !strings.Contains(out.String(), "b_test.go:5: bad\n--- FAIL") ||
 		strings.Index(out.String(), "m/b") > strings.Index(out.String(), "m/a") {
 		t.Errorf("printed\n%s", out.String())
 	}
