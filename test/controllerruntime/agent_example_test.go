@@ -97,6 +97,12 @@ func checkAgentSurvivesRewind(t *testing.T, binary string) {
 	p := runExample(t, binary, dir, "-epoch=the same")
 	w.create(pod(w.here, "never", w.here))
 	w.delete(pod(w.here, "returns", ""))
+	lost := configMap(w.elsewhere, "lost", "red")
+	w.create(lost)
+	for range 30 { // More than the server writes by itself when it starts again.
+		lost.Data["color"] += "."
+		w.update(lost)
+	}
 	before := w.expectFileOfEachPod(dir)
 	p.interrupt()
 	if err := shared.RestoreEtcd(t.Context()); err != nil {
