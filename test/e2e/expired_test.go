@@ -257,6 +257,7 @@ func TestWhenHistoryIsGoneOnlyWhatChangedIsAskedFor(t *testing.T) {
 	restart()
 	g.life(t, cp.Config(), func(t *testing.T, cm, w *warmwatch.SharedIndexInformer) {
 		g.expectServer(t, cm, w)
+		g.expectLists(t, "configmaps", append([]string{"metadata", "new1"}, changed...)...)
 		g.expectLists(t, "widgets", append([]string{"metadata", "new1"}, changed...)...)
 	})
 
