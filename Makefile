@@ -50,19 +50,27 @@ RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race -gcflags=go.etcd.io/b
 # Systems that the library is vetted for, tests included: a 32-bit processor, and each operating system. macOS has files of
 # its own in persist alone.
 PORTS := linux/386:./... windows/amd64:./... darwin/arm64:./persist
-# A 64-bit Linux on x86 also runs the 32-bit tests of the library.
-HAS_386 := $(filter linux/amd64,$(shell go env GOHOSTOS)/$(shell go env GOHOSTARCH))
+# What `make test` runs, three at a time: a directory, and what go test is given. The first mostly waits for servers. The
+# race detector is on where goroutines of the library meet: the attacks are about files, others are about programs.
+TEST_RUNS := './test/e2e $(RACE) . ./agent' '. $(RACE) ./...' \
+	'./test/controllerruntime -parallel=3 ./upstream' './test/controllerruntime $(RACE) .' './test/attack ./...' \
+	'./cmd/demo ./...' './bench ./...' './controllerruntime $(RACE) ./...' \
+	'./test/e2e ./controlplane ./display ./link ./meter ./workload' './examples ./...' './hack/tools ./...'
 
-# The 32-bit tests, in their short forms: what differs are integers, and the first rounds meet all of them. Where the
-# kernel runs no such programs, which those of a small package show, they are only compiled.
-define TEST_386
-export GOARCH=386 CGO_ENABLED=0; echo "# GOARCH=386"; \
-if go test -exec=true -run='^$$' ./internal/keyfield >/dev/null && ! go test -run='^$$' ./internal/keyfield >/dev/null 2>&1; then \
-	go vet ./... && echo "# this kernel runs no 32-bit programs: the 32-bit tests are compiled, and do not run"; \
-else \
-	$(BIN)/gotest -short $(TEST_FLAGS) -- .; \
-fi
-endef
+# A 64-bit Linux on x86 also runs the 32-bit tests of the packages whose numbers are in the file, in their short forms: the
+# first rounds meet all of them. Some kernels run no such programs; lint compiles all of them.
+ENV_386 := $(if $(filter linux/amd64,$(shell go env GOHOSTOS)/$(shell go env GOHOSTARCH)),GOARCH=386 CGO_ENABLED=0)
+RUN_386 := . $(ENV_386) -short ./checkpoint ./indexer ./internal/keyfield ./internal/record ./persist ./queue ./reflector
+
+# What `make test-long` runs, one after the other: what is random, for longer and with other seeds.
+LONG_RUNS := '. $(RACE) ./test/model -model.crashes=20000 -model.seed=0 -names.lives=1000 -names.seed=0' \
+	'. $(RACE) ./test/storm -storm.rounds=200 -storm.seed=0' \
+	'. $(RACE) ./test/faults -damage.trials=3000 -backlog.updates=200000' \
+	'. $(RACE) ./internal/processor -random.rounds=5000' '. $(RACE) ./indexer -model.steps=20000' '. $(RACE) ./persist -persist.full' \
+	'./test/e2e $(RACE) -run=Kill . -kills=60' './test/e2e $(RACE) -run=^TestLinks$$ . -links.for=$(MINUTES)m -seed=$(SEED)' \
+	'./test/attack ./corrupt -corrupt.tries=$(TRIES) -corrupt.for=0 -corrupt.seed=$(SEED)' \
+	'./test/attack ./power -power.images=$(IMAGES) -power.seed=$(SEED)' \
+	'./test/attack ./crash -crash.seeds=$(WORKLOADS) -crash.points=$(POINTS) -crash.seed=$(SEED)'
 
 KUBERNETES_VERSION = $(shell sed -n 's|^\tk8s.io/kubernetes \(v[0-9.]*\).*|\1|p' hack/controlplane/go.mod)
 VERSION_PARTS      = $(subst ., ,$(patsubst v%,%,$(KUBERNETES_VERSION)))
@@ -105,11 +113,18 @@ bench-compare: $(BIN)/bench $(BIN)/benchstat ## Run the micro-benchmarks of BASE
 	@$(BIN)/bench compare -C bench --benchstat=$(BIN)/benchstat $(COMPARE_FLAGS) '$(BASE)'
 
 .PHONY: test
-test: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/gotest ## Test every module, with the race detector and on a real API server (TEST_FLAGS=)
-	$(if $(RACE),,@echo "# no C compiler: the tests run without the race detector")
-	@$(BIN)/gotest $(RACE) $(TEST_FLAGS) -- $(CODE_MODULES)
-	$(if $(HAS_386),@$(TEST_386),@echo "# no linux/amd64: the 32-bit tests do not run")
+test: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/gotest ## Test every module, with the race detector and on a real API server, 8 minutes (TEST_FLAGS=)
+	@$(if $(RACE),,echo "# no C compiler: the tests run without the race detector";) \
+	run_386=$(if $(ENV_386),'$(RUN_386)'); \
+	if [ -z "$$run_386" ] || ! env $(ENV_386) go test -vet=off -run='^$$' ./internal/keyfield >/dev/null 2>&1; then \
+		echo "# no linux/amd64, or a kernel without 32-bit programs: the 32-bit tests do not run"; run_386=; \
+	fi; \
+	$(BIN)/gotest -jobs=3 -flags='-vet=off $(TEST_FLAGS)' $(TEST_RUNS) $${run_386:+"$$run_386"}
 	$(if $(RACE),,@echo "# no C compiler: the tests ran without the race detector")
+
+.PHONY: test-long
+test-long: $(BIN)/kube-apiserver $(BIN)/etcd $(BIN)/gotest ## The long forms of random tests and attacks, hours (MINUTES=30 TRIES=10000 IMAGES=1000 WORKLOADS=3 POINTS=0 SEED=)
+	@$(BIN)/gotest -jobs=1 -flags='-vet=off -count=1 -timeout=0' $(LONG_RUNS)
 
 # The tests' files are in memory, where there is such a file system: hardly anything is as
 # slow as an fsync, and no test of the library is about the disk's.

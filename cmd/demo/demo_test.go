@@ -6,8 +6,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -25,10 +27,30 @@ import (
 // The demonstration runs this binary as its agent.
 func TestMain(m *testing.M) {
 	agent.Main(nil)
-	os.Exit(m.Run())
+	os.Exit(runTests(m))
+}
+
+// runTests expects that no demonstration leaves files.
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "demo-test-")
+	if err == nil {
+		err = os.Setenv("TMPDIR", dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	code := m.Run()
+	if left, err := filepath.Glob(filepath.Join(dir, "warmwatch-demo-*")); err != nil || len(left) > 0 {
+		fmt.Fprintln(os.Stderr, "left behind:", left, err)
+		return 1
+	}
+	return code
 }
 
 func TestDemoPlaysEveryScene(t *testing.T) {
+	t.Parallel()
 	r := runForTest(t, options{Objects: 200, Output: outputJSON})
 	checkScenes(t, r)
 	if got := skipped(r); got != nil {
@@ -37,6 +59,7 @@ func TestDemoPlaysEveryScene(t *testing.T) {
 }
 
 func TestDemoInUsersClusterLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
 	cp, err := controlplane.Start(t.Context(), controlplane.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +99,6 @@ func TestDemoInUsersClusterLeavesNothingBehind(t *testing.T) {
 
 func runForTest(t *testing.T, o options) *result {
 	t.Helper()
-	t.Setenv("TMPDIR", t.TempDir())
 	var out bytes.Buffer
 	ok, err := runDemo(t.Context(), o, &out, t.Output())
 	if err != nil {
@@ -88,15 +110,6 @@ func runForTest(t *testing.T, o options) *result {
 	var r result
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatalf("stdout is not one JSON object: %v\n%s", err, out.Bytes())
-	}
-	left, err := os.ReadDir(os.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, entry := range left {
-		if strings.HasPrefix(entry.Name(), "warmwatch-demo-") {
-			t.Errorf("%s was left behind", entry.Name())
-		}
 	}
 	return &r
 }
@@ -200,6 +213,7 @@ func TestMissingBinariesAreNamed(t *testing.T) {
 
 // TestServeKeepsAServerUp that the kubeconfig it names leads to, until ctx is done.
 func TestServeKeepsAServerUp(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r, w := io.Pipe()

@@ -21,17 +21,17 @@ func TestExamples(t *testing.T) {
 	for _, name := range []string{"controller/before", "controller/after", "manager/before", "manager/after"} {
 		t.Run(name, func(t *testing.T) {
 			w, dir := newWorld(t), t.TempDir()
-			buildExample(t, dir, name)
+			binary := buildExample(t, name)
 			web := deployment(w.here, "web")
 			w.create(web)
-			p := runExample(t, dir)
+			p := runExample(t, binary, dir)
 			p.await("web", "has")
 			p.interrupt()
 			if strings.HasSuffix(name, "/before") {
 				return
 			}
 			w.create(deployment(w.here, "shop"))
-			p = runExample(t, dir)
+			p = runExample(t, binary, dir)
 			p.await("web", "has")
 			p.await("shop", "has")
 			p.interrupt()
@@ -39,13 +39,16 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-func buildExample(t *testing.T, dir, name string) {
+// buildExample returns the path of the program.
+func buildExample(t *testing.T, name string) string {
 	t.Helper()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "example"), "./"+name)
+	binary := filepath.Join(t.TempDir(), "example")
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", binary, "./"+name)
 	build.Dir = filepath.FromSlash("../../examples")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	return binary
 }
 
 func deployment(namespace, name string) *appsv1.Deployment {
@@ -72,9 +75,9 @@ type exampleProcess struct {
 }
 
 // runExample starts the program in its directory, where it keeps its file.
-func runExample(t *testing.T, dir string, args ...string) *exampleProcess {
+func runExample(t *testing.T, binary, dir string, args ...string) *exampleProcess {
 	t.Helper()
-	p := &exampleProcess{t: t, cmd: exec.CommandContext(t.Context(), filepath.Join(dir, "example"), append(args, "-kubeconfig", shared.Kubeconfig())...)}
+	p := &exampleProcess{t: t, cmd: exec.CommandContext(t.Context(), binary, append(args, "-kubeconfig", shared.Kubeconfig())...)}
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, p, p
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)

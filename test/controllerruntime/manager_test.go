@@ -209,15 +209,7 @@ func (w *world) expect(op *operator, want map[string]string) {
 	for _, form := range []string{"unstructured", "metadata"} {
 		want[form] = want["typed"]
 	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		d := cmp.Diff(want, w.contents(op))
-		if d == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("the cache (-want +got):\n%s", d)
-		}
-	}
+	w.eventually(func() string { return cmp.Diff(want, w.contents(op)) })
 }
 
 // TestAManagerIsRestarted: it asks for no list, and its reconcilers are told of what there is then.

@@ -21,7 +21,7 @@ func TestAControllerThatIsKilledMakesNoChildTwice(t *testing.T) {
 	rng := newRand(newSeed(t))
 	client := newClient(t, shared.Config())
 	n := &nursery{client: client, namespace: newNamespace(t, client), file: newPath(t)}
-	const kills, atATime = 5, 3
+	const kills, atATime = 4, 3
 	fillers := kills/2 + 1
 	for i := range fillers {
 		n.create(t, fmt.Sprint("filler-", i), map[string]string{agent.LabelParent: "nobody"})

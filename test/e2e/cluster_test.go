@@ -13,8 +13,9 @@ import (
 // TestClusterID: the file of one cluster is not believed in another, even if both
 // have the same namespace, the same names and similar resourceVersions.
 func TestClusterID(t *testing.T) {
+	t.Parallel()
 	const namespace = "same-name"
-	first, second := newClient(t, shared.Config()), newClient(t, newControlPlane(t).Config())
+	first, second := newClient(t, shared.Config()), newClient(t, borrow(t).Config())
 	for _, client := range []kubernetes.Interface{first, second} {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 		if _, err := client.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {

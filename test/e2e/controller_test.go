@@ -152,6 +152,7 @@ func (s *shadow) expect(t *testing.T, count int) {
 // TestController (D2): Pods that come and go while the controller is down are made up for after its restart, with the
 // listers of client-go and a durable handler.
 func TestController(t *testing.T) {
+	t.Parallel()
 	client := newClient(t, shared.Config())
 	s := &shadow{client: client, namespace: newNamespace(t, client)}
 	if err := workload.FillPods(t.Context(), shared.Config(), s.namespace, 60, nil); err != nil {

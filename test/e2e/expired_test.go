@@ -201,6 +201,7 @@ func (g *gone) expectLists(t *testing.T, resource string, want ...string) {
 }
 
 func TestWhenHistoryIsGoneOnlyWhatChangedIsAskedFor(t *testing.T) {
+	t.Parallel()
 	cp := newControlPlane(t)
 	g := newGone(t, cp)
 	restart := func() {
@@ -256,23 +257,15 @@ func TestWhenHistoryIsGoneOnlyWhatChangedIsAskedFor(t *testing.T) {
 	restart()
 	g.life(t, cp.Config(), func(t *testing.T, cm, w *warmwatch.SharedIndexInformer) {
 		g.expectServer(t, cm, w)
+		g.expectLists(t, "configmaps", append([]string{"metadata", "new1"}, changed...)...)
 		g.expectLists(t, "widgets", append([]string{"metadata", "new1"}, changed...)...)
 	})
-}
 
-// TestWhenMuchHasChangedAllIsListed, and handlers are told only of what has changed.
-func TestWhenMuchHasChangedAllIsListed(t *testing.T) {
-	cp := newControlPlane(t)
-	g := newGone(t, cp)
-	g.life(t, cp.Config(), g.expectServer)
-	for round := 1; round <= 4; round++ { // More than a sixteenth.
+	// Where much has changed, more than a sixteenth, all is listed.
+	for round := 5; round <= 8; round++ {
 		g.change(t, round)
 	}
-	g.take("configmaps")
-	g.take("widgets")
-	if err := cp.RestartAPIServer(context.WithoutCancel(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	restart()
 	g.life(t, cp.Config(), func(t *testing.T, cm, w *warmwatch.SharedIndexInformer) {
 		g.expectServer(t, cm, w)
 		expectStart(t, cm, "disk", 1, 0)

@@ -119,6 +119,7 @@ func factoryLife(t *testing.T, path, namespace string, cfg *rest.Config, handler
 // second life lists nothing, and is told of the deletions of the downtime, by a client that
 // speaks protobuf, which is client-go's default, and by one of JSON.
 func TestFactoriesGoOnAfterARestart(t *testing.T) {
+	t.Parallel()
 	for _, contentType := range []string{"", runtime.ContentTypeJSON} {
 		t.Run("content type "+contentType, func(t *testing.T) {
 			client := newClient(t, shared.Config())

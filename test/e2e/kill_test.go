@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -15,14 +16,14 @@ import (
 	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
 )
 
-// kills is how often the agent is killed.
-const kills = 20
+var killsFlag = flag.Int("kills", 8, "how often TestKill and TestKillAReconciler kill the agent")
 
 // TestKill kills a real process in the middle of a stream of changes, again and
 // again, and compares what its next life knows with the server.
 func TestKill(t *testing.T) {
+	t.Parallel()
 	seed := newSeed(t)
-	cp := newControlPlane(t)
+	cp := borrow(t)
 	client := newClient(t, cp.Config())
 	k := &killer{
 		cp: cp, client: client, namespace: newNamespace(t, client), dir: t.TempDir(), rng: newRand(seed),
@@ -30,7 +31,7 @@ func TestKill(t *testing.T) {
 	k.changer = newChanger(client, k.namespace, 60, seed)
 	k.durable = story{handler: "durable", known: knowledge{}}
 	k.changer.make(t, 400)
-	for life := 1; life <= kills; life++ {
+	for life := 1; life <= *killsFlag; life++ {
 		k.live(t, life)
 	}
 	k.begin(t)
@@ -67,7 +68,7 @@ func (k *killer) live(t *testing.T, life int) {
 	t.Helper()
 	// The first lives are long: they must have told of everything.
 	early := life > 2 && k.rng.IntN(3) == 0
-	down, historyLost := k.rng.IntN(150), life%5 == 0 || k.rng.IntN(20) == 0
+	down, historyLost := k.rng.IntN(150), life%4 == 0 || k.rng.IntN(20) == 0
 	t.Logf("life %d: killed early: %t, %d changes while down, history lost: %t", life, early, down, historyLost)
 	k.changer.begin(t)
 	k.begin(t)

@@ -73,6 +73,7 @@ func widget(name string, number int64) *unstructured.Unstructured {
 }
 
 func TestCustomResourcesKeepTheirNumbers(t *testing.T) {
+	t.Parallel()
 	client := newHTTPClient(t, shared.Config(), func(cfg *rest.Config) (dynamic.Interface, error) { return dynamic.NewForConfig(cfg) })
 	namespace := newNamespace(t, newClient(t, shared.Config()))
 	createWidgets(t, client)
@@ -187,6 +188,7 @@ func addDefault(t *testing.T, client dynamic.Interface) {
 }
 
 func TestMetadataOnly(t *testing.T) {
+	t.Parallel()
 	client := newClient(t, shared.Config())
 	namespace := newNamespace(t, client)
 	c := newHTTPClient(t, metadata.ConfigFor(shared.Config()), metadata.NewForConfig).Resource(pods).Namespace(namespace)
@@ -248,7 +250,8 @@ func TestMetadataOnly(t *testing.T) {
 
 // TestObjectsOfOneMebibyte are as large as ConfigMaps can be.
 func TestObjectsOfOneMebibyte(t *testing.T) {
-	const count = 24
+	t.Parallel()
+	const count = 8
 	client := newClient(t, shared.Config())
 	namespace := newNamespace(t, client)
 	c := client.CoreV1().ConfigMaps(namespace)
@@ -267,7 +270,7 @@ func TestObjectsOfOneMebibyte(t *testing.T) {
 	}
 	path, durable := newPath(t), newRecorder(t)
 	begin := func() (*program, *warmwatch.SharedIndexInformer) {
-		p := launch(t, path, warmwatch.Options{MemoryBudget: 4 << 20, MaxPendingBytes: 3 << 20})
+		p := launch(t, path, warmwatch.Options{MemoryBudget: 2 << 20, MaxPendingBytes: 1 << 20})
 		informer := p.informer(configMapsIn(client, namespace), &corev1.ConfigMap{}, configMaps, warmwatch.InformerOptions{Namespace: namespace})
 		addDurable(t, informer, "large", durable)
 		p.run()
@@ -296,6 +299,7 @@ func TestObjectsOfOneMebibyte(t *testing.T) {
 }
 
 func TestSecretsAreForTheirOwnerOnly(t *testing.T) {
+	t.Parallel()
 	client := newClient(t, shared.Config())
 	namespace := newNamespace(t, client)
 	c := client.CoreV1().Secrets(namespace)

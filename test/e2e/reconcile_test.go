@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -17,15 +16,14 @@ import (
 	"github.com/warmwatch/warmwatch/test/e2e/controlplane"
 )
 
-var reconcileKills = flag.Int("reconcile.kills", 12, "how often TestKillAReconciler kills the agent")
-
 // TestKillAReconciler kills an agent with ten workers, whose reconciles are slow or fail, at random
 // moments. In the end each object is reconciled as the server has it, and so is the deletion of each
 // object of which a durable handler was ever told, with the object at hand (D4, D5). A second reconciler, with an
 // epoch, is not called for every object at each start.
 func TestKillAReconciler(t *testing.T) {
+	t.Parallel()
 	seed := newSeed(t)
-	cp := newControlPlane(t)
+	cp := borrow(t)
 	client := newClient(t, cp.Config())
 	w := &workshop{
 		cp: cp, client: client, namespace: newNamespace(t, client), file: filepath.Join(t.TempDir(), "cache.db"), rng: newRand(seed),
@@ -36,7 +34,7 @@ func TestKillAReconciler(t *testing.T) {
 	}
 	w.changer = newChanger(client, w.namespace, 60, seed)
 	w.changer.make(t, 300)
-	for life := 1; life <= *reconcileKills && !t.Failed(); life++ {
+	for life := 1; life <= *killsFlag && !t.Failed(); life++ {
 		w.live(t, life)
 	}
 	for range 2 { // In the second life nothing is left to be done.
@@ -48,7 +46,7 @@ func TestKillAReconciler(t *testing.T) {
 		t.Errorf("what was done was reconciled again in the same epoch: %v", slices.Sorted(maps.Keys(again)))
 	}
 	checkFile(t, w.file)
-	t.Logf("%d kills, %d changes; %d keys waited when it was killed", *reconcileKills, w.changer.made.Load(), w.left)
+	t.Logf("%d kills, %d changes; %d keys waited when it was killed", *killsFlag, w.changer.made.Load(), w.left)
 	for name, d := range w.done {
 		t.Logf("%s: %d reconciles, %d deletions with the object at hand", name, d.count, len(d.deleted))
 		if w.left == 0 || len(d.deleted) == 0 {

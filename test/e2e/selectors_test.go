@@ -50,6 +50,7 @@ func (s *selection) expect(t *testing.T, count int) {
 
 // TestInformersOfOneFileDoNotMix: same type, other selectors and namespaces.
 func TestInformersOfOneFileDoNotMix(t *testing.T) {
+	t.Parallel()
 	client := newClient(t, shared.Config())
 	here, there := newNamespace(t, client), newNamespace(t, client)
 	selections := map[string]*selection{
@@ -165,6 +166,7 @@ func listConfigMaps(t *testing.T, client kubernetes.Interface, namespace string)
 
 // TestPodsOfANode is what every agent on a node does.
 func TestPodsOfANode(t *testing.T) {
+	t.Parallel()
 	client := newClient(t, shared.Config())
 	namespace := newNamespace(t, client)
 	c := client.CoreV1().Pods(namespace)

@@ -18,6 +18,7 @@ import (
 // TestBookmarks: a quiet informer is kept near the present by bookmarks, and its
 // next life resumes there.
 func TestBookmarks(t *testing.T) {
+	t.Parallel()
 	client := newClient(t, shared.Config())
 	quiet, busy := newNamespace(t, client), newNamespace(t, client)
 	putConfigMap(t, client, quiet, "only", nil)
@@ -69,6 +70,7 @@ func TestBookmarks(t *testing.T) {
 
 // TestEventsAreNeverResumed: the API server keeps no history of them.
 func TestEventsAreNeverResumed(t *testing.T) {
+	t.Parallel()
 	client := newClient(t, shared.Config())
 	namespace := newNamespace(t, client)
 	c := client.CoreV1().Events(namespace)

@@ -1,19 +1,23 @@
-// Command gotest runs `go test` in several modules and ends with a summary that
-// names every skipped test. What it prints of each run is what `go test` prints:
+// Command gotest makes several runs of `go test`, two at a time, and ends with a summary that
+// names every skipped test. What it prints of each run, at its end, is what `go test` prints:
 // one closing line for each package, and the output of what failed.
+//
+// A run is an argument: a directory, variables of the environment, then what go test is given.
 //
 // The form with passes runs the tests of one module many times over, to find those that fail
 // now and then.
 //
-// Usage: gotest [flags of go test] -- dir ...
+// Usage: gotest [-jobs n] [-flags 'flags of all runs'] 'dir [NAME=value ...] [flags and packages of go test]' ...
 //
 //	gotest passes [-n passes] [-for duration] [-jobs n] [-tmp dir] [-build flags] dir package ...
 package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -21,6 +25,8 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 )
 
 func main() {
@@ -33,25 +39,44 @@ func main() {
 	}
 	// Ctrl-C reaches the tests as well; this command waits for their end.
 	signal.Ignore(os.Interrupt)
-	split := slices.Index(os.Args, "--")
-	if split < 0 || split == len(os.Args)-1 {
-		fmt.Fprintln(os.Stderr, "usage: gotest [flags of go test] -- dir ...")
+	jobs := flag.Int("jobs", 2, "runs at a time")
+	flags := flag.String("flags", "", "flags of go test for all runs")
+	flag.Parse()
+	if flag.NArg() == 0 {
+		fmt.Fprintln(os.Stderr, "usage: gotest [-jobs n] [-flags 'flags of all runs'] 'dir [NAME=value ...] [flags and packages of go test]' ...")
 		os.Exit(2)
 	}
-	flags, dirs := os.Args[1:split], os.Args[split+1:]
-	r := newReport(os.Stdout)
-	failed := false
-	for _, dir := range dirs {
-		fmt.Printf("# %s: go test %s ./...\n", dir, strings.Join(flags, " "))
-		if err := r.run(dir, flags); err != nil {
-			fmt.Fprintf(os.Stderr, "# %s: %v\n", dir, err)
-			failed = true
-		}
-	}
-	r.summarize()
-	if failed {
+	if !runAll(os.Stdout, *jobs, *flags, flag.Args()) {
 		os.Exit(1)
 	}
+}
+
+// runAll starts the runs in order, some at a time, and prints each as a whole when it ends.
+func runAll(out io.Writer, jobs int, flags string, lines []string) (ok bool) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	ok = true
+	all, free := newReport(out), make(chan struct{}, jobs)
+	for _, line := range lines {
+		free <- struct{}{}
+		wg.Go(func() {
+			var said bytes.Buffer
+			r, begin := newReport(&said), time.Now()
+			err := r.run(flags, line)
+			mu.Lock()
+			defer mu.Unlock()
+			fmt.Fprintf(out, "# %s (%s)\n%s", line, time.Since(begin).Round(time.Second), said.String())
+			if err != nil {
+				fmt.Fprintf(out, "# %s: %v\n", line, err)
+				ok = false
+			}
+			all.passed, all.failed, all.skipped = all.passed+r.passed, all.failed+r.failed, append(all.skipped, r.skipped...)
+			<-free
+		})
+	}
+	wg.Wait()
+	all.summarize()
+	return ok
 }
 
 // event is one line of `go test -json`; see `go doc test2json`.
@@ -75,18 +100,27 @@ func newReport(out io.Writer) *report {
 	return &report{out: out, output: map[testID][]string{}}
 }
 
-func (r *report) run(dir string, flags []string) error {
-	cmd := exec.Command("go", slices.Concat([]string{"test", "-json"}, flags, []string{"./..."})...)
-	cmd.Dir = dir
-	cmd.Stderr = os.Stderr
+func (r *report) run(flags, line string) error {
+	words := strings.Fields(line)
+	dir, words := words[0], words[1:]
+	variables := slices.IndexFunc(words, func(word string) bool { return strings.HasPrefix(word, "-") || !strings.Contains(word, "=") })
+	if variables < 0 {
+		variables = len(words)
+	}
+	cmd := exec.Command("go", slices.Concat([]string{"test", "-json"}, strings.Fields(flags), words[variables:])...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), words[:variables]...)
 	stdout, err := cmd.StdoutPipe()
+	said := &bytes.Buffer{}
+	cmd.Stderr = said
 	if err != nil {
 		return err
 	}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	return errors.Join(r.read(stdout), cmd.Wait())
+	err = errors.Join(r.read(stdout), cmd.Wait())
+	fmt.Fprint(r.out, said.String())
+	return err
 }
 
 func (r *report) read(stdout io.Reader) error {

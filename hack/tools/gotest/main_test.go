@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -45,5 +46,41 @@ not an event
 	r.summarize()
 	if out.String() != want {
 		t.Errorf("printed\n%s\nwant\n%s", out.String(), want)
+	}
+}
+
+func TestRunsAreEachPrintedAsAWhole(t *testing.T) {
+	dir := t.TempDir()
+	for name, content := range map[string]string{
+		"go.mod": "module example.com/m\n\ngo 1.26\n",
+		"a/a_test.go": `package a
+
+import (
+	"os"
+	"testing"
+)
+
+func TestOfTheEnvironment(t *testing.T) { t.Skip(os.Getenv("KIND"), testing.Short()) }
+`,
+		"b/b_test.go": "package b\n\nimport \"testing\"\n\nfunc TestBad(t *testing.T) { t.Fatal(\"bad\") }\n",
+	} {
+		writeFile(t, filepath.Join(dir, name), content)
+	}
+	var out strings.Builder
+	if !runAll(&out, 2, "-count=1", []string{dir + " KIND=x -short ./a", dir + " KIND=y ./a"}) {
+		t.Errorf("failed:\n%s", out.String())
+	}
+	for _, want := range []string{
+		"ok  \texample.com/m/a\t", "-short ./a (", "# 0 tests passed, 0 failed, 2 skipped\n",
+		"# skipped: example.com/m/a TestOfTheEnvironment: a_test.go:8: x true\n", "TestOfTheEnvironment: a_test.go:8: y false\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("printed\n%s\nwithout\n%s", out.String(), want)
+		}
+	}
+	out.Reset()
+	if runAll(&out, 1, "", []string{dir + " ./b", dir + " ./a"}) || !strings.Contains(out.String(), "b_test.go:5: bad\n--- FAIL") ||
+		strings.Index(out.String(), "m/b") > strings.Index(out.String(), "m/a") {
+		t.Errorf("printed\n%s", out.String())
 	}
 }

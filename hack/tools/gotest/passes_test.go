@@ -30,13 +30,7 @@ func TestNotWithFour(t *testing.T) {
 		"ends/ends_test.go":  "package ends\n\nimport (\n\t\"os\"\n\t\"testing\"\n)\n\nfunc TestMain(*testing.M) { os.Exit(3) }\n",
 		"without/without.go": "package without\n",
 	} {
-		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, filepath.Join(dir, name), content)
 	}
 	var out strings.Builder
 	p := passes{number: 4, jobs: 2, tmp: dir, out: &out}
@@ -54,5 +48,16 @@ func TestNotWithFour(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("printed\n%s\nwithout\n%s", out.String(), want)
 		}
+	}
+}
+
+func writeFile(t *testing.T, path, content string) {
+	t.Helper()
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
+		err = os.WriteFile(path, []byte(content), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	forFlag    = flag.Duration("corrupt.for", 40*time.Second, "time after which no more files are damaged; 0: none")
+	forFlag    = flag.Duration("corrupt.for", 20*time.Second, "time after which no more files are damaged; 0: none")
 	triesFlag  = flag.Int("corrupt.tries", 150, "number of damaged files")
 	seedFlag   = flag.Uint64("corrupt.seed", 1, "seed of everything random; 0: another one each time")
 	onlyFlag   = flag.Int("corrupt.only", -1, "run the try of this number only")

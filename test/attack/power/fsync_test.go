@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/test/attack/check"
 	"github.com/warmwatch/warmwatch/test/attack/recordfs"
 )
 
@@ -90,7 +91,7 @@ func TestAPowerCutAfterAnFsyncHasFailedTakesBackNothingDurable(t *testing.T) {
 	}
 	var armed atomic.Bool
 	var syncs atomic.Int64
-	f, err := recordfs.Mount(t.TempDir(), t.TempDir(), 0, func(_ int, k recordfs.Kind, _ string) recordfs.Verdict {
+	f, err := recordfs.Mount(check.FastDir(t), check.FastDir(t), 0, func(_ int, k recordfs.Kind, _ string) recordfs.Verdict {
 		if armed.Load() && k == recordfs.Fsync && syncs.Add(1) == 2 {
 			return recordfs.Verdict{Errno: syscall.EIO}
 		}
@@ -121,7 +122,7 @@ func TestAPowerCutAfterAnFsyncHasFailedTakesBackNothingDurable(t *testing.T) {
 			d.Apply(log[:failed]...)
 			d.GiveUp()
 			d.Apply(log[failed:cut]...)
-			dir := t.TempDir()
+			dir := check.FastDir(t)
 			how, err := d.Cut(rng, dir)
 			if err != nil {
 				t.Fatal(err)
@@ -129,6 +130,9 @@ func TestAPowerCutAfterAnFsyncHasFailedTakesBackNothingDurable(t *testing.T) {
 			images++
 			if lost := lostValues(t, filepath.Join(dir, "cache.db")); lost > 0 {
 				t.Fatalf("cut behind operation %d of the next attempt (%s): %d of %d durable values are lost", cut-failed, how, lost, fsyncKeys)
+			}
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
 			}
 		}
 	}

@@ -210,17 +210,22 @@ func (cp *ControlPlane) CollectGarbage(ctx context.Context) error {
 // server still holds what is in its watch cache.
 func (cp *ControlPlane) CompactEtcd(ctx context.Context) error { return cp.etcd.compact(ctx) }
 
-// SnapshotEtcd keeps a copy of etcd's data as it is now. Both servers are
-// stopped for it, and started again.
-func (cp *ControlPlane) SnapshotEtcd(ctx context.Context) error {
-	return cp.whileStopped(ctx, cp.etcd.saveSnapshot)
+// SnapshotEtcd keeps a copy of etcd's data as it is now, with all writes that were answered.
+func (cp *ControlPlane) SnapshotEtcd() error {
+	return cp.etcd.proc.whileSuspended(cp.etcd.saveSnapshot)
 }
 
 // RestoreEtcd puts the copy of SnapshotEtcd back, as a careless administrator
 // does: revisions are rewound, and will be used again for other content. A
 // client may then hold a resourceVersion from the future.
 func (cp *ControlPlane) RestoreEtcd(ctx context.Context) error {
-	return cp.whileStopped(ctx, cp.etcd.loadSnapshot)
+	if err := errors.Join(cp.apiServer.stop(), cp.etcd.stop()); err != nil {
+		return err
+	}
+	if err := cp.etcd.loadSnapshot(); err != nil {
+		return err
+	}
+	return cp.startBoth(ctx)
 }
 
 // RestoreEtcdBumped puts the copy back as it should be done: revisions go on behind
@@ -253,16 +258,6 @@ func (cp *ControlPlane) RestoreEtcdBumped(ctx context.Context) error {
 // bumpRevisions lie between the last revision that a client may have seen and the
 // first after a restore.
 const bumpRevisions = 100
-
-func (cp *ControlPlane) whileStopped(ctx context.Context, do func() error) error {
-	if err := errors.Join(cp.apiServer.stop(), cp.etcd.stop()); err != nil {
-		return err
-	}
-	if err := do(); err != nil {
-		return err
-	}
-	return cp.startBoth(ctx)
-}
 
 func (cp *ControlPlane) startBoth(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, cp.options.StartTimeout)

@@ -67,10 +67,9 @@ func TestLife(t *testing.T) {
 	client = newConfigMaps(t, cp.Config())
 	client.list(ctx, t, 1)
 
-	if err := cp.SnapshotEtcd(ctx); err != nil {
+	if err := cp.SnapshotEtcd(); err != nil {
 		t.Fatal(err)
 	}
-	client = newConfigMaps(t, cp.Config())
 	client.create(ctx, t, "second")
 	client.list(ctx, t, 2)
 	if err := cp.CompactEtcd(ctx); err != nil {

@@ -118,7 +118,7 @@ func (e *etcdServer) call(ctx context.Context, path string, in, out any) error {
 	return json.Unmarshal(answer, out)
 }
 
-// saveSnapshot and loadSnapshot expect etcd to be stopped.
+// saveSnapshot expects etcd to be suspended, loadSnapshot that it is stopped.
 func (e *etcdServer) saveSnapshot() error { return replaceDir(e.snapshotDir(), e.dataDir()) }
 func (e *etcdServer) loadSnapshot() error { return replaceDir(e.dataDir(), e.snapshotDir()) }
 
