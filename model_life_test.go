@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
+	"testing"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
 // life is one process.
@@ -240,9 +242,7 @@ func (c *modelCrash) armAfter(commits int) {
 		defer close(c.done)
 		told, unlock := c.l.die()
 		defer unlock()
-		if err := c.l.cache.copyTo(c.to); err != nil {
-			c.l.m.t.Error(err)
-		}
+		c.l.cache.copyTo(c.l.m.t, c.to)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.told = told
@@ -250,13 +250,11 @@ func (c *modelCrash) armAfter(commits int) {
 }
 
 // copyTo writes what the process would leave if it crashed now.
-func (c *Cache) copyTo(path string) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
+func (c *Cache) copyTo(t testing.TB, path string) {
+	if c.db.MemoryOnly() {
+		return
 	}
-	_, err = c.db.WriteTo(f)
-	return errors.Join(err, f.Close())
+	testsupport.CopyFile(t, c.db.Path(), path)
 }
 
 // isLossy reports whether deletions may be lost.

@@ -239,9 +239,7 @@ func (l *stormLife) committed() bool {
 	}
 	_, unlock := l.handler.die()
 	defer unlock()
-	if err := l.cache.copyTo(l.to); err != nil {
-		l.t.Error(err)
-	}
+	l.cache.copyTo(l.t, l.to)
 	close(l.dead)
 	return true
 }

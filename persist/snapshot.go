@@ -2,7 +2,6 @@ package persist
 
 import (
 	"fmt"
-	"io"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -37,15 +36,15 @@ func (db *DB) Snapshot(space string) (*Snapshot, error) {
 		if ok, err := s.beginBelow(); err != nil {
 			return nil, err
 		} else if ok {
-			return s, nil
+			return &s, nil
 		}
 	}
 }
 
 // captureLocked begins a snapshot of which pending and flushing are in memory. If there is a file, the transaction has
 // to be begun next.
-func (db *DB) captureLocked(space string, pending, flushing *layer) *Snapshot {
-	s := &Snapshot{db: db, space: space, pending: pending, flushing: flushing}
+func (db *DB) captureLocked(space string, pending, flushing *layer) Snapshot {
+	s := Snapshot{db: db, space: space, pending: pending, flushing: flushing}
 	if !db.memoryOnly() {
 		s.bolt, s.committed, s.final, s.end = db.bolt, db.boltTxID, db.fileErr != nil, db.useLocked()
 	}
@@ -54,14 +53,14 @@ func (db *DB) captureLocked(space string, pending, flushing *layer) *Snapshot {
 
 // beginBelow begins the transaction below what is in memory, if there is a file. It returns false if the file is too new.
 func (s *Snapshot) beginBelow() (ok bool, err error) {
-	if s.bolt == nil {
-		return true, nil
-	}
 	// begin may block in bbolt, so db.mu is not held, and commits may come
 	// first. A commit that wrote what this snapshot has in flushing does no
 	// harm: the same values hide it. Any other makes the file too new.
 	if err := s.begin(); err != nil {
 		return false, err
+	}
+	if s.bolt == nil {
+		return true, nil
 	}
 	id := s.tx.ID()
 	if id == s.committed || s.final || s.flushing != nil && (id == s.committed+1 || s.db.isLastCommit(s.committed)) {
@@ -133,7 +132,7 @@ func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
 		if ok, err := begin(); err != nil {
 			return nil, err
 		} else if ok {
-			return s, nil
+			return &s, nil
 		}
 	}
 }
@@ -173,7 +172,11 @@ func (db *DB) waitForCommit(txID int) (durable bool, err error) {
 	}
 }
 
+// begin begins the transaction, if there is a file.
 func (s *Snapshot) begin() (err error) {
+	if s.bolt == nil {
+		return nil
+	}
 	if s.tx, err = s.db.beginRead(s.bolt, s.committed); err != nil {
 		s.tx = nil
 		s.Close()
@@ -200,16 +203,18 @@ func (s *Snapshot) View(name, key string, fn func(*Item) error) (bool, error) {
 	if !found {
 		e, found = s.flushing.lookup(bucket, key)
 	}
-	if found {
-		if e.sealed == nil {
-			return false, nil
-		}
+	return s.view(bucket, key, e, found, fn)
+}
+
+// view calls fn with what was found in memory, or is in the file.
+func (s *Snapshot) view(bucket Bucket, key string, e entry, inMemory bool, fn func(*Item) error) (found bool, err error) {
+	switch {
+	case inMemory && e.sealed != nil:
 		return true, fn(&Item{bucket: bucket, Key: key, sealed: e.sealed, inMemory: true})
-	}
-	if s.tx == nil {
+	case inMemory || s.tx == nil:
 		return false, nil
 	}
-	err := guard(func() error {
+	err = guard(func() error {
 		raw := s.fileBucket(bucket).get(key)
 		if raw == nil {
 			return nil
@@ -250,25 +255,4 @@ func (s *Snapshot) Scan(name, from string, fn func(*Item) (bool, error)) error {
 		}
 		return nil
 	}))
-}
-
-// WriteTo writes a copy of the file, as the last commit has left it: what would be found after a crash. A DB without a
-// file writes nothing.
-func (db *DB) WriteTo(w io.Writer) (n int64, err error) {
-	db.mu.Lock()
-	if db.phase == closed || db.memoryOnly() {
-		defer db.mu.Unlock()
-		if db.phase == closed {
-			return 0, ErrClosed
-		}
-		return 0, nil
-	}
-	s := db.captureLocked("", nil, nil)
-	db.mu.Unlock()
-	defer s.Close()
-	if err := s.begin(); err != nil {
-		return 0, err
-	}
-	err = guard(func() (err error) { n, err = s.tx.WriteTo(w); return err })
-	return n, db.readError(s.bolt, Bucket{}, err)
 }
