@@ -45,9 +45,9 @@ func (ix *Indexer) get(key string, base *record.Object, fromDB func(obj any, r r
 }
 
 func (ix *Indexer) decodeRecord(r record.Record, base *record.Object) (any, error) {
-	obj, err := r.DecodeNear(ix.newObject, base)
-	if err == nil {
-		ix.onDecode(obj)
+	obj, err := r.DecodeNear(ix.opts.NewObject, base)
+	if err == nil && ix.opts.OnDecode != nil {
+		ix.opts.OnDecode(obj)
 	}
 	return obj, err
 }
@@ -92,7 +92,7 @@ func (ix *Indexer) patiently(limit time.Duration, read func() error) error {
 		switch {
 		case errors.Is(err, errNotWhole) && waited < readPatience:
 			time.Sleep(wholePoll)
-		case !isDamage(err) || limit > 0 && waited >= limit || !ix.awaitRepair(limit-waited):
+		case !isDamage(err) || limit > 0 && waited >= limit || ix.opts.AwaitRepair == nil || !ix.opts.AwaitRepair(limit-waited):
 			return err
 		}
 	}
