@@ -24,16 +24,31 @@ type Snapshot struct {
 }
 
 // Snapshot captures a space as it is now, with the changes that are not yet durable.
-func (db *DB) Snapshot(space string) (*Snapshot, error) {
+func (db *DB) Snapshot(space string) (*Snapshot, error) { return db.snapshot(space, false) }
+
+func (db *DB) snapshot(space string, durable bool) (*Snapshot, error) {
 	for {
 		db.mu.Lock() // Not RLock: copying a tree marks it.
 		if db.phase == closed {
 			db.mu.Unlock()
 			return nil, ErrClosed
 		}
-		s := db.captureLocked(space, db.pending.copySpace(space), db.flushing)
+		var pending, flushing *layer
+		inFile := durable && db.writesLocked() && db.countedTo <= db.durable
+		if !inFile {
+			flushing = db.flushing
+			// A durable one comes before pending, if that counts as durable only after what the file has next.
+			if !durable || flushing == nil || db.countedTo > db.flushingTo {
+				pending = db.pending.copySpace(space)
+			}
+		}
+		s := db.captureLocked(space, pending, flushing)
 		db.mu.Unlock()
-		if ok, err := s.beginBelow(); err != nil {
+		begin := s.beginBelow
+		if inFile {
+			begin = s.beginDurable
+		}
+		if ok, err := begin(); err != nil {
 			return nil, err
 		} else if ok {
 			return &s, nil
@@ -62,23 +77,21 @@ func (s *Snapshot) beginBelow() (ok bool, err error) {
 	if s.bolt == nil {
 		return true, nil
 	}
-	id := s.tx.ID()
-	if id == s.committed || s.final || s.flushing != nil && (id == s.committed+1 || s.db.isLastCommit(s.committed)) {
+	id, db := s.tx.ID(), s.db
+	if id == s.committed || s.final {
 		return true, nil
 	}
-	s.Close()
-	return false, s.db.checkOurs(id)
-}
-
-// checkOurs returns an error if nobody here can have made a transaction that was seen in the
-// file: somebody else writes to it.
-func (db *DB) checkOurs(txID int) error {
 	db.mu.RLock()
-	defer db.mu.RUnlock()
-	if db.writesLocked() && db.flushing == nil && txID > db.boltTxID {
-		return db.notOursLocked(txID)
+	// A commit that failed only in its fsync may be visible in the file all the same.
+	ok = s.flushing != nil && (id == s.committed+1 || db.boltTxID == s.committed)
+	if !ok && db.writesLocked() && db.flushing == nil && id > db.boltTxID { // Somebody else writes to it.
+		err = db.notOursLocked(id)
 	}
-	return nil
+	db.mu.RUnlock()
+	if !ok {
+		s.Close()
+	}
+	return ok, err
 }
 
 func (db *DB) notOursLocked(txID int) error {
@@ -95,47 +108,12 @@ func (db *DB) Read(space string, fn func(*Snapshot) error) error {
 	return fn(s)
 }
 
-// isLastCommit reports whether the last successful commit was the bbolt transaction txID. A commit
-// that failed only in its fsync may be visible in the file all the same.
-func (db *DB) isLastCommit(txID int) bool {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	return db.boltTxID == txID
-}
-
 // DurableSnapshot captures a space as it is in the file, which is what would be
 // found after a crash. Where nothing can be written and more counts as durable than is in the file, see [DB.Durable], it
 // is the same as Snapshot, or, while the commit is being written that ends this, as that
 // leaves the file. So what one has seen, a later one sees, unless the file is damaged between
 // them. While a commit is being written it may wait for its end; while commits fail, it may return an error.
-func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
-	for {
-		db.mu.Lock() // Not RLock, as in Snapshot.
-		if db.phase == closed {
-			db.mu.Unlock()
-			return nil, ErrClosed
-		}
-		var pending, flushing *layer
-		inFile := db.writesLocked() && db.countedTo <= db.durable
-		if !inFile {
-			flushing = db.flushing
-			if flushing == nil || db.countedTo > db.flushingTo { // Else pending comes only after what the file has next.
-				pending = db.pending.copySpace(space)
-			}
-		}
-		s := db.captureLocked(space, pending, flushing)
-		db.mu.Unlock()
-		begin := s.beginBelow
-		if inFile {
-			begin = s.beginDurable
-		}
-		if ok, err := begin(); err != nil {
-			return nil, err
-		} else if ok {
-			return &s, nil
-		}
-	}
-}
+func (db *DB) DurableSnapshot(space string) (*Snapshot, error) { return db.snapshot(space, true) }
 
 // beginDurable begins the transaction, and waits until what it sees is durable. It returns false if the file is damaged.
 func (s *Snapshot) beginDurable() (ok bool, err error) {
