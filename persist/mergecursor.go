@@ -15,6 +15,7 @@ type source struct {
 	file  *bolt.Cursor
 	item  Item
 	ended bool
+	taken bool // The item was returned, or hidden by the one that was.
 }
 
 func newMergeCursor(s *Snapshot, bucket Bucket, from string) (c mergeCursor) {
@@ -65,7 +66,11 @@ func (c mergeCursor) next(item *Item) bool {
 	for {
 		var first *source
 		for i := range c {
-			if s := &c[i]; !s.ended && (first == nil || s.item.Key < first.item.Key) {
+			s := &c[i]
+			if s.taken {
+				s.next()
+			}
+			if !s.ended && (first == nil || s.item.Key < first.item.Key) {
 				first = s
 			}
 		}
@@ -74,9 +79,7 @@ func (c mergeCursor) next(item *Item) bool {
 		}
 		item.Key, item.sealed, item.inMemory = first.item.Key, first.item.sealed, first.item.inMemory
 		for i := range c {
-			if s := &c[i]; !s.ended && s.item.Key == item.Key {
-				s.next()
-			}
+			c[i].taken = !c[i].ended && c[i].item.Key == item.Key
 		}
 		if item.sealed != nil { // Else it was deleted.
 			return true

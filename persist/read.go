@@ -53,13 +53,6 @@ func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error
 	return s.view(bucket, key, e, found, fn)
 }
 
-// useLocked notes that somebody is about to begin a transaction, until end is called behind its end.
-func (db *DB) useLocked() (end func()) {
-	users := db.users
-	users.Add(1)
-	return func() { users.Add(-1) }
-}
-
 // beginRead begins a read transaction. It refuses one that is older than the last commit: where
 // the newer meta page is damaged, bbolt uses the older one.
 func (db *DB) beginRead(b *handle, committed int) (*bolt.Tx, error) {

@@ -2,6 +2,7 @@ package persist
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -13,10 +14,10 @@ type Snapshot struct {
 	db                *DB
 	space             string
 	pending, flushing *layer
-	bolt              *handle // Nil without a file.
-	committed         int     // The last bbolt transaction whose commit had succeeded.
-	final             bool    // No commits follow, because the file is damaged.
-	end               func()  // See [DB.useLocked].
+	bolt              *handle       // Nil without a file.
+	committed         int           // The last bbolt transaction whose commit had succeeded.
+	final             bool          // No commits follow, because the file is damaged.
+	users             *atomic.Int64 // Those of bolt that count this one.
 	tx                *bolt.Tx
 	// The last bucket that was looked up, which takes longer than to find a key.
 	lastName string
@@ -61,7 +62,8 @@ func (db *DB) snapshot(space string, durable bool) (*Snapshot, error) {
 func (db *DB) captureLocked(space string, pending, flushing *layer) Snapshot {
 	s := Snapshot{db: db, space: space, pending: pending, flushing: flushing}
 	if !db.memoryOnly() {
-		s.bolt, s.committed, s.final, s.end = db.bolt, db.boltTxID, db.fileErr != nil, db.useLocked()
+		s.bolt, s.committed, s.final, s.users = db.bolt, db.boltTxID, db.fileErr != nil, db.users
+		s.users.Add(1)
 	}
 	return s
 }
@@ -168,9 +170,9 @@ func (s *Snapshot) Close() {
 		_ = guard(s.tx.Rollback)
 		s.tx = nil
 	}
-	if s.end != nil {
-		s.end()
-		s.end = nil
+	if s.users != nil {
+		s.users.Add(-1)
+		s.users = nil
 	}
 }
 
