@@ -169,7 +169,9 @@ func (ix *Indexer) storeLocked(next state, more func(*persist.Batch)) error {
 	stored := persist.JSON(next)
 	_, err := ix.update(func(b *persist.Batch) {
 		b.Put(ix.storeName, stateKey, stored)
-		more(b)
+		if more != nil {
+			more(b)
+		}
 	})
 	if err != nil {
 		return err

@@ -121,21 +121,15 @@ func storedIndexValues(f cache.IndexFunc, name, key string, obj any) (values []s
 	return f(obj)
 }
 
-// scanPrefix calls fn for all index entries with a prefix.
-func scanPrefix(s *persist.Snapshot, prefix string, fn func(*persist.Item) (bool, error)) error {
-	return s.Scan(indexBucket, prefix, func(it *persist.Item) (bool, error) {
+// scanPrefix calls fn for all index entries with a prefix, from from on.
+func scanPrefix(s *persist.Snapshot, prefix, from string, fn func(*persist.Item) (bool, error)) error {
+	return s.Scan(indexBucket, from, func(it *persist.Item) (bool, error) {
 		if !strings.HasPrefix(it.Key, prefix) {
-			return beyond(it)
+			_, err := it.Payload() // It covers the key: a damaged one must not hide the entries behind it.
+			return false, err
 		}
 		return fn(it)
 	})
-}
-
-// beyond ends a scan at the first entry behind its prefix. It verifies the checksum,
-// which covers the key, because a damaged key must not hide the entries behind it.
-func beyond(it *persist.Item) (bool, error) {
-	_, err := it.Payload()
-	return false, err
 }
 
 // after returns the smallest string greater than all that begin with prefix. A prefix

@@ -79,9 +79,9 @@ func TestIndexValuesMayBeAnything(t *testing.T) {
 	}
 }
 
-// TestTheSameKeySeveralTimesInOneBatch checks objects and entries after all
+// TestTheSameKeySeveralTimesInOneCommit checks objects and entries after all
 // that two or three changes can do to each other.
-func TestTheSameKeySeveralTimesInOneBatch(t *testing.T) {
+func TestTheSameKeySeveralTimesInOneCommit(t *testing.T) {
 	states := []string{"", "a", "b", "ab"} // Deleted, or with these values.
 	set := func(w *Writer, key, state string) {
 		if state == "" {
@@ -98,11 +98,9 @@ func TestTheSameKeySeveralTimesInOneBatch(t *testing.T) {
 				for _, third := range states {
 					n++
 					key := fmt.Sprintf("ns/pod-%03d", n)
-					for _, batch := range [][]string{{before}, {first, second, third}} {
+					for _, s := range []string{before, first, second, third} {
 						w := ix.Writer()
-						for _, s := range batch {
-							set(w, key, s)
-						}
+						set(w, key, s)
 						if _, err := w.Commit(nil); err != nil {
 							t.Fatal(err)
 						}
@@ -509,34 +507,18 @@ func TestNamesThatComeAndGoWhileNothingIsWrittenTakeNoMemory(t *testing.T) {
 // TestAnObjectThatIsMadeAnewBeforeTheCommitIsDeleted, with its index entries, although the file has
 // the one before.
 func TestAnObjectThatIsMadeAnewBeforeTheCommitIsDeleted(t *testing.T) {
-	for name, again := range map[string]func(ix *Indexer, pod *corev1.Pod) error{
-		"in another batch": func(ix *Indexer, pod *corev1.Pod) error {
-			return errors.Join(ix.Delete(pod), ix.Add(pod))
-		},
-		"in one batch": func(ix *Indexer, pod *corev1.Pod) error {
-			w := ix.Writer()
-			defer w.Close()
-			w.Delete("ns/pod", true)
-			w.Set("ns/pod", encoded(t, "ns/pod", pod), true)
-			_, err := w.Commit(nil)
-			return err
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
-			ix := newIndexer(t, db, cache.Indexers{"values": byValues}, 0)
-			pod := withValues(newPod("pod", "1"), "value")
-			if err := errors.Join(ix.Add(pod), db.Flush(), again(ix, pod), ix.Delete(pod)); err != nil {
-				t.Fatal(err)
-			}
-			for range 2 {
-				if got := names(ix.List()); len(got) > 0 || len(entriesOf(t, ix)) > 0 {
-					t.Errorf("there are %v, and the entries %v", got, entriesOf(t, ix))
-				}
-				if err := db.Flush(); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
+	db := testdb.Open(t, testsupport.Path(t), testdb.Manual)
+	ix := newIndexer(t, db, cache.Indexers{"values": byValues}, 0)
+	pod := withValues(newPod("pod", "1"), "value")
+	if err := errors.Join(ix.Add(pod), db.Flush(), ix.Delete(pod), ix.Add(pod), ix.Delete(pod)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if got := names(ix.List()); len(got) > 0 || len(entriesOf(t, ix)) > 0 {
+			t.Errorf("there are %v, and the entries %v", got, entriesOf(t, ix))
+		}
+		if err := db.Flush(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -60,15 +60,12 @@ type Options struct {
 // Methods of cache.Indexer that return no error log what went wrong (a corrupt
 // record, a closed DB) and leave out what they could not read.
 type Indexer struct {
-	db          *persist.DB
-	space       string
-	newObject   func() any
-	objects     *Objects
-	owner       *owner
-	onCorrupt   func(error)
-	awaitRepair func(time.Duration) bool
-	onDecode    func(any)
-	log         klog.Logger
+	opts    Options
+	db      *persist.DB
+	space   string
+	objects *Objects
+	owner   *owner
+	log     klog.Logger
 
 	objectsName, indexName, storeName persist.Bucket
 
@@ -118,22 +115,12 @@ func New(o Options) (*Indexer, error) {
 	if o.Objects == nil {
 		o.Objects = NewObjects(0)
 	}
-	if o.OnCorrupt == nil {
-		o.OnCorrupt = func(error) {}
-	}
-	if o.AwaitRepair == nil {
-		o.AwaitRepair = func(time.Duration) bool { return false }
-	}
-	if o.OnDecode == nil {
-		o.OnDecode = func(any) {}
-	}
 	if o.Logger == nil {
 		l := klog.Background()
 		o.Logger = &l
 	}
 	ix := &Indexer{
-		db: o.DB, space: o.Space, newObject: o.NewObject,
-		objects: o.Objects, onCorrupt: o.OnCorrupt, awaitRepair: o.AwaitRepair, onDecode: o.OnDecode, log: *o.Logger,
+		opts: o, db: o.DB, space: o.Space, objects: o.Objects, log: *o.Logger,
 		objectsName: persist.Bucket{Space: o.Space, Name: objectsBucket},
 		indexName:   persist.Bucket{Space: o.Space, Name: indexBucket},
 		storeName:   persist.Bucket{Space: o.Space, Name: storeBucket},
@@ -211,7 +198,9 @@ func (ix *Indexer) failed(err error, what string) {
 		return
 	}
 	ix.log.V(4).Info("Could not read from the cache", "err", err, "what", what, "space", ix.space)
-	ix.onCorrupt(err)
+	if ix.opts.OnCorrupt != nil {
+		ix.opts.OnCorrupt(err)
+	}
 }
 
 func isDamage(err error) bool {

@@ -7,8 +7,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/warmwatch/warmwatch/persist"
 )
 
 // AddIndexers implements [cache.Indexer]. It reads all objects, and writers wait meanwhile.
@@ -32,7 +30,7 @@ func (ix *Indexer) AddIndexers(added cache.Indexers) error {
 		next := ix.state // The object may not exist any more. A relist will show.
 		next.doubt(err)
 		next.Dropped = true
-		if err := ix.storeLocked(next, func(*persist.Batch) {}); err != nil {
+		if err := ix.storeLocked(next, nil); err != nil {
 			return err
 		}
 	}

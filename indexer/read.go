@@ -45,9 +45,9 @@ func (ix *Indexer) get(key string, base *record.Object, fromDB func(obj any, r r
 }
 
 func (ix *Indexer) decodeRecord(r record.Record, base *record.Object) (any, error) {
-	obj, err := r.DecodeNear(ix.newObject, base)
-	if err == nil {
-		ix.onDecode(obj)
+	obj, err := r.DecodeNear(ix.opts.NewObject, base)
+	if err == nil && ix.opts.OnDecode != nil {
+		ix.opts.OnDecode(obj)
 	}
 	return obj, err
 }
@@ -92,7 +92,7 @@ func (ix *Indexer) patiently(limit time.Duration, read func() error) error {
 		switch {
 		case errors.Is(err, errNotWhole) && waited < readPatience:
 			time.Sleep(wholePoll)
-		case !isDamage(err) || limit > 0 && waited >= limit || !ix.awaitRepair(limit-waited):
+		case !isDamage(err) || limit > 0 && waited >= limit || ix.opts.AwaitRepair == nil || !ix.opts.AwaitRepair(limit-waited):
 			return err
 		}
 	}
@@ -353,7 +353,8 @@ func (ix *Indexer) indexKeys(s *persist.Snapshot, name string, values ...string)
 	namePrefix := indexPrefix(name)
 	keys := []string{}
 	for _, v := range values {
-		err := scanPrefix(s, valuePrefix(name, v), func(it *persist.Item) (bool, error) {
+		prefix := valuePrefix(name, v)
+		err := scanPrefix(s, prefix, prefix, func(it *persist.Item) (bool, error) {
 			_, _, key, err := parseEntry(it, namePrefix)
 			keys = append(keys, key)
 			return true, err
@@ -396,10 +397,7 @@ func (ix *Indexer) ListIndexFuncValues(indexName string) []string {
 		values = []string{}
 		for from := namePrefix; ; {
 			next := ""
-			err := s.Scan(indexBucket, from, func(it *persist.Item) (bool, error) {
-				if len(it.Key) < len(namePrefix) || it.Key[:len(namePrefix)] != namePrefix {
-					return beyond(it)
-				}
+			err := scanPrefix(s, namePrefix, from, func(it *persist.Item) (bool, error) {
 				value, prefix, _, err := parseEntry(it, namePrefix)
 				values, next = append(values, value), after(prefix)
 				return false, err

@@ -277,13 +277,18 @@ func (u *unreadTest) start() {
 	}
 }
 
-// batch writes several objects, some twice, and may not commit them.
+// batch writes several objects, and may not commit them.
 func (u *unreadTest) batch() (err error) {
 	w := u.ix.Writer()
 	defer w.Close()
 	next := maps.Clone(u.objects)
+	changed := map[string]bool{}
 	for range 1 + u.rnd.IntN(4) {
 		pod, wantOld := u.pod(), u.rnd.IntN(2) == 0
+		if changed[pod.Name] {
+			continue
+		}
+		changed[pod.Name] = true
 		if u.rnd.IntN(3) == 0 {
 			w.Delete("ns/"+pod.Name, wantOld)
 			delete(next, pod.Name)

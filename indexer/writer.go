@@ -32,9 +32,9 @@ type Change struct {
 	puts, dels []indexPut
 	// unread: nobody knows whether there was an object before. Existed is true then, so that no deletion is left
 	// out, and it is counted as one that was not stored: a number that is too high keeps List from taking the objects
-	// in memory for all. isNew: the store has no object of the key. newEntries: it has none of puts.
-	unread, isNew, newEntries bool
-	isFirst                   bool // See [Objects.set].
+	// in memory for all. newEntries: the store has none of puts.
+	unread, newEntries bool
+	isFirst            bool // See [Objects.set].
 }
 
 // Record returns the record of New.
@@ -49,12 +49,11 @@ func (c *Change) SizeBytes() int {
 }
 
 // A Writer collects changes and applies them in one batch. It excludes other
-// writers until Close.
+// writers until Close. Between two commits a key changes once at most.
 type Writer struct {
 	ix      *Indexer
 	next    state
 	changes []Change
-	byKey   map[string]int // Made when a staged change is first looked up.
 	keepOld bool
 	oldRoom int
 	one     [1]Change
@@ -94,13 +93,9 @@ func (w *Writer) NextSeq() uint64 {
 // SetResourceVersion sets what LastStoreSyncResourceVersion returns.
 func (w *Writer) SetResourceVersion(rv string) { w.next.ResourceVersion = rv }
 
-// Head returns uid and resourceVersion of the object, staged or stored, without decoding
+// Head returns uid and resourceVersion of the stored object, without decoding
 // it. An object that cannot be read exists and has neither.
 func (w *Writer) Head(key string) (uid types.UID, resourceVersion string, exists bool) {
-	if c := w.staged(key); c != nil {
-		uid, resourceVersion = record.Head(c.New)
-		return uid, resourceVersion, c.New != nil
-	}
 	exists = w.view(key, func(r record.Record) { uid, resourceVersion = r.UID, r.ResourceVersion })
 	return uid, resourceVersion, exists
 }
@@ -125,7 +120,7 @@ func (w *Writer) view(key string, fn func(record.Record)) (exists bool) {
 // content, see [record.Object.Same]. It is false if the stored object cannot be read, and
 // ignores staged changes.
 func (w *Writer) Holds(key string, value *record.Object) (same bool) {
-	w.view(key, func(r record.Record) { same = value.Same(r, w.ix.newObject) })
+	w.view(key, func(r record.Record) { same = value.Same(r, w.ix.opts.NewObject) })
 	return same
 }
 
@@ -167,22 +162,6 @@ func parse(it *persist.Item) (record.Record, error) {
 	return record.Parse(payload)
 }
 
-func (w *Writer) staged(key string) *Change {
-	if len(w.changes) == 0 {
-		return nil
-	}
-	if w.byKey == nil {
-		w.byKey = make(map[string]int, len(w.changes))
-		for i := range w.changes {
-			w.byKey[w.changes[i].Key] = i
-		}
-	}
-	if i, ok := w.byKey[key]; ok {
-		return &w.changes[i]
-	}
-	return nil
-}
-
 // MaxKeyBytes is the length of the longest key of an object. It leaves
 // room for the index name and value before it in the key of an index entry.
 const MaxKeyBytes = persist.MaxKeyBytes - 4096
@@ -208,10 +187,10 @@ func (w *Writer) Set(key string, value *record.Object, wantOld bool) *Change {
 	return w.stage(c)
 }
 
-// SetNew is Set for a key that was never stored, and is not staged. It looks for neither, and
+// SetNew is Set for a key that was never stored. It does not look, and
 // keeps the object in memory only while half of the budget is enough for all.
 func (w *Writer) SetNew(key string, value *record.Object) *Change {
-	c := Change{Key: key, Seq: w.NextSeq(), New: value.Object, value: value, isNew: true, isFirst: true}
+	c := Change{Key: key, Seq: w.NextSeq(), New: value.Object, value: value, isFirst: true}
 	value.SetSeq(c.Seq)
 	w.next.add(key)
 	return w.stage(c)
@@ -234,11 +213,6 @@ func (w *Writer) Delete(key string, wantOld bool) *Change {
 func (w *Writer) change(key string, base *record.Object, wantOld bool) (c Change) {
 	c.Key = key
 	c.Seq = w.NextSeq()
-	if s := w.staged(key); s != nil {
-		c.Old, c.OldSizeBytes, c.Existed, c.isNew = s.New, s.SizeBytes(), s.New != nil, s.isNew
-		return c
-	}
-	defer func() { c.isNew = !c.Existed }()
 	if wantOld || len(*w.ix.indexers.Load()) > 0 {
 		var fromDB func(any, record.Record)
 		if wantOld && w.keepOld {
@@ -280,24 +254,7 @@ func (w *Writer) couldNotRead(c *Change, err error) {
 
 func (w *Writer) stage(c Change) *Change {
 	w.diffIndices(&c)
-	c.newEntries = c.isNew || c.Old != nil && w.next.IndexErr == ""
-	if s := w.staged(c.Key); s != nil {
-		c.newEntries = c.isNew // The store may have what the first deletes.
-		// The key is twice in this batch, so both diffs apply, in order. An entry that
-		// the first puts and the second deletes must not survive.
-		c.dels = append(s.dels, c.dels...)
-		c.puts = append(slices.DeleteFunc(s.puts, func(p indexPut) bool {
-			return slices.ContainsFunc(c.dels, func(d indexPut) bool { return d.key == p.key })
-		}), c.puts...)
-		c.dels = slices.DeleteFunc(c.dels, func(d indexPut) bool {
-			return slices.ContainsFunc(c.puts, func(p indexPut) bool { return d.key == p.key })
-		})
-		*s = c
-		return s
-	}
-	if w.byKey != nil {
-		w.byKey[c.Key] = len(w.changes)
-	}
+	c.newEntries = !c.Existed || c.Old != nil && w.next.IndexErr == ""
 	w.changes = append(w.changes, c)
 	return &w.changes[len(w.changes)-1]
 }
@@ -353,7 +310,7 @@ func (w *Writer) Commit(more func(*persist.Batch)) (batch uint64, err error) {
 			c := &w.changes[i]
 			k := objectKey{ix.owner, c.Key}
 			if c.New != nil {
-				put(b, c.isNew, ix.objectsName, c.Key, c.value.Record())
+				put(b, !c.Existed, ix.objectsName, c.Key, c.value.Record())
 				ix.objects.set(k, c.New, c.Seq, c.value.SizeBytes(), c.isFirst)
 			} else {
 				b.Delete(ix.objectsName, c.Key)
@@ -394,5 +351,5 @@ func put(b *persist.Batch, isNew bool, bucket persist.Bucket, key string, v []by
 
 func (w *Writer) reset() {
 	clear(w.changes)
-	w.changes, w.byKey = w.changes[:0], nil
+	w.changes = w.changes[:0]
 }

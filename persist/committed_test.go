@@ -2,7 +2,6 @@ package persist
 
 import (
 	"errors"
-	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,31 +94,15 @@ func TestOnDamageEndsWithRemove(t *testing.T) {
 	})
 }
 
-// writeCopy opens a copy that WriteTo makes.
-func writeCopy(t *testing.T, db *DB) *DB {
-	t.Helper()
-	path := testsupport.Path(t)
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := db.WriteTo(f)
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if st, err := os.Stat(path); err != nil || st.Size() != n {
-		t.Errorf("%d bytes were written, %v", n, err)
-	}
-	return openSound(t, path, manual)
-}
-
-// TestACopyIsWhatTheLastCommitHasLeft, while more waits in memory or is being written.
-func TestACopyIsWhatTheLastCommitHasLeft(t *testing.T) {
+// TestTheFileIsWhatTheLastCommitHasLeft, while more waits in memory or is being written.
+func TestTheFileIsWhatTheLastCommitHasLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := openSound(t, testsupport.Path(t), manual)
 		expectCopy := func(want map[string]string) {
 			t.Helper()
-			expectContents(t, writeCopy(t, db), want)
+			path := testsupport.Path(t)
+			testsupport.CopyFile(t, db.Path(), path)
+			expectContents(t, openSound(t, path, manual), want)
 		}
 		expectCopy(map[string]string{})
 		put(t, db, "a", "1")
@@ -146,19 +129,4 @@ func TestACopyIsWhatTheLastCommitHasLeft(t *testing.T) {
 			t.Errorf("the DB itself: -want +got:\n%s", diff)
 		}
 	})
-}
-
-func TestThereIsNoCopyWithoutAFile(t *testing.T) {
-	for name, path := range map[string]string{"memory": blockedPath(t), "file": testsupport.Path(t)} {
-		db := open(t, path, manual)
-		if name == "memory" {
-			if n, err := db.WriteTo(nil); n != 0 || err != nil {
-				t.Errorf("%d bytes, %v", n, err)
-			}
-		}
-		close1(t, db)
-		if _, err := db.WriteTo(nil); !errors.Is(err, ErrClosed) {
-			t.Errorf("after Close: %v", err)
-		}
-	}
 }

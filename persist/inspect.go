@@ -58,16 +58,9 @@ func (in *inspector) file() error {
 	if in.pages > uint64(info.Size())/in.pageSize { // bbolt would fault, or write new pages behind these.
 		return corruptFile("it has %d bytes, and %d pages of %d by its meta page", info.Size(), in.pages, in.pageSize)
 	}
-	if tx := txIDOf(meta); tx > maxTxID {
-		return corruptFile("the meta page is of transaction %d, expected at most %d", tx, uint64(maxTxID))
-	}
 	in.used = make([]uint64, in.pages/64+1)
 	in.used[0] = 1<<0 | 1<<1 // The meta pages.
-	freelist := binary.NativeEndian.Uint64(meta[metaFreelistAt:])
-	if freelist == noFreelist {
-		return fmt.Errorf("%w: the file has no freelist", ErrUnknownFormat)
-	}
-	return in.freelist(freelist)
+	return in.freelist(binary.NativeEndian.Uint64(meta[metaFreelistAt:]))
 }
 
 // use notes that something refers to a page. A second reference is an error.
@@ -95,8 +88,7 @@ func (in *inspector) useAll(id uint64, header []byte) (h pageHeader, err error) 
 	return h, nil
 }
 
-// freelist notes the free pages. It refuses a freelist with more pages than bbolt gives it (tx.commitFreelist in
-// bbolt's tx.go): room for its entries, for the free pages that it has taken for itself, and the rest of a page.
+// freelist notes the free pages.
 func (in *inspector) freelist(id uint64) error {
 	if id >= in.pages {
 		return corruptFile("the freelist is page %d of %d", id, in.pages)
@@ -116,9 +108,8 @@ func (in *inspector) freelist(id uint64) error {
 	if count == manyInFirst {
 		count, from = binary.NativeEndian.Uint64(b[from:]), from+8
 	}
-	pages := h.bytes / in.pageSize
-	if count > in.pages || from+8*count > h.bytes || pages > (pageHeaderBytes+8*(count+pages+1))/in.pageSize+1 {
-		return corruptFile("the freelist has %d entries, and is %d pages long", count, pages)
+	if count > in.pages || from+8*count > h.bytes {
+		return corruptFile("the freelist has %d entries in %d bytes", count, h.bytes)
 	}
 	b = make([]byte, 8*count)
 	if err := readAt(in.f, b, int64(id*in.pageSize+from)); err != nil {
@@ -181,8 +172,6 @@ func (in *inspector) tree(id uint64, depth, nesting int, first, next []byte) err
 		return corruptFile("page %d has flags %#x", id, h.flags)
 	case err != nil:
 		return fmt.Errorf("page %d: %w", id, err)
-	case h.bytes-end >= in.pageSize: // bbolt gives a node no more pages than it needs (node.spill in its node.go).
-		return corruptFile("page %d is %d bytes long, and needs %d", id, h.bytes, end)
 	case h.count == 0 && (first != nil || !isZero(page[end:][:elementBytes])):
 		return corruptFile("page %d is empty", id)
 	}

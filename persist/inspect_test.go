@@ -1,13 +1,10 @@
 package persist
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand"
 	"os"
-	"runtime"
-	"slices"
 	"testing"
 
 	bolt "go.etcd.io/bbolt"
@@ -81,49 +78,6 @@ func inspectSoundFile(t *testing.T, rnd *rand.Rand) {
 		if !errors.Is(err, ErrUnknownFormat) { // It has no format, which is looked for last.
 			t.Fatal(err)
 		}
-	}
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// TestAPageThatIsVeryLongIsNotReadWhole, although the file may be as long as its header says.
-func TestAPageThatIsVeryLongIsNotReadWhole(t *testing.T) {
-	path := testsupport.Path(t)
-	manyLeaves(t, path)
-	im := &image{pageSize: PageBytes, bytes: testsupport.ReadUsed(t, path)}
-	const pages = 1 << 17 // A gibibyte.
-	end := len(im.bytes) / PageBytes
-	root := slices.Clone(im.page(im.bytes, int(binary.NativeEndian.Uint64(im.newestMeta(im.bytes)[metaRootAt:]))))
-	binary.NativeEndian.PutUint64(root, uint64(end))
-	binary.NativeEndian.PutUint32(root[pageOverflowAt:], uint32(pages-end-1))
-	im.setMeta(im.bytes, metaHighAt, pages)
-	im.setMeta(im.bytes, metaRootAt, uint64(end))
-	path = testsupport.Path(t)
-	if err := os.WriteFile(path, append(im.bytes, root...), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(path, pages*PageBytes); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	in, err := inspect(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := openBolt(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = in.walk(b.DB)
-	runtime.ReadMemStats(&after)
-	if n := after.TotalAlloc - before.TotalAlloc; !errors.Is(err, ErrCorrupt) || n > 64<<20 {
-		t.Errorf("%d bytes were allocated; error %v", n, err)
 	}
 	if err := b.Close(); err != nil {
 		t.Fatal(err)

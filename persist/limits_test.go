@@ -2,38 +2,18 @@ package persist
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/warmwatch/warmwatch/internal/testsupport"
 )
 
-// TestWhatTheFileHasNoRoomForIsRefused at once, and the DB goes on.
-func TestWhatTheFileHasNoRoomForIsRefused(t *testing.T) {
+func TestTheLongestKeyFits(t *testing.T) {
 	path := testsupport.Path(t)
 	db := openSound(t, path, manual)
 	longest := repeat("k", MaxKeyBytes)
-	for name, fn := range map[string]func(*Batch){
-		"a key that is too long": func(b *Batch) { b.Put(testBucket, longest+"k", nil) },
-		"no space":               func(b *Batch) { b.Put(Bucket{"", "x"}, "key", nil) },
-		"no name":                func(b *Batch) { b.PutNew(Bucket{"space", ""}, "key", nil) },
-		"the format's":           func(b *Batch) { b.Drop(Bucket{formatBucket, formatKey}) },
-		"a long name":            func(b *Batch) { b.Delete(Bucket{"space", repeat("x", MaxKeyBytes+2)}, "key") },
-	} {
-		func() {
-			defer func() {
-				if p := fmt.Sprint(recover()); !strings.Contains(p, "room for") && !strings.Contains(p, "is no name for a bucket") || len(p) > 4000 {
-					t.Errorf("%s: panic %.200s", name, p)
-				}
-			}()
-			_, _ = db.Update(fn)
-		}()
-	}
 	put(t, db, longest, "fits")
-	if err := db.Close(); err != nil {
-		t.Error(err)
-	}
+	close1(t, db)
 	expectContents(t, openSound(t, path, manual), map[string]string{longest: "fits"})
 }
 

@@ -14,7 +14,7 @@ const boltTimeout = 5 * time.Second
 // lock opens the cache file. It takes no lock, because there is no flock: bbolt takes its own when it opens
 // the file, and waits for boltTimeout.
 func (db *DB) lock(context.Context) (*os.File, error) {
-	return openFile(db.path, os.O_RDWR, 0)
+	return os.OpenFile(db.path, os.O_RDWR, 0)
 }
 
 // unlockFile does nothing: on such systems closing the file ends its locks.

@@ -28,7 +28,7 @@ const boltTimeout = time.Second
 func (db *DB) lock(ctx context.Context) (*os.File, error) {
 	logged := false
 	for begin := time.Now(); ; {
-		f, err := openFile(db.path, os.O_RDWR, 0)
+		f, err := os.OpenFile(db.path, os.O_RDWR, 0)
 		if err != nil {
 			return nil, err
 		}

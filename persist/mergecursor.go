@@ -1,35 +1,32 @@
 package persist
 
 import (
-	"bytes"
-
 	"github.com/tidwall/btree"
 	bolt "go.etcd.io/bbolt"
 )
 
 // mergeCursor merges up to three sorted sources: pending, flushing and the file. If
 // several have a key, the first of them counts.
-type mergeCursor struct {
-	layers [2]*layerCursor
-	file   *bolt.Cursor
-	k, v   []byte
+type mergeCursor []source
+
+// A source is a layer or, with file, the bucket in the file. It is at its item, unless that has ended.
+type source struct {
+	layer btree.MapIter[string, entry]
+	file  *bolt.Cursor
+	item  Item
+	ended bool
+	taken bool // The item was returned, or hidden by the one that was.
 }
 
-type layerCursor struct {
-	iter btree.MapIter[string, entry]
-	ok   bool
-}
-
-func newMergeCursor(s *Snapshot, bucket Bucket, from string) *mergeCursor {
-	c := &mergeCursor{}
-	for i, l := range []*layer{s.pending, s.flushing} {
+func newMergeCursor(s *Snapshot, bucket Bucket, from string) (c mergeCursor) {
+	for _, l := range []*layer{s.pending, s.flushing} {
 		if l == nil || l.buckets[bucket] == nil {
 			continue
 		}
 		bl := l.buckets[bucket]
-		lc := &layerCursor{iter: bl.entries.Iter()}
-		lc.ok = lc.iter.Seek(from)
-		c.layers[i] = lc
+		src := source{layer: bl.entries.Iter()}
+		src.atEntry(src.layer.Seek(from))
+		c = append(c, src)
 		if bl.dropped {
 			return c
 		}
@@ -38,41 +35,53 @@ func newMergeCursor(s *Snapshot, bucket Bucket, from string) *mergeCursor {
 		return c
 	}
 	if b := s.fileBucket(bucket).b; b != nil {
-		c.file = b.Cursor()
-		c.k, c.v = c.file.Seek(append([]byte{keyPrefix}, from...))
+		src := source{file: b.Cursor()}
+		src.atKey(src.file.Seek(append([]byte{keyPrefix}, from...)))
+		c = append(c, src)
 	}
 	return c
 }
 
-func (c *mergeCursor) next(item *Item) bool {
+func (s *source) next() {
+	if s.file != nil {
+		s.atKey(s.file.Next())
+	} else {
+		s.atEntry(s.layer.Next())
+	}
+}
+
+func (s *source) atKey(key, sealed []byte) {
+	if s.ended = key == nil; !s.ended {
+		s.item = Item{Key: string(key[1:]), sealed: sealed}
+	}
+}
+
+func (s *source) atEntry(found bool) {
+	if s.ended = !found; found {
+		s.item = Item{Key: s.layer.Key(), sealed: s.layer.Value().sealed, inMemory: true}
+	}
+}
+
+func (c mergeCursor) next(item *Item) bool {
 	for {
-		key, inMemory := "", false
-		for _, lc := range c.layers {
-			if lc != nil && lc.ok && (!inMemory || lc.iter.Key() < key) {
-				key, inMemory = lc.iter.Key(), true
+		var first *source
+		for i := range c {
+			s := &c[i]
+			if s.taken {
+				s.next()
+			}
+			if !s.ended && (first == nil || s.item.Key < first.item.Key) {
+				first = s
 			}
 		}
-		fromFile := c.k != nil && (!inMemory || string(c.k[1:]) < key)
-		if fromFile {
-			item.Key, item.sealed, item.inMemory = string(c.k[1:]), c.v, false
-			c.k, c.v = c.file.Next()
-			return true
-		}
-		if !inMemory {
+		if first == nil {
 			return false
 		}
-		var e entry
-		for i := len(c.layers) - 1; i >= 0; i-- { // The upper layer comes last, and counts.
-			if lc := c.layers[i]; lc != nil && lc.ok && lc.iter.Key() == key {
-				e = lc.iter.Value()
-				lc.ok = lc.iter.Next()
-			}
+		item.Key, item.sealed, item.inMemory = first.item.Key, first.item.sealed, first.item.inMemory
+		for i := range c {
+			c[i].taken = !c[i].ended && c[i].item.Key == item.Key
 		}
-		if c.k != nil && bytes.Equal(c.k[1:], []byte(key)) {
-			c.k, c.v = c.file.Next()
-		}
-		if e.sealed != nil {
-			item.Key, item.sealed, item.inMemory = key, e.sealed, true
+		if item.sealed != nil { // Else it was deleted.
 			return true
 		}
 	}

@@ -108,7 +108,8 @@ const maxOpenAttempts = 10
 
 // open opens the file, after setting a bad one aside or beginning a missing one.
 func (db *DB) open(ctx context.Context) (err error) {
-	db.logPlace()
+	_, noFile := os.Stat(db.path) // So that somebody finds out that each start begins a new one.
+	db.opts.Logger.Info("Opening the cache file", "path", db.path, "file", noFile == nil)
 	for range maxOpenAttempts {
 		var f *os.File
 		f, err = db.lock(ctx)
@@ -133,19 +134,6 @@ func (db *DB) open(ctx context.Context) (err error) {
 		}
 	}
 	return err
-}
-
-// logPlace logs where the file is, and what is there, so that somebody finds out that each start begins a new one.
-func (db *DB) logPlace() {
-	_, dirErr := os.Stat(filepath.Dir(db.path))
-	info, fileErr := os.Stat(db.path)
-	var sizeBytes int64
-	if fileErr == nil {
-		sizeBytes = info.Size()
-	}
-	db.opts.Logger.Info("Opening the cache file", append([]any{
-		"path", db.path, "directory", dirErr == nil, "file", fileErr == nil, "bytes", sizeBytes,
-	}, fileSystem(db.path)...)...)
 }
 
 func isBad(err error) bool {

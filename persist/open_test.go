@@ -56,10 +56,10 @@ func TestOpenLogsFirstWhereTheFileIs(t *testing.T) {
 		there func()
 		want  string
 	}{
-		{func() {}, `"directory"=false "file"=false`},
-		{func() { _ = os.Remove(path) }, `"directory"=true "file"=false`},
-		{func() { _ = os.Truncate(path, 0) }, `"directory"=true "file"=true "bytes"=0`},
-		{func() {}, `"directory"=true "file"=true "bytes"=`},
+		{func() {}, `"file"=false`},
+		{func() { _ = os.Remove(path) }, `"file"=false`},
+		{func() { _ = os.Truncate(path, 0) }, `"file"=true`},
+		{func() {}, `"file"=true`},
 	} {
 		c.there()
 		var log logged
@@ -70,16 +70,6 @@ func TestOpenLogsFirstWhereTheFileIs(t *testing.T) {
 		if lines := log.take(); len(lines) != 1 || !strings.Contains(lines[0], fmt.Sprintf(`"path"=%q %s`, path, c.want)) {
 			t.Errorf("logged %q, expected %s", lines, c.want)
 		}
-	}
-}
-
-// TestOpenHintsAtAFileSystemInMemory, also where the directory is not there yet.
-func TestOpenHintsAtAFileSystemInMemory(t *testing.T) {
-	path := filepath.Join(mountSmall(t, 1<<20), "new", "cache.db")
-	var log logged
-	close1(t, openSound(t, path, log.options(manual)))
-	if lines := log.take(); !strings.Contains(lines[0], `"fileSystem"="tmpfs" "hint"=`) {
-		t.Errorf("logged %q", lines)
 	}
 }
 

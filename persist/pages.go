@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 
 	bolt "go.etcd.io/bbolt"
@@ -40,10 +39,8 @@ const (
 	metaHighAt        = 40
 	metaTxIDAt        = 48
 	metaChecksumAt    = 56
-	noFreelist        = math.MaxUint64
 	minPageBytes      = 1 << 10
 	maxPageBytes      = 64 << 10
-	maxTxID           = math.MaxInt64 / 2 // Far below where bbolt's comparisons overflow.
 	maxTreeDepth      = 64
 	maxBucketNesting  = 2 // Spaces and their buckets.
 )
@@ -98,17 +95,12 @@ func metaAt(f *os.File, at int64) ([]byte, error) {
 	return m, nil
 }
 
-// readAt reads once more where the first read fails, because a card or a cable may fail
-// only once. What the device cannot read then is damaged, and so is a file that is too short.
+// readAt reads what Open needs. What the device cannot read is damaged, and so is a file that is too short.
 func readAt(f *os.File, b []byte, at int64) error {
-	_, err := f.ReadAt(b, at)
-	if err != nil && !errors.Is(err, io.EOF) {
-		_, err = f.ReadAt(b, at)
+	if _, err := f.ReadAt(b, at); err != nil {
+		return &CorruptError{Err: err}
 	}
-	if isUnreadable(err) || errors.Is(err, io.EOF) {
-		err = &CorruptError{Err: err}
-	}
-	return err
+	return nil
 }
 
 func pageSizeOf(meta []byte) uint64 {

@@ -1,8 +1,8 @@
 package persist
 
 import (
+	"cmp"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -61,20 +61,17 @@ func (db *DB) remove(suffix string) (some bool) {
 
 // makeDir makes a directory, and its parents, and has their names survive a power failure.
 func makeDir(dir string) error {
-	if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
 	parent := filepath.Dir(dir)
-	if parent == dir {
-		return fmt.Errorf("there is no directory %s", dir)
+	err := os.Mkdir(dir, 0o700)
+	if errors.Is(err, fs.ErrNotExist) && parent != dir {
+		if err = makeDir(parent); err == nil {
+			err = os.Mkdir(dir, 0o700)
+		}
 	}
-	if err := makeDir(parent); err != nil {
-		return err
+	if errors.Is(err, fs.ErrExist) {
+		return nil
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return syncDir(parent)
+	return cmp.Or(err, syncDir(parent))
 }
 
 // syncDir has the names in a directory survive a power failure, where the system, and the permissions of this process,

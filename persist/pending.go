@@ -122,15 +122,13 @@ type Batch struct {
 	delay time.Duration // Until a commit begins.
 }
 
-// Put sets a key. From now on the value, and its spare capacity, belong to the DB. Four spare bytes save a copy. Put panics
-// if the bucket, the key or the value is too long for the file, see [MaxKeyBytes].
+// Put sets a key. From now on the value, and its spare capacity, belong to the DB. Four spare bytes save a copy.
 func (b *Batch) Put(bucket Bucket, key string, value []byte) { b.put(bucket, key, value, false) }
 
 // PutNew sets a key that does not exist, so that a Delete before the commit leaves no trace.
 func (b *Batch) PutNew(bucket Bucket, key string, value []byte) { b.put(bucket, key, value, true) }
 
 func (b *Batch) put(bucket Bucket, key string, value []byte, isNew bool) {
-	bucket.check(key, value)
 	// The file may still hold an older value of this key, so a later Delete must be written, not dropped.
 	if old, waits := b.db.pending.bucket(bucket).entries.Get(key); waits {
 		isNew = old.fresh
@@ -140,7 +138,6 @@ func (b *Batch) put(bucket Bucket, key string, value []byte, isNew bool) {
 
 // Delete removes a key. Removing an absent key is no error.
 func (b *Batch) Delete(bucket Bucket, key string) {
-	bucket.check(key, nil)
 	l := b.db.pending
 	bl := l.bucket(bucket)
 	e, found := bl.entries.Get(key)
@@ -157,7 +154,6 @@ func (b *Batch) Delete(bucket Bucket, key string) {
 // Drop removes all keys of a bucket. The commit deletes the whole bucket in the
 // file, which frees its pages at once.
 func (b *Batch) Drop(bucket Bucket) {
-	bucket.check("", nil)
 	l := b.db.pending
 	if bl := l.buckets[bucket]; bl != nil {
 		bl.entries.Scan(func(key string, e entry) bool {

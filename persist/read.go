@@ -1,7 +1,6 @@
 package persist
 
 import (
-	"bytes"
 	"errors"
 
 	bolt "go.etcd.io/bbolt"
@@ -35,47 +34,23 @@ func (it *Item) Payload() ([]byte, error) {
 // Errors are fn's, a [CorruptError] or [ErrClosed].
 func (db *DB) View(bucket Bucket, key string, fn func(*Item) error) (bool, error) {
 	db.mu.RLock()
+	if db.phase == closed {
+		db.mu.RUnlock()
+		return false, ErrClosed
+	}
+	s := Snapshot{db: db, space: bucket.Space}
 	e, found := db.inMemoryLocked(bucket, key)
-	committed, ended := db.boltTxID, db.phase == closed
-	var b *handle
-	if !ended && !found && !db.memoryOnly() {
-		b = db.bolt
-		defer db.useLocked()()
+	if !found {
+		s = db.captureLocked(bucket.Space, nil, nil)
 	}
 	db.mu.RUnlock()
-	switch {
-	case ended:
-		return false, ErrClosed
-	case found && e.sealed == nil:
-		return false, nil
-	case found:
-		return true, fn(&Item{bucket: bucket, Key: key, sealed: e.sealed, inMemory: true})
-	case b == nil:
-		return false, nil
-	}
 	// A commit between the lookups and here only makes the file newer: the value
 	// that is read was current at one moment of the call.
-	tx, err := db.beginRead(b, committed)
-	if err != nil {
+	defer s.Close()
+	if err := s.begin(); err != nil {
 		return false, err
 	}
-	defer func() { _ = guard(tx.Rollback) }()
-	err = guard(func() error {
-		raw := fileBucket(tx, bucket).get(key)
-		if raw == nil {
-			return nil
-		}
-		found = true
-		return lend(&Item{bucket: bucket, Key: key, sealed: raw}, fn)
-	})
-	return found, db.readError(b, bucket, err)
-}
-
-// useLocked notes that somebody is about to begin a transaction, until end is called behind its end.
-func (db *DB) useLocked() (end func()) {
-	users := db.users
-	users.Add(1)
-	return func() { users.Add(-1) }
+	return s.view(bucket, key, e, found, fn)
 }
 
 // beginRead begins a read transaction. It refuses one that is older than the last commit: where
@@ -107,20 +82,11 @@ func fileBucket(tx *bolt.Tx, bucket Bucket) boltBucket {
 	return boltBucket{space.Bucket([]byte(bucket.Name))}
 }
 
-// get returns nil if there is no such key. A key that has become a bucket by damage has a value
-// that is too short for a checksum: bbolt's Get would say that it is not there.
+// get returns nil if there is no such key.
 func (b boltBucket) get(key string) []byte {
 	if b.b == nil {
 		return nil
 	}
 	var scratch [128]byte
-	want := append(append(scratch[:0], keyPrefix), key...)
-	k, v := b.b.Cursor().Seek(want)
-	switch {
-	case !bytes.Equal(k, want):
-		return nil
-	case v == nil:
-		return []byte{}
-	}
-	return v
+	return b.b.Get(append(append(scratch[:0], keyPrefix), key...))
 }

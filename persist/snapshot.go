@@ -2,7 +2,7 @@ package persist
 
 import (
 	"fmt"
-	"io"
+	"sync/atomic"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -14,10 +14,10 @@ type Snapshot struct {
 	db                *DB
 	space             string
 	pending, flushing *layer
-	bolt              *handle // Nil without a file.
-	committed         int     // The last bbolt transaction whose commit had succeeded.
-	final             bool    // No commits follow, because the file is damaged.
-	end               func()  // See [DB.useLocked].
+	bolt              *handle       // Nil without a file.
+	committed         int           // The last bbolt transaction whose commit had succeeded.
+	final             bool          // No commits follow, because the file is damaged.
+	users             *atomic.Int64 // Those of bolt that count this one.
 	tx                *bolt.Tx
 	// The last bucket that was looked up, which takes longer than to find a key.
 	lastName string
@@ -25,61 +25,75 @@ type Snapshot struct {
 }
 
 // Snapshot captures a space as it is now, with the changes that are not yet durable.
-func (db *DB) Snapshot(space string) (*Snapshot, error) {
+func (db *DB) Snapshot(space string) (*Snapshot, error) { return db.snapshot(space, false) }
+
+func (db *DB) snapshot(space string, durable bool) (*Snapshot, error) {
 	for {
 		db.mu.Lock() // Not RLock: copying a tree marks it.
 		if db.phase == closed {
 			db.mu.Unlock()
 			return nil, ErrClosed
 		}
-		s := db.captureLocked(space, db.pending.copySpace(space), db.flushing)
+		var pending, flushing *layer
+		inFile := durable && db.writesLocked() && db.countedTo <= db.durable
+		if !inFile {
+			flushing = db.flushing
+			// A durable one comes before pending, if that counts as durable only after what the file has next.
+			if !durable || flushing == nil || db.countedTo > db.flushingTo {
+				pending = db.pending.copySpace(space)
+			}
+		}
+		s := db.captureLocked(space, pending, flushing)
 		db.mu.Unlock()
-		if ok, err := s.beginBelow(); err != nil {
+		begin := s.beginBelow
+		if inFile {
+			begin = s.beginDurable
+		}
+		if ok, err := begin(); err != nil {
 			return nil, err
 		} else if ok {
-			return s, nil
+			return &s, nil
 		}
 	}
 }
 
 // captureLocked begins a snapshot of which pending and flushing are in memory. If there is a file, the transaction has
 // to be begun next.
-func (db *DB) captureLocked(space string, pending, flushing *layer) *Snapshot {
-	s := &Snapshot{db: db, space: space, pending: pending, flushing: flushing}
+func (db *DB) captureLocked(space string, pending, flushing *layer) Snapshot {
+	s := Snapshot{db: db, space: space, pending: pending, flushing: flushing}
 	if !db.memoryOnly() {
-		s.bolt, s.committed, s.final, s.end = db.bolt, db.boltTxID, db.fileErr != nil, db.useLocked()
+		s.bolt, s.committed, s.final, s.users = db.bolt, db.boltTxID, db.fileErr != nil, db.users
+		s.users.Add(1)
 	}
 	return s
 }
 
 // beginBelow begins the transaction below what is in memory, if there is a file. It returns false if the file is too new.
 func (s *Snapshot) beginBelow() (ok bool, err error) {
-	if s.bolt == nil {
-		return true, nil
-	}
 	// begin may block in bbolt, so db.mu is not held, and commits may come
 	// first. A commit that wrote what this snapshot has in flushing does no
 	// harm: the same values hide it. Any other makes the file too new.
 	if err := s.begin(); err != nil {
 		return false, err
 	}
-	id := s.tx.ID()
-	if id == s.committed || s.final || s.flushing != nil && (id == s.committed+1 || s.db.isLastCommit(s.committed)) {
+	if s.bolt == nil {
 		return true, nil
 	}
-	s.Close()
-	return false, s.db.checkOurs(id)
-}
-
-// checkOurs returns an error if nobody here can have made a transaction that was seen in the
-// file: somebody else writes to it.
-func (db *DB) checkOurs(txID int) error {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	if db.writesLocked() && db.flushing == nil && txID > db.boltTxID {
-		return db.notOursLocked(txID)
+	id, db := s.tx.ID(), s.db
+	if id == s.committed || s.final {
+		return true, nil
 	}
-	return nil
+	db.mu.RLock()
+	// A commit that failed only in its fsync may be visible in the file all the same.
+	ok = s.flushing != nil && (id == s.committed+1 || db.boltTxID == s.committed)
+	if !ok && db.writesLocked() && db.flushing == nil && id > db.boltTxID { // Somebody else writes to it.
+		err = db.notOursLocked(id)
+	}
+	db.mu.RUnlock()
+	if !ok {
+		s.Close()
+	}
+	return ok, err
 }
 
 func (db *DB) notOursLocked(txID int) error {
@@ -96,47 +110,12 @@ func (db *DB) Read(space string, fn func(*Snapshot) error) error {
 	return fn(s)
 }
 
-// isLastCommit reports whether the last successful commit was the bbolt transaction txID. A commit
-// that failed only in its fsync may be visible in the file all the same.
-func (db *DB) isLastCommit(txID int) bool {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	return db.boltTxID == txID
-}
-
 // DurableSnapshot captures a space as it is in the file, which is what would be
 // found after a crash. Where nothing can be written and more counts as durable than is in the file, see [DB.Durable], it
 // is the same as Snapshot, or, while the commit is being written that ends this, as that
 // leaves the file. So what one has seen, a later one sees, unless the file is damaged between
 // them. While a commit is being written it may wait for its end; while commits fail, it may return an error.
-func (db *DB) DurableSnapshot(space string) (*Snapshot, error) {
-	for {
-		db.mu.Lock() // Not RLock, as in Snapshot.
-		if db.phase == closed {
-			db.mu.Unlock()
-			return nil, ErrClosed
-		}
-		var pending, flushing *layer
-		inFile := db.writesLocked() && db.countedTo <= db.durable
-		if !inFile {
-			flushing = db.flushing
-			if flushing == nil || db.countedTo > db.flushingTo { // Else pending comes only after what the file has next.
-				pending = db.pending.copySpace(space)
-			}
-		}
-		s := db.captureLocked(space, pending, flushing)
-		db.mu.Unlock()
-		begin := s.beginBelow
-		if inFile {
-			begin = s.beginDurable
-		}
-		if ok, err := begin(); err != nil {
-			return nil, err
-		} else if ok {
-			return s, nil
-		}
-	}
-}
+func (db *DB) DurableSnapshot(space string) (*Snapshot, error) { return db.snapshot(space, true) }
 
 // beginDurable begins the transaction, and waits until what it sees is durable. It returns false if the file is damaged.
 func (s *Snapshot) beginDurable() (ok bool, err error) {
@@ -173,7 +152,11 @@ func (db *DB) waitForCommit(txID int) (durable bool, err error) {
 	}
 }
 
+// begin begins the transaction, if there is a file.
 func (s *Snapshot) begin() (err error) {
+	if s.bolt == nil {
+		return nil
+	}
 	if s.tx, err = s.db.beginRead(s.bolt, s.committed); err != nil {
 		s.tx = nil
 		s.Close()
@@ -187,9 +170,9 @@ func (s *Snapshot) Close() {
 		_ = guard(s.tx.Rollback)
 		s.tx = nil
 	}
-	if s.end != nil {
-		s.end()
-		s.end = nil
+	if s.users != nil {
+		s.users.Add(-1)
+		s.users = nil
 	}
 }
 
@@ -200,16 +183,18 @@ func (s *Snapshot) View(name, key string, fn func(*Item) error) (bool, error) {
 	if !found {
 		e, found = s.flushing.lookup(bucket, key)
 	}
-	if found {
-		if e.sealed == nil {
-			return false, nil
-		}
+	return s.view(bucket, key, e, found, fn)
+}
+
+// view calls fn with what was found in memory, or is in the file.
+func (s *Snapshot) view(bucket Bucket, key string, e entry, inMemory bool, fn func(*Item) error) (found bool, err error) {
+	switch {
+	case inMemory && e.sealed != nil:
 		return true, fn(&Item{bucket: bucket, Key: key, sealed: e.sealed, inMemory: true})
-	}
-	if s.tx == nil {
+	case inMemory || s.tx == nil:
 		return false, nil
 	}
-	err := guard(func() error {
+	err = guard(func() error {
 		raw := s.fileBucket(bucket).get(key)
 		if raw == nil {
 			return nil
@@ -250,25 +235,4 @@ func (s *Snapshot) Scan(name, from string, fn func(*Item) (bool, error)) error {
 		}
 		return nil
 	}))
-}
-
-// WriteTo writes a copy of the file, as the last commit has left it: what would be found after a crash. A DB without a
-// file writes nothing.
-func (db *DB) WriteTo(w io.Writer) (n int64, err error) {
-	db.mu.Lock()
-	if db.phase == closed || db.memoryOnly() {
-		defer db.mu.Unlock()
-		if db.phase == closed {
-			return 0, ErrClosed
-		}
-		return 0, nil
-	}
-	s := db.captureLocked("", nil, nil)
-	db.mu.Unlock()
-	defer s.Close()
-	if err := s.begin(); err != nil {
-		return 0, err
-	}
-	err = guard(func() (err error) { n, err = s.tx.WriteTo(w); return err })
-	return n, db.readError(s.bolt, Bucket{}, err)
 }

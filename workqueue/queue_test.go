@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"runtime"
 	"slices"
 	"strconv"
@@ -515,14 +514,7 @@ func TestEveryCommitWithAnAcknowledgementHasTheItem(t *testing.T) {
 		flush(t, db)
 		<-committed
 		path := testsupport.Path(t)
-		f, err := os.Create(path)
-		if err == nil {
-			_, err = db.WriteTo(f)
-			err = errors.Join(err, f.Close())
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testsupport.CopyFile(t, db.Path(), path)
 		expectAcknowledgedItems(t, path, notes)
 		handler.Wait()
 	}

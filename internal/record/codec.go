@@ -43,18 +43,6 @@ const (
 	CodecJSON         Codec = 3 // Any other type. Carries what JSON carries.
 )
 
-func (c Codec) String() string {
-	switch c {
-	case CodecProtobuf:
-		return "protobuf"
-	case CodecUnstructured:
-		return "unstructured"
-	case CodecJSON:
-		return "json"
-	}
-	return fmt.Sprintf("Codec(%d)", uint8(c))
-}
-
 // protobufObject has the methods that Kubernetes generates for its protobuf
 // types. MarshalToSizedBuffer writes into the end of the caller's buffer.
 type protobufObject interface {
@@ -89,14 +77,6 @@ func goTypeOf(obj any) *goType {
 	g.bodyBytes.Store(defaultBodyBytes)
 	known, _ := goTypes.LoadOrStore(t, g)
 	return known.(*goType)
-}
-
-// TypeName returns the Go type of an object as a record has it, empty for a nil interface.
-func TypeName(obj any) string {
-	if g := goTypeOf(obj); g != nil {
-		return g.name
-	}
-	return ""
 }
 
 func typeName(t reflect.Type) string {
@@ -189,9 +169,7 @@ func EstimateSize(obj any) int {
 		return envelopeBytes
 	}
 	if g.codec == CodecProtobuf {
-		if p := quantityPlanOf(reflect.TypeOf(obj)); p.inSlice {
-			p.cacheText(reflect.ValueOf(obj))
-		}
+		quantityPlanOf(reflect.TypeOf(obj)).cacheText(reflect.ValueOf(obj))
 	}
 	return envelopeBytes + g.bodySize(obj)
 }

@@ -14,12 +14,9 @@ import (
 type quantityPlan struct {
 	isQuantity  bool // The type is Quantity.
 	hasQuantity bool // It is, or leads to one.
-	// inSlice says that it leads to a slice of Quantities, whose elements generated Size
-	// methods copy.
-	inSlice bool
-	kind    reflect.Kind
-	fields  []quantityField // Of a struct.
-	elem    *quantityPlan   // Of a pointer, slice, array or map.
+	kind        reflect.Kind
+	fields      []quantityField // Of a struct.
+	elem        *quantityPlan   // Of a pointer, slice, array or map.
 }
 
 type quantityField struct {
@@ -36,25 +33,7 @@ func quantityPlanOf(t reflect.Type) *quantityPlan {
 	if known, ok := quantityPlans.Load(t); ok {
 		return known.(*quantityPlan)
 	}
-	all := map[reflect.Type]*quantityPlan{}
-	p := newQuantityPlan(t, all)
-	for changed := true; changed; { // Types may contain themselves.
-		changed = false
-		for _, p := range all {
-			if has, inSlice := p.reaches(); has && !p.hasQuantity || inSlice && !p.inSlice {
-				p.hasQuantity, p.inSlice, changed = p.hasQuantity || has, p.inSlice || inSlice, true
-			}
-		}
-	}
-	for _, p := range all {
-		kept := p.fields[:0]
-		for _, f := range p.fields {
-			if f.plan.hasQuantity {
-				kept = append(kept, f)
-			}
-		}
-		p.fields = kept
-	}
+	p := newQuantityPlan(t, map[reflect.Type]*quantityPlan{})
 	quantityPlans.Store(t, p)
 	return p
 }
@@ -63,36 +42,28 @@ func newQuantityPlan(t reflect.Type, all map[reflect.Type]*quantityPlan) *quanti
 	if p := all[t]; p != nil {
 		return p
 	}
-	p := &quantityPlan{kind: t.Kind(), isQuantity: t == quantityType, hasQuantity: t == quantityType}
+	// Until more is known it has one: a type that contains itself is looked through.
+	p := &quantityPlan{kind: t.Kind(), isQuantity: t == quantityType, hasQuantity: true}
 	all[t] = p
 	switch {
 	case p.isQuantity:
 	case p.kind == reflect.Struct:
 		for f := range t.Fields() {
-			if f.IsExported() {
-				p.fields = append(p.fields, quantityField{f.Index[0], newQuantityPlan(f.Type, all)})
+			if !f.IsExported() {
+				continue
+			}
+			if plan := newQuantityPlan(f.Type, all); plan.hasQuantity {
+				p.fields = append(p.fields, quantityField{f.Index[0], plan})
 			}
 		}
-	case p.kind == reflect.Pointer, p.kind == reflect.Slice, p.kind == reflect.Array:
+		p.hasQuantity = len(p.fields) > 0
+	case p.kind == reflect.Pointer, p.kind == reflect.Slice, p.kind == reflect.Array, p.kind == reflect.Map:
 		p.elem = newQuantityPlan(t.Elem(), all)
-	case p.kind == reflect.Map:
-		if t.Elem() != quantityType {
-			p.elem = newQuantityPlan(t.Elem(), all)
-		}
+		p.hasQuantity = p.elem.hasQuantity && (p.kind != reflect.Map || !p.elem.isQuantity)
+	default:
+		p.hasQuantity = false
 	}
 	return p
-}
-
-// reaches returns hasQuantity and inSlice as they follow from what p leads to.
-func (p *quantityPlan) reaches() (hasQuantity, inSlice bool) {
-	for _, f := range p.fields {
-		hasQuantity, inSlice = hasQuantity || f.plan.hasQuantity, inSlice || f.plan.inSlice
-	}
-	if p.elem != nil {
-		hasQuantity = hasQuantity || p.elem.hasQuantity
-		inSlice = inSlice || p.elem.inSlice || p.elem.isQuantity && p.kind == reflect.Slice
-	}
-	return hasQuantity, inSlice
 }
 
 // cacheText makes these fields of v, which is addressable or a pointer, cache

@@ -4,7 +4,6 @@ import (
 	"reflect"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -108,9 +107,6 @@ func TestQuantitiesAreFoundWhereverTheyAre(t *testing.T) {
 	}
 	if p := quantityPlanOf(reflect.TypeFor[*metav1.ObjectMeta]()); p.hasQuantity {
 		t.Error("ObjectMeta is said to have quantities")
-	}
-	if quantityPlanOf(reflect.TypeFor[*corev1.Pod]()).inSlice || !quantityPlanOf(reflect.TypeFor[*resourcev1.ResourceSlice]()).inSlice {
-		t.Error("of these, a ResourceSlice alone has quantities in slices")
 	}
 }
 

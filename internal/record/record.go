@@ -112,7 +112,7 @@ func (r Record) DecodeNear(newObject func() any, base *Object) (any, error) {
 	case g.codec != r.Codec && r.Codec != CodecJSON:
 		// Another build of the program gave the type protobuf methods. The
 		// other way round is no problem, for every typed object has JSON.
-		return nil, fmt.Errorf("%w: found %s as %v, want %v", ErrTypeMismatch, r.TypeName, r.Codec, g.codec)
+		return nil, fmt.Errorf("%w: found %s in another encoding", ErrTypeMismatch, r.TypeName)
 	}
 	if r.Codec == CodecProtobuf && base != nil && goTypeOf(base.Object) == g {
 		if decodeWithBase(target, base.Object, r.Body, base.body) {

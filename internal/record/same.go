@@ -2,7 +2,6 @@ package record
 
 import (
 	"bytes"
-	"reflect"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 )
@@ -22,22 +21,17 @@ func (o *Object) Same(r Record, newObject func() any) bool {
 		return true
 	}
 	stored, err := r.Decode(newObject)
-	return err == nil && equalContent(stored, o.Object)
+	if err != nil {
+		return false
+	}
+	if g.codec != CodecUnstructured {
+		apiVersion, kind := typeMeta(o.Object)
+		setTypeMeta(stored, apiVersion, kind)
+	}
+	return apiequality.Semantic.DeepEqual(stored, o.Object)
 }
 
 // IsEncodedAs reports whether this is the encoding of the object in protobuf.
 func (r Record) IsEncodedAs(protobuf []byte) bool {
 	return r.Codec == CodecProtobuf && bytes.Equal(r.Body, protobuf)
-}
-
-// equalContent compares two objects of one Go type.
-func equalContent(stored, obj any) bool {
-	if v := reflect.ValueOf(stored); goTypeOf(stored).codec != CodecUnstructured && v.Kind() == reflect.Pointer && !v.IsNil() {
-		apiVersion, kind := typeMeta(obj)
-		shallow := reflect.New(v.Type().Elem()) // Others may be reading stored.
-		shallow.Elem().Set(v.Elem())
-		stored = shallow.Interface()
-		setTypeMeta(stored, apiVersion, kind)
-	}
-	return apiequality.Semantic.DeepEqual(stored, obj)
 }

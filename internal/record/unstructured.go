@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
@@ -35,7 +34,7 @@ func appendUnstructured(buf *bytes.Buffer, u *unstructured.Unstructured) error {
 // silently change the types it meets.
 func encodeContent(enc *msgpack.Encoder, value any, depth int) error {
 	if depth > maxContentDepth {
-		return &contentError{reason: "nested too deep"}
+		return errTooDeep
 	}
 	switch v := value.(type) {
 	case string:
@@ -53,7 +52,7 @@ func encodeContent(enc *msgpack.Encoder, value any, depth int) error {
 				return err
 			}
 			if err := encodeContent(enc, v[key], depth+1); err != nil {
-				return addPath("."+key, err)
+				return within("."+key, err)
 			}
 		}
 		return nil
@@ -66,7 +65,7 @@ func encodeContent(enc *msgpack.Encoder, value any, depth int) error {
 		}
 		for i, child := range v {
 			if err := encodeContent(enc, child, depth+1); err != nil {
-				return addPath(fmt.Sprintf("[%d]", i), err)
+				return within(fmt.Sprintf("[%d]", i), err)
 			}
 		}
 		return nil
@@ -79,32 +78,18 @@ func encodeContent(enc *msgpack.Encoder, value any, depth int) error {
 	case nil:
 		return enc.EncodeNil()
 	default:
-		return &contentError{reason: fmt.Sprintf("Go type %T is not allowed in unstructured content", v)}
+		return fmt.Errorf(": Go type %T is not allowed in unstructured content", v)
 	}
 }
 
-// A contentError says where in unstructured content something is wrong. The
-// path is collected, innermost part first, as the error travels up.
-type contentError struct {
-	path   []string
-	reason string
-}
+var errTooDeep = errors.New(": nested too deep")
 
-func addPath(part string, err error) error {
-	if e, ok := errors.AsType[*contentError](err); ok {
-		e.path = append(e.path, part)
+// within says where in unstructured content something is wrong, outermost part first.
+func within(part string, err error) error {
+	if errors.Is(err, errTooDeep) {
+		return err // Its path is long.
 	}
-	return err
-}
-
-func (e *contentError) Error() string {
-	path := slices.Clone(e.path)
-	slices.Reverse(path)
-	const most = 20 // Content that is nested too deep has a long path.
-	if len(path) > most {
-		path = append(path[:most], "...")
-	}
-	return strings.Join(path, "") + ": " + e.reason
+	return fmt.Errorf("%s%w", part, err)
 }
 
 func decodeUnstructured(body []byte) (*unstructured.Unstructured, error) {
