@@ -67,7 +67,7 @@ func (s *SharedIndexInformer) askCluster(ctx context.Context) *reflector.Relisti
 	case err != nil:
 		p.logger.V(2).Info("It is not known yet which cluster the API server belongs to", "err", err)
 	case decision.Action == checkpoint.ActionDiscard:
-		return relistingOf(decision, "")
+		return relistingOf(decision)
 	}
 	return nil
 }

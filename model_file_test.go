@@ -89,7 +89,7 @@ func (m *model) inspect(path string, told int) (left remains) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts.sink.Load(want, nil, 0)
+	parts.sink.Load(want, nil)
 	r := parts.sink.Checkpoint()
 	left = remains{secrets: l.secrets, versions: map[string]string{}}
 	left.rv, err = strconv.Atoi(r.ResourceVersion)

@@ -40,7 +40,7 @@ func (m *model) launch() *life {
 		MemoryBudget:    int64(m.rng.IntN(3)-1) * 2000,
 		MaxPanics:       1 + m.rng.IntN(3),
 		MaxBacklogBytes: m.backlog(),
-		// 1: each batch is committed before the next, so that a crash comes between any two.
+		// 1: a relist applies each object by itself, and each batch is committed before the next, so that a crash comes between any two.
 		MaxPendingBytes: int64(m.rng.IntN(2)),
 	})
 	if err != nil {
@@ -53,7 +53,6 @@ func (m *model) launch() *life {
 		t.Fatal(err)
 	}
 	l.informer = s
-	s.pageSize, s.relistItems = 3, 2 // So that a crash can come in between.
 	l.addHandlers()
 	var ctx context.Context
 	ctx, l.cancel = context.WithCancel(t.Context())

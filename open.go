@@ -121,6 +121,7 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 	p.sink = reflector.NewSink(reflector.SinkOptions{
 		DB: p.db, Space: p.space, Indexer: p.indexer, Log: p.queue, Detector: s.detector, Logger: p.logger,
 		Informer: observer{&s.progress, s}, Example: s.example, NewObject: s.newObject,
+		MaxPendingBytes: s.cache.opts.MaxPendingBytes,
 	})
 	p.work = workqueue.NewStore(p.db, p.space, p.logger)
 	p.ignoreDamage = p.db.OnDamage(s.fileDamaged)

@@ -115,7 +115,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 		return err
 	}
 	want := s.want("")
-	decision := p.sink.Load(want, s.transform, s.relistItems)
+	decision := p.sink.Load(want, s.transform)
 	resyncCheckPeriod, err := s.processor.Start(p.queue, p.indexer, p.logger)
 	if err != nil {
 		return err
@@ -123,20 +123,18 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	if !decision.Serve && p.indexer.Len() > 0 {
 		p.logger.Info("What is stored is not served before the server has answered", "action", decision.Action, "cause", decision.Cause, "reason", decision.Reason)
 	}
-	relisting := relistingOf(decision, p.sink.LastVersion())
 	resumer := reflector.NewResumer(reflector.Options{
 		ListerWatcher: s.checked(p.identity),
 		Schema:        bySeen(s, s.cache.schemas.of),
-		Store:         p.sink,
-		Informer:      observer{&s.progress, s},
-		Relist:        relisting,
+		Sink:          p.sink,
 		NeverResume:   want.NeverResume,
 		Cluster:       s.askCluster,
 		Ask:           bySeen(s, askForOne),
 		Spread:        s.cache.opts.RelistSpread,
-		PageSize:      s.pageSize,
-		Logger:        &p.logger,
 	})
+	if how := relistingOf(decision); how != nil {
+		resumer.ForceRelist(*how)
+	}
 	s.resumer.Store(resumer)
 	for _, how := range s.progress.dueRelists() {
 		resumer.ForceRelist(how)
@@ -149,7 +147,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 		ShouldResync:                 s.processor.ShouldResync,
 		WatchErrorHandlerWithContext: s.watchErrorHandler,
 	})
-	s.progress.started(decision, p.sink.VouchedAt())
+	s.progress.started(decision, p.sink.Checkpoint().VouchedAt)
 	if decision.Serve {
 		s.serveStored(ctx, decision.Action)
 	}
@@ -196,13 +194,12 @@ func (s *SharedIndexInformer) serveStale(ctx context.Context, after time.Duratio
 	}
 }
 
-func relistingOf(d checkpoint.Decision, lastVersion string) *reflector.Relisting {
+// relistingOf returns how to relist, nil if the watch is resumed.
+func relistingOf(d checkpoint.Decision) *reflector.Relisting {
 	if d.Action == checkpoint.ActionResume {
 		return nil
 	}
-	return &reflector.Relisting{
-		Cause: d.Cause, Reason: d.Reason, Rewrite: d.Rewrite, Newest: d.Action == checkpoint.ActionDiscard, NotOlderThan: lastVersion,
-	}
+	return &reflector.Relisting{Cause: d.Cause, Reason: d.Reason, Rewrite: d.Rewrite, Newest: d.Action == checkpoint.ActionDiscard}
 }
 
 // end waits for everything that the run has started, except a List that hangs, whose
@@ -409,7 +406,7 @@ func (p *progress) isQuiet() bool {
 func (s *SharedIndexInformer) relistRegularly(ctx context.Context, k *reflector.Sink) {
 	every := min(s.cache.opts.FullRelistEvery, 1<<60) // 36 years, so that its parts and multiples are times.
 	for every > 0 {
-		last, after := k.LastFullList(), every*4/5+rand.N(every*2/5+1)
+		last, after := k.Checkpoint().LastFullList, every*4/5+rand.N(every*2/5+1)
 		due := time.Until(last.Add(after))
 		if !pause(ctx, min(due, after)) { // The clock may have gone back.
 			return
@@ -419,7 +416,7 @@ func (s *SharedIndexInformer) relistRegularly(ctx context.Context, k *reflector.
 				return
 			}
 		}
-		if k.LastFullList().Equal(last) && s.Relist(ctx) != nil {
+		if k.Checkpoint().LastFullList.Equal(last) && s.Relist(ctx) != nil {
 			return
 		}
 	}

@@ -177,7 +177,6 @@ func (m *storm) launch() *stormLife {
 		},
 	}
 	l.informer = l.newInformer(lw)
-	l.informer.relistItems = 3 // So that a process can be killed in between.
 	l.handler = m.durable.teller(nil)
 	if _, err := l.informer.AddDurableEventHandler(m.durable.name, l.handler, DurableOptions{}); err != nil {
 		m.t.Fatal(err)

@@ -96,9 +96,6 @@ func (w *watcher) run() {
 	}
 	pass := func(e watch.Event) bool {
 		sawEvent = true
-		if e.Type != watch.Bookmark {
-			w.r.store.Passing(e.Object)
-		}
 		w.r.informer.Contact()
 		return w.send(e)
 	}
