@@ -79,7 +79,7 @@ func TestAListOfWhatHasNoMetadataFails(t *testing.T) {
 		})
 		r.expect(t)
 		expectStore(t, p.informer, f)
-		if st := p.informer.Status(); st.Phase != warmwatch.PhaseDisconnected || !namesBothTypes(failed, "*runtime.Unknown") {
+		if st := p.informer.Status(); st.Phase != warmwatch.PhaseDisconnected || !namesBothTypes(failed, "<nil>") {
 			t.Errorf("phase %v, error %v", st.Phase, failed)
 		}
 	})

@@ -285,27 +285,6 @@ func renames(obj any) (any, error) {
 	return cm, nil
 }
 
-func TestWhatATransformThatRenamesRefusesStays(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSource(t, configMap("a"), configMap("b"))
-		informer := ours.new(t, f)
-		if err := informer.SetTransform(renames); err != nil {
-			t.Fatal(err)
-		}
-		r, _ := add(t, informer)
-		start(t, informer)
-		r.expectInAnyOrder(t, "add ns/x-a@1 initial", "add ns/x-b@2 initial")
-		relisted(f, func() {
-			f.put(configMap("b", "bad"))
-			f.remove("a")
-		})
-		r.expect(t, "lost ns/x-a@1")
-		if diff := cmp.Diff([]string{"ns/x-b@2"}, versions(informer.GetStore().List())); diff != "" {
-			t.Errorf("the store (-want +got):\n%s", diff)
-		}
-	})
-}
-
 func TestAnEventThatCouldNotBeAppliedDoesNotTurnBackTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newSource(t, configMap("a"))

@@ -51,7 +51,8 @@ func (r *Resumer) askSchema(ctx context.Context) string {
 
 // byVersion compares the store with a list of metadata, and gets those objects of which the
 // store has another version, or none. The error is errNotThisWay if that is not possible, is not
-// worth it, or would not prove that the store equals the list. What is cut is asked for once more in the same way.
+// worth it, or would not prove that the store equals the list. What is cut or put off is asked for once more in the same
+// way; then all objects are listed, because something between here and the server may cut or put off these requests only.
 func (r *Resumer) byVersion(ctx context.Context, rv string, how Relisting) (string, bool, error) {
 	at, stored := r.sink.resourceVersion(), r.sink.indexer.Len()
 	if !how.Expired || how.Rewrite || r.cuts > 1 || at == "" || stored < minByVersion || !r.sink.comparable(how.Schema) {
@@ -70,7 +71,9 @@ func (r *Resumer) byVersion(ctx context.Context, rv string, how Relisting) (stri
 			err = b.get(ctx, listed)
 		}
 		// One object may be expired or too new for another server of the group than the one that has answered.
-		if err != nil && !apierrors.IsTooManyRequests(err) && (r.cuts > 0 || !isCut(err)) {
+		again := apierrors.IsTooManyRequests(err) || isCut(err)
+		r.wasCut = again && !r.wasCut
+		if err != nil && !r.wasCut {
 			err = fmt.Errorf("%w: %w", errNotThisWay, err)
 		}
 		return listed, err
@@ -100,6 +103,7 @@ type versionRelist struct {
 	relist     *relist
 	at         string // The store's resourceVersion.
 	maxChanged int
+	known      *checkpoint.ObjectVersion // The first object that the store has as the list has it.
 	changed    []checkpoint.ObjectVersion
 }
 
@@ -118,7 +122,11 @@ func (b *versionRelist) list(ctx context.Context, o metav1.ListOptions) (string,
 // see is called for each object of the list.
 func (b *versionRelist) see(v checkpoint.ObjectVersion) error {
 	b.r.informer.Contact()
-	if known, err := b.relist.known(v); known || err != nil {
+	known, err := b.relist.known(v)
+	if known && b.known == nil {
+		b.known = &v
+	}
+	if known || err != nil {
 		return err
 	}
 	// What is not newer than the store, the store should have: else its history may be another
@@ -133,8 +141,17 @@ func (b *versionRelist) see(v checkpoint.ObjectVersion) error {
 }
 
 // get gets the objects that have changed, at the versions that the list has. The watch cache of the
-// server has those that have not changed since, and etcd the others.
+// server has those that have not changed since, and etcd the others. One that has not changed is got
+// before: it shows whether the server knows the selectors, and whether the ListerWatcher returns what
+// is asked for and nothing else. If not, the metadata may not be that of its objects.
 func (b *versionRelist) get(ctx context.Context, listed string) error {
+	if b.known == nil {
+		return errors.New("the store has no object of the list")
+	}
+	one := metav1.ListOptions{ResourceVersion: listed, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
+	if _, err := b.getSome(ctx, one, []checkpoint.ObjectVersion{*b.known}); err != nil {
+		return err
+	}
 	for _, match := range []metav1.ResourceVersionMatch{metav1.ResourceVersionMatchNotOlderThan, metav1.ResourceVersionMatchExact} {
 		var left []checkpoint.ObjectVersion
 		for some := range slices.Chunk(b.changed, objectsAtOnce) {

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
@@ -71,6 +72,15 @@ func (k *Sink) notAppliedLocked(refused *refusedError) error {
 		k.record.State = checkpoint.StateRefreshing
 	}
 	return refused
+}
+
+// passing is called with the object that an event adds, changes or deletes, before the Reflector gets the event. The
+// Reflector skips an object of another type, so the store may lack it when it is at the version of the next event.
+func (k *Sink) passing(obj runtime.Object) {
+	if refused := k.unexpected(obj); refused != nil && k.lockOpen() == nil {
+		defer k.mu.Unlock()
+		_ = k.notAppliedLocked(refused)
+	}
 }
 
 // writer returns a Writer for changes whose old objects handlers get.

@@ -3,8 +3,6 @@ package reflector
 import (
 	"cmp"
 	"errors"
-	"fmt"
-	"reflect"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -130,10 +128,8 @@ func (r *relist) item(obj runtime.Object) error {
 func (r *relist) encodeLocked(obj runtime.Object) (value *record.Object, key string, err error) {
 	k, sent := r.k, versionOf(obj)
 	r.newest = checkpoint.Later(r.newest, sent.ResourceVersion)
-	var refused *refusedError
-	if got, want := reflect.TypeOf(obj), reflect.TypeOf(k.example); got != want {
-		refused = &refusedError{sent.Key(), fmt.Errorf("its type is %v, expected %v", got, want)}
-	} else {
+	refused := k.unexpected(obj)
+	if refused == nil {
 		var transformed any
 		if transformed, key, refused = k.transformLocked(obj); refused == nil {
 			value, refused = encode(key, transformed)

@@ -2,8 +2,10 @@ package reflector
 
 import (
 	"fmt"
+	"reflect"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
 )
@@ -21,6 +23,15 @@ func (e *refusedError) Error() string {
 }
 
 func (e *refusedError) Unwrap() error { return e.err }
+
+// unexpected returns why an item of a list, or the object of an event, is none of the informer's objects, nil if
+// it is one.
+func (k *Sink) unexpected(obj runtime.Object) *refusedError {
+	if got, want := reflect.TypeOf(obj), reflect.TypeOf(k.example); got != want {
+		return &refusedError{versionOf(obj).Key(), fmt.Errorf("its type is %v, expected %v", got, want)}
+	}
+	return nil
+}
 
 // versionOf returns what identifies an object, which a transform may change.
 func versionOf(obj any) checkpoint.ObjectVersion {

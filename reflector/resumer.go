@@ -117,6 +117,7 @@ type Resumer struct {
 	listing sync.Mutex
 	// Guarded by listing:
 	paginated bool // The server pages even lists that its watch cache could serve.
+	wasCut    bool // The last relist by version was cut, or put off by the server.
 	cuts      int  // How many lists were cut since the last complete one.
 	watchers  sync.WaitGroup
 

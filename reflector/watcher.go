@@ -96,6 +96,9 @@ func (w *watcher) run() {
 	}
 	pass := func(e watch.Event) bool {
 		sawEvent = true
+		if e.Type != watch.Bookmark {
+			w.r.sink.passing(e.Object)
+		}
 		w.r.informer.Contact()
 		return w.send(e)
 	}
