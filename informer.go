@@ -85,9 +85,6 @@ type SharedIndexInformer struct {
 	synced  *signal // HasSynced.
 	served  *signal // The store may be read.
 	resumer atomic.Pointer[reflector.Resumer]
-	// How many objects are asked for, and written, at once. 0: the default. Tests set less.
-	pageSize    int64
-	relistItems int
 
 	mu                sync.Mutex
 	stopped           bool

@@ -87,6 +87,7 @@ func (s *SharedIndexInformer) openParts(p *parts, indexers cache.Indexers) (err 
 	p.sink = reflector.NewSink(reflector.SinkOptions{
 		DB: p.db, Space: p.space, Indexer: p.indexer, Log: p.queue, Detector: s.detector, Logger: p.logger,
 		Informer: observer{&s.progress, s}, Example: s.example, NewObject: s.newObject,
+		MaxPendingBytes: s.shared.opts.MaxPendingBytes,
 	})
 	p.work, p.deletions = workqueue.NewStore(p.db, p.space, p.logger), deletions.New(p.db, p.space)
 	p.ignoreDamage = p.db.OnDamage(s.fileDamaged)
@@ -363,7 +364,7 @@ func (s *SharedIndexInformer) askCluster(ctx context.Context) *reflector.Relisti
 	case err != nil:
 		p.logger.V(2).Info("It is not known yet which cluster the API server belongs to", "err", err)
 	case decision.Action == checkpoint.ActionDiscard:
-		return relistingOf(decision, "")
+		return relistingOf(decision)
 	}
 	return nil
 }

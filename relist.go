@@ -12,13 +12,12 @@ import (
 	"github.com/warmwatch/warmwatch/reflector"
 )
 
-func relistingOf(d checkpoint.Decision, lastVersion string) *reflector.Relisting {
+// relistingOf returns how to relist, nil if the watch is resumed.
+func relistingOf(d checkpoint.Decision) *reflector.Relisting {
 	if d.Action == checkpoint.ActionResume {
 		return nil
 	}
-	return &reflector.Relisting{
-		Cause: d.Cause, Reason: d.Reason, Rewrite: d.Rewrite, Newest: d.Action == checkpoint.ActionDiscard, NotOlderThan: lastVersion,
-	}
+	return &reflector.Relisting{Cause: d.Cause, Reason: d.Reason, Rewrite: d.Rewrite, Newest: d.Action == checkpoint.ActionDiscard}
 }
 
 // relistingAsked is the newest state, because a watch cache may have lost events, too.
@@ -92,7 +91,7 @@ func (p *progress) isQuiet() bool {
 func (s *SharedIndexInformer) relistRegularly(ctx context.Context, k *reflector.Sink) {
 	every := min(s.shared.opts.FullRelistEvery, 1<<60) // 36 years, so that its parts and multiples are times.
 	for every > 0 {
-		last, after := k.LastFullList(), every*4/5+rand.N(every*2/5+1)
+		last, after := k.Checkpoint().LastFullList, every*4/5+rand.N(every*2/5+1)
 		due := time.Until(last.Add(after))
 		if !pause(ctx, min(due, after)) { // The clock may have gone back.
 			return
@@ -102,7 +101,7 @@ func (s *SharedIndexInformer) relistRegularly(ctx context.Context, k *reflector.
 				return
 			}
 		}
-		if k.LastFullList().Equal(last) && s.Relist(ctx) != nil {
+		if k.Checkpoint().LastFullList.Equal(last) && s.Relist(ctx) != nil {
 			return
 		}
 	}

@@ -106,7 +106,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 		return err
 	}
 	want := s.want("")
-	decision := p.sink.Load(want, s.transform, s.relistItems)
+	decision := p.sink.Load(want, s.transform)
 	resyncCheckPeriod, err := s.processor.Start(p.queue, p.indexer, p.logger)
 	if err != nil {
 		return err
@@ -114,20 +114,19 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 	if !decision.Serve && p.indexer.Len() > 0 {
 		p.logger.Info("What is stored is not served before the server has answered", "action", decision.Action, "cause", decision.Cause, "reason", decision.Reason)
 	}
-	relisting, look := relistingOf(decision, p.sink.LastVersion()), s.lookOf(p)
+	look := s.lookOf(p)
 	resumer := reflector.NewResumer(reflector.Options{
 		ListerWatcher: checked(s.asker.lw, s.checkRequest),
 		Schema:        bySeen(look, s.shared.schemas.of),
-		Store:         p.sink,
-		Informer:      observer{&s.progress, s},
-		Relist:        relisting,
+		Sink:          p.sink,
 		NeverResume:   want.NeverResume,
 		Cluster:       s.askCluster,
 		Ask:           bySeen(look, askForOne),
 		Spread:        s.shared.opts.RelistSpread,
-		PageSize:      s.pageSize,
-		Logger:        &p.logger,
 	})
+	if how := relistingOf(decision); how != nil {
+		resumer.ForceRelist(*how)
+	}
 	s.resumer.Store(resumer)
 	for _, how := range s.progress.dueRelists() {
 		resumer.ForceRelist(how)
@@ -140,7 +139,7 @@ func (s *SharedIndexInformer) begin(ctx context.Context) error {
 		ShouldResync:                 s.processor.ShouldResync,
 		WatchErrorHandlerWithContext: s.watchErrorHandler,
 	})
-	s.progress.started(decision, p.sink.VouchedAt())
+	s.progress.started(decision, p.sink.Checkpoint().VouchedAt)
 	if decision.Serve {
 		s.serveStored(ctx, decision.Action)
 	}

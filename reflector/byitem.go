@@ -14,34 +14,33 @@ import (
 	"github.com/warmwatch/warmwatch/internal/request"
 )
 
-// errNotByItem means that a list cannot be read item by item, so another way is tried.
-var errNotByItem = errors.New("a list cannot be read item by item")
-
-// relistByItem compares the store with a list of all objects, which is read item by item from the
-// answer of the server. Objects of which the store has just these bytes are not decoded. The error
-// is errNotByItem if that is not possible.
-func (r *Resumer) relistByItem(ctx context.Context, rv string, how Relisting) (string, error) {
-	if r.schema == nil || !r.byItem {
-		return "", errNotByItem
+// byItem compares the store with a list of all objects, which is read item by item from the
+// answer of the server. Objects of which the store has just these bytes are not decoded.
+func (r *Resumer) byItem(ctx context.Context, rv string, how Relisting) (string, bool, error) {
+	if !r.streams || r.cuts > 1 { // The client may allow less time for its request than all pages take.
+		return "", false, errNotThisWay
 	}
-	if r.cuts > 1 { // The client may allow less time for its request than all pages take.
-		return "", fmt.Errorf("%w: it was cut twice", errNotByItem)
-	}
-	return r.withRelist(how, func(relist Relist) (listed string, _ error) {
-		known := knownObjects{r: r, relist: relist}
-		paged, err := request.Items(ctx, r.listOptions(rv), func(ctx context.Context) error {
+	return r.withRelist(how, func(relist *relist) (listed string, _ error) {
+		o := r.listOptions(rv)
+		paged, err := request.Items(ctx, o, func(ctx context.Context) error {
 			w, err := r.lw.WatchWithContext(ctx, streamOptions(rv))
 			if err != nil {
 				return err
 			}
 			defer w.Stop()
-			if r.byItem = request.IsTaken(ctx); !r.byItem { // Nor will the next be. Without a watch there may have been no credentials.
-				return errNotByItem
+			if !request.IsTaken(ctx) {
+				return request.ErrNotSeen
 			}
-			listed, err = r.readItems(ctx, w, rv, relist, &known.versions)
+			listed, err = r.readItems(ctx, w, relist)
 			return err
-		}, known.has)
-		r.paginated = r.paginated || paged && rv == anyVersion
+		}, func(i request.Item, encoded []byte) (bool, error) {
+			r.informer.Contact()
+			return relist.same(versionOfItem(i), encoded)
+		})
+		r.paginated = r.paginated || paged && o.ResourceVersion == anyVersion
+		if err == nil {
+			err = notOlder(listed, rv)
+		}
 		return listed, byItemError(err)
 	})
 }
@@ -57,10 +56,8 @@ func streamOptions(rv string) metav1.ListOptions {
 	return o
 }
 
-// readItems reads a list from w, which request.Items makes of it. versions has seen the objects that w leaves out
-// when the list is complete.
-func (r *Resumer) readItems(ctx context.Context, w watch.Interface, asked string, relist Relist, versions *versionOrder) (string, error) {
-	var sent versionOrder
+// readItems reads a list from w, which request.Items makes of it, and returns its version.
+func (r *Resumer) readItems(ctx context.Context, w watch.Interface, relist *relist) (string, error) {
 	for {
 		var e watch.Event
 		var ok bool
@@ -77,56 +74,22 @@ func (r *Resumer) readItems(ctx context.Context, w watch.Interface, asked string
 			return "", apierrors.FromObject(e.Object)
 		}
 		m, err := meta.Accessor(e.Object)
-		if err != nil { // It could be of any object. Pages have it, or fail as client-go's lists do.
+		switch {
+		case err != nil: // It could be of any object. Pages have it, or fail as client-go's lists do.
 			return "", fmt.Errorf("understand event %s with a %T: %w", e.Type, e.Object, err)
+		case e.Type == watch.Bookmark:
+			return m.GetResourceVersion(), nil
 		}
-		if e.Type != watch.Bookmark {
-			sent.seeObject(e.Object, "")
-			if err := relist.Item(e.Object); err != nil {
-				return "", fmt.Errorf("%w: %w", errStore, err)
-			}
-			continue
-		}
-		listed := m.GetResourceVersion()
-		if err := notOlder(listed, asked); err != nil {
+		if err := relist.item(e.Object); err != nil {
 			return "", err
 		}
-		sent.see(versions.newest, "")
-		sent.check(listed)
-		if err := r.finish(relist, sent, listed); err != nil {
-			return "", fmt.Errorf("%w: %w", errStore, err)
-		}
-		return listed, nil
 	}
 }
 
 // byItemError decides which errors another form of the list would have, too.
 func byItemError(err error) error {
-	switch {
-	case err == nil, errors.Is(err, errStore), errors.Is(err, request.ErrNoAnswer), isCut(err),
-		isExpired(err), isTooLarge(err), apierrors.IsTooManyRequests(err):
+	if err == nil || errors.Is(err, request.ErrNoAnswer) || isCut(err) || isExpired(err) || isTooLarge(err) || apierrors.IsTooManyRequests(err) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", errNotByItem, err)
-}
-
-// knownObjects are the objects of a list of which the store has the same bytes. The watch's
-// goroutine uses them, until the list is complete.
-type knownObjects struct {
-	r        *Resumer
-	relist   Relist
-	versions versionOrder
-}
-
-func (k *knownObjects) has(i request.Item, encoded []byte) (bool, error) {
-	k.r.informer.Contact()
-	v := versionOfItem(i)
-	same, err := k.relist.Same(v, encoded)
-	if err != nil {
-		return false, fmt.Errorf("%w: %w", errStore, err)
-	}
-	if same {
-		k.versions.see(v.ResourceVersion, "")
-	}
-	return same, nil
+	return fmt.Errorf("%w: %w", errNotThisWay, err)
 }

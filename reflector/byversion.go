@@ -31,15 +31,12 @@ const (
 	objectsAtOnce = 64
 )
 
-// errNotByVersion means that all objects must be listed.
-var errNotByVersion = errors.New("a list by version is not possible")
-
 // schemaPatience is how long the server may take to tell its schema.
 const schemaPatience = 5 * time.Second
 
 // askSchema returns Relisting.Schema. It is not asked for where there are too few objects.
 func (r *Resumer) askSchema(ctx context.Context) string {
-	if r.schema == nil || r.neverResume || !r.store.Empty() && r.store.Stored() < minByVersion {
+	if r.schema == nil || r.neverResume || !r.sink.empty() && r.sink.indexer.Len() < minByVersion {
 		return ""
 	}
 	patient, cancel := context.WithTimeout(ctx, schemaPatience)
@@ -52,25 +49,17 @@ func (r *Resumer) askSchema(ctx context.Context) string {
 	return schema
 }
 
-// relistByVersion compares the store with a list of metadata, and gets those objects of which the
-// store has another version, or none. The error is errNotByVersion if that is not possible, is not
-// worth it, or would not prove that the store equals the list.
-func (r *Resumer) relistByVersion(ctx context.Context, rv string, how Relisting) (string, error) {
-	if !how.Expired || how.Rewrite || how.Schema == "" {
-		return "", errNotByVersion
+// byVersion compares the store with a list of metadata, and gets those objects of which the
+// store has another version, or none. The error is errNotThisWay if that is not possible, is not
+// worth it, or would not prove that the store equals the list. What is cut or put off is asked for once more in the same
+// way; then all objects are listed, because something between here and the server may cut or put off these requests only.
+func (r *Resumer) byVersion(ctx context.Context, rv string, how Relisting) (string, bool, error) {
+	at, stored := r.sink.resourceVersion(), r.sink.indexer.Len()
+	if !how.Expired || how.Rewrite || r.cuts > 1 || at == "" || stored < minByVersion || !r.sink.comparable(how.Schema) {
+		return "", false, errNotThisWay
 	}
-	if r.cuts > 1 { // The connection does not last long enough. Objects can be listed in pages.
-		return "", fmt.Errorf("%w: it was cut twice", errNotByVersion)
-	}
-	if !r.store.Comparable(how.Schema) {
-		return "", fmt.Errorf("%w: contents have to be compared", errNotByVersion)
-	}
-	at, stored := r.store.ResourceVersion(), r.store.Stored()
-	if at == "" || stored < minByVersion {
-		return "", errNotByVersion
-	}
-	return r.withRelist(how, func(relist Relist) (string, error) {
-		b := byVersion{r: r, relist: relist, at: at, maxChanged: stored / maxChangedShare}
+	return r.withRelist(how, func(relist *relist) (string, error) {
+		b := versionRelist{r: r, relist: relist, at: at, maxChanged: stored / maxChangedShare}
 		listed, err := b.list(ctx, r.listOptions(rv))
 		if err == nil {
 			err = notOlder(listed, cmp.Or(rv, at))
@@ -81,25 +70,14 @@ func (r *Resumer) relistByVersion(ctx context.Context, rv string, how Relisting)
 		if err == nil {
 			err = b.get(ctx, listed)
 		}
-		if err != nil {
-			return "", r.byVersionError(err)
+		// One object may be expired or too new for another server of the group than the one that has answered.
+		again := apierrors.IsTooManyRequests(err) || isCut(err)
+		r.wasCut = again && !r.wasCut
+		if err != nil && !r.wasCut {
+			err = fmt.Errorf("%w: %w", errNotThisWay, err)
 		}
-		r.wasCut = false
-		return listed, r.finish(relist, b.versions, listed)
+		return listed, err
 	})
-}
-
-// byVersionError decides which errors a list of all objects would have, too. One object may be
-// expired or too new for another server of the group than the one that has answered with the list.
-// What is cut or put off is asked for once more in the same way; then all objects are listed, because
-// something between here and the server may cut or put off these requests only.
-func (r *Resumer) byVersionError(err error) error {
-	again := apierrors.IsTooManyRequests(err) || isCut(err)
-	r.wasCut = again && !r.wasCut
-	if errors.Is(err, errStore) || r.wasCut {
-		return err
-	}
-	return fmt.Errorf("%w: %w", errNotByVersion, err)
 }
 
 // isCut reports whether the connection or its context has ended.
@@ -119,51 +97,37 @@ func isBrokenOff(err error) bool {
 	return isNetwork(err) || isCut(err)
 }
 
-// byVersion is a relist by version.
-type byVersion struct {
+// versionRelist is a relist by version.
+type versionRelist struct {
 	r          *Resumer
-	relist     Relist
+	relist     *relist
 	at         string // The store's resourceVersion.
 	maxChanged int
-	versions   versionOrder
 	known      *checkpoint.ObjectVersion // The first object that the store has as the list has it.
 	changed    []checkpoint.ObjectVersion
 }
 
 // list reads the metadata of all objects. It returns the version of the list.
-func (b *byVersion) list(ctx context.Context, o metav1.ListOptions) (string, error) {
-	answered := false
+func (b *versionRelist) list(ctx context.Context, o metav1.ListOptions) (string, error) {
 	listed, err := request.Metadata(ctx, func(ctx context.Context) error {
 		_, err := b.r.lw.ListWithContext(ctx, o)
-		answered = err == nil
 		return err
 	}, func(i request.Item) error { return b.see(versionOfItem(i)) })
-	if errors.Is(err, request.ErrNotSeen) && answered { // Nor will the next be. Else there may be no credentials now.
-		b.r.schema = nil
+	if err == nil && !checkpoint.HasOrder(listed) {
+		err = fmt.Errorf("the list has version %q", listed)
 	}
-	if err != nil {
-		return "", err
-	}
-	if !checkpoint.HasOrder(listed) {
-		return "", fmt.Errorf("the list has version %q", listed)
-	}
-	b.versions.check(listed)
-	return listed, nil
+	return listed, err
 }
 
 // see is called for each object of the list.
-func (b *byVersion) see(v checkpoint.ObjectVersion) error {
+func (b *versionRelist) see(v checkpoint.ObjectVersion) error {
 	b.r.informer.Contact()
-	b.versions.see(v.ResourceVersion, "")
-	known, err := b.relist.Known(v)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errStore, err)
+	known, err := b.relist.known(v)
+	if known && b.known == nil {
+		b.known = &v
 	}
-	if known {
-		if b.known == nil {
-			b.known = &v
-		}
-		return nil
+	if known || err != nil {
+		return err
 	}
 	// What is not newer than the store, the store should have: else its history may be another
 	// one, or it lacks an object that it could not take.
@@ -180,7 +144,7 @@ func (b *byVersion) see(v checkpoint.ObjectVersion) error {
 // server has those that have not changed since, and etcd the others. One that has not changed is got
 // before: it shows whether the server knows the selectors, and whether the ListerWatcher returns what
 // is asked for and nothing else. If not, the metadata may not be that of its objects.
-func (b *byVersion) get(ctx context.Context, listed string) error {
+func (b *versionRelist) get(ctx context.Context, listed string) error {
 	if b.known == nil {
 		return errors.New("the store has no object of the list")
 	}
@@ -207,7 +171,7 @@ func (b *byVersion) get(ctx context.Context, listed string) error {
 
 // getSome gets some objects, and returns those that the server has not answered with at these
 // versions.
-func (b *byVersion) getSome(ctx context.Context, o metav1.ListOptions, some []checkpoint.ObjectVersion) (missing []checkpoint.ObjectVersion, err error) {
+func (b *versionRelist) getSome(ctx context.Context, o metav1.ListOptions, some []checkpoint.ObjectVersion) (missing []checkpoint.ObjectVersion, err error) {
 	items, wanted := make([]request.Item, 0, len(some)), make(map[checkpoint.ObjectVersion]bool, len(some))
 	asked := make(map[string]bool, len(some))
 	for _, v := range some {
@@ -236,10 +200,7 @@ func (b *byVersion) getSome(ctx context.Context, o metav1.ListOptions, some []ch
 			return nil
 		}
 		delete(wanted, v) // Before a transform may change it.
-		if err := b.relist.Item(obj); err != nil {
-			return fmt.Errorf("%w: %w", errStore, err)
-		}
-		return nil
+		return b.relist.item(obj)
 	})
 	return slices.DeleteFunc(slices.Clone(some), func(v checkpoint.ObjectVersion) bool { return !wanted[v] }), err
 }

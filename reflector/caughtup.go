@@ -54,7 +54,7 @@ func (r *Resumer) isCaughtUp() bool {
 func (r *Resumer) follow(w *watcher) {
 	a, begun, came := w.inner.answer, time.Now(), w.came()
 	for quiet := w.inner.quiet; !r.isCaughtUp(); quiet++ {
-		at := r.store.At()
+		at := r.sink.at()
 		order, ok := checkpoint.CompareVersions(at, a.ResourceVersion)
 		reached := ok && order >= 0
 		silent := quiet >= quietTicks && !w.behind()
@@ -63,11 +63,11 @@ func (r *Resumer) follow(w *watcher) {
 			r.hasCaughtUp()
 			return
 		case !reached && !silent:
-		case a.Count < 0 || r.store.Counts(a.Count):
+		case a.Count < 0 || r.sink.counts(a.Count):
 			r.hasCaughtUp()
 			return
 		case time.Since(begun) >= countPatience:
-			r.ForceRelist(Relisting{Cause: checkpoint.CauseContradiction, Reason: fmt.Sprintf("the server has counted %d objects, the store has %d", a.Count, r.store.Stored()), Newest: true})
+			r.ForceRelist(Relisting{Cause: checkpoint.CauseContradiction, Reason: fmt.Sprintf("the server has counted %d objects, the store has %d", a.Count, r.sink.indexer.Len()), Newest: true})
 			return
 		}
 		select {

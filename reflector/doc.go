@@ -7,10 +7,9 @@
 // into the store, item by item, before it returns one. The Reflector handles
 // everything else (backoff, 429, internal errors, bookmarks, type checks).
 //
-// A [Sink] writes what comes. An event goes one way (event.go): Add, Update or Delete stage the object in an
-// indexer.Writer, which finds the index entries that change; the delta is made of the change and appended to the
-// queue.Log, and the checkpoint is put, in the batch that commits all of it; once the batch is visible the delta is
-// published. A relist (item.go) is staged (stage.go) until the list is complete, and then applied (apply.go) in batches of
+// A [Sink] writes what comes. An event goes one way, which Sink.apply has from top to bottom (event.go): transform,
+// encode, stage the object in an indexer.Writer, which reads the old one and finds the index entries that change; make the
+// delta of the change; commit object, entries, delta and checkpoint as one batch; publish the delta. A relist (item.go) is staged (stage.go) until the list is complete, and then applied (apply.go) in batches of
 // the same kind.
 //
 // It keeps these promises (docs/limits.md):

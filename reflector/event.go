@@ -16,26 +16,51 @@ import (
 )
 
 // Add implements [cache.ReflectorStore].
-func (k *Sink) Add(obj any) error { return k.set(obj) }
+func (k *Sink) Add(obj any) error { return k.apply(obj, false) }
 
 // Update implements [cache.ReflectorStore].
-func (k *Sink) Update(obj any) error { return k.set(obj) }
+func (k *Sink) Update(obj any) error { return k.apply(obj, false) }
 
-func (k *Sink) set(obj any) error {
+// Delete implements [cache.ReflectorStore].
+func (k *Sink) Delete(obj any) error { return k.apply(obj, true) }
+
+// apply applies an event as one batch. One goroutine for each informer calls it.
+func (k *Sink) apply(obj any, deleted bool) error {
 	if err := k.lockOpen(); err != nil {
 		return err
 	}
 	defer k.mu.Unlock()
-	rv := versionOf(obj).ResourceVersion // A transform may change it.
-	value, key, refused := k.encodeLocked(obj)
-	if refused != nil {
-		return k.notAppliedLocked(refused)
+	sent := versionOf(obj) // A transform may change it.
+	obj, key, refused := k.transformLocked(obj)
+	var value *record.Object
+	if !deleted && refused == nil {
+		value, refused = encode(key, obj)
 	}
-	w := k.writer()
+	w := k.writer() // It reads the old object, and stages the new one with its index entries.
 	defer w.Close()
-	d := k.setDelta(w.Set(key, value, true))
-	k.detector.AddObject(value.Object)
-	return k.commitLocked(w, rv, []queue.Delta{d})
+	var d queue.Delta
+	switch {
+	case !deleted && refused != nil:
+		return k.notAppliedLocked(refused)
+	case !deleted:
+		d = k.setDelta(w.Set(key, value, true))
+		k.detector.AddObject(obj)
+	default:
+		if refused != nil { // The store may have an older version, under its own name.
+			key = sent.Key()
+		}
+		uid, _, exists := w.Head(key)
+		other := exists && isOther(uid, sent.UID)
+		switch {
+		case refused != nil && (other || !exists):
+			return k.notAppliedLocked(refused)
+		case refused != nil || other: // Handlers know the stored one. If it is another, its deletion was missed.
+			d = k.lostDelta(w.Delete(key, true))
+		default:
+			d = deleteDelta(w, key, obj)
+		}
+	}
+	return k.commitLocked(w, sent.ResourceVersion, []queue.Delta{d})
 }
 
 // notAppliedLocked notes that an event could not be applied. This process goes on with
@@ -49,59 +74,22 @@ func (k *Sink) notAppliedLocked(refused *refusedError) error {
 	return refused
 }
 
-// Passing implements [Store].
-func (k *Sink) Passing(obj runtime.Object) {
-	refused := k.unexpected(obj)
-	if refused == nil {
-		return
-	}
-	if k.lockOpen() == nil {
+// passing is called with the object that an event adds, changes or deletes, before the Reflector gets the event. The
+// Reflector skips an object of another type, so the store may lack it when it is at the version of the next event.
+func (k *Sink) passing(obj runtime.Object) {
+	if refused := k.unexpected(obj); refused != nil && k.lockOpen() == nil {
 		defer k.mu.Unlock()
 		_ = k.notAppliedLocked(refused)
 	}
 }
 
-// writer returns a Writer for changes whose old objects are told.
+// writer returns a Writer for changes whose old objects handlers get.
 func (k *Sink) writer() *indexer.Writer {
 	w := k.indexer.Writer()
 	if k.log.Stores() { // The old objects are stored with the deltas.
 		w.KeepOldRecords(queue.RecordRoom)
 	}
 	return w
-}
-
-// Delete implements [cache.ReflectorStore].
-func (k *Sink) Delete(obj any) error {
-	if err := k.lockOpen(); err != nil {
-		return err
-	}
-	defer k.mu.Unlock()
-	sent := versionOf(obj)
-	obj, key, refused := k.transformLocked(obj)
-	if refused != nil {
-		return k.deleteRefusedLocked(sent, refused)
-	}
-	w := k.writer()
-	defer w.Close()
-	var d queue.Delta
-	if uid, _, exists := w.Head(key); exists && isOther(uid, versionOf(obj).UID) { // Handlers know that one: its deletion was missed.
-		d = k.lostDelta(w.Delete(key, true))
-	} else {
-		d = deleteDelta(w, key, obj)
-	}
-	return k.commitLocked(w, sent.ResourceVersion, []queue.Delta{d})
-}
-
-// deleteRefusedLocked deletes what the store has of an object whose last version could not be
-// stored, if it has it under its own name.
-func (k *Sink) deleteRefusedLocked(sent checkpoint.ObjectVersion, refused *refusedError) error {
-	w := k.writer()
-	defer w.Close()
-	key := sent.Key()
-	if uid, _, exists := w.Head(key); !exists || isOther(uid, sent.UID) {
-		return k.notAppliedLocked(refused)
-	}
-	return k.commitLocked(w, sent.ResourceVersion, []queue.Delta{k.lostDelta(w.Delete(key, true))})
 }
 
 // deleteDelta stages the deletion of an object. As in client-go, handlers are also told
@@ -112,6 +100,19 @@ func deleteDelta(w *indexer.Writer, key string, obj any) queue.Delta {
 		d.Seq = c.Seq
 	} else {
 		d.Seq = w.NextSeq()
+	}
+	return d
+}
+
+// keyBytes is about how long a delta without objects is.
+const keyBytes = 128
+
+// lostDelta is the delta of a missed deletion. It has the last known object, if that can be read.
+func (k *Sink) lostDelta(c *indexer.Change) queue.Delta {
+	d := queue.Delta{Seq: c.Seq, Type: cache.Deleted, Key: c.Key, FinalStateUnknown: true, SizeBytes: keyBytes}
+	if d.New = k.told(c.Old); d.New != nil {
+		d.NewRecord = c.OldRecord
+		d.SizeBytes += c.OldSizeBytes
 	}
 	return d
 }
@@ -134,16 +135,13 @@ func (k *Sink) transformLocked(obj any) (transformed any, key string, refused *r
 	return obj, key, nil
 }
 
-// encodeLocked is transformLocked for an object that is to be stored.
-func (k *Sink) encodeLocked(obj any) (value *record.Object, key string, refused *refusedError) {
-	if obj, key, refused = k.transformLocked(obj); refused != nil {
-		return nil, "", refused
-	}
+// encode encodes an object that is to be stored.
+func encode(key string, obj any) (*record.Object, *refusedError) {
 	value, err := indexer.Encode(key, obj)
 	if err != nil {
-		return nil, "", &refusedError{fmt.Sprintf("%.200s", key), err}
+		return nil, &refusedError{fmt.Sprintf("%.200s", key), err}
 	}
-	return value, key, nil
+	return value, nil
 }
 
 // told returns the old object of a change, nil if it is of another Go type: another transform has stored it.
@@ -262,13 +260,7 @@ func (k *Sink) forgetBookmark(b *persist.Batch) { b.Delete(bookmarksBucket, k.sp
 
 // Replace implements [cache.ReflectorStore]. The Resumer has brought the store up to
 // date already, unless the first list has to come again.
-func (k *Sink) Replace([]any, string) error {
-	if err := k.lockOpen(); err != nil {
-		return err
-	}
-	k.mu.Unlock()
-	return nil
-}
+func (k *Sink) Replace([]any, string) error { return nil }
 
 // Resync implements [cache.ReflectorStore].
 func (k *Sink) Resync() error {

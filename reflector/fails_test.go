@@ -82,7 +82,7 @@ func TestAServerThatCannotWatchIsListed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				w := newWorld(t, "5", c.first...)
-				w.opts.Relist = c.how
+				w.first = c.how
 				w.run()
 				w.server.requests.expect(t, c.want...)
 				w.server.then(lists("6", "a@3"), refused, lists("7", "a@3"), refused, lists("8", "a@3"), opens(added("c@9")))

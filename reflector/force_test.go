@@ -27,7 +27,7 @@ func TestARelistForcedBeforeTheStart(t *testing.T) {
 			t.Errorf("the list is of version %q", rv)
 		}
 		w.server.requests.expect(t, "LIST rv=5 NotOlderThan")
-		w.store.calls.expect(t, "begin rewrite", "item a@3", "finish 9")
+		w.store.calls.expect(t, "begin rewrite", "finish 9")
 		open, err := w.resumer.Watch(metav1.ListOptions{ResourceVersion: "9", AllowWatchBookmarks: true, TimeoutSeconds: new(int64(300))})
 		if err != nil {
 			t.Fatal(err)
@@ -48,14 +48,14 @@ func TestARelistForcedWhileAWatchIsOpen(t *testing.T) {
 		}
 		advance(firstBackoff)
 		w.server.requests.expect(t, "LIST rv=6 NotOlderThan", "WATCH rv=9")
-		w.store.calls.expect(t, "begin rewrite", "item a@3", "finish 9", "replace 9", "add c@10")
+		w.store.calls.expect(t, "begin rewrite", "finish 9", "replace 9", "add c@10")
 		advance(time.Hour)
 		w.server.requests.expect(t)
 		// What was forced is not remembered.
 		w.server.then(lists("11", "a@3"), opens())
 		w.server.last().send(failure(errGone))
 		advance(firstBackoff)
-		w.store.calls.expect(t, "begin", "item a@3", "finish 11", "replace 11")
+		w.store.calls.expect(t, "begin", "finish 11", "replace 11")
 	})
 }
 
@@ -71,53 +71,53 @@ func TestAForcedRelistIsNotForgotten(t *testing.T) {
 		{
 			"while the question is asked, and answered by a version", nil,
 			[]answer{after(time.Second, lists("9")), opens(added("b@6"))}, []answer{lists("9", "a@3"), opens()},
-			[]string{"begin rewrite", "item a@3", "finish 9", "replace 9"},
+			[]string{"begin rewrite", "finish 9", "replace 9"},
 		},
 		{
 			"while the question is asked, and not answered", nil,
 			[]answer{after(time.Second, fails(errNetwork))}, []answer{lists("9", "a@3"), opens()},
-			[]string{"begin rewrite", "item a@3", "finish 9", "replace 9"},
+			[]string{"begin rewrite", "finish 9", "replace 9"},
 		},
 		{
 			"while the watch of a List is opened", nil,
 			[]answer{lists("9"), after(time.Second, opens(added("b@6")))}, []answer{lists("9", "a@3"), opens()},
-			[]string{"begin rewrite", "item a@3", "finish 9", "replace 9"},
+			[]string{"begin rewrite", "finish 9", "replace 9"},
 		},
 		{
 			"while the watch of a List is opened, and it expires", nil,
 			[]answer{lists("9"), after(time.Second, opens(failure(errGone)))}, []answer{lists("9", "a@3"), opens()},
-			[]string{"begin rewrite", "item a@3", "finish 9", "replace 9"},
+			[]string{"begin rewrite", "finish 9", "replace 9"},
 		},
 		{
 			"during a relist", because(false, false),
 			[]answer{after(time.Second, lists("8", "a@3"))}, []answer{lists("9", "a@3"), opens()},
-			[]string{"begin", "item a@3", "finish 8", "replace 8", "begin rewrite", "item a@3", "finish 9", "replace 9"},
+			[]string{"begin", "finish 8", "replace 8", "begin rewrite", "finish 9", "replace 9"},
 		},
 		{
 			"during a relist that fails", because(false, false),
 			[]answer{after(time.Second, fails(errInternal))}, []answer{lists("9", "a@3"), opens()},
-			[]string{"begin", "abort", "begin rewrite", "item a@3", "finish 9", "replace 9"},
+			[]string{"begin", "abort", "begin rewrite", "finish 9", "replace 9"},
 		},
 		{
 			"during a relist that finds the server behind", because(false, false),
 			[]answer{after(time.Second, fails(tooLarge()))}, []answer{lists("4", "a@3"), opens()},
-			[]string{"begin", "abort", "begin rewrite newest", "item a@3", "finish 4", "replace 4"},
+			[]string{"begin", "abort", "begin rewrite", "finish 4", "replace 4"},
 		},
 		{
 			"while the watch after a relist is opened", because(false, false),
 			[]answer{lists("8", "a@3"), after(time.Second, opens())}, []answer{lists("9", "a@3"), opens()},
-			[]string{"begin", "item a@3", "finish 8", "replace 8", "begin rewrite", "item a@3", "finish 9", "replace 9"},
+			[]string{"begin", "finish 8", "replace 8", "begin rewrite", "finish 9", "replace 9"},
 		},
 		{
 			"while the question before the next watch is asked", nil,
 			[]answer{lists("5"), closes(added("b@6")), after(time.Second, lists("6")), opens()}, []answer{lists("9", "a@3"), opens()},
-			[]string{"replace 5", "add b@6", "begin rewrite", "item a@3", "finish 9", "replace 9"},
+			[]string{"replace 5", "add b@6", "begin rewrite", "finish 9", "replace 9"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				w := newWorld(t, "5", append(c.answers, c.then...)...)
-				w.opts.Relist = c.relist
+				w.first = c.relist
 				w.run()
 				advance(500 * time.Millisecond)
 				w.force()
@@ -132,10 +132,10 @@ func TestAForcedRelistIsNotForgotten(t *testing.T) {
 func TestAnotherDemandDoesNotWeakenTheFirst(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "5", lists("9", "a@3"))
-		w.opts.Relist = because(true, false)
+		w.first = because(true, false)
 		w.open().ForceRelist(Relisting{Cause: "Forced"})
 		w.list()
-		if how := w.store.lastHow(); !how.Rewrite {
+		if how := w.lastHow(); !how.Rewrite {
 			t.Errorf("relisted by %+v", how)
 		}
 	})
@@ -159,7 +159,7 @@ func TestStopEndsAWatchThatNobodyTook(t *testing.T) {
 
 func TestStopWaitsForTheOpenWatch(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "5", lists("5"), opens())
+		w := newWorld(t, "5", says("5"), opens())
 		r := w.open()
 		w.list()
 		open, err := r.Watch(metav1.ListOptions{ResourceVersion: "5"})
@@ -301,7 +301,7 @@ func TestEverythingInOneOrder(t *testing.T) {
 			}
 		}
 		want = []string{
-			"relisting: Expired", "begin", "LIST rv=6 NotOlderThan", "contact", "item a@3", "LIST continue=x", "contact", "item c@9", "finish 9",
+			"relisting: Expired", "begin", "LIST rv=6 NotOlderThan", "contact", "LIST continue=x", "contact", "finish 9",
 			"replace 9", "WATCH rv=9", "live",
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

@@ -4,14 +4,15 @@ import (
 	"github.com/warmwatch/warmwatch/checkpoint"
 )
 
-// Empty implements [Store]. If it is true, no handler knows an object either.
-func (k *Sink) Empty() bool {
+// empty reports whether nothing was ever stored. Then no handler knows an object either.
+func (k *Sink) empty() bool {
 	return k.indexer.Seq() == 0 && k.indexer.Len() == 0 && !k.log.HasKnown()
 }
 
-// Contradicts implements [Store]. A transform may have stored the object under another name, or without
-// its version.
-func (k *Sink) Contradicts(v checkpoint.ObjectVersion) bool {
+// contradicts reports whether the store should have this very version of an object, which is not newer
+// than the store, and has another one or none. It returns false where that is not certain: a transform may have
+// stored the object under another name, or without its version.
+func (k *Sink) contradicts(v checkpoint.ObjectVersion) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	w := k.indexer.Writer()
@@ -23,20 +24,46 @@ func (k *Sink) Contradicts(v checkpoint.ObjectVersion) bool {
 	return isOther(uid, v.UID) || rv != "" && rv != v.ResourceVersion
 }
 
-// Stored implements [Store].
-func (k *Sink) Stored() int { return k.indexer.Len() }
-
-// Counts implements [Store].
-func (k *Sink) Counts(objects int64) bool {
+// counts reports whether the store has so many objects, or may have others because it has refused some.
+func (k *Sink) counts(objects int64) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.refused || int64(k.indexer.Len()) == objects
 }
 
-// Comparable implements [Store].
-func (k *Sink) Comparable(schema string) bool {
+// comparable reports whether each object of the store is what the server has of it if uid and
+// resourceVersion are the same: the contents of all were compared when the
+// server's schema was this one.
+func (k *Sink) comparable(schema string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	whole := k.complete && k.trusted && !k.distrusted && !k.filling && !k.record.Rewrite
 	return whole && schema != "" && schema == k.record.ServerSchema
+}
+
+// at returns the version of the last event, bookmark or list that was applied. Unlike resourceVersion it does not
+// wait for what is being applied.
+func (k *Sink) at() string { return k.indexer.LastStoreSyncResourceVersion() }
+
+// resourceVersion returns the version at which a watch may begin: the store has
+// everything up to it. Empty if it is not known.
+func (k *Sink) resourceVersion() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.trusted {
+		return ""
+	}
+	return k.record.ResourceVersion
+}
+
+// lastVersion returns the highest resourceVersion that the store has seen, whether or not
+// a watch can be resumed there. It is empty if no server would understand it.
+func (k *Sink) lastVersion() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	rv := checkpoint.Later(k.record.ResourceVersion, k.record.HighestVersion)
+	if !checkpoint.HasOrder(rv) {
+		return ""
+	}
+	return rv
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -14,19 +15,20 @@ import (
 	"github.com/warmwatch/warmwatch/persist"
 )
 
-// A relist writes chunks of at most so many items, or about so many bytes. It stages as
-// much in memory before it uses the file.
 const (
-	defaultRelistItems = 500
-	relistBytes        = 2 << 20
+	// A relist applies chunks of at most so many items, or about so many bytes if MaxPendingBytes is the default. It
+	// stages as much in memory before it uses the file.
+	relistItems = 500
+	relistBytes = 2 << 20
 	// silentBytes is how much a relist that writes items as they come holds at most. Each of many
 	// informers may hold as much at the same time.
 	silentBytes = 512 << 10
 )
 
-// relist implements [Relist]. Items are compared with the store by uid,
+// relist receives the items of a list, and compares them with the store by uid,
 // resourceVersion and content: the same version may have other content, because a default
-// was added, or because a server converts the object in another way.
+// was added, or because a server converts the object in another way. One goroutine calls its methods, but for same; an
+// error of one ends the relist. One relist is under way at a time.
 //
 // Items that differ are staged, and applied when the list is complete: deletions first,
 // then updates and additions, as client-go tells them. The list is applied in chunks, each of
@@ -36,46 +38,29 @@ const (
 // Two kinds of items are written as they come: those that have not changed, if all records are to
 // be written anew, and all of the first list into an empty store, while no handler knows an object.
 type relist struct {
-	k    *Sink
-	how  Relisting
-	seen map[string]struct{} // Keys of the list.
-	// begun is the last write before.
-	begun uint64
-	// onlyOurs: the store has nothing but what this relist has written. written is its last write.
+	k     *Sink
+	how   Relisting
+	seen  map[string]struct{} // Keys of the list.
+	begun uint64              // The last write before.
+	stage *stage
+	// newest is the latest resourceVersion of the objects.
+	newest string
+	// onlyOurs: the store has nothing but what this relist has written, each key once. written is its last write.
 	onlyOurs bool
 	written  uint64
-	stage    *stage
 	// silent has items that are written without telling handlers.
-	silent chunk
-	// leftOut has the objects that the list has and the store cannot take: the uid by the key,
-	// before the transform.
-	leftOut map[string]types.UID
-	// refused is why an object of the list was left out last; nil if none was.
-	refused    error
-	refusedKey string
-	// byVersion: Known has found an object, whose content was not compared.
+	silent      []item
+	silentBytes int
+	// leftOut is how many objects were left out, and refused why the last of them was.
+	leftOut int
+	refused *refusedError
+	// byVersion: known has found an object, whose content was not compared.
 	byVersion bool
 	done      bool
 }
 
-// chunk collects items until there are enough of them.
-type chunk struct {
-	items []stagedItem
-	bytes int
-}
-
-func (c *chunk) add(it stagedItem) {
-	c.items = append(c.items, it)
-	c.bytes += it.value.SizeBytes()
-}
-
-func (c *chunk) reset() {
-	clear(c.items)
-	c.items, c.bytes = c.items[:0], 0
-}
-
-// BeginRelist implements [Store].
-func (k *Sink) BeginRelist(how Relisting) (Relist, error) {
+// beginRelist begins to compare the store with a list.
+func (k *Sink) beginRelist(how Relisting) (*relist, error) {
 	if err := k.lockOpen(); err != nil {
 		return nil, err
 	}
@@ -100,63 +85,85 @@ func (k *Sink) BeginRelist(how Relisting) (Relist, error) {
 	}
 	return &relist{
 		k: k, how: how, begun: k.indexer.Seq(), onlyOurs: first && k.filling, stage: newStage(k),
-		seen: make(map[string]struct{}, k.indexer.Len()), leftOut: map[string]types.UID{},
+		seen: make(map[string]struct{}, k.indexer.Len()),
 	}, nil
 }
 
-// Item implements [Relist].
-func (r *relist) Item(obj runtime.Object) error {
+// item receives an object that exists.
+func (r *relist) item(obj runtime.Object) error {
 	k := r.k
 	if err := k.lockOpen(); err != nil {
 		return err
 	}
 	defer k.mu.Unlock()
-	sent := versionOf(obj)
-	if err := k.unexpected(obj); err != nil {
-		return r.leaveOut(obj, sent, err)
-	}
-	value, key, refused := k.encodeLocked(obj)
-	if refused != nil {
-		return r.leaveOut(obj, sent, refused)
+	value, key, err := r.encodeLocked(obj)
+	if value == nil {
+		return err
 	}
 	_, repeated := r.seen[key]
 	r.seen[key] = struct{}{}
-	if len(r.leftOut) > 0 {
-		delete(r.leftOut, sent.Key())
-	}
-	if r.onlyOurs && !repeated {
-		return r.addSilentLocked(stagedItem{key: key, value: value, isNew: true})
-	}
 	if repeated { // What came before may not be in the store yet.
 		if err := r.writeSilentLocked(); err != nil {
 			return err
 		}
+		r.onlyOurs = false
 	}
-	same := r.holdsLocked(key, value)
-	if !same && !k.filling {
+	same := !r.onlyOurs && r.holdsLocked(key, value)
+	switch {
+	case !k.filling && (!same || repeated): // The last one counts.
 		return r.stage.put(key, value)
+	case same && !r.how.Rewrite:
+		return nil
 	}
-	if err := r.stage.remove(key); err != nil || (same && !r.how.Rewrite) {
-		return err
-	}
-	return r.addSilentLocked(stagedItem{key: key, value: value})
-}
-
-// addSilentLocked takes an item that handlers are not told of, and writes those that it has if they are many.
-func (r *relist) addSilentLocked(it stagedItem) error {
-	if r.silent.add(it); len(r.silent.items) < r.k.relistItems && r.silent.bytes < silentBytes {
+	r.silent = append(r.silent, item{key, value})
+	if r.silentBytes += value.SizeBytes(); len(r.silent) < relistItems && r.silentBytes < min(silentBytes, k.batchBytes) {
 		return nil
 	}
 	return r.writeSilentLocked()
 }
 
-// Known implements [Relist].
-func (r *relist) Known(v checkpoint.ObjectVersion) (bool, error) {
+// encodeLocked transforms and encodes an object of the list. If the store cannot take it, it is left out, and the old
+// object stays in its place, if there is one: an old version is better than a deletion that has not happened. The next
+// process relists. What has no metadata fails the list, as in client-go: it could be any object.
+func (r *relist) encodeLocked(obj runtime.Object) (value *record.Object, key string, err error) {
+	k, sent := r.k, versionOf(obj)
+	r.newest = checkpoint.Later(r.newest, sent.ResourceVersion)
+	refused := k.unexpected(obj)
+	if refused == nil {
+		var transformed any
+		if transformed, key, refused = k.transformLocked(obj); refused == nil {
+			value, refused = encode(key, transformed)
+		}
+	}
+	if refused == nil {
+		return value, key, nil
+	}
+	if _, err := meta.Accessor(obj); err != nil {
+		return nil, "", refused
+	}
+	r.leftOut++
+	r.refused, k.refused, key = refused, true, sent.Key()
+	w := k.indexer.Writer()
+	defer w.Close()
+	// In another cluster nobody knows what a uid is of.
+	if uid, _, exists := w.Head(key); !exists || isOther(uid, sent.UID) || k.record.Rewound {
+		return nil, "", nil
+	}
+	if old := k.told(w.Sound(key)); old != nil {
+		value, _ = encode(key, old)
+	}
+	return value, key, nil
+}
+
+// known receives the version of an object that exists, and reports whether the store has
+// it. If not, and if the object is not received as an item, it does not exist.
+func (r *relist) known(v checkpoint.ObjectVersion) (bool, error) {
 	k := r.k
 	if err := k.lockOpen(); err != nil {
 		return false, err
 	}
 	defer k.mu.Unlock()
+	r.newest = checkpoint.Later(r.newest, v.ResourceVersion)
 	key := v.Key()
 	w := k.indexer.Writer()
 	defer w.Close()
@@ -168,17 +175,20 @@ func (r *relist) Known(v checkpoint.ObjectVersion) (bool, error) {
 	return true, nil
 }
 
-// Same implements [Relist].
-func (r *relist) Same(v checkpoint.ObjectVersion, encoded []byte) (bool, error) {
+// same receives an object that exists, in protobuf, and reports whether the store has the
+// same. If not, the object is received as an item later. It does not keep encoded, and
+// may be called by another goroutine, but not once finish is called.
+func (r *relist) same(v checkpoint.ObjectVersion, encoded []byte) (bool, error) {
 	k := r.k
 	if err := k.lockOpen(); err != nil {
 		return false, err
 	}
 	defer k.mu.Unlock()
+	r.newest = checkpoint.Later(r.newest, v.ResourceVersion)
 	key := v.Key()
 	_, repeated := r.seen[key]
 	// A transform may say something else of the same object.
-	if k.filling || r.how.Rewrite || k.transform != nil || repeated || len(r.leftOut) > 0 {
+	if k.filling || r.how.Rewrite || k.transform != nil || repeated {
 		return false, nil
 	}
 	w := k.indexer.Writer()
@@ -204,22 +214,23 @@ func isOther(a, b types.UID) bool { return a != b && a != "" && b != "" }
 // writeSilentLocked writes what handlers are not told of: unchanged objects, if the relist
 // rewrites all records, and the first list into an empty store.
 func (r *relist) writeSilentLocked() error {
-	if len(r.silent.items) == 0 {
+	if len(r.silent) == 0 {
 		return nil
 	}
 	r.k.db.WaitForMuchRoom() // Nobody waits for an object of the list before all of it is there.
 	w := r.k.indexer.Writer()
 	defer w.Close()
 	r.onlyOurs = r.onlyOurs && r.k.indexer.Seq() == r.written // Else somebody has put an object into the store.
-	for _, it := range r.silent.items {
-		if it.isNew && r.onlyOurs {
+	for _, it := range r.silent {
+		if r.onlyOurs {
 			w.SetNew(it.key, it.value)
 		} else {
 			w.Set(it.key, it.value, false)
 		}
 		r.k.detector.AddObject(it.value.Object)
 	}
-	r.silent.reset()
+	clear(r.silent)
+	r.silent, r.silentBytes = r.silent[:0], 0
 	if err := r.k.writeLocked(w, nil); err != nil {
 		return err
 	}
@@ -227,28 +238,29 @@ func (r *relist) writeSilentLocked() error {
 	return nil
 }
 
-// Finish implements [Relist].
-func (r *relist) Finish(rv string, ordered bool) (changed bool, err error) {
-	if !ordered {
-		rv = "" // It says nothing of the objects.
-	}
-	err = r.finish(rv)
-	return r.k.indexer.Seq() != r.begun, err
-}
-
-func (r *relist) finish(rv string) error {
+// finish is called after the last item, with the resourceVersion of the list. It is
+// empty if the list has none: the version of the next bookmark is the store's then. After nil the store has these objects
+// and no others, or another relist is already demanded ([Resumer.ForceRelist]), and the store is not served before that is
+// done. finish reports whether the relist has written anything.
+func (r *relist) finish(rv string) (changed bool, err error) {
 	k := r.k
 	if err := k.lockOpen(); err != nil {
-		return err
+		return false, err
 	}
 	defer k.mu.Unlock()
+	if order, ok := checkpoint.CompareVersions(r.newest, rv); ok && order > 0 {
+		// kube-apiserver has no such list. The versions have no common order, so no other watch than this Reflector's begins there.
+		k.logger.V(2).Info("The list has an object that is newer than the list, so no watch is resumed there", "resourceVersion", rv, "newest", r.newest)
+		rv = ""
+	}
 	if err := r.writeSilentLocked(); err != nil {
-		return err
+		return false, err
 	}
 	before := k.indexer.Len()
 	if err := r.applyLocked(rv); err != nil {
-		return err
+		return false, err
 	}
+	changed = k.indexer.Seq() != r.begun
 	if before > 0 && k.indexer.Len() == 0 {
 		k.logger.Info("The server has no objects any more, all that the cache had are deleted", "objects", before)
 	}
@@ -258,25 +270,28 @@ func (r *relist) finish(rv string) error {
 			if failed, ok := errors.AsType[*indexer.IndexFuncError](err); ok {
 				panic(failed) // The server has the object. client-go panics, too.
 			}
-			return err
+			return false, err
 		}
 	}
-	whole := k.informer.RelistEnded(true, r.refused)
+	var refused error
+	if r.leftOut > 0 { // In one line: there may be many objects.
+		refused = r.refused
+		k.logger.Error(refused, "Left objects out of the cache", "objects", r.leftOut, "one", r.refused.key)
+	}
+	whole := k.informer.RelistEnded(true, refused)
+	r.done = true
 	if !whole && k.filling { // It may have lost what it has written. Nobody has seen the store yet.
-		r.done = true
-		return nil
+		return changed, nil
 	}
 	r.recordLocked(rv, whole)
 	w := k.indexer.Writer()
 	defer w.Close()
 	w.SetComplete()
 	if err := k.commitLocked(w, rv, nil, r.stage.drop, k.forgetBookmark); err != nil {
-		return err
+		return false, err
 	}
-	r.done = true
-	r.logLeftOut()
 	k.informer.Relisted(!r.byVersion)
-	return nil
+	return changed, nil
 }
 
 // recordLocked makes the checkpoint that of a store which is equal to the list.
@@ -299,18 +314,18 @@ func (r *relist) recordLocked(rv string, whole bool) {
 	}
 }
 
-// Abort implements [Relist].
-func (r *relist) Abort() {
+// abort ends a relist that cannot be finished. The items are not applied, except
+// those that a relist writes as they come. It does nothing once the list was applied.
+func (r *relist) abort() {
 	if r.done {
 		return
 	}
 	r.k.informer.RelistEnded(false, nil)
-	if r.k.lockOpen() != nil {
+	if len(r.stage.spilled) == 0 || r.k.lockOpen() != nil {
 		return // The next informer of the space removes what is staged.
 	}
 	defer r.k.mu.Unlock()
-	r.silent.reset()
-	if err := r.stage.discard(); err != nil && !errors.Is(err, persist.ErrClosed) {
+	if _, err := r.k.db.Update(r.stage.drop); err != nil && !errors.Is(err, persist.ErrClosed) {
 		r.k.logger.Error(err, "Could not forget what a relist has staged")
 	}
 }

@@ -233,6 +233,9 @@ func page(rv, next string, items ...string) answer {
 
 func lists(rv string, items ...string) answer { return page(rv, "", items...) }
 
+// says answers the question by a version alone.
+func says(rv string) answer { return page(rv, "more") }
+
 func fails(err error) answer {
 	return func(context.Context, *server) (any, error) { return nil, err }
 }

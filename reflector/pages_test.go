@@ -3,9 +3,7 @@ package reflector
 import (
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/url"
 	"testing"
 	"time"
 
@@ -14,13 +12,13 @@ import (
 )
 
 // TestPagesOfDifferentVersions: what happened between two pages comes by the watch,
-// which has to begin at the version of the first one.
+// which has to begin at the version of the first one. The next process lists.
 func TestPagesOfDifferentVersions(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		// b@4 is deleted at 8, after its page was read.
 		w := newWorld(t, "", page("7", "x", "a@3", "b@4"), page("9", "", "c@9"), opens(deleted("b@8"), added("c@9"))).run()
 		w.server.requests.expect(t, "LIST limit=500", "LIST limit=500 continue=x", "WATCH rv=7")
-		w.store.calls.expect(t, "begin", "item a@3", "item b@4", "item c@9", "finish 7", "replace 7", "delete b@8", "add c@9")
+		w.store.calls.expect(t, "begin", "finish ", "replace 7", "delete b@8", "add c@9")
 		w.store.expectContents(t, "a@3", "c@9")
 	})
 }
@@ -48,9 +46,7 @@ func TestTheFirstListOfAnEmptyStoreIsAsClientGos(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				w := newWorld(t, "", c.answers...)
-				clear(w.store.objects)
-				w.withPast()
+				w := newEmptyWorld(t, c.answers...)
 				w.run()
 				advance(firstBackoff)
 				w.server.requests.expect(t, c.requests...)
@@ -60,17 +56,14 @@ func TestTheFirstListOfAnEmptyStoreIsAsClientGos(t *testing.T) {
 	t.Run("the store has something", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			w := newWorld(t, "", lists("9", "a@3"), opens())
-			w.withPast()
 			w.run()
 			w.server.requests.expect(t, "LIST limit=500", "WATCH rv=9")
 		})
 	})
 	t.Run("the newest is wanted", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
-			w := newWorld(t, "", lists("9", "a@3"), opens())
-			clear(w.store.objects)
-			w.withPast()
-			w.opts.Relist = because(true, true)
+			w := newEmptyWorld(t, lists("9", "a@3"), opens())
+			w.first = because(true, true)
 			w.run()
 			w.server.requests.expect(t, "LIST limit=500", "WATCH rv=9")
 		})
@@ -89,9 +82,7 @@ func TestAServerThatPagesItsFirstListIsAskedForPages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				w := newWorld(t, "", append(c.first, opens())...)
-				clear(w.store.objects)
-				w.withPast()
+				w := newEmptyWorld(t, append(c.first, opens())...)
 				w.run()
 				w.server.requests.take()
 				w.server.then(lists("12", "a@3"), opens())
@@ -107,17 +98,17 @@ func TestAServerThatRefusesResourceVersionMatchIsAskedForTheNewest(t *testing.T)
 	for _, code := range []int32{http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusUnprocessableEntity, http.StatusNotImplemented} {
 		bubble(t, func(t *testing.T) {
 			w := newWorld(t, "5", fails(statusError(code)), lists("9", "a@3"), opens())
-			w.opts.Relist = because(false, false)
+			w.first = because(false, false)
 			w.run()
 			w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "LIST limit=500", "WATCH rv=9")
-			w.store.calls.expect(t, "begin", "abort", "begin", "item a@3", "finish 9", "replace 9")
+			w.store.calls.expect(t, "begin", "abort", "begin", "finish 9", "replace 9")
 		})
 	}
 	t.Run("and refuses everything", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			refused := fails(statusError(http.StatusBadRequest))
 			w := newWorld(t, "5", refused, refused)
-			w.opts.Relist = because(false, false)
+			w.first = because(false, false)
 			w.run()
 			w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "LIST limit=500")
 			w.server.then(lists("9", "a@3"), opens())
@@ -130,7 +121,7 @@ func TestAServerThatRefusesResourceVersionMatchIsAskedForTheNewest(t *testing.T)
 	t.Run("but nobody else", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			w := newWorld(t, "5", fails(errForbidden))
-			w.opts.Relist = because(false, false)
+			w.first = because(false, false)
 			w.run()
 			w.server.requests.expect(t, "LIST rv=5 NotOlderThan")
 		})
@@ -140,61 +131,14 @@ func TestAServerThatRefusesResourceVersionMatchIsAskedForTheNewest(t *testing.T)
 // errCut is what client-go says of an answer that ends too early.
 var errCut = fmt.Errorf("unexpected error when reading response body: %w", io.ErrUnexpectedEOF)
 
-// TestAPageThatIsCutIsAskedForAgain, and what came before it is not.
-func TestAPageThatIsCutIsAskedForAgain(t *testing.T) {
-	noConnection := &net.OpError{Op: "dial", Err: errNetwork}
-	for _, c := range []struct {
-		name     string
-		failures []error
-		requests []string
-	}{
-		{"once", []error{errCut}, []string{"LIST limit=500 continue=x", "LIST limit=500 continue=x"}},
-		{"it is too large", []error{errCut, errCut, errCut}, []string{
-			"LIST limit=500 continue=x", "LIST limit=500 continue=x", "LIST limit=250 continue=x", "LIST limit=125 continue=x",
-		}},
-		{"there is no link for a while", []error{errCut, noConnection, noConnection}, []string{
-			"LIST limit=500 continue=x", "LIST limit=500 continue=x", "LIST limit=500 continue=x", "LIST limit=500 continue=x",
-		}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newWorld(t, "", page("7", "x", "a@3"))
-				for _, err := range c.failures {
-					w.server.then(fails(err))
-				}
-				w.server.then(page("7", "", "b@4"), opens())
-				w.run()
-				advance(pageTries * pageRetry)
-				w.server.requests.expect(t, append(append([]string{"LIST limit=500"}, c.requests...), "WATCH rv=7")...)
-				w.store.calls.expect(t, "begin", "item a@3", "item b@4", "finish 7", "replace 7")
-			})
-		})
-	}
-	t.Run("for ever", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			w := newWorld(t, "", page("7", "x", "a@3"))
-			for range pageTries {
-				w.server.then(fails(noConnection))
-			}
-			w.server.then(lists("9", "b@4"), opens())
-			w.run()
-			advance(pageTries*pageRetry + firstBackoff)
-			w.store.calls.expect(t, "begin", "item a@3", "abort", "begin", "item b@4", "finish 9", "replace 9")
-			w.server.requests.take()
-		})
-	})
-}
-
 // TestAListThatIsCutComesInPages: a connection that does not last for all objects lasts for some.
 func TestAListThatIsCutComesInPages(t *testing.T) {
 	t.Run("an empty store", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
-			w := newWorld(t, "", fails(errCut), page("9", "x", "a@3"), fails(errCut), page("9", "", "b@4"), opens())
-			clear(w.store.objects)
-			w.withPast()
+			w := newEmptyWorld(t, fails(errCut), page("9", "x", "a@3"), page("9", "", "b@4"), opens())
 			w.run()
-			advance(firstBackoff + pageRetry)
-			w.server.requests.expect(t, "LIST rv=0 limit=500", "LIST limit=62", "LIST limit=62 continue=x", "LIST limit=62 continue=x", "WATCH rv=9")
+			advance(firstBackoff)
+			w.server.requests.expect(t, "LIST rv=0 limit=500", "LIST limit=62", "LIST limit=62 continue=x", "WATCH rv=9")
 			w.store.expectContents(t, "a@3", "b@4")
 			// The next one is asked for at once.
 			w.server.then(lists("12", "a@3"), opens())
@@ -206,39 +150,11 @@ func TestAListThatIsCutComesInPages(t *testing.T) {
 	t.Run("the store has something", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			w := newWorld(t, "5", fails(errCut), page("9", "", "a@3"), opens())
-			w.opts.Relist = &Relisting{NotOlderThan: "5"}
+			w.first = because(false, false)
 			w.run()
 			advance(firstBackoff)
 			w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "LIST rv=5 limit=62 NotOlderThan", "WATCH rv=9")
 			w.store.calls.take()
 		})
-	})
-}
-
-// TestPagesGrowAgain: what has cut the lists may be over by now, as where a load balancer accepts connections
-// for API servers that are just starting. A list in pages of one object each would be a load for them.
-func TestPagesGrowAgain(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		const most = 50
-		want := []string{"LIST limit=50", "LIST limit=6", "LIST limit=6", "LIST limit=3", "LIST limit=1", "LIST limit=1"}
-		w := newWorld(t, "")
-		for range want {
-			w.server.then(fails(&url.Error{Op: "Get", URL: "http://server", Err: io.EOF}))
-		}
-		w.opts.PageSize = most
-		first := len(want)
-		for limit := 1; limit < 2*most; limit *= 2 {
-			for range 8 {
-				w.server.then(page("9", "x", "a@3"))
-				want = append(want, fmt.Sprintf("LIST limit=%d continue=x", min(limit, most)))
-			}
-		}
-		want[first] = "LIST limit=1"
-		w.server.then(page("9", "", "b@4"), opens())
-		w.run()
-		advance(time.Hour)
-		w.server.requests.expect(t, append(want, "LIST limit=50 continue=x", "WATCH rv=9")...)
-		w.store.expectContents(t, "a@3", "b@4")
-		w.store.calls.take()
 	})
 }

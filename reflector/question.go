@@ -26,8 +26,6 @@ const (
 	questionDue questioning = iota
 	// questionAnswered: nothing has happened since.
 	questionAnswered
-	// questionContradicted: the answer contradicts the store. The relist has not been done yet.
-	questionContradicted
 	// questionUseless: the answers say nothing, or cost too much. Once the store has caught up, this process does not ask again.
 	questionUseless
 )
@@ -50,24 +48,10 @@ func (r *Resumer) doubt() {
 // isDue reports whether a question is due before a watch. Until the store has caught up, each watch needs an answer. Where
 // the versions of lists and objects have no common order, an answer says nothing, and the store has no version.
 func (r *Resumer) isDue() bool {
-	rv := r.store.ResourceVersion()
+	ordered := checkpoint.HasOrder(r.sink.resourceVersion())
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return (r.questioning == questionDue || !r.caughtUp) && checkpoint.HasOrder(rv) && rv != "0"
-}
-
-// relisted notes that a relist is done, and whether the store was otherwise before. If it was as the server is,
-// although an answer has contradicted it, the versions of this server's lists say nothing.
-func (r *Resumer) relisted(changed bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.caughtUp = true
-	switch {
-	case r.questioning == questionContradicted && !changed:
-		r.questioning = questionUseless
-	case r.questioning != questionUseless:
-		r.questioning = questionAnswered
-	}
+	return (r.questioning == questionDue || !r.caughtUp) && ordered
 }
 
 // question asks the question, and returns how to relist if the answer contradicts the store, which is at rv.
@@ -77,17 +61,13 @@ func (r *Resumer) question(ctx context.Context, rv string) (*reply, *Relisting, 
 		return nil, nil, fmt.Errorf("reflector: ask the server for its version: %w", err)
 	}
 	r.informer.Contact()
-	how := r.contradiction(a, rv)
-	r.mu.Lock()
-	switch {
-	case how != nil:
-		r.questioning = questionContradicted
-	case r.questioning == questionDue:
-		r.questioning = questionAnswered
-	}
-	r.mu.Unlock()
-	if how != nil {
+	if how := r.contradiction(a, rv); how != nil {
 		return nil, r.found(*how), nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.questioning == questionDue {
+		r.questioning = questionAnswered
 	}
 	return a, nil, nil
 }
@@ -152,7 +132,7 @@ func (r *Resumer) contradiction(a *reply, rv string) *Relisting {
 		return nil
 	}
 	v := versionOfItem(*a.First)
-	if order, ok := checkpoint.CompareVersions(v.ResourceVersion, rv); !ok || order > 0 || !r.store.Contradicts(v) {
+	if order, ok := checkpoint.CompareVersions(v.ResourceVersion, rv); !ok || order > 0 || !r.sink.contradicts(v) {
 		return nil
 	}
 	reason := fmt.Sprintf("the store does not have %s as the server does, at version %s", v.Key(), v.ResourceVersion)

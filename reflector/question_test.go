@@ -14,41 +14,6 @@ import (
 	"github.com/warmwatch/warmwatch/internal/request"
 )
 
-// past is the history of the objects of a memory.
-type past struct {
-	m      *memory
-	stored int
-}
-
-func (p *past) Empty() bool {
-	p.m.mu.Lock()
-	defer p.m.mu.Unlock()
-	return len(p.m.objects) == 0
-}
-
-func (p *past) Stored() int { return p.stored }
-
-func (p *past) Counts(objects int64) bool {
-	p.m.mu.Lock()
-	defer p.m.mu.Unlock()
-	return int64(len(p.m.objects)) == objects
-}
-
-func (p *past) Comparable(string) bool { return false }
-
-func (p *past) Contradicts(v checkpoint.ObjectVersion) bool {
-	p.m.mu.Lock()
-	defer p.m.mu.Unlock()
-	return p.m.objects[v.Name] != v.ResourceVersion
-}
-
-// withPast gives a world a history.
-func (w *world) withPast() *past {
-	p := &past{m: w.store}
-	w.store.history = p
-	return p
-}
-
 // counts is a list of one object, of so many.
 func counts(rv string, objects int64, items ...string) answer {
 	return func(ctx context.Context, s *server) (any, error) {
@@ -86,8 +51,7 @@ func TestAnAnswerThatContradictsTheStoreMeansARelistByContent(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				w := newWorld(t, "5", c.answer)
 				var log journal
-				w.opts.Logger = log.logger()
-				w.withPast()
+				w.store.logger = *log.logger()
 				if c.cause == "" {
 					w.server.then(opens())
 					w.run()
@@ -105,7 +69,7 @@ func TestAnAnswerThatContradictsTheStoreMeansARelistByContent(t *testing.T) {
 				if lines := log.take(); len(lines) != 1 || !strings.HasPrefix(lines[0], fmt.Sprintf(`"level"=0 "msg"="Relisting" "cause"=%q`, c.cause)) {
 					t.Errorf("logged %q", lines)
 				}
-				if how := w.store.lastHow(); how.Cause != c.cause || how.Expired {
+				if how := w.lastHow(); how.Cause != c.cause || how.Expired {
 					t.Errorf("relisted otherwise: %+v", how)
 				}
 			})
@@ -158,7 +122,7 @@ func TestVersionsThatSayNothingAreNotAskedForAgain(t *testing.T) {
 				w := newWorld(t, "5", answers...)
 				w.run()
 				advance(time.Minute)
-				if w.caughtUp.Load() == 0 && len(w.store.hows) == 0 {
+				if w.caughtUp.Load() == 0 && len(w.hows) == 0 {
 					t.Error("not caught up")
 				}
 				w.server.requests.take()
@@ -205,7 +169,6 @@ func TestAWatchThatOpensLateIsFollowedByAQuestion(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				w := newWorld(t, c.rv, c.answers...)
-				w.withPast()
 				w.server.then(after(2*openedLate, opens()), counts("4", 1, "b@4"), lists("4", "b@4"), opens())
 				w.run()
 				advance(2*openedLate + 2*firstBackoff)
@@ -245,7 +208,6 @@ func TestWhenTheStoreHasCaughtUp(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				w := newWorld(t, "5", c.question, opens())
-				w.withPast()
 				w.open()
 				w.run()
 				for i, e := range c.events {
@@ -285,7 +247,6 @@ func TestAStoreThatLacksObjectsIsCompared(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				w := newWorld(t, "5", counts(version, 2, "a@3"), opens())
-				w.withPast()
 				w.run()
 				advance(countPatience - time.Millisecond)
 				w.server.requests.expect(t, "LIST limit=1", "WATCH rv=5")
@@ -305,7 +266,6 @@ func TestAStoreThatLacksObjectsIsCompared(t *testing.T) {
 func TestALateObjectIsNoReasonToList(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "5", counts("9", 2, "a@3"), opens())
-		w.withPast()
 		w.run()
 		advance(countPatience - time.Second)
 		w.server.last().send(added("b@9"))
@@ -321,7 +281,6 @@ func TestALateObjectIsNoReasonToList(t *testing.T) {
 func TestAWatchThatIsCutBeforeTheStoreHasCaughtUpIsFollowedByAQuestion(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "5", counts("9", 2, "a@3"), opens())
-		w.withPast()
 		w.run()
 		advance(quickClose)
 		w.server.then(counts("9", 2, "a@3"), opens(added("b@9")))
@@ -363,8 +322,8 @@ func TestTheClusterIsAskedBesideTheQuestion(t *testing.T) {
 				}
 				close(asked)
 				w.server.requests.expect(t, want...)
-				if how != nil && w.store.lastHow().Cause != how.Cause {
-					t.Errorf("%+v", w.store.lastHow())
+				if how != nil && w.lastHow().Cause != how.Cause {
+					t.Errorf("%+v", w.lastHow())
 				}
 			})
 		})

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/pager"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
-	"github.com/warmwatch/warmwatch/internal/request"
 )
 
 // relist compares the store with a list. It asks for one that is not older than the
@@ -32,22 +32,19 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 	}
 	how := *asked
 	how.Schema = schema
-	r.mu.Lock()
-	how.Newest = how.Newest || r.consistent
-	r.mu.Unlock()
 	switch {
 	case how.Newest:
 		rv = ""
-	case rv == "" && r.store.Empty():
+	case rv == "" && r.sink.empty():
 		rv = anyVersion
 	}
-	listed, err := r.relistAt(ctx, rv, how)
+	listed, changed, err := r.relistAt(ctx, rv, how)
 	if rv != "" && (isExpired(err) || isTooLarge(err) || isNotUnderstood(err)) {
 		how.Newest = true
 		how.Expired = how.Expired && !isTooLarge(err) // It would not return single objects at the version of the newest list either.
 		asked = r.demand(how)                         // So that the next List relists as closely if this one fails.
 		how = *asked
-		listed, err = r.relistAt(ctx, "", how)
+		listed, changed, err = r.relistAt(ctx, "", how)
 	}
 	if isBrokenOff(err) {
 		r.cuts++
@@ -56,13 +53,19 @@ func (r *Resumer) relist(ctx context.Context, rv string, asked *Relisting) (stri
 		return "", fmt.Errorf("reflector: relist (%v): %w", how, err)
 	}
 	r.cuts = 0
-	r.relisted(r.changed)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.next == asked { // Else another relist was demanded meanwhile.
 		r.next = nil
 	}
-	r.eventless, r.consistent = true, false
+	r.caughtUp, r.eventless = true, true
+	contradicted := how.Cause == checkpoint.CauseServerBehind || how.Cause == checkpoint.CauseContradiction
+	switch {
+	case contradicted && !changed: // The versions of this server's lists say nothing.
+		r.questioning = questionUseless
+	case r.questioning != questionUseless:
+		r.questioning = questionAnswered
+	}
 	return listed, nil
 }
 
@@ -75,19 +78,14 @@ const (
 )
 
 // spreadOut waits for a random share of Options.Spread before a relist of many objects, if the
-// server has lost the history under an open watch. The store is served meanwhile. It waits once,
-// however often the relist is tried.
+// server has lost the history under an open watch. The store is served meanwhile.
 func (r *Resumer) spreadOut(ctx context.Context, how *Relisting) error {
 	r.mu.Lock()
-	wasOpen, waited := r.current != nil, r.spreadFor == how
-	r.spreadFor = how
+	wasOpen := r.current != nil
 	r.mu.Unlock()
-	if !how.Expired || how.Rewrite || !wasOpen || waited {
-		return nil
-	}
-	objects := r.store.Stored()
+	objects := r.sink.indexer.Len()
 	longest := min(r.spread, time.Duration(objects)*spreadObject)
-	if objects < spreadLeast || longest <= 0 {
+	if !how.Expired || how.Rewrite || !wasOpen || objects < spreadLeast || longest <= 0 {
 		return nil
 	}
 	select {
@@ -98,54 +96,49 @@ func (r *Resumer) spreadOut(ctx context.Context, how *Relisting) error {
 	}
 }
 
-var (
-	// errStore means that the list was good, but the store has failed.
-	errStore = errors.New("store")
-	// errOlder means that a list is older than was asked for.
-	errOlder = errors.New("the server is behind")
-	// errPageExpired means that the pages took longer than the server keeps
-	// their snapshot.
-	errPageExpired = errors.New("the list expired between two pages")
-)
+// errOlder means that a list is older than was asked for.
+var errOlder = errors.New("the server is behind")
 
 // anyVersion asks for a list of any version, as from the watch cache, however old.
 const anyVersion = "0"
 
-func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (string, error) {
-	listed, err := r.relistByVersion(ctx, rv, how)
-	if !errors.Is(err, errNotByVersion) {
-		return listed, err
+// relistAt relists, and reports whether the store was otherwise before. Of the ways to list it takes the first that is
+// possible: the metadata of all objects, and then those that have changed; all objects, item by item; all, as the client
+// lists.
+func (r *Resumer) relistAt(ctx context.Context, rv string, how Relisting) (listed string, changed bool, err error) {
+	for _, way := range []func(context.Context, string, Relisting) (string, bool, error){r.byVersion, r.byItem, r.byPages} {
+		listed, changed, err = way(ctx, rv, how)
+		if !errors.Is(err, errNotThisWay) {
+			break
+		}
+		r.log.V(2).Info("Listing in another way", "reason", err)
 	}
-	if how.Expired {
-		r.log.V(2).Info("Listing all objects", "reason", err)
-	}
-	return r.relistByContent(ctx, rv, how)
+	return listed, changed, err
 }
 
-// relistByContent compares the store with a list of all objects: item by item where requests are
-// seen, else in pages, as the client decodes them.
-func (r *Resumer) relistByContent(ctx context.Context, rv string, how Relisting) (string, error) {
-	listed, err := r.relistByItem(ctx, rv, how)
-	if !errors.Is(err, errNotByItem) {
-		return listed, err
+// errNotThisWay means that the next way to list is to be tried.
+var errNotThisWay = errors.New("a list is not possible in this way")
+
+// withRelist compares the store with the objects that list receives. list returns their resourceVersion.
+func (r *Resumer) withRelist(how Relisting, list func(*relist) (string, error)) (listed string, changed bool, err error) {
+	relist, err := r.sink.beginRelist(how)
+	if err != nil {
+		return "", false, err
 	}
-	r.log.V(4).Info("Listing without reading item by item", "reason", err)
-	list := func(o metav1.ListOptions) (string, error) {
-		return r.withRelist(how, func(relist Relist) (string, error) { return r.pages(ctx, o, relist) })
+	defer relist.abort()
+	if listed, err = list(relist); err == nil {
+		changed, err = relist.finish(listed)
 	}
-	listed, err = list(r.listOptions(rv))
-	if errors.Is(err, errPageExpired) { // List all at once, as client-go's pager does.
-		listed, err = list(metav1.ListOptions{})
-	}
-	return listed, err
+	return listed, changed, err
 }
 
 // listOptions returns the options of client-go's Reflector (reflector.go, list), and sets
-// ResourceVersionMatch, which client-go does not. After a list that was cut it asks for pages.
+// ResourceVersionMatch, which client-go does not. After a list that was cut it asks for pages: the
+// smaller they are, the less is lost with the next cut.
 func (r *Resumer) listOptions(rv string) metav1.ListOptions {
-	o := metav1.ListOptions{ResourceVersion: rv, Limit: r.pageSize}
+	o := metav1.ListOptions{ResourceVersion: rv, Limit: pageSize}
 	if r.cuts > 0 {
-		o.Limit = max(r.pageSize/cutPageShare>>(r.cuts-1), 1)
+		o.Limit = max(int64(pageSize/cutPageShare)>>(r.cuts-1), 1)
 		if rv == anyVersion { // The watch cache would ignore the limit.
 			o.ResourceVersion = ""
 		}
@@ -160,91 +153,41 @@ func (r *Resumer) listOptions(rv string) metav1.ListOptions {
 	return o
 }
 
-func (r *Resumer) withRelist(how Relisting, list func(Relist) (string, error)) (string, error) {
-	relist, err := r.store.BeginRelist(how)
-	if err != nil {
-		return "", err
-	}
-	defer relist.Abort()
-	return list(relist)
-}
+const (
+	// pageSize is client-go's.
+	pageSize = 500
+	// cutPageShare: after a cut, pages are of fewer objects, and of half as many after each further
+	// one. But the server does not compress less than 128 KB.
+	cutPageShare = 8
+)
 
-// pages lists in pages of o.Limit objects; 0 asks for all at once. The list has the
-// version of its first page: if the pages are not of one snapshot, the watch brings
-// what happened between them.
-func (r *Resumer) pages(ctx context.Context, o metav1.ListOptions, relist Relist) (string, error) {
-	var versions versionOrder
-	asked, rv := o.ResourceVersion, ""
-	limit := request.NewPageLimit(o.Limit, r.pageSize)
-	for {
-		list, err := r.page(ctx, &o, limit)
-		if isExpired(err) && o.Continue != "" {
-			return "", fmt.Errorf("%w: %w", errPageExpired, err)
-		}
+// byPages lists as client-go does, and compares the store with the list as the client decodes it. The list has the
+// version of its first page: if the pages are not of one snapshot, the watch brings what happened between them.
+func (r *Resumer) byPages(ctx context.Context, rv string, how Relisting) (string, bool, error) {
+	return r.withRelist(how, func(relist *relist) (string, error) {
+		o := r.listOptions(rv)
+		pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			page, err := r.lw.ListWithContext(ctx, o)
+			if err == nil {
+				r.informer.Contact()
+			}
+			return page, err
+		})
+		pages.PageSize = o.Limit
+		list, paged, err := pages.ListWithAlloc(ctx, o)
 		if err != nil {
 			return "", err
 		}
-		r.informer.Contact()
+		r.paginated = r.paginated || paged && o.ResourceVersion == anyVersion // Else the watch cache would have ignored the limit.
 		m, err := meta.ListAccessor(list)
 		if err != nil {
 			return "", fmt.Errorf("understand list %T: %w", list, err)
 		}
-		if o.Continue == "" {
-			rv = m.GetResourceVersion()
-			if err := notOlder(rv, asked); err != nil {
-				return "", err
-			}
-		}
-		err = meta.EachListItemWithAlloc(list, func(obj runtime.Object) error {
-			versions.seeObject(obj, m.GetResourceVersion())
-			return relist.Item(obj)
-		})
-		if err != nil {
+		if err := notOlder(m.GetResourceVersion(), rv); err != nil {
 			return "", err
 		}
-		if o.Continue = m.GetContinue(); o.Continue == "" {
-			return rv, r.finish(relist, versions, rv)
-		}
-		if asked == anyVersion { // A watch cache would ignore the limit (client-go, reflector.go, list).
-			r.paginated = true
-		}
-		limit.Came()
-		o.ResourceVersion, o.ResourceVersionMatch, o.Limit = "", "", limit.Objects()
-	}
-}
-
-const (
-	// cutPageShare: after a cut, pages are of fewer objects, and of half as many after each further
-	// one. The smaller they are, the less is lost with the next cut; but the server does not compress
-	// less than 128 KB.
-	cutPageShare = 8
-	// pageTries is how often a page is asked for that is cut,
-	pageTries = 10
-	// pageRetry after each other, as client-go's requests are.
-	pageRetry = time.Second
-)
-
-// page asks for a page again if the connection ends: the server goes on where the last page has
-// ended. It asks for less if the connection has not lasted for a page twice in a row. A list that
-// is asked for at once is given up; the next one comes in pages.
-func (r *Resumer) page(ctx context.Context, o *metav1.ListOptions, limit *request.PageLimit) (list runtime.Object, err error) {
-	for try := range pageTries {
-		list, err = r.lw.ListWithContext(ctx, *o)
-		if !isCut(err) || ctx.Err() != nil || o.Limit == 0 || o.Continue == "" && r.cuts == 0 {
-			return list, err
-		}
-		if try > 0 && isBrokenOff(err) {
-			limit.Cut()
-			o.Limit = limit.Objects()
-		}
-		r.log.V(2).Info("Asking for a page again", "limit", o.Limit, "err", err)
-		select {
-		case <-time.After(pageRetry):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-	return nil, err
+		return m.GetResourceVersion(), meta.EachListItemWithAlloc(list, relist.item)
+	})
 }
 
 // notOlder returns errOlder for a list that is older than was asked for. A ListerWatcher
@@ -254,14 +197,4 @@ func notOlder(listed, asked string) error {
 		return fmt.Errorf("%w: the list is of version %s, asked for was %s", errOlder, listed, asked)
 	}
 	return nil
-}
-
-// finish ends a relist whose list is complete. If the versions have no common order, no other
-// watch than this Reflector's begins there.
-func (r *Resumer) finish(relist Relist, versions versionOrder, rv string) (err error) {
-	if versions.beyond {
-		r.log.V(2).Info("The list has an object that is newer than the list, so no watch is resumed there", "resourceVersion", rv, "newest", versions.newest)
-	}
-	r.changed, err = relist.Finish(rv, !versions.beyond)
-	return err
 }

@@ -17,64 +17,59 @@ func because(rewrite, newest bool) *Relisting {
 }
 
 func TestAListInPages(t *testing.T) {
-	all := []string{"begin", "item a@3", "item b@4", "item c@5", "finish 9", "replace 9"}
+	all := []string{"begin", "finish 9", "replace 9"}
 	for _, c := range []struct {
 		name     string
 		rv       string
-		size     int64
 		answers  []answer
 		requests []string
 		calls    []string
 	}{
 		{
-			"one page", "", 0, []answer{lists("9", "a@3", "b@4", "c@5")},
+			"one page", "", []answer{lists("9", "a@3", "b@4", "c@5")},
 			[]string{"LIST limit=500"}, all,
 		},
 		{
-			"three pages", "", 0, []answer{page("9", "x", "a@3"), page("9", "y", "b@4"), page("9", "", "c@5")},
+			"three pages", "", []answer{page("9", "x", "a@3"), page("9", "y", "b@4"), page("9", "", "c@5")},
 			[]string{"LIST limit=500", "LIST limit=500 continue=x", "LIST limit=500 continue=y"}, all,
 		},
 		{
-			"pages of two", "", 2, []answer{page("9", "x", "a@3", "b@4"), page("9", "", "c@5")},
-			[]string{"LIST limit=2", "LIST limit=2 continue=x"}, all,
-		},
-		{
-			"not older than the store: all at once", "5", 2, []answer{lists("9", "a@3", "b@4", "c@5")},
+			"not older than the store: all at once", "5", []answer{lists("9", "a@3", "b@4", "c@5")},
 			[]string{"LIST rv=5 NotOlderThan"}, all,
 		},
 		{
-			"not older than the store, and the server insists on pages", "5", 0, []answer{page("9", "x", "a@3", "b@4"), lists("9", "c@5")},
+			"not older than the store, and the server insists on pages", "5", []answer{page("9", "x", "a@3", "b@4"), lists("9", "c@5")},
 			[]string{"LIST rv=5 NotOlderThan", "LIST continue=x"}, all,
 		},
 		{
-			"a page has expired: all at once", "", 0, []answer{page("7", "x", "a@1"), fails(errGone), lists("9", "a@3", "b@4", "c@5")},
+			"a page has expired: all at once", "", []answer{page("7", "x", "a@1"), fails(errGone), lists("9", "a@3", "b@4", "c@5")},
 			[]string{"LIST limit=500", "LIST limit=500 continue=x", "LIST"},
-			append([]string{"begin", "item a@1", "abort"}, all...),
+			all,
 		},
 		{
-			"a page has expired, of a list not older than the store", "5", 0, []answer{page("7", "x", "a@1"), fails(errGone), lists("9", "a@3", "b@4", "c@5")},
-			[]string{"LIST rv=5 NotOlderThan", "LIST continue=x", "LIST"},
-			append([]string{"begin", "item a@1", "abort"}, all...),
+			"a page has expired, of a list not older than the store", "5", []answer{page("7", "x", "a@1"), fails(errGone), lists("9", "a@3", "b@4", "c@5")},
+			[]string{"LIST rv=5 NotOlderThan", "LIST continue=x", "LIST rv=5 NotOlderThan"},
+			all,
 		},
 		{
-			"the store's version is too old", "5", 0, []answer{fails(errGone), lists("9", "a@3", "b@4", "c@5")},
+			"the store's version is too old", "5", []answer{fails(errGone), lists("9", "a@3", "b@4", "c@5")},
 			[]string{"LIST rv=5 NotOlderThan", "LIST limit=500"},
 			append([]string{"begin", "abort"}, all...),
 		},
 		{
-			"the store's version is too new", "5", 0, []answer{fails(tooLarge()), lists("9", "a@3", "b@4", "c@5")},
+			"the store's version is too new", "5", []answer{fails(tooLarge()), lists("9", "a@3", "b@4", "c@5")},
 			[]string{"LIST rv=5 NotOlderThan", "LIST limit=500"},
 			append([]string{"begin", "abort"}, all...),
 		},
 		{
-			"nothing is there", "", 0, []answer{lists("9")},
+			"nothing is there", "", []answer{lists("9")},
 			[]string{"LIST limit=500"}, []string{"begin", "finish 9", "replace 9"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				w := newWorld(t, c.rv, append(c.answers, opens(added("d@10")))...)
-				w.opts.Relist, w.opts.PageSize = because(false, false), c.size
+				w.first = because(false, false)
 				w.run()
 				w.server.requests.expect(t, append(c.requests, "WATCH rv=9")...)
 				w.store.calls.expect(t, append(c.calls, "add d@10")...)
@@ -92,17 +87,13 @@ func TestAFailedRelistIsTriedAgainAsItWas(t *testing.T) {
 		name    string
 		how     *Relisting
 		first   answer
-		spoil   func(*memory)
 		begin   string
 		between []string // Of the first relist, after its begin.
 	}{
-		{"the list fails", because(true, true), fails(errInternal), nil, "begin rewrite newest", []string{"abort"}},
-		{"the list fails, of a plain relist", because(false, false), fails(errInternal), nil, "begin", []string{"abort"}},
-		{"the list is too much", because(true, false), fails(errBusy), nil, "begin rewrite", []string{"abort"}},
-		{"the list is no list", because(true, true), noList, nil, "begin rewrite newest", []string{"abort"}},
-		{"an item fails", because(true, true), lists("8", "x@1"), func(m *memory) { m.itemErr = errNetwork }, "begin rewrite newest", []string{"abort"}},
-		{"the end fails", because(true, false), lists("8", "x@1"), func(m *memory) { m.finishErr = errNetwork }, "begin rewrite", []string{"item x@1", "abort"}},
-		{"the beginning fails", because(true, true), nil, func(m *memory) { m.beginErr = errNetwork }, "begin rewrite newest", nil},
+		{"the list fails", because(true, true), fails(errInternal), "begin rewrite", []string{"abort"}},
+		{"the list fails, of a plain relist", because(false, false), fails(errInternal), "begin", []string{"abort"}},
+		{"the list is too much", because(true, false), fails(errBusy), "begin rewrite", []string{"abort"}},
+		{"the list is no list", because(true, true), noList, "begin rewrite", []string{"abort"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -110,10 +101,7 @@ func TestAFailedRelistIsTriedAgainAsItWas(t *testing.T) {
 				if c.first != nil {
 					w.server.then(c.first)
 				}
-				if c.spoil != nil {
-					c.spoil(w.store)
-				}
-				w.opts.Relist = c.how
+				w.first = c.how
 				w.run()
 				var first []string
 				if c.first != nil {
@@ -127,14 +115,14 @@ func TestAFailedRelistIsTriedAgainAsItWas(t *testing.T) {
 				advance(leastBackoff - 1)
 				w.store.calls.expect(t)
 				advance(firstBackoff)
-				w.store.calls.expect(t, c.begin, "item a@3", "finish 9", "replace 9")
+				w.store.calls.expect(t, c.begin, "finish 9", "replace 9")
 				w.store.expectContents(t, "a@3")
 				w.server.requests.take()
 				// And that was that: the next one is a plain relist.
 				w.server.then(lists("10", "a@3"), opens())
 				w.server.last().send(failure(errGone))
 				advance(2 * firstBackoff)
-				w.store.calls.expect(t, "begin", "item a@3", "finish 10", "replace 10")
+				w.store.calls.expect(t, "begin", "finish 10", "replace 10")
 			})
 		})
 	}
@@ -156,7 +144,7 @@ func TestARelistThatLedNowhereIsFollowedByOneOfTheNewest(t *testing.T) { // kube
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				w := newWorld(t, "5", lists("6", "a@3"), opens(c.events...))
-				w.opts.Relist = because(false, false)
+				w.first = because(false, false)
 				w.run()
 				w.server.requests.expect(t, "LIST rv=5 NotOlderThan", "WATCH rv=6")
 				advance(time.Minute)
@@ -183,7 +171,7 @@ func TestARelistThatLedNowhereIsFollowedByOneOfTheNewest(t *testing.T) { // kube
 func TestAResumedWatchThatExpiresAfterARelistWithoutEventsIsThatToo(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "5", lists("6", "a@3"), opens())
-		w.opts.Relist = because(false, false)
+		w.first = because(false, false)
 		w.run()
 		w.server.then(lists("8"), opens(failure(errGone)), lists("8", "a@3"), opens())
 		w.server.last().send(undecodable("read tcp 10.0.0.1:1: i/o timeout")) // So the Reflector lists, and that resumes.
@@ -194,11 +182,11 @@ func TestAResumedWatchThatExpiresAfterARelistWithoutEventsIsThatToo(t *testing.T
 	})
 }
 
-func TestAnErrorOfBeginRelistIsReturnedAtOnce(t *testing.T) {
+func TestAnErrorOfTheStoreIsReturnedAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "")
-		w.store.beginErr = errNetwork
-		if _, err := w.open().List(metav1.ListOptions{}); !errors.Is(err, errNetwork) {
+		w.store.Stop()
+		if _, err := w.open().List(metav1.ListOptions{}); !errors.Is(err, errStopped) {
 			t.Errorf("the error is %v", err)
 		}
 		w.server.requests.expect(t)
@@ -209,7 +197,7 @@ func TestAListWithoutAVersionIsFollowedByAWatchWithoutOne(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "", lists("", "a@3"), opens()).run()
 		w.server.requests.expect(t, "LIST limit=500", "WATCH")
-		w.store.calls.expect(t, "begin", "item a@3", "finish ", "replace ")
+		w.store.calls.expect(t, "begin", "finish ", "replace ")
 	})
 }
 
@@ -228,7 +216,7 @@ func TestAListWithAnObjectNewerThanItselfIsNotResumed(t *testing.T) {
 		{"a list without a version", []answer{lists("", "a@7", "c@3")}, "finish "},
 		{"a list of another order", []answer{lists("x", "a@7", "c@3")}, "finish x"},
 		{"objects of another order", []answer{lists("4", "a@x", "c@y")}, "finish 4"},
-		{"a page that is newer than the first", []answer{page("4", "x", "a@3"), page("7", "", "c@7")}, "finish 4"},
+		{"a page that is newer than the first", []answer{page("4", "x", "a@3"), page("7", "", "c@7")}, "finish "},
 		{"a page that is older than the first", []answer{page("7", "x", "a@7"), page("4", "", "c@3")}, "finish 7"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,7 +1,6 @@
 package reflector
 
 import (
-	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -19,39 +18,6 @@ import (
 	"github.com/warmwatch/warmwatch/internal/request"
 )
 
-// A Store is what a Resumer keeps up to date, together with the Reflector.
-type Store interface {
-	// ResourceVersion returns the version at which a watch may begin: the store has
-	// everything up to it. Empty if it is not known.
-	ResourceVersion() string
-	// At returns the version of the last event, bookmark or list that was applied. Unlike ResourceVersion it does not
-	// wait for what is being applied.
-	At() string
-	// BeginRelist begins to compare the store with a list. One relist is under
-	// way at a time.
-	BeginRelist(how Relisting) (Relist, error)
-	// Passing is called with the object that an event adds, changes or deletes, before the
-	// Reflector gets the event. The Reflector skips an object of another type or kind, and the
-	// Store does not know then whether it has everything up to the next event.
-	Passing(obj runtime.Object)
-
-	// The rest is compared with what the server answers.
-
-	// Empty reports whether nothing was ever stored.
-	Empty() bool
-	// Contradicts reports whether the store should have this very version of an object, which is not newer
-	// than the store, and has another one or none. It returns false where that is not certain.
-	Contradicts(v checkpoint.ObjectVersion) bool
-	// Stored returns how many objects the store has.
-	Stored() int
-	// Counts reports whether the store has so many objects, or may have others because it has refused some.
-	Counts(objects int64) bool
-	// Comparable reports whether each object of the store is what the server has of it if uid and
-	// resourceVersion are the same: the contents of all were compared when the
-	// server's schema was this one.
-	Comparable(schema string) bool
-}
-
 // Relisting says why the store is compared with a list, and how closely.
 type Relisting struct {
 	Cause checkpoint.Cause
@@ -59,10 +25,6 @@ type Relisting struct {
 	Reason string
 	// Rewrite makes the store write every item anew, even if it has the same.
 	Rewrite bool
-	// NotOlderThan is the least version of the list if the store has no
-	// ResourceVersion, so that time does not go back and a server that is behind is
-	// noticed.
-	NotOlderThan string
 	// Newest means that the list is of the newest state that there is, whatever its version.
 	Newest bool
 	// Expired means that the server no longer has the history since the store's version, and
@@ -81,100 +43,93 @@ func (how Relisting) String() string {
 	return string(how.Cause) + ": " + how.Reason
 }
 
-// A Relist receives the items of a list. One goroutine calls its methods; an error
-// of one ends the relist.
-type Relist interface {
-	// Item receives an object that exists.
-	Item(obj runtime.Object) error
-	// Known receives the version of an object that exists, and reports whether the store has
-	// it. If not, and if the object is not received as an Item, it does not exist.
-	Known(v checkpoint.ObjectVersion) (bool, error)
-	// Same receives an object that exists, in protobuf, and reports whether the store has the
-	// same. If not, the object is received as an Item later. Same does not keep encoded, and
-	// may be called by another goroutine, but not once Finish is called.
-	Same(v checkpoint.ObjectVersion, encoded []byte) (bool, error)
-	// Finish is called after the last object, with the resourceVersion of the list. It is
-	// empty if the list has none: the version of the next bookmark is the store's then. If the
-	// versions are not ordered, no watch can be resumed at one of them before the next list.
-	// After nil the store has these objects and no others, or another relist is already demanded
-	// ([Resumer.ForceRelist]), and the store is not served before that is done. Finish reports whether the
-	// relist has written anything.
-	Finish(resourceVersion string, ordered bool) (changed bool, err error)
-	// Abort ends a relist that cannot be finished. The items are not applied, except
-	// those that a relist writes as they come. It does nothing after Finish has returned nil.
-	Abort()
-}
-
-// Options configures [NewResumer].
+// Options configures [NewResumer]. Fields are required, unless it is said what zero means.
 type Options struct {
 	// ListerWatcher says itself if its watches cannot begin with all objects, see k8s.io/client-go/util/watchlist: a
 	// wrapper of client-go would hide it.
 	ListerWatcher cache.ListerWatcherWithContext
-	Store         Store
-	Informer      Informer
-	// Relist, if set, makes the first List relist in this way instead of resuming.
-	Relist *Relisting
+	// Sink is what the Resumer keeps up to date, together with the Reflector. It is loaded already.
+	Sink *Sink
 	// NeverResume makes every List a relist, for servers that keep no history
 	// or accept any resourceVersion.
 	NeverResume bool
 	// Cluster asks which cluster the server is of, at a start and before each watch that is opened. It returns
 	// how to relist if the store is of another one, and nil if it does not know.
 	Cluster func(context.Context) *Relisting
-	// Ask, if set, asks the server for one object of the list. Its error wraps request.ErrNotSeen or
+	// Ask, if the requests of the ListerWatcher are seen, asks the server for one object of the list. Its error wraps request.ErrNotSeen or
 	// request.ErrUnsupported where only the ListerWatcher can ask.
 	Ask func(context.Context) (request.Answer, error)
-	// Schema, if set, asks for what Relisting.Schema is. It is set if the requests of the
-	// ListerWatcher come to a request.Transport.
+	// Schema, if they are seen, asks for what Relisting.Schema is.
 	Schema func(context.Context) (string, error)
 	// Spread bounds the time that a relist waits after an open watch has expired, because
 	// many clients lose their history at once. 0: it does not wait.
 	Spread time.Duration
-	// PageSize of lists. Default 500.
-	PageSize int64
-	// Logger defaults to klog's.
-	Logger *klog.Logger
 }
 
-// Resumer is a ListerWatcher for a cache.Reflector. Use it with one Reflector,
-// whose store is, or feeds, Options.Store.
+// A Resumer is a ListerWatcher for a cache.Reflector. Use it with one Reflector,
+// whose store is Options.Sink.
+//
+//	client-go's Reflector                  Resumer                            server
+//	        │ List ─────────────────────────► may the watch be resumed?
+//	        │                                 ├─ yes: Watch at the checkpoint ──► keeps it open
+//	        │                                 └─ no:  List ─────────────────────► all objects
+//	        │                                         │ compared, staged, applied
+//	        │ an empty list, at the store's version   ▼
+//	        │ ◄───────────────────────────── Sink ── persist.DB
+//	        │ Watch at that version ────────► the open watch, or a new one
+//	        │ ◄────────────────────────────── events, as they come
+//	        │ Add, Update, Delete, Bookmark ► Sink
+//
+// The Reflector believes that it lists. In fact its List brings the store up to date before it returns, and what it
+// returns is empty. So its Replace has nothing to do, and its backoff, its types and its errors are client-go's.
+//
+// An event:
+//  1. The watcher reads it ahead, and notes that the server was heard.
+//  2. The Reflector takes it, and calls Add, Update, Delete or Bookmark of the Sink.
+//  3. Sink.apply writes it as one batch, and publishes its delta (event.go).
+//
+// A start:
+//  1. The Reflector calls List. The store has a version: the Resumer asks the question, and opens the watch beside it.
+//  2. The answer does not contradict the store: the Resumer waits for the first event of the watch, or its silence.
+//  3. List returns an empty list. The Reflector calls Watch, and gets the watch that is open.
+//  4. The store has caught up when the watch is quiet, or has brought what the answer knows of (caughtup.go).
+//
+// A 410:
+//  1. The watcher notes how to relist, and passes the error on. The Reflector calls List.
+//  2. The Resumer lists metadata, and gets what has changed by its name. Where that would not prove that the store
+//     equals the list, it lists all objects.
+//  3. The list is complete: the Sink applies what differs, and the store is at the version of the list.
+//  4. List returns an empty list of that version, and the Reflector calls Watch.
 type Resumer struct {
 	lw          cache.ListerWatcherWithContext
-	store       Store
+	sink        *Sink
 	informer    Informer
 	cluster     func(context.Context) *Relisting
 	directly    func(context.Context) (request.Answer, error)
-	schema      func(context.Context) (string, error) // Nil if requests are not seen.
+	schema      func(context.Context) (string, error)
 	neverResume bool
 	spread      time.Duration
-	pageSize    int64
 	log         klog.Logger
+	streams     bool // A watch may begin with all objects.
 
 	// listing serialises Lists: a Reflector that is stopped leaves its List
 	// running (client-go, reflector.go, list).
 	listing sync.Mutex
 	// Guarded by listing:
-	// paginated: the server pages even lists that its watch cache could serve.
-	// wasCut: the last relist by version was cut, or put off by the server.
-	// byItem: a watch may begin with all objects, and as far as is known its request comes to a request.Transport.
-	paginated, wasCut, byItem bool
-	// cuts is how many lists were cut since the last complete one.
-	cuts     int
-	changed  bool // By the last complete list.
-	watchers sync.WaitGroup
+	paginated bool // The server pages even lists that its watch cache could serve.
+	wasCut    bool // The last relist by version was cut, or put off by the server.
+	cuts      int  // How many lists were cut since the last complete one.
+	watchers  sync.WaitGroup
 
 	mu      sync.Mutex
 	stopped bool
 	// next is how the next List relists; nil: it resumes.
-	next *Relisting
-	// spreadFor is the relist that has waited for its turn.
-	spreadFor   *Relisting
+	next        *Relisting
 	questioning questioning
 	caughtUp    bool // The store has caught up with the server once.
 	// eventless: no event came since the last relist. If the watch then
 	// expires, the relist made no progress (kubernetes#133810).
 	eventless bool
-	// consistent: the next relist asks for the newest state there is.
-	consistent bool
 	// handover is the open watch that the Reflector's next Watch gets.
 	handover *handover
 	current  *watcher
@@ -187,28 +142,19 @@ var (
 
 // NewResumer returns a Resumer.
 func NewResumer(o Options) *Resumer {
-	r := &Resumer{
+	return &Resumer{
 		lw:          o.ListerWatcher,
-		store:       o.Store,
-		informer:    o.Informer,
+		sink:        o.Sink,
+		informer:    o.Sink.informer,
 		cluster:     o.Cluster,
 		directly:    o.Ask,
 		schema:      o.Schema,
 		neverResume: o.NeverResume,
 		spread:      o.Spread,
-		pageSize:    o.PageSize,
-		next:        o.Relist,
-		log:         klog.Background(),
+		log:         o.Sink.logger,
+		streams: o.Schema != nil && clientfeatures.FeatureGates().Enabled(clientfeatures.WatchListClient) &&
+			!watchlist.DoesClientNotSupportWatchListSemantics(o.ListerWatcher),
 	}
-	if r.pageSize == 0 {
-		r.pageSize = 500
-	}
-	if o.Logger != nil {
-		r.log = *o.Logger
-	}
-	r.byItem = clientfeatures.FeatureGates().Enabled(clientfeatures.WatchListClient) &&
-		!watchlist.DoesClientNotSupportWatchListSemantics(o.ListerWatcher)
-	return r
 }
 
 // IsWatchListSemanticsUnSupported makes the Reflector always call List, see
@@ -227,7 +173,7 @@ func (r *Resumer) Watch(o metav1.ListOptions) (watch.Interface, error) {
 
 // Stop is called after the Reflector has ended. It ends a watch that was kept for the
 // Reflector, and waits for the others. It does not wait for a List that hangs in a
-// ListerWatcher that ignores its context; the Store must refuse what that may still bring.
+// ListerWatcher that ignores its context; the Sink must refuse what that may still bring.
 func (r *Resumer) Stop() {
 	r.mu.Lock()
 	r.stopped = true
@@ -259,7 +205,6 @@ func (r *Resumer) demand(how Relisting) *Relisting {
 	defer r.mu.Unlock()
 	if before := r.next; before != nil {
 		how.Rewrite, how.Newest = how.Rewrite || before.Rewrite, how.Newest || before.Newest
-		how.NotOlderThan = cmp.Or(how.NotOlderThan, before.NotOlderThan)
 	}
 	r.next = &how
 	return r.next
@@ -291,10 +236,10 @@ func (r *Resumer) ListWithContext(ctx context.Context, _ metav1.ListOptions) (ru
 
 func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 	how := r.forced()
-	rv = r.store.ResourceVersion()
+	rv = r.sink.resourceVersion()
 	switch {
 	case how != nil:
-	case rv == "" || rv == "0":
+	case rv == "":
 		how = &Relisting{Cause: checkpoint.CauseNoVersion}
 	case r.neverResume:
 		how = &Relisting{Cause: checkpoint.CauseNeverResume}
@@ -303,8 +248,8 @@ func (r *Resumer) update(ctx context.Context) (rv string, err error) {
 			return rv, err
 		}
 	}
-	if rv == "" {
-		rv = how.NotOlderThan
+	if rv == "" { // So that time does not go back, and a server that is behind is noticed.
+		rv = r.sink.lastVersion()
 	}
 	r.informer.Relisting(*how)
 	level := 2
@@ -385,8 +330,7 @@ func (r *Resumer) ended(e ending) *Relisting {
 	switch {
 	case r.next != nil:
 	case isExpired(e.err):
-		r.next = &Relisting{Cause: checkpoint.CauseExpired, Reason: e.err.Error(), Expired: true}
-		r.consistent = r.eventless
+		r.next = &Relisting{Cause: checkpoint.CauseExpired, Reason: e.err.Error(), Expired: true, Newest: r.eventless}
 	case isFailure(e.err, e.byEvent):
 		r.next = &Relisting{Cause: checkpoint.CauseWatchFailed, Reason: e.err.Error()}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"reflect"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
@@ -37,6 +36,8 @@ type SinkOptions struct {
 	// of what the transform makes of them.
 	Example   runtime.Object
 	NewObject func() any
+	// MaxPendingBytes is that of the DB, 0 if it has its default. A relist applies an eighth of it at once.
+	MaxPendingBytes int64
 }
 
 // Sink receives the events of client-go's Reflector, and the items of a relist. Each
@@ -45,19 +46,19 @@ type SinkOptions struct {
 // To the Reflector it is a cache.Queue, but nothing is ever popped from it: an
 // event is stored, and published to the listeners, before Add returns.
 type Sink struct {
-	db          *persist.DB
-	space       string
-	bucket      persist.Bucket
-	indexer     *indexer.Indexer
-	log         *queue.Log
-	informer    Informer
-	detector    cache.MutationDetector
-	logger      klog.Logger
-	example     runtime.Object
-	newObject   func() any
-	storedType  reflect.Type // Of what newObject returns.
-	relistItems int
-	closed      chan struct{}
+	db         *persist.DB
+	space      string
+	bucket     persist.Bucket
+	indexer    *indexer.Indexer
+	log        *queue.Log
+	informer   Informer
+	detector   cache.MutationDetector
+	logger     klog.Logger
+	example    runtime.Object
+	newObject  func() any
+	storedType reflect.Type // Of what newObject returns.
+	batchBytes int          // About how much a relist applies at once.
+	closed     chan struct{}
 
 	mu sync.Mutex // Held while an event is applied. A stopped Reflector may still be relisting.
 	// record is the checkpoint as of the last batch.
@@ -77,8 +78,7 @@ type Sink struct {
 	complete bool
 	// want has the versions that the checkpoint gets when a relist is finished. Until
 	// then record has the versions that the stored objects were made with.
-	want   checkpoint.Want
-	loaded bool
+	want checkpoint.Want
 	// clusterID is that of the server, empty until it has told.
 	clusterID string
 	// refused says that an object was left out, or an event not applied, since the last list
@@ -89,7 +89,6 @@ type Sink struct {
 }
 
 var (
-	_ Store                        = (*Sink)(nil)
 	_ cache.Queue                  = (*Sink)(nil)
 	_ cache.ReflectorBookmarkStore = (*Sink)(nil)
 )
@@ -100,6 +99,7 @@ func NewSink(o SinkOptions) *Sink {
 		db: o.DB, space: o.Space, bucket: persist.Bucket{Space: o.Space, Name: checkpointBucket},
 		indexer: o.Indexer, log: o.Log, informer: o.Informer, detector: o.Detector, logger: o.Logger,
 		example: o.Example, newObject: o.NewObject, storedType: reflect.TypeOf(o.NewObject()), closed: make(chan struct{}),
+		batchBytes: int(cmp.Or(o.MaxPendingBytes, 8*relistBytes) / 8),
 	}
 }
 
@@ -107,17 +107,16 @@ func NewSink(o SinkOptions) *Sink {
 func Buckets() []string { return []string{checkpointBucket, stagedBucket} }
 
 // Load reads the checkpoint and decides what it is good for. Objects are transformed from
-// now on. A relist writes relistItems at once, 500 if that is 0.
-func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc, relistItems int) checkpoint.Decision {
+// now on.
+func (k *Sink) Load(want checkpoint.Want, transform cache.TransformFunc) checkpoint.Decision {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.transform, k.relistItems = transform, cmp.Or(relistItems, defaultRelistItems)
+	k.transform, k.want = transform, want
 	found, err := stored(k.db, k.bucket)
 	unread := err != nil && !errors.Is(err, persist.ErrCorrupt)
 	if err != nil { // Go on without a checkpoint.
 		k.logger.Error(err, "Could not read the checkpoint")
 	}
-	k.want, k.loaded = want, true
 	if found != nil {
 		k.written = *found
 		*found = k.passed(*found)
@@ -199,24 +198,6 @@ func (k *Sink) Checkpoint() checkpoint.Record {
 	return k.record
 }
 
-// LastFullList returns when the contents of all objects were last compared with the server's, zero if that is not known.
-func (k *Sink) LastFullList() time.Time { return k.Checkpoint().LastFullList }
-
-// VouchedAt returns when the server last vouched for the store, zero if nothing is known.
-func (k *Sink) VouchedAt() time.Time { return k.Checkpoint().VouchedAt }
-
-// LastVersion returns the highest resourceVersion that the store has seen, whether or not
-// a watch can be resumed there. It is empty if no server would understand it.
-func (k *Sink) LastVersion() string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	rv := checkpoint.Later(k.record.ResourceVersion, k.record.HighestVersion)
-	if !checkpoint.HasOrder(rv) {
-		return ""
-	}
-	return rv
-}
-
 // ClusterKnown reports whether SetCluster was called.
 func (k *Sink) ClusterKnown() bool {
 	k.mu.Lock()
@@ -253,7 +234,7 @@ func (k *Sink) SetCluster(want checkpoint.Want) (checkpoint.Decision, error) {
 func (k *Sink) SetIndexVersion(versionOf func() string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.loaded || k.stopped { // The next Load will find the difference.
+	if k.stopped { // The next Load will find the difference, and so will one that is still to come.
 		return nil
 	}
 	valid := k.record.IndexVersion == k.want.IndexVersion
@@ -336,16 +317,3 @@ func (k *Sink) HasSyncedChecker() cache.DoneChecker { return k.informer.HasSynce
 
 // Close implements [cache.Queue]. The controller calls it once.
 func (k *Sink) Close() { close(k.closed) }
-
-// At implements [Store].
-func (k *Sink) At() string { return k.indexer.LastStoreSyncResourceVersion() }
-
-// ResourceVersion implements [Store].
-func (k *Sink) ResourceVersion() string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.trusted {
-		return ""
-	}
-	return k.record.ResourceVersion
-}

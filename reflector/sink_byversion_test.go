@@ -14,52 +14,52 @@ import (
 // same. A relist that has compared versions says nothing about contents, and is no full list.
 func TestVersionsProveContents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k, i := newSink(t, 2), &countingInformer{}
+		k, i := newSink(t), &countingInformer{}
 		k.informer = i
-		relist := func(schema string, each func(Relist) error) {
+		compare := func(schema string, each func(*relist) error) {
 			t.Helper()
-			r, err := k.BeginRelist(Relisting{Schema: schema})
+			r, err := k.beginRelist(Relisting{Schema: schema})
 			if err == nil {
 				err = each(r)
 			}
 			if err == nil {
-				_, err = r.Finish("9", true)
+				_, err = r.finish("9")
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
-		byContent := func(r Relist) error { return r.Item(newConfigMap("a", "1")) }
-		byVersion := func(r Relist) error {
-			_, err := r.Known(checkpoint.VersionOf(newConfigMap("a", "1")))
+		byContent := func(r *relist) error { return r.item(newConfigMap("a", "1")) }
+		byVersion := func(r *relist) error {
+			_, err := r.known(checkpoint.VersionOf(newConfigMap("a", "1")))
 			return err
 		}
 		expect := func(when, schema string, want bool) {
 			t.Helper()
-			if got := k.Comparable(schema); got != want {
+			if got := k.comparable(schema); got != want {
 				t.Errorf("%s, with schema %q: %v", when, schema, got)
 			}
 		}
 		expect("empty", "", false)
 		expect("empty", "s1", false)
-		relist("s1", byContent)
+		compare("s1", byContent)
 		expect("compared", "s1", true)
 		expect("compared", "s2", false)
 		expect("compared", "", false)
-		full := k.LastFullList()
+		full := k.Checkpoint().LastFullList
 		time.Sleep(time.Hour)
-		relist("s1", byVersion)
+		compare("s1", byVersion)
 		expect("compared by version", "s1", true)
-		if !k.LastFullList().Equal(full) || i.full != 1 {
-			t.Errorf("%d full lists, the last one at %v, expected %v", i.full, k.LastFullList(), full)
+		if !k.Checkpoint().LastFullList.Equal(full) || i.full != 1 {
+			t.Errorf("%d full lists, the last one at %v, expected %v", i.full, k.Checkpoint().LastFullList, full)
 		}
-		relist("", byContent)
+		compare("", byContent)
 		expect("compared under a schema that is not known", "s1", false)
 		expect("compared under a schema that is not known", "", false)
-		relist("s2", byContent)
+		compare("s2", byContent)
 		expect("compared again", "s2", true)
-		if now := time.Now(); !k.LastFullList().Equal(now) || i.full != 3 {
-			t.Errorf("%d full lists, the last one at %v, expected %v", i.full, k.LastFullList(), now)
+		if now := time.Now(); !k.Checkpoint().LastFullList.Equal(now) || i.full != 3 {
+			t.Errorf("%d full lists, the last one at %v, expected %v", i.full, k.Checkpoint().LastFullList, now)
 		}
 		k.distrusted = true
 		expect("nobody knows what the objects are", "s2", false)
@@ -82,10 +82,10 @@ func (i *countingInformer) Relisted(full bool) {
 }
 
 func TestKnownIsTheVeryVersionOfTheStore(t *testing.T) {
-	k := newSink(t, 2)
+	k := newSink(t)
 	noUID := newConfigMap("no-uid", "4")
 	noUID.UID = ""
-	if _, err := relistOf(t, k, newConfigMap("a", "1"), newConfigMap("b", "2"), newConfigMap("c", "3"), noUID).Finish("9", true); err != nil {
+	if _, err := relistOf(t, k, newConfigMap("a", "1"), newConfigMap("b", "2"), newConfigMap("c", "3"), noUID).finish("9"); err != nil {
 		t.Fatal(err)
 	}
 	r := relistOf(t, k)
@@ -101,11 +101,11 @@ func TestKnownIsTheVeryVersionOfTheStore(t *testing.T) {
 		{checkpoint.ObjectVersion{Namespace: "ns", Name: "c", UID: "uid-c", ResourceVersion: "3"}, false},
 		{checkpoint.ObjectVersion{Name: "a", UID: types.UID("")}, false},
 	} {
-		if got, err := r.Known(c.v); got != c.want || err != nil {
+		if got, err := r.known(c.v); got != c.want || err != nil {
 			t.Errorf("%v: %v, %v", c.v, got, err)
 		}
 	}
-	if _, err := r.Finish("10", true); err != nil {
+	if _, err := r.finish("10"); err != nil {
 		t.Fatal(err)
 	}
 	k.indexer.Hide(false)

@@ -1,7 +1,6 @@
 package reflector
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,21 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
 	"github.com/warmwatch/warmwatch/indexer"
-	"github.com/warmwatch/warmwatch/internal/testsupport"
 	"github.com/warmwatch/warmwatch/persist"
-	"github.com/warmwatch/warmwatch/queue"
 )
-
-// silentInformer is an Informer of which a relist is all that happens.
-type silentInformer struct{ Informer }
-
-func (silentInformer) RelistBegun(bool)             {}
-func (silentInformer) RelistEnded(bool, error) bool { return true }
-func (silentInformer) Relisted(bool)                {}
 
 // damagedInformer finds damage while a relist is under way, unless it is whole.
 type damagedInformer struct {
@@ -41,73 +30,19 @@ type damagedInformer struct {
 func (i *damagedInformer) RelistEnded(bool, error) bool { return i.whole }
 func (i *damagedInformer) Relisted(bool)                { i.relisted++ }
 
-// newSink returns a Sink of ConfigMaps in a new file. A relist of it stages and writes so
-// many items at a time.
-func newSink(t *testing.T, relistItems int, options ...persist.Options) *Sink {
-	t.Helper()
-	return newSinkOf(t, relistItems, nil, options...)
-}
-
-// newSinkOf is newSink with these Objects, or some of its own.
-func newSinkOf(t *testing.T, relistItems int, objects *indexer.Objects, options ...persist.Options) *Sink {
-	t.Helper()
-	db, err := persist.Open(context.Background(), testsupport.Path(t), append(options, persist.Options{})[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	newObject := func() any { return new(corev1.ConfigMap) }
-	ix, err := indexer.New(indexer.Options{DB: db, Space: "s", NewObject: newObject, Objects: objects})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ix.Hide(true)
-	log, err := queue.NewLog(queue.Options{DB: db, Space: "s", NewObject: newObject})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		log.Stop()
-		ix.Release()
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	k := NewSink(SinkOptions{
-		DB: db, Space: "s", Indexer: ix, Log: log, Informer: silentInformer{}, Detector: cache.NewCacheMutationDetector("sink"), Logger: klog.Background(),
-		Example: &corev1.ConfigMap{}, NewObject: newObject,
-	})
-	k.Load(checkpoint.Want{}, nil, relistItems)
-	return k
-}
-
 func newConfigMap(name, rv string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), ResourceVersion: rv}}
-}
-
-// relistOf begins a relist with these items.
-func relistOf(t *testing.T, k *Sink, items ...*corev1.ConfigMap) Relist {
-	t.Helper()
-	r, err := k.BeginRelist(Relisting{})
-	for _, obj := range items {
-		if err == nil {
-			err = r.Item(obj)
-		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
 }
 
 // TestAFirstListThatHasLostObjectsIsNotComplete: the file was damaged while it was written, so the store
 // may lack what the list has.
 func TestAFirstListThatHasLostObjectsIsNotComplete(t *testing.T) {
-	k, i := newSink(t, 2), &damagedInformer{}
+	k, i := newSink(t), &damagedInformer{}
 	k.informer = i
 	finish := func() {
 		t.Helper()
 		r := relistOf(t, k, newConfigMap("a", "1"), newConfigMap("b", "2"), newConfigMap("c", "3"))
-		_, err := r.Finish("9", true)
+		_, err := r.finish("9")
 		if err := errors.Join(err, k.Replace(nil, "9")); err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +78,7 @@ func expectCounted(t *testing.T, k *Sink, want ...string) {
 func TestWhatIsPutByHandDuringAFirstListIsReplaced(t *testing.T) {
 	for _, budget := range []int64{1, indexer.DefaultMemoryBudget} {
 		t.Run(fmt.Sprintf("a budget of %d bytes", budget), func(t *testing.T) {
-			k := newSinkOf(t, 2, indexer.NewObjects(budget))
+			k := newSinkOf(t, indexer.NewObjects(budget))
 			version := func(obj any) ([]string, error) { return []string{versionOf(obj).ResourceVersion}, nil }
 			if err := k.indexer.AddIndexers(cache.Indexers{"version": version}); err != nil {
 				t.Fatal(err)
@@ -155,11 +90,11 @@ func TestWhatIsPutByHandDuringAFirstListIsReplaced(t *testing.T) {
 			}
 			k.indexer.Hide(true)
 			for _, obj := range []*corev1.ConfigMap{newConfigMap("b", "2"), newConfigMap("c", "3"), newConfigMap("a", "4"), newConfigMap("d", "5")} {
-				if err := r.Item(obj); err != nil {
+				if err := r.item(obj); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if _, err := r.Finish("9", true); err != nil {
+			if _, err := r.finish("9"); err != nil {
 				t.Fatal(err)
 			}
 			expectCounted(t, k, "a@4", "b@2", "c@3", "d@5")
@@ -173,19 +108,19 @@ func TestWhatIsPutByHandDuringAFirstListIsReplaced(t *testing.T) {
 // TestARelistWritesNothingAfterTheEnd: a List may hang beyond the end of its informer, and
 // the next one uses the same space then.
 func TestARelistWritesNothingAfterTheEnd(t *testing.T) {
-	for name, call := range map[string]func(Relist) error{
-		"an item": func(r Relist) error { return r.Item(newConfigMap("a", "3")) },
-		"a complete list": func(r Relist) error {
-			_, err := r.Finish("3", true)
+	for name, call := range map[string]func(*relist) error{
+		"an item": func(r *relist) error { return r.item(newConfigMap("a", "3")) },
+		"a complete list": func(r *relist) error {
+			_, err := r.finish("3")
 			return err
 		},
-		"a list that is cut": func(r Relist) error { r.Abort(); return errStopped },
+		"a list that is cut": func(r *relist) error { r.abort(); return errStopped },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, filled := range []bool{false, true} {
-				k := newSink(t, 2)
+				k := newSink(t)
 				if filled {
-					if _, err := relistOf(t, k, newConfigMap("a", "1")).Finish("1", true); err != nil {
+					if _, err := relistOf(t, k, newConfigMap("a", "1")).finish("1"); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -206,8 +141,8 @@ func TestARelistWritesNothingAfterTheEnd(t *testing.T) {
 // TestNoIndexVersionIsWrittenAfterTheEnd: an informer may end while indexers are added to it, and the
 // next one uses the same space then.
 func TestNoIndexVersionIsWrittenAfterTheEnd(t *testing.T) {
-	k := newSink(t, 2)
-	if _, err := relistOf(t, k, newConfigMap("a", "1")).Finish("1", true); err != nil {
+	k := newSink(t)
+	if _, err := relistOf(t, k, newConfigMap("a", "1")).finish("1"); err != nil {
 		t.Fatal(err)
 	}
 	for _, stopped := range []bool{false, true} {
@@ -229,17 +164,17 @@ func TestAFirstListIsWrittenAsItComes(t *testing.T) {
 	const objects, objectBytes, batch, mostPending = 200, 4 << 10, 10, 256 << 10
 	list := func(k *Sink, each func(i int)) {
 		r := relistOf(t, k)
-		defer r.Abort()
+		defer r.abort()
 		for i := range objects {
 			obj := newConfigMap(fmt.Sprintf("object-%03d", i), "1")
 			obj.Data = map[string]string{"data": strings.Repeat("x", objectBytes)}
-			if err := r.Item(obj); err != nil {
+			if err := r.item(obj); err != nil {
 				t.Fatal(err)
 			}
 			each(i)
 		}
 	}
-	k := newSink(t, batch, persist.Options{CommitInterval: time.Hour, MaxPendingBytes: mostPending})
+	k := newSink(t, persist.Options{CommitInterval: time.Hour, MaxPendingBytes: mostPending})
 	if err := k.db.Flush(); err != nil { // So that only batches of the list wait.
 		t.Fatal(err)
 	}
@@ -249,7 +184,7 @@ func TestAFirstListIsWrittenAsItComes(t *testing.T) {
 			t.Fatalf("after %d objects about %d bytes wait", i, waits)
 		}
 	})
-	k = newSink(t, 2*objects)
+	k = newSink(t)
 	list(k, func(i int) {
 		if held := (i + 1 - k.indexer.Len()) * objectBytes; held > silentBytes {
 			t.Fatalf("%d objects are held, and %d were written", i+1-k.indexer.Len(), k.indexer.Len())
@@ -261,9 +196,9 @@ func TestAFirstListIsWrittenAsItComes(t *testing.T) {
 // again what the list has, and not what was deleted before it.
 func TestAListWithoutAVersionLeavesNoOlderOne(t *testing.T) {
 	for _, rv := range []string{"", "0", "9"} {
-		k := newSink(t, 0)
+		k := newSink(t)
 		for _, listed := range []string{"5", rv} {
-			if _, err := relistOf(t, k, newConfigMap("a", "3")).Finish(listed, true); err != nil {
+			if _, err := relistOf(t, k, newConfigMap("a", "3")).finish(listed); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -290,14 +225,14 @@ func TestAFirstListMayHaveAnObjectAgain(t *testing.T) {
 		"twice again":  {items: []*corev1.ConfigMap{a1, b1, a2, a1}, want: map[string]string{"a": "1", "b": "1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := newSink(t, 2)
+			k := newSink(t)
 			if err := k.indexer.AddIndexers(cache.Indexers{"version": func(obj any) ([]string, error) {
 				return []string{obj.(*corev1.ConfigMap).ResourceVersion}, nil
 			}}); err != nil {
 				t.Fatal(err)
 			}
 			r := relistOf(t, k, test.items...)
-			if _, err := r.Finish("9", true); err != nil {
+			if _, err := r.finish("9"); err != nil {
 				t.Fatal(err)
 			}
 			k.indexer.Hide(false)

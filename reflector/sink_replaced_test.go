@@ -57,8 +57,8 @@ func consumerOf(t *testing.T, k *Sink) *queue.Consumer {
 // filledSink returns a Sink that has a first list.
 func filledSink(t *testing.T, items ...*corev1.ConfigMap) (*Sink, *queue.Consumer) {
 	t.Helper()
-	k := newSink(t, 2)
-	if _, err := relistOf(t, k, items...).Finish("5", true); err != nil {
+	k := newSink(t)
+	if _, err := relistOf(t, k, items...).finish("5"); err != nil {
 		t.Fatal(err)
 	}
 	return k, consumerOf(t, k)
@@ -69,7 +69,7 @@ func TestAReplacedObjectIsOneDelta(t *testing.T) {
 	for name, bring := range map[string]func(*testing.T, *Sink, *corev1.ConfigMap) error{
 		"an event": func(_ *testing.T, k *Sink, cm *corev1.ConfigMap) error { return k.Update(cm) },
 		"a relist": func(t *testing.T, k *Sink, cm *corev1.ConfigMap) error {
-			_, err := relistOf(t, k, cm).Finish("9", true)
+			_, err := relistOf(t, k, cm).finish("9")
 			return err
 		},
 	} {
@@ -116,13 +116,13 @@ func TestAnUnreadableObjectMayBeAnother(t *testing.T) {
 	for name, bring := range map[string]func(*testing.T, *Sink) error{
 		"an event": func(_ *testing.T, k *Sink) error { return k.Update(newConfigMap("a", "7")) },
 		"a relist": func(t *testing.T, k *Sink) error {
-			_, err := relistOf(t, k, newConfigMap("a", "7")).Finish("9", true)
+			_, err := relistOf(t, k, newConfigMap("a", "7")).finish("9")
 			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := newSinkOf(t, 2, indexer.NewObjects(1))
-			if _, err := relistOf(t, k, newConfigMap("a", "3")).Finish("5", true); err != nil {
+			k := newSinkOf(t, indexer.NewObjects(1))
+			if _, err := relistOf(t, k, newConfigMap("a", "3")).finish("5"); err != nil {
 				t.Fatal(err)
 			}
 			c := consumerOf(t, k)

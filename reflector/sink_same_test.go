@@ -10,13 +10,13 @@ import (
 )
 
 // sameOf asks r for an object in protobuf.
-func sameOf(t *testing.T, r Relist, cm *corev1.ConfigMap) bool {
+func sameOf(t *testing.T, r *relist, cm *corev1.ConfigMap) bool {
 	t.Helper()
 	encoded, err := cm.Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
-	same, err := r.Same(checkpoint.VersionOf(cm), encoded)
+	same, err := r.same(checkpoint.VersionOf(cm), encoded)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,8 +27,8 @@ func sameOf(t *testing.T, r Relist, cm *corev1.ConfigMap) bool {
 // stays, and nothing is written.
 func TestSameIsTheVeryContentOfTheStore(t *testing.T) {
 	for _, flushed := range []bool{true, false} {
-		k := newSink(t, 2)
-		if _, err := relistOf(t, k, newConfigMap("a", "1"), newConfigMap("b", "2"), newConfigMap("c", "3")).Finish("3", true); err != nil {
+		k := newSink(t)
+		if _, err := relistOf(t, k, newConfigMap("a", "1"), newConfigMap("b", "2"), newConfigMap("c", "3")).finish("3"); err != nil {
 			t.Fatal(err)
 		}
 		if flushed {
@@ -53,7 +53,7 @@ func TestSameIsTheVeryContentOfTheStore(t *testing.T) {
 		if n := k.db.Applied() - before; n > 0 {
 			t.Errorf("flushed=%v: %d batches were written", flushed, n)
 		}
-		if _, err := r.Finish("10", true); err != nil {
+		if _, err := r.finish("10"); err != nil {
 			t.Fatal(err)
 		}
 		k.indexer.Hide(false)
@@ -69,9 +69,9 @@ func TestSameIsTheVeryContentOfTheStore(t *testing.T) {
 // TestWhatHasToBeDecodedIsNotSame, although the bytes are equal.
 func TestWhatHasToBeDecodedIsNotSame(t *testing.T) {
 	a := newConfigMap("a", "1")
-	begin := func(how Relisting) func(*testing.T, *Sink) Relist {
-		return func(t *testing.T, k *Sink) Relist {
-			r, err := k.BeginRelist(how)
+	begin := func(how Relisting) func(*testing.T, *Sink) *relist {
+		return func(t *testing.T, k *Sink) *relist {
+			r, err := k.beginRelist(how)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -80,15 +80,15 @@ func TestWhatHasToBeDecodedIsNotSame(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		transform cache.TransformFunc
-		begin     func(*testing.T, *Sink) Relist
+		begin     func(*testing.T, *Sink) *relist
 	}{
 		"records are written anew": {nil, begin(Relisting{Rewrite: true})},
 		"there is a transform":     {func(obj any) (any, error) { return obj, nil }, begin(Relisting{})},
-		"the list has it twice":    {nil, func(t *testing.T, k *Sink) Relist { return relistOf(t, k, newConfigMap("a", "2")) }},
+		"the list has it twice":    {nil, func(t *testing.T, k *Sink) *relist { return relistOf(t, k, newConfigMap("a", "2")) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := newSink(t, 2)
-			if _, err := relistOf(t, k, a, newConfigMap("b", "2")).Finish("3", true); err != nil {
+			k := newSink(t)
+			if _, err := relistOf(t, k, a, newConfigMap("b", "2")).finish("3"); err != nil {
 				t.Fatal(err)
 			}
 			k.transform = c.transform
@@ -98,10 +98,10 @@ func TestWhatHasToBeDecodedIsNotSame(t *testing.T) {
 		})
 	}
 	t.Run("the informer has ended", func(t *testing.T) {
-		k := newSink(t, 2)
+		k := newSink(t)
 		r := relistOf(t, k)
 		k.Stop()
-		if _, err := r.Same(checkpoint.VersionOf(a), nil); err == nil {
+		if _, err := r.same(checkpoint.VersionOf(a), nil); err == nil {
 			t.Error("no error")
 		}
 	})

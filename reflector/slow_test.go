@@ -6,8 +6,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -96,15 +96,14 @@ func (w *world) listsFrom(config *rest.Config) {
 		ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return client.List(ctx, o) },
 		WatchFuncWithContext: client.Watch,
 	}
-	w.opts.Schema = func(context.Context) (string, error) { return "", nil }
 }
 
 // expectAll waits, and expects that all objects were listed then.
 func (w *world) expectAll() {
 	w.t.Helper()
 	advance(5 * time.Minute)
-	if calls := strings.Join(w.store.calls.take(), " "); !strings.Contains(calls, "item 599@ finish 9") {
-		w.t.Errorf("the list has not ended: %.1000s", calls)
+	if calls := w.store.calls.take(); !slices.Contains(calls, "finish 9") || w.store.indexer.Len() != 600 {
+		w.t.Errorf("the list has not ended: %.1000q, %d objects", calls, w.store.indexer.Len())
 	}
 }
 
@@ -122,9 +121,7 @@ func TestAListThatTakesLongerThanARequestMay(t *testing.T) {
 func TestAServerThatPagesItsFirstListByItemIsAskedForPages(t *testing.T) {
 	for _, uncached := range []bool{true, false} {
 		bubble(t, func(t *testing.T) {
-			w, asked := newWorld(t, ""), &journal{}
-			clear(w.store.objects)
-			w.withPast()
+			w, asked := newEmptyWorld(t), &journal{}
 			w.listsFrom(&rest.Config{Transport: request.Transport{RoundTripper: slowServer{t, uncached, asked}}})
 			w.run().expectAll()
 			asked.take()

@@ -1,10 +1,25 @@
 package reflector
 
 import (
-	"context"
+	"fmt"
 	"testing"
 	"time"
 )
+
+// fill puts so many objects into the store.
+func (w *world) fill(objects int) {
+	w.t.Helper()
+	r := relistOf(w.t, w.store.Sink)
+	for i := range objects {
+		if err := r.item(configMap(fmt.Sprintf("o%d@3", i))); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	if _, err := r.finish("5"); err != nil {
+		w.t.Fatal(err)
+	}
+	w.store.calls.take()
+}
 
 // TestRelistsAfterALostHistorySpread: a restarted server is not asked by all clients at once.
 func TestRelistsAfterALostHistorySpread(t *testing.T) {
@@ -15,52 +30,40 @@ func TestRelistsAfterALostHistorySpread(t *testing.T) {
 		longest time.Duration // The wait is shorter.
 	}{
 		{"a small list does not wait", 999, 10 * time.Second, 0},
-		{"a share of 100 µs for each object", 20_000, 10 * time.Second, 2 * time.Second},
-		{"no longer than the bound", 1_000_000, 3 * time.Second, 3 * time.Second},
-		{"no wait is asked for", 20_000, -1, 0},
+		{"a share of 100 µs for each object", 1_500, 10 * time.Second, 150 * time.Millisecond},
+		{"no longer than the bound", 1_500, 20 * time.Millisecond, 20 * time.Millisecond},
+		{"no wait is asked for", 1_500, -1, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			waited := false
-			for range 30 {
-				bubble(t, func(t *testing.T) {
-					w := newWorld(t, "5", lists("5"), opens())
-					w.withPast().stored, w.opts.Spread = c.objects, c.spread
-					w.run()
-					var first, again time.Duration
-					at := func(elapsed *time.Duration, then answer) answer {
-						return func(ctx context.Context, s *server) (any, error) {
-							*elapsed = w.elapsed()
-							return then(ctx, s)
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "5")
+				w.fill(c.objects)
+				w.opts.Spread = c.spread
+				r := w.open()
+				how := &Relisting{Expired: true}
+				for _, wasOpen := range []bool{false, true} {
+					if r.current = nil; wasOpen {
+						r.current = new(watcher)
+					}
+					waited := false
+					for range 30 {
+						begun := time.Now()
+						if err := r.spreadOut(t.Context(), how); err != nil {
+							t.Fatal(err)
+						}
+						if d := time.Since(begun); d > 0 {
+							waited = true
+							if d >= c.longest {
+								t.Errorf("it waited for %v", d)
+							}
 						}
 					}
-					w.server.then(at(&first, fails(errNetwork)), at(&again, lists("9", "b@9")), opens())
-					w.server.last().send(failure(errGone))
-					advance(time.Minute)
-					w.store.expectContents(t, "b@9")
-					if first >= c.longest+firstBackoff {
-						t.Errorf("it listed after %v", first)
+					if want := wasOpen && c.longest > 0; waited != want { // A start does not wait: nothing else has brought it about.
+						t.Errorf("a watch was open: %v, it waited: %v", wasOpen, waited)
 					}
-					waited = waited || first > firstBackoff
-					// The list that has failed is tried again after client-go's backoff alone.
-					if again-first > 2*firstBackoff {
-						t.Errorf("it waited for %v before it tried again", again-first)
-					}
-				})
-			}
-			if waited != (c.longest > 0) { // Beside client-go's backoff.
-				t.Errorf("it waited: %t", waited)
-			}
+				}
+				r.current = nil
+			})
 		})
 	}
-}
-
-// TestAStartAfterALostHistoryDoesNotWait, because nothing else has brought it about.
-func TestAStartAfterALostHistoryDoesNotWait(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "5", lists("9"), opens(failure(errGone)), lists("9", "b@9"), opens())
-		w.withPast().stored, w.opts.Spread = 1_000_000, time.Hour
-		w.run()
-		advance(time.Millisecond)
-		w.store.expectContents(t, "b@9")
-	})
 }

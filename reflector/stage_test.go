@@ -1,9 +1,7 @@
 package reflector
 
 import (
-	"context"
 	"errors"
-	"path/filepath"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,15 +15,8 @@ import (
 // is applied without its objects must not count as complete.
 func TestWhatIsMissingFromAStageIsNoticed(t *testing.T) {
 	for _, lost := range [][]string{{"a"}, {"c"}, {"a", "b", "c", "d"}} {
-		db, err := persist.Open(context.Background(), filepath.Join(t.TempDir(), "cache.db"), persist.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = db.Close() }()
-		st := &stage{
-			db: db, bucket: persist.Bucket{Space: "s", Name: stagedBucket}, newObject: func() any { return new(corev1.ConfigMap) },
-			maxItems: 2, maxBytes: 1 << 20, memory: map[string]*record.Object{}, spilled: map[string]struct{}{},
-		}
+		k := newSink(t, persist.Options{MaxPendingBytes: 1}) // Each object goes to the file.
+		db, st := k.db, newStage(k)
 		for _, name := range []string{"a", "b", "c", "d"} {
 			value, err := record.Encode(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}})
 			if err := errors.Join(err, st.put(name, value)); err != nil {
@@ -40,7 +31,7 @@ func TestWhatIsMissingFromAStageIsNoticed(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := 0
-		err = st.each(func(items []stagedItem) error { n += len(items); return nil })
+		err := st.each(func(items []item) error { n += len(items); return nil })
 		if err == nil {
 			t.Errorf("without %v: %d of 4 staged objects, and no error", lost, n)
 		}

@@ -2,190 +2,135 @@ package reflector
 
 import (
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmwatch/warmwatch/checkpoint"
+	"github.com/warmwatch/warmwatch/indexer"
+	"github.com/warmwatch/warmwatch/internal/testsupport"
+	"github.com/warmwatch/warmwatch/internal/testsupport/testdb"
+	"github.com/warmwatch/warmwatch/persist"
+	"github.com/warmwatch/warmwatch/queue"
 )
 
-// memory is a Store, and that of the Reflector. As the root's does, it has no
-// version from the beginning of a relist to its end.
-type memory struct {
-	history
+// recorder is the store of a Reflector: a Sink whose calls are written down.
+type recorder struct {
+	*Sink
 	calls *journal
-
-	mu      sync.Mutex
-	rv      string
-	objects map[string]string // Versions by name.
-	hows    []Relisting
-	// Each of these errors is returned once.
-	beginErr, itemErr, finishErr error
 }
 
-var (
-	_ Store                        = (*memory)(nil)
-	_ cache.ReflectorBookmarkStore = (*memory)(nil)
-)
-
-func (m *memory) ResourceVersion() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.rv
+func (s recorder) note(call string, obj any) {
+	v := versionOf(obj)
+	s.calls.note("%s %s@%s", call, v.Name, v.ResourceVersion)
 }
 
-func (m *memory) At() string { return m.ResourceVersion() }
+func (s recorder) Add(obj any) error {
+	s.note("add", obj)
+	return s.Sink.Add(obj)
+}
 
-func (m *memory) expectContents(t *testing.T, want ...string) {
+func (s recorder) Update(obj any) error {
+	s.note("update", obj)
+	return s.Sink.Update(obj)
+}
+
+func (s recorder) Delete(obj any) error {
+	s.note("delete", obj)
+	return s.Sink.Delete(obj)
+}
+
+func (s recorder) Bookmark(rv string) error {
+	s.calls.note("bookmark %s", rv)
+	return s.Sink.Bookmark(rv)
+}
+
+func (s recorder) Replace(objs []any, rv string) error {
+	if len(objs) > 0 {
+		return fmt.Errorf("a list of %d objects", len(objs))
+	}
+	s.calls.note("replace %s", rv)
+	return s.Sink.Replace(objs, rv)
+}
+
+func (s recorder) expectContents(t *testing.T, want ...string) {
 	t.Helper()
 	synctest.Wait()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	got := []string{}
-	for _, name := range slices.Sorted(maps.Keys(m.objects)) {
-		got = append(got, name+"@"+m.objects[name])
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, contents(s.Sink)); diff != "" {
 		t.Errorf("the store has something else (-want +got):\n%s", diff)
 	}
 }
 
-// once returns an error and clears it.
-func (m *memory) once(err *error) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	e := *err
-	*err = nil
-	return e
+// contents returns the name@resourceVersion of all objects.
+func contents(k *Sink) []string {
+	k.indexer.Hide(false)
+	got := []string{}
+	for _, obj := range k.indexer.List() {
+		cm := obj.(*corev1.ConfigMap)
+		got = append(got, cm.Name+"@"+cm.ResourceVersion)
+	}
+	slices.Sort(got)
+	return got
 }
 
-// set is told of an object, and at which version the store is after it. nil
-// leaves the objects alone.
-func (m *memory) set(call string, obj any, rv string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if cm, ok := obj.(*corev1.ConfigMap); ok {
-		call += " " + cm.Name + "@" + cm.ResourceVersion
-		m.objects[cm.Name] = cm.ResourceVersion
-		if strings.HasPrefix(call, "delete") {
-			delete(m.objects, cm.Name)
+// silentInformer is an Informer of which a relist is all that happens.
+type silentInformer struct{ Informer }
+
+func (silentInformer) RelistBegun(bool)             {}
+func (silentInformer) RelistEnded(bool, error) bool { return true }
+func (silentInformer) Relisted(bool)                {}
+func (silentInformer) Refused(error)                {}
+
+// newSink returns a Sink of ConfigMaps in a new file.
+func newSink(t *testing.T, options ...persist.Options) *Sink {
+	t.Helper()
+	return newSinkOf(t, nil, options...)
+}
+
+// newSinkOf is newSink with these Objects, or some of its own.
+func newSinkOf(t *testing.T, objects *indexer.Objects, options ...persist.Options) *Sink {
+	t.Helper()
+	o := append(options, persist.Options{})[0]
+	db := testdb.Open(t, testsupport.Path(t), o)
+	newObject := func() any { return new(corev1.ConfigMap) }
+	ix, err := indexer.New(indexer.Options{DB: db, Space: "s", NewObject: newObject, Objects: objects})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ix.Hide(true)
+	log, err := queue.NewLog(queue.Options{DB: db, Space: "s", NewObject: newObject})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		log.Stop()
+		ix.Release()
+	})
+	k := NewSink(SinkOptions{
+		DB: db, Space: "s", Indexer: ix, Log: log, Informer: silentInformer{}, Detector: cache.NewCacheMutationDetector("sink"), Logger: klog.Background(),
+		Example: &corev1.ConfigMap{}, NewObject: newObject, MaxPendingBytes: o.MaxPendingBytes,
+	})
+	k.Load(checkpoint.Want{}, nil)
+	return k
+}
+
+// relistOf begins a relist with these items.
+func relistOf(t *testing.T, k *Sink, items ...*corev1.ConfigMap) *relist {
+	t.Helper()
+	r, err := k.beginRelist(Relisting{})
+	for _, obj := range items {
+		if err == nil {
+			err = r.item(obj)
 		}
-	} else {
-		call += " " + rv
 	}
-	m.rv = rv
-	m.calls.note("%s", call)
-	return nil
-}
-
-func (m *memory) Add(obj any) error {
-	return m.set("add", obj, obj.(*corev1.ConfigMap).ResourceVersion)
-}
-func (m *memory) Update(obj any) error {
-	return m.set("update", obj, obj.(*corev1.ConfigMap).ResourceVersion)
-}
-func (m *memory) Delete(obj any) error {
-	return m.set("delete", obj, obj.(*corev1.ConfigMap).ResourceVersion)
-}
-func (m *memory) Bookmark(rv string) error {
-	return m.set("bookmark", nil, rv)
-}
-func (m *memory) Resync() error { return nil }
-
-func (m *memory) Passing(obj runtime.Object) {
-	if _, ok := obj.(*corev1.ConfigMap); !ok {
-		m.calls.note("passing %T", obj)
+	if err != nil {
+		t.Fatal(err)
 	}
-}
-
-func (m *memory) Replace(objs []any, rv string) error {
-	if len(objs) > 0 {
-		return fmt.Errorf("a list of %d objects", len(objs))
-	}
-	m.calls.note("replace %s", rv)
-	return nil
-}
-
-func (m *memory) BeginRelist(how Relisting) (Relist, error) {
-	if err := m.once(&m.beginErr); err != nil {
-		return nil, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.rv = ""
-	m.hows = append(m.hows, how)
-	call := "begin"
-	if how.Rewrite {
-		call += " rewrite"
-	}
-	if how.Rewrite && how.Newest {
-		call += " newest"
-	}
-	m.calls.note("%s", call)
-	return &memoryRelist{m: m, before: maps.Clone(m.objects), seen: map[string]bool{}}, nil
-}
-
-// lastHow is how the last relist was begun.
-func (m *memory) lastHow() Relisting {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.hows) == 0 {
-		return Relisting{Cause: "None"}
-	}
-	return m.hows[len(m.hows)-1]
-}
-
-// memoryRelist is a Relist of memory.
-type memoryRelist struct {
-	m      *memory
-	before map[string]string
-	seen   map[string]bool
-	done   bool
-}
-
-func (r *memoryRelist) Item(obj runtime.Object) error {
-	if err := r.m.once(&r.m.itemErr); err != nil {
-		return err
-	}
-	r.seen[obj.(*corev1.ConfigMap).Name] = true
-	return r.m.set("item", obj, "")
-}
-
-func (r *memoryRelist) Known(checkpoint.ObjectVersion) (bool, error) {
-	return false, nil
-}
-
-func (r *memoryRelist) Same(checkpoint.ObjectVersion, []byte) (bool, error) {
-	return false, nil
-}
-
-func (r *memoryRelist) Finish(rv string, ordered bool) (changed bool, err error) {
-	if err := r.m.once(&r.m.finishErr); err != nil {
-		return false, err
-	}
-	r.m.mu.Lock()
-	maps.DeleteFunc(r.m.objects, func(name, _ string) bool { return !r.seen[name] })
-	changed = !maps.Equal(r.m.objects, r.before)
-	r.m.mu.Unlock()
-	r.done = true
-	if !ordered {
-		rv = ""
-	}
-	return changed, r.m.set("finish", nil, rv)
-}
-
-func (r *memoryRelist) Abort() {
-	if !r.done {
-		r.m.calls.note("abort")
-	}
-	r.done = true
+	return r
 }

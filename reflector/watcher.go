@@ -97,7 +97,7 @@ func (w *watcher) run() {
 	pass := func(e watch.Event) bool {
 		sawEvent = true
 		if e.Type != watch.Bookmark {
-			w.r.store.Passing(e.Object)
+			w.r.sink.passing(e.Object)
 		}
 		w.r.informer.Contact()
 		return w.send(e)

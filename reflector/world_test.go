@@ -8,11 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/warmwatch/warmwatch/internal/request"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/warmwatch/warmwatch/checkpoint"
 )
 
 // world is a Resumer between a scripted server and a store in memory.
@@ -20,10 +19,12 @@ type world struct {
 	t        *testing.T
 	begun    time.Time
 	server   *server
-	store    *memory
+	store    recorder
 	observed *journal
-	all      *journal // What server, store and observer saw, in one order.
-	opts     Options  // May be changed before the start.
+	all      *journal   // What server, store and observer saw, in one order.
+	opts     Options    // May be changed before the start.
+	first    *Relisting // How the first List relists. Nil: it resumes.
+	hows     []Relisting
 	resumer  *Resumer
 	stop     func() // Idempotent.
 	caughtUp atomic.Int32
@@ -32,15 +33,28 @@ type world struct {
 // newWorld is of a store at rv that has the object a@3, and of a server with
 // these answers. It is to be called in a bubble.
 func newWorld(t *testing.T, rv string, answers ...answer) *world {
+	w := newEmptyWorld(t, answers...)
+	if _, err := relistOf(t, w.store.Sink, configMap("a@3")).finish(rv); err != nil {
+		t.Fatal(err)
+	}
+	w.store.calls.take()
+	w.all.take()
+	return w
+}
+
+// newEmptyWorld is newWorld of a store that never had anything.
+func newEmptyWorld(t *testing.T, answers ...answer) *world {
 	all := &journal{}
 	w := &world{
 		t: t, begun: time.Now(), all: all, observed: &journal{all: all},
 		server: &server{t: t, requests: &journal{all: all}, answers: answers},
-		store:  &memory{calls: &journal{all: all}, rv: rv, objects: map[string]string{"a": "3"}, history: noHistory{}},
+		store:  recorder{newSink(t), &journal{all: all}},
 	}
+	w.store.informer = observer{w: w}
 	w.opts = Options{
-		ListerWatcher: w.server, Store: w.store, Informer: observer{w: w},
+		ListerWatcher: w.server, Sink: w.store.Sink,
 		Cluster: func(context.Context) *Relisting { return nil },
+		Schema:  func(context.Context) (string, error) { return "", request.ErrNotSeen },
 	}
 	t.Cleanup(func() {
 		advance(3)
@@ -52,6 +66,9 @@ func newWorld(t *testing.T, rv string, answers ...answer) *world {
 // open makes the Resumer, for a test that calls it directly.
 func (w *world) open() *Resumer {
 	w.resumer = NewResumer(w.opts)
+	if w.first != nil {
+		w.resumer.ForceRelist(*w.first)
+	}
 	w.stop = w.resumer.Stop
 	w.t.Cleanup(func() { w.stop() })
 	return w.resumer
@@ -92,26 +109,16 @@ func (w *world) list() (rv string) {
 	return list.ResourceVersion
 }
 
-// elapsed is the time since the beginning of the test.
-func (w *world) elapsed() time.Duration { return time.Since(w.begun) }
-
-// history is what a memory has, as far as it says so.
-type history interface {
-	Empty() bool
-	Contradicts(v checkpoint.ObjectVersion) bool
-	Stored() int
-	Counts(objects int64) bool
-	Comparable(schema string) bool
+// lastHow is how the last relist was begun.
+func (w *world) lastHow() Relisting {
+	if len(w.hows) == 0 {
+		return Relisting{Cause: "None"}
+	}
+	return w.hows[len(w.hows)-1]
 }
 
-// noHistory says nothing.
-type noHistory struct{}
-
-func (noHistory) Empty() bool                               { return false }
-func (noHistory) Contradicts(checkpoint.ObjectVersion) bool { return false }
-func (noHistory) Stored() int                               { return 0 }
-func (noHistory) Counts(int64) bool                         { return true }
-func (noHistory) Comparable(string) bool                    { return false }
+// elapsed is the time since the beginning of the test.
+func (w *world) elapsed() time.Duration { return time.Since(w.begun) }
 
 // observer writes down what a Resumer calls.
 type observer struct {
@@ -119,11 +126,32 @@ type observer struct {
 	w *world
 }
 
-func (o observer) Resuming(rv string)      { o.w.observed.note("resuming at %s", rv) }
-func (o observer) Relisting(how Relisting) { o.w.observed.note("relisting: %s", how.Cause) }
-func (o observer) Live()                   { o.w.observed.note("live") }
-func (o observer) CaughtUp()               { o.w.caughtUp.Add(1) }
-func (o observer) Contact()                { o.w.observed.note("contact") }
+func (o observer) RelistBegun(rewriting bool) {
+	call := "begin"
+	if rewriting {
+		call += " rewrite"
+	}
+	o.w.store.calls.note("%s", call)
+}
+
+func (o observer) RelistEnded(complete bool, _ error) bool {
+	if !complete {
+		o.w.store.calls.note("abort")
+	}
+	return true
+}
+
+func (o observer) Relisted(bool) { o.w.store.calls.note("finish %s", o.w.store.record.ResourceVersion) }
+func (o observer) Refused(error) {}
+
+func (o observer) Resuming(rv string) { o.w.observed.note("resuming at %s", rv) }
+func (o observer) Relisting(how Relisting) {
+	o.w.hows = append(o.w.hows, how)
+	o.w.observed.note("relisting: %s", how.Cause)
+}
+func (o observer) Live()     { o.w.observed.note("live") }
+func (o observer) CaughtUp() { o.w.caughtUp.Add(1) }
+func (o observer) Contact()  { o.w.observed.note("contact") }
 func (o observer) Disconnected(err error) {
 	switch {
 	case err == nil:

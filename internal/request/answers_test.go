@@ -110,29 +110,3 @@ func TestTwoWatchesThatAreOpenedAtOnce(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
-
-// TestAContextThatIsDetached by the client from that of the call: what is read ends with the call.
-func TestAContextThatIsDetached(t *testing.T) {
-	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"kind":"ConfigMapList","apiVersion":"v1","items":[{"metadata":{"name":"a"}},`)
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
-	}))
-	defer api.Close()
-	config := &rest.Config{Host: api.URL, QPS: -1}
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return Transport{RoundTripper: next} })
-	enough := errors.New("enough")
-	_, err := Items(t.Context(), metav1.ListOptions{}, func(ctx context.Context) error {
-		w, err := openers(config)["typed, JSON"](context.WithoutCancel(ctx))
-		if err != nil {
-			return err
-		}
-		<-w.ResultChan()
-		w.Stop()
-		return enough
-	}, all)
-	if !errors.Is(err, enough) {
-		t.Error(err)
-	}
-}

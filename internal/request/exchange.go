@@ -18,8 +18,6 @@ type exchange struct {
 	// send sends the request in its other form, and returns the response that the client gets. One at a time runs.
 	send  func(t Transport, r *http.Request) (*http.Response, error)
 	watch bool // The call opens a watch, and reads it.
-	// afterwards has a function called when the call has ended.
-	afterwards func(func())
 
 	taken  atomic.Bool // A Transport has the request.
 	passed atomic.Bool // A request that no Transport has seen has come to the network.
@@ -43,7 +41,6 @@ var errMore = errors.New("the call asks for more than one list")
 func exchanged(ctx context.Context, x *exchange, list func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, exchangeKey{}, x))
 	defer cancel()
-	x.afterwards = func(f func()) { context.AfterFunc(ctx, f) }
 	// Without a Transport, the whole list shall not be asked for.
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GetConn: func(string) {
 		if !x.taken.Load() {
@@ -95,11 +92,8 @@ func (x *exchange) roundTrip(t Transport, r *http.Request) (*http.Response, erro
 	if x.ended {
 		return nil, errAnswered
 	}
-	// What is sent is not that List any more, to another Transport below this one. It ends with the
-	// call, even if the client has detached the context of the request from that of the call.
-	ctx, cancel := context.WithCancel(context.WithValue(WithoutCheck(r.Context()), exchangeKey{}, (*exchange)(nil)))
-	x.afterwards(cancel)
-	r = r.Clone(ctx)
+	// What is sent is not that List any more, to another Transport below this one.
+	r = r.Clone(context.WithValue(WithoutCheck(r.Context()), exchangeKey{}, (*exchange)(nil)))
 	if r.Header.Get("Accept-Encoding") != "identity" {
 		r.Header.Del("Accept-Encoding") // The transport decompresses only what it has asked for itself.
 	}

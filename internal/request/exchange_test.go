@@ -401,22 +401,6 @@ func TestACallThatListsTwice(t *testing.T) {
 	}
 }
 
-type endless struct{}
-
-func (endless) Read(b []byte) (int, error) { return len(b), nil }
-
-// TestAnAnswerWithoutEnd is no list of one object.
-func TestAnAnswerWithoutEnd(t *testing.T) {
-	n := &network{answer: func(*http.Request) *http.Response {
-		resp := answer(200, runtime.ContentTypeProtobuf, nil)
-		resp.Body = io.NopCloser(endless{})
-		return resp
-	}}
-	if err := Objects(t.Context(), metav1.ListOptions{}, itemsOf(1), listing(t, Transport{RoundTripper: n}, metav1.ListOptions{})); !errors.Is(err, ErrUnsupported) {
-		t.Error(err)
-	}
-}
-
 func TestOneObjectThatIsRefused(t *testing.T) {
 	n := store(t, plain, runtime.ContentTypeProtobuf)
 	good := n.answer

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,59 +71,46 @@ func requestOf(all *http.Request, o metav1.ListOptions, item Item) (*http.Reques
 }
 
 // sendAll sends the requests whose answers are not in lists, some at a time, and puts their bodies
-// there. If one is refused, it returns that answer, and sends no more.
+// there. If one is refused, it returns that answer.
 func sendAll(t http.RoundTripper, requests []*http.Request, lists [][]byte) (contentType string, refusal *http.Response, err error) {
-	type answer struct {
-		i    int
-		resp *http.Response
-		body []byte
-		err  error
-	}
-	answers, sent := make(chan answer), 0
-	await := func() {
-		a := <-answers
-		sent--
-		switch {
-		case a.err == nil && a.resp.StatusCode == http.StatusOK:
-			contentType, lists[a.i] = a.resp.Header.Get("Content-Type"), a.body
-		case refusal != nil || err != nil: // The first one counts.
-		case a.err != nil:
-			err = a.err
-		default:
-			a.resp.Body = io.NopCloser(bytes.NewReader(a.body))
-			refusal = a.resp
-		}
-	}
+	var mu sync.Mutex
+	var sent sync.WaitGroup
+	slots := make(chan struct{}, parallelObjects)
 	for i, r := range requests {
 		if lists[i] != nil { // It was answered before.
 			continue
 		}
-		if sent == parallelObjects {
-			await()
-		}
-		if refusal != nil || err != nil {
-			break
-		}
-		sent++
-		go func() {
-			resp, body, err := sendOne(t, r)
-			answers <- answer{i, resp, body, err}
-		}()
+		slots <- struct{}{}
+		sent.Go(func() {
+			defer func() { <-slots }()
+			resp, body, failed := sendOne(t, r)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case failed != nil:
+				err = failed
+			case resp.StatusCode == http.StatusOK:
+				contentType, lists[i] = resp.Header.Get("Content-Type"), body
+			default:
+				resp.Body = io.NopCloser(bytes.NewReader(body))
+				refusal = resp
+			}
+		})
 	}
-	for sent > 0 {
-		await()
+	sent.Wait()
+	if err != nil {
+		refusal = nil
 	}
 	return contentType, refusal, err
 }
 
-func sendOne(t http.RoundTripper, r *http.Request) (resp *http.Response, body []byte, err error) {
-	if resp, err = t.RoundTrip(r); err != nil {
+func sendOne(t http.RoundTripper, r *http.Request) (*http.Response, []byte, error) {
+	resp, err := t.RoundTrip(r)
+	if err != nil {
 		return nil, nil, err
 	}
 	defer resp.Body.Close()
-	if body, err = io.ReadAll(io.LimitReader(resp.Body, maxFieldBytes)); len(body) == maxFieldBytes {
-		err = fmt.Errorf("%w: a list of one object has %d bytes and more", ErrUnsupported, len(body))
-	}
+	body, err := io.ReadAll(resp.Body)
 	return resp, body, err
 }
 

@@ -7,36 +7,33 @@ const (
 	pagesBeforeGrowth = 8
 )
 
-// A PageLimit is how many objects of a list are asked for at once, where connections are cut. It
+// A pageLimit is how many objects of a list are asked for at once, where connections are cut. It
 // is not safe for concurrent use.
-type PageLimit struct {
-	objects, most int64
-	whole         int // Pages that have come whole since the last cut, or growth.
+type pageLimit struct {
+	objects, most int64 // Of the next page, 0: no limit; and at most.
+	whole         int   // Pages that have come whole since the last cut, or growth.
 }
 
-// NewPageLimit returns the limit of a list that begins with so many objects, and has at most so many in
+// newPageLimit returns the limit of a list that begins with so many objects, and has at most so many in
 // a page. 0 objects are no limit.
-func NewPageLimit(objects, most int64) *PageLimit {
-	return &PageLimit{objects: objects, most: max(objects, most)}
+func newPageLimit(objects, most int64) *pageLimit {
+	return &pageLimit{objects: objects, most: max(objects, most)}
 }
-
-// Objects returns the limit of the next page; 0: none.
-func (l *PageLimit) Objects() int64 { return l.objects }
 
 // isReduced reports whether pages are smaller than they would be over a connection that lasts.
-func (l *PageLimit) isReduced() bool { return l.objects > 0 && l.objects < l.most }
+func (l *pageLimit) isReduced() bool { return l.objects > 0 && l.objects < l.most }
 
-// Cut notes that connections do not last for a page.
-func (l *PageLimit) Cut() {
+// cut notes that connections do not last for a page.
+func (l *pageLimit) cut() {
 	if l.objects == 0 {
 		l.objects = l.most
 	}
 	l.objects, l.whole = max(l.objects/2, 1), 0
 }
 
-// Came notes that a page has come. What has cut connections may be over by now, so that pages become
+// came notes that a page has come. What has cut connections may be over by now, so that pages become
 // larger again.
-func (l *PageLimit) Came() {
+func (l *pageLimit) came() {
 	if l.objects == 0 {
 		return
 	}

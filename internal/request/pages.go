@@ -26,7 +26,7 @@ type pages struct {
 	transport http.RoundTripper
 	request   *http.Request // For the first page.
 	link      *Link         // Nil: the transport decides whether the list is compressed.
-	limit     *PageLimit    // Of the next pages.
+	limit     *pageLimit    // Of the next pages.
 	list      listReader    // Of the page that is read; nil: it has to be asked for.
 	body      io.Closer     // Likewise.
 
@@ -40,7 +40,7 @@ type pages struct {
 
 func newPages(t Transport, first *http.Request) *pages {
 	limit, _ := strconv.ParseInt(first.URL.Query().Get("limit"), 10, 64) // Of what is no number, the server complains.
-	return &pages{transport: t.RoundTripper, link: t.Link, request: first, limit: NewPageLimit(limit, usualPage)}
+	return &pages{transport: t.RoundTripper, link: t.Link, request: first, limit: newPageLimit(limit, usualPage)}
 }
 
 // begin asks for the first page. What is refused, the client is to see.
@@ -88,7 +88,7 @@ func (p *pages) ask() (*http.Response, error) {
 		query.Del("resourceVersion")
 		query.Del("resourceVersionMatch")
 		query.Set("continue", p.token)
-		if limit := p.limit.Objects(); limit > 0 {
+		if limit := p.limit.objects; limit > 0 {
 			query.Set("limit", strconv.FormatInt(limit, 10))
 		}
 		r.URL.RawQuery = query.Encode()
@@ -130,7 +130,7 @@ func (p *pages) next() ([]byte, error) {
 		}
 		p.close()
 		if p.list != nil && p.tries > 0 { // The page is too large for the connection.
-			p.limit.Cut()
+			p.limit.cut()
 		}
 		p.list = nil
 		select {
@@ -210,7 +210,7 @@ func (p *pages) turn() error {
 	if _, err := resourceversion.CompareResourceVersion(last.ResourceVersion, last.ResourceVersion); err != nil {
 		return fmt.Errorf("%w: a list of version %q, which may change between its pages", ErrUnsupported, last.ResourceVersion)
 	}
-	p.limit.Came()
+	p.limit.came()
 	p.token, p.list = last.Continue, nil
 	p.returned -= p.read // A shorter page has fewer.
 	p.read, p.tries = 0, 0

@@ -83,7 +83,7 @@ func TestAListOfWhatHasNoMetadataFails(t *testing.T) {
 		})
 		r.Expect(t)
 		process.ExpectStore(t, p.Informer, f)
-		if st := p.Informer.Status(); st.Phase != warmwatch.PhaseDisconnected || !namesBothTypes(failed, "*runtime.Unknown") {
+		if st := p.Informer.Status(); st.Phase != warmwatch.PhaseDisconnected || !namesBothTypes(failed, "<nil>") {
 			t.Errorf("phase %v, error %v", st.Phase, failed)
 		}
 	})

@@ -358,27 +358,6 @@ func renames(obj any) (any, error) {
 	return cm, nil
 }
 
-func TestWhatATransformThatRenamesRefusesStays(t *testing.T) {
-	bubble.Run(t, func(t *testing.T) {
-		f := source.New(t, source.ConfigMap("a"), source.ConfigMap("b"))
-		informer := process.Launch(t, testsupport.Path(t), f, nil).Informer
-		if err := informer.SetTransform(renames); err != nil {
-			t.Fatal(err)
-		}
-		r, _ := recorder.Add(t, informer)
-		bubble.Start(t, informer)
-		r.ExpectInAnyOrder(t, "add ns/x-a@1 initial", "add ns/x-b@2 initial")
-		source.Relisted(f, func() {
-			f.Put(source.ConfigMap("b", "bad"))
-			f.Remove("a")
-		})
-		r.Expect(t, "lost ns/x-a@1")
-		if diff := cmp.Diff([]string{"ns/x-b@2"}, source.Versions(informer.GetStore().List())); diff != "" {
-			t.Errorf("the store (-want +got):\n%s", diff)
-		}
-	})
-}
-
 func TestAnEventThatCouldNotBeAppliedDoesNotTurnBackTime(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {
 		f := source.New(t, source.ConfigMap("a"))

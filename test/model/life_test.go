@@ -43,7 +43,7 @@ func (m *model) launch() *life {
 		MemoryBudget:    int64(m.rng.IntN(3)-1) * 2000,
 		MaxPanics:       1 + m.rng.IntN(3),
 		MaxBacklogBytes: m.backlog(),
-		// 1: each batch is committed before the next, so that a crash comes between any two.
+		// 1: a relist applies each object by itself, and each batch is committed before the next, so that a crash comes between any two.
 		MaxPendingBytes: int64(m.rng.IntN(2)),
 	})
 	if err != nil {
