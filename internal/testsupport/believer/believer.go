@@ -134,6 +134,11 @@ func (h *Handler) note(obj any, exists bool) {
 		h.gone(cm.UID)
 		return
 	}
+	h.believe(cm, key, rv)
+}
+
+// believe notes an object that exists.
+func (h *Handler) believe(cm *corev1.ConfigMap, key string, rv int) {
 	if cm.Data["rv"] != cm.ResourceVersion {
 		h.t.Errorf("%s handler was told of a wrong object: %v", h.Name, cm)
 	}
