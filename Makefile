@@ -50,12 +50,15 @@ RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race -gcflags=go.etcd.io/b
 # Systems that the library is vetted for, tests included: a 32-bit processor, and each operating system. macOS has files of
 # its own in persist alone.
 PORTS := linux/386:./... windows/amd64:./... darwin/arm64:./persist
+# The race detector's second of sleep before each exit is as long as many packages' tests.
+RACED := $(if $(RACE),GORACE=atexit_sleep_ms=0 $(RACE))
+
 # What `make test` runs, three at a time: a directory, and what go test is given. The first mostly waits for servers. The
 # race detector is on where goroutines of the library meet: the attacks are about files, others are about programs.
-TEST_RUNS := './test/e2e $(RACE) . ./agent' '. $(RACE) ./...' \
-	'./test/controllerruntime -parallel=3 ./upstream' './test/controllerruntime $(RACE) .' './test/attack ./...' \
-	'./cmd/demo ./...' './bench ./...' './controllerruntime $(RACE) ./...' \
-	'./test/e2e ./controlplane ./display ./link ./meter ./workload' './examples ./...' './hack/tools ./...'
+TEST_RUNS := './test/e2e $(RACED) .' '. $(RACED) ./...' \
+	'./test/controllerruntime -parallel=3 ./upstream' './test/controllerruntime $(RACED) .' './test/attack ./...' \
+	'./cmd/demo ./...' './bench ./...' './controllerruntime $(RACED) ./...' \
+	'./test/e2e ./agent ./controlplane ./display ./link ./meter ./workload' './examples ./...' './hack/tools ./...'
 
 # A 64-bit Linux on x86 also runs the 32-bit tests of the packages whose numbers are in the file, in their short forms: the
 # first rounds meet all of them. Some kernels run no such programs; lint compiles all of them.
@@ -63,11 +66,11 @@ ENV_386 := $(if $(filter linux/amd64,$(shell go env GOHOSTOS)/$(shell go env GOH
 RUN_386 := . $(ENV_386) -short ./checkpoint ./indexer ./internal/keyfield ./internal/record ./persist ./queue ./reflector
 
 # What `make test-long` runs, one after the other: what is random, for longer and with other seeds.
-LONG_RUNS := '. $(RACE) ./test/model -model.crashes=20000 -model.seed=0 -names.lives=1000 -names.seed=0' \
-	'. $(RACE) ./test/storm -storm.rounds=200 -storm.seed=0' \
-	'. $(RACE) ./test/faults -damage.trials=3000 -backlog.updates=200000' \
-	'. $(RACE) ./internal/processor -random.rounds=5000' '. $(RACE) ./indexer -model.steps=20000' '. $(RACE) ./persist -persist.full' \
-	'./test/e2e $(RACE) -run=Kill . -kills=60' './test/e2e $(RACE) -run=^TestLinks$$ . -links.for=$(MINUTES)m -seed=$(SEED)' \
+LONG_RUNS := '. $(RACED) ./test/model -model.crashes=20000 -model.seed=0 -names.lives=1000 -names.seed=0' \
+	'. $(RACED) ./test/storm -storm.rounds=200 -storm.seed=0' \
+	'. $(RACED) ./test/faults -damage.trials=3000 -backlog.updates=200000' \
+	'. $(RACED) ./internal/processor -random.rounds=5000' '. $(RACED) ./indexer -model.steps=20000' '. $(RACED) ./persist -persist.full' \
+	'./test/e2e $(RACED) -run=Kill . -kills=60' './test/e2e $(RACED) -run=^TestLinks$$ . -links.for=$(MINUTES)m -seed=$(SEED)' \
 	'./test/attack ./corrupt -corrupt.tries=$(TRIES) -corrupt.for=0 -corrupt.seed=$(SEED)' \
 	'./test/attack ./power -power.images=$(IMAGES) -power.seed=$(SEED)' \
 	'./test/attack ./crash -crash.seeds=$(WORKLOADS) -crash.points=$(POINTS) -crash.seed=$(SEED)'
