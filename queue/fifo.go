@@ -108,7 +108,9 @@ func (q *DeltaFIFO) delta(t cache.DeltaType, obj any) (d Delta, err error) {
 
 // push adds deltas to the log in one batch.
 func (q *DeltaFIFO) push(ds ...Delta) error {
-	q.log.Encode(ds)
+	if q.log.Stores() {
+		q.log.Encode(ds)
+	}
 	batch, err := q.log.db.Update(func(b *persist.Batch) { q.log.Append(b, ds) })
 	if err == nil {
 		q.log.Publish(batch, ds)

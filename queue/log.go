@@ -137,15 +137,10 @@ func NewLog(o Options) (*Log, error) {
 	return q, q.load()
 }
 
-// Encode encodes the deltas that Append will store. It is called before their batch, because Append runs under the DB's
-// lock. What leaves the tail because a handler hangs is encoded there: MarshalJSON of a type must not read the store.
+// Encode encodes deltas that Append will store, see [Log.Stores]. It is called before their batch, because Append runs
+// under the DB's lock. What leaves the tail because a handler hangs is encoded there: MarshalJSON of a type must not read
+// the store.
 func (q *Log) Encode(deltas []Delta) {
-	q.mu.Lock()
-	stores := q.storesLocked()
-	q.mu.Unlock()
-	if !stores {
-		return
-	}
 	for i := range deltas {
 		deltas[i].encoded = deltas[i].encode()
 	}
@@ -196,11 +191,11 @@ func (q *Log) waitsLocked() bool {
 	return false
 }
 
-// Stores reports whether there is a name, so that deltas are stored.
+// Stores reports whether Append will store the next deltas.
 func (q *Log) Stores() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.names) > 0
+	return q.storesLocked()
 }
 
 // HasKnown reports whether there is a name whose handler has all that was before its cursor, and must get

@@ -86,7 +86,7 @@ func (k *Sink) passing(obj runtime.Object) {
 // writer returns a Writer for changes whose old objects handlers get.
 func (k *Sink) writer() *indexer.Writer {
 	w := k.indexer.Writer()
-	if k.log.Stores() { // The old objects are stored with the deltas.
+	if k.stores = k.log.Stores(); k.stores { // The old objects are stored with the deltas.
 		w.KeepOldRecords(queue.RecordRoom)
 	}
 	return w
@@ -187,7 +187,9 @@ func (k *Sink) vouchLocked(rv string) {
 func (k *Sink) writeLocked(w *indexer.Writer, ds []queue.Delta, more ...func(*persist.Batch)) error {
 	k.db.WaitForRoom()
 	put := k.putCheckpoint()
-	k.log.Encode(ds)
+	if k.stores {
+		k.log.Encode(ds)
+	}
 	batch, err := w.Commit(func(b *persist.Batch) {
 		k.log.Append(b, ds)
 		put(b)

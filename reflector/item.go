@@ -110,7 +110,7 @@ func (r *relist) item(obj runtime.Object) error {
 	}
 	same := !r.onlyOurs && r.holdsLocked(key, value)
 	switch {
-	case !k.filling && (!same || repeated): // The last one counts.
+	case !k.filling && (!same || repeated && r.stage.has(key)): // The last one counts.
 		return r.stage.put(key, value)
 	case same && !r.how.Rewrite:
 		return nil

@@ -65,6 +65,7 @@ type Sink struct {
 	record  checkpoint.Record
 	written checkpoint.Record // The checkpoint that was put last.
 	stopped bool
+	stores  bool // The log stores the deltas of the changes that are staged.
 	// transform is nil until Load, and if there is none.
 	transform cache.TransformFunc
 	// trusted says that a watch can be resumed at the resourceVersions of events and bookmarks.

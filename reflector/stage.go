@@ -54,6 +54,12 @@ func (st *stage) put(key string, value *record.Object) error {
 	return err
 }
 
+// has reports whether an object of a key is staged.
+func (st *stage) has(key string) bool {
+	_, inFile := st.spilled[key]
+	return inFile || st.memory[key] != nil
+}
+
 // An item is an object of a list, and its key.
 type item struct {
 	key   string

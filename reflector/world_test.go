@@ -8,10 +8,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/warmwatch/warmwatch/internal/request"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/warmwatch/warmwatch/internal/request"
 )
 
 // world is a Resumer between a scripted server and a store in memory.

@@ -73,7 +73,7 @@ func requestOf(all *http.Request, o metav1.ListOptions, item Item) (*http.Reques
 // sendAll sends the requests whose answers are not in lists, some at a time, and puts their bodies
 // there. If one is refused, it returns that answer.
 func sendAll(t http.RoundTripper, requests []*http.Request, lists [][]byte) (contentType string, refusal *http.Response, err error) {
-	var mu sync.Mutex
+	answers, errs := make([]*http.Response, len(requests)), make([]error, len(requests))
 	var sent sync.WaitGroup
 	slots := make(chan struct{}, parallelObjects)
 	for i, r := range requests {
@@ -82,22 +82,23 @@ func sendAll(t http.RoundTripper, requests []*http.Request, lists [][]byte) (con
 		}
 		slots <- struct{}{}
 		sent.Go(func() {
-			defer func() { <-slots }()
-			resp, body, failed := sendOne(t, r)
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case failed != nil:
-				err = failed
-			case resp.StatusCode == http.StatusOK:
-				contentType, lists[i] = resp.Header.Get("Content-Type"), body
-			default:
-				resp.Body = io.NopCloser(bytes.NewReader(body))
-				refusal = resp
-			}
+			answers[i], lists[i], errs[i] = sendOne(t, r)
+			<-slots
 		})
 	}
 	sent.Wait()
+	for i, resp := range answers {
+		switch {
+		case errs[i] != nil:
+			err, lists[i] = errs[i], nil
+		case resp == nil:
+		case resp.StatusCode == http.StatusOK:
+			contentType = resp.Header.Get("Content-Type")
+		default:
+			resp.Body = io.NopCloser(bytes.NewReader(lists[i]))
+			refusal, lists[i] = resp, nil
+		}
+	}
 	if err != nil {
 		refusal = nil
 	}

@@ -322,29 +322,3 @@ func listsUnstructured(rv string, items ...*unstructured.Unstructured) func(cont
 		return list, nil
 	}
 }
-
-// TestAListLeavesOutOtherKinds of unstructured objects, and tables, as a watch does.
-func TestAListLeavesOutOtherKinds(t *testing.T) {
-	object := unstructuredObject
-	for name, c := range map[string]struct {
-		example *unstructured.Unstructured
-		want    []string
-	}{
-		"of ConfigMaps":    {object("v1", "ConfigMap", "", ""), []string{"a@1"}},
-		"of unknown kinds": {&unstructured.Unstructured{}, []string{"a@1", "b@2", "c@3"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble.Run(t, func(t *testing.T) {
-				f := source.New(t)
-				f.OnList = listsUnstructured("6", object("v1", "ConfigMap", "a", "1"), object("v1", "Secret", "b", "2"),
-					object("v2", "ConfigMap", "c", "3"), object("meta.k8s.io/v1", "Table", "d", "4"), object("meta.k8s.io/v1beta1", "Table", "e", "5"))
-				informer := ours.new(t, f, config{example: c.example})
-				bubble.Start(t, informer)
-				bubble.Settle()
-				if diff := cmp.Diff(c.want, source.Versions(informer.GetStore().List())); diff != "" || !informer.HasSynced() {
-					t.Errorf("synced: %v, the store (-want +got):\n%s", informer.HasSynced(), diff)
-				}
-			})
-		})
-	}
-}
