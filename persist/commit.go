@@ -33,11 +33,11 @@ func (db *DB) run() {
 	defer timer.Stop()
 	for {
 		db.mu.Lock()
-		untold, ended := db.untold, db.phase == closed
+		unreported, ended := db.unreported, db.phase == closed
 		wait, due := db.nextCommitLocked(time.Now())
 		db.mu.Unlock()
-		if untold != nil {
-			db.tellDamage()
+		if unreported != nil {
+			db.reportDamage()
 			continue
 		}
 		if ended {
@@ -77,13 +77,13 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 	case db.flushRequested:
 		return 0, true
 	case db.commitAt.IsZero():
-		return db.retryAt.Sub(now), db.commitErr != nil
-	case db.writesLocked() && db.commitErr == nil && db.pending.bytes >= db.opts.MaxPendingBytes/2:
+		return db.retryAt.Sub(now), db.failingLocked()
+	case db.writesLocked() && !db.failingLocked() && db.pending.bytes >= db.opts.MaxPendingBytes/2:
 		return 0, true
 	}
 	wait = db.commitAt.Sub(now)
-	if db.commitErr != nil {
-		wait = min(db.retryAt.Sub(now), max(wait, db.errSince.Add(durableGrace).Sub(now)))
+	if db.failingLocked() {
+		wait = min(db.retryAt.Sub(now), max(wait, db.problem.since.Add(durableGrace).Sub(now)))
 	}
 	return wait, true
 }
@@ -91,12 +91,12 @@ func (db *DB) nextCommitLocked(now time.Time) (wait time.Duration, due bool) {
 // commit makes one attempt to write what waits. While attempts fail, and none is due, it counts it as durable.
 func (db *DB) commit() {
 	db.mu.Lock()
-	if db.commitErr != nil && !db.flushRequested && time.Now().Before(db.retryAt) {
+	if db.failingLocked() && !db.flushRequested && time.Now().Before(db.retryAt) {
 		db.countLocked()
 		db.mu.Unlock()
 		return
 	}
-	flushing, b, again := db.takeWaitingLocked(), db.bolt, db.commitErr != nil
+	flushing, b, again := db.takeWaitingLocked(), db.bolt, db.failingLocked()
 	db.mu.Unlock()
 
 	var txID int
@@ -119,7 +119,7 @@ func (db *DB) commit() {
 // countLocked has what was applied count as durable although it is not in the file.
 func (db *DB) countLocked() {
 	if db.countedTo <= db.durable { // The first time since something was written.
-		db.opts.Logger.Info("Nothing can be written: durable handlers are told of what is not in the cache file", "path", db.path, "after", durableGrace)
+		db.opts.Logger.Info("Nothing can be written: durable handlers get what is not in the cache file", "path", db.path, "after", durableGrace)
 	}
 	db.commitAt = time.Time{}
 	db.countedTo = db.applied
@@ -146,16 +146,18 @@ func (db *DB) attemptedLocked(flushing *layer, txID int, err error) {
 		db.failedLocked(err)
 		return
 	}
-	if db.commitErr != nil {
+	if db.failingLocked() {
 		db.opts.Logger.Info("The cache file is written to again", "path", db.path)
 	}
 	if flushing != nil {
 		db.boltTxID = txID
-		if db.commitErr != nil && len(db.pending.buckets) > 0 { // It may have counted as durable.
+		if db.failingLocked() && len(db.pending.buckets) > 0 { // It may have counted as durable.
 			db.noteChangeLocked(db.opts.DurableDelay)
 		}
 	}
-	db.flushing, db.commitErr = nil, nil
+	if db.flushing = nil; db.failingLocked() {
+		db.problem = problem{}
+	}
 	db.durable = db.flushingTo
 }
 
@@ -168,16 +170,17 @@ func (db *DB) failedLocked(err error) {
 		db.damagedLocked(err)
 		return
 	}
-	if db.commitErr == nil {
+	since := db.problem.since
+	if !db.failingLocked() {
 		db.opts.Logger.Error(err, "Could not write to the cache file, keeping the changes in memory, where they are not durable. Durable handlers and reconcilers wait for a while, then they go on from memory", "path", db.path, "wait", durableGrace)
-		db.errSince = time.Now()
+		since = time.Now()
 	}
 	if db.formerUsers == nil {
 		db.formerUsers, db.users = db.users, new(atomic.Int64)
 	}
-	db.commitErr = fmt.Errorf("persist: commit to %s: %w", db.path, err)
+	db.problem = problem{CodeNotWritten, since, fmt.Errorf("persist: commit to %s: %w", db.path, err)}
 	// As long as it has failed so far, so that the delay doubles.
-	db.retryAt = time.Now().Add(min(max(time.Since(db.errSince), minRetryDelay), maxRetryDelay))
+	db.retryAt = time.Now().Add(min(max(time.Since(since), minRetryDelay), maxRetryDelay))
 	db.noteChangeLocked(db.opts.DurableDelay) // To count as durable.
 }
 

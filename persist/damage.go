@@ -40,28 +40,26 @@ func isFileDamage(err error) bool {
 
 // damagedLocked has the file only be read from now on. What waits to be written stays in pending.
 func (db *DB) damagedLocked(err error) {
-	if db.fileErr == nil {
+	if db.writesLocked() {
 		db.opts.Logger.Error(err, "The cache file is damaged. It is only read from now on, and set aside at the next start", "path", db.path)
-		db.errSince = time.Now()
-		db.fileErr = fmt.Errorf("persist: %s is only read: %w", db.path, err)
+		db.problem = problem{CodeFileDamaged, time.Now(), fmt.Errorf("persist: %s is only read: %w", db.path, err)}
 	}
 	if db.flushing != nil {
 		db.mergeBackLocked(db.flushing)
 		db.flushing = nil
 	}
 	db.pending.noneFresh() // A commit may be under way.
-	db.commitErr = nil
-	db.untold = err
+	db.unreported = err
 	db.noteChangeLocked(db.opts.DurableDelay)
 	db.wakeCommitter()
 	db.announceLocked()
 }
 
-// tellDamage has the next Open set the file aside, and tells the owners of what is in it.
-func (db *DB) tellDamage() {
+// reportDamage has the next Open set the file aside, and calls the owners of what is in it.
+func (db *DB) reportDamage() {
 	db.mu.Lock()
-	cause, owners := db.untold, slices.Collect(maps.Keys(db.onDamage))
-	db.untold = nil
+	cause, owners := db.unreported, slices.Collect(maps.Keys(db.onDamage))
+	db.unreported = nil
 	db.mu.Unlock()
 	db.markStart(maxStarts)
 	for _, fn := range owners {

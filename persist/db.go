@@ -83,7 +83,7 @@ func (o Options) withDefaults() (Options, error) {
 //
 // Damage that is found in use has nothing replaced: the DB stops writing to the file and counts as durable what is in
 // memory. A bucket that cannot be read counts as dropped, all of them if no transaction can be begun any more. The
-// owners are told by [DB.OnDamage].
+// owners hear of it by [DB.OnDamage].
 //
 // All methods are safe for concurrent use.
 type DB struct {
@@ -95,13 +95,11 @@ type DB struct {
 
 	mu sync.RWMutex
 
-	bolt       *handle   // Nil: memory only.
-	unreadable bool      // bolt is left alone: no transaction can be begun.
-	fileErr    error     // Why there is no file, or why it is only read.
-	commitErr  error     // Why the last commit attempt has failed. Not beside fileErr.
-	errSince   time.Time // Since when there is one of the two.
-	untold     error     // Damage that nobody was told of.
-	boltTxID   int       // The bbolt transaction of the last successful commit.
+	bolt       *handle // Nil: memory only.
+	unreadable bool    // bolt is left alone: no transaction can be begun.
+	problem    problem
+	unreported error // Damage of which the owners do not know yet.
+	boltTxID   int   // The bbolt transaction of the last successful commit.
 	// users counts those who have a transaction of bolt open, or are about to begin one; formerUsers those of
 	// before a commit failed, nil once there are none: see waitForReaders.
 	users, formerUsers *atomic.Int64
@@ -115,7 +113,7 @@ type DB struct {
 	commitAt       time.Time // Zero: nothing waits.
 	busySince      time.Time // When the commit that is under way began, or zero.
 	flushRequested bool
-	retryAt        time.Time // After commitErr.
+	retryAt        time.Time // While commits fail.
 
 	phase     phase
 	closeErr  error // What Close returns once done is closed.
@@ -149,7 +147,7 @@ func (db *DB) OnDamage(fn func(cause error)) (remove func()) {
 // Path is the path of the file. Symbolic links of the path given to Open are followed.
 func (db *DB) Path() string { return db.path }
 
-// hangingCommit is how long a commit may take before Err tells of it.
+// hangingCommit is how long a commit may take before it is a problem.
 const hangingCommit = 10 * time.Second
 
 // A Code says what is wrong with the file of a DB.
@@ -164,20 +162,21 @@ const (
 	CodeDiskHangs   Code = "DiskHangs"   // A commit has been under way for more than 10 s.
 )
 
+// A problem is one of the first four. A file that is damaged is not written to any more, so there is one at a time.
+type problem struct {
+	code  Code
+	since time.Time
+	err   error // Nil: there is none.
+}
+
 // Problem says why persistence is degraded, and since when; zero if that is not known. The error is nil if all is well.
 func (db *DB) Problem() (code Code, since time.Time, err error) {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	busy := time.Since(db.busySince)
 	switch {
-	case errors.Is(db.fileErr, ErrLocked):
-		return CodeLocked, db.errSince, db.fileErr
-	case db.fileErr != nil && db.bolt == nil:
-		return CodeNoFile, db.errSince, db.fileErr
-	case db.fileErr != nil:
-		return CodeFileDamaged, db.errSince, db.fileErr
-	case db.commitErr != nil:
-		return CodeNotWritten, db.errSince, db.commitErr
+	case db.problem.err != nil:
+		return db.problem.code, db.problem.since, db.problem.err
 	case !db.busySince.IsZero() && busy >= hangingCommit:
 		return CodeDiskHangs, db.busySince, fmt.Errorf("persist: %s: the disk has not done a commit after %v", db.path, busy.Round(time.Second))
 	}
@@ -200,7 +199,10 @@ func (db *DB) MemoryOnly() bool {
 func (db *DB) memoryOnly() bool { return db.bolt == nil || db.unreadable }
 
 // writesLocked reports whether what is put is written to a file, or will be.
-func (db *DB) writesLocked() bool { return db.bolt != nil && db.fileErr == nil }
+func (db *DB) writesLocked() bool { return db.bolt != nil && db.problem.code != CodeFileDamaged }
+
+// failingLocked reports whether the last commit has failed.
+func (db *DB) failingLocked() bool { return db.problem.code == CodeNotWritten }
 
 // Update applies what fn puts into the batch: visible at once, durable with
 // the next commit, both as a whole (A1). It returns the number of the batch,
@@ -310,12 +312,12 @@ func (db *DB) flushLocked() error {
 				return ErrClosed
 			}
 		}
-		if db.durable < target && db.commitErr != nil {
-			return db.commitErr
+		if db.durable < target && db.failingLocked() {
+			return db.problem.err
 		}
 	}
-	if db.bolt != nil {
-		return db.fileErr
+	if db.problem.code == CodeFileDamaged {
+		return db.problem.err
 	}
 	return nil
 }
@@ -343,7 +345,7 @@ func (db *DB) closeFile() error {
 	switch {
 	case db.bolt == nil:
 		return nil
-	case db.fileErr == nil:
+	case db.writesLocked():
 		return guard(db.bolt.Close)
 	}
 	for db.users.Load() > 0 || db.formerUsers != nil && db.formerUsers.Load() > 0 {

@@ -72,8 +72,10 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	}
 	if err != nil {
 		db.opts.Logger.Error(err, "Could not use the cache file, working from memory", "path", path)
-		db.errSince = time.Now()
-		db.fileErr = fmt.Errorf("persist: working from memory: %w", err)
+		db.problem = problem{CodeNoFile, time.Now(), fmt.Errorf("persist: working from memory: %w", err)}
+		if errors.Is(err, ErrLocked) {
+			db.problem.code = CodeLocked
+		}
 	}
 	go db.run()
 	return db, nil

@@ -171,7 +171,7 @@ func (b *Batch) Drop(bucket Bucket) {
 // Failing reports whether the last commit has failed, so that what is put waits in memory, and
 // how much should wait there for one reader (S6).
 func (b *Batch) Failing() (maxPendingBytes int64, failing bool) {
-	return b.db.opts.MaxPendingBytes, b.db.commitErr != nil
+	return b.db.opts.MaxPendingBytes, b.db.failingLocked()
 }
 
 // Urgent asks for a commit within DurableDelay instead of CommitInterval,

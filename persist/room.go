@@ -30,7 +30,7 @@ func (db *DB) waitForRoom(bound, begin int64) {
 
 // overBoundLocked reports whether more than bound is pending for a file that can be written.
 func (db *DB) overBoundLocked(bound int64) bool {
-	if !db.writesLocked() || db.commitErr != nil {
+	if !db.writesLocked() || db.failingLocked() {
 		return false
 	}
 	n := db.pending.bytes

@@ -62,7 +62,7 @@ func (db *DB) snapshot(space string, durable bool) (*Snapshot, error) {
 func (db *DB) captureLocked(space string, pending, flushing *layer) Snapshot {
 	s := Snapshot{db: db, space: space, pending: pending, flushing: flushing}
 	if !db.memoryOnly() {
-		s.bolt, s.committed, s.final, s.users = db.bolt, db.boltTxID, db.fileErr != nil, db.users
+		s.bolt, s.committed, s.final, s.users = db.bolt, db.boltTxID, !db.writesLocked(), db.users
 		s.users.Add(1)
 	}
 	return s
@@ -143,8 +143,8 @@ func (db *DB) waitForCommit(txID int) (durable bool, err error) {
 			return false, nil
 		case txID <= db.boltTxID:
 			return true, nil
-		case db.commitErr != nil:
-			return false, db.commitErr
+		case db.failingLocked():
+			return false, db.problem.err
 		case db.flushing == nil:
 			return false, db.notOursLocked(txID)
 		}
