@@ -1,135 +1,69 @@
 package checkpoint
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"io"
-	"maps"
 	"os"
 	"reflect"
 	"regexp"
-	"runtime/debug"
-	"slices"
-	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// SchemaVersion identifies the definition of the Go type of example, which is
-// a pointer to it. A program with another definition drops other fields when
-// it decodes objects from the server, so after a change they have to be read again.
-//
-// It names the modules, with their versions, that define the type and the types of
-// its fields: that of a custom resource that embeds a PodSpec changes with
-// k8s.io/api. Where a module's version does not pin its source, as in one that is
-// being worked on, it is [BinaryVersion]. Unstructured objects drop nothing, so for
-// them it is a constant.
+// SchemaVersion identifies the definition of the Go type of example, which is a pointer to it: the names, types and tags
+// of its fields, and of theirs. A program with another definition drops other fields when it decodes objects from the
+// server, so after a change they have to be read again. Unstructured objects drop nothing, so for them it is a constant.
 func SchemaVersion(example any) string {
 	if _, ok := example.(*unstructured.Unstructured); ok {
 		return "unstructured"
 	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		if v, ok := schemaVersion(reflect.TypeOf(example), info); ok {
-			return v
-		}
+	t := reflect.TypeOf(example)
+	if version, known := schemaVersions.Load(t); known {
+		return version.(string)
 	}
-	return BinaryVersion()
+	var text bytes.Buffer
+	writeType(&text, t, map[reflect.Type]bool{})
+	sum := sha256.Sum256(text.Bytes())
+	version := hex.EncodeToString(sum[:16])
+	schemaVersions.Store(t, version)
+	return version
 }
 
-// schemaVersion returns false if it does not know the version of every type.
-func schemaVersion(t reflect.Type, info *debug.BuildInfo) (string, bool) {
-	if t == nil {
-		return "", false
-	}
-	c := moduleCollector{info: info, seen: map[reflect.Type]bool{}, modules: map[string]bool{}}
-	if !c.visit(t) || len(c.modules) == 0 {
-		return "", false
-	}
-	return strings.Join(slices.Sorted(maps.Keys(c.modules)), ","), true
-}
+// schemaVersions has what SchemaVersion has returned, by type: a Pod takes half a millisecond.
+var schemaVersions sync.Map
 
-// A moduleCollector collects the modules, as path@version, of all types that can
-// be part of an encoded object.
-type moduleCollector struct {
-	info    *debug.BuildInfo
-	seen    map[reflect.Type]bool
-	modules map[string]bool
-}
-
-// visit adds the modules of t and of its parts. It returns false at the first type
-// of unknown version.
-func (c *moduleCollector) visit(t reflect.Type) bool {
-	if c.seen[t] {
-		return true
+// writeType writes the definitions of t and of its parts that were not seen yet.
+func writeType(w *bytes.Buffer, t reflect.Type, seen map[reflect.Type]bool) {
+	if t == nil || seen[t] {
+		return
 	}
-	c.seen[t] = true
-	if pkg := t.PkgPath(); pkg != "" {
-		m := moduleOf(pkg, c.info)
-		if m == nil {
-			return isStandard(pkg)
+	seen[t] = true
+	write := func(texts ...string) {
+		for _, text := range texts {
+			w.WriteString(text)
+			w.WriteByte('\n')
 		}
-		version, ok := pinned(m)
-		if !ok {
-			return false
-		}
-		c.modules[version] = true
 	}
+	write(t.PkgPath(), t.String(), t.Kind().String())
 	switch t.Kind() {
-	case reflect.Pointer, reflect.Slice, reflect.Array:
-		return c.visit(t.Elem())
 	case reflect.Map:
-		return c.visit(t.Key()) && c.visit(t.Elem())
+		writeType(w, t.Key(), seen)
+		writeType(w, t.Elem(), seen)
+	case reflect.Pointer, reflect.Slice, reflect.Array:
+		writeType(w, t.Elem(), seen)
 	case reflect.Struct:
 		for f := range t.Fields() {
-			// No codec sees an unexported field, unless it is embedded.
-			if (f.IsExported() || f.Anonymous) && !c.visit(f.Type) {
-				return false
+			if f.IsExported() || f.Anonymous { // No codec sees another one.
+				write(f.Name, f.Type.String(), string(f.Tag))
+				writeType(w, f.Type, seen)
 			}
 		}
 	}
-	return true
-}
-
-// moduleOf returns the module with the longest path that contains pkg, since
-// modules nest.
-func moduleOf(pkg string, info *debug.BuildInfo) *debug.Module {
-	if pkg == "main" {
-		return &info.Main
-	}
-	var found *debug.Module
-	see := func(m *debug.Module) {
-		rest, inside := strings.CutPrefix(pkg, m.Path)
-		inside = inside && (rest == "" || rest[0] == '/')
-		if m.Path != "" && inside && (found == nil || len(m.Path) > len(found.Path)) {
-			found = m
-		}
-	}
-	see(&info.Main)
-	for _, m := range info.Deps {
-		see(m)
-	}
-	return found
-}
-
-// isStandard reports whether pkg, which is in no known module, is in the standard
-// library: module paths begin with a domain.
-func isStandard(pkg string) bool {
-	first, _, _ := strings.Cut(pkg, "/")
-	return !strings.Contains(first, ".")
-}
-
-// pinned returns path@version of m, if there is only one source with that version.
-func pinned(m *debug.Module) (string, bool) {
-	if m.Replace != nil {
-		m = m.Replace // A directory has an empty version.
-	}
-	if m.Version == "" || m.Version == "(devel)" || strings.Contains(m.Version, "+dirty") {
-		return "", false
-	}
-	return m.Path + "@" + m.Version, true
 }
 
 // BinaryVersion identifies the running executable: two that could behave differently

@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -15,76 +13,59 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-type customResource struct {
-	metav1.TypeMeta
-	metav1.ObjectMeta
-	Spec map[string][]*corev1.PodSpec
+// Two programs have one of these types each, under the same name.
+func beforeTheUpgrade() []any {
+	type Part struct{ A string }
+	type Object struct {
+		metav1.TypeMeta `json:",inline"`
+		Spec            Part
+		Parts           map[string][]*Part
+		Next            *Object
+		hidden          int
+	}
+	type Tagged struct {
+		A string `json:"a"`
+	}
+	return []any{&Object{hidden: 1}, &Tagged{}}
 }
 
-type recursive struct{ Next *recursive }
-
-func TestSchemaVersionOfBuildInfo(t *testing.T) {
-	module := func(path, version string) *debug.Module { return &debug.Module{Path: path, Version: version} }
-	replaced := func(path, by, version string) *debug.Module {
-		return &debug.Module{Path: path, Version: "v1.0.0", Replace: module(by, version)}
+func afterTheUpgrade() []any {
+	type Part struct{ A, B string }
+	type Object struct {
+		metav1.TypeMeta `json:",inline"`
+		Spec            Part
+		Parts           map[string][]*Part
+		Next            *Object
+		hidden          int
 	}
-	ours := module("github.com/warmwatch/warmwatch", "v0.3.0")
-	api, machinery := module("k8s.io/api", "v0.37.2"), module("k8s.io/apimachinery", "v0.37.2")
-
-	for _, tc := range []struct {
-		name    string
-		example any
-		main    *debug.Module
-		deps    []*debug.Module
-		want    string // Empty if it cannot be told.
-	}{
-		{"a Pod names the modules of its fields, too", &corev1.Pod{}, module("example.com/app", "(devel)"), []*debug.Module{api, machinery},
-			"k8s.io/api@v0.37.2,k8s.io/apimachinery@v0.37.2"},
-		{"a custom resource names what it embeds", &customResource{}, module("example.com/app", "(devel)"), []*debug.Module{api, machinery, ours},
-			"github.com/warmwatch/warmwatch@v0.3.0,k8s.io/api@v0.37.2,k8s.io/apimachinery@v0.37.2"},
-		{"metadata only", &metav1.PartialObjectMetadata{}, module("example.com/app", "(devel)"), []*debug.Module{machinery},
-			"k8s.io/apimachinery@v0.37.2"},
-		{"a type of the main module at a version", &recursive{}, ours, nil, "github.com/warmwatch/warmwatch@v0.3.0"},
-		{"a value instead of a pointer", recursive{}, ours, nil, "github.com/warmwatch/warmwatch@v0.3.0"},
-		{"a type of the main module under development", &recursive{}, module(ours.Path, "(devel)"), nil, ""},
-		{"a type of the main module with local changes", &recursive{}, module(ours.Path, "v0.3.1-0.20260301+dirty"), nil, ""},
-		{"a field from a module under development", &customResource{}, module("k8s.io/api", "(devel)"), []*debug.Module{machinery, ours}, ""},
-		{"the longer path wins, for modules nest", &recursive{}, module("example.com/app", ""), []*debug.Module{module("github.com/warmwatch", "v9.0.0"), ours},
-			"github.com/warmwatch/warmwatch@v0.3.0"},
-		{"the longer path wins, whatever the order", &recursive{}, module("example.com/app", ""), []*debug.Module{ours, module("github.com/warmwatch", "v9.0.0")},
-			"github.com/warmwatch/warmwatch@v0.3.0"},
-		{"half a path element is no prefix", &recursive{}, ours, []*debug.Module{module("github.com/warmwatch/warmwatch/check", "v9.0.0")},
-			"github.com/warmwatch/warmwatch@v0.3.0"},
-		{"a module replaced by a version", &recursive{}, module("example.com/app", ""), []*debug.Module{replaced(ours.Path, "example.com/fork", "v0.4.0")},
-			"example.com/fork@v0.4.0"},
-		{"a module replaced by a directory", &recursive{}, module("example.com/app", ""), []*debug.Module{replaced(ours.Path, "../fork", "")}, ""},
-		{"a module that the build does not name", &recursive{}, module("example.com/app", "v1.0.0"), nil, ""},
-		{"a type of the standard library only", new(strings.Builder), ours, nil, ""},
-		{"a type without a name", &struct{ A int }{}, ours, nil, ""},
-		{"nil", nil, ours, nil, ""},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			got, ok := schemaVersion(reflect.TypeOf(tc.example), &debug.BuildInfo{Main: *tc.main, Deps: tc.deps})
-			if got != tc.want || ok != (tc.want != "") {
-				t.Errorf("schemaVersion = %q, %t; want %q", got, ok, tc.want)
-			}
-		})
+	type Tagged struct {
+		A string `json:"b"`
 	}
+	return []any{&Object{hidden: 1}, &Tagged{}}
 }
 
-func TestSchemaVersionInThisBinary(t *testing.T) {
+func TestSchemaVersion(t *testing.T) {
 	if got, want := SchemaVersion(&unstructured.Unstructured{}), "unstructured"; got != want {
 		t.Errorf("of unstructured objects = %q, want %q", got, want)
 	}
-	pod := SchemaVersion(&corev1.Pod{})
-	if !strings.HasPrefix(pod, "k8s.io/api@v") && pod != BinaryVersion() {
-		t.Errorf("of Pods = %q, want that of k8s.io/api, or of the binary", pod)
+	before, after := beforeTheUpgrade(), afterTheUpgrade()
+	for i := range before {
+		if fmt.Sprintf("%T", before[i]) != fmt.Sprintf("%T", after[i]) {
+			t.Fatalf("%T and %T", before[i], after[i])
+		}
+		if version := SchemaVersion(before[i]); version == SchemaVersion(after[i]) {
+			t.Errorf("%T with another definition has the same version", before[i])
+		} else if again := SchemaVersion(beforeTheUpgrade()[i]); again != version {
+			t.Errorf("%T has the versions %s and %s", before[i], version, again)
+		}
 	}
-	if again := SchemaVersion(&corev1.Pod{}); again != pod {
-		t.Errorf("of Pods = %q, then %q", pod, again)
-	}
-	if got := SchemaVersion(&recursive{}); got == "" {
-		t.Error("of a type of this module: empty")
+	versions := map[string]any{}
+	for _, example := range []any{nil, &corev1.Pod{}, corev1.Pod{}, &corev1.Secret{}, &metav1.PartialObjectMetadata{}, &struct{ A int }{}} {
+		version := SchemaVersion(example)
+		if other, same := versions[version]; same {
+			t.Errorf("%T and %T have the same version", example, other)
+		}
+		versions[version] = example
 	}
 }
 
