@@ -29,6 +29,7 @@ import (
 
 var (
 	modelCrashes = flag.Int("model.crashes", 250, "crashes of the model test; a long run has 1000 or more")
+	modelBulk    = flag.Bool("model.bulk", false, "let the model test have large objects in some lives, so that a crash can come within a relist: slow")
 	modelSeed    = flag.Uint64("model.seed", 1, "seed of the model test; 0 takes one from the clock")
 )
 
@@ -119,7 +120,7 @@ func newModel(t *testing.T, seed uint64) *model {
 	m := &model{
 		t: t, rng: rng, dir: dir, path: filepath.Join(dir, "cache-0.db"),
 		server: apiserver.New(apiserver.Options{
-			Rand: rand.New(rand.NewPCG(seed, 2)), Names: modelNames, Fill: fillModel(seed%8 == 3), SelectAgain: true,
+			Rand: rand.New(rand.NewPCG(seed, 2)), Names: modelNames, Fill: fillModel(*modelBulk && seed%8 == 3), SelectAgain: true,
 			PageDelay: 200 * time.Millisecond,
 		}),
 		durable: believer.New(t, "model"), late: believer.New(t, "late"), plain: believer.New(t, "plain"),
@@ -132,15 +133,15 @@ func newModel(t *testing.T, seed uint64) *model {
 	return m
 }
 
-// modelBulk makes objects so large that a relist, which writes 2 MiB at once, writes a few of them: a crash can come in between.
-var modelBulk = strings.Repeat("x", 800<<10)
+// bulk makes objects so large that a relist, which writes 2 MiB at once, writes a few of them: a crash can come in between.
+var bulk = strings.Repeat("x", 800<<10)
 
 // fillModel returns what gives an object its content.
-func fillModel(bulk bool) func(*rand.Rand, apiserver.Object) {
+func fillModel(large bool) func(*rand.Rand, apiserver.Object) {
 	return func(rng *rand.Rand, obj apiserver.Object) {
 		data := map[string]string{"color": fmt.Sprint("c", rng.IntN(4)), "rv": obj.GetResourceVersion()}
-		if bulk && rng.IntN(3) == 0 {
-			data["bulk"] = modelBulk
+		if large && rng.IntN(3) == 0 {
+			data["bulk"] = bulk
 		}
 		obj.(*corev1.ConfigMap).Data = data
 	}

@@ -72,7 +72,7 @@ func newWildServer(t *testing.T, rng *rand.Rand, namespace string, objects int) 
 	s := &wildServer{
 		t: t, rng: rng, pipes: make(chan net.Conn), closed: make(chan struct{}), states: map[string][]objectState{},
 		changed: make(chan struct{}), ended: make(chan struct{}),
-		asked: map[string]int{}, bulk: rng.IntN(3) == 0,
+		asked: map[string]int{}, bulk: *stormBulk && rng.IntN(3) == 0,
 	}
 	for i := range objects {
 		name := fmt.Sprintf("ns/o%03d", i)

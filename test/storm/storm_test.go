@@ -31,6 +31,7 @@ import (
 
 var (
 	stormRounds = flag.Int("storm.rounds", 6, "rounds of the storm test; a long run has 10 or more")
+	stormBulk   = flag.Bool("storm.bulk", false, "let the storm test have large objects in some rounds, so that a process can be killed within a relist: slow")
 	stormSeed   = flag.Uint64("storm.seed", 1, "seed of the storm test; 0 takes one from the clock")
 )
 
