@@ -118,7 +118,7 @@ type recorder struct {
 
 	mu       sync.Mutex
 	events   []told
-	seen     int // Taken, or all.
+	seen     int // Taken.
 	known    knowledge
 	problems []string
 }
@@ -185,12 +185,6 @@ func (r *recorder) count() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.events)
-}
-
-func (r *recorder) all() []told {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.events)
 }
 
 // state is what the handler knows by now.
