@@ -210,7 +210,7 @@ func (k *Sink) Bookmark(rv string) error {
 		return err
 	}
 	defer k.mu.Unlock()
-	if !k.trusted {
+	if !k.trusted || k.record.State != k.written.State { // An event before it was refused.
 		w := k.indexer.Writer()
 		defer w.Close()
 		return k.commitLocked(w, rv, nil)

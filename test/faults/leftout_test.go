@@ -358,6 +358,37 @@ func renames(obj any) (any, error) {
 	return cm, nil
 }
 
+// TestABookmarkBehindARefusedEventDoesNotPassIt: the next process lists, and has its object (A3).
+func TestABookmarkBehindARefusedEventDoesNotPassIt(t *testing.T) {
+	bubble.Run(t, func(t *testing.T) {
+		f := source.New(t, source.ConfigMap("a"), source.ConfigMap("b"))
+		path := testsupport.Path(t)
+		life := func(refuse bool) {
+			p := process.Launch(t, path, f, func(_ *warmwatch.Options, o *warmwatch.InformerOptions) { o.TransformVersion = "1" })
+			if err := p.Informer.SetTransform(func(obj any) (any, error) {
+				if refuse && source.Version(obj) == "ns/b@3" {
+					return nil, process.ErrTransform
+				}
+				return obj, nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			p.Run()
+			bubble.Settle()
+			if refuse {
+				f.Put(source.ConfigMap("b"))
+				f.Bookmark()
+				bubble.Settle()
+			} else if diff := cmp.Diff([]string{"ns/a@1", "ns/b@3"}, source.Versions(p.Informer.GetStore().List())); diff != "" {
+				t.Errorf("the store (-want +got):\n%s", diff)
+			}
+			p.Stop()
+		}
+		life(true)
+		life(false)
+	})
+}
+
 func TestAnEventThatCouldNotBeAppliedDoesNotTurnBackTime(t *testing.T) {
 	bubble.Run(t, func(t *testing.T) {
 		f := source.New(t, source.ConfigMap("a"))
