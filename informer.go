@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -386,42 +385,6 @@ func (s *SharedIndexInformer) workStatus(p *parts) []workqueue.Status {
 		queues[i].Keys += undelivered[queues[i].Name]
 	}
 	return queues
-}
-
-// A signal is set once, and stays so.
-type signal struct {
-	once sync.Once
-	done chan struct{} // Closed when it is set.
-}
-
-func newSignal() *signal { return &signal{done: make(chan struct{})} }
-
-// set reports whether this call has set it.
-func (s *signal) set() (first bool) {
-	s.once.Do(func() {
-		close(s.done)
-		first = true
-	})
-	return first
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-// pause waits for d, and reports false if ctx was done first.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // A store is the cache.Indexer of an informer. Until the informer runs it is one of client-go's, which remembers the
